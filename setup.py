@@ -1,0 +1,49 @@
+"""Package metadata; see README.md for what tfplace is."""
+
+import pathlib
+
+import setuptools
+
+COMMANDS = ("extract", "place", "simulate", "measure", "train")
+
+setuptools.setup(
+  name="tfplace",
+  version="0.1.0",
+  description="Device placement for TensorFlow: which op goes where.",
+  long_description=pathlib.Path(__file__)
+  .with_name("README.md")
+  .read_text(encoding="utf-8"),
+  long_description_content_type="text/markdown",
+  license="Apache-2.0",
+  python_requires=">=3.10,<3.14",
+  packages=setuptools.find_packages(include=["tfplace", "tfplace.*"]),
+  package_data={"tfplace": ["py.typed", "policies/pretrained/**"]},
+  install_requires=[
+    "tensorflow>=2.21,<2.22",
+    "keras>=3.10,<4",
+    "numpy>=2.0,<2.4",
+    "numba>=0.61,<0.67",
+    "scipy>=1.14,<2",
+    "absl-py>=2.1,<3",
+    "rich>=13.7,<16",
+    "matplotlib>=3.9,<4",
+  ],
+  extras_require={
+    "train": [
+      'tf-agents==0.19.0; python_version < "3.12"',
+      'tensorflow-gnn==1.0.3; python_version < "3.12"',
+      'tf-keras>=2.21,<2.22; python_version < "3.12"',
+      'tensorboard>=2.20,<2.22; python_version < "3.12"',
+    ],
+    "test": [
+      "pytest>=8,<10",
+      "pytest-timeout>=2.3,<3",
+      "hypothesis>=6.100,<7",
+    ],
+  },
+  entry_points={
+    "console_scripts": [
+      f"tfplace-{name} = tfplace.bin.{name}:run" for name in COMMANDS
+    ]
+  },
+)

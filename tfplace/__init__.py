@@ -1,0 +1,1 @@
+"""tfplace: device placement for TensorFlow."""

@@ -1,0 +1,1 @@
+"""Placements applied to Keras models, GraphDefs and SavedModels."""

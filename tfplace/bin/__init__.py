@@ -1,0 +1,1 @@
+"""The commands: flags, a call into the library, printing."""

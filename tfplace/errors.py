@@ -1,0 +1,60 @@
+"""The exceptions of tfplace: what went wrong, with the op, device and bytes.
+
+Every error that a caller can cause or act on derives from `TfplaceError`; its
+message is one sentence that names the thing and its value.
+"""
+
+
+class TfplaceError(Exception):
+  """Base of every error that tfplace raises on purpose.
+
+  Attributes:
+    op: name of the op that the error speaks of, or None.
+    device: name of the device, or None.
+    num_bytes: bytes that the error speaks of (say, missing), or None.
+  """
+
+  def __init__(
+    self,
+    message: str,
+    *,
+    op: str | None = None,
+    device: str | None = None,
+    num_bytes: float | None = None,
+  ) -> None:
+    super().__init__(message)
+    self.op = op
+    self.device = device
+    self.num_bytes = num_bytes
+
+
+class FormatError(TfplaceError):
+  """A file or value that breaks the interchange formats."""
+
+
+class ProblemError(TfplaceError):
+  """A graph and a cluster that do not go together."""
+
+
+class PlacementError(TfplaceError):
+  """A placement that a problem does not allow."""
+
+
+class InfeasibleError(TfplaceError):
+  """No placement fits in memory; says by how many bytes on which device."""
+
+
+class ExtractionError(TfplaceError):
+  """A model or graph that cannot be turned into an `OpGraph`."""
+
+
+class MeasurementError(TfplaceError):
+  """A placement that could not be run or timed on real devices."""
+
+
+class ApplyError(TfplaceError):
+  """A placement that cannot be applied to a model."""
+
+
+class TrainingError(TfplaceError):
+  """A training run that cannot start or go on."""

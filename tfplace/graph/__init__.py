@@ -1,0 +1,1 @@
+"""Graphs, clusters, placements and their file formats."""

@@ -1,0 +1,156 @@
+"""The devices and the links between them. Presets live in `presets`."""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tfplace.errors import FormatError
+
+NO_CHANNEL = -1  # in `Cluster.channel`: no link
+
+
+@dataclasses.dataclass(frozen=True)
+class Device:
+  """One device.
+
+  Attributes:
+    name: a full TensorFlow device name.
+    kind: such as "GPU" or "CPU"; an op runs here if it has a time for it.
+    memory_bytes: capacity; infinite where unlimited.
+    op_overhead_us: idle time after each op of nonzero time.
+    extra: unknown keys of the file.
+  """
+
+  name: str
+  kind: str
+  memory_bytes: float = math.inf
+  op_overhead_us: float = 0.0
+  extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Link:
+  """A directed link between two devices.
+
+  Attributes:
+    src: name of the sending device.
+    dst: name of the receiving device.
+    bandwidth_bytes_per_us: above 0.
+    latency_us: added to each transfer; does not occupy the channel.
+    gap_us: time that the channel stays busy after each transfer.
+    channel: links of one channel share it; None is a channel of its own.
+    extra: unknown keys of the file.
+  """
+
+  src: str
+  dst: str
+  bandwidth_bytes_per_us: float
+  latency_us: float = 0.0
+  gap_us: float = 0.0
+  channel: str | None = None
+  extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Cluster:
+  """Devices, numbered in order, and the links between them.
+
+  Attributes:
+    name: name of the cluster.
+    devices: [num_devices], unique names.
+    links: at most one per ordered pair of devices.
+    extra: unknown keys of the file.
+  """
+
+  name: str
+  devices: tuple[Device, ...]
+  links: tuple[Link, ...] = ()
+  extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+  def __post_init__(self) -> None:
+    if not self.devices:
+      raise FormatError(f"cluster {self.name!r} has no devices")
+    if len(self.index) < len(self.devices):
+      names = [d.name for d in self.devices]
+      twice = next(n for n in names if names.count(n) > 1)
+      raise FormatError(
+        f"cluster {self.name!r}: duplicate device name {twice!r}", device=twice
+      )
+    self._check_links()
+
+  def _check_links(self) -> None:
+    seen: set[tuple[str, str]] = set()
+    for link in self.links:
+      for end in (link.src, link.dst):
+        if end not in self.index:
+          raise FormatError(
+            f"cluster {self.name!r}: link {link.src!r} -> {link.dst!r} names"
+            f" unknown device {end!r}",
+            device=end,
+          )
+      if (link.src, link.dst) in seen:
+        raise FormatError(
+          f"cluster {self.name!r}: duplicate link {link.src!r} -> {link.dst!r}"
+        )
+      seen.add((link.src, link.dst))
+
+  @property
+  def num_devices(self) -> int:
+    return len(self.devices)
+
+  @functools.cached_property
+  def index(self) -> Mapping[str, int]:
+    """Device name -> index."""
+    return {device.name: i for i, device in enumerate(self.devices)}
+
+  @functools.cached_property
+  def memory_bytes(self) -> np.ndarray:
+    """[num_devices] float64 capacity."""
+    return np.array([d.memory_bytes for d in self.devices], np.float64)
+
+  @functools.cached_property
+  def op_overhead_us(self) -> np.ndarray:
+    """[num_devices] float64."""
+    return np.array([d.op_overhead_us for d in self.devices], np.float64)
+
+  @functools.cached_property
+  def bandwidth(self) -> np.ndarray:
+    """[num_devices, num_devices] float64 bytes/us; NaN without a link."""
+    return self._matrix("bandwidth_bytes_per_us", math.nan)
+
+  @functools.cached_property
+  def latency_us(self) -> np.ndarray:
+    """[num_devices, num_devices] float64; 0 without a link."""
+    return self._matrix("latency_us", 0.0)
+
+  @functools.cached_property
+  def gap_us(self) -> np.ndarray:
+    """[num_devices, num_devices] float64; 0 without a link."""
+    return self._matrix("gap_us", 0.0)
+
+  @functools.cached_property
+  def channel(self) -> np.ndarray:
+    """[num_devices, num_devices] int32 channel number; -1 without a link."""
+    result = np.full((self.num_devices, self.num_devices), NO_CHANNEL, np.int32)
+    numbers: dict[object, int] = {}
+    for link in self.links:
+      # A named channel never meets an unnamed one: the keys differ in type.
+      key = (link.src, link.dst) if link.channel is None else link.channel
+      number = numbers.setdefault(key, len(numbers))
+      result[self.index[link.src], self.index[link.dst]] = number
+    return result
+
+  @property
+  def num_channels(self) -> int:
+    return int(self.channel.max()) + 1
+
+  def _matrix(self, field: str, default: float) -> np.ndarray:
+    result = np.full((self.num_devices, self.num_devices), default)
+    for link in self.links:
+      at = self.index[link.src], self.index[link.dst]
+      result[at] = getattr(link, field)
+    return result

@@ -1,0 +1,1 @@
+"""From TensorFlow models to flat GraphDefs. The only TensorFlow in `graph`."""

@@ -1,0 +1,1 @@
+"""Running placed graphs on real devices."""

@@ -1,0 +1,1 @@
+"""Real models of the field."""

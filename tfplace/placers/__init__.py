@@ -1,0 +1,1 @@
+"""Placement algorithms, the registry of strategies, and `auto`."""

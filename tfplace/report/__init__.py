@@ -1,0 +1,1 @@
+"""Tables, timelines and plots of placements."""

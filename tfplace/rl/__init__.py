@@ -1,0 +1,1 @@
+"""Training of the learned placers with tf-agents PPO."""

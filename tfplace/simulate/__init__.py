@@ -1,0 +1,1 @@
+"""The exact simulator of a placed step."""
