@@ -42,7 +42,10 @@ class Placement:
 
   @classmethod
   def from_assignments(
-    cls, problem: Problem, assignments: Mapping[str, str], **extra: Any
+    cls,
+    problem: Problem,
+    assignments: Mapping[str, str],
+    extra: Mapping[str, Any] | None = None,
   ) -> "Placement":
     """The inverse of `assignments`.
 
@@ -68,7 +71,7 @@ class Placement:
       raise PlacementError(
         f"unknown op {name!r} is assigned to {assignments[name]!r}", op=name
       )
-    return cls(problem, devices, extra)
+    return cls(problem, devices, extra or {})
 
   def save(self, path: str | os.PathLike[str]) -> None:
     """Writes `tfplace.placement.v1`; an interrupted write loses nothing."""

@@ -32,7 +32,7 @@ def load_placement(path: json_file.Path, problem: Problem) -> Placement:
     for op, device in assignments.items():
       json_file.as_name(device, f"assignments[{op!r}]")
     extra = json_file.unknown_keys(data, _KEYS)
-    return Placement.from_assignments(problem, assignments, **extra)
+    return Placement.from_assignments(problem, assignments, extra)
 
 
 def save_placement(placement: Placement, path: json_file.Path) -> None:
