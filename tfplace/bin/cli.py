@@ -1,0 +1,154 @@
+"""What all commands share: flag parsing, help, errors, progress, exit codes.
+
+A command owns a `FlagValues` of its own, so that several can live in one
+process; there are no global flags.
+"""
+
+import contextlib
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+
+from absl import flags
+from rich import console, progress
+
+from tfplace.errors import TfplaceError
+
+PROGRESS_AFTER_S = 2.0
+
+
+class UsageError(TfplaceError):
+  """Flags that do not make sense together."""
+
+
+def run_command(
+  name: str,
+  description: str,
+  define: Callable[[flags.FlagValues], None],
+  main: Callable[[flags.FlagValues], None],
+  argv: Sequence[str] | None = None,
+) -> int:
+  """Parses flags, runs a command, and turns errors into one line.
+
+  Args:
+    name: the console script's name.
+    description: first paragraph of `--help`.
+    define: adds the command's flags.
+    main: the command; raises `TfplaceError` for what a user can cause.
+    argv: arguments without the program's name; None takes the process's own.
+
+  Returns:
+    The exit code: 0 done, 1 an error (one line on stderr), 130 interrupted.
+  """
+  values = flags.FlagValues()
+  define(values)
+  flags.DEFINE_bool(
+    "debug", False, "Show the traceback of an error.", flag_values=values
+  )
+  arguments = list(sys.argv[1:] if argv is None else argv)
+  if {"--help", "-h", "--helpfull", "--helpshort"} & set(arguments):
+    print(_help_text(name, description, values))
+    return 0
+  try:
+    rest = values([name, *arguments])[1:]
+    if rest:
+      raise UsageError(f"unexpected argument {rest[0]!r}")
+    main(values)
+  except KeyboardInterrupt:
+    print(f"{name}: interrupted", file=sys.stderr)
+    return 130
+  except Exception as error:
+    if "--debug" in arguments:
+      traceback.print_exc()
+    print(f"{name}: error: {_one_line(error)}", file=sys.stderr)
+    return 1
+  return 0
+
+
+def _one_line(error: Exception) -> str:
+  text = " ".join(str(error).split()) or type(error).__name__
+  if isinstance(error, TfplaceError | flags.Error):
+    return text
+  return f"{type(error).__name__}: {text} (--debug shows where)"
+
+
+def _help_text(name: str, description: str, values: flags.FlagValues) -> str:
+  lines = [f"usage: {name} [--flag=value ...]", "", description, "", "flags:"]
+  for flag in sorted(set(values)):
+    info = values[flag]
+    if flag != info.name:
+      continue
+    kind = f"--[no]{flag}" if info.boolean else f"--{flag}=..."
+    lines.append(f"  {kind}")
+    lines.append(f"      {info.help} (default: {info.default_as_str})")
+  return "\n".join(lines)
+
+
+def required(values: flags.FlagValues, flag: str) -> str:
+  """The value of a flag that must be given.
+
+  Raises:
+    UsageError: it was not.
+  """
+  value = values[flag].value
+  if not value:
+    raise UsageError(f"--{flag} is missing")
+  return str(value)
+
+
+def check_writable(path: str | None) -> None:
+  """Fails before the work is done rather than after it.
+
+  Raises:
+    UsageError: the folder of `path` does not exist or cannot be written.
+  """
+  if not path:
+    return
+  folder = os.path.dirname(os.path.abspath(path))
+  if os.path.isdir(path):
+    raise UsageError(f"{path!r} is a folder, not a file")
+  if not os.path.isdir(folder):
+    raise UsageError(f"folder {folder!r} of {path!r} does not exist")
+  if not os.access(folder, os.W_OK):
+    raise UsageError(f"folder {folder!r} cannot be written to")
+
+
+@contextlib.contextmanager
+def showing_progress(what: str, seconds: float | None = None) -> Iterator[None]:
+  """Shows a bar on stderr (a pulse where `seconds` is unknown).
+
+  Nothing is shown where stderr is no terminal, nor in the first two seconds.
+  """
+  screen = console.Console(stderr=True)
+  if not screen.is_terminal:
+    yield
+    return
+  bar = _ClockProgress(
+    progress.TextColumn("{task.description}"),
+    progress.BarColumn(),
+    progress.TimeElapsedColumn(),
+    console=screen,
+    transient=True,
+  )
+  bar.begin(what, seconds)
+  with bar:
+    yield
+
+
+class _ClockProgress(progress.Progress):
+  """A bar that follows the clock each time it is drawn."""
+
+  def begin(self, what: str, seconds: float | None) -> None:
+    self._seconds = seconds
+    self._started = time.monotonic()
+    self._task = self.add_task(what, total=seconds, visible=False)
+
+  def get_renderables(self) -> Iterator[console.RenderableType]:
+    elapsed = time.monotonic() - self._started
+    for task in self.tasks:
+      task.visible = elapsed > PROGRESS_AFTER_S
+      if self._seconds is not None:
+        task.completed = min(elapsed, self._seconds)
+    yield from super().get_renderables()

@@ -1,0 +1,41 @@
+"""tfplace-extract: a model's dataflow graph with its costs, as a file."""
+
+import sys
+from collections.abc import Sequence
+
+from absl import flags
+
+from tfplace import graph as graph_lib
+from tfplace.bin import cli, sources
+
+_DESCRIPTION = (
+  "Extracts the dataflow graph of a model's step, with the cost of every op"
+  " on the device kinds of --cluster, and writes it as tfplace.graph.v1."
+)
+
+
+def _define(values: flags.FlagValues) -> None:
+  sources.define_source_flags(values)
+  sources.define_cluster_flag(values, default="v100x1")
+  flags.DEFINE_string(
+    "output", None, "File to write (.json or .json.gz).", flag_values=values
+  )
+
+
+def _main(values: flags.FlagValues) -> None:
+  output = cli.required(values, "output")
+  cli.check_writable(output)
+  sources.chosen_source(values)
+  with sources.opened_cluster(values) as (cluster, _):
+    graph = sources.load_source(values, cluster).graph
+  graph_lib.save_graph(graph, output)
+  print(f"{output}: {graph.name}, {graph.num_ops} ops, {graph.num_edges} edges")
+
+
+def run(argv: Sequence[str] | None = None) -> int:
+  """The console script; returns its exit code."""
+  return cli.run_command("tfplace-extract", _DESCRIPTION, _define, _main, argv)
+
+
+if __name__ == "__main__":
+  sys.exit(run())

@@ -1,0 +1,102 @@
+"""tfplace-measure: runs a placed graph on real devices and times it."""
+
+import sys
+import time
+from collections.abc import Sequence
+
+from absl import flags
+
+from tfplace import graph as graph_lib
+from tfplace.bin import cli, outputs, sources
+
+_DESCRIPTION = (
+  "Runs a placed graph on the real devices of --cluster (workers:N or gpus),"
+  " times its steps after a warm-up, and writes the measured evaluation."
+)
+
+
+def _define(values: flags.FlagValues) -> None:
+  sources.define_source_flags(values)
+  sources.define_cluster_flag(values)
+  for name, text in (
+    ("placement", "tfplace.placement.v1 file."),
+    ("output", "tfplace.evaluation.v1 file to write."),
+  ):
+    flags.DEFINE_string(name, None, text, flag_values=values)
+  flags.DEFINE_integer(
+    "steps", 10, "Steps to time.", lower_bound=1, flag_values=values
+  )
+  flags.DEFINE_integer(
+    "warmup", 3, "Steps before the clock.", lower_bound=0, flag_values=values
+  )
+  flags.DEFINE_float(
+    "timeout_s",
+    120.0,
+    "Seconds after which a measurement counts as hanging.",
+    lower_bound=1.0,
+    flag_values=values,
+  )
+  flags.DEFINE_bool(
+    "json", False, "Print the evaluation as a last line.", flag_values=values
+  )
+
+
+def _check(values: flags.FlagValues) -> None:
+  cli.check_writable(values["output"].value)
+  if sources.chosen_source(values) == "graph":
+    raise cli.UsageError(
+      "--graph has only costs; name the TensorFlow model that is to run"
+    )
+  cluster = cli.required(values, "cluster")
+  if not sources.is_live(cluster):
+    raise cli.UsageError(
+      f"--cluster={cluster} has no real devices; use workers:N or gpus"
+    )
+  cli.required(values, "placement")
+
+
+def _main(values: flags.FlagValues) -> None:
+  _check(values)
+  began = time.perf_counter()
+  with sources.opened_cluster(values) as (cluster, live):
+    source = sources.load_source(values, cluster)
+    problem = graph_lib.Problem(source.graph, cluster)
+    placement = graph_lib.load_placement(values["placement"].value, problem)
+    if live is None or source.traced is None:
+      raise cli.UsageError("nothing to run")  # `_check` saw to both
+    with cli.showing_progress(f"Measuring {problem.graph.name}"):
+      harness = live.harness(
+        problem,
+        source.traced,
+        steps=values["steps"].value,
+        warmup=values["warmup"].value,
+        timeout_s=values["timeout_s"].value,
+      )
+      evaluation = harness.evaluate([placement])[0]
+  _report(values, evaluation, time.perf_counter() - began)
+
+
+def _report(
+  values: flags.FlagValues, evaluation: graph_lib.Evaluation, seconds: float
+) -> None:
+  if values["output"].value:
+    evaluation.save(values["output"].value)
+  if "error" in evaluation.extra:
+    print(f"not measured: {evaluation.extra['error']}")
+  else:
+    print(f"measured step time: {evaluation.step_time_us / 1e3:.3f} ms")
+  if values["json"].value:
+    outputs.print_evaluation(
+      evaluation.with_extra(
+        strategy="placement", seconds=seconds, evaluations=1
+      )
+    )
+
+
+def run(argv: Sequence[str] | None = None) -> int:
+  """The console script; returns its exit code."""
+  return cli.run_command("tfplace-measure", _DESCRIPTION, _define, _main, argv)
+
+
+if __name__ == "__main__":
+  sys.exit(run())

@@ -1,0 +1,196 @@
+"""tfplace-place: proposes a placement and compares it with the baselines."""
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from absl import flags
+
+from tfplace import graph as graph_lib
+from tfplace import placers
+from tfplace.bin import cli, outputs, sources
+from tfplace.errors import InfeasibleError
+from tfplace.placers.base import Result
+
+if TYPE_CHECKING:
+  from tfplace.measure import OpenCluster
+
+_DESCRIPTION = (
+  "Finds a device for every op of a model's step, prints the predicted (with"
+  " --measure also the measured) step time beside the baselines, and writes"
+  " the placement and the rewritten graph."
+)
+_BASELINES = ("single", "cpu", "expert")
+_FILES = ("output", "output_graph_def", "trace", "timeline")
+
+
+def _define(values: flags.FlagValues) -> None:
+  sources.define_source_flags(values)
+  sources.define_cluster_flag(values)
+  define_strategy_flags(values)
+  flags.DEFINE_string(
+    "output", None, "tfplace.placement.v1 file to write.", flag_values=values
+  )
+  flags.DEFINE_string(
+    "output_graph_def",
+    None,
+    "GraphDef to write (.pb or .pbtxt), every node with its device.",
+    flag_values=values,
+  )
+  flags.DEFINE_bool(
+    "measure",
+    False,
+    "Also run the placements on the real devices of --cluster.",
+    flag_values=values,
+  )
+  flags.DEFINE_bool(
+    "json", False, "Print the evaluation as a last line.", flag_values=values
+  )
+  outputs.define_picture_flags(values)
+
+
+def define_strategy_flags(values: flags.FlagValues) -> None:
+  """Adds `--strategy`, `--budget_s`, `--seed` and `--policy`."""
+  flags.DEFINE_enum(
+    "strategy",
+    "auto",
+    sorted(placers.STRATEGIES),
+    "The placer.",
+    flag_values=values,
+  )
+  flags.DEFINE_float(
+    "budget_s",
+    60.0,
+    "Seconds to search.",
+    lower_bound=0.0,
+    flag_values=values,
+  )
+  flags.DEFINE_integer(
+    "seed", 0, "Fixes every random choice.", lower_bound=0, flag_values=values
+  )
+  flags.DEFINE_string(
+    "policy",
+    None,
+    "Exported policy of a learned strategy; the shipped one where left out.",
+    flag_values=values,
+  )
+
+
+def _check(values: flags.FlagValues) -> None:
+  """Refuses what cannot work before anything is computed."""
+  for flag in _FILES:
+    cli.check_writable(values[flag].value)
+  kind = sources.chosen_source(values)
+  if kind == "graph" and values["output_graph_def"].value:
+    raise cli.UsageError(
+      "--output_graph_def needs a TensorFlow model; --graph has only costs"
+    )
+  cluster = cli.required(values, "cluster")
+  if not values["measure"].value:
+    return
+  if kind == "graph":
+    raise cli.UsageError("--measure needs a TensorFlow model, not --graph")
+  if not sources.is_live(cluster):
+    raise cli.UsageError(
+      f"--measure needs real devices (workers:N or gpus), not {cluster!r}"
+    )
+
+
+def _main(values: flags.FlagValues) -> None:
+  _check(values)
+  with sources.opened_cluster(values) as (cluster, live):
+    source = sources.load_source(values, cluster)
+    problem = graph_lib.Problem(source.graph, cluster)
+    best = _place(values, problem)
+    results = _with_baselines(values, problem, best)
+    measured = None
+    if values["measure"].value and live is not None:
+      measured = _measure(live, problem, source, results)
+  _write(values, best, source)
+  outputs.print_results(results, best, measured)
+  if values["json"].value:
+    _print_json(best, results, measured)
+
+
+def _place(values: flags.FlagValues, problem: graph_lib.Problem) -> Result:
+  seconds = values["budget_s"].value
+  with cli.showing_progress(f"Placing {problem.graph.name}", seconds):
+    return placers.place(
+      problem,
+      strategy=values["strategy"].value,
+      budget_s=seconds,
+      seed=values["seed"].value,
+      policy=values["policy"].value,
+    )
+
+
+def _with_baselines(
+  values: flags.FlagValues, problem: graph_lib.Problem, best: Result
+) -> list[Result]:
+  """The best result, what `auto` tried, and the baselines it did not try."""
+  results = [best, *best.tried]
+  names = {result.strategy for result in results}
+  for strategy in _BASELINES:
+    if strategy not in names:
+      try:
+        results.append(
+          placers.place(
+            problem, strategy=strategy, budget_s=5, seed=values["seed"].value
+          )
+        )
+      except InfeasibleError as error:
+        print(f"{strategy}: {error}")
+  return results
+
+
+def _measure(
+  live: "OpenCluster",
+  problem: graph_lib.Problem,
+  source: sources.Source,
+  results: Sequence[Result],
+) -> list[graph_lib.Evaluation]:
+  with cli.showing_progress(f"Measuring {len(results)} placements"):
+    harness = live.harness(problem, source.traced)
+    return harness.evaluate([result.placement for result in results])
+
+
+def _write(
+  values: flags.FlagValues, best: Result, source: sources.Source
+) -> None:
+  if values["output"].value:
+    best.placement.save(values["output"].value)
+  if values["output_graph_def"].value and source.traced is not None:
+    from tfplace.apply import write_placed_graph_def  # imports TensorFlow
+
+    write_placed_graph_def(
+      source.traced, best.placement, values["output_graph_def"].value
+    )
+  outputs.write_pictures(values, best.placement)
+
+
+def _print_json(
+  best: Result,
+  results: Sequence[Result],
+  measured: Sequence[graph_lib.Evaluation] | None,
+) -> None:
+  evaluation = best.evaluation
+  if measured is not None:
+    evaluation = measured[results.index(best)].with_extra(
+      predicted_step_time_us=evaluation.step_time_us
+    )
+  outputs.print_evaluation(
+    evaluation.with_extra(
+      strategy=best.strategy,
+      seconds=best.seconds,
+      evaluations=best.evaluations,
+    )
+  )
+
+
+def run(argv: Sequence[str] | None = None) -> int:
+  """The console script; returns its exit code."""
+  return cli.run_command("tfplace-place", _DESCRIPTION, _define, _main, argv)
+
+
+if __name__ == "__main__":
+  sys.exit(run())

@@ -1,0 +1,141 @@
+"""The flags that name a graph and a cluster, the same for every command."""
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from absl import flags
+
+from tfplace import graph as graph_lib
+from tfplace.bin import cli
+
+if TYPE_CHECKING:
+  from tfplace.graph.extract.traced import TracedStep
+  from tfplace.measure import OpenCluster
+
+_SOURCES = ("model", "saved_model", "keras_model", "graph_def", "graph")
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+  """What is to be placed.
+
+  Attributes:
+    graph: the op graph, with costs for the cluster's device kinds.
+    traced: the step as a session runs it; None for `--graph`.
+  """
+
+  graph: graph_lib.OpGraph
+  traced: "TracedStep | None"
+
+
+def define_source_flags(values: flags.FlagValues) -> None:
+  """Adds the flags of a graph source."""
+  text = {
+    "model": "Model of the zoo, such as inception_v3 or nmt.",
+    "saved_model": "SavedModel directory.",
+    "keras_model": "Keras 3 model file (.keras).",
+    "graph_def": "GraphDef file (.pb or .pbtxt).",
+    "graph": "tfplace.graph.v1 file (.json or .json.gz).",
+  }
+  for name in _SOURCES:
+    flags.DEFINE_string(name, None, text[name], flag_values=values)
+  flags.DEFINE_integer(
+    "batch_size",
+    None,
+    "Examples per step; the model's own default where left out.",
+    lower_bound=1,
+    flag_values=values,
+  )
+  flags.DEFINE_bool(
+    "training", True, "The training step, or inference.", flag_values=values
+  )
+
+
+def define_cluster_flag(
+  values: flags.FlagValues, default: str | None = None
+) -> None:
+  """Adds `--cluster`."""
+  flags.DEFINE_string(
+    "cluster",
+    default,
+    "Devices: a preset such as k80x2 or v100x4, workers:N for N local"
+    " TensorFlow processes, gpus for this host's own, or a"
+    " tfplace.cluster.v1 file.",
+    flag_values=values,
+  )
+
+
+def chosen_source(values: flags.FlagValues) -> str:
+  """The one source flag that was given.
+
+  Raises:
+    UsageError: none, or more than one.
+  """
+  given = [name for name in _SOURCES if values[name].value]
+  if len(given) != 1:
+    choices = ", ".join(f"--{name}" for name in _SOURCES)
+    found = " and ".join(f"--{name}" for name in given) or "none"
+    raise cli.UsageError(f"give exactly one of {choices}; found {found}")
+  return given[0]
+
+
+def load_source(values: flags.FlagValues, cluster: graph_lib.Cluster) -> Source:
+  """The graph that the flags name, with costs for the cluster's kinds.
+
+  Raises:
+    TfplaceError: a bad flag, file or model.
+  """
+  kind = chosen_source(values)
+  if kind == "graph":
+    return Source(graph_lib.load_graph(values["graph"].value), None)
+  from tfplace import extraction  # imports TensorFlow
+
+  with cli.showing_progress(f"Extracting {values[kind].value}"):
+    traced = extraction.trace(
+      kind,
+      values[kind].value,
+      batch_size=values["batch_size"].value,
+      training=values["training"].value,
+    )
+    return Source(extraction.op_graph(traced, cluster), traced)
+
+
+def load_cluster(name: str) -> graph_lib.Cluster:
+  """A cluster that needs no device of this host: a preset or a file.
+
+  Raises:
+    FormatError: no such preset, or a broken file.
+  """
+  if name.endswith((".json", ".json.gz")):
+    return graph_lib.load_cluster(name)
+  from tfplace.graph.presets import cluster_preset
+
+  return cluster_preset(name)
+
+
+def is_live(name: str) -> bool:
+  """Whether `--cluster` names real devices of this host."""
+  return name == "gpus" or name.startswith("workers:")
+
+
+@contextlib.contextmanager
+def opened_cluster(
+  values: flags.FlagValues,
+) -> "Iterator[tuple[graph_lib.Cluster, OpenCluster | None]]":
+  """The cluster, and the live devices behind it where there are any.
+
+  Raises:
+    TfplaceError: a bad name or file, or devices that do not start.
+  """
+  name = cli.required(values, "cluster")
+  if not is_live(name):
+    yield load_cluster(name), None
+    return
+  from tfplace import measure  # imports TensorFlow
+
+  with contextlib.ExitStack() as stack:
+    with cli.showing_progress(f"Starting {name}"):
+      live = stack.enter_context(measure.open_cluster(name))
+    yield live.cluster, live
