@@ -1,1 +1,1 @@
-"""The networks of the learned placers."""
+"""Networks of the learned placers, their features, and exported policies."""

@@ -1,0 +1,161 @@
+"""The units that a policy decides on: groups of ops that move together.
+
+A decision is one colocation group or, where a graph has more groups than a
+policy should decide on, a cluster of them. Not a coarser graph: what is
+simulated is always the full graph.
+"""
+
+import dataclasses
+import functools
+import heapq
+
+import numpy as np
+
+from tfplace.graph.problem import Problem
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Decisions:
+  """Which decision each op of a problem follows.
+
+  Decisions are numbered in topological order of their first op.
+
+  Attributes:
+    problem: what is placed and on what.
+    decision_of: [num_ops] int32 decision of each op.
+  """
+
+  problem: Problem
+  decision_of: np.ndarray
+
+  @property
+  def num_decisions(self) -> int:
+    return int(self.decision_of.max()) + 1 if len(self.decision_of) else 0
+
+  @functools.cached_property
+  def allowed(self) -> np.ndarray:
+    """[num_decisions, num_devices] bool: every op of it runs there."""
+    shape = (self.num_decisions, self.problem.cluster.num_devices)
+    result = np.ones(shape, bool)
+    np.logical_and.at(result, self.decision_of, self.problem.allowed)
+    return result
+
+  def to_devices(self, choices: np.ndarray) -> np.ndarray:
+    """[..., num_decisions] devices -> [..., num_ops] int32 devices."""
+    return np.asarray(choices, np.int32)[..., self.decision_of]
+
+  def to_choices(self, devices: np.ndarray) -> np.ndarray:
+    """[num_ops] devices -> [num_decisions] int32 devices.
+
+    A decision whose ops are on several devices takes the allowed one with the
+    most op time, and the lowest-numbered of several.
+    """
+    weight = np.zeros(self.allowed.shape)
+    time_us = self.problem.fastest_us + 1e-6
+    np.add.at(weight, (self.decision_of, devices), time_us)
+    weight[~self.allowed] = -1.0
+    return weight.argmax(axis=1).astype(np.int32)
+
+
+def group_decisions(
+  problem: Problem, max_decisions: int | None = None
+) -> Decisions:
+  """One decision per colocation group, or at most about `max_decisions`.
+
+  Groups are merged cheapest first into the neighbour with which they exchange
+  the most bytes (as Placeto groups ops), only among groups that run on the
+  same devices; a group without such a neighbour stays, so there may be more
+  decisions than asked for.
+  """
+  parent = np.arange(problem.num_groups)
+  if max_decisions is not None and problem.num_groups > max_decisions:
+    parent = _merge(problem, max_decisions)
+  return Decisions(problem, _in_topological_order(problem, parent))
+
+
+def _in_topological_order(problem: Problem, parent: np.ndarray) -> np.ndarray:
+  cluster_of = parent[problem.group_of]
+  order = problem.graph.topological_order
+  _, first, inverse = np.unique(
+    cluster_of[order], return_index=True, return_inverse=True
+  )
+  rank = np.empty(len(first), np.int32)
+  rank[np.argsort(first, kind="stable")] = np.arange(len(first))
+  result = np.empty(problem.graph.num_ops, np.int32)
+  result[order] = rank[inverse.reshape(-1)]
+  return result
+
+
+def _merge(problem: Problem, target: int) -> np.ndarray:
+  """[num_groups] the group that each group was merged into."""
+  links = _group_links(problem)
+  time_us = np.zeros(problem.num_groups)
+  np.add.at(time_us, problem.group_of, problem.fastest_us)
+  time_us = time_us.tolist()
+  kinds = [row.tobytes() for row in problem.group_allowed]
+  parent = list(range(problem.num_groups))
+  limit = 2.0 * sum(time_us) / target
+  heap = [(time_us[g], g) for g in parent]
+  heapq.heapify(heap)
+  left = problem.num_groups
+  while left > target and heap:
+    cost, group = heapq.heappop(heap)
+    if parent[group] != group or cost != time_us[group]:
+      continue  # merged or grown since it was pushed
+    into = _heaviest(links[group], group, kinds, time_us, limit)
+    if into < 0:
+      continue
+    parent[group] = into
+    time_us[into] += cost
+    for other, num_bytes in links.pop(group).items():
+      del links[other][group]
+      if other != into:
+        links[into][other] = links[into].get(other, 0.0) + num_bytes
+        links[other][into] = links[into][other]
+    heapq.heappush(heap, (time_us[into], into))
+    left -= 1
+  return _roots(parent)
+
+
+def _heaviest(
+  links: dict[int, float],
+  group: int,
+  kinds: list[bytes],
+  time_us: list[float],
+  limit: float,
+) -> int:
+  """The neighbour to merge into, or -1."""
+  best, best_key = -1, (-1.0, 0.0)
+  for other, num_bytes in links.items():
+    if kinds[other] != kinds[group]:
+      continue
+    if time_us[other] + time_us[group] > limit:
+      continue
+    key = (num_bytes, -time_us[other])
+    if key > best_key or (key == best_key and other < best):
+      best, best_key = other, key
+  return best
+
+
+def _group_links(problem: Problem) -> dict[int, dict[int, float]]:
+  """Per group: neighbour -> bytes exchanged, both directions together."""
+  graph = problem.graph
+  src = problem.group_of[graph.edge_src].tolist()
+  dst = problem.group_of[graph.edge_dst].tolist()
+  links: dict[int, dict[int, float]] = {
+    g: {} for g in range(problem.num_groups)
+  }
+  for a, b, num_bytes in zip(
+    src, dst, graph.edge_bytes.tolist(), strict=True
+  ):
+    if a != b:
+      links[a][b] = links[a].get(b, 0.0) + num_bytes
+      links[b][a] = links[a][b]
+  return links
+
+
+def _roots(parent: list[int]) -> np.ndarray:
+  roots = np.array(parent)
+  while (roots[roots] != roots).any():
+    roots = roots[roots]
+  return roots

@@ -1,0 +1,156 @@
+"""Layers of the placement network: GraphSAGE and segment-recurrent attention.
+
+For the training process only (Keras 2, TF-GNN).
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from tfplace.policies import keras2
+
+keras2.check_training_process()
+
+import tensorflow as tf  # noqa: E402
+import tensorflow_gnn as tfgnn  # noqa: E402
+
+NODES = "decisions"
+FEEDS = "feeds"  # a link from producer to consumer
+FED_BY = "fed_by"  # the same link the other way
+DIRECTIONS = (FEEDS, FED_BY)
+
+
+class MaxPoolConv(tfgnn.keras.layers.AnyToAnyConvolutionBase):
+  """Max over neighbours u of sigmoid(W [h_u, e_uv] + b); 0 with no neighbour.
+
+  The pooling aggregator of GraphSAGE (Hamilton et al. 2017, eq. 3) as GDP uses
+  it, with the link's features beside the neighbour's state.
+  """
+
+  def __init__(self, units: int, **kwargs: Any) -> None:
+    super().__init__(
+      receiver_tag=tfgnn.TARGET,
+      receiver_feature=None,
+      sender_node_feature=tfgnn.HIDDEN_STATE,
+      sender_edge_feature=tfgnn.HIDDEN_STATE,
+      **kwargs,
+    )
+    self._of_node = tf.keras.layers.Dense(units, use_bias=False)
+    self._of_edge = tf.keras.layers.Dense(units)
+
+  def convolve(
+    self,
+    *,
+    sender_node_input: tf.Tensor,
+    sender_edge_input: tf.Tensor,
+    broadcast_from_sender_node: Callable[[tf.Tensor], tf.Tensor],
+    pool_to_receiver: Callable[..., tf.Tensor],
+    **unused: Any,
+  ) -> tf.Tensor:
+    """[num_links] messages -> [num_decisions, units]."""
+    # W h_u once per node, not once per link.
+    message = broadcast_from_sender_node(self._of_node(sender_node_input))
+    message = tf.sigmoid(message + self._of_edge(sender_edge_input))
+    return pool_to_receiver(message, reduce_type="max_no_inf")
+
+
+class NextState(tf.keras.layers.Layer):
+  """LN(h + relu(W [h, pooled in, pooled out])): f(concat) of GraphSAGE."""
+
+  def __init__(self, units: int) -> None:
+    super().__init__()
+    self._dense = tf.keras.layers.Dense(units, activation="relu")
+    self._norm = tf.keras.layers.LayerNormalization()
+
+  def call(self, inputs: tuple[Any, ...]) -> tf.Tensor:
+    """[N, units] states and pooled messages -> [N, units]."""
+    state, messages, _ = inputs
+    joined = tf.concat([state, *messages.values()], axis=-1)
+    return self._norm(state + self._dense(joined))
+
+
+def sage_layer(units: int) -> tf.keras.layers.Layer:
+  """One round of message passing along and against the links."""
+  return tfgnn.keras.layers.GraphUpdate(
+    node_sets={
+      NODES: tfgnn.keras.layers.NodeSetUpdate(
+        {direction: MaxPoolConv(units) for direction in DIRECTIONS},
+        NextState(units),
+      )
+    }
+  )
+
+
+def graph_tensor(
+  state: tf.Tensor, edge: tf.Tensor, src: tf.Tensor, dst: tf.Tensor
+) -> tfgnn.GraphTensor:
+  """[N, units] states and [E, F] links as a `GraphTensor`, both directions."""
+
+  def edge_set(source: tf.Tensor, target: tf.Tensor) -> tfgnn.EdgeSet:
+    return tfgnn.EdgeSet.from_fields(
+      sizes=tf.shape(src)[:1],
+      features={tfgnn.HIDDEN_STATE: edge},
+      adjacency=tfgnn.Adjacency.from_indices(
+        source=(NODES, source), target=(NODES, target)
+      ),
+    )
+
+  return tfgnn.GraphTensor.from_pieces(
+    node_sets={
+      NODES: tfgnn.NodeSet.from_fields(
+        sizes=tf.shape(state)[:1], features={tfgnn.HIDDEN_STATE: state}
+      )
+    },
+    edge_sets={FEEDS: edge_set(src, dst), FED_BY: edge_set(dst, src)},
+  )
+
+
+class SegmentAttention(tf.keras.layers.Layer):
+  """Attention over segments of a sequence with the last segment as memory.
+
+  Transformer-XL (Dai et al. 2019) as GDP uses it: a segment attends to itself
+  and to the cached states of the one before it, into which no gradient flows,
+  without positional encoding. One layer's memory is the same layer's input of
+  the previous segment, so all segments run at once. `gate` is GDP's
+  superposition: it multiplies the inputs of the dense layers. Linear in N.
+  """
+
+  def __init__(self, units: int, heads: int, segment: int) -> None:
+    super().__init__()
+    self._units, self._heads, self._segment = units, heads, segment
+    self._query = tf.keras.layers.Dense(units, use_bias=False)
+    self._key_value = tf.keras.layers.Dense(2 * units, use_bias=False)
+    self._out = tf.keras.layers.Dense(units)
+    self._wide = tf.keras.layers.Dense(2 * units, activation="relu")
+    self._narrow = tf.keras.layers.Dense(units)
+    self._norms = [tf.keras.layers.LayerNormalization() for _ in range(2)]
+
+  def call(self, state: tf.Tensor, gate: tf.Tensor) -> tf.Tensor:
+    """[N, units] states in topological order, [units] gate -> [N, units]."""
+    size, units = self._segment, self._units
+    count = tf.shape(state)[0]
+    segments = (count + size - 1) // size
+    padded = tf.pad(state * gate, [[0, segments * size - count], [0, 0]])
+    now = tf.reshape(padded, [segments, size, units])
+    before = tf.pad(tf.stop_gradient(now)[:-1], [[1, 0], [0, 0], [0, 0]])
+    context = tf.concat([before, now], axis=1)
+    # Position of each key in the sequence; keys before the start and past the
+    # end are padding.
+    at = tf.range(segments)[:, None] * size + tf.range(-size, size)[None]
+    valid = (at >= 0) & (at < count)
+    mixed = self._attend(now, context, valid)
+    mixed = tf.reshape(mixed, [-1, units])[:count]
+    state = self._norms[0](state + self._out(mixed))
+    return self._norms[1](state + self._narrow(self._wide(state * gate)))
+
+  def _attend(
+    self, now: tf.Tensor, context: tf.Tensor, valid: tf.Tensor
+  ) -> tf.Tensor:
+    heads, width = self._heads, self._units // self._heads
+    shape = [tf.shape(now)[0], -1, heads, width]
+    query = tf.reshape(self._query(now), shape)
+    key, value = tf.split(self._key_value(context), 2, axis=-1)
+    key, value = tf.reshape(key, shape), tf.reshape(value, shape)
+    score = tf.einsum("sqhw,skhw->shqk", query, key) * width**-0.5
+    score = tf.where(valid[:, None, None], score, -1e9)
+    mixed = tf.einsum("shqk,skhw->sqhw", tf.nn.softmax(score), value)
+    return tf.reshape(mixed, [tf.shape(now)[0], -1, self._units])

@@ -1,0 +1,115 @@
+"""The GDP placement network: a problem's features to logits per device.
+
+For the training process only. What runs in a user's process is its export
+(`tfplace.policies.export`).
+"""
+
+import dataclasses
+
+from tfplace.policies import features, keras2
+
+keras2.check_training_process()
+
+import tensorflow as tf  # noqa: E402
+import tensorflow_gnn as tfgnn  # noqa: E402
+
+from tfplace.policies import graph_layers  # noqa: E402
+
+NEVER = -1e9  # logit of a device that cannot run the decision
+
+
+@dataclasses.dataclass(frozen=True)
+class NetworkConfig:
+  """Sizes of the network. GDP publishes none; chosen small, to train on CPUs.
+
+  Attributes:
+    units: width of every hidden state.
+    type_units: width of the embedding of op types.
+    sage_layers: rounds of message passing (a public re-creation of GO has 2).
+    attention_layers: segment-recurrent layers (the re-creation has 3).
+    heads: attention heads.
+    segment: decisions per segment (the re-creation has 256).
+    pair_units: width of the scorer of a decision on a device.
+  """
+
+  units: int = 64
+  type_units: int = 16
+  sage_layers: int = 3
+  attention_layers: int = 2
+  heads: int = 4
+  segment: int = 128
+  pair_units: int = 48
+
+
+class PlacementNetwork(tf.keras.layers.Layer):
+  """Features of one problem to logits.
+
+  GraphSAGE over both directions of the links, attention over the topological
+  order conditioned on the pooled graph, then a scorer shared by all devices:
+  f(decision, device, decision on device). So one set of weights serves any
+  graph and any number of devices (GDP, arXiv 1910.01578; the device-aware
+  scorer is tfplace's own).
+  """
+
+  def __init__(self, config: NetworkConfig | None = None) -> None:
+    super().__init__(name="placement_network")
+    config = config or NetworkConfig()
+    self.config = config
+    dense = tf.keras.layers.Dense
+    self._types = tf.keras.layers.Embedding(
+      features.TYPE_VOCABULARY, config.type_units
+    )
+    self._node = dense(config.units, activation="relu")
+    self._sage = [
+      graph_layers.sage_layer(config.units) for _ in range(config.sage_layers)
+    ]
+    self._graph = dense(config.units, activation="tanh")
+    self._gates = [
+      dense(config.units, activation="sigmoid")
+      for _ in range(config.attention_layers)
+    ]
+    self._attention = [
+      graph_layers.SegmentAttention(config.units, config.heads, config.segment)
+      for _ in range(config.attention_layers)
+    ]
+    self._of_node = dense(config.pair_units)
+    self._of_device = dense(config.pair_units, use_bias=False)
+    self._of_pair = dense(config.pair_units, use_bias=False)
+    self._scorer = dense(config.pair_units, activation="relu")
+    # Small, so that an untrained policy is nearly uniform.
+    self._score = dense(
+      1, kernel_initializer=tf.keras.initializers.RandomNormal(stddev=0.01)
+    )
+
+  def call(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
+    """`Features.tensors()` of one problem -> [N, D] masked logits."""
+    state = self._embed(inputs)
+    pooled = tf.concat(
+      [tf.reduce_mean(state, axis=0), tf.reduce_max(state, axis=0)], axis=0
+    )
+    graph = self._graph(pooled[None])
+    for gate, attention in zip(self._gates, self._attention, strict=True):
+      # Twice the sigmoid, so that a gate starts at 1.
+      state = attention(state, 2.0 * gate(graph)[0])
+    device = tf.concat(
+      [inputs["device"], tf.repeat(graph, tf.shape(inputs["device"])[0], 0)],
+      axis=-1,
+    )
+    joined = (
+      self._of_node(state)[:, None]
+      + self._of_device(device)[None]
+      + self._of_pair(inputs["pair"])
+    )
+    logits = self._score(self._scorer(tf.nn.relu(joined)))[..., 0]
+    return tf.where(inputs["allowed"], logits, NEVER)
+
+  def _embed(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
+    """[N, units] states after message passing."""
+    types = self._types(inputs["type_id"])
+    state = self._node(tf.concat([inputs["node"], types], axis=-1))
+    graph = graph_layers.graph_tensor(
+      state, inputs["edge"], inputs["edge_src"], inputs["edge_dst"]
+    )
+    for layer in self._sage:
+      graph = layer(graph)
+    return graph.node_sets[graph_layers.NODES][tfgnn.HIDDEN_STATE]
