@@ -1,1 +1,97 @@
-"""tfplace: device placement for TensorFlow."""
+"""tfplace: device placement for TensorFlow.
+
+Which op goes where, so that a training step is as fast as the hardware
+allows, fits in memory, and computes the same numbers. `__all__` lists the
+public names; everything else is private. Names are imported when first used,
+so that work without TensorFlow starts fast.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+  from tfplace.apply import place_model, placed
+  from tfplace.errors import (
+    ApplyError,
+    ExtractionError,
+    FormatError,
+    InfeasibleError,
+    MeasurementError,
+    PlacementError,
+    ProblemError,
+    TfplaceError,
+    TrainingError,
+  )
+  from tfplace.extraction import extract
+  from tfplace.graph import (
+    Cluster,
+    Device,
+    Evaluation,
+    Link,
+    OpGraph,
+    OpSpec,
+    Placement,
+    Problem,
+    build_graph,
+    load_cluster,
+    load_evaluation,
+    load_graph,
+    load_placement,
+    save_cluster,
+    save_graph,
+  )
+  from tfplace.graph.presets import cluster_preset
+  from tfplace.placers import Result, place
+  from tfplace.simulate import Simulator
+
+_HOMES = {
+  "tfplace.apply": ("place_model", "placed"),
+  "tfplace.errors": (
+    "ApplyError",
+    "ExtractionError",
+    "FormatError",
+    "InfeasibleError",
+    "MeasurementError",
+    "PlacementError",
+    "ProblemError",
+    "TfplaceError",
+    "TrainingError",
+  ),
+  "tfplace.extraction": ("extract",),
+  "tfplace.graph": (
+    "Cluster",
+    "Device",
+    "Evaluation",
+    "Link",
+    "OpGraph",
+    "OpSpec",
+    "Placement",
+    "Problem",
+    "build_graph",
+    "load_cluster",
+    "load_evaluation",
+    "load_graph",
+    "load_placement",
+    "save_cluster",
+    "save_graph",
+  ),
+  "tfplace.graph.presets": ("cluster_preset",),
+  "tfplace.placers": ("Result", "place"),
+  "tfplace.simulate": ("Simulator",),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = sorted(_HOME_OF)  # noqa: PLE0605
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+  if name not in _HOME_OF:
+    raise AttributeError(f"module 'tfplace' has no attribute {name!r}")
+  value = getattr(importlib.import_module(_HOME_OF[name]), name)
+  globals()[name] = value
+  return value
+
+
+def __dir__() -> list[str]:
+  return sorted([*globals(), *__all__])
