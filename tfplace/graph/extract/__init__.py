@@ -1,1 +1,39 @@
-"""From TensorFlow models to flat GraphDefs. The only TensorFlow in `graph`."""
+"""From TensorFlow models to flat GraphDefs. The only TensorFlow in `graph`.
+
+Names are resolved when first used, so that importing this package does not
+import TensorFlow.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+  from tfplace.graph.extract.functions import trace_function
+  from tfplace.graph.extract.keras_step import trace_keras
+  from tfplace.graph.extract.session import (
+    feed_values,
+    run_steps,
+    with_initializers,
+  )
+  from tfplace.graph.extract.skeleton import Skeleton, skeleton
+  from tfplace.graph.extract.traced import FeedSpec, TracedStep, VariableSpec
+
+_MODULES = {
+  "FeedSpec": "traced",
+  "Skeleton": "skeleton",
+  "TracedStep": "traced",
+  "VariableSpec": "traced",
+  "feed_values": "session",
+  "run_steps": "session",
+  "skeleton": "skeleton",
+  "trace_function": "functions",
+  "trace_keras": "keras_step",
+  "with_initializers": "session",
+}
+
+
+def __getattr__(name: str) -> Any:
+  if name not in _MODULES:
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+  module = importlib.import_module(f"{__name__}.{_MODULES[name]}")
+  return getattr(module, name)

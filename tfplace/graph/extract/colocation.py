@@ -1,0 +1,88 @@
+"""Which ops TensorFlow needs on one device.
+
+Ops that make, pass on or use a resource handle or a reference stay together,
+as do the ends of a variant edge (a TensorList has no size that could be
+costed, so it never travels here) and `_class: loc:@op` constraints. Groups
+that meet are merged.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import tensorflow as tf
+
+from tfplace.graph.extract import node_names, op_defs
+
+_LOCATION = "loc:@"
+_STICKY = frozenset(
+  (
+    tf.resource.as_datatype_enum,
+    tf.variant.as_datatype_enum,
+  )
+)
+_REFERENCE = 100  # reference types are numbered above it
+
+
+def colocation(
+  graph_def: tf.compat.v1.GraphDef,
+) -> tuple[str | None, ...]:
+  """[num_nodes] group name per node, None where it is free.
+
+  A group is named after its first node.
+  """
+  functions = {f.signature.name: f for f in graph_def.library.function}
+  index = {node.name: i for i, node in enumerate(graph_def.node)}
+  parent = list(range(len(graph_def.node)))
+  outputs: dict[int, Sequence[int]] = {}
+  foreign: dict[str, int] = {}  # constraints that name no node of the graph
+  for i, node in enumerate(graph_def.node):
+    for text in node.input:
+      source, output = node_names.split_tensor(text)
+      if output < 0:
+        continue
+      at = index[source]
+      if at not in outputs:
+        outputs[at] = op_defs.output_types(graph_def.node[at], functions)
+      if _is_sticky(outputs[at], output):
+        _union(parent, at, i)
+    for target in _constraints(node):
+      at = index.get(target, foreign.setdefault(target, i))
+      _union(parent, at, i)
+  return _names(graph_def, parent)
+
+
+def _is_sticky(types: Sequence[int], output: int) -> bool:
+  if output >= len(types):
+    return False
+  return types[output] in _STICKY or types[output] > _REFERENCE
+
+
+def _constraints(node: tf.compat.v1.NodeDef) -> list[str]:
+  if "_class" not in node.attr:
+    return []
+  texts = [s.decode(errors="replace") for s in node.attr["_class"].list.s]
+  return [t[len(_LOCATION) :] for t in texts if t.startswith(_LOCATION)]
+
+
+def _find(parent: list[int], i: int) -> int:
+  while parent[i] != i:
+    parent[i] = parent[parent[i]]
+    i = parent[i]
+  return i
+
+
+def _union(parent: list[int], a: int, b: int) -> None:
+  a, b = _find(parent, a), _find(parent, b)
+  parent[max(a, b)] = min(a, b)  # the root is the group's first node
+
+
+def _names(
+  graph_def: tf.compat.v1.GraphDef, parent: list[int]
+) -> tuple[str | None, ...]:
+  roots = [_find(parent, i) for i in range(len(parent))]
+  size: Mapping[int, int] = {}
+  size = dict.fromkeys(roots, 0)
+  for root in roots:
+    size[root] += 1
+  return tuple(
+    graph_def.node[root].name if size[root] > 1 else None for root in roots
+  )

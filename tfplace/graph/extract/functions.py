@@ -1,0 +1,157 @@
+"""From a traced `tf.function` to a `TracedStep` that a session can run.
+
+Captured variables become `VarHandleOp` nodes with a `shared_name` of their
+own (methods.md, trap 14), captured constants become `Const`, calls are
+inlined.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfplace.errors import ExtractionError
+from tfplace.graph.extract import inline, node_names, prune
+from tfplace.graph.extract.traced import FeedSpec, TracedStep, VariableSpec
+
+_MAX_CONSTANT_BYTES = 1 << 30  # a GraphDef holds 2 GiB in all
+
+
+def trace_function(
+  function: Any,
+  *,
+  name: str | None = None,
+  training: bool = False,
+  fetches: Sequence[tf.Tensor] | None = None,
+  variable_names: Mapping[int, str] | None = None,
+  values: Mapping[str, np.ndarray] | None = None,
+) -> TracedStep:
+  """Flattens one concrete function.
+
+  Args:
+    function: a `tf.types.experimental.ConcreteFunction` whose inputs have
+      fully static shapes.
+    name: of the step; the function's own name by default.
+    training: recorded in the result.
+    fetches: tensors of `function.graph` to fetch; its outputs by default.
+    variable_names: `id` of a captured `tf.Variable` -> wanted node name; its
+      own name by default.
+    values: sample value per input placeholder.
+
+  Raises:
+    ExtractionError: an input's shape is not static, or a captured constant is
+      too big for a GraphDef.
+  """
+  graph = function.graph
+  graph_def = graph.as_graph_def()
+  feeds = _feeds(function, values or {})
+  variables = _replace_captures(graph_def, graph, variable_names or {})
+  outputs = fetches if fetches is not None else function.outputs
+  tensors = [t.name for t in outputs if isinstance(t, tf.Tensor)]
+  result = inline.inline_functions(graph_def)
+  targets = [result.node(op.name) for op in graph.control_outputs]
+  names = tuple(dict.fromkeys(result.tensor(t) for t in tensors))
+  flat = prune.prune(result.graph_def, [*names, *targets, *feeds, *variables])
+  return TracedStep(
+    name=name or function.name,
+    graph_def=flat,
+    feeds=feeds,
+    fetches=names,
+    targets=tuple(dict.fromkeys(targets)),
+    variables=variables,
+    training=training,
+  )
+
+
+def _feeds(
+  function: Any, values: Mapping[str, np.ndarray]
+) -> dict[str, FeedSpec]:
+  captured = {id(inner) for _, inner in function.graph.captures}
+  result = {}
+  for tensor in function.inputs:
+    if id(tensor) in captured or tensor.dtype == tf.resource:
+      continue
+    node = tensor.op.name
+    if not tensor.shape.is_fully_defined():
+      raise ExtractionError(
+        f"input {node!r} of {function.name!r} has shape {tensor.shape}, which"
+        " is not fully static",
+        op=node,
+      )
+    shape = tuple(tensor.shape.as_list())
+    result[node] = FeedSpec(tensor.name, shape, tensor.dtype, values.get(node))
+  return result
+
+
+def _replace_captures(
+  graph_def: tf.compat.v1.GraphDef,
+  graph: Any,
+  variable_names: Mapping[int, str],
+) -> dict[str, VariableSpec]:
+  """Turns the placeholders of captures into handles and constants."""
+  variables = {id(v.handle): v for v in _all_variables(graph)}
+  nodes = node_names.by_name(graph_def)
+  renamed: dict[str, str] = {}
+  result: dict[str, VariableSpec] = {}
+  for outer, inner in graph.captures:
+    node = nodes[inner.op.name]
+    if outer.dtype == tf.resource:
+      variable = variables.get(id(outer))
+      if variable is None:
+        continue  # a table or an iterator: stays a Placeholder
+      wanted = variable_names.get(id(variable), variable.name.split(":")[0])
+      name = node_names.unique_name(wanted, {*nodes, *renamed.values()})
+      renamed[node.name] = name
+      result[name] = _make_handle(node, name, variable)
+    elif outer.dtype != tf.variant:
+      _make_constant(node, outer)
+  _rename(graph_def, renamed)
+  return result
+
+
+def _all_variables(graph: Any) -> Iterable[tf.Variable]:
+  # `captures` holds handles only; `variables` the objects that own them.
+  return graph.variables
+
+
+def _make_handle(
+  node: tf.compat.v1.NodeDef, name: str, variable: tf.Variable
+) -> VariableSpec:
+  shape = tuple(variable.shape.as_list())
+  node.Clear()
+  node.name = name
+  node.op = "VarHandleOp"
+  node.attr["shared_name"].s = name.encode()
+  node.attr["container"].s = b""
+  node.attr["dtype"].type = variable.dtype.as_datatype_enum
+  node.attr["shape"].shape.CopyFrom(variable.shape.as_proto())
+  return VariableSpec(name, shape, variable.dtype, variable.numpy())
+
+
+def _make_constant(node: tf.compat.v1.NodeDef, tensor: tf.Tensor) -> None:
+  value = tensor.numpy()
+  if getattr(value, "nbytes", 0) > _MAX_CONSTANT_BYTES:
+    raise ExtractionError(
+      f"captured constant {node.name!r} has {value.nbytes} bytes, more than"
+      f" the {_MAX_CONSTANT_BYTES} that a GraphDef can carry; make it a"
+      " tf.Variable",
+      op=node.name,
+      num_bytes=value.nbytes,
+    )
+  name = node.name
+  node.Clear()
+  node.name = name
+  node.op = "Const"
+  node.attr["dtype"].type = tensor.dtype.as_datatype_enum
+  node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value))
+
+
+def _rename(
+  graph_def: tf.compat.v1.GraphDef, renamed: Mapping[str, str]
+) -> None:
+  for node in graph_def.node:
+    for i, text in enumerate(node.input):
+      source, output = node_names.split_tensor(text)
+      if source in renamed:
+        node.input[i] = node_names.join_tensor(renamed[source], output)

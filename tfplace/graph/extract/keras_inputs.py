@@ -1,0 +1,161 @@
+"""Shapes and dtypes of a Keras model's batch: inputs, targets, weights."""
+
+import dataclasses
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfplace.errors import ExtractionError
+
+DEFAULT_BATCH_SIZE = 32  # Keras' own default of `fit`
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchSpec:
+  """One batch.
+
+  Attributes:
+    structure: nested `tf.TensorSpec`s with static shapes, as `train_step`
+      takes its data.
+    values: flattened sample arrays, or None each.
+    batch_size: first dimension.
+  """
+
+  structure: Any
+  values: tuple[np.ndarray | None, ...]
+  batch_size: int
+
+
+def batch_spec(
+  model: keras.Model, batch_size: int | None, training: bool, sample: Any
+) -> BatchSpec:
+  """The batch of `model`, from the sample where there is one.
+
+  Raises:
+    ExtractionError: the model does not say its inputs or targets and no
+      sample does, or a dimension besides the batch is unknown.
+  """
+  if sample is not None:
+    return _from_sample(model, batch_size, training, sample)
+  size = batch_size or DEFAULT_BATCH_SIZE
+  inputs = _inputs(model)
+  x = tf.nest.map_structure(lambda t: _spec(model, t, size), inputs)
+  structure = (x, _targets(model, size)) if training else (x,)
+  count = len(tf.nest.flatten(structure))
+  return BatchSpec(structure, (None,) * count, size)
+
+
+def _from_sample(
+  model: keras.Model, batch_size: int | None, training: bool, sample: Any
+) -> BatchSpec:
+  if not isinstance(sample, tuple):
+    sample = (sample,)
+  if training and len(sample) < 2:
+    sample = (*sample, None)
+    if model.loss is not None:
+      x = sample[0]
+      size = batch_size or len(tf.nest.flatten(x)[0])
+      targets = tf.nest.map_structure(
+        lambda s: np.zeros(s.shape, s.dtype.as_numpy_dtype),
+        _targets(model, size),
+      )
+      sample = (x, targets)
+  sample = sample if training else sample[:1]
+  arrays = tf.nest.map_structure(_as_array, sample)
+  flat = tf.nest.flatten(arrays)
+  size = batch_size or flat[0].shape[0]
+  structure = tf.nest.map_structure(lambda a: _array_spec(a, size), arrays)
+  values = tuple(
+    a if a is not None and a.shape[0] == size else None for a in flat
+  )
+  return BatchSpec(structure, values, size)
+
+
+def _as_array(value: Any) -> np.ndarray | None:
+  """As Keras' data adapter: floating-point data takes the default float."""
+  if value is None:
+    return None
+  array = np.asarray(value)
+  if array.dtype.kind == "f":
+    array = array.astype(keras.config.floatx())
+  return array
+
+
+def _array_spec(array: np.ndarray | None, size: int) -> tf.TensorSpec | None:
+  if array is None:
+    return None
+  if array.ndim == 0:
+    raise ExtractionError("a sample needs a batch dimension; it is a scalar")
+  return tf.TensorSpec((size, *array.shape[1:]), array.dtype)
+
+
+def _inputs(model: keras.Model) -> Any:
+  structure = getattr(model, "_inputs_struct", None)
+  if structure is None and isinstance(model, keras.Sequential):
+    structure = model.inputs[0] if model.inputs else None
+  if structure is None:
+    raise ExtractionError(
+      f"model {model.name!r} does not say the shapes of its inputs; give a"
+      " sample batch"
+    )
+  return structure
+
+
+def _spec(model: keras.Model, tensor: Any, size: int) -> tf.TensorSpec:
+  shape = (size, *tensor.shape[1:])
+  if None in shape:
+    raise ExtractionError(
+      f"input {tensor.name!r} of model {model.name!r} has shape"
+      f" {tuple(tensor.shape)}; give a sample batch that says the unknown"
+      " dimensions",
+      op=tensor.name,
+    )
+  return tf.TensorSpec(shape, tensor.dtype)
+
+
+def _targets(model: keras.Model, size: int) -> Any:
+  """Targets shaped as the loss wants them: like the output, or class ids."""
+  outputs = getattr(model, "_outputs_struct", None)
+  if outputs is None and isinstance(model, keras.Sequential):
+    outputs = model.outputs[0]
+  if outputs is None:
+    raise ExtractionError(
+      f"model {model.name!r} does not say the shapes of its outputs; give a"
+      " sample batch with targets"
+    )
+  flat = tf.nest.flatten(outputs)
+  losses = _losses(model, len(flat))
+  specs = [
+    _target(model, output, loss, size)
+    for output, loss in zip(flat, losses, strict=True)
+  ]
+  return tf.nest.pack_sequence_as(outputs, specs)
+
+
+def _losses(model: keras.Model, count: int) -> list[Any]:
+  loss = model.loss
+  if isinstance(loss, dict):
+    names = list(getattr(model, "output_names", loss))
+    return [loss.get(name) for name in names]
+  if isinstance(loss, (list, tuple)):
+    return list(tf.nest.flatten(loss))
+  return [loss] * count
+
+
+def _target(
+  model: keras.Model, output: Any, loss: Any, size: int
+) -> tf.TensorSpec:
+  shape = (size, *output.shape[1:])
+  if None in shape:
+    raise ExtractionError(
+      f"output {output.name!r} of model {model.name!r} has shape"
+      f" {tuple(output.shape)}; give a sample batch with targets",
+      op=output.name,
+    )
+  name = loss if isinstance(loss, str) else getattr(loss, "__name__", None)
+  name = name or type(loss).__name__
+  if "sparse" in name.lower():
+    return tf.TensorSpec(shape[:-1], tf.int32)
+  return tf.TensorSpec(shape, output.dtype)

@@ -1,0 +1,156 @@
+"""Traces a Keras 3 model's training or inference step.
+
+The step is the model's own `train_step`, metrics included, as `fit` traces it
+without XLA, so that names agree with what `fit` runs; only the batch's own
+loss is fetched besides. The data pipeline and callbacks are no part of it.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfplace.errors import ExtractionError
+from tfplace.graph.extract import functions, keras_inputs
+from tfplace.graph.extract.traced import TracedStep
+
+
+def trace_keras(
+  model: keras.Model,
+  batch_size: int | None = None,
+  training: bool = True,
+  sample: Any = None,
+) -> TracedStep:
+  """One step of a Keras model as a flat graph.
+
+  The model keeps its weights; it is built (also optimizer and metrics) where
+  it was not.
+
+  Args:
+    model: with the TensorFlow backend; compiled with loss and optimizer if
+      `training`.
+    batch_size: first dimension of every input; by default the sample's, else
+      32.
+    training: the whole training step (forward, gradients, optimizer update,
+      metrics), else inference (`predict_step`).
+    sample: a batch `x`, `(x, y)` or `(x, y, sample_weight)` of arrays or
+      tensors; needed where the model does not say its inputs, or the loss not
+      its targets.
+
+  Returns:
+    `fetches[0]` is the loss of the batch when training, else the first
+    output. A variable's node is named by its Keras path.
+
+  Raises:
+    ExtractionError: not compiled, shapes unknown, or tracing fails.
+  """
+  if training and (
+    not getattr(model, "compiled", False) or model.optimizer is None
+  ):
+    raise ExtractionError(
+      f"model {model.name!r} has no loss or optimizer; compile it before its"
+      " training step is extracted"
+    )
+  batch = keras_inputs.batch_spec(model, batch_size, training, sample)
+  if training:
+    _build(model, batch.structure)
+  losses: list[tf.Tensor] = []
+
+  def data_step(data: Any) -> Any:
+    if not training:
+      return model.predict_step(data)
+    with _recorded_loss(model, losses):
+      return model.train_step(data)
+
+  step = tf.function(data_step, jit_compile=False, autograph=False)
+  try:
+    concrete = step.get_concrete_function(batch.structure)
+  except Exception as error:
+    raise ExtractionError(
+      f"model {model.name!r} cannot be traced at batch size"
+      f" {batch.batch_size}: {_first_line(error)}"
+    ) from error
+  return functions.trace_function(
+    concrete,
+    name=model.name,
+    training=training,
+    fetches=_fetches(concrete, losses),
+    variable_names=variable_names(model),
+    values=_values(concrete, batch),
+  )
+
+
+def variable_names(model: keras.Model) -> dict[int, str]:
+  """`id` of each `tf.Variable` of model, optimizer and metrics -> its path."""
+  variables = list(model.variables)
+  if getattr(model, "optimizer", None) is not None:
+    variables += model.optimizer.variables
+  for metric in getattr(model, "metrics", []):
+    variables += metric.variables
+  return {
+    id(v.value): v.path for v in variables if isinstance(v, keras.Variable)
+  }
+
+
+def _first_line(error: Exception) -> str:
+  return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def _build(model: keras.Model, structure: Any) -> None:
+  """Creates variables of layers, metrics and optimizer, as `fit` does."""
+  try:
+    zeros = tf.nest.map_structure(
+      lambda spec: np.zeros(spec.shape, spec.dtype.as_numpy_dtype), structure
+    )
+    model._symbolic_build(data_batch=zeros)
+  except Exception as error:
+    raise ExtractionError(
+      f"model {model.name!r} cannot be built: {_first_line(error)}"
+    ) from error
+
+
+@contextlib.contextmanager
+def _recorded_loss(
+  model: keras.Model, losses: list[tf.Tensor]
+) -> Iterator[None]:
+  """Appends each loss that the step computes to `losses`."""
+  compute = model._compute_loss
+
+  def recording(*args: Any, **kwargs: Any) -> Any:
+    loss = compute(*args, **kwargs)
+    losses.append(loss)
+    return loss
+
+  # Past Keras' attribute tracking, which has no business with a method.
+  object.__setattr__(model, "_compute_loss", recording)
+  try:
+    yield
+  finally:
+    object.__delattr__(model, "_compute_loss")
+
+
+def _fetches(concrete: Any, losses: list[tf.Tensor]) -> list[tf.Tensor]:
+  """The batch's loss where `train_step` computes one, then all outputs."""
+  mine = [
+    t for t in losses if isinstance(t, tf.Tensor) and t.graph is concrete.graph
+  ]
+  outputs = [t for t in concrete.outputs if isinstance(t, tf.Tensor)]
+  logs = concrete.structured_outputs
+  if not mine and isinstance(logs, dict) and "loss" in logs:
+    mine = [logs["loss"]]
+  return mine[-1:] + outputs
+
+
+def _values(
+  concrete: Any, batch: keras_inputs.BatchSpec
+) -> dict[str, np.ndarray]:
+  """Sample arrays by placeholder: inputs come in flattened order."""
+  values = batch.values
+  return {
+    tensor.op.name: value
+    for tensor, value in zip(concrete.inputs, values, strict=False)
+    if value is not None
+  }
