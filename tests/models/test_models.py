@@ -1,0 +1,117 @@
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfplace import models
+from tfplace.errors import ExtractionError
+
+TINY = {
+  "inception_v3": {"batch_size": 2, "image_size": 75, "classes": 10},
+  "nmt": {
+    "batch_size": 4,
+    "units": 16,
+    "vocabulary": 50,
+    "length": 4,
+  },
+}
+
+
+@pytest.fixture(scope="module", params=sorted(TINY))
+def tiny(request):
+  return models.build(request.param, **TINY[request.param])
+
+
+def test_every_model_has_a_tiny_version_here():
+  assert set(TINY) == set(models.MODELS)
+
+
+def test_twenty_steps_bring_the_loss_of_one_batch_down(tiny):
+  x, y = tiny.sample(0)
+  losses = [float(tiny.model.train_on_batch(x, y)) for _ in range(20)]
+  assert np.isfinite(losses).all()
+  assert losses[-1] < losses[0]
+
+
+def test_is_compiled_without_xla(tiny):
+  assert tiny.model.jit_compile is False
+
+
+def test_sample_has_the_batch_size_and_depends_on_the_seed_only(tiny):
+  first, again, other = (tf.nest.flatten(tiny.sample(s)) for s in (3, 3, 4))
+  for a, b in zip(first, again, strict=True):
+    np.testing.assert_array_equal(a, b)
+  assert any((a != b).any() for a, b in zip(first, other, strict=True))
+  assert {len(a) for a in first} == {tiny.batch_size}
+
+
+def test_no_scope_of_nmt_is_numbered_apart_by_tensorflow():
+  """Op names lead to layer and time step, gradients included."""
+  zoo = models.build("nmt", **TINY["nmt"])
+  x, y = (tf.nest.map_structure(tf.constant, part) for part in zoo.sample(0))
+
+  @tf.function
+  def gradients():
+    with tf.GradientTape() as tape:
+      loss = zoo.model.compute_loss(x, y, zoo.model(x, training=True))
+    return tape.gradient(loss, zoo.model.trainable_variables)
+
+  graph = gradients.get_concrete_function().graph
+  # TensorFlow may number the model itself: nmt_1/translator_1/...
+  names = {
+    re.sub("(nmt|translator)_[0-9]+/", r"\1/", op.name)
+    for op in graph.get_operations()
+  }
+  scopes = [
+    f"{part}code_{step}/{scope}"
+    for part, scope in (
+      ("en", "encoder_layer_0"),
+      ("en", "encoder_layer_1"),
+      ("de", "decoder_layer_0"),
+      ("de", "decoder_layer_1"),
+      ("de", "attention"),
+      ("de", "softmax"),
+    )
+    for step in range(4)
+  ]
+  for scope in scopes:
+    name = f"nmt/translator/{scope}/MatMul"
+    assert name in names
+    assert any(n.startswith(f"gradient_tape/{name}") for n in names)
+
+
+def test_nmt_scores_words_by_a_softmax():
+  """Summed over the vocabulary, a word's probabilities make 1."""
+  sizes = {"units": 8, "vocabulary": 5, "length": 1}
+  model = models.build("nmt", batch_size=1, **sizes).model
+  source = np.array([[3]], np.int32)
+  total = sum(
+    np.exp(model.predict_on_batch([source, np.array([[2, word]], np.int32)]))
+    for word in range(5)
+  )
+  np.testing.assert_allclose(total, [[1.0]], rtol=1e-5)
+
+
+def test_unknown_model_lists_the_choices():
+  with pytest.raises(ExtractionError, match=r"'vgg'.*inception_v3, nmt"):
+    models.build("vgg")
+
+
+@pytest.mark.parametrize(
+  ("sizes", "message"),
+  [
+    ({"depth": 3}, r"no size 'depth': choose from batch_size, layers, units"),
+    ({"units": 0}, r"units must be a positive integer, not 0"),
+    ({"units": 1.5}, r"units must be a positive integer, not 1\.5"),
+    ({"batch_size": -1}, r"batch_size must be a positive integer, not -1"),
+  ],
+)
+def test_wrong_sizes_are_named(sizes, message):
+  with pytest.raises(ExtractionError, match=message):
+    models.build("nmt", **sizes)
+
+
+def test_too_small_images_are_refused():
+  with pytest.raises(ExtractionError, match="image_size must be at least 75"):
+    models.build("inception_v3", image_size=74)
