@@ -1,0 +1,111 @@
+"""Random problems and placements, rich in ties, for the simulator's tests."""
+
+import math
+
+import numpy as np
+
+from tfplace.graph.cluster import Cluster, Device, Link
+from tfplace.graph.op_graph import OpSpec, build_graph
+from tfplace.graph.problem import Problem
+
+KINDS = ("GPU", "CPU")
+
+
+def random_case(rng):
+  """A random problem and one placement that it allows.
+
+  Times and bytes are small integers (so that much happens at one instant) or
+  doubles with all their digits.
+  """
+  num_devices = int(rng.integers(1, 5))
+  integers = bool(rng.random() < 0.7)
+  cluster = random_cluster(rng, num_devices, integers)
+  graph = random_graph(rng, int(rng.integers(0, 15)), integers)
+  problem = Problem(graph, cluster)
+  return problem, random_placement(rng, problem)
+
+
+def _number(rng, high, integers, zero=0.3):
+  if rng.random() < zero:
+    return 0.0
+  return (
+    float(rng.integers(1, high)) if integers else float(rng.random() * high)
+  )
+
+
+def random_cluster(rng, num_devices, integers):
+  """Fully linked; channels may be shared; the first device runs all kinds."""
+  devices = [
+    Device(
+      f"d{i}",
+      "GPU" if i == 0 else str(rng.choice(KINDS)),
+      math.inf if rng.random() < 0.5 else float(rng.integers(5, 60)),
+      _number(rng, 3, integers, 0.5),
+    )
+    for i in range(num_devices)
+  ]
+  style = rng.choice(["own", "by source", "mixed", "one"])
+  links = []
+  for i in range(num_devices):
+    for j in range(num_devices):
+      if i == j:
+        continue
+      channel = {
+        "own": None,
+        "by source": f"from {i}",
+        "mixed": str(rng.choice(["x", "y"])) if rng.random() < 0.6 else None,
+        "one": "bus",
+      }[str(style)]
+      links.append(
+        Link(
+          f"d{i}",
+          f"d{j}",
+          float(rng.choice([1.0, 2.0])) if integers else 0.3 + rng.random(),
+          _number(rng, 3, integers, 0.6),
+          _number(rng, 3, integers, 0.6),
+          channel,
+        )
+      )
+  return Cluster("c", tuple(devices), tuple(links))
+
+
+def random_graph(rng, num_ops, integers):
+  ops = []
+  for i in range(num_ops):
+    time_us = {"GPU": _number(rng, 4, integers)}
+    if rng.random() < 0.7:  # the others cannot run on a CPU
+      time_us["CPU"] = _number(rng, 6, integers)
+    outputs = int(rng.integers(0, 4))
+    ops.append(
+      OpSpec(
+        f"op{i}",
+        "Op",
+        time_us,
+        [_number(rng, 6, integers) for _ in range(outputs)],
+        _number(rng, 9, integers, 0.7),
+        _number(rng, 9, integers, 0.7),
+        str(rng.choice(["p", "q"])) if rng.random() < 0.2 else None,
+      )
+    )
+  # Positions are not a topological order: ties go by position.
+  rank = rng.permutation(num_ops)
+  edges = set()
+  for _ in range(int(rng.integers(0, 3 * num_ops + 1))):
+    a, b = rng.integers(0, num_ops, 2)
+    if rank[a] > rank[b]:
+      a, b = b, a
+    if a != b:
+      output = int(rng.integers(-1, len(ops[a].output_bytes)))
+      edges.add((int(a), output, int(b)))
+  edges = sorted(edges)
+  return build_graph("g", ops, [edges[i] for i in rng.permutation(len(edges))])
+
+
+def random_placement(rng, problem):
+  group = np.array(
+    [rng.choice(np.flatnonzero(row)) for row in problem.group_allowed], int
+  )
+  groups = problem.group_of
+  return (
+    group[groups].astype(np.int32) if len(groups) else np.zeros(0, np.int32)
+  )

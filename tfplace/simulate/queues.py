@@ -1,0 +1,119 @@
+"""The priority queues of the kernel: ready ops by (ready time, position),
+transfers by (queue time, slot and destination), events by time.
+
+Nodes are pushed in order of time, and mostly in order of key, so that a
+linked list that is kept sorted takes nearly all of them in constant time; a
+node that would not go at its end goes into a skew heap (Sleator and Tarjan,
+1986) beside it, in logarithmic amortised time.
+"""
+
+from tfplace.simulate.jit import inlined, kernel
+from tfplace.simulate.tables import EVENTS, Queues, Workspace
+
+
+@inlined
+def clear(queues: Queues) -> None:
+  """Empties all queues."""
+  queues.head[:] = -1
+  queues.root[:] = -1
+
+
+@inlined
+def is_empty(queues: Queues, queue: int) -> bool:
+  """Whether `queue` has no node."""
+  return queues.head[queue] < 0 and queues.root[queue] < 0
+
+
+@inlined
+def push(queues: Queues, queue: int, node: int) -> None:
+  """Adds `node`, whose time is no less than that of any node before."""
+  queues.next[node] = -1
+  if queues.head[queue] < 0:
+    queues.head[queue] = node
+    queues.tail[queue] = node
+    return
+  last = queues.tail[queue]
+  if _is_before(queues, node, last):
+    queues.left[node] = -1
+    queues.right[node] = -1
+    root = queues.root[queue]
+    queues.root[queue] = _meld(queues, root, node) if root >= 0 else node
+  else:
+    queues.next[last] = node
+    queues.tail[queue] = node
+
+
+@inlined
+def pop(queues: Queues, queue: int) -> int:
+  """Removes and returns the first node of a queue that is not empty."""
+  node, root = queues.head[queue], queues.root[queue]
+  if root >= 0 and (node < 0 or _is_before(queues, root, node)):
+    queues.root[queue] = _meld(queues, queues.left[root], queues.right[root])
+    return root
+  queues.head[queue] = queues.next[node]
+  return node
+
+
+@inlined
+def _is_before(queues: Queues, a: int, b: int) -> bool:
+  if queues.time[a] != queues.time[b]:
+    return queues.time[a] < queues.time[b]
+  return queues.key[a] < queues.key[b]
+
+
+@kernel
+def _meld(queues: Queues, a: int, b: int) -> int:
+  """Joins two skew heaps, -1 being an empty one, and returns the root."""
+  if a < 0:
+    return b
+  if b < 0:
+    return a
+  if _is_before(queues, b, a):
+    a, b = b, a
+  root = a
+  while True:
+    rest = queues.right[a]
+    queues.right[a] = queues.left[a]
+    if rest < 0:
+      queues.left[a] = b
+      return root
+    if _is_before(queues, b, rest):
+      rest, b = b, rest
+    queues.left[a] = rest
+    a = rest
+
+
+@inlined
+def push_event(work: Workspace, time: float, event: int) -> None:
+  """Adds to the binary heap of events."""
+  times, ids = work.event_us, work.event_id
+  i = work.counts[EVENTS]
+  work.counts[EVENTS] = i + 1
+  while i > 0:
+    parent = (i - 1) >> 1
+    if times[parent] <= time:
+      break
+    times[i], ids[i] = times[parent], ids[parent]
+    i = parent
+  times[i], ids[i] = time, event
+
+
+@inlined
+def pop_event(work: Workspace) -> int:
+  """Removes and returns the earliest event; there is one."""
+  times, ids = work.event_us, work.event_id
+  result = ids[0]
+  size = work.counts[EVENTS] - 1
+  work.counts[EVENTS] = size
+  time, event = times[size], ids[size]
+  i = 0
+  while 2 * i + 1 < size:
+    child = 2 * i + 1
+    if child + 1 < size and times[child + 1] < times[child]:
+      child += 1
+    if times[child] >= time:
+      break
+    times[i], ids[i] = times[child], ids[child]
+    i = child
+  times[i], ids[i] = time, event
+  return result

@@ -1,0 +1,105 @@
+"""When everything of one simulated step happens: ops, transfers, memory and
+the critical path. For people and reports; searches use the kernel itself.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from tfplace.graph.placement import Placement
+from tfplace.simulate import engine
+from tfplace.simulate.tables import TRANSFERS, Tables, Workspace
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Transfers:
+  """The transfers of a step, in the order in which they were queued.
+
+  Attributes:
+    src_op: [num_transfers] int32 producer.
+    output: [num_transfers] int32 its output, -1 for control.
+    src: [num_transfers] int32 sending device.
+    dst: [num_transfers] int32 receiving device.
+    channel: [num_transfers] int32.
+    num_bytes: [num_transfers] float64.
+    start_us: [num_transfers] float64 when it gets its channel.
+    sent_us: [num_transfers] float64, the start and bytes / bandwidth.
+    arrival_us: [num_transfers] float64, and the latency.
+  """
+
+  src_op: np.ndarray
+  output: np.ndarray
+  src: np.ndarray
+  dst: np.ndarray
+  channel: np.ndarray
+  num_bytes: np.ndarray
+  start_us: np.ndarray
+  sent_us: np.ndarray
+  arrival_us: np.ndarray
+
+  def __len__(self) -> int:
+    return len(self.src_op)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Schedule:
+  """One simulated step.
+
+  Attributes:
+    placement: what was simulated.
+    step_time_us: rule 5.
+    op_start_us: [num_ops] float64.
+    op_end_us: [num_ops] float64.
+    transfers: the transfers.
+    peak_memory_bytes: [num_devices] float64.
+    busy_us: [num_devices] float64 op time without overhead.
+  """
+
+  placement: Placement
+  step_time_us: float
+  op_start_us: np.ndarray
+  op_end_us: np.ndarray
+  transfers: Transfers
+  peak_memory_bytes: np.ndarray
+  busy_us: np.ndarray
+
+
+def make_schedule(
+  placement: Placement, tables: Tables, work: Workspace
+) -> Schedule:
+  """Simulates `placement` and reads the times from the workspace."""
+  devices = placement.devices.copy()
+  step_time_us = engine.simulate(tables, devices, work, np.inf)
+  start = work.ops.time.copy()
+  time_us = placement.problem.time_us[np.arange(len(devices)), devices]
+  return Schedule(
+    placement=placement,
+    step_time_us=float(step_time_us),
+    op_start_us=start,
+    op_end_us=start + time_us,
+    transfers=_transfers(placement, tables, work),
+    peak_memory_bytes=work.peak_bytes.copy(),
+    busy_us=work.busy_us.copy(),
+  )
+
+
+def _transfers(
+  placement: Placement, tables: Tables, work: Workspace
+) -> Transfers:
+  count = int(work.counts[TRANSFERS])
+  slot, dst = np.divmod(work.transfers.key[:count], tables.num_devices)
+  src_op = tables.slot_src[slot]
+  src = placement.devices[src_op]
+  start = work.transfers.time[:count].copy()
+  sent = start + tables.slot_bytes[slot] / tables.bandwidth[src, dst]
+  return Transfers(
+    src_op=src_op,
+    output=tables.slot_output[slot],
+    src=src,
+    dst=dst.astype(np.int32),
+    channel=tables.channel[src, dst],
+    num_bytes=tables.slot_bytes[slot],
+    start_us=start,
+    sent_us=sent,
+    arrival_us=sent + tables.latency_us[src, dst],
+  )
