@@ -1,1 +1,11 @@
 """Placement algorithms, the registry of strategies, and `auto`."""
+
+from tfplace.placers.base import (
+  Budget,
+  Evaluator,
+  HistoryPoint,
+  Placer,
+  Result,
+)
+from tfplace.placers.place import place
+from tfplace.placers.registry import STRATEGIES, get_placer

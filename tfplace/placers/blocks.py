@@ -1,0 +1,83 @@
+"""Contiguous blocks of the topological order, balanced by time.
+
+The placement that a person draws first: cut the graph's order into as many
+pieces of equal work as there are devices, and give each device one. Only the
+devices of the kind that runs the graph fastest take part.
+"""
+
+import dataclasses
+from typing import ClassVar
+
+import numpy as np
+
+from tfplace.graph.problem import Problem
+from tfplace.placers.base import Budget, Evaluator, Result
+from tfplace.placers.domains import choose
+from tfplace.placers.groups import GroupGraph
+from tfplace.placers.repair import offer_repaired
+from tfplace.placers.tracker import Tracker
+
+
+@dataclasses.dataclass(frozen=True)
+class BlocksPlacer:
+  """Contiguous blocks balanced by time."""
+
+  name: ClassVar[str] = "blocks"
+
+  def place(
+    self, problem: Problem, evaluator: Evaluator, budget: Budget, seed: int
+  ) -> Result:
+    """Cuts the groups' order into one block per device."""
+    tracker = Tracker(self.name, problem, evaluator, budget)
+    groups = GroupGraph(problem)
+    offer_repaired(tracker, groups, cut(groups, groups.order))
+    return tracker.result()
+
+
+def cut(groups: GroupGraph, order: np.ndarray) -> np.ndarray:
+  """Cuts an order of the groups into blocks of equal time, one per device.
+
+  Args:
+    groups: of the problem.
+    order: [num_groups] groups in the order in which devices are filled.
+
+  Returns:
+    [num_groups] int32 devices.
+  """
+  devices = main_devices(groups)
+  work = np.empty(groups.num_groups)
+  work[order] = np.cumsum(groups.fastest_us[order])
+  total = max(float(groups.fastest_us.sum()), 1e-300)
+  # By the middle of its work, so that a long group goes where most of it lies.
+  middle = (work - groups.fastest_us / 2) / total
+  block = np.minimum((middle * len(devices)).astype(int), len(devices) - 1)
+  return choose(groups, near(groups, devices[block]), order)
+
+
+def near(groups: GroupGraph, wanted: np.ndarray) -> np.ndarray:
+  """Scores for `choose`: the wanted device, else the fastest.
+
+  Args:
+    groups: of the problem.
+    wanted: [num_groups] device each.
+  """
+  scores = groups.time_us.copy()
+  scores[np.arange(groups.num_groups), wanted] = -1.0
+  return scores
+
+
+def main_devices(groups: GroupGraph) -> np.ndarray:
+  """Devices of the kind that runs all the work soonest, in order.
+
+  Work that a kind cannot run counts at its fastest elsewhere.
+  """
+  cluster = groups.problem.cluster
+  kinds = [device.kind for device in cluster.devices]
+  work = np.where(
+    groups.allowed, groups.time_us, groups.fastest_us[:, np.newaxis]
+  ).sum(axis=0)
+  runs = groups.allowed.sum(axis=0)
+  best = min(
+    range(len(kinds)), key=lambda d: (work[d] / kinds.count(kinds[d]), -runs[d])
+  )
+  return np.array([i for i, kind in enumerate(kinds) if kind == kinds[best]])

@@ -1,0 +1,182 @@
+"""What a human expert would do: layers in contiguous blocks, one per device.
+
+The rules are those of the placement papers' baselines (Mirhoseini et al. 2017;
+GO, arXiv 2010.12438): consecutive layers share a device and blocks have equal
+time; of a translation model, encoder and decoder layers of one depth share a
+device, embeddings go with the first layer, attention and softmax to the last
+device; an Inception-like model is cut between cells only. Layers are known by
+the scopes in op names; gradients go with their forward ops, optimizers with
+the variables. A graph without scopes is cut along its topological order.
+"""
+
+import collections
+import dataclasses
+import re
+from typing import ClassVar
+
+import numpy as np
+
+from tfplace.graph.problem import Problem
+from tfplace.placers.base import Budget, Evaluator, Result
+from tfplace.placers.blocks import cut, main_devices, near
+from tfplace.placers.domains import choose
+from tfplace.placers.groups import GroupGraph
+from tfplace.placers.repair import offer_repaired
+from tfplace.placers.tracker import Tracker
+
+_GRADIENT = re.compile(r"^(gradient_tape|gradients|Gradients)/")
+_RECURRENT = re.compile(r"(?:encoder|decoder)_layer_(\d+)")
+_EMBEDDING = re.compile(r"embedding|encoder_embedding|decoder_embedding")
+_LAST = re.compile(r"attention|softmax")
+_CELL_END = re.compile(r"/(mixed\w*|\w*concat_?\d+)(/|$)")
+_UNKNOWN = -1
+
+
+@dataclasses.dataclass(frozen=True)
+class ExpertPlacer:
+  """Layers in contiguous blocks, by op names."""
+
+  name: ClassVar[str] = "expert"
+
+  def place(
+    self, problem: Problem, evaluator: Evaluator, budget: Budget, seed: int
+  ) -> Result:
+    """Recognises the family of the model by its op names and cuts it."""
+    tracker = Tracker(self.name, problem, evaluator, budget)
+    groups = GroupGraph(problem)
+    names = [_GRADIENT.sub("", name) for name in problem.graph.names]
+    if any(_RECURRENT.search(name) for name in names):
+      wanted = _recurrent(groups, names)
+    else:
+      wanted = _layered(groups, names)
+    offer_repaired(tracker, groups, wanted)
+    return tracker.result()
+
+
+def _recurrent(groups: GroupGraph, names: list[str]) -> np.ndarray:
+  """[num_groups] devices of a recurrent encoder-decoder, layer by layer."""
+  devices = main_devices(groups)
+  last = len(devices) - 1
+  depths = [_RECURRENT.search(name) for name in names]
+  num_layers = 1 + max(int(d.group(1)) for d in depths if d)
+  block = np.full(len(names), _UNKNOWN)
+  # With a device to spare, the last one is for attention and softmax alone.
+  blocks = last if last >= num_layers else len(devices)
+  for op, (name, depth) in enumerate(zip(names, depths, strict=True)):
+    if depth:
+      block[op] = int(depth.group(1)) * min(blocks, num_layers) // num_layers
+    elif _LAST.search(name):
+      block[op] = last
+    elif _EMBEDDING.search(name):
+      block[op] = 0
+  return _by_blocks(groups, block, devices)
+
+
+def _layered(groups: GroupGraph, names: list[str]) -> np.ndarray:
+  """[num_groups] devices of a feed-forward model, cut between layers."""
+  layers = _layer_numbers(groups, names)
+  devices = main_devices(groups)
+  if layers.max(initial=_UNKNOWN) + 1 < len(devices):
+    return cut(groups, groups.order)
+  known = layers >= 0
+  work = np.bincount(
+    layers[known], groups.problem.fastest_us[known], layers.max() + 1
+  )
+  middle = (np.cumsum(work) - work / 2) / max(float(work.sum()), 1e-300)
+  block_of_layer = np.minimum(
+    (middle * len(devices)).astype(int), len(devices) - 1
+  )
+  block = np.where(known, block_of_layer[layers], _UNKNOWN)
+  return _by_blocks(groups, block, devices)
+
+
+def _layer_numbers(groups: GroupGraph, names: list[str]) -> np.ndarray:
+  """[num_ops] layer of each op in order of first use; -1 where unknown.
+
+  Between two ends of cells (Inception's `mixed0`, `mixed1`, ...), all layers
+  are one, for an expert keeps a cell together.
+  """
+  graph = groups.problem.graph
+  scopes = _scopes(names)
+  forward = [op for op in range(graph.num_ops) if names[op] == graph.names[op]]
+  start = groups.op_start_us
+  cells = _cells(groups, names)
+  first: dict[object, float] = {}
+  key_of_scope: dict[str, object] = {}
+  for op in sorted(forward, key=lambda op: (start[op], op)):
+    scope = scopes[op]
+    if scope and scope not in key_of_scope:
+      key = cells[op] if cells is not None else scope
+      key_of_scope[scope] = key
+      first.setdefault(key, float(start[op]))
+  ordered = sorted(first, key=lambda key: first[key])
+  number = {key: i for i, key in enumerate(ordered)}
+  return np.array(
+    [number.get(key_of_scope.get(scope), _UNKNOWN) for scope in scopes], int
+  )
+
+
+def _scopes(names: list[str]) -> list[str]:
+  """The layer's scope in each name: `model/layer/...` -> `model/layer`.
+
+  The model's scope is what most names begin with; "" where there is no layer.
+  """
+  parts = [name.split("/") for name in names]
+  heads = collections.Counter(part[0] for part in parts if len(part) > 2)
+  if not heads:
+    return ["/".join(part[:1]) if len(part) > 1 else "" for part in parts]
+  model = heads.most_common(1)[0][0]
+  return [
+    "/".join(part[:2]) if part[0] == model and len(part) > 2 else ""
+    for part in parts
+  ]
+
+
+def _cells(groups: GroupGraph, names: list[str]) -> np.ndarray | None:
+  """[num_ops] cell of each op: ends of cells passed on the way to it."""
+  graph = groups.problem.graph
+  is_end = np.zeros(graph.num_ops, bool)
+  for op, name in enumerate(names):
+    is_end[op] = name == graph.names[op] and bool(_CELL_END.search(name))
+  if not is_end.any():
+    return None
+  cell = np.zeros(graph.num_ops, int)
+  offsets, edges = graph.in_csr
+  for op in graph.topological_order.tolist():
+    sources = graph.edge_src[edges[offsets[op] : offsets[op + 1]]]
+    if len(sources):
+      cell[op] = (cell[sources] + is_end[sources]).max()
+  return cell
+
+
+def _by_blocks(
+  groups: GroupGraph, block: np.ndarray, devices: np.ndarray
+) -> np.ndarray:
+  """Ops' blocks -> [num_groups] devices.
+
+  A group goes where most of its ops' time is known to belong; one of which
+  nothing is known, where its inputs are, else where its outputs go.
+  """
+  group_of = groups.problem.group_of
+  votes = np.zeros((groups.num_groups, len(devices)))
+  known = block >= 0
+  # Ops of zero time vote too, if nothing else does.
+  weight = groups.problem.fastest_us[known] + 1e-6
+  np.add.at(votes, (group_of[known], block[known]), weight)
+  wanted = np.where(votes.any(axis=1), votes.argmax(axis=1), _UNKNOWN)
+  offsets, entries, size = groups.neighbours
+  order = groups.order.tolist()
+  for sweep in (order, order[::-1], order):
+    for group in sweep:
+      if wanted[group] >= 0:
+        continue
+      near_by = slice(offsets[group], offsets[group + 1])
+      other = np.where(
+        entries[near_by] >= 0, entries[near_by], -1 - entries[near_by]
+      )
+      placed = wanted[other] >= 0
+      if placed.any():
+        heaviest = np.argmax(np.where(placed, size[near_by], -1.0))
+        wanted[group] = wanted[other[heaviest]]
+  wanted = np.maximum(wanted, 0)
+  return choose(groups, near(groups, devices[wanted]), groups.order)

@@ -1,0 +1,165 @@
+"""A problem at the level of its groups, the units that placers decide about.
+
+Sums of the ops' costs, the graph between groups, and the orders in which
+placers walk through it. Placements here are [num_groups] device indices.
+"""
+
+import dataclasses
+import functools
+
+import numpy as np
+
+from tfplace.graph.problem import Problem
+from tfplace.placers.jit import kernel
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class GroupGraph:
+  """Groups of a problem, their costs and their neighbours."""
+
+  problem: Problem
+
+  @property
+  def num_groups(self) -> int:
+    return self.problem.num_groups
+
+  @property
+  def num_devices(self) -> int:
+    return self.problem.cluster.num_devices
+
+  @functools.cached_property
+  def allowed(self) -> np.ndarray:
+    """[num_groups, num_devices] bool."""
+    return self.problem.group_allowed
+
+  @functools.cached_property
+  def time_us(self) -> np.ndarray:
+    """[num_groups, num_devices] float64 with overhead; inf where disallowed."""
+    problem = self.problem
+    op_us = problem.time_us + np.where(
+      problem.time_us > 0, problem.cluster.op_overhead_us, 0.0
+    )
+    result = np.zeros((self.num_groups, self.num_devices))
+    np.add.at(result, problem.group_of, np.nan_to_num(op_us))
+    return np.where(self.allowed, result, np.inf)
+
+  @functools.cached_property
+  def fastest_us(self) -> np.ndarray:
+    """[num_groups] float64: least of `time_us`."""
+    return self.time_us.min(axis=1)
+
+  @functools.cached_property
+  def persistent_bytes(self) -> np.ndarray:
+    """[num_groups] float64: held for the whole step."""
+    return self._sum(self.problem.graph.persistent_bytes)
+
+  @functools.cached_property
+  def total_bytes(self) -> np.ndarray:
+    """[num_groups] float64: persistent bytes and all outputs."""
+    return self.persistent_bytes + self._sum(self.problem.graph.op_output_bytes)
+
+  def _sum(self, per_op: np.ndarray) -> np.ndarray:
+    return np.bincount(self.problem.group_of, per_op, self.num_groups)
+
+  @functools.cached_property
+  def edges(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Pairs of groups with traffic: source, destination, bytes; [num_pairs].
+
+    An output that several ops of the destination read counts once.
+    """
+    graph, group_of = self.problem.graph, self.problem.group_of
+    src, dst = group_of[graph.edge_src], group_of[graph.edge_dst]
+    across = np.flatnonzero(src != dst)
+    table = np.stack(
+      (graph.edge_src[across], graph.edge_output[across], dst[across])
+    )
+    _, first = np.unique(table, axis=1, return_index=True)
+    across = across[first]
+    keys = src[across].astype(np.int64) * self.num_groups + dst[across]
+    pairs, inverse = np.unique(keys, return_inverse=True)
+    size = np.bincount(inverse, graph.edge_bytes[across], len(pairs))
+    return (
+      (pairs // self.num_groups).astype(np.int32),
+      (pairs % self.num_groups).astype(np.int32),
+      size,
+    )
+
+  @functools.cached_property
+  def neighbours(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Adjacency both ways: offsets, groups, bytes.
+
+    An entry for each pair and direction; where the group sends, the entry is
+    the neighbour's number, where it receives, -1 - number.
+    """
+    src, dst, size = self.edges
+    ends = np.concatenate((src, dst))
+    entry = np.concatenate((dst, -1 - src))
+    order = np.argsort(ends, kind="stable")
+    counts = np.bincount(ends, minlength=self.num_groups)
+    offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
+    return (
+      offsets,
+      entry[order].astype(np.int32),
+      np.concatenate((size, size))[order],
+    )
+
+  @functools.cached_property
+  def op_start_us(self) -> np.ndarray:
+    """[num_ops] float64: earliest starts, communication free (ASAP), but as
+    late as the first consumer allows for ops that take no inputs."""
+    graph = self.problem.graph
+    offsets, edges = graph.out_csr
+    return _starts(
+      graph.topological_order,
+      offsets,
+      graph.edge_dst[edges],
+      np.diff(graph.in_csr[0]) == 0,
+      self.problem.fastest_us,
+    )
+
+  @functools.cached_property
+  def order(self) -> np.ndarray:
+    """[num_groups] int32: groups by the earliest start of their first op that
+    takes time, of their first op where none does; ties by number."""
+    start = self.op_start_us
+    group_of = self.problem.group_of
+    works = self.problem.fastest_us > 0
+    first = np.full(self.num_groups, np.inf)
+    np.minimum.at(first, group_of, start)
+    working = np.full(self.num_groups, np.inf)
+    np.minimum.at(working, group_of[works], start[works])
+    key = np.where(np.isfinite(working), working, first)
+    return np.argsort(key, kind="stable").astype(np.int32)
+
+  def expand(self, group_devices: np.ndarray) -> np.ndarray:
+    """[num_groups] devices -> [num_ops] devices."""
+    return np.ascontiguousarray(
+      group_devices[self.problem.group_of], dtype=np.int32
+    )
+
+  def contract(self, devices: np.ndarray) -> np.ndarray:
+    """[num_ops] devices of an allowed placement -> [num_groups] devices."""
+    offsets, ops = self.problem.group_ops
+    return np.ascontiguousarray(devices[ops[offsets[:-1]]], dtype=np.int32)
+
+
+@kernel
+def _starts(
+  topological: np.ndarray,
+  out_offsets: np.ndarray,
+  out_dst: np.ndarray,
+  is_input: np.ndarray,
+  op_us: np.ndarray,
+) -> np.ndarray:
+  """Earliest starts; inputs then wait for their first consumer."""
+  start = np.zeros(len(topological))
+  for op in topological:
+    for i in range(out_offsets[op], out_offsets[op + 1]):
+      start[out_dst[i]] = max(start[out_dst[i]], start[op] + op_us[op])
+  for op in range(len(topological)):
+    if is_input[op] and out_offsets[op] < out_offsets[op + 1]:
+      first = np.inf
+      for i in range(out_offsets[op], out_offsets[op + 1]):
+        first = min(first, start[out_dst[i]])
+      start[op] = max(0.0, first - op_us[op])
+  return start

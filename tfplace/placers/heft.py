@@ -1,0 +1,66 @@
+"""HEFT: list scheduling by upward rank, with insertion.
+
+Topcuoglu, Hariri and Wu, "Performance-effective and low-complexity task
+scheduling for heterogeneous computing" (2002): ops in decreasing order of the
+longest path to the end (mean times, mean communication), each to the device
+where it finishes first. A colocation group goes where its first op goes.
+"""
+
+import dataclasses
+from typing import ClassVar
+
+import numpy as np
+
+from tfplace.graph.problem import Problem
+from tfplace.placers.base import Budget, Evaluator, Result
+from tfplace.placers.domains import Domains, choose
+from tfplace.placers.groups import GroupGraph
+from tfplace.placers.list_kernels import earliest_finish
+from tfplace.placers.list_tables import (
+  ListTables,
+  list_tables,
+  mean_link,
+  mean_times,
+  rank_order,
+  upward_ranks,
+)
+from tfplace.placers.repair import offer_repaired
+from tfplace.placers.tracker import Tracker
+
+
+@dataclasses.dataclass(frozen=True)
+class HeftPlacer:
+  """Heterogeneous earliest finish time."""
+
+  name: ClassVar[str] = "heft"
+
+  def place(
+    self, problem: Problem, evaluator: Evaluator, budget: Budget, seed: int
+  ) -> Result:
+    """Ranks, then places each op in turn."""
+    tracker = Tracker(self.name, problem, evaluator, budget)
+    groups = GroupGraph(problem)
+    tables = list_tables(groups)
+    ranks = upward_ranks(tables, mean_times(tables), *mean_link(tables))
+    offer_repaired(tracker, groups, schedule(groups, tables, ranks))
+    return tracker.result()
+
+
+def schedule(
+  groups: GroupGraph, tables: ListTables, ranks: np.ndarray
+) -> np.ndarray:
+  """[num_groups] int32 devices by earliest finish in the order of `ranks`.
+
+  Memory counts by persistent bytes. Where missing links end the schedule
+  early, every group takes its fastest device that links allow.
+  """
+  devices = earliest_finish(
+    tables,
+    rank_order(tables, ranks),
+    Domains(groups).free,
+    groups.persistent_bytes,
+    groups.problem.cluster.memory_bytes.copy(),
+  )
+  if len(devices) and devices[0] < 0:
+    return choose(groups, groups.time_us, groups.order)
+  return devices

@@ -1,0 +1,54 @@
+"""Strategy names and the placers behind them, loaded only when asked for.
+
+The registry holds strings, so that a strategy of a package above this one
+(the learned policies) is reached without importing it, nor TensorFlow, here.
+"""
+
+import importlib
+from collections.abc import Mapping
+
+from tfplace.errors import TfplaceError
+from tfplace.placers.base import Placer
+
+_PLACERS: Mapping[str, str] = {
+  "single": "tfplace.placers.single:SinglePlacer",
+  "cpu": "tfplace.placers.single:CpuPlacer",
+  "blocks": "tfplace.placers.blocks:BlocksPlacer",
+  "expert": "tfplace.placers.expert:ExpertPlacer",
+  "m_topo": "tfplace.placers.m_topo:MTopoPlacer",
+  "m_etf": "tfplace.placers.m_etf:MEtfPlacer",
+  "heft": "tfplace.placers.heft:HeftPlacer",
+  "annealing": "tfplace.placers.annealing:AnnealingPlacer",
+  "gdp": "tfplace.policies.placer:GdpPlacer",
+  "auto": "tfplace.placers.auto:AutoPlacer",
+}
+STRATEGIES = tuple(_PLACERS)
+# In this order `auto` and reports try what needs no search and no policy.
+CLASSICAL = ("single", "cpu", "blocks", "expert", "m_topo", "m_etf", "heft")
+LEARNED = ("gdp",)
+
+
+def get_placer(strategy: str, policy: str | None = None) -> Placer:
+  """The placer of a strategy.
+
+  Args:
+    strategy: one of `STRATEGIES`.
+    policy: directory of an exported policy, for a learned strategy or `auto`;
+      None is the policy that ships with the package.
+
+  Raises:
+    TfplaceError: unknown strategy, or a policy for one that learns nothing.
+  """
+  if strategy not in _PLACERS:
+    raise TfplaceError(
+      f"unknown strategy {strategy!r}; choose one of {', '.join(STRATEGIES)}"
+    )
+  module, name = _PLACERS[strategy].split(":")
+  placer = getattr(importlib.import_module(module), name)
+  if policy is None:
+    return placer()
+  if strategy != "auto" and strategy not in LEARNED:
+    raise TfplaceError(
+      f"strategy {strategy!r} uses no policy, yet {policy!r} was given"
+    )
+  return placer(policy=policy)
