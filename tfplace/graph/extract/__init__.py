@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
   from tfplace.graph.extract.functions import trace_function
-  from tfplace.graph.extract.keras_step import trace_keras
+  from tfplace.graph.extract.graph_file import trace_graph_def
+  from tfplace.graph.extract.keras_step import trace_keras, trace_keras_file
+  from tfplace.graph.extract.saved_model import trace_saved_model
   from tfplace.graph.extract.session import (
     feed_values,
     run_steps,
@@ -27,7 +29,10 @@ _MODULES = {
   "run_steps": "session",
   "skeleton": "skeleton",
   "trace_function": "functions",
+  "trace_graph_def": "graph_file",
   "trace_keras": "keras_step",
+  "trace_keras_file": "keras_step",
+  "trace_saved_model": "saved_model",
   "with_initializers": "session",
 }
 

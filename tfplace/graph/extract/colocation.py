@@ -2,15 +2,16 @@
 
 Ops that make, pass on or use a resource handle or a reference stay together,
 as do the ends of a variant edge (a TensorList has no size that could be
-costed, so it never travels here) and `_class: loc:@op` constraints. Groups
-that meet are merged.
+costed, so it never travels here), the ends of a TensorFlow 1 loop's back edge,
+handles of one `shared_name`, and `_class: loc:@op` constraints. Groups that
+meet are merged.
 """
 
 from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
-from tfplace.graph.extract import node_names, op_defs
+from tfplace.graph.extract import node_names, op_defs, validate
 
 _LOCATION = "loc:@"
 _STICKY = frozenset(
@@ -33,6 +34,7 @@ def colocation(
   index = {node.name: i for i, node in enumerate(graph_def.node)}
   parent = list(range(len(graph_def.node)))
   outputs: dict[int, Sequence[int]] = {}
+  shared: dict[tuple[str, bytes, bytes], int] = {}
   foreign: dict[str, int] = {}  # constraints that name no node of the graph
   for i, node in enumerate(graph_def.node):
     for text in node.input:
@@ -42,8 +44,12 @@ def colocation(
       at = index[source]
       if at not in outputs:
         outputs[at] = op_defs.output_types(graph_def.node[at], functions)
-      if _is_sticky(outputs[at], output):
+      back = validate.is_back_edge(graph_def.node[at], node)
+      if back or _is_sticky(outputs[at], output):
         _union(parent, at, i)
+    if node.attr["shared_name"].s if "shared_name" in node.attr else b"":
+      key = (node.op, node.attr["container"].s, node.attr["shared_name"].s)
+      _union(parent, shared.setdefault(key, i), i)
     for target in _constraints(node):
       at = index.get(target, foreign.setdefault(target, i))
       _union(parent, at, i)

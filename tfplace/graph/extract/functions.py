@@ -5,6 +5,7 @@ own (methods.md, trap 14), captured constants become `Const`, calls are
 inlined.
 """
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfplace.errors import ExtractionError
-from tfplace.graph.extract import inline, node_names, prune
+from tfplace.graph.extract import batch, inline, node_names, prune
 from tfplace.graph.extract.traced import FeedSpec, TracedStep, VariableSpec
 
 _MAX_CONSTANT_BYTES = 1 << 30  # a GraphDef holds 2 GiB in all
@@ -21,6 +22,7 @@ _MAX_CONSTANT_BYTES = 1 << 30  # a GraphDef holds 2 GiB in all
 def trace_function(
   function: Any,
   *,
+  batch_size: int | None = None,
   name: str | None = None,
   training: bool = False,
   fetches: Sequence[tf.Tensor] | None = None,
@@ -30,8 +32,8 @@ def trace_function(
   """Flattens one concrete function.
 
   Args:
-    function: a `tf.types.experimental.ConcreteFunction` whose inputs have
-      fully static shapes.
+    function: a `tf.types.experimental.ConcreteFunction`.
+    batch_size: stands for an unknown first dimension of the inputs.
     name: of the step; the function's own name by default.
     training: recorded in the result.
     fetches: tensors of `function.graph` to fetch; its outputs by default.
@@ -43,6 +45,8 @@ def trace_function(
     ExtractionError: an input's shape is not static, or a captured constant is
       too big for a GraphDef.
   """
+  if batch_size is not None:
+    function = static_shapes(function, batch_size)
   graph = function.graph
   graph_def = graph.as_graph_def()
   feeds = _feeds(function, values or {})
@@ -62,6 +66,46 @@ def trace_function(
     variables=variables,
     training=training,
   )
+
+
+def static_shapes(function: Any, batch_size: int) -> Any:
+  """The same function with its unknown batch dimensions filled in.
+
+  Raises:
+    ExtractionError: another dimension is unknown, or tracing fails.
+  """
+  args, kwargs = function.structured_input_signature
+  specs = tf.nest.flatten((args, kwargs))
+  if all(_is_static(spec) for spec in specs):
+    return function
+  fill = functools.partial(_fill, batch_size=batch_size, name=function.name)
+  args, kwargs = tf.nest.map_structure(fill, (args, kwargs))
+
+  def call(*args: Any, **kwargs: Any) -> Any:
+    return function(*args, **kwargs)
+
+  wrapper = tf.function(call, autograph=False, jit_compile=False)
+  try:
+    return wrapper.get_concrete_function(*args, **kwargs)
+  except Exception as error:
+    raise ExtractionError(
+      f"function {function.name!r} cannot be traced at batch size"
+      f" {batch_size}: {str(error).strip().splitlines()[0]}"
+    ) from error
+
+
+def _is_static(spec: Any) -> bool:
+  if not isinstance(spec, tf.TypeSpec):
+    return True
+  shape = getattr(spec, "shape", None)
+  return shape is not None and shape.is_fully_defined()
+
+
+def _fill(spec: Any, batch_size: int, name: str) -> Any:
+  if not isinstance(spec, tf.TensorSpec):
+    return spec
+  shape = batch.fill_batch(spec.shape, batch_size, spec.name, name)
+  return tf.TensorSpec(shape, spec.dtype, spec.name)
 
 
 def _feeds(

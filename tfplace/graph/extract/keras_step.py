@@ -6,6 +6,7 @@ loss is fetched besides. The data pipeline and callbacks are no part of it.
 """
 
 import contextlib
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -81,6 +82,46 @@ def trace_keras(
     variable_names=variable_names(model),
     values=_values(concrete, batch),
   )
+
+
+def trace_keras_file(
+  path: str | os.PathLike[str],
+  batch_size: int | None = None,
+  training: bool = True,
+  sample: Any = None,
+) -> TracedStep:
+  """One step of a model in a `.keras` or `.h5` file; see `trace_keras`.
+
+  Raises:
+    ExtractionError: besides those of `trace_keras`, the file is missing,
+      damaged, or needs classes that Keras does not know.
+  """
+  name = os.fspath(path)
+  if not os.path.isfile(name):
+    raise ExtractionError(f"there is no Keras model file {name!r}")
+  try:
+    model = keras.saving.load_model(name, compile=training)
+  except Exception as error:
+    raise ExtractionError(
+      f"Keras model file {name!r} cannot be loaded: {type(error).__name__}:"
+      f" {_first_line(error)}"
+    ) from error
+  if training:
+    _renew_optimizer(model)
+  return trace_keras(model, batch_size, training, sample)
+
+
+def _renew_optimizer(model: keras.Model) -> None:
+  """A new optimizer where Keras built the loaded one for other variables.
+
+  An `.h5` file saved before the first `fit` comes back so.
+  """
+  optimizer = getattr(model, "optimizer", None)
+  if optimizer is None or not optimizer.built:
+    return
+  mine = {id(v) for v in getattr(optimizer, "_trainable_variables", [])}
+  if mine != {id(v) for v in model.trainable_variables}:
+    model.optimizer = type(optimizer).from_config(optimizer.get_config())
 
 
 def variable_names(model: keras.Model) -> dict[int, str]:

@@ -46,6 +46,13 @@ def unique_name(wanted: str, used: Iterable[str]) -> str:
   return name
 
 
+def controls_last(inputs: Iterable[str]) -> list[str]:
+  """Data inputs, then each control input once: the order of a NodeDef."""
+  inputs = list(inputs)
+  data = [i for i in inputs if not i.startswith("^")]
+  return data + list(dict.fromkeys(i for i in inputs if i.startswith("^")))
+
+
 def by_name(
   graph_def: tf.compat.v1.GraphDef,
 ) -> dict[str, tf.compat.v1.NodeDef]:

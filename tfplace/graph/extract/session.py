@@ -54,9 +54,11 @@ def with_initializers(
     node = result.node.add(name=value, op="Placeholder", device=device)
     node.attr["dtype"].type = spec.dtype.as_datatype_enum
     node.attr["shape"].shape.CopyFrom(tf.TensorShape(spec.shape).as_proto())
-    node = result.node.add(name=assign, op="AssignVariableOp", device=device)
+    is_handle = nodes[spec.node].op == "VarHandleOp"
+    op, attr = ("AssignVariableOp", "dtype") if is_handle else ("Assign", "T")
+    node = result.node.add(name=assign, op=op, device=device)
     node.input.extend([spec.node, value])
-    node.attr["dtype"].type = spec.dtype.as_datatype_enum
+    node.attr[attr].type = spec.dtype.as_datatype_enum
     assignments.append(assign)
     feeds[f"{value}:0"] = _initial(spec.value, spec.shape, spec.dtype)
   return Initializers(result, tuple(assignments), feeds)

@@ -13,6 +13,7 @@ from tfplace.graph.extract import (
   kernels,
   node_names,
   op_defs,
+  validate,
 )
 from tfplace.graph.extract.traced import TracedStep
 
@@ -28,7 +29,10 @@ class Skeleton:
     num_outputs: [num_ops].
     output_types: [num_ops][num_outputs] element types.
     edges: (producer, output, consumer), positions of ops; output -1 is a
-      control edge. Each occurs once; sorted by consumer.
+      control edge. Each occurs once; sorted by consumer. The edge from a
+      `NextIteration` back to its `Merge`, which closes a `while` loop of
+      TensorFlow 1, is left out: one pass of the loop is costed, and the two
+      ops share a colocation group, so that no transfer goes uncounted.
     colocation: [num_ops] group name, or None.
   """
 
@@ -98,5 +102,6 @@ def _edges(
           f" {len(types[at])}",
           op=node.name,
         )
-      edges[at, output, i] = None
+      if not validate.is_back_edge(graph_def.node[at], node):
+        edges[at, output, i] = None
   return tuple(edges)

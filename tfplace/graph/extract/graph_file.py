@@ -1,0 +1,190 @@
+"""Extracts a GraphDef file (`.pb` or `.pbtxt`) as one step."""
+
+import os
+from collections.abc import Sequence
+
+import tensorflow as tf
+from google.protobuf import message, text_format
+from tensorflow.python.framework import tensor_shape
+
+from tfplace.errors import ExtractionError
+from tfplace.graph.extract import (
+  batch,
+  inline,
+  node_names,
+  op_defs,
+  prune,
+  validate,
+)
+from tfplace.graph.extract.traced import FeedSpec, TracedStep, VariableSpec
+
+DEFAULT_BATCH_SIZE = 32
+_MAX_BYTES = (1 << 31) - 1  # what a protocol buffer can hold
+_MAX_TEXT_BYTES = 1 << 30
+_VARIABLES = frozenset(("VarHandleOp", "VariableV2", "Variable"))
+
+
+def trace_graph_def(
+  path: str | os.PathLike[str],
+  batch_size: int | None = None,
+  outputs: Sequence[str] | None = None,
+) -> TracedStep:
+  """One run of a GraphDef.
+
+  Args:
+    path: `.pbtxt` is read as text, anything else as binary.
+    batch_size: stands for the unknown first dimension of a `Placeholder`; 32
+      by default.
+    outputs: nodes or tensors that the step computes; only what they need is
+      kept. By default every node is kept, and the step computes every node
+      that no other one reads.
+
+  Raises:
+    ExtractionError: the file is not a GraphDef, or not a well-formed graph, or
+      an input's shape is unknown; names the file and the node.
+  """
+  where = os.fspath(path)
+  graph_def = read_graph_def(where)
+  validate.validate(graph_def, where)
+  feeds = _fill_placeholders(graph_def, batch_size or DEFAULT_BATCH_SIZE, where)
+  result = inline.inline_functions(graph_def)
+  _import_check(result.graph_def, where)
+  roots = _roots(result, outputs, where)
+  flat = result.graph_def
+  if outputs is not None:
+    flat = prune.prune(flat, [*roots, *feeds])
+  functions = {f.signature.name: f for f in flat.library.function}
+  types = {n.name: op_defs.output_types(n, functions) for n in flat.node}
+  fetches = tuple(r for r in roots if _fetchable(types, r))
+  targets = [node_names.split_tensor(r)[0] for r in roots if r not in fetches]
+  return TracedStep(
+    name=os.path.basename(where).split(".")[0] or "graph",
+    graph_def=flat,
+    feeds=feeds,
+    fetches=fetches,
+    targets=tuple(dict.fromkeys(targets)),
+    variables=_variables(flat, where),
+    training=any(_is_update(node.op) for node in flat.node),
+  )
+
+
+def read_graph_def(path: str) -> tf.compat.v1.GraphDef:
+  """Parses a file.
+
+  Raises:
+    ExtractionError: unreadable, too big, or no GraphDef.
+  """
+  is_text = path.endswith((".pbtxt", ".txt"))
+  limit = _MAX_TEXT_BYTES if is_text else _MAX_BYTES
+  try:
+    size = os.path.getsize(path)
+    if size > limit:
+      raise ExtractionError(
+        f"{path!r} has {size} bytes; a GraphDef file has {limit} at most",
+        num_bytes=size,
+      )
+    with open(path, "rb") as file:
+      data = file.read()
+  except OSError as error:
+    raise ExtractionError(
+      f"{path!r} cannot be read: {error.strerror}"
+    ) from error
+  graph_def = tf.compat.v1.GraphDef()
+  try:
+    if is_text:
+      text_format.Parse(data.decode(), graph_def)
+    else:
+      graph_def.ParseFromString(data)
+  except (
+    message.DecodeError,
+    text_format.ParseError,
+    UnicodeDecodeError,
+    RecursionError,
+  ) as error:
+    raise ExtractionError(
+      f"{path!r} is not a GraphDef, or is damaged: {error}"
+    ) from error
+  return graph_def
+
+
+def _fill_placeholders(
+  graph_def: tf.compat.v1.GraphDef, batch_size: int, where: str
+) -> dict[str, FeedSpec]:
+  """Sets static shapes; returns the inputs by node name."""
+  feeds = {}
+  for node in graph_def.node:
+    if node.op != "Placeholder":
+      continue
+    dtype = tf.DType(node.attr["dtype"].type)
+    if dtype in (tf.resource, tf.variant):
+      continue
+    if "shape" in node.attr:
+      declared = tensor_shape.as_shape(node.attr["shape"].shape)
+    else:
+      declared = tf.TensorShape(None)
+    shape = batch.fill_batch(declared, batch_size, node.name, where)
+    node.attr["shape"].shape.CopyFrom(tf.TensorShape(shape).as_proto())
+    feeds[node.name] = FeedSpec(f"{node.name}:0", shape, dtype)
+  return feeds
+
+
+def _import_check(graph_def: tf.compat.v1.GraphDef, where: str) -> None:
+  """Lets TensorFlow check attributes, types and shapes."""
+  try:
+    with tf.Graph().as_default():
+      tf.import_graph_def(graph_def, name="")
+  except Exception as error:
+    raise ExtractionError(
+      f"{where!r} is refused by TensorFlow:"
+      f" {(str(error).strip() or 'no message').splitlines()[0]}"
+    ) from error
+
+
+def _roots(
+  result: inline.Inlined, outputs: Sequence[str] | None, where: str
+) -> list[str]:
+  """What the step computes: tensors, or nodes without outputs."""
+  flat = result.graph_def
+  if outputs is None:
+    read = {node_names.split_tensor(i)[0] for n in flat.node for i in n.input}
+    return [f"{n.name}:0" for n in flat.node if n.name not in read]
+  names = {node.name for node in flat.node}
+  tensors = [result.tensor(output) for output in outputs]
+  for output, tensor in zip(outputs, tensors, strict=True):
+    if node_names.split_tensor(tensor)[0] not in names:
+      raise ExtractionError(f"{where!r} has no node {output!r}", op=output)
+  return tensors
+
+
+def _fetchable(types: dict[str, list[int]], tensor: str) -> bool:
+  node, output = node_names.split_tensor(tensor)
+  dtypes = types[node]
+  hidden = (tf.resource.as_datatype_enum, tf.variant.as_datatype_enum)
+  return output < len(dtypes) and dtypes[output] not in hidden
+
+
+def _variables(
+  graph_def: tf.compat.v1.GraphDef, where: str
+) -> dict[str, VariableSpec]:
+  result = {}
+  for node in graph_def.node:
+    if node.op not in _VARIABLES:
+      continue
+    shape = tensor_shape.as_shape(node.attr["shape"].shape)
+    if not shape.is_fully_defined():
+      raise ExtractionError(
+        f"{where}: variable {node.name!r} has shape {shape}, which is not"
+        " fully static",
+        op=node.name,
+      )
+    result[node.name] = VariableSpec(
+      node.name,
+      tuple(shape.as_list()),
+      tf.DType(node.attr["dtype"].type),
+    )
+  return result
+
+
+def _is_update(op: str) -> bool:
+  """Whether the op is an optimizer's, so that the graph trains."""
+  return op.removeprefix("Resource").removeprefix("Sparse").startswith("Apply")

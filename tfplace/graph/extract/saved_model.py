@@ -1,0 +1,70 @@
+"""Extracts a SavedModel's signature as an inference step."""
+
+import os
+from typing import Any
+
+import tensorflow as tf
+
+from tfplace.errors import ExtractionError
+from tfplace.graph.extract import functions
+from tfplace.graph.extract.traced import TracedStep
+
+DEFAULT_SIGNATURE = "serving_default"
+DEFAULT_BATCH_SIZE = 32
+
+
+def trace_saved_model(
+  directory: str | os.PathLike[str],
+  batch_size: int | None = None,
+  signature: str | None = None,
+) -> TracedStep:
+  """One call of a signature.
+
+  Args:
+    directory: of a SavedModel of TensorFlow 1 or 2.
+    batch_size: stands for an unknown first dimension of the inputs; 32 by
+      default.
+    signature: its key; "serving_default", or the only one, by default.
+
+  Raises:
+    ExtractionError: not a SavedModel, damaged, no such signature, or an input
+      of unknown shape.
+  """
+  path = os.fspath(directory)
+  loaded = _load(path)
+  function = _signature(loaded, path, signature)
+  traced = functions.trace_function(
+    function,
+    batch_size=batch_size or DEFAULT_BATCH_SIZE,
+    name=os.path.basename(os.path.normpath(path)),
+  )
+  # The variables' values were copied, so `loaded` may go.
+  return traced
+
+
+def _load(path: str) -> Any:
+  names = ("saved_model.pb", "saved_model.pbtxt")
+  if not any(os.path.isfile(os.path.join(path, name)) for name in names):
+    raise ExtractionError(
+      f"{path!r} is no SavedModel: it has neither {names[0]} nor {names[1]}"
+    )
+  try:
+    return tf.saved_model.load(path)
+  except Exception as error:
+    raise ExtractionError(
+      f"SavedModel {path!r} cannot be loaded: {type(error).__name__}:"
+      f" {(str(error).strip() or 'no message').splitlines()[0]}"
+    ) from error
+
+
+def _signature(loaded: Any, path: str, key: str | None) -> Any:
+  signatures = dict(getattr(loaded, "signatures", {}))
+  if key is None and len(signatures) == 1:
+    return next(iter(signatures.values()))
+  wanted = DEFAULT_SIGNATURE if key is None else key
+  if wanted not in signatures:
+    known = ", ".join(map(repr, sorted(signatures))) or "none"
+    raise ExtractionError(
+      f"SavedModel {path!r} has no signature {wanted!r}; it has {known}"
+    )
+  return signatures[wanted]

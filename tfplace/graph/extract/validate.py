@@ -1,0 +1,137 @@
+"""Refuses a GraphDef that is not a well-formed graph, naming the node.
+
+TensorFlow's importer would refuse most of these too, some by ending the
+process; the checks here come first and say where.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import tensorflow as tf
+
+from tfplace.errors import ExtractionError
+from tfplace.graph.extract import node_names, op_defs
+
+BACK_EDGES = frozenset(("NextIteration", "RefNextIteration"))
+MERGES = frozenset(("Merge", "RefMerge"))
+
+
+def validate(graph_def: tf.compat.v1.GraphDef, where: str) -> None:
+  """Checks names, ops, inputs and cycles.
+
+  Args:
+    graph_def: as read.
+    where: file name, for errors.
+
+  Raises:
+    ExtractionError: no nodes, an illegal or duplicate name, an op or input
+      that is unknown, or a cycle that is no loop of TensorFlow 1.
+  """
+  if not graph_def.node:
+    raise ExtractionError(f"{where!r} holds a GraphDef without nodes")
+  functions = {f.signature.name: f for f in graph_def.library.function}
+  _check_names((node.name for node in graph_def.node), where)
+  _check_inputs(graph_def.node, functions, where)
+  _check_cycles(graph_def, where)
+  for name, function in functions.items():
+    inner = f"{where}, function {name[:80]!a}"
+    arguments = [arg.name for arg in function.signature.input_arg]
+    _check_names(
+      [*arguments, *(node.name for node in function.node_def)], inner
+    )
+    for node in function.node_def:
+      _op_def(node, functions, inner)
+
+
+def is_back_edge(
+  source: tf.compat.v1.NodeDef, target: tf.compat.v1.NodeDef
+) -> bool:
+  """Whether an edge closes a `while` loop of TensorFlow 1."""
+  return source.op in BACK_EDGES and target.op in MERGES
+
+
+def _check_names(names: Iterable[str], where: str) -> None:
+  seen: set[str] = set()
+  for number, name in enumerate(names):
+    if not node_names.is_legal(name):
+      raise ExtractionError(
+        f"{where}: node {number} has the illegal name {name[:80]!a}", op=name
+      )
+    if name in seen:
+      raise ExtractionError(f"{where}: duplicate node name {name!r}", op=name)
+    seen.add(name)
+
+
+def _op_def(
+  node: tf.compat.v1.NodeDef,
+  functions: Mapping[str, op_defs.FunctionDef],
+  where: str,
+) -> op_defs.OpDef:
+  try:
+    return op_defs.op_def_of(node, functions)
+  except ExtractionError as error:
+    raise ExtractionError(f"{where}: {error}", op=node.name) from None
+
+
+def _check_inputs(
+  nodes: Sequence[tf.compat.v1.NodeDef],
+  functions: Mapping[str, op_defs.FunctionDef],
+  where: str,
+) -> None:
+  num_outputs = {}
+  for node in nodes:
+    _op_def(node, functions, where)
+    num_outputs[node.name] = len(op_defs.output_types(node, functions))
+  for node in nodes:
+    for text in node.input:
+      source, output = node_names.split_tensor(text)
+      if source not in num_outputs:
+        raise ExtractionError(
+          f"{where}: node {node.name!r} has unknown input {text[:80]!a}",
+          op=node.name,
+        )
+      if output >= num_outputs[source]:
+        raise ExtractionError(
+          f"{where}: node {node.name!r} reads output {output} of {source!r},"
+          f" which has {num_outputs[source]}",
+          op=node.name,
+        )
+
+
+def _check_cycles(graph_def: tf.compat.v1.GraphDef, where: str) -> None:
+  nodes = node_names.by_name(graph_def)
+  consumers: dict[str, list[str]] = {name: [] for name in nodes}
+  missing = dict.fromkeys(nodes, 0)
+  for node in graph_def.node:
+    for text in node.input:
+      source = node_names.split_tensor(text)[0]
+      if not is_back_edge(nodes[source], node):
+        consumers[source].append(node.name)
+        missing[node.name] += 1
+  ready = [name for name, count in missing.items() if not count]
+  for name in ready:  # grows while it is read
+    for consumer in consumers[name]:
+      missing[consumer] -= 1
+      if not missing[consumer]:
+        ready.append(consumer)
+  if len(ready) < len(nodes):
+    name = _on_cycle(nodes, missing)
+    raise ExtractionError(
+      f"{where}: node {name!r} is on a cycle that is no while loop", op=name
+    )
+
+
+def _on_cycle(
+  nodes: Mapping[str, tf.compat.v1.NodeDef], missing: Mapping[str, int]
+) -> str:
+  """Walks back among unfinished nodes until one repeats."""
+  name = next(name for name, count in missing.items() if count)
+  seen: set[str] = set()
+  while name not in seen:
+    seen.add(name)
+    sources = (node_names.split_tensor(i)[0] for i in nodes[name].input)
+    name = next(
+      source
+      for source in sources
+      if missing[source] and not is_back_edge(nodes[source], nodes[name])
+    )
+  return name
