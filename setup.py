@@ -22,7 +22,7 @@ setuptools.setup(
     "tensorflow>=2.21,<2.22",
     "keras>=3.10,<4",
     "numpy>=2.0,<2.4",
-    "numba>=0.61,<0.67",
+    "numba>=0.61,<0.69",
     "scipy>=1.14,<2",
     "absl-py>=2.1,<3",
     "rich>=13.7,<16",

@@ -48,6 +48,12 @@ def define_source_flags(values: flags.FlagValues) -> None:
     lower_bound=1,
     flag_values=values,
   )
+  flags.DEFINE_list(
+    "model_sizes",
+    [],
+    "Further sizes of a zoo model, such as length=20,vocabulary=5000.",
+    flag_values=values,
+  )
   flags.DEFINE_bool(
     "training", True, "The training step, or inference.", flag_values=values
   )
@@ -98,8 +104,21 @@ def load_source(values: flags.FlagValues, cluster: graph_lib.Cluster) -> Source:
       values[kind].value,
       batch_size=values["batch_size"].value,
       training=values["training"].value,
+      sizes=_model_sizes(values),
     )
     return Source(extraction.op_graph(traced, cluster), traced)
+
+
+def _model_sizes(values: flags.FlagValues) -> dict[str, int]:
+  result = {}
+  for item in values["model_sizes"].value:
+    key, _, number = item.partition("=")
+    if not number.isdecimal():
+      raise cli.UsageError(
+        f"--model_sizes: {item!r} is not of the form name=number"
+      )
+    result[key] = int(number)
+  return result
 
 
 def load_cluster(name: str) -> graph_lib.Cluster:
