@@ -1,0 +1,188 @@
+"""Small models, batches, and proof of where ops ran, for the tests here."""
+
+import contextlib
+import re
+
+import keras
+import numpy as np
+from keras import layers
+from tensorflow.python.eager import context
+
+LOCAL = "/job:localhost/replica:0/task:0/device:"
+STEPS = 20
+BATCH = 8
+
+
+def dense(name):
+  return keras.Sequential(
+    [
+      keras.Input((6,)),
+      layers.Dense(16, activation="relu", name="first"),
+      layers.Dense(16, activation="tanh", name="second"),
+      layers.Dense(3, name="last"),
+    ],
+    name=name,
+  )
+
+
+def conv_norm(name):
+  return keras.Sequential(
+    [
+      keras.Input((8, 8, 3)),
+      layers.Conv2D(4, 3, name="first"),
+      layers.BatchNormalization(name="second"),
+      layers.ReLU(),
+      layers.Flatten(),
+      layers.Dense(3, name="last"),
+    ],
+    name=name,
+  )
+
+
+def dropout(name):
+  return keras.Sequential(
+    [
+      keras.Input((6,)),
+      layers.Dense(16, name="first"),
+      layers.Dropout(0.4, name="second"),
+      layers.Dense(3, name="last"),
+    ],
+    name=name,
+  )
+
+
+def lstm(name):
+  return keras.Sequential(
+    [
+      keras.Input((5, 4)),
+      layers.LSTM(7, return_sequences=True, name="first"),
+      layers.LSTM(6, dropout=0.2, name="second"),
+      layers.Dense(3, name="last"),
+    ],
+    name=name,
+  )
+
+
+def gru(name):
+  return keras.Sequential(
+    [
+      keras.Input((5, 4)),
+      layers.GRU(7, name="first"),
+      layers.Dense(8, name="second"),
+      layers.Dense(3, name="last"),
+    ],
+    name=name,
+  )
+
+
+def embedding(name):
+  return keras.Sequential(
+    [
+      keras.Input((5,), dtype="int32"),
+      layers.Embedding(20, 6, name="first"),
+      layers.GlobalAveragePooling1D(name="second"),
+      layers.Dense(3, name="last"),
+    ],
+    name=name,
+  )
+
+
+def two_inputs(name):
+  left = keras.Input((6,), name="left")
+  right = keras.Input((4,), name="right")
+  a = layers.Dense(8, activation="relu", name="first")(left)
+  b = layers.Dense(8, activation="relu", name="second")(right)
+  joined = layers.Concatenate()([a, b])
+  out = layers.Dense(3, name="last")(joined)
+  return keras.Model([left, right], out, name=name)
+
+
+@keras.saving.register_keras_serializable("apply_testing")
+class Subclassed(keras.Model):
+  def __init__(self, name=None, **kwargs):
+    super().__init__(name=name, **kwargs)
+    self.first = layers.Dense(8, activation="relu", name="first")
+    self.second = layers.Dropout(0.3, name="second")
+    self.last = layers.Dense(3, name="last")
+
+  def call(self, x, training=False):
+    return self.last(self.second(self.first(x), training=training))
+
+
+def sgd():
+  return keras.optimizers.SGD(0.05, momentum=0.9)
+
+
+def adam():
+  return keras.optimizers.Adam(0.01)
+
+
+MODELS = {
+  "dense": (dense, sgd),
+  "conv_norm": (conv_norm, adam),
+  "dropout": (dropout, adam),
+  "lstm": (lstm, adam),
+  "gru": (gru, sgd),
+  "embedding": (embedding, adam),
+  "two_inputs": (two_inputs, sgd),
+  "subclassed": (Subclassed, adam),
+}
+SPLIT = {"first": "CPU:1", "second": "CPU:2", "last": "CPU:1"}
+
+
+def build(kind, compiled=True, **options):
+  """The model of that kind, the same weights every time."""
+  keras.utils.set_random_seed(7)
+  function, optimizer = MODELS[kind]
+  model = function("net")
+  if compiled:
+    options = {"loss": "mse", "metrics": ["mae"], **options}
+    model.compile(optimizer(), jit_compile=False, **options)
+  return model
+
+
+def batch(kind):
+  rng = np.random.default_rng(3)
+  shapes = {"conv_norm": (8, 8, 3), "lstm": (5, 4), "gru": (5, 4)}
+  y = rng.normal(size=(BATCH, 3)).astype("float32")
+  if kind == "embedding":
+    return rng.integers(0, 20, (BATCH, 5)).astype("int32"), y
+  if kind == "two_inputs":
+    x = [rng.normal(size=(BATCH, n)).astype("float32") for n in (6, 4)]
+    return x, y
+  shape = shapes.get(kind, (6,))
+  return rng.normal(size=(BATCH, *shape)).astype("float32"), y
+
+
+def losses(model, kind, steps=STEPS):
+  x, y = batch(kind)
+  return np.array([model.train_on_batch(x, y)[0] for _ in range(steps)])
+
+
+@contextlib.contextmanager
+def recorded():
+  """Yields a dict that is filled at exit: op -> devices that it ran on.
+
+  From the partition graphs of what was first run inside: the graphs as the
+  runtime executes them, after TensorFlow's placer and Grappler.
+  """
+  ran: dict[str, set[str]] = {}
+  context.context().enable_run_metadata()
+  try:
+    yield ran
+    metadata = context.context().export_run_metadata()
+  finally:
+    context.context().disable_run_metadata()
+  for function in metadata.function_graphs:
+    for graph in function.partition_graphs:
+      for node in graph.node:
+        if node.op in ("_Send", "_Recv", "_HostSend", "_HostRecv"):
+          continue  # named after the op whose output they carry
+        name = re.sub(r"^(StatefulPartitionedCall|Func)/", "", node.name)
+        ran.setdefault(name, set()).add(node.device.replace(LOCAL, ""))
+
+
+def of_layer(ran, layer, kind="MatMul"):
+  """Devices of the ops of a layer, forward and backward, of one kind."""
+  pattern = re.compile(rf"(^|/){layer}(_\d+)?/.*{kind}")
+  return set().union(*(d for op, d in ran.items() if pattern.search(op)))

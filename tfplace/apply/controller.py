@@ -1,0 +1,197 @@
+"""Holds one model to its plan: what `place_model` leaves attached to a model.
+
+The controller wraps the model's three step functions (instance attributes; the
+class stays as it is), so that whatever traces them finds the variables on
+their devices and a device function on the graph.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import keras
+import tensorflow as tf
+
+from tfplace.apply import keras_state, variable_devices
+from tfplace.apply.applied import AppliedPlacement
+from tfplace.apply.device_function import DeviceFunction
+from tfplace.apply.plan import Plan
+from tfplace.errors import ApplyError
+
+KINDS = ("train", "test", "predict")
+_ATTRIBUTE = "_tfplace_controller"
+
+
+class Planner(Protocol):
+  """Makes the plan of a model, at once or when a batch is there."""
+
+  def __call__(
+    self, training: bool, data: Any
+  ) -> tuple[Plan | None, AppliedPlacement]:
+    """A plan (None: the model stays as it is) and what there is to tell.
+
+    Args:
+      training: plan the training step, else inference.
+      data: one batch (tensors of any graph), or None.
+    """
+
+
+class Controller:
+  """Keeps a model placed through compile, fit, evaluate, predict and save.
+
+  Attributes:
+    plan: the plan in force; None until it is made, and where the model stays
+      on one device.
+    applied: what there is to tell of it; None until it is made.
+  """
+
+  def __init__(self, model: keras.Model, planner: Planner) -> None:
+    """Attaches to `model`; plans nothing yet."""
+    self.plan: Plan | None = None
+    self.applied: AppliedPlacement | None = None
+    self._model = model
+    self._planner = planner
+    self._settled: dict[int, Any] = {}  # id -> variable that moves no more
+    self._busy = False
+    self._steps = {k: getattr(model, f"{k}_step") for k in KINDS}
+    self._jit = model.supports_jit, model.jit_compile
+    self._attach()
+
+  def _attach(self) -> None:
+    model = self._model
+    for kind in KINDS:
+      setattr(model, f"{kind}_step", self._wrapped(kind))
+    # Keras sets jit_compile anew at each compile, but asks this first.
+    model.supports_jit = False
+    model.jit_compile = False
+    model.placement = None
+    model.placement_scope = self.placement_scope
+    setattr(model, _ATTRIBUTE, self)
+    keras_state.reset_functions(model)
+
+  def detach(self) -> None:
+    """Gives the model its own steps back; its variables stay where they are."""
+    steps = [f"{kind}_step" for kind in KINDS]
+    for name in (*steps, "placement", "placement_scope", _ATTRIBUTE):
+      delattr(self._model, name)
+    self._allow_jit()
+    keras_state.reset_functions(self._model)
+
+  def _allow_jit(self) -> None:
+    self._model.supports_jit, self._model.jit_compile = self._jit
+
+  def _wrapped(self, kind: str) -> Callable[[Any], Any]:
+    def placed_step(data: Any) -> Any:
+      return self._run(kind, data)
+
+    placed_step.__name__ = f"{kind}_step"
+    return placed_step
+
+  def _run(self, kind: str, data: Any) -> Any:
+    step = self._steps[kind]
+    if self._busy:  # the planner traces the model's own step
+      return step(data)
+    with tf.init_scope():
+      self._prepare(kind, data)
+    with self._device_scope() as device_function:
+      result = step(data)
+    if device_function is not None and kind == "train":
+      self._check_used(device_function)
+    self._settle()
+    return result
+
+  def plan_now(self, training: bool, data: Any = None) -> None:
+    """Plans, and moves the variables that the plan names.
+
+    Raises:
+      ExtractionError: shapes, loss or optimizer are lacking.
+      TfplaceError: as the planner does.
+    """
+    with self._own_steps():
+      self.plan, self.applied = self._planner(training, data)
+    self._model.placement = self.applied
+    self._settled.clear()
+    if self.plan is None:
+      self._allow_jit()
+    else:
+      self._move(variable_devices.named_devices(self._model, self.plan))
+
+  def _prepare(self, kind: str, data: Any) -> None:
+    """Before a trace of step `kind` on `data`: all is built, and in place."""
+    with self._own_steps():
+      keras_state.build(self._model, kind, data)
+    training = kind == "train" or self._model.compiled
+    if self.applied is None or (training and not self.applied.training):
+      self.plan_now(training, data)
+    if self.plan is None or self._is_settled():
+      return
+    with self._own_steps():
+      devices = variable_devices.traced_devices(
+        self._model, self.plan, self._steps[kind], data
+      )
+    self._move(devices)
+    self._settle()
+
+  @contextlib.contextmanager
+  def _own_steps(self) -> Iterator[None]:
+    """Inside, the step functions are the model's own."""
+    before, self._busy = self._busy, True
+    try:
+      yield
+    finally:
+      self._busy = before
+
+  def _move(self, devices: dict[int, str]) -> None:
+    for variable in keras_state.variables(self._model):
+      device = devices.get(id(variable))
+      # A function traced before may hold what has settled.
+      if device is not None and id(variable) not in self._settled:
+        keras_state.move(variable, device)
+        self._settled[id(variable)] = variable
+
+  def _settle(self) -> None:
+    for variable in keras_state.variables(self._model):
+      self._settled.setdefault(id(variable), variable)
+
+  def _is_settled(self) -> bool:
+    variables = keras_state.variables(self._model)
+    return all(id(variable) in self._settled for variable in variables)
+
+  def _check_used(self, used: DeviceFunction) -> None:
+    if not used.num_planned:
+      raise ApplyError(
+        f"the placement names none of the ops of model {self._model.name!r}:"
+        " it was made for another model"
+      )
+
+  @contextlib.contextmanager
+  def _device_scope(self) -> Iterator[DeviceFunction | None]:
+    if self.plan is None or tf.executing_eagerly():
+      yield None
+      return
+    device_function = DeviceFunction(self.plan)
+    with tf.compat.v1.get_default_graph().device(device_function):
+      yield device_function
+
+  @contextlib.contextmanager
+  def placement_scope(self) -> Iterator[None]:
+    """Places the ops that are traced inside: for custom training loops.
+
+    Enter it inside the `tf.function` of the step, around the forward pass,
+    the gradients and the update.
+
+    Raises:
+      ExtractionError: the plan is still to be made, and the model does not
+        say its shapes: build the model first.
+    """
+    with tf.init_scope():
+      if self.applied is None:
+        self.plan_now(self._model.compiled)
+      self._settle()
+    with self._device_scope():
+      yield
+
+
+def controller_of(model: keras.Model) -> Controller | None:
+  """The controller of a placed model, or None."""
+  return vars(model).get(_ATTRIBUTE)

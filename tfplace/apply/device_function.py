@@ -1,0 +1,119 @@
+"""The device function: tells TensorFlow, op by op as a graph is traced, where
+each op goes.
+
+The graph that `fit` traces is not quite the one that was planned on, so an op
+that the plan lacks takes its place from what is around it. The function only
+names devices; it moves nothing.
+"""
+
+from typing import Any
+
+import tensorflow as tf
+
+from tfplace.apply import keras_state
+from tfplace.apply.plan import Plan
+
+_GRADIENT_SCOPE = "gradient_tape/"
+# Their bodies carry devices of their own, and they may take resources of
+# several devices: a resource does not decide where they are.
+_CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
+
+
+class DeviceFunction:
+  """Names the device of each op of a graph as it is traced.
+
+  In this order: an op on a resource is where the resource is (anything else
+  fails); the plan's device for an op of this name and type; the planned device
+  of the layer that is being called; what the user's own `tf.device` says; of a
+  gradient, its forward op's device; its first placed input's. Else the op
+  stays without: inside a loop's body it then runs where the loop does.
+
+  Use one instance per trace of a function and its nested graphs.
+  """
+
+  def __init__(self, plan: Plan) -> None:
+    self._plan = plan
+    self._placed: dict[str, str] = {}  # op name -> device, over all graphs
+    self._outer: dict[int, tuple[Any, Any]] = {}  # inner id -> (inner, outer)
+    self.num_planned = 0  # ops that the plan named
+
+  def __call__(self, op: tf.Operation) -> str:
+    """The device of `op`, "" for none: called by `tf.Graph.device`."""
+    device = self._decide(op)
+    if device:
+      self._placed[op.name] = device
+    return device
+
+  def _decide(self, op: tf.Operation) -> str:
+    device = None if op.type in _CALLS else self._resource_device(op)
+    if device:
+      return device
+    device = self._plan.device_of_op(op.name, op.type)
+    if device:
+      self.num_planned += 1
+      return device
+    return (
+      self._layer_device()
+      or op.device
+      or self._forward_device(op.name)
+      or self._input_device(op)
+      or ""
+    )
+
+  def _layer_device(self) -> str | None:
+    if not self._plan.layers:
+      return None
+    for name in keras_state.open_layers():
+      if name in self._plan.layers:
+        self.num_planned += 1
+        return self._plan.layers[name]
+    return None
+
+  def _forward_device(self, name: str) -> str | None:
+    """Of gradient_tape/a/MatMul/Mul_1: that of a/MatMul."""
+    _, found, forward = name.rpartition(_GRADIENT_SCOPE)
+    while found and forward:
+      device = self._plan.ops.get(forward) or self._placed.get(forward)
+      if device:
+        return device
+      forward = forward.rpartition("/")[0]
+    return None
+
+  def _input_device(self, op: tf.Operation) -> str | None:
+    for tensor in op.inputs:
+      source = self._source(tensor)
+      device = getattr(source, "device", None) or self._read_device(source)
+      if device:
+        return device
+    return None
+
+  def _read_device(self, tensor: Any) -> str | None:
+    """TensorFlow itself leaves reads of variables without a device."""
+    op = getattr(tensor, "op", None)
+    return None if op is None else self._resource_device(op)
+
+  def _resource_device(self, op: tf.Operation) -> str | None:
+    for tensor in op.inputs:
+      if tensor.dtype == tf.resource:
+        source = self._source(tensor)
+        if isinstance(source, tf.__internal__.EagerTensor):
+          return source.device
+    return None
+
+  def _source(self, tensor: Any) -> Any:
+    """What a captured `tensor` stands for outside, out to the outermost."""
+    while not isinstance(tensor, tf.__internal__.EagerTensor):
+      if tensor.op.type != "Placeholder":
+        return tensor
+      outer = self._captured(tensor)
+      if outer is None:
+        return tensor
+      tensor = outer
+    return tensor
+
+  def _captured(self, tensor: Any) -> Any:
+    if id(tensor) not in self._outer:
+      for outer, inner in getattr(tensor.graph, "captures", ()):
+        self._outer[id(inner)] = inner, outer
+      self._outer.setdefault(id(tensor), (tensor, None))
+    return self._outer[id(tensor)][1]

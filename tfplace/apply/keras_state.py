@@ -1,0 +1,152 @@
+"""The state of a Keras 3 model: its variables, and moving them to devices.
+
+All that tfplace touches of Keras's private attributes is in this file. The
+numbers never change: a variable moves with its value.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras.src.backend.common import global_state
+
+
+def optimizers(model: keras.Model) -> list[Any]:
+  """The optimizers that `model` holds, inner ones of wrappers included."""
+  found: list[Any] = []
+  waiting = [v for v in vars(model).values() if _is_optimizer(v)]
+  while waiting:
+    optimizer = waiting.pop(0)
+    if any(optimizer is other for other in found):
+      continue
+    found.append(optimizer)
+    waiting += [v for v in vars(optimizer).values() if _is_optimizer(v)]
+  return found
+
+
+def _is_optimizer(value: Any) -> bool:
+  return isinstance(value, keras.optimizers.Optimizer)
+
+
+def variables(model: keras.Model) -> list[keras.Variable]:
+  """Weights, seeds, metrics and optimizer slots of `model`, each once.
+
+  Only variables that exist by now and are plain resource variables.
+  """
+  every = [*model.variables, *model.metrics_variables]
+  for optimizer in optimizers(model):
+    every += optimizer.variables
+  unique = {id(v): v for v in every}
+  return [v for v in unique.values() if isinstance(v._value, tf.Variable)]
+
+
+def handle_key(variable: keras.Variable) -> int:
+  """Identifies the resource of `variable` as a traced function captures it."""
+  return id(variable._value.handle)
+
+
+def device_of(variable: keras.Variable) -> str:
+  """The full name of the device that holds `variable`."""
+  return variable._value.device
+
+
+def move(variable: keras.Variable, device: str) -> None:
+  """Replaces the resource of `variable` by a copy on `device`.
+
+  Functions traced before still hold the old resource: they must be traced
+  again. The copy keeps the unique id, by which optimizers (also those that
+  the model does not know) find a variable's slots.
+  """
+  old = variable._value
+  if old.device == device:
+    return
+  with tf.device(device):
+    new = tf.Variable(
+      old.read_value(),
+      trainable=old.trainable,
+      name=old.name.split(":")[0],
+      dtype=old.dtype,
+      synchronization=old.synchronization,
+      aggregation=old.aggregation,
+      shape=old.shape,
+    )
+  new._unique_id = old._unique_id
+  variable._value = new
+
+
+def slots(model: keras.Model) -> Iterator[tuple[keras.Variable, Any]]:
+  """Pairs (slot, variable whose slot it is) over all optimizers.
+
+  An optimizer keeps its slots in lists parallel to its trainable variables.
+  """
+  for optimizer in optimizers(model):
+    owners = getattr(optimizer, "_trainable_variables", [])
+    for name, value in vars(optimizer).items():
+      parallel = isinstance(value, list) and len(value) == len(owners)
+      if not parallel or name == "_trainable_variables":
+        continue
+      for slot, owner in zip(value, owners, strict=True):
+        if isinstance(slot, keras.Variable):
+          yield slot, owner
+
+
+def layer_names(model: keras.Model) -> set[str]:
+  """Names of all layers, nested ones included, and of the model itself."""
+  return {layer.name for layer in model._flatten_layers()}
+
+
+def layer_devices(
+  model: keras.Model, devices: Mapping[str, str]
+) -> dict[int, str]:
+  """`id` of a variable -> device, from layer name -> device.
+
+  A layer inside a named layer follows it unless it is named itself.
+  """
+  found: dict[int, str] = {}
+
+  def visit(layer: Any, inherited: str | None) -> None:
+    device = devices.get(layer.name, inherited)
+    if device is not None:
+      for variable in layer.variables:
+        found[id(variable)] = device
+    for child in layer._layers:
+      visit(child, device)
+
+  visit(model, None)
+  return found
+
+
+def open_layers() -> list[str]:
+  """Names of the layers whose call is being traced, innermost first."""
+  stack = global_state.get_global_attribute("name_scope_stack") or []
+  return [entry.name for entry in reversed(stack)]
+
+
+def reset_functions(model: keras.Model) -> None:
+  """Makes the next fit, evaluate and predict trace again."""
+  model.train_function = None
+  model.test_function = None
+  model.predict_function = None
+
+
+def build(model: keras.Model, kind: str, data: Any) -> None:
+  """Builds layers, and for a stock step metrics and optimizer, from `data`.
+
+  Args:
+    model: whose state may not exist yet.
+    kind: "train", "test" or "predict".
+    data: one batch as a step function gets it; tensors or specs.
+  """
+  stock = type(model).train_step is keras.Model.train_step
+  if kind != "predict" and stock and model.compiled:
+    model._symbolic_build(data_batch=data)
+  elif not all(layer.built for layer in model._flatten_layers()):
+    x = keras.utils.unpack_x_y_sample_weight(data)[0]
+    symbolic = keras.tree.map_structure(
+      lambda t: keras.KerasTensor(
+        t.shape, keras.backend.standardize_dtype(t.dtype)
+      ),
+      x,
+    )
+    model(symbolic)

@@ -1,0 +1,183 @@
+"""From a Keras model to a plan: extraction, costs, placers, and the decision
+whether several devices beat one at all. It changes nothing of the model but
+building it.
+"""
+
+import dataclasses
+from typing import Any
+
+import keras
+import numpy as np
+
+from tfplace import placers
+from tfplace.apply import devices as devices_lib
+from tfplace.apply.applied import AppliedPlacement
+from tfplace.cost import op_graph
+from tfplace.errors import InfeasibleError, TfplaceError
+from tfplace.graph.cluster import Cluster
+from tfplace.graph.extract import TracedStep, trace_keras
+from tfplace.graph.placement import Placement
+from tfplace.graph.problem import Problem
+from tfplace.placers.base import Result
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanConfig:
+  """What `place_model` was asked for.
+
+  Attributes:
+    cluster: what to plan for; every device is one of this process.
+    strategy: name of a placer.
+    budget_s: seconds that the placer may take.
+    seed: fixes the placer's random choices.
+    batch_size: to plan for; None takes the batch's own, else Keras's 32.
+  """
+
+  cluster: Cluster
+  strategy: str
+  budget_s: float
+  seed: int
+  batch_size: int | None
+
+
+def make_config(
+  cluster: Cluster,
+  strategy: str,
+  batch_size: int | None,
+  budget_s: float,
+  seed: int,
+) -> PlanConfig:
+  """Checks what can be checked before there is a graph.
+
+  Raises:
+    TfplaceError: an unknown strategy (lists the choices), or a value that
+      makes no sense.
+  """
+  if strategy not in placers.STRATEGIES:
+    raise TfplaceError(
+      f"unknown strategy {strategy!r}; choose one of"
+      f" {', '.join(placers.STRATEGIES)}"
+    )
+  if not budget_s > 0:
+    raise TfplaceError(f"budget_s is {budget_s}; it must be above 0")
+  if batch_size is not None and batch_size < 1:
+    raise TfplaceError(f"batch_size is {batch_size}; it must be 1 or more")
+  return PlanConfig(cluster, strategy, budget_s, seed, batch_size)
+
+
+def trace(
+  model: keras.Model, config: PlanConfig, training: bool, data: Any = None
+) -> TracedStep:
+  """Traces the step to plan on.
+
+  Args:
+    model: compiled, if `training`.
+    config: gives the batch size.
+    training: the training step, else inference.
+    data: one batch (tensors of any graph, or arrays), where there is one.
+
+  Raises:
+    ExtractionError: shapes, loss or optimizer are lacking.
+  """
+  sample = None if data is None else _sample(data, config.batch_size)
+  return trace_keras(model, config.batch_size, training, sample)
+
+
+def _sample(data: Any, batch_size: int | None) -> Any:
+  """Zeros shaped like `data`: of a traced batch only shapes are known."""
+
+  def zeros(tensor: Any) -> Any:
+    if tensor is None:
+      return None
+    shape = list(tensor.shape)
+    if shape and (shape[0] is None or batch_size):
+      shape[0] = batch_size or 32
+    return np.zeros(shape, keras.backend.standardize_dtype(tensor.dtype))
+
+  x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
+  x, y, weight = keras.tree.map_structure(zeros, (x, y, weight))
+  if weight is not None:
+    return x, y, weight
+  return (x,) if y is None else (x, y)
+
+
+def decide(traced: TracedStep, config: PlanConfig) -> AppliedPlacement:
+  """Searches a placement and compares it with the best single device.
+
+  Raises:
+    InfeasibleError: nothing fits in memory.
+    TfplaceError: as the placer and `Problem` do.
+  """
+  problem = Problem(op_graph(traced, config.cluster), config.cluster)
+  result = placers.place(
+    problem,
+    strategy=config.strategy,
+    budget_s=config.budget_s,
+    seed=config.seed,
+  )
+  single = _single(problem, result, config)
+  used = _devices(result.placement)
+  beaten = single is not None and (
+    result.evaluation.step_time_us >= single.evaluation.step_time_us
+  )
+  one_device = len(used) == 1 or (config.strategy == "auto" and beaten)
+  if one_device and single is not None and config.strategy == "auto":
+    result = single
+    used = _devices(result.placement)
+  message = _message(result, single, one_device, beaten, used)
+  return AppliedPlacement(
+    assignments=devices_lib.canonical_devices(result.placement.assignments),
+    devices=used,
+    strategy=result.strategy,
+    training=traced.training,
+    one_device=one_device,
+    message=message,
+    placement=result.placement,
+    evaluation=result.evaluation,
+    single_device=None if single is None else single.evaluation,
+  )
+
+
+def _single(
+  problem: Problem, result: Result, config: PlanConfig
+) -> Result | None:
+  """The best single device; None where none has the memory."""
+  for tried in (result, *result.tried):
+    if tried.strategy == "single":
+      return tried
+  try:
+    return placers.place(problem, "single", budget_s=5.0, seed=config.seed)
+  except InfeasibleError:
+    return None
+
+
+def _devices(placement: Placement) -> tuple[str, ...]:
+  cluster = placement.problem.cluster
+  names = [cluster.devices[i].name for i in np.unique(placement.devices)]
+  return tuple(sorted(devices_lib.canonical_device(n, "it") for n in names))
+
+
+def _message(
+  result: Result,
+  single: Result | None,
+  one_device: bool,
+  beaten: bool,
+  used: tuple[str, ...],
+) -> str:
+  step_ms = result.evaluation.step_time_us / 1000
+  if single is None:
+    return (
+      f"placed on {', '.join(used)} by {result.strategy}: {step_ms:.3g} ms a"
+      " step; no single device has the memory"
+    )
+  single_ms = single.evaluation.step_time_us / 1000
+  if one_device:
+    return (
+      f"stays on one device, {used[0]}: {single_ms:.3g} ms a step, which no"
+      " placement found beats"
+    )
+  against = "no better than" if beaten else "against"
+  return (
+    f"placed on {', '.join(used)} by {result.strategy}: {step_ms:.3g} ms a"
+    f" step {against} {single_ms:.3g} ms on one device"
+  )
