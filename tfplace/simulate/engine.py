@@ -37,7 +37,8 @@ def simulate(
     devices: [num_ops] int32 device of each op.
     work: from `workspace`; afterwards it holds peaks, busy times, bytes moved
       and the start of every op and transfer (see `Workspace`).
-    cutoff: give up once the step is known to take longer, microseconds.
+    cutoff: microseconds; give up once the step is known to take longer, by
+      the ops that have started and the shortest paths from there to the end.
 
   Returns:
     The step time in microseconds. Infinity, and a workspace that means
@@ -47,25 +48,27 @@ def simulate(
   _reset(tables, devices, work)
   now = 0.0
   step_time_us = 0.0
+  limit = cutoff * (1 + 1e-12)  # the sums of `tail_us` are rounded otherwise
   while True:
     for device in range(tables.num_devices):
-      if work.running[device] >= 0 and work.device_us[device] <= now:
-        if not _complete(tables, devices, work, device, now):
-          return np.inf
+      is_done = work.running[device] >= 0 and work.device_us[device] <= now
+      if is_done and not _complete(tables, devices, work, device, now):
+        return np.inf
     _happen(tables, devices, work, now)
     _start_transfers(tables, devices, work, now)
-    device = 0
+    device = np.int64(0)  # a literal would be a type of its own
     while device < tables.num_devices:
       if _can_start(work, device, now):
         end = _start_op(tables, work, device, now)
-        if not end <= cutoff:  # NaN too: the op cannot run here
+        least = end + tables.tail_us[work.running[device]]
+        if not least <= limit:  # NaN too: the op cannot run here
           return np.inf
         step_time_us = max(step_time_us, end)
         if end <= now:
           if not _complete(tables, devices, work, device, now):
             return np.inf
           _start_transfers(tables, devices, work, now)
-          device = 0
+          device = np.int64(0)
           continue
       device += 1
     now = _advance(tables, work)
@@ -89,9 +92,10 @@ def _reset(tables: Tables, devices: np.ndarray, work: Workspace) -> None:
   for op in range(tables.num_ops):
     work.pending[op] = tables.in_degree[op]
     work.memory[devices[op]] += tables.persistent_bytes[op]
-  for op in tables.sources:
+  for i in range(len(tables.sources)):
+    op = np.int64(tables.sources[i])
     work.ops.time[op] = 0.0
-    queues.push(work.ops, devices[op], op)
+    queues.push(work.ops, np.int64(devices[op]), op)
 
 
 @inlined
@@ -128,17 +132,17 @@ def _complete(
   now: float,
 ) -> bool:
   """Ends the op that runs on `device`; false if a link is missing."""
-  op = work.running[device]
+  op = np.int64(work.running[device])
   work.running[device] = -1
   if tables.time_us[op, device] > 0:
     work.device_us[device] = now + tables.op_overhead_us[device]
   freed = tables.run_bytes[op]
   for i in range(tables.in_offsets[op], tables.in_offsets[op + 1]):
-    freed += _release(tables, work, tables.in_slots[i], device)
+    freed += _release(tables, work, np.int64(tables.in_slots[i]), device)
   work.memory[device] -= freed
   is_linked = True
-  for slot in range(tables.slot_offsets[op], tables.slot_offsets[op + 1]):
-    is_linked &= _publish(tables, devices, work, slot, device, now)
+  for i in range(tables.slot_offsets[op], tables.slot_offsets[op + 1]):
+    is_linked &= _publish(tables, devices, work, np.int64(i), device, now)
   return is_linked
 
 
@@ -163,8 +167,8 @@ def _publish(
   at = slot * tables.num_devices
   first, last = tables.reader_offsets[slot], tables.reader_offsets[slot + 1]
   if last - first == 1:  # most slots: no need to count by device
-    reader = tables.readers[first]
-    target = devices[reader]
+    reader = np.int64(tables.readers[first])
+    target = np.int64(devices[reader])
     work.left[at + device] = 1
     if target == device:
       _receive(work, reader, device, now)
@@ -174,7 +178,7 @@ def _publish(
   for other in range(tables.num_devices):
     work.left[at + other] = 0
   for i in range(first, last):
-    reader = tables.readers[i]
+    reader = np.int64(tables.readers[i])
     work.left[at + devices[reader]] += 1
     if devices[reader] == device:
       _receive(work, reader, device, now)
@@ -205,7 +209,7 @@ def _queue_transfer(
   now: float,
 ) -> bool:
   """Queues a transfer on its link's channel; false if there is no link."""
-  channel = tables.channel[device, target]
+  channel = np.int64(tables.channel[device, target])
   if channel < 0:
     return False
   transfer = work.counts[TRANSFERS]
@@ -252,11 +256,12 @@ def _arrive(
   key = work.transfers.key[transfer]
   slot = key // tables.num_devices
   target = key - slot * tables.num_devices
-  source = devices[tables.slot_src[slot]]
+  source = np.int64(devices[tables.slot_src[slot]])
   work.memory[source] -= _release(tables, work, slot, source)
   for i in range(tables.reader_offsets[slot], tables.reader_offsets[slot + 1]):
-    if devices[tables.readers[i]] == target:
-      _receive(work, tables.readers[i], target, now)
+    reader = np.int64(tables.readers[i])
+    if devices[reader] == target:
+      _receive(work, reader, target, now)
 
 
 @inlined
@@ -265,7 +270,7 @@ def _start_transfers(
 ) -> None:
   """Starts what the free channels can start in this instant."""
   for i in range(work.counts[WAKEUPS]):
-    channel = work.wakeups[i]
+    channel = np.int64(work.wakeups[i])
     while not queues.is_empty(work.transfers, channel):
       if work.channel_us[channel] > now:
         queues.push_event(work, work.channel_us[channel], -1 - channel)
@@ -289,7 +294,7 @@ def _start_transfer(
   key = work.transfers.key[transfer]
   slot = key // tables.num_devices
   target = key - slot * tables.num_devices
-  source = devices[tables.slot_src[slot]]
+  source = np.int64(devices[tables.slot_src[slot]])
   size = tables.slot_bytes[slot]
   sent = now + size / tables.bandwidth[source, target]
   work.channel_us[channel] = sent + tables.gap_us[source, target]

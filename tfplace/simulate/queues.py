@@ -7,6 +7,8 @@ node that would not go at its end goes into a skew heap (Sleator and Tarjan,
 1986) beside it, in logarithmic amortised time.
 """
 
+import numpy as np
+
 from tfplace.simulate.jit import inlined, kernel
 from tfplace.simulate.tables import EVENTS, Queues, Workspace
 
@@ -32,11 +34,11 @@ def push(queues: Queues, queue: int, node: int) -> None:
     queues.head[queue] = node
     queues.tail[queue] = node
     return
-  last = queues.tail[queue]
+  last = np.int64(queues.tail[queue])
   if _is_before(queues, node, last):
     queues.left[node] = -1
     queues.right[node] = -1
-    root = queues.root[queue]
+    root = np.int64(queues.root[queue])
     queues.root[queue] = _meld(queues, root, node) if root >= 0 else node
   else:
     queues.next[last] = node
@@ -46,9 +48,10 @@ def push(queues: Queues, queue: int, node: int) -> None:
 @inlined
 def pop(queues: Queues, queue: int) -> int:
   """Removes and returns the first node of a queue that is not empty."""
-  node, root = queues.head[queue], queues.root[queue]
+  node, root = np.int64(queues.head[queue]), np.int64(queues.root[queue])
   if root >= 0 and (node < 0 or _is_before(queues, root, node)):
-    queues.root[queue] = _meld(queues, queues.left[root], queues.right[root])
+    left, right = np.int64(queues.left[root]), np.int64(queues.right[root])
+    queues.root[queue] = _meld(queues, left, right)
     return root
   queues.head[queue] = queues.next[node]
   return node
@@ -72,7 +75,7 @@ def _meld(queues: Queues, a: int, b: int) -> int:
     a, b = b, a
   root = a
   while True:
-    rest = queues.right[a]
+    rest = np.int64(queues.right[a])
     queues.right[a] = queues.left[a]
     if rest < 0:
       queues.left[a] = b
@@ -102,7 +105,7 @@ def push_event(work: Workspace, time: float, event: int) -> None:
 def pop_event(work: Workspace) -> int:
   """Removes and returns the earliest event; there is one."""
   times, ids = work.event_us, work.event_id
-  result = ids[0]
+  result = np.int64(ids[0])
   size = work.counts[EVENTS] - 1
   work.counts[EVENTS] = size
   time, event = times[size], ids[size]

@@ -34,12 +34,13 @@ class Tables(NamedTuple):
     readers: [num_edges] int32 consumers of each slot, ascending.
     in_offsets: [num_ops + 1] int32 into `in_slots`.
     in_slots: [?] int32 slots above 0 bytes that each op reads.
-    op_key: [num_ops] int32, 0, 1, ...: how ready ops of one time are ordered.
+    op_key: [num_ops] int64, 0, 1, ...: how ready ops of one time are ordered.
     bandwidth: [num_devices, num_devices] float64 bytes/us.
     latency_us: [num_devices, num_devices] float64.
     gap_us: [num_devices, num_devices] float64.
     channel: [num_devices, num_devices] int32, -1 where there is no link.
     memory_bytes: [num_devices] float64 capacities.
+    tail_us: [num_ops] float64, the least time from an op's end to the step's.
   """
 
   num_ops: int
@@ -65,6 +66,7 @@ class Tables(NamedTuple):
   gap_us: np.ndarray
   channel: np.ndarray
   memory_bytes: np.ndarray
+  tail_us: np.ndarray
 
 
 class Queues(NamedTuple):
@@ -78,7 +80,7 @@ class Queues(NamedTuple):
     left: [num_nodes] int32 child in a heap, or -1.
     right: [num_nodes] int32 child in a heap, or -1.
     time: [num_nodes] float64 first key.
-    key: [num_nodes] int32 or int64 second key.
+    key: [num_nodes] int64 second key.
   """
 
   head: np.ndarray
@@ -160,14 +162,36 @@ def pack(problem: Problem) -> Tables:
     start_bytes=start,
     in_degree=in_degree.astype(np.int32),
     sources=np.flatnonzero(in_degree == 0).astype(np.int32),
-    op_key=np.arange(graph.num_ops, dtype=np.int32),
+    op_key=np.arange(graph.num_ops, dtype=np.int64),
     bandwidth=cluster.bandwidth.astype(np.float64),
     latency_us=cluster.latency_us.astype(np.float64),
     gap_us=cluster.gap_us.astype(np.float64),
     channel=cluster.channel.astype(np.int32),
     memory_bytes=cluster.memory_bytes.astype(np.float64),
+    tail_us=_tails(problem),
     **slots,
   )
+
+
+def _tails(problem: Problem) -> np.ndarray:
+  """[num_ops] microseconds that no placement's step ends earlier after an op.
+
+  The longest path, each op at its fastest. After an op that takes time, its
+  reader waits for the idle gap here or a transfer's latency elsewhere.
+  """
+  graph, cluster = problem.graph, problem.cluster
+  waits = [cluster.op_overhead_us.min()]
+  waits += [link.latency_us for link in cluster.links]
+  gap = np.where(problem.fastest_us > 0, min(waits), 0.0).tolist()
+  times = problem.fastest_us.tolist()
+  offsets, edges = graph.out_csr
+  readers, bounds = graph.edge_dst[edges].tolist(), offsets.tolist()
+  tails = [0.0] * graph.num_ops
+  for op in graph.topological_order[::-1].tolist():
+    for reader in readers[bounds[op] : bounds[op + 1]]:
+      tails[op] = max(tails[op], gap[op] + times[reader] + tails[reader])
+  # Sums in another order than the engine's may differ in the last digits.
+  return np.array(tails) * (1 - 1e-9)
 
 
 def _slots(problem: Problem) -> dict[str, np.ndarray]:
