@@ -1,1 +1,33 @@
-"""Running placed graphs on real devices."""
+"""Running placed graphs on real devices.
+
+Names are resolved when first used: importing this package does not import
+TensorFlow, which the measuring processes load for themselves.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+  from tfplace.measure.gpus import LocalDevices, gpus_cluster
+  from tfplace.measure.harness import MeasurementHarness
+  from tfplace.measure.open import OpenCluster, open_cluster
+  from tfplace.measure.processes import ChildError
+  from tfplace.measure.workers import WorkerCluster, workers_cluster
+
+_MODULES = {
+  "ChildError": "processes",
+  "LocalDevices": "gpus",
+  "MeasurementHarness": "harness",
+  "OpenCluster": "open",
+  "WorkerCluster": "workers",
+  "gpus_cluster": "gpus",
+  "open_cluster": "open",
+  "workers_cluster": "workers",
+}
+
+
+def __getattr__(name: str) -> Any:
+  if name not in _MODULES:
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+  module = importlib.import_module(f"{__name__}.{_MODULES[name]}")
+  return getattr(module, name)

@@ -1,0 +1,170 @@
+"""What a measuring process and its parent say to each other.
+
+Plain data, pickled over a socket pair that only the two share. Nothing here
+imports TensorFlow: a child must be able to answer before TensorFlow is loaded.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class ChildConfig:
+  """How a child process sets up its TensorFlow runtime.
+
+  Attributes:
+    addresses: host:port of every worker; empty for a process without a
+      server, whose session runs on its own devices.
+    task: index of this worker in `addresses`.
+    threads: threads of the op executor, and those inside an op.
+    cpu_devices: logical CPU devices.
+    gpu_memory_mb: per logical GPU of the first GPU, its memory; empty for
+      every GPU as it is.
+    gpus: whether GPUs are used at all.
+    memory_limit_bytes: growth of the process's data that is allowed after
+      its runtime is up, or None.
+  """
+
+  addresses: Sequence[str] = ()
+  task: int = 0
+  threads: int = 1
+  cpu_devices: int = 1
+  gpu_memory_mb: Sequence[float] = ()
+  gpus: bool = False
+  memory_limit_bytes: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Ready:
+  """A child's first word: its runtime is up.
+
+  Attributes:
+    loopback_only: its server takes connections of this host only.
+    devices: name -> memory of its devices, bytes.
+  """
+
+  loopback_only: bool
+  devices: Mapping[str, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Failure:
+  """A child could not do what it was asked; it is still alive.
+
+  Attributes:
+    kind: "out_of_memory", "address_in_use" or "failed".
+    message: one line.
+  """
+
+  kind: str
+  message: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+  """Where a child is in a measurement."""
+
+  name: str
+
+
+@dataclasses.dataclass(frozen=True)
+class StepRequest:
+  """A placed graph to run.
+
+  Attributes:
+    graph_def: serialised GraphDef, a device on every node, nothing to feed.
+    initializers: nodes to run once before the first step.
+    initializer_feeds: per initializer, the tensor it is fed through and the
+      value.
+    fetches: tensors whose values are fetched in the first warm-up step and
+      after the last step, outside of the timed steps.
+    targets: nodes that every step runs.
+    warmup: steps that are not counted.
+    steps: timed steps.
+    traced_steps: further steps with step stats.
+  """
+
+  graph_def: bytes
+  initializers: Sequence[str]
+  initializer_feeds: Sequence[tuple[str, np.ndarray]]
+  fetches: Sequence[str]
+  targets: Sequence[str]
+  warmup: int
+  steps: int
+  traced_steps: int
+
+
+@dataclasses.dataclass(frozen=True)
+class OpTime:
+  """One op of one traced step.
+
+  Attributes:
+    device: where it ran.
+    start_us: start of its kernel, since the step's first op.
+    compute_us: time in its kernel.
+    output_bytes: per output, bytes of the tensor.
+  """
+
+  device: str
+  start_us: float
+  compute_us: float
+  output_bytes: Mapping[int, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Transfer:
+  """One tensor received by a device.
+
+  Attributes:
+    label: the runtime's own words: size, rate, producer, devices.
+    device: the device that received.
+    start_us: when the receiver asked, since the step's first op.
+    duration_us: until it had it; waiting for the producer included.
+  """
+
+  label: str
+  device: str
+  start_us: float
+  duration_us: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Trace:
+  """Step stats of one step.
+
+  Attributes:
+    ops: op name -> its time.
+    transfers: tensors received.
+    peak_bytes: device -> peak of what ops allocated in the step, variables
+      and constants not among them.
+  """
+
+  ops: Mapping[str, OpTime]
+  transfers: Sequence[Transfer]
+  peak_bytes: Mapping[str, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class StepReply:
+  """What the steps of a `StepRequest` took.
+
+  Attributes:
+    step_us: [steps] wall time of each timed step.
+    first_values: values of the fetches in the first warm-up step.
+    last_values: the same after the last step.
+    traces: one per traced step.
+    setup_us: building the session and initialising the variables.
+  """
+
+  step_us: Sequence[float]
+  first_values: Mapping[str, np.ndarray]
+  last_values: Mapping[str, np.ndarray]
+  traces: Sequence[Trace]
+  setup_us: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Stop:
+  """Asks a child to exit."""

@@ -1,0 +1,58 @@
+"""Clusters that can be measured on, by the name that flags give them."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from tfplace.errors import MeasurementError
+from tfplace.graph.cluster import Cluster
+from tfplace.graph.extract.traced import TracedStep
+from tfplace.graph.problem import Problem
+from tfplace.measure import gpus, harness, runtime, workers
+
+
+class OpenCluster:
+  """Running devices.
+
+  Attributes:
+    cluster: the devices and the measured links between them.
+    runtime: the processes behind them.
+  """
+
+  def __init__(self, cluster: Cluster, processes: runtime.Runtime) -> None:
+    self.cluster = cluster
+    self.runtime = processes
+
+  def harness(
+    self, problem: Problem, traced: TracedStep, **options: Any
+  ) -> harness.MeasurementHarness:
+    """An evaluator of placements; options as of `MeasurementHarness`."""
+    return harness.MeasurementHarness(problem, traced, self.runtime, **options)
+
+
+@contextlib.contextmanager
+def open_cluster(name: str, **options: Any) -> Iterator[OpenCluster]:
+  """Starts the devices that `name` says, and ends them on exit.
+
+  Args:
+    name: "workers:N" or "gpus".
+    **options: of `WorkerCluster` or `LocalDevices`.
+
+  Raises:
+    MeasurementError: no such name, no GPU here, or the processes did not
+      come up.
+  """
+  with _runtime(name, options) as processes:
+    yield OpenCluster(processes.cluster(), processes)
+
+
+def _runtime(name: str, options: dict[str, Any]) -> runtime.Runtime:
+  kind, _, number = name.partition(":")
+  if name == "gpus":
+    return gpus.LocalDevices(**options)
+  if kind == "workers" and number.isascii() and number.isdigit():
+    return workers.WorkerCluster(int(number), **options)
+  raise MeasurementError(
+    f"cluster {name!r} cannot be measured on; choose workers:N (say, workers:2)"
+    " or gpus"
+  )

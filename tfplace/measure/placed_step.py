@@ -1,0 +1,116 @@
+"""A traced step with the devices of a placement, ready to run.
+
+Inputs become constants on the devices of their placeholders: a feed would
+travel from the session's process in every step, which is no part of it.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+import tensorflow as tf
+
+from tfplace.errors import MeasurementError
+from tfplace.graph.extract import session as extract_session
+from tfplace.graph.extract.traced import FeedSpec, TracedStep, VariableSpec
+from tfplace.measure import messages
+
+
+def step_request(
+  traced: TracedStep,
+  assignments: Mapping[str, str],
+  warmup: int,
+  steps: int,
+  traced_steps: int,
+  seed: int = 0,
+) -> messages.StepRequest:
+  """The run of `traced` under `assignments`.
+
+  Args:
+    traced: the step.
+    assignments: node name -> device name, for every node.
+    warmup: steps before the clock.
+    steps: timed steps.
+    traced_steps: steps with step stats after them.
+    seed: of inputs that have no sample value.
+
+  Raises:
+    MeasurementError: a node has no assignment.
+  """
+  graph_def = placed_graph(traced, assignments)
+  initial = extract_session.with_initializers(traced, graph_def)
+  values = extract_session.feed_values(traced, seed)
+  _hold_inputs(initial.graph_def, traced, values)
+  return messages.StepRequest(
+    graph_def=initial.graph_def.SerializeToString(),
+    initializers=initial.assignments,
+    initializer_feeds=tuple(initial.feeds.items()),
+    fetches=traced.fetches,
+    targets=traced.targets,
+    warmup=warmup,
+    steps=steps,
+    traced_steps=traced_steps,
+  )
+
+
+def placed_graph(
+  traced: TracedStep, assignments: Mapping[str, str]
+) -> tf.compat.v1.GraphDef:
+  """A copy of the step's graph, every node on its device."""
+  result = tf.compat.v1.GraphDef()
+  result.CopyFrom(traced.graph_def)
+  for node in result.node:
+    if node.name not in assignments:
+      raise MeasurementError(
+        f"node {node.name!r} of the graph to run is not in the placement",
+        op=node.name,
+      )
+    node.device = assignments[node.name]
+  return result
+
+
+def _hold_inputs(
+  graph_def: tf.compat.v1.GraphDef,
+  traced: TracedStep,
+  values: Mapping[str, np.ndarray],
+) -> None:
+  """Turns the placeholders that are fed into constants of the same name."""
+  for node in graph_def.node:
+    feed = traced.feeds.get(node.name)
+    if feed is None:
+      continue
+    value = tf.make_tensor_proto(
+      values[feed.tensor], feed.dtype, shape=feed.shape
+    )
+    kept = {k: node.attr[k] for k in node.attr if k.startswith("_")}
+    kept = {k: _copy(v) for k, v in kept.items()}
+    node.op = "Const"
+    node.attr.clear()
+    node.attr["dtype"].type = feed.dtype.as_datatype_enum
+    node.attr["value"].tensor.CopyFrom(value)
+    for key, attr in kept.items():
+      node.attr[key].CopyFrom(attr)
+
+
+def _copy(
+  value: tf.compat.v1.AttrValue,
+) -> tf.compat.v1.AttrValue:
+  result = tf.compat.v1.AttrValue()
+  result.CopyFrom(value)
+  return result
+
+
+def held_bytes(
+  traced: TracedStep, assignments: Mapping[str, str]
+) -> dict[str, float]:
+  """Device -> bytes of the variables and inputs that it holds all the time."""
+  result: dict[str, float] = {}
+  specs: dict[str, VariableSpec | FeedSpec] = {
+    **traced.variables,
+    **traced.feeds,
+  }
+  for name, spec in specs.items():
+    if name in assignments:
+      size = float(np.prod(spec.shape, dtype=np.float64)) * spec.dtype.size
+      device = assignments[name]
+      result[device] = result.get(device, 0.0) + size
+  return result

@@ -1,0 +1,111 @@
+"""What runs steps: a set of measuring processes behind one method.
+
+`WorkerCluster` and `LocalDevices` are the two; the harness does not know
+which one it has.
+"""
+
+import contextlib
+from collections.abc import Sequence
+from types import TracebackType
+
+from tfplace.errors import MeasurementError
+from tfplace.graph.cluster import Cluster
+from tfplace.measure import messages, processes
+
+STARTUP_TIMEOUT_S = 90.0
+
+
+class Runtime:
+  """Processes that run steps. A context manager: leaving it ends them all.
+
+  After any failure every process is killed, and the next `run` starts new
+  ones, so that one bad measurement does not spoil another.
+  """
+
+  def __init__(self, startup_timeout_s: float = STARTUP_TIMEOUT_S) -> None:
+    self._startup_timeout_s = startup_timeout_s
+    self._children: list[processes.Child] = []
+    self._closed = False
+    self._ready: list[messages.Ready] = []
+
+  def __enter__(self) -> "Runtime":
+    self.start()
+    return self
+
+  def __exit__(
+    self,
+    kind: type[BaseException] | None,
+    error: BaseException | None,
+    traceback: TracebackType | None,
+  ) -> None:
+    self._closed = True
+    self.stop()
+
+  @property
+  def pids(self) -> tuple[int, ...]:
+    """Process ids of the children that were started."""
+    return tuple(child.pid for child in self._children)
+
+  @property
+  def device_names(self) -> tuple[str, ...]:
+    """Full names of the devices, in order."""
+    raise NotImplementedError
+
+  def cluster(self) -> Cluster:
+    """The devices and the measured links between them."""
+    raise NotImplementedError
+
+  def _spawn(self) -> None:
+    """Appends new children to `_children`."""
+    raise NotImplementedError
+
+  def start(self) -> None:
+    """Starts the processes unless they run.
+
+    Raises:
+      ChildError: one did not come up in time.
+    """
+    if self._closed:
+      raise MeasurementError("the measuring processes have been closed")
+    if self._children:
+      return
+    try:
+      self._spawn()
+    except BaseException:
+      self.stop()
+      raise
+
+  def _await_ready(self, children: Sequence[processes.Child]) -> None:
+    self._ready = [
+      processes.receive(
+        child, [child], self._startup_timeout_s, f"starting {child.name}"
+      )
+      for child in children
+    ]
+
+  def stop(self) -> None:
+    """Ends every process."""
+    children, self._children = self._children, []
+    for child in children:
+      child.kill()
+
+  def run(
+    self, request: messages.StepRequest, timeout_s: float
+  ) -> messages.StepReply:
+    """Runs the steps of `request`; ends every process when that fails.
+
+    Raises:
+      ChildError: a process died, hung past `timeout_s`, ran out of memory or
+        could not run the graph.
+    """
+    self.start()
+    doing = "measuring"
+    try:
+      driver = self._children[0]
+      driver.stage = "sending the graph"
+      with contextlib.suppress(OSError):  # then `receive` says who died
+        driver.connection.send(request)
+      return processes.receive(driver, self._children, timeout_s, doing)
+    except BaseException:  # an interrupt too leaves them in the middle
+      self.stop()
+      raise

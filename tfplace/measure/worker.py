@@ -1,0 +1,169 @@
+"""A measuring process: `python -m tfplace.measure.worker FD`.
+
+Started by `processes.Child` only. It serves a TensorFlow worker on loopback
+(or, without addresses, just its own devices), and runs the steps that its
+parent sends. It never outlives its parent: its standard input is a pipe that
+the parent holds, and the end of that pipe ends it.
+"""
+
+import contextlib
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+import threading
+from multiprocessing import connection
+from typing import TYPE_CHECKING
+
+from tfplace.measure import messages
+
+if TYPE_CHECKING:
+  import tensorflow as tf
+
+_PARENT_CHECK_S = 1.0
+
+
+def main(argv: list[str]) -> None:
+  """Answers the parent on the socket `argv[1]` until it hangs up."""
+  _die_with_parent()
+  parent = connection.Connection(int(argv[1]))
+  config = parent.recv()
+  try:
+    runtime = _Runtime(config)
+  except Exception as error:
+    parent.send(_failure(error))
+    os._exit(1)
+  parent.send(messages.Ready(runtime.loopback_only, runtime.devices))
+  with contextlib.suppress(EOFError, OSError):
+    _serve(runtime, parent)
+  # TensorFlow's servers cannot be stopped cleanly: skip their destructors.
+  os._exit(0)
+
+
+def _die_with_parent() -> None:
+  """Ends this process when the parent is gone, however it went.
+
+  The parent-death signal of Linux is tied to the thread that spawned, so a
+  parent that starts workers from a short-lived thread would lose them; hence
+  the pipe. The parent's id is watched too, for a fork of the parent may hold
+  the pipe open. A stopped process cannot watch anything: as a process group
+  of its own it is orphaned with the parent, and the kernel then sends stopped
+  members SIGHUP and SIGCONT.
+  """
+  signal.signal(signal.SIGHUP, signal.SIG_DFL)
+  os.setpgid(0, 0)
+  parent = os.getppid()
+
+  def watch() -> None:
+    while os.getppid() == parent:
+      readable, _, _ = select.select([0], [], [], _PARENT_CHECK_S)
+      if readable and not os.read(0, 1):
+        break
+    os._exit(1)
+
+  threading.Thread(target=watch, daemon=True).start()
+
+
+def _serve(runtime: "_Runtime", parent: connection.Connection) -> None:
+  while True:
+    request = parent.recv()
+    if isinstance(request, messages.Stop):
+      return
+    try:
+      parent.send(runtime.run(request, parent))
+    except (EOFError, OSError):
+      raise
+    except Exception as error:
+      parent.send(_failure(error))
+
+
+class _Runtime:
+  """This process's TensorFlow: a server if asked for, and sessions on it."""
+
+  def __init__(self, config: messages.ChildConfig) -> None:
+    from tfplace.measure import session  # loads TensorFlow
+
+    self._session = session
+    self._config = config
+    self._proto = session.session_config(config)
+    self._server: tf.distribute.Server | None = None
+    self.loopback_only = True
+    if config.addresses:
+      self._server = session.start_server(config, self._proto)
+      port = int(config.addresses[config.task].rpartition(":")[2])
+      self.loopback_only = _restrict_to_loopback(port)
+    # A session of a server would wait for the other workers here.
+    self.devices = (
+      {} if self._server else session.devices(self._target, self._proto)
+    )
+    if config.memory_limit_bytes is not None and config.task:
+      limit_data(config.memory_limit_bytes)
+
+  @property
+  def _target(self) -> str:
+    return self._server.target if self._server else ""
+
+  def run(
+    self, request: messages.StepRequest, parent: connection.Connection
+  ) -> messages.StepReply:
+    return self._session.run_steps(
+      request,
+      self._target,
+      self._proto,
+      lambda stage: parent.send(messages.Stage(stage)),
+      self._limit_memory,
+    )
+
+  def _limit_memory(self) -> None:
+    """Task 0 builds the graphs: its limit counts from after that."""
+    if self._config.memory_limit_bytes is not None and not self._config.task:
+      limit_data(self._config.memory_limit_bytes)
+
+
+def limit_data(growth_bytes: float) -> None:
+  """Lets this process's private data grow by so much and no further."""
+  with open("/proc/self/status", encoding="ascii") as status:
+    fields = dict(line.split(":", 1) for line in status if ":" in line)
+  now = int(fields["VmData"].split()[0]) * 1024
+  _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+  resource.setrlimit(resource.RLIMIT_DATA, (now + int(growth_bytes), hard))
+
+
+def _restrict_to_loopback(port: int) -> bool:
+  """Ties this process's listening socket on `port` to the loopback device.
+
+  TensorFlow's server listens on every interface and asks nobody who they are.
+  Returns whether it worked (it needs Linux 5.7).
+  """
+  for entry in os.listdir("/proc/self/fd"):
+    try:
+      found = socket.socket(fileno=os.dup(int(entry)))
+    except OSError:
+      continue
+    with found:
+      try:
+        if found.getsockname()[1] == port:
+          option = socket.SO_BINDTODEVICE
+          found.setsockopt(socket.SOL_SOCKET, option, b"lo\0")
+          return True
+      except (OSError, IndexError, TypeError):
+        continue
+  return False
+
+
+def _failure(error: Exception) -> messages.Failure:
+  text = " ".join(str(error).split())[:600] or type(error).__name__
+  kind = "failed"
+  if type(error).__name__ == "ResourceExhaustedError" or isinstance(
+    error, MemoryError
+  ):
+    kind = "out_of_memory"
+  elif "Could not start gRPC server" in text:
+    kind = "address_in_use"
+  return messages.Failure(kind, text)
+
+
+if __name__ == "__main__":
+  main(sys.argv)

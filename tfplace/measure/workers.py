@@ -1,0 +1,104 @@
+"""Local TensorFlow worker processes: real devices with a real link.
+
+Each worker is a process of one executor thread that serves TensorFlow's gRPC
+runtime on loopback. Task 0 also holds the sessions, so N workers are exactly
+N processes.
+"""
+
+from tfplace.errors import MeasurementError
+from tfplace.graph.cluster import Cluster, Device
+from tfplace.measure import (
+  host,
+  links,
+  messages,
+  ports,
+  processes,
+  runtime,
+)
+
+_START_ATTEMPTS = 3
+
+
+class WorkerCluster(runtime.Runtime):
+  """`count` worker processes, started on entry and gone on exit.
+
+  Args:
+    count: number of workers.
+    memory_limit_bytes: what each worker may use beyond what its empty runtime
+      holds, enforced by the kernel (RLIMIT_DATA); None: not limited, and the
+      cluster says the host's memory / count.
+    startup_timeout_s: for one worker to come up.
+
+  Raises:
+    MeasurementError: `count` is below 1.
+  """
+
+  def __init__(
+    self,
+    count: int,
+    memory_limit_bytes: float | None = None,
+    startup_timeout_s: float = runtime.STARTUP_TIMEOUT_S,
+  ) -> None:
+    super().__init__(startup_timeout_s)
+    if count < 1:
+      raise MeasurementError(f"{count} workers were asked for; at least 1")
+    self.count = count
+    self.memory_limit_bytes = memory_limit_bytes
+
+  def __enter__(self) -> "WorkerCluster":
+    super().__enter__()
+    return self
+
+  @property
+  def device_names(self) -> tuple[str, ...]:
+    return tuple(
+      f"/job:worker/replica:0/task:{task}/device:CPU:0"
+      for task in range(self.count)
+    )
+
+  @property
+  def loopback_only(self) -> bool:
+    """Every server refuses connections from other hosts."""
+    return all(ready.loopback_only for ready in self._ready)
+
+  def _spawn(self) -> None:
+    for attempt in range(_START_ATTEMPTS):
+      try:
+        with ports.reserved(self.count) as free:
+          self._spawn_on(free)
+        return
+      except processes.ChildError as error:
+        self.stop()
+        last = attempt == _START_ATTEMPTS - 1
+        if error.kind != "address_in_use" or last:
+          raise
+
+  def _spawn_on(self, free: list[int]) -> None:
+    addresses = [f"{ports.HOST}:{port}" for port in free]
+    for task in range(self.count):
+      config = messages.ChildConfig(
+        addresses=addresses,
+        task=task,
+        memory_limit_bytes=self.memory_limit_bytes,
+      )
+      self._children.append(processes.Child(f"worker {task}", config))
+    self._await_ready(self._children)
+
+  def cluster(self) -> Cluster:
+    return workers_cluster(self)
+
+
+def workers_cluster(workers: WorkerCluster) -> Cluster:
+  """The workers as devices of kind "CPU", their links measured.
+
+  Raises:
+    MeasurementError: the transfers could not be timed.
+  """
+  memory = workers.memory_limit_bytes or host.memory_bytes() / workers.count
+  return Cluster(
+    name=f"workers:{workers.count}",
+    devices=tuple(
+      Device(name, "CPU", memory_bytes=memory) for name in workers.device_names
+    ),
+    links=links.measure_links(workers, workers.device_names),
+  )
