@@ -189,9 +189,9 @@ class Translator(keras.layers.Layer):
     def attend(query: tf.Tensor) -> tf.Tensor:
       with tf.name_scope("attention"):
         hidden = tf.tanh(keys + tf.matmul(query, kernel)[:, tf.newaxis])
-        energies = tf.tensordot(hidden, vector, 1)
-        weights = tf.nn.softmax(energies, axis=1)
-        return tf.squeeze(tf.matmul(weights, values, transpose_a=True), 1)
+        energies = tf.squeeze(tf.tensordot(hidden, vector, 1), 2)
+        weights = tf.nn.softmax(energies)[:, tf.newaxis]
+        return tf.squeeze(tf.matmul(weights, values), 1)
 
     return attend
 

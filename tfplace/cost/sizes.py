@@ -1,0 +1,121 @@
+"""Static shapes of a traced step, and the bytes that follow from them."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+
+import tensorflow as tf
+
+from tfplace.errors import ExtractionError
+from tfplace.graph.extract.traced import TracedStep
+
+_HANDLES = (tf.resource, tf.variant)
+_STRING_BYTES = 24  # of a tstring, its heap not counted
+_VARIABLES = ("VarHandleOp", "VariableV2", "Variable")
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorSpec:
+  """An output of an op.
+
+  Attributes:
+    shape: static; unknown sizes are None, of unknown rank all is None.
+    dtype: element type.
+  """
+
+  shape: tuple[int | None, ...] | None
+  dtype: tf.DType
+
+  @property
+  def is_known(self) -> bool:
+    return self.shape is not None and None not in self.shape
+
+  @property
+  def num_bytes(self) -> float:
+    """Size; handles are free, and an unknown size counts as 1."""
+    if self.dtype in _HANDLES:
+      return 0.0
+    each = _STRING_BYTES if self.dtype == tf.string else self.dtype.size
+    sizes = (1 if size is None else size for size in self.shape or ())
+    return float(math.prod(sizes) * each)
+
+
+def output_specs(traced: TracedStep) -> dict[str, tuple[TensorSpec, ...]]:
+  """Node name -> its outputs, by TensorFlow's own shape inference.
+
+  The shapes of `traced.feeds` are taken for its placeholders.
+
+  Raises:
+    ExtractionError: TensorFlow rejects the graph, or a placeholder's shape is
+      unknown.
+  """
+  graph = tf.Graph()
+  try:
+    with graph.as_default():
+      tf.graph_util.import_graph_def(with_feed_shapes(traced), name="")
+  except Exception as error:
+    first = (str(error).strip() or type(error).__name__).splitlines()[0]
+    raise ExtractionError(
+      f"model {traced.name!r}: TensorFlow rejects its graph: {first}"
+    ) from error
+  result = {
+    op.name: tuple(_spec(tensor) for tensor in op.outputs)
+    for op in graph.get_operations()
+  }
+  _check_placeholders(traced.graph_def, result)
+  return result
+
+
+def with_feed_shapes(traced: TracedStep) -> tf.compat.v1.GraphDef:
+  """A copy of the graph whose placeholders have the shapes of the feeds."""
+  graph_def = tf.compat.v1.GraphDef()
+  graph_def.CopyFrom(traced.graph_def)
+  for node in graph_def.node:
+    feed = traced.feeds.get(node.name)
+    if node.op == "Placeholder" and feed is not None:
+      shape = tf.TensorShape(feed.shape).as_proto()
+      node.attr["shape"].shape.CopyFrom(shape)
+  return graph_def
+
+
+def persistent_bytes(node: tf.compat.v1.NodeDef) -> float:
+  """Bytes that a node holds for the whole step: its variable.
+
+  Raises:
+    ExtractionError: a variable of unknown shape.
+  """
+  if node.op not in _VARIABLES:
+    return 0.0
+  shape = tf.TensorShape(node.attr["shape"].shape)
+  dtype = tf.DType(node.attr["dtype"].type)
+  spec = TensorSpec(_sizes(shape), dtype)
+  if not spec.is_known:
+    raise ExtractionError(
+      f"variable {node.name!r} has unknown shape {shape}", op=node.name
+    )
+  return spec.num_bytes
+
+
+def _sizes(shape: tf.TensorShape) -> tuple[int | None, ...] | None:
+  return None if shape.rank is None else tuple(shape.as_list())
+
+
+def _spec(tensor: tf.Tensor) -> TensorSpec:
+  return TensorSpec(_sizes(tensor.shape), tensor.dtype.base_dtype)
+
+
+def _check_placeholders(
+  graph_def: tf.compat.v1.GraphDef,
+  specs: Mapping[str, tuple[TensorSpec, ...]],
+) -> None:
+  for node in graph_def.node:
+    if node.op != "Placeholder":
+      continue
+    spec = specs[node.name][0]
+    if spec.dtype not in _HANDLES and not spec.is_known:
+      shape = "unknown" if spec.shape is None else list(spec.shape)
+      raise ExtractionError(
+        f"placeholder {node.name!r} has shape {shape}: give a batch size or"
+        " shapes for all inputs",
+        op=node.name,
+      )
