@@ -9,7 +9,7 @@ Placements are not checked; `Simulator.evaluate` does that.
 import numpy as np
 
 from tfplace.simulate import queues
-from tfplace.simulate.jit import inlined, kernel
+from tfplace.simulate.jit import Index, inlined, kernel
 from tfplace.simulate.tables import (
   EVENTS,
   TRANSFERS,
@@ -50,9 +50,9 @@ def simulate(
   step_time_us = 0.0
   limit = cutoff * (1 + 1e-12)  # the sums of `tail_us` are rounded otherwise
   while True:
-    for device in range(tables.num_devices):
-      is_done = work.running[device] >= 0 and work.device_us[device] <= now
-      if is_done and not _complete(tables, devices, work, device, now):
+    for i in range(tables.num_devices):
+      is_done = work.running[i] >= 0 and work.device_us[i] <= now
+      if is_done and not _complete(tables, devices, work, i, now):
         return np.inf
     _happen(tables, devices, work, now)
     _start_transfers(tables, devices, work, now)
@@ -89,9 +89,9 @@ def _reset(tables: Tables, devices: np.ndarray, work: Workspace) -> None:
   work.peak_bytes[:] = 0.0
   work.memory[:] = 0.0
   work.moved_bytes[0] = 0.0
-  for op in range(tables.num_ops):
-    work.pending[op] = tables.in_degree[op]
-    work.memory[devices[op]] += tables.persistent_bytes[op]
+  for i in range(tables.num_ops):
+    work.pending[i] = tables.in_degree[i]
+    work.memory[devices[i]] += tables.persistent_bytes[i]
   for i in range(len(tables.sources)):
     op = np.int64(tables.sources[i])
     work.ops.time[op] = 0.0
@@ -99,7 +99,7 @@ def _reset(tables: Tables, devices: np.ndarray, work: Workspace) -> None:
 
 
 @inlined
-def _can_start(work: Workspace, device: int, now: float) -> bool:
+def _can_start(work: Workspace, device: Index, now: float) -> bool:
   return (
     work.running[device] < 0
     and work.device_us[device] <= now
@@ -109,7 +109,7 @@ def _can_start(work: Workspace, device: int, now: float) -> bool:
 
 @inlined
 def _start_op(
-  tables: Tables, work: Workspace, device: int, now: float
+  tables: Tables, work: Workspace, device: Index, now: float
 ) -> float:
   """Starts the first ready op of a free device and returns its end."""
   op = queues.pop(work.ops, device)
@@ -128,7 +128,7 @@ def _complete(
   tables: Tables,
   devices: np.ndarray,
   work: Workspace,
-  device: int,
+  device: Index,
   now: float,
 ) -> bool:
   """Ends the op that runs on `device`; false if a link is missing."""
@@ -147,7 +147,9 @@ def _complete(
 
 
 @inlined
-def _release(tables: Tables, work: Workspace, slot: int, device: int) -> float:
+def _release(
+  tables: Tables, work: Workspace, slot: Index, device: Index
+) -> float:
   """One need less of `slot` on `device`; returns the bytes freed there."""
   at = slot * tables.num_devices + device
   work.left[at] -= 1
@@ -159,8 +161,8 @@ def _publish(
   tables: Tables,
   devices: np.ndarray,
   work: Workspace,
-  slot: int,
-  device: int,
+  slot: Index,
+  device: Index,
   now: float,
 ) -> bool:
   """Gives an output to its readers here and queues it for other devices."""
@@ -175,23 +177,22 @@ def _publish(
       return True
     work.left[at + target] = 1
     return _queue_transfer(tables, work, slot, device, target, now)
-  for other in range(tables.num_devices):
-    work.left[at + other] = 0
+  work.left[at : at + tables.num_devices] = 0
   for i in range(first, last):
     reader = np.int64(tables.readers[i])
     work.left[at + devices[reader]] += 1
     if devices[reader] == device:
       _receive(work, reader, device, now)
   is_linked = True
-  for target in range(tables.num_devices):
-    if target != device and work.left[at + target] > 0:
+  for other in range(tables.num_devices):
+    if other != device and work.left[at + other] > 0:
       work.left[at + device] += 1
-      is_linked &= _queue_transfer(tables, work, slot, device, target, now)
+      is_linked &= _queue_transfer(tables, work, slot, device, other, now)
   return is_linked
 
 
 @inlined
-def _receive(work: Workspace, op: int, device: int, now: float) -> None:
+def _receive(work: Workspace, op: Index, device: Index, now: float) -> None:
   """An input of `op` is there; the last one makes it ready."""
   work.pending[op] -= 1
   if work.pending[op] == 0:
@@ -203,9 +204,9 @@ def _receive(work: Workspace, op: int, device: int, now: float) -> None:
 def _queue_transfer(
   tables: Tables,
   work: Workspace,
-  slot: int,
-  device: int,
-  target: int,
+  slot: Index,
+  device: Index,
+  target: Index,
   now: float,
 ) -> bool:
   """Queues a transfer on its link's channel; false if there is no link."""
@@ -227,7 +228,7 @@ def _queue_transfer(
 
 
 @inlined
-def _wake(work: Workspace, channel: int) -> None:
+def _wake(work: Workspace, channel: Index) -> None:
   work.wakeups[work.counts[WAKEUPS]] = channel
   work.counts[WAKEUPS] += 1
 
@@ -250,7 +251,7 @@ def _arrive(
   tables: Tables,
   devices: np.ndarray,
   work: Workspace,
-  transfer: int,
+  transfer: Index,
   now: float,
 ) -> None:
   key = work.transfers.key[transfer]
@@ -286,7 +287,7 @@ def _start_transfer(
   tables: Tables,
   devices: np.ndarray,
   work: Workspace,
-  channel: int,
+  channel: Index,
   now: float,
 ) -> None:
   transfer = queues.pop(work.transfers, channel)

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numba
+import numpy as np
 
+Index = int | np.integer  # what NumPy's stubs make of an index
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -29,7 +31,11 @@ def inlined(function: F) -> F:
 
 
 def _compile(function: F, forceinline: bool) -> F:
-  options = {"nogil": True, "forceinline": forceinline, "_nrt": False}
+  options: dict[str, Any] = {
+    "nogil": True,
+    "forceinline": forceinline,
+    "_nrt": False,
+  }
   try:
     return numba.njit(cache=True, **options)(function)
   except RuntimeError:  # "cannot cache function: no locator available"

@@ -9,7 +9,7 @@ node that would not go at its end goes into a skew heap (Sleator and Tarjan,
 
 import numpy as np
 
-from tfplace.simulate.jit import inlined, kernel
+from tfplace.simulate.jit import Index, inlined, kernel
 from tfplace.simulate.tables import EVENTS, Queues, Workspace
 
 
@@ -21,13 +21,13 @@ def clear(queues: Queues) -> None:
 
 
 @inlined
-def is_empty(queues: Queues, queue: int) -> bool:
+def is_empty(queues: Queues, queue: Index) -> bool:
   """Whether `queue` has no node."""
   return queues.head[queue] < 0 and queues.root[queue] < 0
 
 
 @inlined
-def push(queues: Queues, queue: int, node: int) -> None:
+def push(queues: Queues, queue: Index, node: Index) -> None:
   """Adds `node`, whose time is no less than that of any node before."""
   queues.next[node] = -1
   if queues.head[queue] < 0:
@@ -46,7 +46,7 @@ def push(queues: Queues, queue: int, node: int) -> None:
 
 
 @inlined
-def pop(queues: Queues, queue: int) -> int:
+def pop(queues: Queues, queue: Index) -> Index:
   """Removes and returns the first node of a queue that is not empty."""
   node, root = np.int64(queues.head[queue]), np.int64(queues.root[queue])
   if root >= 0 and (node < 0 or _is_before(queues, root, node)):
@@ -58,14 +58,14 @@ def pop(queues: Queues, queue: int) -> int:
 
 
 @inlined
-def _is_before(queues: Queues, a: int, b: int) -> bool:
+def _is_before(queues: Queues, a: Index, b: Index) -> bool:
   if queues.time[a] != queues.time[b]:
     return queues.time[a] < queues.time[b]
   return queues.key[a] < queues.key[b]
 
 
 @kernel
-def _meld(queues: Queues, a: int, b: int) -> int:
+def _meld(queues: Queues, a: Index, b: Index) -> Index:
   """Joins two skew heaps, -1 being an empty one, and returns the root."""
   if a < 0:
     return b
@@ -75,7 +75,7 @@ def _meld(queues: Queues, a: int, b: int) -> int:
     a, b = b, a
   root = a
   while True:
-    rest = np.int64(queues.right[a])
+    rest: Index = np.int64(queues.right[a])
     queues.right[a] = queues.left[a]
     if rest < 0:
       queues.left[a] = b
@@ -87,7 +87,7 @@ def _meld(queues: Queues, a: int, b: int) -> int:
 
 
 @inlined
-def push_event(work: Workspace, time: float, event: int) -> None:
+def push_event(work: Workspace, time: float, event: Index) -> None:
   """Adds to the binary heap of events."""
   times, ids = work.event_us, work.event_id
   i = work.counts[EVENTS]
@@ -102,7 +102,7 @@ def push_event(work: Workspace, time: float, event: int) -> None:
 
 
 @inlined
-def pop_event(work: Workspace) -> int:
+def pop_event(work: Workspace) -> Index:
   """Removes and returns the earliest event; there is one."""
   times, ids = work.event_us, work.event_id
   result = np.int64(ids[0])
