@@ -250,5 +250,5 @@ def test_a_truncated_model_file_is_refused_by_name(tmp_path, suffix):
 
 
 def test_a_missing_model_file_is_refused_by_name(tmp_path):
-  with pytest.raises(ExtractionError, match="absent.keras"):
+  with pytest.raises(ExtractionError, match=r"absent\.keras"):
     extract.trace_keras_file(tmp_path / "absent.keras")

@@ -8,7 +8,7 @@ import math
 
 from tfplace.cost import grappler, hardware, sizes
 from tfplace.graph.cluster import Cluster
-from tfplace.graph.extract.skeleton import Skeleton, skeleton
+from tfplace.graph.extract.structure import Skeleton, skeleton
 from tfplace.graph.extract.traced import TracedStep
 from tfplace.graph.op_graph import OpGraph, OpSpec, build_graph
 

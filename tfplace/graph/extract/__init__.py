@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     run_steps,
     with_initializers,
   )
-  from tfplace.graph.extract.skeleton import Skeleton, skeleton
+  from tfplace.graph.extract.structure import Skeleton, skeleton
   from tfplace.graph.extract.traced import FeedSpec, TracedStep, VariableSpec
 
 _MODULES = {
   "FeedSpec": "traced",
-  "Skeleton": "skeleton",
+  "Skeleton": "structure",
   "TracedStep": "traced",
   "VariableSpec": "traced",
   "feed_values": "session",
   "run_steps": "session",
-  "skeleton": "skeleton",
+  "skeleton": "structure",
   "trace_function": "functions",
   "trace_graph_def": "graph_file",
   "trace_keras": "keras_step",

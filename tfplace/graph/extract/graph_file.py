@@ -10,6 +10,7 @@ from tensorflow.python.framework import tensor_shape
 from tfplace.errors import ExtractionError
 from tfplace.graph.extract import (
   batch,
+  import_check,
   inline,
   node_names,
   op_defs,
@@ -48,7 +49,7 @@ def trace_graph_def(
   validate.validate(graph_def, where)
   feeds = _fill_placeholders(graph_def, batch_size or DEFAULT_BATCH_SIZE, where)
   result = inline.inline_functions(graph_def)
-  _import_check(result.graph_def, where)
+  import_check.import_check(result.graph_def, where)
   roots = _roots(result, outputs, where)
   flat = result.graph_def
   if outputs is not None:
@@ -126,18 +127,6 @@ def _fill_placeholders(
     node.attr["shape"].shape.CopyFrom(tf.TensorShape(shape).as_proto())
     feeds[node.name] = FeedSpec(f"{node.name}:0", shape, dtype)
   return feeds
-
-
-def _import_check(graph_def: tf.compat.v1.GraphDef, where: str) -> None:
-  """Lets TensorFlow check attributes, types and shapes."""
-  try:
-    with tf.Graph().as_default():
-      tf.import_graph_def(graph_def, name="")
-  except Exception as error:
-    raise ExtractionError(
-      f"{where!r} is refused by TensorFlow:"
-      f" {(str(error).strip() or 'no message').splitlines()[0]}"
-    ) from error
 
 
 def _roots(

@@ -1,7 +1,7 @@
 """Names of nodes and tensors in a GraphDef: parsing and making them legal."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import tensorflow as tf
 
@@ -58,3 +58,32 @@ def by_name(
 ) -> dict[str, tf.compat.v1.NodeDef]:
   """Node name -> node."""
   return {node.name: node for node in graph_def.node}
+
+
+def producers_first(
+  graph_def: tf.compat.v1.GraphDef,
+  cut: Callable[[tf.compat.v1.NodeDef, tf.compat.v1.NodeDef], bool]
+  | None = None,
+) -> list[tf.compat.v1.NodeDef]:
+  """The nodes in a topological order; without those on or after a cycle.
+
+  Args:
+    graph_def: every input names one of its nodes.
+    cut: (producer, consumer) -> whether to ignore an edge.
+  """
+  nodes = by_name(graph_def)
+  consumers: dict[str, list[str]] = {name: [] for name in nodes}
+  missing = dict.fromkeys(nodes, 0)
+  for node in graph_def.node:
+    for text in node.input:
+      source = split_tensor(text)[0]
+      if cut is None or not cut(nodes[source], node):
+        consumers[source].append(node.name)
+        missing[node.name] += 1
+  ready = [name for name, count in missing.items() if not count]
+  for name in ready:  # grows while it is read
+    for consumer in consumers[name]:
+      missing[consumer] -= 1
+      if not missing[consumer]:
+        ready.append(consumer)
+  return [nodes[name] for name in ready]

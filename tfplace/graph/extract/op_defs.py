@@ -15,6 +15,7 @@ from tfplace.errors import ExtractionError
 NodeDef: TypeAlias = tf.compat.v1.NodeDef
 FunctionDef: TypeAlias = Any  # of `function.proto`
 OpDef: TypeAlias = Any  # of `op_def.proto`
+_MAX_TENSORS = 1_000_000  # of one argument of one node
 
 
 def op_def_of(node: NodeDef, functions: Mapping[str, FunctionDef]) -> OpDef:
@@ -54,6 +55,12 @@ def arg_types(node: NodeDef, op_def: OpDef, arg: Any) -> list[int]:
   if arg.number_attr:
     value = attr_of(node, op_def, arg.number_attr)
     count = value.i if value is not None else 0
+    if not 0 <= count <= _MAX_TENSORS:
+      raise ExtractionError(
+        f"node {node.name!r} claims {count} tensors in {arg.name!r}; at most"
+        f" {_MAX_TENSORS} are accepted",
+        op=node.name,
+      )
   dtype = arg.type
   if arg.type_attr:
     value = attr_of(node, op_def, arg.type_attr)

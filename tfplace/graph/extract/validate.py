@@ -4,7 +4,8 @@ TensorFlow's importer would refuse most of these too, some by ending the
 process; the checks here come first and say where.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import tensorflow as tf
 
@@ -39,7 +40,8 @@ def validate(graph_def: tf.compat.v1.GraphDef, where: str) -> None:
       [*arguments, *(node.name for node in function.node_def)], inner
     )
     for node in function.node_def:
-      _op_def(node, functions, inner)
+      with _located(inner):
+        op_defs.op_def_of(node, functions)
 
 
 def is_back_edge(
@@ -61,15 +63,13 @@ def _check_names(names: Iterable[str], where: str) -> None:
     seen.add(name)
 
 
-def _op_def(
-  node: tf.compat.v1.NodeDef,
-  functions: Mapping[str, op_defs.FunctionDef],
-  where: str,
-) -> op_defs.OpDef:
+@contextlib.contextmanager
+def _located(where: str) -> Iterator[None]:
+  """Puts the file's name before what goes wrong with one node."""
   try:
-    return op_defs.op_def_of(node, functions)
+    yield
   except ExtractionError as error:
-    raise ExtractionError(f"{where}: {error}", op=node.name) from None
+    raise ExtractionError(f"{where}: {error}", op=error.op) from None
 
 
 def _check_inputs(
@@ -79,8 +79,8 @@ def _check_inputs(
 ) -> None:
   num_outputs = {}
   for node in nodes:
-    _op_def(node, functions, where)
-    num_outputs[node.name] = len(op_defs.output_types(node, functions))
+    with _located(where):
+      num_outputs[node.name] = len(op_defs.output_types(node, functions))
   for node in nodes:
     for text in node.input:
       source, output = node_names.split_tensor(text)
@@ -98,33 +98,18 @@ def _check_inputs(
 
 
 def _check_cycles(graph_def: tf.compat.v1.GraphDef, where: str) -> None:
-  nodes = node_names.by_name(graph_def)
-  consumers: dict[str, list[str]] = {name: [] for name in nodes}
-  missing = dict.fromkeys(nodes, 0)
-  for node in graph_def.node:
-    for text in node.input:
-      source = node_names.split_tensor(text)[0]
-      if not is_back_edge(nodes[source], node):
-        consumers[source].append(node.name)
-        missing[node.name] += 1
-  ready = [name for name, count in missing.items() if not count]
-  for name in ready:  # grows while it is read
-    for consumer in consumers[name]:
-      missing[consumer] -= 1
-      if not missing[consumer]:
-        ready.append(consumer)
-  if len(ready) < len(nodes):
-    name = _on_cycle(nodes, missing)
+  order = node_names.producers_first(graph_def, is_back_edge)
+  if len(order) < len(graph_def.node):
+    name = _on_cycle(graph_def, {node.name for node in order})
     raise ExtractionError(
       f"{where}: node {name!r} is on a cycle that is no while loop", op=name
     )
 
 
-def _on_cycle(
-  nodes: Mapping[str, tf.compat.v1.NodeDef], missing: Mapping[str, int]
-) -> str:
+def _on_cycle(graph_def: tf.compat.v1.GraphDef, done: Collection[str]) -> str:
   """Walks back among unfinished nodes until one repeats."""
-  name = next(name for name, count in missing.items() if count)
+  nodes = node_names.by_name(graph_def)
+  name = next(name for name in nodes if name not in done)
   seen: set[str] = set()
   while name not in seen:
     seen.add(name)
@@ -132,6 +117,6 @@ def _on_cycle(
     name = next(
       source
       for source in sources
-      if missing[source] and not is_back_edge(nodes[source], nodes[name])
+      if source not in done and not is_back_edge(nodes[source], nodes[name])
     )
   return name
