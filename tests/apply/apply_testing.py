@@ -1,12 +1,18 @@
 """Small models, batches, and proof of where ops ran, for the tests here."""
 
 import contextlib
+import dataclasses
 import re
 
 import keras
 import numpy as np
 from keras import layers
 from tensorflow.python.eager import context
+
+from tfplace.apply import local_cluster
+from tfplace.graph import OpSpec, Placement, Problem, build_graph
+from tfplace.graph.extract.keras_step import trace_keras
+from tfplace.graph.extract.structure import skeleton
 
 LOCAL = "/job:localhost/replica:0/task:0/device:"
 STEPS = 20
@@ -159,30 +165,68 @@ def losses(model, kind, steps=STEPS):
   return np.array([model.train_on_batch(x, y)[0] for _ in range(steps)])
 
 
+@dataclasses.dataclass(frozen=True)
+class Ran:
+  """A node of a partition graph: what the runtime executed, and where."""
+
+  name: str
+  type: str
+  device: str
+
+
 @contextlib.contextmanager
 def recorded():
-  """Yields a dict that is filled at exit: op -> devices that it ran on.
+  """Yields a list that is filled at exit with every node that could run.
 
-  From the partition graphs of what was first run inside: the graphs as the
-  runtime executes them, after TensorFlow's placer and Grappler.
+  From the partition graphs of the step functions that first run inside: the
+  graphs as they are executed, after TensorFlow's placer and Grappler.
   """
-  ran: dict[str, set[str]] = {}
+  ran = []
   context.context().enable_run_metadata()
+  context.context().export_run_metadata()  # of before: it goes on for ever
   try:
     yield ran
     metadata = context.context().export_run_metadata()
   finally:
     context.context().disable_run_metadata()
   for function in metadata.function_graphs:
-    for graph in function.partition_graphs:
-      for node in graph.node:
-        if node.op in ("_Send", "_Recv", "_HostSend", "_HostRecv"):
-          continue  # named after the op whose output they carry
+    nodes = [node for graph in function.partition_graphs for node in graph.node]
+    if len(nodes) < 20:  # an op of the input pipeline or run eagerly
+      continue
+    for node in nodes:
+      # Transfers are named after the op whose output they carry.
+      if node.op not in ("_Send", "_Recv", "_HostSend", "_HostRecv"):
         name = re.sub(r"^(StatefulPartitionedCall|Func)/", "", node.name)
-        ran.setdefault(name, set()).add(node.device.replace(LOCAL, ""))
+        device = node.device.removeprefix(LOCAL)
+        ran.append(Ran(name, node.op, device))
 
 
-def of_layer(ran, layer, kind="MatMul"):
-  """Devices of the ops of a layer, forward and backward, of one kind."""
-  pattern = re.compile(rf"(^|/){layer}(_\d+)?/.*{kind}")
-  return set().union(*(d for op, d in ran.items() if pattern.search(op)))
+def devices_of(ran, layer, op="MatMul"):
+  """Devices of the ops of a layer, forward and backward, named like `op`."""
+  pattern = re.compile(rf"(^|/){layer}(_\d+)?/.*{op}")
+  return {node.device for node in ran if pattern.search(node.name)}
+
+
+def unit_placement(model, kind, seed=0):
+  """A random allowed placement of the training step on all CPU devices.
+
+  Returns:
+    The traced step and the placement.
+  """
+  traced = trace_keras(model, sample=batch(kind))
+  bare = skeleton(traced)
+  ops = [
+    OpSpec(
+      name=bare.names[i],
+      type=bare.types[i],
+      time_us={"CPU": 1.0},
+      output_bytes=[4.0] * bare.num_outputs[i],
+      colocation=bare.colocation[i],
+    )
+    for i in range(bare.num_ops)
+  ]
+  graph = build_graph(traced.name, ops, bare.edges)
+  problem = Problem(graph, local_cluster())
+  rng = np.random.default_rng(seed)
+  devices = rng.integers(0, problem.cluster.num_devices, problem.num_groups)
+  return traced, Placement(problem, devices[problem.group_of])

@@ -56,6 +56,7 @@ def _run_child(root):
     env.pop("TF_USE_LEGACY_KERAS", None)
     done = subprocess.run(
       [*command, "-p", "no:cacheprovider", *_selected],
+      check=False,
       cwd=root,
       env=env,
       capture_output=True,

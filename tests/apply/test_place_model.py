@@ -3,38 +3,148 @@ import numpy as np
 import pytest
 
 import tfplace
-from tfplace.errors import ApplyError
+from tfplace.errors import ApplyError, FormatError
+
+FULL = at.LOCAL + "CPU:"
 
 
 @pytest.mark.parametrize("kind", at.MODELS)
 def test_losses_of_20_steps_equal_those_of_the_unplaced_model(kind):
   expected = at.losses(at.build(kind), kind)
-  placed = tfplace.place_model(at.build(kind), placement=at.SPLIT)
+  model = at.build(kind)
+  _, placement = at.unit_placement(model, kind)
   with at.recorded() as ran:
-    got = at.losses(placed, kind)
+    got = at.losses(tfplace.place_model(model, placement=placement), kind)
   np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5)
   assert expected[-1] < expected[0]
-  devices = set().union(*ran.values())
-  assert {"CPU:1", "CPU:2"} <= devices
+  assert {node.device for node in ran} == {"CPU:0", "CPU:1", "CPU:2"}
 
 
-def test_ops_and_gradients_run_where_the_plan_says():
-  placed = tfplace.place_model(at.build("dense"), placement=at.SPLIT)
+@pytest.mark.parametrize("kind", ["dense", "lstm"])
+def test_partition_graphs_show_every_op_where_the_plan_says(kind):
+  model = at.build(kind)
+  _, placement = at.unit_placement(model, kind, seed=1)
   with at.recorded() as ran:
-    at.losses(placed, "dense", 1)
-  assert at.of_layer(ran, "first") == {"CPU:1"}
-  assert at.of_layer(ran, "second") == {"CPU:2"}
-  assert at.of_layer(ran, "last") == {"CPU:1"}
+    at.losses(tfplace.place_model(model, placement=placement), kind, 1)
+  graph = placement.problem.graph
+  types = dict(zip(graph.names, graph.types, strict=True))
+  # What Grappler fused has another type; outputs of the step are Identity.
+  same = [
+    node
+    for node in ran
+    if types.get(node.name) == node.type
+    and node.type not in ("Identity", "NoOp")
+  ]
+  assert len(same) > 0.4 * len(types)
+  for node in same:
+    assert FULL + node.device[4:] == placement.assignments[node.name], node
 
 
-def test_unplaced_ops_run_on_one_device():
+def test_a_layer_plan_places_forward_gradient_and_variables():
+  model = tfplace.place_model(at.build("dense"), placement=at.SPLIT)
+  with at.recorded() as ran:
+    at.losses(model, "dense", 1)
+  assert at.devices_of(ran, "first") == {"CPU:1"}
+  assert at.devices_of(ran, "second") == {"CPU:2"}
+  assert at.devices_of(ran, "last") == {"CPU:1"}
+  where = {v.path: v.value.device for v in model.variables}
+  assert where["net/first/kernel"] == FULL + "1"
+  assert where["net/second/bias"] == FULL + "2"
+
+
+def test_an_unplaced_model_runs_on_one_device():
   with at.recorded() as ran:
     at.losses(at.build("dense"), "dense", 1)
-  assert at.of_layer(ran, "first") == {"CPU:0"}
-  assert at.of_layer(ran, "second") == {"CPU:0"}
+  assert {node.device for node in ran} == {"CPU:0"}
 
 
-def test_a_device_that_the_process_lacks_is_named():
-  with pytest.raises(ApplyError, match="'GPU:7'") as caught:
-    tfplace.place_model(at.build("dense"), placement={"first": "GPU:7"})
-  assert caught.value.device == "GPU:7"
+def test_optimizer_slots_are_on_the_device_of_their_variable():
+  plan = {"first": "CPU:1", "last": "CPU:2"}
+  model = tfplace.place_model(at.build("dropout"), placement=plan)
+  at.losses(model, "dropout", 1)
+  where = {v.name: v.value.device for v in model.optimizer.variables}
+  assert where["net_first_kernel_momentum"] == FULL + "1"
+  assert where["net_last_bias_velocity"] == FULL + "2"
+
+
+def test_a_fitted_model_keeps_weights_and_optimizer_state():
+  expected = at.losses(at.build("dropout"), "dropout", 20)
+  model = at.build("dropout")
+  before = at.losses(model, "dropout", 10)
+  tfplace.place_model(model, placement=at.SPLIT)
+  after = at.losses(model, "dropout", 10)
+  got = np.concatenate([before, after])
+  np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5)
+  assert int(model.optimizer.iterations) == 20
+
+
+def test_an_op_mapping_without_handles_moves_the_variables_too():
+  model = at.build("dense")
+  _, placement = at.unit_placement(model, "dense")
+  ops = placement.assignments
+  kernel = ops["net/second/kernel"]
+  for name, kind in zip(
+    placement.problem.graph.names, placement.problem.graph.types, strict=True
+  ):
+    if kind == "VarHandleOp":
+      del ops[name]
+  tfplace.place_model(model, placement=ops)
+  at.losses(model, "dense", 1)
+  assert model.get_layer("second").kernel.value.device == kernel
+
+
+def test_a_placement_file_does_as_well(tmp_path):
+  model = at.build("dense")
+  _, placement = at.unit_placement(model, "dense")
+  placement.save(tmp_path / "p.json")
+  tfplace.place_model(model, placement=tmp_path / "p.json")
+  assert model.placement.assignments == placement.assignments
+  (tmp_path / "p.json").write_text("{")
+  with pytest.raises(FormatError, match=r"p\.json"):
+    tfplace.place_model(at.build("dense"), placement=tmp_path / "p.json")
+
+
+def test_placing_again_follows_the_new_plan():
+  model = tfplace.place_model(at.build("dense"), placement=at.SPLIT)
+  at.losses(model, "dense", 1)
+  tfplace.place_model(model, placement=dict.fromkeys(at.SPLIT, "CPU:2"))
+  with at.recorded() as ran:
+    at.losses(model, "dense", 1)
+  assert at.devices_of(ran, "first") == {"CPU:2"}
+  assert model.get_layer("first").kernel.value.device == FULL + "2"
+
+
+@pytest.mark.parametrize("name", ["GPU:7", "CPU:3", "nonsense", "", "CPU:x"])
+def test_a_device_that_the_process_lacks_is_named(name):
+  with pytest.raises(ApplyError) as caught:
+    tfplace.place_model(at.build("dense"), placement={"first": name})
+  assert repr(name) in str(caught.value)
+  assert "CPU:2" in str(caught.value)
+  assert caught.value.device == name
+
+
+def test_a_layer_that_the_model_lacks_is_named():
+  with pytest.raises(ApplyError, match=r"'thrid'.*first"):
+    tfplace.place_model(
+      at.build("dense"), placement={"first": "CPU:1", "thrid": "CPU:2"}
+    )
+
+
+def test_a_plan_for_another_model_is_refused():
+  model = tfplace.place_model(
+    at.build("dense"), placement={"other/layer/MatMul": "CPU:1"}
+  )
+  with pytest.raises(ApplyError, match="none of the ops"):
+    at.losses(model, "dense", 1)
+
+
+@pytest.mark.parametrize("what", [None, "a model", 3])
+def test_only_keras_models_are_placed(what):
+  with pytest.raises(ApplyError, match="Keras 3 model"):
+    tfplace.place_model(what, placement={"first": "CPU:1"})
+
+
+@pytest.mark.parametrize("placement", [{}, 3, ["CPU:1"]])
+def test_what_is_no_placement_is_refused(placement):
+  with pytest.raises(ApplyError, match="a placement is"):
+    tfplace.place_model(at.build("dense"), placement=placement)

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import keras
 import tensorflow as tf
 
-from tfplace.apply import keras_state, variable_devices
+from tfplace.apply import keras_state, tracing, variable_devices
 from tfplace.apply.applied import AppliedPlacement
 from tfplace.apply.device_function import DeviceFunction
 from tfplace.apply.plan import Plan
@@ -137,7 +137,8 @@ class Controller:
     """Inside, the step functions are the model's own."""
     before, self._busy = self._busy, True
     try:
-      yield
+      with tracing.gradients_recorded():
+        yield
     finally:
       self._busy = before
 
