@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+from hypothesis import strategies as st
 
 from tfplace.graph.cluster import Cluster, Device, Link
 from tfplace.graph.op_graph import OpSpec, build_graph
@@ -109,3 +110,53 @@ def random_placement(rng, problem):
   return (
     group[groups].astype(np.int32) if len(groups) else np.zeros(0, np.int32)
   )
+
+
+@st.composite
+def tied_cases(draw):
+  """Small problems of times and bytes 0 to 2, which Hypothesis can shrink."""
+  num_devices = draw(st.integers(1, 3))
+  small = st.sampled_from([0.0, 1.0, 2.0])
+  devices = tuple(
+    Device(f"d{i}", "GPU", draw(st.sampled_from([3.0, math.inf])), draw(small))
+    for i in range(num_devices)
+  )
+  links = tuple(
+    Link(
+      f"d{i}",
+      f"d{j}",
+      1.0,
+      draw(small),
+      draw(small),
+      draw(st.sampled_from([None, "x"])),
+    )
+    for i in range(num_devices)
+    for j in range(num_devices)
+    if i != j
+  )
+  num_ops = draw(st.integers(0, 8))
+  sizes = st.lists(small, max_size=2)
+  ops = [
+    OpSpec(f"op{i}", "Op", {"GPU": draw(small)}, draw(sizes), 0.0, draw(small))
+    for i in range(num_ops)
+  ]
+  edges = set()
+  for a in range(num_ops):
+    for b in range(a + 1, num_ops):
+      if draw(st.booleans()):
+        output = draw(st.integers(-1, len(ops[a].output_bytes) - 1))
+        edges.add((a, output, b))
+  order = draw(st.permutations(range(num_ops)))
+  place = {op: i for i, op in enumerate(order)}
+  problem = Problem(
+    build_graph(
+      "g",
+      [ops[i] for i in order],
+      sorted((place[a], output, place[b]) for a, output, b in edges),
+    ),
+    Cluster("c", devices, links),
+  )
+  rows = st.lists(
+    st.integers(0, num_devices - 1), min_size=num_ops, max_size=num_ops
+  )
+  return problem, np.array(draw(rows), np.int32)

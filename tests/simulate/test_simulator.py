@@ -1,0 +1,257 @@
+"""`Simulator`: checks, batches, threads, processes, invariances."""
+
+import concurrent.futures
+import dataclasses
+import multiprocessing
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import random_problems as cases
+
+from tfplace.errors import PlacementError
+from tfplace.graph.cluster import Cluster, Device, Link
+from tfplace.graph.op_graph import OpSpec, build_graph
+from tfplace.graph.placement import Placement
+from tfplace.graph.problem import Problem
+from tfplace.simulate import Simulator, batch, engine
+
+
+def large_case(seed=0, num_ops=300, num_placements=200):
+  rng = np.random.default_rng(seed)
+  problem = Problem(
+    cases.random_graph(rng, num_ops, False), cases.random_cluster(rng, 4, False)
+  )
+  rows = [cases.random_placement(rng, problem) for _ in range(num_placements)]
+  return problem, np.stack(rows)
+
+
+def line(num_devices=2):
+  """a -> b, and only d0 -> d1 linked; b cannot run on a CPU, a on a GPU."""
+  ops = [
+    OpSpec("a", "Op", {"GPU": 1.0}, [1.0]),
+    OpSpec("b", "Op", {"GPU": 1.0, "CPU": 1.0}, [1.0], colocation=None),
+    OpSpec("c", "Op", {"GPU": 1.0}, colocation="g"),
+    OpSpec("d", "Op", {"GPU": 1.0}, colocation="g"),
+  ]
+  devices = (Device("d0", "GPU"), Device("d1", "GPU"), Device("d2", "CPU"))
+  links = (Link("d0", "d1", 1.0), Link("d1", "d2", 1.0))
+  graph = build_graph("g", ops, [(0, 0, 1)])
+  return Problem(graph, Cluster("c", devices, links))
+
+
+@pytest.mark.parametrize(
+  "devices, named",
+  [
+    ([2, 1, 0, 0], ["'a'", "d2", "CPU"]),
+    ([0, 2, 0, 0], ["'a'", "'b'", "d0", "d2", "link"]),
+    ([0, 1, 0, 1], ["'c'", "'d'", "'g'"]),
+    ([0, 3, 0, 0], ["'b'", "3"]),
+    ([0, -1, 0, 0], ["'b'", "-1"]),
+    ([0, 0, 0], ["(3,)", "4"]),
+  ],
+)
+def test_evaluate_names_what_is_wrong(devices, named):
+  with pytest.raises(PlacementError) as error:
+    Simulator(line()).evaluate(np.array([devices], np.int32))
+  assert all(name in str(error.value) for name in named), error.value
+
+
+@pytest.mark.parametrize(
+  "placements",
+  [np.zeros(4, np.int32), np.zeros((1, 4)), np.zeros((1, 1, 4), int)],
+)
+def test_evaluate_refuses_what_is_not_a_batch_of_integers(placements):
+  with pytest.raises(PlacementError, match="integers of shape"):
+    Simulator(line()).evaluate(placements)
+
+
+def test_run_gives_infinity_where_evaluate_would_raise():
+  result = Simulator(line()).run(
+    np.array([[2, 1, 0, 0], [0, 2, 0, 0], [0, 1, 0, 0]])
+  )
+  # a: 0-1, its byte 1-2; b: 2-3. c and d on d0 after a: 1-2, 2-3.
+  assert result.step_time_us.tolist() == [np.inf, np.inf, 3.0]
+  assert result.feasible.tolist() == [False, False, True]
+
+
+def test_placements_and_arrays_evaluate_alike():
+  problem, rows = large_case(num_placements=3)
+  simulator = Simulator(problem)
+  placements = [Placement(problem, row) for row in rows]
+  assert simulator.evaluate(placements) == simulator.evaluate(rows)
+  assert simulator.evaluate([]) == []
+  assert simulator.evaluate(rows[:0]) == []
+
+
+def test_a_batch_equals_its_rows_on_any_number_of_threads():
+  problem, rows = large_case()
+  assert rows.size * 2 > batch.MIN_PARALLEL_SIZE
+  one_by_one = [Simulator(problem).run(row) for row in rows]
+  for threads in (1, 2, 5):
+    together = Simulator(problem, threads).run(rows)
+    for field in batch.Batch._fields:
+      expected = np.concatenate([getattr(one, field) for one in one_by_one])
+      assert np.array_equal(getattr(together, field), expected), field
+
+
+def test_one_simulator_serves_many_threads():
+  problem, rows = large_case()
+  simulator = Simulator(problem)
+  expected = simulator.run(rows).step_time_us
+  with concurrent.futures.ThreadPoolExecutor(4) as pool:
+    results = list(pool.map(lambda _: simulator.run(rows), range(8)))
+  assert all(np.array_equal(r.step_time_us, expected) for r in results)
+
+
+def run_rows(simulator, rows):
+  return simulator.run(rows).step_time_us
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_used_simulator_goes_to_other_processes(method):
+  problem, rows = large_case()
+  simulator = Simulator(problem)
+  expected = simulator.run(rows).step_time_us
+  context = multiprocessing.get_context(method)
+  with concurrent.futures.ProcessPoolExecutor(1, context) as pool:
+    result = pool.submit(run_rows, simulator, rows).result(timeout=60)
+  assert np.array_equal(result, expected)
+
+
+def test_a_pickled_simulator_costs_the_same():
+  problem, rows = large_case(num_placements=2)
+  simulator = Simulator(problem, 1)
+  copy = pickle.loads(pickle.dumps(simulator))
+  assert copy.num_threads == 1
+  assert copy.evaluate(rows) == simulator.evaluate(rows)
+
+
+def test_arguments_are_not_changed_and_may_be_read_only():
+  problem, rows = large_case(num_placements=2)
+  rows.setflags(write=False)
+  before = rows.copy()
+  Simulator(problem).run(rows)
+  assert np.array_equal(rows, before)
+  Simulator(problem).run(np.asfortranarray(rows.astype(np.int64)))
+
+
+def test_the_kernel_can_be_called_with_a_workspace_of_its_own():
+  problem, rows = large_case(num_placements=3)
+  tables = engine.pack(problem)
+  work = engine.workspace(tables)
+  expected = Simulator(problem).run(rows)
+  for i, row in enumerate(rows):
+    step_time_us = engine.simulate(tables, row.astype(np.int32), work, np.inf)
+    assert step_time_us == expected.step_time_us[i]
+    assert np.array_equal(work.peak_bytes, expected.peak_memory_bytes[i])
+    assert np.array_equal(work.busy_us, expected.busy_us[i])
+    assert work.moved_bytes[0] == expected.bytes_moved[i]
+
+
+def test_names_do_not_matter():
+  problem, rows = large_case(num_placements=3)
+  graph, cluster = problem.graph, problem.cluster
+  renamed = dataclasses.replace(
+    graph, names=tuple(f"x{hash(n)}" for n in graph.names)
+  )
+  new = {d.name: f"device {i * 7 % 5}" for i, d in enumerate(cluster.devices)}
+  devices = tuple(
+    dataclasses.replace(d, name=new[d.name]) for d in cluster.devices
+  )
+  links = tuple(
+    dataclasses.replace(
+      link,
+      src=new[link.src],
+      dst=new[link.dst],
+      channel=link.channel and f"{link.channel}!",
+    )
+    for link in cluster.links
+  )
+  other = Problem(renamed, Cluster("other", devices, links))
+  expected, actual = Simulator(problem).run(rows), Simulator(other).run(rows)
+  assert all(
+    np.array_equal(a, e) for a, e in zip(actual, expected, strict=True)
+  )
+
+
+def test_time_scales():
+  # By a power of two, which rounds nothing.
+  problem, rows = large_case(num_placements=3)
+  graph, cluster = problem.graph, problem.cluster
+  slower = Problem(
+    dataclasses.replace(
+      graph, time_us={k: 4 * t for k, t in graph.time_us.items()}
+    ),
+    Cluster(
+      "slower",
+      tuple(
+        dataclasses.replace(d, op_overhead_us=4 * d.op_overhead_us)
+        for d in cluster.devices
+      ),
+      tuple(
+        dataclasses.replace(
+          link,
+          bandwidth_bytes_per_us=link.bandwidth_bytes_per_us / 4,
+          latency_us=4 * link.latency_us,
+          gap_us=4 * link.gap_us,
+        )
+        for link in cluster.links
+      ),
+    ),
+  )
+  expected, actual = Simulator(problem).run(rows), Simulator(slower).run(rows)
+  assert np.array_equal(actual.step_time_us, 4 * expected.step_time_us)
+  assert np.array_equal(actual.busy_us, 4 * expected.busy_us)
+  assert np.array_equal(actual.peak_memory_bytes, expected.peak_memory_bytes)
+
+
+def test_a_repeated_edge_changes_nothing():
+  ops = [OpSpec("a", "Op", {"GPU": 1.0}, [4.0]), OpSpec("b", "Op", {"GPU": 1})]
+  once = Problem(build_graph("g", ops, [(0, 0, 1)]), line().cluster)
+  twice = Problem(build_graph("g", ops, [(0, 0, 1)] * 2), line().cluster)
+  for devices in ([[0, 0]], [[0, 1]]):
+    rows = np.array(devices, np.int32)
+    a, b = Simulator(once).run(rows), Simulator(twice).run(rows)
+    assert all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def test_a_graph_without_ops_takes_no_time():
+  problem = Problem(build_graph("g", [], []), line().cluster)
+  (result,) = Simulator(problem).evaluate(np.zeros((1, 0), np.int32))
+  assert result.step_time_us == 0.0 and result.feasible
+  assert set(result.peak_memory_bytes.values()) == {0.0}
+
+
+def test_one_op_on_one_device_without_links():
+  graph = build_graph("g", [OpSpec("a", "Op", {"CPU": 3.0}, [8.0])], [])
+  problem = Problem(graph, Cluster("c", (Device("d", "CPU", 7.0),)))
+  (result,) = Simulator(problem).evaluate(np.zeros((1, 1), np.int64))
+  assert result.step_time_us == 3.0
+  assert result.peak_memory_bytes == {"d": 8.0} and not result.feasible
+  assert result.busy_us == {"d": 3.0} and result.bytes_moved == 0.0
+  assert result.lower_bound_us == 3.0 and result.source == "simulated"
+
+
+def test_import_leaves_tensorflow_alone():
+  code = "import sys, tfplace.simulate; print('tensorflow' in sys.modules)"
+  done = subprocess.run(
+    [sys.executable, "-c", code], capture_output=True, text=True, check=True
+  )
+  assert done.stdout.strip() == "False"
+
+
+def test_no_place_for_compiled_code_is_not_an_error(monkeypatch):
+  from tfplace.simulate import jit
+
+  real = jit.numba.njit
+
+  def njit(*args, **options):
+    if options.get("cache"):
+      raise RuntimeError("cannot cache function: no locator available")
+    return real(*args, **options)
+
+  monkeypatch.setattr(jit.numba, "njit", njit)
+  assert jit.kernel(lambda x: x + 1)(2) == 3
