@@ -19,7 +19,8 @@ from tfplace.policies.ranks import op_ranks
 TYPE_VOCABULARY = 512  # op types, by a stable hash of their name
 NODE_FEATURES = 16
 EDGE_FEATURES = 3
-DEVICE_FEATURES = 9
+RANKS = 8  # devices of one kind are told apart up to this many
+DEVICE_FEATURES = 9 + RANKS
 PAIR_FEATURES = 9
 
 
@@ -259,6 +260,7 @@ def _device(
       0, 10
     ),
     [d.kind == "CPU" for d in cluster.devices],
+    *(rank % RANKS == np.arange(RANKS)[:, None]),
   )
 
 

@@ -76,10 +76,11 @@ class PlacementNetwork(tf.keras.layers.Layer):
     self._of_device = dense(config.pair_units, use_bias=False)
     self._of_pair = dense(config.pair_units, use_bias=False)
     self._scorer = dense(config.pair_units, activation="relu")
-    # Small, so that an untrained policy is nearly uniform.
-    self._score = dense(
-      1, kernel_initializer=tf.keras.initializers.RandomNormal(stddev=0.01)
-    )
+    self._score = dense(1)
+    # The product of decision and device lets neighbours differ in their
+    # preferences from the first step on; the sum alone learns that slowly.
+    self._query = dense(config.pair_units, use_bias=False)
+    self._key = dense(config.pair_units, use_bias=False)
 
   def call(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
     """`Features.tensors()` of one problem -> [N, D] masked logits."""
@@ -91,6 +92,7 @@ class PlacementNetwork(tf.keras.layers.Layer):
     for gate, attention in zip(self._gates, self._attention, strict=True):
       # Twice the sigmoid, so that a gate starts at 1.
       state = attention(state, 2.0 * gate(graph)[0])
+    state = _spread(state)
     device = tf.concat(
       [inputs["device"], tf.repeat(graph, tf.shape(inputs["device"])[0], 0)],
       axis=-1,
@@ -101,6 +103,10 @@ class PlacementNetwork(tf.keras.layers.Layer):
       + self._of_pair(inputs["pair"])
     )
     logits = self._score(self._scorer(tf.nn.relu(joined)))[..., 0]
+    product = tf.matmul(
+      self._query(state), self._key(device), transpose_b=True
+    )
+    logits += product * self.config.pair_units**-0.5
     return tf.where(inputs["allowed"], logits, NEVER)
 
   def _embed(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
@@ -113,3 +119,13 @@ class PlacementNetwork(tf.keras.layers.Layer):
     for layer in self._sage:
       graph = layer(graph)
     return graph.node_sets[graph_layers.NODES][tfgnn.HIDDEN_STATE]
+
+
+def _spread(state: tf.Tensor) -> tf.Tensor:
+  """[N, units] states -> the same with mean 0 and variance 1 over decisions.
+
+  What all decisions have in common says nothing about which should part, and
+  left in it drowns the rest: every update then moves all of them together.
+  """
+  mean, variance = tf.nn.moments(state, axes=[0], keepdims=True)
+  return (state - mean) * tf.math.rsqrt(variance + 1e-6)

@@ -1,1 +1,4 @@
-"""Training of the learned placers with tf-agents PPO."""
+"""Training of placement policies by imitation and tf-agents PPO.
+
+Every module here needs a training process (`tfplace.policies.keras2`).
+"""

@@ -1,0 +1,71 @@
+"""Everything that decides the outcome of a training run."""
+
+import dataclasses
+
+from tfplace.policies.network import NetworkConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class PPOConfig:
+  """PPO on one-step episodes; no default of tf-agents is relied on.
+
+  Attributes:
+    samples: placements per iteration (the batch of one update).
+    epochs: passes over them (a public re-creation of GO has 4).
+    clip: bound on each decision's probability ratio (PPO, GO: 0.2).
+    learning_rate: of Adam, for PPO.
+    entropy: weight of the mean entropy per decision (GO: 0.01).
+    value_weight: weight of the value loss; nothing is shared with the actor.
+    max_gradient_norm: gradients are scaled down to it (Placeto: 1.25).
+    infeasible_reward: of a placement that does not fit or cannot run; others
+      get log(baseline / step time), so -2 is 7.4 times the baseline's time.
+  """
+
+  samples: int = 16
+  epochs: int = 4
+  clip: float = 0.2
+  learning_rate: float = 1e-3
+  entropy: float = 0.01
+  value_weight: float = 0.5
+  max_gradient_norm: float = 1.0
+  infeasible_reward: float = -2.0
+
+
+@dataclasses.dataclass(frozen=True)
+class ImitationConfig:
+  """Cross-entropy on the best classical placement, before PPO.
+
+  Attributes:
+    steps: gradient steps per graph; 0 starts PPO from random weights.
+    learning_rate: of Adam.
+    smoothing: probability kept for the devices that the target does not name,
+      so that PPO has something to explore.
+  """
+
+  steps: int = 100
+  learning_rate: float = 2e-3
+  smoothing: float = 0.05
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainConfig:
+  """A training run.
+
+  Attributes:
+    iterations: PPO iterations, each on one graph, in turn.
+    seed: decides initial weights and every sample.
+    max_decisions: groups are merged down to about this many decisions per
+      graph; None decides on every colocation group.
+    checkpoint_every: iterations between checkpoints.
+    network: sizes of the policy.
+    ppo: see `PPOConfig`.
+    imitation: see `ImitationConfig`.
+  """
+
+  iterations: int = 100
+  seed: int = 0
+  max_decisions: int | None = None
+  checkpoint_every: int = 10
+  network: NetworkConfig = NetworkConfig()
+  ppo: PPOConfig = PPOConfig()
+  imitation: ImitationConfig = ImitationConfig()

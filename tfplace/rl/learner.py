@@ -1,0 +1,203 @@
+"""One policy, its agent and its gradient steps: imitation and PPO.
+
+No loop over iterations here, no files: `trainer` has those.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from tfplace.policies import keras2
+
+keras2.check_training_process()
+
+import tensorflow as tf  # noqa: E402
+from tf_agents.trajectories import time_step as ts  # noqa: E402
+from tf_agents.trajectories import trajectory  # noqa: E402
+
+from tfplace.policies import symmetry  # noqa: E402
+from tfplace.policies.features import Features  # noqa: E402
+from tfplace.policies.network import PlacementNetwork  # noqa: E402
+from tfplace.rl.agent import make_agent  # noqa: E402
+from tfplace.rl.bank import GraphBank  # noqa: E402
+from tfplace.rl.config import TrainConfig  # noqa: E402
+from tfplace.rl.environment import PlacementEnvironment, Task  # noqa: E402
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+  """What one PPO iteration did, for the logs.
+
+  Attributes:
+    reward: mean over the samples.
+    greedy_us: step time of the most probable placement.
+    sample_us: the samples' median step time.
+    entropy: nats per decision, before the update.
+    clip_fraction: of decisions, in the last epoch.
+    policy_loss: of the last epoch.
+    value_loss: of the last epoch.
+  """
+
+  reward: float
+  greedy_us: float
+  sample_us: float
+  entropy: float
+  clip_fraction: float
+  policy_loss: float
+  value_loss: float
+
+
+class Learner(tf.Module):
+  """A policy in training on a fixed list of graphs.
+
+  Attributes:
+    policy: the network.
+    agent: its PPO agent.
+    imitation_optimizer: Adam of the warm start.
+  """
+
+  def __init__(
+    self, graphs: list[Features], tasks: list[Task], config: TrainConfig
+  ) -> None:
+    super().__init__(name="learner")
+    self._config = config
+    self._tasks = tasks
+    tf.keras.utils.set_random_seed(config.seed)
+    self._bank = GraphBank(graphs)
+    self.policy = PlacementNetwork(config.network)
+    self.agent = make_agent(self._bank, self.policy, config.ppo)
+    self.agent.initialize()
+    self.imitation_optimizer = tf.keras.optimizers.Adam(
+      config.imitation.learning_rate
+    )
+    self._environment = PlacementEnvironment(
+      tasks,
+      config.ppo.samples,
+      self._bank.max_decisions,
+      self._bank.max_devices,
+      config.ppo.infeasible_reward,
+    )
+    self._train = tf.function(self.agent.train)
+    self._look = tf.function(self._distribution)
+    self._imitate = tf.function(self._imitation_step)
+
+  def imitate(self, graph: int) -> float:
+    """One gradient step towards the graph's target; returns the loss."""
+    target = np.zeros(self._bank.max_decisions, np.int32)
+    task = self._tasks[graph]
+    target[: len(task.target)] = task.target
+    return float(self._imitate(tf.constant(graph), tf.constant(target)))
+
+  def improve(self, graph: int, rng: np.random.Generator) -> Step:
+    """One PPO iteration: draw placements of a graph, judge them, update.
+
+    Args:
+      graph: number of the graph.
+      rng: draws the placements.
+    """
+    self._environment.select(graph)
+    first = self._environment.reset()
+    info = self._look(tf.nest.map_structure(tf.convert_to_tensor, first))
+    logits = info["dist_params"]["distribution"]["logits"].numpy()[0]
+    task = self._tasks[graph]
+    count = task.decisions.num_decisions
+    actions = sample(logits, self._config.ppo.samples, rng)
+    actions[:, :count] = symmetry.likeliest(
+      actions[:, :count], logits[:count, : len(task.classes)], task.classes
+    )
+    last = self._environment.step(actions)
+    greedy = logits[:count].argmax(axis=1).astype(np.int32)
+    greedy_us = float(task.evaluate(greedy[None])[0])
+    experience = _trajectory(first, last, actions, info)
+    for _ in range(self._config.ppo.epochs):
+      loss = self._train(experience).extra
+    rewards = np.asarray(last.reward)
+    return Step(
+      reward=float(rewards.mean()),
+      greedy_us=greedy_us,
+      sample_us=task.baseline_us * float(np.exp(-np.median(rewards))),
+      entropy=_entropy(logits[:count]),
+      clip_fraction=float(loss.clip_fraction),
+      policy_loss=float(loss.policy_gradient_loss),
+      value_loss=float(loss.value_estimation_loss),
+    )
+
+  def _distribution(self, time_step: ts.TimeStep) -> dict:
+    return self.agent.collect_policy.distribution(time_step).info
+
+  def _imitation_step(self, graph: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
+    variables = self.policy.trainable_variables
+    with tf.GradientTape() as tape:
+      inputs = self._bank.get(graph)
+      logits = self.policy(inputs)
+      loss = imitation_loss(
+        logits,
+        inputs["allowed"],
+        target[: tf.shape(logits)[0]],
+        self._config.imitation.smoothing,
+      )
+    gradients = tape.gradient(loss, variables)
+    gradients, _ = tf.clip_by_global_norm(
+      gradients, self._config.ppo.max_gradient_norm
+    )
+    self.imitation_optimizer.apply_gradients(
+      zip(gradients, variables, strict=True)
+    )
+    return loss
+
+
+def imitation_loss(
+  logits: tf.Tensor, allowed: tf.Tensor, target: tf.Tensor, smoothing: float
+) -> tf.Tensor:
+  """Mean cross-entropy of [N, D] logits with smoothed [N] targets.
+
+  The smoothing goes to the other devices that are allowed, evenly.
+  """
+  exact = tf.one_hot(target, tf.shape(logits)[1])
+  others = tf.cast(allowed, tf.float32) - exact
+  number = tf.reduce_sum(others, axis=1, keepdims=True)
+  kept = tf.where(number > 0, smoothing, 0.0)
+  wanted = (1.0 - kept) * exact + kept * others / tf.maximum(number, 1.0)
+  log_probs = tf.nn.log_softmax(logits)
+  terms = tf.where(allowed, wanted * log_probs, 0.0)
+  return -tf.reduce_mean(tf.reduce_sum(terms, axis=1))
+
+
+def sample(
+  logits: np.ndarray, number: int, rng: np.random.Generator
+) -> np.ndarray:
+  """[number, N] int32 draws from [N, D] logits, by the Gumbel trick.
+
+  NumPy draws them, so that a seed and a number of iterations say all there is
+  to say about the state of randomness.
+  """
+  noise = rng.gumbel(size=(number, *logits.shape)).astype(np.float32)
+  return (logits + noise).argmax(axis=-1).astype(np.int32)
+
+
+def _trajectory(
+  first: ts.TimeStep, last: ts.TimeStep, actions: np.ndarray, info: dict
+) -> trajectory.Trajectory:
+  """[B, 2]: the episode's one step, then the boundary that PPO masks."""
+
+  def pair(now: object, then: object) -> tf.Tensor:
+    return tf.stack([tf.convert_to_tensor(now), tf.convert_to_tensor(then)], 1)
+
+  return trajectory.Trajectory(
+    step_type=pair(first.step_type, last.step_type),
+    observation=pair(first.observation, last.observation),
+    action=pair(actions, actions),
+    policy_info=tf.nest.map_structure(lambda x: pair(x, x), info),
+    next_step_type=pair(last.step_type, first.step_type),
+    reward=pair(last.reward, np.zeros_like(last.reward)),
+    discount=pair(last.discount, first.discount),
+  )
+
+
+def _entropy(logits: np.ndarray) -> float:
+  """Mean entropy per decision of [N, D] masked logits, nats."""
+  shifted = logits - logits.max(axis=1, keepdims=True)
+  weight = np.exp(shifted)
+  probs = weight / weight.sum(axis=1, keepdims=True)
+  log_probs = np.log(np.maximum(probs, 1e-30))
+  return float(-(probs * log_probs).sum(axis=1).mean())
