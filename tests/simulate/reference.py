@@ -31,10 +31,10 @@ class _Message:
 
 def reference_step(problem, devices):
   """Simulates one placement; `devices[i]` is the device of op i."""
-  return _Reference(problem, [int(d) for d in devices]).run()
+  return Reference(problem, [int(d) for d in devices]).run()
 
 
-class _Reference:
+class Reference:
   def __init__(self, problem, devices):
     graph, cluster = problem.graph, problem.cluster
     self.graph, self.cluster, self.devices = graph, cluster, devices

@@ -2,9 +2,9 @@
 
 import math
 
-import random_problems as cases
 import numpy as np
 import pytest
+import random_problems as cases
 from hypothesis import HealthCheck, given, settings
 from reference import reference_step
 

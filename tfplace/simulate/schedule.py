@@ -3,11 +3,14 @@ the critical path. For people and reports; searches use the kernel itself.
 """
 
 import dataclasses
+import functools
 
 import numpy as np
 
 from tfplace.graph.placement import Placement
 from tfplace.simulate import engine
+from tfplace.simulate.critical_path import Segment, critical_path
+from tfplace.simulate.memory import MemoryCurve, memory_curves
 from tfplace.simulate.tables import TRANSFERS, Tables, Workspace
 
 
@@ -25,6 +28,7 @@ class Transfers:
     start_us: [num_transfers] float64 when it gets its channel.
     sent_us: [num_transfers] float64, the start and bytes / bandwidth.
     arrival_us: [num_transfers] float64, and the latency.
+    free_us: [num_transfers] float64 when its channel is free again.
   """
 
   src_op: np.ndarray
@@ -36,6 +40,7 @@ class Transfers:
   start_us: np.ndarray
   sent_us: np.ndarray
   arrival_us: np.ndarray
+  free_us: np.ndarray
 
   def __len__(self) -> int:
     return len(self.src_op)
@@ -53,6 +58,7 @@ class Schedule:
     transfers: the transfers.
     peak_memory_bytes: [num_devices] float64.
     busy_us: [num_devices] float64 op time without overhead.
+    memory: one curve per device.
   """
 
   placement: Placement
@@ -62,6 +68,12 @@ class Schedule:
   transfers: Transfers
   peak_memory_bytes: np.ndarray
   busy_us: np.ndarray
+  memory: tuple[MemoryCurve, ...]
+
+  @functools.cached_property
+  def critical_path(self) -> tuple[Segment, ...]:
+    """The chain of ops and transfers that ends with the last op."""
+    return critical_path(self)
 
 
 def make_schedule(
@@ -71,15 +83,19 @@ def make_schedule(
   devices = placement.devices.copy()
   step_time_us = engine.simulate(tables, devices, work, np.inf)
   start = work.ops.time.copy()
-  time_us = placement.problem.time_us[np.arange(len(devices)), devices]
+  end = start + placement.problem.time_us[np.arange(len(devices)), devices]
+  transfers = _transfers(placement, tables, work)
+  key = work.transfers.key[: len(transfers)]
+  moves = transfers.start_us, transfers.arrival_us
   return Schedule(
     placement=placement,
     step_time_us=float(step_time_us),
     op_start_us=start,
-    op_end_us=start + time_us,
-    transfers=_transfers(placement, tables, work),
+    op_end_us=end,
+    transfers=transfers,
     peak_memory_bytes=work.peak_bytes.copy(),
     busy_us=work.busy_us.copy(),
+    memory=tuple(memory_curves(tables, devices, start, end, key, *moves)),
   )
 
 
@@ -102,4 +118,5 @@ def _transfers(
     start_us=start,
     sent_us=sent,
     arrival_us=sent + tables.latency_us[src, dst],
+    free_us=sent + tables.gap_us[src, dst],
   )

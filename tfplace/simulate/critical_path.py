@@ -1,0 +1,130 @@
+"""Why a simulated step takes as long as it does: the chain of ops, transfers
+and waits that ends with its last op. It explains a schedule; it is no bound.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+  from tfplace.simulate.schedule import Schedule
+
+INPUT = "input"  # its last input had just arrived, or its output was ready
+DEVICE = "device"  # its device had just become free
+CHANNEL = "channel"  # its channel had just become free
+BEGIN = "begin"  # the step began
+
+
+@dataclasses.dataclass(frozen=True)
+class Segment:
+  """One op or transfer on the critical path.
+
+  Attributes:
+    kind: "op" or "transfer".
+    index: position of the op, or number of the transfer.
+    start_us: when it starts.
+    end_us: when the op ends, or the transfer arrives.
+    waited_for: what let it start only then: "input", "device", "channel" or
+      "begin".
+  """
+
+  kind: str
+  index: int
+  start_us: float
+  end_us: float
+  waited_for: str
+
+
+def critical_path(schedule: "Schedule") -> tuple[Segment, ...]:
+  """The critical path, from the begin of the step to its last end.
+
+  Where an op or transfer starts both when its input comes and when its device
+  or channel becomes free, the path follows the input.
+  """
+  if not len(schedule.op_end_us):
+    return ()
+  return tuple(_Walk(schedule).back_from(int(schedule.op_end_us.argmax())))
+
+
+Step = tuple[str, int]  # kind and index of a segment
+
+
+class _Walk:
+  """Walks a schedule against time, from each start to what allowed it."""
+
+  def __init__(self, schedule: "Schedule") -> None:
+    self.schedule = schedule
+    self.devices = schedule.placement.devices
+    moves = schedule.transfers
+    keys = (moves.src_op.tolist(), moves.output.tolist(), moves.dst.tolist())
+    self.transfer_of = {k: i for i, k in enumerate(zip(*keys, strict=True))}
+    self.on_device = _Occupied(
+      self.devices, schedule.op_start_us, schedule.op_end_us
+    )
+    self.on_channel = _Occupied(moves.channel, moves.start_us, moves.free_us)
+
+  def back_from(self, op: int) -> list[Segment]:
+    path: list[Segment] = []
+    step: Step | None = ("op", op)
+    while step:
+      kind, index = step
+      if kind == "op":
+        start, end = self.schedule.op_start_us, self.schedule.op_end_us
+        step, reason = self.before_op(index)
+      else:
+        start = self.schedule.transfers.start_us
+        end = self.schedule.transfers.arrival_us
+        step, reason = self.before_transfer(index)
+      path.append(
+        Segment(kind, index, float(start[index]), float(end[index]), reason)
+      )
+    return path[::-1]
+
+  def before_op(self, op: int) -> tuple[Step | None, str]:
+    start = self.schedule.op_start_us[op]
+    for step, arrival in self.inputs(op):
+      if arrival == start:
+        return step, INPUT
+    # Not an input, so the device was busy with the op before.
+    before = self.on_device.before(self.devices[op], start)
+    return (None, BEGIN) if before is None else (("op", before), DEVICE)
+
+  def inputs(self, op: int) -> Iterator[tuple[Step, float]]:
+    """What brings each input of `op` to its device, and when."""
+    graph = self.schedule.placement.problem.graph
+    offsets, edges = graph.in_csr
+    for edge in edges[offsets[op] : offsets[op + 1]]:
+      src, output = int(graph.edge_src[edge]), int(graph.edge_output[edge])
+      if self.devices[src] == self.devices[op]:
+        yield ("op", src), self.schedule.op_end_us[src]
+      else:
+        move = self.transfer_of[src, output, int(self.devices[op])]
+        yield ("transfer", move), self.schedule.transfers.arrival_us[move]
+
+  def before_transfer(self, transfer: int) -> tuple[Step | None, str]:
+    moves = self.schedule.transfers
+    src, start = int(moves.src_op[transfer]), moves.start_us[transfer]
+    if self.schedule.op_end_us[src] == start:
+      return ("op", src), INPUT
+    before = self.on_channel.before(moves.channel[transfer], start)
+    return (None, BEGIN) if before is None else (("transfer", before), CHANNEL)
+
+
+class _Occupied:
+  """Who held each device, or each channel, before a given time."""
+
+  def __init__(
+    self, holder: np.ndarray, start_us: np.ndarray, until_us: np.ndarray
+  ) -> None:
+    order = np.lexsort((until_us, start_us, holder))
+    cuts = np.flatnonzero(np.diff(holder[order])) + 1
+    parts = np.split(order, cuts) if len(order) else []
+    self.parts = {int(holder[part[0]]): part for part in parts}
+    self.starts = {h: start_us[part] for h, part in self.parts.items()}
+
+  def before(self, holder: int, time_us: float) -> int | None:
+    """The last to start before `time_us`."""
+    at = int(np.searchsorted(self.starts[int(holder)], time_us)) - 1
+    return int(self.parts[int(holder)][at]) if at >= 0 else None
