@@ -66,8 +66,10 @@ class MeasurementHarness:
     """Measures [batch, num_ops] device indices, or `Placement`s, in order.
 
     `step_time_us` is the median; `extra` has `step_time_quartiles_us`,
-    `step_times_us`, `setup_us` and `fetches` (the first step's scalars), or
-    `error` and `error_kind` where the placement could not be run.
+    `step_times_us`, `setup_us`, `fetches` and `last_fetches` (scalars of the
+    first and the last step) and `non_finite` (fetches with a NaN or an
+    infinity), or `error` and `error_kind` where the placement could not be
+    run.
 
     Raises:
       PlacementError: a row is not a placement of the problem.
@@ -153,24 +155,28 @@ def _check(
 
 
 def _extra(reply: messages.StepReply) -> dict[str, Any]:
-  quarter = np.percentile(reply.step_us, [25, 75])
+  quartiles = np.percentile(reply.step_us, [25, 75])
   extra: dict[str, Any] = {
-    "step_time_quartiles_us": [float(q) for q in quarter],
+    "step_time_quartiles_us": [float(q) for q in quartiles],
     "step_times_us": [float(t) for t in reply.step_us],
     "setup_us": reply.setup_us,
-    "fetches": {
-      name: float(value)
-      for name, value in reply.first_values.items()
-      if value.ndim == 0 and np.issubdtype(value.dtype, np.number)
-    },
+    "fetches": _finite_scalars(reply.first_values),
+    "last_fetches": _finite_scalars(reply.last_values),
   }
   broken = [n for n, v in reply.last_values.items() if not _finite(v)]
   if broken:
     extra["non_finite"] = broken
-    extra["fetches"] = {
-      k: v for k, v in extra["fetches"].items() if math.isfinite(v)
-    }
   return extra
+
+
+def _finite_scalars(values: Mapping[str, np.ndarray]) -> dict[str, float]:
+  return {
+    name: float(value)
+    for name, value in values.items()
+    if value.ndim == 0
+    and np.issubdtype(value.dtype, np.number)
+    and _finite(value)
+  }
 
 
 def _finite(value: np.ndarray) -> bool:

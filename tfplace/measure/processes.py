@@ -7,6 +7,7 @@ on it without a deadline, and `kill` always works.
 import contextlib
 import os
 import pathlib
+import re
 import signal
 import socket
 import subprocess
@@ -21,6 +22,7 @@ import tfplace
 from tfplace.errors import MeasurementError
 from tfplace.measure import messages
 
+_CHATTER = re.compile(r"[IW]\d{4} |WARNING: All log|.*failed call to cuInit")
 _DEATH_GRACE_S = 2.0  # a dead worker shows a moment after its peers complain
 
 
@@ -108,11 +110,12 @@ class Child:
     return False
 
   def log_tail(self, max_chars: int = 300) -> str:
-    """The end of what the process wrote."""
+    """The end of what the process wrote, TensorFlow's chatter left out."""
     end = self._log.seek(0, os.SEEK_END)
-    self._log.seek(max(0, end - 8 * max_chars))
-    text = self._log.read().decode("utf-8", "replace")
-    return " ".join(text.split())[-max_chars:]
+    self._log.seek(max(0, end - 64 * max_chars))
+    lines = self._log.read().decode("utf-8", "replace").splitlines()
+    told = [line for line in lines if not _CHATTER.match(line)]
+    return " ".join(" ".join(told).split())[-max_chars:]
 
 
 def receive(
@@ -204,7 +207,7 @@ def _environment(
     "PYTHONPATH": package + (os.pathsep + path if path else ""),
     "OMP_NUM_THREADS": "1",
     "TF_NUM_INTRAOP_THREADS": "1",
-    "TF_CPP_MIN_LOG_LEVEL": "1",
+    "TF_CPP_MIN_LOG_LEVEL": "2",
     "TF_GRPC_REUSE_PORT": "true",  # the parent holds the port: see ports.py
     "PYTHONUNBUFFERED": "1",
   }

@@ -18,8 +18,9 @@ STARTUP_TIMEOUT_S = 90.0
 class Runtime:
   """Processes that run steps. A context manager: leaving it ends them all.
 
-  After any failure every process is killed, and the next `run` starts new
-  ones, so that one bad measurement does not spoil another.
+  After a death, a hang, an interrupt or a lack of memory every process is
+  killed, and the next `run` starts new ones, so that one bad measurement does
+  not spoil another.
   """
 
   def __init__(self, startup_timeout_s: float = STARTUP_TIMEOUT_S) -> None:
@@ -45,6 +46,11 @@ class Runtime:
   def pids(self) -> tuple[int, ...]:
     """Process ids of the children that were started."""
     return tuple(child.pid for child in self._children)
+
+  @property
+  def stage(self) -> str:
+    """Where the measurement is, such as "the timed steps"; "" if none is."""
+    return self._children[0].stage if self._children else ""
 
   @property
   def device_names(self) -> tuple[str, ...]:
@@ -106,6 +112,8 @@ class Runtime:
       with contextlib.suppress(OSError):  # then `receive` says who died
         driver.connection.send(request)
       return processes.receive(driver, self._children, timeout_s, doing)
-    except BaseException:  # an interrupt too leaves them in the middle
-      self.stop()
+    except BaseException as error:  # an interrupt too: they are mid-step
+      alive = isinstance(error, processes.ChildError) and error.kind == "failed"
+      if not alive:
+        self.stop()
       raise

@@ -139,7 +139,8 @@ def _trace(
   metadata = tf1.RunMetadata()
   options = tf1.RunOptions(trace_level=tf1.RunOptions.FULL_TRACE)
   session.run(targets, options=options, run_metadata=metadata)
-  return step_stats.parse(metadata.step_stats)
+  known = {op.name for op in session.graph.get_operations()}
+  return step_stats.parse(metadata.step_stats, known)
 
 
 def _initialise(session: tf1.Session, request: messages.StepRequest) -> None:

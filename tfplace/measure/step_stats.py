@@ -1,6 +1,6 @@
 """Reads TensorFlow's step stats: op times, transfers, allocated memory."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 
 from tensorflow.core.framework import step_stats_pb2
 
@@ -10,22 +10,28 @@ _TRANSFER = "RecvTensor"
 _GPU_STREAMS = "/stream:all"
 
 
-def parse(stats: step_stats_pb2.StepStats) -> messages.Trace:
+def parse(
+  stats: step_stats_pb2.StepStats, known: Container[str]
+) -> messages.Trace:
   """One step's stats as plain data.
 
   A GPU's kernels are timed on its streams where the runtime traced them; the
   launch of a kernel is not its time.
+
+  Args:
+    stats: of one step.
+    known: names of the ops that are wanted; the runtime adds its own.
   """
   devices = [d for d in stats.dev_stats if "/stream:" not in d.device]
-  nodes = [n for d in devices for n in d.node_stats]
-  origin = min((n.all_start_nanos for n in nodes), default=0)
+  starts = [_start_ns(n) for d in devices for n in d.node_stats]
+  origin = min(starts, default=0)
   ops: dict[str, messages.OpTime] = {}
   transfers: list[messages.Transfer] = []
   for device in devices:
     for node in device.node_stats:
       if node.node_name == _TRANSFER:
         transfers.append(_transfer(node, device.device, origin))
-      elif not node.node_name.startswith("_"):  # the runtime's own
+      elif node.node_name in known:
         _add(ops, node.node_name, _op_time(node, device.device, origin))
   for device in stats.dev_stats:
     if device.device.endswith(_GPU_STREAMS):
@@ -34,10 +40,15 @@ def parse(stats: step_stats_pb2.StepStats) -> messages.Trace:
   return messages.Trace(ops, transfers, peaks)
 
 
+def _start_ns(node: step_stats_pb2.NodeExecStats) -> int:
+  """Transfers have no nanoseconds."""
+  return node.all_start_nanos or node.all_start_micros * 1000
+
+
 def _op_time(
   node: step_stats_pb2.NodeExecStats, device: str, origin: int
 ) -> messages.OpTime:
-  start = node.all_start_nanos + node.op_start_rel_nanos
+  start = _start_ns(node) + node.op_start_rel_nanos
   return messages.OpTime(
     device=device,
     start_us=(start - origin) / 1e3,
@@ -71,7 +82,7 @@ def _add(
 def _transfer(
   node: step_stats_pb2.NodeExecStats, device: str, origin: int
 ) -> messages.Transfer:
-  start = node.all_start_nanos or node.all_start_micros * 1000
+  start = _start_ns(node)
   took = node.all_end_rel_nanos or node.all_end_rel_micros * 1000
   return messages.Transfer(
     node.timeline_label, device, (start - origin) / 1e3, took / 1e3

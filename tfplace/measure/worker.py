@@ -23,6 +23,7 @@ if TYPE_CHECKING:
   import tensorflow as tf
 
 _PARENT_CHECK_S = 1.0
+_RUNTIME_BYTES = 256 << 20  # stacks and arenas of threads yet to start
 
 
 def main(argv: list[str]) -> None:
@@ -123,12 +124,17 @@ class _Runtime:
 
 
 def limit_data(growth_bytes: float) -> None:
-  """Lets this process's private data grow by so much and no further."""
+  """Lets this process's private data grow by so much and no further.
+
+  The kernel counts thread stacks too, as large as they might become; they get
+  an allowance of their own.
+  """
   with open("/proc/self/status", encoding="ascii") as status:
     fields = dict(line.split(":", 1) for line in status if ":" in line)
   now = int(fields["VmData"].split()[0]) * 1024
+  limit = now + int(growth_bytes) + _RUNTIME_BYTES
   _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-  resource.setrlimit(resource.RLIMIT_DATA, (now + int(growth_bytes), hard))
+  resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
 
 
 def _restrict_to_loopback(port: int) -> bool:

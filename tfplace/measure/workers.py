@@ -24,9 +24,10 @@ class WorkerCluster(runtime.Runtime):
 
   Args:
     count: number of workers.
-    memory_limit_bytes: what each worker may use beyond what its empty runtime
-      holds, enforced by the kernel (RLIMIT_DATA); None: not limited, and the
-      cluster says the host's memory / count.
+    memory_limit_bytes: memory of each device. The kernel (RLIMIT_DATA) ends a
+      worker that takes 256 MiB (threads of the runtime) more than that on top
+      of its empty runtime. None: not limited, and the cluster says the host's
+      memory / count.
     startup_timeout_s: for one worker to come up.
 
   Raises:

@@ -1,0 +1,97 @@
+"""Small real steps for the tests of measurement."""
+
+import dataclasses
+
+import numpy as np
+import tensorflow as tf
+
+from tfplace.graph.extract import skeleton
+from tfplace.graph.extract.traced import FeedSpec, TracedStep, VariableSpec
+from tfplace.graph.op_graph import OpGraph, OpSpec, build_graph
+
+WIDTH = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+  """A traced step, and its graph with made-up costs."""
+
+  traced: TracedStep
+  graph: OpGraph
+
+  def on(self, device_of: dict[str, int]) -> np.ndarray:
+    """[1, num_ops]: ops on device 0 but for the names given."""
+    row = np.zeros(self.graph.num_ops, np.int32)
+    for name, device in device_of.items():
+      row[self.graph.index[name]] = device
+    return row[None]
+
+
+def as_graph(traced: TracedStep) -> OpGraph:
+  bare = skeleton(traced)
+  ops = [
+    OpSpec(name, kind, {"CPU": 1.0}, [4.0] * outputs, colocation=group)
+    for name, kind, outputs, group in zip(
+      bare.names, bare.types, bare.num_outputs, bare.colocation, strict=True
+    )
+  ]
+  return build_graph(traced.name, ops, bare.edges)
+
+
+def trained_step() -> Step:
+  """loss = mean((x w)^2); w -= 0.1 gradient. Names: x, w, read, y, loss..."""
+  graph = tf.Graph()
+  with graph.as_default():
+    x = tf.compat.v1.placeholder(tf.float32, (8, WIDTH), name="x")
+    w = tf.raw_ops.VarHandleOp(
+      dtype=tf.float32, shape=(WIDTH, WIDTH), shared_name="w", name="w"
+    )
+    read = tf.raw_ops.ReadVariableOp(resource=w, dtype=tf.float32, name="read")
+    read.set_shape((WIDTH, WIDTH))
+    y = tf.matmul(x, read, name="y")
+    loss = tf.reduce_mean(tf.square(y, name="square"), name="loss")
+    grad = tf.matmul(x, y, transpose_a=True, name="grad")
+    delta = tf.multiply(grad, 0.1 * 2 / (8 * WIDTH), name="delta")
+    with tf.control_dependencies([read]):
+      tf.raw_ops.AssignSubVariableOp(resource=w, value=delta, name="update")
+  rng = np.random.default_rng(0)
+  traced = TracedStep(
+    name="trained",
+    graph_def=graph.as_graph_def(),
+    feeds={
+      "x": FeedSpec(
+        "x:0",
+        (8, WIDTH),
+        tf.float32,
+        rng.standard_normal((8, WIDTH)).astype(np.float32),
+      )
+    },
+    fetches=(loss.name,),
+    targets=("update",),
+    variables={
+      "w": VariableSpec(
+        "w",
+        (WIDTH, WIDTH),
+        tf.float32,
+        rng.standard_normal((WIDTH, WIDTH)).astype(np.float32),
+      )
+    },
+    training=True,
+  )
+  return Step(traced, as_graph(traced))
+
+
+def plain_step(build: str, **sizes: int) -> Step:
+  """A step without variables: "fill" (big tensors) or "nan"."""
+  graph = tf.Graph()
+  with graph.as_default():
+    if build == "fill":
+      big = tf.fill([sizes["floats"]], 1.0, name="big")
+      out = tf.reduce_sum(tf.multiply(big, 2.0, name="twice"), name="out")
+    else:
+      zero = tf.constant(0.0, name="zero")
+      out = tf.math.divide(zero, zero, name="out")
+  traced = TracedStep(
+    build, graph.as_graph_def(), {}, (out.name,), (), {}, False
+  )
+  return Step(traced, as_graph(traced))

@@ -1,0 +1,160 @@
+"""Placements on real workers: the same numbers, times, and failures told."""
+
+import math
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+from small_steps import plain_step
+
+from tfplace.errors import MeasurementError, PlacementError
+from tfplace.graph.cluster import Cluster, Device, Link
+from tfplace.graph.extract.session import feed_values, run_steps
+from tfplace.graph.problem import Problem
+from tfplace.measure import MeasurementHarness, WorkerCluster
+
+
+def problem_on(workers, graph):
+  """The workers with made-up links, for tests that need no times."""
+  names = workers.device_names
+  links = [Link(a, b, 1e3) for a in names for b in names if a != b]
+  devices = [Device(name, "CPU") for name in names]
+  return Problem(graph, Cluster("test", tuple(devices), tuple(links)))
+
+
+def harness_of(workers, step, **options):
+  problem = problem_on(workers, step.graph)
+  return MeasurementHarness(problem, step.traced, workers, **options)
+
+
+def when_stepping(workers, then):
+  """Calls `then` from a thread once the timed steps have begun."""
+
+  def wait():
+    while workers.stage != "the timed steps":
+      time.sleep(0.01)
+    time.sleep(0.05)
+    then()
+
+  thread = threading.Thread(target=wait, daemon=True)
+  thread.start()
+  return thread
+
+
+def test_split_step_computes_the_losses_of_a_local_session(workers, trained):
+  feed = feed_values(trained.traced)
+  # The first step is fetched; then 1 warm-up, 2 timed, 1 traced, 1 fetched.
+  local = run_steps(trained.traced, [feed] * 6)
+  harness = harness_of(workers, trained, warmup=1, steps=2, traced_steps=1)
+  for moved in ({}, {"y": 1, "square": 1}, {"grad": 1, "x": 1}):
+    evaluation = harness.evaluate(trained.on(moved))[0]
+    assert evaluation.extra["fetches"]["loss:0"] == pytest.approx(
+      local[0][0], rel=1e-6
+    )
+    assert evaluation.extra["last_fetches"]["loss:0"] == pytest.approx(
+      local[5][0], rel=1e-6
+    )
+    assert local[5][0] < local[0][0]  # the update ran
+
+
+def test_ops_run_where_they_are_placed(workers, trained):
+  harness = harness_of(workers, trained, warmup=0, steps=1, traced_steps=1)
+  harness.evaluate(trained.on({"y": 1, "grad": 1}))
+  ran = {name: op.device for name, op in harness.traces[0].ops.items()}
+  assert set(ran) == set(trained.graph.names)  # every op, under its own name
+  elsewhere = {n for n, d in ran.items() if d == workers.device_names[1]}
+  assert elsewhere == {"y", "grad"}
+
+
+def test_evaluation_has_median_spread_bytes_and_memory(workers, trained):
+  harness = harness_of(workers, trained, steps=7)
+  evaluation = harness.evaluate(trained.on({"y": 1}))[0]
+  times = evaluation.extra["step_times_us"]
+  low, high = evaluation.extra["step_time_quartiles_us"]
+  assert len(times) == 7
+  assert evaluation.step_time_us == sorted(times)[3]
+  assert low <= evaluation.step_time_us <= high
+  # x [8, 16] and w [16, 16] go there, y [8, 16] comes back: floats.
+  assert evaluation.bytes_moved == 4 * (8 * 16 + 16 * 16 + 8 * 16)
+  first, second = workers.device_names
+  # Held: w and x; grad and delta are 16 x 16 floats at one time.
+  held = 4 * (16 * 16 + 8 * 16)
+  assert evaluation.peak_memory_bytes[first] >= held + 4 * 16 * 16
+  assert 4 * 8 * 16 <= evaluation.peak_memory_bytes[second] < 1e5
+  assert evaluation.source == "measured"
+  assert evaluation.feasible
+  assert evaluation.busy_us[first] > 0 < evaluation.busy_us[second]
+
+
+def test_killed_worker_ends_the_measurement_and_the_run_goes_on(
+  workers, trained
+):
+  harness = harness_of(workers, trained, steps=10**7, timeout_s=60)
+  workers.start()
+  pids = workers.pids
+  killer = when_stepping(
+    workers, lambda: os.kill(workers.pids[1], signal.SIGKILL)
+  )
+  failed = harness.evaluate(trained.on({"y": 1}))[0]
+  killer.join()
+  assert failed.step_time_us == math.inf
+  assert not failed.feasible
+  assert failed.extra["error_kind"] == "died"
+  assert "worker 1 was killed by SIGKILL" in failed.extra["error"]
+  again = harness_of(workers, trained, steps=2)
+  assert again.evaluate(trained.on({"y": 1}))[0].feasible
+  assert not set(workers.pids) & set(pids)
+
+
+def test_stopped_worker_hits_the_timeout_and_the_run_goes_on(workers, trained):
+  harness = harness_of(workers, trained, steps=10**7, timeout_s=4)
+  workers.start()
+  pid = workers.pids[1]
+  when_stepping(workers, lambda: os.kill(pid, signal.SIGSTOP))
+  began = time.monotonic()
+  failed = harness.evaluate(trained.on({"y": 1}))[0]
+  assert time.monotonic() - began < 8
+  assert failed.extra["error_kind"] == "hung"
+  assert "no answer within 4 s, in the timed steps" in failed.extra["error"]
+  assert "worker 1 is stopped" in failed.extra["error"]
+  with pytest.raises(ProcessLookupError):
+    os.kill(pid, 0)
+  again = harness_of(workers, trained, steps=2)
+  assert again.evaluate(trained.on({"y": 1}))[0].feasible
+
+
+def test_memory_limit_of_a_worker_is_enforced_and_told():
+  # 1.2 GB of floats against 100 MB and the runtime's allowance, then 4 MB.
+  with WorkerCluster(2, memory_limit_bytes=100e6) as limited:
+    big = plain_step("fill", floats=300_000_000)
+    row = big.on(dict.fromkeys(big.graph.names, 1))
+    failed = harness_of(limited, big, steps=2).evaluate(row)[0]
+    assert failed.extra["error_kind"] == "out_of_memory", failed.extra
+    assert not failed.feasible
+    small = plain_step("fill", floats=1_000_000)
+    row = small.on({"big": 1, "twice": 1})
+    fine = harness_of(limited, small, steps=2).evaluate(row)[0]
+    assert fine.feasible
+    assert fine.peak_memory_bytes[limited.device_names[1]] >= 4e6
+
+
+def test_nan_results_are_reported(workers):
+  step = plain_step("nan")
+  evaluation = harness_of(workers, step, steps=2).evaluate(step.on({}))[0]
+  assert evaluation.extra["non_finite"] == ["out:0"]
+  assert evaluation.extra["fetches"] == {}
+
+
+def test_another_graph_is_refused(workers, trained):
+  problem = problem_on(workers, plain_step("nan").graph)
+  with pytest.raises(MeasurementError, match="not that of the step"):
+    MeasurementHarness(problem, trained.traced, workers)
+
+
+def test_a_row_that_is_no_placement_is_refused(workers, trained):
+  harness = harness_of(workers, trained)
+  with pytest.raises(PlacementError, match="device index 9"):
+    harness.evaluate(np.full((1, trained.graph.num_ops), 9))

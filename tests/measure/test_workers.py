@@ -1,0 +1,109 @@
+"""Worker processes: started, measured on, and never left behind."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tfplace.errors import MeasurementError
+from tfplace.measure import ChildError, WorkerCluster, ports, workers_cluster
+
+_PARENT = """
+import time
+from tfplace.measure import WorkerCluster
+with WorkerCluster(2) as workers:
+  print(*workers.pids, flush=True)
+  time.sleep(600)
+"""
+
+
+def wait_until_gone(pids, timeout_s=8.0):
+  """The pids that are still alive (zombies are not) after at most so long."""
+  deadline = time.monotonic() + timeout_s
+  while True:
+    left = [pid for pid in pids if _alive(pid)]
+    if not left or time.monotonic() > deadline:
+      return left
+    time.sleep(0.05)
+
+
+def _alive(pid):
+  try:
+    stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
+  except OSError:
+    return False
+  return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+def test_workers_are_cpu_devices_with_measured_links(workers):
+  cluster = workers_cluster(workers)
+  assert [device.name for device in cluster.devices] == [
+    "/job:worker/replica:0/task:0/device:CPU:0",
+    "/job:worker/replica:0/task:1/device:CPU:0",
+  ]
+  assert {device.kind for device in cluster.devices} == {"CPU"}
+  assert len(cluster.links) == 2
+  for link in cluster.links:
+    # A loopback of 10 MB/s or 1 TB/s would be a wrong measurement.
+    assert 10 < link.bandwidth_bytes_per_us < 1e6
+    assert 0 <= link.latency_us < 1e5
+    times = link.extra["measured_us"]
+    assert times["4194304"] > times["4"]
+
+
+def test_servers_are_bound_to_loopback(workers):
+  if os.uname().sysname == "Linux":
+    assert workers.loopback_only
+
+
+def test_workers_are_gone_after_an_exception():
+  with pytest.raises(RuntimeError), WorkerCluster(1) as workers:
+    pids = workers.pids
+    assert len(pids) == 1
+    raise RuntimeError("stop here")
+  assert wait_until_gone(pids) == []
+  with pytest.raises(MeasurementError, match="closed"):
+    workers.start()
+
+
+def test_workers_die_with_a_killed_parent_even_when_stopped():
+  parent = subprocess.Popen(
+    [sys.executable, "-c", _PARENT], stdout=subprocess.PIPE, text=True
+  )
+  try:
+    pids = [int(pid) for pid in parent.stdout.readline().split()]
+    assert len(pids) == 2
+    assert wait_until_gone(pids, 0.0) == pids
+    os.kill(pids[1], signal.SIGSTOP)
+    parent.kill()
+    parent.wait()
+    assert wait_until_gone(pids) == []
+  finally:
+    parent.kill()
+    parent.stdout.close()
+
+
+def test_startup_that_takes_too_long_is_an_error_and_leaves_nobody():
+  workers = WorkerCluster(1, startup_timeout_s=0.01)
+  with pytest.raises(ChildError, match="starting worker 0: no answer") as info:
+    workers.start()
+  assert info.value.kind == "hung"
+  assert workers.pids == ()
+
+
+def test_fewer_than_one_worker_is_refused():
+  with pytest.raises(MeasurementError, match="0 workers"):
+    WorkerCluster(0)
+
+
+def test_reserved_ports_differ_and_no_other_process_gets_them():
+  import socket
+
+  with ports.reserved(3) as free:
+    assert len(set(free)) == 3
+    with socket.socket() as other, pytest.raises(OSError):
+      other.bind((ports.HOST, free[0]))
