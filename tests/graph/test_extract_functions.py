@@ -139,15 +139,77 @@ def test_a_while_loop_stays_one_op_with_its_functions():
   assert _run(traced, 5.0) == [135.0]
 
 
-def test_an_if_of_unknown_predicate_stays_one_op():
+def test_an_if_of_unknown_predicate_becomes_switch_and_merge():
   @tf.function
   def step(x):
     return tf.cond(x > 0.0, lambda: x * 2.0, lambda: x - 1.0)
 
   traced = _trace(step, FLOAT)
-  assert len([t for t in _types(traced) if t in ("If", "StatelessIf")]) == 1
+  types = set(_types(traced))
+  assert not types & {"If", "StatelessIf"}
+  assert {"Switch", "Merge", "Mul", "Sub"} <= types
   assert _run(traced, 3.0) == [6.0]
   assert _run(traced, -3.0) == [-4.0]
+
+
+def test_only_the_taken_branch_has_its_effects():
+  variable = tf.Variable(10.0, name="v")
+  other = tf.Variable(0.0, name="w")
+
+  @tf.function
+  def nested(x):
+    variable.assign_add(x)
+    other.assign(7.0)
+    return tf.cond(x > 2.0, lambda: x, lambda: variable * 2.0)
+
+  def untouched():
+    other.assign(5.0)  # reads no input of the branch: waits for its pivot
+    return 1.0
+
+  @tf.function
+  def step(x):
+    chosen = tf.cond(x > 0.0, lambda: nested(x), untouched)
+    return chosen, variable + 0.0, other + 0.0
+
+  traced = _trace(step, FLOAT)
+  assert not {"If", "StatelessIf", *CALLS} & set(_types(traced))
+  (x,) = [feed.tensor for feed in traced.feeds.values()]
+  steps = extract.run_steps(traced, [{x: v} for v in (1.0, -1.0, 3.0)])
+  # 1: v=11, w=7, v*2. -1: w=5. 3: v=14, w=7.
+  assert steps == [[22.0, 11.0, 7.0], [1.0, 11.0, 5.0], [3.0, 14.0, 7.0]]
+
+
+def test_a_call_in_an_untaken_branch_is_dead_though_it_ignores_its_input():
+  variable = tf.Variable(0.0, name="v")
+
+  @tf.function
+  def ignoring(x):
+    variable.assign_add(1.0)
+    return tf.constant(8.0)
+
+  @tf.function
+  def step(x):
+    chosen = tf.cond(x > 0.0, lambda: ignoring(x), lambda: x)
+    return chosen, variable + 0.0
+
+  traced = _trace(step, FLOAT)
+  (x,) = [feed.tensor for feed in traced.feeds.values()]
+  steps = extract.run_steps(traced, [{x: v} for v in (-1.0, 1.0, -2.0)])
+  assert steps == [[-1.0, 0.0], [8.0, 1.0], [-2.0, 1.0]]
+
+
+def test_an_if_that_tensorflow_does_not_lower_stays_one_op():
+  @tf.function
+  def step(x):
+    return tf.cond(x > 0.0, lambda: x * 2.0, lambda: x - 1.0)
+
+  concrete = step.get_concrete_function(FLOAT)
+  graph_def = concrete.graph.as_graph_def()
+  (node,) = [n for n in graph_def.node if n.op in ("If", "StatelessIf")]
+  del node.attr["_lower_using_switch_merge"]
+  flat = inline.inline_functions(graph_def).graph_def
+  assert node.op in [n.op for n in flat.node]
+  assert len(flat.library.function) == 2
 
 
 @pytest.mark.parametrize(("taken", "expected"), [(True, 6.0), (False, 2.0)])
@@ -197,6 +259,20 @@ def test_a_missing_function_is_refused_by_name():
   node = graph_def.node.add(name="start", op="PartitionedCall")
   node.attr["f"].func.name = "nowhere"
   with pytest.raises(ExtractionError, match=r"'start'.*'nowhere'"):
+    inline.inline_functions(graph_def)
+
+
+def test_calls_of_calls_that_would_fill_the_memory_are_refused_at_once():
+  graph_def = tf.compat.v1.GraphDef()
+  for level in range(40):  # 2 ** 40 nodes
+    function = graph_def.library.function.add()
+    function.signature.name = f"f{level}"
+    for name in ("a", "b"):
+      node = function.node_def.add(name=name, op="PartitionedCall")
+      node.attr["f"].func.name = f"f{level + 1}"
+  node = graph_def.node.add(name="start", op="PartitionedCall")
+  node.attr["f"].func.name = "f0"
+  with pytest.raises(ExtractionError, match="nodes"):
     inline.inline_functions(graph_def)
 
 

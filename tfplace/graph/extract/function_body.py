@@ -13,8 +13,39 @@ NodeDef: TypeAlias = tf.compat.v1.NodeDef
 _DEFAULT = re.compile(r"(Stateful)?PartitionedCall(_\d+)?\Z")
 
 
+def find(
+  call: NodeDef,
+  name: str,
+  num_inputs: int,
+  functions: Mapping[str, op_defs.FunctionDef],
+) -> op_defs.FunctionDef:
+  """The function that `call` calls.
+
+  Raises:
+    ExtractionError: the library lacks it, or it takes other inputs.
+  """
+  if name not in functions:
+    raise ExtractionError(
+      f"node {call.name!r} calls function {name!r}, which the library lacks",
+      op=call.name,
+    )
+  wanted = len(functions[name].signature.input_arg)
+  if num_inputs != wanted:
+    raise ExtractionError(
+      f"node {call.name!r} calls function {name!r} with {num_inputs} inputs"
+      f" instead of {wanted}",
+      op=call.name,
+    )
+  return functions[name]
+
+
 class FunctionBody:
-  """One instance of a function's body in the place of a call."""
+  """One instance of a function's body in the place of a call.
+
+  Attributes:
+    outputs: after `instantiate`, input strings for the call's outputs.
+    done: a node that ends when the call would.
+  """
 
   def __init__(
     self,
@@ -23,17 +54,22 @@ class FunctionBody:
     attrs: Mapping[str, object],
     functions: Mapping[str, op_defs.FunctionDef],
     used: set[str],
+    name: str | None = None,
   ) -> None:
     self.call = call
+    self.name = name or call.name
     self.function = function
     self.attrs = attrs
     self.functions = functions
     self.used = used
-    self.moved: dict[str, str] = {}
+    self.outputs: list[str] = []
+    self.done = ""
     self.inner = {node.name for node in function.node_def}
     self.arguments: set[str] = set()
     self.scope = self._free_scope()
-    self.controls = [i for i in call.input if i.startswith("^")]
+    self.controls: list[str] = []
+    self.start_controls: list[str] = []
+    self.gated = False
     self.tensors: dict[str, str] = {}
 
   def _free_scope(self) -> str:
@@ -42,7 +78,7 @@ class FunctionBody:
     A call that TensorFlow named itself adds nothing that a reader could use:
     its body takes the scope around it where that is free.
     """
-    name = self.call.name
+    name = self.name
     around, _, last = name.rpartition("/")
     scopes = [f"{around}/" if around else ""] if _DEFAULT.match(last) else []
     scopes += [f"{name}/"]
@@ -54,12 +90,31 @@ class FunctionBody:
     self.used.update(scopes[0] + inner for inner in self.inner)
     return scopes[0]
 
-  def instantiate(self, inputs: Sequence[str]) -> list[NodeDef]:
-    """Nodes of the instance, in the order of the body."""
+  def instantiate(
+    self,
+    inputs: Sequence[str],
+    controls: Sequence[str],
+    gated: bool = False,
+    conditional: bool = False,
+  ) -> list[NodeDef]:
+    """Nodes of the instance, in the order of the body.
+
+    Args:
+      inputs: the call's data inputs.
+      controls: what the body waits for ("^node").
+      gated: whether every input waits for `controls` already.
+      conditional: whether inputs may be dead, so that no op of the body may
+        run without them.
+    """
     nodes: list[NodeDef] = []
-    if len(self.controls) > 1:  # one node to wait for instead of many edges
-      nodes.append(self._no_op("input_control_node", self.controls))
-      self.controls = ["^" + nodes[0].name]
+    self.gated = gated
+    self.controls = self._one(controls, "input_control_node", nodes)
+    self.start_controls = self.controls
+    if conditional and any(not n.input for n in self.function.node_def):
+      all_inputs = ["^" + node_names.split_tensor(i)[0] for i in inputs]
+      self.start_controls = self._one(
+        list(dict.fromkeys([*self.controls, *all_inputs])), "start", nodes
+      )
     arguments = self.function.signature.input_arg
     for argument, tensor in zip(arguments, inputs, strict=True):
       for text in (argument.name, f"{argument.name}:0"):
@@ -72,8 +127,17 @@ class FunctionBody:
     nodes.extend(self._finish())
     return nodes
 
+  def _one(
+    self, controls: Sequence[str], name: str, nodes: list[NodeDef]
+  ) -> list[str]:
+    """One node to wait for instead of many edges."""
+    if len(controls) < 2:
+      return list(controls)
+    nodes.append(self._no_op(name, controls))
+    return ["^" + nodes[-1].name]
+
   def _no_op(self, name: str, inputs: Sequence[str]) -> NodeDef:
-    unique = node_names.unique_name(f"{self.call.name}/{name}", self.used)
+    unique = node_names.unique_name(f"{self.name}/{name}", self.used)
     self.used.add(unique)
     return NodeDef(
       name=unique,
@@ -123,14 +187,16 @@ class FunctionBody:
     inputs = [self._input(node, text) for text in node.input]
     # What starts the body, and what reads an argument, waits for the call's
     # control inputs; everything else follows from these.
-    starts = not any(
-      node_names.split_tensor(text.split(":")[0])[0] in self.inner
-      for text in node.input
-    )
-    if starts or not self.arguments.isdisjoint(node.input):
-      inputs.extend(self.controls)
+    if self._reads(node):
+      inputs.extend(() if self.gated else self.controls)
+    elif not node.input:
+      inputs.extend(self.start_controls)
     del copy.input[:]
     copy.input.extend(node_names.controls_last(inputs))
+
+  def _reads(self, node: NodeDef) -> bool:
+    """Whether the node waits for an argument."""
+    return any(text.lstrip("^") in self.arguments for text in node.input)
 
   def _input(self, node: NodeDef, text: str) -> str:
     if text.startswith("^"):
@@ -147,28 +213,27 @@ class FunctionBody:
     )
 
   def _finish(self) -> list[NodeDef]:
-    """Records outputs and control of the call; the nodes that this needs."""
+    """Sets `outputs` and `done`; returns the nodes that they need."""
     nodes = []
-    after = []
     for i, arg in enumerate(self.function.signature.output_arg):
       text = self.function.ret[arg.name]
       tensor = self._input(self.call, text)
-      if text in self.arguments and self.controls:  # an argument passed through
+      passed_on = text in self.arguments
+      if passed_on and self.controls and not self.gated:
         identity = self._identity(i, arg, tensor)
         nodes.append(identity)
         tensor = identity.name
-      self.moved[node_names.join_tensor(self.call.name, i)] = tensor
-      after.append("^" + node_names.split_tensor(tensor)[0])
-    effects = self._effects()
+      self.outputs.append(tensor)
+    ends = ["^" + node_names.split_tensor(t)[0] for t in self.outputs]
     done = self._no_op(
       "output_control_node",
-      node_names.controls_last([*effects, *after, *self.controls]),
+      node_names.controls_last([*self._effects(), *ends, *self.controls]),
     )
-    self.moved["^" + self.call.name] = "^" + done.name
+    self.done = done.name
     return [*nodes, done]
 
   def _identity(self, i: int, arg: Any, tensor: str) -> NodeDef:
-    name = node_names.unique_name(f"{self.call.name}/output_{i}", self.used)
+    name = node_names.unique_name(f"{self.name}/output_{i}", self.used)
     self.used.add(name)
     identity = NodeDef(
       name=name,

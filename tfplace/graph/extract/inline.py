@@ -4,9 +4,9 @@ A call becomes the nodes of its body under the call's name as a scope. Data
 goes straight from producer to consumer; control edges keep their meaning: what
 waited for the call waits for its control outputs, and what the call waited for
 holds back the body. This is what TensorFlow's own inliner does at run time.
-`While` and an `If` of unknown predicate stay one op, since a loop is not a
-directed acyclic graph and both branches of an `If` never run in one step; an
-`If` of constant predicate becomes its branch.
+An `If` of constant predicate becomes its branch; another becomes `Switch` and
+`Merge` around both branches where TensorFlow itself would lower it so.
+`While` stays one op, since a loop is no directed acyclic graph.
 """
 
 import dataclasses
@@ -17,12 +17,19 @@ import tensorflow as tf
 from tensorflow.python.framework import tensor_util
 
 from tfplace.errors import ExtractionError
-from tfplace.graph.extract import function_body, node_names, op_defs
+from tfplace.graph.extract import (
+  function_body,
+  lower_if,
+  node_names,
+  op_defs,
+)
 
 CALLS = frozenset(("PartitionedCall", "StatefulPartitionedCall"))
 CONDITIONS = frozenset(("If", "StatelessIf"))
 MAX_NODES = 5_000_000
+_SWITCHES = frozenset(("Switch", "RefSwitch", "_SwitchN"))
 _MAX_DEPTH = 100
+_LOWERED = "_lower_using_switch_merge"
 
 NodeDef: TypeAlias = tf.compat.v1.NodeDef
 
@@ -60,16 +67,12 @@ def inline_functions(graph_def: tf.compat.v1.GraphDef) -> Inlined:
       number of inputs, or the result passes `MAX_NODES`.
   """
   state = _State({f.signature.name: f for f in graph_def.library.function})
-  nodes = list(graph_def.node)
+  nodes: Sequence[NodeDef] = graph_def.node
+  _check_size(nodes, state.functions)
   state.used.update(node.name for node in nodes)
-  for _ in range(_MAX_DEPTH):
+  found = True
+  while found:  # ends, since no function calls itself
     nodes, found = state.expand(nodes)
-    if not found:
-      break
-  else:
-    raise ExtractionError(
-      f"functions are nested deeper than {_MAX_DEPTH}: is one recursive?"
-    )
   result = tf.compat.v1.GraphDef(versions=graph_def.versions)
   result.node.extend(nodes)
   _keep_needed_functions(result, state.functions)
@@ -83,27 +86,65 @@ class _State:
     self.functions = functions
     self.used: set[str] = set()
     self.moved: dict[str, str] = {}
+    self.conditional = False  # whether a tensor may be dead
 
   def expand(self, nodes: Sequence[NodeDef]) -> tuple[list[NodeDef], bool]:
     """Inlines one level of calls; also says whether there was one."""
     index = {node.name: node for node in nodes}
+    self.conditional = any(node.op in _SWITCHES for node in nodes)
     result: list[NodeDef] = []
     found = False
     for node in nodes:
-      call = _as_call(node, index, self.functions)
-      if call is None:
-        result.append(node)
-        continue
-      found = True
-      result.extend(_expand_call(node, *call, self))
-      if len(result) > MAX_NODES:
-        raise ExtractionError(
-          f"inlining {node.name!r} passes {MAX_NODES} nodes", op=node.name
-        )
+      expansion = self._expand(node, index)
+      result.extend([node] if expansion is None else expansion)
+      found = found or expansion is not None
     if found:
       for node in result:
         self._rewire(node)
     return result, found
+
+  def _expand(
+    self, node: NodeDef, index: Mapping[str, NodeDef]
+  ) -> list[NodeDef] | None:
+    """The nodes that stand for a call; None if `node` is none."""
+    data = [i for i in node.input if not i.startswith("^")]
+    if node.op in self.functions:
+      return self._call(node, node.op, node.attr, data)
+    if node.op in CALLS:
+      function = node.attr["f"].func
+      return self._call(node, function.name, function.attr, data)
+    if node.op not in CONDITIONS or not data:
+      return None
+    taken = _constant_predicate(data[0], index)
+    if taken is not None:
+      function = node.attr["then_branch" if taken else "else_branch"].func
+      return self._call(node, function.name, function.attr, data[1:])
+    if node.attr[_LOWERED].b if _LOWERED in node.attr else False:
+      lowered = lower_if.lower_if(node, self.functions, self.used)
+      self.moved.update(lowered.moved)
+      return list(lowered.nodes)
+    return None
+
+  def _call(
+    self,
+    node: NodeDef,
+    name: str,
+    attrs: Mapping[str, object],
+    inputs: Sequence[str],
+  ) -> list[NodeDef]:
+    body = function_body.FunctionBody(
+      node,
+      function_body.find(node, name, len(inputs), self.functions),
+      attrs,
+      self.functions,
+      self.used,
+    )
+    controls = [i for i in node.input if i.startswith("^")]
+    nodes = body.instantiate(inputs, controls, conditional=self.conditional)
+    for i, tensor in enumerate(body.outputs):
+      self.moved[node_names.join_tensor(node.name, i)] = tensor
+    self.moved["^" + node.name] = "^" + body.done
+    return nodes
 
   def _rewire(self, node: NodeDef) -> None:
     inputs = [_follow(self.moved, node_names.canonical(i)) for i in node.input]
@@ -118,32 +159,11 @@ def _follow(moved: Mapping[str, str], name: str) -> str:
   return name
 
 
-def _as_call(
-  node: NodeDef,
-  index: Mapping[str, NodeDef],
-  functions: Mapping[str, op_defs.FunctionDef],
-) -> tuple[str, Mapping[str, object], list[str]] | None:
-  """Function name, its attributes and the data inputs, if `node` is a call."""
-  data = [i for i in node.input if not i.startswith("^")]
-  if node.op in functions:
-    return node.op, node.attr, data
-  if node.op in CALLS:
-    function = node.attr["f"].func
-    return function.name, function.attr, data
-  if node.op in CONDITIONS and data:
-    taken = _constant_predicate(data[0], index)
-    if taken is not None:
-      key = "then_branch" if taken else "else_branch"
-      function = node.attr[key].func
-      return function.name, function.attr, data[1:]
-  return None
-
-
 def _constant_predicate(
   tensor: str, index: Mapping[str, NodeDef]
 ) -> bool | None:
   node = index.get(node_names.split_tensor(tensor)[0])
-  while node is not None and node.op in ("Identity", "StopGradient"):
+  while node is not None and node.op == "Identity" and node.input:
     node = index.get(node_names.split_tensor(node.input[0])[0])
   if node is None or node.op != "Const":
     return None
@@ -152,32 +172,35 @@ def _constant_predicate(
   return bool(value) if value.ndim == 0 else value.size > 0
 
 
-def _expand_call(
-  call: NodeDef,
-  name: str,
-  attrs: Mapping[str, object],
-  inputs: Sequence[str],
-  state: _State,
-) -> list[NodeDef]:
-  """The nodes that stand for `call`; records what moved in `state`."""
-  if name not in state.functions:
+def _check_size(
+  nodes: Sequence[NodeDef], functions: Mapping[str, op_defs.FunctionDef]
+) -> None:
+  """Refuses recursion, and calls of calls that would fill the memory."""
+  sizes: dict[str, int] = {}  # by function, all its calls inlined
+  entered: set[str] = set()
+
+  def size_of(name: str) -> int:
+    if name in sizes or name not in functions:
+      return sizes.get(name, 0)
+    if name in entered or len(entered) > _MAX_DEPTH:
+      raise ExtractionError(
+        f"function {name[:80]!a} is recursive, or functions are nested deeper"
+        f" than {_MAX_DEPTH}"
+      )
+    entered.add(name)
+    sizes[name] = total(functions[name].node_def)
+    entered.remove(name)
+    return sizes[name]
+
+  def total(body: Sequence[NodeDef]) -> int:
+    called = (n for node in body for n in op_defs.called_functions(node))
+    return len(body) + sum(size_of(name) for name in called)
+
+  if total(nodes) > MAX_NODES:
     raise ExtractionError(
-      f"node {call.name!r} calls function {name!r}, which the library lacks",
-      op=call.name,
+      f"with its functions inlined the graph has {total(nodes)} nodes, more"
+      f" than the {MAX_NODES} that are accepted"
     )
-  function = state.functions[name]
-  if len(inputs) != len(function.signature.input_arg):
-    raise ExtractionError(
-      f"node {call.name!r} calls function {name!r} with {len(inputs)} inputs"
-      f" instead of {len(function.signature.input_arg)}",
-      op=call.name,
-    )
-  body = function_body.FunctionBody(
-    call, function, attrs, state.functions, state.used
-  )
-  nodes = body.instantiate(inputs)
-  state.moved.update(body.moved)
-  return nodes
 
 
 def _keep_needed_functions(
@@ -188,10 +211,7 @@ def _keep_needed_functions(
   needed: dict[str, None] = {}
   queue = list(graph_def.node)
   for node in queue:  # grows while it is read
-    names = op_defs.function_names(node)
-    if node.op in functions:
-      names.append(node.op)
-    for name in names:
+    for name in op_defs.called_functions(node):
       if name in functions and name not in needed:
         needed[name] = None
         queue.extend(functions[name].node_def)

@@ -89,3 +89,8 @@ def function_names(node: NodeDef) -> list[str]:
       names.append(value.func.name)
     names.extend(f.name for f in value.list.func)
   return [name for name in names if name]
+
+
+def called_functions(node: NodeDef) -> list[str]:
+  """`function_names`, and the op itself, which may name a function."""
+  return [*function_names(node), node.op]
