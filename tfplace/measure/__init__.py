@@ -12,6 +12,7 @@ if TYPE_CHECKING:
   from tfplace.measure.harness import MeasurementHarness
   from tfplace.measure.open import OpenCluster, open_cluster
   from tfplace.measure.processes import ChildError
+  from tfplace.measure.profiling import Profile, profile
   from tfplace.measure.workers import WorkerCluster, workers_cluster
 
 _MODULES = {
@@ -19,9 +20,11 @@ _MODULES = {
   "LocalDevices": "gpus",
   "MeasurementHarness": "harness",
   "OpenCluster": "open",
+  "Profile": "profiling",
   "WorkerCluster": "workers",
   "gpus_cluster": "gpus",
   "open_cluster": "open",
+  "profile": "profiling",
   "workers_cluster": "workers",
 }
 

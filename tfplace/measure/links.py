@@ -3,7 +3,8 @@
 For each ordered pair of devices and several sizes, a chain of tensors goes
 from the one to the other, each sent when the answer to the one before (a
 scalar) has come back. What such a chain takes per transfer is fitted by
-`latency + bytes / bandwidth`.
+`latency + bytes / bandwidth`. A burst of scalars tells the gap: the time that
+a channel takes for a message of next to no bytes.
 """
 
 import statistics
@@ -12,12 +13,14 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
+from tfplace.cost.profile import fit_link
 from tfplace.graph.cluster import Link
 from tfplace.measure import messages, runtime
 
 SIZES_BYTES = (4, 16 << 10, 256 << 10, 1 << 20, 4 << 20)
 _CHAIN = 8  # transfers in one step
-_STEPS = 5
+_BURST = 64  # scalars sent at once
+_STEPS = 7
 _TIMEOUT_S = 60.0
 
 
@@ -36,13 +39,14 @@ def measure_links(
     for dst in devices:
       if src != dst:
         times = transfer_times_us(runner, src, dst, sizes_bytes)
-        latency, bandwidth = fit_link(sizes_bytes, times)
+        fitted = fit_link(sizes_bytes, times)
         result.append(
           Link(
             src,
             dst,
-            bandwidth_bytes_per_us=bandwidth,
-            latency_us=latency,
+            bandwidth_bytes_per_us=fitted.bandwidth_bytes_per_us,
+            latency_us=fitted.latency_us,
+            gap_us=gap_us(runner, src, dst),
             extra={"measured_us": _by_size(sizes_bytes, times)},
           )
         )
@@ -77,9 +81,28 @@ def _round_trip_us(
   return max(_chain_us(runner, src, dst, size) - empty, 0.0) / _CHAIN
 
 
+def gap_us(runner: runtime.Runtime, src: str, dst: str) -> float:
+  """Time that each further scalar of a burst adds."""
+  one, many = (_burst_us(runner, src, dst, n) for n in (1, _BURST))
+  local = _burst_us(runner, src, src, _BURST)
+  alone = _burst_us(runner, src, src, 1)
+  return max(0.0, (many - one) - (local - alone)) / (_BURST - 1)
+
+
+def _burst_us(runner: runtime.Runtime, src: str, dst: str, count: int) -> float:
+  return _median_us(runner, _burst(src, dst, count))
+
+
 def _chain_us(runner: runtime.Runtime, src: str, dst: str, size: int) -> float:
+  return _median_us(runner, _chain(src, dst, size))
+
+
+def _median_us(
+  runner: runtime.Runtime, graph_def: tf.compat.v1.GraphDef
+) -> float:
+  """Median time of a step that runs the node "last"."""
   request = messages.StepRequest(
-    graph_def=_chain(src, dst, size).SerializeToString(),
+    graph_def=graph_def.SerializeToString(),
     initializers=(),
     initializer_feeds=(),
     fetches=(),
@@ -89,6 +112,19 @@ def _chain_us(runner: runtime.Runtime, src: str, dst: str, size: int) -> float:
     traced_steps=0,
   )
   return statistics.median(runner.run(request, _TIMEOUT_S).step_us)
+
+
+def _burst(src: str, dst: str, count: int) -> tf.compat.v1.GraphDef:
+  graph = tf.Graph()
+  with graph.as_default():
+    with tf.device(src):
+      payload = tf.constant(0)
+      sent = [tf.identity(payload) for _ in range(count)]
+    with tf.device(dst):
+      received = [tf.raw_ops.Rank(input=tensor) for tensor in sent]
+      with tf.control_dependencies(received):
+        tf.no_op("last")
+  return graph.as_graph_def()
 
 
 def _chain(src: str, dst: str, size: int) -> tf.compat.v1.GraphDef:
@@ -108,23 +144,3 @@ def _chain(src: str, dst: str, size: int) -> tf.compat.v1.GraphDef:
     with tf.device(src), tf.control_dependencies([answer]):
       tf.no_op("last")
   return graph.as_graph_def()
-
-
-def fit_link(
-  sizes_bytes: Sequence[float], times_us: Sequence[float]
-) -> tuple[float, float]:
-  """Latency (us) and bandwidth (bytes/us) that best explain transfers.
-
-  Least squares of the relative errors, both figures kept above 0.
-
-  Args:
-    sizes_bytes: [n] sizes, at least two different ones.
-    times_us: [n] time of each, above 0.
-  """
-  from scipy import optimize
-
-  sizes = np.asarray(sizes_bytes, np.float64)
-  times = np.asarray(times_us, np.float64)
-  weighted = np.stack([np.ones_like(sizes), sizes], 1) / times[:, None]
-  (latency, per_byte), _ = optimize.nnls(weighted, np.ones_like(times))
-  return float(latency), float(1.0 / max(per_byte, 1e-9))

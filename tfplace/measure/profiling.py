@@ -1,0 +1,116 @@
+"""Measured costs of a step: what each op takes, and what lies between ops.
+
+A profile replaces the estimates of a problem, so that the simulator predicts
+these devices and not described ones.
+"""
+
+import dataclasses
+import statistics
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from tfplace.cost.profile import with_measured_times
+from tfplace.errors import MeasurementError
+from tfplace.graph.evaluation import Evaluation
+from tfplace.graph.extract.traced import TracedStep
+from tfplace.graph.problem import Problem
+from tfplace.measure import harness, messages, runtime
+
+
+@dataclasses.dataclass(frozen=True)
+class Profile:
+  """Measured costs, by device kind.
+
+  Attributes:
+    times_us: kind -> op name -> microseconds in the op's kernel.
+    op_overhead_us: kind -> microseconds between two ops of one device.
+    step_time_us: kind -> the step with every op on the first device of the
+      kind, or elsewhere where the kind cannot run it.
+  """
+
+  times_us: Mapping[str, Mapping[str, float]]
+  op_overhead_us: Mapping[str, float]
+  step_time_us: Mapping[str, float]
+
+  def apply(self, problem: Problem) -> Problem:
+    """The problem with measured times and overheads."""
+    graph, cluster = problem.graph, problem.cluster
+    for kind, times in self.times_us.items():
+      graph = with_measured_times(graph, kind, times)
+    devices = tuple(
+      dataclasses.replace(
+        d, op_overhead_us=self.op_overhead_us.get(d.kind, d.op_overhead_us)
+      )
+      for d in cluster.devices
+    )
+    return Problem(graph, dataclasses.replace(cluster, devices=devices))
+
+
+def profile(
+  problem: Problem,
+  traced: TracedStep,
+  workers: runtime.Runtime,
+  warmup: int = 3,
+  steps: int = 10,
+  traced_steps: int = 5,
+  timeout_s: float = 120.0,
+) -> Profile:
+  """Runs the step once per device kind and times its ops.
+
+  Raises:
+    MeasurementError: the step could not be run.
+  """
+  measuring = harness.MeasurementHarness(
+    problem, traced, workers, warmup, steps, timeout_s, max(1, traced_steps)
+  )
+  times, overhead, step = {}, {}, {}
+  for kind in dict.fromkeys(d.kind for d in problem.cluster.devices):
+    if kind not in problem.graph.kinds:
+      continue
+    row = _on_kind(problem, kind)
+    evaluation = measuring.evaluate(row[None])[0]
+    _raise_failed(evaluation)
+    device = _first_device(problem, kind)
+    times[kind] = op_times_us(measuring.traces, device)
+    step[kind] = evaluation.step_time_us
+    overhead[kind] = overhead_us(evaluation.step_time_us, measuring.traces)
+  return Profile(times, overhead, step)
+
+
+def op_times_us(
+  traces: Sequence[messages.Trace], device: str
+) -> dict[str, float]:
+  """Op name -> median over the traces of its time on `device`."""
+  samples: dict[str, list[float]] = {}
+  for trace in traces:
+    for name, op in trace.ops.items():
+      if op.device == device:
+        samples.setdefault(name, []).append(op.compute_us)
+  return {name: statistics.median(found) for name, found in samples.items()}
+
+
+def overhead_us(step_time_us: float, traces: Sequence[messages.Trace]) -> float:
+  """Time per op that the step took beyond its kernels, on one device."""
+  sums = [sum(op.compute_us for op in t.ops.values()) for t in traces]
+  counts = [sum(op.compute_us > 0 for op in t.ops.values()) for t in traces]
+  rest = step_time_us - statistics.median(sums)
+  return max(0.0, rest) / max(1.0, statistics.median(counts))
+
+
+def _first_device(problem: Problem, kind: str) -> str:
+  devices = problem.cluster.devices
+  return next(d.name for d in devices if d.kind == kind)
+
+
+def _on_kind(problem: Problem, kind: str) -> np.ndarray:
+  """[num_ops]: every group on the kind's first device, or where it can run."""
+  first = problem.cluster.index[_first_device(problem, kind)]
+  allowed = problem.group_allowed
+  of_group = np.where(allowed[:, first], first, allowed.argmax(axis=1))
+  return of_group[problem.group_of].astype(np.int32)
+
+
+def _raise_failed(evaluation: Evaluation) -> None:
+  if "error" in evaluation.extra:
+    raise MeasurementError(f"no profile: {evaluation.extra['error']}")
