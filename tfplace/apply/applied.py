@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Mapping
 
+from tfplace.apply import devices as devices_lib
 from tfplace.apply.plan import Plan
 from tfplace.graph.evaluation import Evaluation
 from tfplace.graph.placement import Placement
@@ -40,11 +41,12 @@ class AppliedPlacement:
 def given(plan: Plan) -> AppliedPlacement:
   """Tells of a placement that the caller brought."""
   assignments = {**plan.ops, **plan.layers}
+  where = ", ".join(devices_lib.short_name(name) for name in plan.devices)
   return AppliedPlacement(
     assignments=assignments,
     devices=plan.devices,
     strategy="given",
-    message=f"placed on {', '.join(plan.devices)} as given",
+    message=f"placed on {where} as given",
     placement=plan.placement,
   )
 
@@ -56,5 +58,5 @@ def only_device(device: str) -> AppliedPlacement:
     devices=(device,),
     strategy="single",
     one_device=True,
-    message=f"stays on {device}, the only device",
+    message=f"stays on {devices_lib.short_name(device)}, the only device",
   )

@@ -16,6 +16,7 @@ from tfplace.apply import devices as devices_lib
 from tfplace.apply import plan as plan_lib
 from tfplace.apply.applied import AppliedPlacement
 from tfplace.apply.controller import Controller, Planner, controller_of
+from tfplace.apply.local_cluster import local_cluster
 from tfplace.apply.plan import Plan
 from tfplace.errors import ApplyError, ExtractionError
 from tfplace.graph.cluster import Cluster
@@ -159,7 +160,7 @@ def _resolve(cluster: Cluster | str | None) -> Cluster:
   from tfplace.graph.presets import cluster_preset
 
   if cluster is None:
-    return devices_lib.local_cluster()
+    return local_cluster()
   if isinstance(cluster, str):
     is_file = cluster.endswith((".json", ".json.gz"))
     cluster = load_cluster(cluster) if is_file else cluster_preset(cluster)

@@ -164,20 +164,21 @@ def _message(
   beaten: bool,
   used: tuple[str, ...],
 ) -> str:
+  where = ", ".join(devices_lib.short_name(name) for name in used)
   step_ms = result.evaluation.step_time_us / 1000
   if single is None:
     return (
-      f"placed on {', '.join(used)} by {result.strategy}: {step_ms:.3g} ms a"
+      f"placed on {where} by {result.strategy}: {step_ms:.3g} ms a"
       " step; no single device has the memory"
     )
   single_ms = single.evaluation.step_time_us / 1000
   if one_device:
     return (
-      f"stays on one device, {used[0]}: {single_ms:.3g} ms a step, which no"
+      f"stays on one device, {where}: {single_ms:.3g} ms a step, which no"
       " placement found beats"
     )
   against = "no better than" if beaten else "against"
   return (
-    f"placed on {', '.join(used)} by {result.strategy}: {step_ms:.3g} ms a"
+    f"placed on {where} by {result.strategy}: {step_ms:.3g} ms a"
     f" step {against} {single_ms:.3g} ms on one device"
   )

@@ -1,0 +1,171 @@
+import logging
+
+import apply_testing as at
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfplace
+from tfplace.apply import local_cluster
+from tfplace.errors import ApplyError, TfplaceError
+
+CPUS = tuple(f"{at.LOCAL}CPU:{i}" for i in range(3))
+
+
+def _cluster(bandwidth, latency_us=0.0):
+  devices = [tfplace.Device(name, "CPU") for name in CPUS]
+  links = [
+    tfplace.Link(a, b, bandwidth, latency_us)
+    for a in CPUS
+    for b in CPUS
+    if a != b
+  ]
+  return tfplace.Cluster("test", tuple(devices), tuple(links))
+
+
+FAST = _cluster(1e6)
+SLOW = _cluster(1e-3, latency_us=1e6)  # a transfer takes a second
+
+
+def test_the_local_cluster_is_the_logical_devices_all_linked():
+  cluster = local_cluster()
+  assert tuple(device.name for device in cluster.devices) == CPUS
+  assert len(cluster.links) == 6
+  assert all(0 < d.memory_bytes < float("inf") for d in cluster.devices)
+
+
+def test_a_batch_size_lets_it_plan_at_once():
+  model = at.build("two_inputs")
+  tfplace.place_model(model, FAST, "m_etf", batch_size=at.BATCH)
+  told = model.placement
+  assert told.strategy == "m_etf" and told.training and not told.one_device
+  assert len(told.devices) > 1
+  assert "m_etf" in told.message
+  assert told.evaluation.step_time_us < told.single_device.step_time_us
+  assert set(told.assignments) == set(told.placement.problem.graph.names)
+
+
+@pytest.mark.parametrize("kind", ["two_inputs", "lstm"])
+def test_a_plan_of_its_own_trains_as_the_unplaced_model(kind):
+  expected = at.losses(at.build(kind), kind)
+  model = at.build(kind)
+  tfplace.place_model(model, FAST, "m_etf", batch_size=at.BATCH)
+  with at.recorded() as ran:
+    got = at.losses(model, kind)
+  np.testing.assert_allclose(got, expected, atol=1e-5)
+  devices = {node.device for node in ran}
+  assert {d.removeprefix(at.LOCAL) for d in model.placement.devices} <= devices
+
+
+def test_without_shapes_it_plans_at_the_first_fit():
+  expected = at.losses(at.build("subclassed"), "subclassed")
+  model = tfplace.place_model(at.build("subclassed"), FAST, "m_etf")
+  assert model.placement is None
+  got = at.losses(model, "subclassed")
+  np.testing.assert_allclose(got, expected, atol=1e-5)
+  graph = model.placement.placement.problem.graph
+  assert not model.placement.one_device
+  # Planned for the batch of the fit: [8, 3] floats out of the last layer.
+  output = graph.index["net_1/last_1/BiasAdd"]
+  start = graph.output_offsets[output]
+  assert graph.output_bytes[start] == at.BATCH * 3 * 4
+
+
+def test_without_a_loss_it_plans_at_the_fit_after_compile():
+  model = at.build("dense", compiled=False)
+  tfplace.place_model(model, FAST, "m_etf", batch_size=at.BATCH)
+  assert model.placement is None
+  model.compile(at.sgd(), "mse")
+  model.fit(*at.batch("dense"), batch_size=at.BATCH, verbose=0)
+  assert model.placement.training
+
+
+def test_prediction_before_compile_plans_again_for_training():
+  model = tfplace.place_model(at.build("dense", compiled=False), FAST, "m_etf")
+  x, y = at.batch("dense")
+  before = model.predict(x, verbose=0)
+  assert not model.placement.training
+  model.compile(at.sgd(), "mse")
+  model.fit(x, y, verbose=0)
+  assert model.placement.training
+  assert not np.allclose(model.predict(x, verbose=0), before)
+
+
+def test_evaluation_first_plans_the_training_step():
+  model = tfplace.place_model(at.build("dense"), FAST, "m_etf")
+  model.evaluate(*at.batch("dense"), verbose=0)
+  assert model.placement.training
+
+
+def test_where_nothing_beats_one_device_the_model_is_left_on_it(caplog):
+  model = at.build("dense")
+  with caplog.at_level(logging.INFO, "tfplace"):
+    tfplace.place_model(model, SLOW, batch_size=at.BATCH, budget_s=1)
+  told = model.placement
+  assert told.one_device and told.devices == CPUS[:1]
+  assert "stays on one device" in told.message
+  assert told.message in caplog.text
+  assert model.supports_jit
+  with at.recorded() as ran:
+    at.losses(model, "dense", 1)
+  assert {node.device for node in ran} == {"CPU:0"}
+
+
+def test_one_device_is_nothing_to_choose_from():
+  cluster = tfplace.Cluster("one", (tfplace.Device(CPUS[0], "CPU"),))
+  model = tfplace.place_model(at.build("dense"), cluster, batch_size=8)
+  assert model.placement.one_device
+  assert "the only device" in model.placement.message
+  at.losses(model, "dense", 1)
+
+
+def test_a_preset_of_absent_gpus_names_the_first():
+  with pytest.raises(ApplyError, match="GPU:0") as caught:
+    tfplace.place_model(at.build("dense"), "p100x4")
+  assert caught.value.device == at.LOCAL + "GPU:0"
+
+
+@pytest.mark.parametrize(
+  ("options", "said"),
+  [
+    ({"strategy": "magic"}, "m_etf"),
+    ({"cluster": "q9x4"}, "q9x4"),
+    ({"cluster": 3}, "a cluster is"),
+    ({"budget_s": 0}, "budget_s"),
+    ({"budget_s": float("nan")}, "budget_s"),
+    ({"batch_size": 0}, "batch_size"),
+  ],
+)
+def test_a_bad_request_fails_before_the_model_is_touched(options, said):
+  model = at.build("dense")
+  with pytest.raises(TfplaceError, match=said):
+    tfplace.place_model(model, **options)
+  assert not hasattr(model, "placement")
+
+
+def test_a_custom_train_step_is_planned_and_placed():
+  class Custom(keras.Sequential):
+    def train_step(self, data):
+      x, y = data
+      with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(tf.abs(self(x, training=True) - y))
+      gradients = tape.gradient(loss, self.trainable_variables)
+      self.optimizer.apply_gradients(
+        zip(gradients, self.trainable_variables, strict=True)
+      )
+      return {"loss": loss}
+
+  def build():
+    model = Custom(at.build("dense", compiled=False).layers, name="net")
+    model.compile(at.sgd())
+    return model
+
+  x, y = at.batch("dense")
+  options = {"epochs": 5, "verbose": 0, "shuffle": False}
+  expected = build().fit(x, y, **options).history["loss"]
+  model = tfplace.place_model(build(), FAST, "m_etf")
+  with at.recorded() as ran:
+    got = model.fit(x, y, **options).history["loss"]
+  np.testing.assert_allclose(got, expected, atol=1e-5)
+  assert len({node.device for node in ran}) > 1
