@@ -12,13 +12,15 @@ import heapq
 import numpy as np
 
 from tfplace.graph.problem import Problem
+from tfplace.placers.groups import GroupGraph
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Decisions:
   """Which decision each op of a problem follows.
 
-  Decisions are numbered in topological order of their first op.
+  Decisions are numbered in the order in which their work can begin: that of
+  the groups' earliest starts, where a variable comes with its first reader.
 
   Attributes:
     problem: what is placed and on what.
@@ -70,20 +72,20 @@ def group_decisions(
   parent = np.arange(problem.num_groups)
   if max_decisions is not None and problem.num_groups > max_decisions:
     parent = _merge(problem, max_decisions)
-  return Decisions(problem, _in_topological_order(problem, parent))
+  return Decisions(problem, _in_order(problem, parent))
 
 
-def _in_topological_order(problem: Problem, parent: np.ndarray) -> np.ndarray:
-  cluster_of = parent[problem.group_of]
-  order = problem.graph.topological_order
+def _in_order(problem: Problem, parent: np.ndarray) -> np.ndarray:
+  """[num_ops] decision numbers, by the first group of each decision."""
+  order = GroupGraph(problem).order
   _, first, inverse = np.unique(
-    cluster_of[order], return_index=True, return_inverse=True
+    parent[order], return_index=True, return_inverse=True
   )
   rank = np.empty(len(first), np.int32)
   rank[np.argsort(first, kind="stable")] = np.arange(len(first))
-  result = np.empty(problem.graph.num_ops, np.int32)
-  result[order] = rank[inverse.reshape(-1)]
-  return result
+  decision_of_group = np.empty(problem.num_groups, np.int32)
+  decision_of_group[order] = rank[inverse.reshape(-1)]
+  return decision_of_group[problem.group_of]
 
 
 def _merge(problem: Problem, target: int) -> np.ndarray:

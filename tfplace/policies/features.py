@@ -16,6 +16,7 @@ from tfplace.graph.problem import Problem
 from tfplace.policies.decisions import Decisions
 from tfplace.policies.ranks import op_ranks
 
+VERSION = 1  # changes whenever a policy must be trained again
 TYPE_VOCABULARY = 512  # op types, by a stable hash of their name
 NODE_FEATURES = 16
 EDGE_FEATURES = 3

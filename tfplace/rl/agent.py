@@ -40,6 +40,20 @@ class PerDecisionPPOAgent(ppo_clip_agent.PPOClipAgent):
     self._max_decisions = bank.max_decisions
     super().__init__(*args, **kwargs)
 
+  @property
+  def value_net(self) -> networks.ValueNetwork:
+    return self._value_net
+
+  @property
+  def optimizer(self) -> tf.keras.optimizers.Optimizer:
+    return self._optimizer
+
+  def build_optimizer(self) -> None:
+    """Makes the optimizer's slots, which else the first step makes."""
+    self._optimizer.build(
+      [*self._actor_net.trainable_weights, *self._value_net.trainable_weights]
+    )
+
   def get_loss(
     self,
     time_steps: ts.TimeStep,

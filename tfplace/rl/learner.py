@@ -4,9 +4,12 @@ No loop over iterations here, no files: `trainer` has those.
 """
 
 import dataclasses
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
+from tfplace.errors import TrainingError
 from tfplace.policies import keras2
 
 keras2.check_training_process()
@@ -77,9 +80,38 @@ class Learner(tf.Module):
       self._bank.max_devices,
       config.ppo.infeasible_reward,
     )
+    # Built now, so that a checkpoint finds their slots.
+    self.imitation_optimizer.build(self.policy.trainable_variables)
+    self.agent.build_optimizer()
     self._train = tf.function(self.agent.train)
     self._look = tf.function(self._distribution)
     self._imitate = tf.function(self._imitation_step)
+
+  def tracked(self) -> dict[str, Any]:
+    """All that decides what the next step does, for a checkpoint."""
+    return {
+      "policy": self.policy,
+      "value": self.agent.value_net,
+      "optimizer": self.agent.optimizer,
+      "imitation_optimizer": self.imitation_optimizer,
+      "train_step": self.agent.train_step_counter,
+    }
+
+  def set_weights(self, weights: Sequence[tf.Variable]) -> None:
+    """Takes over the weights of another policy of the same sizes.
+
+    Raises:
+      TrainingError: they do not fit.
+    """
+    mine = self.policy.variables
+    shapes = [tuple(w.shape) for w in weights], [tuple(w.shape) for w in mine]
+    if shapes[0] != shapes[1]:
+      raise TrainingError(
+        f"the policy to start from has {len(weights)} weights of other sizes"
+        f" than the network's {len(mine)}"
+      )
+    for weight, value in zip(mine, weights, strict=True):
+      weight.assign(value)
 
   def imitate(self, graph: int) -> float:
     """One gradient step towards the graph's target; returns the loss."""

@@ -1,0 +1,128 @@
+"""Writes a policy as a SavedModel of plain TensorFlow ops.
+
+For the training process only; `tfplace.policies.exported` reads it anywhere.
+"""
+
+import dataclasses
+import json
+import os
+import pathlib
+import shutil
+import tempfile
+
+from tfplace.errors import TrainingError
+from tfplace.policies import features, keras2
+
+keras2.check_training_process()
+
+import tensorflow as tf  # noqa: E402
+
+from tfplace.policies.exported import (  # noqa: E402
+  FORMAT,
+  INFO_FILE,
+  load_policy,
+)
+from tfplace.policies.network import (  # noqa: E402
+  NetworkConfig,
+  PlacementNetwork,
+)
+
+
+def signature() -> list[tf.TensorSpec]:
+  """Specs of `Features.tensors()`, in its order, for any problem."""
+  return [
+    tf.TensorSpec([None], tf.int32, "type_id"),
+    tf.TensorSpec([None, features.NODE_FEATURES], tf.float32, "node"),
+    tf.TensorSpec([None], tf.int32, "edge_src"),
+    tf.TensorSpec([None], tf.int32, "edge_dst"),
+    tf.TensorSpec([None, features.EDGE_FEATURES], tf.float32, "edge"),
+    tf.TensorSpec([None, features.DEVICE_FEATURES], tf.float32, "device"),
+    tf.TensorSpec([None, None, features.PAIR_FEATURES], tf.float32, "pair"),
+    tf.TensorSpec([None, None], tf.bool, "allowed"),
+  ]
+
+
+def export_policy(
+  network: PlacementNetwork,
+  directory: str | os.PathLike[str],
+  strategy: str = "gdp",
+) -> None:
+  """Writes a policy, whole or not at all; replaces one that is there.
+
+  Raises:
+    TrainingError: `directory` exists and is not an exported policy, or cannot
+      be written.
+  """
+  target = pathlib.Path(directory)
+  check_export_dir(target)
+  # The module must not track Keras layers: loading would look for Keras 2.
+  module = tf.Module(name="exported_policy")
+  module.weights = list(network.variables)
+  names = [spec.name for spec in signature()]
+
+  @tf.function(input_signature=signature())
+  def logits(*tensors: tf.Tensor) -> tf.Tensor:
+    return network(dict(zip(names, tensors, strict=True)))
+
+  module.logits = logits
+  info = {
+    "format": FORMAT,
+    "strategy": strategy,
+    "features": features.VERSION,
+    "network": dataclasses.asdict(network.config),
+    "weights": len(module.weights),
+  }
+  try:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    staging = tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent)
+    tf.saved_model.save(module, staging)
+    (pathlib.Path(staging) / INFO_FILE).write_text(
+      json.dumps(info, indent=2) + "\n", encoding="utf-8"
+    )
+    os.chmod(staging, 0o755)
+    _replace(pathlib.Path(staging), target)
+  except OSError as error:
+    raise TrainingError(
+      f"policy directory {str(target)!r} cannot be written: {error}"
+    ) from error
+
+
+def check_export_dir(directory: str | os.PathLike[str]) -> None:
+  """Checks that `export_policy` may replace a directory.
+
+  Raises:
+    TrainingError: it is a file, or holds something else than a policy.
+  """
+  target = pathlib.Path(directory)
+  if target.is_file():
+    raise TrainingError(f"{str(target)!r} is a file, not a directory")
+  if (
+    target.is_dir()
+    and any(target.iterdir())
+    and not (target / INFO_FILE).exists()
+  ):
+    raise TrainingError(
+      f"directory {str(target)!r} is not empty and holds no exported policy"
+    )
+
+
+def _replace(staging: pathlib.Path, target: pathlib.Path) -> None:
+  if not target.exists():
+    os.replace(staging, target)
+    return
+  old = pathlib.Path(f"{staging}.old")
+  os.replace(target, old)
+  os.replace(staging, target)
+  shutil.rmtree(old)
+
+
+def restore_network(
+  directory: str | os.PathLike[str],
+) -> tuple[NetworkConfig, list[tf.Variable]]:
+  """The sizes and weights of an exported policy, to train it further.
+
+  Raises:
+    TrainingError: no exported policy is there.
+  """
+  policy = load_policy(directory)
+  return NetworkConfig(**policy.info["network"]), policy.weights

@@ -1,0 +1,90 @@
+"""From a problem to a training task: what to imitate and to be compared with."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from tfplace.errors import InfeasibleError
+from tfplace.placers.base import Budget, Evaluator, Result
+from tfplace.placers.registry import get_placer
+from tfplace.policies import symmetry
+from tfplace.policies.decisions import Decisions
+from tfplace.rl.environment import Task, step_times
+
+# One-shot placers: fast, and the same on every machine.
+TEACHERS = ("single", "blocks", "expert", "m_topo", "m_etf", "heft")
+_NO_LIMIT_S = 1e9
+
+
+@dataclasses.dataclass(frozen=True)
+class Teaching:
+  """Which classical placements a policy may learn from.
+
+  Attributes:
+    strategies: one-shot placers, the best of which is the target.
+    search_evaluations: placements that annealing may try; 0 leaves it out.
+    seed: of the annealing.
+  """
+
+  strategies: Sequence[str] = TEACHERS
+  search_evaluations: int = 0
+  seed: int = 0
+
+
+def make_task(
+  decisions: Decisions, evaluator: Evaluator, teaching: Teaching | None = None
+) -> Task:
+  """The task of placing one problem, with the best teacher's placement.
+
+  Raises:
+    InfeasibleError: no teacher found a placement that fits.
+  """
+  best = best_teacher(decisions, evaluator, teaching or Teaching())
+  classes = symmetry.device_classes(decisions.problem.cluster)
+  choices = decisions.to_choices(best.placement.devices)
+  choices = symmetry.by_first_use(choices, classes)
+  step_us = step_times(evaluator, decisions.to_devices(choices[None]))[0]
+  known = bool(np.isfinite(step_us))
+  task = Task(
+    decisions,
+    evaluator,
+    float(step_us) if known else best.evaluation.step_time_us,
+    choices,
+  )
+  if known:
+    task.best_us, task.best = float(step_us), choices
+  return task
+
+
+def best_teacher(
+  decisions: Decisions, evaluator: Evaluator, teaching: Teaching
+) -> Result:
+  """The best placement of all teachers, the first of several.
+
+  Raises:
+    InfeasibleError: none found a placement that fits.
+  """
+  problem = decisions.problem
+  strategies = [(name, 1000) for name in teaching.strategies]
+  if teaching.search_evaluations:
+    strategies.append(("annealing", teaching.search_evaluations))
+  best: Result | None = None
+  failure: InfeasibleError | None = None
+  for name, evaluations in strategies:
+    budget = Budget(_NO_LIMIT_S, evaluations)
+    try:
+      result = get_placer(name).place(
+        problem, evaluator, budget, teaching.seed
+      )
+    except InfeasibleError as error:
+      failure = error
+      continue
+    if (
+      best is None
+      or result.evaluation.step_time_us < best.evaluation.step_time_us
+    ):
+      best = result
+  if best is None:
+    raise failure or InfeasibleError("there is no teacher to learn from")
+  return best
