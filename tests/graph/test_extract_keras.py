@@ -90,9 +90,34 @@ def test_tracing_leaves_the_model_as_it_was():
   extract.trace_keras(model, BATCH)
   for old, variable in zip(before, model.variables, strict=True):
     np.testing.assert_array_equal(old, variable.numpy())
-  assert "_compute_loss" not in vars(model)
+  assert "compute_loss" not in vars(model)
   np.testing.assert_allclose(
     _keras_losses(model), _keras_losses(_model(_normalised)), rtol=1e-6
+  )
+
+
+def test_mixed_precision_keeps_its_conditional_update():
+  def build():
+    keras.utils.set_random_seed(0)
+    policy = keras.DTypePolicy("mixed_float16")
+    layers = [
+      LAYERS.Dense(16, activation="relu", dtype=policy),
+      LAYERS.Dense(3, dtype="float32"),
+    ]
+    model = keras.Sequential([keras.Input((8,)), *layers])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    optimizer = keras.optimizers.LossScaleOptimizer(
+      keras.optimizers.Adam(), initial_scale=1024.0, dynamic_growth_steps=2
+    )
+    model.compile(optimizer, loss, jit_compile=False)
+    return model
+
+  traced = extract.trace_keras(build(), BATCH)
+  types = {node.op for node in traced.graph_def.node}
+  assert {"Switch", "Merge"} <= types
+  assert not types & {"If", "StatelessIf"}
+  np.testing.assert_allclose(
+    _session_losses(traced), _keras_losses(build()), rtol=1e-5
   )
 
 
@@ -136,6 +161,20 @@ def test_variables_are_named_by_their_keras_paths():
   assert {n.name for n in handles} == set(traced.variables)
   shared = {n.attr["shared_name"].s for n in handles}
   assert len(shared) == len(handles)
+
+
+def test_values_stay_those_of_the_trace_when_the_model_trains_on():
+  model = _model(_normalised)
+  before = {v.path: v.numpy() for v in model.variables}
+  traced = extract.trace_keras(model, BATCH)
+  _keras_losses(model)
+  changed = 0
+  for path, value in before.items():
+    if path in traced.variables:
+      np.testing.assert_array_equal(traced.variables[path].value, value)
+  for variable in model.trainable_variables:
+    changed += not np.array_equal(variable.numpy(), before[variable.path])
+  assert changed == len(model.trainable_variables)
 
 
 def test_every_shape_of_an_input_is_static():

@@ -6,7 +6,7 @@ inlined.
 """
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -134,8 +134,9 @@ def _replace_captures(
   variable_names: Mapping[int, str],
 ) -> dict[str, VariableSpec]:
   """Turns the placeholders of captures into handles and constants."""
-  variables = {id(v.handle): v for v in _all_variables(graph)}
+  variables = {id(v.handle): v for v in graph.variables}
   nodes = node_names.by_name(graph_def)
+  used = set(nodes)
   renamed: dict[str, str] = {}
   result: dict[str, VariableSpec] = {}
   for outer, inner in graph.captures:
@@ -145,18 +146,14 @@ def _replace_captures(
       if variable is None:
         continue  # a table or an iterator: stays a Placeholder
       wanted = variable_names.get(id(variable), variable.name.split(":")[0])
-      name = node_names.unique_name(wanted, {*nodes, *renamed.values()})
+      name = node_names.unique_name(wanted, used)
+      used.add(name)
       renamed[node.name] = name
       result[name] = _make_handle(node, name, variable)
     elif outer.dtype != tf.variant:
       _make_constant(node, outer)
   _rename(graph_def, renamed)
   return result
-
-
-def _all_variables(graph: Any) -> Iterable[tf.Variable]:
-  # `captures` holds handles only; `variables` the objects that own them.
-  return graph.variables
 
 
 def _make_handle(
@@ -170,7 +167,16 @@ def _make_handle(
   node.attr["container"].s = b""
   node.attr["dtype"].type = variable.dtype.as_datatype_enum
   node.attr["shape"].shape.CopyFrom(variable.shape.as_proto())
-  return VariableSpec(name, shape, variable.dtype, variable.numpy())
+  return VariableSpec(name, shape, variable.dtype, _value(variable))
+
+
+def _value(variable: tf.Variable) -> np.ndarray:
+  """The value now; shares memory until the variable is next written."""
+  value = variable.read_value()
+  try:
+    return np.asarray(memoryview(value))
+  except (BufferError, TypeError, ValueError):  # strings, bfloat16
+    return value.numpy()
 
 
 def _make_constant(node: tf.compat.v1.NodeDef, tensor: tf.Tensor) -> None:

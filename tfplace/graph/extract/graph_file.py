@@ -48,8 +48,10 @@ def trace_graph_def(
   graph_def = read_graph_def(where)
   validate.validate(graph_def, where)
   feeds = _fill_placeholders(graph_def, batch_size or DEFAULT_BATCH_SIZE, where)
+  import_check.import_check(graph_def, where)
   result = inline.inline_functions(graph_def)
-  import_check.import_check(result.graph_def, where)
+  if graph_def.library.function:
+    import_check.import_check(result.graph_def, where)
   roots = _roots(result, outputs, where)
   flat = result.graph_def
   if outputs is not None:

@@ -6,6 +6,7 @@ loss is fetched besides. The data pipeline and callbacks are no part of it.
 """
 
 import contextlib
+import functools
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -158,19 +159,20 @@ def _recorded_loss(
   model: keras.Model, losses: list[tf.Tensor]
 ) -> Iterator[None]:
   """Appends each loss that the step computes to `losses`."""
-  compute = model._compute_loss
+  compute = model.compute_loss
 
+  @functools.wraps(compute)  # Keras looks at the signature
   def recording(*args: Any, **kwargs: Any) -> Any:
     loss = compute(*args, **kwargs)
     losses.append(loss)
     return loss
 
   # Past Keras' attribute tracking, which has no business with a method.
-  object.__setattr__(model, "_compute_loss", recording)
+  object.__setattr__(model, "compute_loss", recording)
   try:
     yield
   finally:
-    object.__delattr__(model, "_compute_loss")
+    object.__delattr__(model, "compute_loss")
 
 
 def _fetches(concrete: Any, losses: list[tf.Tensor]) -> list[tf.Tensor]:

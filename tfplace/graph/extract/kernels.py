@@ -6,7 +6,8 @@ An int32 kernel that keeps its tensors in host memory counts as its device's.
 XLA's pseudo devices do not count.
 """
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -18,12 +19,23 @@ KINDS = ("CPU", "GPU")
 _DEFAULT = "DEFAULT"
 
 
+@dataclasses.dataclass(frozen=True)
+class _Kernel:
+  """One registration: device type, label, and allowed types by attribute."""
+
+  device_type: str
+  label: str
+  allowed: tuple[tuple[str, frozenset[int]], ...]
+
+
 class KernelTable:
-  """Answers `kinds` for the nodes of one graph; caches by op and types."""
+  """Answers `kinds` for the nodes of one graph; remembers by op and types."""
 
   def __init__(self, functions: Mapping[str, op_defs.FunctionDef]) -> None:
     self._functions = functions
-    self._kernels: dict[str, list[Any]] = {}
+    self._kernels: dict[str, tuple[_Kernel, ...]] = {}
+    self._attributes: dict[str, tuple[str, ...]] = {}
+    self._answers: dict[object, frozenset[str]] = {}
     self._bodies: dict[str, frozenset[str]] = {}
 
   def kinds(self, node: tf.compat.v1.NodeDef) -> frozenset[str]:
@@ -33,28 +45,47 @@ class KernelTable:
     its body is placed on its device.
     """
     result = self._own_kinds(node)
-    for name in op_defs.function_names(node):
-      result &= self._function_kinds(name)
-    if node.op in self._functions:
-      result &= self._function_kinds(node.op)
+    for name in op_defs.called_functions(node):
+      if name in self._functions:
+        result &= self._function_kinds(name)
     return result
 
   def _own_kinds(self, node: tf.compat.v1.NodeDef) -> frozenset[str]:
     if node.op in self._functions:
       return frozenset(KINDS)
     if node.op not in self._kernels:
-      found = registry.get_registered_kernels_for_op(node.op).kernel
-      self._kernels[node.op] = list(found)
+      self._load(node.op)
     kernels = self._kernels[node.op]
-    if not kernels:  # rewritten away before it runs, as `If` once was
+    if not kernels:  # rewritten away before it runs
       return frozenset(KINDS)
+    label = node.attr["_kernel"].s.decode() if "_kernel" in node.attr else ""
     op_def = op_defs.op_def_of(node, self._functions)
-    types = {k.device_type for k in kernels if _matches(k, node, op_def)}
-    return frozenset(KINDS if _DEFAULT in types else types.intersection(KINDS))
+    types = tuple(
+      _types(op_defs.attr_of(node, op_def, name))
+      for name in self._attributes[node.op]
+    )
+    key = (node.op, label, types)
+    if key not in self._answers:
+      by_name = dict(zip(self._attributes[node.op], types, strict=True))
+      self._answers[key] = _match(kernels, label, by_name)
+    return self._answers[key]
+
+  def _load(self, op: str) -> None:
+    found = registry.get_registered_kernels_for_op(op).kernel
+    self._kernels[op] = tuple(
+      _Kernel(
+        k.device_type,
+        k.label,
+        tuple(
+          (c.name, frozenset(c.allowed_values.list.type)) for c in k.constraint
+        ),
+      )
+      for k in found
+    )
+    names = (name for k in self._kernels[op] for name, _ in k.allowed)
+    self._attributes[op] = tuple(dict.fromkeys(names))
 
   def _function_kinds(self, name: str) -> frozenset[str]:
-    if name not in self._functions:
-      return frozenset(KINDS)
     if name not in self._bodies:
       self._bodies[name] = frozenset(KINDS)  # a recursive call adds nothing
       result = frozenset(KINDS)
@@ -64,18 +95,28 @@ class KernelTable:
     return self._bodies[name]
 
 
-def _matches(kernel: Any, node: tf.compat.v1.NodeDef, op_def: Any) -> bool:
-  """Whether a kernel's label and type constraints allow the node."""
-  label = node.attr["_kernel"].s.decode() if "_kernel" in node.attr else ""
-  if kernel.label != label:
-    return False
-  for constraint in kernel.constraint:
-    value = op_defs.attr_of(node, op_def, constraint.name)
-    allowed = constraint.allowed_values.list.type
-    if value is None:
-      return False
-    field = value.WhichOneof("value")
-    types = [value.type] if field == "type" else list(value.list.type)
-    if field == "placeholder" or not set(types) <= set(allowed):
-      return False
-  return True
+def _types(value: Any) -> tuple[int, ...] | None:
+  """Types in an attribute; None where it has none that can be judged."""
+  field = None if value is None else value.WhichOneof("value")
+  if field == "type":
+    return (value.type,)
+  return tuple(value.list.type) if field == "list" else None
+
+
+def _match(
+  kernels: Sequence[_Kernel],
+  label: str,
+  types: Mapping[str, tuple[int, ...] | None],
+) -> frozenset[str]:
+  """Kinds of the kernels whose label and constraints allow the types."""
+  found = {
+    k.device_type
+    for k in kernels
+    if k.label == label
+    and all(_allows(types[name], allowed) for name, allowed in k.allowed)
+  }
+  return frozenset(KINDS if _DEFAULT in found else found.intersection(KINDS))
+
+
+def _allows(types: tuple[int, ...] | None, allowed: frozenset[int]) -> bool:
+  return types is not None and allowed.issuperset(types)
