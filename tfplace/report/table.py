@@ -1,0 +1,82 @@
+"""Results of several placers side by side, as a Rich table."""
+
+from collections.abc import Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from tfplace.graph.evaluation import Evaluation
+from tfplace.placers.base import Result
+from tfplace.report.units import format_bytes, format_us, short_names
+
+MAX_DEVICE_COLUMNS = 6  # with more devices, only the fullest is shown
+BASELINE = "single"
+
+
+def results_table(
+  results: Sequence[Result],
+  *,
+  best: Result | None = None,
+  measured: Sequence[Evaluation] | None = None,
+  title: str | None = None,
+) -> Table:
+  """One row per result: what it costs, against what, and how long it took.
+
+  "vs single" divides by the step time of the strategy `single` among the
+  results (above 1 is faster), "vs bound" is the step time over the lower
+  bound (1 is the best there can be). The best row is bold.
+
+  Args:
+    results: of one problem.
+    best: the result to mark; by default, the fastest that fits in memory.
+    measured: what each result's placement measured on real devices.
+    title: above the table.
+  """
+  table = Table(title=None if title is None else Text(title))
+  devices = list(results[0].evaluation.peak_memory_bytes) if results else []
+  table.add_column("placer")
+  names = ["step time", "vs single", "vs bound", *_memory_columns(devices)]
+  if measured is not None:
+    names.insert(1, "measured")
+  for name in [*names, "seconds"]:
+    table.add_column(Text(name), justify="right")
+  single = next(
+    (r.evaluation.step_time_us for r in results if r.strategy == BASELINE), None
+  )
+  marked = best or min(results, key=_rank, default=None)
+  for i, result in enumerate(results):
+    cells = _cells(result, single, devices)
+    if measured is not None:
+      cells.insert(2, format_us(measured[i].step_time_us))
+    style = "bold" if result is marked else ""
+    table.add_row(*map(Text, cells), style=style)
+  return table
+
+
+def _rank(result: Result) -> tuple[bool, float]:
+  return not result.evaluation.feasible, result.evaluation.step_time_us
+
+
+def _memory_columns(devices: Sequence[str]) -> list[str]:
+  if len(devices) > MAX_DEVICE_COLUMNS:
+    return ["peak memory (fullest)"]
+  return [f"peak {name}" for name in short_names(devices)]
+
+
+def _cells(
+  result: Result, single_us: float | None, devices: Sequence[str]
+) -> list[str]:
+  evaluation = result.evaluation
+  step, bound = evaluation.step_time_us, evaluation.lower_bound_us
+  peaks = [evaluation.peak_memory_bytes[name] for name in devices]
+  if len(peaks) > MAX_DEVICE_COLUMNS:
+    peaks = [max(peaks)]
+  oom = "" if evaluation.feasible else " (out of memory)"
+  return [
+    result.strategy,
+    format_us(step) + oom,
+    f"{single_us / step:.3f}x" if single_us is not None and step > 0 else "-",
+    f"{step / bound:.3f}" if bound > 0 else "-",
+    *map(format_bytes, peaks),
+    f"{result.seconds:.2f}",
+  ]

@@ -1,0 +1,166 @@
+"""A simulated step as a Chrome trace, which https://ui.perfetto.dev opens:
+devices and channels as tracks, memory as counters, the critical path.
+
+The format is the "Trace Event Format" of Chromium's catapult project; its
+times are microseconds, as ours.
+"""
+
+import itertools
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from tfplace.graph.json_file import write_json
+from tfplace.graph.placement import Placement
+from tfplace.report.tracks import as_schedule, channel_names, device_names
+from tfplace.simulate import Schedule
+
+Event = dict[str, Any]
+DEVICES, CHANNELS, CRITICAL, MEMORY = 1, 2, 3, 4  # process ids
+
+
+def save_trace(
+  step: Schedule | Placement, path: str | os.PathLike[str]
+) -> None:
+  """Writes the trace, whole or not at all; gzip where the name ends in .gz.
+
+  Args:
+    step: what was simulated, or is to be.
+    path: the file to write.
+
+  Raises:
+    FormatError: the file cannot be written.
+  """
+  write_json(path, make_trace(as_schedule(step)))
+
+
+def make_trace(schedule: Schedule) -> dict[str, Any]:
+  """The trace as JSON data."""
+  problem = schedule.placement.problem
+  events = itertools.chain(
+    _names(schedule),
+    _ops(schedule),
+    _transfers(schedule),
+    _critical_path(schedule),
+    _memory(schedule),
+  )
+  return {
+    "traceEvents": list(events),
+    "displayTimeUnit": "ms",
+    "otherData": {
+      "graph": problem.graph.name,
+      "cluster": problem.cluster.name,
+      "step_time_us": schedule.step_time_us,
+      "lower_bound_us": problem.lower_bound_us,
+    },
+  }
+
+
+def _names(schedule: Schedule) -> Iterator[Event]:
+  titles = {
+    DEVICES: "devices",
+    CHANNELS: "channels",
+    CRITICAL: "critical path",
+    MEMORY: "memory",
+  }
+  for process, title in titles.items():
+    yield _meta("process_name", process, 0, {"name": title})
+    yield _meta("process_sort_index", process, 0, {"sort_index": process})
+  devices = schedule.placement.problem.cluster.devices
+  for i, device in enumerate(devices):
+    yield _meta("thread_name", DEVICES, i, {"name": device.name})
+  for i, name in enumerate(channel_names(schedule)):
+    yield _meta("thread_name", CHANNELS, i, {"name": name})
+
+
+def _meta(name: str, process: int, thread: int, args: Event) -> Event:
+  return {"ph": "M", "name": name, "pid": process, "tid": thread, "args": args}
+
+
+def _slice(
+  track: tuple[int, int],
+  name: str,
+  start_us: float,
+  end_us: float,
+  args: Event,
+  category: str,
+) -> Event:
+  return {
+    "ph": "X",
+    "name": name,
+    "cat": category,
+    "pid": track[0],
+    "tid": track[1],
+    "ts": float(start_us),
+    "dur": float(end_us - start_us),
+    "args": args,
+  }
+
+
+def _ops(schedule: Schedule) -> Iterator[Event]:
+  graph = schedule.placement.problem.graph
+  critical = {s.index for s in schedule.critical_path if s.kind == "op"}
+  sizes = graph.op_output_bytes
+  for op, device in enumerate(schedule.placement.devices.tolist()):
+    args = {
+      "type": graph.types[op],
+      "output_bytes": float(sizes[op]),
+      "temp_bytes": float(graph.temp_bytes[op]),
+      "persistent_bytes": float(graph.persistent_bytes[op]),
+      "critical": op in critical,
+    }
+    start, end = schedule.op_start_us[op], schedule.op_end_us[op]
+    track = DEVICES, device
+    yield _slice(track, graph.names[op], start, end, args, graph.types[op])
+
+
+def _transfers(schedule: Schedule) -> Iterator[Event]:
+  moves = schedule.transfers
+  devices = schedule.placement.problem.cluster.devices
+  for i in range(len(moves)):
+    args = {
+      "from": devices[moves.src[i]].name,
+      "to": devices[moves.dst[i]].name,
+      "bytes": float(moves.num_bytes[i]),
+      "queued_us": float(schedule.op_end_us[moves.src_op[i]]),
+      "arrival_us": float(moves.arrival_us[i]),
+    }
+    track = CHANNELS, int(moves.channel[i])
+    name = _transfer_name(schedule, i)
+    times = moves.start_us[i], moves.sent_us[i]
+    yield _slice(track, name, *times, args, "transfer")
+
+
+def _transfer_name(schedule: Schedule, transfer: int) -> str:
+  moves = schedule.transfers
+  output = int(moves.output[transfer])
+  op = schedule.placement.problem.graph.names[moves.src_op[transfer]]
+  return f"^{op}" if output < 0 else f"{op}:{output}"  # TensorFlow's names
+
+
+def _critical_path(schedule: Schedule) -> Iterator[Event]:
+  path = schedule.critical_path
+  names = schedule.placement.problem.graph.names
+  for i, segment in enumerate(path):
+    # A channel can start the next transfer before this one has arrived.
+    end = min([segment.end_us] + [s.start_us for s in path[i + 1 : i + 2]])
+    name = (
+      names[segment.index]
+      if segment.kind == "op"
+      else _transfer_name(schedule, segment.index)
+    )
+    args = {"waited_for": segment.waited_for}
+    yield _slice((CRITICAL, 0), name, segment.start_us, end, args, segment.kind)
+
+
+def _memory(schedule: Schedule) -> Iterator[Event]:
+  for name, curve in zip(device_names(schedule), schedule.memory, strict=True):
+    for time_us, num_bytes in zip(*map(list, curve), strict=True):
+      yield {
+        "ph": "C",
+        "name": f"memory {name}",
+        "pid": MEMORY,
+        "tid": 0,
+        "ts": float(time_us),
+        "args": {"bytes": float(num_bytes)},
+      }
