@@ -6,7 +6,7 @@ No device and no run is needed. Measured times replace the estimates in
 
 import math
 
-from tfplace.cost import grappler, hardware, sizes
+from tfplace.cost import explicit_shapes, grappler, hardware, sizes
 from tfplace.graph.cluster import Cluster
 from tfplace.graph.extract.structure import Skeleton, skeleton
 from tfplace.graph.extract.traced import TracedStep
@@ -39,11 +39,12 @@ def op_graph(traced: TracedStep, cluster: Cluster) -> OpGraph:
   """
   described = hardware.hardware_by_kind(cluster)
   bones = skeleton(traced)
-  specs = sizes.output_specs(traced)
   graph_def = sizes.with_feed_shapes(traced)
-  fetches = _fetched_nodes(traced)
+  graph = sizes.import_step(graph_def, traced.name)
+  specs = sizes.output_specs(graph)
+  explicit = explicit_shapes.with_explicit_shapes(graph_def, graph)
   times = {
-    kind: grappler.op_times_us(graph_def, fetches, specs, properties)
+    kind: grappler.op_times_us(explicit, properties)
     for kind, properties in described.items()
   }
   nodes = {node.name: node for node in graph_def.node}
@@ -67,11 +68,6 @@ def op_graph(traced: TracedStep, cluster: Cluster) -> OpGraph:
   if unknown:
     extra["unknown_shapes"] = unknown
   return build_graph(traced.name, ops, bones.edges, extra=extra)
-
-
-def _fetched_nodes(traced: TracedStep) -> list[str]:
-  names = [tensor.rpartition(":")[0] or tensor for tensor in traced.fetches]
-  return list(dict.fromkeys([*names, *traced.targets]))
 
 
 def _valid(time_us: float) -> float:

@@ -6,8 +6,6 @@ its bytes by the memory bandwidth, and adds the two
 for structure (constants, reads, reshapes) take no time.
 """
 
-from collections.abc import Mapping
-
 import tensorflow as tf
 from tensorflow.core.protobuf import meta_graph_pb2
 from tensorflow.core.protobuf.device_properties_pb2 import (
@@ -17,7 +15,6 @@ from tensorflow.core.protobuf.device_properties_pb2 import (
 from tensorflow.python.grappler import cluster as grappler_cluster
 from tensorflow.python.grappler import item as grappler_item
 
-from tfplace.cost.sizes import TensorSpec
 from tfplace.errors import ExtractionError
 
 # The name only serves to place the ops; what counts are the properties. A
@@ -26,17 +23,12 @@ _DEVICE = "/job:localhost/replica:0/task:0/device:CPU:0"
 
 
 def op_times_us(
-  graph_def: tf.compat.v1.GraphDef,
-  fetches: list[str],
-  specs: Mapping[str, tuple[TensorSpec, ...]],
-  hardware: DeviceProperties,
+  graph_def: tf.compat.v1.GraphDef, hardware: DeviceProperties
 ) -> dict[str, float]:
   """Node name -> microseconds on the hardware; nodes without cost are absent.
 
   Args:
-    graph_def: flat graph.
-    fetches: names of nodes to run; what they do not need has no time.
-    specs: node name -> its outputs; tells Grappler shapes that it cannot infer.
+    graph_def: flat graph (see `explicit_shapes`).
     hardware: the device that all ops run on.
 
   Raises:
@@ -44,45 +36,54 @@ def op_times_us(
   """
   slow, factor = _slowed(hardware)
   device = NamedDevice(name=_DEVICE, properties=slow)
-  meta_graph = _meta_graph(graph_def, fetches, specs)
-  try:
-    item = grappler_item.Item(meta_graph)
-    with grappler_cluster.Provision(devices=[device]) as cluster:
+  with grappler_cluster.Provision(devices=[device]) as cluster:
+    try:
+      item = make_item(graph_def)
       performances, _, _ = cluster.MeasureCosts(item)
-  except Exception as error:
-    first = (str(error).strip() or type(error).__name__).splitlines()[0]
-    raise ExtractionError(f"Grappler rejects the graph: {first}") from error
+    except Exception as error:
+      first = (str(error).strip() or type(error).__name__).splitlines()[0]
+      raise ExtractionError(f"Grappler rejects the graph: {first}") from error
   return {p.node: p.compute_cost * 1e-3 / factor for p in performances}
 
 
-def _slowed(hardware: DeviceProperties) -> tuple[DeviceProperties, int]:
+def make_item(graph_def: tf.compat.v1.GraphDef) -> grappler_item.Item:
+  """The graph as Grappler takes it: on one device, every node fetched."""
+  meta_graph = meta_graph_pb2.MetaGraphDef()
+  meta_graph.graph_def.CopyFrom(graph_def)
+  for node in meta_graph.graph_def.node:
+    node.device = _DEVICE
+  names = [node.name for node in graph_def.node]
+  meta_graph.collection_def["train_op"].node_list.value.extend(names)
+  return grappler_item.Item(meta_graph)
+
+
+def _slowed(
+  hardware: DeviceProperties,
+) -> tuple[DeviceProperties, float]:
   """Hardware slower by a factor, for finer times.
 
   Grappler reports whole microseconds, rounded down, although it computes
-  nanoseconds. On hardware of 1 MHz and as much less bandwidth the times grow
-  by the frequency, and so does their resolution.
+  nanoseconds: ops on scalars would seem free. On one core of 1 MHz, and for
+  GPUs of the oldest architecture, with as much less bandwidth, times grow by
+  a known factor, and so does their resolution.
   """
-  factor = hardware.frequency
+  lanes = 1.0
   slow = DeviceProperties()
   slow.CopyFrom(hardware)
-  slow.frequency = 1
+  if hardware.type == "GPU":
+    lanes = _lanes(hardware) / _lanes_of("2")
+    slow.environment["architecture"] = "2"
+  factor = hardware.frequency * hardware.num_cores * lanes
+  slow.frequency = slow.num_cores = 1
   slow.bandwidth = max(1, round(hardware.bandwidth / factor))
   return slow, factor
 
 
-def _meta_graph(
-  graph_def: tf.compat.v1.GraphDef,
-  fetches: list[str],
-  specs: Mapping[str, tuple[TensorSpec, ...]],
-) -> meta_graph_pb2.MetaGraphDef:
-  result = meta_graph_pb2.MetaGraphDef()
-  result.graph_def.CopyFrom(graph_def)
-  for node in result.graph_def.node:
-    node.device = _DEVICE
-    # Grappler's own annotations of shapes (`grappler/costs/utils.h`).
-    node.attr["_same_output_for_iterations"].b = True
-    shapes = node.attr["_output_shape_vector"].list.shape
-    for spec in specs.get(node.name, ()):
-      shapes.append(tf.TensorShape(spec.shape).as_proto())
-  result.collection_def["train_op"].node_list.value.extend(fetches)
-  return result
+def _lanes(hardware: DeviceProperties) -> int:
+  return _lanes_of(hardware.environment["architecture"])
+
+
+def _lanes_of(architecture: str) -> int:
+  """Lanes per multiprocessor as Grappler has them; strings compare as there."""
+  limits = {"3": 32, "4": 192, "6": 128}
+  return next((n for end, n in limits.items() if architecture < end), 64)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
 
 import tensorflow as tf
 
@@ -40,29 +39,35 @@ class TensorSpec:
     return float(math.prod(sizes) * each)
 
 
-def output_specs(traced: TracedStep) -> dict[str, tuple[TensorSpec, ...]]:
-  """Node name -> its outputs, by TensorFlow's own shape inference.
-
-  The shapes of `traced.feeds` are taken for its placeholders.
+def import_step(graph_def: tf.compat.v1.GraphDef, name: str) -> tf.Graph:
+  """The graph with TensorFlow's own shape inference done.
 
   Raises:
-    ExtractionError: TensorFlow rejects the graph, or a placeholder's shape is
-      unknown.
+    ExtractionError: TensorFlow rejects the graph.
   """
   graph = tf.Graph()
   try:
     with graph.as_default():
-      tf.graph_util.import_graph_def(with_feed_shapes(traced), name="")
+      tf.graph_util.import_graph_def(graph_def, name="")
   except Exception as error:
     first = (str(error).strip() or type(error).__name__).splitlines()[0]
     raise ExtractionError(
-      f"model {traced.name!r}: TensorFlow rejects its graph: {first}"
+      f"model {name!r}: TensorFlow rejects its graph: {first}"
     ) from error
-  result = {
-    op.name: tuple(_spec(tensor) for tensor in op.outputs)
-    for op in graph.get_operations()
-  }
-  _check_placeholders(traced.graph_def, result)
+  return graph
+
+
+def output_specs(graph: tf.Graph) -> dict[str, tuple[TensorSpec, ...]]:
+  """Op name -> its outputs.
+
+  Raises:
+    ExtractionError: a placeholder's shape is unknown.
+  """
+  result = {}
+  for op in graph.get_operations():
+    result[op.name] = tuple(_spec(tensor) for tensor in op.outputs)
+    if op.type == "Placeholder":
+      _check_placeholder(op.name, result[op.name][0])
   return result
 
 
@@ -104,18 +109,11 @@ def _spec(tensor: tf.Tensor) -> TensorSpec:
   return TensorSpec(_sizes(tensor.shape), tensor.dtype.base_dtype)
 
 
-def _check_placeholders(
-  graph_def: tf.compat.v1.GraphDef,
-  specs: Mapping[str, tuple[TensorSpec, ...]],
-) -> None:
-  for node in graph_def.node:
-    if node.op != "Placeholder":
-      continue
-    spec = specs[node.name][0]
-    if spec.dtype not in _HANDLES and not spec.is_known:
-      shape = "unknown" if spec.shape is None else list(spec.shape)
-      raise ExtractionError(
-        f"placeholder {node.name!r} has shape {shape}: give a batch size or"
-        " shapes for all inputs",
-        op=node.name,
-      )
+def _check_placeholder(name: str, spec: TensorSpec) -> None:
+  if spec.dtype not in _HANDLES and not spec.is_known:
+    shape = "unknown" if spec.shape is None else list(spec.shape)
+    raise ExtractionError(
+      f"placeholder {name!r} has shape {shape}: give a batch size or shapes"
+      " for all inputs",
+      op=name,
+    )
