@@ -1,5 +1,6 @@
 """Numbers for people: times, sizes and short device names."""
 
+import math
 from collections.abc import Sequence
 
 _TIMES = ((1e6, "s"), (1e3, "ms"), (1.0, "us"))
@@ -7,7 +8,9 @@ _SIZES = ((2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B"))
 
 
 def format_us(time_us: float) -> str:
-  """12345.6 -> "12.3 ms": three digits, for microseconds."""
+  """12345.6 -> "12.3 ms": three digits. Infinite: the placement failed."""
+  if math.isinf(time_us):
+    return "failed"
   return _format(time_us, _TIMES)
 
 

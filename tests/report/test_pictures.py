@@ -1,0 +1,139 @@
+"""Traces and timelines of simulated steps."""
+
+import gzip
+import json
+
+import numpy as np
+import pytest
+
+from tfplace.errors import FormatError
+from tfplace.graph.cluster import Cluster, Device, Link
+from tfplace.graph.op_graph import OpSpec, build_graph
+from tfplace.graph.placement import Placement
+from tfplace.graph.problem import Problem
+from tfplace.report import timeline, trace
+from tfplace.simulate import Simulator
+
+
+def two_device_placement():
+  """a 0-2 on d0; its 6 bytes 2-5, arrive 5.5; b 5.5-6.5 on d1."""
+  ops = [
+    OpSpec("a", "Mat$Mul$", {"GPU": 2.0}, [6.0], temp_bytes=1.0),
+    OpSpec("b_$x$", "Relu", {"GPU": 1.0}),
+    OpSpec("z", "NoOp", {"GPU": 0.0}),
+  ]
+  cluster = Cluster(
+    "c",
+    tuple(
+      Device(f"/job:w/task:0/device:GPU:{i}", "GPU", 10.0) for i in range(2)
+    ),
+    (
+      Link(
+        "/job:w/task:0/device:GPU:0", "/job:w/task:0/device:GPU:1", 2.0, 0.5
+      ),
+    ),
+  )
+  graph = build_graph("g", ops, [(0, 0, 1), (0, -1, 2)])
+  return Placement(Problem(graph, cluster), np.array([0, 1, 0]))
+
+
+def events_of(data, phase):
+  return [e for e in data["traceEvents"] if e["ph"] == phase]
+
+
+def test_trace_has_each_op_and_transfer_at_its_time():
+  schedule = Simulator(two_device_placement().problem).schedule(
+    two_device_placement().devices
+  )
+  data = trace.make_trace(schedule)
+  slices = {
+    (e["name"], e["pid"], e["tid"]): (e["ts"], e["dur"])
+    for e in events_of(data, "X")
+  }
+  assert slices == {
+    ("a", trace.DEVICES, 0): (0.0, 2.0),
+    ("z", trace.DEVICES, 0): (2.0, 0.0),
+    ("b_$x$", trace.DEVICES, 1): (5.5, 1.0),
+    ("a:0", trace.CHANNELS, 0): (2.0, 3.0),
+    ("a", trace.CRITICAL, 0): (0.0, 2.0),
+    ("a:0", trace.CRITICAL, 0): (2.0, 3.5),
+    ("b_$x$", trace.CRITICAL, 0): (5.5, 1.0),
+  }
+
+
+def test_trace_names_devices_channels_and_counts_memory():
+  placement = two_device_placement()
+  data = trace.make_trace(Simulator(placement.problem).schedule(placement))
+  names = {
+    (e["pid"], e["tid"]): e["args"]["name"]
+    for e in events_of(data, "M")
+    if e["name"] == "thread_name"
+  }
+  assert names == {
+    (trace.DEVICES, 0): "/job:w/task:0/device:GPU:0",
+    (trace.DEVICES, 1): "/job:w/task:0/device:GPU:1",
+    (trace.CHANNELS, 0): "GPU:0 -> GPU:1",
+  }
+  counts = [
+    (e["ts"], e["args"]["bytes"])
+    for e in events_of(data, "C")
+    if e["name"] == "memory GPU:0"
+  ]
+  # a: 6 bytes and 1 temporary from 0; 6 until they have arrived, at 5.5.
+  assert counts == [(0.0, 7.0), (2.0, 6.0), (5.5, 0.0)]
+
+
+@pytest.mark.parametrize(
+  "name, reader", [("t.json", open), ("t.json.gz", gzip.open)]
+)
+def test_trace_file_is_json_and_leaves_nothing_else(tmp_path, name, reader):
+  trace.save_trace(two_device_placement(), tmp_path / name)
+  with reader(tmp_path / name, "rt") as file:
+    assert json.load(file)["otherData"]["step_time_us"] == 6.5
+  assert [p.name for p in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.parametrize(
+  "suffix, magic", [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")]
+)
+def test_timeline_is_drawn_in_each_format(tmp_path, suffix, magic):
+  path = tmp_path / f"t.{suffix}"
+  timeline.save_timeline(two_device_placement(), path)
+  assert path.read_bytes().startswith(magic)
+
+
+def test_timeline_draws_a_bar_per_op_that_takes_time_and_per_transfer():
+  placement = two_device_placement()
+  figure = timeline.draw_timeline(
+    Simulator(placement.problem).schedule(placement)
+  )
+  tracks, memory = figure.axes
+  bars = sum(len(c.get_paths()) for c in tracks.collections)
+  assert bars == 2 + 1 + 3  # a and b; the transfer; the critical path
+  labels = [t.get_text() for t in tracks.get_yticklabels()]
+  # a takes 2 of 6.5 us, 31%; b takes 1, 15%.
+  assert labels == ["GPU:0 31%", "GPU:1 15%", "GPU:0 -> GPU:1"]
+  # Two curves, and the capacity of 10 bytes, which 7 come near, twice.
+  assert len(memory.lines) == 4
+
+
+def test_an_empty_graph_has_a_trace_and_a_timeline(tmp_path):
+  problem = Problem(
+    build_graph("g", [], []), Cluster("c", (Device("d", "GPU"),))
+  )
+  placement = Placement(problem, np.zeros(0, np.int32))
+  trace.save_trace(placement, tmp_path / "t.json")
+  timeline.save_timeline(placement, tmp_path / "t.png")
+
+
+def test_an_unknown_picture_format_is_refused_and_nothing_written(tmp_path):
+  with pytest.raises(FormatError, match=r"t\.bmp.*\.png, \.svg, \.pdf"):
+    timeline.save_timeline(two_device_placement(), tmp_path / "t.bmp")
+  assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path):
+  with pytest.raises(FormatError, match="nowhere"):
+    timeline.save_timeline(
+      two_device_placement(), tmp_path / "nowhere" / "t.png"
+    )

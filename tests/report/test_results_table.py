@@ -1,0 +1,137 @@
+"""The table of placers, and the units in it."""
+
+import io
+import re
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from tfplace.graph.cluster import Cluster, Device
+from tfplace.graph.evaluation import Evaluation
+from tfplace.graph.op_graph import OpSpec, build_graph
+from tfplace.graph.placement import Placement
+from tfplace.graph.problem import Problem
+from tfplace.placers.base import Result
+from tfplace.report.table import results_table
+from tfplace.report.units import format_bytes, format_us, short_names
+
+
+def result(strategy, step_time_us, feasible=True, num_devices=2):
+  names = [f"/job:w/device:GPU:{i}" for i in range(num_devices)]
+  cluster = Cluster("c", tuple(Device(name, "GPU") for name in names))
+  problem = Problem(
+    build_graph("g", [OpSpec("a", "A", {"GPU": 1.0})], []), cluster
+  )
+  evaluation = Evaluation(
+    step_time_us=step_time_us,
+    feasible=feasible,
+    peak_memory_bytes={n: (i + 1) * 2.0**30 for i, n in enumerate(names)},
+    busy_us=dict.fromkeys(names, 1.0),
+    bytes_moved=0.0,
+    lower_bound_us=1000.0,
+    source="simulated",
+  )
+  placement = Placement(problem, np.zeros(1, np.int32))
+  return Result(strategy, placement, evaluation, (), 1.234, 5)
+
+
+def rows_of(table):
+  file = io.StringIO()
+  Console(file=file, width=160).print(table)
+  lines = [x for x in file.getvalue().splitlines() if x[0] in "┃│"]
+  return [[c.strip() for c in re.split("[┃│]", x)[1:-1]] for x in lines]
+
+
+def test_rows_compare_with_single_and_with_the_bound():
+  rows = rows_of(results_table([result("single", 3000.0), result("x", 1500.0)]))
+  assert rows[0] == [
+    *("placer", "step time", "vs single", "vs bound"),
+    *("peak GPU:0", "peak GPU:1", "seconds"),
+  ]
+  assert rows[1:] == [
+    ["single", "3 ms", "1.000x", "3.000", "1 GiB", "2 GiB", "1.23"],
+    ["x", "1.5 ms", "2.000x", "1.500", "1 GiB", "2 GiB", "1.23"],
+  ]
+
+
+def test_the_fastest_that_fits_is_marked():
+  results = [result("a", 2.0), result("b", 1.0, feasible=False)]
+  table = results_table(results)
+  assert [row.style for row in table.rows] == ["bold", ""]
+  assert rows_of(table)[2][1] == "1 us (out of memory)"
+
+
+def test_a_given_best_is_marked_instead():
+  results = [result("a", 2.0), result("b", 3.0)]
+  table = results_table(results, best=results[1])
+  assert [row.style for row in table.rows] == ["", "bold"]
+
+
+def test_measured_times_stand_beside_the_predicted():
+  results = [result("a", 2000.0), result("b", 3000.0)]
+  measured = [result("a", 2500.0).evaluation, result("b", np.inf).evaluation]
+  rows = rows_of(results_table(results, measured=measured))
+  assert [row[1:3] for row in rows] == [
+    ["step time", "measured"],
+    ["2 ms", "2.5 ms"],
+    ["3 ms", "failed"],
+  ]
+
+
+def test_many_devices_show_the_fullest():
+  rows = rows_of(results_table([result("a", 1.0, num_devices=8)]))
+  assert rows[0][4:] == ["peak memory (fullest)", "seconds"]
+  assert rows[1][4] == "8 GiB"
+
+
+def test_no_results_is_a_table_without_rows():
+  assert results_table([]).row_count == 0
+
+
+def test_names_that_look_like_markup_stay_as_they_are():
+  assert rows_of(results_table([result("[red]x[/red]", 1.0)]))[1][0] == (
+    "[red]x[/red]"
+  )
+
+
+@pytest.mark.parametrize(
+  "value, text",
+  [
+    (0.0, "0 us"),
+    (0.25, "0.25 us"),
+    (12.0, "12 us"),
+    (999.9, "1 ms"),
+    (12345.6, "12.3 ms"),
+    (2.5e6, "2.5 s"),
+    (1.2345e9, "1230 s"),
+    (np.inf, "failed"),
+  ],
+)
+def test_times_have_three_digits(value, text):
+  assert format_us(value) == text
+
+
+@pytest.mark.parametrize(
+  "value, text",
+  [(0.0, "0 B"), (1000.0, "1000 B"), (1536.0, "1.5 KiB"), (2.0**34, "16 GiB")],
+)
+def test_sizes_have_three_digits(value, text):
+  assert format_bytes(value) == text
+
+
+@pytest.mark.parametrize(
+  "names, short",
+  [
+    (["/job:a/device:GPU:0", "/job:a/device:GPU:1"], ["GPU:0", "GPU:1"]),
+    (
+      ["/job:w/task:0/device:CPU:0", "/job:w/task:1/device:CPU:0"],
+      ["task:0/CPU:0", "task:1/CPU:0"],
+    ),
+    (["GPU:0", "/device:GPU:0"], ["GPU:0", "/device:GPU:0"]),
+    (["/device:GPU:0"], ["GPU:0"]),
+    ([], []),
+  ],
+)
+def test_short_device_names_tell_devices_apart(names, short):
+  assert short_names(names) == short
