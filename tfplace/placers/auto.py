@@ -1,33 +1,188 @@
-"""`auto`: spends its budget among all strategies and keeps the best."""
+"""`auto`: spends its budget among all strategies and keeps the best.
+
+First the classical placers, which take moments; then the learned policy, if
+there is one and time to load it; then the search, from the best of these. The
+result is never worse than any of them.
+"""
 
 import dataclasses
 from typing import ClassVar
 
-from tfplace.errors import TfplaceError
+from tfplace.errors import InfeasibleError, TfplaceError
 from tfplace.graph.problem import Problem
 from tfplace.placers import registry
-from tfplace.placers.base import Budget, Evaluator, Result
+from tfplace.placers.annealing import best_first, improve, improvements
+from tfplace.placers.base import Budget, Evaluator, HistoryPoint, Result
+from tfplace.placers.groups import GroupGraph
+from tfplace.placers.search import SearchConfig
 from tfplace.placers.tracker import Tracker
 
 
 @dataclasses.dataclass(frozen=True)
 class AutoPlacer:
-  """The best of all placers."""
+  """The best of all placers.
+
+  Attributes:
+    policy: directory of the learned policy; None is the shipped one.
+    search: of the search at the end.
+    learned_min_s: seconds that must be left for the learned policy to be
+      worth loading (TensorFlow alone takes several).
+    learned_share: of the seconds left, for the learned policy.
+    max_starts: placements that the search starts from.
+  """
 
   policy: str | None = None
+  search: SearchConfig = dataclasses.field(default_factory=SearchConfig)
+  learned_min_s: float = 25.0
+  learned_share: float = 0.3
+  max_starts: int = 3
   name: ClassVar[str] = "auto"
 
   def place(
     self, problem: Problem, evaluator: Evaluator, budget: Budget, seed: int
   ) -> Result:
-    """Tries the classical placers."""
-    tracker = Tracker(self.name, problem, evaluator, budget)
-    tried = []
+    """Tries everything, one after the other.
+
+    Raises:
+      InfeasibleError: no strategy found a placement that fits.
+    """
+    run = _Run(self, problem, evaluator, budget, seed)
     for strategy in registry.CLASSICAL:
-      try:
-        placer = registry.get_placer(strategy)
-        tried.append(placer.place(problem, evaluator, budget, seed))
-      except TfplaceError:
-        continue
-      tracker.offer(tried[-1].placement.devices)
-    return dataclasses.replace(tracker.result(), tried=tuple(tried))
+      run.attempt(strategy, budget)
+    for strategy in registry.LEARNED:
+      run.attempt_learned(strategy)
+    run.search()
+    return run.result()
+
+
+class _Run:
+  """One call of `AutoPlacer.place`: what it has found so far."""
+
+  def __init__(
+    self,
+    placer: AutoPlacer,
+    problem: Problem,
+    evaluator: Evaluator,
+    budget: Budget,
+    seed: int,
+  ) -> None:
+    self.placer = placer
+    self.problem = problem
+    self.evaluator = evaluator
+    self.budget = budget
+    self.seed = seed
+    self.clock = Tracker("auto", problem, evaluator, budget)
+    self.tried: list[Result] = []
+    self.skipped: dict[str, str] = {}
+    self.history: list[HistoryPoint] = []
+    self.evaluations = 0
+    self.nearest: InfeasibleError | None = None
+    self.failure: TfplaceError | None = None
+
+  def attempt(self, strategy: str, budget: Budget) -> None:
+    """Runs a strategy; its failure is noted, not raised."""
+    if self.tried and self.budget.left_s <= 0:
+      self.skipped[strategy] = "no time was left"
+      return
+    began = self.clock.seconds
+    try:
+      placer = registry.get_placer(strategy)
+      self._keep(
+        placer.place(self.problem, self.evaluator, budget, self.seed), began
+      )
+    except TfplaceError as error:
+      self._note(strategy, error)
+
+  def attempt_learned(self, strategy: str) -> None:
+    """Runs a learned strategy within its share of the time.
+
+    Whatever goes wrong there (no TensorFlow, no policy for such a graph)
+    leaves the other strategies untouched.
+    """
+    left_s = self.budget.left_s
+    if left_s < self.placer.learned_min_s:
+      self.skipped[strategy] = (
+        f"{max(left_s, 0):.0f} s were left, and it is not loaded with fewer"
+        f" than {self.placer.learned_min_s:.0f} s"
+      )
+      return
+    began = self.clock.seconds
+    budget = Budget(left_s * self.placer.learned_share)
+    try:
+      placer = registry.get_placer(strategy, self.placer.policy)
+      self._keep(
+        placer.place(self.problem, self.evaluator, budget, self.seed), began
+      )
+    except Exception as error:  # a plug-in: any failure is its own
+      self.skipped[strategy] = f"{type(error).__name__}: {error}"
+
+  def search(self) -> None:
+    """Anneals from the best placements, with the time that is left."""
+    starts = [
+      result.placement.devices
+      for result in best_first(self.tried)[: self.placer.max_starts]
+    ]
+    began = self.clock.seconds
+    used = dataclasses.replace(self.budget)
+    if self.budget.max_evaluations is not None:
+      left = max(0, self.budget.max_evaluations - self.evaluations)
+      used = dataclasses.replace(self.budget, max_evaluations=left)
+    if used.left_s <= 0 or used.max_evaluations == 0:
+      self.skipped["annealing"] = "nothing of the budget was left"
+      return
+    tracker = Tracker("annealing", self.problem, self.evaluator, used)
+    groups = GroupGraph(self.problem)
+    try:
+      self._keep(
+        improve(tracker, groups, starts, self.seed, self.placer.search), began
+      )
+    except TfplaceError as error:
+      self._note("annealing", error)
+
+  def result(self) -> Result:
+    """The best of all, with all of their histories."""
+    if not self.tried:
+      raise self._nothing()
+    best = best_first(self.tried)[0]
+    return Result(
+      "auto",
+      best.placement,
+      best.evaluation,
+      improvements(self.history),
+      self.clock.seconds,
+      self.evaluations,
+      tuple(self.tried),
+      self.skipped,
+    )
+
+  def _keep(self, result: Result, began_s: float) -> None:
+    for point in result.history:
+      self.history.append(
+        dataclasses.replace(
+          point,
+          seconds=point.seconds + began_s,
+          evaluations=point.evaluations + self.evaluations,
+        )
+      )
+    self.evaluations += result.evaluations
+    self.tried.append(result)
+
+  def _note(self, strategy: str, error: TfplaceError) -> None:
+    self.skipped[strategy] = str(error)
+    self.failure = self.failure or error
+    if isinstance(error, InfeasibleError) and error.num_bytes is not None:
+      known = self.nearest.num_bytes if self.nearest else None
+      if known is None or error.num_bytes < known:
+        self.nearest = error
+
+  def _nothing(self) -> TfplaceError:
+    """Why there is no placement: the nearest miss, else the first failure."""
+    if self.nearest is not None:
+      return InfeasibleError(
+        f"no strategy found a placement that fits in memory: the nearest needs"
+        f" {self.nearest.num_bytes:.0f} bytes more than {self.nearest.device}"
+        " has",
+        device=self.nearest.device,
+        num_bytes=self.nearest.num_bytes,
+      )
+    return self.failure or TfplaceError("no strategy found a placement")

@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -42,7 +42,18 @@ class HistoryPoint:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-  """What a placer returns: its best placement and how it got there."""
+  """What a placer returns: its best placement and how it got there.
+
+  Attributes:
+    strategy: name of the placer.
+    placement: the best feasible placement that it found.
+    evaluation: what that costs, by the evaluator it was given.
+    history: improvements, in order.
+    seconds: that it took.
+    evaluations: placements that it evaluated.
+    tried: of `auto`, one result per placer that found a placement.
+    skipped: of `auto`, strategy -> why it gave none.
+  """
 
   strategy: str
   placement: Placement
@@ -50,7 +61,8 @@ class Result:
   history: tuple[HistoryPoint, ...]
   seconds: float
   evaluations: int
-  tried: "tuple[Result, ...]" = ()  # of `auto`: one result per placer
+  tried: "tuple[Result, ...]" = ()
+  skipped: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)

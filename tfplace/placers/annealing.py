@@ -1,0 +1,120 @@
+"""Simulated annealing over the placements of groups, by the exact simulator.
+
+Kirkpatrick, Gelatt and Vecchi (1983), from the best of the classical
+placements, with moves that know the graph: single groups, swaps, blocks in
+time, neighbourhoods, clusters of several levels, and waits on the critical
+path. `search` holds the schedule, `search_kernel` the compiled loop.
+"""
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+
+from tfplace.errors import TfplaceError
+from tfplace.graph.problem import Problem
+from tfplace.placers import registry
+from tfplace.placers.base import Budget, Evaluator, HistoryPoint, Result
+from tfplace.placers.domains import choose
+from tfplace.placers.groups import GroupGraph
+from tfplace.placers.search import Search, SearchConfig
+from tfplace.placers.tracker import Tracker
+
+
+@dataclasses.dataclass(frozen=True)
+class AnnealingPlacer:
+  """Simulated annealing from the best classical placements.
+
+  Attributes:
+    config: of the search.
+    starts: strategies whose placements it starts from.
+  """
+
+  config: SearchConfig = dataclasses.field(default_factory=SearchConfig)
+  starts: tuple[str, ...] = registry.CLASSICAL
+  name: ClassVar[str] = "annealing"
+
+  def place(
+    self, problem: Problem, evaluator: Evaluator, budget: Budget, seed: int
+  ) -> Result:
+    """Searches until the budget is spent."""
+    tracker = Tracker(self.name, problem, evaluator, budget)
+    groups = GroupGraph(problem)
+    found: list[Result] = []
+    for strategy in self.starts:
+      if found and budget.left_s <= 0:
+        break
+      # What does not fit, or has no CPU, is for the other starts to replace.
+      with contextlib.suppress(TfplaceError):
+        placer = registry.get_placer(strategy)
+        found.append(placer.place(problem, evaluator, budget, seed))
+    starts = [result.placement.devices for result in best_first(found)]
+    return improve(tracker, groups, starts, seed, self.config)
+
+
+def best_first(results: Sequence[Result]) -> list[Result]:
+  """By step time; equal placements once."""
+  ordered = sorted(results, key=lambda r: r.evaluation.step_time_us)
+  seen: set[bytes] = set()
+  distinct = []
+  for result in ordered:
+    key = result.placement.devices.tobytes()
+    if key not in seen:
+      seen.add(key)
+      distinct.append(result)
+  return distinct
+
+
+def improve(
+  tracker: Tracker,
+  groups: GroupGraph,
+  starts: Sequence[np.ndarray],
+  seed: int,
+  config: SearchConfig,
+) -> Result:
+  """Searches from [num_ops] starts with what is left of the budget.
+
+  Without a start, from every group on its fastest device.
+
+  Returns:
+    The best of the starts and of what the search found, by the tracker's
+    evaluator; the search itself always simulates.
+  """
+  if not starts:
+    fastest = choose(groups, groups.time_us, groups.order)
+    starts = [groups.expand(fastest)]
+  for start in starts:
+    tracker.offer(start)
+  search = Search(groups, seed, config)
+  simulated: list[HistoryPoint] = []
+
+  def improved(step_time_us: float, evaluations: int) -> None:
+    total = tracker.evaluations + evaluations
+    simulated.append(
+      HistoryPoint(tracker.seconds, total, step_time_us, tracker.name)
+    )
+
+  search.run(
+    [groups.contract(start) for start in starts], tracker.budget, improved
+  )
+  tracker.evaluations += search.evaluations
+  if search.best is not None:
+    tracker.offer(groups.expand(search.best))
+  result = tracker.result()
+  if result.evaluation.source == "simulated":
+    points = improvements([*tracker.history, *simulated])
+    result = dataclasses.replace(result, history=points)
+  return result
+
+
+def improvements(points: Sequence[HistoryPoint]) -> tuple[HistoryPoint, ...]:
+  """Those points, in order of time, that are better than all before."""
+  best, kept = math.inf, []
+  for point in sorted(points, key=lambda p: (p.seconds, p.evaluations)):
+    if point.step_time_us < best:
+      best = point.step_time_us
+      kept.append(point)
+  return tuple(kept)

@@ -1,0 +1,208 @@
+"""Moves of the search: which groups change devices together. Compiled.
+
+A move only fills `moved` and `targets` of a chain's state; `search_kernel`
+applies, judges and keeps or undoes it.
+"""
+
+import numpy as np
+
+from tfplace.placers import critical
+from tfplace.placers.search_tables import (
+  IS_STALE,
+  MOVED,
+  PATH,
+  SearchState,
+  SearchTables,
+)
+from tfplace.simulate.jit import inlined, kernel
+
+
+@inlined
+def uniform(state: SearchState) -> float:
+  """A random number in (0, 1): xorshift64*, Vigna 2016."""
+  x = state.rng[0]
+  x ^= x >> np.uint64(12)
+  x ^= x << np.uint64(25)
+  x ^= x >> np.uint64(27)
+  state.rng[0] = x
+  x *= np.uint64(2685821657736338717)
+  return (np.float64(x >> np.uint64(11)) + 0.5) / 9007199254740992.0
+
+
+@inlined
+def below(state: SearchState, count: int) -> int:
+  """A random integer from 0 to count - 1."""
+  return int(uniform(state) * count)
+
+
+@kernel
+def propose(tables: SearchTables, state: SearchState) -> None:
+  """Fills `moved` and `targets` with one random move."""
+  state.counts[MOVED] = 0
+  draw = uniform(state)
+  if draw < 0.30:
+    _single(tables, state)
+  elif draw < 0.55:
+    _critical(tables, state)
+  elif draw < 0.65:
+    _swap(tables, state)
+  elif draw < 0.75:
+    _block(tables, state)
+  elif draw < 0.85:
+    _pull(tables, state, _random_group(tables, state), -1)
+  else:
+    _cluster(tables, state)
+  for i in range(state.counts[MOVED]):
+    state.is_marked[state.moved[i]] = False
+
+
+@inlined
+def _add(state: SearchState, group: int, device: int) -> None:
+  if not state.is_marked[group]:
+    state.is_marked[group] = True
+    state.moved[state.counts[MOVED]] = group
+    state.targets[state.counts[MOVED]] = device
+    state.counts[MOVED] += 1
+
+
+@inlined
+def _random_group(tables: SearchTables, state: SearchState) -> int:
+  return tables.movable[below(state, len(tables.movable))]
+
+
+@inlined
+def _other_device(tables: SearchTables, state: SearchState, group: int) -> int:
+  """A random allowed device other than the group's own; its own if none."""
+  own, choices = state.devices[group], 0
+  num_devices = tables.allowed.shape[1]
+  for device in range(num_devices):
+    choices += device != own and tables.allowed[group, device]
+  if choices == 0:
+    return own
+  pick = below(state, choices)
+  for device in range(num_devices):
+    if device != own and tables.allowed[group, device]:
+      if pick == 0:
+        return device
+      pick -= 1
+  return own
+
+
+@inlined
+def _single(tables: SearchTables, state: SearchState) -> None:
+  group = _random_group(tables, state)
+  _add(state, group, _near_device(tables, state, group))
+
+
+@inlined
+def _swap(tables: SearchTables, state: SearchState) -> None:
+  """Two groups on different devices change places."""
+  a = _random_group(tables, state)
+  for _ in range(4):
+    b = _random_group(tables, state)
+    if state.devices[a] != state.devices[b]:
+      _add(state, a, state.devices[b])
+      _add(state, b, state.devices[a])
+      return
+
+
+@inlined
+def _block(tables: SearchTables, state: SearchState) -> None:
+  """Groups next to each other in time, those of one device, move on."""
+  first = _random_group(tables, state)
+  own, target = state.devices[first], _other_device(tables, state, first)
+  length = 2.0 / uniform(state)
+  at = tables.position[first]
+  for _ in range(min(int(length), 1 + len(tables.order) // 4)):
+    if at >= len(tables.order):
+      break
+    if state.devices[tables.order[at]] == own:
+      _add(state, tables.order[at], target)
+    at += 1
+
+
+@kernel
+def _pull(
+  tables: SearchTables, state: SearchState, group: int, target: int
+) -> None:
+  """A group, and some neighbours, and some of theirs, go to one device."""
+  if target < 0:
+    target = _other_device(tables, state, group)
+  _add(state, group, target)
+  limit = min(int(2.0 / uniform(state)), len(state.moved))
+  keep = uniform(state)
+  at = state.counts[MOVED] - 1
+  while at < state.counts[MOVED] and state.counts[MOVED] < limit:
+    near = state.moved[at]
+    first = tables.ops.group_offsets[near]
+    last = tables.ops.group_offsets[near + 1]
+    for i in range(first, last):
+      entry = tables.ops.group_entries[i]
+      other = entry if entry >= 0 else -1 - entry
+      if state.devices[other] != target and uniform(state) < keep:
+        _add(state, other, target)
+        if state.counts[MOVED] >= limit:
+          break
+    at += 1
+
+
+@inlined
+def _cluster(tables: SearchTables, state: SearchState) -> None:
+  """All of a cluster of a random level goes to one device."""
+  level = below(state, len(tables.level_offsets) - 1)
+  first, last = tables.level_offsets[level], tables.level_offsets[level + 1]
+  pick = first + below(state, last - first)
+  first, last = tables.cluster_offsets[pick], tables.cluster_offsets[pick + 1]
+  lead = tables.cluster_groups[first + below(state, last - first)]
+  target = _near_device(tables, state, lead)
+  for i in range(first, last):
+    _add(state, tables.cluster_groups[i], target)
+
+
+@inlined
+def _near_device(tables: SearchTables, state: SearchState, group: int) -> int:
+  """The device of a random neighbour if that is elsewhere, else any other."""
+  first = tables.ops.group_offsets[group]
+  last = tables.ops.group_offsets[group + 1]
+  if last > first and uniform(state) < 0.5:
+    entry = tables.ops.group_entries[first + below(state, last - first)]
+    device = state.devices[entry if entry >= 0 else -1 - entry]
+    if device != state.devices[group]:
+      return device
+  return _other_device(tables, state, group)
+
+
+@inlined
+def _critical(tables: SearchTables, state: SearchState) -> None:
+  """Removes one wait on the critical path."""
+  if state.counts[IS_STALE]:
+    critical.trace(tables, state)
+  if state.counts[PATH] == 0:
+    return
+  at = below(state, state.counts[PATH])
+  group = tables.ops.group_of[state.path[at]]
+  source = group
+  if at + 1 < state.counts[PATH]:
+    source = tables.ops.group_of[state.path[at + 1]]
+  cause = state.cause[at]
+  if cause == critical.REMOTE:
+    if uniform(state) < 0.5:
+      _critical_pair(tables, state, group, state.devices[source])
+    else:
+      _critical_pair(tables, state, source, state.devices[group])
+  elif cause == critical.BUSY and uniform(state) < 0.5:
+    _critical_pair(tables, state, source, -1)
+  else:
+    _critical_pair(tables, state, group, -1)
+
+
+@inlined
+def _critical_pair(
+  tables: SearchTables, state: SearchState, group: int, target: int
+) -> None:
+  if target < 0:
+    target = _other_device(tables, state, group)
+  if uniform(state) < 0.5:
+    _add(state, group, target)
+  else:
+    _pull(tables, state, group, target)

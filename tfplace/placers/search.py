@@ -1,0 +1,253 @@
+"""Runs chains of the compiled search in threads, round after round.
+
+Each round anneals every chain from hot to cold. Even turns continue from the
+best placement so far, odd ones from one of the given starts; rounds are short
+where the graph is small, so that a small graph gets many starts and a large
+one is cooled once, slowly. With a number of evaluations as the budget, the
+result depends on the seed alone; with seconds, on the machine too.
+"""
+
+import concurrent.futures
+import dataclasses
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from tfplace.placers import search_kernel
+from tfplace.placers.base import Budget
+from tfplace.placers.groups import GroupGraph
+from tfplace.placers.search_tables import (
+  BEST,
+  EVALUATIONS,
+  SearchState,
+  SearchTables,
+  search_state,
+  search_tables,
+)
+from tfplace.simulate import engine
+
+Improved = Callable[[float, int], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class SearchConfig:
+  """How the search spends its budget; all values chosen by trial.
+
+  Attributes:
+    chains: chains, and threads; the result depends on it.
+    hot: first temperature, as a share of the lower bound.
+    warm: the same where a round continues from the best placement.
+    cold: last temperature of each round, as a share of the lower bound.
+    penalty: what an excess of all of a device's memory costs, as a multiple
+      of the lower bound.
+    evaluations_per_group: evaluations of a round, per group and chain.
+    max_rounds: at most so many rounds.
+    chunk_s: seconds between looks at the clock.
+    chunk_evaluations: the same where evaluations are the budget.
+  """
+
+  chains: int = 2
+  hot: float = 0.02
+  warm: float = 0.004
+  cold: float = 3e-5
+  penalty: float = 5.0
+  evaluations_per_group: float = 400.0
+  max_rounds: int = 16
+  chunk_s: float = 0.1
+  chunk_evaluations: int = 500
+
+
+class _Chain:
+  """One chain with its memory and the state of its schedule."""
+
+  def __init__(self, state: SearchState, step: engine.Tables) -> None:
+    self.state = state
+    self.work = engine.workspace(step)
+    self.rate = 0.0  # evaluations per second, as last measured
+
+
+class Search:
+  """A search over the placements of one problem."""
+
+  def __init__(
+    self, groups: GroupGraph, seed: int, config: SearchConfig | None = None
+  ) -> None:
+    self.config = config or SearchConfig()
+    self.groups = groups
+    self.tables: SearchTables = search_tables(groups)
+    self.step = engine.pack(groups.problem)
+    self.best: np.ndarray | None = None
+    self.best_us = math.inf
+    # Scales temperatures; an empty or free graph has nothing to search.
+    self._unit_us = max(groups.problem.lower_bound_us, 1e-9)
+    self._lock = threading.Lock()
+    nothing = np.zeros(groups.num_groups, np.int32)
+    self._chains = [
+      _Chain(search_state(groups, nothing, child), self.step)
+      for child in np.random.SeedSequence(seed).spawn(self.config.chains)
+    ]
+
+  @property
+  def evaluations(self) -> int:
+    """Placements simulated so far."""
+    return sum(int(c.state.counts[EVALUATIONS]) for c in self._chains)
+
+  def run(
+    self,
+    starts: Sequence[np.ndarray],
+    budget: Budget,
+    improved: Improved | None = None,
+  ) -> None:
+    """Searches until the budget is spent; then `best` holds the result.
+
+    Args:
+      starts: [num_groups] devices each, allowed, the most promising first.
+      budget: seconds left, or placements, for this call.
+      improved: called with each new best step time, and the evaluations done.
+    """
+    if not len(self.tables.movable) or not len(starts):
+      return
+    plan = self._plan(starts, budget)
+    with concurrent.futures.ThreadPoolExecutor(len(self._chains)) as pool:
+      for number in range(plan.rounds):
+        # The chains of a round start before any of them improves the best.
+        hot_us = [self._begin(i, number, starts) for i in range(plan.chains)]
+        jobs = [
+          pool.submit(self._round, chain, number, plan, hot, improved)
+          for chain, hot in zip(self._chains, hot_us, strict=True)
+        ]
+        for job in jobs:
+          job.result()
+
+  def _plan(self, starts: Sequence[np.ndarray], budget: Budget) -> "_Plan":
+    """Evaluates the starts, and divides the budget into rounds."""
+    began = time.perf_counter()
+    for start in starts:
+      self._restart(self._chains[0], start)
+    rate = len(starts) / max(time.perf_counter() - began, 1e-9)
+    for chain in self._chains:
+      chain.rate = rate
+    count = len(self._chains)
+    quota = None
+    if budget.max_evaluations is not None:
+      quota = max(0, budget.max_evaluations - len(starts)) // count
+    expected = rate * max(0.0, budget.left_s) if quota is None else quota
+    wanted = self.config.evaluations_per_group * len(self.tables.movable)
+    rounds = min(max(1, round(expected / wanted)), self.config.max_rounds)
+    now = time.perf_counter()
+    return _Plan(rounds, count, quota, now, max(0.0, budget.left_s))
+
+  def _begin(
+    self, index: int, number: int, starts: Sequence[np.ndarray]
+  ) -> float:
+    """Puts a chain on its start for a round; returns its temperature."""
+    chain = self._chains[index]
+    turn = index + number
+    if turn % 2 == 0 and number > 0 and self.best is not None:
+      self._restart(chain, self.best)
+      return self.config.warm * self._unit_us
+    self._restart(chain, starts[turn % len(starts)])
+    return self.config.hot * self._unit_us
+
+  def _restart(self, chain: _Chain, devices: np.ndarray) -> None:
+    chain.state.devices[:] = devices
+    search_kernel.restart(
+      self.step, chain.work, self.tables, chain.state, self._penalty_us
+    )
+    self._collect(chain, None)
+
+  def _round(
+    self,
+    chain: _Chain,
+    number: int,
+    plan: "_Plan",
+    hot_us: float,
+    improved: Improved | None,
+  ) -> None:
+    """Anneals one chain, in chunks, for its share of the budget."""
+    cold_us = self.config.cold * self._unit_us
+    done = 0
+    at = 0.0
+    while at < 1.0:
+      chunk = plan.chunk(number, done, chain.rate, self.config)
+      if chunk < 1:
+        break
+      began = time.perf_counter()
+      after = plan.progress(number, done + chunk, chain.rate, chunk)
+      search_kernel.anneal(
+        self.step,
+        chain.work,
+        self.tables,
+        chain.state,
+        chunk,
+        hot_us * (cold_us / hot_us) ** at,
+        hot_us * (cold_us / hot_us) ** min(1.0, after),
+        self._penalty_us,
+      )
+      chain.rate = chunk / max(time.perf_counter() - began, 1e-9)
+      done += chunk
+      at = plan.progress(number, done, chain.rate, 0)
+      self._collect(chain, improved)
+
+  def _collect(self, chain: _Chain, improved: Improved | None) -> None:
+    """Takes over a chain's best, if it is the best of all."""
+    with self._lock:
+      found = float(chain.state.numbers[BEST])
+      if found < self.best_us:
+        self.best_us, self.best = found, chain.state.best.copy()
+        if improved is not None:
+          improved(found, self.evaluations)
+
+  @property
+  def _penalty_us(self) -> float:
+    return self.config.penalty * self._unit_us
+
+
+@dataclasses.dataclass(frozen=True)
+class _Plan:
+  """How the budget is divided; per chain.
+
+  Attributes:
+    rounds: number of rounds.
+    chains: number of chains.
+    quota: evaluations of each chain in all, or None.
+    began: when the rounds began, `time.perf_counter()`.
+    seconds: for all rounds.
+  """
+
+  rounds: int
+  chains: int
+  quota: int | None
+  began: float
+  seconds: float
+
+  def _share(self, number: int) -> int:
+    """Evaluations of a chain in a round."""
+    assert self.quota is not None
+    before = self.quota * number // self.rounds
+    return self.quota * (number + 1) // self.rounds - before
+
+  def _ends(self, number: int) -> float:
+    return self.began + self.seconds * (number + 1) / self.rounds
+
+  def chunk(
+    self, number: int, done: int, rate: float, config: SearchConfig
+  ) -> int:
+    """Evaluations until the next look at the clock; 0 at the end."""
+    if self.quota is not None:
+      return min(config.chunk_evaluations, self._share(number) - done)
+    left_s = self._ends(number) - time.perf_counter()
+    if left_s <= 0:
+      return 0
+    return max(1, int(rate * min(config.chunk_s, left_s)))
+
+  def progress(self, number: int, done: int, rate: float, ahead: int) -> float:
+    """Share of a round that is over after `ahead` more evaluations."""
+    if self.quota is not None:
+      return done / max(1, self._share(number))
+    length = max(self.seconds / self.rounds, 1e-9)
+    left_s = self._ends(number) - time.perf_counter() - ahead / rate
+    return 1.0 - left_s / length

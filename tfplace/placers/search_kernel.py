@@ -1,0 +1,167 @@
+"""The compiled loop of the search: propose, simulate, keep or undo.
+
+Simulated annealing over groups' devices by the exact simulator. A proposal's
+threshold is drawn before it is simulated, so that the simulation stops as
+soon as it must be rejected. The objective is the step time where all fits;
+where it does not, a penalty that grows with the excess bytes comes on top.
+"""
+
+import numpy as np
+
+from tfplace.placers.moves import propose, uniform
+from tfplace.placers.search_tables import (
+  ACCEPTED,
+  BEST,
+  CURRENT,
+  EVALUATIONS,
+  IS_STALE,
+  MOVED,
+  SINCE_BEST,
+  SearchState,
+  SearchTables,
+)
+from tfplace.simulate import engine
+from tfplace.simulate.jit import inlined, kernel
+from tfplace.simulate.tables import Tables, Workspace
+
+
+@kernel
+def restart(
+  step: Tables,
+  work: Workspace,
+  tables: SearchTables,
+  state: SearchState,
+  penalty_us: float,
+) -> None:
+  """Evaluates `devices` and makes them the current state."""
+  for group in range(len(state.devices)):
+    _set(tables, state, group, state.devices[group])
+  _judge(step, work, tables, state, np.inf, penalty_us)
+
+
+@kernel
+def anneal(
+  step: Tables,
+  work: Workspace,
+  tables: SearchTables,
+  state: SearchState,
+  evaluations: int,
+  hot_us: float,
+  cold_us: float,
+  penalty_us: float,
+) -> None:
+  """Anneals for a number of evaluations.
+
+  Args:
+    step: the simulator's tables.
+    work: the simulator's workspace.
+    tables: the search's tables.
+    state: the chain; changed.
+    evaluations: how many placements to simulate.
+    hot_us: temperature at the start, microseconds of step time.
+    cold_us: temperature at the end; in between it falls geometrically.
+    penalty_us: what an excess of a whole device's memory costs.
+  """
+  cooling = (cold_us / hot_us) ** (1.0 / max(1, evaluations))
+  temperature = hot_us
+  idle = 0
+  done = 0
+  while done < evaluations and idle < 1000:
+    propose(tables, state)
+    if not _apply(tables, state):
+      idle += 1  # nothing changes, or no link: not worth a simulation
+      continue
+    idle = 0
+    limit = state.numbers[CURRENT] - temperature * np.log(uniform(state))
+    if not _judge(step, work, tables, state, limit, penalty_us):
+      _undo(tables, state)
+    temperature *= cooling
+    done += 1
+
+
+@inlined
+def _set(
+  tables: SearchTables, state: SearchState, group: int, device: int
+) -> None:
+  state.devices[group] = device
+  for i in range(tables.group_offsets[group], tables.group_offsets[group + 1]):
+    state.op_devices[tables.group_ops[i]] = device
+
+
+@inlined
+def _apply(tables: SearchTables, state: SearchState) -> bool:
+  """Makes the move; false, and nothing changed, if it is not one."""
+  kept = 0
+  for i in range(state.counts[MOVED]):
+    group, target = state.moved[i], state.targets[i]
+    old = state.devices[group]
+    if target != old and tables.allowed[group, target]:
+      _set(tables, state, group, target)
+      state.moved[kept], state.targets[kept] = group, old
+      kept += 1
+  state.counts[MOVED] = kept
+  if kept == 0:
+    return False
+  if not tables.has_all_links and not _is_linked(tables, state):
+    _undo(tables, state)
+    return False
+  return True
+
+
+@inlined
+def _undo(tables: SearchTables, state: SearchState) -> None:
+  for i in range(state.counts[MOVED]):
+    _set(tables, state, state.moved[i], state.targets[i])
+
+
+@inlined
+def _is_linked(tables: SearchTables, state: SearchState) -> bool:
+  for i in range(state.counts[MOVED]):
+    group = state.moved[i]
+    device = state.devices[group]
+    first = tables.ops.group_offsets[group]
+    last = tables.ops.group_offsets[group + 1]
+    for j in range(first, last):
+      entry = tables.ops.group_entries[j]
+      if entry >= 0:
+        if not tables.ops.linked[device, state.devices[entry]]:
+          return False
+      elif not tables.ops.linked[state.devices[-1 - entry], device]:
+        return False
+  return True
+
+
+@inlined
+def _judge(
+  step: Tables,
+  work: Workspace,
+  tables: SearchTables,
+  state: SearchState,
+  limit: float,
+  penalty_us: float,
+) -> bool:
+  """Simulates the changed state; keeps it if its objective is in the limit."""
+  state.counts[EVALUATIONS] += 1
+  state.counts[SINCE_BEST] += 1
+  step_time_us = engine.simulate(step, state.op_devices, work, limit)
+  if step_time_us == np.inf:
+    return False
+  excess = 0.0
+  for device in range(len(tables.memory_bytes)):
+    over = work.peak_bytes[device] - tables.memory_bytes[device]
+    if over > 0:
+      excess += 0.01 + over / tables.memory_bytes[device]
+  objective = step_time_us + penalty_us * excess
+  if objective > limit:
+    return False
+  state.counts[ACCEPTED] += 1
+  state.counts[IS_STALE] = 1
+  state.numbers[CURRENT] = objective
+  for op in range(len(state.start_us)):
+    state.start_us[op] = work.ops.time[op]
+  if excess == 0.0 and step_time_us < state.numbers[BEST]:
+    state.numbers[BEST] = step_time_us
+    for group in range(len(state.best)):
+      state.best[group] = state.devices[group]
+    state.counts[SINCE_BEST] = 0
+  return True
