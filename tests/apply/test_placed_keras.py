@@ -1,3 +1,5 @@
+import contextlib
+
 import apply_testing as at
 import keras
 import numpy as np
@@ -175,8 +177,6 @@ def _custom_steps(model, optimizer, scope):
 
 
 def test_placement_scope_places_a_custom_loop():
-  import contextlib
-
   expected = _custom_steps(
     at.build("dense", compiled=False), at.sgd(), contextlib.nullcontext
   )
@@ -189,6 +189,32 @@ def test_placement_scope_places_a_custom_loop():
   backward = [n for n in ran if n.name.startswith("gradient_tape/net")]
   assert {n.device for n in backward if "second" in n.name} == {"CPU:2"}
   assert at.devices_of(ran, "second") == {"CPU:2"}
+
+
+def test_a_scope_around_the_loop_places_what_is_traced_inside():
+  model = at.build("dense", compiled=False)
+  tfplace.place_model(model, placement=at.SPLIT)
+  with at.recorded() as ran, model.placement_scope():
+    _custom_steps(model, at.sgd(), contextlib.nullcontext)
+  backward = [n for n in ran if n.name.startswith("gradient_tape/net")]
+  assert {n.device for n in backward if "second" in n.name} == {"CPU:2"}
+  assert at.devices_of(ran, "first") == {"CPU:1"}
+  assert "call" not in vars(model)
+
+
+def test_an_eager_loop_in_the_scope_computes_the_same():
+  x, y = at.batch("dense")
+  losses = []
+  for model in (at.build("dense"), _placed()):
+    scope = getattr(model, "placement_scope", contextlib.nullcontext)
+    with scope(), tf.GradientTape() as tape:
+      loss = tf.reduce_mean((model(x, training=True) - y) ** 2)
+    gradients = tape.gradient(loss, model.trainable_variables)
+    model.optimizer.apply_gradients(
+      zip(gradients, model.trainable_variables, strict=True)
+    )
+    losses.append(model.evaluate(x, y, verbose=0)[0])
+  np.testing.assert_allclose(losses[1], losses[0], atol=1e-6)
 
 
 def test_an_optimizer_of_the_custom_loop_outlives_the_move():

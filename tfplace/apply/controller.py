@@ -179,7 +179,9 @@ class Controller:
     """Places the ops that are traced inside: for custom training loops.
 
     Enter it inside the `tf.function` of the step, around the forward pass,
-    the gradients and the update.
+    the gradients and the update. Entered outside, it places what functions
+    traced inside it create from their call of the model on; what is run
+    eagerly goes where TensorFlow puts it, next to the placed variables.
 
     Raises:
       ExtractionError: the plan is still to be made, and the model does not
@@ -189,8 +191,18 @@ class Controller:
       if self.applied is None:
         self.plan_now(self._model.compiled)
       self._settle()
-    with self._device_scope():
+    if self.plan is None:
       yield
+    elif tf.executing_eagerly():
+      with tracing.on_each_call(self._model, self._place_rest_of_trace):
+        yield
+    else:
+      with self._device_scope():
+        yield
+
+  def _place_rest_of_trace(self) -> None:
+    if self.plan is not None:
+      tracing.place_rest_of_trace(DeviceFunction(self.plan))
 
 
 def controller_of(model: keras.Model) -> Controller | None:

@@ -45,15 +45,12 @@ class DeviceFunction:
     return device
 
   def _decide(self, op: tf.Operation) -> str:
-    device = None if op.type in _CALLS else self._resource_device(op)
-    if device:
-      return device
-    device = self._plan.device_of_op(op.name, op.type)
-    if device:
-      self.num_planned += 1
-      return device
+    resource = None if op.type in _CALLS else self._resource_device(op)
+    planned = self._plan.device_of_op(op.name, op.type) or self._layer_device()
+    self.num_planned += planned is not None
     return (
-      self._layer_device()
+      resource
+      or planned
       or op.device
       or self._forward_device(op.name)
       or self._input_device(op)
@@ -65,7 +62,6 @@ class DeviceFunction:
       return None
     for name in keras_state.open_layers():
       if name in self._plan.layers:
-        self.num_planned += 1
         return self._plan.layers[name]
     return None
 

@@ -84,7 +84,7 @@ def slots(model: keras.Model) -> Iterator[tuple[keras.Variable, Any]]:
     owners = getattr(optimizer, "_trainable_variables", [])
     for name, value in vars(optimizer).items():
       parallel = isinstance(value, list) and len(value) == len(owners)
-      if not parallel or name == "_trainable_variables":
+      if not parallel or name in ("_trainable_variables", "_variables"):
         continue
       for slot, owner in zip(value, owners, strict=True):
         if isinstance(slot, keras.Variable):

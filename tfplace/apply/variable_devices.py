@@ -4,6 +4,7 @@ An op on a variable must be where the variable is, so the devices planned for
 those ops say where the variable goes. It moves nothing.
 """
 
+import collections
 from collections.abc import Callable
 from typing import Any
 
@@ -26,10 +27,11 @@ def named_devices(model: keras.Model, plan: Plan) -> dict[int, str]:
   an extracted graph; a slot goes with the variable whose slot it is.
   """
   found = _from_layers(model, plan)
-  paths = [variable.path for variable in keras_state.variables(model)]
-  for variable in keras_state.variables(model):
+  variables = keras_state.variables(model)
+  count = collections.Counter(variable.path for variable in variables)
+  for variable in variables:
     device = plan.device_of_op(variable.path, "VarHandleOp")
-    if device is not None and paths.count(variable.path) == 1:
+    if device is not None and count[variable.path] == 1:
       found[id(variable)] = device
   return _with_slots(model, found)
 
