@@ -1,0 +1,219 @@
+"""The simulator's speed on one core: ops plus edges per second.
+
+On the training graph of a model (or on `--graph`), with memory accounting,
+for a contiguous and a random placement; then on synthetic graphs of growing
+size; beside the plain-Python reference of the tests, which is quadratic and
+so is timed on a small graph. Prints tables, writes JSON and a plot.
+
+  python benchmarks/simulator_speed.py
+"""
+
+import pathlib
+import statistics
+import sys
+import time
+from collections.abc import Callable
+
+import numpy as np
+from absl import app, flags
+from matplotlib.figure import Figure
+from rich import console, table
+
+from tfplace.graph import OpGraph, OpSpec, Problem, build_graph, load_graph
+from tfplace.graph.json_file import write_json
+from tfplace.graph.presets import cluster_preset
+from tfplace.simulate import Simulator
+
+HERE = pathlib.Path(__file__).parent
+_MODEL = flags.DEFINE_string("model", "inception_v3", "Zoo model.")
+_GRAPH = flags.DEFINE_string("graph", None, "Graph file, in place of a model.")
+_CLUSTER = flags.DEFINE_string("cluster", "p100x4", "Cluster preset.")
+_SIZES = flags.DEFINE_list(
+  "sizes", [1000, 3000, 10000, 30000, 100000], "Ops of synthetic graphs."
+)
+_REFERENCE_OPS = flags.DEFINE_integer(
+  "reference_ops", 300, "Ops of the graph that the reference is timed on."
+)
+_REPEATS = flags.DEFINE_integer("repeats", 15, "Timings, of which the median.")
+_SEED = flags.DEFINE_integer("seed", 0, "Of random graphs and placements.")
+_OUT = flags.DEFINE_string(
+  "out", str(HERE / "results" / "simulator_speed.json"), "JSON file to write."
+)
+MIN_TIMING_S = 0.05  # repeats a simulation until a timing takes so long
+
+
+def synthetic_graph(num_ops: int, seed: int) -> OpGraph:
+  """A graph with Inception-V3's proportions: 1.4 edges per op, 7% without
+  time, most edges short, some as long as from a layer to its gradient.
+  """
+  rng = np.random.default_rng(seed)
+  ops = []
+  for i in range(num_ops):
+    time_us = 0.0 if rng.random() < 0.07 else rng.lognormal(2.0, 1.5)
+    sizes = rng.lognormal(9.0, 3.0, 1).round()
+    kinds = {"GPU": time_us, "CPU": 10 * time_us}
+    ops.append(OpSpec(f"op{i}", "Op", kinds, sizes, temp_bytes=64.0))
+  edges = set()
+  for i in range(1, num_ops):
+    for _ in range(1 + rng.binomial(2, 0.2)):
+      far = rng.random() < 0.15
+      back = rng.integers(1, i + 1) if far else rng.geometric(0.2)
+      edges.add((max(0, i - int(back)), 0, i))
+  return build_graph(f"synthetic_{num_ops}", ops, sorted(edges))
+
+
+def contiguous(problem: Problem) -> np.ndarray:
+  """[num_ops] equal shares of the time, in topological order, on the devices
+  of the first one's kind; ops that cannot run there go where they can.
+  """
+  order = problem.graph.topological_order
+  kind = problem.cluster.devices[0].kind
+  devices = [i for i, d in enumerate(problem.cluster.devices) if d.kind == kind]
+  done = np.cumsum(problem.fastest_us[order])
+  share = np.minimum(done / max(done[-1], 1e-9), 1 - 1e-9) * len(devices)
+  result = np.empty(problem.graph.num_ops, np.int32)
+  result[order] = np.array(devices, np.int32)[share.astype(int)]
+  return _allowed(problem, result)
+
+
+def random_placement(problem: Problem, seed: int) -> np.ndarray:
+  """[num_ops] any device for each op."""
+  rng = np.random.default_rng(seed)
+  shape = problem.graph.num_ops
+  result = rng.integers(0, problem.cluster.num_devices, shape, np.int32)
+  return _allowed(problem, result)
+
+
+def _allowed(problem: Problem, devices: np.ndarray) -> np.ndarray:
+  """Moves whole colocation groups to a device that runs them."""
+  offsets, ops = problem.group_ops
+  wanted = devices[ops[offsets[:-1]]]
+  groups = np.arange(problem.num_groups)
+  fits = problem.group_allowed[groups, wanted]
+  wanted = np.where(fits, wanted, problem.group_allowed.argmax(axis=1))
+  return wanted[problem.group_of].astype(np.int32)
+
+
+def seconds_each(run: Callable[[int], object]) -> float:
+  """Median seconds of one simulation; `run(n)` does n of them."""
+  run(1)  # compiles
+  count = 1
+  while (taken := _timed(run, count)) < MIN_TIMING_S:
+    count = max(2 * count, int(count * 1.2 * MIN_TIMING_S / max(taken, 1e-9)))
+  timings = [_timed(run, count) / count for _ in range(_REPEATS.value)]
+  return statistics.median(timings)
+
+
+def _timed(run: Callable[[int], object], count: int) -> float:
+  start = time.thread_time()  # of this core: others' work does not count
+  run(count)
+  return time.thread_time() - start
+
+
+def engine_row(problem: Problem, name: str, devices: np.ndarray) -> dict:
+  simulator = Simulator(problem, num_threads=1)
+  (evaluation,) = simulator.evaluate(devices[np.newaxis])
+
+  def run(count: int) -> None:
+    simulator.run(np.broadcast_to(devices, (count, len(devices))))
+
+  return _row(problem, name, seconds_each(run), evaluation.step_time_us)
+
+
+def reference_row(problem: Problem, name: str, devices: np.ndarray) -> dict:
+  sys.path.insert(0, str(HERE.parent / "tests" / "simulate"))
+  from reference import reference_step
+
+  start = time.thread_time()
+  step = reference_step(problem, devices)
+  seconds = time.thread_time() - start
+  (evaluation,) = Simulator(problem).evaluate(devices[np.newaxis])
+  if step.step_time_us != evaluation.step_time_us:
+    raise ValueError(f"{problem.graph.name}: engine and reference differ")
+  return _row(problem, name, seconds, step.step_time_us)
+
+
+def _row(
+  problem: Problem, placement: str, seconds: float, step_time_us: float
+) -> dict:
+  size = problem.graph.num_ops + problem.graph.num_edges
+  return {
+    "graph": problem.graph.name,
+    "ops": problem.graph.num_ops,
+    "edges": problem.graph.num_edges,
+    "devices": problem.cluster.num_devices,
+    "placement": placement,
+    "step_time_us": step_time_us,
+    "milliseconds": seconds * 1e3,
+    "millions_per_second": size / seconds / 1e6,
+  }
+
+
+def engine_rows(graph: OpGraph) -> list[dict]:
+  problem = Problem(graph, cluster_preset(_CLUSTER.value))
+  return [
+    engine_row(problem, "contiguous", contiguous(problem)),
+    engine_row(problem, "random", random_placement(problem, _SEED.value)),
+  ]
+
+
+def print_rows(title: str, rows: list[dict]) -> None:
+  shown = table.Table(title=title)
+  for name in ("graph", "placement"):
+    shown.add_column(name, no_wrap=True)
+  for name in ("ops", "edges", "ms", "million/s"):
+    shown.add_column(name, justify="right", no_wrap=True)
+  for row in rows:
+    cells = (row[key] for key in ("graph", "placement", "ops", "edges"))
+    shown.add_row(
+      *map(str, cells),
+      f"{row['milliseconds']:.3f}",
+      f"{row['millions_per_second']:.3g}",
+    )
+  console.Console().print(shown)
+
+
+def plot(rows: list[dict], path: pathlib.Path) -> None:
+  figure = Figure(figsize=(6, 4), layout="constrained")
+  axes = figure.subplots()
+  for placement in ("contiguous", "random"):
+    chosen = [row for row in rows if row["placement"] == placement]
+    sizes = [row["ops"] + row["edges"] for row in chosen]
+    times = [row["milliseconds"] for row in chosen]
+    axes.loglog(sizes, times, "o-", label=placement)
+  axes.set_xlabel("ops + edges")
+  axes.set_ylabel("milliseconds per simulated step, one core")
+  axes.grid(alpha=0.3, which="both")
+  axes.legend()
+  figure.savefig(path, dpi=120)
+
+
+def model_graph() -> OpGraph:
+  if _GRAPH.value:
+    return load_graph(_GRAPH.value)
+  from tfplace import extraction  # needs TensorFlow
+
+  return extraction.extract(_MODEL.value, _CLUSTER.value)
+
+
+def main(argv: list[str]) -> None:
+  del argv
+  model = engine_rows(model_graph())
+  print_rows(f"{_CLUSTER.value}, one core, ops + edges per second", model)
+  growth: list[dict] = []
+  for size in map(int, _SIZES.value):
+    growth += engine_rows(synthetic_graph(size, _SEED.value))
+  print_rows("growth", growth)
+  small = synthetic_graph(_REFERENCE_OPS.value, _SEED.value)
+  problem = Problem(small, cluster_preset(_CLUSTER.value))
+  reference = reference_row(problem, "contiguous", contiguous(problem))
+  print_rows("plain-Python reference", [reference])
+  out = pathlib.Path(_OUT.value)
+  out.parent.mkdir(parents=True, exist_ok=True)
+  data = {"model": model, "growth": growth, "reference": [reference]}
+  write_json(out, data)
+  plot(growth, out.with_suffix(".png"))
+
+
+if __name__ == "__main__":
+  app.run(main)
