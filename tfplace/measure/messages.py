@@ -23,6 +23,7 @@ class ChildConfig:
     gpu_memory_mb: per logical GPU of the first GPU, its memory; empty for
       every GPU as it is.
     gpus: whether GPUs are used at all.
+    onednn: whether oneDNN's kernels and its fusion of ops are on.
     memory_limit_bytes: growth of the process's data that is allowed after
       its runtime is up, or None.
   """
@@ -33,6 +34,7 @@ class ChildConfig:
   cpu_devices: int = 1
   gpu_memory_mb: Sequence[float] = ()
   gpus: bool = False
+  onednn: bool = False
   memory_limit_bytes: float | None = None
 
 

@@ -44,15 +44,9 @@ class Child:
   Args:
     name: what errors call it.
     config: its runtime.
-    environment: variables to set in the child, on top of the parent's.
   """
 
-  def __init__(
-    self,
-    name: str,
-    config: messages.ChildConfig,
-    environment: dict[str, str] | None = None,
-  ) -> None:
+  def __init__(self, name: str, config: messages.ChildConfig) -> None:
     self.name = name
     self.stage = "starting"
     self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (`kill` closes it)
@@ -69,7 +63,7 @@ class Child:
         stdout=self._log,
         stderr=self._log,
         pass_fds=[theirs.fileno()],
-        env=_environment(config, environment or {}),
+        env=_environment(config),
       )
     self.connection: connection.Connection = connection.Connection(
       ours.detach()
@@ -196,10 +190,13 @@ def _hung(
   )
 
 
-def _environment(
-  config: messages.ChildConfig, extra: dict[str, str]
-) -> dict[str, str]:
-  """The parent's environment with one thread per op and this package."""
+def _environment(config: messages.ChildConfig) -> dict[str, str]:
+  """The parent's environment with one thread per op and this package.
+
+  oneDNN is off unless it is asked for: its layout pass, which runs after the
+  placer and has no other switch, fuses ops (Conv2D with BiasAdd, gradients
+  with theirs), and what is timed would not be the graph that was placed.
+  """
   package = str(pathlib.Path(tfplace.__file__).parent.parent)
   path = os.environ.get("PYTHONPATH")
   result = {
@@ -207,10 +204,11 @@ def _environment(
     "PYTHONPATH": package + (os.pathsep + path if path else ""),
     "OMP_NUM_THREADS": "1",
     "TF_NUM_INTRAOP_THREADS": "1",
+    "TF_ENABLE_ONEDNN_OPTS": "1" if config.onednn else "0",
     "TF_CPP_MIN_LOG_LEVEL": "2",
     "TF_GRPC_REUSE_PORT": "true",  # the parent holds the port: see ports.py
     "PYTHONUNBUFFERED": "1",
   }
   if not config.gpus:
     result["CUDA_VISIBLE_DEVICES"] = "-1"
-  return result | extra
+  return result

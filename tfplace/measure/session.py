@@ -1,8 +1,9 @@
 """Runs a placed GraphDef in a session, inside a measuring process.
 
 What runs is the graph as placed: Grappler, constant folding, common
-subexpression elimination and XLA are all off, soft placement is off, and each
-session keeps its variables to itself.
+subexpression elimination and XLA are off here, oneDNN's fusion in
+`processes`; soft placement is off, and each session keeps its variables to
+itself.
 """
 
 import time

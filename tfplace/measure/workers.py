@@ -29,6 +29,8 @@ class WorkerCluster(runtime.Runtime):
       of its empty runtime. None: not limited, and the cluster says the host's
       memory / count.
     startup_timeout_s: for one worker to come up.
+    onednn: use oneDNN's kernels. Faster, but it fuses ops on the way, so that
+      ops of the profile are missing or merged.
 
   Raises:
     MeasurementError: `count` is below 1.
@@ -39,12 +41,14 @@ class WorkerCluster(runtime.Runtime):
     count: int,
     memory_limit_bytes: float | None = None,
     startup_timeout_s: float = runtime.STARTUP_TIMEOUT_S,
+    onednn: bool = False,
   ) -> None:
     super().__init__(startup_timeout_s)
     if count < 1:
       raise MeasurementError(f"{count} workers were asked for; at least 1")
     self.count = count
     self.memory_limit_bytes = memory_limit_bytes
+    self._onednn = onednn
 
   def __enter__(self) -> "WorkerCluster":
     super().__enter__()
@@ -80,6 +84,7 @@ class WorkerCluster(runtime.Runtime):
       config = messages.ChildConfig(
         addresses=addresses,
         task=task,
+        onednn=self._onednn,
         memory_limit_bytes=self.memory_limit_bytes,
       )
       self._children.append(processes.Child(f"worker {task}", config))
