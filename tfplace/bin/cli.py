@@ -5,8 +5,10 @@ process; there are no global flags.
 """
 
 import contextlib
+import importlib
 import os
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -135,6 +137,32 @@ def showing_progress(what: str, seconds: float | None = None) -> Iterator[None]:
   bar.begin(what, seconds)
   with bar:
     yield
+
+
+def load_tensorflow() -> None:
+  """Imports TensorFlow without its start-up notices on stderr.
+
+  They come from C++ before any setting is read, so the file descriptor itself
+  is turned away meanwhile; if the import fails, what was written is shown.
+  """
+  if "tensorflow" in sys.modules:
+    return
+  os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+  sys.stderr.flush()
+  kept = os.dup(2)
+  with tempfile.TemporaryFile() as notices:
+    os.dup2(notices.fileno(), 2)
+    loaded = False
+    try:
+      tensorflow = importlib.import_module("tensorflow")
+      tensorflow.config.list_physical_devices()
+      loaded = True
+    finally:
+      os.dup2(kept, 2)
+      os.close(kept)
+      if not loaded:
+        notices.seek(0)
+        sys.stderr.write(notices.read().decode(errors="replace"))
 
 
 class _ClockProgress(progress.Progress):

@@ -10,6 +10,7 @@ from tfplace import graph as graph_lib
 from tfplace.graph import evaluation_format
 from tfplace.placers.base import Result
 from tfplace.report import table, timeline, trace
+from tfplace.simulate import Simulator
 
 
 def define_picture_flags(values: flags.FlagValues) -> None:
@@ -36,10 +37,14 @@ def write_pictures(
   Raises:
     FormatError: a file cannot be written.
   """
-  if values["trace"].value:
-    trace.save_trace(placement, values["trace"].value)
-  if values["timeline"].value:
-    timeline.save_timeline(placement, values["timeline"].value)
+  paths = values["trace"].value, values["timeline"].value
+  if not any(paths):
+    return
+  schedule = Simulator(placement.problem).schedule(placement)
+  if paths[0]:
+    trace.save_trace(schedule, paths[0])
+  if paths[1]:
+    timeline.save_timeline(schedule, paths[1])
 
 
 def print_evaluation(evaluation: graph_lib.Evaluation) -> None:
@@ -52,7 +57,14 @@ def print_results(
   best: Result,
   measured: Sequence[graph_lib.Evaluation] | None = None,
 ) -> None:
-  """Prints the table of placers, the best one marked."""
-  console.Console().print(
-    table.results_table(results, best=best, measured=measured)
-  )
+  """Prints the table of placers, the best bold.
+
+  Args:
+    results: a row each.
+    best: the one to mark.
+    measured: what each of `results` measured, where they were run.
+  """
+  screen = console.Console()
+  if not screen.is_terminal:
+    screen.width = 120  # a log has no width of its own
+  screen.print(table.results_table(results, best=best, measured=measured))

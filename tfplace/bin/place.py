@@ -13,6 +13,7 @@ from tfplace.errors import InfeasibleError
 from tfplace.placers.base import Result
 
 if TYPE_CHECKING:
+  from tfplace.graph.extract.traced import TracedStep
   from tfplace.measure import OpenCluster
 
 _DESCRIPTION = (
@@ -101,6 +102,8 @@ def _main(values: flags.FlagValues) -> None:
   with sources.opened_cluster(values) as (cluster, live):
     source = sources.load_source(values, cluster)
     problem = graph_lib.Problem(source.graph, cluster)
+    if live is not None and source.traced is not None:
+      problem = _calibrated(live, problem, source.traced)
     best = _place(values, problem)
     results = _with_baselines(values, problem, best)
     measured = None
@@ -110,6 +113,16 @@ def _main(values: flags.FlagValues) -> None:
   outputs.print_results(results, best, measured)
   if values["json"].value:
     _print_json(best, results, measured)
+
+
+def _calibrated(
+  live: "OpenCluster", problem: graph_lib.Problem, traced: "TracedStep"
+) -> graph_lib.Problem:
+  """The problem with op times and overheads measured on the live devices."""
+  from tfplace import measure  # imports TensorFlow
+
+  with cli.showing_progress(f"Profiling {problem.graph.name}"):
+    return measure.profile(problem, traced, live.runtime).apply(problem)
 
 
 def _place(values: flags.FlagValues, problem: graph_lib.Problem) -> Result:
@@ -150,6 +163,8 @@ def _measure(
   results: Sequence[Result],
 ) -> list[graph_lib.Evaluation]:
   with cli.showing_progress(f"Measuring {len(results)} placements"):
+    if source.traced is None:
+      raise cli.UsageError("nothing to run")  # `_check` saw to it
     harness = live.harness(problem, source.traced)
     return harness.evaluate([result.placement for result in results])
 

@@ -96,9 +96,10 @@ def load_source(values: flags.FlagValues, cluster: graph_lib.Cluster) -> Source:
   kind = chosen_source(values)
   if kind == "graph":
     return Source(graph_lib.load_graph(values["graph"].value), None)
-  from tfplace import extraction  # imports TensorFlow
+  from tfplace import extraction
 
   with cli.showing_progress(f"Extracting {values[kind].value}"):
+    cli.load_tensorflow()
     traced = extraction.trace(
       kind,
       values[kind].value,
@@ -152,8 +153,9 @@ def opened_cluster(
   if not is_live(name):
     yield load_cluster(name), None
     return
-  from tfplace import measure  # imports TensorFlow
+  from tfplace import measure
 
+  cli.load_tensorflow()
   with contextlib.ExitStack() as stack:
     with cli.showing_progress(f"Starting {name}"):
       live = stack.enter_context(measure.open_cluster(name))
