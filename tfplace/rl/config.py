@@ -66,6 +66,8 @@ class TrainConfig:
   seed: int = 0
   max_decisions: int | None = None
   checkpoint_every: int = 10
-  network: NetworkConfig = NetworkConfig()
-  ppo: PPOConfig = PPOConfig()
-  imitation: ImitationConfig = ImitationConfig()
+  network: NetworkConfig = dataclasses.field(default_factory=NetworkConfig)
+  ppo: PPOConfig = dataclasses.field(default_factory=PPOConfig)
+  imitation: ImitationConfig = dataclasses.field(
+    default_factory=ImitationConfig
+  )

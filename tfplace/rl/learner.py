@@ -83,9 +83,9 @@ class Learner(tf.Module):
     # Built now, so that a checkpoint finds their slots.
     self.imitation_optimizer.build(self.policy.trainable_variables)
     self.agent.build_optimizer()
-    self._train = tf.function(self.agent.train)
-    self._look = tf.function(self._distribution)
-    self._imitate = tf.function(self._imitation_step)
+    self._train = tf.function(self.agent.train, autograph=False)
+    self._look = tf.function(self._distribution, autograph=False)
+    self._imitate = tf.function(self._imitation_step, autograph=False)
 
   def tracked(self) -> dict[str, Any]:
     """All that decides what the next step does, for a checkpoint."""

@@ -1,4 +1,4 @@
-"""From a problem to a training task: what to imitate and to be compared with."""
+"""From a problem to a training task: what to imitate, what to compare with."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -74,9 +74,7 @@ def best_teacher(
   for name, evaluations in strategies:
     budget = Budget(_NO_LIMIT_S, evaluations)
     try:
-      result = get_placer(name).place(
-        problem, evaluator, budget, teaching.seed
-      )
+      result = get_placer(name).place(problem, evaluator, budget, teaching.seed)
     except InfeasibleError as error:
       failure = error
       continue

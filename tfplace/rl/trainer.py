@@ -98,9 +98,11 @@ class Trainer:
       )
       if self._checkpoints.restore():
         self._restore_tasks()
-    self._log = tf.summary.create_file_writer(
-      os.fspath(log_dir)
-    ) if log_dir is not None else None
+    self._log = (
+      tf.summary.create_file_writer(os.fspath(log_dir))
+      if log_dir is not None
+      else None
+    )
 
   @property
   def done(self) -> int:
@@ -172,9 +174,7 @@ class Trainer:
     self._checkpoints.save(self.done)
 
   def _restore_tasks(self) -> None:
-    for task, saved in zip(
-      self.tasks, self._state.value["tasks"], strict=True
-    ):
+    for task, saved in zip(self.tasks, self._state.value["tasks"], strict=True):
       if saved["best"] is not None:
         task.best_us = saved["best_us"]
         task.best = np.array(saved["best"], np.int32)

@@ -1,0 +1,252 @@
+"""tfplace-train: trains or fine-tunes a learned policy.
+
+A process of its own: TF-GNN and tf-agents need Keras 2, which is chosen for a
+whole process before TensorFlow is imported.
+"""
+
+import glob
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from absl import flags
+from rich import console, progress, table
+
+from tfplace import graph as graph_lib
+from tfplace.bin import cli, sources
+from tfplace.errors import TrainingError
+from tfplace.policies import keras2
+
+if TYPE_CHECKING:
+  from tfplace.rl.trainer import Trainer
+
+_DESCRIPTION = (
+  "Trains a policy by imitation of the best classical placements, then by PPO"
+  " in the simulator. Started again with the same --checkpoint_dir, it goes on"
+  " where it was stopped."
+)
+_STRATEGIES = ("gdp", "placeto", "hierarchical", "rnn")
+_TRAINABLE = ("gdp",)
+_REWARDS = ("simulate", "measure")
+_REQUESTED = (
+  "checkpoint_dir",
+  "export_dir",
+  "init_from",
+  "iterations",
+  "imitation_steps",
+  "samples",
+  "search_evaluations",
+  "checkpoint_every",
+  "learning_rate",
+  "seed",
+)
+
+
+def _define(values: flags.FlagValues) -> None:
+  flags.DEFINE_list(
+    "models",
+    [],
+    "Models of the zoo, such as inception_v3,nmt.",
+    flag_values=values,
+  )
+  flags.DEFINE_list(
+    "graphs",
+    [],
+    "tfplace.graph.v1 files, or globs of them.",
+    flag_values=values,
+  )
+  flags.DEFINE_list(
+    "cluster",
+    [],
+    "Devices: a preset such as k80x2, or a tfplace.cluster.v1 file. Several:"
+    " every graph is placed on each.",
+    flag_values=values,
+  )
+  flags.DEFINE_enum(
+    "strategy", "gdp", list(_STRATEGIES), "The policy.", flag_values=values
+  )
+  flags.DEFINE_enum(
+    "reward",
+    "simulate",
+    list(_REWARDS),
+    "What judges a placement: the simulator or the real devices.",
+    flag_values=values,
+  )
+  _define_directories(values)
+  _define_numbers(values)
+
+
+def _define_directories(values: flags.FlagValues) -> None:
+  text = {
+    "checkpoint_dir": "Where the run's checkpoints and TensorBoard logs are.",
+    "export_dir": "Where to write the trained policy and the placements found.",
+    "init_from": "Exported policy to start from; 'shipped' is the package's.",
+  }
+  for name, help_text in text.items():
+    flags.DEFINE_string(name, None, help_text, flag_values=values)
+
+
+def _define_numbers(values: flags.FlagValues) -> None:
+  numbers = {
+    "iterations": (200, 0, "PPO iterations, each on one graph, in turn."),
+    "imitation_steps": (100, 0, "Imitation steps per graph, before PPO."),
+    "samples": (16, 2, "Placements tried per iteration."),
+    "max_decisions": (0, 0, "Merge groups down to so many; 0 keeps all."),
+    "search_evaluations": (
+      0,
+      0,
+      "Placements that annealing may try to give imitation a better target.",
+    ),
+    "checkpoint_every": (10, 1, "Iterations between checkpoints."),
+    "seed": (0, 0, "Fixes every random choice."),
+  }
+  for name, (default, least, help_text) in numbers.items():
+    flags.DEFINE_integer(
+      name, default, help_text, lower_bound=least, flag_values=values
+    )
+  flags.DEFINE_float(
+    "learning_rate",
+    1e-3,
+    "Of PPO's Adam.",
+    lower_bound=0.0,
+    flag_values=values,
+  )
+
+
+def _main(values: flags.FlagValues) -> None:
+  _check(values)
+  problems = list(_problems(values))
+  keras2.enter_training_process()
+  _train(values, problems)
+
+
+def _check(values: flags.FlagValues) -> None:
+  """Refuses what cannot work before anything is computed."""
+  keras2.check_packages()
+  for flag in ("cluster", "checkpoint_dir", "export_dir"):
+    if not values[flag].value:
+      raise cli.UsageError(f"--{flag} is missing")
+  if bool(values["models"].value) == bool(values["graphs"].value):
+    raise cli.UsageError("give exactly one of --models and --graphs")
+  strategy = values["strategy"].value
+  if strategy not in _TRAINABLE:
+    raise cli.UsageError(
+      f"--strategy={strategy} cannot be trained yet; choose one of"
+      f" {', '.join(_TRAINABLE)}"
+    )
+  if values["reward"].value == "measure":
+    raise cli.UsageError(
+      "--reward=measure is not wired to the measurement harness yet; use"
+      " --reward=simulate"
+    )
+  live = [name for name in values["cluster"].value if sources.is_live(name)]
+  if live:
+    raise cli.UsageError(
+      f"--cluster={live[0]} names real devices; --reward=simulate needs a"
+      " preset or a cluster file"
+    )
+
+
+def _problems(
+  values: flags.FlagValues,
+) -> Iterator[graph_lib.Problem]:
+  """Every graph on every cluster."""
+  for name in values["cluster"].value:
+    cluster = sources.load_cluster(name)
+    for path in _graph_files(values["graphs"].value):
+      yield graph_lib.Problem(graph_lib.load_graph(path), cluster)
+    for model in values["models"].value:
+      graph = _extracted(model, name, cluster, values["checkpoint_dir"].value)
+      yield graph_lib.Problem(graph, cluster)
+
+
+def _graph_files(patterns: Sequence[str]) -> list[str]:
+  result = []
+  for pattern in patterns:
+    found = sorted(glob.glob(pattern)) if glob.has_magic(pattern) else [pattern]
+    if not found:
+      raise cli.UsageError(f"--graphs: nothing matches {pattern!r}")
+    result += found
+  return result
+
+
+def _extracted(
+  model: str, cluster_name: str, cluster: graph_lib.Cluster, folder: str
+) -> graph_lib.OpGraph:
+  """The model's graph, kept beside the checkpoints so that a run that goes on
+  sees the same one. A process of its own extracts it: models are Keras 3's.
+  """
+  path = os.path.join(folder, "graphs", f"{model}.{cluster.name}.json.gz")
+  if not os.path.exists(path):
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    command = [sys.executable, "-m", "tfplace.bin.extract", f"--model={model}"]
+    command += [f"--cluster={cluster_name}", f"--output={path}"]
+    with cli.showing_progress(f"Extracting {model}"):
+      done = subprocess.run(
+        command, check=False, capture_output=True, text=True
+      )
+    if done.returncode:
+      lines = done.stderr.strip().splitlines() or ["extraction failed"]
+      raise TrainingError(f"--models={model}: {lines[-1]}")
+  return graph_lib.load_graph(path)
+
+
+def _train(
+  values: flags.FlagValues, problems: Sequence[graph_lib.Problem]
+) -> None:
+  from tfplace.rl import session  # imports TensorFlow
+
+  request = session.Request(
+    max_decisions=values["max_decisions"].value or None,
+    **{name: values[name].value for name in _REQUESTED},
+  )
+  trainer = session.open_trainer(problems, request)
+  if trainer.done:
+    print(f"going on after step {trainer.done} of {trainer.total}")
+  screen = console.Console(stderr=True)
+  with progress.Progress(
+    progress.TextColumn("{task.description}"),
+    progress.BarColumn(),
+    progress.MofNCompleteColumn(),
+    progress.TimeRemainingColumn(),
+    console=screen,
+    disable=not screen.is_terminal,
+  ) as bar:
+    line = bar.add_task("Training", total=trainer.total, completed=trainer.done)
+
+    def show(report: session.Report) -> None:
+      phase = "Imitating" if report.step is None else "Improving"
+      best = f"{report.best_us:.0f} us"
+      bar.update(
+        line, completed=report.done, description=f"{phase} (best {best})"
+      )
+
+    trainer.run(show)
+  session.finish(trainer, request)
+  _print_table(trainer)
+
+
+def _print_table(trainer: "Trainer") -> None:
+  """Per graph: the start, the best found, and the bound."""
+  rows = table.Table("graph", "cluster", "start", "best", "best / bound")
+  for task in trainer.tasks:
+    problem = task.decisions.problem
+    rows.add_row(
+      problem.graph.name,
+      problem.cluster.name,
+      f"{task.baseline_us:.1f} us",
+      f"{task.best_us:.1f} us",
+      f"{task.best_us / problem.lower_bound_us:.4f}",
+    )
+  console.Console().print(rows)
+
+
+def run(argv: Sequence[str] | None = None) -> int:
+  """The console script; returns its exit code."""
+  return cli.run_command("tfplace-train", _DESCRIPTION, _define, _main, argv)
+
+
+if __name__ == "__main__":
+  sys.exit(run())

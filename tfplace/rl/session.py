@@ -1,0 +1,133 @@
+"""A whole training run: its tasks, the training, what it leaves behind."""
+
+import dataclasses
+import os
+import pathlib
+from collections.abc import Callable, Sequence
+
+from tfplace.errors import TrainingError
+from tfplace.graph.placement import Placement
+from tfplace.graph.problem import Problem
+from tfplace.placers.base import Evaluator
+from tfplace.policies import exported, keras2
+from tfplace.policies.decisions import group_decisions
+from tfplace.simulate import Simulator
+
+keras2.check_training_process()
+
+from tfplace.policies import export  # noqa: E402
+from tfplace.rl.config import (  # noqa: E402
+  ImitationConfig,
+  PPOConfig,
+  TrainConfig,
+)
+from tfplace.rl.tasks import Teaching, make_task  # noqa: E402
+from tfplace.rl.trainer import Report, Trainer  # noqa: E402
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+  """What the caller of a run decides; the flags of tfplace-train.
+
+  Attributes:
+    checkpoint_dir: checkpoints and, in `logs`, TensorBoard's scalars.
+    export_dir: receives the policy and, in `placements`, what was found.
+    init_from: exported policy to start from; "shipped" is the package's own.
+    iterations: see `TrainConfig`.
+    imitation_steps: see `ImitationConfig.steps`.
+    samples: see `PPOConfig`.
+    max_decisions: see `TrainConfig`.
+    search_evaluations: see `Teaching`.
+    checkpoint_every: see `TrainConfig`.
+    learning_rate: see `PPOConfig`.
+    seed: see `TrainConfig`.
+  """
+
+  checkpoint_dir: str
+  export_dir: str
+  init_from: str | None = None
+  iterations: int = 200
+  imitation_steps: int = 100
+  samples: int = 16
+  max_decisions: int | None = None
+  search_evaluations: int = 0
+  checkpoint_every: int = 10
+  learning_rate: float = 1e-3
+  seed: int = 0
+
+  def config(self) -> TrainConfig:
+    """The training run that is asked for."""
+    return TrainConfig(
+      iterations=self.iterations,
+      seed=self.seed,
+      max_decisions=self.max_decisions,
+      checkpoint_every=self.checkpoint_every,
+      ppo=PPOConfig(samples=self.samples, learning_rate=self.learning_rate),
+      imitation=ImitationConfig(steps=self.imitation_steps),
+    )
+
+
+def open_trainer(
+  problems: Sequence[Problem],
+  request: Request,
+  make_evaluator: Callable[[Problem], Evaluator] = Simulator,
+) -> Trainer:
+  """A trainer on `problems`, from its last checkpoint if there is one.
+
+  Args:
+    problems: what to train on.
+    request: what is asked for.
+    make_evaluator: judges the placements of a problem.
+
+  Raises:
+    TrainingError: a directory or policy that cannot be used.
+    InfeasibleError: no classical placement of a problem fits in memory.
+  """
+  export.check_export_dir(request.export_dir)
+  teaching = Teaching(
+    search_evaluations=request.search_evaluations, seed=request.seed
+  )
+  tasks = [
+    make_task(
+      group_decisions(problem, request.max_decisions),
+      make_evaluator(problem),
+      teaching,
+    )
+    for problem in problems
+  ]
+  start = request.init_from
+  if start == "shipped":
+    start = os.fspath(exported.SHIPPED / "gdp")
+  return Trainer(
+    tasks,
+    request.config(),
+    checkpoint_dir=request.checkpoint_dir,
+    log_dir=pathlib.Path(request.checkpoint_dir) / "logs",
+    init_from=start,
+  )
+
+
+def finish(trainer: Trainer, request: Request) -> None:
+  """Exports the policy and the best placements of a run that is done.
+
+  Raises:
+    TrainingError: the export directory cannot be written.
+  """
+  target = pathlib.Path(request.export_dir)
+  export.export_policy(trainer.learner.policy, target)
+  folder = target / "placements"
+  try:
+    folder.mkdir(exist_ok=True)
+  except OSError as error:
+    raise TrainingError(f"{str(folder)!r} cannot be made: {error}") from error
+  for task in trainer.tasks:
+    if task.best is None:
+      continue
+    problem = task.decisions.problem
+    name = f"{problem.graph.name}.{problem.cluster.name}.json"
+    Placement(problem, task.decisions.to_devices(task.best)).save(
+      folder / name.replace("/", "_")
+    )
+
+
+__all__ = ["Report", "Request", "finish", "open_trainer"]
