@@ -42,7 +42,7 @@ def _define(values: flags.FlagValues) -> None:
 
 
 def _check(values: flags.FlagValues) -> None:
-  cli.check_writable(values["output"].value)
+  cli.check_writable(values.output)
   if sources.chosen_source(values) == "graph":
     raise cli.UsageError(
       "--graph has only costs; name the TensorFlow model that is to run"
@@ -61,16 +61,16 @@ def _main(values: flags.FlagValues) -> None:
   with sources.opened_cluster(values) as (cluster, live):
     source = sources.load_source(values, cluster)
     problem = graph_lib.Problem(source.graph, cluster)
-    placement = graph_lib.load_placement(values["placement"].value, problem)
+    placement = graph_lib.load_placement(values.placement, problem)
     if live is None or source.traced is None:
       raise cli.UsageError("nothing to run")  # `_check` saw to both
     with cli.showing_progress(f"Measuring {problem.graph.name}"):
       harness = live.harness(
         problem,
         source.traced,
-        steps=values["steps"].value,
-        warmup=values["warmup"].value,
-        timeout_s=values["timeout_s"].value,
+        steps=values.steps,
+        warmup=values.warmup,
+        timeout_s=values.timeout_s,
       )
       evaluation = harness.evaluate([placement])[0]
   _report(values, evaluation, time.perf_counter() - began)
@@ -79,13 +79,13 @@ def _main(values: flags.FlagValues) -> None:
 def _report(
   values: flags.FlagValues, evaluation: graph_lib.Evaluation, seconds: float
 ) -> None:
-  if values["output"].value:
-    evaluation.save(values["output"].value)
+  if values.output:
+    evaluation.save(values.output)
   if "error" in evaluation.extra:
     print(f"not measured: {evaluation.extra['error']}")
   else:
     print(f"measured step time: {evaluation.step_time_us / 1e3:.3f} ms")
-  if values["json"].value:
+  if values.json:
     outputs.print_evaluation(
       evaluation.with_extra(
         strategy="placement", seconds=seconds, evaluations=1

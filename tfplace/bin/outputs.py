@@ -37,7 +37,7 @@ def write_pictures(
   Raises:
     FormatError: a file cannot be written.
   """
-  paths = values["trace"].value, values["timeline"].value
+  paths = values.trace, values.timeline
   if not any(paths):
     return
   schedule = Simulator(placement.problem).schedule(placement)

@@ -82,12 +82,12 @@ def _check(values: flags.FlagValues) -> None:
   for flag in _FILES:
     cli.check_writable(values[flag].value)
   kind = sources.chosen_source(values)
-  if kind == "graph" and values["output_graph_def"].value:
+  if kind == "graph" and values.output_graph_def:
     raise cli.UsageError(
       "--output_graph_def needs a TensorFlow model; --graph has only costs"
     )
   cluster = cli.required(values, "cluster")
-  if not values["measure"].value:
+  if not values.measure:
     return
   if kind == "graph":
     raise cli.UsageError("--measure needs a TensorFlow model, not --graph")
@@ -107,11 +107,11 @@ def _main(values: flags.FlagValues) -> None:
     best = _place(values, problem)
     results = _with_baselines(values, problem, best)
     measured = None
-    if values["measure"].value and live is not None:
+    if values.measure and live is not None:
       measured = _measure(live, problem, source, results)
   _write(values, best, source)
   outputs.print_results(results, best, measured)
-  if values["json"].value:
+  if values.json:
     _print_json(best, results, measured)
 
 
@@ -126,14 +126,14 @@ def _calibrated(
 
 
 def _place(values: flags.FlagValues, problem: graph_lib.Problem) -> Result:
-  seconds = values["budget_s"].value
+  seconds = values.budget_s
   with cli.showing_progress(f"Placing {problem.graph.name}", seconds):
     return placers.place(
       problem,
-      strategy=values["strategy"].value,
+      strategy=values.strategy,
       budget_s=seconds,
-      seed=values["seed"].value,
-      policy=values["policy"].value,
+      seed=values.seed,
+      policy=values.policy,
     )
 
 
@@ -148,7 +148,7 @@ def _with_baselines(
       try:
         results.append(
           placers.place(
-            problem, strategy=strategy, budget_s=5, seed=values["seed"].value
+            problem, strategy=strategy, budget_s=5, seed=values.seed
           )
         )
       except InfeasibleError as error:
@@ -172,13 +172,13 @@ def _measure(
 def _write(
   values: flags.FlagValues, best: Result, source: sources.Source
 ) -> None:
-  if values["output"].value:
-    best.placement.save(values["output"].value)
-  if values["output_graph_def"].value and source.traced is not None:
+  if values.output:
+    best.placement.save(values.output)
+  if values.output_graph_def and source.traced is not None:
     from tfplace.apply import write_placed_graph_def  # imports TensorFlow
 
     write_placed_graph_def(
-      source.traced, best.placement, values["output_graph_def"].value
+      source.traced, best.placement, values.output_graph_def
     )
   outputs.write_pictures(values, best.placement)
 

@@ -36,8 +36,8 @@ def _main(values: flags.FlagValues) -> None:
     cli.required(values, "placement"), problem
   )
   evaluation = Simulator(problem).evaluate([placement])[0]
-  if values["output"].value:
-    evaluation.save(values["output"].value)
+  if values.output:
+    evaluation.save(values.output)
   outputs.write_pictures(values, placement)
   outputs.print_evaluation(evaluation)
 

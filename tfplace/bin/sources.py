@@ -95,7 +95,7 @@ def load_source(values: flags.FlagValues, cluster: graph_lib.Cluster) -> Source:
   """
   kind = chosen_source(values)
   if kind == "graph":
-    return Source(graph_lib.load_graph(values["graph"].value), None)
+    return Source(graph_lib.load_graph(values.graph), None)
   from tfplace import extraction
 
   with cli.showing_progress(f"Extracting {values[kind].value}"):
@@ -103,8 +103,8 @@ def load_source(values: flags.FlagValues, cluster: graph_lib.Cluster) -> Source:
     traced = extraction.trace(
       kind,
       values[kind].value,
-      batch_size=values["batch_size"].value,
-      training=values["training"].value,
+      batch_size=values.batch_size,
+      training=values.training,
       sizes=_model_sizes(values),
     )
     return Source(extraction.op_graph(traced, cluster), traced)
@@ -112,7 +112,7 @@ def load_source(values: flags.FlagValues, cluster: graph_lib.Cluster) -> Source:
 
 def _model_sizes(values: flags.FlagValues) -> dict[str, int]:
   result = {}
-  for item in values["model_sizes"].value:
+  for item in values.model_sizes:
     key, _, number = item.partition("=")
     if not number.isdecimal():
       raise cli.UsageError(
