@@ -254,6 +254,35 @@ def test_a_sample_of_another_batch_size_gives_shapes_only():
   assert all(f.value is None for f in traced.feeds.values())
 
 
+def test_sample_weights_weigh_the_loss():
+  model = _model(_dense, "sgd", metrics=())
+  x, y = _batches()[0]
+  weight = np.array([0.0, 1.0, 2.0, 3.0])
+  traced = extract.trace_keras(model, sample=(x, y, weight))
+  assert len(traced.feeds) == 3
+  [fetched] = extract.run_steps(traced, [extract.feed_values(traced)])
+  expected = model.test_on_batch(x, y, sample_weight=weight)
+  assert fetched[0] == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_sample_of_inputs_alone_takes_its_targets_from_the_loss():
+  traced = extract.trace_keras(_model(_dense), sample=np.ones((2, 8)))
+  assert [f.shape for f in traced.feeds.values()] == [(2, 8), (2,)]
+  assert [f.value is None for f in traced.feeds.values()] == [False, True]
+
+
+@pytest.mark.parametrize("sample", [np.float32(1.0), (None, None), ()])
+def test_a_sample_without_a_batch_is_refused(sample):
+  with pytest.raises(ExtractionError, match="sample"):
+    extract.trace_keras(_model(_dense), sample=sample)
+
+
+@pytest.mark.parametrize("batch_size", [0, -3])
+def test_a_batch_size_below_one_is_refused(batch_size):
+  with pytest.raises(ExtractionError, match=f"batch size {batch_size}"):
+    extract.trace_keras(_model(_dense), batch_size)
+
+
 def test_training_an_uncompiled_model_is_refused():
   model = keras.Sequential([keras.Input((8,)), LAYERS.Dense(3)])
   with pytest.raises(ExtractionError, match="compile"):

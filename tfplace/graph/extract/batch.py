@@ -1,8 +1,23 @@
-"""Fills the unknown batch dimension of an input's shape."""
+"""The batch size of a step: its default, checks, and unknown dimensions."""
 
 import tensorflow as tf
 
 from tfplace.errors import ExtractionError
+
+DEFAULT_BATCH_SIZE = 32  # Keras' own default of `fit`
+
+
+def checked(batch_size: int | None, model: str) -> int:
+  """The batch size, or the default where it is None.
+
+  Raises:
+    ExtractionError: below 1.
+  """
+  if batch_size is None:
+    return DEFAULT_BATCH_SIZE
+  if batch_size < 1:
+    raise ExtractionError(f"batch size {batch_size} of {model!r} is below 1")
+  return batch_size
 
 
 def fill_batch(
@@ -17,11 +32,8 @@ def fill_batch(
     model: name of the model or file, for errors.
 
   Raises:
-    ExtractionError: the rank or another dimension is unknown, or
-      `batch_size` is below 1.
+    ExtractionError: the rank or another dimension is unknown.
   """
-  if batch_size < 1:
-    raise ExtractionError(f"batch size {batch_size} of {model!r} is below 1")
   dims = None if shape.rank is None else shape.as_list()
   if dims is None or None in dims[1:]:
     raise ExtractionError(

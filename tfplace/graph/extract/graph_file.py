@@ -19,7 +19,6 @@ from tfplace.graph.extract import (
 )
 from tfplace.graph.extract.traced import FeedSpec, TracedStep, VariableSpec
 
-DEFAULT_BATCH_SIZE = 32
 _MAX_BYTES = (1 << 31) - 1  # what a protocol buffer can hold
 _MAX_TEXT_BYTES = 1 << 30
 _VARIABLES = frozenset(("VarHandleOp", "VariableV2", "Variable"))
@@ -45,13 +44,14 @@ def trace_graph_def(
       an input's shape is unknown; names the file and the node.
   """
   where = os.fspath(path)
+  size = batch.checked(batch_size, where)
   graph_def = read_graph_def(where)
   validate.validate(graph_def, where)
-  feeds = _fill_placeholders(graph_def, batch_size or DEFAULT_BATCH_SIZE, where)
   import_check.import_check(graph_def, where)
+  feeds = _fill_placeholders(graph_def, size, where)
   result = inline.inline_functions(graph_def)
-  if graph_def.library.function:
-    import_check.import_check(result.graph_def, where)
+  validate.validate(result.graph_def, where)
+  import_check.import_check(result.graph_def, where)
   roots = _roots(result, outputs, where)
   flat = result.graph_def
   if outputs is not None:

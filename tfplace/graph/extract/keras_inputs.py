@@ -8,8 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfplace.errors import ExtractionError
-
-DEFAULT_BATCH_SIZE = 32  # Keras' own default of `fit`
+from tfplace.graph.extract import batch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,7 +18,7 @@ class BatchSpec:
   Attributes:
     structure: nested `tf.TensorSpec`s with static shapes, as `train_step`
       takes its data.
-    values: flattened sample arrays, or None each.
+    values: sample arrays of the specs in flattened order, or None each.
     batch_size: first dimension.
   """
 
@@ -37,9 +36,9 @@ def batch_spec(
     ExtractionError: the model does not say its inputs or targets and no
       sample does, or a dimension besides the batch is unknown.
   """
+  size = batch.checked(batch_size, model.name)
   if sample is not None:
     return _from_sample(model, batch_size, training, sample)
-  size = batch_size or DEFAULT_BATCH_SIZE
   inputs = _inputs(model)
   x = tf.nest.map_structure(lambda t: _spec(model, t, size), inputs)
   structure = (x, _targets(model, size)) if training else (x,)
@@ -50,27 +49,22 @@ def batch_spec(
 def _from_sample(
   model: keras.Model, batch_size: int | None, training: bool, sample: Any
 ) -> BatchSpec:
-  if not isinstance(sample, tuple):
-    sample = (sample,)
-  if training and len(sample) < 2:
-    sample = (*sample, None)
-    if model.loss is not None:
-      x = sample[0]
-      size = batch_size or len(tf.nest.flatten(x)[0])
-      targets = tf.nest.map_structure(
-        lambda s: np.zeros(s.shape, s.dtype.as_numpy_dtype),
-        _targets(model, size),
-      )
-      sample = (x, targets)
-  sample = sample if training else sample[:1]
-  arrays = tf.nest.map_structure(_as_array, sample)
-  flat = tf.nest.flatten(arrays)
-  size = batch_size or flat[0].shape[0]
+  parts = sample if isinstance(sample, tuple) else (sample,)
+  arrays = tf.nest.map_structure(_as_array, parts if training else parts[:1])
+  flat = [a for a in tf.nest.flatten(arrays) if a is not None]
+  if not flat or any(a.ndim == 0 for a in flat):
+    raise ExtractionError(
+      f"the sample of model {model.name!r} is empty or has a scalar: every"
+      " array needs a batch dimension"
+    )
+  size = len(flat[0]) if batch_size is None else batch_size
   structure = tf.nest.map_structure(lambda a: _array_spec(a, size), arrays)
-  values = tuple(
-    a if a is not None and a.shape[0] == size else None for a in flat
-  )
-  return BatchSpec(structure, values, size)
+  values = [a if len(a) == size else None for a in flat]
+  if training and len(parts) == 1:
+    targets = _targets(model, size)
+    structure = (*structure, targets)
+    values += [None] * len(tf.nest.flatten(targets))
+  return BatchSpec(structure, tuple(values), size)
 
 
 def _as_array(value: Any) -> np.ndarray | None:
@@ -86,8 +80,6 @@ def _as_array(value: Any) -> np.ndarray | None:
 def _array_spec(array: np.ndarray | None, size: int) -> tf.TensorSpec | None:
   if array is None:
     return None
-  if array.ndim == 0:
-    raise ExtractionError("a sample needs a batch dimension; it is a scalar")
   return tf.TensorSpec((size, *array.shape[1:]), array.dtype)
 
 

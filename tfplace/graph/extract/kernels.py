@@ -58,7 +58,9 @@ class KernelTable:
     kernels = self._kernels[node.op]
     if not kernels:  # rewritten away before it runs
       return frozenset(KINDS)
-    label = node.attr["_kernel"].s.decode() if "_kernel" in node.attr else ""
+    label = ""
+    if "_kernel" in node.attr:
+      label = node.attr["_kernel"].s.decode(errors="replace")
     op_def = op_defs.op_def_of(node, self._functions)
     types = tuple(
       _types(op_defs.attr_of(node, op_def, name))
@@ -96,7 +98,7 @@ class KernelTable:
 
 
 def _types(value: Any) -> tuple[int, ...] | None:
-  """Types in an attribute; None where it has none that can be judged."""
+  """Types in an attribute; None where a function leaves them open."""
   field = None if value is None else value.WhichOneof("value")
   if field == "type":
     return (value.type,)
@@ -119,4 +121,4 @@ def _match(
 
 
 def _allows(types: tuple[int, ...] | None, allowed: frozenset[int]) -> bool:
-  return types is not None and allowed.issuperset(types)
+  return types is None or allowed.issuperset(types)

@@ -6,11 +6,10 @@ from typing import Any
 import tensorflow as tf
 
 from tfplace.errors import ExtractionError
-from tfplace.graph.extract import functions
+from tfplace.graph.extract import batch, functions
 from tfplace.graph.extract.traced import TracedStep
 
 DEFAULT_SIGNATURE = "serving_default"
-DEFAULT_BATCH_SIZE = 32
 
 
 def trace_saved_model(
@@ -31,11 +30,12 @@ def trace_saved_model(
       of unknown shape.
   """
   path = os.fspath(directory)
+  size = batch.checked(batch_size, path)
   loaded = _load(path)
   function = _signature(loaded, path, signature)
   traced = functions.trace_function(
     function,
-    batch_size=batch_size or DEFAULT_BATCH_SIZE,
+    batch_size=size,
     name=os.path.basename(os.path.normpath(path)),
   )
   # The variables' values were copied, so `loaded` may go.

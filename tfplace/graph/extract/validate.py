@@ -41,7 +41,7 @@ def validate(graph_def: tf.compat.v1.GraphDef, where: str) -> None:
     )
     for node in function.node_def:
       with _located(inner):
-        op_defs.op_def_of(node, functions)
+        op_defs.output_types(node, functions)
 
 
 def is_back_edge(
