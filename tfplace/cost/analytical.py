@@ -4,9 +4,10 @@ No device and no run is needed. Measured times replace the estimates in
 `tfplace.cost.profile`.
 """
 
-import math
+from collections.abc import Mapping
+from typing import Any
 
-from tfplace.cost import explicit_shapes, grappler, hardware, sizes
+from tfplace.cost import calls, estimate, hardware, sizes
 from tfplace.graph.cluster import Cluster
 from tfplace.graph.extract.structure import Skeleton, skeleton
 from tfplace.graph.extract.traced import TracedStep
@@ -26,7 +27,11 @@ def op_graph(traced: TracedStep, cluster: Cluster) -> OpGraph:
     returns is counted once more while it is in use: TensorFlow shares the
     buffer, but the tensor must have its size to be sent to other devices, so
     peak memory errs on the safe side.
-  - Temporary bytes: Grappler estimates none, so 0.
+  - Temporary bytes: what the body of a call holds at once. Grappler estimates
+    none, so 0 for other ops.
+  - Calls, branches and loops that could not be inlined: see `calls`. Loops of
+    unknown length count one iteration and are listed in
+    `extra["unknown_trip_counts"]`.
 
   Args:
     traced: the step; its placeholders must have static shapes.
@@ -42,44 +47,48 @@ def op_graph(traced: TracedStep, cluster: Cluster) -> OpGraph:
   graph_def = sizes.with_feed_shapes(traced)
   graph = sizes.import_step(graph_def, traced.name)
   specs = sizes.output_specs(graph)
-  explicit = explicit_shapes.with_explicit_shapes(graph_def, graph)
-  times = {
-    kind: grappler.op_times_us(explicit, properties)
-    for kind, properties in described.items()
-  }
+  times = estimate.times_us(graph_def, graph, described)
+  called = calls.CallCosts(graph_def, described).of_graph(graph)
+  for name, call in called.items():
+    for kind, time_us in call.time_us.items():
+      times[kind][name] = time_us
   nodes = {node.name: node for node in graph_def.node}
   ops = [
     OpSpec(
       name=name,
       type=bones.types[i],
       time_us={
-        kind: _valid(times[kind].get(name, 0.0))
+        kind: times[kind].get(name, 0.0)
         for kind, properties in described.items()
         if properties.type in bones.kinds[i]
       },
       output_bytes=[spec.num_bytes for spec in specs[name]],
       persistent_bytes=sizes.persistent_bytes(nodes[name]),
+      temp_bytes=called[name].temp_bytes if name in called else 0.0,
       colocation=bones.colocation[i],
     )
     for i, name in enumerate(bones.names)
   ]
-  extra = {"costs": "grappler", "training": traced.training}
-  unknown = _unknown(bones, specs)
-  if unknown:
-    extra["unknown_shapes"] = unknown
+  extra = _extra(traced, bones, specs, called)
   return build_graph(traced.name, ops, bones.edges, extra=extra)
 
 
-def _valid(time_us: float) -> float:
-  """Grappler overflows on absurd sizes; a time is finite and not negative."""
-  return time_us if math.isfinite(time_us) and time_us > 0 else 0.0
-
-
-def _unknown(
-  bones: Skeleton, specs: dict[str, tuple[sizes.TensorSpec, ...]]
-) -> list[str]:
-  return [
+def _extra(
+  traced: TracedStep,
+  bones: Skeleton,
+  specs: Mapping[str, tuple[sizes.TensorSpec, ...]],
+  called: Mapping[str, calls.CallCost],
+) -> dict[str, Any]:
+  """Where the costs are from, and what in them is a guess."""
+  extra: dict[str, Any] = {"costs": "grappler", "training": traced.training}
+  unknown_shapes = [
     name
     for name in bones.names
     if any(not s.is_known and s.num_bytes for s in specs[name])
   ]
+  unknown_counts = [name for name, call in called.items() if not call.is_sure]
+  if unknown_shapes:
+    extra["unknown_shapes"] = unknown_shapes
+  if unknown_counts:
+    extra["unknown_trip_counts"] = unknown_counts
+  return extra

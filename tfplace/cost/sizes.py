@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from typing import Any
 
 import tensorflow as tf
 
@@ -10,6 +11,8 @@ from tfplace.graph.extract.traced import TracedStep
 
 _HANDLES = (tf.resource, tf.variant)
 _STRING_BYTES = 24  # of a tstring, its heap not counted
+# Ops whose output i is a resource only if input i is, and then the same.
+HANDING_ON = ("Identity", "While", "StatelessWhile")
 _VARIABLES = ("VarHandleOp", "VariableV2", "Variable")
 
 
@@ -57,30 +60,82 @@ def import_step(graph_def: tf.compat.v1.GraphDef, name: str) -> tf.Graph:
   return graph
 
 
-def output_specs(graph: tf.Graph) -> dict[str, tuple[TensorSpec, ...]]:
+def output_specs(
+  graph: tf.Graph, check_placeholders: bool = True
+) -> dict[str, tuple[TensorSpec, ...]]:
   """Op name -> its outputs.
 
   Raises:
-    ExtractionError: a placeholder's shape is unknown.
+    ExtractionError: a placeholder's shape is unknown, and that is checked.
   """
   result = {}
   for op in graph.get_operations():
     result[op.name] = tuple(_spec(tensor) for tensor in op.outputs)
-    if op.type == "Placeholder":
+    if check_placeholders and op.type == "Placeholder":
       _check_placeholder(op.name, result[op.name][0])
   return result
 
 
 def with_feed_shapes(traced: TracedStep) -> tf.compat.v1.GraphDef:
-  """A copy of the graph whose placeholders have the shapes of the feeds."""
-  graph_def = tf.compat.v1.GraphDef()
-  graph_def.CopyFrom(traced.graph_def)
+  """The step's graph with the shapes of feeds and variables made explicit."""
+  graph_def = with_known_shapes(traced.graph_def)
   for node in graph_def.node:
     feed = traced.feeds.get(node.name)
     if node.op == "Placeholder" and feed is not None:
       shape = tf.TensorShape(feed.shape).as_proto()
       node.attr["shape"].shape.CopyFrom(shape)
   return graph_def
+
+
+def with_known_shapes(
+  graph_def: tf.compat.v1.GraphDef,
+) -> tf.compat.v1.GraphDef:
+  """A copy where the `VariableShape` of a known variable is a constant.
+
+  TensorFlow's shape inference does not look through that op.
+  """
+  result = tf.compat.v1.GraphDef()
+  result.CopyFrom(graph_def)
+  nodes = {node.name: node for node in result.node}
+  for node in result.node:
+    variable = None
+    if node.op == "VariableShape":
+      variable = _variable(node.input[0], nodes)
+    if variable is not None:
+      shape = tf.TensorShape(variable.attr["shape"].shape)
+      dtype = node.attr["out_type"].type or tf.int32.as_datatype_enum
+      if shape.is_fully_defined():
+        _make_constant(node, tf.make_tensor_proto(shape.as_list(), dtype))
+  return result
+
+
+def _variable(
+  text: str, nodes: dict[str, tf.compat.v1.NodeDef]
+) -> tf.compat.v1.NodeDef | None:
+  """The variable of a handle; loops hand handles through unchanged."""
+  for _ in nodes:  # a graph from a file may go in circles
+    name, _, output = text.partition(":")
+    node = nodes.get(name)
+    if node is None or node.op == "VarHandleOp":
+      return node
+    index = int(output or 0)
+    if node.op not in HANDING_ON or index >= len(node.input):
+      return None
+    text = node.input[index]
+  return None
+
+
+def _make_constant(node: tf.compat.v1.NodeDef, value: Any) -> None:
+  controls = [
+    text if text.startswith("^") else f"^{text.partition(':')[0]}"
+    for text in node.input
+  ]
+  node.op = "Const"
+  node.ClearField("attr")
+  node.ClearField("input")
+  node.input.extend(controls)
+  node.attr["dtype"].type = value.dtype
+  node.attr["value"].tensor.CopyFrom(value)
 
 
 def persistent_bytes(node: tf.compat.v1.NodeDef) -> float:
