@@ -9,7 +9,7 @@ from absl import flags
 from tfplace import graph as graph_lib
 from tfplace import placers
 from tfplace.bin import cli, outputs, sources
-from tfplace.errors import InfeasibleError
+from tfplace.errors import TfplaceError
 from tfplace.placers.base import Result
 
 if TYPE_CHECKING:
@@ -109,6 +109,8 @@ def _main(values: flags.FlagValues) -> None:
     measured = None
     if values.measure and live is not None:
       measured = _measure(live, problem, source, results)
+      if best.tried:
+        best = _fastest(results, measured)
   _write(values, best, source)
   outputs.print_results(results, best, measured)
   if values.json:
@@ -151,7 +153,7 @@ def _with_baselines(
             problem, strategy=strategy, budget_s=5, seed=values.seed
           )
         )
-      except InfeasibleError as error:
+      except TfplaceError as error:
         print(f"{strategy}: {error}")
   return results
 
@@ -167,6 +169,16 @@ def _measure(
       raise cli.UsageError("nothing to run")  # `_check` saw to it
     harness = live.harness(problem, source.traced)
     return harness.evaluate([result.placement for result in results])
+
+
+def _fastest(
+  results: Sequence[Result], measured: Sequence[graph_lib.Evaluation]
+) -> Result:
+  """Of all that `auto` had to choose from, what the devices ran fastest."""
+  ran = [i for i, evaluation in enumerate(measured) if evaluation.feasible]
+  if not ran:
+    return results[0]
+  return results[min(ran, key=lambda i: measured[i].step_time_us)]
 
 
 def _write(
@@ -185,7 +197,7 @@ def _write(
 
 def _print_json(
   best: Result,
-  results: Sequence[Result],
+  results: list[Result],
   measured: Sequence[graph_lib.Evaluation] | None,
 ) -> None:
   evaluation = best.evaluation

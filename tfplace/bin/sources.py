@@ -102,7 +102,7 @@ def load_source(values: flags.FlagValues, cluster: graph_lib.Cluster) -> Source:
     cli.load_tensorflow()
     traced = extraction.trace(
       kind,
-      values[kind].value,
+      str(values[kind].value),
       batch_size=values.batch_size,
       training=values.training,
       sizes=_model_sizes(values),

@@ -1,0 +1,274 @@
+"""The commands end to end, on real files, and what they say to bad input."""
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tfplace import graph as tg
+from tfplace.bin import extract, measure, place, simulate
+from tfplace.graph.presets import cluster_preset
+
+COMMANDS = ("extract", "place", "simulate", "measure", "train")
+
+
+@pytest.fixture(scope="module")
+def keras_file(tmp_path_factory):
+  import keras
+
+  inputs = keras.Input((12,))
+  left = keras.layers.Dense(16, activation="relu", name="left")(inputs)
+  right = keras.layers.Dense(16, activation="relu", name="right")(inputs)
+  joined = keras.layers.Concatenate(name="joined")([left, right])
+  model = keras.Model(inputs, keras.layers.Dense(3, name="head")(joined))
+  model.compile(optimizer="sgd", loss="mse", jit_compile=False)
+  path = tmp_path_factory.mktemp("keras") / "branches.keras"
+  model.save(path)
+  return str(path)
+
+
+@pytest.fixture
+def graph_file(tmp_path):
+  # b and c may run side by side: a (1) -> b (10), c (10) -> d (1).
+  ops = [
+    tg.OpSpec(name, "X", {"GPU": us, "CPU": 9 * us}, [100])
+    for name, us in (("a", 1.0), ("b", 10.0), ("c", 10.0), ("d", 1.0))
+  ]
+  graph = tg.build_graph(
+    "diamond", ops, [(0, 0, 1), (0, 0, 2), (1, 0, 3), (2, 0, 3)]
+  )
+  path = tmp_path / "diamond.json"
+  tg.save_graph(graph, path)
+  return str(path)
+
+
+@pytest.fixture
+def cluster_file(tmp_path):
+  devices = (tg.Device("g0", "GPU", 1e4), tg.Device("g1", "GPU", 1e4))
+  links = (tg.Link("g0", "g1", 100.0), tg.Link("g1", "g0", 100.0))
+  path = tmp_path / "pair.json"
+  tg.save_cluster(tg.Cluster("pair", devices, links), path)
+  return str(path)
+
+
+def last_json(capsys):
+  return json.loads(capsys.readouterr().out.splitlines()[-1])
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_says_what_the_command_does_and_exits_0(command, capsys):
+  module = importlib.import_module(f"tfplace.bin.{command}")
+  assert module.run(["--help"]) == 0
+  out = capsys.readouterr().out
+  assert f"usage: tfplace-{command}" in out
+  assert "--cluster" in out
+
+
+def test_extract_place_simulate_agree(keras_file, tmp_path, capsys):
+  graph, plan = str(tmp_path / "g.json.gz"), str(tmp_path / "p.json")
+  source = [f"--keras_model={keras_file}", "--batch_size=4"]
+  assert extract.run([*source, "--cluster=p100x2", f"--output={graph}"]) == 0
+  assert tg.load_graph(graph).num_ops > 50
+  flags = [f"--graph={graph}", "--cluster=p100x2"]
+  arguments = [*flags, "--strategy=m_topo", f"--output={plan}", "--json"]
+  assert place.run(arguments) == 0
+  placed = last_json(capsys)
+  assert placed["strategy"] == "m_topo"
+  assert placed["evaluations"] >= 1
+  assert placed["seconds"] > 0
+  out = str(tmp_path / "e.json")
+  trace, picture = str(tmp_path / "t.json"), str(tmp_path / "t.png")
+  assert (
+    simulate.run(
+      [
+        *flags,
+        f"--placement={plan}",
+        f"--output={out}",
+        f"--trace={trace}",
+        f"--timeline={picture}",
+      ]
+    )
+    == 0
+  )
+  assert tg.load_evaluation(out).step_time_us == placed["step_time_us"]
+  with open(trace) as file:
+    assert json.load(file)["traceEvents"]
+  with open(picture, "rb") as file:
+    assert file.read(8) == b"\x89PNG\r\n\x1a\n"
+
+
+def test_auto_splits_a_diamond(graph_file, cluster_file, capsys):
+  # Best: a, b, d on one device, c on the other: a ends at 1, its 100 bytes
+  # arrive at 2, c ends at 12, its output is back at 13, d ends at 14. On one
+  # device: 22.
+  arguments = [f"--graph={graph_file}", f"--cluster={cluster_file}", "--json"]
+  assert place.run([*arguments, "--budget_s=2"]) == 0
+  assert last_json(capsys)["step_time_us"] == 14
+
+
+def test_inference_has_fewer_ops_than_training(keras_file, tmp_path):
+  paths = [str(tmp_path / name) for name in ("train.json", "infer.json")]
+  for path, flag in zip(paths, ("--training", "--notraining"), strict=True):
+    source = [f"--keras_model={keras_file}", flag]
+    assert extract.run([*source, f"--output={path}"]) == 0
+  train, infer = (tg.load_graph(path) for path in paths)
+  assert infer.num_ops < train.num_ops / 2
+
+
+def test_placed_graph_def_has_a_device_on_every_node(keras_file, tmp_path):
+  import tensorflow as tf
+
+  path = str(tmp_path / "placed.pb")
+  arguments = [
+    f"--keras_model={keras_file}",
+    "--cluster=k80x2",
+    "--strategy=blocks",
+    f"--output_graph_def={path}",
+  ]
+  assert place.run(arguments) == 0
+  graph_def = tf.compat.v1.GraphDef()
+  with open(path, "rb") as file:
+    graph_def.ParseFromString(file.read())
+  known = {device.name for device in cluster_preset("k80x2").devices}
+  assert {node.device for node in graph_def.node} <= known
+  assert len({node.device for node in graph_def.node}) == 2
+
+
+def test_measured_placement_on_real_workers(keras_file, tmp_path, capsys):
+  plan, out = str(tmp_path / "p.json"), str(tmp_path / "e.json")
+  source = [f"--keras_model={keras_file}", "--cluster=workers:2"]
+  arguments = ["--strategy=single", f"--output={plan}", "--measure", "--json"]
+  assert place.run([*source, *arguments]) == 0
+  result = last_json(capsys)
+  assert result["source"] == "measured"
+  assert result["step_time_us"] > 0
+  assert result["predicted_step_time_us"] > 0
+  arguments = [f"--placement={plan}", f"--output={out}", "--steps=3"]
+  assert measure.run([*source, *arguments]) == 0
+  assert tg.load_evaluation(out).source == "measured"
+
+
+BAD_FLAGS = {
+  "unknown strategy": (
+    place,
+    ["--graph=G", "--cluster=C", "--strategy=magic"],
+    ["--strategy=magic", "annealing", "heft"],
+  ),
+  "unknown preset": (
+    place,
+    ["--graph=G", "--cluster=k81x2"],
+    ["k81x2", "k80", "v100"],
+  ),
+  "unknown model": (
+    place,
+    ["--model=resnet9", "--cluster=k80x2"],
+    ["resnet9", "inception_v3", "nmt"],
+  ),
+  "unknown size": (
+    place,
+    ["--model=nmt", "--model_sizes=depth=3", "--cluster=k80x2"],
+    ["depth", "length"],
+  ),
+  "no source": (place, ["--cluster=k80x2"], ["exactly one of", "none"]),
+  "two sources": (
+    place,
+    ["--graph=G", "--model=nmt", "--cluster=k80x2"],
+    ["--model and --graph"],
+  ),
+  "no cluster": (place, ["--graph=G"], ["--cluster is missing"]),
+  "no such folder": (
+    place,
+    ["--graph=G", "--cluster=C", "--output=/nowhere/at/all/p.json"],
+    ["/nowhere/at/all"],
+  ),
+  "measure on a preset": (
+    place,
+    ["--model=nmt", "--cluster=k80x2", "--measure"],
+    ["--measure needs real devices", "k80x2"],
+  ),
+  "graph def of a graph": (
+    place,
+    ["--graph=G", "--cluster=C", "--output_graph_def=x.pb"],
+    ["--output_graph_def needs"],
+  ),
+  "bad number": (place, ["--graph=G", "--budget_s=soon"], ["soon"]),
+  "negative budget": (place, ["--graph=G", "--budget_s=-1"], ["-1"]),
+  "stray argument": (extract, ["stray"], ["unexpected argument 'stray'"]),
+  "misspelt flag": (extract, ["--modle=nmt"], ["modle"]),
+  "no placement": (simulate, ["--graph=G", "--cluster=C"], ["--placement"]),
+  "missing file": (
+    simulate,
+    ["--graph=G", "--cluster=C", "--placement=none.json"],
+    ["none.json", "No such file"],
+  ),
+  "measuring costs": (
+    measure,
+    ["--graph=G", "--cluster=workers:2"],
+    ["--graph has only costs"],
+  ),
+  "workers of nothing": (
+    place,
+    ["--model=nmt", "--cluster=workers:x"],
+    ["workers:x"],
+  ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_FLAGS)
+def test_bad_flags_get_one_line_and_exit_1(
+  case, graph_file, cluster_file, capsys, tmp_path
+):
+  command, arguments, words = BAD_FLAGS[case]
+  names = {"G": graph_file, "C": cluster_file}
+  filled = [
+    "=".join(names.get(part, part) for part in argument.split("="))
+    for argument in arguments
+  ]
+  before = sorted(os.listdir(tmp_path))
+  assert command.run(filled) == 1
+  errors = capsys.readouterr().err.strip().splitlines()
+  assert len(errors) == 1
+  for word in words:
+    assert word in errors[0]
+  assert sorted(os.listdir(tmp_path)) == before
+
+
+def test_hostile_files_are_named_and_leave_the_old_output(tmp_path, capsys):
+  old = tmp_path / "out.json"
+  old.write_text("old")
+  for name, content in {
+    "cut.json": b'{"format": "tfplace.graph.v1", "na',
+    "wrong.pb": b"\xff\xfe\x00 no proto",
+    "wrong.pbtxt": b"node { name: 'a' op: }",
+    "wrong.keras": b"PK\x03\x04 no zip",
+  }.items():
+    path = tmp_path / name
+    path.write_bytes(content)
+    kind = {"json": "graph", "keras": "keras_model"}.get(
+      name.split(".")[1], "graph_def"
+    )
+    assert extract.run([f"--{kind}={path}", f"--output={old}"]) == 1
+    errors = capsys.readouterr().err.strip().splitlines()
+    assert len(errors) == 1, errors
+    assert str(path) in errors[0]
+    assert old.read_text() == "old"
+
+
+def test_module_runs_as_a_program_and_its_last_line_is_json(
+  graph_file, cluster_file
+):
+  arguments = [f"--graph={graph_file}", f"--cluster={cluster_file}"]
+  done = subprocess.run(
+    [
+      *(sys.executable, "-m", "tfplace.bin.place"),
+      *(*arguments, "--strategy=heft", "--json"),
+    ],
+    capture_output=True,
+    text=True,
+    check=True,
+  )
+  assert json.loads(done.stdout.splitlines()[-1])["strategy"] == "heft"
+  assert done.stderr == ""
