@@ -293,6 +293,26 @@ def test_body_names_that_would_clash_are_numbered():
       assert session.run("y:0", {"x:0": 2.0}) == 13.0  # 4 + 9
 
 
+def test_numbered_names_do_not_meet_others_of_the_same_body():
+  graph = tf.Graph()
+  with graph.as_default():
+    x = tf.compat.v1.placeholder(tf.float32, (), "x")
+    tf.identity(x, "s")  # takes the name that the body's first op wants
+
+    @tf.function
+    def f(x):
+      return tf.square(x, name="s") + tf.exp(x, name="s_1")
+
+    tf.identity(f(x), name="y")
+  flat = inline.inline_functions(graph.as_graph_def()).graph_def
+  names = [node.name for node in flat.node]
+  assert len(set(names)) == len(names)
+  with tf.Graph().as_default():
+    tf.import_graph_def(flat, name="")
+    with tf.compat.v1.Session() as session:
+      assert session.run("y:0", {"x:0": 0.0}) == 1.0  # 0 + 1
+
+
 def test_captured_constants_and_variables_keep_their_values():
   table = tf.constant([1.0, 2.0, 3.0])
   scale = tf.Variable([2.0, 2.0, 2.0], name="scale")

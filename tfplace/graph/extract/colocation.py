@@ -11,9 +11,8 @@ from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
-from tfplace.graph.extract import node_names, op_defs, validate
+from tfplace.graph.extract import constraints, node_names, op_defs, validate
 
-_LOCATION = "loc:@"
 _STICKY = frozenset(
   (
     tf.resource.as_datatype_enum,
@@ -50,7 +49,7 @@ def colocation(
     if node.attr["shared_name"].s if "shared_name" in node.attr else b"":
       key = (node.op, node.attr["container"].s, node.attr["shared_name"].s)
       _union(parent, shared.setdefault(key, i), i)
-    for target in _constraints(node):
+    for target in constraints.locations(node):
       at = index.get(target, foreign.setdefault(target, i))
       _union(parent, at, i)
   return _names(graph_def, parent)
@@ -60,13 +59,6 @@ def _is_sticky(types: Sequence[int], output: int) -> bool:
   if output >= len(types):
     return False
   return types[output] in _STICKY or types[output] > _REFERENCE
-
-
-def _constraints(node: tf.compat.v1.NodeDef) -> list[str]:
-  if "_class" not in node.attr:
-    return []
-  texts = [s.decode(errors="replace") for s in node.attr["_class"].list.s]
-  return [t[len(_LOCATION) :] for t in texts if t.startswith(_LOCATION)]
 
 
 def _find(parent: list[int], i: int) -> int:

@@ -1,7 +1,8 @@
 """The nodes that stand for one call once its function is inlined."""
 
+import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import tensorflow as tf
@@ -64,31 +65,41 @@ class FunctionBody:
     self.used = used
     self.outputs: list[str] = []
     self.done = ""
-    self.inner = {node.name for node in function.node_def}
+    self.inner = [node.name for node in function.node_def]
     self.arguments: set[str] = set()
-    self.scope = self._free_scope()
+    self.names = self._free_names()
     self.controls: list[str] = []
     self.start_controls: list[str] = []
     self.gated = False
     self.tensors: dict[str, str] = {}
 
-  def _free_scope(self) -> str:
-    """The call's name and "/", with a number where names would clash.
+  def _free_names(self) -> dict[str, str]:
+    """Node of the body -> its name in the flat graph.
 
-    A call that TensorFlow named itself adds nothing that a reader could use:
-    its body takes the scope around it where that is free.
+    The scope is the call's name, with a number where names would clash. A call
+    that TensorFlow named itself adds nothing that a reader could use: its body
+    takes the scope around it where that is free.
     """
-    name = self.name
-    around, _, last = name.rpartition("/")
-    scopes = [f"{around}/" if around else ""] if _DEFAULT.match(last) else []
-    scopes += [f"{name}/"]
-    number = 0
-    while any(scopes[0] + inner in self.used for inner in self.inner):
-      scopes.pop(0)
-      number += 1
-      scopes.append(f"{name}_{number}/")
-    self.used.update(scopes[0] + inner for inner in self.inner)
-    return scopes[0]
+    for scope in self._scopes():
+      clashes = [name for name in self.inner if scope + name in self.used]
+      outer = scope != f"{self.name}/"
+      # Names such as Identity and NoOp may take a number to stay readable.
+      if not clashes or (outer and not any("/" in name for name in clashes)):
+        break
+    names = {name: scope + name for name in self.inner}
+    self.used.update(names.values())
+    for name in clashes:
+      names[name] = node_names.unique_name(scope + name, self.used)
+      self.used.add(names[name])
+    return names
+
+  def _scopes(self) -> Iterator[str]:
+    around, _, last = self.name.rpartition("/")
+    if _DEFAULT.match(last):
+      yield f"{around}/" if around else ""
+    yield f"{self.name}/"
+    for number in itertools.count(1):
+      yield f"{self.name}_{number}/"
 
   def instantiate(
     self,
@@ -149,7 +160,7 @@ class FunctionBody:
   def _copy(self, node: NodeDef) -> NodeDef:
     copy = NodeDef()
     copy.CopyFrom(node)
-    copy.name = f"{self.scope}{node.name}"
+    copy.name = self.names[node.name]
     copy.device = node.device or self.call.device
     for key, value in node.attr.items():
       if value.WhichOneof("value") == "placeholder":
@@ -180,8 +191,8 @@ class FunctionBody:
   def _constraint(self, text: bytes) -> bytes:
     """A `loc:@` constraint on a node of the body, in its scope."""
     target = text.decode(errors="replace").removeprefix("loc:@")
-    inside = text.startswith(b"loc:@") and target in self.inner
-    return f"loc:@{self.scope}{target}".encode() if inside else text
+    inside = text.startswith(b"loc:@") and target in self.names
+    return f"loc:@{self.names[target]}".encode() if inside else text
 
   def _connect(self, copy: NodeDef, node: NodeDef) -> None:
     inputs = [self._input(node, text) for text in node.input]
@@ -200,8 +211,8 @@ class FunctionBody:
 
   def _input(self, node: NodeDef, text: str) -> str:
     if text.startswith("^"):
-      if text[1:] in self.inner:
-        return f"^{self.scope}{text[1:]}"
+      if text[1:] in self.names:
+        return "^" + self.names[text[1:]]
       if text[1:] in self.arguments:  # control edge from an argument
         return "^" + node_names.split_tensor(self.tensors[text[1:]])[0]
     elif text in self.tensors:
@@ -257,4 +268,4 @@ class FunctionBody:
         for node in self.function.node_def
         if op_defs.op_def_of(node, self.functions).is_stateful
       ]
-    return [f"^{self.scope}{name}" for name in names]
+    return [self._input(self.call, "^" + name) for name in names]

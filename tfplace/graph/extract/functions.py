@@ -13,7 +13,14 @@ import numpy as np
 import tensorflow as tf
 
 from tfplace.errors import ExtractionError
-from tfplace.graph.extract import batch, inline, node_names, prune
+from tfplace.graph.extract import (
+  batch,
+  constraints,
+  graph_variables,
+  inline,
+  node_names,
+  prune,
+)
 from tfplace.graph.extract.traced import FeedSpec, TracedStep, VariableSpec
 
 _MAX_CONSTANT_BYTES = 1 << 30  # a GraphDef holds 2 GiB in all
@@ -57,8 +64,13 @@ def trace_function(
   targets = [result.node(op.name) for op in graph.control_outputs]
   names = tuple(dict.fromkeys(result.tensor(t) for t in tensors))
   flat = prune.prune(result.graph_def, [*names, *targets, *feeds, *variables])
+  constraints.repair(flat, {})
+  variables = {
+    **graph_variables.variables_of(flat, str(function.name)),
+    **variables,
+  }
   return TracedStep(
-    name=name or function.name,
+    name=name or tf.compat.as_str(function.name),
     graph_def=flat,
     feeds=feeds,
     fetches=names,
@@ -205,3 +217,4 @@ def _rename(
       source, output = node_names.split_tensor(text)
       if source in renamed:
         node.input[i] = node_names.join_tensor(renamed[source], output)
+  constraints.repair(graph_def, renamed)

@@ -10,6 +10,8 @@ from tensorflow.python.framework import tensor_shape
 from tfplace.errors import ExtractionError
 from tfplace.graph.extract import (
   batch,
+  constraints,
+  graph_variables,
   import_check,
   inline,
   node_names,
@@ -17,11 +19,10 @@ from tfplace.graph.extract import (
   prune,
   validate,
 )
-from tfplace.graph.extract.traced import FeedSpec, TracedStep, VariableSpec
+from tfplace.graph.extract.traced import FeedSpec, TracedStep
 
 _MAX_BYTES = (1 << 31) - 1  # what a protocol buffer can hold
 _MAX_TEXT_BYTES = 1 << 30
-_VARIABLES = frozenset(("VarHandleOp", "VariableV2", "Variable"))
 
 
 def trace_graph_def(
@@ -50,6 +51,7 @@ def trace_graph_def(
   import_check.import_check(graph_def, where)
   feeds = _fill_placeholders(graph_def, size, where)
   result = inline.inline_functions(graph_def)
+  constraints.repair(result.graph_def, {})
   validate.validate(result.graph_def, where)
   import_check.import_check(result.graph_def, where)
   roots = _roots(result, outputs, where)
@@ -66,7 +68,7 @@ def trace_graph_def(
     feeds=feeds,
     fetches=fetches,
     targets=tuple(dict.fromkeys(targets)),
-    variables=_variables(flat, where),
+    variables=graph_variables.variables_of(flat, where),
     training=any(_is_update(node.op) for node in flat.node),
   )
 
@@ -152,28 +154,6 @@ def _fetchable(types: dict[str, list[int]], tensor: str) -> bool:
   dtypes = types[node]
   hidden = (tf.resource.as_datatype_enum, tf.variant.as_datatype_enum)
   return output < len(dtypes) and dtypes[output] not in hidden
-
-
-def _variables(
-  graph_def: tf.compat.v1.GraphDef, where: str
-) -> dict[str, VariableSpec]:
-  result = {}
-  for node in graph_def.node:
-    if node.op not in _VARIABLES:
-      continue
-    shape = tensor_shape.as_shape(node.attr["shape"].shape)
-    if not shape.is_fully_defined():
-      raise ExtractionError(
-        f"{where}: variable {node.name!r} has shape {shape}, which is not"
-        " fully static",
-        op=node.name,
-      )
-    result[node.name] = VariableSpec(
-      node.name,
-      tuple(shape.as_list()),
-      tf.DType(node.attr["dtype"].type),
-    )
-  return result
 
 
 def _is_update(op: str) -> bool:

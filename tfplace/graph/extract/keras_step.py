@@ -144,10 +144,11 @@ def _first_line(error: Exception) -> str:
 def _build(model: keras.Model, structure: Any) -> None:
   """Creates variables of layers, metrics and optimizer, as `fit` does."""
   try:
-    zeros = tf.nest.map_structure(
-      lambda spec: np.zeros(spec.shape, spec.dtype.as_numpy_dtype), structure
+    batch = tf.nest.map_structure(
+      lambda spec: spec and keras.KerasTensor(spec.shape, spec.dtype.name),
+      structure,
     )
-    model._symbolic_build(data_batch=zeros)
+    model._symbolic_build(data_batch=batch)
   except Exception as error:
     raise ExtractionError(
       f"model {model.name!r} cannot be built: {_first_line(error)}"

@@ -10,9 +10,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
+from tfplace.errors import ExtractionError
 from tfplace.graph.extract import node_names
 from tfplace.graph.extract.traced import FeedSpec, TracedStep
 
+_RESOURCE = tf.resource.as_datatype_enum
 _INIT = "tfplace_init"
 
 
@@ -41,7 +43,12 @@ def with_initializers(
     traced: the step; a variable of unknown value starts at zero.
     graph_def: its graph with devices set; `traced.graph_def` by default. An
       assignment takes the device of its `VarHandleOp`.
+
+  Raises:
+    ExtractionError: the step uses a lookup table or another resource of the
+      model's process, which a session of its own lacks.
   """
+  _check_runs_alone(traced)
   result = tf.compat.v1.GraphDef()
   result.CopyFrom(traced.graph_def if graph_def is None else graph_def)
   nodes = node_names.by_name(result)
@@ -64,6 +71,16 @@ def with_initializers(
   return Initializers(result, tuple(assignments), feeds)
 
 
+def _check_runs_alone(traced: TracedStep) -> None:
+  for node in traced.graph_def.node:
+    if node.op == "Placeholder" and node.attr["dtype"].type == _RESOURCE:
+      raise ExtractionError(
+        f"{traced.name!r} cannot run in a session of its own: {node.name!r} is"
+        " a lookup table or another resource that lives in the model's process",
+        op=node.name,
+      )
+
+
 def _initial(
   value: np.ndarray | None, shape: tuple[int, ...], dtype: tf.DType
 ) -> np.ndarray:
@@ -73,10 +90,10 @@ def _initial(
 
 
 def feed_values(traced: TracedStep, seed: int = 0) -> dict[str, np.ndarray]:
-  """Tensor name -> value: the samples, else seeded normal floats and zeros.
+  """Tensor name -> value: the samples, else seeded floats in [0, 1) and zeros.
 
   Zeros stand for integers, since they are valid class and token numbers
-  whatever the model.
+  whatever the model; a float in [0, 1) is one too, once it is rounded down.
   """
   rng = np.random.default_rng(seed)
   return {f.tensor: _feed_value(f, rng) for f in traced.feeds.values()}
@@ -86,8 +103,8 @@ def _feed_value(feed: FeedSpec, rng: np.random.Generator) -> np.ndarray:
   if feed.value is not None:
     return feed.value
   if feed.dtype.is_floating:
-    normal = rng.standard_normal(feed.shape, np.float32)
-    return normal.astype(feed.dtype.as_numpy_dtype)
+    uniform = rng.random(feed.shape, np.float32)
+    return uniform.astype(feed.dtype.as_numpy_dtype)
   if feed.dtype == tf.string:
     return np.full(feed.shape, b"", object)
   return np.zeros(feed.shape, feed.dtype.as_numpy_dtype)
