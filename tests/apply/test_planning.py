@@ -100,7 +100,7 @@ def test_evaluation_first_plans_the_training_step():
 
 def test_where_nothing_beats_one_device_the_model_is_left_on_it(caplog):
   model = at.build("dense")
-  with caplog.at_level(logging.INFO, "tfplace"):
+  with caplog.at_level(logging.WARNING, "tfplace"):
     tfplace.place_model(model, SLOW, batch_size=at.BATCH, budget_s=1)
   told = model.placement
   assert told.one_device and told.devices == CPUS[:1]
@@ -118,6 +118,29 @@ def test_one_device_is_nothing_to_choose_from():
   assert model.placement.one_device
   assert "the only device" in model.placement.message
   at.losses(model, "dense", 1)
+
+
+def test_a_cluster_of_another_single_device_is_obeyed():
+  cluster = tfplace.Cluster("one", (tfplace.Device(CPUS[2], "CPU"),))
+  model = tfplace.place_model(
+    at.build("dense"), cluster, "single", batch_size=at.BATCH
+  )
+  assert model.placement.one_device and model.placement.devices == CPUS[2:]
+  with at.recorded() as ran:
+    at.losses(model, "dense", 1)
+  assert at.devices_of(ran, "first") == {"CPU:2"}
+
+
+def test_string_inputs_are_planned_with():
+  words = keras.Input((), dtype="string")
+  ids = keras.layers.StringLookup(vocabulary=["a", "b"])(words)
+  x = keras.layers.Embedding(4, 3)(ids)
+  model = keras.Model(words, keras.layers.Dense(1)(x))
+  model.compile("sgd", "mse")
+  tfplace.place_model(model, FAST, "m_etf")
+  batch = tf.constant(["a", "b", "c", "a"])
+  model.fit(batch, np.ones((4, 1)), verbose=0)
+  assert model.placement.training
 
 
 def test_a_preset_of_absent_gpus_names_the_first():

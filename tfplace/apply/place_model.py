@@ -11,13 +11,9 @@ from typing import Any, TypeVar
 
 import keras
 
-from tfplace.apply import applied as applied_lib
-from tfplace.apply import devices as devices_lib
 from tfplace.apply import plan as plan_lib
-from tfplace.apply.applied import AppliedPlacement
-from tfplace.apply.controller import Controller, Planner, controller_of
-from tfplace.apply.local_cluster import local_cluster
-from tfplace.apply.plan import Plan
+from tfplace.apply import planners
+from tfplace.apply.controller import Controller, controller_of
 from tfplace.errors import ApplyError, ExtractionError
 from tfplace.graph.cluster import Cluster
 from tfplace.graph.placement import Placement
@@ -32,7 +28,7 @@ def place_model(
   cluster: Cluster | str | None = None,
   strategy: str = "auto",
   batch_size: int | None = None,
-  budget_s: float = 60.0,
+  budget_s: float = 30.0,
   seed: int = 0,
   placement: Placement
   | Mapping[str, str]
@@ -79,9 +75,11 @@ def place_model(
   """
   _check_model(model)
   if placement is not None:
-    planner = _given(plan_lib.make_plan(placement, model))
+    planner = planners.given(plan_lib.make_plan(placement, model))
   else:
-    planner = _searching(model, cluster, strategy, batch_size, budget_s, seed)
+    planner = planners.searching(
+      model, cluster, strategy, batch_size, budget_s, seed
+    )
   previous = controller_of(model)
   if previous is not None:
     previous.detach()
@@ -107,70 +105,6 @@ def _check_model(model: Any) -> None:
       f"model {model.name!r} belongs to a tf.distribute strategy, which"
       " places it already"
     )
-
-
-def _given(plan: Plan) -> Planner:
-  def planner(
-    training: bool, data: Any
-  ) -> tuple[Plan | None, AppliedPlacement]:
-    del training, data
-    return plan, applied_lib.given(plan)
-
-  return planner
-
-
-def _searching(
-  model: keras.Model,
-  cluster: Cluster | str | None,
-  strategy: str,
-  batch_size: int | None,
-  budget_s: float,
-  seed: int,
-) -> Planner:
-  """Checks the request now, and returns what carries it out."""
-  from tfplace.apply import planning  # slow to import; not for a given plan
-
-  config = planning.make_config(
-    _resolve(cluster), strategy, batch_size, budget_s, seed
-  )
-
-  def planner(
-    training: bool, data: Any
-  ) -> tuple[Plan | None, AppliedPlacement]:
-    if config.cluster.num_devices == 1:
-      only = config.cluster.devices[0].name
-      applied = applied_lib.only_device(only)
-    else:
-      applied = planning.decide(
-        planning.trace(model, config, training, data), config
-      )
-    _logger.info("model %r %s", model.name, applied.message)
-    stays = applied.one_device and devices_lib.default_device() in (
-      applied.devices
-    )
-    if stays or applied.placement is None:
-      return None, applied
-    return plan_lib.from_placement(applied.placement), applied
-
-  return planner
-
-
-def _resolve(cluster: Cluster | str | None) -> Cluster:
-  from tfplace.graph import load_cluster
-  from tfplace.graph.presets import cluster_preset
-
-  if cluster is None:
-    return local_cluster()
-  if isinstance(cluster, str):
-    is_file = cluster.endswith((".json", ".json.gz"))
-    cluster = load_cluster(cluster) if is_file else cluster_preset(cluster)
-  if not isinstance(cluster, Cluster):
-    raise ApplyError(
-      "a cluster is a Cluster, the name of a preset or a file, not"
-      f" {cluster!r:.60}"
-    )
-  devices_lib.check_cluster(cluster)
-  return cluster
 
 
 def _static_batch_size(model: keras.Model) -> int | None:

@@ -8,8 +8,10 @@ from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from tfplace import placers
+from tfplace.apply import applied as applied_lib
 from tfplace.apply import devices as devices_lib
 from tfplace.apply.applied import AppliedPlacement
 from tfplace.cost import op_graph
@@ -92,7 +94,10 @@ def _sample(data: Any, batch_size: int | None) -> Any:
     shape = list(tensor.shape)
     if shape and (shape[0] is None or batch_size):
       shape[0] = batch_size or 32
-    return np.zeros(shape, keras.backend.standardize_dtype(tensor.dtype))
+    dtype = tf.as_dtype(tensor.dtype)
+    if dtype == tf.string:
+      return np.full(shape, b"", object)
+    return np.zeros(shape, dtype.as_numpy_dtype)
 
   x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
   x, y, weight = keras.tree.map_structure(zeros, (x, y, weight))
@@ -117,25 +122,12 @@ def decide(traced: TracedStep, config: PlanConfig) -> AppliedPlacement:
   )
   single = _single(problem, result, config)
   used = _devices(result.placement)
-  beaten = single is not None and (
-    result.evaluation.step_time_us >= single.evaluation.step_time_us
-  )
+  beaten = applied_lib.is_beaten(result, single)
   one_device = len(used) == 1 or (config.strategy == "auto" and beaten)
   if one_device and single is not None and config.strategy == "auto":
     result = single
     used = _devices(result.placement)
-  message = _message(result, single, one_device, beaten, used)
-  return AppliedPlacement(
-    assignments=devices_lib.canonical_devices(result.placement.assignments),
-    devices=used,
-    strategy=result.strategy,
-    training=traced.training,
-    one_device=one_device,
-    message=message,
-    placement=result.placement,
-    evaluation=result.evaluation,
-    single_device=None if single is None else single.evaluation,
-  )
+  return applied_lib.planned(result, single, used, one_device, traced.training)
 
 
 def _single(
@@ -155,30 +147,3 @@ def _devices(placement: Placement) -> tuple[str, ...]:
   cluster = placement.problem.cluster
   names = [cluster.devices[i].name for i in np.unique(placement.devices)]
   return tuple(sorted(devices_lib.canonical_device(n, "it") for n in names))
-
-
-def _message(
-  result: Result,
-  single: Result | None,
-  one_device: bool,
-  beaten: bool,
-  used: tuple[str, ...],
-) -> str:
-  where = ", ".join(devices_lib.short_name(name) for name in used)
-  step_ms = result.evaluation.step_time_us / 1000
-  if single is None:
-    return (
-      f"placed on {where} by {result.strategy}: {step_ms:.3g} ms a"
-      " step; no single device has the memory"
-    )
-  single_ms = single.evaluation.step_time_us / 1000
-  if one_device:
-    return (
-      f"stays on one device, {where}: {single_ms:.3g} ms a step, which no"
-      " placement found beats"
-    )
-  against = "no better than" if beaten else "against"
-  return (
-    f"placed on {where} by {result.strategy}: {step_ms:.3g} ms a"
-    f" step {against} {single_ms:.3g} ms on one device"
-  )

@@ -90,6 +90,6 @@ def _from_ops(
 
 
 def _spec(value: Any) -> Any:
-  if value is None:
-    return None
-  return tf.TensorSpec(value.shape, value.dtype)
+  if value is None or isinstance(value, tf.TypeSpec):
+    return value
+  return tf.type_spec_from_value(value)

@@ -1,0 +1,94 @@
+"""What makes a model's plan: hands out a given one, or searches one.
+
+A search may run at once or in the middle of the first fit; what can be checked
+of the request is checked when it is made.
+"""
+
+import logging
+from typing import Any
+
+import keras
+
+from tfplace.apply import applied as applied_lib
+from tfplace.apply import devices as devices_lib
+from tfplace.apply import plan as plan_lib
+from tfplace.apply import planning
+from tfplace.apply.applied import AppliedPlacement
+from tfplace.apply.controller import Planner
+from tfplace.apply.local_cluster import local_cluster
+from tfplace.apply.plan import Plan
+from tfplace.errors import ApplyError
+from tfplace.graph import load_cluster
+from tfplace.graph.cluster import Cluster
+from tfplace.graph.presets import cluster_preset
+
+_logger = logging.getLogger("tfplace")
+
+
+def given(plan: Plan) -> Planner:
+  """Hands out a plan that is there already."""
+
+  def planner(
+    training: bool, data: Any
+  ) -> tuple[Plan | None, AppliedPlacement]:
+    del training, data
+    return plan, applied_lib.given(plan)
+
+  return planner
+
+
+def searching(
+  model: keras.Model,
+  cluster: Cluster | str | None,
+  strategy: str,
+  batch_size: int | None,
+  budget_s: float,
+  seed: int,
+) -> Planner:
+  """Checks the request now, and returns what carries it out.
+
+  Args: as `place_model`'s.
+
+  Raises:
+    ApplyError: a device that this process lacks.
+    TfplaceError: an unknown strategy or cluster, or a bad number.
+  """
+  config = planning.make_config(
+    _resolve(cluster), strategy, batch_size, budget_s, seed
+  )
+
+  def planner(
+    training: bool, data: Any
+  ) -> tuple[Plan | None, AppliedPlacement]:
+    default = devices_lib.default_device()
+    if [device.name for device in config.cluster.devices] == [default]:
+      applied = applied_lib.only_device(default)
+    else:
+      _logger.info(
+        "planning model %r, for up to %g s", model.name, config.budget_s
+      )
+      traced = planning.trace(model, config, training, data)
+      applied = planning.decide(traced, config)
+    level = logging.WARNING if applied.one_device else logging.INFO
+    _logger.log(level, "model %r %s", model.name, applied.message)
+    stays = applied.one_device and default in applied.devices
+    if stays or applied.placement is None:
+      return None, applied
+    return plan_lib.from_placement(applied.placement), applied
+
+  return planner
+
+
+def _resolve(cluster: Cluster | str | None) -> Cluster:
+  if cluster is None:
+    return local_cluster()
+  if isinstance(cluster, str):
+    is_file = cluster.endswith((".json", ".json.gz"))
+    cluster = load_cluster(cluster) if is_file else cluster_preset(cluster)
+  if not isinstance(cluster, Cluster):
+    raise ApplyError(
+      "a cluster is a Cluster, the name of a preset or a file, not"
+      f" {cluster!r:.60}"
+    )
+  devices_lib.check_cluster(cluster)
+  return cluster
