@@ -109,8 +109,7 @@ def profiled(live: measure.OpenCluster, traced: TracedStep) -> Problem:
   """The problem with measured op times, overheads and links."""
   graph = extraction.op_graph(traced, live.cluster)
   estimated = Problem(graph, live.cluster)
-  profile = measure.profile(estimated, traced, live.runtime)
-  return profile.apply(estimated)
+  return live.profiled(estimated, traced)
 
 
 def measured(

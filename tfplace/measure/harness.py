@@ -30,6 +30,8 @@ class MeasurementHarness:
     steps: timed steps; the step time is their median.
     timeout_s: for one placement, all of it; then it counts as hanging.
     traced_steps: further steps with step stats; 0: no profile, no peaks.
+    phase_s: warming up, timing and tracing each stop after so many seconds,
+      so that a slow step is run less often (3 timed steps at least).
     seed: of inputs without a sample value.
 
   Attributes:
@@ -49,6 +51,7 @@ class MeasurementHarness:
     steps: int = 10,
     timeout_s: float = 120.0,
     traced_steps: int = 3,
+    phase_s: float = 20.0,
     seed: int = 0,
   ) -> None:
     _check(problem, traced, workers)
@@ -56,7 +59,9 @@ class MeasurementHarness:
     self.traces: Sequence[messages.Trace] = ()
     self._traced = traced
     self._workers = workers
-    self._counts = (max(0, warmup), max(1, steps), max(0, traced_steps))
+    self._counts = placed_step.Counts(
+      max(0, warmup), max(1, steps), max(0, traced_steps), phase_s
+    )
     self._timeout_s = timeout_s
     self._seed = seed
 
@@ -85,7 +90,7 @@ class MeasurementHarness:
     self.traces = ()
     try:
       request = placed_step.step_request(
-        self._traced, assignments, *self._counts, seed=self._seed
+        self._traced, assignments, self._counts, self._seed
       )
       reply = self._workers.run(request, self._timeout_s)
     except processes.ChildError as error:

@@ -86,6 +86,8 @@ class StepRequest:
     warmup: steps that are not counted.
     steps: timed steps.
     traced_steps: further steps with step stats.
+    phase_s: warming up, timing and tracing each begin no further step after
+      so many seconds; 1, 3 and 1 steps run in any case.
   """
 
   graph_def: bytes
@@ -96,6 +98,7 @@ class StepRequest:
   warmup: int
   steps: int
   traced_steps: int
+  phase_s: float
 
 
 @dataclasses.dataclass(frozen=True)

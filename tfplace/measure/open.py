@@ -8,7 +8,7 @@ from tfplace.errors import MeasurementError
 from tfplace.graph.cluster import Cluster
 from tfplace.graph.extract.traced import TracedStep
 from tfplace.graph.problem import Problem
-from tfplace.measure import gpus, harness, runtime, workers
+from tfplace.measure import gpus, harness, profiling, runtime, workers
 
 
 class OpenCluster:
@@ -28,6 +28,19 @@ class OpenCluster:
   ) -> harness.MeasurementHarness:
     """An evaluator of placements; options as of `MeasurementHarness`."""
     return harness.MeasurementHarness(problem, traced, self.runtime, **options)
+
+  def profiled(
+    self, problem: Problem, traced: TracedStep, **options: Any
+  ) -> Problem:
+    """The problem with op times and overheads measured on these devices.
+
+    Options as of `MeasurementHarness`.
+
+    Raises:
+      MeasurementError: the step could not be run.
+    """
+    found = profiling.profile(problem, traced, self.runtime, **options)
+    return found.apply(problem)
 
 
 @contextlib.contextmanager

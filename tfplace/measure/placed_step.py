@@ -4,6 +4,7 @@ Inputs become constants on the devices of their placeholders: a feed would
 travel from the session's process in every step, which is no part of it.
 """
 
+import dataclasses
 from collections.abc import Mapping
 
 import numpy as np
@@ -15,12 +16,20 @@ from tfplace.graph.extract.traced import FeedSpec, TracedStep, VariableSpec
 from tfplace.measure import messages
 
 
+@dataclasses.dataclass(frozen=True)
+class Counts:
+  """How often a step is run; fields as of `messages.StepRequest`."""
+
+  warmup: int = 3
+  steps: int = 10
+  traced_steps: int = 3
+  phase_s: float = 20.0
+
+
 def step_request(
   traced: TracedStep,
   assignments: Mapping[str, str],
-  warmup: int,
-  steps: int,
-  traced_steps: int,
+  counts: Counts,
   seed: int = 0,
 ) -> messages.StepRequest:
   """The run of `traced` under `assignments`.
@@ -28,9 +37,7 @@ def step_request(
   Args:
     traced: the step.
     assignments: node name -> device name, for every node.
-    warmup: steps before the clock.
-    steps: timed steps.
-    traced_steps: steps with step stats after them.
+    counts: how often it is run.
     seed: of inputs that have no sample value.
 
   Raises:
@@ -46,9 +53,7 @@ def step_request(
     initializer_feeds=tuple(initial.feeds.items()),
     fetches=traced.fetches,
     targets=traced.targets,
-    warmup=warmup,
-    steps=steps,
-    traced_steps=traced_steps,
+    **dataclasses.asdict(counts),
   )
 
 

@@ -7,6 +7,7 @@ these devices and not described ones.
 import dataclasses
 import statistics
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -51,18 +52,21 @@ def profile(
   problem: Problem,
   traced: TracedStep,
   workers: runtime.Runtime,
-  warmup: int = 3,
-  steps: int = 10,
-  traced_steps: int = 9,
-  timeout_s: float = 120.0,
+  **options: Any,
 ) -> Profile:
-  """Runs the step once per device kind and times its ops.
+  """Runs the step on one device of each kind and times its ops.
+
+  Args:
+    problem: with estimated costs.
+    traced: its step.
+    workers: the devices.
+    **options: of `MeasurementHarness`; more steps are traced by default.
 
   Raises:
     MeasurementError: the step could not be run.
   """
   measuring = harness.MeasurementHarness(
-    problem, traced, workers, warmup, steps, timeout_s, max(1, traced_steps)
+    problem, traced, workers, **{"traced_steps": 9, **options}
   )
   times, overhead, step = {}, {}, {}
   for kind in dict.fromkeys(d.kind for d in problem.cluster.devices):

@@ -3,11 +3,12 @@
 What runs is the graph as placed: Grappler, constant folding, common
 subexpression elimination and XLA are off here, oneDNN's fusion in
 `processes`; soft placement is off, and each session keeps its variables to
-itself.
+itself. One pass has no switch: TensorFlow copies constants of up to 16
+elements to each device that reads them.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -108,18 +109,30 @@ def _timed(
   step = session.make_callable(targets)
   report("the warm-up steps")
   first = _values(session, request.fetches, nodes)
-  for _ in range(request.warmup):
+  for _ in _repeat(request.warmup, 1, request.phase_s):
     step()
   report("the timed steps")
   step_us = []
-  for _ in range(request.steps):
+  for _ in _repeat(request.steps, 3, request.phase_s):
     started = time.perf_counter()
     step()
     step_us.append(_since_us(started))
   report("the traced steps")
-  traces = [_trace(session, targets) for _ in range(request.traced_steps)]
+  traces = [
+    _trace(session, targets)
+    for _ in _repeat(request.traced_steps, 1, request.phase_s)
+  ]
   last = _values(session, request.fetches, nodes)
   return messages.StepReply(step_us, first, last, traces, setup_us)
+
+
+def _repeat(count: int, at_least: int, seconds: float) -> Iterator[int]:
+  """Up to `count` turns; after so many seconds no more than `at_least`."""
+  started = time.perf_counter()
+  for turn in range(count):
+    if turn >= at_least and time.perf_counter() - started > seconds:
+      return
+    yield turn
 
 
 def _since_us(started: float) -> float:
