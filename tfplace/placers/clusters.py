@@ -14,7 +14,7 @@ from tfplace.placers.groups import GroupGraph
 from tfplace.placers.jit import kernel
 
 # Largest share of all work in one cluster, level by level (chosen by trial).
-_SHARES = (1 / 4096, 1 / 1024, 1 / 256, 1 / 64, 1 / 16)
+_SHARES = tuple(1 / 2**i for i in range(12, 1, -1))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -34,7 +34,7 @@ class Clusters:
       level_offsets [num_levels + 2] int64 into the clusters; cluster_offsets
       [num_clusters + 1] int64 into the members; members [?] int32 groups.
     """
-    num_groups = len(self.labels[0]) if self.labels else 0
+    num_groups = len(self.labels[0])
     labels = [np.arange(num_groups), *self.labels]
     sizes = [np.bincount(label) for label in labels]
     order = [np.argsort(label, kind="stable") for label in labels]

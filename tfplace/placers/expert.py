@@ -28,7 +28,7 @@ _GRADIENT = re.compile(r"^(gradient_tape|gradients|Gradients)/")
 _RECURRENT = re.compile(r"(?:encoder|decoder)_layer_(\d+)")
 _EMBEDDING = re.compile(r"embedding|encoder_embedding|decoder_embedding")
 _LAST = re.compile(r"attention|softmax")
-_CELL_END = re.compile(r"/(mixed\w*|\w*concat_?\d+)(/|$)")
+_CELL_END = re.compile(r"/mixed(\d+)[_\d]*/")
 _UNKNOWN = -1
 
 
@@ -96,23 +96,29 @@ def _layer_numbers(groups: GroupGraph, names: list[str]) -> np.ndarray:
   Between two ends of cells (Inception's `mixed0`, `mixed1`, ...), all layers
   are one, for an expert keeps a cell together.
   """
-  graph = groups.problem.graph
-  scopes = _scopes(names)
-  forward = [op for op in range(graph.num_ops) if names[op] == graph.names[op]]
-  start = groups.op_start_us
+  graph, op_us = groups.problem.graph, groups.problem.fastest_us
+  scopes, start = _scopes(names), groups.op_start_us
   cells = _cells(groups, names)
+  # A layer is where its dearest forward op is: reading its weights waits for
+  # nothing and says nothing.
+  lead: dict[str, int] = {}
+  for op, scope in enumerate(scopes):
+    if scope and names[op] == graph.names[op]:
+      other = lead.get(scope)
+      if other is None or op_us[op] > op_us[other]:
+        lead[scope] = op
+  key_of = {
+    scope: scope if cells is None else int(cells[op])
+    for scope, op in lead.items()
+  }
   first: dict[object, float] = {}
-  key_of_scope: dict[str, object] = {}
-  for op in sorted(forward, key=lambda op: (start[op], op)):
-    scope = scopes[op]
-    if scope and scope not in key_of_scope:
-      key = cells[op] if cells is not None else scope
-      key_of_scope[scope] = key
-      first.setdefault(key, float(start[op]))
+  for scope, op in lead.items():
+    key = key_of[scope]
+    first[key] = min(first.get(key, np.inf), float(start[op]))
   ordered = sorted(first, key=lambda key: first[key])
   number = {key: i for i, key in enumerate(ordered)}
   return np.array(
-    [number.get(key_of_scope.get(scope), _UNKNOWN) for scope in scopes], int
+    [number.get(key_of.get(scope), _UNKNOWN) for scope in scopes], int
   )
 
 
@@ -133,19 +139,21 @@ def _scopes(names: list[str]) -> list[str]:
 
 
 def _cells(groups: GroupGraph, names: list[str]) -> np.ndarray | None:
-  """[num_ops] cell of each op: ends of cells passed on the way to it."""
+  """[num_ops] cell of each op: `mixedN` on the way to it makes it N + 1."""
   graph = groups.problem.graph
-  is_end = np.zeros(graph.num_ops, bool)
+  end_of = np.zeros(graph.num_ops, int)
   for op, name in enumerate(names):
-    is_end[op] = name == graph.names[op] and bool(_CELL_END.search(name))
-  if not is_end.any():
+    match = _CELL_END.search(name)
+    if match and name == graph.names[op]:
+      end_of[op] = 1 + int(match.group(1))
+  if not end_of.any():
     return None
   cell = np.zeros(graph.num_ops, int)
   offsets, edges = graph.in_csr
   for op in graph.topological_order.tolist():
     sources = graph.edge_src[edges[offsets[op] : offsets[op + 1]]]
     if len(sources):
-      cell[op] = (cell[sources] + is_end[sources]).max()
+      cell[op] = np.maximum(cell[sources], end_of[sources]).max()
   return cell
 
 

@@ -1,8 +1,11 @@
 """Compiled list schedulers: earliest finish with insertion, earliest start.
 
 Both decide a group at its first op that is not a source (see `ListTables`),
-within domains, and within memory counted by sums where that is possible.
+within domains, and within memory counted by sums where that is possible. A
+transfer waits for those that were decided before it on its channel.
 """
+
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,6 +14,27 @@ from tfplace.placers.jit import inlined, kernel
 from tfplace.placers.list_tables import ListTables
 
 _GAPS = 256  # idle gaps that insertion looks at, from the latest back
+
+
+class _Traffic(NamedTuple):
+  """Transfers decided so far.
+
+  Attributes:
+    arrival_us: [num_ops, num_devices] float64, -1 where nothing was sent.
+    channel_us: [num_channels] float64, when each channel is free.
+  """
+
+  arrival_us: np.ndarray
+  channel_us: np.ndarray
+
+
+@kernel
+def _no_traffic(tables: ListTables) -> _Traffic:
+  num_ops, num_devices = tables.time_us.shape
+  return _Traffic(
+    np.full((num_ops, num_devices), -1.0),
+    np.zeros(num_devices * num_devices),
+  )
 
 
 @kernel
@@ -41,18 +65,19 @@ def earliest_finish(
   busy_end = np.empty((num_devices, num_ops))
   count = np.zeros(num_devices, np.int64)
   stack = np.empty(num_ops, np.int64)
+  traffic = _no_traffic(tables)
   for op in order:
     if tables.is_source[op]:
       continue
     group = tables.group_of[op]
-    best, best_start, best_end, best_bytes = -1, 0.0, np.inf, np.inf
+    best, best_end, best_bytes = -1, np.inf, np.inf
     for fits_only in (True, False):
       for device in range(num_devices):
         if not free[group, device]:
           continue
         if fits_only and device_of[group] < 0 and held[group] > room[device]:
           continue
-        ready, moved = _arrival(tables, device_of, end, op, device)
+        ready, moved = _arrival(tables, traffic, device_of, end, op, device)
         time_us = tables.time_us[op, device]
         length = time_us + tables.overhead_us[device] if time_us > 0 else 0.0
         start = _gap(
@@ -60,8 +85,7 @@ def earliest_finish(
         )
         finish = start + time_us
         if finish < best_end or (finish == best_end and moved < best_bytes):
-          best, best_start = device, start
-          best_end, best_bytes = finish, moved
+          best, best_end, best_bytes = device, finish, moved
       if best >= 0:
         break
     if best < 0 or not _take(
@@ -69,10 +93,14 @@ def earliest_finish(
     ):
       device_of[0] = -1
       return device_of
-    end[op] = best_end
-    if best_end > best_start:
-      length = best_end - best_start + tables.overhead_us[best]
-      _insert(busy_start[best], busy_end[best], count, best, best_start, length)
+    # With all its inputs on their way at once, it may start a little later.
+    ready = _send_inputs(tables, traffic, device_of, end, op)
+    time_us = tables.time_us[op, best]
+    length = time_us + tables.overhead_us[best] if time_us > 0 else 0.0
+    start = _gap(busy_start[best], busy_end[best], count[best], ready, length)
+    end[op] = start + time_us
+    if time_us > 0:
+      _insert(busy_start[best], busy_end[best], count, best, start, length)
   return _finish(tables, free, held, room, device_of)
 
 
@@ -102,6 +130,7 @@ def earliest_start(
   end = np.full(num_ops, -1.0)
   idle_us = np.zeros(num_devices)
   stack = np.empty(num_ops, np.int64)
+  traffic = _no_traffic(tables)
   waits, left = np.zeros(num_ops, np.int64), np.zeros(num_ops, np.int64)
   heap_us = np.empty(num_ops * num_devices + 1)
   heap_id = np.empty(num_ops * num_devices + 1, np.int64)
@@ -134,7 +163,7 @@ def earliest_start(
       if device < 0:
         device_of[0] = -1
         return device_of
-    ready, _ = _arrival(tables, device_of, end, op, device)
+    ready, _ = _arrival(tables, traffic, device_of, end, op, device)
     start = max(ready, idle_us[device])
     if start > before and fits:
       left[op] += 1
@@ -143,6 +172,8 @@ def earliest_start(
     if not _take(tables, free, held, room, device_of, op, device, end, stack):
       device_of[0] = -1
       return device_of
+    start = _send_inputs(tables, traffic, device_of, end, op)
+    start = max(start, idle_us[device])
     time_us = tables.time_us[op, device]
     end[op] = start + time_us
     if time_us > 0:
@@ -161,26 +192,60 @@ def earliest_start(
 @inlined
 def _arrival(
   tables: ListTables,
+  traffic: _Traffic,
   device_of: np.ndarray,
   end: np.ndarray,
   op: int,
   device: int,
 ) -> tuple[float, float]:
-  """When the inputs of `op` could be on `device`, and the bytes moved."""
+  """When the inputs of `op` could be on `device`, and the bytes to be sent."""
   ready, moved = 0.0, 0.0
   for i in range(tables.in_offsets[op], tables.in_offsets[op + 1]):
     producer = tables.in_src[i]
     source = device_of[tables.group_of[producer]]
     at = max(end[producer], 0.0)
     if source >= 0 and source != device:
-      at += tables.in_bytes[i] * tables.us_per_byte[source, device]
-      at += tables.latency_us[source, device]
-      moved += tables.in_bytes[i]
+      if traffic.arrival_us[producer, device] >= 0:
+        at = traffic.arrival_us[producer, device]
+      else:
+        channel = tables.channel[source, device]
+        at = max(at, traffic.channel_us[channel])
+        at += tables.in_bytes[i] * tables.us_per_byte[source, device]
+        at += tables.latency_us[source, device]
+        moved += tables.in_bytes[i]
     ready = max(ready, at)
   return ready, moved
 
 
-@inlined
+@kernel
+def _send_inputs(
+  tables: ListTables,
+  traffic: _Traffic,
+  device_of: np.ndarray,
+  end: np.ndarray,
+  op: int,
+) -> float:
+  """Sends what `op` needs from elsewhere; returns when all of it is there."""
+  ready = 0.0
+  device = device_of[tables.group_of[op]]
+  for i in range(tables.in_offsets[op], tables.in_offsets[op + 1]):
+    producer = tables.in_src[i]
+    source = device_of[tables.group_of[producer]]
+    at = max(end[producer], 0.0)
+    if source != device:
+      if traffic.arrival_us[producer, device] < 0:
+        channel = tables.channel[source, device]
+        sent = max(at, traffic.channel_us[channel])
+        sent += tables.in_bytes[i] * tables.us_per_byte[source, device]
+        traffic.channel_us[channel] = sent + tables.gap_us[source, device]
+        sent += tables.latency_us[source, device]
+        traffic.arrival_us[producer, device] = sent
+      at = traffic.arrival_us[producer, device]
+    ready = max(ready, at)
+  return ready
+
+
+@kernel
 def _take(
   tables: ListTables,
   free: np.ndarray,

@@ -1,7 +1,6 @@
 """What the list schedulers read: a problem as arrays, and ranks of its ops.
 
-Communication here is an estimate (no channels); what a placement is worth is
-for the evaluator to say.
+What a placement is worth is for the evaluator to say; here are estimates.
 """
 
 from typing import NamedTuple
@@ -25,6 +24,8 @@ class ListTables(NamedTuple):
     overhead_us: [num_devices] float64.
     us_per_byte: [num_devices, num_devices] float64, 0 without a link.
     latency_us: [num_devices, num_devices] float64.
+    gap_us: [num_devices, num_devices] float64.
+    channel: [num_devices, num_devices] int32, -1 without a link.
     linked: [num_devices, num_devices] bool, true on the diagonal.
     in_offsets: [num_ops + 1]; in_src, in_bytes: [num_edges] by consumer.
     out_offsets: [num_ops + 1]; out_dst, out_bytes: [num_edges] by producer.
@@ -38,6 +39,8 @@ class ListTables(NamedTuple):
   overhead_us: np.ndarray
   us_per_byte: np.ndarray
   latency_us: np.ndarray
+  gap_us: np.ndarray
+  channel: np.ndarray
   linked: np.ndarray
   in_offsets: np.ndarray
   in_src: np.ndarray
@@ -67,6 +70,8 @@ def list_tables(groups: GroupGraph) -> ListTables:
     overhead_us=cluster.op_overhead_us,
     us_per_byte=np.where(cluster.channel >= 0, 1 / cluster.bandwidth, 0.0),
     latency_us=cluster.latency_us,
+    gap_us=cluster.gap_us,
+    channel=cluster.channel,
     linked=linked(groups),
     in_offsets=in_offsets,
     in_src=in_src,

@@ -36,38 +36,59 @@ def below(state: SearchState, count: int) -> int:
 
 
 @kernel
-def propose(tables: SearchTables, state: SearchState) -> None:
-  """Fills `moved` and `targets` with one random move."""
+def propose(
+  tables: SearchTables, state: SearchState, lowest: int, highest: int
+) -> None:
+  """Fills `moved` and `targets` with one random move.
+
+  Args:
+    tables: the problem.
+    state: the chain.
+    lowest: least level of clusters that move as one; 0 is single groups.
+    highest: greatest such level.
+  """
   state.counts[MOVED] = 0
+  level = lowest + below(state, highest - lowest + 1)
   draw = uniform(state)
-  if draw < 0.30:
-    _single(tables, state)
-  elif draw < 0.55:
-    _critical(tables, state)
-  elif draw < 0.65:
-    _swap(tables, state)
-  elif draw < 0.75:
-    _block(tables, state)
-  elif draw < 0.85:
-    _pull(tables, state, _random_group(tables, state), -1)
+  if draw < 0.45:
+    _single(tables, state, level)
+  elif draw < 0.70:
+    _critical(tables, state, level)
+  elif draw < 0.80:
+    _swap(tables, state, level)
+  elif draw < 0.90:
+    _block(tables, state, level)
   else:
-    _cluster(tables, state)
+    _pull(tables, state, level, _random_group(tables, state, level), -1)
   for i in range(state.counts[MOVED]):
     state.is_marked[state.moved[i]] = False
 
 
-@inlined
-def _add(state: SearchState, group: int, device: int) -> None:
-  if not state.is_marked[group]:
-    state.is_marked[group] = True
-    state.moved[state.counts[MOVED]] = group
-    state.targets[state.counts[MOVED]] = device
-    state.counts[MOVED] += 1
+@kernel
+def _add(
+  tables: SearchTables, state: SearchState, level: int, group: int, device: int
+) -> None:
+  """Adds the cluster of `group` at `level` to the move."""
+  unit = tables.cluster_of[level, group]
+  first, last = tables.cluster_offsets[unit], tables.cluster_offsets[unit + 1]
+  for i in range(first, last):
+    member = tables.cluster_groups[i]
+    if not state.is_marked[member]:
+      state.is_marked[member] = True
+      state.moved[state.counts[MOVED]] = member
+      state.targets[state.counts[MOVED]] = device
+      state.counts[MOVED] += 1
 
 
 @inlined
-def _random_group(tables: SearchTables, state: SearchState) -> int:
-  return tables.movable[below(state, len(tables.movable))]
+def _random_group(tables: SearchTables, state: SearchState, level: int) -> int:
+  """A random group of a random cluster of `level`."""
+  if level == 0:
+    return tables.movable[below(state, len(tables.movable))]
+  first, last = tables.level_offsets[level], tables.level_offsets[level + 1]
+  unit = first + below(state, last - first)
+  first, last = tables.cluster_offsets[unit], tables.cluster_offsets[unit + 1]
+  return tables.cluster_groups[first + below(state, last - first)]
 
 
 @inlined
@@ -89,77 +110,6 @@ def _other_device(tables: SearchTables, state: SearchState, group: int) -> int:
 
 
 @inlined
-def _single(tables: SearchTables, state: SearchState) -> None:
-  group = _random_group(tables, state)
-  _add(state, group, _near_device(tables, state, group))
-
-
-@inlined
-def _swap(tables: SearchTables, state: SearchState) -> None:
-  """Two groups on different devices change places."""
-  a = _random_group(tables, state)
-  for _ in range(4):
-    b = _random_group(tables, state)
-    if state.devices[a] != state.devices[b]:
-      _add(state, a, state.devices[b])
-      _add(state, b, state.devices[a])
-      return
-
-
-@inlined
-def _block(tables: SearchTables, state: SearchState) -> None:
-  """Groups next to each other in time, those of one device, move on."""
-  first = _random_group(tables, state)
-  own, target = state.devices[first], _other_device(tables, state, first)
-  length = 2.0 / uniform(state)
-  at = tables.position[first]
-  for _ in range(min(int(length), 1 + len(tables.order) // 4)):
-    if at >= len(tables.order):
-      break
-    if state.devices[tables.order[at]] == own:
-      _add(state, tables.order[at], target)
-    at += 1
-
-
-@kernel
-def _pull(
-  tables: SearchTables, state: SearchState, group: int, target: int
-) -> None:
-  """A group, and some neighbours, and some of theirs, go to one device."""
-  if target < 0:
-    target = _other_device(tables, state, group)
-  _add(state, group, target)
-  limit = min(int(2.0 / uniform(state)), len(state.moved))
-  keep = uniform(state)
-  at = state.counts[MOVED] - 1
-  while at < state.counts[MOVED] and state.counts[MOVED] < limit:
-    near = state.moved[at]
-    first = tables.ops.group_offsets[near]
-    last = tables.ops.group_offsets[near + 1]
-    for i in range(first, last):
-      entry = tables.ops.group_entries[i]
-      other = entry if entry >= 0 else -1 - entry
-      if state.devices[other] != target and uniform(state) < keep:
-        _add(state, other, target)
-        if state.counts[MOVED] >= limit:
-          break
-    at += 1
-
-
-@inlined
-def _cluster(tables: SearchTables, state: SearchState) -> None:
-  """All of a cluster of a random level goes to one device."""
-  level = below(state, len(tables.level_offsets) - 1)
-  first, last = tables.level_offsets[level], tables.level_offsets[level + 1]
-  pick = first + below(state, last - first)
-  first, last = tables.cluster_offsets[pick], tables.cluster_offsets[pick + 1]
-  lead = tables.cluster_groups[first + below(state, last - first)]
-  target = _near_device(tables, state, lead)
-  for i in range(first, last):
-    _add(state, tables.cluster_groups[i], target)
-
-
-@inlined
 def _near_device(tables: SearchTables, state: SearchState, group: int) -> int:
   """The device of a random neighbour if that is elsewhere, else any other."""
   first = tables.ops.group_offsets[group]
@@ -173,7 +123,71 @@ def _near_device(tables: SearchTables, state: SearchState, group: int) -> int:
 
 
 @inlined
-def _critical(tables: SearchTables, state: SearchState) -> None:
+def _single(tables: SearchTables, state: SearchState, level: int) -> None:
+  group = _random_group(tables, state, level)
+  _add(tables, state, level, group, _near_device(tables, state, group))
+
+
+@inlined
+def _swap(tables: SearchTables, state: SearchState, level: int) -> None:
+  """Two clusters on different devices change places."""
+  a = _random_group(tables, state, level)
+  for _ in range(4):
+    b = _random_group(tables, state, level)
+    if state.devices[a] != state.devices[b]:
+      target = state.devices[a]
+      _add(tables, state, level, a, state.devices[b])
+      _add(tables, state, level, b, target)
+      return
+
+
+@inlined
+def _block(tables: SearchTables, state: SearchState, level: int) -> None:
+  """Clusters next to each other in time, those of one device, move on."""
+  first = _random_group(tables, state, level)
+  own, target = state.devices[first], _other_device(tables, state, first)
+  length = 2.0 / uniform(state)
+  at = tables.position[first]
+  for _ in range(min(int(length), 1 + len(tables.order) // 4)):
+    if at >= len(tables.order):
+      break
+    if state.devices[tables.order[at]] == own:
+      _add(tables, state, level, tables.order[at], target)
+    at += 1
+
+
+@kernel
+def _pull(
+  tables: SearchTables,
+  state: SearchState,
+  level: int,
+  group: int,
+  target: int,
+) -> None:
+  """A cluster, and some neighbours, and some of theirs, go to one device."""
+  if target < 0:
+    target = _other_device(tables, state, group)
+  at = state.counts[MOVED]
+  _add(tables, state, level, group, target)
+  size = state.counts[MOVED] - at  # a cluster's neighbours are its likes
+  limit = min(int(2.0 / uniform(state)) * size, len(state.moved))
+  keep = uniform(state)
+  while at < state.counts[MOVED] and state.counts[MOVED] < limit:
+    near = state.moved[at]
+    first = tables.ops.group_offsets[near]
+    last = tables.ops.group_offsets[near + 1]
+    for i in range(first, last):
+      entry = tables.ops.group_entries[i]
+      other = entry if entry >= 0 else -1 - entry
+      if state.devices[other] != target and uniform(state) < keep:
+        _add(tables, state, level, other, target)
+        if state.counts[MOVED] >= limit:
+          break
+    at += 1
+
+
+@inlined
+def _critical(tables: SearchTables, state: SearchState, level: int) -> None:
   """Removes one wait on the critical path."""
   if state.counts[IS_STALE]:
     critical.trace(tables, state)
@@ -185,24 +199,18 @@ def _critical(tables: SearchTables, state: SearchState) -> None:
   if at + 1 < state.counts[PATH]:
     source = tables.ops.group_of[state.path[at + 1]]
   cause = state.cause[at]
+  target = -1
   if cause == critical.REMOTE:
     if uniform(state) < 0.5:
-      _critical_pair(tables, state, group, state.devices[source])
+      target = state.devices[source]
     else:
-      _critical_pair(tables, state, source, state.devices[group])
+      target = state.devices[group]
+      group = source
   elif cause == critical.BUSY and uniform(state) < 0.5:
-    _critical_pair(tables, state, source, -1)
-  else:
-    _critical_pair(tables, state, group, -1)
-
-
-@inlined
-def _critical_pair(
-  tables: SearchTables, state: SearchState, group: int, target: int
-) -> None:
+    group = source
+  if uniform(state) < 0.5:
+    _pull(tables, state, level, group, target)
+    return
   if target < 0:
     target = _other_device(tables, state, group)
-  if uniform(state) < 0.5:
-    _add(state, group, target)
-  else:
-    _pull(tables, state, group, target)
+  _add(tables, state, level, group, target)

@@ -45,6 +45,8 @@ class SearchConfig:
       of the lower bound.
     evaluations_per_group: evaluations of a round, per group and chain.
     max_rounds: at most so many rounds.
+    coarse_groups: from so many groups on, a round begins with clusters only.
+    coarse_share: share of a round after which single groups may move, too.
     chunk_s: seconds between looks at the clock.
     chunk_evaluations: the same where evaluations are the budget.
   """
@@ -56,6 +58,8 @@ class SearchConfig:
   penalty: float = 5.0
   evaluations_per_group: float = 400.0
   max_rounds: int = 16
+  coarse_groups: int = 1000
+  coarse_share: float = 0.5
   chunk_s: float = 0.1
   chunk_evaluations: int = 500
 
@@ -186,11 +190,21 @@ class Search:
         hot_us * (cold_us / hot_us) ** at,
         hot_us * (cold_us / hot_us) ** min(1.0, after),
         self._penalty_us,
+        self._lowest(at),
+        len(self.tables.level_offsets) - 2,
       )
       chain.rate = chunk / max(time.perf_counter() - began, 1e-9)
       done += chunk
       at = plan.progress(number, done, chain.rate, 0)
       self._collect(chain, improved)
+
+  def _lowest(self, progress: float) -> int:
+    """Least level of clusters to move: single groups after a while."""
+    levels = len(self.tables.level_offsets) - 1
+    share = max(0.0, 1.0 - progress / self.config.coarse_share)
+    if len(self.tables.movable) < self.config.coarse_groups:
+      return 0
+    return min(int(levels * share), levels - 1)
 
   def _collect(self, chain: _Chain, improved: Improved | None) -> None:
     """Takes over a chain's best, if it is the best of all."""

@@ -49,6 +49,8 @@ def anneal(
   hot_us: float,
   cold_us: float,
   penalty_us: float,
+  lowest: int,
+  highest: int,
 ) -> None:
   """Anneals for a number of evaluations.
 
@@ -61,13 +63,15 @@ def anneal(
     hot_us: temperature at the start, microseconds of step time.
     cold_us: temperature at the end; in between it falls geometrically.
     penalty_us: what an excess of a whole device's memory costs.
+    lowest: least level of clusters that move as one.
+    highest: greatest such level.
   """
   cooling = (cold_us / hot_us) ** (1.0 / max(1, evaluations))
   temperature = hot_us
   idle = 0
   done = 0
   while done < evaluations and idle < 1000:
-    propose(tables, state)
+    propose(tables, state, lowest, highest)
     if not _apply(tables, state):
       idle += 1  # nothing changes, or no link: not worth a simulation
       continue

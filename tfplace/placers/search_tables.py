@@ -23,6 +23,7 @@ class SearchTables(NamedTuple):
     level_offsets: [num_levels + 1] into the clusters; level 0 is groups.
     cluster_offsets: [num_clusters + 1]; cluster_groups: [?] groups of each
       cluster, all levels one after the other.
+    cluster_of: [num_levels, num_groups] cluster of each group by level.
     has_all_links: every device reaches every other.
     memory_bytes: [num_devices] capacities.
   """
@@ -37,6 +38,7 @@ class SearchTables(NamedTuple):
   level_offsets: np.ndarray
   cluster_offsets: np.ndarray
   cluster_groups: np.ndarray
+  cluster_of: np.ndarray
   has_all_links: bool
   memory_bytes: np.ndarray
 
@@ -93,7 +95,9 @@ SINCE_BEST = 5  # evaluations since the best was found
 def search_tables(groups: GroupGraph) -> SearchTables:
   """Packs a problem."""
   group_offsets, group_ops = groups.problem.group_ops
-  levels, cluster_offsets, cluster_groups = clusters(groups).members()
+  found = clusters(groups)
+  levels, cluster_offsets, cluster_groups = found.members()
+  labels = [np.arange(groups.num_groups), *found.labels]
   position = np.empty(groups.num_groups, np.int32)
   position[groups.order] = np.arange(groups.num_groups)
   ops = list_tables(groups)
@@ -108,6 +112,9 @@ def search_tables(groups: GroupGraph) -> SearchTables:
     level_offsets=levels,
     cluster_offsets=cluster_offsets,
     cluster_groups=cluster_groups,
+    cluster_of=np.stack(
+      [label + first for label, first in zip(labels, levels, strict=False)]
+    ).astype(np.int32),
     has_all_links=bool(ops.linked.all()),
     memory_bytes=groups.problem.cluster.memory_bytes.astype(np.float64),
   )
