@@ -17,7 +17,13 @@ setuptools.setup(
   license="Apache-2.0",
   python_requires=">=3.10,<3.14",
   packages=setuptools.find_packages(include=["tfplace", "tfplace.*"]),
-  package_data={"tfplace": ["py.typed", "policies/pretrained/**"]},
+  package_data={
+    "tfplace": [
+      "py.typed",
+      "graph/extract/*.json",
+      "policies/pretrained/**",
+    ]
+  },
   install_requires=[
     "tensorflow>=2.21,<2.22",
     "keras>=3.10,<4",

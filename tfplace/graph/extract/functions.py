@@ -1,7 +1,7 @@
 """From a traced `tf.function` to a `TracedStep` that a session can run.
 
 Captured variables become `VarHandleOp` nodes with a `shared_name` of their
-own (methods.md, trap 14), captured constants become `Const`, calls are
+own, captured constants become `Const`, calls are
 inlined.
 """
 

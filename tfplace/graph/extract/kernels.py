@@ -1,9 +1,9 @@
 """Which kinds of device have a kernel for an op, by TensorFlow's registry.
 
 The pip build of TensorFlow for Linux registers its GPU kernels on hosts
-without a GPU too. A `DEFAULT` kernel serves every kind (methods.md, trap 15).
-An int32 kernel that keeps its tensors in host memory counts as its device's.
-XLA's pseudo devices do not count.
+without a GPU too; for other builds `gpu_kernels` has a table. A `DEFAULT`
+kernel serves every kind. An int32 kernel that keeps its tensors in host memory
+counts as its device's. XLA's pseudo devices do not count.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework import kernels as registry
 
-from tfplace.graph.extract import op_defs
+from tfplace.graph.extract import gpu_kernels, op_defs
 
 KINDS = ("CPU", "GPU")
 _DEFAULT = "DEFAULT"
@@ -73,8 +73,7 @@ class KernelTable:
     return self._answers[key]
 
   def _load(self, op: str) -> None:
-    found = registry.get_registered_kernels_for_op(op).kernel
-    self._kernels[op] = tuple(
+    kernels = [
       _Kernel(
         k.device_type,
         k.label,
@@ -82,9 +81,15 @@ class KernelTable:
           (c.name, frozenset(c.allowed_values.list.type)) for c in k.constraint
         ),
       )
-      for k in found
-    )
-    names = (name for k in self._kernels[op] for name, _ in k.allowed)
+      for k in registry.get_registered_kernels_for_op(op).kernel
+    ]
+    if kernels and gpu_kernels.is_needed():
+      kernels += [
+        _Kernel("GPU", label, tuple((n, frozenset(t)) for n, t in allowed))
+        for label, allowed in gpu_kernels.shipped().get(op, ())
+      ]
+    self._kernels[op] = tuple(kernels)
+    names = (name for k in kernels for name, _ in k.allowed)
     self._attributes[op] = tuple(dict.fromkeys(names))
 
   def _function_kinds(self, name: str) -> frozenset[str]:
