@@ -37,7 +37,8 @@ def pytest_pyfunc_call(pyfuncitem):
     return None
   if not _results:
     _run_child(pyfuncitem.config.rootpath)
-  failure = _results.get(_key(pyfuncitem.nodeid), "it did not run")
+  crash = _results[""] or "it did not run"
+  failure = _results.get(_key(pyfuncitem.nodeid), crash)
   if failure is not None:
     pytest.fail(failure, pytrace=False)
   return True
@@ -54,6 +55,7 @@ def _run_child(root):
     command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}"]
     env = {**os.environ, _CHILD: "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
     env.pop("TF_USE_LEGACY_KERAS", None)
+    env["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     done = subprocess.run(
       [*command, "-p", "no:cacheprovider", *_selected],
       check=False,
@@ -61,9 +63,12 @@ def _run_child(root):
       env=env,
       capture_output=True,
       text=True,
+      timeout=900,
     )
+    _results[""] = None
     if not os.path.exists(report):
-      pytest.fail(done.stdout + done.stderr, pytrace=False)
+      _results[""] = done.stdout + done.stderr
+      return
     for case in ElementTree.parse(report).iter("testcase"):
       module = case.get("classname", "").rpartition(".")[2]
       bad = [case.find(tag) for tag in ("failure", "error")]

@@ -43,8 +43,9 @@ def _run(traced, steps):
   return np.array(losses), nodes
 
 
-@pytest.mark.parametrize("kind", ["dense", "lstm"])
-@pytest.mark.parametrize("suffix", [".pb", ".pbtxt"])
+@pytest.mark.parametrize(
+  ("kind", "suffix"), [("dense", ".pbtxt"), ("lstm", ".pb")]
+)
 def test_the_file_runs_as_such_on_its_devices(kind, suffix, tmp_path):
   traced, placement = at.unit_placement(at.build(kind), kind)
   path = tmp_path / f"g{suffix}"
