@@ -11,6 +11,7 @@ from tfplace.measure import (
   gpus_cluster,
   messages,
   open_cluster,
+  processes,
 )
 
 PREFIX = "/job:localhost/replica:0/task:0/device:"
@@ -50,12 +51,42 @@ def test_host_without_gpu_is_told_what_to_choose(monkeypatch):
     pass
 
 
-def test_logical_gpus_need_a_memory_limit():
-  with pytest.raises(MeasurementError, match="memory_bytes"):
-    LocalDevices(logical_gpus=2)
+def test_fewer_than_one_logical_gpu_is_refused():
+  with pytest.raises(MeasurementError, match="0 logical GPUs"):
+    LocalDevices(logical_gpus=0)
 
 
-@pytest.mark.parametrize("name", ["workers", "workers:x", "workers:-1", "tpus"])
+def test_logical_gpus_share_the_memory_of_the_first(monkeypatch):
+  class OneGpu:
+    """A process that has one GPU of 1000 MiB, or its logical GPUs."""
+
+    pid, name, configs = 0, "process", []
+
+    def __init__(self, name, config):
+      self.configs.append(config)
+
+    def kill(self):
+      pass
+
+  def ready(child, watched, timeout_s, doing):
+    sizes = OneGpu.configs[-1].gpu_memory_mb or [1000.0]
+    found = {f"{PREFIX}GPU:{i}": mb * 2**20 for i, mb in enumerate(sizes)}
+    return messages.Ready(True, {PREFIX + "CPU:0": 1.0, **found})
+
+  monkeypatch.setattr(processes, "Child", OneGpu)
+  monkeypatch.setattr(processes, "receive", ready)
+  with LocalDevices(logical_gpus=2) as local:
+    # 0.9 of 1000 MiB for the two; the GPUs come before the CPU.
+    assert list(OneGpu.configs[-1].gpu_memory_mb) == [450.0, 450.0]
+    assert local.device_names == tuple(
+      PREFIX + name for name in ("GPU:0", "GPU:1", "CPU:0")
+    )
+    assert local.device_memory_bytes(PREFIX + "GPU:1") == 450 * 2**20
+
+
+@pytest.mark.parametrize(
+  "name", ["workers", "workers:x", "workers:-1", "gpus:x", "tpus"]
+)
 def test_unknown_clusters_are_refused_with_the_choices(name):
   with pytest.raises(MeasurementError, match="workers:N"), open_cluster(name):
     pass

@@ -10,7 +10,13 @@ import time
 import pytest
 
 from tfplace.errors import MeasurementError
-from tfplace.measure import ChildError, WorkerCluster, ports, workers_cluster
+from tfplace.measure import (
+  ChildError,
+  WorkerCluster,
+  placed_step,
+  ports,
+  workers_cluster,
+)
 
 _PARENT = """
 import time
@@ -60,14 +66,37 @@ def test_servers_are_bound_to_loopback(workers):
     assert workers.loopback_only
 
 
-def test_workers_are_gone_after_an_exception():
-  with pytest.raises(RuntimeError), WorkerCluster(1) as workers:
-    pids = workers.pids
-    assert len(pids) == 1
-    raise RuntimeError("stop here")
+def test_workers_are_gone_after_an_interrupt_in_the_middle_of_a_step(trained):
+  def interrupt(signum, frame):
+    raise KeyboardInterrupt
+
+  before = signal.signal(signal.SIGALRM, interrupt)
+  try:
+    with pytest.raises(KeyboardInterrupt), WorkerCluster(1) as workers:
+      pids = workers.pids
+      assert len(pids) == 1
+      row = dict.fromkeys(trained.graph.names, workers.device_names[0])
+      counts = placed_step.Counts(steps=10**7, phase_s=60.0)
+      request = placed_step.step_request(trained.traced, row, counts)
+      signal.setitimer(signal.ITIMER_REAL, 1.0)
+      workers.run(request, 60.0)
+  finally:
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
   assert wait_until_gone(pids) == []
   with pytest.raises(MeasurementError, match="closed"):
     workers.start()
+
+
+def test_worker_that_cannot_start_is_told_with_the_end_of_its_log(
+  monkeypatch, tmp_path
+):
+  broken = tmp_path / "python"
+  broken.write_text("#!/bin/sh\necho no such library >&2\nexit 3\n")
+  broken.chmod(0o755)
+  monkeypatch.setattr(sys, "executable", str(broken))
+  with pytest.raises(ChildError, match=r"code 3.*no such library"):
+    WorkerCluster(1).start()
 
 
 def test_workers_die_with_a_killed_parent_even_when_stopped():

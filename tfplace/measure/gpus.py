@@ -5,12 +5,14 @@ nothing back and is set up once per process.
 """
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator
 
 from tfplace.errors import MeasurementError
 from tfplace.graph.cluster import Cluster, Device
 from tfplace.measure import host, links, messages, processes, runtime
 
+_USABLE = 0.9  # of a GPU's memory, for its logical GPUs together
 _PREFIX = "/job:localhost/replica:0/task:0/device:"
 
 
@@ -19,7 +21,7 @@ class LocalDevices(runtime.Runtime):
 
   Args:
     logical_gpus: split the first GPU into so many; None: every GPU, whole.
-    memory_bytes: of each logical GPU.
+    memory_bytes: of each logical GPU; None: an equal share of 0.9 of the GPU.
     logical_cpus: so many logical CPU devices, and no GPU at all; they share
       the host's cores and memory, and stand in for GPUs where there is none.
     startup_timeout_s: for the process to come up.
@@ -33,15 +35,17 @@ class LocalDevices(runtime.Runtime):
     startup_timeout_s: float = runtime.STARTUP_TIMEOUT_S,
   ) -> None:
     super().__init__(startup_timeout_s)
-    if logical_gpus is not None and memory_bytes is None:
-      raise MeasurementError("logical GPUs need memory_bytes, for each")
+    if logical_gpus is not None and logical_gpus < 1:
+      raise MeasurementError(f"{logical_gpus} logical GPUs; at least 1")
     self._keep = False
+    self._logical_gpus = logical_gpus
+    self._memory_bytes = memory_bytes
     self._use_gpus = logical_cpus is None
     self._config = messages.ChildConfig(
       threads=max(2, logical_cpus or logical_gpus or 8),
+      op_threads=0 if self._use_gpus else 1,
       cpu_devices=logical_cpus or 1,
       gpus=self._use_gpus,
-      gpu_memory_mb=[(memory_bytes or 0) / 2**20] * (logical_gpus or 0),
     )
 
   @property
@@ -58,14 +62,32 @@ class LocalDevices(runtime.Runtime):
     return found
 
   def _spawn(self) -> None:
+    if self._logical_gpus and not self._config.gpu_memory_mb:
+      self._split()
+    self._spawn_one()
+
+  def _spawn_one(self) -> None:
     self._children.append(processes.Child("process", self._config))
     self._await_ready(self._children)
-    has_gpu = any(":GPU:" in name for name in self.device_names)
+    has_gpu = any(_kind(name) == "GPU" for name in self._devices)
     if self._use_gpus and not has_gpu:
       raise MeasurementError(
         "this host has no GPU that TensorFlow can use; choose --cluster="
         "workers:N for local worker processes"
       )
+
+  def _split(self) -> None:
+    """Sets the share of each logical GPU, asking a process what there is."""
+    count = self._logical_gpus or 1
+    share = self._memory_bytes
+    if share is None:
+      self._spawn_one()
+      whole = min(m for n, m in self._devices.items() if _kind(n) == "GPU")
+      self.stop()
+      share = _USABLE * whole / count
+    self._config = dataclasses.replace(
+      self._config, gpu_memory_mb=[share / 2**20] * count
+    )
 
   def run(
     self, request: messages.StepRequest, timeout_s: float

@@ -18,7 +18,8 @@ class ChildConfig:
     addresses: host:port of every worker; empty for a process without a
       server, whose session runs on its own devices.
     task: index of this worker in `addresses`.
-    threads: threads of the op executor, and those inside an op.
+    threads: of the op executor.
+    op_threads: inside an op; 0: as many as cores.
     cpu_devices: logical CPU devices.
     gpu_memory_mb: per logical GPU of the first GPU, its memory; empty for
       every GPU as it is.
@@ -31,6 +32,7 @@ class ChildConfig:
   addresses: Sequence[str] = ()
   task: int = 0
   threads: int = 1
+  op_threads: int = 1
   cpu_devices: int = 1
   gpu_memory_mb: Sequence[float] = ()
   gpus: bool = False

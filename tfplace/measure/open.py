@@ -48,7 +48,8 @@ def open_cluster(name: str, **options: Any) -> Iterator[OpenCluster]:
   """Starts the devices that `name` says, and ends them on exit.
 
   Args:
-    name: "workers:N" or "gpus".
+    name: "workers:N", "gpus" (all of this host's), or "gpus:N" (its first
+      GPU as N logical ones).
     **options: of `WorkerCluster` or `LocalDevices`.
 
   Raises:
@@ -61,11 +62,14 @@ def open_cluster(name: str, **options: Any) -> Iterator[OpenCluster]:
 
 def _runtime(name: str, options: dict[str, Any]) -> runtime.Runtime:
   kind, _, number = name.partition(":")
+  counted = number.isascii() and number.isdigit()
   if name == "gpus":
     return gpus.LocalDevices(**options)
-  if kind == "workers" and number.isascii() and number.isdigit():
+  if kind == "gpus" and counted:
+    return gpus.LocalDevices(logical_gpus=int(number), **options)
+  if kind == "workers" and counted:
     return workers.WorkerCluster(int(number), **options)
   raise MeasurementError(
-    f"cluster {name!r} cannot be measured on; choose workers:N (say, workers:2)"
-    " or gpus"
+    f"cluster {name!r} cannot be measured on; choose workers:N, gpus"
+    " (all of this host), or gpus:N (one GPU as N logical ones)"
   )

@@ -191,7 +191,7 @@ def _hung(
 
 
 def _environment(config: messages.ChildConfig) -> dict[str, str]:
-  """The parent's environment with one thread per op and this package.
+  """The parent's environment with the config's threads and this package.
 
   oneDNN is off unless it is asked for: its layout pass, which runs after the
   placer and has no other switch, fuses ops (Conv2D with BiasAdd, gradients
@@ -202,8 +202,6 @@ def _environment(config: messages.ChildConfig) -> dict[str, str]:
   result = {
     **os.environ,
     "PYTHONPATH": package + (os.pathsep + path if path else ""),
-    "OMP_NUM_THREADS": "1",
-    "TF_NUM_INTRAOP_THREADS": "1",
     "TF_ENABLE_ONEDNN_OPTS": "1" if config.onednn else "0",
     "TF_CPP_MIN_LOG_LEVEL": "2",
     "TF_GRPC_REUSE_PORT": "true",  # the parent holds the port: see ports.py
@@ -211,4 +209,7 @@ def _environment(config: messages.ChildConfig) -> dict[str, str]:
   }
   if not config.gpus:
     result["CUDA_VISIBLE_DEVICES"] = "-1"
+  if config.op_threads:
+    threads = str(config.op_threads)
+    result |= {"OMP_NUM_THREADS": threads, "TF_NUM_INTRAOP_THREADS": threads}
   return result

@@ -23,7 +23,7 @@ def session_config(config: messages.ChildConfig) -> tf1.ConfigProto:
   """The session's options; the graph is run as it was given."""
   proto = tf1.ConfigProto(
     inter_op_parallelism_threads=config.threads,
-    intra_op_parallelism_threads=1,
+    intra_op_parallelism_threads=config.op_threads,
     allow_soft_placement=False,
     isolate_session_state=True,
     device_count={"CPU": config.cpu_devices},
