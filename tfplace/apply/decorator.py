@@ -7,7 +7,7 @@ from typing import Any, ParamSpec, TypeVar, overload
 
 import keras
 
-from tfplace.apply.place_model import place_model
+from tfplace.apply.keras_model import place_model
 
 P = ParamSpec("P")
 ModelT = TypeVar("ModelT", bound=keras.Model)
