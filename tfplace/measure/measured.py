@@ -1,0 +1,122 @@
+"""From what a run reported to an `Evaluation`."""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tfplace.graph.evaluation import Evaluation
+from tfplace.graph.placement import Placement
+from tfplace.graph.problem import Problem
+from tfplace.measure import messages, processes
+
+
+def failed(problem: Problem, error: processes.ChildError) -> Evaluation:
+  """The evaluation of a placement that could not be run."""
+  zeros = {d.name: 0.0 for d in problem.cluster.devices}
+  return Evaluation(
+    step_time_us=math.inf,
+    feasible=False,
+    peak_memory_bytes=zeros,
+    busy_us=zeros,
+    bytes_moved=0.0,
+    lower_bound_us=problem.lower_bound_us,
+    source="measured",
+    extra={"error": str(error), "error_kind": error.kind},
+  )
+
+
+def evaluation(
+  placement: Placement,
+  reply: messages.StepReply,
+  held_bytes: Mapping[str, float],
+) -> Evaluation:
+  """The evaluation of a placement that ran.
+
+  Args:
+    placement: what ran.
+    reply: what it took.
+    held_bytes: device -> bytes held for the whole step, which traces lack.
+  """
+  devices = placement.problem.cluster.devices
+  peaks = {
+    d.name: held_bytes.get(d.name, 0.0) + _median_peak(reply.traces, d.name)
+    for d in devices
+  }
+  return Evaluation(
+    step_time_us=statistics.median(reply.step_us),
+    feasible=all(peaks[d.name] <= d.memory_bytes for d in devices),
+    peak_memory_bytes=peaks,
+    busy_us={d.name: _busy_us(reply.traces, d.name) for d in devices},
+    bytes_moved=_bytes_moved(placement, reply.traces),
+    lower_bound_us=placement.problem.lower_bound_us,
+    source="measured",
+    extra=_extra(reply),
+  )
+
+
+def _extra(reply: messages.StepReply) -> dict[str, Any]:
+  quartiles = np.percentile(reply.step_us, [25, 75])
+  extra: dict[str, Any] = {
+    "step_time_quartiles_us": [float(q) for q in quartiles],
+    "step_times_us": [float(t) for t in reply.step_us],
+    "setup_us": reply.setup_us,
+    "fetches": _finite_scalars(reply.first_values),
+    "last_fetches": _finite_scalars(reply.last_values),
+  }
+  broken = [n for n, v in reply.last_values.items() if not _finite(v)]
+  if broken:
+    extra["non_finite"] = broken
+  return extra
+
+
+def _finite_scalars(values: Mapping[str, np.ndarray]) -> dict[str, float]:
+  return {
+    name: float(value)
+    for name, value in values.items()
+    if value.ndim == 0
+    and np.issubdtype(value.dtype, np.number)
+    and _finite(value)
+  }
+
+
+def _finite(value: np.ndarray) -> bool:
+  floating = np.issubdtype(value.dtype, np.inexact)
+  return not floating or bool(np.isfinite(value).all())
+
+
+def _median_peak(traces: Sequence[messages.Trace], device: str) -> float:
+  peaks = [trace.peak_bytes.get(device, 0.0) for trace in traces]
+  return statistics.median(peaks) if peaks else 0.0
+
+
+def _busy_us(traces: Sequence[messages.Trace], device: str) -> float:
+  """Median over steps of the time in kernels on the device."""
+  sums = [
+    sum(op.compute_us for op in trace.ops.values() if op.device == device)
+    for trace in traces
+  ]
+  return statistics.median(sums) if sums else 0.0
+
+
+def _bytes_moved(
+  placement: Placement, traces: Sequence[messages.Trace]
+) -> float:
+  """Bytes of the tensors that crossed, by the sizes that the trace saw.
+
+  A tensor goes once to each device that reads it. Without a trace, the sizes
+  are those of the graph.
+  """
+  graph, devices = placement.problem.graph, placement.devices
+  src, dst = graph.edge_src, graph.edge_dst
+  crossing = (devices[src] != devices[dst]) & (graph.edge_output >= 0)
+  ops = traces[0].ops if traces else {}
+  sent: dict[tuple[int, int, int], float] = {}
+  for edge in np.flatnonzero(crossing):
+    name, output = graph.names[src[edge]], int(graph.edge_output[edge])
+    seen = ops[name].output_bytes.get(output) if name in ops else None
+    size = float(graph.edge_bytes[edge]) if seen is None else seen
+    sent[int(src[edge]), output, int(devices[dst[edge]])] = size
+  return sum(sent.values())
