@@ -198,6 +198,41 @@ def test_a_call_in_an_untaken_branch_is_dead_though_it_ignores_its_input():
   assert steps == [[-1.0, 0.0], [8.0, 1.0], [-2.0, 1.0]]
 
 
+@pytest.mark.parametrize("called", [False, True])
+def test_a_constant_of_an_untaken_branch_is_dead(called):
+  @tf.function
+  def constant(x):
+    return tf.constant(8.0)
+
+  @tf.function
+  def step(x):
+    pure = constant if called else lambda x: tf.constant(8.0)
+    return tf.cond(
+      x > 0.0, lambda: pure(x), lambda: tf.exp(tf.sin(tf.cos(x))) * 0.0
+    )
+
+  traced = _trace(step, FLOAT)
+  (x,) = [feed.tensor for feed in traced.feeds.values()]
+  inputs = [(-1.0) ** i for i in range(40)]
+  steps = extract.run_steps(traced, [{x: v} for v in inputs])
+  assert steps == [[8.0] if v > 0 else [0.0] for v in inputs]
+  for merge in (n for n in traced.graph_def.node if n.op == "Merge"):
+    assert _switches(traced.graph_def, merge.input[0])
+    assert _switches(traced.graph_def, merge.input[1])
+
+
+def _switches(graph_def, tensor):
+  """Whether the tensor waits for some `Switch`."""
+  nodes = {node.name: node for node in graph_def.node}
+  queue = [tensor]
+  for text in queue:
+    node = nodes[text.lstrip("^").split(":")[0]]
+    if node.op == "Switch":
+      return True
+    queue.extend(node.input)
+  return False
+
+
 def test_an_if_that_tensorflow_does_not_lower_stays_one_op():
   @tf.function
   def step(x):

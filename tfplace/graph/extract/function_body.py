@@ -69,7 +69,6 @@ class FunctionBody:
     self.arguments: set[str] = set()
     self.names = self._free_names()
     self.controls: list[str] = []
-    self.start_controls: list[str] = []
     self.gated = False
     self.tensors: dict[str, str] = {}
 
@@ -119,13 +118,17 @@ class FunctionBody:
     """
     nodes: list[NodeDef] = []
     self.gated = gated
-    self.controls = self._one(controls, "input_control_node", nodes)
-    self.start_controls = self.controls
-    if conditional and any(not n.input for n in self.function.node_def):
-      all_inputs = ["^" + node_names.split_tensor(i)[0] for i in inputs]
-      self.start_controls = self._one(
-        list(dict.fromkeys([*self.controls, *all_inputs])), "start", nodes
-      )
+    controls = list(controls)
+    if conditional and inputs:
+      # A control edge from a Switch says nothing of which side is dead; one
+      # from an op that reads the side does.
+      first = self.function.signature.input_arg[0]
+      nodes.append(self._identity("input_0", first, inputs[0]))
+      controls.append("^" + nodes[0].name)
+    if len(controls) > 1:  # one node to wait for instead of many edges
+      nodes.append(self._no_op("input_control_node", controls))
+      controls = ["^" + nodes[-1].name]
+    self.controls = controls
     arguments = self.function.signature.input_arg
     for argument, tensor in zip(arguments, inputs, strict=True):
       for text in (argument.name, f"{argument.name}:0"):
@@ -137,15 +140,6 @@ class FunctionBody:
     nodes.extend(copies)
     nodes.extend(self._finish())
     return nodes
-
-  def _one(
-    self, controls: Sequence[str], name: str, nodes: list[NodeDef]
-  ) -> list[str]:
-    """One node to wait for instead of many edges."""
-    if len(controls) < 2:
-      return list(controls)
-    nodes.append(self._no_op(name, controls))
-    return ["^" + nodes[-1].name]
 
   def _no_op(self, name: str, inputs: Sequence[str]) -> NodeDef:
     unique = node_names.unique_name(f"{self.name}/{name}", self.used)
@@ -198,10 +192,8 @@ class FunctionBody:
     inputs = [self._input(node, text) for text in node.input]
     # What starts the body, and what reads an argument, waits for the call's
     # control inputs; everything else follows from these.
-    if self._reads(node):
-      inputs.extend(() if self.gated else self.controls)
-    elif not node.input:
-      inputs.extend(self.start_controls)
+    if not node.input or (self._reads(node) and not self.gated):
+      inputs.extend(self.controls)
     del copy.input[:]
     copy.input.extend(node_names.controls_last(inputs))
 
@@ -231,7 +223,7 @@ class FunctionBody:
       tensor = self._input(self.call, text)
       passed_on = text in self.arguments
       if passed_on and self.controls and not self.gated:
-        identity = self._identity(i, arg, tensor)
+        identity = self._identity(f"output_{i}", arg, tensor)
         nodes.append(identity)
         tensor = identity.name
       self.outputs.append(tensor)
@@ -243,8 +235,8 @@ class FunctionBody:
     self.done = done.name
     return [*nodes, done]
 
-  def _identity(self, i: int, arg: Any, tensor: str) -> NodeDef:
-    name = node_names.unique_name(f"{self.name}/output_{i}", self.used)
+  def _identity(self, wanted: str, arg: Any, tensor: str) -> NodeDef:
+    name = node_names.unique_name(f"{self.name}/{wanted}", self.used)
     self.used.add(name)
     identity = NodeDef(
       name=name,
