@@ -10,7 +10,7 @@ import rl_testing
 @rl_testing.needs_extra_train
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-  "module", ["test_network", "test_agent", "test_ten_ops"]
+  "module", ["test_network", "test_agent", "test_export", "test_ten_ops"]
 )
 def test_in_a_training_process(module):
   done = subprocess.run(

@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from absl import flags
 from rich import console, progress, table
@@ -28,6 +28,7 @@ _DESCRIPTION = (
   " where it was stopped."
 )
 _STRATEGIES = ("gdp", "placeto", "hierarchical", "rnn")
+_HINTS = {"no": (False,), "yes": (True,), "both": (False, True)}
 _TRAINABLE = ("gdp",)
 _REWARDS = ("simulate", "measure")
 _REQUESTED = (
@@ -64,6 +65,21 @@ def _define(values: flags.FlagValues) -> None:
     " every graph is placed on each.",
     flag_values=values,
   )
+  flags.DEFINE_list(
+    "max_decisions",
+    ["0"],
+    "Merge groups down to so many decisions per graph; 0 keeps all. Several:"
+    " every graph is trained on at each.",
+    flag_values=values,
+  )
+  flags.DEFINE_enum(
+    "hint",
+    "no",
+    list(_HINTS),
+    "Whether the policy sees the placement that it starts from; both: every"
+    " graph is trained on either way.",
+    flag_values=values,
+  )
   flags.DEFINE_enum(
     "strategy", "gdp", list(_STRATEGIES), "The policy.", flag_values=values
   )
@@ -93,7 +109,6 @@ def _define_numbers(values: flags.FlagValues) -> None:
     "iterations": (200, 0, "PPO iterations, each on one graph, in turn."),
     "imitation_steps": (100, 0, "Imitation steps per graph, before PPO."),
     "samples": (16, 2, "Placements tried per iteration."),
-    "max_decisions": (0, 0, "Merge groups down to so many; 0 keeps all."),
     "search_evaluations": (
       0,
       0,
@@ -128,20 +143,20 @@ def _check(values: flags.FlagValues) -> None:
   for flag in ("cluster", "checkpoint_dir", "export_dir"):
     if not values[flag].value:
       raise cli.UsageError(f"--{flag} is missing")
-  if bool(values["models"].value) == bool(values["graphs"].value):
+  if bool(values.models) == bool(values.graphs):
     raise cli.UsageError("give exactly one of --models and --graphs")
-  strategy = values["strategy"].value
+  strategy = values.strategy
   if strategy not in _TRAINABLE:
     raise cli.UsageError(
       f"--strategy={strategy} cannot be trained yet; choose one of"
       f" {', '.join(_TRAINABLE)}"
     )
-  if values["reward"].value == "measure":
+  if values.reward == "measure":
     raise cli.UsageError(
       "--reward=measure is not wired to the measurement harness yet; use"
       " --reward=simulate"
     )
-  live = [name for name in values["cluster"].value if sources.is_live(name)]
+  live = [name for name in values.cluster if sources.is_live(name)]
   if live:
     raise cli.UsageError(
       f"--cluster={live[0]} names real devices; --reward=simulate needs a"
@@ -153,12 +168,12 @@ def _problems(
   values: flags.FlagValues,
 ) -> Iterator[graph_lib.Problem]:
   """Every graph on every cluster."""
-  for name in values["cluster"].value:
+  for name in values.cluster:
     cluster = sources.load_cluster(name)
-    for path in _graph_files(values["graphs"].value):
+    for path in _graph_files(values.graphs):
       yield graph_lib.Problem(graph_lib.load_graph(path), cluster)
-    for model in values["models"].value:
-      graph = _extracted(model, name, cluster, values["checkpoint_dir"].value)
+    for model in values.models:
+      graph = _extracted(model, name, cluster, values.checkpoint_dir)
       yield graph_lib.Problem(graph, cluster)
 
 
@@ -198,9 +213,9 @@ def _train(
 ) -> None:
   from tfplace.rl import session  # imports TensorFlow
 
+  given: dict[str, Any] = {name: values[name].value for name in _REQUESTED}
   request = session.Request(
-    max_decisions=values["max_decisions"].value or None,
-    **{name: values[name].value for name in _REQUESTED},
+    max_decisions=_levels(values), hints=_HINTS[values.hint], **given
   )
   trainer = session.open_trainer(problems, request)
   if trainer.done:
@@ -228,14 +243,26 @@ def _train(
   _print_table(trainer)
 
 
+def _levels(values: flags.FlagValues) -> tuple[int | None, ...]:
+  result: list[int | None] = []
+  for text in values.max_decisions:
+    if not text.isdecimal():
+      raise cli.UsageError(f"--max_decisions: {text!r} is not a number")
+    result.append(int(text) or None)
+  return tuple(result)
+
+
 def _print_table(trainer: "Trainer") -> None:
   """Per graph: the start, the best found, and the bound."""
-  rows = table.Table("graph", "cluster", "start", "best", "best / bound")
+  rows = table.Table(
+    "graph", "cluster", "decisions", "start", "best", "best / bound"
+  )
   for task in trainer.tasks:
     problem = task.decisions.problem
     rows.add_row(
       problem.graph.name,
       problem.cluster.name,
+      str(task.decisions.num_decisions),
       f"{task.baseline_us:.1f} us",
       f"{task.best_us:.1f} us",
       f"{task.best_us / problem.lower_bound_us:.4f}",

@@ -42,6 +42,17 @@ class Decisions:
     np.logical_and.at(result, self.decision_of, self.problem.allowed)
     return result
 
+  def clusters(self, max_clusters: int) -> np.ndarray:
+    """[num_decisions] int32 cluster of each decision.
+
+    Clusters are coarser
+    decisions of the same problem, about `max_clusters` of them.
+    """
+    coarse = group_decisions(self.problem, max_clusters).decision_of
+    result = np.zeros(self.num_decisions, np.int32)
+    result[self.decision_of[::-1]] = coarse[::-1]  # of its first op
+    return result
+
   def to_devices(self, choices: np.ndarray) -> np.ndarray:
     """[..., num_decisions] devices -> [..., num_ops] int32 devices."""
     return np.asarray(choices, np.int32)[..., self.decision_of]
@@ -91,9 +102,9 @@ def _in_order(problem: Problem, parent: np.ndarray) -> np.ndarray:
 def _merge(problem: Problem, target: int) -> np.ndarray:
   """[num_groups] the group that each group was merged into."""
   links = _group_links(problem)
-  time_us = np.zeros(problem.num_groups)
-  np.add.at(time_us, problem.group_of, problem.fastest_us)
-  time_us = time_us.tolist()
+  time_us: list[float] = np.bincount(
+    problem.group_of, problem.fastest_us, problem.num_groups
+  ).tolist()
   kinds = [row.tobytes() for row in problem.group_allowed]
   parent = list(range(problem.num_groups))
   limit = 2.0 * sum(time_us) / target
@@ -147,9 +158,7 @@ def _group_links(problem: Problem) -> dict[int, dict[int, float]]:
   links: dict[int, dict[int, float]] = {
     g: {} for g in range(problem.num_groups)
   }
-  for a, b, num_bytes in zip(
-    src, dst, graph.edge_bytes.tolist(), strict=True
-  ):
+  for a, b, num_bytes in zip(src, dst, graph.edge_bytes.tolist(), strict=True):
     if a != b:
       links[a][b] = links[a].get(b, 0.0) + num_bytes
       links[b][a] = links[a][b]

@@ -23,6 +23,7 @@ EDGE_FEATURES = 3
 RANKS = 8  # devices of one kind are told apart up to this many
 DEVICE_FEATURES = 9 + RANKS
 PAIR_FEATURES = 9
+HINT_FEATURE = 6  # of `pair`: 1 where the hint is
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -15,6 +15,7 @@ import tensorflow_gnn as tfgnn  # noqa: E402
 
 from tfplace.policies import graph_layers  # noqa: E402
 
+HINT_LOGIT = 4.0  # at first, a hinted device has about 50 times the odds
 NEVER = -1e9  # logit of a device that cannot run the decision
 
 
@@ -79,6 +80,10 @@ class PlacementNetwork(tf.keras.layers.Layer):
     self._score = dense(1)
     # The product of decision and device lets neighbours differ in their
     # preferences from the first step on; the sum alone learns that slowly.
+    # A hinted placement is where a policy starts from; this is its weight.
+    self._hint = self.add_weight(
+      "hint", shape=(), initializer=tf.keras.initializers.Constant(HINT_LOGIT)
+    )
     self._query = dense(config.pair_units, use_bias=False)
     self._key = dense(config.pair_units, use_bias=False)
 
@@ -103,10 +108,9 @@ class PlacementNetwork(tf.keras.layers.Layer):
       + self._of_pair(inputs["pair"])
     )
     logits = self._score(self._scorer(tf.nn.relu(joined)))[..., 0]
-    product = tf.matmul(
-      self._query(state), self._key(device), transpose_b=True
-    )
+    product = tf.matmul(self._query(state), self._key(device), transpose_b=True)
     logits += product * self.config.pair_units**-0.5
+    logits += self._hint * inputs["pair"][..., features.HINT_FEATURE]
     return tf.where(inputs["allowed"], logits, NEVER)
 
   def _embed(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:

@@ -44,9 +44,7 @@ def _swappable(cluster: Cluster, i: int, j: int) -> bool:
 
 def _shares(channel: np.ndarray) -> np.ndarray:
   """Which links share a channel, whatever the channels' numbers."""
-  _, first, inverse = np.unique(
-    channel, return_index=True, return_inverse=True
-  )
+  _, first, inverse = np.unique(channel, return_index=True, return_inverse=True)
   return np.where(channel < 0, -1, first[inverse.reshape(channel.shape)])
 
 

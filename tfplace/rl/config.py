@@ -16,6 +16,8 @@ class PPOConfig:
     learning_rate: of Adam, for PPO.
     entropy: weight of the mean entropy per decision (GO: 0.01).
     value_weight: weight of the value loss; nothing is shared with the actor.
+    max_clip_fraction: no further epoch once more of the decisions than this
+      have left the clip's bounds.
     max_gradient_norm: gradients are scaled down to it (Placeto: 1.25).
     infeasible_reward: of a placement that does not fit or cannot run; others
       get log(baseline / step time), so -2 is 7.4 times the baseline's time.
@@ -27,6 +29,7 @@ class PPOConfig:
   learning_rate: float = 1e-3
   entropy: float = 0.01
   value_weight: float = 0.5
+  max_clip_fraction: float = 0.1
   max_gradient_norm: float = 1.0
   infeasible_reward: float = -2.0
 
@@ -54,8 +57,6 @@ class TrainConfig:
   Attributes:
     iterations: PPO iterations, each on one graph, in turn.
     seed: decides initial weights and every sample.
-    max_decisions: groups are merged down to about this many decisions per
-      graph; None decides on every colocation group.
     checkpoint_every: iterations between checkpoints.
     network: sizes of the policy.
     ppo: see `PPOConfig`.
@@ -64,7 +65,6 @@ class TrainConfig:
 
   iterations: int = 100
   seed: int = 0
-  max_decisions: int | None = None
   checkpoint_every: int = 10
   network: NetworkConfig = dataclasses.field(default_factory=NetworkConfig)
   ppo: PPOConfig = dataclasses.field(default_factory=PPOConfig)

@@ -33,6 +33,10 @@ class Task:
     evaluator: judges placements of the problem.
     baseline_us: step time that rewards are relative to.
     target: [num_decisions] placement to imitate.
+    hint: [num_decisions] placement that the policy sees among its features,
+      or None.
+    clusterings: [num_decisions] cluster of each decision, in several ways;
+      decisions of one cluster explore together.
     best_us: best feasible step time so far; infinite before the first.
     best: [num_decisions] the placement that has it, or None.
     evaluations: placements evaluated so far.
@@ -42,6 +46,8 @@ class Task:
   evaluator: Evaluator
   baseline_us: float
   target: np.ndarray
+  hint: np.ndarray | None = None
+  clusterings: tuple[np.ndarray, ...] = ()
   best_us: float = math.inf
   best: np.ndarray | None = None
   evaluations: int = 0

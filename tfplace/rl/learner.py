@@ -18,7 +18,7 @@ import tensorflow as tf  # noqa: E402
 from tf_agents.trajectories import time_step as ts  # noqa: E402
 from tf_agents.trajectories import trajectory  # noqa: E402
 
-from tfplace.policies import symmetry  # noqa: E402
+from tfplace.policies import sampling, symmetry  # noqa: E402
 from tfplace.policies.features import Features  # noqa: E402
 from tfplace.policies.network import PlacementNetwork  # noqa: E402
 from tfplace.rl.agent import make_agent  # noqa: E402
@@ -133,9 +133,13 @@ class Learner(tf.Module):
     logits = info["dist_params"]["distribution"]["logits"].numpy()[0]
     task = self._tasks[graph]
     count = task.decisions.num_decisions
-    actions = sample(logits, self._config.ppo.samples, rng)
+    samples = self._config.ppo.samples
+    actions = np.zeros((samples, self._bank.max_decisions), np.int32)
+    mine = logits[:count, : len(task.classes)]
     actions[:, :count] = symmetry.likeliest(
-      actions[:, :count], logits[:count, : len(task.classes)], task.classes
+      sampling.sample(mine, samples, rng, task.clusterings),
+      mine,
+      task.classes,
     )
     last = self._environment.step(actions)
     greedy = logits[:count].argmax(axis=1).astype(np.int32)
@@ -143,6 +147,8 @@ class Learner(tf.Module):
     experience = _trajectory(first, last, actions, info)
     for _ in range(self._config.ppo.epochs):
       loss = self._train(experience).extra
+      if loss.clip_fraction > self._config.ppo.max_clip_fraction:
+        break
     rewards = np.asarray(last.reward)
     return Step(
       reward=float(rewards.mean()),
@@ -193,18 +199,6 @@ def imitation_loss(
   log_probs = tf.nn.log_softmax(logits)
   terms = tf.where(allowed, wanted * log_probs, 0.0)
   return -tf.reduce_mean(tf.reduce_sum(terms, axis=1))
-
-
-def sample(
-  logits: np.ndarray, number: int, rng: np.random.Generator
-) -> np.ndarray:
-  """[number, N] int32 draws from [N, D] logits, by the Gumbel trick.
-
-  NumPy draws them, so that a seed and a number of iterations say all there is
-  to say about the state of randomness.
-  """
-  noise = rng.gumbel(size=(number, *logits.shape)).astype(np.float32)
-  return (logits + noise).argmax(axis=-1).astype(np.int32)
 
 
 def _trajectory(

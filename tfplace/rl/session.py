@@ -36,7 +36,10 @@ class Request:
     iterations: see `TrainConfig`.
     imitation_steps: see `ImitationConfig.steps`.
     samples: see `PPOConfig`.
-    max_decisions: see `TrainConfig`.
+    max_decisions: each graph is a task at each of these numbers of decisions;
+      None keeps all groups.
+    hints: whether the policy sees the placement that it imitates; with both,
+      each graph is a task either way.
     search_evaluations: see `Teaching`.
     checkpoint_every: see `TrainConfig`.
     learning_rate: see `PPOConfig`.
@@ -49,7 +52,8 @@ class Request:
   iterations: int = 200
   imitation_steps: int = 100
   samples: int = 16
-  max_decisions: int | None = None
+  max_decisions: tuple[int | None, ...] = (None,)
+  hints: tuple[bool, ...] = (False,)
   search_evaluations: int = 0
   checkpoint_every: int = 10
   learning_rate: float = 1e-3
@@ -60,7 +64,6 @@ class Request:
     return TrainConfig(
       iterations=self.iterations,
       seed=self.seed,
-      max_decisions=self.max_decisions,
       checkpoint_every=self.checkpoint_every,
       ppo=PPOConfig(samples=self.samples, learning_rate=self.learning_rate),
       imitation=ImitationConfig(steps=self.imitation_steps),
@@ -89,11 +92,15 @@ def open_trainer(
   )
   tasks = [
     make_task(
-      group_decisions(problem, request.max_decisions),
+      group_decisions(problem, size),
       make_evaluator(problem),
       teaching,
+      is_hinted,
     )
     for problem in problems
+    for size in request.max_decisions
+    for is_hinted in request.hints
+    if size is None or size < problem.num_groups
   ]
   start = request.init_from
   if start == "shipped":
@@ -121,13 +128,20 @@ def finish(trainer: Trainer, request: Request) -> None:
   except OSError as error:
     raise TrainingError(f"{str(folder)!r} cannot be made: {error}") from error
   for task in trainer.tasks:
-    if task.best is None:
-      continue
     problem = task.decisions.problem
+    if task.best is None or task.best_us > best_us(trainer, problem):
+      continue
     name = f"{problem.graph.name}.{problem.cluster.name}.json"
     Placement(problem, task.decisions.to_devices(task.best)).save(
       folder / name.replace("/", "_")
     )
+
+
+def best_us(trainer: Trainer, problem: Problem) -> float:
+  """The best step time found for a problem at any number of decisions."""
+  return min(
+    task.best_us for task in trainer.tasks if task.decisions.problem is problem
+  )
 
 
 __all__ = ["Report", "Request", "finish", "open_trainer"]

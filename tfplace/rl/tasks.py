@@ -14,6 +14,8 @@ from tfplace.rl.environment import Task, step_times
 
 # One-shot placers: fast, and the same on every machine.
 TEACHERS = ("single", "blocks", "expert", "m_topo", "m_etf", "heft")
+# Sizes of the clusters that explore together, where there are more decisions.
+EXPLORATION = (64, 256, 1024)
 _NO_LIMIT_S = 1e9
 
 
@@ -33,9 +35,18 @@ class Teaching:
 
 
 def make_task(
-  decisions: Decisions, evaluator: Evaluator, teaching: Teaching | None = None
+  decisions: Decisions,
+  evaluator: Evaluator,
+  teaching: Teaching | None = None,
+  is_hinted: bool = False,
 ) -> Task:
   """The task of placing one problem, with the best teacher's placement.
+
+  Args:
+    decisions: the problem and its units of decision.
+    evaluator: judges its placements.
+    teaching: where the target of imitation comes from.
+    is_hinted: the policy sees that target among its features.
 
   Raises:
     InfeasibleError: no teacher found a placement that fits.
@@ -51,6 +62,12 @@ def make_task(
     evaluator,
     float(step_us) if known else best.evaluation.step_time_us,
     choices,
+    hint=choices if is_hinted else None,
+    clusterings=tuple(
+      decisions.clusters(size)
+      for size in EXPLORATION
+      if 2 * size < decisions.num_decisions
+    ),
   )
   if known:
     task.best_us, task.best = float(step_us), choices

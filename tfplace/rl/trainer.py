@@ -83,7 +83,9 @@ class Trainer:
       network, weights = restore_network(init_from)
       config = dataclasses.replace(config, network=network)
     self.config = config
-    graphs = [features_lib.extract(task.decisions) for task in self.tasks]
+    graphs = [
+      features_lib.extract(task.decisions, task.hint) for task in self.tasks
+    ]
     self.learner = Learner(graphs, self.tasks, config)
     if weights is not None:
       self.learner.set_weights(weights)

@@ -1,0 +1,147 @@
+"""The shipped policy as a placer, in a process with the base install only."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from policies_testing import gpus, problem_of, random_graph
+
+import tfplace
+from tfplace import Simulator, errors
+from tfplace.placers.base import Budget
+from tfplace.policies import exported
+from tfplace.policies.placer import GdpPlacer
+
+CODE = """
+import json, sys
+import keras
+import tfplace
+problem = tfplace.Problem(
+  tfplace.load_graph(sys.argv[1]), tfplace.load_cluster(sys.argv[2])
+)
+result = tfplace.place(problem, strategy="gdp", budget_s=20, seed=1)
+training = ("tf_keras", "tf_agents", "tensorflow_gnn", "tensorflow_probability")
+print(json.dumps({
+  "keras": keras.__version__,
+  "loaded": [name for name in training if name in sys.modules],
+  "devices": result.placement.devices.tolist(),
+  "step_time_us": result.evaluation.step_time_us,
+}))
+"""
+
+
+def place(problem, seed=0, policy=None, max_evaluations=None, **config):
+  placer = GdpPlacer(policy=policy, **config)
+  budget = Budget(60.0, max_evaluations)
+  return placer.place(problem, Simulator(problem), budget, seed)
+
+
+def test_runs_with_keras_3_and_without_the_training_packages(tmp_path):
+  graph, cluster = random_graph(40, seed=6), gpus(3, cpu=True)
+  tfplace.save_graph(graph, tmp_path / "g.json")
+  tfplace.save_cluster(cluster, tmp_path / "c.json")
+  root = pathlib.Path(tfplace.__file__).parent.parent
+  clean = {k: v for k, v in os.environ.items() if k != "TF_USE_LEGACY_KERAS"}
+  done = subprocess.run(
+    [sys.executable, "-c", CODE, tmp_path / "g.json", tmp_path / "c.json"],
+    env={**clean, "PYTHONPATH": str(root)},
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert done.returncode == 0, done.stderr[-3000:]
+  found = json.loads(done.stdout.splitlines()[-1])
+  assert found["keras"].startswith("3.")
+  assert found["loaded"] == []
+  # The same seed gives the same placement here.
+  here = place(problem_of(graph, cluster), seed=1)
+  assert here.placement.devices.tolist() == found["devices"]
+  assert here.evaluation.step_time_us == found["step_time_us"]
+
+
+def test_placement_is_allowed_feasible_and_no_worse_than_what_was_tried():
+  problem = problem_of(random_graph(80, 7, cpu_only=True), gpus(2, cpu=True))
+  result = place(problem)
+  assert result.strategy == "gdp" and result.evaluation.feasible
+  assert problem.allowed[np.arange(80), result.placement.devices].all()
+  again = Simulator(problem).evaluate([result.placement])[0]
+  assert again.step_time_us == result.evaluation.step_time_us
+  assert result.history[-1].step_time_us == result.evaluation.step_time_us
+
+
+def test_colocated_ops_stay_together():
+  ops = [
+    tfplace.OpSpec(
+      f"op{i}", "MatMul", {"GPU": 50.0}, [10], colocation=f"g{i % 5}"
+    )
+    for i in range(40)
+  ]
+  graph = tfplace.build_graph("g", ops, [(i, 0, i + 1) for i in range(39)])
+  devices = place(problem_of(graph, gpus(3))).placement.devices
+  for group in range(5):
+    assert len(set(devices[group::5].tolist())) == 1
+
+
+def test_memory_that_only_a_split_fits_in_is_respected():
+  # 20 variables of 10 bytes; each of two GPUs holds 130.
+  ops = [
+    tfplace.OpSpec(f"op{i}", "Relu", {"GPU": 5.0}, [1], 10.0) for i in range(20)
+  ]
+  graph = tfplace.build_graph("g", ops, [(i, 0, i + 1) for i in range(19)])
+  result = place(problem_of(graph, gpus(2, memory_bytes=130.0)))
+  assert result.evaluation.feasible
+  assert 8 <= result.placement.devices.sum() <= 12
+
+
+def test_what_fits_nowhere_is_an_error_with_the_bytes():
+  graph = random_graph(10, seed=8)  # op9 alone holds 900 bytes
+  with pytest.raises(errors.InfeasibleError) as caught:
+    place(problem_of(graph, gpus(2, memory_bytes=500.0)))
+  assert caught.value.num_bytes > 0 and caught.value.device is not None
+
+
+def test_evaluations_are_bounded():
+  problem = problem_of(random_graph(30, seed=9), gpus(2))
+  assert place(problem, max_evaluations=3).evaluations == 3
+
+
+def test_ten_thousand_decisions_take_seconds():
+  problem = problem_of(random_graph(10_000, seed=10), gpus(4))
+  place(problem_of(random_graph(10, seed=10), gpus(4)))  # loads and compiles
+  began = time.perf_counter()
+  place(problem, samples=4)
+  # About 1.5 s on an idle core.
+  assert time.perf_counter() - began < 30
+
+
+def test_shipped_policy_is_small():
+  files = [f for f in exported.SHIPPED.rglob("*") if f.is_file()]
+  assert 0 < sum(f.stat().st_size for f in files) < 2_000_000
+
+
+@pytest.mark.parametrize(
+  "content, words",
+  [
+    (None, "no policy.json"),
+    ("{", "cannot be read"),
+    ('{"format": "x"}', "'x'"),
+    ('{"format": "tfplace.policy.v1", "features": -1}', "version -1"),
+    ('{"format": "tfplace.policy.v1", "features": %d}', "cannot be loaded"),
+  ],
+)
+def test_a_directory_without_a_usable_policy_is_refused(
+  tmp_path, content, words
+):
+  if content is not None:
+    from tfplace.policies import features
+
+    content = content.replace("%d", str(features.VERSION))
+    (tmp_path / "policy.json").write_text(content)
+  with pytest.raises(errors.TrainingError, match=words) as caught:
+    exported.load_policy(tmp_path)
+  assert str(tmp_path) in str(caught.value)

@@ -1,0 +1,54 @@
+"""An exported policy says what its network says."""
+
+import numpy as np
+import pytest
+from policies_testing import gpus, problem_of, random_graph
+
+from tfplace.errors import TrainingError
+from tfplace.policies import export, exported, features
+from tfplace.policies.decisions import group_decisions
+from tfplace.policies.network import NetworkConfig, PlacementNetwork
+
+SMALL = NetworkConfig(units=16, type_units=4, segment=8, pair_units=8)
+
+
+def extracted(num_ops, devices):
+  problem = problem_of(random_graph(num_ops, num_ops), gpus(devices))
+  return features.extract(group_decisions(problem))
+
+
+@pytest.fixture
+def network():
+  result = PlacementNetwork(SMALL)
+  result(extracted(5, 2).tensors())
+  return result
+
+
+def test_logits_are_the_networks_for_any_size(network, tmp_path):
+  export.export_policy(network, tmp_path / "policy")
+  policy = exported.load_policy(tmp_path / "policy")
+  for num_ops, devices in [(1, 1), (7, 3), (100, 5)]:
+    given = extracted(num_ops, devices)
+    np.testing.assert_allclose(
+      policy.logits(given), network(given.tensors()).numpy(), atol=1e-5
+    )
+
+
+def test_weights_and_sizes_come_back(network, tmp_path):
+  export.export_policy(network, tmp_path / "policy")
+  config, weights = export.restore_network(tmp_path / "policy")
+  assert config == SMALL
+  for mine, theirs in zip(network.variables, weights, strict=True):
+    np.testing.assert_array_equal(mine.numpy(), theirs.numpy())
+
+
+def test_a_policy_is_replaced_and_anything_else_is_not(network, tmp_path):
+  export.export_policy(network, tmp_path / "policy")
+  export.export_policy(network, tmp_path / "policy")
+  assert [p.name for p in tmp_path.iterdir()] == ["policy"]
+  other = tmp_path / "thesis"
+  other.mkdir()
+  (other / "chapter1.tex").write_text("")
+  with pytest.raises(TrainingError, match="thesis"):
+    export.export_policy(network, other)
+  assert [p.name for p in other.iterdir()] == ["chapter1.tex"]

@@ -1,0 +1,112 @@
+"""`gdp`: a trained policy as a placer, zero-shot; needs the base install."""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import ClassVar
+
+import numpy as np
+
+from tfplace.errors import PlacementError
+from tfplace.graph.problem import Problem
+from tfplace.placers.base import Budget, Evaluator, Result
+from tfplace.placers.groups import GroupGraph
+from tfplace.placers.repair import offer_repaired
+from tfplace.placers.tracker import Tracker
+from tfplace.policies import exported, features, sampling
+from tfplace.policies.decisions import Decisions, group_decisions
+
+# The policy runs on every group and on clusters of them: coarse decisions make
+# few transfers, fine ones balance better. Most to least coarse.
+LEVELS: tuple[int | None, ...] = (64, 256, None)
+EXPLORATION = (64, 256)
+
+
+@dataclasses.dataclass(frozen=True)
+class GdpPlacer:
+  """Places a graph by one pass of a GDP policy per level, without training.
+
+  Attributes:
+    policy: directory of an exported policy; None is the one that ships.
+    samples: placements drawn per level, besides the most probable one.
+  """
+
+  policy: str | None = None
+  samples: int = 16
+  name: ClassVar[str] = "gdp"
+
+  def place(
+    self, problem: Problem, evaluator: Evaluator, budget: Budget, seed: int
+  ) -> Result:
+    """The best of the most probable placements and of some samples.
+
+    Raises:
+      TrainingError: no policy is there, or it cannot be loaded.
+      InfeasibleError: nothing that it tried fits in memory.
+    """
+    policy = (
+      exported.load_shipped(self.name)
+      if self.policy is None
+      else exported.load_policy(self.policy)
+    )
+    tracker = Tracker(self.name, problem, evaluator, budget)
+    groups = GroupGraph(problem)
+    rng = np.random.default_rng(seed)
+    for decisions in _levels(problem):
+      logits = policy.logits(features.extract(decisions))
+      first, *others = _candidates(decisions, logits, self.samples, rng)
+      _offer_repaired(tracker, groups, first)
+      for devices in others:
+        if _is_spent(tracker):
+          break
+        _offer(tracker, devices)
+      if _is_spent(tracker):
+        break
+    return tracker.result()
+
+
+def _levels(problem: Problem) -> Iterator[Decisions]:
+  """Decisions at each level; a level that merges nothing is left out."""
+  for size in LEVELS:
+    if size is None or size < problem.num_groups:
+      yield group_decisions(problem, size)
+
+
+def _candidates(
+  decisions: Decisions,
+  logits: np.ndarray,
+  samples: int,
+  rng: np.random.Generator,
+) -> list[np.ndarray]:
+  """[num_ops] devices each: the most probable placement, then samples."""
+  clusterings = [
+    decisions.clusters(size)
+    for size in EXPLORATION
+    if 2 * size < decisions.num_decisions
+  ]
+  drawn = sampling.sample(logits, samples, rng, clusterings)
+  first = logits.argmax(axis=1).astype(np.int32)
+  return [decisions.to_devices(choices) for choices in (first, *drawn)]
+
+
+def _offer_repaired(
+  tracker: Tracker, groups: GroupGraph, devices: np.ndarray
+) -> None:
+  try:
+    offer_repaired(tracker, groups, groups.contract(devices))
+  except PlacementError:  # a transfer without a link: other candidates may do
+    return
+
+
+def _offer(tracker: Tracker, devices: np.ndarray) -> None:
+  try:
+    tracker.offer(devices)
+  except PlacementError:
+    return
+
+
+def _is_spent(tracker: Tracker) -> bool:
+  budget = tracker.budget
+  if budget.left_s <= 0:
+    return True
+  limit = budget.max_evaluations
+  return limit is not None and tracker.evaluations >= limit
