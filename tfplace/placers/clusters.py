@@ -61,7 +61,7 @@ def clusters(groups: GroupGraph) -> Clusters:
       label, src[dearest], dst[dearest], work, groups.allowed, share * total
     )
     _, label = np.unique(label, return_inverse=True)
-    if not labels or label.max() < labels[-1].max():
+    if not labels or label.max(initial=0) < labels[-1].max(initial=0):
       labels.append(label)
   return Clusters(tuple(labels))
 

@@ -50,9 +50,9 @@ def propose(
   state.counts[MOVED] = 0
   level = lowest + below(state, highest - lowest + 1)
   draw = uniform(state)
-  if draw < 0.45:
+  if draw < 0.55:
     _single(tables, state, level)
-  elif draw < 0.70:
+  elif draw < 0.75:
     _critical(tables, state, level)
   elif draw < 0.80:
     _swap(tables, state, level)
@@ -80,7 +80,7 @@ def _add(
       state.counts[MOVED] += 1
 
 
-@inlined
+@kernel
 def _random_group(tables: SearchTables, state: SearchState, level: int) -> int:
   """A random group of a random cluster of `level`."""
   if level == 0:
@@ -91,7 +91,7 @@ def _random_group(tables: SearchTables, state: SearchState, level: int) -> int:
   return tables.cluster_groups[first + below(state, last - first)]
 
 
-@inlined
+@kernel
 def _other_device(tables: SearchTables, state: SearchState, group: int) -> int:
   """A random allowed device other than the group's own; its own if none."""
   own, choices = state.devices[group], 0
@@ -109,7 +109,7 @@ def _other_device(tables: SearchTables, state: SearchState, group: int) -> int:
   return own
 
 
-@inlined
+@kernel
 def _near_device(tables: SearchTables, state: SearchState, group: int) -> int:
   """The device of a random neighbour if that is elsewhere, else any other."""
   first = tables.ops.group_offsets[group]
@@ -122,13 +122,13 @@ def _near_device(tables: SearchTables, state: SearchState, group: int) -> int:
   return _other_device(tables, state, group)
 
 
-@inlined
+@kernel
 def _single(tables: SearchTables, state: SearchState, level: int) -> None:
   group = _random_group(tables, state, level)
   _add(tables, state, level, group, _near_device(tables, state, group))
 
 
-@inlined
+@kernel
 def _swap(tables: SearchTables, state: SearchState, level: int) -> None:
   """Two clusters on different devices change places."""
   a = _random_group(tables, state, level)
@@ -141,7 +141,7 @@ def _swap(tables: SearchTables, state: SearchState, level: int) -> None:
       return
 
 
-@inlined
+@kernel
 def _block(tables: SearchTables, state: SearchState, level: int) -> None:
   """Clusters next to each other in time, those of one device, move on."""
   first = _random_group(tables, state, level)
@@ -186,7 +186,7 @@ def _pull(
     at += 1
 
 
-@inlined
+@kernel
 def _critical(tables: SearchTables, state: SearchState, level: int) -> None:
   """Removes one wait on the critical path."""
   if state.counts[IS_STALE]:

@@ -98,14 +98,20 @@ def _target(
   group: int,
   size: float,
 ) -> int | None:
-  """The fastest allowed, linked device with room, the roomiest of equals."""
-  best, best_key = None, (np.inf, np.inf)
+  """The fastest allowed, linked device with room, the roomiest of equals.
+
+  Where none has room, the one that is then the least over, if that is better
+  than now: an error should name the nearest miss.
+  """
+  best, best_key = None, (True, np.inf, np.inf)
   for device in np.flatnonzero(groups.allowed[group]):
-    if device == current[group] or room[device] < size:
+    after = float(room[device] - size)
+    if device == current[group] or after < min(0.0, room[current[group]]):
       continue
     if not _is_linked(groups, current, group, int(device)):
       continue
-    key = float(groups.time_us[group, device]), -float(room[device])
+    time_us = float(groups.time_us[group, device])
+    key = (after < 0, -after if after < 0 else time_us, -after)
     if key < best_key:
       best, best_key = int(device), key
   return best

@@ -22,6 +22,7 @@ from tfplace.placers.groups import GroupGraph
 from tfplace.placers.search_tables import (
   BEST,
   EVALUATIONS,
+  LEAST,
   SearchState,
   SearchTables,
   search_state,
@@ -44,22 +45,24 @@ class SearchConfig:
     penalty: what an excess of all of a device's memory costs, as a multiple
       of the lower bound.
     evaluations_per_group: evaluations of a round, per group and chain.
-    max_rounds: at most so many rounds.
+    patience: rounds without an improvement that end the search early.
     coarse_groups: from so many groups on, a round begins with clusters only.
     coarse_share: share of a round after which single groups may move, too.
+    window: levels above the least that move, too, where there are many.
     chunk_s: seconds between looks at the clock.
     chunk_evaluations: the same where evaluations are the budget.
   """
 
   chains: int = 2
-  hot: float = 0.02
+  hot: float = 0.01
   warm: float = 0.004
   cold: float = 3e-5
   penalty: float = 5.0
   evaluations_per_group: float = 400.0
-  max_rounds: int = 16
+  patience: int = 40
   coarse_groups: int = 1000
-  coarse_share: float = 0.5
+  coarse_share: float = 0.8
+  window: int = 3
   chunk_s: float = 0.1
   chunk_evaluations: int = 500
 
@@ -85,8 +88,14 @@ class Search:
     self.step = engine.pack(groups.problem)
     self.best: np.ndarray | None = None
     self.best_us = math.inf
+    self._least_us = math.inf
     # Scales temperatures; an empty or free graph has nothing to search.
     self._unit_us = max(groups.problem.lower_bound_us, 1e-9)
+    # No step is faster; the tails are longest paths, with their least waits.
+    self._bound_us = max(
+      groups.problem.lower_bound_us,
+      float((groups.problem.fastest_us + self.step.tail_us).max(initial=0.0)),
+    )
     self._lock = threading.Lock()
     nothing = np.zeros(groups.num_groups, np.int32)
     self._chains = [
@@ -116,7 +125,9 @@ class Search:
       return
     plan = self._plan(starts, budget)
     with concurrent.futures.ThreadPoolExecutor(len(self._chains)) as pool:
+      fruitless = 0
       for number in range(plan.rounds):
+        before_us = self.best_us
         # The chains of a round start before any of them improves the best.
         hot_us = [self._begin(i, number, starts) for i in range(plan.chains)]
         jobs = [
@@ -125,6 +136,9 @@ class Search:
         ]
         for job in jobs:
           job.result()
+        fruitless = 0 if self.best_us < before_us else fruitless + 1
+        if self._is_optimal or fruitless >= self.config.patience:
+          break
 
   def _plan(self, starts: Sequence[np.ndarray], budget: Budget) -> "_Plan":
     """Evaluates the starts, and divides the budget into rounds."""
@@ -140,7 +154,7 @@ class Search:
       quota = max(0, budget.max_evaluations - len(starts)) // count
     expected = rate * max(0.0, budget.left_s) if quota is None else quota
     wanted = self.config.evaluations_per_group * len(self.tables.movable)
-    rounds = min(max(1, round(expected / wanted)), self.config.max_rounds)
+    rounds = max(1, round(expected / wanted))
     now = time.perf_counter()
     return _Plan(rounds, count, quota, now, max(0.0, budget.left_s))
 
@@ -175,7 +189,7 @@ class Search:
     cold_us = self.config.cold * self._unit_us
     done = 0
     at = 0.0
-    while at < 1.0:
+    while at < 1.0 and not self._is_optimal:
       chunk = plan.chunk(number, done, chain.rate, self.config)
       if chunk < 1:
         break
@@ -190,30 +204,41 @@ class Search:
         hot_us * (cold_us / hot_us) ** at,
         hot_us * (cold_us / hot_us) ** min(1.0, after),
         self._penalty_us,
-        self._lowest(at),
-        len(self.tables.level_offsets) - 2,
+        *self._levels(at),
       )
       chain.rate = chunk / max(time.perf_counter() - began, 1e-9)
       done += chunk
       at = plan.progress(number, done, chain.rate, 0)
       self._collect(chain, improved)
 
-  def _lowest(self, progress: float) -> int:
-    """Least level of clusters to move: single groups after a while."""
-    levels = len(self.tables.level_offsets) - 1
-    share = max(0.0, 1.0 - progress / self.config.coarse_share)
+  def _levels(self, progress: float) -> tuple[int, int]:
+    """Least and greatest level of the clusters to move.
+
+    A small graph uses all levels all the time. A large one begins with few
+    large clusters: single groups would scatter while it is hot.
+    """
+    top = len(self.tables.level_offsets) - 2
     if len(self.tables.movable) < self.config.coarse_groups:
-      return 0
-    return min(int(levels * share), levels - 1)
+      return 0, top
+    coarse = max(0.0, 1.0 - progress / self.config.coarse_share)
+    lowest = round(max(0, top - self.config.window) * coarse)
+    return lowest, min(top, lowest + self.config.window)
 
   def _collect(self, chain: _Chain, improved: Improved | None) -> None:
     """Takes over a chain's best, if it is the best of all."""
     with self._lock:
       found = float(chain.state.numbers[BEST])
+      least = float(chain.state.numbers[LEAST])
       if found < self.best_us:
         self.best_us, self.best = found, chain.state.best.copy()
         if improved is not None:
           improved(found, self.evaluations)
+      elif self.best_us == math.inf and least < self._least_us:
+        self._least_us, self.best = least, chain.state.best.copy()
+
+  @property
+  def _is_optimal(self) -> bool:
+    return self.best_us <= self._bound_us * (1 + 1e-12)
 
   @property
   def _penalty_us(self) -> float:

@@ -15,8 +15,8 @@ from tfplace.placers.search_tables import (
   CURRENT,
   EVALUATIONS,
   IS_STALE,
+  LEAST,
   MOVED,
-  SINCE_BEST,
   SearchState,
   SearchTables,
 )
@@ -92,7 +92,7 @@ def _set(
     state.op_devices[tables.group_ops[i]] = device
 
 
-@inlined
+@kernel
 def _apply(tables: SearchTables, state: SearchState) -> bool:
   """Makes the move; false, and nothing changed, if it is not one."""
   kept = 0
@@ -112,13 +112,13 @@ def _apply(tables: SearchTables, state: SearchState) -> bool:
   return True
 
 
-@inlined
+@kernel
 def _undo(tables: SearchTables, state: SearchState) -> None:
   for i in range(state.counts[MOVED]):
     _set(tables, state, state.moved[i], state.targets[i])
 
 
-@inlined
+@kernel
 def _is_linked(tables: SearchTables, state: SearchState) -> bool:
   for i in range(state.counts[MOVED]):
     group = state.moved[i]
@@ -135,7 +135,7 @@ def _is_linked(tables: SearchTables, state: SearchState) -> bool:
   return True
 
 
-@inlined
+@kernel
 def _judge(
   step: Tables,
   work: Workspace,
@@ -146,7 +146,6 @@ def _judge(
 ) -> bool:
   """Simulates the changed state; keeps it if its objective is in the limit."""
   state.counts[EVALUATIONS] += 1
-  state.counts[SINCE_BEST] += 1
   step_time_us = engine.simulate(step, state.op_devices, work, limit)
   if step_time_us == np.inf:
     return False
@@ -163,9 +162,11 @@ def _judge(
   state.numbers[CURRENT] = objective
   for op in range(len(state.start_us)):
     state.start_us[op] = work.ops.time[op]
-  if excess == 0.0 and step_time_us < state.numbers[BEST]:
-    state.numbers[BEST] = step_time_us
+  # Until something fits, what fits least badly is the best.
+  rank = BEST if excess == 0.0 else LEAST
+  is_best = excess == 0.0 or state.numbers[BEST] == np.inf
+  if is_best and objective < state.numbers[rank]:
+    state.numbers[rank] = objective
     for group in range(len(state.best)):
       state.best[group] = state.devices[group]
-    state.counts[SINCE_BEST] = 0
   return True

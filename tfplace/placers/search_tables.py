@@ -49,10 +49,10 @@ class SearchState(NamedTuple):
   Attributes:
     rng: [1] uint64 state of its random numbers.
     numbers: [3] float64; see the constants below.
-    counts: [6] int64; see the constants below.
+    counts: [5] int64; see the constants below.
     devices: [num_groups] int32 current devices.
     op_devices: [num_ops] int32 the same by op.
-    best: [num_groups] int32 the best feasible devices so far.
+    best: [num_groups] int32 the best devices so far.
     moved: [num_groups] int32 groups of the move at hand.
     targets: [num_groups] int32 their new devices, then their old ones.
     is_marked: [num_groups] bool, all false between moves.
@@ -82,14 +82,13 @@ class SearchState(NamedTuple):
 
 CURRENT = 0  # in `numbers`: objective of `devices`
 BEST = 1  # step time of `best`, infinity without any
-LEAST = 2  # the least excess of bytes, where nothing fits yet
+LEAST = 2  # objective of `best` as long as nothing fits
 
 MOVED = 0  # in `counts`: entries of `moved`
 EVALUATIONS = 1
 ACCEPTED = 2
 PATH = 3  # entries of `path`
 IS_STALE = 4  # the path belongs to an earlier state
-SINCE_BEST = 5  # evaluations since the best was found
 
 
 def search_tables(groups: GroupGraph) -> SearchTables:
@@ -129,7 +128,7 @@ def search_state(
   return SearchState(
     rng=rng,
     numbers=np.full(3, np.inf),
-    counts=np.zeros(6, np.int64),
+    counts=np.zeros(5, np.int64),
     devices=devices.astype(np.int32),
     op_devices=groups.expand(devices),
     best=devices.astype(np.int32),

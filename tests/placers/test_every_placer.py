@@ -1,0 +1,202 @@
+import time
+
+import numpy as np
+import problems
+import pytest
+
+from tfplace.errors import InfeasibleError, ProblemError, TfplaceError
+from tfplace.graph import Placement, Problem
+from tfplace.placers import STRATEGIES, Budget, get_placer, place
+from tfplace.placers.annealing import AnnealingPlacer
+from tfplace.placers.registry import CLASSICAL
+from tfplace.placers.search import SearchConfig
+from tfplace.simulate import Simulator
+
+EVALUATIONS = 120
+
+
+def run(problem, strategy, seed=0, evaluations=EVALUATIONS):
+  return place(
+    problem, strategy, budget_s=20, seed=seed, max_evaluations=evaluations
+  )
+
+
+@pytest.mark.parametrize("strategy", [*CLASSICAL, "annealing", "auto"])
+@pytest.mark.parametrize("seed", range(25))
+def test_result_is_allowed_fits_and_is_what_the_simulator_says(strategy, seed):
+  problem = problems.random_problem(seed)
+  if strategy == "cpu" and not any(
+    device.kind == "CPU" for device in problem.cluster.devices
+  ):
+    with pytest.raises(ProblemError, match="no device of kind 'CPU'"):
+      run(problem, strategy)
+    return
+  try:
+    result = run(problem, strategy)
+  except InfeasibleError as error:
+    # Only a device that the strategy insists on may lack the memory.
+    assert strategy == "cpu"
+    assert error.num_bytes > 0
+    return
+  # Checks kernels, colocation and links.
+  Placement(problem, result.placement.devices)
+  again = Simulator(problem).evaluate([result.placement])[0]
+  assert result.evaluation.feasible
+  assert again.step_time_us == result.evaluation.step_time_us
+  assert again.step_time_us >= problem.lower_bound_us * (1 - 1e-12)
+  assert result.history[-1].step_time_us == again.step_time_us
+  steps = [point.step_time_us for point in result.history]
+  assert steps == sorted(steps, reverse=True)
+
+
+@pytest.mark.parametrize("strategy", [*CLASSICAL, "annealing", "auto"])
+def test_same_seed_and_evaluations_give_the_same_placement(strategy):
+  for problem_seed in (3, 7):
+    problem = problems.random_problem(problem_seed)
+    try:
+      first = run(problem, strategy, seed=5, evaluations=300)
+    except TfplaceError:
+      continue
+    second = run(problem, strategy, seed=5, evaluations=300)
+    assert (first.placement.devices == second.placement.devices).all()
+    assert first.evaluations == second.evaluations
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_auto_is_never_worse_than_any_that_it_tried(seed):
+  result = run(problems.random_problem(seed), "auto")
+  assert {"single", "heft", "annealing"} <= {
+    tried.strategy for tried in result.tried
+  }
+  for tried in result.tried:
+    step = tried.evaluation.step_time_us
+    assert result.evaluation.step_time_us <= step
+
+
+def test_auto_says_why_a_strategy_gave_nothing():
+  problem = Problem(
+    problems.graph([1.0, 2.0], [(0, 1)]), problems.cluster([np.inf] * 2)
+  )
+  result = run(problem, "auto")
+  assert "no device of kind 'CPU'" in result.skipped["cpu"]
+  assert "gdp" in result.skipped  # 20 s are too few to load it
+
+
+def test_unknown_strategy_lists_the_choices():
+  with pytest.raises(
+    TfplaceError, match=r"'fast'; choose one of single, .*auto"
+  ):
+    get_placer("fast")
+
+
+def test_policy_for_a_strategy_without_one_is_refused():
+  with pytest.raises(TfplaceError, match="'heft' uses no policy"):
+    get_placer("heft", policy="somewhere")
+
+
+@pytest.mark.parametrize("budget_s", [0, -1, float("nan")])
+def test_budget_that_is_not_positive_is_refused(budget_s):
+  with pytest.raises(TfplaceError, match="budget_s"):
+    place(problems.random_problem(0), "single", budget_s=budget_s)
+
+
+@pytest.mark.parametrize("strategy", ["m_etf", "heft", "annealing", "auto"])
+def test_infeasible_says_the_least_missing_bytes_and_the_device(strategy):
+  # 100 persistent bytes that must stay together; devices of 60 and 70 bytes:
+  # the nearest miss is 30 bytes, on the larger.
+  problem = Problem(
+    problems.graph(
+      [1.0, 1.0],
+      [],
+      persistent_bytes=[40.0, 60.0],
+      colocation=["a", "a"],
+    ),
+    problems.cluster([60.0, 70.0]),
+  )
+  with pytest.raises(InfeasibleError, match="30 bytes more than d1") as caught:
+    run(problem, strategy)
+  assert caught.value.device == "d1"
+  assert caught.value.num_bytes == 30.0
+
+
+def test_single_device_too_small_says_by_how_much():
+  # Two variables of 40 bytes fit on two devices of 50, not on one: 30 over.
+  problem = Problem(
+    problems.graph([1.0, 1.0], [], persistent_bytes=[40.0, 40.0]),
+    problems.cluster([50.0, 50.0]),
+  )
+  with pytest.raises(InfeasibleError) as caught:
+    run(problem, "single")
+  assert caught.value.num_bytes == 30.0
+  for strategy in ("blocks", "m_topo", "m_etf", "heft", "annealing", "auto"):
+    result = run(problem, strategy)
+    assert sorted(result.placement.devices) == [0, 1]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_memory_limits_hold_where_sums_do_not_tell(seed):
+  # Ten chained ops with outputs of 10 bytes: at most 20 are held at once, far
+  # less than their sum, and all but one op fit on one device of 25 + 10 * 2.
+  rng = np.random.default_rng(seed)
+  problem = Problem(
+    problems.graph(
+      list(rng.uniform(1, 9, 10)),
+      [(i, i + 1) for i in range(9)],
+      output_bytes=[(10.0,)] * 10,
+      persistent_bytes=[2.0] * 10,
+    ),
+    problems.cluster([40.0, 40.0], latency=1.0, bandwidth=100.0),
+  )
+  for strategy in ("single", "m_topo", "m_etf", "heft", "annealing", "auto"):
+    evaluation = run(problem, strategy).evaluation
+    assert evaluation.feasible
+    assert max(evaluation.peak_memory_bytes.values()) <= 40.0
+
+
+def test_transfers_without_a_link_are_never_proposed():
+  # d0 -> d1 -> d2 only: a chain may move on, and never back.
+  problem = Problem(
+    problems.graph([5.0] * 6, [(i, i + 1) for i in range(5)]),
+    problems.cluster([np.inf] * 3, links=[(0, 1), (1, 2)]),
+  )
+  for strategy in ("blocks", "m_topo", "m_etf", "heft", "annealing", "auto"):
+    devices = run(problem, strategy).placement.devices
+    assert (np.diff(devices) >= 0).all()
+
+
+def test_graph_that_links_forbid_to_place_is_refused():
+  # The first op runs on a CPU only, the second on a GPU only; no link.
+  problem = Problem(
+    problems.graph([{"CPU": 1.0}, {"GPU": 1.0}], [(0, 1)]),
+    problems.cluster([np.inf] * 2, kinds=["CPU", "GPU"], links=[]),
+  )
+  for strategy in STRATEGIES:
+    if strategy != "gdp":
+      with pytest.raises(ProblemError, match="every transfer has a link"):
+        run(problem, strategy)
+
+
+def test_empty_and_single_op_graphs_are_placed():
+  for times in ([], [3.0]):
+    problem = Problem(problems.graph(times, []), problems.cluster([np.inf] * 2))
+    for strategy in ("single", "blocks", "m_topo", "m_etf", "heft", "auto"):
+      result = run(problem, strategy)
+      assert result.evaluation.step_time_us == sum(times)
+
+
+def test_budget_of_seconds_is_kept():
+  problem = problems.random_problem(4)
+  run(problem, "auto")  # compiles
+  for strategy in ("annealing", "auto"):
+    began = time.perf_counter()
+    place(problem, strategy, budget_s=1.0)
+    assert time.perf_counter() - began < 2.0
+
+
+def test_annealing_evaluates_as_many_as_it_may():
+  problem = problems.random_problem(2)
+  placer = AnnealingPlacer(SearchConfig(patience=10**6), starts=("single",))
+  result = placer.place(
+    problem, Simulator(problem), Budget(20, max_evaluations=1000), seed=0
+  )
+  assert 900 <= result.evaluations <= 1010
