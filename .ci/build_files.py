@@ -82,6 +82,11 @@ def render(value: object) -> str:
   return "[" + ", ".join(f'"{v}"' for v in value) + "]"  # type: ignore[attr-defined]
 
 
+def is_data(path: pathlib.Path) -> bool:
+  """Whether a file travels with its package without being code."""
+  return path.name == "py.typed" or path.suffix == ".json"
+
+
 def package_build(folder: pathlib.Path) -> str:
   """The BUILD file of one folder of the package."""
   modules = sorted(p for p in folder.glob("*.py") if p.stem != "__init__")
@@ -93,7 +98,7 @@ def package_build(folder: pathlib.Path) -> str:
     own = f"//{folder.relative_to(ROOT)}:{path.stem}"
     deps = [d for d in dependencies(path) if d != own]
     rules.append(rule("py_library", path.stem, srcs=[path.name], deps=deps))
-  data = sorted(p.name for p in folder.iterdir() if p.name == "py.typed")
+  data = sorted(p.name for p in folder.iterdir() if is_data(p))
   if (folder / "pretrained").is_dir():
     data = 'glob(["pretrained/**"])'  # type: ignore[assignment]
   deps = [":__init__", *(f":{p.stem}" for p in modules)]
