@@ -143,8 +143,8 @@ def _check(values: flags.FlagValues) -> None:
   for flag in ("cluster", "checkpoint_dir", "export_dir"):
     if not values[flag].value:
       raise cli.UsageError(f"--{flag} is missing")
-  if bool(values.models) == bool(values.graphs):
-    raise cli.UsageError("give exactly one of --models and --graphs")
+  if not values.models and not values.graphs:
+    raise cli.UsageError("give --models, --graphs or both")
   strategy = values.strategy
   if strategy not in _TRAINABLE:
     raise cli.UsageError(

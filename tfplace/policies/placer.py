@@ -15,9 +15,16 @@ from tfplace.placers.tracker import Tracker
 from tfplace.policies import exported, features, sampling
 from tfplace.policies.decisions import Decisions, group_decisions
 
-# The policy runs on every group and on clusters of them: coarse decisions make
-# few transfers, fine ones balance better. Most to least coarse.
-LEVELS: tuple[int | None, ...] = (64, 256, None)
+# Passes of the policy: decisions (None is every group), and whether it sees the
+# best placement so far. Coarse decisions make few transfers, fine ones balance
+# better; a hinted pass improves on what is there.
+PASSES: tuple[tuple[int | None, bool], ...] = (
+  (64, False),
+  (256, False),
+  (64, True),
+  (256, True),
+  (None, True),
+)
 EXPLORATION = (64, 256)
 
 
@@ -51,8 +58,11 @@ class GdpPlacer:
     tracker = Tracker(self.name, problem, evaluator, budget)
     groups = GroupGraph(problem)
     rng = np.random.default_rng(seed)
-    for decisions in _levels(problem):
-      logits = policy.logits(features.extract(decisions))
+    for decisions, is_hinted in _passes(problem):
+      hint = None
+      if is_hinted and tracker.best is not None:
+        hint = decisions.to_choices(tracker.best[0])
+      logits = policy.logits(features.extract(decisions, hint))
       first, *others = _candidates(decisions, logits, self.samples, rng)
       _offer_repaired(tracker, groups, first)
       for devices in others:
@@ -64,11 +74,17 @@ class GdpPlacer:
     return tracker.result()
 
 
-def _levels(problem: Problem) -> Iterator[Decisions]:
-  """Decisions at each level; a level that merges nothing is left out."""
-  for size in LEVELS:
-    if size is None or size < problem.num_groups:
-      yield group_decisions(problem, size)
+def _passes(problem: Problem) -> Iterator[tuple[Decisions, bool]]:
+  """Decisions and whether to hint; where nothing merges, every group decides.
+
+  On a small graph two passes remain: one without a hint and one with.
+  """
+  done = set()
+  for most, is_hinted in PASSES:
+    size = most if most is not None and most < problem.num_groups else None
+    if (size, is_hinted) not in done:
+      done.add((size, is_hinted))
+      yield group_decisions(problem, size), is_hinted
 
 
 def _candidates(

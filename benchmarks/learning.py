@@ -1,0 +1,230 @@
+"""Does PPO improve on its imitation start, and by more than annealing does?
+
+For Inception-V3 and NMT, both merged to 256 decisions and at every one of
+their 10,000 groups, and for each seed: a policy imitates the best one-shot
+placement, PPO improves it, and annealing starts from the same placement with
+the same number of evaluations. Writes JSON and learning curves. What is in the
+JSON already is kept, and a run that was cut off goes on from its checkpoint;
+`--fresh` starts again. Needs the extra `train`.
+
+  python benchmarks/learning.py
+"""
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+from typing import Any
+
+from absl import app, flags
+from matplotlib.figure import Figure
+from rich import console, table
+
+from tfplace.graph import Problem, load_graph
+from tfplace.graph.json_file import write_json
+from tfplace.graph.presets import cluster_preset
+from tfplace.policies import keras2
+
+HERE = pathlib.Path(__file__).parent
+_MODELS = flags.DEFINE_list("models", ["inception_v3", "nmt"], "Zoo models.")
+_CLUSTER = flags.DEFINE_string("cluster", "k80x2", "Cluster preset.")
+_DECISIONS = flags.DEFINE_list(
+  "decisions", ["256", "0"], "Decisions per graph; 0 is every group."
+)
+_SEEDS = flags.DEFINE_list("seeds", ["0", "1", "2"], "Seeds.")
+_ITERATIONS = flags.DEFINE_integer("iterations", 60, "PPO iterations.")
+_CACHE = flags.DEFINE_string(
+  "graph_dir", ".graphs", "Where extracted graphs are kept between runs."
+)
+_WORK = flags.DEFINE_string(
+  "work_dir", ".learning", "Where runs keep their checkpoints."
+)
+_OUT = flags.DEFINE_string(
+  "out", str(HERE / "results" / "learning.json"), "JSON file to write."
+)
+_QUICK = flags.DEFINE_bool("quick", False, "A minute: 64 decisions, one seed.")
+_FRESH = flags.DEFINE_bool("fresh", False, "Train every policy again.")
+
+
+def load_problem(model: str, cluster: str) -> Problem:
+  """A model's training step; a process with Keras 3 extracts the graph."""
+  path = pathlib.Path(_CACHE.value) / f"{model}_{cluster.split('x')[0]}.json.gz"
+  if not path.exists():
+    os.makedirs(path.parent, exist_ok=True)
+    environment = {k: v for k, v in os.environ.items() if k != keras2.SWITCH}
+    subprocess.run(
+      [
+        sys.executable,
+        "-m",
+        "tfplace.bin.extract",
+        f"--model={model}",
+        f"--cluster={cluster}",
+        f"--output={path}",
+      ],
+      check=True,
+      env=environment,
+    )
+  return Problem(load_graph(path), cluster_preset(cluster))
+
+
+def train(task: Any, seed: int, iterations: int, work: pathlib.Path) -> dict:
+  """Imitation, then PPO; the curve of best step time against evaluations."""
+  from tfplace.rl.config import ImitationConfig, PPOConfig, TrainConfig
+  from tfplace.rl.trainer import Trainer
+
+  # Where the policy sees its start it need not learn it.
+  steps = 10 if task.hint is not None else 60
+  config = TrainConfig(
+    iterations=iterations,
+    seed=seed,
+    ppo=PPOConfig(samples=16),
+    imitation=ImitationConfig(
+      steps=steps, smoothing=0.02 if task.hint is not None else 0.05
+    ),
+  )
+  trainer = Trainer([task], config, checkpoint_dir=work)
+  trainer.run()
+  history = trainer.history[0]
+  return {
+    "evaluations": [row[0] for row in history],
+    "best_us": [row[1] for row in history],
+    "greedy_us": [row[2] for row in history],
+    "mean_reward": [row[3] for row in history],
+  }
+
+
+def anneal(task: Any, seed: int, evaluations: int) -> dict:
+  """The same start and number of evaluations, spent by annealing."""
+  from tfplace.placers.annealing import improve
+  from tfplace.placers.base import Budget
+  from tfplace.placers.groups import GroupGraph
+  from tfplace.placers.search import SearchConfig
+  from tfplace.placers.tracker import Tracker
+
+  problem = task.decisions.problem
+  budget = Budget(1e9, evaluations)
+  result = improve(
+    Tracker("annealing", problem, task.evaluator, budget),
+    GroupGraph(problem),
+    [task.decisions.to_devices(task.target)],
+    seed,
+    SearchConfig(),
+  )
+  return {
+    "evaluations": [point.evaluations for point in result.history],
+    "best_us": [point.step_time_us for point in result.history],
+    "all_evaluations": result.evaluations,
+  }
+
+
+def run_row(problem: Problem, size: int, seed: int, work: pathlib.Path) -> dict:
+  """PPO and annealing from one start."""
+  from tfplace.policies.decisions import group_decisions
+  from tfplace.rl.tasks import make_task
+  from tfplace.simulate import Simulator
+
+  decisions = group_decisions(problem, size or None)
+  task = make_task(decisions, Simulator(problem), is_hinted=not size)
+  iterations = 20 if _QUICK.value else _ITERATIONS.value
+  ppo = train(task, seed, iterations, work)
+  return {
+    "decisions": decisions.num_decisions,
+    "lower_bound_us": problem.lower_bound_us,
+    "start_us": task.baseline_us,
+    "ppo": ppo,
+    "annealing": anneal(task, seed, ppo["evaluations"][-1]),
+  }
+
+
+def all_rows(rows: dict[str, dict]) -> dict[str, dict]:
+  """Fills in the rows that are missing, saving after each."""
+  models = _MODELS.value[:1] if _QUICK.value else _MODELS.value
+  sizes = ["64"] if _QUICK.value else _DECISIONS.value
+  seeds = _SEEDS.value[:1] if _QUICK.value else _SEEDS.value
+  cluster = _CLUSTER.value
+  for size in sizes:
+    for model in models:
+      problem = None
+      for seed in seeds:
+        key = f"{model}/{cluster}/{size}/{seed}"
+        if key in rows:
+          continue
+        problem = problem or load_problem(model, cluster)
+        work = pathlib.Path(_WORK.value) / key
+        rows[key] = run_row(problem, int(size), int(seed), work)
+        write_json(_OUT.value, {"rows": rows})
+        shutil.rmtree(work)
+        print(key, summary(rows[key]), flush=True)
+  return rows
+
+
+def summary(row: dict) -> list[str]:
+  """Start and both ends as multiples of the lower bound, and the gains."""
+  start, bound = row["start_us"], row["lower_bound_us"]
+  ppo = min(row["ppo"]["best_us"])
+  annealing = min([start, *row["annealing"]["best_us"]])
+  return [
+    str(row["decisions"]),
+    str(row["ppo"]["evaluations"][-1]),
+    f"{start / bound:.3f}",
+    f"{ppo / bound:.3f} ({100 * (ppo / start - 1):+.1f}%)",
+    f"{annealing / bound:.3f} ({100 * (annealing / start - 1):+.1f}%)",
+  ]
+
+
+def print_table(rows: dict[str, dict]) -> None:
+  """One line per run, in multiples of the lower bound."""
+  shown = table.Table(
+    "run", "decisions", "evaluations", "start", "PPO", "annealing"
+  )
+  for key, row in rows.items():
+    shown.add_row(key, *summary(row))
+  console.Console(width=110).print(shown)
+
+
+def draw(rows: dict[str, dict], path: pathlib.Path) -> None:
+  """Best step time against evaluations, a panel per model and size."""
+  panels = sorted({key.rsplit("/", 1)[0] for key in rows})
+  figure = Figure(figsize=(5 * len(panels), 4), layout="constrained")
+  axes = figure.subplots(1, len(panels), squeeze=False)[0]
+  for ax, panel in zip(axes, panels, strict=True):
+    for key, row in rows.items():
+      if key.rsplit("/", 1)[0] != panel:
+        continue
+      bound, end = row["lower_bound_us"], row["ppo"]["evaluations"][-1]
+      for name, color in (("ppo", "C0"), ("annealing", "C1")):
+        curve = row[name]
+        x = [0, *curve["evaluations"], end]
+        y = [row["start_us"], *curve["best_us"]]
+        y = [v / bound for v in [*y, y[-1]]]
+        is_first = key.endswith(f"/{_SEEDS.value[0]}")
+        ax.step(
+          x, y, where="post", color=color, label=name if is_first else None
+        )
+    ax.set(title=panel, xlabel="evaluations", ylabel="best step time / bound")
+    ax.legend()
+  figure.savefig(path, dpi=120)
+
+
+def main(argv: list[str]) -> None:
+  del argv
+  keras2.enter_training_process()
+  out = pathlib.Path(_OUT.value)
+  if _QUICK.value and not flags.FLAGS["out"].present:
+    out = out.with_name("learning_quick.json")
+    flags.FLAGS.out = str(out)
+  rows = {}
+  if out.exists() and not _FRESH.value:
+    rows = json.loads(out.read_text())["rows"]
+  if _FRESH.value:
+    shutil.rmtree(_WORK.value, ignore_errors=True)
+  os.makedirs(out.parent, exist_ok=True)
+  rows = all_rows(rows)
+  print_table(rows)
+  draw(rows, out.with_suffix(".png"))
+
+
+if __name__ == "__main__":
+  app.run(main)
