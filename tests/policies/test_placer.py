@@ -111,7 +111,8 @@ def test_evaluations_are_bounded():
 
 
 def test_ten_thousand_decisions_take_seconds():
-  problem = problem_of(random_graph(10_000, seed=10), gpus(4))
+  cluster = gpus(4, memory_bytes=1e12)
+  problem = problem_of(random_graph(10_000, seed=10), cluster)
   place(problem_of(random_graph(10, seed=10), gpus(4)))  # loads and compiles
   began = time.perf_counter()
   place(problem, samples=4)

@@ -18,6 +18,7 @@ from tfplace import graph as graph_lib
 from tfplace.bin import cli, sources
 from tfplace.errors import TrainingError
 from tfplace.policies import keras2
+from tfplace.rl import synthetic
 
 if TYPE_CHECKING:
   from tfplace.rl.trainer import Trainer
@@ -108,6 +109,7 @@ def _define_numbers(values: flags.FlagValues) -> None:
   numbers = {
     "iterations": (200, 0, "PPO iterations, each on one graph, in turn."),
     "imitation_steps": (100, 0, "Imitation steps per graph, before PPO."),
+    "synthetic": (0, 0, "Random training steps to train on, too."),
     "samples": (16, 2, "Placements tried per iteration."),
     "search_evaluations": (
       0,
@@ -143,8 +145,8 @@ def _check(values: flags.FlagValues) -> None:
   for flag in ("cluster", "checkpoint_dir", "export_dir"):
     if not values[flag].value:
       raise cli.UsageError(f"--{flag} is missing")
-  if not values.models and not values.graphs:
-    raise cli.UsageError("give --models, --graphs or both")
+  if not (values.models or values.graphs or values.synthetic):
+    raise cli.UsageError("give --models, --graphs or --synthetic")
   strategy = values.strategy
   if strategy not in _TRAINABLE:
     raise cli.UsageError(
@@ -175,6 +177,8 @@ def _problems(
     for model in values.models:
       graph = _extracted(model, name, cluster, values.checkpoint_dir)
       yield graph_lib.Problem(graph, cluster)
+    for seed in range(values.synthetic):
+      yield graph_lib.Problem(synthetic.training_step(seed), cluster)
 
 
 def _graph_files(patterns: Sequence[str]) -> list[str]:

@@ -3,14 +3,14 @@
 import dataclasses
 import os
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from tfplace.errors import TrainingError
 from tfplace.graph.placement import Placement
 from tfplace.graph.problem import Problem
 from tfplace.placers.base import Evaluator
 from tfplace.policies import exported, keras2
-from tfplace.policies.decisions import group_decisions
+from tfplace.policies.decisions import Decisions, group_decisions
 from tfplace.simulate import Simulator
 
 keras2.check_training_process()
@@ -91,16 +91,10 @@ def open_trainer(
     search_evaluations=request.search_evaluations, seed=request.seed
   )
   tasks = [
-    make_task(
-      group_decisions(problem, size),
-      make_evaluator(problem),
-      teaching,
-      is_hinted,
-    )
+    make_task(decisions, make_evaluator(problem), teaching, is_hinted)
     for problem in problems
-    for size in request.max_decisions
+    for decisions in _levels(problem, request.max_decisions)
     for is_hinted in request.hints
-    if size is None or size < problem.num_groups
   ]
   start = request.init_from
   if start == "shipped":
@@ -112,6 +106,16 @@ def open_trainer(
     log_dir=pathlib.Path(request.checkpoint_dir) / "logs",
     init_from=start,
   )
+
+
+def _levels(
+  problem: Problem, sizes: Sequence[int | None]
+) -> Iterator[Decisions]:
+  """Decisions of each size; sizes that merge nothing count once."""
+  for size in dict.fromkeys(
+    n if n is not None and n < problem.num_groups else None for n in sizes
+  ):
+    yield group_decisions(problem, size)
 
 
 def finish(trainer: Trainer, request: Request) -> None:
