@@ -6,43 +6,74 @@ from tensorflow.core.framework import graph_pb2
 from tfplace.measure import links, messages
 
 LATENCY_US, RATE, GAP_US, OP_US = 200.0, 1000.0, 20.0, 3.0
+A, B, C = (f"/job:worker/replica:0/task:{i}/device:CPU:0" for i in range(3))
 
 
 class MadeUpWorkers:
-  """Times a step by its graph: transfers in sequence, bursts by their gap."""
+  """Times a step by its graph: trips by latency, bursts by what they send."""
+
+  def __init__(self, rate=RATE):
+    self.rate = rate
+    self.pairs = set()
 
   def run(self, request, timeout_s):
     graph = graph_pb2.GraphDef.FromString(request.graph_def)
     nodes = {node.name: node for node in graph.node}
-    chained = any(n.op == "Identity" and len(n.input) > 1 for n in graph.node)
     took = OP_US * len(nodes)
-    crossings = []
+    is_burst = any(node.op == "MatMul" for node in graph.node)
     for node in graph.node:
       for source in node.input:
         producer = nodes[source.lstrip("^")]
-        if producer.device != node.device:
-          crossings.append(self._bytes(producer, nodes))
-    if chained:
-      took += sum(LATENCY_US + size / RATE for size in crossings)
-    elif crossings:
-      took += LATENCY_US + (len(crossings) - 1) * GAP_US
+        if producer.device == node.device:
+          continue
+        self.pairs.add((producer.device, node.device))
+        if not is_burst:
+          took += LATENCY_US
+        elif not source.startswith("^"):
+          took += GAP_US + self._bytes(producer, nodes) / self.rate
     return messages.StepReply([took], {}, {}, [], 0.0)
 
   def _bytes(self, node, nodes):
     while node.op == "Identity":
       node = nodes[node.input[0]]
-    if node.op == "Rank":
-      return 4
-    shape = node.attr["value"].tensor.tensor_shape.dim
-    return 4 * (shape[0].size if shape else 1)
+    return 4 * node.attr["value"].tensor.tensor_shape.dim[0].size
 
 
-def test_links_have_the_latency_rate_and_gap_of_their_transfers():
-  a, b = "/job:worker/task:0/device:CPU:0", "/job:worker/task:1/device:CPU:0"
-  found = links.measure_links(MadeUpWorkers(), (a, b))
-  assert [(link.src, link.dst) for link in found] == [(a, b), (b, a)]
+def check_figures(link):
+  assert link.latency_us == pytest.approx(LATENCY_US, rel=1e-6)
+  assert link.bandwidth_bytes_per_us == pytest.approx(RATE, rel=1e-3)
+  assert link.gap_us == pytest.approx(GAP_US, rel=1e-3)
+
+
+def test_duplex_links_have_the_figures_of_their_transfers():
+  found = links.duplex_links(MadeUpWorkers(), (A, B))
+  assert [(link.src, link.dst) for link in found] == [(A, B), (B, A)]
   for link in found:
-    assert link.latency_us == pytest.approx(LATENCY_US, rel=1e-3)
-    assert link.bandwidth_bytes_per_us == pytest.approx(RATE, rel=1e-3)
-    assert link.gap_us == pytest.approx(GAP_US, rel=1e-6)
+    check_figures(link)
     assert link.channel is None
+
+
+def test_loopback_pairs_share_a_channel_and_one_pair_stands_for_all():
+  workers = MadeUpWorkers()
+  found = links.loopback_links(workers, (A, B, C))
+  assert workers.pairs == {(A, B), (B, A)}
+  assert {(link.src, link.dst): link.channel for link in found} == {
+    (A, B): "loopback:0-1",
+    (B, A): "loopback:0-1",
+    (A, C): "loopback:0-2",
+    (C, A): "loopback:0-2",
+    (B, C): "loopback:1-2",
+    (C, B): "loopback:1-2",
+  }
+  for link in found:
+    check_figures(link)
+
+
+def test_one_device_has_no_links():
+  assert links.loopback_links(MadeUpWorkers(), (A,)) == ()
+
+
+def test_transfers_that_copy_nothing_have_a_very_high_bandwidth():
+  (link, _) = links.duplex_links(MadeUpWorkers(rate=1e30), (A, B))
+  assert link.bandwidth_bytes_per_us >= 1e6
+  assert link.gap_us == pytest.approx(GAP_US, rel=1e-3)

@@ -57,8 +57,11 @@ def test_workers_are_cpu_devices_with_measured_links(workers):
     # A loopback of 10 MB/s or 1 TB/s would be a wrong measurement.
     assert 10 < link.bandwidth_bytes_per_us < 1e6
     assert 0 <= link.latency_us < 1e5
-    times = link.extra["measured_us"]
-    assert times["4194304"] > times["4"]
+    assert 0 <= link.gap_us < 1e5
+    # Both directions are work of the same cores.
+    assert link.channel == "loopback:0-1"
+    times = link.extra["occupied_us"]
+    assert times["1048576"] > times["4"]
 
 
 def test_servers_are_bound_to_loopback(workers):

@@ -127,7 +127,7 @@ def gpus_cluster(local: LocalDevices) -> Cluster:
   with local.one_process():
     local.start()
     names = local.device_names
-    found = links.measure_links(local, names)
+    found = links.duplex_links(local, names)
   return Cluster(
     name="gpus",
     devices=tuple(
