@@ -136,11 +136,10 @@ class Learner(tf.Module):
     samples = self._config.ppo.samples
     actions = np.zeros((samples, self._bank.max_decisions), np.int32)
     mine = logits[:count, : len(task.classes)]
-    actions[:, :count] = symmetry.likeliest(
-      sampling.sample(mine, samples, rng, task.clusterings),
-      mine,
-      task.classes,
-    )
+    drawn = sampling.sample(mine, samples, rng, task.clusterings)
+    if self._config.ppo.replays_best and task.best is not None:
+      drawn[-1] = task.best
+    actions[:, :count] = symmetry.likeliest(drawn, mine, task.classes)
     last = self._environment.step(actions)
     greedy = logits[:count].argmax(axis=1).astype(np.int32)
     greedy_us = float(task.evaluate(greedy[None])[0])
