@@ -67,7 +67,8 @@ def define_cluster_flag(
     "cluster",
     default,
     "Devices: a preset such as k80x2 or v100x4, workers:N for N local"
-    " TensorFlow processes, gpus for this host's own, or a"
+    " TensorFlow processes, gpus for this host's own (gpus:N splits one
+    " into N logical GPUs), or a"
     " tfplace.cluster.v1 file.",
     flag_values=values,
   )
@@ -137,7 +138,7 @@ def load_cluster(name: str) -> graph_lib.Cluster:
 
 def is_live(name: str) -> bool:
   """Whether `--cluster` names real devices of this host."""
-  return name == "gpus" or name.startswith("workers:")
+  return name.partition(":")[0] in ("gpus", "workers")
 
 
 @contextlib.contextmanager
