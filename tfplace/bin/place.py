@@ -121,10 +121,8 @@ def _calibrated(
   live: "OpenCluster", problem: graph_lib.Problem, traced: "TracedStep"
 ) -> graph_lib.Problem:
   """The problem with op times and overheads measured on the live devices."""
-  from tfplace import measure  # imports TensorFlow
-
   with cli.showing_progress(f"Profiling {problem.graph.name}"):
-    return measure.profile(problem, traced, live.runtime).apply(problem)
+    return live.profiled(problem, traced)
 
 
 def _place(values: flags.FlagValues, problem: graph_lib.Problem) -> Result:

@@ -67,9 +67,8 @@ def define_cluster_flag(
     "cluster",
     default,
     "Devices: a preset such as k80x2 or v100x4, workers:N for N local"
-    " TensorFlow processes, gpus for this host's own (gpus:N splits one
-    " into N logical GPUs), or a"
-    " tfplace.cluster.v1 file.",
+    " TensorFlow processes, gpus for this host's own (gpus:N splits its"
+    " first into N logical ones), or a tfplace.cluster.v1 file.",
     flag_values=values,
   )
 
