@@ -50,7 +50,9 @@ def cut(groups: GroupGraph, order: np.ndarray) -> np.ndarray:
   total = max(float(groups.fastest_us.sum()), 1e-300)
   # By the middle of its work, so that a long group goes where most of it lies.
   middle = (work - groups.fastest_us / 2) / total
-  block = np.minimum((middle * len(devices)).astype(int), len(devices) - 1)
+  # What takes no time belongs to what comes before it.
+  block = np.ceil(middle * len(devices) - 1e-9).astype(int) - 1
+  block = np.clip(block, 0, len(devices) - 1)
   return choose(groups, near(groups, devices[block]), order)
 
 

@@ -103,10 +103,16 @@ class GroupGraph:
       np.concatenate((size, size))[order],
     )
 
-  @functools.cached_property
+  @property
   def op_start_us(self) -> np.ndarray:
     """[num_ops] float64: earliest starts, communication free (ASAP), but as
     late as the first consumer allows for ops that take no inputs."""
+    return self._starts[0]
+
+  @functools.cached_property
+  def _starts(self) -> tuple[np.ndarray, np.ndarray]:
+    """`op_start_us`, and the op that each op goes with: its first consumer
+    if it takes no inputs, else itself."""
     graph = self.problem.graph
     offsets, edges = graph.out_csr
     return _starts(
@@ -120,16 +126,17 @@ class GroupGraph:
   @functools.cached_property
   def order(self) -> np.ndarray:
     """[num_groups] int32: groups by the earliest start of their first op that
-    takes time, of their first op where none does; ties by number."""
-    start = self.op_start_us
-    group_of = self.problem.group_of
-    works = self.problem.fastest_us > 0
-    first = np.full(self.num_groups, np.inf)
-    np.minimum.at(first, group_of, start)
-    working = np.full(self.num_groups, np.inf)
-    np.minimum.at(working, group_of[works], start[works])
-    key = np.where(np.isfinite(working), working, first)
-    return np.argsort(key, kind="stable").astype(np.int32)
+    takes time, of their first op where none does; inputs beside their first
+    consumer; ties by position."""
+    start, beside = self._starts
+    group_of, idle = self.problem.group_of, self.problem.fastest_us <= 0
+    by_start = np.lexsort((np.arange(len(start)), beside, start))
+    # The first op of each group, working ops before idle ones.
+    ranked = by_start[np.argsort(idle[by_start], kind="stable")]
+    _, first = np.unique(group_of[ranked], return_index=True)
+    rank = np.empty(len(start), np.int64)
+    rank[by_start] = np.arange(len(start))
+    return np.argsort(rank[ranked[first]], kind="stable").astype(np.int32)
 
   def expand(self, group_devices: np.ndarray) -> np.ndarray:
     """[num_groups] devices -> [num_ops] devices."""
@@ -150,9 +157,10 @@ def _starts(
   out_dst: np.ndarray,
   is_input: np.ndarray,
   op_us: np.ndarray,
-) -> np.ndarray:
+) -> tuple[np.ndarray, np.ndarray]:
   """Earliest starts; inputs then wait for their first consumer."""
   start = np.zeros(len(topological))
+  beside = np.arange(len(topological))
   for op in topological:
     for i in range(out_offsets[op], out_offsets[op + 1]):
       start[out_dst[i]] = max(start[out_dst[i]], start[op] + op_us[op])
@@ -160,6 +168,7 @@ def _starts(
     if is_input[op] and out_offsets[op] < out_offsets[op + 1]:
       first = np.inf
       for i in range(out_offsets[op], out_offsets[op + 1]):
-        first = min(first, start[out_dst[i]])
+        if start[out_dst[i]] < first:
+          first, beside[op] = start[out_dst[i]], out_dst[i]
       start[op] = max(0.0, first - op_us[op])
-  return start
+  return start, beside

@@ -39,8 +39,10 @@ class SearchConfig:
 
   Attributes:
     chains: chains, and threads; the result depends on it.
-    hot: first temperature, as a share of the lower bound.
-    warm: the same where a round continues from the best placement.
+    hot: first temperature, as a share of the lower bound; the mean work of a
+      group where that is more, so that every move has a chance at first.
+    warm: share of the first temperature, where a round continues from the
+      best placement.
     cold: last temperature of each round, as a share of the lower bound.
     penalty: what an excess of all of a device's memory costs, as a multiple
       of the lower bound.
@@ -55,7 +57,7 @@ class SearchConfig:
 
   chains: int = 2
   hot: float = 0.01
-  warm: float = 0.004
+  warm: float = 0.4
   cold: float = 3e-5
   penalty: float = 5.0
   evaluations_per_group: float = 400.0
@@ -91,6 +93,8 @@ class Search:
     self._least_us = math.inf
     # Scales temperatures; an empty or free graph has nothing to search.
     self._unit_us = max(groups.problem.lower_bound_us, 1e-9)
+    work_us = float(groups.fastest_us.sum()) / max(groups.num_groups, 1)
+    self._hot_us = max(self.config.hot * self._unit_us, work_us)
     # No step is faster; the tails are longest paths, with their least waits.
     self._bound_us = max(
       groups.problem.lower_bound_us,
@@ -166,9 +170,9 @@ class Search:
     turn = index + number
     if turn % 2 == 0 and number > 0 and self.best is not None:
       self._restart(chain, self.best)
-      return self.config.warm * self._unit_us
+      return self.config.warm * self._hot_us
     self._restart(chain, starts[turn % len(starts)])
-    return self.config.hot * self._unit_us
+    return self._hot_us
 
   def _restart(self, chain: _Chain, devices: np.ndarray) -> None:
     chain.state.devices[:] = devices

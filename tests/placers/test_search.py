@@ -1,0 +1,175 @@
+import itertools
+
+import numpy as np
+import problems
+import pytest
+
+from tfplace.graph import Problem
+from tfplace.placers.annealing import AnnealingPlacer
+from tfplace.placers.base import Budget
+from tfplace.placers.clusters import clusters
+from tfplace.placers.critical import BUSY, LOCAL, REMOTE, trace
+from tfplace.placers.groups import GroupGraph
+from tfplace.placers.search import Search, SearchConfig
+from tfplace.placers.search_kernel import restart
+from tfplace.placers.search_tables import (
+  CURRENT,
+  PATH,
+  search_state,
+  search_tables,
+)
+from tfplace.simulate import Simulator, engine
+
+
+def optimum(problem):
+  """The least feasible step time over all placements of the groups."""
+  groups = GroupGraph(problem)
+  choices = [np.flatnonzero(row) for row in groups.allowed]
+  rows = np.array(list(itertools.product(*choices)))
+  batch = Simulator(problem).run(
+    np.ascontiguousarray(rows[:, problem.group_of], np.int32)
+  )
+  return batch.step_time_us[batch.feasible].min()
+
+
+def tiny_problem(seed):
+  """Eight ops on two or three devices, some of them too small for all."""
+  rng = np.random.default_rng(seed)
+  edges = {tuple(sorted(rng.choice(8, 2, replace=False))) for _ in range(9)}
+  return Problem(
+    problems.graph(
+      list(rng.uniform(1, 9, 8)),
+      sorted(edges),
+      output_bytes=[(float(size),) for size in rng.integers(0, 20, 8)],
+      persistent_bytes=list(rng.integers(0, 10, 8).astype(float)),
+    ),
+    problems.cluster(
+      [np.inf, 30.0, 60.0][: int(rng.integers(2, 4))],
+      overhead=float(rng.choice([0.0, 0.5])),
+      bandwidth=10.0,
+      latency=1.0,
+    ),
+  )
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_search_finds_the_optimum_of_tiny_graphs(seed):
+  problem = tiny_problem(seed)
+  placer = AnnealingPlacer(starts=("single",))
+  budget = Budget(60, max_evaluations=12000)
+  result = placer.place(problem, Simulator(problem), budget, seed=0)
+  assert result.evaluation.step_time_us == pytest.approx(optimum(problem))
+
+
+def test_search_leaves_an_infeasible_start():
+  # All on d0 is over by 20 bytes; one op must go.
+  problem = Problem(
+    problems.graph([1.0] * 4, [], persistent_bytes=[20.0] * 4),
+    problems.cluster([60.0, 60.0]),
+  )
+  groups = GroupGraph(problem)
+  search = Search(groups, seed=0)
+  search.run([np.zeros(4, np.int32)], Budget(60, max_evaluations=1000))
+  assert search.best_us == 2.0  # two and two
+
+
+def test_search_stops_when_it_has_proof():
+  # Two independent ops of 3 us on two devices: 3 us is the longest path.
+  problem = Problem(
+    problems.graph([3.0, 3.0], []), problems.cluster([np.inf] * 2)
+  )
+  groups = GroupGraph(problem)
+  search = Search(groups, seed=0, config=SearchConfig(chunk_evaluations=50))
+  search.run([np.zeros(2, np.int32)], Budget(60, max_evaluations=10**9))
+  assert search.best_us == 3.0
+  assert search.evaluations < 10_000
+
+
+def current(problem, devices):
+  """A chain's state at one placement."""
+  groups = GroupGraph(problem)
+  tables, step = search_tables(groups), engine.pack(problem)
+  state = search_state(groups, np.array(devices), np.random.SeedSequence(0))
+  restart(step, engine.workspace(step), tables, state, 1.0)
+  return tables, state
+
+
+def test_critical_path_and_its_causes_by_hand():
+  # d0: o0 [0, 4], o1 [4, 6]; o0's 10 bytes reach d1 at 4 + 10/10 + 1 = 6,
+  # where o2 runs [6, 9] and o3, which waits for o2, [9, 14].
+  problem = Problem(
+    problems.graph(
+      [4.0, 2.0, 3.0, 5.0],
+      [(0, 2), (2, 3)],
+      output_bytes=[(10.0,)] * 4,
+    ),
+    problems.cluster([np.inf] * 2, bandwidth=10.0, latency=1.0),
+  )
+  tables, state = current(problem, [0, 0, 1, 1])
+  trace(tables, state)
+  assert state.numbers[CURRENT] == 14.0
+  path = state.path[: state.counts[PATH]].tolist()
+  assert path == [3, 2, 0]
+  assert state.cause[:2].tolist() == [LOCAL, REMOTE]
+
+
+def test_critical_path_through_a_busy_device_by_hand():
+  # Independent ops of 2 and 3 us on one device, with 1 us between: [0, 2],
+  # [3, 6]. The second waited for the first.
+  problem = Problem(
+    problems.graph([2.0, 3.0], []), problems.cluster([np.inf], overhead=1.0)
+  )
+  tables, state = current(problem, [0, 0])
+  trace(tables, state)
+  assert state.path[: state.counts[PATH]].tolist() == [1, 0]
+  assert state.cause[0] == BUSY
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_critical_path_accounts_for_the_whole_step(seed):
+  problem = tiny_problem(seed)
+  rng = np.random.default_rng(seed)
+  devices = rng.integers(0, problem.cluster.num_devices, 8)
+  tables, state = current(problem, devices)
+  trace(tables, state)
+  path = state.path[: state.counts[PATH]]
+  starts = state.start_us[path]
+  assert len(set(path.tolist())) == len(path)
+  assert (np.diff(starts) <= 0).all()
+  assert starts[-1] == 0.0
+  ends = state.start_us + problem.time_us[np.arange(8), devices]
+  assert ends[path[0]] == ends.max()
+
+
+def test_clusters_join_what_costs_most_to_cut():
+  # o0 -1000-> o1 -1-> o2 -1000-> o3, equal work: at the first level that
+  # holds two ops of the four (a half of the work is too much for any level,
+  # so 8 equal chains share it), the heavy edges are inside.
+  times, edges, sizes = [], [], []
+  for chain in range(8):
+    first = 4 * chain
+    times += [1.0] * 4
+    sizes += [(1000.0,), (1.0,), (1000.0,), (1.0,)]
+    edges += [(first, first + 1), (first + 1, first + 2)]
+    edges += [(first + 2, first + 3)]
+  problem = Problem(
+    problems.graph(times, edges, output_bytes=sizes),
+    problems.cluster([np.inf] * 2),
+  )
+  labels = clusters(GroupGraph(problem)).labels
+  pairs = next(label for label in labels if label.max() + 1 == 16)
+  for first in range(0, 32, 4):
+    assert pairs[first] == pairs[first + 1] != pairs[first + 2]
+    assert pairs[first + 2] == pairs[first + 3]
+
+
+def test_clusters_are_nested_and_keep_a_device_for_all_members():
+  for seed in range(10):
+    groups = GroupGraph(problems.random_problem(seed))
+    labels = clusters(groups).labels
+    for fine, coarse in itertools.pairwise(labels):
+      for cluster in range(fine.max() + 1):
+        assert len(set(coarse[fine == cluster])) == 1
+    for label in labels:
+      for cluster in range(label.max() + 1):
+        assert groups.allowed[label == cluster].all(axis=0).any()
