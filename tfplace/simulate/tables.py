@@ -177,19 +177,23 @@ def _tails(problem: Problem) -> np.ndarray:
   """[num_ops] microseconds that no placement's step ends earlier after an op.
 
   The longest path, each op at its fastest. After an op that takes time, its
-  reader waits for the idle gap here or a transfer's latency elsewhere.
+  reader waits for the idle gap here or for a transfer elsewhere.
   """
   graph, cluster = problem.graph, problem.cluster
-  waits = [cluster.op_overhead_us.min()]
-  waits += [link.latency_us for link in cluster.links]
-  gap = np.where(problem.fastest_us > 0, min(waits), 0.0).tolist()
-  times = problem.fastest_us.tolist()
   offsets, edges = graph.out_csr
+  least_gap = np.full(graph.num_edges, cluster.op_overhead_us.min())
+  if cluster.links:
+    latency = min(link.latency_us for link in cluster.links)
+    fastest = max(link.bandwidth_bytes_per_us for link in cluster.links)
+    least_gap = np.minimum(least_gap, latency + graph.edge_bytes / fastest)
+  least_gap[problem.fastest_us[graph.edge_src] <= 0] = 0.0
+  gaps, times = least_gap[edges].tolist(), problem.fastest_us.tolist()
   readers, bounds = graph.edge_dst[edges].tolist(), offsets.tolist()
   tails = [0.0] * graph.num_ops
   for op in graph.topological_order[::-1].tolist():
-    for reader in readers[bounds[op] : bounds[op + 1]]:
-      tails[op] = max(tails[op], gap[op] + times[reader] + tails[reader])
+    for i in range(bounds[op], bounds[op + 1]):
+      reader = readers[i]
+      tails[op] = max(tails[op], gaps[i] + times[reader] + tails[reader])
   # Sums in another order than the engine's may differ in the last digits.
   return np.array(tails) * (1 - 1e-9)
 
