@@ -9,3 +9,4 @@ from tfplace.placers.base import (
 )
 from tfplace.placers.place import place
 from tfplace.placers.registry import STRATEGIES, get_placer
+from tfplace.placers.warm_up import warm_up

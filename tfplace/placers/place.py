@@ -4,6 +4,7 @@ from tfplace.errors import TfplaceError
 from tfplace.graph.problem import Problem
 from tfplace.placers.base import Budget, Evaluator, Result
 from tfplace.placers.registry import get_placer
+from tfplace.placers.warm_up import warm_up
 
 
 def place(
@@ -21,6 +22,7 @@ def place(
     problem: the graph and the cluster.
     strategy: one of `registry.STRATEGIES`.
     budget_s: seconds that the strategy may take; one-shot placers take less.
+      Compiling, once per installation, is not counted (see `warm_up`).
     seed: fixes every random choice.
     evaluator: judges placements; None is the simulator.
     policy: directory of an exported policy, for `gdp` and `auto`.
@@ -38,8 +40,9 @@ def place(
     raise TfplaceError(
       f"max_evaluations is {max_evaluations}; it must be 1 or more"
     )
-  budget = Budget(budget_s, max_evaluations)
   placer = get_placer(strategy, policy)
+  warm_up(strategy)
+  budget = Budget(budget_s, max_evaluations)
   if evaluator is None:
     from tfplace.simulate import Simulator  # compiles; only when needed
 

@@ -1,0 +1,62 @@
+"""Compiles what a strategy needs, before its clock starts.
+
+Numba compiles on first use: about 45 s for all of `auto` on one core, once
+per installation; later processes load the machine code from disk in under a
+second. A search must not pay for that out of its budget.
+"""
+
+import functools
+
+from tfplace.errors import TfplaceError
+from tfplace.graph.cluster import Cluster, Device, Link
+from tfplace.graph.op_graph import OpSpec, build_graph
+from tfplace.graph.problem import Problem
+from tfplace.placers import registry
+from tfplace.placers.base import Budget
+
+_EVALUATIONS = 8
+
+
+@functools.cache
+def warm_up(strategy: str) -> None:
+  """Places a graph of four ops, by every compiled part of a strategy.
+
+  Args:
+    strategy: one of `registry.STRATEGIES`; of a learned one, only the
+      simulator is compiled.
+
+  Raises:
+    TfplaceError: unknown strategy (lists the choices).
+  """
+  from tfplace.simulate import Simulator  # compiles; only when needed
+
+  problem = _diamond()
+  simulator = Simulator(problem)
+  parts: tuple[str, ...] = (strategy,)
+  if strategy == "auto":
+    parts = (*registry.CLASSICAL, "annealing")
+  elif strategy in registry.LEARNED:
+    parts = ("single",)
+  for part in parts:
+    placer = registry.get_placer(part)
+    # A placer may find this problem beneath it; it has compiled all the same.
+    try:
+      placer.place(problem, simulator, Budget(1e6, _EVALUATIONS), 0)
+    except TfplaceError:
+      continue
+
+
+def _diamond() -> Problem:
+  """Two branches between two ops, on two GPUs and a CPU."""
+  ops = [
+    OpSpec(f"op_{i}", "MatMul", {"GPU": 1.0 + i, "CPU": 9.0}, [64.0], 8.0)
+    for i in range(4)
+  ]
+  edges = [(0, 0, 1), (0, 0, 2), (1, 0, 3), (2, 0, 3)]
+  names = ("GPU:0", "GPU:1", "CPU:0")
+  devices = tuple(Device(n, n[:3], 1e6, 1.0) for n in names)
+  pairs = [(a, b) for a in names for b in names if a != b]
+  links = tuple(Link(a, b, 100.0, 1.0) for a, b in pairs)
+  return Problem(
+    build_graph("warm_up", ops, edges), Cluster("warm_up", devices, links)
+  )
