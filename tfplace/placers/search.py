@@ -47,8 +47,14 @@ class SearchConfig:
     penalty: what an excess of all of a device's memory costs, as a multiple
       of the lower bound.
     evaluations_per_group: evaluations of a round, per group and chain.
+    explorations: for a large graph, at most so many rounds from the starts
+      before one round from the best of what they found.
+    exploration_per_group: evaluations per group and chain that each of these
+      should have, else there are fewer.
+    explore_share: share of the budget for these.
     patience: rounds without an improvement that end the search early.
     coarse_groups: from so many groups on, a round begins with clusters only.
+    warm_levels: share of the levels that a round from the best begins with.
     coarse_share: share of a round after which single groups may move, too.
     window: levels above the least that move, too, where there are many.
     chunk_s: seconds between looks at the clock.
@@ -61,8 +67,12 @@ class SearchConfig:
   cold: float = 3e-5
   penalty: float = 5.0
   evaluations_per_group: float = 400.0
+  explorations: int = 4
+  exploration_per_group: float = 1.5
+  explore_share: float = 0.5
   patience: int = 40
   coarse_groups: int = 1000
+  warm_levels: float = 0.5
   coarse_share: float = 0.8
   window: int = 3
   chunk_s: float = 0.1
@@ -133,7 +143,9 @@ class Search:
       for number in range(plan.rounds):
         before_us = self.best_us
         # The chains of a round start before any of them improves the best.
-        hot_us = [self._begin(i, number, starts) for i in range(plan.chains)]
+        hot_us = [
+          self._begin(i, number, plan, starts) for i in range(plan.chains)
+        ]
         jobs = [
           pool.submit(self._round, chain, number, plan, hot, improved)
           for chain, hot in zip(self._chains, hot_us, strict=True)
@@ -158,17 +170,32 @@ class Search:
       quota = max(0, budget.max_evaluations - len(starts)) // count
     expected = rate * max(0.0, budget.left_s) if quota is None else quota
     wanted = self.config.evaluations_per_group * len(self.tables.movable)
-    rounds = max(1, round(expected / wanted))
-    now = time.perf_counter()
-    return _Plan(rounds, count, quota, now, max(0.0, budget.left_s))
+    rounds, now = round(expected / wanted), time.perf_counter()
+    rounds, explorations = max(1, rounds), 0
+    ends = tuple((i + 1) / rounds for i in range(rounds))
+    if self._is_large:
+      share = self.config.explore_share
+      each = self.config.exploration_per_group * len(self.tables.movable)
+      possible = int(share * expected / each)
+      explorations = min(max(1, possible), self.config.explorations)
+      ends = *(share * (i + 1) / explorations for i in range(explorations)), 1.0
+    left_s = max(0.0, budget.left_s)
+    return _Plan(ends, explorations, count, quota, now, left_s)
 
   def _begin(
-    self, index: int, number: int, starts: Sequence[np.ndarray]
+    self,
+    index: int,
+    number: int,
+    plan: "_Plan",
+    starts: Sequence[np.ndarray],
   ) -> float:
     """Puts a chain on its start for a round; returns its temperature."""
     chain = self._chains[index]
     turn = index + number
-    if turn % 2 == 0 and number > 0 and self.best is not None:
+    goes_on = turn % 2 == 0 and number > 0
+    if self._is_large:
+      goes_on = number >= plan.explorations
+    if goes_on and self.best is not None:
       self._restart(chain, self.best)
       return self.config.warm * self._hot_us
     self._restart(chain, starts[turn % len(starts)])
@@ -208,23 +235,29 @@ class Search:
         hot_us * (cold_us / hot_us) ** at,
         hot_us * (cold_us / hot_us) ** min(1.0, after),
         self._penalty_us,
-        *self._levels(at),
+        *self._levels(at, hot_us),
       )
       chain.rate = chunk / max(time.perf_counter() - began, 1e-9)
       done += chunk
       at = plan.progress(number, done, chain.rate, 0)
       self._collect(chain, improved)
 
-  def _levels(self, progress: float) -> tuple[int, int]:
+  @property
+  def _is_large(self) -> bool:
+    return len(self.tables.movable) >= self.config.coarse_groups
+
+  def _levels(self, progress: float, hot_us: float) -> tuple[int, int]:
     """Least and greatest level of the clusters to move.
 
     A small graph uses all levels all the time. A large one begins with few
     large clusters: single groups would scatter while it is hot.
     """
     top = len(self.tables.level_offsets) - 2
-    if len(self.tables.movable) < self.config.coarse_groups:
+    if not self._is_large:
       return 0, top
     coarse = max(0.0, 1.0 - progress / self.config.coarse_share)
+    if hot_us < self._hot_us:
+      coarse *= self.config.warm_levels
     lowest = round(max(0, top - self.config.window) * coarse)
     return lowest, min(top, lowest + self.config.window)
 
@@ -254,27 +287,35 @@ class _Plan:
   """How the budget is divided; per chain.
 
   Attributes:
-    rounds: number of rounds.
+    ends: per round, the share of the budget that is spent at its end.
+    explorations: rounds from the starts, where the graph is large.
     chains: number of chains.
     quota: evaluations of each chain in all, or None.
     began: when the rounds began, `time.perf_counter()`.
     seconds: for all rounds.
   """
 
-  rounds: int
+  ends: tuple[float, ...]
+  explorations: int
   chains: int
   quota: int | None
   began: float
   seconds: float
 
+  @property
+  def rounds(self) -> int:
+    return len(self.ends)
+
+  def _begins(self, number: int) -> float:
+    return self.ends[number - 1] if number else 0.0
+
   def _share(self, number: int) -> int:
     """Evaluations of a chain in a round."""
-    assert self.quota is not None
-    before = self.quota * number // self.rounds
-    return self.quota * (number + 1) // self.rounds - before
+    quota = self.quota or 0
+    return int(quota * self.ends[number]) - int(quota * self._begins(number))
 
   def _ends(self, number: int) -> float:
-    return self.began + self.seconds * (number + 1) / self.rounds
+    return self.began + self.seconds * self.ends[number]
 
   def chunk(
     self, number: int, done: int, rate: float, config: SearchConfig
@@ -291,6 +332,7 @@ class _Plan:
     """Share of a round that is over after `ahead` more evaluations."""
     if self.quota is not None:
       return done / max(1, self._share(number))
-    length = max(self.seconds / self.rounds, 1e-9)
+    share = self.ends[number] - self._begins(number)
+    length = max(self.seconds * share, 1e-9)
     left_s = self._ends(number) - time.perf_counter() - ahead / rate
     return 1.0 - left_s / length
