@@ -155,3 +155,15 @@ def test_single_takes_the_fastest_device():
   )
   assert placed(problem, "single") == [1]
   assert placed(problem, "cpu") == [1]
+
+
+def test_a_long_graph_of_short_ops_is_not_all_sources():
+  # A random tree, each op far below its longest path.
+  rng = np.random.default_rng(0)
+  edges = [(int(rng.integers(max(0, i - 20), i)), i) for i in range(1, 4000)]
+  problem = Problem(
+    problems.graph([1.0] * 4000, edges), problems.cluster([np.inf] * 2)
+  )
+  for strategy in ("heft", "m_etf"):
+    counts = np.bincount(placed(problem, strategy), minlength=2)
+    assert counts.min() > 1000, strategy

@@ -11,8 +11,8 @@ from tfplace.placers.domains import linked
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.jit import kernel
 
-# An op that only sources feed, and that takes less than this share of the
-# longest path, follows its first consumer: reading a weight decides nothing.
+# What can have ended within this share of the longest path follows its first
+# consumer: reading a weight decides nothing.
 _CHEAP = 1e-3
 
 
@@ -63,7 +63,7 @@ def list_tables(groups: GroupGraph) -> ListTables:
   out_offsets, by_src = graph.out_csr
   offsets, entries, _ = groups.neighbours
   allowed = groups.allowed[problem.group_of]
-  cheap = problem.fastest_us <= _CHEAP * problem.longest_path_us
+  limit_us = _CHEAP * problem.longest_path_us
   in_src = graph.edge_src[by_dst]
   return ListTables(
     time_us=np.where(allowed, problem.time_us, np.inf),
@@ -80,7 +80,10 @@ def list_tables(groups: GroupGraph) -> ListTables:
     out_dst=graph.edge_dst[by_src],
     out_bytes=graph.edge_bytes[by_src],
     topological=graph.topological_order,
-    is_source=_sources(cheap, in_offsets, in_src, graph.topological_order),
+    is_source=_ends(
+      problem.fastest_us, in_offsets, in_src, graph.topological_order
+    )
+    <= limit_us,
     group_of=problem.group_of,
     group_offsets=offsets,
     group_entries=entries,
@@ -88,17 +91,19 @@ def list_tables(groups: GroupGraph) -> ListTables:
 
 
 @kernel
-def _sources(
-  cheap: np.ndarray,
+def _ends(
+  op_us: np.ndarray,
   in_offsets: np.ndarray,
   in_src: np.ndarray,
   topological: np.ndarray,
 ) -> np.ndarray:
-  result = np.zeros(len(topological), np.bool_)
+  """[num_ops] earliest ends, communication free."""
+  result = np.zeros(len(topological))
   for op in topological:
-    result[op] = cheap[op]
+    start = 0.0
     for i in range(in_offsets[op], in_offsets[op + 1]):
-      result[op] = result[op] and result[in_src[i]]
+      start = max(start, result[in_src[i]])
+    result[op] = start + op_us[op]
   return result
 
 
