@@ -46,7 +46,10 @@ def _room(groups: GroupGraph, evaluation: Evaluation) -> np.ndarray:
   """[num_devices] bytes free at the peak; negative where over."""
   devices = groups.problem.cluster.devices
   return np.array(
-    [d.memory_bytes - evaluation.peak_memory_bytes[d.name] for d in devices]
+    [
+      d.memory_bytes - evaluation.peak_memory_bytes.get(d.name, 0.0)
+      for d in devices
+    ]
   )
 
 

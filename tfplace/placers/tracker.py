@@ -18,7 +18,7 @@ def overflow(problem: Problem, evaluation: Evaluation) -> tuple[float, str]:
   At or below 0 where all fits: then minus the least room that is left.
   """
   return max(
-    (evaluation.peak_memory_bytes[d.name] - d.memory_bytes, d.name)
+    (evaluation.peak_memory_bytes.get(d.name, 0.0) - d.memory_bytes, d.name)
     for d in problem.cluster.devices
   )
 
