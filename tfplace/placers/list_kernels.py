@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tfplace.placers import heap
 from tfplace.placers.domains import propagate
 from tfplace.placers.jit import inlined, kernel
 from tfplace.placers.list_tables import ListTables
@@ -144,10 +145,10 @@ def earliest_start(
       left[op] = num_devices
       for device in range(num_devices):
         key = position[op] * num_devices + device
-        size = _push(heap_us, heap_id, size, 0.0, key)
+        size = heap.push(heap_us, heap_id, size, 0.0, key)
   while size > 0:
     before, key = heap_us[0], heap_id[0]
-    size = _pop(heap_us, heap_id, size)
+    size = heap.pop(heap_us, heap_id, size)
     op, device = op_at[key // num_devices], key % num_devices
     if end[op] >= 0:
       continue
@@ -167,7 +168,7 @@ def earliest_start(
     start = max(ready, idle_us[device])
     if start > before and fits:
       left[op] += 1
-      size = _push(heap_us, heap_id, size, start, key)
+      size = heap.push(heap_us, heap_id, size, start, key)
       continue
     if not _take(tables, free, held, room, device_of, op, device, end, stack):
       device_of[0] = -1
@@ -185,7 +186,7 @@ def earliest_start(
         left[other] = num_devices
         for target in range(num_devices):
           key = position[other] * num_devices + target
-          size = _push(heap_us, heap_id, size, end[op], key)
+          size = heap.push(heap_us, heap_id, size, end[op], key)
   return _finish(tables, free, held, room, device_of)
 
 
@@ -371,44 +372,3 @@ def _insert(
     at -= 1
   starts[at], ends[at] = start, start + length
   count[device] += 1
-
-
-@inlined
-def _before(time: np.ndarray, key: np.ndarray, a: int, b: int) -> bool:
-  return time[a] < time[b] or (time[a] == time[b] and key[a] < key[b])
-
-
-@kernel
-def _push(
-  time: np.ndarray, key: np.ndarray, size: int, new_us: float, new_key: int
-) -> int:
-  """Adds to a binary heap by (time, key); returns its size."""
-  time[size], key[size] = new_us, new_key
-  at = size
-  while at > 0:
-    parent = (at - 1) >> 1
-    if not _before(time, key, at, parent):
-      break
-    time[at], time[parent] = time[parent], time[at]
-    key[at], key[parent] = key[parent], key[at]
-    at = parent
-  return size + 1
-
-
-@kernel
-def _pop(time: np.ndarray, key: np.ndarray, size: int) -> int:
-  """Drops the first of a binary heap by (time, key); returns its size."""
-  size -= 1
-  time[0], key[0] = time[size], key[size]
-  at = 0
-  while True:
-    child = 2 * at + 1
-    if child >= size:
-      return size
-    if child + 1 < size and _before(time, key, child + 1, child):
-      child += 1
-    if not _before(time, key, child, at):
-      return size
-    time[at], time[child] = time[child], time[at]
-    key[at], key[child] = key[child], key[at]
-    at = child
