@@ -6,8 +6,9 @@ public names; everything else is private. Names are imported when first used,
 so that work without TensorFlow starts fast.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from tfplace import lazy
 
 if TYPE_CHECKING:
   from tfplace.apply import place_model, placed
@@ -85,12 +86,7 @@ __all__ = sorted(_HOME_OF)
 __version__ = "0.1.0"
 
 
-def __getattr__(name: str) -> Any:
-  if name not in _HOME_OF:
-    raise AttributeError(f"module 'tfplace' has no attribute {name!r}")
-  value = getattr(importlib.import_module(_HOME_OF[name]), name)
-  globals()[name] = value
-  return value
+__getattr__ = lazy.exporter(__name__, _HOME_OF)
 
 
 def __dir__() -> list[str]:

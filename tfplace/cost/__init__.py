@@ -4,9 +4,9 @@
 not import TensorFlow.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from tfplace import lazy
 from tfplace.cost.profile import LinkFit, fit_link, with_measured_times
 
 if TYPE_CHECKING:
@@ -14,8 +14,4 @@ if TYPE_CHECKING:
 
 __all__ = ["LinkFit", "fit_link", "op_graph", "with_measured_times"]
 
-
-def __getattr__(name: str) -> Any:
-  if name == "op_graph":
-    return importlib.import_module("tfplace.cost.analytical").op_graph
-  raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy.exporter(__name__, {"op_graph": "tfplace.cost.analytical"})

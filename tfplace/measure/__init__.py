@@ -4,8 +4,9 @@ Names are resolved when first used: importing this package does not import
 TensorFlow, which the measuring processes load for themselves.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from tfplace import lazy
 
 if TYPE_CHECKING:
   from tfplace.measure.gpus import LocalDevices, gpus_cluster
@@ -29,8 +30,6 @@ _MODULES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-  if name not in _MODULES:
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-  module = importlib.import_module(f"{__name__}.{_MODULES[name]}")
-  return getattr(module, name)
+__getattr__ = lazy.exporter(
+  __name__, {name: f"{__name__}.{home}" for name, home in _MODULES.items()}
+)

@@ -4,6 +4,7 @@
 which one it has.
 """
 
+import abc
 import contextlib
 from collections.abc import Sequence
 from types import TracebackType
@@ -15,7 +16,7 @@ from tfplace.measure import messages, processes
 STARTUP_TIMEOUT_S = 90.0
 
 
-class Runtime:
+class Runtime(abc.ABC):
   """Processes that run steps. A context manager: leaving it ends them all.
 
   After a death, a hang, an interrupt or a lack of memory every process is
@@ -53,17 +54,17 @@ class Runtime:
     return self._children[0].stage if self._children else ""
 
   @property
+  @abc.abstractmethod
   def device_names(self) -> tuple[str, ...]:
     """Full names of the devices, in order."""
-    raise NotImplementedError
 
+  @abc.abstractmethod
   def cluster(self) -> Cluster:
     """The devices and the measured links between them."""
-    raise NotImplementedError
 
+  @abc.abstractmethod
   def _spawn(self) -> None:
     """Appends new children to `_children`."""
-    raise NotImplementedError
 
   def start(self) -> None:
     """Starts the processes unless they run.

@@ -4,8 +4,9 @@ Names are resolved when first used, so that importing this package does not
 import TensorFlow.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from tfplace import lazy
 
 if TYPE_CHECKING:
   from tfplace.graph.extract.functions import trace_function
@@ -37,8 +38,6 @@ _MODULES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-  if name not in _MODULES:
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-  module = importlib.import_module(f"{__name__}.{_MODULES[name]}")
-  return getattr(module, name)
+__getattr__ = lazy.exporter(
+  __name__, {name: f"{__name__}.{home}" for name, home in _MODULES.items()}
+)
