@@ -173,3 +173,20 @@ def test_clusters_are_nested_and_keep_a_device_for_all_members():
     for label in labels:
       for cluster in range(label.max() + 1):
         assert groups.allowed[label == cluster].all(axis=0).any()
+
+
+def test_ties_between_chains_do_not_depend_on_threads():
+  # Equal ops: thousands of placements share the best step time.
+  problem = Problem(
+    problems.graph([1.0] * 30, [(i, i + 3) for i in range(27)]),
+    problems.cluster([np.inf] * 3, latency=0.5),
+  )
+  groups = GroupGraph(problem)
+  found = []
+  for _ in range(4):
+    search = Search(groups, seed=1)
+    budget = Budget(60, max_evaluations=30_000)
+    search.run([np.zeros(30, np.int32)], budget)
+    assert search.best is not None
+    found.append((search.best.tolist(), search.evaluations))
+  assert all(other == found[0] for other in found)

@@ -101,6 +101,7 @@ class Search:
     self.best: np.ndarray | None = None
     self.best_us = math.inf
     self._least_us = math.inf
+    self._told_us = math.inf
     # Scales temperatures; an empty or free graph has nothing to search.
     self._unit_us = max(groups.problem.lower_bound_us, 1e-9)
     work_us = float(groups.fastest_us.sum()) / max(groups.num_groups, 1)
@@ -152,8 +153,9 @@ class Search:
         ]
         for job in jobs:
           job.result()
+        self._collect()
         fruitless = 0 if self.best_us < before_us else fruitless + 1
-        if self._is_optimal or fruitless >= self.config.patience:
+        if self._is_optimal(self.best_us) or fruitless >= self.config.patience:
           break
 
   def _plan(self, starts: Sequence[np.ndarray], budget: Budget) -> "_Plan":
@@ -161,6 +163,7 @@ class Search:
     began = time.perf_counter()
     for start in starts:
       self._restart(self._chains[0], start)
+    self._collect()
     rate = len(starts) / max(time.perf_counter() - began, 1e-9)
     for chain in self._chains:
       chain.rate = rate
@@ -206,7 +209,6 @@ class Search:
     search_kernel.restart(
       self.step, chain.work, self.tables, chain.state, self._penalty_us
     )
-    self._collect(chain, None)
 
   def _round(
     self,
@@ -220,7 +222,8 @@ class Search:
     cold_us = self.config.cold * self._unit_us
     done = 0
     at = 0.0
-    while at < 1.0 and not self._is_optimal:
+    best = chain.state.numbers
+    while at < 1.0 and not self._is_optimal(float(best[BEST])):
       chunk = plan.chunk(number, done, chain.rate, self.config)
       if chunk < 1:
         break
@@ -240,7 +243,7 @@ class Search:
       chain.rate = chunk / max(time.perf_counter() - began, 1e-9)
       done += chunk
       at = plan.progress(number, done, chain.rate, 0)
-      self._collect(chain, improved)
+      self._tell(chain, improved)
 
   @property
   def _is_large(self) -> bool:
@@ -261,21 +264,31 @@ class Search:
     lowest = round(max(0, top - self.config.window) * coarse)
     return lowest, min(top, lowest + self.config.window)
 
-  def _collect(self, chain: _Chain, improved: Improved | None) -> None:
-    """Takes over a chain's best, if it is the best of all."""
+  def _tell(self, chain: _Chain, improved: Improved | None) -> None:
+    """Reports a chain's best, if it is the best that any has found."""
     with self._lock:
+      found = float(chain.state.numbers[BEST])
+      if found < self._told_us:
+        self._told_us = found
+        if improved is not None:
+          improved(found, self.evaluations)
+
+  def _collect(self) -> None:
+    """Takes over the best of all chains; of equals, that of the first.
+
+    Called between rounds only: which chain is first to find a step time
+    depends on the machine.
+    """
+    for chain in self._chains:
       found = float(chain.state.numbers[BEST])
       least = float(chain.state.numbers[LEAST])
       if found < self.best_us:
         self.best_us, self.best = found, chain.state.best.copy()
-        if improved is not None:
-          improved(found, self.evaluations)
       elif self.best_us == math.inf and least < self._least_us:
         self._least_us, self.best = least, chain.state.best.copy()
 
-  @property
-  def _is_optimal(self) -> bool:
-    return self.best_us <= self._bound_us * (1 + 1e-12)
+  def _is_optimal(self, step_time_us: float) -> bool:
+    return step_time_us <= self._bound_us * (1 + 1e-12)
 
   @property
   def _penalty_us(self) -> float:
