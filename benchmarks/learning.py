@@ -1,7 +1,7 @@
 """Does PPO improve on its imitation start, and by more than annealing does?
 
-For Inception-V3 and NMT, both merged to 256 decisions and at every one of
-their 10,000 groups, and for each seed: a policy imitates the best one-shot
+For Inception-V3 and NMT merged to 256 decisions, for NMT at every one of its
+10,000 groups, and for each seed: a policy imitates the best one-shot
 placement, PPO improves it, and annealing starts from the same placement with
 the same number of evaluations. Writes JSON and learning curves. What is in the
 JSON already is kept, and a run that was cut off goes on from its checkpoint;
@@ -30,11 +30,14 @@ from tfplace.policies import keras2
 HERE = pathlib.Path(__file__).parent
 _MODELS = flags.DEFINE_list("models", ["inception_v3", "nmt"], "Zoo models.")
 _CLUSTER = flags.DEFINE_string("cluster", "k80x2", "Cluster preset.")
-_DECISIONS = flags.DEFINE_list(
-  "decisions", ["256", "0"], "Decisions per graph; 0 is every group."
+_DECISIONS = flags.DEFINE_integer("decisions", 256, "Decisions per graph.")
+_WHOLE = flags.DEFINE_list(
+  "whole", ["nmt"], "Models of which every group is a decision, too."
 )
 _SEEDS = flags.DEFINE_list("seeds", ["0", "1", "2"], "Seeds.")
-_ITERATIONS = flags.DEFINE_integer("iterations", 60, "PPO iterations.")
+_EVALUATIONS = flags.DEFINE_integer(
+  "evaluations", 1000, "Placements that PPO and annealing may try, about."
+)
 _CACHE = flags.DEFINE_string(
   "graph_dir", ".graphs", "Where extracted graphs are kept between runs."
 )
@@ -69,20 +72,24 @@ def load_problem(model: str, cluster: str) -> Problem:
   return Problem(load_graph(path), cluster_preset(cluster))
 
 
-def train(task: Any, seed: int, iterations: int, work: pathlib.Path) -> dict:
+def train(task: Any, seed: int, evaluations: int, work: pathlib.Path) -> dict:
   """Imitation, then PPO; the curve of best step time against evaluations."""
   from tfplace.rl.config import ImitationConfig, PPOConfig, TrainConfig
   from tfplace.rl.trainer import Trainer
 
-  # Where the policy sees its start it need not learn it.
-  steps = 10 if task.hint is not None else 60
+  # Where the policy sees its start it need not learn it, and would settle on
+  # it sooner.
+  is_hinted = task.hint is not None
+  ppo = (
+    PPOConfig(samples=16, epochs=3, entropy=0.03, replays_best=True)
+    if is_hinted
+    else PPOConfig(samples=8, epochs=8, entropy=0.02, replays_best=True)
+  )
   config = TrainConfig(
-    iterations=iterations,
+    iterations=evaluations // (ppo.samples + 1),
     seed=seed,
-    ppo=PPOConfig(samples=16),
-    imitation=ImitationConfig(
-      steps=steps, smoothing=0.02 if task.hint is not None else 0.05
-    ),
+    ppo=ppo,
+    imitation=ImitationConfig(steps=10 if is_hinted else 60),
   )
   trainer = Trainer([task], config, checkpoint_dir=work)
   trainer.run()
@@ -127,8 +134,8 @@ def run_row(problem: Problem, size: int, seed: int, work: pathlib.Path) -> dict:
 
   decisions = group_decisions(problem, size or None)
   task = make_task(decisions, Simulator(problem), is_hinted=not size)
-  iterations = 20 if _QUICK.value else _ITERATIONS.value
-  ppo = train(task, seed, iterations, work)
+  evaluations = 150 if _QUICK.value else _EVALUATIONS.value
+  ppo = train(task, seed, evaluations, work)
   return {
     "decisions": decisions.num_decisions,
     "lower_bound_us": problem.lower_bound_us,
@@ -140,23 +147,24 @@ def run_row(problem: Problem, size: int, seed: int, work: pathlib.Path) -> dict:
 
 def all_rows(rows: dict[str, dict]) -> dict[str, dict]:
   """Fills in the rows that are missing, saving after each."""
-  models = _MODELS.value[:1] if _QUICK.value else _MODELS.value
-  sizes = ["64"] if _QUICK.value else _DECISIONS.value
-  seeds = _SEEDS.value[:1] if _QUICK.value else _SEEDS.value
+  cases = [(model, _DECISIONS.value) for model in _MODELS.value]
+  cases += [(model, 0) for model in _WHOLE.value]
+  seeds = _SEEDS.value
+  if _QUICK.value:
+    cases, seeds = [(_MODELS.value[0], 64)], seeds[:1]
   cluster = _CLUSTER.value
-  for size in sizes:
-    for model in models:
-      problem = None
-      for seed in seeds:
-        key = f"{model}/{cluster}/{size}/{seed}"
-        if key in rows:
-          continue
-        problem = problem or load_problem(model, cluster)
-        work = pathlib.Path(_WORK.value) / key
-        rows[key] = run_row(problem, int(size), int(seed), work)
-        write_json(_OUT.value, {"rows": rows})
-        shutil.rmtree(work)
-        print(key, summary(rows[key]), flush=True)
+  for model, size in cases:
+    problem = None
+    for seed in seeds:
+      key = f"{model}/{cluster}/{size or 'all'}/{seed}"
+      if key in rows:
+        continue
+      problem = problem or load_problem(model, cluster)
+      work = pathlib.Path(_WORK.value) / key
+      rows[key] = run_row(problem, size, int(seed), work)
+      write_json(_OUT.value, {"rows": rows})
+      shutil.rmtree(work)
+      print(key, *summary(rows[key]), flush=True)
   return rows
 
 

@@ -32,7 +32,7 @@ class PPOConfig:
   learning_rate: float = 1e-3
   entropy: float = 0.01
   value_weight: float = 0.5
-  replays_best: bool = True
+  replays_best: bool = False
   max_clip_fraction: float = 0.1
   max_gradient_norm: float = 1.0
   infeasible_reward: float = -2.0

@@ -36,7 +36,7 @@ def test_the_most_probable_placement_becomes_the_optimum(
   one_device = problem.time_us[:, 0].sum()
   assert optimum_us < 0.75 * one_device  # there is something to find
   task = Task(decisions, Simulator(problem), one_device, np.zeros(10, np.int32))
-  config = TrainConfig(seed=seed, ppo=PPOConfig(samples=32))
+  config = TrainConfig(seed=seed, ppo=PPOConfig(samples=32, replays_best=True))
   learner = Learner([features.extract(decisions)], [task], config)
   for iteration in range(MAX_ITERATIONS):
     step = learner.improve(0, np.random.default_rng([seed, iteration]))
