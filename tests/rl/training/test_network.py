@@ -126,3 +126,11 @@ def test_a_link_matters_in_both_directions():
     logits = policy({**base.tensors(), "edge": edge})
   assert (np.abs(tape.gradient(logits, edge).numpy()).sum(axis=1) > 0).any()
   assert np.abs(policy(cut).numpy() - logits.numpy()).max() > 1e-7
+
+
+def test_an_untrained_policy_proposes_the_hint():
+  problem = problem_of(random_graph(30, seed=5), gpus(3))
+  decisions = group_decisions(problem)
+  hint = np.random.default_rng(0).integers(0, 3, 30)
+  hinted = PlacementNetwork(SMALL)(features.extract(decisions, hint).tensors())
+  assert hinted.numpy().argmax(axis=1).tolist() == hint.tolist()

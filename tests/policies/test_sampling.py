@@ -1,0 +1,40 @@
+"""Draws follow the policy, whether decisions explore alone or together."""
+
+import numpy as np
+import pytest
+
+from tfplace.policies.sampling import sample
+
+LOGITS = np.log(np.array([[0.7, 0.2, 0.1], [0.1, 0.1, 0.8], [0.7, 0.2, 0.1]]))
+TOGETHER = np.array([0, 1, 0], np.int32)
+
+
+@pytest.mark.parametrize("clusterings", [(), (TOGETHER,)])
+def test_each_decision_has_the_distribution_of_the_policy(clusterings):
+  drawn = sample(LOGITS, 20_000, np.random.default_rng(0), clusterings)
+  for decision, row in enumerate(np.exp(LOGITS)):
+    found = np.bincount(drawn[:, decision], minlength=3) / 20_000
+    # Standard error at most 0.0036.
+    np.testing.assert_allclose(found, row, atol=0.015)
+
+
+def test_decisions_of_a_cluster_move_together_and_others_do_not():
+  alone = sample(LOGITS, 2_000, np.random.default_rng(1))
+  together = sample(LOGITS, 2_000, np.random.default_rng(1), (TOGETHER,))
+  # Decisions 0 and 2 have the same logits. Alone they agree with probability
+  # .7^2 + .2^2 + .1^2 = .54.
+  assert (together[:, 0] == together[:, 2]).all()
+  assert (alone[:, 0] == alone[:, 2]).mean() == pytest.approx(0.54, abs=0.05)
+
+
+def test_a_device_that_is_ruled_out_is_never_drawn():
+  logits = LOGITS.copy()
+  logits[:, 0] = -1e9
+  assert (sample(logits, 500, np.random.default_rng(2)) > 0).all()
+
+
+def test_the_seed_decides():
+  one = sample(LOGITS, 50, np.random.default_rng(3), (TOGETHER,))
+  same = sample(LOGITS, 50, np.random.default_rng(3), (TOGETHER,))
+  other = sample(LOGITS, 50, np.random.default_rng(4), (TOGETHER,))
+  assert (one == same).all() and (one != other).any()
