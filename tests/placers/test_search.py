@@ -7,7 +7,7 @@ import pytest
 from tfplace.graph import Problem
 from tfplace.placers.annealing import AnnealingPlacer
 from tfplace.placers.base import Budget
-from tfplace.placers.clusters import clusters
+from tfplace.placers.clusters import clusters_by_edges, clusters_by_work
 from tfplace.placers.critical import BUSY, LOCAL, REMOTE, trace
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.search import Search, SearchConfig
@@ -88,7 +88,10 @@ def test_search_stops_when_it_has_proof():
 def current(problem, devices):
   """A chain's state at one placement."""
   groups = GroupGraph(problem)
-  tables, step = search_tables(groups), engine.pack(problem)
+  tables, step = (
+    search_tables(groups, clusters_by_work(groups)),
+    engine.pack(problem),
+  )
   state = search_state(groups, np.array(devices), np.random.SeedSequence(0))
   restart(step, engine.workspace(step), tables, state, 1.0)
   return tables, state
@@ -141,7 +144,8 @@ def test_critical_path_accounts_for_the_whole_step(seed):
   assert ends[path[0]] == ends.max()
 
 
-def test_clusters_join_what_costs_most_to_cut():
+@pytest.mark.parametrize("find", [clusters_by_edges, clusters_by_work])
+def test_clusters_join_what_costs_most_to_cut(find):
   # o0 -1000-> o1 -1-> o2 -1000-> o3, equal work: at the first level that
   # holds two ops of the four (a half of the work is too much for any level,
   # so 8 equal chains share it), the heavy edges are inside.
@@ -156,17 +160,18 @@ def test_clusters_join_what_costs_most_to_cut():
     problems.graph(times, edges, output_bytes=sizes),
     problems.cluster([np.inf] * 2),
   )
-  labels = clusters(GroupGraph(problem)).labels
+  labels = find(GroupGraph(problem)).labels
   pairs = next(label for label in labels if label.max() + 1 == 16)
   for first in range(0, 32, 4):
     assert pairs[first] == pairs[first + 1] != pairs[first + 2]
     assert pairs[first + 2] == pairs[first + 3]
 
 
-def test_clusters_are_nested_and_keep_a_device_for_all_members():
+@pytest.mark.parametrize("find", [clusters_by_edges, clusters_by_work])
+def test_clusters_are_nested_and_keep_a_device_for_all_members(find):
   for seed in range(10):
     groups = GroupGraph(problems.random_problem(seed))
-    labels = clusters(groups).labels
+    labels = find(groups).labels
     for fine, coarse in itertools.pairwise(labels):
       for cluster in range(fine.max() + 1):
         assert len(set(coarse[fine == cluster])) == 1

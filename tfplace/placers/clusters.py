@@ -1,12 +1,16 @@
 """Clusters of groups at several levels, for moves of whole parts of a graph.
 
 Coarsening as in multilevel graph partitioning (Karypis and Kumar, METIS,
-1998): from the edge that costs most to cut down to the cheapest, the two ends
-join one cluster unless it would hold more work than its level allows; each
-level starts from the clusters of the one below.
+1998), in two ways, for no one way serves all graphs. By edges: from the one
+that costs most to cut down to the cheapest, the two ends join. By work: from
+the cluster with the least work up, each joins the neighbour that is dearest to
+part from (Placeto groups ops like that). In both, no cluster holds more work
+than its level allows, and each level starts from the one below.
 """
 
 import dataclasses
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -46,24 +50,106 @@ class Clusters:
     )
 
 
-def clusters(groups: GroupGraph) -> Clusters:
-  """Clusters the groups at every level that differs from the one below."""
-  src, dst, size = groups.edges
-  cut_us = _cut_us(groups, size)
-  # The free device sets of the members must have a device in common.
-  dearest = np.lexsort((np.arange(len(src)), -cut_us))
+def clusters_by_edges(groups: GroupGraph) -> Clusters:
+  """Joins along the dearest edges first."""
+  graph = _graph(groups)
+  dearest = np.lexsort((np.arange(len(graph.low)), -graph.cut_us))
+  low, high = graph.low[dearest], graph.high[dearest]
+
+  def join(label: np.ndarray, limit: float) -> np.ndarray:
+    joined = _join_dearest(label, low, high, graph.work, graph.allowed, limit)
+    return np.unique(joined, return_inverse=True)[1]
+
+  return _by_levels(groups, join)
+
+
+def clusters_by_work(groups: GroupGraph) -> Clusters:
+  """Joins the clusters of least work first."""
+  start = _graph(groups)
+
+  def join(label: np.ndarray, limit: float) -> np.ndarray:
+    graph = _contract(start, label)
+    while True:
+      joined = _join_cheapest(
+        *_adjacency(graph), graph.work, graph.allowed, limit
+      )
+      _, joined = np.unique(joined, return_inverse=True)
+      if joined.max(initial=-1) + 1 == len(joined):
+        return label
+      label, graph = joined[label], _contract(graph, joined)
+
+  return _by_levels(groups, join)
+
+
+def _by_levels(
+  groups: GroupGraph, join: Callable[[np.ndarray, float], np.ndarray]
+) -> Clusters:
+  """Joins with each level's limit; keeps levels that differ."""
   label = np.arange(groups.num_groups)
-  work = groups.fastest_us
-  total = float(work.sum())
+  total = float(groups.fastest_us.sum())
   labels: list[np.ndarray] = []
   for share in _SHARES:
-    label = _join(
-      label, src[dearest], dst[dearest], work, groups.allowed, share * total
-    )
-    _, label = np.unique(label, return_inverse=True)
+    label = join(label, share * total)
     if not labels or label.max(initial=0) < labels[-1].max(initial=0):
       labels.append(label)
   return Clusters(tuple(labels))
+
+
+class _Graph(NamedTuple):
+  """An undirected graph of clusters.
+
+  Attributes:
+    low, high: [num_pairs] ends of each pair.
+    cut_us: [num_pairs] what it costs to part them.
+    work: [count] microseconds.
+    allowed: [count, num_devices] bool.
+  """
+
+  low: np.ndarray
+  high: np.ndarray
+  cut_us: np.ndarray
+  work: np.ndarray
+  allowed: np.ndarray
+
+
+def _contract(graph: _Graph, label: np.ndarray) -> _Graph:
+  count = int(label.max(initial=-1)) + 1
+  a, b = label[graph.low], label[graph.high]
+  low, high = np.minimum(a, b), np.maximum(a, b)
+  apart = low != high
+  keys, inverse = np.unique(
+    low[apart] * count + high[apart], return_inverse=True
+  )
+  allowed = np.ones((count, graph.allowed.shape[1]), bool)
+  np.logical_and.at(allowed, label, graph.allowed)
+  return _Graph(
+    keys // count,
+    keys % count,
+    np.bincount(inverse, graph.cut_us[apart], len(keys)),
+    np.bincount(label, graph.work, count),
+    allowed,
+  )
+
+
+def _adjacency(graph: _Graph) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """Both ways: offsets [count + 1], neighbours and costs, dearest first."""
+  ends = np.concatenate((graph.low, graph.high))
+  other = np.concatenate((graph.high, graph.low))
+  cut_us = np.concatenate((graph.cut_us, graph.cut_us))
+  order = np.lexsort((other, -cut_us, ends))
+  counts = np.bincount(ends, minlength=len(graph.work))
+  return np.concatenate(([0], np.cumsum(counts))), other[order], cut_us[order]
+
+
+def _graph(groups: GroupGraph) -> _Graph:
+  src, dst, size = groups.edges
+  return _Graph(
+    src.astype(np.int64),
+    dst.astype(np.int64),
+    _cut_us(groups, size),
+    groups.fastest_us,
+    groups.allowed,
+  )
 
 
 def _cut_us(groups: GroupGraph, size: np.ndarray) -> np.ndarray:
@@ -77,7 +163,7 @@ def _cut_us(groups: GroupGraph, size: np.ndarray) -> np.ndarray:
 
 
 @kernel
-def _join(
+def _join_dearest(
   label: np.ndarray,
   src: np.ndarray,
   dst: np.ndarray,
@@ -114,3 +200,39 @@ def _join(
       a = parent[a]
     result[group] = a
   return result
+
+
+@kernel
+def _join_cheapest(
+  offsets: np.ndarray,
+  neighbours: np.ndarray,
+  cut_us: np.ndarray,
+  work: np.ndarray,
+  allowed: np.ndarray,
+  limit: float,
+) -> np.ndarray:
+  """[count] cluster of each cluster after one pass, the cheapest first."""
+  count = len(work)
+  parent = np.arange(count)
+  held = work.copy()
+  free = allowed.copy()
+  for a in np.argsort(work, kind="mergesort"):
+    if parent[a] != a or held[a] > work[a]:
+      continue  # it has joined, or others have joined it
+    for i in range(offsets[a], offsets[a + 1]):
+      b = neighbours[i]
+      while parent[b] != b:
+        parent[b] = parent[parent[b]]
+        b = parent[b]
+      if b == a or held[a] + held[b] > limit or not (free[a] & free[b]).any():
+        continue
+      parent[a] = b
+      held[b] += held[a]
+      free[b] &= free[a]
+      break
+  for a in range(count):
+    b = a
+    while parent[b] != b:
+      b = parent[b]
+    parent[a] = b
+  return parent

@@ -18,6 +18,7 @@ import numpy as np
 
 from tfplace.placers import search_kernel
 from tfplace.placers.base import Budget
+from tfplace.placers.clusters import clusters_by_edges, clusters_by_work
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.search_tables import (
   BEST,
@@ -82,8 +83,11 @@ class SearchConfig:
 class _Chain:
   """One chain with its memory and the state of its schedule."""
 
-  def __init__(self, state: SearchState, step: engine.Tables) -> None:
+  def __init__(
+    self, state: SearchState, tables: SearchTables, step: engine.Tables
+  ) -> None:
     self.state = state
+    self.tables = tables
     self.work = engine.workspace(step)
     self.rate = 0.0  # evaluations per second, as last measured
 
@@ -96,7 +100,12 @@ class Search:
   ) -> None:
     self.config = config or SearchConfig()
     self.groups = groups
-    self.tables: SearchTables = search_tables(groups)
+    # Chains that see a graph in different ways fail in different ways.
+    tables = [
+      search_tables(groups, find(groups))
+      for find in (clusters_by_work, clusters_by_edges)
+    ]
+    self._num_movable = len(tables[0].movable)
     self.step = engine.pack(groups.problem)
     self.best: np.ndarray | None = None
     self.best_us = math.inf
@@ -114,8 +123,10 @@ class Search:
     self._lock = threading.Lock()
     nothing = np.zeros(groups.num_groups, np.int32)
     self._chains = [
-      _Chain(search_state(groups, nothing, child), self.step)
-      for child in np.random.SeedSequence(seed).spawn(self.config.chains)
+      _Chain(search_state(groups, nothing, child), tables[i % 2], self.step)
+      for i, child in enumerate(
+        np.random.SeedSequence(seed).spawn(self.config.chains)
+      )
     ]
 
   @property
@@ -136,7 +147,7 @@ class Search:
       budget: seconds left, or placements, for this call.
       improved: called with each new best step time, and the evaluations done.
     """
-    if not len(self.tables.movable) or not len(starts):
+    if not self._num_movable or not len(starts):
       return
     plan = self._plan(starts, budget)
     with concurrent.futures.ThreadPoolExecutor(len(self._chains)) as pool:
@@ -172,13 +183,13 @@ class Search:
     if budget.max_evaluations is not None:
       quota = max(0, budget.max_evaluations - len(starts)) // count
     expected = rate * max(0.0, budget.left_s) if quota is None else quota
-    wanted = self.config.evaluations_per_group * len(self.tables.movable)
+    wanted = self.config.evaluations_per_group * self._num_movable
     rounds, now = round(expected / wanted), time.perf_counter()
     rounds, explorations = max(1, rounds), 0
     ends = tuple((i + 1) / rounds for i in range(rounds))
     if self._is_large:
       share = self.config.explore_share
-      each = self.config.exploration_per_group * len(self.tables.movable)
+      each = self.config.exploration_per_group * self._num_movable
       possible = int(share * expected / each)
       explorations = min(max(1, possible), self.config.explorations)
       ends = *(share * (i + 1) / explorations for i in range(explorations)), 1.0
@@ -207,7 +218,7 @@ class Search:
   def _restart(self, chain: _Chain, devices: np.ndarray) -> None:
     chain.state.devices[:] = devices
     search_kernel.restart(
-      self.step, chain.work, self.tables, chain.state, self._penalty_us
+      self.step, chain.work, chain.tables, chain.state, self._penalty_us
     )
 
   def _round(
@@ -232,13 +243,13 @@ class Search:
       search_kernel.anneal(
         self.step,
         chain.work,
-        self.tables,
+        chain.tables,
         chain.state,
         chunk,
         hot_us * (cold_us / hot_us) ** at,
         hot_us * (cold_us / hot_us) ** min(1.0, after),
         self._penalty_us,
-        *self._levels(at, hot_us),
+        *self._levels(chain, at, hot_us),
       )
       chain.rate = chunk / max(time.perf_counter() - began, 1e-9)
       done += chunk
@@ -247,15 +258,17 @@ class Search:
 
   @property
   def _is_large(self) -> bool:
-    return len(self.tables.movable) >= self.config.coarse_groups
+    return self._num_movable >= self.config.coarse_groups
 
-  def _levels(self, progress: float, hot_us: float) -> tuple[int, int]:
+  def _levels(
+    self, chain: _Chain, progress: float, hot_us: float
+  ) -> tuple[int, int]:
     """Least and greatest level of the clusters to move.
 
     A small graph uses all levels all the time. A large one begins with few
     large clusters: single groups would scatter while it is hot.
     """
-    top = len(self.tables.level_offsets) - 2
+    top = len(chain.tables.level_offsets) - 2
     if not self._is_large:
       return 0, top
     coarse = max(0.0, 1.0 - progress / self.config.coarse_share)

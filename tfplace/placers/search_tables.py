@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tfplace.placers.clusters import clusters
+from tfplace.placers.clusters import Clusters
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.list_tables import ListTables, list_tables
 
@@ -91,10 +91,9 @@ PATH = 3  # entries of `path`
 IS_STALE = 4  # the path belongs to an earlier state
 
 
-def search_tables(groups: GroupGraph) -> SearchTables:
-  """Packs a problem."""
+def search_tables(groups: GroupGraph, found: Clusters) -> SearchTables:
+  """Packs a problem and the clusters that move as one."""
   group_offsets, group_ops = groups.problem.group_ops
-  found = clusters(groups)
   levels, cluster_offsets, cluster_groups = found.members()
   labels = [np.arange(groups.num_groups), *found.labels]
   position = np.empty(groups.num_groups, np.int32)
