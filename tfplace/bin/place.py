@@ -127,6 +127,8 @@ def _calibrated(
 
 def _place(values: flags.FlagValues, problem: graph_lib.Problem) -> Result:
   seconds = values.budget_s
+  if values.strategy in ("auto", *placers.LEARNED):
+    cli.load_tensorflow()  # for the learned policy; quiet, off the clock
   with cli.showing_progress("Compiling the placers, once per installation"):
     placers.warm_up(values.strategy)
   with cli.showing_progress(f"Placing {problem.graph.name}", seconds):
