@@ -175,6 +175,7 @@ def _report(problem: Problem, predicted: dict, times: dict) -> dict:
         "bandwidth_bytes_per_us": link.bandwidth_bytes_per_us,
         "latency_us": link.latency_us,
         "gap_us": link.gap_us,
+        "slowdown": link.extra["slowdown"],  # by calibration, included
       }
       for link in problem.cluster.links
     ],

@@ -18,7 +18,7 @@ ALLOWED = {
   "placers": {"graph", "simulate"},
   "policies": {"graph", "simulate", "placers"},
   "rl": {"graph", "simulate", "placers", "policies", "report"},
-  "measure": {"graph", "cost", "placers"},
+  "measure": {"graph", "cost", "simulate"},
   "models": {"graph"},
   "extraction": {"graph", "cost", "models"},
   "apply": {"graph", "cost", "placers", "extraction"},

@@ -7,9 +7,13 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 
 from tfplace.errors import MeasurementError
+from tfplace.graph.cluster import Cluster, Device
+from tfplace.graph.placement import Placement
+from tfplace.graph.problem import Problem
 from tfplace.measure import (
   ChildError,
   WorkerCluster,
@@ -78,7 +82,9 @@ def test_workers_are_gone_after_an_interrupt_in_the_middle_of_a_step(trained):
     with pytest.raises(KeyboardInterrupt), WorkerCluster(1) as workers:
       pids = workers.pids
       assert len(pids) == 1
-      row = dict.fromkeys(trained.graph.names, workers.device_names[0])
+      device = Device(workers.device_names[0], "CPU")
+      problem = Problem(trained.graph, Cluster("one", (device,)))
+      row = Placement(problem, np.zeros(trained.graph.num_ops, np.int32))
       counts = placed_step.Counts(steps=10**7, phase_s=60.0)
       request = placed_step.step_request(trained.traced, row, counts)
       signal.setitimer(signal.ITIMER_REAL, 1.0)

@@ -83,17 +83,20 @@ class MeasurementHarness:
     return [self._measure(row) for row in rows]
 
   def _measure(self, placement: Placement) -> Evaluation:
-    assignments = placement.assignments
     self.traces = ()
     try:
       request = placed_step.step_request(
-        self._traced, assignments, self._counts, self._seed
+        self._traced,
+        placement,
+        self._counts,
+        self._seed,
+        self._workers.runs_in_order,
       )
       reply = self._workers.run(request, self._timeout_s)
     except processes.ChildError as error:
       return measured.failed(self.problem, error)
     self.traces = reply.traces
-    held = placed_step.held_bytes(self._traced, assignments)
+    held = placed_step.held_bytes(self._traced, placement.assignments)
     return measured.evaluation(placement, reply, held)
 
 

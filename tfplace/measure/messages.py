@@ -20,6 +20,7 @@ class ChildConfig:
     task: index of this worker in `addresses`.
     threads: of the op executor.
     op_threads: inside an op; 0: as many as cores.
+    core: the core that the process keeps to, or None.
     cpu_devices: logical CPU devices.
     gpu_memory_mb: per logical GPU of the first GPU, its memory; empty for
       every GPU as it is.
@@ -33,6 +34,7 @@ class ChildConfig:
   task: int = 0
   threads: int = 1
   op_threads: int = 1
+  core: int | None = None
   cpu_devices: int = 1
   gpu_memory_mb: Sequence[float] = ()
   gpus: bool = False

@@ -8,7 +8,14 @@ from tfplace.errors import MeasurementError
 from tfplace.graph.cluster import Cluster
 from tfplace.graph.extract.traced import TracedStep
 from tfplace.graph.problem import Problem
-from tfplace.measure import gpus, harness, profiling, runtime, workers
+from tfplace.measure import (
+  calibration,
+  gpus,
+  harness,
+  profiling,
+  runtime,
+  workers,
+)
 
 
 class OpenCluster:
@@ -32,7 +39,7 @@ class OpenCluster:
   def profiled(
     self, problem: Problem, traced: TracedStep, **options: Any
   ) -> Problem:
-    """The problem with op times and overheads measured on these devices.
+    """The problem with op times, overheads and links as measured here.
 
     Options as of `MeasurementHarness`.
 
@@ -40,7 +47,9 @@ class OpenCluster:
       MeasurementError: the step could not be run.
     """
     found = profiling.profile(problem, traced, self.runtime, **options)
-    return found.apply(problem)
+    timed = found.apply(problem)
+    measuring = self.harness(timed, traced, **{**options, "traced_steps": 0})
+    return calibration.calibrated(timed, measuring)
 
 
 @contextlib.contextmanager

@@ -13,7 +13,8 @@ import tensorflow as tf
 from tfplace.errors import MeasurementError
 from tfplace.graph.extract import session as extract_session
 from tfplace.graph.extract.traced import FeedSpec, TracedStep, VariableSpec
-from tfplace.measure import messages
+from tfplace.graph.placement import Placement
+from tfplace.measure import messages, op_order
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,22 +29,26 @@ class Counts:
 
 def step_request(
   traced: TracedStep,
-  assignments: Mapping[str, str],
+  placement: Placement,
   counts: Counts,
   seed: int = 0,
+  in_order: bool = False,
 ) -> messages.StepRequest:
-  """The run of `traced` under `assignments`.
+  """The run of `traced` under `placement`.
 
   Args:
     traced: the step.
-    assignments: node name -> device name, for every node.
+    placement: of every node.
     counts: how often it is run.
     seed: of inputs that have no sample value.
+    in_order: control edges keep each device to the simulated order.
 
   Raises:
     MeasurementError: a node has no assignment.
   """
-  graph_def = placed_graph(traced, assignments)
+  graph_def = placed_graph(traced, placement.assignments)
+  if in_order:
+    op_order.keep(graph_def, placement)
   initial = extract_session.with_initializers(traced, graph_def)
   values = extract_session.feed_values(traced, seed)
   _hold_inputs(initial.graph_def, traced, values)

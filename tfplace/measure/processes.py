@@ -23,6 +23,11 @@ from tfplace.errors import MeasurementError
 from tfplace.measure import messages
 
 _CHATTER = re.compile(r"[IW]\d{4} |WARNING: All log|.*failed call to cuInit")
+_KEEP_MEMORY = {  # of glibc
+  "MALLOC_ARENA_MAX": "1",
+  "MALLOC_MMAP_MAX_": "0",
+  "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
+}
 _DEATH_GRACE_S = 2.0  # a dead worker shows a moment after its peers complain
 
 
@@ -196,11 +201,15 @@ def _environment(config: messages.ChildConfig) -> dict[str, str]:
   oneDNN is off unless it is asked for: its layout pass, which runs after the
   placer and has no other switch, fuses ops (Conv2D with BiasAdd, gradients
   with theirs), and what is timed would not be the graph that was placed.
+  Freed memory is kept, as devices with a pool of their own do: buffers of tens
+  of megabytes that go back to the kernel are zeroed page by page at their next
+  use, in some steps and not in others, which doubled the time of a convolution.
   """
   package = str(pathlib.Path(tfplace.__file__).parent.parent)
   path = os.environ.get("PYTHONPATH")
   result = {
     **os.environ,
+    **_KEEP_MEMORY,
     "PYTHONPATH": package + (os.pathsep + path if path else ""),
     "TF_ENABLE_ONEDNN_OPTS": "1" if config.onednn else "0",
     "TF_CPP_MIN_LOG_LEVEL": "2",

@@ -24,6 +24,9 @@ class Runtime(abc.ABC):
   not spoil another.
   """
 
+  # Whether each device runs its ops one at a time, in the simulated order.
+  runs_in_order = False
+
   def __init__(self, startup_timeout_s: float = STARTUP_TIMEOUT_S) -> None:
     self._startup_timeout_s = startup_timeout_s
     self._children: list[processes.Child] = []

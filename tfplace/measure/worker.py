@@ -31,6 +31,8 @@ def main(argv: list[str]) -> None:
   _die_with_parent()
   parent = connection.Connection(int(argv[1]))
   config = parent.recv()
+  if config.core is not None:
+    os.sched_setaffinity(0, {config.core})
   try:
     runtime = _Runtime(config)
   except Exception as error:

@@ -1,9 +1,13 @@
 """Local TensorFlow worker processes: real devices with a real link.
 
-Each worker is a process of one executor thread that serves TensorFlow's gRPC
-runtime on loopback. Task 0 also holds the sessions, so N workers are exactly
-N processes.
+Each worker is a process that serves TensorFlow's gRPC runtime on loopback and
+computes on one thread, on a core of its own where there are enough. (The
+executor has a second thread: with one, a tensor is sent only when the ops that
+follow its producer on the same worker are done.) Task 0 also holds the
+sessions, so N workers are exactly N processes.
 """
+
+import os
 
 from tfplace.errors import MeasurementError
 from tfplace.graph.cluster import Cluster, Device
@@ -17,6 +21,7 @@ from tfplace.measure import (
 )
 
 _START_ATTEMPTS = 3
+_EXECUTOR_THREADS = 2  # one op at a time, by `runs_in_order`, and its sends
 
 
 class WorkerCluster(runtime.Runtime):
@@ -35,6 +40,8 @@ class WorkerCluster(runtime.Runtime):
   Raises:
     MeasurementError: `count` is below 1.
   """
+
+  runs_in_order = True
 
   def __init__(
     self,
@@ -79,11 +86,14 @@ class WorkerCluster(runtime.Runtime):
           raise
 
   def _spawn_on(self, free: list[int]) -> None:
+    cores = sorted(os.sched_getaffinity(0))
     addresses = [f"{ports.HOST}:{port}" for port in free]
     for task in range(self.count):
       config = messages.ChildConfig(
         addresses=addresses,
         task=task,
+        threads=_EXECUTOR_THREADS,
+        core=cores[task] if self.count <= len(cores) else None,
         onednn=self._onednn,
         memory_limit_bytes=self.memory_limit_bytes,
       )
