@@ -15,6 +15,14 @@ TINY = {
     "vocabulary": 50,
     "length": 4,
   },
+  "gnmt": {
+    "batch_size": 4,
+    "layers": 3,
+    "units": 16,
+    "vocabulary": 50,
+    "length": 4,
+  },
+  "rnnlm": {"batch_size": 4, "units": 16, "vocabulary": 50, "length": 4},
 }
 
 
@@ -91,6 +99,16 @@ def test_nmt_scores_words_by_a_softmax():
     for word in range(5)
   )
   np.testing.assert_allclose(total, [[1.0]], rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", sorted(models.VARIANTS))
+def test_variants_are_families_of_other_sizes(name):
+  family, sizes = models.VARIANTS[name]
+  assert family in TINY
+  small = {k: v for k, v in TINY[family].items() if k not in sizes}
+  zoo = models.build(name, **small)
+  assert zoo.name == name
+  assert dict(zoo.sizes) | sizes == dict(zoo.sizes)
 
 
 def test_unknown_model_lists_the_choices():

@@ -60,3 +60,21 @@ def lstm_step(inputs: list[tf.Tensor], state: State, cell: Cell) -> State:
   kept = state.cell * tf.sigmoid(forget + 1.0)
   memory = kept + tf.sigmoid(enter) * tf.tanh(update)
   return State(tf.tanh(memory) * tf.sigmoid(leave), memory)
+
+
+def zero_state(words: tf.Tensor, units: int) -> State:
+  """Where a sentence starts, for words of [batch, length]."""
+  zeros = tf.zeros((tf.shape(words)[0], units))
+  return State(zeros, zeros)
+
+
+def residual(layer: int, value: tf.Tensor, output: tf.Tensor) -> tf.Tensor:
+  """Wu et al. (arXiv 1609.08144): residual connections from the third layer
+  on.
+
+  Args:
+    layer: number of the layer, from 0.
+    value: what the layer below gave to this one, [batch, units].
+    output: of this layer, [batch, units].
+  """
+  return output + value if layer >= 2 else output

@@ -43,11 +43,20 @@ class ZooModel:
     return self.sampler(np.random.default_rng(seed))
 
 
-# Name -> "module:function"; the function takes `batch_size` and its sizes as
+# Family -> "module:function"; the function takes `batch_size` and its sizes as
 # keywords with defaults and returns (model, sampler).
 MODELS: Mapping[str, str] = {
   "inception_v3": "tfplace.models.inception:inception_v3",
   "nmt": "tfplace.models.nmt:nmt",
+  "gnmt": "tfplace.models.gnmt:gnmt",
+  "rnnlm": "tfplace.models.rnnlm:rnnlm",
+}
+
+# Name of a published size -> its family and the sizes that make it.
+VARIANTS: Mapping[str, tuple[str, Mapping[str, int]]] = {
+  f"{family}_{layers}": (family, {"layers": layers})
+  for family in ("gnmt", "rnnlm")
+  for layers in (2, 4, 8)
 }
 
 
@@ -55,7 +64,7 @@ def build(name: str, batch_size: int | None = None, **sizes: int) -> ZooModel:
   """Builds a model of the zoo with random weights.
 
   Args:
-    name: a key of `MODELS`.
+    name: a key of `MODELS` or `VARIANTS`.
     batch_size: examples per step; None is the model's published one.
     **sizes: the model's own sizes, as its function documents them.
 
@@ -63,11 +72,12 @@ def build(name: str, batch_size: int | None = None, **sizes: int) -> ZooModel:
     ExtractionError: unknown name or size (lists the choices), or a size that
       is no positive integer.
   """
-  if name not in MODELS:
-    raise ExtractionError(
-      f"unknown model {name!r}: choose from {', '.join(MODELS)}"
-    )
-  module, function = MODELS[name].split(":")
+  if name not in MODELS and name not in VARIANTS:
+    choices = ", ".join([*MODELS, *VARIANTS])
+    raise ExtractionError(f"unknown model {name!r}: choose from {choices}")
+  family, preset = VARIANTS.get(name, (name, {}))
+  sizes = {**preset, **sizes}
+  module, function = MODELS[family].split(":")
   builder = getattr(importlib.import_module(module), function)
   chosen = {
     key: parameter.default
