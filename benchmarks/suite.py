@@ -1,0 +1,163 @@
+"""Every placer on every row of the published tables: one table.
+
+Simulated step time of each placer within the same seconds, beside the bound,
+the human expert and the published figures. Each result is saved as soon as it
+is there, so that a run that was cut off goes on; one of another budget needs
+another `--out`. Writes JSON, Markdown and a picture.
+
+  python benchmarks/suite.py --quick            # ten minutes
+  python benchmarks/suite.py                    # a night
+  python benchmarks/suite.py --gpus=p100 --rows='GNMT|RNNLM'
+"""
+
+import json
+import math
+import pathlib
+import re
+import sys
+import time
+
+from absl import app, flags
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+import published
+import suite_report
+
+from tfplace import extraction, placers
+from tfplace.errors import InfeasibleError, TfplaceError
+from tfplace.graph import OpGraph, Problem
+from tfplace.graph.json_file import write_json
+from tfplace.graph.presets import cluster_preset
+
+HERE = pathlib.Path(__file__).parent
+QUICK_ROWS = "^(2-layer .*|Inception b32|2-stack .*)$"
+QUICK_BUDGET_S = 5.0
+GPUS = ("k80", "p100", "v100", "h100")
+_QUICK = flags.DEFINE_bool(
+  "quick", False, "Small rows on P100s, with searches of 5 s."
+)
+_GPUS = flags.DEFINE_list("gpus", list(GPUS), "GPUs of the presets.")
+_ROWS = flags.DEFINE_string("rows", "", "Pattern of the rows' labels.")
+_STRATEGIES = flags.DEFINE_list(
+  "strategies", list(placers.STRATEGIES), "Placers."
+)
+_BUDGET_S = flags.DEFINE_float("budget_s", 60.0, "Seconds for each search.")
+_SEEDS = flags.DEFINE_list("seeds", ["0", "1", "2"], "Seeds of the searches.")
+_OUT = flags.DEFINE_string(
+  "out", str(HERE / "results" / "suite.json"), "JSON file to write."
+)
+_REPORT_ONLY = flags.DEFINE_bool("report_only", False, "Run nothing.")
+# Their result does not depend on the seed.
+ONE_SHOT = {*placers.CLASSICAL, "gdp"}
+
+
+def main(argv: list[str]) -> None:
+  del argv
+  out = pathlib.Path(_OUT.value)
+  budget_s = QUICK_BUDGET_S if _QUICK.value else _BUDGET_S.value
+  results = load(out, budget_s)
+  if not _REPORT_ONLY.value:
+    for row in chosen_rows():
+      run_row(row, budget_s, results, out)
+  suite_report.write(results, out)
+
+
+def load(out: pathlib.Path, budget_s: float) -> dict:
+  """What an earlier run of the same budget has found."""
+  if not out.exists():
+    return {"budget_s": budget_s, "graphs": {}, "results": {}}
+  found = json.loads(out.read_text(encoding="utf-8"))
+  if found["budget_s"] != budget_s:
+    raise app.UsageError(
+      f"{out} holds searches of {found['budget_s']:g} s, not {budget_s:g} s:"
+      " choose another --out"
+    )
+  return found
+
+
+def chosen_rows() -> list[published.Row]:
+  """The rows that the flags name."""
+  pattern = QUICK_ROWS if _QUICK.value else _ROWS.value
+  rows = [row for row in published.ROWS if re.search(pattern, row.label)]
+  if not rows:
+    raise app.UsageError(f"--rows={pattern!r} names no row")
+  return rows
+
+
+def run_row(
+  row: published.Row, budget_s: float, results: dict, out: pathlib.Path
+) -> None:
+  """Runs what is missing of one row, on each GPU."""
+  gpus = ["p100"] if _QUICK.value else _GPUS.value
+  for gpu in (gpu for gpu in gpus if gpu in row.gpus):
+    jobs = missing(row, gpu, results["results"])
+    if not jobs:
+      continue
+    problem = Problem(graph_of(row, gpu), cluster_preset(row.cluster(gpu)))
+    results["graphs"][f"{row.label}/{row.cluster(gpu)}"] = {
+      "ops": problem.graph.num_ops,
+      "edges": problem.graph.num_edges,
+      "lower_bound_us": problem.lower_bound_us,
+    }
+    for key, strategy, seed in jobs:
+      results["results"][key] = measure(problem, strategy, budget_s, seed)
+      write_json(out, results)
+      print(key, suite_report.shown(results["results"][key]), flush=True)
+
+
+def missing(
+  row: published.Row, gpu: str, done: dict
+) -> list[tuple[str, str, int]]:
+  """(key, strategy, seed) of what is still to be run."""
+  seeds = _SEEDS.value[:1] if _QUICK.value else _SEEDS.value
+  jobs = []
+  for strategy in _STRATEGIES.value:
+    for seed in seeds[:1] if strategy in ONE_SHOT else seeds:
+      key = f"{row.label}/{row.cluster(gpu)}/{strategy}/{seed}"
+      if key not in done:
+        jobs.append((key, strategy, int(seed)))
+  return jobs
+
+
+def graph_of(row: published.Row, gpu: str) -> OpGraph:
+  """The training graph with the GPU's costs, from the cache if it is there."""
+  began = time.perf_counter()
+  traced = extraction.trace(
+    "model", row.model, batch_size=row.batch_size, sizes=row.sizes
+  )
+  graph = extraction.op_graph(traced, cluster_preset(row.cluster(gpu)))
+  seconds = time.perf_counter() - began
+  print(f"{row.label}: {graph.num_ops} ops in {seconds:.0f} s", flush=True)
+  return graph
+
+
+def measure(
+  problem: Problem, strategy: str, budget_s: float, seed: int
+) -> dict:
+  """One placer's result; `oom` where nothing that it tried fits."""
+  try:
+    found = placers.place(problem, strategy, budget_s, seed)
+  except InfeasibleError as error:
+    return {"oom": str(error)}
+  except TfplaceError as error:  # a program that is not installed
+    return {"error": str(error)}
+  history = [
+    [point.seconds, point.evaluations, point.step_time_us]
+    for point in found.history
+  ]
+  return {
+    "step_time_us": found.evaluation.step_time_us,
+    "seconds": found.seconds,
+    "evaluations": found.evaluations,
+    "seconds_to_best": history[-1][0] if history else found.seconds,
+    "evaluations_to_best": history[-1][1] if history else found.evaluations,
+    "history": history,
+    "peak_memory_bytes": max(found.evaluation.peak_memory_bytes.values()),
+    "bytes_moved": found.evaluation.bytes_moved,
+    "won_by": found.history[-1].strategy if found.history else strategy,
+    "is_finite": math.isfinite(found.evaluation.step_time_us),
+  }
+
+
+if __name__ == "__main__":
+  app.run(main)

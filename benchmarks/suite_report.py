@@ -1,0 +1,149 @@
+"""The suite's results as Markdown and a picture."""
+
+import math
+import pathlib
+import statistics
+from collections.abc import Iterable
+
+import published
+from matplotlib.figure import Figure
+
+BASELINES = ("single", "cpu", "auto")  # no competitors of `auto`
+
+
+def shown(result: dict) -> str:
+  """A result in a cell: milliseconds, or what went wrong."""
+  if "step_time_us" in result:
+    return f"{result['step_time_us'] / 1e3:.1f}"
+  return "OOM" if "oom" in result else "-"
+
+
+def medians(results: dict, case: str) -> dict[str, dict]:
+  """Strategy -> its result of the median step time over the seeds."""
+  by_strategy: dict[str, list[dict]] = {}
+  for key, result in results["results"].items():
+    label, cluster, strategy, _ = key.rsplit("/", 3)
+    if f"{label}/{cluster}" == case:
+      by_strategy.setdefault(strategy, []).append(result)
+  found = {}
+  for strategy, rows in by_strategy.items():
+    rows.sort(key=lambda row: row.get("step_time_us", math.inf))
+    found[strategy] = rows[len(rows) // 2]
+  return found
+
+
+def ratios(found: dict[str, dict], bound_us: float) -> dict[str, float]:
+  """`auto` against the expert, the best competitor and the bound."""
+  times = {
+    s: r["step_time_us"] for s, r in found.items() if "step_time_us" in r
+  }
+  if "auto" not in times:
+    return {}
+  auto_us = times["auto"]
+  rivals = [us for s, us in times.items() if s not in BASELINES]
+  result = {"auto / bound": auto_us / bound_us}
+  if rivals:
+    result["auto / best competitor"] = auto_us / min(rivals)
+  if "expert" in times:
+    result["expert / auto"] = times["expert"] / auto_us
+  return result
+
+
+def geometric_mean(values: Iterable[float]) -> float:
+  """NaN without values."""
+  logs = [math.log(value) for value in values]
+  return math.exp(statistics.fmean(logs)) if logs else math.nan
+
+
+def write(results: dict, out: pathlib.Path) -> None:
+  """Writes `out` as .md and .png."""
+  text = "\n\n".join(_table(results, gpu) for gpu in _gpus(results))
+  out.with_suffix(".md").write_text(text + "\n", encoding="utf-8")
+  print(text)
+  _picture(results).savefig(out.with_suffix(".png"), dpi=100)
+
+
+def _gpus(results: dict) -> list[str]:
+  names = [case.rsplit("/", 1)[1].split("x")[0] for case in results["graphs"]]
+  return list(dict.fromkeys(names))
+
+
+def _cases(results: dict, gpu: str) -> list[tuple[published.Row, str]]:
+  """The rows that were run on a GPU, with their keys, in published order."""
+  return [
+    (row, case)
+    for row in published.ROWS
+    if (case := f"{row.label}/{row.cluster(gpu)}") in results["graphs"]
+  ]
+
+
+def _table(results: dict, gpu: str) -> str:
+  cases = _cases(results, gpu)
+  found = {case: medians(results, case) for _, case in cases}
+  strategies = list(dict.fromkeys(s for rows in found.values() for s in rows))
+  extra = ("expert / auto", "auto / best competitor", "auto / bound")
+  heads = ["model", "ops", *strategies, *extra, "published human / best"]
+  lines = [
+    f"**{gpu}**: ms per simulated step, searches of {results['budget_s']:g} s",
+    "",
+    "| " + " | ".join(heads) + " |",
+    "| --- |" + " --- |" * (len(heads) - 1),
+  ]
+  all_ratios = []
+  for row, case in cases:
+    about = results["graphs"][case]
+    rated = ratios(found[case], about["lower_bound_us"])
+    all_ratios.append(rated)
+    cells = [shown(found[case].get(s, {})) for s in strategies]
+    cells += [_number(rated.get(name)) for name in extra]
+    label = f"{row.label} ({row.devices})"
+    lines.append(
+      f"| {label} | {about['ops']:,} | {' | '.join(cells)} |"
+      f" {_number(_published_ratio(row))} |"
+    )
+  means = [
+    _number(geometric_mean(r[name] for r in all_ratios if name in r))
+    for name in extra
+  ]
+  gap = " | " * (1 + len(strategies))
+  lines.append(f"| *geometric mean* {gap} | {' | '.join(means)} | |")
+  return "\n".join(lines)
+
+
+def _number(value: float | None) -> str:
+  return "-" if value is None or math.isnan(value) else f"{value:.2f}"
+
+
+def _published_ratio(row: published.Row) -> float | None:
+  """The published human expert's time over the paper's own method's."""
+  own = row.published.get("GO", row.published.get("Placeto"))
+  human = row.published.get("human", row.published.get("expert"))
+  both = isinstance(own, float) and isinstance(human, float)
+  return human / own if both else None
+
+
+def _picture(results: dict) -> Figure:
+  """Per GPU, each placer's step time over that of `auto`, row by row."""
+  gpus = _gpus(results)
+  figure = Figure(figsize=(9, 4 * max(1, len(gpus))), layout="constrained")
+  panels = figure.subplots(max(1, len(gpus)), 1, squeeze=False)[:, 0]
+  for panel, gpu in zip(panels, gpus, strict=False):
+    cases = _cases(results, gpu)
+    found = [medians(results, case) for _, case in cases]
+    for strategy in dict.fromkeys(s for rows in found for s in rows):
+      points = [
+        (i, rows[strategy]["step_time_us"] / rows["auto"]["step_time_us"])
+        for i, rows in enumerate(found)
+        if "step_time_us" in rows.get(strategy, {})
+        and "step_time_us" in rows.get("auto", {})
+      ]
+      if points and strategy != "cpu":
+        panel.plot(*zip(*points, strict=True), "o", label=strategy, alpha=0.7)
+    panel.axhline(1, color="black", linewidth=1)
+    panel.set_yscale("log")
+    panel.set_ylabel("step time / that of auto")
+    panel.set_title(gpu)
+    labels = [f"{row.label} ({row.devices})" for row, _ in cases]
+    panel.set_xticks(range(len(cases)), labels, rotation=30, ha="right")
+    panel.legend(fontsize=7, ncols=4)
+  return figure
