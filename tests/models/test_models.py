@@ -23,6 +23,17 @@ TINY = {
     "length": 4,
   },
   "rnnlm": {"batch_size": 4, "units": 16, "vocabulary": 50, "length": 4},
+  "transformer_xl": {
+    "batch_size": 2,
+    "layers": 2,
+    "units": 16,
+    "heads": 2,
+    "feed_forward": 24,
+    "vocabulary": 50,
+    "length": 4,
+    "memory": 3,
+    "segments": 2,
+  },
 }
 
 

@@ -50,12 +50,13 @@ MODELS: Mapping[str, str] = {
   "nmt": "tfplace.models.nmt:nmt",
   "gnmt": "tfplace.models.gnmt:gnmt",
   "rnnlm": "tfplace.models.rnnlm:rnnlm",
+  "transformer_xl": "tfplace.models.transformer_xl:transformer_xl",
 }
 
 # Name of a published size -> its family and the sizes that make it.
 VARIANTS: Mapping[str, tuple[str, Mapping[str, int]]] = {
   f"{family}_{layers}": (family, {"layers": layers})
-  for family in ("gnmt", "rnnlm")
+  for family in ("gnmt", "rnnlm", "transformer_xl")
   for layers in (2, 4, 8)
 }
 
