@@ -14,17 +14,25 @@ PACKAGE = pathlib.Path(tfplace.__file__).parent
 ALLOWED = {
   "graph": set(),
   "cost": {"graph"},
+  "cache": {"graph"},
   "simulate": {"graph"},
   "placers": {"graph", "simulate"},
   "policies": {"graph", "simulate", "placers"},
   "rl": {"graph", "simulate", "placers", "policies", "report"},
   "measure": {"graph", "cost", "simulate"},
   "models": {"graph"},
-  "extraction": {"graph", "cost", "models"},
+  "extraction": {"graph", "cost", "cache", "models"},
   "apply": {"graph", "cost", "placers", "extraction"},
   "report": {"graph", "simulate", "placers"},
 }
-WITHOUT_TENSORFLOW = ("graph", "simulate", "placers", "bin.simulate")
+WITHOUT_TENSORFLOW = (
+  "graph",
+  "cache",
+  "extraction",
+  "simulate",
+  "placers",
+  "bin.simulate",
+)
 
 
 def tfplace_imports(path):

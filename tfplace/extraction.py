@@ -1,15 +1,18 @@
 """From anything that holds a model to its op graph: trace, then costs.
 
 This is the one place that joins the model zoo, the tracing of
-`graph.extract` and the costs of `cost`. It imports TensorFlow when called.
+`graph.extract`, the costs of `cost`, and the cache of earlier results. It
+imports TensorFlow when something must be traced.
 """
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from tfplace.cache import GraphCache, content_key
 from tfplace.errors import ExtractionError
 from tfplace.graph.cluster import Cluster
+from tfplace.graph.extract import stages
 from tfplace.graph.op_graph import OpGraph
 from tfplace.graph.presets import cluster_preset
 
@@ -29,6 +32,7 @@ def trace(
   batch_size: int | None = None,
   training: bool = True,
   sizes: Mapping[str, int] | None = None,
+  on_stage: stages.OnStage = stages.ignore,
 ) -> "TracedStep":
   """Traces one step of a model that is named or lies in a file.
 
@@ -40,24 +44,30 @@ def trace(
     training: the training step, or inference; a SavedModel and a GraphDef are
       what they are.
     sizes: further sizes of a zoo model, such as {"length": 20}.
+    on_stage: is told each stage.
 
   Raises:
     ExtractionError: names the file or model and what is wrong with it.
   """
   from tfplace.graph import extract as tracing
+  from tfplace.graph.extract.keras_names import fresh_names
 
   if sizes and kind != "model":
     raise ExtractionError(
       f"sizes {sorted(sizes)} are given for {source!r}, which is no zoo model"
     )
-  if kind == "model":
-    return _trace_zoo(source, batch_size, training, sizes or {})
+  on_stage(f"building {source}" if kind == "model" else f"loading {source}")
   if kind == "saved_model":
     return tracing.trace_saved_model(source, batch_size)
-  if kind == "keras_model":
-    return tracing.trace_keras_file(source, batch_size, training)
   if kind == "graph_def":
     return tracing.trace_graph_def(source, batch_size)
+  with fresh_names():
+    if kind == "model":
+      return _trace_zoo(source, batch_size, training, sizes or {}, on_stage)
+    if kind == "keras_model":
+      return tracing.trace_keras_file(
+        source, batch_size, training, on_stage=on_stage
+      )
   raise ExtractionError(f"unknown kind of source {kind!r}: one of {KINDS}")
 
 
@@ -66,6 +76,7 @@ def _trace_zoo(
   batch_size: int | None,
   training: bool,
   sizes: Mapping[str, int],
+  on_stage: stages.OnStage,
 ) -> "TracedStep":
   import dataclasses
 
@@ -74,16 +85,82 @@ def _trace_zoo(
 
   zoo = models.build(name, batch_size, **sizes)
   traced = tracing.trace_keras(
-    zoo.model, zoo.batch_size, training, zoo.sample(seed=0)
+    zoo.model, zoo.batch_size, training, zoo.sample(seed=0), on_stage=on_stage
   )
   return dataclasses.replace(traced, name=name)
 
 
-def op_graph(traced: "TracedStep", cluster: Cluster) -> OpGraph:
+def op_graph(
+  traced: "TracedStep",
+  cluster: Cluster,
+  on_stage: stages.OnStage = stages.ignore,
+) -> OpGraph:
   """The op graph of a traced step, with costs for the cluster's kinds."""
   from tfplace import cost
 
-  return cost.op_graph(traced, cluster)
+  return cost.op_graph(traced, cluster, on_stage)
+
+
+def load_or_extract(
+  kind: str,
+  source: str,
+  cluster: Cluster,
+  *,
+  batch_size: int | None = None,
+  training: bool = True,
+  sizes: Mapping[str, int] | None = None,
+  cache: GraphCache | None = None,
+  needs_trace: bool = False,
+  on_stage: stages.OnStage = stages.ignore,
+) -> "tuple[OpGraph, TracedStep | None]":
+  """The op graph, from the cache where it is there; `trace` has the arguments.
+
+  Args:
+    kind: as in `trace`, and so are the other arguments of the same names.
+    source: name or path.
+    cluster: whose device kinds are costed.
+    batch_size: examples per step.
+    training: the training step, or inference.
+    sizes: of a zoo model.
+    cache: where graphs are kept; None extracts anew.
+    needs_trace: the traced step is wanted too, which no cache holds: then only
+      the costs may come from it.
+    on_stage: is told each stage; of a graph that is there, none.
+
+  Returns:
+    The graph, and the traced step where there is one.
+
+  Raises:
+    ExtractionError: names the file or model and what is wrong with it.
+  """
+  asked: dict[str, Any] = {
+    "batch_size": batch_size,
+    "training": training,
+    "sizes": sizes,
+  }
+
+  def find_key() -> str | None:
+    return content_key(kind, source, cluster, **asked) if cache else None
+
+  key = find_key()
+  found = cache.load(key) if cache and key else None
+  if found is not None and not needs_trace:
+    return found, None
+  traced = trace(kind, source, **asked, on_stage=on_stage)
+  if found is not None and _is_of(found, traced):
+    return found, traced
+  graph = op_graph(traced, cluster, on_stage)
+  if cache and key and find_key() == key:  # nothing changed meanwhile
+    cache.store(key, graph)
+  return graph, traced
+
+
+def _is_of(graph: OpGraph, traced: "TracedStep") -> bool:
+  nodes = traced.graph_def.node
+  return len(nodes) == graph.num_ops and all(
+    node.name == name and node.op == type_
+    for node, name, type_ in zip(nodes, graph.names, graph.types, strict=True)
+  )
 
 
 def extract(
@@ -92,6 +169,8 @@ def extract(
   *,
   batch_size: int | None = None,
   training: bool = True,
+  sizes: Mapping[str, int] | None = None,
+  cache_dir: str | os.PathLike[str] | None = None,
 ) -> OpGraph:
   """The dataflow graph of a model's step, with the cost of every op.
 
@@ -102,23 +181,35 @@ def extract(
     cluster: whose device kinds are costed; a preset's name or a `Cluster`.
     batch_size: examples per step; None is the model's own default.
     training: the training step (forward, gradients, optimizer) or inference.
+    sizes: further sizes of a zoo model, such as {"length": 20}.
+    cache_dir: directory where graphs of named models and of files are kept by
+      a hash of all that decides them; None extracts anew.
 
   Raises:
     ExtractionError: names the model or file and what is wrong with it.
     FormatError: no such preset.
   """
-  from tfplace.graph import extract as tracing
-
   if isinstance(cluster, str):
     cluster = cluster_preset(cluster)
   if isinstance(model, str | os.PathLike):
     source = os.fspath(model)
-    traced = trace(
-      _kind_of(source), source, batch_size=batch_size, training=training
+    graph, _ = load_or_extract(
+      _kind_of(source),
+      source,
+      cluster,
+      batch_size=batch_size,
+      training=training,
+      sizes=sizes,
+      cache=GraphCache(cache_dir) if cache_dir else None,
     )
-  else:
-    traced = tracing.trace_keras(model, batch_size, training)
-  return op_graph(traced, cluster)
+    return graph
+  from tfplace.graph import extract as tracing
+
+  if sizes:
+    raise ExtractionError(
+      f"sizes {sorted(sizes)} are given for a model that is built already"
+    )
+  return op_graph(tracing.trace_keras(model, batch_size, training), cluster)
 
 
 def _kind_of(source: str) -> str:

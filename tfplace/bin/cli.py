@@ -17,6 +17,7 @@ from absl import flags
 from rich import console, progress
 
 from tfplace.errors import TfplaceError
+from tfplace.graph.extract import stages
 
 PROGRESS_AFTER_S = 2.0
 
@@ -118,14 +119,17 @@ def check_writable(path: str | None) -> None:
 
 
 @contextlib.contextmanager
-def showing_progress(what: str, seconds: float | None = None) -> Iterator[None]:
+def showing_progress(
+  what: str, seconds: float | None = None
+) -> Iterator[stages.OnStage]:
   """Shows a bar on stderr (a pulse where `seconds` is unknown).
 
   Nothing is shown where stderr is no terminal, nor in the first two seconds.
+  Whoever is told stages of the work may pass them on to what this yields.
   """
   screen = console.Console(stderr=True)
   if not screen.is_terminal:
-    yield
+    yield stages.ignore
     return
   bar = _ClockProgress(
     progress.TextColumn("{task.description}"),
@@ -136,7 +140,7 @@ def showing_progress(what: str, seconds: float | None = None) -> Iterator[None]:
   )
   bar.begin(what, seconds)
   with bar:
-    yield
+    yield bar.show_stage
 
 
 def load_tensorflow() -> None:
@@ -169,14 +173,32 @@ class _ClockProgress(progress.Progress):
   """A bar that follows the clock each time it is drawn."""
 
   def begin(self, what: str, seconds: float | None) -> None:
+    self._what = what
+    self._stage = ""
+    self._count: Callable[[], int] | None = None
     self._seconds = seconds
     self._started = time.monotonic()
     self._task = self.add_task(what, total=seconds, visible=False)
+
+  def show_stage(
+    self, what: str, count: Callable[[], int] | None = None
+  ) -> None:
+    """Names the stage from now on, and how far it is where it can be told."""
+    self._stage, self._count = what, count
 
   def get_renderables(self) -> Iterator[console.RenderableType]:
     elapsed = time.monotonic() - self._started
     for task in self.tasks:
       task.visible = elapsed > PROGRESS_AFTER_S
+      task.description = self._description()
       if self._seconds is not None:
         task.completed = min(elapsed, self._seconds)
     yield from super().get_renderables()
+
+  def _description(self) -> str:
+    parts = [self._what]
+    if self._stage:
+      parts.append(f": {self._stage}")
+    if self._count is not None:
+      parts.append(f", {self._count():,} ops")
+    return "".join(parts)

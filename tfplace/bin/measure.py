@@ -59,7 +59,7 @@ def _main(values: flags.FlagValues) -> None:
   _check(values)
   began = time.perf_counter()
   with sources.opened_cluster(values) as (cluster, live):
-    source = sources.load_source(values, cluster)
+    source = sources.load_source(values, cluster, needs_trace=True)
     problem = graph_lib.Problem(source.graph, cluster)
     placement = graph_lib.load_placement(values.placement, problem)
     if live is None or source.traced is None:

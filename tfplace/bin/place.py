@@ -100,7 +100,8 @@ def _check(values: flags.FlagValues) -> None:
 def _main(values: flags.FlagValues) -> None:
   _check(values)
   with sources.opened_cluster(values) as (cluster, live):
-    source = sources.load_source(values, cluster)
+    needs_trace = live is not None or bool(values.output_graph_def)
+    source = sources.load_source(values, cluster, needs_trace)
     problem = graph_lib.Problem(source.graph, cluster)
     if live is not None and source.traced is not None:
       problem = _calibrated(live, problem, source.traced)

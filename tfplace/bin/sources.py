@@ -2,13 +2,15 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from absl import flags
 
+from tfplace import cache
 from tfplace import graph as graph_lib
 from tfplace.bin import cli
+from tfplace.graph.extract.stages import OnStage
 
 if TYPE_CHECKING:
   from tfplace.graph.extract.traced import TracedStep
@@ -23,7 +25,8 @@ class Source:
 
   Attributes:
     graph: the op graph, with costs for the cluster's device kinds.
-    traced: the step as a session runs it; None for `--graph`.
+    traced: the step as a session runs it; None for `--graph`, and where
+      nobody needs it.
   """
 
   graph: graph_lib.OpGraph
@@ -57,6 +60,13 @@ def define_source_flags(values: flags.FlagValues) -> None:
   flags.DEFINE_bool(
     "training", True, "The training step, or inference.", flag_values=values
   )
+  flags.DEFINE_string(
+    "graph_cache_dir",
+    None,
+    "Where extracted graphs are kept by a hash of all that decides them; the"
+    " user's cache directory where left out, empty for nowhere.",
+    flag_values=values,
+  )
 
 
 def define_cluster_flag(
@@ -87,8 +97,17 @@ def chosen_source(values: flags.FlagValues) -> str:
   return given[0]
 
 
-def load_source(values: flags.FlagValues, cluster: graph_lib.Cluster) -> Source:
+def load_source(
+  values: flags.FlagValues,
+  cluster: graph_lib.Cluster,
+  needs_trace: bool = False,
+) -> Source:
   """The graph that the flags name, with costs for the cluster's kinds.
+
+  Args:
+    values: the command's flags.
+    cluster: whose kinds are costed.
+    needs_trace: the step itself is wanted, not only its graph.
 
   Raises:
     TfplaceError: a bad flag, file or model.
@@ -98,16 +117,38 @@ def load_source(values: flags.FlagValues, cluster: graph_lib.Cluster) -> Source:
     return Source(graph_lib.load_graph(values.graph), None)
   from tfplace import extraction
 
-  with cli.showing_progress(f"Extracting {values[kind].value}"):
-    cli.load_tensorflow()
-    traced = extraction.trace(
+  name = str(values[kind].value)
+  with cli.showing_progress(f"Extracting {name}") as on_stage:
+    loaded = extraction.load_or_extract(
       kind,
-      str(values[kind].value),
+      name,
+      cluster,
       batch_size=values.batch_size,
       training=values.training,
       sizes=_model_sizes(values),
+      cache=_graph_cache(values),
+      needs_trace=needs_trace,
+      on_stage=_loading_tensorflow(on_stage),
     )
-    return Source(extraction.op_graph(traced, cluster), traced)
+  return Source(*loaded)
+
+
+def _loading_tensorflow(on_stage: OnStage) -> OnStage:
+  """Has TensorFlow loaded before the first stage, which needs it."""
+
+  def loading(what: str, count: Callable[[], int] | None = None) -> None:
+    on_stage("starting TensorFlow")
+    cli.load_tensorflow()
+    on_stage(what, count)
+
+  return loading
+
+
+def _graph_cache(values: flags.FlagValues) -> cache.GraphCache | None:
+  folder = values.graph_cache_dir
+  if folder is None:
+    folder = cache.default_directory()
+  return cache.GraphCache(folder) if folder else None
 
 
 def _model_sizes(values: flags.FlagValues) -> dict[str, int]:

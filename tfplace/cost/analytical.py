@@ -9,12 +9,17 @@ from typing import Any
 
 from tfplace.cost import calls, estimate, hardware, sizes
 from tfplace.graph.cluster import Cluster
+from tfplace.graph.extract import stages
 from tfplace.graph.extract.structure import Skeleton, skeleton
 from tfplace.graph.extract.traced import TracedStep
 from tfplace.graph.op_graph import OpGraph, OpSpec, build_graph
 
 
-def op_graph(traced: TracedStep, cluster: Cluster) -> OpGraph:
+def op_graph(
+  traced: TracedStep,
+  cluster: Cluster,
+  on_stage: stages.OnStage = stages.ignore,
+) -> OpGraph:
   """The step's dataflow graph with a time per op and device kind.
 
   - Times: Grappler's estimator on each kind's hardware (`Device.extra
@@ -36,6 +41,7 @@ def op_graph(traced: TracedStep, cluster: Cluster) -> OpGraph:
   Args:
     traced: the step; its placeholders must have static shapes.
     cluster: whose kinds get times.
+    on_stage: is told each stage.
 
   Raises:
     ExtractionError: shapes of inputs are unknown, or TensorFlow or Grappler
@@ -43,10 +49,14 @@ def op_graph(traced: TracedStep, cluster: Cluster) -> OpGraph:
     ProblemError: the cluster's hardware is not understood.
   """
   described = hardware.hardware_by_kind(cluster)
+  count = f"of {len(traced.graph_def.node):,} ops"
+  on_stage(f"kernels and colocation {count}")
   bones = skeleton(traced)
+  on_stage(f"shapes {count}")
   graph_def = sizes.with_feed_shapes(traced)
   graph = sizes.import_step(graph_def, traced.name)
   specs = sizes.output_specs(graph)
+  on_stage(f"costs {count} on {' and '.join(described)}")
   times = estimate.times_us(graph_def, graph, described)
   called = calls.CallCosts(graph_def, described).of_graph(graph)
   for name, call in called.items():

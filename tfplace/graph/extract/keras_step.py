@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfplace.errors import ExtractionError
-from tfplace.graph.extract import functions, keras_inputs
+from tfplace.graph.extract import functions, keras_inputs, stages
 from tfplace.graph.extract.traced import TracedStep
 
 
@@ -25,6 +25,7 @@ def trace_keras(
   batch_size: int | None = None,
   training: bool = True,
   sample: Any = None,
+  on_stage: stages.OnStage = stages.ignore,
 ) -> TracedStep:
   """One step of a Keras model as a flat graph.
 
@@ -41,6 +42,7 @@ def trace_keras(
     sample: a batch `x`, `(x, y)` or `(x, y, sample_weight)` of arrays or
       tensors; needed where the model does not say its inputs, or the loss not
       its targets.
+    on_stage: is told each stage.
 
   Returns:
     `fetches[0]` is the loss of the batch when training, else the first
@@ -58,10 +60,13 @@ def trace_keras(
     )
   batch = keras_inputs.batch_spec(model, batch_size, training, sample)
   if training:
+    on_stage("building the optimizer")
     _build(model, batch.structure)
   losses: list[tf.Tensor] = []
 
   def data_step(data: Any) -> Any:
+    graph = tf.compat.v1.get_default_graph()
+    on_stage("tracing", lambda: int(graph.version))
     if not training:
       return model.predict_step(data)
     with _recorded_loss(model, losses):
@@ -75,6 +80,7 @@ def trace_keras(
       f"model {model.name!r} cannot be traced at batch size"
       f" {batch.batch_size}: {_first_line(error)}"
     ) from error
+  on_stage("inlining")
   return functions.trace_function(
     concrete,
     name=model.name,
@@ -90,6 +96,7 @@ def trace_keras_file(
   batch_size: int | None = None,
   training: bool = True,
   sample: Any = None,
+  on_stage: stages.OnStage = stages.ignore,
 ) -> TracedStep:
   """One step of a model in a `.keras` or `.h5` file; see `trace_keras`.
 
@@ -109,7 +116,7 @@ def trace_keras_file(
     ) from error
   if training:
     _renew_optimizer(model)
-  return trace_keras(model, batch_size, training, sample)
+  return trace_keras(model, batch_size, training, sample, on_stage)
 
 
 def _renew_optimizer(model: keras.Model) -> None:
