@@ -30,6 +30,7 @@ setuptools.setup(
     "numpy>=2.2,<2.4",
     "numba>=0.61.2,<0.69",
     "scipy>=1.15,<2",
+    "pymetis>=2025.2,<2026",
     "absl-py>=2.5,<3",
     "rich>=15,<16",
     "matplotlib>=3.10,<4",

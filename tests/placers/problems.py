@@ -1,5 +1,7 @@
 """Small problems for the tests of placers."""
 
+import itertools
+
 import numpy as np
 
 from tfplace.graph import (
@@ -10,6 +12,7 @@ from tfplace.graph import (
   Problem,
   build_graph,
 )
+from tfplace.simulate import Simulator
 
 
 def cluster(
@@ -92,3 +95,38 @@ def random_problem(seed):
       links,
     ),
   )
+
+
+def optimum(problem):
+  """Least feasible step time, by trying every placement of the groups."""
+  choices = [np.flatnonzero(row) for row in problem.group_allowed]
+  rows = np.array(list(itertools.product(*choices)), np.int32)
+  batch = Simulator(problem).run(rows[:, problem.group_of])
+  return batch.step_time_us[batch.feasible].min()
+
+
+def two_halves():
+  """Eight ops in two cliques of a pipeline, with one thin edge between: o0 to
+  o3 send each other 1000 bytes, and so do o4 to o7; o0 sends 1 byte to o4.
+
+  On two devices and links of 1 byte/us, the halves of 4 us each are cut at
+  the thin edge: o0 ends at 1, its byte arrives at 2, and o4 to o7 run in
+  [2, 6]; together on one device they take 8.
+  """
+  edges = [(0, 1), (1, 2), (2, 3), (0, 3), (4, 5), (5, 6), (6, 7), (4, 7)]
+  ops = [
+    OpSpec(f"o{i}", "Op", {"GPU": 1.0}, [1000.0, 1.0 if i == 0 else 0.0])
+    for i in range(8)
+  ]
+  links = [*((a, 0, b) for a, b in edges), (0, 1, 4)]
+  return Problem(build_graph("g", ops, links), cluster([np.inf] * 2))
+
+
+def small_problem(seed):
+  """`random_problem` with at most 8 groups, so that `optimum` is quick."""
+  rng = np.random.default_rng(seed)
+  while True:
+    problem = random_problem(int(rng.integers(1 << 30)))
+    choices = np.prod(problem.group_allowed.sum(axis=1), dtype=float)
+    if problem.num_groups >= 3 and choices <= 5000:
+      return problem

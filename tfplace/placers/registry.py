@@ -18,13 +18,25 @@ _PLACERS: Mapping[str, str] = {
   "m_topo": "tfplace.placers.m_topo:MTopoPlacer",
   "m_etf": "tfplace.placers.m_etf:MEtfPlacer",
   "heft": "tfplace.placers.heft:HeftPlacer",
+  "metis": "tfplace.placers.metis:MetisPlacer",
+  "scotch": "tfplace.placers.scotch:ScotchPlacer",
   "annealing": "tfplace.placers.annealing:AnnealingPlacer",
   "gdp": "tfplace.policies.placer:GdpPlacer",
   "auto": "tfplace.placers.auto:AutoPlacer",
 }
 STRATEGIES = tuple(_PLACERS)
 # In this order `auto` and reports try what needs no search and no policy.
-CLASSICAL = ("single", "cpu", "blocks", "expert", "m_topo", "m_etf", "heft")
+CLASSICAL = (
+  "single",
+  "cpu",
+  "blocks",
+  "expert",
+  "m_topo",
+  "m_etf",
+  "heft",
+  "metis",
+  "scotch",
+)
 LEARNED = ("gdp",)
 
 

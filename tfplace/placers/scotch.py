@@ -1,0 +1,158 @@
+"""Scotch: maps the graph onto the devices and the links between them.
+
+Pellegrini and Roman, "Scotch: a software package for static mapping by dual
+recursive bipartitioning" (1996), by its program `gmap` (Debian's package
+`scotch`; nothing of it is bundled). Unlike METIS it knows how far apart
+devices are: a byte counts as much as the link that it takes is slow. Like
+METIS it knows neither the order of ops nor memory, so what does not fit is
+repaired. The program takes no seed; on one thread each run gives the same.
+"""
+
+import dataclasses
+import os
+import pathlib
+import shutil
+import subprocess
+import tempfile
+from typing import ClassVar
+
+import numpy as np
+
+from tfplace.errors import TfplaceError
+from tfplace.graph.problem import Problem
+from tfplace.placers.base import Budget, Evaluator, Result
+from tfplace.placers.blocks import main_devices
+from tfplace.placers.groups import GroupGraph
+from tfplace.placers.partition import (
+  WeightedGraph,
+  offer_parts,
+  weighted_graph,
+)
+from tfplace.placers.scotch_files import (
+  graph_text,
+  parse_mapping,
+  target_text,
+)
+from tfplace.placers.tracker import Tracker
+
+PROGRAMS = ("scotch_gmap", "gmap")  # Debian's name, then its authors'
+# Sums of weight times distance must fit into the 32 bits of Debian's build.
+_TOTAL = 2**24
+_ENVIRONMENT = {"SCOTCH_PTHREAD_NUMBER": "1"}  # threads race: no two runs agree
+_NEAR, _FAR = 4, 64  # distance of the fastest link, and the largest of any
+
+
+@dataclasses.dataclass(frozen=True)
+class ScotchPlacer:
+  """Scotch on the devices of the fastest kind.
+
+  Attributes:
+    timeout_s: seconds after which the program is ended; the time that is
+      left of the budget counts too.
+  """
+
+  timeout_s: float = 60.0
+  name: ClassVar[str] = "scotch"
+
+  def place(
+    self, problem: Problem, evaluator: Evaluator, budget: Budget, seed: int
+  ) -> Result:
+    """Maps the groups.
+
+    Raises:
+      TfplaceError: the program is not installed, fails, takes too long, or
+        answers what is no mapping.
+    """
+    tracker = Tracker(self.name, problem, evaluator, budget)
+    program = find_program()
+    groups = GroupGraph(problem)
+    devices = main_devices(groups)
+    graph = weighted_graph(groups, devices, _TOTAL)
+    parts = np.zeros(groups.num_groups, np.int64)
+    if len(devices) > 1 and groups.num_groups:
+      timeout_s = min(self.timeout_s, max(1.0, budget.left_s))
+      parts = run(program, graph, distances(groups, devices), timeout_s)
+    offer_parts(tracker, groups, parts)
+    return tracker.result()
+
+
+def find_program() -> str:
+  """Path of Scotch's mapper.
+
+  Raises:
+    TfplaceError: it is not installed.
+  """
+  for name in PROGRAMS:
+    path = shutil.which(name)
+    if path is not None:
+      return path
+  raise TfplaceError(
+    f"strategy 'scotch' needs the program {PROGRAMS[0]} of the Debian package"
+    " scotch, which is not installed"
+  )
+
+
+def distances(groups: GroupGraph, devices: np.ndarray) -> np.ndarray:
+  """[num_parts, num_parts] int64: how slow a byte is between two devices.
+
+  In proportion to microseconds per byte, the slower of the two directions;
+  the fastest link is 4 and the slowest, or none at all, 64 at most.
+  """
+  cluster = groups.problem.cluster
+  among = np.ix_(devices, devices)
+  us = np.where(cluster.channel >= 0, 1 / cluster.bandwidth, np.inf)[among]
+  us = np.maximum(us, us.T)
+  away = ~np.eye(len(devices), dtype=bool)
+  least = float(us[away].min(initial=np.inf))
+  if not np.isfinite(least) or least <= 0:
+    return np.where(away, _NEAR, 0)
+  return np.where(
+    away, np.rint(np.minimum(_NEAR * us / least, _FAR)), 0
+  ).astype(np.int64)
+
+
+def run(
+  program: str, graph: WeightedGraph, distance: np.ndarray, timeout_s: float
+) -> np.ndarray:
+  """[num_vertices] part of each vertex, by one run of the program.
+
+  Raises:
+    TfplaceError: it fails, takes too long, or answers what is no mapping.
+  """
+  with tempfile.TemporaryDirectory(prefix="tfplace_scotch_") as name:
+    folder = pathlib.Path(name)
+    (folder / "graph.grf").write_text(graph_text(graph))
+    (folder / "target.tgt").write_text(target_text(distance))
+    command = [program, "graph.grf", "target.tgt", "mapping.map"]
+    _run(command, folder, timeout_s)
+    mapping = folder / "mapping.map"
+    text = mapping.read_text(errors="replace") if mapping.exists() else ""
+  return parse_mapping(text, len(graph.vertex_weights), len(distance))
+
+
+def _run(command: list[str], folder: pathlib.Path, timeout_s: float) -> None:
+  try:
+    done = subprocess.run(
+      command,
+      cwd=folder,
+      env={**os.environ, **_ENVIRONMENT},
+      timeout=timeout_s,
+      capture_output=True,
+      text=True,
+      errors="replace",
+      stdin=subprocess.DEVNULL,
+      check=False,
+    )
+  except subprocess.TimeoutExpired as error:
+    raise TfplaceError(
+      f"Scotch's {command[0]} took more than {timeout_s:.0f} s"
+    ) from error
+  except OSError as error:
+    raise TfplaceError(
+      f"Scotch's {command[0]} does not run: {error}"
+    ) from error
+  if done.returncode:
+    said = " ".join((done.stderr or done.stdout).split())[:200]
+    raise TfplaceError(
+      f"Scotch's {command[0]} failed with exit code {done.returncode}: {said}"
+    )
