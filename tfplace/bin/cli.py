@@ -9,17 +9,15 @@ import importlib
 import os
 import sys
 import tempfile
-import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 
 from absl import flags
-from rich import console, progress
+from rich import console
 
+from tfplace.bin import clock_bar
 from tfplace.errors import TfplaceError
 from tfplace.graph.extract import stages
-
-PROGRESS_AFTER_S = 2.0
 
 
 class UsageError(TfplaceError):
@@ -131,15 +129,7 @@ def showing_progress(
   if not screen.is_terminal:
     yield stages.ignore
     return
-  bar = _ClockProgress(
-    progress.TextColumn("{task.description}"),
-    progress.BarColumn(),
-    progress.TimeElapsedColumn(),
-    console=screen,
-    transient=True,
-  )
-  bar.begin(what, seconds)
-  with bar:
+  with clock_bar.ClockBar(screen, what, seconds) as bar:
     yield bar.show_stage
 
 
@@ -167,38 +157,3 @@ def load_tensorflow() -> None:
       if not loaded:
         notices.seek(0)
         sys.stderr.write(notices.read().decode(errors="replace"))
-
-
-class _ClockProgress(progress.Progress):
-  """A bar that follows the clock each time it is drawn."""
-
-  def begin(self, what: str, seconds: float | None) -> None:
-    self._what = what
-    self._stage = ""
-    self._count: Callable[[], int] | None = None
-    self._seconds = seconds
-    self._started = time.monotonic()
-    self._task = self.add_task(what, total=seconds, visible=False)
-
-  def show_stage(
-    self, what: str, count: Callable[[], int] | None = None
-  ) -> None:
-    """Names the stage from now on, and how far it is where it can be told."""
-    self._stage, self._count = what, count
-
-  def get_renderables(self) -> Iterator[console.RenderableType]:
-    elapsed = time.monotonic() - self._started
-    for task in self.tasks:
-      task.visible = elapsed > PROGRESS_AFTER_S
-      task.description = self._description()
-      if self._seconds is not None:
-        task.completed = min(elapsed, self._seconds)
-    yield from super().get_renderables()
-
-  def _description(self) -> str:
-    parts = [self._what]
-    if self._stage:
-      parts.append(f": {self._stage}")
-    if self._count is not None:
-      parts.append(f", {self._count():,} ops")
-    return "".join(parts)

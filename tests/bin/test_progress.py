@@ -1,0 +1,79 @@
+"""The bar on a terminal: that it is drawn, and what it says."""
+
+import io
+import os
+import subprocess
+import sys
+
+import pytest
+from rich import console
+
+from tfplace import graph as tg
+from tfplace.bin import cli, clock_bar
+
+
+@pytest.fixture
+def screen(monkeypatch):
+  monkeypatch.setattr(clock_bar, "PROGRESS_AFTER_S", -1.0)
+  return console.Console(file=io.StringIO(), force_terminal=True, width=100)
+
+
+def drawn(screen):
+  return screen.file.getvalue()
+
+
+def test_the_bar_names_the_stage_and_counts(screen):
+  with clock_bar.ClockBar(screen, "Extracting nmt") as bar:
+    bar.refresh()
+    bar.show_stage("tracing", lambda: 12345)
+    bar.refresh()
+    bar.show_stage("shapes of 7 ops")
+    bar.refresh()
+  assert "Extracting nmt " in drawn(screen)
+  assert "Extracting nmt: tracing, 12,345 ops" in drawn(screen)
+  assert "Extracting nmt: shapes of 7 ops " in drawn(screen)
+
+
+def test_names_with_brackets_are_shown_as_they_are(screen):
+  with clock_bar.ClockBar(screen, "Placing [bold]x[/bold] [/]") as bar:
+    bar.refresh()
+  assert "Placing [bold]x[/bold] [/]" in drawn(screen)
+
+
+def test_nothing_is_drawn_in_the_first_seconds(screen, monkeypatch):
+  monkeypatch.setattr(clock_bar, "PROGRESS_AFTER_S", 60.0)
+  with clock_bar.ClockBar(screen, "Placing") as bar:
+    bar.refresh()
+  assert "Placing" not in drawn(screen)
+
+
+def test_without_a_terminal_stages_are_ignored(capsys):
+  with cli.showing_progress("Placing") as on_stage:
+    on_stage("anything", lambda: 1 // 0)
+  assert capsys.readouterr().err == ""
+
+
+def test_a_command_runs_on_a_terminal(tmp_path):
+  ops = [tg.OpSpec("a", "X", {"GPU": 1.0, "CPU": 1.0}, [1])]
+  path = tmp_path / "g.json"
+  tg.save_graph(tg.build_graph("one", ops, []), path)
+  ours, theirs = os.openpty()
+  arguments = [f"--graph={path}", "--cluster=k80x2", "--strategy=single"]
+  try:
+    done = subprocess.run(
+      [sys.executable, "-m", "tfplace.bin.place", *arguments],
+      stdout=subprocess.PIPE,
+      stderr=theirs,
+      text=True,
+      timeout=120,
+    )
+    os.set_blocking(ours, False)
+    try:
+      shown = os.read(ours, 10_000).decode()
+    except BlockingIOError:
+      shown = ""
+  finally:
+    os.close(ours)
+    os.close(theirs)
+  assert done.returncode == 0, shown
+  assert "error" not in shown
