@@ -1,4 +1,4 @@
-"""Compiled list schedulers: earliest finish with insertion, earliest start.
+"""Compiled HEFT, and what it shares with ETF (`earliest_start`).
 
 Both decide a group at its first op that is not a source (see `ListTables`),
 within domains, and within memory counted by sums where that is possible. A
@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tfplace.placers import heap
 from tfplace.placers.domains import propagate
 from tfplace.placers.jit import inlined, kernel
 from tfplace.placers.list_tables import ListTables
@@ -17,7 +16,7 @@ from tfplace.placers.list_tables import ListTables
 _GAPS = 256  # idle gaps that insertion looks at, from the latest back
 
 
-class _Traffic(NamedTuple):
+class Traffic(NamedTuple):
   """Transfers decided so far.
 
   Attributes:
@@ -30,9 +29,10 @@ class _Traffic(NamedTuple):
 
 
 @kernel
-def _no_traffic(tables: ListTables) -> _Traffic:
+def no_traffic(tables: ListTables) -> Traffic:
+  """Nothing sent yet."""
   num_ops, num_devices = tables.time_us.shape
-  return _Traffic(
+  return Traffic(
     np.full((num_ops, num_devices), -1.0),
     np.zeros(num_devices * num_devices),
   )
@@ -66,7 +66,7 @@ def earliest_finish(
   busy_end = np.empty((num_devices, num_ops))
   count = np.zeros(num_devices, np.int64)
   stack = np.empty(num_ops, np.int64)
-  traffic = _no_traffic(tables)
+  traffic = no_traffic(tables)
   for op in order:
     if tables.is_source[op]:
       continue
@@ -78,7 +78,7 @@ def earliest_finish(
           continue
         if fits_only and device_of[group] < 0 and held[group] > room[device]:
           continue
-        ready, moved = _arrival(tables, traffic, device_of, end, op, device)
+        ready, moved = arrival(tables, traffic, device_of, end, op, device)
         time_us = tables.time_us[op, device]
         length = time_us + tables.overhead_us[device] if time_us > 0 else 0.0
         start = _gap(
@@ -89,111 +89,26 @@ def earliest_finish(
           best, best_end, best_bytes = device, finish, moved
       if best >= 0:
         break
-    if best < 0 or not _take(
+    if best < 0 or not take(
       tables, free, held, room, device_of, op, best, end, stack
     ):
       device_of[0] = -1
       return device_of
     # With all its inputs on their way at once, it may start a little later.
-    ready = _send_inputs(tables, traffic, device_of, end, op)
+    ready = send_inputs(tables, traffic, device_of, end, op)
     time_us = tables.time_us[op, best]
     length = time_us + tables.overhead_us[best] if time_us > 0 else 0.0
     start = _gap(busy_start[best], busy_end[best], count[best], ready, length)
     end[op] = start + time_us
     if time_us > 0:
       _insert(busy_start[best], busy_end[best], count, best, start, length)
-  return _finish(tables, free, held, room, device_of)
-
-
-@kernel
-def earliest_start(
-  tables: ListTables,
-  position: np.ndarray,
-  free: np.ndarray,
-  held: np.ndarray,
-  room: np.ndarray,
-) -> np.ndarray:
-  """ETF: of all ready ops and devices, the pair that can start first.
-
-  Args:
-    tables: the problem.
-    position: [num_ops] breaks ties, the lowest first.
-    free: [num_groups, num_devices] bool domains; narrowed.
-    held: [num_groups] bytes that a group counts for.
-    room: [num_devices] bytes; reduced.
-
-  Returns:
-    [num_groups] int32 devices; -1 in the first entry when links left a group
-    without a device.
-  """
-  num_ops, num_devices = tables.time_us.shape
-  device_of = np.full(free.shape[0], -1, np.int32)
-  end = np.full(num_ops, -1.0)
-  idle_us = np.zeros(num_devices)
-  stack = np.empty(num_ops, np.int64)
-  traffic = _no_traffic(tables)
-  waits, left = np.zeros(num_ops, np.int64), np.zeros(num_ops, np.int64)
-  heap_us = np.empty(num_ops * num_devices + 1)
-  heap_id = np.empty(num_ops * num_devices + 1, np.int64)
-  size = 0
-  for op in range(num_ops):
-    for i in range(tables.in_offsets[op], tables.in_offsets[op + 1]):
-      waits[op] += not tables.is_source[tables.in_src[i]]
-  op_at = np.argsort(position)
-  for op in range(num_ops):
-    if waits[op] == 0 and not tables.is_source[op]:
-      left[op] = num_devices
-      for device in range(num_devices):
-        key = position[op] * num_devices + device
-        size = heap.push(heap_us, heap_id, size, 0.0, key)
-  while size > 0:
-    before, key = heap_us[0], heap_id[0]
-    size = heap.pop(heap_us, heap_id, size)
-    op, device = op_at[key // num_devices], key % num_devices
-    if end[op] >= 0:
-      continue
-    group = tables.group_of[op]
-    left[op] -= 1
-    fits = free[group, device] and (
-      device_of[group] >= 0 or held[group] <= room[device]
-    )
-    if not fits and left[op] > 0:
-      continue
-    if not fits:
-      device = _roomiest(free[group], room)
-      if device < 0:
-        device_of[0] = -1
-        return device_of
-    ready, _ = _arrival(tables, traffic, device_of, end, op, device)
-    start = max(ready, idle_us[device])
-    if start > before and fits:
-      left[op] += 1
-      size = heap.push(heap_us, heap_id, size, start, key)
-      continue
-    if not _take(tables, free, held, room, device_of, op, device, end, stack):
-      device_of[0] = -1
-      return device_of
-    start = _send_inputs(tables, traffic, device_of, end, op)
-    start = max(start, idle_us[device])
-    time_us = tables.time_us[op, device]
-    end[op] = start + time_us
-    if time_us > 0:
-      idle_us[device] = end[op] + tables.overhead_us[device]
-    for i in range(tables.out_offsets[op], tables.out_offsets[op + 1]):
-      other = tables.out_dst[i]
-      waits[other] -= 1
-      if waits[other] == 0:
-        left[other] = num_devices
-        for target in range(num_devices):
-          key = position[other] * num_devices + target
-          size = heap.push(heap_us, heap_id, size, end[op], key)
-  return _finish(tables, free, held, room, device_of)
+  return place_rest(tables, free, held, room, device_of)
 
 
 @inlined
-def _arrival(
+def arrival(
   tables: ListTables,
-  traffic: _Traffic,
+  traffic: Traffic,
   device_of: np.ndarray,
   end: np.ndarray,
   op: int,
@@ -219,9 +134,9 @@ def _arrival(
 
 
 @kernel
-def _send_inputs(
+def send_inputs(
   tables: ListTables,
-  traffic: _Traffic,
+  traffic: Traffic,
   device_of: np.ndarray,
   end: np.ndarray,
   op: int,
@@ -247,7 +162,7 @@ def _send_inputs(
 
 
 @kernel
-def _take(
+def take(
   tables: ListTables,
   free: np.ndarray,
   held: np.ndarray,
@@ -273,7 +188,7 @@ def _take(
       group = tables.group_of[source]
       target = device
       if not free[group, device]:
-        target = _roomiest(free[group], room)
+        target = roomiest(free[group], room)
       if target < 0 or not _assign(
         tables, free, held, room, device_of, group, target
       ):
@@ -313,7 +228,8 @@ def _assign(
 
 
 @inlined
-def _roomiest(domain: np.ndarray, room: np.ndarray) -> int:
+def roomiest(domain: np.ndarray, room: np.ndarray) -> int:
+  """The allowed device with the most bytes left; -1 without one."""
   best = -1
   for device in range(len(domain)):
     if domain[device] and (best < 0 or room[device] > room[best]):
@@ -322,7 +238,7 @@ def _roomiest(domain: np.ndarray, room: np.ndarray) -> int:
 
 
 @kernel
-def _finish(
+def place_rest(
   tables: ListTables,
   free: np.ndarray,
   held: np.ndarray,
@@ -332,7 +248,7 @@ def _finish(
   """Sources that nobody reads: to the roomiest devices."""
   for group in range(len(device_of)):
     if device_of[group] < 0:
-      device = _roomiest(free[group], room)
+      device = roomiest(free[group], room)
       if device < 0 or not _assign(
         tables, free, held, room, device_of, group, device
       ):

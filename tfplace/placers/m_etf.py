@@ -15,8 +15,8 @@ from tfplace.graph.problem import Problem
 from tfplace.placers.base import Budget, Evaluator, Result
 from tfplace.placers.blocks import main_devices
 from tfplace.placers.domains import Domains, choose
+from tfplace.placers.earliest_start import earliest_start
 from tfplace.placers.groups import GroupGraph
-from tfplace.placers.list_kernels import earliest_start
 from tfplace.placers.list_tables import (
   list_tables,
   mean_times,
