@@ -116,7 +116,11 @@ class TransformerLayer(keras.layers.Layer):
       self.memory.assign(memory)
 
   def step(
-    self, weights: Weights, value: tf.Tensor, memory: tf.Tensor
+    self,
+    weights: Weights,
+    value: tf.Tensor,
+    memory: tf.Tensor,
+    before: tf.Tensor | None,
   ) -> tuple[tf.Tensor, tf.Tensor]:
     """One segment.
 
@@ -124,12 +128,15 @@ class TransformerLayer(keras.layers.Layer):
       weights: as read.
       value: [batch, length, units], what the layer below says.
       memory: [batch, words, units], what it said before.
+      before: this layer's output of the segment before, to wait for.
 
     Returns:
       The layer's output, like `value`, and its memory of `value`.
     """
+    waits = [] if before is None else [before]
     with tf.name_scope(self.name):
-      context = tf.concat([memory, value], axis=1)
+      with tf.control_dependencies(waits):
+        context = tf.concat([memory, value], axis=1)
       heard = attention.attend(weights.kernels, weights.mask, value, context)
       value = _normalised(value + heard, weights.norms[0])
       value = _normalised(

@@ -5,6 +5,10 @@ A training step takes several segments in turn, each with ops of its own under
 models of the zoo take words. What a layer heard in a segment is its memory in
 the next; that of the last one is kept in a variable for the next training
 step. No gradient flows into memory. Each weight is read once per step.
+
+A layer takes one segment after the other, by control edges: nothing else
+orders them, and a device that works at all of them in parts would let the
+next layer's device wait for the last.
 """
 
 from typing import Any
@@ -99,6 +103,7 @@ class SegmentModel(keras.layers.Layer):
       span = attention.span(length, memory, self.sizes["units"])
     weights = [layer.read(span) for layer in self.layers]
     memories = [layer_weights.memory for layer_weights in weights]
+    outputs: list[tf.Tensor | None] = [None] * len(self.layers)
     score = word_scorer(self.softmax)
     scores = []
     for segment in range((words.shape[1] - 1) // length):
@@ -106,7 +111,10 @@ class SegmentModel(keras.layers.Layer):
       with tf.name_scope(f"segment_{segment}"):
         value = self.embedding(words[:, first : first + length])
         for i, layer in enumerate(self.layers):
-          value, memories[i] = layer.step(weights[i], value, memories[i])
+          value, memories[i] = layer.step(
+            weights[i], value, memories[i], outputs[i]
+          )
+          outputs[i] = value
         scores.append(score(value, words[:, first + 1 : first + length + 1]))
     for layer, last in zip(self.layers, memories, strict=True):
       layer.remember(last)
