@@ -25,7 +25,7 @@ from tfplace.placers.repair import offer_repaired
 from tfplace.placers.tracker import Tracker
 
 _GRADIENT = re.compile(r"^(gradient_tape|gradients|Gradients)/")
-_RECURRENT = re.compile(r"(?:encoder|decoder)_layer_(\d+)")
+_NUMBERED = re.compile(r"(?:encoder|decoder|lstm|transformer)_layer_(\d+)")
 _EMBEDDING = re.compile(r"embedding|encoder_embedding|decoder_embedding")
 _LAST = re.compile(r"attention|softmax")
 _CELL_END = re.compile(r"/mixed(\d+)[_\d]*/")
@@ -45,19 +45,19 @@ class ExpertPlacer:
     tracker = Tracker(self.name, problem, evaluator, budget)
     groups = GroupGraph(problem)
     names = [_GRADIENT.sub("", name) for name in problem.graph.names]
-    if any(_RECURRENT.search(name) for name in names):
-      wanted = _recurrent(groups, names)
+    if any(_NUMBERED.search(name) for name in names):
+      wanted = _numbered(groups, names)
     else:
       wanted = _layered(groups, names)
     offer_repaired(tracker, groups, wanted)
     return tracker.result()
 
 
-def _recurrent(groups: GroupGraph, names: list[str]) -> np.ndarray:
+def _numbered(groups: GroupGraph, names: list[str]) -> np.ndarray:
   """[num_groups] devices of a recurrent encoder-decoder, layer by layer."""
   devices = main_devices(groups)
   last = len(devices) - 1
-  depths = [_RECURRENT.search(name) for name in names]
+  depths = [_NUMBERED.search(name) for name in names]
   num_layers = 1 + max(int(d.group(1)) for d in depths if d)
   block = np.full(len(names), _UNKNOWN)
   # With a device to spare, the last one is for attention and softmax alone.
