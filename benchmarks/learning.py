@@ -16,6 +16,7 @@ import pathlib
 import shutil
 import subprocess
 import sys
+import tempfile
 from typing import Any
 
 from absl import app, flags
@@ -38,9 +39,6 @@ _SEEDS = flags.DEFINE_list("seeds", ["0", "1", "2"], "Seeds.")
 _EVALUATIONS = flags.DEFINE_integer(
   "evaluations", 1000, "Placements that PPO and annealing may try, about."
 )
-_CACHE = flags.DEFINE_string(
-  "graph_dir", ".graphs", "Where extracted graphs are kept between runs."
-)
 _WORK = flags.DEFINE_string(
   "work_dir", ".learning", "Where runs keep their checkpoints."
 )
@@ -53,23 +51,16 @@ _FRESH = flags.DEFINE_bool("fresh", False, "Train every policy again.")
 
 def load_problem(model: str, cluster: str) -> Problem:
   """A model's training step; a process with Keras 3 extracts the graph."""
-  path = pathlib.Path(_CACHE.value) / f"{model}_{cluster.split('x')[0]}.json.gz"
-  if not path.exists():
-    os.makedirs(path.parent, exist_ok=True)
-    environment = {k: v for k, v in os.environ.items() if k != keras2.SWITCH}
+  environment = {k: v for k, v in os.environ.items() if k != keras2.SWITCH}
+  command = [sys.executable, "-m", "tfplace.bin.extract", f"--model={model}"]
+  with tempfile.TemporaryDirectory() as folder:
+    path = os.path.join(folder, "graph.json")
     subprocess.run(
-      [
-        sys.executable,
-        "-m",
-        "tfplace.bin.extract",
-        f"--model={model}",
-        f"--cluster={cluster}",
-        f"--output={path}",
-      ],
+      [*command, f"--cluster={cluster}", f"--output={path}"],
       check=True,
       env=environment,
     )
-  return Problem(load_graph(path), cluster_preset(cluster))
+    return Problem(load_graph(path), cluster_preset(cluster))
 
 
 def train(task: Any, seed: int, evaluations: int, work: pathlib.Path) -> dict:

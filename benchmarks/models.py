@@ -9,7 +9,6 @@ on; `--fresh` starts again.
 """
 
 import json
-import os
 import pathlib
 
 import numpy as np
@@ -19,9 +18,9 @@ from rich import console, table
 from scipy.optimize import linprog
 from scipy.sparse import coo_matrix, hstack
 
-from tfplace import extraction, placers
+from tfplace import cache, extraction, placers
 from tfplace.errors import InfeasibleError
-from tfplace.graph import OpGraph, Problem, load_graph, save_graph
+from tfplace.graph import Problem
 from tfplace.graph.json_file import write_json
 from tfplace.graph.presets import cluster_preset
 
@@ -37,24 +36,14 @@ _STRATEGIES = flags.DEFINE_list(
 _BUDGET_S = flags.DEFINE_float("budget_s", 60.0, "Seconds for each search.")
 _SEEDS = flags.DEFINE_list("seeds", ["0"], "Seeds of the searches.")
 _CACHE = flags.DEFINE_string(
-  "graph_dir", ".graphs", "Where extracted graphs are kept between runs."
+  "graph_cache_dir",
+  cache.default_directory(),
+  "Where extracted graphs are kept; empty for nowhere.",
 )
 _OUT = flags.DEFINE_string(
   "out", str(HERE / "results" / "models.json"), "JSON file to write."
 )
 _FRESH = flags.DEFINE_bool("fresh", False, "Measure every row again.")
-
-
-def extracted(model: str, cluster: str) -> OpGraph:
-  """The model's training graph, from the cache if an earlier run made it."""
-  kind = cluster.split("x")[0]
-  path = pathlib.Path(_CACHE.value) / f"{model}_{kind}.json.gz"
-  if path.exists():
-    return load_graph(path)
-  graph = extraction.extract(model, cluster)
-  os.makedirs(path.parent, exist_ok=True)
-  save_graph(graph, path)
-  return graph
 
 
 def divisible_work_us(problem: Problem) -> float:
@@ -113,7 +102,8 @@ def all_rows(rows: dict[str, dict]) -> dict[str, dict]:
   """Fills in the rows that are missing, saving after each."""
   for cluster in _CLUSTERS.value:
     for model in _MODELS.value:
-      problem = Problem(extracted(model, cluster), cluster_preset(cluster))
+      graph = extraction.extract(model, cluster, cache_dir=_CACHE.value)
+      problem = Problem(graph, cluster_preset(cluster))
       for strategy in _STRATEGIES.value:
         for seed in _SEEDS.value:
           key = f"{model}/{cluster}/{strategy}/{seed}"

@@ -19,6 +19,7 @@ from absl import app, flags
 from matplotlib.figure import Figure
 from rich import console, table
 
+from tfplace import cache, extraction
 from tfplace.graph import OpGraph, OpSpec, Problem, build_graph, load_graph
 from tfplace.graph.json_file import write_json
 from tfplace.graph.presets import cluster_preset
@@ -191,9 +192,9 @@ def plot(rows: list[dict], path: pathlib.Path) -> None:
 def model_graph() -> OpGraph:
   if _GRAPH.value:
     return load_graph(_GRAPH.value)
-  from tfplace import extraction  # needs TensorFlow
-
-  return extraction.extract(_MODEL.value, _CLUSTER.value)
+  return extraction.extract(
+    _MODEL.value, _CLUSTER.value, cache_dir=cache.default_directory()
+  )
 
 
 def main(argv: list[str]) -> None:

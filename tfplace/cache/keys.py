@@ -61,7 +61,7 @@ def content_key(
       "training": training,
       "sizes": dict(sizes or {}),
       "hardware": _hardware(cluster),
-      "code": code_digest(),
+      "code": _code(),
       "software": _software(),
     }
     text = json.dumps(parts, sort_keys=True)
@@ -131,6 +131,19 @@ def code_digest() -> str:
         digest.update(f"{where} {len(content)} ".encode())
         digest.update(content)
   return digest.hexdigest()
+
+
+@functools.cache
+def _first_code() -> str:
+  return code_digest()
+
+
+def _code() -> str:
+  """The digest, unless an edit since this process began makes it a lie."""
+  digest = code_digest()
+  if digest != _first_code():
+    raise _Unknown
+  return digest
 
 
 def _software() -> dict[str, Any]:
