@@ -89,6 +89,17 @@ def test_small_ops_are_timed_below_a_microsecond_and_above_zero():
   assert 0.001 < _op(graph, "sum")["time_us"]["GPU"] < 0.003
 
 
+def test_a_graph_that_no_device_could_hold_is_timed_all_the_same():
+  rows = 2**31  # of 4 * 1024 bytes: 8 TiB
+
+  def build():
+    return tf.tanh(_placeholder([rows, 1024]), name="large")
+
+  graph = op_graph(_traced(build), cluster_preset("k80x1"))
+  num_bytes = 2 * 4 * rows * 1024  # read and written
+  assert _op(graph, "large")["time_us"]["GPU"] > num_bytes / K80_BANDWIDTH
+
+
 def test_variables_persist_and_reads_have_the_variables_size():
   graph = op_graph(_traced(_matmul), cluster_preset("k80x2"))
   size = 512 * 1024 * 4

@@ -21,6 +21,10 @@ from tfplace.errors import ExtractionError
 # name of a GPU would have Grappler look for a driver.
 _DEVICE = "/job:localhost/replica:0/task:0/device:CPU:0"
 
+# Grappler refuses a graph that one device cannot hold, which is no question
+# here: what is asked is times.
+_NO_LIMIT = 2**62
+
 
 def op_times_us(
   graph_def: tf.compat.v1.GraphDef, hardware: DeviceProperties
@@ -75,6 +79,7 @@ def _slowed(
     slow.environment["architecture"] = "2"
   factor = hardware.frequency * hardware.num_cores * lanes
   slow.frequency = slow.num_cores = 1
+  slow.memory_size = _NO_LIMIT
   slow.bandwidth = max(1, round(hardware.bandwidth / factor))
   return slow, factor
 
