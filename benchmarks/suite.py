@@ -23,11 +23,12 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import published
 import suite_report
 
-from tfplace import extraction, placers
+from tfplace import cache, extraction, placers
 from tfplace.errors import InfeasibleError, TfplaceError
 from tfplace.graph import OpGraph, Problem
 from tfplace.graph.json_file import write_json
 from tfplace.graph.presets import cluster_preset
+from tfplace.placers import registry
 
 HERE = pathlib.Path(__file__).parent
 QUICK_ROWS = "^(2-layer .*|Inception b32|2-stack .*)$"
@@ -43,12 +44,17 @@ _STRATEGIES = flags.DEFINE_list(
 )
 _BUDGET_S = flags.DEFINE_float("budget_s", 60.0, "Seconds for each search.")
 _SEEDS = flags.DEFINE_list("seeds", ["0", "1", "2"], "Seeds of the searches.")
+_CACHE = flags.DEFINE_string(
+  "graph_cache_dir",
+  cache.default_directory(),
+  "Where extracted graphs are kept between runs; empty: nowhere.",
+)
 _OUT = flags.DEFINE_string(
   "out", str(HERE / "results" / "suite.json"), "JSON file to write."
 )
 _REPORT_ONLY = flags.DEFINE_bool("report_only", False, "Run nothing.")
 # Their result does not depend on the seed.
-ONE_SHOT = {*placers.CLASSICAL, "gdp"}
+ONE_SHOT = {*registry.CLASSICAL, *registry.LEARNED}
 
 
 def main(argv: list[str]) -> None:
@@ -122,10 +128,13 @@ def missing(
 def graph_of(row: published.Row, gpu: str) -> OpGraph:
   """The training graph with the GPU's costs, from the cache if it is there."""
   began = time.perf_counter()
-  traced = extraction.trace(
-    "model", row.model, batch_size=row.batch_size, sizes=row.sizes
+  graph = extraction.extract(
+    row.model,
+    row.cluster(gpu),
+    batch_size=row.batch_size,
+    sizes=row.sizes,
+    cache_dir=_CACHE.value,
   )
-  graph = extraction.op_graph(traced, cluster_preset(row.cluster(gpu)))
   seconds = time.perf_counter() - began
   print(f"{row.label}: {graph.num_ops} ops in {seconds:.0f} s", flush=True)
   return graph
