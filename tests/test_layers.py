@@ -16,6 +16,7 @@ ALLOWED = {
   "cost": {"graph"},
   "cache": {"graph"},
   "simulate": {"graph"},
+  "bounds": {"graph", "simulate"},
   "placers": {"graph", "simulate"},
   "policies": {"graph", "simulate", "placers"},
   "rl": {"graph", "simulate", "placers", "policies", "report"},

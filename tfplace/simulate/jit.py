@@ -1,5 +1,5 @@
-"""How every kernel of the simulator is compiled. Not for other packages'
-kernels to configure: one setting serves them all.
+"""How every kernel is compiled: one setting serves the simulator's, and one
+those of other packages, which make arrays of their own.
 """
 
 from collections.abc import Callable
@@ -30,13 +30,15 @@ def inlined(function: F) -> F:
   return _compile(function, forceinline=True)
 
 
-def _compile(function: F, forceinline: bool) -> F:
-  options: dict[str, Any] = {
-    "nogil": True,
-    "forceinline": forceinline,
-    "_nrt": False,
-  }
+def allocating(function: F, forceinline: bool = False) -> F:
+  """Like `kernel`, but the function may make arrays of its own."""
+  return _compile(function, forceinline, _nrt=True)
+
+
+def _compile(function: F, forceinline: bool, _nrt: bool = False) -> F:
+  njit: Any = numba.njit
+  options = {"nogil": True, "forceinline": forceinline, "_nrt": _nrt}
   try:
-    return numba.njit(cache=True, **options)(function)
+    return njit(cache=True, **options)(function)
   except RuntimeError:  # "cannot cache function: no locator available"
-    return numba.njit(**options)(function)
+    return njit(**options)(function)

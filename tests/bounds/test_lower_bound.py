@@ -1,0 +1,181 @@
+import exact
+import numpy as np
+import problems
+import pytest
+import tiny_problems
+
+from tfplace.bounds import lower_bound
+from tfplace.graph import Problem
+
+FREE = 1e12  # bytes per microsecond
+
+
+def check_bound(problem, us, argument):
+  """The bound is `us` by `argument`, tighter than the simple one, and what
+  the best placement takes."""
+  bound = lower_bound(problem)
+  assert bound.us == pytest.approx(us, rel=1e-6)
+  assert bound.by_argument[argument] == pytest.approx(us, rel=1e-6)
+  assert problem.lower_bound_us < 0.95 * us
+  return exact.optimum(problem)[0]
+
+
+@pytest.mark.parametrize("block", range(8))
+def test_never_above_the_optimum_nor_below_the_simple_bound(block):
+  tight = 0
+  for seed in range(250 * block, 250 * (block + 1)):
+    problem = tiny_problems.tiny_problem(seed)
+    best, _ = exact.optimum(problem)
+    bound = lower_bound(problem)
+    assert bound.us >= problem.lower_bound_us, f"seed {seed}"
+    assert bound.us == max(bound.by_argument.values())
+    for argument, us in bound.by_argument.items():
+      assert us <= best * (1 + 1e-12), f"seed {seed}: {argument}"
+    tight += best < np.inf and bound.us > 0.999 * best
+  assert tight > 80  # it would be easy to be right with 0
+
+
+def test_never_above_the_optimum_of_larger_problems():
+  tried = 0
+  for seed in range(60):
+    problem = problems.random_problem(seed)
+    if exact.count_placements(problem) <= 20_000:
+      best, _ = exact.optimum(problem)
+      assert lower_bound(problem).us <= best * (1 + 1e-12), f"seed {seed}"
+      tried += 1
+  assert tried > 30
+
+
+def test_work_knows_that_a_cpu_is_slow():
+  # 40 us on two GPUs, 100 times as much on the CPU. The share y of an op that
+  # the CPU takes balances them: (40 - 10 y) / 2 = 1000 y, so y = 20 / 1005.
+  problem = Problem(
+    problems.graph([{"GPU": 10.0, "CPU": 1000.0}] * 4, []),
+    problems.cluster([np.inf] * 3, kinds=["GPU", "GPU", "CPU"]),
+  )
+  best = check_bound(problem, 1000 * 20 / 1005, "work")
+  assert best == 20  # two ops on each GPU: nothing is really divisible
+
+
+def test_work_knows_that_memory_drives_ops_to_the_cpu():
+  # Two of the four ops fit on the GPU: the CPU must take two, 10 us each.
+  problem = Problem(
+    problems.graph(
+      [{"GPU": 1.0, "CPU": 10.0}] * 4, [], persistent_bytes=[10.0] * 4
+    ),
+    problems.cluster([20.0, np.inf], kinds=["GPU", "CPU"]),
+  )
+  assert check_bound(problem, 20, "work") == 20
+
+
+def test_path_pays_the_gap_where_moving_costs_more():
+  # 2 + 5 + 2 + 5 + 2, or transfers of 8 us instead of the gaps of 5.
+  problem = Problem(
+    problems.graph([2.0] * 3, [(0, 1), (1, 2)]),
+    problems.cluster([np.inf] * 2, overhead=5.0, latency=8.0),
+  )
+  assert check_bound(problem, 16, "path") == 16
+
+
+def test_path_pays_the_transfer_where_moving_costs_less():
+  # 2 + 3 + 2 + 3 + 2: from device to device and back.
+  problem = Problem(
+    problems.graph([2.0] * 3, [(0, 1), (1, 2)]),
+    problems.cluster([np.inf] * 2, overhead=5.0, latency=3.0),
+  )
+  assert check_bound(problem, 12, "path") == 12
+
+
+def test_path_pays_the_transfer_between_ops_of_different_kinds():
+  # 3 on the CPU, 100 bytes at 10 B/us and 2 us, 4 on the GPU.
+  problem = Problem(
+    problems.graph(
+      [{"CPU": 3.0}, {"GPU": 4.0}], [(0, 1)], output_bytes=[(100.0,)] * 2
+    ),
+    problems.cluster(
+      [np.inf] * 2, kinds=["GPU", "CPU"], bandwidth=10.0, latency=2.0
+    ),
+  )
+  assert check_bound(problem, 3 + 10 + 2 + 4, "path") == 19
+
+
+def test_path_pays_no_transfer_within_a_colocation_group():
+  # Colocated, so the gap of 5 is paid although a transfer takes 3.
+  problem = Problem(
+    problems.graph([2.0] * 3, [(0, 1), (1, 2)], colocation=["a"] * 3),
+    problems.cluster([np.inf] * 2, overhead=5.0, latency=3.0),
+  )
+  assert check_bound(problem, 16, "path") == 16
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_ops_too_far_from_a_join_or_fork_run_in_series(backward):
+  # Ten and ten on one device before (or after) the third, or a transfer of
+  # 100 us: no use of the second device.
+  edges = [(2, 0), (2, 1)] if backward else [(0, 2), (1, 2)]
+  problem = Problem(
+    problems.graph([10.0, 10.0, 1.0], edges, output_bytes=[(100.0,)] * 3),
+    problems.cluster([np.inf] * 2),
+  )
+  assert check_bound(problem, 21, "path") == 21
+
+
+def test_series_of_a_fork_pays_every_gap_but_the_last():
+  # 1, gap 2, 10, gap 2, 10.
+  problem = Problem(
+    problems.graph([10.0, 10.0, 1.0], [(2, 0), (2, 1)]),
+    problems.cluster([np.inf] * 2, overhead=2.0, latency=50.0),
+  )
+  assert check_bound(problem, 25, "path") == 25
+
+
+def test_window_adds_what_comes_before_and_after_the_work():
+  # 3, then six ops of 4 us on two devices, then 3: transfers take no time.
+  problem = Problem(
+    problems.graph(
+      [3.0] + [4.0] * 6 + [3.0],
+      [(0, i) for i in range(1, 7)] + [(i, 7) for i in range(1, 7)],
+    ),
+    problems.cluster([np.inf] * 2, bandwidth=FREE),
+  )
+  assert check_bound(problem, 3 + 12 + 3, "window") == 18
+
+
+def test_work_adds_up_over_stages():
+  # Two stages of four ops of 5 us on two devices, a join between them: no
+  # window sees that one follows the other, heads do.
+  stages = [(i, 4) for i in range(4)] + [(4, i) for i in range(5, 9)]
+  problem = Problem(
+    problems.graph([5.0] * 4 + [7.0] + [5.0] * 4, stages),
+    problems.cluster([np.inf] * 2, bandwidth=FREE),
+  )
+  assert check_bound(problem, 10 + 7 + 10, "window") == 27
+
+
+def test_group_runs_on_one_device():
+  # 1, then 10 and 10 that must stay together, and nothing else.
+  problem = Problem(
+    problems.graph([1.0, 10.0, 10.0], [(0, 1)], colocation=[None, "a", "a"]),
+    problems.cluster([np.inf] * 2, bandwidth=FREE),
+  )
+  assert check_bound(problem, 20, "group") == 20
+
+
+def test_empty_graph_takes_no_time():
+  problem = Problem(problems.graph([], []), problems.cluster([1.0]))
+  assert lower_bound(problem).us == 0
+
+
+def test_problem_that_fits_nowhere_still_has_a_finite_bound():
+  problem = Problem(
+    problems.graph([5.0], [], persistent_bytes=[10.0]),
+    problems.cluster([1.0, 1.0]),
+  )
+  assert lower_bound(problem).us == 5.0
+
+
+def test_more_time_never_loosens_it():
+  for seed in range(20):
+    problem = problems.random_problem(seed)
+    quick = lower_bound(problem, limit_s=1e-9).us
+    assert quick <= lower_bound(problem, limit_s=10.0).us

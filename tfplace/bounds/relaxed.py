@@ -1,0 +1,123 @@
+"""A problem as lower bounds see it: devices of a kind stand for each other.
+
+Every relaxation here can only make a step shorter, so what is proved of the
+relaxed problem holds for the real one.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from tfplace.graph.problem import Problem
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Relaxed:
+  """Device classes, and the least that each op and each edge costs on them.
+
+  A class is the devices of one kind and one overhead. A transfer between two
+  classes takes the best bandwidth and the best latency of any link from one
+  to another device of them, on a free channel.
+
+  Attributes:
+    problem: the real one.
+    class_of: [num_devices] class of each device.
+    size: [num_classes] number of devices.
+    time_us: [num_ops, num_classes] op time; inf where the op cannot be there.
+    gap_us: [num_ops, num_classes] idle time that follows it on its device.
+    us_per_byte: [num_classes, num_classes] from, to; 0 without a link.
+    latency_us: [num_classes, num_classes]; inf without a link.
+  """
+
+  problem: Problem
+  class_of: np.ndarray
+  size: np.ndarray
+  time_us: np.ndarray
+  gap_us: np.ndarray
+  us_per_byte: np.ndarray
+  latency_us: np.ndarray
+
+  @property
+  def overhead_us(self) -> np.ndarray:
+    """[num_classes] idle time after an op of nonzero time."""
+    first = np.unique(self.class_of, return_index=True)[1]
+    return self.problem.cluster.op_overhead_us[first]
+
+  @property
+  def memory_bytes(self) -> np.ndarray:
+    """[num_classes] of all its devices together."""
+    memory = self.problem.cluster.memory_bytes
+    return np.bincount(self.class_of, memory, len(self.size))
+
+
+def relax(problem: Problem) -> Relaxed:
+  """Groups the devices and drops what cannot be in any feasible placement."""
+  devices = problem.cluster.devices
+  numbers: dict[tuple[str, float], int] = {}
+  class_of = np.array(
+    [
+      numbers.setdefault((d.kind, d.op_overhead_us), len(numbers))
+      for d in devices
+    ]
+  )
+  _, first = np.unique(class_of, return_index=True)
+  allowed = _allowed(problem, class_of)[problem.group_of]
+  time_us = np.where(allowed, problem.time_us[:, first], np.inf)
+  overhead = problem.cluster.op_overhead_us[first]
+  us_per_byte, latency_us = _links(problem, class_of)
+  return Relaxed(
+    problem,
+    class_of,
+    np.bincount(class_of),
+    np.ascontiguousarray(time_us),
+    np.where((time_us > 0) & allowed, overhead, 0.0),
+    us_per_byte,
+    latency_us,
+  )
+
+
+def _allowed(problem: Problem, class_of: np.ndarray) -> np.ndarray:
+  """[num_groups, num_classes] bool: by kind, and by what the group holds.
+
+  By rule 6 a device holds a group's persistent bytes throughout, and while an
+  op of nonzero time runs, its inputs, outputs and temporary bytes as well.
+  Where that leaves a group no class, there is no feasible placement to bound,
+  and memory is ignored.
+  """
+  num_classes = int(class_of.max()) + 1
+  first = np.unique(class_of, return_index=True)[1]
+  allowed = problem.group_allowed[:, first]
+  memory = np.full(num_classes, -np.inf)
+  np.maximum.at(memory, class_of, problem.cluster.memory_bytes)
+  fits = allowed & (_least_bytes(problem, first) <= memory)
+  return np.where(fits.any(axis=1, keepdims=True), fits, allowed)
+
+
+def _least_bytes(problem: Problem, first: np.ndarray) -> np.ndarray:
+  """[num_groups, num_classes] bytes that a device with the group must have."""
+  graph, groups = problem.graph, problem.num_groups
+  kept = np.bincount(problem.group_of, graph.persistent_bytes, groups)
+  inputs = np.bincount(graph.edge_dst, graph.edge_bytes, graph.num_ops)
+  running = graph.temp_bytes + graph.op_output_bytes + inputs
+  result = np.zeros((groups, len(first)))
+  for column, device in enumerate(first):
+    held = np.where(problem.time_us[:, device] > 0, running, 0.0)
+    np.maximum.at(result[:, column], problem.group_of, held)
+  # Sums are rounded: what misses the limit by that much may fit.
+  return (result + kept[:, np.newaxis]) * (1 - 1e-12)
+
+
+def _links(
+  problem: Problem, class_of: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+  """The best microseconds per byte and latency between classes."""
+  cluster, count = problem.cluster, int(class_of.max()) + 1
+  us_per_byte = np.full((count, count), np.inf)
+  latency_us = np.full((count, count), np.inf)
+  src, dst = np.nonzero(cluster.channel >= 0)
+  apart = src != dst
+  src, dst = src[apart], dst[apart]
+  at = class_of[src], class_of[dst]
+  np.minimum.at(us_per_byte, at, 1 / cluster.bandwidth[src, dst])
+  np.minimum.at(latency_us, at, cluster.latency_us[src, dst])
+  return np.where(np.isinf(us_per_byte), 0.0, us_per_byte), latency_us
