@@ -1,0 +1,129 @@
+"""The suite runs, goes on where it was cut off, and sums up what it found."""
+
+import json
+import math
+import pathlib
+import subprocess
+import sys
+
+import published
+import pytest
+import suite_report
+
+BENCHMARKS = pathlib.Path(published.__file__).parent
+
+_RUN = """
+import dataclasses, sys
+sys.path.insert(0, sys.argv.pop(1))
+import published, suite
+tiny = dict(layers=1, units=4, vocabulary=9, length=2)
+published.ROWS = (published.Row("tiny", "nmt", 2, {}, tiny, 2, ("p100",)),)
+suite.app.run(suite.main)
+"""
+
+
+def run_tiny(out, cache_dir, *more):
+  """Runs the suite on one tiny row; what it printed."""
+  done = subprocess.run(
+    [
+      *(sys.executable, "-c", _RUN, str(BENCHMARKS), f"--out={out}"),
+      *("--strategies=single,heft,auto", "--seeds=0,1", "--budget_s=0.2"),
+      *(f"--graph_cache_dir={cache_dir}", *more),
+    ],
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert done.returncode == 0, done.stderr[-2000:]
+  return done.stdout
+
+
+def test_a_run_that_was_cut_off_goes_on_where_it_was(tmp_path):
+  out = tmp_path / "suite.json"
+  run_tiny(out, tmp_path / "graphs")
+  first = json.loads(out.read_text())
+  keys = [f"tiny/p100x2/{s}" for s in ("single/0", "heft/0")]
+  keys += [f"tiny/p100x2/auto/{seed}" for seed in (0, 1)]
+  assert sorted(first["results"]) == sorted(keys)
+  assert all(
+    first["results"][key]["step_time_us"] > 0 for key in first["results"]
+  )
+  # What is there is kept, what was lost is run again.
+  kept = dict(first["results"])
+  kept["tiny/p100x2/single/0"]["step_time_us"] = 123.0
+  del kept["tiny/p100x2/auto/1"]
+  out.write_text(json.dumps({**first, "results": kept}))
+  printed = run_tiny(out, tmp_path / "graphs")
+  again = json.loads(out.read_text())["results"]
+  assert again["tiny/p100x2/single/0"]["step_time_us"] == 123.0
+  assert "tiny/p100x2/auto/1" in again
+  assert "tiny/p100x2/heft/0" not in printed
+  assert "| tiny (2) |" in out.with_suffix(".md").read_text()
+  assert out.with_suffix(".png").stat().st_size > 0
+
+
+def result(step_time_us):
+  return {"step_time_us": step_time_us}
+
+
+def results(**of_strategy):
+  rows = {
+    f"2-layer GNMT/p100x2/{strategy}/{seed}": row
+    for strategy, seeds in of_strategy.items()
+    for seed, row in enumerate(seeds)
+  }
+  about = {"ops": 10, "edges": 9, "lower_bound_us": 50.0}
+  graphs = {"2-layer GNMT/p100x2": about}
+  return {"budget_s": 1.0, "graphs": graphs, "results": rows}
+
+
+def test_a_row_is_judged_by_the_median_over_seeds():
+  found = suite_report.medians(
+    results(auto=[result(90.0), result(60.0), result(70.0)]),
+    "2-layer GNMT/p100x2",
+  )
+  assert found["auto"]["step_time_us"] == 70.0
+
+
+def test_auto_is_compared_with_the_expert_the_best_rival_and_the_bound():
+  found = {
+    "auto": result(80.0),
+    "expert": result(120.0),
+    "heft": result(100.0),
+    "single": result(70.0),  # a baseline, no competitor
+    "metis": {"oom": "it does not fit"},
+  }
+  rated = suite_report.ratios(found, 50.0)
+  assert rated == {
+    "auto / bound": 1.6,
+    "auto / best competitor": 0.8,
+    "expert / auto": 1.5,
+  }
+
+
+def test_the_table_says_where_memory_ran_out(tmp_path):
+  out = tmp_path / "s.json"
+  suite_report.write(
+    results(
+      auto=[result(80e3)], metis=[{"oom": "no"}], scotch=[{"error": "x"}]
+    ),
+    out,
+  )
+  (row,) = [
+    line
+    for line in out.with_suffix(".md").read_text().splitlines()
+    if line.startswith("| 2-layer GNMT (2)")
+  ]
+  # The published human expert takes .384 s where GO takes .301.
+  cells = [cell.strip() for cell in row.strip("|").split("|")]
+  assert cells[2:5] == ["80.0", "OOM", "-"]
+  assert cells[-1] == "1.28"
+
+
+def test_geometric_mean_of_published_ratios_is_that_of_the_paper():
+  # GO's table 1, recomputed: human experts take 1.258 times GO's steps.
+  ratios = [
+    row.published["human"] / row.published["GO"] for row in published.GO_ROWS
+  ]
+  assert suite_report.geometric_mean(ratios) == pytest.approx(1.258, abs=2e-3)
+  assert math.isnan(suite_report.geometric_mean([]))
