@@ -34,6 +34,27 @@ TINY = {
     "memory": 3,
     "segments": 2,
   },
+  "nasnet": {
+    "batch_size": 4,
+    "image_size": 32,
+    "classes": 5,
+    "num_blocks": 1,
+    "penultimate_filters": 96,
+  },
+  "amoebanet_d": {
+    "batch_size": 4,
+    "image_size": 32,
+    "classes": 5,
+    "cells": 1,
+    "filters": 16,
+  },
+  "wavenet": {
+    "batch_size": 2,
+    "layers_per_stack": 3,
+    "samples": 20,
+    "channels": 4,
+    "skip_channels": 8,
+  },
 }
 
 

@@ -1,18 +1,17 @@
 """Inception-V3, the image model that every placement paper starts with."""
 
-from collections.abc import Callable
-
 import keras
-import numpy as np
 
 from tfplace.errors import ExtractionError
+from tfplace.models.images import classifier
+from tfplace.models.words import Sampler
 
 SMALLEST_IMAGE = 75  # of keras.applications; the paper's are 299
 
 
 def inception_v3(
   batch_size: int = 32, image_size: int = 299, classes: int = 1000
-) -> tuple[keras.Model, Callable[[np.random.Generator], tuple]]:
+) -> tuple[keras.Model, Sampler]:
   """Inception-V3 of `keras.applications` without weights.
 
   Szegedy et al., "Rethinking the Inception Architecture" (2016), with its
@@ -35,15 +34,5 @@ def inception_v3(
   model = keras.applications.InceptionV3(
     weights=None, input_shape=(image_size, image_size, 3), classes=classes
   )
-  model.compile(
-    optimizer=keras.optimizers.RMSprop(0.045, rho=0.9, epsilon=1.0),
-    loss=keras.losses.SparseCategoricalCrossentropy(),
-    jit_compile=False,
-  )
-
-  def sample(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    shape = (batch_size, image_size, image_size, 3)
-    images = rng.uniform(-1, 1, shape).astype(np.float32)
-    return images, rng.integers(0, classes, batch_size, np.int32)
-
-  return model, sample
+  optimizer = keras.optimizers.RMSprop(0.045, rho=0.9, epsilon=1.0)
+  return classifier(model, optimizer, batch_size, image_size, classes)

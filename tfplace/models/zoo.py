@@ -51,13 +51,25 @@ MODELS: Mapping[str, str] = {
   "gnmt": "tfplace.models.gnmt:gnmt",
   "rnnlm": "tfplace.models.rnnlm:rnnlm",
   "transformer_xl": "tfplace.models.transformer_xl:transformer_xl",
+  "nasnet": "tfplace.models.nasnet:nasnet",
+  "amoebanet_d": "tfplace.models.amoebanet:amoebanet_d",
+  "wavenet": "tfplace.models.wavenet:wavenet",
 }
 
 # Name of a published size -> its family and the sizes that make it.
 VARIANTS: Mapping[str, tuple[str, Mapping[str, int]]] = {
-  f"{family}_{layers}": (family, {"layers": layers})
-  for family in ("gnmt", "rnnlm", "transformer_xl")
-  for layers in (2, 4, 8)
+  **{
+    f"{family}_{layers}": (family, {"layers": layers})
+    for family in ("gnmt", "rnnlm", "transformer_xl")
+    for layers in (2, 4, 8)
+  },
+  **{
+    f"wavenet_{stacks}x{layers}": (
+      "wavenet",
+      {"stacks": stacks, "layers_per_stack": layers},
+    )
+    for stacks, layers in ((2, 18), (4, 36))
+  },
 }
 
 

@@ -1,0 +1,49 @@
+import keras
+import numpy as np
+
+from tfplace import models
+
+
+def _tiny(**sizes):
+  return models.build(
+    "wavenet", batch_size=1, samples=40, channels=3, skip_channels=5, **sizes
+  )
+
+
+def _changed_outputs(zoo, at):
+  """Which time steps' outputs change with the input sample `at`."""
+  audio = zoo.sample(0)[0]
+  other = audio.copy()
+  other[0, at] = (other[0, at] + 100) % 256
+  before, after = (zoo.model.predict_on_batch(x) for x in (audio, other))
+  return np.flatnonzero((before != after).any(axis=-1)[0])
+
+
+def test_outputs_depend_on_a_receptive_field_of_the_past_only():
+  """Two stacks of dilations 1, 2, 4, and the first convolution, two taps
+  each: 1 + 2 * (1 + 2 + 4) + 1 = 16 samples."""
+  zoo = _tiny(stacks=2, layers_per_stack=3)
+  np.testing.assert_array_equal(_changed_outputs(zoo, 10), range(10, 26))
+
+
+def test_dilations_double_to_512_and_start_again():
+  model = _tiny(stacks=2, layers_per_stack=12).model
+  layers = [x for x in model.layers if x.name.startswith("stack")]
+  one_stack = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1, 2]
+  assert [layer.dilation for layer in layers] == one_stack * 2
+  assert layers[13].name == "stack_1_layer_1"
+
+
+def test_targets_are_the_next_samples():
+  audio, targets = _tiny().sample(0)
+  np.testing.assert_array_equal(audio[:, 1:], targets[:, :-1])
+
+
+def test_is_saved_and_loaded(tmp_path):
+  zoo = _tiny(layers_per_stack=2)
+  zoo.model.save(tmp_path / "wavenet.keras")
+  loaded = keras.models.load_model(tmp_path / "wavenet.keras")
+  audio = zoo.sample(0)[0]
+  np.testing.assert_array_equal(
+    zoo.model.predict_on_batch(audio), loaded.predict_on_batch(audio)
+  )
