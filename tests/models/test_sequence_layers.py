@@ -1,0 +1,74 @@
+"""The human expert knows the sequence models' layers by their op names."""
+
+import re
+
+import numpy as np
+import pytest
+
+from tfplace import extraction
+from tfplace.graph import Problem
+from tfplace.graph.presets import cluster_preset
+from tfplace.placers import place
+
+LAYERS = 3
+TINY = {
+  "gnmt": {"units": 16, "vocabulary": 50, "length": 2},
+  "rnnlm": {"units": 16, "vocabulary": 50, "length": 2},
+  "transformer_xl": {
+    "units": 16,
+    "heads": 2,
+    "feed_forward": 24,
+    "vocabulary": 50,
+    "length": 3,
+    "memory": 2,
+    "segments": 2,
+  },
+}
+
+
+@pytest.fixture(scope="module", params=sorted(TINY))
+def placed(request):
+  """A model of three layers, and the expert's GPU of each op, of three."""
+  sizes = {"layers": LAYERS, **TINY[request.param]}
+  cluster = cluster_preset(f"v100x{LAYERS}")
+  traced = extraction.trace("model", request.param, batch_size=2, sizes=sizes)
+  problem = Problem(extraction.op_graph(traced, cluster), cluster)
+  result = place(problem, "expert", budget_s=20)
+  assert result.evaluation.feasible
+  return problem.graph, result.placement.devices
+
+
+def devices_of(placed, pattern):
+  graph, devices = placed
+  found = {
+    int(device)
+    for name, device in zip(graph.names, devices, strict=True)
+    if re.search(pattern, name)
+  }
+  assert found, f"no op is named like {pattern}"
+  return found
+
+
+@pytest.mark.parametrize("layer", range(LAYERS))
+@pytest.mark.parametrize("of", ["^(?!gradient_tape)", "^gradient_tape/"])
+def test_each_layer_has_a_device_with_its_gradients(placed, layer, of):
+  assert devices_of(placed, f"{of}.*_layer_{layer}[_/]") == {layer}
+
+
+def test_embeddings_are_with_the_first_layer(placed):
+  assert devices_of(placed, "embedding") == {0}
+
+
+def test_softmax_is_with_the_last_layer(placed):
+  assert devices_of(placed, "softmax/(MatMul|BiasAdd)") == {LAYERS - 1}
+
+
+def test_optimizer_is_with_its_variables_and_gradients(placed):
+  """Only the step's number and the learning rate travel."""
+  graph, devices = placed
+  across = devices[graph.edge_src] != devices[graph.edge_dst]
+  for edge in np.flatnonzero(across & (graph.edge_output >= 0)):
+    source = graph.names[graph.edge_src[edge]]
+    target = graph.names[graph.edge_dst[edge]]
+    if source.startswith("adam/") or target.startswith("adam/"):
+      assert graph.edge_bytes[edge] <= 8, f"{source} -> {target}"
