@@ -1,4 +1,5 @@
-"""Compiled ETF: of all ready ops and devices, the pair that can start first.
+"""Compiled ETF: of all ready ops and devices, the pair that can start first;
+and SCT, where a device may wait for the favourite child of its last op.
 
 Per device two queues: ops whose inputs arrive later than the device is idle,
 by arrival, and ops that wait for the device alone, by rank. An op changes from
@@ -55,7 +56,11 @@ class _State(NamedTuple):
     end: [num_ops] float64, -1 where undecided.
     idle_us: [num_devices] float64.
     left: [num_ops] devices whose queues still hold the op.
+    position: [num_ops] breaks ties, the lowest first.
     op_at: [num_ops] op at each position.
+    favourite: [num_ops] child that an op's device is kept for, or -1.
+    last: [num_devices] op that each device ran last, -1 before the first.
+    waits: [num_ops] inputs that are not there yet.
   """
 
   free: np.ndarray
@@ -65,7 +70,11 @@ class _State(NamedTuple):
   end: np.ndarray
   idle_us: np.ndarray
   left: np.ndarray
+  position: np.ndarray
   op_at: np.ndarray
+  favourite: np.ndarray
+  last: np.ndarray
+  waits: np.ndarray
 
 
 @kernel
@@ -75,6 +84,7 @@ def earliest_start(
   free: np.ndarray,
   held: np.ndarray,
   room: np.ndarray,
+  favourite: np.ndarray,
 ) -> np.ndarray:
   """Schedules every op where, and when, one of those ready can start first.
 
@@ -84,6 +94,8 @@ def earliest_start(
     free: [num_groups, num_devices] bool domains; narrowed.
     held: [num_groups] bytes that a group counts for.
     room: [num_devices] bytes; reduced.
+    favourite: [num_ops] the op that each op's device is kept for, -1 for
+      none; see `_kept`.
 
   Returns:
     [num_groups] int32 devices; -1 in the first entry when links left a group
@@ -98,7 +110,11 @@ def earliest_start(
     np.full(num_ops, -1.0),
     np.zeros(num_devices),
     np.zeros(num_ops, np.int64),
+    position,
     np.argsort(position),
+    favourite,
+    np.full(num_devices, -1, np.int64),
+    np.zeros(num_ops, np.int64),
   )
   queues = _Queues(
     np.empty((num_devices, num_ops + 1)),
@@ -109,13 +125,13 @@ def earliest_start(
   )
   traffic = no_traffic(tables)
   stack = np.empty(num_ops, np.int64)
-  waits = np.zeros(num_ops, np.int64)
+  waits = state.waits
   for op in range(num_ops):
     for i in range(tables.in_offsets[op], tables.in_offsets[op + 1]):
       waits[op] += not tables.is_source[tables.in_src[i]]
   for op in range(num_ops):
     if waits[op] == 0 and not tables.is_source[op]:
-      _enqueue(queues, state, position, op, 0.0)
+      _enqueue(queues, state, op, 0.0)
   while True:
     op, device = _first(tables, queues, state, traffic)
     if op < 0:
@@ -129,20 +145,20 @@ def earliest_start(
     start = max(start, state.idle_us[device])
     time_us = tables.time_us[op, device]
     state.end[op] = start + time_us
+    state.last[device] = op
     if time_us > 0:
       state.idle_us[device] = state.end[op] + tables.overhead_us[device]
     for i in range(tables.out_offsets[op], tables.out_offsets[op + 1]):
       other = tables.out_dst[i]
       waits[other] -= 1
       if waits[other] == 0:
-        _enqueue(queues, state, position, other, state.end[op])
+        _enqueue(queues, state, other, state.end[op])
 
 
 @kernel
 def _enqueue(
   queues: _Queues,
   state: _State,
-  position: np.ndarray,
   op: int,
   ready_us: float,
 ) -> None:
@@ -154,7 +170,7 @@ def _enqueue(
       queues.later[device],
       queues.size[device, 0],
       ready_us,
-      position[op],
+      state.position[op],
     )
 
 
@@ -170,6 +186,8 @@ def _first(
     best, best_us, target = -1, np.inf, -1
     for device in range(len(state.idle_us)):
       start, at = _head(tables, queues, state, traffic, device)
+      if at >= 0 and state.last[device] >= 0:
+        start, at = _kept(tables, state, traffic, device, start, at)
       if at >= 0 and (best < 0 or (start, at) < (best_us, best)):
         best, best_us, target = at, start, device
     if best < 0:
@@ -239,6 +257,47 @@ def _head(
     else:
       _pop_later(queues, device)
   return np.inf, -1
+
+
+@kernel
+def _kept(
+  tables: ListTables,
+  state: _State,
+  traffic: Traffic,
+  device: int,
+  start: float,
+  at: int,
+) -> tuple[float, int]:
+  """What a device does instead of what `_head` says: start and position.
+
+  The rule of SCT: where the favourite child of the device's last op has all
+  its inputs and can start nowhere sooner, the device waits for it. Only an
+  urgent op, whose inputs are by then wherever it may run, goes first.
+  """
+  child, op = state.favourite[state.last[device]], state.op_at[at]
+  if child < 0 or child == op or state.waits[child] or state.end[child] >= 0:
+    return start, at
+  group = tables.group_of[child]
+  if not state.free[group, device] or (
+    state.device_of[group] < 0 and state.held[group] > state.room[device]
+  ):
+    return start, at
+  ready, _ = arrival(tables, traffic, state.device_of, state.end, child, device)
+  child_us = max(ready, state.idle_us[device])
+  is_urgent = True
+  for other in range(len(state.idle_us)):
+    if state.free[group, other]:
+      ready, _ = arrival(
+        tables, traffic, state.device_of, state.end, child, other
+      )
+      if max(ready, state.idle_us[other]) < child_us:
+        return start, at
+    if state.free[tables.group_of[op], other]:
+      ready, _ = arrival(tables, traffic, state.device_of, state.end, op, other)
+      is_urgent = is_urgent and ready <= start
+  if is_urgent:
+    return start, at
+  return child_us, state.position[child]
 
 
 @inlined

@@ -3,7 +3,8 @@
 Jeon et al., "Baechi: Fast Device Placement of Machine Learning Graphs" (SoCC
 2020), after Hwang et al.'s ETF (1989): of all ready ops and all devices with
 memory left, the pair that can start first is taken; ties go to the op with
-the longest path behind it (the paper gives no rule).
+the longest path behind it (the paper gives no rule). It is tried with and
+without co-placement (`co_placement`), and the best is kept.
 """
 
 import dataclasses
@@ -14,6 +15,7 @@ import numpy as np
 from tfplace.graph.problem import Problem
 from tfplace.placers.base import Budget, Evaluator, Result
 from tfplace.placers.blocks import main_devices
+from tfplace.placers.co_placement import GROUPINGS, offer_groupings
 from tfplace.placers.domains import Domains, choose
 from tfplace.placers.earliest_start import earliest_start
 from tfplace.placers.groups import GroupGraph
@@ -23,14 +25,18 @@ from tfplace.placers.list_tables import (
   rank_order,
   upward_ranks,
 )
-from tfplace.placers.repair import offer_repaired
 from tfplace.placers.tracker import Tracker
 
 
 @dataclasses.dataclass(frozen=True)
 class MEtfPlacer:
-  """Baechi's m-ETF."""
+  """Baechi's m-ETF.
 
+  Attributes:
+    groupings: of `GROUPINGS`, those to try.
+  """
+
+  groupings: tuple[str, ...] = tuple(GROUPINGS)
   name: ClassVar[str] = "m_etf"
 
   def place(
@@ -38,12 +44,21 @@ class MEtfPlacer:
   ) -> Result:
     """Schedules on the devices of the fastest kind, others where needed."""
     tracker = Tracker(self.name, problem, evaluator, budget)
-    groups = GroupGraph(problem)
-    offer_repaired(tracker, groups, _schedule(groups))
+
+    def scheduled(groups: GroupGraph) -> np.ndarray:
+      return schedule(groups, np.full(problem.graph.num_ops, -1, np.int64))
+
+    offer_groupings(tracker, self.groupings, scheduled)
     return tracker.result()
 
 
-def _schedule(groups: GroupGraph) -> np.ndarray:
+def schedule(groups: GroupGraph, favourites: np.ndarray) -> np.ndarray:
+  """[num_groups] int32 devices by earliest start, ties by upward rank.
+
+  Args:
+    groups: of the problem.
+    favourites: [num_ops] op that each op's device is kept for; -1 for none.
+  """
   tables = list_tables(groups)
   order = rank_order(tables, upward_ranks(tables, mean_times(tables), 0.0, 0.0))
   position = np.empty(len(order), np.int64)
@@ -54,6 +69,7 @@ def _schedule(groups: GroupGraph) -> np.ndarray:
     _preferred(groups),
     held_bytes(groups),
     groups.problem.cluster.memory_bytes.copy(),
+    favourites,
   )
   if len(devices) and devices[0] < 0:
     return choose(groups, groups.time_us, groups.order)

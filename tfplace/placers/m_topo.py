@@ -2,7 +2,8 @@
 
 Jeon et al., "Baechi: Fast Device Placement of Machine Learning Graphs" (SoCC
 2020): each device takes ops in topological order until it holds the average
-memory per device plus the largest op's.
+memory per device plus the largest op's. It is tried with and without
+co-placement (`co_placement`), and the best is kept.
 """
 
 import dataclasses
@@ -13,17 +14,22 @@ import numpy as np
 from tfplace.graph.problem import Problem
 from tfplace.placers.base import Budget, Evaluator, Result
 from tfplace.placers.blocks import main_devices, near
+from tfplace.placers.co_placement import GROUPINGS, offer_groupings
 from tfplace.placers.domains import choose
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.m_etf import held_bytes
-from tfplace.placers.repair import offer_repaired
 from tfplace.placers.tracker import Tracker
 
 
 @dataclasses.dataclass(frozen=True)
 class MTopoPlacer:
-  """Baechi's m-TOPO."""
+  """Baechi's m-TOPO.
 
+  Attributes:
+    groupings: of `GROUPINGS`, those to try.
+  """
+
+  groupings: tuple[str, ...] = tuple(GROUPINGS)
   name: ClassVar[str] = "m_topo"
 
   def place(
@@ -31,11 +37,12 @@ class MTopoPlacer:
   ) -> Result:
     """Fills the devices of the fastest kind, in their order."""
     tracker = Tracker(self.name, problem, evaluator, budget)
-    groups = GroupGraph(problem)
-    wanted = _fill(groups)
-    devices = choose(groups, near(groups, wanted), groups.order)
-    offer_repaired(tracker, groups, devices)
+    offer_groupings(tracker, self.groupings, _filled)
     return tracker.result()
+
+
+def _filled(groups: GroupGraph) -> np.ndarray:
+  return choose(groups, near(groups, _fill(groups)), groups.order)
 
 
 def _fill(groups: GroupGraph) -> np.ndarray:
