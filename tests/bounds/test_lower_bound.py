@@ -4,8 +4,9 @@ import problems
 import pytest
 import tiny_problems
 
-from tfplace.bounds import lower_bound
+from tfplace.bounds import lower_bound, tightened
 from tfplace.graph import Problem
+from tfplace.simulate import Simulator
 
 FREE = 1e12  # bytes per microsecond
 
@@ -16,7 +17,7 @@ def check_bound(problem, us, argument):
   bound = lower_bound(problem)
   assert bound.us == pytest.approx(us, rel=1e-6)
   assert bound.by_argument[argument] == pytest.approx(us, rel=1e-6)
-  assert problem.lower_bound_us < 0.95 * us
+  assert problem.simple_bound_us < 0.95 * us
   return exact.optimum(problem)[0]
 
 
@@ -27,7 +28,7 @@ def test_never_above_the_optimum_nor_below_the_simple_bound(block):
     problem = tiny_problems.tiny_problem(seed)
     best, _ = exact.optimum(problem)
     bound = lower_bound(problem)
-    assert bound.us >= problem.lower_bound_us, f"seed {seed}"
+    assert bound.us >= problem.simple_bound_us, f"seed {seed}"
     assert bound.us == max(bound.by_argument.values())
     for argument, us in bound.by_argument.items():
       assert us <= best * (1 + 1e-12), f"seed {seed}: {argument}"
@@ -161,6 +162,20 @@ def test_group_runs_on_one_device():
   assert check_bound(problem, 20, "group") == 20
 
 
+def test_tightened_problem_tells_the_bound_to_all_that_report_it():
+  problem = Problem(
+    problems.graph([2.0] * 3, [(0, 1), (1, 2)]),
+    problems.cluster([np.inf] * 2, overhead=5.0, latency=8.0),
+  )
+  better = tightened(problem)
+  assert problem.lower_bound_us == 6
+  assert better.lower_bound_us == pytest.approx(16)
+  assert better.simple_bound_us == 6
+  (evaluation,) = Simulator(better).evaluate(np.zeros((1, 3), np.int32))
+  assert evaluation.lower_bound_us == better.lower_bound_us
+  assert tightened(better).lower_bound_us == better.lower_bound_us
+
+
 def test_empty_graph_takes_no_time():
   problem = Problem(problems.graph([], []), problems.cluster([1.0]))
   assert lower_bound(problem).us == 0
@@ -177,5 +192,5 @@ def test_problem_that_fits_nowhere_still_has_a_finite_bound():
 def test_more_time_never_loosens_it():
   for seed in range(20):
     problem = problems.random_problem(seed)
-    quick = lower_bound(problem, limit_s=1e-9).us
+    quick = lower_bound(problem).us
     assert quick <= lower_bound(problem, limit_s=10.0).us

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from absl import flags
 
+from tfplace import bounds
 from tfplace import graph as graph_lib
 from tfplace.bin import cli, outputs, sources
 
@@ -60,7 +61,7 @@ def _main(values: flags.FlagValues) -> None:
   began = time.perf_counter()
   with sources.opened_cluster(values) as (cluster, live):
     source = sources.load_source(values, cluster, needs_trace=True)
-    problem = graph_lib.Problem(source.graph, cluster)
+    problem = bounds.tightened(graph_lib.Problem(source.graph, cluster))
     placement = graph_lib.load_placement(values.placement, problem)
     if live is None or source.traced is None:
       raise cli.UsageError("nothing to run")  # `_check` saw to both

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from absl import flags
 
+from tfplace import bounds, placers
 from tfplace import graph as graph_lib
-from tfplace import placers
 from tfplace.bin import cli, outputs, sources
 from tfplace.errors import TfplaceError
 from tfplace.placers.base import Result
@@ -105,6 +105,8 @@ def _main(values: flags.FlagValues) -> None:
     problem = graph_lib.Problem(source.graph, cluster)
     if live is not None and source.traced is not None:
       problem = _calibrated(live, problem, source.traced)
+    with cli.showing_progress("Proving a lower bound"):
+      problem = bounds.tightened(problem)
     best = _place(values, problem)
     results = _with_baselines(values, problem, best)
     measured = None

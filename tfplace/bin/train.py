@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from absl import flags
 from rich import console, progress, table
 
+from tfplace import bounds
 from tfplace import graph as graph_lib
 from tfplace.bin import cli, sources
 from tfplace.errors import TrainingError
@@ -262,7 +263,7 @@ def _print_table(trainer: "Trainer") -> None:
     "graph", "cluster", "decisions", "start", "best", "best / bound"
   )
   for task in trainer.tasks:
-    problem = task.decisions.problem
+    problem = bounds.tightened(task.decisions.problem)
     rows.add_row(
       problem.graph.name,
       problem.cluster.name,

@@ -1,5 +1,5 @@
 """Proven lower bounds of a step, tighter than the simple one of the formats."""
 
-from tfplace.bounds.bound import Bound, lower_bound
+from tfplace.bounds.bound import Bound, lower_bound, tightened
 
-__all__ = ["Bound", "lower_bound"]
+__all__ = ["Bound", "lower_bound", "tightened"]

@@ -14,9 +14,9 @@ from tfplace.bounds.work import work_prices
 from tfplace.graph.problem import Problem
 
 SIMPLE, WORK, GROUP, PATH, WINDOW = "simple", "work", "group", "path", "window"
-# How far to look back for work in series: each takes about twice the time of
-# the one before, and the next is tried while a third of the time is left.
-_REACHES = (16, 64, 256, 1024)
+# How far to look back for work in series. The first is always tried; each of
+# the others takes a few times as long as the one before and gains little more.
+_REACHES = (64, 256, 1024)
 # Every argument adds and subtracts doubles; none loses more than this.
 _ROUNDING = 1e-9
 
@@ -26,7 +26,7 @@ class Bound:
   """A proven lower bound of the step time of every feasible placement.
 
   Attributes:
-    us: the bound in microseconds; at least `Problem.lower_bound_us`.
+    us: the bound in microseconds; at least `Problem.simple_bound_us`.
     argument: the one that gave it.
     by_argument: argument -> what it proves, microseconds: "simple" (rule 7 of
       the formats), "work" (divisible, each kind at its own speed), "path"
@@ -41,16 +41,16 @@ class Bound:
   seconds: float
 
 
-def lower_bound(problem: Problem, limit_s: float = 3.0) -> Bound:
+def lower_bound(problem: Problem, limit_s: float = 0.0) -> Bound:
   """Proves a lower bound of the step time of every feasible placement.
 
   Args:
     problem: the graph and the cluster.
-    limit_s: seconds after which nothing new is begun; the simple arguments
-      are always made, about a second at 10,000 ops.
+    limit_s: seconds to try for more. With 0, the same everywhere: a fixed
+      effort, about a second at 10,000 ops.
   """
   began = time.perf_counter()
-  found = {SIMPLE: problem.lower_bound_us}
+  found = {SIMPLE: problem.simple_bound_us}
   if problem.graph.num_ops:
     relaxed = relax(problem)
     found[WORK], price = work_prices(relaxed)
@@ -63,6 +63,17 @@ def lower_bound(problem: Problem, limit_s: float = 3.0) -> Bound:
   safe[SIMPLE] = found[SIMPLE]
   argument = max(safe, key=lambda key: safe[key])
   return Bound(safe[argument], argument, safe, time.perf_counter() - began)
+
+
+def tightened(problem: Problem, limit_s: float = 0.0) -> Problem:
+  """The problem with the best bound known to all that report its bound.
+
+  Args:
+    problem: the graph and the cluster.
+    limit_s: as in `lower_bound`.
+  """
+  proven_us = max(problem.proven_us, lower_bound(problem, limit_s).us)
+  return dataclasses.replace(problem, proven_us=proven_us)
 
 
 def _windows(

@@ -16,7 +16,7 @@ from tfplace.simulate.jit import Index, allocating
 @allocating
 def _relax_edge(
   flow: Flow,
-  op: int,
+  op: Index,
   c: int,
   root: int,
   edge: int,

@@ -1,4 +1,4 @@
-"""A graph joined to a cluster: what may run where, and the simple bound."""
+"""A graph joined to a cluster: what may run where, and how fast at best."""
 
 import dataclasses
 import functools
@@ -17,12 +17,19 @@ class Problem:
   Groups are the units of decision: the ops of one colocation string, or one
   free op. They are numbered by their first op.
 
+  Attributes:
+    graph: what is placed.
+    cluster: on what.
+    proven_us: a lower bound of the step time that was proved elsewhere (see
+      `tfplace.bounds`), for `lower_bound_us`; 0 where none was.
+
   Raises:
     ProblemError: an op, or a colocation group as a whole, can run nowhere.
   """
 
   graph: OpGraph
   cluster: Cluster
+  proven_us: float = 0.0
 
   def __post_init__(self) -> None:
     stuck = np.flatnonzero(~self.allowed.any(axis=1))
@@ -95,9 +102,14 @@ class Problem:
       np.nanmin(self.time_us, axis=1) if self.graph.num_ops else np.zeros(0)
     )
 
-  @functools.cached_property
+  @property
   def lower_bound_us(self) -> float:
-    """Rule 7 of the formats: no placement's step is shorter."""
+    """No feasible placement's step is shorter: the best bound known."""
+    return max(self.simple_bound_us, self.proven_us)
+
+  @functools.cached_property
+  def simple_bound_us(self) -> float:
+    """The bound of rule 7 of the formats."""
     if not self.graph.num_ops:
       return 0.0
     devices = self.cluster.num_devices

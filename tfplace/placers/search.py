@@ -112,7 +112,7 @@ class Search:
     self._least_us = math.inf
     self._told_us = math.inf
     # Scales temperatures; an empty or free graph has nothing to search.
-    self._unit_us = max(groups.problem.lower_bound_us, 1e-9)
+    self._unit_us = max(groups.problem.simple_bound_us, 1e-9)
     work_us = float(groups.fastest_us.sum()) / max(groups.num_groups, 1)
     self._hot_us = max(self.config.hot * self._unit_us, work_us)
     # No step is faster; the tails are longest paths, with their least waits.
