@@ -1,5 +1,6 @@
 import re
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -55,6 +56,8 @@ TINY = {
     "channels": 4,
     "skip_channels": 8,
   },
+  "cifar10": {"batch_size": 4, "cells": 1, "filters": 4},
+  "ptb": {"batch_size": 4, "units": 16, "vocabulary": 50, "length": 3},
 }
 
 
@@ -84,6 +87,31 @@ def test_sample_has_the_batch_size_and_depends_on_the_seed_only(tiny):
     np.testing.assert_array_equal(a, b)
   assert any((a != b).any() for a, b in zip(first, other, strict=True))
   assert {len(a) for a in first} == {tiny.batch_size}
+
+
+@pytest.mark.parametrize("name", ["gnmt", "rnnlm", "transformer_xl"])
+def test_sequence_models_come_back_from_a_file(name, tmp_path):
+  zoo = models.build(name, **TINY[name])
+  zoo.model.save(tmp_path / "model.keras")
+  again = keras.saving.load_model(tmp_path / "model.keras")
+  x, _ = zoo.sample(0)
+  np.testing.assert_allclose(
+    zoo.model.predict_on_batch(x), again.predict_on_batch(x), rtol=1e-6
+  )
+
+
+@pytest.mark.parametrize(("name", "hears"), [("nmt", False), ("gnmt", True)])
+def test_only_gnmts_bottom_layer_hears_the_last_word_at_the_first(name, hears):
+  sizes = {**TINY[name], "layers": 2}
+  translator = models.build(name, **sizes).model.get_layer("translator")
+  first, _ = translator._encode(tf.constant([[1, 2, 3, 4]]))
+  other, _ = translator._encode(tf.constant([[1, 2, 3, 5]]))
+  assert np.allclose(first[0], other[0], rtol=1e-6) != hears
+
+
+def test_gnmt_needs_a_layer_above_the_two_directions():
+  with pytest.raises(ExtractionError, match="layers must be at least 2, not 1"):
+    models.build("gnmt", layers=1)
 
 
 def test_no_scope_of_nmt_is_numbered_apart_by_tensorflow():

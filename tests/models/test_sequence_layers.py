@@ -55,6 +55,13 @@ def test_each_layer_has_a_device_with_its_gradients(placed, layer, of):
   assert devices_of(placed, f"{of}.*_layer_{layer}[_/]") == {layer}
 
 
+def test_no_scope_is_numbered_apart_by_tensorflow(placed):
+  """Op names lead to layer and step: no `step_1_1`, no `lstm_layer_0_1`."""
+  graph, _ = placed
+  apart = re.compile("(code|back|step|segment|layer)_[0-9]+_[0-9]+/")
+  assert not [name for name in graph.names if apart.search(name)]
+
+
 def test_embeddings_are_with_the_first_layer(placed):
   assert devices_of(placed, "embedding") == {0}
 

@@ -56,6 +56,10 @@ class LanguageModel(keras.layers.Layer):
       "vocabulary": self.vocabulary,
     }
 
+  def compute_output_shape(self, words_shape: tuple) -> tuple:
+    """[batch, length]; spares Keras an unrolled trace."""
+    return words_shape[0], words_shape[1] - 1
+
   def call(self, words: tf.Tensor) -> tf.Tensor:
     """Log-probability of every word but the first, given those before it.
 

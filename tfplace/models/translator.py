@@ -98,6 +98,12 @@ class Translator(keras.layers.Layer):
       "bidirectional": self.bidirectional,
     }
 
+  def compute_output_shape(
+    self, source_shape: tuple, target_shape: tuple
+  ) -> tuple:
+    """[batch, target_length]; spares Keras an unrolled trace."""
+    return source_shape[0], target_shape[1] - 1
+
   def call(self, source: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
     """Log-probability of every target word but the first.
 
