@@ -15,6 +15,7 @@ from tfplace.placers.search import SearchConfig
 from tfplace.simulate import Simulator
 
 EVALUATIONS = 120
+ALL = [*CLASSICAL, "annealing", "brkga", "auto"]
 
 
 def run(problem, strategy, seed=0, evaluations=EVALUATIONS):
@@ -25,7 +26,7 @@ def run(problem, strategy, seed=0, evaluations=EVALUATIONS):
   )
 
 
-@pytest.mark.parametrize("strategy", [*CLASSICAL, "annealing", "auto"])
+@pytest.mark.parametrize("strategy", ALL)
 @pytest.mark.parametrize("seed", range(25))
 def test_result_is_allowed_fits_and_is_what_the_simulator_says(strategy, seed):
   problem = problems.random_problem(seed)
@@ -53,7 +54,7 @@ def test_result_is_allowed_fits_and_is_what_the_simulator_says(strategy, seed):
   assert steps == sorted(steps, reverse=True)
 
 
-@pytest.mark.parametrize("strategy", [*CLASSICAL, "annealing", "auto"])
+@pytest.mark.parametrize("strategy", ALL)
 def test_same_seed_and_evaluations_give_the_same_placement(strategy):
   for problem_seed in (3, 7):
     problem = problems.random_problem(problem_seed)
@@ -104,7 +105,9 @@ def test_budget_that_is_not_positive_is_refused(budget_s):
     place(problems.random_problem(0), "single", budget_s=budget_s)
 
 
-@pytest.mark.parametrize("strategy", ["m_etf", "heft", "annealing", "auto"])
+@pytest.mark.parametrize(
+  "strategy", ["m_sct", "metis", "heft", "annealing", "brkga", "auto"]
+)
 def test_infeasible_says_the_least_missing_bytes_and_the_device(strategy):
   # 100 persistent bytes that must stay together; devices of 60 and 70 bytes:
   # the nearest miss is 30 bytes, on the larger.
@@ -132,7 +135,7 @@ def test_single_device_too_small_says_by_how_much():
   with pytest.raises(InfeasibleError) as caught:
     run(problem, "single")
   assert caught.value.num_bytes == 30.0
-  for strategy in ("blocks", "m_topo", "m_etf", "heft", "annealing", "auto"):
+  for strategy in ALL[2:]:
     result = run(problem, strategy)
     assert sorted(result.placement.devices) == [0, 1]
 
@@ -151,7 +154,7 @@ def test_memory_limits_hold_where_sums_do_not_tell(seed):
     ),
     problems.cluster([40.0, 40.0], latency=1.0, bandwidth=100.0),
   )
-  for strategy in ("single", "m_topo", "m_etf", "heft", "annealing", "auto"):
+  for strategy in ALL[2:]:
     evaluation = run(problem, strategy).evaluation
     assert evaluation.feasible
     assert max(evaluation.peak_memory_bytes.values()) <= 40.0
@@ -163,7 +166,7 @@ def test_transfers_without_a_link_are_never_proposed():
     problems.graph([5.0] * 6, [(i, i + 1) for i in range(5)]),
     problems.cluster([np.inf] * 3, links=[(0, 1), (1, 2)]),
   )
-  for strategy in ("blocks", "m_topo", "m_etf", "heft", "annealing", "auto"):
+  for strategy in ALL[2:]:
     devices = run(problem, strategy).placement.devices
     assert (np.diff(devices) >= 0).all()
 
@@ -183,7 +186,7 @@ def test_graph_that_links_forbid_to_place_is_refused():
 def test_empty_and_single_op_graphs_are_placed():
   for times in ([], [3.0]):
     problem = Problem(problems.graph(times, []), problems.cluster([np.inf] * 2))
-    for strategy in ("single", "blocks", "m_topo", "m_etf", "heft", "auto"):
+    for strategy in ALL[2:]:
       result = run(problem, strategy)
       assert result.evaluation.step_time_us == sum(times)
 
@@ -191,7 +194,7 @@ def test_empty_and_single_op_graphs_are_placed():
 def test_budget_of_seconds_is_kept():
   problem = problems.random_problem(4)
   run(problem, "auto")  # compiles
-  for strategy in ("annealing", "auto"):
+  for strategy in ("annealing", "brkga", "auto"):
     began = time.perf_counter()
     place(problem, strategy, budget_s=1.0)
     assert time.perf_counter() - began < 2.0

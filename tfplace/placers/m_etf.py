@@ -66,7 +66,7 @@ def schedule(groups: GroupGraph, favourites: np.ndarray) -> np.ndarray:
   devices = earliest_start(
     tables,
     position,
-    _preferred(groups),
+    preferred(groups),
     held_bytes(groups),
     groups.problem.cluster.memory_bytes.copy(),
     favourites,
@@ -76,8 +76,9 @@ def schedule(groups: GroupGraph, favourites: np.ndarray) -> np.ndarray:
   return devices
 
 
-def _preferred(groups: GroupGraph) -> np.ndarray:
-  """Domains without devices of slower kinds, where that leaves a choice."""
+def preferred(groups: GroupGraph) -> np.ndarray:
+  """[num_groups, num_devices] bool: the devices that links leave to a group,
+  without those of slower kinds where that leaves a choice."""
   domains = Domains(groups)
   main = np.zeros(groups.num_devices, bool)
   main[main_devices(groups)] = True

@@ -22,6 +22,7 @@ _PLACERS: Mapping[str, str] = {
   "metis": "tfplace.placers.metis:MetisPlacer",
   "scotch": "tfplace.placers.scotch:ScotchPlacer",
   "annealing": "tfplace.placers.annealing:AnnealingPlacer",
+  "brkga": "tfplace.placers.brkga:BrkgaPlacer",
   "gdp": "tfplace.policies.placer:GdpPlacer",
   "auto": "tfplace.placers.auto:AutoPlacer",
 }

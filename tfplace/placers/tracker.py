@@ -46,9 +46,16 @@ class Tracker:
 
   def offer(self, devices: np.ndarray) -> Evaluation:
     """Evaluates one [num_ops] row and keeps it if it is the best so far."""
-    evaluation = self.evaluator.evaluate(
-      np.asarray(devices, np.int32).reshape(1, -1)
-    )[0]
+    return self.offer_all(np.asarray(devices, np.int32).reshape(1, -1))[0]
+
+  def offer_all(self, rows: np.ndarray) -> list[Evaluation]:
+    """Evaluates [batch, num_ops] rows at once, and keeps the best so far."""
+    evaluations = self.evaluator.evaluate(rows)
+    for devices, evaluation in zip(rows, evaluations, strict=True):
+      self._keep(devices, evaluation)
+    return evaluations
+
+  def _keep(self, devices: np.ndarray, evaluation: Evaluation) -> None:
     self.evaluations += 1
     if not math.isfinite(evaluation.step_time_us):
       self._error = str(evaluation.extra.get("error", "it could not be run"))
@@ -59,7 +66,6 @@ class Tracker:
     ):
       self.best = np.array(devices, np.int32), evaluation
       self.record(evaluation.step_time_us)
-    return evaluation
 
   def record(self, step_time_us: float) -> None:
     """Notes an improvement found at this moment."""
