@@ -1,9 +1,8 @@
 """`tfplace.graph.v1`: op graphs as files."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
-
-import numpy as np
 
 from tfplace.errors import FormatError
 from tfplace.graph import json_file
@@ -169,7 +168,7 @@ def graph_to_json(graph: OpGraph) -> dict[str, Any]:
   return {
     "format": FORMAT,
     "name": graph.name,
-    "ops": [_op_to_json(graph, i) for i in range(graph.num_ops)],
+    "ops": _ops_to_json(graph),
     "edges": [
       {
         "src": graph.names[src],
@@ -190,21 +189,32 @@ def graph_to_json(graph: OpGraph) -> dict[str, Any]:
   }
 
 
-def _op_to_json(graph: OpGraph, i: int) -> dict[str, Any]:
+def _ops_to_json(graph: OpGraph) -> list[dict[str, Any]]:
+  # Lists first: NumPy hands out single elements slowly.
   number = json_file.plain_number
-  outputs = slice(graph.output_offsets[i], graph.output_offsets[i + 1])
-  group = graph.colocation[i]
-  return {
-    "name": graph.names[i],
-    "type": graph.types[i],
-    "time_us": {
-      kind: number(times[i])
-      for kind, times in graph.time_us.items()
-      if not np.isnan(times[i])
-    },
-    "output_bytes": [number(b) for b in graph.output_bytes[outputs]],
-    "persistent_bytes": number(graph.persistent_bytes[i]),
-    "temp_bytes": number(graph.temp_bytes[i]),
-    "colocation": None if group < 0 else graph.colocation_names[group],
-    **graph.op_extra.get(i, {}),
-  }
+  times = [(kind, column.tolist()) for kind, column in graph.time_us.items()]
+  sizes = [number(size) for size in graph.output_bytes.tolist()]
+  bounds = graph.output_offsets.tolist()
+  persistent = graph.persistent_bytes.tolist()
+  temp = graph.temp_bytes.tolist()
+  groups = [
+    None if group < 0 else graph.colocation_names[group]
+    for group in graph.colocation.tolist()
+  ]
+  return [
+    {
+      "name": name,
+      "type": graph.types[i],
+      "time_us": {
+        kind: number(column[i])
+        for kind, column in times
+        if not math.isnan(column[i])
+      },
+      "output_bytes": sizes[bounds[i] : bounds[i + 1]],
+      "persistent_bytes": number(persistent[i]),
+      "temp_bytes": number(temp[i]),
+      "colocation": groups[i],
+      **graph.op_extra.get(i, {}),
+    }
+    for i, name in enumerate(graph.names)
+  ]
