@@ -52,7 +52,7 @@ def amoebanet_d(
     batch_size: images per step.
     image_size: height and width, pixels.
     classes: number of labels.
-    cells: normal cells; a reduction cell follows each third of them.
+    cells: normal cells; reduction cells part them into thirds.
     filters: of the first normal cells; rounded down to a multiple of 8.
   """
   network = CellNetwork(

@@ -57,7 +57,7 @@ class CellNetwork:
   Attributes:
     normal: the cell that keeps the image's size.
     reduction: the cell that halves it; filters double there.
-    cells: number of normal cells; a reduction cell follows each third.
+    cells: number of normal cells; reduction cells part them into thirds.
     filters: of the operations of the first normal cells.
     stem_filters: of the convolution that reads the images.
     stem_cells: reduction cells before the first normal cell, with fewer

@@ -54,6 +54,14 @@ MODELS: Mapping[str, str] = {
   "nasnet": "tfplace.models.nasnet:nasnet",
   "amoebanet_d": "tfplace.models.amoebanet:amoebanet_d",
   "wavenet": "tfplace.models.wavenet:wavenet",
+  "cifar10": "tfplace.models.cifar10:cifar10",
+  "ptb": "tfplace.models.ptb:ptb",
+}
+
+# Name of a family that is one model in many sizes -> that model and the
+# function from the size `index` to its sizes.
+INDEXED: Mapping[str, tuple[str, str]] = {
+  "nmt_family": ("nmt", "tfplace.models.nmt_family:sizes"),
 }
 
 # Name of a published size -> its family and the sizes that make it.
@@ -77,36 +85,52 @@ def build(name: str, batch_size: int | None = None, **sizes: int) -> ZooModel:
   """Builds a model of the zoo with random weights.
 
   Args:
-    name: a key of `MODELS` or `VARIANTS`.
+    name: a key of `MODELS`, `VARIANTS` or `INDEXED`.
     batch_size: examples per step; None is the model's published one.
     **sizes: the model's own sizes, as its function documents them.
 
   Raises:
     ExtractionError: unknown name or size (lists the choices), or a size that
-      is no positive integer.
+      is no positive integer; an `index` may be 0.
   """
-  if name not in MODELS and name not in VARIANTS:
-    choices = ", ".join([*MODELS, *VARIANTS])
-    raise ExtractionError(f"unknown model {name!r}: choose from {choices}")
+  choices = [*MODELS, *VARIANTS, *INDEXED]
+  if name not in choices:
+    raise ExtractionError(
+      f"unknown model {name!r}: choose from {', '.join(choices)}"
+    )
+  if batch_size is not None:
+    sizes["batch_size"] = batch_size
+  for key, value in sizes.items():
+    _check_size(name, key, value)
   family, preset = VARIANTS.get(name, (name, {}))
-  sizes = {**preset, **sizes}
-  module, function = MODELS[family].split(":")
-  builder = getattr(importlib.import_module(module), function)
+  if name in INDEXED:
+    family, source = INDEXED[name]
+    preset = _imported(source)(sizes.pop("index", 0))
+  builder = _imported(MODELS[family])
   chosen = {
     key: parameter.default
     for key, parameter in inspect.signature(builder).parameters.items()
   }
-  if batch_size is not None:
-    sizes["batch_size"] = batch_size
-  for key, value in sizes.items():
+  for key in sizes:
     if key not in chosen:
       raise ExtractionError(
         f"model {name!r} has no size {key!r}: choose from {', '.join(chosen)}"
       )
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-      raise ExtractionError(
-        f"model {name!r}: {key} must be a positive integer, not {value!r}"
-      )
-  chosen.update(sizes)
+  chosen.update({**preset, **sizes})
   model, sampler = builder(**chosen)
   return ZooModel(name, model, chosen["batch_size"], chosen, sampler)
+
+
+def _check_size(name: str, key: str, value: int) -> None:
+  """Whether a size is a positive integer; its family checks an index."""
+  wrong = isinstance(value, bool) or not isinstance(value, int)
+  if wrong or (value < 1 and key != "index"):
+    raise ExtractionError(
+      f"model {name!r}: {key} must be a positive integer, not {value!r}"
+    )
+
+
+def _imported(source: str) -> Callable[..., Any]:
+  """The function that "module:function" names."""
+  module, function = source.split(":")
+  return getattr(importlib.import_module(module), function)

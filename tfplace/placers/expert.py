@@ -25,7 +25,9 @@ from tfplace.placers.repair import offer_repaired
 from tfplace.placers.tracker import Tracker
 
 _GRADIENT = re.compile(r"^(gradient_tape|gradients|Gradients)/")
-_NUMBERED = re.compile(r"(?:encoder|decoder|lstm|transformer)_layer_(\d+)")
+_NUMBERED = re.compile(
+  r"(?:encoder|decoder|lstm|recurrent|transformer)_layer_(\d+)"
+)
 _EMBEDDING = re.compile(r"embedding|encoder_embedding|decoder_embedding")
 _LAST = re.compile(r"attention|softmax")
 _CELL_END = re.compile(r"/mixed(\d+)[_\d]*/")

@@ -1,0 +1,126 @@
+import numpy as np
+import pytest
+
+from tfplace import extraction, models
+from tfplace.errors import ExtractionError
+from tfplace.models import cifar10, draws, families, nmt_family, ptb
+
+MEMBERS = range(draws.MEMBERS)
+SMALL = {
+  "cifar10": {"batch_size": 2, "cells": 1, "filters": 4},
+  "ptb": {"units": 8, "vocabulary": 20},
+  "nmt": {"batch_size": 2, "length": 2, "units": 8, "vocabulary": 20},
+}
+
+
+def test_every_member_of_a_family_is_another_graph():
+  assert len({cifar10.draw_cells(i)[0] for i in MEMBERS}) == 32
+  assert len({ptb.draw_nodes(i, 12) for i in MEMBERS}) == 32
+  sizes = [nmt_family.sizes(i) for i in MEMBERS]
+  assert len({(s["length"], s["batch_size"]) for s in sizes}) == 32
+
+
+def test_draws_are_those_of_every_run():
+  """Trained policies know these graphs: a change here loses the split."""
+  assert ptb.draw_nodes(3, 12)[:3] == (
+    (-1, "sigmoid"),
+    (0, "tanh"),
+    (0, "identity"),
+  )
+  assert nmt_family.sizes(3) == {"length": 10, "batch_size": 32}
+  assert cifar10.draw_cells(3)[0].sums[0] == (
+    (1, "separable_5x5"),
+    (0, "average_pool_3x3"),
+  )
+
+
+@pytest.mark.parametrize("index", MEMBERS)
+def test_conv_cells_are_of_the_search_space(index):
+  for cell in cifar10.draw_cells(index):
+    assert len(cell.sums) == 5
+    edges = [(i, edge) for i, pair in enumerate(cell.sums) for edge in pair]
+    # Two inputs and the sums before; one of five operations.
+    assert all(0 <= edge.state < 2 + i for i, edge in edges)
+    assert all(edge.operation in cifar10.CHOICES for _, edge in edges)
+    used = {edge.state for _, edge in edges}
+    assert set(cell.output) == set(range(2, 7)) - used
+    assert cell.output
+
+
+@pytest.mark.parametrize("index", MEMBERS)
+def test_recurrent_cells_are_of_the_search_space(index):
+  nodes = ptb.draw_nodes(index, 12)
+  assert [node.before < i for i, node in enumerate(nodes)] == [True] * 12
+  assert [node.before >= 0 for node in nodes] == [False] + [True] * 11
+  assert {node.activation for node in nodes} <= set(ptb.ACTIVATIONS)
+
+
+def test_families_together_use_every_choice():
+  drawn = [cell for i in MEMBERS for cell in cifar10.draw_cells(i)]
+  edges = [edge for cell in drawn for pair in cell.sums for edge in pair]
+  assert {edge.operation for edge in edges} == set(cifar10.CHOICES)
+  nodes = [node for i in MEMBERS for node in ptb.draw_nodes(i, 12)]
+  assert {node.activation for node in nodes} == set(ptb.ACTIVATIONS)
+
+
+def test_a_recurrent_step_computes_its_nodes():
+  """One word, two nodes, by NumPy: node 1 sees node 0, nobody sees node 1."""
+  nodes = ((-1, "relu"), (0, "tanh"))
+  layer = ptb.RecurrentCell(nodes, units=3, vocabulary=5)
+  layer.build()
+  rng = np.random.default_rng(0)
+  word, state = rng.normal(size=(2, 4, 3))
+  first, second = rng.normal(size=(6, 6)), rng.normal(size=(3, 6))
+
+  def node(seen, before, activate):
+    value, gate = np.split(seen, 2, axis=1)
+    share = 1 / (1 + np.exp(-gate))
+    return (1 - share) * before + share * activate(value)
+
+  joined = np.concatenate([word, state], axis=1)
+  one = node(joined @ first, state, lambda x: np.maximum(x, 0))
+  two = node(one @ second, one, np.tanh)
+  actual = layer._step(word, state, [first, second])
+  np.testing.assert_allclose(actual, two)
+
+
+def test_split_is_24_to_8_without_overlap():
+  train, test = families.split("train"), families.split("test")
+  assert (len(train), len(test)) == (24, 8)
+  assert sorted([*train, *test]) == list(MEMBERS)
+
+
+@pytest.mark.parametrize("family", families.FAMILIES)
+def test_a_member_trains_and_extracts(family):
+  zoo = families.member(family, 31, **SMALL[family])
+  x, y = zoo.sample(0)
+  losses = [float(zoo.model.train_on_batch(x, y)) for _ in range(20)]
+  assert np.isfinite(losses).all()
+  assert losses[-1] < losses[0]
+  graph = extraction.extract(zoo.model, "p100x2", batch_size=zoo.batch_size)
+  assert graph.num_ops > 200
+  assert all(np.nansum(times) > 0 for times in graph.time_us.values())
+
+
+@pytest.mark.parametrize("family", families.FAMILIES)
+def test_a_member_is_the_zoo_model_of_its_index(family):
+  small = SMALL[family]
+  zoo = models.build(families.FAMILIES[family], index=24, **small)
+  member = families.member(family, 24, **small)
+  assert zoo.sizes == member.sizes
+  assert zoo.model.get_config() == member.model.get_config()
+
+
+@pytest.mark.parametrize("name", families.FAMILIES.values())
+@pytest.mark.parametrize("index", [-1, 32])
+def test_an_index_out_of_range_is_named(name, index):
+  message = rf"family '{name}' has members 0 to 31, not {index}"
+  with pytest.raises(ExtractionError, match=message):
+    models.build(name, index=index)
+
+
+def test_unknown_family_and_part_list_the_choices():
+  with pytest.raises(ExtractionError, match=r"'mnist'.*cifar10, ptb, nmt"):
+    families.member("mnist", 0)
+  with pytest.raises(ExtractionError, match=r"'all'.*train, test"):
+    families.split("all")

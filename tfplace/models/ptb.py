@@ -1,0 +1,168 @@
+"""Random recurrent cells of ENAS, unrolled: Placeto's `ptb` set.
+
+A member draws a cell from the recurrent search space of Pham et al. (arXiv
+1802.03268): node 0 sees the word and the state; every other node sees one
+earlier node, chosen at random, through a highway gate and one of four
+activations; the mean of the nodes that nobody sees is the new state. The draw
+depends on the index alone. Ops are named by step and node, such as `ptb/
+language_model/step_7/recurrent_layer_0/node_3/MatMul`.
+"""
+
+from typing import Any, NamedTuple
+
+import keras
+import tensorflow as tf
+
+from tfplace.models.draws import generator
+from tfplace.models.words import (
+  Sampler,
+  add_softmax,
+  language_sampler,
+  word_loss,
+  word_scorer,
+)
+
+ACTIVATIONS = ("tanh", "relu", "identity", "sigmoid")
+_LAYER = "recurrent_layer_0"
+
+
+class Node(NamedTuple):
+  """A node of a recurrent cell.
+
+  Attributes:
+    before: the earlier node that it sees; -1 is the old state, with the word.
+    activation: one of `ACTIVATIONS`.
+  """
+
+  before: int
+  activation: str
+
+
+def draw_nodes(index: int, nodes: int) -> tuple[Node, ...]:
+  """The cell of a member.
+
+  Raises:
+    ExtractionError: no such member.
+  """
+  rng = generator("ptb", index)
+  return tuple(
+    Node(
+      int(rng.integers(i)) if i else -1,
+      ACTIVATIONS[rng.integers(len(ACTIVATIONS))],
+    )
+    for i in range(nodes)
+  )
+
+
+@keras.saving.register_keras_serializable("tfplace")
+class RecurrentCell(keras.layers.Layer):
+  """Scores sentences, word by word, with a recurrent cell of nodes.
+
+  Args:
+    nodes: of the cell, each `(before, activation)`.
+    units: of each node, and size of the embedding.
+    vocabulary: number of words.
+  """
+
+  def __init__(
+    self,
+    nodes: tuple[tuple[int, str], ...],
+    units: int,
+    vocabulary: int,
+    **kwargs: Any,
+  ) -> None:
+    super().__init__(**kwargs)
+    self.nodes = [Node(*node) for node in nodes]
+    self.units, self.vocabulary = units, vocabulary
+    self.embedding = keras.layers.Embedding(vocabulary, units, name="embedding")
+
+  def build(self, *unused_shapes: Any, **unused: Any) -> None:
+    """Makes all weights."""
+    self.embedding.build((None, None))
+    self.kernels = [
+      self.add_weight(
+        ((2 if node.before < 0 else 1) * self.units, 2 * self.units),
+        name=f"kernel_{i}",
+      )
+      for i, node in enumerate(self.nodes)
+    ]
+    self.softmax = add_softmax(self, self.units, self.vocabulary)
+
+  def get_config(self) -> dict[str, Any]:
+    """What rebuilds the layer."""
+    sizes = {"units": self.units, "vocabulary": self.vocabulary}
+    return {**super().get_config(), **sizes, "nodes": self.nodes}
+
+  def call(self, words: tf.Tensor) -> tf.Tensor:
+    """Log-probability of every word but the first, given those before it.
+
+    Args:
+      words: [batch, length + 1] int32.
+
+    Returns:
+      [batch, length] float32.
+    """
+    following = tf.unstack(words, axis=1)[1:]
+    inputs = tf.unstack(self.embedding(words[:, :-1]), axis=1)
+    with tf.name_scope(_LAYER):
+      kernels = [tf.convert_to_tensor(kernel) for kernel in self.kernels]
+      state = tf.zeros((tf.shape(words)[0], self.units))
+    score = word_scorer(self.softmax)
+    scores = []
+    for step, embedded in enumerate(inputs):
+      with tf.name_scope(f"step_{step}"):
+        with tf.name_scope(_LAYER):
+          state = self._step(embedded, state, kernels)
+        scores.append(score(state, following[step]))
+    return tf.stack(scores, axis=1)
+
+  def _step(
+    self, word: tf.Tensor, state: tf.Tensor, kernels: list[tf.Tensor]
+  ) -> tf.Tensor:
+    """The state after a word; all are [batch, units]."""
+    states: list[tf.Tensor] = []
+    for i, (node, kernel) in enumerate(zip(self.nodes, kernels, strict=True)):
+      with tf.name_scope(f"node_{i}"):
+        first = node.before < 0
+        before = state if first else states[node.before]
+        seen = tf.concat([word, before], axis=1) if first else before
+        value, gate = tf.split(tf.matmul(seen, kernel), 2, axis=1)
+        if node.activation != "identity":
+          value = getattr(tf.nn, node.activation)(value)
+        states.append(before + tf.sigmoid(gate) * (value - before))
+    seen_nodes = {node.before for node in self.nodes}
+    loose = [s for i, s in enumerate(states) if i not in seen_nodes]
+    return tf.add_n(loose) / len(loose)
+
+
+def ptb(
+  index: int = 0,
+  batch_size: int = 20,
+  nodes: int = 12,
+  units: int = 720,
+  vocabulary: int = 10000,
+  length: int = 8,
+) -> tuple[keras.Model, Sampler]:
+  """Member `index` of the family.
+
+  From ENAS' public search: 12 nodes, 720 units, batch 20, SGD of rate 0.25 on
+  Penn Treebank's 10,000 words. Length 8 instead of 35 is chosen for graphs of
+  moderate size. Not built: the sharing of weights by embedding and softmax,
+  dropout, the clipping of gradients.
+
+  Args:
+    index: which member, 0 to 31.
+    batch_size: sentences per step.
+    nodes: of the cell.
+    units: of each node.
+    vocabulary: number of words.
+    length: words that are predicted in each sentence.
+  """
+  words = keras.Input((length + 1,), dtype="int32", name="words")
+  cell = draw_nodes(index, nodes)
+  scorer = RecurrentCell(cell, units, vocabulary, name="language_model")
+  model = keras.Model(words, scorer(words), name="ptb")
+  model.compile(
+    optimizer=keras.optimizers.SGD(0.25), loss=word_loss, jit_compile=False
+  )
+  return model, language_sampler(batch_size, length, vocabulary)
