@@ -2,6 +2,7 @@ import itertools
 
 import numpy as np
 import problems
+import pytest
 
 from tfplace.graph import OpSpec, Problem, build_graph
 from tfplace.placers import place
@@ -57,6 +58,43 @@ def test_nmt_attention_and_softmax_have_the_last_device_where_one_is_spare():
   assert at["nmt/encode_0/encoder_layer_1/MatMul"] == 1
   assert at["nmt/decode_0/attention/MatMul"] == 2
   assert at["nmt/decode_0/softmax/MatMul"] == 2
+
+
+def language_model(layer, num_layers):
+  """A step's names and edges; the sum of a layer's gradients has no scope."""
+  forward = [f"lm/step_0/{layer}_{i}/MatMul" for i in range(num_layers)]
+  names = ["lm/embedding/Gather", *forward, "lm/step_0/softmax/MatMul"]
+  back = [f"gradient_tape/{name}" for name in reversed(names)]
+  sums = [f"AddN_{i}" for i in range(num_layers)]
+  updates = [f"adam/Mul_{i}" for i in range(num_layers)]
+  edges = list(itertools.pairwise([*names, *back]))
+  for i, name in enumerate(forward):
+    edges += [(f"gradient_tape/{name}", sums[i]), (sums[i], updates[i])]
+  return [*names, *back, *sums, *updates], edges
+
+
+@pytest.mark.parametrize("layer", ["lstm_layer", "transformer_layer"])
+@pytest.mark.parametrize(
+  ("num_layers", "num_devices", "blocks"),
+  [
+    (2, 2, [0, 1]),
+    (4, 4, [0, 1, 2, 3]),
+    (4, 2, [0, 0, 1, 1]),
+    (8, 4, [0, 0, 1, 1, 2, 2, 3, 3]),
+    (2, 3, [0, 1]),  # the softmax has the third for itself
+  ],
+)
+def test_language_models_have_contiguous_blocks_of_layers(
+  layer, num_layers, num_devices, blocks
+):
+  at = expert(*language_model(layer, num_layers), num_devices)
+  for i, block in enumerate(blocks):
+    name = f"lm/step_0/{layer}_{i}/MatMul"
+    assert at[name] == at[f"gradient_tape/{name}"] == block
+    assert at[f"AddN_{i}"] == at[f"adam/Mul_{i}"] == block
+  for of in ("", "gradient_tape/"):
+    assert at[f"{of}lm/embedding/Gather"] == 0
+    assert at[f"{of}lm/step_0/softmax/MatMul"] == num_devices - 1
 
 
 def test_inception_is_cut_between_cells_only():

@@ -2,11 +2,12 @@
 
 The rules are those of the placement papers' baselines (Mirhoseini et al. 2017;
 GO, arXiv 2010.12438): consecutive layers share a device and blocks have equal
-time; of a translation model, encoder and decoder layers of one depth share a
-device, embeddings go with the first layer, attention and softmax to the last
-device; an Inception-like model is cut between cells only. Layers are known by
-the scopes in op names; gradients go with their forward ops, optimizers with
-the variables. A graph without scopes is cut along its topological order.
+time; of a model of sequences, layers are shared out by their number (encoder
+and decoder layers of one depth share a device), embeddings go with the first
+layer, attention and softmax to the last device; an Inception-like model is cut
+between cells only. Layers are known by the scopes in op names; gradients go
+with their forward ops, optimizers with the variables. A graph without scopes
+is cut along its topological order.
 """
 
 import collections
@@ -56,7 +57,7 @@ class ExpertPlacer:
 
 
 def _numbered(groups: GroupGraph, names: list[str]) -> np.ndarray:
-  """[num_groups] devices of a recurrent encoder-decoder, layer by layer."""
+  """[num_groups] devices of a model of sequences, layer by layer."""
   devices = main_devices(groups)
   last = len(devices) - 1
   depths = [_NUMBERED.search(name) for name in names]
