@@ -3,12 +3,17 @@
 import math
 import pathlib
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import published
 from matplotlib.figure import Figure
 
 BASELINES = ("single", "cpu", "auto")  # no competitors of `auto`
+RATIOS = ("expert / auto", "auto / best competitor", "auto / bound")
+SUMMARY_HEADS = (
+  *("model (GPUs)", "ops", "single", "expert", "METIS", "best competitor"),
+  *("auto", *RATIOS, "published human / method"),
+)
 
 
 def shown(result: dict) -> str:
@@ -78,36 +83,68 @@ def _cases(results: dict, gpu: str) -> list[tuple[published.Row, str]]:
 
 
 def _table(results: dict, gpu: str) -> str:
+  """The summary of one GPU's rows, then every placer's step time."""
   cases = _cases(results, gpu)
   found = {case: medians(results, case) for _, case in cases}
+  rated = {
+    case: ratios(found[case], results["graphs"][case]["lower_bound_us"])
+    for _, case in cases
+  }
   strategies = list(dict.fromkeys(s for rows in found.values() for s in rows))
-  extra = ("expert / auto", "auto / best competitor", "auto / bound")
-  heads = ["model", "ops", *strategies, *extra, "published human / best"]
-  lines = [
-    f"**{gpu}**: ms per simulated step, searches of {results['budget_s']:g} s",
-    "",
-    "| " + " | ".join(heads) + " |",
-    "| --- |" + " --- |" * (len(heads) - 1),
-  ]
-  all_ratios = []
+  summary, everything = [], []
   for row, case in cases:
-    about = results["graphs"][case]
-    rated = ratios(found[case], about["lower_bound_us"])
-    all_ratios.append(rated)
-    cells = [shown(found[case].get(s, {})) for s in strategies]
-    cells += [_number(rated.get(name)) for name in extra]
     label = f"{row.label} ({row.devices})"
-    lines.append(
-      f"| {label} | {about['ops']:,} | {' | '.join(cells)} |"
-      f" {_number(_published_ratio(row))} |"
+    ops = f"{results['graphs'][case]['ops']:,}"
+    summary.append([label, ops, *_summary_cells(found[case], rated[case], row)])
+    everything.append(
+      [label, *(shown(found[case].get(s, {})) for s in strategies)]
     )
-  means = [
-    _number(geometric_mean(r[name] for r in all_ratios if name in r))
-    for name in extra
+  means = (
+    geometric_mean(r[name] for r in rated.values() if name in r)
+    for name in RATIOS
+  )
+  published_means = (
+    r for row, _ in cases if (r := _published_ratio(row)) is not None
+  )
+  summary.append(
+    [
+      *("*geometric mean*", "", "", "", "", "", ""),
+      *(_number(mean) for mean in means),
+      _number(geometric_mean(published_means)),
+    ]
+  )
+  budget = f"searches of {results['budget_s']:g} s"
+  return "\n\n".join(
+    [
+      f"**{gpu}**: simulated ms per step, {budget}",
+      _markdown(SUMMARY_HEADS, summary),
+      f"**{gpu}**, every placer: simulated ms per step, {budget}",
+      _markdown(("model", *strategies), everything),
+    ]
+  )
+
+
+def _summary_cells(
+  found: dict[str, dict], rated: dict[str, float], row: published.Row
+) -> list[str]:
+  rivals = {
+    s: r["step_time_us"]
+    for s, r in found.items()
+    if s not in BASELINES and "step_time_us" in r
+  }
+  best = min(rivals, key=lambda s: rivals[s]) if rivals else ""
+  return [
+    *(shown(found.get(s, {})) for s in ("single", "expert", "metis")),
+    f"{shown(found[best])} {best}" if best else "-",
+    shown(found.get("auto", {})),
+    *(_number(rated.get(name)) for name in RATIOS),
+    _number(_published_ratio(row)),
   ]
-  gap = " | " * (1 + len(strategies))
-  lines.append(f"| *geometric mean* {gap} | {' | '.join(means)} | |")
-  return "\n".join(lines)
+
+
+def _markdown(heads: Sequence[str], rows: list[list[str]]) -> str:
+  lines = [heads, ["---"] * len(heads), *rows]
+  return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def _number(value: float | None) -> str:
