@@ -42,6 +42,8 @@ setuptools.setup(
       'tf-keras>=2.21,<2.22; python_version < "3.12"',
       'tensorboard>=2.21,<2.22; python_version < "3.12"',
     ],
+    # Not together with "train": tf-agents wants an older typing-extensions.
+    "exact": ["ortools>=9.15,<10"],
     "test": [
       "pytest>=9,<10",
       "pytest-timeout>=2.4,<3",

@@ -17,7 +17,7 @@ ALLOWED = {
   "cache": {"graph"},
   "simulate": {"graph"},
   "bounds": {"graph", "simulate"},
-  "placers": {"graph", "simulate"},
+  "placers": {"graph", "simulate", "bounds"},
   "policies": {"graph", "simulate", "placers"},
   "rl": {"graph", "simulate", "placers", "policies", "report"},
   "measure": {"graph", "cost", "simulate"},

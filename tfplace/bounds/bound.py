@@ -6,11 +6,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tfplace.bounds.flow import flow
-from tfplace.bounds.heads import heads
+from tfplace.bounds.heads import heads_and_tails
 from tfplace.bounds.relaxed import Relaxed, relax
-from tfplace.bounds.windows import busiest_group, busiest_window, priced_work
-from tfplace.bounds.work import work_prices
+from tfplace.bounds.windows import busiest_group, busiest_window
+from tfplace.bounds.work import priced_work, work_prices
 from tfplace.graph.problem import Problem
 
 SIMPLE, WORK, GROUP, PATH, WINDOW = "simple", "work", "group", "path", "window"
@@ -54,9 +53,8 @@ def lower_bound(problem: Problem, limit_s: float = 0.0) -> Bound:
   if problem.graph.num_ops:
     relaxed = relax(problem)
     found[WORK], price = work_prices(relaxed)
-    work, free = priced_work(relaxed, price)
     for reach in _REACHES:
-      _windows(relaxed, work, free, reach, found)
+      _windows(relaxed, price, reach, found)
       if time.perf_counter() - began > limit_s / 3:
         break
   safe = {k: v * (1 - _ROUNDING) for k, v in found.items() if np.isfinite(v)}
@@ -78,14 +76,13 @@ def tightened(problem: Problem, limit_s: float = 0.0) -> Problem:
 
 def _windows(
   relaxed: Relaxed,
-  work: np.ndarray,
-  free: float,
+  price: np.ndarray,
   reach: int,
   found: dict[str, float],
 ) -> None:
   """Raises what paths and windows prove with heads of this reach."""
-  head = heads(flow(relaxed), work, free, reach)
-  tail = heads(flow(relaxed, backward=True), work, free, reach)
+  head, tail = heads_and_tails(relaxed, price, reach)
+  work, free = priced_work(relaxed, price)
   whole = (head + relaxed.time_us + tail).min(axis=1)
   found[PATH] = max(found.get(PATH, 0.0), float(whole.max()))
   found[GROUP] = max(found.get(GROUP, 0.0), busiest_group(relaxed, head, tail))

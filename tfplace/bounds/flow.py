@@ -47,7 +47,7 @@ class Flow(NamedTuple):
   spare_us: np.ndarray
 
 
-def flow(relaxed: Relaxed, backward: bool = False) -> Flow:
+def flow_of(relaxed: Relaxed, backward: bool = False) -> Flow:
   """Packs a problem."""
   graph = relaxed.problem.graph
   offsets, edges = graph.out_csr if backward else graph.in_csr

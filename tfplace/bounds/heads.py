@@ -7,11 +7,29 @@ it, the work that must be done before an op by one device or by all.
 
 import numpy as np
 
-from tfplace.bounds.flow import Flow
+from tfplace.bounds.flow import Flow, flow_of
+from tfplace.bounds.relaxed import Relaxed
 from tfplace.bounds.series import raise_by_series
+from tfplace.bounds.work import priced_work
 from tfplace.simulate.jit import allocating
 
 _BLOCK = 64  # ops whose ancestors are found together, one bit each
+
+
+def heads_and_tails(
+  relaxed: Relaxed, price: np.ndarray, reach: int
+) -> tuple[np.ndarray, np.ndarray]:
+  """[num_ops, num_classes] each: the least time before the start of each op,
+  and after its end, if it is on a device of that class.
+
+  Args:
+    relaxed: of the problem.
+    price: [num_classes] of one device, from `work_prices`.
+    reach: as in `heads`.
+  """
+  work, free = priced_work(relaxed, price)
+  before = heads(flow_of(relaxed), work, free, reach)
+  return before, heads(flow_of(relaxed, backward=True), work, free, reach)
 
 
 def heads(flow: Flow, work: np.ndarray, free: float, reach: int) -> np.ndarray:

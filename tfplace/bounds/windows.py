@@ -11,20 +11,6 @@ from tfplace.bounds.relaxed import Relaxed
 from tfplace.simulate.jit import allocating
 
 
-def priced_work(
-  relaxed: Relaxed, price: np.ndarray
-) -> tuple[np.ndarray, float]:
-  """[num_ops] least priced work of each op, and what is to be taken off once.
-
-  For any set S of ops, the devices need at least sum(priced work of S) less
-  the second value (see `work_prices`, without memory).
-  """
-  closed = np.isinf(relaxed.time_us)
-  cost = np.where(closed, 0.0, relaxed.time_us) + relaxed.gap_us
-  work = np.where(closed, np.inf, cost * price).min(axis=1, initial=np.inf)
-  return work, float((relaxed.size * price * relaxed.overhead_us).sum())
-
-
 def busiest_window(
   head: np.ndarray, tail: np.ndarray, work: np.ndarray, free: float
 ) -> tuple[float, np.ndarray]:

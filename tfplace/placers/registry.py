@@ -23,6 +23,7 @@ _PLACERS: Mapping[str, str] = {
   "scotch": "tfplace.placers.scotch:ScotchPlacer",
   "annealing": "tfplace.placers.annealing:AnnealingPlacer",
   "brkga": "tfplace.placers.brkga:BrkgaPlacer",
+  "exact": "tfplace.placers.exact:ExactPlacer",
   "gdp": "tfplace.policies.placer:GdpPlacer",
   "auto": "tfplace.placers.auto:AutoPlacer",
 }

@@ -1,0 +1,103 @@
+import builtins
+
+import exact as enumeration
+import numpy as np
+import problems
+import pytest
+
+from tfplace.bounds import lower_bound
+from tfplace.errors import InfeasibleError, TfplaceError
+from tfplace.graph import Problem
+from tfplace.placers import exact, place
+from tfplace.simulate import Simulator
+
+
+def test_without_ortools_the_error_names_the_extra(monkeypatch):
+  real = builtins.__import__
+
+  def no_ortools(name, *args, **kwargs):
+    if name.startswith("ortools"):
+      raise ImportError(name)
+    return real(name, *args, **kwargs)
+
+  monkeypatch.setattr(builtins, "__import__", no_ortools)
+  with pytest.raises(TfplaceError, match=r"pip install 'tfplace\[exact\]'"):
+    place(problems.random_problem(1), "exact", budget_s=1)
+
+
+class TestWithOrTools:
+  @pytest.fixture(autouse=True)
+  def _needs_ortools(self):
+    pytest.importorskip("ortools")
+
+  def test_finds_and_proves_the_optimum_of_small_problems(self):
+    tried = 0
+    for seed in range(40):
+      problem = problems.random_problem(seed)
+      if not 1 < enumeration.count_placements(problem) <= 2_000:
+        continue
+      tried += 1
+      best, _ = enumeration.optimum(problem)
+      bound, placement = exact.prove(problem, limit_s=20)
+      (evaluation,) = Simulator(problem).evaluate([placement])
+      assert evaluation.feasible, f"seed {seed}"
+      assert evaluation.step_time_us == pytest.approx(best), f"seed {seed}"
+      assert best * (1 - 1e-6) <= bound <= best, f"seed {seed}"
+    assert tried >= 10
+
+  def test_is_tighter_than_what_is_proved_without_search(self):
+    # Three ops of 4 us on two devices: 8, while work alone says 6.
+    problem = Problem(
+      problems.graph([4.0] * 3, []), problems.cluster([np.inf] * 2)
+    )
+    bound, _ = exact.prove(problem, limit_s=20)
+    assert lower_bound(problem).us == pytest.approx(6)
+    assert bound == pytest.approx(8)
+
+  def test_transfer_comes_between_producer_and_consumer(self):
+    # 10 us, then 10 us at home while the output moves for 9 us and the other
+    # op takes 10 us elsewhere.
+    problem = Problem(
+      problems.graph([10.0] * 3, [(0, 1), (0, 2)], output_bytes=[(9.0,)] * 3),
+      problems.cluster([np.inf] * 2),
+    )
+    bound, _ = exact.prove(problem, limit_s=20)
+    assert bound == pytest.approx(10 + 9 + 10)
+
+  def test_result_is_what_the_simulator_says(self):
+    problem = problems.random_problem(3)
+    result = place(problem, "exact", budget_s=5)
+    (again,) = Simulator(problem).evaluate([result.placement])
+    assert result.strategy == "exact"
+    assert again.step_time_us == result.evaluation.step_time_us
+
+  def test_nothing_that_fits_is_an_error(self):
+    problem = Problem(
+      problems.graph([1.0], [], persistent_bytes=[10.0]),
+      problems.cluster([4.0, 5.0]),
+    )
+    with pytest.raises(InfeasibleError):
+      place(problem, "exact", budget_s=5)
+
+  def test_problem_that_is_too_large_is_refused(self):
+    times = [1.0] * 10_001
+    problem = Problem(problems.graph(times, []), problems.cluster([np.inf] * 2))
+    with pytest.raises(TfplaceError, match="at most 20000 ops x devices"):
+      place(problem, "exact", budget_s=0.1)
+
+  def test_alike_devices_are_found(self):
+    problem = Problem(
+      problems.graph([{"GPU": 1.0, "CPU": 1.0}], []),
+      problems.cluster([np.inf] * 4, kinds=["GPU", "GPU", "CPU", "CPU"]),
+    )
+    schedule = exact.cp_sat.make_schedule(problem, 1.0)
+    assert schedule.alike == [[0, 1], [2, 3]]
+    names = schedule.renamed(np.array([2], np.int32))
+    assert sorted({int(row[0]) for row in names}) == [2, 3]
+
+  def test_devices_whose_links_differ_are_not_alike(self):
+    problem = Problem(
+      problems.graph([1.0], []),
+      problems.cluster([np.inf] * 3, links=[(0, 1), (1, 0), (1, 2)]),
+    )
+    assert exact.cp_sat.make_schedule(problem, 1.0).alike == []

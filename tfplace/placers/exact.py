@@ -1,0 +1,146 @@
+"""`exact`: the best placement of a small problem, and how good it can be.
+
+CP-SAT searches devices and orders at once (see `cp_sat`); the evaluator judges
+every placement that it meets. Needs the extra `exact` (OR-tools).
+"""
+
+import dataclasses
+import math
+from typing import ClassVar
+
+import numpy as np
+
+from tfplace.bounds import lower_bound
+from tfplace.errors import InfeasibleError
+from tfplace.graph.placement import Placement
+from tfplace.graph.problem import Problem
+from tfplace.placers import cp_sat
+from tfplace.placers.base import Budget, Evaluator, Result
+from tfplace.placers.groups import GroupGraph
+from tfplace.placers.registry import get_placer
+from tfplace.placers.repair import offer_repaired
+from tfplace.placers.tracker import Tracker
+
+_STARTS = ("single", "heft", "annealing")
+_START_SHARE = 0.1  # of the budget, for each; the solver does the rest
+_START_EVALUATIONS = 2000
+_ROUNDING = 1e-9  # of a bound; see `tfplace.bounds`
+
+
+@dataclasses.dataclass(frozen=True)
+class ExactPlacer:
+  """The best placement that CP-SAT finds within the budget."""
+
+  name: ClassVar[str] = "exact"
+
+  def place(
+    self, problem: Problem, evaluator: Evaluator, budget: Budget, seed: int
+  ) -> Result:
+    """Searches until the budget ends or nothing better exists.
+
+    Raises:
+      TfplaceError: OR-tools is not installed, or the problem is too large.
+      InfeasibleError: nothing that it met fits in memory.
+    """
+    return _search(problem, evaluator, budget, seed)[1]
+
+
+def prove(
+  problem: Problem, limit_s: float = 60.0, seed: int = 0
+) -> tuple[float, Placement]:
+  """A proven lower bound of the step time, and the best placement found.
+
+  Args:
+    problem: a small one.
+    limit_s: seconds.
+    seed: of the solver.
+
+  Returns:
+    The bound in microseconds, at least that of `tfplace.bounds`, and the
+    placement. Where they meet, the placement is an optimum.
+
+  Raises:
+    TfplaceError: OR-tools is not installed, or the problem is too large.
+    InfeasibleError: nothing that it met fits in memory.
+  """
+  from tfplace.simulate import Simulator  # compiles; only when needed
+
+  found_us, result = _search(problem, Simulator(problem), Budget(limit_s), seed)
+  # What the solver rules out is only what beats the best placement met.
+  bound_us = min(found_us, result.evaluation.step_time_us)
+  return max(bound_us, lower_bound(problem).us), result.placement
+
+
+def _search(
+  problem: Problem, evaluator: Evaluator, budget: Budget, seed: int
+) -> tuple[float, Result]:
+  """A bound in microseconds, and the best placement."""
+  cp_sat.cp_model()  # fails at once where it is missing
+  tracker = Tracker(ExactPlacer.name, problem, evaluator, budget)
+  groups = GroupGraph(problem)
+  _offer_starts(tracker, seed)
+  most_us = _best_us(tracker, _serial_us(groups))
+  if not most_us > 0:
+    return 0.0, tracker.result()
+  schedule = cp_sat.make_schedule(problem, most_us)
+  bound_us, met = 0.0, [np.zeros(0, np.int32)]
+  # Each round proves that what has not been judged takes `bound_us` or more,
+  # and judges the best of it; once that is no faster, the best is an optimum.
+  while met and bound_us < _best_us(tracker, math.inf) and budget.left_s > 0:
+    found_us, met = cp_sat.solve(schedule, budget.left_s, seed)
+    bound_us = max(bound_us, found_us)
+    for row in met:
+      _judge(tracker, groups, schedule, row)
+    if tracker.best:
+      schedule.beat(tracker.best[1].step_time_us)
+  # `beat` leaves out what is faster by less than a tick.
+  best_us = _best_us(tracker, math.inf) - 2 * schedule.tick_us
+  return min(bound_us, best_us) * (1 - _ROUNDING), tracker.result()
+
+
+def _offer_starts(tracker: Tracker, seed: int) -> None:
+  """What must be beaten."""
+  problem, budget = tracker.problem, tracker.budget
+  for start in _STARTS:
+    limit = Budget(_START_SHARE * budget.seconds, _START_EVALUATIONS)
+    placer = get_placer(start)
+    try:
+      result = placer.place(problem, tracker.evaluator, limit, seed)
+    except InfeasibleError:
+      continue
+    tracker.offer(result.placement.devices)
+
+
+def _best_us(tracker: Tracker, otherwise: float) -> float:
+  return tracker.best[1].step_time_us if tracker.best else otherwise
+
+
+def _judge(
+  tracker: Tracker,
+  groups: GroupGraph,
+  schedule: cp_sat.Schedule,
+  group_devices: np.ndarray,
+) -> None:
+  """Simulates a placement under all its names, for ties go by names.
+
+  Where it does not fit, placements near it are tried as well.
+  """
+  for row in schedule.renamed(group_devices):
+    evaluation = tracker.offer(groups.expand(row))
+  if not evaluation.feasible:
+    offer_repaired(tracker, groups, group_devices)
+  schedule.forbid(group_devices)
+
+
+def _serial_us(groups: GroupGraph) -> float:
+  """No shortest step takes longer: every op and every transfer in turn."""
+  problem = groups.problem
+  cluster = problem.cluster
+  ops_us = np.where(groups.allowed, groups.time_us, 0.0).max(axis=1).sum()
+  linked = cluster.channel >= 0
+  if not linked.any():
+    return float(ops_us)
+  slowest = (1 / cluster.bandwidth[linked]).max()
+  fixed = (cluster.latency_us + cluster.gap_us)[linked].max()
+  edges_us = float(problem.graph.edge_bytes.sum()) * slowest
+  return float(ops_us) + edges_us + fixed * problem.graph.num_edges
