@@ -23,7 +23,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import published
 import suite_report
 
-from tfplace import cache, extraction, placers
+from tfplace import bounds, cache, extraction, placers
 from tfplace.errors import InfeasibleError, TfplaceError
 from tfplace.graph import OpGraph, Problem
 from tfplace.graph.json_file import write_json
@@ -99,11 +99,14 @@ def run_row(
     jobs = missing(row, gpu, results["results"])
     if not jobs:
       continue
-    problem = Problem(graph_of(row, gpu), cluster_preset(row.cluster(gpu)))
+    problem = bounds.tightened(
+      Problem(graph_of(row, gpu), cluster_preset(row.cluster(gpu)))
+    )
     results["graphs"][f"{row.label}/{row.cluster(gpu)}"] = {
       "ops": problem.graph.num_ops,
       "edges": problem.graph.num_edges,
       "lower_bound_us": problem.lower_bound_us,
+      "simple_bound_us": problem.simple_bound_us,
     }
     for key, strategy, seed in jobs:
       results["results"][key] = measure(problem, strategy, budget_s, seed)
