@@ -43,7 +43,7 @@ def test_conv_cells_are_of_the_search_space(index):
     assert all(0 <= edge.state < 2 + i for i, edge in edges)
     assert all(edge.operation in cifar10.CHOICES for _, edge in edges)
     used = {edge.state for _, edge in edges}
-    assert set(cell.output) == set(range(2, 7)) - used
+    assert set(cell.output) == set(range(7)) - used
     assert cell.output
 
 

@@ -6,8 +6,8 @@ operations on earlier states, and concatenates some of its states. Which states
 and operations, a `Cell` says; the networks themselves are in `nasnet`,
 `amoebanet` and `cifar10`.
 
-The layer that ends cell N is called `mixedN`, as in Inception-V3, so that op
-names tell where a human would cut.
+Layers of cell N are called `cellN_...` and the one that ends it `mixedN`, as in
+Inception-V3, so that op names tell where a human would cut.
 """
 
 import dataclasses
@@ -43,7 +43,8 @@ class Cell:
 
   Attributes:
     sums: each makes one more state, the sum of two operations.
-    output: states that are concatenated, all of the size of the last one.
+    output: states that are concatenated; an input that is larger than the
+      last sum is halved.
   """
 
   sums: tuple[tuple[Edge, Edge], ...]
@@ -136,9 +137,14 @@ def _apply(
       for edge, side in zip(pair, ("left", "right"), strict=True)
     ]
     states.append(keras.layers.Add(name=f"{scope}_{i}_add")(sides))
-  return keras.layers.Concatenate(name=f"mixed{number}")(
-    [states[i] for i in cell.output]
-  )
+  height = states[-1].shape[1]
+  joined = [
+    states[i]
+    if states[i].shape[1] == height
+    else halved(states[i], filters, f"{scope}_output{i}")
+    for i in cell.output
+  ]
+  return keras.layers.Concatenate(name=f"mixed{number}")(joined)
 
 
 def _fitted(

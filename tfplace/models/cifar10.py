@@ -35,14 +35,14 @@ def draw_cells(index: int) -> tuple[Cell, Cell]:
 
 
 def _draw(rng: np.random.Generator) -> Cell:
-  """A cell that puts out its sums that no other sum uses."""
+  """A cell that puts out the inputs and sums that no sum uses."""
 
   def edge(states: int) -> Edge:
     return Edge(int(rng.integers(states)), CHOICES[rng.integers(len(CHOICES))])
 
   sums = tuple((edge(2 + i), edge(2 + i)) for i in range(_SUMS))
   used = {side.state for pair in sums for side in pair}
-  return Cell(sums, tuple(i for i in range(2, 2 + _SUMS) if i not in used))
+  return Cell(sums, tuple(i for i in range(2 + _SUMS) if i not in used))
 
 
 def cifar10(
@@ -51,9 +51,8 @@ def cifar10(
   """Member `index` of the family.
 
   From ENAS' public search: batch 160, 20 filters, SGD with Nesterov momentum
-  of 0.9 and rate 0.05. It has 8 cells; 4, a
-  reduction before each of 2 normal ones, are chosen for graphs of moderate
-  size. Unlike there, an input of a cell that no sum uses is left out.
+  of 0.9 and rate 0.05. It has 8 cells; 4, a reduction before each of 2 normal
+  ones, are chosen for graphs of moderate size.
 
   Args:
     index: which member, 0 to 31.

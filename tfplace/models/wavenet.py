@@ -101,7 +101,7 @@ def wavenet(
   paper: 256 levels, dilations 1, 2, 4, ..., 512 and again from 1 (and at the
   start of a stack), gates, residual and skip connections, two 1x1 convolutions
   before the softmax. The paper gives no widths, length or batch; chosen so
-  that 4 x 36 does not fit one 16 GB GPU, as in GO. Adam of 1e-3 is chosen.
+  that 4 x 36 needs more than one GPU of 16 GB. Adam of 1e-3 is chosen.
 
   Args:
     batch_size: sequences per step.
