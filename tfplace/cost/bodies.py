@@ -1,6 +1,6 @@
 """The body of a function as a graph, with the shapes of a call's inputs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -8,6 +8,7 @@ from tensorflow.python.framework import function_def_to_graph
 
 from tfplace.cost import sizes
 from tfplace.errors import ExtractionError
+from tfplace.graph.extract import op_defs
 
 
 class Body(NamedTuple):
@@ -28,7 +29,9 @@ class Body(NamedTuple):
 
 
 def function_body(
-  function: Any, arguments: Sequence[tf.Tensor] | None, library: Any
+  function: Any,
+  arguments: Sequence[tf.Tensor] | None,
+  functions: Mapping[str, Any],
 ) -> Body:
   """Instantiates a function.
 
@@ -36,14 +39,14 @@ def function_body(
     function: a `FunctionDef`.
     arguments: what a call passes; None where the function is not called with
       tensors of its caller, and its own signature must do.
-    library: the functions that it may call.
+    functions: name -> `FunctionDef` of all that it may call.
 
   Raises:
     ExtractionError: TensorFlow rejects the function.
   """
   name = function.signature.name
   try:
-    graph_def, flat_names = _flat(function, library)
+    graph_def, flat_names = _flat(function, functions)
   except Exception as error:
     first = (str(error).strip() or type(error).__name__).splitlines()[0]
     raise ExtractionError(
@@ -66,15 +69,18 @@ def function_body(
 
 
 def _flat(
-  function: Any, library: Any
+  function: Any, functions: Mapping[str, Any]
 ) -> tuple[tf.compat.v1.GraphDef, dict[str, str]]:
+  # Only what it reaches: with the whole library in every body, a graph of
+  # many loops would take quadratic time.
+  reached = op_defs.reached_functions(function.node_def, functions)
+  library = tf.compat.v1.GraphDef()
+  library.library.function.extend(reached)
   known = tf.Graph()
   with known.as_default():
-    tf.graph_util.import_graph_def(
-      tf.compat.v1.GraphDef(library=library), name=""
-    )
+    tf.graph_util.import_graph_def(library, name="")
     graph_def, names = function_def_to_graph.function_def_to_graph_def(function)
-  graph_def.library.CopyFrom(library)
+  graph_def.library.CopyFrom(library.library)
   return graph_def, names
 
 

@@ -50,7 +50,6 @@ class CallCosts:
     graph_def: tf.compat.v1.GraphDef,
     hardware: Mapping[str, DeviceProperties],
   ) -> None:
-    self._library = graph_def.library
     self._functions = {f.signature.name: f for f in graph_def.library.function}
     self._hardware = hardware
     self._bodies: dict[Any, tuple[bodies.Body, CallCost]] = {}
@@ -107,7 +106,7 @@ class CallCosts:
     arguments = list(call.inputs)[call.type in _BRANCHES :]
     fits = len(arguments) == len(function.signature.input_arg)
     return bodies.function_body(
-      function, arguments if fits else None, self._library
+      function, arguments if fits else None, self._functions
     )
 
   def _of_body(self, body: bodies.Body) -> CallCost:

@@ -25,10 +25,11 @@ def times_us(
     ExtractionError: Grappler rejects the graph.
   """
   explicit = explicit_shapes.with_explicit_shapes(graph_def, graph)
+  item = grappler.make_item(explicit)
   return {
     kind: {
       name: _valid(time_us)
-      for name, time_us in grappler.op_times_us(explicit, properties).items()
+      for name, time_us in grappler.op_times_us(item, properties).items()
     }
     for kind, properties in hardware.items()
   }

@@ -6,6 +6,9 @@ its bytes by the memory bandwidth, and adds the two
 for structure (constants, reads, reshapes) take no time.
 """
 
+import contextlib
+from collections.abc import Iterator
+
 import tensorflow as tf
 from tensorflow.core.protobuf import meta_graph_pb2
 from tensorflow.core.protobuf.device_properties_pb2 import (
@@ -27,12 +30,12 @@ _NO_LIMIT = 2**62
 
 
 def op_times_us(
-  graph_def: tf.compat.v1.GraphDef, hardware: DeviceProperties
+  item: grappler_item.Item, hardware: DeviceProperties
 ) -> dict[str, float]:
   """Node name -> microseconds on the hardware; nodes without cost are absent.
 
   Args:
-    graph_def: flat graph (see `explicit_shapes`).
+    item: of `make_item`, from a flat graph (see `explicit_shapes`).
     hardware: the device that all ops run on.
 
   Raises:
@@ -40,25 +43,34 @@ def op_times_us(
   """
   slow, factor = _slowed(hardware)
   device = NamedDevice(name=_DEVICE, properties=slow)
-  with grappler_cluster.Provision(devices=[device]) as cluster:
-    try:
-      item = make_item(graph_def)
-      performances, _, _ = cluster.MeasureCosts(item)
-    except Exception as error:
-      first = (str(error).strip() or type(error).__name__).splitlines()[0]
-      raise ExtractionError(f"Grappler rejects the graph: {first}") from error
+  with grappler_cluster.Provision(devices=[device]) as cluster, _rejections():
+    performances, _, _ = cluster.MeasureCosts(item)
   return {p.node: p.compute_cost * 1e-3 / factor for p in performances}
 
 
 def make_item(graph_def: tf.compat.v1.GraphDef) -> grappler_item.Item:
-  """The graph as Grappler takes it: on one device, every node fetched."""
+  """The graph as Grappler takes it: on one device, every node fetched.
+
+  Raises:
+    ExtractionError: Grappler rejects the graph.
+  """
   meta_graph = meta_graph_pb2.MetaGraphDef()
   meta_graph.graph_def.CopyFrom(graph_def)
   for node in meta_graph.graph_def.node:
     node.device = _DEVICE
   names = [node.name for node in graph_def.node]
   meta_graph.collection_def["train_op"].node_list.value.extend(names)
-  return grappler_item.Item(meta_graph)
+  with _rejections():
+    return grappler_item.Item(meta_graph)
+
+
+@contextlib.contextmanager
+def _rejections() -> Iterator[None]:
+  try:
+    yield
+  except Exception as error:
+    first = (str(error).strip() or type(error).__name__).splitlines()[0]
+    raise ExtractionError(f"Grappler rejects the graph: {first}") from error
 
 
 def _slowed(

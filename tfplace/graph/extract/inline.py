@@ -75,7 +75,9 @@ def inline_functions(graph_def: tf.compat.v1.GraphDef) -> Inlined:
     nodes, found = state.expand(nodes)
   result = tf.compat.v1.GraphDef(versions=graph_def.versions)
   result.node.extend(nodes)
-  _keep_needed_functions(result, state.functions)
+  result.library.function.extend(
+    op_defs.reached_functions(nodes, state.functions)
+  )
   return Inlined(result, state.moved)
 
 
@@ -201,18 +203,3 @@ def _check_size(
       f"with its functions inlined the graph has {total(nodes)} nodes, more"
       f" than the {MAX_NODES} that are accepted"
     )
-
-
-def _keep_needed_functions(
-  graph_def: tf.compat.v1.GraphDef,
-  functions: Mapping[str, op_defs.FunctionDef],
-) -> None:
-  """Fills the library with what the nodes reach, in order of discovery."""
-  needed: dict[str, None] = {}
-  queue = list(graph_def.node)
-  for node in queue:  # grows while it is read
-    for name in op_defs.called_functions(node):
-      if name in functions and name not in needed:
-        needed[name] = None
-        queue.extend(functions[name].node_def)
-  graph_def.library.function.extend(functions[name] for name in needed)

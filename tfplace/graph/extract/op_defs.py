@@ -4,7 +4,7 @@ Works without building a `tf.Graph`, so a file can be judged before it is
 imported.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
 import tensorflow as tf
@@ -94,3 +94,17 @@ def function_names(node: NodeDef) -> list[str]:
 def called_functions(node: NodeDef) -> list[str]:
   """`function_names`, and the op itself, which may name a function."""
   return [*function_names(node), node.op]
+
+
+def reached_functions(
+  nodes: Iterable[NodeDef], functions: Mapping[str, FunctionDef]
+) -> list[FunctionDef]:
+  """The functions that nodes call, and those call, in order of discovery."""
+  found: dict[str, None] = {}
+  queue = list(nodes)
+  for node in queue:  # grows while it is read
+    for name in called_functions(node):
+      if name in functions and name not in found:
+        found[name] = None
+        queue.extend(functions[name].node_def)
+  return [functions[name] for name in found]
