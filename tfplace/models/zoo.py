@@ -78,6 +78,7 @@ VARIANTS: Mapping[str, tuple[str, Mapping[str, int]]] = {
     )
     for stacks, layers in ((2, 18), (4, 36))
   },
+  "amoebanet": ("amoebanet_d", {}),
 }
 
 
