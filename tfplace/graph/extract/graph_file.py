@@ -52,8 +52,9 @@ def trace_graph_def(
   feeds = _fill_placeholders(graph_def, size, where)
   result = inline.inline_functions(graph_def)
   constraints.repair(result.graph_def, {})
-  validate.validate(result.graph_def, where)
-  import_check.import_check(result.graph_def, where)
+  if result.moved:  # else it is the graph that was checked
+    validate.validate(result.graph_def, where)
+    import_check.import_check(result.graph_def, where)
   roots = _roots(result, outputs, where)
   flat = result.graph_def
   if outputs is not None:
