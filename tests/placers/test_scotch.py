@@ -1,4 +1,5 @@
 import shutil
+import tempfile
 
 import numpy as np
 import problems
@@ -144,6 +145,13 @@ def test_program_that_hangs_is_ended(monkeypatch, tmp_path):
 def test_file_that_is_no_program_is_a_clear_error(monkeypatch, tmp_path):
   fake_program(tmp_path, monkeypatch, "")
   (tmp_path / "scotch_gmap").write_bytes(b"\x00\x01")
+  with pytest.raises(TfplaceError, match="does not run"):
+    place(problems.two_halves(), "scotch", budget_s=5)
+
+
+def test_no_room_for_files_is_a_clear_error(monkeypatch, tmp_path):
+  fake_program(tmp_path, monkeypatch, "exit 0")
+  monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
   with pytest.raises(TfplaceError, match="does not run"):
     place(problems.two_halves(), "scotch", budget_s=5)
 

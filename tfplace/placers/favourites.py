@@ -158,7 +158,8 @@ def relaxed(nodes: Chains, time_limit_s: float) -> np.ndarray | None:
   out sum to at most 1, and those of its pairs in as well.
 
   Returns:
-    y of an optimum; None where the solver stopped at the time limit.
+    y of an optimum; None where the solver stopped without one, mostly at the
+    time limit.
   """
   from scipy import optimize, sparse  # slow to import, seldom used
 

@@ -3,7 +3,9 @@
 Topcuoglu, Hariri and Wu, "Performance-effective and low-complexity task
 scheduling for heterogeneous computing" (2002): ops in decreasing order of the
 longest path to the end (mean times, mean communication), each to the device
-where it finishes first. A colocation group goes where its first op goes.
+where it finishes first. A colocation group goes where its first op goes. It
+is tried on the ops and, as Baechi's placers, on co-placed groups of them
+(`co_placement`), and the best is kept.
 """
 
 import dataclasses
@@ -13,6 +15,7 @@ import numpy as np
 
 from tfplace.graph.problem import Problem
 from tfplace.placers.base import Budget, Evaluator, Result
+from tfplace.placers.co_placement import GROUPINGS, offer_groupings
 from tfplace.placers.domains import Domains, choose
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.list_kernels import earliest_finish
@@ -24,14 +27,18 @@ from tfplace.placers.list_tables import (
   rank_order,
   upward_ranks,
 )
-from tfplace.placers.repair import offer_repaired
 from tfplace.placers.tracker import Tracker
 
 
 @dataclasses.dataclass(frozen=True)
 class HeftPlacer:
-  """Heterogeneous earliest finish time."""
+  """Heterogeneous earliest finish time.
 
+  Attributes:
+    groupings: of `GROUPINGS`, those to try.
+  """
+
+  groupings: tuple[str, ...] = tuple(GROUPINGS)
   name: ClassVar[str] = "heft"
 
   def place(
@@ -39,11 +46,14 @@ class HeftPlacer:
   ) -> Result:
     """Ranks, then places each op in turn."""
     tracker = Tracker(self.name, problem, evaluator, budget)
-    groups = GroupGraph(problem)
-    tables = list_tables(groups)
-    ranks = upward_ranks(tables, mean_times(tables), *mean_link(tables))
-    offer_repaired(tracker, groups, schedule(groups, tables, ranks))
+    offer_groupings(tracker, self.groupings, _ranked)
     return tracker.result()
+
+
+def _ranked(groups: GroupGraph) -> np.ndarray:
+  tables = list_tables(groups)
+  ranks = upward_ranks(tables, mean_times(tables), *mean_link(tables))
+  return schedule(groups, tables, ranks)
 
 
 def schedule(

@@ -30,8 +30,8 @@ class MSctPlacer:
 
   Attributes:
     groupings: of `GROUPINGS`, those to try.
-    time_limit_s: seconds for the linear program, and half of what is left of
-      the budget at most (50,000 ops take it about 6 s).
+    time_limit_s: seconds for the linear program, and an eighth of what is
+      left of the budget at most (50,000 ops take it about 6 s).
   """
 
   groupings: tuple[str, ...] = tuple(GROUPINGS)
@@ -43,7 +43,7 @@ class MSctPlacer:
   ) -> Result:
     """Finds the favourites once, then schedules for each grouping."""
     tracker = Tracker(self.name, problem, evaluator, budget)
-    limit_s = min(self.time_limit_s, max(0.1, budget.left_s / 2))
+    limit_s = min(self.time_limit_s, max(0.1, budget.left_s / 8))
     tables = list_tables(GroupGraph(problem))
     favourites = favourite_children(
       problem.graph, problem.fastest_us, tables, limit_s

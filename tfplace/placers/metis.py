@@ -64,7 +64,7 @@ def cut(graph: WeightedGraph, num_parts: int, seed: int) -> np.ndarray:
   too small for that.
 
   Raises:
-    TfplaceError: pymetis is not installed.
+    TfplaceError: pymetis is not installed, or METIS fails.
   """
   num_vertices = len(graph.vertex_weights)
   if num_parts == 1 or num_vertices == 0:
@@ -76,15 +76,18 @@ def cut(graph: WeightedGraph, num_parts: int, seed: int) -> np.ndarray:
       f"strategy 'metis' needs the package pymetis: {error}"
     ) from error
   adjacency = pymetis.CSRAdjacency(graph.offsets, graph.neighbours)
-  with _stdout_to_stderr():
-    _, parts = pymetis.part_graph(
-      num_parts,
-      adjacency,
-      vweights=graph.vertex_weights,
-      eweights=graph.edge_weights,
-      recursive=num_vertices < _KWAY_VERTICES * num_parts,
-      options=pymetis.Options(seed=seed % 2**31),
-    )
+  try:
+    with _stdout_to_stderr():
+      _, parts = pymetis.part_graph(
+        num_parts,
+        adjacency,
+        vweights=graph.vertex_weights,
+        eweights=graph.edge_weights,
+        recursive=num_vertices < _KWAY_VERTICES * num_parts,
+        options=pymetis.Options(seed=seed % 2**31),
+      )
+  except RuntimeError as error:
+    raise TfplaceError(f"METIS failed: {error}") from error
   return np.asarray(parts, np.int64)
 
 
@@ -92,8 +95,12 @@ def cut(graph: WeightedGraph, num_parts: int, seed: int) -> np.ndarray:
 def _stdout_to_stderr() -> Iterator[None]:
   """Keeps what METIS prints (where one op outweighs a part) off stdout,
   whose last line is a command's result."""
-  kept = os.dup(1)
-  os.dup2(2, 1)
+  try:
+    kept = os.dup(1)
+    os.dup2(2, 1)
+  except OSError:  # a process without one of the two
+    yield
+    return
   try:
     yield
   finally:

@@ -119,14 +119,17 @@ def run(
   Raises:
     TfplaceError: it fails, takes too long, or answers what is no mapping.
   """
-  with tempfile.TemporaryDirectory(prefix="tfplace_scotch_") as name:
-    folder = pathlib.Path(name)
-    (folder / "graph.grf").write_text(graph_text(graph))
-    (folder / "target.tgt").write_text(target_text(distance))
-    command = [program, "graph.grf", "target.tgt", "mapping.map"]
-    _run(command, folder, timeout_s)
-    mapping = folder / "mapping.map"
-    text = mapping.read_text(errors="replace") if mapping.exists() else ""
+  try:
+    with tempfile.TemporaryDirectory(prefix="tfplace_scotch_") as name:
+      folder = pathlib.Path(name)
+      (folder / "graph.grf").write_text(graph_text(graph))
+      (folder / "target.tgt").write_text(target_text(distance))
+      command = [program, "graph.grf", "target.tgt", "mapping.map"]
+      _run(command, folder, timeout_s)
+      mapping = folder / "mapping.map"
+      text = mapping.read_text(errors="replace") if mapping.exists() else ""
+  except OSError as error:  # no room for the files, or no program after all
+    raise TfplaceError(f"Scotch's {program} does not run: {error}") from error
   return parse_mapping(text, len(graph.vertex_weights), len(distance))
 
 
@@ -146,10 +149,6 @@ def _run(command: list[str], folder: pathlib.Path, timeout_s: float) -> None:
   except subprocess.TimeoutExpired as error:
     raise TfplaceError(
       f"Scotch's {command[0]} took more than {timeout_s:.0f} s"
-    ) from error
-  except OSError as error:
-    raise TfplaceError(
-      f"Scotch's {command[0]} does not run: {error}"
     ) from error
   if done.returncode:
     said = " ".join((done.stderr or done.stdout).split())[:200]
