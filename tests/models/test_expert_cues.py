@@ -10,14 +10,14 @@ from tfplace.placers import place
 
 CASES = {
   "wavenet": (
-    {"layers_per_stack": 3, "samples": 20, "channels": 4, "skip_channels": 8},
+    {"layers_per_stack": 2, "samples": 20, "channels": 4, "skip_channels": 8},
     r"stack_(\d+)_layer_(\d+)",
-    6,
+    4,
   ),
   "cifar10": (
-    {"cells": 2, "filters": 4, "index": 7},
+    {"cells": 1, "filters": 4, "index": 7},
     r"/cell(\d+)_base_conv",
-    4,
+    2,
   ),
 }
 
