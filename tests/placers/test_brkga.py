@@ -110,6 +110,20 @@ def test_evolution_beats_as_many_random_vectors():
   assert evolved < 0.95 * random
 
 
+def test_many_groups_are_co_placed():
+  # Three chains of 20 ops, each a group of only consumers.
+  edges = [(i, i + 1) for i in range(59) if i % 20 != 19]
+  problem = Problem(
+    problems.graph([1.0] * 60, edges), problems.cluster([np.inf] * 3)
+  )
+  config = BrkgaConfig(max_groups=10)
+  devices = run(problem, 100, config=config).placement.devices.reshape(3, 20)
+  assert (devices == devices[:, :1]).all()
+  assert sorted(devices[:, 0]) == [0, 1, 2]
+  alone = run(problem, 1, config=BrkgaConfig(max_groups=60)).placement.devices
+  assert len(np.unique(alone[:20])) == 3
+
+
 def test_memory_is_repaired_where_no_vector_fits():
   # The decoder does not see what o0 holds while it runs: 25 + 100 bytes are
   # too many for d0, so that half of the vectors do not fit.
