@@ -91,6 +91,26 @@ def test_another_version_changes_the_key(k80, monkeypatch, package):
   assert zoo(k80) == before
 
 
+def test_a_gpu_of_this_host_changes_the_key(k80, monkeypatch, tmp_path):
+  before = zoo(k80)
+  monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
+  chosen = zoo(k80)
+  (tmp_path / "nvidiactl").write_text("")
+  monkeypatch.setattr(keys, "_GPU_FILES", (str(tmp_path / "nvidiactl"),))
+  there = zoo(k80)
+  assert len({before, chosen, there, None}) == 4
+
+
+def test_gpus_hidden_by_a_call_have_no_key(k80, monkeypatch, tmp_path):
+  import tensorflow as tf
+
+  (tmp_path / "nvidiactl").write_text("")
+  monkeypatch.setattr(keys, "_GPU_FILES", (str(tmp_path / "nvidiactl"),))
+  monkeypatch.setattr(tf.config, "list_physical_devices", lambda _: ["gpu"])
+  monkeypatch.setattr(tf.config, "get_visible_devices", lambda _: [])
+  assert zoo(k80) is None
+
+
 def test_an_unknown_tensorflow_has_no_key(k80, monkeypatch):
   monkeypatch.setattr(keys, "_TENSORFLOWS", ("no-such-tensorflow",))
   keys._tensorflow_version.cache_clear()

@@ -3,7 +3,8 @@
 The model (a zoo model's name and sizes, or every byte of its files), batch
 size, training or inference, the hardware of each kind of device, the code that
 builds, traces and costs (this package's sources; TensorFlow and Keras by
-version), and the settings of Keras that change what a layer does.
+version), the settings of Keras that change what a layer does, and whether this
+host has a GPU, for which some layers have other ops.
 """
 
 import functools
@@ -32,6 +33,8 @@ _TENSORFLOWS = (  # names that TensorFlow is distributed under
   "tf-nightly-cpu",
 )
 _CHUNK_BYTES = 1 << 20
+_GPU_FILES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # CUDA, ROCm, WSL
+_GPU_CHOICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 
 
 def content_key(
@@ -151,6 +154,7 @@ def _software() -> dict[str, Any]:
     "tensorflow": _tensorflow_version(),
     "keras": _version("keras"),
     "platform": [platform.system(), platform.machine()],
+    "gpus": _gpus(),
     "settings": _keras_settings(),
   }
 
@@ -169,6 +173,17 @@ def _version(name: str) -> str | None:
     return metadata.version(name)
   except metadata.PackageNotFoundError:
     return None
+
+
+def _gpus() -> list[Any]:
+  """What tells a host with GPUs from one without, TensorFlow aside."""
+  found = [path for path in _GPU_FILES if os.path.exists(path)]
+  tensorflow = sys.modules.get("tensorflow")
+  if found and tensorflow is not None:
+    config = tensorflow.config
+    if config.get_visible_devices("GPU") != config.list_physical_devices("GPU"):
+      raise _Unknown  # chosen by a call, which another process did not make
+  return [found, [os.environ.get(name) for name in _GPU_CHOICES]]
 
 
 def _keras_settings() -> list[Any]:
