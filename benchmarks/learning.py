@@ -23,6 +23,7 @@ from absl import app, flags
 from matplotlib.figure import Figure
 from rich import console, table
 
+from tfplace import bounds
 from tfplace.graph import Problem, load_graph
 from tfplace.graph.json_file import write_json
 from tfplace.graph.presets import cluster_preset
@@ -60,7 +61,7 @@ def load_problem(model: str, cluster: str) -> Problem:
       check=True,
       env=environment,
     )
-    return Problem(load_graph(path), cluster_preset(cluster))
+    return bounds.tightened(Problem(load_graph(path), cluster_preset(cluster)))
 
 
 def train(task: Any, seed: int, evaluations: int, work: pathlib.Path) -> dict:

@@ -121,6 +121,22 @@ def test_ops_too_far_from_a_join_or_fork_run_in_series(backward):
   assert check_bound(problem, 21, "path") == 21
 
 
+def test_op_between_two_that_share_a_device_pays_there_and_back():
+  # The first and the last share a device. 1, 10, 10, 1 in series; or one of
+  # the two in the middle elsewhere: 1, 6, 10, 6, 1. One way alone would be
+  # worth it: 1, 10, 6, 1.
+  problem = Problem(
+    problems.graph(
+      [1.0, 10.0, 10.0, 1.0],
+      [(0, 1), (0, 2), (1, 3), (2, 3)],
+      output_bytes=[(60.0,)] * 4,
+      colocation=["a", None, None, "a"],
+    ),
+    problems.cluster([np.inf] * 2, bandwidth=10.0),
+  )
+  assert check_bound(problem, 22, "path") == 22
+
+
 def test_series_of_a_fork_pays_every_gap_but_the_last():
   # 1, gap 2, 10, gap 2, 10.
   problem = Problem(

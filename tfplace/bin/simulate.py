@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from tfplace import bounds
 from tfplace import graph as graph_lib
 from tfplace.bin import cli, outputs, sources
 from tfplace.simulate import Simulator
@@ -32,7 +31,7 @@ def _main(values: flags.FlagValues) -> None:
     cli.check_writable(values[flag].value)
   graph = graph_lib.load_graph(cli.required(values, "graph"))
   cluster = sources.load_cluster(cli.required(values, "cluster"))
-  problem = bounds.tightened(graph_lib.Problem(graph, cluster))
+  problem = graph_lib.Problem(graph, cluster)
   placement = graph_lib.load_placement(
     cli.required(values, "placement"), problem
   )

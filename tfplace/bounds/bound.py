@@ -15,7 +15,7 @@ from tfplace.graph.problem import Problem
 SIMPLE, WORK, GROUP, PATH, WINDOW = "simple", "work", "group", "path", "window"
 # How far to look back for work in series. The first is always tried; each of
 # the others takes a few times as long as the one before and gains little more.
-_REACHES = (64, 256, 1024)
+_REACHES = (32, 128, 512)
 # Every argument adds and subtracts doubles; none loses more than this.
 _ROUNDING = 1e-9
 

@@ -13,6 +13,7 @@ from tfplace.bounds.series import raise_by_series
 from tfplace.bounds.work import priced_work
 from tfplace.simulate.jit import allocating
 
+_REACH = 8  # working ops of the shortest series; then 4 times as many each
 _BLOCK = 64  # ops whose ancestors are found together, one bit each
 
 
@@ -64,7 +65,7 @@ def _heads(
 ) -> None:
   num_ops, num_classes = head.shape
   near, far = np.zeros(num_ops), np.zeros((num_ops, num_classes))
-  seen = np.zeros(num_ops, np.int64)
+  found = np.full(num_ops, -1)  # scratch of the series
   mask = np.zeros(num_ops, np.uint64)
   starts = np.empty(num_ops)  # of the working ops so far, descending
   ops = np.empty(num_ops, np.int64)
@@ -84,8 +85,11 @@ def _heads(
         continue
       for i in range(flow.offsets[op], flow.offsets[op + 1]):
         head[op, c] = max(head[op, c], _arrival(flow, head, op, c, i))
-      if is_joint and reach > 0 and head[op, c] < np.inf:
-        raise_by_series(flow, head, op, c, reach, near, far, seen)
+      # The nearest first: what is proved of few need not be tried with many.
+      near_by = _REACH if is_joint and head[op, c] < np.inf else reach + 1
+      while near_by <= reach:
+        raise_by_series(flow, head, op, c, near_by, near, far, found)
+        near_by *= 4
       least = min(least, head[op, c])
     if work[op] > 0:
       _insert(starts, ops, count, least, op)

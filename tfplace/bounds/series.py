@@ -10,51 +10,10 @@ import heapq
 import numpy as np
 
 from tfplace.bounds.flow import Flow, least_end
+from tfplace.bounds.locality import latest_impossible, relax_edge
 from tfplace.simulate.jit import Index, allocating
 
-
-@allocating
-def _relax_edge(
-  flow: Flow,
-  op: Index,
-  c: int,
-  root: int,
-  edge: int,
-  near: np.ndarray,
-  far: np.ndarray,
-) -> None:
-  """Carries the way from `op` to `root` (on class c) over an edge into `op`.
-
-  `near[w]` is the least time from the end of w to the start of the root if
-  both are on one device, `far[w, k]` if w is on another, of class k.
-  """
-  num_classes = far.shape[1]
-  u = flow.before[edge]
-  together = flow.group_of[u] == flow.group_of[op]
-  size = flow.num_bytes[edge]
-  at_root = op == root
-  stay = flow.gap_us[edge, c]
-  if not at_root:
-    stay += flow.time_us[op, c] + near[op]
-  best = stay
-  if not together and not at_root:
-    for k in range(num_classes):
-      way = size * flow.us_per_byte[c, k] + flow.latency_us[c, k]
-      best = min(best, way + flow.time_us[op, k] + far[op, k])
-  near[u] = max(near[u], best)
-  for k in range(num_classes):
-    best = np.inf
-    if not together:
-      best = size * flow.us_per_byte[k, c] + flow.latency_us[k, c]
-      if not at_root:
-        best += flow.time_us[op, c] + near[op]
-    if not at_root:
-      best = min(best, flow.gap_us[edge, k] + flow.time_us[op, k] + far[op, k])
-      if not together:
-        for j in range(num_classes):
-          way = size * flow.us_per_byte[k, j] + flow.latency_us[k, j]
-          best = min(best, way + flow.time_us[op, j] + far[op, j])
-    far[u, k] = max(far[u, k], best)
+_SIZES = 8  # ops looked at for each working op, at most
 
 
 @allocating
@@ -66,51 +25,94 @@ def raise_by_series(
   reach: int,
   near: np.ndarray,
   far: np.ndarray,
-  seen: np.ndarray,
+  place: np.ndarray,
 ) -> None:
-  """Raises `head[root, c]` by the work that must be on the root's device."""
+  """Raises `head[root, c]` by the work that must be on the root's device.
+
+  Args:
+    flow: the problem, in either direction.
+    head: [num_ops, num_classes], final for all that comes before the root.
+    root: position of the op.
+    c: class of its device.
+    reach: working ops to look back.
+    near: [num_ops] scratch.
+    far: [num_ops, num_classes] scratch.
+    place: [num_ops] scratch, all -1 before and after.
+  """
+  found = np.empty(_SIZES * reach, np.int64)
+  size = _gather(flow, head, root, c, reach, near, far, place, found)
+  ops = found[:size]
   num_classes = head.shape[1]
-  stamp = root * num_classes + c + 1
+  at = np.empty(size)  # arrivals of the ops found, if they are elsewhere
+  start = np.empty(size)
+  work = np.empty(size)
   count = 0
-  at = np.empty(reach)  # arrivals of the ops found, if they are elsewhere
-  start = np.empty(reach)
-  work = np.empty(reach)
-  # Latest ends first, ties by order: every op comes after what it feeds.
+  for op in ops:
+    if flow.work_us[op, c] > 0:
+      at[count] = np.inf
+      if flow.group_of[op] != flow.group_of[root]:
+        for k in range(num_classes):
+          end = head[op, k] + flow.time_us[op, k]
+          at[count] = min(at[count], end + far[op, k])
+      start[count] = head[op, c]
+      work[count] = flow.work_us[op, c]
+      count += 1
+  spare = flow.spare_us[root, c]
+  least = _forced(at[:count], start[:count], work[:count], spare, head[root, c])
+  at[:count] = np.inf
+  most = _forced(at[:count], start[:count], work[:count], spare, least)
+  if least < most and most < np.inf:
+    least = latest_impossible(
+      flow, head, root, c, ops, place, near, far, least, most
+    )
+  head[root, c] = least
+  place[ops] = -1
+
+
+@allocating
+def _gather(
+  flow: Flow,
+  head: np.ndarray,
+  root: int,
+  c: int,
+  reach: int,
+  near: np.ndarray,
+  far: np.ndarray,
+  place: np.ndarray,
+  found: np.ndarray,
+) -> int:
+  """Ops before the root, each after all that it feeds; returns how many.
+
+  Fills `near` and `far` on the way, and `place` with the index in `found`.
+  """
   queue = [(-np.inf, np.int64(0), np.int64(0))]
   queue.pop()
+  count, size = 0, 0
   op: Index = root
   while True:
     for i in range(flow.offsets[op], flow.offsets[op + 1]):
       u = flow.before[i]
-      if seen[u] != stamp:
-        seen[u] = stamp
+      if place[u] == -1:
+        place[u] = -2  # waits in the queue
         near[u] = 0.0
         far[u, :] = 0.0
+        # Latest ends first, ties by order: it comes after what it feeds.
         heapq.heappush(
           queue,
           (-least_end(flow, head, u), -flow.rank[u], np.int64(u)),
         )
-      _relax_edge(flow, op, c, root, i, near, far)
-    if len(queue) == 0 or count == reach:
+      relax_edge(flow, op, c, root, i, near, far)
+    if len(queue) == 0 or count == reach or size == len(found):
       break
     op = heapq.heappop(queue)[2]
+    place[op] = size
+    found[size] = op
+    size += 1
     if flow.work_us[op, c] > 0:
-      arrival = np.inf
-      if flow.group_of[op] != flow.group_of[root]:
-        for k in range(num_classes):
-          end = head[op, k] + flow.time_us[op, k]
-          arrival = min(arrival, end + far[op, k])
-      at[count] = arrival
-      start[count] = head[op, c]
-      work[count] = flow.work_us[op, c]
       count += 1
-  head[root, c] = _forced(
-    at[:count],
-    start[:count],
-    work[:count],
-    flow.spare_us[root, c],
-    head[root, c],
-  )
+  for item in queue:
+    place[item[2]] = -1
+  return size
 
 
 @allocating

@@ -1,0 +1,243 @@
+"""What a deadline forces onto one device: transfers there and back.
+
+An op between two others that are on one device pays to get away from it and
+to come back. So the more is known to be on that device, the less can leave.
+"""
+
+import numpy as np
+
+from tfplace.bounds.flow import Flow
+from tfplace.simulate.jit import Index, allocating
+
+_HALVINGS = 8  # of the interval of deadlines
+
+
+@allocating
+def relax_edge(
+  flow: Flow,
+  op: Index,
+  c: int,
+  root: int,
+  edge: int,
+  near: np.ndarray,
+  far: np.ndarray,
+) -> None:
+  """Carries the way from `op` to `root` (on class c) over an edge into `op`.
+
+  `near[w]` is the least time from the end of w to the start of the root if
+  both are on one device, `far[w, k]` if w is on another, of class k.
+  """
+  num_classes = far.shape[1]
+  u = flow.before[edge]
+  together = flow.group_of[u] == flow.group_of[op]
+  size = flow.num_bytes[edge]
+  at_root = op == root
+  stay = flow.gap_us[edge, c]
+  if not at_root:
+    stay += flow.time_us[op, c] + near[op]
+  best = stay
+  if not together and not at_root:
+    for k in range(num_classes):
+      way = size * flow.us_per_byte[c, k] + flow.latency_us[c, k]
+      best = min(best, way + flow.time_us[op, k] + far[op, k])
+  near[u] = max(near[u], best)
+  for k in range(num_classes):
+    best = np.inf
+    if not together:
+      best = size * flow.us_per_byte[k, c] + flow.latency_us[k, c]
+      if not at_root:
+        best += flow.time_us[op, c] + near[op]
+    if not at_root:
+      best = min(best, flow.gap_us[edge, k] + flow.time_us[op, k] + far[op, k])
+      if not together:
+        for j in range(num_classes):
+          way = size * flow.us_per_byte[k, j] + flow.latency_us[k, j]
+          best = min(best, way + flow.time_us[op, j] + far[op, j])
+    far[u, k] = max(far[u, k], best)
+
+
+@allocating
+def latest_impossible(
+  flow: Flow,
+  head: np.ndarray,
+  root: int,
+  c: int,
+  ops: np.ndarray,
+  place: np.ndarray,
+  near: np.ndarray,
+  far: np.ndarray,
+  least: float,
+  most: float,
+) -> float:
+  """A start of the root, on a device of class `c`, that nothing can beat.
+
+  Proof. Suppose that the root starts at T or before. An op that would then
+  arrive too late from any other device is on the root's. Given the set M of
+  those, an op on another device pays the way from what of M it needs, and the
+  way back to what of M it feeds, so more ops arrive too late, and so on until
+  nothing changes. All of M runs in series: if that ends after T, the root
+  starts after T. Any T may be tried; halving an interval finds a late one.
+
+  Args:
+    flow: the problem, in either direction.
+    head: [num_ops, num_classes], final for `ops`.
+    root: position of the op.
+    c: class of its device.
+    ops: what comes before the root, each after all that it feeds.
+    place: [num_ops] index in `ops`, negative for others.
+    near: [num_ops] scratch.
+    far: [num_ops, num_classes] scratch.
+    least: a proven start.
+    most: beyond which this proves nothing.
+  """
+  size, num_classes = len(ops), head.shape[1]
+  here = np.empty(size)
+  away = np.empty((size, num_classes))
+  forced = np.zeros(size, np.bool_)
+  # Most often not even the first is impossible, and else often the last.
+  last = most * (1 - 1e-12)
+  best, deadline = least, least
+  for turn in range(_HALVINGS):
+    if _is_impossible(
+      flow, head, root, c, ops, place, near, far, deadline, here, away, forced
+    ):
+      best = deadline
+      if turn == 1:
+        break
+    elif turn == 0:
+      break
+    else:
+      most = deadline
+    deadline = last if turn == 0 else (best + most) / 2
+  return best
+
+
+@allocating
+def _is_impossible(
+  flow: Flow,
+  head: np.ndarray,
+  root: int,
+  c: int,
+  ops: np.ndarray,
+  place: np.ndarray,
+  near: np.ndarray,
+  far: np.ndarray,
+  deadline: float,
+  here: np.ndarray,
+  away: np.ndarray,
+  forced: np.ndarray,
+) -> bool:
+  """Whether the root cannot start at `deadline` or before."""
+  size, num_classes = len(ops), head.shape[1]
+  forced[:] = False
+  while True:
+    _ways_back(flow, root, c, ops, place, near, far, forced)
+    _ways_there(flow, head, c, ops, place, here, away, forced)
+    changed = False
+    for i in range(size):
+      op = ops[i]
+      if forced[i]:
+        continue
+      arrival = np.inf
+      if flow.group_of[op] != flow.group_of[root]:
+        for k in range(num_classes):
+          end = away[i, k] + flow.time_us[op, k]
+          arrival = min(arrival, end + far[op, k])
+      if arrival > deadline:
+        forced[i] = True
+        changed = True
+    if _series(flow, root, c, ops, here, near, forced) > deadline:
+      return True
+    if not changed:
+      return False
+
+
+@allocating
+def _ways_back(
+  flow: Flow,
+  root: int,
+  c: int,
+  ops: np.ndarray,
+  place: np.ndarray,
+  near: np.ndarray,
+  far: np.ndarray,
+  forced: np.ndarray,
+) -> None:
+  """`near` and `far` to the root, where what is forced is not away."""
+  near[ops] = 0.0
+  for i in range(len(ops)):
+    far[ops[i], :] = 0.0
+  for at in range(-1, len(ops)):
+    op: Index = root if at < 0 else ops[at]
+    if at >= 0 and forced[at]:
+      far[op, :] = np.inf
+    for i in range(flow.offsets[op], flow.offsets[op + 1]):
+      if place[flow.before[i]] >= 0:
+        relax_edge(flow, op, c, root, i, near, far)
+
+
+@allocating
+def _ways_there(
+  flow: Flow,
+  head: np.ndarray,
+  c: int,
+  ops: np.ndarray,
+  place: np.ndarray,
+  here: np.ndarray,
+  away: np.ndarray,
+  forced: np.ndarray,
+) -> None:
+  """Least starts on the root's device and on another of each class."""
+  num_classes = head.shape[1]
+  for at in range(len(ops) - 1, -1, -1):
+    op = ops[at]
+    here[at] = head[op, c]
+    for k in range(num_classes):
+      away[at, k] = np.inf if forced[at] else head[op, k]
+    for i in range(flow.offsets[op], flow.offsets[op + 1]):
+      before = place[flow.before[i]]
+      if before < 0:
+        continue
+      u = flow.before[i]
+      together = flow.group_of[u] == flow.group_of[op]
+      size = flow.num_bytes[i]
+      best = here[before] + flow.time_us[u, c] + flow.gap_us[i, c]
+      if not together:
+        for k in range(num_classes):
+          way = size * flow.us_per_byte[k, c] + flow.latency_us[k, c]
+          best = min(best, away[before, k] + flow.time_us[u, k] + way)
+      here[at] = max(here[at], best)
+      if forced[at]:
+        continue
+      for k in range(num_classes):
+        best = away[before, k] + flow.time_us[u, k] + flow.gap_us[i, k]
+        if not together:
+          way = size * flow.us_per_byte[c, k] + flow.latency_us[c, k]
+          best = min(best, here[before] + flow.time_us[u, c] + way)
+          for j in range(num_classes):
+            way = size * flow.us_per_byte[j, k] + flow.latency_us[j, k]
+            best = min(best, away[before, j] + flow.time_us[u, j] + way)
+        away[at, k] = max(away[at, k], best)
+
+
+@allocating
+def _series(
+  flow: Flow,
+  root: int,
+  c: int,
+  ops: np.ndarray,
+  here: np.ndarray,
+  near: np.ndarray,
+  forced: np.ndarray,
+) -> float:
+  """The latest that the root must start because of what is forced."""
+  result, total = 0.0, flow.spare_us[root, c]
+  for i in np.argsort(-here):
+    op = ops[i]
+    if forced[i]:
+      end = here[i] + flow.time_us[op, c] + near[op]
+      result = max(result, end)
+      if flow.work_us[op, c] > 0:
+        total += flow.work_us[op, c]
+        result = max(result, here[i] + total)
+  return result
