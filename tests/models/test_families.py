@@ -1,3 +1,4 @@
+import keras
 import numpy as np
 import pytest
 
@@ -125,3 +126,13 @@ def test_unknown_family_and_part_list_the_choices():
     families.member("mnist", 0)
   with pytest.raises(ExtractionError, match=r"'all'.*train, test"):
     families.split("all")
+
+
+def test_a_recurrent_cell_is_saved_and_loaded(tmp_path):
+  zoo = families.member("ptb", 5, **SMALL["ptb"])
+  zoo.model.save(tmp_path / "ptb.keras")
+  loaded = keras.models.load_model(tmp_path / "ptb.keras")
+  words = zoo.sample(0)[0]
+  np.testing.assert_array_equal(
+    zoo.model.predict_on_batch(words), loaded.predict_on_batch(words)
+  )

@@ -1,8 +1,10 @@
 """NASNet-A and AmoebaNet-D are the published networks, cell by cell."""
 
 import keras
+import pytest
 
 from tfplace import models
+from tfplace.errors import ExtractionError
 
 
 def test_nasnet_has_the_weights_of_keras_own():
@@ -56,3 +58,9 @@ def test_cells_end_in_layers_numbered_in_order():
   model = models.build("nasnet", image_size=32, num_blocks=1).model
   ends = [n for n in (x.name for x in model.layers) if n.startswith("mixed")]
   assert ends == [f"mixed{i}" for i in range(7)]
+
+
+@pytest.mark.parametrize("name", ["nasnet", "amoebanet_d"])
+def test_too_small_images_are_refused(name):
+  with pytest.raises(ExtractionError, match=f"{name}.*at least 3, not 2"):
+    models.build(name, image_size=2)

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import keras
 
+from tfplace.errors import ExtractionError
 from tfplace.models.operations import (
   OPERATIONS,
   activated_conv,
@@ -22,6 +23,8 @@ from tfplace.models.operations import (
   halved,
   norm,
 )
+
+_STEM_KERNEL = 3  # height and width
 
 
 class Edge(NamedTuple):
@@ -73,7 +76,16 @@ class CellNetwork:
   stem_cells: int
 
   def model(self, name: str, image_size: int, classes: int) -> keras.Model:
-    """A classifier of images [batch, image_size, image_size, 3]."""
+    """A classifier of images [batch, image_size, image_size, 3].
+
+    Raises:
+      ExtractionError: images too small for the stem.
+    """
+    if image_size < _STEM_KERNEL:
+      raise ExtractionError(
+        f"model {name!r}: image_size must be at least {_STEM_KERNEL},"
+        f" not {image_size}"
+      )
     images = keras.Input((image_size, image_size, 3), name="images")
     outputs = [self._stem(images)]
     filters = self.filters // 2**self.stem_cells
@@ -97,7 +109,7 @@ class CellNetwork:
     large = self.stem_cells > 0
     value = keras.layers.Conv2D(
       self.stem_filters,
-      3,
+      _STEM_KERNEL,
       strides=2 if large else 1,
       padding="valid" if large else "same",
       use_bias=False,

@@ -58,7 +58,7 @@ def cifar10(
     index: which member, 0 to 31.
     batch_size: images per step.
     cells: normal cells.
-    filters: of the first normal cell; even.
+    filters: of a first normal cell; the reduction before it doubles them.
   """
   normal, reduction = draw_cells(index)
   network = CellNetwork(
