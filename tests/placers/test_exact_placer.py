@@ -32,7 +32,7 @@ class TestWithOrTools:
 
   def test_finds_and_proves_the_optimum_of_small_problems(self):
     tried = 0
-    for seed in range(40):
+    for seed in range(24):
       problem = problems.random_problem(seed)
       if not 1 < enumeration.count_placements(problem) <= 2_000:
         continue
@@ -43,7 +43,7 @@ class TestWithOrTools:
       assert evaluation.feasible, f"seed {seed}"
       assert evaluation.step_time_us == pytest.approx(best), f"seed {seed}"
       assert best * (1 - 1e-6) <= bound <= best, f"seed {seed}"
-    assert tried >= 10
+    assert tried >= 8
 
   def test_is_tighter_than_what_is_proved_without_search(self):
     # Three ops of 4 us on two devices: 8, while work alone says 6.

@@ -16,6 +16,8 @@ SIMPLE, WORK, GROUP, PATH, WINDOW = "simple", "work", "group", "path", "window"
 # How far to look back for work in series. The first is always tried; each of
 # the others takes a few times as long as the one before and gains little more.
 _REACHES = (32, 128, 512)
+_LARGE = 20_000  # ops from which the first is shorter
+_LARGE_REACHES = (8, 32, 128)
 # Every argument adds and subtracts doubles; none loses more than this.
 _ROUNDING = 1e-9
 
@@ -46,14 +48,15 @@ def lower_bound(problem: Problem, limit_s: float = 0.0) -> Bound:
   Args:
     problem: the graph and the cluster.
     limit_s: seconds to try for more. With 0, the same everywhere: a fixed
-      effort, about a second at 10,000 ops.
+      effort, about a second or two at 10,000 ops.
   """
   began = time.perf_counter()
   found = {SIMPLE: problem.simple_bound_us}
   if problem.graph.num_ops:
     relaxed = relax(problem)
     found[WORK], price = work_prices(relaxed)
-    for reach in _REACHES:
+    is_large = problem.graph.num_ops > _LARGE
+    for reach in _LARGE_REACHES if is_large else _REACHES:
       _windows(relaxed, price, reach, found)
       if time.perf_counter() - began > limit_s / 3:
         break

@@ -14,6 +14,7 @@ from tfplace.bounds.work import priced_work
 from tfplace.simulate.jit import allocating
 
 _REACH = 8  # working ops of the shortest series; then 4 times as many each
+_LATEST = 8192  # ops looked at for the work before one: those of latest heads
 _BLOCK = 64  # ops whose ancestors are found together, one bit each
 
 
@@ -108,7 +109,7 @@ def _work_before(
 ) -> float:
   """max over h of h + the work of what comes before and cannot start by h."""
   total, best = -free, 0.0
-  for i in range(count):
+  for i in range(min(count, _LATEST)):
     if mask[ops[i]] & bit:
       total += work[ops[i]]
       best = max(best, starts[i] + total)
