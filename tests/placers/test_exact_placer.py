@@ -30,20 +30,15 @@ class TestWithOrTools:
   def _needs_ortools(self):
     pytest.importorskip("ortools")
 
-  def test_finds_and_proves_the_optimum_of_small_problems(self):
-    tried = 0
-    for seed in range(24):
-      problem = problems.random_problem(seed)
-      if not 1 < enumeration.count_placements(problem) <= 2_000:
-        continue
-      tried += 1
-      best, _ = enumeration.optimum(problem)
-      bound, placement = exact.prove(problem, limit_s=20)
-      (evaluation,) = Simulator(problem).evaluate([placement])
-      assert evaluation.feasible, f"seed {seed}"
-      assert evaluation.step_time_us == pytest.approx(best), f"seed {seed}"
-      assert best * (1 - 1e-6) <= bound <= best, f"seed {seed}"
-    assert tried >= 8
+  @pytest.mark.parametrize("seed", [14, 22, 24, 26, 38, 42, 47, 58])
+  def test_finds_and_proves_the_optimum_of_small_problems(self, seed):
+    problem = problems.random_problem(seed)
+    best, _ = enumeration.optimum(problem)
+    bound, placement = exact.prove(problem, limit_s=20)
+    (evaluation,) = Simulator(problem).evaluate([placement])
+    assert evaluation.feasible
+    assert evaluation.step_time_us == pytest.approx(best)
+    assert best * (1 - 1e-6) <= bound <= best
 
   def test_is_tighter_than_what_is_proved_without_search(self):
     # Three ops of 4 us on two devices: 8, while work alone says 6.

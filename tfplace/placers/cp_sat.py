@@ -80,10 +80,17 @@ def make_schedule(problem: Problem, most_us: float) -> Schedule:
   Args:
     problem: what is placed and on what.
     most_us: step time of a known placement, above 0.
+  """
+  return _Builder(problem, most_us).build()
+
+
+def check(problem: Problem) -> None:
+  """Refuses at once what cannot be solved.
 
   Raises:
     TfplaceError: OR-tools is not installed, or the problem is too large.
   """
+  cp_model()
   choices = problem.graph.num_ops * problem.cluster.num_devices
   if choices > _MAX_CHOICES:
     raise TfplaceError(
@@ -91,7 +98,6 @@ def make_schedule(problem: Problem, most_us: float) -> Schedule:
       f" {problem.graph.name!r} on cluster {problem.cluster.name!r} has"
       f" {choices}"
     )
-  return _Builder(problem, most_us).build()
 
 
 def cp_model() -> Any:

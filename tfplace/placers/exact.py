@@ -22,8 +22,8 @@ from tfplace.placers.repair import offer_repaired
 from tfplace.placers.tracker import Tracker
 
 _STARTS = ("single", "heft", "annealing")
-_START_SHARE = 0.1  # of the budget, for each; the solver does the rest
-_START_EVALUATIONS = 2000
+_START_SHARE = 0.2  # of the budget, for each; the solver does the rest
+_START_EVALUATIONS = 20_000
 _ROUNDING = 1e-9  # of a bound; see `tfplace.bounds`
 
 
@@ -75,7 +75,7 @@ def _search(
   problem: Problem, evaluator: Evaluator, budget: Budget, seed: int
 ) -> tuple[float, Result]:
   """A bound in microseconds, and the best placement."""
-  cp_sat.cp_model()  # fails at once where it is missing
+  cp_sat.check(problem)
   tracker = Tracker(ExactPlacer.name, problem, evaluator, budget)
   groups = GroupGraph(problem)
   _offer_starts(tracker, seed)
