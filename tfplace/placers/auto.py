@@ -25,6 +25,8 @@ class AutoPlacer:
   Attributes:
     policy: directory of the learned policy; None is the shipped one.
     search: of the search at the end.
+    classical_share: of the seconds left, what a classical placer may count on
+      that bounds itself by them (m-SCT's linear program, Scotch).
     learned_min_s: seconds that must be left for the learned policy to be
       worth loading (TensorFlow alone takes several).
     learned_share: of the seconds left, for the learned policy.
@@ -33,6 +35,7 @@ class AutoPlacer:
 
   policy: str | None = None
   search: SearchConfig = dataclasses.field(default_factory=SearchConfig)
+  classical_share: float = 0.25
   learned_min_s: float = 25.0
   learned_share: float = 0.3
   max_starts: int = 3
@@ -48,7 +51,10 @@ class AutoPlacer:
     """
     run = _Run(self, problem, evaluator, budget, seed)
     for strategy in registry.CLASSICAL:
-      run.attempt(strategy, budget)
+      run.attempt(
+        strategy,
+        Budget(budget.left_s * self.classical_share, budget.max_evaluations),
+      )
     for strategy in registry.LEARNED:
       run.attempt_learned(strategy)
     run.search()

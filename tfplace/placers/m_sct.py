@@ -31,7 +31,8 @@ class MSctPlacer:
   Attributes:
     groupings: of `GROUPINGS`, those to try.
     time_limit_s: seconds for the linear program, and an eighth of what is
-      left of the budget at most (50,000 ops take it about 6 s).
+      left of the budget at most (50,000 ops take it about 6 s). None, where
+      the budget counts evaluations.
   """
 
   groupings: tuple[str, ...] = tuple(GROUPINGS)
@@ -44,6 +45,8 @@ class MSctPlacer:
     """Finds the favourites once, then schedules for each grouping."""
     tracker = Tracker(self.name, problem, evaluator, budget)
     limit_s = min(self.time_limit_s, max(0.1, budget.left_s / 8))
+    if budget.max_evaluations is not None:
+      limit_s = np.inf  # so that the same seed gives the same on any machine
     tables = list_tables(GroupGraph(problem))
     favourites = favourite_children(
       problem.graph, problem.fastest_us, tables, limit_s
