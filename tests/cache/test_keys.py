@@ -4,11 +4,12 @@ import dataclasses
 import json
 import os
 import shutil
+import sys
 from importlib import metadata
 
 import pytest
 
-from tfplace.cache import keys
+from tfplace.cache import keys, software
 from tfplace.cache.keys import content_key
 from tfplace.graph.presets import cluster_preset
 
@@ -80,14 +81,14 @@ def test_another_version_changes_the_key(k80, monkeypatch, package):
     return version(name) + (".post1" if name == package else "")
 
   monkeypatch.setattr(metadata, "version", newer)
-  keys._version.cache_clear()
-  keys._tensorflow_version.cache_clear()
+  software._version.cache_clear()
+  software._tensorflow_version.cache_clear()
   try:
     assert zoo(k80) != before
   finally:
     monkeypatch.undo()
-    keys._version.cache_clear()
-    keys._tensorflow_version.cache_clear()
+    software._version.cache_clear()
+    software._tensorflow_version.cache_clear()
   assert zoo(k80) == before
 
 
@@ -96,7 +97,7 @@ def test_a_gpu_of_this_host_changes_the_key(k80, monkeypatch, tmp_path):
   monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
   chosen = zoo(k80)
   (tmp_path / "nvidiactl").write_text("")
-  monkeypatch.setattr(keys, "_GPU_FILES", (str(tmp_path / "nvidiactl"),))
+  monkeypatch.setattr(software, "_GPU_FILES", (str(tmp_path / "nvidiactl"),))
   there = zoo(k80)
   assert len({before, chosen, there, None}) == 4
 
@@ -105,19 +106,19 @@ def test_gpus_hidden_by_a_call_have_no_key(k80, monkeypatch, tmp_path):
   import tensorflow as tf
 
   (tmp_path / "nvidiactl").write_text("")
-  monkeypatch.setattr(keys, "_GPU_FILES", (str(tmp_path / "nvidiactl"),))
+  monkeypatch.setattr(software, "_GPU_FILES", (str(tmp_path / "nvidiactl"),))
   monkeypatch.setattr(tf.config, "list_physical_devices", lambda _: ["gpu"])
   monkeypatch.setattr(tf.config, "get_visible_devices", lambda _: [])
   assert zoo(k80) is None
 
 
 def test_an_unknown_tensorflow_has_no_key(k80, monkeypatch):
-  monkeypatch.setattr(keys, "_TENSORFLOWS", ("no-such-tensorflow",))
-  keys._tensorflow_version.cache_clear()
+  monkeypatch.setattr(software, "_TENSORFLOWS", ("no-such-tensorflow",))
+  software._tensorflow_version.cache_clear()
   try:
     assert zoo(k80) is None
   finally:
-    keys._tensorflow_version.cache_clear()
+    software._tensorflow_version.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -160,11 +161,11 @@ def test_keras_settings_are_the_same_read_or_imported(monkeypatch, tmp_path):
     )
   )
   monkeypatch.setenv("KERAS_HOME", str(tmp_path))
-  imported = keys._keras_settings()
-  monkeypatch.delitem(keys.sys.modules, "keras")
-  assert keys._keras_settings() == imported
+  imported = software._keras_settings()
+  monkeypatch.delitem(sys.modules, "keras")
+  assert software._keras_settings() == imported
   (tmp_path / "keras.json").write_text('{"floatx": "float16"}')
-  assert keys._keras_settings() != imported
+  assert software._keras_settings() != imported
 
 
 def test_a_dtype_policy_changes_the_key(k80):
@@ -224,6 +225,10 @@ def test_what_is_no_file_has_no_key(k80, tmp_path):
   (tmp_path / "model").mkdir()
   os.mkfifo(tmp_path / "model" / "pipe")
   assert of_file(k80, tmp_path / "model", "saved_model") is None
+  (tmp_path / "linked").mkdir()
+  assert of_file(k80, tmp_path / "linked", "saved_model") is not None
+  os.symlink(tmp_path / "model", tmp_path / "linked" / "variables")
+  assert of_file(k80, tmp_path / "linked", "saved_model") is None
 
 
 def test_a_keras_file_beside_classes_of_the_user_has_no_key(k80, tmp_path):

@@ -12,29 +12,21 @@ import hashlib
 import json
 import os
 import pathlib
-import platform
-import sys
 from collections.abc import Iterator, Mapping
-from importlib import metadata
 from typing import Any
 
+from tfplace.cache.software import (
+  UnknownError,
+  has_custom_objects,
+  software,
+)
 from tfplace.graph.cluster import Cluster
 
 _PACKAGE = pathlib.Path(__file__).parent.parent
 # The code that decides a graph: folders and modules of this package.
 _CODE = ("models", "graph", "cost", "extraction.py", "__init__.py")
 _SUFFIXES = (".py", ".json")
-_TENSORFLOWS = (  # names that TensorFlow is distributed under
-  "tensorflow",
-  "tensorflow-cpu",
-  "tensorflow-intel",
-  "tensorflow-macos",
-  "tf-nightly",
-  "tf-nightly-cpu",
-)
 _CHUNK_BYTES = 1 << 20
-_GPU_FILES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # CUDA, ROCm, WSL
-_GPU_CHOICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 
 
 def content_key(
@@ -65,16 +57,12 @@ def content_key(
       "sizes": dict(sizes or {}),
       "hardware": _hardware(cluster),
       "code": _code(),
-      "software": _software(),
+      "software": software(),
     }
     text = json.dumps(parts, sort_keys=True)
-  except (OSError, TypeError, ValueError, _Unknown):
+  except (OSError, TypeError, ValueError, UnknownError):
     return None
   return hashlib.sha256(text.encode()).hexdigest()
-
-
-class _Unknown(Exception):
-  """Something that decides the graph and that no digest can cover."""
 
 
 def _hardware(cluster: Cluster) -> list[Any]:
@@ -86,8 +74,8 @@ def _hardware(cluster: Cluster) -> list[Any]:
 def _source(kind: str, source: str) -> Any:
   if kind == "model":
     return source
-  if kind == "keras_model" and _has_custom_objects():
-    raise _Unknown
+  if kind == "keras_model" and has_custom_objects():
+    raise UnknownError
   files = {name: _file_digest(path) for name, path in _files(source)}
   return [os.path.basename(os.path.normpath(source)), files]
 
@@ -101,7 +89,9 @@ def _files(source: str) -> Iterator[tuple[str, str]]:
   def fail(error: OSError) -> None:
     raise error
 
-  for folder, _, names in os.walk(source, onerror=fail):
+  for folder, folders, names in os.walk(source, onerror=fail):
+    if any(os.path.islink(os.path.join(folder, name)) for name in folders):
+      raise UnknownError  # the walk does not follow it, TensorFlow does
     for name in names:
       path = os.path.join(folder, name)
       yield os.path.relpath(path, source), path
@@ -109,7 +99,7 @@ def _files(source: str) -> Iterator[tuple[str, str]]:
 
 def _file_digest(path: str) -> str:
   if not os.path.isfile(path):  # a pipe would never end
-    raise _Unknown
+    raise UnknownError
   digest = hashlib.sha256()
   with open(path, "rb") as file:
     while chunk := file.read(_CHUNK_BYTES):
@@ -145,88 +135,5 @@ def _code() -> str:
   """The digest, unless an edit since this process began makes it a lie."""
   digest = code_digest()
   if digest != _first_code():
-    raise _Unknown
+    raise UnknownError
   return digest
-
-
-def _software() -> dict[str, Any]:
-  return {
-    "tensorflow": _tensorflow_version(),
-    "keras": _version("keras"),
-    "platform": [platform.system(), platform.machine()],
-    "gpus": _gpus(),
-    "settings": _keras_settings(),
-  }
-
-
-@functools.cache
-def _tensorflow_version() -> list[str]:
-  found = [f"{name} {v}" for name in _TENSORFLOWS if (v := _version(name))]
-  if not found:
-    raise _Unknown
-  return found
-
-
-@functools.cache
-def _version(name: str) -> str | None:
-  try:
-    return metadata.version(name)
-  except metadata.PackageNotFoundError:
-    return None
-
-
-def _gpus() -> list[Any]:
-  """What tells a host with GPUs from one without, TensorFlow aside."""
-  found = [path for path in _GPU_FILES if os.path.exists(path)]
-  tensorflow = sys.modules.get("tensorflow")
-  if found and tensorflow is not None:
-    config = tensorflow.config
-    if config.get_visible_devices("GPU") != config.list_physical_devices("GPU"):
-      raise _Unknown  # chosen by a call, which another process did not make
-  return [found, [os.environ.get(name) for name in _GPU_CHOICES]]
-
-
-def _keras_settings() -> list[Any]:
-  """What layers take for granted: as set, or as Keras will read it."""
-  keras = sys.modules.get("keras")
-  if keras is not None:
-    config = keras.config
-    return [
-      config.floatx(),
-      config.epsilon(),
-      config.image_data_format(),
-      config.dtype_policy().name,
-    ]
-  given = _keras_file()
-  floatx = given.get("floatx", "float32")
-  return [
-    floatx,
-    given.get("epsilon", 1e-7),
-    given.get("image_data_format", "channels_last"),
-    floatx,
-  ]
-
-
-def _keras_file() -> dict[str, Any]:
-  """Keras' own file of settings, where Keras looks for it."""
-  home = os.path.expanduser("~")
-  if not os.access(home, os.W_OK):
-    home = "/tmp"
-  folder = os.environ.get("KERAS_HOME", os.path.join(home, ".keras"))
-  path = pathlib.Path(os.path.expanduser(os.path.join(folder, "keras.json")))
-  if not path.exists():
-    return {}
-  try:
-    content = json.loads(path.read_text())
-  except ValueError:
-    return {}
-  return content if isinstance(content, dict) else {}
-
-
-def _has_custom_objects() -> bool:
-  """Whether a Keras file may load classes that a user wrote."""
-  keras = sys.modules.get("keras")
-  if keras is None:
-    return False
-  names = keras.saving.get_custom_objects()
-  return any(not name.startswith("tfplace>") for name in names)
