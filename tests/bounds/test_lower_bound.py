@@ -6,6 +6,7 @@ import tiny_problems
 
 from tfplace.bounds import lower_bound, tightened
 from tfplace.graph import Problem
+from tfplace.placers import place
 from tfplace.simulate import Simulator
 
 FREE = 1e12  # bytes per microsecond
@@ -190,6 +191,81 @@ def test_tightened_problem_tells_the_bound_to_all_that_report_it():
   (evaluation,) = Simulator(better).evaluate(np.zeros((1, 3), np.int32))
   assert evaluation.lower_bound_us == better.lower_bound_us
   assert tightened(better).lower_bound_us == better.lower_bound_us
+
+
+def step_of(problem, devices):
+  (evaluation,) = Simulator(problem).evaluate(np.array([devices], np.int32))
+  return evaluation.step_time_us
+
+
+def test_work_adds_up_over_hundreds_of_ops():
+  # 60 stages of four ops of 5 us and a join of 7; two ops on each device.
+  times, edges = [], []
+  for stage in range(60):
+    first = 5 * stage
+    times += [5.0] * 4 + [7.0]
+    edges += [(first + i, first + 4) for i in range(4)]
+    if stage:
+      edges += [(first - 1, first + i) for i in range(4)]
+  problem = Problem(
+    problems.graph(times, edges),
+    problems.cluster([np.inf] * 2, bandwidth=FREE),
+  )
+  assert lower_bound(problem).us == pytest.approx(60 * (10 + 7))
+  assert step_of(problem, [0, 1, 0, 1, 0] * 60) == pytest.approx(60 * 17)
+
+
+def test_there_and_back_adds_up_over_hundreds_of_ops():
+  # 60 times 1, 10, 10, 1 as above, each end with the next begin.
+  times, edges, groups = [], [], []
+  for part in range(60):
+    first = 4 * part
+    times += [1.0, 10.0, 10.0, 1.0]
+    groups += ["a", None, None, "a"]
+    edges += [(first, first + 1), (first, first + 2)]
+    edges += [(first + 1, first + 3), (first + 2, first + 3)]
+    if part:
+      edges.append((first - 1, first))
+  problem = Problem(
+    problems.graph(
+      times, edges, output_bytes=[(60.0,)] * 240, colocation=groups
+    ),
+    problems.cluster([np.inf] * 2, bandwidth=10.0),
+  )
+  assert lower_bound(problem).us == pytest.approx(60 * 22)
+  assert step_of(problem, [0] * 240) == 60 * 22
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_never_above_what_a_search_finds_on_layers_of_ops(seed):
+  rng = np.random.default_rng(seed)
+  width = int(rng.integers(2, 5))
+  times = [
+    {"GPU": t, "CPU": 5 * t} for t in rng.integers(1, 9, 40 * width) * 1.0
+  ]
+  edges = {
+    (int(rng.integers(max(0, i // width - 2) * width, i // width * width)), i)
+    for i in range(width, len(times))
+    for _ in range(2)
+  }
+  problem = Problem(
+    problems.graph(
+      times,
+      sorted(edges),
+      output_bytes=[(float(b),) for b in rng.integers(0, 40, len(times))],
+    ),
+    problems.cluster(
+      [np.inf] * 3,
+      kinds=["GPU", "GPU", "CPU"],
+      overhead=float(rng.choice([0, 1])),
+      bandwidth=float(rng.choice([3, 10])),
+      latency=float(rng.choice([0, 2])),
+    ),
+  )
+  found = place(problem, "annealing", max_evaluations=4000).evaluation
+  bound = lower_bound(problem, limit_s=2.0).us
+  assert problem.simple_bound_us <= bound <= found.step_time_us
+  assert found.step_time_us < 2 * bound  # so that it says something
 
 
 def test_empty_graph_takes_no_time():

@@ -7,7 +7,6 @@ model: what the solver proves of the model holds for the simulator. For a few
 dozen groups; needs the extra `exact` (OR-tools).
 """
 
-import dataclasses
 import itertools
 import math
 from typing import Any
@@ -19,59 +18,13 @@ from tfplace.bounds.relaxed import Relaxed, relax
 from tfplace.bounds.work import work_prices
 from tfplace.errors import TfplaceError
 from tfplace.graph.problem import Problem
+from tfplace.placers.alike import alike_devices
+from tfplace.placers.cp_solver import Schedule, cp_model
 from tfplace.placers.groups import GroupGraph
 
 _TICKS = 2**24  # of the shortest known step: what rounding down may lose
 _REACH = 256  # of `heads`; the graphs are small
 _MAX_CHOICES = 20_000  # ops x devices that a model is made for
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Schedule:
-  """A constraint model of one problem.
-
-  Proof that its optimum bounds the simulated step. Take any feasible placement
-  and its simulated step, and round all its times down to ticks. Each
-  constraint is a difference b - a >= p of times, of which the model rounds
-  down p; floor(b) >= floor(a + p) >= floor(a) + floor(p), so it still holds.
-  What the model leaves out (the order of queues, memory over time, that an op
-  of no time waits for its device) only removes solutions.
-
-  Attributes:
-    model: the `CpModel`.
-    step: its objective, in ticks.
-    on: [num_groups][num_devices] literals.
-    tick_us: microseconds of one unit of the model.
-    alike: sets of devices that stand for each other: of the placements that
-      differ in their names alone, the model has one.
-  """
-
-  model: Any
-  step: Any
-  on: list[list[Any]]
-  tick_us: float
-  alike: list[list[int]]
-
-  def forbid(self, group_devices: np.ndarray) -> None:
-    """Leaves out a placement that has been judged, under all its names."""
-    self.model.add_bool_or(
-      [row[d].negated() for row, d in zip(self.on, group_devices, strict=True)]
-    )
-
-  def beat(self, step_time_us: float) -> None:
-    """Leaves out every step that is not faster by more than a tick."""
-    self.model.add(self.step <= math.floor(step_time_us / self.tick_us) - 1)
-
-  def renamed(self, group_devices: np.ndarray) -> list[np.ndarray]:
-    """The placement under every naming of the devices that are alike."""
-    rows = []
-    each = [itertools.permutations(chain) for chain in self.alike]
-    for names in itertools.product(*each):
-      to = np.arange(len(self.on[0]), dtype=np.int32)
-      for chain, order in zip(self.alike, names, strict=True):
-        to[chain] = order
-      rows.append(to[group_devices])
-    return rows
 
 
 def make_schedule(problem: Problem, most_us: float) -> Schedule:
@@ -98,21 +51,6 @@ def check(problem: Problem) -> None:
       f" {problem.graph.name!r} on cluster {problem.cluster.name!r} has"
       f" {choices}"
     )
-
-
-def cp_model() -> Any:
-  """The module of OR-tools.
-
-  Raises:
-    TfplaceError: it is not installed; names the extra that has it.
-  """
-  try:
-    from ortools.sat.python import cp_model as module  # heavy and optional
-  except ImportError as error:
-    raise TfplaceError(
-      "strategy 'exact' needs OR-tools: pip install 'tfplace[exact]'"
-    ) from error
-  return module
 
 
 class _Builder:
@@ -142,7 +80,7 @@ class _Builder:
     self._memory()
     self._edges()
     self._transfers()
-    alike = _alike(self.problem)
+    alike = alike_devices(self.problem)
     for chain in alike:
       self._in_order(chain)
     self.model.minimize(self.step)
@@ -334,76 +272,3 @@ class _Builder:
       for group, row in enumerate(self.on):
         earlier = [self.on[g][device] for g in range(group)]
         self.model.add_bool_or([row[after].negated(), *earlier])
-
-
-_MAX_ALIKE = 4  # devices of a chain: each placement has that many! names
-
-
-def _alike(problem: Problem) -> list[list[int]]:
-  """Chains of devices of which any two neighbours can be exchanged."""
-  chains: list[list[int]] = []
-  for device in range(problem.cluster.num_devices):
-    last = chains[-1] if chains else []
-    if 0 < len(last) < _MAX_ALIKE and _swappable(problem, last[-1], device):
-      last.append(device)
-    else:
-      chains.append([device])
-  return [chain for chain in chains if len(chain) > 1]
-
-
-def _swappable(problem: Problem, a: int, b: int) -> bool:
-  """Whether the cluster is the same with devices `a` and `b` exchanged."""
-  cluster = problem.cluster
-  one, two = cluster.devices[a], cluster.devices[b]
-  if (one.kind, one.memory_bytes, one.op_overhead_us) != (
-    two.kind,
-    two.memory_bytes,
-    two.op_overhead_us,
-  ):
-    return False
-  order = np.arange(cluster.num_devices)
-  order[[a, b]] = b, a
-  swap = np.ix_(order, order)
-  for matrix in (cluster.bandwidth, cluster.latency_us, cluster.gap_us):
-    if not np.array_equal(matrix, matrix[swap], equal_nan=True):
-      return False
-  pairs = set(
-    zip(cluster.channel.flat, cluster.channel[swap].flat, strict=True)
-  )
-  return len(pairs) == len({x for x, _ in pairs}) == len({y for _, y in pairs})
-
-
-def solve(
-  schedule: Schedule, limit_s: float, seed: int
-) -> tuple[float, list[np.ndarray]]:
-  """Searches for at most so long.
-
-  Args:
-    schedule: from `make_schedule`.
-    limit_s: seconds.
-    seed: of the solver.
-
-  Returns:
-    A proven lower bound in microseconds of what the model has left, infinite
-    where it has nothing left, and [num_groups] devices of each of the better
-    and better schedules that were met.
-  """
-  module = cp_model()
-  met: list[np.ndarray] = []
-
-  class Tell(module.CpSolverSolutionCallback):  # type: ignore[name-defined]
-    """Reads the devices out of each solution."""
-
-    def on_solution_callback(self) -> None:
-      values = [[self.boolean_value(x) for x in row] for row in schedule.on]
-      met.append(np.array(values).argmax(axis=1).astype(np.int32))
-
-  solver = module.CpSolver()
-  solver.parameters.max_time_in_seconds = limit_s
-  solver.parameters.random_seed = seed
-  # Many strategies in turn, on one core: the same result on any machine.
-  solver.parameters.num_workers = 8
-  solver.parameters.interleave_search = True
-  if solver.solve(schedule.model, Tell()) == module.INFEASIBLE:
-    return math.inf, met
-  return max(0.0, solver.best_objective_bound) * schedule.tick_us, met

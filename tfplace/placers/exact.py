@@ -16,6 +16,7 @@ from tfplace.graph.placement import Placement
 from tfplace.graph.problem import Problem
 from tfplace.placers import cp_sat
 from tfplace.placers.base import Budget, Evaluator, Result
+from tfplace.placers.cp_solver import Schedule, solve
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.registry import get_placer
 from tfplace.placers.repair import offer_repaired
@@ -87,7 +88,7 @@ def _search(
   # Each round proves that what has not been judged takes `bound_us` or more,
   # and judges the best of it; once that is no faster, the best is an optimum.
   while met and bound_us < _best_us(tracker, math.inf) and budget.left_s > 0:
-    found_us, met = cp_sat.solve(schedule, budget.left_s, seed)
+    found_us, met = solve(schedule, budget.left_s, seed)
     bound_us = max(bound_us, found_us)
     for row in met:
       _judge(tracker, groups, schedule, row)
@@ -118,7 +119,7 @@ def _best_us(tracker: Tracker, otherwise: float) -> float:
 def _judge(
   tracker: Tracker,
   groups: GroupGraph,
-  schedule: cp_sat.Schedule,
+  schedule: Schedule,
   group_devices: np.ndarray,
 ) -> None:
   """Simulates a placement under all its names, for ties go by names.
