@@ -10,6 +10,7 @@ import pytest
 
 from tfplace import graph as tg
 from tfplace.bin import extract, measure, place, simulate
+from tfplace.bounds import lower_bound
 from tfplace.graph.presets import cluster_preset
 
 COMMANDS = ("extract", "place", "simulate", "measure", "train")
@@ -107,6 +108,15 @@ def test_auto_splits_a_diamond(graph_file, cluster_file, capsys):
   arguments = [f"--graph={graph_file}", f"--cluster={cluster_file}", "--json"]
   assert place.run([*arguments, "--budget_s=2"]) == 0
   assert last_json(capsys)["step_time_us"] == 13
+
+
+def test_place_reports_the_proven_bound(graph_file, cluster_file, capsys):
+  problem = tg.Problem(tg.load_graph(graph_file), tg.load_cluster(cluster_file))
+  arguments = [f"--graph={graph_file}", f"--cluster={cluster_file}", "--json"]
+  assert place.run([*arguments, "--strategy=single"]) == 0
+  proven_us = lower_bound(problem).us
+  assert last_json(capsys)["lower_bound_us"] == proven_us
+  assert proven_us > problem.simple_bound_us
 
 
 def test_inference_has_fewer_ops_than_training(keras_file, tmp_path):
