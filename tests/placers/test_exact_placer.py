@@ -1,4 +1,7 @@
 import builtins
+import os
+import subprocess
+import sys
 
 import exact as enumeration
 import numpy as np
@@ -8,7 +11,7 @@ import pytest
 from tfplace.bounds import lower_bound
 from tfplace.errors import InfeasibleError, TfplaceError
 from tfplace.graph import Problem
-from tfplace.placers import exact, place
+from tfplace.placers import cp_solver, exact, place
 from tfplace.simulate import Simulator
 
 
@@ -22,6 +25,15 @@ def test_without_ortools_the_error_names_the_extra(monkeypatch):
 
   monkeypatch.setattr(builtins, "__import__", no_ortools)
   with pytest.raises(TfplaceError, match=r"pip install 'tfplace\[exact\]'"):
+    cp_solver.cp_model()
+
+
+def test_a_solver_that_dies_is_told(monkeypatch, tmp_path):
+  broken = tmp_path / "python"
+  broken.write_text("#!/bin/sh\necho out of luck >&2\nexit 3\n")
+  broken.chmod(0o755)
+  monkeypatch.setattr(sys, "executable", str(broken))
+  with pytest.raises(TfplaceError, match=r"exit code 3; it said 'out of luck'"):
     place(problems.random_problem(1), "exact", budget_s=1)
 
 
@@ -96,3 +108,20 @@ class TestWithOrTools:
       problems.cluster([np.inf] * 3, links=[(0, 1), (1, 0), (1, 2)]),
     )
     assert exact.cp_sat.make_schedule(problem, 1.0).alike == []
+
+  def test_runs_beside_tensorflow(self):
+    code = (
+      "import problems, tensorflow as tf; tf.constant(1) + 1\n"
+      "from tfplace.placers import place\n"
+      "found = place(problems.random_problem(14), 'exact', 5)\n"
+      "print(found.evaluation.feasible)"
+    )
+    done = subprocess.run(
+      [sys.executable, "-c", code],
+      capture_output=True,
+      text=True,
+      env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+      check=False,
+    )
+    assert done.returncode == 0, done.stderr[-500:]
+    assert done.stdout.strip() == "True"

@@ -17,10 +17,12 @@ from tfplace.graph.problem import Problem
 from tfplace.placers import cp_sat
 from tfplace.placers.base import Budget, Evaluator, Result
 from tfplace.placers.cp_solver import Schedule, solve
+from tfplace.placers.exact_process import search_apart
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.registry import get_placer
 from tfplace.placers.repair import offer_repaired
 from tfplace.placers.tracker import Tracker
+from tfplace.simulate import Simulator
 
 _STARTS = ("single", "heft", "annealing")
 _START_SHARE = 0.2  # of the budget, for each; the solver does the rest
@@ -43,7 +45,13 @@ class ExactPlacer:
       TfplaceError: OR-tools is not installed, or the problem is too large.
       InfeasibleError: nothing that it met fits in memory.
     """
-    return _search(problem, evaluator, budget, seed)[1]
+    tracker = Tracker(self.name, problem, evaluator, budget)
+    _, devices, evaluations = search_apart(
+      problem, budget.left_s, budget.max_evaluations, seed
+    )
+    tracker.evaluations += evaluations
+    tracker.offer(devices)
+    return tracker.result()
 
 
 def prove(
@@ -64,20 +72,34 @@ def prove(
     TfplaceError: OR-tools is not installed, or the problem is too large.
     InfeasibleError: nothing that it met fits in memory.
   """
-  from tfplace.simulate import Simulator  # compiles; only when needed
-
-  found_us, result = _search(problem, Simulator(problem), Budget(limit_s), seed)
+  found_us, devices, _ = search_apart(problem, limit_s, None, seed)
+  placement = Placement(problem, devices)
+  (evaluation,) = Simulator(problem).evaluate([placement])
   # What the solver rules out is only what beats the best placement met.
-  bound_us = min(found_us, result.evaluation.step_time_us)
-  return max(bound_us, lower_bound(problem).us), result.placement
+  bound_us = min(found_us, evaluation.step_time_us)
+  return max(bound_us, lower_bound(problem).us), placement
 
 
-def _search(
-  problem: Problem, evaluator: Evaluator, budget: Budget, seed: int
+def search(
+  problem: Problem, limit_s: float, max_evaluations: int | None, seed: int
 ) -> tuple[float, Result]:
-  """A bound in microseconds, and the best placement."""
+  """Searches in this process, which must not have loaded TensorFlow.
+
+  Args:
+    problem: a small one.
+    limit_s: seconds.
+    max_evaluations: of placements, or None.
+    seed: of the solver.
+
+  Returns:
+    A bound in microseconds, and the best placement as simulated.
+
+  Raises:
+    TfplaceError: as of `ExactPlacer.place`.
+  """
   cp_sat.check(problem)
-  tracker = Tracker(ExactPlacer.name, problem, evaluator, budget)
+  budget = Budget(limit_s, max_evaluations)
+  tracker = Tracker(ExactPlacer.name, problem, Simulator(problem), budget)
   groups = GroupGraph(problem)
   _offer_starts(tracker, seed)
   most_us = _best_us(tracker, _serial_us(groups))
