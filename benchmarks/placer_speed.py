@@ -1,7 +1,7 @@
 """How long the one-shot placers take on one core, by size of the graph.
 
 On synthetic graphs with Inception-V3's proportions, and on `--graphs` of your
-own; seconds are of one thread, median of `--repeats`, from the graph in memory
+own; seconds are of one thread, median of `--times`, from the graph in memory
 to the evaluated placement. Prints a table and writes JSON.
 
   python benchmarks/placer_speed.py

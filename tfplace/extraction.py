@@ -83,6 +83,11 @@ def _trace_zoo(
   from tfplace import models
   from tfplace.graph import extract as tracing
 
+  if "batch_size" in sizes:
+    raise ExtractionError(
+      f"model {name!r}: batch_size={sizes['batch_size']} is given among its"
+      " sizes; give the batch size by itself (--batch_size)"
+    )
   zoo = models.build(name, batch_size, **sizes)
   traced = tracing.trace_keras(
     zoo.model, zoo.batch_size, training, zoo.sample(seed=0), on_stage=on_stage

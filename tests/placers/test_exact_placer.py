@@ -1,7 +1,9 @@
 import builtins
 import os
+import pathlib
 import subprocess
 import sys
+import time
 
 import exact as enumeration
 import numpy as np
@@ -11,7 +13,8 @@ import pytest
 from tfplace.bounds import lower_bound
 from tfplace.errors import InfeasibleError, TfplaceError
 from tfplace.graph import Problem
-from tfplace.placers import cp_solver, exact, place
+from tfplace.placers import cp_solver, exact, exact_process, place
+from tfplace.placers.alike import alike_devices
 from tfplace.simulate import Simulator
 
 
@@ -35,6 +38,16 @@ def test_a_solver_that_dies_is_told(monkeypatch, tmp_path):
   monkeypatch.setattr(sys, "executable", str(broken))
   with pytest.raises(TfplaceError, match=r"exit code 3; it said 'out of luck'"):
     place(problems.random_problem(1), "exact", budget_s=1)
+
+
+def wait_for_child(parent):
+  """The process id of the first child of a process."""
+  path = pathlib.Path(f"/proc/{parent}/task/{parent}/children")
+  deadline = time.monotonic() + 60
+  while not (found := path.read_text().split()):
+    assert time.monotonic() < deadline, "no child was started"
+    time.sleep(0.01)
+  return int(found[0])
 
 
 class TestWithOrTools:
@@ -97,8 +110,9 @@ class TestWithOrTools:
       problems.graph([{"GPU": 1.0, "CPU": 1.0}], []),
       problems.cluster([np.inf] * 4, kinds=["GPU", "GPU", "CPU", "CPU"]),
     )
-    schedule = exact.cp_sat.make_schedule(problem, 1.0)
-    assert schedule.alike == [[0, 1], [2, 3]]
+    alike = alike_devices(problem)
+    assert alike == [[0, 1], [2, 3]]
+    schedule = cp_solver.Schedule(None, None, [[None] * 4], 1.0, alike)
     names = schedule.renamed(np.array([2], np.int32))
     assert sorted({int(row[0]) for row in names}) == [2, 3]
 
@@ -107,7 +121,7 @@ class TestWithOrTools:
       problems.graph([1.0], []),
       problems.cluster([np.inf] * 3, links=[(0, 1), (1, 0), (1, 2)]),
     )
-    assert exact.cp_sat.make_schedule(problem, 1.0).alike == []
+    assert alike_devices(problem) == []
 
   def test_runs_beside_tensorflow(self):
     code = (
@@ -125,3 +139,30 @@ class TestWithOrTools:
     )
     assert done.returncode == 0, done.stderr[-500:]
     assert done.stdout.strip() == "True"
+
+  def test_keeps_to_a_number_of_evaluations(self):
+    problem = problems.random_problem(14)
+    # One-shot starts are judged in any case: on each device, and HEFT's.
+    most = problem.cluster.num_devices + 4
+    few = exact_process.search_apart(problem, 20.0, max_evaluations=1, seed=0)
+    assert few[2] <= most
+    all_of_them = exact_process.search_apart(problem, 20.0, None, 2**31)
+    assert all_of_them[2] > most
+
+  def test_ends_with_its_parent(self):
+    code = (
+      "import problems\n"
+      "from tfplace.placers import exact_process, exact\n"
+      "exact_process.search_apart(problems.random_problem(14), 1e5, None, 0)"
+    )
+    parent = subprocess.Popen(
+      [sys.executable, "-c", code],
+      env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    child = wait_for_child(parent.pid)
+    parent.kill()
+    parent.wait()
+    deadline = time.monotonic() + 20
+    while pathlib.Path(f"/proc/{child}").exists():
+      assert time.monotonic() < deadline, "the solver outlived its parent"
+      time.sleep(0.05)

@@ -204,12 +204,13 @@ def _environment(config: messages.ChildConfig) -> dict[str, str]:
   Freed memory is kept, as devices with a pool of their own do: buffers of tens
   of megabytes that go back to the kernel are zeroed page by page at their next
   use, in some steps and not in others, which doubled the time of a convolution.
+  Under a memory limit it goes back, or what was kept would count.
   """
   package = str(pathlib.Path(tfplace.__file__).parent.parent)
   path = os.environ.get("PYTHONPATH")
   result = {
     **os.environ,
-    **_KEEP_MEMORY,
+    **(_KEEP_MEMORY if config.memory_limit_bytes is None else {}),
     "PYTHONPATH": package + (os.pathsep + path if path else ""),
     "TF_ENABLE_ONEDNN_OPTS": "1" if config.onednn else "0",
     "TF_CPP_MIN_LOG_LEVEL": "2",

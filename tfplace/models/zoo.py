@@ -82,7 +82,9 @@ VARIANTS: Mapping[str, tuple[str, Mapping[str, int]]] = {
 }
 
 
-def build(name: str, batch_size: int | None = None, **sizes: int) -> ZooModel:
+def build(
+  name: str, /, batch_size: int | None = None, **sizes: int
+) -> ZooModel:
   """Builds a model of the zoo with random weights.
 
   Args:
@@ -115,7 +117,8 @@ def build(name: str, batch_size: int | None = None, **sizes: int) -> ZooModel:
   for key in sizes:
     if key not in chosen:
       raise ExtractionError(
-        f"model {name!r} has no size {key!r}: choose from {', '.join(chosen)}"
+        f"model {name!r} has no size {key!r}: choose from"
+        f" {', '.join([*chosen, *(['index'] if name in INDEXED else [])])}"
       )
   chosen.update({**preset, **sizes})
   model, sampler = builder(**chosen)

@@ -102,7 +102,7 @@ def solve(
 
   solver = module.CpSolver()
   solver.parameters.max_time_in_seconds = limit_s
-  solver.parameters.random_seed = seed
+  solver.parameters.random_seed = seed % 2**31
   # Many strategies in turn, on one core: the same result on any machine.
   solver.parameters.num_workers = 8
   solver.parameters.interleave_search = True

@@ -1,7 +1,8 @@
 """`exact`: the best placement of a small problem, and how good it can be.
 
-CP-SAT searches devices and orders at once (see `cp_sat`); the evaluator judges
-every placement that it meets. Needs the extra `exact` (OR-tools).
+CP-SAT searches devices and orders at once (see `cp_sat`); the simulator judges
+every placement that it meets, and the evaluator the best of them. Needs the
+extra `exact` (OR-tools).
 """
 
 import dataclasses
@@ -109,10 +110,12 @@ def search(
   bound_us, met = 0.0, [np.zeros(0, np.int32)]
   # Each round proves that what has not been judged takes `bound_us` or more,
   # and judges the best of it; once that is no faster, the best is an optimum.
-  while met and bound_us < _best_us(tracker, math.inf) and budget.left_s > 0:
+  while (
+    met and bound_us < _best_us(tracker, math.inf) and not _is_spent(tracker)
+  ):
     found_us, met = solve(schedule, budget.left_s, seed)
     bound_us = max(bound_us, found_us)
-    for row in met:
+    for row in reversed(met):  # the best first
       _judge(tracker, groups, schedule, row)
     if tracker.best:
       schedule.beat(tracker.best[1].step_time_us)
@@ -125,13 +128,27 @@ def _offer_starts(tracker: Tracker, seed: int) -> None:
   """What must be beaten."""
   problem, budget = tracker.problem, tracker.budget
   for start in _STARTS:
-    limit = Budget(_START_SHARE * budget.seconds, _START_EVALUATIONS)
+    if tracker.best and _is_spent(tracker):
+      break
+    evaluations = _START_EVALUATIONS
+    if budget.max_evaluations is not None:
+      left = budget.max_evaluations - tracker.evaluations
+      evaluations = max(1, min(evaluations, left))
+    limit = Budget(_START_SHARE * budget.seconds, evaluations)
     placer = get_placer(start)
     try:
       result = placer.place(problem, tracker.evaluator, limit, seed)
     except InfeasibleError:
       continue
+    tracker.evaluations += result.evaluations - 1  # and the offer's own
     tracker.offer(result.placement.devices)
+
+
+def _is_spent(tracker: Tracker) -> bool:
+  limit = tracker.budget.max_evaluations
+  return tracker.budget.left_s <= 0 or (
+    limit is not None and tracker.evaluations >= limit
+  )
 
 
 def _best_us(tracker: Tracker, otherwise: float) -> float:
@@ -149,6 +166,8 @@ def _judge(
   Where it does not fit, placements near it are tried as well.
   """
   for row in schedule.renamed(group_devices):
+    if _is_spent(tracker):
+      return  # it stays in the model: not all of its names were judged
     evaluation = tracker.offer(groups.expand(row))
   if not evaluation.feasible:
     offer_repaired(tracker, groups, group_devices)

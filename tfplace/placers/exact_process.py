@@ -2,14 +2,18 @@
 
 OR-tools and TensorFlow each bring their own copy of the same libraries, and a
 process that has loaded both dies in the solver. So the search, which needs no
-TensorFlow, runs in a fresh Python that never loads it.
+TensorFlow, runs in a fresh Python that never loads it. Its standard input is a
+pipe that the parent holds: the end of that pipe ends it.
 """
 
+import contextlib
 import os
 import pathlib
 import pickle
 import subprocess
 import sys
+import tempfile
+import threading
 
 import numpy as np
 
@@ -18,6 +22,8 @@ from tfplace.errors import TfplaceError
 from tfplace.graph.problem import Problem
 
 _GRACE_S = 120.0  # to start, compile and stop
+_LONGEST_S = 1e6
+_LENGTH_BYTES = 8  # of the number before the request
 
 
 def search_apart(
@@ -30,39 +36,65 @@ def search_apart(
     placements evaluated.
 
   Raises:
-    TfplaceError: what the search raised, or the process died.
+    TfplaceError: what the search raised, or the process died or hung.
   """
-  package = str(pathlib.Path(tfplace.__file__).parent.parent)
-  path = os.environ.get("PYTHONPATH")
-  done = subprocess.run(
-    [sys.executable, "-m", "tfplace.placers.exact_process"],
-    input=pickle.dumps((problem, limit_s, max_evaluations, seed)),
-    capture_output=True,
-    timeout=limit_s + _GRACE_S,
-    check=False,
-    env={
-      **os.environ,
-      "PYTHONPATH": package + (os.pathsep + path if path else ""),
-    },
-  )
-  if done.returncode:
-    told = done.stderr.decode("utf-8", "replace").split()
-    raise TfplaceError(
-      "strategy 'exact': the solver's process ended with exit code"
-      f" {done.returncode}; it said {' '.join(told)[-300:]!r}"
-    )
-  answer = pickle.loads(done.stdout)
+  limit_s = min(limit_s, _LONGEST_S)
+  request = pickle.dumps((problem, limit_s, max_evaluations, seed))
+  with tempfile.TemporaryFile() as answers, tempfile.TemporaryFile() as log:
+    code = _run(request, limit_s + _GRACE_S, answers, log)
+    answers.seek(0)
+    log.seek(0)
+    if code:
+      told = log.read().decode("utf-8", "replace").split()
+      raise TfplaceError(
+        f"strategy 'exact': the solver's process ended with exit code {code};"
+        f" it said {' '.join(told)[-300:]!r}"
+      )
+    answer = pickle.load(answers)
   if isinstance(answer, TfplaceError):
     raise answer
   return answer
 
 
+def _run(request: bytes, timeout_s: float, answers: object, log: object) -> int:
+  """Starts the child, hands it the request, and waits; its exit code."""
+  package = str(pathlib.Path(tfplace.__file__).parent.parent)
+  path = os.environ.get("PYTHONPATH")
+  child = subprocess.Popen(
+    [sys.executable, "-m", "tfplace.placers.exact_process"],
+    stdin=subprocess.PIPE,
+    stdout=answers,  # type: ignore[call-overload]
+    stderr=log,
+    env={
+      **os.environ,
+      "PYTHONPATH": package + (os.pathsep + path if path else ""),
+    },
+  )
+  try:
+    with contextlib.suppress(BrokenPipeError):  # it died: its exit code tells
+      child.stdin.write(len(request).to_bytes(_LENGTH_BYTES, "big") + request)
+      child.stdin.flush()
+    return child.wait(timeout_s)
+  except subprocess.TimeoutExpired:
+    raise TfplaceError(
+      f"strategy 'exact': the solver gave no answer within {timeout_s:g} s"
+    ) from None
+  finally:
+    child.kill()
+    child.wait()
+    with contextlib.suppress(BrokenPipeError):
+      child.stdin.close()
+
+
 def _main() -> None:
+  requests = sys.stdin.buffer
+  length = int.from_bytes(requests.read(_LENGTH_BYTES), "big")
+  problem, limit_s, max_evaluations, seed = pickle.loads(requests.read(length))
+  threading.Thread(target=_die_with_parent, daemon=True).start()
   from tfplace.placers import exact
 
   answers = os.dup(1)  # whatever else is printed goes to stderr
   os.dup2(2, 1)
-  problem, limit_s, max_evaluations, seed = pickle.load(sys.stdin.buffer)
   try:
     bound_us, result = exact.search(problem, limit_s, max_evaluations, seed)
     answer: object = bound_us, result.placement.devices, result.evaluations
@@ -70,6 +102,12 @@ def _main() -> None:
     answer = error
   with open(answers, "wb") as stream:
     stream.write(pickle.dumps(answer))
+  os._exit(0)  # the thread that watches stdin holds its lock
+
+
+def _die_with_parent() -> None:
+  os.read(0, 1)  # returns when the parent is gone
+  os._exit(1)
 
 
 if __name__ == "__main__":

@@ -31,8 +31,8 @@ class MSctPlacer:
   Attributes:
     groupings: of `GROUPINGS`, those to try.
     time_limit_s: seconds for the linear program, and an eighth of what is
-      left of the budget at most (50,000 ops take it about 6 s). None, where
-      the budget counts evaluations.
+      left of the budget at most (50,000 ops take it about 6 s). Not limited
+      where the budget counts evaluations.
   """
 
   groupings: tuple[str, ...] = tuple(GROUPINGS)

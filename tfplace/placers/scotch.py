@@ -35,7 +35,8 @@ from tfplace.placers.scotch_files import (
 )
 from tfplace.placers.tracker import Tracker
 
-PROGRAMS = ("scotch_gmap", "gmap")  # Debian's name, then its authors'
+# Debian's name; its authors' own, `gmap`, is also that of a genome aligner.
+PROGRAMS = ("scotch_gmap",)
 # Sums of weight times distance must fit into the 32 bits of Debian's build.
 _TOTAL = 2**24
 _ENVIRONMENT = {"SCOTCH_PTHREAD_NUMBER": "1"}  # threads race: no two runs agree
