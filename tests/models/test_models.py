@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfplace import models
+from tfplace import extraction, models
 from tfplace.errors import ExtractionError
 
 TINY = {
@@ -193,3 +193,15 @@ def test_wrong_sizes_are_named(sizes, message):
 def test_too_small_images_are_refused():
   with pytest.raises(ExtractionError, match="image_size must be at least 75"):
     models.build("inception_v3", image_size=74)
+
+
+@pytest.mark.parametrize(
+  ("size", "told"),
+  [
+    ("batch_size", "give the batch size by itself"),
+    ("name", "model 'nmt' has no size 'name'"),
+  ],
+)
+def test_what_is_no_size_is_refused_by_name(size, told):
+  with pytest.raises(ExtractionError, match=told):
+    extraction.trace("model", "nmt", sizes={size: 4})
