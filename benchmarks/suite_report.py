@@ -45,13 +45,22 @@ def ratios(found: dict[str, dict], bound_us: float) -> dict[str, float]:
   if "auto" not in times:
     return {}
   auto_us = times["auto"]
-  rivals = [us for s, us in times.items() if s not in BASELINES]
+  rivals = _rivals(found)
   result = {"auto / bound": auto_us / bound_us}
   if rivals:
-    result["auto / best competitor"] = auto_us / min(rivals)
+    result["auto / best competitor"] = auto_us / min(rivals.values())
   if "expert" in times:
     result["expert / auto"] = times["expert"] / auto_us
   return result
+
+
+def _rivals(found: dict[str, dict]) -> dict[str, float]:
+  """Strategy -> step time of the competitors that found a placement."""
+  return {
+    s: r["step_time_us"]
+    for s, r in found.items()
+    if s not in BASELINES and "step_time_us" in r
+  }
 
 
 def geometric_mean(values: Iterable[float]) -> float:
@@ -127,11 +136,7 @@ def _table(results: dict, gpu: str) -> str:
 def _summary_cells(
   found: dict[str, dict], rated: dict[str, float], row: published.Row
 ) -> list[str]:
-  rivals = {
-    s: r["step_time_us"]
-    for s, r in found.items()
-    if s not in BASELINES and "step_time_us" in r
-  }
+  rivals = _rivals(found)
   best = min(rivals, key=lambda s: rivals[s]) if rivals else ""
   return [
     *(shown(found.get(s, {})) for s in ("single", "expert", "metis")),

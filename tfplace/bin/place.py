@@ -108,6 +108,7 @@ def _main(values: flags.FlagValues) -> None:
     with cli.showing_progress("Proving a lower bound"):
       problem = bounds.tightened(problem)
     best = _place(values, problem)
+    skipped = best.skipped
     results = _with_baselines(values, problem, best)
     measured = None
     if values.measure and live is not None:
@@ -116,6 +117,8 @@ def _main(values: flags.FlagValues) -> None:
         best = _fastest(results, measured)
   _write(values, best, source)
   outputs.print_results(results, best, measured)
+  for strategy, why in skipped.items():
+    print(f"{strategy} was skipped: {why}")
   if values.json:
     _print_json(best, results, measured)
 
@@ -151,7 +154,7 @@ def _with_baselines(
   results = [best, *best.tried]
   names = {result.strategy for result in results}
   for strategy in _BASELINES:
-    if strategy not in names:
+    if strategy not in names and strategy not in best.skipped:
       try:
         results.append(
           placers.place(
