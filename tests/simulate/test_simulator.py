@@ -97,6 +97,18 @@ def test_a_batch_equals_its_rows_on_any_number_of_threads():
       assert np.array_equal(getattr(together, field), expected), field
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_starts_of_a_batch_are_those_of_each_schedule(threads):
+  problem, rows = large_case(num_placements=100)
+  simulator = Simulator(problem, num_threads=threads)
+  starts = np.full(rows.shape, np.nan)
+  found = simulator.run(rows, starts=starts)
+  assert (found.step_time_us == simulator.run(rows).step_time_us).all()
+  for row in (0, 57, 99):
+    expected = simulator.schedule(rows[row]).op_start_us
+    assert starts[row].tolist() == expected.tolist()
+
+
 def test_one_simulator_serves_many_threads():
   problem, rows = large_case()
   simulator = Simulator(problem)

@@ -48,8 +48,12 @@ def _simulate_rows(
   last: int,
   cutoff: float,
   batch: Batch,
+  starts: np.ndarray,
 ) -> None:
-  """Simulates rows `first` to `last - 1` of `devices` into `batch`."""
+  """Simulates rows `first` to `last - 1` of `devices` into `batch`.
+
+  `starts` has as many rows as `devices`, or none where nobody asks.
+  """
   for row in range(first, last):
     step_time_us = engine.simulate(tables, devices[row], work, cutoff)
     batch.step_time_us[row] = step_time_us
@@ -61,6 +65,9 @@ def _simulate_rows(
       batch.busy_us[row, device] = work.busy_us[device]
       fits &= peak <= tables.memory_bytes[device]
     batch.feasible[row] = fits
+    if row < len(starts):
+      for op in range(tables.num_ops):
+        starts[row, op] = work.ops.time[op]
 
 
 def simulate_batch(
@@ -69,6 +76,7 @@ def simulate_batch(
   workspaces: list[Workspace],
   num_threads: int,
   cutoff: float = np.inf,
+  starts: np.ndarray | None = None,
 ) -> Batch:
   """Simulates [batch, num_ops] int32 `devices`, which are not checked.
 
@@ -79,16 +87,19 @@ def simulate_batch(
       share between threads.
     num_threads: at most so many threads.
     cutoff: as in `engine.simulate`.
+    starts: [batch, num_ops] float64 that receives when each op starts, us;
+      meaningless where the step time is infinite. None is not to know.
   """
   rows = len(devices)
   size = rows * (tables.num_ops + len(tables.readers))
   threads = min(num_threads, rows) if size >= MIN_PARALLEL_SIZE else 1
   batch = _empty_batch(rows, tables.num_devices)
+  op_starts = np.empty((0, tables.num_ops)) if starts is None else starts
 
   def simulate_part(part: int) -> None:
     work = _take(workspaces, tables)
     first, last = part * rows // parts, (part + 1) * rows // parts
-    _simulate_rows(tables, devices, work, first, last, cutoff, batch)
+    _simulate_rows(tables, devices, work, first, last, cutoff, batch, op_starts)
     workspaces.append(work)
 
   # Parts are smaller than a thread's share, so that none waits for the last.

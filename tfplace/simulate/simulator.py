@@ -56,7 +56,12 @@ class Simulator:
     batch = self.run(self._checked(placements))
     return [self._evaluation(batch, row) for row in range(len(batch[0]))]
 
-  def run(self, devices: np.ndarray, cutoff_us: float = np.inf) -> Batch:
+  def run(
+    self,
+    devices: np.ndarray,
+    cutoff_us: float = np.inf,
+    starts: np.ndarray | None = None,
+  ) -> Batch:
     """Simulates without checks: for searches, which know what they propose.
 
     Args:
@@ -66,10 +71,12 @@ class Simulator:
         looked at.
       cutoff_us: placements that take longer get an infinite step time, and
         peaks that mean nothing, after less work.
+      starts: [batch, num_ops] float64 to fill with the start of every op in
+        microseconds, or None.
     """
     rows = np.array(devices, np.int32, ndmin=2, order="C")
     return batch_lib.simulate_batch(
-      self.tables, rows, self._workspaces, self.num_threads, cutoff_us
+      self.tables, rows, self._workspaces, self.num_threads, cutoff_us, starts
     )
 
   def schedule(self, placement: Placement | np.ndarray) -> Schedule:
