@@ -35,6 +35,9 @@ print(json.dumps({
 """
 
 
+GDP = '{"format": "tfplace.policy.v1", "strategy": "gdp", "features": %s}'
+
+
 def place(problem, seed=0, policy=None, max_evaluations=None, **config):
   placer = GdpPlacer(policy=policy, **config)
   budget = Budget(60.0, max_evaluations)
@@ -131,8 +134,9 @@ def test_shipped_policy_is_small():
     (None, "no policy.json"),
     ("{", "cannot be read"),
     ('{"format": "x"}', "'x'"),
-    ('{"format": "tfplace.policy.v1", "features": -1}', "version -1"),
-    ('{"format": "tfplace.policy.v1", "features": %d}', "cannot be loaded"),
+    ('{"format": "tfplace.policy.v1", "strategy": "rnn"}', "'rnn', not 'gdp'"),
+    (GDP % "-1", "version -1"),
+    (GDP % "%d", "cannot be loaded"),
   ],
 )
 def test_a_directory_without_a_usable_policy_is_refused(

@@ -19,7 +19,7 @@ from tfplace import graph as graph_lib
 from tfplace.bin import cli, sources
 from tfplace.errors import TrainingError
 from tfplace.policies import keras2
-from tfplace.rl import synthetic
+from tfplace.rl import strategies, synthetic
 
 if TYPE_CHECKING:
   from tfplace.rl.trainer import Trainer
@@ -29,9 +29,7 @@ _DESCRIPTION = (
   " in the simulator. Started again with the same --checkpoint_dir, it goes on"
   " where it was stopped."
 )
-_STRATEGIES = ("gdp", "placeto", "hierarchical", "rnn")
 _HINTS = {"no": (False,), "yes": (True,), "both": (False, True)}
-_TRAINABLE = ("gdp",)
 _REWARDS = ("simulate", "measure")
 _REQUESTED = (
   "checkpoint_dir",
@@ -44,6 +42,7 @@ _REQUESTED = (
   "checkpoint_every",
   "learning_rate",
   "seed",
+  "strategy",
 )
 
 
@@ -83,7 +82,11 @@ def _define(values: flags.FlagValues) -> None:
     flag_values=values,
   )
   flags.DEFINE_enum(
-    "strategy", "gdp", list(_STRATEGIES), "The policy.", flag_values=values
+    "strategy",
+    "gdp",
+    list(strategies.STRATEGIES),
+    "The policy.",
+    flag_values=values,
   )
   flags.DEFINE_enum(
     "reward",
@@ -148,12 +151,6 @@ def _check(values: flags.FlagValues) -> None:
       raise cli.UsageError(f"--{flag} is missing")
   if not (values.models or values.graphs or values.synthetic):
     raise cli.UsageError("give --models, --graphs or --synthetic")
-  strategy = values.strategy
-  if strategy not in _TRAINABLE:
-    raise cli.UsageError(
-      f"--strategy={strategy} cannot be trained yet; choose one of"
-      f" {', '.join(_TRAINABLE)}"
-    )
   if values.reward == "measure":
     raise cli.UsageError(
       "--reward=measure is not wired to the measurement harness yet; use"

@@ -3,15 +3,15 @@
 For the training process only; `tfplace.policies.exported` reads it anywhere.
 """
 
-import dataclasses
 import json
 import os
 import pathlib
 import shutil
 import tempfile
+from typing import Any
 
 from tfplace.errors import TrainingError
-from tfplace.policies import features, keras2
+from tfplace.policies import keras2
 
 keras2.check_training_process()
 
@@ -20,32 +20,13 @@ import tensorflow as tf  # noqa: E402
 from tfplace.policies.exported import (  # noqa: E402
   FORMAT,
   INFO_FILE,
+  Exportable,
   load_policy,
 )
-from tfplace.policies.network import (  # noqa: E402
-  NetworkConfig,
-  PlacementNetwork,
-)
-
-
-def signature() -> list[tf.TensorSpec]:
-  """Specs of `Features.tensors()`, in its order, for any problem."""
-  return [
-    tf.TensorSpec([None], tf.int32, "type_id"),
-    tf.TensorSpec([None, features.NODE_FEATURES], tf.float32, "node"),
-    tf.TensorSpec([None], tf.int32, "edge_src"),
-    tf.TensorSpec([None], tf.int32, "edge_dst"),
-    tf.TensorSpec([None, features.EDGE_FEATURES], tf.float32, "edge"),
-    tf.TensorSpec([None, features.DEVICE_FEATURES], tf.float32, "device"),
-    tf.TensorSpec([None, None, features.PAIR_FEATURES], tf.float32, "pair"),
-    tf.TensorSpec([None, None], tf.bool, "allowed"),
-  ]
 
 
 def export_policy(
-  network: PlacementNetwork,
-  directory: str | os.PathLike[str],
-  strategy: str = "gdp",
+  policy: Exportable, directory: str | os.PathLike[str]
 ) -> None:
   """Writes a policy, whole or not at all; replaces one that is there.
 
@@ -57,19 +38,14 @@ def export_policy(
   check_export_dir(target)
   # The module must not track Keras layers: loading would look for Keras 2.
   module = tf.Module(name="exported_policy")
-  module.weights = list(network.variables)
-  names = [spec.name for spec in signature()]
-
-  @tf.function(input_signature=signature())
-  def logits(*tensors: tf.Tensor) -> tf.Tensor:
-    return network(dict(zip(names, tensors, strict=True)))
-
-  module.logits = logits
+  module.weights = list(policy.variables)
+  for name, function in policy.functions.items():
+    setattr(module, name, function)
   info = {
     "format": FORMAT,
-    "strategy": strategy,
-    "features": features.VERSION,
-    "network": dataclasses.asdict(network.config),
+    "strategy": policy.strategy,
+    "features": policy.features,
+    "network": dict(policy.network),
     "weights": len(module.weights),
   }
   try:
@@ -117,12 +93,13 @@ def _replace(staging: pathlib.Path, target: pathlib.Path) -> None:
 
 
 def restore_network(
-  directory: str | os.PathLike[str],
-) -> tuple[NetworkConfig, list[tf.Variable]]:
+  directory: str | os.PathLike[str], strategy: str, version: int
+) -> tuple[dict[str, Any], list[tf.Variable]]:
   """The sizes and weights of an exported policy, to train it further.
 
   Raises:
-    TrainingError: no exported policy is there.
+    TrainingError: no exported policy of that strategy and version of features
+      is there.
   """
-  policy = load_policy(directory)
-  return NetworkConfig(**policy.info["network"]), policy.weights
+  policy = load_policy(directory, strategy, version)
+  return dict(policy.info["network"]), policy.weights

@@ -1,9 +1,10 @@
 """Reads and runs an exported policy; needs the base install only."""
 
+import dataclasses
 import json
 import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,25 @@ from tfplace.policies import features
 FORMAT = "tfplace.policy.v1"
 INFO_FILE = "policy.json"
 SHIPPED = pathlib.Path(__file__).parent / "pretrained"
+
+
+@dataclasses.dataclass(frozen=True)
+class Exportable:
+  """A trained policy as `export.export_policy` writes it.
+
+  Attributes:
+    strategy: its name, such as "gdp".
+    features: version of the features that it sees.
+    network: sizes of its network, plain JSON values.
+    variables: `tf.Variable`s, in the order in which its network has them.
+    functions: name -> `tf.function` with an input signature, of plain tensors.
+  """
+
+  strategy: str
+  features: int
+  network: Mapping[str, Any]
+  variables: list[Any]
+  functions: Mapping[str, Any]
 
 
 class Policy:
@@ -42,19 +62,36 @@ class Policy:
     """The policy's variables, in the order in which its network has them."""
     return list(self._module.weights)
 
-  def logits(self, problem_features: features.Features) -> np.ndarray:
-    """[num_decisions, num_devices] float32, about -1e9 where not allowed."""
+  def run(self, function: str, arrays: Iterable[np.ndarray]) -> Any:
+    """Calls one of its functions; returns its result as arrays."""
     import tensorflow as tf
 
-    tensors = problem_features.tensors().values()
-    return self._module.logits(*map(tf.constant, tensors)).numpy()
+    result = getattr(self._module, function)(*map(tf.constant, arrays))
+    return tf.nest.map_structure(lambda tensor: tensor.numpy(), result)
+
+  def logits(self, problem_features: features.Features) -> np.ndarray:
+    """[num_decisions, num_devices] float32, about -1e9 where not allowed.
+
+    Of policies of one shot (GDP).
+    """
+    return self.run("logits", problem_features.tensors().values())
 
 
-def load_policy(directory: str | os.PathLike[str]) -> Policy:
+def load_policy(
+  directory: str | os.PathLike[str],
+  strategy: str = "gdp",
+  version: int = features.VERSION,
+) -> Policy:
   """Loads an exported policy.
 
+  Args:
+    directory: where it is.
+    strategy: that it must be of.
+    version: of the strategy's features.
+
   Raises:
-    TrainingError: the directory holds none, or one of another version.
+    TrainingError: the directory holds none, or one of another strategy or
+      version.
   """
   path = pathlib.Path(directory)
   try:
@@ -67,23 +104,42 @@ def load_policy(directory: str | os.PathLike[str]) -> Policy:
     raise TrainingError(
       f"{str(path / INFO_FILE)!r} cannot be read: {error}"
     ) from error
+  _check(path, info, strategy, version)
+  return Policy(path, info)
+
+
+def _check(path: pathlib.Path, info: Any, strategy: str, version: int) -> None:
   found = info.get("format") if isinstance(info, dict) else None
   if found != FORMAT:
     raise TrainingError(
       f"{str(path / INFO_FILE)!r} has format {found!r}, not {FORMAT!r}"
     )
-  if info.get("features") != features.VERSION:
+  if info.get("strategy") != strategy:
+    raise TrainingError(
+      f"policy {str(path)!r} is of strategy {info.get('strategy')!r}, not"
+      f" {strategy!r}"
+    )
+  if info.get("features") != version:
     raise TrainingError(
       f"policy {str(path)!r} was trained on features of version"
-      f" {info.get('features')!r}; this tfplace has {features.VERSION}"
+      f" {info.get('features')!r}; this tfplace has {version}"
     )
-  return Policy(path, info)
 
 
-def load_shipped(strategy: str) -> Policy:
-  """Loads the policy that ships with the package.
+def load_placers_policy(
+  strategy: str, directory: str | None, version: int
+) -> Policy:
+  """The policy that a placer was given, or else the one that ships.
 
   Raises:
-    TrainingError: none ships for the strategy.
+    TrainingError: none ships for the strategy; or see `load_policy`.
   """
-  return load_policy(SHIPPED / strategy)
+  if directory is None:
+    shipped = SHIPPED / strategy
+    if not (shipped / INFO_FILE).exists():
+      raise TrainingError(
+        f"no policy of strategy {strategy!r} ships with tfplace; train one"
+        " with tfplace-train and name its directory"
+      )
+    directory = os.fspath(shipped)
+  return load_policy(directory, strategy, version)

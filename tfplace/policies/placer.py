@@ -50,10 +50,8 @@ class GdpPlacer:
       TrainingError: no policy is there, or it cannot be loaded.
       InfeasibleError: nothing that it tried fits in memory.
     """
-    policy = (
-      exported.load_shipped(self.name)
-      if self.policy is None
-      else exported.load_policy(self.policy)
+    policy = exported.load_placers_policy(
+      self.name, self.policy, features.VERSION
     )
     tracker = Tracker(self.name, problem, evaluator, budget)
     groups = GroupGraph(problem)

@@ -1,8 +1,7 @@
 """Everything that decides the outcome of a training run."""
 
 import dataclasses
-
-from tfplace.policies.network import NetworkConfig
+from typing import Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +61,9 @@ class TrainConfig:
     iterations: PPO iterations, each on one graph, in turn.
     seed: decides initial weights and every sample.
     checkpoint_every: iterations between checkpoints.
-    network: sizes of the policy.
+    strategy: one of `strategies.STRATEGIES`.
+    network: sizes of the policy, of its learner's `network_type`; None for the
+      defaults.
     ppo: see `PPOConfig`.
     imitation: see `ImitationConfig`.
   """
@@ -70,7 +71,8 @@ class TrainConfig:
   iterations: int = 100
   seed: int = 0
   checkpoint_every: int = 10
-  network: NetworkConfig = dataclasses.field(default_factory=NetworkConfig)
+  strategy: str = "gdp"
+  network: Any = None
   ppo: PPOConfig = dataclasses.field(default_factory=PPOConfig)
   imitation: ImitationConfig = dataclasses.field(
     default_factory=ImitationConfig

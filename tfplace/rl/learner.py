@@ -1,11 +1,11 @@
-"""One policy, its agent and its gradient steps: imitation and PPO.
+"""GDP in training: its network, its agent, its steps of imitation and PPO.
 
 No loop over iterations here, no files: `trainer` has those.
 """
 
-import dataclasses
+import zlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -18,40 +18,26 @@ import tensorflow as tf  # noqa: E402
 from tf_agents.trajectories import time_step as ts  # noqa: E402
 from tf_agents.trajectories import trajectory  # noqa: E402
 
-from tfplace.policies import sampling, symmetry  # noqa: E402
-from tfplace.policies.features import Features  # noqa: E402
-from tfplace.policies.network import PlacementNetwork  # noqa: E402
+from tfplace.policies import (  # noqa: E402
+  features,
+  gdp_export,
+  sampling,
+  symmetry,
+)
+from tfplace.policies.exported import Exportable  # noqa: E402
+from tfplace.policies.network import (  # noqa: E402
+  NetworkConfig,
+  PlacementNetwork,
+)
 from tfplace.rl.agent import make_agent  # noqa: E402
 from tfplace.rl.bank import GraphBank  # noqa: E402
 from tfplace.rl.config import TrainConfig  # noqa: E402
 from tfplace.rl.environment import PlacementEnvironment, Task  # noqa: E402
+from tfplace.rl.strategies import Step  # noqa: E402
 
 
-@dataclasses.dataclass(frozen=True)
-class Step:
-  """What one PPO iteration did, for the logs.
-
-  Attributes:
-    reward: mean over the samples.
-    greedy_us: step time of the most probable placement.
-    sample_us: the samples' median step time.
-    entropy: nats per decision, before the update.
-    clip_fraction: of decisions, in the last epoch.
-    policy_loss: of the last epoch.
-    value_loss: of the last epoch.
-  """
-
-  reward: float
-  greedy_us: float
-  sample_us: float
-  entropy: float
-  clip_fraction: float
-  policy_loss: float
-  value_loss: float
-
-
-class Learner(tf.Module):
-  """A policy in training on a fixed list of graphs.
+class GdpLearner(tf.Module):
+  """A GDP policy in training on a fixed list of graphs; a `Learner`.
 
   Attributes:
     policy: the network.
@@ -59,13 +45,21 @@ class Learner(tf.Module):
     imitation_optimizer: Adam of the warm start.
   """
 
-  def __init__(
-    self, graphs: list[Features], tasks: list[Task], config: TrainConfig
-  ) -> None:
+  network_type: ClassVar[type] = NetworkConfig
+  features_version: ClassVar[int] = features.VERSION
+
+  def __init__(self, tasks: list[Task], config: TrainConfig) -> None:
     super().__init__(name="learner")
     self._config = config
     self._tasks = tasks
     tf.keras.utils.set_random_seed(config.seed)
+    graphs = [features.extract(task.decisions, task.hint) for task in tasks]
+    self._digest = 0
+    for graph in graphs:
+      for array in graph.tensors().values():
+        self._digest = zlib.crc32(
+          np.ascontiguousarray(array).tobytes(), self._digest
+        )
     self._bank = GraphBank(graphs)
     self.policy = PlacementNetwork(config.network)
     self.agent = make_agent(self._bank, self.policy, config.ppo)
@@ -112,6 +106,14 @@ class Learner(tf.Module):
       )
     for weight, value in zip(mine, weights, strict=True):
       weight.assign(value)
+
+  def fingerprint(self) -> dict[str, Any]:
+    """A digest of the features."""
+    return {"features": self._digest}
+
+  def exportable(self) -> Exportable:
+    """The network as a function of a problem's features."""
+    return gdp_export.exportable(self.policy)
 
   def imitate(self, graph: int) -> float:
     """One gradient step towards the graph's target; returns the loss."""

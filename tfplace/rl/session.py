@@ -44,6 +44,7 @@ class Request:
     checkpoint_every: see `TrainConfig`.
     learning_rate: see `PPOConfig`.
     seed: see `TrainConfig`.
+    strategy: see `TrainConfig`.
   """
 
   checkpoint_dir: str
@@ -58,12 +59,14 @@ class Request:
   checkpoint_every: int = 10
   learning_rate: float = 1e-3
   seed: int = 0
+  strategy: str = "gdp"
 
   def config(self) -> TrainConfig:
     """The training run that is asked for."""
     return TrainConfig(
       iterations=self.iterations,
       seed=self.seed,
+      strategy=self.strategy,
       checkpoint_every=self.checkpoint_every,
       ppo=PPOConfig(samples=self.samples, learning_rate=self.learning_rate),
       imitation=ImitationConfig(steps=self.imitation_steps),
@@ -98,7 +101,7 @@ def open_trainer(
   ]
   start = request.init_from
   if start == "shipped":
-    start = os.fspath(exported.SHIPPED / "gdp")
+    start = os.fspath(exported.SHIPPED / request.strategy)
   return Trainer(
     tasks,
     request.config(),
@@ -125,7 +128,7 @@ def finish(trainer: Trainer, request: Request) -> None:
     TrainingError: the export directory cannot be written.
   """
   target = pathlib.Path(request.export_dir)
-  export.export_policy(trainer.learner.policy, target)
+  export.export_policy(trainer.learner.exportable(), target)
   folder = target / "placements"
   try:
     folder.mkdir(exist_ok=True)

@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from tfplace.errors import TrainingError
-from tfplace.policies import features as features_lib
 from tfplace.policies import keras2
 
 keras2.check_training_process()
@@ -24,7 +23,7 @@ from tfplace.policies.export import restore_network  # noqa: E402
 from tfplace.rl.checkpoints import Checkpoints, JsonState  # noqa: E402
 from tfplace.rl.config import TrainConfig  # noqa: E402
 from tfplace.rl.environment import Task  # noqa: E402
-from tfplace.rl.learner import Learner, Step  # noqa: E402
+from tfplace.rl.strategies import Step, learner_type  # noqa: E402
 
 IMITATION_CHECKPOINT = 50  # steps of imitation between checkpoints
 
@@ -78,15 +77,17 @@ class Trainer:
       raise TrainingError("there is no graph to train on")
     tf.config.experimental.enable_op_determinism()
     self.tasks = list(tasks)
+    make_learner = learner_type(config.strategy)
     weights = None
+    network = config.network or make_learner.network_type()
     if init_from is not None:
-      network, weights = restore_network(init_from)
-      config = dataclasses.replace(config, network=network)
+      sizes, weights = restore_network(
+        init_from, config.strategy, make_learner.features_version
+      )
+      network = make_learner.network_type(**sizes)
+    config = dataclasses.replace(config, network=network)
     self.config = config
-    graphs = [
-      features_lib.extract(task.decisions, task.hint) for task in self.tasks
-    ]
-    self.learner = Learner(graphs, self.tasks, config)
+    self.learner = make_learner(self.tasks, config)
     if weights is not None:
       self.learner.set_weights(weights)
     self._state = JsonState({"done": 0, "history": [[] for _ in tasks]})
@@ -96,7 +97,10 @@ class Trainer:
         checkpoint_dir,
         self.learner.tracked(),
         self._state,
-        _fingerprint(config, graphs, self.tasks, weights),
+        {
+          **_fingerprint(config, self.tasks, weights),
+          **self.learner.fingerprint(),
+        },
       )
       if self._checkpoints.restore():
         self._restore_tasks()
@@ -202,18 +206,14 @@ class Trainer:
 
 
 def _fingerprint(
-  config: TrainConfig,
-  graphs: Sequence[features_lib.Features],
-  tasks: Sequence[Task],
-  weights: list | None,
+  config: TrainConfig, tasks: Sequence[Task], weights: list | None
 ) -> dict[str, object]:
   """What must be equal for a run to go on; more iterations are allowed."""
   settings = dataclasses.asdict(config)
   del settings["iterations"], settings["checkpoint_every"]
   digest = 0
-  for graph, task in zip(graphs, tasks, strict=True):
-    for array in (*graph.tensors().values(), task.target):
-      digest = zlib.crc32(np.ascontiguousarray(array).tobytes(), digest)
+  for task in tasks:
+    digest = zlib.crc32(np.ascontiguousarray(task.target).tobytes(), digest)
   start = 0
   for weight in weights or []:
     start = zlib.crc32(weight.numpy().tobytes(), start)
@@ -221,6 +221,6 @@ def _fingerprint(
   return {
     "settings": settings,
     "graphs": names,
-    "features": digest,
+    "targets": digest,
     "first weights": start,
   }

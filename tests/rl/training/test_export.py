@@ -7,6 +7,7 @@ from policies_testing import gpus, problem_of, random_graph
 from tfplace.errors import TrainingError
 from tfplace.policies import export, exported, features
 from tfplace.policies.decisions import group_decisions
+from tfplace.policies.gdp_export import exportable
 from tfplace.policies.network import NetworkConfig, PlacementNetwork
 
 SMALL = NetworkConfig(units=16, type_units=4, segment=8, pair_units=8)
@@ -25,7 +26,7 @@ def network():
 
 
 def test_logits_are_the_networks_for_any_size(network, tmp_path):
-  export.export_policy(network, tmp_path / "policy")
+  export.export_policy(exportable(network), tmp_path / "policy")
   policy = exported.load_policy(tmp_path / "policy")
   for num_ops, devices in [(1, 1), (7, 3), (100, 5)]:
     given = extracted(num_ops, devices)
@@ -38,20 +39,30 @@ def test_logits_are_the_networks_for_any_size(network, tmp_path):
 
 
 def test_weights_and_sizes_come_back(network, tmp_path):
-  export.export_policy(network, tmp_path / "policy")
-  config, weights = export.restore_network(tmp_path / "policy")
-  assert config == SMALL
+  export.export_policy(exportable(network), tmp_path / "policy")
+  sizes, weights = export.restore_network(
+    tmp_path / "policy", "gdp", features.VERSION
+  )
+  assert NetworkConfig(**sizes) == SMALL
   for mine, theirs in zip(network.variables, weights, strict=True):
     np.testing.assert_array_equal(mine.numpy(), theirs.numpy())
 
 
 def test_a_policy_is_replaced_and_anything_else_is_not(network, tmp_path):
-  export.export_policy(network, tmp_path / "policy")
-  export.export_policy(network, tmp_path / "policy")
+  export.export_policy(exportable(network), tmp_path / "policy")
+  export.export_policy(exportable(network), tmp_path / "policy")
   assert [p.name for p in tmp_path.iterdir()] == ["policy"]
   other = tmp_path / "thesis"
   other.mkdir()
   (other / "chapter1.tex").write_text("")
   with pytest.raises(TrainingError, match="thesis"):
-    export.export_policy(network, other)
+    export.export_policy(exportable(network), other)
   assert [p.name for p in other.iterdir()] == ["chapter1.tex"]
+
+
+def test_a_policy_of_another_strategy_or_version_is_refused(network, tmp_path):
+  export.export_policy(exportable(network), tmp_path / "policy")
+  with pytest.raises(TrainingError, match="'gdp', not 'rnn'"):
+    exported.load_policy(tmp_path / "policy", "rnn")
+  with pytest.raises(TrainingError, match="features of version"):
+    exported.load_policy(tmp_path / "policy", "gdp", features.VERSION + 1)

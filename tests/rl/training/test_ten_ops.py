@@ -7,11 +7,10 @@ import pytest
 from policies_testing import gpus, problem_of, random_graph
 
 from tfplace import Simulator
-from tfplace.policies import features
 from tfplace.policies.decisions import group_decisions
 from tfplace.rl.config import PPOConfig, TrainConfig
 from tfplace.rl.environment import Task
-from tfplace.rl.learner import Learner
+from tfplace.rl.learner import GdpLearner
 
 MAX_ITERATIONS = 150
 
@@ -37,7 +36,7 @@ def test_the_most_probable_placement_becomes_the_optimum(
   assert optimum_us < 0.75 * one_device  # there is something to find
   task = Task(decisions, Simulator(problem), one_device, np.zeros(10, np.int32))
   config = TrainConfig(seed=seed, ppo=PPOConfig(samples=32, replays_best=True))
-  learner = Learner([features.extract(decisions)], [task], config)
+  learner = GdpLearner([task], config)
   for iteration in range(MAX_ITERATIONS):
     step = learner.improve(0, np.random.default_rng([seed, iteration]))
     if step.greedy_us <= optimum_us:

@@ -1,0 +1,43 @@
+"""The GDP network as plain TensorFlow functions. For the training process."""
+
+import dataclasses
+
+from tfplace.policies import features, keras2
+
+keras2.check_training_process()
+
+import tensorflow as tf  # noqa: E402
+
+from tfplace.policies.exported import Exportable  # noqa: E402
+from tfplace.policies.network import PlacementNetwork  # noqa: E402
+
+
+def signature() -> list[tf.TensorSpec]:
+  """Specs of `Features.tensors()`, in its order, for any problem."""
+  return [
+    tf.TensorSpec([None], tf.int32, "type_id"),
+    tf.TensorSpec([None, features.NODE_FEATURES], tf.float32, "node"),
+    tf.TensorSpec([None], tf.int32, "edge_src"),
+    tf.TensorSpec([None], tf.int32, "edge_dst"),
+    tf.TensorSpec([None, features.EDGE_FEATURES], tf.float32, "edge"),
+    tf.TensorSpec([None, features.DEVICE_FEATURES], tf.float32, "device"),
+    tf.TensorSpec([None, None, features.PAIR_FEATURES], tf.float32, "pair"),
+    tf.TensorSpec([None, None], tf.bool, "allowed"),
+  ]
+
+
+def exportable(network: PlacementNetwork) -> Exportable:
+  """`logits`: `Features.tensors()` in order -> [N, D]."""
+  names = [spec.name for spec in signature()]
+
+  @tf.function(input_signature=signature())
+  def logits(*tensors: tf.Tensor) -> tf.Tensor:
+    return network(dict(zip(names, tensors, strict=True)))
+
+  return Exportable(
+    strategy="gdp",
+    features=features.VERSION,
+    network=dataclasses.asdict(network.config),
+    variables=list(network.variables),
+    functions={"logits": logits},
+  )
