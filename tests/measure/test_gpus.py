@@ -71,7 +71,8 @@ def test_logical_gpus_share_the_memory_of_the_first(monkeypatch):
   def ready(child, watched, timeout_s, doing):
     sizes = OneGpu.configs[-1].gpu_memory_mb or [1000.0]
     found = {f"{PREFIX}GPU:{i}": mb * 2**20 for i, mb in enumerate(sizes)}
-    return messages.Ready(True, {PREFIX + "CPU:0": 1.0, **found})
+    found[PREFIX + "CPU:0"] = 1.0
+    return messages.Ready(True, found, dict.fromkeys(found, "One"))
 
   monkeypatch.setattr(processes, "Child", OneGpu)
   monkeypatch.setattr(processes, "receive", ready)

@@ -125,7 +125,7 @@ def load_source(
       cluster,
       batch_size=values.batch_size,
       training=values.training,
-      sizes=_model_sizes(values),
+      sizes=model_sizes(values),
       cache=_graph_cache(values),
       needs_trace=needs_trace,
       on_stage=_loading_tensorflow(on_stage),
@@ -151,7 +151,12 @@ def _graph_cache(values: flags.FlagValues) -> cache.GraphCache | None:
   return cache.GraphCache(folder) if folder else None
 
 
-def _model_sizes(values: flags.FlagValues) -> dict[str, int]:
+def model_sizes(values: flags.FlagValues) -> dict[str, int]:
+  """What `--model_sizes` says.
+
+  Raises:
+    UsageError: an item is not of the form name=number.
+  """
   result = {}
   for item in values.model_sizes:
     key, _, number = item.partition("=")

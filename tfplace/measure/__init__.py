@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 from tfplace import lazy
 
 if TYPE_CHECKING:
-  from tfplace.measure.gpus import LocalDevices, gpus_cluster
+  from tfplace.measure.chrome_trace import trace_events
+  from tfplace.measure.gpus import LocalDevices, gpus_cluster, leave_gpus
   from tfplace.measure.harness import MeasurementHarness
+  from tfplace.measure.messages import Trace
   from tfplace.measure.open import OpenCluster, open_cluster
   from tfplace.measure.processes import ChildError
   from tfplace.measure.profiling import Profile, profile
@@ -22,10 +24,13 @@ _MODULES = {
   "MeasurementHarness": "harness",
   "OpenCluster": "open",
   "Profile": "profiling",
+  "Trace": "messages",
   "WorkerCluster": "workers",
   "gpus_cluster": "gpus",
+  "leave_gpus": "gpus",
   "open_cluster": "open",
   "profile": "profiling",
+  "trace_events": "chrome_trace",
   "workers_cluster": "workers",
 }
 

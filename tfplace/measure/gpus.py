@@ -114,8 +114,32 @@ class LocalDevices(runtime.Runtime):
       return self._devices[name]
     return host.memory_bytes() / self._config.cpu_devices
 
+  def hardware(self, name: str) -> str:
+    """What a device is, such as "NVIDIA H100 80GB HBM3"."""
+    return next(r.hardware[name] for r in self._ready if name in r.hardware)
+
   def cluster(self) -> Cluster:
     return gpus_cluster(self)
+
+
+def leave_gpus() -> None:
+  """Keeps this process off the GPUs, whose memory the measuring ones need.
+
+  TensorFlow takes nearly all of a GPU's memory at its first op: building a
+  model here would leave nothing to measure with.
+
+  Raises:
+    MeasurementError: TensorFlow has been started on a GPU already.
+  """
+  import tensorflow as tf
+
+  try:
+    tf.config.set_visible_devices([], "GPU")
+  except RuntimeError as error:
+    raise MeasurementError(
+      "this process has started TensorFlow on its GPUs, which the processes"
+      " that measure need for themselves: open the cluster first"
+    ) from error
 
 
 def gpus_cluster(local: LocalDevices) -> Cluster:
@@ -131,7 +155,12 @@ def gpus_cluster(local: LocalDevices) -> Cluster:
   return Cluster(
     name="gpus",
     devices=tuple(
-      Device(n, _kind(n), memory_bytes=local.device_memory_bytes(n))
+      Device(
+        n,
+        _kind(n),
+        memory_bytes=local.device_memory_bytes(n),
+        extra={"product": local.hardware(n)},
+      )
       for n in names
     ),
     links=found,

@@ -1,5 +1,7 @@
 """What this host says of itself."""
 
+import platform
+
 from tfplace.errors import MeasurementError
 
 
@@ -17,3 +19,16 @@ def memory_bytes() -> float:
     raise MeasurementError(
       f"/proc/meminfo does not say the host's memory: {error}"
     ) from error
+
+
+def cpu_name() -> str:
+  """The processor's name, or at least its architecture."""
+  try:
+    with open("/proc/cpuinfo", encoding="utf-8") as info:
+      for line in info:
+        key, _, value = line.partition(":")
+        if key.strip() == "model name":
+          return value.strip()
+  except OSError:
+    pass
+  return platform.processor() or platform.machine()

@@ -66,6 +66,8 @@ def _extra(reply: messages.StepReply) -> dict[str, Any]:
     "fetches": _finite_scalars(reply.first_values),
     "last_fetches": _finite_scalars(reply.last_values),
   }
+  if reply.high_water_bytes:
+    extra["high_water_bytes"] = dict(reply.high_water_bytes)
   broken = [n for n, v in reply.last_values.items() if not _finite(v)]
   if broken:
     extra["non_finite"] = broken

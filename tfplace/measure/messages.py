@@ -18,6 +18,11 @@ class ChildConfig:
     addresses: host:port of every worker; empty for a process without a
       server, whose session runs on its own devices.
     task: index of this worker in `addresses`.
+    job: what this process's server calls the job of `addresses`.
+    listens_on: address whose connections the server takes, or nothing is
+      served; None: loopback, where the system can see to that.
+    remote: host:port of workers that others started; the sessions of this
+      process run on them, the first being their master.
     threads: of the op executor.
     op_threads: inside an op; 0: as many as cores.
     core: the core that the process keeps to, or None.
@@ -32,6 +37,9 @@ class ChildConfig:
 
   addresses: Sequence[str] = ()
   task: int = 0
+  job: str = "worker"
+  listens_on: str | None = None
+  remote: Sequence[str] = ()
   threads: int = 1
   op_threads: int = 1
   core: int | None = None
@@ -49,10 +57,12 @@ class Ready:
   Attributes:
     loopback_only: its server takes connections of this host only.
     devices: name -> memory of its devices, bytes.
+    hardware: name -> what the device is, such as "NVIDIA H100 80GB HBM3".
   """
 
   loopback_only: bool
   devices: Mapping[str, float]
+  hardware: Mapping[str, str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,6 +175,8 @@ class StepReply:
     last_values: the same after the last step.
     traces: one per traced step.
     setup_us: building the session and initialising the variables.
+    high_water_bytes: device -> most that its allocator had given out at one
+      time in the steps; devices that count it, which are GPUs.
   """
 
   step_us: Sequence[float]
@@ -172,6 +184,9 @@ class StepReply:
   last_values: Mapping[str, np.ndarray]
   traces: Sequence[Trace]
   setup_us: float
+  high_water_bytes: Mapping[str, float] = dataclasses.field(
+    default_factory=dict
+  )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,8 +14,9 @@ import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
-from tfplace.measure import messages, step_stats
+from tfplace.measure import device_stats, messages, step_stats
 
+_OWN = "/job:localhost/"  # devices of this process, without a server
 _MAX_FEED_BYTES = 256 << 20  # per run: a message may not pass 2 GiB
 
 
@@ -107,6 +108,8 @@ def _timed(
   nodes = [graph.get_operation_by_name(t) for t in request.targets]
   targets = list(dict.fromkeys([*fetched, *nodes]))
   step = session.make_callable(targets)
+  own = [d.name for d in session.list_devices() if _OWN in d.name]
+  device_stats.reset_high_water(own)
   report("the warm-up steps")
   first = _values(session, request.fetches, nodes)
   for _ in _repeat(request.warmup, 1, request.phase_s):
@@ -123,7 +126,8 @@ def _timed(
     for _ in _repeat(request.traced_steps, 1, request.phase_s)
   ]
   last = _values(session, request.fetches, nodes)
-  return messages.StepReply(step_us, first, last, traces, setup_us)
+  high_water = device_stats.high_water_bytes(own)
+  return messages.StepReply(step_us, first, last, traces, setup_us, high_water)
 
 
 def _repeat(count: int, at_least: int, seconds: float) -> Iterator[int]:

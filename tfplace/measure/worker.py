@@ -38,7 +38,7 @@ def main(argv: list[str]) -> None:
   except Exception as error:
     parent.send(_failure(error))
     os._exit(1)
-  parent.send(messages.Ready(runtime.loopback_only, runtime.devices))
+  parent.send(runtime.ready)
   with contextlib.suppress(EOFError, OSError):
     _serve(runtime, parent)
   # TensorFlow's servers cannot be stopped cleanly: skip their destructors.
@@ -86,20 +86,22 @@ class _Runtime:
   """This process's TensorFlow: a server if asked for, and sessions on it."""
 
   def __init__(self, config: messages.ChildConfig) -> None:
-    from tfplace.measure import session  # loads TensorFlow
+    from tfplace.measure import device_stats, session  # loads TensorFlow
 
+    device_stats.configure(config)
     self._session = session
     self._config = config
     self._proto = session.session_config(config)
     self._server: tf.distribute.Server | None = None
-    self.loopback_only = True
+    loopback_only = True
     if config.addresses:
       self._server = session.start_server(config, self._proto)
       port = int(config.addresses[config.task].rpartition(":")[2])
-      self.loopback_only = _restrict_to_loopback(port)
+      loopback_only = _restrict_to_loopback(port)
     # A session of a server would wait for the other workers here.
-    self.devices = (
-      {} if self._server else session.devices(self._target, self._proto)
+    devices = {} if self._server else session.devices(self._target, self._proto)
+    self.ready = messages.Ready(
+      loopback_only, devices, device_stats.hardware(devices, config)
     )
     if config.memory_limit_bytes is not None and config.task:
       limit_data(config.memory_limit_bytes)

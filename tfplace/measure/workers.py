@@ -114,7 +114,10 @@ def workers_cluster(workers: WorkerCluster) -> Cluster:
   return Cluster(
     name=f"workers:{workers.count}",
     devices=tuple(
-      Device(name, "CPU", memory_bytes=memory) for name in workers.device_names
+      Device(
+        name, "CPU", memory_bytes=memory, extra={"product": host.cpu_name()}
+      )
+      for name in workers.device_names
     ),
     links=links.loopback_links(workers, workers.device_names),
   )

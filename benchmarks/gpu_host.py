@@ -1,0 +1,167 @@
+"""Every placer on this host's own devices: measured beside predicted steps.
+
+One command on a host with GPUs: measures op costs and links, places zoo
+models with each placer, runs every placement in a process of its own, and
+prints what the simulator predicted and what the devices took. One GPU is
+enough: `--logical_gpus=4` splits it, with memory limits (its parts share one
+chip, so that two of them together are no faster than it is). Without a GPU
+the same runs on local worker processes. Writes JSON, pictures, and for each
+model a trace of its fastest placement, simulated and measured, for
+https://ui.perfetto.dev.
+
+  python benchmarks/gpu_host.py --models=inception_v3,nmt
+  python benchmarks/gpu_host.py --logical_gpus=4 --budget_s=10
+"""
+
+import pathlib
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from absl import flags
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+from tfplace import placers
+from tfplace.bin import cli, sources
+from tfplace.errors import TfplaceError
+from tfplace.graph.json_file import write_json
+
+if TYPE_CHECKING:
+  from tfplace import measure
+
+_DESCRIPTION = (
+  "Measures op costs and links of this host's devices, places models of the"
+  " zoo with each placer, runs every placement for real, and compares measured"
+  " with predicted step times."
+)
+HERE = pathlib.Path(__file__).parent
+
+
+def define(values: flags.FlagValues) -> None:
+  """Adds the flags."""
+  every = [name for name in placers.STRATEGIES if name != "exact"]
+  for name, default, text in (
+    ("models", ["inception_v3", "nmt"], "Models of the zoo."),
+    ("model_sizes", [], "Sizes of them all, such as length=20."),
+    ("strategies", every, "Placers."),
+  ):
+    flags.DEFINE_list(name, default, text, flag_values=values)
+  for name, default, low, text in (
+    ("batch_size", None, 1, "Examples per step; the model's own by default."),
+    ("logical_gpus", None, 1, "Split the first GPU into so many."),
+    ("logical_gpu_mib", None, 1, "Memory of each; an equal share by default."),
+    ("steps", 10, 1, "Timed steps of each placement; the median counts."),
+    ("warmup", 3, 0, "Steps before the clock."),
+    ("seed", 0, 0, "Fixes every random choice."),
+  ):
+    flags.DEFINE_integer(
+      name, default, text, lower_bound=low, flag_values=values
+    )
+  for name, default, text in (
+    ("budget_s", 20.0, "Seconds for each search."),
+    ("timeout_s", 300.0, "Seconds until a placement counts as hanging."),
+  ):
+    flags.DEFINE_float(name, default, text, lower_bound=0, flag_values=values)
+  flags.DEFINE_string(
+    "cluster",
+    None,
+    "gpus, gpus:N or workers:N; this host's GPUs by default, or workers:2"
+    " where it has none.",
+    flag_values=values,
+  )
+  flags.DEFINE_string(
+    "out",
+    str(HERE / "results" / "gpu_host.json"),
+    "JSON file to write; pictures and traces lie beside it.",
+    flag_values=values,
+  )
+
+
+def main(values: flags.FlagValues) -> None:
+  """Checks the flags, then runs every model."""
+  cli.check_writable(values.out)
+  cli.load_tensorflow()
+  from tfplace import measure
+
+  sizes = sources.model_sizes(values)
+  cluster, options = chosen_cluster(values)
+  check_names(values)
+  with (
+    cli.showing_progress(f"Starting {cluster}"),
+    measure.open_cluster(cluster, **options) as live,
+  ):
+    run(values, live, sizes)
+
+
+def chosen_cluster(values: flags.FlagValues) -> tuple[str, dict[str, Any]]:
+  """The name of the cluster and the options of its processes.
+
+  Raises:
+    UsageError: flags that do not go together.
+  """
+  import tensorflow as tf
+
+  from tfplace import measure
+
+  measure.leave_gpus()  # to the processes that measure
+  has_gpu = bool(tf.config.list_physical_devices("GPU"))
+  logical, mib = values.logical_gpus, values.logical_gpu_mib
+  if mib is not None and logical is None:
+    raise cli.UsageError("--logical_gpu_mib needs --logical_gpus")
+  if logical is None:
+    return values.cluster or ("gpus" if has_gpu else "workers:2"), {}
+  if values.cluster not in (None, "gpus"):
+    raise cli.UsageError(
+      f"--logical_gpus={logical} splits a GPU, and --cluster={values.cluster}"
+      " names other devices; give one of the two"
+    )
+  return f"gpus:{logical}", {} if mib is None else {"memory_bytes": mib * 2**20}
+
+
+def check_names(values: flags.FlagValues) -> None:
+  """Refuses unknown models and placers before anything is measured."""
+  from tfplace import models
+
+  known = {
+    "models": [*models.MODELS, *models.VARIANTS, *models.INDEXED],
+    "strategies": list(placers.STRATEGIES),
+  }
+  for flag, choices in known.items():
+    if not values[flag].value:
+      raise cli.UsageError(f"--{flag} names none")
+    for name in values[flag].value:
+      if name not in choices:
+        raise cli.UsageError(
+          f"--{flag}: unknown {name!r}; choose from {', '.join(choices)}"
+        )
+
+
+def run(
+  values: flags.FlagValues, live: "measure.OpenCluster", sizes: dict[str, int]
+) -> None:
+  """Runs the models one after the other; saves after each placement."""
+  import gpu_host_report as report
+  import gpu_host_run as running
+
+  found = report.about(live.cluster)
+  out = pathlib.Path(values.out)
+  for name in values.models:
+    model = found["models"][name] = {"rows": {}}
+    try:
+      for _ in running.fill_in(values, live, name, sizes, model):
+        write_json(out, found)
+    except TfplaceError as error:  # this model's; the others go on
+      model["error"] = str(error)
+    write_json(out, found)
+    report.print_model(name, model)
+  report.draw(found, out)
+  print(f"wrote {out} and its pictures and traces beside it")
+
+
+def start(argv: Sequence[str] | None = None) -> int:
+  """The program; returns its exit code."""
+  return cli.run_command("gpu_host", _DESCRIPTION, define, main, argv)
+
+
+if __name__ == "__main__":
+  sys.exit(start())

@@ -1,0 +1,143 @@
+"""Profiles a model on live devices, places it, and runs the placements."""
+
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+from absl import flags
+
+from tfplace import bounds, extraction, measure, placers
+from tfplace.bin import cli
+from tfplace.errors import TfplaceError
+from tfplace.graph import Evaluation, Placement, Problem
+from tfplace.graph.extract.traced import TracedStep
+from tfplace.graph.json_file import write_json
+from tfplace.report.trace import make_trace
+from tfplace.simulate import Simulator
+
+
+def fill_in(
+  values: flags.FlagValues,
+  live: measure.OpenCluster,
+  name: str,
+  sizes: dict[str, int],
+  model: dict[str, Any],
+) -> Iterator[None]:
+  """Fills in `model`, row by row; yields after each."""
+  problem, traced = profiled(values, live, name, sizes)
+  model |= {
+    "ops": problem.graph.num_ops,
+    "edges": problem.graph.num_edges,
+    "lower_bound_us": problem.lower_bound_us,
+    "op_overhead_us": {
+      d.name: d.op_overhead_us for d in problem.cluster.devices
+    },
+  }
+  runner = Runner(values, live, problem, traced)
+  for strategy in values.strategies:
+    model["rows"][strategy] = runner.row(strategy)
+    yield
+  runner.save_trace(pathlib.Path(values.out).with_suffix(f".{name}.trace.json"))
+
+
+def profiled(
+  values: flags.FlagValues,
+  live: measure.OpenCluster,
+  name: str,
+  sizes: dict[str, int],
+) -> tuple[Problem, TracedStep]:
+  """The model's problem with costs and links as measured here."""
+  with cli.showing_progress(f"Extracting {name}"):
+    traced = extraction.trace(
+      "model", name, batch_size=values.batch_size, sizes=sizes
+    )
+    graph = extraction.op_graph(traced, live.cluster)
+  with cli.showing_progress(f"Profiling {name}"):
+    problem = live.profiled(
+      Problem(graph, live.cluster), traced, **_counts(values)
+    )
+  with cli.showing_progress("Proving a lower bound"):
+    return bounds.tightened(problem), traced
+
+
+def _counts(values: flags.FlagValues) -> dict[str, Any]:
+  return {
+    "steps": values.steps,
+    "warmup": values.warmup,
+    "timeout_s": values.timeout_s,
+  }
+
+
+class Runner:
+  """Places one problem and runs the placements, each different one once."""
+
+  def __init__(
+    self,
+    values: flags.FlagValues,
+    live: measure.OpenCluster,
+    problem: Problem,
+    traced: TracedStep,
+  ) -> None:
+    self._values = values
+    self._problem = problem
+    self._harness = live.harness(problem, traced, **_counts(values))
+    self._ran: dict[bytes, tuple[str, Evaluation]] = {}
+    self._fastest: tuple[float, Placement, measure.Trace] | None = None
+
+  def row(self, strategy: str) -> dict[str, Any]:
+    """What one placer predicted, and what its placement took."""
+    values = self._values
+    try:
+      with cli.showing_progress(f"Placing by {strategy}", values.budget_s):
+        result = placers.place(
+          self._problem, strategy, values.budget_s, values.seed
+        )
+    except TfplaceError as error:  # it does not fit, or is not installed
+      return {"error": str(error)}
+    key = result.placement.devices.tobytes()
+    if key not in self._ran:
+      with cli.showing_progress(f"Running the placement of {strategy}"):
+        (evaluation,) = self._harness.evaluate([result.placement])
+      self._ran[key] = strategy, evaluation
+      self._keep_fastest(result.placement, evaluation)
+    first, evaluation = self._ran[key]
+    return {
+      "predicted": _figures(result.evaluation),
+      "measured": _figures(evaluation),
+      "placing_s": result.seconds,
+      "same_as": None if first == strategy else first,
+    }
+
+  def _keep_fastest(self, placement: Placement, evaluation: Evaluation) -> None:
+    traces = self._harness.traces
+    faster = self._fastest is None or (
+      evaluation.step_time_us < self._fastest[0]
+    )
+    if traces and faster:
+      self._fastest = evaluation.step_time_us, placement, traces[0]
+
+  def save_trace(self, path: pathlib.Path) -> None:
+    """Writes the fastest placement's step, simulated and measured."""
+    if self._fastest is None:
+      return
+    _, placement, trace = self._fastest
+    result = make_trace(Simulator(self._problem).schedule(placement))
+    names = [d.name for d in self._problem.cluster.devices]
+    result["traceEvents"] += measure.trace_events(trace, names)
+    write_json(path, result)
+
+
+def _figures(evaluation: Evaluation) -> dict[str, Any]:
+  """What JSON can hold: no infinite step time."""
+  extra = evaluation.extra
+  if "error" in extra:
+    return {"error": extra["error"], "error_kind": extra["error_kind"]}
+  kept = ("step_time_quartiles_us", "high_water_bytes", "non_finite")
+  return {
+    "step_time_us": evaluation.step_time_us,
+    "feasible": evaluation.feasible,
+    "peak_memory_bytes": dict(evaluation.peak_memory_bytes),
+    "busy_us": dict(evaluation.busy_us),
+    "bytes_moved": evaluation.bytes_moved,
+    **{key: extra[key] for key in kept if key in extra},
+  }
