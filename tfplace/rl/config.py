@@ -3,6 +3,9 @@
 import dataclasses
 from typing import Any
 
+from tfplace.rl.placeto_config import PlacetoConfig
+from tfplace.rl.reinforce_config import ReinforceConfig
+
 
 @dataclasses.dataclass(frozen=True)
 class PPOConfig:
@@ -65,7 +68,9 @@ class TrainConfig:
     network: sizes of the policy, of its learner's `network_type`; None for the
       defaults.
     ppo: see `PPOConfig`.
+    reinforce: see `ReinforceConfig`.
     imitation: see `ImitationConfig`.
+    placeto: see `PlacetoConfig`.
   """
 
   iterations: int = 100
@@ -74,6 +79,10 @@ class TrainConfig:
   strategy: str = "gdp"
   network: Any = None
   ppo: PPOConfig = dataclasses.field(default_factory=PPOConfig)
+  reinforce: ReinforceConfig = dataclasses.field(
+    default_factory=ReinforceConfig
+  )
   imitation: ImitationConfig = dataclasses.field(
     default_factory=ImitationConfig
   )
+  placeto: PlacetoConfig = dataclasses.field(default_factory=PlacetoConfig)

@@ -67,11 +67,15 @@ class Task:
   def evaluate(self, choices: np.ndarray) -> np.ndarray:
     """[B, num_decisions] devices -> [B] step times; infinite if infeasible."""
     step_us = step_times(self.evaluator, self.decisions.to_devices(choices))
+    self.keep(choices, step_us)
+    return step_us
+
+  def keep(self, choices: np.ndarray, step_us: np.ndarray) -> None:
+    """Counts evaluated placements and remembers the best; as `evaluate`."""
     self.evaluations += len(choices)
     at = int(step_us.argmin())
     if step_us[at] < self.best_us:
       self.best_us, self.best = float(step_us[at]), choices[at].copy()
-    return step_us
 
 
 def step_times(evaluator: Evaluator, devices: np.ndarray) -> np.ndarray:

@@ -33,6 +33,10 @@ from tfplace.rl.agent import make_agent  # noqa: E402
 from tfplace.rl.bank import GraphBank  # noqa: E402
 from tfplace.rl.config import TrainConfig  # noqa: E402
 from tfplace.rl.environment import PlacementEnvironment, Task  # noqa: E402
+from tfplace.rl.objectives import (  # noqa: E402
+  imitation_loss,
+  mean_entropy,
+)
 from tfplace.rl.strategies import Step  # noqa: E402
 
 
@@ -155,7 +159,7 @@ class GdpLearner(tf.Module):
       reward=float(rewards.mean()),
       greedy_us=greedy_us,
       sample_us=task.baseline_us * float(np.exp(-np.median(rewards))),
-      entropy=_entropy(logits[:count]),
+      entropy=mean_entropy(logits[:count]),
       clip_fraction=float(loss.clip_fraction),
       policy_loss=float(loss.policy_gradient_loss),
       value_loss=float(loss.value_estimation_loss),
@@ -185,23 +189,6 @@ class GdpLearner(tf.Module):
     return loss
 
 
-def imitation_loss(
-  logits: tf.Tensor, allowed: tf.Tensor, target: tf.Tensor, smoothing: float
-) -> tf.Tensor:
-  """Mean cross-entropy of [N, D] logits with smoothed [N] targets.
-
-  The smoothing goes to the other devices that are allowed, evenly.
-  """
-  exact = tf.one_hot(target, tf.shape(logits)[1])
-  others = tf.cast(allowed, tf.float32) - exact
-  number = tf.reduce_sum(others, axis=1, keepdims=True)
-  kept = tf.where(number > 0, smoothing, 0.0)
-  wanted = (1.0 - kept) * exact + kept * others / tf.maximum(number, 1.0)
-  log_probs = tf.nn.log_softmax(logits)
-  terms = tf.where(allowed, wanted * log_probs, 0.0)
-  return -tf.reduce_mean(tf.reduce_sum(terms, axis=1))
-
-
 def _trajectory(
   first: ts.TimeStep, last: ts.TimeStep, actions: np.ndarray, info: dict
 ) -> trajectory.Trajectory:
@@ -219,12 +206,3 @@ def _trajectory(
     reward=pair(last.reward, np.zeros_like(last.reward)),
     discount=pair(last.discount, first.discount),
   )
-
-
-def _entropy(logits: np.ndarray) -> float:
-  """Mean entropy per decision of [N, D] masked logits, nats."""
-  shifted = logits - logits.max(axis=1, keepdims=True)
-  weight = np.exp(shifted)
-  probs = weight / weight.sum(axis=1, keepdims=True)
-  log_probs = np.log(np.maximum(probs, 1e-30))
-  return float(-(probs * log_probs).sum(axis=1).mean())
