@@ -4,7 +4,10 @@ import pathlib
 
 import setuptools
 
-COMMANDS = ("extract", "place", "simulate", "measure", "train")
+COMMANDS = (
+  *("extract", "place", "simulate", "measure", "train"),
+  "worker",
+)
 
 setuptools.setup(
   name="tfplace",

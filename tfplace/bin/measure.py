@@ -11,8 +11,9 @@ from tfplace import graph as graph_lib
 from tfplace.bin import cli, outputs, sources
 
 _DESCRIPTION = (
-  "Runs a placed graph on the real devices of --cluster (workers:N or gpus),"
-  " times its steps after a warm-up, and writes the measured evaluation."
+  "Runs a placed graph on the real devices of --cluster (workers:N, gpus or"
+  " a hosts file), times its steps after a warm-up, and writes the measured"
+  " evaluation."
 )
 
 
@@ -51,7 +52,8 @@ def _check(values: flags.FlagValues) -> None:
   cluster = cli.required(values, "cluster")
   if not sources.is_live(cluster):
     raise cli.UsageError(
-      f"--cluster={cluster} has no real devices; use workers:N or gpus"
+      f"--cluster={cluster} has no real devices; use workers:N, gpus or a"
+      " tfplace.hosts.v1 file"
     )
   cli.required(values, "placement")
 

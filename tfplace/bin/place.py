@@ -93,7 +93,8 @@ def _check(values: flags.FlagValues) -> None:
     raise cli.UsageError("--measure needs a TensorFlow model, not --graph")
   if not sources.is_live(cluster):
     raise cli.UsageError(
-      f"--measure needs real devices (workers:N or gpus), not {cluster!r}"
+      "--measure needs real devices (workers:N, gpus or a tfplace.hosts.v1"
+      f" file), not {cluster!r}"
     )
 
 

@@ -78,7 +78,8 @@ def define_cluster_flag(
     default,
     "Devices: a preset such as k80x2 or v100x4, workers:N for N local"
     " TensorFlow processes, gpus for this host's own (gpus:N splits its"
-    " first into N logical ones), or a tfplace.cluster.v1 file.",
+    " first into N logical ones), a tfplace.hosts.v1 file (workers on several"
+    " machines, each started by tfplace-worker), or a tfplace.cluster.v1 file.",
     flag_values=values,
   )
 
@@ -182,8 +183,11 @@ def load_cluster(name: str) -> graph_lib.Cluster:
 
 
 def is_live(name: str) -> bool:
-  """Whether `--cluster` names real devices of this host."""
-  return name.partition(":")[0] in ("gpus", "workers")
+  """Whether `--cluster` names real devices, here or on other hosts."""
+  from tfplace.measure import hosts_file
+
+  kind = name.partition(":")[0]
+  return kind in ("gpus", "workers") or hosts_file.is_hosts_file(name)
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
   from tfplace.measure.chrome_trace import trace_events
   from tfplace.measure.gpus import LocalDevices, gpus_cluster, leave_gpus
   from tfplace.measure.harness import MeasurementHarness
+  from tfplace.measure.hosts import HostCluster
   from tfplace.measure.messages import Trace
   from tfplace.measure.open import OpenCluster, open_cluster
   from tfplace.measure.processes import ChildError
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 _MODULES = {
   "ChildError": "processes",
+  "HostCluster": "hosts",
   "LocalDevices": "gpus",
   "MeasurementHarness": "harness",
   "OpenCluster": "open",

@@ -10,6 +10,14 @@ _SIDE = 128  # of the matrices that keep a device busy
 _PRODUCTS = 100
 
 
+def nothing(device: str) -> bytes:
+  """A step that does nothing on `device`."""
+  graph = tf.Graph()
+  with graph.as_default(), tf.device(device):
+    tf.no_op(LAST)
+  return graph.as_graph_def().SerializeToString()
+
+
 def round_trips(src: str, dst: str, count: int) -> bytes:
   """A scalar that goes from `src` to `dst` and back, `count` times."""
   graph = tf.Graph()

@@ -22,7 +22,7 @@ LOADS = ((4, 32), (16 << 10, 32), (128 << 10, 16), (1 << 20, 8))
 _CHAIN = 8  # round trips in one step
 _ROUNDS = 3
 _STEPS = 5
-_TIMEOUT_S = 60.0
+TIMEOUT_S = 60.0
 _SHARED_MEMORY = 1e6  # bytes/us, 1 TB/s: faster than any copy
 
 Way = tuple[str, str]  # from a device to a device
@@ -130,15 +130,19 @@ def _step_us(runner: runtime.Runtime, graph_def: bytes) -> float:
 
   What other processes of the host add is not the link's.
   """
-  request = messages.StepRequest(
+  return min(runner.run(request(graph_def, _STEPS), TIMEOUT_S).step_us)
+
+
+def request(graph_def: bytes, steps: int) -> messages.StepRequest:
+  """Asks for steps of a graph that ends in the node "last"."""
+  return messages.StepRequest(
     graph_def=graph_def,
     initializers=(),
     initializer_feeds=(),
     fetches=(),
     targets=(link_graphs.LAST,),
     warmup=2,
-    steps=_STEPS,
+    steps=steps,
     traced_steps=0,
-    phase_s=_TIMEOUT_S,
+    phase_s=TIMEOUT_S,
   )
-  return min(runner.run(request, _TIMEOUT_S).step_us)

@@ -51,6 +51,19 @@ class ChildConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class Answer:
+  """What a worker that others started says when it is asked.
+
+  Attributes:
+    devices: name, as the worker has it -> memory, bytes.
+    error: why it did not answer, or "".
+  """
+
+  devices: Mapping[str, float]
+  error: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
 class Ready:
   """A child's first word: its runtime is up.
 
@@ -58,11 +71,15 @@ class Ready:
     loopback_only: its server takes connections of this host only.
     devices: name -> memory of its devices, bytes.
     hardware: name -> what the device is, such as "NVIDIA H100 80GB HBM3".
+    answers: of each worker of `ChildConfig.remote`.
+    unconnected: two of them, of which one does not reach the other, or None.
   """
 
   loopback_only: bool
   devices: Mapping[str, float]
   hardware: Mapping[str, str]
+  answers: Sequence[Answer] = ()
+  unconnected: tuple[int, int] | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,6 +12,8 @@ from tfplace.measure import (
   calibration,
   gpus,
   harness,
+  hosts,
+  hosts_file,
   profiling,
   runtime,
   workers,
@@ -57,9 +59,9 @@ def open_cluster(name: str, **options: Any) -> Iterator[OpenCluster]:
   """Starts the devices that `name` says, and ends them on exit.
 
   Args:
-    name: "workers:N", "gpus" (all of this host's), or "gpus:N" (its first
-      GPU as N logical ones).
-    **options: of `WorkerCluster` or `LocalDevices`.
+    name: "workers:N", "gpus" (all of this host's), "gpus:N" (its first
+      GPU as N logical ones), or a tfplace.hosts.v1 file of workers elsewhere.
+    **options: of `WorkerCluster`, `LocalDevices` or `HostCluster`.
 
   Raises:
     MeasurementError: no such name, no GPU here, or the processes did not
@@ -78,7 +80,10 @@ def _runtime(name: str, options: dict[str, Any]) -> runtime.Runtime:
     return gpus.LocalDevices(logical_gpus=int(number), **options)
   if kind == "workers" and counted:
     return workers.WorkerCluster(int(number), **options)
+  if hosts_file.is_hosts_file(name):
+    return hosts.HostCluster(hosts_file.load_hosts(name), **options)
   raise MeasurementError(
     f"cluster {name!r} cannot be measured on; choose workers:N, gpus"
-    " (all of this host), or gpus:N (one GPU as N logical ones)"
+    " (all of this host), gpus:N (one GPU as N logical ones), or a"
+    f" {hosts_file.FORMAT} file"
   )

@@ -1,8 +1,11 @@
-"""Free ports of loopback, held until a worker serves on them."""
+"""Ports that are held until, or while, a worker serves on them."""
 
+import errno
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+
+from tfplace.errors import MeasurementError
 
 HOST = "127.0.0.1"
 
@@ -22,3 +25,30 @@ def reserved(count: int) -> Iterator[list[int]]:
       holder.bind((HOST, 0))
       ports.append(holder.getsockname()[1])
     yield ports
+
+
+@contextmanager
+def held(host: str, port: int) -> Iterator[int]:
+  """Holds one port of an address, which nobody may be serving on; 0: any.
+
+  Raises:
+    MeasurementError: the address is not this host's, or the port is taken.
+  """
+  family = socket.AF_INET6 if ":" in host else socket.AF_INET
+  with socket.socket(family) as probe, socket.socket(family) as holder:
+    try:
+      # Without SO_REUSEPORT a port that anybody listens on is refused.
+      probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+      probe.bind((host, port))
+      found = int(probe.getsockname()[1])
+      probe.close()
+      holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+      holder.bind((host, found))
+    except OSError as error:
+      why = error.strerror or str(error)
+      if error.errno == errno.EADDRNOTAVAIL:
+        why = "this host has no such address"
+      raise MeasurementError(
+        f"nothing can be served on {host} port {port}: {why}"
+      ) from error
+    yield found

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
-from tfplace.measure import device_stats, messages, step_stats
+from tfplace.measure import device_stats, messages, remote, step_stats
 
 _OWN = "/job:localhost/"  # devices of this process, without a server
 _MAX_FEED_BYTES = 256 << 20  # per run: a message may not pass 2 GiB
@@ -41,16 +41,22 @@ def session_config(config: messages.ChildConfig) -> tf1.ConfigProto:
     proto.gpu_options.visible_device_list = "0"
   else:
     proto.gpu_options.allow_growth = True
+  if config.remote:
+    remote.add_cluster(proto, config.remote)
   return proto
 
 
-def start_server(
+def make_server(
   config: messages.ChildConfig, proto: tf1.ConfigProto
 ) -> tf.distribute.Server:
-  """Starts this process's worker."""
-  spec = tf.train.ClusterSpec({"worker": list(config.addresses)})
+  """This process's worker; it has its port, and answers once started."""
+  spec = tf.train.ClusterSpec({config.job: list(config.addresses)})
   return tf.distribute.Server(
-    spec, job_name="worker", task_index=config.task, config=proto
+    spec,
+    job_name=config.job,
+    task_index=config.task,
+    config=proto,
+    start=False,
   )
 
 

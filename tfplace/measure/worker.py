@@ -7,17 +7,19 @@ the parent holds, and the end of that pipe ends it.
 """
 
 import contextlib
+import ipaddress
 import os
 import resource
 import select
 import signal
-import socket
 import sys
 import threading
+from collections.abc import Sequence
 from multiprocessing import connection
 from typing import TYPE_CHECKING
 
-from tfplace.measure import messages
+from tfplace.errors import MeasurementError
+from tfplace.measure import listening, messages, ports
 
 if TYPE_CHECKING:
   import tensorflow as tf
@@ -95,19 +97,25 @@ class _Runtime:
     self._server: tf.distribute.Server | None = None
     loopback_only = True
     if config.addresses:
-      self._server = session.start_server(config, self._proto)
-      port = int(config.addresses[config.task].rpartition(":")[2])
-      loopback_only = _restrict_to_loopback(port)
+      self._server = session.make_server(config, self._proto)
+      loopback_only = _tie(config)
+      self._server.start()
     # A session of a server would wait for the other workers here.
-    devices = {} if self._server else session.devices(self._target, self._proto)
+    alone = not (config.addresses or config.remote)
+    devices = session.devices("", self._proto) if alone else {}
     self.ready = messages.Ready(
-      loopback_only, devices, device_stats.hardware(devices, config)
+      loopback_only,
+      devices,
+      device_stats.hardware(devices, config),
+      *_asked(config.remote),
     )
     if config.memory_limit_bytes is not None and config.task:
       limit_data(config.memory_limit_bytes)
 
   @property
   def _target(self) -> str:
+    if self._config.remote:
+      return f"grpc://{self._config.remote[0]}"
     return self._server.target if self._server else ""
 
   def run(
@@ -141,26 +149,34 @@ def limit_data(growth_bytes: float) -> None:
   resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
 
 
-def _restrict_to_loopback(port: int) -> bool:
-  """Ties this process's listening socket on `port` to the loopback device.
+def _tie(config: messages.ChildConfig) -> bool:
+  """Ties the server to its address; returns whether that is loopback.
 
-  TensorFlow's server listens on every interface and asks nobody who they are.
-  Returns whether it worked (it needs Linux 5.7).
+  Raises:
+    MeasurementError: it cannot be tied to the one that was asked for.
   """
-  for entry in os.listdir("/proc/self/fd"):
-    try:
-      found = socket.socket(fileno=os.dup(int(entry)))
-    except OSError:
-      continue
-    with found:
-      try:
-        if found.getsockname()[1] == port:
-          option = socket.SO_BINDTODEVICE
-          found.setsockopt(socket.SOL_SOCKET, option, b"lo\0")
-          return True
-      except (OSError, IndexError, TypeError):
-        continue
-  return False
+  port = int(config.addresses[config.task].rpartition(":")[2])
+  address = ipaddress.ip_address(config.listens_on or ports.HOST)
+  try:
+    listening.restrict(port, address)
+  except MeasurementError:
+    if config.listens_on is not None:
+      raise
+    return False
+  return address.is_loopback
+
+
+def _asked(
+  addresses: Sequence[str],
+) -> tuple[Sequence[messages.Answer], tuple[int, int] | None]:
+  """What the workers elsewhere say, and which of them miss each other."""
+  if not addresses:
+    return (), None
+  from tfplace.measure import remote  # loads TensorFlow
+
+  answers = remote.answers(addresses)
+  failed = any(answer.error for answer in answers)
+  return answers, None if failed else remote.unconnected(addresses)
 
 
 def _failure(error: Exception) -> messages.Failure:

@@ -1,0 +1,66 @@
+"""tfplace-worker: serves this machine's devices to a harness elsewhere."""
+
+import sys
+from collections.abc import Sequence
+
+from absl import flags
+
+from tfplace.bin import cli
+from tfplace.measure import hosts_file, serving
+
+_DESCRIPTION = (
+  "Starts one TensorFlow worker, prints its address in one line, and serves"
+  " until SIGTERM or SIGINT. Name the addresses of all workers in a"
+  " tfplace.hosts.v1 file and give that to tfplace-place or tfplace-measure as"
+  " --cluster. WARNING: TensorFlow's protocol has no authentication and no"
+  " encryption. Whoever reaches the port runs any TensorFlow op as this user,"
+  " those that read and write files included. Bind to loopback (and join"
+  " machines by SSH tunnels), or to an address of a network where every host"
+  " is trusted; never to one that the Internet reaches."
+)
+
+
+def _define(values: flags.FlagValues) -> None:
+  flags.DEFINE_string(
+    "bind",
+    "127.0.0.1:2222",
+    "host:port whose connections are taken; port 0 is any that is free.",
+    flag_values=values,
+  )
+  flags.DEFINE_integer(
+    "threads",
+    0,
+    "Threads that one op may use; 0: as many as there are cores.",
+    lower_bound=0,
+    flag_values=values,
+  )
+  flags.DEFINE_bool(
+    "gpus", False, "Serve this machine's GPUs too.", flag_values=values
+  )
+
+
+def _main(values: flags.FlagValues) -> None:
+  host, port = hosts_file.split_address(values.bind, any_port=True)
+  server = serving.Server(host, port, values.threads, values.gpus)
+  serving.serve(server, _say_ready, _say_dead)
+
+
+def _say_ready(address: str) -> None:
+  print(f"tfplace-worker: serving on {address}", flush=True)
+
+
+def _say_dead(how: str) -> None:
+  print(
+    f"tfplace-worker: the server {how}; starting it again",
+    file=sys.stderr,
+    flush=True,
+  )
+
+
+def run(argv: Sequence[str] | None = None) -> int:
+  """The console script; returns its exit code."""
+  return cli.run_command("tfplace-worker", _DESCRIPTION, _define, _main, argv)
+
+
+if __name__ == "__main__":
+  sys.exit(run())

@@ -1,0 +1,71 @@
+"""Whether TensorFlow workers elsewhere can be reached, within a bounded time.
+
+A server of gRPC greets whoever opens HTTP/2 with it, so that one that is gone,
+one that hangs and one that is something else are told apart in a moment, and
+without TensorFlow.
+"""
+
+import socket
+import time
+from collections.abc import Sequence
+from concurrent import futures
+
+from tfplace.measure.hosts_file import Worker
+
+TIMEOUT_S = 5.0
+# RFC 9113, 3.4: the client's preface, and its settings: none.
+_SETTINGS = 4
+_HELLO = (
+  b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, _SETTINGS)) + bytes(5)
+)
+_FRAME_HEAD = 9
+
+
+def troubles(
+  workers: Sequence[Worker], timeout_s: float = TIMEOUT_S
+) -> list[str]:
+  """One sentence for each worker that does not answer, all asked at once."""
+  with futures.ThreadPoolExecutor(max(1, len(workers))) as pool:
+    found = pool.map(lambda worker: _trouble(worker, timeout_s), workers)
+  return [sentence for sentence in found if sentence]
+
+
+def awaited(workers: Sequence[Worker], deadline: float) -> list[str]:
+  """The same, asked again until all answer or `time.monotonic()` passes."""
+  while True:
+    found = troubles(workers)
+    if not found or time.monotonic() > deadline:
+      return found
+    time.sleep(0.2)
+
+
+def _trouble(worker: Worker, timeout_s: float) -> str | None:
+  where = (worker.host, worker.port)
+  try:
+    connected = socket.create_connection(where, timeout_s)
+  except OSError as error:
+    why = "no answer" if isinstance(error, TimeoutError) else error.strerror
+    return f"{worker} cannot be reached: {why or error}"
+  with connected:
+    connected.settimeout(timeout_s)
+    try:
+      connected.sendall(_HELLO)
+      head = _received(connected, _FRAME_HEAD)
+    except TimeoutError:
+      return f"{worker} takes connections but says nothing for {timeout_s:g} s"
+    except OSError as error:
+      return f"{worker} ends connections: {error.strerror or error}"
+  if len(head) < _FRAME_HEAD or head[3] != _SETTINGS:
+    return f"{worker} does not speak TensorFlow's protocol (gRPC)"
+  return None
+
+
+def _received(connected: socket.socket, size: int) -> bytes:
+  """The first `size` bytes, or fewer where the other side hung up."""
+  result = b""
+  while len(result) < size:
+    more = connected.recv(size - len(result))
+    if not more:
+      break
+    result += more
+  return result
