@@ -35,7 +35,7 @@ def round_trips(src: str, dst: str, count: int) -> bytes:
 
 
 def busy_transfers(
-  ways: Sequence[tuple[str, str]], size: int, count: int, sent: bool
+  ways: Sequence[tuple[str, str]], size: int, count: int, sent: int
 ) -> bytes:
   """Products on every device, and now and then a tensor for each way.
 
@@ -43,8 +43,8 @@ def busy_transfers(
     ways: (source, destination) devices.
     size: bytes of a tensor.
     count: tensors for each way, spread evenly over the products.
-    sent: whether they are read at the destination, or else at the source:
-      the same ops without the transfers.
+    sent: the last so many are read at the destination, and the others at the
+      source: the same ops with fewer transfers.
   """
   graph = tf.Graph()
   with graph.as_default():
@@ -58,7 +58,7 @@ def busy_transfers(
         after = products[src][i * _PRODUCTS // (count + 1)]
         with tf.device(src), tf.control_dependencies([after]):
           tensor = tf.identity(payload)
-        with tf.device(dst if sent else src):
+        with tf.device(dst if i >= count - sent else src):
           # The rank reads no element: the transfer is all there is to it.
           ends.append(tf.raw_ops.Rank(input=tensor))
     with tf.device(ways[0][0]), tf.control_dependencies(_joined(ends)):
