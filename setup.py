@@ -5,7 +5,7 @@ import pathlib
 import setuptools
 
 COMMANDS = (
-  *("extract", "place", "simulate", "measure", "train"),
+  *("extract", "place", "simulate", "explain", "measure", "train"),
   "worker",
 )
 

@@ -24,7 +24,7 @@ ALLOWED = {
   "models": {"graph"},
   "extraction": {"graph", "cost", "cache", "models"},
   "apply": {"graph", "cost", "placers", "extraction"},
-  "report": {"graph", "simulate", "placers"},
+  "report": {"graph", "simulate", "placers", "bounds"},
 }
 WITHOUT_TENSORFLOW = (
   "graph",
@@ -33,6 +33,7 @@ WITHOUT_TENSORFLOW = (
   "simulate",
   "placers",
   "bin.simulate",
+  "bin.explain",
 )
 
 

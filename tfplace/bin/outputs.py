@@ -64,7 +64,14 @@ def print_results(
     best: the one to mark.
     measured: what each of `results` measured, where they were run.
   """
+  open_console().print(
+    table.results_table(results, best=best, measured=measured)
+  )
+
+
+def open_console() -> console.Console:
+  """Standard output for Rich; a log has no width of its own, so it gets one."""
   screen = console.Console()
   if not screen.is_terminal:
-    screen.width = 120  # a log has no width of its own
-  screen.print(table.results_table(results, best=best, measured=measured))
+    screen.width = 120
+  return screen

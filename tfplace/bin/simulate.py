@@ -5,8 +5,7 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from tfplace import graph as graph_lib
-from tfplace.bin import cli, outputs, sources
+from tfplace.bin import cli, outputs, placed_graph
 from tfplace.simulate import Simulator
 
 _DESCRIPTION = (
@@ -16,26 +15,21 @@ _DESCRIPTION = (
 
 
 def _define(values: flags.FlagValues) -> None:
-  sources.define_cluster_flag(values)
-  for name, text in (
-    ("graph", "tfplace.graph.v1 file."),
-    ("placement", "tfplace.placement.v1 file."),
-    ("output", "tfplace.evaluation.v1 file to write."),
-  ):
-    flags.DEFINE_string(name, None, text, flag_values=values)
+  placed_graph.define_flags(values)
+  flags.DEFINE_string(
+    "output",
+    None,
+    "tfplace.evaluation.v1 file to write.",
+    flag_values=values,
+  )
   outputs.define_picture_flags(values)
 
 
 def _main(values: flags.FlagValues) -> None:
   for flag in ("output", "trace", "timeline"):
     cli.check_writable(values[flag].value)
-  graph = graph_lib.load_graph(cli.required(values, "graph"))
-  cluster = sources.load_cluster(cli.required(values, "cluster"))
-  problem = graph_lib.Problem(graph, cluster)
-  placement = graph_lib.load_placement(
-    cli.required(values, "placement"), problem
-  )
-  evaluation = Simulator(problem).evaluate([placement])[0]
+  placement = placed_graph.load(values)
+  evaluation = Simulator(placement.problem).evaluate([placement])[0]
   if values.output:
     evaluation.save(values.output)
   outputs.write_pictures(values, placement)

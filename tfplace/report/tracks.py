@@ -19,7 +19,8 @@ def device_names(schedule: Schedule) -> list[str]:
 
 
 def channel_names(schedule: Schedule) -> list[str]:
-  """[num_channels] a name for each: its own, or "source -> destination"."""
+  """[num_channels] a name for each: its own, with short names of devices in
+  it, or "source -> destination"."""
   cluster = schedule.placement.problem.cluster
   short = device_names(schedule)
   names = [""] * cluster.num_channels
@@ -27,4 +28,8 @@ def channel_names(schedule: Schedule) -> list[str]:
     src, dst = cluster.index[link.src], cluster.index[link.dst]
     own = f"{short[src]} -> {short[dst]}"
     names[cluster.channel[src, dst]] = link.channel or own
+  # Longest first: one name may begin another.
+  full = [device.name for device in cluster.devices]
+  for i in sorted(range(len(full)), key=lambda i: -len(full[i])):
+    names = [name.replace(full[i], short[i]) for name in names]
   return names

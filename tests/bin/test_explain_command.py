@@ -1,0 +1,75 @@
+"""tfplace-explain: tables, JSON, and one line for bad input."""
+
+import json
+
+import numpy as np
+import pytest
+
+from tfplace import graph as tg
+from tfplace.bin import explain
+
+
+@pytest.fixture
+def files(tmp_path):
+  """A chain of two ops on two devices, as files: 2 + 3 + 0.5 + 1 us."""
+  ops = [
+    tg.OpSpec("m/x/a", "MatMul", {"GPU": 2.0}, [6.0]),
+    tg.OpSpec("m/y/b", "Relu", {"GPU": 1.0}),
+  ]
+  graph = tg.build_graph("chain", ops, [(0, 0, 1)])
+  devices = (tg.Device("g0", "GPU"), tg.Device("g1", "GPU"))
+  cluster = tg.Cluster("two", devices, (tg.Link("g0", "g1", 2.0, 0.5),))
+  placement = tg.Placement(tg.Problem(graph, cluster), np.array([0, 1]))
+  paths = {x: str(tmp_path / f"{x}.json") for x in ("graph", "cluster", "plan")}
+  tg.save_graph(graph, paths["graph"])
+  tg.save_cluster(cluster, paths["cluster"])
+  placement.save(paths["plan"])
+  return [
+    f"--graph={paths['graph']}",
+    f"--cluster={paths['cluster']}",
+    f"--placement={paths['plan']}",
+  ]
+
+
+def test_help(capsys):
+  assert explain.run(["--help"]) == 0
+  assert "usage: tfplace-explain" in capsys.readouterr().out
+
+
+def test_tables_say_what_holds_the_step_back(files, capsys):
+  assert explain.run([*files, "--op=m/y/b"]) == 0
+  out = capsys.readouterr().out
+  for words in (
+    "m/y/b (Relu) runs on g1",
+    "The bottleneck is link g0 -> g1",
+    "m/y/b elsewhere",
+    "Critical path",
+    "Layers on the critical path",
+    "Other hardware",
+  ):
+    assert words in out
+
+
+def test_json_is_the_only_output_and_has_the_proven_bound(files, capsys):
+  assert explain.run([*files, "--json"]) == 0
+  data = json.loads(capsys.readouterr().out)
+  assert data["step_time_us"] == 6.5
+  assert data["lower_bound_us"] == pytest.approx(3)
+
+
+@pytest.mark.parametrize(
+  "change, words",
+  [
+    (["--op=m/y/c"], "no op 'm/y/c'; near names: 'm/y/b'"),
+    (["--placement=none.json"], "none.json: cannot be read"),
+    (["--cluster=k80x1"], "g0"),
+    (["--graph="], "--graph is missing"),
+    (["--seconds=-1"], "-1"),
+  ],
+)
+def test_bad_input_gets_one_line(files, capsys, change, words):
+  assert explain.run([*files, *change]) == 1
+  captured = capsys.readouterr()
+  assert captured.out == ""
+  assert len(captured.err.strip().splitlines()) == 1
+  assert words in captured.err

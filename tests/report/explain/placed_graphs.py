@@ -1,0 +1,64 @@
+"""Small placed graphs whose steps are known by hand."""
+
+import numpy as np
+
+from tfplace.graph.cluster import Cluster, Device, Link
+from tfplace.graph.op_graph import OpSpec, build_graph
+from tfplace.graph.placement import Placement
+from tfplace.graph.problem import Problem
+
+
+def chain():
+  """a on d0: 0-2. Its 6 bytes are sent 2-5 and arrive at 5.5. b on d1:
+  5.5-6.5. z on d0 at 2 takes no time and must be where a is."""
+  ops = [
+    OpSpec("m/first/a", "MatMul", {"GPU": 2.0}, [6.0], colocation="pair"),
+    OpSpec("m/second/b", "Relu", {"GPU": 1.0}, persistent_bytes=9.0),
+    OpSpec("m/first/z", "NoOp", {"GPU": 0.0}, colocation="pair"),
+  ]
+  devices = (Device("/gpu:0", "GPU", 12.0), Device("/gpu:1", "GPU"))
+  cluster = Cluster("two", devices, (Link("/gpu:0", "/gpu:1", 2.0, 0.5),))
+  graph = build_graph("chain", ops, [(0, 0, 1), (0, -1, 2)])
+  return Placement(Problem(graph, cluster), np.array([0, 1, 0]))
+
+
+def queue():
+  """x: 0-2, then the device is idle until 2.5; y: 2.5-5.5."""
+  ops = [OpSpec("x", "X", {"GPU": 2.0}), OpSpec("y", "Y", {"GPU": 3.0})]
+  cluster = Cluster("one", (Device("/gpu:0", "GPU", 9.0, 0.5),))
+  problem = Problem(build_graph("queue", ops, []), cluster)
+  return Placement(problem, np.array([0, 0]))
+
+
+def busy_link():
+  """a on d0: 0-1. Its first output is sent 1-3, and the channel is free at 4;
+  its second is sent 4-6 and arrives at 6. b on d1: 6-7."""
+  ops = [
+    OpSpec("a", "A", {"GPU": 1.0}, [4.0, 4.0]),
+    OpSpec("b", "B", {"GPU": 1.0}),
+  ]
+  devices = (Device("/gpu:0", "GPU"), Device("/gpu:1", "GPU"))
+  links = (Link("/gpu:0", "/gpu:1", 2.0, gap_us=1.0),)
+  graph = build_graph("busy", ops, [(0, 0, 1), (0, 1, 1)])
+  problem = Problem(graph, Cluster("two", devices, links))
+  return Placement(problem, np.array([0, 1]))
+
+
+def three_branches():
+  """a feeds b, c and e, which feed d; 1 us for each transfer.
+
+  Two of b, c and e share a device: a 0-1, the two 1-21, d 21-22. With a third
+  device each has its own: b 1-11 here, c and e 2-12 elsewhere, and d where c
+  is, at 13, when e's output has arrived: 13-14.
+  """
+  ops = [
+    OpSpec(name, "X", {"GPU": us}, [100.0])
+    for name, us in zip("abced", (1.0, 10.0, 10.0, 10.0, 1.0), strict=True)
+  ]
+  edges = [(0, 0, i) for i in (1, 2, 3)] + [(i, 0, 4) for i in (1, 2, 3)]
+  devices = (Device("/gpu:0", "GPU"), Device("/gpu:1", "GPU"))
+  links = (Link("/gpu:0", "/gpu:1", 100.0), Link("/gpu:1", "/gpu:0", 100.0))
+  problem = Problem(
+    build_graph("branches", ops, edges), Cluster("pair", devices, links)
+  )
+  return Placement(problem, np.array([0, 0, 0, 1, 0]))

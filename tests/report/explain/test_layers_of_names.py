@@ -1,0 +1,65 @@
+"""Layers by the scopes in op names."""
+
+import numpy as np
+import pytest
+
+from tfplace.report.explain.layers import OTHER, find_layers, merge_in_order
+
+
+def layers_of(names, weight=None):
+  weight = np.ones(len(names)) if weight is None else np.array(weight)
+  layers = find_layers(names, weight)
+  return [layers.names[i] for i in layers.layer_of]
+
+
+@pytest.mark.parametrize(
+  "name, layer",
+  [
+    ("m/conv/Conv2D", "conv"),
+    ("gradient_tape/m/conv/Conv2DBackprop", "conv"),
+    ("gradients/m/conv/x", "conv"),
+    ("m/step_7/lstm/MatMul", "lstm"),
+    ("gradient_tape/m/step_7/lstm/cell/MatMul", "lstm"),
+    ("adam/Mul_3", "adam"),
+    ("Const_4", OTHER),
+    ("m/Reshape", OTHER),
+  ],
+)
+def test_the_layer_of_a_name(name, layer):
+  body = ["m/conv/Conv2D", "m/dense/MatMul", "m/step_0/lstm/MatMul"] * 9
+  assert layers_of([name, *body])[0] == layer
+
+
+def test_a_model_in_a_model_is_opened():
+  names = ["outer/inner/a/x", "outer/inner/b/x", "outer/inner/c/x", "opt/x"]
+  assert layers_of(names) == ["a", "b", "c", "opt"]
+
+
+def test_what_weighs_decides_which_scope_is_the_model():
+  names = ["m/a/x", "m/b/x"] + ["adam/update/x"] * 50
+  assert layers_of(names, [10.0, 10.0] + [0.01] * 50)[:2] == ["a", "b"]
+
+
+def test_without_scopes_each_op_is_a_layer():
+  assert layers_of(["x", "y", "z"]) == ["x", "y", "z"]
+
+
+def test_neighbours_merge_into_blocks_of_like_weight():
+  layers = find_layers(["a", "b", "c", "d"], np.ones(4))
+  # In order of position: b, a, d, c; their weights 3 | 1 + 1 + 1.
+  merged = merge_in_order(
+    layers, np.array([1, 0, 3, 2]), np.array([1.0, 3.0, 1.0, 1.0]), 2
+  )
+  assert merged.names == ("b", "a … c")
+  assert merged.layer_of.tolist() == [1, 0, 1, 1]
+
+
+def test_few_layers_are_only_put_in_order():
+  layers = find_layers(["a", "b", "c"], np.ones(3))
+  merged = merge_in_order(layers, np.array([2, 0, 1]), np.ones(3), 5)
+  assert merged.names == ("b", "c", "a")
+  assert merged.layer_of.tolist() == [2, 0, 1]
+
+
+def test_no_ops_have_no_layers():
+  assert find_layers([], np.zeros(0)).names == ()

@@ -1,0 +1,80 @@
+"""tfplace-explain: why a placement takes as long as it does."""
+
+import json
+import sys
+from collections.abc import Sequence
+
+from absl import flags
+
+from tfplace import bounds
+from tfplace import graph as graph_lib
+from tfplace.bin import cli, outputs, placed_graph
+from tfplace.report.explain import Explanation, explain
+from tfplace.report.explain.as_json import explanation_to_json
+from tfplace.report.explain.tables import explanation_tables
+
+_DESCRIPTION = (
+  "Says why a placement takes as long as it does: its critical path, its"
+  " bottleneck, what one more device or faster links would give, how far it is"
+  " from the proven bound and, with --op, why an op is where it is."
+)
+
+
+def _define(values: flags.FlagValues) -> None:
+  placed_graph.define_flags(values)
+  flags.DEFINE_string(
+    "op",
+    None,
+    "Op to look at: what moving it to each other device would do.",
+    flag_values=values,
+  )
+  flags.DEFINE_float(
+    "seconds",
+    0.0,
+    "Seconds to search a new placement for each change of the hardware; 0"
+    " simulates the placement as it is.",
+    lower_bound=0.0,
+    flag_values=values,
+  )
+  flags.DEFINE_integer(
+    "seed", 0, "Fixes every random choice.", lower_bound=0, flag_values=values
+  )
+  flags.DEFINE_bool(
+    "json", False, "Print JSON instead of tables.", flag_values=values
+  )
+
+
+def _main(values: flags.FlagValues) -> None:
+  placement = placed_graph.load(values)
+  if values.seconds:
+    cli.load_tensorflow()  # for the learned policy; quiet, off the clock
+  name = placement.problem.graph.name
+  with cli.showing_progress(f"Explaining {name}") as on_stage:
+    on_stage("proving a lower bound")
+    problem = bounds.tightened(placement.problem)
+    explanation = explain(
+      graph_lib.Placement(problem, placement.devices),
+      values.op,
+      values.seconds,
+      values.seed,
+      on_stage,
+    )
+  _print(explanation, values.json)
+
+
+def _print(explanation: Explanation, as_json: bool) -> None:
+  if as_json:
+    print(json.dumps(explanation_to_json(explanation)))
+    return
+  screen = outputs.open_console()
+  for part in explanation_tables(explanation):
+    screen.print(part, soft_wrap=True)
+
+
+def run(argv: Sequence[str] | None = None) -> int:
+  """The console script; returns its exit code."""
+  return cli.run_command("tfplace-explain", _DESCRIPTION, _define, _main, argv)
+
+
+if __name__ == "__main__":
+  sys.exit(run())

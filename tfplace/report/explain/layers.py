@@ -1,0 +1,125 @@
+"""Which layer of the model each op belongs to, by the scopes in op names.
+
+For people, who know their model by its layers: a gradient counts with its
+forward op, and the steps of an unrolled loop are one layer. In a graph whose
+names have no scopes, each op is a layer.
+"""
+
+import dataclasses
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+_GRADIENT = re.compile(r"^(?:gradient_tape|gradients|Gradients)/")
+_STEP = re.compile(r"(?:step|encode|encode_back|decode|segment)_\d+")
+OTHER = "(outside of layers)"
+# A scope that holds so much of the work is the model, not a layer of it.
+_MODEL_SHARE = 0.6
+_MAX_MODEL_DEPTH = 4
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Layers:
+  """Ops by layer.
+
+  Attributes:
+    names: [num_layers] of the layers.
+    layer_of: [num_ops] int64 number of each op's layer.
+  """
+
+  names: tuple[str, ...]
+  layer_of: np.ndarray
+
+
+def find_layers(names: Sequence[str], weight: np.ndarray) -> Layers:
+  """The layers of a graph, in order of appearance.
+
+  Args:
+    names: [num_ops] op names.
+    weight: [num_ops] what each op counts for, such as its time: tells the
+      scope of the model from those of its layers.
+  """
+  scopes = [_scopes(name) for name in names]
+  head = _model_scope(scopes, weight)
+  labels = [_label(scope, head) for scope in scopes]
+  outside = np.array([label == OTHER for label in labels], bool)
+  if float(weight[outside].sum()) > 0.5 * float(weight.sum()):
+    labels = list(names)
+  numbers = {label: i for i, label in enumerate(dict.fromkeys(labels))}
+  return Layers(
+    tuple(numbers), np.array([numbers[x] for x in labels], np.int64)
+  )
+
+
+def merge_in_order(
+  layers: Layers, position: np.ndarray, weight: np.ndarray, limit: int
+) -> Layers:
+  """At most `limit` layers: neighbours in order become blocks of like weight.
+
+  Args:
+    layers: to be merged.
+    position: [num_layers] where each layer stands.
+    weight: [num_layers] what each counts for.
+    limit: at least 1.
+
+  Returns:
+    The layers in order of `position`; a block has the names of its first and
+    its last layer.
+  """
+  order = np.argsort(position, kind="stable")
+  block = np.arange(len(order))
+  if len(order) > limit:
+    share = weight[order] + 1e-9 * max(float(weight.sum()), 1e-300)
+    middle = (np.cumsum(share) - share / 2) / share.sum()
+    block = np.minimum((middle * limit).astype(np.int64), limit - 1)
+    block = np.unique(block, return_inverse=True)[1]
+  rank = np.empty(len(order), np.int64)
+  rank[order] = block
+  members: list[list[str]] = [[] for _ in range(int(block.max(initial=-1)) + 1)]
+  for number, into in zip(order.tolist(), block.tolist(), strict=True):
+    members[into].append(layers.names[number])
+  return Layers(tuple(map(_block_name, members)), rank[layers.layer_of])
+
+
+def _block_name(members: list[str]) -> str:
+  if len(members) == 1:
+    return members[0]
+  return f"{members[0]} \N{HORIZONTAL ELLIPSIS} {members[-1]}"
+
+
+def _scopes(name: str) -> tuple[str, ...]:
+  """`gradient_tape/model/step_3/lstm/MatMul` -> ("model", "lstm")."""
+  parts = _GRADIENT.sub("", name).split("/")[:-1]
+  return tuple(part for part in parts if not _STEP.fullmatch(part))
+
+
+def _model_scope(
+  scopes: Sequence[tuple[str, ...]], weight: np.ndarray
+) -> tuple[str, ...]:
+  """The scopes at the front of names that are the model's own."""
+  head: tuple[str, ...] = ()
+  inside = list(zip(scopes, weight.tolist(), strict=True))
+  least = _MODEL_SHARE * float(weight.sum())
+  while least > 0 and len(head) < _MAX_MODEL_DEPTH:
+    sums: dict[str, float] = {}
+    for scope, weighs in inside:
+      # With something below it, else it is a layer.
+      if len(scope) > len(head) + 1:
+        sums[scope[len(head)]] = sums.get(scope[len(head)], 0.0) + weighs
+    heaviest = max(sums, key=lambda name: sums[name], default="")
+    if sums.get(heaviest, 0.0) < least:
+      break
+    inside = [
+      (scope, weighs)
+      for scope, weighs in inside
+      if len(scope) > len(head) and scope[len(head)] == heaviest
+    ]
+    head = *head, heaviest
+  return head
+
+
+def _label(scope: tuple[str, ...], head: tuple[str, ...]) -> str:
+  if scope[: len(head)] == head and len(scope) > len(head):
+    return scope[len(head)]
+  return scope[0] if scope and scope[0] not in head else OTHER
