@@ -1,0 +1,100 @@
+"""Real workers of `tfplace-worker`, for the tests of several hosts."""
+
+import contextlib
+import json
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+
+START_S = 90.0
+
+
+class Served:
+  """A `tfplace-worker` process, perhaps not up yet."""
+
+  def __init__(self, bind: str, prefix: Sequence[str] = ()):
+    self.process = subprocess.Popen(
+      [
+        *prefix,
+        *(sys.executable, "-m", "tfplace.bin.worker"),
+        *(f"--bind={bind}", "--threads=1"),
+      ],
+      stdout=subprocess.PIPE,
+      stderr=subprocess.PIPE,
+      text=True,
+    )
+    self.address = ""
+
+  def await_address(self) -> str:
+    """What it printed: the end of its next line."""
+    line = self.process.stdout.readline()
+    assert line.startswith("tfplace-worker: serving on "), (
+      line + self.process.stderr.read()
+    )
+    self.address = line.split()[-1]
+    return self.address
+
+  @property
+  def port(self) -> int:
+    return int(self.address.rpartition(":")[2])
+
+  def server_pid(self) -> int:
+    """The process that serves: its only child."""
+    (pid,) = children(self.process.pid)
+    return pid
+
+  def end(self, number=signal.SIGTERM) -> tuple[int, str, str]:
+    """Signals it; its exit code, further output and errors."""
+    self.process.send_signal(number)
+    out, errors = self.process.communicate(timeout=20)
+    return self.process.returncode, out, errors
+
+
+def children(pid: int) -> list[int]:
+  found = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text()
+  return [int(child) for child in found.split()]
+
+
+@contextlib.contextmanager
+def serving(
+  binds: Sequence[str], prefixes: Sequence[Sequence[str]] = ((), ())
+) -> Iterator[list[Served]]:
+  """Two workers that have come up; gone on exit."""
+  with contextlib.ExitStack() as stack:
+    workers = []
+    for bind, prefix in zip(binds, prefixes, strict=True):
+      worker = Served(bind, prefix)
+      stack.callback(_gone, worker.process)
+      workers.append(worker)
+    for worker in workers:
+      worker.await_address()
+    yield workers
+
+
+def _gone(process: subprocess.Popen) -> None:
+  process.terminate()
+  try:
+    process.communicate(timeout=20)
+  except subprocess.TimeoutExpired:
+    process.kill()
+    process.communicate()
+
+
+def write_hosts(path: pathlib.Path, addresses: dict[str, str]) -> str:
+  """A hosts file of workers, name -> address; its path."""
+  workers = [{"name": n, "address": a} for n, a in addresses.items()]
+  content = {"format": "tfplace.hosts.v1", "name": "lab", "workers": workers}
+  path.write_text(json.dumps(content))
+  return str(path)
+
+
+def await_true(check, timeout_s: float = START_S) -> bool:
+  deadline = time.monotonic() + timeout_s
+  while not check():
+    if time.monotonic() > deadline:
+      return False
+    time.sleep(0.05)
+  return True

@@ -1,0 +1,67 @@
+"""Hosts files: what they say, and what is wrong with broken ones."""
+
+import json
+
+import pytest
+
+from tfplace.errors import FormatError
+from tfplace.measure import hosts_file
+
+GOOD = {
+  "format": "tfplace.hosts.v1",
+  "name": "lab",
+  "workers": [{"address": "10.0.0.1:2222", "name": "a"}, {"address": "b:1"}],
+}
+
+
+def written(path, **changed):
+  path.write_text(json.dumps({**GOOD, **changed}))
+  return str(path)
+
+
+def test_workers_have_addresses_and_names(tmp_path):
+  hosts = hosts_file.load_hosts(written(tmp_path / "h.json"))
+  assert hosts.name == "lab"
+  assert [str(worker) for worker in hosts.workers] == [
+    "worker 'a' at 10.0.0.1:2222",
+    "worker b:1",
+  ]
+  assert (hosts.workers[0].host, hosts.workers[0].port) == ("10.0.0.1", 2222)
+
+
+@pytest.mark.parametrize(
+  ("workers", "said"),
+  [
+    ([], "0 elements"),
+    ([{"address": "a:1"}] * 2, r"workers\[1\]: address 'a:1' is there twice"),
+    (
+      [{"address": "a:1", "name": "x"}, {"address": "a:2", "name": "x"}],
+      "name 'x' is there twice",
+    ),
+    ([{"name": "a"}], "missing required key 'address'"),
+    ([{"address": "10.0.0.1"}], "'10.0.0.1' is not of the form host:port"),
+    ([{"address": "a:0"}], "from 1 to 65535"),
+    ([{"address": "a:65536"}], "from 1 to 65535"),
+    ([{"address": "a:x"}], "'a:x' is not of the form"),
+    ([{"address": "::1:22"}], "goes in brackets"),
+    ([{"address": 22}], "expected a name, found 22"),
+    ("a:1", "expected an array"),
+  ],
+)
+def test_broken_workers_are_named(tmp_path, workers, said):
+  path = written(tmp_path / "h.json", workers=workers)
+  with pytest.raises(FormatError, match=said) as info:
+    hosts_file.load_hosts(path)
+  assert str(info.value).startswith(path)
+
+
+def test_ipv6_addresses_go_in_brackets():
+  assert hosts_file.split_address("[::1]:2222") == ("::1", 2222)
+
+
+def test_other_formats_are_no_hosts_file(tmp_path):
+  assert hosts_file.is_hosts_file(written(tmp_path / "h.json"))
+  other = written(tmp_path / "c.json", format="tfplace.cluster.v1")
+  assert not hosts_file.is_hosts_file(other)
+  assert not hosts_file.is_hosts_file(str(tmp_path / "none.json"))
+  assert not hosts_file.is_hosts_file("workers:2")

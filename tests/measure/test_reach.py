@@ -1,0 +1,84 @@
+"""Workers that are not there, hang or are something else: told in time."""
+
+import contextlib
+import socket
+import threading
+import time
+
+from tfplace.measure import reach
+from tfplace.measure.hosts_file import Worker
+
+TIMEOUT_S = 0.5
+
+
+@contextlib.contextmanager
+def port_that(answer):
+  """A port whose connections are read and then answered, None: never."""
+  with socket.create_server(("127.0.0.1", 0)) as server:
+
+    def serve():
+      with contextlib.suppress(OSError):
+        while True:
+          taken, _ = server.accept()
+          with taken:
+            taken.recv(1024)
+            if answer is None:
+              time.sleep(3 * TIMEOUT_S)
+            taken.sendall(answer or b"")
+
+    threading.Thread(target=serve, daemon=True).start()
+    yield server.getsockname()[1]
+    server.shutdown(socket.SHUT_RDWR)
+
+
+def worker_on(port):
+  return Worker(f"127.0.0.1:{port}", "a")
+
+
+def trouble(port):
+  began = time.monotonic()
+  (found,) = reach.troubles([worker_on(port)], TIMEOUT_S)
+  assert time.monotonic() - began < 3 * TIMEOUT_S
+  assert found.startswith(f"worker 'a' at 127.0.0.1:{port} ")
+  return found
+
+
+def test_nobody_there():
+  with socket.socket() as bound:  # it does not listen
+    bound.bind(("127.0.0.1", 0))
+    port = bound.getsockname()[1]
+    assert "cannot be reached: Connection refused" in trouble(port)
+
+
+def test_somebody_who_says_nothing():
+  with port_that(None) as port:
+    assert "says nothing for 0.5 s" in trouble(port)
+
+
+def test_somebody_else():
+  for answer in (b"HTTP/1.1 400 Bad Request\r\n\r\n", b"SSH", b""):
+    with port_that(answer) as port:
+      assert "does not speak TensorFlow's protocol" in trouble(port)
+
+
+def test_a_settings_frame_is_the_greeting_of_a_server():
+  # RFC 9113, 4.1: length 0, type 4, no flags, stream 0.
+  with port_that(bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))) as port:
+    assert reach.troubles([worker_on(port)], TIMEOUT_S) == []
+
+
+def test_one_who_comes_back_is_awaited():
+  with socket.socket() as later:
+    later.bind(("127.0.0.1", 0))
+    worker = worker_on(later.getsockname()[1])
+
+    def come():
+      later.listen()
+      taken, _ = later.accept()
+      taken.sendall(bytes((0, 0, 0, 4, 0, 0, 0, 0, 0)))
+
+    timer = threading.Timer(0.5, come)
+    timer.start()
+    assert reach.awaited([worker], time.monotonic() + 20) == []
+    timer.join()
+  assert reach.awaited([worker], time.monotonic() - 1) != []

@@ -1,0 +1,102 @@
+"""The command `tfplace-worker`: one line, one address, a clean end."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+
+import pytest
+from served_workers import Served, await_true, children, serving
+
+from tfplace.bin import worker
+
+
+def is_alive(pid):
+  return os.path.exists(f"/proc/{pid}")
+
+
+def reaches(host, port):
+  try:
+    with socket.create_connection((host, port), timeout=0.5):
+      return True
+  except OSError:
+    return False
+
+
+def listeners(pid):
+  """Where a process listens, as `ss` (iproute2) prints it."""
+  found = subprocess.run(
+    ["ss", "-Hltnp"], capture_output=True, text=True, check=True
+  )
+  lines = found.stdout.splitlines()
+  return [line.split()[3] for line in lines if f"pid={pid}," in line]
+
+
+def test_it_serves_on_its_address_only_and_is_gone_after_a_signal():
+  binds = ("127.0.0.2:0", "127.0.0.1:0")
+  with serving(binds) as (other, loopback):
+    assert other.address.startswith("127.0.0.2:")
+    assert reaches("127.0.0.2", other.port)
+    assert not reaches("127.0.0.1", other.port)
+    assert reaches("127.0.0.1", loopback.port)
+    assert not reaches("127.0.0.2", loopback.port)
+    assert not reaches("::1", loopback.port)
+    pids = [other.server_pid(), loopback.server_pid()]
+    if shutil.which("ss"):
+      assert listeners(pids[1]) == [f"*%lo:{loopback.port}"]
+    assert other.end(signal.SIGTERM) == (0, "", "")
+    assert loopback.end(signal.SIGINT) == (0, "", "")
+    assert not any(is_alive(pid) for pid in pids)
+    assert not reaches("127.0.0.2", other.port)
+
+
+def test_a_signal_while_it_starts_ends_it_too():
+  starting = Served("127.0.0.1:0")
+  try:
+    pid = starting.process.pid
+    assert await_true(lambda: children(pid))
+    (server,) = children(pid)
+    assert starting.end() == (0, "", "")
+    assert not is_alive(server)
+  finally:
+    starting.process.kill()
+
+
+def test_its_server_does_not_outlive_it():
+  starting = Served("127.0.0.1:0")
+  assert await_true(lambda: children(starting.process.pid))
+  (server,) = children(starting.process.pid)
+  starting.end(signal.SIGKILL)
+  assert await_true(lambda: not is_alive(server), 10)
+
+
+def test_a_taken_port_is_one_line(capsys):
+  with socket.create_server(("127.0.0.1", 0)) as taken:
+    port = taken.getsockname()[1]
+    assert worker.run([f"--bind=127.0.0.1:{port}"]) == 1
+  errors = capsys.readouterr().err.splitlines()
+  assert len(errors) == 1
+  assert f"127.0.0.1 port {port}: Address already in use" in errors[0]
+
+
+@pytest.mark.parametrize(
+  ("bind", "said"),
+  [
+    ("198.51.100.7:2222", "198.51.100.7 port 2222: this host has no such"),
+    ("2222", "'2222' is not of the form host:port"),
+    ("no.such.invalid:2222", "host 'no.such.invalid' has no address"),
+  ],
+)
+def test_a_bad_address_is_one_line(bind, said, capsys):
+  assert worker.run([f"--bind={bind}"]) == 1
+  errors = capsys.readouterr().err.splitlines()
+  assert len(errors) == 1
+  assert said in errors[0]
+
+
+def test_help_says_that_nobody_is_asked_who_they_are(capsys):
+  assert worker.run(["--help"]) == 0
+  out = " ".join(capsys.readouterr().out.split())
+  assert "usage: tfplace-worker" in out
+  assert "no authentication" in out
