@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from tfplace import lazy
 
 if TYPE_CHECKING:
-  from tfplace.apply import place_model, placed
+  from tfplace.apply import place_model, placed, plan_model
   from tfplace.errors import (
     ApplyError,
     ExtractionError,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
   from tfplace.simulate import Simulator
 
 _HOMES = {
-  "tfplace.apply": ("place_model", "placed"),
+  "tfplace.apply": ("place_model", "placed", "plan_model"),
   "tfplace.errors": (
     "ApplyError",
     "ExtractionError",

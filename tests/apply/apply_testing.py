@@ -98,7 +98,7 @@ def two_inputs(name):
   right = keras.Input((4,), name="right")
   a = layers.Dense(8, activation="relu", name="first")(left)
   b = layers.Dense(8, activation="relu", name="second")(right)
-  joined = layers.Concatenate()([a, b])
+  joined = layers.Concatenate(name="joined")([a, b])
   out = layers.Dense(3, name="last")(joined)
   return keras.Model([left, right], out, name=name)
 

@@ -7,5 +7,5 @@ from tfplace.apply.graph_def import (
   write_graph_def,
   write_placed_graph_def,
 )
-from tfplace.apply.keras_model import place_model
+from tfplace.apply.keras_model import place_model, plan_model
 from tfplace.apply.local_cluster import local_cluster

@@ -1,65 +1,106 @@
-"""What `model.placement` tells: the plan in force, to read back."""
+"""What `model.placement` tells: the plan in force, to read back and to keep."""
 
 import dataclasses
+import os
 from collections.abc import Mapping
 
 from tfplace.apply import devices as devices_lib
 from tfplace.apply.plan import Plan
+from tfplace.graph import json_file, placement_format
 from tfplace.graph.evaluation import Evaluation
+from tfplace.graph.extract import TracedStep
 from tfplace.graph.placement import Placement
 from tfplace.placers.base import Result
 
 
 @dataclasses.dataclass(frozen=True)
 class AppliedPlacement:
-  """How a model is placed.
+  """How a model is placed, or would be.
+
+  `assignments` and `layers` are plain data: print them, edit a copy, keep it
+  as JSON, and hand it to `place_model(model, placement=...)`, which then plans
+  nothing. So does the whole object.
 
   Attributes:
     assignments: op name (or layer name, where the plan is of layers) -> full
       device name.
+    layers: layer name -> the device where most of its time is spent: the plan
+      in short, which is not all of it where a layer is divided.
     devices: the devices in use, sorted.
     strategy: the placer that proposed it, or "given".
     training: whether the training step was planned, or inference only.
     one_device: True where the model stays on one device, because nothing
       better was found or asked for; then it is as it was, unplaced.
     message: one sentence that says what was decided and why.
+    model: name of the model.
     placement: what was planned, where it was planned here or given as such.
     evaluation: the simulated step of `placement`.
     single_device: the simulated step of the best single device.
   """
 
   assignments: Mapping[str, str]
+  layers: Mapping[str, str]
   devices: tuple[str, ...]
   strategy: str
   training: bool = True
   one_device: bool = False
   message: str = ""
+  model: str = ""
   placement: Placement | None = None
   evaluation: Evaluation | None = None
   single_device: Evaluation | None = None
 
+  def __str__(self) -> str:
+    """The decision, and one line per layer."""
+    width = max(map(len, self.layers), default=0)
+    lines = [
+      f"  {name:{width}}  {devices_lib.short_name(device)}"
+      for name, device in self.layers.items()
+    ]
+    return "\n".join([self.message, *lines])
 
-def given(plan: Plan) -> AppliedPlacement:
-  """Tells of a placement that the caller brought."""
+  def save(self, path: str | os.PathLike[str]) -> None:
+    """Writes the assignments as a `tfplace.placement.v1` file.
+
+    Raises:
+      FormatError: the file cannot be written.
+    """
+    name = self.model
+    if self.placement is not None:
+      name = self.placement.problem.graph.name
+    data = {
+      "format": placement_format.FORMAT,
+      "graph": name,
+      "assignments": dict(self.assignments),
+    }
+    json_file.write_json(path, data)
+
+
+def given(plan: Plan, model: str) -> AppliedPlacement:
+  """Tells of a placement that the caller brought for the model of that name."""
   assignments = {**plan.ops, **plan.layers}
   where = ", ".join(devices_lib.short_name(name) for name in plan.devices)
   return AppliedPlacement(
     assignments=assignments,
+    layers=plan.layers,
     devices=plan.devices,
     strategy="given",
     message=f"placed on {where} as given",
+    model=model,
     placement=plan.placement,
   )
 
 
-def only_device(device: str) -> AppliedPlacement:
+def only_device(device: str, model: str) -> AppliedPlacement:
   """Tells that there is nothing to choose from."""
   return AppliedPlacement(
     assignments={},
+    layers={},
     devices=(device,),
     strategy="single",
     one_device=True,
     message=f"stays on {devices_lib.short_name(device)}, the only device",
+    model=model,
   )
 
 
@@ -68,7 +109,7 @@ def planned(
   single: Result | None,
   used: tuple[str, ...],
   one_device: bool,
-  training: bool,
+  traced: TracedStep,
 ) -> AppliedPlacement:
   """Tells of a placement that was searched for.
 
@@ -77,20 +118,38 @@ def planned(
     single: the best single device, if one has the memory.
     used: full names of the devices that `result` uses.
     one_device: whether the model stays on one device.
-    training: whether the training step was planned.
+    traced: the step that was planned.
   """
   assignments = result.placement.assignments
   return AppliedPlacement(
     assignments=devices_lib.canonical_devices(assignments),
+    layers=devices_lib.canonical_devices(_layers(result.placement, traced)),
     devices=used,
     strategy=result.strategy,
-    training=training,
+    training=traced.training,
     one_device=one_device,
     message=_message(result, single, used, one_device),
+    model=traced.name,
     placement=result.placement,
     evaluation=result.evaluation,
     single_device=None if single is None else single.evaluation,
   )
+
+
+def _layers(placement: Placement, traced: TracedStep) -> dict[str, str]:
+  """Layer -> the device of most of its time; in order of their first ops."""
+  problem = placement.problem
+  votes: dict[str, dict[str, float]] = {}
+  for op, name in enumerate(problem.graph.names):
+    if name in traced.layers:
+      device = placement.devices[op]
+      where = problem.cluster.devices[device].name
+      spent = votes.setdefault(traced.layers[name][0], {})
+      time_us = float(problem.time_us[op, device])
+      spent[where] = spent.get(where, 0.0) + time_us
+  return {
+    name: max(spent, key=spent.__getitem__) for name, spent in votes.items()
+  }
 
 
 def is_beaten(result: Result, single: Result | None) -> bool:

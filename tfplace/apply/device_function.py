@@ -10,8 +10,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfplace.apply import keras_state
 from tfplace.apply.plan import Plan
+from tfplace.graph.extract.keras_names import open_layers
 
 _GRADIENT_SCOPE = "gradient_tape/"
 # Their bodies carry devices of their own, and they may take resources of
@@ -60,7 +60,7 @@ class DeviceFunction:
   def _layer_device(self) -> str | None:
     if not self._plan.layers:
       return None
-    for name in keras_state.open_layers():
+    for name in open_layers():
       if name in self._plan.layers:
         return self._plan.layers[name]
     return None

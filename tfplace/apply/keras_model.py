@@ -5,18 +5,17 @@ variable, no class of Keras, no setting of TensorFlow.
 """
 
 import logging
-import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import keras
 
-from tfplace.apply import plan as plan_lib
 from tfplace.apply import planners
+from tfplace.apply.applied import AppliedPlacement
 from tfplace.apply.controller import Controller, controller_of
+from tfplace.apply.read_plan import PlanLike
 from tfplace.errors import ApplyError, ExtractionError
 from tfplace.graph.cluster import Cluster
-from tfplace.graph.placement import Placement
 
 _logger = logging.getLogger("tfplace")
 
@@ -30,11 +29,9 @@ def place_model(
   batch_size: int | None = None,
   budget_s: float = 30.0,
   seed: int = 0,
-  placement: Placement
-  | Mapping[str, str]
-  | str
-  | os.PathLike[str]
-  | None = None,
+  placement: PlanLike | None = None,
+  max_memory: Mapping[str, str | float] | None = None,
+  keep_together: Iterable[str | Sequence[str]] = (),
 ) -> ModelT:
   """Places a Keras 3 model's ops and variables on devices.
 
@@ -64,22 +61,39 @@ def place_model(
       the model's own inputs have a static batch size.
     budget_s: seconds that the search may take.
     seed: fixes the search's random choices.
-    placement: skips planning: a `Placement`, the path of a placement file, or
-      a mapping from op names, or from layer names, to devices ("CPU:1" will
+    placement: skips planning: what `plan_model` or `model.placement` of the
+      same model gave, a `Placement`, the path of a placement file, or a
+      mapping from op names, or from layer names, to devices ("CPU:1" will
       do). Ops that it lacks go where what is around them goes.
+    max_memory: device -> bytes, or text such as "10GiB", that planning may
+      fill, in place of what the cluster says.
+    keep_together: each item is the name of a layer, a pattern such as
+      "block_1_*" (of layers, or where none is like it, of ops), or a list of
+      these; what an item names gets one device. Slots are beside their
+      variables anyway.
 
   Raises:
-    ApplyError: no Keras 3 model, or a device that this process does not have.
-    TfplaceError: an unknown strategy or cluster, a bad budget; as the placers
-      do, such as `InfeasibleError` where nothing fits in memory.
+    ApplyError: no Keras 3 model, a device that this process does not have, a
+      placement that names what the model lacks, or a placement together with
+      wishes for planning.
+    TfplaceError: an unknown strategy or cluster, a bad budget or memory size;
+      as the placers do, such as `InfeasibleError` where nothing fits.
   """
   _check_model(model)
-  if placement is not None:
-    planner = planners.given(plan_lib.make_plan(placement, model))
-  else:
+  if placement is None:
     planner = planners.searching(
-      model, cluster, strategy, batch_size, budget_s, seed
+      model,
+      cluster,
+      strategy=strategy,
+      batch_size=batch_size,
+      budget_s=budget_s,
+      seed=seed,
+      max_memory=max_memory,
+      keep_together=keep_together,
     )
+  else:
+    _check_nothing_to_plan(max_memory, keep_together)
+    planner = planners.given(placement, model)
   previous = controller_of(model)
   if previous is not None:
     previous.detach()
@@ -89,6 +103,64 @@ def place_model(
   elif batch_size is not None or _static_batch_size(model) is not None:
     _plan_if_known(controller, model)
   return model
+
+
+def plan_model(
+  model: keras.Model,
+  cluster: Cluster | str | None = None,
+  strategy: str = "auto",
+  batch_size: int | None = None,
+  budget_s: float = 30.0,
+  seed: int = 0,
+  max_memory: Mapping[str, str | float] | None = None,
+  keep_together: Iterable[str | Sequence[str]] = (),
+  sample: Any = None,
+) -> AppliedPlacement:
+  """Plans as `place_model` would, and leaves the model where it is.
+
+  Args:
+    model: compiled: its training step is planned; else its inference. It is
+      built, optimizer included, if it was not.
+    cluster: as `place_model`'s, like the other arguments of the same names.
+    strategy: name of a placer.
+    batch_size: of the step; the sample's, or else 32.
+    budget_s: seconds that the search may take.
+    seed: fixes the search's random choices.
+    max_memory: device -> bytes or text such as "10GiB".
+    keep_together: layers or patterns that get one device each.
+    sample: a batch `x`, `(x, y)` or `(x, y, sample_weight)`; needed where the
+      model does not say its shapes.
+
+  Returns:
+    The plan, for `place_model(model, placement=plan)`, now or later.
+
+  Raises:
+    ExtractionError: the shapes are unknown, and no sample says them.
+    TfplaceError: as `place_model`.
+  """
+  _check_model(model)
+  planner = planners.searching(
+    model,
+    cluster,
+    strategy=strategy,
+    batch_size=batch_size,
+    budget_s=budget_s,
+    seed=seed,
+    max_memory=max_memory,
+    keep_together=keep_together,
+  )
+  return planner(bool(model.compiled), sample)[1]
+
+
+def _check_nothing_to_plan(max_memory: Any, keep_together: Any) -> None:
+  for name, value in (
+    ("max_memory", max_memory),
+    ("keep_together", keep_together),
+  ):
+    if value:
+      raise ApplyError(
+        f"{name} is for planning, and a placement that is given is not planned"
+      )
 
 
 def _check_model(model: Any) -> None:

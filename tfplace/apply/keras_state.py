@@ -1,6 +1,6 @@
 """The state of a Keras 3 model: its variables, and moving them to devices.
 
-All that tfplace touches of Keras's private attributes is in this file. The
+All that applying touches of Keras's private attributes is in this file. The
 numbers never change: a variable moves with its value.
 """
 
@@ -9,7 +9,6 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from keras.src.backend.common import global_state
 
 
 def optimizers(model: keras.Model) -> list[Any]:
@@ -115,12 +114,6 @@ def layer_devices(
 
   visit(model, None)
   return found
-
-
-def open_layers() -> list[str]:
-  """Names of the layers whose call is being traced, innermost first."""
-  stack = global_state.get_global_attribute("name_scope_stack") or []
-  return [entry.name for entry in reversed(stack)]
 
 
 def reset_functions(model: keras.Model) -> None:

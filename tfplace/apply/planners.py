@@ -17,6 +17,7 @@ from tfplace.apply.applied import AppliedPlacement
 from tfplace.apply.controller import Planner
 from tfplace.apply.local_cluster import local_cluster
 from tfplace.apply.plan import Plan
+from tfplace.apply.read_plan import PlanLike, read_plan
 from tfplace.errors import ApplyError
 from tfplace.graph import load_cluster
 from tfplace.graph.cluster import Cluster
@@ -25,54 +26,70 @@ from tfplace.graph.presets import cluster_preset
 _logger = logging.getLogger("tfplace")
 
 
-def given(plan: Plan) -> Planner:
-  """Hands out a plan that is there already."""
+def given(placement: PlanLike, model: keras.Model) -> Planner:
+  """Hands out a plan that is there already.
+
+  Args:
+    placement: what names devices; a plan to stay on the default device leaves
+      the model as it is.
+    model: that the plan is for.
+
+  Raises:
+    TfplaceError: as `read_plan`.
+  """
+  plan: Plan | None = None
+  if isinstance(placement, AppliedPlacement) and _stays(placement):
+    applied = placement
+  else:
+    plan = read_plan(placement, model)
+    applied = applied_lib.given(plan, model.name)
 
   def planner(
     training: bool, data: Any
   ) -> tuple[Plan | None, AppliedPlacement]:
     del training, data
-    return plan, applied_lib.given(plan)
+    return plan, applied
 
   return planner
 
 
+def _stays(applied: AppliedPlacement) -> bool:
+  """Whether all is to stay where TensorFlow puts what nobody places."""
+  return applied.one_device and devices_lib.default_device() in applied.devices
+
+
 def searching(
-  model: keras.Model,
-  cluster: Cluster | str | None,
-  strategy: str,
-  batch_size: int | None,
-  budget_s: float,
-  seed: int,
+  model: keras.Model, cluster: Cluster | str | None, **options: Any
 ) -> Planner:
   """Checks the request now, and returns what carries it out.
 
-  Args: as `place_model`'s.
+  Args:
+    model: what is planned for.
+    cluster: as `place_model`'s.
+    **options: the other arguments of `planning.make_config`.
 
   Raises:
     ApplyError: a device that this process lacks.
     TfplaceError: an unknown strategy or cluster, or a bad number.
   """
-  config = planning.make_config(
-    _resolve(cluster), strategy, batch_size, budget_s, seed
-  )
+  config = planning.make_config(_resolve(cluster), **options)
 
   def planner(
     training: bool, data: Any
   ) -> tuple[Plan | None, AppliedPlacement]:
     default = devices_lib.default_device()
-    if [device.name for device in config.cluster.devices] == [default]:
-      applied = applied_lib.only_device(default)
+    names = [device.name for device in config.cluster.devices]
+    if names == [default] and not config.limited:
+      applied = applied_lib.only_device(default, model.name)
     else:
       _logger.info(
         "planning model %r, for up to %g s", model.name, config.budget_s
       )
       traced = planning.trace(model, config, training, data)
-      applied = planning.decide(traced, config)
+      applied = planning.decide(model, traced, config)
     level = logging.WARNING if applied.one_device else logging.INFO
     _logger.log(level, "model %r %s", model.name, applied.message)
-    stays = applied.one_device and default in applied.devices
-    if stays or applied.placement is None:
+    if _stays(applied) or applied.placement is None:
       return None, applied
     return plan_lib.from_placement(applied.placement), applied
 

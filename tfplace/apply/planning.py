@@ -4,6 +4,7 @@ building it.
 """
 
 import dataclasses
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import keras
@@ -13,9 +14,11 @@ import tensorflow as tf
 from tfplace import placers
 from tfplace.apply import applied as applied_lib
 from tfplace.apply import devices as devices_lib
+from tfplace.apply import grouping
 from tfplace.apply.applied import AppliedPlacement
 from tfplace.cost import op_graph
 from tfplace.errors import InfeasibleError, TfplaceError
+from tfplace.graph import limits
 from tfplace.graph.cluster import Cluster
 from tfplace.graph.extract import TracedStep, trace_keras
 from tfplace.graph.placement import Placement
@@ -33,6 +36,8 @@ class PlanConfig:
     budget_s: seconds that the placer may take.
     seed: fixes the placer's random choices.
     batch_size: to plan for; None takes the batch's own, else Keras's 32.
+    keep_together: names of layers or patterns; each tuple is one device's.
+    limited: whether the user set memory limits, which one device must pass.
   """
 
   cluster: Cluster
@@ -40,6 +45,8 @@ class PlanConfig:
   budget_s: float
   seed: int
   batch_size: int | None
+  keep_together: tuple[tuple[str, ...], ...] = ()
+  limited: bool = False
 
 
 def make_config(
@@ -48,6 +55,8 @@ def make_config(
   batch_size: int | None,
   budget_s: float,
   seed: int,
+  max_memory: Mapping[str, str | float] | None = None,
+  keep_together: Iterable[grouping.Wish] = (),
 ) -> PlanConfig:
   """Checks what can be checked before there is a graph.
 
@@ -64,7 +73,15 @@ def make_config(
     raise TfplaceError(f"budget_s is {budget_s}; it must be above 0")
   if batch_size is not None and batch_size < 1:
     raise TfplaceError(f"batch_size is {batch_size}; it must be 1 or more")
-  return PlanConfig(cluster, strategy, budget_s, seed, batch_size)
+  return PlanConfig(
+    limits.with_max_memory(cluster, max_memory or {}),
+    strategy,
+    budget_s,
+    seed,
+    batch_size,
+    grouping.check(keep_together),
+    bool(max_memory),
+  )
 
 
 def trace(
@@ -106,14 +123,24 @@ def _sample(data: Any, batch_size: int | None) -> Any:
   return (x,) if y is None else (x, y)
 
 
-def decide(traced: TracedStep, config: PlanConfig) -> AppliedPlacement:
+def decide(
+  model: keras.Model, traced: TracedStep, config: PlanConfig
+) -> AppliedPlacement:
   """Searches a placement and compares it with the best single device.
 
+  Args:
+    model: whose slots stay beside their variables.
+    traced: its step.
+    config: what was asked for.
+
   Raises:
+    ApplyError: nothing is like a name of `config.keep_together`.
     InfeasibleError: nothing fits in memory.
     TfplaceError: as the placer and `Problem` do.
   """
-  problem = Problem(op_graph(traced, config.cluster), config.cluster)
+  graph = op_graph(traced, config.cluster)
+  graph = grouping.grouped(graph, traced, model, config.keep_together)
+  problem = Problem(graph, config.cluster)
   result = placers.place(
     problem,
     strategy=config.strategy,
@@ -127,7 +154,7 @@ def decide(traced: TracedStep, config: PlanConfig) -> AppliedPlacement:
   if one_device and single is not None and config.strategy == "auto":
     result = single
     used = _devices(result.placement)
-  return applied_lib.planned(result, single, used, one_device, traced.training)
+  return applied_lib.planned(result, single, used, one_device, traced)
 
 
 def _single(

@@ -12,6 +12,14 @@ from collections.abc import Iterator
 _COUNTERS = "object_name_uids"
 
 
+def open_layers() -> list[str]:
+  """Names of the layers whose call is being traced, innermost first."""
+  from keras.src.backend.common import global_state
+
+  stack = global_state.get_global_attribute("name_scope_stack") or []
+  return [entry.name for entry in reversed(stack)]
+
+
 @contextlib.contextmanager
 def fresh_names() -> Iterator[None]:
   """Counts Keras' names from the start inside, and goes on outside."""

@@ -6,6 +6,7 @@ loss is fetched besides. The data pipeline and callbacks are no part of it.
 """
 
 import contextlib
+import dataclasses
 import functools
 import os
 from collections.abc import Iterator
@@ -16,7 +17,12 @@ import numpy as np
 import tensorflow as tf
 
 from tfplace.errors import ExtractionError
-from tfplace.graph.extract import functions, keras_inputs, stages
+from tfplace.graph.extract import (
+  functions,
+  keras_inputs,
+  keras_layers,
+  stages,
+)
 from tfplace.graph.extract.traced import TracedStep
 
 
@@ -63,14 +69,17 @@ def trace_keras(
     on_stage("building the optimizer")
     _build(model, batch.structure)
   losses: list[tf.Tensor] = []
+  recorders: list[keras_layers.LayerRecorder] = []
 
   def data_step(data: Any) -> Any:
     graph = tf.compat.v1.get_default_graph()
     on_stage("tracing", lambda: int(graph.version))
-    if not training:
-      return model.predict_step(data)
-    with _recorded_loss(model, losses):
-      return model.train_step(data)
+    recorders.append(keras_layers.LayerRecorder(graph, model))
+    with graph.device(recorders[-1]):
+      if not training:
+        return model.predict_step(data)
+      with _recorded_loss(model, losses):
+        return model.train_step(data)
 
   step = tf.function(data_step, jit_compile=False, autograph=False)
   try:
@@ -81,7 +90,7 @@ def trace_keras(
       f" {batch.batch_size}: {_first_line(error)}"
     ) from error
   on_stage("inlining")
-  return functions.trace_function(
+  traced = functions.trace_function(
     concrete,
     name=model.name,
     training=training,
@@ -89,6 +98,9 @@ def trace_keras(
     variable_names=variable_names(model),
     values=_values(concrete, batch),
   )
+  variables = keras_layers.of_variables(model)
+  layers = recorders[-1].of_nodes(traced.graph_def, variables)
+  return dataclasses.replace(traced, layers=layers)
 
 
 def trace_keras_file(

@@ -50,6 +50,8 @@ class TracedStep:
     targets: node names to run for their effect (updates of variables).
     variables: by node name of the `VarHandleOp`.
     training: whether it is a training step.
+    layers: op name -> names of the Keras layers whose op, gradient or variable
+      it is, innermost first; without what belongs to no layer.
   """
 
   name: str
@@ -59,3 +61,6 @@ class TracedStep:
   targets: tuple[str, ...]
   variables: Mapping[str, VariableSpec]
   training: bool
+  layers: Mapping[str, tuple[str, ...]] = dataclasses.field(
+    default_factory=dict
+  )

@@ -1,0 +1,170 @@
+"""A plan as plain data: made, wished for, printed, edited, applied later."""
+
+import json
+import re
+
+import apply_testing as at
+import numpy as np
+import pytest
+
+import tfplace
+from tfplace.apply import grouping, keras_state
+from tfplace.cost import op_graph
+from tfplace.errors import ApplyError, InfeasibleError, TfplaceError
+from tfplace.graph import Problem
+from tfplace.graph.extract import trace_keras
+
+CPUS = tuple(f"{at.LOCAL}CPU:{i}" for i in range(3))
+
+
+def _cluster(bandwidth=1e6, latency_us=0.0):
+  devices = tuple(tfplace.Device(name, "CPU") for name in CPUS)
+  links = tuple(
+    tfplace.Link(a, b, bandwidth, latency_us)
+    for a in CPUS
+    for b in CPUS
+    if a != b
+  )
+  return tfplace.Cluster("test", devices, links)
+
+
+def _plan(kind="two_inputs", **options):
+  model = at.build(kind)
+  options = {"strategy": "m_etf", "batch_size": at.BATCH, **options}
+  return model, tfplace.plan_model(model, _cluster(), **options)
+
+
+def _devices(plan, layer):
+  """Devices of the ops, gradients and variables of a layer."""
+  return {
+    device
+    for name, device in plan.assignments.items()
+    if re.search(rf"(^|/){layer}(_\d+)?/", name)
+  }
+
+
+def test_planning_alone_leaves_the_model_as_it_was():
+  model, plan = _plan()
+  assert len(plan.devices) > 1
+  assert not hasattr(model, "placement")
+  assert {v.value.device for v in model.variables} == {CPUS[0]}
+  expected = at.losses(at.build("two_inputs"), "two_inputs", 3)
+  np.testing.assert_array_equal(at.losses(model, "two_inputs", 3), expected)
+
+
+def test_a_plan_is_applied_as_object_file_and_json_alike(tmp_path):
+  _, plan = _plan()
+  plan.save(tmp_path / "p.json")
+  content = json.loads((tmp_path / "p.json").read_text())
+  data = json.loads(json.dumps(dict(plan.assignments)))
+  for given in (plan, tmp_path / "p.json", content, data):
+    model = tfplace.place_model(at.build("two_inputs"), placement=given)
+    assert model.placement.assignments == plan.assignments
+    assert model.get_layer("first").kernel.value.device in plan.devices
+
+
+def test_a_printed_plan_names_every_layer_with_its_device():
+  _, plan = _plan(keep_together=["first", "second", "last"])
+  lines = str(plan).splitlines()
+  assert lines[0] == plan.message
+  assert list(plan.layers) == ["first", "second", "joined", "last"]
+  for layer in ("first", "second", "last"):
+    (device,) = _devices(plan, layer)
+    assert plan.layers[layer] == device
+    assert any(
+      line.split() == [layer, device.rpartition("/device:")[2]]
+      for line in lines
+    )
+
+
+def test_an_edited_plan_of_layers_is_followed():
+  _, plan = _plan()
+  edited = {**plan.layers, "second": "CPU:2"}
+  model = tfplace.place_model(at.build("two_inputs"), placement=edited)
+  expected = at.losses(at.build("two_inputs"), "two_inputs")
+  with at.recorded() as ran:
+    got = at.losses(model, "two_inputs")
+  np.testing.assert_allclose(got, expected, atol=1e-5)
+  assert at.devices_of(ran, "second") == {"CPU:2"}
+
+
+@pytest.mark.parametrize("kind", ["two_inputs", "subclassed"])
+def test_what_is_kept_together_is_on_one_device(kind):
+  sample = at.batch(kind)
+  _, apart = _plan(kind, sample=sample)
+  assert len(_devices(apart, "first")) > 1  # of BiasAddGrad and the rest
+  _, plan = _plan(kind, sample=sample, keep_together=["fi*t"])
+  assert len(_devices(plan, "first")) == 1
+  _, plan = _plan(kind, sample=sample, keep_together=[["first", "last"]])
+  assert len(_devices(plan, "first") | _devices(plan, "last")) == 1
+  assert len(plan.devices) > 1
+
+
+def test_ops_outside_of_layers_are_kept_together_by_a_pattern_of_names():
+  pattern = "gradient_tape/*"
+  _, plan = _plan(keep_together=[pattern])
+  found = {d for n, d in plan.assignments.items() if n.startswith(pattern[:-1])}
+  assert len(found) == 1
+
+
+def test_slots_are_planned_beside_their_variables():
+  model = at.build("dropout")
+  traced = trace_keras(model, at.BATCH)
+  graph = op_graph(traced, _cluster())
+  pairs = list(keras_state.slots(model))
+  assert len(pairs) == 8  # two of each of two kernels and two biases
+  # Free in the graph as TensorFlow has it, of one group in what is planned.
+  for problem, beside in (
+    (Problem(graph, _cluster()), False),
+    (Problem(grouping.grouped(graph, traced, model, ()), _cluster()), True),
+  ):
+    group = dict(zip(graph.names, problem.group_of, strict=True))
+    for slot, owner in pairs:
+      assert (group[slot.path] == group[owner.path]) == beside
+    assert len({group[owner.path] for _, owner in pairs}) == 4
+
+
+def test_max_memory_divides_what_would_stay():
+  _, free = _plan(strategy="single")
+  need = free.evaluation.peak_memory_bytes[CPUS[0]]
+  limits = {f"CPU:{i}": 0.8 * need for i in range(3)}
+  _, plan = _plan(strategy="auto", budget_s=2, max_memory=limits)
+  assert not plan.one_device and plan.single_device is None
+  assert "no single device has the memory" in plan.message
+  assert max(plan.evaluation.peak_memory_bytes.values()) <= 0.8 * need
+  with pytest.raises(InfeasibleError):
+    _plan(max_memory=dict.fromkeys(limits, "1KB"))
+
+
+@pytest.mark.parametrize(
+  ("options", "said"),
+  [
+    ({"max_memory": {"GPU:7": 1}}, "GPU:7"),
+    ({"max_memory": {"CPU:0": "1 gb"}}, "1 gb"),
+    ({"keep_together": ["frist"]}, "'frist'.*first"),
+    ({"keep_together": [3]}, "keep_together takes"),
+    ({"keep_together": [[]]}, "keep_together takes"),
+  ],
+)
+def test_wishes_that_mean_nothing_are_named(options, said):
+  with pytest.raises(TfplaceError, match=said):
+    _plan(**options)
+
+
+def test_wishes_and_a_given_placement_do_not_go_together():
+  with pytest.raises(ApplyError, match="max_memory is for planning"):
+    tfplace.place_model(
+      at.build("dense"), placement=at.SPLIT, max_memory={"CPU:0": 1}
+    )
+
+
+def test_a_plan_to_stay_leaves_the_model_alone():
+  model = at.build("dense")
+  slow = _cluster(1e-3, 1e6)
+  plan = tfplace.plan_model(model, slow, batch_size=at.BATCH, budget_s=1)
+  assert plan.one_device
+  model = tfplace.place_model(model, placement=plan)
+  assert model.placement is plan and model.supports_jit
+  with at.recorded() as ran:
+    at.losses(model, "dense", 1)
+  assert {node.device for node in ran} == {"CPU:0"}

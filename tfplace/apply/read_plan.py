@@ -1,0 +1,79 @@
+"""Makes a plan of whatever names devices: an object, a file, plain data.
+
+What can be checked without a trace is checked here: the devices are this
+process's, and layers are the model's.
+"""
+
+import os
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import keras
+
+from tfplace.apply import devices as devices_lib
+from tfplace.apply import keras_state
+from tfplace.apply import plan as plan_lib
+from tfplace.apply.applied import AppliedPlacement
+from tfplace.apply.plan import Plan
+from tfplace.errors import ApplyError
+from tfplace.graph import json_file, placement_format
+from tfplace.graph.placement import Placement
+
+PlanLike: TypeAlias = (
+  AppliedPlacement | Placement | Mapping[str, Any] | str | os.PathLike[str]
+)
+
+
+def read_plan(placement: PlanLike, model: keras.Model) -> Plan:
+  """A plan from whatever names devices.
+
+  Args:
+    placement: a `Placement`, or what tells of one; the path of a placement
+      file, or what it holds; or a mapping from op names, or from names of
+      layers, to device names ("CPU:1" will do).
+    model: whose layers a mapping may name.
+
+  Raises:
+    FormatError: the file is no placement file.
+    ApplyError: a device that this process lacks, a layer that the model lacks,
+      or nothing at all is placed.
+  """
+  if isinstance(placement, AppliedPlacement):
+    placement = placement.placement or placement.assignments
+  if isinstance(placement, Placement):
+    return plan_lib.from_placement(placement)
+  if isinstance(placement, (str, os.PathLike)):
+    placement = _read_assignments(placement)
+  elif isinstance(placement, Mapping) and "assignments" in placement:
+    placement = placement["assignments"]  # a file's content
+  if not isinstance(placement, Mapping) or not placement:
+    raise ApplyError(
+      "a placement is a Placement, the path of a placement file, or a mapping"
+      f" of op or layer names to device names, not {placement!r:.60}"
+    )
+  return _from_mapping(placement, model)
+
+
+def _from_mapping(placement: Mapping[str, str], model: keras.Model) -> Plan:
+  full = devices_lib.canonical_devices(placement)
+  known = keras_state.layer_names(model)
+  layers = {name: d for name, d in full.items() if name in known}
+  ops = {name: d for name, d in full.items() if name not in known}
+  # A plan of ops always has scoped names; without any, it is one of layers.
+  if layers and not any("/" in name for name in ops):
+    for name in ops:
+      raise ApplyError(
+        f"the placement names {name!r}, which is no layer of model"
+        f" {model.name!r}; its layers are {', '.join(sorted(known))} (Keras"
+        " numbers layers without a name of their own through a whole process)",
+        op=name,
+        device=full[name],
+      )
+  return Plan(ops, {}, layers)
+
+
+def _read_assignments(path: str | os.PathLike[str]) -> dict[str, str]:
+  data = json_file.read_json(path, placement_format.FORMAT)
+  with json_file.errors_naming(path):
+    assignments = json_file.required(data, "assignments", "placement")
+    return json_file.as_object(assignments, "assignments")
