@@ -32,6 +32,7 @@ def trace(
   batch_size: int | None = None,
   training: bool = True,
   sizes: Mapping[str, int] | None = None,
+  allow_side_effects: bool = False,
   on_stage: stages.OnStage = stages.ignore,
 ) -> "TracedStep":
   """Traces one step of a model that is named or lies in a file.
@@ -44,6 +45,8 @@ def trace(
     training: the training step, or inference; a SavedModel and a GraphDef are
       what they are.
     sizes: further sizes of a zoo model, such as {"length": 20}.
+    allow_side_effects: of loading a SavedModel or a GraphDef: TensorFlow may
+      run ops of theirs that touch files, processes or Python.
     on_stage: is told each stage.
 
   Raises:
@@ -58,9 +61,13 @@ def trace(
     )
   on_stage(f"building {source}" if kind == "model" else f"loading {source}")
   if kind == "saved_model":
-    return tracing.trace_saved_model(source, batch_size)
+    return tracing.trace_saved_model(
+      source, batch_size, allow_side_effects=allow_side_effects
+    )
   if kind == "graph_def":
-    return tracing.trace_graph_def(source, batch_size)
+    return tracing.trace_graph_def(
+      source, batch_size, allow_side_effects=allow_side_effects
+    )
   with fresh_names():
     if kind == "model":
       return _trace_zoo(source, batch_size, training, sizes or {}, on_stage)
@@ -116,6 +123,7 @@ def load_or_extract(
   sizes: Mapping[str, int] | None = None,
   cache: GraphCache | None = None,
   needs_trace: bool = False,
+  allow_side_effects: bool = False,
   on_stage: stages.OnStage = stages.ignore,
 ) -> "tuple[OpGraph, TracedStep | None]":
   """The op graph, from the cache where it is there; `trace` has the arguments.
@@ -130,6 +138,7 @@ def load_or_extract(
     cache: where graphs are kept; None extracts anew.
     needs_trace: the traced step is wanted too, which no cache holds: then only
       the costs may come from it.
+    allow_side_effects: of loading.
     on_stage: is told each stage; of a graph that is there, none.
 
   Returns:
@@ -151,7 +160,13 @@ def load_or_extract(
   found = cache.load(key) if cache and key else None
   if found is not None and not needs_trace:
     return found, None
-  traced = trace(kind, source, **asked, on_stage=on_stage)
+  traced = trace(
+    kind,
+    source,
+    **asked,
+    allow_side_effects=allow_side_effects,
+    on_stage=on_stage,
+  )
   if found is not None and _is_of(found, traced):
     return found, traced
   graph = op_graph(traced, cluster, on_stage)

@@ -95,3 +95,42 @@ def plain_step(build: str, **sizes: int) -> Step:
     build, graph.as_graph_def(), {}, (out.name,), (), {}, False
   )
   return Step(traced, as_graph(traced))
+
+
+def faulty_step() -> Step:
+  """Goes wrong by where its ops run: a real fault of a real placement.
+
+  An op "on_<fault>" reads which process it runs in; away from that of "home",
+  the step divides zero by zero ("nan"), fills 1.2 GB ("memory"), or waits for
+  an element that never comes ("hang"). On one device it computes 1.0.
+  """
+  graph = tf.Graph()
+  with graph.as_default():
+    home = _process("home")
+    away = {
+      fault: tf.not_equal(home, _process(f"on_{fault}"), name=f"{fault}_away")
+      for fault in ("nan", "memory", "hang")
+    }
+    zero = tf.cast(tf.logical_not(away["nan"]), tf.float32, name="zero")
+    one = tf.math.divide(zero, zero, name="one")
+    count = tf.where(away["memory"], 300_000_000, 1, name="count")
+    big = tf.fill(tf.reshape(count, [1]), 2.0, name="big")
+    queue = tf.raw_ops.FIFOQueueV2(
+      component_types=[tf.float32], shapes=[[]], name="queue"
+    )
+    wanted = tf.cast(away["hang"], tf.int32, name="wanted")
+    (none,) = tf.raw_ops.QueueDequeueManyV2(
+      handle=queue, n=wanted, component_types=[tf.float32], name="waits"
+    )
+    parts = [one, tf.reduce_min(big), tf.cast(tf.size(none), tf.float32)]
+    out = tf.subtract(tf.add_n(parts), 2.0, name="out")
+  traced = TracedStep(
+    "faulty", graph.as_graph_def(), {}, (out.name,), (), {}, False
+  )
+  return Step(traced, as_graph(traced))
+
+
+def _process(name: str) -> tf.Tensor:
+  """The id of the process that the op of this name runs in."""
+  stat = tf.raw_ops.ReadFile(filename=tf.constant("/proc/self/stat"), name=name)
+  return tf.strings.regex_replace(stat, " [^\n]*\n?", "")

@@ -74,6 +74,7 @@ def _main(values: flags.FlagValues) -> None:
         steps=values.steps,
         warmup=values.warmup,
         timeout_s=values.timeout_s,
+        allow_side_effects=values.allow_side_effects,
       )
       evaluation = harness.evaluate([placement])[0]
   _report(values, evaluation, time.perf_counter() - began)

@@ -22,7 +22,7 @@ _DESCRIPTION = (
   " the placement and the rewritten graph."
 )
 _BASELINES = ("single", "cpu", "expert")
-_FILES = ("output", "output_graph_def", "trace", "timeline")
+_FILES = ("output", "output_graph_def")
 
 
 def _define(values: flags.FlagValues) -> None:
@@ -81,6 +81,7 @@ def _check(values: flags.FlagValues) -> None:
   """Refuses what cannot work before anything is computed."""
   for flag in _FILES:
     cli.check_writable(values[flag].value)
+  outputs.check_pictures(values)
   kind = sources.chosen_source(values)
   if kind == "graph" and values.output_graph_def:
     raise cli.UsageError(
@@ -105,7 +106,7 @@ def _main(values: flags.FlagValues) -> None:
     source = sources.load_source(values, cluster, needs_trace)
     problem = graph_lib.Problem(source.graph, cluster)
     if live is not None and source.traced is not None:
-      problem = _calibrated(live, problem, source.traced)
+      problem = _calibrated(values, live, problem, source.traced)
     with cli.showing_progress("Proving a lower bound"):
       problem = bounds.tightened(problem)
     best = _place(values, problem)
@@ -113,10 +114,10 @@ def _main(values: flags.FlagValues) -> None:
     results = _with_baselines(values, problem, best)
     measured = None
     if values.measure and live is not None:
-      measured = _measure(live, problem, source, results)
+      measured = _measure(values, live, problem, source, results)
       if best.tried:
         best = _fastest(results, measured)
-  _write(values, best, source)
+  _write(values, best, results, source)
   outputs.print_results(results, best, measured)
   for strategy, why in skipped.items():
     print(f"{strategy} was skipped: {why}")
@@ -125,11 +126,16 @@ def _main(values: flags.FlagValues) -> None:
 
 
 def _calibrated(
-  live: "OpenCluster", problem: graph_lib.Problem, traced: "TracedStep"
+  values: flags.FlagValues,
+  live: "OpenCluster",
+  problem: graph_lib.Problem,
+  traced: "TracedStep",
 ) -> graph_lib.Problem:
   """The problem with op times and overheads measured on the live devices."""
   with cli.showing_progress(f"Profiling {problem.graph.name}"):
-    return live.profiled(problem, traced)
+    return live.profiled(
+      problem, traced, allow_side_effects=values.allow_side_effects
+    )
 
 
 def _place(values: flags.FlagValues, problem: graph_lib.Problem) -> Result:
@@ -168,6 +174,7 @@ def _with_baselines(
 
 
 def _measure(
+  values: flags.FlagValues,
   live: "OpenCluster",
   problem: graph_lib.Problem,
   source: sources.Source,
@@ -176,7 +183,9 @@ def _measure(
   with cli.showing_progress(f"Measuring {len(results)} placements"):
     if source.traced is None:
       raise cli.UsageError("nothing to run")  # `_check` saw to it
-    harness = live.harness(problem, source.traced)
+    harness = live.harness(
+      problem, source.traced, allow_side_effects=values.allow_side_effects
+    )
     return harness.evaluate([result.placement for result in results])
 
 
@@ -191,7 +200,10 @@ def _fastest(
 
 
 def _write(
-  values: flags.FlagValues, best: Result, source: sources.Source
+  values: flags.FlagValues,
+  best: Result,
+  results: Sequence[Result],
+  source: sources.Source,
 ) -> None:
   if values.output:
     best.placement.save(values.output)
@@ -201,7 +213,7 @@ def _write(
     write_placed_graph_def(
       source.traced, best.placement, values.output_graph_def
     )
-  outputs.write_pictures(values, best.placement)
+  outputs.write_pictures(values, best.placement, results)
 
 
 def _print_json(

@@ -67,6 +67,13 @@ def define_source_flags(values: flags.FlagValues) -> None:
     " user's cache directory where left out, empty for nowhere.",
     flag_values=values,
   )
+  flags.DEFINE_bool(
+    "allow_side_effects",
+    False,
+    "Load and run a graph even if its ops may touch files, processes, Python"
+    " or the network: only for graphs from people you trust.",
+    flag_values=values,
+  )
 
 
 def define_cluster_flag(
@@ -129,6 +136,7 @@ def load_source(
       sizes=model_sizes(values),
       cache=_graph_cache(values),
       needs_trace=needs_trace,
+      allow_side_effects=values.allow_side_effects,
       on_stage=_loading_tensorflow(on_stage),
     )
   return Source(*loaded)
@@ -206,6 +214,8 @@ def opened_cluster(
   from tfplace import measure
 
   cli.load_tensorflow()
+  if name.partition(":")[0] == "gpus":
+    measure.leave_gpus()
   with contextlib.ExitStack() as stack:
     with cli.showing_progress(f"Starting {name}"):
       live = stack.enter_context(measure.open_cluster(name))

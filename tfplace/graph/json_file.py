@@ -13,13 +13,18 @@ import os
 import tempfile
 import zlib
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, BinaryIO
 
 from tfplace.errors import FormatError, TfplaceError
 
 Path = str | os.PathLike[str]
 MAX_JSON_BYTES = 1 << 30  # unpacked; a graph of 10**6 ops takes about 250 MB
+MAX_JSON_VALUES = 32_000_000  # about 100 bytes each once they are parsed
 MAX_NAME_LENGTH = 4096
+# Graphs shrink 20 to 40 times; data made to fill memory, a thousand times.
+MAX_GZIP_RATIO = 250
+_UNSUSPICIOUS_BYTES = 64 << 20
+_CHUNK_BYTES = 16 << 20
 _GZIP_LEVEL = 6  # 9 takes four times as long for a tenth less
 
 
@@ -115,14 +120,36 @@ def _mode(target: str) -> int:
 
 def _read_bytes(path: Path) -> bytes:
   with open(path, "rb") as file:
-    if not os.fspath(path).endswith(".gz"):
-      content = file.read(MAX_JSON_BYTES + 1)
+    if os.fspath(path).endswith(".gz"):
+      content = _unpacked(file)
     else:
-      with gzip.GzipFile(fileobj=file) as unpacked:
-        content = unpacked.read(MAX_JSON_BYTES + 1)
+      content = file.read(MAX_JSON_BYTES + 1)
   if len(content) > MAX_JSON_BYTES:
     raise ValueError(f"larger than {MAX_JSON_BYTES} bytes of JSON")
+  values = sum(content.count(mark) for mark in (b",", b"[", b"{"))
+  if values > MAX_JSON_VALUES:
+    raise ValueError(f"{values} values of JSON, at most {MAX_JSON_VALUES}")
   return content
+
+
+def _unpacked(file: BinaryIO) -> bytes:
+  """At most `MAX_JSON_BYTES` + 1; stops early where gzip packed too well."""
+  packed = max(1, os.fstat(file.fileno()).st_size)
+  allowed = max(_UNSUSPICIOUS_BYTES, MAX_GZIP_RATIO * packed)
+  chunks, size = [], 0
+  with gzip.GzipFile(fileobj=file) as unpacked:
+    while size <= MAX_JSON_BYTES:
+      chunk = unpacked.read(min(_CHUNK_BYTES, MAX_JSON_BYTES + 1 - size))
+      if not chunk:
+        break
+      chunks.append(chunk)
+      size += len(chunk)
+      if size > allowed:
+        raise ValueError(
+          f"{packed} bytes of gzip unpack to more than {MAX_GZIP_RATIO} times"
+          " as many, which no graph does"
+        )
+  return b"".join(chunks)
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

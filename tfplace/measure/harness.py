@@ -1,7 +1,8 @@
 """The evaluator that runs placements on real devices.
 
-It fills in the same protocol as the simulator. A placement that cannot be run
-gets an evaluation that says so, and the next one starts on fresh processes.
+It fills in the same protocol as the simulator. A placement that kills its
+process, hangs, runs out of memory or spoils the model's numbers gets an
+evaluation that says so, and the next one starts on fresh processes.
 """
 
 from collections.abc import Sequence
@@ -10,10 +11,20 @@ import numpy as np
 
 from tfplace.errors import MeasurementError
 from tfplace.graph.evaluation import Evaluation
+from tfplace.graph.extract import side_effects
 from tfplace.graph.extract.traced import TracedStep
 from tfplace.graph.placement import Placement
 from tfplace.graph.problem import Problem
-from tfplace.measure import measured, messages, placed_step, processes, runtime
+from tfplace.measure import (
+  measured,
+  messages,
+  placed_step,
+  processes,
+  reference,
+  runtime,
+)
+
+_START_ATTEMPTS = 3
 
 
 class MeasurementHarness:
@@ -30,13 +41,15 @@ class MeasurementHarness:
     phase_s: warming up, timing and tracing each stop after so many seconds,
       so that a slow step is run less often (3 timed steps at least).
     seed: of inputs without a sample value.
+    allow_side_effects: run it even if its ops may touch files, processes,
+      Python or the network.
 
   Attributes:
     traces: the step stats of the last placement that ran.
 
   Raises:
     MeasurementError: the ops of `problem` are not the nodes of `traced`, or
-      its devices not those of `workers`.
+      its devices not those of `workers`, or an op may have side effects.
   """
 
   def __init__(
@@ -50,8 +63,12 @@ class MeasurementHarness:
     traced_steps: int = 3,
     phase_s: float = 20.0,
     seed: int = 0,
+    allow_side_effects: bool = False,
   ) -> None:
     _check(problem, traced, workers)
+    if not allow_side_effects:
+      found = side_effects.when_run(traced.graph_def)
+      side_effects.refuse(found, repr(traced.name), MeasurementError)
     self.problem = problem
     self.traces: Sequence[messages.Trace] = ()
     self._traced = traced
@@ -61,6 +78,7 @@ class MeasurementHarness:
     )
     self._timeout_s = timeout_s
     self._seed = seed
+    self._reference = reference.Reference(self._run, problem)
 
   def evaluate(
     self, placements: np.ndarray | Sequence[Placement]
@@ -70,8 +88,10 @@ class MeasurementHarness:
     `step_time_us` is the median; `extra` has `step_time_quartiles_us`,
     `step_times_us`, `setup_us`, `fetches` and `last_fetches` (scalars of the
     first and the last step) and `non_finite` (fetches with a NaN or an
-    infinity), or `error` and `error_kind` where the placement could not be
-    run.
+    infinity, with every op on one device too), or `error` and `error_kind`
+    where the placement could not be run: "died", "hung", "out_of_memory",
+    "failed", "non_finite" (numbers that are finite on one device), or
+    "not_started", which is the host's fault and not the placement's.
 
     Raises:
       PlacementError: a row is not a placement of the problem.
@@ -85,19 +105,35 @@ class MeasurementHarness:
   def _measure(self, placement: Placement) -> Evaluation:
     self.traces = ()
     try:
-      request = placed_step.step_request(
-        self._traced,
-        placement,
-        self._counts,
-        self._seed,
-        self._workers.runs_in_order,
-      )
-      reply = self._workers.run(request, self._timeout_s)
+      reply = self._run(placement)
+      self._reference.check(placement, reply)
     except processes.ChildError as error:
       return measured.failed(self.problem, error)
     self.traces = reply.traces
     held = placed_step.held_bytes(self._traced, placement.assignments)
     return measured.evaluation(placement, reply, held)
+
+  def _run(self, placement: Placement) -> messages.StepReply:
+    request = placed_step.step_request(
+      self._traced,
+      placement,
+      self._counts,
+      self._seed,
+      self._workers.runs_in_order,
+    )
+    self._start()
+    return self._workers.run(request, self._timeout_s)
+
+  def _start(self) -> None:
+    """Starts the processes again where the last placement ended them."""
+    for left in reversed(range(_START_ATTEMPTS)):
+      try:
+        return self._workers.start()
+      except processes.ChildError as error:
+        if not left:
+          raise processes.ChildError(
+            "not_started", f"the placement was not run: {error}"
+          ) from error
 
 
 def _check(

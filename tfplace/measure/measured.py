@@ -68,10 +68,16 @@ def _extra(reply: messages.StepReply) -> dict[str, Any]:
   }
   if reply.high_water_bytes:
     extra["high_water_bytes"] = dict(reply.high_water_bytes)
-  broken = [n for n, v in reply.last_values.items() if not _finite(v)]
+  broken = non_finite(reply)
   if broken:
     extra["non_finite"] = broken
   return extra
+
+
+def non_finite(reply: messages.StepReply) -> list[str]:
+  """Fetches with a NaN or an infinity in the first or the last step."""
+  values = (*reply.first_values.items(), *reply.last_values.items())
+  return list(dict.fromkeys(n for n, v in values if not _finite(v)))
 
 
 def _finite_scalars(values: Mapping[str, np.ndarray]) -> dict[str, float]:

@@ -28,6 +28,7 @@ _KEEP_MEMORY = {  # of glibc
   "MALLOC_MMAP_MAX_": "0",
   "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
 }
+_REAP_S = 10.0
 _DEATH_GRACE_S = 2.0  # a dead worker shows a moment after its peers complain
 
 
@@ -35,7 +36,8 @@ class ChildError(MeasurementError):
   """A measuring process failed.
 
   Attributes:
-    kind: "died", "hung", "out_of_memory", "address_in_use" or "failed".
+    kind: "died", "hung", "out_of_memory", "address_in_use", "failed",
+      "non_finite" or "not_started".
   """
 
   def __init__(self, kind: str, message: str, **about: Any) -> None:
@@ -82,8 +84,12 @@ class Child:
 
   def kill(self) -> None:
     """Ends the process, stopped or stuck as it may be, and reaps it."""
+    with contextlib.suppress(OSError):  # its group, once it has made one
+      os.killpg(self.pid, signal.SIGKILL)
     self._process.kill()
-    self._process.wait()
+    # A process that the kernel itself holds is reaped when that lets go.
+    with contextlib.suppress(subprocess.TimeoutExpired):
+      self._process.wait(_REAP_S)
     if self._process.stdin:
       self._process.stdin.close()
     self.connection.close()

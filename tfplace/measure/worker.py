@@ -31,6 +31,7 @@ _RUNTIME_BYTES = 256 << 20  # stacks and arenas of threads yet to start
 def main(argv: list[str]) -> None:
   """Answers the parent on the socket `argv[1]` until it hangs up."""
   _die_with_parent()
+  _die_first()
   parent = connection.Connection(int(argv[1]))
   config = parent.recv()
   if config.core is not None:
@@ -69,6 +70,20 @@ def _die_with_parent() -> None:
     os._exit(1)
 
   threading.Thread(target=watch, daemon=True).start()
+
+
+def _die_first() -> None:
+  """Where the kernel lacks memory it ends this process, not its parent.
+
+  A crash writes no core file.
+  """
+  _, hard = resource.getrlimit(resource.RLIMIT_CORE)
+  resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
+  with (
+    contextlib.suppress(OSError),
+    open("/proc/self/oom_score_adj", "w", encoding="ascii") as score,
+  ):
+    score.write("1000")
 
 
 def _serve(runtime: "_Runtime", parent: connection.Connection) -> None:

@@ -4,7 +4,6 @@ import os
 from collections.abc import Sequence
 
 import tensorflow as tf
-from google.protobuf import message, text_format
 from tensorflow.python.framework import tensor_shape
 
 from tfplace.errors import ExtractionError
@@ -16,19 +15,19 @@ from tfplace.graph.extract import (
   inline,
   node_names,
   op_defs,
+  proto_file,
   prune,
+  side_effects,
   validate,
 )
 from tfplace.graph.extract.traced import FeedSpec, TracedStep
-
-_MAX_BYTES = (1 << 31) - 1  # what a protocol buffer can hold
-_MAX_TEXT_BYTES = 1 << 30
 
 
 def trace_graph_def(
   path: str | os.PathLike[str],
   batch_size: int | None = None,
   outputs: Sequence[str] | None = None,
+  allow_side_effects: bool = False,
 ) -> TracedStep:
   """One run of a GraphDef.
 
@@ -39,6 +38,8 @@ def trace_graph_def(
     outputs: nodes or tensors that the step computes; only what they need is
       kept. By default every node is kept, and the step computes every node
       that no other one reads.
+    allow_side_effects: TensorFlow may run, as it imports the graph, ops that
+      read files or call Python.
 
   Raises:
     ExtractionError: the file is not a GraphDef, or not a well-formed graph, or
@@ -48,6 +49,8 @@ def trace_graph_def(
   size = batch.checked(batch_size, where)
   graph_def = read_graph_def(where)
   validate.validate(graph_def, where)
+  if not allow_side_effects:
+    side_effects.refuse(side_effects.when_imported(graph_def), where)
   import_check.import_check(graph_def, where)
   feeds = _fill_placeholders(graph_def, size, where)
   result = inline.inline_functions(graph_def)
@@ -80,36 +83,8 @@ def read_graph_def(path: str) -> tf.compat.v1.GraphDef:
   Raises:
     ExtractionError: unreadable, too big, or no GraphDef.
   """
-  is_text = path.endswith((".pbtxt", ".txt"))
-  limit = _MAX_TEXT_BYTES if is_text else _MAX_BYTES
-  try:
-    size = os.path.getsize(path)
-    if size > limit:
-      raise ExtractionError(
-        f"{path!r} has {size} bytes; a GraphDef file has {limit} at most",
-        num_bytes=size,
-      )
-    with open(path, "rb") as file:
-      data = file.read()
-  except OSError as error:
-    raise ExtractionError(
-      f"{path!r} cannot be read: {error.strerror}"
-    ) from error
   graph_def = tf.compat.v1.GraphDef()
-  try:
-    if is_text:
-      text_format.Parse(data.decode(), graph_def)
-    else:
-      graph_def.ParseFromString(data)
-  except (
-    message.DecodeError,
-    text_format.ParseError,
-    UnicodeDecodeError,
-    RecursionError,
-  ) as error:
-    raise ExtractionError(
-      f"{path!r} is not a GraphDef, or is damaged: {error}"
-    ) from error
+  proto_file.read(path, graph_def, proto_file.GRAPH_DEF)
   return graph_def
 
 

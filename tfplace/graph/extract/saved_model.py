@@ -4,9 +4,10 @@ import os
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
 
 from tfplace.errors import ExtractionError
-from tfplace.graph.extract import batch, functions
+from tfplace.graph.extract import batch, functions, proto_file, side_effects
 from tfplace.graph.extract.traced import TracedStep
 
 DEFAULT_SIGNATURE = "serving_default"
@@ -16,6 +17,7 @@ def trace_saved_model(
   directory: str | os.PathLike[str],
   batch_size: int | None = None,
   signature: str | None = None,
+  allow_side_effects: bool = False,
 ) -> TracedStep:
   """One call of a signature.
 
@@ -24,14 +26,16 @@ def trace_saved_model(
     batch_size: stands for an unknown first dimension of the inputs; 32 by
       default.
     signature: its key; "serving_default", or the only one, by default.
+    allow_side_effects: loading the model may touch files (beyond its own),
+      processes and Python: TensorFlow runs what initialises its resources.
 
   Raises:
-    ExtractionError: not a SavedModel, damaged, no such signature, or an input
-      of unknown shape.
+    ExtractionError: not a SavedModel, damaged, no such signature, an input of
+      unknown shape, or an op that is not allowed.
   """
   path = os.fspath(directory)
   size = batch.checked(batch_size, path)
-  loaded = _load(path)
+  loaded = _load(path, allow_side_effects)
   function = _signature(loaded, path, signature)
   traced = functions.trace_function(
     function,
@@ -42,12 +46,20 @@ def trace_saved_model(
   return traced
 
 
-def _load(path: str) -> Any:
+def _load(path: str, allow_side_effects: bool) -> Any:
   names = ("saved_model.pb", "saved_model.pbtxt")
-  if not any(os.path.isfile(os.path.join(path, name)) for name in names):
+  files = [os.path.join(path, name) for name in names]
+  found = [file for file in files if os.path.isfile(file)]
+  if not found:
     raise ExtractionError(
       f"{path!r} is no SavedModel: it has neither {names[0]} nor {names[1]}"
     )
+  content = saved_model_pb2.SavedModel()
+  proto_file.read(found[0], content, proto_file.SAVED_MODEL)
+  for meta_graph in content.meta_graphs if not allow_side_effects else ():
+    finding = side_effects.when_loaded(meta_graph.graph_def)
+    side_effects.refuse(finding, f"SavedModel {path!r}")
+  del content  # TensorFlow parses it again
   try:
     return tf.saved_model.load(path)
   except Exception as error:

@@ -1,0 +1,187 @@
+"""Faults of real placements: survived, told, charged to nobody else."""
+
+import contextlib
+import math
+import os
+import pathlib
+import signal
+import tempfile
+import threading
+import time
+
+import numpy as np
+import pytest
+from small_steps import Step, faulty_step
+
+from tfplace.graph.cluster import Cluster, Device, Link
+from tfplace.graph.problem import Problem
+from tfplace.measure import MeasurementHarness, WorkerCluster
+
+LIMIT_BYTES = 100e6
+HANGS_AFTER_S = 4.0
+KINDS = {
+  "kill": "died",
+  "hang": "hung",
+  "memory": "out_of_memory",
+  "nan": "non_finite",
+}
+slow = pytest.mark.skipif(
+  "TFPLACE_SLOW_TESTS" not in os.environ, reason="TFPLACE_SLOW_TESTS is unset"
+)
+
+
+class Bench:
+  """Two workers, and the faulty step on them."""
+
+  def __init__(self, workers: WorkerCluster, step: Step, **options):
+    names = workers.device_names
+    devices = tuple(Device(name, "CPU") for name in names)
+    links = [Link(a, b, 1e3) for a in names for b in names if a != b]
+    self.workers, self.step = workers, step
+    self.problem = Problem(step.graph, Cluster("two", devices, tuple(links)))
+    self.patient = self.harness(60.0)
+    self.impatient = self.harness(HANGS_AFTER_S)
+
+  def harness(self, timeout_s):
+    return MeasurementHarness(
+      self.problem,
+      self.step.traced,
+      self.workers,
+      warmup=1,
+      steps=2,
+      traced_steps=0,
+      timeout_s=timeout_s,
+      allow_side_effects=True,
+    )
+
+  def measure(self, fault):
+    """One measurement of a placement with the fault, or with none."""
+    # Killed is a placement that would hang: then it surely is in a step.
+    cause = {"kill": "hang"}.get(fault, fault)
+    row = self.step.on({f"on_{cause}": 1} if cause else {"out": 1})
+    if fault == "hang":
+      return self.impatient.evaluate(row)[0]
+    if fault != "kill":
+      return self.patient.evaluate(row)[0]
+    killer = threading.Thread(target=self._kill_in_a_step, daemon=True)
+    killer.start()
+    evaluation = self.patient.evaluate(row)[0]
+    killer.join()
+    return evaluation
+
+  def _kill_in_a_step(self):
+    while self.workers.stage != "the warm-up steps":
+      time.sleep(0.01)
+    time.sleep(0.1)
+    os.kill(self.workers.pids[1], signal.SIGKILL)
+
+
+def children():
+  """Process ids whose parent this process is, zombies too."""
+  found = set()
+  for entry in pathlib.Path("/proc").glob("[0-9]*/stat"):
+    with contextlib.suppress(OSError):
+      fields = entry.read_text("ascii", "ignore").rpartition(")")[2].split()
+      if int(fields[1]) == os.getpid():
+        found.add(int(entry.parent.name))
+  return found
+
+
+def listening(pids=None):
+  """Ports with a listener, of these processes only if they are given."""
+  inodes = set()
+  for pid in pids or ():
+    for link in pathlib.Path(f"/proc/{pid}/fd").iterdir():
+      with contextlib.suppress(OSError):
+        inodes.add(os.readlink(link))
+  found = set()
+  for table in ("tcp", "tcp6"):
+    path = pathlib.Path(f"/proc/net/{table}")
+    lines = path.read_text().splitlines()[1:] if path.exists() else []
+    for fields in map(str.split, lines):
+      is_listening = fields[3] == "0A"
+      if is_listening and (pids is None or f"socket:[{fields[9]}]" in inodes):
+        found.add(int(fields[1].rpartition(":")[2], 16))
+  return found
+
+
+@pytest.mark.parametrize("count", [20, pytest.param(200, marks=slow)])
+def test_one_fault_in_five_costs_no_other_measurement_and_leaves_nothing(
+  count, monkeypatch, tmp_path
+):
+  monkeypatch.setenv("TMPDIR", str(tmp_path))
+  monkeypatch.setattr(tempfile, "tempdir", None)
+  rng = np.random.default_rng(0)
+  faults = np.resize(list(KINDS), count // 5).tolist()
+  plan = rng.permutation([*faults, *[""] * (count - len(faults))]).tolist()
+  children_before, files_before = children(), len(os.listdir("/proc/self/fd"))
+  ports = set()
+  with WorkerCluster(2, memory_limit_bytes=LIMIT_BYTES) as workers:
+    bench = Bench(workers, faulty_step())
+    for fault in plan:
+      evaluation = bench.measure(fault)
+      assert evaluation.extra.get("error_kind") == KINDS.get(fault), (
+        fault,
+        evaluation.extra,
+      )
+      assert math.isinf(evaluation.step_time_us) == bool(fault)
+      assert evaluation.feasible == (not fault)
+      if not fault:
+        assert evaluation.extra["fetches"] == {"out:0": 1.0}
+      assert len(children() - children_before) in (0, 2)
+      ports |= listening(workers.pids)
+  assert len(ports) >= 2  # each worker served on one
+  assert not ports & listening()
+  assert children() == children_before
+  assert list(tmp_path.iterdir()) == []
+  assert len(os.listdir("/proc/self/fd")) == files_before
+
+
+def test_a_nan_that_one_device_does_not_yield_is_the_placements(workers):
+  bench = Bench(workers, faulty_step())
+  # "home" is away from all: each fault but the NaN's is moved with it.
+  row = bench.step.on({"home": 1, "on_memory": 1, "on_hang": 1})
+  evaluation = bench.patient.evaluate(row)[0]
+  assert evaluation.extra["error_kind"] == "non_finite"
+  assert "'out:0' has a NaN" in evaluation.extra["error"]
+  assert "none with every op on one device" in evaluation.extra["error"]
+
+
+def test_a_process_that_does_not_start_again_is_not_the_placements_fault(
+  trained, monkeypatch
+):
+  workers = WorkerCluster(1, startup_timeout_s=0.01)
+  problem = Problem(
+    trained.graph, Cluster("one", (Device(workers.device_names[0], "CPU"),))
+  )
+  harness = MeasurementHarness(problem, trained.traced, workers)
+  tried = []
+  start = WorkerCluster.start
+
+  def counting(self):
+    tried.append(self)
+    start(self)
+
+  monkeypatch.setattr(WorkerCluster, "start", counting)
+  failed = harness.evaluate(trained.on({}))[0]
+  assert failed.extra["error_kind"] == "not_started"
+  assert "the placement was not run: starting worker 0" in failed.extra["error"]
+  assert len(tried) == 3
+  assert workers.pids == ()
+
+
+def test_a_child_takes_its_own_children_along(workers):
+  """The child's group is ended, whatever TensorFlow started in it."""
+  workers.start()
+  for pid in workers.pids:
+    assert os.getpgid(pid) == pid
+
+
+def test_children_leave_no_core_file_and_are_the_first_to_lack_memory(workers):
+  workers.start()
+  for pid in workers.pids:
+    limits = pathlib.Path(f"/proc/{pid}/limits").read_text().splitlines()
+    core = next(line for line in limits if line.startswith("Max core"))
+    assert core.split()[4] == "0"
+    score = pathlib.Path(f"/proc/{pid}/oom_score_adj").read_text()
+    assert int(score) == 1000
