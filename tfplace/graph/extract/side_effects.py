@@ -16,8 +16,7 @@ import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
 from tfplace.errors import ExtractionError, TfplaceError
-
-NodeDef = tf.compat.v1.NodeDef
+from tfplace.graph.extract.op_defs import NodeDef
 
 # Stateful, and known to stay inside.
 _INSIDE = re.compile(
