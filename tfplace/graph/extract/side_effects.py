@@ -64,9 +64,9 @@ _INSIDE_SCHEMES = (b"", b"local://")
 
 
 def _prints_to_file(node: NodeDef) -> bool:
-  streams = (b"", b"stdout", b"stderr", b"log(info)")
-  streams += (b"log(warning)", b"log(error)")
-  return node.attr["output_stream"].s not in streams
+  logs = (b"log(info)", b"log(warning)", b"log(error)")
+  stream = node.attr["output_stream"].s
+  return stream not in (b"", b"stdout", b"stderr", *logs)
 
 
 def _decodes_by_file(node: NodeDef) -> bool:
