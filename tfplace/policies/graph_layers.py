@@ -13,10 +13,13 @@ keras2.check_training_process()
 import tensorflow as tf  # noqa: E402
 import tensorflow_gnn as tfgnn  # noqa: E402
 
+from tfplace.policies import blocks  # noqa: E402
+
 NODES = "decisions"
 FEEDS = "feeds"  # a link from producer to consumer
 FED_BY = "fed_by"  # the same link the other way
 DIRECTIONS = (FEEDS, FED_BY)
+BLOCK = 1024  # decisions at once, of layers that go by blocks
 
 
 class MaxPoolConv(tfgnn.keras.layers.AnyToAnyConvolutionBase):
@@ -110,7 +113,7 @@ class SegmentAttention(tf.keras.layers.Layer):
   Transformer-XL (Dai et al. 2019) as GDP uses it: a segment attends to itself
   and to the cached states of the one before it, into which no gradient flows,
   without positional encoding. One layer's memory is the same layer's input of
-  the previous segment, so all segments run at once. `gate` is GDP's
+  the previous segment, so segments run in blocks, in any order. `gate` is GDP's
   superposition: it multiplies the inputs of the dense layers. Linear in N.
   """
 
@@ -124,19 +127,51 @@ class SegmentAttention(tf.keras.layers.Layer):
     self._narrow = tf.keras.layers.Dense(units)
     self._norms = [tf.keras.layers.LayerNormalization() for _ in range(2)]
 
-  def call(self, state: tf.Tensor, gate: tf.Tensor) -> tf.Tensor:
-    """[N, units] states in topological order, [units] gate -> [N, units]."""
+  def build(self, shape: Any) -> None:
+    """Makes the variables, which cannot be made within a loop."""
+    units = self._units
+    for layer in (self._query, self._key_value, self._out, self._wide):
+      layer.build([None, units])
+    self._narrow.build([None, 2 * units])
+    for norm in self._norms:
+      norm.build([None, units])
+    super().build(shape)
+
+  def call(
+    self, state: tf.Tensor, gate: tf.Tensor, run: Callable = blocks.forward
+  ) -> tf.Tensor:
+    """[N, units] states in topological order, [units] gate -> [N, units].
+
+    Args:
+      state: what attends.
+      gate: the superposition.
+      run: `blocks.forward`, or `blocks.recomputed` for training.
+    """
+    size = self._segment
+    cached = tf.stop_gradient(tf.pad(state * gate, [[size, 0], [0, 0]]))
+
+    def attend(start: tf.Tensor, rows: Any, shared: Any) -> tf.Tensor:
+      return self._segments(start, rows[0], shared[0], cached)
+
+    block = size * max(1, BLOCK // size)
+    return run(attend, [state], [gate], block, self._units)
+
+  def _segments(
+    self, start: tf.Tensor, state: tf.Tensor, gate: tf.Tensor, cached: tf.Tensor
+  ) -> tf.Tensor:
+    """Whole segments of states from row `start` on; [size + N] `cached`."""
     size, units = self._segment, self._units
     count = tf.shape(state)[0]
     segments = (count + size - 1) // size
     padded = tf.pad(state * gate, [[0, segments * size - count], [0, 0]])
     now = tf.reshape(padded, [segments, size, units])
-    before = tf.pad(tf.stop_gradient(now)[:-1], [[1, 0], [0, 0], [0, 0]])
+    before = cached[start : start + segments * size]
+    before = tf.reshape(before, [segments, size, units])
     context = tf.concat([before, now], axis=1)
-    # Position of each key in the sequence; keys before the start and past the
-    # end are padding.
+    # Position of each key in the block; keys before the sequence's start and
+    # past its end are padding.
     at = tf.range(segments)[:, None] * size + tf.range(-size, size)[None]
-    valid = (at >= 0) & (at < count)
+    valid = (at + start >= 0) & (at < count)
     mixed = self._attend(now, context, valid)
     mixed = tf.reshape(mixed, [-1, units])[:count]
     state = self._norms[0](state + self._out(mixed))

@@ -5,6 +5,7 @@ For the training process only. What runs in a user's process is its export
 """
 
 import dataclasses
+from typing import Any
 
 from tfplace.policies import features, keras2
 
@@ -13,7 +14,7 @@ keras2.check_training_process()
 import tensorflow as tf  # noqa: E402
 import tensorflow_gnn as tfgnn  # noqa: E402
 
-from tfplace.policies import graph_layers  # noqa: E402
+from tfplace.policies import blocks, graph_layers  # noqa: E402
 
 HINT_LOGIT = 4.0  # at first, a hinted device has about 50 times the odds
 NEVER = -1e9  # logit of a device that cannot run the decision
@@ -78,8 +79,6 @@ class PlacementNetwork(tf.keras.layers.Layer):
     self._of_pair = dense(config.pair_units, use_bias=False)
     self._scorer = dense(config.pair_units, activation="relu")
     self._score = dense(1)
-    # The product of decision and device lets neighbours differ in their
-    # preferences from the first step on; the sum alone learns that slowly.
     # A hinted placement is where a policy starts from; this is its weight.
     self._hint = self.add_weight(
       "hint", shape=(), initializer=tf.keras.initializers.Constant(HINT_LOGIT)
@@ -87,42 +86,78 @@ class PlacementNetwork(tf.keras.layers.Layer):
     self._query = dense(config.pair_units, use_bias=False)
     self._key = dense(config.pair_units, use_bias=False)
 
-  def call(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
-    """`Features.tensors()` of one problem -> [N, D] masked logits."""
-    state = self._embed(inputs)
+  def build(self, shapes: dict[str, tf.TensorShape]) -> None:
+    """Makes the scorer's variables, which cannot be made within a loop."""
+    units = self.config.units
+    device = features.DEVICE_FEATURES + units
+    for layer, size in (
+      (self._of_node, units),
+      (self._of_device, device),
+      (self._of_pair, features.PAIR_FEATURES),
+      (self._scorer, self.config.pair_units),
+      (self._score, self.config.pair_units),
+      (self._query, units),
+      (self._key, device),
+    ):
+      layer.build([None, size])
+    super().build(shapes)
+
+  def call(
+    self, inputs: dict[str, tf.Tensor], recomputes: bool = False
+  ) -> tf.Tensor:
+    """`Features.tensors()` of one problem -> [N, D] masked logits.
+
+    Args:
+      inputs: of the problem.
+      recomputes: gradients cost a second computation instead of memory; for
+        graphs of tens of thousands of decisions.
+    """
+    state = self._embed(inputs, recomputes)
+    run = blocks.recomputed if recomputes else blocks.forward
     pooled = tf.concat(
       [tf.reduce_mean(state, axis=0), tf.reduce_max(state, axis=0)], axis=0
     )
     graph = self._graph(pooled[None])
     for gate, attention in zip(self._gates, self._attention, strict=True):
       # Twice the sigmoid, so that a gate starts at 1.
-      state = attention(state, 2.0 * gate(graph)[0])
+      state = attention(state, 2.0 * gate(graph)[0], run)
     state = _spread(state)
     device = tf.concat(
       [inputs["device"], tf.repeat(graph, tf.shape(inputs["device"])[0], 0)],
       axis=-1,
     )
+    rows = [state, inputs["pair"]]
+    logits = run(self._scores, rows, [device], graph_layers.BLOCK)
+    return tf.where(inputs["allowed"], logits, NEVER)
+
+  def _scores(self, start: Any, rows: Any, shared: Any) -> tf.Tensor:
+    """[B, units] states and [B, D, F] pairs -> [B, D] logits."""
+    (state, pair), (device,) = rows, shared
     joined = (
       self._of_node(state)[:, None]
       + self._of_device(device)[None]
-      + self._of_pair(inputs["pair"])
+      + self._of_pair(pair)
     )
     logits = self._score(self._scorer(tf.nn.relu(joined)))[..., 0]
+    # The product of decision and device lets neighbours differ in their
+    # preferences from the first step on; the sum alone learns that slowly.
     product = tf.matmul(self._query(state), self._key(device), transpose_b=True)
     logits += product * self.config.pair_units**-0.5
-    logits += self._hint * inputs["pair"][..., features.HINT_FEATURE]
-    return tf.where(inputs["allowed"], logits, NEVER)
+    return logits + self._hint * pair[..., features.HINT_FEATURE]
 
-  def _embed(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
+  def _embed(self, inputs: dict[str, tf.Tensor], recomputes: bool) -> tf.Tensor:
     """[N, units] states after message passing."""
     types = self._types(inputs["type_id"])
     state = self._node(tf.concat([inputs["node"], types], axis=-1))
-    graph = graph_layers.graph_tensor(
-      state, inputs["edge"], inputs["edge_src"], inputs["edge_dst"]
-    )
+    links = inputs["edge"], inputs["edge_src"], inputs["edge_dst"]
     for layer in self._sage:
-      graph = layer(graph)
-    return graph.node_sets[graph_layers.NODES][tfgnn.HIDDEN_STATE]
+
+      def passed(state: tf.Tensor, layer: Any = layer) -> tf.Tensor:
+        graph = layer(graph_layers.graph_tensor(state, *links))
+        return graph.node_sets[graph_layers.NODES][tfgnn.HIDDEN_STATE]
+
+      state = (tf.recompute_grad(passed) if recomputes else passed)(state)
+    return state
 
 
 def _spread(state: tf.Tensor) -> tf.Tensor:

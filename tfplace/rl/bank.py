@@ -19,6 +19,7 @@ _PER_DECISION = ("type_id", "node")
 _PER_LINK = ("edge_src", "edge_dst", "edge")
 _PER_DEVICE = ("device",)
 _PER_PAIR = ("pair", "allowed")
+LARGE = 8192  # decisions above which gradients save memory rather than time
 
 
 class GraphBank(tf.Module):
@@ -28,6 +29,7 @@ class GraphBank(tf.Module):
     num_graphs: G.
     max_decisions: most decisions of any graph: the length of an action.
     max_devices: most devices of any graph.
+    is_large: whether gradients recompute what they need (policies/blocks).
     num_decisions: [G] int32.
     num_devices: [G] int32.
     summary: [G, S] float32, what the value network sees of a graph.
@@ -40,6 +42,7 @@ class GraphBank(tf.Module):
     devices = np.array([g.num_devices for g in graphs], np.int32)
     self.max_decisions = int(decisions.max())
     self.max_devices = int(devices.max())
+    self.is_large = self.max_decisions > LARGE
     self.num_decisions = tf.constant(decisions)
     self.num_devices = tf.constant(devices)
     self.summary = tf.constant(np.stack([_summary(g) for g in graphs]))

@@ -172,7 +172,7 @@ class GdpLearner(tf.Module):
     variables = self.policy.trainable_variables
     with tf.GradientTape() as tape:
       inputs = self._bank.get(graph)
-      logits = self.policy(inputs)
+      logits = self.policy(inputs, recomputes=self._bank.is_large)
       loss = imitation_loss(
         logits,
         inputs["allowed"],

@@ -70,7 +70,7 @@ class ActorNetwork(network.Network):
   def padded_logits(self, graph: tf.Tensor) -> tf.Tensor:
     """Scalar graph number -> [max_decisions, max_devices] logits."""
     bank = self._bank
-    logits = self._policy(bank.get(graph))
+    logits = self._policy(bank.get(graph), recomputes=bank.is_large)
     decisions, devices = tf.shape(logits)[0], tf.shape(logits)[1]
     more = bank.max_decisions - decisions
     logits = tf.pad(

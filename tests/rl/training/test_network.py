@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 from policies_testing import gpus, problem_of, random_graph
 
-from tfplace.policies import features
+from tfplace.policies import features, graph_layers
 from tfplace.policies.decisions import group_decisions
 from tfplace.policies.graph_layers import (
   MaxPoolConv,
@@ -126,6 +126,31 @@ def test_a_link_matters_in_both_directions():
     logits = policy({**base.tensors(), "edge": edge})
   assert (np.abs(tape.gradient(logits, edge).numpy()).sum(axis=1) > 0).any()
   assert np.abs(policy(cut).numpy() - logits.numpy()).max() > 1e-7
+
+
+def test_gradients_added_up_over_blocks_are_those_of_the_whole(monkeypatch):
+  """50 decisions: a block of 50, against blocks of 16, which are two segments;
+  the last has 2 decisions. The weights are the same."""
+  given = extracted(50, 6, gpus(3)).tensors()
+  policy = PlacementNetwork(SMALL)
+  policy(given)
+  upstream = tf.random.stateless_normal([50, 3], seed=[1, 2])
+
+  @tf.function(autograph=False)
+  def gradients(recomputes):
+    with tf.GradientTape() as tape:
+      logits = policy(given, recomputes=recomputes)
+    found = tape.gradient(logits, policy.trainable_variables, upstream)
+    return logits, [tf.convert_to_tensor(g) for g in found]
+
+  logits, whole = gradients(False)
+  monkeypatch.setattr(graph_layers, "BLOCK", 16)
+  for by_blocks in (gradients, gradients.python_function):
+    again, added = by_blocks(True)
+    np.testing.assert_allclose(again, logits, atol=1e-4)
+    assert sum(np.abs(g).max() > 1e-3 for g in whole) > 60  # of 74
+    for mine, theirs in zip(added, whole, strict=True):
+      np.testing.assert_allclose(mine, theirs, rtol=1e-3, atol=1e-4)
 
 
 def test_an_untrained_policy_proposes_the_hint():
