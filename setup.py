@@ -9,6 +9,8 @@ COMMANDS = (
   "worker",
 )
 
+REPORT = ["bokeh>=3.7,<4"]
+
 setuptools.setup(
   name="tfplace",
   version="0.1.0",
@@ -24,6 +26,7 @@ setuptools.setup(
     "tfplace": [
       "py.typed",
       "graph/extract/*.json",
+      "report/page/*.html",
       "policies/pretrained/**",
     ]
   },
@@ -47,7 +50,11 @@ setuptools.setup(
     ],
     # Not together with "train": tf-agents wants an older typing-extensions.
     "exact": ["ortools>=9.15,<10"],
+    "report": REPORT,
+    # Evaluation over machines, by the executor of a Dask client.
+    "dask": ["distributed>=2025.1,<2027"],
     "test": [
+      *REPORT,
       "pytest>=9,<10",
       "pytest-timeout>=2.4,<3",
       "hypothesis>=6.150,<7",
