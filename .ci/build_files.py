@@ -84,7 +84,7 @@ def render(value: object) -> str:
 
 def is_data(path: pathlib.Path) -> bool:
   """Whether a file travels with its package without being code."""
-  return path.name == "py.typed" or path.suffix == ".json"
+  return path.name == "py.typed" or path.suffix in (".json", ".html")
 
 
 def package_build(folder: pathlib.Path) -> str:

@@ -7,14 +7,17 @@ from absl import flags
 from rich import console
 
 from tfplace import graph as graph_lib
+from tfplace.bin import cli
 from tfplace.graph import evaluation_format
 from tfplace.placers.base import Result
-from tfplace.report import table, timeline, trace
+from tfplace.report import page, table, timeline, trace
 from tfplace.simulate import Simulator
+
+PICTURES = ("trace", "timeline", "report")
 
 
 def define_picture_flags(values: flags.FlagValues) -> None:
-  """Adds `--trace` and `--timeline`."""
+  """Adds `--trace`, `--timeline` and `--report`."""
   flags.DEFINE_string(
     "trace",
     None,
@@ -27,17 +30,45 @@ def define_picture_flags(values: flags.FlagValues) -> None:
     "Picture of the simulated step to write (.png, .svg or .pdf).",
     flag_values=values,
   )
+  flags.DEFINE_string(
+    "report",
+    None,
+    "Report to write, one .html file with all pictures and tables; needs the"
+    " extra 'report'.",
+    flag_values=values,
+  )
+
+
+def check_pictures(values: flags.FlagValues) -> None:
+  """Fails before the work is done rather than after it.
+
+  Raises:
+    TfplaceError: a file could not be written, or what draws it is missing.
+  """
+  for flag in PICTURES:
+    cli.check_writable(values[flag].value)
+  if values.report:
+    page.check_installed()
 
 
 def write_pictures(
-  values: flags.FlagValues, placement: graph_lib.Placement
+  values: flags.FlagValues,
+  placement: graph_lib.Placement,
+  results: Sequence[Result] = (),
 ) -> None:
   """Writes what `define_picture_flags` asked for.
 
+  Args:
+    values: the command's flags.
+    placement: what is drawn.
+    results: of placers, for the report's table.
+
   Raises:
-    FormatError: a file cannot be written.
+    TfplaceError: a file cannot be written.
   """
   paths = values.trace, values.timeline
+  if values.report:
+    page.save_report(placement, values.report, results)
   if not any(paths):
     return
   schedule = Simulator(placement.problem).schedule(placement)

@@ -26,8 +26,8 @@ def _define(values: flags.FlagValues) -> None:
 
 
 def _main(values: flags.FlagValues) -> None:
-  for flag in ("output", "trace", "timeline"):
-    cli.check_writable(values[flag].value)
+  cli.check_writable(values.output)
+  outputs.check_pictures(values)
   placement = placed_graph.load(values)
   evaluation = Simulator(placement.problem).evaluate([placement])[0]
   if values.output:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tfplace.graph.problem import Problem
+from tfplace.report.traffic import NOT_SENT, transfer_of_edge
 from tfplace.simulate import Schedule
 from tfplace.simulate.jit import kernel
 
@@ -130,25 +131,13 @@ def _by_node(
 
 def _inputs(schedule: Schedule) -> tuple[np.ndarray, np.ndarray]:
   """Pairs of a node and one whose output it needs."""
-  moves, devices = schedule.transfers, schedule.placement.devices
-  graph = schedule.placement.problem.graph
-  src, dst = graph.edge_src.astype(np.int64), graph.edge_dst
-  is_moved = devices[src] != devices[dst]
-  outputs = 2 + int(graph.edge_output.max(initial=0))
-  count = len(schedule.busy_us)
-
-  def key(op: np.ndarray, output: np.ndarray, to: np.ndarray) -> np.ndarray:
-    return (op.astype(np.int64) * outputs + output + 1) * count + to
-
-  moved = np.flatnonzero(is_moved)
-  if len(moves):
-    known = key(moves.src_op, moves.output, moves.dst)
-    by_key = np.argsort(known)
-    wanted = key(src[moved], graph.edge_output[moved], devices[dst[moved]])
-    at = np.searchsorted(known[by_key], wanted)
-    src[moved] = graph.num_ops + by_key[at]
-  into = np.concatenate((dst, graph.num_ops + np.arange(len(moves))))
-  out_of = np.concatenate((src, moves.src_op))
+  moves, graph = schedule.transfers, schedule.placement.problem.graph
+  transfer = transfer_of_edge(schedule)
+  source = np.where(
+    transfer == NOT_SENT, graph.edge_src, graph.num_ops + transfer
+  )
+  into = np.concatenate((graph.edge_dst, graph.num_ops + np.arange(len(moves))))
+  out_of = np.concatenate((source, moves.src_op))
   return into, out_of
 
 

@@ -14,6 +14,7 @@ import numpy as np
 _GRADIENT = re.compile(r"^(?:gradient_tape|gradients|Gradients)/")
 _STEP = re.compile(r"(?:step|encode|encode_back|decode|segment)_\d+")
 OTHER = "(outside of layers)"
+BETWEEN = " \N{HORIZONTAL ELLIPSIS} "  # the first and the last layer of a block
 # A scope that holds so much of the work is the model, not a layer of it.
 _MODEL_SHARE = 0.6
 _MAX_MODEL_DEPTH = 4
@@ -52,6 +53,31 @@ def find_layers(names: Sequence[str], weight: np.ndarray) -> Layers:
   )
 
 
+def is_gradient(name: str) -> bool:
+  """Whether an op computes a gradient, by its name."""
+  return _GRADIENT.match(name) is not None
+
+
+def fold_small(layers: Layers, weight: np.ndarray, share: float) -> Layers:
+  """The layers, those with less than this share of all weight being one.
+
+  Args:
+    layers: to be folded.
+    weight: [num_layers] what each counts for.
+    share: in 0 to 1.
+  """
+  is_small = weight < share * float(weight.sum())
+  if not is_small.any() or is_small.all():
+    return layers
+  names = [
+    n for n, small in zip(layers.names, is_small, strict=True) if not small
+  ]
+  if OTHER not in names:
+    names.append(OTHER)
+  number = np.where(is_small, names.index(OTHER), np.cumsum(~is_small) - 1)
+  return Layers(tuple(names), number[layers.layer_of])
+
+
 def merge_in_order(
   layers: Layers, position: np.ndarray, weight: np.ndarray, limit: int
 ) -> Layers:
@@ -85,7 +111,7 @@ def merge_in_order(
 def _block_name(members: list[str]) -> str:
   if len(members) == 1:
     return members[0]
-  return f"{members[0]} \N{HORIZONTAL ELLIPSIS} {members[-1]}"
+  return f"{members[0]}{BETWEEN}{members[-1]}"
 
 
 def _scopes(name: str) -> tuple[str, ...]:

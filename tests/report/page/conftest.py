@@ -1,0 +1,6 @@
+"""The page's tests share a browser."""
+
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))

@@ -1,0 +1,142 @@
+"""What all figures of a page have in common: fonts, axes, tools, hovers."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from bokeh.models import (
+  BoxZoomTool,
+  FixedTicker,
+  HoverTool,
+  PanTool,
+  PlainText,
+  Range1d,
+  ResetTool,
+  SaveTool,
+  WheelZoomTool,
+)
+from bokeh.plotting import figure
+
+from tfplace.report.units import format_us
+
+FONT = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif"
+INK, LIGHT, GRID = "#2B2F36", "#6B7280", "#E5E7EB"
+
+
+def new_figure(
+  name: str,
+  height: int,
+  x_range: Range1d,
+  y_range: Range1d,
+  zooms: bool = True,
+) -> Any:
+  """An empty figure as wide as the page.
+
+  Args:
+    name: how tests and scripts find it.
+    height: pixels.
+    x_range: of values.
+    y_range: of values.
+    zooms: along its axis of time; False for a still picture.
+  """
+  tools: list[Any] = [SaveTool()]
+  if zooms:
+    tools = [
+      BoxZoomTool(dimensions="width"),
+      PanTool(dimensions="width"),
+      WheelZoomTool(dimensions="width"),
+      ResetTool(),
+      *tools,
+    ]
+  plot = figure(
+    name=name,
+    height=height,
+    sizing_mode="stretch_width",
+    x_range=x_range,
+    y_range=y_range,
+    tools=tools,
+    toolbar_location="above" if zooms else None,
+    min_border_left=150 if zooms else 0,  # so that axes of time are aligned
+    min_border_right=16,
+    outline_line_color=None,
+  )
+  if zooms:
+    plot.toolbar.active_drag = tools[0]
+  plot.toolbar.logo = None
+  plot.toolbar.autohide = False
+  plot.background_fill_color = None
+  plot.border_fill_color = None
+  for axis in (*plot.xaxis, *plot.yaxis):
+    axis.axis_label_text_font = FONT
+    axis.axis_label_text_font_style = "normal"
+    axis.axis_label_text_font_size = "13px"
+    axis.axis_label_text_color = LIGHT
+    axis.major_label_text_font = FONT
+    axis.major_label_text_font_size = "12px"
+    axis.major_label_text_color = INK
+    axis.axis_line_color = GRID
+    axis.major_tick_line_color = GRID
+    axis.minor_tick_line_color = None
+  plot.xgrid.grid_line_color = GRID
+  plot.ygrid.grid_line_color = None
+  return plot
+
+
+def name_ticks(axis: Any, at: Sequence[float], names: Sequence[str]) -> None:
+  """Names instead of numbers on an axis, taken as they are: no TeX in them."""
+  axis.ticker = FixedTicker(ticks=list(map(float, at)))
+  # Keys are as JavaScript prints the numbers: 2, not 2.0.
+  axis.major_label_overrides = {
+    float(x): PlainText(text=name) for x, name in zip(at, names, strict=True)
+  }
+
+
+def hover(renderers: Sequence[Any], rows: Sequence[tuple[str, str]]) -> Any:
+  """A tooltip with a line per pair of label and `@column`; text, not HTML."""
+  return HoverTool(renderers=list(renderers), tooltips=list(rows))
+
+
+def style_legend(plot: Any, place: str = "above", columns: int = 10) -> None:
+  """The legend outside of the axes, where it covers nothing."""
+  legend = plot.legend
+  if not legend:
+    return
+  plot.add_layout(legend[0], place)
+  legend.orientation = "horizontal"
+  legend.ncols = columns
+  legend.label_text_font = FONT
+  legend.label_text_font_size = "12px"
+  legend.label_text_color = INK
+  legend.border_line_color = None
+  legend.background_fill_color = None
+  legend.padding = 0
+  legend.margin = 4
+  legend.spacing = 14
+  legend.label_standoff = 5
+  legend.glyph_height = 14
+  legend.glyph_width = 18
+  legend.click_policy = "hide"
+
+
+def between(start: float, end: float) -> Range1d:
+  """A range that nothing moves; from the larger down for rows, top first."""
+  return Range1d(start=start, end=end)
+
+
+def time_scale(step_us: float) -> tuple[float, str]:
+  """Microseconds in the unit that suits a step, and its name."""
+  unit = format_us(step_us).split()[-1]
+  return {"s": 1e6, "ms": 1e3, "us": 1.0}.get(unit, 1.0), unit
+
+
+def span(step_us: float, scale: float) -> Range1d:
+  """The axis of time: the step and nothing beyond."""
+  end = max(step_us / scale, 1e-9)
+  return Range1d(start=0, end=end, bounds=(0, end))
+
+
+def shorten(name: str, limit: int = 64) -> str:
+  """A long name without its middle."""
+  if len(name) <= limit:
+    return name
+  keep = (limit - 1) // 2
+  return f"{name[: limit - 1 - keep]}\N{HORIZONTAL ELLIPSIS}{name[-keep:]}"

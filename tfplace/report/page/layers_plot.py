@@ -1,0 +1,202 @@
+"""The graph by layer and device: a column per layer, a row per device, a disc
+where they meet, and the traffic between them.
+"""
+
+from typing import Any
+
+import numpy as np
+from bokeh.models import ColumnDataSource
+
+from tfplace.report.explain.layers import (
+  BETWEEN,
+  OTHER,
+  Layers,
+  find_layers,
+  fold_small,
+  is_gradient,
+  merge_in_order,
+)
+from tfplace.report.page import colors, figures
+from tfplace.report.tracks import device_names
+from tfplace.report.traffic import NOT_SENT, transfer_of_edge
+from tfplace.report.units import format_bytes, format_us
+from tfplace.simulate import Schedule
+
+MAX_LAYERS = 28
+MAX_ARCS = 120
+LEAST_SHARE = 0.002  # of all op time, for a column of its own
+_POINTS = 20  # of an arc
+_LARGEST = 38.0  # pixels, diameter of a disc
+_ROW = 58  # pixels
+
+
+def layers_plot(schedule: Schedule) -> Any:
+  """The figure."""
+  layers = _columns(schedule)
+  devices = len(schedule.memory)
+  plot = figures.new_figure(
+    "layers",
+    190 + _ROW * devices,
+    figures.between(-0.7, len(layers.names) - 0.3),
+    figures.between(devices - 0.35, -0.65),
+    zooms=False,
+  )
+  arcs = _draw_arcs(plot, schedule, layers)
+  discs = _draw_discs(plot, schedule, layers)
+  names = [_short_block(name) for name in layers.names]
+  figures.name_ticks(plot.xaxis[0], range(len(names)), names)
+  rows = [figures.shorten(name, 24) for name in device_names(schedule)]
+  figures.name_ticks(plot.yaxis[0], range(devices), rows)
+  plot.xaxis.major_label_orientation = 0.85
+  plot.yaxis.major_tick_line_color = None
+  plot.xgrid.grid_line_color = None
+  plot.ygrid.grid_line_color = figures.GRID
+  if discs is not None:
+    what = [("layer", "@layer"), ("on", "@device"), ("ops", "@ops")]
+    plot.add_tools(figures.hover([discs], [*what, ("busy for", "@time")]))
+  if arcs is not None:
+    what = [("from", "@source"), ("to", "@target"), ("sent", "@bytes")]
+    plot.add_tools(figures.hover([arcs], what))
+  return plot
+
+
+def _columns(schedule: Schedule) -> Layers:
+  """Layers in the order in which they compute, small ones folded."""
+  graph = schedule.placement.problem.graph
+  time_us = schedule.op_end_us - schedule.op_start_us
+  layers = find_layers(graph.names, schedule.placement.problem.fastest_us)
+  total = np.bincount(layers.layer_of, time_us, len(layers.names))
+  if len(layers.names) <= MAX_LAYERS:  # else small ones merge with neighbours
+    layers = fold_small(layers, total, LEAST_SHARE)
+  count = len(layers.names)
+  total = np.bincount(layers.layer_of, time_us, count)
+  # The forward pass orders them, where there is one; what is outside is last.
+  forward = np.array([not is_gradient(name) for name in graph.names], bool)
+  weight = time_us * np.where(forward, 1.0, 1e-9)
+  middle = np.bincount(layers.layer_of, weight * schedule.op_start_us, count)
+  position = middle / np.maximum(
+    np.bincount(layers.layer_of, weight, count), 1e-300
+  )
+  position[[name == OTHER for name in layers.names]] = np.inf
+  return merge_in_order(layers, position, total, MAX_LAYERS)
+
+
+def _short_block(name: str) -> str:
+  ends = name.split(BETWEEN)
+  return BETWEEN.join(figures.shorten(end, 34 // len(ends)) for end in ends)
+
+
+def _draw_discs(plot: Any, schedule: Schedule, layers: Layers) -> Any:
+  devices, short = schedule.placement.devices, device_names(schedule)
+  time_us = schedule.op_end_us - schedule.op_start_us
+  key = layers.layer_of * len(short) + devices
+  shape = len(layers.names) * len(short)
+  total = np.bincount(key, time_us, shape)
+  count = np.bincount(key[time_us > 0], minlength=shape)
+  shown = np.flatnonzero(total > 0)
+  if not len(shown):
+    return None
+  layer, device = np.divmod(shown, len(short))
+  size = _LARGEST * np.sqrt(total[shown] / total.max())
+  source = ColumnDataSource(
+    {
+      "x": layer.tolist(),
+      "y": device.tolist(),
+      "size": np.maximum(size, 3.0).round(2).tolist(),
+      "color": [colors.device_color(d) for d in device.tolist()],
+      "layer": [layers.names[i] for i in layer.tolist()],
+      "device": [short[d] for d in device.tolist()],
+      "ops": [f"{n:,}" for n in count[shown].tolist()],
+      "time": [format_us(us) for us in total[shown].tolist()],
+    }
+  )
+  return plot.scatter(
+    "x",
+    "y",
+    size="size",
+    source=source,
+    fill_color="color",
+    fill_alpha=0.9,
+    line_color="white",
+    line_width=1,
+    name="layers on devices",
+  )
+
+
+def _draw_arcs(plot: Any, schedule: Schedule, layers: Layers) -> Any:
+  """The heaviest traffic between devices, in the colour of the sender."""
+  moves, short = schedule.transfers, device_names(schedule)
+  if not moves.num_bytes.any():
+    return None
+  columns = len(layers.names)
+  ends = np.stack(
+    (
+      layers.layer_of[moves.src_op],
+      moves.src,
+      layers.layer_of[_first_readers(schedule)],
+      moves.dst,
+    )
+  )
+  pairs, inverse = np.unique(ends, axis=1, return_inverse=True)
+  size = np.bincount(inverse.reshape(-1), moves.num_bytes)
+  heaviest = np.argsort(-size, kind="stable")[:MAX_ARCS]
+  heaviest = heaviest[size[heaviest] > 0][::-1]
+  x, y, source, target = [], [], [], []
+  for a, src, b, dst in pairs[:, heaviest].T.tolist():
+    arc = _arc(a, src, b, dst, 0.4 * columns / MAX_LAYERS)
+    x.append(arc[0].round(3).tolist())
+    y.append(arc[1].round(3).tolist())
+    source.append(f"{layers.names[a]} on {short[src]}")
+    target.append(f"{layers.names[b]} on {short[dst]}")
+  width = 0.6 + 5.4 * np.sqrt(size[heaviest] / size.max())
+  data = ColumnDataSource(
+    {
+      "xs": x,
+      "ys": y,
+      "source": source,
+      "target": target,
+      "width": width.round(2).tolist(),
+      "color": [colors.device_color(int(d)) for d in pairs[1, heaviest]],
+      "bytes": [format_bytes(float(n)) for n in size[heaviest]],
+    }
+  )
+  return plot.multi_line(
+    "xs",
+    "ys",
+    source=data,
+    line_width="width",
+    line_color="color",
+    line_alpha=0.35,
+    name="traffic",
+  )
+
+
+def _first_readers(schedule: Schedule) -> np.ndarray:
+  """[num_transfers] an op that reads each at its destination."""
+  transfer = transfer_of_edge(schedule)
+  sent = np.flatnonzero(transfer != NOT_SENT)[::-1]
+  result = np.zeros(len(schedule.transfers), np.int64)
+  result[transfer[sent]] = schedule.placement.problem.graph.edge_dst[sent]
+  return result
+
+
+def _arc(
+  a: int, src: int, b: int, dst: int, bulge: float
+) -> tuple[np.ndarray, np.ndarray]:
+  """A cubic curve that leaves downwards or upwards and arrives likewise."""
+  t = np.linspace(0, 1, _POINTS)
+  lean = (dst - src) * 0.5
+  control = np.array(
+    [
+      (a, src),
+      (a + (bulge if a == b else 0.15 * (b - a)), src + lean),
+      (b + (bulge if a == b else -0.15 * (b - a)), dst - lean),
+      (b, dst),
+    ],
+    float,
+  )
+  weights = np.stack(
+    ((1 - t) ** 3, 3 * t * (1 - t) ** 2, 3 * t * t * (1 - t), t**3)
+  )
+  x, y = control.T @ weights
+  return x, y
