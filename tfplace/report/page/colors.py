@@ -1,7 +1,7 @@
 """Colours that people with any kind of colour vision tell apart.
 
-M. Okabe and K. Ito, "Color Universal Design" (2008): their eight, of which the
-yellow is darkened, since it is drawn on white.
+M. Okabe and K. Ito, "Color Universal Design" (2008): their eight. The
+yellow is darkened, since it is drawn on white, and black is for what matters.
 """
 
 BLUE, ORANGE, GREEN, PINK = "#0072B2", "#E69F00", "#009E73", "#CC79A7"
@@ -12,7 +12,7 @@ TRANSFER = ORANGE
 CRITICAL = BLACK
 OTHER = PALE
 OP_TYPES = (BLUE, SKY, GREEN, PINK, YELLOW)
-_DEVICES = (BLUE, ORANGE, GREEN, PINK, SKY, VERMILLION, YELLOW, BLACK)
+_DEVICES = (BLUE, ORANGE, GREEN, PINK, SKY, VERMILLION, YELLOW, GREY)
 _DASHES = ("solid", "dashed", "dotted", "dotdash")
 
 

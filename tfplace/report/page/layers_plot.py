@@ -47,7 +47,8 @@ def layers_plot(schedule: Schedule) -> Any:
   figures.name_ticks(plot.xaxis[0], range(len(names)), names)
   rows = [figures.shorten(name, 24) for name in device_names(schedule)]
   figures.name_ticks(plot.yaxis[0], range(devices), rows)
-  plot.xaxis.major_label_orientation = 0.85
+  plot.xaxis.major_label_orientation = 0.95
+  plot.min_border_left = 150  # a slanted label needs room, or it is moved
   plot.yaxis.major_tick_line_color = None
   plot.xgrid.grid_line_color = None
   plot.ygrid.grid_line_color = figures.GRID
@@ -83,7 +84,7 @@ def _columns(schedule: Schedule) -> Layers:
 
 def _short_block(name: str) -> str:
   ends = name.split(BETWEEN)
-  return BETWEEN.join(figures.shorten(end, 34 // len(ends)) for end in ends)
+  return BETWEEN.join(figures.shorten(end, 30 // len(ends)) for end in ends)
 
 
 def _draw_discs(plot: Any, schedule: Schedule, layers: Layers) -> Any:

@@ -1,0 +1,80 @@
+"""The report as a file: what is refused, what is in it."""
+
+import importlib.util
+import re
+
+import numpy as np
+import pytest
+
+from tfplace import graph as tg
+from tfplace.bin import simulate
+from tfplace.errors import TfplaceError
+from tfplace.report import page
+from tfplace.report.page import colors
+
+
+@pytest.fixture
+def placement():
+  ops = [tg.OpSpec(x, "X", {"GPU": 1.0}, [8.0]) for x in "ab"]
+  devices = (tg.Device("g0", "GPU"), tg.Device("g1", "GPU"))
+  cluster = tg.Cluster("two", devices, (tg.Link("g0", "g1", 2.0),))
+  problem = tg.Problem(tg.build_graph("g", ops, [(0, 0, 1)]), cluster)
+  return tg.Placement(problem, np.array([0, 1]))
+
+
+def test_another_suffix_is_refused(placement, tmp_path):
+  with pytest.raises(TfplaceError, match=r"report.pdf: .* ends in \.html"):
+    page.save_report(placement, tmp_path / "report.pdf")
+
+
+def test_without_the_extra_the_sentence_says_how_to_get_it(
+  placement, tmp_path, monkeypatch
+):
+  known = importlib.util.find_spec
+  monkeypatch.setattr(
+    importlib.util, "find_spec", lambda n: None if n == "bokeh" else known(n)
+  )
+  with pytest.raises(TfplaceError, match=r"pip install 'tfplace\[report\]'"):
+    page.save_report(placement, tmp_path / "report.html")
+  assert not list(tmp_path.iterdir())
+
+
+def test_a_command_fails_before_its_work_where_the_extra_is_missing(
+  tmp_path, monkeypatch, capsys
+):
+  monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+  flags = ["--graph=none.json", "--cluster=k80x1", "--placement=none.json"]
+  assert simulate.run([*flags, f"--report={tmp_path}/r.html"]) == 1
+  assert "extra 'report'" in capsys.readouterr().err
+
+
+def test_the_file_holds_everything_and_allows_no_request(placement, tmp_path):
+  pytest.importorskip("bokeh", reason="the extra 'report' is not installed")
+  paths = [str(tmp_path / f"{x}.json") for x in ("g", "c", "p")]
+  tg.save_graph(placement.problem.graph, paths[0])
+  tg.save_cluster(placement.problem.cluster, paths[1])
+  placement.save(paths[2])
+  names = ("graph", "cluster", "placement")
+  flags = [f"--{n}={path}" for n, path in zip(names, paths, strict=True)]
+  report = tmp_path / "r.html"
+  assert simulate.run([*flags, f"--report={report}"]) == 0
+  text = report.read_text(encoding="utf-8")
+  assert "default-src 'none'" in text
+  assert not re.search(r"<(script|link|img|iframe)[^>]*\b(src|href)=", text)
+  assert len(text) < 2e6
+
+
+def test_an_empty_graph_has_a_report(tmp_path):
+  pytest.importorskip("bokeh", reason="the extra 'report' is not installed")
+  cluster = tg.Cluster("c", (tg.Device("d", "GPU"),))
+  problem = tg.Problem(tg.build_graph("g", [], []), cluster)
+  page.save_report(
+    tg.Placement(problem, np.zeros(0, np.int32)), tmp_path / "r.html"
+  )
+  assert (tmp_path / "r.html").exists()
+
+
+def test_neighbouring_devices_differ_in_colour_and_all_in_colour_or_dash():
+  looks = [(colors.device_color(i), colors.device_dash(i)) for i in range(16)]
+  assert len(set(looks)) == 16
+  assert len({color for color, _ in looks[:8]}) == 8
