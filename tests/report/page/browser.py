@@ -45,13 +45,34 @@ for (const name of ["error", "warn"]) {
   console[name] = (...words) => { say(name, ...words); old(...words); };
 }
 </script>"""
-# Last of all: when Bokeh is idle, the colours of each figure's canvas.
+# Last of all: when Bokeh is idle, the colours of each figure's canvas, and the
+# tooltips under a mouse that crosses the first row of the timeline.
 _LOOK = """<script>
-function canvases(root) {
-  const found = [...root.querySelectorAll("canvas")];
+function within(root, selector) {
+  const found = [...root.querySelectorAll(selector)];
   for (const e of root.querySelectorAll("*"))
-    if (e.shadowRoot) found.push(...canvases(e.shadowRoot));
+    if (e.shadowRoot) found.push(...within(e.shadowRoot, selector));
   return found;
+}
+async function hover() {
+  const tips = new Set();
+  const timeline = document.querySelector("#timeline");
+  const [target] = timeline ? within(timeline, ".bk-events") : [];
+  if (!target) return [];
+  const box = target.getBoundingClientRect();
+  for (let x = box.left + 160; x < box.right; x += 30) {
+    target.dispatchEvent(new PointerEvent("pointermove", {
+      bubbles: true, composed: true, pointerType: "mouse", isPrimary: true,
+      clientX: x, clientY: box.top + 60,
+    }));
+    await new Promise((resolve) => setTimeout(resolve, 30));
+    for (const tip of within(document, ".bk-Tooltip")) {
+      const styles = tip.shadowRoot.querySelectorAll("style");
+      const css = [...styles].map((e) => e.textContent).join("");
+      tips.add(tip.shadowRoot.textContent.slice(css.length));
+    }
+  }
+  return [...tips];
 }
 function colors(canvas) {
   const size = [canvas.width, canvas.height];
@@ -66,11 +87,12 @@ function colors(canvas) {
   }
   return count;
 }
-function look() {
+async function look() {
   const seen = window.seen;
+  seen.tooltips = await hover();
   seen.figures = {};
   for (const section of document.querySelectorAll("section")) {
-    const all = canvases(section);
+    const all = within(section, "canvas");
     if (!all.length) continue;
     const sum = {};
     for (const canvas of all)
@@ -114,6 +136,7 @@ class Seen:
     requests: addresses outside of the file that the page had fetched.
     overflow: pixels by which the page is wider than the window.
     text: what a reader can read.
+    tooltips: what appears under the mouse.
   """
 
   errors: list
@@ -123,6 +146,7 @@ class Seen:
   requests: list
   overflow: float
   text: str
+  tooltips: list
 
 
 def find():
@@ -174,6 +198,7 @@ def open_page(path, folder):
     requests=_requests(log),
     overflow=seen["overflow"],
     text=seen["text"],
+    tooltips=seen["tooltips"],
   )
 
 

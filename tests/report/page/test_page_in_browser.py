@@ -1,5 +1,7 @@
 """The report in a real browser: it draws, complains of nothing, asks nobody."""
 
+import re
+
 import browser
 import numpy as np
 import pytest
@@ -79,7 +81,7 @@ def results_of(placement):
 def seen(tmp_path_factory):
   browser.find()
   folder = tmp_path_factory.mktemp("page")
-  names = [f"{HOSTILE[i % len(HOSTILE)]}/{i}" for i in range(60)]
+  names = [f"{HOSTILE[i % len(HOSTILE)]}/{i}" for i in range(200)]
   placement = placed(300, names)
   path = folder / "report.html"
   save_report(placement, path, results_of(placement))
@@ -130,6 +132,12 @@ def test_every_figure_is_drawn_with_its_data(seen):
   assert pixels("timeline", colors.CRITICAL) > 50
 
 
+def test_under_the_mouse_each_bar_tells_what_it_is(seen):
+  assert len(seen.tooltips) > 5
+  for tooltip in seen.tooltips:
+    assert re.search(r"from:\s*[\d.]+ [mu]?s\s*for:\s*[\d.]+ [mu]?s", tooltip)
+
+
 def test_words_and_placers_can_be_read(seen):
   for words in (
     "(300 ops) on trio takes",
@@ -146,6 +154,9 @@ def test_the_page_is_no_wider_than_the_window(seen):
 
 def test_names_of_a_stranger_are_text(seen):
   # None of them threw, fetched, or is TeX (for which Bokeh would fetch more).
+  tooltips = " ".join(seen.tooltips)
+  for text in HOSTILE:
+    assert text in tooltips
   for text in HOSTILE[:3]:
     assert text in seen.text
   assert seen.errors == []
