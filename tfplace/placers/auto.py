@@ -55,7 +55,7 @@ class AutoPlacer:
         strategy,
         Budget(budget.left_s * self.classical_share, budget.max_evaluations),
       )
-    for strategy in registry.LEARNED:
+    for strategy in registry.SHIPPED:
       run.attempt_learned(strategy)
     run.search()
     return run.result()

@@ -25,6 +25,7 @@ _PLACERS: Mapping[str, str] = {
   "brkga": "tfplace.placers.brkga:BrkgaPlacer",
   "exact": "tfplace.placers.exact:ExactPlacer",
   "gdp": "tfplace.policies.placer:GdpPlacer",
+  "placeto": "tfplace.policies.placeto_placer:PlacetoPlacer",
   "auto": "tfplace.placers.auto:AutoPlacer",
 }
 STRATEGIES = tuple(_PLACERS)
@@ -41,7 +42,8 @@ CLASSICAL = (
   "metis",
   "scotch",
 )
-LEARNED = ("gdp",)
+LEARNED = ("gdp", "placeto")
+SHIPPED = ("gdp",)  # the learned ones with a policy in the package: for `auto`
 
 
 def get_placer(strategy: str, policy: str | None = None) -> Placer:

@@ -5,6 +5,7 @@ point of view, a classifier. For the training process only (Keras 2).
 """
 
 import dataclasses
+from collections.abc import Callable
 
 from tfplace.policies import keras2
 
@@ -23,14 +24,53 @@ class PlacetoNetworkConfig:
   Attributes:
     units: width of every embedding (the paper's code: as many as features).
     rounds: of message passing, in each direction (the paper's code: 8).
-    mean_poolings: poolings are divided by the number of groups in them (an
-      option of the paper's code), so that graphs of 10 and of 256 groups look
-      alike.
+    means: sums are divided by the number of their terms (an option of the
+      paper's code, there of poolings only): eight rounds of sums over dozens
+      of neighbours start a policy that is certain of everything.
   """
 
   units: int = 16
   rounds: int = 8
-  mean_poolings: bool = True
+  means: bool = True
+
+
+class Mlp(tf.keras.layers.Layer):
+  """Dense layers with ReLU between them and, where asked for, after them.
+
+  On rows, [R, units], as one matrix product each: that is what is fast.
+  `is_score` starts with outputs near 0: a policy that prefers nothing yet.
+  """
+
+  def __init__(
+    self, *units: int, ends_in_relu: bool = False, is_score: bool = False
+  ) -> None:
+    super().__init__()
+    self._units = units
+    self._end_scale = 0.01 if is_score else 1.0
+    self._relus = [True] * (len(units) - 1) + [ends_in_relu]
+
+  def build(self, shape: tf.TensorShape) -> None:
+    """Makes the weights: Glorot's and biases of 0, as the paper's code."""
+    self._layers = []
+    before = shape[-1]
+    for i, units in enumerate(self._units):
+      is_last = i == len(self._units) - 1
+      glorot = tf.keras.initializers.VarianceScaling(
+        self._end_scale if is_last else 1.0, "fan_avg", "uniform"
+      )
+      kernel = self.add_weight(
+        f"kernel{i}", (before, units), initializer=glorot
+      )
+      bias = self.add_weight(f"bias{i}", (units,), initializer="zeros")
+      self._layers.append((kernel, bias))
+      before = units
+
+  def call(self, rows: tf.Tensor) -> tf.Tensor:
+    """[R, units before] -> [R, last of units]."""
+    for (kernel, bias), relu in zip(self._layers, self._relus, strict=True):
+      rows = tf.nn.bias_add(tf.matmul(rows, kernel), bias)
+      rows = tf.nn.relu(rows) if relu else rows
+    return rows
 
 
 class Aggregate(tf.keras.layers.Layer):
@@ -38,21 +78,19 @@ class Aggregate(tf.keras.layers.Layer):
 
   def __init__(self, units: int) -> None:
     super().__init__()
-    self._f = _mlp(units, units, last="relu")
-    self._g = _mlp(units, units, last="relu")
+    self._f = Mlp(units, units, ends_in_relu=True)
+    self._g = Mlp(units, units, ends_in_relu=True)
 
-  def call(self, inputs: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
-    """[..., R, N] weights and [..., N, K, units] states -> [..., R, K, units].
+  def call(
+    self, rows: tf.Tensor, sum_over: Callable[[tf.Tensor], tf.Tensor]
+  ) -> tf.Tensor:
+    """[R, units] members -> [S, units], one row for each of S sets.
 
-    K rides along: states of several placements, or seen from several devices.
+    Args:
+      rows: the members.
+      sum_over: [R, units] -> [S, units] sums of each set's members.
     """
-    weights, state = inputs
-    terms = self._f(state)
-    shape = tf.shape(terms)
-    flat = tf.reshape(terms, tf.concat([shape[:-2], [-1]], axis=0))
-    summed = tf.matmul(weights, flat)
-    rows = tf.shape(summed)[:-1]
-    return self._g(tf.reshape(summed, tf.concat([rows, shape[-2:]], axis=0)))
+    return self._g(sum_over(self._f(rows)))
 
 
 class PlacetoNetwork(tf.keras.layers.Layer):
@@ -68,14 +106,13 @@ class PlacetoNetwork(tf.keras.layers.Layer):
     super().__init__(name="placeto_network")
     self.config = config = config or PlacetoNetworkConfig()
     units = config.units
-    self._transform = _mlp(units, units, units)
+    self._transform = Mlp(units, units, units)
     self._messages = [Aggregate(units) for _ in ("along", "against")]
     self._poolings = [
       Aggregate(2 * units) for _ in ("ancestors", "descendants", "parallel")
     ]
     size = 4 * 2 * units
-    self._classifier = _mlp(2 * size, size, last="relu")
-    self._score = tf.keras.layers.Dense(1)
+    self._classifier = Mlp(2 * size, size, 1, is_score=True)
 
   def call(
     self, inputs: tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]
@@ -91,13 +128,13 @@ class PlacetoNetwork(tf.keras.layers.Layer):
       [B, D] float32, NEVER where not allowed.
     """
     graph, state = inputs
-    embedded = self.embed(self.features(graph, state), graph["feeds"])
-    pooled = self.pool(embedded, graph["ancestors"], state["step"])
-    device = tf.repeat(graph["device"][None], tf.shape(pooled)[0], axis=0)
-    hidden = self._classifier(tf.concat([pooled, device], axis=-1))
-    logits = self._score(hidden)[..., 0]
+    rows = self.embed(self.features(graph, state), graph["feeds"])
+    batch, devices = tf.shape(state["step"])[0], tf.shape(graph["device"])[0]
+    pooled = self.pool(rows, graph["ancestors"], state["step"], devices)
+    device = tf.tile(graph["device"], [batch, 1])
+    score = self._classifier(tf.concat([pooled, device], axis=-1))
     allowed = tf.gather(graph["allowed"], state["step"])
-    return tf.where(allowed, logits, NEVER)
+    return tf.where(allowed, tf.reshape(score, [batch, devices]), NEVER)
 
   def features(
     self, graph: dict[str, tf.Tensor], state: dict[str, tf.Tensor]
@@ -135,54 +172,75 @@ class PlacetoNetwork(tf.keras.layers.Layer):
     )
 
   def embed(self, given: tf.Tensor, feeds: tf.Tensor) -> tf.Tensor:
-    """[N, B, D, F] features -> [N, B, D, 2 * units] embeddings."""
-    shape = tf.shape(given)
-    flat = tf.reshape(given, [shape[0], -1, given.shape[-1]])
-    first = self._transform(flat)
+    """[N, B, D, F] features -> [N * B * D, 2 * units] embeddings."""
+    first = self._transform(tf.reshape(given, [-1, given.shape[-1]]))
+    count, units = tf.shape(feeds)[0], self.config.units
     found = []
-    for weights, message in zip(
+    for adjacency, message in zip(
       (feeds, tf.transpose(feeds)), self._messages, strict=True
     ):
-      has_any = tf.reduce_max(weights, axis=1)[:, None, None]
+      weights = self._weights(adjacency)
+
+      def over_neighbours(
+        rows: tf.Tensor, weights: tf.Tensor = weights
+      ) -> tf.Tensor:
+        wide = tf.matmul(weights, tf.reshape(rows, [count, -1]))
+        return tf.reshape(wide, [-1, units])
+
+      has_any = tf.reduce_max(adjacency, axis=1)
+      has_any = tf.repeat(has_any, tf.shape(first)[0] // count)[:, None]
       state = first
       for _ in range(self.config.rounds):
-        state = message((weights, state)) * has_any + first
+        state = message(state, over_neighbours) * has_any + first
       found.append(state)
-    joined = tf.concat(found, axis=-1)
-    return tf.reshape(
-      joined, tf.concat([shape[:-1], [joined.shape[-1]]], axis=0)
-    )
+    return tf.concat(found, axis=-1)
 
   def pool(
-    self, embedded: tf.Tensor, ancestors: tf.Tensor, step: tf.Tensor
+    self,
+    rows: tf.Tensor,
+    ancestors: tf.Tensor,
+    step: tf.Tensor,
+    devices: tf.Tensor,
   ) -> tf.Tensor:
-    """[N, B, D, 2U] embeddings -> [B, D, 8U]: three poolings and the own one.
+    """Three poolings and the own embedding, for B episodes.
 
-    A pooling over no group is that of zeros.
+    A pooling over no group is g(0).
+
+    Args:
+      rows: [N * B * D, 2 * units] embeddings.
+      ancestors: [N, N], see `PlacetoFeatures`.
+      step: [B] current group.
+      devices: scalar D.
+
+    Returns:
+      [B * D, 8 * units].
     """
-    count = tf.shape(ancestors)[0]
+    count, units = tf.shape(ancestors)[0], 2 * self.config.units
+    shape = [count, tf.shape(step)[0], devices, units]
     before = tf.gather(ancestors, step)
     after = tf.gather(tf.transpose(ancestors), step)
     itself = tf.one_hot(step, count)
     beside = 1.0 - before - after - itself
-    state = tf.transpose(embedded, [1, 0, 2, 3])
     parts = []
-    for weights, pooling in zip(
+    for members, pooling in zip(
       (before, after, beside), self._poolings, strict=True
     ):
-      members = tf.reduce_sum(weights, axis=1, keepdims=True)
-      shared = tf.maximum(members, 1.0) if self.config.mean_poolings else 1.0
-      parts.append(pooling(((weights / shared)[:, None], state))[:, 0])
-    parts.append(tf.gather(state, step, batch_dims=1))
-    return tf.concat(parts, axis=-1)
+      weight = tf.transpose(self._weights(members))[:, :, None, None]
 
+      def over_members(
+        found: tf.Tensor, weight: tf.Tensor = weight
+      ) -> tf.Tensor:
+        summed = tf.reduce_sum(weight * tf.reshape(found, shape), axis=0)
+        return tf.reshape(summed, [-1, units])
 
-def _mlp(*units: int, last: str | None = None) -> tf.keras.Sequential:
-  """Dense layers with ReLU between them, and `last` after them."""
-  activations = ["relu"] * (len(units) - 1) + [last]
-  return tf.keras.Sequential(
-    [
-      tf.keras.layers.Dense(width, activation=activation)
-      for width, activation in zip(units, activations, strict=True)
-    ]
-  )
+      parts.append(pooling(rows, over_members))
+    state = tf.transpose(tf.reshape(rows, shape), [1, 0, 2, 3])
+    own = tf.gather(state, step, batch_dims=1)
+    return tf.concat([*parts, tf.reshape(own, [-1, units])], axis=-1)
+
+  def _weights(self, members: tf.Tensor) -> tf.Tensor:
+    """[S, N] 1 for each member of a set -> what it counts in the sum."""
+    if not self.config.means:
+      return members
+    number = tf.reduce_sum(members, axis=1, keepdims=True)
+    return members / tf.maximum(number, 1.0)

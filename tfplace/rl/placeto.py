@@ -26,6 +26,7 @@ from tfplace.policies.placeto_network import (  # noqa: E402
 )
 from tfplace.policies.placeto_states import (  # noqa: E402
   Observer,
+  fast_devices,
   random_choices,
 )
 from tfplace.rl.config import TrainConfig  # noqa: E402
@@ -84,6 +85,7 @@ class PlacetoLearner(tf.Module):
     )
     self.imitation_optimizer.build(self.policy.trainable_variables)
     self._observers = [Observer(t.decisions, t.evaluator) for t in tasks]
+    self._fast = [fast_devices(task.decisions) for task in tasks]
     self._environment = PlacetoEnvironment(
       tasks,
       config.ppo.samples,
@@ -132,7 +134,7 @@ class PlacetoLearner(tf.Module):
       rng: draws first placements, devices and minibatches.
     """
     task = self._tasks[graph]
-    self._environment.select(graph, self._first_placements(task, rng))
+    self._environment.select(graph, self._first_placements(graph, rng))
     episodes, entropy = self._play(task.decisions.num_decisions, rng)
     final_us = self._environment.final_us
     losses = self._update.update(episodes, rng)
@@ -147,11 +149,11 @@ class PlacetoLearner(tf.Module):
     )
 
   def _first_placements(
-    self, task: Task, rng: np.random.Generator
+    self, graph: int, rng: np.random.Generator
   ) -> np.ndarray:
     """[B, N]: random ones, then the best so far; the first is random."""
-    number = self._config.ppo.samples
-    choices = random_choices(task.decisions.allowed, number, rng)
+    number, task = self._config.ppo.samples, self._tasks[graph]
+    choices = random_choices(self._fast[graph], number, rng)
     best = round(self._settings.from_best * number)
     if task.best is not None and best:
       choices[max(1, number - best) :] = task.best
@@ -192,7 +194,7 @@ class PlacetoLearner(tf.Module):
     done = int(self.imitation_optimizer.iterations)
     rng = np.random.default_rng([self._config.seed, done, graph])
     number, count = self._config.ppo.samples, task.decisions.num_decisions
-    choices = random_choices(task.decisions.allowed, number, rng)
+    choices = random_choices(self._fast[graph], number, rng)
     step = rng.integers(0, count, number).astype(np.int32)
     choices = np.where(np.arange(count) < step[:, None], task.target, choices)
     choices = choices.astype(np.int32)

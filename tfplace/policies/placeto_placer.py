@@ -1,0 +1,156 @@
+"""`placeto`: a trained Placeto policy as a placer; needs the base install.
+
+The first rollout takes the most probable device of every group; further ones
+draw theirs, side by side, until the budget ends. The best placement seen on
+the way counts, as in the paper (arXiv 1906.08879).
+"""
+
+import dataclasses
+import sys
+from typing import ClassVar
+
+import numpy as np
+
+from tfplace.errors import PlacementError
+from tfplace.graph.problem import Problem
+from tfplace.placers.base import Budget, Evaluator, Result
+from tfplace.placers.groups import GroupGraph
+from tfplace.placers.repair import offer_repaired
+from tfplace.placers.tracker import Tracker
+from tfplace.policies import exported, placeto_features
+from tfplace.policies.decisions import Decisions, group_decisions
+from tfplace.policies.placeto_states import (
+  Look,
+  Observer,
+  fast_devices,
+  random_choices,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class PlacetoPlacer:
+  """Re-places the groups of a graph one after the other, without training.
+
+  Attributes:
+    policy: directory of an exported policy; None is the one that ships.
+    samples: rollouts that advance together after the first.
+    max_decisions: groups are merged down to about so many.
+  """
+
+  policy: str | None = None
+  samples: int = 8
+  max_decisions: int = 256
+  name: ClassVar[str] = "placeto"
+
+  def place(
+    self, problem: Problem, evaluator: Evaluator, budget: Budget, seed: int
+  ) -> Result:
+    """The best placement of all rollouts.
+
+    Raises:
+      TrainingError: no policy is there, or it cannot be loaded.
+      InfeasibleError: nothing that it tried fits in memory.
+    """
+    policy = exported.load_placers_policy(
+      self.name, self.policy, placeto_features.VERSION
+    )
+    tracker = Tracker(self.name, problem, evaluator, budget)
+    rollouts = _Rollouts(
+      policy, group_decisions(problem, self.max_decisions), tracker
+    )
+    rng = np.random.default_rng(seed)
+    last = rollouts.run(rollouts.fastest()[None], None)
+    _offer_repaired(tracker, rollouts.decisions.to_devices(last[0]))
+    while rollouts.room and rollouts.decisions.num_decisions:
+      number = min(self.samples, rollouts.room)
+      rollouts.run(rollouts.starts(number, rng), rng)
+    return tracker.result()
+
+
+class _Rollouts:
+  """Episodes of an exported policy on one problem."""
+
+  def __init__(
+    self, policy: exported.Policy, decisions: Decisions, tracker: Tracker
+  ) -> None:
+    self.decisions = decisions
+    self._policy = policy
+    self._tracker = tracker
+    self._observer = Observer(decisions, tracker.evaluator)
+    self._features = placeto_features.extract(decisions)
+    self._fast = fast_devices(decisions)
+
+  @property
+  def room(self) -> int:
+    """Placements that the budget still allows to look at together.
+
+    One less than may be evaluated: the best of them is evaluated once more.
+    """
+    budget = self._tracker.budget
+    if budget.left_s <= 0:
+      return 0
+    if budget.max_evaluations is None:
+      return sys.maxsize
+    return max(0, budget.max_evaluations - self._tracker.evaluations - 1)
+
+  def fastest(self) -> np.ndarray:
+    """[N] the first device on which each group takes the least time."""
+    return self._fast.argmax(axis=1).astype(np.int32)
+
+  def starts(self, number: int, rng: np.random.Generator) -> np.ndarray:
+    """[number, N]: every second one random, the others the best so far."""
+    choices = random_choices(self._fast, number, rng)
+    if self._tracker.best is not None:
+      choices[::2] = self.decisions.to_choices(self._tracker.best[0])
+    return choices
+
+  def run(
+    self, choices: np.ndarray, rng: np.random.Generator | None
+  ) -> np.ndarray:
+    """Plays episodes from [B, N] placements to the end or that of the budget.
+
+    Args:
+      choices: allowed devices.
+      rng: draws devices; None takes the most probable ones.
+
+    Returns:
+      [B, N] the placements at the end.
+    """
+    choices = choices.copy()
+    count = self._features.num_decisions
+    look = self._look(choices)
+    for step in range(count):
+      if self.room < len(choices):
+        break
+      now = np.full(len(choices), step, np.int32)
+      logits = self._policy.run(
+        "logits", [*self._features.tensors().values(), choices, look.start, now]
+      )
+      if rng is not None:
+        logits = logits + rng.gumbel(size=logits.shape)
+      choices[:, step] = logits.argmax(axis=1)
+      look = self._look(choices)
+    return choices
+
+  def _look(self, choices: np.ndarray) -> Look:
+    """Looks at placements; offers the best one if there was no better."""
+    look, tracker = self._observer.look(choices), self._tracker
+    tracker.evaluations += len(choices)
+    first = int(look.feasible_us.argmin())
+    best = tracker.best
+    if look.feasible_us[first] < (
+      np.inf if best is None else best[1].step_time_us
+    ):
+      tracker.offer(self.decisions.to_devices(choices[first]))
+    return look
+
+
+def _offer_repaired(tracker: Tracker, devices: np.ndarray) -> None:
+  """Offers what fits and is like a placement, where nothing has fitted."""
+  if tracker.best is not None:
+    return
+  groups = GroupGraph(tracker.problem)
+  try:
+    offer_repaired(tracker, groups, groups.contract(devices))
+  except PlacementError:  # a transfer without a link
+    return
