@@ -26,6 +26,7 @@ from tfplace.measure import (
 
 _RETURN_S = 60.0  # for a worker that died to be started again
 _EMPTY_STEPS = 30
+_TASK = re.compile(r"/job:worker/replica:0/task:(\d+)")
 _DEVICE = re.compile(r".*/device:(CPU|GPU):(\d+)")
 
 
@@ -85,7 +86,9 @@ class HostCluster(runtime.Runtime):
     hosts = [worker.host for worker in self._hosts.workers]
     pairs = zip(self._hosts.workers, answers, strict=True)
     for task, (worker, answer) in enumerate(pairs):
-      memory = _checked(worker, answer).memory_bytes / hosts.count(worker.host)
+      memory = introduced(worker, answer).memory_bytes / hosts.count(
+        worker.host
+      )
       for found in sorted(filter(_type, answer.devices), key=_gpus_first):
         name = f"/job:worker/replica:0/task:{task}{found[found.rindex('/') :]}"
         is_gpu = _type(found) == "GPU"
@@ -108,7 +111,7 @@ class HostCluster(runtime.Runtime):
       reply = super().run(request, timeout_s)
     except processes.ChildError as error:
       self._back_by = time.monotonic() + _RETURN_S
-      troubles = reach.troubles(self._hosts.workers)
+      troubles = reach.troubles(self._hosts.workers) or self._lost(error)
       if not troubles:
         raise
       raise processes.ChildError(
@@ -117,6 +120,13 @@ class HostCluster(runtime.Runtime):
       ) from error
     step_us = [max(us - asking_us, 0.0) for us in reply.step_us]
     return dataclasses.replace(reply, step_us=step_us)
+
+  def _lost(self, error: processes.ChildError) -> list[str]:
+    """Who was lost, though it answers again, or answers somebody else."""
+    task = _TASK.search(str(error))
+    if error.kind != "lost" or not task:
+      return []
+    return [f"{self._hosts.workers[int(task[1])]} was lost"]
 
   def _first_cpu(self) -> str:
     return next(n for n in self._devices if _type(n) == "CPU")
@@ -159,7 +169,7 @@ class HostCluster(runtime.Runtime):
     )
 
 
-def _checked(
+def introduced(
   worker: hosts_file.Worker, answer: messages.Answer
 ) -> introduction.Introduction:
   """What the worker says of itself.

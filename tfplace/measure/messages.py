@@ -87,7 +87,8 @@ class Failure:
   """A child could not do what it was asked; it is still alive.
 
   Attributes:
-    kind: "out_of_memory", "address_in_use" or "failed".
+    kind: "out_of_memory", "address_in_use", "lost" (another worker went away)
+      or "failed".
     message: one line.
   """
 

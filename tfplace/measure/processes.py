@@ -36,7 +36,7 @@ class ChildError(MeasurementError):
   """A measuring process failed.
 
   Attributes:
-    kind: "died", "hung", "out_of_memory", "address_in_use", "failed",
+    kind: "died", "hung", "out_of_memory", "address_in_use", "failed", "lost",
       "non_finite" or "not_started".
   """
 
@@ -159,7 +159,7 @@ def _failed(
   doing: str,
 ) -> ChildError:
   """A failure, or the death of another process that is behind it."""
-  if failure.kind == "failed" and len(watched) > 1:
+  if failure.kind in ("failed", "lost") and len(watched) > 1:
     for child in watched:
       others = child is not sender
       if others and child.connection.poll(0.2):
@@ -172,6 +172,7 @@ def _failed(
 
 _KINDS = {
   "failed": "failed",
+  "lost": "lost a worker",
   "out_of_memory": "out of memory",
   "address_in_use": "the port is in use",
 }

@@ -203,6 +203,8 @@ def _failure(error: Exception) -> messages.Failure:
     kind = "out_of_memory"
   elif "Could not start gRPC server" in text:
     kind = "address_in_use"
+  elif type(error).__name__ in ("UnavailableError", "AbortedError"):
+    kind = "lost"
   return messages.Failure(kind, text)
 
 

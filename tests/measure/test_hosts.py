@@ -1,0 +1,213 @@
+"""Several workers of tfplace-worker: measured on, lost, and found again."""
+
+import contextlib
+import ipaddress
+import os
+import signal
+import socket
+import time
+
+import pytest
+from served_workers import await_true, serving, write_hosts
+from test_harness import harness_of, when_stepping
+
+from tfplace.errors import MeasurementError
+from tfplace.graph.extract.session import feed_values, run_steps
+from tfplace.measure import (
+  host,
+  hosts_file,
+  listening,
+  messages,
+  open_cluster,
+  remote,
+  session,
+)
+from tfplace.measure.hosts import HostCluster, introduced
+from tfplace.measure.introduction import Introduction, read
+
+CPU_0, CPU_1 = (f"/job:worker/replica:0/task:{t}/device:CPU:0" for t in (0, 1))
+
+
+@pytest.fixture(scope="module")
+def served():
+  with serving(("127.0.0.1:0", "127.0.0.1:0")) as workers:
+    yield workers
+
+
+@pytest.fixture(scope="module")
+def path(served, tmp_path_factory):
+  addresses = {"a": served[0].address, "b": served[1].address}
+  return write_hosts(tmp_path_factory.mktemp("hosts") / "h.json", addresses)
+
+
+@pytest.fixture(scope="module")
+def live(path):
+  with open_cluster(path) as found:
+    yield found
+
+
+@pytest.fixture(scope="module")
+def hosts(live):
+  return live.runtime
+
+
+def in_steps(hosts, step, then):
+  """Calls `then` when the timed steps of the next placement have begun."""
+  # Before the first placement an empty step is timed: have that done.
+  harness_of(hosts, step, steps=1).evaluate(step.on({}))
+  when_stepping(hosts, then)
+
+
+def test_workers_are_devices_with_measured_links(live):
+  cluster = live.cluster
+  assert cluster.name == "lab"
+  assert [(d.name, d.kind) for d in cluster.devices] == [
+    (CPU_0, "CPU"),
+    (CPU_1, "CPU"),
+  ]
+  # The two share a host, and so its memory and one channel.
+  for device in cluster.devices:
+    half = host.memory_bytes() / 2
+    assert device.memory_bytes == pytest.approx(half, abs=2**20)
+  assert [(link.src, link.dst) for link in cluster.links] == [
+    (CPU_0, CPU_1),
+    (CPU_1, CPU_0),
+  ]
+  assert len({link.channel for link in cluster.links}) == 1
+  for link in cluster.links:
+    assert 1 < link.bandwidth_bytes_per_us < 1e6
+    assert 0 <= link.latency_us < 1e5
+
+
+def test_split_step_computes_the_losses_of_a_local_session(hosts, trained):
+  feed = feed_values(trained.traced)
+  # The first step is fetched; then 1 warm-up, 2 timed, 1 traced, 1 fetched.
+  local = run_steps(trained.traced, [feed] * 6)
+  harness = harness_of(hosts, trained, warmup=1, steps=2, traced_steps=1)
+  evaluation = harness.evaluate(trained.on({"y": 1, "grad": 1}))[0]
+  for key, step in (("fetches", 0), ("last_fetches", 5)):
+    loss = evaluation.extra[key]["loss:0"]
+    assert loss == pytest.approx(local[step][0], rel=1e-6)
+  ran = {name: op.device for name, op in harness.traces[0].ops.items()}
+  assert {name for name, d in ran.items() if d == CPU_1} == {"y", "grad"}
+
+
+def test_killed_worker_is_named_and_its_successor_measured_on(
+  served, hosts, trained
+):
+  harness = harness_of(hosts, trained, steps=10**7, timeout_s=60)
+  server = served[1].server_pid()
+  in_steps(hosts, trained, lambda: os.kill(server, signal.SIGKILL))
+  failed = harness.evaluate(trained.on({"y": 1}))[0]
+  assert failed.extra["error_kind"] == "died", failed.extra
+  # "cannot be reached", or "was lost" where it was up again that fast.
+  named = f"worker 'b' at {served[1].address} "
+  assert failed.extra["error"].startswith(named)
+  again = harness_of(hosts, trained, steps=2)
+  assert again.evaluate(trained.on({"y": 1}))[0].feasible
+  assert served[1].await_address() in named  # the same port
+  assert served[1].server_pid() != server
+
+
+def test_stopped_worker_is_named_in_time_and_can_be_used_when_it_goes_on(
+  served, hosts, trained
+):
+  harness = harness_of(hosts, trained, steps=10**7, timeout_s=3)
+  server = served[1].server_pid()
+  try:
+    in_steps(hosts, trained, lambda: os.kill(server, signal.SIGSTOP))
+    began = time.monotonic()
+    failed = harness.evaluate(trained.on({"y": 1}))[0]
+    assert time.monotonic() - began < 3 + 5 + 5  # step, probe, slack
+    assert failed.extra["error_kind"] == "hung"
+    named = f"worker 'b' at {served[1].address} takes connections but says"
+    assert failed.extra["error"].startswith(named)
+  finally:
+    os.kill(server, signal.SIGCONT)
+  again = harness_of(hosts, trained, steps=2)
+  assert again.evaluate(trained.on({"y": 1}))[0].feasible
+
+
+def test_steps_of_a_killed_harness_do_not_go_on(served, hosts, trained):
+  harness = harness_of(hosts, trained, steps=10**7, timeout_s=60)
+  in_steps(hosts, trained, lambda: os.kill(hosts.pids[0], signal.SIGKILL))
+  assert harness.evaluate(trained.on({}))[0].extra["error_kind"] == "died"
+  again = harness_of(hosts, trained, steps=2)
+  assert again.evaluate(trained.on({"y": 1}))[0].feasible
+  servers = [worker.server_pid() for worker in served]
+  assert await_true(lambda: all(_idle(pid) for pid in servers), 20)
+
+
+def _idle(pid, seconds=0.3):
+  def used():
+    with open(f"/proc/{pid}/stat") as stat:
+      fields = stat.read().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])  # user and system, in ticks
+
+  before = used()
+  time.sleep(seconds)
+  return used() - before <= 3
+
+
+@contextlib.contextmanager
+def server_of_job(job):
+  """A TensorFlow server in this process, on loopback; its address."""
+  with socket.create_server(("127.0.0.1", 0)) as free:
+    port = free.getsockname()[1]
+  address = f"127.0.0.1:{port}"
+  config = messages.ChildConfig(addresses=[address], job=job)
+  server = session.make_server(config, session.session_config(config))
+  listening.restrict(port, ipaddress.ip_address("127.0.0.1"))
+  server.start()
+  yield address
+  del server
+
+
+def refusal(tmp_path, address, served):
+  """What is said of a worker beside a good one, and in what time."""
+  hosts = write_hosts(
+    tmp_path / "h.json", {"a": served[0].address, "x": address}
+  )
+  with (
+    pytest.raises(MeasurementError) as info,
+    HostCluster(hosts_file.load_hosts(hosts)),
+  ):
+    pass
+  return str(info.value)
+
+
+def test_a_worker_that_is_not_there_is_named_in_time(tmp_path, served):
+  with socket.socket() as bound:  # it does not listen
+    bound.bind(("127.0.0.1", 0))
+    address = f"127.0.0.1:{bound.getsockname()[1]}"
+    began = time.monotonic()
+    said = refusal(tmp_path, address, served)
+  assert time.monotonic() - began < 5
+  assert (
+    said == f"worker 'x' at {address} cannot be reached: Connection refused"
+  )
+
+
+def test_a_worker_of_another_tensorflow_is_refused(tmp_path, served):
+  with server_of_job(Introduction("2.20.0", 2**30).job) as address:
+    said = refusal(tmp_path, address, served)
+  assert said.startswith(f"worker 'x' at {address} runs TensorFlow 2.20.0, and")
+
+
+def test_a_server_of_somebody_else_is_refused():
+  with server_of_job("worker") as address:
+    (answer,) = remote.answers([address])
+    worker = hosts_file.Worker(address, "x")
+    with pytest.raises(MeasurementError) as info:
+      introduced(worker, answer)
+  assert f"worker 'x' at {address}" in str(info.value)
+  assert "tfplace-worker did not start" in str(info.value)
+
+
+@pytest.mark.parametrize("version", ["2.21.0", "2.21.0-rc1", "2.22.0.dev3"])
+def test_an_introduction_reads_back(version):
+  says = Introduction(version, 3 * 2**30)
+  found = read([f"/job:{says.job}/replica:0/task:0/device:CPU:0"])
+  assert found.has_version(version)
+  assert not found.has_version("2.21.1")
+  assert found.memory_bytes == 3 * 2**30
