@@ -9,67 +9,129 @@ from tfplace.graph.cluster import Cluster, Device, Link
 from tfplace.graph.op_graph import OpSpec, build_graph
 from tfplace.graph.problem import Problem
 from tfplace.measure import calibration, measured, processes
+from tfplace.measure.calibration import Slowdown
 from tfplace.simulate import Simulator
+
+DEPTH, WIDTH = 30, 4
 
 
 @pytest.fixture
 def problem():
-  """Twenty pairs of an op and its reader; a transfer takes 10 us."""
-  ops = [OpSpec(str(i), "Relu", {"CPU": 5.0}, [1000.0]) for i in range(40)]
-  edges = [(i, 0, i + 20) for i in range(20)]
+  """Four chains of ops; one moves 4 bytes, one 10 kB, two something between.
+
+  A transfer takes 0 to 100 us, 2 more until the next can start, and 5 more
+  until it is there.
+  """
+  sizes = (4.0, 10e3, 100.0, 1000.0)
+  ops = [
+    OpSpec(f"{chain}_{step}", "Relu", {"CPU": 50.0}, [sizes[chain]])
+    for step in range(DEPTH)
+    for chain in range(WIDTH)
+  ]
+  edges = [(i, 0, i + WIDTH) for i in range(WIDTH * (DEPTH - 1))]
   devices = (Device("d0", "CPU"), Device("d1", "CPU"))
   links = (
-    Link("d0", "d1", 100.0, gap_us=1.0, channel="c"),
-    Link("d1", "d0", 100.0, gap_us=1.0, channel="c"),
+    Link("d0", "d1", 100.0, gap_us=2.0, latency_us=5.0, channel="c"),
+    Link("d1", "d0", 100.0, gap_us=2.0, latency_us=5.0, channel="c"),
   )
   return Problem(build_graph("g", ops, edges), Cluster("two", devices, links))
 
 
 class Real:
-  """Devices whose links take `factor` times what the problem says."""
+  """Devices whose links are slower than the problem says."""
 
-  def __init__(self, problem, factor):
-    slow = calibration.slowed(problem.cluster, factor)
-    self.simulator = Simulator(Problem(problem.graph, slow))
+  def __init__(self, problem, slowdown):
+    slow = Problem(problem.graph, slowdown.of(problem.cluster))
+    self.simulator = Simulator(slow)
 
   def evaluate(self, placements):
     return self.simulator.evaluate(placements)
 
 
-@pytest.mark.parametrize("factor", [1.0, 4.0, 16.0])
-def test_the_factor_of_the_links_is_found(problem, factor):
-  found = calibration.calibrated(problem, Real(problem, factor))
-  link = found.cluster.links[0]
-  assert link.bandwidth_bytes_per_us == pytest.approx(100.0 / factor)
-  assert link.gap_us == pytest.approx(factor)
-  assert link.extra["slowdown"] == factor
+def steps(problem, rows):
+  return [e.step_time_us for e in Simulator(problem).evaluate(rows)]
+
+
+@pytest.mark.parametrize(
+  "slowdown",
+  [
+    Slowdown(),
+    Slowdown(4.0, 4.0, 1.0),
+    Slowdown(16.0, 16.0, 16.0),
+    Slowdown(bandwidth=1.0, gap=1.0, latency=32.0),
+    Slowdown(bandwidth=1.0, gap=50.0, latency=1.0),
+    Slowdown(bandwidth=6.0, gap=1.0, latency=10.0),
+  ],
+  ids=str,
+)
+def test_steps_of_other_placements_are_right_once_links_are_slowed(
+  problem, slowdown
+):
+  real = Real(problem, slowdown)
+  found = calibration.calibrated(problem, real)
+  others = calibration.scattered(problem, seed=7)
+  took = [e.step_time_us for e in real.evaluate(others)]
+  # A factor is found to within a quarter of a doubling.
+  assert steps(found, others) == pytest.approx(took, rel=0.1)
+  if slowdown != Slowdown():
+    assert steps(problem, others) != pytest.approx(took, rel=0.25)
   assert found.graph is problem.graph
+
+
+def test_links_that_are_as_timed_are_left_alone(problem):
+  found = calibration.calibrated(problem, Real(problem, Slowdown()))
+  pairs = zip(found.cluster.links, problem.cluster.links, strict=True)
+  for link, before in pairs:
+    slowed = link.extra["slowdown"]
+    assert slowed == {"bandwidth": 1.0, "gap": 1.0, "latency": 1.0}
+    assert dataclasses.replace(link, extra={}) == before
+
+
+def test_a_slowdown_multiplies_what_a_transfer_costs(problem):
+  link = Slowdown(2.0, 3.0, 4.0).of(problem.cluster).links[0]
+  assert link.bandwidth_bytes_per_us == 50.0
+  assert link.gap_us == 6.0
+  assert link.latency_us == 20.0
 
 
 def test_scattered_placements_move_less_and_less(problem):
   rows = calibration.scattered(problem, seed=0)
   moved = (rows != 0).sum(axis=1)
-  assert rows.shape == (3, 40)
-  assert moved[0] > moved[1] > moved[2] > 0
+  assert rows.shape == (len(calibration.SHARES), problem.graph.num_ops)
+  assert moved.tolist() == sorted(moved.tolist(), reverse=True)
+  assert moved[0] > moved[-1] > 0
+
+
+def test_halves_take_turns_in_the_order_of_the_graph(problem):
+  two, eight = calibration.halves(problem)
+  # 30 steps of 4 chains: the second device has the last 15 steps.
+  assert two.tolist() == [0] * 60 + [1] * 60
+  # Eight runs of 15 ops, on the devices in turn.
+  assert eight.tolist() == ([0] * 15 + [1] * 15) * 4
 
 
 def test_placements_that_failed_are_left_out(problem):
   rows = calibration.scattered(problem, seed=0)
-  ran = Real(problem, 4.0).evaluate(rows)
+  real = Slowdown(8.0, 8.0, 1.0)
+  ran = Real(problem, real).evaluate(rows)
+  without = calibration.slowdown(problem, rows[1:], ran[1:])
   ran[0] = measured.failed(problem, processes.ChildError("died", "it died"))
-  assert calibration.slowdown(problem, rows, ran) == 4.0
-  nothing = [ran[0]] * 3
-  assert calibration.slowdown(problem, rows, nothing) == 1.0
+  assert calibration.slowdown(problem, rows, ran) == without != Slowdown()
+  nothing = [ran[0]] * len(rows)
+  assert calibration.slowdown(problem, rows, nothing) == Slowdown()
 
 
 def test_a_single_device_has_nothing_to_calibrate(problem):
   alone = Problem(problem.graph, Cluster("one", problem.cluster.devices[:1]))
-  assert calibration.calibrated(alone, Real(problem, 1.0)) is alone
+  assert calibration.calibrated(alone, Real(problem, Slowdown())) is alone
 
 
-def test_every_scattered_op_is_allowed_where_it_is(problem):
+def test_every_op_is_allowed_where_it_is(problem):
   graph = problem.graph
-  limited = {"CPU": graph.time_us["CPU"], "GPU": np.full(40, np.nan)}
+  limited = {
+    "CPU": graph.time_us["CPU"],
+    "GPU": np.full(graph.num_ops, np.nan),
+  }
   limited["GPU"][:20] = 1.0
   devices = (Device("g", "GPU"), Device("c", "CPU"))
   links = (Link("g", "c", 1.0), Link("c", "g", 1.0))
@@ -78,3 +140,4 @@ def test_every_scattered_op_is_allowed_where_it_is(problem):
     Cluster("mixed", devices, links),
   )
   Simulator(mixed).evaluate(calibration.scattered(mixed, seed=1))
+  Simulator(mixed).evaluate(calibration.halves(mixed))

@@ -1,13 +1,17 @@
 """Links as a real step sees them.
 
-Transfers timed on their own tell what a link can do; in a step they also take
-time from the devices at both ends, which the simulated step has no term for.
-So a few placements that move much are run, and the links slowed until the
-simulated steps of these take as long as the measured ones.
+Transfers timed on their own tell what a link can do. In a step they also take
+time from the devices at both ends, which the simulated step has no term for,
+and whoever waits for one is woken late by a busy host. So a few placements,
+from two halves to all scattered, are run, and the links' bandwidth, gap and
+latency each slowed until the simulated steps take as long as the measured
+ones: many small messages tell the gap, large ones the bandwidth, and chains
+that cross now and then the latency.
 """
 
 import dataclasses
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -17,8 +21,40 @@ from tfplace.graph.problem import Problem
 from tfplace.measure import harness
 from tfplace.simulate import Simulator
 
-_SHARES = (1.0, 0.5, 0.25)  # of the groups that are scattered
-_FACTORS = 2.0 ** np.arange(0.0, 6.01, 0.25)
+SHARES = (1.0, 0.5, 0.25, 0.1)  # of the groups that are scattered
+_COARSE = (1.0, 4.0, 16.0, 64.0)  # tried in all combinations
+_STEPS = (2.0, 2.0**0.5, 2.0**0.25)  # by which the best is then refined
+_ROUNDS = 8  # at most, for each step
+_MIN_FACTOR, _MAX_FACTOR = 2.0**-2, 2.0**8
+# Of two fits that are as good, the one nearer to what was timed.
+_PER_DOUBLING = 0.002
+
+
+@dataclasses.dataclass(frozen=True)
+class Slowdown:
+  """Factors on what a transfer costs; above 1 is slower."""
+
+  bandwidth: float = 1.0
+  gap: float = 1.0
+  latency: float = 1.0
+
+  def of(self, cluster: Cluster) -> Cluster:
+    """The cluster with links that are so much slower."""
+    links = tuple(
+      dataclasses.replace(
+        link,
+        bandwidth_bytes_per_us=link.bandwidth_bytes_per_us / self.bandwidth,
+        gap_us=link.gap_us * self.gap,
+        latency_us=link.latency_us * self.latency,
+        extra={**link.extra, "slowdown": dataclasses.asdict(self)},
+      )
+      for link in cluster.links
+    )
+    return dataclasses.replace(cluster, links=links)
+
+  def doublings(self) -> float:
+    """How far all three are from 1 together."""
+    return float(np.abs(np.log2(dataclasses.astuple(self))).sum())
 
 
 def calibrated(
@@ -34,14 +70,14 @@ def calibrated(
   """
   if not problem.cluster.links:
     return problem
-  rows = scattered(problem, seed)
+  rows = np.concatenate([scattered(problem, seed), halves(problem)])
   ran = harness.evaluate(rows)
-  factor = slowdown(problem, rows, ran)
-  return Problem(problem.graph, slowed(problem.cluster, factor))
+  found = slowdown(problem, rows, ran)
+  return Problem(problem.graph, found.of(problem.cluster))
 
 
 def scattered(problem: Problem, seed: int) -> np.ndarray:
-  """[3, num_ops]: all, half and a quarter of the groups on random devices.
+  """[len(SHARES), num_ops]: a share of the groups on random devices.
 
   The others stay on the first device that they may be on.
   """
@@ -51,43 +87,74 @@ def scattered(problem: Problem, seed: int) -> np.ndarray:
   # A random device among the allowed ones: the largest of random keys.
   away = np.where(allowed, rng.random(allowed.shape), -1.0).argmax(axis=1)
   moved = rng.random(problem.num_groups)
-  rows = [np.where(moved < share, away, home) for share in _SHARES]
+  rows = [np.where(moved < share, away, home) for share in SHARES]
   return np.stack(rows)[:, problem.group_of].astype(np.int32)
+
+
+def halves(problem: Problem) -> np.ndarray:
+  """[2, num_ops]: two and eight runs of groups in the order of the graph.
+
+  They take turns on the devices, so few tensors cross; a group that may not
+  be where its turn is stays on the first device that it may be on.
+  """
+  position = np.empty(problem.graph.num_ops, np.int64)
+  position[problem.graph.topological_order] = np.arange(len(position))
+  first = np.full(problem.num_groups, len(position))
+  np.minimum.at(first, problem.group_of, position)
+  rank = np.empty(problem.num_groups, np.int64)
+  rank[np.argsort(first, kind="stable")] = np.arange(problem.num_groups)
+  allowed, home = problem.group_allowed, problem.group_allowed.argmax(axis=1)
+  rows = []
+  for runs in (2, 8):
+    turn = rank * runs // problem.num_groups % problem.cluster.num_devices
+    may = allowed[np.arange(len(turn)), turn]
+    rows.append(np.where(may, turn, home)[problem.group_of])
+  return np.stack(rows).astype(np.int32)
 
 
 def slowdown(
   problem: Problem, rows: np.ndarray, measured: Sequence[Evaluation]
-) -> float:
-  """The factor on the links with the least error of the simulated steps.
+) -> Slowdown:
+  """The factors on the links with the least error of the simulated steps.
 
   The error is the mean of |log(simulated / measured)| over the placements
-  that ran; where none did, the factor is 1.
+  that ran; where none did, nothing is slowed. The best of a coarse grid is
+  refined, a factor or two at a time, as long as that helps.
   """
   times = np.array([e.step_time_us for e in measured])
   ran = np.isfinite(times)
   if not ran.any():
-    return 1.0
-  errors = [
-    float(np.abs(np.log(_steps(problem, rows[ran], f) / times[ran])).mean())
-    for f in _FACTORS
-  ]
-  return float(_FACTORS[int(np.argmin(errors))])
+    return Slowdown()
+
+  def cost(factors: Slowdown) -> float:
+    slow = Problem(problem.graph, factors.of(problem.cluster))
+    steps = Simulator(slow).run(rows[ran]).step_time_us
+    error = float(np.abs(np.log(steps / times[ran])).mean())
+    return error + _PER_DOUBLING * factors.doublings()
+
+  best = min(itertools.starmap(Slowdown, _grid()), key=cost)
+  least = cost(best)
+  for step in _STEPS:
+    for _ in range(_ROUNDS):
+      trials = [(cost(other), other) for other in _neighbours(best, step)]
+      found, other = min(trials, key=lambda trial: trial[0])
+      if found >= least:
+        break
+      least, best = found, other
+  return best
 
 
-def _steps(problem: Problem, rows: np.ndarray, factor: float) -> np.ndarray:
-  slow = Problem(problem.graph, slowed(problem.cluster, factor))
-  return Simulator(slow).run(rows).step_time_us
+def _grid() -> Iterator[tuple[float, ...]]:
+  return itertools.product(_COARSE, repeat=len(dataclasses.fields(Slowdown)))
 
 
-def slowed(cluster: Cluster, factor: float) -> Cluster:
-  """The cluster with links of `factor` times the cost for each transfer."""
-  links = tuple(
-    dataclasses.replace(
-      link,
-      bandwidth_bytes_per_us=link.bandwidth_bytes_per_us / factor,
-      gap_us=link.gap_us * factor,
-      extra={**link.extra, "slowdown": factor},
-    )
-    for link in cluster.links
-  )
-  return dataclasses.replace(cluster, links=links)
+def _neighbours(factors: Slowdown, step: float) -> list[Slowdown]:
+  """One factor up or down; or one up as another goes down."""
+  values = np.array(dataclasses.astuple(factors))
+  result = []
+  for powers in itertools.product((-1, 0, 1), repeat=len(values)):
+    if 1 <= np.abs(powers).sum() <= 2:
+      moved = values * step ** np.array(powers)
+      limited = np.clip(moved, _MIN_FACTOR, _MAX_FACTOR)
+      result.append(Slowdown(*limited.tolist()))
+  return result
