@@ -36,3 +36,39 @@ def sample(
       noise = noise[of]
     result[row] = (logits + noise).argmax(axis=-1)
   return result
+
+
+def decoding_noise(
+  rng: np.random.Generator, samples: int, steps: int, devices: int
+) -> np.ndarray:
+  """[1 + samples, steps, devices] float32 for a policy that decodes in steps.
+
+  The first row is zeros, for the most probable placement; the others are
+  Gumbel noise, for samples.
+  """
+  noise = rng.gumbel(size=(samples + 1, steps, devices)).astype(np.float32)
+  noise[0] = 0.0
+  return noise
+
+
+def greedy_and_samples(
+  logits: np.ndarray, samples: int, rng: np.random.Generator
+) -> np.ndarray:
+  """[1 + samples, N] int32: the most probable choices, then draws.
+
+  Draws by inversion: one random number per decision, where `sample` takes one
+  per decision and choice. For many choices.
+  """
+  count, choices = logits.shape
+  weight = np.exp(logits - logits.max(axis=1, keepdims=True), dtype=np.float64)
+  bound = np.cumsum(weight, axis=1)
+  bound /= bound[:, -1:]
+  row = np.arange(count)
+  # Rows end to end, each one above the last: sorted, so one search does.
+  edges = (bound + row[:, None]).ravel()
+  result = np.empty((samples + 1, count), np.int64)
+  result[0] = logits.argmax(axis=1)
+  for draw in result[1:]:
+    at = np.searchsorted(edges, rng.random(count) + row, side="right")
+    draw[:] = np.minimum(at - row * choices, choices - 1)
+  return result.astype(np.int32)

@@ -53,7 +53,8 @@ class Checkpoints:
     fingerprint: Mapping[str, Any],
   ) -> None:
     self._directory = os.fspath(directory)
-    self._fingerprint = dict(fingerprint)
+    # As it comes back from a checkpoint, where a tuple is a list.
+    self._fingerprint = json.loads(json.dumps(fingerprint))
     self._state = state
     self._checkpoint = tf.train.Checkpoint(state=state, **tracked)
     try:

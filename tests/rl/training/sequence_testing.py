@@ -1,0 +1,52 @@
+"""Two chains for tests of the recurrent policies, and their learners."""
+
+import dataclasses
+
+import numpy as np
+from policies_testing import gpus, problem_of
+
+from tfplace import Simulator
+from tfplace import graph as graph_lib
+from tfplace.policies.decisions import group_decisions
+from tfplace.policies.hierarchical_network import HierarchicalConfig
+from tfplace.policies.rnn_network import RnnConfig
+from tfplace.rl.config import TrainConfig
+from tfplace.rl.environment import Task
+from tfplace.rl.reinforce_config import ReinforceConfig
+
+NETWORKS = {
+  "rnn": RnnConfig(),
+  "hierarchical": HierarchicalConfig(groups=10),
+}
+
+
+def chains():
+  """Two chains of five ops of 50 us; from 100 kB, tensors grow by 100 kB."""
+  ops = [
+    graph_lib.OpSpec(
+      f"op{i}",
+      "MatMul" if i % 2 else "Relu",
+      {"GPU": 50.0},
+      [1e5 * (1 + i // 2)],
+    )
+    for i in range(10)
+  ]
+  edges = [(i, 0, i + 2) for i in range(8)]
+  return graph_lib.build_graph("chains", ops, edges)
+
+
+def chains_task():
+  """The chains on two GPUs; the baseline is one GPU, 500 us and overheads."""
+  problem = problem_of(chains(), gpus(2))
+  decisions = group_decisions(problem)
+  return Task(decisions, Simulator(problem), 510.0, np.zeros(10, np.int32))
+
+
+def config_of(strategy, seed=0, **reinforce):
+  chosen = ReinforceConfig(samples=32, learning_rate=3e-3, entropy=0.02)
+  return TrainConfig(
+    seed=seed,
+    strategy=strategy,
+    network=NETWORKS[strategy],
+    reinforce=dataclasses.replace(chosen, **reinforce),
+  )

@@ -1,0 +1,146 @@
+"""`rnn` and `hierarchical`: trained recurrent policies as placers.
+
+The most probable placement first, then samples until the budget ends. Needs the
+base install only.
+"""
+
+import dataclasses
+from typing import ClassVar
+
+import numpy as np
+
+from tfplace.errors import PlacementError
+from tfplace.graph.problem import Problem
+from tfplace.placers.base import Budget, Evaluator, Result
+from tfplace.placers.tracker import Tracker
+from tfplace.policies import exported, op_embedding, sampling
+from tfplace.policies.decisions import Decisions, group_decisions
+
+RNN_DECISIONS = 256  # a sequence of more takes too long
+
+
+@dataclasses.dataclass(frozen=True)
+class RnnPlacer:
+  """Places a graph by a policy of the RNN-based placer, without training.
+
+  Attributes:
+    policy: directory of an exported policy; None is the one that ships.
+    samples: placements drawn at a time.
+  """
+
+  policy: str | None = None
+  samples: int = 16
+  name: ClassVar[str] = "rnn"
+
+  def place(
+    self, problem: Problem, evaluator: Evaluator, budget: Budget, seed: int
+  ) -> Result:
+    """The best of the most probable placement and of samples.
+
+    Raises:
+      TrainingError: no policy is there, or it cannot be loaded.
+      InfeasibleError: nothing that it tried fits in memory.
+    """
+    policy = exported.load_placers_policy(
+      self.name, self.policy, op_embedding.VERSION
+    )
+    decisions = group_decisions(problem, RNN_DECISIONS)
+    draws = _RnnDraws(policy, decisions)
+    return _search(self, draws, problem, evaluator, budget, seed)
+
+
+@dataclasses.dataclass(frozen=True)
+class HierarchicalPlacer:
+  """Places a graph by a policy of the hierarchical placer, without training.
+
+  Attributes:
+    policy: directory of an exported policy; None is the one that ships.
+    samples: placements drawn at a time.
+  """
+
+  policy: str | None = None
+  samples: int = 16
+  name: ClassVar[str] = "hierarchical"
+
+  def place(
+    self, problem: Problem, evaluator: Evaluator, budget: Budget, seed: int
+  ) -> Result:
+    """As `RnnPlacer.place`; each sample has a grouping of its own."""
+    policy = exported.load_placers_policy(
+      self.name, self.policy, op_embedding.VERSION
+    )
+    draws = _HierarchicalDraws(policy, group_decisions(problem))
+    return _search(self, draws, problem, evaluator, budget, seed)
+
+
+class _RnnDraws:
+  """Placements from an RNN policy: the most probable one, then samples."""
+
+  def __init__(self, policy: exported.Policy, decisions: Decisions) -> None:
+    self.decisions = decisions
+    self._policy = policy
+    self._seen = op_embedding.extract(
+      decisions, policy.info["network"]["types"]
+    )
+
+  def __call__(self, rng: np.random.Generator, samples: int) -> np.ndarray:
+    """[1 + samples, N] devices."""
+    shape = self._seen.num_decisions, self._seen.num_devices
+    noise = sampling.decoding_noise(rng, samples, *shape)
+    arrays = [*self._seen.tensors().values(), noise]
+    return self._policy.run("decode", arrays)
+
+
+class _HierarchicalDraws:
+  """As `_RnnDraws`, from a hierarchical policy."""
+
+  def __init__(self, policy: exported.Policy, decisions: Decisions) -> None:
+    self.decisions = decisions
+    self._policy = policy
+    self._seen = op_embedding.extract(
+      decisions, policy.info["network"]["types"]
+    )
+    self._tensors = list(self._seen.tensors().values())
+    self._fallback = op_embedding.fallback_devices(decisions)
+    self._logits = policy.run("group_logits", self._tensors)
+
+  def __call__(self, rng: np.random.Generator, samples: int) -> np.ndarray:
+    """[1 + samples, N] devices."""
+    grouping = sampling.greedy_and_samples(self._logits, samples, rng)
+    groups = self._logits.shape[1]
+    noise = sampling.decoding_noise(
+      rng, samples, groups, self._seen.num_devices
+    )
+    devices = self._policy.run("decode", [*self._tensors, grouping, noise])
+    return op_embedding.follow_groups(
+      grouping, devices, self._seen.allowed, self._fallback
+    )
+
+
+def _search(
+  placer: RnnPlacer | HierarchicalPlacer,
+  draws: _RnnDraws | _HierarchicalDraws,
+  problem: Problem,
+  evaluator: Evaluator,
+  budget: Budget,
+  seed: int,
+) -> Result:
+  """Offers draws until the budget is spent, the most probable one always."""
+  tracker = Tracker(placer.name, problem, evaluator, budget)
+  rng = np.random.default_rng(seed)
+  rows = draws(rng, 0)
+  while len(rows):
+    _offer_all(tracker, draws.decisions.to_devices(rows))
+    limit = budget.max_evaluations
+    left = placer.samples if limit is None else limit - tracker.evaluations
+    is_spent = budget.left_s <= 0 or left <= 0
+    rows = rows[:0] if is_spent else draws(rng, min(left, placer.samples))[1:]
+  return tracker.result()
+
+
+def _offer_all(tracker: Tracker, rows: np.ndarray) -> None:
+  try:
+    tracker.offer_all(rows)
+  except PlacementError:  # a transfer without a link: other draws may do
+    for devices in rows if len(rows) > 1 else ():
+      _offer_all(tracker, devices[None])
