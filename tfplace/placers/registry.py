@@ -26,6 +26,8 @@ _PLACERS: Mapping[str, str] = {
   "exact": "tfplace.placers.exact:ExactPlacer",
   "gdp": "tfplace.policies.placer:GdpPlacer",
   "placeto": "tfplace.policies.placeto_placer:PlacetoPlacer",
+  "hierarchical": "tfplace.policies.sequence_placer:HierarchicalPlacer",
+  "rnn": "tfplace.policies.sequence_placer:RnnPlacer",
   "auto": "tfplace.placers.auto:AutoPlacer",
 }
 STRATEGIES = tuple(_PLACERS)
@@ -42,7 +44,7 @@ CLASSICAL = (
   "metis",
   "scotch",
 )
-LEARNED = ("gdp", "placeto")
+LEARNED = ("gdp", "placeto", "hierarchical", "rnn")
 SHIPPED = ("gdp",)  # the learned ones with a policy in the package: for `auto`
 
 

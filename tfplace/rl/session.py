@@ -4,6 +4,7 @@ import dataclasses
 import os
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from tfplace.errors import TrainingError
 from tfplace.graph.placement import Placement
@@ -21,6 +22,7 @@ from tfplace.rl.config import (  # noqa: E402
   PPOConfig,
   TrainConfig,
 )
+from tfplace.rl.reinforce_config import ReinforceConfig  # noqa: E402
 from tfplace.rl.tasks import Teaching, make_task  # noqa: E402
 from tfplace.rl.trainer import Report, Trainer  # noqa: E402
 
@@ -42,7 +44,8 @@ class Request:
       each graph is a task either way.
     search_evaluations: see `Teaching`.
     checkpoint_every: see `TrainConfig`.
-    learning_rate: see `PPOConfig`.
+    learning_rate: of the strategy's Adam; None for the strategy's own, see
+      `PPOConfig` and `ReinforceConfig`.
     seed: see `TrainConfig`.
     strategy: see `TrainConfig`.
   """
@@ -57,18 +60,22 @@ class Request:
   hints: tuple[bool, ...] = (False,)
   search_evaluations: int = 0
   checkpoint_every: int = 10
-  learning_rate: float = 1e-3
+  learning_rate: float | None = None
   seed: int = 0
   strategy: str = "gdp"
 
   def config(self) -> TrainConfig:
     """The training run that is asked for."""
+    given: dict[str, Any] = {"samples": self.samples}
+    if self.learning_rate is not None:
+      given["learning_rate"] = self.learning_rate
     return TrainConfig(
       iterations=self.iterations,
       seed=self.seed,
       strategy=self.strategy,
       checkpoint_every=self.checkpoint_every,
-      ppo=PPOConfig(samples=self.samples, learning_rate=self.learning_rate),
+      ppo=PPOConfig(**given),
+      reinforce=ReinforceConfig(**given),
       imitation=ImitationConfig(steps=self.imitation_steps),
     )
 
