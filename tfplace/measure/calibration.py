@@ -11,7 +11,7 @@ that cross now and then the latency.
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -22,8 +22,8 @@ from tfplace.measure import harness
 from tfplace.simulate import Simulator
 
 SHARES = (1.0, 0.5, 0.25, 0.1)  # of the groups that are scattered
-_COARSE = (1.0, 4.0, 16.0, 64.0)  # tried in all combinations
-_STEPS = (2.0, 2.0**0.5, 2.0**0.25)  # by which the best is then refined
+_COARSE = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)  # in all combinations
+_STEPS = (2.0**0.5, 2.0**0.25)  # by which the best is then refined
 _ROUNDS = 8  # at most, for each step
 _MIN_FACTOR, _MAX_FACTOR = 2.0**-2, 2.0**8
 # Of two fits that are as good, the one nearer to what was timed.
@@ -133,19 +133,27 @@ def slowdown(
     return error + _PER_DOUBLING * factors.doublings()
 
   best = min(itertools.starmap(Slowdown, _grid()), key=cost)
-  least = cost(best)
   for step in _STEPS:
-    for _ in range(_ROUNDS):
-      trials = [(cost(other), other) for other in _neighbours(best, step)]
-      found, other = min(trials, key=lambda trial: trial[0])
-      if found >= least:
-        break
-      least, best = found, other
+    best = _descend(cost, best, step)
   return best
 
 
 def _grid() -> Iterator[tuple[float, ...]]:
   return itertools.product(_COARSE, repeat=len(dataclasses.fields(Slowdown)))
+
+
+def _descend(
+  cost: Callable[[Slowdown], float], start: Slowdown, step: float
+) -> Slowdown:
+  """Moves to the best neighbour as long as it is better."""
+  best, least = start, cost(start)
+  for _ in range(_ROUNDS):
+    trials = [(cost(other), other) for other in _neighbours(best, step)]
+    found, other = min(trials, key=lambda trial: trial[0])
+    if found >= least:
+      break
+    least, best = found, other
+  return best
 
 
 def _neighbours(factors: Slowdown, step: float) -> list[Slowdown]:
