@@ -10,7 +10,15 @@ import rl_testing
 @rl_testing.needs_extra_train
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-  "module", ["test_network", "test_agent", "test_export", "test_ten_ops"]
+  "module",
+  [
+    "test_network",
+    "test_agent",
+    "test_export",
+    "test_ten_ops",
+    "test_placeto_network",
+    "test_placeto_learner",
+  ],
 )
 def test_in_a_training_process(module):
   done = subprocess.run(

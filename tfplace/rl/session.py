@@ -22,6 +22,7 @@ from tfplace.rl.config import (  # noqa: E402
   PPOConfig,
   TrainConfig,
 )
+from tfplace.rl.placeto_config import PlacetoConfig  # noqa: E402
 from tfplace.rl.reinforce_config import ReinforceConfig  # noqa: E402
 from tfplace.rl.tasks import Teaching, make_task  # noqa: E402
 from tfplace.rl.trainer import Report, Trainer  # noqa: E402
@@ -48,6 +49,7 @@ class Request:
       `PPOConfig` and `ReinforceConfig`.
     seed: see `TrainConfig`.
     strategy: see `TrainConfig`.
+    algorithm: of Placeto, see `PlacetoConfig`.
   """
 
   checkpoint_dir: str
@@ -63,12 +65,15 @@ class Request:
   learning_rate: float | None = None
   seed: int = 0
   strategy: str = "gdp"
+  algorithm: str = "ppo"
 
   def config(self) -> TrainConfig:
     """The training run that is asked for."""
     given: dict[str, Any] = {"samples": self.samples}
+    placeto: dict[str, Any] = {"algorithm": self.algorithm}
     if self.learning_rate is not None:
       given["learning_rate"] = self.learning_rate
+      placeto["first_learning_rate"] = self.learning_rate
     return TrainConfig(
       iterations=self.iterations,
       seed=self.seed,
@@ -77,6 +82,7 @@ class Request:
       ppo=PPOConfig(**given),
       reinforce=ReinforceConfig(**given),
       imitation=ImitationConfig(steps=self.imitation_steps),
+      placeto=PlacetoConfig(**placeto),
     )
 
 
