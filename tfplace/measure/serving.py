@@ -69,7 +69,7 @@ def serve(
   address = listening.resolve(server.host)
   shown = f"[{address}]" if address.version == 6 else str(address)
   with _ended_by_signals(), ports.held(str(address), server.port) as port:
-    config = _config(server, str(address), f"{shown}:{port}")
+    config = _config(server, str(address), port)
     while True:
       with _child(config) as child:
         on_ready(f"{shown}:{port}")
@@ -78,12 +78,12 @@ def serve(
         on_death(child.death() or "closed its connection")
 
 
-def _config(server: Server, address: str, served: str) -> messages.ChildConfig:
+def _config(server: Server, address: str, port: int) -> messages.ChildConfig:
   says = introduction.Introduction(
     metadata.version("tensorflow"), host.memory_bytes()
   )
   return messages.ChildConfig(
-    addresses=[served],
+    addresses=[f"localhost:{port}"],  # only the port counts
     job=says.job,
     listens_on=address,
     threads=_EXECUTOR_THREADS,
