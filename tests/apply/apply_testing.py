@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import json
 import re
 
 import keras
@@ -175,9 +176,10 @@ class Ran:
 
 
 @contextlib.contextmanager
-def recorded():
+def recorded(at_least=20):
   """Yields a list that is filled at exit with every node that could run.
 
+  Graphs of fewer nodes are left out: ops of an input pipeline or run eagerly.
   From the partition graphs of the step functions that first run inside: the
   graphs as they are executed, after TensorFlow's placer and Grappler.
   """
@@ -191,7 +193,7 @@ def recorded():
     context.context().disable_run_metadata()
   for function in metadata.function_graphs:
     nodes = [node for graph in function.partition_graphs for node in graph.node]
-    if len(nodes) < 20:  # an op of the input pipeline or run eagerly
+    if len(nodes) < at_least:
       continue
     for node in nodes:
       # Transfers are named after the op whose output they carry.
@@ -214,6 +216,11 @@ def unit_placement(model, kind, seed=0):
     The traced step and the placement.
   """
   traced = trace_keras(model, sample=batch(kind))
+  return traced, random_placement(traced, seed)
+
+
+def random_placement(traced, seed=0):
+  """A random allowed placement of any step on all CPU devices."""
   bare = skeleton(traced)
   ops = [
     OpSpec(
@@ -229,4 +236,32 @@ def unit_placement(model, kind, seed=0):
   problem = Problem(graph, local_cluster())
   rng = np.random.default_rng(seed)
   devices = rng.integers(0, problem.cluster.num_devices, problem.num_groups)
-  return traced, Placement(problem, devices[problem.group_of])
+  return Placement(problem, devices[problem.group_of])
+
+
+def planned_ops(ran, placement):
+  """(ran, planned device) of each node that the placement names.
+
+  What Grappler fused has another type; outputs of a step are Identity.
+  """
+  graph = placement.problem.graph
+  types = dict(zip(graph.names, graph.types, strict=True))
+  assignments = placement.assignments
+  return [
+    (node, assignments[node.name].removeprefix(LOCAL))
+    for node in ran
+    if types.get(node.name) == node.type
+    and node.type not in ("Identity", "NoOp")
+  ]
+
+
+def handles(placement):
+  """Names of the variables of what is placed."""
+  graph = placement.problem.graph
+  pairs = zip(graph.names, graph.types, strict=True)
+  return [name for name, kind in pairs if kind == "VarHandleOp"]
+
+
+def read_json(path):
+  with open(path, encoding="utf-8") as file:
+    return json.load(file)

@@ -9,3 +9,4 @@ from tfplace.apply.graph_def import (
 )
 from tfplace.apply.keras_model import place_model, plan_model
 from tfplace.apply.local_cluster import local_cluster
+from tfplace.apply.saved_model import write_placed_saved_model

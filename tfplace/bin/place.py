@@ -8,7 +8,7 @@ from absl import flags
 
 from tfplace import bounds, placers
 from tfplace import graph as graph_lib
-from tfplace.bin import cli, outputs, sources
+from tfplace.bin import cli, outputs, placed_files, sources, wishes
 from tfplace.errors import TfplaceError
 from tfplace.placers.base import Result
 
@@ -22,22 +22,14 @@ _DESCRIPTION = (
   " the placement and the rewritten graph."
 )
 _BASELINES = ("single", "cpu", "expert")
-_FILES = ("output", "output_graph_def")
 
 
 def _define(values: flags.FlagValues) -> None:
   sources.define_source_flags(values)
   sources.define_cluster_flag(values)
   define_strategy_flags(values)
-  flags.DEFINE_string(
-    "output", None, "tfplace.placement.v1 file to write.", flag_values=values
-  )
-  flags.DEFINE_string(
-    "output_graph_def",
-    None,
-    "GraphDef to write (.pb or .pbtxt), every node with its device.",
-    flag_values=values,
-  )
+  wishes.define_wish_flags(values)
+  placed_files.define_file_flags(values)
   flags.DEFINE_bool(
     "measure",
     False,
@@ -79,14 +71,9 @@ def define_strategy_flags(values: flags.FlagValues) -> None:
 
 def _check(values: flags.FlagValues) -> None:
   """Refuses what cannot work before anything is computed."""
-  for flag in _FILES:
-    cli.check_writable(values[flag].value)
+  placed_files.check_files(values)
   outputs.check_pictures(values)
   kind = sources.chosen_source(values)
-  if kind == "graph" and values.output_graph_def:
-    raise cli.UsageError(
-      "--output_graph_def needs a TensorFlow model; --graph has only costs"
-    )
   cluster = cli.required(values, "cluster")
   if not values.measure:
     return
@@ -101,10 +88,12 @@ def _check(values: flags.FlagValues) -> None:
 
 def _main(values: flags.FlagValues) -> None:
   _check(values)
-  with sources.opened_cluster(values) as (cluster, live):
-    needs_trace = live is not None or bool(values.output_graph_def)
+  with sources.opened_cluster(values) as (described, live):
+    cluster = wishes.limited(values, described)
+    needs_trace = live is not None or placed_files.needs_trace(values)
     source = sources.load_source(values, cluster, needs_trace)
-    problem = graph_lib.Problem(source.graph, cluster)
+    graph = wishes.grouped(values, source.graph)
+    problem = graph_lib.Problem(graph, cluster)
     if live is not None and source.traced is not None:
       problem = _calibrated(values, live, problem, source.traced)
     with cli.showing_progress("Proving a lower bound"):
@@ -117,8 +106,11 @@ def _main(values: flags.FlagValues) -> None:
       measured = _measure(values, live, problem, source, results)
       if best.tried:
         best = _fastest(results, measured)
-  _write(values, best, results, source)
+  placed_files.write_files(values, best.placement, source)
+  outputs.write_pictures(values, best.placement, results)
   outputs.print_results(results, best, measured)
+  if measured is None:
+    _tell_if_beaten(best, results)
   for strategy, why in skipped.items():
     print(f"{strategy} was skipped: {why}")
   if values.json:
@@ -199,21 +191,14 @@ def _fastest(
   return results[min(ran, key=lambda i: measured[i].step_time_us)]
 
 
-def _write(
-  values: flags.FlagValues,
-  best: Result,
-  results: Sequence[Result],
-  source: sources.Source,
-) -> None:
-  if values.output:
-    best.placement.save(values.output)
-  if values.output_graph_def and source.traced is not None:
-    from tfplace.apply import write_placed_graph_def  # imports TensorFlow
-
-    write_placed_graph_def(
-      source.traced, best.placement, values.output_graph_def
-    )
-  outputs.write_pictures(values, best.placement, results)
+def _tell_if_beaten(best: Result, results: Sequence[Result]) -> None:
+  """Says it where dividing the step gains nothing."""
+  for result in results:
+    alone_us = result.evaluation.step_time_us
+    if result.strategy == "single" and result.evaluation.feasible:
+      if alone_us <= best.evaluation.step_time_us:
+        print("No placement that was found beats one device.")
+      return
 
 
 def _print_json(

@@ -5,6 +5,7 @@ own, captured constants become `Const`, calls are
 inlined.
 """
 
+import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -26,7 +27,27 @@ from tfplace.graph.extract.traced import FeedSpec, TracedStep, VariableSpec
 _MAX_CONSTANT_BYTES = 1 << 30  # a GraphDef holds 2 GiB in all
 
 
-def trace_function(
+@dataclasses.dataclass(frozen=True)
+class FlatFunction:
+  """A flattened function and where its nodes come from.
+
+  Attributes:
+    traced: the step.
+    origins: as `inline.Inlined.origins`.
+    handles: node of a captured variable -> `id` of its handle's tensor.
+  """
+
+  traced: TracedStep
+  origins: Mapping[str, tuple[str, ...]]
+  handles: Mapping[str, int]
+
+
+def trace_function(function: Any, **options: Any) -> TracedStep:
+  """Flattens one concrete function, as `flatten_function` has it."""
+  return flatten_function(function, **options).traced
+
+
+def flatten_function(
   function: Any,
   *,
   batch_size: int | None = None,
@@ -35,7 +56,7 @@ def trace_function(
   fetches: Sequence[tf.Tensor] | None = None,
   variable_names: Mapping[int, str] | None = None,
   values: Mapping[str, np.ndarray] | None = None,
-) -> TracedStep:
+) -> FlatFunction:
   """Flattens one concrete function.
 
   Args:
@@ -57,7 +78,7 @@ def trace_function(
   graph = function.graph
   graph_def = graph.as_graph_def()
   feeds = _feeds(function, values or {})
-  variables = _replace_captures(graph_def, graph, variable_names or {})
+  variables, handles = _replace_captures(graph_def, graph, variable_names or {})
   outputs = fetches if fetches is not None else function.outputs
   tensors = [t.name for t in outputs if isinstance(t, tf.Tensor)]
   result = inline.inline_functions(graph_def)
@@ -69,7 +90,7 @@ def trace_function(
     **graph_variables.variables_of(flat, str(function.name)),
     **variables,
   }
-  return TracedStep(
+  traced = TracedStep(
     name=name or tf.compat.as_str(function.name),
     graph_def=flat,
     feeds=feeds,
@@ -78,6 +99,7 @@ def trace_function(
     variables=variables,
     training=training,
   )
+  return FlatFunction(traced, result.origins, handles)
 
 
 def static_shapes(function: Any, batch_size: int) -> Any:
@@ -144,28 +166,46 @@ def _replace_captures(
   graph_def: tf.compat.v1.GraphDef,
   graph: Any,
   variable_names: Mapping[int, str],
-) -> dict[str, VariableSpec]:
+) -> tuple[dict[str, VariableSpec], dict[str, int]]:
   """Turns the placeholders of captures into handles and constants."""
   variables = {id(v.handle): v for v in graph.variables}
   nodes = node_names.by_name(graph_def)
   used = set(nodes)
   renamed: dict[str, str] = {}
   result: dict[str, VariableSpec] = {}
+  handles: dict[str, int] = {}
   for outer, inner in graph.captures:
     node = nodes[inner.op.name]
     if outer.dtype == tf.resource:
       variable = variables.get(id(outer))
-      if variable is None:
-        continue  # a table or an iterator: stays a Placeholder
+      if variable is None:  # a table or an iterator: stays a Placeholder
+        _name_capture(node, "captured_resource", used, renamed)
+        continue
       wanted = variable_names.get(id(variable), variable.name.split(":")[0])
       name = node_names.unique_name(wanted, used)
       used.add(name)
       renamed[node.name] = name
       result[name] = _make_handle(node, name, variable)
+      handles[name] = id(outer)
     elif outer.dtype != tf.variant:
+      _name_capture(node, "captured_constant", used, renamed)
       _make_constant(node, outer)
   _rename(graph_def, renamed)
-  return result
+  return result, handles
+
+
+def _name_capture(
+  node: tf.compat.v1.NodeDef,
+  wanted: str,
+  used: set[str],
+  renamed: dict[str, str],
+) -> None:
+  """A name for what TensorFlow only gave a number, a new one every time."""
+  if node.name.isdecimal():
+    name = node_names.unique_name(wanted, used)
+    used.add(name)
+    renamed[node.name] = name
+    node.name = name
 
 
 def _make_handle(

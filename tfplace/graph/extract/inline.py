@@ -42,10 +42,14 @@ class Inlined:
     graph_def: the flat graph; its library holds what the rest still needs.
     moved: input string -> input string, for outputs of inlined calls
       ("call", "call:1") and for their control ("^call").
+    origins: node of a body -> the way to it: the call's node, the attribute
+      that names the function ("" where the op does), a node of that function,
+      and so on. Absent for nodes of the old graph and for what joins bodies.
   """
 
   graph_def: tf.compat.v1.GraphDef
   moved: Mapping[str, str]
+  origins: Mapping[str, tuple[str, ...]]
 
   def tensor(self, name: str) -> str:
     """The full name ("node:0") in the flat graph of a tensor of the old."""
@@ -78,7 +82,7 @@ def inline_functions(graph_def: tf.compat.v1.GraphDef) -> Inlined:
   result.library.function.extend(
     op_defs.reached_functions(nodes, state.functions)
   )
-  return Inlined(result, state.moved)
+  return Inlined(result, state.moved, state.origins)
 
 
 class _State:
@@ -88,6 +92,7 @@ class _State:
     self.functions = functions
     self.used: set[str] = set()
     self.moved: dict[str, str] = {}
+    self.origins: dict[str, tuple[str, ...]] = {}
     self.conditional = False  # whether a tensor may be dead
 
   def expand(self, nodes: Sequence[NodeDef]) -> tuple[list[NodeDef], bool]:
@@ -111,19 +116,22 @@ class _State:
     """The nodes that stand for a call; None if `node` is none."""
     data = [i for i in node.input if not i.startswith("^")]
     if node.op in self.functions:
-      return self._call(node, node.op, node.attr, data)
+      return self._call(node, node.op, node.attr, data, "")
     if node.op in CALLS:
       function = node.attr["f"].func
-      return self._call(node, function.name, function.attr, data)
+      return self._call(node, function.name, function.attr, data, "f")
     if node.op not in CONDITIONS or not data:
       return None
     taken = _constant_predicate(data[0], index)
     if taken is not None:
-      function = node.attr["then_branch" if taken else "else_branch"].func
-      return self._call(node, function.name, function.attr, data[1:])
+      branch = "then_branch" if taken else "else_branch"
+      function = node.attr[branch].func
+      return self._call(node, function.name, function.attr, data[1:], branch)
     if node.attr[_LOWERED].b if _LOWERED in node.attr else False:
       lowered = lower_if.lower_if(node, self.functions, self.used)
       self.moved.update(lowered.moved)
+      for branch, body in lowered.bodies.items():
+        self._note_origins(node, branch, body)
       return list(lowered.nodes)
     return None
 
@@ -133,6 +141,7 @@ class _State:
     name: str,
     attrs: Mapping[str, object],
     inputs: Sequence[str],
+    attribute: str,
   ) -> list[NodeDef]:
     body = function_body.FunctionBody(
       node,
@@ -146,7 +155,15 @@ class _State:
     for i, tensor in enumerate(body.outputs):
       self.moved[node_names.join_tensor(node.name, i)] = tensor
     self.moved["^" + node.name] = "^" + body.done
+    self._note_origins(node, attribute, body)
     return nodes
+
+  def _note_origins(
+    self, node: NodeDef, attribute: str, body: function_body.FunctionBody
+  ) -> None:
+    way = (*self.origins.get(node.name, (node.name,)), attribute)
+    for inner, name in body.names.items():
+      self.origins[name] = (*way, inner)
 
   def _rewire(self, node: NodeDef) -> None:
     inputs = [_follow(self.moved, node_names.canonical(i)) for i in node.input]

@@ -25,10 +25,12 @@ class Lowered:
   Attributes:
     nodes: in no particular order; calls in the branches are not inlined yet.
     moved: input string of the `If` -> input string that replaces it.
+    bodies: attribute that names a branch -> its body.
   """
 
   nodes: Sequence[NodeDef]
   moved: Mapping[str, str]
+  bodies: Mapping[str, function_body.FunctionBody]
 
 
 def lower_if(
@@ -83,7 +85,8 @@ class _Lowering:
       self._branch(i, [_output(s, i) for s in switches], pivots[i])
       for i in range(len(_BRANCHES))
     ]
-    return Lowered(self.nodes, self._merge(branches, pivots))
+    bodies = dict(zip(_BRANCHES, branches, strict=True))
+    return Lowered(self.nodes, self._merge(branches, pivots), bodies)
 
   def _add(
     self, op: str, name: str, inputs: Sequence[str], dtype: int

@@ -1,6 +1,8 @@
 """Extracts a SavedModel's signature as an inference step."""
 
+import dataclasses
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -33,17 +35,70 @@ def trace_saved_model(
     ExtractionError: not a SavedModel, damaged, no such signature, an input of
       unknown shape, or an op that is not allowed.
   """
+  return flatten_signature(
+    directory, batch_size, signature, allow_side_effects
+  ).traced
+
+
+@dataclasses.dataclass(frozen=True)
+class FlatSignature:
+  """One call of a signature, and where its nodes are in the SavedModel.
+
+  Attributes:
+    key: of the signature.
+    traced: the call.
+    origins: node -> the way to it from the signature's function: a node of
+      that function, the attribute by which it calls ("" where its op does), a
+      node of the function it calls, and so on. Without what joins bodies.
+    captures: node of a variable -> its place among the captured inputs.
+  """
+
+  key: str
+  traced: TracedStep
+  origins: Mapping[str, tuple[str, ...]]
+  captures: Mapping[str, int]
+
+
+def flatten_signature(
+  directory: str | os.PathLike[str],
+  batch_size: int | None = None,
+  signature: str | None = None,
+  allow_side_effects: bool = False,
+) -> FlatSignature:
+  """As `trace_saved_model`, which see, with the way back."""
   path = os.fspath(directory)
   size = batch.checked(batch_size, path)
   loaded = _load(path, allow_side_effects)
-  function = _signature(loaded, path, signature)
-  traced = functions.trace_function(
-    function,
-    batch_size=size,
-    name=os.path.basename(os.path.normpath(path)),
+  key, function = _signature(loaded, path, signature)
+  static = functions.static_shapes(function, size)
+  flat = functions.flatten_function(
+    static, name=os.path.basename(os.path.normpath(path))
   )
+  places = {id(t): i for i, t in enumerate(function.captured_inputs)}
   # The variables' values were copied, so `loaded` may go.
-  return traced
+  return FlatSignature(
+    key=key,
+    traced=flat.traced,
+    origins=_origins(flat, function, wrapped=static is not function),
+    captures={
+      node: places[handle]
+      for node, handle in flat.handles.items()
+      if handle in places
+    },
+  )
+
+
+def _origins(
+  flat: functions.FlatFunction, function: Any, wrapped: bool
+) -> dict[str, tuple[str, ...]]:
+  """The ways from the signature's function, not from one that calls it."""
+  nodes = [node.name for node in flat.traced.graph_def.node]
+  if wrapped:
+    inside = {n: flat.origins[n][2:] for n in nodes if n in flat.origins}
+    return {name: way for name, way in inside.items() if way}
+  own = {op.name for op in function.graph.get_operations()}
+  ways = {name: (name,) for name in nodes if name in own}
+  return {**ways, **{n: flat.origins[n] for n in nodes if n in flat.origins}}
 
 
 def _load(path: str, allow_side_effects: bool) -> Any:
@@ -69,14 +124,14 @@ def _load(path: str, allow_side_effects: bool) -> Any:
     ) from error
 
 
-def _signature(loaded: Any, path: str, key: str | None) -> Any:
+def _signature(loaded: Any, path: str, key: str | None) -> tuple[str, Any]:
   signatures = dict(getattr(loaded, "signatures", {}))
   if key is None and len(signatures) == 1:
-    return next(iter(signatures.values()))
+    return next(iter(signatures.items()))
   wanted = DEFAULT_SIGNATURE if key is None else key
   if wanted not in signatures:
     known = ", ".join(map(repr, sorted(signatures))) or "none"
     raise ExtractionError(
       f"SavedModel {path!r} has no signature {wanted!r}; it has {known}"
     )
-  return signatures[wanted]
+  return wanted, signatures[wanted]
