@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tfplace.policies import sampling
 from tfplace.policies.sampling import sample
 
 LOGITS = np.log(np.array([[0.7, 0.2, 0.1], [0.1, 0.1, 0.8], [0.7, 0.2, 0.1]]))
@@ -38,3 +39,29 @@ def test_the_seed_decides():
   same = sample(LOGITS, 50, np.random.default_rng(3), (TOGETHER,))
   other = sample(LOGITS, 50, np.random.default_rng(4), (TOGETHER,))
   assert (one == same).all() and (one != other).any()
+
+
+def test_draws_by_inversion_have_the_probabilities_of_the_logits():
+  logits = np.log([[0.7, 0.2, 0.1], [1e-12, 0.5, 0.5]]).astype(np.float32)
+  drawn = sampling.greedy_and_samples(logits, 20_000, np.random.default_rng(0))
+  assert drawn[0].tolist() == [0, 1]
+  for decision, expected in enumerate([[0.7, 0.2, 0.1], [0.0, 0.5, 0.5]]):
+    share = np.bincount(drawn[1:, decision], minlength=3) / 20_000
+    np.testing.assert_allclose(share, expected, atol=0.015)
+
+
+def test_a_choice_that_is_never_allowed_is_never_drawn():
+  logits = np.full((5000, 4), -1e9, np.float32)
+  allowed = np.random.default_rng(0).integers(0, 4, 5000)
+  logits[np.arange(5000), allowed] = 0.0
+  drawn = sampling.greedy_and_samples(logits, 3, np.random.default_rng(1))
+  assert (drawn == allowed).all()
+
+
+def test_decoding_noise_draws_and_leaves_the_first_row_alone():
+  logits = np.log([0.7, 0.2, 0.1])
+  noise = sampling.decoding_noise(np.random.default_rng(0), 20_000, 1, 3)
+  chosen = (logits + noise[:, 0]).argmax(axis=-1)
+  assert chosen[0] == 0 and (noise[0] == 0).all()
+  share = np.bincount(chosen[1:]) / 20_000
+  np.testing.assert_allclose(share, [0.7, 0.2, 0.1], atol=0.015)

@@ -1,0 +1,140 @@
+"""`rnn` and `hierarchical` place with the base install, trained elsewhere."""
+
+import importlib.util
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from policies_testing import gpus, problem_of, random_graph
+
+import tfplace
+from tfplace import Simulator, errors
+from tfplace.placers import Budget, get_placer
+
+pytestmark = pytest.mark.skipif(
+  any(
+    importlib.util.find_spec(name) is None
+    for name in ("tf_agents", "tensorflow_gnn", "tf_keras")
+  ),
+  reason="needs the extra 'train'",
+)
+STRATEGIES = ("rnn", "hierarchical")
+TRAIN = """
+import sys
+import tfplace
+from tfplace.rl import session
+problem = tfplace.Problem(
+  tfplace.load_graph(sys.argv[1] + "/g.json"),
+  tfplace.load_cluster(sys.argv[1] + "/c.json"),
+)
+for strategy in ("rnn", "hierarchical"):
+  folder = sys.argv[1] + "/" + strategy
+  request = session.Request(
+    checkpoint_dir=folder + ".c", export_dir=folder, strategy=strategy,
+    iterations=2, imitation_steps=1, samples=4,
+  )
+  trainer = session.open_trainer([problem], request)
+  trainer.run()
+  session.finish(trainer, request)
+"""
+PLACE = """
+import json, sys
+import keras
+import tfplace
+from tfplace.placers import Budget, get_placer
+folder = sys.argv[1]
+problem = tfplace.Problem(
+  tfplace.load_graph(folder + "/g.json"),
+  tfplace.load_cluster(folder + "/c.json"),
+)
+placer = get_placer("rnn", folder + "/rnn")
+result = placer.place(problem, tfplace.Simulator(problem), Budget(60, 20), 1)
+training = ("tf_keras", "tf_agents", "tensorflow_gnn", "tensorflow_probability")
+print(json.dumps({
+  "keras": keras.__version__,
+  "loaded": [name for name in training if name in sys.modules],
+  "devices": result.placement.devices.tolist(),
+}))
+"""
+
+
+def child(code, folder, **more):
+  root = pathlib.Path(tfplace.__file__).parent.parent
+  clean = {k: v for k, v in os.environ.items() if k != "TF_USE_LEGACY_KERAS"}
+  done = subprocess.run(
+    [sys.executable, "-c", code, str(folder)],
+    env={**clean, "PYTHONPATH": str(root), **more},
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert done.returncode == 0, done.stderr[-3000:]
+  return done.stdout
+
+
+@pytest.fixture(scope="module")
+def problem():
+  graph = random_graph(30, seed=6, cpu_only=True)
+  return problem_of(graph, gpus(2, cpu=True))
+
+
+@pytest.fixture(scope="module")
+def policies(tmp_path_factory, problem):
+  """A folder with both policies, barely trained."""
+  folder = tmp_path_factory.mktemp("policies")
+  tfplace.save_graph(problem.graph, folder / "g.json")
+  tfplace.save_cluster(problem.cluster, folder / "c.json")
+  child(TRAIN, folder, TF_USE_LEGACY_KERAS="1")
+  return folder
+
+
+def place(policies, strategy, problem, evaluations=20, seed=0):
+  placer = get_placer(strategy, str(policies / strategy))
+  budget = Budget(60.0, evaluations)
+  return placer.place(problem, Simulator(problem), budget, seed)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_the_best_of_the_argmax_and_samples_within_the_budget(
+  policies, strategy, problem
+):
+  first = place(policies, strategy, problem, 1)
+  result = place(policies, strategy, problem, 40)
+  assert (first.evaluations, result.evaluations) == (1, 40)
+  assert result.strategy == strategy and result.evaluation.feasible
+  assert result.history[0].step_time_us == first.evaluation.step_time_us
+  assert result.evaluation.step_time_us <= first.evaluation.step_time_us
+  devices = result.placement.devices
+  assert problem.allowed[np.arange(30), devices].all()
+  again = place(policies, strategy, problem, 40)
+  assert again.placement.devices.tolist() == devices.tolist()
+  # The argmax does not depend on the seed; the samples do.
+  other = place(policies, strategy, problem, 1, seed=7).placement.devices
+  assert other.tolist() == first.placement.devices.tolist()
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_policy_serves_another_graph_on_more_devices(policies, strategy):
+  problem = problem_of(random_graph(25, seed=1), gpus(4))
+  result = place(policies, strategy, problem, 60)
+  assert result.evaluation.feasible
+  assert len(set(result.placement.devices.tolist())) > 1
+
+
+def test_runs_with_keras_3_and_without_the_training_packages(policies, problem):
+  found = json.loads(child(PLACE, policies).splitlines()[-1])
+  assert found["keras"].startswith("3.")
+  assert found["loaded"] == []
+  here = place(policies, "rnn", problem, 20, 1)
+  assert here.placement.devices.tolist() == found["devices"]
+
+
+def test_a_policy_of_another_strategy_is_refused(policies, problem):
+  with pytest.raises(errors.TrainingError, match="'rnn', not 'hierarchical'"):
+    get_placer("hierarchical", str(policies / "rnn")).place(
+      problem, Simulator(problem), Budget(10.0), 0
+    )
