@@ -8,6 +8,7 @@ import numpy as np
 
 from tfplace.placers import critical
 from tfplace.placers.search_tables import (
+  IS_PART,
   IS_STALE,
   MOVED,
   PATH,
@@ -37,7 +38,11 @@ def below(state: SearchState, count: int) -> int:
 
 @kernel
 def propose(
-  tables: SearchTables, state: SearchState, lowest: int, highest: int
+  tables: SearchTables,
+  state: SearchState,
+  lowest: int,
+  highest: int,
+  part_share: float,
 ) -> None:
   """Fills `moved` and `targets` with one random move.
 
@@ -46,8 +51,11 @@ def propose(
     state: the chain.
     lowest: least level of clusters that move as one; 0 is single groups.
     highest: greatest such level.
+    part_share: share of the moves that leave alone what a cluster has on
+      other devices, and so keep what was found at a finer level.
   """
   state.counts[MOVED] = 0
+  state.counts[IS_PART] = part_share > 0 and uniform(state) < part_share
   level = lowest + below(state, highest - lowest + 1)
   draw = uniform(state)
   if draw < 0.55:
@@ -68,11 +76,14 @@ def propose(
 def _add(
   tables: SearchTables, state: SearchState, level: int, group: int, device: int
 ) -> None:
-  """Adds the cluster of `group` at `level` to the move."""
+  """Adds the cluster of `group` at `level`, or a part, to the move."""
+  own = state.devices[group]
   unit = tables.cluster_of[level, group]
   first, last = tables.cluster_offsets[unit], tables.cluster_offsets[unit + 1]
   for i in range(first, last):
     member = tables.cluster_groups[i]
+    if state.counts[IS_PART] and state.devices[member] != own:
+      continue
     if not state.is_marked[member]:
       state.is_marked[member] = True
       state.moved[state.counts[MOVED]] = member

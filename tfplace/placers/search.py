@@ -2,9 +2,11 @@
 
 Each round anneals every chain from hot to cold. Even turns continue from the
 best placement so far, odd ones from one of the given starts; rounds are short
-where the graph is small, so that a small graph gets many starts and a large
-one is cooled once, slowly. With a number of evaluations as the budget, the
-result depends on the seed alone; with seconds, on the machine too.
+where the graph is small, so that a small graph gets many starts. A large one
+is cooled once, slowly, from large clusters to single groups: two such chains
+end better than several shorter ones, of which the best go on. With a number
+of evaluations as the budget, the result depends on the seed alone; with
+seconds, on the machine too.
 """
 
 import concurrent.futures
@@ -42,21 +44,20 @@ class SearchConfig:
     chains: chains, and threads; the result depends on it.
     hot: first temperature, as a share of the lower bound; the mean work of a
       group where that is more, so that every move has a chance at first.
+    large_hot: the same for a large graph.
     warm: share of the first temperature, where a round continues from the
       best placement.
     cold: last temperature of each round, as a share of the lower bound.
     penalty: what an excess of all of a device's memory costs, as a multiple
       of the lower bound.
     evaluations_per_group: evaluations of a round, per group and chain.
-    explorations: for a large graph, at most so many rounds from the starts
-      before one round from the best of what they found.
-    exploration_per_group: evaluations per group and chain that each of these
-      should have, else there are fewer.
-    explore_share: share of the budget for these.
     patience: rounds without an improvement that end the search early.
-    coarse_groups: from so many groups on, a round begins with clusters only.
+    coarse_groups: from so many groups on a graph is large, and a round begins
+      with clusters only.
     warm_levels: share of the levels that a round from the best begins with.
     coarse_share: share of a round after which single groups may move, too.
+    part_share: share of a large graph's moves that take, of a cluster, only
+      what is on one device.
     window: levels above the least that move, too, where there are many.
     chunk_s: seconds between looks at the clock.
     chunk_evaluations: the same where evaluations are the budget.
@@ -64,17 +65,16 @@ class SearchConfig:
 
   chains: int = 2
   hot: float = 0.01
+  large_hot: float = 0.006
   warm: float = 0.4
   cold: float = 3e-5
   penalty: float = 5.0
   evaluations_per_group: float = 400.0
-  explorations: int = 4
-  exploration_per_group: float = 1.5
-  explore_share: float = 0.5
   patience: int = 40
   coarse_groups: int = 1000
   warm_levels: float = 0.5
   coarse_share: float = 0.8
+  part_share: float = 0.5
   window: int = 3
   chunk_s: float = 0.1
   chunk_evaluations: int = 500
@@ -114,7 +114,8 @@ class Search:
     # Scales temperatures; an empty or free graph has nothing to search.
     self._unit_us = max(groups.problem.simple_bound_us, 1e-9)
     work_us = float(groups.fastest_us.sum()) / max(groups.num_groups, 1)
-    self._hot_us = max(self.config.hot * self._unit_us, work_us)
+    hot = self.config.large_hot if self._is_large else self.config.hot
+    self._hot_us = max(hot * self._unit_us, work_us)
     # No step is faster; the tails are longest paths, with their least waits.
     self._bound_us = max(
       groups.problem.lower_bound_us,
@@ -155,9 +156,7 @@ class Search:
       for number in range(plan.rounds):
         before_us = self.best_us
         # The chains of a round start before any of them improves the best.
-        hot_us = [
-          self._begin(i, number, plan, starts) for i in range(plan.chains)
-        ]
+        hot_us = [self._begin(i, number, starts) for i in range(plan.chains)]
         jobs = [
           pool.submit(self._round, chain, number, plan, hot, improved)
           for chain, hot in zip(self._chains, hot_us, strict=True)
@@ -184,32 +183,19 @@ class Search:
       quota = max(0, budget.max_evaluations - len(starts)) // count
     expected = rate * max(0.0, budget.left_s) if quota is None else quota
     wanted = self.config.evaluations_per_group * self._num_movable
-    rounds, now = round(expected / wanted), time.perf_counter()
-    rounds, explorations = max(1, rounds), 0
-    ends = tuple((i + 1) / rounds for i in range(rounds))
-    if self._is_large:
-      share = self.config.explore_share
-      each = self.config.exploration_per_group * self._num_movable
-      possible = int(share * expected / each)
-      explorations = min(max(1, possible), self.config.explorations)
-      ends = *(share * (i + 1) / explorations for i in range(explorations)), 1.0
+    rounds, now = max(1, round(expected / wanted)), time.perf_counter()
     left_s = max(0.0, budget.left_s)
-    return _Plan(ends, explorations, count, quota, now, left_s)
+    return _Plan(rounds, count, quota, now, left_s)
 
   def _begin(
-    self,
-    index: int,
-    number: int,
-    plan: "_Plan",
-    starts: Sequence[np.ndarray],
+    self, index: int, number: int, starts: Sequence[np.ndarray]
   ) -> float:
     """Puts a chain on its start for a round; returns its temperature."""
     chain = self._chains[index]
     turn = index + number
-    goes_on = turn % 2 == 0 and number > 0
-    if self._is_large:
-      goes_on = number >= plan.explorations
-    if goes_on and self.best is not None:
+    if self._is_large and number == 0:
+      turn = 0  # cooled slowly, the chains part anyway
+    if turn % 2 == 0 and number > 0 and self.best is not None:
       self._restart(chain, self.best)
       return self.config.warm * self._hot_us
     self._restart(chain, starts[turn % len(starts)])
@@ -250,6 +236,7 @@ class Search:
         hot_us * (cold_us / hot_us) ** min(1.0, after),
         self._penalty_us,
         *self._levels(chain, at, hot_us),
+        self.config.part_share if self._is_large else 0.0,
       )
       chain.rate = chunk / max(time.perf_counter() - began, 1e-9)
       done += chunk
@@ -313,35 +300,26 @@ class _Plan:
   """How the budget is divided; per chain.
 
   Attributes:
-    ends: per round, the share of the budget that is spent at its end.
-    explorations: rounds from the starts, where the graph is large.
+    rounds: of equal length.
     chains: number of chains.
     quota: evaluations of each chain in all, or None.
     began: when the rounds began, `time.perf_counter()`.
     seconds: for all rounds.
   """
 
-  ends: tuple[float, ...]
-  explorations: int
+  rounds: int
   chains: int
   quota: int | None
   began: float
   seconds: float
 
-  @property
-  def rounds(self) -> int:
-    return len(self.ends)
-
-  def _begins(self, number: int) -> float:
-    return self.ends[number - 1] if number else 0.0
-
   def _share(self, number: int) -> int:
     """Evaluations of a chain in a round."""
     quota = self.quota or 0
-    return int(quota * self.ends[number]) - int(quota * self._begins(number))
+    return quota * (number + 1) // self.rounds - quota * number // self.rounds
 
   def _ends(self, number: int) -> float:
-    return self.began + self.seconds * self.ends[number]
+    return self.began + self.seconds * (number + 1) / self.rounds
 
   def chunk(
     self, number: int, done: int, rate: float, config: SearchConfig
@@ -358,7 +336,6 @@ class _Plan:
     """Share of a round that is over after `ahead` more evaluations."""
     if self.quota is not None:
       return done / max(1, self._share(number))
-    share = self.ends[number] - self._begins(number)
-    length = max(self.seconds * share, 1e-9)
+    length = max(self.seconds / self.rounds, 1e-9)
     left_s = self._ends(number) - time.perf_counter() - ahead / rate
     return 1.0 - left_s / length

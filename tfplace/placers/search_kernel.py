@@ -51,6 +51,7 @@ def anneal(
   penalty_us: float,
   lowest: int,
   highest: int,
+  part_share: float,
 ) -> None:
   """Anneals for a number of evaluations.
 
@@ -65,13 +66,14 @@ def anneal(
     penalty_us: what an excess of a whole device's memory costs.
     lowest: least level of clusters that move as one.
     highest: greatest such level.
+    part_share: see `propose`.
   """
   cooling = (cold_us / hot_us) ** (1.0 / max(1, evaluations))
   temperature = hot_us
   idle = 0
   done = 0
   while done < evaluations and idle < 1000:
-    propose(tables, state, lowest, highest)
+    propose(tables, state, lowest, highest, part_share)
     if not _apply(tables, state):
       idle += 1  # nothing changes, or no link: not worth a simulation
       continue

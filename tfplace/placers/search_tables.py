@@ -49,7 +49,7 @@ class SearchState(NamedTuple):
   Attributes:
     rng: [1] uint64 state of its random numbers.
     numbers: [3] float64; see the constants below.
-    counts: [5] int64; see the constants below.
+    counts: [6] int64; see the constants below.
     devices: [num_groups] int32 current devices.
     op_devices: [num_ops] int32 the same by op.
     best: [num_groups] int32 the best devices so far.
@@ -89,6 +89,7 @@ EVALUATIONS = 1
 ACCEPTED = 2
 PATH = 3  # entries of `path`
 IS_STALE = 4  # the path belongs to an earlier state
+IS_PART = 5  # of a cluster, only what is on one device moves
 
 
 def search_tables(groups: GroupGraph, found: Clusters) -> SearchTables:
@@ -127,7 +128,7 @@ def search_state(
   return SearchState(
     rng=rng,
     numbers=np.full(3, np.inf),
-    counts=np.zeros(5, np.int64),
+    counts=np.zeros(6, np.int64),
     devices=devices.astype(np.int32),
     op_devices=groups.expand(devices),
     best=devices.astype(np.int32),
