@@ -83,9 +83,14 @@ def _gone(process: subprocess.Popen) -> None:
     process.communicate()
 
 
-def write_hosts(path: pathlib.Path, addresses: dict[str, str]) -> str:
-  """A hosts file of workers, name -> address; its path."""
-  workers = [{"name": n, "address": a} for n, a in addresses.items()]
+def write_hosts(
+  path: pathlib.Path, addresses: dict[str, str], **kinds: str
+) -> str:
+  """A hosts file of workers, name -> address and name -> kind; its path."""
+  workers = [
+    {"name": n, "address": a, "kind": kinds.get(n, "")}
+    for n, a in addresses.items()
+  ]
   content = {"format": "tfplace.hosts.v1", "name": "lab", "workers": workers}
   path.write_text(json.dumps(content))
   return str(path)

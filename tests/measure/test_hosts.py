@@ -2,23 +2,29 @@
 
 import contextlib
 import ipaddress
+import json
 import os
 import signal
 import socket
 import time
 
 import pytest
+import tensorflow as tf
 from served_workers import await_true, serving, write_hosts
 from test_harness import harness_of, when_stepping
 
+from tfplace.bin import place
+from tfplace.cost import op_graph
 from tfplace.errors import MeasurementError
 from tfplace.graph.extract.session import feed_values, run_steps
+from tfplace.graph.problem import Problem
 from tfplace.measure import (
   host,
   hosts_file,
   listening,
   messages,
   open_cluster,
+  profile,
   remote,
   session,
 )
@@ -37,7 +43,9 @@ def served():
 @pytest.fixture(scope="module")
 def path(served, tmp_path_factory):
   addresses = {"a": served[0].address, "b": served[1].address}
-  return write_hosts(tmp_path_factory.mktemp("hosts") / "h.json", addresses)
+  return write_hosts(
+    tmp_path_factory.mktemp("hosts") / "h.json", addresses, b="old"
+  )
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +71,7 @@ def test_workers_are_devices_with_measured_links(live):
   assert cluster.name == "lab"
   assert [(d.name, d.kind) for d in cluster.devices] == [
     (CPU_0, "CPU"),
-    (CPU_1, "CPU"),
+    (CPU_1, "CPU-old"),
   ]
   # The two share a host, and so its memory and one channel.
   for device in cluster.devices:
@@ -90,6 +98,17 @@ def test_split_step_computes_the_losses_of_a_local_session(hosts, trained):
     assert loss == pytest.approx(local[step][0], rel=1e-6)
   ran = {name: op.device for name, op in harness.traces[0].ops.items()}
   assert {name for name, d in ran.items() if d == CPU_1} == {"y", "grad"}
+
+
+def test_each_kind_of_host_is_profiled(live, trained):
+  graph = op_graph(trained.traced, live.cluster)
+  problem = Problem(graph, live.cluster)
+  found = profile(problem, trained.traced, live.runtime, steps=2)
+  assert set(found.times_us) == {"CPU", "CPU-old"}
+  for times in found.times_us.values():
+    assert set(times) == set(graph.names)
+    assert 0 < times["y"] < 1e5
+  assert live.runtime.starting_us(CPU_0) == 0
 
 
 def test_killed_worker_is_named_and_its_successor_measured_on(
@@ -186,6 +205,28 @@ def test_a_worker_that_is_not_there_is_named_in_time(tmp_path, served):
   assert (
     said == f"worker 'x' at {address} cannot be reached: Connection refused"
   )
+
+
+def test_the_command_names_the_worker_in_one_line(tmp_path, capsys):
+  path = write_hosts(tmp_path / "h.json", {"x": "127.0.0.1:1"})
+  assert place.run(["--model=nmt", f"--cluster={path}"]) == 1
+  (line,) = capsys.readouterr().err.splitlines()
+  assert "worker 'x' at 127.0.0.1:1 cannot be reached" in line
+
+
+def test_the_command_places_and_measures_on_hosts(path, tmp_path, capsys):
+  model = tmp_path / "two.pb"
+  graph = tf.Graph()
+  with graph.as_default():
+    ends = [tf.linalg.det(tf.random.normal((8, 8))) for _ in range(2)]
+    tf.add(*ends, name="sum")
+  model.write_bytes(graph.as_graph_def().SerializeToString())
+  arguments = [f"--graph_def={model}", f"--cluster={path}", "--measure"]
+  assert place.run([*arguments, "--strategy=heft", "--json"]) == 0
+  told = json.loads(capsys.readouterr().out.splitlines()[-1])
+  assert told["source"] == "measured"
+  assert 0 < told["step_time_us"] < 1e6
+  assert set(told["busy_us"]) == {CPU_0, CPU_1}
 
 
 def test_a_worker_of_another_tensorflow_is_refused(tmp_path, served):

@@ -10,7 +10,10 @@ from tfplace.measure import hosts_file
 GOOD = {
   "format": "tfplace.hosts.v1",
   "name": "lab",
-  "workers": [{"address": "10.0.0.1:2222", "name": "a"}, {"address": "b:1"}],
+  "workers": [
+    {"address": "10.0.0.1:2222", "name": "a", "kind": "old"},
+    {"address": "b:1"},
+  ],
 }
 
 
@@ -27,6 +30,7 @@ def test_workers_have_addresses_and_names(tmp_path):
     "worker b:1",
   ]
   assert (hosts.workers[0].host, hosts.workers[0].port) == ("10.0.0.1", 2222)
+  assert [worker.kind for worker in hosts.workers] == ["old", ""]
 
 
 @pytest.mark.parametrize(
@@ -44,6 +48,7 @@ def test_workers_have_addresses_and_names(tmp_path):
     ([{"address": "a:65536"}], "from 1 to 65535"),
     ([{"address": "a:x"}], "'a:x' is not of the form"),
     ([{"address": "::1:22"}], "goes in brackets"),
+    ([{"address": "a:1", "kind": 3}], "kind: expected a name, found 3"),
     ([{"address": 22}], "expected a name, found 22"),
     ("a:1", "expected an array"),
   ],

@@ -16,8 +16,8 @@ from tfplace.errors import ProblemError
 from tfplace.graph import presets
 from tfplace.graph.cluster import Cluster
 
-# For a device that says nothing: the presets' host, and its V100.
-_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+# By type, for a device that says nothing: the presets' host, and its V100.
+DEFAULTS: Mapping[str, Mapping[str, Any]] = {
   "CPU": presets.cpu_hardware(presets.HOSTS["dgx-1"]),
   "GPU": presets.gpu_hardware(presets.GPUS["v100"]),
 }
@@ -34,11 +34,11 @@ def hardware_by_kind(cluster: Cluster) -> dict[str, DeviceProperties]:
   result: dict[str, DeviceProperties] = {}
   described_by: dict[str, str] = {}
   for device in cluster.devices:
-    described = device.extra.get("hardware", _DEFAULTS.get(device.kind))
+    described = device.extra.get("hardware", DEFAULTS.get(device.kind))
     if described is None:
       raise ProblemError(
         f"device {device.name!r} of kind {device.kind!r} does not describe its"
-        f" hardware; only {' and '.join(_DEFAULTS)} have a default",
+        f" hardware; only {' and '.join(DEFAULTS)} have a default",
         device=device.name,
       )
     properties = _parse(device.name, described)
@@ -61,10 +61,10 @@ def _parse(name: str, described: Any) -> DeviceProperties:
       f"device {name!r}: its hardware {described!r} is not understood: {error}",
       device=name,
     ) from error
-  if properties.type not in _DEFAULTS:
+  if properties.type not in DEFAULTS:
     raise ProblemError(
       f"device {name!r}: hardware of type {properties.type!r}; choose from"
-      f" {', '.join(_DEFAULTS)}",
+      f" {', '.join(DEFAULTS)}",
       device=name,
     )
   for field in ("frequency", "num_cores", "bandwidth"):

@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from importlib import metadata
 
+from tfplace.cost import hardware
 from tfplace.errors import MeasurementError
 from tfplace.graph.cluster import Cluster, Device, Link
 from tfplace.measure import (
@@ -52,7 +53,7 @@ class HostCluster(runtime.Runtime):
     self._devices: dict[str, float] = {}  # name -> memory
     self._worker_of: dict[str, hosts_file.Worker] = {}
     self._back_by = 0.0
-    self._request_us: float | None = None
+    self._empty_us: dict[str, float] = {}  # by device
 
   def __enter__(self) -> "HostCluster":
     super().__enter__()
@@ -71,7 +72,7 @@ class HostCluster(runtime.Runtime):
     config = messages.ChildConfig(remote=[worker.address for worker in workers])
     self._children.append(processes.Child("session", config))
     self._await_ready(self._children)
-    self._request_us = None
+    self._empty_us = {}
     (ready,) = self._ready
     self._meet(ready.answers)
     if ready.unconnected is not None:
@@ -132,14 +133,20 @@ class HostCluster(runtime.Runtime):
     return next(n for n in self._devices if _type(n) == "CPU")
 
   def _asking_us(self) -> float:
-    """What an empty step takes: the way to the first worker and back."""
+    """The way to the first worker and back."""
     self.start()
-    if self._request_us is None:
-      nothing = link_graphs.nothing(self._first_cpu())
-      request = links.request(nothing, _EMPTY_STEPS)
+    return self._empty_step_us(self._first_cpu())
+
+  def starting_us(self, device: str) -> float:
+    """What it takes the first worker to have a step run on the device."""
+    return max(self._empty_step_us(device) - self._asking_us(), 0.0)
+
+  def _empty_step_us(self, device: str) -> float:
+    if device not in self._empty_us:
+      request = links.request(link_graphs.nothing(device), _EMPTY_STEPS)
       reply = super().run(request, links.TIMEOUT_S)
-      self._request_us = min(reply.step_us)
-    return self._request_us
+      self._empty_us[device] = min(reply.step_us)
+    return self._empty_us[device]
 
   def measured_links(self) -> tuple[Link, ...]:
     """A link for each ordered pair of devices, timed by transfers.
@@ -158,13 +165,20 @@ class HostCluster(runtime.Runtime):
         found += [links.measure(self, [w]).link(w, None) for w in ways]
     return tuple(found)
 
+  def _device(self, name: str) -> Device:
+    kind, worker = _type(name), self._worker_of[name]
+    return Device(
+      name,
+      f"{kind}-{worker.kind}" if worker.kind else kind,
+      memory_bytes=self._devices[name],
+      # Estimates to begin with, for profiles to scale.
+      extra={"hardware": hardware.DEFAULTS[kind], "worker": worker.name},
+    )
+
   def cluster(self) -> Cluster:
     return Cluster(
       name=self._hosts.name,
-      devices=tuple(
-        Device(name, _type(name), memory_bytes=memory)
-        for name, memory in self._devices.items()
-      ),
+      devices=tuple(self._device(name) for name in self._devices),
       links=self.measured_links(),
     )
 

@@ -1,11 +1,14 @@
 """`tfplace.hosts.v1`: TensorFlow workers on several machines, as a file.
 
     {"format": "tfplace.hosts.v1", "name": "lab",
-     "workers": [{"address": "10.0.0.1:2222", "name": "a"}, ...]}
+     "workers": [{"address": "10.0.0.1:2222", "name": "a", "kind": "old"},
+                 ...]}
 
 An address is host:port (an IPv6 host in brackets) as every one of the
 machines reaches it. A name is for people; the address stands in where it is
-left out.
+left out. Devices of one kind are taken to be equally fast, so the machines
+that are not like the others say a kind of their own: "old" makes a worker's
+devices "CPU-old" and "GPU-old", and each kind is profiled.
 """
 
 import dataclasses
@@ -25,10 +28,12 @@ class Worker:
   Attributes:
     address: host:port.
     name: what messages call it.
+    kind: what sets its machine apart from others, or "".
   """
 
   address: str
   name: str
+  kind: str = ""
 
   @property
   def host(self) -> str:
@@ -93,7 +98,10 @@ def _worker(raw: Any, where: str) -> Worker:
   with json_file.errors_naming(f"{where}: address"):
     split_address(address)
   name = json_file.as_name(worker.get("name", address), f"{where}: name")
-  return Worker(address, name)
+  kind = worker.get("kind", "")
+  if kind:
+    kind = json_file.as_name(kind, f"{where}: kind")
+  return Worker(address, name, kind)
 
 
 def _check_different(values: list[str], what: str) -> None:

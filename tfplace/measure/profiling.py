@@ -83,7 +83,8 @@ def profile(
       measuring.traces, device
     )
     step[kind] = evaluation.step_time_us
-    overhead[kind] = overhead_us(evaluation.step_time_us, measuring.traces)
+    running_us = step[kind] - workers.starting_us(device)
+    overhead[kind] = overhead_us(running_us, measuring.traces)
   return Profile(times, overhead, step)
 
 

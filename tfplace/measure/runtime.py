@@ -65,6 +65,11 @@ class Runtime(abc.ABC):
   def cluster(self) -> Cluster:
     """The devices and the measured links between them."""
 
+  def starting_us(self, device: str) -> float:
+    """What every step takes that runs on the device, for it to be told."""
+    del device  # here all are told by their own process
+    return 0.0
+
   @abc.abstractmethod
   def _spawn(self) -> None:
     """Appends new children to `_children`."""
