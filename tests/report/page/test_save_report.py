@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tfplace import graph as tg
-from tfplace.bin import simulate
+from tfplace.bin import place, simulate
 from tfplace.errors import TfplaceError
 from tfplace.report import page
 from tfplace.report.page import colors
@@ -62,6 +62,22 @@ def test_the_file_holds_everything_and_allows_no_request(placement, tmp_path):
   assert "default-src 'none'" in text
   assert not re.search(r"<(script|link|img|iframe)[^>]*\b(src|href)=", text)
   assert len(text) < 2e6
+
+
+def test_tfplace_place_writes_the_placers_it_ran_into_the_report(
+  placement, tmp_path, capsys
+):
+  pytest.importorskip("bokeh", reason="the extra 'report' is not installed")
+  graph, cluster = str(tmp_path / "g.json"), str(tmp_path / "c.json")
+  tg.save_graph(placement.problem.graph, graph)
+  tg.save_cluster(placement.problem.cluster, cluster)
+  flags = [f"--graph={graph}", f"--cluster={cluster}", "--strategy=blocks"]
+  assert place.run([*flags, f"--report={tmp_path}/r.html"]) == 0
+  text = (tmp_path / "r.html").read_text(encoding="utf-8")
+  rows = re.findall(r"<tr(?: class=\"(best)\")?><td>(\w+)</td>", text)
+  # On one device a and b take 2; in blocks a 0-1, sent 1-5, b 5-6, and the
+  # expert does the same: of the two, the row of the strategy is marked.
+  assert rows == [("", "single"), ("best", "blocks"), ("", "expert")]
 
 
 def test_an_empty_graph_has_a_report(tmp_path):
