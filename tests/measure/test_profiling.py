@@ -2,12 +2,20 @@
 
 import numpy as np
 import pytest
-from small_steps import Step
+import tensorflow as tf
+from small_steps import Step, as_graph
 
-from tfplace.graph.cluster import Cluster, Device
+from tfplace.graph.cluster import Cluster, Device, Link
+from tfplace.graph.extract.traced import TracedStep
 from tfplace.graph.problem import Problem
-from tfplace.measure import Profile, WorkerCluster, profile, profiling
-from tfplace.measure.messages import OpTime, Trace
+from tfplace.measure import (
+  ChildError,
+  Profile,
+  WorkerCluster,
+  profile,
+  profiling,
+)
+from tfplace.measure.messages import OpTime, StepReply, Trace
 
 
 def trace(**times_us):
@@ -17,8 +25,68 @@ def trace(**times_us):
 
 def test_op_time_is_the_median_over_the_traces_on_the_device():
   traces = [trace(a=1.0, b=2.0), trace(a=9.0, b=2.0), trace(a=3.0)]
-  assert profiling.op_times_us(traces, "d") == {"a": 3.0, "b": 2.0}
-  assert profiling.op_times_us(traces, "other") == {}
+  assert profiling.op_times_us(traces, {"d"}) == {"a": 3.0, "b": 2.0}
+  assert profiling.op_times_us(traces, {"other"}) == {}
+
+
+def test_gap_is_the_time_between_two_ops_of_one_device():
+  # On d: 0 to 10, 12 to 20, 26 to 30, so gaps of 2 and 6; on e one op only.
+  ops = {
+    "a": OpTime("d", 0.0, 10.0, {}),
+    "c": OpTime("d", 26.0, 4.0, {}),
+    "b": OpTime("d", 12.0, 8.0, {}),
+    "e": OpTime("e", 11.0, 1.0, {}),
+  }
+  assert profiling.gap_us([Trace(ops, (), {})], {"d", "e"}) == 4.0
+  assert profiling.gap_us([Trace(ops, (), {})], {"e"}) == 0.0
+
+
+class Small:
+  """Devices that hold two of the four ops; all take 5 us, 1 us apart."""
+
+  runs_in_order = False
+  device_names = ("d0", "d1")
+
+  def __init__(self):
+    self.asked = []
+
+  def start(self):
+    pass
+
+  def starting_us(self, device):
+    return 0.0
+
+  def run(self, request, timeout_s):
+    nodes = tf.compat.v1.GraphDef.FromString(request.graph_def).node
+    on = {
+      name: [n.name for n in nodes if n.device == name]
+      for name in self.device_names
+    }
+    self.asked.append({name: len(ops) for name, ops in on.items()})
+    if max(self.asked[-1].values()) > 2:
+      raise ChildError("out_of_memory", "no room")
+    ops = {
+      name: OpTime(device, 6.0 * i, 5.0, {})
+      for device, names in on.items()
+      for i, name in enumerate(names)
+    }
+    return StepReply([24.0], {}, {}, [Trace(ops, (), {})], 0.0)
+
+
+def test_a_step_too_large_for_one_device_is_profiled_on_all_of_its_kind():
+  with tf.Graph().as_default() as graph:
+    x = tf.constant(1.0, name="a")
+    for name in "bcd":
+      x = tf.abs(x, name=name)
+  traced = TracedStep("t", graph.as_graph_def(), {}, (x.name,), (), {}, False)
+  devices = (Device("d0", "CPU"), Device("d1", "CPU"))
+  links = (Link("d0", "d1", 1.0), Link("d1", "d0", 1.0))
+  problem = Problem(as_graph(traced), Cluster("two", devices, links))
+  small = Small()
+  found = profile(problem, traced, small)
+  assert small.asked == [{"d0": 4, "d1": 0}, {"d0": 2, "d1": 2}]
+  assert found.times_us["CPU"] == dict.fromkeys("abcd", 5.0)
+  assert found.op_overhead_us == {"CPU": 1.0}
 
 
 def test_overhead_is_what_the_step_took_beyond_its_kernels_per_op():

@@ -18,10 +18,11 @@ import numpy as np
 from tfplace.graph.cluster import Cluster
 from tfplace.graph.evaluation import Evaluation
 from tfplace.graph.problem import Problem
-from tfplace.measure import harness
+from tfplace.measure import harness, splits
 from tfplace.simulate import Simulator
 
-SHARES = (1.0, 0.5, 0.25, 0.1)  # of the groups that are scattered
+_SHARES = (1.0, 0.5, 0.25, 0.1)  # of the groups that are scattered
+_RUNS = (2, 8)  # of groups that stay together
 _COARSE = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)  # in all combinations
 _STEPS = (2.0**0.5, 2.0**0.25)  # by which the best is then refined
 _ROUNDS = 8  # at most, for each step
@@ -70,46 +71,19 @@ def calibrated(
   """
   if not problem.cluster.links:
     return problem
-  rows = np.concatenate([scattered(problem, seed), halves(problem)])
+  rows = samples(problem, seed)
   ran = harness.evaluate(rows)
   found = slowdown(problem, rows, ran)
   return Problem(problem.graph, found.of(problem.cluster))
 
 
-def scattered(problem: Problem, seed: int) -> np.ndarray:
-  """[len(SHARES), num_ops]: a share of the groups on random devices.
-
-  The others stay on the first device that they may be on.
-  """
-  rng = np.random.default_rng(seed)
-  allowed = problem.group_allowed
-  home = allowed.argmax(axis=1)
-  # A random device among the allowed ones: the largest of random keys.
-  away = np.where(allowed, rng.random(allowed.shape), -1.0).argmax(axis=1)
-  moved = rng.random(problem.num_groups)
-  rows = [np.where(moved < share, away, home) for share in SHARES]
-  return np.stack(rows)[:, problem.group_of].astype(np.int32)
-
-
-def halves(problem: Problem) -> np.ndarray:
-  """[2, num_ops]: two and eight runs of groups in the order of the graph.
-
-  They take turns on the devices, so few tensors cross; a group that may not
-  be where its turn is stays on the first device that it may be on.
-  """
-  position = np.empty(problem.graph.num_ops, np.int64)
-  position[problem.graph.topological_order] = np.arange(len(position))
-  first = np.full(problem.num_groups, len(position))
-  np.minimum.at(first, problem.group_of, position)
-  rank = np.empty(problem.num_groups, np.int64)
-  rank[np.argsort(first, kind="stable")] = np.arange(problem.num_groups)
-  allowed, home = problem.group_allowed, problem.group_allowed.argmax(axis=1)
-  rows = []
-  for runs in (2, 8):
-    turn = rank * runs // problem.num_groups % problem.cluster.num_devices
-    may = allowed[np.arange(len(turn)), turn]
-    rows.append(np.where(may, turn, home)[problem.group_of])
-  return np.stack(rows).astype(np.int32)
+def samples(problem: Problem, seed: int) -> np.ndarray:
+  """[6, num_ops]: from all groups scattered to two halves."""
+  devices = range(problem.cluster.num_devices)
+  halves = [splits.turns(problem, devices, runs) for runs in _RUNS]
+  return np.concatenate(
+    [splits.scattered(problem, _SHARES, seed), np.stack(halves)]
+  )
 
 
 def slowdown(

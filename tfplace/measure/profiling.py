@@ -5,8 +5,9 @@ these devices and not described ones.
 """
 
 import dataclasses
+import itertools
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from tfplace.errors import MeasurementError
 from tfplace.graph.evaluation import Evaluation
 from tfplace.graph.extract.traced import TracedStep
 from tfplace.graph.problem import Problem
-from tfplace.measure import harness, messages, runtime
+from tfplace.measure import harness, messages, runtime, splits
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +28,8 @@ class Profile:
     times_us: kind -> op name -> microseconds in the op's kernel.
     op_overhead_us: kind -> microseconds between two ops of one device.
     step_time_us: kind -> the step with every op on the first device of the
-      kind, or elsewhere where the kind cannot run it.
+      kind (on all of them where one lacks the memory), or elsewhere where the
+      kind cannot run it.
   """
 
   times_us: Mapping[str, Mapping[str, float]]
@@ -56,6 +58,8 @@ def profile(
 ) -> Profile:
   """Runs the step on one device of each kind and times its ops.
 
+  Where that device lacks the memory, the kind's devices share the ops.
+
   Args:
     problem: with estimated costs.
     traced: its step.
@@ -72,30 +76,41 @@ def profile(
   for kind in dict.fromkeys(d.kind for d in problem.cluster.devices):
     if kind not in problem.graph.kinds:
       continue
-    row = _on_kind(problem, kind)
+    devices = [
+      i for i, d in enumerate(problem.cluster.devices) if d.kind == kind
+    ]
+    row = splits.turns(problem, devices[:1], 1)
     evaluation = measuring.evaluate(row[None])[0]
+    shared = _lacks_memory(evaluation) and len(devices) > 1
+    if shared:
+      row = splits.turns(problem, devices, len(devices))
+      evaluation = measuring.evaluate(row[None])[0]
     _raise_failed(evaluation)
-    device = _first_device(problem, kind)
-    here = problem.cluster.index[device]
-    placed = [problem.graph.names[op] for op in np.flatnonzero(row == here)]
+    here = np.flatnonzero(np.isin(row, devices))
+    placed = [problem.graph.names[op] for op in here]
+    names = [problem.cluster.devices[i].name for i in devices]
     # An op that the runtime pruned took no time.
     times[kind] = dict.fromkeys(placed, 0.0) | op_times_us(
-      measuring.traces, device
+      measuring.traces, names
     )
     step[kind] = evaluation.step_time_us
-    running_us = step[kind] - workers.starting_us(device)
-    overhead[kind] = overhead_us(running_us, measuring.traces)
+    running_us = step[kind] - workers.starting_us(names[0])
+    overhead[kind] = (
+      gap_us(measuring.traces, names)
+      if shared
+      else overhead_us(running_us, measuring.traces)
+    )
   return Profile(times, overhead, step)
 
 
 def op_times_us(
-  traces: Sequence[messages.Trace], device: str
+  traces: Sequence[messages.Trace], devices: Container[str]
 ) -> dict[str, float]:
-  """Op name -> median over the traces of its time on `device`."""
+  """Op name -> median over the traces of its time on any of `devices`."""
   samples: dict[str, list[float]] = {}
   for trace in traces:
     for name, op in trace.ops.items():
-      if op.device == device:
+      if op.device in devices:
         samples.setdefault(name, []).append(op.compute_us)
   return {name: statistics.median(found) for name, found in samples.items()}
 
@@ -108,17 +123,28 @@ def overhead_us(step_time_us: float, traces: Sequence[messages.Trace]) -> float:
   return max(0.0, rest) / max(1.0, statistics.median(counts))
 
 
-def _first_device(problem: Problem, kind: str) -> str:
-  devices = problem.cluster.devices
-  return next(d.name for d in devices if d.kind == kind)
+def gap_us(traces: Sequence[messages.Trace], devices: Container[str]) -> float:
+  """Median time between the end of an op and the start of its device's next.
+
+  For steps on several devices, whose idle time is no overhead.
+  """
+  gaps: list[float] = []
+  for trace in traces:
+    by_device: dict[str, list[messages.OpTime]] = {}
+    for op in trace.ops.values():
+      if op.device in devices:
+        by_device.setdefault(op.device, []).append(op)
+    for ops in by_device.values():
+      ops.sort(key=lambda op: op.start_us)
+      gaps += [
+        max(0.0, after.start_us - before.start_us - before.compute_us)
+        for before, after in itertools.pairwise(ops)
+      ]
+  return statistics.median(gaps) if gaps else 0.0
 
 
-def _on_kind(problem: Problem, kind: str) -> np.ndarray:
-  """[num_ops]: every group on the kind's first device, or where it can run."""
-  first = problem.cluster.index[_first_device(problem, kind)]
-  allowed = problem.group_allowed
-  of_group = np.where(allowed[:, first], first, allowed.argmax(axis=1))
-  return of_group[problem.group_of].astype(np.int32)
+def _lacks_memory(evaluation: Evaluation) -> bool:
+  return evaluation.extra.get("error_kind") == "out_of_memory"
 
 
 def _raise_failed(evaluation: Evaluation) -> None:

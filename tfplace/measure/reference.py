@@ -11,7 +11,7 @@ import numpy as np
 
 from tfplace.graph.placement import Placement
 from tfplace.graph.problem import Problem
-from tfplace.measure import measured, messages, processes
+from tfplace.measure import measured, messages, processes, splits
 
 
 class Reference:
@@ -64,5 +64,5 @@ class Reference:
 
 def home_placement(problem: Problem) -> Placement:
   """Every group on the first device that it may be on."""
-  home = problem.group_allowed.argmax(axis=1)
-  return Placement(problem, home[problem.group_of].astype(np.int32))
+  row = splits.home(problem)[problem.group_of]
+  return Placement(problem, row.astype(np.int32))

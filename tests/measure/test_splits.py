@@ -1,0 +1,65 @@
+"""Placements to measure with: allowed, and from a few moved ops to all."""
+
+import numpy as np
+import pytest
+
+from tfplace.graph.cluster import Cluster, Device, Link
+from tfplace.graph.op_graph import OpSpec, build_graph
+from tfplace.graph.problem import Problem
+from tfplace.measure import splits
+from tfplace.simulate import Simulator
+
+DEPTH, WIDTH = 30, 4
+
+
+def chains(*kinds):
+  """Four chains of 30 ops; the first 20 ops can run on every kind."""
+  ops = [
+    OpSpec(
+      f"{chain}_{step}",
+      "Relu",
+      dict.fromkeys(kinds if WIDTH * step < 20 else kinds[-1:], 1.0),
+      [4.0],
+    )
+    for step in range(DEPTH)
+    for chain in range(WIDTH)
+  ]
+  edges = [(i, 0, i + WIDTH) for i in range(WIDTH * (DEPTH - 1))]
+  devices = tuple(Device(f"{k}{i}", k) for i, k in enumerate(kinds))
+  links = [Link(a.name, b.name, 1.0) for a in devices for b in devices]
+  links = tuple(link for link in links if link.src != link.dst)
+  return Problem(build_graph("g", ops, edges), Cluster("c", devices, links))
+
+
+@pytest.fixture
+def problem():
+  return chains("CPU", "CPU")
+
+
+def test_scattered_placements_move_less_and_less(problem):
+  rows = splits.scattered(problem, (1.0, 0.5, 0.1), seed=0)
+  moved = (rows != 0).sum(axis=1)
+  assert rows.shape == (3, problem.graph.num_ops)
+  # Half of what is scattered lands at home again.
+  assert 40 < moved[0] < 80 and 15 < moved[1] < 45 and 0 < moved[2] < 15
+  assert ((rows[2] != 0) <= (rows[0] != 0)).all()
+
+
+def test_devices_take_turns_in_the_order_of_the_graph(problem):
+  # 30 steps of 4 chains: the second device has the last 15 steps.
+  assert splits.turns(problem, (0, 1), 2).tolist() == [0] * 60 + [1] * 60
+  # Eight runs of 15 ops, on the devices in turn.
+  eight = splits.turns(problem, (0, 1), 8)
+  assert eight.tolist() == ([0] * 15 + [1] * 15) * 4
+  assert splits.turns(problem, (1,), 3).tolist() == [1] * 120
+
+
+def test_every_op_is_allowed_where_it_is():
+  mixed = chains("GPU", "CPU")
+  rows = [
+    *splits.scattered(mixed, (1.0,), seed=1),
+    splits.turns(mixed, (0, 1), 4),
+    splits.home(mixed)[mixed.group_of],
+  ]
+  Simulator(mixed).evaluate(np.stack(rows))  # refuses what is not allowed
+  assert splits.home(mixed)[mixed.group_of].tolist() == [0] * 20 + [1] * 100
