@@ -14,10 +14,14 @@ import rl_testing
   [
     "test_network",
     "test_agent",
+    "test_credit",
     "test_export",
     "test_ten_ops",
     "test_placeto_network",
     "test_placeto_learner",
+    "test_seq2seq",
+    "test_reinforce",
+    "test_sequence_learners",
   ],
 )
 def test_in_a_training_process(module):

@@ -32,12 +32,16 @@ class PerDecisionPPOAgent(ppo_clip_agent.PPOClipAgent):
   mean of its siblings.
 
   Attributes:
-    mean_entropy: nats per decision at the last call of `get_loss`.
+    share: [B, 1], and
+    own: [B, max_decisions]: the advantage of a decision is share * A + own of
+      the shared advantage A (`rl/credit.py`); 1 and 0 until assigned.
   """
 
   def __init__(self, bank: GraphBank, *args: Any, **kwargs: Any) -> None:
     self._num_decisions = bank.num_decisions
     self._max_decisions = bank.max_decisions
+    self.share = _assigned(tf.ones([1, 1]))
+    self.own = _assigned(tf.zeros([1, bank.max_decisions]))
     super().__init__(*args, **kwargs)
 
   @property
@@ -125,7 +129,7 @@ class PerDecisionPPOAgent(ppo_clip_agent.PPOClipAgent):
     ratio = tf.exp(log_probs - sample_action_log_probs)
     clip = self._importance_ratio_clipping
     clipped = tf.clip_by_value(ratio, 1.0 - clip, 1.0 + clip)
-    advantage = advantages[..., None]
+    advantage = self.share[:, None] * advantages[..., None] + self.own[:, None]
     objective = tf.minimum(ratio * advantage, clipped * advantage)
     mask = weights[..., None] * self._decision_mask(time_steps.observation)
     count = tf.maximum(tf.reduce_sum(mask), 1.0)
@@ -157,6 +161,13 @@ class PerDecisionPPOAgent(ppo_clip_agent.PPOClipAgent):
     """[...] graph numbers -> [..., max_decisions], 0 at padding."""
     count = tf.gather(self._num_decisions, graph)[..., None]
     return tf.cast(tf.range(self._max_decisions) < count, tf.float32)
+
+
+def _assigned(value: tf.Tensor) -> tf.Variable:
+  """A variable for batches of any size."""
+  return tf.Variable(
+    value, shape=[None, *value.shape[1:]], trainable=False, dtype=tf.float32
+  )
 
 
 def decision_log_prob(

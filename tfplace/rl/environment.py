@@ -16,6 +16,7 @@ from tfplace.errors import TrainingError
 from tfplace.placers.base import Evaluator
 from tfplace.policies import keras2, symmetry
 from tfplace.policies.decisions import Decisions
+from tfplace.simulate import Simulator
 
 keras2.check_training_process()
 
@@ -63,6 +64,13 @@ class Task:
   def classes(self) -> np.ndarray:
     """[num_devices] from `symmetry.device_classes`."""
     return symmetry.device_classes(self.decisions.problem.cluster)
+
+  @functools.cached_property
+  def simulator(self) -> Simulator:
+    """Of the problem, whatever judges it."""
+    if isinstance(self.evaluator, Simulator):
+      return self.evaluator
+    return Simulator(self.decisions.problem)
 
   def evaluate(self, choices: np.ndarray) -> np.ndarray:
     """[B, num_decisions] devices -> [B] step times; infinite if infeasible."""

@@ -29,6 +29,7 @@ from tfplace.policies.network import (  # noqa: E402
   NetworkConfig,
   PlacementNetwork,
 )
+from tfplace.rl import credit  # noqa: E402
 from tfplace.rl.agent import make_agent  # noqa: E402
 from tfplace.rl.bank import GraphBank  # noqa: E402
 from tfplace.rl.config import TrainConfig  # noqa: E402
@@ -147,6 +148,7 @@ class GdpLearner(tf.Module):
       drawn[-1] = task.best
     actions[:, :count] = symmetry.likeliest(drawn, mine, task.classes)
     last = self._environment.step(actions)
+    self._assign_credit(task, actions[:, :count])
     greedy = logits[:count].argmax(axis=1).astype(np.int32)
     greedy_us = float(task.evaluate(greedy[None])[0])
     experience = _trajectory(first, last, actions, info)
@@ -164,6 +166,19 @@ class GdpLearner(tf.Module):
       policy_loss=float(loss.policy_gradient_loss),
       value_loss=float(loss.value_estimation_loss),
     )
+
+  def _assign_credit(self, task: Task, choices: np.ndarray) -> None:
+    """Tells the agent what each decision of the samples deserves."""
+    ppo = self._config.ppo
+    if ppo.credit == "shared":
+      return
+    own = np.zeros((len(choices), self._bank.max_decisions), np.float32)
+    found = credit.critical_path_credit(
+      task.decisions, task.simulator, choices, ppo.credit_weight
+    )
+    own[:, : choices.shape[1]] = found.own
+    self.agent.share.assign(found.share)
+    self.agent.own.assign(own)
 
   def _distribution(self, time_step: ts.TimeStep) -> dict:
     return self.agent.collect_policy.distribution(time_step).info

@@ -50,6 +50,7 @@ class Request:
     seed: see `TrainConfig`.
     strategy: see `TrainConfig`.
     algorithm: of Placeto, see `PlacetoConfig`.
+    credit: of GDP, see `PPOConfig`.
   """
 
   checkpoint_dir: str
@@ -66,6 +67,7 @@ class Request:
   seed: int = 0
   strategy: str = "gdp"
   algorithm: str = "ppo"
+  credit: str = "shared"
 
   def config(self) -> TrainConfig:
     """The training run that is asked for."""
@@ -79,7 +81,7 @@ class Request:
       seed=self.seed,
       strategy=self.strategy,
       checkpoint_every=self.checkpoint_every,
-      ppo=PPOConfig(**given),
+      ppo=PPOConfig(**given, credit=self.credit),
       reinforce=ReinforceConfig(**given),
       imitation=ImitationConfig(steps=self.imitation_steps),
       placeto=PlacetoConfig(**placeto),

@@ -27,15 +27,19 @@ def optimum_us(problem):
   return Simulator(problem).run(every).step_time_us.min()
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize(
+  "seed, credit",
+  [(0, "shared"), (1, "shared"), (2, "shared"), (0, "critical_path")],
+)
 def test_the_most_probable_placement_becomes_the_optimum(
-  problem, optimum_us, seed
+  problem, optimum_us, seed, credit
 ):
   decisions = group_decisions(problem)
   one_device = problem.time_us[:, 0].sum()
   assert optimum_us < 0.75 * one_device  # there is something to find
   task = Task(decisions, Simulator(problem), one_device, np.zeros(10, np.int32))
-  config = TrainConfig(seed=seed, ppo=PPOConfig(samples=32, replays_best=True))
+  ppo = PPOConfig(samples=32, replays_best=True, credit=credit)
+  config = TrainConfig(seed=seed, ppo=ppo)
   learner = GdpLearner([task], config)
   for iteration in range(MAX_ITERATIONS):
     step = learner.improve(0, np.random.default_rng([seed, iteration]))
