@@ -38,6 +38,10 @@ def test_numbers_are_divided_by_the_maximum():
   np.testing.assert_allclose(
     found.on_device[:, 2], [8 / 9, 1, 3 / 9, 0, 1 / 9], rtol=1e-6
   )
+  np.testing.assert_allclose(
+    found.slower[:, 2], np.log([8 / 2, 9 / 6, 1, 1, 1]), atol=1e-6
+  )
+  assert (found.slower[:, :2] == 0).all()
   assert found.allowed[:, 2].tolist() == [True, True, True, False, True]
 
 

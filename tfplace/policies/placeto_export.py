@@ -21,6 +21,7 @@ def signature() -> list[tf.TensorSpec]:
   return [
     tf.TensorSpec([None, placeto_features.NODE_FEATURES], tf.float32, "node"),
     tf.TensorSpec(square, tf.float32, "on_device"),
+    tf.TensorSpec(square, tf.float32, "slower"),
     tf.TensorSpec(
       [None, placeto_features.DEVICE_FEATURES], tf.float32, "device"
     ),

@@ -20,6 +20,7 @@ from tfplace.policies.decisions import Decisions
 VERSION = 100 * features.VERSION + 1
 NODE_FEATURES = 2
 DEVICE_FEATURES = features.DEVICE_FEATURES
+MAX_SLOWER = 5.0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -31,6 +32,8 @@ class PlacetoFeatures:
       each divided by the graph's maximum.
     on_device: [N, D] float32: time on each device, divided by that device's
       maximum; 0 where not allowed.
+    slower: [N, D] float32: logarithm of a group's time on a device over that
+      on its fastest, at most MAX_SLOWER; 0 where not allowed.
     device: [D, DEVICE_FEATURES] float32.
     feeds: [N, N] float32: 1 where the column's group feeds the row's.
     ancestors: [N, N] float32: 1 where a path leads from the column's group to
@@ -43,6 +46,7 @@ class PlacetoFeatures:
 
   node: np.ndarray
   on_device: np.ndarray
+  slower: np.ndarray
   device: np.ndarray
   feeds: np.ndarray
   ancestors: np.ndarray
@@ -77,6 +81,7 @@ def extract(decisions: Decisions) -> PlacetoFeatures:
   )
   on_us = np.where(allowed, on_us, 0.0)
   fastest = np.where(allowed, on_us, np.inf).min(axis=1, initial=np.inf)
+  slower = np.log((on_us + 1e-9) / (fastest[:, None] + 1e-9))
   out_bytes = np.bincount(of, graph.op_output_bytes, count)
   feeds = np.zeros((count, count), bool)
   src, dst = of[graph.edge_src], of[graph.edge_dst]
@@ -84,6 +89,7 @@ def extract(decisions: Decisions) -> PlacetoFeatures:
   return PlacetoFeatures(
     node=np.stack((_scaled(fastest), _scaled(out_bytes)), axis=1),
     on_device=_scaled(on_us),
+    slower=np.where(allowed, slower.clip(0, MAX_SLOWER), 0).astype(np.float32),
     device=features.extract(decisions).device,
     feeds=feeds.astype(np.float32),
     ancestors=_closure(np.tril(feeds, -1)).astype(np.float32),

@@ -14,6 +14,9 @@ keras2.check_training_process()
 import tensorflow as tf  # noqa: E402
 
 NEVER = -1e9  # logit of a device that cannot run the group
+# At first a device's odds fall with the square of a group's time there: a CPU
+# is ruled out by its speed, which the paper's equal GPUs need not be.
+SPEED_WEIGHT = 2.0
 STATE = ("placement", "start", "step")
 
 
@@ -22,14 +25,15 @@ class PlacetoNetworkConfig:
   """Sizes of the network.
 
   Attributes:
-    units: width of every embedding (the paper's code: as many as features).
+    units: width of every embedding (the paper's code: as many as there are
+      features, here 7).
     rounds: of message passing, in each direction (the paper's code: 8).
     means: sums are divided by the number of their terms (an option of the
       paper's code, there of poolings only): eight rounds of sums over dozens
       of neighbours start a policy that is certain of everything.
   """
 
-  units: int = 16
+  units: int = 8
   rounds: int = 8
   means: bool = True
 
@@ -113,6 +117,11 @@ class PlacetoNetwork(tf.keras.layers.Layer):
     ]
     size = 4 * 2 * units
     self._classifier = Mlp(2 * size, size, 1, is_score=True)
+    self._speed = self.add_weight(
+      "speed",
+      shape=(),
+      initializer=tf.keras.initializers.Constant(SPEED_WEIGHT),
+    )
 
   def call(
     self, inputs: tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]
@@ -133,8 +142,10 @@ class PlacetoNetwork(tf.keras.layers.Layer):
     pooled = self.pool(rows, graph["ancestors"], state["step"], devices)
     device = tf.tile(graph["device"], [batch, 1])
     score = self._classifier(tf.concat([pooled, device], axis=-1))
+    slower = tf.gather(graph["slower"], state["step"])
+    logits = tf.reshape(score, [batch, devices]) - self._speed * slower
     allowed = tf.gather(graph["allowed"], state["step"])
-    return tf.where(allowed, tf.reshape(score, [batch, devices]), NEVER)
+    return tf.where(allowed, logits, NEVER)
 
   def features(
     self, graph: dict[str, tf.Tensor], state: dict[str, tf.Tensor]

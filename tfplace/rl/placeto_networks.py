@@ -29,6 +29,7 @@ from tfplace.rl.placeto_environment import observation_spec  # noqa: E402
 _SIZES = {
   "node": "nf",
   "on_device": "nd",
+  "slower": "nd",
   "device": "df",
   "feeds": "nn",
   "ancestors": "nn",

@@ -14,6 +14,7 @@ from tfplace.policies.placeto_network import (
 from tfplace.policies.placeto_states import random_choices
 
 COUNT = 9
+PER_DEVICE = ("on_device", "slower", "allowed")
 
 
 def graph_of(devices=3, count=COUNT, **kwargs):
@@ -134,8 +135,8 @@ def test_poolings_equal_numpy(means):
       np.testing.assert_allclose(found[b, d], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_logits_are_the_classifiers_of_poolings_and_the_device():
-  graph = graph_of()
+def test_logits_are_the_classifiers_less_twice_the_logarithm_of_the_time():
+  graph = graph_of(devices=2, cpu=True)
   network, states = network_of(graph), states_of(graph, 4)
   found = network((graph.tensors(), states)).numpy()
   for b in range(4):
@@ -150,7 +151,10 @@ def test_logits_are_the_classifiers_of_poolings_and_the_device():
       expected = mlp(
         network._classifier, np.concatenate([pooled, graph.device[d]])
       )
-      np.testing.assert_allclose(found[b, d], expected[0], rtol=1e-3, atol=1e-4)
+      speed = 2.0 * graph.slower[states["step"][b], d]
+      np.testing.assert_allclose(
+        found[b, d], expected[0] - speed, rtol=1e-3, atol=1e-4
+      )
 
 
 def test_one_network_serves_any_number_of_groups_and_devices():
@@ -180,7 +184,7 @@ def test_renaming_the_devices_renames_the_logits():
   tensors = graph.tensors()
   swapped = {
     **tensors,
-    **{name: tensors[name][:, swap] for name in ("on_device", "allowed")},
+    **{name: tensors[name][:, swap] for name in PER_DEVICE},
     "device": tensors["device"][swap],
   }
   renamed = {**states, "placement": swap[states["placement"]].astype(np.int32)}
