@@ -14,6 +14,7 @@ from policies_testing import gpus, random_graph
 
 from tfplace import graph as graph_lib
 from tfplace.bin import train
+from tfplace.simulate import Simulator
 
 
 @pytest.fixture
@@ -100,6 +101,45 @@ def test_a_killed_run_goes_on_and_ends_as_if_it_had_not_been_killed(tiny):
     for name in ("whole_policy", "killed_policy")
   ]
   assert placements[0] == placements[1]
+  check_scalars(scalars_of(tiny / "whole" / "logs"), tiny)
+
+
+def scalars_of(folder):
+  """What TensorBoard's own reader finds: tag -> its steps, its values."""
+  from tensorboard.backend.event_processing import event_accumulator
+  from tensorboard.util import tensor_util
+
+  events = event_accumulator.EventAccumulator(
+    str(folder), size_guidance={"tensors": 0}
+  )
+  events.Reload()
+  found = {tag: events.Tensors(tag) for tag in events.Tags()["tensors"]}
+  return {
+    tag: (
+      [event.step for event in series],
+      [float(tensor_util.make_ndarray(e.tensor_proto)) for e in series],
+    )
+    for tag, series in found.items()
+  }
+
+
+def check_scalars(scalars, tiny):
+  """10 steps of imitation, then 40 of PPO; the best is what was exported."""
+  assert scalars["tiny/imitation_loss"][0] == list(range(10))
+  for name in ("reward", "entropy", "policy_loss", "value_loss"):
+    steps, values = scalars[f"tiny/{name}"]
+    assert steps == list(range(10, 50))
+    assert np.isfinite(values).all()
+  _, best = scalars["tiny/best_step_time_us"]
+  assert best == sorted(best, reverse=True)
+  problem = graph_lib.Problem(
+    graph_lib.load_graph(tiny / "tiny.json"),
+    graph_lib.load_cluster(tiny / "cluster.json"),
+  )
+  (path,) = (tiny / "whole_policy" / "placements").glob("*.json")
+  placement = graph_lib.load_placement(path, problem)
+  (evaluation,) = Simulator(problem).evaluate([placement])
+  assert best[-1] == pytest.approx(evaluation.step_time_us, rel=1e-6)
 
 
 @pytest.mark.parametrize(
