@@ -37,7 +37,7 @@ def problem():
 
 
 def test_scattered_placements_move_less_and_less(problem):
-  rows = splits.scattered(problem, (1.0, 0.5, 0.1), seed=0)
+  rows = splits.scattered(problem, (0, 1), (1.0, 0.5, 0.1), seed=0)
   moved = (rows != 0).sum(axis=1)
   assert rows.shape == (3, problem.graph.num_ops)
   # Half of what is scattered lands at home again.
@@ -57,9 +57,21 @@ def test_devices_take_turns_in_the_order_of_the_graph(problem):
 def test_every_op_is_allowed_where_it_is():
   mixed = chains("GPU", "CPU")
   rows = [
-    *splits.scattered(mixed, (1.0,), seed=1),
+    *splits.scattered(mixed, (0, 1), (1.0,), seed=1),
+    *splits.scattered(mixed, (0,), (1.0,), seed=1),
     splits.turns(mixed, (0, 1), 4),
     splits.home(mixed)[mixed.group_of],
   ]
   Simulator(mixed).evaluate(np.stack(rows))  # refuses what is not allowed
   assert splits.home(mixed)[mixed.group_of].tolist() == [0] * 20 + [1] * 100
+
+
+def test_peers_are_the_devices_of_the_kind_that_does_the_work():
+  # All ops can run on the CPUs, 20 of 120 on the GPU, which comes first.
+  assert splits.peers(chains("GPU", "CPU", "CPU")) == [1, 2]
+  assert splits.peers(chains("GPU", "CPU")) == [0, 1]  # of one, all
+  everywhere = Problem(
+    chains("CPU").graph,
+    Cluster("c", (Device("a", "CPU"), Device("b", "CPU"))),
+  )
+  assert splits.peers(everywhere) == [0, 1]

@@ -79,11 +79,10 @@ def calibrated(
 
 def samples(problem: Problem, seed: int) -> np.ndarray:
   """[6, num_ops]: from all groups scattered to two halves."""
-  devices = range(problem.cluster.num_devices)
+  devices = splits.peers(problem)
   halves = [splits.turns(problem, devices, runs) for runs in _RUNS]
-  return np.concatenate(
-    [splits.scattered(problem, _SHARES, seed), np.stack(halves)]
-  )
+  away = splits.scattered(problem, devices, _SHARES, seed)
+  return np.concatenate([away, np.stack(halves)])
 
 
 def slowdown(

@@ -12,17 +12,33 @@ def home(problem: Problem) -> np.ndarray:
   return problem.group_allowed.argmax(axis=1)
 
 
+def peers(problem: Problem) -> list[int]:
+  """The devices that the work is shared among: those of one kind.
+
+  The kind is the one that most groups are at home on; where it has a single
+  device, all devices. (Scattered over a GPU and the host's CPU, a step tells
+  of the CPU alone.)
+  """
+  kinds = np.array([d.kind for d in problem.cluster.devices])
+  common = np.bincount(home(problem), minlength=len(kinds)).argmax()
+  alike = np.flatnonzero(kinds == kinds[common])
+  return alike.tolist() if len(alike) > 1 else list(range(len(kinds)))
+
+
 def scattered(
-  problem: Problem, shares: Sequence[float], seed: int
+  problem: Problem, devices: Sequence[int], shares: Sequence[float], seed: int
 ) -> np.ndarray:
   """[len(shares), num_ops]: a share of the groups on random devices.
 
-  The others stay at home. A larger share moves the same groups, and more.
+  The others stay at home, and so does a group that may be on none of
+  `devices`. A larger share moves the same groups, and more.
   """
   rng = np.random.default_rng(seed)
+  allowed = np.zeros_like(problem.group_allowed)
+  allowed[:, devices] = problem.group_allowed[:, devices]
   # A random device among the allowed ones: the largest of random keys.
-  keys = rng.random(problem.group_allowed.shape)
-  away = np.where(problem.group_allowed, keys, -1.0).argmax(axis=1)
+  keys = np.where(allowed, rng.random(allowed.shape), -1.0)
+  away = np.where(allowed.any(axis=1), keys.argmax(axis=1), home(problem))
   moved = rng.random(problem.num_groups)
   rows = [np.where(moved < share, away, home(problem)) for share in shares]
   return np.stack(rows)[:, problem.group_of].astype(np.int32)
