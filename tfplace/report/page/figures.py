@@ -19,6 +19,7 @@ from bokeh.plotting import figure
 from tfplace.report.units import format_us
 
 FONT = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif"
+_WIDE, _NARROW = 940, 430  # pixels; on less, the page scrolls sideways
 INK, LIGHT, GRID = "#2B2F36", "#6B7280", "#E5E7EB"
 
 
@@ -51,6 +52,7 @@ def new_figure(
     name=name,
     height=height,
     sizing_mode="stretch_width",
+    min_width=_WIDE if zooms else _NARROW,
     x_range=x_range,
     y_range=y_range,
     tools=tools,

@@ -48,6 +48,7 @@ def layers_plot(schedule: Schedule) -> Any:
   rows = [figures.shorten(name, 24) for name in device_names(schedule)]
   figures.name_ticks(plot.yaxis[0], range(devices), rows)
   plot.xaxis.major_label_orientation = 0.95
+  plot.min_width = 32 * len(layers.names) + 180
   plot.min_border_left = 150  # a slanted label needs room, or it is moved
   plot.yaxis.major_tick_line_color = None
   plot.xgrid.grid_line_color = None
