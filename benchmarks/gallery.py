@@ -1,0 +1,123 @@
+"""The pictures of the README: a placement before and after, as a report.
+
+Places one model by the rules of an expert and by `auto`, writes the HTML
+report of each, and photographs them with Chromium, which must be installed
+(`apt-get install chromium`): the whole report, both timelines on one axis of
+time, memory, and the graph by layer and device, as PNGs.
+
+  python benchmarks/gallery.py --model=nmt --cluster=k80x4 --budget_s=120
+"""
+
+import pathlib
+import tempfile
+
+from absl import app, flags
+from bokeh.embed import file_html
+from bokeh.layouts import column
+from bokeh.models import Div
+from bokeh.resources import INLINE
+from camera import only, photograph
+
+from tfplace import bounds, cache, extraction, placers
+from tfplace.graph import Problem, load_graph, load_placement
+from tfplace.graph.json_file import write_bytes
+from tfplace.graph.presets import cluster_preset
+from tfplace.report import page
+from tfplace.report.page import figures
+from tfplace.report.page.timeline_plot import timeline_plot
+from tfplace.report.units import format_us
+from tfplace.simulate import Schedule, Simulator
+
+HERE = pathlib.Path(__file__).resolve().parent
+_ONE_RUNS = ("single", "expert", "m_topo", "m_etf", "heft")
+_MODEL = flags.DEFINE_string("model", "nmt", "Zoo model.")
+_GRAPH = flags.DEFINE_string("graph", None, "Its graph, where extracted.")
+_CLUSTER = flags.DEFINE_string("cluster", "k80x4", "Cluster preset.")
+_PLACEMENT = flags.DEFINE_string(
+  "placement", None, "Placement to show, instead of searching one."
+)
+_BUDGET_S = flags.DEFINE_float("budget_s", 120.0, "Seconds for `auto`.")
+_CACHE = flags.DEFINE_string(
+  "graph_cache_dir",
+  cache.default_directory(),
+  "Where extracted graphs are kept; empty for nowhere.",
+)
+_OUT = flags.DEFINE_string(
+  "out_dir", str(HERE / "results"), "Folder of the pictures."
+)
+
+
+def load_problem() -> Problem:
+  """The graph on the cluster, with its proven bound."""
+  if _GRAPH.value:
+    graph = load_graph(_GRAPH.value)
+  else:
+    graph = extraction.extract(
+      _MODEL.value, _CLUSTER.value, cache_dir=_CACHE.value
+    )
+  return bounds.tightened(Problem(graph, cluster_preset(_CLUSTER.value)))
+
+
+def place_all(problem: Problem) -> list[placers.Result]:
+  """`auto` first, then what it tried; a given placement is taken as it is."""
+  if _PLACEMENT.value is None:
+    best = placers.place(problem, "auto", budget_s=_BUDGET_S.value)
+    best.placement.save(f"{_OUT.value}/gallery_placement.json.gz")
+    return [best, *best.tried]
+  known = load_placement(_PLACEMENT.value, problem)
+  evaluation = Simulator(problem).evaluate([known])[0]
+  given = placers.Result("given", known, evaluation, (), 0.0, 0)
+  return [given, *(placers.place(problem, name, 10) for name in _ONE_RUNS)]
+
+
+def both_timelines(schedules: dict[str, Schedule]) -> str:
+  """A page with a timeline for each, on one axis of time."""
+  longest = max(s.step_time_us for s in schedules.values())
+  scale, unit = figures.time_scale(longest)
+  x_range = figures.span(longest, scale)
+  parts = []
+  for name, schedule in schedules.items():
+    plot = timeline_plot(schedule, x_range, scale)
+    plot.toolbar_location = None
+    plot.xaxis.axis_label = f"time, {unit}"
+    style = {"font": f"600 17px {figures.FONT}", "color": figures.INK}
+    text = f"{name}: {format_us(schedule.step_time_us)} a step"
+    parts += [Div(text=text, styles=style), plot]
+  return file_html(
+    column(*parts, sizing_mode="stretch_width"),
+    INLINE,
+    "before and after",
+  )
+
+
+def main(_: list[str]) -> None:
+  """Places, writes the reports, photographs them."""
+  out = pathlib.Path(_OUT.value)
+  problem = load_problem()
+  results = place_all(problem)
+  best = results[0].placement
+  expert = next(r.placement for r in results if r.strategy == "expert")
+  simulator = Simulator(problem)
+  pages = {"expert": expert, results[0].strategy: best}
+  with tempfile.TemporaryDirectory() as folder:
+    html = pathlib.Path(folder) / "page.html"
+
+    def shoot(text: str, name: str, height: int) -> None:
+      write_bytes(html, text.encode("utf-8"))
+      photograph(html, out / f"gallery_{name}.png", height)
+
+    shoot(
+      both_timelines({n: simulator.schedule(p) for n, p in pages.items()}),
+      "timeline",
+      1600,
+    )
+    for name, placement in (("before", expert), ("after", best)):
+      page.save_report(placement, html, results)
+      text = html.read_text(encoding="utf-8")
+      shoot(only(text, "layers"), f"layers_{name}", 900)
+    shoot(only(text, "memory"), "memory", 900)
+    shoot(text, "report", 4000)
+
+
+if __name__ == "__main__":
+  app.run(main)

@@ -1,0 +1,28 @@
+"""The camera of the camera."""
+
+import camera
+import pytest
+from PIL import Image
+
+PAGE = (
+  "<html><head></head><body style='margin:0'><main><section id='a'"
+  " style='height:50px;background:#d55e00'></section><section id='b'"
+  " style='height:90px;background:#0072b2'></section></main></body></html>"
+)
+
+
+def test_one_section_is_photographed_without_the_empty_rest(tmp_path):
+  if not any(map(camera.shutil.which, camera.BROWSERS)):
+    pytest.skip(f"no browser: none of {', '.join(camera.BROWSERS)} is there")
+  (tmp_path / "page.html").write_text(camera.only(PAGE, "b"))
+  camera.photograph(tmp_path / "page.html", tmp_path / "b.png", 600)
+  picture = Image.open(tmp_path / "b.png").convert("RGB")
+  assert picture.size == (camera.WIDTH, 90 + 16)
+  assert picture.getpixel((9, 9)) == (0, 0x72, 0xB2)
+  assert (tmp_path / "b.png").stat().st_size < 2000
+
+
+def test_without_a_browser_the_reason_is_said(tmp_path, monkeypatch):
+  monkeypatch.setattr(camera.shutil, "which", lambda name: None)
+  with pytest.raises(SystemExit, match="no browser: none of chromium"):
+    camera.photograph(tmp_path / "page.html", tmp_path / "b.png", 600)
