@@ -1,4 +1,4 @@
-"""The camera of the camera."""
+"""The camera takes what is there, and no more."""
 
 import camera
 import pytest
