@@ -1,0 +1,222 @@
+"""Learned placers against each other and against search, on published rows.
+
+Every strategy gets the same number of simulator evaluations per run and the
+same number of tuning trials: with the first seed each of its `--trials`
+settings is run, and the best one of them also with the other seeds. Policies
+start from random weights, on one graph, unless `--imitation_steps` says
+otherwise. Each run is a process of its own that goes on from its checkpoint
+where it was cut off; what is in the JSON is kept. Writes JSON, a table in
+Markdown, and curves of the best step time against evaluations and seconds.
+Needs the extra `train`.
+
+  python benchmarks/learned.py --rows='2-layer' --evaluations=2000 --trials=1
+  python benchmarks/learned.py                     # nights
+"""
+
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+from absl import app, flags
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+import learned_report
+import published
+from learned_run import SETTINGS
+
+from tfplace import bounds, cache, extraction
+from tfplace import graph as graph_lib
+from tfplace.bin import sources
+from tfplace.graph.json_file import write_json
+from tfplace.policies import keras2
+
+HERE = pathlib.Path(__file__).parent
+_ROWS = flags.DEFINE_string("rows", "", "Pattern of the rows' labels.")
+_GPU = flags.DEFINE_string("gpu", "p100", "GPU of the presets.")
+_GRAPHS = flags.DEFINE_list(
+  "graphs", [], "tfplace.graph.v1 files instead of rows, on --cluster."
+)
+_CLUSTER = flags.DEFINE_string(
+  "cluster", "k80x2", "Devices for --graphs: a preset or a cluster file."
+)
+_STRATEGIES = flags.DEFINE_list("strategies", list(SETTINGS), "What to run.")
+_SEEDS = flags.DEFINE_list("seeds", ["0", "1", "2"], "Seeds.")
+_LARGE_OPS = flags.DEFINE_integer(
+  "large_ops", 10_000, "Graphs of at least so many ops get the first seed only."
+)
+_EVALUATIONS = flags.DEFINE_integer(
+  "evaluations", 10_000, "Simulator evaluations of each run."
+)
+_TRIALS = flags.DEFINE_integer(
+  "trials", 2, "Settings tried per strategy, on each row.", 1, 3
+)
+_DECISIONS = flags.DEFINE_integer(
+  "decisions", 256, "Groups that Placeto, RNN and random search place."
+)
+_IMITATION = flags.DEFINE_integer(
+  "imitation_steps", 0, "Imitation of the best one-shot placement, before."
+)
+_WORK = flags.DEFINE_string(
+  "work_dir", ".learned", "Where runs keep graphs and checkpoints."
+)
+_CACHE = flags.DEFINE_string(
+  "graph_cache_dir", cache.default_directory(), "Extracted graphs, or empty."
+)
+_OUT = flags.DEFINE_string(
+  "out", str(HERE / "results" / "learned.json"), "JSON file to write."
+)
+_REPORT_ONLY = flags.DEFINE_bool("report_only", False, "Run nothing.")
+
+
+def main(argv: list[str]) -> None:
+  del argv
+  keras2.check_packages()
+  unknown = sorted(set(_STRATEGIES.value) - set(SETTINGS))
+  if unknown:
+    raise app.UsageError(
+      f"--strategies: {unknown[0]!r} is none of {', '.join(SETTINGS)}"
+    )
+  out = pathlib.Path(_OUT.value)
+  results = load(out)
+  if not _REPORT_ONLY.value:
+    os.makedirs(out.parent, exist_ok=True)
+    for label, path, cluster in cases():
+      run_case(label, path, cluster, results, out)
+  learned_report.write(results, out)
+
+
+def load(out: pathlib.Path) -> dict:
+  """What an earlier run of the same budgets has found."""
+  about = {
+    "evaluations": _EVALUATIONS.value,
+    "trials": _TRIALS.value,
+    "decisions": _DECISIONS.value,
+    "imitation_steps": _IMITATION.value,
+  }
+  if not out.exists():
+    return {"about": about, "graphs": {}, "runs": {}}
+  found = json.loads(out.read_text(encoding="utf-8"))
+  if found["about"] != about and not _REPORT_ONLY.value:
+    raise app.UsageError(
+      f"{out} holds runs of {found['about']}, not {about}: choose another --out"
+    )
+  return found
+
+
+def cases() -> list[tuple[str, pathlib.Path, str]]:
+  """(label, graph file, cluster) of what the flags name."""
+  cluster = _CLUSTER.value
+  given = [pathlib.Path(path) for path in _GRAPHS.value]
+  if given:
+    return [
+      (
+        f"{path.name.split('.')[0]}/{sources.load_cluster(cluster).name}",
+        path,
+        cluster,
+      )
+      for path in given
+    ]
+  rows = [row for row in published.ROWS if re.search(_ROWS.value, row.label)]
+  rows = [row for row in rows if _GPU.value in row.gpus]
+  if not rows:
+    raise app.UsageError(f"--rows={_ROWS.value!r} names no row")
+  return [
+    (
+      f"{row.label}/{row.cluster(_GPU.value)}",
+      extracted(row),
+      row.cluster(_GPU.value),
+    )
+    for row in rows
+  ]
+
+
+def extracted(row: published.Row) -> pathlib.Path:
+  """The file of a row's training graph, made when it is first needed."""
+  name = re.sub(r"\W+", "_", f"{row.label}_{row.cluster(_GPU.value)}")
+  path = pathlib.Path(_WORK.value) / "graphs" / f"{name}.json.gz"
+  if not path.exists():
+    path.parent.mkdir(parents=True, exist_ok=True)
+    graph = extraction.extract(
+      row.model,
+      row.cluster(_GPU.value),
+      batch_size=row.batch_size,
+      sizes=row.sizes,
+      cache_dir=_CACHE.value,
+    )
+    graph_lib.save_graph(graph, path)
+  return path
+
+
+def run_case(
+  label: str,
+  path: pathlib.Path,
+  cluster: str,
+  results: dict,
+  out: pathlib.Path,
+) -> None:
+  """Runs what is missing of one graph on one cluster."""
+  if label not in results["graphs"]:
+    problem = bounds.tightened(
+      graph_lib.Problem(
+        graph_lib.load_graph(path), sources.load_cluster(cluster)
+      )
+    )
+    results["graphs"][label] = {
+      "ops": problem.graph.num_ops,
+      "groups": problem.num_groups,
+      "lower_bound_us": problem.lower_bound_us,
+    }
+  is_large = results["graphs"][label]["ops"] >= _LARGE_OPS.value
+  seeds = [int(seed) for seed in _SEEDS.value[: 1 if is_large else None]]
+  for strategy in _STRATEGIES.value:
+    settings = range(min(_TRIALS.value, len(SETTINGS[strategy])))
+    for trial in settings:
+      run(label, path, cluster, strategy, trial, seeds[0], results, out)
+    best = learned_report.best_trial(results, label, strategy, seeds[0])
+    for seed in seeds[1:]:
+      run(label, path, cluster, strategy, best, seed, results, out)
+
+
+def run(
+  label: str,
+  path: pathlib.Path,
+  cluster: str,
+  strategy: str,
+  trial: int,
+  seed: int,
+  results: dict,
+  out: pathlib.Path,
+) -> None:
+  """One run, in a process that may train; kept in `results` and on disk."""
+  key = f"{label}/{strategy}/{trial}/{seed}"
+  if key in results["runs"]:
+    return
+  work = pathlib.Path(_WORK.value) / re.sub(r"\W+", "_", key)
+  work.mkdir(parents=True, exist_ok=True)
+  job = {
+    "graph": str(path),
+    "cluster": cluster,
+    "strategy": strategy,
+    "trial": trial,
+    "seed": seed,
+    "evaluations": _EVALUATIONS.value,
+    "decisions": _DECISIONS.value,
+    "imitation_steps": _IMITATION.value,
+    "work_dir": str(work),
+  }
+  subprocess.run(
+    [sys.executable, str(HERE / "learned_run.py"), json.dumps(job)],
+    check=True,
+    env={**os.environ, keras2.SWITCH: "1"},
+  )
+  result = json.loads((work / "result.json").read_text(encoding="utf-8"))
+  results["runs"][key] = result
+  write_json(out, results)
+  print(key, learned_report.shown(result), flush=True)
+
+
+if __name__ == "__main__":
+  app.run(main)

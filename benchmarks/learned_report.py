@@ -1,0 +1,155 @@
+"""Tables and curves of what `learned.py` found."""
+
+import math
+import pathlib
+import statistics
+from collections.abc import Sequence
+
+from matplotlib.figure import Figure
+from rich import console, table
+
+# What the papers claim of two strategies: a step time ratio, and how many times
+# fewer placements the first needs to reach the second's best.
+CLAIMS = (("gdp", "hierarchical"), ("placeto", "rnn"))
+
+
+def write(results: dict, out: pathlib.Path) -> None:
+  """Prints the tables; writes them as Markdown and the curves as a picture."""
+  rows = list(results["graphs"])
+  strategies = list(dict.fromkeys(k.split("/")[-3] for k in results["runs"]))
+  cells = [
+    [label, *(cell(results, label, name) for name in strategies)]
+    for label in rows
+  ]
+  about = results["about"]
+  title = (
+    f"{about['evaluations']} evaluations per run, {about['trials']} tuning"
+    " trials per strategy and row; best step time / bound, median over seeds"
+  )
+  shown_table = table.Table("graph", *strategies, title=title)
+  for line in cells:
+    shown_table.add_row(*line)
+  console.Console(width=120).print(shown_table)
+  lines = [title, "", markdown(["graph", *strategies], cells), ""]
+  lines += [sentence for pair in CLAIMS for sentence in claim(results, *pair)]
+  out.with_suffix(".md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+  if results["runs"]:
+    draw(results, strategies, out.with_suffix(".png"))
+
+
+def runs_of(results: dict, label: str, strategy: str) -> list[dict]:
+  """The runs of the trial that was best with the first seed, by seed."""
+  prefix = f"{label}/{strategy}/"
+  seeds = [k.split("/")[-1] for k in results["runs"] if k.startswith(prefix)]
+  if not seeds:
+    return []
+  trial = best_trial(results, label, strategy, int(seeds[0]))
+  keys = [f"{prefix}{trial}/{seed}" for seed in dict.fromkeys(seeds)]
+  return [results["runs"][key] for key in keys if key in results["runs"]]
+
+
+def best_trial(results: dict, label: str, strategy: str, seed: int) -> int:
+  """Number of the setting with the best step time, the first of several."""
+  found = {}
+  for key, run in results["runs"].items():
+    head, trial, its_seed = key.rsplit("/", 2)
+    if head == f"{label}/{strategy}" and int(its_seed) == seed:
+      found[int(trial)] = run["step_time_us"] or math.inf
+  return min(sorted(found), key=lambda trial: found[trial])
+
+
+def median_us(results: dict, label: str, strategy: str) -> float | None:
+  """Median over seeds of the best step time; None without a run that fits."""
+  runs = runs_of(results, label, strategy)
+  if not runs:
+    return None
+  median = statistics.median(r["step_time_us"] or math.inf for r in runs)
+  return median if math.isfinite(median) else None
+
+
+def cell(results: dict, label: str, strategy: str) -> str:
+  """The median as a multiple of the graph's bound."""
+  if not runs_of(results, label, strategy):
+    return "-"
+  median = median_us(results, label, strategy)
+  if median is None:
+    return "OOM"
+  return f"{median / results['graphs'][label]['lower_bound_us']:.3f}"
+
+
+def shown(run: dict) -> str:
+  """One run in a few words."""
+  step_us = run["step_time_us"]
+  best = "nothing fits" if step_us is None else f"{step_us / 1e3:.2f} ms"
+  return f"{best} {run['evaluations']} evaluations {run['seconds']:.0f} s"
+
+
+def claim(results: dict, first: str, second: str) -> list[str]:
+  """How `first` compares with `second` over all graphs that have both."""
+  ratios, fewer = [], []
+  for label in results["graphs"]:
+    one, two = (median_us(results, label, name) for name in (first, second))
+    if one is None or two is None:
+      continue
+    ratios.append(two / one)
+    spent = evaluations_to(runs_of(results, label, second), two)
+    needed = evaluations_to(runs_of(results, label, first), two)
+    fewer.append(spent / needed)
+  if not ratios:
+    return []
+  return [
+    f"- {second} / {first}: {geometric_mean(ratios):.3f} times the step time"
+    f" (geometric mean of {len(ratios)}); {first} reaches {second}'s median"
+    f" with {geometric_mean(fewer):.2f} times fewer evaluations (0 where it"
+    " never does)."
+  ]
+
+
+def evaluations_to(runs: Sequence[dict], step_us: float) -> float:
+  """Median over runs of the evaluations to a step time; else infinite."""
+  needed = []
+  for run in runs:
+    reached = [n for n, _, us in run["curve"] if us and us <= step_us]
+    needed.append(reached[0] if reached else math.inf)
+  return statistics.median(needed)
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+  """0 if any value is 0."""
+  if min(values) == 0:
+    return 0.0
+  return math.exp(sum(map(math.log, values)) / len(values))
+
+
+def markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+  """A table in Markdown."""
+  every = [head, ["---"] * len(head), *lines]
+  return "\n".join(f"| {' | '.join(line)} |" for line in every)
+
+
+def draw(results: dict, strategies: Sequence[str], path: pathlib.Path) -> None:
+  """Best step time over the bound against evaluations, and against seconds."""
+  labels = list(results["graphs"])
+  figure = Figure(figsize=(4.5 * len(labels), 7), layout="constrained")
+  axes = figure.subplots(2, len(labels), squeeze=False)
+  for column, label in enumerate(labels):
+    bound = results["graphs"][label]["lower_bound_us"]
+    for color, strategy in enumerate(strategies):
+      for number, run in enumerate(runs_of(results, label, strategy)):
+        points = [p for p in run["curve"] if p[2] is not None]
+        for at, ax in enumerate(axes[:, column]):
+          ax.step(
+            [point[at] for point in points],
+            [point[2] / bound for point in points],
+            where="post",
+            color=f"C{color}",
+            label=None if number else strategy,
+          )
+    for ax, name in zip(
+      axes[:, column], ("evaluations", "seconds"), strict=True
+    ):
+      ax.set(title=label, xlabel=name, ylabel="best step time / bound")
+      ax.set_xscale("log")
+      ax.set_yscale("log")
+    axes[0, column].legend()
+  figure.savefig(path, dpi=120)

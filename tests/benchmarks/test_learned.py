@@ -1,0 +1,120 @@
+"""The comparison of learned placers runs, goes on, and sums up."""
+
+import importlib.util
+import json
+import math
+import pathlib
+import subprocess
+import sys
+
+import learned_report
+import pytest
+
+from tfplace import graph as graph_lib
+
+SCRIPT = pathlib.Path(learned_report.__file__).with_name("learned.py")
+needs_extra_train = pytest.mark.skipif(
+  any(
+    importlib.util.find_spec(name) is None
+    for name in ("tf_agents", "tensorflow_gnn", "tf_keras")
+  ),
+  reason="needs the extra 'train'",
+)
+
+
+def save_chains(folder):
+  """Two chains of six ops; the optimum gives each a GPU of its own."""
+  ops = [
+    graph_lib.OpSpec(f"op{i}", "Relu", {"GPU": 50.0, "CPU": 500.0}, [1e6])
+    for i in range(12)
+  ]
+  edges = [(i, 0, i + 2) for i in range(10)]
+  graph = graph_lib.build_graph("tiny", ops, edges)
+  graph_lib.save_graph(graph, folder / "tiny.json")
+
+
+def run_tiny(folder, *more):
+  done = subprocess.run(
+    [
+      *(sys.executable, str(SCRIPT), f"--graphs={folder / 'tiny.json'}"),
+      *(f"--work_dir={folder / 'work'}", f"--out={folder / 'l.json'}"),
+      *("--evaluations=40", "--trials=1", "--graph_cache_dir=", *more),
+    ],
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert done.returncode == 0, done.stderr[-2000:]
+  return done.stdout
+
+
+@needs_extra_train
+def test_a_run_keeps_what_is_there_and_spends_its_evaluations(tmp_path):
+  save_chains(tmp_path)
+  run_tiny(tmp_path, "--strategies=random,rnn", "--seeds=0")
+  found = json.loads((tmp_path / "l.json").read_text())
+  assert list(found["runs"]) == [
+    "tiny/k80x2/random/0/0",
+    "tiny/k80x2/rnn/0/0",
+  ]
+  for run in found["runs"].values():
+    evaluations, seconds, steps = zip(*run["curve"], strict=True)
+    assert 40 <= evaluations[-1] <= 60
+    assert list(evaluations) == sorted(evaluations)
+    assert list(seconds) == sorted(seconds)
+    known = [us for us in steps if us is not None]
+    assert known == sorted(known, reverse=True)
+    assert run["step_time_us"] == known[-1]
+    assert known[-1] >= found["graphs"]["tiny/k80x2"]["lower_bound_us"]
+  printed = run_tiny(tmp_path, "--strategies=random", "--seeds=0,1")
+  assert "tiny/k80x2/random/0/1" in printed
+  assert "tiny/k80x2/random/0/0" not in printed
+  text = (tmp_path / "l.md").read_text()
+  assert "40 evaluations per run, 1 tuning trials" in text
+  assert (tmp_path / "l.png").stat().st_size > 0
+
+
+def run_of(*points):
+  curve = [[n, float(n), us] for n, us in points]
+  return {"step_time_us": points[-1][1], "curve": curve}
+
+
+def results(**runs):
+  graphs = {"g/k80x2": {"ops": 9, "groups": 9, "lower_bound_us": 50.0}}
+  keys = {f"g/k80x2/{name.replace('__', '/')}": r for name, r in runs.items()}
+  about = {"evaluations": 100, "trials": 2}
+  return {"about": about, "graphs": graphs, "runs": keys}
+
+
+def test_other_seeds_run_with_the_setting_that_was_best_with_the_first():
+  found = results(
+    gdp__0__0=run_of((10, 90.0)),
+    gdp__1__0=run_of((10, 80.0)),
+    gdp__1__1=run_of((10, 60.0)),
+    gdp__1__2=run_of((10, 70.0)),
+  )
+  assert learned_report.best_trial(found, "g/k80x2", "gdp", 0) == 1
+  # Median of 80, 60 and 70, of a bound of 50.
+  assert learned_report.cell(found, "g/k80x2", "gdp") == "1.400"
+  assert learned_report.cell(found, "g/k80x2", "rnn") == "-"
+
+
+def test_the_claim_counts_evaluations_to_the_rivals_best():
+  found = results(
+    gdp__0__0=run_of((10, 100.0), (20, 75.0), (90, 60.0)),
+    hierarchical__0__0=run_of((50, 90.0), (80, 75.0)),
+  )
+  (sentence,) = learned_report.claim(found, "gdp", "hierarchical")
+  # 75 / 60, and 80 evaluations against 20.
+  assert "1.250 times" in sentence and "4.00 times fewer" in sentence
+  (sentence,) = learned_report.claim(found, "hierarchical", "gdp")
+  assert "0.800 times" in sentence and "0.00 times fewer" in sentence
+  assert learned_report.claim(found, "placeto", "rnn") == []
+
+
+def test_a_run_in_which_nothing_fits_is_out_of_memory():
+  found = results(rnn__0__0=run_of((10, None)))
+  assert learned_report.cell(found, "g/k80x2", "rnn") == "OOM"
+  assert math.isinf(
+    learned_report.evaluations_to([found["runs"]["g/k80x2/rnn/0/0"]], 1.0)
+  )
