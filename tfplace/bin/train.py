@@ -16,7 +16,7 @@ from rich import console, progress, table
 
 from tfplace import bounds
 from tfplace import graph as graph_lib
-from tfplace.bin import cli, sources
+from tfplace.bin import cli, measured_reward, sources
 from tfplace.errors import TrainingError
 from tfplace.policies import keras2
 from tfplace.rl import strategies, synthetic
@@ -43,6 +43,7 @@ _REQUESTED = (
   "learning_rate",
   "seed",
   "strategy",
+  "credit",
 )
 
 
@@ -50,7 +51,7 @@ def _define(values: flags.FlagValues) -> None:
   flags.DEFINE_list(
     "models",
     [],
-    "Models of the zoo, such as inception_v3,nmt.",
+    "Models of the zoo, such as inception_v3,nmt, or Keras files (.keras).",
     flag_values=values,
   )
   flags.DEFINE_list(
@@ -89,10 +90,19 @@ def _define(values: flags.FlagValues) -> None:
     flag_values=values,
   )
   flags.DEFINE_enum(
+    "credit",
+    "shared",
+    ["shared", "critical_path"],
+    "Of gdp: whether a placement's advantage is that of each of its decisions,"
+    " or in part what the critical path says of the decision.",
+    flag_values=values,
+  )
+  flags.DEFINE_enum(
     "reward",
     "simulate",
     list(_REWARDS),
-    "What judges a placement: the simulator or the real devices.",
+    "What judges the policy's placements: the simulator or the real devices of"
+    " --cluster. Imitation learns from the simulator either way.",
     flag_values=values,
   )
   _define_directories(values)
@@ -122,15 +132,23 @@ def _define_numbers(values: flags.FlagValues) -> None:
     ),
     "checkpoint_every": (10, 1, "Iterations between checkpoints."),
     "seed": (0, 0, "Fixes every random choice."),
+    "measured_steps": (5, 1, "Steps timed per placement that is measured."),
   }
   for name, (default, least, help_text) in numbers.items():
     flags.DEFINE_integer(
       name, default, help_text, lower_bound=least, flag_values=values
     )
   flags.DEFINE_float(
+    "timeout_s",
+    60.0,
+    "Seconds after which a measurement counts as hanging.",
+    lower_bound=1.0,
+    flag_values=values,
+  )
+  flags.DEFINE_float(
     "learning_rate",
-    1e-3,
-    "Of PPO's Adam.",
+    None,
+    "Of the strategy's Adam; by default the strategy's own.",
     lower_bound=0.0,
     flag_values=values,
   )
@@ -138,6 +156,17 @@ def _define_numbers(values: flags.FlagValues) -> None:
 
 def _main(values: flags.FlagValues) -> None:
   _check(values)
+  if values.reward == "measure":
+    keras2.enter_training_process()
+    with measured_reward.opened(
+      values.models,
+      values.cluster[0],
+      os.path.join(values.checkpoint_dir, "graphs"),
+      steps=values.measured_steps,
+      timeout_s=values.timeout_s,
+    ) as (problems, make_evaluator):
+      _train(values, problems, make_evaluator=make_evaluator)
+    return
   problems = list(_problems(values))
   keras2.enter_training_process()
   _train(values, problems)
@@ -151,16 +180,25 @@ def _check(values: flags.FlagValues) -> None:
       raise cli.UsageError(f"--{flag} is missing")
   if not (values.models or values.graphs or values.synthetic):
     raise cli.UsageError("give --models, --graphs or --synthetic")
-  if values.reward == "measure":
-    raise cli.UsageError(
-      "--reward=measure is not wired to the measurement harness yet; use"
-      " --reward=simulate"
-    )
   live = [name for name in values.cluster if sources.is_live(name)]
-  if live:
+  if values.reward == "measure":
+    _check_measured(values, live)
+  elif live:
     raise cli.UsageError(
       f"--cluster={live[0]} names real devices; --reward=simulate needs a"
       " preset or a cluster file"
+    )
+
+
+def _check_measured(values: flags.FlagValues, live: Sequence[str]) -> None:
+  if len(values.cluster) != 1 or not live:
+    raise cli.UsageError(
+      "--reward=measure needs one cluster of real devices (workers:N or gpus),"
+      f" not --cluster={','.join(values.cluster)}"
+    )
+  if values.graphs or values.synthetic:
+    raise cli.UsageError(
+      "--reward=measure runs models; --graphs and --synthetic have only costs"
     )
 
 
@@ -195,10 +233,12 @@ def _extracted(
   """The model's graph, kept beside the checkpoints so that a run that goes on
   sees the same one. A process of its own extracts it: models are Keras 3's.
   """
-  path = os.path.join(folder, "graphs", f"{model}.{cluster.name}.json.gz")
+  name = os.path.basename(model)
+  path = os.path.join(folder, "graphs", f"{name}.{cluster.name}.json.gz")
   if not os.path.exists(path):
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    command = [sys.executable, "-m", "tfplace.bin.extract", f"--model={model}"]
+    kind = "keras_model" if model.endswith(".keras") else "model"
+    command = [sys.executable, "-m", "tfplace.bin.extract", f"--{kind}={model}"]
     command += [f"--cluster={cluster_name}", f"--output={path}"]
     with cli.showing_progress(f"Extracting {model}"):
       done = subprocess.run(
@@ -211,7 +251,9 @@ def _extracted(
 
 
 def _train(
-  values: flags.FlagValues, problems: Sequence[graph_lib.Problem]
+  values: flags.FlagValues,
+  problems: Sequence[graph_lib.Problem],
+  **options: Any,
 ) -> None:
   from tfplace.rl import session  # imports TensorFlow
 
@@ -219,7 +261,7 @@ def _train(
   request = session.Request(
     max_decisions=_levels(values), hints=_HINTS[values.hint], **given
   )
-  trainer = session.open_trainer(problems, request)
+  trainer = session.open_trainer(problems, request, **options)
   if trainer.done:
     print(f"going on after step {trainer.done} of {trainer.total}")
   screen = console.Console(stderr=True)
@@ -242,7 +284,7 @@ def _train(
 
     trainer.run(show)
   session.finish(trainer, request)
-  _print_table(trainer)
+  _print_table(trainer, values.reward == "simulate")
 
 
 def _levels(values: flags.FlagValues) -> tuple[int | None, ...]:
@@ -254,21 +296,25 @@ def _levels(values: flags.FlagValues) -> tuple[int | None, ...]:
   return tuple(result)
 
 
-def _print_table(trainer: "Trainer") -> None:
-  """Per graph: the start, the best found, and the bound."""
-  rows = table.Table(
-    "graph", "cluster", "decisions", "start", "best", "best / bound"
-  )
+def _print_table(trainer: "Trainer", is_simulated: bool) -> None:
+  """Per graph: the start, the best found, and, of what is simulated, the bound
+  (that of measured costs holds for no measured step)."""
+  rows = table.Table("graph", "cluster", "decisions", "start", "best")
+  if is_simulated:
+    rows.add_column("best / bound")
   for task in trainer.tasks:
-    problem = bounds.tightened(task.decisions.problem)
-    rows.add_row(
+    problem = task.decisions.problem
+    cells = [
       problem.graph.name,
       problem.cluster.name,
       str(task.decisions.num_decisions),
       f"{task.baseline_us:.1f} us",
       f"{task.best_us:.1f} us",
-      f"{task.best_us / problem.lower_bound_us:.4f}",
-    )
+    ]
+    if is_simulated:
+      bound_us = bounds.tightened(problem).lower_bound_us
+      cells.append(f"{task.best_us / bound_us:.4f}")
+    rows.add_row(*cells)
   console.Console().print(rows)
 
 

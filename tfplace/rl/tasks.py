@@ -11,6 +11,7 @@ from tfplace.placers.registry import get_placer
 from tfplace.policies import symmetry
 from tfplace.policies.decisions import Decisions
 from tfplace.rl.environment import Task, step_times
+from tfplace.simulate import Simulator
 
 # One-shot placers: fast, and the same on every machine.
 TEACHERS = ("single", "blocks", "expert", "m_topo", "m_etf", "heft")
@@ -42,6 +43,9 @@ def make_task(
 ) -> Task:
   """The task of placing one problem, with the best teacher's placement.
 
+  Teachers are compared in the simulator, whatever judges the policy: their
+  best must be the same whenever the run goes on.
+
   Args:
     decisions: the problem and its units of decision.
     evaluator: judges its placements.
@@ -51,16 +55,21 @@ def make_task(
   Raises:
     InfeasibleError: no teacher found a placement that fits.
   """
-  best = best_teacher(decisions, evaluator, teaching or Teaching())
+  simulator = evaluator
+  if not isinstance(evaluator, Simulator):
+    simulator = Simulator(decisions.problem)
+  best = best_teacher(decisions, simulator, teaching or Teaching())
   classes = symmetry.device_classes(decisions.problem.cluster)
   choices = decisions.to_choices(best.placement.devices)
   choices = symmetry.by_first_use(choices, classes)
   step_us = step_times(evaluator, decisions.to_devices(choices[None]))[0]
   known = bool(np.isfinite(step_us))
+  if not known:
+    baseline = step_times(evaluator, best.placement.devices[None])[0]
   task = Task(
     decisions,
     evaluator,
-    float(step_us) if known else best.evaluation.step_time_us,
+    float(step_us if known else baseline),
     choices,
     hint=choices if is_hinted else None,
     clusterings=tuple(

@@ -171,6 +171,7 @@ class Trainer:
       return
     self._state.value["tasks"] = [
       {
+        "baseline_us": task.baseline_us,
         "best_us": task.best_us if math.isfinite(task.best_us) else None,
         "best": None if task.best is None else task.best.tolist(),
         "evaluations": task.evaluations,
@@ -185,6 +186,7 @@ class Trainer:
         task.best_us = saved["best_us"]
         task.best = np.array(saved["best"], np.int32)
       task.evaluations = saved["evaluations"]
+      task.baseline_us = saved["baseline_us"]  # measured times are not exact
 
   def _write_scalars(self, report: Report, number: int) -> None:
     if self._log is None:
