@@ -43,7 +43,7 @@ def chains_task():
 
 
 def config_of(strategy, seed=0, **reinforce):
-  chosen = ReinforceConfig(samples=32, learning_rate=3e-3, entropy=0.02)
+  chosen = ReinforceConfig(samples=32, learning_rate=1e-2, entropy=0.02)
   return TrainConfig(
     seed=seed,
     strategy=strategy,
