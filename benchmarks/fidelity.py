@@ -28,7 +28,7 @@ from scipy import stats
 
 from tfplace import placers
 from tfplace.bin import cli
-from tfplace.errors import TfplaceError
+from tfplace.errors import MeasurementError, TfplaceError
 from tfplace.graph import Problem
 from tfplace.graph.json_file import write_json
 from tfplace.simulate import Simulator
@@ -119,7 +119,7 @@ def print_needs(about: dict[str, Any], devices: int) -> None:
   """Warns where the host is not fit to measure on."""
   if about["cores"] < devices:
     print(
-      f"warning: {devices} workers on {about['cores']} core: what should run"
+      f"warning: {devices} workers on {about['cores']} cores: what should run"
       " at once takes turns; give a core to each"
     )
   if about["load_before"] > 0.5:
@@ -147,6 +147,8 @@ def compare(
     for label, evaluation in zip(rows, predicted, strict=True)
     if times[label]
   }
+  if not result:
+    raise MeasurementError(f"none of the placements of {name} could be run")
   return {
     "ops": problem.graph.num_ops,
     "op_overhead_us": problem.cluster.devices[0].op_overhead_us,
@@ -231,26 +233,33 @@ def measured(
   return times
 
 
-def figures(result: dict[str, dict[str, Any]]) -> dict[str, float]:
+def figures(result: dict[str, dict[str, Any]]) -> dict[str, float | None]:
   """Errors relative to the measured step, and the rank correlation."""
   predicted = np.array([r["predicted_us"] for r in result.values()])
   took = np.array([r["measured_us"] for r in result.values()])
   errors = np.abs(predicted / took - 1)
+  differ = min(len(set(predicted.tolist())), len(set(took.tolist()))) > 1
   return {
     "median_error": float(np.median(errors)),
     "p90_error": float(np.percentile(errors, 90)),
     "bias": float(np.median(predicted / took) - 1),
-    "rank_correlation": float(stats.spearmanr(predicted, took).statistic),
+    "rank_correlation": float(stats.spearmanr(predicted, took).statistic)
+    if differ
+    else None,
   }
 
 
 def print_row(name: str, model: dict[str, Any]) -> None:
   print(
     f"{name}: {len(model['placements'])} placements, median error"
-    f" {100 * model['median_error']:.1f}%, rank correlation"
-    f" {model['rank_correlation']:.3f}",
+    f" {100 * model['median_error']:.1f}%, rank correlation {_rank(model)}",
     flush=True,
   )
+
+
+def _rank(model: dict[str, Any]) -> str:
+  rank = model["rank_correlation"]
+  return "-" if rank is None else f"{rank:.3f}"
 
 
 def print_table(models: dict[str, Any]) -> None:
@@ -269,7 +278,7 @@ def print_table(models: dict[str, Any]) -> None:
       f"{100 * model['median_error']:.1f}%",
       f"{100 * model['p90_error']:.1f}%",
       f"{100 * model['bias']:+.1f}%",
-      f"{model['rank_correlation']:.3f}",
+      _rank(model),
     )
   console.Console().print(shown)
 
@@ -287,7 +296,7 @@ def draw(models: dict[str, Any], path: pathlib.Path) -> None:
       "o",
       ms=4,
       alpha=0.7,
-      label=f"{label}, rank {model['rank_correlation']:.2f}",
+      label=f"{label}, rank {_rank(model)}",
     )
   axes.set_xscale("log")
   axes.set_yscale("log")

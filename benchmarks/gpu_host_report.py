@@ -61,7 +61,7 @@ def summary(model: dict[str, Any]) -> dict[str, float]:
     return {}
   half = len(errors) // 2
   result = {"median_error": (errors[half] + errors[-1 - half]) / 2}
-  if len(found) > 2:
+  if len(found) > 2 and all(len(set(c)) > 1 for c in zip(*found, strict=True)):
     result["rank_correlation"] = float(
       stats.spearmanr(*zip(*found, strict=True)).statistic
     )

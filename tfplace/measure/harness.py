@@ -87,7 +87,8 @@ class MeasurementHarness:
 
     `step_time_us` is the median; `extra` has `step_time_quartiles_us`,
     `step_times_us`, `setup_us`, `fetches` and `last_fetches` (scalars of the
-    first and the last step) and `non_finite` (fetches with a NaN or an
+    first and the last step), `high_water_bytes` (of devices whose allocators
+    count, which are GPUs) and `non_finite` (fetches with a NaN or an
     infinity, with every op on one device too), or `error` and `error_kind`
     where the placement could not be run: "died", "hung", "out_of_memory",
     "failed", "non_finite" (numbers that are finite on one device), or
