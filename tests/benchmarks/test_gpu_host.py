@@ -1,8 +1,6 @@
 """The benchmark of a GPU host, on workers; flags that make no sense."""
 
 import json
-import subprocess
-import sys
 
 import gpu_host
 import gpu_host_report
@@ -11,19 +9,17 @@ import pytest
 SIZES = "layers=1,units=4,vocabulary=9,length=2"
 
 
-def test_a_tiny_model_is_measured_beside_its_prediction(tmp_path):
+def test_a_tiny_model_is_measured_beside_its_prediction(tmp_path, capsys):
   out = tmp_path / "host.json"
-  done = subprocess.run(
+  code = gpu_host.start(
     [
-      *(sys.executable, gpu_host.__file__, "--cluster=workers:2"),
-      *("--models=nmt", f"--model_sizes={SIZES}", "--batch_size=2"),
-      *("--strategies=single,cpu,m_topo", "--steps=3", f"--out={out}"),
-    ],
-    capture_output=True,
-    text=True,
-    check=False,
+      *("--cluster=workers:2", "--models=nmt", f"--model_sizes={SIZES}"),
+      *("--batch_size=2", "--strategies=single,cpu,m_topo", "--steps=3"),
+      f"--out={out}",
+    ]
   )
-  assert done.returncode == 0, done.stderr[-2000:]
+  said = capsys.readouterr()
+  assert code == 0, said.err
   found = json.loads(out.read_text())
   names = [device["name"] for device in found["devices"]]
   assert all("task:" in name for name in names)
@@ -38,7 +34,7 @@ def test_a_tiny_model_is_measured_beside_its_prediction(tmp_path):
   # All workers are CPUs: `cpu` places as `single` does, and is run once.
   assert rows["cpu"]["same_as"] == "single"
   assert rows["m_topo"]["measured"]["bytes_moved"] > 0
-  assert "m_topo" in done.stdout
+  assert "m_topo" in said.out
   for suffix in (".png", ".bars.png"):
     assert out.with_suffix(suffix).stat().st_size > 0
   trace = json.loads(out.with_suffix(".nmt.trace.json").read_text())
