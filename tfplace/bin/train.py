@@ -4,6 +4,7 @@ A process of its own: TF-GNN and tf-agents need Keras 2, which is chosen for a
 whole process before TensorFlow is imported.
 """
 
+import dataclasses
 import glob
 import os
 import subprocess
@@ -30,6 +31,7 @@ _DESCRIPTION = (
   " where it was stopped."
 )
 _HINTS = {"no": (False,), "yes": (True,), "both": (False, True)}
+_SOURCES = ("models", "families", "graphs", "synthetic")
 _REWARDS = ("simulate", "measure")
 _REQUESTED = (
   "checkpoint_dir",
@@ -52,6 +54,12 @@ def _define(values: flags.FlagValues) -> None:
     "models",
     [],
     "Models of the zoo, such as inception_v3,nmt, or Keras files (.keras).",
+    flag_values=values,
+  )
+  flags.DEFINE_list(
+    "families",
+    [],
+    "Synthetic families (cifar10, ptb, nmt): the members of each that train.",
     flag_values=values,
   )
   flags.DEFINE_list(
@@ -167,6 +175,8 @@ def _main(values: flags.FlagValues) -> None:
     ) as (problems, make_evaluator):
       _train(values, problems, make_evaluator=make_evaluator)
     return
+  if values.families:
+    keras2.enter_training_process()  # their list imports TensorFlow
   problems = list(_problems(values))
   keras2.enter_training_process()
   _train(values, problems)
@@ -178,8 +188,9 @@ def _check(values: flags.FlagValues) -> None:
   for flag in ("cluster", "checkpoint_dir", "export_dir"):
     if not values[flag].value:
       raise cli.UsageError(f"--{flag} is missing")
-  if not (values.models or values.graphs or values.synthetic):
-    raise cli.UsageError("give --models, --graphs or --synthetic")
+  if not any(values[name].value for name in _SOURCES):
+    choices = ", ".join(f"--{name}" for name in _SOURCES)
+    raise cli.UsageError(f"give at least one of {choices}")
   live = [name for name in values.cluster if sources.is_live(name)]
   if values.reward == "measure":
     _check_measured(values, live)
@@ -196,9 +207,10 @@ def _check_measured(values: flags.FlagValues, live: Sequence[str]) -> None:
       "--reward=measure needs one cluster of real devices (workers:N or gpus),"
       f" not --cluster={','.join(values.cluster)}"
     )
-  if values.graphs or values.synthetic:
+  if values.graphs or values.synthetic or values.families:
     raise cli.UsageError(
-      "--reward=measure runs models; --graphs and --synthetic have only costs"
+      "--reward=measure runs --models; --graphs and --synthetic have only"
+      " costs, and --families are for pre-training in the simulator"
     )
 
 
@@ -210,11 +222,30 @@ def _problems(
     cluster = sources.load_cluster(name)
     for path in _graph_files(values.graphs):
       yield graph_lib.Problem(graph_lib.load_graph(path), cluster)
-    for model in values.models:
-      graph = _extracted(model, name, cluster, values.checkpoint_dir)
+    models = [(model, "") for model in values.models]
+    for model, sizes in models + _members(values.families):
+      graph = _extracted(model, sizes, name, cluster, values.checkpoint_dir)
       yield graph_lib.Problem(graph, cluster)
     for seed in range(values.synthetic):
       yield graph_lib.Problem(synthetic.training_step(seed), cluster)
+
+
+def _members(names: Sequence[str]) -> list[tuple[str, str]]:
+  """Names in the zoo and sizes of the families' members that train."""
+  if not names:
+    return []
+  from tfplace.models import families  # imports TensorFlow
+
+  for name in names:
+    if name not in families.FAMILIES:
+      raise cli.UsageError(
+        f"--families: {name!r} is none of {', '.join(families.FAMILIES)}"
+      )
+  return [
+    (families.FAMILIES[name], f"index={index}")
+    for name in names
+    for index in families.split("train")
+  ]
 
 
 def _graph_files(patterns: Sequence[str]) -> list[str]:
@@ -228,26 +259,38 @@ def _graph_files(patterns: Sequence[str]) -> list[str]:
 
 
 def _extracted(
-  model: str, cluster_name: str, cluster: graph_lib.Cluster, folder: str
+  model: str,
+  sizes: str,
+  cluster_name: str,
+  cluster: graph_lib.Cluster,
+  folder: str,
 ) -> graph_lib.OpGraph:
   """The model's graph, kept beside the checkpoints so that a run that goes on
   sees the same one. A process of its own extracts it: models are Keras 3's.
   """
-  name = os.path.basename(model)
+  name = os.path.basename(model) + (f".{sizes}" if sizes else "")
   path = os.path.join(folder, "graphs", f"{name}.{cluster.name}.json.gz")
   if not os.path.exists(path):
     os.makedirs(os.path.dirname(path), exist_ok=True)
     kind = "keras_model" if model.endswith(".keras") else "model"
     command = [sys.executable, "-m", "tfplace.bin.extract", f"--{kind}={model}"]
-    command += [f"--cluster={cluster_name}", f"--output={path}"]
-    with cli.showing_progress(f"Extracting {model}"):
+    unfinished = path.removesuffix(".json.gz") + ".part.json.gz"
+    command += [f"--cluster={cluster_name}", f"--output={unfinished}"]
+    command += [f"--model_sizes={sizes}"] if sizes else []
+    with cli.showing_progress(f"Extracting {name}"):
       done = subprocess.run(
-        command, check=False, capture_output=True, text=True
+        command,
+        check=False,
+        capture_output=True,
+        text=True,
+        env={k: v for k, v in os.environ.items() if k != keras2.SWITCH},
       )
     if done.returncode:
       lines = done.stderr.strip().splitlines() or ["extraction failed"]
-      raise TrainingError(f"--models={model}: {lines[-1]}")
-  return graph_lib.load_graph(path)
+      raise TrainingError(f"model {name}: {lines[-1]}")
+    os.replace(unfinished, path)
+  graph = graph_lib.load_graph(path)
+  return dataclasses.replace(graph, name=name) if sizes else graph
 
 
 def _train(

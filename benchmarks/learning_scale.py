@@ -1,0 +1,128 @@
+"""GDP on graphs of 50,000 ops: seconds and memory of a placement and a step.
+
+Each figure comes from a process of its own: one zero-shot placement with every
+group a decision (features, the shipped policy, its most probable placement,
+one simulation; TensorFlow, the policy and the graph are loaded before the
+clock), one imitation step, and one PPO iteration of 16 samples. The first call
+compiles and traces; the second is timed. Memory is the process's peak resident
+size, everything included. Prints a table and writes JSON; the graphs come from
+tfplace-extract. Training needs the extra `train`.
+
+  python benchmarks/learning_scale.py --graphs=gnmt_8.json.gz,rnnlm_8.json.gz
+"""
+
+import json
+import os
+import pathlib
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from absl import app, flags
+from rich import console, table
+
+from tfplace.graph import Problem, load_graph
+from tfplace.graph.json_file import write_json
+from tfplace.graph.presets import cluster_preset
+from tfplace.policies import keras2
+
+HERE = pathlib.Path(__file__).parent
+PARTS = ("place", "imitate", "improve")
+_GRAPHS = flags.DEFINE_list("graphs", [], "tfplace.graph.v1 files.")
+_CLUSTER = flags.DEFINE_string("cluster", "p100x8", "Cluster preset.")
+_PART = flags.DEFINE_enum("part", None, PARTS, "In a child: what to time.")
+_OUT = flags.DEFINE_string(
+  "out", str(HERE / "results" / "learning_scale.json"), "JSON file to write."
+)
+
+
+def placing(problem: Problem) -> Callable[[], Any]:
+  """One zero-shot placement of every group."""
+  from tfplace.policies import exported, features
+  from tfplace.policies.decisions import group_decisions
+  from tfplace.simulate import Simulator
+
+  policy = exported.load_placers_policy("gdp", None, features.VERSION)
+
+  def place() -> float:
+    fresh = Problem(problem.graph, problem.cluster)  # nothing kept from before
+    decisions = group_decisions(fresh)
+    logits = policy.logits(features.extract(decisions))
+    devices = decisions.to_devices(logits.argmax(axis=1))
+    return float(Simulator(fresh).run(devices[None]).step_time_us[0])
+
+  return place
+
+
+def training(problem: Problem, part: str) -> Callable[[], Any]:
+  """One step of a learner that has every group to decide on."""
+  from tfplace.policies.decisions import group_decisions
+  from tfplace.rl.config import TrainConfig
+  from tfplace.rl.learner import GdpLearner
+  from tfplace.rl.tasks import Teaching, make_task
+  from tfplace.simulate import Simulator
+
+  teaching = Teaching(("single", "blocks"))
+  task = make_task(group_decisions(problem), Simulator(problem), teaching)
+  learner = GdpLearner([task], TrainConfig())
+  if part == "imitate":
+    return lambda: learner.imitate(0)
+  return lambda: learner.improve(0, np.random.default_rng(0))
+
+
+def measure(path: str, part: str) -> dict[str, float]:
+  """In a child: the second call's seconds, and the process's peak memory."""
+  if part != "place":
+    keras2.enter_training_process()
+  problem = Problem(load_graph(path), cluster_preset(_CLUSTER.value))
+  run = placing(problem) if part == "place" else training(problem, part)
+  run()
+  core_s, began = time.process_time(), time.perf_counter()
+  run()
+  peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+  return {
+    "ops": problem.graph.num_ops,
+    "seconds": time.perf_counter() - began,
+    "core_seconds": time.process_time() - core_s,
+    "peak_gib": peak / 2**20,
+  }
+
+
+def in_child(path: str, part: str) -> dict[str, float]:
+  flags_given = [f"--graphs={path}", f"--cluster={_CLUSTER.value}"]
+  done = subprocess.run(
+    [sys.executable, __file__, *flags_given, f"--part={part}"],
+    check=True,
+    stdout=subprocess.PIPE,
+    text=True,
+    env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"},
+  )
+  return json.loads(done.stdout.splitlines()[-1])
+
+
+def main(argv: list[str]) -> None:
+  if len(argv) > 1:
+    raise app.UsageError(f"unexpected argument {argv[1]!r}")
+  if _PART.value:
+    print(json.dumps(measure(_GRAPHS.value[0], _PART.value)))
+    return
+  shown = table.Table("graph", "ops", "part", "seconds", "core s", "peak GiB")
+  rows = {}
+  for path in _GRAPHS.value:
+    name = pathlib.Path(path).name.split(".")[0]
+    for part in PARTS:
+      row = rows[f"{name}/{part}"] = in_child(path, part)
+      cells = [
+        f"{row[key]:.2f}" for key in ("seconds", "core_seconds", "peak_gib")
+      ]
+      shown.add_row(name, str(row["ops"]), part, *cells)
+      write_json(_OUT.value, {"cluster": _CLUSTER.value, "rows": rows})
+  console.Console(width=100).print(shown)
+
+
+if __name__ == "__main__":
+  app.run(main)
