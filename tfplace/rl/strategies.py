@@ -114,11 +114,4 @@ def learner_type(strategy: str) -> type[Learner]:
       f"unknown strategy {strategy!r}; choose one of {', '.join(STRATEGIES)}"
     )
   module, name = _LEARNERS[strategy].split(":")
-  try:
-    return getattr(importlib.import_module(module), name)
-  except ModuleNotFoundError as error:
-    if error.name != module:
-      raise
-    raise TrainingError(
-      f"strategy {strategy!r} cannot be trained yet"
-    ) from None
+  return getattr(importlib.import_module(module), name)

@@ -1,5 +1,7 @@
 """An exported policy says what its network says."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from policies_testing import gpus, problem_of, random_graph
@@ -9,6 +11,7 @@ from tfplace.policies import export, exported, features
 from tfplace.policies.decisions import group_decisions
 from tfplace.policies.gdp_export import exportable
 from tfplace.policies.network import NetworkConfig, PlacementNetwork
+from tfplace.rl import strategies
 
 SMALL = NetworkConfig(units=16, type_units=4, segment=8, pair_units=8)
 
@@ -66,3 +69,15 @@ def test_a_policy_of_another_strategy_or_version_is_refused(network, tmp_path):
     exported.load_policy(tmp_path / "policy", "rnn")
   with pytest.raises(TrainingError, match="features of version"):
     exported.load_policy(tmp_path / "policy", "gdp", features.VERSION + 1)
+
+
+def test_every_strategy_has_a_learner_and_an_unknown_one_is_refused():
+  wanted = {name for name in vars(strategies.Learner) if name[0] != "_"}
+  assert {"imitate", "improve", "tracked", "exportable"} <= wanted
+  for strategy in strategies.STRATEGIES:
+    learner = strategies.learner_type(strategy)
+    assert wanted <= set(dir(learner))
+    assert dataclasses.is_dataclass(learner.network_type)
+    assert learner.features_version >= 1
+  with pytest.raises(TrainingError, match="'gpd'; choose one of gdp, placeto"):
+    strategies.learner_type("gpd")
