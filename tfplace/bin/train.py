@@ -44,6 +44,7 @@ _REQUESTED = (
   "checkpoint_every",
   "learning_rate",
   "seed",
+  "algorithm",
   "strategy",
   "credit",
 )
@@ -103,6 +104,13 @@ def _define(values: flags.FlagValues) -> None:
     ["shared", "critical_path"],
     "Of gdp: whether a placement's advantage is that of each of its decisions,"
     " or in part what the critical path says of the decision.",
+    flag_values=values,
+  )
+  flags.DEFINE_enum(
+    "algorithm",
+    "ppo",
+    ["ppo", "reinforce"],
+    "What trains Placeto; reinforce is the paper's.",
     flag_values=values,
   )
   flags.DEFINE_enum(

@@ -174,15 +174,15 @@ def test_a_resumed_run_ends_where_an_uninterrupted_one_does(
   tmp_path, algorithm
 ):
   def train(folder, iterations):
-    tasks = tasks_of(3, 5)
+    tasks = tasks_of(3)
     config = learner_config(algorithm, iterations)
     trainer = Trainer(tasks, config, checkpoint_dir=tmp_path / folder)
     trainer.run()
     return trainer, tasks
 
-  whole, tasks = train("whole", 3)
+  whole, tasks = train("whole", 2)
   train("parts", 1)
-  parts, again = train("parts", 3)
+  parts, again = train("parts", 2)
   np.testing.assert_array_equal(
     weights_of(whole.learner), weights_of(parts.learner)
   )
