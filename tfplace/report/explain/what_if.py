@@ -17,6 +17,10 @@ from tfplace.errors import InfeasibleError
 from tfplace.graph.cluster import Cluster
 from tfplace.graph.placement import Placement
 from tfplace.graph.problem import Problem
+from tfplace.placers.annealing import improve
+from tfplace.placers.groups import GroupGraph
+from tfplace.placers.search import SearchConfig
+from tfplace.placers.tracker import Tracker
 from tfplace.report.explain import changes
 from tfplace.report.explain.fixed_order import fixed_order, times_on
 from tfplace.simulate import Schedule, Simulator
@@ -24,6 +28,7 @@ from tfplace.simulate import Schedule, Simulator
 AS_IT_IS = "as it is"
 ONE_MORE = "one more"  # and the kind of the device
 SAME_PLACEMENT = "the same placement"
+FROM_HERE = "search from here"
 FASTER_BANDWIDTH, LOWER_LATENCY = 2.0, 0.5
 
 Progress = Callable[[str], None]
@@ -41,8 +46,8 @@ class WhatIf:
       they are now; never longer on faster hardware.
     replaced_us: with the best placement found for that hardware, which is
       never worse than the one as it is; None where none was searched.
-    replaced_by: the placer that found it, or "the same placement"; "" where
-      none was searched.
+    replaced_by: the placer that found it, "search from here" or "the same
+      placement"; "" where none was searched.
     lower_bound_us: proven for that hardware; None where it was not tried.
   """
 
@@ -115,14 +120,20 @@ def _clusters(schedule: Schedule) -> Iterator[tuple[str, Cluster, bool]]:
 def _searched(
   result: WhatIf, problem: Problem, same: Placement, seconds: float, seed: int
 ) -> WhatIf:
-  """The better of a search and of the placement as it is, where one fits."""
+  """The best of the placement as it is, of `auto`, and of a search that goes
+  on from both, of what fits; half of the time for each."""
   now = Simulator(problem).evaluate(np.array([same.devices]))[0]
   found = {SAME_PLACEMENT: now.step_time_us} if now.feasible else {}
+  starts = [same.devices]
   with contextlib.suppress(InfeasibleError):
-    best = placers.place(problem, "auto", budget_s=seconds, seed=seed)
+    best = placers.place(problem, "auto", budget_s=seconds / 2, seed=seed)
+    starts.append(best.placement.devices)
     for tried in best.tried:
       if tried.evaluation.feasible:
         found.setdefault(tried.strategy, tried.evaluation.step_time_us)
+  with contextlib.suppress(InfeasibleError):
+    us = _improved_us(problem, starts, seconds / 2, seed)
+    found.setdefault(FROM_HERE, us)
   strategy = min(found, key=lambda name: found[name], default="")
   return dataclasses.replace(
     result,
@@ -130,3 +141,17 @@ def _searched(
     replaced_by=strategy,
     lower_bound_us=problem.lower_bound_us,
   )
+
+
+def _improved_us(
+  problem: Problem, starts: list[np.ndarray], seconds: float, seed: int
+) -> float:
+  """The best step time of a search from these placements.
+
+  Raises:
+    InfeasibleError: nothing fits in memory.
+  """
+  budget = placers.Budget(seconds)
+  tracker = Tracker(FROM_HERE, problem, Simulator(problem), budget)
+  result = improve(tracker, GroupGraph(problem), starts, seed, SearchConfig())
+  return result.evaluation.step_time_us
