@@ -195,3 +195,16 @@ def test_ties_between_chains_do_not_depend_on_threads():
     assert search.best is not None
     found.append((search.best.tolist(), search.evaluations))
   assert all(other == found[0] for other in found)
+
+
+def test_the_search_speaks_of_groups_by_their_own_numbers():
+  # Its tables are in order of time; starts go in and the best comes out as is.
+  problem = Problem(tiny_problem(5).graph, problems.cluster([np.inf, np.inf]))
+  groups = GroupGraph(problem)
+  start = np.zeros(groups.num_groups, np.int32)
+  start[-1] = 1
+  search = Search(groups, seed=0, like=start)
+  search.run([start], Budget(60, max_evaluations=1))
+  np.testing.assert_array_equal(search.best, start)
+  step_us = Simulator(problem).run(groups.expand(start)[None]).step_time_us[0]
+  assert search.best_us == step_us

@@ -88,7 +88,8 @@ def improve(
     starts = [groups.expand(fastest)]
   for start in starts:
     tracker.offer(start)
-  search = Search(groups, seed, config)
+  first = [groups.contract(start) for start in starts]
+  search = Search(groups, seed, config, like=first[0])
   simulated: list[HistoryPoint] = []
 
   def improved(step_time_us: float, evaluations: int) -> None:
@@ -97,9 +98,7 @@ def improve(
       HistoryPoint(tracker.seconds, total, step_time_us, tracker.name)
     )
 
-  search.run(
-    [groups.contract(start) for start in starts], tracker.budget, improved
-  )
+  search.run(first, tracker.budget, improved)
   tracker.evaluations += search.evaluations
   if search.best is not None:
     tracker.offer(groups.expand(search.best))

@@ -31,6 +31,7 @@ from tfplace.placers.search_tables import (
   search_state,
   search_tables,
 )
+from tfplace.placers.time_order import time_order
 from tfplace.simulate import engine
 
 Improved = Callable[[float, int], None]
@@ -93,21 +94,34 @@ class _Chain:
 
 
 class Search:
-  """A search over the placements of one problem."""
+  """A search over the placements of one problem.
+
+  Args:
+    groups: of the problem.
+    seed: of its choices.
+    config: how it spends its budget.
+    like: [num_groups] devices of a placement like those that it will look at;
+      these are simulated faster.
+  """
 
   def __init__(
-    self, groups: GroupGraph, seed: int, config: SearchConfig | None = None
+    self,
+    groups: GroupGraph,
+    seed: int,
+    config: SearchConfig | None = None,
+    like: np.ndarray | None = None,
   ) -> None:
     self.config = config or SearchConfig()
-    self.groups = groups
+    self._order = time_order(groups, like)
+    groups = self._order.groups
     # Chains that see a graph in different ways fail in different ways.
     tables = [
       search_tables(groups, find(groups))
       for find in (clusters_by_work, clusters_by_edges)
     ]
     self._num_movable = len(tables[0].movable)
-    self.step = engine.pack(groups.problem)
-    self.best: np.ndarray | None = None
+    self.step = engine.pack(groups.problem, self._order.position)
+    self._best: np.ndarray | None = None
     self.best_us = math.inf
     self._least_us = math.inf
     self._told_us = math.inf
@@ -131,6 +145,11 @@ class Search:
     ]
 
   @property
+  def best(self) -> np.ndarray | None:
+    """[num_groups] devices of the best placement, None before the first."""
+    return None if self._best is None else self._order.leave(self._best)
+
+  @property
   def evaluations(self) -> int:
     """Placements simulated so far."""
     return sum(int(c.state.counts[EVALUATIONS]) for c in self._chains)
@@ -150,6 +169,7 @@ class Search:
     """
     if not self._num_movable or not len(starts):
       return
+    starts = [self._order.enter(start) for start in starts]
     plan = self._plan(starts, budget)
     with concurrent.futures.ThreadPoolExecutor(len(self._chains)) as pool:
       fruitless = 0
@@ -195,8 +215,8 @@ class Search:
     turn = index + number
     if self._is_large and number == 0:
       turn = 0  # cooled slowly, the chains part anyway
-    if turn % 2 == 0 and number > 0 and self.best is not None:
-      self._restart(chain, self.best)
+    if turn % 2 == 0 and number > 0 and self._best is not None:
+      self._restart(chain, self._best)
       return self.config.warm * self._hot_us
     self._restart(chain, starts[turn % len(starts)])
     return self._hot_us
@@ -283,9 +303,9 @@ class Search:
       found = float(chain.state.numbers[BEST])
       least = float(chain.state.numbers[LEAST])
       if found < self.best_us:
-        self.best_us, self.best = found, chain.state.best.copy()
+        self.best_us, self._best = found, chain.state.best.copy()
       elif self.best_us == math.inf and least < self._least_us:
-        self._least_us, self.best = least, chain.state.best.copy()
+        self._least_us, self._best = least, chain.state.best.copy()
 
   def _is_optimal(self, step_time_us: float) -> bool:
     return step_time_us <= self._bound_us * (1 + 1e-12)

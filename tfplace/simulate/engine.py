@@ -216,7 +216,9 @@ def _queue_transfer(
   transfer = work.counts[TRANSFERS]
   work.counts[TRANSFERS] = transfer + 1
   work.transfers.time[transfer] = now
-  work.transfers.key[transfer] = slot * tables.num_devices + target
+  work.transfers.key[transfer] = (
+    tables.slot_key[slot] * tables.num_devices + target
+  )
   queues.push(work.transfers, channel, transfer)
   if not work.channel_queued[channel]:
     work.channel_queued[channel] = 1
@@ -255,8 +257,9 @@ def _arrive(
   now: float,
 ) -> None:
   key = work.transfers.key[transfer]
-  slot = key // tables.num_devices
-  target = key - slot * tables.num_devices
+  rank = key // tables.num_devices
+  slot = np.int64(tables.slot_at[rank])
+  target = key - rank * tables.num_devices
   source = np.int64(devices[tables.slot_src[slot]])
   work.memory[source] -= _release(tables, work, slot, source)
   for i in range(tables.reader_offsets[slot], tables.reader_offsets[slot + 1]):
@@ -293,8 +296,9 @@ def _start_transfer(
   transfer = queues.pop(work.transfers, channel)
   work.transfers.time[transfer] = now
   key = work.transfers.key[transfer]
-  slot = key // tables.num_devices
-  target = key - slot * tables.num_devices
+  rank = key // tables.num_devices
+  slot = np.int64(tables.slot_at[rank])
+  target = key - rank * tables.num_devices
   source = np.int64(devices[tables.slot_src[slot]])
   size = tables.slot_bytes[slot]
   sent = now + size / tables.bandwidth[source, target]

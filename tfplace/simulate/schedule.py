@@ -103,7 +103,8 @@ def _transfers(
   placement: Placement, tables: Tables, work: Workspace
 ) -> Transfers:
   count = int(work.counts[TRANSFERS])
-  slot, dst = np.divmod(work.transfers.key[:count], tables.num_devices)
+  rank, dst = np.divmod(work.transfers.key[:count], tables.num_devices)
+  slot = tables.slot_at[rank]
   src_op = tables.slot_src[slot]
   src = placement.devices[src_op]
   start = work.transfers.time[:count].copy()

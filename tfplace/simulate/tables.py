@@ -25,16 +25,19 @@ class Tables(NamedTuple):
       memory and outputs that nobody reads.
     start_bytes: [num_ops] float64, `run_bytes` and the outputs that are read.
     in_degree: [num_ops] int32 number of incoming edges.
-    sources: [?] int32 ops without inputs, ascending.
+    sources: [?] int32 ops without inputs, by position.
     slot_offsets: [num_ops + 1] int32 slots of each producer.
     slot_src: [num_slots] int32 producer.
     slot_output: [num_slots] int32 its output, -1 for control.
     slot_bytes: [num_slots] float64, 0 for control.
     reader_offsets: [num_slots + 1] int32 into `readers`.
-    readers: [num_edges] int32 consumers of each slot, ascending.
+    readers: [num_edges] int32 consumers of each slot, by position.
     in_offsets: [num_ops + 1] int32 into `in_slots`.
     in_slots: [?] int32 slots above 0 bytes that each op reads.
-    op_key: [num_ops] int64, 0, 1, ...: how ready ops of one time are ordered.
+    op_key: [num_ops] int64, position in the rules: how ready ops of one time
+      are ordered.
+    slot_key: [num_slots] int64, the same of slots, for queued transfers.
+    slot_at: [num_slots] int32, the inverse of `slot_key`.
     bandwidth: [num_devices, num_devices] float64 bytes/us.
     latency_us: [num_devices, num_devices] float64.
     gap_us: [num_devices, num_devices] float64.
@@ -61,6 +64,8 @@ class Tables(NamedTuple):
   in_offsets: np.ndarray
   in_slots: np.ndarray
   op_key: np.ndarray
+  slot_key: np.ndarray
+  slot_at: np.ndarray
   bandwidth: np.ndarray
   latency_us: np.ndarray
   gap_us: np.ndarray
@@ -105,7 +110,7 @@ class Workspace(NamedTuple):
     ops: ready ops; `ops.time` is [num_ops], the start of every op.
     transfers: queued transfers, numbered as they were queued;
       `transfers.time` is the start and `transfers.key` is
-      slot * num_devices + destination of the first `counts[TRANSFERS]`.
+      slot_key * num_devices + destination of the first `counts[TRANSFERS]`.
     counts: [3] int64; see the constants below.
     pending: [num_ops] int32 inputs still missing.
     left: [num_slots * num_devices] int32 readers, and on the producer's
@@ -146,12 +151,23 @@ EVENTS = 1  # events in the heap
 WAKEUPS = 2  # entries of `wakeups`
 
 
-def pack(problem: Problem) -> Tables:
-  """Lays out `problem` for the kernel: once, then many simulations."""
+def pack(problem: Problem, position: np.ndarray | None = None) -> Tables:
+  """Lays out `problem` for the kernel: once, then many simulations.
+
+  Args:
+    problem: what is simulated.
+    position: [num_ops] each op's position for the rules that order what
+      happens at one time, where the ops have been renumbered; None is 0, 1,
+      ...
+  """
   graph, cluster = problem.graph, problem.cluster
-  slots = _slots(problem)
+  if position is None:
+    position = np.arange(graph.num_ops)
+  slots = _slots(problem, position)
+  slot_at = np.lexsort((slots["slot_output"], position[slots["slot_src"]]))
   run, start = _held_bytes(problem, slots["slot_src"], slots["slot_bytes"])
   in_degree = np.bincount(graph.edge_dst, minlength=graph.num_ops)
+  sources = np.flatnonzero(in_degree == 0)
   return Tables(
     num_ops=graph.num_ops,
     num_devices=cluster.num_devices,
@@ -161,8 +177,10 @@ def pack(problem: Problem) -> Tables:
     run_bytes=run,
     start_bytes=start,
     in_degree=in_degree.astype(np.int32),
-    sources=np.flatnonzero(in_degree == 0).astype(np.int32),
-    op_key=np.arange(graph.num_ops, dtype=np.int64),
+    sources=sources[np.argsort(position[sources])].astype(np.int32),
+    op_key=position.astype(np.int64),
+    slot_key=np.argsort(slot_at).astype(np.int64),
+    slot_at=slot_at.astype(np.int32),
     bandwidth=cluster.bandwidth.astype(np.float64),
     latency_us=cluster.latency_us.astype(np.float64),
     gap_us=cluster.gap_us.astype(np.float64),
@@ -198,10 +216,12 @@ def _tails(problem: Problem) -> np.ndarray:
   return np.array(tails) * (1 - 1e-9)
 
 
-def _slots(problem: Problem) -> dict[str, np.ndarray]:
+def _slots(problem: Problem, position: np.ndarray) -> dict[str, np.ndarray]:
   """The tables about slots."""
   graph = problem.graph
-  _, by_src = graph.out_csr
+  by_src = np.lexsort(
+    (position[graph.edge_dst], graph.edge_output, graph.edge_src)
+  )
   src, output = graph.edge_src[by_src], graph.edge_output[by_src]
   is_first = np.ones(len(src), bool)
   is_first[1:] = (src[1:] != src[:-1]) | (output[1:] != output[:-1])
