@@ -3,10 +3,12 @@
 import contextlib
 import dataclasses
 import json
+import os
 import re
 
 import keras
 import numpy as np
+import pytest
 from keras import layers
 from tensorflow.python.eager import context
 
@@ -15,6 +17,7 @@ from tfplace.graph import OpSpec, Placement, Problem, build_graph
 from tfplace.graph.extract.keras_step import trace_keras
 from tfplace.graph.extract.structure import skeleton
 
+ALL_MODELS = "TFPLACE_ALL_MODELS"  # set: also what takes minutes
 LOCAL = "/job:localhost/replica:0/task:0/device:"
 STEPS = 20
 BATCH = 8
@@ -265,3 +268,11 @@ def handles(placement):
 def read_json(path):
   with open(path, encoding="utf-8") as file:
     return json.load(file)
+
+
+def slow(*values):
+  """A parameter of a test that runs only where `ALL_MODELS` is set."""
+  skip = pytest.mark.skipif(
+    ALL_MODELS not in os.environ, reason=f"{ALL_MODELS} is not set"
+  )
+  return pytest.param(*values, marks=skip)

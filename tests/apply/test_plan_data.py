@@ -4,13 +4,20 @@ import json
 import re
 
 import apply_testing as at
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import tfplace
 from tfplace.apply import grouping, keras_state
 from tfplace.cost import op_graph
-from tfplace.errors import ApplyError, InfeasibleError, TfplaceError
+from tfplace.errors import (
+  ApplyError,
+  ExtractionError,
+  InfeasibleError,
+  TfplaceError,
+)
 from tfplace.graph import Problem
 from tfplace.graph.extract import trace_keras
 
@@ -168,3 +175,74 @@ def test_a_plan_to_stay_leaves_the_model_alone():
   with at.recorded() as ran:
     at.losses(model, "dense", 1)
   assert {node.device for node in ran} == {"CPU:0"}
+
+
+def test_a_plan_of_a_model_with_other_names_is_refused(tmp_path):
+  _, plan = _plan("dense")
+  plan.save(tmp_path / "p.json")
+  for given in (plan, tmp_path / "p.json"):
+    with pytest.raises(ApplyError, match="'first/kernel'"):
+      tfplace.place_model(at.build("two_inputs"), placement=given)
+  # As plain data it may lack what it likes; the step tells.
+  other = {f"other/{name}": device for name, device in plan.assignments.items()}
+  other["net_1/first_1/MatMul"] = CPUS[1]
+  model = tfplace.place_model(at.build("dense"), placement=other)
+  with pytest.raises(ApplyError, match=r"names 1 of the ops .*'other/"):
+    at.losses(model, "dense", 1)
+
+
+def test_sequences_of_any_length_are_planned_with_a_sample():
+  def build():
+    keras.utils.set_random_seed(7)
+    tokens = keras.Input((None,), dtype="int32")
+    x = keras.layers.Embedding(9, 4, name="embedding")(tokens)
+    x = keras.layers.GlobalAveragePooling1D(name="mean")(x)
+    model = keras.Model(
+      tokens, keras.layers.Dense(1, name="last")(x), name="net"
+    )
+    model.compile("sgd", "mse", jit_compile=False)
+    return model
+
+  def batches():
+    shapes = tf.TensorSpec((None, None), tf.int32), tf.TensorSpec((None, 1))
+    rows = [
+      (np.ones((2, n), "int32"), np.ones((2, 1), "float32")) for n in (3, 5)
+    ]
+    return tf.data.Dataset.from_generator(lambda: rows, output_signature=shapes)
+
+  expected = build().fit(batches(), verbose=0).history["loss"]
+  model = tfplace.place_model(build(), _cluster(), "m_etf")
+  with pytest.raises(ExtractionError, match=r"plan_model\(model, sample"):
+    model.fit(batches(), verbose=0)
+  sample = np.ones((2, 4), "int32"), np.ones((2, 1), "float32")
+  model = build()
+  plan = tfplace.plan_model(model, _cluster(), "m_etf", sample=sample)
+  got = tfplace.place_model(model, placement=plan).fit(batches(), verbose=0)
+  np.testing.assert_allclose(got.history["loss"], expected, atol=1e-5)
+  assert {v.value.device for v in model.variables} & set(CPUS[1:])
+
+
+def _jit_model(jit_compile):
+  keras.utils.set_random_seed(7)
+  model = at.dense("net")
+  model.compile(at.sgd(), "mse", jit_compile=jit_compile)
+  return model
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_xla_is_kept_where_the_model_stays_and_off_where_it_is_placed(early):
+  # Planned in the middle of the first fit; compiled before or after placing.
+  x, y = at.batch("dense")
+  slow, fast = _cluster(1e-3, 1e6), _cluster()
+  for cluster, strategy, jit in (
+    (slow, "single", True),
+    (fast, "m_etf", False),
+  ):
+    model = _jit_model(True)
+    tfplace.place_model(model, cluster, strategy)
+    if not early:
+      model.compile(at.sgd(), "mse", jit_compile=True)
+    losses = model.fit(x, y, epochs=4, verbose=0, shuffle=False).history["loss"]
+    assert model.jit_compile is jit and model.supports_jit is jit
+    expected = _jit_model(False).fit(x, y, epochs=4, verbose=0, shuffle=False)
+    np.testing.assert_allclose(losses, expected.history["loss"], atol=1e-5)

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import keras
 import tensorflow as tf
 
-from tfplace.apply import keras_state, tracing, variable_devices
+from tfplace.apply import jit, keras_state, tracing, variable_devices
 from tfplace.apply.applied import AppliedPlacement
 from tfplace.apply.device_function import DeviceFunction
 from tfplace.apply.plan import Plan
@@ -20,6 +20,9 @@ from tfplace.errors import ApplyError
 
 KINDS = ("train", "test", "predict")
 _ATTRIBUTE = "_tfplace_controller"
+# Of the ops of a plan in the step that is traced. Where branches of conditions
+# were planned op by op, over half are; of another model's, losses at most.
+_LEAST_FOUND = 1 / 3
 
 
 class Planner(Protocol):
@@ -54,16 +57,13 @@ class Controller:
     self._settled: dict[int, Any] = {}  # id -> variable that moves no more
     self._busy = False
     self._steps = {k: getattr(model, f"{k}_step") for k in KINDS}
-    self._jit = model.supports_jit, model.jit_compile
+    self._jit = jit.JitSwitch(model)
     self._attach()
 
   def _attach(self) -> None:
     model = self._model
     for kind in KINDS:
       setattr(model, f"{kind}_step", self._wrapped(kind))
-    # Keras sets jit_compile anew at each compile, but asks this first.
-    model.supports_jit = False
-    model.jit_compile = False
     model.placement = None
     model.placement_scope = self.placement_scope
     setattr(model, _ATTRIBUTE, self)
@@ -74,11 +74,8 @@ class Controller:
     steps = [f"{kind}_step" for kind in KINDS]
     for name in (*steps, "placement", "placement_scope", _ATTRIBUTE):
       delattr(self._model, name)
-    self._allow_jit()
+    self._jit.detach()
     keras_state.reset_functions(self._model)
-
-  def _allow_jit(self) -> None:
-    self._model.supports_jit, self._model.jit_compile = self._jit
 
   def _wrapped(self, kind: str) -> Callable[[Any], Any]:
     def placed_step(data: Any) -> Any:
@@ -112,14 +109,15 @@ class Controller:
     self._model.placement = self.applied
     self._settled.clear()
     if self.plan is None:
-      self._allow_jit()
+      self._jit.allow()
     else:
+      self._jit.forbid()
       self._move(variable_devices.named_devices(self._model, self.plan))
 
   def _prepare(self, kind: str, data: Any) -> None:
     """Before a trace of step `kind` on `data`: all is built, and in place."""
     with self._own_steps():
-      keras_state.build(self._model, kind, data)
+      keras_state.build(self._model, kind, self._steps[kind], data)
     training = kind == "train" or self._model.compiled
     if self.applied is None or (training and not self.applied.training):
       self.plan_now(training, data)
@@ -159,10 +157,23 @@ class Controller:
     return all(id(variable) in self._settled for variable in variables)
 
   def _check_used(self, used: DeviceFunction) -> None:
-    if not used.num_planned:
+    """Refuses a plan for another model: `fit`'s graph has all but a few ops."""
+    if self.plan is None:
+      return
+    graph = tf.compat.v1.get_default_graph()
+    there = {operation.name for operation in graph.get_operations()}
+    there.update(
+      variable.path for variable in keras_state.variables(self._model)
+    )
+    lacking = [name for name in self.plan.ops if name not in there]
+    found = len(self.plan.ops) - len(lacking)
+    if not used.planned or found < _LEAST_FOUND * len(self.plan.ops):
       raise ApplyError(
-        f"the placement names none of the ops of model {self._model.name!r}:"
-        " it was made for another model"
+        f"the placement names {found or 'none'} of the ops of model"
+        f" {self._model.name!r}, and {lacking[0]!r} and {len(lacking) - 1}"
+        " others that it does not have: it was made for another model, or for"
+        " one whose layers have other names",
+        op=lacking[0],
       )
 
   @contextlib.contextmanager

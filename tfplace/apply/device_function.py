@@ -35,7 +35,7 @@ class DeviceFunction:
     self._plan = plan
     self._placed: dict[str, str] = {}  # op name -> device, over all graphs
     self._outer: dict[int, tuple[Any, Any]] = {}  # inner id -> (inner, outer)
-    self.num_planned = 0  # ops that the plan named
+    self.planned: set[str] = set()  # ops that the plan named
 
   def __call__(self, op: tf.Operation) -> str:
     """The device of `op`, "" for none: called by `tf.Graph.device`."""
@@ -47,7 +47,8 @@ class DeviceFunction:
   def _decide(self, op: tf.Operation) -> str:
     resource = None if op.type in _CALLS else self._resource_device(op)
     planned = self._plan.device_of_op(op.name, op.type) or self._layer_device()
-    self.num_planned += planned is not None
+    if planned is not None:
+      self.planned.add(op.name)
     return (
       resource
       or planned

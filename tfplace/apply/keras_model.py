@@ -16,6 +16,7 @@ from tfplace.apply.controller import Controller, controller_of
 from tfplace.apply.read_plan import PlanLike
 from tfplace.errors import ApplyError, ExtractionError
 from tfplace.graph.cluster import Cluster
+from tfplace.graph.extract import keras_inputs
 
 _logger = logging.getLogger("tfplace")
 
@@ -100,7 +101,9 @@ def place_model(
   controller = Controller(model, planner)
   if placement is not None:
     controller.plan_now(True)
-  elif batch_size is not None or _static_batch_size(model) is not None:
+  elif (
+    batch_size is not None or keras_inputs.static_batch_size(model) is not None
+  ):
     _plan_if_known(controller, model)
   return model
 
@@ -177,12 +180,6 @@ def _check_model(model: Any) -> None:
       f"model {model.name!r} belongs to a tf.distribute strategy, which"
       " places it already"
     )
-
-
-def _static_batch_size(model: keras.Model) -> int | None:
-  inputs = getattr(model, "inputs", None) or ()
-  sizes = {tensor.shape[0] for tensor in inputs if len(tensor.shape)}
-  return sizes.pop() if len(sizes) == 1 else None
 
 
 def _plan_if_known(controller: Controller, model: keras.Model) -> None:

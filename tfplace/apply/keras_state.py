@@ -4,28 +4,38 @@ All that applying touches of Keras's private attributes is in this file. The
 numbers never change: a variable moves with its value.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from tfplace.graph.extract import keras_inputs
+
 
 def optimizers(model: keras.Model) -> list[Any]:
   """The optimizers that `model` holds, inner ones of wrappers included."""
   found: list[Any] = []
-  waiting = [v for v in vars(model).values() if _is_optimizer(v)]
+  waiting = _optimizers_of(model)
   while waiting:
     optimizer = waiting.pop(0)
-    if any(optimizer is other for other in found):
-      continue
-    found.append(optimizer)
-    waiting += [v for v in vars(optimizer).values() if _is_optimizer(v)]
+    if not any(optimizer is other for other in found):
+      found.append(optimizer)
+      waiting += _optimizers_of(optimizer)
   return found
 
 
-def _is_optimizer(value: Any) -> bool:
-  return isinstance(value, keras.optimizers.Optimizer)
+def _optimizers_of(owner: Any) -> list[Any]:
+  """Those among its attributes, and in lists and mappings among them."""
+  values: list[Any] = []
+  for value in vars(owner).values():
+    if isinstance(value, Mapping):
+      values += value.values()
+    elif isinstance(value, (list, tuple)):
+      values += value
+    else:
+      values.append(value)
+  return [v for v in values if isinstance(v, keras.optimizers.Optimizer)]
 
 
 def variables(model: keras.Model) -> list[keras.Variable]:
@@ -123,17 +133,22 @@ def reset_functions(model: keras.Model) -> None:
   model.predict_function = None
 
 
-def build(model: keras.Model, kind: str, data: Any) -> None:
-  """Builds layers, and for a stock step metrics and optimizer, from `data`.
+def build(
+  model: keras.Model, kind: str, step: Callable[[Any], Any], data: Any
+) -> None:
+  """Builds layers, and for training metrics and optimizer, from `data`.
 
   Args:
     model: whose state may not exist yet.
     kind: "train", "test" or "predict".
-    data: one batch as a step function gets it; tensors or specs.
+    step: the model's own function of that kind.
+    data: one batch as `step` gets it; tensors or specs.
   """
-  stock = type(model).train_step is keras.Model.train_step
-  if kind != "predict" and stock and model.compiled:
+  own = keras_inputs.has_own_step(model)
+  if kind != "predict" and not own and model.compiled:
     model._symbolic_build(data_batch=data)
+  elif kind == "train" and own and not _is_built(model):
+    traced(step, data)  # only the step knows what its parts are called with
   elif not all(layer.built for layer in model._flatten_layers()):
     x = keras.utils.unpack_x_y_sample_weight(data)[0]
     symbolic = keras.tree.map_structure(
@@ -143,3 +158,20 @@ def build(model: keras.Model, kind: str, data: Any) -> None:
       x,
     )
     model(symbolic)
+
+
+def _is_built(model: keras.Model) -> bool:
+  layers = model._flatten_layers()
+  return all(part.built for part in (*layers, *optimizers(model)))
+
+
+def traced(step: Callable[[Any], Any], data: Any) -> Any:
+  """The concrete function of a step for batches like `data`; only to look."""
+  specs = keras.tree.map_structure(_spec, data)
+  return tf.function(step, autograph=False).get_concrete_function(specs)
+
+
+def _spec(value: Any) -> Any:
+  if value is None or isinstance(value, tf.TypeSpec):
+    return value
+  return tf.type_spec_from_value(value)

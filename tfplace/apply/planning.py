@@ -17,10 +17,15 @@ from tfplace.apply import devices as devices_lib
 from tfplace.apply import grouping
 from tfplace.apply.applied import AppliedPlacement
 from tfplace.cost import op_graph
-from tfplace.errors import InfeasibleError, TfplaceError
+from tfplace.errors import ExtractionError, InfeasibleError, TfplaceError
 from tfplace.graph import limits
 from tfplace.graph.cluster import Cluster
-from tfplace.graph.extract import TracedStep, trace_keras
+from tfplace.graph.extract import (
+  TracedStep,
+  batch,
+  keras_inputs,
+  trace_keras,
+)
 from tfplace.graph.placement import Placement
 from tfplace.graph.problem import Problem
 from tfplace.placers.base import Result
@@ -98,24 +103,34 @@ def trace(
   Raises:
     ExtractionError: shapes, loss or optimizer are lacking.
   """
-  sample = None if data is None else _sample(data, config.batch_size)
+  sample = None if data is None else _sample(model, data, config.batch_size)
   return trace_keras(model, config.batch_size, training, sample)
 
 
-def _sample(data: Any, batch_size: int | None) -> Any:
+def _sample(model: keras.Model, data: Any, batch_size: int | None) -> Any:
   """Zeros shaped like `data`: of a traced batch only shapes are known."""
+
+  own_size = keras_inputs.static_batch_size(model)
 
   def zeros(tensor: Any) -> Any:
     if tensor is None:
       return None
     shape = list(tensor.shape)
     if shape and (shape[0] is None or batch_size):
-      shape[0] = batch_size or 32
+      shape[0] = batch_size or own_size or batch.DEFAULT_BATCH_SIZE
+    if None in shape:
+      raise ExtractionError(
+        f"a batch of model {model.name!r} has shape {tuple(tensor.shape)}, and"
+        " planning must know all but the first dimension: plan with"
+        " plan_model(model, sample=...) and give place_model that plan"
+      )
     dtype = tf.as_dtype(tensor.dtype)
     if dtype == tf.string:
       return np.full(shape, b"", object)
     return np.zeros(shape, dtype.as_numpy_dtype)
 
+  if keras_inputs.has_own_step(model):
+    return keras.tree.map_structure(zeros, data)
   x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
   x, y, weight = keras.tree.map_structure(zeros, (x, y, weight))
   if weight is not None:

@@ -41,9 +41,11 @@ def read_plan(placement: PlanLike, model: keras.Model) -> Plan:
   if isinstance(placement, AppliedPlacement):
     placement = placement.placement or placement.assignments
   if isinstance(placement, Placement):
+    _check_variables(placement.assignments, model)
     return plan_lib.from_placement(placement)
   if isinstance(placement, (str, os.PathLike)):
     placement = _read_assignments(placement)
+    _check_variables(placement, model)
   elif isinstance(placement, Mapping) and "assignments" in placement:
     placement = placement["assignments"]  # a file's content
   if not isinstance(placement, Mapping) or not placement:
@@ -52,6 +54,20 @@ def read_plan(placement: PlanLike, model: keras.Model) -> Plan:
       f" of op or layer names to device names, not {placement!r:.60}"
     )
   return _from_mapping(placement, model)
+
+
+def _check_variables(ops: Mapping[str, str], model: keras.Model) -> None:
+  """A placement of all ops names the variables that the model has by now."""
+  paths = [variable.path for variable in model.weights]
+  layers = keras_state.layer_names(model)
+  if paths and not any(name in ops for name in (*paths, *layers)):
+    raise ApplyError(
+      f"the placement names none of the variables of model {model.name!r},"
+      f" such as {paths[0]!r}: it was made for another model, or for one whose"
+      " layers have other names (Keras numbers layers without a name of their"
+      " own through a whole process)",
+      op=paths[0],
+    )
 
 
 def _from_mapping(placement: Mapping[str, str], model: keras.Model) -> Plan:

@@ -71,8 +71,7 @@ def _from_ops(
   model: keras.Model, plan: Plan, step: Callable[..., Any], data: Any
 ) -> dict[int, str]:
   """By the devices planned for the ops that use each variable."""
-  specs = keras.tree.map_structure(_spec, data)
-  traced = tf.function(step, autograph=False).get_concrete_function(specs)
+  traced = keras_state.traced(step, data)
   outer = {id(inner): source for source, inner in traced.graph.captures}
   votes: dict[int, str] = {}
   ops = sorted(
@@ -87,9 +86,3 @@ def _from_ops(
         votes.setdefault(id(outer[id(tensor)]), device)
   keys = {keras_state.handle_key(v): v for v in keras_state.variables(model)}
   return {id(keys[key]): device for key, device in votes.items() if key in keys}
-
-
-def _spec(value: Any) -> Any:
-  if value is None or isinstance(value, tf.TypeSpec):
-    return value
-  return tf.type_spec_from_value(value)

@@ -37,34 +37,70 @@ def batch_spec(
       sample does, or a dimension besides the batch is unknown.
   """
   size = batch.checked(batch_size, model.name)
+  if batch_size is None:
+    size = static_batch_size(model) or size
   if sample is not None:
     return _from_sample(model, batch_size, training, sample)
   inputs = _inputs(model)
   x = tf.nest.map_structure(lambda t: _spec(model, t, size), inputs)
-  structure = (x, _targets(model, size)) if training else (x,)
+  structure: Any = (x,)
+  if training and (model.loss is not None or has_own_step(model)):
+    structure = (x, _targets(model, size))
   count = len(tf.nest.flatten(structure))
   return BatchSpec(structure, (None,) * count, size)
+
+
+def static_batch_size(model: keras.Model) -> int | None:
+  """The batch size that the model's inputs demand, if they do."""
+  inputs = getattr(model, "inputs", None) or ()
+  sizes = {tensor.shape[0] for tensor in inputs if len(tensor.shape)}
+  return sizes.pop() if len(sizes) == 1 else None
 
 
 def _from_sample(
   model: keras.Model, batch_size: int | None, training: bool, sample: Any
 ) -> BatchSpec:
+  if training and has_own_step(model):
+    return _as_it_is(model, batch_size, sample)
   parts = sample if isinstance(sample, tuple) else (sample,)
   arrays = tf.nest.map_structure(_as_array, parts if training else parts[:1])
+  flat, size = _checked(model, arrays, batch_size)
+  structure = tf.nest.map_structure(lambda a: _array_spec(a, size), arrays)
+  values = [a if len(a) == size else None for a in flat]
+  if training and len(parts) == 1 and model.loss is not None:
+    targets = _targets(model, size)
+    structure = (*structure, targets)
+    values += [None] * len(tf.nest.flatten(targets))
+  return BatchSpec(structure, tuple(values), size)
+
+
+def has_own_step(model: keras.Model) -> bool:
+  """Whether `train_step` is the model's own, and knows what a batch is."""
+  return type(model).train_step is not keras.Model.train_step
+
+
+def _as_it_is(
+  model: keras.Model, batch_size: int | None, sample: Any
+) -> BatchSpec:
+  """The batch as the model's own `train_step` takes it."""
+  arrays = tf.nest.map_structure(_as_array, sample)
+  flat, size = _checked(model, arrays, batch_size)
+  structure = tf.nest.map_structure(lambda a: _array_spec(a, size), arrays)
+  values = tuple(a if len(a) == size else None for a in flat)
+  return BatchSpec(structure, values, size)
+
+
+def _checked(
+  model: keras.Model, arrays: Any, batch_size: int | None
+) -> tuple[list[np.ndarray], int]:
+  """All arrays of a sample, and the batch size."""
   flat = [a for a in tf.nest.flatten(arrays) if a is not None]
   if not flat or any(a.ndim == 0 for a in flat):
     raise ExtractionError(
       f"the sample of model {model.name!r} is empty or has a scalar: every"
       " array needs a batch dimension"
     )
-  size = len(flat[0]) if batch_size is None else batch_size
-  structure = tf.nest.map_structure(lambda a: _array_spec(a, size), arrays)
-  values = [a if len(a) == size else None for a in flat]
-  if training and len(parts) == 1:
-    targets = _targets(model, size)
-    structure = (*structure, targets)
-    values += [None] * len(tf.nest.flatten(targets))
-  return BatchSpec(structure, tuple(values), size)
+  return flat, len(flat[0]) if batch_size is None else batch_size
 
 
 def _as_array(value: Any) -> np.ndarray | None:

@@ -46,8 +46,8 @@ def trace_keras(
     training: the whole training step (forward, gradients, optimizer update,
       metrics), else inference (`predict_step`).
     sample: a batch `x`, `(x, y)` or `(x, y, sample_weight)` of arrays or
-      tensors; needed where the model does not say its inputs, or the loss not
-      its targets.
+      tensors, or what a `train_step` of the model's own takes; needed where
+      the model does not say its inputs, or the loss not its targets.
     on_stage: is told each stage.
 
   Returns:
@@ -161,8 +161,16 @@ def _first_line(error: Exception) -> str:
 
 
 def _build(model: keras.Model, structure: Any) -> None:
-  """Creates variables of layers, metrics and optimizer, as `fit` does."""
+  """Creates variables of layers, metrics and optimizer, as `fit` does.
+
+  A step of the model's own may use its parts on something else than the
+  batch: only a trace of it knows.
+  """
   try:
+    if keras_inputs.has_own_step(model):
+      step = tf.function(model.train_step, autograph=False)
+      step.get_concrete_function(structure)
+      return
     batch = tf.nest.map_structure(
       lambda spec: spec and keras.KerasTensor(spec.shape, spec.dtype.name),
       structure,
