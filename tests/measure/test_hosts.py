@@ -8,6 +8,7 @@ import signal
 import socket
 import time
 
+import numpy as np
 import pytest
 import tensorflow as tf
 from served_workers import await_true, serving, write_hosts
@@ -30,6 +31,7 @@ from tfplace.measure import (
   remote,
   session,
 )
+from tfplace.measure import hosts as hosts_lib
 from tfplace.measure.hosts import HostCluster, introduced
 from tfplace.measure.introduction import Introduction, read
 
@@ -245,6 +247,25 @@ def test_the_command_places_and_measures_on_hosts(path, tmp_path, capsys):
   assert told["source"] == "measured"
   assert 0 < told["step_time_us"] < 1e6
   assert set(told["busy_us"]) == {CPU_0, CPU_1}
+
+
+def test_a_worker_that_stays_away_is_awaited_once(
+  tmp_path, monkeypatch, trained
+):
+  monkeypatch.setattr(hosts_lib, "_RETURN_S", 1.0)
+  with serving(("127.0.0.1:0",), ((),)) as (only,):
+    path = write_hosts(tmp_path / "h.json", {"x": only.address})
+    with HostCluster(hosts_file.load_hosts(path)) as cluster:
+      harness = harness_of(cluster, trained, steps=1)
+      assert harness.evaluate(trained.on({}))[0].feasible
+      only.end()
+      rows = np.repeat(trained.on({}), 4, axis=0)
+      began = time.monotonic()
+      found = harness.evaluate(rows)
+      assert time.monotonic() - began < 30
+  assert found[0].extra["error_kind"] == "died"
+  for failed in found:
+    assert f"worker 'x' at {only.address} cannot" in failed.extra["error"]
 
 
 def test_a_worker_of_another_tensorflow_is_refused(tmp_path, served):

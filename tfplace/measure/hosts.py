@@ -87,9 +87,8 @@ class HostCluster(runtime.Runtime):
     hosts = [worker.host for worker in self._hosts.workers]
     pairs = zip(self._hosts.workers, answers, strict=True)
     for task, (worker, answer) in enumerate(pairs):
-      memory = introduced(worker, answer).memory_bytes / hosts.count(
-        worker.host
-      )
+      memory = introduced(worker, answer).memory_bytes
+      memory /= hosts.count(worker.host)
       for found in sorted(filter(_type, answer.devices), key=_gpus_first):
         name = f"/job:worker/replica:0/task:{task}{found[found.rindex('/') :]}"
         is_gpu = _type(found) == "GPU"
@@ -107,7 +106,9 @@ class HostCluster(runtime.Runtime):
     Raises:
       ChildError: as of `Runtime.run`; names the workers that are gone.
     """
+    self.start()  # once a lost worker has not come back, it fails at once
     try:
+      self._check_all_there()
       asking_us = self._asking_us()
       reply = super().run(request, timeout_s)
     except processes.ChildError as error:
@@ -121,6 +122,13 @@ class HostCluster(runtime.Runtime):
       ) from error
     step_us = [max(us - asking_us, 0.0) for us in reply.step_us]
     return dataclasses.replace(reply, step_us=step_us)
+
+  def _check_all_there(self) -> None:
+    """A session would wait for who is gone until the time is up."""
+    troubles = reach.troubles(self._hosts.workers)
+    if troubles:
+      self.stop()
+      raise processes.ChildError("died", "no session was opened")
 
   def _lost(self, error: processes.ChildError) -> list[str]:
     """Who was lost, though it answers again, or answers somebody else."""
