@@ -39,11 +39,10 @@ HERE = pathlib.Path(__file__).parent
 
 def define(values: flags.FlagValues) -> None:
   """Adds the flags."""
-  every = [name for name in placers.STRATEGIES if name != "exact"]
   for name, default, text in (
     ("models", ["inception_v3", "nmt"], "Models of the zoo."),
     ("model_sizes", [], "Sizes of them all, such as length=20."),
-    ("strategies", every, "Placers."),
+    ("strategies", list(placers.READY), "Placers."),
   ):
     flags.DEFINE_list(name, default, text, flag_values=values)
   for name, default, low, text in (

@@ -40,7 +40,7 @@ _GPUS = flags.DEFINE_list("gpus", list(GPUS), "GPUs of the presets.")
 _ROWS = flags.DEFINE_string("rows", "", "Pattern of the rows' labels.")
 _STRATEGIES = flags.DEFINE_list(
   "strategies",
-  [name for name in placers.STRATEGIES if name != "exact"],  # a few dozen ops
+  list(placers.READY),
   "Placers.",
 )
 _BUDGET_S = flags.DEFINE_float("budget_s", 60.0, "Seconds for each search.")

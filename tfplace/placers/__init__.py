@@ -8,5 +8,5 @@ from tfplace.placers.base import (
   Result,
 )
 from tfplace.placers.place import place
-from tfplace.placers.registry import LEARNED, STRATEGIES, get_placer
+from tfplace.placers.registry import LEARNED, READY, STRATEGIES, get_placer
 from tfplace.placers.warm_up import warm_up

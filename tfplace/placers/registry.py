@@ -46,6 +46,13 @@ CLASSICAL = (
 )
 LEARNED = ("gdp", "placeto", "hierarchical", "rnn")
 SHIPPED = ("gdp",)  # the learned ones with a policy in the package: for `auto`
+# Those that place any graph as they are: not the ones that need a policy of the
+# user's own, nor the one for a few dozen ops.
+READY = tuple(
+  name
+  for name in STRATEGIES
+  if name != "exact" and (name not in LEARNED or name in SHIPPED)
+)
 
 
 def get_placer(strategy: str, policy: str | None = None) -> Placer:
