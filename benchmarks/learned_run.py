@@ -50,11 +50,15 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
   elif job["strategy"].startswith("annealing"):
     run_one = anneal
   curve = run_one(job, decisions, settings)
+  spent, seconds, _ = curve[-1]
+  # What an iteration found past the limit does not count, unless it is the
+  # first: an episode of Placeto can be longer than a short run.
+  curve = [p for p in curve if p[0] <= job["evaluations"]] or curve[:1]
   return {
     "settings": settings,
     "decisions": decisions.num_decisions,
-    "evaluations": curve[-1][0],
-    "seconds": curve[-1][1],
+    "evaluations": spent,
+    "seconds": seconds,
     "step_time_us": curve[-1][2],
     "curve": curve,
   }

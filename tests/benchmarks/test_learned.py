@@ -59,7 +59,9 @@ def test_a_run_keeps_what_is_there_and_spends_its_evaluations(tmp_path):
   ]
   for run in found["runs"].values():
     evaluations, seconds, steps = zip(*run["curve"], strict=True)
-    assert 40 <= evaluations[-1] <= 60
+    # RNN's iterations are of 17 placements: its third ends past the limit.
+    assert run["evaluations"] in (40, 51)
+    assert evaluations[-1] in (40, 34)
     assert list(evaluations) == sorted(evaluations)
     assert list(seconds) == sorted(seconds)
     known = [us for us in steps if us is not None]
