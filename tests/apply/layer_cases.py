@@ -384,6 +384,10 @@ class Adversarial(keras.Model):
     super().compile(**options)
     self.judge_optimizer = judge_optimizer
 
+  @property
+  def metrics(self):
+    return []  # else Keras shows its own mean loss, which this step has not
+
   def call(self, noise):
     return self.maker(noise)
 
