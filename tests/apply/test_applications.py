@@ -18,6 +18,9 @@ _FAST = ("MobileNet",)
 _SIDES = {
   "EfficientNetV2B0": 64,
   "InceptionV3": 75,
+  "ResNet101": 64,
+  "ResNet50": 64,
+  "ResNet50V2": 64,
   "InceptionResNetV2": 75,
   "Xception": 71,
 }
