@@ -7,7 +7,7 @@ import pytest
 
 from tfplace.errors import InfeasibleError, ProblemError, TfplaceError
 from tfplace.graph import Placement, Problem
-from tfplace.placers import STRATEGIES, Budget, get_placer, place
+from tfplace.placers import LEARNED, STRATEGIES, Budget, get_placer, place
 from tfplace.placers.annealing import AnnealingPlacer
 from tfplace.placers.registry import CLASSICAL
 from tfplace.placers.scotch import PROGRAMS
@@ -178,7 +178,7 @@ def test_graph_that_links_forbid_to_place_is_refused():
     problems.cluster([np.inf] * 2, kinds=["CPU", "GPU"], links=[]),
   )
   for strategy in STRATEGIES:
-    if strategy not in ("gdp", "scotch", "exact"):
+    if strategy not in (*LEARNED, "scotch", "exact"):
       with pytest.raises(ProblemError, match="every transfer has a link"):
         run(problem, strategy)
 
