@@ -20,6 +20,18 @@ BlockFunction = Callable[
 ]
 
 
+def whole(
+  function: BlockFunction,
+  rows: Sequence[tf.Tensor],
+  shared: Sequence[tf.Tensor],
+  size: int,
+  width: int | None = None,
+) -> tf.Tensor:
+  """As `forward`, all rows at once; with gradients, in exact order."""
+  del size
+  return tf.ensure_shape(function(tf.constant(0), rows, shared), [None, width])
+
+
 def forward(
   function: BlockFunction,
   rows: Sequence[tf.Tensor],

@@ -127,16 +127,6 @@ class SegmentAttention(tf.keras.layers.Layer):
     self._narrow = tf.keras.layers.Dense(units)
     self._norms = [tf.keras.layers.LayerNormalization() for _ in range(2)]
 
-  def build(self, shape: Any) -> None:
-    """Makes the variables, which cannot be made within a loop."""
-    units = self._units
-    for layer in (self._query, self._key_value, self._out, self._wide):
-      layer.build([None, units])
-    self._narrow.build([None, 2 * units])
-    for norm in self._norms:
-      norm.build([None, units])
-    super().build(shape)
-
   def call(
     self, state: tf.Tensor, gate: tf.Tensor, run: Callable = blocks.forward
   ) -> tf.Tensor:

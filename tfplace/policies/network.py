@@ -86,21 +86,17 @@ class PlacementNetwork(tf.keras.layers.Layer):
     self._query = dense(config.pair_units, use_bias=False)
     self._key = dense(config.pair_units, use_bias=False)
 
-  def build(self, shapes: dict[str, tf.TensorShape]) -> None:
-    """Makes the scorer's variables, which cannot be made within a loop."""
-    units = self.config.units
-    device = features.DEVICE_FEATURES + units
-    for layer, size in (
-      (self._of_node, units),
-      (self._of_device, device),
-      (self._of_pair, features.PAIR_FEATURES),
-      (self._scorer, self.config.pair_units),
-      (self._score, self.config.pair_units),
-      (self._query, units),
-      (self._key, device),
-    ):
-      layer.build([None, size])
-    super().build(shapes)
+  def prepare(self, inputs: dict[str, tf.Tensor]) -> None:
+    """Makes the variables, by one decision: a loop could not make them.
+
+    Must come before a call that recomputes. (Layers that are built by hand
+    made runs of one seed differ in the last digits.)
+    """
+    links = ("edge", "edge_src", "edge_dst")
+    kept = {name: inputs[name][:0] for name in links}
+    for name in ("type_id", "node", "pair", "allowed"):
+      kept[name] = inputs[name][:1]
+    self({**inputs, **kept})
 
   def call(
     self, inputs: dict[str, tf.Tensor], recomputes: bool = False
@@ -113,7 +109,7 @@ class PlacementNetwork(tf.keras.layers.Layer):
         graphs of tens of thousands of decisions.
     """
     state = self._embed(inputs, recomputes)
-    run = blocks.recomputed if recomputes else blocks.forward
+    run = blocks.recomputed if recomputes else blocks.whole
     pooled = tf.concat(
       [tf.reduce_mean(state, axis=0), tf.reduce_max(state, axis=0)], axis=0
     )

@@ -67,6 +67,8 @@ class GdpLearner(tf.Module):
         )
     self._bank = GraphBank(graphs)
     self.policy = PlacementNetwork(config.network)
+    if self._bank.is_large:
+      self.policy.prepare(self._bank.get(tf.constant(0)))
     self.agent = make_agent(self._bank, self.policy, config.ppo)
     self.agent.initialize()
     self.imitation_optimizer = tf.keras.optimizers.Adam(
