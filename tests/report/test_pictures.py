@@ -124,6 +124,8 @@ def test_an_empty_graph_has_a_trace_and_a_timeline(tmp_path):
   placement = Placement(problem, np.zeros(0, np.int32))
   trace.save_trace(placement, tmp_path / "t.json")
   timeline.save_timeline(placement, tmp_path / "t.png")
+  assert "traceEvents" in json.loads((tmp_path / "t.json").read_text())
+  assert (tmp_path / "t.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_an_unknown_picture_format_is_refused_and_nothing_written(tmp_path):

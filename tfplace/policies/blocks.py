@@ -27,7 +27,7 @@ def whole(
   size: int,
   width: int | None = None,
 ) -> tf.Tensor:
-  """As `forward`, all rows at once; with gradients, in exact order."""
+  """As `forward`, all rows at once, without a loop."""
   del size
   return tf.ensure_shape(function(tf.constant(0), rows, shared), [None, width])
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from tfplace.graph.problem import Problem
 from tfplace.policies.decisions import Decisions
+from tfplace.policies.policy_inputs import PolicyInputs
 from tfplace.policies.ranks import op_ranks
 
 VERSION = 1  # changes whenever a policy must be trained again
@@ -27,7 +28,7 @@ HINT_FEATURE = 6  # of `pair`: 1 where the hint is
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Features:
+class Features(PolicyInputs):
   """One problem as a policy sees it. N decisions, D devices, E links.
 
   Attributes:
@@ -50,21 +51,6 @@ class Features:
   device: np.ndarray
   pair: np.ndarray
   allowed: np.ndarray
-
-  @property
-  def num_decisions(self) -> int:
-    return self.allowed.shape[0]
-
-  @property
-  def num_devices(self) -> int:
-    return self.allowed.shape[1]
-
-  def tensors(self) -> dict[str, np.ndarray]:
-    """Field name -> array: the arguments of a policy."""
-    return {
-      field.name: getattr(self, field.name)
-      for field in dataclasses.fields(self)
-    }
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

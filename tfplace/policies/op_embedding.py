@@ -17,6 +17,7 @@ import numpy as np
 from tfplace.graph.problem import Problem
 from tfplace.policies import features
 from tfplace.policies.decisions import Decisions
+from tfplace.policies.policy_inputs import PolicyInputs
 
 VERSION = 1  # changes whenever a policy must be trained again
 TYPES = 200  # HDP: the commonest types have an embedding of their own
@@ -26,7 +27,7 @@ _LOG_BYTES = 20.0  # log(1 + bytes) of half a gigabyte: sizes are about 0 to 1
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class OpEmbedding:
+class OpEmbedding(PolicyInputs):
   """One problem as a recurrent policy sees it. N decisions, D devices, E links.
 
   Attributes:
@@ -48,21 +49,6 @@ class OpEmbedding:
   edge_dst: np.ndarray
   device: np.ndarray
   allowed: np.ndarray
-
-  @property
-  def num_decisions(self) -> int:
-    return self.allowed.shape[0]
-
-  @property
-  def num_devices(self) -> int:
-    return self.allowed.shape[1]
-
-  def tensors(self) -> dict[str, np.ndarray]:
-    """Field name -> array: the arguments of a policy."""
-    return {
-      field.name: getattr(self, field.name)
-      for field in dataclasses.fields(self)
-    }
 
 
 def commonest_types(

@@ -15,6 +15,7 @@ import numpy as np
 
 from tfplace.policies import features
 from tfplace.policies.decisions import Decisions
+from tfplace.policies.policy_inputs import PolicyInputs
 
 # Of a policy: changes whenever it must be trained again.
 VERSION = 100 * features.VERSION + 1
@@ -24,7 +25,7 @@ MAX_SLOWER = 5.0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class PlacetoFeatures:
+class PlacetoFeatures(PolicyInputs):
   """What does not change in an episode. N groups, D devices.
 
   Attributes:
@@ -51,21 +52,6 @@ class PlacetoFeatures:
   feeds: np.ndarray
   ancestors: np.ndarray
   allowed: np.ndarray
-
-  @property
-  def num_decisions(self) -> int:
-    return self.allowed.shape[0]
-
-  @property
-  def num_devices(self) -> int:
-    return self.allowed.shape[1]
-
-  def tensors(self) -> dict[str, np.ndarray]:
-    """Field name -> array: the first arguments of a policy."""
-    return {
-      field.name: getattr(self, field.name)
-      for field in dataclasses.fields(self)
-    }
 
 
 def extract(decisions: Decisions) -> PlacetoFeatures:

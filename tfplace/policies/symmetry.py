@@ -10,6 +10,7 @@ import numpy as np
 from scipy import optimize
 
 from tfplace.graph.cluster import Cluster
+from tfplace.graph.swappable import swappable
 
 
 def device_classes(cluster: Cluster) -> np.ndarray:
@@ -20,32 +21,9 @@ def device_classes(cluster: Cluster) -> np.ndarray:
   """
   result = np.arange(cluster.num_devices, dtype=np.int32)
   for i, j in itertools.combinations(range(cluster.num_devices), 2):
-    if result[j] == j and result[i] == i and _swappable(cluster, i, j):
+    if result[j] == j and result[i] == i and swappable(cluster, i, j):
       result[j] = i
   return result
-
-
-def _swappable(cluster: Cluster, i: int, j: int) -> bool:
-  a, b = cluster.devices[i], cluster.devices[j]
-  if (a.kind, a.memory_bytes, a.op_overhead_us) != (
-    b.kind,
-    b.memory_bytes,
-    b.op_overhead_us,
-  ):
-    return False
-  order = np.arange(cluster.num_devices)
-  order[[i, j]] = j, i
-  at = np.ix_(order, order)
-  for matrix in (cluster.bandwidth, cluster.latency_us, cluster.gap_us):
-    if not np.array_equal(matrix, matrix[at], equal_nan=True):
-      return False
-  return np.array_equal(_shares(cluster.channel), _shares(cluster.channel[at]))
-
-
-def _shares(channel: np.ndarray) -> np.ndarray:
-  """Which links share a channel, whatever the channels' numbers."""
-  _, first, inverse = np.unique(channel, return_index=True, return_inverse=True)
-  return np.where(channel < 0, -1, first[inverse.reshape(channel.shape)])
 
 
 def by_first_use(choices: np.ndarray, classes: np.ndarray) -> np.ndarray:
