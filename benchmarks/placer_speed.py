@@ -1,8 +1,10 @@
 """How long the one-shot placers take on one core, by size of the graph.
 
-On synthetic graphs with Inception-V3's proportions, and on `--graphs` of your
-own; seconds are of one thread, median of `--times`, from the graph in memory
-to the evaluated placement. Prints a table and writes JSON.
+On training graphs of the zoo's models (from the cache of extracted graphs, if
+they are there), on `--graphs` of your own, and on synthetic graphs with
+Inception-V3's proportions. Seconds are of one core, median of `--times`, from
+the graph in memory to the evaluated placement. Each row is printed and saved
+as soon as it is there; a run that was cut off goes on.
 
   python benchmarks/placer_speed.py
 """
@@ -11,20 +13,22 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before NumPy is imported
 
+import functools
 import pathlib
 import statistics
 import sys
+from collections.abc import Callable
 
 from absl import app, flags
 from rich import console, table
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
+import saved_rows
 import simulator_speed
 
-from tfplace import placers
+from tfplace import cache, extraction, placers
 from tfplace.errors import TfplaceError
 from tfplace.graph import OpGraph, Problem, load_graph
-from tfplace.graph.json_file import write_json
 from tfplace.graph.presets import cluster_preset
 from tfplace.placers.registry import CLASSICAL
 from tfplace.simulate import Simulator
@@ -32,9 +36,12 @@ from tfplace.simulate import Simulator
 HERE = pathlib.Path(__file__).parent
 # What m-SCT's linear program may take is a share of this.
 BUDGET_S = 600.0
-_OPS = flags.DEFINE_list("ops", [1000, 10000, 50000, 100000], "Graph sizes.")
+_MODELS = flags.DEFINE_list("models", ["rnnlm_8", "gnmt_8"], "Zoo models.")
 _GRAPHS = flags.DEFINE_list("graphs", [], "Graph files, besides.")
-_ON = flags.DEFINE_string("on", "p100x4", "Cluster preset.")
+_OPS = flags.DEFINE_list(
+  "ops", [1000, 10000, 50000, 100000], "Sizes of synthetic graphs."
+)
+_ON = flags.DEFINE_string("on", "p100x8", "Cluster preset.")
 _PLACERS = flags.DEFINE_list("placers", list(CLASSICAL), "Strategies.")
 _TIMES = flags.DEFINE_integer("times", 3, "Timings, of which the median.")
 _RESULT = flags.DEFINE_string(
@@ -47,9 +54,10 @@ def core_s() -> float:
   return sum(os.times()[:4])
 
 
-def row(graph: OpGraph, strategy: str) -> dict:
+def measured(graph: OpGraph, strategy: str) -> dict:
   """Seconds and step time of one placer on one graph."""
   cluster = cluster_preset(_ON.value)
+  about = {"ops": graph.num_ops, "edges": graph.num_edges}
   timings = []
   for _ in range(_TIMES.value):
     problem = Problem(graph, cluster)  # anew: it keeps what it has computed
@@ -59,42 +67,70 @@ def row(graph: OpGraph, strategy: str) -> dict:
     try:
       result = placer.place(problem, simulator, placers.Budget(BUDGET_S), 0)
     except TfplaceError as error:
-      return {"graph": graph.name, "strategy": strategy, "error": str(error)}
+      return {**about, "error": str(error), "seconds": core_s() - began}
     timings.append(core_s() - began)
   return {
-    "graph": graph.name,
-    "ops": graph.num_ops,
-    "strategy": strategy,
+    **about,
     "seconds": statistics.median(timings),
+    "timings": timings,
     "step_time_us": result.evaluation.step_time_us,
     "ratio_to_bound": result.evaluation.step_time_us / problem.lower_bound_us,
   }
 
 
-def print_rows(rows: list[dict]) -> None:
+def sources() -> dict[str, Callable[[], OpGraph]]:
+  """Label -> the graph, loaded when a row of it is missing."""
+  kept = cache.default_directory()
+  found: dict[str, Callable[[], OpGraph]] = {}
+  for name in _MODELS.value:
+    found[name] = functools.partial(
+      extraction.extract, name, _ON.value, cache_dir=kept
+    )
+  for path in _GRAPHS.value:
+    found[pathlib.Path(path).name.split(".")[0]] = functools.partial(
+      load_graph, path
+    )
+  for ops in _OPS.value:
+    found[f"synthetic_{ops}"] = functools.partial(
+      simulator_speed.synthetic_graph, int(ops), 0
+    )
+  return found
+
+
+def print_table(rows: dict[tuple[str, str], dict]) -> None:
   shown = table.Table(title=f"{_ON.value}: seconds on one core")
-  shown.add_column("placer", no_wrap=True)
-  graphs = list(dict.fromkeys(r["graph"] for r in rows))
-  for name in graphs:
-    shown.add_column(name, justify="right", overflow="fold")
-  seconds = {(r["strategy"], r["graph"]): r.get("seconds") for r in rows}
+  shown.add_column("graph", no_wrap=True)
+  shown.add_column("ops", justify="right")
   for strategy in _PLACERS.value:
-    taken = [seconds[strategy, name] for name in graphs]
-    shown.add_row(strategy, *("-" if s is None else f"{s:.2f}" for s in taken))
+    shown.add_column(strategy, justify="right")
+  for graph in dict.fromkeys(graph for graph, _ in rows):
+    of_graph = [rows[graph, strategy] for strategy in _PLACERS.value]
+    shown.add_row(
+      graph,
+      f"{of_graph[0]['ops']:,}",
+      *("-" if "error" in r else f"{r['seconds']:.2f}" for r in of_graph),
+    )
   console.Console().print(shown)
 
 
 def main(argv: list[str]) -> None:
   del argv
-  graphs = [simulator_speed.synthetic_graph(int(n), 0) for n in _OPS.value]
-  graphs += [load_graph(path) for path in _GRAPHS.value]
+  saved_rows.pin_to_cores(1)
+  rows = saved_rows.SavedRows(
+    _RESULT.value, {"cluster": _ON.value, "times": _TIMES.value}
+  )
   # The first call compiles, once per installation.
   warm = simulator_speed.synthetic_graph(100, 0)
   for strategy in _PLACERS.value:
-    row(warm, strategy)
-  rows = [row(graph, s) for graph in graphs for s in _PLACERS.value]
-  print_rows(rows)
-  write_json(pathlib.Path(_RESULT.value), {"cluster": _ON.value, "rows": rows})
+    measured(warm, strategy)
+  found = {}
+  for label, load in sources().items():
+    graph = functools.cache(load)
+    for strategy in _PLACERS.value:
+      found[label, strategy] = rows.row(
+        f"{label}/{strategy}", lambda g=graph, s=strategy: measured(g(), s)
+      )
+  print_table(found)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
 """How many placements a second the search evaluates, by size of the graph.
 
-For synthetic graphs with Inception-V3's proportions: full simulations of
-random placements in a batch on all cores, and the evaluations of the
-annealing search (which stops a simulation once the placement cannot be
-accepted), each size in a process of its own for its peak memory. Prints a
-table and writes JSON.
+For synthetic graphs with Inception-V3's proportions, per second of one core:
+the search from equal shares of the work (it stops a simulation once the
+placement cannot be accepted), and beside it full simulations, of those equal
+shares and of random placements. Each size runs in a process of its own for
+its peak memory. Each row is printed and saved as soon as it is there; a run
+that was cut off goes on.
 
   python benchmarks/search_speed.py
 """
@@ -21,67 +22,122 @@ from absl import app, flags
 from rich import console, table
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
+import saved_rows
 import simulator_speed
 
-from tfplace import placers
 from tfplace.graph import Problem
-from tfplace.graph.json_file import write_json
 from tfplace.graph.presets import cluster_preset
+from tfplace.placers import Budget
+from tfplace.placers.groups import GroupGraph
+from tfplace.placers.search import Search, SearchConfig
 from tfplace.simulate import Simulator
 
 HERE = pathlib.Path(__file__).parent
-BATCH = 64
+BATCH = 16
+LEAST_S = 0.5
+WARM_OPS = 100
 _OPS = flags.DEFINE_list("ops", [1000, 10000, 50000, 100000], "Graph sizes.")
-_SECONDS = flags.DEFINE_float("seconds", 20.0, "Of each search.")
+_ON = flags.DEFINE_string("on", "p100x8", "Cluster preset.")
+_SECONDS = flags.DEFINE_float("seconds", 30.0, "Of each search.")
 _RESULT = flags.DEFINE_string(
   "result", str(HERE / "results" / "search_speed.json"), "JSON file to write."
 )
 
 
-def row(num_ops: int, seconds: float) -> dict:
+def measured(num_ops: int, on: str, seconds: float) -> dict:
   """The rates for one size; run in a fresh process."""
+  saved_rows.pin_to_cores(1)
+  _rates(WARM_OPS, on, 0.2)  # compiles
+  before_mib = _peak_mib()
+  return {
+    **_rates(num_ops, on, seconds),
+    "peak_memory_mib": _peak_mib(),
+    "peak_memory_of_100_ops_mib": before_mib,
+  }
+
+
+def _rates(num_ops: int, on: str, seconds: float) -> dict:
   graph = simulator_speed.synthetic_graph(num_ops, seed=0)
-  problem = Problem(graph, cluster_preset("p100x4"))
-  simulator = Simulator(problem)
-  rows = np.stack(
-    [simulator_speed.random_placement(problem, seed) for seed in range(BATCH)]
-  )
-  simulator.run(rows)  # compiles
-  began = time.perf_counter()
-  simulator.run(rows)
-  batch_s = time.perf_counter() - began
-  found = placers.place(problem, "annealing", seconds, seed=0)
-  peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+  problem = Problem(graph, cluster_preset(on))
+  start = simulator_speed.contiguous(problem)
+  random = [simulator_speed.random_placement(problem, i) for i in range(BATCH)]
   return {
     "ops": graph.num_ops,
     "edges": graph.num_edges,
-    "batch_evaluations_per_second": BATCH / batch_s,
-    "search_evaluations_per_second": found.evaluations / found.seconds,
-    "search_evaluations": found.evaluations,
-    "peak_memory_mib": peak_kib / 1024,
+    "full_per_second": _full_per_second(problem, [start] * BATCH),
+    "random_per_second": _full_per_second(problem, random),
+    **_search(problem, start, seconds),
   }
+
+
+def _full_per_second(problem: Problem, placements: list[np.ndarray]) -> float:
+  """Simulations to the end, for half a second at least."""
+  simulator = Simulator(problem, num_threads=1)
+  rows = np.stack(placements)
+  simulator.run(rows[:1])  # packs its tables
+  done, began = 0, time.process_time()  # others' work does not count
+  while time.process_time() - began < LEAST_S:
+    simulator.run(rows)
+    done += len(rows)
+  return done / (time.process_time() - began)
+
+
+def _search(problem: Problem, start: np.ndarray, seconds: float) -> dict:
+  """The search's evaluations, with what it needs before the first."""
+  began = time.process_time()
+  groups = GroupGraph(problem)
+  first = groups.contract(start)
+  search = Search(groups, 0, SearchConfig(chains=1), like=first)
+  ready = time.process_time()
+  search.run([first], Budget(seconds))
+  taken = time.process_time() - ready
+  return {
+    "ready_core_seconds": ready - began,
+    "search_core_seconds": taken,
+    "search_evaluations": search.evaluations,
+    "search_per_second": search.evaluations / taken,
+  }
+
+
+def _peak_mib() -> float:
+  return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def in_a_process(size: int) -> dict:
+  """`measured` in a process of its own."""
+  context = multiprocessing.get_context("spawn")
+  with concurrent.futures.ProcessPoolExecutor(1, context) as pool:
+    return pool.submit(measured, size, _ON.value, _SECONDS.value).result()
+
+
+def print_table(rows: list[dict]) -> None:
+  title = f"{_ON.value}: placements per second of one core"
+  shown = table.Table(title=title)
+  heads = ("ops", "edges", "full", "full, random", "search", "peak MiB")
+  for head in heads:
+    shown.add_column(head, justify="right")
+  for r in rows:
+    rates = (r[f"{kind}_per_second"] for kind in ("full", "random", "search"))
+    cells = (r["ops"], r["edges"], *rates, r["peak_memory_mib"])
+    shown.add_row(*(f"{cell:,.0f}" for cell in cells))
+  console.Console().print(shown)
 
 
 def main(argv: list[str]) -> None:
   del argv
-  context = multiprocessing.get_context("spawn")
-  rows = []
-  for size in _OPS.value:
-    with concurrent.futures.ProcessPoolExecutor(1, context) as pool:
-      rows.append(pool.submit(row, int(size), _SECONDS.value).result())
-  shown = table.Table(title="Placements evaluated per second")
-  for column in ("ops", "edges", "batch", "search", "peak MiB"):
-    shown.add_column(column, justify="right")
-  for r in rows:
-    shown.add_row(
-      f"{r['ops']:,}",
-      f"{r['edges']:,}",
-      f"{r['batch_evaluations_per_second']:,.0f}",
-      f"{r['search_evaluations_per_second']:,.0f}",
-      f"{r['peak_memory_mib']:,.0f}",
-    )
-  console.Console().print(shown)
-  write_json(_RESULT.value, {"seconds": _SECONDS.value, "rows": rows})
+  rows = saved_rows.SavedRows(
+    _RESULT.value,
+    {
+      "cluster": _ON.value,
+      "seconds": _SECONDS.value,
+    },
+  )
+  print_table(
+    [
+      rows.row(f"synthetic_{size}", lambda n=int(size): in_a_process(n))
+      for size in _OPS.value
+    ]
+  )
 
 
 if __name__ == "__main__":
