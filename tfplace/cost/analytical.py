@@ -4,8 +4,11 @@ No device and no run is needed. Measured times replace the estimates in
 `tfplace.cost.profile`.
 """
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
+
+from tensorflow.core.protobuf.device_properties_pb2 import DeviceProperties
 
 from tfplace.cost import calls, estimate, hardware, sizes
 from tfplace.graph.cluster import Cluster
@@ -57,46 +60,77 @@ def op_graph(
   graph = sizes.import_step(graph_def, traced.name)
   specs = sizes.output_specs(graph)
   on_stage(f"costs {count} on {' and '.join(described)}")
-  times = estimate.times_us(graph_def, graph, described)
-  called = calls.CallCosts(graph_def, described).of_graph(graph)
-  for name, call in called.items():
-    for kind, time_us in call.time_us.items():
-      times[kind][name] = time_us
-  nodes = {node.name: node for node in graph_def.node}
-  ops = [
+  costs = _Costs(
+    described,
+    estimate.times_us(graph_def, graph, described),
+    specs,
+    {n.name: sizes.persistent_bytes(n) for n in graph_def.node},
+    calls.CallCosts(graph_def, described).of_graph(graph),
+  )
+  ops = _ops(bones, costs)
+  extra = _extra(traced, bones, costs)
+  return build_graph(traced.name, ops, bones.edges, extra=extra)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Costs:
+  """What is known of the ops, by their names.
+
+  Attributes:
+    hardware: device kind -> its hardware.
+    time_us: device kind -> op -> microseconds; absent where it has no cost.
+    specs: op -> its outputs.
+    persistent_bytes: op -> bytes that it holds for the whole step.
+    called: op that calls functions -> what these cost, in place of its own.
+  """
+
+  hardware: Mapping[str, DeviceProperties]
+  time_us: Mapping[str, Mapping[str, float]]
+  specs: Mapping[str, tuple[sizes.TensorSpec, ...]]
+  persistent_bytes: Mapping[str, float]
+  called: Mapping[str, calls.CallCost]
+
+  def op_time_us(self, name: str, kind: str) -> float:
+    """Of one op on a kind that has a kernel for it."""
+    call = self.called.get(name)
+    if call is not None and kind in call.time_us:
+      return call.time_us[kind]
+    return self.time_us[kind].get(name, 0.0)
+
+
+def _ops(bones: Skeleton, costs: _Costs) -> list[OpSpec]:
+  """The ops in the skeleton's order; no time for a kind without a kernel."""
+  return [
     OpSpec(
       name=name,
       type=bones.types[i],
       time_us={
-        kind: times[kind].get(name, 0.0)
-        for kind, properties in described.items()
+        kind: costs.op_time_us(name, kind)
+        for kind, properties in costs.hardware.items()
         if properties.type in bones.kinds[i]
       },
-      output_bytes=[spec.num_bytes for spec in specs[name]],
-      persistent_bytes=sizes.persistent_bytes(nodes[name]),
-      temp_bytes=called[name].temp_bytes if name in called else 0.0,
+      output_bytes=[spec.num_bytes for spec in costs.specs[name]],
+      persistent_bytes=costs.persistent_bytes[name],
+      temp_bytes=costs.called[name].temp_bytes if name in costs.called else 0.0,
       colocation=bones.colocation[i],
     )
     for i, name in enumerate(bones.names)
   ]
-  extra = _extra(traced, bones, specs, called)
-  return build_graph(traced.name, ops, bones.edges, extra=extra)
 
 
 def _extra(
-  traced: TracedStep,
-  bones: Skeleton,
-  specs: Mapping[str, tuple[sizes.TensorSpec, ...]],
-  called: Mapping[str, calls.CallCost],
+  traced: TracedStep, bones: Skeleton, costs: _Costs
 ) -> dict[str, Any]:
   """Where the costs are from, and what in them is a guess."""
   extra: dict[str, Any] = {"costs": "grappler", "training": traced.training}
   unknown_shapes = [
     name
     for name in bones.names
-    if any(not s.is_known and s.num_bytes for s in specs[name])
+    if any(not s.is_known and s.num_bytes for s in costs.specs[name])
   ]
-  unknown_counts = [name for name, call in called.items() if not call.is_sure]
+  unknown_counts = [
+    name for name, call in costs.called.items() if not call.is_sure
+  ]
   if unknown_shapes:
     extra["unknown_shapes"] = unknown_shapes
   if unknown_counts:

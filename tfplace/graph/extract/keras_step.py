@@ -57,49 +57,24 @@ def trace_keras(
   Raises:
     ExtractionError: not compiled, shapes unknown, or tracing fails.
   """
-  if training and (
-    not getattr(model, "compiled", False) or model.optimizer is None
-  ):
-    raise ExtractionError(
-      f"model {model.name!r} has no loss or optimizer; compile it before its"
-      " training step is extracted"
-    )
+  if training:
+    _check_compiled(model)
   batch = keras_inputs.batch_spec(model, batch_size, training, sample)
   if training:
     on_stage("building the optimizer")
     _build(model, batch.structure)
-  losses: list[tf.Tensor] = []
-  recorders: list[keras_layers.LayerRecorder] = []
-
-  def data_step(data: Any) -> Any:
-    graph = tf.compat.v1.get_default_graph()
-    on_stage("tracing", lambda: int(graph.version))
-    recorders.append(keras_layers.LayerRecorder(graph, model))
-    with graph.device(recorders[-1]):
-      if not training:
-        return model.predict_step(data)
-      with _recorded_loss(model, losses):
-        return model.train_step(data)
-
-  step = tf.function(data_step, jit_compile=False, autograph=False)
-  try:
-    concrete = step.get_concrete_function(batch.structure)
-  except Exception as error:
-    raise ExtractionError(
-      f"model {model.name!r} cannot be traced at batch size"
-      f" {batch.batch_size}: {_first_line(error)}"
-    ) from error
+  step = _trace_step(model, batch, training, on_stage)
   on_stage("inlining")
   traced = functions.trace_function(
-    concrete,
+    step.concrete,
     name=model.name,
     training=training,
-    fetches=_fetches(concrete, losses),
+    fetches=_fetches(step.concrete, step.losses),
     variable_names=variable_names(model),
-    values=_values(concrete, batch),
+    values=_values(step.concrete, batch),
   )
   variables = keras_layers.of_variables(model)
-  layers = recorders[-1].of_nodes(traced.graph_def, variables)
+  layers = step.recorder.of_nodes(traced.graph_def, variables)
   return dataclasses.replace(traced, layers=layers)
 
 
@@ -154,6 +129,60 @@ def variable_names(model: keras.Model) -> dict[int, str]:
   return {
     id(v.value): v.path for v in variables if isinstance(v, keras.Variable)
   }
+
+
+def _check_compiled(model: keras.Model) -> None:
+  if not getattr(model, "compiled", False) or model.optimizer is None:
+    raise ExtractionError(
+      f"model {model.name!r} has no loss or optimizer; compile it before its"
+      " training step is extracted"
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Step:
+  """A step as TensorFlow traced it, and what was seen meanwhile.
+
+  Attributes:
+    concrete: the function.
+    losses: that the step computed.
+    recorder: which layer made which node.
+  """
+
+  concrete: Any
+  losses: list[tf.Tensor]
+  recorder: keras_layers.LayerRecorder
+
+
+def _trace_step(
+  model: keras.Model,
+  batch: keras_inputs.BatchSpec,
+  training: bool,
+  on_stage: stages.OnStage,
+) -> _Step:
+  """The step as a function of the batch, not yet inlined."""
+  losses: list[tf.Tensor] = []
+  recorders: list[keras_layers.LayerRecorder] = []
+
+  def data_step(data: Any) -> Any:
+    graph = tf.compat.v1.get_default_graph()
+    on_stage("tracing", lambda: int(graph.version))
+    recorders.append(keras_layers.LayerRecorder(graph, model))
+    with graph.device(recorders[-1]):
+      if not training:
+        return model.predict_step(data)
+      with _recorded_loss(model, losses):
+        return model.train_step(data)
+
+  step = tf.function(data_step, jit_compile=False, autograph=False)
+  try:
+    concrete = step.get_concrete_function(batch.structure)
+  except Exception as error:
+    raise ExtractionError(
+      f"model {model.name!r} cannot be traced at batch size"
+      f" {batch.batch_size}: {_first_line(error)}"
+    ) from error
+  return _Step(concrete, losses, recorders[-1])
 
 
 def _first_line(error: Exception) -> str:
