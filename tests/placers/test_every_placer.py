@@ -11,7 +11,7 @@ from tfplace.placers import LEARNED, STRATEGIES, Budget, get_placer, place
 from tfplace.placers.annealing import AnnealingPlacer
 from tfplace.placers.registry import CLASSICAL
 from tfplace.placers.scotch import PROGRAMS
-from tfplace.placers.search import SearchConfig
+from tfplace.placers.search_plan import SearchConfig
 from tfplace.simulate import Simulator
 
 EVALUATIONS = 120

@@ -10,8 +10,9 @@ from tfplace.placers.base import Budget
 from tfplace.placers.clusters import clusters_by_edges, clusters_by_work
 from tfplace.placers.critical import BUSY, LOCAL, REMOTE, trace
 from tfplace.placers.groups import GroupGraph
-from tfplace.placers.search import Search, SearchConfig
+from tfplace.placers.search import Search
 from tfplace.placers.search_kernel import restart
+from tfplace.placers.search_plan import SearchConfig
 from tfplace.placers.search_tables import (
   CURRENT,
   PATH,
@@ -208,3 +209,33 @@ def test_the_search_speaks_of_groups_by_their_own_numbers():
   np.testing.assert_array_equal(search.best, start)
   step_us = Simulator(problem).run(groups.expand(start)[None]).step_time_us[0]
   assert search.best_us == step_us
+
+
+def test_the_chain_that_is_worst_off_joins_the_best():
+  # From all ops on one device, and from a perfect half and half.
+  problem = Problem(problems.graph([1.0] * 40, []), problems.cluster([9e9] * 2))
+  groups = GroupGraph(problem)
+  search = Search(groups, seed=0, config=SearchConfig(chains=2))
+  half = np.arange(40, dtype=np.int32) % 2
+  first, second = search._chains
+  search._restart(first, np.zeros(40, np.int32))
+  search._restart(second, half)
+  search._meet()
+  np.testing.assert_array_equal(first.state.devices, half)
+  np.testing.assert_array_equal(second.state.devices, half)
+
+
+def test_a_large_search_depends_on_its_seed_alone():
+  problem = Problem(
+    problems.graph([1.0] * 1500, [(i, i + 50) for i in range(1450)]),
+    problems.cluster([np.inf] * 2, latency=0.5),
+  )
+  groups = GroupGraph(problem)
+  found = []
+  for _ in range(2):
+    search = Search(groups, seed=3)
+    search.run([np.zeros(1500, np.int32)], Budget(60, max_evaluations=600))
+    assert search.evaluations <= 610  # the meetings' included
+    found.append((search.best_us, search.best.tolist()))
+  assert found[0] == found[1]
+  assert found[0][0] < 1500

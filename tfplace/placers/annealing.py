@@ -20,7 +20,8 @@ from tfplace.placers import registry
 from tfplace.placers.base import Budget, Evaluator, HistoryPoint, Result
 from tfplace.placers.domains import choose
 from tfplace.placers.groups import GroupGraph
-from tfplace.placers.search import Search, SearchConfig
+from tfplace.placers.search import Search
+from tfplace.placers.search_plan import SearchConfig
 from tfplace.placers.tracker import Tracker
 
 

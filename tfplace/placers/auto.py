@@ -14,7 +14,7 @@ from tfplace.placers import registry
 from tfplace.placers.annealing import best_first, improve, improvements
 from tfplace.placers.base import Budget, Evaluator, HistoryPoint, Result
 from tfplace.placers.groups import GroupGraph
-from tfplace.placers.search import SearchConfig
+from tfplace.placers.search_plan import SearchConfig
 from tfplace.placers.tracker import Tracker
 
 

@@ -9,7 +9,7 @@ than its level allows, and each level starts from the one below.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -90,9 +90,22 @@ def _by_levels(
   labels: list[np.ndarray] = []
   for share in _SHARES:
     label = join(label, share * total)
-    if not labels or label.max(initial=0) < labels[-1].max(initial=0):
-      labels.append(label)
-  return Clusters(tuple(labels))
+    labels.append(label)
+  return nested(labels)
+
+
+def nested(labels: Sequence[np.ndarray]) -> Clusters:
+  """Those levels, from the finest on, that have fewer clusters than the last.
+
+  Args:
+    labels: per level, [num_groups] clusters 0, 1, ...; each joins clusters of
+      the one before.
+  """
+  kept: list[np.ndarray] = []
+  for label in labels:
+    if not kept or label.max(initial=0) < kept[-1].max(initial=0):
+      kept.append(label)
+  return Clusters(tuple(kept))
 
 
 class _Graph(NamedTuple):

@@ -101,8 +101,46 @@ def earliest_start(
     [num_groups] int32 devices; -1 in the first entry when links left a group
     without a device.
   """
+  state = _nothing_done(tables, position, free, held, room, favourite)
+  queues = _empty_queues(tables)
+  traffic = no_traffic(tables)
+  stack = np.empty(len(position), np.int64)
+  for op in range(len(position)):
+    if state.waits[op] == 0 and not tables.is_source[op]:
+      _enqueue(queues, state, op, 0.0)
+  while True:
+    op, device = _first(tables, queues, state, traffic)
+    if op < 0:
+      return place_rest(tables, free, held, room, state.device_of)
+    if device < 0 or not take(
+      tables, free, held, room, state.device_of, op, device, state.end, stack
+    ):
+      state.device_of[0] = -1
+      return state.device_of
+    _run(tables, state, traffic, op, device)
+    for i in range(tables.out_offsets[op], tables.out_offsets[op + 1]):
+      other = tables.out_dst[i]
+      state.waits[other] -= 1
+      if state.waits[other] == 0:
+        _enqueue(queues, state, other, state.end[op])
+
+
+@kernel
+def _nothing_done(
+  tables: ListTables,
+  position: np.ndarray,
+  free: np.ndarray,
+  held: np.ndarray,
+  room: np.ndarray,
+  favourite: np.ndarray,
+) -> _State:
+  """The schedule before its first op."""
   num_ops, num_devices = tables.time_us.shape
-  state = _State(
+  waits = np.zeros(num_ops, np.int64)
+  for op in range(num_ops):
+    for i in range(tables.in_offsets[op], tables.in_offsets[op + 1]):
+      waits[op] += not tables.is_source[tables.in_src[i]]
+  return _State(
     free,
     held,
     room,
@@ -114,45 +152,34 @@ def earliest_start(
     np.argsort(position),
     favourite,
     np.full(num_devices, -1, np.int64),
-    np.zeros(num_ops, np.int64),
+    waits,
   )
-  queues = _Queues(
+
+
+@kernel
+def _empty_queues(tables: ListTables) -> _Queues:
+  num_ops, num_devices = tables.time_us.shape
+  return _Queues(
     np.empty((num_devices, num_ops + 1)),
     np.empty((num_devices, num_ops + 1), np.int64),
     np.empty((num_devices, num_ops + 1)),
     np.empty((num_devices, num_ops + 1), np.int64),
     np.zeros((num_devices, 2), np.int64),
   )
-  traffic = no_traffic(tables)
-  stack = np.empty(num_ops, np.int64)
-  waits = state.waits
-  for op in range(num_ops):
-    for i in range(tables.in_offsets[op], tables.in_offsets[op + 1]):
-      waits[op] += not tables.is_source[tables.in_src[i]]
-  for op in range(num_ops):
-    if waits[op] == 0 and not tables.is_source[op]:
-      _enqueue(queues, state, op, 0.0)
-  while True:
-    op, device = _first(tables, queues, state, traffic)
-    if op < 0:
-      return place_rest(tables, free, held, room, state.device_of)
-    if device < 0 or not take(
-      tables, free, held, room, state.device_of, op, device, state.end, stack
-    ):
-      state.device_of[0] = -1
-      return state.device_of
-    start = send_inputs(tables, traffic, state.device_of, state.end, op)
-    start = max(start, state.idle_us[device])
-    time_us = tables.time_us[op, device]
-    state.end[op] = start + time_us
-    state.last[device] = op
-    if time_us > 0:
-      state.idle_us[device] = state.end[op] + tables.overhead_us[device]
-    for i in range(tables.out_offsets[op], tables.out_offsets[op + 1]):
-      other = tables.out_dst[i]
-      waits[other] -= 1
-      if waits[other] == 0:
-        _enqueue(queues, state, other, state.end[op])
+
+
+@inlined
+def _run(
+  tables: ListTables, state: _State, traffic: Traffic, op: int, device: int
+) -> None:
+  """Sends an op's inputs to its device, and runs it there."""
+  start = send_inputs(tables, traffic, state.device_of, state.end, op)
+  start = max(start, state.idle_us[device])
+  time_us = tables.time_us[op, device]
+  state.end[op] = start + time_us
+  state.last[device] = op
+  if time_us > 0:
+    state.idle_us[device] = state.end[op] + tables.overhead_us[device]
 
 
 @kernel

@@ -23,16 +23,15 @@ from tfplace.placers.blocks import cut, main_devices, near
 from tfplace.placers.domains import choose
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.repair import offer_repaired
+from tfplace.placers.scopes import UNKNOWN, forward_name, spread
 from tfplace.placers.tracker import Tracker
 
-_GRADIENT = re.compile(r"^(gradient_tape|gradients|Gradients)/")
 _NUMBERED = re.compile(
   r"(?:encoder|decoder|lstm|recurrent|transformer)_layer_(\d+)"
 )
 _EMBEDDING = re.compile(r"embedding|encoder_embedding|decoder_embedding")
 _LAST = re.compile(r"attention|softmax")
 _CELL_END = re.compile(r"/mixed(\d+)[_\d]*/")
-_UNKNOWN = -1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +46,7 @@ class ExpertPlacer:
     """Recognises the family of the model by its op names and cuts it."""
     tracker = Tracker(self.name, problem, evaluator, budget)
     groups = GroupGraph(problem)
-    names = [_GRADIENT.sub("", name) for name in problem.graph.names]
+    names = [forward_name(name) for name in problem.graph.names]
     if any(_NUMBERED.search(name) for name in names):
       wanted = _numbered(groups, names)
     else:
@@ -62,7 +61,7 @@ def _numbered(groups: GroupGraph, names: list[str]) -> np.ndarray:
   last = len(devices) - 1
   depths = [_NUMBERED.search(name) for name in names]
   num_layers = 1 + max(int(d.group(1)) for d in depths if d)
-  block = np.full(len(names), _UNKNOWN)
+  block = np.full(len(names), UNKNOWN)
   # With a device to spare, the last one is for attention and softmax alone.
   blocks = last if last >= num_layers else len(devices)
   for op, (name, depth) in enumerate(zip(names, depths, strict=True)):
@@ -79,7 +78,7 @@ def _layered(groups: GroupGraph, names: list[str]) -> np.ndarray:
   """[num_groups] devices of a feed-forward model, cut between layers."""
   layers = _layer_numbers(groups, names)
   devices = main_devices(groups)
-  if layers.max(initial=_UNKNOWN) + 1 < len(devices):
+  if layers.max(initial=UNKNOWN) + 1 < len(devices):
     return cut(groups, groups.order)
   known = layers >= 0
   work = np.bincount(
@@ -89,7 +88,7 @@ def _layered(groups: GroupGraph, names: list[str]) -> np.ndarray:
   block_of_layer = np.minimum(
     (middle * len(devices)).astype(int), len(devices) - 1
   )
-  block = np.where(known, block_of_layer[layers], _UNKNOWN)
+  block = np.where(known, block_of_layer[layers], UNKNOWN)
   return _by_blocks(groups, block, devices)
 
 
@@ -121,7 +120,7 @@ def _layer_numbers(groups: GroupGraph, names: list[str]) -> np.ndarray:
   ordered = sorted(first, key=lambda key: first[key])
   number = {key: i for i, key in enumerate(ordered)}
   return np.array(
-    [number.get(key_of.get(scope), _UNKNOWN) for scope in scopes], int
+    [number.get(key_of.get(scope), UNKNOWN) for scope in scopes], int
   )
 
 
@@ -174,20 +173,6 @@ def _by_blocks(
   # Ops of zero time vote too, if nothing else does.
   weight = groups.problem.fastest_us[known] + 1e-6
   np.add.at(votes, (group_of[known], block[known]), weight)
-  wanted = np.where(votes.any(axis=1), votes.argmax(axis=1), _UNKNOWN)
-  offsets, entries, size = groups.neighbours
-  order = groups.order.tolist()
-  for sweep in (order, order[::-1], order):
-    for group in sweep:
-      if wanted[group] >= 0:
-        continue
-      near_by = slice(offsets[group], offsets[group + 1])
-      other = np.where(
-        entries[near_by] >= 0, entries[near_by], -1 - entries[near_by]
-      )
-      placed = wanted[other] >= 0
-      if placed.any():
-        heaviest = np.argmax(np.where(placed, size[near_by], -1.0))
-        wanted[group] = wanted[other[heaviest]]
-  wanted = np.maximum(wanted, 0)
+  wanted = np.where(votes.any(axis=1), votes.argmax(axis=1), UNKNOWN)
+  wanted = np.maximum(spread(groups, wanted), 0)
   return choose(groups, near(groups, devices[wanted]), groups.order)

@@ -161,57 +161,20 @@ def relaxed(nodes: Chains, time_limit_s: float) -> np.ndarray | None:
     y of an optimum; None where the solver stopped without one, mostly at the
     time limit.
   """
-  from scipy import optimize, sparse  # slow to import, seldom used
+  from scipy import optimize  # slow to import, seldom used
 
-  num_pairs, num_nodes = len(nodes.src), len(nodes.time_us)
+  num_pairs = len(nodes.src)
   if not num_pairs:
     return np.zeros(0)
-  unit = max(float(nodes.time_us.sum()), 1e-9)  # numbers near 1
-  time, transfer = nodes.time_us / unit, nodes.transfer_us / unit
-  pair, node = np.arange(num_pairs), np.arange(num_nodes)
-  ones, start = np.ones(num_pairs), num_pairs
-  width = num_pairs + num_nodes + 1
-
-  def rows(values: list, at: list, columns: list, count: int) -> object:
-    entries = (
-      np.concatenate(values),
-      (
-        np.concatenate(at),
-        np.concatenate(columns),
-      ),
-    )
-    return sparse.coo_matrix(entries, (count, width))
-
-  precedence = rows(
-    [ones, -ones, -transfer],
-    [pair, pair, pair],
-    [start + nodes.src, start + nodes.dst, pair],
-    num_pairs,
-  )
-  ends = rows(
-    [np.ones(num_nodes), -np.ones(num_nodes)],
-    [node, node],
-    [start + node, np.full(num_nodes, width - 1)],
-    num_nodes,
-  )
-  matrix = sparse.vstack(
-    [
-      precedence,
-      ends,
-      rows([ones], [nodes.src], [pair], num_nodes),
-      rows([ones], [nodes.dst], [pair], num_nodes),
-    ]
-  )
-  limits = np.concatenate(
-    (-(time[nodes.src] + transfer), -time, np.ones(2 * num_nodes))
-  )
+  matrix, limits = _constraints(nodes)
+  width = matrix.shape[1]
   upper = np.full(width, np.inf)
   upper[:num_pairs] = 1.0
   goal = np.zeros(width)
   goal[-1] = 1.0
   found = optimize.linprog(
     goal,
-    A_ub=matrix.tocsr(),
+    A_ub=matrix,
     b_ub=limits,
     bounds=np.stack((np.zeros(width), upper), axis=1),
     method="highs-ds",
@@ -219,3 +182,44 @@ def relaxed(nodes: Chains, time_limit_s: float) -> np.ndarray | None:
     options={"time_limit": time_limit_s, "presolve": False},
   )
   return found.x[:num_pairs] if found.status == 0 else None
+
+
+def _constraints(nodes: Chains) -> "tuple[sparse.csr_matrix, np.ndarray]":
+  """The rows of `relaxed` and their upper limits; columns y, then s, then w.
+
+  Times are shares of all work, so that numbers are near 1.
+  """
+  from scipy import sparse
+
+  num_pairs, num_nodes = len(nodes.src), len(nodes.time_us)
+  unit = max(float(nodes.time_us.sum()), 1e-9)
+  time, transfer = nodes.time_us / unit, nodes.transfer_us / unit
+  pair, node = np.arange(num_pairs), np.arange(num_nodes)
+  ones, start = np.ones(num_pairs), num_pairs
+  width = num_pairs + num_nodes + 1
+
+  def rows(
+    count: int, *terms: tuple[np.ndarray, np.ndarray, np.ndarray]
+  ) -> "sparse.coo_matrix":
+    """That many rows, of (coefficients, rows, columns)."""
+    values, at, columns = map(np.concatenate, zip(*terms, strict=True))
+    return sparse.coo_matrix((values, (at, columns)), (count, width))
+
+  precedence = rows(
+    num_pairs,
+    (ones, pair, start + nodes.src),
+    (-ones, pair, start + nodes.dst),
+    (-transfer, pair, pair),
+  )
+  ends = rows(
+    num_nodes,
+    (np.ones(num_nodes), node, start + node),
+    (-np.ones(num_nodes), node, np.full(num_nodes, width - 1)),
+  )
+  spared_out = rows(num_nodes, (ones, nodes.src, pair))
+  spared_in = rows(num_nodes, (ones, nodes.dst, pair))
+  limits = np.concatenate(
+    (-(time[nodes.src] + transfer), -time, np.ones(2 * num_nodes))
+  )
+  matrix = sparse.vstack([precedence, ends, spared_out, spared_in])
+  return matrix.tocsr(), limits

@@ -28,6 +28,20 @@ class Traffic(NamedTuple):
   channel_us: np.ndarray
 
 
+class _Busy(NamedTuple):
+  """When each device runs something, in order of time.
+
+  Attributes:
+    start: [num_devices, num_ops] float64; the first `count` entries hold.
+    end: [num_devices, num_ops] float64, overhead included.
+    count: [num_devices] int64.
+  """
+
+  start: np.ndarray
+  end: np.ndarray
+  count: np.ndarray
+
+
 @kernel
 def no_traffic(tables: ListTables) -> Traffic:
   """Nothing sent yet."""
@@ -62,33 +76,25 @@ def earliest_finish(
   num_ops, num_devices = tables.time_us.shape
   device_of = np.full(free.shape[0], -1, np.int32)
   end = np.full(num_ops, -1.0)
-  busy_start = np.empty((num_devices, num_ops))
-  busy_end = np.empty((num_devices, num_ops))
-  count = np.zeros(num_devices, np.int64)
+  busy = _Busy(
+    np.empty((num_devices, num_ops)),
+    np.empty((num_devices, num_ops)),
+    np.zeros(num_devices, np.int64),
+  )
   stack = np.empty(num_ops, np.int64)
   traffic = no_traffic(tables)
   for op in order:
     if tables.is_source[op]:
       continue
     group = tables.group_of[op]
-    best, best_end, best_bytes = -1, np.inf, np.inf
-    for fits_only in (True, False):
-      for device in range(num_devices):
-        if not free[group, device]:
-          continue
-        if fits_only and device_of[group] < 0 and held[group] > room[device]:
-          continue
-        ready, moved = arrival(tables, traffic, device_of, end, op, device)
-        time_us = tables.time_us[op, device]
-        length = time_us + tables.overhead_us[device] if time_us > 0 else 0.0
-        start = _gap(
-          busy_start[device], busy_end[device], count[device], ready, length
-        )
-        finish = start + time_us
-        if finish < best_end or (finish == best_end and moved < best_bytes):
-          best, best_end, best_bytes = device, finish, moved
-      if best >= 0:
-        break
+    fits = free[group]
+    if device_of[group] < 0:
+      fits = fits & (held[group] <= room)
+    best = _first_to_finish(tables, traffic, busy, device_of, end, op, fits)
+    if best < 0:  # memory by sums is too much to ask
+      best = _first_to_finish(
+        tables, traffic, busy, device_of, end, op, free[group]
+      )
     if best < 0 or not take(
       tables, free, held, room, device_of, op, best, end, stack
     ):
@@ -96,13 +102,47 @@ def earliest_finish(
       return device_of
     # With all its inputs on their way at once, it may start a little later.
     ready = send_inputs(tables, traffic, device_of, end, op)
-    time_us = tables.time_us[op, best]
-    length = time_us + tables.overhead_us[best] if time_us > 0 else 0.0
-    start = _gap(busy_start[best], busy_end[best], count[best], ready, length)
-    end[op] = start + time_us
-    if time_us > 0:
-      _insert(busy_start[best], busy_end[best], count, best, start, length)
+    start, length = _start(tables, busy, op, best, ready)
+    end[op] = start + tables.time_us[op, best]
+    if length > 0:
+      _insert(busy, best, start, length)
   return place_rest(tables, free, held, room, device_of)
+
+
+@inlined
+def _first_to_finish(
+  tables: ListTables,
+  traffic: Traffic,
+  busy: _Busy,
+  device_of: np.ndarray,
+  end: np.ndarray,
+  op: int,
+  allowed: np.ndarray,
+) -> int:
+  """The device where `op` ends first, by the fewest bytes; -1 without one."""
+  best, best_end, best_bytes = -1, np.inf, np.inf
+  for device in range(len(allowed)):
+    if not allowed[device]:
+      continue
+    ready, moved = arrival(tables, traffic, device_of, end, op, device)
+    start, _ = _start(tables, busy, op, device, ready)
+    finish = start + tables.time_us[op, device]
+    if finish < best_end or (finish == best_end and moved < best_bytes):
+      best, best_end, best_bytes = device, finish, moved
+  return best
+
+
+@inlined
+def _start(
+  tables: ListTables, busy: _Busy, op: int, device: int, ready: float
+) -> tuple[float, float]:
+  """When `op` can start on a device, and how long it keeps it."""
+  time_us = tables.time_us[op, device]
+  length = time_us + tables.overhead_us[device] if time_us > 0 else 0.0
+  start = _gap(
+    busy.start[device], busy.end[device], busy.count[device], ready, length
+  )
+  return start, length
 
 
 @inlined
@@ -274,17 +314,11 @@ def _gap(
 
 
 @inlined
-def _insert(
-  starts: np.ndarray,
-  ends: np.ndarray,
-  count: np.ndarray,
-  device: int,
-  start: float,
-  length: float,
-) -> None:
-  at = count[device]
+def _insert(busy: _Busy, device: int, start: float, length: float) -> None:
+  starts, ends = busy.start[device], busy.end[device]
+  at = busy.count[device]
   while at > 0 and starts[at - 1] > start:
     starts[at], ends[at] = starts[at - 1], ends[at - 1]
     at -= 1
   starts[at], ends[at] = start, start + length
-  count[device] += 1
+  busy.count[device] += 1

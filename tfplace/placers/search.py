@@ -3,14 +3,14 @@
 Each round anneals every chain from hot to cold. Even turns continue from the
 best placement so far, odd ones from one of the given starts; rounds are short
 where the graph is small, so that a small graph gets many starts. A large one
-is cooled once, slowly, from large clusters to single groups: two such chains
-end better than several shorter ones, of which the best go on. With a number
-of evaluations as the budget, the result depends on the seed alone; with
-seconds, on the machine too.
+is cooled once, slowly, from large clusters to single groups, by chains that
+cluster it in different ways: which way serves a graph shows only as it cools,
+so twice on the way the chain that is worst off takes over the best one's
+placement. With a number of evaluations as the budget, the result depends on
+the seed alone; with seconds, on the machine too.
 """
 
 import concurrent.futures
-import dataclasses
 import math
 import threading
 import time
@@ -20,10 +20,17 @@ import numpy as np
 
 from tfplace.placers import search_kernel
 from tfplace.placers.base import Budget
-from tfplace.placers.clusters import clusters_by_edges, clusters_by_work
+from tfplace.placers.clusters import (
+  Clusters,
+  clusters_by_edges,
+  clusters_by_work,
+)
 from tfplace.placers.groups import GroupGraph
+from tfplace.placers.name_clusters import clusters_by_name
+from tfplace.placers.search_plan import Plan, SearchConfig
 from tfplace.placers.search_tables import (
   BEST,
+  CURRENT,
   EVALUATIONS,
   LEAST,
   SearchState,
@@ -37,50 +44,6 @@ from tfplace.simulate import engine
 Improved = Callable[[float, int], None]
 
 
-@dataclasses.dataclass(frozen=True)
-class SearchConfig:
-  """How the search spends its budget; all values chosen by trial.
-
-  Attributes:
-    chains: chains, and threads; the result depends on it.
-    hot: first temperature, as a share of the lower bound; the mean work of a
-      group where that is more, so that every move has a chance at first.
-    large_hot: the same for a large graph.
-    warm: share of the first temperature, where a round continues from the
-      best placement.
-    cold: last temperature of each round, as a share of the lower bound.
-    penalty: what an excess of all of a device's memory costs, as a multiple
-      of the lower bound.
-    evaluations_per_group: evaluations of a round, per group and chain.
-    patience: rounds without an improvement that end the search early.
-    coarse_groups: from so many groups on a graph is large, and a round begins
-      with clusters only.
-    warm_levels: share of the levels that a round from the best begins with.
-    coarse_share: share of a round after which single groups may move, too.
-    part_share: share of a large graph's moves that take, of a cluster, only
-      what is on one device.
-    window: levels above the least that move, too, where there are many.
-    chunk_s: seconds between looks at the clock.
-    chunk_evaluations: the same where evaluations are the budget.
-  """
-
-  chains: int = 2
-  hot: float = 0.01
-  large_hot: float = 0.006
-  warm: float = 0.4
-  cold: float = 3e-5
-  penalty: float = 5.0
-  evaluations_per_group: float = 400.0
-  patience: int = 40
-  coarse_groups: int = 1000
-  warm_levels: float = 0.5
-  coarse_share: float = 0.8
-  part_share: float = 0.5
-  window: int = 3
-  chunk_s: float = 0.1
-  chunk_evaluations: int = 500
-
-
 class _Chain:
   """One chain with its memory and the state of its schedule."""
 
@@ -91,6 +54,7 @@ class _Chain:
     self.tables = tables
     self.work = engine.workspace(step)
     self.rate = 0.0  # evaluations per second, as last measured
+    self.done = 0  # evaluations of this round
 
 
 class Search:
@@ -114,11 +78,7 @@ class Search:
     self.config = config or SearchConfig()
     self._order = time_order(groups, like)
     groups = self._order.groups
-    # Chains that see a graph in different ways fail in different ways.
-    tables = [
-      search_tables(groups, find(groups))
-      for find in (clusters_by_work, clusters_by_edges)
-    ]
+    tables = [search_tables(groups, found) for found in _views(groups)]
     self._num_movable = len(tables[0].movable)
     self.step = engine.pack(groups.problem, self._order.position)
     self._best: np.ndarray | None = None
@@ -138,7 +98,9 @@ class Search:
     self._lock = threading.Lock()
     nothing = np.zeros(groups.num_groups, np.int32)
     self._chains = [
-      _Chain(search_state(groups, nothing, child), tables[i % 2], self.step)
+      _Chain(
+        search_state(groups, nothing, child), tables[i % len(tables)], self.step
+      )
       for i, child in enumerate(
         np.random.SeedSequence(seed).spawn(self.config.chains)
       )
@@ -177,18 +139,21 @@ class Search:
         before_us = self.best_us
         # The chains of a round start before any of them improves the best.
         hot_us = [self._begin(i, number, starts) for i in range(plan.chains)]
-        jobs = [
-          pool.submit(self._round, chain, number, plan, hot, improved)
-          for chain, hot in zip(self._chains, hot_us, strict=True)
-        ]
-        for job in jobs:
-          job.result()
+        for until in self._stages:
+          jobs = [
+            pool.submit(self._round, chain, number, plan, hot, until, improved)
+            for chain, hot in zip(self._chains, hot_us, strict=True)
+          ]
+          for job in jobs:
+            job.result()
+          if until < 1.0:
+            self._meet()
         self._collect()
         fruitless = 0 if self.best_us < before_us else fruitless + 1
         if self._is_optimal(self.best_us) or fruitless >= self.config.patience:
           break
 
-  def _plan(self, starts: Sequence[np.ndarray], budget: Budget) -> "_Plan":
+  def _plan(self, starts: Sequence[np.ndarray], budget: Budget) -> Plan:
     """Evaluates the starts, and divides the budget into rounds."""
     began = time.perf_counter()
     for start in starts:
@@ -205,13 +170,14 @@ class Search:
     wanted = self.config.evaluations_per_group * self._num_movable
     rounds, now = max(1, round(expected / wanted)), time.perf_counter()
     left_s = max(0.0, budget.left_s)
-    return _Plan(rounds, count, quota, now, left_s)
+    return Plan(rounds, count, quota, now, left_s)
 
   def _begin(
     self, index: int, number: int, starts: Sequence[np.ndarray]
   ) -> float:
     """Puts a chain on its start for a round; returns its temperature."""
     chain = self._chains[index]
+    chain.done = 0
     turn = index + number
     if self._is_large and number == 0:
       turn = 0  # cooled slowly, the chains part anyway
@@ -231,21 +197,21 @@ class Search:
     self,
     chain: _Chain,
     number: int,
-    plan: "_Plan",
+    plan: Plan,
     hot_us: float,
+    until: float,
     improved: Improved | None,
   ) -> None:
-    """Anneals one chain, in chunks, for its share of the budget."""
+    """Anneals one chain, in chunks, up to a share of its round."""
     cold_us = self.config.cold * self._unit_us
-    done = 0
-    at = 0.0
+    at = plan.progress(number, chain.done, chain.rate, 0)
     best = chain.state.numbers
-    while at < 1.0 and not self._is_optimal(float(best[BEST])):
-      chunk = plan.chunk(number, done, chain.rate, self.config)
+    while at < until and not self._is_optimal(float(best[BEST])):
+      chunk = plan.chunk(number, chain.done, chain.rate, self.config)
       if chunk < 1:
         break
       began = time.perf_counter()
-      after = plan.progress(number, done + chunk, chain.rate, chunk)
+      after = plan.progress(number, chain.done + chunk, chain.rate, chunk)
       search_kernel.anneal(
         self.step,
         chain.work,
@@ -259,13 +225,24 @@ class Search:
         self.config.part_share if self._is_large else 0.0,
       )
       chain.rate = chunk / max(time.perf_counter() - began, 1e-9)
-      done += chunk
-      at = plan.progress(number, done, chain.rate, 0)
+      chain.done += chunk
+      at = plan.progress(number, chain.done, chain.rate, 0)
       self._tell(chain, improved)
 
   @property
   def _is_large(self) -> bool:
     return self._num_movable >= self.config.coarse_groups
+
+  @property
+  def _stages(self) -> tuple[float, ...]:
+    """Shares of a round after which chains meet, and its end."""
+    return (*self.config.meetings, 1.0) if self._is_large else (1.0,)
+
+  def _meet(self) -> None:
+    """The chain that is worst off goes on from where the best one is."""
+    ranked = sorted(self._chains, key=lambda c: c.state.numbers[CURRENT])
+    if len(ranked) > 1:
+      self._restart(ranked[-1], ranked[0].state.devices)
 
   def _levels(
     self, chain: _Chain, progress: float, hot_us: float
@@ -315,47 +292,11 @@ class Search:
     return self.config.penalty * self._unit_us
 
 
-@dataclasses.dataclass(frozen=True)
-class _Plan:
-  """How the budget is divided; per chain.
-
-  Attributes:
-    rounds: of equal length.
-    chains: number of chains.
-    quota: evaluations of each chain in all, or None.
-    began: when the rounds began, `time.perf_counter()`.
-    seconds: for all rounds.
-  """
-
-  rounds: int
-  chains: int
-  quota: int | None
-  began: float
-  seconds: float
-
-  def _share(self, number: int) -> int:
-    """Evaluations of a chain in a round."""
-    quota = self.quota or 0
-    return quota * (number + 1) // self.rounds - quota * number // self.rounds
-
-  def _ends(self, number: int) -> float:
-    return self.began + self.seconds * (number + 1) / self.rounds
-
-  def chunk(
-    self, number: int, done: int, rate: float, config: SearchConfig
-  ) -> int:
-    """Evaluations until the next look at the clock; 0 at the end."""
-    if self.quota is not None:
-      return min(config.chunk_evaluations, self._share(number) - done)
-    left_s = self._ends(number) - time.perf_counter()
-    if left_s <= 0:
-      return 0
-    return max(1, int(rate * min(config.chunk_s, left_s)))
-
-  def progress(self, number: int, done: int, rate: float, ahead: int) -> float:
-    """Share of a round that is over after `ahead` more evaluations."""
-    if self.quota is not None:
-      return done / max(1, self._share(number))
-    length = max(self.seconds / self.rounds, 1e-9)
-    left_s = self._ends(number) - time.perf_counter() - ahead / rate
-    return 1.0 - left_s / length
+def _views(groups: GroupGraph) -> list[Clusters]:
+  """Clusterings, one a chain: chains that see a graph in different ways fail
+  in different ways."""
+  views = [clusters_by_work(groups), clusters_by_edges(groups)]
+  named = clusters_by_name(groups)
+  if len(named.labels) > 1:  # else names tell nothing
+    views.append(named)
+  return views

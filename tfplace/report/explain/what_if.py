@@ -19,7 +19,7 @@ from tfplace.graph.placement import Placement
 from tfplace.graph.problem import Problem
 from tfplace.placers.annealing import improve
 from tfplace.placers.groups import GroupGraph
-from tfplace.placers.search import SearchConfig
+from tfplace.placers.search_plan import SearchConfig
 from tfplace.placers.tracker import Tracker
 from tfplace.report.explain import changes
 from tfplace.report.explain.fixed_order import fixed_order, times_on
