@@ -103,13 +103,16 @@ def _table(results: dict, gpu: str) -> str:
     for _, case in cases
   }
   strategies = list(dict.fromkeys(s for rows in found.values() for s in rows))
-  summary, everything = [], []
+  summary, everything, effort = [], [], []
   for row, case in cases:
     label = f"{row.label} ({row.devices})"
     ops = f"{results['graphs'][case]['ops']:,}"
     summary.append([label, ops, *_summary_cells(found[case], rated[case], row)])
     everything.append(
       [label, *(shown(found[case].get(s, {})) for s in strategies)]
+    )
+    effort.append(
+      [label, *(_effort(found[case].get(s, {})) for s in strategies)]
     )
   means = (
     geometric_mean(r[name] for r in rated.values() if name in r)
@@ -132,8 +135,18 @@ def _table(results: dict, gpu: str) -> str:
       _markdown(SUMMARY_HEADS, summary),
       f"**{gpu}**, every placer: simulated ms per step, {budget}",
       _markdown(("model", *strategies), everything),
+      f"**{gpu}**, seconds (evaluations) until the best was found, {budget}",
+      _markdown(("model", *strategies), effort),
     ]
   )
+
+
+def _effort(result: dict) -> str:
+  """How long it took to find a result."""
+  if "step_time_us" not in result:
+    return shown(result)
+  seconds = result["seconds_to_best"]
+  return f"{seconds:.1f} ({result['evaluations_to_best']:,})"
 
 
 def _summary_cells(

@@ -63,7 +63,11 @@ def test_a_run_that_was_cut_off_goes_on_where_it_was(tmp_path):
 
 
 def result(step_time_us):
-  return {"step_time_us": step_time_us}
+  return {
+    "step_time_us": step_time_us,
+    "seconds_to_best": 2.5,
+    "evaluations_to_best": 1000,
+  }
 
 
 def results(**of_strategy):
@@ -110,12 +114,13 @@ def test_the_table_says_where_memory_ran_out(tmp_path):
     out,
   )
   lines = out.with_suffix(".md").read_text().splitlines()
-  summary, everything = (
+  summary, everything, effort = (
     [cell.strip() for cell in line.strip("|").split("|")]
     for line in lines
     if line.startswith("| 2-layer GNMT (2)")
   )
   assert everything[1:] == ["80.0", "OOM", "-"]
+  assert effort[1:] == ["2.5 (1,000)", "OOM", "-"]
   assert summary[4] == "OOM"
   # The published human expert takes .384 s where GO takes .301.
   assert summary[-1] == "1.28"
