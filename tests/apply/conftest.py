@@ -14,6 +14,7 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 _CHILD = "TFPLACE_APPLY_TESTS"
+_TIMEOUT_S = 3600 if "TFPLACE_ALL_MODELS" in os.environ else 900
 _HERE = pathlib.Path(__file__).parent
 _results: dict[str, str | None] = {}
 _selected: list[str] = []
@@ -27,9 +28,10 @@ if _CHILD in os.environ:
   )
 
 
-def pytest_collection_modifyitems(items):
-  mine = [item for item in items if _HERE in item.path.parents]
-  _selected.extend(item.nodeid for item in mine)
+def pytest_collection_finish(session):
+  """What is left once `-k` and the like have had their say."""
+  mine = [item for item in session.items if _HERE in item.path.parents]
+  _selected[:] = [item.nodeid for item in mine]
 
 
 def pytest_pyfunc_call(pyfuncitem):
@@ -56,16 +58,20 @@ def _run_child(root):
     env = {**os.environ, _CHILD: "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
     env.pop("TF_USE_LEGACY_KERAS", None)
     env["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-    done = subprocess.run(
-      [*command, "-p", "no:cacheprovider", *_selected],
-      check=False,
-      cwd=root,
-      env=env,
-      capture_output=True,
-      text=True,
-      timeout=900,
-    )
     _results[""] = None
+    try:
+      done = subprocess.run(
+        [*command, "-p", "no:cacheprovider", *_selected],
+        check=False,
+        cwd=root,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=_TIMEOUT_S,
+      )
+    except subprocess.TimeoutExpired:  # once is enough
+      _results[""] = f"the tests took more than {_TIMEOUT_S} s"
+      return
     if not os.path.exists(report):
       _results[""] = done.stdout + done.stderr
       return
