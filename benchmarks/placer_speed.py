@@ -15,6 +15,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before NumPy is imported
 
 import functools
 import pathlib
+import resource
 import statistics
 import sys
 from collections.abc import Callable
@@ -51,7 +52,10 @@ _RESULT = flags.DEFINE_string(
 
 def core_s() -> float:
   """Seconds that this process and its children (Scotch) have computed."""
-  return sum(os.times()[:4])
+  used = map(
+    resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+  )
+  return sum(usage.ru_utime + usage.ru_stime for usage in used)
 
 
 def measured(graph: OpGraph, strategy: str) -> dict:
@@ -98,17 +102,17 @@ def sources() -> dict[str, Callable[[], OpGraph]]:
 
 
 def print_table(rows: dict[tuple[str, str], dict]) -> None:
+  """A line for each placer, a column for each graph."""
   shown = table.Table(title=f"{_ON.value}: seconds on one core")
-  shown.add_column("graph", no_wrap=True)
-  shown.add_column("ops", justify="right")
+  shown.add_column("placer", no_wrap=True)
+  graphs = list(dict.fromkeys(graph for graph, _ in rows))
+  for graph in graphs:
+    shown.add_column(graph, justify="right", overflow="fold")
   for strategy in _PLACERS.value:
-    shown.add_column(strategy, justify="right")
-  for graph in dict.fromkeys(graph for graph, _ in rows):
-    of_graph = [rows[graph, strategy] for strategy in _PLACERS.value]
+    found = (rows[graph, strategy] for graph in graphs)
     shown.add_row(
-      graph,
-      f"{of_graph[0]['ops']:,}",
-      *("-" if "error" in r else f"{r['seconds']:.2f}" for r in of_graph),
+      strategy,
+      *("-" if "error" in row else f"{row['seconds']:.2f}" for row in found),
     )
   console.Console().print(shown)
 
