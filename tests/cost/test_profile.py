@@ -79,6 +79,13 @@ def test_noise_shifts_the_fit_by_no_more_than_itself():
   assert fit.latency_us == pytest.approx(100.0, rel=0.1)
 
 
+def test_through_the_origin_small_transfers_do_not_tell_the_rate():
+  # A line through both would be negative at 0 bytes: 4 bytes took 0.5 us, of
+  # which no more can be said than that the latency is about nothing.
+  fit = fit_link([4.0, 16384.0], [0.5, 16384.0])
+  assert fit == (pytest.approx(1.0), 0.0)
+
+
 def test_latency_is_never_negative():
   fit = fit_link([1e6, 2e6, 4e6], [800.0, 2000.0, 4000.0])
   assert fit.latency_us == 0.0

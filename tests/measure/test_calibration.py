@@ -93,6 +93,43 @@ def test_a_slowdown_multiplies_what_a_transfer_costs(problem):
   assert link.latency_us == 20.0
 
 
+def test_gaps_and_latencies_that_were_timed_as_nothing_are_found(problem):
+  links = tuple(
+    dataclasses.replace(link, gap_us=0.0, latency_us=0.0)
+    for link in problem.cluster.links
+  )
+  cluster = dataclasses.replace(problem.cluster, links=links)
+  timed = Problem(problem.graph, cluster)
+  real = Real(problem, Slowdown(gap=10.0, latency=20.0))  # 20 and 100 us
+  found = calibration.calibrated(timed, real)
+  others = calibration.samples(problem, seed=7)[:4]
+  took = [e.step_time_us for e in real.evaluate(others)]
+  assert steps(found, others) == pytest.approx(took, rel=0.1)
+  assert Slowdown().of(cluster).links[0].gap_us == 0.0
+
+
+@pytest.mark.parametrize("delay_us", [1000.0, 20_000.0])
+def test_delays_of_a_step_are_not_taken_for_those_of_links(problem, delay_us):
+  # On several machines a step starts a delay late and is known a delay late.
+  links = tuple(
+    dataclasses.replace(link, latency_us=delay_us)
+    for link in problem.cluster.links
+  )
+  cluster = dataclasses.replace(problem.cluster, links=links)
+  slow = Problem(problem.graph, cluster)
+
+  class Remote(Real):
+    def evaluate(self, placements):
+      return [
+        dataclasses.replace(e, step_time_us=e.step_time_us + 2 * delay_us)
+        for e in super().evaluate(placements)
+      ]
+
+  found = calibration.calibrated(slow, Remote(slow, Slowdown()))
+  latency_us = found.cluster.links[0].latency_us
+  assert latency_us == pytest.approx(delay_us, rel=0.2)
+
+
 def test_placements_that_failed_are_left_out(problem):
   rows = calibration.samples(problem, seed=0)
   real = Slowdown(8.0, 8.0, 1.0)

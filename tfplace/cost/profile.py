@@ -93,13 +93,21 @@ def fit_link(
     )
   slope, latency = _robust_line(sizes, times)
   if latency < 0:  # then through the origin
-    slope, latency = float(np.median(times[sizes > 0] / sizes[sizes > 0])), 0.0
+    slope, latency = _slope_through_origin(sizes, times), 0.0
   if slope <= 0:
     raise MeasurementError(
       f"transfers of {sizes.min():g} to {sizes.max():g} bytes took no longer"
       " the larger they were: time more or larger ones"
     )
   return LinkFit(1.0 / slope, latency)
+
+
+def _slope_through_origin(x: np.ndarray, y: np.ndarray) -> float:
+  """The median of y / x by weights x: what hardly moves tells no rate."""
+  order = np.argsort(y[x > 0] / x[x > 0])
+  weights = x[x > 0][order]
+  middle = np.searchsorted(np.cumsum(weights), weights.sum() / 2)
+  return float((y[x > 0] / x[x > 0])[order][middle])
 
 
 def _robust_line(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:

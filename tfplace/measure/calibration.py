@@ -29,6 +29,10 @@ _ROUNDS = 8  # at most, for each step
 _MIN_FACTOR, _MAX_FACTOR = 2.0**-2, 2.0**8
 # Of two fits that are as good, the one nearer to what was timed.
 _PER_DOUBLING = 0.002
+# A gap or latency that was timed as less, or as nothing for noise, is slowed
+# as if it were this: twice nothing would be nothing. Chosen below what a
+# message between two processes takes.
+_LEAST_US = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,8 +49,8 @@ class Slowdown:
       dataclasses.replace(
         link,
         bandwidth_bytes_per_us=link.bandwidth_bytes_per_us / self.bandwidth,
-        gap_us=link.gap_us * self.gap,
-        latency_us=link.latency_us * self.latency,
+        gap_us=_slowed(link.gap_us, self.gap),
+        latency_us=_slowed(link.latency_us, self.latency),
         extra={**link.extra, "slowdown": dataclasses.asdict(self)},
       )
       for link in cluster.links
@@ -56,6 +60,13 @@ class Slowdown:
   def doublings(self) -> float:
     """How far all three are from 1 together."""
     return float(np.abs(np.log2(dataclasses.astuple(self))).sum())
+
+
+def _slowed(time_us: float, factor: float) -> float:
+  """`time_us * factor`, which grows with the factor even from 0."""
+  if factor <= 1.0:
+    return time_us * factor
+  return time_us + max(time_us, _LEAST_US) * (factor - 1.0)
 
 
 def calibrated(

@@ -19,13 +19,14 @@ from tfplace.errors import MeasurementError
 from tfplace.graph.cluster import Link
 from tfplace.measure import link_graphs, messages, runtime
 
-# Bytes of a tensor, and how many of them one step sends each way.
+# Bytes of a tensor, and how many of them one step sends each way at most.
 LOADS = ((4, 32), (16 << 10, 32), (128 << 10, 16), (1 << 20, 8))
 _CHAIN = 8  # round trips in one step
 _ROUNDS = 3
 _STEPS = 5
 TIMEOUT_S = 60.0
-_LONG_US = 1e6  # a step whose transfers take this long is not made longer
+_LONG_US = 1e6  # what the transfers of a step may take
+_UNHEARD_US = 1e-3  # stands for a transfer that was lost in noise
 _SHARED_MEMORY = 1e6  # bytes/us, 1 TB/s: faster than any copy
 
 Way = tuple[str, str]  # from a device to a device
@@ -89,8 +90,11 @@ def measure(runner: runtime.Runtime, ways: Sequence[Way]) -> Figures:
   """Measures one channel, which is used in all of `ways` at once."""
   latency = _round_trip_us(runner, *ways[0]) / 2
   occupied: dict[int, float] = {}
-  for size, count in LOADS:
-    if len(occupied) > 1 and _expected_us(occupied, size) * count > _LONG_US:
+  for size, most in LOADS:
+    count = most
+    if len(occupied) > 1:
+      count = min(most, int(_LONG_US / _expected_us(occupied, size)))
+    if count < 2:
       break  # a slow link: what it has shown will do
     occupied[size] = _occupied_us(runner, ways, size, count)
   fitted = _fit(list(occupied), list(occupied.values()))
@@ -111,9 +115,17 @@ def _expected_us(occupied_us: dict[int, float], size: int) -> float:
 def _fit(sizes_bytes: Sequence[int], times_us: Sequence[float]) -> LinkFit:
   """Rate and offset; where size does not matter, since memory is shared and
   nothing is copied, or cannot be told from noise, a very high rate.
+
+  Times that were lost in noise say nothing, unless all but the largest were:
+  then what a transfer takes is all due to its bytes.
   """
+  pairs = zip(sizes_bytes, times_us, strict=True)
+  heard = {size: us for size, us in pairs if us > _UNHEARD_US}
+  if list(heard) == [max(sizes_bytes)]:
+    (size, took_us) = heard.popitem()
+    return LinkFit(size / took_us, 0.0)
   try:
-    return fit_link(sizes_bytes, times_us)
+    return fit_link(list(heard), list(heard.values()))
   except MeasurementError:
     return LinkFit(_SHARED_MEMORY, statistics.median(times_us))
 
@@ -135,7 +147,8 @@ def _occupied_us(
     (_step_us(runner, busy), _step_us(runner, sending)) for _ in range(_ROUNDS)
   ]
   without, with_them = (min(column) for column in zip(*rounds, strict=True))
-  return max((with_them - without) / ((count - 1) * len(ways)), 1e-3)
+  each_us = (with_them - without) / ((count - 1) * len(ways))
+  return max(each_us, _UNHEARD_US)
 
 
 def _step_us(runner: runtime.Runtime, graph_def: bytes) -> float:
