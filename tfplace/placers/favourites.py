@@ -9,12 +9,16 @@ Baechi used a commercial solver, here it is HiGHS through SciPy.
 """
 
 import dataclasses
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tfplace.graph.op_graph import OpGraph
 from tfplace.placers.co_placement import only_consumers
 from tfplace.placers.list_tables import ListTables, mean_link
+
+if TYPE_CHECKING:
+  from scipy import sparse
 
 # Baechi's public code calls an edge a favourite where the relaxed variable,
 # which is 1 where the transfer is paid, is at most 0.1.

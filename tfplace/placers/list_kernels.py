@@ -87,13 +87,13 @@ def earliest_finish(
     if tables.is_source[op]:
       continue
     group = tables.group_of[op]
-    fits = free[group]
-    if device_of[group] < 0:
-      fits = fits & (held[group] <= room)
-    best = _first_to_finish(tables, traffic, busy, device_of, end, op, fits)
-    if best < 0:  # memory by sums is too much to ask
+    needed = held[group] if device_of[group] < 0 else -np.inf
+    best = _first_to_finish(
+      tables, traffic, busy, device_of, end, op, free[group], room, needed
+    )
+    if best < 0:  # nowhere by sums of bytes; they may not be held at once
       best = _first_to_finish(
-        tables, traffic, busy, device_of, end, op, free[group]
+        tables, traffic, busy, device_of, end, op, free[group], room, -np.inf
       )
     if best < 0 or not take(
       tables, free, held, room, device_of, op, best, end, stack
@@ -118,11 +118,16 @@ def _first_to_finish(
   end: np.ndarray,
   op: int,
   allowed: np.ndarray,
+  room: np.ndarray,
+  needed: float,
 ) -> int:
-  """The device where `op` ends first, by the fewest bytes; -1 without one."""
+  """The device where `op` ends first; of equals, the one with fewer bytes sent.
+
+  Only those with so much room; -1 without one.
+  """
   best, best_end, best_bytes = -1, np.inf, np.inf
   for device in range(len(allowed)):
-    if not allowed[device]:
+    if not allowed[device] or needed > room[device]:
       continue
     ready, moved = arrival(tables, traffic, device_of, end, op, device)
     start, _ = _start(tables, busy, op, device, ready)
