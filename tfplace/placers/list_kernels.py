@@ -32,14 +32,14 @@ class _Busy(NamedTuple):
   """When each device runs something, in order of time.
 
   Attributes:
-    start: [num_devices, num_ops] float64; the first `count` entries hold.
+    start: [num_devices, num_ops] float64; the first `spans` entries hold.
     end: [num_devices, num_ops] float64, overhead included.
-    count: [num_devices] int64.
+    spans: [num_devices] int64, how many they are.
   """
 
   start: np.ndarray
   end: np.ndarray
-  count: np.ndarray
+  spans: np.ndarray
 
 
 @kernel
@@ -145,7 +145,7 @@ def _start(
   time_us = tables.time_us[op, device]
   length = time_us + tables.overhead_us[device] if time_us > 0 else 0.0
   start = _gap(
-    busy.start[device], busy.end[device], busy.count[device], ready, length
+    busy.start[device], busy.end[device], busy.spans[device], ready, length
   )
   return start, length
 
@@ -321,9 +321,9 @@ def _gap(
 @inlined
 def _insert(busy: _Busy, device: int, start: float, length: float) -> None:
   starts, ends = busy.start[device], busy.end[device]
-  at = busy.count[device]
+  at = busy.spans[device]
   while at > 0 and starts[at - 1] > start:
     starts[at], ends[at] = starts[at - 1], ends[at - 1]
     at -= 1
   starts[at], ends[at] = start, start + length
-  busy.count[device] += 1
+  busy.spans[device] += 1
