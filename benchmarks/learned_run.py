@@ -75,7 +75,7 @@ def train(job: dict[str, Any], decisions: Any, settings: dict) -> list[list]:
   task = make_task(decisions, Simulator(decisions.problem))
   if not job["imitation_steps"]:
     # The best one-shot placement is the unit of rewards, and no more.
-    task.best, task.best_us = None, math.inf
+    task.best, task.best_us, task.evaluations = None, math.inf, 0
   config = TrainConfig(
     iterations=job["evaluations"],  # more than it can need
     seed=job["seed"],

@@ -55,3 +55,18 @@ def test_a_placement_of_clusters_survives_the_way_to_ops_and_back():
   )
   back = decisions.to_choices(decisions.to_devices(choices))
   assert back.tolist() == choices.tolist()
+
+
+def test_what_is_found_for_decisions_as_groups_is_said_exactly():
+  problem = problem_of(random_graph(60, 1, cpu_only=True), gpus(2, cpu=True))
+  decisions = group_decisions(problem, 12)
+  merged = decisions.as_groups
+  assert merged.num_groups == decisions.num_decisions < problem.num_groups
+  rng = np.random.default_rng(0)
+  noise = rng.random(merged.group_allowed.shape)
+  groups = np.where(merged.group_allowed, noise, -1.0).argmax(axis=1)
+  devices = graph_lib.Placement(merged, groups[merged.group_of]).devices
+  choices = decisions.to_choices(devices)
+  np.testing.assert_array_equal(decisions.to_devices(choices), devices)
+  whole = group_decisions(problem)
+  assert whole.as_groups is problem

@@ -42,6 +42,24 @@ class Decisions:
     np.logical_and.at(result, self.decision_of, self.problem.allowed)
     return result
 
+  @functools.cached_property
+  def as_groups(self) -> Problem:
+    """The same problem with decisions as its colocation groups.
+
+    What a placer or a search finds there, decisions can say exactly; a
+    placement of finer groups that is rounded to decisions can lose all that it
+    had gained.
+    """
+    problem = self.problem
+    if self.num_decisions == problem.num_groups:
+      return problem
+    graph = dataclasses.replace(
+      problem.graph,
+      colocation=self.decision_of.astype(problem.graph.colocation.dtype),
+      colocation_names=tuple(map(str, range(self.num_decisions))),
+    )
+    return dataclasses.replace(problem, graph=graph)
+
   def clusters(self, max_clusters: int) -> np.ndarray:
     """[num_decisions] int32 cluster of each decision.
 

@@ -33,7 +33,8 @@ class HierarchicalConfig:
     types: op types with an embedding of their own; empty takes the commonest
       of the graphs that are trained on (HDP: 200).
     is_bidirectional: of the encoder (HDP).
-    sees_own: see `Seq2Seq`.
+    sees_own: see `Seq2Seq`. Without it the policy cannot tell which of 64
+      groups it is at, and imitates no placement of Inception-V3.
     logit_bound: see `Seq2Seq`; TensorFlow has 1.
   """
 
@@ -43,7 +44,7 @@ class HierarchicalConfig:
   type_units: int = 20
   types: tuple[str, ...] = ()
   is_bidirectional: bool = True
-  sees_own: bool = False
+  sees_own: bool = True
   logit_bound: float = 0.0
 
 

@@ -29,7 +29,8 @@ class RnnConfig:
     types: op types with an embedding of their own; empty takes the commonest
       of the graphs that are trained on.
     is_bidirectional: of the encoder; the paper's reads forward only.
-    sees_own: see `Seq2Seq`.
+    sees_own: see `Seq2Seq`. Without it the policy cannot tell which of 64
+      groups it is at, and imitates no placement of Inception-V3.
     logit_bound: see `Seq2Seq`; HDP's code has 1.
   """
 
@@ -37,7 +38,7 @@ class RnnConfig:
   type_units: int = 20
   types: tuple[str, ...] = ()
   is_bidirectional: bool = False
-  sees_own: bool = False
+  sees_own: bool = True
   logit_bound: float = 0.0
 
 

@@ -43,8 +43,9 @@ def make_task(
 ) -> Task:
   """The task of placing one problem, with the best teacher's placement.
 
-  Teachers are compared in the simulator, whatever judges the policy: their
-  best must be the same whenever the run goes on.
+  Teachers place the decisions, not the groups that are merged in them: what
+  they show, the policy can say. They are compared in the simulator, whatever
+  judges the policy: their best must be the same whenever the run goes on.
 
   Args:
     decisions: the problem and its units of decision.
@@ -55,10 +56,7 @@ def make_task(
   Raises:
     InfeasibleError: no teacher found a placement that fits.
   """
-  simulator = evaluator
-  if not isinstance(evaluator, Simulator):
-    simulator = Simulator(decisions.problem)
-  best = best_teacher(decisions, simulator, teaching or Teaching())
+  best, spent = best_teacher(decisions, teaching or Teaching())
   classes = symmetry.device_classes(decisions.problem.cluster)
   choices = decisions.to_choices(best.placement.devices)
   choices = symmetry.by_first_use(choices, classes)
@@ -77,6 +75,7 @@ def make_task(
       for size in EXPLORATION
       if 2 * size < decisions.num_decisions
     ),
+    evaluations=spent,
   )
   if known:
     task.best_us, task.best = float(step_us), choices
@@ -84,31 +83,29 @@ def make_task(
 
 
 def best_teacher(
-  decisions: Decisions, evaluator: Evaluator, teaching: Teaching
-) -> Result:
-  """The best placement of all teachers, the first of several.
+  decisions: Decisions, teaching: Teaching
+) -> tuple[Result, int]:
+  """The best placement of all teachers, the first of several, by simulation;
+  and how many placements they have tried.
 
   Raises:
     InfeasibleError: none found a placement that fits.
   """
-  problem = decisions.problem
+  problem = decisions.as_groups
+  simulator = Simulator(problem)
   strategies = [(name, 1000) for name in teaching.strategies]
   if teaching.search_evaluations:
     strategies.append(("annealing", teaching.search_evaluations))
-  best: Result | None = None
+  found: list[Result] = []
   failure: InfeasibleError | None = None
   for name, evaluations in strategies:
     budget = Budget(_NO_LIMIT_S, evaluations)
     try:
-      result = get_placer(name).place(problem, evaluator, budget, teaching.seed)
+      placer = get_placer(name)
+      found.append(placer.place(problem, simulator, budget, teaching.seed))
     except InfeasibleError as error:
       failure = error
-      continue
-    if (
-      best is None
-      or result.evaluation.step_time_us < best.evaluation.step_time_us
-    ):
-      best = result
-  if best is None:
+  if not found:
     raise failure or InfeasibleError("there is no teacher to learn from")
-  return best
+  best = min(found, key=lambda result: result.evaluation.step_time_us)
+  return best, sum(result.evaluations for result in found)

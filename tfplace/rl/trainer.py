@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from tfplace.errors import TrainingError
-from tfplace.policies import keras2
+from tfplace.policies import keras2, symmetry
 
 keras2.check_training_process()
 
@@ -153,6 +153,7 @@ class Trainer:
     if number < self._imitation_steps:
       loss = self.learner.imitate(graph)
     else:
+      self._rehearse(graph)
       rng = np.random.default_rng([self.config.seed, number])
       step = self.learner.improve(graph, rng)
       task = self.tasks[graph]
@@ -164,6 +165,15 @@ class Trainer:
     report = Report(number + 1, self.total, name, loss, step, task.best_us)
     self._write_scalars(report, number)
     return report
+
+  def _rehearse(self, graph: int) -> None:
+    """Keeps a policy that began with imitation near the best so far."""
+    task, imitation = self.tasks[graph], self.config.imitation
+    if not imitation.steps or task.best is None:
+      return
+    task.target = symmetry.by_first_use(task.best, task.classes)
+    for _ in range(imitation.rehearsals):
+      self.learner.imitate(graph)
 
   def save(self) -> None:
     """Writes a checkpoint, where the run keeps any."""

@@ -1,0 +1,58 @@
+"""What policies imitate: placements of their own decisions, then the best."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from policies_testing import gpus, problem_of, random_graph
+from sequence_testing import chains_task, config_of
+
+from tfplace import Simulator
+from tfplace.policies.decisions import group_decisions
+from tfplace.rl.environment import Task
+from tfplace.rl.strategies import learner_type
+from tfplace.rl.tasks import Teaching, make_task
+from tfplace.rl.trainer import Trainer
+
+
+def test_teachers_place_merged_groups_no_worse_than_one_device_does():
+  problem = problem_of(random_graph(80, seed=7), gpus(2))
+  decisions = group_decisions(problem, 6)
+  simulator = Simulator(problem)
+  task = make_task(decisions, simulator, Teaching(search_evaluations=200))
+  every = np.indices((2,) * decisions.num_decisions, np.int32)
+  every = every.reshape(decisions.num_decisions, -1).T
+  simulated = simulator.run(decisions.to_devices(every)).step_time_us
+  # 200 evaluations of search find the best of 2^6 placements.
+  assert task.baseline_us == task.best_us == simulated.min()
+  assert simulated.min() < simulated[0]
+  assert task.evaluations > 200
+
+
+@pytest.mark.parametrize("rehearsals, learns", [(2, True), (0, False)])
+def test_a_policy_rehearses_the_best_placement_so_far(rehearsals, learns):
+  task = chains_task()  # the target: all on one GPU
+  config = config_of("rnn", samples=2, learning_rate=0.0)
+  imitation = dataclasses.replace(
+    config.imitation, steps=1, rehearsals=rehearsals, learning_rate=1e-2
+  )
+  trainer = Trainer(
+    [task], dataclasses.replace(config, imitation=imitation, iterations=60)
+  )
+  task.best, task.best_us = np.array([1, 0] * 5, np.int32), 254.0
+  trainer.run()
+  greedy_us = trainer.history[0][-1][2]
+  assert (greedy_us == pytest.approx(254.0, abs=2)) == learns
+
+
+def test_a_sequence_policy_tells_forty_groups_apart():
+  problem = problem_of(random_graph(40, 2), gpus(2))
+  target = np.random.default_rng(0).integers(0, 2, 40).astype(np.int32)
+  task = Task(group_decisions(problem), Simulator(problem), 1.0, target)
+  config = config_of("rnn")
+  imitation = dataclasses.replace(config.imitation, learning_rate=1e-2)
+  config = dataclasses.replace(config, imitation=imitation)
+  learner = learner_type("rnn")([task], config)
+  losses = [learner.imitate(0) for _ in range(120)]
+  assert losses[0] > 0.6  # log(2) = 0.69: it cannot tell
+  assert losses[-1] < 0.45
