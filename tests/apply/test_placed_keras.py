@@ -246,5 +246,7 @@ def test_the_decorator_works_bare_and_with_keywords():
 def test_the_decorator_refuses_bad_keywords_and_other_results():
   with pytest.raises(TypeError, match="'strategie'"):
     tfplace.placed(strategie="auto")
+  with pytest.raises(TypeError, match="a function, not 3"):
+    tfplace.placed(3)
   with pytest.raises(ApplyError, match="Keras 3 model"):
     tfplace.placed(lambda: 3)()

@@ -1,4 +1,5 @@
 import logging
+import time
 
 import apply_testing as at
 import keras
@@ -7,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import tfplace
-from tfplace.apply import local_cluster
+from tfplace.apply import local_cluster, planning
 from tfplace.errors import ApplyError, TfplaceError
 
 CPUS = tuple(f"{at.LOCAL}CPU:{i}" for i in range(3))
@@ -157,7 +158,12 @@ def test_a_preset_of_absent_gpus_names_the_first():
     ({"cluster": 3}, "a cluster is"),
     ({"budget_s": 0}, "budget_s"),
     ({"budget_s": float("nan")}, "budget_s"),
+    ({"budget_s": "30"}, "budget_s is '30'; it must be a number"),
     ({"batch_size": 0}, "batch_size"),
+    ({"batch_size": 0.5}, "batch_size is 0.5; it must be a whole number"),
+    ({"seed": -1}, "seed is -1"),
+    ({"seed": "a"}, "seed is 'a'; it must be a whole number"),
+    ({"max_memory": "10GiB"}, "max_memory is a mapping .* not '10GiB'"),
   ],
 )
 def test_a_bad_request_fails_before_the_model_is_touched(options, said):
@@ -165,6 +171,27 @@ def test_a_bad_request_fails_before_the_model_is_touched(options, said):
   with pytest.raises(TfplaceError, match=said):
     tfplace.place_model(model, **options)
   assert not hasattr(model, "placement")
+
+
+@pytest.mark.parametrize("function", [tfplace.place_model, tfplace.plan_model])
+def test_a_model_without_layers_is_refused_by_name(function):
+  with pytest.raises(ApplyError, match="'hollow' has no layers"):
+    function(keras.Sequential(name="hollow"))
+
+
+def test_who_waits_for_the_compiler_is_told(monkeypatch, caplog):
+  told = []
+
+  def slow(strategy):
+    told.append(strategy)
+    while not caplog.records:
+      time.sleep(0.01)
+
+  monkeypatch.setattr(planning, "_SILENCE_S", 0.05)
+  monkeypatch.setattr(planning.placers, "warm_up", slow)
+  tfplace.plan_model(at.build("dense"), FAST, "m_etf")
+  assert told == ["m_etf"]
+  assert "compiling the placers" in caplog.records[0].message
 
 
 def test_a_custom_train_step_is_planned_and_placed():

@@ -246,6 +246,18 @@ def test_bad_flags_get_one_line_and_exit_1(
   assert sorted(os.listdir(tmp_path)) == before
 
 
+@pytest.mark.parametrize("flag", ["timeline", "report"])
+def test_a_picture_of_no_known_kind_is_refused_before_the_work(
+  flag, graph_file, cluster_file, capsys, tmp_path
+):
+  out = tmp_path / "p.json"
+  arguments = [f"--graph={graph_file}", f"--cluster={cluster_file}"]
+  arguments += ["--strategy=single", f"--output={out}"]
+  assert place.run([*arguments, f"--{flag}={tmp_path}/x.gif"]) == 1
+  assert "x.gif" in capsys.readouterr().err
+  assert not out.exists()
+
+
 def test_hostile_files_are_named_and_leave_the_old_output(tmp_path, capsys):
   old = tmp_path / "out.json"
   old.write_text("old")

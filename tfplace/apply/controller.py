@@ -168,10 +168,11 @@ class Controller:
     lacking = [name for name in self.plan.ops if name not in there]
     found = len(self.plan.ops) - len(lacking)
     if not used.planned or found < _LEAST_FOUND * len(self.plan.ops):
+      others = f" and {len(lacking) - 1} others" if lacking[1:] else ""
       raise ApplyError(
         f"the placement names {found or 'none'} of the ops of model"
-        f" {self._model.name!r}, and {lacking[0]!r} and {len(lacking) - 1}"
-        " others that it does not have: it was made for another model, or for"
+        f" {self._model.name!r}, and {lacking[0]!r}{others}"
+        " that it does not have: it was made for another model, or for"
         " one whose layers have other names",
         op=lacking[0],
       )

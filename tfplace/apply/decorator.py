@@ -38,11 +38,13 @@ def placed(function: Any = None, /, **options: Any) -> Any:
 
   Raises:
     ApplyError: when called, if the function returns no Keras 3 model.
-    TypeError: an unknown keyword.
+    TypeError: an unknown keyword, or no function.
   """
   _check_options(options)
   if function is None:
     return functools.partial(_decorate, options)
+  if not callable(function):
+    raise TypeError(f"placed() decorates a function, not {function!r:.60}")
   return _decorate(options, function)
 
 

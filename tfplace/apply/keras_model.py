@@ -74,9 +74,9 @@ def place_model(
       variables anyway.
 
   Raises:
-    ApplyError: no Keras 3 model, a device that this process does not have, a
-      placement that names what the model lacks, or a placement together with
-      wishes for planning.
+    ApplyError: no Keras 3 model, or an empty one, a device that this process
+      does not have, a placement that names what the model lacks, or a
+      placement together with wishes for planning.
     TfplaceError: an unknown strategy or cluster, a bad budget or memory size;
       as the placers do, such as `InfeasibleError` where nothing fits.
   """
@@ -175,6 +175,8 @@ def _check_model(model: Any) -> None:
       f"model {model.name!r} is on Keras backend"
       f" {keras.backend.backend()!r}; only 'tensorflow' has placements"
     )
+  if isinstance(model, keras.Sequential) and not model.layers:
+    raise ApplyError(f"model {model.name!r} has no layers to place")
   if getattr(model, "_distribute_strategy", None) is not None:
     raise ApplyError(
       f"model {model.name!r} belongs to a tf.distribute strategy, which"

@@ -3,8 +3,12 @@ whether several devices beat one at all. It changes nothing of the model but
 building it.
 """
 
+import contextlib
 import dataclasses
-from collections.abc import Iterable, Mapping
+import logging
+import numbers
+import threading
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import keras
@@ -29,6 +33,9 @@ from tfplace.graph.extract import (
 from tfplace.graph.placement import Placement
 from tfplace.graph.problem import Problem
 from tfplace.placers.base import Result
+
+_logger = logging.getLogger("tfplace")
+_SILENCE_S = 3.0  # longer than loading what was compiled before takes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,10 +81,21 @@ def make_config(
       f"unknown strategy {strategy!r}; choose one of"
       f" {', '.join(placers.STRATEGIES)}"
     )
+  _check_number("budget_s", budget_s, numbers.Real)
   if not budget_s > 0:
     raise TfplaceError(f"budget_s is {budget_s}; it must be above 0")
-  if batch_size is not None and batch_size < 1:
-    raise TfplaceError(f"batch_size is {batch_size}; it must be 1 or more")
+  if batch_size is not None:
+    _check_number("batch_size", batch_size, numbers.Integral)
+    if batch_size < 1:
+      raise TfplaceError(f"batch_size is {batch_size}; it must be 1 or more")
+  _check_number("seed", seed, numbers.Integral)
+  if seed < 0:
+    raise TfplaceError(f"seed is {seed}; it must be 0 or more")
+  if not isinstance(max_memory or {}, Mapping):
+    raise TfplaceError(
+      "max_memory is a mapping from devices to sizes, such as"
+      f" {{'GPU:0': '10GiB'}}, not {max_memory!r:.60}"
+    )
   return PlanConfig(
     limits.with_max_memory(cluster, max_memory or {}),
     strategy,
@@ -87,6 +105,12 @@ def make_config(
     grouping.check(keep_together),
     bool(max_memory),
   )
+
+
+def _check_number(name: str, value: Any, kind: type) -> None:
+  if not isinstance(value, kind):
+    whole = " whole" if kind is numbers.Integral else ""
+    raise TfplaceError(f"{name} is {value!r:.60}; it must be a{whole} number")
 
 
 def trace(
@@ -156,6 +180,8 @@ def decide(
   graph = op_graph(traced, config.cluster)
   graph = grouping.grouped(graph, traced, model, config.keep_together)
   problem = Problem(graph, config.cluster)
+  with _told_if_long("compiling the placers, once per installation: a minute"):
+    placers.warm_up(config.strategy)
   result = placers.place(
     problem,
     strategy=config.strategy,
@@ -170,6 +196,18 @@ def decide(
     result = single
     used = _devices(result.placement)
   return applied_lib.planned(result, single, used, one_device, traced)
+
+
+@contextlib.contextmanager
+def _told_if_long(what: str) -> Iterator[None]:
+  """Warns of what keeps the user waiting, once it does."""
+  timer = threading.Timer(_SILENCE_S, _logger.warning, [what])
+  timer.daemon = True
+  timer.start()
+  try:
+    yield
+  finally:
+    timer.cancel()
 
 
 def _single(

@@ -47,7 +47,10 @@ def check_pictures(values: flags.FlagValues) -> None:
   """
   for flag in PICTURES:
     cli.check_writable(values[flag].value)
+  if values.timeline:
+    timeline.picture_kind(values.timeline)
   if values.report:
+    page.check_suffix(values.report)
     page.check_installed()
 
 

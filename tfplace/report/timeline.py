@@ -46,16 +46,26 @@ def save_timeline(
   Raises:
     FormatError: another suffix, or the file cannot be written.
   """
+  kind = picture_kind(path)
+  buffer = io.BytesIO()
+  figure = draw_timeline(as_schedule(step))
+  figure.savefig(buffer, format=kind, dpi=150)
+  write_bytes(path, buffer.getvalue())
+
+
+def picture_kind(path: str | os.PathLike[str]) -> str:
+  """ "png", "svg" or "pdf", by the suffix of a file to write.
+
+  Raises:
+    FormatError: another suffix.
+  """
   suffix = pathlib.Path(path).suffix.lower()
   if suffix not in SUFFIXES:
     raise FormatError(
       f"{os.fspath(path)}: a timeline is one of {', '.join(SUFFIXES)},"
       f" not {suffix or 'without a suffix'!r}"
     )
-  buffer = io.BytesIO()
-  figure = draw_timeline(as_schedule(step))
-  figure.savefig(buffer, format=suffix[1:], dpi=150)
-  write_bytes(path, buffer.getvalue())
+  return suffix[1:]
 
 
 def draw_timeline(schedule: Schedule) -> Figure:

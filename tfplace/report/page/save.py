@@ -34,8 +34,18 @@ def check_installed() -> None:
   if missing:
     raise TfplaceError(
       f"an HTML report needs the extra 'report', and {' and '.join(missing)}"
-      " is not installed: pip install 'tfplace[report]'"
+      " cannot be found: pip install 'tfplace[report]'"
     )
+
+
+def check_suffix(path: str | os.PathLike[str]) -> None:
+  """Checks the name of a report to write.
+
+  Raises:
+    TfplaceError: another suffix than `SUFFIX`.
+  """
+  if pathlib.Path(path).suffix.lower() != SUFFIX:
+    raise TfplaceError(f"{os.fspath(path)}: a report's name ends in {SUFFIX}")
 
 
 def save_report(
@@ -57,8 +67,7 @@ def save_report(
     TfplaceError: another suffix, the extra `report` is not installed, or the
       file cannot be written.
   """
-  if pathlib.Path(path).suffix.lower() != SUFFIX:
-    raise TfplaceError(f"{os.fspath(path)}: a report's name ends in {SUFFIX}")
+  check_suffix(path)
   check_installed()
   from tfplace.report.page import render  # imports Bokeh
 
