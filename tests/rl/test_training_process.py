@@ -16,6 +16,7 @@ import rl_testing
     "test_agent",
     "test_credit",
     "test_export",
+    "test_imitation",
     "test_ten_ops",
     "test_placeto_network",
     "test_placeto_learner",

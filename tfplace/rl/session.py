@@ -106,7 +106,9 @@ def open_trainer(
   """
   export.check_export_dir(request.export_dir)
   teaching = Teaching(
-    search_evaluations=request.search_evaluations, seed=request.seed
+    search_evaluations=request.search_evaluations,
+    seed=request.seed,
+    folder=os.path.join(request.checkpoint_dir, "teachers"),
   )
   tasks = [
     make_task(decisions, make_evaluator(problem), teaching, is_hinted)

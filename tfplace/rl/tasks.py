@@ -1,11 +1,14 @@
 """From a problem to a training task: what to imitate, what to compare with."""
 
 import dataclasses
+import os
+import zipfile
+import zlib
 from collections.abc import Sequence
 
 import numpy as np
 
-from tfplace.errors import InfeasibleError
+from tfplace.errors import InfeasibleError, TrainingError
 from tfplace.placers.base import Budget, Evaluator, Result
 from tfplace.placers.registry import get_placer
 from tfplace.policies import symmetry
@@ -28,11 +31,14 @@ class Teaching:
     strategies: one-shot placers, the best of which is the target.
     search_evaluations: placements that annealing may try; 0 leaves it out.
     seed: of the annealing.
+    folder: keeps what was found, so that a run that goes on does not search
+      again; None keeps nothing.
   """
 
   strategies: Sequence[str] = TEACHERS
   search_evaluations: int = 0
   seed: int = 0
+  folder: str | None = None
 
 
 def make_task(
@@ -56,14 +62,14 @@ def make_task(
   Raises:
     InfeasibleError: no teacher found a placement that fits.
   """
-  best, spent = best_teacher(decisions, teaching or Teaching())
+  taught, spent = _remembered(decisions, teaching or Teaching())
   classes = symmetry.device_classes(decisions.problem.cluster)
-  choices = decisions.to_choices(best.placement.devices)
+  choices = decisions.to_choices(taught)
   choices = symmetry.by_first_use(choices, classes)
   step_us = step_times(evaluator, decisions.to_devices(choices[None]))[0]
   known = bool(np.isfinite(step_us))
   if not known:
-    baseline = step_times(evaluator, best.placement.devices[None])[0]
+    baseline = step_times(evaluator, taught[None])[0]
   task = Task(
     decisions,
     evaluator,
@@ -80,6 +86,55 @@ def make_task(
   if known:
     task.best_us, task.best = float(step_us), choices
   return task
+
+
+def _remembered(
+  decisions: Decisions, teaching: Teaching
+) -> tuple[np.ndarray, int]:
+  """The [num_ops] devices of the best teacher, and how many were tried.
+
+  A file is of one graph, cluster, grouping and teaching: its name holds a
+  digest of all of them. It is written whole or not at all.
+  """
+  path = None
+  if teaching.folder is not None:
+    path = os.path.join(teaching.folder, _file_name(decisions, teaching))
+    if os.path.exists(path):
+      try:
+        with np.load(path) as found:
+          return found["devices"], int(found["evaluations"])
+      except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        raise TrainingError(f"{path!r} cannot be read: {error}") from error
+  best, spent = best_teacher(decisions, teaching)
+  devices = best.placement.devices
+  if path is not None:
+    try:
+      os.makedirs(os.path.dirname(path), exist_ok=True)
+      np.savez(f"{path}.part.npz", devices=devices, evaluations=spent)
+      os.replace(f"{path}.part.npz", path)
+    except OSError as error:
+      raise TrainingError(f"{path!r} cannot be written: {error}") from error
+  return devices, spent
+
+
+def _file_name(decisions: Decisions, teaching: Teaching) -> str:
+  problem = decisions.problem
+  graph, cluster = problem.graph, problem.cluster
+  about = dataclasses.replace(teaching, folder=None)
+  digest = zlib.crc32(f"{about}{cluster}{graph.names}".encode())
+  for array in (
+    decisions.decision_of,
+    problem.time_us,
+    graph.output_bytes,
+    graph.persistent_bytes,
+    graph.edge_src,
+    graph.edge_dst,
+    cluster.memory_bytes,
+    cluster.op_overhead_us,
+  ):
+    digest = zlib.crc32(np.ascontiguousarray(array).tobytes(), digest)
+  name = f"{graph.name}.{cluster.name}.{decisions.num_decisions}"
+  return f"{name.replace('/', '_')}.{digest:08x}.npz"
 
 
 def best_teacher(

@@ -9,6 +9,7 @@ from sequence_testing import chains_task, config_of
 
 from tfplace import Simulator
 from tfplace.policies.decisions import group_decisions
+from tfplace.rl import tasks
 from tfplace.rl.environment import Task
 from tfplace.rl.strategies import learner_type
 from tfplace.rl.tasks import Teaching, make_task
@@ -27,6 +28,30 @@ def test_teachers_place_merged_groups_no_worse_than_one_device_does():
   assert task.baseline_us == task.best_us == simulated.min()
   assert simulated.min() < simulated[0]
   assert task.evaluations > 200
+
+
+def test_a_run_that_goes_on_does_not_search_for_its_teachers_again(
+  tmp_path, monkeypatch
+):
+  decisions = group_decisions(problem_of(random_graph(30, seed=7), gpus(2)))
+  simulator = Simulator(decisions.problem)
+  teaching = Teaching(search_evaluations=100, folder=str(tmp_path))
+  first = make_task(decisions, simulator, teaching)
+
+  def search(*_):
+    raise AssertionError("searched")
+
+  monkeypatch.setattr(tasks, "best_teacher", search)
+  again = make_task(decisions, simulator, teaching, is_hinted=True)
+  np.testing.assert_array_equal(again.target, first.target)
+  assert again.evaluations == first.evaluations > 100
+  coarser = group_decisions(decisions.problem, 5)
+  for other, more in (
+    (coarser, teaching),
+    (decisions, dataclasses.replace(teaching, search_evaluations=101)),
+  ):
+    with pytest.raises(AssertionError, match="searched"):
+      make_task(other, simulator, more)
 
 
 @pytest.mark.parametrize("rehearsals, learns", [(2, True), (0, False)])
