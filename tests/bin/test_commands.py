@@ -147,9 +147,10 @@ def test_placed_graph_def_has_a_device_on_every_node(keras_file, tmp_path):
   assert len({node.device for node in graph_def.node}) == 2
 
 
-def test_measured_placement_on_real_workers(keras_file, tmp_path, capsys):
+def test_measured_placement_on_a_real_worker(keras_file, tmp_path, capsys):
   plan, out = str(tmp_path / "p.json"), str(tmp_path / "e.json")
-  source = [f"--keras_model={keras_file}", "--cluster=workers:2"]
+  # Of several, whose links take long to time, `measure.test_hosts`.
+  source = [f"--keras_model={keras_file}", "--cluster=workers:1"]
   arguments = ["--strategy=single", f"--output={plan}", "--measure", "--json"]
   assert place.run([*source, *arguments]) == 0
   result = last_json(capsys)
