@@ -60,6 +60,7 @@ def test_json_is_the_only_output_and_has_the_proven_bound(files, capsys):
 @pytest.mark.parametrize(
   "change, words",
   [
+    (["--seconds=nan"], "--seconds=nan is not a number"),
     (["--op=m/y/c"], "no op 'm/y/c'; near names: 'm/y/b'"),
     (["--placement=none.json"], "none.json: cannot be read"),
     (["--cluster=k80x1"], "g0"),

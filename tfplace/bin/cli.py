@@ -6,6 +6,7 @@ process; there are no global flags.
 
 import contextlib
 import importlib
+import math
 import os
 import sys
 import tempfile
@@ -56,6 +57,7 @@ def run_command(
     rest = values([name, *arguments])[1:]
     if rest:
       raise UsageError(f"unexpected argument {rest[0]!r}")
+    _check_numbers(values)
     main(values)
   except KeyboardInterrupt:
     print(f"{name}: interrupted", file=sys.stderr)
@@ -66,6 +68,14 @@ def run_command(
     print(f"{name}: error: {_one_line(error)}", file=sys.stderr)
     return 1
   return 0
+
+
+def _check_numbers(values: flags.FlagValues) -> None:
+  """Refuses "nan", which passes every bound that a flag may have."""
+  for flag in values:
+    value = values[flag].value
+    if isinstance(value, float) and math.isnan(value):
+      raise UsageError(f"--{flag}={value} is not a number")
 
 
 def _one_line(error: Exception) -> str:
