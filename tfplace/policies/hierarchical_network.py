@@ -33,8 +33,7 @@ class HierarchicalConfig:
     types: op types with an embedding of their own; empty takes the commonest
       of the graphs that are trained on (HDP: 200).
     is_bidirectional: of the encoder (HDP).
-    sees_own: see `Seq2Seq`. Without it the policy cannot tell which of 64
-      groups it is at, and imitates no placement of Inception-V3.
+    sees_own: see `Seq2Seq`; imitates a little faster (one seed).
     logit_bound: see `Seq2Seq`; TensorFlow has 1.
   """
 

@@ -29,8 +29,9 @@ class RnnConfig:
     types: op types with an embedding of their own; empty takes the commonest
       of the graphs that are trained on.
     is_bidirectional: of the encoder; the paper's reads forward only.
-    sees_own: see `Seq2Seq`. Without it the policy cannot tell which of 64
-      groups it is at, and imitates no placement of Inception-V3.
+    sees_own: see `Seq2Seq`. With it and `is_bidirectional`, imitation of a
+      placement of Inception-V3 (64 groups, one seed) got to a loss of 0.22,
+      with neither to 0.59; the two were not told apart.
     logit_bound: see `Seq2Seq`; HDP's code has 1.
   """
 

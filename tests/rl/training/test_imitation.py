@@ -10,8 +10,6 @@ from sequence_testing import chains_task, config_of
 from tfplace import Simulator
 from tfplace.policies.decisions import group_decisions
 from tfplace.rl import tasks
-from tfplace.rl.environment import Task
-from tfplace.rl.strategies import learner_type
 from tfplace.rl.tasks import Teaching, make_task
 from tfplace.rl.trainer import Trainer
 
@@ -68,16 +66,3 @@ def test_a_policy_rehearses_the_best_placement_so_far(rehearsals, learns):
   trainer.run()
   greedy_us = trainer.history[0][-1][2]
   assert (greedy_us == pytest.approx(254.0, abs=2)) == learns
-
-
-def test_a_sequence_policy_tells_forty_groups_apart():
-  problem = problem_of(random_graph(40, 2), gpus(2))
-  target = np.random.default_rng(0).integers(0, 2, 40).astype(np.int32)
-  task = Task(group_decisions(problem), Simulator(problem), 1.0, target)
-  config = config_of("rnn")
-  imitation = dataclasses.replace(config.imitation, learning_rate=1e-2)
-  config = dataclasses.replace(config, imitation=imitation)
-  learner = learner_type("rnn")([task], config)
-  losses = [learner.imitate(0) for _ in range(120)]
-  assert losses[0] > 0.6  # log(2) = 0.69: it cannot tell
-  assert losses[-1] < 0.45
