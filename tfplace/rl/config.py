@@ -68,9 +68,9 @@ class ImitationConfig:
       so that PPO has something to explore. A CPU is among them: at 0.05, the
       median draw took twice the target's time.
     rehearsals: gradient steps towards the best placement so far before each
-      iteration of a run that began with imitation. Without them policies fell
-      back within ten iterations to one GPU for everything, which is better
-      than nearly all of what they draw, and drew nothing else any more.
+      iteration of a run that began with imitation. Without them the recurrent
+      policies fell back within ten iterations to one GPU for everything, which
+      is better than nearly all of what they draw, and drew nothing else.
   """
 
   steps: int = 100
