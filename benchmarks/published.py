@@ -55,10 +55,14 @@ def _go(
 
 
 def _placeto(
-  label: str, model: str, devices: int, figures: tuple[Figure, ...]
+  label: str,
+  model: str,
+  devices: int,
+  figures: tuple[Figure, ...],
+  gpus: tuple[str, ...] = ("k80",),
 ) -> Row:
   published = dict(zip(PLACETO_COLUMNS, figures, strict=True))
-  return Row(label, model, devices, published, gpus=("k80",))
+  return Row(label, model, devices, published, gpus=gpus)
 
 
 GO_ROWS = (
@@ -95,11 +99,14 @@ GO_ROWS = (
 
 PLACETO_ROWS = (
   _placeto("Inception-V3", "inception_v3", 2, (1.18, 1.28, 1.54, 1.17, 1.56)),
-  _placeto("Inception-V3", "inception_v3", 4, (1.13, 1.15, 1.74, 1.19, 1.56)),
+  _placeto(
+    "Inception-V3", "inception_v3", 4,
+    (1.13, 1.15, 1.74, 1.19, 1.56), ("k80", "v100"),
+  ),
   _placeto("NMT", "nmt", 2, (2.32, OOM, OOM, 2.35, OOM)),
-  _placeto("NMT", "nmt", 4, (2.63, OOM, OOM, 3.15, OOM)),
+  _placeto("NMT", "nmt", 4, (2.63, OOM, OOM, 3.15, OOM), ("k80", "v100")),
   _placeto("NASNet", "nasnet", 2, (0.86, 0.86, 1.28, 0.89, 1.28)),
   _placeto("NASNet", "nasnet", 4, (0.74, 0.84, 1.22, 0.76, 1.28)),
-)
+)  # fmt: skip
 
 ROWS = (*GO_ROWS, *PLACETO_ROWS)
