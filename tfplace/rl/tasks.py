@@ -17,7 +17,7 @@ from tfplace.rl.environment import Task, step_times
 from tfplace.simulate import Simulator
 
 # One-shot placers: fast, and the same on every machine.
-TEACHERS = ("single", "blocks", "expert", "m_topo", "m_etf", "heft")
+TEACHERS = ("single", "blocks", "expert", "axes", "m_topo", "m_etf", "heft")
 # Sizes of the clusters that explore together, where there are more decisions.
 EXPLORATION = (64, 256, 1024)
 _NO_LIMIT_S = 1e9
