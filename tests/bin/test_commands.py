@@ -99,6 +99,15 @@ def test_extract_place_simulate_agree(keras_file, tmp_path, capsys):
     assert json.load(file)["traceEvents"]
   with open(picture, "rb") as file:
     assert file.read(8) == b"\x89PNG\r\n\x1a\n"
+  # The model itself names the graph as well, without a file of it.
+  given = [
+    *source,
+    "--cluster=p100x2",
+    f"--placement={plan}",
+    f"--output={out}",
+  ]
+  assert simulate.run(given) == 0
+  assert tg.load_evaluation(out).step_time_us == placed["step_time_us"]
 
 
 def test_auto_splits_a_diamond(graph_file, cluster_file, capsys):

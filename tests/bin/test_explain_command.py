@@ -64,7 +64,8 @@ def test_json_is_the_only_output_and_has_the_proven_bound(files, capsys):
     (["--op=m/y/c"], "no op 'm/y/c'; near names: 'm/y/b'"),
     (["--placement=none.json"], "none.json: cannot be read"),
     (["--cluster=k80x1"], "g0"),
-    (["--graph="], "--graph is missing"),
+    (["--op=y/b"], "no op 'y/b'; near names: 'm/y/b'"),
+    (["--graph="], "give exactly one of --model,"),
     (["--seconds=-1"], "-1"),
   ],
 )

@@ -8,7 +8,6 @@ from tfplace.graph import OpSpec, Problem, build_graph
 from tfplace.placers import place
 from tfplace.placers.axes import splits
 from tfplace.placers.groups import GroupGraph
-from tfplace.placers.name_clusters import clusters_by_name
 from tfplace.placers.scopes import UNKNOWN, read_scopes
 
 
@@ -79,36 +78,3 @@ def test_a_model_without_numbers_stays_on_one_device():
   problem = problem_of(names, list(itertools.pairwise(names)))
   result = place(problem, "axes", budget_s=5)
   assert len(set(result.placement.devices.tolist())) == 1
-
-
-def test_clusters_by_name_join_steps_before_layers():
-  # 16 steps are unrolled, 2 layers stacked; layer 0 of a step feeds layer 1.
-  forward = [f"m/step_{t}/lstm_{i}/MatMul" for t in range(16) for i in range(2)]
-  back = [f"gradient_tape/{name}/MatMul_1" for name in forward]
-  edges = list(zip(forward, back, strict=True))
-  groups = GroupGraph(problem_of(forward + back, edges))
-  labels = clusters_by_name(groups).labels
-  sizes = [label.max() + 1 for label in labels]
-  # Both ways; one scope; 2, 4, 8 and 16 steps of a layer.
-  assert sizes == [64, 32, 16, 8, 4, 2]
-  layer = np.array([int("lstm_1" in name) for name in forward + back])
-  assert len(set(zip(labels[-1].tolist(), layer.tolist(), strict=True))) == 2
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_clusters_by_name_are_nested(seed):
-  rng = np.random.default_rng(seed)
-  names = [
-    f"m/a_{rng.integers(40)}/b_{rng.integers(4)}/op_{i}" for i in range(100)
-  ]
-  labels = clusters_by_name(GroupGraph(problem_of(names, []))).labels
-  for fine, coarse in itertools.pairwise(labels):
-    assert coarse.max() < fine.max()
-    for cluster in range(fine.max() + 1):
-      assert len(set(coarse[fine == cluster])) == 1
-
-
-def test_clusters_by_name_of_a_graph_without_names_are_one():
-  problem = problem_of([f"x{i}" for i in range(5)], [])
-  labels = clusters_by_name(GroupGraph(problem)).labels
-  assert [label.tolist() for label in labels] == [[0] * 5]

@@ -1,5 +1,5 @@
-"""The flags that name a placed graph by its files, for commands that need no
-model: `tfplace-simulate` and `tfplace-explain`."""
+"""The flags that name a placed graph, for the commands that look at one:
+`tfplace-simulate` and `tfplace-explain`."""
 
 from absl import flags
 
@@ -8,13 +8,12 @@ from tfplace.bin import cli, sources
 
 
 def define_flags(values: flags.FlagValues) -> None:
-  """Adds `--graph`, `--cluster` and `--placement`."""
+  """Adds `--placement`, `--cluster` and the flags of a graph source."""
+  sources.define_source_flags(values)
   sources.define_cluster_flag(values)
-  for name, text in (
-    ("graph", "tfplace.graph.v1 file."),
-    ("placement", "tfplace.placement.v1 file."),
-  ):
-    flags.DEFINE_string(name, None, text, flag_values=values)
+  flags.DEFINE_string(
+    "placement", None, "tfplace.placement.v1 file.", flag_values=values
+  )
 
 
 def load(values: flags.FlagValues) -> graph_lib.Placement:
@@ -23,8 +22,8 @@ def load(values: flags.FlagValues) -> graph_lib.Placement:
   Raises:
     TfplaceError: a flag is missing, or a file is broken or of another graph.
   """
-  graph = graph_lib.load_graph(cli.required(values, "graph"))
+  sources.chosen_source(values)
   cluster = sources.load_cluster(cli.required(values, "cluster"))
-  problem = graph_lib.Problem(graph, cluster)
   path = cli.required(values, "placement")
-  return graph_lib.load_placement(path, problem)
+  graph = sources.load_source(values, cluster).graph
+  return graph_lib.load_placement(path, graph_lib.Problem(graph, cluster))

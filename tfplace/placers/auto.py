@@ -11,7 +11,12 @@ from typing import ClassVar
 from tfplace.errors import InfeasibleError, TfplaceError
 from tfplace.graph.problem import Problem
 from tfplace.placers import registry
-from tfplace.placers.annealing import best_first, improve, improvements
+from tfplace.placers.annealing import (
+  CLASSICAL_TOTAL,
+  best_first,
+  improve,
+  improvements,
+)
 from tfplace.placers.base import Budget, Evaluator, HistoryPoint, Result
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.search_plan import SearchConfig
@@ -25,6 +30,8 @@ class AutoPlacer:
   Attributes:
     policy: directory of the learned policy; None is the shipped one.
     search: of the search at the end.
+    classical_total: share of all seconds after which no further classical
+      placer is begun; the quickest come first.
     classical_share: of the seconds left, what a classical placer may count on
       that bounds itself by them (m-SCT's linear program, Scotch).
     learned_min_s: seconds that must be left for the learned policy to be
@@ -35,6 +42,7 @@ class AutoPlacer:
 
   policy: str | None = None
   search: SearchConfig = dataclasses.field(default_factory=SearchConfig)
+  classical_total: float = CLASSICAL_TOTAL
   classical_share: float = 0.25
   learned_min_s: float = 25.0
   learned_share: float = 0.3
@@ -87,8 +95,8 @@ class _Run:
 
   def attempt(self, strategy: str, budget: Budget) -> None:
     """Runs a strategy; its failure is noted, not raised."""
-    if self.tried and self.budget.left_s <= 0:
-      self.skipped[strategy] = "no time was left"
+    if self.tried and self.budget.spent > self.placer.classical_total:
+      self.skipped[strategy] = "the time of the classical placers was over"
       return
     began = self.clock.seconds
     try:

@@ -83,6 +83,11 @@ class Budget:
   def left_s(self) -> float:
     return self.seconds - (time.perf_counter() - self.started)
 
+  @property
+  def spent(self) -> float:
+    """Share of the seconds that has gone by; above 1 when they are over."""
+    return (time.perf_counter() - self.started) / max(self.seconds, 1e-9)
+
 
 class Placer(Protocol):
   """An algorithm that proposes a placement. Deterministic given its seed

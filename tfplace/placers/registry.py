@@ -32,19 +32,20 @@ _PLACERS: Mapping[str, str] = {
   "auto": "tfplace.placers.auto:AutoPlacer",
 }
 STRATEGIES = tuple(_PLACERS)
-# In this order `auto` and reports try what needs no search and no policy.
+# What needs no search and no policy, roughly the quickest first: in this order
+# `auto` and annealing try them, and reports show them.
 CLASSICAL = (
   "single",
   "cpu",
   "blocks",
   "expert",
   "axes",
-  "m_topo",
-  "m_etf",
-  "m_sct",
-  "heft",
   "metis",
   "scotch",
+  "m_topo",
+  "heft",
+  "m_etf",
+  "m_sct",
 )
 LEARNED = ("gdp", "placeto", "hierarchical", "rnn")
 SHIPPED = ("gdp",)  # the learned ones with a policy in the package: for `auto`

@@ -20,13 +20,8 @@ import numpy as np
 
 from tfplace.placers import search_kernel
 from tfplace.placers.base import Budget
-from tfplace.placers.clusters import (
-  Clusters,
-  clusters_by_edges,
-  clusters_by_work,
-)
+from tfplace.placers.clusters import clusters_by_edges, clusters_by_work
 from tfplace.placers.groups import GroupGraph
-from tfplace.placers.name_clusters import clusters_by_name
 from tfplace.placers.search_plan import Plan, SearchConfig
 from tfplace.placers.search_tables import (
   BEST,
@@ -78,7 +73,11 @@ class Search:
     self.config = config or SearchConfig()
     self._order = time_order(groups, like)
     groups = self._order.groups
-    tables = [search_tables(groups, found) for found in _views(groups)]
+    # Chains that see a graph in different ways fail in different ways.
+    tables = [
+      search_tables(groups, find(groups))
+      for find in (clusters_by_work, clusters_by_edges)
+    ]
     self._num_movable = len(tables[0].movable)
     self.step = engine.pack(groups.problem, self._order.position)
     self._best: np.ndarray | None = None
@@ -98,9 +97,7 @@ class Search:
     self._lock = threading.Lock()
     nothing = np.zeros(groups.num_groups, np.int32)
     self._chains = [
-      _Chain(
-        search_state(groups, nothing, child), tables[i % len(tables)], self.step
-      )
+      _Chain(search_state(groups, nothing, child), tables[i % 2], self.step)
       for i, child in enumerate(
         np.random.SeedSequence(seed).spawn(self.config.chains)
       )
@@ -290,13 +287,3 @@ class Search:
   @property
   def _penalty_us(self) -> float:
     return self.config.penalty * self._unit_us
-
-
-def _views(groups: GroupGraph) -> list[Clusters]:
-  """Clusterings, one a chain: chains that see a graph in different ways fail
-  in different ways."""
-  views = [clusters_by_work(groups), clusters_by_edges(groups)]
-  named = clusters_by_name(groups)
-  if len(named.labels) > 1:  # else names tell nothing
-    views.append(named)
-  return views

@@ -33,7 +33,7 @@ class SearchConfig:
     chunk_evaluations: the same where evaluations are the budget.
   """
 
-  chains: int = 3
+  chains: int = 2
   hot: float = 0.01
   large_hot: float = 0.006
   warm: float = 0.4

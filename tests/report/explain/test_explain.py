@@ -61,6 +61,7 @@ def test_a_move_that_is_not_allowed_says_why():
   [
     ("m/first/aa", "near names: 'm/first/a'"),
     ("m/first", "ops below that name: 'm/first/a', 'm/first/z'"),
+    ("first", "near names: 'm/first/a', 'm/first/z'"),
     ("nothing-like-it", "has no op 'nothing-like-it'"),
   ],
 )

@@ -101,7 +101,9 @@ def report_op(schedule: Schedule, name: str) -> OpReport:
 
 def _unknown_op(graph: str, names: tuple[str, ...], name: str) -> str:
   inside = [n for n in names if n.startswith(f"{name.rstrip('/')}/")]
-  near = inside or difflib.get_close_matches(name, names, n=3)
+  # What is called `head` in a model is `model/head` in its graph.
+  inner = [n for n in names if f"/{name.strip('/')}/" in f"/{n}/"]
+  near = inside or inner or difflib.get_close_matches(name, names, n=3)
   hint = ""
   if near:
     which = "ops below that name" if inside else "near names"
