@@ -31,13 +31,10 @@ class Scopes:
   Attributes:
     of: [num_groups] scope of each group, 0, 1, ...
     paths: per scope, its parts from the outside in; () where names tell none.
-    is_backward: per scope; a scope's gradients are another scope, with the
-      same path.
   """
 
   of: np.ndarray
   paths: tuple[tuple[Part, ...], ...]
-  is_backward: tuple[bool, ...]
 
 
 def forward_name(name: str) -> str:
@@ -51,7 +48,7 @@ def read_scopes(groups: GroupGraph) -> Scopes:
   A group whose name tells none is of the scope of a neighbour.
   """
   names = groups.problem.graph.names
-  known: dict[tuple[str, bool], int] = {}
+  known: dict[str, int] = {}
   of = np.full(groups.num_groups, UNKNOWN)
   for group, op in enumerate(_longest_ops(groups).tolist()):
     scope = _scope(names[op])
@@ -59,12 +56,8 @@ def read_scopes(groups: GroupGraph) -> Scopes:
       of[group] = known.setdefault(scope, len(known))
   of = spread(groups, of)
   if (of == UNKNOWN).any():
-    of[of == UNKNOWN] = known.setdefault(("", False), len(known))
-  return Scopes(
-    of,
-    tuple(_parts(path) for path, _ in known),
-    tuple(is_backward for _, is_backward in known),
-  )
+    of[of == UNKNOWN] = known.setdefault("", len(known))
+  return Scopes(of, tuple(_parts(path) for path in known))
 
 
 def spread(groups: GroupGraph, wanted: np.ndarray) -> np.ndarray:
@@ -108,16 +101,15 @@ def _longest_ops(groups: GroupGraph) -> np.ndarray:
   return order[offsets[:-1]]
 
 
-def _scope(name: str) -> tuple[str, bool] | None:
-  """A name's scope, and whether it is a gradient's; None if it tells none."""
+def _scope(name: str) -> str | None:
+  """A name's scope, that of its forward op; None if it tells none."""
   forward = forward_name(name)
-  is_backward = forward != name
   parts = forward.split("/")
   if len(parts) < _LEAST_PARTS:
     return None
   # A gradient's name is that of the forward op, and its own.
-  own = 2 if is_backward and len(parts) > _LEAST_PARTS else 1
-  return "/".join(parts[:-own]), is_backward
+  own = 2 if forward != name and len(parts) > _LEAST_PARTS else 1
+  return "/".join(parts[:-own])
 
 
 def _parts(path: str) -> tuple[Part, ...]:
