@@ -207,3 +207,12 @@ def test_annealing_evaluates_as_many_as_it_may():
     problem, Simulator(problem), Budget(20, max_evaluations=1000), seed=0
   )
   assert 900 <= result.evaluations <= 1010
+
+
+def test_auto_leaves_most_of_the_time_to_the_search():
+  # Half of the time is gone when it begins: the first placer must do.
+  problem = problems.random_problem(4)
+  budget = Budget(10, 100, started=time.perf_counter() - 5)
+  result = get_placer("auto").place(problem, Simulator(problem), budget, seed=0)
+  assert [tried.strategy for tried in result.tried] == ["single", "annealing"]
+  assert "classical placers was over" in result.skipped["expert"]
