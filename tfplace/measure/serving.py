@@ -68,10 +68,13 @@ def serve(
   """
   address = listening.resolve(server.host)
   shown = f"[{address}]" if address.version == 6 else str(address)
-  with _ended_by_signals(), ports.held(str(address), server.port) as port:
+  with (
+    _ended_by_signals() as signals,
+    ports.held(str(address), server.port) as port,
+  ):
     config = _config(server, str(address), port)
     while True:
-      with _child(config) as child:
+      with _child(config, signals) as child:
         on_ready(f"{shown}:{port}")
         connection.wait([child.connection])  # it never speaks again
         time.sleep(_BETWEEN_STARTS_S)  # its end shows a moment later
@@ -93,31 +96,54 @@ def _config(server: Server, address: str, port: int) -> messages.ChildConfig:
 
 
 @contextlib.contextmanager
-def _child(config: messages.ChildConfig) -> Iterator[processes.Child]:
-  child = processes.Child("the server", config)
-  try:
+def _child(
+  config: messages.ChildConfig, signals: "_Signals"
+) -> Iterator[processes.Child]:
+  with contextlib.ExitStack() as stack:
+    with signals.awaiting():  # or a process could be there that no one ends
+      child = processes.Child("the server", config)
+      stack.callback(child.kill)
     processes.receive(
       child, [child], runtime.STARTUP_TIMEOUT_S, "starting the server"
     )
     yield child
-  finally:
-    child.kill()
+
+
+class _Signals:
+  """Turns SIGTERM and SIGINT into `_Ended`, now or a little later."""
+
+  WANTED = (signal.SIGTERM, signal.SIGINT)
+
+  def __init__(self) -> None:
+    self._later = self._came = False
+
+  def handle(self, number: int, frame: FrameType | None) -> None:
+    for other in self.WANTED:  # one is enough: cleaning up goes on undisturbed
+      signal.signal(other, signal.SIG_IGN)
+    self._came = True
+    if not self._later:
+      raise _Ended
+
+  @contextlib.contextmanager
+  def awaiting(self) -> Iterator[None]:
+    """A signal that comes inside ends it at its end only."""
+    self._later = True
+    try:
+      yield
+    finally:
+      self._later = False
+    if self._came:
+      raise _Ended
 
 
 @contextlib.contextmanager
-def _ended_by_signals() -> Iterator[None]:
+def _ended_by_signals() -> Iterator[_Signals]:
   """SIGTERM and SIGINT end what is inside, from wherever it is."""
-  wanted = (signal.SIGTERM, signal.SIGINT)
-
-  def end(number: int, frame: FrameType | None) -> None:
-    for other in wanted:  # one is enough: cleaning up goes on undisturbed
-      signal.signal(other, signal.SIG_IGN)
-    raise _Ended
-
-  before = [signal.signal(number, end) for number in wanted]
+  signals = _Signals()
+  before = [signal.signal(n, signals.handle) for n in signals.WANTED]
   try:
     with contextlib.suppress(_Ended):
-      yield
+      yield signals
   finally:
-    for number, handler in zip(wanted, before, strict=True):
+    for number, handler in zip(signals.WANTED, before, strict=True):
       signal.signal(number, handler)
