@@ -4,12 +4,9 @@ A process of its own: TF-GNN and tf-agents need Keras 2, which is chosen for a
 whole process before TensorFlow is imported.
 """
 
-import dataclasses
-import glob
 import os
-import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from absl import flags
@@ -17,10 +14,9 @@ from rich import console, progress, table
 
 from tfplace import bounds
 from tfplace import graph as graph_lib
-from tfplace.bin import cli, measured_reward, sources
-from tfplace.errors import TrainingError
+from tfplace.bin import cli, measured_reward, sources, training_graphs
 from tfplace.policies import keras2
-from tfplace.rl import strategies, synthetic
+from tfplace.rl import strategies
 
 if TYPE_CHECKING:
   from tfplace.rl.trainer import Trainer
@@ -31,7 +27,6 @@ _DESCRIPTION = (
   " where it was stopped."
 )
 _HINTS = {"no": (False,), "yes": (True,), "both": (False, True)}
-_SOURCES = ("models", "families", "graphs", "synthetic")
 _REWARDS = ("simulate", "measure")
 _REQUESTED = (
   "checkpoint_dir",
@@ -51,31 +46,7 @@ _REQUESTED = (
 
 
 def _define(values: flags.FlagValues) -> None:
-  flags.DEFINE_list(
-    "models",
-    [],
-    "Models of the zoo, such as inception_v3,nmt, or Keras files (.keras).",
-    flag_values=values,
-  )
-  flags.DEFINE_list(
-    "families",
-    [],
-    "Synthetic families (cifar10, ptb, nmt): the members of each that train.",
-    flag_values=values,
-  )
-  flags.DEFINE_list(
-    "graphs",
-    [],
-    "tfplace.graph.v1 files, or globs of them.",
-    flag_values=values,
-  )
-  flags.DEFINE_list(
-    "cluster",
-    [],
-    "Devices: a preset such as k80x2, or a tfplace.cluster.v1 file. Several:"
-    " every graph is placed on each.",
-    flag_values=values,
-  )
+  training_graphs.define(values)
   flags.DEFINE_list(
     "max_decisions",
     ["0"],
@@ -139,7 +110,6 @@ def _define_numbers(values: flags.FlagValues) -> None:
   numbers = {
     "iterations": (200, 0, "PPO iterations, each on one graph, in turn."),
     "imitation_steps": (100, 0, "Imitation steps per graph, before PPO."),
-    "synthetic": (0, 0, "Random training steps to train on, too."),
     "samples": (16, 2, "Placements tried per iteration."),
     "search_evaluations": (
       0,
@@ -183,9 +153,9 @@ def _main(values: flags.FlagValues) -> None:
     ) as (problems, make_evaluator):
       _train(values, problems, make_evaluator=make_evaluator)
     return
-  if values.families:
-    keras2.enter_training_process()  # their list imports TensorFlow
-  problems = list(_problems(values))
+  if values.families or values.training_split:
+    keras2.enter_training_process()  # their lists import TensorFlow
+  problems = list(training_graphs.problems(values))
   keras2.enter_training_process()
   _train(values, problems)
 
@@ -196,8 +166,8 @@ def _check(values: flags.FlagValues) -> None:
   for flag in ("cluster", "checkpoint_dir", "export_dir"):
     if not values[flag].value:
       raise cli.UsageError(f"--{flag} is missing")
-  if not any(values[name].value for name in _SOURCES):
-    choices = ", ".join(f"--{name}" for name in _SOURCES)
+  if not any(values[name].value for name in training_graphs.SOURCES):
+    choices = ", ".join(f"--{name}" for name in training_graphs.SOURCES)
     raise cli.UsageError(f"give at least one of {choices}")
   live = [name for name in values.cluster if sources.is_live(name)]
   if values.reward == "measure":
@@ -215,90 +185,13 @@ def _check_measured(values: flags.FlagValues, live: Sequence[str]) -> None:
       "--reward=measure needs one cluster of real devices (workers:N or gpus),"
       f" not --cluster={','.join(values.cluster)}"
     )
-  if values.graphs or values.synthetic or values.families:
+  others = [name for name in training_graphs.SOURCES if name != "models"]
+  if any(values[name].value for name in others):
     raise cli.UsageError(
       "--reward=measure runs --models; --graphs and --synthetic have only"
-      " costs, and --families are for pre-training in the simulator"
+      " costs, and --families and --training_split are for pre-training in the"
+      " simulator"
     )
-
-
-def _problems(
-  values: flags.FlagValues,
-) -> Iterator[graph_lib.Problem]:
-  """Every graph on every cluster."""
-  for name in values.cluster:
-    cluster = sources.load_cluster(name)
-    for path in _graph_files(values.graphs):
-      yield graph_lib.Problem(graph_lib.load_graph(path), cluster)
-    models = [(model, "") for model in values.models]
-    for model, sizes in models + _members(values.families):
-      graph = _extracted(model, sizes, name, cluster, values.checkpoint_dir)
-      yield graph_lib.Problem(graph, cluster)
-    for seed in range(values.synthetic):
-      yield graph_lib.Problem(synthetic.training_step(seed), cluster)
-
-
-def _members(names: Sequence[str]) -> list[tuple[str, str]]:
-  """Names in the zoo and sizes of the families' members that train."""
-  if not names:
-    return []
-  from tfplace.models import families  # imports TensorFlow
-
-  for name in names:
-    if name not in families.FAMILIES:
-      raise cli.UsageError(
-        f"--families: {name!r} is none of {', '.join(families.FAMILIES)}"
-      )
-  return [
-    (families.FAMILIES[name], f"index={index}")
-    for name in names
-    for index in families.split("train")
-  ]
-
-
-def _graph_files(patterns: Sequence[str]) -> list[str]:
-  result = []
-  for pattern in patterns:
-    found = sorted(glob.glob(pattern)) if glob.has_magic(pattern) else [pattern]
-    if not found:
-      raise cli.UsageError(f"--graphs: nothing matches {pattern!r}")
-    result += found
-  return result
-
-
-def _extracted(
-  model: str,
-  sizes: str,
-  cluster_name: str,
-  cluster: graph_lib.Cluster,
-  folder: str,
-) -> graph_lib.OpGraph:
-  """The model's graph, kept beside the checkpoints so that a run that goes on
-  sees the same one. A process of its own extracts it: models are Keras 3's.
-  """
-  name = os.path.basename(model) + (f".{sizes}" if sizes else "")
-  path = os.path.join(folder, "graphs", f"{name}.{cluster.name}.json.gz")
-  if not os.path.exists(path):
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    kind = "keras_model" if model.endswith(".keras") else "model"
-    command = [sys.executable, "-m", "tfplace.bin.extract", f"--{kind}={model}"]
-    unfinished = path.removesuffix(".json.gz") + ".part.json.gz"
-    command += [f"--cluster={cluster_name}", f"--output={unfinished}"]
-    command += [f"--model_sizes={sizes}"] if sizes else []
-    with cli.showing_progress(f"Extracting {name}"):
-      done = subprocess.run(
-        command,
-        check=False,
-        capture_output=True,
-        text=True,
-        env={k: v for k, v in os.environ.items() if k != keras2.SWITCH},
-      )
-    if done.returncode:
-      lines = done.stderr.strip().splitlines() or ["extraction failed"]
-      raise TrainingError(f"model {name}: {lines[-1]}")
-    os.replace(unfinished, path)
-  graph = graph_lib.load_graph(path)
-  return dataclasses.replace(graph, name=name) if sizes else graph
 
 
 def _train(

@@ -6,6 +6,8 @@ result is never worse than any of them.
 """
 
 import dataclasses
+import sys
+from collections.abc import Sequence
 from typing import ClassVar
 
 from tfplace.errors import InfeasibleError, TfplaceError
@@ -28,6 +30,7 @@ class AutoPlacer:
   """The best of all placers.
 
   Attributes:
+    learned: the learned placers that it asks; () asks none.
     policy: directory of the learned policy; None is the shipped one.
     search: of the search at the end.
     classical_total: share of all seconds after which no further classical
@@ -35,16 +38,19 @@ class AutoPlacer:
     classical_share: of the seconds left, what a classical placer may count on
       that bounds itself by them (m-SCT's linear program, Scotch).
     learned_min_s: seconds that must be left for the learned policy to be
-      worth loading (TensorFlow alone takes several).
+      worth loading where TensorFlow, which takes several, is not loaded yet.
+    loaded_min_s: the same where it is.
     learned_share: of the seconds left, for the learned policy.
     max_starts: placements that the search starts from.
   """
 
+  learned: Sequence[str] = registry.SHIPPED
   policy: str | None = None
   search: SearchConfig = dataclasses.field(default_factory=SearchConfig)
   classical_total: float = CLASSICAL_TOTAL
   classical_share: float = 0.25
   learned_min_s: float = 25.0
+  loaded_min_s: float = 3.0
   learned_share: float = 0.3
   max_starts: int = 3
   name: ClassVar[str] = "auto"
@@ -63,7 +69,7 @@ class AutoPlacer:
         strategy,
         Budget(budget.left_s * self.classical_share, budget.max_evaluations),
       )
-    for strategy in registry.SHIPPED:
+    for strategy in self.learned:
       run.attempt_learned(strategy)
     run.search()
     return run.result()
@@ -113,17 +119,22 @@ class _Run:
     Whatever goes wrong there (no TensorFlow, no policy for such a graph)
     leaves the other strategies untouched.
     """
-    left_s = self.budget.left_s
-    if left_s < self.placer.learned_min_s:
+    left_s, least_s = self.budget.left_s, self.placer.learned_min_s
+    if "tensorflow" in sys.modules:
+      least_s = self.placer.loaded_min_s
+    if left_s < least_s:
       self.skipped[strategy] = (
         f"{max(left_s, 0):.0f} s were left, and it is not loaded with fewer"
-        f" than {self.placer.learned_min_s:.0f} s"
+        f" than {least_s:.0f} s"
       )
       return
     began = self.clock.seconds
     budget = Budget(left_s * self.placer.learned_share)
     try:
-      placer = registry.get_placer(strategy, self.placer.policy)
+      start = None
+      if self.tried:
+        start = best_first(self.tried)[0].placement.devices
+      placer = registry.get_learned(strategy, self.placer.policy, start)
       self._keep(
         placer.place(self.problem, self.evaluator, budget, self.seed), began
       )

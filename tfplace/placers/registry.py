@@ -5,7 +5,9 @@ The registry holds strings, so that a strategy of a package above this one
 """
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+
+import numpy as np
 
 from tfplace.errors import TfplaceError
 from tfplace.placers.base import Placer
@@ -69,12 +71,7 @@ def get_placer(strategy: str, policy: str | None = None) -> Placer:
   Raises:
     TfplaceError: unknown strategy, or a policy for one that learns nothing.
   """
-  if strategy not in _PLACERS:
-    raise TfplaceError(
-      f"unknown strategy {strategy!r}; choose one of {', '.join(STRATEGIES)}"
-    )
-  module, name = _PLACERS[strategy].split(":")
-  placer = getattr(importlib.import_module(module), name)
+  placer = _placer_type(strategy)
   if policy is None:
     return placer()
   if strategy != "auto" and strategy not in LEARNED:
@@ -82,3 +79,25 @@ def get_placer(strategy: str, policy: str | None = None) -> Placer:
       f"strategy {strategy!r} uses no policy, yet {policy!r} was given"
     )
   return placer(policy=policy)
+
+
+def get_learned(
+  strategy: str, policy: str | None, start: np.ndarray | None
+) -> Placer:
+  """A learned placer of `SHIPPED` that improves on a placement.
+
+  Args:
+    strategy: one of `SHIPPED`.
+    policy: as for `get_placer`.
+    start: [num_ops] devices of the best placement that is known, or None.
+  """
+  return _placer_type(strategy)(policy=policy, start=start)
+
+
+def _placer_type(strategy: str) -> Callable[..., Placer]:
+  if strategy not in _PLACERS:
+    raise TfplaceError(
+      f"unknown strategy {strategy!r}; choose one of {', '.join(STRATEGIES)}"
+    )
+  module, name = _PLACERS[strategy].split(":")
+  return getattr(importlib.import_module(module), name)

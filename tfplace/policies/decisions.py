@@ -13,6 +13,7 @@ import numpy as np
 
 from tfplace.graph.problem import Problem
 from tfplace.placers.groups import GroupGraph
+from tfplace.placers.scopes import read_scopes
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -69,6 +70,19 @@ class Decisions:
     coarse = group_decisions(self.problem, max_clusters).decision_of
     result = np.zeros(self.num_decisions, np.int32)
     result[self.decision_of[::-1]] = coarse[::-1]  # of its first op
+    return result
+
+  @functools.cached_property
+  def scopes(self) -> np.ndarray:
+    """[num_decisions] int32 scope of each decision, by the names of its ops.
+
+    Where a model is unrolled, that is one layer of one time step, forward and
+    backward.
+    """
+    problem = self.as_groups
+    of_op = read_scopes(GroupGraph(problem)).of[problem.group_of]
+    result = np.zeros(self.num_decisions, np.int32)
+    result[self.decision_of[::-1]] = of_op[::-1]  # of its first op
     return result
 
   def to_devices(self, choices: np.ndarray) -> np.ndarray:

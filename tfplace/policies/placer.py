@@ -12,7 +12,7 @@ from tfplace.placers.base import Budget, Evaluator, Result
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.repair import offer_repaired
 from tfplace.placers.tracker import Tracker
-from tfplace.policies import exported, features, sampling
+from tfplace.policies import exported, features, sampling, symmetry
 from tfplace.policies.decisions import Decisions, group_decisions
 
 # Passes of the policy: decisions (None is every group), and whether it sees the
@@ -25,20 +25,30 @@ PASSES: tuple[tuple[int | None, bool], ...] = (
   (256, True),
   (None, True),
 )
+# From a placement that is good already, the finest pass comes first.
+PASSES_FROM_START: tuple[tuple[int | None, bool], ...] = (
+  (None, True),
+  (256, True),
+  (256, False),
+  (64, False),
+)
 EXPLORATION = (64, 256)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class GdpPlacer:
   """Places a graph by one pass of a GDP policy per level, without training.
 
   Attributes:
     policy: directory of an exported policy; None is the one that ships.
     samples: placements drawn per level, besides the most probable one.
+    start: [num_ops] devices of a placement to improve on, that of a classical
+      placer, say; it is not among the results.
   """
 
   policy: str | None = None
   samples: int = 16
+  start: np.ndarray | None = None
   name: ClassVar[str] = "gdp"
 
   def place(
@@ -55,11 +65,13 @@ class GdpPlacer:
     )
     tracker = Tracker(self.name, problem, evaluator, budget)
     groups = GroupGraph(problem)
+    classes = symmetry.device_classes(problem.cluster)
     rng = np.random.default_rng(seed)
-    for decisions, is_hinted in _passes(problem):
+    for decisions, is_hinted in self._passes(problem):
+      known = tracker.best[0] if tracker.best is not None else self.start
       hint = None
-      if is_hinted and tracker.best is not None:
-        hint = decisions.to_choices(tracker.best[0])
+      if is_hinted and known is not None:
+        hint = symmetry.by_first_use(decisions.to_choices(known), classes)
       logits = policy.logits(features.extract(decisions, hint))
       first, *others = _candidates(decisions, logits, self.samples, rng)
       _offer_repaired(tracker, groups, first)
@@ -71,18 +83,17 @@ class GdpPlacer:
         break
     return tracker.result()
 
+  def _passes(self, problem: Problem) -> Iterator[tuple[Decisions, bool]]:
+    """Decisions and whether to hint; where nothing merges, every group decides.
 
-def _passes(problem: Problem) -> Iterator[tuple[Decisions, bool]]:
-  """Decisions and whether to hint; where nothing merges, every group decides.
-
-  On a small graph two passes remain: one without a hint and one with.
-  """
-  done = set()
-  for most, is_hinted in PASSES:
-    size = most if most is not None and most < problem.num_groups else None
-    if (size, is_hinted) not in done:
-      done.add((size, is_hinted))
-      yield group_decisions(problem, size), is_hinted
+    On a small graph two passes remain: one without a hint and one with.
+    """
+    done = set()
+    for most, is_hinted in PASSES if self.start is None else PASSES_FROM_START:
+      size = most if most is not None and most < problem.num_groups else None
+      if (size, is_hinted) not in done:
+        done.add((size, is_hinted))
+        yield group_decisions(problem, size), is_hinted
 
 
 def _candidates(
@@ -97,6 +108,8 @@ def _candidates(
     for size in EXPLORATION
     if 2 * size < decisions.num_decisions
   ]
+  if clusterings:
+    clusterings.append(decisions.scopes)
   drawn = sampling.sample(logits, samples, rng, clusterings)
   first = logits.argmax(axis=1).astype(np.int32)
   return [decisions.to_devices(choices) for choices in (first, *drawn)]

@@ -71,3 +71,17 @@ def likeliest(
     _, rename = optimize.linear_sum_assignment(score, maximize=True)
     result[row] = rename[chosen]
   return result
+
+
+def named(
+  choices: np.ndarray, classes: np.ndarray, hint: np.ndarray | None = None
+) -> np.ndarray:
+  """[N] devices of a placement, named as a policy is taught to name them.
+
+  By first use; or, beside a [N] hint, so that as many decisions as can be are
+  where the hint has them.
+  """
+  if hint is None:
+    return by_first_use(choices, classes)
+  there = np.eye(len(classes))[hint]
+  return likeliest(choices[None], there, classes)[0]

@@ -20,6 +20,7 @@ from tfplace.simulate import Simulator
 TEACHERS = ("single", "blocks", "expert", "axes", "m_topo", "m_etf", "heft")
 # Sizes of the clusters that explore together, where there are more decisions.
 EXPLORATION = (64, 256, 1024)
+SEARCH = "annealing"
 _NO_LIMIT_S = 1e9
 
 
@@ -41,6 +42,22 @@ class Teaching:
   folder: str | None = None
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Taught:
+  """What teachers have found.
+
+  Attributes:
+    best: [num_ops] devices of the best placement of all.
+    quick: [num_ops] of the best that took no search: what whoever asks the
+      policy has, too.
+    evaluations: placements that they have tried.
+  """
+
+  best: np.ndarray
+  quick: np.ndarray
+  evaluations: int
+
+
 def make_task(
   decisions: Decisions,
   evaluator: Evaluator,
@@ -57,41 +74,43 @@ def make_task(
     decisions: the problem and its units of decision.
     evaluator: judges its placements.
     teaching: where the target of imitation comes from.
-    is_hinted: the policy sees that target among its features.
+    is_hinted: the policy sees the best placement that took no search among
+      its features, and learns how a search changes it.
 
   Raises:
     InfeasibleError: no teacher found a placement that fits.
   """
-  taught, spent = _remembered(decisions, teaching or Teaching())
+  taught = _remembered(decisions, teaching or Teaching())
   classes = symmetry.device_classes(decisions.problem.cluster)
-  choices = decisions.to_choices(taught)
-  choices = symmetry.by_first_use(choices, classes)
+  hint = None
+  if is_hinted:
+    hint = symmetry.by_first_use(decisions.to_choices(taught.quick), classes)
+  best = decisions.to_choices(taught.best)
+  choices = symmetry.named(best, classes, hint)
   step_us = step_times(evaluator, decisions.to_devices(choices[None]))[0]
   known = bool(np.isfinite(step_us))
   if not known:
-    baseline = step_times(evaluator, taught[None])[0]
+    baseline = step_times(evaluator, taught.best[None])[0]
   task = Task(
     decisions,
     evaluator,
     float(step_us if known else baseline),
     choices,
-    hint=choices if is_hinted else None,
+    hint=hint,
     clusterings=tuple(
       decisions.clusters(size)
       for size in EXPLORATION
       if 2 * size < decisions.num_decisions
     ),
-    evaluations=spent,
+    evaluations=taught.evaluations,
   )
   if known:
     task.best_us, task.best = float(step_us), choices
   return task
 
 
-def _remembered(
-  decisions: Decisions, teaching: Teaching
-) -> tuple[np.ndarray, int]:
-  """The [num_ops] devices of the best teacher, and how many were tried.
+def _remembered(decisions: Decisions, teaching: Teaching) -> Taught:
+  """What the teachers find, or what they found when they were first asked.
 
   A file is of one graph, cluster, grouping and teaching: its name holds a
   digest of all of them. It is written whole or not at all.
@@ -102,19 +121,20 @@ def _remembered(
     if os.path.exists(path):
       try:
         with np.load(path) as found:
-          return found["devices"], int(found["evaluations"])
+          return Taught(
+            found["best"], found["quick"], int(found["evaluations"])
+          )
       except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
         raise TrainingError(f"{path!r} cannot be read: {error}") from error
-  best, spent = best_teacher(decisions, teaching)
-  devices = best.placement.devices
+  taught = ask_teachers(decisions, teaching)
   if path is not None:
     try:
       os.makedirs(os.path.dirname(path), exist_ok=True)
-      np.savez(f"{path}.part.npz", devices=devices, evaluations=spent)
+      np.savez(f"{path}.part.npz", **vars(taught))
       os.replace(f"{path}.part.npz", path)
     except OSError as error:
       raise TrainingError(f"{path!r} cannot be written: {error}") from error
-  return devices, spent
+  return taught
 
 
 def _file_name(decisions: Decisions, teaching: Teaching) -> str:
@@ -137,11 +157,8 @@ def _file_name(decisions: Decisions, teaching: Teaching) -> str:
   return f"{name.replace('/', '_')}.{digest:08x}.npz"
 
 
-def best_teacher(
-  decisions: Decisions, teaching: Teaching
-) -> tuple[Result, int]:
-  """The best placement of all teachers, the first of several, by simulation;
-  and how many placements they have tried.
+def ask_teachers(decisions: Decisions, teaching: Teaching) -> Taught:
+  """The best placements of all teachers, the first of several, by simulation.
 
   Raises:
     InfeasibleError: none found a placement that fits.
@@ -150,7 +167,7 @@ def best_teacher(
   simulator = Simulator(problem)
   strategies = [(name, 1000) for name in teaching.strategies]
   if teaching.search_evaluations:
-    strategies.append(("annealing", teaching.search_evaluations))
+    strategies.append((SEARCH, teaching.search_evaluations))
   found: list[Result] = []
   failure: InfeasibleError | None = None
   for name, evaluations in strategies:
@@ -162,5 +179,14 @@ def best_teacher(
       failure = error
   if not found:
     raise failure or InfeasibleError("there is no teacher to learn from")
-  best = min(found, key=lambda result: result.evaluation.step_time_us)
-  return best, sum(result.evaluations for result in found)
+  best = _best(found)
+  quick = [result for result in found if result.strategy != SEARCH]
+  return Taught(
+    best.placement.devices,
+    _best(quick or found).placement.devices,
+    sum(result.evaluations for result in found),
+  )
+
+
+def _best(results: Sequence[Result]) -> Result:
+  return min(results, key=lambda result: result.evaluation.step_time_us)

@@ -171,7 +171,7 @@ class Trainer:
     task, imitation = self.tasks[graph], self.config.imitation
     if not imitation.steps or task.best is None:
       return
-    task.target = symmetry.by_first_use(task.best, task.classes)
+    task.target = symmetry.named(task.best, task.classes, task.hint)
     for _ in range(imitation.rehearsals):
       self.learner.imitate(graph)
 

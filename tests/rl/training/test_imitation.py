@@ -1,6 +1,7 @@
 """What policies imitate: placements of their own decisions, then the best."""
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
@@ -39,7 +40,7 @@ def test_a_run_that_goes_on_does_not_search_for_its_teachers_again(
   def search(*_):
     raise AssertionError("searched")
 
-  monkeypatch.setattr(tasks, "best_teacher", search)
+  monkeypatch.setattr(tasks, "ask_teachers", search)
   again = make_task(decisions, simulator, teaching, is_hinted=True)
   np.testing.assert_array_equal(again.target, first.target)
   assert again.evaluations == first.evaluations > 100
@@ -50,6 +51,26 @@ def test_a_run_that_goes_on_does_not_search_for_its_teachers_again(
   ):
     with pytest.raises(AssertionError, match="searched"):
       make_task(other, simulator, more)
+
+
+def test_a_hinted_policy_sees_the_quick_placement_and_learns_the_search_s():
+  problem = problem_of(random_graph(80, seed=7), gpus(3))
+  decisions = group_decisions(problem, 12)
+  simulator = Simulator(problem)
+  teaching = Teaching(search_evaluations=2000)
+  plain, hinted = (
+    make_task(decisions, simulator, teaching, is_hinted=hinted)
+    for hinted in (False, True)
+  )
+  hint_us = simulator.run(decisions.to_devices(hinted.hint[None])).step_time_us
+  assert plain.hint is None
+  # The same placement up to the names of the GPUs, which are alike, and named
+  # so that no other names would have it nearer to the hint.
+  assert hinted.baseline_us == plain.baseline_us < hint_us[0]
+  near = (hinted.target == hinted.hint).sum()
+  for rename in itertools.permutations(range(3)):
+    names = np.array(rename)
+    assert (names[hinted.target] == hinted.hint).sum() <= near
 
 
 @pytest.mark.parametrize("rehearsals, learns", [(2, True), (0, False)])

@@ -1,0 +1,193 @@
+"""What tfplace-train trains on: its flags, and the problems that they name."""
+
+import dataclasses
+import functools
+import glob
+import itertools
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+
+from absl import flags
+
+from tfplace import graph as graph_lib
+from tfplace.bin import cli, sources
+from tfplace.errors import TrainingError
+from tfplace.policies import keras2
+from tfplace.rl import synthetic
+
+SOURCES = ("models", "families", "training_split", "graphs", "synthetic")
+
+
+def define(values: flags.FlagValues) -> None:
+  """Adds the flags."""
+  flags.DEFINE_list(
+    "models",
+    [],
+    "Models of the zoo, such as inception_v3,nmt, or Keras files (.keras).",
+    flag_values=values,
+  )
+  flags.DEFINE_list(
+    "families",
+    [],
+    "Synthetic families (cifar10, ptb, nmt): the members of each that train.",
+    flag_values=values,
+  )
+  flags.DEFINE_bool(
+    "training_split",
+    False,
+    "Train on models of the published tables in other sizes, too.",
+    flag_values=values,
+  )
+  flags.DEFINE_list(
+    "graphs",
+    [],
+    "tfplace.graph.v1 files, or globs of them.",
+    flag_values=values,
+  )
+  flags.DEFINE_list(
+    "cluster",
+    [],
+    "Devices: a preset such as k80x2, or a tfplace.cluster.v1 file. Several:"
+    " every graph is placed on each.",
+    flag_values=values,
+  )
+  flags.DEFINE_bool(
+    "clusters_in_turn",
+    False,
+    "Each graph is placed on one of --cluster, in turn, not on every one.",
+    flag_values=values,
+  )
+  flags.DEFINE_integer(
+    "members",
+    24,
+    "Training members of each of --families.",
+    lower_bound=1,
+    flag_values=values,
+  )
+  flags.DEFINE_integer(
+    "synthetic",
+    0,
+    "Random training steps to train on, too.",
+    lower_bound=0,
+    flag_values=values,
+  )
+
+
+def problems(
+  values: flags.FlagValues,
+) -> Iterator[graph_lib.Problem]:
+  """Every graph on every cluster, or on one each, in turn."""
+  clusters = [(name, sources.load_cluster(name)) for name in values.cluster]
+  loaders = list(_loaders(values))
+  pairs = list(itertools.product(loaders, clusters))
+  if values.clusters_in_turn:
+    pairs = list(zip(loaders, itertools.cycle(clusters), strict=False))
+  for load, (name, cluster) in pairs:
+    yield graph_lib.Problem(load(name, cluster), cluster)
+
+
+_Loader = Callable[[str, graph_lib.Cluster], graph_lib.OpGraph]
+
+
+def _loaders(values: flags.FlagValues) -> Iterator[_Loader]:
+  """Per graph, what gives it with the costs of a cluster."""
+  for path in _graph_files(values.graphs):
+    yield functools.partial(_loaded, path)
+  models = [(model, "") for model in values.models]
+  for model, sizes in (
+    *models,
+    *_members(values.families, values.members),
+    *_split(values.training_split),
+  ):
+    yield functools.partial(_extracted, values.checkpoint_dir, model, sizes)
+  for seed in range(values.synthetic):
+    yield functools.partial(_synthetic, seed)
+
+
+def _loaded(
+  path: str, unused_name: str, unused_cluster: graph_lib.Cluster
+) -> graph_lib.OpGraph:
+  return graph_lib.load_graph(path)
+
+
+def _synthetic(
+  seed: int, unused_name: str, unused_cluster: graph_lib.Cluster
+) -> graph_lib.OpGraph:
+  return synthetic.training_step(seed)
+
+
+def _members(names: Sequence[str], number: int) -> list[tuple[str, str]]:
+  """Names in the zoo and sizes of the families' members that train."""
+  if not names:
+    return []
+  from tfplace.models import families  # imports TensorFlow
+
+  for name in names:
+    if name not in families.FAMILIES:
+      raise cli.UsageError(
+        f"--families: {name!r} is none of {', '.join(families.FAMILIES)}"
+      )
+  return [
+    (families.FAMILIES[name], f"index={index}")
+    for name in names
+    for index in families.split("train")[:number]
+  ]
+
+
+def _split(is_wanted: bool) -> list[tuple[str, str]]:
+  """Names in the zoo and sizes of the models' training split."""
+  if not is_wanted:
+    return []
+  from tfplace.models import training_split  # imports TensorFlow
+
+  return [
+    (model, ",".join(f"{name}={size}" for name, size in sizes.items()))
+    for model, sizes in training_split.TRAINING_SPLIT
+  ]
+
+
+def _graph_files(patterns: Sequence[str]) -> list[str]:
+  result = []
+  for pattern in patterns:
+    found = sorted(glob.glob(pattern)) if glob.has_magic(pattern) else [pattern]
+    if not found:
+      raise cli.UsageError(f"--graphs: nothing matches {pattern!r}")
+    result += found
+  return result
+
+
+def _extracted(
+  folder: str,
+  model: str,
+  sizes: str,
+  cluster_name: str,
+  cluster: graph_lib.Cluster,
+) -> graph_lib.OpGraph:
+  """The model's graph, kept beside the checkpoints so that a run that goes on
+  sees the same one. A process of its own extracts it: models are Keras 3's.
+  """
+  name = os.path.basename(model) + (f".{sizes}" if sizes else "")
+  path = os.path.join(folder, "graphs", f"{name}.{cluster.name}.json.gz")
+  if not os.path.exists(path):
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    kind = "keras_model" if model.endswith(".keras") else "model"
+    command = [sys.executable, "-m", "tfplace.bin.extract", f"--{kind}={model}"]
+    unfinished = path.removesuffix(".json.gz") + ".part.json.gz"
+    command += [f"--cluster={cluster_name}", f"--output={unfinished}"]
+    command += [f"--model_sizes={sizes}"] if sizes else []
+    with cli.showing_progress(f"Extracting {name}"):
+      done = subprocess.run(
+        command,
+        check=False,
+        capture_output=True,
+        text=True,
+        env={k: v for k, v in os.environ.items() if k != keras2.SWITCH},
+      )
+    if done.returncode:
+      lines = done.stderr.strip().splitlines() or ["extraction failed"]
+      raise TrainingError(f"model {name}: {lines[-1]}")
+    os.replace(unfinished, path)
+  graph = graph_lib.load_graph(path)
+  return dataclasses.replace(graph, name=name) if sizes else graph
