@@ -1,5 +1,7 @@
 import shutil
+import sys
 import time
+import types
 
 import numpy as np
 import problems
@@ -7,8 +9,16 @@ import pytest
 
 from tfplace.errors import InfeasibleError, ProblemError, TfplaceError
 from tfplace.graph import Placement, Problem
-from tfplace.placers import LEARNED, STRATEGIES, Budget, get_placer, place
+from tfplace.placers import (
+  LEARNED,
+  STRATEGIES,
+  Budget,
+  get_placer,
+  place,
+  registry,
+)
 from tfplace.placers.annealing import AnnealingPlacer
+from tfplace.placers.auto import AutoPlacer
 from tfplace.placers.registry import CLASSICAL
 from tfplace.placers.scotch import PROGRAMS
 from tfplace.placers.search_plan import SearchConfig
@@ -55,6 +65,21 @@ def test_result_is_allowed_fits_and_is_what_the_simulator_says(strategy, seed):
 
 
 @pytest.mark.parametrize("strategy", ALL)
+def test_never_below_the_optimum_which_searches_find(strategy):
+  for seed in range(5):
+    problem = problems.small_problem(seed)
+    try:
+      result = run(problem, strategy, evaluations=3000)
+    except (InfeasibleError, ProblemError):
+      assert strategy == "cpu"
+      continue
+    best = problems.optimum(problem)
+    assert result.evaluation.step_time_us >= best
+    if strategy in ("annealing", "auto"):
+      assert result.evaluation.step_time_us == best
+
+
+@pytest.mark.parametrize("strategy", ALL)
 def test_same_seed_and_evaluations_give_the_same_placement(strategy):
   for problem_seed in (3, 7):
     problem = problems.random_problem(problem_seed)
@@ -78,7 +103,8 @@ def test_auto_is_never_worse_than_any_that_it_tried(seed):
     assert result.evaluation.step_time_us <= step
 
 
-def test_auto_says_why_a_strategy_gave_nothing():
+def test_auto_says_why_a_strategy_gave_nothing(monkeypatch):
+  monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
   problem = Problem(
     problems.graph([1.0, 2.0], [(0, 1)]), problems.cluster([np.inf] * 2)
   )
@@ -213,6 +239,29 @@ def test_auto_leaves_most_of_the_time_to_the_search():
   # Half of the time is gone when it begins: the first placer must do.
   problem = problems.random_problem(4)
   budget = Budget(10, 100, started=time.perf_counter() - 5)
-  result = get_placer("auto").place(problem, Simulator(problem), budget, seed=0)
+  auto = AutoPlacer(learned=())
+  result = auto.place(problem, Simulator(problem), budget, seed=0)
   assert [tried.strategy for tried in result.tried] == ["single", "annealing"]
   assert "classical placers was over" in result.skipped["expert"]
+
+
+def test_auto_hands_its_best_to_the_policy_where_tensorflow_is_loaded(
+  monkeypatch,
+):
+  handed = []
+
+  def learned(strategy, policy, start):
+    handed.append((strategy, policy, start))
+    return get_placer("single")
+
+  monkeypatch.setitem(sys.modules, "tensorflow", types.ModuleType("tf"))
+  monkeypatch.setattr(registry, "get_learned", learned)
+  problem = problems.random_problem(4)
+  auto = AutoPlacer(policy="somewhere")
+  result = auto.place(problem, Simulator(problem), Budget(10, 100), seed=0)
+  ((strategy, policy, start),) = handed
+  assert (strategy, policy) == ("gdp", "somewhere")
+  classical = [t for t in result.tried if t.strategy != "annealing"]
+  best = min(t.evaluation.step_time_us for t in classical)
+  (handed_us,) = Simulator(problem).run(start[None]).step_time_us
+  assert handed_us == best

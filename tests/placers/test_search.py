@@ -218,11 +218,11 @@ def test_the_chain_that_is_worst_off_joins_the_best():
   search = Search(groups, seed=0, config=SearchConfig(chains=2))
   half = np.arange(40, dtype=np.int32) % 2
   first, second = search._chains
-  search._restart(first, np.zeros(40, np.int32))
-  search._restart(second, half)
+  first.restart(np.zeros(40, np.int32))
+  second.restart(half)
   search._meet()
-  np.testing.assert_array_equal(first.state.devices, half)
-  np.testing.assert_array_equal(second.state.devices, half)
+  np.testing.assert_array_equal(first.devices, half)
+  np.testing.assert_array_equal(second.devices, half)
 
 
 def test_a_large_search_depends_on_its_seed_alone():

@@ -120,7 +120,8 @@ class _Run:
     leaves the other strategies untouched.
     """
     left_s, least_s = self.budget.left_s, self.placer.learned_min_s
-    if "tensorflow" in sys.modules:
+    # What happens to be loaded must not decide where evaluations count.
+    if "tensorflow" in sys.modules and self.budget.max_evaluations is None:
       least_s = self.placer.loaded_min_s
     if left_s < least_s:
       self.skipped[strategy] = (
@@ -129,7 +130,10 @@ class _Run:
       )
       return
     began = self.clock.seconds
-    budget = Budget(left_s * self.placer.learned_share)
+    share, left = self.placer.learned_share, self._left_evaluations
+    budget = Budget(
+      left_s * share, None if left is None else max(1, int(left * share))
+    )
     try:
       start = None
       if self.tried:
@@ -141,6 +145,12 @@ class _Run:
     except Exception as error:  # a plug-in: any failure is its own
       self.skipped[strategy] = f"{type(error).__name__}: {error}"
 
+  @property
+  def _left_evaluations(self) -> int | None:
+    """Of the budget; None where it counts seconds only."""
+    limit = self.budget.max_evaluations
+    return None if limit is None else max(0, limit - self.evaluations)
+
   def search(self) -> None:
     """Anneals from the best placements, with the time that is left."""
     starts = [
@@ -148,10 +158,11 @@ class _Run:
       for result in best_first(self.tried)[: self.placer.max_starts]
     ]
     began = self.clock.seconds
-    used = dataclasses.replace(self.budget)
-    if self.budget.max_evaluations is not None:
-      left = max(0, self.budget.max_evaluations - self.evaluations)
-      used = dataclasses.replace(self.budget, max_evaluations=left)
+    used = self.budget
+    if self._left_evaluations is not None:
+      used = dataclasses.replace(
+        self.budget, max_evaluations=self._left_evaluations
+      )
     if used.left_s <= 0 or used.max_evaluations == 0:
       self.skipped["annealing"] = "nothing of the budget was left"
       return

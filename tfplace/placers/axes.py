@@ -18,8 +18,8 @@ import numpy as np
 
 from tfplace.graph.problem import Problem
 from tfplace.placers.base import Budget, Evaluator, Result
-from tfplace.placers.blocks import main_devices, near
-from tfplace.placers.domains import choose
+from tfplace.placers.blocks import main_devices
+from tfplace.placers.domains import choose_near
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.repair import offer_repaired
 from tfplace.placers.scopes import UNKNOWN, Scopes, read_scopes, spread
@@ -66,25 +66,22 @@ class AxesPlacer:
     """Per axis, [num_scopes] rank of each scope's number, UNKNOWN if it has
     none; the axis with the most work first."""
     work = np.bincount(scopes.of, groups.fastest_us, len(scopes.paths))
-    families: dict[str, np.ndarray] = {}
+    families: dict[str, dict[int, int]] = {}
     for scope, path in enumerate(scopes.paths):
       for base, number in reversed(path):  # the outermost number counts
         if number != UNKNOWN:
-          numbers = families.setdefault(
-            base, np.full(len(scopes.paths), UNKNOWN)
-          )
-          numbers[scope] = number
+          families.setdefault(base, {})[scope] = number
+    total = max(float(work.sum()), 1e-300)
     shares = {
-      base: work[numbers != UNKNOWN].sum() / max(work.sum(), 1e-300)
+      base: float(work[list(numbers)].sum()) / total
       for base, numbers in families.items()
     }
-    ranked = sorted(families, key=lambda base: (-shares[base], base))
-    axes = [
-      _ranks(families[base])
-      for base in ranked
-      if shares[base] >= self.least_share
+    ranked = [
+      _ranks(families[base], len(scopes.paths))
+      for base in sorted(families, key=lambda base: (-shares[base], base))
+      if shares[base] >= self.least_share and len(families[base]) > 1
     ]
-    return [axis for axis in axes if axis.max() > 0][: self.max_axes]
+    return [axis for axis in ranked if axis.max() > 0][: self.max_axes]
 
 
 def splits(axes: list[np.ndarray], num_parts: int) -> Iterator[np.ndarray]:
@@ -124,11 +121,11 @@ def _in_turn(ranks: np.ndarray, num_parts: int) -> np.ndarray:
   return np.where(ranks == UNKNOWN, UNKNOWN, ranks % num_parts)
 
 
-def _ranks(numbers: np.ndarray) -> np.ndarray:
-  """Numbers -> 0, 1, ... without gaps."""
-  known = numbers != UNKNOWN
-  result = np.full(len(numbers), UNKNOWN)
-  result[known] = np.unique(numbers[known], return_inverse=True)[1]
+def _ranks(numbers: dict[int, int], num_scopes: int) -> np.ndarray:
+  """[num_scopes]: numbers -> 0, 1, ... without gaps; UNKNOWN without one."""
+  result = np.full(num_scopes, UNKNOWN)
+  values = np.array(list(numbers.values()))
+  result[list(numbers)] = np.unique(values, return_inverse=True)[1]
   return result
 
 
@@ -137,4 +134,4 @@ def _placed(
 ) -> np.ndarray:
   """[num_groups] parts -> devices; what has no part goes with neighbours."""
   wanted = devices[np.maximum(spread(groups, part), 0)]
-  return choose(groups, near(groups, wanted), groups.order)
+  return choose_near(groups, wanted)

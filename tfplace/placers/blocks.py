@@ -12,7 +12,7 @@ import numpy as np
 
 from tfplace.graph.problem import Problem
 from tfplace.placers.base import Budget, Evaluator, Result
-from tfplace.placers.domains import choose
+from tfplace.placers.domains import choose_near
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.repair import offer_repaired
 from tfplace.placers.tracker import Tracker
@@ -53,19 +53,7 @@ def cut(groups: GroupGraph, order: np.ndarray) -> np.ndarray:
   # What takes no time belongs to what comes before it.
   block = np.ceil(middle * len(devices) - 1e-9).astype(int) - 1
   block = np.clip(block, 0, len(devices) - 1)
-  return choose(groups, near(groups, devices[block]), order)
-
-
-def near(groups: GroupGraph, wanted: np.ndarray) -> np.ndarray:
-  """Scores for `choose`: the wanted device, else the fastest.
-
-  Args:
-    groups: of the problem.
-    wanted: [num_groups] device each.
-  """
-  scores = groups.time_us.copy()
-  scores[np.arange(groups.num_groups), wanted] = -1.0
-  return scores
+  return choose_near(groups, devices[block], order)
 
 
 def main_devices(groups: GroupGraph) -> np.ndarray:

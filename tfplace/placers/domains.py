@@ -152,6 +152,27 @@ def choose(
   return _one_device_per_component(groups, scores)
 
 
+def choose_near(
+  groups: GroupGraph, wanted: np.ndarray, order: np.ndarray | None = None
+) -> np.ndarray:
+  """The wanted devices as far as kernels and links allow, else the fastest.
+
+  Args:
+    groups: of the problem.
+    wanted: [num_groups] device each.
+    order: as of `choose`; None is the groups' own.
+
+  Returns:
+    [num_groups] int32 devices.
+
+  Raises:
+    ProblemError: as of `choose`.
+  """
+  scores = groups.time_us.copy()
+  scores[np.arange(groups.num_groups), wanted] = -1.0
+  return choose(groups, scores, groups.order if order is None else order)
+
+
 def _attempt(
   domains: Domains, scores: np.ndarray, order: list[int]
 ) -> int | None:

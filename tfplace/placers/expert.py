@@ -19,19 +19,19 @@ import numpy as np
 
 from tfplace.graph.problem import Problem
 from tfplace.placers.base import Budget, Evaluator, Result
-from tfplace.placers.blocks import cut, main_devices, near
-from tfplace.placers.domains import choose
+from tfplace.placers.blocks import cut, main_devices
+from tfplace.placers.domains import choose_near
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.repair import offer_repaired
 from tfplace.placers.scopes import UNKNOWN, forward_name, spread
 from tfplace.placers.tracker import Tracker
 
 _NUMBERED = re.compile(
-  r"(?:encoder|decoder|lstm|recurrent|transformer)_layer_(\d+)"
+  r"(?:encoder|decoder|lstm|recurrent|transformer)_layer_(\d{1,9})"
 )
 _EMBEDDING = re.compile(r"embedding|encoder_embedding|decoder_embedding")
 _LAST = re.compile(r"attention|softmax")
-_CELL_END = re.compile(r"/mixed(\d+)[_\d]*/")
+_CELL_END = re.compile(r"/mixed(\d{1,9})[_\d]*/")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,4 +175,4 @@ def _by_blocks(
   np.add.at(votes, (group_of[known], block[known]), weight)
   wanted = np.where(votes.any(axis=1), votes.argmax(axis=1), UNKNOWN)
   wanted = np.maximum(spread(groups, wanted), 0)
-  return choose(groups, near(groups, devices[wanted]), groups.order)
+  return choose_near(groups, devices[wanted])

@@ -13,9 +13,9 @@ import numpy as np
 
 from tfplace.graph.problem import Problem
 from tfplace.placers.base import Budget, Evaluator, Result
-from tfplace.placers.blocks import main_devices, near
+from tfplace.placers.blocks import main_devices
 from tfplace.placers.co_placement import GROUPINGS, offer_groupings
-from tfplace.placers.domains import choose
+from tfplace.placers.domains import choose_near
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.m_etf import held_bytes
 from tfplace.placers.tracker import Tracker
@@ -42,7 +42,7 @@ class MTopoPlacer:
 
 
 def _filled(groups: GroupGraph) -> np.ndarray:
-  return choose(groups, near(groups, _fill(groups)), groups.order)
+  return choose_near(groups, _fill(groups))
 
 
 def _fill(groups: GroupGraph) -> np.ndarray:

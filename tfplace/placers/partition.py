@@ -9,8 +9,8 @@ import dataclasses
 
 import numpy as np
 
-from tfplace.placers.blocks import main_devices, near
-from tfplace.placers.domains import choose
+from tfplace.placers.blocks import main_devices
+from tfplace.placers.domains import choose_near
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.repair import offer_repaired
 from tfplace.placers.tracker import Tracker
@@ -84,5 +84,4 @@ def offer_parts(
       be there goes to its fastest device that kernels and links allow.
   """
   wanted = main_devices(groups)[parts]
-  devices = choose(groups, near(groups, wanted), groups.order)
-  offer_repaired(tracker, groups, devices)
+  offer_repaired(tracker, groups, choose_near(groups, wanted))

@@ -8,7 +8,7 @@ hold most to where there is room, and evaluates again.
 import numpy as np
 
 from tfplace.graph.evaluation import Evaluation
-from tfplace.placers.domains import linked
+from tfplace.placers.domains import choose_near, linked
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.tracker import Tracker
 
@@ -40,6 +40,23 @@ def offer_repaired(
       break
     evaluation = tracker.offer(groups.expand(current))
   return evaluation
+
+
+def offer_like(
+  tracker: Tracker, groups: GroupGraph, devices: np.ndarray
+) -> Evaluation:
+  """Offers what is allowed and fits and is like a placement.
+
+  Args:
+    tracker: receives every version.
+    groups: of the problem.
+    devices: [num_ops], with colocated ops together.
+
+  Returns:
+    The last version's evaluation.
+  """
+  wanted = choose_near(groups, groups.contract(devices))
+  return offer_repaired(tracker, groups, wanted)
 
 
 def _room(groups: GroupGraph, evaluation: Evaluation) -> np.ndarray:

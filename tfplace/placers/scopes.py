@@ -19,7 +19,8 @@ UNKNOWN = -1
 Part = tuple[str, int]  # a component of a name, and its number or UNKNOWN
 
 _GRADIENT = re.compile(r"^(gradient_tape|gradients|Gradients)/")
-_NUMBERED = re.compile(r"^(.*?)_?(\d+)$")
+# More digits are a hash, which numbers nothing.
+_NUMBERED = re.compile(r"^(.*?)_?(?<!\d)(\d{1,9})$")
 # A name of fewer parts (`AddN_3`, `adam/Mul_2`) tells no scope.
 _LEAST_PARTS = 3
 

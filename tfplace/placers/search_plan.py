@@ -1,7 +1,9 @@
-"""How a search spends its budget: its settings, and its schedule."""
+"""How a search spends its budget: its settings, its scale and its schedule."""
 
 import dataclasses
 import time
+
+from tfplace.placers.groups import GroupGraph
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +51,95 @@ class SearchConfig:
   meetings: tuple[float, ...] = (0.3, 0.6)
   chunk_s: float = 0.1
   chunk_evaluations: int = 500
+
+
+@dataclasses.dataclass(frozen=True)
+class Scale:
+  """What temperatures and moves go by, for one problem.
+
+  Attributes:
+    config: of the search.
+    unit_us: what temperatures and penalties are shares of.
+    hot_us: first temperature.
+    bound_us: no step is faster.
+    is_large: whether single groups wait until clusters have been placed.
+  """
+
+  config: SearchConfig
+  unit_us: float
+  hot_us: float
+  bound_us: float
+  is_large: bool
+
+  @property
+  def cold_us(self) -> float:
+    """Last temperature of a round."""
+    return self.config.cold * self.unit_us
+
+  @property
+  def penalty_us(self) -> float:
+    """What an excess of all of a device's memory costs."""
+    return self.config.penalty * self.unit_us
+
+  @property
+  def part_share(self) -> float:
+    return self.config.part_share if self.is_large else 0.0
+
+  @property
+  def stages(self) -> tuple[float, ...]:
+    """Shares of a round after which chains meet, and its end."""
+    return (*self.config.meetings, 1.0) if self.is_large else (1.0,)
+
+  def is_optimal(self, step_time_us: float) -> bool:
+    return step_time_us <= self.bound_us * (1 + 1e-12)
+
+  def levels(self, top: int, progress: float, hot_us: float) -> tuple[int, int]:
+    """Least and greatest level of the clusters to move.
+
+    A small graph uses all levels all the time. A large one begins with few
+    large clusters: single groups would scatter while it is hot.
+
+    Args:
+      top: the greatest level.
+      progress: share of the round that is over.
+      hot_us: first temperature of the round.
+    """
+    if not self.is_large:
+      return 0, top
+    coarse = max(0.0, 1.0 - progress / self.config.coarse_share)
+    if hot_us < self.hot_us:
+      coarse *= self.config.warm_levels
+    lowest = round(max(0, top - self.config.window) * coarse)
+    return lowest, min(top, lowest + self.config.window)
+
+
+def scale_of(
+  groups: GroupGraph,
+  config: SearchConfig,
+  num_movable: int,
+  longest_us: float,
+) -> Scale:
+  """The scale of a problem.
+
+  Args:
+    groups: of the problem.
+    config: of the search.
+    num_movable: groups that may be on more than one device.
+    longest_us: the longest path, with its least waits.
+  """
+  problem = groups.problem
+  # An empty or free graph has nothing to search.
+  unit_us = max(problem.simple_bound_us, 1e-9)
+  work_us = float(groups.fastest_us.sum()) / max(groups.num_groups, 1)
+  is_large = num_movable >= config.coarse_groups
+  hot = config.large_hot if is_large else config.hot
+  return Scale(
+    config,
+    unit_us,
+    max(hot * unit_us, work_us),
+    max(problem.lower_bound_us, longest_us),
+    is_large,
+  )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -204,7 +204,7 @@ def _node(
     np.log1p(scale.transfer_us(sums.out_bytes) / scale.mean_us),
     np.log1p(per * sums.persistent / scale.need_bytes),
     np.log1p(per * sums.temp / scale.need_bytes),
-    np.clip(memory / problem.cluster.memory_bytes.min(), 0, 2),
+    np.clip(memory / max(problem.cluster.memory_bytes.min(), 1.0), 0, 2),
     np.log1p(np.bincount(edge_dst, minlength=count)),
     np.log1p(np.bincount(edge_src, minlength=count)),
     np.arange(count) / per,
@@ -272,7 +272,7 @@ def _pair(
     block = part[:, None] * number - (rank + 0.5)
     pair[..., at] = np.clip(block, -2, 2)
     pair[..., at + 1] = np.abs(block) <= 0.5
-  capacity = problem.cluster.memory_bytes
+  capacity = np.maximum(problem.cluster.memory_bytes, 1.0)
   pair[..., 5] = np.clip(memory[:, None] / capacity, 0, 2)
   if hint is not None:
     _hint(pair, hint, *edges)

@@ -10,7 +10,7 @@ from tfplace.errors import PlacementError
 from tfplace.graph.problem import Problem
 from tfplace.placers.base import Budget, Evaluator, Result
 from tfplace.placers.groups import GroupGraph
-from tfplace.placers.repair import offer_repaired
+from tfplace.placers.repair import offer_like
 from tfplace.placers.tracker import Tracker
 from tfplace.policies import exported, features, sampling, symmetry
 from tfplace.policies.decisions import Decisions, group_decisions
@@ -74,7 +74,7 @@ class GdpPlacer:
         hint = symmetry.by_first_use(decisions.to_choices(known), classes)
       logits = policy.logits(features.extract(decisions, hint))
       first, *others = _candidates(decisions, logits, self.samples, rng)
-      _offer_repaired(tracker, groups, first)
+      offer_like(tracker, groups, first)
       for devices in others:
         if _is_spent(tracker):
           break
@@ -113,15 +113,6 @@ def _candidates(
   drawn = sampling.sample(logits, samples, rng, clusterings)
   first = logits.argmax(axis=1).astype(np.int32)
   return [decisions.to_devices(choices) for choices in (first, *drawn)]
-
-
-def _offer_repaired(
-  tracker: Tracker, groups: GroupGraph, devices: np.ndarray
-) -> None:
-  try:
-    offer_repaired(tracker, groups, groups.contract(devices))
-  except PlacementError:  # a transfer without a link: other candidates may do
-    return
 
 
 def _offer(tracker: Tracker, devices: np.ndarray) -> None:

@@ -11,11 +11,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from tfplace.errors import PlacementError
 from tfplace.graph.problem import Problem
 from tfplace.placers.base import Budget, Evaluator, Result
 from tfplace.placers.groups import GroupGraph
-from tfplace.placers.repair import offer_repaired
+from tfplace.placers.repair import offer_like
 from tfplace.placers.tracker import Tracker
 from tfplace.policies import exported, placeto_features
 from tfplace.policies.decisions import Decisions, group_decisions
@@ -60,7 +59,9 @@ class PlacetoPlacer:
     )
     rng = np.random.default_rng(seed)
     last = rollouts.run(rollouts.fastest()[None], None)
-    _offer_repaired(tracker, rollouts.decisions.to_devices(last[0]))
+    if tracker.best is None:
+      devices = rollouts.decisions.to_devices(last[0])
+      offer_like(tracker, GroupGraph(problem), devices)
     while rollouts.room and rollouts.decisions.num_decisions:
       number = min(self.samples, rollouts.room)
       rollouts.run(rollouts.starts(number, rng), rng)
@@ -143,14 +144,3 @@ class _Rollouts:
     ):
       tracker.offer(self.decisions.to_devices(choices[first]))
     return look
-
-
-def _offer_repaired(tracker: Tracker, devices: np.ndarray) -> None:
-  """Offers what fits and is like a placement, where nothing has fitted."""
-  if tracker.best is not None:
-    return
-  groups = GroupGraph(tracker.problem)
-  try:
-    offer_repaired(tracker, groups, groups.contract(devices))
-  except PlacementError:  # a transfer without a link
-    return

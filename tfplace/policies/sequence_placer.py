@@ -12,6 +12,8 @@ import numpy as np
 from tfplace.errors import PlacementError
 from tfplace.graph.problem import Problem
 from tfplace.placers.base import Budget, Evaluator, Result
+from tfplace.placers.groups import GroupGraph
+from tfplace.placers.repair import offer_like
 from tfplace.placers.tracker import Tracker
 from tfplace.policies import exported, op_embedding, sampling
 from tfplace.policies.decisions import Decisions, group_decisions
@@ -128,13 +130,16 @@ def _search(
   """Offers draws until the budget is spent, the most probable one always."""
   tracker = Tracker(placer.name, problem, evaluator, budget)
   rng = np.random.default_rng(seed)
-  rows = draws(rng, 0)
+  first = rows = draws(rng, 0)
   while len(rows):
     _offer_all(tracker, draws.decisions.to_devices(rows))
     limit = budget.max_evaluations
     left = placer.samples if limit is None else limit - tracker.evaluations
     is_spent = budget.left_s <= 0 or left <= 0
     rows = rows[:0] if is_spent else draws(rng, min(left, placer.samples))[1:]
+  if tracker.best is None:
+    devices = draws.decisions.to_devices(first)[0]
+    offer_like(tracker, GroupGraph(problem), devices)
   return tracker.result()
 
 
