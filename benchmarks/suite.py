@@ -96,20 +96,21 @@ def run_row(
 ) -> None:
   """Runs what is missing of one row, on each GPU."""
   gpus = ["p100"] if _QUICK.value else _GPUS.value
-  for gpu in (gpu for gpu in gpus if gpu in row.gpus):
-    jobs = missing(row, gpu, results["results"])
-    if not jobs:
-      continue
-    problem = bounds.tightened(
-      Problem(graph_of(row, gpu), cluster_preset(row.cluster(gpu)))
-    )
+  jobs = {
+    gpu: missing(row, gpu, results["results"])
+    for gpu in gpus
+    if gpu in row.gpus
+  }
+  wanted = [gpu for gpu in jobs if jobs[gpu]]
+  for gpu, graph in zip(wanted, graphs_of(row, wanted), strict=True):
+    problem = bounds.tightened(Problem(graph, cluster_preset(row.cluster(gpu))))
     results["graphs"][f"{row.label}/{row.cluster(gpu)}"] = {
       "ops": problem.graph.num_ops,
       "edges": problem.graph.num_edges,
       "lower_bound_us": problem.lower_bound_us,
       "simple_bound_us": problem.simple_bound_us,
     }
-    for key, strategy, seed in jobs:
+    for key, strategy, seed in jobs[gpu]:
       results["results"][key] = measure(problem, strategy, budget_s, seed)
       write_json(out, results)
       print(key, suite_report.shown(results["results"][key]), flush=True)
@@ -129,19 +130,20 @@ def missing(
   return jobs
 
 
-def graph_of(row: published.Row, gpu: str) -> OpGraph:
-  """The training graph with the GPU's costs, from the cache if it is there."""
+def graphs_of(row: published.Row, gpus: list[str]) -> list[OpGraph]:
+  """The training graph with each GPU's costs, from the cache if it is there."""
   began = time.perf_counter()
-  graph = extraction.extract(
+  graphs = extraction.extract_each(
     row.model,
-    row.cluster(gpu),
+    [row.cluster(gpu) for gpu in gpus],
     batch_size=row.batch_size,
     sizes=row.sizes,
     cache_dir=_CACHE.value,
   )
   seconds = time.perf_counter() - began
-  print(f"{row.label}: {graph.num_ops} ops in {seconds:.0f} s", flush=True)
-  return graph
+  for graph in graphs[:1]:
+    print(f"{row.label}: {graph.num_ops} ops in {seconds:.0f} s", flush=True)
+  return graphs
 
 
 def measure(

@@ -1,19 +1,48 @@
 """The suite's results as Markdown and a picture."""
 
+import dataclasses
 import math
 import pathlib
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import published
 from matplotlib.figure import Figure
 
 BASELINES = ("single", "cpu", "auto")  # no competitors of `auto`
+SEARCHES = ("annealing", "brkga", "auto")  # the others are one-shot
 RATIOS = ("expert / auto", "auto / best competitor", "auto / bound")
 SUMMARY_HEADS = (
   *("model (GPUs)", "ops", "single", "expert", "METIS", "best competitor"),
-  *("auto", *RATIOS, "published human / method"),
+  *("auto", *RATIOS, "published human / method", "published, s per step"),
 )
+GLANCE_HEADS = (
+  *("model", "cluster", "expert", "best one-shot", "annealing", "auto"),
+  *("expert / auto", "auto / bound"),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+  """One row of the published tables on one cluster.
+
+  Attributes:
+    row: of the tables.
+    cluster: name of the preset.
+    ops: of the graph.
+    found: strategy -> its result, the median over seeds.
+    rated: name of a ratio -> its value.
+  """
+
+  row: published.Row
+  cluster: str
+  ops: int
+  found: Mapping[str, dict]
+  rated: Mapping[str, float]
+
+  @property
+  def label(self) -> str:
+    return f"{self.row.label} ({self.row.devices})"
 
 
 def shown(result: dict) -> str:
@@ -74,10 +103,14 @@ def geometric_mean(values: Iterable[float]) -> float:
 
 def write(results: dict, out: pathlib.Path) -> None:
   """Writes `out` as .md and .png."""
-  text = "\n\n".join(_table(results, gpu) for gpu in _gpus(results))
+  by_gpu = {gpu: cases_of(results, gpu) for gpu in _gpus(results)}
+  tables = [t for g, c in by_gpu.items() for t in _tables(g, c, results)]
+  if len(by_gpu) > 1:
+    tables += ["**All clusters at a glance**", glance(by_gpu)]
+  text = "\n\n".join(tables)
   out.with_suffix(".md").write_text(text + "\n", encoding="utf-8")
   print(text)
-  _picture(results).savefig(out.with_suffix(".png"), dpi=100)
+  _picture(by_gpu).savefig(out.with_suffix(".png"), dpi=100)
 
 
 def _gpus(results: dict) -> list[str]:
@@ -85,60 +118,102 @@ def _gpus(results: dict) -> list[str]:
   return list(dict.fromkeys(names))
 
 
-def _cases(results: dict, gpu: str) -> list[tuple[published.Row, str]]:
-  """The rows that were run on a GPU, with their keys, in published order."""
+def cases_of(results: dict, gpu: str) -> list[Case]:
+  """The rows that were run on a GPU, in published order."""
+  cases = []
+  for row in published.ROWS:
+    cluster = row.cluster(gpu)
+    about = results["graphs"].get(f"{row.label}/{cluster}")
+    if about is not None:
+      found = medians(results, f"{row.label}/{cluster}")
+      rated = ratios(found, about["lower_bound_us"])
+      cases.append(Case(row, cluster, about["ops"], found, rated))
+  return cases
+
+
+def _tables(gpu: str, cases: list[Case], results: dict) -> list[str]:
+  """The summary of one GPU's rows, then every placer's step time and effort."""
+  budget = f"searches of {results['budget_s']:g} s"
   return [
-    (row, case)
-    for row in published.ROWS
-    if (case := f"{row.label}/{row.cluster(gpu)}") in results["graphs"]
+    f"**{gpu}**: simulated ms per step, {budget}",
+    summary(cases),
+    f"**{gpu}**, every placer: simulated ms per step, {budget}",
+    _everyone(cases, shown),
+    f"**{gpu}**, seconds (evaluations) until the best was found, {budget}",
+    _everyone(cases, _effort),
   ]
 
 
-def _table(results: dict, gpu: str) -> str:
-  """The summary of one GPU's rows, then every placer's step time."""
-  cases = _cases(results, gpu)
-  found = {case: medians(results, case) for _, case in cases}
-  rated = {
-    case: ratios(found[case], results["graphs"][case]["lower_bound_us"])
-    for _, case in cases
-  }
-  strategies = list(dict.fromkeys(s for rows in found.values() for s in rows))
-  summary, everything, effort = [], [], []
-  for row, case in cases:
-    label = f"{row.label} ({row.devices})"
-    ops = f"{results['graphs'][case]['ops']:,}"
-    summary.append([label, ops, *_summary_cells(found[case], rated[case], row)])
-    everything.append(
-      [label, *(shown(found[case].get(s, {})) for s in strategies)]
-    )
-    effort.append(
-      [label, *(_effort(found[case].get(s, {})) for s in strategies)]
-    )
-  means = (
-    geometric_mean(r[name] for r in rated.values() if name in r)
-    for name in RATIOS
+def summary(cases: list[Case]) -> str:
+  """A line per row, beside the published figures, and geometric means."""
+  lines = [[case.label, f"{case.ops:,}", *_cells(case)] for case in cases]
+  human = [r for c in cases if (r := _published_ratio(c.row)) is not None]
+  means = [*_means(cases, RATIOS), _number(geometric_mean(human)), ""]
+  lines.append(["*geometric mean*", *[""] * 6, *means])
+  return _markdown(SUMMARY_HEADS, lines)
+
+
+def _cells(case: Case) -> list[str]:
+  rivals = _rivals(case.found)
+  best = min(rivals, key=lambda s: rivals[s]) if rivals else ""
+  return [
+    _one_gpu(case.found),
+    *(shown(case.found.get(s, {})) for s in ("expert", "metis")),
+    f"{shown(case.found[best])} {best}" if best else "-",
+    shown(case.found.get("auto", {})),
+    *(_number(case.rated.get(name)) for name in RATIOS),
+    _number(_published_ratio(case.row)),
+    ", ".join(f"{name} {s}" for name, s in case.row.published.items()) or "-",
+  ]
+
+
+def _one_gpu(found: Mapping[str, dict]) -> str:
+  """`single`, which is OOM where only the CPU could hold the whole step."""
+  single, cpu = (found.get(s, {}) for s in ("single", "cpu"))
+  is_cpu = (
+    "step_time_us" in cpu
+    and single.get("step_time_us") == (cpu["step_time_us"])
   )
-  published_means = (
-    r for row, _ in cases if (r := _published_ratio(row)) is not None
+  return "OOM" if is_cpu else shown(single)
+
+
+def _means(cases: Iterable[Case], names: Iterable[str]) -> list[str]:
+  """Geometric means of ratios, where there are any."""
+  return [
+    _number(geometric_mean(c.rated[name] for c in cases if name in c.rated))
+    for name in names
+  ]
+
+
+def _everyone(cases: list[Case], cell: Callable[[dict], str]) -> str:
+  """A line per row, a column per strategy."""
+  strategies = list(dict.fromkeys(s for case in cases for s in case.found))
+  return _markdown(
+    ("model", *strategies),
+    [[c.label, *(cell(c.found.get(s, {})) for s in strategies)] for c in cases],
   )
-  summary.append(
-    [
-      *("*geometric mean*", "", "", "", "", "", ""),
-      *(_number(mean) for mean in means),
-      _number(geometric_mean(published_means)),
-    ]
-  )
-  budget = f"searches of {results['budget_s']:g} s"
-  return "\n\n".join(
-    [
-      f"**{gpu}**: simulated ms per step, {budget}",
-      _markdown(SUMMARY_HEADS, summary),
-      f"**{gpu}**, every placer: simulated ms per step, {budget}",
-      _markdown(("model", *strategies), everything),
-      f"**{gpu}**, seconds (evaluations) until the best was found, {budget}",
-      _markdown(("model", *strategies), effort),
-    ]
-  )
+
+
+def glance(by_gpu: Mapping[str, list[Case]]) -> str:
+  """A short line per row and cluster, and each GPU's geometric means."""
+  lines = []
+  for gpu, cases in by_gpu.items():
+    lines += [_glance_cells(case) for case in cases]
+    means = _means(cases, ("expert / auto", "auto / bound"))
+    lines.append(["*geometric mean*", f"*{gpu}*", *[""] * 4, *means])
+  return _markdown(GLANCE_HEADS, lines)
+
+
+def _glance_cells(case: Case) -> list[str]:
+  rivals = _rivals(case.found)
+  one_shot = [s for s in rivals if s not in SEARCHES]
+  best = min(one_shot, key=lambda s: rivals[s], default="")
+  return [
+    *(case.row.label, case.cluster, shown(case.found.get("expert", {}))),
+    f"{shown(case.found[best])} {best}" if best else "-",
+    *(shown(case.found.get(s, {})) for s in ("annealing", "auto")),
+    *(_number(case.rated.get(s)) for s in ("expert / auto", "auto / bound")),
+  ]
 
 
 def _effort(result: dict) -> str:
@@ -147,20 +222,6 @@ def _effort(result: dict) -> str:
     return shown(result)
   seconds = result["seconds_to_best"]
   return f"{seconds:.1f} ({result['evaluations_to_best']:,})"
-
-
-def _summary_cells(
-  found: dict[str, dict], rated: dict[str, float], row: published.Row
-) -> list[str]:
-  rivals = _rivals(found)
-  best = min(rivals, key=lambda s: rivals[s]) if rivals else ""
-  return [
-    *(shown(found.get(s, {})) for s in ("single", "expert", "metis")),
-    f"{shown(found[best])} {best}" if best else "-",
-    shown(found.get("auto", {})),
-    *(_number(rated.get(name)) for name in RATIOS),
-    _number(_published_ratio(row)),
-  ]
 
 
 def _markdown(heads: Sequence[str], rows: list[list[str]]) -> str:
@@ -180,28 +241,35 @@ def _published_ratio(row: published.Row) -> float | None:
   return human / own if both else None
 
 
-def _picture(results: dict) -> Figure:
+def _picture(by_gpu: Mapping[str, list[Case]]) -> Figure:
   """Per GPU, each placer's step time over that of `auto`, row by row."""
-  gpus = _gpus(results)
-  figure = Figure(figsize=(9, 4 * max(1, len(gpus))), layout="constrained")
-  panels = figure.subplots(max(1, len(gpus)), 1, squeeze=False)[:, 0]
-  for panel, gpu in zip(panels, gpus, strict=False):
-    cases = _cases(results, gpu)
-    found = [medians(results, case) for _, case in cases]
-    for strategy in dict.fromkeys(s for rows in found for s in rows):
-      points = [
-        (i, rows[strategy]["step_time_us"] / rows["auto"]["step_time_us"])
-        for i, rows in enumerate(found)
-        if "step_time_us" in rows.get(strategy, {})
-        and "step_time_us" in rows.get("auto", {})
-      ]
+  height = max(1, len(by_gpu))
+  figure = Figure(figsize=(9, 4 * height), layout="constrained")
+  panels = figure.subplots(height, 1, squeeze=False)[:, 0]
+  for panel, (gpu, cases) in zip(panels, by_gpu.items(), strict=False):
+    for strategy in dict.fromkeys(s for case in cases for s in case.found):
+      points = _points(cases, strategy)
       if points and strategy != "cpu":
         panel.plot(*zip(*points, strict=True), "o", label=strategy, alpha=0.7)
     panel.axhline(1, color="black", linewidth=1)
     panel.set_yscale("log")
     panel.set_ylabel("step time / that of auto")
     panel.set_title(gpu)
-    labels = [f"{row.label} ({row.devices})" for row, _ in cases]
+    labels = [case.label for case in cases]
     panel.set_xticks(range(len(cases)), labels, rotation=30, ha="right")
     panel.legend(fontsize=7, ncols=4)
   return figure
+
+
+def _points(cases: list[Case], strategy: str) -> list[tuple[int, float]]:
+  """(row, step time over that of `auto`) where both found a placement."""
+  both = [
+    (i, case.found[strategy], case.found["auto"])
+    for i, case in enumerate(cases)
+    if strategy in case.found and "auto" in case.found
+  ]
+  return [
+    (i, one["step_time_us"] / auto["step_time_us"])
+    for i, one, auto in both
+    if "step_time_us" in one and "step_time_us" in auto
+  ]

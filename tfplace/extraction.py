@@ -6,7 +6,7 @@ imports TensorFlow when something must be traced.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tfplace.cache import GraphCache, content_key
@@ -123,6 +123,7 @@ def load_or_extract(
   sizes: Mapping[str, int] | None = None,
   cache: GraphCache | None = None,
   needs_trace: bool = False,
+  traced: "TracedStep | None" = None,
   allow_side_effects: bool = False,
   on_stage: stages.OnStage = stages.ignore,
 ) -> "tuple[OpGraph, TracedStep | None]":
@@ -138,6 +139,8 @@ def load_or_extract(
     cache: where graphs are kept; None extracts anew.
     needs_trace: the traced step is wanted too, which no cache holds: then only
       the costs may come from it.
+    traced: what an earlier call with the same arguments, for another cluster,
+      has returned; None traces.
     allow_side_effects: of loading.
     on_stage: is told each stage; of a graph that is there, none.
 
@@ -159,14 +162,15 @@ def load_or_extract(
   key = find_key()
   found = cache.load(key) if cache and key else None
   if found is not None and not needs_trace:
-    return found, None
-  traced = trace(
-    kind,
-    source,
-    **asked,
-    allow_side_effects=allow_side_effects,
-    on_stage=on_stage,
-  )
+    return found, traced
+  if traced is None:
+    traced = trace(
+      kind,
+      source,
+      **asked,
+      allow_side_effects=allow_side_effects,
+      on_stage=on_stage,
+    )
   if found is not None and _is_of(found, traced):
     return found, traced
   graph = op_graph(traced, cluster, on_stage)
@@ -209,20 +213,18 @@ def extract(
     ExtractionError: names the model or file and what is wrong with it.
     FormatError: no such preset.
   """
-  if isinstance(cluster, str):
-    cluster = cluster_preset(cluster)
   if isinstance(model, str | os.PathLike):
-    source = os.fspath(model)
-    graph, _ = load_or_extract(
-      _kind_of(source),
-      source,
-      cluster,
+    (graph,) = extract_each(
+      model,
+      [cluster],
       batch_size=batch_size,
       training=training,
       sizes=sizes,
-      cache=GraphCache(cache_dir) if cache_dir else None,
+      cache_dir=cache_dir,
     )
     return graph
+  if isinstance(cluster, str):
+    cluster = cluster_preset(cluster)
   from tfplace.graph import extract as tracing
 
   if sizes:
@@ -230,6 +232,50 @@ def extract(
       f"sizes {sorted(sizes)} are given for a model that is built already"
     )
   return op_graph(tracing.trace_keras(model, batch_size, training), cluster)
+
+
+def extract_each(
+  source: str | os.PathLike[str],
+  clusters: Sequence[Cluster | str],
+  *,
+  batch_size: int | None = None,
+  training: bool = True,
+  sizes: Mapping[str, int] | None = None,
+  cache_dir: str | os.PathLike[str] | None = None,
+) -> list[OpGraph]:
+  """As `extract` for each of several clusters, but traces once at most.
+
+  Args:
+    source: a name of the zoo or a path, as of `extract`.
+    clusters: presets' names or `Cluster`s.
+    batch_size: as of `extract`, and so are the others.
+    training: the training step or inference.
+    sizes: further sizes of a zoo model.
+    cache_dir: where graphs are kept.
+
+  Returns:
+    A graph for each cluster, in order.
+
+  Raises:
+    ExtractionError: names the model or file and what is wrong with it.
+    FormatError: no such preset.
+  """
+  source = os.fspath(source)
+  traced: TracedStep | None = None
+  graphs = []
+  for cluster in clusters:
+    graph, traced = load_or_extract(
+      _kind_of(source),
+      source,
+      cluster_preset(cluster) if isinstance(cluster, str) else cluster,
+      batch_size=batch_size,
+      training=training,
+      sizes=sizes,
+      cache=GraphCache(cache_dir) if cache_dir else None,
+      traced=traced,
+    )
+    graphs.append(graph)
+  return graphs
 
 
 def _kind_of(source: str) -> str:

@@ -123,7 +123,37 @@ def test_the_table_says_where_memory_ran_out(tmp_path):
   assert effort[1:] == ["2.5 (1,000)", "OOM", "-"]
   assert summary[4] == "OOM"
   # The published human expert takes .384 s where GO takes .301.
-  assert summary[-1] == "1.28"
+  assert summary[-2] == "1.28"
+  assert summary[-1] == "GO 0.301, human 0.384, METIS 0.344, HDP 0.327"
+
+
+@pytest.mark.parametrize(("cpu_us", "cell"), [(9e6, "70.0"), (70e3, "OOM")])
+def test_one_gpu_is_out_of_memory_where_single_is_the_cpu(cpu_us, cell):
+  found = results(single=[result(70e3)], cpu=[result(cpu_us)])
+  table = suite_report.summary(suite_report.cases_of(found, "p100"))
+  (line,) = [x for x in table.splitlines() if x.startswith("| 2-layer GNMT")]
+  assert line.split(" | ")[2] == cell
+
+
+def test_several_gpus_are_shown_at_a_glance(tmp_path):
+  out = tmp_path / "s.json"
+  found = results(
+    auto=[result(80e3)],
+    annealing=[result(81e3)],
+    heft=[result(90e3)],
+    expert=[result(120e3)],
+  )
+  for key in list(found["results"]):
+    found["results"][key.replace("p100", "k80")] = found["results"][key]
+  found["graphs"]["2-layer GNMT/k80x2"] = {
+    **found["graphs"]["2-layer GNMT/p100x2"],
+    "lower_bound_us": 64e3,
+  }
+  suite_report.write(found, out)
+  text = out.with_suffix(".md").read_text()
+  cells = "120.0 | 90.0 heft | 81.0 | 80.0 | 1.50 | 1.25 |"
+  assert f"| 2-layer GNMT | k80x2 | {cells}" in text
+  assert "| *geometric mean* | *k80* |  |  |  |  | 1.50 | 1.25 |" in text
 
 
 def test_geometric_mean_of_published_ratios_is_that_of_the_paper():

@@ -128,6 +128,21 @@ def test_place_reports_the_proven_bound(graph_file, cluster_file, capsys):
   assert proven_us > problem.simple_bound_us
 
 
+def test_simulate_reports_the_simple_bound_unless_told_to_prove(
+  graph_file, cluster_file, tmp_path, capsys
+):
+  problem = tg.Problem(tg.load_graph(graph_file), tg.load_cluster(cluster_file))
+  plan = tmp_path / "p.json"
+  tg.Placement(problem, [0, 0, 1, 1]).save(plan)
+  arguments = [f"--graph={graph_file}", f"--cluster={cluster_file}"]
+  arguments += [f"--placement={plan}"]
+  assert simulate.run(arguments) == 0
+  # a, b or c, d: 1 + 10 + 1; the proven one knows of transfers.
+  assert last_json(capsys)["lower_bound_us"] == 12
+  assert simulate.run([*arguments, "--prove"]) == 0
+  assert last_json(capsys)["lower_bound_us"] == lower_bound(problem).us > 12
+
+
 def test_inference_has_fewer_ops_than_training(keras_file, tmp_path):
   paths = [str(tmp_path / name) for name in ("train.json", "infer.json")]
   for path, flag in zip(paths, ("--training", "--notraining"), strict=True):

@@ -63,6 +63,29 @@ def test_without_a_directory_nothing_is_kept(filled, no_tracing):
     extract(None)
 
 
+def test_several_clusters_share_one_trace(filled, tmp_path, monkeypatch):
+  real, traces = extraction.trace, []
+
+  def counted(*args, **kwargs):
+    traces.append(args)
+    return real(*args, **kwargs)
+
+  monkeypatch.setattr(extraction, "trace", counted)
+  clusters = ["v100x2", "k80x2", "p100x4"]
+  asked = {**ASKED, "cache_dir": tmp_path / "graphs"}
+  v100, k80, p100 = extraction.extract_each("nmt", clusters, **asked)
+  assert len(traces) == 1
+  assert graph_to_json(k80) == graph_to_json(filled[1])
+  assert v100.names == k80.names == p100.names
+  matmul = list(v100.types).index("MatMul")
+  us = [graph.time_us["GPU"][matmul] for graph in (v100, p100, k80)]
+  assert us == sorted(us)
+  assert len(set(us)) == 3
+  again = extraction.extract_each("nmt", clusters, **asked)
+  assert len(traces) == 1
+  assert graph_to_json(again[0]) == graph_to_json(v100)
+
+
 HIT = """
 import json, sys, time
 import tfplace
