@@ -257,8 +257,8 @@ def test_auto_hands_its_best_to_the_policy_where_tensorflow_is_loaded(
   monkeypatch.setitem(sys.modules, "tensorflow", types.ModuleType("tf"))
   monkeypatch.setattr(registry, "get_learned", learned)
   problem = problems.random_problem(4)
-  auto = AutoPlacer(policy="somewhere")
-  result = auto.place(problem, Simulator(problem), Budget(10, 100), seed=0)
+  auto = AutoPlacer(policy="somewhere", loaded_min_s=0.1)
+  result = auto.place(problem, Simulator(problem), Budget(2), seed=0)
   ((strategy, policy, start),) = handed
   assert (strategy, policy) == ("gdp", "somewhere")
   classical = [t for t in result.tried if t.strategy != "annealing"]

@@ -1,6 +1,7 @@
 """Reads and runs an exported policy; needs the base install only."""
 
 import dataclasses
+import functools
 import json
 import os
 import pathlib
@@ -141,5 +142,11 @@ def load_placers_policy(
         f"no policy of strategy {strategy!r} ships with tfplace; train one"
         " with tfplace-train and name its directory"
       )
-    directory = os.fspath(shipped)
+    return _shipped(os.fspath(shipped), strategy, version)
+  return load_policy(directory, strategy, version)
+
+
+@functools.lru_cache(maxsize=4)
+def _shipped(directory: str, strategy: str, version: int) -> Policy:
+  """The policy in the package: it does not change while the process runs."""
   return load_policy(directory, strategy, version)
