@@ -5,9 +5,14 @@ import problems
 import pytest
 
 from tfplace.graph import Problem
+from tfplace.placers import moves
 from tfplace.placers.annealing import AnnealingPlacer
 from tfplace.placers.base import Budget
-from tfplace.placers.clusters import clusters_by_edges, clusters_by_work
+from tfplace.placers.clusters import (
+  Clusters,
+  clusters_by_edges,
+  clusters_by_work,
+)
 from tfplace.placers.critical import BUSY, LOCAL, REMOTE, trace
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.search import Search
@@ -96,6 +101,50 @@ def current(problem, devices):
   state = search_state(groups, np.array(devices), np.random.SeedSequence(0))
   restart(step, engine.workspace(step), tables, state, 1.0)
   return tables, state
+
+
+TOGETHER = Clusters((np.zeros(2, int),))  # one cluster of two groups
+
+
+def odds_problem():
+  """Two groups for two GPUs and a CPU, of different use to each."""
+  devices = problems.cluster([np.inf] * 3, kinds=["GPU", "GPU", "CPU"])
+  times = [{"GPU": 10.0, "CPU": 1000.0}, {"GPU": 30.0, "CPU": 60.0}]
+  return Problem(problems.graph(times, [(0, 1)]), devices)
+
+
+def test_moves_go_to_devices_by_their_speed():
+  groups = GroupGraph(odds_problem())
+  odds = search_tables(groups, TOGETHER).odds
+  # Alone, and both as one cluster: 40 us on a GPU, 1060 on the CPU.
+  np.testing.assert_allclose(odds[0], [1, 1, 0.01], rtol=1e-3)
+  np.testing.assert_allclose(odds[1], [1, 1, 0.5], rtol=1e-3)
+  np.testing.assert_allclose(odds[-1], [1, 1, 40 / 1060], rtol=1e-3)
+
+
+def test_half_of_the_moves_go_where_the_prior_says():
+  groups = GroupGraph(odds_problem())
+  prior = np.array([[0.0, 0.0, 1.0], [0.0, 1.0, 0.0]])
+  odds = search_tables(groups, TOGETHER, prior).odds
+  total = 2.01
+  np.testing.assert_allclose(
+    odds[0], [1 / total, 1 / total, 1 + 0.01 / total], rtol=1e-3
+  )
+  # Of the cluster's 40 us the first group has 10.
+  total = 2 + 40 / 1060
+  np.testing.assert_allclose(
+    odds[-1],
+    [1 / total, 0.75 + 1 / total, 0.25 + 40 / 1060 / total],
+    rtol=1e-3,
+  )
+
+
+def test_other_devices_are_drawn_by_their_odds():
+  tables, state = current(odds_problem(), [0, 0])
+  found = [moves._other_device(tables, state, 0, 1) for _ in range(3000)]
+  # 1 to 0.5, and never the group's own: the CPU a third of the time.
+  assert set(found) == {1, 2}
+  assert np.mean(np.array(found) == 2) == pytest.approx(1 / 3, abs=0.04)
 
 
 def test_critical_path_and_its_causes_by_hand():

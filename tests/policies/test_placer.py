@@ -150,3 +150,20 @@ def test_a_directory_without_a_usable_policy_is_refused(
   with pytest.raises(errors.TrainingError, match=words) as caught:
     exported.load_policy(tmp_path)
   assert str(tmp_path) in str(caught.value)
+
+
+def test_names_of_alike_devices_do_not_matter_to_a_handed_placement():
+  problem = problem_of(random_graph(60, seed=3), gpus(3, cpu=True))
+  start = np.random.default_rng(0).integers(0, 3, 60).astype(np.int32)
+  start = start[problem.group_of]  # colocated ops are together
+  swap = np.array([2, 0, 1, 3], np.int32)
+  first = place(problem, start=start)
+  again = place(problem, start=swap[start])
+  np.testing.assert_allclose(again.prior[:, swap], first.prior, atol=1e-5)
+  np.testing.assert_allclose(first.prior.sum(axis=1), 1.0, rtol=1e-5)
+  assert (first.prior[~problem.allowed] == 0).all()
+
+
+def test_without_a_handed_placement_there_is_no_prior():
+  problem = problem_of(random_graph(30, seed=3), gpus(2))
+  assert place(problem).prior is None

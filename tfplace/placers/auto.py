@@ -10,6 +10,8 @@ import sys
 from collections.abc import Sequence
 from typing import ClassVar
 
+import numpy as np
+
 from tfplace.errors import InfeasibleError, TfplaceError
 from tfplace.graph.problem import Problem
 from tfplace.placers import registry
@@ -170,10 +172,19 @@ class _Run:
     groups = GroupGraph(self.problem)
     try:
       self._keep(
-        improve(tracker, groups, starts, self.seed, self.placer.search), began
+        improve(
+          tracker, groups, starts, self.seed, self.placer.search, self._prior
+        ),
+        began,
       )
     except TfplaceError as error:
       self._note("annealing", error)
+
+  @property
+  def _prior(self) -> np.ndarray | None:
+    """What a learned placer thinks of each op on each device, if one ran."""
+    known = [r.prior for r in self.tried if r.prior is not None]
+    return known[0] if known else None
 
   def result(self) -> Result:
     """The best of all, with all of their histories."""

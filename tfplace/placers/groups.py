@@ -144,10 +144,15 @@ class GroupGraph:
       group_devices[self.problem.group_of], dtype=np.int32
     )
 
+  @functools.cached_property
+  def first_ops(self) -> np.ndarray:
+    """[num_groups] the first op of each group."""
+    offsets, ops = self.problem.group_ops
+    return ops[offsets[:-1]]
+
   def contract(self, devices: np.ndarray) -> np.ndarray:
     """[num_ops] devices of an allowed placement -> [num_groups] devices."""
-    offsets, ops = self.problem.group_ops
-    return np.ascontiguousarray(devices[ops[offsets[:-1]]], dtype=np.int32)
+    return np.ascontiguousarray(devices[self.first_ops], dtype=np.int32)
 
 
 @kernel

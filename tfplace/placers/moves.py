@@ -103,25 +103,30 @@ def _random_group(tables: SearchTables, state: SearchState, level: int) -> int:
 
 
 @kernel
-def _other_device(tables: SearchTables, state: SearchState, group: int) -> int:
-  """A random allowed device other than the group's own; its own if none."""
-  own, choices = state.devices[group], 0
-  num_devices = tables.allowed.shape[1]
-  for device in range(num_devices):
-    choices += device != own and tables.allowed[group, device]
-  if choices == 0:
-    return own
-  pick = below(state, choices)
-  for device in range(num_devices):
+def _other_device(
+  tables: SearchTables, state: SearchState, level: int, group: int
+) -> int:
+  """An allowed device other than the group's own, by the odds of its cluster;
+  its own if none."""
+  own, total = state.devices[group], 0.0
+  odds = tables.odds[tables.cluster_of[level, group]]
+  for device in range(len(odds)):
     if device != own and tables.allowed[group, device]:
-      if pick == 0:
-        return device
-      pick -= 1
-  return own
+      total += odds[device]
+  left, last = uniform(state) * total, own
+  for device in range(len(odds)):
+    if device != own and tables.allowed[group, device]:
+      last = device
+      left -= odds[device]
+      if left < 0:
+        break
+  return last
 
 
 @kernel
-def _near_device(tables: SearchTables, state: SearchState, group: int) -> int:
+def _near_device(
+  tables: SearchTables, state: SearchState, level: int, group: int
+) -> int:
   """The device of a random neighbour if that is elsewhere, else any other."""
   first = tables.ops.group_offsets[group]
   last = tables.ops.group_offsets[group + 1]
@@ -130,13 +135,13 @@ def _near_device(tables: SearchTables, state: SearchState, group: int) -> int:
     device = state.devices[entry if entry >= 0 else -1 - entry]
     if device != state.devices[group]:
       return device
-  return _other_device(tables, state, group)
+  return _other_device(tables, state, level, group)
 
 
 @kernel
 def _single(tables: SearchTables, state: SearchState, level: int) -> None:
   group = _random_group(tables, state, level)
-  _add(tables, state, level, group, _near_device(tables, state, group))
+  _add(tables, state, level, group, _near_device(tables, state, level, group))
 
 
 @kernel
@@ -156,7 +161,8 @@ def _swap(tables: SearchTables, state: SearchState, level: int) -> None:
 def _block(tables: SearchTables, state: SearchState, level: int) -> None:
   """Clusters next to each other in time, those of one device, move on."""
   first = _random_group(tables, state, level)
-  own, target = state.devices[first], _other_device(tables, state, first)
+  own = state.devices[first]
+  target = _other_device(tables, state, level, first)
   length = 2.0 / uniform(state)
   at = tables.position[first]
   for _ in range(min(int(length), 1 + len(tables.order) // 4)):
@@ -177,7 +183,7 @@ def _pull(
 ) -> None:
   """A cluster, and some neighbours, and some of theirs, go to one device."""
   if target < 0:
-    target = _other_device(tables, state, group)
+    target = _other_device(tables, state, level, group)
   at = state.counts[MOVED]
   _add(tables, state, level, group, target)
   size = state.counts[MOVED] - at  # a cluster's neighbours are its likes
@@ -223,5 +229,5 @@ def _critical(tables: SearchTables, state: SearchState, level: int) -> None:
     _pull(tables, state, level, group, target)
     return
   if target < 0:
-    target = _other_device(tables, state, group)
+    target = _other_device(tables, state, level, group)
   _add(tables, state, level, group, target)

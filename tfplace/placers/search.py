@@ -39,6 +39,7 @@ class Search:
     config: how it spends its budget.
     like: [num_groups] devices of a placement like those that it will look at;
       these are simulated faster.
+    prior: see `search_tables`; None is nobody's.
   """
 
   def __init__(
@@ -47,13 +48,16 @@ class Search:
     seed: int,
     config: SearchConfig | None = None,
     like: np.ndarray | None = None,
+    prior: np.ndarray | None = None,
   ) -> None:
     self.config = config or SearchConfig()
     self._order = time_order(groups, like)
     groups = self._order.groups
+    if prior is not None:
+      prior = self._order.enter(prior)
     # Chains that see a graph in different ways fail in different ways.
     tables = [
-      search_tables(groups, find(groups))
+      search_tables(groups, find(groups), prior)
       for find in (clusters_by_work, clusters_by_edges)
     ]
     self._num_movable = len(tables[0].movable)

@@ -24,6 +24,8 @@ class SearchTables(NamedTuple):
     cluster_offsets: [num_clusters + 1]; cluster_groups: [?] groups of each
       cluster, all levels one after the other.
     cluster_of: [num_levels, num_groups] cluster of each group by level.
+    odds: [num_clusters, num_devices] float64 how often a move of a cluster
+      goes to a device; see `_odds`.
     has_all_links: every device reaches every other.
     memory_bytes: [num_devices] capacities.
   """
@@ -39,6 +41,7 @@ class SearchTables(NamedTuple):
   cluster_offsets: np.ndarray
   cluster_groups: np.ndarray
   cluster_of: np.ndarray
+  odds: np.ndarray
   has_all_links: bool
   memory_bytes: np.ndarray
 
@@ -92,8 +95,17 @@ IS_STALE = 4  # the path belongs to an earlier state
 IS_PART = 5  # of a cluster, only what is on one device moves
 
 
-def search_tables(groups: GroupGraph, found: Clusters) -> SearchTables:
-  """Packs a problem and the clusters that move as one."""
+def search_tables(
+  groups: GroupGraph, found: Clusters, prior: np.ndarray | None = None
+) -> SearchTables:
+  """Packs a problem and the clusters that move as one.
+
+  Args:
+    groups: of the problem.
+    found: clusters that move as one.
+    prior: [num_groups, num_devices] probability that somebody who knows such
+      problems gives each device, or None.
+  """
   group_offsets, group_ops = groups.problem.group_ops
   levels, cluster_offsets, cluster_groups = found.members()
   labels = [np.arange(groups.num_groups), *found.labels]
@@ -114,9 +126,35 @@ def search_tables(groups: GroupGraph, found: Clusters) -> SearchTables:
     cluster_of=np.stack(
       [label + first for label, first in zip(labels, levels, strict=False)]
     ).astype(np.int32),
+    odds=_odds(groups, cluster_offsets, cluster_groups, prior),
     has_all_links=bool(ops.linked.all()),
     memory_bytes=groups.problem.cluster.memory_bytes.astype(np.float64),
   )
+
+
+def _odds(
+  groups: GroupGraph,
+  offsets: np.ndarray,
+  members: np.ndarray,
+  prior: np.ndarray | None,
+) -> np.ndarray:
+  """[num_clusters, num_devices]: by speed, and half by the prior if there is
+  one. A device on which a cluster's work takes 100 times as long is proposed
+  a hundredth as often: nearly all such moves are simulated in vain."""
+
+  def sums(per_group: np.ndarray) -> np.ndarray:
+    return np.add.reduceat(per_group[members], offsets[:-1], axis=0)
+
+  allowed = groups.allowed
+  fastest = groups.fastest_us[:, None]
+  least_us = 1e-3
+  speed = sums(np.where(allowed, fastest, 0.0)) + least_us
+  speed /= sums(np.where(allowed, groups.time_us, 0.0)) + least_us
+  if prior is None:
+    return speed
+  weight = np.maximum(fastest, least_us)
+  known = sums(prior * weight) / sums(weight)
+  return speed / speed.sum(axis=1, keepdims=True) + known
 
 
 def search_state(

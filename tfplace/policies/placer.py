@@ -67,12 +67,21 @@ class GdpPlacer:
     groups = GroupGraph(problem)
     classes = symmetry.device_classes(problem.cluster)
     rng = np.random.default_rng(seed)
+    prior = None
     for decisions, is_hinted in self._passes(problem):
-      known = tracker.best[0] if tracker.best is not None else self.start
-      hint = None
+      known = self.start
+      if known is None and tracker.best is not None:
+        known = tracker.best[0]
       if is_hinted and known is not None:
-        hint = symmetry.by_first_use(decisions.to_choices(known), classes)
-      logits = policy.logits(features.extract(decisions, hint))
+        # The policy has its own names for devices that are alike.
+        hint = decisions.to_choices(known)
+        names = symmetry.first_use_names(hint, classes)
+        hinted = features.extract(decisions, names[hint])
+        logits = policy.logits(hinted)[:, names]
+        if prior is None and self.start is not None:
+          prior = _probabilities(logits)[decisions.decision_of]
+      else:
+        logits = policy.logits(features.extract(decisions))
       first, *others = _candidates(decisions, logits, self.samples, rng)
       offer_like(tracker, groups, first)
       for devices in others:
@@ -81,7 +90,7 @@ class GdpPlacer:
         _offer(tracker, devices)
       if _is_spent(tracker):
         break
-    return tracker.result()
+    return dataclasses.replace(tracker.result(), prior=prior)
 
   def _passes(self, problem: Problem) -> Iterator[tuple[Decisions, bool]]:
     """Decisions and whether to hint; where nothing merges, every group decides.
@@ -113,6 +122,12 @@ def _candidates(
   drawn = sampling.sample(logits, samples, rng, clusterings)
   first = logits.argmax(axis=1).astype(np.int32)
   return [decisions.to_devices(choices) for choices in (first, *drawn)]
+
+
+def _probabilities(logits: np.ndarray) -> np.ndarray:
+  """[N, D] of masked logits."""
+  weight = np.exp(logits - logits.max(axis=1, keepdims=True))
+  return weight / weight.sum(axis=1, keepdims=True)
 
 
 def _offer(tracker: Tracker, devices: np.ndarray) -> None:

@@ -32,6 +32,11 @@ def by_first_use(choices: np.ndarray, classes: np.ndarray) -> np.ndarray:
   The first decision on a device of a class is on the class's first device, the
   next one elsewhere in the class on its second, and so on.
   """
+  return first_use_names(choices, classes)[choices]
+
+
+def first_use_names(choices: np.ndarray, classes: np.ndarray) -> np.ndarray:
+  """[num_devices] int32 the name that `by_first_use` gives each device."""
   rename = np.full(len(classes), -1, np.int32)
   used, first = np.unique(choices, return_index=True)
   for name in np.unique(classes):
@@ -40,7 +45,7 @@ def by_first_use(choices: np.ndarray, classes: np.ndarray) -> np.ndarray:
     order = [d for d in order if classes[d] == name]
     order += [d for d in members if d not in order]
     rename[order] = members
-  return rename[choices]
+  return rename
 
 
 def likeliest(
