@@ -63,7 +63,8 @@ def training(problem: Problem, part: str) -> Callable[[], Any]:
   from tfplace.policies.decisions import group_decisions
   from tfplace.rl.config import TrainConfig
   from tfplace.rl.learner import GdpLearner
-  from tfplace.rl.tasks import Teaching, make_task
+  from tfplace.rl.tasks import make_task
+  from tfplace.rl.teachers import Teaching
   from tfplace.simulate import Simulator
 
   teaching = Teaching(("single", "blocks"))

@@ -24,7 +24,8 @@ from tfplace.rl.config import (  # noqa: E402
 )
 from tfplace.rl.placeto_config import PlacetoConfig  # noqa: E402
 from tfplace.rl.reinforce_config import ReinforceConfig  # noqa: E402
-from tfplace.rl.tasks import Teaching, make_task  # noqa: E402
+from tfplace.rl.tasks import make_task  # noqa: E402
+from tfplace.rl.teachers import Teaching  # noqa: E402
 from tfplace.rl.trainer import Report, Trainer  # noqa: E402
 
 

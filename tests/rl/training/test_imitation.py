@@ -10,8 +10,9 @@ from sequence_testing import chains_task, config_of
 
 from tfplace import Simulator
 from tfplace.policies.decisions import group_decisions
-from tfplace.rl import tasks
-from tfplace.rl.tasks import Teaching, make_task
+from tfplace.rl import teachers
+from tfplace.rl.tasks import make_task
+from tfplace.rl.teachers import Teaching
 from tfplace.rl.trainer import Trainer
 
 
@@ -23,9 +24,10 @@ def test_teachers_place_merged_groups_no_worse_than_one_device_does():
   every = np.indices((2,) * decisions.num_decisions, np.int32)
   every = every.reshape(decisions.num_decisions, -1).T
   simulated = simulator.run(decisions.to_devices(every)).step_time_us
-  # 200 evaluations of search find the best of 2^6 placements.
-  assert task.baseline_us == task.best_us == simulated.min()
-  assert simulated.min() < simulated[0]
+  # 200 evaluations of search find the best of 2^6 placements; tidying may
+  # lose 1% of it.
+  assert task.baseline_us == task.best_us <= 1.01 * simulated.min()
+  assert task.best_us < simulated[0]
   assert task.evaluations > 200
 
 
@@ -40,7 +42,7 @@ def test_a_run_that_goes_on_does_not_search_for_its_teachers_again(
   def search(*_):
     raise AssertionError("searched")
 
-  monkeypatch.setattr(tasks, "ask_teachers", search)
+  monkeypatch.setattr(teachers, "ask_teachers", search)
   again = make_task(decisions, simulator, teaching, is_hinted=True)
   np.testing.assert_array_equal(again.target, first.target)
   assert again.evaluations == first.evaluations > 100
@@ -55,7 +57,7 @@ def test_a_run_that_goes_on_does_not_search_for_its_teachers_again(
 
 def test_a_hinted_policy_sees_the_quick_placement_and_learns_the_search_s():
   problem = problem_of(random_graph(80, seed=7), gpus(3))
-  decisions = group_decisions(problem, 12)
+  decisions = group_decisions(problem, 40)
   simulator = Simulator(problem)
   teaching = Teaching(search_evaluations=2000)
   plain, hinted = (

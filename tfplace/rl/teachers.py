@@ -1,0 +1,142 @@
+"""What a policy imitates: the best placements of classical placers and search.
+
+Kept in files, so that a run that goes on does not search again.
+"""
+
+import dataclasses
+import os
+import zipfile
+import zlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from tfplace.errors import InfeasibleError, TrainingError
+from tfplace.placers.base import Budget, Result
+from tfplace.placers.registry import get_placer
+from tfplace.policies.decisions import Decisions
+from tfplace.rl.tidying import tidied
+from tfplace.simulate import Simulator
+
+# One-shot placers: fast, and the same on every machine.
+TEACHERS = ("single", "blocks", "expert", "axes", "m_topo", "m_etf", "heft")
+SEARCH = "annealing"
+_NO_LIMIT_S = 1e9
+
+
+@dataclasses.dataclass(frozen=True)
+class Teaching:
+  """Which classical placements a policy may learn from.
+
+  Attributes:
+    strategies: one-shot placers, the best of which is the target.
+    search_evaluations: placements that annealing may try; 0 leaves it out.
+    seed: of the annealing.
+    folder: keeps what was found, so that a run that goes on does not search
+      again; None keeps nothing.
+  """
+
+  strategies: Sequence[str] = TEACHERS
+  search_evaluations: int = 0
+  seed: int = 0
+  folder: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Taught:
+  """What teachers have found.
+
+  Attributes:
+    best: [num_ops] devices of the best placement of all.
+    quick: [num_ops] of the best that took no search: what whoever asks the
+      policy has, too.
+    evaluations: placements that they have tried.
+  """
+
+  best: np.ndarray
+  quick: np.ndarray
+  evaluations: int
+
+
+def ask(decisions: Decisions, teaching: Teaching) -> Taught:
+  """What the teachers find, or what they found when they were first asked.
+
+  A file is of one graph, cluster, grouping and teaching: its name holds a
+  digest of all of them. It is written whole or not at all.
+  """
+  path = None
+  if teaching.folder is not None:
+    path = os.path.join(teaching.folder, _file_name(decisions, teaching))
+    if os.path.exists(path):
+      try:
+        with np.load(path) as found:
+          return Taught(
+            found["best"], found["quick"], int(found["evaluations"])
+          )
+      except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        raise TrainingError(f"{path!r} cannot be read: {error}") from error
+  taught = ask_teachers(decisions, teaching)
+  if path is not None:
+    try:
+      os.makedirs(os.path.dirname(path), exist_ok=True)
+      np.savez(f"{path}.part.npz", **vars(taught))
+      os.replace(f"{path}.part.npz", path)
+    except OSError as error:
+      raise TrainingError(f"{path!r} cannot be written: {error}") from error
+  return taught
+
+
+def _file_name(decisions: Decisions, teaching: Teaching) -> str:
+  problem = decisions.problem
+  graph, cluster = problem.graph, problem.cluster
+  about = dataclasses.replace(teaching, folder=None)
+  digest = zlib.crc32(f"{about}{cluster}{graph.names}".encode())
+  for array in (
+    decisions.decision_of,
+    problem.time_us,
+    graph.output_bytes,
+    graph.persistent_bytes,
+    graph.edge_src,
+    graph.edge_dst,
+    cluster.memory_bytes,
+    cluster.op_overhead_us,
+  ):
+    digest = zlib.crc32(np.ascontiguousarray(array).tobytes(), digest)
+  name = f"{graph.name}.{cluster.name}.{decisions.num_decisions}"
+  return f"{name.replace('/', '_')}.{digest:08x}.npz"
+
+
+def ask_teachers(decisions: Decisions, teaching: Teaching) -> Taught:
+  """The best placements of all teachers, the first of several, by simulation.
+
+  Raises:
+    InfeasibleError: none found a placement that fits.
+  """
+  problem = decisions.as_groups
+  simulator = Simulator(problem)
+  strategies = [(name, 1000) for name in teaching.strategies]
+  if teaching.search_evaluations:
+    strategies.append((SEARCH, teaching.search_evaluations))
+  found: list[Result] = []
+  failure: InfeasibleError | None = None
+  for name, evaluations in strategies:
+    budget = Budget(_NO_LIMIT_S, evaluations)
+    try:
+      placer = get_placer(name)
+      found.append(placer.place(problem, simulator, budget, teaching.seed))
+    except InfeasibleError as error:
+      failure = error
+  if not found:
+    raise failure or InfeasibleError("there is no teacher to learn from")
+  spent = sum(result.evaluations for result in found)
+  best = _best(found)
+  if best.strategy != SEARCH:
+    return Taught(best.placement.devices, best.placement.devices, spent)
+  others = [result for result in found if result.strategy != SEARCH]
+  quick = _best(others or found).placement.devices
+  clean, looked = tidied(problem, best.placement.devices, quick)
+  return Taught(clean, quick, spent + looked)
+
+
+def _best(results: Sequence[Result]) -> Result:
+  return min(results, key=lambda result: result.evaluation.step_time_us)
