@@ -125,10 +125,43 @@ def test_policy_for_a_strategy_without_one_is_refused():
     get_placer("heft", policy="somewhere")
 
 
-@pytest.mark.parametrize("budget_s", [0, -1, float("nan")])
-def test_budget_that_is_not_positive_is_refused(budget_s):
-  with pytest.raises(TfplaceError, match="budget_s"):
-    place(problems.random_problem(0), "single", budget_s=budget_s)
+@pytest.mark.parametrize(
+  ("arguments", "told"),
+  [
+    ({"budget_s": 0}, "budget_s is 0; it must be above 0"),
+    ({"budget_s": -1}, "budget_s is -1; it must be above 0"),
+    ({"budget_s": float("nan")}, "budget_s is nan; it must be above 0"),
+    ({"budget_s": float("inf")}, "budget_s is inf; .* above 0 and finite"),
+    ({"budget_s": "30"}, "budget_s is '30'; it must be a number"),
+    ({"seed": -1}, "seed is -1; it must be 0 or more"),
+    ({"seed": 0.5}, "seed is 0.5; it must be a whole number"),
+    ({"max_evaluations": 0}, "max_evaluations is 0; it must be 1 or more"),
+    ({"max_evaluations": "9"}, "max_evaluations is '9'; .* a whole number"),
+  ],
+)
+def test_arguments_that_make_no_sense_are_refused(arguments, told):
+  with pytest.raises(TfplaceError, match=told):
+    place(problems.random_problem(0), "single", **arguments)
+
+
+def test_a_graph_without_a_cluster_is_no_problem():
+  graph = problems.graph([1.0], [])
+  with pytest.raises(TfplaceError, match="problem is a OpGraph; it must be a"):
+    place(graph, "single")
+
+
+@pytest.mark.parametrize("strategy", ALL)
+def test_a_budget_of_no_time_still_gives_a_placement(strategy):
+  problem = problems.random_problem(4)
+  try:
+    result = place(problem, strategy, budget_s=1e-9)
+  except (InfeasibleError, ProblemError):
+    assert strategy == "cpu"
+    return
+  except TfplaceError as error:
+    assert strategy == "scotch", error
+    return
+  assert result.evaluation.feasible
 
 
 @pytest.mark.parametrize(

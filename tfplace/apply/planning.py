@@ -6,7 +6,6 @@ building it.
 import contextlib
 import dataclasses
 import logging
-import numbers
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -32,6 +31,7 @@ from tfplace.graph.extract import (
 )
 from tfplace.graph.placement import Placement
 from tfplace.graph.problem import Problem
+from tfplace.placers import checks
 from tfplace.placers.base import Result
 
 _logger = logging.getLogger("tfplace")
@@ -81,16 +81,10 @@ def make_config(
       f"unknown strategy {strategy!r}; choose one of"
       f" {', '.join(placers.STRATEGIES)}"
     )
-  _check_number("budget_s", budget_s, numbers.Real)
-  if not budget_s > 0:
-    raise TfplaceError(f"budget_s is {budget_s}; it must be above 0")
+  checks.check_budget(budget_s)
   if batch_size is not None:
-    _check_number("batch_size", batch_size, numbers.Integral)
-    if batch_size < 1:
-      raise TfplaceError(f"batch_size is {batch_size}; it must be 1 or more")
-  _check_number("seed", seed, numbers.Integral)
-  if seed < 0:
-    raise TfplaceError(f"seed is {seed}; it must be 0 or more")
+    checks.check_count("batch_size", batch_size, 1)
+  checks.check_count("seed", seed, 0)
   if not isinstance(max_memory or {}, Mapping):
     raise TfplaceError(
       "max_memory is a mapping from devices to sizes, such as"
@@ -105,12 +99,6 @@ def make_config(
     grouping.check(keep_together),
     bool(max_memory),
   )
-
-
-def _check_number(name: str, value: Any, kind: type) -> None:
-  if not isinstance(value, kind):
-    whole = " whole" if kind is numbers.Integral else ""
-    raise TfplaceError(f"{name} is {value!r:.60}; it must be a{whole} number")
 
 
 def trace(

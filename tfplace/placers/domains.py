@@ -12,6 +12,8 @@ from tfplace.errors import ProblemError
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.jit import kernel
 
+_MAX_ATTEMPTS = 100  # orders of the groups that are tried where links are few
+
 
 def linked(groups: GroupGraph) -> np.ndarray:
   """[num_devices, num_devices] bool: data can go from the one to the other."""
@@ -24,41 +26,16 @@ class Domains:
 
   Attributes:
     free: [num_groups, num_devices] bool.
+    is_solvable: false where some group has none.
   """
 
   def __init__(self, groups: GroupGraph) -> None:
-    self._linked = linked(groups)
-    self._is_complete = bool(self._linked.all())
-    self._offsets, self._entries, _ = groups.neighbours
+    reach = linked(groups)
+    offsets, entries, _ = groups.neighbours
     self.free = groups.allowed.copy()
-    self.is_solvable = self._is_complete or bool(
+    self.is_solvable = bool(reach.all()) or bool(
       propagate(
-        self.free,
-        np.arange(groups.num_groups),
-        self._linked,
-        self._offsets,
-        self._entries,
-      )
-    )
-    self._initial = self.free.copy()
-
-  def reset(self) -> None:
-    """Forgets all assignments."""
-    self.free[:] = self._initial
-
-  def assign(self, group: int, device: int) -> bool:
-    """Fixes a group; false if some group is then left with no device."""
-    self.free[group] = False
-    self.free[group, device] = True
-    if self._is_complete:
-      return True
-    return bool(
-      propagate(
-        self.free,
-        np.array([group]),
-        self._linked,
-        self._offsets,
-        self._entries,
+        self.free, np.arange(groups.num_groups), reach, offsets, entries
       )
     )
 
@@ -72,14 +49,48 @@ def propagate(
   entries: np.ndarray,
 ) -> bool:
   """Makes `free` consistent after the domains of `changed` shrank."""
-  num_groups, num_devices = free.shape
-  queued = np.zeros(num_groups, np.bool_)
-  stack = np.empty(num_groups, np.int64)
-  size = 0
-  for group in changed:
-    stack[size] = group
-    queued[group] = True
-    size += 1
+  queued = np.zeros(free.shape[0], np.bool_)
+  stack = np.empty(free.shape[0], np.int64)
+  for i in range(len(changed)):
+    stack[i] = changed[i]
+    queued[changed[i]] = True
+  nothing = np.empty(0, np.int64)
+  is_consistent, _ = _narrow(
+    free, queued, stack, len(changed), linked, offsets, entries, nothing, 0
+  )
+  return is_consistent
+
+
+@kernel
+def _narrow(
+  free: np.ndarray,
+  queued: np.ndarray,
+  stack: np.ndarray,
+  size: int,
+  linked: np.ndarray,
+  offsets: np.ndarray,
+  entries: np.ndarray,
+  removed: np.ndarray,
+  count: int,
+) -> tuple[bool, int]:
+  """Looks at the neighbours of what is on the stack until nothing shrinks.
+
+  Args:
+    free: [num_groups, num_devices] bool; narrowed.
+    queued: [num_groups] bool, which groups are on the stack; all false after.
+    stack: [num_groups] int64; the first `size` entries hold.
+    size: of the stack.
+    linked: [num_devices, num_devices] bool.
+    offsets: of the groups' neighbours, and so are entries.
+    entries: see `GroupGraph.neighbours`.
+    removed: [?] int64, where group x num_devices + device of what goes is
+      noted from `count` on; [0] notes nothing.
+    count: notes so far.
+
+  Returns:
+    Whether every group has a device left, and the number of notes.
+  """
+  num_devices = free.shape[1]
   while size > 0:
     size -= 1
     group = stack[size]
@@ -100,16 +111,71 @@ def propagate(
             break
         if reached:
           is_empty = False
-        else:
-          free[other, target] = False
-          shrank = True
+          continue
+        free[other, target] = False
+        shrank = True
+        if len(removed):
+          removed[count] = other * num_devices + target
+          count += 1
       if is_empty:
-        return False
+        for j in range(size):
+          queued[stack[j]] = False
+        return False, count
       if shrank and not queued[other]:
         queued[other] = True
         stack[size] = other
         size += 1
-  return True
+  return True, count
+
+
+@kernel
+def _assign_all(
+  free: np.ndarray,
+  ranked: np.ndarray,
+  order: np.ndarray,
+  linked: np.ndarray,
+  offsets: np.ndarray,
+  entries: np.ndarray,
+) -> int:
+  """Assigns group after group the first device that leaves all others one.
+
+  Args:
+    free: [num_groups, num_devices] bool, consistent; narrowed to one each.
+    ranked: [num_groups, num_devices] devices, the most wanted first.
+    order: [num_groups] groups, the most important first.
+    linked: [num_devices, num_devices] bool.
+    offsets: of the groups' neighbours, and so are entries.
+    entries: see `GroupGraph.neighbours`.
+
+  Returns:
+    The group that no device was left for; -1 where all have one.
+  """
+  num_groups, num_devices = free.shape
+  queued = np.zeros(num_groups, np.bool_)
+  stack = np.empty(num_groups, np.int64)
+  removed = np.empty(num_groups * num_devices, np.int64)
+  for group in order:
+    is_assigned = False
+    for device in ranked[group]:
+      if not free[group, device]:
+        continue
+      count = 0
+      for other in range(num_devices):
+        if other != device and free[group, other]:
+          free[group, other] = False
+          removed[count] = group * num_devices + other
+          count += 1
+      stack[0] = group
+      is_assigned, count = _narrow(
+        free, queued, stack, 1, linked, offsets, entries, removed, count
+      )
+      if is_assigned:
+        break
+      for i in range(count):
+        free[removed[i] // num_devices, removed[i] % num_devices] = True
+    if not is_assigned:
+      return group
+  return -1
 
 
 def choose(
@@ -131,24 +197,26 @@ def choose(
   Raises:
     ProblemError: no assignment without an unlinked transfer was found.
   """
-  domains = Domains(groups)
-  if linked(groups).all():
+  reach = linked(groups)
+  if reach.all():
     masked = np.where(groups.allowed, scores, np.inf)
     # A group whose scores are all infinite still needs an allowed device.
     masked = np.where(groups.allowed & np.isinf(masked), 1e300, masked)
     return masked.argmin(axis=1).astype(np.int32)
+  domains = Domains(groups)
   if not domains.is_solvable:
     raise _unlinked(groups)
-  pending = list(order)
-  for _ in range(groups.num_groups + 1):
-    domains.reset()
-    stuck = _attempt(domains, scores, pending)
-    if stuck is None:
-      return domains.free.argmax(axis=1).astype(np.int32)
+  ranked = np.argsort(scores, axis=1, kind="stable")
+  offsets, entries, _ = groups.neighbours
+  pending = np.array(order, np.int64)
+  for _ in range(min(groups.num_groups + 1, _MAX_ATTEMPTS)):
+    free = domains.free.copy()
+    stuck = int(_assign_all(free, ranked, pending, reach, offsets, entries))
+    if stuck < 0:
+      return free.argmax(axis=1).astype(np.int32)
     if pending[0] == stuck:
       break
-    pending.remove(stuck)
-    pending.insert(0, stuck)
+    pending = np.concatenate(([stuck], pending[pending != stuck]))
   return _one_device_per_component(groups, scores)
 
 
@@ -171,23 +239,6 @@ def choose_near(
   scores = groups.time_us.copy()
   scores[np.arange(groups.num_groups), wanted] = -1.0
   return choose(groups, scores, groups.order if order is None else order)
-
-
-def _attempt(
-  domains: Domains, scores: np.ndarray, order: list[int]
-) -> int | None:
-  """Assigns greedily; the group that cannot be assigned, or None."""
-  for group in order:
-    before = domains.free.copy()
-    for device in np.argsort(scores[group], kind="stable"):
-      if not before[group, device]:
-        continue
-      if domains.assign(group, int(device)):
-        break
-      domains.free[:] = before
-    else:
-      return group
-  return None
 
 
 def _one_device_per_component(

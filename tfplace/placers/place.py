@@ -3,6 +3,7 @@
 from tfplace.errors import TfplaceError
 from tfplace.graph.problem import Problem
 from tfplace.placers.base import Budget, Evaluator, Result
+from tfplace.placers.checks import check_budget, check_count
 from tfplace.placers.registry import get_placer
 from tfplace.placers.warm_up import warm_up
 
@@ -30,16 +31,20 @@ def place(
       same seed then gives the same placement on any machine.
 
   Raises:
-    TfplaceError: an unknown strategy (lists the choices), a bad budget.
+    TfplaceError: an unknown strategy (lists the choices), or an argument that
+      makes no sense.
     InfeasibleError: nothing that was tried fits in memory; says by how many
       bytes on which device.
   """
-  if not budget_s > 0:
-    raise TfplaceError(f"budget_s is {budget_s}; it must be above 0")
-  if max_evaluations is not None and max_evaluations < 1:
+  if not isinstance(problem, Problem):
     raise TfplaceError(
-      f"max_evaluations is {max_evaluations}; it must be 1 or more"
+      f"problem is a {type(problem).__name__}; it must be a Problem(graph,"
+      " cluster)"
     )
+  check_budget(budget_s)
+  check_count("seed", seed, 0)
+  if max_evaluations is not None:
+    check_count("max_evaluations", max_evaluations, 1)
   placer = get_placer(strategy, policy)
   warm_up(strategy)
   budget = Budget(budget_s, max_evaluations)

@@ -13,6 +13,8 @@ from tfplace.graph.op_graph import OpSpec, build_graph
 from tfplace.graph.problem import Problem
 from tfplace.placers import registry
 from tfplace.placers.base import Budget
+from tfplace.placers.domains import choose
+from tfplace.placers.groups import GroupGraph
 
 _EVALUATIONS = 8
 
@@ -30,6 +32,8 @@ def warm_up(strategy: str) -> None:
   """
   from tfplace.simulate import Simulator  # compiles; only when needed
 
+  sparse = GroupGraph(_diamond(unlinked=("GPU:1", "CPU:0")))
+  choose(sparse, sparse.time_us, sparse.order)
   problem = _diamond()
   simulator = Simulator(problem)
   parts: tuple[str, ...] = (strategy,)
@@ -46,8 +50,8 @@ def warm_up(strategy: str) -> None:
       continue
 
 
-def _diamond() -> Problem:
-  """Two branches between two ops, on two GPUs and a CPU."""
+def _diamond(unlinked: tuple[str, str] | None = None) -> Problem:
+  """Two branches between two ops, on two GPUs and a CPU; one link may lack."""
   ops = [
     OpSpec(f"op_{i}", "MatMul", {"GPU": 1.0 + i, "CPU": 9.0}, [64.0], 8.0)
     for i in range(4)
@@ -55,7 +59,9 @@ def _diamond() -> Problem:
   edges = [(0, 0, 1), (0, 0, 2), (1, 0, 3), (2, 0, 3)]
   names = ("GPU:0", "GPU:1", "CPU:0")
   devices = tuple(Device(n, n[:3], 1e6, 1.0) for n in names)
-  pairs = [(a, b) for a in names for b in names if a != b]
+  pairs = [
+    (a, b) for a in names for b in names if a != b and (a, b) != unlinked
+  ]
   links = tuple(Link(a, b, 100.0, 1.0) for a, b in pairs)
   return Problem(
     build_graph("warm_up", ops, edges), Cluster("warm_up", devices, links)
