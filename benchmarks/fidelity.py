@@ -31,7 +31,7 @@ from tfplace.bin import cli
 from tfplace.errors import MeasurementError, TfplaceError
 from tfplace.graph import Problem
 from tfplace.graph.json_file import write_json
-from tfplace.simulate import Simulator
+from tfplace.placers.base import Evaluator
 
 if TYPE_CHECKING:
   from tfplace import measure
@@ -134,9 +134,12 @@ def compare(
   values: flags.FlagValues, live: "measure.OpenCluster", name: str
 ) -> dict[str, Any]:
   """One model: its placements, predicted and measured."""
+  from tfplace import measure
+
   problem, traced = profiled(live, name)
-  rows = placements(problem, values.placements, values.budget_s, values.seed)
-  predicted = Simulator(problem).evaluate(np.stack(list(rows.values())))
+  predictor = measure.Predictor(problem)
+  rows = placements(predictor, values.placements, values.budget_s, values.seed)
+  predicted = predictor.evaluate(np.stack(list(rows.values())))
   times = measured(values, live, problem, traced, rows)
   result = {
     label: {
@@ -175,13 +178,14 @@ def profiled(
 
 
 def placements(
-  problem: Problem, count: int, budget_s: float, seed: int
+  evaluator: Evaluator, count: int, budget_s: float, seed: int
 ) -> dict[str, np.ndarray]:
-  """Different placements from random to good, good ones first.
+  """Different placements from random to good, those of placers first.
 
-  After those of the placers come the best of them with more and more of its
+  After them come the best of them, by `evaluator`, with more and more of its
   groups, up to all, on random devices.
   """
+  problem = evaluator.problem
   rows: dict[str, np.ndarray] = {}
   for strategy in ("auto", *ONE_SHOT):
     try:
@@ -193,7 +197,9 @@ def placements(
       rows[strategy] = result.placement.devices
     if len(rows) == count:
       return rows
-  start = next(iter(rows.values()))
+  tried = evaluator.evaluate(np.stack(list(rows.values())))
+  best = min(range(len(tried)), key=lambda i: tried[i].step_time_us)
+  start = list(rows.values())[best]
   shares = np.geomspace(0.005, 1.0, count - len(rows))
   rng = np.random.default_rng(seed)
   for share in shares:

@@ -81,6 +81,7 @@ class Runner:
     self._values = values
     self._problem = problem
     self._harness = live.harness(problem, traced, **_counts(values))
+    self._predictor = measure.Predictor(problem)
     self._ran: dict[bytes, tuple[str, Evaluation]] = {}
     self._fastest: tuple[float, Placement, measure.Trace] | None = None
 
@@ -101,8 +102,9 @@ class Runner:
       self._ran[key] = strategy, evaluation
       self._keep_fastest(result.placement, evaluation)
     first, evaluation = self._ran[key]
+    (predicted,) = self._predictor.evaluate([result.placement])
     return {
-      "predicted": _figures(result.evaluation),
+      "predicted": _figures(predicted),
       "measured": _figures(evaluation),
       "placing_s": result.seconds,
       "same_as": None if first == strategy else first,

@@ -25,7 +25,6 @@ from tfplace.errors import MeasurementError
 from tfplace.graph import Problem
 from tfplace.graph.extract import TracedStep, trace_keras
 from tfplace.graph.json_file import write_json
-from tfplace.simulate import Simulator
 
 HERE = pathlib.Path(__file__).parent
 _KIND = flags.DEFINE_enum("towers", "conv", ["conv", "dense"], "Layers.")
@@ -138,7 +137,8 @@ def compared() -> dict:
   with measure.open_cluster(f"workers:{_WORKERS.value}") as live:
     problem = profiled(live, traced)
     rows = placements(problem)
-    predicted = Simulator(problem).evaluate(np.stack(list(rows.values())))
+    predictor = measure.Predictor(problem)
+    predicted = predictor.evaluate(np.stack(list(rows.values())))
     times = measured(live, problem, traced, rows)
   return _report(problem, dict(zip(rows, predicted, strict=True)), times)
 
@@ -176,6 +176,7 @@ def _report(problem: Problem, predicted: dict, times: dict) -> dict:
         "latency_us": link.latency_us,
         "gap_us": link.gap_us,
         "slowdown": link.extra["slowdown"],  # by calibration, included
+        "wire": link.extra["wire"],
       }
       for link in problem.cluster.links
     ],

@@ -115,6 +115,13 @@ def test_each_kind_of_host_is_profiled(live, trained):
   assert live.runtime.starting_us(CPU_0) == 0
 
 
+def test_what_asking_took_in_a_busy_moment_is_measured_again(hosts, trained):
+  harness = harness_of(hosts, trained, steps=3)
+  harness.evaluate(trained.on({}))
+  hosts._empty_us = {CPU_0: 1e9}  # as if the host had been stopped then
+  assert harness.evaluate(trained.on({"y": 1}))[0].step_time_us > 0
+
+
 def test_killed_worker_is_named_and_its_successor_measured_on(
   served, hosts, trained
 ):
@@ -238,7 +245,9 @@ def test_the_command_places_and_measures_on_hosts(path, tmp_path, capsys):
   model = tmp_path / "two.pb"
   graph = tf.Graph()
   with graph.as_default():
-    ends = [tf.linalg.det(tf.random.normal((8, 8))) for _ in range(2)]
+    # Long enough to be told from the way to the workers and back.
+    squares = [tf.random.normal((192, 192)) for _ in range(2)]
+    ends = [tf.reduce_mean(tf.matmul(x, x)) for x in squares]
     tf.add(*ends, name="sum")
   model.write_bytes(graph.as_graph_def().SerializeToString())
   arguments = [f"--graph_def={model}", f"--cluster={path}", "--measure"]

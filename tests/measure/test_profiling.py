@@ -109,8 +109,10 @@ def test_profile_of_a_real_step_times_every_op(
     [found.times_us["CPU"][name] for name in trained.graph.names],
   )
   overhead = measured.cluster.devices[1].op_overhead_us
-  # A step of a dozen tiny ops is nearly all dispatch.
-  assert 0 < overhead * trained.graph.num_ops <= found.step_time_us["CPU"]
+  # What is left of the step, shared among the ops; nothing where the traced
+  # steps happened to be no slower than the timed ones.
+  timed = np.count_nonzero(measured.graph.time_us["CPU"])
+  assert 0 <= overhead * (timed - 1) <= found.step_time_us["CPU"]
 
 
 def test_kinds_without_a_profile_keep_their_overhead(trained: Step):

@@ -1,5 +1,6 @@
 """tfplace-place: proposes a placement and compares it with the baselines."""
 
+import dataclasses
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -101,11 +102,13 @@ def _main(values: flags.FlagValues) -> None:
     best = _place(values, problem)
     skipped = best.skipped
     results = _with_baselines(values, problem, best)
+    if live is not None:
+      results = _predicted(problem, results)
+      best = _fastest(results, [result.evaluation for result in results])
     measured = None
     if values.measure and live is not None:
       measured = _measure(values, live, problem, source, results)
-      if best.tried:
-        best = _fastest(results, measured)
+      best = _fastest(results, measured)
   placed_files.write_files(values, best.placement, source)
   outputs.write_pictures(values, best.placement, results)
   outputs.print_results(results, best, measured)
@@ -165,6 +168,21 @@ def _with_baselines(
   return results
 
 
+def _predicted(
+  problem: graph_lib.Problem, results: Sequence[Result]
+) -> list[Result]:
+  """The results with steps as these devices are expected to take them."""
+  from tfplace import measure
+
+  rows = [result.placement for result in results]
+  return [
+    dataclasses.replace(result, evaluation=evaluation)
+    for result, evaluation in zip(
+      results, measure.Predictor(problem).evaluate(rows), strict=True
+    )
+  ]
+
+
 def _measure(
   values: flags.FlagValues,
   live: "OpenCluster",
@@ -182,13 +200,16 @@ def _measure(
 
 
 def _fastest(
-  results: Sequence[Result], measured: Sequence[graph_lib.Evaluation]
+  results: Sequence[Result], evaluations: Sequence[graph_lib.Evaluation]
 ) -> Result:
-  """Of all that `auto` had to choose from, what the devices ran fastest."""
-  ran = [i for i, evaluation in enumerate(measured) if evaluation.feasible]
-  if not ran:
+  """Of all that `auto` had to choose from, what takes the shortest step.
+
+  Any other strategy has no choice, and the baselines are only compared with.
+  """
+  fit = [i for i, evaluation in enumerate(evaluations) if evaluation.feasible]
+  if not fit or not results[0].tried:
     return results[0]
-  return results[min(ran, key=lambda i: measured[i].step_time_us)]
+  return results[min(fit, key=lambda i: evaluations[i].step_time_us)]
 
 
 def _tell_if_beaten(best: Result, results: Sequence[Result]) -> None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
   from tfplace.measure.hosts import HostCluster
   from tfplace.measure.messages import Trace
   from tfplace.measure.open import OpenCluster, open_cluster
+  from tfplace.measure.prediction import Predictor
   from tfplace.measure.processes import ChildError
   from tfplace.measure.profiling import Profile, profile
   from tfplace.measure.workers import WorkerCluster, workers_cluster
@@ -25,6 +26,7 @@ _MODULES = {
   "LocalDevices": "gpus",
   "MeasurementHarness": "harness",
   "OpenCluster": "open",
+  "Predictor": "prediction",
   "Profile": "profiling",
   "Trace": "messages",
   "WorkerCluster": "workers",

@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+from tfplace.cost import wire
 from tfplace.graph.cluster import Cluster
 from tfplace.graph.evaluation import Evaluation
 from tfplace.graph.problem import Problem
-from tfplace.measure import harness, splits
+from tfplace.measure import harness, splits, wire_fit
 from tfplace.simulate import Simulator
 
 _SHARES = (1.0, 0.5, 0.25, 0.1)  # of the groups that are scattered
@@ -84,16 +85,20 @@ def calibrated(
     return problem
   rows = samples(problem, seed)
   ran = harness.evaluate(rows)
-  found = slowdown(problem, rows, ran)
-  return Problem(problem.graph, found.of(problem.cluster))
+  cluster = slowdown(problem, rows, ran).of(problem.cluster)
+  if wire.of(cluster) is not None:
+    cluster = wire_fit.fitted(problem, rows, ran).noted(cluster)
+  return Problem(problem.graph, cluster)
 
 
 def samples(problem: Problem, seed: int) -> np.ndarray:
-  """[6, num_ops]: from all groups scattered to two halves."""
+  """[8, num_ops]: all groups scattered, to two halves, and both at work."""
   devices = splits.peers(problem)
   halves = [splits.turns(problem, devices, runs) for runs in _RUNS]
+  message_us = max(link.latency_us for link in problem.cluster.links)
+  busy = [splits.balanced(problem, devices, us) for us in (0.0, message_us)]
   away = splits.scattered(problem, devices, _SHARES, seed)
-  return np.concatenate([away, np.stack(halves)])
+  return np.concatenate([away, np.stack([*halves, *busy])])
 
 
 def slowdown(
@@ -106,7 +111,7 @@ def slowdown(
   refined, a factor or two at a time, as long as that helps.
   """
   times = np.array([e.step_time_us for e in measured])
-  ran = np.isfinite(times)
+  ran = np.isfinite(times) & (times > 0)  # 0: lost in the way to a host
   if not ran.any():
     return Slowdown()
 

@@ -111,6 +111,9 @@ class HostCluster(runtime.Runtime):
       self._check_all_there()
       asking_us = self._asking_us()
       reply = super().run(request, timeout_s)
+      if min(reply.step_us) <= asking_us:  # it was timed in a busy moment
+        self._empty_us = {}
+        asking_us = self._asking_us()
     except processes.ChildError as error:
       self._back_by = time.monotonic() + _RETURN_S
       troubles = reach.troubles(self._hosts.workers) or self._lost(error)
@@ -168,7 +171,8 @@ class HostCluster(runtime.Runtime):
       ways = [(a, b), (b, a)]
       if one.host == other.host and one != other:
         figures = links.measure(self, ways)
-        found += [figures.link(way, f"{a} and {b}") for way in ways]
+        channel = f"{a} and {b}"
+        found += [figures.link(way, channel, on_devices=True) for way in ways]
       else:
         found += [links.measure(self, [w]).link(w, None) for w in ways]
     return tuple(found)

@@ -14,6 +14,7 @@ import itertools
 import statistics
 from collections.abc import Sequence
 
+from tfplace.cost import wire
 from tfplace.cost.profile import LinkFit, fit_link
 from tfplace.errors import MeasurementError
 from tfplace.graph.cluster import Link
@@ -41,8 +42,11 @@ class Figures:
   gap_us: float
   occupied_us: dict[str, float]
 
-  def link(self, way: Way, channel: str | None) -> Link:
-    return Link(
+  def link(
+    self, way: Way, channel: str | None, on_devices: bool = False
+  ) -> Link:
+    """A link; `on_devices` where the devices themselves do its work."""
+    link = Link(
       *way,
       bandwidth_bytes_per_us=self.bandwidth_bytes_per_us,
       latency_us=self.latency_us,
@@ -50,6 +54,8 @@ class Figures:
       channel=channel,
       extra={"occupied_us": self.occupied_us},
     )
+    more = wire.as_timed(link) if on_devices else {}
+    return dataclasses.replace(link, extra={**link.extra, **more})
 
 
 def duplex_links(
@@ -82,7 +88,7 @@ def loopback_links(
   result = []
   for a, b in itertools.combinations(range(len(devices)), 2):
     for way in ((devices[a], devices[b]), (devices[b], devices[a])):
-      result.append(figures.link(way, f"loopback:{a}-{b}"))
+      result.append(figures.link(way, f"loopback:{a}-{b}", on_devices=True))
   return tuple(result)
 
 

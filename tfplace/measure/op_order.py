@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tfplace.graph.op_graph import OpGraph
 from tfplace.graph.placement import Placement
-from tfplace.simulate import Simulator
+from tfplace.measure import prediction
 
 # Beyond these an op may be dead, or live in the frame of a loop.
 _CONTROL_FLOW = {
@@ -29,10 +29,9 @@ def chains(placement: Placement) -> list[np.ndarray]:
   Ops without inputs, and those after a Switch or a loop, are left out.
   """
   graph = placement.problem.graph
-  schedule = Simulator(placement.problem).schedule(placement)
   position = np.empty(graph.num_ops, np.int64)
   position[graph.topological_order] = np.arange(graph.num_ops)
-  order = np.lexsort((position, schedule.op_start_us))
+  order = np.lexsort((position, prediction.times(placement).start))
   order = order[_orderable(graph)[order]]
   devices = placement.devices[order]
   return [

@@ -64,3 +64,40 @@ def turns(problem: Problem, devices: Sequence[int], runs: int) -> np.ndarray:
   may = problem.group_allowed[np.arange(len(turn)), turn]
   row = np.where(may, turn, home(problem))
   return row[problem.group_of].astype(np.int32)
+
+
+def balanced(
+  problem: Problem, devices: Sequence[int], message_us: float
+) -> np.ndarray:
+  """[num_ops]: ops in the order of the graph, each where it can start first.
+
+  List scheduling, as if every tensor that crosses took `message_us`: all
+  devices are at work, and the less a message takes the more of them there are.
+  A group is where its first op is.
+
+  Args:
+    problem: what is split.
+    devices: indices of the devices that share the work.
+    message_us: microseconds, at 0 tensors cross wherever that is no worse.
+  """
+  graph, group_of = problem.graph, problem.group_of
+  offsets, edges = graph.in_csr
+  at_home, allowed = home(problem), problem.group_allowed
+  where = np.full(problem.num_groups, -1)
+  ends = np.zeros(graph.num_ops)
+  free = np.zeros(problem.cluster.num_devices)
+  for op in graph.topological_order.tolist():
+    group = group_of[op]
+    before = graph.edge_src[edges[offsets[op] : offsets[op + 1]]]
+    around = where[group_of[before]]
+    starts = {}
+    for device in (
+      [where[group]] if where[group] >= 0 else [*devices, at_home[group]]
+    ):
+      if allowed[group, device]:
+        there = ends[before] + message_us * (around != device)
+        starts[device] = max(free[device], there.max(initial=0.0))
+    device = min(starts, key=starts.__getitem__)
+    where[group] = device
+    ends[op] = free[device] = starts[device] + problem.time_us[op, device]
+  return where[group_of].astype(np.int32)
