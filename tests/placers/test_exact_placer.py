@@ -59,7 +59,7 @@ class TestWithOrTools:
   def test_finds_and_proves_the_optimum_of_small_problems(self, seed):
     problem = problems.random_problem(seed)
     best, _ = enumeration.optimum(problem)
-    bound, placement = exact.prove(problem, limit_s=20)
+    bound, placement = exact.prove(problem, limit_s=120)
     (evaluation,) = Simulator(problem).evaluate([placement])
     assert evaluation.feasible
     assert evaluation.step_time_us == pytest.approx(best)
@@ -70,7 +70,7 @@ class TestWithOrTools:
     problem = Problem(
       problems.graph([4.0] * 3, []), problems.cluster([np.inf] * 2)
     )
-    bound, _ = exact.prove(problem, limit_s=20)
+    bound, _ = exact.prove(problem, limit_s=120)
     assert lower_bound(problem).us == pytest.approx(6)
     assert bound == pytest.approx(8)
 
@@ -81,7 +81,7 @@ class TestWithOrTools:
       problems.graph([10.0] * 3, [(0, 1), (0, 2)], output_bytes=[(9.0,)] * 3),
       problems.cluster([np.inf] * 2),
     )
-    bound, _ = exact.prove(problem, limit_s=20)
+    bound, _ = exact.prove(problem, limit_s=120)
     assert bound == pytest.approx(10 + 9 + 10)
 
   def test_result_is_what_the_simulator_says(self):
