@@ -110,6 +110,15 @@ def mixed_bfloat16():
 
 
 @case
+def loss_scaled():
+  # Its optimizer, most of the ops here, is inside a condition.
+  model = chain((6,), layers.Dense(8), layers.Dense(3))
+  inner = keras.optimizers.Adam(0.01)
+  optimizer = keras.optimizers.LossScaleOptimizer(inner)
+  return model, (floats(8, 6), floats(8, 3)), {"optimizer": optimizer}
+
+
+@case
 def double_precision():
   model = chain(
     (4,), layers.Dense(5, dtype="float64"), layers.Dense(3, dtype="float64")

@@ -6,7 +6,7 @@ their devices and a device function on the graph.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from typing import Any, Protocol
 
 import keras
@@ -20,8 +20,8 @@ from tfplace.errors import ApplyError
 
 KINDS = ("train", "test", "predict")
 _ATTRIBUTE = "_tfplace_controller"
-# Of the ops of a plan in the step that is traced. Where branches of conditions
-# were planned op by op, over half are; of another model's, losses at most.
+# Of the ops of a plan in the step that is traced, what it calls left aside. Of
+# another model's, losses at most.
 _LEAST_FOUND = 1 / 3
 
 
@@ -165,9 +165,15 @@ class Controller:
     there.update(
       variable.path for variable in keras_state.variables(self._model)
     )
-    lacking = [name for name in self.plan.ops if name not in there]
-    found = len(self.plan.ops) - len(lacking)
-    if not used.planned or found < _LEAST_FOUND * len(self.plan.ops):
+    calls = {
+      f"{operation.name}/"
+      for operation in graph.get_operations()
+      if operation.type in variable_devices.LOOPS_AND_CALLS
+    }
+    seen = [name for name in self.plan.ops if not _is_inside(name, calls)]
+    lacking = [name for name in seen if name not in there]
+    found = len(seen) - len(lacking)
+    if lacking and (not used.planned or found < _LEAST_FOUND * len(seen)):
       others = f" and {len(lacking) - 1} others" if lacking[1:] else ""
       raise ApplyError(
         f"the placement names {found or 'none'} of the ops of model"
@@ -215,6 +221,15 @@ class Controller:
   def _place_rest_of_trace(self) -> None:
     if self.plan is not None:
       tracing.place_rest_of_trace(DeviceFunction(self.plan))
+
+
+def _is_inside(name: str, scopes: Set[str]) -> bool:
+  """Whether the op is in one of the scopes ("cond/"), however deep.
+
+  What one op calls is planned op by op, under its name.
+  """
+  ends = (i + 1 for i, letter in enumerate(name) if letter == "/")
+  return any(name[:end] in scopes for end in ends)
 
 
 def controller_of(model: keras.Model) -> Controller | None:

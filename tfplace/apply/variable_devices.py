@@ -14,7 +14,7 @@ import tensorflow as tf
 from tfplace.apply import keras_state
 from tfplace.apply.plan import Plan
 
-_LOOPS_AND_CALLS = frozenset(
+LOOPS_AND_CALLS = frozenset(
   {"While", "StatelessWhile", "If", "StatelessIf", "Case", "StatelessCase"}
   | {"PartitionedCall", "StatefulPartitionedCall"}
 )
@@ -75,7 +75,7 @@ def _from_ops(
   outer = {id(inner): source for source, inner in traced.graph.captures}
   votes: dict[int, str] = {}
   ops = sorted(
-    traced.graph.get_operations(), key=lambda op: op.type in _LOOPS_AND_CALLS
+    traced.graph.get_operations(), key=lambda op: op.type in LOOPS_AND_CALLS
   )
   for op in ops:
     device = plan.device_of_op(op.name, op.type)
