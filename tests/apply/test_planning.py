@@ -82,6 +82,24 @@ def test_without_a_loss_it_plans_at_the_fit_after_compile():
   assert model.placement.training
 
 
+def test_a_plan_outlives_another_loss_optimizer_and_frozen_layers():
+  model = at.build("dense")
+  tfplace.place_model(model, FAST, "m_etf", batch_size=at.BATCH)
+  assert len(model.placement.devices) > 1
+  at.losses(model, "dense", 1)
+  plan, before = model.placement, model.get_layer("first").get_weights()[0]
+  model.get_layer("first").trainable = False
+  model.compile(keras.optimizers.RMSprop(0.01), "mae", jit_compile=False)
+  assert np.isfinite(model.train_on_batch(*at.batch("dense"))).all()
+  assert model.placement is plan
+  kept = model.get_layer("first").get_weights()[0]
+  np.testing.assert_array_equal(kept, before)
+  # The same of a plan that was given.
+  model = tfplace.place_model(at.build("dense"), placement=plan)
+  model.compile(keras.optimizers.SGD(0.1), "mae", jit_compile=False)
+  assert np.isfinite(model.train_on_batch(*at.batch("dense"))).all()
+
+
 def test_prediction_before_compile_plans_again_for_training():
   model = tfplace.place_model(at.build("dense", compiled=False), FAST, "m_etf")
   x, y = at.batch("dense")

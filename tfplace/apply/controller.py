@@ -6,7 +6,8 @@ their devices and a device function on the graph.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Set
+import re
+from collections.abc import Callable, Iterable, Iterator, Set
 from typing import Any, Protocol
 
 import keras
@@ -20,8 +21,8 @@ from tfplace.errors import ApplyError
 
 KINDS = ("train", "test", "predict")
 _ATTRIBUTE = "_tfplace_controller"
-# Of the ops of a plan in the step that is traced, what it calls left aside. Of
-# another model's, losses at most.
+# Of the ops of a plan's layers in the step that is traced, what it calls left
+# aside. Of another model's, losses at most.
 _LEAST_FOUND = 1 / 3
 
 
@@ -157,8 +158,12 @@ class Controller:
     return all(id(variable) in self._settled for variable in variables)
 
   def _check_used(self, used: DeviceFunction) -> None:
-    """Refuses a plan for another model: `fit`'s graph has all but a few ops."""
-    if self.plan is None:
+    """Refuses a plan for another model: `fit`'s graph has all but a few ops.
+
+    A plan that was made for this one is right, though it was compiled anew.
+    """
+    planned_here = self.applied is not None and self.applied.strategy != "given"
+    if self.plan is None or planned_here:
       return
     graph = tf.compat.v1.get_default_graph()
     there = {operation.name for operation in graph.get_operations()}
@@ -170,10 +175,10 @@ class Controller:
       for operation in graph.get_operations()
       if operation.type in variable_devices.LOOPS_AND_CALLS
     }
-    seen = [name for name in self.plan.ops if not _is_inside(name, calls)]
-    lacking = [name for name in seen if name not in there]
-    found = len(seen) - len(lacking)
-    if lacking and (not used.planned or found < _LEAST_FOUND * len(seen)):
+    judged = _judged(self.plan.ops, calls, self._model.name)
+    lacking = [name for name in judged if name not in there]
+    found = len(judged) - len(lacking)
+    if lacking and (not used.planned or found < _LEAST_FOUND * len(judged)):
       others = f" and {len(lacking) - 1} others" if lacking[1:] else ""
       raise ApplyError(
         f"the placement names {found or 'none'} of the ops of model"
@@ -221,6 +226,17 @@ class Controller:
   def _place_rest_of_trace(self) -> None:
     if self.plan is not None:
       tracing.place_rest_of_trace(DeviceFunction(self.plan))
+
+
+def _judged(ops: Iterable[str], calls: Set[str], model: str) -> list[str]:
+  """Of the ops of a plan, those that tell whether it is for the model.
+
+  Ops of its layers, where it names any: loss and optimizer may be others by
+  now. What is called is not to be seen from here.
+  """
+  own = re.compile(rf"(.*/)?{re.escape(model)}(_\d+)?/")
+  seen = [name for name in ops if not _is_inside(name, calls)]
+  return [name for name in seen if own.match(name)] or seen
 
 
 def _is_inside(name: str, scopes: Set[str]) -> bool:
