@@ -6,7 +6,9 @@ and whoever waits for one is woken late by a busy host. So a few placements,
 from two halves to all scattered, are run, and the links' bandwidth, gap and
 latency each slowed until the simulated steps take as long as the measured
 ones: many small messages tell the gap, large ones the bandwidth, and chains
-that cross now and then the latency.
+that cross now and then the latency. That is for searches, which know no more
+of a device than the rules do; what else the same runs tell of messages is for
+`prediction`.
 """
 
 import dataclasses
@@ -92,13 +94,19 @@ def calibrated(
 
 
 def samples(problem: Problem, seed: int) -> np.ndarray:
-  """[8, num_ops]: all groups scattered, to two halves, and both at work."""
+  """[6 or 8, num_ops]: from all groups scattered to two halves.
+
+  Where messages are work of the devices, also two in which all are at work.
+  """
   devices = splits.peers(problem)
   halves = [splits.turns(problem, devices, runs) for runs in _RUNS]
-  message_us = max(link.latency_us for link in problem.cluster.links)
-  busy = [splits.balanced(problem, devices, us) for us in (0.0, message_us)]
+  if wire.of(problem.cluster) is not None:
+    message_us = max(link.latency_us for link in problem.cluster.links)
+    halves += [
+      splits.balanced(problem, devices, us) for us in (0.0, message_us)
+    ]
   away = splits.scattered(problem, devices, _SHARES, seed)
-  return np.concatenate([away, np.stack([*halves, *busy])])
+  return np.concatenate([away, np.stack(halves)])
 
 
 def slowdown(
