@@ -5,7 +5,7 @@ the human expert and the published figures. Each result is saved as soon as it
 is there, so that a run that was cut off goes on; one of another budget needs
 another `--out`. Writes JSON, Markdown and a picture.
 
-  python benchmarks/suite.py --quick            # ten minutes
+  python benchmarks/suite.py --quick            # three minutes of a core
   python benchmarks/suite.py                    # a night
   python benchmarks/suite.py --gpus=p100 --rows='GNMT|RNNLM'
 """
