@@ -7,12 +7,14 @@ each model: the median relative error of the simulated step time, and the rank
 correlation with the measured one. Writes JSON and a scatter plot.
 
   python benchmarks/fidelity.py
+  python benchmarks/fidelity.py --models=nmt   # anew, beside the others
 
 It needs a core for each worker and nothing else running: the program says so
 where that is not given, and its figures then tell more of the host than of
 the simulator.
 """
 
+import json
 import os
 import pathlib
 import statistics
@@ -97,6 +99,8 @@ def main(values: flags.FlagValues) -> None:
 
   out = pathlib.Path(values.out)
   found: dict[str, Any] = {"host": host(), "models": {}}
+  if set(values.models) != set(MODELS) and out.exists():
+    found["models"] = json.loads(out.read_text())["models"]  # of the others
   with measure.open_cluster(values.cluster) as live:
     print_needs(found["host"], len(live.cluster.devices))
     for name in values.models:

@@ -10,6 +10,14 @@ from tfplace.graph import Cluster, Device, Link, Problem
 from tfplace.graph.op_graph import OpSpec, build_graph
 from tfplace.simulate import Simulator
 
+TOLD = {
+  "ops": 2,
+  "median_error": 0.5,
+  "p90_error": 0.5,
+  "bias": -0.5,
+  "rank_correlation": None,
+}
+
 
 @pytest.fixture
 def problem():
@@ -66,6 +74,9 @@ def test_a_tiny_run_writes_its_figures(tmp_path, monkeypatch, capsys):
   sizes = {"layers": 1, "units": 4, "vocabulary": 9, "length": 2}
   monkeypatch.setattr(fidelity, "MODELS", {"nmt": (2, sizes)})
   out = tmp_path / "fidelity.json"
+  other = {**TOLD, "placements": {"a": {"predicted_us": 1, "measured_us": 2}}}
+  out.write_text(json.dumps({"models": {"other": other}}))
+  monkeypatch.setattr(fidelity, "MODELS", {**fidelity.MODELS, "other": (1, {})})
   code = fidelity.start(
     [
       *("--models=nmt", "--placements=4", "--rounds=1", "--steps=2"),
@@ -73,7 +84,9 @@ def test_a_tiny_run_writes_its_figures(tmp_path, monkeypatch, capsys):
     ]
   )
   assert code == 0, capsys.readouterr().err
-  model = json.loads(out.read_text())["models"]["nmt"]
+  models = json.loads(out.read_text())["models"]
+  assert models["other"] == other  # it was not asked for
+  model = models["nmt"]
   assert len(model["placements"]) == 4
   assert all(
     row["measured_us"] > 0 < row["predicted_us"]
