@@ -51,7 +51,7 @@ def placing(problem: Problem) -> Callable[[], Any]:
   def place() -> float:
     fresh = Problem(problem.graph, problem.cluster)  # nothing kept from before
     decisions = group_decisions(fresh)
-    logits = policy.logits(features.extract(decisions))
+    logits = policy.logits(features.extract(decisions, axes=policy.axes))
     devices = decisions.to_devices(logits.argmax(axis=1))
     return float(Simulator(fresh).run(devices[None]).step_time_us[0])
 

@@ -104,3 +104,34 @@ def test_a_hint_marks_its_device_and_its_neighbours():
   assert pair[:, :, 6].tolist() == [[1, 0], [0, 1], [1, 0]]
   assert pair[:, :, 7].tolist() == [[0, 1], [1, 0], [0, 1]]
   assert extracted(graph, gpus(2)).pair[..., 6:].max() == 0
+
+
+def test_names_say_how_far_along_each_axis_a_decision_is():
+  # Four steps of two layers, and an op that is in none.
+  names = [f"model/step_{s}/layer_{i}/MatMul" for s in range(4) for i in (1, 5)]
+  ops = [
+    graph_lib.OpSpec(name, "MatMul", {"GPU": 10.0 + i}, [4.0])
+    for i, name in enumerate([*names, "loss"])
+  ]
+  edges = [(i, 0, i + 1) for i in range(8)]
+  graph = graph_lib.build_graph("unrolled", ops, edges)
+  decisions = group_decisions(problem_of(graph, gpus(2)))
+  layer, step, none = decisions.axes(3)  # both have all work: by name
+  assert step.tolist()[:8] == [0, 0, 1, 1, 2, 2, 3, 3]
+  assert layer.tolist()[:8] == [0, 1] * 4
+  assert (none == -1).all()
+  found = features.extract(decisions, axes=3)
+  plain = features.extract(decisions)
+  np.testing.assert_array_equal(found.node[:, :-6], plain.node)
+  np.testing.assert_array_equal(found.pair[..., :-9], plain.pair)
+  # Of the seventh: 3.5 of 4 steps, 0.5 of 2 layers.
+  np.testing.assert_allclose(
+    found.node[6, -6:], [0.5 / 2, 3.5 / 4, 0, 1, 1, 0], rtol=1e-6
+  )
+  # A layer to each GPU; half of the steps, 3.5 / 4 * 2 - 0.5 blocks away from
+  # the first GPU's. The first layer is its turn, the last step is not.
+  np.testing.assert_allclose(
+    found.pair[6, :, 9:],
+    [[0.0, 1, 1, 1.25, 0, 0, 0, 0, 0], [-1.0, 0, 0, 0.25, 1, 1, 0, 0, 0]],
+    rtol=1e-6,
+  )

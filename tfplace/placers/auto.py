@@ -41,7 +41,8 @@ class AutoPlacer:
       that bounds itself by them (m-SCT's linear program, Scotch).
     learned_min_s: seconds that must be left for the learned policy to be
       worth loading where TensorFlow, which takes several, is not loaded yet.
-    loaded_min_s: the same where it is.
+    loaded_min_s: the same where it is. (With 10 s in all, the policy took most
+      of the search's time on 8-layer RNNLM, and the step came out longer.)
     learned_share: of the seconds left, for the learned policy.
     max_starts: placements that the search starts from.
   """
@@ -52,7 +53,7 @@ class AutoPlacer:
   classical_total: float = CLASSICAL_TOTAL
   classical_share: float = 0.25
   learned_min_s: float = 25.0
-  loaded_min_s: float = 3.0
+  loaded_min_s: float = 15.0
   learned_share: float = 0.3
   max_starts: int = 3
   name: ClassVar[str] = "auto"

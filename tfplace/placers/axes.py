@@ -25,6 +25,9 @@ from tfplace.placers.repair import offer_repaired
 from tfplace.placers.scopes import UNKNOWN, Scopes, read_scopes, spread
 from tfplace.placers.tracker import Tracker
 
+MAX_AXES = 4
+LEAST_SHARE = 0.02
+
 
 @dataclasses.dataclass(frozen=True)
 class AxesPlacer:
@@ -35,8 +38,8 @@ class AxesPlacer:
     least_share: of all work, what must be numbered by an axis.
   """
 
-  max_axes: int = 4
-  least_share: float = 0.02
+  max_axes: int = MAX_AXES
+  least_share: float = LEAST_SHARE
   name: ClassVar[str] = "axes"
 
   def place(
@@ -47,7 +50,7 @@ class AxesPlacer:
     groups = GroupGraph(problem)
     devices = main_devices(groups)
     scopes = read_scopes(groups)
-    axes = self._axes(groups, scopes)
+    axes = find_axes(groups, scopes, self.max_axes, self.least_share)
     best, best_us = None, np.inf
     for part in splits(axes, len(devices)):
       placed = _placed(groups, part[scopes.of], devices)
@@ -62,26 +65,42 @@ class AxesPlacer:
       offer_repaired(tracker, groups, best)
     return tracker.result()
 
-  def _axes(self, groups: GroupGraph, scopes: Scopes) -> list[np.ndarray]:
-    """Per axis, [num_scopes] rank of each scope's number, UNKNOWN if it has
-    none; the axis with the most work first."""
-    work = np.bincount(scopes.of, groups.fastest_us, len(scopes.paths))
-    families: dict[str, dict[int, int]] = {}
-    for scope, path in enumerate(scopes.paths):
-      for base, number in reversed(path):  # the outermost number counts
-        if number != UNKNOWN:
-          families.setdefault(base, {})[scope] = number
-    total = max(float(work.sum()), 1e-300)
-    shares = {
-      base: float(work[list(numbers)].sum()) / total
-      for base, numbers in families.items()
-    }
-    ranked = [
-      _ranks(families[base], len(scopes.paths))
-      for base in sorted(families, key=lambda base: (-shares[base], base))
-      if shares[base] >= self.least_share and len(families[base]) > 1
-    ]
-    return [axis for axis in ranked if axis.max() > 0][: self.max_axes]
+
+def find_axes(
+  groups: GroupGraph,
+  scopes: Scopes,
+  max_axes: int = MAX_AXES,
+  least_share: float = LEAST_SHARE,
+) -> list[np.ndarray]:
+  """The axes of a model, the one with the most work in it first.
+
+  Args:
+    groups: of the problem.
+    scopes: of these groups.
+    max_axes: how many to find at most.
+    least_share: of all work, what must be numbered by an axis.
+
+  Returns:
+    Per axis, [num_scopes] rank of each scope's number among those of the axis,
+    UNKNOWN where it has none.
+  """
+  work = np.bincount(scopes.of, groups.fastest_us, len(scopes.paths))
+  families: dict[str, dict[int, int]] = {}
+  for scope, path in enumerate(scopes.paths):
+    for base, number in reversed(path):  # the outermost number counts
+      if number != UNKNOWN:
+        families.setdefault(base, {})[scope] = number
+  total = max(float(work.sum()), 1e-300)
+  shares = {
+    base: float(work[list(numbers)].sum()) / total
+    for base, numbers in families.items()
+  }
+  ranked = [
+    _ranks(families[base], len(scopes.paths))
+    for base in sorted(families, key=lambda base: (-shares[base], base))
+    if shares[base] >= least_share and len(families[base]) > 1
+  ]
+  return [axis for axis in ranked if axis.max() > 0][:max_axes]
 
 
 def splits(axes: list[np.ndarray], num_parts: int) -> Iterator[np.ndarray]:

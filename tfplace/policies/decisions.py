@@ -12,8 +12,9 @@ import heapq
 import numpy as np
 
 from tfplace.graph.problem import Problem
+from tfplace.placers.axes import find_axes
 from tfplace.placers.groups import GroupGraph
-from tfplace.placers.scopes import read_scopes
+from tfplace.placers.scopes import UNKNOWN, Scopes, read_scopes
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -79,11 +80,26 @@ class Decisions:
     Where a model is unrolled, that is one layer of one time step, forward and
     backward.
     """
-    problem = self.as_groups
-    of_op = read_scopes(GroupGraph(problem)).of[problem.group_of]
+    groups, scopes = self._named
+    of_op = scopes.of[groups.problem.group_of]
     result = np.zeros(self.num_decisions, np.int32)
     result[self.decision_of[::-1]] = of_op[::-1]  # of its first op
     return result
+
+  def axes(self, number: int) -> np.ndarray:
+    """[number, num_decisions] int32 rank of each decision on the first axes
+    that the names of ops tell (layers, time steps, ...), -1 where on none."""
+    groups, scopes = self._named
+    result = np.full((number, self.num_decisions), UNKNOWN, np.int32)
+    found = find_axes(groups, scopes, number)
+    for row, axis in zip(result, found, strict=False):
+      row[:] = axis[self.scopes]
+    return result
+
+  @functools.cached_property
+  def _named(self) -> tuple[GroupGraph, Scopes]:
+    groups = GroupGraph(self.as_groups)
+    return groups, read_scopes(groups)
 
   def to_devices(self, choices: np.ndarray) -> np.ndarray:
     """[..., num_decisions] devices -> [..., num_ops] int32 devices."""

@@ -102,4 +102,7 @@ def restore_network(
       is there.
   """
   policy = load_policy(directory, strategy, version)
-  return dict(policy.info["network"]), policy.weights
+  sizes = dict(policy.info["network"])
+  if strategy == "gdp":
+    sizes["axes"] = policy.axes
+  return sizes, policy.weights

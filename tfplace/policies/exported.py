@@ -63,6 +63,12 @@ class Policy:
     """The policy's variables, in the order in which its network has them."""
     return list(self._module.weights)
 
+  @property
+  def axes(self) -> int:
+    """Of the ops' names, whose features a GDP policy sees; policies from
+    before there were such features see none."""
+    return int(self.info.get("network", {}).get("axes", 0))
+
   def run(self, function: str, arrays: Iterable[np.ndarray]) -> Any:
     """Calls one of its functions; returns its result as arrays."""
     import tensorflow as tf

@@ -13,17 +13,18 @@ import zlib
 import numpy as np
 
 from tfplace.graph.problem import Problem
+from tfplace.policies import axis_features
 from tfplace.policies.decisions import Decisions
 from tfplace.policies.policy_inputs import PolicyInputs
 from tfplace.policies.ranks import op_ranks
 
 VERSION = 1  # changes whenever a policy must be trained again
 TYPE_VOCABULARY = 512  # op types, by a stable hash of their name
-NODE_FEATURES = 16
+NODE_FEATURES = 16  # and those of axes, see `axis_features`
 EDGE_FEATURES = 3
 RANKS = 8  # devices of one kind are told apart up to this many
 DEVICE_FEATURES = 9 + RANKS
-PAIR_FEATURES = 9
+PAIR_FEATURES = 9  # and those of axes
 HINT_FEATURE = 6  # of `pair`: 1 where the hint is
 
 
@@ -34,12 +35,12 @@ class Features(PolicyInputs):
   Attributes:
     type_id: [N] int32 in [0, TYPE_VOCABULARY): type of the decision's op with
       the most time.
-    node: [N, NODE_FEATURES] float32.
+    node: [N, NODE_FEATURES + 2 * axes] float32.
     edge_src: [E] int32 decision that sends; never equal to `edge_dst`.
     edge_dst: [E] int32 decision that receives.
     edge: [E, EDGE_FEATURES] float32.
     device: [D, DEVICE_FEATURES] float32.
-    pair: [N, D, PAIR_FEATURES] float32, a decision on a device.
+    pair: [N, D, PAIR_FEATURES + 3 * axes] float32, a decision on a device.
     allowed: [N, D] bool.
   """
 
@@ -65,13 +66,16 @@ class _Sums:
   ops: np.ndarray
 
 
-def extract(decisions: Decisions, hint: np.ndarray | None = None) -> Features:
+def extract(
+  decisions: Decisions, hint: np.ndarray | None = None, axes: int = 0
+) -> Features:
   """The features of a problem.
 
   Args:
     decisions: the problem and its units of decision.
     hint: [num_decisions] device of each decision in a known placement that the
       policy may start from, or None.
+    axes: of the ops' names, whose features are appended.
   """
   problem = decisions.problem
   sums = _sum(decisions)
@@ -79,6 +83,13 @@ def extract(decisions: Decisions, hint: np.ndarray | None = None) -> Features:
   scale = _Scale(problem, sums, num_bytes[is_data])
   share = np.cumsum(sums.time_us) - 0.5 * sums.time_us
   node = _node(decisions, sums, scale, edge_src, edge_dst, share)
+  pair = _pair(decisions, sums, share, hint, (edge_src, edge_dst, num_bytes))
+  if axes:
+    along = decisions.axes(axes)
+    more = axis_features.of_pairs(along, *_kind_ranks(problem))
+    more[~decisions.allowed] = 0.0
+    pair = np.concatenate((pair, more), axis=-1)
+    node = np.concatenate((node, axis_features.of_nodes(along)), axis=1)
   return Features(
     type_id=_type_ids(decisions),
     node=node.astype(np.float32),
@@ -90,7 +101,7 @@ def extract(decisions: Decisions, hint: np.ndarray | None = None) -> Features:
       is_data,
     ),
     device=_device(problem, sums, scale, decisions.allowed),
-    pair=_pair(decisions, sums, share, hint, (edge_src, edge_dst, num_bytes)),
+    pair=pair,
     allowed=decisions.allowed,
   )
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from tfplace.policies import features, keras2
+from tfplace.policies import axis_features, features, keras2
 
 keras2.check_training_process()
 
@@ -12,25 +12,28 @@ from tfplace.policies.exported import Exportable  # noqa: E402
 from tfplace.policies.network import PlacementNetwork  # noqa: E402
 
 
-def signature() -> list[tf.TensorSpec]:
-  """Specs of `Features.tensors()`, in its order, for any problem."""
+def signature(axes: int) -> list[tf.TensorSpec]:
+  """Specs of `Features.tensors()` with so many axes, in its order."""
+  per_node = features.NODE_FEATURES + axis_features.PER_NODE * axes
+  per_pair = features.PAIR_FEATURES + axis_features.PER_PAIR * axes
   return [
     tf.TensorSpec([None], tf.int32, "type_id"),
-    tf.TensorSpec([None, features.NODE_FEATURES], tf.float32, "node"),
+    tf.TensorSpec([None, per_node], tf.float32, "node"),
     tf.TensorSpec([None], tf.int32, "edge_src"),
     tf.TensorSpec([None], tf.int32, "edge_dst"),
     tf.TensorSpec([None, features.EDGE_FEATURES], tf.float32, "edge"),
     tf.TensorSpec([None, features.DEVICE_FEATURES], tf.float32, "device"),
-    tf.TensorSpec([None, None, features.PAIR_FEATURES], tf.float32, "pair"),
+    tf.TensorSpec([None, None, per_pair], tf.float32, "pair"),
     tf.TensorSpec([None, None], tf.bool, "allowed"),
   ]
 
 
 def exportable(network: PlacementNetwork) -> Exportable:
   """`logits`: `Features.tensors()` in order -> [N, D]."""
-  names = [spec.name for spec in signature()]
+  specs = signature(network.config.axes)
+  names = [spec.name for spec in specs]
 
-  @tf.function(input_signature=signature())
+  @tf.function(input_signature=specs)
   def logits(*tensors: tf.Tensor) -> tf.Tensor:
     return network(dict(zip(names, tensors, strict=True)))
 

@@ -32,6 +32,7 @@ class NetworkConfig:
     heads: attention heads.
     segment: decisions per segment (the re-creation has 256).
     pair_units: width of the scorer of a decision on a device.
+    axes: of the ops' names, whose features it sees (`axis_features`).
   """
 
   units: int = 64
@@ -41,6 +42,7 @@ class NetworkConfig:
   heads: int = 4
   segment: int = 128
   pair_units: int = 48
+  axes: int = 3
 
 
 class PlacementNetwork(tf.keras.layers.Layer):

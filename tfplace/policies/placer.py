@@ -76,12 +76,12 @@ class GdpPlacer:
         # The policy has its own names for devices that are alike.
         hint = decisions.to_choices(known)
         names = symmetry.first_use_names(hint, classes)
-        hinted = features.extract(decisions, names[hint])
+        hinted = features.extract(decisions, names[hint], policy.axes)
         logits = policy.logits(hinted)[:, names]
         if prior is None and self.start is not None:
           prior = _probabilities(logits)[decisions.decision_of]
       else:
-        logits = policy.logits(features.extract(decisions))
+        logits = policy.logits(features.extract(decisions, axes=policy.axes))
       first, *others = _candidates(decisions, logits, self.samples, rng)
       offer_like(tracker, groups, first)
       for devices in others:

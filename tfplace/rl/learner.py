@@ -58,7 +58,11 @@ class GdpLearner(tf.Module):
     self._config = config
     self._tasks = tasks
     tf.keras.utils.set_random_seed(config.seed)
-    graphs = [features.extract(task.decisions, task.hint) for task in tasks]
+    network = config.network or NetworkConfig()
+    graphs = [
+      features.extract(task.decisions, task.hint, network.axes)
+      for task in tasks
+    ]
     self._digest = 0
     for graph in graphs:
       for array in graph.tensors().values():
@@ -66,7 +70,7 @@ class GdpLearner(tf.Module):
           np.ascontiguousarray(array).tobytes(), self._digest
         )
     self._bank = GraphBank(graphs)
-    self.policy = PlacementNetwork(config.network)
+    self.policy = PlacementNetwork(network)
     if self._bank.is_large:
       self.policy.prepare(self._bank.get(tf.constant(0)))
     self.agent = make_agent(self._bank, self.policy, config.ppo)

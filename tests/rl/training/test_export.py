@@ -18,7 +18,7 @@ SMALL = NetworkConfig(units=16, type_units=4, segment=8, pair_units=8)
 
 def extracted(num_ops, devices):
   problem = problem_of(random_graph(num_ops, num_ops), gpus(devices))
-  return features.extract(group_decisions(problem))
+  return features.extract(group_decisions(problem), axes=SMALL.axes)
 
 
 @pytest.fixture

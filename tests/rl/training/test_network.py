@@ -24,7 +24,7 @@ def extracted(num_ops, seed, cluster=None, **kwargs):
   problem = problem_of(
     random_graph(num_ops, seed, **kwargs), cluster or gpus(2)
   )
-  return features.extract(group_decisions(problem))
+  return features.extract(group_decisions(problem), axes=SMALL.axes)
 
 
 def test_one_policy_serves_any_number_of_decisions_and_devices():
@@ -157,5 +157,7 @@ def test_an_untrained_policy_proposes_the_hint():
   problem = problem_of(random_graph(30, seed=5), gpus(3))
   decisions = group_decisions(problem)
   hint = np.random.default_rng(0).integers(0, 3, 30)
-  hinted = PlacementNetwork(SMALL)(features.extract(decisions, hint).tensors())
+  hinted = PlacementNetwork(SMALL)(
+    features.extract(decisions, hint, SMALL.axes).tensors()
+  )
   assert hinted.numpy().argmax(axis=1).tolist() == hint.tolist()
