@@ -25,12 +25,12 @@ PASSES: tuple[tuple[int | None, bool], ...] = (
   (256, True),
   (None, True),
 )
-# From a placement that is good already, the finest pass comes first.
+# From a placement that is good already, the quickest first.
 PASSES_FROM_START: tuple[tuple[int | None, bool], ...] = (
-  (None, True),
-  (256, True),
-  (256, False),
   (64, False),
+  (64, True),
+  (256, True),
+  (None, True),
 )
 EXPLORATION = (64, 256)
 
