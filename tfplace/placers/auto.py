@@ -41,8 +41,8 @@ class AutoPlacer:
       that bounds itself by them (m-SCT's linear program, Scotch).
     learned_min_s: seconds that must be left for the learned policy to be
       worth loading where TensorFlow, which takes several, is not loaded yet.
-    loaded_min_s: the same where it is. (With 10 s in all, the policy took most
-      of the search's time on 8-layer RNNLM, and the step came out longer.)
+    loaded_min_s: the same where it is. (With 10 s in all, and its slowest pass
+      first, the policy took most of the search's time on 8-layer RNNLM.)
     learned_share: of the seconds left, for the learned policy.
     follows_prior: half of the moves of the search go where the policy's
       probabilities say. Off, for nothing has shown yet that it helps.
