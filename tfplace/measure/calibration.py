@@ -12,8 +12,9 @@ of a device than the rules do; what else the same runs tell of messages is for
 """
 
 import dataclasses
+import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from tfplace.cost import wire
 from tfplace.graph.cluster import Cluster
 from tfplace.graph.evaluation import Evaluation
 from tfplace.graph.problem import Problem
-from tfplace.measure import harness, splits, wire_fit
+from tfplace.measure import descent, harness, splits, wire_fit
 from tfplace.simulate import Simulator
 
 _SHARES = (1.0, 0.5, 0.25, 0.1)  # of the groups that are scattered
@@ -131,26 +132,14 @@ def slowdown(
 
   best = min(itertools.starmap(Slowdown, _grid()), key=cost)
   for step in _STEPS:
-    best = _descend(cost, best, step)
+    best = descent.descend(
+      cost, best, functools.partial(_neighbours, step=step), _ROUNDS
+    )
   return best
 
 
 def _grid() -> Iterator[tuple[float, ...]]:
   return itertools.product(_COARSE, repeat=len(dataclasses.fields(Slowdown)))
-
-
-def _descend(
-  cost: Callable[[Slowdown], float], start: Slowdown, step: float
-) -> Slowdown:
-  """Moves to the best neighbour as long as it is better."""
-  best, least = start, cost(start)
-  for _ in range(_ROUNDS):
-    trials = [(cost(other), other) for other in _neighbours(best, step)]
-    found, other = min(trials, key=lambda trial: trial[0])
-    if found >= least:
-      break
-    least, best = found, other
-  return best
 
 
 def _neighbours(factors: Slowdown, step: float) -> list[Slowdown]:

@@ -6,6 +6,7 @@ disturbs it. So factors on what was timed, and on the ops of devices that share
 a host, are sought with which the simulated steps are the measured ones.
 """
 
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 
@@ -14,6 +15,7 @@ import numpy as np
 from tfplace.cost.wire import Wire
 from tfplace.graph.evaluation import Evaluation
 from tfplace.graph.problem import Problem
+from tfplace.measure import descent
 from tfplace.measure.prediction import Sample
 
 # The step of a factor, in doublings: what computing at the same time costs is
@@ -66,26 +68,17 @@ def _refined(
 ) -> np.ndarray:
   best = start
   for scale in _REFINED:
-    best = _descend(cost, best, scale * _STEPS)
+    best = descent.descend(
+      cost,
+      best,
+      functools.partial(_neighbours, steps=scale * _STEPS),
+      _ROUNDS,
+    )
   return best
 
 
 def _wire(doublings: np.ndarray) -> Wire:
   return Wire(*(2.0**doublings).tolist())
-
-
-def _descend(
-  cost: Callable[[np.ndarray], float], start: np.ndarray, steps: np.ndarray
-) -> np.ndarray:
-  """Moves to the best neighbour as long as it is better."""
-  best, least = start, cost(start)
-  for _ in range(_ROUNDS):
-    trials = [(cost(other), other) for other in _neighbours(best, steps)]
-    found, other = min(trials, key=lambda trial: trial[0])
-    if found >= least:
-      break
-    least, best = found, other
-  return best
 
 
 def _neighbours(at: np.ndarray, steps: np.ndarray) -> list[np.ndarray]:
