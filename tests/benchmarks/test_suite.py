@@ -2,40 +2,20 @@
 
 import json
 import math
-import pathlib
-import subprocess
-import sys
 
 import published
 import pytest
 import suite_report
-
-BENCHMARKS = pathlib.Path(published.__file__).parent
-
-_RUN = """
-import dataclasses, sys
-sys.path.insert(0, sys.argv.pop(1))
-import published, suite
-tiny = dict(layers=1, units=4, vocabulary=9, length=2)
-published.ROWS = (published.Row("tiny", "nmt", 2, {}, tiny, 2, ("p100",)),)
-suite.app.run(suite.main)
-"""
+import tiny_row
 
 
 def run_tiny(out, cache_dir, *more):
   """Runs the suite on one tiny row; what it printed."""
-  done = subprocess.run(
-    [
-      *(sys.executable, "-c", _RUN, str(BENCHMARKS), f"--out={out}"),
-      *("--strategies=single,heft,auto", "--seeds=0,1", "--budget_s=0.2"),
-      *(f"--graph_cache_dir={cache_dir}", *more),
-    ],
-    capture_output=True,
-    text=True,
-    check=False,
+  return tiny_row.run(
+    "suite",
+    *(f"--out={out}", "--strategies=single,heft,auto", "--seeds=0,1"),
+    *("--budget_s=0.2", f"--graph_cache_dir={cache_dir}", *more),
   )
-  assert done.returncode == 0, done.stderr[-2000:]
-  return done.stdout
 
 
 def test_a_run_that_was_cut_off_goes_on_where_it_was(tmp_path):
