@@ -23,7 +23,7 @@ ALLOWED = {
   "measure": {"graph", "cost", "simulate"},
   "models": {"graph"},
   "extraction": {"graph", "cost", "cache", "models"},
-  "apply": {"graph", "cost", "placers", "extraction"},
+  "apply": {"graph", "cost", "bounds", "placers", "extraction"},
   "report": {"graph", "simulate", "placers", "bounds"},
 }
 WITHOUT_TENSORFLOW = (

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 import tfplace
 from tfplace.apply import local_cluster, planning
+from tfplace.bounds import lower_bound
 from tfplace.errors import ApplyError, TfplaceError
 
 CPUS = tuple(f"{at.LOCAL}CPU:{i}" for i in range(3))
@@ -43,6 +44,12 @@ def test_a_batch_size_lets_it_plan_at_once():
   assert told.strategy == "m_etf" and told.training and not told.one_device
   assert len(told.devices) > 1
   assert "m_etf" in told.message
+  # No placement of the problem is faster than its proven bound.
+  bound_us = lower_bound(told.placement.problem).us
+  assert told.evaluation.lower_bound_us == bound_us
+  ratio = told.evaluation.step_time_us / bound_us
+  proof = f"it is proven that no placement is more than {ratio:.3g} times as"
+  assert proof in told.message
   assert told.evaluation.step_time_us < told.single_device.step_time_us
   assert set(told.assignments) == set(told.placement.problem.graph.names)
 
@@ -129,6 +136,15 @@ def test_where_nothing_beats_one_device_the_model_is_left_on_it(caplog):
   with at.recorded() as ran:
     at.losses(model, "dense", 1)
   assert {node.device for node in ran} == {"CPU:0"}
+
+
+def test_what_cannot_be_improved_is_said_to_be_proven():
+  # One op after the other: on two devices, transfers come on top.
+  model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(4)])
+  plan = tfplace.plan_model(model, SLOW, budget_s=60)
+  assert plan.one_device
+  assert plan.evaluation.ratio_to_bound == pytest.approx(1)
+  assert plan.message.endswith("; it is proven that no placement is faster")
 
 
 def test_one_device_is_nothing_to_choose_from():

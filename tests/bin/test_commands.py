@@ -183,7 +183,11 @@ def test_measured_placement_on_a_real_worker(keras_file, tmp_path, capsys):
   assert result["predicted_step_time_us"] > 0
   arguments = [f"--placement={plan}", f"--output={out}", "--steps=3"]
   assert measure.run([*source, *arguments]) == 0
-  assert tg.load_evaluation(out).source == "measured"
+  evaluation = tg.load_evaluation(out)
+  assert evaluation.source == "measured"
+  step, beside = capsys.readouterr().out.splitlines()
+  assert step == f"measured step time: {evaluation.step_time_us / 1e3:.3f} ms"
+  assert beside.startswith(f"{evaluation.ratio_to_bound:.2f} times the lower")
 
 
 BAD_FLAGS = {

@@ -3,37 +3,28 @@
 import dataclasses
 
 import pytest
+from four_chains import four_chains
 
 from tfplace.graph.cluster import Cluster, Device, Link
-from tfplace.graph.op_graph import OpSpec, build_graph
 from tfplace.graph.problem import Problem
 from tfplace.measure import calibration, measured, processes
 from tfplace.measure.calibration import Slowdown
 from tfplace.simulate import Simulator
 
-DEPTH, WIDTH = 30, 4
-
 
 @pytest.fixture
 def problem():
-  """Four chains of ops; one moves 4 bytes, one 10 kB, two something between.
+  """Four chains on two devices.
 
   A transfer takes 0 to 100 us, 2 more until the next can start, and 5 more
   until it is there.
   """
-  sizes = (4.0, 10e3, 100.0, 1000.0)
-  ops = [
-    OpSpec(f"{chain}_{step}", "Relu", {"CPU": 50.0}, [sizes[chain]])
-    for step in range(DEPTH)
-    for chain in range(WIDTH)
-  ]
-  edges = [(i, 0, i + WIDTH) for i in range(WIDTH * (DEPTH - 1))]
   devices = (Device("d0", "CPU"), Device("d1", "CPU"))
   links = (
     Link("d0", "d1", 100.0, gap_us=2.0, latency_us=5.0, channel="c"),
     Link("d1", "d0", 100.0, gap_us=2.0, latency_us=5.0, channel="c"),
   )
-  return Problem(build_graph("g", ops, edges), Cluster("two", devices, links))
+  return Problem(four_chains(), Cluster("two", devices, links))
 
 
 class Real:

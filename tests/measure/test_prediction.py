@@ -4,31 +4,23 @@ import dataclasses
 
 import numpy as np
 import pytest
+from four_chains import DEPTH, WIDTH, four_chains
 
 from tfplace.cost import wire
 from tfplace.graph.cluster import Cluster, Device, Link
-from tfplace.graph.op_graph import OpSpec, build_graph
 from tfplace.graph.placement import Placement
 from tfplace.graph.problem import Problem
 from tfplace.measure import Predictor, prediction, wire_fit
 from tfplace.simulate import Simulator
 
 DEVICES = (Device("d0", "CPU"), Device("d1", "CPU"))
-DEPTH, WIDTH = 30, 4
 
 
 def timed_problem(on_devices=True):
-  """Four chains of 30 ops of 50 us that send 4 to 10,000 bytes.
+  """Four chains on two devices.
 
   A message takes 5 us and 0.01 us a byte of both devices, and 20 us between.
   """
-  sizes = (4.0, 10e3, 100.0, 1000.0)
-  ops = [
-    OpSpec(f"{chain}_{step}", "Relu", {"CPU": 50.0}, [sizes[chain]])
-    for step in range(DEPTH)
-    for chain in range(WIDTH)
-  ]
-  edges = [(i, 0, i + WIDTH) for i in range(WIDTH * (DEPTH - 1))]
   links = []
   for src, dst in (("d0", "d1"), ("d1", "d0")):
     link = Link(src, dst, 100.0, gap_us=5.0, latency_us=20.0, channel="c")
@@ -38,9 +30,7 @@ def timed_problem(on_devices=True):
         src, dst, 100.0, gap_us=5.0, latency_us=20.0, channel="c", extra=extra
       )
     )
-  return Problem(
-    build_graph("g", ops, edges), Cluster("two", DEVICES, tuple(links))
-  )
+  return Problem(four_chains(), Cluster("two", DEVICES, tuple(links)))
 
 
 def scattered(problem, count, seed):

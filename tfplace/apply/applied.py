@@ -12,6 +12,8 @@ from tfplace.graph.extract import TracedStep
 from tfplace.graph.placement import Placement
 from tfplace.placers.base import Result
 
+_UNIMPROVABLE = 1.001  # step over bound that nobody would call a gap
+
 
 @dataclasses.dataclass(frozen=True)
 class AppliedPlacement:
@@ -34,7 +36,8 @@ class AppliedPlacement:
     message: one sentence that says what was decided and why.
     model: name of the model.
     placement: what was planned, where it was planned here or given as such.
-    evaluation: the simulated step of `placement`.
+    evaluation: the simulated step of `placement`; its `ratio_to_bound` is how
+      many times as fast, at the very most, another placement could be.
     single_device: the simulated step of the best single device.
   """
 
@@ -167,22 +170,35 @@ def _message(
 ) -> str:
   where = ", ".join(devices_lib.short_name(name) for name in used)
   step = _shown(result.evaluation.step_time_us)
+  left = _left_to_gain(result.evaluation)
   if single is None:
     return (
       f"placed on {where} by {result.strategy}: a predicted step of {step};"
-      " no single device has the memory"
+      f" no single device has the memory{left}"
     )
   alone = _shown(single.evaluation.step_time_us)
   if one_device:
     return (
       f"stays on one device, {where}: a predicted step of {alone}, which no"
-      " placement found beats"
+      f" placement found beats{_left_to_gain(single.evaluation)}"
     )
   beaten = is_beaten(result, single)
   against = "no better than" if beaten else "against"
   return (
     f"placed on {where} by {result.strategy}: a predicted step of {step},"
-    f" {against} {alone} on one device"
+    f" {against} {alone} on one device{left}"
+  )
+
+
+def _left_to_gain(evaluation: Evaluation) -> str:
+  """What the proven bound leaves to be gained; empty where there is none."""
+  ratio = evaluation.ratio_to_bound
+  if ratio is None:
+    return ""
+  if ratio < _UNIMPROVABLE:
+    return "; it is proven that no placement is faster"
+  return (
+    f"; it is proven that no placement is more than {ratio:.3g} times as fast"
   )
 
 

@@ -12,7 +12,7 @@ import keras
 
 from tfplace.apply import planners
 from tfplace.apply.applied import AppliedPlacement
-from tfplace.apply.controller import Controller, controller_of
+from tfplace.apply.controller import Controller, Planner, controller_of
 from tfplace.apply.read_plan import PlanLike
 from tfplace.errors import ApplyError, ExtractionError
 from tfplace.graph.cluster import Cluster
@@ -95,15 +95,10 @@ def place_model(
   else:
     _check_nothing_to_plan(max_memory, keep_together)
     planner = planners.given(placement, model)
-  previous = controller_of(model)
-  if previous is not None:
-    previous.detach()
-  controller = Controller(model, planner)
+  controller = _attached(model, planner)
   if placement is not None:
     controller.plan_now(True)
-  elif (
-    batch_size is not None or keras_inputs.static_batch_size(model) is not None
-  ):
+  elif batch_size or keras_inputs.static_batch_size(model):
     _plan_if_known(controller, model)
   return model
 
@@ -182,6 +177,14 @@ def _check_model(model: Any) -> None:
       f"model {model.name!r} belongs to a tf.distribute strategy, which"
       " places it already"
     )
+
+
+def _attached(model: keras.Model, planner: Planner) -> Controller:
+  """A controller of the model, in place of the one that it may have."""
+  previous = controller_of(model)
+  if previous is not None:
+    previous.detach()
+  return Controller(model, planner)
 
 
 def _plan_if_known(controller: Controller, model: keras.Model) -> None:

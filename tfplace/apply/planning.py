@@ -14,7 +14,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfplace import placers
+from tfplace import bounds, placers
 from tfplace.apply import applied as applied_lib
 from tfplace.apply import devices as devices_lib
 from tfplace.apply import grouping
@@ -167,9 +167,10 @@ def decide(
   """
   graph = op_graph(traced, config.cluster)
   graph = grouping.grouped(graph, traced, model, config.keep_together)
-  problem = Problem(graph, config.cluster)
   with _told_if_long("compiling the placers, once per installation: a minute"):
     placers.warm_up(config.strategy)
+  with _told_if_long("proving how fast a step can be at best"):
+    problem = bounds.tightened(Problem(graph, config.cluster))
   result = placers.place(
     problem,
     strategy=config.strategy,

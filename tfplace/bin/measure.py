@@ -89,12 +89,24 @@ def _report(
     print(f"not measured: {evaluation.extra['error']}")
   else:
     print(f"measured step time: {evaluation.step_time_us / 1e3:.3f} ms")
+    print(_beside_bound(evaluation))
   if values.json:
     outputs.print_evaluation(
       evaluation.with_extra(
         strategy="placement", seconds=seconds, evaluations=1
       )
     )
+
+
+def _beside_bound(evaluation: graph_lib.Evaluation) -> str:
+  """How far from the best possible; costs are estimated, the step is real."""
+  bound, ratio = evaluation.lower_bound_us, evaluation.ratio_to_bound
+  if ratio is None:
+    return "no lower bound is known"
+  return (
+    f"{ratio:.2f} times the lower bound that is proven for the estimated costs,"
+    f" {bound / 1e3:.3f} ms"
+  )
 
 
 def run(argv: Sequence[str] | None = None) -> int:

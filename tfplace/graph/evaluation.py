@@ -1,6 +1,7 @@
 """What one placement costs, simulated or measured."""
 
 import dataclasses
+import math
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -30,6 +31,16 @@ class Evaluation:
   lower_bound_us: float
   source: str
   extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+  @property
+  def ratio_to_bound(self) -> float | None:
+    """The step over its lower bound; at 1, no placement is faster.
+
+    None where the step failed, or where the bound is 0.
+    """
+    if self.lower_bound_us <= 0 or not math.isfinite(self.step_time_us):
+      return None
+    return self.step_time_us / self.lower_bound_us
 
   def with_extra(self, **extra: Any) -> "Evaluation":
     """A copy with further keys."""

@@ -67,7 +67,7 @@ def _cells(
   result: Result, single_us: float | None, devices: Sequence[str]
 ) -> list[str]:
   evaluation = result.evaluation
-  step, bound = evaluation.step_time_us, evaluation.lower_bound_us
+  step, ratio = evaluation.step_time_us, evaluation.ratio_to_bound
   peaks = [evaluation.peak_memory_bytes[name] for name in devices]
   if len(peaks) > MAX_DEVICE_COLUMNS:
     peaks = [max(peaks)]
@@ -76,7 +76,7 @@ def _cells(
     result.strategy,
     format_us(step) + oom,
     f"{single_us / step:.3f}x" if single_us is not None and step > 0 else "-",
-    f"{step / bound:.3f}" if bound > 0 else "-",
+    "-" if ratio is None else f"{ratio:.3f}",
     *map(format_bytes, peaks),
     f"{result.seconds:.2f}",
   ]

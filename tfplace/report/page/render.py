@@ -192,14 +192,14 @@ def _placers(
   longest = min(max(ran, default=1.0), 5 * best_us)
   for result in ranked:
     found = result.evaluation
-    step, bound = found.step_time_us, found.lower_bound_us
+    step, bound = found.step_time_us, found.ratio_to_bound
     rows.append(
       {
         "name": result.strategy,
         "step": format_us(step),
         "width": f"{100 * min(1.0, step / max(longest, 1e-300)):.1f}",
         "ratio": f"{step / best_us:.2f}" if 0 < best_us < np.inf else "-",
-        "bound": f"{step / bound:.2f}" if bound > 0 else "-",
+        "bound": "-" if bound is None else f"{bound:.2f}",
         "memory": _fullest(found),
         "seconds": f"{result.seconds:.2f}",
         "is_best": False,
