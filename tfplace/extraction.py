@@ -6,7 +6,7 @@ imports TensorFlow when something must be traced.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tfplace.cache import GraphCache, content_key
@@ -155,14 +155,10 @@ def load_or_extract(
     "training": training,
     "sizes": sizes,
   }
-
-  def find_key() -> str | None:
-    return content_key(kind, source, cluster, **asked) if cache else None
-
-  key = find_key()
-  found = cache.load(key) if cache and key else None
-  if found is not None and not needs_trace:
-    return found, traced
+  slot = _Slot(cache, lambda: content_key(kind, source, cluster, **asked))
+  graph = slot.load()
+  if graph is not None and not needs_trace:
+    return graph, traced
   if traced is None:
     traced = trace(
       kind,
@@ -171,12 +167,30 @@ def load_or_extract(
       allow_side_effects=allow_side_effects,
       on_stage=on_stage,
     )
-  if found is not None and _is_of(found, traced):
-    return found, traced
-  graph = op_graph(traced, cluster, on_stage)
-  if cache and key and find_key() == key:  # nothing changed meanwhile
-    cache.store(key, graph)
+  if graph is None or not _is_of(graph, traced):
+    graph = op_graph(traced, cluster, on_stage)
+    slot.store(graph)
   return graph, traced
+
+
+class _Slot:
+  """Where a cache keeps one graph; without a cache nothing is ever there."""
+
+  def __init__(
+    self, cache: GraphCache | None, find_key: Callable[[], str | None]
+  ) -> None:
+    """`find_key` hashes all that decides the graph, files as they are now."""
+    self._cache = cache
+    self._find_key = find_key
+    self._key = find_key() if cache else None
+
+  def load(self) -> OpGraph | None:
+    return self._cache.load(self._key) if self._cache and self._key else None
+
+  def store(self, graph: OpGraph) -> None:
+    """Keeps the graph, unless a file changed while it was extracted."""
+    if self._cache and self._key and self._find_key() == self._key:
+      self._cache.store(self._key, graph)
 
 
 def _is_of(graph: OpGraph, traced: "TracedStep") -> bool:
