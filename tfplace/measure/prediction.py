@@ -18,7 +18,7 @@ from tfplace.graph.problem import Problem
 from tfplace.simulate import Simulator
 from tfplace.simulate.batch import simulate_batch
 from tfplace.simulate.schedule import Schedule
-from tfplace.simulate.tables import Workspace
+from tfplace.simulate.workspace import Workspace
 
 
 class Predictor:

@@ -22,7 +22,8 @@ from tfplace.placers.search_tables import (
 )
 from tfplace.simulate import engine
 from tfplace.simulate.jit import inlined, kernel
-from tfplace.simulate.tables import Tables, Workspace
+from tfplace.simulate.tables import Tables
+from tfplace.simulate.workspace import Workspace
 
 
 @kernel
@@ -163,7 +164,7 @@ def _judge(
   state.counts[IS_STALE] = 1
   state.numbers[CURRENT] = objective
   for op in range(len(state.start_us)):
-    state.start_us[op] = work.ops.time[op]
+    state.start_us[op] = work.ops.nodes[op].time
   # Until something fits, what fits least badly is the best.
   rank = BEST if excess == 0.0 else LEAST
   is_best = excess == 0.0 or state.numbers[BEST] == np.inf

@@ -8,7 +8,8 @@ import numpy as np
 
 from tfplace.simulate import engine
 from tfplace.simulate.jit import kernel
-from tfplace.simulate.tables import Tables, Workspace
+from tfplace.simulate.tables import Tables
+from tfplace.simulate.workspace import Workspace
 
 # Below so many ops and edges in all, starting threads costs more than it saves.
 MIN_PARALLEL_SIZE = 50_000
@@ -67,7 +68,7 @@ def _simulate_rows(
     batch.feasible[row] = fits
     if row < len(starts):
       for op in range(tables.num_ops):
-        starts[row, op] = work.ops.time[op]
+        starts[row, op] = work.ops.nodes[op].time
 
 
 def simulate_batch(

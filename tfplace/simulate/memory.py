@@ -42,24 +42,27 @@ def memory_curves(
     transfer_start_us: [num_transfers] float64.
     transfer_arrival_us: [num_transfers] float64.
   """
-  num_slots = len(tables.slot_bytes)
-  source = devices[tables.slot_src]
+  slots, num_slots = tables.slots, len(tables.slots)
+  source = devices[slots["src"]]
   home = np.arange(num_slots) * tables.num_devices + source
   slot = transfer_key // tables.num_devices
 
   until = np.zeros(num_slots * tables.num_devices)
-  reader_slot = np.repeat(np.arange(num_slots), np.diff(tables.reader_offsets))
+  reader_slot = np.repeat(
+    np.arange(num_slots), slots["readers_end"] - slots["readers"]
+  )
   reader_key = reader_slot * tables.num_devices + devices[tables.readers]
   np.maximum.at(until, reader_key, op_end_us[tables.readers])
-  np.maximum.at(until, home, op_end_us[tables.slot_src])
+  np.maximum.at(until, home, op_end_us[slots["src"]])
   np.maximum.at(until, home[slot], transfer_arrival_us)
 
+  read = np.bincount(slots["src"], slots["bytes"], tables.num_ops)
   groups = (  # device, bytes, from, to
-    (devices, tables.run_bytes, op_start_us, op_end_us),
-    (source, tables.slot_bytes, op_start_us[tables.slot_src], until[home]),
+    (devices, tables.ops["start_bytes"] - read, op_start_us, op_end_us),
+    (source, slots["bytes"], op_start_us[slots["src"]], until[home]),
     (
       transfer_key % tables.num_devices,
-      tables.slot_bytes[slot],
+      slots["bytes"][slot],
       transfer_start_us,
       until[transfer_key],
     ),

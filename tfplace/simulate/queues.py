@@ -10,7 +10,7 @@ node that would not go at its end goes into a skew heap (Sleator and Tarjan,
 import numpy as np
 
 from tfplace.simulate.jit import Index, inlined, kernel
-from tfplace.simulate.tables import EVENTS, Queues, Workspace
+from tfplace.simulate.workspace import EVENTS, Queues, Workspace
 
 
 @inlined
@@ -29,60 +29,61 @@ def is_empty(queues: Queues, queue: Index) -> bool:
 @inlined
 def push(queues: Queues, queue: Index, node: Index) -> None:
   """Adds `node`, whose time is no less than that of any node before."""
-  queues.next[node] = -1
+  nodes = queues.nodes
+  nodes[node].left = -1
   if queues.head[queue] < 0:
     queues.head[queue] = node
     queues.tail[queue] = node
     return
   last = np.int64(queues.tail[queue])
-  if _is_before(queues, node, last):
-    queues.left[node] = -1
-    queues.right[node] = -1
+  if _is_before(nodes, node, last):
+    nodes[node].right = -1
     root = np.int64(queues.root[queue])
-    queues.root[queue] = _meld(queues, root, node) if root >= 0 else node
+    queues.root[queue] = _meld(nodes, root, node) if root >= 0 else node
   else:
-    queues.next[last] = node
+    nodes[last].left = node
     queues.tail[queue] = node
 
 
 @inlined
 def pop(queues: Queues, queue: Index) -> Index:
   """Removes and returns the first node of a queue that is not empty."""
+  nodes = queues.nodes
   node, root = np.int64(queues.head[queue]), np.int64(queues.root[queue])
-  if root >= 0 and (node < 0 or _is_before(queues, root, node)):
-    left, right = np.int64(queues.left[root]), np.int64(queues.right[root])
-    queues.root[queue] = _meld(queues, left, right)
+  if root >= 0 and (node < 0 or _is_before(nodes, root, node)):
+    left, right = np.int64(nodes[root].left), np.int64(nodes[root].right)
+    queues.root[queue] = _meld(nodes, left, right)
     return root
-  queues.head[queue] = queues.next[node]
+  queues.head[queue] = nodes[node].left
   return node
 
 
 @inlined
-def _is_before(queues: Queues, a: Index, b: Index) -> bool:
-  if queues.time[a] != queues.time[b]:
-    return queues.time[a] < queues.time[b]
-  return queues.key[a] < queues.key[b]
+def _is_before(nodes: np.ndarray, a: Index, b: Index) -> bool:
+  if nodes[a].time != nodes[b].time:
+    return nodes[a].time < nodes[b].time
+  return nodes[a].key < nodes[b].key
 
 
 @kernel
-def _meld(queues: Queues, a: Index, b: Index) -> Index:
+def _meld(nodes: np.ndarray, a: Index, b: Index) -> Index:
   """Joins two skew heaps, -1 being an empty one, and returns the root."""
   if a < 0:
     return b
   if b < 0:
     return a
-  if _is_before(queues, b, a):
+  if _is_before(nodes, b, a):
     a, b = b, a
   root = a
   while True:
-    rest: Index = np.int64(queues.right[a])
-    queues.right[a] = queues.left[a]
+    rest: Index = np.int64(nodes[a].right)
+    nodes[a].right = nodes[a].left
     if rest < 0:
-      queues.left[a] = b
+      nodes[a].left = b
       return root
-    if _is_before(queues, b, rest):
+    if _is_before(nodes, b, rest):
       rest, b = b, rest
-    queues.left[a] = rest
+    nodes[a].left = rest
     a = rest
 
 

@@ -11,7 +11,8 @@ from tfplace.graph.placement import Placement
 from tfplace.simulate import engine
 from tfplace.simulate.critical_path import Segment, critical_path
 from tfplace.simulate.memory import MemoryCurve, memory_curves
-from tfplace.simulate.tables import TRANSFERS, Tables, Workspace
+from tfplace.simulate.tables import Tables
+from tfplace.simulate.workspace import TRANSFERS, Workspace
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -105,17 +106,18 @@ def _transfers(
   count = int(work.counts[TRANSFERS])
   rank, dst = np.divmod(work.transfers.key[:count], tables.num_devices)
   slot = tables.slot_at[rank]
-  src_op = tables.slot_src[slot]
+  src_op = tables.slots["src"][slot]
   src = placement.devices[src_op]
   start = work.transfers.time[:count].copy()
-  sent = start + tables.slot_bytes[slot] / tables.bandwidth[src, dst]
+  num_bytes = tables.slots["bytes"][slot]
+  sent = start + num_bytes / tables.bandwidth[src, dst]
   return Transfers(
     src_op=src_op,
     output=tables.slot_output[slot],
     src=src,
     dst=dst.astype(np.int32),
     channel=tables.channel[src, dst],
-    num_bytes=tables.slot_bytes[slot],
+    num_bytes=num_bytes,
     start_us=start,
     sent_us=sent,
     arrival_us=sent + tables.latency_us[src, dst],

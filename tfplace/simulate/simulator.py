@@ -14,6 +14,7 @@ from tfplace.graph.placement import Placement, check_devices
 from tfplace.graph.problem import Problem
 from tfplace.simulate import batch as batch_lib
 from tfplace.simulate import tables as tables_lib
+from tfplace.simulate import workspace as workspace_lib
 from tfplace.simulate.batch import Batch
 from tfplace.simulate.schedule import Schedule, make_schedule
 
@@ -32,7 +33,7 @@ class Simulator:
   def __init__(self, problem: Problem, num_threads: int | None = None) -> None:
     self.problem = problem
     self.num_threads = num_threads or batch_lib.available_cores()
-    self._workspaces: list[tables_lib.Workspace] = []
+    self._workspaces: list[workspace_lib.Workspace] = []
 
   def __reduce__(self) -> tuple[Any, ...]:
     return (Simulator, (self.problem, self.num_threads))
@@ -88,7 +89,7 @@ class Simulator:
     if not isinstance(placement, Placement):
       placement = Placement(self.problem, placement)
     self._checked([placement])
-    work = tables_lib.workspace(self.tables)
+    work = workspace_lib.workspace(self.tables)
     return make_schedule(placement, self.tables, work)
 
   def _checked(

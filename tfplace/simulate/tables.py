@@ -1,5 +1,7 @@
-"""The arrays that the kernel reads and writes: `Tables` are a problem's
-constants, a `Workspace` is the state of one simulation. No simulating here.
+"""A problem's constants as the kernel reads them. No simulating here.
+
+What is read together lies together: an op's or a slot's fields are a record
+of one cache line or less, for at 50,000 ops the simulator waits for memory.
 """
 
 from typing import NamedTuple
@@ -8,147 +10,102 @@ import numpy as np
 
 from tfplace.graph.problem import Problem
 
+OP = np.dtype(
+  [
+    ("start_bytes", np.float64),
+    ("end_bytes", np.float64),
+    ("tail_us", np.float64),
+    ("slots", np.int32),
+    ("slots_end", np.int32),
+    ("shared", np.int32),
+    ("shared_end", np.int32),
+  ],
+  align=True,
+)
+SLOT = np.dtype(
+  [
+    ("bytes", np.float64),
+    ("src", np.int32),
+    ("key", np.int32),
+    ("reader", np.int32),
+    ("left", np.int32),
+    ("readers", np.int32),
+    ("readers_end", np.int32),
+  ],
+  align=True,
+)
+
 
 class Tables(NamedTuple):
   """A problem, laid out for the kernel; read-only, shared by all threads.
 
   A slot is one (producer, output) that some op reads, control outputs
-  included; slots are numbered in the order (producer, output).
+  included; slots are numbered in the order (producer, output). It is shared
+  if several ops read it.
 
   Attributes:
     num_ops: number of ops.
     num_devices: number of devices.
-    time_us: [num_ops, num_devices] float64, NaN where an op cannot run.
+    kind: [num_devices] int32 column of `time_us`.
+    time_us: [num_ops, num_kinds] float64, NaN where an op cannot run.
     op_overhead_us: [num_devices] float64.
     persistent_bytes: [num_ops] float64.
-    run_bytes: [num_ops] float64, held from start to end of an op: temporary
-      memory and outputs that nobody reads.
-    start_bytes: [num_ops] float64, `run_bytes` and the outputs that are read.
     in_degree: [num_ops] int32 number of incoming edges.
     sources: [?] int32 ops without inputs, by position.
-    slot_offsets: [num_ops + 1] int32 slots of each producer.
-    slot_src: [num_slots] int32 producer.
-    slot_output: [num_slots] int32 its output, -1 for control.
-    slot_bytes: [num_slots] float64, 0 for control.
-    reader_offsets: [num_slots + 1] int32 into `readers`.
-    readers: [num_edges] int32 consumers of each slot, by position.
-    in_offsets: [num_ops + 1] int32 into `in_slots`.
-    in_slots: [?] int32 slots above 0 bytes that each op reads.
+    ops: [num_ops] records:
+      start_bytes: allocated when it starts: temporary memory and outputs.
+      end_bytes: freed when it ends, besides shared inputs: temporary memory,
+        outputs that nobody reads, inputs that nobody else reads.
+      tail_us: the least time from its end to the step's.
+      slots, slots_end: its slots.
+      shared, shared_end: its part of `shared_inputs`.
     op_key: [num_ops] int64, position in the rules: how ready ops of one time
       are ordered.
-    slot_key: [num_slots] int64, the same of slots, for queued transfers.
-    slot_at: [num_slots] int32, the inverse of `slot_key`.
+    shared_inputs: [?] int32 shared slots above 0 bytes that each op reads.
+    slots: [num_slots] records:
+      bytes: 0 for control.
+      src: producer.
+      key: its place among the slots in the order of the rules.
+      reader: the only one, or -1 if it is shared.
+      left: if it is shared, its part of `Workspace.left`.
+      readers, readers_end: its part of `readers`.
+    slot_output: [num_slots] int32 output of the producer, -1 for control.
+    slot_at: [num_slots] int32, the inverse of the slots' `key`.
+    readers: [num_edges] int32 consumers of each slot, by position.
+    num_shared: number of shared slots.
     bandwidth: [num_devices, num_devices] float64 bytes/us.
     latency_us: [num_devices, num_devices] float64.
     gap_us: [num_devices, num_devices] float64.
     channel: [num_devices, num_devices] int32, -1 where there is no link.
     memory_bytes: [num_devices] float64 capacities.
-    tail_us: [num_ops] float64, the least time from an op's end to the step's.
   """
 
   num_ops: int
   num_devices: int
+  kind: np.ndarray
   time_us: np.ndarray
   op_overhead_us: np.ndarray
   persistent_bytes: np.ndarray
-  run_bytes: np.ndarray
-  start_bytes: np.ndarray
   in_degree: np.ndarray
   sources: np.ndarray
-  slot_offsets: np.ndarray
-  slot_src: np.ndarray
-  slot_output: np.ndarray
-  slot_bytes: np.ndarray
-  reader_offsets: np.ndarray
-  readers: np.ndarray
-  in_offsets: np.ndarray
-  in_slots: np.ndarray
+  ops: np.ndarray
   op_key: np.ndarray
-  slot_key: np.ndarray
+  shared_inputs: np.ndarray
+  slots: np.ndarray
+  slot_output: np.ndarray
   slot_at: np.ndarray
+  readers: np.ndarray
+  num_shared: int
   bandwidth: np.ndarray
   latency_us: np.ndarray
   gap_us: np.ndarray
   channel: np.ndarray
   memory_bytes: np.ndarray
-  tail_us: np.ndarray
 
-
-class Queues(NamedTuple):
-  """Priority queues, one per device or channel; see `queues`.
-
-  Attributes:
-    head: [num_queues] int32 first node of the sorted list, -1 if empty.
-    tail: [num_queues] int32 its last node; meaningless if empty.
-    root: [num_queues] int32 root of the heap, -1 if empty.
-    next: [num_nodes] int32 next node in a list, -1 at its end.
-    left: [num_nodes] int32 child in a heap, or -1.
-    right: [num_nodes] int32 child in a heap, or -1.
-    time: [num_nodes] float64 first key.
-    key: [num_nodes] int64 second key.
-  """
-
-  head: np.ndarray
-  tail: np.ndarray
-  root: np.ndarray
-  next: np.ndarray
-  left: np.ndarray
-  right: np.ndarray
-  time: np.ndarray
-  key: np.ndarray
-
-
-class Workspace(NamedTuple):
-  """State of one simulation; one per thread, reused from call to call.
-
-  After `engine.simulate`, these hold the results:
-
-  Attributes:
-    peak_bytes: [num_devices] float64.
-    busy_us: [num_devices] float64.
-    moved_bytes: [1] float64.
-    ops: ready ops; `ops.time` is [num_ops], the start of every op.
-    transfers: queued transfers, numbered as they were queued;
-      `transfers.time` is the start and `transfers.key` is
-      slot_key * num_devices + destination of the first `counts[TRANSFERS]`.
-    counts: [3] int64; see the constants below.
-    pending: [num_ops] int32 inputs still missing.
-    left: [num_slots * num_devices] int32 readers, and on the producer's
-      device transfers, that still need the bytes there.
-    running: [num_devices] int32 op, or -1.
-    device_us: [num_devices] float64 end of the running op; if there is none,
-      when the device is free.
-    memory: [num_devices] float64 bytes in use.
-    channel_us: [num_channels] float64 when each channel is free.
-    channel_queued: [num_channels] uint8, whether it is in `wakeups` or has an
-      event.
-    wakeups: [num_channels] int32 channels to look at in this instant.
-    event_us: [num_edges + num_channels] float64 heap of events.
-    event_id: [num_edges + num_channels] int32, an arriving transfer, or
-      -1 - channel.
-  """
-
-  peak_bytes: np.ndarray
-  busy_us: np.ndarray
-  moved_bytes: np.ndarray
-  ops: Queues
-  transfers: Queues
-  counts: np.ndarray
-  pending: np.ndarray
-  left: np.ndarray
-  running: np.ndarray
-  device_us: np.ndarray
-  memory: np.ndarray
-  channel_us: np.ndarray
-  channel_queued: np.ndarray
-  wakeups: np.ndarray
-  event_us: np.ndarray
-  event_id: np.ndarray
-
-
-TRANSFERS = 0  # in `Workspace.counts`: transfers queued so far
-EVENTS = 1  # events in the heap
-WAKEUPS = 2  # entries of `wakeups`
+  @property
+  def tail_us(self) -> np.ndarray:
+    """[num_ops] float64 of `ops`."""
+    return self.ops["tail_us"]
 
 
 def pack(problem: Problem, position: np.ndarray | None = None) -> Tables:
@@ -163,32 +120,104 @@ def pack(problem: Problem, position: np.ndarray | None = None) -> Tables:
   graph, cluster = problem.graph, problem.cluster
   if position is None:
     position = np.arange(graph.num_ops)
-  slots = _slots(problem, position)
-  slot_at = np.lexsort((slots["slot_output"], position[slots["slot_src"]]))
-  run, start = _held_bytes(problem, slots["slot_src"], slots["slot_bytes"])
+  slots, slot_output, slot_of = _slots(problem, position)
+  slot_at = np.lexsort((slot_output, position[slots["src"]]))
+  slots["key"][slot_at] = np.arange(len(slots))
+  ops, shared_inputs = _ops(problem, slots, slot_of)
+  kind, time_us = _times(problem)
   in_degree = np.bincount(graph.edge_dst, minlength=graph.num_ops)
   sources = np.flatnonzero(in_degree == 0)
+  by_slot = np.lexsort((position[graph.edge_dst], slot_of))
   return Tables(
     num_ops=graph.num_ops,
     num_devices=cluster.num_devices,
-    time_us=problem.time_us.astype(np.float64),
+    kind=kind,
+    time_us=time_us,
     op_overhead_us=cluster.op_overhead_us.astype(np.float64),
     persistent_bytes=graph.persistent_bytes.astype(np.float64),
-    run_bytes=run,
-    start_bytes=start,
     in_degree=in_degree.astype(np.int32),
     sources=sources[np.argsort(position[sources])].astype(np.int32),
+    ops=ops,
     op_key=position.astype(np.int64),
-    slot_key=np.argsort(slot_at).astype(np.int64),
+    shared_inputs=shared_inputs,
+    slots=slots,
+    slot_output=slot_output,
     slot_at=slot_at.astype(np.int32),
+    readers=graph.edge_dst[by_slot].astype(np.int32),
+    num_shared=int((slots["reader"] < 0).sum()),
     bandwidth=cluster.bandwidth.astype(np.float64),
     latency_us=cluster.latency_us.astype(np.float64),
     gap_us=cluster.gap_us.astype(np.float64),
     channel=cluster.channel.astype(np.int32),
     memory_bytes=cluster.memory_bytes.astype(np.float64),
-    tail_us=_tails(problem),
-    **slots,
   )
+
+
+def _times(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
+  """`kind` and `time_us` of `Tables`."""
+  kinds = [device.kind for device in problem.cluster.devices]
+  _, first, kind = np.unique(kinds, return_index=True, return_inverse=True)
+  time_us = np.ascontiguousarray(problem.time_us[:, first], np.float64)
+  return kind.astype(np.int32), time_us
+
+
+def _slots(
+  problem: Problem, position: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """The slots but for their keys, their outputs, and [num_edges] the slot of
+  each edge.
+  """
+  graph = problem.graph
+  by_src = np.lexsort(
+    (position[graph.edge_dst], graph.edge_output, graph.edge_src)
+  )
+  src, output = graph.edge_src[by_src], graph.edge_output[by_src]
+  is_first = np.ones(len(src), bool)
+  is_first[1:] = (src[1:] != src[:-1]) | (output[1:] != output[:-1])
+  first = np.flatnonzero(is_first)
+  slot_of = np.empty(len(src), np.int32)
+  slot_of[by_src] = np.cumsum(is_first) - 1
+  slots, slot_output = np.zeros(len(first), SLOT), output[first]
+  slots["src"] = src[first]
+  data = slot_output >= 0
+  slots["bytes"][data] = graph.output_bytes[
+    graph.output_offsets[src[first][data]] + slot_output[data]
+  ]
+  slots["readers"] = first
+  slots["readers_end"] = np.append(first, len(src))[1:]
+  is_shared = slots["readers_end"] - first > 1
+  slots["reader"] = np.where(is_shared, -1, graph.edge_dst[by_src][first])
+  slots["left"] = (np.cumsum(is_shared) - 1) * problem.cluster.num_devices
+  return slots, slot_output.astype(np.int32), slot_of
+
+
+def _ops(
+  problem: Problem, slots: np.ndarray, slot_of: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+  """`ops` and `shared_inputs` of `Tables`."""
+  graph = problem.graph
+  producer = np.repeat(np.arange(graph.num_ops), np.diff(graph.output_offsets))
+  outputs = np.bincount(producer, graph.output_bytes, graph.num_ops)
+  read = np.bincount(slots["src"], slots["bytes"], graph.num_ops)
+  own = slots[slots["reader"] >= 0]
+  inputs = np.bincount(own["reader"], own["bytes"], graph.num_ops)
+  _, by_dst = graph.in_csr
+  of_edge = slots[slot_of[by_dst]]
+  shared = by_dst[(of_edge["reader"] < 0) & (of_edge["bytes"] > 0)]
+  ops = np.zeros(graph.num_ops, OP)
+  ops["start_bytes"] = graph.temp_bytes + outputs
+  ops["end_bytes"] = ops["start_bytes"] - read + inputs
+  ops["tail_us"] = _tails(problem)
+  ops["slots"], ops["slots_end"] = _parts(slots["src"], graph.num_ops)
+  readers = graph.edge_dst[shared]
+  ops["shared"], ops["shared_end"] = _parts(readers, graph.num_ops)
+  return ops, slot_of[shared]
+
+
+def _parts(keys: np.ndarray, num_keys: int) -> tuple[np.ndarray, np.ndarray]:
+  """First and end of each key's part of an array that is ordered by key."""
+  ends = np.cumsum(np.bincount(keys, minlength=num_keys))
+  return np.concatenate(([0], ends))[:-1], ends
 
 
 def _tails(problem: Problem) -> np.ndarray:
@@ -214,90 +243,3 @@ def _tails(problem: Problem) -> np.ndarray:
       tails[op] = max(tails[op], gaps[i] + times[reader] + tails[reader])
   # Sums in another order than the engine's may differ in the last digits.
   return np.array(tails) * (1 - 1e-9)
-
-
-def _slots(problem: Problem, position: np.ndarray) -> dict[str, np.ndarray]:
-  """The tables about slots."""
-  graph = problem.graph
-  by_src = np.lexsort(
-    (position[graph.edge_dst], graph.edge_output, graph.edge_src)
-  )
-  src, output = graph.edge_src[by_src], graph.edge_output[by_src]
-  is_first = np.ones(len(src), bool)
-  is_first[1:] = (src[1:] != src[:-1]) | (output[1:] != output[:-1])
-  first = np.flatnonzero(is_first)
-  slot_src, slot_output = src[first], output[first]
-  sizes = np.zeros(len(first))
-  data = slot_output >= 0
-  sizes[data] = graph.output_bytes[
-    graph.output_offsets[slot_src[data]] + slot_output[data]
-  ]
-  slot_of = np.empty(len(src), np.int32)
-  slot_of[by_src] = np.cumsum(is_first) - 1
-  _, by_dst = graph.in_csr
-  read = by_dst[sizes[slot_of[by_dst]] > 0]
-  return {
-    "slot_offsets": _offsets(slot_src, graph.num_ops),
-    "slot_src": slot_src.astype(np.int32),
-    "slot_output": slot_output.astype(np.int32),
-    "slot_bytes": sizes,
-    "reader_offsets": np.append(first, len(src)).astype(np.int32),
-    "readers": graph.edge_dst[by_src].astype(np.int32),
-    "in_offsets": _offsets(graph.edge_dst[read], graph.num_ops),
-    "in_slots": slot_of[read].astype(np.int32),
-  }
-
-
-def _held_bytes(
-  problem: Problem, slot_src: np.ndarray, slot_bytes: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-  """`run_bytes` and `start_bytes` of `Tables`."""
-  graph = problem.graph
-  producer = np.repeat(np.arange(graph.num_ops), np.diff(graph.output_offsets))
-  outputs = np.bincount(producer, graph.output_bytes, graph.num_ops)
-  start = graph.temp_bytes + outputs
-  read = np.bincount(slot_src, slot_bytes, graph.num_ops)
-  return start - read, start
-
-
-def _offsets(keys: np.ndarray, num_keys: int) -> np.ndarray:
-  counts = np.bincount(keys, minlength=num_keys)
-  return np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
-
-
-def workspace(tables: Tables) -> Workspace:
-  """Memory for simulations of `tables`, one at a time."""
-  ops, devices = tables.num_ops, tables.num_devices
-  edges, slots = len(tables.readers), len(tables.slot_bytes)
-  channels = int(tables.channel.max()) + 1
-  return Workspace(
-    peak_bytes=np.zeros(devices),
-    busy_us=np.zeros(devices),
-    moved_bytes=np.zeros(1),
-    ops=_queues(devices, ops, tables.op_key),
-    transfers=_queues(channels, edges, np.zeros(edges, np.int64)),
-    counts=np.zeros(3, np.int64),
-    pending=np.zeros(ops, np.int32),
-    left=np.zeros(slots * devices, np.int32),
-    running=np.zeros(devices, np.int32),
-    device_us=np.zeros(devices),
-    memory=np.zeros(devices),
-    channel_us=np.zeros(channels),
-    channel_queued=np.zeros(channels, np.uint8),
-    wakeups=np.zeros(channels, np.int32),
-    event_us=np.zeros(edges + channels),
-    event_id=np.zeros(edges + channels, np.int32),
-  )
-
-
-def _queues(num_queues: int, num_nodes: int, key: np.ndarray) -> Queues:
-  return Queues(
-    head=np.zeros(num_queues, np.int32),
-    tail=np.zeros(num_queues, np.int32),
-    root=np.zeros(num_queues, np.int32),
-    next=np.zeros(num_nodes, np.int32),
-    left=np.zeros(num_nodes, np.int32),
-    right=np.zeros(num_nodes, np.int32),
-    time=np.zeros(num_nodes),
-    key=key,
-  )

@@ -1,0 +1,151 @@
+"""The kernel's transfers: queued on channels, sent, received; rule 3 of the
+formats.
+"""
+
+import numpy as np
+
+from tfplace.simulate import queues
+from tfplace.simulate.jit import Index, inlined
+from tfplace.simulate.ready import receive
+from tfplace.simulate.tables import Tables
+from tfplace.simulate.workspace import (
+  EVENTS,
+  GROWN,
+  TRANSFERS,
+  WAKEUPS,
+  Workspace,
+)
+
+
+@inlined
+def queue(
+  tables: Tables,
+  work: Workspace,
+  slot: Index,
+  reader: Index,
+  source: Index,
+  target: Index,
+  now: float,
+) -> bool:
+  """Queues a transfer on its link's channel; false if there is no link.
+
+  `reader` is the only one on `target`, or -1.
+  """
+  channel = np.int64(tables.channel[source, target])
+  if channel < 0:
+    return False
+  transfer = work.counts[TRANSFERS]
+  work.counts[TRANSFERS] = transfer + 1
+  about = tables.slots[slot]
+  node = work.transfers.nodes[transfer]
+  node.time = now
+  node.key = np.int64(about.key) * tables.num_devices + target
+  node.bytes = about.bytes
+  node.source = source
+  node.target = target
+  node.reader = reader
+  node.slot = slot if about.reader < 0 else -1
+  queues.push(work.transfers, channel, transfer)
+  if not work.channel_queued[channel]:
+    work.channel_queued[channel] = 1
+    if work.channel_us[channel] <= now:
+      _wake(work, channel)
+    else:
+      queues.push_event(work, work.channel_us[channel], -1 - channel)
+  return True
+
+
+@inlined
+def _wake(work: Workspace, channel: Index) -> None:
+  work.wakeups[work.counts[WAKEUPS]] = channel
+  work.counts[WAKEUPS] += 1
+
+
+@inlined
+def happen(
+  tables: Tables, devices: np.ndarray, work: Workspace, now: float
+) -> None:
+  """Arrivals of this instant, and channels that become free in it."""
+  while work.counts[EVENTS] > 0 and work.event_us[0] <= now:
+    event = queues.pop_event(work)
+    if event >= 0:
+      _arrive(tables, devices, work, event, now)
+    else:
+      _wake(work, -1 - event)
+
+
+@inlined
+def _arrive(
+  tables: Tables,
+  devices: np.ndarray,
+  work: Workspace,
+  transfer: Index,
+  now: float,
+) -> None:
+  node = work.transfers.nodes[transfer]
+  source, target = np.int64(node.source), np.int64(node.target)
+  slot, reader = np.int64(node.slot), np.int64(node.reader)
+  freed = node.bytes
+  if slot >= 0:
+    freed = release(tables, work, slot, source)
+  work.memory[source] -= freed
+  if reader >= 0:
+    receive(work, reader, target, now)
+    return
+  about = tables.slots[slot]
+  for i in range(about.readers, about.readers_end):
+    reader = np.int64(tables.readers[i])
+    if devices[reader] == target:
+      receive(work, reader, target, now)
+
+
+@inlined
+def release(
+  tables: Tables, work: Workspace, slot: Index, device: Index
+) -> float:
+  """One need less of a shared slot on `device`; the bytes freed there."""
+  about = tables.slots[slot]
+  at = about.left + device
+  work.left[at] -= 1
+  return about.bytes if work.left[at] == 0 else 0.0
+
+
+@inlined
+def start(
+  tables: Tables, devices: np.ndarray, work: Workspace, now: float
+) -> None:
+  """Starts what the free channels can start in this instant."""
+  for i in range(work.counts[WAKEUPS]):
+    channel = np.int64(work.wakeups[i])
+    while not queues.is_empty(work.transfers, channel):
+      if work.channel_us[channel] > now:
+        queues.push_event(work, work.channel_us[channel], -1 - channel)
+        break
+      _start_one(tables, devices, work, channel, now)
+    else:
+      work.channel_queued[channel] = 0
+  work.counts[WAKEUPS] = 0
+
+
+@inlined
+def _start_one(
+  tables: Tables,
+  devices: np.ndarray,
+  work: Workspace,
+  channel: Index,
+  now: float,
+) -> None:
+  transfer = queues.pop(work.transfers, channel)
+  node = work.transfers.nodes[transfer]
+  node.time = now
+  source, target = np.int64(node.source), np.int64(node.target)
+  sent = now + node.bytes / tables.bandwidth[source, target]
+  work.channel_us[channel] = sent + tables.gap_us[source, target]
+  work.memory[target] += node.bytes
+  work.counts[GROWN] = 1
+  work.moved_bytes[0] += node.bytes
+  arrival = sent + tables.latency_us[source, target]
+  if arrival <= now:
+    _arrive(tables, devices, work, transfer, now)
+  else:
+    queues.push_event(work, arrival, transfer)
