@@ -84,48 +84,71 @@ def _narrow(
     offsets: of the groups' neighbours, and so are entries.
     entries: see `GroupGraph.neighbours`.
     removed: [?] int64, where group x num_devices + device of what goes is
-      noted from `count` on; [0] notes nothing.
-    count: notes so far.
+      noted from `count` on; [0] where nobody asks.
+    count: devices gone so far.
 
   Returns:
-    Whether every group has a device left, and the number of notes.
+    Whether every group has a device left, and how many devices are gone.
   """
-  num_devices = free.shape[1]
   while size > 0:
     size -= 1
     group = stack[size]
     queued[group] = False
     for i in range(offsets[group], offsets[group + 1]):
-      sends = entries[i] >= 0
-      other = entries[i] if sends else -1 - entries[i]
-      shrank, is_empty = False, True
-      for target in range(num_devices):
-        if not free[other, target]:
-          continue
-        reached = False
-        for source in range(num_devices):
-          if free[group, source] and (
-            linked[source, target] if sends else linked[target, source]
-          ):
-            reached = True
-            break
-        if reached:
-          is_empty = False
-          continue
-        free[other, target] = False
-        shrank = True
-        if len(removed):
-          removed[count] = other * num_devices + target
-          count += 1
-      if is_empty:
-        for j in range(size):
-          queued[stack[j]] = False
+      before = count
+      other, is_left, count = _revise(
+        free, group, entries[i], linked, removed, count
+      )
+      if not is_left:
+        queued[stack[:size]] = False
         return False, count
-      if shrank and not queued[other]:
+      if count > before and not queued[other]:
         queued[other] = True
         stack[size] = other
         size += 1
   return True, count
+
+
+@kernel
+def _revise(
+  free: np.ndarray,
+  group: int,
+  entry: int,
+  linked: np.ndarray,
+  removed: np.ndarray,
+  count: int,
+) -> tuple[int, bool, int]:
+  """Takes from one neighbour of `group` the devices that no link reaches.
+
+  Returns:
+    The neighbour, whether it has a device left, and how many are gone.
+  """
+  sends = entry >= 0
+  other = entry if sends else -1 - entry
+  is_left = False
+  for target in range(free.shape[1]):
+    if free[other, target]:
+      if _reaches(free[group], sends, target, linked):
+        is_left = True
+      else:
+        free[other, target] = False
+        if len(removed):
+          removed[count] = other * free.shape[1] + target
+        count += 1
+  return other, is_left, count
+
+
+@kernel
+def _reaches(
+  free: np.ndarray, sends: bool, target: int, linked: np.ndarray
+) -> bool:
+  """Whether a link joins one of the [num_devices] `free` with `target`."""
+  for source in range(len(free)):
+    if free[source] and (
+      linked[source, target] if sends else linked[target, source]
+    ):
+      return True
+  return False
 
 
 @kernel
