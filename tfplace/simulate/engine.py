@@ -50,6 +50,9 @@ def simulate(
   now = 0.0
   step_time_us = 0.0
   limit = cutoff * (1 + 1e-12)  # the sums of `tail_us` are rounded otherwise
+  is_limited = limit < np.inf
+  if is_limited and not _load(tables, devices, work, limit):
+    return np.inf
   while True:
     if work.due_us[ENDS] <= now:
       for i in range(tables.num_devices):
@@ -63,6 +66,8 @@ def simulate(
       if work.start_us[device] <= now:
         end = _start_op(tables, work, device, now)
         least = end + tables.ops[work.running[device]].tail_us
+        if is_limited:
+          least = max(least, end + _still(tables, work, device))
         if not least <= limit:  # NaN too: the op cannot run here
           return np.inf
         step_time_us = max(step_time_us, end)
@@ -99,6 +104,38 @@ def _reset(tables: Tables, devices: np.ndarray, work: Workspace) -> None:
   for i in range(len(tables.sources)):
     op = np.int64(tables.sources[i])
     make_ready(work, op, np.int64(devices[op]), 0.0)
+
+
+@inlined
+def _load(
+  tables: Tables, devices: np.ndarray, work: Workspace, limit: float
+) -> bool:
+  """Adds up the work of every device; false if one has too much."""
+  work.load_us[:] = 0.0
+  for op in range(tables.num_ops):
+    device = devices[op]
+    time_us = tables.time_us[op, tables.kind[device]]
+    if time_us > 0:
+      time_us += tables.op_overhead_us[device]
+    work.load_us[device] += time_us
+  is_less = True
+  for device in range(tables.num_devices):
+    # Sums in another order differ in the last digits.
+    work.load_us[device] *= 1 - 1e-9
+    least = work.load_us[device] - tables.op_overhead_us[device]
+    is_less &= least <= limit
+  return is_less
+
+
+@inlined
+def _still(tables: Tables, work: Workspace, device: Index) -> float:
+  """Takes the op that starts off its device's account: the least time from
+  its end to that of the device's last op."""
+  time_us = tables.time_us[work.running[device], tables.kind[device]]
+  if time_us > 0:
+    time_us += tables.op_overhead_us[device]
+  work.load_us[device] -= time_us
+  return work.load_us[device] - tables.op_overhead_us[device]
 
 
 @inlined

@@ -89,6 +89,8 @@ class Workspace(NamedTuple):
     start_us: [num_devices] float64 when it will, as far as is known.
     due_us: [2] float64, see the constants above; where it is no later than
       now, it may be out of date.
+    load_us: [num_devices] float64 work that has not started, with the idle
+      times after it; only where there is a cutoff.
     memory: [num_devices] float64 bytes in use.
     channel_us: [num_channels] float64 when each channel is free.
     channel_queued: [num_channels] uint8, whether it is in `wakeups` or has an
@@ -112,6 +114,7 @@ class Workspace(NamedTuple):
   free_us: np.ndarray
   start_us: np.ndarray
   due_us: np.ndarray
+  load_us: np.ndarray
   memory: np.ndarray
   channel_us: np.ndarray
   channel_queued: np.ndarray
@@ -140,6 +143,7 @@ def workspace(tables: Tables) -> Workspace:
     free_us=np.zeros(devices),
     start_us=np.zeros(devices),
     due_us=np.zeros(2),
+    load_us=np.zeros(devices),
     memory=np.zeros(devices),
     channel_us=np.zeros(channels),
     channel_queued=np.zeros(channels, np.uint8),
