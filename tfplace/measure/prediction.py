@@ -70,10 +70,12 @@ class Sample:
     tables, messages = self._tables, self._messages
     latency = np.where(messages.is_timed, wire.latency, 1.0)
     times = messages.times_us(wire)[:, None]
+    ops = tables.ops.copy()
+    ops["tail_us"] = 0.0  # those of other times; nothing is cut off
     changed = tables._replace(
-      time_us=np.repeat(times, tables.num_devices, axis=1),
+      time_us=np.repeat(times, len(tables.kind), axis=1),
       latency_us=tables.latency_us * latency,
-      tail_us=np.zeros_like(tables.tail_us),  # nothing is cut off
+      ops=ops,
     )
     rows = messages.devices[None].copy()
     batch = simulate_batch(changed, rows, self._workspaces, 1)
