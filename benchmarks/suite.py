@@ -33,6 +33,9 @@ HERE = pathlib.Path(__file__).parent
 QUICK_ROWS = "^(2-layer .*|Inception b32|2-stack .*)$"
 QUICK_BUDGET_S = 5.0
 GPUS = ("k80", "p100", "v100", "h100")
+# Of the search, and of the simulator it runs: counted on where either changes
+# what is found within seconds. Results without it are of version 1.
+SEARCH_VERSION = 2
 _QUICK = flags.DEFINE_bool(
   "quick", False, "Small rows on P100s, with searches of 5 s."
 )
@@ -161,6 +164,7 @@ def measure(
     for point in found.history
   ]
   return {
+    "search_version": SEARCH_VERSION,
     "step_time_us": found.evaluation.step_time_us,
     "seconds": found.seconds,
     "evaluations": found.evaluations,

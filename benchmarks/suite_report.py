@@ -48,25 +48,36 @@ class Case:
 def shown(result: dict) -> str:
   """A result in a cell: milliseconds, or what went wrong."""
   if "step_time_us" in result:
-    return f"{result['step_time_us'] / 1e3:.1f}"
+    mark = "*" if result.get("is_earlier") else ""
+    return f"{result['step_time_us'] / 1e3:.1f}{mark}"
   return "OOM" if "oom" in result else "-"
 
 
 def medians(results: dict, case: str) -> dict[str, dict]:
-  """Strategy -> its result, with the median step time over the seeds."""
+  """Strategy -> its result, with the median step time over the seeds.
+
+  `is_earlier` tells that it is a search's, of an earlier version than others.
+  """
   by_strategy: dict[str, list[dict]] = {}
   for key, result in results["results"].items():
     label, cluster, strategy, _ = key.rsplit("/", 3)
     if f"{label}/{cluster}" == case:
       by_strategy.setdefault(strategy, []).append(result)
+  newest = max(map(_version, results["results"].values()), default=1)
   found = {}
   for strategy, rows in by_strategy.items():
     rows.sort(key=lambda row: row.get("step_time_us", math.inf))
-    found[strategy] = rows[len(rows) // 2]
+    earlier = min(map(_version, rows)) < newest and strategy in SEARCHES
+    found[strategy] = {**rows[len(rows) // 2], "is_earlier": earlier}
     if all("step_time_us" in row for row in rows):
-      median = statistics.median(row["step_time_us"] for row in rows)
-      found[strategy] = {**found[strategy], "step_time_us": median}
+      found[strategy]["step_time_us"] = statistics.median(
+        row["step_time_us"] for row in rows
+      )
   return found
+
+
+def _version(result: dict) -> int:
+  return result.get("search_version", 1)
 
 
 def ratios(found: dict[str, dict], bound_us: float) -> dict[str, float]:
@@ -107,6 +118,8 @@ def write(results: dict, out: pathlib.Path) -> None:
   tables = [t for g, c in by_gpu.items() for t in _tables(g, c, results)]
   if len(by_gpu) > 1:
     tables += ["**All clusters at a glance**", glance(by_gpu)]
+  if len({_version(r) for r in results["results"].values()}) > 1:
+    tables.append("\\* by an earlier version of the search")
   text = "\n\n".join(tables)
   out.with_suffix(".md").write_text(text + "\n", encoding="utf-8")
   print(text)

@@ -69,6 +69,19 @@ def test_a_row_is_judged_by_the_median_over_seeds():
   assert found["auto"]["step_time_us"] == 70.0
 
 
+def test_a_search_of_an_earlier_version_is_marked(tmp_path):
+  out, now = tmp_path / "s.json", {"search_version": 2}
+  found = results(
+    auto=[{**result(80e3), **now}], annealing=[result(81e3)], heft=[result(9e4)]
+  )
+  suite_report.write(found, out)
+  text = out.with_suffix(".md").read_text()
+  assert "| 2-layer GNMT (2) | 80.0 | 81.0* | 90.0 |" in text
+  assert text.endswith("\\* by an earlier version of the search\n")
+  suite_report.write(results(auto=[result(80e3)]), out)
+  assert "*" not in out.with_suffix(".md").read_text().splitlines()[4]
+
+
 def test_auto_is_compared_with_the_expert_the_best_rival_and_the_bound():
   found = {
     "auto": result(80.0),
