@@ -252,7 +252,12 @@ def _published_ratio(row: published.Row) -> float | None:
 
 
 def _picture(by_gpu: Mapping[str, list[Case]]) -> Figure:
-  """Per GPU, each placer's step time over that of `auto`, row by row."""
+  """Per GPU, each placer's step time over that of `auto`, where it has run."""
+  by_gpu = {
+    gpu: rated
+    for gpu, cases in by_gpu.items()
+    if (rated := [case for case in cases if case.rated])
+  }
   height = max(1, len(by_gpu))
   figure = Figure(figsize=(9, 4 * height), layout="constrained")
   panels = figure.subplots(height, 1, squeeze=False)[:, 0]
