@@ -16,6 +16,7 @@ SUMMARY_HEADS = (
   *("model (GPUs)", "ops", "single", "expert", "METIS", "best competitor"),
   *("auto", *RATIOS, "published human / method", "published, s per step"),
 )
+MARKERS, SLOWEST = "o^s", 5  # of the picture
 GLANCE_HEADS = (
   *("model", "cluster", "expert", "best one-shot", "annealing", "auto"),
   *(*RATIOS, "published human / method"),
@@ -262,17 +263,23 @@ def _picture(by_gpu: Mapping[str, list[Case]]) -> Figure:
   figure = Figure(figsize=(9, 4 * height), layout="constrained")
   panels = figure.subplots(height, 1, squeeze=False)[:, 0]
   for panel, (gpu, cases) in zip(panels, by_gpu.items(), strict=False):
-    for strategy in dict.fromkeys(s for case in cases for s in case.found):
+    strategies = dict.fromkeys(s for case in cases for s in case.found)
+    for number, strategy in enumerate(strategies):
       points = _points(cases, strategy)
+      marker = MARKERS[number // 10 % len(MARKERS)]  # of ten colours each
       if points and strategy != "cpu":
-        panel.plot(*zip(*points, strict=True), "o", label=strategy, alpha=0.7)
+        at = zip(*points, strict=True)
+        panel.plot(*at, marker, label=strategy, alpha=0.7)
     panel.axhline(1, color="black", linewidth=1)
     panel.set_yscale("log")
-    panel.set_ylabel("step time / that of auto")
+    panel.set_ylim(0.9, SLOWEST)
+    panel.set_yticks(range(1, SLOWEST + 1), range(1, SLOWEST + 1))
+    panel.minorticks_off()
+    panel.set_ylabel(f"step time / that of auto, to {SLOWEST}")
     panel.set_title(gpu)
     labels = [case.label for case in cases]
     panel.set_xticks(range(len(cases)), labels, rotation=30, ha="right")
-    panel.legend(fontsize=7, ncols=4)
+    panel.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))
   return figure
 
 
