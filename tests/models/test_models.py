@@ -1,3 +1,4 @@
+import collections
 import re
 
 import keras
@@ -5,8 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfplace import extraction, models
+from tfplace import cluster_preset, extraction, models
 from tfplace.errors import ExtractionError
+from tfplace.graph import Problem
 
 TINY = {
   "inception_v3": {"batch_size": 2, "image_size": 75, "classes": 10},
@@ -75,6 +77,21 @@ def test_twenty_steps_bring_the_loss_of_one_batch_down(tiny):
   losses = [float(tiny.model.train_on_batch(x, y)) for _ in range(20)]
   assert np.isfinite(losses).all()
   assert losses[-1] < losses[0]
+
+
+def test_the_training_step_of_a_model_of_cells_extracts_whole():
+  """NASNet, of the same cells, takes longer; the suite extracts every model."""
+  zoo = models.build("amoebanet_d", **TINY["amoebanet_d"])
+  graph = extraction.extract(zoo.model, "p100x2", batch_size=zoo.batch_size)
+  count = collections.Counter(graph.types)
+  weights = zoo.model.trainable_weights
+  # Each convolution has a gradient for its kernel, each weight an update.
+  kernels = [w for w in weights if len(w.shape) == 4]
+  assert count["Conv2DBackpropFilter"] >= len(kernels) > 10
+  updates = sum(n for type_, n in count.items() if type_.startswith("Assign"))
+  assert updates >= len(weights)
+  problem = Problem(graph, cluster_preset("p100x2"))
+  assert (problem.fastest_us > 0).mean() > 0.1
 
 
 def test_is_compiled_without_xla(tiny):
