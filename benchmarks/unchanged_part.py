@@ -11,10 +11,14 @@ change the step from its beginning.
 """
 
 import pathlib
+import sys
 
 import numpy as np
 from absl import app, flags
 from rich import console, table
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+import published
 
 from tfplace import cache, extraction
 from tfplace.graph import Problem
@@ -31,11 +35,12 @@ from tfplace.simulate import Simulator, engine
 
 HERE = pathlib.Path(__file__).parent
 STAGES = 12  # shares of a round at which moves are drawn
-_CASES = flags.DEFINE_list(
-  "cases",
-  ["inception_v3:v100x4", "gnmt_2:p100x2", "gnmt_8:p100x8"],
-  "Zoo models, each with a cluster.",
+_ROWS = flags.DEFINE_list(
+  "rows",
+  ["Inception b32", "2-layer GNMT", "8-layer GNMT"],
+  "Labels of rows of the published tables.",
 )
+_GPU = flags.DEFINE_string("gpu", "p100", "GPU of the presets.")
 _SECONDS = flags.DEFINE_float("seconds", 20.0, "Of the search before.")
 _MOVES = flags.DEFINE_integer("moves", 400, "Moves drawn at each stage.")
 _CACHE = flags.DEFINE_string(
@@ -107,19 +112,32 @@ def _moved(
   return result
 
 
+def of_row(row: published.Row) -> dict:
+  on = row.cluster(_GPU.value)
+  (graph,) = extraction.extract_each(
+    row.model,
+    [on],
+    batch_size=row.batch_size,
+    sizes=row.sizes,
+    cache_dir=_CACHE.value,
+  )
+  problem = Problem(graph, cluster_preset(on))
+  return unchanged(problem, _SECONDS.value, _MOVES.value)
+
+
 def main(argv: list[str]) -> None:
   del argv
   shown = table.Table()
   for head in ("model", "ops", "ops before the change", "moves from time 0"):
     shown.add_column(head)
   rows = {}
-  for case in _CASES.value:
-    model, on = case.split(":")
-    graph = extraction.extract(model, on, cache_dir=_CACHE.value)
-    problem = Problem(graph, cluster_preset(on))
-    rows[case] = row = unchanged(problem, _SECONDS.value, _MOVES.value)
-    shares = (f"{row[s]:.1%}" for s in ("unchanged", "from_the_beginning"))
-    shown.add_row(case, f"{row['ops']:,}", *shares)
+  for row in published.GO_ROWS:
+    if row.label in _ROWS.value:
+      rows[row.label] = of_row(row)
+      ops, *shares = (
+        rows[row.label][s] for s in ("ops", "unchanged", "from_the_beginning")
+      )
+      shown.add_row(row.label, f"{ops:,}", *(f"{x:.1%}" for x in shares))
   write_json(pathlib.Path(_OUT.value), rows)
   console.Console().print(shown)
 
