@@ -12,7 +12,7 @@ from tfplace.graph.extract import TracedStep
 from tfplace.graph.placement import Placement
 from tfplace.placers.base import Result
 
-_UNIMPROVABLE = 1.001  # step over bound that nobody would call a gap
+_LEAST_PERCENT = 0.1  # of the step; nobody would call less a gap
 
 
 @dataclasses.dataclass(frozen=True)
@@ -195,11 +195,11 @@ def _left_to_gain(evaluation: Evaluation) -> str:
   ratio = evaluation.ratio_to_bound
   if ratio is None:
     return ""
-  if ratio < _UNIMPROVABLE:
+  percent = 100 * (1 - 1 / ratio)
+  if percent < _LEAST_PERCENT:
     return "; it is proven that no placement is faster"
-  return (
-    f"; it is proven that no placement is more than {ratio:.3g} times as fast"
-  )
+  least = f"{_shown(evaluation.lower_bound_us)} ({percent:.2g}% less)"
+  return f"; it is proven that no placement takes less than {least}"
 
 
 def _shown(time_us: float) -> str:

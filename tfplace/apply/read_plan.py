@@ -65,7 +65,8 @@ def _check_variables(ops: Mapping[str, str], model: keras.Model) -> None:
       f"the placement names none of the variables of model {model.name!r},"
       f" such as {paths[0]!r}: it was made for another model, or for one whose"
       " layers have other names (Keras numbers layers without a name of their"
-      " own through a whole process)",
+      " own through a whole process: name them, or make the model after"
+      " keras.utils.clear_session())",
       op=paths[0],
     )
 
