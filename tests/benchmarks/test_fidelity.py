@@ -70,19 +70,22 @@ def test_equal_steps_have_no_rank_correlation():
   assert fidelity.figures({"a": same, "b": same})["rank_correlation"] is None
 
 
-def test_a_tiny_run_writes_its_figures(tmp_path, monkeypatch, capsys):
+def test_a_tiny_run_writes_its_figures(
+  tmp_path, monkeypatch, capsys, quick_links
+):
   sizes = {"layers": 1, "units": 4, "vocabulary": 9, "length": 2}
   monkeypatch.setattr(fidelity, "MODELS", {"nmt": (2, sizes)})
   out = tmp_path / "fidelity.json"
   other = {**TOLD, "placements": {"a": {"predicted_us": 1, "measured_us": 2}}}
   out.write_text(json.dumps({"models": {"other": other}}))
   monkeypatch.setattr(fidelity, "MODELS", {**fidelity.MODELS, "other": (1, {})})
-  code = fidelity.start(
-    [
-      *("--models=nmt", "--placements=4", "--rounds=1", "--steps=2"),
-      *("--budget_s=0.5", f"--out={out}"),
-    ]
-  )
+  with quick_links():
+    code = fidelity.start(
+      [
+        *("--models=nmt", "--placements=4", "--rounds=1", "--steps=2"),
+        *("--budget_s=0.5", f"--out={out}"),
+      ]
+    )
   assert code == 0, capsys.readouterr().err
   models = json.loads(out.read_text())["models"]
   assert models["other"] == other  # it was not asked for

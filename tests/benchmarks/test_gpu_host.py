@@ -9,15 +9,18 @@ import pytest
 SIZES = "layers=1,units=4,vocabulary=9,length=2"
 
 
-def test_a_tiny_model_is_measured_beside_its_prediction(tmp_path, capsys):
+def test_a_tiny_model_is_measured_beside_its_prediction(
+  tmp_path, capsys, quick_links
+):
   out = tmp_path / "host.json"
-  code = gpu_host.start(
-    [
-      *("--cluster=workers:2", "--models=nmt", f"--model_sizes={SIZES}"),
-      *("--batch_size=2", "--strategies=single,cpu,m_topo", "--steps=3"),
-      f"--out={out}",
-    ]
-  )
+  with quick_links():
+    code = gpu_host.start(
+      [
+        *("--cluster=workers:2", "--models=nmt", f"--model_sizes={SIZES}"),
+        *("--batch_size=2", "--strategies=single,cpu,m_topo", "--steps=3"),
+        f"--out={out}",
+      ]
+    )
   said = capsys.readouterr()
   assert code == 0, said.err
   found = json.loads(out.read_text())

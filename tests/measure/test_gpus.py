@@ -24,9 +24,10 @@ def local():
 
 
 def test_logical_devices_run_a_placement_in_a_process_of_its_own(
-  local: LocalDevices, trained: Step
+  local: LocalDevices, trained: Step, quick_links
 ):
-  cluster = gpus_cluster(local)
+  with quick_links():
+    cluster = gpus_cluster(local)
   assert [d.name for d in cluster.devices] == [
     PREFIX + "CPU:0",
     PREFIX + "CPU:1",

@@ -54,8 +54,10 @@ def path(served, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def live(path):
-  with open_cluster(path) as found:
+def live(path, quick_links):
+  with contextlib.ExitStack() as stack:
+    with quick_links():
+      found = stack.enter_context(open_cluster(path))
     yield found
 
 
@@ -248,7 +250,9 @@ def test_the_command_names_the_worker_in_one_line(tmp_path, capsys):
   assert "worker 'x' at 127.0.0.1:1 cannot be reached" in line
 
 
-def test_the_command_places_and_measures_on_hosts(path, tmp_path, capsys):
+def test_the_command_places_and_measures_on_hosts(
+  path, tmp_path, capsys, quick_links
+):
   model = tmp_path / "two.pb"
   graph = tf.Graph()
   with graph.as_default():
@@ -258,7 +262,8 @@ def test_the_command_places_and_measures_on_hosts(path, tmp_path, capsys):
     tf.add(*ends, name="sum")
   model.write_bytes(graph.as_graph_def().SerializeToString())
   arguments = [f"--graph_def={model}", f"--cluster={path}", "--measure"]
-  assert place.run([*arguments, "--strategy=heft", "--json"]) == 0
+  with quick_links():
+    assert place.run([*arguments, "--strategy=heft", "--json"]) == 0
   told = json.loads(capsys.readouterr().out.splitlines()[-1])
   assert told["source"] == "measured"
   assert 0 < told["step_time_us"] < 1e6

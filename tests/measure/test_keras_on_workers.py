@@ -41,10 +41,11 @@ def step():
 
 
 def test_split_training_has_the_losses_of_keras_and_a_full_profile(
-  step, workers
+  step, workers, quick_links
 ):
   traced, keras_losses = step
-  live = OpenCluster(workers_cluster(workers), workers)
+  with quick_links():
+    live = OpenCluster(workers_cluster(workers), workers)
   estimated = Problem(cost.op_graph(traced, live.cluster), live.cluster)
   problem = live.profiled(estimated, traced, steps=3, traced_steps=2)
   assert not np.array_equal(problem.time_us, estimated.time_us)
