@@ -177,12 +177,49 @@ def test_a_plan_to_stay_leaves_the_model_alone():
   assert {node.device for node in ran} == {"CPU:0"}
 
 
+def _placed_as(model, other):
+  devices = [variable.value.device for variable in other.weights]
+  assert len(set(devices)) > 1
+  return [variable.value.device for variable in model.weights] == devices
+
+
+def _trained():
+  """A subclassed model, its variables made by its first step."""
+  model = at.build("subclassed")
+  at.losses(model, "subclassed", 1)
+  return model
+
+
+def test_a_plan_fits_a_subclassed_model_saved_and_loaded_and_back(tmp_path):
+  model = _trained()
+  model.save(tmp_path / "m.keras")
+  _, placement = at.unit_placement(model, "subclassed")
+  placement.save(tmp_path / "p.json")
+  tfplace.place_model(model, placement=placement)
+  for plan in (placement, tmp_path / "p.json"):
+    loaded = keras.models.load_model(tmp_path / "m.keras")
+    # net/first/kernel is first/kernel by now: that is Keras's doing.
+    paths = {variable.path for variable in model.weights}
+    assert not paths & {variable.path for variable in loaded.weights}
+    tfplace.place_model(loaded, placement=plan)
+    assert _placed_as(loaded, model)
+    assert np.isfinite(at.losses(loaded, "subclassed", 1)).all()
+  _, placement = at.unit_placement(loaded, "subclassed", seed=1)
+  tfplace.place_model(loaded, placement=placement)
+  assert _placed_as(
+    tfplace.place_model(_trained(), placement=placement), loaded
+  )
+
+
 def test_a_plan_of_a_model_with_other_names_is_refused(tmp_path):
   _, plan = _plan("dense")
   plan.save(tmp_path / "p.json")
+  stranger = keras.Sequential(
+    [keras.Input((6,)), keras.layers.Dense(3, name="else")], name="net"
+  )
   for given in (plan, tmp_path / "p.json"):
-    with pytest.raises(ApplyError, match="'first/kernel'"):
-      tfplace.place_model(at.build("two_inputs"), placement=given)
+    with pytest.raises(ApplyError, match="'net/else/kernel'"):
+      tfplace.place_model(stranger, placement=given)
   # As plain data it may lack what it likes; the step tells.
   other = {f"other/{name}": device for name, device in plan.assignments.items()}
   other["net_1/first_1/MatMul"] = CPUS[1]

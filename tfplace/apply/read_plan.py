@@ -4,8 +4,9 @@ What can be checked without a trace is checked here: the devices are this
 process's, and layers are the model's.
 """
 
+import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import keras
@@ -41,11 +42,12 @@ def read_plan(placement: PlanLike, model: keras.Model) -> Plan:
   if isinstance(placement, AppliedPlacement):
     placement = placement.placement or placement.assignments
   if isinstance(placement, Placement):
-    _check_variables(placement.assignments, model)
-    return plan_lib.from_placement(placement)
+    plan = plan_lib.from_placement(placement)
+    own = _of_variables(plan.ops, model)
+    return dataclasses.replace(plan, ops={**plan.ops, **own})
   if isinstance(placement, (str, os.PathLike)):
     placement = _read_assignments(placement)
-    _check_variables(placement, model)
+    placement |= _of_variables(placement, model)
   elif isinstance(placement, Mapping) and "assignments" in placement:
     placement = placement["assignments"]  # a file's content
   if not isinstance(placement, Mapping) or not placement:
@@ -56,19 +58,42 @@ def read_plan(placement: PlanLike, model: keras.Model) -> Plan:
   return _from_mapping(placement, model)
 
 
-def _check_variables(ops: Mapping[str, str], model: keras.Model) -> None:
-  """A placement of all ops names the variables that the model has by now."""
+def _of_variables(ops: Mapping[str, str], model: keras.Model) -> dict[str, str]:
+  """The variables of `model` that a placement of all ops has in another scope.
+
+  Keras names those that a subclassed model makes when it is first called
+  "model/layer/kernel", and once it is loaded from a file "layer/kernel".
+
+  Raises:
+    ApplyError: it has none of the variables that the model has by now.
+  """
   paths = [variable.path for variable in model.weights]
   layers = keras_state.layer_names(model)
-  if paths and not any(name in ops for name in (*paths, *layers)):
-    raise ApplyError(
-      f"the placement names none of the variables of model {model.name!r},"
-      f" such as {paths[0]!r}: it was made for another model, or for one whose"
-      " layers have other names (Keras numbers layers without a name of their"
-      " own through a whole process: name them, or make the model after"
-      " keras.utils.clear_session())",
-      op=paths[0],
-    )
+  if not paths or any(name in ops for name in (*paths, *layers)):
+    return {}
+  for names in _in_other_scopes(ops, paths):
+    if all(name in ops for name in names):
+      return {p: ops[n] for p, n in zip(paths, names, strict=True)}
+  raise ApplyError(
+    f"the placement names none of the variables of model {model.name!r},"
+    f" such as {paths[0]!r}: it was made for another model, or for one whose"
+    " layers have other names (Keras numbers layers without a name of their"
+    " own through a whole process: name them, or make the model after"
+    " keras.utils.clear_session())",
+    op=paths[0],
+  )
+
+
+def _in_other_scopes(
+  ops: Iterable[str], paths: Sequence[str]
+) -> Iterator[list[str]]:
+  """The paths inside of one more scope, then outside of one; likely ones."""
+  for name in ops:
+    if name.endswith(f"/{paths[0]}"):
+      scope = name.removesuffix(paths[0])
+      yield [scope + path for path in paths]
+  scope = paths[0].partition("/")[0] + "/"
+  yield [path.removeprefix(scope) for path in paths]
 
 
 def _from_mapping(placement: Mapping[str, str], model: keras.Model) -> Plan:
