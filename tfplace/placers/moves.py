@@ -139,6 +139,26 @@ def _near_device(
 
 
 @kernel
+def move_cluster(
+  tables: SearchTables, state: SearchState, unit: int, is_near: bool
+) -> None:
+  """A whole cluster goes where a neighbour is, or to any other device."""
+  first, last = tables.cluster_offsets[unit], tables.cluster_offsets[unit + 1]
+  group = tables.cluster_groups[first + below(state, last - first)]
+  level = 0
+  while unit >= tables.level_offsets[level + 1]:
+    level += 1
+  if is_near:
+    target = _near_device(tables, state, level, group)
+  else:
+    target = _other_device(tables, state, level, group)
+  for i in range(first, last):
+    state.moved[i - first] = tables.cluster_groups[i]
+    state.targets[i - first] = target
+  state.counts[MOVED] = last - first
+
+
+@kernel
 def _single(tables: SearchTables, state: SearchState, level: int) -> None:
   group = _random_group(tables, state, level)
   _add(tables, state, level, group, _near_device(tables, state, level, group))

@@ -2,8 +2,9 @@
 
 Each round anneals every chain from hot to cold. Even turns continue from the
 best placement so far, odd ones from one of the given starts; rounds are short
-where the graph is small, so that a small graph gets many starts. A large one
-is cooled once, slowly, from large clusters to single groups, by chains that
+where the graph is small, so that a small graph gets many starts. On a large one
+each chain begins with greedy sweeps (`sweeps`) and goes on from what they find;
+it is cooled once, slowly, from large clusters to single groups, by chains that
 cluster it in different ways: which way serves a graph shows only as it cools,
 so twice on the way the chain that is worst off takes over the best one's
 placement. With a number of evaluations as the budget, the result depends on
@@ -11,6 +12,7 @@ the seed alone; with seconds, on the machine too.
 """
 
 import concurrent.futures
+import dataclasses
 import math
 import threading
 import time
@@ -24,10 +26,12 @@ from tfplace.placers.groups import GroupGraph
 from tfplace.placers.search_chain import Chain
 from tfplace.placers.search_plan import Plan, SearchConfig, scale_of
 from tfplace.placers.search_tables import search_state, search_tables
+from tfplace.placers.sweeps import SIZES, Allowance, merged_clusters, sweep
 from tfplace.placers.time_order import time_order
 from tfplace.simulate import engine
 
 Improved = Callable[[float, int], None]
+NEAR = 1.1  # sweeps begin from starts that take so much longer than the best
 
 
 class Search:
@@ -56,11 +60,11 @@ class Search:
     if prior is not None:
       prior = self._order.enter(prior)
     # Chains that see a graph in different ways fail in different ways.
-    tables = [
+    self._tables = [
       search_tables(groups, find(groups), prior)
       for find in (clusters_by_work, clusters_by_edges)
     ]
-    self._num_movable = len(tables[0].movable)
+    self._num_movable = len(self._tables[0].movable)
     step = engine.pack(groups.problem, self._order.position)
     longest_us = groups.problem.fastest_us + step.tail_us
     self._scale = scale_of(
@@ -69,6 +73,10 @@ class Search:
       self._num_movable,
       float(longest_us.max(initial=0.0)),
     )
+    self._merged = None
+    if self._scale.is_large and groups.num_groups > min(SIZES):
+      self._merged = search_tables(groups, merged_clusters(groups), prior)
+    self._swept: list[np.ndarray] | None = None
     self._best: np.ndarray | None = None
     self.best_us = math.inf
     self._least_us = math.inf
@@ -78,10 +86,14 @@ class Search:
     seeds = np.random.SeedSequence(seed).spawn(self.config.chains)
     self._chains = [
       Chain(
-        search_state(groups, nothing, child), tables[i % 2], step, self._scale
+        search_state(groups, nothing, child),
+        self._tables[i % 2],
+        step,
+        self._scale,
       )
       for i, child in enumerate(seeds)
     ]
+    self._rngs = [np.random.default_rng(child.spawn(1)[0]) for child in seeds]
 
   @property
   def best(self) -> np.ndarray | None:
@@ -109,8 +121,12 @@ class Search:
     if not self._num_movable or not len(starts):
       return
     starts = [self._order.enter(start) for start in starts]
-    plan = self._plan(starts, budget)
+    before, found_us = self.evaluations, self._evaluate(starts)
+    near_us = NEAR * min(found_us)
+    near = [s for s, us in zip(starts, found_us, strict=True) if us <= near_us]
     with concurrent.futures.ThreadPoolExecutor(len(self._chains)) as pool:
+      self._sweep(pool, near, self._left(budget, before), improved)
+      plan = self._plan(self._left(budget, before))
       fruitless = 0
       for number in range(plan.rounds):
         before_us = self.best_us
@@ -124,19 +140,72 @@ class Search:
         ):
           break
 
-  def _plan(self, starts: Sequence[np.ndarray], budget: Budget) -> Plan:
-    """Evaluates the starts, and divides the budget into rounds."""
+  def _evaluate(self, starts: Sequence[np.ndarray]) -> list[float]:
+    """Evaluates the starts: what `Chain.current_us` is on each."""
     began = time.perf_counter()
+    chain, found_us = self._chains[0], []
     for start in starts:
-      self._chains[0].restart(start)
+      chain.restart(start)
+      found_us.append(chain.current_us)
     self._collect()
     rate = len(starts) / max(time.perf_counter() - began, 1e-9)
     for chain in self._chains:
       chain.rate = rate
-    count = len(self._chains)
+    return found_us
+
+  def _left(self, budget: Budget, before: int) -> Budget:
+    """What is left of a budget, of which evaluations count from `before` on."""
+    if budget.max_evaluations is None:
+      return budget
+    used = self.evaluations - before
+    return dataclasses.replace(
+      budget, max_evaluations=max(0, budget.max_evaluations - used)
+    )
+
+  def _sweep(
+    self,
+    pool: concurrent.futures.Executor,
+    starts: Sequence[np.ndarray],
+    budget: Budget,
+    improved: Improved | None,
+  ) -> None:
+    """Sweeps with all chains at once, each from another start first."""
+    self._swept = None
+    allowance = Allowance(budget, self.config.sweep_share, self._chains)
+    if self._merged is None or allowance.is_nothing:
+      return
+
+    def tell(chain: Chain) -> None:
+      self._tell(chain, improved)
+
+    def spent(chain: Chain) -> float:
+      is_done = self._scale.is_optimal(chain.best_us)
+      return 1.0 if is_done else allowance.spent(chain)
+
+    jobs = [
+      pool.submit(
+        sweep,
+        chain,
+        self._merged,
+        self._tables[i % 2],
+        [*starts[i:], *starts[:i]],
+        spent,
+        tell,
+        self._rngs[i],
+      )
+      for i, chain in enumerate(self._chains)
+    ]
+    for job in jobs:
+      job.result()
+    self._collect()
+    self._swept = [chain.best.copy() for chain in self._chains]
+
+  def _plan(self, budget: Budget) -> Plan:
+    """Divides the budget into rounds."""
+    count, rate = len(self._chains), self._chains[0].rate
     quota = None
     if budget.max_evaluations is not None:
-      quota = max(0, budget.max_evaluations - len(starts)) // count
+      quota = budget.max_evaluations // count
     expected = rate * max(0.0, budget.left_s) if quota is None else quota
     wanted = self.config.evaluations_per_group * self._num_movable
     rounds, now = max(1, round(expected / wanted)), time.perf_counter()
@@ -151,7 +220,10 @@ class Search:
     chain.done = 0
     turn = index + number
     if self._scale.is_large and number == 0:
-      turn = 0  # cooled slowly, the chains part anyway
+      # From what its own sweeps have found: cooled slowly, chains part anyway.
+      chain.restart(starts[0] if self._swept is None else self._swept[index])
+      warmth = 1.0 if self._swept is None else self.config.swept
+      return warmth * self._scale.hot_us
     if turn % 2 == 0 and number > 0 and self._best is not None:
       chain.restart(self._best)
       return self.config.warm * self._scale.hot_us

@@ -88,6 +88,17 @@ class Chain:
       self._scale.penalty_us,
     )
 
+  def sweep(self, tables: SearchTables, units: np.ndarray) -> None:
+    """Tries [?] clusters of other tables of the problem elsewhere."""
+    search_kernel.sweep(
+      self._step,
+      self._work,
+      tables,
+      self._state,
+      units,
+      self._scale.penalty_us,
+    )
+
   def anneal(
     self,
     plan: Plan,

@@ -8,7 +8,7 @@ where it does not, a penalty that grows with the excess bytes comes on top.
 
 import numpy as np
 
-from tfplace.placers.moves import propose, uniform
+from tfplace.placers.moves import move_cluster, propose, uniform
 from tfplace.placers.search_tables import (
   ACCEPTED,
   BEST,
@@ -84,6 +84,37 @@ def anneal(
       _undo(tables, state)
     temperature *= cooling
     done += 1
+
+
+@kernel
+def sweep(
+  step: Tables,
+  work: Workspace,
+  tables: SearchTables,
+  state: SearchState,
+  units: np.ndarray,
+  penalty_us: float,
+) -> None:
+  """Tries whole clusters elsewhere, and keeps what shortens the step.
+
+  Each is tried where a neighbour is, and on one more device.
+
+  Args:
+    step: the simulator's tables.
+    work: the simulator's workspace.
+    tables: the search's tables.
+    state: the chain; changed.
+    units: [?] the clusters, in order.
+    penalty_us: what an excess of a whole device's memory costs.
+  """
+  for unit in units:
+    for number in range(2):
+      move_cluster(tables, state, unit, number == 0)
+      if not _apply(tables, state):
+        continue
+      limit = state.numbers[CURRENT] * (1 - 1e-9)
+      if not _judge(step, work, tables, state, limit, penalty_us):
+        _undo(tables, state)
 
 
 @inlined

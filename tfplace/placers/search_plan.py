@@ -15,6 +15,8 @@ class SearchConfig:
     hot: first temperature, as a share of the lower bound; the mean work of a
       group where that is more, so that every move has a chance at first.
     large_hot: the same for a large graph.
+    sweep_share: of the budget, what the sweeps of a large graph may take.
+    swept: share of the first temperature, where a large graph was swept.
     warm: share of the first temperature, where a round continues from the
       best placement.
     cold: last temperature of each round, as a share of the lower bound.
@@ -38,6 +40,8 @@ class SearchConfig:
   chains: int = 2
   hot: float = 0.01
   large_hot: float = 0.006
+  sweep_share: float = 0.5
+  swept: float = 0.1
   warm: float = 0.4
   cold: float = 3e-5
   penalty: float = 5.0

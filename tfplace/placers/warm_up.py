@@ -12,11 +12,14 @@ from tfplace.graph.cluster import Cluster, Device, Link
 from tfplace.graph.op_graph import OpSpec, build_graph
 from tfplace.graph.problem import Problem
 from tfplace.placers import registry
+from tfplace.placers.annealing import AnnealingPlacer
 from tfplace.placers.base import Budget
 from tfplace.placers.domains import choose
 from tfplace.placers.groups import GroupGraph
+from tfplace.placers.search_plan import SearchConfig
 
 _EVALUATIONS = 8
+_LARGE_EVALUATIONS = 200
 
 
 @functools.cache
@@ -48,6 +51,23 @@ def warm_up(strategy: str) -> None:
       placer.place(problem, simulator, Budget(1e6, _EVALUATIONS), 0)
     except TfplaceError:
       continue
+  if "annealing" in parts:
+    # As a large graph is searched, of which there is none to wait for here.
+    large = AnnealingPlacer(SearchConfig(coarse_groups=1), ("single",))
+    ladder = _ladder()
+    budget = Budget(1e6, _LARGE_EVALUATIONS)
+    large.place(ladder, Simulator(ladder), budget, 0)
+
+
+def _ladder() -> Problem:
+  """Enough groups to be merged before they are swept."""
+  count = 12
+  ops = [
+    OpSpec(f"op_{i}", "MatMul", {"GPU": 1.0, "CPU": 9.0}, [64.0], 8.0)
+    for i in range(count)
+  ]
+  edges = [(i, 0, i + step) for step in (1, 2) for i in range(count - step)]
+  return Problem(build_graph("ladder", ops, edges), _diamond().cluster)
 
 
 def _diamond(unlinked: tuple[str, str] | None = None) -> Problem:

@@ -7,13 +7,13 @@ simulated is always the full graph.
 
 import dataclasses
 import functools
-import heapq
 
 import numpy as np
 
 from tfplace.graph.problem import Problem
 from tfplace.placers.axes import find_axes
 from tfplace.placers.groups import GroupGraph
+from tfplace.placers.merging import merged
 from tfplace.placers.scopes import UNKNOWN, Scopes, read_scopes
 
 
@@ -123,14 +123,12 @@ def group_decisions(
 ) -> Decisions:
   """One decision per colocation group, or at most about `max_decisions`.
 
-  Groups are merged cheapest first into the neighbour with which they exchange
-  the most bytes (as Placeto groups ops), only among groups that run on the
-  same devices; a group without such a neighbour stays, so there may be more
-  decisions than asked for.
+  Groups are merged as in `placers.merging`; there may be more decisions than
+  asked for.
   """
   parent = np.arange(problem.num_groups)
   if max_decisions is not None and problem.num_groups > max_decisions:
-    parent = _merge(problem, max_decisions)
+    (parent,) = merged(problem, [max_decisions])
   return Decisions(problem, _in_order(problem, parent))
 
 
@@ -145,76 +143,3 @@ def _in_order(problem: Problem, parent: np.ndarray) -> np.ndarray:
   decision_of_group = np.empty(problem.num_groups, np.int32)
   decision_of_group[order] = rank[inverse.reshape(-1)]
   return decision_of_group[problem.group_of]
-
-
-def _merge(problem: Problem, target: int) -> np.ndarray:
-  """[num_groups] the group that each group was merged into."""
-  links = _group_links(problem)
-  time_us: list[float] = np.bincount(
-    problem.group_of, problem.fastest_us, problem.num_groups
-  ).tolist()
-  kinds = [row.tobytes() for row in problem.group_allowed]
-  parent = list(range(problem.num_groups))
-  limit = 2.0 * sum(time_us) / target
-  heap = [(time_us[g], g) for g in parent]
-  heapq.heapify(heap)
-  left = problem.num_groups
-  while left > target and heap:
-    cost, group = heapq.heappop(heap)
-    if parent[group] != group or cost != time_us[group]:
-      continue  # merged or grown since it was pushed
-    into = _heaviest(links[group], group, kinds, time_us, limit)
-    if into < 0:
-      continue
-    parent[group] = into
-    time_us[into] += cost
-    for other, num_bytes in links.pop(group).items():
-      del links[other][group]
-      if other != into:
-        links[into][other] = links[into].get(other, 0.0) + num_bytes
-        links[other][into] = links[into][other]
-    heapq.heappush(heap, (time_us[into], into))
-    left -= 1
-  return _roots(parent)
-
-
-def _heaviest(
-  links: dict[int, float],
-  group: int,
-  kinds: list[bytes],
-  time_us: list[float],
-  limit: float,
-) -> int:
-  """The neighbour to merge into, or -1."""
-  best, best_key = -1, (-1.0, 0.0)
-  for other, num_bytes in links.items():
-    if kinds[other] != kinds[group]:
-      continue
-    if time_us[other] + time_us[group] > limit:
-      continue
-    key = (num_bytes, -time_us[other])
-    if key > best_key or (key == best_key and other < best):
-      best, best_key = other, key
-  return best
-
-
-def _group_links(problem: Problem) -> dict[int, dict[int, float]]:
-  """Per group: neighbour -> bytes exchanged, both directions together."""
-  graph = problem.graph
-  src = problem.group_of[graph.edge_src].tolist()
-  dst = problem.group_of[graph.edge_dst].tolist()
-  links: dict[int, dict[int, float]] = {
-    g: {} for g in range(problem.num_groups)
-  }
-  for a, b, num_bytes in zip(src, dst, graph.edge_bytes.tolist(), strict=True):
-    if a != b:
-      links[a][b] = links[a].get(b, 0.0) + num_bytes
-      links[b][a] = links[a][b]
-  return links
-
-
-def _roots(parent: list[int]) -> np.ndarray:
-  roots = np.array(parent)
-  while (roots[roots] != roots).any():
-    roots = roots[roots]
-  return roots
