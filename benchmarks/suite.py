@@ -35,7 +35,7 @@ QUICK_BUDGET_S = 5.0
 GPUS = ("k80", "p100", "v100", "h100")
 # Of the search, and of the simulator it runs: counted on where either changes
 # what is found within seconds. Results without it are of version 1.
-SEARCH_VERSION = 2
+SEARCH_VERSION = 3
 _QUICK = flags.DEFINE_bool(
   "quick", False, "Small rows on P100s, with searches of 5 s."
 )
