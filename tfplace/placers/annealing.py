@@ -3,7 +3,8 @@
 Kirkpatrick, Gelatt and Vecchi (1983), from the best of the classical
 placements (on a large graph, from what `sweeps` make of them), with moves that
 know the graph: single groups, swaps, blocks in time, neighbourhoods, clusters
-of several levels, and waits on the critical path. `search` holds the schedule, `search_kernel` the compiled loop.
+of several levels, and waits on the critical path. `search` holds the schedule,
+`search_kernel` the compiled loop.
 """
 
 import contextlib
