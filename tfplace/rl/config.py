@@ -32,8 +32,9 @@ class PPOConfig:
       critical path says (`rl/credit.py`).
     credit_weight: of the critical path, 0 to 1. Above 0.5, a graph of 512
       decisions (an image classifier's cell) got worse in a trial.
-    infeasible_reward: of a placement that does not fit or cannot run; others
-      get log(baseline / step time), so -2 is 7.4 times the baseline's time.
+    infeasible_reward: of a placement that does not fit or cannot run, unless
+      one that fits has less (`log_rewards`); -2 is 7.4 times the baseline's
+      time.
   """
 
   samples: int = 16

@@ -24,6 +24,8 @@ from tf_agents.environments import py_environment  # noqa: E402
 from tf_agents.specs import array_spec  # noqa: E402
 from tf_agents.trajectories import time_step as ts  # noqa: E402
 
+from tfplace.rl.rewards import log_rewards  # noqa: E402
+
 
 @dataclasses.dataclass
 class Task:
@@ -150,14 +152,7 @@ class PlacementEnvironment(py_environment.PyEnvironment):
   def _step(self, action: Any) -> ts.TimeStep:
     task = self._tasks[self._graph]
     choices = np.asarray(action)[:, : task.decisions.num_decisions]
-    rewards = self.rewards(task, task.evaluate(choices))
+    rewards = log_rewards(
+      task.evaluate(choices), task.baseline_us, self._infeasible
+    )
     return ts.termination(self._observe(), rewards)
-
-  def rewards(self, task: Task, step_us: np.ndarray) -> np.ndarray:
-    """log(baseline / step time): 0 at the baseline, 0.1 at 10% faster.
-
-    Bounded below by the reward of an infeasible placement.
-    """
-    with np.errstate(divide="ignore"):
-      reward = np.log(task.baseline_us / step_us)
-    return np.maximum(reward, self._infeasible).astype(np.float32)

@@ -140,10 +140,3 @@ class MovingBaseline(tf.Module):
     values = variable.numpy()
     values[graph] = value
     variable.assign(values)
-
-
-def rewards(
-  step_us: np.ndarray, baseline_us: float, infeasible: float
-) -> np.ndarray:
-  """[B] -sqrt(step time / baseline), bounded below by `infeasible`."""
-  return np.maximum(-np.sqrt(step_us / baseline_us), infeasible)

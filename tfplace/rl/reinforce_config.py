@@ -17,9 +17,9 @@ class ReinforceConfig:
     entropy: weight of the mean entropy per decision.
     baseline_decay: share of the moving-average baseline that each iteration
       keeps (TensorFlow's hierarchical_controller: 0.9).
-    infeasible_reward: of a placement that does not fit or cannot run. Others
-      get -sqrt(step time / the task's baseline), so -3 is 9 times its time.
-      HDP has -10 where step times are in seconds, mostly below 1.
+    infeasible_reward: of a placement that does not fit or cannot run, unless
+      one that fits has less (`root_rewards`); -3 is 9 times the baseline's
+      time. HDP has -10 where step times are in seconds, mostly below 1.
     noise: standard deviation of the noise on the grouper's logits, as a share
       of their root mean square (hierarchical_controller: 0.5).
     noise_steps: iterations of a graph with that noise (HDP: 500).

@@ -27,8 +27,8 @@ from tfplace.rl.reinforce import (  # noqa: E402
   Choices,
   MovingBaseline,
   policy_loss,
-  rewards,
 )
+from tfplace.rl.rewards import root_rewards  # noqa: E402
 from tfplace.rl.strategies import Step  # noqa: E402
 
 Inputs = dict[str, tf.Tensor]
@@ -166,7 +166,9 @@ class SequenceLearner(tf.Module, abc.ABC):
     noise, drawn = self._draw(graph, rng, config.samples)
     every_us = task.evaluate(self._to_choices(graph, drawn))
     step_us = every_us[1:]
-    reward = rewards(step_us, task.baseline_us, config.infeasible_reward)
+    reward = root_rewards(
+      step_us, task.baseline_us, config.infeasible_reward
+    )
     advantages = tf.constant(self._baseline.advantages(graph, step_us, reward))
     given = self._inputs[graph], tf.constant(noise)
     chosen = [tf.constant(c[1:]) for c in drawn]

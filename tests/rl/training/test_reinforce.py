@@ -8,7 +8,6 @@ from tfplace.rl.reinforce import (
   Choices,
   MovingBaseline,
   policy_loss,
-  rewards,
 )
 from tfplace.rl.reinforce_config import ReinforceConfig
 
@@ -103,11 +102,6 @@ def test_entropy_is_per_decision_and_leaves_out_what_is_not_allowed():
   kind = Choices(logits, tf.zeros([1, 2], tf.int32), tf.ones([1, 2]))
   # One decision between two devices, one that has no choice.
   assert float(kind.entropy()) == pytest.approx(np.log(2) / 2)
-
-
-def test_reward_is_minus_the_root_and_bounded_where_nothing_fits():
-  found = rewards(np.array([100.0, 225.0, np.inf]), 100.0, -3.0)
-  assert found.tolist() == [-1.0, -1.5, -3.0]
 
 
 def test_the_baseline_moves_and_the_first_batch_is_its_own():
