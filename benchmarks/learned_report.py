@@ -5,12 +5,14 @@ import pathlib
 import statistics
 from collections.abc import Sequence
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich import console, table
 
 # What the papers claim of two strategies: a step time ratio, and how many times
 # fewer placements the first needs to reach the second's best.
 CLAIMS = (("gdp", "hierarchical"), ("placeto", "rnn"))
+COLUMNS = 5  # graphs side by side in the picture
 
 
 def write(results: dict, out: pathlib.Path) -> None:
@@ -94,15 +96,21 @@ def claim(results: dict, first: str, second: str) -> list[str]:
     ratios.append(two / one)
     spent = evaluations_to(runs_of(results, label, second), two)
     needed = evaluations_to(runs_of(results, label, first), two)
-    fewer.append(spent / needed)
+    if needed < math.inf:
+      fewer.append(spent / needed)
   if not ratios:
     return []
-  return [
+  sentence = (
     f"- {second} / {first}: {geometric_mean(ratios):.3f} times the step time"
-    f" (geometric mean of {len(ratios)}); {first} reaches {second}'s median"
-    f" with {geometric_mean(fewer):.2f} times fewer evaluations (0 where it"
-    " never does)."
-  ]
+    f" (geometric mean of {len(ratios)} graphs); {first} reaches {second}'s"
+    f" median on {len(fewer)} of {len(ratios)}"
+  )
+  if fewer:
+    sentence += (
+      f", there with {geometric_mean(fewer):.1f} times fewer evaluations"
+      " (geometric mean)"
+    )
+  return [sentence + "."]
 
 
 def evaluations_to(runs: Sequence[dict], step_us: float) -> float:
@@ -115,9 +123,7 @@ def evaluations_to(runs: Sequence[dict], step_us: float) -> float:
 
 
 def geometric_mean(values: Sequence[float]) -> float:
-  """0 if any value is 0."""
-  if min(values) == 0:
-    return 0.0
+  """Of positive values."""
   return math.exp(sum(map(math.log, values)) / len(values))
 
 
@@ -130,26 +136,39 @@ def markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 def draw(results: dict, strategies: Sequence[str], path: pathlib.Path) -> None:
   """Best step time over the bound against evaluations, and against seconds."""
   labels = list(results["graphs"])
-  figure = Figure(figsize=(4.5 * len(labels), 7), layout="constrained")
-  axes = figure.subplots(2, len(labels), squeeze=False)
-  for column, label in enumerate(labels):
-    bound = results["graphs"][label]["lower_bound_us"]
+  columns = min(len(labels), COLUMNS)
+  bands = -(-len(labels) // columns)  # each of two rows of panels
+  figure = Figure(figsize=(3.6 * columns, 6 * bands), layout="constrained")
+  axes = figure.subplots(2 * bands, columns, squeeze=False)
+  for panel in axes.flat:
+    panel.set_visible(False)
+  for number, label in enumerate(labels):
+    band, column = divmod(number, columns)
+    pair = axes[2 * band : 2 * band + 2, column]
+    draw_graph(results, label, strategies, pair)
+  axes[0, 0].legend()
+  figure.savefig(path, dpi=100)
+
+
+def draw_graph(
+  results: dict, label: str, strategies: Sequence[str], pair: Sequence[Axes]
+) -> None:
+  """One graph's two panels: against evaluations, and against seconds."""
+  bound = results["graphs"][label]["lower_bound_us"]
+  for at, (panel, name) in enumerate(
+    zip(pair, ("evaluations", "seconds"), strict=True)
+  ):
     for color, strategy in enumerate(strategies):
       for number, run in enumerate(runs_of(results, label, strategy)):
         points = [p for p in run["curve"] if p[2] is not None]
-        for at, ax in enumerate(axes[:, column]):
-          ax.step(
-            [point[at] for point in points],
-            [point[2] / bound for point in points],
-            where="post",
-            color=f"C{color}",
-            label=None if number else strategy,
-          )
-    for ax, name in zip(
-      axes[:, column], ("evaluations", "seconds"), strict=True
-    ):
-      ax.set(title=label, xlabel=name, ylabel="best step time / bound")
-      ax.set_xscale("log")
-      ax.set_yscale("log")
-    axes[0, column].legend()
-  figure.savefig(path, dpi=120)
+        panel.step(
+          [point[at] for point in points],
+          [point[2] / bound for point in points],
+          where="post",
+          color=f"C{color}",
+          label=None if number else strategy,
+        )
+    panel.set(title=label, xlabel=name, ylabel="best step time / bound")
+    panel.set_xscale("log")
+    panel.set_yscale("log")
+    panel.set_visible(True)

@@ -108,9 +108,11 @@ def test_the_claim_counts_evaluations_to_the_rivals_best():
   )
   (sentence,) = learned_report.claim(found, "gdp", "hierarchical")
   # 75 / 60, and 80 evaluations against 20.
-  assert "1.250 times" in sentence and "4.00 times fewer" in sentence
+  assert "1.250 times" in sentence and "4.0 times fewer" in sentence
+  assert "on 1 of 1" in sentence
   (sentence,) = learned_report.claim(found, "hierarchical", "gdp")
-  assert "0.800 times" in sentence and "0.00 times fewer" in sentence
+  assert "0.800 times" in sentence and "on 0 of 1" in sentence
+  assert "fewer" not in sentence
   assert learned_report.claim(found, "placeto", "rnn") == []
 
 

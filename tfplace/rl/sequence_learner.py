@@ -166,9 +166,7 @@ class SequenceLearner(tf.Module, abc.ABC):
     noise, drawn = self._draw(graph, rng, config.samples)
     every_us = task.evaluate(self._to_choices(graph, drawn))
     step_us = every_us[1:]
-    reward = root_rewards(
-      step_us, task.baseline_us, config.infeasible_reward
-    )
+    reward = root_rewards(step_us, task.baseline_us, config.infeasible_reward)
     advantages = tf.constant(self._baseline.advantages(graph, step_us, reward))
     given = self._inputs[graph], tf.constant(noise)
     chosen = [tf.constant(c[1:]) for c in drawn]
