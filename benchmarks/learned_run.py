@@ -12,9 +12,13 @@ import sys
 import time
 from typing import Any
 
+PRETRAINED = "gdp_pretrained"
 # Per strategy the settings that may be tried, in this order.
 SETTINGS: dict[str, list[dict[str, float]]] = {
   "gdp": [{"learning_rate": r} for r in (1e-3, 3e-3, 3e-4)],
+  "gdp_merged": [{"learning_rate": r} for r in (1e-3, 3e-3, 3e-4)],
+  # The shipped policy, which sees the best one-shot placement, fine-tuned.
+  PRETRAINED: [{"learning_rate": r} for r in (1e-3, 3e-3, 3e-4)],
   "placeto": [{"learning_rate": r} for r in (1e-3, 3e-3, 3e-4)],
   "hierarchical": [{"learning_rate": r} for r in (1e-2, 3e-3, 1e-3)],
   "rnn": [{"learning_rate": r} for r in (3e-3, 1e-2, 1e-3)],
@@ -23,7 +27,8 @@ SETTINGS: dict[str, list[dict[str, float]]] = {
   "annealing_from_single": [{"hot": h} for h in (0.01, 0.03, 0.003)],
   "random": [{}],  # nothing to tune
 }
-MERGED = ("placeto", "rnn", "random")  # place at most `decisions` groups
+# These place at most `decisions` groups.
+MERGED = ("gdp_merged", PRETRAINED, "placeto", "rnn", "random")
 
 
 class _Enough(Exception):
@@ -49,7 +54,8 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     run_one = draw
   elif job["strategy"].startswith("annealing"):
     run_one = anneal
-  curve = run_one(job, decisions, settings)
+  found = run_one(job, decisions, settings)
+  curve = found.pop("curve")
   spent, seconds, _ = curve[-1]
   # What an iteration found past the limit does not count, unless it is the
   # first: an episode of Placeto can be longer than a short run.
@@ -61,31 +67,45 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     "seconds": seconds,
     "step_time_us": curve[-1][2],
     "curve": curve,
+    **found,
   }
 
 
-def train(job: dict[str, Any], decisions: Any, settings: dict) -> list[list]:
-  """Trains a policy on the one graph; checkpoints make it resumable."""
+def train(job: dict[str, Any], decisions: Any, settings: dict) -> dict:
+  """Trains a policy on the one graph; checkpoints make it resumable.
+
+  `greedy_us` is the step time of the most probable placement before each
+  iteration, so the first one is zero-shot.
+  """
+  from tfplace.policies.exported import SHIPPED
   from tfplace.rl.config import ImitationConfig, PPOConfig, TrainConfig
   from tfplace.rl.reinforce_config import ReinforceConfig
   from tfplace.rl.tasks import make_task
   from tfplace.rl.trainer import Trainer
   from tfplace.simulate import Simulator
 
-  task = make_task(decisions, Simulator(decisions.problem))
-  if not job["imitation_steps"]:
+  strategy, is_pretrained = job["strategy"], job["strategy"] == PRETRAINED
+  task = make_task(
+    decisions, Simulator(decisions.problem), is_hinted=is_pretrained
+  )
+  if not job["imitation_steps"] and not is_pretrained:
     # The best one-shot placement is the unit of rewards, and no more.
     task.best, task.best_us, task.evaluations = None, math.inf, 0
   config = TrainConfig(
     iterations=job["evaluations"],  # more than it can need
     seed=job["seed"],
-    strategy=job["strategy"],
+    strategy="gdp" if strategy.startswith("gdp") else strategy,
     ppo=PPOConfig(**settings),
     reinforce=ReinforceConfig(**settings),
     imitation=ImitationConfig(steps=job["imitation_steps"]),
   )
   work = pathlib.Path(job["work_dir"])
-  trainer = Trainer([task], config, checkpoint_dir=work / "checkpoints")
+  trainer = Trainer(
+    [task],
+    config,
+    checkpoint_dir=work / "checkpoints",
+    init_from=SHIPPED / "gdp" if is_pretrained else None,
+  )
   timed = _Clock(work / "seconds.json", len(trainer.history[0]))
 
   def on_step(report: Any) -> None:
@@ -99,12 +119,16 @@ def train(job: dict[str, Any], decisions: Any, settings: dict) -> list[list]:
       trainer.run(on_step)
     except _Enough:
       trainer.save()
-  return [
-    [evaluations, seconds, _known(best)]
-    for (evaluations, best, *_), seconds in zip(
-      trainer.history[0], timed.seconds, strict=True
-    )
-  ]
+  history = trainer.history[0]
+  return {
+    "curve": [
+      [evaluations, seconds, _known(best)]
+      for (evaluations, best, *_), seconds in zip(
+        history, timed.seconds, strict=True
+      )
+    ],
+    "greedy_us": [_known(greedy) for _, _, greedy, _ in history],
+  }
 
 
 class _Clock:
@@ -126,7 +150,7 @@ class _Clock:
     self._path.write_text(json.dumps(self.seconds), encoding="utf-8")
 
 
-def anneal(job: dict[str, Any], decisions: Any, settings: dict) -> list[list]:
+def anneal(job: dict[str, Any], decisions: Any, settings: dict) -> dict:
   """The placer `annealing` at every group, from the classical placements or
   from one device."""
   from tfplace.placers.annealing import AnnealingPlacer
@@ -145,10 +169,11 @@ def anneal(job: dict[str, Any], decisions: Any, settings: dict) -> list[list]:
     for point in found.history
   ]
   best_us = found.evaluation.step_time_us
-  return [*curve, [found.evaluations, found.seconds, best_us]]
+  last = [found.evaluations, found.seconds, best_us]
+  return {"curve": [*curve, last]}
 
 
-def draw(job: dict[str, Any], decisions: Any, settings: dict) -> list[list]:
+def draw(job: dict[str, Any], decisions: Any, settings: dict) -> dict:
   """Uniformly random placements of the groups."""
   import numpy as np
 
@@ -165,7 +190,7 @@ def draw(job: dict[str, Any], decisions: Any, settings: dict) -> list[list]:
     step_us = step_times(simulator, decisions.to_devices(choices))
     best, done = min(best, float(step_us.min())), done + batch
     curve.append([done, time.perf_counter() - began, _known(best)])
-  return curve
+  return {"curve": curve}
 
 
 def _known(step_us: float) -> float | None:

@@ -25,7 +25,7 @@ class PPOConfig:
       sample (self-imitation, Oh et al. 2018, by the clipped objective): a rare
       find is not lost in the noise of thousands of decisions. (On 2-layer
       Transformer-XL, after 680 placements from random weights, the most
-      probable placement takes 322 to 536 ms with it, 414 to 631 without.)
+      probable placement takes 321 to 543 ms with it, 414 to 631 without.)
     max_clip_fraction: no further epoch once more of the decisions than this
       have left the clip's bounds.
     max_gradient_norm: gradients are scaled down to it (Placeto: 1.25).
