@@ -4,16 +4,20 @@ Each figure comes from a process of its own: one zero-shot placement with every
 group a decision (features, the shipped policy, its most probable placement,
 one simulation; TensorFlow, the policy and the graph are loaded before the
 clock), one imitation step, and one PPO iteration of 16 samples. The first call
-compiles and traces; the second is timed. Memory is the process's peak resident
-size, everything included. Prints a table and writes JSON; the graphs come from
-tfplace-extract. Training needs the extra `train`.
+compiles and traces; the second is timed, and a third profiled: how much of it
+TensorFlow's compiled functions take, how much the simulator, and how many
+functions are traced anew. Memory is the peak resident size, everything
+included. Prints a table and writes JSON; the graphs come from tfplace-extract.
+Training needs the extra `train`.
 
   python benchmarks/learning_scale.py --graphs=gnmt_8.json.gz,rnnlm_8.json.gz
 """
 
+import cProfile
 import json
 import os
 import pathlib
+import pstats
 import resource
 import subprocess
 import sys
@@ -32,6 +36,12 @@ from tfplace.policies import keras2
 
 HERE = pathlib.Path(__file__).parent
 PARTS = ("place", "imitate", "improve")
+# (file, function) -> what the profile calls it.
+PARTS_OF_A_STEP = {
+  ("polymorphic_function.py", "__call__"): "tensorflow",
+  ("simulator.py", "run"): "simulator",
+  ("func_graph.py", "func_graph_from_py_func"): "traced",
+}
 _GRAPHS = flags.DEFINE_list("graphs", [], "tfplace.graph.v1 files.")
 _CLUSTER = flags.DEFINE_string("cluster", "p100x8", "Cluster preset.")
 _PART = flags.DEFINE_enum("part", None, PARTS, "In a child: what to time.")
@@ -84,12 +94,34 @@ def measure(path: str, part: str) -> dict[str, float]:
   run()
   core_s, began = time.process_time(), time.perf_counter()
   run()
+  seconds = time.perf_counter() - began
+  core_s = time.process_time() - core_s
   peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
   return {
     "ops": problem.graph.num_ops,
-    "seconds": time.perf_counter() - began,
-    "core_seconds": time.process_time() - core_s,
+    "seconds": seconds,
+    "core_seconds": core_s,
     "peak_gib": peak / 2**20,
+    **profiled(run),
+  }
+
+
+def profiled(run: Callable[[], Any]) -> dict[str, float]:
+  """Shares of a call's seconds, and the functions that it traces."""
+  profile = cProfile.Profile()
+  began = time.perf_counter()
+  profile.runcall(run)
+  seconds = time.perf_counter() - began
+  calls = dict.fromkeys(PARTS_OF_A_STEP.values(), (0, 0.0))
+  # (file, line, function) -> (primitive calls, calls, own s, all s, callers)
+  for (file, _, function), found in pstats.Stats(profile).stats.items():
+    name = PARTS_OF_A_STEP.get((pathlib.Path(file).name, function))
+    if name is not None:
+      calls[name] = (found[0], found[3])
+  return {
+    "tensorflow": calls["tensorflow"][1] / seconds,
+    "simulator": calls["simulator"][1] / seconds,
+    "traced": calls["traced"][0],
   }
 
 
@@ -111,7 +143,8 @@ def main(argv: list[str]) -> None:
   if _PART.value:
     print(json.dumps(measure(_GRAPHS.value[0], _PART.value)))
     return
-  shown = table.Table("graph", "ops", "part", "seconds", "core s", "peak GiB")
+  heads = ("seconds", "core s", "peak GiB", "TensorFlow", "simulator", "traced")
+  shown = table.Table("graph", "ops", "part", *heads)
   rows = {}
   for path in _GRAPHS.value:
     name = pathlib.Path(path).name.split(".")[0]
@@ -120,6 +153,8 @@ def main(argv: list[str]) -> None:
       cells = [
         f"{row[key]:.2f}" for key in ("seconds", "core_seconds", "peak_gib")
       ]
+      cells += [f"{row[key]:.0%}" for key in ("tensorflow", "simulator")]
+      cells.append(str(row["traced"]))
       shown.add_row(name, str(row["ops"]), part, *cells)
       write_json(_OUT.value, {"cluster": _CLUSTER.value, "rows": rows})
   console.Console(width=100).print(shown)
