@@ -12,6 +12,8 @@ from rich import console, table
 # What the papers claim of two strategies: a step time ratio, and how many times
 # fewer placements the first needs to reach the second's best.
 CLAIMS = (("gdp", "hierarchical"), ("placeto", "rnn"))
+PRETRAINED, TRAINED = "gdp_pretrained", "gdp_merged"
+TUNING = 50  # iterations of fine-tuning; GDP claims fewer
 COLUMNS = 5  # graphs side by side in the picture
 
 
@@ -34,6 +36,7 @@ def write(results: dict, out: pathlib.Path) -> None:
   console.Console(width=120).print(shown_table)
   lines = [title, "", markdown(["graph", *strategies], cells), ""]
   lines += [sentence for pair in CLAIMS for sentence in claim(results, *pair)]
+  lines += transfer(results)
   out.with_suffix(".md").write_text("\n".join(lines) + "\n", encoding="utf-8")
   if results["runs"]:
     draw(results, strategies, out.with_suffix(".png"))
@@ -111,6 +114,33 @@ def claim(results: dict, first: str, second: str) -> list[str]:
       " (geometric mean)"
     )
   return [sentence + "."]
+
+
+def transfer(results: dict) -> list[str]:
+  """How far the pre-trained policy is from training on the graph itself."""
+  shot, tuned = [], []
+  for label in results["graphs"]:
+    trained = median_us(results, label, TRAINED)
+    runs = runs_of(results, label, PRETRAINED)
+    if trained is None or not runs:
+      continue
+    first = statistics.median(r["greedy_us"][0] or math.inf for r in runs)
+    if first < math.inf:
+      shot.append(first / trained)
+    step = statistics.median(r["curve"][:TUNING][-1][2] for r in runs)
+    tuned.append(step / trained)
+  if not tuned:
+    return []
+  sentence = f"- Beside {TRAINED}, {PRETRAINED} takes"
+  if shot:
+    sentence += (
+      f" {geometric_mean(shot):.3f} times the step time zero-shot (geometric"
+      f" mean of the {len(shot)} graphs where that fits), and"
+    )
+  return [
+    f"{sentence} {geometric_mean(tuned):.3f} times the step time after"
+    f" {TUNING} iterations (of {len(tuned)})."
+  ]
 
 
 def evaluations_to(runs: Sequence[dict], step_us: float) -> float:

@@ -116,6 +116,18 @@ def test_the_claim_counts_evaluations_to_the_rivals_best():
   assert learned_report.claim(found, "placeto", "rnn") == []
 
 
+def test_transfer_compares_with_training_on_the_graph_itself():
+  tuned = run_of(*((n, 90.0 if n < 50 else 60.0) for n in range(1, 61)))
+  found = results(
+    gdp_merged__0__0=run_of((10, 100.0), (20, 75.0)),
+    gdp_pretrained__0__0={**tuned, "greedy_us": [150.0, 80.0]},
+  )
+  (sentence,) = learned_report.transfer(found)
+  # 150 / 75 at first, and 60 / 75 after the fiftieth iteration.
+  assert "2.000 times" in sentence and "0.800 times" in sentence
+  assert learned_report.transfer(results(gdp__0__0=run_of((10, 9.0)))) == []
+
+
 def test_a_run_in_which_nothing_fits_is_out_of_memory():
   found = results(rnn__0__0=run_of((10, None)))
   assert learned_report.cell(found, "g/k80x2", "rnn") == "OOM"
