@@ -29,7 +29,6 @@ from tfplace.placers.auto import AutoPlacer
 from tfplace.placers.base import Budget
 from tfplace.placers.registry import SHIPPED
 from tfplace.placers.warm_up import warm_up
-from tfplace.policies import exported
 from tfplace.simulate import Simulator
 
 HERE = pathlib.Path(__file__).parent
@@ -39,7 +38,7 @@ _GPU = flags.DEFINE_string("gpu", "p100", "GPU of the presets.")
 _BUDGETS_S = flags.DEFINE_list("budgets_s", ["10", "60", "300"], "Seconds.")
 _SEEDS = flags.DEFINE_list("seeds", ["0", "1", "2"], "Seeds of the searches.")
 _POLICY = flags.DEFINE_string(
-  "policy", exported.OWN, "Directory of an exported policy, or 'shipped'."
+  "policy", None, "Directory of an exported policy; the shipped one if none."
 )
 _CACHE = flags.DEFINE_string(
   "graph_cache_dir", cache.default_directory(), "Extracted graphs, or empty."
@@ -57,7 +56,7 @@ def main(argv: list[str]) -> None:
   if not rows:
     raise app.UsageError(f"--rows={_ROWS.value!r} names no row")
   saved = saved_rows.SavedRows(
-    _RESULT.value, {"gpu": _GPU.value, "policy": _POLICY.value}
+    _RESULT.value, {"gpu": _GPU.value, "policy": _POLICY.value or "shipped"}
   )
   measured = {row.label: measure_row(row, saved) for row in rows}
   report = "\n".join(table(measured)) + "\n"

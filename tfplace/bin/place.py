@@ -65,8 +65,7 @@ def define_strategy_flags(values: flags.FlagValues) -> None:
   flags.DEFINE_string(
     "policy",
     None,
-    "Directory of an exported policy, or 'shipped'. Where left out, a learned"
-    " strategy takes the shipped one, and auto asks none.",
+    "Exported policy of a learned strategy; the shipped one where left out.",
     flag_values=values,
   )
 
@@ -136,7 +135,7 @@ def _calibrated(
 
 def _place(values: flags.FlagValues, problem: graph_lib.Problem) -> Result:
   seconds = values.budget_s
-  if values.policy is not None or values.strategy in placers.LEARNED:
+  if values.strategy in ("auto", *placers.LEARNED):
     cli.load_tensorflow()  # for the learned policy; quiet, off the clock
   with cli.showing_progress("Compiling the placers, once per installation"):
     placers.warm_up(values.strategy)

@@ -1,8 +1,8 @@
 """`auto`: spends its budget among all strategies and keeps the best.
 
-First the classical placers, which take moments; then a learned policy, if one
-is given and there is time to load it; then the search, from the best of these.
-The result is never worse than any of them.
+First the classical placers, which take moments; then the learned policy, if
+there is one and time to load it; then the search, from the best of these. The
+result is never worse than any of them.
 """
 
 import dataclasses
@@ -32,11 +32,8 @@ class AutoPlacer:
   """The best of all placers.
 
   Attributes:
-    learned: the learned placers that it asks, if there is a policy.
-    policy: directory of an exported policy, such as one trained on models
-      like those that are placed, or "shipped", the package's; None asks no
-      learned placer. (The shipped one did not earn its seconds beside the
-      search, see the README.)
+    learned: the learned placers that it asks; () asks none.
+    policy: directory of the learned policy; None is the shipped one.
     search: of the search at the end.
     classical_total: share of all seconds after which no further classical
       placer is begun; the quickest come first.
@@ -128,9 +125,6 @@ class _Run:
     Whatever goes wrong there (no TensorFlow, no policy for such a graph)
     leaves the other strategies untouched.
     """
-    if self.placer.policy is None:
-      self.skipped[strategy] = "no policy was given"
-      return
     left_s, least_s = self.budget.left_s, self.placer.learned_min_s
     # What happens to be loaded must not decide where evaluations count.
     if "tensorflow" in sys.modules and self.budget.max_evaluations is None:

@@ -26,7 +26,7 @@ def place(
       Compiling, once per installation, is not counted (see `warm_up`).
     seed: fixes every random choice.
     evaluator: judges placements; None is the simulator.
-    policy: see `registry.get_placer`; for a learned strategy and `auto`.
+    policy: directory of an exported policy, for `gdp` and `auto`.
     max_evaluations: bounds the search by placements instead of seconds: the
       same seed then gives the same placement on any machine.
 

@@ -50,7 +50,7 @@ CLASSICAL = (
   "m_sct",
 )
 LEARNED = ("gdp", "placeto", "hierarchical", "rnn")
-SHIPPED = ("gdp",)  # the learned ones with a policy in the package
+SHIPPED = ("gdp",)  # the learned ones with a policy in the package: for `auto`
 # Those that place any graph as they are: not the ones that need a policy of the
 # user's own, nor the one for a few dozen ops.
 READY = tuple(
@@ -65,8 +65,8 @@ def get_placer(strategy: str, policy: str | None = None) -> Placer:
 
   Args:
     strategy: one of `STRATEGIES`.
-    policy: directory of an exported policy, for a learned strategy or `auto`,
-      or "shipped", the package's; None is that one, too, but none for `auto`.
+    policy: directory of an exported policy, for a learned strategy or `auto`;
+      None is the policy that ships with the package.
 
   Raises:
     TfplaceError: unknown strategy, or a policy for one that learns nothing.

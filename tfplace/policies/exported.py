@@ -16,7 +16,6 @@ from tfplace.policies import features
 FORMAT = "tfplace.policy.v1"
 INFO_FILE = "policy.json"
 SHIPPED = pathlib.Path(__file__).parent / "pretrained"
-OWN = "shipped"  # names the package's policy where a directory is asked for
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,12 +136,12 @@ def _check(path: pathlib.Path, info: Any, strategy: str, version: int) -> None:
 def load_placers_policy(
   strategy: str, directory: str | None, version: int
 ) -> Policy:
-  """The policy that a placer was given; the one that ships by None or `OWN`.
+  """The policy that a placer was given, or else the one that ships.
 
   Raises:
     TrainingError: none ships for the strategy; or see `load_policy`.
   """
-  if directory is None or directory == OWN:
+  if directory is None:
     shipped = SHIPPED / strategy
     if not (shipped / INFO_FILE).exists():
       raise TrainingError(

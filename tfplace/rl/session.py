@@ -118,7 +118,7 @@ def open_trainer(
     for is_hinted in request.hints
   ]
   start = request.init_from
-  if start == exported.OWN:
+  if start == "shipped":
     start = os.fspath(exported.SHIPPED / request.strategy)
   return Trainer(
     tasks,
