@@ -122,7 +122,7 @@ def measure(
 def table(measured: dict[str, dict[str, list[dict]]]) -> list[str]:
   """Markdown: per row and budget, ms without and with the policy."""
   budgets = _BUDGETS_S.value
-  heads = ["model", "ops", "family in training"]
+  heads = ["model", "ops", "family in the training split"]
   for budget in budgets:
     heads += [f"{budget} s: without", "with", "without / with"]
   lines = ["| " + " | ".join(heads) + " |", "| --- " * len(heads) + "|"]

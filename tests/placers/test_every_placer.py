@@ -1,4 +1,3 @@
-import dataclasses
 import shutil
 import sys
 import time
@@ -18,7 +17,6 @@ from tfplace.placers import (
   place,
   registry,
 )
-from tfplace.placers import auto as auto_lib
 from tfplace.placers.annealing import AnnealingPlacer
 from tfplace.placers.auto import AutoPlacer
 from tfplace.placers.registry import CLASSICAL
@@ -300,30 +298,3 @@ def test_auto_hands_its_best_to_the_policy_where_tensorflow_is_loaded(
   best = min(t.evaluation.step_time_us for t in classical)
   (handed_us,) = Simulator(problem).run(start[None]).step_time_us
   assert handed_us == best
-
-
-@pytest.mark.parametrize("follows", [True, False])
-def test_auto_s_search_follows_the_prior_only_where_it_is_told_to(
-  monkeypatch, follows
-):
-  priors, improve = [], auto_lib.improve
-
-  def searched(*arguments):
-    priors.append(arguments[-1])
-    return improve(*arguments)
-
-  problem = problems.random_problem(4)
-  prior = problem.allowed / problem.allowed.sum(axis=1, keepdims=True)
-
-  class Learned:
-    def place(self, *arguments):
-      found = get_placer("single").place(*arguments)
-      return dataclasses.replace(found, prior=prior)
-
-  monkeypatch.setitem(sys.modules, "tensorflow", types.ModuleType("tf"))
-  monkeypatch.setattr(registry, "get_learned", lambda *_: Learned())
-  monkeypatch.setattr(auto_lib, "improve", searched)
-  auto = AutoPlacer(loaded_min_s=0.1, follows_prior=follows)
-  result = auto.place(problem, Simulator(problem), Budget(1), seed=0)
-  assert result.evaluation.feasible
-  assert len(priors) == 1 and (priors[0] is prior) == follows

@@ -122,23 +122,6 @@ def test_moves_go_to_devices_by_their_speed():
   np.testing.assert_allclose(odds[-1], [1, 1, 40 / 1060], rtol=1e-3)
 
 
-def test_half_of_the_moves_go_where_the_prior_says():
-  groups = GroupGraph(odds_problem())
-  prior = np.array([[0.0, 0.0, 1.0], [0.0, 1.0, 0.0]])
-  odds = search_tables(groups, TOGETHER, prior).odds
-  total = 2.01
-  np.testing.assert_allclose(
-    odds[0], [1 / total, 1 / total, 1 + 0.01 / total], rtol=1e-3
-  )
-  # Of the cluster's 40 us the first group has 10.
-  total = 2 + 40 / 1060
-  np.testing.assert_allclose(
-    odds[-1],
-    [1 / total, 0.75 + 1 / total, 0.25 + 40 / 1060 / total],
-    rtol=1e-3,
-  )
-
-
 def test_other_devices_are_drawn_by_their_odds():
   tables, state = current(odds_problem(), [0, 0])
   found = [moves._other_device(tables, state, 0, 1) for _ in range(3000)]

@@ -85,12 +85,10 @@ def improve(
   starts: Sequence[np.ndarray],
   seed: int,
   config: SearchConfig,
-  prior: np.ndarray | None = None,
 ) -> Result:
   """Searches from [num_ops] starts with what is left of the budget.
 
-  Without a start, from every group on its fastest device. The [num_ops,
-  num_devices] prior, that of a learned policy, says where moves are tried.
+  Without a start, from every group on its fastest device.
 
   Returns:
     The best of the starts and of what the search found, by the tracker's
@@ -102,9 +100,7 @@ def improve(
   for start in starts:
     tracker.offer(start)
   first = [groups.contract(start) for start in starts]
-  if prior is not None:
-    prior = prior[groups.first_ops]
-  search = Search(groups, seed, config, first[0], prior)
+  search = Search(groups, seed, config, first[0])
   simulated: list[HistoryPoint] = []
 
   def improved(step_time_us: float, evaluations: int) -> None:

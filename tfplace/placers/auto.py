@@ -10,8 +10,6 @@ import sys
 from collections.abc import Sequence
 from typing import ClassVar
 
-import numpy as np
-
 from tfplace.errors import InfeasibleError, TfplaceError
 from tfplace.graph.problem import Problem
 from tfplace.placers import registry
@@ -44,8 +42,6 @@ class AutoPlacer:
     loaded_min_s: the same where it is. (With 10 s in all, and its slowest pass
       first, the policy took most of the search's time on 8-layer RNNLM.)
     learned_share: of the seconds left, for the learned policy.
-    follows_prior: half of the moves of the search go where the policy's
-      probabilities say. Off, for nothing has shown yet that it helps.
     max_starts: placements that the search starts from.
   """
 
@@ -57,7 +53,6 @@ class AutoPlacer:
   learned_min_s: float = 25.0
   loaded_min_s: float = 15.0
   learned_share: float = 0.3
-  follows_prior: bool = False
   max_starts: int = 3
   name: ClassVar[str] = "auto"
 
@@ -176,20 +171,11 @@ class _Run:
     groups = GroupGraph(self.problem)
     try:
       self._keep(
-        improve(
-          tracker, groups, starts, self.seed, self.placer.search, self._prior
-        ),
+        improve(tracker, groups, starts, self.seed, self.placer.search),
         began,
       )
     except TfplaceError as error:
       self._note("annealing", error)
-
-  @property
-  def _prior(self) -> np.ndarray | None:
-    """What a learned placer thinks of each op on each device, if one ran and
-    the search is to follow it."""
-    known = [r.prior for r in self.tried if r.prior is not None]
-    return known[0] if known and self.placer.follows_prior else None
 
   def result(self) -> Result:
     """The best of all, with all of their histories."""

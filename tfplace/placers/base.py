@@ -53,8 +53,6 @@ class Result:
     evaluations: placements that it evaluated.
     tried: of `auto`, one result per placer that found a placement.
     skipped: of `auto`, strategy -> why it gave none.
-    prior: of a learned placer, [num_ops, num_devices] the probability that it
-      gives each device, in the names of devices that it was handed; or None.
   """
 
   strategy: str
@@ -65,7 +63,6 @@ class Result:
   evaluations: int
   tried: "tuple[Result, ...]" = ()
   skipped: Mapping[str, str] = dataclasses.field(default_factory=dict)
-  prior: np.ndarray | None = None
 
 
 @dataclasses.dataclass(frozen=True)

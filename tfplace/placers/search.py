@@ -43,7 +43,6 @@ class Search:
     config: how it spends its budget.
     like: [num_groups] devices of a placement like those that it will look at;
       these are simulated faster.
-    prior: see `search_tables`; None is nobody's.
   """
 
   def __init__(
@@ -52,16 +51,13 @@ class Search:
     seed: int,
     config: SearchConfig | None = None,
     like: np.ndarray | None = None,
-    prior: np.ndarray | None = None,
   ) -> None:
     self.config = config or SearchConfig()
     self._order = time_order(groups, like)
     groups = self._order.groups
-    if prior is not None:
-      prior = self._order.enter(prior)
     # Chains that see a graph in different ways fail in different ways.
     self._tables = [
-      search_tables(groups, find(groups), prior)
+      search_tables(groups, find(groups))
       for find in (clusters_by_work, clusters_by_edges)
     ]
     self._num_movable = len(self._tables[0].movable)
@@ -75,7 +71,7 @@ class Search:
     )
     self._merged = None
     if self._scale.is_large and groups.num_groups > min(SIZES):
-      self._merged = search_tables(groups, merged_clusters(groups), prior)
+      self._merged = search_tables(groups, merged_clusters(groups))
     self._swept: list[np.ndarray] | None = None
     self._best: np.ndarray | None = None
     self.best_us = math.inf

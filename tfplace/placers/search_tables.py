@@ -95,16 +95,12 @@ IS_STALE = 4  # the path belongs to an earlier state
 IS_PART = 5  # of a cluster, only what is on one device moves
 
 
-def search_tables(
-  groups: GroupGraph, found: Clusters, prior: np.ndarray | None = None
-) -> SearchTables:
+def search_tables(groups: GroupGraph, found: Clusters) -> SearchTables:
   """Packs a problem and the clusters that move as one.
 
   Args:
     groups: of the problem.
     found: clusters that move as one.
-    prior: [num_groups, num_devices] probability that somebody who knows such
-      problems gives each device, or None.
   """
   group_offsets, group_ops = groups.problem.group_ops
   levels, cluster_offsets, cluster_groups = found.members()
@@ -126,21 +122,20 @@ def search_tables(
     cluster_of=np.stack(
       [label + first for label, first in zip(labels, levels, strict=False)]
     ).astype(np.int32),
-    odds=_odds(groups, cluster_offsets, cluster_groups, prior),
+    odds=_odds(groups, cluster_offsets, cluster_groups),
     has_all_links=bool(ops.linked.all()),
     memory_bytes=groups.problem.cluster.memory_bytes.astype(np.float64),
   )
 
 
 def _odds(
-  groups: GroupGraph,
-  offsets: np.ndarray,
-  members: np.ndarray,
-  prior: np.ndarray | None,
+  groups: GroupGraph, offsets: np.ndarray, members: np.ndarray
 ) -> np.ndarray:
-  """[num_clusters, num_devices]: by speed, and half by the prior if there is
-  one. A device on which a cluster's work takes 100 times as long is proposed
-  a hundredth as often: nearly all such moves are simulated in vain."""
+  """[num_clusters, num_devices], by speed.
+
+  A device on which a cluster's work takes 100 times as long is proposed a
+  hundredth as often: nearly all such moves are simulated in vain.
+  """
 
   def sums(per_group: np.ndarray) -> np.ndarray:
     return np.add.reduceat(per_group[members], offsets[:-1], axis=0)
@@ -150,11 +145,7 @@ def _odds(
   least_us = 1e-3
   speed = sums(np.where(allowed, fastest, 0.0)) + least_us
   speed /= sums(np.where(allowed, groups.time_us, 0.0)) + least_us
-  if prior is None:
-    return speed
-  weight = np.maximum(fastest, least_us)
-  known = sums(prior * weight) / sums(weight)
-  return speed / speed.sum(axis=1, keepdims=True) + known
+  return speed
 
 
 def search_state(

@@ -67,7 +67,6 @@ class GdpPlacer:
     groups = GroupGraph(problem)
     classes = symmetry.device_classes(problem.cluster)
     rng = np.random.default_rng(seed)
-    prior = None
     for decisions, is_hinted in self._passes(problem):
       known = self.start
       if known is None and tracker.best is not None:
@@ -78,8 +77,6 @@ class GdpPlacer:
         names = symmetry.first_use_names(hint, classes)
         hinted = features.extract(decisions, names[hint], policy.axes)
         logits = policy.logits(hinted)[:, names]
-        if prior is None and self.start is not None:
-          prior = _probabilities(logits)[decisions.decision_of]
       else:
         logits = policy.logits(features.extract(decisions, axes=policy.axes))
       first, *others = _candidates(decisions, logits, self.samples, rng)
@@ -90,7 +87,7 @@ class GdpPlacer:
         _offer(tracker, devices)
       if _is_spent(tracker):
         break
-    return dataclasses.replace(tracker.result(), prior=prior)
+    return tracker.result()
 
   def _passes(self, problem: Problem) -> Iterator[tuple[Decisions, bool]]:
     """Decisions and whether to hint; where nothing merges, every group decides.
@@ -122,12 +119,6 @@ def _candidates(
   drawn = sampling.sample(logits, samples, rng, clusterings)
   first = logits.argmax(axis=1).astype(np.int32)
   return [decisions.to_devices(choices) for choices in (first, *drawn)]
-
-
-def _probabilities(logits: np.ndarray) -> np.ndarray:
-  """[N, D] of masked logits."""
-  weight = np.exp(logits - logits.max(axis=1, keepdims=True))
-  return weight / weight.sum(axis=1, keepdims=True)
 
 
 def _offer(tracker: Tracker, devices: np.ndarray) -> None:
