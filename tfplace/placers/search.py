@@ -26,7 +26,7 @@ from tfplace.placers.groups import GroupGraph
 from tfplace.placers.search_chain import Chain
 from tfplace.placers.search_plan import Plan, SearchConfig, scale_of
 from tfplace.placers.search_tables import search_state, search_tables
-from tfplace.placers.sweeps import SIZES, Allowance, merged_clusters, sweep
+from tfplace.placers.sweeps import SIZES, Allowance, sweep_all
 from tfplace.placers.time_order import time_order
 from tfplace.simulate import engine
 
@@ -56,11 +56,11 @@ class Search:
     self._order = time_order(groups, like)
     groups = self._order.groups
     # Chains that see a graph in different ways fail in different ways.
-    self._tables = [
+    tables = [
       search_tables(groups, find(groups))
       for find in (clusters_by_work, clusters_by_edges)
     ]
-    self._num_movable = len(self._tables[0].movable)
+    self._num_movable = len(tables[0].movable)
     step = engine.pack(groups.problem, self._order.position)
     longest_us = groups.problem.fastest_us + step.tail_us
     self._scale = scale_of(
@@ -69,9 +69,6 @@ class Search:
       self._num_movable,
       float(longest_us.max(initial=0.0)),
     )
-    self._merged = None
-    if self._scale.is_large and groups.num_groups > min(SIZES):
-      self._merged = search_tables(groups, merged_clusters(groups))
     self._swept: list[np.ndarray] | None = None
     self._best: np.ndarray | None = None
     self.best_us = math.inf
@@ -83,7 +80,7 @@ class Search:
     self._chains = [
       Chain(
         search_state(groups, nothing, child),
-        self._tables[i % 2],
+        tables[i % 2],
         step,
         self._scale,
       )
@@ -168,7 +165,8 @@ class Search:
     """Sweeps with all chains at once, each from another start first."""
     self._swept = None
     allowance = Allowance(budget, self.config.sweep_share, self._chains)
-    if self._merged is None or allowance.is_nothing:
+    can_merge = self._order.groups.num_groups > min(SIZES)
+    if not self._scale.is_large or not can_merge or allowance.is_nothing:
       return
 
     def tell(chain: Chain) -> None:
@@ -178,21 +176,9 @@ class Search:
       is_done = self._scale.is_optimal(chain.best_us)
       return 1.0 if is_done else allowance.spent(chain)
 
-    jobs = [
-      pool.submit(
-        sweep,
-        chain,
-        self._merged,
-        self._tables[i % 2],
-        [*starts[i:], *starts[:i]],
-        spent,
-        tell,
-        self._rngs[i],
-      )
-      for i, chain in enumerate(self._chains)
-    ]
-    for job in jobs:
-      job.result()
+    sweep_all(
+      self._chains, self._order.groups, starts, spent, tell, self._rngs, pool
+    )
     self._collect()
     self._swept = [chain.best.copy() for chain in self._chains]
 

@@ -28,6 +28,7 @@ class Chain:
     scale: of the problem.
 
   Attributes:
+    tables: of the problem, with the clusters that it moves.
     rate: evaluations per second, as last measured.
     done: evaluations of this round.
   """
@@ -42,7 +43,7 @@ class Chain:
     self.rate = 0.0
     self.done = 0
     self._state = state
-    self._tables = tables
+    self.tables = tables
     self._step = step
     self._work = engine.workspace(step)
     self._scale = scale
@@ -83,7 +84,7 @@ class Chain:
     search_kernel.restart(
       self._step,
       self._work,
-      self._tables,
+      self.tables,
       self._state,
       self._scale.penalty_us,
     )
@@ -139,12 +140,12 @@ class Chain:
     search_kernel.anneal(
       self._step,
       self._work,
-      self._tables,
+      self.tables,
       self._state,
       evaluations,
       hot_us * fall**start,
       hot_us * fall**end,
       scale.penalty_us,
-      *scale.levels(len(self._tables.level_offsets) - 2, start, hot_us),
+      *scale.levels(len(self.tables.level_offsets) - 2, start, hot_us),
       scale.part_share,
     )

@@ -8,6 +8,7 @@ order, so they are run several times, and the best goes on. (Ours; coarse to
 fine as in multilevel partitioning.)
 """
 
+import concurrent.futures
 import time
 from collections.abc import Callable, Sequence
 
@@ -18,7 +19,7 @@ from tfplace.placers.clusters import Clusters
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.merging import merged
 from tfplace.placers.search_chain import Chain
-from tfplace.placers.search_tables import SearchTables
+from tfplace.placers.search_tables import SearchTables, search_tables
 
 SIZES = (1024, 256, 96, 32, 8, 3)  # clusters to merge down to
 COARSE = 4  # of these levels, how many are swept several times
@@ -72,10 +73,38 @@ def merged_clusters(groups: GroupGraph) -> Clusters:
   )
 
 
+def sweep_all(
+  chains: Sequence[Chain],
+  groups: GroupGraph,
+  starts: Sequence[np.ndarray],
+  spent: Callable[[Chain], float],
+  after: Callable[[Chain], None],
+  rngs: Sequence[np.random.Generator],
+  pool: concurrent.futures.Executor,
+) -> None:
+  """Sweeps with all chains at once, each from another start first.
+
+  Args:
+    chains: what sweeps.
+    groups: of the problem, as the chains see it.
+    starts, spent, after: see `sweep`.
+    rngs: each chain's.
+    pool: runs them.
+  """
+  tables = search_tables(groups, merged_clusters(groups))
+  jobs = [
+    pool.submit(
+      sweep, chain, tables, [*starts[i:], *starts[:i]], spent, after, rng
+    )
+    for i, (chain, rng) in enumerate(zip(chains, rngs, strict=True))
+  ]
+  for job in jobs:
+    job.result()
+
+
 def sweep(
   chain: Chain,
   merged_tables: SearchTables,
-  other_tables: SearchTables,
   starts: Sequence[np.ndarray],
   spent: Callable[[Chain], float],
   after: Callable[[Chain], None],
@@ -84,9 +113,8 @@ def sweep(
   """Sweeps with one chain, which has its best then.
 
   Args:
-    chain: what sweeps.
+    chain: what sweeps; the clusters that it anneals come last.
     merged_tables: with `merged_clusters`.
-    other_tables: with the clusters that annealing moves; they come last.
     starts: [num_groups] devices each, to start from in turn.
     spent: share of its budget that the chain has used up.
     after: called with the chain after each level.
@@ -103,8 +131,8 @@ def sweep(
     number += 1
   chain.restart(chain.best)
   fine = [(merged_tables, level) for level in range(top - COARSE, 0, -1)]
-  others = range(_num_levels(other_tables), 0, -1)
-  for tables, level in [*fine, *((other_tables, level) for level in others)]:
+  others = range(_num_levels(chain.tables), 0, -1)
+  for tables, level in [*fine, *((chain.tables, level) for level in others)]:
     _sweep_level(chain, tables, level, spent, rng)
     after(chain)
 
