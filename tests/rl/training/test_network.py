@@ -130,7 +130,8 @@ def test_a_link_matters_in_both_directions():
 
 def test_gradients_added_up_over_blocks_are_those_of_the_whole(monkeypatch):
   """50 decisions: a block of 50, against blocks of 16, which are two segments;
-  the last has 2 decisions. The weights are the same."""
+  the last has 2 decisions. The weights are the same. Some gradients are small
+  differences of large parts, so what is rounded counts against the largest."""
   given = extracted(50, 6, gpus(3)).tensors()
   policy = PlacementNetwork(SMALL)
   policy(given)
@@ -145,12 +146,13 @@ def test_gradients_added_up_over_blocks_are_those_of_the_whole(monkeypatch):
 
   logits, whole = gradients(False)
   monkeypatch.setattr(graph_layers, "BLOCK", 16)
+  rounding = 1e-5 * max(np.abs(g).max() for g in whole)
   for by_blocks in (gradients, gradients.python_function):
     again, added = by_blocks(True)
     np.testing.assert_allclose(again, logits, atol=1e-4)
     assert sum(np.abs(g).max() > 1e-3 for g in whole) > 60  # of 74
     for mine, theirs in zip(added, whole, strict=True):
-      np.testing.assert_allclose(mine, theirs, rtol=1e-3, atol=1e-4)
+      np.testing.assert_allclose(mine, theirs, rtol=1e-3, atol=rounding)
 
 
 def test_an_untrained_policy_proposes_the_hint():
