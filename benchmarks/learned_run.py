@@ -10,9 +10,11 @@ import math
 import pathlib
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
-PRETRAINED = "gdp_pretrained"
+from learned_train import PRETRAINED, known, train
+
 # Per strategy the settings that may be tried, in this order.
 SETTINGS: dict[str, list[dict[str, float]]] = {
   "gdp": [{"learning_rate": r} for r in (1e-3, 3e-3, 3e-4)],
@@ -31,10 +33,6 @@ SETTINGS: dict[str, list[dict[str, float]]] = {
 MERGED = ("gdp_merged", PRETRAINED, "placeto", "rnn", "random")
 
 
-class _Enough(Exception):
-  """All evaluations are spent."""
-
-
 def run(job: dict[str, Any]) -> dict[str, Any]:
   """[evaluations, seconds, best step time] in order, and what was decided on.
 
@@ -49,12 +47,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
   size = job["decisions"] if job["strategy"] in MERGED else None
   decisions = group_decisions(problem, size)
   settings = SETTINGS[job["strategy"]][job["trial"]]
-  run_one = train
-  if job["strategy"] == "random":
-    run_one = draw
-  elif job["strategy"].startswith("annealing"):
-    run_one = anneal
-  found = run_one(job, decisions, settings)
+  found = _runner(job["strategy"])(job, decisions, settings)
   curve = found.pop("curve")
   spent, seconds, _ = curve[-1]
   # What an iteration found past the limit does not count, unless it is the
@@ -71,83 +64,13 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
   }
 
 
-def train(job: dict[str, Any], decisions: Any, settings: dict) -> dict:
-  """Trains a policy on the one graph; checkpoints make it resumable.
-
-  `greedy_us` is the step time of the most probable placement before each
-  iteration, so the first one is zero-shot.
-  """
-  from tfplace.policies.exported import SHIPPED
-  from tfplace.rl.config import ImitationConfig, PPOConfig, TrainConfig
-  from tfplace.rl.reinforce_config import ReinforceConfig
-  from tfplace.rl.tasks import make_task
-  from tfplace.rl.trainer import Trainer
-  from tfplace.simulate import Simulator
-
-  strategy, is_pretrained = job["strategy"], job["strategy"] == PRETRAINED
-  task = make_task(
-    decisions, Simulator(decisions.problem), is_hinted=is_pretrained
-  )
-  if not job["imitation_steps"] and not is_pretrained:
-    # The best one-shot placement is the unit of rewards, and no more.
-    task.best, task.best_us, task.evaluations = None, math.inf, 0
-  config = TrainConfig(
-    iterations=job["evaluations"],  # more than it can need
-    seed=job["seed"],
-    strategy="gdp" if strategy.startswith("gdp") else strategy,
-    ppo=PPOConfig(**settings),
-    reinforce=ReinforceConfig(**settings),
-    imitation=ImitationConfig(steps=job["imitation_steps"]),
-  )
-  work = pathlib.Path(job["work_dir"])
-  trainer = Trainer(
-    [task],
-    config,
-    checkpoint_dir=work / "checkpoints",
-    init_from=SHIPPED / "gdp" if is_pretrained else None,
-  )
-  timed = _Clock(work / "seconds.json", len(trainer.history[0]))
-
-  def on_step(report: Any) -> None:
-    if report.step is not None:
-      timed.tick()
-    if task.evaluations >= job["evaluations"]:
-      raise _Enough
-
-  if task.evaluations < job["evaluations"]:
-    try:
-      trainer.run(on_step)
-    except _Enough:
-      trainer.save()
-  history = trainer.history[0]
-  return {
-    "curve": [
-      [evaluations, seconds, _known(best)]
-      for (evaluations, best, *_), seconds in zip(
-        history, timed.seconds, strict=True
-      )
-    ],
-    "greedy_us": [_known(greedy) for _, _, greedy, _ in history],
-  }
-
-
-class _Clock:
-  """Seconds of training up to each iteration, over all processes of a run."""
-
-  def __init__(self, path: pathlib.Path, done: int) -> None:
-    self._path = path
-    self.seconds: list[float] = []
-    if done:
-      self.seconds = json.loads(path.read_text(encoding="utf-8"))[:done]
-      # A process that ended between a checkpoint and its last note.
-      self.seconds += self.seconds[-1:] * (done - len(self.seconds))
-    before = self.seconds[-1] if self.seconds else 0.0
-    self._began = time.perf_counter() - before
-
-  def tick(self) -> None:
-    """Notes the end of an iteration, on disk before a checkpoint needs it."""
-    self.seconds.append(time.perf_counter() - self._began)
-    self._path.write_text(json.dumps(self.seconds), encoding="utf-8")
+def _runner(strategy: str) -> Callable[[dict, Any, dict], dict]:
+  """What runs a strategy."""
+  if strategy == "random":
+    return draw
+  if strategy.startswith("annealing"):
+    return anneal
+  return train
 
 
 def anneal(job: dict[str, Any], decisions: Any, settings: dict) -> dict:
@@ -189,12 +112,8 @@ def draw(job: dict[str, Any], decisions: Any, settings: dict) -> dict:
     choices = np.where(decisions.allowed, noise, -1.0).argmax(axis=-1)
     step_us = step_times(simulator, decisions.to_devices(choices))
     best, done = min(best, float(step_us.min())), done + batch
-    curve.append([done, time.perf_counter() - began, _known(best)])
+    curve.append([done, time.perf_counter() - began, known(best)])
   return {"curve": curve}
-
-
-def _known(step_us: float) -> float | None:
-  return step_us if math.isfinite(step_us) else None
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Weights of every test are drawn from one seed, so that a failure comes back."""
+"""Every test draws its weights from one seed, so that a failure comes back."""
 
 import pytest
 import tensorflow as tf
