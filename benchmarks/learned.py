@@ -54,7 +54,7 @@ _TRIALS = flags.DEFINE_integer(
   "trials", 2, "Settings tried per strategy, on each row.", 1, 3
 )
 _DECISIONS = flags.DEFINE_integer(
-  "decisions", 256, "Groups that Placeto, RNN and random search place."
+  "decisions", 256, "Groups that Placeto, RNN and the merged ones place."
 )
 _IMITATION = flags.DEFINE_integer(
   "imitation_steps", 0, "Imitation of the best one-shot placement, before."

@@ -23,6 +23,7 @@ SETTINGS: dict[str, list[dict[str, float]]] = {
   PRETRAINED: [{"learning_rate": r} for r in (1e-3, 3e-3, 3e-4)],
   "placeto": [{"learning_rate": r} for r in (1e-3, 3e-3, 3e-4)],
   "hierarchical": [{"learning_rate": r} for r in (1e-2, 3e-3, 1e-3)],
+  "hierarchical_merged": [{"learning_rate": r} for r in (1e-2, 3e-3, 1e-3)],
   "rnn": [{"learning_rate": r} for r in (3e-3, 1e-2, 1e-3)],
   "annealing": [{"hot": h} for h in (0.01, 0.03, 0.003)],
   # From one device only, as little as the policies know.
@@ -30,7 +31,10 @@ SETTINGS: dict[str, list[dict[str, float]]] = {
   "random": [{}],  # nothing to tune
 }
 # These place at most `decisions` groups.
-MERGED = ("gdp_merged", PRETRAINED, "placeto", "rnn", "random")
+MERGED = (
+  *("gdp_merged", PRETRAINED, "placeto"),
+  *("hierarchical_merged", "rnn", "random"),
+)
 
 
 def run(job: dict[str, Any]) -> dict[str, Any]:

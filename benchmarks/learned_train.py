@@ -78,11 +78,10 @@ def _config(job: dict[str, Any], settings: dict[str, float]) -> Any:
   from tfplace.rl.config import ImitationConfig, PPOConfig, TrainConfig
   from tfplace.rl.reinforce_config import ReinforceConfig
 
-  strategy = job["strategy"]
   return TrainConfig(
     iterations=job["evaluations"],  # more than it can need
     seed=job["seed"],
-    strategy="gdp" if strategy.startswith("gdp") else strategy,
+    strategy=job["strategy"].split("_")[0],  # without "_merged" and the like
     ppo=PPOConfig(**settings),
     reinforce=ReinforceConfig(**settings),
     imitation=ImitationConfig(steps=job["imitation_steps"]),

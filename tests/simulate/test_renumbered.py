@@ -13,7 +13,7 @@ def run(problem, devices, position=None):
   """Step time, starts, peaks, bytes moved; infinity where it cannot run."""
   tables = engine.pack(problem, position)
   work = engine.workspace(tables)
-  step_us = engine.simulate(tables, devices, work)
+  step_us = engine.simulate(tables, devices, work, np.inf)
   return step_us, work.ops.time, work.peak_bytes, work.moved_bytes[0]
 
 

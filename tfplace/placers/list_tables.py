@@ -169,7 +169,7 @@ def mean_link(tables: ListTables) -> tuple[float, float]:
 
 
 def rank_order(tables: ListTables, ranks: np.ndarray) -> np.ndarray:
-  """[num_ops] int32: ops by decreasing rank, ties in topological order."""
+  """[num_ops] int64: ops by decreasing rank, ties in topological order."""
   position = np.empty(len(ranks), np.int64)
   position[tables.topological] = np.arange(len(ranks))
-  return np.lexsort((position, -ranks)).astype(np.int32)
+  return np.lexsort((position, -ranks))

@@ -56,7 +56,7 @@ def time_order(
   if devices is not None:
     tables = engine.pack(problem)
     work = engine.workspace(tables)
-    if engine.simulate(tables, groups.expand(devices), work) < np.inf:
+    if engine.simulate(tables, groups.expand(devices), work, np.inf) < np.inf:
       start_us = work.ops.time
   order = np.argsort(start_us, kind="stable")
   graph = renumber(problem.graph, order)

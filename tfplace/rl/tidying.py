@@ -41,7 +41,7 @@ def tidied(
   tables = engine.pack(problem)
   work = engine.workspace(tables)
   memory = problem.cluster.memory_bytes
-  limit = (1 + LOSS) * engine.simulate(tables, groups.expand(now), work)
+  limit = (1 + LOSS) * engine.simulate(tables, groups.expand(now), work, np.inf)
   spent = 1
   for label in _levels(groups):
     for cluster in np.unique(label[now != goal]):

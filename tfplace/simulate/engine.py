@@ -29,7 +29,7 @@ def simulate(
   tables: Tables,
   devices: np.ndarray,
   work: Workspace,
-  cutoff: float = np.inf,
+  cutoff: float,
 ) -> float:
   """Simulates one step.
 
