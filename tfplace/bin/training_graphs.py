@@ -4,9 +4,11 @@ import dataclasses
 import functools
 import glob
 import itertools
+import json
 import os
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 
 from absl import flags
@@ -56,7 +58,8 @@ def define(values: flags.FlagValues) -> None:
   flags.DEFINE_bool(
     "clusters_in_turn",
     False,
-    "Each graph is placed on one of --cluster, in turn, not on every one.",
+    "Each graph is placed on those of --cluster with one kind of GPU, in turn,"
+    " not on every one: it is extracted once.",
     flag_values=values,
   )
   flags.DEFINE_integer(
@@ -78,14 +81,26 @@ def define(values: flags.FlagValues) -> None:
 def problems(
   values: flags.FlagValues,
 ) -> Iterator[graph_lib.Problem]:
-  """Every graph on every cluster, or on one each, in turn."""
+  """Every graph on every cluster, or on those of one hardware, in turn."""
   clusters = [(name, sources.load_cluster(name)) for name in values.cluster]
-  loaders = list(_loaders(values))
-  pairs = list(itertools.product(loaders, clusters))
+  turns = [clusters]
   if values.clusters_in_turn:
-    pairs = list(zip(loaders, itertools.cycle(clusters), strict=False))
-  for load, (name, cluster) in pairs:
-    yield graph_lib.Problem(load(name, cluster), cluster)
+    alike: dict[str, list[tuple[str, graph_lib.Cluster]]] = {}
+    for name, cluster in clusters:
+      alike.setdefault(_hardware(cluster), []).append((name, cluster))
+    turns = list(alike.values())
+  for load, turn in zip(_loaders(values), itertools.cycle(turns), strict=False):
+    for name, cluster in turn:
+      yield graph_lib.Problem(load(name, cluster), cluster)
+
+
+def _hardware(cluster: graph_lib.Cluster) -> str:
+  """Digits that are those of every cluster on which ops cost the same."""
+  models = {
+    json.dumps([d.kind, d.extra.get("hardware")], sort_keys=True)
+    for d in cluster.devices
+  }
+  return f"{zlib.crc32(' '.join(sorted(models)).encode()):08x}"
 
 
 _Loader = Callable[[str, graph_lib.Cluster], graph_lib.OpGraph]
@@ -166,10 +181,11 @@ def _extracted(
   cluster: graph_lib.Cluster,
 ) -> graph_lib.OpGraph:
   """The model's graph, kept beside the checkpoints so that a run that goes on
-  sees the same one. A process of its own extracts it: models are Keras 3's.
+  sees the same one. One file serves clusters of the same hardware. A process of
+  its own extracts it: models are Keras 3's.
   """
   name = os.path.basename(model) + (f".{sizes}" if sizes else "")
-  path = os.path.join(folder, "graphs", f"{name}.{cluster.name}.json.gz")
+  path = os.path.join(folder, "graphs", f"{name}.{_hardware(cluster)}.json.gz")
   if not os.path.exists(path):
     os.makedirs(os.path.dirname(path), exist_ok=True)
     kind = "keras_model" if model.endswith(".keras") else "model"

@@ -29,6 +29,8 @@ class PPOConfig:
     max_clip_fraction: no further epoch once more of the decisions than this
       have left the clip's bounds.
     max_gradient_norm: gradients are scaled down to it (Placeto: 1.25).
+    averaging: share of the exported weights, a moving average, that each
+      iteration keeps (`rl/averaging.py`).
     credit: "shared": a placement's advantage is that of each of its decisions;
       "critical_path": in part what the decision's part in the simulated
       critical path says (`rl/credit.py`).
@@ -49,6 +51,7 @@ class PPOConfig:
   max_clip_fraction: float = 0.1
   max_gradient_norm: float = 1.0
   infeasible_reward: float = -2.0
+  averaging: float = 0.999
   credit: str = "shared"
   credit_weight: float = 0.5
 

@@ -31,6 +31,7 @@ from tfplace.policies.network import (  # noqa: E402
 )
 from tfplace.rl import credit  # noqa: E402
 from tfplace.rl.agent import make_agent  # noqa: E402
+from tfplace.rl.averaging import MovingAverage  # noqa: E402
 from tfplace.rl.bank import GraphBank  # noqa: E402
 from tfplace.rl.config import TrainConfig  # noqa: E402
 from tfplace.rl.environment import PlacementEnvironment, Task  # noqa: E402
@@ -88,6 +89,11 @@ class GdpLearner(tf.Module):
     # Built now, so that a checkpoint finds their slots.
     self.imitation_optimizer.build(self.policy.trainable_variables)
     self.agent.build_optimizer()
+    self._averaged = PlacementNetwork(network)
+    self._averaged.prepare(self._bank.get(tf.constant(0)))
+    self._average = MovingAverage(
+      self.policy.variables, self._averaged.variables, config.ppo.averaging
+    )
     self._train = tf.function(self.agent.train, autograph=False)
     self._look = tf.function(self._distribution, autograph=False)
     self._imitate = tf.function(self._imitation_step, autograph=False)
@@ -96,6 +102,8 @@ class GdpLearner(tf.Module):
     """All that decides what the next step does, for a checkpoint."""
     return {
       "policy": self.policy,
+      "averaged": self._averaged,
+      "average": self._average,
       "value": self.agent.value_net,
       "optimizer": self.agent.optimizer,
       "imitation_optimizer": self.imitation_optimizer,
@@ -117,21 +125,24 @@ class GdpLearner(tf.Module):
       )
     for weight, value in zip(mine, weights, strict=True):
       weight.assign(value)
+    self._average.restart()
 
   def fingerprint(self) -> dict[str, Any]:
     """A digest of the features."""
     return {"features": self._digest}
 
   def exportable(self) -> Exportable:
-    """The network as a function of a problem's features."""
-    return gdp_export.exportable(self.policy)
+    """The network, its weights averaged, as a function of features."""
+    return gdp_export.exportable(self._averaged)
 
   def imitate(self, graph: int) -> float:
     """One gradient step towards the graph's target; returns the loss."""
     target = np.zeros(self._bank.max_decisions, np.int32)
     task = self._tasks[graph]
     target[: len(task.target)] = task.target
-    return float(self._imitate(tf.constant(graph), tf.constant(target)))
+    loss = float(self._imitate(tf.constant(graph), tf.constant(target)))
+    self._average.step()
+    return loss
 
   def improve(self, graph: int, rng: np.random.Generator) -> Step:
     """One PPO iteration: draw placements of a graph, judge them, update.
@@ -162,6 +173,7 @@ class GdpLearner(tf.Module):
       loss = self._train(experience).extra
       if loss.clip_fraction > self._config.ppo.max_clip_fraction:
         break
+    self._average.step()
     rewards = np.asarray(last.reward)
     return Step(
       reward=float(rewards.mean()),
