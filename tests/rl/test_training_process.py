@@ -14,6 +14,7 @@ import rl_testing
   [
     "test_network",
     "test_agent",
+    "test_averaging",
     "test_credit",
     "test_export",
     "test_imitation",
