@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -125,12 +126,14 @@ def scalars_of(folder):
 
 def check_scalars(scalars, tiny):
   """10 steps of imitation, then 40 of PPO; the best is what was exported."""
-  assert scalars["tiny/imitation_loss"][0] == list(range(10))
+  (task,) = {tag.rsplit("/", 1)[0] for tag in scalars}
+  assert re.fullmatch(r"tiny on \w+, \d+ decisions", task)
+  assert scalars[f"{task}/imitation_loss"][0] == list(range(10))
   for name in ("reward", "entropy", "policy_loss", "value_loss"):
-    steps, values = scalars[f"tiny/{name}"]
+    steps, values = scalars[f"{task}/{name}"]
     assert steps == list(range(10, 50))
     assert np.isfinite(values).all()
-  _, best = scalars["tiny/best_step_time_us"]
+  _, best = scalars[f"{task}/best_step_time_us"]
   assert best == sorted(best, reverse=True)
   problem = graph_lib.Problem(
     graph_lib.load_graph(tiny / "tiny.json"),

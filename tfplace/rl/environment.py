@@ -63,6 +63,16 @@ class Task:
       )
 
   @functools.cached_property
+  def name(self) -> str:
+    """Says which graph is placed, on what, at which size, and how."""
+    problem = self.decisions.problem
+    seen = "" if self.hint is None else ", hinted"
+    return (
+      f"{problem.graph.name} on {problem.cluster.name},"
+      f" {self.decisions.num_decisions} decisions{seen}"
+    )
+
+  @functools.cached_property
   def classes(self) -> np.ndarray:
     """[num_devices] from `symmetry.device_classes`."""
     return symmetry.device_classes(self.decisions.problem.cluster)

@@ -35,7 +35,7 @@ class Report:
   Attributes:
     done: steps done.
     total: steps of the whole run.
-    graph: name of the step's graph.
+    graph: name of the step's task.
     loss: imitation loss, or None in PPO.
     step: what PPO did, or None in imitation.
     best_us: the graph's best step time so far.
@@ -161,8 +161,7 @@ class Trainer:
         [task.evaluations, task.best_us, step.greedy_us, step.reward]
       )
     task = self.tasks[graph]
-    name = task.decisions.problem.graph.name
-    report = Report(number + 1, self.total, name, loss, step, task.best_us)
+    report = Report(number + 1, self.total, task.name, loss, step, task.best_us)
     self._write_scalars(report, number)
     return report
 

@@ -1,0 +1,90 @@
+"""The curve of a run of tfplace-train, from the scalars that it has logged.
+
+The step time of what the policy draws over that of the best one-shot placement,
+geometric mean over graphs and draws, in bins of iterations. Writes JSON and a
+picture. Placements that do not fit count as the run's rewards have them.
+
+  python benchmarks/pretraining.py --checkpoint_dir=C
+"""
+
+import glob
+import os
+import pathlib
+
+import numpy as np
+from absl import app, flags
+from matplotlib.figure import Figure
+
+from tfplace.graph.json_file import write_json
+
+_CHECKPOINTS = flags.DEFINE_string(
+  "checkpoint_dir", None, "That of the run.", required=True
+)
+_BIN = flags.DEFINE_integer("bin", 500, "Iterations per point.", 1)
+_OUT = flags.DEFINE_string(
+  "out",
+  str(pathlib.Path(__file__).parent / "results" / "pretraining.json"),
+  "JSON file to write; the picture goes beside it.",
+)
+
+
+def rewards(folder: str) -> dict[int, float]:
+  """Mean reward of every PPO iteration, by its number.
+
+  Where a run went on from a checkpoint, what was done again counts once.
+  """
+  import tensorflow as tf
+
+  found = {}
+  for path in sorted(glob.glob(os.path.join(folder, "logs", "events*"))):
+    for event in tf.compat.v1.train.summary_iterator(path):
+      for value in event.summary.value:
+        if value.tag.endswith("/reward"):
+          found[event.step] = float(tf.make_ndarray(value.tensor))
+  return found
+
+
+def curve(found: dict[int, float], size: int) -> list[tuple[int, float]]:
+  """(Iterations done, geometric mean of step time / baseline) of each bin."""
+  steps = sorted(found)
+  bins = [steps[i : i + size] for i in range(0, len(steps), size)]
+  return [
+    (
+      done[-1] - steps[0] + 1,
+      float(np.exp(-np.mean([found[step] for step in done]))),
+    )
+    for done in bins
+    if len(done) == size or len(bins) == 1
+  ]
+
+
+def draw(points: list[tuple[int, float]], path: pathlib.Path) -> None:
+  figure = Figure(figsize=(6, 3.5), layout="constrained")
+  panel = figure.subplots()
+  panel.plot(*zip(*points, strict=True))
+  panel.axhline(1.0, color="gray", linewidth=0.8)
+  panel.set(
+    xlabel="PPO iterations",
+    ylabel="draws / best one-shot placement",
+    title="Step times on the training graphs",
+  )
+  figure.savefig(path, dpi=100)
+
+
+def main(argv: list[str]) -> None:
+  del argv
+  found = rewards(_CHECKPOINTS.value)
+  if not found:
+    raise app.UsageError(
+      f"--checkpoint_dir={_CHECKPOINTS.value} has no log of PPO iterations"
+    )
+  points = curve(found, _BIN.value)
+  out = pathlib.Path(_OUT.value)
+  os.makedirs(out.parent, exist_ok=True)
+  write_json(out, {"bin": _BIN.value, "points": points})
+  draw(points, out.with_suffix(".png"))
+  print(f"{points[0][1]:.3f} at first, {points[-1][1]:.3f} at last")
+
+
+if __name__ == "__main__":
+  app.run(main)
