@@ -147,8 +147,16 @@ class Trainer:
       every = IMITATION_CHECKPOINT
     return done % every == 0 or done in (self._imitation_steps, self.total)
 
+  def _graph(self, number: int) -> int:
+    """The graph of a step: every pass takes all of them, in an order of its
+    own. Tasks of one graph, one after the other, would pull the policy that
+    way."""
+    passes, at = divmod(number, len(self.tasks))
+    rng = np.random.default_rng([self.config.seed, passes])
+    return int(rng.permutation(len(self.tasks))[at])
+
   def _one_step(self, number: int) -> Report:
-    graph = number % len(self.tasks)
+    graph = self._graph(number)
     loss, step = None, None
     if number < self._imitation_steps:
       loss = self.learner.imitate(graph)
