@@ -5,16 +5,19 @@ import pathlib
 import statistics
 from collections.abc import Sequence
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+import learned_plot
 from rich import console, table
 
 # What the papers claim of two strategies: a step time ratio, and how many times
 # fewer placements the first needs to reach the second's best.
-CLAIMS = (("gdp", "hierarchical"), ("placeto", "rnn"))
+CLAIMS = (
+  ("gdp", "hierarchical"),
+  ("gdp_merged", "hierarchical_merged"),
+  ("placeto", "rnn"),
+)
 PRETRAINED, TRAINED = "gdp_pretrained", "gdp_merged"
+ZERO_SHOT = "gdp_zero_shot"
 TUNING = 50  # iterations of fine-tuning; GDP claims fewer
-COLUMNS = 5  # graphs side by side in the picture
 
 
 def write(results: dict, out: pathlib.Path) -> None:
@@ -36,10 +39,18 @@ def write(results: dict, out: pathlib.Path) -> None:
   console.Console(width=120).print(shown_table)
   lines = [title, "", markdown(["graph", *strategies], cells), ""]
   lines += [sentence for pair in CLAIMS for sentence in claim(results, *pair)]
-  lines += transfer(results)
+  lines += transfer(results) + zero_shot(results)
   out.with_suffix(".md").write_text("\n".join(lines) + "\n", encoding="utf-8")
   if results["runs"]:
-    draw(results, strategies, out.with_suffix(".png"))
+    learned_plot.draw(
+      results["graphs"],
+      {
+        (label, name): runs_of(results, label, name)
+        for label in rows
+        for name in strategies
+      },
+      out.with_suffix(".png"),
+    )
 
 
 def runs_of(results: dict, label: str, strategy: str) -> list[dict]:
@@ -143,6 +154,22 @@ def transfer(results: dict) -> list[str]:
   ]
 
 
+def zero_shot(results: dict) -> list[str]:
+  """The same of the placer, which keeps the best of its draws."""
+  medians = [
+    [median_us(results, label, name) for name in (ZERO_SHOT, TRAINED)]
+    for label in results["graphs"]
+  ]
+  ratios = [one / two for one, two in medians if one and two]
+  if not ratios:
+    return []
+  return [
+    f"- Beside {TRAINED}, the best of {ZERO_SHOT} takes"
+    f" {geometric_mean(ratios):.3f} times the step time (geometric mean of"
+    f" {len(ratios)} graphs)."
+  ]
+
+
 def evaluations_to(runs: Sequence[dict], step_us: float) -> float:
   """Median over runs of the evaluations to a step time; else infinite."""
   needed = []
@@ -161,44 +188,3 @@ def markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
   """A table in Markdown."""
   every = [head, ["---"] * len(head), *lines]
   return "\n".join(f"| {' | '.join(line)} |" for line in every)
-
-
-def draw(results: dict, strategies: Sequence[str], path: pathlib.Path) -> None:
-  """Best step time over the bound against evaluations, and against seconds."""
-  labels = list(results["graphs"])
-  columns = min(len(labels), COLUMNS)
-  bands = -(-len(labels) // columns)  # each of two rows of panels
-  figure = Figure(figsize=(3.6 * columns, 6 * bands), layout="constrained")
-  axes = figure.subplots(2 * bands, columns, squeeze=False)
-  for panel in axes.flat:
-    panel.set_visible(False)
-  for number, label in enumerate(labels):
-    band, column = divmod(number, columns)
-    pair = axes[2 * band : 2 * band + 2, column]
-    draw_graph(results, label, strategies, pair)
-  axes[0, 0].legend()
-  figure.savefig(path, dpi=100)
-
-
-def draw_graph(
-  results: dict, label: str, strategies: Sequence[str], pair: Sequence[Axes]
-) -> None:
-  """One graph's two panels: against evaluations, and against seconds."""
-  bound = results["graphs"][label]["lower_bound_us"]
-  for at, (panel, name) in enumerate(
-    zip(pair, ("evaluations", "seconds"), strict=True)
-  ):
-    for color, strategy in enumerate(strategies):
-      for number, run in enumerate(runs_of(results, label, strategy)):
-        points = [p for p in run["curve"] if p[2] is not None]
-        panel.step(
-          [point[at] for point in points],
-          [point[2] / bound for point in points],
-          where="post",
-          color=f"C{color}",
-          label=None if number else strategy,
-        )
-    panel.set(title=label, xlabel=name, ylabel="best step time / bound")
-    panel.set_xscale("log")
-    panel.set_yscale("log")
-    panel.set_visible(True)
