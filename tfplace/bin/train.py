@@ -42,6 +42,7 @@ _REQUESTED = (
   "algorithm",
   "strategy",
   "credit",
+  "elite",
 )
 
 
@@ -129,6 +130,15 @@ def _define_numbers(values: flags.FlagValues) -> None:
     60.0,
     "Seconds after which a measurement counts as hanging.",
     lower_bound=1.0,
+    flag_values=values,
+  )
+  flags.DEFINE_float(
+    "elite",
+    1.0,
+    "Of gdp: share of an iteration's placements, the best, that teach; 1 is"
+    " plain PPO.",
+    lower_bound=0.01,
+    upper_bound=1.0,
     flag_values=values,
   )
   flags.DEFINE_float(

@@ -15,24 +15,14 @@ from tfplace.placers.tracker import Tracker
 from tfplace.policies import exported, features, sampling, symmetry
 from tfplace.policies.decisions import Decisions, group_decisions
 
-# Passes of the policy: decisions (None is every group), and whether it sees the
-# best placement so far. Coarse decisions make few transfers, fine ones balance
-# better; a hinted pass improves on what is there.
-PASSES: tuple[tuple[int | None, bool], ...] = (
-  (64, False),
-  (256, False),
-  (64, True),
-  (256, True),
-  (None, True),
+# Passes of the policy: at most so many decisions, and whether it sees the best
+# placement so far. Coarse decisions make few transfers, fine ones balance
+# better, and which serve a graph shows only there; a hinted pass improves on
+# what is there.
+PASSES = (
+  *((12, False), (24, False), (48, False), (128, False)),
+  *((64, True), (256, True)),
 )
-# From a placement that is good already, the quickest first.
-PASSES_FROM_START: tuple[tuple[int | None, bool], ...] = (
-  (64, False),
-  (64, True),
-  (256, True),
-  (None, True),
-)
-EXPLORATION = (64, 256)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -92,11 +82,11 @@ class GdpPlacer:
   def _passes(self, problem: Problem) -> Iterator[tuple[Decisions, bool]]:
     """Decisions and whether to hint; where nothing merges, every group decides.
 
-    On a small graph two passes remain: one without a hint and one with.
+    On a graph of a dozen groups two passes remain: without a hint, and with.
     """
     done = set()
-    for most, is_hinted in PASSES if self.start is None else PASSES_FROM_START:
-      size = most if most is not None and most < problem.num_groups else None
+    for most, is_hinted in PASSES:
+      size = most if most < problem.num_groups else None
       if (size, is_hinted) not in done:
         done.add((size, is_hinted))
         yield group_decisions(problem, size), is_hinted
@@ -109,11 +99,7 @@ def _candidates(
   rng: np.random.Generator,
 ) -> list[np.ndarray]:
   """[num_ops] devices each: the most probable placement, then samples."""
-  clusterings = [
-    decisions.clusters(size)
-    for size in EXPLORATION
-    if 2 * size < decisions.num_decisions
-  ]
+  clusterings = list(decisions.explorations)
   if clusterings:
     clusterings.append(decisions.scopes)
   drawn = sampling.sample(logits, samples, rng, clusterings)

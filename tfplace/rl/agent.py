@@ -31,13 +31,21 @@ class PerDecisionPPOAgent(ppo_clip_agent.PPOClipAgent):
   within the batch, which holds one graph: the baseline of a reward is the
   mean of its siblings.
 
+  Args:
+    bank: the graphs.
+    elite: see `PPOConfig`.
+    *args, **kwargs: as for `PPOClipAgent`.
+
   Attributes:
     share: [B, 1], and
     own: [B, max_decisions]: the advantage of a decision is share * A + own of
       the shared advantage A (`rl/credit.py`); 1 and 0 until assigned.
   """
 
-  def __init__(self, bank: GraphBank, *args: Any, **kwargs: Any) -> None:
+  def __init__(
+    self, bank: GraphBank, elite: float, *args: Any, **kwargs: Any
+  ) -> None:
+    self._elite = elite
     self._num_decisions = bank.num_decisions
     self._max_decisions = bank.max_decisions
     self.share = _assigned(tf.ones([1, 1]))
@@ -99,9 +107,16 @@ class PerDecisionPPOAgent(ppo_clip_agent.PPOClipAgent):
   ) -> tf.Tensor:
     """[B, 1] returns less their mean over the batch.
 
+    Returns, or what those of the elite are above the best of the others.
     tf-agents then divides by the standard deviation over [B, 2], whose second
     column is padding: centred values keep their mean of 0 there.
     """
+    if self._elite < 1.0:
+      ranked = tf.sort(tf.reshape(returns, [-1]), direction="DESCENDING")
+      count = tf.cast(tf.size(ranked), tf.float32)
+      kept = tf.cast(tf.round(self._elite * count), tf.int32)
+      rest = ranked[tf.clip_by_value(kept, 1, tf.size(ranked) - 1)]
+      returns = tf.maximum(returns - rest, 0.0)
     return returns - tf.reduce_mean(returns)
 
   def policy_gradient_loss(
@@ -183,6 +198,7 @@ def make_agent(
   """An agent with every choice of tf-agents' PPO made here."""
   return PerDecisionPPOAgent(
     bank,
+    config.elite,
     ts.time_step_spec(networks.observation_spec(bank)),
     networks.action_spec(bank),
     optimizer=tf.keras.optimizers.Adam(config.learning_rate),

@@ -31,6 +31,10 @@ class PPOConfig:
     max_gradient_norm: gradients are scaled down to it (Placeto: 1.25).
     averaging: share of the exported weights, a moving average, that each
       iteration keeps (`rl/averaging.py`).
+    elite: share of the samples that teach: the best ones, each by what it is
+      above the best of the others (risk-seeking policy gradient, Petersen et
+      al. 2021). 1 takes all rewards. What a placer keeps is the best of its
+      draws; a policy that learns from the mean draws one placement only.
     credit: "shared": a placement's advantage is that of each of its decisions;
       "critical_path": in part what the decision's part in the simulated
       critical path says (`rl/credit.py`).
@@ -52,6 +56,7 @@ class PPOConfig:
   max_gradient_norm: float = 1.0
   infeasible_reward: float = -2.0
   averaging: float = 0.999
+  elite: float = 1.0
   credit: str = "shared"
   credit_weight: float = 0.5
 
@@ -59,6 +64,10 @@ class PPOConfig:
     if self.credit not in CREDITS:
       raise TrainingError(
         f"unknown credit {self.credit!r}; choose one of {', '.join(CREDITS)}"
+      )
+    if not 0 < self.elite <= 1:
+      raise TrainingError(
+        f"the elite's share of the samples is {self.elite}, not in (0, 1]"
       )
 
 

@@ -52,6 +52,7 @@ class Request:
     strategy: see `TrainConfig`.
     algorithm: of Placeto, see `PlacetoConfig`.
     credit: of GDP, see `PPOConfig`.
+    elite: of GDP, see `PPOConfig`.
   """
 
   checkpoint_dir: str
@@ -69,6 +70,7 @@ class Request:
   strategy: str = "gdp"
   algorithm: str = "ppo"
   credit: str = "shared"
+  elite: float = 1.0
 
   def config(self) -> TrainConfig:
     """The training run that is asked for."""
@@ -82,7 +84,7 @@ class Request:
       seed=self.seed,
       strategy=self.strategy,
       checkpoint_every=self.checkpoint_every,
-      ppo=PPOConfig(**given, credit=self.credit),
+      ppo=PPOConfig(**given, credit=self.credit, elite=self.elite),
       reinforce=ReinforceConfig(**given),
       imitation=ImitationConfig(steps=self.imitation_steps),
       placeto=PlacetoConfig(**placeto),

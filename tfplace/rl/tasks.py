@@ -8,12 +8,6 @@ from tfplace.policies.decisions import Decisions
 from tfplace.rl import teachers
 from tfplace.rl.environment import Task, step_times
 
-# Numbers of clusters that explore together, where there are more decisions. Of
-# few clusters some draws are good at once, from random weights too: on 2-layer
-# Transformer-XL GDP then had 309 to 310 ms after 680 placements, three seeds,
-# with (64, 256, 1024) 400, 550 and 640.
-EXPLORATION = (4, 16, 64, 256)
-
 
 def make_task(
   decisions: Decisions,
@@ -54,11 +48,7 @@ def make_task(
     float(step_us if known else baseline),
     choices,
     hint=hint,
-    clusterings=tuple(
-      decisions.clusters(size)
-      for size in EXPLORATION
-      if 2 * size < decisions.num_decisions
-    ),
+    clusterings=decisions.explorations,
     evaluations=taught.evaluations,
   )
   if known:

@@ -7,6 +7,7 @@ import tensorflow_probability as tfp
 from policies_testing import gpus, problem_of, random_graph
 from tf_agents.trajectories import time_step as ts
 
+from tfplace.errors import TrainingError
 from tfplace.policies import features
 from tfplace.policies.decisions import group_decisions
 from tfplace.policies.network import NetworkConfig, PlacementNetwork
@@ -109,6 +110,24 @@ def test_advantages_are_centred_within_the_batch():
     None, tf.constant([[1.0], [2.0], [6.0]]), None, tf.zeros([3, 2])
   )
   assert found.numpy().tolist() == [[-2.0], [-1.0], [3.0]]
+
+
+def test_only_the_elite_teaches_by_its_lead():
+  agent = agent_of(4, elite=0.5)
+  returns = tf.constant([[1.0], [5.0], [-9.0], [3.0]])
+  found = agent.compute_advantages(None, returns, None, tf.zeros([4, 2]))
+  # 5 and 3 lead the best of the others, 1, by 4 and 2: on average by 1.5.
+  assert found.numpy().tolist() == [[-1.5], [2.5], [-1.5], [0.5]]
+  one = agent_of(4, elite=0.01).compute_advantages(
+    None, returns, None, tf.zeros([4, 2])
+  )
+  assert one.numpy().tolist() == [[-0.5], [1.5], [-0.5], [-0.5]]
+
+
+@pytest.mark.parametrize("share", [0.0, 1.5])
+def test_an_elite_that_is_no_share_is_refused(share):
+  with pytest.raises(TrainingError, match=str(share)):
+    PPOConfig(elite=share)
 
 
 def test_agent_relies_on_no_default_that_hurts():
