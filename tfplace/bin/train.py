@@ -256,6 +256,7 @@ def _print_table(trainer: "Trainer", is_simulated: bool) -> None:
   rows = table.Table("graph", "cluster", "decisions", "start", "best")
   if is_simulated:
     rows.add_column("best / bound")
+  bound_us: dict[int, float] = {}  # by problem, which has several tasks
   for task in trainer.tasks:
     problem = task.decisions.problem
     cells = [
@@ -266,8 +267,10 @@ def _print_table(trainer: "Trainer", is_simulated: bool) -> None:
       f"{task.best_us:.1f} us",
     ]
     if is_simulated:
-      bound_us = bounds.tightened(problem).lower_bound_us
-      cells.append(f"{task.best_us / bound_us:.4f}")
+      if id(problem) not in bound_us:
+        with cli.showing_progress(f"Bounding {problem.graph.name}"):
+          bound_us[id(problem)] = bounds.tightened(problem).lower_bound_us
+      cells.append(f"{task.best_us / bound_us[id(problem)]:.4f}")
     rows.add_row(*cells)
   console.Console().print(rows)
 
