@@ -69,7 +69,7 @@ class GdpPlacer:
         logits = policy.logits(hinted)[:, names]
       else:
         logits = policy.logits(features.extract(decisions, axes=policy.axes))
-      first, *others = _candidates(decisions, logits, self.samples, rng)
+      first, *others = candidates(decisions, logits, self.samples, rng)
       offer_like(tracker, groups, first)
       for devices in others:
         if _is_spent(tracker):
@@ -92,7 +92,7 @@ class GdpPlacer:
         yield group_decisions(problem, size), is_hinted
 
 
-def _candidates(
+def candidates(
   decisions: Decisions,
   logits: np.ndarray,
   samples: int,

@@ -1,0 +1,55 @@
+"""A policy's draws beside random ones: on a tiny row, and the table."""
+
+import json
+
+import numpy as np
+import pytest
+import tiny_row
+import zero_shot
+
+from tfplace import graph as graph_lib
+from tfplace.graph.presets import cluster_preset
+from tfplace.policies.decisions import group_decisions
+
+
+def test_a_row_is_measured_at_every_size(tmp_path):
+  result = tmp_path / "zero.json"
+  tiny_row.run(
+    "zero_shot", f"--result={result}", f"--graph_cache_dir={tmp_path}"
+  )
+  (row,) = json.loads(result.read_text())["rows"].values()
+  assert list(row["sizes"]) == [str(size) for size in zero_shot.SIZES]
+  for found in row["sizes"].values():
+    assert found["policy_us"] <= found["first_us"]
+    assert found["random_us"] > 0
+  assert "| tiny (p100x2) |" in result.with_suffix(".md").read_text()
+
+
+def test_random_draws_leave_the_cpu_to_what_runs_nowhere_else():
+  ops = [
+    graph_lib.OpSpec("on both", "Relu", {"GPU": 5.0, "CPU": 50.0}, [1]),
+    graph_lib.OpSpec("on the CPU", "Print", {"CPU": 5.0}, [1]),
+  ]
+  graph = graph_lib.build_graph("g", ops, [(0, 0, 1)])
+  problem = graph_lib.Problem(graph, cluster_preset("k80x2"))
+  logits = zero_shot.uniform(problem, group_decisions(problem))
+  np.testing.assert_array_equal(logits > -1, [[1, 1, 0], [0, 0, 1]])
+
+
+def test_the_table_has_ratios_to_the_best_one_shot_placer():
+  def sizes(first, policy, random):
+    names = ("first_us", "policy_us", "random_us")
+    return dict(zip(names, (first, policy, random), strict=True))
+
+  tight = {"12": sizes(None, None, 90.0), "24": sizes(None, 80.0, None)}
+  loose = {"12": sizes(9.0, 5.0, 5.0), "24": sizes(3.0, 2.0, 4.0)}
+  found = {
+    "a": {"ops": 1234, "one_shot_us": 100.0, "sizes": tight},
+    "b": {"ops": 5, "one_shot_us": 2.0, "sizes": loose},
+  }
+  *_, first, second, mean = zero_shot.table(found)
+  assert first == "| a | 1,234 | 0.1 | 0.800 | 0.900 | OOM |"
+  assert second.endswith("| 1.000 | 2.000 | 1.500 |")
+  expected = [0.8**0.5, 1.8**0.5, 1.5]
+  values = [float(cell) for cell in mean.split("|")[4:7]]
+  assert values == pytest.approx(expected, abs=1e-3)
