@@ -13,6 +13,7 @@ from rich import console, table
 CLAIMS = (
   ("gdp", "hierarchical"),
   ("gdp_merged", "hierarchical_merged"),
+  ("gdp_zero_shot", "hierarchical_merged"),
   ("placeto", "rnn"),
 )
 PRETRAINED, TRAINED = "gdp_pretrained", "gdp_merged"
