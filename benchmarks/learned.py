@@ -119,10 +119,7 @@ def cases() -> list[tuple[str, pathlib.Path, str]]:
       )
       for path in given
     ]
-  rows = [row for row in published.ROWS if re.search(_ROWS.value, row.label)]
-  rows = [row for row in rows if _GPU.value in row.gpus]
-  if not rows:
-    raise app.UsageError(f"--rows={_ROWS.value!r} names no row")
+  rows = published.chosen(_ROWS.value, _GPU.value)
   return [
     (
       f"{row.label}/{row.cluster(_GPU.value)}",

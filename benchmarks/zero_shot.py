@@ -11,7 +11,6 @@ worth. On the published rows; writes JSON and a table in Markdown.
 
 import math
 import pathlib
-import re
 import sys
 
 import numpy as np
@@ -52,10 +51,7 @@ _RESULT = flags.DEFINE_string(
 
 def main(argv: list[str]) -> None:
   del argv
-  rows = [row for row in published.ROWS if re.search(_ROWS.value, row.label)]
-  rows = [row for row in rows if _GPU.value in row.gpus]
-  if not rows:
-    raise app.UsageError(f"--rows={_ROWS.value!r} names no row")
+  rows = published.chosen(_ROWS.value, _GPU.value)
   saved = saved_rows.SavedRows(
     _RESULT.value, {"gpu": _GPU.value, "policy": _POLICY.value or "shipped"}
   )
