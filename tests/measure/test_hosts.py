@@ -29,6 +29,7 @@ from tfplace.measure import (
   messages,
   open_cluster,
   profile,
+  reach,
   remote,
   session,
 )
@@ -146,6 +147,30 @@ def test_killed_worker_is_named_and_its_successor_measured_on(
   assert again.evaluate(trained.on({"y": 1}))[0].feasible
   assert served[1].await_address() in named  # the same port
   assert served[1].server_pid() != server
+
+
+def test_worker_is_named_that_is_back_before_it_is_asked(
+  served, hosts, trained, monkeypatch
+):
+  """Whichever end of the broken connection TensorFlow names."""
+  harness = harness_of(hosts, trained, steps=10**7, timeout_s=60)
+  for lost, letter in enumerate("ab"):
+    server = served[lost].server_pid()
+    in_steps(hosts, trained, lambda pid=server: os.kill(pid, signal.SIGKILL))
+    with monkeypatch.context() as patch:
+      patch.setattr(reach, "troubles", when_all_answer(reach.troubles))
+      failed = harness.evaluate(trained.on({"y": 1}))[0]
+    assert failed.extra["error_kind"] == "died", failed.extra
+    named = f"worker '{letter}' at {served[lost].address} was lost; "
+    assert failed.extra["error"].startswith(named)
+
+
+def when_all_answer(troubles):
+  def asked(workers):
+    assert await_true(lambda: not troubles(workers), 60)
+    return []
+
+  return asked
 
 
 def test_stopped_worker_is_named_in_time_and_can_be_used_when_it_goes_on(

@@ -4,6 +4,7 @@ The sessions run on the first worker, as they do for local workers; this
 process only asks for steps, and what its asking takes is not counted.
 """
 
+import contextlib
 import dataclasses
 import itertools
 import re
@@ -27,7 +28,6 @@ from tfplace.measure import (
 
 _RETURN_S = 60.0  # for a worker that died to be started again
 _EMPTY_STEPS = 30
-_TASK = re.compile(r"/job:worker/replica:0/task:(\d+)")
 _DEVICE = re.compile(r".*/device:(CPU|GPU):(\d+)")
 
 
@@ -52,6 +52,7 @@ class HostCluster(runtime.Runtime):
     self._hosts = hosts
     self._devices: dict[str, float] = {}  # name -> memory
     self._worker_of: dict[str, hosts_file.Worker] = {}
+    self._incarnations: list[int] = []  # by worker
     self._back_by = 0.0
     self._empty_us: dict[str, float] = {}  # by device
 
@@ -95,6 +96,7 @@ class HostCluster(runtime.Runtime):
         devices[name] = answer.devices[found] if is_gpu else memory
         self._worker_of[name] = worker
     self._devices = devices
+    self._incarnations = [answer.incarnation for answer in answers]
     # A GPU's streams have an order of their own.
     self.runs_in_order = not any(":GPU:" in name for name in devices)
 
@@ -134,11 +136,18 @@ class HostCluster(runtime.Runtime):
       raise processes.ChildError("died", "no session was opened")
 
   def _lost(self, error: processes.ChildError) -> list[str]:
-    """Who was lost, though it answers again, or answers somebody else."""
-    task = _TASK.search(str(error))
-    if error.kind != "lost" or not task:
+    """Who was lost, though it answers again: it is another process now.
+
+    TensorFlow names whichever worker told it of a broken connection, which
+    may be the other end.
+    """
+    if error.kind != "lost":
       return []
-    return [f"{self._hosts.workers[int(task[1])]} was lost"]
+    before = self._incarnations
+    with contextlib.suppress(MeasurementError):
+      self.start()  # as the next measurement would
+    found = zip(self._hosts.workers, before, self._incarnations, strict=True)
+    return [f"{worker} was lost" for worker, was, now in found if was != now]
 
   def _first_cpu(self) -> str:
     return next(n for n in self._devices if _type(n) == "CPU")

@@ -57,10 +57,12 @@ class Answer:
   Attributes:
     devices: name, as the worker has it -> memory, bytes.
     error: why it did not answer, or "".
+    incarnation: a number that it draws each time it is started.
   """
 
   devices: Mapping[str, float]
   error: str = ""
+  incarnation: int = 0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -44,7 +44,10 @@ def _answer(address: str) -> messages.Answer:
     tf1.Session.reset(target(address), config=config)
   except tf.errors.OpError as error:
     return messages.Answer({}, error.message)
-  return messages.Answer({d.name: float(d.memory_limit_bytes) for d in found})
+  return messages.Answer(
+    {d.name: float(d.memory_limit_bytes) for d in found},
+    incarnation=min(d.incarnation for d in found),
+  )
 
 
 def unconnected(addresses: Sequence[str]) -> tuple[int, int] | None:
