@@ -24,18 +24,17 @@ from absl import app, flags
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import learned_report
+import one_gpu
 import published
 from learned_run import SETTINGS
 
-from tfplace import bounds, cache, extraction
+from tfplace import bounds
 from tfplace import graph as graph_lib
 from tfplace.bin import sources
 from tfplace.graph.json_file import write_json
 from tfplace.policies import keras2
 
 HERE = pathlib.Path(__file__).parent
-_ROWS = flags.DEFINE_string("rows", "", "Pattern of the rows' labels.")
-_GPU = flags.DEFINE_string("gpu", "p100", "GPU of the presets.")
 _GRAPHS = flags.DEFINE_list(
   "graphs", [], "tfplace.graph.v1 files instead of rows, on --cluster."
 )
@@ -61,9 +60,6 @@ _IMITATION = flags.DEFINE_integer(
 )
 _WORK = flags.DEFINE_string(
   "work_dir", ".learned", "Where runs keep graphs and checkpoints."
-)
-_CACHE = flags.DEFINE_string(
-  "graph_cache_dir", cache.default_directory(), "Extracted graphs, or empty."
 )
 _OUT = flags.DEFINE_string(
   "out", str(HERE / "results" / "learned.json"), "JSON file to write."
@@ -119,31 +115,23 @@ def cases() -> list[tuple[str, pathlib.Path, str]]:
       )
       for path in given
     ]
-  rows = published.chosen(_ROWS.value, _GPU.value)
   return [
     (
-      f"{row.label}/{row.cluster(_GPU.value)}",
+      f"{row.label}/{one_gpu.cluster_of(row)}",
       extracted(row),
-      row.cluster(_GPU.value),
+      one_gpu.cluster_of(row),
     )
-    for row in rows
+    for row in one_gpu.rows()
   ]
 
 
 def extracted(row: published.Row) -> pathlib.Path:
   """The file of a row's training graph, made when it is first needed."""
-  name = re.sub(r"\W+", "_", f"{row.label}_{row.cluster(_GPU.value)}")
+  name = re.sub(r"\W+", "_", f"{row.label}_{one_gpu.cluster_of(row)}")
   path = pathlib.Path(_WORK.value) / "graphs" / f"{name}.json.gz"
   if not path.exists():
     path.parent.mkdir(parents=True, exist_ok=True)
-    graph = extraction.extract(
-      row.model,
-      row.cluster(_GPU.value),
-      batch_size=row.batch_size,
-      sizes=row.sizes,
-      cache_dir=_CACHE.value,
-    )
-    graph_lib.save_graph(graph, path)
+    graph_lib.save_graph(one_gpu.problem_of(row).graph, path)
   return path
 
 

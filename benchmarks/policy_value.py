@@ -17,12 +17,11 @@ import sys
 from absl import app, flags
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
+import one_gpu
 import published
 import saved_rows
 
-from tfplace import cache, extraction
 from tfplace.graph import Problem
-from tfplace.graph.presets import cluster_preset
 from tfplace.models.training_split import TRAINING_SPLIT
 from tfplace.placers.auto import AutoPlacer
 from tfplace.placers.base import Budget
@@ -32,15 +31,10 @@ from tfplace.simulate import Simulator
 
 HERE = pathlib.Path(__file__).parent
 ARMS = {"with": SHIPPED, "without": ()}
-_ROWS = flags.DEFINE_string("rows", "", "Pattern of the rows' labels.")
-_GPU = flags.DEFINE_string("gpu", "p100", "GPU of the presets.")
 _BUDGETS_S = flags.DEFINE_list("budgets_s", ["10", "60", "300"], "Seconds.")
 _SEEDS = flags.DEFINE_list("seeds", ["0", "1", "2"], "Seeds of the searches.")
 _POLICY = flags.DEFINE_string(
   "policy", None, "Directory of an exported policy; the shipped one if none."
-)
-_CACHE = flags.DEFINE_string(
-  "graph_cache_dir", cache.default_directory(), "Extracted graphs, or empty."
 )
 _RESULT = flags.DEFINE_string(
   "result", str(HERE / "results" / "policy_value.json"), "JSON file to write."
@@ -50,9 +44,10 @@ _RESULT = flags.DEFINE_string(
 def main(argv: list[str]) -> None:
   del argv
   saved_rows.pin_to_cores(1)
-  rows = published.chosen(_ROWS.value, _GPU.value)
+  rows = one_gpu.rows()
   saved = saved_rows.SavedRows(
-    _RESULT.value, {"gpu": _GPU.value, "policy": _POLICY.value or "shipped"}
+    _RESULT.value,
+    {"gpu": one_gpu.GPU.value, "policy": _POLICY.value or "shipped"},
   )
   measured = {row.label: measure_row(row, saved) for row in rows}
   report = "\n".join(table(measured)) + "\n"
@@ -66,20 +61,11 @@ def measure_row(
   row: published.Row, saved: saved_rows.SavedRows
 ) -> dict[str, list[dict]]:
   """Budget -> one result per seed, of both arms."""
-  problem = Problem(
-    extraction.extract(
-      row.model,
-      row.cluster(_GPU.value),
-      batch_size=row.batch_size,
-      sizes=row.sizes,
-      cache_dir=_CACHE.value,
-    ),
-    cluster_preset(row.cluster(_GPU.value)),
-  )
+  problem = one_gpu.problem_of(row)
   return {
     budget: [
       saved.row(
-        f"{row.label}/{row.cluster(_GPU.value)}/{budget}/{seed}",
+        f"{row.label}/{one_gpu.cluster_of(row)}/{budget}/{seed}",
         lambda budget=budget, seed=seed: measure(
           problem, row, float(budget), int(seed)
         ),

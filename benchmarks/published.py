@@ -7,10 +7,7 @@ with: hardware, software and models differ. Sources: GO (Zhou et al., NeurIPS
 """
 
 import dataclasses
-import re
 from collections.abc import Mapping
-
-from absl import app
 
 OOM = "OOM"
 Figure = float | str  # seconds, or OOM
@@ -119,15 +116,3 @@ PLACETO_ROWS = (
 )  # fmt: skip
 
 ROWS = (*GO_ROWS, *PLACETO_ROWS)
-
-
-def chosen(pattern: str, gpu: str) -> list[Row]:
-  """The rows that are run on a GPU and whose labels a pattern is in.
-
-  Raises:
-    UsageError: there is none.
-  """
-  rows = [r for r in ROWS if re.search(pattern, r.label) and gpu in r.gpus]
-  if not rows:
-    raise app.UsageError(f"--rows={pattern!r} names no row of --gpu={gpu}")
-  return rows

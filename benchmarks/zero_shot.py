@@ -17,32 +17,19 @@ import numpy as np
 from absl import app, flags
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
-import published
+import draws
+import one_gpu
 import saved_rows
 
-from tfplace import cache, extraction
-from tfplace.errors import TfplaceError
 from tfplace.graph import Problem
-from tfplace.graph.presets import cluster_preset
-from tfplace.placers.base import Budget
-from tfplace.placers.registry import get_placer
-from tfplace.policies import exported, features, placer
-from tfplace.policies.decisions import Decisions, group_decisions
+from tfplace.policies import exported, features
 from tfplace.policies.exported import Policy
 from tfplace.simulate import Simulator
 
 HERE = pathlib.Path(__file__).parent
-ONE_SHOT = ("expert", "axes", "blocks", "m_topo", "m_etf", "heft")
-SIZES = (12, 16, 24, 32, 48, 64)
 SHOWN = 24  # the size whose most probable placement the table has
-DRAWS = 16
-_ROWS = flags.DEFINE_string("rows", "", "Pattern of the rows' labels.")
-_GPU = flags.DEFINE_string("gpu", "p100", "GPU of the presets.")
 _POLICY = flags.DEFINE_string(
   "policy", None, "Directory of an exported policy; the shipped one if none."
-)
-_CACHE = flags.DEFINE_string(
-  "graph_cache_dir", cache.default_directory(), "Extracted graphs, or empty."
 )
 _RESULT = flags.DEFINE_string(
   "result", str(HERE / "results" / "zero_shot.json"), "JSON file to write."
@@ -51,19 +38,18 @@ _RESULT = flags.DEFINE_string(
 
 def main(argv: list[str]) -> None:
   del argv
-  rows = published.chosen(_ROWS.value, _GPU.value)
+  rows = one_gpu.rows()
   saved = saved_rows.SavedRows(
-    _RESULT.value, {"gpu": _GPU.value, "policy": _POLICY.value or "shipped"}
+    _RESULT.value,
+    {"gpu": one_gpu.GPU.value, "policy": _POLICY.value or "shipped"},
   )
   policy = exported.load_placers_policy("gdp", _POLICY.value, features.VERSION)
   found = {}
   for row in rows:
-    cluster = row.cluster(_GPU.value)
+    cluster = one_gpu.cluster_of(row)
     found[f"{row.label} ({cluster})"] = saved.row(
       f"{row.label}/{cluster}",
-      lambda row=row, cluster=cluster: measure(
-        Problem(graph_of(row, cluster), cluster_preset(cluster)), policy
-      ),
+      lambda row=row: measure(one_gpu.problem_of(row), policy),
     )
   report = "\n".join(table(found)) + "\n"
   path = pathlib.Path(_RESULT.value).with_suffix(".md")
@@ -71,71 +57,21 @@ def main(argv: list[str]) -> None:
   print(report)
 
 
-def graph_of(row: published.Row, cluster: str) -> object:
-  return extraction.extract(
-    row.model,
-    cluster,
-    batch_size=row.batch_size,
-    sizes=row.sizes,
-    cache_dir=_CACHE.value,
-  )
-
-
 def measure(problem: Problem, policy: Policy) -> dict:
-  """Step times in microseconds: per size the policy's most probable placement
-  (None where it does not fit), its best, and the best random one."""
+  """Of one row: by size, step times of the policy's draws and random ones."""
   simulator = Simulator(problem)
-  sizes = {}
-  for size in SIZES:
-    decisions = group_decisions(problem, size)
-    logits = policy.logits(features.extract(decisions, axes=policy.axes))
-    mine = step_times(simulator, decisions, logits)
-    random = step_times(simulator, decisions, uniform(problem, decisions))
-    sizes[str(size)] = {
-      "first_us": known(mine[0]),
-      "policy_us": known(mine.min()),
-      "random_us": known(random.min()),
-    }
   return {
     "ops": problem.graph.num_ops,
-    "one_shot_us": one_shot(problem, simulator),
-    "sizes": sizes,
+    "one_shot_us": draws.one_shot(problem, simulator),
+    "sizes": {
+      str(found["size"]): {
+        "first_us": found["first_us"][0],
+        "policy_us": found["policy_us"][0],
+        "random_us": found["random_us"],
+      }
+      for found in draws.at_each_size(problem, simulator, [policy])
+    },
   }
-
-
-def uniform(problem: Problem, decisions: Decisions) -> np.ndarray:
-  """[N, D] logits: any GPU, and a CPU where no GPU can run the cluster."""
-  is_gpu = np.array([d.kind != "CPU" for d in problem.cluster.devices])
-  some = decisions.allowed & is_gpu
-  may = np.where(some.any(axis=1, keepdims=True), some, decisions.allowed)
-  return np.where(may, 0.0, -1e9).astype(np.float32)
-
-
-def step_times(
-  simulator: Simulator, decisions: Decisions, logits: np.ndarray
-) -> np.ndarray:
-  """[1 + DRAWS] step times, infinite where a placement does not fit."""
-  rng = np.random.default_rng(0)
-  devices = placer.candidates(decisions, logits, DRAWS, rng)
-  batch = simulator.run(np.stack(devices))
-  return np.where(batch.feasible, batch.step_time_us, np.inf)
-
-
-def one_shot(problem: Problem, simulator: Simulator) -> float:
-  """Of the best one-shot placer; None fits nowhere on a published row."""
-  found = []
-  for name in ONE_SHOT:
-    try:
-      result = get_placer(name).place(problem, simulator, Budget(60.0), 0)
-    except TfplaceError:
-      continue
-    found.append(result.evaluation.step_time_us)
-  return min(found)
-
-
-def known(step_us: float) -> float | None:
-  """JSON has no infinity."""
-  return float(step_us) if math.isfinite(step_us) else None
 
 
 def table(found: dict[str, dict]) -> list[str]:

@@ -2,6 +2,7 @@
 
 import json
 
+import draws
 import numpy as np
 import pytest
 import tiny_row
@@ -18,7 +19,7 @@ def test_a_row_is_measured_at_every_size(tmp_path):
     "zero_shot", f"--result={result}", f"--graph_cache_dir={tmp_path}"
   )
   (row,) = json.loads(result.read_text())["rows"].values()
-  assert list(row["sizes"]) == [str(size) for size in zero_shot.SIZES]
+  assert list(row["sizes"]) == [str(size) for size in draws.SIZES]
   for found in row["sizes"].values():
     assert found["policy_us"] <= found["first_us"]
     assert found["random_us"] > 0
@@ -32,7 +33,7 @@ def test_random_draws_leave_the_cpu_to_what_runs_nowhere_else():
   ]
   graph = graph_lib.build_graph("g", ops, [(0, 0, 1)])
   problem = graph_lib.Problem(graph, cluster_preset("k80x2"))
-  logits = zero_shot.uniform(problem, group_decisions(problem))
+  logits = draws.uniform(problem, group_decisions(problem))
   np.testing.assert_array_equal(logits > -1, [[1, 1, 0], [0, 0, 1]])
 
 

@@ -1,0 +1,80 @@
+"""What draws of a policy are worth, beside random ones and one-shot placers."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from tfplace.errors import TfplaceError
+from tfplace.graph import Problem
+from tfplace.placers.base import Budget
+from tfplace.placers.registry import get_placer
+from tfplace.policies import features, placer
+from tfplace.policies.decisions import Decisions, group_decisions
+from tfplace.policies.exported import Policy
+from tfplace.simulate import Simulator
+
+ONE_SHOT = ("expert", "axes", "blocks", "m_topo", "m_etf", "heft")
+SIZES = (12, 16, 24, 32, 48, 64)
+DRAWS = 16
+
+
+def at_each_size(
+  problem: Problem, simulator: Simulator, policies: Sequence[Policy]
+) -> list[dict]:
+  """Step times in us by size and policy: of the most probable placement (None
+  where it does not fit), of the best, and of the best of as many random ones.
+  """
+  found = []
+  for size in SIZES:
+    decisions = group_decisions(problem, size)
+    seen = {p.axes: features.extract(decisions, axes=p.axes) for p in policies}
+    mine = [
+      step_times(simulator, decisions, policy.logits(seen[policy.axes]))
+      for policy in policies
+    ]
+    random = step_times(simulator, decisions, uniform(problem, decisions))
+    found.append(
+      {
+        "size": size,
+        "first_us": [known(times[0]) for times in mine],
+        "policy_us": [known(times.min()) for times in mine],
+        "random_us": known(random.min()),
+      }
+    )
+  return found
+
+
+def uniform(problem: Problem, decisions: Decisions) -> np.ndarray:
+  """[N, D] logits: any GPU, and a CPU where no GPU can run the cluster."""
+  is_gpu = np.array([d.kind != "CPU" for d in problem.cluster.devices])
+  some = decisions.allowed & is_gpu
+  may = np.where(some.any(axis=1, keepdims=True), some, decisions.allowed)
+  return np.where(may, 0.0, -1e9).astype(np.float32)
+
+
+def step_times(
+  simulator: Simulator, decisions: Decisions, logits: np.ndarray
+) -> np.ndarray:
+  """[1 + DRAWS] step times, infinite where a placement does not fit."""
+  rng = np.random.default_rng(0)
+  devices = placer.candidates(decisions, logits, DRAWS, rng)
+  batch = simulator.run(np.stack(devices))
+  return np.where(batch.feasible, batch.step_time_us, np.inf)
+
+
+def one_shot(problem: Problem, simulator: Simulator) -> float:
+  """Of the best one-shot placer; None fits nowhere on a published row."""
+  found = []
+  for name in ONE_SHOT:
+    try:
+      result = get_placer(name).place(problem, simulator, Budget(60.0), 0)
+    except TfplaceError:
+      continue
+    found.append(result.evaluation.step_time_us)
+  return min(found)
+
+
+def known(step_us: float) -> float | None:
+  """JSON has no infinity."""
+  return float(step_us) if math.isfinite(step_us) else None
