@@ -57,6 +57,7 @@ setuptools.setup(
       *REPORT,
       "pytest>=9,<10",
       "pytest-timeout>=2.4,<3",
+      "pytest-xdist>=3.8,<4",
       "hypothesis>=6.150,<7",
     ],
   },
