@@ -17,14 +17,15 @@ from learned_train import PRETRAINED, known, train
 
 ZERO_SHOT = "gdp_zero_shot"
 # Per strategy the settings that may be tried, in this order.
-SETTINGS: dict[str, list[dict[str, float]]] = {
+SETTINGS: dict[str, list[dict[str, Any]]] = {
   "gdp": [{"learning_rate": r} for r in (1e-3, 3e-3, 3e-4)],
   "gdp_merged": [{"learning_rate": r} for r in (1e-3, 3e-3, 3e-4)],
   # The shipped policy, which sees the best one-shot placement, fine-tuned.
   PRETRAINED: [{"learning_rate": r} for r in (1e-3, 3e-3, 3e-4)],
   # The shipped policy as a placer: its draws and most probable placements.
   ZERO_SHOT: [{}],
-  "placeto": [{"learning_rate": r} for r in (1e-3, 3e-3, 3e-4)],
+  # An episode takes as many evaluations as there are groups: few at a time.
+  "placeto": [{"learning_rate": r, "samples": 4} for r in (1e-3, 3e-3, 3e-4)],
   "hierarchical": [{"learning_rate": r} for r in (1e-2, 3e-3, 1e-3)],
   "hierarchical_merged": [{"learning_rate": r} for r in (1e-2, 3e-3, 1e-3)],
   "rnn": [{"learning_rate": r} for r in (3e-3, 1e-2, 1e-3)],
