@@ -1,6 +1,5 @@
 """The ablation trains what is missing, and its table compares arms by seed."""
 
-import importlib.util
 import json
 import os
 import pathlib
@@ -9,19 +8,12 @@ import sys
 
 import ablation_report
 import ablation_run
-import pytest
+from extra_train import needs_extra_train
 
 from tfplace import graph as graph_lib
 from tfplace.policies import exported, keras2
 
 SCRIPT = pathlib.Path(ablation_run.__file__).with_name("ablation.py")
-needs_extra_train = pytest.mark.skipif(
-  any(
-    importlib.util.find_spec(name) is None
-    for name in ("tf_agents", "tensorflow_gnn", "tf_keras")
-  ),
-  reason="needs the extra 'train'",
-)
 _RUN = """
 import sys
 sys.path.insert(0, sys.argv.pop(1))

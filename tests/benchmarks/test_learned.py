@@ -1,6 +1,5 @@
 """The comparison of learned placers runs, goes on, and sums up."""
 
-import importlib.util
 import json
 import math
 import pathlib
@@ -8,18 +7,11 @@ import subprocess
 import sys
 
 import learned_report
-import pytest
+from extra_train import needs_extra_train
 
 from tfplace import graph as graph_lib
 
 SCRIPT = pathlib.Path(learned_report.__file__).with_name("learned.py")
-needs_extra_train = pytest.mark.skipif(
-  any(
-    importlib.util.find_spec(name) is None
-    for name in ("tf_agents", "tensorflow_gnn", "tf_keras")
-  ),
-  reason="needs the extra 'train'",
-)
 
 
 def save_chains(folder):

@@ -1,6 +1,5 @@
 """`rnn` and `hierarchical` place with the base install, trained elsewhere."""
 
-import importlib.util
 import os
 import pathlib
 import subprocess
@@ -8,19 +7,14 @@ import sys
 
 import numpy as np
 import pytest
+from extra_train import needs_extra_train
 from policies_testing import gpus, problem_of, random_graph
 
 import tfplace
 from tfplace import Simulator, errors
 from tfplace.placers import Budget, get_placer
 
-pytestmark = pytest.mark.skipif(
-  any(
-    importlib.util.find_spec(name) is None
-    for name in ("tf_agents", "tensorflow_gnn", "tf_keras")
-  ),
-  reason="needs the extra 'train'",
-)
+pytestmark = needs_extra_train
 STRATEGIES = ("rnn", "hierarchical")
 TRAIN = """
 import sys

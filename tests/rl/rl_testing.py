@@ -1,21 +1,14 @@
 """How tests reach a training process, and whether there can be one."""
 
-import importlib.util
 import os
 import pathlib
 import sys
 
-import pytest
+from extra_train import needs_extra_train
 
+__all__ = ["environment", "needs_extra_train", "train_command"]
 HERE = pathlib.Path(__file__).parent
 ROOT = HERE.parent.parent
-needs_extra_train = pytest.mark.skipif(
-  any(
-    importlib.util.find_spec(name) is None
-    for name in ("tf_agents", "tensorflow_gnn", "tf_keras")
-  ),
-  reason="needs the extra 'train'",
-)
 
 
 def environment(**more):
