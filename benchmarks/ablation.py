@@ -5,7 +5,7 @@ same graphs; what counts is how good its draws are on the published rows, none
 of which it trains on: the best at six sizes of merged clusters, over the best
 one-shot placer. Writes JSON and a table in Markdown. Needs the extra `train`.
 
-  python benchmarks/ablation.py            # two hours of a core
+  python benchmarks/ablation.py            # an hour of a core
   python benchmarks/ablation.py --arms='shipped,all draws teach' --seeds=0
 """
 
