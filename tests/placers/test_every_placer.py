@@ -1,3 +1,4 @@
+import dataclasses
 import shutil
 import sys
 import time
@@ -13,6 +14,7 @@ from tfplace.placers import (
   LEARNED,
   STRATEGIES,
   Budget,
+  annealing,
   get_placer,
   place,
   registry,
@@ -298,3 +300,37 @@ def test_auto_hands_its_best_to_the_policy_where_tensorflow_is_loaded(
   best = min(t.evaluation.step_time_us for t in classical)
   (handed_us,) = Simulator(problem).run(start[None]).step_time_us
   assert handed_us == best
+
+
+@pytest.mark.parametrize("policy", [None, "somebody's own"])
+def test_autos_search_begins_from_a_policys_placement_if_it_is_no_stranger(
+  policy, monkeypatch
+):
+  class Optimal:
+    """As good as what the search finds; it calls itself gdp."""
+
+    def place(self, problem, evaluator, budget, seed):
+      found = get_placer("annealing").place(problem, evaluator, budget, seed)
+      return dataclasses.replace(found, strategy="gdp")
+
+  searched = []
+
+  def improve(tracker, groups, starts, *others):
+    searched.append(starts)
+    return annealing.improve(tracker, groups, starts, *others)
+
+  monkeypatch.setitem(sys.modules, "tensorflow", types.ModuleType("tf"))
+  monkeypatch.setattr(registry, "get_learned", lambda *_: Optimal())
+  monkeypatch.setattr("tfplace.placers.auto.improve", improve)
+  problem = problems.random_problem(4)
+  auto = AutoPlacer(policy=policy, loaded_min_s=0.1)
+  result = auto.place(problem, Simulator(problem), Budget(2), seed=0)
+  times = {t.strategy: t.evaluation.step_time_us for t in result.tried}
+  others = [
+    us for name, us in times.items() if name not in ("gdp", "annealing")
+  ]
+  assert times["gdp"] < min(others)
+  ((first, *_),) = searched
+  (first_us,) = Simulator(problem).run(first[None]).step_time_us
+  assert first_us == (times["gdp"] if policy else min(others))
+  assert result.evaluation.step_time_us <= times["gdp"]
