@@ -32,7 +32,8 @@ def write(results: dict, out: pathlib.Path) -> None:
   about = results["about"]
   title = (
     f"{about['evaluations']} evaluations per run, {about['trials']} tuning"
-    " trials per strategy and row; best step time / bound, median over seeds"
+    f" trials per strategy and row, {about['decisions']} groups for those that"
+    " merge; best step time / bound, median over seeds"
   )
   shown_table = table.Table("graph", *strategies, title=title)
   for line in cells:

@@ -67,6 +67,7 @@ def test_a_run_keeps_what_is_there_and_spends_its_evaluations(tmp_path):
   assert "tiny/k80x2/random/0/0" not in printed
   text = (tmp_path / "l.md").read_text()
   assert "40 evaluations per run, 1 tuning trials" in text
+  assert "256 groups for those that merge" in text
   assert (tmp_path / "l.png").stat().st_size > 0
 
 
