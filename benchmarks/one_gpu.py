@@ -1,4 +1,7 @@
-"""Flags of the benchmarks that run the published rows on one kind of GPU."""
+"""Flags of the benchmarks that run their rows on one kind of GPU.
+
+The rows are the published ones, or the test members of synthetic families.
+"""
 
 import re
 
@@ -8,8 +11,18 @@ from absl import app, flags
 from tfplace import cache, extraction
 from tfplace.graph import Problem
 from tfplace.graph.presets import cluster_preset
+from tfplace.models import families
+
+MEMBERS_DEVICES = 4  # GPUs for a member of a synthetic family
 
 ROWS = flags.DEFINE_string("rows", "", "Pattern of the rows' labels.")
+TEST_MEMBERS = flags.DEFINE_list(
+  "test_members",
+  [],
+  "Synthetic families whose test members are the rows, on"
+  f" {MEMBERS_DEVICES} GPUs each, instead of the published rows:"
+  f" {', '.join(families.FAMILIES)}.",
+)
 GPU = flags.DEFINE_string("gpu", "p100", "GPU of the presets.")
 CACHE = flags.DEFINE_string(
   "graph_cache_dir", cache.default_directory(), "Extracted graphs, or empty."
@@ -22,9 +35,10 @@ def rows() -> list[published.Row]:
   Raises:
     UsageError: there is none.
   """
+  members = [row for name in TEST_MEMBERS.value for row in members_of(name)]
   found = [
     row
-    for row in published.ROWS
+    for row in members or published.ROWS
     if re.search(ROWS.value, row.label) and GPU.value in row.gpus
   ]
   if not found:
@@ -32,6 +46,29 @@ def rows() -> list[published.Row]:
       f"--rows={ROWS.value!r} names no row of --gpu={GPU.value}"
     )
   return found
+
+
+def members_of(family: str) -> list[published.Row]:
+  """The test members of a synthetic family.
+
+  Raises:
+    UsageError: there is no such family.
+  """
+  if family not in families.FAMILIES:
+    raise app.UsageError(
+      f"--test_members names the unknown family {family!r}: choose from"
+      f" {', '.join(families.FAMILIES)}"
+    )
+  return [
+    published.Row(
+      f"{family} {index}",
+      families.FAMILIES[family],
+      MEMBERS_DEVICES,
+      published={},
+      sizes={"index": index},
+    )
+    for index in families.split("test")
+  ]
 
 
 def cluster_of(row: published.Row) -> str:
