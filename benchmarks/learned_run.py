@@ -15,15 +15,17 @@ from typing import Any
 
 from learned_train import PRETRAINED, known, train
 
-ZERO_SHOT = "gdp_zero_shot"
+ZERO_SHOT = "_zero_shot"  # after a strategy's name: its shipped policy
 # Per strategy the settings that may be tried, in this order.
 SETTINGS: dict[str, list[dict[str, Any]]] = {
   "gdp": [{"learning_rate": r} for r in (1e-3, 3e-3, 3e-4)],
   "gdp_merged": [{"learning_rate": r} for r in (1e-3, 3e-3, 3e-4)],
   # The shipped policy, which sees the best one-shot placement, fine-tuned.
   PRETRAINED: [{"learning_rate": r} for r in (1e-3, 3e-3, 3e-4)],
-  # The shipped policy as a placer: its draws and most probable placements.
-  ZERO_SHOT: [{}],
+  # The shipped policies as placers: draws and most probable placements.
+  **{
+    name + ZERO_SHOT: [{}] for name in ("gdp", "placeto", "hierarchical", "rnn")
+  },
   # An episode takes as many evaluations as there are groups: few at a time.
   "placeto": [{"learning_rate": r, "samples": 4} for r in (1e-3, 3e-3, 3e-4)],
   "hierarchical": [{"learning_rate": r} for r in (1e-2, 3e-3, 1e-3)],
@@ -76,7 +78,7 @@ def _runner(strategy: str) -> Callable[[dict, Any, dict], dict]:
   """What runs a strategy."""
   if strategy == "random":
     return draw
-  if strategy == ZERO_SHOT:
+  if strategy.endswith(ZERO_SHOT):
     return shoot
   if strategy.startswith("annealing"):
     return anneal
@@ -101,13 +103,13 @@ def anneal(job: dict[str, Any], decisions: Any, settings: dict) -> dict:
 
 
 def shoot(job: dict[str, Any], decisions: Any, settings: dict) -> dict:
-  """The placer `gdp`, as anybody has it: it decides how many it tries."""
+  """A learned placer as anybody has it; `gdp` decides how many it tries."""
   from tfplace.placers import registry
   from tfplace.placers.base import Budget
   from tfplace.simulate import Simulator
 
   problem = decisions.problem
-  placer = registry.get_learned("gdp", None, None)
+  placer = registry.get_placer(job["strategy"].removesuffix(ZERO_SHOT))
   budget = Budget(1e9, job["evaluations"])
   found = placer.place(problem, Simulator(problem), budget, job["seed"])
   return {"curve": _curve(found)}

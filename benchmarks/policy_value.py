@@ -26,12 +26,12 @@ from tfplace.graph import Problem
 from tfplace.models.training_split import TRAINING_SPLIT
 from tfplace.placers.auto import AutoPlacer
 from tfplace.placers.base import Budget
-from tfplace.placers.registry import SHIPPED
+from tfplace.placers.registry import ASKED
 from tfplace.placers.warm_up import warm_up
 from tfplace.simulate import Simulator
 
 HERE = pathlib.Path(__file__).parent
-ARMS = {"with": SHIPPED, "without": ()}
+ARMS = {"with": ASKED, "without": ()}
 # Zoo names of what the shipped policy was trained on other sizes or members of.
 TRAINED = {name for name, _ in TRAINING_SPLIT} | {"nmt_family", "ptb"}
 _BUDGETS_S = flags.DEFINE_list("budgets_s", ["10", "60", "300"], "Seconds.")

@@ -13,6 +13,8 @@ from policies_testing import gpus, problem_of, random_graph
 import tfplace
 from tfplace import Simulator, errors
 from tfplace.placers import Budget, get_placer
+from tfplace.policies import sequence_placer
+from tfplace.policies.decisions import group_decisions
 
 pytestmark = needs_extra_train
 STRATEGIES = ("rnn", "hierarchical")
@@ -28,7 +30,7 @@ for strategy in ("rnn", "hierarchical"):
   folder = sys.argv[1] + "/" + strategy
   request = session.Request(
     checkpoint_dir=folder + ".c", export_dir=folder, strategy=strategy,
-    iterations=2, imitation_steps=1, samples=4,
+    iterations=2, imitation_steps=1, samples=4, max_decisions=(5, 10, None),
   )
   trainer = session.open_trainer([problem], request)
   trainer.run()
@@ -87,6 +89,22 @@ def test_the_best_of_the_argmax_and_samples_within_the_budget(
   # The argmax does not depend on the seed; the samples do.
   other = place(policies, strategy, problem, 1, seed=7).placement.devices
   assert other.tolist() == first.placement.devices.tolist()
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_places_at_the_numbers_of_decisions_that_it_was_trained_at(
+  policies, strategy, problem, monkeypatch
+):
+  asked = []
+
+  def recorded(problem, most=None):
+    asked.append(most)
+    return group_decisions(problem, most)
+
+  monkeypatch.setattr(sequence_placer, "group_decisions", recorded)
+  result = place(policies, strategy, problem, 3)
+  assert asked == [5, 10, 256 if strategy == "rnn" else None]
+  assert result.evaluations == 3  # the most probable placement at each
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

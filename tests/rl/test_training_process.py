@@ -6,26 +6,13 @@ import sys
 import pytest
 import rl_testing
 
+FOLDER = rl_testing.HERE / "training"
+MODULES = sorted(path.stem for path in FOLDER.glob("test_*.py"))
+
 
 @rl_testing.needs_extra_train
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-  "module",
-  [
-    "test_network",
-    "test_agent",
-    "test_averaging",
-    "test_credit",
-    "test_export",
-    "test_imitation",
-    "test_ten_ops",
-    "test_placeto_network",
-    "test_placeto_learner",
-    "test_seq2seq",
-    "test_reinforce",
-    "test_sequence_learners",
-  ],
-)
+@pytest.mark.parametrize("module", MODULES)
 def test_in_a_training_process(module):
   done = subprocess.run(
     [
@@ -35,7 +22,7 @@ def test_in_a_training_process(module):
       "-q",
       "-p",
       "no:cacheprovider",
-      str(rl_testing.HERE / "training" / f"{module}.py"),
+      str(FOLDER / f"{module}.py"),
     ],
     env=rl_testing.environment(TF_USE_LEGACY_KERAS="1"),
     capture_output=True,

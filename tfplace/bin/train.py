@@ -38,6 +38,7 @@ _REQUESTED = (
   "search_evaluations",
   "checkpoint_every",
   "learning_rate",
+  "entropy",
   "seed",
   "algorithm",
   "strategy",
@@ -135,8 +136,8 @@ def _define_numbers(values: flags.FlagValues) -> None:
   flags.DEFINE_float(
     "elite",
     1.0,
-    "Of gdp: share of an iteration's placements, the best, that teach; 1 is"
-    " plain PPO.",
+    "Of all but placeto: share of an iteration's placements, the best, that"
+    " teach; 1 is plain PPO or REINFORCE.",
     lower_bound=0.01,
     upper_bound=1.0,
     flag_values=values,
@@ -145,6 +146,14 @@ def _define_numbers(values: flags.FlagValues) -> None:
     "learning_rate",
     None,
     "Of the strategy's Adam; by default the strategy's own.",
+    lower_bound=0.0,
+    flag_values=values,
+  )
+  flags.DEFINE_float(
+    "entropy",
+    None,
+    "Weight of the entropy; by default the strategy's own. More keeps draws"
+    " apart, so that the best of many is better.",
     lower_bound=0.0,
     flag_values=values,
   )

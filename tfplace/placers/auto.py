@@ -50,7 +50,7 @@ class AutoPlacer:
       user's own finds, which may know this very graph, is.
   """
 
-  learned: Sequence[str] = registry.SHIPPED
+  learned: Sequence[str] = registry.ASKED
   policy: str | None = None
   search: SearchConfig = dataclasses.field(default_factory=SearchConfig)
   classical_total: float = CLASSICAL_TOTAL

@@ -50,13 +50,15 @@ CLASSICAL = (
   "m_sct",
 )
 LEARNED = ("gdp", "placeto", "hierarchical", "rnn")
-SHIPPED = ("gdp",)  # the learned ones with a policy in the package: for `auto`
-# Those that place any graph as they are: not the ones that need a policy of the
-# user's own, nor the one for a few dozen ops.
+# The learned ones that `auto` asks. The policies of the others, smaller and for
+# fewer sizes of graphs, are there to compare with and to train on.
+ASKED = ("gdp",)
+# What competes where nothing is said: not those, nor the one for a few dozen
+# ops.
 READY = tuple(
   name
   for name in STRATEGIES
-  if name != "exact" and (name not in LEARNED or name in SHIPPED)
+  if name != "exact" and (name not in LEARNED or name in ASKED)
 )
 
 
@@ -84,10 +86,10 @@ def get_placer(strategy: str, policy: str | None = None) -> Placer:
 def get_learned(
   strategy: str, policy: str | None, start: np.ndarray | None
 ) -> Placer:
-  """A learned placer of `SHIPPED` that improves on a placement.
+  """A learned placer of `ASKED` that improves on a placement.
 
   Args:
-    strategy: one of `SHIPPED`.
+    strategy: one of `ASKED`.
     policy: as for `get_placer`.
     start: [num_ops] devices of the best placement that is known, or None.
   """

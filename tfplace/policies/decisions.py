@@ -90,6 +90,13 @@ class Decisions:
     )
 
   @functools.cached_property
+  def clusterings(self) -> list[np.ndarray]:
+    """[num_decisions] cluster of each decision, in all of the ways in which
+    draws of a placer take them; none where there are few decisions."""
+    found = list(self.explorations)
+    return [*found, self.scopes] if found else found
+
+  @functools.cached_property
   def scopes(self) -> np.ndarray:
     """[num_decisions] int32 scope of each decision, by the names of its ops.
 

@@ -47,6 +47,7 @@ def export_policy(
     "features": policy.features,
     "network": dict(policy.network),
     "weights": len(module.weights),
+    "decisions": list(policy.decisions),
   }
   try:
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -5,7 +5,7 @@ import functools
 import json
 import os
 import pathlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,8 @@ class Exportable:
     network: sizes of its network, plain JSON values.
     variables: `tf.Variable`s, in the order in which its network has them.
     functions: name -> `tf.function` with an input signature, of plain tensors.
+    decisions: numbers of decisions that it was trained at, None for every
+      group; () where that is not known.
   """
 
   strategy: str
@@ -35,6 +37,7 @@ class Exportable:
   network: Mapping[str, Any]
   variables: list[Any]
   functions: Mapping[str, Any]
+  decisions: Sequence[int | None] = ()
 
 
 class Policy:
@@ -68,6 +71,18 @@ class Policy:
     """Of the ops' names, whose features a GDP policy sees; policies from
     before there were such features see none."""
     return int(self.info.get("network", {}).get("axes", 0))
+
+  def decisions(self, most: int | None = None) -> tuple[int | None, ...]:
+    """Numbers of decisions to place at: those that it was trained at.
+
+    Args:
+      most: that its placer can do with; None is every group. It is also the
+        answer for policies that do not say what they were trained at.
+    """
+    trained = self.info.get("decisions") or [most]
+    if most is None:
+      return tuple(dict.fromkeys(trained))
+    return tuple(dict.fromkeys(min(n or most, most) for n in trained))
 
   def run(self, function: str, arrays: Iterable[np.ndarray]) -> Any:
     """Calls one of its functions; returns its result as arrays."""

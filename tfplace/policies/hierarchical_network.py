@@ -25,7 +25,8 @@ class HierarchicalConfig:
 
   Attributes:
     groups: G; 0 takes TensorFlow's min(256, 20 x devices), of the largest
-      cluster that is trained on (the paper: 256).
+      cluster that is trained on (the paper: 256), and no more than the largest
+      graph has ops.
     grouper_units: hidden size of the grouper (HDP: 64).
     units: of the placer's LSTMs. The paper has 256, TensorFlow 512; fewer by
       default, to train on CPUs.

@@ -99,10 +99,7 @@ def candidates(
   rng: np.random.Generator,
 ) -> list[np.ndarray]:
   """[num_ops] devices each: the most probable placement, then samples."""
-  clusterings = list(decisions.explorations)
-  if clusterings:
-    clusterings.append(decisions.scopes)
-  drawn = sampling.sample(logits, samples, rng, clusterings)
+  drawn = sampling.sample(logits, samples, rng, decisions.clusterings)
   first = logits.argmax(axis=1).astype(np.int32)
   return [decisions.to_devices(choices) for choices in (first, *drawn)]
 

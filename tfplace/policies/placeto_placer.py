@@ -1,11 +1,13 @@
 """`placeto`: a trained Placeto policy as a placer; needs the base install.
 
 The first rollout takes the most probable device of every group; further ones
-draw theirs, side by side, until the budget ends. The best placement seen on
-the way counts, as in the paper (arXiv 1906.08879).
+draw theirs, side by side, until the budget ends, at each number of groups that
+the policy was trained at in turn. The best placement seen on the way counts, as
+in the paper (arXiv 1906.08879).
 """
 
 import dataclasses
+import itertools
 import sys
 from typing import ClassVar
 
@@ -33,7 +35,8 @@ class PlacetoPlacer:
   Attributes:
     policy: directory of an exported policy; None is the one that ships.
     samples: rollouts that advance together after the first.
-    max_decisions: groups are merged down to about so many.
+    max_decisions: groups are merged down to about so many, or to as many as
+      the policy was trained at, if these are fewer.
   """
 
   policy: str | None = None
@@ -54,15 +57,21 @@ class PlacetoPlacer:
       self.name, self.policy, placeto_features.VERSION
     )
     tracker = Tracker(self.name, problem, evaluator, budget)
-    rollouts = _Rollouts(
-      policy, group_decisions(problem, self.max_decisions), tracker
-    )
+    every = [
+      _Rollouts(policy, group_decisions(problem, size), tracker)
+      for size in policy.decisions(self.max_decisions)
+    ]
+    for number, rollouts in enumerate(every):
+      if number and not rollouts.room:
+        break
+      last = rollouts.run(rollouts.fastest()[None], None)
+      if tracker.best is None:
+        devices = rollouts.decisions.to_devices(last[0])
+        offer_like(tracker, GroupGraph(problem), devices)
     rng = np.random.default_rng(seed)
-    last = rollouts.run(rollouts.fastest()[None], None)
-    if tracker.best is None:
-      devices = rollouts.decisions.to_devices(last[0])
-      offer_like(tracker, GroupGraph(problem), devices)
-    while rollouts.room and rollouts.decisions.num_decisions:
+    for rollouts in itertools.cycle(every):
+      if not rollouts.room or not problem.num_groups:
+        break
       number = min(self.samples, rollouts.room)
       rollouts.run(rollouts.starts(number, rng), rng)
     return tracker.result()

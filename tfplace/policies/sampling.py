@@ -1,6 +1,6 @@
 """Draws placements from a policy's logits. NumPy only."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -20,34 +20,62 @@ def sample(
     logits: of each decision.
     number: of placements.
     rng: draws the noise.
+    clusterings: see `shared_noise`. Without it, a sample of 10,000 decisions
+      is a placement with hundreds of its ops torn out of their surroundings.
+  """
+  count, devices = logits.shape
+  noise = shared_noise(rng, number, count, devices, clusterings)
+  result = np.empty((number, count), np.int32)
+  for row, mine in zip(result, noise, strict=True):
+    row[:] = (logits + mine).argmax(axis=-1)
+  return result
+
+
+def shared_noise(
+  rng: np.random.Generator,
+  number: int,
+  count: int,
+  devices: int,
+  clusterings: Sequence[np.ndarray] = (),
+) -> Iterator[np.ndarray]:
+  """`number` times [count, devices] float32 Gumbel noise.
+
+  Args:
+    rng: draws it.
+    number: of placements.
+    count: decisions of a placement, N.
+    devices: of a decision.
     clusterings: [N] cluster of each decision, in one or several ways, which
       the placements take in turn. Decisions of one cluster get the same noise:
       alike, they move together, yet each one's distribution is what the policy
-      says. Without it, a sample of 10,000 decisions is a placement with
-      hundreds of its ops torn out of their surroundings.
+      says.
   """
-  count, devices = logits.shape
-  result = np.empty((number, count), np.int32)
   for row in range(number):
     of = clusterings[row % len(clusterings)] if clusterings else None
     size = count if of is None else int(of.max(initial=0)) + 1
     noise = rng.gumbel(size=(size, devices)).astype(np.float32)
-    if of is not None:
-      noise = noise[of]
-    result[row] = (logits + noise).argmax(axis=-1)
-  return result
+    yield noise if of is None else noise[of]
 
 
 def decoding_noise(
-  rng: np.random.Generator, samples: int, steps: int, devices: int
+  rng: np.random.Generator,
+  samples: int,
+  steps: int,
+  devices: int,
+  clusterings: Sequence[np.ndarray] = (),
 ) -> np.ndarray:
   """[1 + samples, steps, devices] float32 for a policy that decodes in steps.
 
   The first row is zeros, for the most probable placement; the others are
-  Gumbel noise, for samples.
+  `shared_noise`, for samples.
   """
-  noise = rng.gumbel(size=(samples + 1, steps, devices)).astype(np.float32)
-  noise[0] = 0.0
+  noise = np.zeros((samples + 1, steps, devices), np.float32)
+  for row, mine in zip(
+    noise[1:],
+    shared_noise(rng, samples, steps, devices, clusterings),
+    strict=True,
+  ):
+    row[:] = mine
   return noise
 
 

@@ -1,10 +1,13 @@
 """`rnn` and `hierarchical`: trained recurrent policies as placers.
 
-The most probable placement first, then samples until the budget ends. Needs the
-base install only.
+The most probable placement at each number of decisions that the policy was
+trained at, then samples at each in turn until the budget ends. Needs the base
+install only.
 """
 
 import dataclasses
+import itertools
+from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -37,7 +40,7 @@ class RnnPlacer:
   def place(
     self, problem: Problem, evaluator: Evaluator, budget: Budget, seed: int
   ) -> Result:
-    """The best of the most probable placement and of samples.
+    """The best of the most probable placements and of samples.
 
     Raises:
       TrainingError: no policy is there, or it cannot be loaded.
@@ -46,9 +49,11 @@ class RnnPlacer:
     policy = exported.load_placers_policy(
       self.name, self.policy, op_embedding.VERSION
     )
-    decisions = group_decisions(problem, RNN_DECISIONS)
-    draws = _RnnDraws(policy, decisions)
-    return _search(self, draws, problem, evaluator, budget, seed)
+    every = [
+      _RnnDraws(policy, group_decisions(problem, size))
+      for size in policy.decisions(RNN_DECISIONS)
+    ]
+    return _search(self, every, problem, evaluator, budget, seed)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,8 +76,11 @@ class HierarchicalPlacer:
     policy = exported.load_placers_policy(
       self.name, self.policy, op_embedding.VERSION
     )
-    draws = _HierarchicalDraws(policy, group_decisions(problem))
-    return _search(self, draws, problem, evaluator, budget, seed)
+    every = [
+      _HierarchicalDraws(policy, group_decisions(problem, size))
+      for size in policy.decisions()
+    ]
+    return _search(self, every, problem, evaluator, budget, seed)
 
 
 class _RnnDraws:
@@ -87,8 +95,13 @@ class _RnnDraws:
 
   def __call__(self, rng: np.random.Generator, samples: int) -> np.ndarray:
     """[1 + samples, N] devices."""
-    shape = self._seen.num_decisions, self._seen.num_devices
-    noise = sampling.decoding_noise(rng, samples, *shape)
+    noise = sampling.decoding_noise(
+      rng,
+      samples,
+      self._seen.num_decisions,
+      self._seen.num_devices,
+      self.decisions.clusterings,
+    )
     arrays = [*self._seen.tensors().values(), noise]
     return self._policy.run("decode", arrays)
 
@@ -121,24 +134,28 @@ class _HierarchicalDraws:
 
 def _search(
   placer: RnnPlacer | HierarchicalPlacer,
-  draws: _RnnDraws | _HierarchicalDraws,
+  every: Sequence[_RnnDraws | _HierarchicalDraws],
   problem: Problem,
   evaluator: Evaluator,
   budget: Budget,
   seed: int,
 ) -> Result:
-  """Offers draws until the budget is spent, the most probable one always."""
+  """Offers draws of each kind in turn until the budget is spent; the most
+  probable placement of the first kind always."""
   tracker = Tracker(placer.name, problem, evaluator, budget)
   rng = np.random.default_rng(seed)
-  first = rows = draws(rng, 0)
-  while len(rows):
-    _offer_all(tracker, draws.decisions.to_devices(rows))
+  for turn, draws in enumerate(itertools.cycle(every)):
     limit = budget.max_evaluations
     left = placer.samples if limit is None else limit - tracker.evaluations
-    is_spent = budget.left_s <= 0 or left <= 0
-    rows = rows[:0] if is_spent else draws(rng, min(left, placer.samples))[1:]
+    if turn and (budget.left_s <= 0 or left <= 0):
+      break
+    if turn < len(every):
+      rows = draws(rng, 0)
+    else:
+      rows = draws(rng, min(left, placer.samples))[1:]
+    _offer_all(tracker, draws.decisions.to_devices(rows))
   if tracker.best is None:
-    devices = draws.decisions.to_devices(first)[0]
+    devices = every[0].decisions.to_devices(every[0](rng, 0))[0]
     offer_like(tracker, GroupGraph(problem), devices)
   return tracker.result()
 

@@ -21,6 +21,7 @@ from tfplace.policies.network import PlacementNetwork  # noqa: E402
 from tfplace.rl import networks  # noqa: E402
 from tfplace.rl.bank import GraphBank  # noqa: E402
 from tfplace.rl.config import PPOConfig  # noqa: E402
+from tfplace.rl.elite import margins  # noqa: E402
 
 
 class PerDecisionPPOAgent(ppo_clip_agent.PPOClipAgent):
@@ -111,12 +112,7 @@ class PerDecisionPPOAgent(ppo_clip_agent.PPOClipAgent):
     tf-agents then divides by the standard deviation over [B, 2], whose second
     column is padding: centred values keep their mean of 0 there.
     """
-    if self._elite < 1.0:
-      ranked = tf.sort(tf.reshape(returns, [-1]), direction="DESCENDING")
-      count = tf.cast(tf.size(ranked), tf.float32)
-      kept = tf.cast(tf.round(self._elite * count), tf.int32)
-      rest = ranked[tf.clip_by_value(kept, 1, tf.size(ranked) - 1)]
-      returns = tf.maximum(returns - rest, 0.0)
+    returns = margins(returns, self._elite)
     return returns - tf.reduce_mean(returns)
 
   def policy_gradient_loss(

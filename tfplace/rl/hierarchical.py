@@ -45,7 +45,8 @@ class HierarchicalLearner(SequenceLearner):
     if config.groups:
       return config
     devices = max(t.decisions.problem.cluster.num_devices for t in self._tasks)
-    return dataclasses.replace(config, groups=min(256, 20 * devices))
+    ops = max(t.decisions.num_decisions for t in self._tasks)
+    return dataclasses.replace(config, groups=min(256, 20 * devices, ops))
 
   def _make_network(self, config: HierarchicalConfig) -> HierarchicalNetwork:
     network = HierarchicalNetwork(config)

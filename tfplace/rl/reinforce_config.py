@@ -27,6 +27,7 @@ class ReinforceConfig:
       fit teach (hierarchical_controller: 1,000).
     max_gradient_norm: gradients are scaled down to it (hierarchical_controller:
       1).
+    elite: share of the samples that teach, see `rl/elite.py`; the papers' is 1.
   """
 
   samples: int = 16
@@ -40,3 +41,4 @@ class ReinforceConfig:
   noise_steps: int = 500
   valid_only_after: int = 1000
   max_gradient_norm: float = 1.0
+  elite: float = 1.0

@@ -22,6 +22,7 @@ import tensorflow as tf  # noqa: E402
 
 from tfplace.policies import sequence_export  # noqa: E402
 from tfplace.rl.config import TrainConfig  # noqa: E402
+from tfplace.rl.elite import margins  # noqa: E402
 from tfplace.rl.environment import Task  # noqa: E402
 from tfplace.rl.reinforce import (  # noqa: E402
   Choices,
@@ -167,7 +168,8 @@ class SequenceLearner(tf.Module, abc.ABC):
     every_us = task.evaluate(self._to_choices(graph, drawn))
     step_us = every_us[1:]
     reward = root_rewards(step_us, task.baseline_us, config.infeasible_reward)
-    advantages = tf.constant(self._baseline.advantages(graph, step_us, reward))
+    taught = margins(tf.constant(reward), config.elite).numpy()
+    advantages = tf.constant(self._baseline.advantages(graph, step_us, taught))
     given = self._inputs[graph], tf.constant(noise)
     chosen = [tf.constant(c[1:]) for c in drawn]
     loss, entropy, old = self._first_epoch(*given, chosen, advantages)

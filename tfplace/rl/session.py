@@ -48,11 +48,12 @@ class Request:
     checkpoint_every: see `TrainConfig`.
     learning_rate: of the strategy's Adam; None for the strategy's own, see
       `PPOConfig` and `ReinforceConfig`.
+    entropy: weight of the entropy; None for the strategy's own, likewise.
     seed: see `TrainConfig`.
     strategy: see `TrainConfig`.
     algorithm: of Placeto, see `PlacetoConfig`.
     credit: of GDP, see `PPOConfig`.
-    elite: of GDP, see `PPOConfig`.
+    elite: of all but Placeto, see `PPOConfig`.
   """
 
   checkpoint_dir: str
@@ -66,6 +67,7 @@ class Request:
   search_evaluations: int = 0
   checkpoint_every: int = 10
   learning_rate: float | None = None
+  entropy: float | None = None
   seed: int = 0
   strategy: str = "gdp"
   algorithm: str = "ppo"
@@ -76,6 +78,9 @@ class Request:
     """The training run that is asked for."""
     given: dict[str, Any] = {"samples": self.samples}
     placeto: dict[str, Any] = {"algorithm": self.algorithm}
+    if self.entropy is not None:
+      given["entropy"] = self.entropy
+      placeto["first_entropy"] = self.entropy
     if self.learning_rate is not None:
       given["learning_rate"] = self.learning_rate
       placeto["first_learning_rate"] = self.learning_rate
@@ -85,7 +90,7 @@ class Request:
       strategy=self.strategy,
       checkpoint_every=self.checkpoint_every,
       ppo=PPOConfig(**given, credit=self.credit, elite=self.elite),
-      reinforce=ReinforceConfig(**given),
+      reinforce=ReinforceConfig(**given, elite=self.elite),
       imitation=ImitationConfig(steps=self.imitation_steps),
       placeto=PlacetoConfig(**placeto),
     )
@@ -148,7 +153,10 @@ def finish(trainer: Trainer, request: Request) -> None:
     TrainingError: the export directory cannot be written.
   """
   target = pathlib.Path(request.export_dir)
-  export.export_policy(trainer.learner.exportable(), target)
+  exportable = dataclasses.replace(
+    trainer.learner.exportable(), decisions=request.max_decisions
+  )
+  export.export_policy(exportable, target)
   folder = target / "placements"
   try:
     folder.mkdir(exist_ok=True)

@@ -157,16 +157,33 @@ def test_an_exported_hierarchy_says_what_its_network_says(tmp_path):
   assert policy.info["network"]["groups"] == 10
 
 
-def test_groups_follow_the_largest_cluster():
+@pytest.mark.parametrize("ops, groups", [(100, 60), (10, 10)])
+def test_groups_follow_the_largest_cluster_and_graph(ops, groups):
   assert NETWORKS["hierarchical"].groups  # given there, not here
-  problem = problem_of(random_graph(10, 0), gpus(3))
+  problem = problem_of(random_graph(ops, 0), gpus(3))
   task = Task(
-    group_decisions(problem), Simulator(problem), 1.0, np.zeros(10, np.int32)
+    group_decisions(problem), Simulator(problem), 1.0, np.zeros(ops, np.int32)
   )
   config = dataclasses.replace(
     config_of("hierarchical"), network=HierarchicalConfig()
   )
-  assert HierarchicalLearner([task], config).network.config.groups == 60
+  assert HierarchicalLearner([task], config).network.config.groups == groups
+
+
+@both
+def test_only_the_elite_teaches(strategy):
+  learner, _ = learner_of(strategy, elite=0.01, samples=8)
+  seen = []
+  advantages = learner._baseline.advantages
+
+  def recorded(graph, step_us, rewards):
+    seen.append((step_us, rewards))
+    return advantages(graph, step_us, rewards)
+
+  learner._baseline.advantages = recorded
+  learner.improve(0, np.random.default_rng(0))
+  ((step_us, taught),) = seen
+  assert np.flatnonzero(taught).tolist() == [step_us.argmin()]
 
 
 def test_a_sequence_that_is_too_long_is_refused():
