@@ -35,6 +35,7 @@ from tfplace.rl.averaging import MovingAverage  # noqa: E402
 from tfplace.rl.bank import GraphBank  # noqa: E402
 from tfplace.rl.config import TrainConfig  # noqa: E402
 from tfplace.rl.environment import PlacementEnvironment, Task  # noqa: E402
+from tfplace.rl.gradients import clipped  # noqa: E402
 from tfplace.rl.objectives import (  # noqa: E402
   imitation_loss,
   mean_entropy,
@@ -213,9 +214,7 @@ class GdpLearner(tf.Module):
         self._config.imitation.smoothing,
       )
     gradients = tape.gradient(loss, variables)
-    gradients, _ = tf.clip_by_global_norm(
-      gradients, self._config.ppo.max_gradient_norm
-    )
+    gradients = clipped(gradients, self._config.ppo.max_gradient_norm)
     self.imitation_optimizer.apply_gradients(
       zip(gradients, variables, strict=True)
     )

@@ -31,6 +31,7 @@ from tfplace.policies.placeto_states import (  # noqa: E402
 )
 from tfplace.rl.config import TrainConfig  # noqa: E402
 from tfplace.rl.environment import Task  # noqa: E402
+from tfplace.rl.gradients import clipped  # noqa: E402
 from tfplace.rl.objectives import (  # noqa: E402
   imitation_loss,
   mean_entropy,
@@ -222,9 +223,7 @@ class PlacetoLearner(tf.Module):
         self._config.imitation.smoothing,
       )
     gradients = tape.gradient(loss, variables)
-    gradients, _ = tf.clip_by_global_norm(
-      gradients, self._config.ppo.max_gradient_norm
-    )
+    gradients = clipped(gradients, self._config.ppo.max_gradient_norm)
     self.imitation_optimizer.apply_gradients(
       zip(gradients, variables, strict=True)
     )

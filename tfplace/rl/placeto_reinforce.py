@@ -20,6 +20,7 @@ from tf_agents.trajectories import trajectory  # noqa: E402
 
 from tfplace.policies.placeto_network import PlacetoNetwork  # noqa: E402
 from tfplace.rl.config import PPOConfig  # noqa: E402
+from tfplace.rl.gradients import clipped  # noqa: E402
 from tfplace.rl.placeto_agents import Losses  # noqa: E402
 from tfplace.rl.placeto_config import PlacetoConfig  # noqa: E402
 from tfplace.rl.placeto_networks import (  # noqa: E402
@@ -94,7 +95,7 @@ class ReinforceUpdate:
       states, actions, advantages, self._between("entropy", share)
     )
     self.optimizer.learning_rate.assign(self._between("learning_rate", share))
-    gradients, _ = tf.clip_by_global_norm(
+    gradients = clipped(
       [tf.identity(s) for s in self._sums], self._config.max_gradient_norm
     )
     self.optimizer.apply_gradients(

@@ -24,6 +24,7 @@ from tfplace.policies import sequence_export  # noqa: E402
 from tfplace.rl.config import TrainConfig  # noqa: E402
 from tfplace.rl.elite import margins  # noqa: E402
 from tfplace.rl.environment import Task  # noqa: E402
+from tfplace.rl.gradients import clipped  # noqa: E402
 from tfplace.rl.reinforce import (  # noqa: E402
   Choices,
   MovingBaseline,
@@ -251,9 +252,7 @@ class SequenceLearner(tf.Module, abc.ABC):
   ) -> None:
     variables = self.network.trainable_variables
     gradients = tape.gradient(loss, variables)
-    gradients, _ = tf.clip_by_global_norm(
-      gradients, self._config.max_gradient_norm
-    )
+    gradients = clipped(gradients, self._config.max_gradient_norm)
     optimizer.apply_gradients(zip(gradients, variables, strict=True))
 
 
