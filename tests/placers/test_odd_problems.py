@@ -13,11 +13,11 @@ from tfplace.bin import simulate as simulate_command
 from tfplace.bounds import lower_bound
 from tfplace.errors import ProblemError
 from tfplace.placers import place
-from tfplace.placers.registry import CLASSICAL
+from tfplace.placers.registry import CLASSICAL, LEARNED
 from tfplace.placers.scotch import PROGRAMS
 from tfplace.simulate import Simulator
 
-ALL = [*CLASSICAL, "annealing", "brkga", "auto", "gdp"]
+ALL = [*CLASSICAL, "annealing", "brkga", "auto", *LEARNED]
 # Of the optimum, a bound may be over by rounding.
 ROUNDING = 1e-9
 

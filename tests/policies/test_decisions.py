@@ -4,7 +4,7 @@ import numpy as np
 from policies_testing import gpus, problem_of, random_graph
 
 from tfplace import graph as graph_lib
-from tfplace.policies.decisions import group_decisions
+from tfplace.policies.decisions import decisions_at, group_decisions
 
 
 def test_each_free_op_is_a_decision_and_a_group_is_one():
@@ -70,3 +70,10 @@ def test_what_is_found_for_decisions_as_groups_is_said_exactly():
   np.testing.assert_array_equal(decisions.to_devices(choices), devices)
   whole = group_decisions(problem)
   assert whole.as_groups is problem
+
+
+def test_sizes_that_merge_nothing_count_once():
+  problem = problem_of(random_graph(40, seed=2), gpus(2))
+  found = decisions_at(problem, [8, 40, None, 100])
+  assert [d.num_decisions for d in found] == [8, problem.num_groups]
+  assert [d.num_decisions for d in decisions_at(problem, [8, 8])] == [8]

@@ -14,7 +14,7 @@ import tfplace
 from tfplace import Simulator, errors
 from tfplace.placers import Budget, get_placer
 from tfplace.policies import sequence_placer
-from tfplace.policies.decisions import group_decisions
+from tfplace.policies.decisions import decisions_at
 
 pytestmark = needs_extra_train
 STRATEGIES = ("rnn", "hierarchical")
@@ -97,11 +97,11 @@ def test_places_at_the_numbers_of_decisions_that_it_was_trained_at(
 ):
   asked = []
 
-  def recorded(problem, most=None):
-    asked.append(most)
-    return group_decisions(problem, most)
+  def recorded(problem, sizes):
+    asked.extend(sizes)
+    return decisions_at(problem, sizes)
 
-  monkeypatch.setattr(sequence_placer, "group_decisions", recorded)
+  monkeypatch.setattr(sequence_placer, "decisions_at", recorded)
   result = place(policies, strategy, problem, 3)
   assert asked == [5, 10, 256 if strategy == "rnn" else None]
   assert result.evaluations == 3  # the most probable placement at each

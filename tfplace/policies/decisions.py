@@ -7,6 +7,7 @@ simulated is always the full graph.
 
 import dataclasses
 import functools
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -153,6 +154,16 @@ def group_decisions(
   if max_decisions is not None and problem.num_groups > max_decisions:
     (parent,) = merged(problem, [max_decisions])
   return Decisions(problem, _in_order(problem, parent))
+
+
+def decisions_at(
+  problem: Problem, sizes: Iterable[int | None]
+) -> list[Decisions]:
+  """`group_decisions` at each size; sizes that merge nothing count once."""
+  distinct = dict.fromkeys(
+    n if n is not None and n < problem.num_groups else None for n in sizes
+  )
+  return [group_decisions(problem, size) for size in distinct]
 
 
 def _in_order(problem: Problem, parent: np.ndarray) -> np.ndarray:

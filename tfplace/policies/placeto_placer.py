@@ -19,7 +19,7 @@ from tfplace.placers.groups import GroupGraph
 from tfplace.placers.repair import offer_like
 from tfplace.placers.tracker import Tracker
 from tfplace.policies import exported, placeto_features
-from tfplace.policies.decisions import Decisions, group_decisions
+from tfplace.policies.decisions import Decisions, decisions_at
 from tfplace.policies.placeto_states import (
   Look,
   Observer,
@@ -58,8 +58,10 @@ class PlacetoPlacer:
     )
     tracker = Tracker(self.name, problem, evaluator, budget)
     every = [
-      _Rollouts(policy, group_decisions(problem, size), tracker)
-      for size in policy.decisions(self.max_decisions)
+      _Rollouts(policy, decisions, tracker)
+      for decisions in decisions_at(
+        problem, policy.decisions(self.max_decisions)
+      )
     ]
     for number, rollouts in enumerate(every):
       if number and not rollouts.room:

@@ -19,7 +19,7 @@ from tfplace.placers.groups import GroupGraph
 from tfplace.placers.repair import offer_like
 from tfplace.placers.tracker import Tracker
 from tfplace.policies import exported, op_embedding, sampling
-from tfplace.policies.decisions import Decisions, group_decisions
+from tfplace.policies.decisions import Decisions, decisions_at
 
 RNN_DECISIONS = 256  # a sequence of more takes too long
 
@@ -50,8 +50,8 @@ class RnnPlacer:
       self.name, self.policy, op_embedding.VERSION
     )
     every = [
-      _RnnDraws(policy, group_decisions(problem, size))
-      for size in policy.decisions(RNN_DECISIONS)
+      _RnnDraws(policy, decisions)
+      for decisions in decisions_at(problem, policy.decisions(RNN_DECISIONS))
     ]
     return _search(self, every, problem, evaluator, budget, seed)
 
@@ -77,8 +77,8 @@ class HierarchicalPlacer:
       self.name, self.policy, op_embedding.VERSION
     )
     every = [
-      _HierarchicalDraws(policy, group_decisions(problem, size))
-      for size in policy.decisions()
+      _HierarchicalDraws(policy, decisions)
+      for decisions in decisions_at(problem, policy.decisions())
     ]
     return _search(self, every, problem, evaluator, budget, seed)
 

@@ -3,7 +3,7 @@
 import dataclasses
 import os
 import pathlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tfplace.errors import TrainingError
@@ -11,7 +11,7 @@ from tfplace.graph.placement import Placement
 from tfplace.graph.problem import Problem
 from tfplace.placers.base import Evaluator
 from tfplace.policies import exported, keras2
-from tfplace.policies.decisions import Decisions, group_decisions
+from tfplace.policies.decisions import decisions_at
 from tfplace.simulate import Simulator
 
 keras2.check_training_process()
@@ -121,7 +121,7 @@ def open_trainer(
   tasks = [
     make_task(decisions, make_evaluator(problem), teaching, is_hinted)
     for problem in problems
-    for decisions in _levels(problem, request.max_decisions)
+    for decisions in decisions_at(problem, request.max_decisions)
     for is_hinted in request.hints
   ]
   start = request.init_from
@@ -134,16 +134,6 @@ def open_trainer(
     log_dir=pathlib.Path(request.checkpoint_dir) / "logs",
     init_from=start,
   )
-
-
-def _levels(
-  problem: Problem, sizes: Sequence[int | None]
-) -> Iterator[Decisions]:
-  """Decisions of each size; sizes that merge nothing count once."""
-  for size in dict.fromkeys(
-    n if n is not None and n < problem.num_groups else None for n in sizes
-  ):
-    yield group_decisions(problem, size)
 
 
 def finish(trainer: Trainer, request: Request) -> None:
