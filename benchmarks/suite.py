@@ -3,7 +3,8 @@
 Simulated step time of each placer within the same seconds, beside the bound,
 the human expert and the published figures. Each result is saved as soon as it
 is there, so that a run that was cut off goes on; one of another budget needs
-another `--out`. Writes JSON, Markdown and a picture.
+another `--out`. Writes JSON, Markdown and a picture; `--quick` to files of its
+own, `suite_quick.*`.
 
   python benchmarks/suite.py --quick            # three minutes of a core
   python benchmarks/suite.py                    # a night
@@ -54,7 +55,7 @@ _CACHE = flags.DEFINE_string(
   "Where extracted graphs are kept between runs; empty: nowhere.",
 )
 _OUT = flags.DEFINE_string(
-  "out", str(HERE / "results" / "suite.json"), "JSON file to write."
+  "out", None, "JSON file to write; by default results/suite.json beside this."
 )
 _REPORT_ONLY = flags.DEFINE_bool("report_only", False, "Run nothing.")
 # Their result depends on the seed; the others run once.
@@ -63,7 +64,8 @@ SEEDED = ("metis", "annealing", "brkga", "gdp", "auto")
 
 def main(argv: list[str]) -> None:
   del argv
-  out = pathlib.Path(_OUT.value)
+  name = "suite_quick.json" if _QUICK.value else "suite.json"
+  out = pathlib.Path(_OUT.value or HERE / "results" / name)
   budget_s = QUICK_BUDGET_S if _QUICK.value else _BUDGET_S.value
   results = load(out, budget_s)
   if not _REPORT_ONLY.value:
