@@ -152,6 +152,7 @@ def check_scalars(scalars, tiny):
     (["--reward=guess"], ["simulate", "measure"]),
     (["--iterations=-1"], ["iterations", "-1"]),
     (["--elite=0"], ["elite", "0"]),
+    (["--entropy=-1"], ["entropy", "-1"]),
     (["--graphs=/nowhere/*.json"], ["/nowhere/*.json"]),
     (["--graphs=/nowhere/x.json"], ["/nowhere/x.json"]),
     (["--cluster=k81x2"], ["k81x2"]),
