@@ -15,22 +15,32 @@ from tfplace.policies.exported import Policy
 from tfplace.simulate import Simulator
 
 ONE_SHOT = ("expert", "axes", "blocks", "m_topo", "m_etf", "heft")
-SIZES = (12, 16, 24, 32, 48, 64)
 DRAWS = 16
 
 
 def at_each_size(
-  problem: Problem, simulator: Simulator, policies: Sequence[Policy]
+  problem: Problem,
+  simulator: Simulator,
+  policies: Sequence[Policy],
+  temperatures: Sequence[float] = (1.0,),
 ) -> list[dict]:
   """Step times in us by size and policy: of the most probable placement (None
   where it does not fit), of the best, and of the best of as many random ones.
+
+  Args:
+    problem: what is placed and on what.
+    simulator: of the problem.
+    policies: whose draws are compared.
+    temperatures: of the draws, see `sampling.shared_noise`.
   """
   found = []
-  for size in SIZES:
+  for size in placer.SIZES:
     decisions = group_decisions(problem, size)
     seen = {p.axes: features.extract(decisions, axes=p.axes) for p in policies}
     mine = [
-      step_times(simulator, decisions, policy.logits(seen[policy.axes]))
+      step_times(
+        simulator, decisions, policy.logits(seen[policy.axes]), temperatures
+      )
       for policy in policies
     ]
     random = step_times(simulator, decisions, uniform(problem, decisions))
@@ -54,11 +64,14 @@ def uniform(problem: Problem, decisions: Decisions) -> np.ndarray:
 
 
 def step_times(
-  simulator: Simulator, decisions: Decisions, logits: np.ndarray
+  simulator: Simulator,
+  decisions: Decisions,
+  logits: np.ndarray,
+  temperatures: Sequence[float] = (1.0,),
 ) -> np.ndarray:
   """[1 + DRAWS] step times, infinite where a placement does not fit."""
   rng = np.random.default_rng(0)
-  devices = placer.candidates(decisions, logits, DRAWS, rng)
+  devices = placer.candidates(decisions, logits, DRAWS, rng, temperatures)
   batch = simulator.run(np.stack(devices))
   return np.where(batch.feasible, batch.step_time_us, np.inf)
 

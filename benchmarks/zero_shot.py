@@ -1,9 +1,10 @@
 """What a policy's draws are worth on graphs that it was not trained on.
 
 The most probable placement and 16 draws at each of several sizes of merged
-clusters, the best of them over the best one-shot placer's step time; beside it
-as many random draws, each cluster on any GPU: what the clusters alone are
-worth. On the published rows; writes JSON and a table in Markdown.
+clusters, the best of them over the best one-shot placer's step time; the same
+with half of the draws hot, as the placer `gdp` draws them; and as many random
+draws, each cluster on any GPU: what the clusters alone are worth. On the
+published rows; writes JSON and a table in Markdown.
 
   python benchmarks/zero_shot.py                        # five minutes of a core
   python benchmarks/zero_shot.py --gpu=h100 --rows='2-layer'
@@ -22,12 +23,13 @@ import one_gpu
 import saved_rows
 
 from tfplace.graph import Problem
-from tfplace.policies import exported, features
+from tfplace.policies import exported, features, sampling
 from tfplace.policies.exported import Policy
 from tfplace.simulate import Simulator
 
 HERE = pathlib.Path(__file__).parent
 SHOWN = 24  # the size whose most probable placement the table has
+ARMS = ("policy_us", "half_hot_us", "random_us")
 _POLICY = flags.DEFINE_string(
   "policy", None, "Directory of an exported policy; the shipped one if none."
 )
@@ -60,6 +62,10 @@ def main(argv: list[str]) -> None:
 def measure(problem: Problem, policy: Policy) -> dict:
   """Of one row: by size, step times of the policy's draws and random ones."""
   simulator = Simulator(problem)
+  own, half_hot = (
+    draws.at_each_size(problem, simulator, [policy], temperatures)
+    for temperatures in ((1.0,), sampling.TEMPERATURES)
+  )
   return {
     "ops": problem.graph.num_ops,
     "one_shot_us": draws.one_shot(problem, simulator),
@@ -67,9 +73,10 @@ def measure(problem: Problem, policy: Policy) -> dict:
       str(found["size"]): {
         "first_us": found["first_us"][0],
         "policy_us": found["policy_us"][0],
+        "half_hot_us": other["policy_us"][0],
         "random_us": found["random_us"],
       }
-      for found in draws.at_each_size(problem, simulator, [policy])
+      for found, other in zip(own, half_hot, strict=True)
     },
   }
 
@@ -77,15 +84,15 @@ def measure(problem: Problem, policy: Policy) -> dict:
 def table(found: dict[str, dict]) -> list[str]:
   """Markdown: ms, and ratios to the best one-shot placer."""
   lines = [
-    "| model | ops | one-shot ms | best of the policy's draws | of random draws"
-    f" | most probable at {SHOWN} |",
-    "| --- | --- | --- | --- | --- | --- |",
+    "| model | ops | one-shot ms | best of the policy's draws | half of them"
+    f" hot | of random draws | most probable at {SHOWN} |",
+    "| --- | --- | --- | --- | --- | --- | --- |",
   ]
   ratios: list[list[float | None]] = []
   for label, row in found.items():
     best = [
       min((s[arm] for s in row["sizes"].values() if s[arm]), default=None)
-      for arm in ("policy_us", "random_us")
+      for arm in ARMS
     ]
     values = [*best, row["sizes"][str(SHOWN)]["first_us"]]
     ratios.append([v and v / row["one_shot_us"] for v in values])

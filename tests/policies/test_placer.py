@@ -114,6 +114,22 @@ def test_evaluations_are_bounded():
   assert place(problem, max_evaluations=3).evaluations == 3
 
 
+def test_places_at_the_numbers_of_decisions_that_it_was_trained_at(monkeypatch):
+  problem = problem_of(random_graph(60, seed=3), gpus(3))
+  monkeypatch.setattr(exported.Policy, "decisions", lambda self: (5, None))
+  logits, seen = exported.Policy.logits, []
+
+  def recorded(policy, given):
+    seen.append(logits(policy, given))
+    return seen[-1]
+
+  monkeypatch.setattr(exported.Policy, "logits", recorded)
+  result = place(problem, samples=3)
+  most = problem.num_groups
+  assert [len(found) for found in seen] == [5, most, 12, 16, 24, 32, 48]
+  assert result.evaluations == 7 * 4
+
+
 def test_ten_thousand_decisions_take_seconds():
   cluster = gpus(4, memory_bytes=1e12)
   problem = problem_of(random_graph(10_000, seed=10), cluster)
@@ -184,11 +200,12 @@ def test_names_of_alike_devices_do_not_matter_to_a_handed_placement(
     return sample(logits, *arguments)
 
   monkeypatch.setattr(sampling, "sample", recorded)
+  monkeypatch.setattr(exported.Policy, "hints", (False, True))
   place(problem, start=start)
   place(problem, start=swap[start])
-  *plain, hinted = seen[: len(seen) // 2]
-  *plain_again, hinted_again = seen[len(seen) // 2 :]
-  assert [len(logits) for logits in plain][-1] == problem.num_groups
-  for again, logits in zip(plain_again, plain, strict=True):
+  one, other = seen[: len(seen) // 2], seen[len(seen) // 2 :]
+  plain = len(one) // 2  # the passes without the placement come first
+  assert len(one[plain - 1]) == len(one[-1]) == problem.num_groups
+  for again, logits in zip(other[:plain], one[:plain], strict=True):
     np.testing.assert_array_equal(again, logits)
-  np.testing.assert_allclose(hinted_again[:, swap], hinted, rtol=1e-4)
+  np.testing.assert_allclose(other[-1][:, swap], one[-1], rtol=1e-4)

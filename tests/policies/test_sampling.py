@@ -28,10 +28,23 @@ def test_decisions_of_a_cluster_move_together_and_others_do_not():
   assert (alone[:, 0] == alone[:, 2]).mean() == pytest.approx(0.54, abs=0.05)
 
 
-def test_a_device_that_is_ruled_out_is_never_drawn():
+def test_draws_are_divided_among_temperatures():
+  half = 20_000
+  drawn = sample(LOGITS, 2 * half, np.random.default_rng(5), (), (1.0, 5.0))
+  hot = np.exp(LOGITS / 5.0)
+  hot /= hot.sum(axis=1, keepdims=True)
+  for part, expected in ((drawn[:half], np.exp(LOGITS)), (drawn[half:], hot)):
+    for decision, row in enumerate(expected):
+      found = np.bincount(part[:, decision], minlength=3) / half
+      np.testing.assert_allclose(found, row, atol=0.015)
+
+
+@pytest.mark.parametrize("temperatures", [(1.0,), sampling.TEMPERATURES])
+def test_a_device_that_is_ruled_out_is_never_drawn(temperatures):
   logits = LOGITS.copy()
   logits[:, 0] = -1e9
-  assert (sample(logits, 500, np.random.default_rng(2)) > 0).all()
+  drawn = sample(logits, 500, np.random.default_rng(2), (), temperatures)
+  assert (drawn > 0).all()
 
 
 def test_the_seed_decides():

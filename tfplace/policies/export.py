@@ -48,6 +48,7 @@ def export_policy(
     "network": dict(policy.network),
     "weights": len(module.weights),
     "decisions": list(policy.decisions),
+    "hints": list(policy.hints),
   }
   try:
     target.parent.mkdir(parents=True, exist_ok=True)

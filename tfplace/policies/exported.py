@@ -30,6 +30,8 @@ class Exportable:
     functions: name -> `tf.function` with an input signature, of plain tensors.
     decisions: numbers of decisions that it was trained at, None for every
       group; () where that is not known.
+    hints: whether it saw a good placement among its features; both where it
+      was trained either way.
   """
 
   strategy: str
@@ -38,6 +40,7 @@ class Exportable:
   variables: list[Any]
   functions: Mapping[str, Any]
   decisions: Sequence[int | None] = ()
+  hints: Sequence[bool] = (False,)
 
 
 class Policy:
@@ -83,6 +86,11 @@ class Policy:
     if most is None:
       return tuple(dict.fromkeys(trained))
     return tuple(dict.fromkeys(min(n or most, most) for n in trained))
+
+  @property
+  def hints(self) -> tuple[bool, ...]:
+    """Whether to show it a placement to improve on, as in its training."""
+    return tuple(sorted(self.info.get("hints") or [False]))
 
   def run(self, function: str, arrays: Iterable[np.ndarray]) -> Any:
     """Calls one of its functions; returns its result as arrays."""

@@ -1,7 +1,7 @@
 """`gdp`: a trained policy as a placer, zero-shot; needs the base install."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -13,27 +13,24 @@ from tfplace.placers.groups import GroupGraph
 from tfplace.placers.repair import offer_like
 from tfplace.placers.tracker import Tracker
 from tfplace.policies import exported, features, sampling, symmetry
-from tfplace.policies.decisions import Decisions, group_decisions
+from tfplace.policies.decisions import Decisions, decisions_at
 
-# Passes of the policy: at most so many decisions, and whether it sees the best
-# placement so far. Coarse decisions make few transfers, fine ones balance
-# better, and which serve a graph shows only there; a hinted pass improves on
-# what is there.
-PASSES = (
-  *((12, False), (24, False), (48, False), (128, False)),
-  *((64, True), (256, True)),
-)
+# Numbers of decisions of a policy's passes, besides those that it was trained
+# at. Coarse decisions make few transfers, fine ones balance better, and which
+# serve a graph shows only there.
+SIZES = (12, 16, 24, 32, 48, 64)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GdpPlacer:
-  """Places a graph by one pass of a GDP policy per level, without training.
+  """Places a graph by one pass of a GDP policy per size, without training.
 
   Attributes:
     policy: directory of an exported policy; None is the one that ships.
-    samples: placements drawn per level, besides the most probable one.
-    start: [num_ops] devices of a placement to improve on, that of a classical
-      placer, say; it is not among the results.
+    samples: placements drawn per size, besides the most probable one.
+    start: [num_ops] devices of a placement, that of a classical placer, say,
+      which a policy that was trained with hints sees and improves on; it is
+      not among the results. None is the best that the placer has found so far.
   """
 
   policy: str | None = None
@@ -57,7 +54,7 @@ class GdpPlacer:
     groups = GroupGraph(problem)
     classes = symmetry.device_classes(problem.cluster)
     rng = np.random.default_rng(seed)
-    for decisions, is_hinted in self._passes(problem):
+    for decisions, is_hinted in _passes(problem, policy):
       known = self.start
       if known is None and tracker.best is not None:
         known = tracker.best[0]
@@ -79,17 +76,14 @@ class GdpPlacer:
         break
     return tracker.result()
 
-  def _passes(self, problem: Problem) -> Iterator[tuple[Decisions, bool]]:
-    """Decisions and whether to hint; where nothing merges, every group decides.
 
-    On a graph of a dozen groups two passes remain: without a hint, and with.
-    """
-    done = set()
-    for most, is_hinted in PASSES:
-      size = most if most < problem.num_groups else None
-      if (size, is_hinted) not in done:
-        done.add((size, is_hinted))
-        yield group_decisions(problem, size), is_hinted
+def _passes(
+  problem: Problem, policy: exported.Policy
+) -> Iterator[tuple[Decisions, bool]]:
+  """Decisions, and whether the policy sees a placement to improve on."""
+  for is_hinted in policy.hints:
+    for decisions in decisions_at(problem, (*policy.decisions(), *SIZES)):
+      yield decisions, is_hinted
 
 
 def candidates(
@@ -97,9 +91,12 @@ def candidates(
   logits: np.ndarray,
   samples: int,
   rng: np.random.Generator,
+  temperatures: Sequence[float] = sampling.TEMPERATURES,
 ) -> list[np.ndarray]:
   """[num_ops] devices each: the most probable placement, then samples."""
-  drawn = sampling.sample(logits, samples, rng, decisions.clusterings)
+  drawn = sampling.sample(
+    logits, samples, rng, decisions.clusterings, temperatures
+  )
   first = logits.argmax(axis=1).astype(np.int32)
   return [decisions.to_devices(choices) for choices in (first, *drawn)]
 

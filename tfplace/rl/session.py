@@ -144,7 +144,9 @@ def finish(trainer: Trainer, request: Request) -> None:
   """
   target = pathlib.Path(request.export_dir)
   exportable = dataclasses.replace(
-    trainer.learner.exportable(), decisions=request.max_decisions
+    trainer.learner.exportable(),
+    decisions=request.max_decisions,
+    hints=request.hints,
   )
   export.export_policy(exportable, target)
   folder = target / "placements"

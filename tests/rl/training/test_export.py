@@ -51,6 +51,19 @@ def test_weights_and_sizes_come_back(network, tmp_path):
     np.testing.assert_array_equal(mine.numpy(), theirs.numpy())
 
 
+def test_a_policy_says_how_it_was_trained(network, tmp_path):
+  trained = dataclasses.replace(
+    exportable(network), decisions=(5, None), hints=(True, False)
+  )
+  export.export_policy(trained, tmp_path / "policy")
+  policy = exported.load_policy(tmp_path / "policy")
+  assert policy.decisions() == (5, None) and policy.decisions(40) == (5, 40)
+  assert policy.hints == (False, True)
+  export.export_policy(exportable(network), tmp_path / "policy")
+  policy = exported.load_policy(tmp_path / "policy")
+  assert policy.decisions() == (None,) and policy.hints == (False,)
+
+
 def test_a_policy_is_replaced_and_anything_else_is_not(network, tmp_path):
   export.export_policy(exportable(network), tmp_path / "policy")
   export.export_policy(exportable(network), tmp_path / "policy")
