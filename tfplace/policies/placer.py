@@ -52,20 +52,12 @@ class GdpPlacer:
     )
     tracker = Tracker(self.name, problem, evaluator, budget)
     groups = GroupGraph(problem)
-    classes = symmetry.device_classes(problem.cluster)
     rng = np.random.default_rng(seed)
     for decisions, is_hinted in _passes(problem, policy):
       known = self.start
       if known is None and tracker.best is not None:
         known = tracker.best[0]
-      if is_hinted and known is not None:
-        # The policy has its own names for devices that are alike.
-        hint = decisions.to_choices(known)
-        names = symmetry.first_use_names(hint, classes)
-        hinted = features.extract(decisions, names[hint], policy.axes)
-        logits = policy.logits(hinted)[:, names]
-      else:
-        logits = policy.logits(features.extract(decisions, axes=policy.axes))
+      logits = _logits(policy, decisions, known if is_hinted else None)
       first, *others = candidates(decisions, logits, self.samples, rng)
       offer_like(tracker, groups, first)
       for devices in others:
@@ -84,6 +76,21 @@ def _passes(
   for is_hinted in policy.hints:
     for decisions in decisions_at(problem, (*policy.decisions(), *SIZES)):
       yield decisions, is_hinted
+
+
+def _logits(
+  policy: exported.Policy, decisions: Decisions, known: np.ndarray | None
+) -> np.ndarray:
+  """[num_decisions, num_devices] logits of a policy that sees a placement,
+  [num_ops] devices, or none."""
+  if known is None:
+    return policy.logits(features.extract(decisions, axes=policy.axes))
+  # The policy has its own names for devices that are alike.
+  classes = symmetry.device_classes(decisions.problem.cluster)
+  hint = decisions.to_choices(known)
+  names = symmetry.first_use_names(hint, classes)
+  hinted = features.extract(decisions, names[hint], policy.axes)
+  return policy.logits(hinted)[:, names]
 
 
 def candidates(
