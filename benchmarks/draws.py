@@ -22,26 +22,27 @@ def at_each_size(
   problem: Problem,
   simulator: Simulator,
   policies: Sequence[Policy],
-  temperatures: Sequence[float] = (1.0,),
+  temperatures: Sequence[Sequence[float]] = ((1.0,),),
 ) -> list[dict]:
-  """Step times in us by size and policy: of the most probable placement (None
+  """Step times in us by size and arm: of the most probable placement (None
   where it does not fit), of the best, and of the best of as many random ones.
 
   Args:
     problem: what is placed and on what.
     simulator: of the problem.
     policies: whose draws are compared.
-    temperatures: of the draws, see `sampling.shared_noise`.
+    temperatures: of the draws, see `sampling.shared_noise`; each policy is an
+      arm with each of these, in order.
   """
   found = []
   for size in placer.SIZES:
     decisions = group_decisions(problem, size)
     seen = {p.axes: features.extract(decisions, axes=p.axes) for p in policies}
+    logits = [policy.logits(seen[policy.axes]) for policy in policies]
     mine = [
-      step_times(
-        simulator, decisions, policy.logits(seen[policy.axes]), temperatures
-      )
-      for policy in policies
+      step_times(simulator, decisions, scores, share)
+      for scores in logits
+      for share in temperatures
     ]
     random = step_times(simulator, decisions, uniform(problem, decisions))
     found.append(

@@ -62,21 +62,17 @@ def main(argv: list[str]) -> None:
 def measure(problem: Problem, policy: Policy) -> dict:
   """Of one row: by size, step times of the policy's draws and random ones."""
   simulator = Simulator(problem)
-  own, half_hot = (
-    draws.at_each_size(problem, simulator, [policy], temperatures)
-    for temperatures in ((1.0,), sampling.TEMPERATURES)
-  )
+  arms = (1.0,), sampling.TEMPERATURES
   return {
     "ops": problem.graph.num_ops,
     "one_shot_us": draws.one_shot(problem, simulator),
     "sizes": {
       str(found["size"]): {
         "first_us": found["first_us"][0],
-        "policy_us": found["policy_us"][0],
-        "half_hot_us": other["policy_us"][0],
+        **dict(zip(ARMS, found["policy_us"], strict=False)),
         "random_us": found["random_us"],
       }
-      for found, other in zip(own, half_hot, strict=True)
+      for found in draws.at_each_size(problem, simulator, [policy], arms)
     },
   }
 

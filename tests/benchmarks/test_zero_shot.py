@@ -10,6 +10,7 @@ import zero_shot
 
 from tfplace import graph as graph_lib
 from tfplace.graph.presets import cluster_preset
+from tfplace.policies import placer
 from tfplace.policies.decisions import group_decisions
 
 
@@ -19,9 +20,10 @@ def test_a_row_is_measured_at_every_size(tmp_path):
     "zero_shot", f"--result={result}", f"--graph_cache_dir={tmp_path}"
   )
   (row,) = json.loads(result.read_text())["rows"].values()
-  assert list(row["sizes"]) == [str(size) for size in draws.SIZES]
+  assert list(row["sizes"]) == [str(size) for size in placer.SIZES]
   for found in row["sizes"].values():
     assert found["policy_us"] <= found["first_us"]
+    assert found["half_hot_us"] <= found["first_us"]
     assert found["random_us"] > 0
   assert "| tiny (p100x2) |" in result.with_suffix(".md").read_text()
 
@@ -38,19 +40,21 @@ def test_random_draws_leave_the_cpu_to_what_runs_nowhere_else():
 
 
 def test_the_table_has_ratios_to_the_best_one_shot_placer():
-  def sizes(first, policy, random):
-    names = ("first_us", "policy_us", "random_us")
-    return dict(zip(names, (first, policy, random), strict=True))
+  def sizes(first, *best):
+    return {"first_us": first, **dict(zip(zero_shot.ARMS, best, strict=True))}
 
-  tight = {"12": sizes(None, None, 90.0), "24": sizes(None, 80.0, None)}
-  loose = {"12": sizes(9.0, 5.0, 5.0), "24": sizes(3.0, 2.0, 4.0)}
+  tight = {
+    "12": sizes(None, None, 70.0, 90.0),
+    "24": sizes(None, 80.0, None, None),
+  }
+  loose = {"12": sizes(9.0, 5.0, 6.0, 5.0), "24": sizes(3.0, 2.0, 4.0, 4.0)}
   found = {
     "a": {"ops": 1234, "one_shot_us": 100.0, "sizes": tight},
     "b": {"ops": 5, "one_shot_us": 2.0, "sizes": loose},
   }
   *_, first, second, mean = zero_shot.table(found)
-  assert first == "| a | 1,234 | 0.1 | 0.800 | 0.900 | OOM |"
-  assert second.endswith("| 1.000 | 2.000 | 1.500 |")
-  expected = [0.8**0.5, 1.8**0.5, 1.5]
-  values = [float(cell) for cell in mean.split("|")[4:7]]
+  assert first == "| a | 1,234 | 0.1 | 0.800 | 0.700 | 0.900 | OOM |"
+  assert second.endswith("| 1.000 | 2.000 | 2.000 | 1.500 |")
+  expected = [0.8**0.5, 1.4**0.5, 1.8**0.5, 1.5]
+  values = [float(cell) for cell in mean.split("|")[4:8]]
   assert values == pytest.approx(expected, abs=1e-3)

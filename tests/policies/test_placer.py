@@ -126,8 +126,21 @@ def test_places_at_the_numbers_of_decisions_that_it_was_trained_at(monkeypatch):
   monkeypatch.setattr(exported.Policy, "logits", recorded)
   result = place(problem, samples=3)
   most = problem.num_groups
-  assert [len(found) for found in seen] == [5, most, 12, 16, 24, 32, 48]
+  assert [len(found) for found in seen] == [5, 12, 16, 24, 32, 48, most]
   assert result.evaluations == 7 * 4
+
+
+def test_half_of_the_draws_are_hot(monkeypatch):
+  seen, sample = [], sampling.sample
+
+  def recorded(logits, number, rng, clusterings, temperatures):
+    seen.append(temperatures)
+    return sample(logits, number, rng, clusterings, temperatures)
+
+  monkeypatch.setattr(sampling, "sample", recorded)
+  place(problem_of(random_graph(20, seed=3), gpus(2)))
+  assert seen and set(seen) == {sampling.TEMPERATURES}
+  assert len(sampling.TEMPERATURES) == 2 and max(sampling.TEMPERATURES) > 1
 
 
 def test_ten_thousand_decisions_take_seconds():
@@ -204,9 +217,7 @@ def test_names_of_alike_devices_do_not_matter_to_a_handed_placement(
   place(problem, start=start)
   place(problem, start=swap[start])
   one, other = seen[: len(seen) // 2], seen[len(seen) // 2 :]
-  plain = len(one) // 2  # the passes without the placement come first
-  for again, logits in zip(other[:plain], one[:plain], strict=True):
+  for again, logits in zip(other[::2], one[::2], strict=True):  # without it
     np.testing.assert_array_equal(again, logits)
-  sizes = [len(logits) for logits in one[plain:]]
-  whole = plain + sizes.index(problem.num_groups)
-  np.testing.assert_allclose(other[whole][:, swap], one[whole], rtol=1e-4)
+  assert len(one[-1]) == problem.num_groups
+  np.testing.assert_allclose(other[-1][:, swap], one[-1], rtol=1e-4)

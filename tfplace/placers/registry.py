@@ -86,7 +86,7 @@ def get_placer(strategy: str, policy: str | None = None) -> Placer:
 def get_learned(
   strategy: str, policy: str | None, start: np.ndarray | None
 ) -> Placer:
-  """A learned placer of `ASKED` that improves on a placement.
+  """A learned placer of `ASKED` that may improve on a placement.
 
   Args:
     strategy: one of `ASKED`.

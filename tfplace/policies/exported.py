@@ -89,7 +89,10 @@ class Policy:
 
   @property
   def hints(self) -> tuple[bool, ...]:
-    """Whether to show it a placement to improve on, as in its training."""
+    """Whether to show it a placement to improve on, as in its training.
+
+    Policies that do not say so are shown none.
+    """
     return tuple(sorted(self.info.get("hints") or [False]))
 
   def run(self, function: str, arrays: Iterable[np.ndarray]) -> Any:

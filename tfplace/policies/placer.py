@@ -1,6 +1,7 @@
 """`gdp`: a trained policy as a placer, zero-shot; needs the base install."""
 
 import dataclasses
+import math
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
@@ -30,7 +31,8 @@ class GdpPlacer:
     samples: placements drawn per size, besides the most probable one.
     start: [num_ops] devices of a placement, that of a classical placer, say,
       which a policy that was trained with hints sees and improves on; it is
-      not among the results. None is the best that the placer has found so far.
+      not among the results. None is the best that the placer has found so far,
+      of which there is none in the first pass.
   """
 
   policy: str | None = None
@@ -54,10 +56,12 @@ class GdpPlacer:
     groups = GroupGraph(problem)
     rng = np.random.default_rng(seed)
     for decisions, is_hinted in _passes(problem, policy):
-      known = self.start
-      if known is None and tracker.best is not None:
-        known = tracker.best[0]
-      logits = _logits(policy, decisions, known if is_hinted else None)
+      known = None
+      if is_hinted:
+        known = self.start
+        if known is None and tracker.best is not None:
+          known = tracker.best[0]
+      logits = _logits(policy, decisions, known)
       first, *others = candidates(decisions, logits, self.samples, rng)
       offer_like(tracker, groups, first)
       for devices in others:
@@ -72,9 +76,12 @@ class GdpPlacer:
 def _passes(
   problem: Problem, policy: exported.Policy
 ) -> Iterator[tuple[Decisions, bool]]:
-  """Decisions, and whether the policy sees a placement to improve on."""
-  for is_hinted in policy.hints:
-    for decisions in decisions_at(problem, (*policy.decisions(), *SIZES)):
+  """Decisions, few first, and whether the policy sees a placement to improve
+  on. (A pass over many takes the longest, and is not cut off.)"""
+  sizes = {*policy.decisions(), *SIZES}
+  few_first = sorted(sizes, key=lambda n: math.inf if n is None else n)
+  for decisions in decisions_at(problem, few_first):
+    for is_hinted in policy.hints:
       yield decisions, is_hinted
 
 

@@ -1,6 +1,7 @@
 """An exported policy says what its network says."""
 
 import dataclasses
+import json
 
 import numpy as np
 import pytest
@@ -59,9 +60,17 @@ def test_a_policy_says_how_it_was_trained(network, tmp_path):
   policy = exported.load_policy(tmp_path / "policy")
   assert policy.decisions() == (5, None) and policy.decisions(40) == (5, 40)
   assert policy.hints == (False, True)
+
+
+def test_a_policy_that_does_not_say_how_it_was_trained(network, tmp_path):
   export.export_policy(exportable(network), tmp_path / "policy")
+  path = tmp_path / "policy" / exported.INFO_FILE
+  info = json.loads(path.read_text())
+  del info["decisions"], info["hints"]
+  path.write_text(json.dumps(info))
   policy = exported.load_policy(tmp_path / "policy")
-  assert policy.decisions() == (None,) and policy.hints == (False,)
+  assert policy.decisions() == (None,) and policy.decisions(40) == (40,)
+  assert policy.hints == (False,)
 
 
 def test_a_policy_is_replaced_and_anything_else_is_not(network, tmp_path):

@@ -1,5 +1,9 @@
-"""What the flags of a run mean to each strategy."""
+"""What the flags of a run mean to each strategy, and to what it exports."""
 
+import types
+
+from tfplace.policies.exported import Exportable
+from tfplace.rl import session
 from tfplace.rl.config import TrainConfig
 from tfplace.rl.session import Request
 
@@ -21,3 +25,24 @@ def test_flags_reach_every_strategy():
     assert (kind.elite, kind.samples) == (0.125, 6)
   assert found.placeto.first_learning_rate == 0.5
   assert found.placeto.first_entropy == 0.25
+
+
+def test_the_exported_policy_says_how_it_was_trained(monkeypatch, tmp_path):
+  written = []
+
+  def export_policy(policy, target):
+    written.append(policy)
+    target.mkdir()
+
+  monkeypatch.setattr(session.export, "export_policy", export_policy)
+  untold = Exportable("gdp", 1, {}, [], {})
+  learner = types.SimpleNamespace(exportable=lambda: untold)
+  request = Request(
+    "checkpoints",
+    str(tmp_path / "policy"),
+    max_decisions=(8, None),
+    hints=(False, True),
+  )
+  session.finish(types.SimpleNamespace(learner=learner, tasks=[]), request)
+  (policy,) = written
+  assert (policy.decisions, policy.hints) == ((8, None), (False, True))
