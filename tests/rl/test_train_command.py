@@ -159,6 +159,9 @@ def check_scalars(scalars, tiny):
     (["--graphs="], ["--models", "--graphs"]),
     (["--checkpoint_dir="], ["--checkpoint_dir"]),
     (["--cluster=workers:2"], ["workers:2"]),
+    (["--strategy=rnn", "--hint=yes"], ["--hint=yes", "gdp, not rnn"]),
+    (["--strategy=placeto", "--elite=0.5"], ["--elite=0.5", "not placeto"]),
+    (["--algorithm=reinforce"], ["--algorithm=reinforce", "placeto, not gdp"]),
   ],
 )
 @rl_testing.needs_extra_train

@@ -28,6 +28,13 @@ _DESCRIPTION = (
 )
 _HINTS = {"no": (False,), "yes": (True,), "both": (False, True)}
 _REWARDS = ("simulate", "measure")
+# Flags that mean nothing to the other strategies.
+_STRATEGIES_OF = {
+  "hint": ("gdp",),
+  "credit": ("gdp",),
+  "algorithm": ("placeto",),
+  "elite": ("gdp", "hierarchical", "rnn"),
+}
 _REQUESTED = (
   "checkpoint_dir",
   "export_dir",
@@ -60,8 +67,8 @@ def _define(values: flags.FlagValues) -> None:
     "hint",
     "no",
     list(_HINTS),
-    "Whether the policy sees the placement that it starts from; both: every"
-    " graph is trained on either way.",
+    "Of gdp: whether the policy sees the placement that it starts from; both:"
+    " every graph is trained on either way.",
     flag_values=values,
   )
   flags.DEFINE_enum(
@@ -188,6 +195,7 @@ def _check(values: flags.FlagValues) -> None:
   if not any(values[name].value for name in training_graphs.SOURCES):
     choices = ", ".join(f"--{name}" for name in training_graphs.SOURCES)
     raise cli.UsageError(f"give at least one of {choices}")
+  _check_strategy(values)
   live = [name for name in values.cluster if sources.is_live(name)]
   if values.reward == "measure":
     _check_measured(values, live)
@@ -196,6 +204,16 @@ def _check(values: flags.FlagValues) -> None:
       f"--cluster={live[0]} names real devices; --reward=simulate needs a"
       " preset or a cluster file"
     )
+
+
+def _check_strategy(values: flags.FlagValues) -> None:
+  for name, strategies_of in _STRATEGIES_OF.items():
+    flag = values[name]
+    if flag.value != flag.default and values.strategy not in strategies_of:
+      raise cli.UsageError(
+        f"--{name}={flag.value} is for --strategy={'|'.join(strategies_of)},"
+        f" not {values.strategy}"
+      )
 
 
 def _check_measured(values: flags.FlagValues, live: Sequence[str]) -> None:
