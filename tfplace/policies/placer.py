@@ -14,7 +14,7 @@ from tfplace.placers.groups import GroupGraph
 from tfplace.placers.repair import offer_like
 from tfplace.placers.tracker import Tracker
 from tfplace.policies import exported, features, sampling, symmetry
-from tfplace.policies.decisions import Decisions, decisions_at
+from tfplace.policies.decisions import Decisions, group_decisions
 
 # Numbers of decisions of a policy's passes, besides those that it was trained
 # at. Coarse decisions make few transfers, fine ones balance better, and which
@@ -76,11 +76,15 @@ class GdpPlacer:
 def _passes(
   problem: Problem, policy: exported.Policy
 ) -> Iterator[tuple[Decisions, bool]]:
-  """Decisions, few first, and whether the policy sees a placement to improve
-  on. (A pass over many takes the longest, and is not cut off.)"""
+  """Decisions, and whether the policy sees a placement to improve on.
+
+  Few decisions first: a pass over many takes the longest, and is not cut off.
+  Sizes that merge nothing are passes, too, that draw anew: a small graph gets
+  as many placements as a large one.
+  """
   sizes = {*policy.decisions(), *SIZES}
-  few_first = sorted(sizes, key=lambda n: math.inf if n is None else n)
-  for decisions in decisions_at(problem, few_first):
+  for size in sorted(sizes, key=lambda n: math.inf if n is None else n):
+    decisions = group_decisions(problem, size)
     for is_hinted in policy.hints:
       yield decisions, is_hinted
 
