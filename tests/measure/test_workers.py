@@ -45,10 +45,24 @@ def wait_until_gone(pids, timeout_s=8.0):
 
 def _alive(pid):
   try:
-    stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
+    return _state(pathlib.Path(f"/proc/{pid}")) != "Z"
   except OSError:
     return False
-  return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+def _state(folder):
+  """Of a process or thread: "T" is stopped, "Z" a zombie."""
+  return (folder / "stat").read_text().rpartition(")")[2].split()[0]
+
+
+def stop(pid, timeout_s=8.0):
+  """Stops a process and waits until its last thread has stopped."""
+  os.kill(pid, signal.SIGSTOP)
+  deadline = time.monotonic() + timeout_s
+  threads = pathlib.Path(f"/proc/{pid}/task")
+  while any(_state(thread) != "T" for thread in threads.iterdir()):
+    assert time.monotonic() < deadline, "it does not stop"
+    time.sleep(0.01)
 
 
 def is_loopback(cluster):
@@ -135,7 +149,7 @@ def test_workers_die_with_a_killed_parent_even_when_stopped():
     pids = [int(pid) for pid in parent.stdout.readline().split()]
     assert len(pids) == 2
     assert wait_until_gone(pids, 0.0) == pids
-    os.kill(pids[1], signal.SIGSTOP)
+    stop(pids[1])  # one that stops only after its parent is gone stays
     parent.kill()
     parent.wait()
     assert wait_until_gone(pids) == []
