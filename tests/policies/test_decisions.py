@@ -74,6 +74,6 @@ def test_what_is_found_for_decisions_as_groups_is_said_exactly():
 
 def test_sizes_that_merge_nothing_count_once():
   problem = problem_of(random_graph(40, seed=2), gpus(2))
-  found = list(decisions_at(problem, [8, 40, None, 100]))
+  found = decisions_at(problem, [8, 40, None, 100])
   assert [d.num_decisions for d in found] == [8, problem.num_groups]
   assert [d.num_decisions for d in decisions_at(problem, [8, 8])] == [8]

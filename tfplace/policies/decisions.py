@@ -7,7 +7,7 @@ simulated is always the full graph.
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -158,12 +158,12 @@ def group_decisions(
 
 def decisions_at(
   problem: Problem, sizes: Iterable[int | None]
-) -> Iterator[Decisions]:
+) -> list[Decisions]:
   """`group_decisions` at each size; sizes that merge nothing count once."""
   distinct = dict.fromkeys(
     n if n is not None and n < problem.num_groups else None for n in sizes
   )
-  return (group_decisions(problem, size) for size in distinct)
+  return [group_decisions(problem, size) for size in distinct]
 
 
 def _in_order(problem: Problem, parent: np.ndarray) -> np.ndarray:
