@@ -3,7 +3,7 @@ import pytest
 import tensorflow as tf
 
 from tfplace import models
-from tfplace.cost import op_graph
+from tfplace.cost import grappler, hardware, op_graph, sizes
 from tfplace.errors import ExtractionError, ProblemError
 from tfplace.graph.cluster import Cluster, Device
 from tfplace.graph.extract.keras_step import trace_keras
@@ -231,11 +231,11 @@ def test_a_kind_without_hardware_is_refused():
 
 @pytest.fixture(scope="module", params=["cifar10", "nmt"])
 def training_step(request):
-  sizes = {
+  small = {
     "cifar10": {"batch_size": 4, "cells": 1, "filters": 4},
     "nmt": {"batch_size": 4, "units": 16, "vocabulary": 50, "length": 4},
   }[request.param]
-  zoo = models.build(request.param, **sizes)
+  zoo = models.build(request.param, **small)
   traced = trace_keras(zoo.model, sample=zoo.sample(0))
   return zoo, traced, op_graph(traced, cluster_preset("k80x2"))
 
@@ -259,6 +259,55 @@ def test_every_op_that_computes_has_a_time(training_step):
     {"MatMul", "Conv2D", "Conv2DBackpropInput", "Mul", "AddV2", "AddN"}
   )
   assert {"Const", "VarHandleOp", "ReadVariableOp", "Reshape"} <= free
+
+
+def _is_unknown(shape):
+  return shape.unknown_rank or any(d.size < 0 for d in shape.dim)
+
+
+def test_an_op_costs_what_grappler_says_of_it_in_the_whole_graph(training_step):
+  """The estimator sees one op of each class, the reference all of them."""
+  _, traced, graph = training_step
+  properties = hardware.hardware_by_kind(cluster_preset("k80x2"))["GPU"]
+  whole = grappler.make_item(sizes.with_feed_shapes(traced))
+  expected = grappler.op_times_us(whole, properties)
+  lacking = {  # what Grappler does not infer it is told
+    name
+    for name, found in whole.GetOpProperties().items()
+    if any(_is_unknown(tensor.shape) for tensor in found)
+  }
+  compared = 0
+  for node in traced.graph_def.node:
+    read = {text.partition(":")[0] for text in node.input}
+    if lacking.isdisjoint(read | {node.name}):
+      time_us = graph.time_us["GPU"][graph.index[node.name]]
+      compared += time_us > 0
+      assert time_us == pytest.approx(
+        expected.get(node.name, 0.0), rel=1e-4, abs=1e-4
+      ), node.name
+  assert compared > 100
+
+
+def test_ops_that_are_alike_are_estimated_once(monkeypatch):
+  """Sixteen layers of one shape are two classes, and so are two."""
+  counts = []
+
+  def counting(graph_def):
+    counts.append(len(graph_def.node))
+    return make_item(graph_def)
+
+  make_item = grappler.make_item
+  monkeypatch.setattr(grappler, "make_item", counting)
+
+  def layers(count):
+    x = _placeholder([8, 8])
+    for _ in range(count):
+      x = tf.nn.relu(tf.matmul(x, x))
+    return x
+
+  for count in (2, 16):
+    op_graph(_traced(lambda n=count: layers(n)), cluster_preset("k80x1"))
+  assert counts == [3, 3]  # with the placeholder that stands for their input
 
 
 def test_costs_are_the_same_every_time():

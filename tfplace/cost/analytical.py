@@ -12,12 +12,13 @@ from tensorflow.core.protobuf.device_properties_pb2 import DeviceProperties
 
 from tfplace.cost import calls, estimate, hardware, sizes
 from tfplace.graph.cluster import Cluster
-from tfplace.graph.extract import stages
+from tfplace.graph.extract import garbage, stages
 from tfplace.graph.extract.structure import Skeleton, skeleton
 from tfplace.graph.extract.traced import TracedStep
 from tfplace.graph.op_graph import OpGraph, OpSpec, build_graph
 
 
+@garbage.collector_paused()
 def op_graph(
   traced: TracedStep,
   cluster: Cluster,
@@ -62,7 +63,7 @@ def op_graph(
   on_stage(f"costs {count} on {' and '.join(described)}")
   costs = _Costs(
     described,
-    estimate.times_us(graph_def, graph, described),
+    estimate.times_us(graph_def, graph, specs, described),
     specs,
     {n.name: sizes.persistent_bytes(n) for n in graph_def.node},
     calls.CallCosts(graph_def, described).of_graph(graph),

@@ -111,7 +111,8 @@ class CallCosts:
 
   def _of_body(self, body: bodies.Body) -> CallCost:
     calls = self.of_graph(body.graph)
-    times = estimate.times_us(body.graph_def, body.graph, self._hardware)
+    specs = sizes.output_specs(body.graph, check_placeholders=False)
+    times = estimate.times_us(body.graph_def, body.graph, specs, self._hardware)
     total = {
       kind: sum(
         calls[op.name].time_us[kind]
@@ -122,7 +123,7 @@ class CallCosts:
       for kind in times
     }
     sure = all(call.is_sure for call in calls.values())
-    return CallCost(total, _peak_bytes(body.graph, calls), sure)
+    return CallCost(total, _peak_bytes(body.graph, specs, calls), sure)
 
 
 def _combined(costs: list[CallCost], combine: Any) -> CallCost:
@@ -134,12 +135,13 @@ def _combined(costs: list[CallCost], combine: Any) -> CallCost:
   )
 
 
-def _peak_bytes(body: tf.Graph, calls: Mapping[str, CallCost]) -> float:
+def _peak_bytes(
+  body: tf.Graph, specs: estimate.Specs, calls: Mapping[str, CallCost]
+) -> float:
   """Most bytes alive at once when the ops run in their order.
 
   The body's inputs belong to the caller and are not counted.
   """
-  specs = sizes.output_specs(body, check_placeholders=False)
   ops = [op for op in body.get_operations() if op.type != "Placeholder"]
   last = {t.ref(): op for op in ops for t in op.inputs}
   alive = peak = 0.0

@@ -1,17 +1,39 @@
-"""Times of a graph's ops on every kind of hardware, calls aside."""
+"""Times of a graph's ops on every kind of hardware, calls aside.
+
+Grappler's estimate of an op depends on its type, its attributes and its
+inputs' types, shapes and (of shapes, axes and the like) values. So the
+estimator is given one op of each such class, with stand-ins for its inputs,
+instead of the whole graph: a step has thousands of ops and a few hundred
+classes. Shapes are those that TensorFlow itself inferred; Grappler, which
+evaluates fewer shape computations, is told them.
+"""
 
 import math
 from collections.abc import Mapping
+from typing import TypeAlias
 
 import tensorflow as tf
 from tensorflow.core.protobuf.device_properties_pb2 import DeviceProperties
+from tensorflow.python.framework import tensor_util
 
-from tfplace.cost import explicit_shapes, grappler
+from tfplace.cost import grappler, sizes
+from tfplace.graph.extract import node_names, op_defs
+
+NodeDef: TypeAlias = tf.compat.v1.NodeDef
+Specs: TypeAlias = Mapping[str, tuple[sizes.TensorSpec, ...]]
+
+_MOST_ELEMENTS = 64  # of a tensor that may be a shape, axes or a permutation
+# Axes, no more than a tensor has, though their number is not static.
+_AXES = ("BroadcastGradientArgs",)
+# What tells ops apart and costs nothing.
+_NAMES = ("_class", "shared_name", "container", "_output_shapes")
+_FREE = ("Const", "NoOp", "Placeholder", "VarHandleOp")
 
 
 def times_us(
   graph_def: tf.compat.v1.GraphDef,
   graph: tf.Graph,
+  specs: Specs,
   hardware: Mapping[str, DeviceProperties],
 ) -> dict[str, dict[str, float]]:
   """Device kind -> node name -> microseconds; absent where there is no cost.
@@ -19,22 +41,134 @@ def times_us(
   Args:
     graph_def: flat graph with the shapes of its placeholders.
     graph: the same, imported.
+    specs: op name -> its outputs, as `sizes.output_specs` gives them.
     hardware: device kind -> its hardware.
 
   Raises:
     ExtractionError: Grappler rejects the graph.
   """
-  explicit = explicit_shapes.with_explicit_shapes(graph_def, graph)
-  item = grappler.make_item(explicit)
-  return {
-    kind: {
-      name: _valid(time_us)
-      for name, time_us in grappler.op_times_us(item, properties).items()
+  classes = _Classes(graph_def, graph, specs)
+  item = grappler.make_item(classes.graph_def)
+  times = {}
+  for kind, properties in hardware.items():
+    of_class = grappler.op_times_us(item, properties)
+    times[kind] = {
+      name: _valid(of_class[representative])
+      for name, representative in classes.of_op.items()
+      if representative in of_class
     }
-    for kind, properties in hardware.items()
-  }
+  return times
 
 
 def _valid(time_us: float) -> float:
   """Grappler overflows on absurd sizes; a time is finite and not negative."""
   return time_us if math.isfinite(time_us) and time_us > 0 else 0.0
+
+
+class _Classes:
+  """One op of each class, with stand-ins for what it reads.
+
+  Attributes:
+    graph_def: the representatives and the stand-ins.
+    of_op: name of an op -> name of its representative.
+  """
+
+  def __init__(
+    self, graph_def: tf.compat.v1.GraphDef, graph: tf.Graph, specs: Specs
+  ) -> None:
+    self.graph_def = tf.compat.v1.GraphDef(versions=graph_def.versions)
+    self.of_op: dict[str, str] = {}
+    self._specs = specs
+    self._values = _static_values(graph)
+    self._nodes = node_names.by_name(graph_def)
+    self._known: dict[bytes, str] = {}
+    self._inputs: dict[str, str] = {}
+    functions = {f.signature.name for f in graph_def.library.function}
+    for node in graph_def.node:
+      called = functions and functions.intersection(
+        op_defs.called_functions(node)
+      )
+      if node.op not in _FREE and not called:
+        self.of_op[node.name] = self._representative(node)
+
+  def _representative(self, node: NodeDef) -> str:
+    copy = NodeDef(op=node.op, attr=node.attr)
+    for name in _NAMES:
+      copy.attr.pop(name, None)
+    for text in node.input:
+      if text.startswith("^"):
+        break  # control inputs come last
+      if text not in self._inputs:
+        self._inputs[text] = self._add(self._stand_in(text))
+      copy.input.append(self._inputs[text])
+    return self._add(copy)
+
+  def _add(self, node: NodeDef) -> str:
+    """The name of the node of this content, which is added if it is new."""
+    key = node.SerializeToString(deterministic=True)
+    name = self._known.get(key)
+    if name is None:
+      name = self._known[key] = f"class_{len(self._known)}"
+      node.name = name
+      self.graph_def.node.append(node)
+    return name
+
+  def _stand_in(self, text: str) -> NodeDef:
+    """A constant, a variable or a placeholder of the same type and shape."""
+    source, output = node_names.split_tensor(text)
+    spec = self._specs[source][output]
+    if text in self._values:
+      return self._values[text]
+    variable = None
+    if spec.dtype == tf.resource:
+      variable = sizes.variable_of(text, self._nodes)
+    if variable is not None:
+      node = NodeDef(op="VarHandleOp", attr=variable.attr)
+      for name in _NAMES:
+        node.attr.pop(name, None)
+      return node
+    node = NodeDef(op="Placeholder")
+    node.attr["dtype"].type = spec.dtype.as_datatype_enum
+    shape = tf.TensorShape(spec.shape).as_proto()
+    node.attr["shape"].shape.CopyFrom(shape)
+    return node
+
+
+def _static_values(graph: tf.Graph) -> dict[str, NodeDef]:
+  """Tensor, as inputs name it -> a constant of its value, where it is static.
+
+  Only of what may decide a shape: small integers, and any input of a `Range`.
+  """
+  values: dict[str, NodeDef] = {}
+
+  def add(tensor: tf.Tensor, value: object) -> None:
+    if value is not None:
+      node = NodeDef(op="Const")
+      node.attr["dtype"].type = tensor.dtype.as_datatype_enum
+      proto = tf.make_tensor_proto(value, tensor.dtype)
+      node.attr["value"].tensor.CopyFrom(proto)
+      values[tensor.name.removesuffix(":0")] = node
+
+  for op in graph.get_operations():
+    for tensor in op.outputs:
+      add(tensor, _static_value(tensor))
+    for tensor in op.inputs if op.type == "Range" else ():
+      add(tensor, tensor_util.constant_value(tensor))
+  return values
+
+
+def _static_value(tensor: tf.Tensor) -> object:
+  if tensor.dtype not in (tf.int32, tf.int64):
+    return None
+  size = tensor.shape.num_elements()
+  if size is None and tensor.op.type in _AXES:
+    return tensor_util.try_evaluate_constant(tensor)
+  if size is None or size > _MOST_ELEMENTS:
+    return None
+  if tensor.op.type == "ShapeN":
+    shape = tensor.op.inputs[tensor.value_index].shape
+    return shape.as_list() if shape.is_fully_defined() else None
+  value = tensor_util.constant_value(tensor)
+  if value is None and tensor.op.inputs:  # that knows few ops
+    value = tensor_util.try_evaluate_constant(tensor)
+  return value

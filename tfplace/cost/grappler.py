@@ -35,7 +35,7 @@ def op_times_us(
   """Node name -> microseconds on the hardware; nodes without cost are absent.
 
   Args:
-    item: of `make_item`, from a flat graph (see `explicit_shapes`).
+    item: of `make_item`, from a flat graph of known shapes (see `estimate`).
     hardware: the device that all ops run on.
 
   Raises:

@@ -100,7 +100,7 @@ def with_known_shapes(
   for node in result.node:
     variable = None
     if node.op == "VariableShape":
-      variable = _variable(node.input[0], nodes)
+      variable = variable_of(node.input[0], nodes)
     if variable is not None:
       shape = tf.TensorShape(variable.attr["shape"].shape)
       dtype = node.attr["out_type"].type or tf.int32.as_datatype_enum
@@ -109,7 +109,7 @@ def with_known_shapes(
   return result
 
 
-def _variable(
+def variable_of(
   text: str, nodes: dict[str, tf.compat.v1.NodeDef]
 ) -> tf.compat.v1.NodeDef | None:
   """The variable of a handle; loops hand handles through unchanged."""

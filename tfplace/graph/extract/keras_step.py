@@ -19,6 +19,7 @@ import tensorflow as tf
 from tfplace.errors import ExtractionError
 from tfplace.graph.extract import (
   functions,
+  garbage,
   keras_inputs,
   keras_layers,
   stages,
@@ -26,6 +27,7 @@ from tfplace.graph.extract import (
 from tfplace.graph.extract.traced import TracedStep
 
 
+@garbage.collector_paused()
 def trace_keras(
   model: keras.Model,
   batch_size: int | None = None,
