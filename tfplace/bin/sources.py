@@ -9,7 +9,7 @@ from absl import flags
 
 from tfplace import cache
 from tfplace import graph as graph_lib
-from tfplace.bin import cli
+from tfplace.bin import cli, custom_objects
 from tfplace.graph.extract.stages import OnStage
 
 if TYPE_CHECKING:
@@ -44,6 +44,13 @@ def define_source_flags(values: flags.FlagValues) -> None:
   }
   for name in _SOURCES:
     flags.DEFINE_string(name, None, text[name], flag_values=values)
+  flags.DEFINE_list(
+    "import",
+    [],
+    "Python modules that define the custom classes and functions of"
+    " --keras_model, such as my.module; also found in the working directory.",
+    flag_values=values,
+  )
   flags.DEFINE_integer(
     "batch_size",
     None,
@@ -121,12 +128,17 @@ def load_source(
     TfplaceError: a bad flag, file or model.
   """
   kind = chosen_source(values)
+  if values["import"].value and kind != "keras_model":
+    raise cli.UsageError("--import is for the classes of --keras_model")
   if kind == "graph":
     return Source(graph_lib.load_graph(values.graph), None)
   from tfplace import extraction
 
   name = str(values[kind].value)
-  with cli.showing_progress(f"Extracting {name}") as on_stage:
+  with (
+    custom_objects.imported(values["import"].value),
+    cli.showing_progress(f"Extracting {name}") as on_stage,
+  ):
     loaded = extraction.load_or_extract(
       kind,
       name,
@@ -134,7 +146,8 @@ def load_source(
       batch_size=values.batch_size,
       training=values.training,
       sizes=model_sizes(values),
-      cache=_graph_cache(values),
+      # What their own modules hold decides custom classes, and no hash has it.
+      cache=None if values["import"].value else _graph_cache(values),
       needs_trace=needs_trace,
       allow_side_effects=values.allow_side_effects,
       on_stage=_loading_tensorflow(on_stage),

@@ -46,7 +46,7 @@ for (const name of ["error", "warn"]) {
 }
 </script>"""
 # Last of all: when Bokeh is idle, the colours of each figure's canvas, and the
-# tooltips under a mouse that crosses the first row of the timeline.
+# tooltips under a mouse that crosses the rows of the timeline.
 _LOOK = """<script>
 function within(root, selector) {
   const found = [...root.querySelectorAll(selector)];
@@ -60,10 +60,13 @@ async function hover() {
   const [target] = timeline ? within(timeline, ".bk-events") : [];
   if (!target) return [];
   const box = target.getBoundingClientRect();
-  for (let x = box.left + 160; x < box.right; x += 30) {
+  const points = [];
+  for (let y = box.top + 60; y < box.bottom - 60; y += 30)
+    for (let x = box.left + 160; x < box.right; x += 60) points.push([x, y]);
+  for (const [x, y] of points) {
     target.dispatchEvent(new PointerEvent("pointermove", {
       bubbles: true, composed: true, pointerType: "mouse", isPrimary: true,
-      clientX: x, clientY: box.top + 60,
+      clientX: x, clientY: y,
     }));
     await new Promise((resolve) => setTimeout(resolve, 30));
     for (const tip of within(document, ".bk-Tooltip")) {

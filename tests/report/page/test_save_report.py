@@ -10,7 +10,7 @@ from tfplace import graph as tg
 from tfplace.bin import place, simulate
 from tfplace.errors import TfplaceError
 from tfplace.report import page
-from tfplace.report.page import colors
+from tfplace.report.page import colors, figures
 
 
 @pytest.fixture
@@ -94,3 +94,20 @@ def test_neighbouring_devices_differ_in_colour_and_all_in_colour_or_dash():
   looks = [(colors.device_color(i), colors.device_dash(i)) for i in range(16)]
   assert len(set(looks)) == 16
   assert len({color for color, _ in looks[:8]}) == 8
+
+
+@pytest.mark.parametrize("devices", [1, 4, 9, 40])
+@pytest.mark.parametrize("length", [1, 30])
+def test_a_legend_is_no_wider_than_its_plot(devices, length):
+  plot = figures.new_figure(
+    "x", 300, figures.between(0, 1), figures.between(0, 1)
+  )
+  labels = [f"{i:02}".ljust(length, "x") for i in range(devices)]
+  for label in labels:
+    plot.line([0, 1], [0, 1], legend_label=label)
+  figures.style_legend(plot)
+  # 12 px letters of a sans font are 7 px wide on average, glyph and margins 37.
+  width = plot.legend[0].ncols * (7 * max(2, length) + 37)
+  assert width <= 940 - 150 - 16  # the plot's least width within its borders
+  rows = -(-devices // plot.legend[0].ncols)
+  assert plot.height == 300 + 28 * (rows - 1)

@@ -1,5 +1,6 @@
 """What all figures of a page have in common: fonts, axes, tools, hovers."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,6 +21,8 @@ from tfplace.report.units import format_us
 
 FONT = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif"
 _WIDE, _NARROW = 940, 430  # pixels; on less, the page scrolls sideways
+# Pixels in a legend: of a character, of a glyph with its margins, of a row.
+_LABEL_WIDTH, _GLYPH_WIDTH, _LEGEND_ROW = 7.0, 37.0, 28
 INK, LIGHT, GRID = "#2B2F36", "#6B7280", "#E5E7EB"
 
 
@@ -97,12 +100,21 @@ def hover(renderers: Sequence[Any], rows: Sequence[tuple[str, str]]) -> Any:
   return HoverTool(renderers=list(renderers), tooltips=list(rows))
 
 
-def style_legend(plot: Any, place: str = "above", columns: int = 10) -> None:
-  """The legend outside of the axes, where it covers nothing."""
+def style_legend(plot: Any) -> None:
+  """The legend above the axes, in as many rows as its labels need.
+
+  The plot grows by the rows after the first.
+  """
   legend = plot.legend
   if not legend:
     return
-  plot.add_layout(legend[0], place)
+  labels = [item.label.value for item in legend[0].items]
+  room = plot.min_width - plot.min_border_left - plot.min_border_right
+  widest = max(map(len, labels)) * _LABEL_WIDTH + _GLYPH_WIDTH
+  columns = max(1, min(len(labels), int(room / widest)))
+  plot.height += _LEGEND_ROW * (math.ceil(len(labels) / columns) - 1)
+  plot.add_layout(legend[0], "above")
+  legend.location = "top_left"  # on a narrow window the right end is hidden
   legend.orientation = "horizontal"
   legend.ncols = columns
   legend.label_text_font = FONT

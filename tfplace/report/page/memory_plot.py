@@ -14,7 +14,6 @@ from tfplace.simulate import Schedule
 MAX_POINTS = 6000  # of all devices
 # A capacity is drawn where the axis need not grow by more than this for it.
 _ROOM = 4.0
-_LEGEND_COLUMNS = 4
 
 
 def memory_plot(schedule: Schedule, x_range: Range1d, scale: float) -> Any:
@@ -26,9 +25,7 @@ def memory_plot(schedule: Schedule, x_range: Range1d, scale: float) -> Any:
   top = 1.06 * max([highest, *limits[shown].tolist()])
   unit, unit_name = _unit(highest)
   y_range = figures.between(0, top / unit)
-  rows_of_legend = -(-len(peaks) // _LEGEND_COLUMNS)
-  height = 320 + 22 * rows_of_legend
-  plot = figures.new_figure("memory", height, x_range, y_range)
+  plot = figures.new_figure("memory", 342, x_range, y_range)
   names, lines = device_names(schedule), []
   for i in np.argsort(-peaks, kind="stable").tolist():
     lines.append(_draw(plot, schedule, i, names[i], scale, unit))
@@ -44,7 +41,7 @@ def memory_plot(schedule: Schedule, x_range: Range1d, scale: float) -> Any:
   plot.ygrid.grid_line_color = figures.GRID
   rows = [("", "@device"), ("at", "@at"), ("in use", "@bytes")]
   plot.add_tools(figures.hover(lines, rows))
-  figures.style_legend(plot, columns=_LEGEND_COLUMNS)
+  figures.style_legend(plot)
   return plot
 
 
