@@ -136,7 +136,7 @@ def load_source(
 
   name = str(values[kind].value)
   with (
-    custom_objects.imported(values["import"].value),
+    custom_objects.imported(values["import"].value or ()),
     cli.showing_progress(f"Extracting {name}") as on_stage,
   ):
     loaded = extraction.load_or_extract(
