@@ -18,7 +18,11 @@ from rich import console
 
 from tfplace.bin import clock_bar
 from tfplace.errors import TfplaceError
+from tfplace.graph import whole_file
 from tfplace.graph.extract import stages
+
+
+_MOST_CHARACTERS = 2000  # of an error's line
 
 
 class UsageError(TfplaceError):
@@ -80,6 +84,8 @@ def _check_numbers(values: flags.FlagValues) -> None:
 
 def _one_line(error: Exception) -> str:
   text = " ".join(str(error).split()) or type(error).__name__
+  if len(text) > _MOST_CHARACTERS:
+    text = f"{text[: _MOST_CHARACTERS - 100]} ... {text[-95:]}"
   if isinstance(error, TfplaceError | flags.Error):
     return text
   return f"{type(error).__name__}: {text} (--debug shows where)"
@@ -110,20 +116,13 @@ def required(values: flags.FlagValues, flag: str) -> str:
 
 
 def check_writable(path: str | None) -> None:
-  """Fails before the work is done rather than after it.
+  """Fails, where a file is to be written, before the work is done.
 
   Raises:
-    UsageError: the folder of `path` does not exist or cannot be written.
+    FormatError: `path` cannot be written.
   """
-  if not path:
-    return
-  folder = os.path.dirname(os.path.abspath(path))
-  if os.path.isdir(path):
-    raise UsageError(f"{path!r} is a folder, not a file")
-  if not os.path.isdir(folder):
-    raise UsageError(f"folder {folder!r} of {path!r} does not exist")
-  if not os.access(folder, os.W_OK):
-    raise UsageError(f"folder {folder!r} cannot be written to")
+  if path:
+    whole_file.check_writable(path)
 
 
 @contextlib.contextmanager
