@@ -8,6 +8,7 @@ import contextlib
 import importlib
 import math
 import os
+import signal
 import sys
 import tempfile
 import traceback
@@ -16,11 +17,10 @@ from collections.abc import Callable, Iterator, Sequence
 from absl import flags
 from rich import console
 
-from tfplace.bin import clock_bar
+from tfplace.bin import clock_bar, signals
 from tfplace.errors import TfplaceError
 from tfplace.graph import whole_file
 from tfplace.graph.extract import stages
-
 
 _MOST_CHARACTERS = 2000  # of an error's line
 
@@ -46,7 +46,8 @@ def run_command(
     argv: arguments without the program's name; None takes the process's own.
 
   Returns:
-    The exit code: 0 done, 1 an error (one line on stderr), 130 interrupted.
+    The exit code: 0 done, 1 an error (one line on stderr), 130 interrupted,
+    143 terminated.
   """
   values = flags.FlagValues()
   define(values)
@@ -62,11 +63,14 @@ def run_command(
     if rest:
       raise UsageError(f"unexpected argument {rest[0]!r}")
     _check_numbers(values)
-    main(values)
-  except KeyboardInterrupt:
-    print(f"{name}: interrupted", file=sys.stderr)
-    return 130
+    with signals.raising():
+      main(values)
+  except (KeyboardInterrupt, signals.Ended):
+    return signals.end(name, signals.came() or signal.SIGINT)
   except Exception as error:
+    number = signals.came()
+    if number is not None:  # what it met turned it into an error of its own
+      return signals.end(name, number)
     if "--debug" in arguments:
       traceback.print_exc()
     print(f"{name}: error: {_one_line(error)}", file=sys.stderr)
@@ -155,14 +159,16 @@ def load_tensorflow() -> None:
   kept = os.dup(2)
   with tempfile.TemporaryFile() as notices:
     os.dup2(notices.fileno(), 2)
-    loaded = False
+    failed = False
     try:
       tensorflow = importlib.import_module("tensorflow")
       tensorflow.config.list_physical_devices()
-      loaded = True
+    except Exception:
+      failed = True
+      raise
     finally:
       os.dup2(kept, 2)
       os.close(kept)
-      if not loaded:
+      if failed:
         notices.seek(0)
         sys.stderr.write(notices.read().decode(errors="replace"))
