@@ -118,7 +118,7 @@ def _remove_unless_locked(entry: os.DirEntry[str]) -> None:
 
 
 def _remove(path: str) -> None:
-  if os.path.isdir(path):
+  if os.path.isdir(path) and not os.path.islink(path):
     shutil.rmtree(path, ignore_errors=True)
   else:
     with contextlib.suppress(OSError):
