@@ -308,6 +308,26 @@ def test_hostile_files_are_named_and_leave_the_old_output(tmp_path, capsys):
     assert old.read_text() == "old"
 
 
+def test_commands_are_joined_by_pipes(graph_file, cluster_file):
+  first, then = (
+    [sys.executable, "-m", f"tfplace.bin.{name}"] for name in COMMANDS[:2]
+  )
+  given = subprocess.run(
+    [*first, f"--graph={graph_file}", "--output=/dev/stdout"],
+    capture_output=True,
+    check=True,
+  )
+  arguments = ["--graph=/dev/stdin", f"--cluster={cluster_file}"]
+  done = subprocess.run(
+    [*then, *arguments, "--strategy=heft", "--output=/dev/stderr", "--json"],
+    input=given.stdout,
+    capture_output=True,
+    check=True,
+  )
+  assert json.loads(done.stderr)["format"] == "tfplace.placement.v1"
+  assert json.loads(done.stdout.splitlines()[-1])["strategy"] == "heft"
+
+
 def test_module_runs_as_a_program_and_its_last_line_is_json(
   graph_file, cluster_file
 ):

@@ -76,9 +76,13 @@ def problem(tmp_path):
 
 
 # Seconds after the handlers are in place; the imports take about one.
-@pytest.mark.parametrize("after_s", [0.0, 0.1, 0.3, 0.6, 1.0, 3.0])
-@pytest.mark.parametrize("number", SIGNALS)
-@pytest.mark.parametrize("way", ["module", "script"])
+@pytest.mark.parametrize(
+  "way, number, after_s",
+  [("module", signal.SIGINT, s) for s in (0.0, 0.1, 0.2, 0.4, 0.8, 3.0)]
+  + [("module", signal.SIGTERM, s) for s in (0.0, 0.6)]
+  + [("script", signal.SIGINT, s) for s in (0.0, 0.6)]
+  + [("script", signal.SIGTERM, s) for s in (0.3, 2.0)],
+)
 def test_a_command_ends_from_its_first_moment_on(problem, number, after_s, way):
   command = ["-m", "tfplace.bin.place"]
   if way == "script":  # as pip writes it
@@ -132,6 +136,11 @@ DOING = {
     "with staging.new_folder('.'):\n"
     "    try: time.sleep(60)\n"
     "    finally: ctypes.CDLL(None).sleep(60)"
+  ),
+  "in a finalizer, which drops it": (
+    "held = type('Held', (), {'__del__': lambda self: time.sleep(60)})()\n"
+    "  del held\n"
+    "  time.sleep(60)"
   ),
   "turning it into an error": (
     "try: time.sleep(60)\n"

@@ -157,6 +157,14 @@ def test_an_unknown_key_that_is_no_text_is_refused(tmp_path, kind, steps):
   caught.value.args[0].encode()  # what is printed
 
 
+@pytest.mark.parametrize("value", [math.nan, "\ud800", {1, 2}])
+def test_what_cannot_be_saved_is_refused_with_the_files_name(tmp_path, value):
+  placement = tg.Placement(PROBLEM, [0, 1], {"mine": value})
+  with pytest.raises(FormatError, match=r"p\.json: cannot be written"):
+    placement.save(tmp_path / "p.json")
+  assert not (tmp_path / "p.json").exists()
+
+
 def save(loaded, path):
   savers = {tg.OpGraph: tg.save_graph, tg.Cluster: tg.save_cluster}
   saver = savers.get(type(loaded), lambda value, path: value.save(path))

@@ -84,6 +84,12 @@ def check_writable(path: Path) -> None:
       pass
 
 
+def is_standard_output(path: Path) -> bool:
+  """Whether a path leads to where this process prints."""
+  with _refusing(path):
+    return _own_stream(_status(path)) == 1
+
+
 def write_bytes(path: Path, content: bytes) -> None:
   """Writes a file: a reader sees the old one or the new one, whole.
 
@@ -173,4 +179,11 @@ def _replace(
       os.fsync(handle)
     if mode is not None:
       os.fchmod(handle, mode)
-    os.replace(made, target)
+    try:
+      os.replace(made, target)
+    except OSError as error:
+      if error.errno != errno.EBUSY:
+        raise
+      # A file that is mounted, as into a container, keeps its place.
+      with open(target, "wb") as file:
+        file.write(content)
