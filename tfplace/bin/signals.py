@@ -33,6 +33,7 @@ class _Watched:
     name: of the command.
     is_running: it is; else a signal just ends the process.
     came: the first signal, or None.
+    has_said: why it ends.
     stderr: a descriptor; number 2 itself is turned away at times.
   """
 
@@ -40,11 +41,12 @@ class _Watched:
     self.name = ""
     self.is_running = False
     self.came: int | None = None
+    self.has_said = False
     self.stderr = 2
 
 
 _watched = _Watched()
-_last_word = threading.Lock()  # whoever has it says the line
+_saying = threading.Lock()
 
 
 def install_in_command() -> None:
@@ -139,13 +141,16 @@ def _end_now(number: int) -> None:
 
 
 def _say(number: int) -> None:
-  """Writes past `sys.stderr`, which another thread may hold."""
-  if not _last_word.acquire(blocking=False):
+  """Says it once, past `sys.stderr`, which another thread may hold."""
+  if not _saying.acquire(timeout=0.2):
     return
-  cursor = _SHOW_CURSOR if os.isatty(_watched.stderr) else ""
-  line = f"{cursor}{_watched.name}: {_WORDS[signal.Signals(number)]}\n"
-  with contextlib.suppress(OSError):
-    os.write(_watched.stderr, line.encode())
+  if not _watched.has_said:
+    _watched.has_said = True
+    cursor = _SHOW_CURSOR if os.isatty(_watched.stderr) else ""
+    line = f"{cursor}{_watched.name}: {_WORDS[signal.Signals(number)]}\n"
+    with contextlib.suppress(OSError):
+      os.write(_watched.stderr, line.encode())
+  _saying.release()
 
 
 def _children() -> list[int]:

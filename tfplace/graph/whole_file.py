@@ -8,7 +8,6 @@ import contextlib
 import errno
 import os
 import stat
-import sys
 import time
 from collections.abc import Iterator
 
@@ -103,7 +102,7 @@ def write_bytes(path: Path, content: bytes) -> None:
     status = _status(path)
     stream = _own_stream(status)
     if stream is not None:
-      sys.stdout.flush()
+      print(end="", flush=True)  # what was printed before comes before
       _write(os.dup(stream), content)
     elif status is None or stat.S_ISREG(status.st_mode):
       _replace(os.path.realpath(path), status, content)
