@@ -201,6 +201,21 @@ BAD_FLAGS = {
     ["--graph=G", "--cluster=k81x2"],
     ["k81x2", "k80", "v100"],
   ),
+  "endless preset": (
+    place,
+    ["--graph=G", f"--cluster=p100x{'9' * 5000}"],
+    ["unknown cluster preset", "99..."],
+  ),
+  "endless size": (
+    place,
+    ["--model=nmt", f"--model_sizes=length={'9' * 5000}", "--cluster=k80x2"],
+    ["--model_sizes", "99..."],
+  ),
+  "endless workers": (
+    place,
+    ["--model=nmt", f"--cluster=workers:{'9' * 5000}"],
+    ["cannot be measured on", "99..."],
+  ),
   "unknown model": (
     place,
     ["--model=resnet9", "--cluster=k80x2"],
@@ -270,6 +285,7 @@ def test_bad_flags_get_one_line_and_exit_1(
   assert command.run(filled) == 1
   errors = capsys.readouterr().err.strip().splitlines()
   assert len(errors) == 1
+  assert len(errors[0]) < 2100 and "Error" not in errors[0]
   for word in words:
     assert word in errors[0]
   assert sorted(os.listdir(tmp_path)) == before

@@ -119,6 +119,11 @@ def required(values: flags.FlagValues, flag: str) -> str:
   return str(value)
 
 
+def is_count(text: str) -> bool:
+  """Whether a text is a whole number from 0 on that fits in 64 bits."""
+  return text.isdecimal() and len(text) <= 18
+
+
 def check_writable(path: str | None) -> None:
   """Fails, where a file is to be written, before the work is done.
 
