@@ -4,6 +4,22 @@ Every error that a caller can cause or act on derives from `TfplaceError`; its
 message is one sentence that names the thing and its value.
 """
 
+import reprlib
+from typing import Any
+
+MOST_SHOWN = 120  # characters of one value in a message
+
+
+def shown(value: Any, most: int = MOST_SHOWN) -> str:
+  """A value as a message shows it: its repr, about `most` characters."""
+  if isinstance(value, str) and len(value) < most - 2:
+    return repr(value)
+  short = reprlib.Repr()
+  short.maxstring = short.maxother = short.maxlong = most
+  short.maxlist = short.maxdict = short.maxtuple = most // 4
+  text = short.repr(value)
+  return text if len(text) <= most else text[: most - 3] + "..."
+
 
 class TfplaceError(Exception):
   """Base of every error that tfplace raises on purpose.

@@ -201,6 +201,21 @@ BAD_FLAGS = {
     ["--graph=G", "--cluster=k81x2"],
     ["k81x2", "k80", "v100"],
   ),
+  "endless preset": (
+    place,
+    ["--graph=G", f"--cluster=p100x{'9' * 5000}"],
+    ["unknown cluster preset", "99..."],
+  ),
+  "endless size": (
+    place,
+    ["--model=nmt", f"--model_sizes=length={'9' * 5000}", "--cluster=k80x2"],
+    ["--model_sizes", "99..."],
+  ),
+  "endless workers": (
+    place,
+    ["--model=nmt", f"--cluster=workers:{'9' * 5000}"],
+    ["cannot be measured on", "99..."],
+  ),
   "unknown model": (
     place,
     ["--model=resnet9", "--cluster=k80x2"],
@@ -270,6 +285,7 @@ def test_bad_flags_get_one_line_and_exit_1(
   assert command.run(filled) == 1
   errors = capsys.readouterr().err.strip().splitlines()
   assert len(errors) == 1
+  assert len(errors[0]) < 2100 and "Error" not in errors[0]
   for word in words:
     assert word in errors[0]
   assert sorted(os.listdir(tmp_path)) == before
@@ -306,6 +322,26 @@ def test_hostile_files_are_named_and_leave_the_old_output(tmp_path, capsys):
     assert len(errors) == 1, errors
     assert str(path) in errors[0]
     assert old.read_text() == "old"
+
+
+def test_commands_are_joined_by_pipes(graph_file, cluster_file):
+  first, then = (
+    [sys.executable, "-m", f"tfplace.bin.{name}"] for name in COMMANDS[:2]
+  )
+  given = subprocess.run(
+    [*first, f"--graph={graph_file}", "--output=/dev/stdout"],
+    capture_output=True,
+    check=True,
+  )
+  arguments = ["--graph=/dev/stdin", f"--cluster={cluster_file}"]
+  done = subprocess.run(
+    [*then, *arguments, "--strategy=heft", "--output=/dev/stderr", "--json"],
+    input=given.stdout,
+    capture_output=True,
+    check=True,
+  )
+  assert json.loads(done.stderr)["format"] == "tfplace.placement.v1"
+  assert json.loads(done.stdout.splitlines()[-1])["strategy"] == "heft"
 
 
 def test_module_runs_as_a_program_and_its_last_line_is_json(

@@ -8,6 +8,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 from tfplace.errors import ExtractionError
+from tfplace.graph import whole_file
 from tfplace.graph.extract import proto_file, trace_graph_def, trace_saved_model
 from tfplace.graph.extract.graph_file import read_graph_def
 
@@ -40,6 +41,13 @@ def test_a_pipe_that_never_ends_is_read_to_the_limit_only(
   monkeypatch.setattr(proto_file, "MAX_BYTES", 99)
   with pytest.raises(ExtractionError, match="has 100 bytes or more"):
     read_graph_def("/dev/zero")
+
+
+def test_a_pipe_to_which_nobody_writes_is_refused(tmp_path, monkeypatch):
+  monkeypatch.setattr(whole_file, "_WRITER_WAIT_S", 0.2)
+  os.mkfifo(tmp_path / "g.pb")
+  with pytest.raises(ExtractionError, match=r"g\.pb.*no process writes"):
+    read_graph_def(str(tmp_path / "g.pb"))
 
 
 @pytest.mark.parametrize("functions", [False, True])

@@ -11,8 +11,8 @@ from google.protobuf import text_format
 
 from tfplace.errors import ApplyError
 from tfplace.graph.extract.traced import TracedStep
-from tfplace.graph.json_file import write_bytes
 from tfplace.graph.placement import Placement
+from tfplace.graph.whole_file import write_bytes
 
 
 def placed_graph_def(

@@ -7,7 +7,6 @@ are copied as they are.
 
 import os
 import shutil
-import tempfile
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +17,7 @@ from tensorflow.python.saved_model import fingerprinting_utils
 from tfplace.apply.function_devices import FunctionPlacer
 from tfplace.apply.graph_def import placed_graph_def
 from tfplace.errors import ApplyError
+from tfplace.graph import staging
 from tfplace.graph.extract import colocation, proto_file
 from tfplace.graph.extract.saved_model import FlatSignature, flatten_signature
 from tfplace.graph.placement import Placement
@@ -195,12 +195,9 @@ def _write(
   """Copies the directory with another graph, under its name when complete."""
   target = os.path.abspath(output)
   try:
-    with tempfile.TemporaryDirectory(
-      prefix=f".{os.path.basename(target)}.", dir=os.path.dirname(target)
-    ) as folder:
-      made = os.path.join(folder, "saved_model")
+    with staging.new_folder(os.path.dirname(target)) as made:
       ignored = shutil.ignore_patterns(*_FILES, _FINGERPRINT)
-      shutil.copytree(source, made, ignore=ignored)
+      shutil.copytree(source, made, ignore=ignored, dirs_exist_ok=True)
       with open(os.path.join(made, _FILES[0]), "wb") as file:
         file.write(content.SerializeToString(deterministic=True))
         file.flush()

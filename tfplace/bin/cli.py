@@ -8,6 +8,7 @@ import contextlib
 import importlib
 import math
 import os
+import signal
 import sys
 import tempfile
 import traceback
@@ -16,9 +17,12 @@ from collections.abc import Callable, Iterator, Sequence
 from absl import flags
 from rich import console
 
-from tfplace.bin import clock_bar
+from tfplace.bin import clock_bar, signals
 from tfplace.errors import TfplaceError
+from tfplace.graph import whole_file
 from tfplace.graph.extract import stages
+
+_MOST_CHARACTERS = 2000  # of an error's line
 
 
 class UsageError(TfplaceError):
@@ -42,7 +46,8 @@ def run_command(
     argv: arguments without the program's name; None takes the process's own.
 
   Returns:
-    The exit code: 0 done, 1 an error (one line on stderr), 130 interrupted.
+    The exit code: 0 done, 1 an error (one line on stderr), 130 interrupted,
+    143 terminated.
   """
   values = flags.FlagValues()
   define(values)
@@ -58,11 +63,14 @@ def run_command(
     if rest:
       raise UsageError(f"unexpected argument {rest[0]!r}")
     _check_numbers(values)
-    main(values)
-  except KeyboardInterrupt:
-    print(f"{name}: interrupted", file=sys.stderr)
-    return 130
+    with signals.raising():
+      main(values)
+  except (KeyboardInterrupt, signals.Ended):
+    return signals.end(name, signals.came() or signal.SIGINT)
   except Exception as error:
+    number = signals.came()
+    if number is not None:  # what it met turned it into an error of its own
+      return signals.end(name, number)
     if "--debug" in arguments:
       traceback.print_exc()
     print(f"{name}: error: {_one_line(error)}", file=sys.stderr)
@@ -80,6 +88,8 @@ def _check_numbers(values: flags.FlagValues) -> None:
 
 def _one_line(error: Exception) -> str:
   text = " ".join(str(error).split()) or type(error).__name__
+  if len(text) > _MOST_CHARACTERS:
+    text = f"{text[: _MOST_CHARACTERS - 100]} ... {text[-95:]}"
   if isinstance(error, TfplaceError | flags.Error):
     return text
   return f"{type(error).__name__}: {text} (--debug shows where)"
@@ -109,21 +119,19 @@ def required(values: flags.FlagValues, flag: str) -> str:
   return str(value)
 
 
+def is_count(text: str) -> bool:
+  """Whether a text is a whole number from 0 on that fits in 64 bits."""
+  return text.isdecimal() and len(text) <= 18
+
+
 def check_writable(path: str | None) -> None:
-  """Fails before the work is done rather than after it.
+  """Fails, where a file is to be written, before the work is done.
 
   Raises:
-    UsageError: the folder of `path` does not exist or cannot be written.
+    FormatError: `path` cannot be written.
   """
-  if not path:
-    return
-  folder = os.path.dirname(os.path.abspath(path))
-  if os.path.isdir(path):
-    raise UsageError(f"{path!r} is a folder, not a file")
-  if not os.path.isdir(folder):
-    raise UsageError(f"folder {folder!r} of {path!r} does not exist")
-  if not os.access(folder, os.W_OK):
-    raise UsageError(f"folder {folder!r} cannot be written to")
+  if path:
+    whole_file.check_writable(path)
 
 
 @contextlib.contextmanager
@@ -156,14 +164,16 @@ def load_tensorflow() -> None:
   kept = os.dup(2)
   with tempfile.TemporaryFile() as notices:
     os.dup2(notices.fileno(), 2)
-    loaded = False
+    failed = False
     try:
       tensorflow = importlib.import_module("tensorflow")
       tensorflow.config.list_physical_devices()
-      loaded = True
+    except Exception:
+      failed = True
+      raise
     finally:
       os.dup2(kept, 2)
       os.close(kept)
-      if not loaded:
+      if failed:
         notices.seek(0)
         sys.stderr.write(notices.read().decode(errors="replace"))

@@ -7,6 +7,7 @@ from absl import flags
 
 from tfplace import graph as graph_lib
 from tfplace.bin import cli, sources
+from tfplace.graph import whole_file
 
 _DESCRIPTION = (
   "Extracts the dataflow graph of a model's step, with the cost of every op"
@@ -29,7 +30,10 @@ def _main(values: flags.FlagValues) -> None:
   with sources.opened_cluster(values) as (cluster, _):
     graph = sources.load_source(values, cluster).graph
   graph_lib.save_graph(graph, output)
-  print(f"{output}: {graph.name}, {graph.num_ops} ops, {graph.num_edges} edges")
+  print(
+    f"{output}: {graph.name}, {graph.num_ops} ops, {graph.num_edges} edges",
+    file=sys.stderr if whole_file.is_standard_output(output) else sys.stdout,
+  )
 
 
 def run(argv: Sequence[str] | None = None) -> int:

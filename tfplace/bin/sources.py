@@ -10,6 +10,7 @@ from absl import flags
 from tfplace import cache
 from tfplace import graph as graph_lib
 from tfplace.bin import cli, custom_objects
+from tfplace.errors import shown
 from tfplace.graph.extract.stages import OnStage
 
 if TYPE_CHECKING:
@@ -182,9 +183,9 @@ def model_sizes(values: flags.FlagValues) -> dict[str, int]:
   result = {}
   for item in values.model_sizes:
     key, _, number = item.partition("=")
-    if not number.isdecimal():
+    if not cli.is_count(number):
       raise cli.UsageError(
-        f"--model_sizes: {item!r} is not of the form name=number"
+        f"--model_sizes: {shown(item)} is not of the form name=number"
       )
     result[key] = int(number)
   return result

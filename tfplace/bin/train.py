@@ -16,6 +16,7 @@ from tfplace import bounds
 from tfplace import graph as graph_lib
 from tfplace.bin import cli, measured_reward, training_flags, training_graphs
 from tfplace.policies import keras2
+from tfplace.rl import run_lock
 
 if TYPE_CHECKING:
   from tfplace.rl.trainer import Trainer
@@ -29,6 +30,11 @@ _DESCRIPTION = (
 
 def _main(values: flags.FlagValues) -> None:
   training_flags.check(values)
+  with run_lock.only_run_in(values.checkpoint_dir):
+    _run(values)
+
+
+def _run(values: flags.FlagValues) -> None:
   if values.reward == "measure":
     keras2.enter_training_process()
     with measured_reward.opened(

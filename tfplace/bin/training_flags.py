@@ -6,6 +6,7 @@ from typing import Any
 from absl import flags
 
 from tfplace.bin import cli, sources, training_graphs
+from tfplace.errors import shown
 from tfplace.policies import keras2
 from tfplace.rl import strategies
 
@@ -217,7 +218,7 @@ def requested(values: flags.FlagValues) -> dict[str, Any]:
 def _levels(values: flags.FlagValues) -> tuple[int | None, ...]:
   result: list[int | None] = []
   for text in values.max_decisions:
-    if not text.isdecimal():
-      raise cli.UsageError(f"--max_decisions: {text!r} is not a number")
+    if not cli.is_count(text):
+      raise cli.UsageError(f"--max_decisions: {shown(text)} is not a number")
     result.append(int(text) or None)
   return tuple(result)

@@ -190,8 +190,7 @@ def _extracted(
     os.makedirs(os.path.dirname(path), exist_ok=True)
     kind = "keras_model" if model.endswith(".keras") else "model"
     command = [sys.executable, "-m", "tfplace.bin.extract", f"--{kind}={model}"]
-    unfinished = path.removesuffix(".json.gz") + ".part.json.gz"
-    command += [f"--cluster={cluster_name}", f"--output={unfinished}"]
+    command += [f"--cluster={cluster_name}", f"--output={path}"]
     command += [f"--model_sizes={sizes}"] if sizes else []
     with cli.showing_progress(f"Extracting {name}"):
       done = subprocess.run(
@@ -204,6 +203,5 @@ def _extracted(
     if done.returncode:
       lines = done.stderr.strip().splitlines() or ["extraction failed"]
       raise TrainingError(f"model {name}: {lines[-1]}")
-    os.replace(unfinished, path)
   graph = graph_lib.load_graph(path)
   return dataclasses.replace(graph, name=name) if sizes else graph

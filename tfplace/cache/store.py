@@ -12,10 +12,9 @@ import logging
 import os
 import re
 import stat
-import time
 
 from tfplace.errors import FormatError
-from tfplace.graph import json_file
+from tfplace.graph import whole_file
 from tfplace.graph.op_graph import OpGraph
 from tfplace.graph.packed_graph import pack_graph, unpack_graph
 
@@ -23,8 +22,6 @@ MAX_BYTES = 2 << 30  # of all entries; some hundred graphs of 50,000 ops
 _SUFFIX = ".opgraph"
 _KEY = re.compile(r"[0-9a-f]{16,128}\Z")
 _ENTRY = re.compile(rf"[0-9a-f]{{16,128}}{re.escape(_SUFFIX)}\Z")
-_UNFINISHED = re.compile(rf"\.[0-9a-f]{{16,128}}{re.escape(_SUFFIX)}\.\w+\Z")
-_UNFINISHED_S = 3600.0  # after that its writer is gone
 _logger = logging.getLogger("tfplace")
 
 
@@ -73,9 +70,10 @@ class GraphCache:
       if len(content) > self.max_bytes:
         return
       os.makedirs(self.directory, mode=0o700, exist_ok=True)
-      if os.path.islink(path):  # a write would follow it
-        os.unlink(path)
-      json_file.write_bytes(path, content)
+      if os.path.islink(path) or not os.path.isfile(path):
+        with contextlib.suppress(FileNotFoundError):
+          os.unlink(path)  # or a write would follow it, or wait for a reader
+      whole_file.write_bytes(path, content)
       self._evict(keep=path)
     except (OSError, FormatError) as error:
       self._warn(error)
@@ -116,19 +114,14 @@ class GraphCache:
         total -= size
 
   def _entries(self) -> list[tuple[float, int, str]]:
-    """Last use, bytes and path of each; clears what dead writers left."""
+    """Last use, bytes and path of each."""
     result = []
     with os.scandir(self.directory) as found:
       for item in found:
         with contextlib.suppress(FileNotFoundError):
           status = item.stat(follow_symlinks=False)
-          age = time.time() - status.st_mtime
-          if not stat.S_ISREG(status.st_mode):
-            continue
-          if _ENTRY.match(item.name):
+          if stat.S_ISREG(status.st_mode) and _ENTRY.match(item.name):
             result.append((status.st_mtime, status.st_size, item.path))
-          elif _UNFINISHED.match(item.name) and age > _UNFINISHED_S:
-            os.unlink(item.path)
     return result
 
   def _warn(self, error: Exception) -> None:

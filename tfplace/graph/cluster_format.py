@@ -55,7 +55,7 @@ def cluster_from_json(data: Mapping[str, Any]) -> Cluster:
     name=name,
     devices=tuple(_device(d, f"devices[{i}]") for i, d in enumerate(devices)),
     links=tuple(_link(raw, f"links[{i}]") for i, raw in enumerate(links)),
-    extra=json_file.unknown_keys(data, _CLUSTER_KEYS),
+    extra=json_file.unknown_keys(data, _CLUSTER_KEYS, "cluster"),
   )
 
 
@@ -71,11 +71,11 @@ def _device(raw: Any, where: str) -> Device:
     ),
     memory_bytes=math.inf
     if memory is None
-    else json_file.as_number(memory, f"{where}: memory_bytes"),
+    else json_file.as_number(memory, f"{where}: memory_bytes", math.inf),
     op_overhead_us=json_file.as_number(
       device.get("op_overhead_us", 0), f"{where}: op_overhead_us"
     ),
-    extra=json_file.unknown_keys(device, _DEVICE_KEYS),
+    extra=json_file.unknown_keys(device, _DEVICE_KEYS, where),
   )
 
 
@@ -88,9 +88,13 @@ def _link(raw: Any, where: str) -> Link:
   bandwidth = json_file.as_number(
     json_file.required(link, "bandwidth_bytes_per_us", where),
     f"{where}: bandwidth_bytes_per_us",
+    most=math.inf,
   )
-  if bandwidth == 0:
-    raise FormatError(f"{where}: bandwidth_bytes_per_us is 0")
+  if bandwidth * json_file.MAX_SUMMAND < 1:
+    raise FormatError(
+      f"{where}: bandwidth_bytes_per_us is {bandwidth:g}, less than"
+      f" {1 / json_file.MAX_SUMMAND:g}"
+    )
   channel = link.get("channel")
   if channel is not None:
     channel = json_file.as_name(channel, f"{where}: channel")
@@ -103,7 +107,7 @@ def _link(raw: Any, where: str) -> Link:
     ),
     gap_us=json_file.as_number(link.get("gap_us", 0), f"{where}: gap_us"),
     channel=channel,
-    extra=json_file.unknown_keys(link, _LINK_KEYS),
+    extra=json_file.unknown_keys(link, _LINK_KEYS, where),
   )
 
 

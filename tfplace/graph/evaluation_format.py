@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from tfplace.errors import FormatError
+from tfplace.errors import FormatError, shown
 from tfplace.graph import json_file
 from tfplace.graph.evaluation import Evaluation
 
@@ -52,29 +52,40 @@ def evaluation_from_json(data: Mapping[str, Any]) -> Evaluation:
   """
   values = {k: json_file.required(data, k, "evaluation") for k in _KEYS}
   if not isinstance(values["feasible"], bool):
-    raise FormatError(f"feasible: {values['feasible']!r} is not true or false")
+    raise FormatError(
+      f"feasible: {shown(values['feasible'])} is not true or false"
+    )
   if values["source"] not in _SOURCES:
-    raise FormatError(f"source: {values['source']!r} is not one of {_SOURCES}")
+    raise FormatError(
+      f"source: {shown(values['source'])} is not one of {_SOURCES}"
+    )
   step = values["step_time_us"]
   return Evaluation(
     step_time_us=math.inf
     if step is None
-    else json_file.as_number(step, "step_time_us"),
+    else json_file.as_number(step, "step_time_us", math.inf),
     feasible=values["feasible"],
     peak_memory_bytes=_numbers(values, "peak_memory_bytes"),
     busy_us=_numbers(values, "busy_us"),
-    bytes_moved=json_file.as_number(values["bytes_moved"], "bytes_moved"),
-    lower_bound_us=json_file.as_number(
-      values["lower_bound_us"], "lower_bound_us"
-    ),
+    bytes_moved=_number(values, "bytes_moved"),
+    lower_bound_us=_number(values, "lower_bound_us"),
     source=values["source"],
-    extra=json_file.unknown_keys(data, _KEYS),
+    extra=json_file.unknown_keys(data, _KEYS, "evaluation"),
   )
+
+
+def _number(values: Mapping[str, Any], key: str) -> float:
+  return json_file.as_number(values[key], key, math.inf)
 
 
 def _numbers(values: Mapping[str, Any], key: str) -> dict[str, float]:
   items = json_file.as_object(values[key], key).items()
-  return {d: json_file.as_number(v, f"{key}[{d!r}]") for d, v in items}
+  return {
+    json_file.as_name(device, key): json_file.as_number(
+      value, f"{key}[{shown(device)}]", math.inf
+    )
+    for device, value in items
+  }
 
 
 def evaluation_to_json(evaluation: Evaluation) -> dict[str, Any]:

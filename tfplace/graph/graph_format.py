@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from tfplace.errors import FormatError
+from tfplace.errors import FormatError, shown
 from tfplace.graph import json_file
 from tfplace.graph.op_graph import CONTROL_OUTPUT, OpGraph, OpSpec, build_graph
 
@@ -65,8 +65,8 @@ def graph_from_json(data: Mapping[str, Any]) -> OpGraph:
     name,
     ops,
     edges,
-    extra=json_file.unknown_keys(data, _GRAPH_KEYS),
-    op_extra=_extras(raw_ops, _OP_KEYS),
+    extra=json_file.unknown_keys(data, _GRAPH_KEYS, "graph"),
+    op_extra=_extras(raw_ops),
     edge_extra=edge_extra,
   )
 
@@ -129,7 +129,7 @@ def _edges(
     dst = _op_index(edge, "dst", where, index)
     output = _output(edge.get("output", 0), where, ops[src])
     number = numbers.setdefault((src, output, dst), len(numbers))
-    extra = json_file.unknown_keys(edge, _EDGE_KEYS)
+    extra = json_file.unknown_keys(edge, _EDGE_KEYS, where)
     if extra:
       extras[number] = extra
   return list(numbers), extras
@@ -140,26 +140,27 @@ def _op_index(
 ) -> int:
   name = json_file.required(edge, end, where)
   if not isinstance(name, str) or name not in index:
-    raise FormatError(f"{where}: {end} is unknown op {name!r}")
+    raise FormatError(f"{where}: {end} is unknown op {shown(name)}")
   return index[name]
 
 
 def _output(value: Any, where: str, src: OpSpec) -> int:
   if isinstance(value, bool) or not isinstance(value, int):
-    raise FormatError(f"{where}: output {value!r} is not a whole number")
+    raise FormatError(f"{where}: output {shown(value)} is not a whole number")
   if not CONTROL_OUTPUT <= value < len(src.output_bytes):
     raise FormatError(
-      f"{where}: output {value} of op {src.name!r}, which has"
+      f"{where}: output {shown(value)} of op {src.name!r}, which has"
       f" {len(src.output_bytes)} outputs",
       op=src.name,
     )
   return value
 
 
-def _extras(
-  raw: list[dict[str, Any]], known: frozenset[str]
-) -> dict[int, dict[str, Any]]:
-  found = ((i, json_file.unknown_keys(r, known)) for i, r in enumerate(raw))
+def _extras(raw: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
+  found = (
+    (i, json_file.unknown_keys(op, _OP_KEYS, f"ops[{i}]"))
+    for i, op in enumerate(raw)
+  )
   return {i: extra for i, extra in found if extra}
 
 

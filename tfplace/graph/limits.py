@@ -8,7 +8,7 @@ import dataclasses
 import re
 from collections.abc import Mapping
 
-from tfplace.errors import FormatError
+from tfplace.errors import FormatError, shown
 from tfplace.graph.cluster import Cluster
 
 _UNITS = {
@@ -55,8 +55,9 @@ def find_device(cluster: Cluster, name: str) -> str:
   found = [full for full in names if full.endswith(end)]
   if len(found) != 1:
     raise FormatError(
-      f"{name!r} names {len(found) or 'no'} device{'s' * (len(found) != 1)} of"
-      f" cluster {cluster.name!r}; it has {', '.join(names)}",
+      f"{shown(name)} names {len(found) or 'no'}"
+      f" device{'s' * (len(found) != 1)} of cluster {cluster.name!r}; it has"
+      f" {', '.join(names)}",
       device=str(name),
     )
   return found[0]
@@ -76,6 +77,6 @@ def num_bytes(size: str | float) -> float:
   elif not isinstance(size, bool) and size >= 0:
     return float(size)
   raise FormatError(
-    f"{size!r} is no memory size; write bytes, or a number and one of"
+    f"{shown(size)} is no memory size; write bytes, or a number and one of"
     f" {', '.join(u for u in _UNITS if u)}"
   )

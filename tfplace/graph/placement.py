@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tfplace.errors import PlacementError
+from tfplace.errors import PlacementError, shown
 from tfplace.graph.problem import Problem
 
 
@@ -60,7 +60,8 @@ class Placement:
       device = problem.cluster.index.get(assignments[name])
       if device is None:
         raise PlacementError(
-          f"op {name!r} is assigned to unknown device {assignments[name]!r}",
+          f"op {name!r} is assigned to unknown device"
+          f" {shown(assignments[name])}",
           op=name,
           device=assignments[name],
         )
@@ -69,7 +70,8 @@ class Placement:
       known = problem.graph.index
       name = next(name for name in assignments if name not in known)
       raise PlacementError(
-        f"unknown op {name!r} is assigned to {assignments[name]!r}", op=name
+        f"unknown op {shown(name)} is assigned to {shown(assignments[name])}",
+        op=name,
       )
     return cls(problem, devices, extra or {})
 

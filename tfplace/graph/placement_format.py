@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tfplace.errors import FormatError
+from tfplace.errors import FormatError, shown
 from tfplace.graph import json_file
 from tfplace.graph.placement import Placement
 from tfplace.graph.problem import Problem
@@ -24,14 +24,14 @@ def load_placement(path: json_file.Path, problem: Problem) -> Placement:
     name = json_file.required(data, "graph", "placement")
     if name != problem.graph.name:
       raise FormatError(
-        f"a placement of graph {name!r}, not of {problem.graph.name!r}"
+        f"a placement of graph {shown(name)}, not of {problem.graph.name!r}"
       )
     assignments = json_file.as_object(
       json_file.required(data, "assignments", "placement"), "assignments"
     )
     for op, device in assignments.items():
-      json_file.as_name(device, f"assignments[{op!r}]")
-    extra = json_file.unknown_keys(data, _KEYS)
+      json_file.as_name(device, f"assignments[{shown(op)}]")
+    extra = json_file.unknown_keys(data, _KEYS, "placement")
     return Placement.from_assignments(problem, assignments, extra)
 
 

@@ -7,7 +7,7 @@ measured come from `tfplace.measure`, and others from a file. No TensorFlow.
 
 import re
 
-from tfplace.errors import FormatError
+from tfplace.errors import FormatError, shown
 from tfplace.graph.cluster import Cluster, Device, Link
 from tfplace.graph.known_hardware import (
   DGX1_NVLINKS,
@@ -34,7 +34,7 @@ PLACETO_OP_OVERHEAD_US = 5.7
 TRANSFER_LATENCY_US = 10.0
 
 MAX_GPUS = 8
-_NAME = re.compile(r"([a-z0-9]+?)x([1-9][0-9]*)(?:-(pcie|nvlink))?")
+_NAME = re.compile(r"([a-z0-9]+?)x([1-9][0-9]{0,5})(?:-(pcie|nvlink))?")
 
 
 def cluster_preset(name: str) -> Cluster:
@@ -58,7 +58,7 @@ def cluster_preset(name: str) -> Cluster:
   match = _NAME.fullmatch(name)
   if match is None or match[1] not in GPUS or int(match[2]) > MAX_GPUS:
     raise FormatError(
-      f"unknown cluster preset {name!r}: the form is <gpu>x<count>, with"
+      f"unknown cluster preset {shown(name)}: the form is <gpu>x<count>, with"
       f" -pcie or -nvlink after it where wanted, a gpu of"
       f" {', '.join(GPUS)}, and a count of 1 to {MAX_GPUS}"
     )

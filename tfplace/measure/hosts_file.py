@@ -14,7 +14,7 @@ devices "CPU-old" and "GPU-old", and each kind is profiled.
 import dataclasses
 from typing import Any
 
-from tfplace.errors import FormatError
+from tfplace.errors import FormatError, shown
 from tfplace.graph import json_file
 
 FORMAT = "tfplace.hosts.v1"
@@ -107,7 +107,7 @@ def _worker(raw: Any, where: str) -> Worker:
 def _check_different(values: list[str], what: str) -> None:
   for i, value in enumerate(values):
     if value in values[:i]:
-      raise FormatError(f"workers[{i}]: {what} {value!r} is there twice")
+      raise FormatError(f"workers[{i}]: {what} {shown(value)} is there twice")
 
 
 def split_address(address: str, any_port: bool = False) -> tuple[str, int]:
@@ -123,11 +123,12 @@ def split_address(address: str, any_port: bool = False) -> tuple[str, int]:
   lowest = 0 if any_port else 1
   if not colon or not bare or not digits or not lowest <= int(port) < 2**16:
     raise FormatError(
-      f"{address!r} is not of the form host:port, with a port from {lowest} to"
-      " 65535"
+      f"{shown(address)} is not of the form host:port, with a port from"
+      f" {lowest} to 65535"
     )
   if not bracketed and (":" in bare or not bare.isascii() or " " in bare):
     raise FormatError(
-      f"{address!r}: {bare!r} is no host; an IPv6 address goes in brackets"
+      f"{shown(address)}: {shown(bare)} is no host; an IPv6 address goes in"
+      " brackets"
     )
   return bare, int(port)

@@ -16,7 +16,7 @@ import socket
 import struct
 from collections.abc import Iterator
 
-from tfplace.errors import MeasurementError
+from tfplace.errors import MeasurementError, shown
 
 _SO_ATTACH_FILTER = 26  # of Linux, on the architectures of TensorFlow's wheels
 _NETWORK_HEADER = 0xFFF00000  # SKF_NET_OFF: offsets from there on
@@ -41,9 +41,10 @@ def resolve(host: str) -> Address:
   """
   try:
     found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-  except OSError as error:
+  except (OSError, ValueError) as error:  # the latter of what is no name
+    reason = getattr(error, "strerror", None) or "it is not a host's name"
     raise MeasurementError(
-      f"host {host!r} has no address: {error.strerror or error}"
+      f"host {shown(host)} has no address: {reason}"
     ) from error
   return ipaddress.ip_address(str(found[0][4][0]))
 

@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from tfplace.errors import MeasurementError
+from tfplace.errors import MeasurementError, shown
 from tfplace.graph.cluster import Cluster
 from tfplace.graph.extract.traced import TracedStep
 from tfplace.graph.problem import Problem
@@ -73,7 +73,7 @@ def open_cluster(name: str, **options: Any) -> Iterator[OpenCluster]:
 
 def _runtime(name: str, options: dict[str, Any]) -> runtime.Runtime:
   kind, _, number = name.partition(":")
-  counted = number.isascii() and number.isdigit()
+  counted = number.isascii() and number.isdigit() and len(number) <= 6
   if name == "gpus":
     return gpus.LocalDevices(**options)
   if kind == "gpus" and counted:
@@ -83,7 +83,7 @@ def _runtime(name: str, options: dict[str, Any]) -> runtime.Runtime:
   if hosts_file.is_hosts_file(name):
     return hosts.HostCluster(hosts_file.load_hosts(name), **options)
   raise MeasurementError(
-    f"cluster {name!r} cannot be measured on; choose workers:N, gpus"
+    f"cluster {shown(name)} cannot be measured on; choose workers:N, gpus"
     " (all of this host), gpus:N (one GPU as N logical ones), or a"
     f" {hosts_file.FORMAT} file"
   )

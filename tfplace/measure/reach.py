@@ -43,9 +43,10 @@ def _trouble(worker: Worker, timeout_s: float) -> str | None:
   where = (worker.host, worker.port)
   try:
     connected = socket.create_connection(where, timeout_s)
-  except OSError as error:
-    why = "no answer" if isinstance(error, TimeoutError) else error.strerror
-    return f"{worker} cannot be reached: {why or error}"
+  except (OSError, ValueError) as error:  # the latter of what is no host
+    why = "no answer" if isinstance(error, TimeoutError) else None
+    why = why or getattr(error, "strerror", None) or str(error)
+    return f"{worker} cannot be reached: {why}"
   with connected:
     connected.settimeout(timeout_s)
     try:

@@ -6,11 +6,11 @@ For the training process only; `tfplace.policies.exported` reads it anywhere.
 import json
 import os
 import pathlib
-import shutil
-import tempfile
+from collections.abc import Callable
 from typing import Any
 
-from tfplace.errors import TrainingError
+from tfplace.errors import FormatError, TrainingError
+from tfplace.graph import staging
 from tfplace.policies import keras2
 
 keras2.check_training_process()
@@ -26,15 +26,22 @@ from tfplace.policies.exported import (  # noqa: E402
 
 
 def export_policy(
-  policy: Exportable, directory: str | os.PathLike[str]
+  policy: Exportable,
+  directory: str | os.PathLike[str],
+  add: Callable[[pathlib.Path], None] | None = None,
 ) -> None:
   """Writes a policy, whole or not at all; replaces one that is there.
+
+  Args:
+    policy: what to write.
+    directory: where to.
+    add: writes further files into the folder that it is given.
 
   Raises:
     TrainingError: `directory` exists and is not an exported policy, or cannot
       be written.
   """
-  target = pathlib.Path(directory)
+  target = pathlib.Path(os.path.realpath(directory))
   check_export_dir(target)
   # The module must not track Keras layers: loading would look for Keras 2.
   module = tf.Module(name="exported_policy")
@@ -52,14 +59,15 @@ def export_policy(
   }
   try:
     target.parent.mkdir(parents=True, exist_ok=True)
-    staging = tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent)
-    tf.saved_model.save(module, staging)
-    (pathlib.Path(staging) / INFO_FILE).write_text(
-      json.dumps(info, indent=2) + "\n", encoding="utf-8"
-    )
-    os.chmod(staging, 0o755)
-    _replace(pathlib.Path(staging), target)
-  except OSError as error:
+    with staging.new_folder(str(target.parent)) as made:
+      tf.saved_model.save(module, made)
+      (pathlib.Path(made) / INFO_FILE).write_text(
+        json.dumps(info, indent=2) + "\n", encoding="utf-8"
+      )
+      if add is not None:
+        add(pathlib.Path(made))
+      staging.put_folder(made, str(target))
+  except (OSError, tf.errors.OpError, FormatError) as error:
     raise TrainingError(
       f"policy directory {str(target)!r} cannot be written: {error}"
     ) from error
@@ -69,7 +77,8 @@ def check_export_dir(directory: str | os.PathLike[str]) -> None:
   """Checks that `export_policy` may replace a directory.
 
   Raises:
-    TrainingError: it is a file, or holds something else than a policy.
+    TrainingError: it is a file, holds something else than a policy, or
+      nothing can be written beside it.
   """
   target = pathlib.Path(directory)
   if target.is_file():
@@ -82,16 +91,15 @@ def check_export_dir(directory: str | os.PathLike[str]) -> None:
     raise TrainingError(
       f"directory {str(target)!r} is not empty and holds no exported policy"
     )
-
-
-def _replace(staging: pathlib.Path, target: pathlib.Path) -> None:
-  if not target.exists():
-    os.replace(staging, target)
-    return
-  old = pathlib.Path(f"{staging}.old")
-  os.replace(target, old)
-  os.replace(staging, target)
-  shutil.rmtree(old)
+  parent = os.path.dirname(os.path.realpath(target))
+  try:
+    if os.path.isdir(parent):
+      with staging.new_folder(parent):
+        pass
+  except OSError as error:
+    raise TrainingError(
+      f"policy directory {str(target)!r} cannot be written: {error.strerror}"
+    ) from error
 
 
 def restore_network(

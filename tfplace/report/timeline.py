@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from tfplace.errors import FormatError
-from tfplace.graph.json_file import write_bytes
 from tfplace.graph.placement import Placement
+from tfplace.graph.whole_file import write_bytes
 from tfplace.report.tracks import as_schedule, channel_names, device_names
 from tfplace.report.units import format_us
 from tfplace.simulate import Schedule

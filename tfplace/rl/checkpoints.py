@@ -1,11 +1,12 @@
 """Checkpoints from which a run goes on as if it had never stopped."""
 
+import contextlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tfplace.errors import TrainingError
+from tfplace.errors import TrainingError, shown
 from tfplace.policies import keras2
 
 keras2.check_training_process()
@@ -43,6 +44,9 @@ class Checkpoints:
     tracked: variables, optimizers and modules to save, by name.
     state: further state.
     fingerprint: what the run is about; a checkpoint of another one is refused.
+
+  Raises:
+    TrainingError: the directory cannot be made, or its index cannot be read.
   """
 
   def __init__(
@@ -63,9 +67,21 @@ class Checkpoints:
       raise TrainingError(
         f"checkpoint directory {self._directory!r} cannot be made: {error}"
       ) from error
-    self._manager = tf.train.CheckpointManager(
-      self._checkpoint, self._directory, max_to_keep=2
-    )
+    self._manager = self._open()
+
+  def _open(self) -> tf.train.CheckpointManager:
+    """The manager; TensorFlow's own ignores an index that it cannot parse.
+
+    A run that is killed before its first checkpoint is complete has no index.
+    """
+    index = os.path.join(self._directory, "checkpoint")
+    with _reading(index):
+      manager = tf.train.CheckpointManager(
+        self._checkpoint, self._directory, max_to_keep=2
+      )
+    if manager.latest_checkpoint is None and os.path.lexists(index):
+      raise TrainingError(f"{index!r} is no index of checkpoints")
+    return manager
 
   def restore(self) -> bool:
     """Restores the newest checkpoint; false if there is none.
@@ -77,42 +93,60 @@ class Checkpoints:
     if newest is None:
       return False
     self._check_same_run(newest)
-    _reading(newest, lambda: self._restore(newest))
+    with _reading(newest):
+      status = self._checkpoint.restore(newest)
+      status.assert_existing_objects_matched()
     return True
-
-  def _restore(self, newest: str) -> None:
-    status = self._checkpoint.restore(newest)
-    status.assert_existing_objects_matched()
 
   def _check_same_run(self, newest: str) -> None:
     found = JsonState({})
     probe = tf.train.Checkpoint(state=found)
-    _reading(newest, lambda: probe.restore(newest).expect_partial())
+    with _reading(newest):
+      probe.restore(newest).expect_partial()
     theirs = found.value.get("fingerprint", {})
     for key, value in self._fingerprint.items():
       if theirs.get(key) != value:
         raise TrainingError(
           f"checkpoint {newest!r} is of another run: its {key} is"
-          f" {_short(theirs.get(key))}, not {_short(value)}; use another"
+          f" {shown(theirs.get(key))}, not {shown(value)}; use another"
           " --checkpoint_dir"
         )
 
   def save(self, number: int) -> None:
-    """Writes the checkpoint of step `number` of the run."""
+    """Writes the checkpoint of step `number` of the run.
+
+    Raises:
+      TrainingError: it cannot be written; the one before is still there.
+    """
     self._state.value["fingerprint"] = self._fingerprint
-    self._manager.save(checkpoint_number=number)
+    with writing(self._directory):
+      self._manager.save(checkpoint_number=number)
 
 
-def _reading(newest: str, read: Callable[[], Any]) -> None:
+@contextlib.contextmanager
+def _reading(path: str) -> Iterator[None]:
   try:
-    read()
-  except (tf.errors.OpError, AssertionError, ValueError) as error:
-    reason = " ".join(str(error).split())[:300]
+    yield
+  except Exception as error:  # a damaged file makes TensorFlow raise anything
     raise TrainingError(
-      f"checkpoint {newest!r} cannot be read: {reason}"
+      f"checkpoint {path!r} cannot be read: {_reason(error)}"
     ) from error
 
 
-def _short(value: Any) -> str:
-  text = repr(value)
-  return text if len(text) <= 120 else text[:117] + "..."
+@contextlib.contextmanager
+def writing(path: str) -> Iterator[None]:
+  """Names the path where TensorFlow cannot write to it.
+
+  Raises:
+    TrainingError: what is inside raised an error of files.
+  """
+  try:
+    yield
+  except (OSError, tf.errors.OpError) as error:
+    raise TrainingError(
+      f"{path!r} cannot be written: {_reason(error)}"
+    ) from error
+
+
+def _reason(error: Exception) -> str:
+  return " ".join(str(error).split())[:300] or type(error).__name__

@@ -6,7 +6,6 @@ import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tfplace.errors import TrainingError
 from tfplace.graph.placement import Placement
 from tfplace.graph.problem import Problem
 from tfplace.placers.base import Evaluator
@@ -142,18 +141,20 @@ def finish(trainer: Trainer, request: Request) -> None:
   Raises:
     TrainingError: the export directory cannot be written.
   """
-  target = pathlib.Path(request.export_dir)
   exportable = dataclasses.replace(
     trainer.learner.exportable(),
     decisions=request.max_decisions,
     hints=request.hints,
   )
-  export.export_policy(exportable, target)
-  folder = target / "placements"
-  try:
-    folder.mkdir(exist_ok=True)
-  except OSError as error:
-    raise TrainingError(f"{str(folder)!r} cannot be made: {error}") from error
+  export.export_policy(
+    exportable, request.export_dir, lambda folder: _save_best(trainer, folder)
+  )
+
+
+def _save_best(trainer: Trainer, exported_to: pathlib.Path) -> None:
+  """Writes the best placements, in a folder of their own."""
+  folder = exported_to / "placements"
+  folder.mkdir()
   for task in trainer.tasks:
     problem = task.decisions.problem
     if task.best is None or task.best_us > best_us(trainer, problem):

@@ -4,6 +4,7 @@ Kept in files, so that a run that goes on does not search again.
 """
 
 import dataclasses
+import io
 import os
 import zipfile
 import zlib
@@ -11,7 +12,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tfplace.errors import InfeasibleError, TrainingError
+from tfplace.errors import FormatError, InfeasibleError, TrainingError
+from tfplace.graph import whole_file
 from tfplace.placers.base import Budget, Result
 from tfplace.placers.registry import get_placer
 from tfplace.policies.decisions import Decisions
@@ -22,6 +24,10 @@ from tfplace.simulate import Simulator
 TEACHERS = ("single", "blocks", "expert", "axes", "m_topo", "m_etf", "heft")
 SEARCH = "annealing"
 _NO_LIMIT_S = 1e9
+_BROKEN_FILE = (
+  *(OSError, EOFError, ValueError, TypeError, KeyError, NotImplementedError),
+  *(zipfile.BadZipFile, zlib.error),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,15 +79,16 @@ def ask(decisions: Decisions, teaching: Teaching) -> Taught:
           return Taught(
             found["best"], found["quick"], int(found["evaluations"])
           )
-      except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+      except _BROKEN_FILE as error:
         raise TrainingError(f"{path!r} cannot be read: {error}") from error
   taught = ask_teachers(decisions, teaching)
   if path is not None:
     try:
       os.makedirs(os.path.dirname(path), exist_ok=True)
-      np.savez(f"{path}.part.npz", **vars(taught))
-      os.replace(f"{path}.part.npz", path)
-    except OSError as error:
+      content = io.BytesIO()
+      np.savez(content, **vars(taught))
+      whole_file.write_bytes(path, content.getvalue())
+    except (OSError, FormatError) as error:
       raise TrainingError(f"{path!r} cannot be written: {error}") from error
   return taught
 

@@ -20,7 +20,11 @@ keras2.check_training_process()
 import tensorflow as tf  # noqa: E402
 
 from tfplace.policies.export import restore_network  # noqa: E402
-from tfplace.rl.checkpoints import Checkpoints, JsonState  # noqa: E402
+from tfplace.rl.checkpoints import (  # noqa: E402
+  Checkpoints,
+  JsonState,
+  writing,
+)
 from tfplace.rl.config import TrainConfig  # noqa: E402
 from tfplace.rl.environment import Task  # noqa: E402
 from tfplace.rl.strategies import Step, learner_type  # noqa: E402
@@ -104,11 +108,11 @@ class Trainer:
       )
       if self._checkpoints.restore():
         self._restore_tasks()
-    self._log = (
-      tf.summary.create_file_writer(os.fspath(log_dir))
-      if log_dir is not None
-      else None
-    )
+    self._log_dir = None if log_dir is None else os.fspath(log_dir)
+    self._log = None
+    if self._log_dir is not None:
+      with writing(self._log_dir):
+        self._log = tf.summary.create_file_writer(self._log_dir)
 
   @property
   def done(self) -> int:
@@ -139,7 +143,8 @@ class Trainer:
       if on_step is not None:
         on_step(report)
     if self._log is not None:
-      self._log.flush()
+      with writing(str(self._log_dir)):
+        self._log.flush()
 
   def _is_checkpoint(self, done: int) -> bool:
     every = self.config.checkpoint_every
@@ -219,7 +224,7 @@ class Trainer:
         "policy_loss": report.step.policy_loss,
         "value_loss": report.step.value_loss,
       }
-    with self._log.as_default(step=number):
+    with writing(str(self._log_dir)), self._log.as_default(step=number):
       for name, value in scalars.items():
         tf.summary.scalar(f"{report.graph}/{name}", value)
 

@@ -30,9 +30,10 @@ def test_flags_reach_every_strategy():
 def test_the_exported_policy_says_how_it_was_trained(monkeypatch, tmp_path):
   written = []
 
-  def export_policy(policy, target):
+  def export_policy(policy, target, add):
     written.append(policy)
-    target.mkdir()
+    add(tmp_path)
+    assert (tmp_path / "placements").is_dir()
 
   monkeypatch.setattr(session.export, "export_policy", export_policy)
   untold = Exportable("gdp", 1, {}, [], {})

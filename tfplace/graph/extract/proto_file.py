@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from google.protobuf import message, text_format
 
 from tfplace.errors import ExtractionError
+from tfplace.graph import whole_file
 
 MAX_BYTES = (1 << 31) - 1  # what a protocol buffer can hold
 MAX_TEXT_BYTES = 128 << 20  # minutes of parsing; weights do not belong in text
@@ -62,10 +63,9 @@ def read(path: str, result: message.Message, fields: Fields) -> None:
 
 def _read_bytes(path: str, kind: str, limit: int) -> bytes:
   try:
-    with open(path, "rb") as file:
-      size = os.fstat(file.fileno()).st_size
-      # A pipe or a device has no size, and may never end.
-      data = b"" if size > limit else file.read(limit + 1)
+    size = os.stat(path).st_size
+    # A pipe or a device has no size, and may never end.
+    data = b"" if size > limit else whole_file.read_bytes(path, limit)
   except OSError as error:
     raise ExtractionError(
       f"{path!r} cannot be read: {error.strerror}"

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tfplace.errors import TfplaceError
-from tfplace.graph.json_file import write_bytes
 from tfplace.graph.placement import Placement
+from tfplace.graph.whole_file import write_bytes
 from tfplace.report.explain import Explanation, explain
 
 if TYPE_CHECKING:

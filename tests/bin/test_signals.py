@@ -1,0 +1,234 @@
+"""Ctrl-C and SIGTERM: a process ends soon, with one line, leaving nothing."""
+
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import tfplace
+from tfplace import graph as tg
+
+ROOT = pathlib.Path(tfplace.__file__).parent.parent
+ENDS_WITHIN_S = 4.0  # 2 s, and as much for a machine that is busy
+SIGNALS = {
+  signal.SIGINT: (130, "interrupted"),
+  signal.SIGTERM: (143, "terminated"),
+}
+
+
+def started(folder, *command):
+  """A process whose handlers are in place; its parent ignores nothing."""
+  process = subprocess.Popen(
+    [sys.executable, *map(str, command)],
+    cwd=folder,
+    env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80"},
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+    text=True,
+    preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
+  )
+  while process.poll() is None and not catches_sigterm(process.pid):
+    time.sleep(0.005)
+  return process
+
+
+def catches_sigterm(pid):
+  status = pathlib.Path(f"/proc/{pid}/status").read_text()
+  (mask,) = [li for li in status.splitlines() if li.startswith("SigCgt")]
+  return int(mask.split()[1], 16) >> (signal.SIGTERM - 1) & 1
+
+
+def ended(process, number):
+  """Sends the signal; what the process printed, and in how many seconds."""
+  process.send_signal(number)
+  began = time.monotonic()
+  out, err = process.communicate(timeout=60)
+  assert time.monotonic() - began < ENDS_WITHIN_S
+  code, word = SIGNALS[number]
+  assert process.returncode == code, err
+  assert re.fullmatch(rf"tfplace-[a-z]+: {word}\n", err)
+  return out
+
+
+@pytest.fixture
+def problem(tmp_path):
+  # A hundred ops: `auto` searches all of its minute.
+  ops = [
+    tg.OpSpec(f"op{i}", "X", {"GPU": 1.0 + i % 7}, [i]) for i in range(100)
+  ]
+  edges = [(i, 0, j) for i in range(100) for j in (i + 3, i + 7) if j < 100]
+  inputs = tmp_path / "in"
+  inputs.mkdir()
+  tg.save_graph(tg.build_graph("net", ops, edges), inputs / "g.json")
+  devices = [tg.Device(f"g{i}", "GPU") for i in range(3)]
+  links = [
+    tg.Link(a.name, b.name, 9.0) for a in devices for b in devices if a != b
+  ]
+  cluster = tg.Cluster("three", tuple(devices), tuple(links))
+  tg.save_cluster(cluster, inputs / "c.json")
+  (tmp_path / "out").mkdir()
+  return tmp_path
+
+
+# Seconds after the handlers are in place; the imports take about one.
+@pytest.mark.parametrize(
+  "way, number, after_s",
+  [("module", signal.SIGINT, s) for s in (0.0, 0.1, 0.2, 0.4, 0.8, 3.0)]
+  + [("module", signal.SIGTERM, s) for s in (0.0, 0.6)]
+  + [("script", signal.SIGINT, s) for s in (0.0, 0.6)]
+  + [("script", signal.SIGTERM, s) for s in (0.3, 2.0)],
+)
+def test_a_command_ends_from_its_first_moment_on(problem, number, after_s, way):
+  command = ["-m", "tfplace.bin.place"]
+  if way == "script":  # as pip writes it
+    command = [problem / "tfplace-place"]
+    command[0].write_text(
+      "import sys\nfrom tfplace.bin.place import run\nsys.exit(run())\n"
+    )
+  process = started(
+    problem / "out",
+    *command,
+    f"--graph={problem}/in/g.json",
+    f"--cluster={problem}/in/c.json",
+    "--strategy=annealing",
+    "--output=p.json",
+  )
+  time.sleep(after_s)
+  assert ended(process, number) == ""
+  assert os.listdir(problem / "out") == []
+
+
+# What a command may be doing; each first says that it does.
+DOING = {
+  "sleeping": "time.sleep(60)",
+  "writing": (
+    "while True: whole_file.write_bytes('file', b'x' * 3_000_000)"  #
+  ),
+  "filling a folder": (
+    "with staging.new_folder('.') as made:\n"
+    "    open(made + '/part', 'w').close()\n"
+    "    time.sleep(60)"
+  ),
+  "waiting for a child": "subprocess.run(['sleep', '60'])",
+  "waiting for a pipe": "whole_file.read_bytes('pipe', 10)",
+  "waiting for compiled code in threads": (
+    "with concurrent.futures.ThreadPoolExecutor(2) as pool:\n"
+    "    list(pool.map(lambda _: ctypes.CDLL(None).sleep(60), 'ab'))"
+  ),
+  "in compiled code itself": (
+    "deaf = ctypes.CDLL(None)\n"
+    "  [deaf.usleep(100) for _ in iter(int, 1)]\n"
+    "  [deaf.usleep(100) for _ in iter(int, 1)]"
+  ),
+  "deaf": (
+    "with staging.new_file('.'):\n"
+    "    child = subprocess.Popen(['sleep', '60'])\n"
+    "    while True:\n"
+    "      try: time.sleep(60)\n"
+    "      except BaseException: pass"
+  ),
+  "slow to clean up": (
+    "with staging.new_folder('.'):\n"
+    "    try: time.sleep(60)\n"
+    "    finally: ctypes.CDLL(None).sleep(60)"
+  ),
+  "in a finalizer, which drops it": (
+    "held = type('Held', (), {'__del__': lambda self: time.sleep(60)})()\n"
+    "  del held\n"
+    "  time.sleep(60)"
+  ),
+  "turning it into an error": (
+    "try: time.sleep(60)\n"
+    "  except BaseException as error: raise ValueError('no') from error"
+  ),
+}
+PROGRAM = """
+import concurrent.futures, ctypes, subprocess, sys, time
+from tfplace.bin import cli
+from tfplace.graph import staging, whole_file
+def main(values):
+  print('doing', flush=True)
+  {}
+sys.exit(cli.run_command('tfplace-test', '', lambda values: None, main, []))
+"""
+
+
+def children_named(name, folder):
+  """Processes of a name in a folder: what a command may have left."""
+  found = []
+  for entry in filter(str.isdigit, os.listdir("/proc")):
+    try:
+      comm = pathlib.Path(f"/proc/{entry}/comm").read_text().strip()
+      if comm == name and os.readlink(f"/proc/{entry}/cwd") == str(folder):
+        found.append(int(entry))
+    except OSError:  # it ended, or is another user's
+      continue
+  return found
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("case", DOING)
+def test_a_command_ends_soon_whatever_it_does(tmp_path, case, number):
+  program = tmp_path / "tfplace-test"
+  program.write_text(PROGRAM.format(DOING[case]))
+  folder = tmp_path / "folder"
+  folder.mkdir()
+  os.mkfifo(folder / "pipe")
+  writer = os.open(folder / "pipe", os.O_RDWR)  # it writes nothing
+  process = started(folder, program)
+  assert process.stdout.readline() == "doing\n"
+  time.sleep(0.1)
+  ended(process, number)
+  os.close(writer)
+  left = set(os.listdir(folder)) - {"file", "pipe"}
+  assert not left
+  assert not children_named("sleep", folder)
+
+
+def test_a_second_signal_ends_it_at_once(tmp_path):
+  program = tmp_path / "tfplace-test"
+  program.write_text(PROGRAM.format(DOING["deaf"]))
+  process = started(tmp_path, program)
+  process.stdout.readline()
+  began = time.monotonic()
+  process.send_signal(signal.SIGINT)
+  time.sleep(0.1)
+  process.send_signal(signal.SIGINT)
+  assert process.wait(60) == 130
+  assert time.monotonic() - began < 1.4  # the first alone takes 1.5 s
+  assert os.listdir(tmp_path) == ["tfplace-test"]
+
+
+IMPORTED = """
+import signal
+signal.signal(signal.SIGTERM, signal.SIG_DFL)
+import tfplace.bin.place
+assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+assert signal.set_wakeup_fd(-1) == -1
+"""
+
+
+def test_a_process_that_imports_a_command_keeps_its_handlers(tmp_path):
+  process = started(tmp_path, "-c", IMPORTED)
+  _, err = process.communicate()
+  assert process.returncode == 0, err
+
+
+def test_a_signal_that_the_parent_ignores_stays_ignored(tmp_path):
+  program = tmp_path / "tfplace-test"
+  program.write_text(PROGRAM.format("time.sleep(1)"))
+  process = subprocess.Popen(
+    [sys.executable, program],
+    env={**os.environ, "PYTHONPATH": str(ROOT)},
+    stdout=subprocess.PIPE,
+    preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),  # noqa: PLW1509
+  )
+  process.stdout.readline()
+  process.send_signal(signal.SIGINT)
+  assert process.wait(60) == 0

@@ -1,0 +1,164 @@
+"""Ctrl-C and SIGTERM in a command: it ends soon, with one line.
+
+A signal is an exception in the main thread, so that everything is cleaned up
+on the way out. Where that takes too long (compiled code does not heed it, or
+somebody swallowed it), a thread removes what is half-written and ends the
+process. Before the command has begun, while it imports, there is nothing to
+clean up. This module is imported first and imports next to nothing.
+"""
+
+import contextlib
+import os
+import re
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from types import FrameType
+
+_GRACE_S = 1.5
+_WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
+_SHOW_CURSOR = "\x1b[?25h"  # a progress bar hides it
+
+
+class Ended(BaseException):
+  """SIGTERM has asked for the end."""
+
+
+class _Watched:
+  """What is known of this process.
+
+  Attributes:
+    name: of the command.
+    is_running: it is; else a signal just ends the process.
+    came: the first signal, or None.
+    has_said: why it ends.
+    stderr: a descriptor; number 2 itself is turned away at times.
+  """
+
+  def __init__(self) -> None:
+    self.name = ""
+    self.is_running = False
+    self.came: int | None = None
+    self.has_said = False
+    self.stderr = 2
+
+
+_watched = _Watched()
+_saying = threading.Lock()
+
+
+def install_in_command() -> None:
+  """Takes over both signals where this process is one of the commands.
+
+  A process that only imports one (a test, a notebook) keeps its own, and a
+  signal that the parent chose to have ignored remains so.
+  """
+  _watched.name = _command()
+  if not _watched.name:
+    return
+  with contextlib.suppress(OSError):  # closed
+    _watched.stderr = os.dup(2)
+  if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, _handle)
+  if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+    signal.signal(signal.SIGTERM, _handle)
+  heard, told = os.pipe()
+  os.set_blocking(told, False)
+  signal.set_wakeup_fd(told, warn_on_full_buffer=False)
+  threading.Thread(target=_watch, args=(heard,), daemon=True).start()
+
+
+def _command() -> str:
+  """The name of the command that this process is, or nothing."""
+  program = os.path.basename(sys.argv[0]) if sys.argv else ""
+  if program == "-m":  # Python is still looking for the module
+    program = " ".join(sys.orig_argv)
+    found = re.search(r"-m ?tfplace\.bin\.([a-z]+)", program)
+  else:
+    found = re.fullmatch(r"tfplace-([a-z]+)(\.exe)?", program)
+  return f"tfplace-{found[1]}" if found else ""
+
+
+@contextlib.contextmanager
+def raising() -> Iterator[None]:
+  """Inside, a signal is `KeyboardInterrupt` or `Ended` in the main thread."""
+  _watched.is_running = True
+  try:
+    yield
+  finally:
+    _watched.is_running = False
+
+
+def came() -> int | None:
+  """The signal that asked for the end, or None."""
+  return _watched.came
+
+
+def end(name: str, number: int) -> int:
+  """Says why a command ended; its exit code, where the process goes on.
+
+  A process of the command's own ends here: what is left to be unwound, such
+  as threads that still compute, could take long.
+  """
+  if number != _watched.came:
+    print(f"{name}: {_WORDS[signal.Signals(number)]}", file=sys.stderr)
+    return 128 + number
+  _say(number)
+  with contextlib.suppress(OSError, ValueError):
+    sys.stdout.flush()
+  os._exit(128 + number)
+
+
+def _handle(number: int, frame: FrameType | None) -> None:
+  if _watched.came is not None or not _watched.is_running:
+    _end_now(number)
+  _watched.came = number
+  # Raised in a finalizer it goes nowhere, and Python would print that.
+  sys.unraisablehook = lambda _: None
+  raise KeyboardInterrupt if number == signal.SIGINT else Ended
+
+
+def _watch(heard: int) -> None:
+  while True:
+    for number in os.read(heard, 64):
+      # `tfplace-worker` has handlers of its own while it serves.
+      if number in _WORDS and signal.getsignal(number) is _handle:
+        time.sleep(_GRACE_S)
+        _end_now(number)
+
+
+def _end_now(number: int) -> None:
+  for child in _children():
+    with contextlib.suppress(OSError):
+      os.kill(child, signal.SIGTERM)
+  staging = sys.modules.get("tfplace.graph.staging")
+  if staging is not None:
+    staging.remove_all()
+  _say(number)
+  os._exit(128 + number)
+
+
+def _say(number: int) -> None:
+  """Says it once, past `sys.stderr`, which another thread may hold."""
+  if not _saying.acquire(timeout=0.2):
+    return
+  if not _watched.has_said:
+    _watched.has_said = True
+    cursor = _SHOW_CURSOR if os.isatty(_watched.stderr) else ""
+    line = f"{cursor}{_watched.name}: {_WORDS[signal.Signals(number)]}\n"
+    with contextlib.suppress(OSError):
+      os.write(_watched.stderr, line.encode())
+  _saying.release()
+
+
+def _children() -> list[int]:
+  found = []
+  with contextlib.suppress(OSError):
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+      with contextlib.suppress(OSError), open(f"/proc/{entry}/stat") as file:
+        parent = file.read().rpartition(")")[2].split()[1]
+        if int(parent) == os.getpid():
+          found.append(int(entry))
+  return found
