@@ -5,6 +5,7 @@ delete or read. Where reading would leave no trace, the refusal is what counts,
 and that the model is not loaded at all.
 """
 
+import itertools
 import os
 import pathlib
 
@@ -406,7 +407,7 @@ def test_a_graph_is_loaded_as_it_was_checked(tmp_path, canary, monkeypatch):
 def _calls(*levels, times=1):
   """A library in which each function calls the next one some times."""
   graph_def = tf1.GraphDef()
-  for name, called in zip(levels, levels[1:], strict=False):
+  for name, called in itertools.pairwise(levels):
     function = graph_def.library.function.add()
     function.signature.name = name
     for number in range(times):

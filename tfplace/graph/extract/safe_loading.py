@@ -54,7 +54,8 @@ def load(path: str, check: Check | None = None) -> Any:
 
   Args:
     path: of its folder.
-    check: is asked of the MetaGraph, as it will be loaded, before it is.
+    check: is asked first of the MetaGraph; of TensorFlow 2, as it would be
+      loaded.
 
   Raises:
     ExtractionError: no SavedModel, damaged, or one whose loading would reach
@@ -70,8 +71,12 @@ def load(path: str, check: Check | None = None) -> Any:
   meta_graph = content.meta_graphs[0]
   with validate.located(where):
     call_tree.check(meta_graph.graph_def)
+  if meta_graph.HasField("object_graph_def"):
+    _keep_objects(meta_graph)
+  if check is not None:
+    check(meta_graph)
   assets = _assets(path, meta_graph)
-  files = _take_out(meta_graph, where)
+  files = _own_files(meta_graph, where)
   side_effects.refuse(
     side_effects.first(
       meta_graph.graph_def,
@@ -82,8 +87,6 @@ def load(path: str, check: Check | None = None) -> Any:
     ),
     where,
   )
-  if check is not None:
-    check(meta_graph)
   with tempfile.TemporaryDirectory(prefix="tfplace-") as folder:
     try:
       _write(path, folder, content, assets)
@@ -126,12 +129,11 @@ def read(path: str) -> saved_model_pb2.SavedModel:
   return content
 
 
-def _take_out(meta_graph: Any, where: str) -> own_files.OwnFiles:
-  """Takes out what is not run; says which files the rest can read."""
+def _own_files(meta_graph: Any, where: str) -> own_files.OwnFiles:
+  """Says which of its files a model can read; takes out what saves."""
   graph_def = meta_graph.graph_def
   if meta_graph.HasField("object_graph_def"):
     captured = _captured_assets(meta_graph.object_graph_def)
-    _keep_objects(meta_graph, captured)
     return own_files.OwnFiles(graph_def, {}, captured)
   _cut_saving(meta_graph, where)
   return own_files.OwnFiles(graph_def, _unbind(meta_graph), {})
@@ -149,12 +151,11 @@ def _captured_assets(objects: Any) -> dict[str, list[bool]]:
   }
 
 
-def _keep_objects(meta_graph: Any, captured: Mapping[str, Any]) -> None:
+def _keep_objects(meta_graph: Any) -> None:
   """Keeps what the objects of TensorFlow 2 have: functions and constants."""
   graph_def = meta_graph.graph_def
-  constants = {
-    node.constant.operation for node in meta_graph.object_graph_def.nodes
-  }
+  objects = meta_graph.object_graph_def
+  constants = {node.constant.operation for node in objects.nodes}
   kept = [
     node
     for node in graph_def.node
@@ -163,7 +164,8 @@ def _keep_objects(meta_graph: Any, captured: Mapping[str, Any]) -> None:
   del graph_def.node[:]
   graph_def.node.extend(kept)
   gradients = graph_def.library.registered_gradients
-  _keep_functions(graph_def, {*captured, *(g.gradient_func for g in gradients)})
+  roots = {*objects.concrete_functions, *(g.gradient_func for g in gradients)}
+  _keep_functions(graph_def, roots)
 
 
 def _keep_functions(graph_def: Any, roots: set[str]) -> None:
