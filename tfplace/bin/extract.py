@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from absl import flags
 
 from tfplace import graph as graph_lib
-from tfplace.bin import cli, sources
+from tfplace.bin import cli, guarded, sources
 
 _DESCRIPTION = (
   "Extracts the dataflow graph of a model's step, with the cost of every op"
@@ -34,7 +34,12 @@ def _main(values: flags.FlagValues) -> None:
 
 def run(argv: Sequence[str] | None = None) -> int:
   """The console script; returns its exit code."""
-  return cli.run_command("tfplace-extract", _DESCRIPTION, _define, _main, argv)
+  name = "tfplace-extract"
+  return guarded.run(
+    name,
+    lambda: cli.run_command(name, _DESCRIPTION, _define, _main, argv),
+    argv,
+  )
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from absl import flags
 
 from tfplace import cache
 from tfplace import graph as graph_lib
-from tfplace.bin import cli
+from tfplace.bin import cli, guarded
 from tfplace.graph.extract.stages import OnStage
 
 if TYPE_CHECKING:
@@ -126,7 +126,10 @@ def load_source(
   from tfplace import extraction
 
   name = str(values[kind].value)
-  with cli.showing_progress(f"Extracting {name}") as on_stage:
+  with (
+    guarded.holding_notices(),
+    cli.showing_progress(f"Extracting {name}") as on_stage,
+  ):
     loaded = extraction.load_or_extract(
       kind,
       name,
