@@ -5,9 +5,11 @@ delete or read. Where reading would leave no trace, the refusal is what counts,
 and that the model is not loaded at all.
 """
 
+import functools
 import itertools
 import os
 import pathlib
+import time
 
 import pytest
 import tensorflow as tf
@@ -387,6 +389,89 @@ def test_a_file_s_name_given_by_a_caller_is_no_asset(tmp_path, canary):
   )
   with pytest.raises(ExtractionError, match="InitializeTableFromTextFileV2"):
     trace_saved_model(model)
+
+
+def _constant_for_asset(meta_graph, path):
+  """The object that was an asset is a constant by its registered name."""
+  for name in ("", "constant"):
+    node = meta_graph.graph_def.node.add(name=name, op="Const")
+    node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(path))
+    node.attr["dtype"].type = tf.string.as_datatype_enum
+  (asset,) = [
+    n
+    for n in meta_graph.object_graph_def.nodes
+    if n.WhichOneof("kind") == "asset"
+  ]
+  asset.registered_name = "tf.TrackableConstant"
+
+
+def _resource_for_asset(meta_graph, path):
+  """The function that reads is bound to another object."""
+  objects = meta_graph.object_graph_def
+  number = len(objects.nodes)
+  objects.nodes.add().constant.operation = "constant"
+  _constant_for_asset(meta_graph, path)
+  for function in objects.concrete_functions.values():
+    for i, bound in enumerate(function.bound_inputs):
+      if objects.nodes[bound].registered_name == "tf.TrackableConstant":
+        function.bound_inputs[i] = number
+
+
+def _unbound(meta_graph, path):
+  """The function that reads is said to capture nothing."""
+  for function in meta_graph.object_graph_def.concrete_functions.values():
+    del function.bound_inputs[:]
+
+
+def _unlisted(meta_graph, path):
+  """It is not even among the functions that capture something."""
+  meta_graph.object_graph_def.concrete_functions.clear()
+
+
+def _two_of_one_name(meta_graph, path):
+  for function in meta_graph.graph_def.library.function:
+    for node in list(function.node_def):
+      if node.op == "InitializeTableFromTextFileV2":
+        function.node_def.add(name=node.name, op="NoOp")
+
+
+def _in_circles(meta_graph, path):
+  for function in meta_graph.graph_def.library.function:
+    for node in list(function.node_def):
+      if node.op == "InitializeTableFromTextFileV2":
+        node.input[1] = "a:output:0"
+        for name, source in (("a", "b"), ("b", "a")):
+          again = function.node_def.add(name=name, op="Identity")
+          again.input.append(f"{source}:output:0")
+
+
+@pytest.mark.parametrize(
+  "attack",
+  [
+    *(_constant_for_asset, _resource_for_asset, _unbound, _unlisted),
+    *(_two_of_one_name, _in_circles),
+  ],
+)
+def test_an_argument_that_is_no_asset_names_no_file(tmp_path, canary, attack):
+  model, _ = _with_vocabulary(tmp_path, 2)
+  edit = functools.partial(attack, path=str(canary.file))
+  with pytest.raises(ExtractionError, match="FromTextFileV2\\) of function"):
+    trace_saved_model(_edited(model, edit))
+
+
+def test_a_long_graph_is_judged_in_linear_time(tmp_path):
+  """Of which every node follows from one that saves, written last first."""
+  model = _of_one(tmp_path / "model")
+
+  def add(meta_graph):
+    names = [f"n{i}" for i in range(20_000)]
+    for name, source in itertools.pairwise([*names, "save/SaveV2"]):
+      node = meta_graph.graph_def.node.add(name=name, op="NoOp")
+      node.input.append(f"^{source}")
+
+  start = time.perf_counter()
+  assert trace_saved_model(_edited(model, add)).variables
+  assert time.perf_counter() - start < 10
 
 
 def test_a_graph_is_loaded_as_it_was_checked(tmp_path, canary, monkeypatch):

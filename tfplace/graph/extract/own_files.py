@@ -16,7 +16,6 @@ from tfplace.graph.extract import node_names, op_defs
 
 Call: TypeAlias = tuple[str | None, op_defs.NodeDef, int]
 
-# Op -> kind of file that it reads -> which input names it.
 _TABLE = re.compile(r"InitializeTableFromTextFile(V2)?")
 _RESTORE = re.compile(r"Restore(V2|Slice)?")
 _CALLS = frozenset(("PartitionedCall", "StatefulPartitionedCall"))
@@ -53,6 +52,7 @@ class OwnFiles:
     }
     self._index: dict[str | None, dict[str, op_defs.NodeDef]] = {}
     self._calls: dict[str, list[Call]] | None = None
+    self._known: dict[tuple[str, int, str], bool] = {}
 
   def reads_own_file(self, node: op_defs.NodeDef, function: str | None) -> bool:
     """Whether the node reads a file, and that can only be the model's."""
@@ -64,23 +64,34 @@ class OwnFiles:
 
   def _is(self, function: str | None, text: str, kind: str) -> bool:
     """Whether a tensor of a function always names a file of that kind."""
+    nodes = self._nodes(function)
+    if len(nodes) != len(self._bodies[function]):
+      return False  # two of one name
     name, output = node_names.split_tensor(text)
-    node = self._nodes(function).get(name.partition(":")[0])
-    while node is not None and node.op == "Identity" and node.input:
+    node = nodes.get(name.partition(":")[0])
+    for _ in nodes:
+      if node is None or node.op != "Identity" or not node.input:
+        break
       name, output = node_names.split_tensor(node.input[0])
-      node = self._nodes(function).get(name.partition(":")[0])
-    if output < 0:
+      node = nodes.get(name.partition(":")[0])
+    if output != 0:
       return False
     if function is None:
-      return output == 0 and self._named.get(name) == kind
+      return self._named.get(name) == kind
     if node is not None or name not in self._arguments[function]:
       return False
-    return self._is_argument(function, self._arguments[function][name], kind)
+    key = (function, self._arguments[function][name], kind)
+    if key not in self._known:
+      self._known[key] = self._is_argument(*key)
+    return self._known[key]
 
   def _is_argument(self, function: str, number: int, kind: str) -> bool:
+    arguments = self._functions[function].signature.input_arg
+    if len(arguments) != len(self._arguments[function]):
+      return False  # two of one name
     if function in self._captured:
       bound = self._captured[function]
-      first = len(self._arguments[function]) - len(bound)
+      first = len(arguments) - len(bound)
       if number < first or not bound[number - first] or kind != _ASSET:
         return False
     return all(

@@ -20,20 +20,20 @@ graph. So nothing there is excused by the name of its op:
 """
 
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
+from google.protobuf import message
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
 from tfplace.errors import ExtractionError
 from tfplace.graph.extract import (
   call_tree,
+  loaded_part,
   node_names,
-  op_defs,
   own_files,
   proto_file,
   side_effects,
@@ -41,10 +41,8 @@ from tfplace.graph.extract import (
 )
 
 FILES = ("saved_model.pb", "saved_model.pbtxt")
-_SAVE = re.compile(r"Save(V2|Slices)?|MergeV2Checkpoints")
 _NAMES = frozenset(("Const", "Placeholder", "PlaceholderWithDefault"))
 _OLD_ASSETS = "saved_model_assets"  # where TensorFlow 1 writes them
-_INIT_OPS = ("saved_model_main_op", "legacy_init_op")
 # Refuses a model that is not allowed, given what the loader would run.
 Check = Callable[[Any], None]
 
@@ -72,7 +70,7 @@ def load(path: str, check: Check | None = None) -> Any:
   with validate.located(where):
     call_tree.check(meta_graph.graph_def)
   if meta_graph.HasField("object_graph_def"):
-    _keep_objects(meta_graph)
+    loaded_part.keep_objects(meta_graph)
   if check is not None:
     check(meta_graph)
   assets = _assets(path, meta_graph)
@@ -135,111 +133,27 @@ def _own_files(meta_graph: Any, where: str) -> own_files.OwnFiles:
   if meta_graph.HasField("object_graph_def"):
     captured = _captured_assets(meta_graph.object_graph_def)
     return own_files.OwnFiles(graph_def, {}, captured)
-  _cut_saving(meta_graph, where)
+  loaded_part.cut_saving(meta_graph, where)
   return own_files.OwnFiles(graph_def, _unbind(meta_graph), {})
 
 
 def _captured_assets(objects: Any) -> dict[str, list[bool]]:
-  """Function -> for each tensor that it captures, whether it is an asset."""
-  size = len(objects.nodes)
-  return {
-    name: [
-      0 <= i < size and objects.nodes[i].WhichOneof("kind") == "asset"
-      for i in function.bound_inputs
-    ]
-    for name, function in objects.concrete_functions.items()
-  }
+  """Function -> for each tensor that it captures, whether it is an asset.
 
-
-def _keep_objects(meta_graph: Any) -> None:
-  """Keeps what the objects of TensorFlow 2 have: functions and constants."""
-  graph_def = meta_graph.graph_def
-  objects = meta_graph.object_graph_def
-  constants = {node.constant.operation for node in objects.nodes}
-  kept = [
-    node
-    for node in graph_def.node
-    if node.op == "Const" and node.name in constants
-  ]
-  del graph_def.node[:]
-  graph_def.node.extend(kept)
-  gradients = graph_def.library.registered_gradients
-  roots = {*objects.concrete_functions, *(g.gradient_func for g in gradients)}
-  _keep_functions(graph_def, roots)
-
-
-def _keep_functions(graph_def: Any, roots: set[str]) -> None:
-  """Drops the functions that neither `roots` nor the flat graph reach."""
-  library = graph_def.library
-  functions = {f.signature.name: f for f in library.function}
-  calls = [op_defs.NodeDef(op=name) for name in roots]
-  found = op_defs.reached_functions([*graph_def.node, *calls], functions)
-  kept = {f.signature.name for f in found}
-  gradients = [g for g in library.gradient if g.function_name in kept]
-  more = {g.gradient_func for g in gradients} - kept
-  if more:
-    _keep_functions(graph_def, roots | more)
-    return
-  del library.function[:], library.gradient[:]
-  library.function.extend(f for n, f in functions.items() if n in kept)
-  library.gradient.extend(gradients)
-
-
-def _cut_saving(meta_graph: Any, where: str) -> None:
-  """Cuts what saves, and what follows from it, out of a flat graph.
-
-  Raises:
-    ExtractionError: the loader or a signature needs it.
+  Of every function that an object has, even if it is said to capture nothing.
   """
-  graph_def = meta_graph.graph_def
-  functions = {f.signature.name: f for f in graph_def.library.function}
-  saving = [node for node in graph_def.node if _saves(node, functions)]
-  needed = {node_names.split_tensor(t)[0] for t in _tensors(meta_graph)}
-  gone = _with_consumers(graph_def, {node.name for node in saving})
-  if needed & gone:
-    blamed = [
-      n for n in saving if needed & _with_consumers(graph_def, {n.name})
+  assets = [
+    node.WhichOneof("kind") == "asset" and not node.registered_name
+    for node in objects.nodes
+  ]
+  captured: dict[str, list[bool]] = {
+    name: [] for name in loaded_part.objects_functions(objects)
+  }
+  for name, function in objects.concrete_functions.items():
+    captured[name] = [
+      0 <= i < len(assets) and assets[i] for i in function.bound_inputs
     ]
-    found = side_effects.first(
-      tf.compat.v1.GraphDef(node=blamed), lambda *_: True
-    )
-    side_effects.refuse(found, where)
-  kept = [node for node in graph_def.node if node.name not in gone]
-  del graph_def.node[:]
-  graph_def.node.extend(kept)
-  gradients = graph_def.library.registered_gradients
-  _keep_functions(graph_def, {g.gradient_func for g in gradients})
-
-
-def _with_consumers(graph_def: Any, names: set[str]) -> set[str]:
-  """The nodes of these names, and all that follows from them."""
-  result, before = set(names), 0
-  while len(result) > before:
-    before = len(result)
-    for node in graph_def.node:
-      if any(node_names.split_tensor(i)[0] in result for i in node.input):
-        result.add(node.name)
-  return result
-
-
-def _saves(node: op_defs.NodeDef, functions: Mapping[str, Any]) -> bool:
-  """Whether the node saves, or calls what does."""
-  called = op_defs.reached_functions([node], functions)
-  nodes = [node, *(n for function in called for n in function.node_def)]
-  return any(_SAVE.fullmatch(n.op) for n in nodes)
-
-
-def _tensors(meta_graph: Any) -> set[str]:
-  """Names that the loader looks up in a flat graph."""
-  names = {meta_graph.saver_def.restore_op_name.removeprefix("^")}
-  for key in _INIT_OPS:
-    if key in meta_graph.collection_def:
-      names.update(meta_graph.collection_def[key].node_list.value)
-  for signature in meta_graph.signature_def.values():
-    for info in (*signature.inputs.values(), *signature.outputs.values()):
-      names.update((info.name, info.coo_sparse.values_tensor_name))
-      names.update(c.name for c in info.composite_tensor.components)
-  return names
+  return captured
 
 
 def _unbind(meta_graph: Any) -> dict[str, str]:
@@ -270,7 +184,10 @@ def _asset_protos(meta_graph: Any) -> list[Any]:
   if _OLD_ASSETS in meta_graph.collection_def:
     for packed in meta_graph.collection_def[_OLD_ASSETS].any_list.value:
       result.append(meta_graph_pb2.AssetFileDef())
-      packed.Unpack(result[-1])
+      try:
+        packed.Unpack(result[-1])
+      except message.DecodeError:  # TensorFlow refuses it, too
+        del result[-1]
   return result
 
 
@@ -285,7 +202,7 @@ def _assets(path: str, meta_graph: Any) -> dict[str, str]:
   for asset in _asset_protos(meta_graph):
     name = asset.filename.replace("\0", "?")  # no file's name has one
     file = os.path.realpath(os.path.join(root, "assets", name))
-    is_plain = not os.path.isabs(name) and ".." not in name.split("/")
+    is_plain = os.path.normpath(name) == name and not os.path.isabs(name)
     if not is_plain or os.path.commonpath((root, file)) != root:
       raise ExtractionError(
         f"SavedModel {path!r}: asset {name[:80]!a} lies outside of the model's"
@@ -294,6 +211,13 @@ def _assets(path: str, meta_graph: Any) -> dict[str, str]:
       )
     if os.path.isfile(file):
       result[name] = file
+  total = sum(map(os.path.getsize, result.values()))
+  if total > proto_file.MAX_BYTES:
+    raise ExtractionError(
+      f"SavedModel {path!r} has assets of {total} bytes; at most"
+      f" {proto_file.MAX_BYTES} are accepted",
+      num_bytes=total,
+    )
   return result
 
 

@@ -79,7 +79,8 @@ def _keeps_optimizers(text: bytes) -> bool:
     config = config_pb2.ConfigProto.FromString(text)
   except message.DecodeError:
     return False
-  return not config.graph_options.rewrite_options.custom_optimizers
+  options = config.graph_options.rewrite_options
+  return not options.custom_optimizers and not options.optimizers
 
 
 def _is_empty(text: bytes) -> bool:
