@@ -18,11 +18,10 @@ from tfplace.apply.function_devices import FunctionPlacer
 from tfplace.apply.graph_def import placed_graph_def
 from tfplace.errors import ApplyError
 from tfplace.graph import staging
-from tfplace.graph.extract import colocation, proto_file
+from tfplace.graph.extract import colocation, safe_loading
 from tfplace.graph.extract.saved_model import FlatSignature, flatten_signature
 from tfplace.graph.placement import Placement
 
-_FILES = ("saved_model.pb", "saved_model.pbtxt")
 _FINGERPRINT = "fingerprint.pb"
 _HANDLE = "VarHandleOp"
 
@@ -60,9 +59,7 @@ def write_placed_saved_model(
   check_output(output)
   flat = flatten_signature(source, batch_size, signature, allow_side_effects)
   placed = placed_graph_def(flat.traced, placement)
-  name = next(f for f in _FILES if os.path.isfile(os.path.join(source, f)))
-  content = saved_model_pb2.SavedModel()
-  proto_file.read(os.path.join(source, name), content, proto_file.SAVED_MODEL)
+  content = read(source)
   _place(content.meta_graphs[0], flat, placed)
   _write(source, output, content)
 
@@ -73,11 +70,7 @@ def read(source: str | os.PathLike[str]) -> saved_model_pb2.SavedModel:
   Raises:
     ExtractionError: it cannot be read.
   """
-  paths = [os.path.join(source, name) for name in _FILES]
-  path = next((p for p in paths if os.path.isfile(p)), paths[0])
-  content = saved_model_pb2.SavedModel()
-  proto_file.read(path, content, proto_file.SAVED_MODEL)
-  return content
+  return safe_loading.read(os.fspath(source))
 
 
 def check_output(output: str | os.PathLike[str]) -> None:
@@ -196,9 +189,9 @@ def _write(
   target = os.path.abspath(output)
   try:
     with staging.new_folder(os.path.dirname(target)) as made:
-      ignored = shutil.ignore_patterns(*_FILES, _FINGERPRINT)
+      ignored = shutil.ignore_patterns(*safe_loading.FILES, _FINGERPRINT)
       shutil.copytree(source, made, ignore=ignored, dirs_exist_ok=True)
-      with open(os.path.join(made, _FILES[0]), "wb") as file:
+      with open(os.path.join(made, safe_loading.FILES[0]), "wb") as file:
         file.write(content.SerializeToString(deterministic=True))
         file.flush()
         os.fsync(file.fileno())

@@ -8,6 +8,7 @@ import contextlib
 import importlib
 import math
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -23,6 +24,7 @@ from tfplace.graph import whole_file
 from tfplace.graph.extract import stages
 
 _MOST_CHARACTERS = 2000  # of an error's line
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 class UsageError(TfplaceError):
@@ -60,6 +62,7 @@ def run_command(
     return 0
   try:
     rest = values([name, *arguments])[1:]
+    _check_local(values)
     if rest:
       raise UsageError(f"unexpected argument {rest[0]!r}")
     _check_numbers(values)
@@ -76,6 +79,18 @@ def run_command(
     print(f"{name}: error: {_one_line(error)}", file=sys.stderr)
     return 1
   return 0
+
+
+def _check_local(values: flags.FlagValues) -> None:
+  """Refuses addresses, which TensorFlow would go to by itself."""
+  for flag in values:
+    value = values[flag].value
+    for text in value if isinstance(value, list | tuple) else [value]:
+      if isinstance(text, str) and _ADDRESS.match(text):
+        raise UsageError(
+          f"--{flag}={text[:200]!a} is an address; only files of this machine"
+          " are read and written, so copy it here first"
+        )
 
 
 def _check_numbers(values: flags.FlagValues) -> None:

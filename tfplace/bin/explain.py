@@ -8,7 +8,7 @@ from absl import flags
 
 from tfplace import bounds
 from tfplace import graph as graph_lib
-from tfplace.bin import cli, outputs, placed_graph
+from tfplace.bin import cli, guarded, outputs, placed_graph
 from tfplace.report.explain import Explanation, explain
 from tfplace.report.explain.as_json import explanation_to_json
 from tfplace.report.explain.tables import explanation_tables
@@ -73,7 +73,12 @@ def _print(explanation: Explanation, as_json: bool) -> None:
 
 def run(argv: Sequence[str] | None = None) -> int:
   """The console script; returns its exit code."""
-  return cli.run_command("tfplace-explain", _DESCRIPTION, _define, _main, argv)
+  name = "tfplace-explain"
+  return guarded.run(
+    name,
+    lambda: cli.run_command(name, _DESCRIPTION, _define, _main, argv),
+    argv,
+  )
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from absl import flags
 
 from tfplace import graph as graph_lib
-from tfplace.bin import cli, sources
+from tfplace.bin import cli, guarded, sources
 from tfplace.graph import whole_file
 
 _DESCRIPTION = (
@@ -38,7 +38,12 @@ def _main(values: flags.FlagValues) -> None:
 
 def run(argv: Sequence[str] | None = None) -> int:
   """The console script; returns its exit code."""
-  return cli.run_command("tfplace-extract", _DESCRIPTION, _define, _main, argv)
+  name = "tfplace-extract"
+  return guarded.run(
+    name,
+    lambda: cli.run_command(name, _DESCRIPTION, _define, _main, argv),
+    argv,
+  )
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from absl import flags
 
 from tfplace import bounds
 from tfplace import graph as graph_lib
-from tfplace.bin import cli, outputs, sources
+from tfplace.bin import cli, guarded, outputs, sources
 
 _DESCRIPTION = (
   "Runs a placed graph on the real devices of --cluster (workers:N, gpus or"
@@ -111,7 +111,12 @@ def _beside_bound(evaluation: graph_lib.Evaluation) -> str:
 
 def run(argv: Sequence[str] | None = None) -> int:
   """The console script; returns its exit code."""
-  return cli.run_command("tfplace-measure", _DESCRIPTION, _define, _main, argv)
+  name = "tfplace-measure"
+  return guarded.run(
+    name,
+    lambda: cli.run_command(name, _DESCRIPTION, _define, _main, argv),
+    argv,
+  )
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from absl import flags
 
 from tfplace import bounds, placers
 from tfplace import graph as graph_lib
-from tfplace.bin import cli, outputs, placed_files, sources, wishes
+from tfplace.bin import cli, guarded, outputs, placed_files, sources, wishes
 from tfplace.errors import TfplaceError
 from tfplace.placers.base import Result
 
@@ -243,7 +243,12 @@ def _print_json(
 
 def run(argv: Sequence[str] | None = None) -> int:
   """The console script; returns its exit code."""
-  return cli.run_command("tfplace-place", _DESCRIPTION, _define, _main, argv)
+  name = "tfplace-place"
+  return guarded.run(
+    name,
+    lambda: cli.run_command(name, _DESCRIPTION, _define, _main, argv),
+    argv,
+  )
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from types import FrameType
 
 _GRACE_S = 1.5
+_STOP = 0  # in the pipe of signals: no signal has this number
 _WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 _SHOW_CURSOR = "\x1b[?25h"  # a progress bar hides it
 
@@ -35,6 +36,7 @@ class _Watched:
     came: the first signal, or None.
     has_said: why it ends.
     stderr: a descriptor; number 2 itself is turned away at times.
+    watcher: the thread that watches, or None.
   """
 
   def __init__(self) -> None:
@@ -43,6 +45,7 @@ class _Watched:
     self.came: int | None = None
     self.has_said = False
     self.stderr = 2
+    self.watcher: threading.Thread | None = None
 
 
 _watched = _Watched()
@@ -64,10 +67,31 @@ def install_in_command() -> None:
     signal.signal(signal.SIGINT, _handle)
   if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
     signal.signal(signal.SIGTERM, _handle)
+  watch()
+
+
+def watch() -> None:
+  """Starts the thread that ends the process where the main one is too slow.
+
+  A fork has no threads but the main one: its child calls this again.
+  """
+  if not _watched.name:
+    return
   heard, told = os.pipe()
   os.set_blocking(told, False)
   signal.set_wakeup_fd(told, warn_on_full_buffer=False)
-  threading.Thread(target=_watch, args=(heard,), daemon=True).start()
+  _watched.watcher = threading.Thread(target=_watch, args=(heard,), daemon=True)
+  _watched.watcher.start()
+
+
+def stop_watching() -> None:
+  """Ends that thread, which would take signals that this process waits for."""
+  if _watched.watcher is not None:
+    told = signal.set_wakeup_fd(-1)
+    os.write(told, bytes([_STOP]))
+    _watched.watcher.join()
+    os.close(told)
+    _watched.watcher = None
 
 
 def _command() -> str:
@@ -123,6 +147,9 @@ def _handle(number: int, frame: FrameType | None) -> None:
 def _watch(heard: int) -> None:
   while True:
     for number in os.read(heard, 64):
+      if number == _STOP:
+        os.close(heard)
+        return
       # `tfplace-worker` has handlers of its own while it serves.
       if number in _WORDS and signal.getsignal(number) is _handle:
         time.sleep(_GRACE_S)

@@ -9,7 +9,7 @@ from absl import flags
 
 from tfplace import cache
 from tfplace import graph as graph_lib
-from tfplace.bin import cli, custom_objects
+from tfplace.bin import cli, custom_objects, guarded
 from tfplace.errors import shown
 from tfplace.graph.extract.stages import OnStage
 
@@ -138,6 +138,7 @@ def load_source(
   name = str(values[kind].value)
   with (
     custom_objects.imported(values["import"].value or ()),
+    guarded.holding_notices(),
     cli.showing_progress(f"Extracting {name}") as on_stage,
   ):
     loaded = extraction.load_or_extract(

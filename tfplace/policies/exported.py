@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tfplace.errors import TrainingError
+from tfplace.errors import ExtractionError, TrainingError
 from tfplace.policies import features
 
 FORMAT = "tfplace.policy.v1"
@@ -49,19 +49,27 @@ class Policy:
   Attributes:
     info: content of its `policy.json`.
     directory: where it came from.
+
+  Raises:
+    TrainingError: it cannot be loaded, or is none that tfplace exported, in
+      which case nothing of it has run.
   """
 
   def __init__(self, directory: pathlib.Path, info: Mapping[str, Any]) -> None:
-    import tensorflow as tf  # takes seconds; only when a policy runs
+    # TensorFlow takes seconds to import; only when a policy runs.
+    from tfplace.graph.extract import safe_loading
+    from tfplace.policies import known_policy
 
     self.directory = directory
     self.info = info
+    path = str(directory)
     try:
-      self._module = tf.saved_model.load(str(directory))
-    except Exception as error:  # TensorFlow raises many kinds
-      reason = " ".join(str(error).split())
+      self._module = safe_loading.load(
+        path, lambda graph: known_policy.check(graph, info["strategy"], path)
+      )
+    except ExtractionError as error:
       raise TrainingError(
-        f"policy {str(directory)!r} cannot be loaded: {reason}"
+        f"policy {path!r} cannot be loaded: {error}"
       ) from error
 
   @property

@@ -5,14 +5,20 @@ import json
 
 import numpy as np
 import pytest
+import tensorflow as tf
+from placeto_testing import tasks_of
 from policies_testing import gpus, problem_of, random_graph
+from sequence_testing import chains_task, config_of
 
 from tfplace.errors import TrainingError
 from tfplace.policies import export, exported, features
 from tfplace.policies.decisions import group_decisions
 from tfplace.policies.gdp_export import exportable
 from tfplace.policies.network import NetworkConfig, PlacementNetwork
+from tfplace.policies.placeto_network import PlacetoNetworkConfig
 from tfplace.rl import strategies
+from tfplace.rl.config import TrainConfig
+from tfplace.rl.placeto import PlacetoLearner
 
 SMALL = NetworkConfig(units=16, type_units=4, segment=8, pair_units=8)
 
@@ -91,6 +97,62 @@ def test_a_policy_of_another_strategy_or_version_is_refused(network, tmp_path):
     exported.load_policy(tmp_path / "policy", "rnn")
   with pytest.raises(TrainingError, match="features of version"):
     exported.load_policy(tmp_path / "policy", "gdp", features.VERSION + 1)
+
+
+def sequence_export_of(strategy, **sizes):
+  config = config_of(strategy)
+  network = dataclasses.replace(config.network, units=8, **sizes)
+  config = dataclasses.replace(config, network=network)
+  return strategies.learner_type(strategy)([chains_task()], config).exportable()
+
+
+@pytest.mark.parametrize("sizes", [{}, {"axes": 0}, {"sage_layers": 1}])
+def test_a_fresh_export_of_gdp_is_a_policy(sizes, tmp_path):
+  config = dataclasses.replace(SMALL, **sizes)
+  network = PlacementNetwork(config)
+  decisions = group_decisions(problem_of(random_graph(5, 5), gpus(2)))
+  network(features.extract(decisions, axes=config.axes).tensors())
+  export.export_policy(exportable(network), tmp_path / "policy")
+  assert exported.load_policy(tmp_path / "policy").weights
+
+
+@pytest.mark.parametrize("strategy", ["rnn", "hierarchical"])
+@pytest.mark.parametrize(
+  "sizes",
+  [{}, {"is_bidirectional": True, "logit_bound": 5.0}, {"sees_own": False}],
+)
+def test_a_fresh_export_of_a_recurrent_policy_is_one(strategy, sizes, tmp_path):
+  made = sequence_export_of(strategy, **sizes)
+  export.export_policy(made, tmp_path / "policy")
+  policy = exported.load_policy(tmp_path / "policy", strategy, made.features)
+  assert len(policy.weights) == len(made.variables)
+
+
+@pytest.mark.parametrize("means", [True, False])
+def test_a_fresh_export_of_placeto_is_a_policy(means, tmp_path):
+  config = TrainConfig(
+    strategy="placeto", network=PlacetoNetworkConfig(rounds=2, means=means)
+  )
+  made = PlacetoLearner(tasks_of(5), config).exportable()
+  export.export_policy(made, tmp_path / "policy")
+  policy = exported.load_policy(tmp_path / "policy", "placeto", made.features)
+  assert len(policy.weights) == len(made.variables)
+
+
+def test_training_starts_from_no_other_saved_model(network, tmp_path):
+  export.export_policy(exportable(network), tmp_path / "policy")
+  module = tf.Module()
+  module.weights = [tf.Variable(1.0)]
+
+  @tf.function(input_signature=[])
+  def logits():
+    tf.io.write_file(str(tmp_path / "canary"), "bad")
+
+  module.logits = logits
+  tf.saved_model.save(module, str(tmp_path / "policy"))
+  with pytest.raises(TrainingError, match="it was not loaded"):
+    export.restore_network(tmp_path / "policy", "gdp", features.VERSION)
+  assert not (tmp_path / "canary").exists()
 
 
 def test_every_strategy_has_a_learner_and_an_unknown_one_is_refused():

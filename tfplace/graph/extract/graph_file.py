@@ -9,6 +9,7 @@ from tensorflow.python.framework import tensor_shape
 from tfplace.errors import ExtractionError
 from tfplace.graph.extract import (
   batch,
+  call_tree,
   constraints,
   graph_variables,
   import_check,
@@ -48,6 +49,8 @@ def trace_graph_def(
   where = os.fspath(path)
   size = batch.checked(batch_size, where)
   graph_def = read_graph_def(where)
+  with validate.located(where):
+    call_tree.check(graph_def)
   validate.validate(graph_def, where)
   if not allow_side_effects:
     side_effects.refuse(side_effects.when_imported(graph_def), where)

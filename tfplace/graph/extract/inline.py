@@ -16,8 +16,8 @@ from typing import TypeAlias
 import tensorflow as tf
 from tensorflow.python.framework import tensor_util
 
-from tfplace.errors import ExtractionError
 from tfplace.graph.extract import (
+  call_tree,
   function_body,
   lower_if,
   node_names,
@@ -26,9 +26,7 @@ from tfplace.graph.extract import (
 
 CALLS = frozenset(("PartitionedCall", "StatefulPartitionedCall"))
 CONDITIONS = frozenset(("If", "StatelessIf"))
-MAX_NODES = 5_000_000
 _SWITCHES = frozenset(("Switch", "RefSwitch", "_SwitchN"))
-_MAX_DEPTH = 100
 _LOWERED = "_lower_using_switch_merge"
 
 NodeDef: TypeAlias = tf.compat.v1.NodeDef
@@ -68,11 +66,11 @@ def inline_functions(graph_def: tf.compat.v1.GraphDef) -> Inlined:
 
   Raises:
     ExtractionError: a function is missing, recursive, called with the wrong
-      number of inputs, or the result passes `MAX_NODES`.
+      number of inputs, or the result is too large (`call_tree`).
   """
   state = _State({f.signature.name: f for f in graph_def.library.function})
   nodes: Sequence[NodeDef] = graph_def.node
-  _check_size(nodes, state.functions)
+  call_tree.check(graph_def)
   state.used.update(node.name for node in nodes)
   found = True
   while found:  # ends, since no function calls itself
@@ -189,34 +187,3 @@ def _constant_predicate(
   value = tensor_util.MakeNdarray(node.attr["value"].tensor)
   # TensorFlow's rule: a scalar counts by its value, else by being non-empty.
   return bool(value) if value.ndim == 0 else value.size > 0
-
-
-def _check_size(
-  nodes: Sequence[NodeDef], functions: Mapping[str, op_defs.FunctionDef]
-) -> None:
-  """Refuses recursion, and calls of calls that would fill the memory."""
-  sizes: dict[str, int] = {}  # by function, all its calls inlined
-  entered: set[str] = set()
-
-  def size_of(name: str) -> int:
-    if name in sizes or name not in functions:
-      return sizes.get(name, 0)
-    if name in entered or len(entered) > _MAX_DEPTH:
-      raise ExtractionError(
-        f"function {name[:80]!a} is recursive, or functions are nested deeper"
-        f" than {_MAX_DEPTH}"
-      )
-    entered.add(name)
-    sizes[name] = total(functions[name].node_def)
-    entered.remove(name)
-    return sizes[name]
-
-  def total(body: Sequence[NodeDef]) -> int:
-    called = (n for node in body for n in op_defs.called_functions(node))
-    return len(body) + sum(size_of(name) for name in called)
-
-  if total(nodes) > MAX_NODES:
-    raise ExtractionError(
-      f"with its functions inlined the graph has {total(nodes)} nodes, more"
-      f" than the {MAX_NODES} that are accepted"
-    )

@@ -20,6 +20,7 @@ from tfplace.errors import ExtractionError
 from tfplace.graph.extract import (
   functions,
   garbage,
+  keras_archive,
   keras_inputs,
   keras_layers,
   stages,
@@ -89,15 +90,18 @@ def trace_keras_file(
 ) -> TracedStep:
   """One step of a model in a `.keras` or `.h5` file; see `trace_keras`.
 
+  Python code in the file is not run (Keras' safe mode), and no other file read.
+
   Raises:
     ExtractionError: besides those of `trace_keras`, the file is missing,
-      damaged, or needs classes that Keras does not know.
+      damaged, unpacks to too much, or needs classes that Keras does not know.
   """
   name = os.fspath(path)
   if not os.path.isfile(name):
     raise ExtractionError(f"there is no Keras model file {name!r}")
+  keras_archive.check(name)
   try:
-    model = keras.saving.load_model(name, compile=training)
+    model = keras.saving.load_model(name, compile=training, safe_mode=True)
   except Exception as error:
     raise ExtractionError(
       f"Keras model file {name!r} cannot be loaded: {type(error).__name__}:"

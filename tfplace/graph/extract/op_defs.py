@@ -80,15 +80,29 @@ def output_types(
   ]
 
 
+def attr_kinds(op: str) -> dict[str, str]:
+  """Attribute -> its type, such as "func", of an op that TensorFlow knows."""
+  op_def = op_def_registry.get(op)
+  return {attr.name: attr.type for attr in op_def.attr} if op_def else {}
+
+
 def function_names(node: NodeDef) -> list[str]:
-  """Names of the functions in the node's attributes, in attribute order."""
-  names = []
-  for key in sorted(node.attr):
-    value = node.attr[key]
-    if value.HasField("func"):
-      names.append(value.func.name)
-    names.extend(f.name for f in value.list.func)
+  """Names of the functions in the node's attributes, in attribute order.
+
+  A function may be given functions by attributes of its own; they count, too.
+  """
+  names: list[str] = []
+  _find_names(node.attr, names)
   return [name for name in names if name]
+
+
+def _find_names(attrs: Mapping[str, Any], names: list[str]) -> None:
+  for key in sorted(attrs):
+    value = attrs[key]
+    functions = [value.func] if value.HasField("func") else value.list.func
+    for function in functions:
+      names.append(function.name)
+      _find_names(function.attr, names)
 
 
 def called_functions(node: NodeDef) -> list[str]:

@@ -5,11 +5,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-import tensorflow as tf
-from tensorflow.core.protobuf import saved_model_pb2
-
 from tfplace.errors import ExtractionError
-from tfplace.graph.extract import batch, functions, proto_file, side_effects
+from tfplace.graph.extract import batch, functions, safe_loading
 from tfplace.graph.extract.traced import TracedStep
 
 DEFAULT_SIGNATURE = "serving_default"
@@ -68,7 +65,11 @@ def flatten_signature(
   """As `trace_saved_model`, which see, with the way back."""
   path = os.fspath(directory)
   size = batch.checked(batch_size, path)
-  loaded = _load(path, allow_side_effects)
+  if allow_side_effects:
+    safe_loading.read(path)  # says what is wrong with it
+    loaded = safe_loading.load_unchecked(path, path)
+  else:
+    loaded = safe_loading.load(path)
   key, function = _signature(loaded, path, signature)
   static = functions.static_shapes(function, size)
   flat = functions.flatten_function(
@@ -99,29 +100,6 @@ def _origins(
   own = {op.name for op in function.graph.get_operations()}
   ways = {name: (name,) for name in nodes if name in own}
   return {**ways, **{n: flat.origins[n] for n in nodes if n in flat.origins}}
-
-
-def _load(path: str, allow_side_effects: bool) -> Any:
-  names = ("saved_model.pb", "saved_model.pbtxt")
-  files = [os.path.join(path, name) for name in names]
-  found = [file for file in files if os.path.isfile(file)]
-  if not found:
-    raise ExtractionError(
-      f"{path!r} is no SavedModel: it has neither {names[0]} nor {names[1]}"
-    )
-  content = saved_model_pb2.SavedModel()
-  proto_file.read(found[0], content, proto_file.SAVED_MODEL)
-  for meta_graph in content.meta_graphs if not allow_side_effects else ():
-    finding = side_effects.when_loaded(meta_graph.graph_def)
-    side_effects.refuse(finding, f"SavedModel {path!r}")
-  del content  # TensorFlow parses it again
-  try:
-    return tf.saved_model.load(path)
-  except Exception as error:
-    raise ExtractionError(
-      f"SavedModel {path!r} cannot be loaded: {type(error).__name__}:"
-      f" {(str(error).strip() or 'no message').splitlines()[0]}"
-    ) from error
 
 
 def _signature(loaded: Any, path: str, key: str | None) -> tuple[str, Any]:

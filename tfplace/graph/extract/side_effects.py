@@ -5,7 +5,9 @@ lets TensorFlow load or import one, asks here first. What is allowed is listed,
 not what is forbidden: a stateful op (TensorFlow's own mark of an op that does
 more than compute) passes only if it is known to keep to the step's variables,
 random numbers and containers in memory. Ops that reach out without that mark
-are listed by name, as are those that do so by an attribute.
+are listed by name, as are those that do so by an attribute. Such an attribute
+must be left out or lie in the node itself: one that the caller of a function
+fills in is refused, and so is a call of a function that the caller names.
 """
 
 import dataclasses
@@ -13,10 +15,12 @@ import re
 from collections.abc import Callable, Iterator
 
 import tensorflow as tf
+from google.protobuf import message
+from tensorflow.core.protobuf import config_pb2
 from tensorflow.python.framework import op_def_registry
 
 from tfplace.errors import ExtractionError, TfplaceError
-from tfplace.graph.extract.op_defs import NodeDef
+from tfplace.graph.extract.op_defs import NodeDef, attr_kinds
 
 # Stateful, and known to stay inside.
 _INSIDE = re.compile(
@@ -58,34 +62,47 @@ _OUTSIDE = re.compile(
   r"|ImmutableConst|InitializeTableFromTextFile|Reader\w+|Copy|CopyHost"
   r"|Debug(Identity|NanCount|NumericSummary)(V\d)?|XlaCustomCall(V2)?"
   r"|XlaLaunchV2|RemoteFusedGraphExecute|TPUPartitionedCall"
-  r"|MlirPassthroughOp|\w*Dataset\w*|\w*Iterator\w*"
+  r"|MlirPassthroughOp|\w*Dataset\w*|\w*Iterator\w*|Abort"
 )
-_INSIDE_SCHEMES = (b"", b"local://")
+_STREAMS = frozenset(
+  (b"", b"stdout", b"stderr", b"log(info)", b"log(warning)", b"log(error)")
+)
 
 
-def _prints_to_file(node: NodeDef) -> bool:
-  logs = (b"log(info)", b"log(warning)", b"log(error)")
-  stream = node.attr["output_stream"].s
-  return stream not in (b"", b"stdout", b"stderr", *logs)
+def _has_own_descriptor(source: bytes) -> bool:
+  return source in (b"", b"local://") or source.startswith(b"bytes://")
 
 
-def _decodes_by_file(node: NodeDef) -> bool:
-  source = node.attr["descriptor_source"].s
-  return source not in _INSIDE_SCHEMES and not source.startswith(b"bytes://")
+def _keeps_optimizers(text: bytes) -> bool:
+  """Whether a serialized `ConfigProto` names no graph optimizer by itself."""
+  try:
+    config = config_pb2.ConfigProto.FromString(text)
+  except message.DecodeError:
+    return False
+  options = config.graph_options.rewrite_options
+  return not options.custom_optimizers and not options.optimizers
 
 
-def _samples_from_file(node: NodeDef) -> bool:
-  return bool(node.attr["vocab_file"].s)
+def _is_empty(text: bytes) -> bool:
+  return not text
 
 
-# Op -> whether this node of it reaches out, by an attribute.
-_BY_ATTRIBUTE: dict[str, Callable[[NodeDef], bool]] = {
-  "PrintV2": _prints_to_file,
-  "DecodeProtoV2": _decodes_by_file,
-  "EncodeProto": _decodes_by_file,
-  "FixedUnigramCandidateSampler": _samples_from_file,
+_CALL: dict[str, Callable[[bytes], bool]] = {
+  "config": _keeps_optimizers,
+  "config_proto": _keeps_optimizers,
+  "executor_type": _is_empty,
+}
+# Op -> attribute, a string, that can make it reach out -> which values do not.
+_BY_ATTRIBUTE: dict[str, dict[str, Callable[[bytes], bool]]] = {
+  "PrintV2": {"output_stream": _STREAMS.__contains__},
+  "DecodeProtoV2": {"descriptor_source": _has_own_descriptor},
+  "EncodeProto": {"descriptor_source": _has_own_descriptor},
+  "FixedUnigramCandidateSampler": {"vocab_file": _is_empty},
+  "PartitionedCall": _CALL,
+  "StatefulPartitionedCall": _CALL,
 }
 _WHAT = (
+  ("Abort", "can end the process"),
   (r"\w*PyFunc\w*", "can run Python code"),
   (
     r"(_|Host)*(Send|Recv)|Rpc\w+|RemoteCall|(Collective|_?Nccl)\w+"
@@ -98,11 +115,6 @@ _WHAT = (
     r"|Skipgram|LoadAndRemapMatrix",
     "can read or write files",
   ),
-)
-# What `tf.saved_model.load` does of its own accord: reads the model's folder.
-_LOADING = re.compile(
-  r"(Save|Restore)(V2|Slices?)?|MergeV2Checkpoints"
-  r"|InitializeTableFromTextFile(V2)?"
 )
 
 
@@ -129,21 +141,13 @@ class Finding:
 
 def when_run(graph_def: tf.compat.v1.GraphDef) -> Finding | None:
   """The first op that reaches out when the graph runs."""
-  return _first(graph_def, _reaches_out)
+  return first(graph_def, lambda node, _: reaches_out(node))
 
 
 def when_imported(graph_def: tf.compat.v1.GraphDef) -> Finding | None:
   """The first op that may reach out when TensorFlow imports the graph."""
-  return _first(graph_def, lambda n: _reaches_out(n) and not _is_stateful(n))
-
-
-def when_loaded(graph_def: tf.compat.v1.GraphDef) -> Finding | None:
-  """The first that may reach out when TensorFlow loads a SavedModel of it.
-
-  Loading runs what initialises the model's resources, be that what it may.
-  """
-  return _first(
-    graph_def, lambda n: _reaches_out(n) and not _LOADING.fullmatch(n.op)
+  return first(
+    graph_def, lambda node, _: reaches_out(node) and not _is_stateful(node)
   )
 
 
@@ -165,11 +169,12 @@ def refuse(
     )
 
 
-def _first(
-  graph_def: tf.compat.v1.GraphDef, bad: Callable[[NodeDef], bool]
+def first(
+  graph_def: tf.compat.v1.GraphDef, bad: Callable[[NodeDef, str | None], bool]
 ) -> Finding | None:
+  """The first node that is `bad(node, its function)`, of the whole library."""
   for node, function in _nodes(graph_def):
-    if bad(node):
+    if bad(node, function):
       return Finding(node.name, node.op, function, _what(node.op))
   return None
 
@@ -185,13 +190,33 @@ def _nodes(
       yield node, function.signature.name
 
 
-def _reaches_out(node: NodeDef) -> bool:
-  by_attribute = _BY_ATTRIBUTE.get(node.op)
-  if by_attribute is not None and by_attribute(node):
+def reaches_out(node: NodeDef) -> bool:
+  """Whether the node reaches out when it runs, its functions apart."""
+  if _calls_unknown_function(node) or _reaches_out_by_attribute(node):
     return True
   if _OUTSIDE.fullmatch(node.op):
     return True
   return _is_stateful(node) and not _INSIDE.fullmatch(node.op)
+
+
+def _reaches_out_by_attribute(node: NodeDef) -> bool:
+  for name, is_inside in _BY_ATTRIBUTE.get(node.op, {}).items():
+    if name in node.attr:
+      value = node.attr[name]
+      if value.WhichOneof("value") != "s" or not is_inside(value.s):
+        return True
+  return False
+
+
+def _calls_unknown_function(node: NodeDef) -> bool:
+  """Whether the caller of the node's function says what the node calls."""
+  given = [
+    key
+    for key, v in node.attr.items()
+    if v.WhichOneof("value") == "placeholder"
+  ]
+  kinds = attr_kinds(node.op) if given else {}
+  return any("func" in kinds.get(key, "") for key in given)
 
 
 def _is_stateful(node: NodeDef) -> bool:

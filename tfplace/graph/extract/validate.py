@@ -40,7 +40,7 @@ def validate(graph_def: tf.compat.v1.GraphDef, where: str) -> None:
       [*arguments, *(node.name for node in function.node_def)], inner
     )
     for node in function.node_def:
-      with _located(inner):
+      with located(inner):
         op_defs.output_types(node, functions)
 
 
@@ -64,7 +64,7 @@ def _check_names(names: Iterable[str], where: str) -> None:
 
 
 @contextlib.contextmanager
-def _located(where: str) -> Iterator[None]:
+def located(where: str) -> Iterator[None]:
   """Puts the file's name before what goes wrong with one node."""
   try:
     yield
@@ -79,7 +79,7 @@ def _check_inputs(
 ) -> None:
   num_outputs = {}
   for node in nodes:
-    with _located(where):
+    with located(where):
       num_outputs[node.name] = len(op_defs.output_types(node, functions))
   for node in nodes:
     for text in node.input:
