@@ -7,7 +7,6 @@ of several levels, and waits on the critical path. `search` holds the schedule,
 `search_kernel` the compiled loop.
 """
 
-import contextlib
 import dataclasses
 import math
 from collections.abc import Sequence
@@ -55,15 +54,22 @@ class AnnealingPlacer:
     tracker = Tracker(self.name, problem, evaluator, budget)
     groups = GroupGraph(problem)
     found: list[Result] = []
+    failed: dict[str, str] = {}
     for strategy in self.starts:
       if found and budget.spent > self.classical_total:
         break
-      # What does not fit, or has no CPU, is for the other starts to replace.
-      with contextlib.suppress(TfplaceError):
+      if any(result.evaluation.is_optimal for result in found):
+        break
+      try:
         placer = registry.get_placer(strategy)
         found.append(placer.place(problem, evaluator, budget, seed))
+      except TfplaceError:
+        continue  # what does not fit, or has no CPU: the other starts do
+      except Exception as error:
+        failed[strategy] = f"{type(error).__name__}: {error}"
     starts = [result.placement.devices for result in best_first(found)]
-    return improve(tracker, groups, starts, seed, self.config)
+    result = improve(tracker, groups, starts, seed, self.config)
+    return dataclasses.replace(result, skipped=failed)
 
 
 def best_first(results: Sequence[Result]) -> list[Result]:
@@ -99,6 +105,8 @@ def improve(
     starts = [groups.expand(fastest)]
   for start in starts:
     tracker.offer(start)
+  if tracker.is_optimal:
+    return tracker.result()
   first = [groups.contract(start) for start in starts]
   search = Search(groups, seed, config, first[0])
   simulated: list[HistoryPoint] = []

@@ -2,7 +2,9 @@
 
 First the classical placers, which take moments; then the learned policy, if
 there is one and time to load it; then the search, from the best of the
-classical ones. The result is never worse than any of them.
+classical ones. The result is never worse than any of them. Whatever goes wrong
+in one of them leaves the others untouched, and once a placement is proven
+optimal nothing further is tried.
 """
 
 import dataclasses
@@ -23,6 +25,8 @@ from tfplace.placers.base import Budget, Evaluator, HistoryPoint, Result
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.search_plan import SearchConfig
 from tfplace.placers.tracker import Tracker
+
+_OPTIMAL = "a placement is known that is proven to be optimal"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,10 +75,11 @@ class AutoPlacer:
     """
     run = _Run(self, problem, evaluator, budget, seed)
     for strategy in registry.CLASSICAL:
-      run.attempt(
-        strategy,
-        Budget(budget.left_s * self.classical_share, budget.max_evaluations),
-      )
+      if not run.is_optimal:
+        run.attempt(
+          strategy,
+          Budget(budget.left_s * self.classical_share, budget.max_evaluations),
+        )
     for strategy in self.learned:
       run.attempt_learned(strategy)
     run.search()
@@ -105,8 +110,13 @@ class _Run:
     self.nearest: InfeasibleError | None = None
     self.failure: TfplaceError | None = None
 
+  @property
+  def is_optimal(self) -> bool:
+    """Whether a placement is known that nothing beats."""
+    return any(result.evaluation.is_optimal for result in self.tried)
+
   def attempt(self, strategy: str, budget: Budget) -> None:
-    """Runs a strategy; its failure is noted, not raised."""
+    """Runs a strategy; its failure, of any kind, is noted, not raised."""
     if self.tried and self.budget.spent > self.placer.classical_total:
       self.skipped[strategy] = "the time of the classical placers was over"
       return
@@ -116,15 +126,14 @@ class _Run:
       self._keep(
         placer.place(self.problem, self.evaluator, budget, self.seed), began
       )
-    except TfplaceError as error:
+    except Exception as error:
       self._note(strategy, error)
 
   def attempt_learned(self, strategy: str) -> None:
-    """Runs a learned strategy within its share of the time.
-
-    Whatever goes wrong there (no TensorFlow, no policy for such a graph)
-    leaves the other strategies untouched.
-    """
+    """Runs a learned strategy within its share of the time."""
+    if self.is_optimal:
+      self.skipped[strategy] = _OPTIMAL
+      return
     left_s, least_s = self.budget.left_s, self.placer.learned_min_s
     # What happens to be loaded must not decide where evaluations count.
     if "tensorflow" in sys.modules and self.budget.max_evaluations is None:
@@ -148,8 +157,8 @@ class _Run:
       self._keep(
         placer.place(self.problem, self.evaluator, budget, self.seed), began
       )
-    except Exception as error:  # a plug-in: any failure is its own
-      self.skipped[strategy] = f"{type(error).__name__}: {error}"
+    except Exception as error:
+      self._note(strategy, error)
 
   @property
   def _left_evaluations(self) -> int | None:
@@ -159,6 +168,9 @@ class _Run:
 
   def search(self) -> None:
     """Anneals from the best placements, with the time that is left."""
+    if self.is_optimal:
+      self.skipped["annealing"] = _OPTIMAL
+      return
     starts = [result.placement.devices for result in self._starts()]
     began = self.clock.seconds
     used = self.budget
@@ -170,13 +182,13 @@ class _Run:
       self.skipped["annealing"] = "nothing of the budget was left"
       return
     tracker = Tracker("annealing", self.problem, self.evaluator, used)
-    groups = GroupGraph(self.problem)
     try:
+      groups = GroupGraph(self.problem)
       self._keep(
         improve(tracker, groups, starts, self.seed, self.placer.search),
         began,
       )
-    except TfplaceError as error:
+    except Exception as error:
       self._note("annealing", error)
 
   def _starts(self) -> list[Result]:
@@ -215,8 +227,12 @@ class _Run:
     self.evaluations += result.evaluations
     self.tried.append(result)
 
-  def _note(self, strategy: str, error: TfplaceError) -> None:
-    self.skipped[strategy] = str(error)
+  def _note(self, strategy: str, error: Exception) -> None:
+    if not isinstance(error, TfplaceError):
+      told = f"{type(error).__name__}: {error}"  # its message may say little
+      self.skipped[strategy] = told
+      error = TfplaceError(f"strategy {strategy!r} failed: {told}")
+    self.skipped.setdefault(strategy, str(error))
     self.failure = self.failure or error
     if isinstance(error, InfeasibleError) and error.num_bytes is not None:
       known = self.nearest.num_bytes if self.nearest else None

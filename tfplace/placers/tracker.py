@@ -41,6 +41,21 @@ class Tracker:
     self._began = time.perf_counter()
 
   @property
+  def is_optimal(self) -> bool:
+    """Whether the best is proven to be the best of all."""
+    return self.best is not None and self.best[1].is_optimal
+
+  @property
+  def is_done(self) -> bool:
+    """Whether the budget is spent, or nothing better exists."""
+    limit = self.budget.max_evaluations
+    return (
+      self.is_optimal
+      or self.budget.left_s <= 0
+      or (limit is not None and self.evaluations >= limit)
+    )
+
+  @property
   def seconds(self) -> float:
     return time.perf_counter() - self._began
 

@@ -147,7 +147,7 @@ def _search(
   for turn, draws in enumerate(itertools.cycle(every)):
     limit = budget.max_evaluations
     left = placer.samples if limit is None else limit - tracker.evaluations
-    if turn and (budget.left_s <= 0 or left <= 0):
+    if turn and tracker.is_done:
       break
     if turn < len(every):
       rows = draws(rng, 0)
