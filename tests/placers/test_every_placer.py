@@ -181,7 +181,7 @@ def test_infeasible_says_the_least_missing_bytes_and_the_device(strategy):
     ),
     problems.cluster([60.0, 70.0]),
   )
-  with pytest.raises(InfeasibleError, match="30 bytes more than d1") as caught:
+  with pytest.raises(InfeasibleError, match="d1, has 70 B, 30 bytes") as caught:
     run(problem, strategy)
   assert caught.value.device == "d1"
   assert caught.value.num_bytes == 30.0

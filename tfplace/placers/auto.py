@@ -8,11 +8,13 @@ optimal nothing further is tried.
 """
 
 import dataclasses
+import math
 import sys
 from collections.abc import Sequence
 from typing import ClassVar
 
 from tfplace.errors import InfeasibleError, TfplaceError
+from tfplace.graph.evaluation import Evaluation
 from tfplace.graph.problem import Problem
 from tfplace.placers import registry
 from tfplace.placers.annealing import (
@@ -24,7 +26,7 @@ from tfplace.placers.annealing import (
 from tfplace.placers.base import Budget, Evaluator, HistoryPoint, Result
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.search_plan import SearchConfig
-from tfplace.placers.tracker import Tracker
+from tfplace.placers.tracker import Tracker, excess, infeasible
 
 _OPTIMAL = "a placement is known that is proven to be optimal"
 
@@ -107,7 +109,8 @@ class _Run:
     self.skipped: dict[str, str] = {}
     self.history: list[HistoryPoint] = []
     self.evaluations = 0
-    self.nearest: InfeasibleError | None = None
+    self.nearest: Evaluation | None = None
+    self.excess = math.inf  # bytes, of `nearest` on all devices
     self.failure: TfplaceError | None = None
 
   @property
@@ -178,7 +181,8 @@ class _Run:
       used = dataclasses.replace(
         self.budget, max_evaluations=self._left_evaluations
       )
-    if used.left_s <= 0 or used.max_evaluations == 0:
+    # Without a placement, a last attempt takes what it needs.
+    if self.tried and (used.left_s <= 0 or used.max_evaluations == 0):
       self.skipped["annealing"] = "nothing of the budget was left"
       return
     tracker = Tracker("annealing", self.problem, self.evaluator, used)
@@ -234,19 +238,15 @@ class _Run:
       error = TfplaceError(f"strategy {strategy!r} failed: {told}")
     self.skipped.setdefault(strategy, str(error))
     self.failure = self.failure or error
-    if isinstance(error, InfeasibleError) and error.num_bytes is not None:
-      known = self.nearest.num_bytes if self.nearest else None
-      if known is None or error.num_bytes < known:
-        self.nearest = error
+    if isinstance(error, InfeasibleError) and error.evaluation is not None:
+      missing = sum(excess(self.problem, error.evaluation).values())
+      if missing < self.excess:
+        self.excess, self.nearest = missing, error.evaluation
 
   def _nothing(self) -> TfplaceError:
     """Why there is no placement: the nearest miss, else the first failure."""
     if self.nearest is not None:
-      return InfeasibleError(
-        f"no strategy found a placement that fits in memory: the nearest needs"
-        f" {self.nearest.num_bytes:.0f} bytes more than {self.nearest.device}"
-        " has",
-        device=self.nearest.device,
-        num_bytes=self.nearest.num_bytes,
+      return infeasible(
+        "no strategy found a placement", self.problem, self.nearest
       )
     return self.failure or TfplaceError("no strategy found a placement")

@@ -105,7 +105,7 @@ def search(
   _offer_starts(tracker, seed)
   if tracker.is_optimal:
     return problem.lower_bound_us, tracker.result()
-  most_us = _best_us(tracker, _serial_us(groups))
+  most_us = _best_us(tracker, problem.serial_us)
   if not most_us > 0:
     return 0.0, tracker.result()
   schedule = cp_sat.make_schedule(problem, most_us)
@@ -165,17 +165,3 @@ def _judge(
   if not evaluation.feasible:
     offer_repaired(tracker, groups, group_devices)
   schedule.forbid(group_devices)
-
-
-def _serial_us(groups: GroupGraph) -> float:
-  """No shortest step takes longer: every op and every transfer in turn."""
-  problem = groups.problem
-  cluster = problem.cluster
-  ops_us = np.where(groups.allowed, groups.time_us, 0.0).max(axis=1).sum()
-  linked = cluster.channel >= 0
-  if not linked.any():
-    return float(ops_us)
-  slowest = (1 / cluster.bandwidth[linked]).max()
-  fixed = (cluster.latency_us + cluster.gap_us)[linked].max()
-  edges_us = float(problem.graph.edge_bytes.sum()) * slowest
-  return float(ops_us) + edges_us + fixed * problem.graph.num_edges
