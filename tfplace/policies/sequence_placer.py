@@ -143,6 +143,9 @@ def _search(
   """Offers draws of each kind in turn until the budget is spent; the most
   probable placement of the first kind always."""
   tracker = Tracker(placer.name, problem, evaluator, budget)
+  if not problem.graph.num_ops:  # the policies cannot decode nothing
+    tracker.offer(np.zeros(0, np.int32))
+    return tracker.result()
   rng = np.random.default_rng(seed)
   for turn, draws in enumerate(itertools.cycle(every)):
     limit = budget.max_evaluations
