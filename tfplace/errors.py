@@ -5,7 +5,10 @@ message is one sentence that names the thing and its value.
 """
 
 import reprlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+  from tfplace.graph.evaluation import Evaluation
 
 MOST_SHOWN = 120  # characters of one value in a message
 
@@ -57,7 +60,29 @@ class PlacementError(TfplaceError):
 
 
 class InfeasibleError(TfplaceError):
-  """No placement fits in memory; says by how many bytes on which device."""
+  """No placement fits in memory, or none that was found.
+
+  Attributes:
+    op: where one op or its colocation group is proven to fit nowhere, that op.
+    device: the device that lacks the most memory: of the nearest placement
+      that was found, or for `op`. None where nothing could be run, and where
+      several devices are proven to lack memory together.
+    num_bytes: what that device lacks, or those together.
+    evaluation: of the nearest placement that was found, the one with the fewest
+      bytes too many on all devices together; None where it is a proof.
+  """
+
+  def __init__(
+    self,
+    message: str,
+    *,
+    op: str | None = None,
+    device: str | None = None,
+    num_bytes: float | None = None,
+    evaluation: "Evaluation | None" = None,
+  ) -> None:
+    super().__init__(message, op=op, device=device, num_bytes=num_bytes)
+    self.evaluation = evaluation
 
 
 class ExtractionError(TfplaceError):

@@ -8,6 +8,18 @@ from tfplace.graph import OpSpec, Problem, build_graph
 INF = np.inf
 
 
+def _no_ops():
+  return Problem(problems.graph([], []), problems.cluster([INF] * 2))
+
+
+def _no_ops_on_one_device():
+  return Problem(problems.graph([], []), problems.cluster([INF]))
+
+
+def _one_op_on_one_device():
+  return Problem(problems.graph([3.0], []), problems.cluster([INF]))
+
+
 def _one_op():
   return Problem(problems.graph([3.0], []), problems.cluster([INF] * 2))
 
@@ -162,6 +174,9 @@ def _wide_fan():
 PROBLEMS = {
   make.__name__[1:]: make
   for make in (
+    _no_ops,
+    _no_ops_on_one_device,
+    _one_op_on_one_device,
     _one_op,
     _no_edges,
     _control_edges_and_no_outputs,

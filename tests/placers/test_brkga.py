@@ -142,7 +142,13 @@ def test_memory_is_repaired_where_no_vector_fits():
 
 
 def test_one_placement_is_tried_no_longer_than_needed():
-  problem = Problem(problems.graph([3.0], []), problems.cluster([np.inf]))
+  # Each op runs on one device only; what moves between them is in no bound.
+  problem = Problem(
+    problems.graph(
+      [{"GPU": 3.0}, {"CPU": 3.0}], [(0, 1)], output_bytes=[(50.0,)] * 2
+    ),
+    problems.cluster([np.inf] * 2, kinds=["GPU", "CPU"]),
+  )
   result = place(problem, "brkga", budget_s=60)
   assert result.evaluations == 100
   assert result.seconds < 10

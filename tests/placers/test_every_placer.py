@@ -97,9 +97,12 @@ def test_same_seed_and_evaluations_give_the_same_placement(strategy):
 @pytest.mark.parametrize("seed", range(8))
 def test_auto_is_never_worse_than_any_that_it_tried(seed):
   result = run(problems.random_problem(seed), "auto")
-  assert {"single", "heft", "annealing"} <= {
-    tried.strategy for tried in result.tried
-  }
+  tried = {tried.strategy for tried in result.tried}
+  assert {
+    "single",
+    "heft",
+    "annealing",
+  } <= tried or result.evaluation.is_optimal
   for tried in result.tried:
     step = tried.evaluation.step_time_us
     assert result.evaluation.step_time_us <= step
@@ -107,10 +110,7 @@ def test_auto_is_never_worse_than_any_that_it_tried(seed):
 
 def test_auto_says_why_a_strategy_gave_nothing(monkeypatch):
   monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
-  problem = Problem(
-    problems.graph([1.0, 2.0], [(0, 1)]), problems.cluster([np.inf] * 2)
-  )
-  result = run(problem, "auto")
+  result = run(problems.two_halves(), "auto")
   assert "no device of kind 'CPU'" in result.skipped["cpu"]
   assert "gdp" in result.skipped  # 20 s are too few to load it
 
@@ -181,7 +181,7 @@ def test_infeasible_says_the_least_missing_bytes_and_the_device(strategy):
     ),
     problems.cluster([60.0, 70.0]),
   )
-  with pytest.raises(InfeasibleError, match="30 bytes more than d1") as caught:
+  with pytest.raises(InfeasibleError, match="d1, has 70 B, 30 bytes") as caught:
     run(problem, strategy)
   assert caught.value.device == "d1"
   assert caught.value.num_bytes == 30.0

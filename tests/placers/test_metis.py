@@ -43,13 +43,28 @@ def test_parts_have_equal_work_within_three_percent(seed):
   assert (parts == cut(graph, 4, seed)).all()
 
 
-def test_nothing_is_printed_where_one_op_outweighs_a_part(capfd):
+@pytest.mark.parametrize("devices", [2, 3, 4, 8])
+@pytest.mark.parametrize(
+  "times",
+  [
+    [1000.0, 1.0, 1.0, 0.0],  # one op outweighs a part
+    [1.0],
+    [0.0] * 5,
+    [1.0] * 7,  # fewer ops than some clusters have devices
+    [1.0] * 40 + [1e5] * 3,
+    [1.0] * 300 + [1e6],
+  ],
+  ids=len,
+)
+def test_nothing_is_printed_however_metis_fares(times, devices, capfd):
+  edges = [(i, i + 1) for i in range(0, len(times) - 1, 2)]
   problem = Problem(
-    problems.graph([1000.0, 1.0, 1.0, 0.0], [(0, 1), (1, 2)]),
-    problems.cluster([np.inf] * 4),
+    problems.graph(times, edges), problems.cluster([np.inf] * devices)
   )
+  print("kept", flush=True)
   place(problem, "metis", budget_s=5)
-  assert capfd.readouterr().out == ""
+  print("as well", flush=True)
+  assert capfd.readouterr() == ("kept\nas well\n", "")
 
 
 def test_memory_that_metis_does_not_know_is_kept():

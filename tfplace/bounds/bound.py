@@ -10,6 +10,7 @@ from tfplace.bounds.heads import heads_and_tails
 from tfplace.bounds.relaxed import Relaxed, relax
 from tfplace.bounds.windows import busiest_group, busiest_window
 from tfplace.bounds.work import priced_work, work_prices
+from tfplace.graph.evaluation import ROUNDING
 from tfplace.graph.problem import Problem
 
 SIMPLE, WORK, GROUP, PATH, WINDOW = "simple", "work", "group", "path", "window"
@@ -18,8 +19,6 @@ SIMPLE, WORK, GROUP, PATH, WINDOW = "simple", "work", "group", "path", "window"
 _REACHES = (32, 128, 512)
 _LARGE = 20_000  # ops from which the first is shorter
 _LARGE_REACHES = (8, 32, 128)
-# Every argument adds and subtracts doubles; none loses more than this.
-_ROUNDING = 1e-9
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +59,7 @@ def lower_bound(problem: Problem, limit_s: float = 0.0) -> Bound:
       _windows(relaxed, price, reach, found)
       if time.perf_counter() - began > limit_s / 3:
         break
-  safe = {k: v * (1 - _ROUNDING) for k, v in found.items() if np.isfinite(v)}
+  safe = {k: v * (1 - ROUNDING) for k, v in found.items() if np.isfinite(v)}
   safe[SIMPLE] = found[SIMPLE]
   argument = max(safe, key=lambda key: safe[key])
   return Bound(safe[argument], argument, safe, time.perf_counter() - began)

@@ -6,6 +6,14 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+# Proven bounds add and subtract doubles; none loses more than this share.
+ROUNDING = 1e-9
+
+
+def is_optimal(step_time_us: float, lower_bound_us: float) -> bool:
+  """Whether a simulated step takes as long as its bound, but for rounding."""
+  return step_time_us <= lower_bound_us * (1 + 2 * ROUNDING)
+
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
@@ -41,6 +49,15 @@ class Evaluation:
     if self.lower_bound_us <= 0 or not math.isfinite(self.step_time_us):
       return None
     return self.step_time_us / self.lower_bound_us
+
+  @property
+  def is_optimal(self) -> bool:
+    """Whether it fits, and its simulated step is proven to be the shortest."""
+    return (
+      self.feasible
+      and self.source == "simulated"
+      and is_optimal(self.step_time_us, self.lower_bound_us)
+    )
 
   def with_extra(self, **extra: Any) -> "Evaluation":
     """A copy with further keys."""

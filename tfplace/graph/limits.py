@@ -5,8 +5,9 @@ for others, or because the description only guessed.
 """
 
 import dataclasses
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tfplace.errors import FormatError, shown
 from tfplace.graph.cluster import Cluster
@@ -18,6 +19,9 @@ _UNITS = {
   **{f"{p}iB": 1024 ** (i + 1) for i, p in enumerate("KMGT")},
 }
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
+
+
+_SIZES = ((2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B"))
 
 
 def with_max_memory(
@@ -80,3 +84,32 @@ def num_bytes(size: str | float) -> float:
     f"{shown(size)} is no memory size; write bytes, or a number and one of"
     f" {', '.join(u for u in _UNITS if u)}"
   )
+
+
+def format_bytes(num_bytes: float) -> str:
+  """3 * 2**30 -> "3 GiB": three digits."""
+  return in_units(num_bytes, _SIZES)
+
+
+def exact_bytes(num_bytes: float) -> str:
+  """3 * 2**30 -> "3 GiB (3221225472 bytes)"."""
+  count = math.ceil(num_bytes)
+  exact = f"{count} byte{'s' * (count != 1)}"
+  return exact if num_bytes < 1024 else f"{format_bytes(num_bytes)} ({exact})"
+
+
+def in_units(value: float, units: Sequence[tuple[float, str]]) -> str:
+  """A value to three digits in the largest unit that it reaches.
+
+  Args:
+    value: finite.
+    units: (size, name) of each, the largest first and 1 at the end.
+  """
+  for scale, unit in units:
+    # As rounded: 999.9 us is "1 ms", not "1e+03 us".
+    if float(f"{value / scale:.3g}") >= 1 or scale == 1.0:
+      digits = f"{value / scale:.3g}"
+      return (
+        f"{float(digits):g} {unit}" if "e" in digits else f"{digits} {unit}"
+      )
+  raise AssertionError("the last unit is 1")

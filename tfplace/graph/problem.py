@@ -118,6 +118,20 @@ class Problem:
     work = (float(self.fastest_us.sum()) + float(overhead)) / devices
     return max(self.longest_path_us, work)
 
+  @property
+  def serial_us(self) -> float:
+    """No step takes longer: every op, gap and transfer in turn."""
+    cluster, linked = self.cluster, self.cluster.channel >= 0
+    op_us = np.where(self.time_us > 0, cluster.op_overhead_us, 0.0)
+    op_us += np.nan_to_num(self.time_us)
+    total = float(op_us.max(axis=1).sum())
+    if linked.any():
+      fixed = float((cluster.latency_us + cluster.gap_us)[linked].max())
+      slowest = float(cluster.bandwidth[linked].min())
+      total += float(self.graph.edge_bytes.sum()) / slowest
+      total += fixed * self.graph.num_edges
+    return total
+
   @functools.cached_property
   def longest_path_us(self) -> float:
     """Longest path of `fastest_us`, communication and overhead free."""

@@ -2,15 +2,19 @@
 
 First the classical placers, which take moments; then the learned policy, if
 there is one and time to load it; then the search, from the best of the
-classical ones. The result is never worse than any of them.
+classical ones. The result is never worse than any of them. Whatever goes wrong
+in one of them leaves the others untouched, and once a placement is proven
+optimal nothing further is tried.
 """
 
 import dataclasses
+import math
 import sys
 from collections.abc import Sequence
 from typing import ClassVar
 
 from tfplace.errors import InfeasibleError, TfplaceError
+from tfplace.graph.evaluation import Evaluation
 from tfplace.graph.problem import Problem
 from tfplace.placers import registry
 from tfplace.placers.annealing import (
@@ -22,7 +26,9 @@ from tfplace.placers.annealing import (
 from tfplace.placers.base import Budget, Evaluator, HistoryPoint, Result
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.search_plan import SearchConfig
-from tfplace.placers.tracker import Tracker
+from tfplace.placers.tracker import Tracker, excess, infeasible
+
+_OPTIMAL = "a placement is known that is proven to be optimal"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,10 +77,11 @@ class AutoPlacer:
     """
     run = _Run(self, problem, evaluator, budget, seed)
     for strategy in registry.CLASSICAL:
-      run.attempt(
-        strategy,
-        Budget(budget.left_s * self.classical_share, budget.max_evaluations),
-      )
+      if not run.is_optimal:
+        run.attempt(
+          strategy,
+          Budget(budget.left_s * self.classical_share, budget.max_evaluations),
+        )
     for strategy in self.learned:
       run.attempt_learned(strategy)
     run.search()
@@ -102,11 +109,17 @@ class _Run:
     self.skipped: dict[str, str] = {}
     self.history: list[HistoryPoint] = []
     self.evaluations = 0
-    self.nearest: InfeasibleError | None = None
+    self.nearest: Evaluation | None = None
+    self.excess = math.inf  # bytes, of `nearest` on all devices
     self.failure: TfplaceError | None = None
 
+  @property
+  def is_optimal(self) -> bool:
+    """Whether a placement is known that nothing beats."""
+    return any(result.evaluation.is_optimal for result in self.tried)
+
   def attempt(self, strategy: str, budget: Budget) -> None:
-    """Runs a strategy; its failure is noted, not raised."""
+    """Runs a strategy; its failure, of any kind, is noted, not raised."""
     if self.tried and self.budget.spent > self.placer.classical_total:
       self.skipped[strategy] = "the time of the classical placers was over"
       return
@@ -116,15 +129,14 @@ class _Run:
       self._keep(
         placer.place(self.problem, self.evaluator, budget, self.seed), began
       )
-    except TfplaceError as error:
+    except Exception as error:
       self._note(strategy, error)
 
   def attempt_learned(self, strategy: str) -> None:
-    """Runs a learned strategy within its share of the time.
-
-    Whatever goes wrong there (no TensorFlow, no policy for such a graph)
-    leaves the other strategies untouched.
-    """
+    """Runs a learned strategy within its share of the time."""
+    if self.is_optimal:
+      self.skipped[strategy] = _OPTIMAL
+      return
     left_s, least_s = self.budget.left_s, self.placer.learned_min_s
     # What happens to be loaded must not decide where evaluations count.
     if "tensorflow" in sys.modules and self.budget.max_evaluations is None:
@@ -148,8 +160,8 @@ class _Run:
       self._keep(
         placer.place(self.problem, self.evaluator, budget, self.seed), began
       )
-    except Exception as error:  # a plug-in: any failure is its own
-      self.skipped[strategy] = f"{type(error).__name__}: {error}"
+    except Exception as error:
+      self._note(strategy, error)
 
   @property
   def _left_evaluations(self) -> int | None:
@@ -159,6 +171,9 @@ class _Run:
 
   def search(self) -> None:
     """Anneals from the best placements, with the time that is left."""
+    if self.is_optimal:
+      self.skipped["annealing"] = _OPTIMAL
+      return
     starts = [result.placement.devices for result in self._starts()]
     began = self.clock.seconds
     used = self.budget
@@ -166,17 +181,18 @@ class _Run:
       used = dataclasses.replace(
         self.budget, max_evaluations=self._left_evaluations
       )
-    if used.left_s <= 0 or used.max_evaluations == 0:
+    # Without a placement, a last attempt takes what it needs.
+    if self.tried and (used.left_s <= 0 or used.max_evaluations == 0):
       self.skipped["annealing"] = "nothing of the budget was left"
       return
     tracker = Tracker("annealing", self.problem, self.evaluator, used)
-    groups = GroupGraph(self.problem)
     try:
+      groups = GroupGraph(self.problem)
       self._keep(
         improve(tracker, groups, starts, self.seed, self.placer.search),
         began,
       )
-    except TfplaceError as error:
+    except Exception as error:
       self._note("annealing", error)
 
   def _starts(self) -> list[Result]:
@@ -215,22 +231,22 @@ class _Run:
     self.evaluations += result.evaluations
     self.tried.append(result)
 
-  def _note(self, strategy: str, error: TfplaceError) -> None:
-    self.skipped[strategy] = str(error)
+  def _note(self, strategy: str, error: Exception) -> None:
+    if not isinstance(error, TfplaceError):
+      told = f"{type(error).__name__}: {error}"  # its message may say little
+      self.skipped[strategy] = told
+      error = TfplaceError(f"strategy {strategy!r} failed: {told}")
+    self.skipped.setdefault(strategy, str(error))
     self.failure = self.failure or error
-    if isinstance(error, InfeasibleError) and error.num_bytes is not None:
-      known = self.nearest.num_bytes if self.nearest else None
-      if known is None or error.num_bytes < known:
-        self.nearest = error
+    if isinstance(error, InfeasibleError) and error.evaluation is not None:
+      missing = sum(excess(self.problem, error.evaluation).values())
+      if missing < self.excess:
+        self.excess, self.nearest = missing, error.evaluation
 
   def _nothing(self) -> TfplaceError:
     """Why there is no placement: the nearest miss, else the first failure."""
     if self.nearest is not None:
-      return InfeasibleError(
-        f"no strategy found a placement that fits in memory: the nearest needs"
-        f" {self.nearest.num_bytes:.0f} bytes more than {self.nearest.device}"
-        " has",
-        device=self.nearest.device,
-        num_bytes=self.nearest.num_bytes,
+      return infeasible(
+        "no strategy found a placement", self.problem, self.nearest
       )
     return self.failure or TfplaceError("no strategy found a placement")

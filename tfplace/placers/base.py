@@ -52,7 +52,8 @@ class Result:
     seconds: that it took.
     evaluations: placements that it evaluated.
     tried: of `auto`, one result per placer that found a placement.
-    skipped: of `auto`, strategy -> why it gave none.
+    skipped: of `auto`, strategy -> why it gave none; of annealing, the same of
+      starts that failed unexpectedly.
   """
 
   strategy: str

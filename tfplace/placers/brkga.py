@@ -177,7 +177,8 @@ def _decode(
 def evaluate(
   tracker: Tracker, decoder: Decoder, keys: np.ndarray, cost: np.ndarray
 ) -> bool:
-  """Fills in the costs of vectors; false where the budget ended before.
+  """Fills in the costs of vectors; false where the budget ended before, or
+  an optimum was met.
 
   The first vector ever is evaluated whatever the budget says.
 
@@ -192,7 +193,7 @@ def evaluate(
     count = min(_BATCH, len(keys) - first)
     if budget.max_evaluations is not None:
       count = min(count, budget.max_evaluations - tracker.evaluations)
-    if tracker.evaluations and (count <= 0 or budget.left_s <= 0):
+    if tracker.evaluations and tracker.is_done:
       return False
     chosen = slice(first, first + max(count, 1))
     rows = [decoder.groups.expand(decoder.decode(k)) for k in keys[chosen]]

@@ -13,6 +13,7 @@ import numpy as np
 
 from tfplace.bounds import lower_bound
 from tfplace.errors import InfeasibleError
+from tfplace.graph.evaluation import ROUNDING
 from tfplace.graph.placement import Placement
 from tfplace.graph.problem import Problem
 from tfplace.placers import cp_sat
@@ -28,7 +29,6 @@ from tfplace.simulate import Simulator
 _STARTS = ("single", "heft", "annealing")
 _START_SHARE = 0.2  # of the budget, for each; the solver does the rest
 _START_EVALUATIONS = 20_000
-_ROUNDING = 1e-9  # of a bound; see `tfplace.bounds`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,16 +103,16 @@ def search(
   tracker = Tracker(ExactPlacer.name, problem, Simulator(problem), budget)
   groups = GroupGraph(problem)
   _offer_starts(tracker, seed)
-  most_us = _best_us(tracker, _serial_us(groups))
+  if tracker.is_optimal:
+    return problem.lower_bound_us, tracker.result()
+  most_us = _best_us(tracker, problem.serial_us)
   if not most_us > 0:
     return 0.0, tracker.result()
   schedule = cp_sat.make_schedule(problem, most_us)
   bound_us, met = 0.0, [np.zeros(0, np.int32)]
   # Each round proves that what has not been judged takes `bound_us` or more,
   # and judges the best of it; once that is no faster, the best is an optimum.
-  while (
-    met and bound_us < _best_us(tracker, math.inf) and not _is_spent(tracker)
-  ):
+  while met and bound_us < _best_us(tracker, math.inf) and not tracker.is_done:
     found_us, met = solve(schedule, budget.left_s, seed)
     bound_us = max(bound_us, found_us)
     for row in reversed(met):  # the best first
@@ -121,14 +121,14 @@ def search(
       schedule.beat(tracker.best[1].step_time_us)
   # `beat` leaves out what is faster by less than a tick.
   best_us = _best_us(tracker, math.inf) - 2 * schedule.tick_us
-  return min(bound_us, best_us) * (1 - _ROUNDING), tracker.result()
+  return min(bound_us, best_us) * (1 - ROUNDING), tracker.result()
 
 
 def _offer_starts(tracker: Tracker, seed: int) -> None:
   """What must be beaten."""
   problem, budget = tracker.problem, tracker.budget
   for start in _STARTS:
-    if tracker.best and _is_spent(tracker):
+    if tracker.best and tracker.is_done:
       break
     evaluations = _START_EVALUATIONS
     if budget.max_evaluations is not None:
@@ -142,13 +142,6 @@ def _offer_starts(tracker: Tracker, seed: int) -> None:
       continue
     tracker.evaluations += result.evaluations - 1  # and the offer's own
     tracker.offer(result.placement.devices)
-
-
-def _is_spent(tracker: Tracker) -> bool:
-  limit = tracker.budget.max_evaluations
-  return tracker.budget.left_s <= 0 or (
-    limit is not None and tracker.evaluations >= limit
-  )
 
 
 def _best_us(tracker: Tracker, otherwise: float) -> float:
@@ -166,23 +159,9 @@ def _judge(
   Where it does not fit, placements near it are tried as well.
   """
   for row in schedule.renamed(group_devices):
-    if _is_spent(tracker):
+    if tracker.is_done:
       return  # it stays in the model: not all of its names were judged
     evaluation = tracker.offer(groups.expand(row))
   if not evaluation.feasible:
     offer_repaired(tracker, groups, group_devices)
   schedule.forbid(group_devices)
-
-
-def _serial_us(groups: GroupGraph) -> float:
-  """No shortest step takes longer: every op and every transfer in turn."""
-  problem = groups.problem
-  cluster = problem.cluster
-  ops_us = np.where(groups.allowed, groups.time_us, 0.0).max(axis=1).sum()
-  linked = cluster.channel >= 0
-  if not linked.any():
-    return float(ops_us)
-  slowest = (1 / cluster.bandwidth[linked]).max()
-  fixed = (cluster.latency_us + cluster.gap_us)[linked].max()
-  edges_us = float(problem.graph.edge_bytes.sum()) * slowest
-  return float(ops_us) + edges_us + fixed * problem.graph.num_edges

@@ -77,7 +77,7 @@ def cut(graph: WeightedGraph, num_parts: int, seed: int) -> np.ndarray:
     ) from error
   adjacency = pymetis.CSRAdjacency(graph.offsets, graph.neighbours)
   try:
-    with _stdout_to_stderr():
+    with _without_stdout():
       _, parts = pymetis.part_graph(
         num_parts,
         adjacency,
@@ -92,15 +92,16 @@ def cut(graph: WeightedGraph, num_parts: int, seed: int) -> np.ndarray:
 
 
 @contextlib.contextmanager
-def _stdout_to_stderr() -> Iterator[None]:
-  """Keeps what METIS prints (where one op outweighs a part) off stdout,
-  whose last line is a command's result."""
+def _without_stdout() -> Iterator[None]:
+  """Drops what METIS prints there: "***Cannot bisect a graph with 0 vertices!",
+  wherever one half of a bisection is empty, for which it offers no option."""
   try:
     kept = os.dup(1)
-    os.dup2(2, 1)
-  except OSError:  # a process without one of the two
+  except OSError:  # a process without it
     yield
     return
+  with open(os.devnull, "wb") as nowhere:
+    os.dup2(nowhere.fileno(), 1)
   try:
     yield
   finally:

@@ -1,5 +1,6 @@
 """`place`: one call from a problem to a placement by any strategy."""
 
+from tfplace.bounds import check_memory
 from tfplace.errors import TfplaceError
 from tfplace.graph.problem import Problem
 from tfplace.placers.base import Budget, Evaluator, Result
@@ -33,8 +34,8 @@ def place(
   Raises:
     TfplaceError: an unknown strategy (lists the choices), or an argument that
       makes no sense.
-    InfeasibleError: nothing that was tried fits in memory; says by how many
-      bytes on which device.
+    InfeasibleError: nothing that was tried fits in memory, or it is proven that
+      nothing does; says how many bytes are lacking on which device.
   """
   if not isinstance(problem, Problem):
     raise TfplaceError(
@@ -46,6 +47,8 @@ def place(
   if max_evaluations is not None:
     check_count("max_evaluations", max_evaluations, 1)
   placer = get_placer(strategy, policy)
+  if evaluator is None:
+    check_memory(problem)
   warm_up(strategy)
   budget = Budget(budget_s, max_evaluations)
   if evaluator is None:

@@ -115,6 +115,8 @@ class Search:
       return
     starts = [self._order.enter(start) for start in starts]
     before, found_us = self.evaluations, self._evaluate(starts)
+    if self._scale.is_optimal(self.best_us):
+      return
     near_us = NEAR * min(found_us)
     near = [s for s, us in zip(starts, found_us, strict=True) if us <= near_us]
     with concurrent.futures.ThreadPoolExecutor(len(self._chains)) as pool:
@@ -172,9 +174,10 @@ class Search:
     def tell(chain: Chain) -> None:
       self._tell(chain, improved)
 
+    is_done = self._done(budget.max_evaluations is None)
+
     def spent(chain: Chain) -> float:
-      is_done = self._scale.is_optimal(chain.best_us)
-      return 1.0 if is_done else allowance.spent(chain)
+      return 1.0 if is_done(chain) else allowance.spent(chain)
 
     sweep_all(
       self._chains, self._order.groups, starts, spent, tell, self._rngs, pool
@@ -225,9 +228,10 @@ class Search:
     def tell(chain: Chain) -> None:
       self._tell(chain, improved)
 
+    is_done = self._done(plan.quota is None)
     for until in self._scale.stages:
       jobs = [
-        pool.submit(chain.anneal, plan, number, hot, until, tell)
+        pool.submit(chain.anneal, plan, number, hot, until, is_done, tell)
         for chain, hot in zip(self._chains, hot_us, strict=True)
       ]
       for job in jobs:
@@ -235,6 +239,19 @@ class Search:
       if until < 1.0:
         self._meet()
     self._collect()
+
+  def _done(self, is_timed: bool) -> Callable[[Chain], bool]:
+    """Whether a chain has nothing to gain: an optimum is known.
+
+    Where evaluations count, its own best decides: when another chain finds one
+    depends on the machine.
+    """
+
+    def is_done(chain: Chain) -> bool:
+      known = self._chains if is_timed else [chain]
+      return any(self._scale.is_optimal(other.best_us) for other in known)
+
+    return is_done
 
   def _meet(self) -> None:
     """The chain that is worst off goes on from where the best one is."""

@@ -106,38 +106,43 @@ class Chain:
     number: int,
     hot_us: float,
     until: float,
+    is_done: Callable[["Chain"], bool],
     after_chunk: Callable[["Chain"], None],
   ) -> None:
-    """Anneals, in chunks, up to a share of a round.
+    """Anneals, in chunks, up to a share of a round, or until no move changes
+    anything.
 
     Args:
       plan: of all rounds.
       number: of the round.
       hot_us: first temperature of the round.
       until: share of the round that is over then.
+      is_done: of this chain, whether there is nothing to gain.
       after_chunk: called with this chain after each chunk.
     """
     config = self._scale.config
     at = plan.progress(number, self.done, self.rate, 0)
-    while at < until and not self._scale.is_optimal(self.best_us):
+    while at < until and not is_done(self):
       chunk = plan.chunk(number, self.done, self.rate, config)
       if chunk < 1:
         break
       began = time.perf_counter()
       after = plan.progress(number, self.done + chunk, self.rate, chunk)
-      self._cool(chunk, hot_us, at, min(1.0, after))
+      done = self._cool(chunk, hot_us, at, min(1.0, after))
+      self.done += done
+      if done < chunk:
+        break
       self.rate = chunk / max(time.perf_counter() - began, 1e-9)
-      self.done += chunk
       at = plan.progress(number, self.done, self.rate, 0)
       after_chunk(self)
 
   def _cool(
     self, evaluations: int, hot_us: float, start: float, end: float
-  ) -> None:
-    """One chunk, from one share of the round to another."""
+  ) -> int:
+    """One chunk, from one share of the round to another; its evaluations."""
     scale = self._scale
     fall = scale.cold_us / hot_us
-    search_kernel.anneal(
+    return search_kernel.anneal(
       self._step,
       self._work,
       self.tables,

@@ -3,6 +3,7 @@
 import dataclasses
 import time
 
+from tfplace.graph.evaluation import is_optimal
 from tfplace.placers.groups import GroupGraph
 
 
@@ -95,7 +96,7 @@ class Scale:
     return (*self.config.meetings, 1.0) if self.is_large else (1.0,)
 
   def is_optimal(self, step_time_us: float) -> bool:
-    return step_time_us <= self.bound_us * (1 + 1e-12)
+    return is_optimal(step_time_us, self.bound_us)
 
   def levels(self, top: int, progress: float, hot_us: float) -> tuple[int, int]:
     """Least and greatest level of the clusters to move.

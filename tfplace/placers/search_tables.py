@@ -26,7 +26,6 @@ class SearchTables(NamedTuple):
     cluster_of: [num_levels, num_groups] cluster of each group by level.
     odds: [num_clusters, num_devices] float64 how often a move of a cluster
       goes to a device; see `_odds`.
-    has_all_links: every device reaches every other.
     memory_bytes: [num_devices] capacities.
   """
 
@@ -42,7 +41,6 @@ class SearchTables(NamedTuple):
   cluster_groups: np.ndarray
   cluster_of: np.ndarray
   odds: np.ndarray
-  has_all_links: bool
   memory_bytes: np.ndarray
 
 
@@ -107,9 +105,8 @@ def search_tables(groups: GroupGraph, found: Clusters) -> SearchTables:
   labels = [np.arange(groups.num_groups), *found.labels]
   position = np.empty(groups.num_groups, np.int32)
   position[groups.order] = np.arange(groups.num_groups)
-  ops = list_tables(groups)
   return SearchTables(
-    ops=ops,
+    ops=list_tables(groups),
     group_offsets=group_offsets,
     group_ops=group_ops,
     allowed=groups.allowed,
@@ -123,7 +120,6 @@ def search_tables(groups: GroupGraph, found: Clusters) -> SearchTables:
       [label + first for label, first in zip(labels, levels, strict=False)]
     ).astype(np.int32),
     odds=_odds(groups, cluster_offsets, cluster_groups),
-    has_all_links=bool(ops.linked.all()),
     memory_bytes=groups.problem.cluster.memory_bytes.astype(np.float64),
   )
 

@@ -7,9 +7,12 @@ import numpy as np
 
 from tfplace.errors import InfeasibleError
 from tfplace.graph.evaluation import Evaluation
+from tfplace.graph.limits import exact_bytes, format_bytes
 from tfplace.graph.placement import Placement
 from tfplace.graph.problem import Problem
 from tfplace.placers.base import Budget, Evaluator, HistoryPoint, Result
+
+_TOLD = 4  # devices that an error speaks of
 
 
 def overflow(problem: Problem, evaluation: Evaluation) -> tuple[float, str]:
@@ -20,6 +23,47 @@ def overflow(problem: Problem, evaluation: Evaluation) -> tuple[float, str]:
   return max(
     (evaluation.peak_memory_bytes.get(d.name, 0.0) - d.memory_bytes, d.name)
     for d in problem.cluster.devices
+  )
+
+
+def excess(problem: Problem, evaluation: Evaluation) -> dict[str, float]:
+  """Device -> bytes by which its peak exceeds its memory, the most first."""
+  peaks = evaluation.peak_memory_bytes
+  over = {
+    d.name: peaks.get(d.name, 0.0) - d.memory_bytes
+    for d in problem.cluster.devices
+  }
+  ranked = sorted(over, key=lambda name: (-over[name], name))
+  return {name: over[name] for name in ranked if over[name] > 0}
+
+
+def infeasible(
+  told: str, problem: Problem, evaluation: Evaluation
+) -> InfeasibleError:
+  """Says what the nearest placement needs, and what would help.
+
+  Args:
+    told: that none was found, as the sentence begins.
+    problem: that it was to place.
+    evaluation: of the placement that exceeds the devices' memory by the least.
+  """
+  over = excess(problem, evaluation)
+  memory = {d.name: d.memory_bytes for d in problem.cluster.devices}
+  parts = [
+    f"{format_bytes(evaluation.peak_memory_bytes[name])} on {name}, which has"
+    f" {format_bytes(memory[name])}, {exact_bytes(size)} too few"
+    for name, size in list(over.items())[:_TOLD]
+  ]
+  if len(over) > _TOLD:
+    parts.append(f"too much on {len(over) - _TOLD} more devices")
+  device, num_bytes = next(iter(over.items()))
+  return InfeasibleError(
+    f"{told} of graph {problem.graph.name!r} that fits in memory: the nearest"
+    f" needs {', and '.join(parts)}; a smaller batch, more devices, or devices"
+    " with more memory would help",
+    device=device,
+    num_bytes=num_bytes,
+    evaluation=evaluation,
   )
 
 
@@ -36,9 +80,25 @@ class Tracker:
     self.evaluations = 0
     self.history: list[HistoryPoint] = []
     self.best: tuple[np.ndarray, Evaluation] | None = None
-    self._nearest: tuple[float, str] = (math.inf, "")
+    self._nearest: Evaluation | None = None
+    self._excess = math.inf  # bytes, of `_nearest` on all devices
     self._error: str | None = None
     self._began = time.perf_counter()
+
+  @property
+  def is_optimal(self) -> bool:
+    """Whether the best is proven to be the best of all."""
+    return self.best is not None and self.best[1].is_optimal
+
+  @property
+  def is_done(self) -> bool:
+    """Whether the budget is spent, or nothing better exists."""
+    limit = self.budget.max_evaluations
+    return (
+      self.is_optimal
+      or self.budget.left_s <= 0
+      or (limit is not None and self.evaluations >= limit)
+    )
 
   @property
   def seconds(self) -> float:
@@ -60,7 +120,9 @@ class Tracker:
     if not math.isfinite(evaluation.step_time_us):
       self._error = str(evaluation.extra.get("error", "it could not be run"))
     elif not evaluation.feasible:
-      self._nearest = min(self._nearest, overflow(self.problem, evaluation))
+      missing = sum(excess(self.problem, evaluation).values())
+      if missing < self._excess:
+        self._excess, self._nearest = missing, evaluation
     elif (
       self.best is None or evaluation.step_time_us < self.best[1].step_time_us
     ):
@@ -92,14 +154,8 @@ class Tracker:
     )
 
   def _infeasible(self) -> InfeasibleError:
-    missing, device = self._nearest
-    if not math.isfinite(missing):
-      return InfeasibleError(
-        f"strategy {self.name!r}: no placement could be run: {self._error}"
-      )
-    return InfeasibleError(
-      f"strategy {self.name!r} found no placement that fits in memory: the"
-      f" nearest needs {missing:.0f} bytes more than {device} has",
-      device=device,
-      num_bytes=missing,
-    )
+    who = f"strategy {self.name!r}"
+    if self._nearest is None:
+      return InfeasibleError(f"{who}: no placement could be run: {self._error}")
+    told = f"{who} found no placement"
+    return infeasible(told, self.problem, self._nearest)

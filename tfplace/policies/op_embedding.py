@@ -116,7 +116,9 @@ def follow_groups(
 def _types(decisions: Decisions, types: Sequence[str]) -> np.ndarray:
   number = {name: i for i, name in enumerate(types)}
   graph = decisions.problem.graph
-  column = np.array([number.get(name, len(types)) for name in graph.types])
+  column = np.array(
+    [number.get(name, len(types)) for name in graph.types], np.int64
+  )
   counts = np.zeros((decisions.num_decisions, len(types) + 1), np.float32)
   np.add.at(counts, (decisions.decision_of, column), 1.0)
   return counts / np.maximum(counts.sum(axis=1, keepdims=True), 1.0)

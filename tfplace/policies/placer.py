@@ -65,10 +65,10 @@ class GdpPlacer:
       first, *others = candidates(decisions, logits, self.samples, rng)
       offer_like(tracker, groups, first)
       for devices in others:
-        if _is_spent(tracker):
+        if tracker.is_done:
           break
         _offer(tracker, devices)
-      if _is_spent(tracker):
+      if tracker.is_done:
         break
     return tracker.result()
 
@@ -124,11 +124,3 @@ def _offer(tracker: Tracker, devices: np.ndarray) -> None:
     tracker.offer(devices)
   except PlacementError:
     return
-
-
-def _is_spent(tracker: Tracker) -> bool:
-  budget = tracker.budget
-  if budget.left_s <= 0:
-    return True
-  limit = budget.max_evaluations
-  return limit is not None and tracker.evaluations >= limit

@@ -99,7 +99,7 @@ class _Rollouts:
     One less than may be evaluated: the best of them is evaluated once more.
     """
     budget = self._tracker.budget
-    if budget.left_s <= 0:
+    if self._tracker.is_done:
       return 0
     if budget.max_evaluations is None:
       return sys.maxsize

@@ -143,11 +143,14 @@ def _search(
   """Offers draws of each kind in turn until the budget is spent; the most
   probable placement of the first kind always."""
   tracker = Tracker(placer.name, problem, evaluator, budget)
+  if not problem.graph.num_ops:  # the policies cannot decode nothing
+    tracker.offer(np.zeros(0, np.int32))
+    return tracker.result()
   rng = np.random.default_rng(seed)
   for turn, draws in enumerate(itertools.cycle(every)):
     limit = budget.max_evaluations
     left = placer.samples if limit is None else limit - tracker.evaluations
-    if turn and (budget.left_s <= 0 or left <= 0):
+    if turn and tracker.is_done:
       break
     if turn < len(every):
       rows = draws(rng, 0)

@@ -3,31 +3,18 @@
 import math
 from collections.abc import Sequence
 
+from tfplace.graph.limits import format_bytes, in_units
+
+__all__ = ["format_bytes", "format_us", "short_names"]
+
 _TIMES = ((1e6, "s"), (1e3, "ms"), (1.0, "us"))
-_SIZES = ((2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B"))
 
 
 def format_us(time_us: float) -> str:
   """12345.6 -> "12.3 ms": three digits. Infinite: the placement failed."""
   if math.isinf(time_us):
     return "failed"
-  return _format(time_us, _TIMES)
-
-
-def format_bytes(num_bytes: float) -> str:
-  """3 * 2**30 -> "3 GiB": three digits."""
-  return _format(num_bytes, _SIZES)
-
-
-def _format(value: float, units: Sequence[tuple[float, str]]) -> str:
-  for scale, unit in units:
-    # As rounded: 999.9 us is "1 ms", not "1e+03 us".
-    if float(f"{value / scale:.3g}") >= 1 or scale == 1.0:
-      digits = f"{value / scale:.3g}"
-      return (
-        f"{float(digits):g} {unit}" if "e" in digits else f"{digits} {unit}"
-      )
-  raise AssertionError("the last unit is 1")
+  return in_units(time_us, _TIMES)
 
 
 def short_names(names: Sequence[str]) -> list[str]:

@@ -1,0 +1,167 @@
+"""Missing links and placers that fail: what was found is kept, and told."""
+
+import time
+
+import numpy as np
+import problems
+import pytest
+
+from tfplace.errors import InfeasibleError, ProblemError, TfplaceError
+from tfplace.graph import Placement, Problem
+from tfplace.placers import place, registry, search_kernel
+from tfplace.placers.annealing import AnnealingPlacer, improve
+from tfplace.placers.auto import AutoPlacer
+from tfplace.placers.base import Budget
+from tfplace.placers.clusters import clusters_by_work
+from tfplace.placers.groups import GroupGraph
+from tfplace.placers.search_chain import Chain
+from tfplace.placers.search_plan import Plan, SearchConfig, scale_of
+from tfplace.placers.search_tables import search_state, search_tables
+from tfplace.simulate import Simulator, engine
+
+ERRORS = (
+  ValueError("a value"),
+  IndexError("an index"),
+  OverflowError("int too big to convert"),
+  ZeroDivisionError(),
+  MemoryError(),
+  AssertionError(),
+  OSError(28, "No space left on device"),
+  ImportError("no such library"),
+  TfplaceError("of our own"),
+)
+
+
+def sparsely_linked(seed):
+  """Up to 20 ops in one piece, on two or three devices with few links."""
+  rng = np.random.default_rng(seed)
+  count, devices = int(rng.integers(2, 20)), int(rng.integers(2, 4))
+  edges = {(int(rng.integers(0, i)), i) for i in range(1, count)}
+  share = float(rng.choice([0.0, 0.3, 0.6]))
+  links = [
+    (i, j)
+    for i in range(devices)
+    for j in range(devices)
+    if i != j and rng.random() < share
+  ]
+  return Problem(
+    problems.graph(
+      [
+        {k: float(rng.uniform(1, 9)) for k in ("A", "B")[: rng.integers(1, 3)]}
+        for _ in range(count)
+      ],
+      sorted(edges),
+      output_bytes=[(float(rng.integers(0, 50)),) for _ in range(count)],
+      persistent_bytes=[float(rng.integers(0, 20)) for _ in range(count)],
+    ),
+    problems.cluster(
+      [np.inf, *rng.choice([np.inf, 100.0], devices - 1)],
+      kinds=[*rng.choice(["A", "B"], devices - 1), "A"],
+      overhead=1.0,
+      links=links,
+    ),
+  )
+
+
+@pytest.mark.parametrize("strategy", ["annealing", "brkga", "auto"])
+@pytest.mark.parametrize("seed", range(16))
+def test_where_links_are_missing_a_placement_or_one_clear_error(seed, strategy):
+  problem = sparsely_linked(seed)
+  try:
+    result = place(problem, strategy, budget_s=0.2, seed=seed)
+  except ProblemError as error:
+    assert "every transfer has a link" in str(error)
+    return
+  except InfeasibleError as error:
+    assert error.num_bytes > 0
+    return
+  Placement(problem, result.placement.devices)  # takes no missing link
+  assert result.evaluation.feasible
+
+
+def test_a_chain_that_no_move_changes_ends():
+  # The only device of every group is its own, whatever the tables call movable.
+  problem = Problem(
+    problems.graph([1.0] * 3, [(0, 1)]), problems.cluster([np.inf])
+  )
+  groups = GroupGraph(problem)
+  tables = search_tables(groups, clusters_by_work(groups))
+  tables = tables._replace(movable=np.arange(3, dtype=np.int32))
+  state = search_state(groups, np.zeros(3, np.int32), np.random.SeedSequence(0))
+  step, scale = engine.pack(problem), scale_of(groups, SearchConfig(), 3, 3.0)
+  chain = Chain(state, tables, step, scale)
+  chain.restart(state.devices)
+  chain.rate = 100.0
+  done = search_kernel.anneal(
+    step, engine.workspace(step), tables, state, 7, 1.0, 0.1, 1.0, 0, 0, 0.0
+  )
+  assert done == 0
+  plan = Plan(1, 1, None, time.perf_counter(), 60.0)
+  chain.anneal(plan, 0, 1.0, 1.0, lambda _: False, lambda _: None)
+  assert time.perf_counter() - plan.began < 5
+  assert (chain.evaluations, chain.rate) == (1, 100.0)
+
+
+def failing(monkeypatch, names, error):
+  """Makes the placers of these names raise."""
+  known = registry.get_placer
+
+  class Failing:
+    def place(self, *_):
+      raise error
+
+  def get_placer(name, policy=None):
+    return Failing() if name in names else known(name, policy)
+
+  def search(*arguments):
+    if "annealing" in names:
+      raise error
+    return improve(*arguments)
+
+  monkeypatch.setattr(registry, "get_placer", get_placer)
+  monkeypatch.setattr("tfplace.placers.auto.improve", search)
+
+
+def place_by(placer, evaluations=200):
+  problem = problems.random_problem(0)  # none of the placers is optimal
+  return placer.place(problem, Simulator(problem), Budget(20, evaluations), 0)
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda e: type(e).__name__)
+@pytest.mark.parametrize("name", ["single", "heft", "annealing"])
+def test_auto_goes_on_when_a_placer_fails_in_any_way(name, error, monkeypatch):
+  failing(monkeypatch, [name], error)
+  result = place_by(AutoPlacer(learned=()))
+  told = str(error)
+  if not isinstance(error, TfplaceError):
+    told = f"{type(error).__name__}: {error}"
+  assert result.skipped[name] == told
+  names = [tried.strategy for tried in result.tried]
+  assert name not in names and "m_etf" in names
+  best = min(tried.evaluation.step_time_us for tried in result.tried)
+  assert result.evaluation.step_time_us == best
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda e: type(e).__name__)
+def test_where_all_placers_fail_auto_says_how(error, monkeypatch):
+  failing(monkeypatch, [*registry.CLASSICAL, "annealing"], error)
+  with pytest.raises(TfplaceError) as caught:
+    place_by(AutoPlacer(learned=()))
+  assert str(error) in str(caught.value)
+  if not isinstance(error, TfplaceError):
+    assert f"'single' failed: {type(error).__name__}" in str(caught.value)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("name", ["heft", "annealing"])
+def test_auto_ends_when_it_is_told_to(name, error, monkeypatch):
+  failing(monkeypatch, [name], error)
+  with pytest.raises(error):
+    place_by(AutoPlacer(learned=()))
+
+
+def test_annealing_goes_on_when_a_start_fails(monkeypatch):
+  failing(monkeypatch, ["heft"], IndexError("an index"))
+  result = place_by(AnnealingPlacer())
+  assert result.skipped == {"heft": "IndexError: an index"}
+  assert result.evaluation.feasible

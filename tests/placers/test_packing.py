@@ -1,0 +1,268 @@
+"""Memory: fits that are hard to find, and what is said where there is none."""
+
+import math
+
+import numpy as np
+import problems
+import pytest
+
+from tfplace.bounds import check_memory
+from tfplace.errors import InfeasibleError
+from tfplace.graph import Problem
+from tfplace.placers import Budget, annealing, place
+from tfplace.placers.groups import GroupGraph
+from tfplace.placers.packing import offer_packed
+from tfplace.placers.tracker import Tracker
+from tfplace.simulate import Simulator
+
+INF = np.inf
+SLACK = 20.0  # bytes on all devices together
+# Sizes of 30 ops, of which the devices' memories are the sums of random parts.
+SIZES = {
+  "all alike": lambda rng: np.full(30, 100.0),
+  "nearly alike": lambda rng: rng.integers(99, 102, 30).astype(float),
+  "one size class": lambda rng: rng.integers(900, 1100, 30).astype(float),
+  "small": lambda rng: rng.integers(1, 9, 30).astype(float),
+  "wide": lambda rng: rng.integers(1, 4000, 30).astype(float),
+  "a few large ones": lambda rng: np.concatenate(
+    (rng.integers(4000, 9000, 4), rng.integers(50, 900, 26))
+  ).astype(float),
+  "powers of two": lambda rng: 2.0 ** rng.integers(0, 14, 30),
+  "subset sums": lambda rng: rng.integers(10_000, 20_000, 30).astype(float),
+}
+
+
+def packed_problem(name, seed, devices=4):
+  """A perfect packing exists, with `SLACK` spread evenly."""
+  rng = np.random.default_rng(seed)
+  sizes = SIZES[name](rng)
+  part = rng.permutation(np.arange(len(sizes)) % devices)
+  memory = np.bincount(part, sizes, devices) + SLACK / devices
+  edges = [(i, i + 1) for i in range(len(sizes) - 1) if rng.random() < 0.5]
+  return Problem(
+    problems.graph([1.0] * len(sizes), edges, persistent_bytes=list(sizes)),
+    problems.cluster(list(memory)),
+  )
+
+
+@pytest.mark.parametrize("strategy", ["auto", "annealing"])
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", SIZES)
+def test_a_fit_is_found_however_tight(name, seed, strategy):
+  problem = packed_problem(name, seed)
+  result = place(problem, strategy, budget_s=60, max_evaluations=300, seed=seed)
+  assert result.evaluation.feasible
+
+
+def test_a_fit_is_found_where_activations_count_as_well():
+  # Chains of ops of 10 persistent bytes and outputs of 4: on four devices of
+  # 75 bytes with 60 persistent ones each, what chains hold while they run must
+  # be spread as well.
+  count = 24
+  problem = Problem(
+    problems.graph(
+      [1.0] * count,
+      [(i, i + 4) for i in range(count - 4)],
+      output_bytes=[(4.0,)] * count,
+      persistent_bytes=[10.0] * count,
+    ),
+    problems.cluster([75.0] * 4),
+  )
+  for name in ("auto", "annealing"):
+    result = place(problem, name, budget_s=20, max_evaluations=2000)
+    assert result.evaluation.feasible
+
+
+def test_packing_heeds_where_ops_can_run():
+  # The CPU must take its own op, of 5 bytes, and 15 of the others' 50.
+  times = [{"CPU": 1.0}, *[{"GPU": 1.0, "CPU": 50.0}] * 5]
+  problem = Problem(
+    problems.graph(times, [], persistent_bytes=[5.0, *[10.0] * 4, 5.0]),
+    problems.cluster([30.0, 20.0], kinds=["GPU", "CPU"]),
+  )
+  tracker = Tracker("packing", problem, Simulator(problem), Budget(60, 50))
+  offer_packed(tracker, GroupGraph(problem), 0, 5.0)
+  assert tracker.best[1].feasible
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_packing_depends_on_its_seed_alone_where_evaluations_count(seed):
+  problem, found = packed_problem("one size class", seed), []
+  for _ in range(2):
+    tracker = Tracker("packing", problem, Simulator(problem), Budget(60, 50))
+    offer_packed(tracker, GroupGraph(problem), seed, 1e-9)
+    found.append(tracker.best[0].tolist())
+  assert found[0] == found[1]
+
+
+def test_packing_ends_when_its_time_is_over():
+  # No packing: 6 of size 10 for three devices of 15, 15 and 30 bytes.
+  problem = Problem(
+    problems.graph([1.0] * 6, [], persistent_bytes=[10.0] * 6),
+    problems.cluster([15.0, 15.0, 30.0]),
+  )
+  check_memory(problem)  # sums do not tell
+  with pytest.raises(InfeasibleError, match="5 bytes too few") as caught:
+    place(problem, "annealing", budget_s=1.5)
+  assert caught.value.num_bytes in (5.0, 10.0)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_is_proven_to_fit_nowhere_fits_nowhere(seed):
+  problem = memories_of_all_sizes(seed)
+  batch = Simulator(problem).run(every_placement(problem))
+  runs = np.isfinite(batch.step_time_us)
+  memory = problem.cluster.memory_bytes
+  over = np.maximum(batch.peak_memory_bytes - memory, 0.0)
+  try:
+    check_memory(problem)
+  except InfeasibleError as error:
+    assert not batch.feasible.any()
+    # So many bytes are lacking at least, whatever the placement.
+    assert 0 < error.num_bytes <= over[runs].sum(axis=1).min() + 1e-6
+
+
+def every_placement(problem):
+  rows = np.array(
+    np.meshgrid(*map(np.flatnonzero, problem.group_allowed))
+  ).reshape(problem.num_groups, -1)
+  return np.ascontiguousarray(rows.T[:, problem.group_of], np.int32)
+
+
+def memories_of_all_sizes(seed):
+  """`small_problem` with memories from far too small to ample."""
+  problem = problems.small_problem(seed)
+  rng = np.random.default_rng(seed)
+  total = float(problem.graph.persistent_bytes.sum())
+  count = problem.cluster.num_devices
+  memories = rng.uniform(0.1, 2.0, count) * total / count + 5.0
+  kinds = [device.kind for device in problem.cluster.devices]
+  return Problem(problem.graph, problems.cluster(list(memories), kinds))
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_proofs_are_common_and_not_always_there(block):
+  proven = 0
+  for seed in range(10 * block, 10 * (block + 1)):
+    try:
+      check_memory(memories_of_all_sizes(seed))
+    except InfeasibleError:
+      proven += 1
+  assert 0 < proven < 10
+
+
+@pytest.mark.parametrize("strategy", ["single", "blocks", "m_etf", "auto"])
+@pytest.mark.parametrize("seed", range(12))
+def test_bytes_of_an_error_are_those_of_a_placement_or_a_proof(seed, strategy):
+  problem = memories_of_all_sizes(seed)
+  try:
+    place(problem, strategy, budget_s=20, max_evaluations=60)
+  except InfeasibleError as error:
+    if error.evaluation is None:
+      with pytest.raises(InfeasibleError) as again:
+        check_memory(problem)
+      assert str(again.value) == str(error)
+      return
+    memory = {d.name: d.memory_bytes for d in problem.cluster.devices}
+    peaks = error.evaluation.peak_memory_bytes
+    over = {n: peaks[n] - memory[n] for n in peaks if peaks[n] > memory[n]}
+    assert error.num_bytes == over[error.device] == max(over.values())
+    for name, size in over.items():
+      assert f"on {name}, which has" in str(error)
+      assert f"{math.ceil(size)} byte" in str(error)
+
+
+def test_an_error_names_sums_by_hand():
+  # Ten variables of 1 GiB on two devices of 3 GiB: 4 GiB lack in all.
+  problem = Problem(
+    problems.graph([1.0] * 10, [], persistent_bytes=[2.0**30] * 10),
+    problems.cluster([3 * 2.0**30] * 2),
+  )
+  with pytest.raises(InfeasibleError) as caught:
+    place(problem, "auto", budget_s=20)
+  told = str(caught.value)
+  assert "hold 10 GiB for the whole step, and d0, d1 have 6 GiB in all" in told
+  assert "4 GiB (4294967296 bytes) too few" in told
+  assert "more devices, or more memory, would help" in told
+  assert (caught.value.num_bytes, caught.value.device) == (2.0**32, None)
+
+
+def test_an_error_names_every_device_that_is_exceeded_by_hand():
+  # 100 bytes for 104, but of 40 and 40 only one fits on d1 with the 20.
+  problem = Problem(
+    problems.graph(
+      [1.0, 2.0, 3.0],
+      [],
+      persistent_bytes=[40.0, 40.0, 20.0],
+    ),
+    problems.cluster([39.0, 65.0]),
+  )
+  with pytest.raises(InfeasibleError) as caught:
+    place(problem, "auto", budget_s=20, max_evaluations=50)
+  assert caught.value.num_bytes == 1.0
+  told = str(caught.value)
+  assert "needs 40 B on d0, which has 39 B, 1 byte too few" in told
+  assert "smaller batch" in told
+
+
+def test_auto_packs_when_nothing_of_the_budget_is_left(monkeypatch):
+  problem = packed_problem("one size class", 1)
+  monkeypatch.setattr(annealing.Search, "run", lambda *_: None)
+  result = place(problem, "auto", budget_s=1e-9)
+  assert result.evaluation.feasible
+
+
+def test_what_only_some_devices_run_is_summed_for_these_by_hand():
+  # Three ops of 30 bytes that only GPUs run, which have 50 and 20.
+  problem = Problem(
+    problems.graph(
+      [{"GPU": 1.0}] * 3 + [{"CPU": 1.0}], [], persistent_bytes=[30.0] * 4
+    ),
+    problems.cluster([50.0, 20.0, INF], kinds=["GPU", "GPU", "CPU"]),
+  )
+  told = "run nowhere else hold 90 B .* d0, d1 have 70 B in all, 20 bytes"
+  with pytest.raises(InfeasibleError, match=told):
+    place(problem, "auto", budget_s=20)
+
+
+@pytest.mark.parametrize(
+  ("fields", "wanted"),
+  [
+    # While o1 runs: its input of 7, its output of 11, temporary 13, its own 3.
+    ({}, 7 + 11 + 13 + 3),
+    # Colocated, what o0 holds for the whole step as well.
+    ({"colocation": ["a", "a"]}, 7 + 11 + 13 + 3 + 2),
+  ],
+)
+def test_what_one_op_holds_at_once_by_hand(fields, wanted):
+  graph = problems.graph(
+    [1.0, 1.0],
+    [(0, 1)],
+    output_bytes=[(7.0,), (11.0,)],
+    temp_bytes=[0.0, 13.0],
+    persistent_bytes=[2.0, 3.0],
+    **fields,
+  )
+  check_memory(Problem(graph, problems.cluster([wanted, 10.0])))
+  with pytest.raises(InfeasibleError, match=r"has .*, 1 byte too") as caught:
+    check_memory(Problem(graph, problems.cluster([wanted - 1.0, 10.0])))
+  assert (caught.value.device, caught.value.num_bytes) == ("d0", 1.0)
+
+
+def test_an_op_that_takes_no_time_proves_nothing():
+  # Rule 6: what is allocated and freed at the same instant never counts.
+  graph = problems.graph([0.0], [], temp_bytes=[99.0])
+  problem = Problem(graph, problems.cluster([5.0]))
+  check_memory(problem)
+  assert place(problem, "single").evaluation.feasible
+
+
+def test_a_device_that_cannot_run_an_op_is_not_the_nearest():
+  # The CPU has memory without end, and no kernel for the op.
+  problem = Problem(
+    problems.graph([{"GPU": 1.0}], [], persistent_bytes=[9.0]),
+    problems.cluster([INF, 4.0], kinds=["CPU", "GPU"]),
+  )
+  with pytest.raises(InfeasibleError) as caught:
+    check_memory(problem)
+  assert (caught.value.device, caught.value.num_bytes) == ("d1", 5.0)
