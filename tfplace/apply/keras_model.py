@@ -97,7 +97,7 @@ def place_model(
     planner = planners.given(placement, model)
   controller = _attached(model, planner)
   if placement is not None:
-    controller.plan_now(True)
+    controller.plan_now("train")
   elif batch_size or keras_inputs.static_batch_size(model):
     _plan_if_known(controller, model)
   return model
@@ -147,7 +147,7 @@ def plan_model(
     max_memory=max_memory,
     keep_together=keep_together,
   )
-  return planner(bool(model.compiled), sample)[1]
+  return planner("train" if model.compiled else "predict", sample)[1]
 
 
 def _check_nothing_to_plan(max_memory: Any, keep_together: Any) -> None:
@@ -191,6 +191,6 @@ def _plan_if_known(controller: Controller, model: keras.Model) -> None:
   if not (model.built and model.compiled):
     return
   try:
-    controller.plan_now(True)
+    controller.plan_now("train")
   except ExtractionError as error:
     _logger.info("model %r is planned at its first fit: %s", model.name, error)

@@ -44,10 +44,8 @@ def given(placement: PlanLike, model: keras.Model) -> Planner:
     plan = read_plan(placement, model)
     applied = applied_lib.given(plan, model.name)
 
-  def planner(
-    training: bool, data: Any
-  ) -> tuple[Plan | None, AppliedPlacement]:
-    del training, data
+  def planner(kind: str, data: Any) -> tuple[Plan | None, AppliedPlacement]:
+    del kind, data
     return plan, applied
 
   return planner
@@ -74,9 +72,7 @@ def searching(
   """
   config = planning.make_config(_resolve(cluster), **options)
 
-  def planner(
-    training: bool, data: Any
-  ) -> tuple[Plan | None, AppliedPlacement]:
+  def planner(kind: str, data: Any) -> tuple[Plan | None, AppliedPlacement]:
     default = devices_lib.default_device()
     names = [device.name for device in config.cluster.devices]
     if names == [default] and not config.limited:
@@ -85,7 +81,7 @@ def searching(
       _logger.info(
         "planning model %r, for up to %g s", model.name, config.budget_s
       )
-      traced = planning.trace(model, config, training, data)
+      traced = planning.trace(model, config, kind, data)
       applied = planning.decide(model, traced, config)
     level = logging.WARNING if applied.one_device else logging.INFO
     _logger.log(level, "model %r %s", model.name, applied.message)

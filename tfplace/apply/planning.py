@@ -102,24 +102,28 @@ def make_config(
 
 
 def trace(
-  model: keras.Model, config: PlanConfig, training: bool, data: Any = None
+  model: keras.Model, config: PlanConfig, kind: str, data: Any = None
 ) -> TracedStep:
   """Traces the step to plan on.
 
   Args:
-    model: compiled, if `training`.
+    model: compiled, if it is the training step.
     config: gives the batch size.
-    training: the training step, else inference.
-    data: one batch (tensors of any graph, or arrays), where there is one.
+    kind: the step, "train", "test" or "predict".
+    data: one batch of it (tensors of any graph, or arrays), where there is one.
 
   Raises:
     ExtractionError: shapes, loss or optimizer are lacking.
   """
-  sample = None if data is None else _sample(model, data, config.batch_size)
-  return trace_keras(model, config.batch_size, training, sample)
+  sample = None
+  if data is not None:
+    sample = _sample(model, data, config.batch_size, kind)
+  return trace_keras(model, config.batch_size, sample=sample, kind=kind)
 
 
-def _sample(model: keras.Model, data: Any, batch_size: int | None) -> Any:
+def _sample(
+  model: keras.Model, data: Any, batch_size: int | None, kind: str
+) -> Any:
   """Zeros shaped like `data`: of a traced batch only shapes are known."""
 
   own_size = keras_inputs.static_batch_size(model)
@@ -141,7 +145,7 @@ def _sample(model: keras.Model, data: Any, batch_size: int | None) -> Any:
       return np.full(shape, b"", object)
     return np.zeros(shape, dtype.as_numpy_dtype)
 
-  if keras_inputs.has_own_step(model):
+  if keras_inputs.has_own_step(model, kind):
     return keras.tree.map_structure(zeros, data)
   x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
   x, y, weight = keras.tree.map_structure(zeros, (x, y, weight))
