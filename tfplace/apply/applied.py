@@ -12,6 +12,7 @@ from tfplace.graph.extract import TracedStep
 from tfplace.graph.placement import Placement
 from tfplace.placers.base import Result
 
+WITHOUT_JIT = "jit_compile is off, since XLA would put all on one device"
 _LEAST_PERCENT = 0.1  # of the step; nobody would call less a gap
 
 
@@ -92,6 +93,12 @@ def given(plan: Plan, model: str) -> AppliedPlacement:
     model=model,
     placement=plan.placement,
   )
+
+
+def without_jit(applied: AppliedPlacement) -> AppliedPlacement:
+  """Tells that the model's `jit_compile=True` has no effect."""
+  message = f"{applied.message}; {WITHOUT_JIT}"
+  return dataclasses.replace(applied, message=message)
 
 
 def only_device(device: str, model: str) -> AppliedPlacement:

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import keras
 import tensorflow as tf
 
+from tfplace.apply import applied as applied_lib
 from tfplace.apply import jit, keras_state, tracing, variable_devices
 from tfplace.apply.applied import AppliedPlacement
 from tfplace.apply.device_function import DeviceFunction
@@ -97,6 +98,8 @@ class Controller:
     step = self._steps[kind]
     if self._busy:  # the planner traces the model's own step
       return step(data)
+    if tf.executing_eagerly() and (self.plan or not self.applied):
+      keras_state.check_not_eager(self._model)
     with tf.init_scope():
       self._prepare(kind, data)
     with self._device_scope() as device_function:
@@ -115,6 +118,9 @@ class Controller:
     """
     with self._own_steps():
       self.plan, self.applied = self._planner(kind, data)
+    if self.plan is not None and self._jit.is_dropped():
+      self.applied = applied_lib.without_jit(self.applied)
+      _logger.warning("model %r: %s", self._model.name, applied_lib.WITHOUT_JIT)
     self._model.placement = self.applied
     self._settled.clear()
     if self.plan is None:

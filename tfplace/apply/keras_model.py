@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import keras
 
-from tfplace.apply import planners
+from tfplace.apply import keras_state, planners
 from tfplace.apply.applied import AppliedPlacement
 from tfplace.apply.controller import Controller, Planner, controller_of
 from tfplace.apply.read_plan import PlanLike
@@ -38,8 +38,10 @@ def place_model(
 
   The very model is changed and returned: weights, optimizer state and
   `compile` are kept, and `compile`, `fit`, `evaluate`, `predict` and `save` go
-  on working; what is saved loads as an ordinary, unplaced model. XLA is off,
-  now and after a later `compile`, since it would put the step on one device.
+  on working; what is saved loads as an ordinary, unplaced model. `jit_compile`
+  is off, now and after a later `compile`, since XLA would put the whole step on
+  one device; the message says so where it was on. XLA's auto-clustering
+  (`tf.config.optimizer.set_jit`) works beside a placement.
   Functions of your own that were traced before hold the old variables.
 
   The plan is made here where loss, optimizer and shapes are known, else at the
@@ -74,13 +76,15 @@ def place_model(
       variables anyway.
 
   Raises:
-    ApplyError: no Keras 3 model, or an empty one, a device that this process
-      does not have, a placement that names what the model lacks, or a
-      placement together with wishes for planning.
+    ApplyError: no Keras 3 model, or an empty one, one that runs eagerly
+      (`run_eagerly=True`; also at `fit`, where it is compiled so later), a
+      device that this process does not have, a placement that names what the
+      model lacks, or a placement together with wishes for planning.
     TfplaceError: an unknown strategy or cluster, a bad budget or memory size;
       as the placers do, such as `InfeasibleError` where nothing fits.
   """
   _check_model(model)
+  keras_state.check_not_eager(model)
   if placement is None:
     planner = planners.searching(
       model,

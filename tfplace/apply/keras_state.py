@@ -10,6 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfplace.errors import ApplyError
 from tfplace.graph.extract import keras_inputs
 
 
@@ -124,6 +125,28 @@ def layer_devices(
 
   visit(model, None)
   return found
+
+
+def check_not_eager(model: keras.Model) -> None:
+  """Refuses a model whose steps run op by op: nothing of them can be placed.
+
+  Raises:
+    ApplyError: says what makes them so, and what to do.
+  """
+  if model.run_eagerly:
+    why, instead = (
+      "run_eagerly=True is set",
+      "compile it with run_eagerly=False",
+    )
+  elif tf.config.functions_run_eagerly():
+    why = "tf.config.run_functions_eagerly(True) was called"
+    instead = "call it with False"
+  else:
+    return
+  raise ApplyError(
+    f"model {model.name!r} cannot be placed, since its steps run op by op and"
+    f" not as a graph: {why}; {instead}"
+  )
 
 
 def reset_functions(model: keras.Model, besides: str | None = None) -> None:
