@@ -20,6 +20,8 @@ _results: dict[str, str | None] = {}
 _selected: list[str] = []
 
 if _CHILD in os.environ:
+  # Has no effect until a test turns auto-clustering on.
+  os.environ["TF_XLA_FLAGS"] = "--tf_xla_cpu_global_jit"
   import tensorflow as tf
 
   tf.config.set_logical_device_configuration(
@@ -57,8 +59,6 @@ def _run_child(root):
     command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}"]
     env = {**os.environ, _CHILD: "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
     env.pop("TF_USE_LEGACY_KERAS", None)
-    # Has no effect until a test turns auto-clustering on.
-    env["TF_XLA_FLAGS"] = "--tf_xla_cpu_global_jit"
     env["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     _results[""] = None
     try:

@@ -319,10 +319,7 @@ def test_the_decorator_works_bare_and_with_keywords():
 
   assert bare.__name__ == "bare" and bare.__doc__ == "Doc."
   assert isinstance(bare("dense"), keras.Model)
-  assert set(keyed().placement.devices) == {
-    at.LOCAL + "CPU:1",
-    at.LOCAL + "CPU:2",
-  }
+  assert keyed().placement.devices == tuple(FULL + x for x in "012")
 
 
 def test_the_decorator_refuses_bad_keywords_and_other_results():

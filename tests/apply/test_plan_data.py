@@ -143,12 +143,31 @@ def test_max_memory_divides_what_would_stay():
     _plan(max_memory=dict.fromkeys(limits, "1KB"))
 
 
+@pytest.mark.parametrize("strategy", ["auto", "m_etf", "annealing"])
+def test_a_device_of_no_memory_holds_nothing(strategy):
+  options = {"strategy": strategy, "budget_s": 1}
+  _, plan = _plan("dense", **options, max_memory={"CPU:0": 0})
+  assert plan.evaluation.peak_memory_bytes[CPUS[0]] == 0
+  assert len(plan.devices) > 1
+  nothing = {f"CPU:{i}": 0 for i in range(3)}
+  with pytest.raises(InfeasibleError):
+    _plan("dense", **options, max_memory=nothing)
+
+
 @pytest.mark.parametrize(
   ("options", "said"),
   [
     ({"max_memory": {"GPU:7": 1}}, "GPU:7"),
-    ({"max_memory": {"CPU:0": "1 gb"}}, "1 gb"),
-    ({"keep_together": ["frist"]}, "'frist'.*first"),
+    ({"max_memory": {None: 1}}, "None names no devices"),
+    ({"max_memory": {"CPU:0": "1 gb"}}, "'1 gb' is no memory size"),
+    ({"max_memory": {"CPU:0": "ten"}}, "'ten' is no memory size"),
+    ({"max_memory": {"CPU:0": None}}, "None is no memory size"),
+    ({"max_memory": {"CPU:0": -1}}, "-1 is no memory size"),
+    ({"max_memory": {"CPU:0": float("nan")}}, "nan is no memory size"),
+    ({"max_memory": {"CPU:0": [1]}}, r"\[1\] is no memory size"),
+    ({"max_memory": {"CPU:0": True}}, "True is no memory size"),
+    ({"max_memory": {"CPU:0": 10**400}}, r"1000* is no memory size"),
+    ({"keep_together": ["frist"]}, "'frist'.* did you mean 'first'"),
     ({"keep_together": [3]}, "keep_together takes"),
     ({"keep_together": [[]]}, "keep_together takes"),
   ],

@@ -112,9 +112,11 @@ def test_prediction_before_compile_plans_again_for_training():
   x, y = at.batch("dense")
   before = model.predict(x, verbose=0)
   assert not model.placement.training
+  assert "a predicted inference step of" in model.placement.message
   model.compile(at.sgd(), "mse")
   model.fit(x, y, verbose=0)
   assert model.placement.training
+  assert "a predicted step of" in model.placement.message
   assert not np.allclose(model.predict(x, verbose=0), before)
 
 

@@ -19,6 +19,7 @@ from tfplace.apply import jit, keras_state, tracing, variable_devices
 from tfplace.apply.applied import AppliedPlacement
 from tfplace.apply.device_function import DeviceFunction
 from tfplace.apply.plan import Plan
+from tfplace.apply.read_plan import check_layers
 from tfplace.errors import ApplyError, ExtractionError
 from tfplace.graph.extract import keras_inputs
 
@@ -133,6 +134,8 @@ class Controller:
     """Before a trace of step `kind` on `data`: all is built, and in place."""
     with self._own_steps():
       keras_state.build(self._model, kind, self._steps[kind], data)
+    if self.plan is not None:
+      check_layers(self.plan, self._model)
     if self.applied is None:
       self._plan_first(kind, data)
     elif kind == "train" and not self.applied.training:
@@ -251,6 +254,8 @@ class Controller:
     with tf.init_scope():
       if self.applied is None:
         self.plan_now("train" if self._model.compiled else "predict")
+      elif self.plan is not None and self._model.built:
+        check_layers(self.plan, self._model)
       self._settle()
     if self.plan is None:
       yield

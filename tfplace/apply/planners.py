@@ -42,13 +42,20 @@ def given(placement: PlanLike, model: keras.Model) -> Planner:
     applied = placement
   else:
     plan = read_plan(placement, model)
-    applied = applied_lib.given(plan, model.name)
+    applied = applied_lib.given(plan, model.name, _is_partial(plan, model))
 
   def planner(kind: str, data: Any) -> tuple[Plan | None, AppliedPlacement]:
     del kind, data
     return plan, applied
 
   return planner
+
+
+def _is_partial(plan: Plan, model: keras.Model) -> bool:
+  """Whether a plan leaves anything open: layers do not name loss and metrics,
+  and a plan of all ops names all variables.
+  """
+  return bool(plan.layers) or any(v.path not in plan.ops for v in model.weights)
 
 
 def _stays(applied: AppliedPlacement) -> bool:
@@ -76,7 +83,7 @@ def searching(
     default = devices_lib.default_device()
     names = [device.name for device in config.cluster.devices]
     if names == [default] and not config.limited:
-      applied = applied_lib.only_device(default, model.name)
+      applied = applied_lib.only_device(default, model.name, kind == "train")
     else:
       _logger.info(
         "planning model %r, for up to %g s", model.name, config.budget_s
