@@ -40,6 +40,7 @@ class AppliedPlacement:
     evaluation: the simulated step of `placement`; its `ratio_to_bound` is how
       many times as fast, at the very most, another placement could be.
     single_device: the simulated step of the best single device.
+    seconds: stage of planning -> seconds that it took.
   """
 
   assignments: Mapping[str, str]
@@ -53,6 +54,7 @@ class AppliedPlacement:
   placement: Placement | None = None
   evaluation: Evaluation | None = None
   single_device: Evaluation | None = None
+  seconds: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
   def __str__(self) -> str:
     """The decision, and one line per layer."""

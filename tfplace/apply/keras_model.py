@@ -33,6 +33,7 @@ def place_model(
   placement: PlanLike | None = None,
   max_memory: Mapping[str, str | float] | None = None,
   keep_together: Iterable[str | Sequence[str]] = (),
+  verbose: str | int = "auto",
 ) -> ModelT:
   """Places a Keras 3 model's ops and variables on devices.
 
@@ -62,7 +63,10 @@ def place_model(
     strategy: name of a placer.
     batch_size: to plan for. None plans for the batch of the first fit, unless
       the model's own inputs have a static batch size.
-    budget_s: seconds that the search may take.
+    budget_s: seconds for the proof of how fast a step can be at best (a
+      quarter at most) and the search. Tracing and costing the step come
+      before, and compiling the placers, once per installation;
+      `model.placement.seconds` says what each took.
     seed: fixes the search's random choices.
     placement: skips planning: what `plan_model` or `model.placement` of the
       same model gave, a `Placement`, the path of a placement file, or a
@@ -74,6 +78,8 @@ def place_model(
       "block_1_*" (of layers, or where none is like it, of ops), or a list of
       these; what an item names gets one device. Slots are beside their
       variables anyway.
+    verbose: 1 prints the stages of planning, 0 logs only what takes long;
+      "auto" is 1 on a terminal and in a notebook.
 
   Raises:
     ApplyError: no Keras 3 model, or an empty one, one that runs eagerly
@@ -95,6 +101,7 @@ def place_model(
       seed=seed,
       max_memory=max_memory,
       keep_together=keep_together,
+      verbose=verbose,
     )
   else:
     _check_nothing_to_plan(max_memory, keep_together)
@@ -117,6 +124,7 @@ def plan_model(
   max_memory: Mapping[str, str | float] | None = None,
   keep_together: Iterable[str | Sequence[str]] = (),
   sample: Any = None,
+  verbose: str | int = "auto",
 ) -> AppliedPlacement:
   """Plans as `place_model` would, and leaves the model where it is.
 
@@ -126,12 +134,13 @@ def plan_model(
     cluster: as `place_model`'s, like the other arguments of the same names.
     strategy: name of a placer.
     batch_size: of the step; the sample's, or else 32.
-    budget_s: seconds that the search may take.
+    budget_s: seconds for proof and search, as `place_model`'s.
     seed: fixes the search's random choices.
     max_memory: device -> bytes or text such as "10GiB".
     keep_together: layers or patterns that get one device each.
     sample: a batch `x`, `(x, y)` or `(x, y, sample_weight)`; needed where the
       model does not say its shapes.
+    verbose: as `place_model`'s.
 
   Returns:
     The plan, for `place_model(model, placement=plan)`, now or later.
@@ -150,6 +159,7 @@ def plan_model(
     seed=seed,
     max_memory=max_memory,
     keep_together=keep_together,
+    verbose=verbose,
   )
   return planner("train" if model.compiled else "predict", sample)[1]
 

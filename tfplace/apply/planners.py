@@ -4,6 +4,7 @@ A search may run at once or in the middle of the first fit; what can be checked
 of the request is checked when it is made.
 """
 
+import dataclasses
 import logging
 from typing import Any
 
@@ -17,6 +18,7 @@ from tfplace.apply.applied import AppliedPlacement
 from tfplace.apply.controller import Planner
 from tfplace.apply.local_cluster import local_cluster
 from tfplace.apply.plan import Plan
+from tfplace.apply.progress import Progress
 from tfplace.apply.read_plan import PlanLike, read_plan
 from tfplace.errors import ApplyError
 from tfplace.graph import load_cluster
@@ -85,18 +87,26 @@ def searching(
     if names == [default] and not config.limited:
       applied = applied_lib.only_device(default, model.name, kind == "train")
     else:
-      _logger.info(
-        "planning model %r, for up to %g s", model.name, config.budget_s
-      )
-      traced = planning.trace(model, config, kind, data)
-      applied = planning.decide(model, traced, config)
+      progress = Progress(model.name, config.verbose)
+      with progress.stage("tracing", f" its {kind} step"):
+        traced = planning.trace(model, config, kind, data)
+      applied = planning.decide(model, traced, config, progress)
+      applied = dataclasses.replace(applied, seconds=progress.seconds)
+      _tell(f"model {model.name!r}: {progress}", config.verbose, logging.INFO)
     level = logging.WARNING if applied.one_device else logging.INFO
-    _logger.log(level, "model %r %s", model.name, applied.message)
+    _tell(f"model {model.name!r} {applied.message}", config.verbose, level)
     if _stays(applied) or applied.placement is None:
       return None, applied
     return plan_lib.from_placement(applied.placement), applied
 
   return planner
+
+
+def _tell(text: str, verbose: int, level: int) -> None:
+  if verbose:
+    print(text, flush=True)
+  else:
+    _logger.log(level, "%s", text)
 
 
 def _resolve(cluster: Cluster | str | None) -> Cluster:
