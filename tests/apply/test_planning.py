@@ -180,6 +180,29 @@ def test_string_inputs_are_planned_with():
   assert model.placement.training
 
 
+def test_a_what_if_plan_needs_no_devices_and_takes_any_cluster(tmp_path):
+  preset = tfplace.cluster_preset("v100x2")
+  path = tmp_path / "c.json"
+  tfplace.save_cluster(preset, path)
+  ends = ("east", "west")
+  devices = tuple(tfplace.Device(name, "GPU", 2.0**30) for name in ends)
+  links = tuple(tfplace.Link(*pair, 1e6) for pair in (ends, ends[::-1]))
+  named = tfplace.Cluster("named", devices, links)
+  model = at.build("two_inputs")
+  plans = [
+    tfplace.plan_model(model, cluster, "m_etf", batch_size=8)
+    for cluster in ("v100x2", str(path), path, preset, named)
+  ]
+  for plan in plans[:4]:
+    assert plan.assignments == plans[0].assignments
+    assert plan.devices[-2:] == tuple(f"{at.LOCAL}GPU:{i}" for i in (0, 1))
+  assert set(plans[4].devices) <= {"east", "west"}
+  plans[0].save(tmp_path / "p.json")
+  for given in (plans[0], plans[4], tmp_path / "p.json", plans[0].layers):
+    with pytest.raises(ApplyError, match="which this process does not have"):
+      tfplace.place_model(model, placement=given)
+
+
 def test_a_preset_of_absent_gpus_names_the_first():
   with pytest.raises(ApplyError, match="GPU:0") as caught:
     tfplace.place_model(at.build("dense"), "p100x4")

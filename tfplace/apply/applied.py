@@ -150,8 +150,8 @@ def planned(
   """
   assignments = result.placement.assignments
   return AppliedPlacement(
-    assignments=devices_lib.canonical_devices(assignments),
-    layers=devices_lib.canonical_devices(_layers(result.placement, traced)),
+    assignments=devices_lib.full_names(assignments),
+    layers=devices_lib.full_names(_layers(result.placement, traced)),
     devices=used,
     strategy=result.strategy,
     training=traced.training,

@@ -15,7 +15,6 @@ from tfplace.apply.applied import AppliedPlacement
 from tfplace.apply.controller import Controller, Planner, controller_of
 from tfplace.apply.read_plan import PlanLike
 from tfplace.errors import ApplyError, ExtractionError
-from tfplace.graph.cluster import Cluster
 from tfplace.graph.extract import keras_inputs
 
 _logger = logging.getLogger("tfplace")
@@ -25,7 +24,7 @@ ModelT = TypeVar("ModelT", bound=keras.Model)
 
 def place_model(
   model: ModelT,
-  cluster: Cluster | str | None = None,
+  cluster: planners.ClusterLike | None = None,
   strategy: str = "auto",
   batch_size: int | None = None,
   budget_s: float = 30.0,
@@ -56,10 +55,10 @@ def place_model(
 
   Args:
     model: a Keras 3 model on the TensorFlow backend.
-    cluster: what to plan for: a `Cluster`, the name of a preset or a file;
-      its devices are this process's. None is the process's logical devices:
-      its GPUs, with CPU:0 beside them for what has no GPU kernel, or without
-      any GPU its CPU devices.
+    cluster: what to plan for: a `Cluster`, the name of a preset or the path of
+      a file; its devices are this process's. None is the process's logical
+      devices: its GPUs, with CPU:0 beside them for what has no GPU kernel, or
+      without any GPU its CPU devices.
     strategy: name of a placer.
     batch_size: to plan for. None plans for the batch of the first fit, unless
       the model's own inputs have a static batch size.
@@ -116,7 +115,7 @@ def place_model(
 
 def plan_model(
   model: keras.Model,
-  cluster: Cluster | str | None = None,
+  cluster: planners.ClusterLike | None = None,
   strategy: str = "auto",
   batch_size: int | None = None,
   budget_s: float = 30.0,
@@ -131,7 +130,9 @@ def plan_model(
   Args:
     model: compiled: its training step is planned; else its inference. It is
       built, optimizer included, if it was not.
-    cluster: as `place_model`'s, like the other arguments of the same names.
+    cluster: as `place_model`'s, like the other arguments of the same names;
+      but this process needs no such devices ("v100x2"). What is planned so can
+      be applied where they are.
     strategy: name of a placer.
     batch_size: of the step; the sample's, or else 32.
     budget_s: seconds for proof and search, as `place_model`'s.
@@ -153,6 +154,7 @@ def plan_model(
   planner = planners.searching(
     model,
     cluster,
+    is_what_if=True,
     strategy=strategy,
     batch_size=batch_size,
     budget_s=budget_s,

@@ -6,7 +6,8 @@ of the request is checked when it is made.
 
 import dataclasses
 import logging
-from typing import Any
+import os
+from typing import Any, TypeAlias
 
 import keras
 
@@ -20,11 +21,10 @@ from tfplace.apply.local_cluster import local_cluster
 from tfplace.apply.plan import Plan
 from tfplace.apply.progress import Progress
 from tfplace.apply.read_plan import PlanLike, read_plan
-from tfplace.errors import ApplyError
-from tfplace.graph import load_cluster
 from tfplace.graph.cluster import Cluster
-from tfplace.graph.presets import cluster_preset
+from tfplace.graph.presets import find_cluster
 
+ClusterLike: TypeAlias = Cluster | str | os.PathLike[str]
 _logger = logging.getLogger("tfplace")
 
 
@@ -66,20 +66,28 @@ def _stays(applied: AppliedPlacement) -> bool:
 
 
 def searching(
-  model: keras.Model, cluster: Cluster | str | None, **options: Any
+  model: keras.Model,
+  cluster: ClusterLike | None,
+  is_what_if: bool = False,
+  **options: Any,
 ) -> Planner:
   """Checks the request now, and returns what carries it out.
 
   Args:
     model: what is planned for.
     cluster: as `place_model`'s.
+    is_what_if: the plan is only looked at, and its devices may be others than
+      this process has; else it is to be applied here.
     **options: the other arguments of `planning.make_config`.
 
   Raises:
     ApplyError: a device that this process lacks.
     TfplaceError: an unknown strategy or cluster, or a bad number.
   """
-  config = planning.make_config(_resolve(cluster), **options)
+  described = local_cluster() if cluster is None else find_cluster(cluster)
+  if not is_what_if:
+    devices_lib.check_cluster(described)
+  config = planning.make_config(described, **options)
 
   def planner(kind: str, data: Any) -> tuple[Plan | None, AppliedPlacement]:
     default = devices_lib.default_device()
@@ -95,7 +103,7 @@ def searching(
       _tell(f"model {model.name!r}: {progress}", config.verbose, logging.INFO)
     level = logging.WARNING if applied.one_device else logging.INFO
     _tell(f"model {model.name!r} {applied.message}", config.verbose, level)
-    if _stays(applied) or applied.placement is None:
+    if is_what_if or _stays(applied) or applied.placement is None:
       return None, applied
     return plan_lib.from_placement(applied.placement), applied
 
@@ -107,18 +115,3 @@ def _tell(text: str, verbose: int, level: int) -> None:
     print(text, flush=True)
   else:
     _logger.log(level, "%s", text)
-
-
-def _resolve(cluster: Cluster | str | None) -> Cluster:
-  if cluster is None:
-    return local_cluster()
-  if isinstance(cluster, str):
-    is_file = cluster.endswith((".json", ".json.gz"))
-    cluster = load_cluster(cluster) if is_file else cluster_preset(cluster)
-  if not isinstance(cluster, Cluster):
-    raise ApplyError(
-      "a cluster is a Cluster, the name of a preset or a file, not"
-      f" {cluster!r:.60}"
-    )
-  devices_lib.check_cluster(cluster)
-  return cluster

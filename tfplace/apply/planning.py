@@ -38,7 +38,7 @@ class PlanConfig:
   """What `place_model` was asked for.
 
   Attributes:
-    cluster: what to plan for; every device is one of this process.
+    cluster: what to plan for.
     strategy: name of a placer.
     budget_s: seconds for the proof of a bound and the placer.
     seed: fixes the placer's random choices.
@@ -213,4 +213,4 @@ def _single(
 def _devices(placement: Placement) -> tuple[str, ...]:
   cluster = placement.problem.cluster
   names = [cluster.devices[i].name for i in np.unique(placement.devices)]
-  return tuple(sorted(devices_lib.canonical_device(n, "it") for n in names))
+  return tuple(sorted(devices_lib.full_names({n: n for n in names}).values()))

@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import functools
 import os
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -100,7 +101,10 @@ def trace_keras_file(
   if not os.path.isfile(name):
     raise ExtractionError(f"there is no Keras model file {name!r}")
   try:
-    model = keras.saving.load_model(name, compile=training)
+    with warnings.catch_warnings():
+      # Of a file saved before its first `fit`: a step has no use for slots.
+      warnings.filterwarnings("ignore", "Skipping variable loading for optim")
+      model = keras.saving.load_model(name, compile=training)
   except Exception as error:
     raise ExtractionError(
       f"Keras model file {name!r} cannot be loaded: {type(error).__name__}:"
