@@ -14,7 +14,7 @@ from tfplace.errors import ExtractionError
 from tfplace.graph.cluster import Cluster
 from tfplace.graph.extract import stages
 from tfplace.graph.op_graph import OpGraph
-from tfplace.graph.presets import cluster_preset
+from tfplace.graph.presets import find_cluster
 
 if TYPE_CHECKING:
   import keras
@@ -203,7 +203,7 @@ def _is_of(graph: OpGraph, traced: "TracedStep") -> bool:
 
 def extract(
   model: "keras.Model | str | os.PathLike[str]",
-  cluster: Cluster | str = DEFAULT_CLUSTER,
+  cluster: Cluster | str | os.PathLike[str] = DEFAULT_CLUSTER,
   *,
   batch_size: int | None = None,
   training: bool = True,
@@ -216,7 +216,8 @@ def extract(
     model: a Keras 3 model (compiled, if `training`), a name of the zoo, or the
       path of a Keras file (.keras), a GraphDef (.pb, .pbtxt) or a SavedModel
       directory.
-    cluster: whose device kinds are costed; a preset's name or a `Cluster`.
+    cluster: whose device kinds are costed; a `Cluster`, the name of a preset
+      or the path of a file.
     batch_size: examples per step; None is the model's own default.
     training: the training step (forward, gradients, optimizer) or inference.
     sizes: further sizes of a zoo model, such as {"length": 20}.
@@ -225,7 +226,7 @@ def extract(
 
   Raises:
     ExtractionError: names the model or file and what is wrong with it.
-    FormatError: no such preset.
+    FormatError: no such preset, or a broken file.
   """
   if isinstance(model, str | os.PathLike):
     (graph,) = extract_each(
@@ -237,8 +238,7 @@ def extract(
       cache_dir=cache_dir,
     )
     return graph
-  if isinstance(cluster, str):
-    cluster = cluster_preset(cluster)
+  cluster = find_cluster(cluster)
   from tfplace.graph import extract as tracing
 
   if sizes:
@@ -250,7 +250,7 @@ def extract(
 
 def extract_each(
   source: str | os.PathLike[str],
-  clusters: Sequence[Cluster | str],
+  clusters: Sequence[Cluster | str | os.PathLike[str]],
   *,
   batch_size: int | None = None,
   training: bool = True,
@@ -261,7 +261,7 @@ def extract_each(
 
   Args:
     source: a name of the zoo or a path, as of `extract`.
-    clusters: presets' names or `Cluster`s.
+    clusters: each as of `extract`.
     batch_size: as of `extract`, and so are the others.
     training: the training step or inference.
     sizes: further sizes of a zoo model.
@@ -281,7 +281,7 @@ def extract_each(
     graph, traced = load_or_extract(
       _kind_of(source),
       source,
-      cluster_preset(cluster) if isinstance(cluster, str) else cluster,
+      find_cluster(cluster),
       batch_size=batch_size,
       training=training,
       sizes=sizes,

@@ -20,6 +20,8 @@ _results: dict[str, str | None] = {}
 _selected: list[str] = []
 
 if _CHILD in os.environ:
+  # Has no effect until a test turns auto-clustering on.
+  os.environ["TF_XLA_FLAGS"] = "--tf_xla_cpu_global_jit"
   import tensorflow as tf
 
   tf.config.set_logical_device_configuration(

@@ -1,4 +1,5 @@
 import apply_testing as at
+import keras
 import numpy as np
 import pytest
 
@@ -115,11 +116,80 @@ def test_a_device_that_the_process_lacks_is_named(name):
   assert caught.value.device == name
 
 
-def test_a_layer_that_the_model_lacks_is_named():
-  with pytest.raises(ApplyError, match=r"'thrid'.*first"):
-    tfplace.place_model(
-      at.build("dense"), placement={"first": "CPU:1", "thrid": "CPU:2"}
-    )
+@pytest.mark.parametrize(
+  ("names", "said"),
+  [
+    (["first", "thrid"], r"'thrid', .* layers are first, .*last, net, second"),
+    (["first", "secnd"], r"'secnd', .* did you mean 'second'\? its layers"),
+    (["encoder", "decoder"], r"'encoder', which is no layer of model 'net'"),
+    (["frist", "lst"], r"'frist', .* did you mean 'first'\?"),
+    (["MatMul"], r"'MatMul', which is no layer of model 'net'"),
+    (["first", 3], "a placement is .* a mapping of op or layer names"),
+  ],
+)
+def test_a_layer_that_the_model_lacks_is_named_at_once(names, said):
+  model = at.build("dense")
+  with pytest.raises(ApplyError, match=said):
+    tfplace.place_model(model, placement=dict.fromkeys(names, "CPU:1"))
+  assert not hasattr(model, "placement")
+
+
+class Late(keras.Model):
+  """Its layers are made when it is built."""
+
+  def build(self, shape):
+    self.stack = [keras.layers.Dense(4, name=f"late_{i}") for i in range(20)]
+    for layer in self.stack:
+      layer.build((None, 4))
+
+  def call(self, x):
+    for layer in self.stack:
+      x = layer(x)
+    return x
+
+
+@pytest.mark.parametrize("use", ["fit", "evaluate", "predict"])
+@pytest.mark.parametrize("wrong", [["late_1", "late_20"], ["late_20"]])
+def test_a_layer_may_be_made_late_but_no_step_runs_without_it(use, wrong):
+  data = [np.ones((4, 4), "float32")] * (1 if use == "predict" else 2)
+  for names, refused in ((["late_1"], False), (wrong, True)):
+    model = Late(name="net")
+    model.compile("sgd", "mse")
+    placement = dict.fromkeys(names, "CPU:1")
+    tfplace.place_model(model, placement=placement)
+    if not refused:
+      getattr(model, use)(*data, verbose=0)
+      assert model.stack[1].kernel.value.device == FULL + "1"
+      continue
+    with pytest.raises(ApplyError, match=r"'late_20', .* and 9 others"):
+      getattr(model, use)(*data, verbose=0)
+    assert int(model.optimizer.iterations) == 0
+
+
+@pytest.mark.parametrize(
+  ("placement", "devices"),
+  [
+    ({"first": "CPU:1"}, "CPU:1"),
+    ({"first": "CPU:2", "second": "CPU:1"}, "CPU:1, CPU:2"),
+    ({"net/first/kernel": "CPU:2"}, "CPU:2"),
+  ],
+)
+def test_a_partial_placement_tells_where_the_rest_is(placement, devices):
+  model = tfplace.place_model(at.build("dense"), placement=placement)
+  assert model.placement.message.startswith(
+    f"placed on {devices} as given; what it does not name is on CPU:0"
+  )
+  with at.recorded() as ran:
+    at.losses(model, "dense", 1)
+  used = {at.LOCAL + node.device for node in ran}
+  assert set(model.placement.devices) == used
+
+
+def test_a_whole_placement_has_no_rest():
+  model = at.build("dense")
+  _, placement = at.unit_placement(model, "dense")
+  told = tfplace.place_model(model, placement=placement).placement
+  assert told.message == "placed on CPU:0, CPU:1, CPU:2 as given"
 
 
 def test_a_plan_for_another_model_is_refused():

@@ -9,6 +9,8 @@ import tensorflow as tf
 import tfplace
 from tfplace.errors import ApplyError
 
+FULL = at.LOCAL + "CPU:"
+
 
 def _placed(kind="dense", **options):
   return tfplace.place_model(at.build(kind, **options), placement=at.SPLIT)
@@ -154,10 +156,90 @@ def test_a_model_that_is_not_built_is_placed_at_its_first_fit():
   assert model.first.kernel.value.device == at.LOCAL + "CPU:1"
 
 
-def test_run_eagerly_computes_the_same():
-  expected = at.losses(at.build("dense"), "dense", 3)
-  got = at.losses(_placed(run_eagerly=True), "dense", 3)
-  np.testing.assert_allclose(got, expected, atol=1e-5)
+def _compiled_eagerly(model):
+  model.compile(at.sgd(), "mse", run_eagerly=True)
+
+
+def _set_eager(model):
+  model.run_eagerly = True
+
+
+def _functions_eager(model):
+  del model
+  tf.config.run_functions_eagerly(True)
+
+
+EAGER = {
+  "run_eagerly=True": _compiled_eagerly,
+  "run_eagerly=True is set": _set_eager,
+  "run_functions_eagerly": _functions_eager,
+}
+
+
+@pytest.fixture
+def functions_as_graphs():
+  yield
+  tf.config.run_functions_eagerly(False)
+
+
+@pytest.mark.usefixtures("functions_as_graphs")
+@pytest.mark.parametrize("said", EAGER)
+def test_what_runs_eagerly_is_refused_when_placed_and_when_it_is_run(said):
+  model = at.build("dense")
+  EAGER[said](model)
+  with pytest.raises(ApplyError, match=f"'net' cannot be placed.*{said}"):
+    tfplace.place_model(model, placement=at.SPLIT)
+  assert not hasattr(model, "placement")
+  x, y = at.batch("dense")
+  for use in ("fit", "evaluate", "train_on_batch"):
+    tf.config.run_functions_eagerly(False)
+    model = _placed()
+    EAGER[said](model)
+    with pytest.raises(ApplyError, match=f"'net' cannot be placed.*{said}"):
+      getattr(model, use)(x, y)
+  tf.config.run_functions_eagerly(False)
+  model.compile(at.sgd(), "mse", run_eagerly=False)
+  assert np.isfinite(model.train_on_batch(x, y)).all()
+
+
+@pytest.mark.usefixtures("functions_as_graphs")
+@pytest.mark.parametrize("said", EAGER)
+def test_a_model_that_stays_on_one_device_may_run_eagerly_later(said):
+  one = tfplace.Cluster("one", (tfplace.Device(FULL + "0", "CPU"),))
+  model = tfplace.place_model(at.build("dense"), one, batch_size=8)
+  EAGER[said](model)
+  assert np.isfinite(model.train_on_batch(*at.batch("dense"))).all()
+
+
+@pytest.fixture
+def auto_clustering():
+  """On CPU devices it needs a flag, which conftest.py gives."""
+  before = tf.config.optimizer.get_jit()
+  tf.config.optimizer.set_jit("autoclustering")
+  yield
+  tf.config.optimizer.set_jit(before)
+
+
+@pytest.mark.usefixtures("auto_clustering")
+def test_auto_clustering_compiles_within_the_devices_of_a_plan():
+  expected = at.losses(at.build("dropout"), "dropout", 3)
+  model = _placed("dropout")
+  with at.recorded() as ran:
+    got = at.losses(model, "dropout", 3)
+  np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5)
+  # CPU:0 has what the plan of layers does not name: loss and metrics.
+  clusters = {node.device for node in ran if node.type == "_XlaRun"}
+  assert {"CPU:1", "CPU:2"} <= clusters
+
+
+@pytest.mark.parametrize("jit_compile", [True, False])
+def test_jit_compile_that_is_dropped_is_told(jit_compile, caplog):
+  model = at.build("dense", compiled=False)
+  model.compile(at.sgd(), "mse", jit_compile=jit_compile)
+  tfplace.place_model(model, placement=at.SPLIT)
+  said = "jit_compile is off, since XLA would put all on one device"
+  assert model.placement.message.endswith(said) == jit_compile
+  assert (said in caplog.text) == jit_compile
 
 
 def _custom_steps(model, optimizer, scope):
@@ -237,10 +319,7 @@ def test_the_decorator_works_bare_and_with_keywords():
 
   assert bare.__name__ == "bare" and bare.__doc__ == "Doc."
   assert isinstance(bare("dense"), keras.Model)
-  assert set(keyed().placement.devices) == {
-    at.LOCAL + "CPU:1",
-    at.LOCAL + "CPU:2",
-  }
+  assert keyed().placement.devices == tuple(FULL + x for x in "012")
 
 
 def test_the_decorator_refuses_bad_keywords_and_other_results():

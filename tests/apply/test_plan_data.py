@@ -20,6 +20,7 @@ from tfplace.errors import (
 )
 from tfplace.graph import Problem
 from tfplace.graph.extract import trace_keras
+from tfplace.report.explain.layers import find_layers
 
 CPUS = tuple(f"{at.LOCAL}CPU:{i}" for i in range(3))
 
@@ -84,6 +85,42 @@ def test_a_printed_plan_names_every_layer_with_its_device():
     )
 
 
+def _twins():
+  """Layers whose scopes TensorFlow numbers, one of them called twice."""
+  start = x = keras.Input((8, 8, 3))
+  left = keras.layers.Conv2D(4, 3, name="left_conv1")(x)
+  left = keras.layers.Conv2D(4, 3, name="left_conv2")(left)
+  right = keras.layers.Conv2D(4, 3, name="dense")(x)
+  right = keras.layers.Conv2D(4, 3, name="dense_1")(right)
+  shared = keras.layers.Conv2D(4, 3, name="shared")
+  left, right = shared(left), shared(right)
+  x = keras.layers.Concatenate(name="join_1")([left, right])
+  x = keras.layers.Flatten(name="flat")(keras.layers.ReLU(name="bend")(x))
+  x = keras.layers.Dense(1, name="last")(x)
+  model = keras.Model(start, x, name="net")
+  model.compile("sgd", "mse", jit_compile=False)
+  return model
+
+
+@pytest.mark.parametrize("kind", ["twins", "lstm", "conv_norm"])
+def test_a_plan_and_its_explanation_have_the_users_names_of_layers(kind):
+  model = _twins() if kind == "twins" else at.build(kind)
+  sample = None if kind == "twins" else at.batch(kind)
+  plan = tfplace.plan_model(model, _cluster(), "m_etf", sample=sample)
+  parts = list(model._flatten_layers(include_self=False))
+  known = {layer.name for layer in parts}
+  assert set(plan.layers) - {model.name} <= known
+  problem = plan.placement.problem
+  weight = problem.fastest_us
+  layers = find_layers(problem.graph.names, weight)
+  explained = {
+    layers.names[i] for i in np.unique(layers.layer_of[weight > 0]).tolist()
+  }
+  heavy = {layer.name for layer in model.layers if layer.weights}
+  assert heavy <= explained
+  assert not {n for n in explained - known if re.sub(r"_\d+$", "", n) in known}
+
+
 def test_an_edited_plan_of_layers_is_followed():
   _, plan = _plan()
   edited = {**plan.layers, "second": "CPU:2"}
@@ -143,12 +180,31 @@ def test_max_memory_divides_what_would_stay():
     _plan(max_memory=dict.fromkeys(limits, "1KB"))
 
 
+@pytest.mark.parametrize("strategy", ["auto", "m_etf", "annealing"])
+def test_a_device_of_no_memory_holds_nothing(strategy):
+  options = {"strategy": strategy, "budget_s": 1}
+  _, plan = _plan("dense", **options, max_memory={"CPU:0": 0})
+  assert plan.evaluation.peak_memory_bytes[CPUS[0]] == 0
+  assert len(plan.devices) > 1
+  nothing = {f"CPU:{i}": 0 for i in range(3)}
+  with pytest.raises(InfeasibleError):
+    _plan("dense", **options, max_memory=nothing)
+
+
 @pytest.mark.parametrize(
   ("options", "said"),
   [
     ({"max_memory": {"GPU:7": 1}}, "GPU:7"),
-    ({"max_memory": {"CPU:0": "1 gb"}}, "1 gb"),
-    ({"keep_together": ["frist"]}, "'frist'.*first"),
+    ({"max_memory": {None: 1}}, "None names no devices"),
+    ({"max_memory": {"CPU:0": "1 gb"}}, "'1 gb' is no memory size"),
+    ({"max_memory": {"CPU:0": "ten"}}, "'ten' is no memory size"),
+    ({"max_memory": {"CPU:0": None}}, "None is no memory size"),
+    ({"max_memory": {"CPU:0": -1}}, "-1 is no memory size"),
+    ({"max_memory": {"CPU:0": float("nan")}}, "nan is no memory size"),
+    ({"max_memory": {"CPU:0": [1]}}, r"\[1\] is no memory size"),
+    ({"max_memory": {"CPU:0": True}}, "True is no memory size"),
+    ({"max_memory": {"CPU:0": 10**400}}, r"1000* is no memory size"),
+    ({"keep_together": ["frist"]}, "'frist'.* did you mean 'first'"),
     ({"keep_together": [3]}, "keep_together takes"),
     ({"keep_together": [[]]}, "keep_together takes"),
   ],

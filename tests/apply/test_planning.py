@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import tfplace
-from tfplace.apply import local_cluster, planning
+from tfplace.apply import local_cluster, planning, progress
 from tfplace.bounds import lower_bound
 from tfplace.errors import ApplyError, TfplaceError
 
@@ -112,9 +112,11 @@ def test_prediction_before_compile_plans_again_for_training():
   x, y = at.batch("dense")
   before = model.predict(x, verbose=0)
   assert not model.placement.training
+  assert "a predicted inference step of" in model.placement.message
   model.compile(at.sgd(), "mse")
   model.fit(x, y, verbose=0)
   assert model.placement.training
+  assert "a predicted step of" in model.placement.message
   assert not np.allclose(model.predict(x, verbose=0), before)
 
 
@@ -178,6 +180,29 @@ def test_string_inputs_are_planned_with():
   assert model.placement.training
 
 
+def test_a_what_if_plan_needs_no_devices_and_takes_any_cluster(tmp_path):
+  preset = tfplace.cluster_preset("v100x2")
+  path = tmp_path / "c.json"
+  tfplace.save_cluster(preset, path)
+  ends = ("east", "west")
+  devices = tuple(tfplace.Device(name, "GPU", 2.0**30) for name in ends)
+  links = tuple(tfplace.Link(*pair, 1e6) for pair in (ends, ends[::-1]))
+  named = tfplace.Cluster("named", devices, links)
+  model = at.build("two_inputs")
+  plans = [
+    tfplace.plan_model(model, cluster, "m_etf", batch_size=8)
+    for cluster in ("v100x2", str(path), path, preset, named)
+  ]
+  for plan in plans[:4]:
+    assert plan.assignments == plans[0].assignments
+    assert plan.devices[-2:] == tuple(f"{at.LOCAL}GPU:{i}" for i in (0, 1))
+  assert set(plans[4].devices) <= {"east", "west"}
+  plans[0].save(tmp_path / "p.json")
+  for given in (plans[0], plans[4], tmp_path / "p.json", plans[0].layers):
+    with pytest.raises(ApplyError, match="which this process does not have"):
+      tfplace.place_model(model, placement=given)
+
+
 def test_a_preset_of_absent_gpus_names_the_first():
   with pytest.raises(ApplyError, match="GPU:0") as caught:
     tfplace.place_model(at.build("dense"), "p100x4")
@@ -192,6 +217,8 @@ def test_a_preset_of_absent_gpus_names_the_first():
     ({"cluster": 3}, "a cluster is"),
     ({"budget_s": 0}, "budget_s"),
     ({"budget_s": float("nan")}, "budget_s"),
+    ({"verbose": "yes"}, "verbose is 'yes'; it must be 'auto', 0 or 1"),
+    ({"verbose": None}, "verbose is None"),
     ({"budget_s": "30"}, "budget_s is '30'; it must be a number"),
     ({"batch_size": 0}, "batch_size"),
     ({"batch_size": 0.5}, "batch_size is 0.5; it must be a whole number"),
@@ -213,19 +240,73 @@ def test_a_model_without_layers_is_refused_by_name(function):
     function(keras.Sequential(name="hollow"))
 
 
-def test_who_waits_for_the_compiler_is_told(monkeypatch, caplog):
-  told = []
+STAGES = ("tracing", "costs", "compiling the placers", "proof")
+SLOW_PARTS = {
+  "tracing": (planning, "trace"),
+  "costs": (planning, "op_graph"),
+  "compiling the placers": (planning.placers, "warm_up"),
+  "proof": (planning.bounds, "tightened_within"),
+}
 
-  def slow(strategy):
-    told.append(strategy)
-    while not caplog.records:
+
+@pytest.mark.parametrize("stage", SLOW_PARTS)
+def test_who_waits_for_a_stage_is_told(stage, monkeypatch, caplog, capsys):
+  module, name = SLOW_PARTS[stage]
+  function = getattr(module, name)
+  told = f"planning model 'net': {stage}"
+
+  def slow(*args, **options):
+    while told not in caplog.text:
       time.sleep(0.01)
+    return function(*args, **options)
 
-  monkeypatch.setattr(planning, "_SILENCE_S", 0.05)
-  monkeypatch.setattr(planning.placers, "warm_up", slow)
-  tfplace.plan_model(at.build("dense"), FAST, "m_etf")
-  assert told == ["m_etf"]
-  assert "compiling the placers" in caplog.records[0].message
+  monkeypatch.setattr(progress, "_SILENCE_S", 0.05)
+  monkeypatch.setattr(module, name, slow)
+  plan = tfplace.plan_model(at.build("dense"), FAST, "m_etf")
+  assert plan.seconds[stage] > 0.05
+  assert capsys.readouterr().out == ""
+
+
+def test_nobody_is_told_of_what_is_quick(caplog, capsys):
+  with caplog.at_level(logging.WARNING, "tfplace"):
+    tfplace.plan_model(at.build("dense"), FAST, "m_etf")
+  assert "planning" not in caplog.text
+  assert capsys.readouterr().out == ""
+
+
+def test_verbose_prints_every_stage_and_what_it_took(capsys):
+  plan = tfplace.plan_model(at.build("dense"), FAST, "m_etf", verbose=1)
+  lines = capsys.readouterr().out.splitlines()
+  for stage, line in zip((*STAGES, "search"), lines, strict=False):
+    assert line.startswith(f"planning model 'net': {stage}")
+  assert lines[-2].startswith("model 'net': planned in ")
+  assert lines[-1] == f"model 'net' {plan.message}"
+  assert set(plan.seconds) >= {*STAGES, "search"}
+
+
+@pytest.mark.parametrize("interactive", [True, False])
+def test_auto_prints_on_a_terminal_unless_keras_logs(interactive, monkeypatch):
+  assert progress.check_verbose("auto") == 0
+  monkeypatch.setattr(progress, "_is_watched", lambda: True)
+  monkeypatch.setattr(
+    keras.config, "is_interactive_logging_enabled", lambda: interactive
+  )
+  assert progress.check_verbose("auto") == interactive
+  assert [progress.check_verbose(v) for v in (0, 1, 2)] == [0, 1, 1]
+
+
+def test_proof_and_search_share_the_budget(monkeypatch):
+  given = []
+
+  def place(problem, strategy, budget_s, seed):
+    given.append(budget_s)
+    return real(problem, "m_etf", budget_s, seed)
+
+  real = planning.placers.place
+  monkeypatch.setattr(planning.placers, "place", place)
+  plan = tfplace.plan_model(at.build("dense"), FAST, "m_etf", budget_s=2)
+  assert 1 <= given[0] < 2
+  assert given[0] == pytest.approx(2 - plan.seconds["proof"], abs=0.5)
 
 
 def test_a_custom_train_step_is_planned_and_placed():

@@ -1,11 +1,14 @@
+import time
+import types
+
 import exact
 import numpy as np
 import problems
 import pytest
 import tiny_problems
 
-from tfplace.bounds import lower_bound, tightened
-from tfplace.graph import Problem
+from tfplace.bounds import lower_bound, tightened, tightened_within
+from tfplace.graph import OpSpec, Problem, build_graph
 from tfplace.placers import place
 from tfplace.simulate import Simulator
 
@@ -266,6 +269,67 @@ def test_never_above_what_a_search_finds_on_layers_of_ops(seed):
   bound = lower_bound(problem, limit_s=2.0).us
   assert problem.simple_bound_us <= bound <= found.step_time_us
   assert found.step_time_us < 2 * bound  # so that it says something
+
+
+def _layered(num_ops, kept_bytes=0.0):
+  """A random problem of three kinds, or two, that is slow to prove."""
+  rng = np.random.default_rng(num_ops)
+  ops = [
+    OpSpec(
+      f"op_{i}",
+      "MatMul",
+      {"GPU": float(rng.exponential(20)), "CPU": float(rng.exponential(90))},
+      [float(rng.integers(4, 10_000))],
+      float(rng.exponential(kept_bytes)),
+    )
+    for i in range(num_ops)
+  ]
+  edges = {
+    (max(0, i - 1 - int(rng.integers(60))), 0, i)
+    for i in range(1, num_ops)
+    for _ in range(2)
+  }
+  graph = build_graph("layered", ops, sorted(edges))
+  kinds = ["GPU", "GPU", "CPU"]
+  memory = [num_ops * kept_bytes / 3] * 2 + [np.inf]
+  memory = memory if kept_bytes else [np.inf] * 3
+  return Problem(graph, problems.cluster(memory, kinds=kinds))
+
+
+@pytest.mark.parametrize("kept_bytes", [0.0, 1e6])
+def test_what_is_proved_in_less_time_is_weaker_and_as_true(kept_bytes):
+  problem = _layered(8_000, kept_bytes)
+  whole = lower_bound(problem)
+  for at_most_s in (0.0, 0.1, 1.0):
+    bound = lower_bound(problem, at_most_s=at_most_s)
+    assert bound.us <= whole.us * (1 + 1e-6)
+    assert bound.us >= problem.simple_bound_us
+    assert bound.argument in bound.by_argument
+  assert set(lower_bound(problem, at_most_s=0.0).by_argument) == {
+    "simple",
+    "work",
+  }
+
+
+def test_a_proof_without_a_solver_holds(monkeypatch):
+  problem = _layered(300, 1e6)
+  whole = lower_bound(problem).us
+
+  def out_of_time(*args, options, **others):
+    assert options["time_limit"] <= 2.0
+    return types.SimpleNamespace(x=None)
+
+  monkeypatch.setattr("scipy.optimize.linprog", out_of_time)
+  bound = lower_bound(problem, at_most_s=6.0).us
+  assert problem.simple_bound_us <= bound < whole
+
+
+@pytest.mark.parametrize("budget_s", [0.01, 1.0, 100.0])
+def test_a_proof_leaves_most_of_a_budget_to_the_search(budget_s):
+  began = time.perf_counter()
+  _, left_s = tightened_within(_layered(8_000), budget_s)
+  took_s = time.perf_counter() - began
+  assert max(budget_s / 2, budget_s - took_s) <= left_s <= budget_s
 
 
 def test_empty_graph_takes_no_time():

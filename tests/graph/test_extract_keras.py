@@ -1,5 +1,7 @@
 """A traced Keras step is the step that Keras runs."""
 
+import warnings
+
 import keras
 import numpy as np
 import pytest
@@ -306,6 +308,25 @@ def test_a_model_file_gives_the_model_s_step(tmp_path, suffix):
   np.testing.assert_allclose(
     _session_losses(traced), _keras_losses(model), rtol=1e-5
   )
+
+
+@pytest.mark.parametrize("suffix", [".keras", ".h5"])
+@pytest.mark.parametrize("state", ["compiled", "built", "trained", "inference"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_loading_a_model_file_warns_of_nothing_that_a_step_lacks(
+  tmp_path, suffix, state, optimizer
+):
+  model = _model(_normalised, optimizer)
+  if state == "built":
+    model.optimizer.build(model.trainable_variables)
+  elif state == "trained":
+    model.train_on_batch(np.ones((BATCH, 8)), np.ones(BATCH))
+  path = tmp_path / f"model{suffix}"
+  model.save(path)
+  with warnings.catch_warnings():
+    warnings.simplefilter("error", UserWarning)
+    traced = extract.trace_keras_file(path, BATCH, state != "inference")
+  assert traced.training == (state != "inference")
 
 
 @pytest.mark.parametrize("suffix", [".keras", ".h5"])

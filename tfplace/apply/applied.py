@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from tfplace.apply import devices as devices_lib
 from tfplace.apply.plan import Plan
@@ -12,6 +12,7 @@ from tfplace.graph.extract import TracedStep
 from tfplace.graph.placement import Placement
 from tfplace.placers.base import Result
 
+WITHOUT_JIT = "jit_compile is off, since XLA would put all on one device"
 _LEAST_PERCENT = 0.1  # of the step; nobody would call less a gap
 
 
@@ -39,6 +40,7 @@ class AppliedPlacement:
     evaluation: the simulated step of `placement`; its `ratio_to_bound` is how
       many times as fast, at the very most, another placement could be.
     single_device: the simulated step of the best single device.
+    seconds: stage of planning -> seconds that it took.
   """
 
   assignments: Mapping[str, str]
@@ -52,6 +54,7 @@ class AppliedPlacement:
   placement: Placement | None = None
   evaluation: Evaluation | None = None
   single_device: Evaluation | None = None
+  seconds: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
   def __str__(self) -> str:
     """The decision, and one line per layer."""
@@ -79,28 +82,50 @@ class AppliedPlacement:
     json_file.write_json(path, data)
 
 
-def given(plan: Plan, model: str) -> AppliedPlacement:
-  """Tells of a placement that the caller brought for the model of that name."""
+def given(plan: Plan, model: str, is_partial: bool) -> AppliedPlacement:
+  """Tells of a placement that the caller brought for the model of that name.
+
+  Args:
+    plan: what was given.
+    model: name of the model.
+    is_partial: whether there is more in the model than the plan names.
+  """
   assignments = {**plan.ops, **plan.layers}
-  where = ", ".join(devices_lib.short_name(name) for name in plan.devices)
+  default = devices_lib.default_device()
+  message = f"placed on {_listed(plan.devices)} as given"
+  if is_partial:
+    rest = devices_lib.short_name(default)
+    message += f"; what it does not name is on {rest}, or with what it works on"
+  used = {*plan.devices, default} if is_partial else set(plan.devices)
   return AppliedPlacement(
     assignments=assignments,
     layers=plan.layers,
-    devices=plan.devices,
+    devices=tuple(sorted(used)),
     strategy="given",
-    message=f"placed on {where} as given",
+    message=message,
     model=model,
     placement=plan.placement,
   )
 
 
-def only_device(device: str, model: str) -> AppliedPlacement:
+def without_jit(applied: AppliedPlacement) -> AppliedPlacement:
+  """Tells that the model's `jit_compile=True` has no effect."""
+  message = f"{applied.message}; {WITHOUT_JIT}"
+  return dataclasses.replace(applied, message=message)
+
+
+def _listed(devices: Iterable[str]) -> str:
+  return ", ".join(devices_lib.short_name(name) for name in devices)
+
+
+def only_device(device: str, model: str, training: bool) -> AppliedPlacement:
   """Tells that there is nothing to choose from."""
   return AppliedPlacement(
     assignments={},
     layers={},
     devices=(device,),
     strategy="single",
+    training=training,
     one_device=True,
     message=f"stays on {devices_lib.short_name(device)}, the only device",
     model=model,
@@ -125,13 +150,13 @@ def planned(
   """
   assignments = result.placement.assignments
   return AppliedPlacement(
-    assignments=devices_lib.canonical_devices(assignments),
-    layers=devices_lib.canonical_devices(_layers(result.placement, traced)),
+    assignments=devices_lib.full_names(assignments),
+    layers=devices_lib.full_names(_layers(result.placement, traced)),
     devices=used,
     strategy=result.strategy,
     training=traced.training,
     one_device=one_device,
-    message=_message(result, single, used, one_device),
+    message=_message(result, single, used, one_device, traced.training),
     model=traced.name,
     placement=result.placement,
     evaluation=result.evaluation,
@@ -167,25 +192,27 @@ def _message(
   single: Result | None,
   used: tuple[str, ...],
   one_device: bool,
+  training: bool,
 ) -> str:
-  where = ", ".join(devices_lib.short_name(name) for name in used)
-  step = _shown(result.evaluation.step_time_us)
+  where = _listed(used)
+  kind = "step" if training else "inference step"
+  step = f"{kind} of {_shown(result.evaluation.step_time_us)}"
   left = _left_to_gain(result.evaluation)
   if single is None:
     return (
-      f"placed on {where} by {result.strategy}: a predicted step of {step};"
+      f"placed on {where} by {result.strategy}: a predicted {step};"
       f" no single device has the memory{left}"
     )
   alone = _shown(single.evaluation.step_time_us)
   if one_device:
     return (
-      f"stays on one device, {where}: a predicted step of {alone}, which no"
+      f"stays on one device, {where}: a predicted {kind} of {alone}, which no"
       f" placement found beats{_left_to_gain(single.evaluation)}"
     )
   beaten = is_beaten(result, single)
   against = "no better than" if beaten else "against"
   return (
-    f"placed on {where} by {result.strategy}: a predicted step of {step},"
+    f"placed on {where} by {result.strategy}: a predicted {step},"
     f" {against} {alone} on one device{left}"
   )
 

@@ -6,6 +6,7 @@ their devices and a device function on the graph.
 """
 
 import contextlib
+import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Set
 from typing import Any, Protocol
@@ -13,13 +14,19 @@ from typing import Any, Protocol
 import keras
 import tensorflow as tf
 
+from tfplace.apply import applied as applied_lib
 from tfplace.apply import jit, keras_state, tracing, variable_devices
 from tfplace.apply.applied import AppliedPlacement
 from tfplace.apply.device_function import DeviceFunction
 from tfplace.apply.plan import Plan
-from tfplace.errors import ApplyError
+from tfplace.apply.read_plan import check_layers
+from tfplace.errors import ApplyError, ExtractionError
+from tfplace.graph.extract import keras_inputs
+
+_logger = logging.getLogger("tfplace")
 
 KINDS = ("train", "test", "predict")
+_STEPS = tuple(f"{kind}_step" for kind in KINDS)
 _ATTRIBUTE = "_tfplace_controller"
 # Of the ops of a plan's layers in the step that is traced, what it calls left
 # aside. Of another model's, losses at most.
@@ -30,13 +37,13 @@ class Planner(Protocol):
   """Makes the plan of a model, at once or when a batch is there."""
 
   def __call__(
-    self, training: bool, data: Any
+    self, kind: str, data: Any
   ) -> tuple[Plan | None, AppliedPlacement]:
     """A plan (None: the model stays as it is) and what there is to tell.
 
     Args:
-      training: plan the training step, else inference.
-      data: one batch (tensors of any graph), or None.
+      kind: of `KINDS`: the step to plan.
+      data: one batch as that step takes it (tensors of any graph), or None.
     """
 
 
@@ -58,6 +65,7 @@ class Controller:
     self._settled: dict[int, Any] = {}  # id -> variable that moves no more
     self._busy = False
     self._steps = {k: getattr(model, f"{k}_step") for k in KINDS}
+    self._own = {n: v for n, v in vars(model).items() if n in _STEPS}
     self._jit = jit.JitSwitch(model)
     self._attach()
 
@@ -72,9 +80,10 @@ class Controller:
 
   def detach(self) -> None:
     """Gives the model its own steps back; its variables stay where they are."""
-    steps = [f"{kind}_step" for kind in KINDS]
-    for name in (*steps, "placement", "placement_scope", _ATTRIBUTE):
+    for name in (*_STEPS, "placement", "placement_scope", _ATTRIBUTE):
       delattr(self._model, name)
+    for name, step in self._own.items():  # that the user gave this very model
+      setattr(self._model, name, step)
     self._jit.detach()
     keras_state.reset_functions(self._model)
 
@@ -83,12 +92,15 @@ class Controller:
       return self._run(kind, data)
 
     placed_step.__name__ = f"{kind}_step"
+    placed_step.__wrapped__ = self._steps[kind]  # type: ignore[attr-defined]
     return placed_step
 
   def _run(self, kind: str, data: Any) -> Any:
     step = self._steps[kind]
     if self._busy:  # the planner traces the model's own step
       return step(data)
+    if tf.executing_eagerly() and (self.plan or not self.applied):
+      keras_state.check_not_eager(self._model)
     with tf.init_scope():
       self._prepare(kind, data)
     with self._device_scope() as device_function:
@@ -98,15 +110,18 @@ class Controller:
     self._settle()
     return result
 
-  def plan_now(self, training: bool, data: Any = None) -> None:
-    """Plans, and moves the variables that the plan names.
+  def plan_now(self, kind: str, data: Any = None) -> None:
+    """Plans the step `kind`, and moves the variables that the plan names.
 
     Raises:
       ExtractionError: shapes, loss or optimizer are lacking.
       TfplaceError: as the planner does.
     """
     with self._own_steps():
-      self.plan, self.applied = self._planner(training, data)
+      self.plan, self.applied = self._planner(kind, data)
+    if self.plan is not None and self._jit.is_dropped():
+      self.applied = applied_lib.without_jit(self.applied)
+      _logger.warning("model %r: %s", self._model.name, applied_lib.WITHOUT_JIT)
     self._model.placement = self.applied
     self._settled.clear()
     if self.plan is None:
@@ -119,9 +134,14 @@ class Controller:
     """Before a trace of step `kind` on `data`: all is built, and in place."""
     with self._own_steps():
       keras_state.build(self._model, kind, self._steps[kind], data)
-    training = kind == "train" or self._model.compiled
-    if self.applied is None or (training and not self.applied.training):
-      self.plan_now(training, data)
+    if self.plan is not None:
+      check_layers(self.plan, self._model)
+    if self.applied is None:
+      self._plan_first(kind, data)
+    elif kind == "train" and not self.applied.training:
+      self.plan_now(kind, data)
+      # What was traced for the plan before holds variables that have moved.
+      keras_state.reset_functions(self._model, besides=kind)
     if self.plan is None or self._is_settled():
       return
     with self._own_steps():
@@ -130,6 +150,27 @@ class Controller:
       )
     self._move(devices)
     self._settle()
+
+  def _plan_first(self, kind: str, data: Any) -> None:
+    """Plans the training step where the batch tells it, else the step `kind`.
+
+    The batch of a step of the model's own is for that step alone.
+    """
+    own = any(
+      keras_inputs.has_own_step(self._model, k) for k in {kind, "train"}
+    )
+    if kind != "train" and self._model.compiled and not own:
+      try:
+        self.plan_now("train", data)
+        return
+      except ExtractionError as error:
+        _logger.info(
+          "model %r: %s; its %s step is planned first",
+          self._model.name,
+          error,
+          kind,
+        )
+    self.plan_now(kind, data)
 
   @contextlib.contextmanager
   def _own_steps(self) -> Iterator[None]:
@@ -212,7 +253,9 @@ class Controller:
     """
     with tf.init_scope():
       if self.applied is None:
-        self.plan_now(self._model.compiled)
+        self.plan_now("train" if self._model.compiled else "predict")
+      elif self.plan is not None and self._model.built:
+        check_layers(self.plan, self._model)
       self._settle()
     if self.plan is None:
       yield

@@ -46,6 +46,13 @@ def canonical_device(name: str, what: str) -> str:
   return full
 
 
+def full_names(assignments: Mapping[str, str]) -> dict[str, str]:
+  """`assignments` with full device names, where they are TensorFlow's; the
+  devices may be those of another process.
+  """
+  return {op: _full_name(name) or name for op, name in assignments.items()}
+
+
 def _full_name(name: Any) -> str | None:
   if not isinstance(name, str):
     return None

@@ -13,6 +13,7 @@ from typing import TypeAlias
 import keras
 
 from tfplace.apply import keras_state
+from tfplace.apply.plan import choices
 from tfplace.errors import ApplyError, FormatError
 from tfplace.graph import together
 from tfplace.graph.extract import TracedStep
@@ -83,8 +84,7 @@ def _ops(graph: OpGraph, traced: TracedStep, name: str) -> list[int]:
     except FormatError:
       raise ApplyError(
         f"keep_together names {name!r}, which is no layer of model"
-        f" {traced.name!r} and like no op's name; its layers are"
-        f" {', '.join(sorted(known))}"
+        f" {traced.name!r} and like no op's name; {choices(name, known)}"
       ) from None
   return [
     op

@@ -28,6 +28,10 @@ class JitSwitch:
     model.compile = self._compile_and_note
     self._apply()
 
+  def is_dropped(self) -> bool:
+    """Whether a compiled model asks for XLA that a placement denies it."""
+    return self._wanted and bool(self._model.compiled)
+
   def forbid(self) -> None:
     """The model is placed: XLA is off, and Keras says so if it is asked."""
     self._awaited, self._off = False, True

@@ -10,12 +10,11 @@ from typing import Any, TypeVar
 
 import keras
 
-from tfplace.apply import planners
+from tfplace.apply import keras_state, planners
 from tfplace.apply.applied import AppliedPlacement
 from tfplace.apply.controller import Controller, Planner, controller_of
 from tfplace.apply.read_plan import PlanLike
 from tfplace.errors import ApplyError, ExtractionError
-from tfplace.graph.cluster import Cluster
 from tfplace.graph.extract import keras_inputs
 
 _logger = logging.getLogger("tfplace")
@@ -25,7 +24,7 @@ ModelT = TypeVar("ModelT", bound=keras.Model)
 
 def place_model(
   model: ModelT,
-  cluster: Cluster | str | None = None,
+  cluster: planners.ClusterLike | None = None,
   strategy: str = "auto",
   batch_size: int | None = None,
   budget_s: float = 30.0,
@@ -33,13 +32,16 @@ def place_model(
   placement: PlanLike | None = None,
   max_memory: Mapping[str, str | float] | None = None,
   keep_together: Iterable[str | Sequence[str]] = (),
+  verbose: str | int = "auto",
 ) -> ModelT:
   """Places a Keras 3 model's ops and variables on devices.
 
   The very model is changed and returned: weights, optimizer state and
   `compile` are kept, and `compile`, `fit`, `evaluate`, `predict` and `save` go
-  on working; what is saved loads as an ordinary, unplaced model. XLA is off,
-  now and after a later `compile`, since it would put the step on one device.
+  on working; what is saved loads as an ordinary, unplaced model. `jit_compile`
+  is off, now and after a later `compile`, since XLA would put the whole step on
+  one device; the message says so where it was on. XLA's auto-clustering
+  (`tf.config.optimizer.set_jit`) works beside a placement.
   Functions of your own that were traced before hold the old variables.
 
   The plan is made here where loss, optimizer and shapes are known, else at the
@@ -53,14 +55,17 @@ def place_model(
 
   Args:
     model: a Keras 3 model on the TensorFlow backend.
-    cluster: what to plan for: a `Cluster`, the name of a preset or a file;
-      its devices are this process's. None is the process's logical devices:
-      its GPUs, with CPU:0 beside them for what has no GPU kernel, or without
-      any GPU its CPU devices.
+    cluster: what to plan for: a `Cluster`, the name of a preset or the path of
+      a file; its devices are this process's. None is the process's logical
+      devices: its GPUs, with CPU:0 beside them for what has no GPU kernel, or
+      without any GPU its CPU devices.
     strategy: name of a placer.
     batch_size: to plan for. None plans for the batch of the first fit, unless
       the model's own inputs have a static batch size.
-    budget_s: seconds that the search may take.
+    budget_s: seconds for the proof of how fast a step can be at best (a
+      quarter at most) and the search. Tracing and costing the step come
+      before, and compiling the placers, once per installation;
+      `model.placement.seconds` says what each took.
     seed: fixes the search's random choices.
     placement: skips planning: what `plan_model` or `model.placement` of the
       same model gave, a `Placement`, the path of a placement file, or a
@@ -72,15 +77,19 @@ def place_model(
       "block_1_*" (of layers, or where none is like it, of ops), or a list of
       these; what an item names gets one device. Slots are beside their
       variables anyway.
+    verbose: 1 prints the stages of planning, 0 logs only what takes long;
+      "auto" is 1 on a terminal and in a notebook.
 
   Raises:
-    ApplyError: no Keras 3 model, or an empty one, a device that this process
-      does not have, a placement that names what the model lacks, or a
-      placement together with wishes for planning.
+    ApplyError: no Keras 3 model, or an empty one, one that runs eagerly
+      (`run_eagerly=True`; also at `fit`, where it is compiled so later), a
+      device that this process does not have, a placement that names what the
+      model lacks, or a placement together with wishes for planning.
     TfplaceError: an unknown strategy or cluster, a bad budget or memory size;
       as the placers do, such as `InfeasibleError` where nothing fits.
   """
   _check_model(model)
+  keras_state.check_not_eager(model)
   if placement is None:
     planner = planners.searching(
       model,
@@ -91,13 +100,14 @@ def place_model(
       seed=seed,
       max_memory=max_memory,
       keep_together=keep_together,
+      verbose=verbose,
     )
   else:
     _check_nothing_to_plan(max_memory, keep_together)
     planner = planners.given(placement, model)
   controller = _attached(model, planner)
   if placement is not None:
-    controller.plan_now(True)
+    controller.plan_now("train")
   elif batch_size or keras_inputs.static_batch_size(model):
     _plan_if_known(controller, model)
   return model
@@ -105,7 +115,7 @@ def place_model(
 
 def plan_model(
   model: keras.Model,
-  cluster: Cluster | str | None = None,
+  cluster: planners.ClusterLike | None = None,
   strategy: str = "auto",
   batch_size: int | None = None,
   budget_s: float = 30.0,
@@ -113,21 +123,25 @@ def plan_model(
   max_memory: Mapping[str, str | float] | None = None,
   keep_together: Iterable[str | Sequence[str]] = (),
   sample: Any = None,
+  verbose: str | int = "auto",
 ) -> AppliedPlacement:
   """Plans as `place_model` would, and leaves the model where it is.
 
   Args:
     model: compiled: its training step is planned; else its inference. It is
       built, optimizer included, if it was not.
-    cluster: as `place_model`'s, like the other arguments of the same names.
+    cluster: as `place_model`'s, like the other arguments of the same names;
+      but this process needs no such devices ("v100x2"). What is planned so can
+      be applied where they are.
     strategy: name of a placer.
     batch_size: of the step; the sample's, or else 32.
-    budget_s: seconds that the search may take.
+    budget_s: seconds for proof and search, as `place_model`'s.
     seed: fixes the search's random choices.
     max_memory: device -> bytes or text such as "10GiB".
     keep_together: layers or patterns that get one device each.
     sample: a batch `x`, `(x, y)` or `(x, y, sample_weight)`; needed where the
       model does not say its shapes.
+    verbose: as `place_model`'s.
 
   Returns:
     The plan, for `place_model(model, placement=plan)`, now or later.
@@ -140,14 +154,16 @@ def plan_model(
   planner = planners.searching(
     model,
     cluster,
+    is_what_if=True,
     strategy=strategy,
     batch_size=batch_size,
     budget_s=budget_s,
     seed=seed,
     max_memory=max_memory,
     keep_together=keep_together,
+    verbose=verbose,
   )
-  return planner(bool(model.compiled), sample)[1]
+  return planner("train" if model.compiled else "predict", sample)[1]
 
 
 def _check_nothing_to_plan(max_memory: Any, keep_together: Any) -> None:
@@ -191,6 +207,6 @@ def _plan_if_known(controller: Controller, model: keras.Model) -> None:
   if not (model.built and model.compiled):
     return
   try:
-    controller.plan_now(True)
+    controller.plan_now("train")
   except ExtractionError as error:
     _logger.info("model %r is planned at its first fit: %s", model.name, error)

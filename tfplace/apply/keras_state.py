@@ -10,6 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfplace.errors import ApplyError
 from tfplace.graph.extract import keras_inputs
 
 
@@ -126,11 +127,38 @@ def layer_devices(
   return found
 
 
-def reset_functions(model: keras.Model) -> None:
-  """Makes the next fit, evaluate and predict trace again."""
-  model.train_function = None
-  model.test_function = None
-  model.predict_function = None
+def check_not_eager(model: keras.Model) -> None:
+  """Refuses a model whose steps run op by op: nothing of them can be placed.
+
+  Raises:
+    ApplyError: says what makes them so, and what to do.
+  """
+  if model.run_eagerly:
+    why, instead = (
+      "run_eagerly=True is set",
+      "compile it with run_eagerly=False",
+    )
+  elif tf.config.functions_run_eagerly():
+    why = "tf.config.run_functions_eagerly(True) was called"
+    instead = "call it with False"
+  else:
+    return
+  raise ApplyError(
+    f"model {model.name!r} cannot be placed, since its steps run op by op and"
+    f" not as a graph: {why}; {instead}"
+  )
+
+
+def reset_functions(model: keras.Model, besides: str | None = None) -> None:
+  """Makes the next fit, evaluate and predict trace again.
+
+  Args:
+    model: whose traced functions hold old variables.
+    besides: "train", "test" or "predict": is being traced, and stays.
+  """
+  for kind in ("train", "test", "predict"):
+    if kind != besides:
+      setattr(model, f"{kind}_function", None)
 
 
 def build(
@@ -138,31 +166,28 @@ def build(
 ) -> None:
   """Builds layers, and for training metrics and optimizer, from `data`.
 
+  A step of the model's own is traced, and nothing of the model is called past
+  it: only the step knows what its parts are called with.
+
   Args:
     model: whose state may not exist yet.
     kind: "train", "test" or "predict".
     step: the model's own function of that kind.
     data: one batch as `step` gets it; tensors or specs.
   """
-  own = keras_inputs.has_own_step(model)
+  # What trains knows which variables the optimizer is for.
+  own = any(keras_inputs.has_own_step(model, k) for k in {kind, "train"})
   if kind != "predict" and not own and model.compiled:
     model._symbolic_build(data_batch=data)
-  elif kind == "train" and own and not _is_built(model):
-    traced(step, data)  # only the step knows what its parts are called with
-  elif not all(layer.built for layer in model._flatten_layers()):
-    x = keras.utils.unpack_x_y_sample_weight(data)[0]
-    symbolic = keras.tree.map_structure(
-      lambda t: keras.KerasTensor(
-        t.shape, keras.backend.standardize_dtype(t.dtype)
-      ),
-      x,
-    )
-    model(symbolic)
+  elif not _is_built(model, kind):
+    traced(step, data)
 
 
-def _is_built(model: keras.Model) -> bool:
-  layers = model._flatten_layers()
-  return all(part.built for part in (*layers, *optimizers(model)))
+def _is_built(model: keras.Model, kind: str) -> bool:
+  parts = list(model._flatten_layers())
+  if kind == "train":
+    parts += optimizers(model)
+  return all(part.built for part in parts)
 
 
 def traced(step: Callable[[Any], Any], data: Any) -> Any:

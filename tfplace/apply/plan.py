@@ -4,10 +4,13 @@ It knows names only, no graph and no model state; `read_plan` makes one.
 """
 
 import dataclasses
-from collections.abc import Mapping
+import difflib
+from collections.abc import Iterable, Mapping
 
 from tfplace.apply import devices as devices_lib
 from tfplace.graph.placement import Placement
+
+_LISTED = 12  # of a model's layers; a message is to be read
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +40,15 @@ class Plan:
     if self.types.get(name, op_type) != op_type:
       return None
     return self.ops.get(name)
+
+
+def choices(name: str, layers: Iterable[str]) -> str:
+  """What somebody who wrote `name` may have meant, for a message."""
+  known = sorted(layers)
+  near = difflib.get_close_matches(name, known, n=3)
+  meant = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
+  others = f" and {len(known) - _LISTED} others" if known[_LISTED:] else ""
+  return f"{meant}its layers are {', '.join(known[:_LISTED])}{others}"
 
 
 def from_placement(placement: Placement) -> Plan:

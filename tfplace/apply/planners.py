@@ -4,8 +4,10 @@ A search may run at once or in the middle of the first fit; what can be checked
 of the request is checked when it is made.
 """
 
+import dataclasses
 import logging
-from typing import Any
+import os
+from typing import Any, TypeAlias
 
 import keras
 
@@ -17,12 +19,12 @@ from tfplace.apply.applied import AppliedPlacement
 from tfplace.apply.controller import Planner
 from tfplace.apply.local_cluster import local_cluster
 from tfplace.apply.plan import Plan
+from tfplace.apply.progress import Progress
 from tfplace.apply.read_plan import PlanLike, read_plan
-from tfplace.errors import ApplyError
-from tfplace.graph import load_cluster
 from tfplace.graph.cluster import Cluster
-from tfplace.graph.presets import cluster_preset
+from tfplace.graph.presets import find_cluster
 
+ClusterLike: TypeAlias = Cluster | str | os.PathLike[str]
 _logger = logging.getLogger("tfplace")
 
 
@@ -42,15 +44,20 @@ def given(placement: PlanLike, model: keras.Model) -> Planner:
     applied = placement
   else:
     plan = read_plan(placement, model)
-    applied = applied_lib.given(plan, model.name)
+    applied = applied_lib.given(plan, model.name, _is_partial(plan, model))
 
-  def planner(
-    training: bool, data: Any
-  ) -> tuple[Plan | None, AppliedPlacement]:
-    del training, data
+  def planner(kind: str, data: Any) -> tuple[Plan | None, AppliedPlacement]:
+    del kind, data
     return plan, applied
 
   return planner
+
+
+def _is_partial(plan: Plan, model: keras.Model) -> bool:
+  """Whether a plan leaves anything open: layers do not name loss and metrics,
+  and a plan of all ops names all variables.
+  """
+  return bool(plan.layers) or any(v.path not in plan.ops for v in model.weights)
 
 
 def _stays(applied: AppliedPlacement) -> bool:
@@ -59,53 +66,52 @@ def _stays(applied: AppliedPlacement) -> bool:
 
 
 def searching(
-  model: keras.Model, cluster: Cluster | str | None, **options: Any
+  model: keras.Model,
+  cluster: ClusterLike | None,
+  is_what_if: bool = False,
+  **options: Any,
 ) -> Planner:
   """Checks the request now, and returns what carries it out.
 
   Args:
     model: what is planned for.
     cluster: as `place_model`'s.
+    is_what_if: the plan is only looked at, and its devices may be others than
+      this process has; else it is to be applied here.
     **options: the other arguments of `planning.make_config`.
 
   Raises:
     ApplyError: a device that this process lacks.
     TfplaceError: an unknown strategy or cluster, or a bad number.
   """
-  config = planning.make_config(_resolve(cluster), **options)
+  described = local_cluster() if cluster is None else find_cluster(cluster)
+  if not is_what_if:
+    devices_lib.check_cluster(described)
+  config = planning.make_config(described, **options)
 
-  def planner(
-    training: bool, data: Any
-  ) -> tuple[Plan | None, AppliedPlacement]:
+  def planner(kind: str, data: Any) -> tuple[Plan | None, AppliedPlacement]:
     default = devices_lib.default_device()
     names = [device.name for device in config.cluster.devices]
     if names == [default] and not config.limited:
-      applied = applied_lib.only_device(default, model.name)
+      applied = applied_lib.only_device(default, model.name, kind == "train")
     else:
-      _logger.info(
-        "planning model %r, for up to %g s", model.name, config.budget_s
-      )
-      traced = planning.trace(model, config, training, data)
-      applied = planning.decide(model, traced, config)
+      progress = Progress(model.name, config.verbose)
+      with progress.stage("tracing", f" its {kind} step"):
+        traced = planning.trace(model, config, kind, data)
+      applied = planning.decide(model, traced, config, progress)
+      applied = dataclasses.replace(applied, seconds=progress.seconds)
+      _tell(f"model {model.name!r}: {progress}", config.verbose, logging.INFO)
     level = logging.WARNING if applied.one_device else logging.INFO
-    _logger.log(level, "model %r %s", model.name, applied.message)
-    if _stays(applied) or applied.placement is None:
+    _tell(f"model {model.name!r} {applied.message}", config.verbose, level)
+    if is_what_if or _stays(applied) or applied.placement is None:
       return None, applied
     return plan_lib.from_placement(applied.placement), applied
 
   return planner
 
 
-def _resolve(cluster: Cluster | str | None) -> Cluster:
-  if cluster is None:
-    return local_cluster()
-  if isinstance(cluster, str):
-    is_file = cluster.endswith((".json", ".json.gz"))
-    cluster = load_cluster(cluster) if is_file else cluster_preset(cluster)
-  if not isinstance(cluster, Cluster):
-    raise ApplyError(
-      "a cluster is a Cluster, the name of a preset or a file, not"
-      f" {cluster!r:.60}"
-    )
-  devices_lib.check_cluster(cluster)
-  return cluster
+def _tell(text: str, verbose: int, level: int) -> None:
+  if verbose:
+    print(text, flush=True)
+  else:
+    _logger.log(level, "%s", text)

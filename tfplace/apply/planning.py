@@ -3,11 +3,8 @@ whether several devices beat one at all. It changes nothing of the model but
 building it.
 """
 
-import contextlib
 import dataclasses
-import logging
-import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import keras
@@ -19,6 +16,7 @@ from tfplace.apply import applied as applied_lib
 from tfplace.apply import devices as devices_lib
 from tfplace.apply import grouping
 from tfplace.apply.applied import AppliedPlacement
+from tfplace.apply.progress import Progress, check_verbose
 from tfplace.cost import op_graph
 from tfplace.errors import ExtractionError, InfeasibleError, TfplaceError
 from tfplace.graph import limits
@@ -34,22 +32,20 @@ from tfplace.graph.problem import Problem
 from tfplace.placers import checks
 from tfplace.placers.base import Result
 
-_logger = logging.getLogger("tfplace")
-_SILENCE_S = 3.0  # longer than loading what was compiled before takes
-
 
 @dataclasses.dataclass(frozen=True)
 class PlanConfig:
   """What `place_model` was asked for.
 
   Attributes:
-    cluster: what to plan for; every device is one of this process.
+    cluster: what to plan for.
     strategy: name of a placer.
-    budget_s: seconds that the placer may take.
+    budget_s: seconds for the proof of a bound and the placer.
     seed: fixes the placer's random choices.
     batch_size: to plan for; None takes the batch's own, else Keras's 32.
     keep_together: names of layers or patterns; each tuple is one device's.
     limited: whether the user set memory limits, which one device must pass.
+    verbose: 1 prints each stage.
   """
 
   cluster: Cluster
@@ -59,6 +55,7 @@ class PlanConfig:
   batch_size: int | None
   keep_together: tuple[tuple[str, ...], ...] = ()
   limited: bool = False
+  verbose: int = 0
 
 
 def make_config(
@@ -69,6 +66,7 @@ def make_config(
   seed: int,
   max_memory: Mapping[str, str | float] | None = None,
   keep_together: Iterable[grouping.Wish] = (),
+  verbose: str | int = "auto",
 ) -> PlanConfig:
   """Checks what can be checked before there is a graph.
 
@@ -98,28 +96,33 @@ def make_config(
     batch_size,
     grouping.check(keep_together),
     bool(max_memory),
+    check_verbose(verbose),
   )
 
 
 def trace(
-  model: keras.Model, config: PlanConfig, training: bool, data: Any = None
+  model: keras.Model, config: PlanConfig, kind: str, data: Any = None
 ) -> TracedStep:
   """Traces the step to plan on.
 
   Args:
-    model: compiled, if `training`.
+    model: compiled, if it is the training step.
     config: gives the batch size.
-    training: the training step, else inference.
-    data: one batch (tensors of any graph, or arrays), where there is one.
+    kind: the step, "train", "test" or "predict".
+    data: one batch of it (tensors of any graph, or arrays), where there is one.
 
   Raises:
     ExtractionError: shapes, loss or optimizer are lacking.
   """
-  sample = None if data is None else _sample(model, data, config.batch_size)
-  return trace_keras(model, config.batch_size, training, sample)
+  sample = None
+  if data is not None:
+    sample = _sample(model, data, config.batch_size, kind)
+  return trace_keras(model, config.batch_size, sample=sample, kind=kind)
 
 
-def _sample(model: keras.Model, data: Any, batch_size: int | None) -> Any:
+def _sample(
+  model: keras.Model, data: Any, batch_size: int | None, kind: str
+) -> Any:
   """Zeros shaped like `data`: of a traced batch only shapes are known."""
 
   own_size = keras_inputs.static_batch_size(model)
@@ -141,7 +144,7 @@ def _sample(model: keras.Model, data: Any, batch_size: int | None) -> Any:
       return np.full(shape, b"", object)
     return np.zeros(shape, dtype.as_numpy_dtype)
 
-  if keras_inputs.has_own_step(model):
+  if keras_inputs.has_own_step(model, kind):
     return keras.tree.map_structure(zeros, data)
   x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
   x, y, weight = keras.tree.map_structure(zeros, (x, y, weight))
@@ -151,7 +154,10 @@ def _sample(model: keras.Model, data: Any, batch_size: int | None) -> Any:
 
 
 def decide(
-  model: keras.Model, traced: TracedStep, config: PlanConfig
+  model: keras.Model,
+  traced: TracedStep,
+  config: PlanConfig,
+  progress: Progress,
 ) -> AppliedPlacement:
   """Searches a placement and compares it with the best single device.
 
@@ -159,25 +165,29 @@ def decide(
     model: whose slots stay beside their variables.
     traced: its step.
     config: what was asked for.
+    progress: is told each stage.
 
   Raises:
     ApplyError: nothing is like a name of `config.keep_together`.
     InfeasibleError: nothing fits in memory.
     TfplaceError: as the placer and `Problem` do.
   """
-  graph = op_graph(traced, config.cluster)
-  graph = grouping.grouped(graph, traced, model, config.keep_together)
-  with _told_if_long("compiling the placers, once per installation: a minute"):
+  with progress.stage("costs", f" of {len(traced.graph_def.node):,} ops"):
+    graph = op_graph(traced, config.cluster)
+    graph = grouping.grouped(graph, traced, model, config.keep_together)
+  with progress.stage("compiling the placers", ", once per installation"):
     placers.warm_up(config.strategy)
-  with _told_if_long("proving how fast a step can be at best"):
-    problem = bounds.tightened(Problem(graph, config.cluster))
-  result = placers.place(
-    problem,
-    strategy=config.strategy,
-    budget_s=config.budget_s,
-    seed=config.seed,
-  )
-  single = _single(problem, result, config)
+  with progress.stage("proof", " of how fast a step can be at best"):
+    problem, left_s = bounds.tightened_within(
+      Problem(graph, config.cluster), config.budget_s
+    )
+  told = f" by {config.strategy}, for up to {left_s:.0f} s"
+  with progress.stage("search", told, is_expected=True):
+    result = placers.place(
+      problem, strategy=config.strategy, budget_s=left_s, seed=config.seed
+    )
+  with progress.stage("comparison", " with one device"):
+    single = _single(problem, result, config)
   used = _devices(result.placement)
   beaten = applied_lib.is_beaten(result, single)
   one_device = len(used) == 1 or (config.strategy == "auto" and beaten)
@@ -185,18 +195,6 @@ def decide(
     result = single
     used = _devices(result.placement)
   return applied_lib.planned(result, single, used, one_device, traced)
-
-
-@contextlib.contextmanager
-def _told_if_long(what: str) -> Iterator[None]:
-  """Warns of what keeps the user waiting, once it does."""
-  timer = threading.Timer(_SILENCE_S, _logger.warning, [what])
-  timer.daemon = True
-  timer.start()
-  try:
-    yield
-  finally:
-    timer.cancel()
 
 
 def _single(
@@ -215,4 +213,4 @@ def _single(
 def _devices(placement: Placement) -> tuple[str, ...]:
   cluster = placement.problem.cluster
   names = [cluster.devices[i].name for i in np.unique(placement.devices)]
-  return tuple(sorted(devices_lib.canonical_device(n, "it") for n in names))
+  return tuple(sorted(devices_lib.full_names({n: n for n in names}).values()))

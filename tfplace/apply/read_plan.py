@@ -50,7 +50,11 @@ def read_plan(placement: PlanLike, model: keras.Model) -> Plan:
     placement |= _of_variables(placement, model)
   elif isinstance(placement, Mapping) and "assignments" in placement:
     placement = placement["assignments"]  # a file's content
-  if not isinstance(placement, Mapping) or not placement:
+  if (
+    not isinstance(placement, Mapping)
+    or not placement
+    or not all(isinstance(name, str) for name in placement)
+  ):
     raise ApplyError(
       "a placement is a Placement, the path of a placement file, or a mapping"
       f" of op or layer names to device names, not {placement!r:.60}"
@@ -99,19 +103,37 @@ def _in_other_scopes(
 def _from_mapping(placement: Mapping[str, str], model: keras.Model) -> Plan:
   full = devices_lib.canonical_devices(placement)
   known = keras_state.layer_names(model)
+  # A plan of ops always has scoped names; without any, it is one of layers.
+  if not any("/" in name for name in full):
+    plan = Plan({}, {}, full)
+    if model.built:
+      check_layers(plan, model)
+    return plan
   layers = {name: d for name, d in full.items() if name in known}
   ops = {name: d for name, d in full.items() if name not in known}
-  # A plan of ops always has scoped names; without any, it is one of layers.
-  if layers and not any("/" in name for name in ops):
-    for name in ops:
+  return Plan(ops, {}, layers)
+
+
+def check_layers(plan: Plan, model: keras.Model) -> None:
+  """Refuses a plan of layers that a model lacks.
+
+  Args:
+    plan: to check.
+    model: built: a layer may be made as late as that.
+
+  Raises:
+    ApplyError: names the first, and the layers that may have been meant.
+  """
+  known = keras_state.layer_names(model)
+  for name, device in plan.layers.items():
+    if name not in known:
       raise ApplyError(
         f"the placement names {name!r}, which is no layer of model"
-        f" {model.name!r}; its layers are {', '.join(sorted(known))} (Keras"
-        " numbers layers without a name of their own through a whole process)",
+        f" {model.name!r}; {plan_lib.choices(name, known)} (Keras numbers"
+        " layers without a name of their own through a whole process)",
         op=name,
-        device=full[name],
+        device=device,
       )
-  return Plan(ops, {}, layers)
 
 
 def _read_assignments(path: str | os.PathLike[str]) -> dict[str, str]:

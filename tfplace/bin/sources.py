@@ -12,6 +12,7 @@ from tfplace import graph as graph_lib
 from tfplace.bin import cli, custom_objects, guarded
 from tfplace.errors import shown
 from tfplace.graph.extract.stages import OnStage
+from tfplace.graph.presets import find_cluster
 
 if TYPE_CHECKING:
   from tfplace.graph.extract.traced import TracedStep
@@ -198,11 +199,7 @@ def load_cluster(name: str) -> graph_lib.Cluster:
   Raises:
     FormatError: no such preset, or a broken file.
   """
-  if name.endswith((".json", ".json.gz")):
-    return graph_lib.load_cluster(name)
-  from tfplace.graph.presets import cluster_preset
-
-  return cluster_preset(name)
+  return find_cluster(name)
 
 
 def is_live(name: str) -> bool:

@@ -2,7 +2,18 @@
 simple bound of the formats, and the memory that is lacking.
 """
 
-from tfplace.bounds.bound import Bound, lower_bound, tightened
+from tfplace.bounds.bound import (
+  Bound,
+  lower_bound,
+  tightened,
+  tightened_within,
+)
 from tfplace.bounds.memory import check_memory
 
-__all__ = ["Bound", "check_memory", "lower_bound", "tightened"]
+__all__ = [
+  "Bound",
+  "check_memory",
+  "lower_bound",
+  "tightened",
+  "tightened_within",
+]

@@ -1,6 +1,8 @@
 """`lower_bound`: the largest of all that can be proved in the time allowed."""
 
 import dataclasses
+import functools
+import math
 import time
 from collections.abc import Mapping
 
@@ -10,7 +12,9 @@ from tfplace.bounds.heads import heads_and_tails
 from tfplace.bounds.relaxed import Relaxed, relax
 from tfplace.bounds.windows import busiest_group, busiest_window
 from tfplace.bounds.work import priced_work, work_prices
+from tfplace.graph.cluster import Cluster, Device
 from tfplace.graph.evaluation import ROUNDING
+from tfplace.graph.op_graph import OpSpec, build_graph
 from tfplace.graph.problem import Problem
 
 SIMPLE, WORK, GROUP, PATH, WINDOW = "simple", "work", "group", "path", "window"
@@ -19,6 +23,8 @@ SIMPLE, WORK, GROUP, PATH, WINDOW = "simple", "work", "group", "path", "window"
 _REACHES = (32, 128, 512)
 _LARGE = 20_000  # ops from which the first is shorter
 _LARGE_REACHES = (8, 32, 128)
+_PILOT = 5_000  # ops from which what the first will take is tried before
+_BUDGET_SHARE = 0.25  # of a whole budget; the rest is for the search
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,23 +47,35 @@ class Bound:
   seconds: float
 
 
-def lower_bound(problem: Problem, limit_s: float = 0.0) -> Bound:
+def lower_bound(
+  problem: Problem, limit_s: float = 0.0, at_most_s: float = math.inf
+) -> Bound:
   """Proves a lower bound of the step time of every feasible placement.
 
   Args:
     problem: the graph and the cluster.
     limit_s: seconds to try for more. With 0, the same everywhere: a fixed
       effort, about a second or two at 10,000 ops.
+    at_most_s: seconds that the fixed effort may take, by estimate; where that
+      is not enough, what was proved by then holds.
   """
   began = time.perf_counter()
   found = {SIMPLE: problem.simple_bound_us}
-  if problem.graph.num_ops:
+  num_ops = problem.graph.num_ops
+  if num_ops:
     relaxed = relax(problem)
-    found[WORK], price = work_prices(relaxed)
-    is_large = problem.graph.num_ops > _LARGE
-    for reach in _LARGE_REACHES if is_large else _REACHES:
-      _windows(relaxed, price, reach, found)
-      if time.perf_counter() - began > limit_s / 3:
+    found[WORK], price = work_prices(relaxed, limit_s=at_most_s / 3)
+    reaches = _LARGE_REACHES if num_ops > _LARGE else _REACHES
+    pilot = (0,) if num_ops > _PILOT and at_most_s < math.inf else ()
+    before, took_s = 0, 0.0
+    for reach in (*pilot, *reaches):
+      left_s = at_most_s - (time.perf_counter() - began)
+      # What looks twice as far back takes twice as long.
+      if left_s <= 0 or took_s * reach / max(before, 2) > left_s:
+        break
+      took_s = _windows(relaxed, price, reach, found, left_s / 3)
+      before = reach
+      if reach and time.perf_counter() - began > limit_s / 3:
         break
   safe = {k: v * (1 - ROUNDING) for k, v in found.items() if np.isfinite(v)}
   safe[SIMPLE] = found[SIMPLE]
@@ -65,15 +83,43 @@ def lower_bound(problem: Problem, limit_s: float = 0.0) -> Bound:
   return Bound(safe[argument], argument, safe, time.perf_counter() - began)
 
 
-def tightened(problem: Problem, limit_s: float = 0.0) -> Problem:
+def tightened(
+  problem: Problem, limit_s: float = 0.0, at_most_s: float = math.inf
+) -> Problem:
   """The problem with the best bound known to all that report its bound.
 
   Args:
     problem: the graph and the cluster.
     limit_s: as in `lower_bound`.
+    at_most_s: as in `lower_bound`.
   """
-  proven_us = max(problem.proven_us, lower_bound(problem, limit_s).us)
+  proven_us = max(
+    problem.proven_us, lower_bound(problem, limit_s, at_most_s).us
+  )
   return dataclasses.replace(problem, proven_us=proven_us)
+
+
+def tightened_within(
+  problem: Problem, budget_s: float
+) -> tuple[Problem, float]:
+  """As `tightened`, as a part of a search that has `budget_s` seconds.
+
+  Returns:
+    The problem, and the seconds that are left to search: at least half.
+  """
+  warm_up()
+  began = time.perf_counter()
+  problem = tightened(problem, at_most_s=_BUDGET_SHARE * budget_s)
+  took_s = time.perf_counter() - began
+  return problem, max(budget_s - took_s, budget_s / 2)
+
+
+@functools.cache
+def warm_up() -> None:
+  """Compiles what proves, or loads it: no budget is for that."""
+  ops = [OpSpec(name, "MatMul", {"CPU": 1.0}, [1.0]) for name in "ab"]
+  graph = build_graph("warm_up", ops, [(0, 0, 1)])
+  lower_bound(Problem(graph, Cluster("warm_up", (Device("CPU:0", "CPU"),))))
 
 
 def _windows(
@@ -81,16 +127,25 @@ def _windows(
   price: np.ndarray,
   reach: int,
   found: dict[str, float],
-) -> None:
-  """Raises what paths and windows prove with heads of this reach."""
+  solver_s: float,
+) -> float:
+  """Raises what paths and windows prove with heads of this reach.
+
+  Returns:
+    The seconds that it took, but for the solver.
+  """
+  began = time.perf_counter()
   head, tail = heads_and_tails(relaxed, price, reach)
   work, free = priced_work(relaxed, price)
   whole = (head + relaxed.time_us + tail).min(axis=1)
   found[PATH] = max(found.get(PATH, 0.0), float(whole.max()))
   found[GROUP] = max(found.get(GROUP, 0.0), busiest_group(relaxed, head, tail))
   best, chosen = busiest_window(head.min(axis=1), tail.min(axis=1), work, free)
+  took_s = time.perf_counter() - began
   if len(chosen):
     # The set again, now with its groups whole and at prices of its own.
     at = head[chosen].min(), tail[chosen].min()
-    best = max(best, float(sum(at)) + work_prices(relaxed, chosen)[0])
+    again_us, _ = work_prices(relaxed, chosen, solver_s)
+    best = max(best, float(sum(at)) + again_us)
   found[WINDOW] = max(found.get(WINDOW, 0.0), best)
+  return took_s

@@ -4,13 +4,15 @@ Every group of ops may be split between devices at will, and order and
 communication cost nothing: a linear program (HiGHS, through SciPy).
 """
 
+import math
+
 import numpy as np
 
 from tfplace.bounds.relaxed import Relaxed
 
 
 def work_prices(
-  relaxed: Relaxed, ops: np.ndarray | None = None
+  relaxed: Relaxed, ops: np.ndarray | None = None, limit_s: float = math.inf
 ) -> tuple[float, np.ndarray]:
   """The divisible work of some ops, and what an hour of each device is worth.
 
@@ -26,6 +28,7 @@ def work_prices(
   Args:
     relaxed: of the problem.
     ops: [some] positions; None is all of them.
+    limit_s: seconds for the solver; prices without it prove less.
 
   Returns:
     The bound in microseconds, and [num_classes] the price of one device.
@@ -37,7 +40,7 @@ def work_prices(
   if len(relaxed.size) == 2 and not with_memory:
     price, rent = _two_prices(relaxed, spent, held), np.zeros(2)
   else:
-    price, rent = _dual(relaxed, spent, held, with_memory)
+    price, rent = _dual(relaxed, spent, held, with_memory, limit_s)
   best = _values(spent, held, price, rent).sum()
   free = float((relaxed.size * price * relaxed.overhead_us).sum())
   if with_memory:
@@ -119,7 +122,11 @@ def _two_prices(
 
 
 def _dual(
-  relaxed: Relaxed, spent: np.ndarray, held: np.ndarray, with_memory: bool
+  relaxed: Relaxed,
+  spent: np.ndarray,
+  held: np.ndarray,
+  with_memory: bool,
+  limit_s: float,
 ) -> tuple[np.ndarray, np.ndarray]:
   """Prices per device and rents per byte that make the bound large.
 
@@ -170,8 +177,11 @@ def _dual(
     + [(0, None)] * classes
     + [(0, None if limit else 0) for limit in limited],
     method="highs",
+    options={} if limit_s == math.inf else {"time_limit": max(limit_s, 1e-3)},
   )
   if solved.x is None:
+    if classes == 2:
+      return _two_prices(relaxed, spent, held), np.zeros(2)
     return fallback
   price = np.maximum(solved.x[groups : groups + classes], 0.0)
   price = price / float((relaxed.size * price).sum())

@@ -4,8 +4,10 @@ They stand in the place of what a cluster says of its devices: to leave room
 for others, or because the description only guessed.
 """
 
+import contextlib
 import dataclasses
 import math
+import numbers
 import re
 from collections.abc import Mapping, Sequence
 
@@ -32,8 +34,8 @@ def with_max_memory(
   Args:
     cluster: devices that `limits` does not name keep their size.
     limits: device -> bytes, or a size with a unit: "10GiB" is 10 * 2**30
-      bytes, "10GB" is 10**10. A device is named in full, or by its end where
-      that fits one only, as "GPU:0" does.
+      bytes, "10GB" is 10**10; a device of 0 holds nothing. A device is named
+      in full, or by its end where that fits one only, as "GPU:0" does.
 
   Raises:
     FormatError: no such device, or no size; names it.
@@ -78,8 +80,10 @@ def num_bytes(size: str | float) -> float:
     match = _SIZE.fullmatch(size.strip())
     if match and match[2] in _UNITS:
       return float(match[1]) * _UNITS[match[2]]
-  elif not isinstance(size, bool) and size >= 0:
-    return float(size)
+  elif isinstance(size, numbers.Real) and not isinstance(size, bool):
+    with contextlib.suppress(OverflowError):
+      if size >= 0:
+        return float(size)
   raise FormatError(
     f"{shown(size)} is no memory size; write bytes, or a number and one of"
     f" {', '.join(u for u in _UNITS if u)}"

@@ -5,10 +5,13 @@ only, as `GPUS`, `HOSTS` and the functions below name them; clusters that were
 measured come from `tfplace.measure`, and others from a file. No TensorFlow.
 """
 
+import os
 import re
+from typing import Any
 
 from tfplace.errors import FormatError, shown
 from tfplace.graph.cluster import Cluster, Device, Link
+from tfplace.graph.cluster_format import load_cluster
 from tfplace.graph.known_hardware import (
   DGX1_NVLINKS,
   GPUS,
@@ -80,6 +83,29 @@ def cluster_preset(name: str) -> Cluster:
   )
   sources = {"gpu": gpu.source, "host": HOSTS[gpu.host].source}
   return Cluster(name, tuple(devices), links, {"sources": sources})
+
+
+def find_cluster(cluster: Any) -> Cluster:
+  """The cluster that is meant, wherever an API takes one.
+
+  Args:
+    cluster: a `Cluster`, the name of a preset, or the path of a file (a text
+      that ends in .json or .json.gz, or any `os.PathLike`).
+
+  Raises:
+    FormatError: no such preset, a broken file, or something else.
+  """
+  if isinstance(cluster, Cluster):
+    return cluster
+  if isinstance(cluster, os.PathLike):
+    return load_cluster(cluster)
+  if isinstance(cluster, str):
+    is_file = cluster.endswith((".json", ".json.gz"))
+    return load_cluster(cluster) if is_file else cluster_preset(cluster)
+  raise FormatError(
+    "a cluster is a Cluster, the name of a preset or a file, not"
+    f" {cluster!r:.60}"
+  )
 
 
 def _gpu_device(gpu: GpuModel, index: int) -> Device:

@@ -171,7 +171,7 @@ def _judge(
   for device in range(len(tables.memory_bytes)):
     over = work.peak_bytes[device] - tables.memory_bytes[device]
     if over > 0:
-      excess += 0.01 + over / tables.memory_bytes[device]
+      excess += 0.01 + over / max(1.0, tables.memory_bytes[device])
   objective = step_time_us + penalty_us * excess
   if objective > limit:
     return False

@@ -35,6 +35,35 @@ def test_a_model_in_a_model_is_opened():
   assert layers_of(names) == ["a", "b", "c", "opt"]
 
 
+@pytest.mark.parametrize(
+  "name, layer",
+  [
+    ("net/left_conv2/kernel", "left_conv2"),
+    ("net_1/left_conv2_1/Conv2D", "left_conv2"),
+    ("gradient_tape/net_1/left_conv2_1/Conv2D/Backprop", "left_conv2"),
+    ("net_1/dense_1/MatMul", "dense"),
+    ("net_1/dense_1_2/MatMul", "dense_1"),
+    ("net_1/dense_3/MatMul", "dense"),  # its second call
+    ("net_1/relu_1/Relu", "relu"),  # has no variables
+    ("mse_1/Mean", "mse_1"),
+  ],
+)
+@pytest.mark.parametrize("owner", ["net/", ""])
+def test_layers_of_keras_have_the_names_of_their_variables(name, layer, owner):
+  variables = [
+    f"{owner}{layer}/kernel" for layer in ("left_conv2", "dense", "dense_1")
+  ]
+  ops = ["net_1/left_conv2_1/Conv2D", "net_1/dense_1/MatMul"] * 9
+  named = name.replace("net/", owner, 1)
+  assert layers_of([named, *variables, *ops])[0] == layer
+
+
+@pytest.mark.parametrize("model", ["m/", "m_1/", ""])
+def test_a_number_that_a_user_gave_is_kept(model):
+  names = [f"{model}{layer}/x" for layer in ("conv_1", "conv_2")]
+  assert layers_of(names * 9)[:2] == ["conv_1", "conv_2"]
+
+
 def test_what_weighs_decides_which_scope_is_the_model():
   names = ["m/a/x", "m/b/x"] + ["adam/update/x"] * 50
   assert layers_of(names, [10.0, 10.0] + [0.01] * 50)[:2] == ["a", "b"]

@@ -1,6 +1,7 @@
 """Shapes and dtypes of a Keras model's batch: inputs, targets, weights."""
 
 import dataclasses
+import inspect
 from typing import Any
 
 import keras
@@ -16,8 +17,8 @@ class BatchSpec:
   """One batch.
 
   Attributes:
-    structure: nested `tf.TensorSpec`s with static shapes, as `train_step`
-      takes its data.
+    structure: nested `tf.TensorSpec`s with static shapes, as the step takes
+      its data.
     values: sample arrays of the specs in flattened order, or None each.
     batch_size: first dimension.
   """
@@ -28,9 +29,16 @@ class BatchSpec:
 
 
 def batch_spec(
-  model: keras.Model, batch_size: int | None, training: bool, sample: Any
+  model: keras.Model, batch_size: int | None, kind: str, sample: Any
 ) -> BatchSpec:
-  """The batch of `model`, from the sample where there is one.
+  """The batch of a step of `model`, from the sample where there is one.
+
+  Args:
+    model: whose inputs and targets count where there is no sample.
+    batch_size: first dimension; None takes the sample's or the model's own.
+    kind: "train", "test" or "predict".
+    sample: arrays as the step takes them; of a step that is Keras' own, `x`
+      alone will do.
 
   Raises:
     ExtractionError: the model does not say its inputs or targets and no
@@ -40,11 +48,13 @@ def batch_spec(
   if batch_size is None:
     size = static_batch_size(model) or size
   if sample is not None:
-    return _from_sample(model, batch_size, training, sample)
+    return _from_sample(model, batch_size, kind, sample)
   inputs = _inputs(model)
   x = tf.nest.map_structure(lambda t: _spec(model, t, size), inputs)
   structure: Any = (x,)
-  if training and (model.loss is not None or has_own_step(model)):
+  if kind != "predict" and (
+    model.loss is not None or has_own_step(model, kind)
+  ):
     structure = (x, _targets(model, size))
   count = len(tf.nest.flatten(structure))
   return BatchSpec(structure, (None,) * count, size)
@@ -58,31 +68,39 @@ def static_batch_size(model: keras.Model) -> int | None:
 
 
 def _from_sample(
-  model: keras.Model, batch_size: int | None, training: bool, sample: Any
+  model: keras.Model, batch_size: int | None, kind: str, sample: Any
 ) -> BatchSpec:
-  if training and has_own_step(model):
+  if has_own_step(model, kind):
     return _as_it_is(model, batch_size, sample)
   parts = sample if isinstance(sample, tuple) else (sample,)
-  arrays = tf.nest.map_structure(_as_array, parts if training else parts[:1])
+  parts = parts[:1] if kind == "predict" else parts
+  arrays = tf.nest.map_structure(_as_array, parts)
   flat, size = _checked(model, arrays, batch_size)
   structure = tf.nest.map_structure(lambda a: _array_spec(a, size), arrays)
   values = [a if len(a) == size else None for a in flat]
-  if training and len(parts) == 1 and model.loss is not None:
+  if kind != "predict" and len(parts) == 1 and model.loss is not None:
     targets = _targets(model, size)
     structure = (*structure, targets)
     values += [None] * len(tf.nest.flatten(targets))
   return BatchSpec(structure, tuple(values), size)
 
 
-def has_own_step(model: keras.Model) -> bool:
-  """Whether `train_step` is the model's own, and knows what a batch is."""
-  return type(model).train_step is not keras.Model.train_step
+def has_own_step(model: keras.Model, kind: str = "train") -> bool:
+  """Whether the step is the model's own: then only it knows what a batch is.
+
+  Args:
+    model: placed or not.
+    kind: "train", "test" or "predict".
+  """
+  step = inspect.unwrap(getattr(model, f"{kind}_step"))
+  keras_step = getattr(keras.Model, f"{kind}_step")
+  return getattr(step, "__func__", None) is not keras_step
 
 
 def _as_it_is(
   model: keras.Model, batch_size: int | None, sample: Any
 ) -> BatchSpec:
-  """The batch as the model's own `train_step` takes it."""
+  """The batch as the model's own step takes it."""
   arrays = tf.nest.map_structure(_as_array, sample)
   flat, size = _checked(model, arrays, batch_size)
   structure = tf.nest.map_structure(lambda a: _array_spec(a, size), arrays)

@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import functools
 import os
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -35,6 +36,7 @@ def trace_keras(
   training: bool = True,
   sample: Any = None,
   on_stage: stages.OnStage = stages.ignore,
+  kind: str | None = None,
 ) -> TracedStep:
   """One step of a Keras model as a flat graph.
 
@@ -49,24 +51,28 @@ def trace_keras(
     training: the whole training step (forward, gradients, optimizer update,
       metrics), else inference (`predict_step`).
     sample: a batch `x`, `(x, y)` or `(x, y, sample_weight)` of arrays or
-      tensors, or what a `train_step` of the model's own takes; needed where
-      the model does not say its inputs, or the loss not its targets.
+      tensors, or what a step of the model's own takes; needed where the model
+      does not say its inputs, or the loss not its targets.
     on_stage: is told each stage.
+    kind: the step, "train", "test" or "predict", where `training` does not
+      say it all.
 
   Returns:
-    `fetches[0]` is the loss of the batch when training, else the first
-    output. A variable's node is named by its Keras path.
+    `fetches[0]` is the loss of the batch where the step has one, else the
+    first output. A variable's node is named by its Keras path.
 
   Raises:
     ExtractionError: not compiled, shapes unknown, or tracing fails.
   """
+  kind = kind or ("train" if training else "predict")
+  training = kind == "train"
   if training:
     _check_compiled(model)
-  batch = keras_inputs.batch_spec(model, batch_size, training, sample)
+  batch = keras_inputs.batch_spec(model, batch_size, kind, sample)
   if training:
     on_stage("building the optimizer")
     _build(model, batch.structure)
-  step = _trace_step(model, batch, training, on_stage)
+  step = _trace_step(model, batch, kind, on_stage)
   on_stage("inlining")
   traced = functions.trace_function(
     step.concrete,
@@ -101,7 +107,10 @@ def trace_keras_file(
     raise ExtractionError(f"there is no Keras model file {name!r}")
   keras_archive.check(name)
   try:
-    model = keras.saving.load_model(name, compile=training, safe_mode=True)
+    with warnings.catch_warnings():
+      # Of a file saved before its first `fit`: a step has no use for slots.
+      warnings.filterwarnings("ignore", "Skipping variable loading for optim")
+      model = keras.saving.load_model(name, compile=training, safe_mode=True)
   except Exception as error:
     raise ExtractionError(
       f"Keras model file {name!r} cannot be loaded: {type(error).__name__}:"
@@ -138,7 +147,10 @@ def variable_names(model: keras.Model) -> dict[int, str]:
 
 
 def _check_compiled(model: keras.Model) -> None:
-  if not getattr(model, "compiled", False) or model.optimizer is None:
+  lacks_optimizer = not keras_inputs.has_own_step(model) and (
+    getattr(model, "optimizer", None) is None
+  )
+  if not getattr(model, "compiled", False) or lacks_optimizer:
     raise ExtractionError(
       f"model {model.name!r} has no loss or optimizer; compile it before its"
       " training step is extracted"
@@ -163,7 +175,7 @@ class _Step:
 def _trace_step(
   model: keras.Model,
   batch: keras_inputs.BatchSpec,
-  training: bool,
+  kind: str,
   on_stage: stages.OnStage,
 ) -> _Step:
   """The step as a function of the batch, not yet inlined."""
@@ -174,11 +186,8 @@ def _trace_step(
     graph = tf.compat.v1.get_default_graph()
     on_stage("tracing", lambda: int(graph.version))
     recorders.append(keras_layers.LayerRecorder(graph, model))
-    with graph.device(recorders[-1]):
-      if not training:
-        return model.predict_step(data)
-      with _recorded_loss(model, losses):
-        return model.train_step(data)
+    with graph.device(recorders[-1]), _recorded_loss(model, losses):
+      return getattr(model, f"{kind}_step")(data)
 
   step = tf.function(data_step, jit_compile=False, autograph=False)
   try:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 _GRADIENT = re.compile(r"^(?:gradient_tape|gradients|Gradients)/")
+_CALL = re.compile(r"_\d+$")
 _STEP = re.compile(r"(?:step|encode|encode_back|decode|segment)_\d+")
 OTHER = "(outside of layers)"
 BETWEEN = " \N{HORIZONTAL ELLIPSIS} "  # the first and the last layer of a block
@@ -41,7 +42,7 @@ def find_layers(names: Sequence[str], weight: np.ndarray) -> Layers:
     weight: [num_ops] what each op counts for, such as its time: tells the
       scope of the model from those of its layers.
   """
-  scopes = [_scopes(name) for name in names]
+  scopes = _as_called([_scopes(name) for name in names])
   head = _model_scope(scopes, weight)
   labels = [_label(scope, head) for scope in scopes]
   outside = np.array([label == OTHER for label in labels], bool)
@@ -118,6 +119,28 @@ def _scopes(name: str) -> tuple[str, ...]:
   """`gradient_tape/model/step_3/lstm/MatMul` -> ("model", "lstm")."""
   parts = _GRADIENT.sub("", name).split("/")[:-1]
   return tuple(part for part in parts if not _STEP.fullmatch(part))
+
+
+def _as_called(scopes: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
+  """The scopes by the names that a Keras model has for its layers.
+
+  Keras opens a layer's scope once to build it and once more for each call, and
+  TensorFlow makes scopes unique: the ops of layer "dense" of model "net" are
+  in "net_1/dense_1", and its variables are "net/dense/kernel", which tells.
+  """
+  there = set(scopes)
+  true = [tuple(_CALL.sub("", part) for part in scope) for scope in scopes]
+  called = {
+    scope[0]
+    for scope, name in zip(scopes, true, strict=True)
+    if len(scope) > 1
+    and all(map(_CALL.search, scope[:2]))
+    and (name in there or name[1:] in there)
+  }
+  return [
+    name if scope and scope[0] in called else scope
+    for scope, name in zip(scopes, true, strict=True)
+  ]
 
 
 def _model_scope(
