@@ -41,8 +41,8 @@ def run(
       arguments, and on other systems than Linux, `work` runs in this process.
 
   Returns:
-    What `work` returns, in the child as well; 1 where the child ended without
-    returning (one line on stderr).
+    What `work` returns, in the child. The parent exits with that code, or with
+    1 where the child ended without returning (one line on stderr).
   """
   if argv is not None or sys.platform != "linux":
     return work()
@@ -64,12 +64,12 @@ def run(
       os.write(report, bytes([code]))
       return code
     status = _wait(child, waited)
-    signal.pthread_sigmask(signal.SIG_SETMASK, before)
     reported = _read(result)
-    if reported:
-      return reported[0]
-    print(f"{name}: error: {_how(status, notices.fileno())}", file=sys.stderr)
-  return 1
+    if not reported:
+      print(f"{name}: error: {_how(status, notices.fileno())}", file=sys.stderr)
+      sys.stderr.flush()
+    # Nothing is this process's own, and to unload its modules takes a while.
+    os._exit(reported[0] if reported else 1)
 
 
 @contextlib.contextmanager
