@@ -43,8 +43,8 @@ def run(
       arguments, and on other systems than Linux, `work` runs in this process.
 
   Returns:
-    What `work` returns, in the child as well; 1 where the child ended without
-    returning (one line on stderr).
+    What `work` returns, in the child. The parent exits with that code, or with
+    1 where the child ended without returning (one line on stderr).
   """
   if argv is not None or sys.platform != "linux":
     return work()
@@ -68,14 +68,17 @@ def run(
       os.write(report, bytes([code]))
       return code
     status, signalled = _wait(child, waited)
-    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    code = 1
     reported = _read(result)
     if reported:
-      return reported[0]
-    if signalled and os.waitstatus_to_exitcode(status) == 128 + signalled:
-      return 128 + signalled  # the child has said so
-    print(f"{name}: error: {_how(status, notices.fileno())}", file=sys.stderr)
-  return 1
+      code = reported[0]
+    elif signalled and os.waitstatus_to_exitcode(status) == 128 + signalled:
+      code = 128 + signalled  # the child has said so
+    else:
+      print(f"{name}: error: {_how(status, notices.fileno())}", file=sys.stderr)
+      sys.stderr.flush()
+    # Nothing is this process's own, and to unload its modules takes a while.
+    os._exit(code)
 
 
 @contextlib.contextmanager
