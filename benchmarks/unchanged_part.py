@@ -13,6 +13,7 @@ change the step from its beginning.
 import pathlib
 import sys
 
+import numba
 import numpy as np
 from absl import app, flags
 from rich import console, table
@@ -87,6 +88,11 @@ def _first_change(
   return first_us, np.sort(schedule.op_start_us)
 
 
+@numba.njit
+def _propose(tables, state, lowest, highest, part_share):
+  propose(tables, state, lowest, highest, part_share)
+
+
 def _moved(
   groups: GroupGraph, devices: np.ndarray, moves: int
 ) -> list[np.ndarray]:
@@ -103,7 +109,7 @@ def _moved(
   for progress in np.linspace(0, 1, STAGES, endpoint=False):
     levels = scale.levels(top, progress, scale.hot_us)
     for _ in range(moves):
-      propose(tables, state, *levels, scale.part_share)
+      _propose(tables, state, *levels, scale.part_share)
       moved = state.moved[: state.counts[MOVED]]
       targets = state.targets[: state.counts[MOVED]]
       moved = moved[targets != state.devices[moved]]

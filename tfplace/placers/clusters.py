@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tfplace.placers.groups import GroupGraph
-from tfplace.placers.jit import kernel
+from tfplace.placers.jit import inlined, kernel
 
 # Largest share of all work in one cluster, level by level (chosen by trial).
 _SHARES = tuple(1 / 2**i for i in range(12, 1, -1))
@@ -71,7 +71,11 @@ def clusters_by_work(groups: GroupGraph) -> Clusters:
     graph = _contract(start, label)
     while True:
       joined = _join_cheapest(
-        *_adjacency(graph), graph.work, graph.allowed, limit
+        *_adjacency(graph),
+        graph.work,
+        np.argsort(graph.work, kind="stable"),
+        graph.allowed,
+        limit,
       )
       _, joined = np.unique(joined, return_inverse=True)
       if joined.max(initial=-1) + 1 == len(joined):
@@ -191,7 +195,7 @@ def _join_dearest(
   free = np.ones((count, allowed.shape[1]), np.bool_)
   for group in range(count):
     held[label[group]] += work[group]
-    free[label[group]] &= allowed[group]
+    _narrow(free, label[group], allowed, group)
   for i in range(len(src)):
     a, b = label[src[i]], label[dst[i]]
     while parent[a] != a:
@@ -200,12 +204,12 @@ def _join_dearest(
     while parent[b] != b:
       parent[b] = parent[parent[b]]
       b = parent[b]
-    if a == b or held[a] + held[b] > limit or not (free[a] & free[b]).any():
+    if a == b or held[a] + held[b] > limit or not _meet(free, a, b):
       continue
     a, b = min(a, b), max(a, b)
     parent[b] = a
     held[a] += held[b]
-    free[a] &= free[b]
+    _narrow(free, a, free, b)
   result = np.empty(count, np.int64)
   for group in range(count):
     a = label[group]
@@ -221,15 +225,16 @@ def _join_cheapest(
   neighbours: np.ndarray,
   cut_us: np.ndarray,
   work: np.ndarray,
+  order: np.ndarray,
   allowed: np.ndarray,
   limit: float,
 ) -> np.ndarray:
-  """[count] cluster of each cluster after one pass, the cheapest first."""
+  """[count] cluster of each cluster after one pass in an order."""
   count = len(work)
   parent = np.arange(count)
   held = work.copy()
   free = allowed.copy()
-  for a in np.argsort(work, kind="mergesort"):
+  for a in order:
     if parent[a] != a or held[a] > work[a]:
       continue  # it has joined, or others have joined it
     for i in range(offsets[a], offsets[a + 1]):
@@ -237,11 +242,11 @@ def _join_cheapest(
       while parent[b] != b:
         parent[b] = parent[parent[b]]
         b = parent[b]
-      if b == a or held[a] + held[b] > limit or not (free[a] & free[b]).any():
+      if b == a or held[a] + held[b] > limit or not _meet(free, a, b):
         continue
       parent[a] = b
       held[b] += held[a]
-      free[b] &= free[a]
+      _narrow(free, b, free, a)
       break
   for a in range(count):
     b = a
@@ -249,3 +254,20 @@ def _join_cheapest(
       b = parent[b]
     parent[a] = b
   return parent
+
+
+# As array expressions these two take seconds to compile.
+@inlined
+def _meet(free: np.ndarray, a: int, b: int) -> bool:
+  """Whether two clusters may share a device."""
+  for device in range(free.shape[1]):
+    if free[a, device] and free[b, device]:
+      return True
+  return False
+
+
+@inlined
+def _narrow(free: np.ndarray, a: int, allowed: np.ndarray, b: int) -> None:
+  """Leaves cluster `a` only the devices that row `b` allows."""
+  for device in range(free.shape[1]):
+    free[a, device] = free[a, device] and allowed[b, device]

@@ -4,13 +4,15 @@ From the op that ends last back to the start: at each op, what it waited for
 is an input computed here, an input from elsewhere, or the op before it.
 """
 
+import numpy as np
+
 from tfplace.placers.search_tables import (
   IS_STALE,
   PATH,
   SearchState,
   SearchTables,
 )
-from tfplace.simulate.jit import inlined, kernel
+from tfplace.simulate.jit import Index, helper, inlined
 
 LOCAL = 0  # waited for an input from the same device
 REMOTE = 1  # waited for a transfer
@@ -19,12 +21,12 @@ BUSY = 2  # waited for the device
 _SLACK_US = 1e-6
 
 
-@kernel
+@helper
 def trace(tables: SearchTables, state: SearchState) -> None:
   """Fills `path` and `cause` from `start_us` and `op_devices`."""
   _order_by_start(tables, state)
   num_ops = len(state.start_us)
-  op = 0
+  op: Index = np.int64(0)
   for other in range(num_ops):
     if _end(tables, state, other) > _end(tables, state, op):
       op = other
@@ -38,19 +40,20 @@ def trace(tables: SearchTables, state: SearchState) -> None:
 
 
 @inlined
-def _end(tables: SearchTables, state: SearchState, op: int) -> float:
+def _end(tables: SearchTables, state: SearchState, op: Index) -> float:
   return state.start_us[op] + tables.ops.time_us[op, state.op_devices[op]]
 
 
 @inlined
 def _waited_for(
-  tables: SearchTables, state: SearchState, op: int
-) -> tuple[int, int]:
+  tables: SearchTables, state: SearchState, op: Index
+) -> tuple[Index, int]:
   """The op that `op` waited for, -1 if none, and the cause."""
   start, device = state.start_us[op], state.op_devices[op]
-  local, local_end, remote, remote_end = -1, -1.0, -1, -1.0
+  local, local_end = np.int64(-1), -1.0
+  remote, remote_end = np.int64(-1), -1.0
   for i in range(tables.ops.in_offsets[op], tables.ops.in_offsets[op + 1]):
-    source = tables.ops.in_src[i]
+    source = np.int64(tables.ops.in_src[i])
     end, at = _end(tables, state, source), state.op_devices[source]
     if at == device:
       if end > local_end:
@@ -62,9 +65,11 @@ def _waited_for(
       remote, remote_end = source, end
   if local >= 0 and local_end >= start - _SLACK_US:
     return local, LOCAL
-  previous = state.before[op]
+  previous: Index = np.int64(state.before[op])
   while previous >= 0 and state.start_us[previous] == start:
-    previous = state.before[previous]  # it took no time: not worth a wait
+    previous = np.int64(
+      state.before[previous]
+    )  # it took no time: not worth a wait
   if previous >= 0:
     end = _end(tables, state, previous)
     if tables.ops.time_us[previous, device] > 0:

@@ -10,7 +10,7 @@ import numpy as np
 
 from tfplace.errors import ProblemError
 from tfplace.placers.groups import GroupGraph
-from tfplace.placers.jit import kernel
+from tfplace.placers.jit import Index, helper, kernel
 
 _MAX_ATTEMPTS = 100  # orders of the groups that are tried where links are few
 
@@ -55,13 +55,14 @@ def propagate(
     stack[i] = changed[i]
     queued[changed[i]] = True
   nothing = np.empty(0, np.int64)
+  none = np.int64(0)  # a literal would be a type of its own
   is_consistent, _ = _narrow(
-    free, queued, stack, len(changed), linked, offsets, entries, nothing, 0
+    free, queued, stack, len(changed), linked, offsets, entries, nothing, none
   )
   return is_consistent
 
 
-@kernel
+@helper
 def _narrow(
   free: np.ndarray,
   queued: np.ndarray,
@@ -71,8 +72,8 @@ def _narrow(
   offsets: np.ndarray,
   entries: np.ndarray,
   removed: np.ndarray,
-  count: int,
-) -> tuple[bool, int]:
+  count: Index,
+) -> tuple[bool, Index]:
   """Looks at the neighbours of what is on the stack until nothing shrinks.
 
   Args:
@@ -109,15 +110,15 @@ def _narrow(
   return True, count
 
 
-@kernel
+@helper
 def _revise(
   free: np.ndarray,
   group: int,
   entry: int,
   linked: np.ndarray,
   removed: np.ndarray,
-  count: int,
-) -> tuple[int, bool, int]:
+  count: Index,
+) -> tuple[int, bool, Index]:
   """Takes from one neighbour of `group` the devices that no link reaches.
 
   Returns:
@@ -138,7 +139,7 @@ def _revise(
   return other, is_left, count
 
 
-@kernel
+@helper
 def _reaches(
   free: np.ndarray, sends: bool, target: int, linked: np.ndarray
 ) -> bool:
@@ -182,7 +183,7 @@ def _assign_all(
     for device in ranked[group]:
       if not free[group, device]:
         continue
-      count = 0
+      count: Index = np.int64(0)
       for other in range(num_devices):
         if other != device and free[group, other]:
           free[group, other] = False

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tfplace.placers import heap
-from tfplace.placers.jit import inlined, kernel
+from tfplace.placers.jit import Index, helper, inlined, kernel
 from tfplace.placers.list_kernels import (
   Traffic,
   arrival,
@@ -119,13 +119,13 @@ def earliest_start(
       return state.device_of
     _run(tables, state, traffic, op, device)
     for i in range(tables.out_offsets[op], tables.out_offsets[op + 1]):
-      other = tables.out_dst[i]
+      other = np.int64(tables.out_dst[i])
       state.waits[other] -= 1
       if state.waits[other] == 0:
         _enqueue(queues, state, other, state.end[op])
 
 
-@kernel
+@helper
 def _nothing_done(
   tables: ListTables,
   position: np.ndarray,
@@ -140,6 +140,9 @@ def _nothing_done(
   for op in range(num_ops):
     for i in range(tables.in_offsets[op], tables.in_offsets[op + 1]):
       waits[op] += not tables.is_source[tables.in_src[i]]
+  op_at = np.empty(num_ops, np.int64)
+  for op in range(num_ops):
+    op_at[position[op]] = op
   return _State(
     free,
     held,
@@ -149,14 +152,14 @@ def _nothing_done(
     np.zeros(num_devices),
     np.zeros(num_ops, np.int64),
     position,
-    np.argsort(position),
+    op_at,
     favourite,
     np.full(num_devices, -1, np.int64),
     waits,
   )
 
 
-@kernel
+@helper
 def _empty_queues(tables: ListTables) -> _Queues:
   num_ops, num_devices = tables.time_us.shape
   return _Queues(
@@ -182,11 +185,11 @@ def _run(
     state.idle_us[device] = state.end[op] + tables.overhead_us[device]
 
 
-@kernel
+@helper
 def _enqueue(
   queues: _Queues,
   state: _State,
-  op: int,
+  op: Index,
   ready_us: float,
 ) -> None:
   """Puts a ready op on every device's queue, with a bound on its arrival."""
@@ -201,7 +204,7 @@ def _enqueue(
     )
 
 
-@kernel
+@helper
 def _first(
   tables: ListTables, queues: _Queues, state: _State, traffic: Traffic
 ) -> tuple[int, int]:
@@ -210,13 +213,13 @@ def _first(
   The op is still in the queues, where its end marks it as done.
   """
   while True:
-    best, best_us, target = -1, np.inf, -1
+    best, best_us, target = -1, np.inf, np.int64(-1)
     for device in range(len(state.idle_us)):
       start, at = _head(tables, queues, state, traffic, device)
       if at >= 0 and state.last[device] >= 0:
         start, at = _kept(tables, state, traffic, device, start, at)
       if at >= 0 and (best < 0 or (start, at) < (best_us, best)):
-        best, best_us, target = at, start, device
+        best, best_us, target = at, start, np.int64(device)
     if best < 0:
       return -1, -1
     op = state.op_at[best]
@@ -224,14 +227,14 @@ def _first(
     if state.free[group, target] and (
       state.device_of[group] >= 0 or state.held[group] <= state.room[target]
     ):
-      return op, target
+      return op, int(target)
     _drop(queues, state, target)
     state.left[op] -= 1
     if state.left[op] == 0:
       return op, roomiest(state.free[group], state.room)
 
 
-@kernel
+@helper
 def _head(
   tables: ListTables,
   queues: _Queues,
@@ -286,7 +289,7 @@ def _head(
   return np.inf, -1
 
 
-@kernel
+@helper
 def _kept(
   tables: ListTables,
   state: _State,
@@ -339,21 +342,21 @@ def _push_later(queues: _Queues, device: int, ready_us: float, at: int) -> None:
 
 
 @inlined
-def _pop_later(queues: _Queues, device: int) -> None:
+def _pop_later(queues: _Queues, device: Index) -> None:
   queues.size[device, 0] = heap.pop(
     queues.later_us[device], queues.later[device], queues.size[device, 0]
   )
 
 
 @inlined
-def _pop_waiting(queues: _Queues, device: int) -> None:
+def _pop_waiting(queues: _Queues, device: Index) -> None:
   queues.size[device, 1] = heap.pop(
     queues.rank[device], queues.waiting[device], queues.size[device, 1]
   )
 
 
 @inlined
-def _drop(queues: _Queues, state: _State, device: int) -> None:
+def _drop(queues: _Queues, state: _State, device: Index) -> None:
   """Takes the head of `_head` off its queue."""
   if queues.size[device, 1] > 0:
     _pop_waiting(queues, device)

@@ -2,15 +2,15 @@
 
 import numpy as np
 
-from tfplace.placers.jit import inlined, kernel
+from tfplace.placers.jit import Index, helper, inlined
 
 
 @inlined
-def _before(time: np.ndarray, key: np.ndarray, a: int, b: int) -> bool:
+def _before(time: np.ndarray, key: np.ndarray, a: Index, b: Index) -> bool:
   return time[a] < time[b] or (time[a] == time[b] and key[a] < key[b])
 
 
-@kernel
+@helper
 def push(
   time: np.ndarray, key: np.ndarray, size: int, new_us: float, new_key: int
 ) -> int:
@@ -27,12 +27,12 @@ def push(
   return size + 1
 
 
-@kernel
+@helper
 def pop(time: np.ndarray, key: np.ndarray, size: int) -> int:
   """Drops the first of a binary heap by (time, key); returns its size."""
   size -= 1
   time[0], key[0] = time[size], key[size]
-  at = 0
+  at: Index = np.int64(0)  # a literal would be a type of its own
   while True:
     child = 2 * at + 1
     if child >= size:

@@ -5,7 +5,9 @@ kernels (no GIL, cached on disk), but allowed to allocate arrays.
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from tfplace.simulate.jit import allocating
+from tfplace.simulate.jit import Index, allocating
+
+__all__ = ["Index", "helper", "inlined", "kernel"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -15,6 +17,11 @@ def kernel(function: F) -> F:
   return allocating(function)
 
 
+def helper(function: F) -> F:
+  """Like `kernel`, for what kernels alone call, never Python."""
+  return allocating(function, is_entry=False)
+
+
 def inlined(function: F) -> F:
-  """Like `kernel`, for a helper: its tuples of arrays never cross a call."""
-  return allocating(function, forceinline=True)
+  """Like `helper`, and its tuples of arrays never cross a call."""
+  return allocating(function, is_entry=False, forceinline=True)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tfplace.placers.domains import propagate
-from tfplace.placers.jit import inlined, kernel
+from tfplace.placers.jit import Index, helper, inlined, kernel
 from tfplace.placers.list_tables import ListTables
 
 _GAPS = 256  # idle gaps that insertion looks at, from the latest back
@@ -42,7 +42,7 @@ class _Busy(NamedTuple):
   spans: np.ndarray
 
 
-@kernel
+@helper
 def no_traffic(tables: ListTables) -> Traffic:
   """Nothing sent yet."""
   num_ops, num_devices = tables.time_us.shape
@@ -178,7 +178,7 @@ def arrival(
   return ready, moved
 
 
-@kernel
+@helper
 def send_inputs(
   tables: ListTables,
   traffic: Traffic,
@@ -206,7 +206,7 @@ def send_inputs(
   return ready
 
 
-@kernel
+@helper
 def take(
   tables: ListTables,
   free: np.ndarray,
@@ -220,7 +220,7 @@ def take(
 ) -> bool:
   """Puts an op's group, and the sources that feed it, on `device`."""
   if not _assign(
-    tables, free, held, room, device_of, tables.group_of[op], device
+    tables, free, held, room, device_of, np.int64(tables.group_of[op]), device
   ):
     return False
   size = 0
@@ -230,8 +230,7 @@ def take(
       source = tables.in_src[i]
       if not tables.is_source[source] or end[source] >= 0:
         continue
-      group = tables.group_of[source]
-      target = device
+      group, target = np.int64(tables.group_of[source]), device
       if not free[group, device]:
         target = roomiest(free[group], room)
       if target < 0 or not _assign(
@@ -247,14 +246,14 @@ def take(
     current = stack[size]
 
 
-@kernel
+@helper
 def _assign(
   tables: ListTables,
   free: np.ndarray,
   held: np.ndarray,
   room: np.ndarray,
   device_of: np.ndarray,
-  group: int,
+  group: Index,
   device: int,
 ) -> bool:
   """Fixes a group unless it is fixed; false if links then forbid the rest."""
@@ -282,7 +281,7 @@ def roomiest(domain: np.ndarray, room: np.ndarray) -> int:
   return best
 
 
-@kernel
+@helper
 def place_rest(
   tables: ListTables,
   free: np.ndarray,

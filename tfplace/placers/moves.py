@@ -15,7 +15,9 @@ from tfplace.placers.search_tables import (
   SearchState,
   SearchTables,
 )
-from tfplace.simulate.jit import inlined, kernel
+from tfplace.simulate.jit import Index, helper, inlined
+
+_ANY = np.int64(-1)  # a device other than where a group is
 
 
 @inlined
@@ -36,7 +38,7 @@ def below(state: SearchState, count: int) -> int:
   return int(uniform(state) * count)
 
 
-@kernel
+@helper
 def propose(
   tables: SearchTables,
   state: SearchState,
@@ -67,14 +69,18 @@ def propose(
   elif draw < 0.90:
     _block(tables, state, level)
   else:
-    _pull(tables, state, level, _random_group(tables, state, level), -1)
+    _pull(tables, state, level, _random_group(tables, state, level), _ANY)
   for i in range(state.counts[MOVED]):
     state.is_marked[state.moved[i]] = False
 
 
-@kernel
+@helper
 def _add(
-  tables: SearchTables, state: SearchState, level: int, group: int, device: int
+  tables: SearchTables,
+  state: SearchState,
+  level: int,
+  group: Index,
+  device: Index,
 ) -> None:
   """Adds the cluster of `group` at `level`, or a part, to the move."""
   own = state.devices[group]
@@ -91,24 +97,27 @@ def _add(
       state.counts[MOVED] += 1
 
 
-@kernel
-def _random_group(tables: SearchTables, state: SearchState, level: int) -> int:
+@helper
+def _random_group(
+  tables: SearchTables, state: SearchState, level: int
+) -> Index:
   """A random group of a random cluster of `level`."""
   if level == 0:
-    return tables.movable[below(state, len(tables.movable))]
+    return np.int64(tables.movable[below(state, len(tables.movable))])
   first, last = tables.level_offsets[level], tables.level_offsets[level + 1]
   unit = first + below(state, last - first)
   first, last = tables.cluster_offsets[unit], tables.cluster_offsets[unit + 1]
-  return tables.cluster_groups[first + below(state, last - first)]
+  return np.int64(tables.cluster_groups[first + below(state, last - first)])
 
 
-@kernel
+@helper
 def _other_device(
-  tables: SearchTables, state: SearchState, level: int, group: int
-) -> int:
+  tables: SearchTables, state: SearchState, level: int, group: Index
+) -> Index:
   """An allowed device other than the group's own, by the odds of its cluster;
   its own if none."""
-  own, total = state.devices[group], 0.0
+  own: Index = np.int64(state.devices[group])
+  total = 0.0
   odds = tables.odds[tables.cluster_of[level, group]]
   for device in range(len(odds)):
     if device != own and tables.allowed[group, device]:
@@ -123,28 +132,28 @@ def _other_device(
   return last
 
 
-@kernel
+@helper
 def _near_device(
-  tables: SearchTables, state: SearchState, level: int, group: int
-) -> int:
+  tables: SearchTables, state: SearchState, level: int, group: Index
+) -> Index:
   """The device of a random neighbour if that is elsewhere, else any other."""
   first = tables.ops.group_offsets[group]
   last = tables.ops.group_offsets[group + 1]
   if last > first and uniform(state) < 0.5:
     entry = tables.ops.group_entries[first + below(state, last - first)]
-    device = state.devices[entry if entry >= 0 else -1 - entry]
+    device = np.int64(state.devices[entry if entry >= 0 else -1 - entry])
     if device != state.devices[group]:
       return device
   return _other_device(tables, state, level, group)
 
 
-@kernel
+@helper
 def move_cluster(
   tables: SearchTables, state: SearchState, unit: int, is_near: bool
 ) -> None:
   """A whole cluster goes where a neighbour is, or to any other device."""
   first, last = tables.cluster_offsets[unit], tables.cluster_offsets[unit + 1]
-  group = tables.cluster_groups[first + below(state, last - first)]
+  group = np.int64(tables.cluster_groups[first + below(state, last - first)])
   level = 0
   while unit >= tables.level_offsets[level + 1]:
     level += 1
@@ -158,26 +167,26 @@ def move_cluster(
   state.counts[MOVED] = last - first
 
 
-@kernel
+@helper
 def _single(tables: SearchTables, state: SearchState, level: int) -> None:
   group = _random_group(tables, state, level)
   _add(tables, state, level, group, _near_device(tables, state, level, group))
 
 
-@kernel
+@helper
 def _swap(tables: SearchTables, state: SearchState, level: int) -> None:
   """Two clusters on different devices change places."""
   a = _random_group(tables, state, level)
   for _ in range(4):
     b = _random_group(tables, state, level)
     if state.devices[a] != state.devices[b]:
-      target = state.devices[a]
-      _add(tables, state, level, a, state.devices[b])
+      target = np.int64(state.devices[a])
+      _add(tables, state, level, a, np.int64(state.devices[b]))
       _add(tables, state, level, b, target)
       return
 
 
-@kernel
+@helper
 def _block(tables: SearchTables, state: SearchState, level: int) -> None:
   """Clusters next to each other in time, those of one device, move on."""
   first = _random_group(tables, state, level)
@@ -188,18 +197,19 @@ def _block(tables: SearchTables, state: SearchState, level: int) -> None:
   for _ in range(min(int(length), 1 + len(tables.order) // 4)):
     if at >= len(tables.order):
       break
-    if state.devices[tables.order[at]] == own:
-      _add(tables, state, level, tables.order[at], target)
+    group = np.int64(tables.order[at])
+    if state.devices[group] == own:
+      _add(tables, state, level, group, target)
     at += 1
 
 
-@kernel
+@helper
 def _pull(
   tables: SearchTables,
   state: SearchState,
   level: int,
-  group: int,
-  target: int,
+  group: Index,
+  target: Index,
 ) -> None:
   """A cluster, and some neighbours, and some of theirs, go to one device."""
   if target < 0:
@@ -215,7 +225,7 @@ def _pull(
     last = tables.ops.group_offsets[near + 1]
     for i in range(first, last):
       entry = tables.ops.group_entries[i]
-      other = entry if entry >= 0 else -1 - entry
+      other = np.int64(entry if entry >= 0 else -1 - entry)
       if state.devices[other] != target and uniform(state) < keep:
         _add(tables, state, level, other, target)
         if state.counts[MOVED] >= limit:
@@ -223,7 +233,7 @@ def _pull(
     at += 1
 
 
-@kernel
+@helper
 def _critical(tables: SearchTables, state: SearchState, level: int) -> None:
   """Removes one wait on the critical path."""
   if state.counts[IS_STALE]:
@@ -231,17 +241,17 @@ def _critical(tables: SearchTables, state: SearchState, level: int) -> None:
   if state.counts[PATH] == 0:
     return
   at = below(state, state.counts[PATH])
-  group = tables.ops.group_of[state.path[at]]
+  group = np.int64(tables.ops.group_of[state.path[at]])
   source = group
   if at + 1 < state.counts[PATH]:
-    source = tables.ops.group_of[state.path[at + 1]]
+    source = np.int64(tables.ops.group_of[state.path[at + 1]])
   cause = state.cause[at]
-  target = -1
+  target: Index = _ANY
   if cause == critical.REMOTE:
     if uniform(state) < 0.5:
-      target = state.devices[source]
+      target = np.int64(state.devices[source])
     else:
-      target = state.devices[group]
+      target = np.int64(state.devices[group])
       group = source
   elif cause == critical.BUSY and uniform(state) < 0.5:
     group = source

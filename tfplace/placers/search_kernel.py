@@ -22,7 +22,7 @@ from tfplace.placers.search_tables import (
   SearchTables,
 )
 from tfplace.simulate import engine
-from tfplace.simulate.jit import inlined, kernel
+from tfplace.simulate.jit import Index, helper, inlined, kernel
 from tfplace.simulate.tables import Tables
 from tfplace.simulate.workspace import Workspace
 
@@ -37,7 +37,7 @@ def restart(
 ) -> None:
   """Evaluates `devices` and makes them the current state."""
   for group in range(len(state.devices)):
-    _set(tables, state, group, state.devices[group])
+    _set(tables, state, group, np.int64(state.devices[group]))
   _judge(step, work, tables, state, np.inf, penalty_us)
 
 
@@ -125,20 +125,20 @@ def sweep(
 
 @inlined
 def _set(
-  tables: SearchTables, state: SearchState, group: int, device: int
+  tables: SearchTables, state: SearchState, group: Index, device: Index
 ) -> None:
   state.devices[group] = device
   for i in range(tables.group_offsets[group], tables.group_offsets[group + 1]):
     state.op_devices[tables.group_ops[i]] = device
 
 
-@kernel
+@helper
 def _apply(tables: SearchTables, state: SearchState) -> bool:
   """Makes the move; false, and nothing changed, if it is not one."""
   kept = 0
   for i in range(state.counts[MOVED]):
-    group, target = state.moved[i], state.targets[i]
-    old = state.devices[group]
+    group, target = np.int64(state.moved[i]), np.int64(state.targets[i])
+    old = np.int64(state.devices[group])
     if target != old and tables.allowed[group, target]:
       _set(tables, state, group, target)
       state.moved[kept], state.targets[kept] = group, old
@@ -147,13 +147,14 @@ def _apply(tables: SearchTables, state: SearchState) -> bool:
   return kept > 0
 
 
-@kernel
+@helper
 def _undo(tables: SearchTables, state: SearchState) -> None:
   for i in range(state.counts[MOVED]):
-    _set(tables, state, state.moved[i], state.targets[i])
+    group, old = np.int64(state.moved[i]), np.int64(state.targets[i])
+    _set(tables, state, group, old)
 
 
-@kernel
+@helper
 def _judge(
   step: Tables,
   work: Workspace,

@@ -9,7 +9,7 @@ node that would not go at its end goes into a skew heap (Sleator and Tarjan,
 
 import numpy as np
 
-from tfplace.simulate.jit import Index, inlined, kernel
+from tfplace.simulate.jit import Index, helper, inlined
 from tfplace.simulate.workspace import EVENTS, Queues, Workspace
 
 
@@ -65,7 +65,7 @@ def _is_before(nodes: np.ndarray, a: Index, b: Index) -> bool:
   return nodes[a].key < nodes[b].key
 
 
-@kernel
+@helper
 def _meld(nodes: np.ndarray, a: Index, b: Index) -> Index:
   """Joins two skew heaps, -1 being an empty one, and returns the root."""
   if a < 0:
