@@ -25,9 +25,9 @@ setuptools.setup(
   package_data={
     "tfplace": [
       "py.typed",
-      "graph/extract/*.json",
+      "extraction/*.json",
       "report/page/*.html",
-      "policies/pretrained/**",
+      "learned/pretrained/**",
     ]
   },
   install_requires=[

@@ -25,9 +25,9 @@ import one_gpu
 import saved_rows
 from ablation_run import ARMS, policy_dir
 
-from tfplace.graph import Problem
-from tfplace.policies import exported, keras2
-from tfplace.policies.exported import Policy
+from tfplace.core import Problem
+from tfplace.learned import exported, training_process
+from tfplace.learned.exported import Policy
 from tfplace.simulate import Simulator
 
 HERE = pathlib.Path(__file__).parent
@@ -48,7 +48,7 @@ _RESULT = flags.DEFINE_string(
 
 def main(argv: list[str]) -> None:
   del argv
-  keras2.check_packages()
+  training_process.check_packages()
   unknown = sorted(set(_ARMS.value) - set(ARMS))
   if unknown:
     raise app.UsageError(f"--arms: {unknown[0]!r} is none of {', '.join(ARMS)}")
@@ -66,7 +66,7 @@ def main(argv: list[str]) -> None:
       json.dumps({**about, "work_dir": _WORK.value}),
     ],
     check=True,
-    env={**os.environ, keras2.SWITCH: "1"},
+    env={**os.environ, training_process.SWITCH: "1"},
   )
   policies = {
     f"{arm}/{seed}": exported.load_policy(policy_dir(_WORK.value, arm, seed))

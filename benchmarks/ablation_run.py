@@ -91,9 +91,9 @@ def load_problems(job: dict[str, Any]) -> list:
 
 def make_tasks(problems: Sequence[Any], size: int, work_dir: str) -> list:
   """A task of each problem at one size."""
-  from tfplace.policies.decisions import group_decisions
-  from tfplace.rl.tasks import make_task
-  from tfplace.rl.teachers import Teaching
+  from tfplace.learned.decisions import group_decisions
+  from tfplace.learned.train.demonstrations import Teaching
+  from tfplace.learned.train.tasks import make_task
   from tfplace.simulate import Simulator
 
   teaching = Teaching(folder=os.path.join(work_dir, "teachers"))
@@ -107,8 +107,9 @@ def train(
   tasks: Sequence[Any], arm: str, seed: str, job: dict[str, Any]
 ) -> None:
   """One policy, on copies of the tasks: they keep the best that was found."""
-  from tfplace.policies import export, gdp_export
-  from tfplace.rl import session, trainer
+  from tfplace.learned import export
+  from tfplace.learned.gdp import export as gdp_export
+  from tfplace.learned.train import session, trainer
 
   class InOrder(trainer.Trainer):
     def _graph(self, number: int) -> int:
@@ -140,9 +141,9 @@ def train(
 
 
 def main() -> None:
-  from tfplace.policies import keras2
+  from tfplace.learned import training_process
 
-  keras2.enter_training_process()
+  training_process.enter_training_process()
   train_all(json.loads(sys.argv[1]))
 
 

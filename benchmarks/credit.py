@@ -19,10 +19,11 @@ import tempfile
 from absl import app, flags
 from rich import console, table
 
-from tfplace.graph import Problem, load_graph
-from tfplace.graph.json_file import write_json
-from tfplace.graph.presets import cluster_preset
-from tfplace.policies import keras2
+from tfplace.core import Problem
+from tfplace.core.presets import cluster_preset
+from tfplace.formats import load_graph
+from tfplace.formats.json_file import write_json
+from tfplace.learned import training_process
 
 HERE = pathlib.Path(__file__).parent
 # Label -> model of the zoo, its further sizes, decisions.
@@ -48,7 +49,9 @@ def load_problem(case: str) -> Problem:
   model, sizes, _ = CASES[case]
   command = [sys.executable, "-m", "tfplace.bin.extract", f"--model={model}"]
   command += [f"--model_sizes={sizes}", f"--cluster={_CLUSTER.value}"]
-  environment = {k: v for k, v in os.environ.items() if k != keras2.SWITCH}
+  environment = {
+    k: v for k, v in os.environ.items() if k != training_process.SWITCH
+  }
   with tempfile.TemporaryDirectory() as folder:
     path = os.path.join(folder, "graph.json")
     subprocess.run([*command, f"--output={path}"], check=True, env=environment)
@@ -57,10 +60,14 @@ def load_problem(case: str) -> Problem:
 
 def train(problem: Problem, decisions: int, seed: int, credit: str) -> dict:
   """One run; curves over its iterations."""
-  from tfplace.policies.decisions import group_decisions
-  from tfplace.rl.config import ImitationConfig, PPOConfig, TrainConfig
-  from tfplace.rl.tasks import make_task
-  from tfplace.rl.trainer import Trainer
+  from tfplace.learned.decisions import group_decisions
+  from tfplace.learned.train.config import (
+    ImitationConfig,
+    PPOConfig,
+    TrainConfig,
+  )
+  from tfplace.learned.train.tasks import make_task
+  from tfplace.learned.train.trainer import Trainer
   from tfplace.simulate import Simulator
 
   task = make_task(group_decisions(problem, decisions), Simulator(problem))
@@ -105,7 +112,7 @@ def print_table(rows: dict[str, dict]) -> None:
 def main(argv: list[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"unexpected argument {argv[1]!r}")
-  keras2.enter_training_process()
+  training_process.enter_training_process()
   path = pathlib.Path(_OUT.value)
   rows = json.loads(path.read_text())["rows"] if path.exists() else {}
   for case in _CASES.value:

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tfplace.core import Problem
+from tfplace.core.protocols import Budget
 from tfplace.errors import TfplaceError
-from tfplace.graph import Problem
-from tfplace.placers.base import Budget
+from tfplace.learned.decisions import Decisions, group_decisions
+from tfplace.learned.exported import Policy
+from tfplace.learned.gdp import features, placer
 from tfplace.placers.registry import get_placer
-from tfplace.policies import features, placer
-from tfplace.policies.decisions import Decisions, group_decisions
-from tfplace.policies.exported import Policy
 from tfplace.simulate import Simulator
 
 ONE_SHOT = ("expert", "axes", "blocks", "m_topo", "m_etf", "heft")

@@ -19,11 +19,11 @@ from collections.abc import Callable
 from absl import app, flags
 from rich import console, table
 
-from tfplace import cache, extraction
 from tfplace.bin import cli
-from tfplace.graph import load_graph, save_graph
-from tfplace.graph.json_file import write_json
-from tfplace.graph.presets import cluster_preset
+from tfplace.core.presets import cluster_preset
+from tfplace.formats import load_graph, save_graph
+from tfplace.formats.json_file import write_json
+from tfplace.plan import graph_cache, sources
 
 HERE = pathlib.Path(__file__).parent
 SMALL = "units=64,vocabulary=500"  # as many ops, less to allocate
@@ -89,12 +89,12 @@ def use(model: str, folder: str) -> dict:
   pairs = [item.split("=") for item in text.split(",") if item]
   stages = Stages()
   began = time.perf_counter()
-  graph, _ = extraction.load_or_extract(
+  graph, _ = sources.load_or_extract(
     "model",
     name,
     cluster_preset(_CLUSTER.value),
     sizes={key: int(value) for key, value in pairs},
-    cache=cache.GraphCache(folder),
+    cache=graph_cache.GraphCache(folder),
     on_stage=stages,
   )
   stages.end()

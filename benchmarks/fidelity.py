@@ -30,14 +30,14 @@ from scipy import stats
 
 from tfplace import placers
 from tfplace.bin import cli
+from tfplace.core import Problem
+from tfplace.core.protocols import Evaluator
 from tfplace.errors import MeasurementError, TfplaceError
-from tfplace.graph import Problem
-from tfplace.graph.json_file import write_json
-from tfplace.placers.base import Evaluator
+from tfplace.formats.json_file import write_json
 
 if TYPE_CHECKING:
   from tfplace import measure
-  from tfplace.graph.extract.traced import TracedStep
+  from tfplace.extraction.traced import TracedStep
 
 _DESCRIPTION = (
   "Simulates placements of several models and runs them for real: how far off"
@@ -171,12 +171,12 @@ def profiled(
   live: "measure.OpenCluster", name: str
 ) -> "tuple[Problem, TracedStep]":
   """The problem with measured op times and calibrated links."""
-  from tfplace import extraction
+  from tfplace.plan import sources
 
   batch_size, sizes = MODELS[name]
   with cli.showing_progress(f"Extracting {name}"):
-    traced = extraction.trace("model", name, batch_size=batch_size, sizes=sizes)
-    graph = extraction.op_graph(traced, live.cluster)
+    traced = sources.trace("model", name, batch_size=batch_size, sizes=sizes)
+    graph = sources.op_graph(traced, live.cluster)
   with cli.showing_progress(f"Profiling {name}"):
     return live.profiled(Problem(graph, live.cluster), traced), traced
 

@@ -18,10 +18,12 @@ from bokeh.models import Div
 from bokeh.resources import INLINE
 from camera import only, photograph
 
-from tfplace import bounds, cache, extraction, placers
-from tfplace.graph import Problem, load_graph, load_placement
-from tfplace.graph.json_file import write_bytes
-from tfplace.graph.presets import cluster_preset
+from tfplace import bounds, placers
+from tfplace.core import Problem
+from tfplace.core.presets import cluster_preset
+from tfplace.formats import load_graph, load_placement
+from tfplace.formats.json_file import write_bytes
+from tfplace.plan import graph_cache, sources
 from tfplace.report import page
 from tfplace.report.page import figures
 from tfplace.report.page.timeline_plot import timeline_plot
@@ -39,7 +41,7 @@ _PLACEMENT = flags.DEFINE_string(
 _BUDGET_S = flags.DEFINE_float("budget_s", 120.0, "Seconds for `auto`.")
 _CACHE = flags.DEFINE_string(
   "graph_cache_dir",
-  cache.default_directory(),
+  graph_cache.default_directory(),
   "Where extracted graphs are kept; empty for nowhere.",
 )
 _OUT = flags.DEFINE_string(
@@ -52,7 +54,7 @@ def load_problem() -> Problem:
   if _GRAPH.value:
     graph = load_graph(_GRAPH.value)
   else:
-    graph = extraction.extract(
+    graph = sources.extract(
       _MODEL.value, _CLUSTER.value, cache_dir=_CACHE.value
     )
   return bounds.tightened(Problem(graph, cluster_preset(_CLUSTER.value)))

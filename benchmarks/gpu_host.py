@@ -24,7 +24,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from tfplace import placers
 from tfplace.bin import cli, sources
 from tfplace.errors import TfplaceError
-from tfplace.graph.json_file import write_json
+from tfplace.formats.json_file import write_json
 
 if TYPE_CHECKING:
   from tfplace import measure

@@ -9,7 +9,7 @@ from rich import console, table
 from rich.text import Text
 from scipy import stats
 
-from tfplace.graph import Cluster
+from tfplace.core import Cluster
 from tfplace.report.units import format_bytes, format_us
 
 

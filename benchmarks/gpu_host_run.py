@@ -6,12 +6,13 @@ from typing import Any
 
 from absl import flags
 
-from tfplace import bounds, extraction, measure, placers
+from tfplace import bounds, measure, placers
 from tfplace.bin import cli
+from tfplace.core import Evaluation, Placement, Problem
 from tfplace.errors import TfplaceError
-from tfplace.graph import Evaluation, Placement, Problem
-from tfplace.graph.extract.traced import TracedStep
-from tfplace.graph.json_file import write_json
+from tfplace.extraction.traced import TracedStep
+from tfplace.formats.json_file import write_json
+from tfplace.plan import sources
 from tfplace.report.trace import make_trace
 from tfplace.simulate import Simulator
 
@@ -48,10 +49,10 @@ def profiled(
 ) -> tuple[Problem, TracedStep]:
   """The model's problem with costs and links as measured here."""
   with cli.showing_progress(f"Extracting {name}"):
-    traced = extraction.trace(
+    traced = sources.trace(
       "model", name, batch_size=values.batch_size, sizes=sizes
     )
-    graph = extraction.op_graph(traced, live.cluster)
+    graph = sources.op_graph(traced, live.cluster)
   with cli.showing_progress(f"Profiling {name}"):
     problem = live.profiled(
       Problem(graph, live.cluster), traced, **_counts(values)

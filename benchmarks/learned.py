@@ -28,15 +28,14 @@ import one_gpu
 import published
 from learned_run import SETTINGS
 
-from tfplace import bounds
-from tfplace import graph as graph_lib
+from tfplace import bounds, core, formats
 from tfplace.bin import sources
-from tfplace.graph.json_file import write_json
-from tfplace.policies import keras2
+from tfplace.formats.json_file import write_json
+from tfplace.learned import training_process
 
 HERE = pathlib.Path(__file__).parent
 _GRAPHS = flags.DEFINE_list(
-  "graphs", [], "tfplace.graph.v1 files instead of rows, on --cluster."
+  "graphs", [], "tfplace.core.v1 files instead of rows, on --cluster."
 )
 _CLUSTER = flags.DEFINE_string(
   "cluster", "k80x2", "Devices for --graphs: a preset or a cluster file."
@@ -69,7 +68,7 @@ _REPORT_ONLY = flags.DEFINE_bool("report_only", False, "Run nothing.")
 
 def main(argv: list[str]) -> None:
   del argv
-  keras2.check_packages()
+  training_process.check_packages()
   unknown = sorted(set(_STRATEGIES.value) - set(SETTINGS))
   if unknown:
     raise app.UsageError(
@@ -131,7 +130,7 @@ def extracted(row: published.Row) -> pathlib.Path:
   path = pathlib.Path(_WORK.value) / "graphs" / f"{name}.json.gz"
   if not path.exists():
     path.parent.mkdir(parents=True, exist_ok=True)
-    graph_lib.save_graph(one_gpu.problem_of(row).graph, path)
+    formats.save_graph(one_gpu.problem_of(row).graph, path)
   return path
 
 
@@ -145,9 +144,7 @@ def run_case(
   """Runs what is missing of one graph on one cluster."""
   if label not in results["graphs"]:
     problem = bounds.tightened(
-      graph_lib.Problem(
-        graph_lib.load_graph(path), sources.load_cluster(cluster)
-      )
+      core.Problem(formats.load_graph(path), sources.load_cluster(cluster))
     )
     results["graphs"][label] = {
       "ops": problem.graph.num_ops,
@@ -195,7 +192,7 @@ def run(
   subprocess.run(
     [sys.executable, str(HERE / "learned_run.py"), json.dumps(job)],
     check=True,
-    env={**os.environ, keras2.SWITCH: "1"},
+    env={**os.environ, training_process.SWITCH: "1"},
   )
   result = json.loads((work / "result.json").read_text(encoding="utf-8"))
   results["runs"][key] = result

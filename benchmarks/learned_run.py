@@ -49,8 +49,9 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
   Step times are None before a placement fits.
   """
   from tfplace.bin import sources
-  from tfplace.graph import Problem, load_graph
-  from tfplace.policies.decisions import group_decisions
+  from tfplace.core import Problem
+  from tfplace.formats import load_graph
+  from tfplace.learned.decisions import group_decisions
 
   cluster = sources.load_cluster(job["cluster"])
   problem = Problem(load_graph(job["graph"]), cluster)
@@ -88,9 +89,9 @@ def _runner(strategy: str) -> Callable[[dict, Any, dict], dict]:
 def anneal(job: dict[str, Any], decisions: Any, settings: dict) -> dict:
   """The placer `annealing` at every group, from the classical placements or
   from one device."""
-  from tfplace.placers.annealing import AnnealingPlacer
-  from tfplace.placers.base import Budget
-  from tfplace.placers.search import SearchConfig
+  from tfplace.core.protocols import Budget
+  from tfplace.placers.search.annealing import AnnealingPlacer
+  from tfplace.placers.search.search import SearchConfig
   from tfplace.simulate import Simulator
 
   problem = decisions.problem
@@ -104,8 +105,8 @@ def anneal(job: dict[str, Any], decisions: Any, settings: dict) -> dict:
 
 def shoot(job: dict[str, Any], decisions: Any, settings: dict) -> dict:
   """A learned placer as anybody has it; `gdp` decides how many it tries."""
+  from tfplace.core.protocols import Budget
   from tfplace.placers import registry
-  from tfplace.placers.base import Budget
   from tfplace.simulate import Simulator
 
   problem = decisions.problem
@@ -128,7 +129,7 @@ def draw(job: dict[str, Any], decisions: Any, settings: dict) -> dict:
   """Uniformly random placements of the groups."""
   import numpy as np
 
-  from tfplace.rl.environment import step_times
+  from tfplace.learned.gdp.environment import step_times
   from tfplace.simulate import Simulator
 
   simulator = Simulator(decisions.problem)
@@ -145,10 +146,10 @@ def draw(job: dict[str, Any], decisions: Any, settings: dict) -> dict:
 
 
 def main() -> None:
-  from tfplace.graph.json_file import write_json
-  from tfplace.policies import keras2
+  from tfplace.formats.json_file import write_json
+  from tfplace.learned import training_process
 
-  keras2.enter_training_process()
+  training_process.enter_training_process()
   job = json.loads(sys.argv[1])
   write_json(pathlib.Path(job["work_dir"]) / "result.json", run(job))
 

@@ -23,8 +23,8 @@ def train(job: dict[str, Any], decisions: Any, settings: dict) -> dict:
   `greedy_us` is the step time of the most probable placement before each
   iteration, so the first one is zero-shot.
   """
-  from tfplace.policies.exported import SHIPPED
-  from tfplace.rl.trainer import Trainer
+  from tfplace.learned.exported import SHIPPED
+  from tfplace.learned.train.trainer import Trainer
 
   task = _task(job, decisions)
   work = pathlib.Path(job["work_dir"])
@@ -61,7 +61,7 @@ def train(job: dict[str, Any], decisions: Any, settings: dict) -> dict:
 
 def _task(job: dict[str, Any], decisions: Any) -> Any:
   """The graph as a task, whose best is not known yet unless it is hinted."""
-  from tfplace.rl.tasks import make_task
+  from tfplace.learned.train.tasks import make_task
   from tfplace.simulate import Simulator
 
   is_pretrained = job["strategy"] == PRETRAINED
@@ -75,8 +75,12 @@ def _task(job: dict[str, Any], decisions: Any) -> Any:
 
 
 def _config(job: dict[str, Any], settings: dict[str, float]) -> Any:
-  from tfplace.rl.config import ImitationConfig, PPOConfig, TrainConfig
-  from tfplace.rl.reinforce_config import ReinforceConfig
+  from tfplace.learned.sequence.reinforce import ReinforceConfig
+  from tfplace.learned.train.config import (
+    ImitationConfig,
+    PPOConfig,
+    TrainConfig,
+  )
 
   return TrainConfig(
     iterations=job["evaluations"],  # more than it can need

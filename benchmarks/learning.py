@@ -24,10 +24,11 @@ from matplotlib.figure import Figure
 from rich import console, table
 
 from tfplace import bounds
-from tfplace.graph import Problem, load_graph
-from tfplace.graph.json_file import write_json
-from tfplace.graph.presets import cluster_preset
-from tfplace.policies import keras2
+from tfplace.core import Problem
+from tfplace.core.presets import cluster_preset
+from tfplace.formats import load_graph
+from tfplace.formats.json_file import write_json
+from tfplace.learned import training_process
 
 HERE = pathlib.Path(__file__).parent
 _MODELS = flags.DEFINE_list("models", ["inception_v3", "nmt"], "Zoo models.")
@@ -52,7 +53,9 @@ _FRESH = flags.DEFINE_bool("fresh", False, "Train every policy again.")
 
 def load_problem(model: str, cluster: str) -> Problem:
   """A model's training step; a process with Keras 3 extracts the graph."""
-  environment = {k: v for k, v in os.environ.items() if k != keras2.SWITCH}
+  environment = {
+    k: v for k, v in os.environ.items() if k != training_process.SWITCH
+  }
   command = [sys.executable, "-m", "tfplace.bin.extract", f"--model={model}"]
   with tempfile.TemporaryDirectory() as folder:
     path = os.path.join(folder, "graph.json")
@@ -66,8 +69,12 @@ def load_problem(model: str, cluster: str) -> Problem:
 
 def train(task: Any, seed: int, evaluations: int, work: pathlib.Path) -> dict:
   """Imitation, then PPO; the curve of best step time against evaluations."""
-  from tfplace.rl.config import ImitationConfig, PPOConfig, TrainConfig
-  from tfplace.rl.trainer import Trainer
+  from tfplace.learned.train.config import (
+    ImitationConfig,
+    PPOConfig,
+    TrainConfig,
+  )
+  from tfplace.learned.train.trainer import Trainer
 
   # Where the policy sees its start it need not learn it, and would settle on
   # it sooner.
@@ -96,10 +103,10 @@ def train(task: Any, seed: int, evaluations: int, work: pathlib.Path) -> dict:
 
 def anneal(task: Any, seed: int, evaluations: int) -> dict:
   """The same start and number of evaluations, spent by annealing."""
-  from tfplace.placers.annealing import improve
-  from tfplace.placers.base import Budget
+  from tfplace.core.protocols import Budget
   from tfplace.placers.groups import GroupGraph
-  from tfplace.placers.search import SearchConfig
+  from tfplace.placers.search.annealing import improve
+  from tfplace.placers.search.search import SearchConfig
   from tfplace.placers.tracker import Tracker
 
   problem = task.decisions.problem
@@ -120,8 +127,8 @@ def anneal(task: Any, seed: int, evaluations: int) -> dict:
 
 def run_row(problem: Problem, size: int, seed: int, work: pathlib.Path) -> dict:
   """PPO and annealing from one start."""
-  from tfplace.policies.decisions import group_decisions
-  from tfplace.rl.tasks import make_task
+  from tfplace.learned.decisions import group_decisions
+  from tfplace.learned.train.tasks import make_task
   from tfplace.simulate import Simulator
 
   decisions = group_decisions(problem, size or None)
@@ -210,7 +217,7 @@ def draw(rows: dict[str, dict], path: pathlib.Path) -> None:
 
 def main(argv: list[str]) -> None:
   del argv
-  keras2.enter_training_process()
+  training_process.enter_training_process()
   out = pathlib.Path(_OUT.value)
   if _QUICK.value and not flags.FLAGS["out"].present:
     out = out.with_name("learning_quick.json")

@@ -29,10 +29,11 @@ import numpy as np
 from absl import app, flags
 from rich import console, table
 
-from tfplace.graph import Problem, load_graph
-from tfplace.graph.json_file import write_json
-from tfplace.graph.presets import cluster_preset
-from tfplace.policies import keras2
+from tfplace.core import Problem
+from tfplace.core.presets import cluster_preset
+from tfplace.formats import load_graph
+from tfplace.formats.json_file import write_json
+from tfplace.learned import training_process
 
 HERE = pathlib.Path(__file__).parent
 PARTS = ("place", "imitate", "improve")
@@ -42,7 +43,7 @@ PARTS_OF_A_STEP = {
   ("simulator.py", "run"): "simulator",
   ("func_graph.py", "func_graph_from_py_func"): "traced",
 }
-_GRAPHS = flags.DEFINE_list("graphs", [], "tfplace.graph.v1 files.")
+_GRAPHS = flags.DEFINE_list("graphs", [], "tfplace.core.v1 files.")
 _CLUSTER = flags.DEFINE_string("cluster", "p100x8", "Cluster preset.")
 _PART = flags.DEFINE_enum("part", None, PARTS, "In a child: what to time.")
 _OUT = flags.DEFINE_string(
@@ -52,8 +53,9 @@ _OUT = flags.DEFINE_string(
 
 def placing(problem: Problem) -> Callable[[], Any]:
   """One zero-shot placement of every group."""
-  from tfplace.policies import exported, features
-  from tfplace.policies.decisions import group_decisions
+  from tfplace.learned import exported
+  from tfplace.learned.decisions import group_decisions
+  from tfplace.learned.gdp import features
   from tfplace.simulate import Simulator
 
   policy = exported.load_placers_policy("gdp", None, features.VERSION)
@@ -70,11 +72,11 @@ def placing(problem: Problem) -> Callable[[], Any]:
 
 def training(problem: Problem, part: str) -> Callable[[], Any]:
   """One step of a learner that has every group to decide on."""
-  from tfplace.policies.decisions import group_decisions
-  from tfplace.rl.config import TrainConfig
-  from tfplace.rl.learner import GdpLearner
-  from tfplace.rl.tasks import make_task
-  from tfplace.rl.teachers import Teaching
+  from tfplace.learned.decisions import group_decisions
+  from tfplace.learned.gdp.learner import GdpLearner
+  from tfplace.learned.train.config import TrainConfig
+  from tfplace.learned.train.demonstrations import Teaching
+  from tfplace.learned.train.tasks import make_task
   from tfplace.simulate import Simulator
 
   teaching = Teaching(("single", "blocks"))
@@ -88,7 +90,7 @@ def training(problem: Problem, part: str) -> Callable[[], Any]:
 def measure(path: str, part: str) -> dict[str, float]:
   """In a child: the second call's seconds, and the process's peak memory."""
   if part != "place":
-    keras2.enter_training_process()
+    training_process.enter_training_process()
   problem = Problem(load_graph(path), cluster_preset(_CLUSTER.value))
   run = placing(problem) if part == "place" else training(problem, part)
   run()

@@ -8,10 +8,10 @@ import re
 import published
 from absl import app, flags
 
-from tfplace import cache, extraction
-from tfplace.graph import Problem
-from tfplace.graph.presets import cluster_preset
+from tfplace.core import Problem
+from tfplace.core.presets import cluster_preset
 from tfplace.models import families
+from tfplace.plan import graph_cache, sources
 
 MEMBERS_DEVICES = 4  # GPUs for a member of a synthetic family
 
@@ -25,7 +25,9 @@ TEST_MEMBERS = flags.DEFINE_list(
 )
 GPU = flags.DEFINE_string("gpu", "p100", "GPU of the presets.")
 CACHE = flags.DEFINE_string(
-  "graph_cache_dir", cache.default_directory(), "Extracted graphs, or empty."
+  "graph_cache_dir",
+  graph_cache.default_directory(),
+  "Extracted graphs, or empty.",
 )
 
 
@@ -78,7 +80,7 @@ def cluster_of(row: published.Row) -> str:
 
 def problem_of(row: published.Row) -> Problem:
   """The row's training step on its devices; from the cache if it is there."""
-  graph = extraction.extract(
+  graph = sources.extract(
     row.model,
     cluster_of(row),
     batch_size=row.batch_size,

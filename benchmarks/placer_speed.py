@@ -27,11 +27,14 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import saved_rows
 import simulator_speed
 
-from tfplace import cache, extraction, placers
+from tfplace import placers
+from tfplace.core import OpGraph, Problem
+from tfplace.core.presets import cluster_preset
 from tfplace.errors import TfplaceError
-from tfplace.graph import OpGraph, Problem, load_graph
-from tfplace.graph.presets import cluster_preset
+from tfplace.formats import load_graph
 from tfplace.placers.registry import CLASSICAL
+from tfplace.plan import graph_cache
+from tfplace.plan import sources as extraction
 from tfplace.simulate import Simulator
 
 HERE = pathlib.Path(__file__).parent
@@ -84,7 +87,7 @@ def measured(graph: OpGraph, strategy: str) -> dict:
 
 def sources() -> dict[str, Callable[[], OpGraph]]:
   """Label -> the graph, loaded when a row of it is missing."""
-  kept = cache.default_directory()
+  kept = graph_cache.default_directory()
   found: dict[str, Callable[[], OpGraph]] = {}
   for name in _MODELS.value:
     found[name] = functools.partial(

@@ -20,17 +20,18 @@ from absl import app, flags
 from matplotlib.figure import Figure
 from rich import console, table
 
-from tfplace.graph import Problem, load_graph
-from tfplace.graph.json_file import write_json
-from tfplace.graph.presets import cluster_preset
-from tfplace.placers.annealing import improve
-from tfplace.placers.base import Budget
+from tfplace.core import Problem
+from tfplace.core.presets import cluster_preset
+from tfplace.core.protocols import Budget
+from tfplace.formats import load_graph
+from tfplace.formats.json_file import write_json
+from tfplace.learned import training_process
+from tfplace.learned.decisions import Decisions, group_decisions
+from tfplace.learned.placeto.features import fast_devices, random_choices
 from tfplace.placers.groups import GroupGraph
-from tfplace.placers.search import SearchConfig
+from tfplace.placers.search.annealing import improve
+from tfplace.placers.search.search import SearchConfig
 from tfplace.placers.tracker import Tracker
-from tfplace.policies import keras2
-from tfplace.policies.decisions import Decisions, group_decisions
-from tfplace.policies.placeto_states import fast_devices, random_choices
 from tfplace.simulate import Simulator
 
 HERE = pathlib.Path(__file__).parent
@@ -54,10 +55,14 @@ _OUT = flags.DEFINE_string(
 
 def train(decisions: Decisions, seed: int, work: pathlib.Path) -> dict:
   """Placeto's curve: evaluations, best and greedy step times, CPU seconds."""
-  from tfplace.rl.config import ImitationConfig, PPOConfig, TrainConfig
-  from tfplace.rl.environment import Task
-  from tfplace.rl.placeto_config import PlacetoConfig
-  from tfplace.rl.trainer import Trainer
+  from tfplace.learned.gdp.environment import Task
+  from tfplace.learned.placeto.learner import PlacetoConfig
+  from tfplace.learned.train.config import (
+    ImitationConfig,
+    PPOConfig,
+    TrainConfig,
+  )
+  from tfplace.learned.train.trainer import Trainer
 
   simulator = Simulator(decisions.problem)
   target = fast_devices(decisions).argmax(axis=1).astype(np.int32)
@@ -189,7 +194,7 @@ def print_table(rows: dict[str, dict]) -> None:
 
 def main(argv: list[str]) -> None:
   del argv
-  keras2.enter_training_process()
+  training_process.enter_training_process()
   out = pathlib.Path(_OUT.value)
   rows = json.loads(out.read_text())["rows"] if out.exists() else {}
   for graph in _GRAPHS.value:

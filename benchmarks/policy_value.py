@@ -22,10 +22,10 @@ import one_gpu
 import published
 import saved_rows
 
-from tfplace.graph import Problem
-from tfplace.models.training_split import TRAINING_SPLIT
+from tfplace.core import Problem
+from tfplace.core.protocols import Budget
+from tfplace.models.families import TRAINING_SPLIT
 from tfplace.placers.auto import AutoPlacer
-from tfplace.placers.base import Budget
 from tfplace.placers.registry import ASKED
 from tfplace.placers.warm_up import warm_up
 from tfplace.simulate import Simulator

@@ -15,7 +15,7 @@ import numpy as np
 from absl import app, flags
 from matplotlib.figure import Figure
 
-from tfplace.graph.json_file import write_json
+from tfplace.formats.json_file import write_json
 
 _CHECKPOINTS = flags.DEFINE_string(
   "checkpoint_dir", None, "That of the run.", required=True

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 from absl import app
 
-from tfplace.graph.json_file import write_json
+from tfplace.formats.json_file import write_json
 
 
 class SavedRows:

@@ -25,11 +25,11 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import saved_rows
 import simulator_speed
 
-from tfplace.graph import Problem
-from tfplace.graph.presets import cluster_preset
+from tfplace.core import Problem
+from tfplace.core.presets import cluster_preset
 from tfplace.placers import Budget
 from tfplace.placers.groups import GroupGraph
-from tfplace.placers.search import Search, SearchConfig
+from tfplace.placers.search.search import Search, SearchConfig
 from tfplace.simulate import Simulator
 
 HERE = pathlib.Path(__file__).parent

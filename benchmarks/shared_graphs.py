@@ -16,9 +16,10 @@ from matplotlib.figure import Figure
 from rich import console, table
 
 from tfplace import bounds, placers
+from tfplace.core import Problem
 from tfplace.errors import TfplaceError
-from tfplace.graph import Problem, load_cluster, load_graph
-from tfplace.graph.json_file import write_json
+from tfplace.formats import load_cluster, load_graph
+from tfplace.formats.json_file import write_json
 
 HERE = pathlib.Path(__file__).resolve().parent
 # What a search of 60 s should reach, as multiples of the simple lower bound.

@@ -19,10 +19,11 @@ from absl import app, flags
 from matplotlib.figure import Figure
 from rich import console, table
 
-from tfplace import cache, extraction
-from tfplace.graph import OpGraph, OpSpec, Problem, build_graph, load_graph
-from tfplace.graph.json_file import write_json
-from tfplace.graph.presets import cluster_preset
+from tfplace.core import OpGraph, OpSpec, Problem, build_graph
+from tfplace.core.presets import cluster_preset
+from tfplace.formats import load_graph
+from tfplace.formats.json_file import write_json
+from tfplace.plan import graph_cache, sources
 from tfplace.simulate import Simulator
 
 HERE = pathlib.Path(__file__).parent
@@ -192,8 +193,8 @@ def plot(rows: list[dict], path: pathlib.Path) -> None:
 def model_graph() -> OpGraph:
   if _GRAPH.value:
     return load_graph(_GRAPH.value)
-  return extraction.extract(
-    _MODEL.value, _CLUSTER.value, cache_dir=cache.default_directory()
+  return sources.extract(
+    _MODEL.value, _CLUSTER.value, cache_dir=graph_cache.default_directory()
   )
 
 

@@ -24,11 +24,12 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import published
 import suite_report
 
-from tfplace import bounds, cache, extraction, placers
+from tfplace import bounds, placers
+from tfplace.core import OpGraph, Problem
+from tfplace.core.presets import cluster_preset
 from tfplace.errors import InfeasibleError, TfplaceError
-from tfplace.graph import OpGraph, Problem
-from tfplace.graph.json_file import write_json
-from tfplace.graph.presets import cluster_preset
+from tfplace.formats.json_file import write_json
+from tfplace.plan import graph_cache, sources
 
 HERE = pathlib.Path(__file__).parent
 QUICK_ROWS = "^(2-layer .*|Inception b32|2-stack .*)$"
@@ -51,7 +52,7 @@ _BUDGET_S = flags.DEFINE_float("budget_s", 60.0, "Seconds for each search.")
 _SEEDS = flags.DEFINE_list("seeds", ["0", "1", "2"], "Seeds of the searches.")
 _CACHE = flags.DEFINE_string(
   "graph_cache_dir",
-  cache.default_directory(),
+  graph_cache.default_directory(),
   "Where extracted graphs are kept between runs; empty: nowhere.",
 )
 _OUT = flags.DEFINE_string(
@@ -138,7 +139,7 @@ def missing(
 def graphs_of(row: published.Row, gpus: list[str]) -> list[OpGraph]:
   """The training graph with each GPU's costs, from the cache if it is there."""
   began = time.perf_counter()
-  graphs = extraction.extract_each(
+  graphs = sources.extract_each(
     row.model,
     [row.cluster(gpu) for gpu in gpus],
     batch_size=row.batch_size,

@@ -20,11 +20,12 @@ from matplotlib.figure import Figure
 from rich import console, table
 from scipy import stats
 
-from tfplace import extraction, measure, placers
+from tfplace import measure, placers
+from tfplace.core import Problem
 from tfplace.errors import MeasurementError
-from tfplace.graph import Problem
-from tfplace.graph.extract import TracedStep, trace_keras
-from tfplace.graph.json_file import write_json
+from tfplace.extraction import TracedStep, trace_keras
+from tfplace.formats.json_file import write_json
+from tfplace.plan import sources
 
 HERE = pathlib.Path(__file__).parent
 _KIND = flags.DEFINE_enum("towers", "conv", ["conv", "dense"], "Layers.")
@@ -106,7 +107,7 @@ def placements(problem: Problem) -> dict[str, np.ndarray]:
 
 def profiled(live: measure.OpenCluster, traced: TracedStep) -> Problem:
   """The problem with measured op times, overheads and links."""
-  graph = extraction.op_graph(traced, live.cluster)
+  graph = sources.op_graph(traced, live.cluster)
   estimated = Problem(graph, live.cluster)
   return live.profiled(estimated, traced)
 

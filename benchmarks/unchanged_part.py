@@ -21,17 +21,17 @@ from rich import console, table
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import published
 
-from tfplace import cache, extraction
-from tfplace.graph import Problem
-from tfplace.graph.json_file import write_json
-from tfplace.graph.presets import cluster_preset
+from tfplace.core import Problem
+from tfplace.core.presets import cluster_preset
+from tfplace.formats.json_file import write_json
 from tfplace.placers import place
-from tfplace.placers.clusters import clusters_by_work
 from tfplace.placers.groups import GroupGraph
-from tfplace.placers.moves import propose
-from tfplace.placers.search_kernel import restart
-from tfplace.placers.search_plan import SearchConfig, scale_of
-from tfplace.placers.search_tables import MOVED, search_state, search_tables
+from tfplace.placers.search.clusters import clusters_by_work
+from tfplace.placers.search.config import SearchConfig, scale_of
+from tfplace.placers.search.kernel import restart
+from tfplace.placers.search.moves import propose
+from tfplace.placers.search.tables import MOVED, search_state, search_tables
+from tfplace.plan import graph_cache, sources
 from tfplace.simulate import Simulator, engine
 
 HERE = pathlib.Path(__file__).parent
@@ -45,7 +45,7 @@ _GPU = flags.DEFINE_string("gpu", "p100", "GPU of the presets.")
 _SECONDS = flags.DEFINE_float("seconds", 20.0, "Of the search before.")
 _MOVES = flags.DEFINE_integer("moves", 400, "Moves drawn at each stage.")
 _CACHE = flags.DEFINE_string(
-  "graph_cache_dir", cache.default_directory(), "Of extracted graphs."
+  "graph_cache_dir", graph_cache.default_directory(), "Of extracted graphs."
 )
 _OUT = flags.DEFINE_string(
   "out", str(HERE / "results" / "unchanged_part.json"), "JSON file to write."
@@ -120,7 +120,7 @@ def _moved(
 
 def of_row(row: published.Row) -> dict:
   on = row.cluster(_GPU.value)
-  (graph,) = extraction.extract_each(
+  (graph,) = sources.extract_each(
     row.model,
     [on],
     batch_size=row.batch_size,

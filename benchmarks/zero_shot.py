@@ -22,9 +22,10 @@ import draws
 import one_gpu
 import saved_rows
 
-from tfplace.graph import Problem
-from tfplace.policies import exported, features, sampling
-from tfplace.policies.exported import Policy
+from tfplace.core import Problem
+from tfplace.learned import exported, sampling
+from tfplace.learned.exported import Policy
+from tfplace.learned.gdp import features
 from tfplace.simulate import Simulator
 
 HERE = pathlib.Path(__file__).parent

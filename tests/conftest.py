@@ -13,7 +13,7 @@ def own_graph_caches(tmp_path_factory):
   folder, count = tmp_path_factory.getbasetemp(), itertools.count()
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(
-      "tfplace.cache.default_directory",
+      "tfplace.plan.graph_cache.default_directory",
       lambda: str(folder / f"graph_cache_{next(count)}"),
     )
     yield
@@ -31,7 +31,7 @@ def quick_links() -> Callable[[], contextlib.AbstractContextManager[None]]:
 
 @contextlib.contextmanager
 def _few_transfers() -> Iterator[None]:
-  from tfplace.measure import links  # loads TensorFlow
+  from tfplace.measure.calibrate import links  # loads TensorFlow
 
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(links, "_ROUNDS", 1)

@@ -11,7 +11,18 @@ from typing import TYPE_CHECKING
 from tfplace import lazy
 
 if TYPE_CHECKING:
-  from tfplace.apply import place_model, placed, plan_model
+  from tfplace.core import (
+    Cluster,
+    Device,
+    Evaluation,
+    Link,
+    OpGraph,
+    OpSpec,
+    Placement,
+    Problem,
+    build_graph,
+  )
+  from tfplace.core.presets import cluster_preset
   from tfplace.errors import (
     ApplyError,
     ExtractionError,
@@ -23,17 +34,7 @@ if TYPE_CHECKING:
     TfplaceError,
     TrainingError,
   )
-  from tfplace.extraction import extract
-  from tfplace.graph import (
-    Cluster,
-    Device,
-    Evaluation,
-    Link,
-    OpGraph,
-    OpSpec,
-    Placement,
-    Problem,
-    build_graph,
+  from tfplace.formats import (
     load_cluster,
     load_evaluation,
     load_graph,
@@ -41,12 +42,13 @@ if TYPE_CHECKING:
     save_cluster,
     save_graph,
   )
-  from tfplace.graph.presets import cluster_preset
+  from tfplace.keras import place_model, placed, plan_model
   from tfplace.placers import Result, place
+  from tfplace.plan.sources import extract
   from tfplace.simulate import Simulator
 
 _HOMES = {
-  "tfplace.apply": ("place_model", "placed", "plan_model"),
+  "tfplace.keras": ("place_model", "placed", "plan_model"),
   "tfplace.errors": (
     "ApplyError",
     "ExtractionError",
@@ -58,8 +60,8 @@ _HOMES = {
     "TfplaceError",
     "TrainingError",
   ),
-  "tfplace.extraction": ("extract",),
-  "tfplace.graph": (
+  "tfplace.plan.sources": ("extract",),
+  "tfplace.core": (
     "Cluster",
     "Device",
     "Evaluation",
@@ -69,6 +71,9 @@ _HOMES = {
     "Placement",
     "Problem",
     "build_graph",
+  ),
+  "tfplace.core.presets": ("cluster_preset",),
+  "tfplace.formats": (
     "load_cluster",
     "load_evaluation",
     "load_graph",
@@ -76,7 +81,6 @@ _HOMES = {
     "save_cluster",
     "save_graph",
   ),
-  "tfplace.graph.presets": ("cluster_preset",),
   "tfplace.placers": ("Result", "place"),
   "tfplace.simulate": ("Simulator",),
 }

@@ -10,8 +10,8 @@ import ablation_report
 import ablation_run
 from extra_train import needs_extra_train
 
-from tfplace import graph as graph_lib
-from tfplace.policies import exported, keras2
+from tfplace import core, formats
+from tfplace.learned import exported, training_process
 
 SCRIPT = pathlib.Path(ablation_run.__file__).with_name("ablation.py")
 _RUN = """
@@ -30,11 +30,11 @@ ablation_run.main()
 def train_tiny(folder, **job):
   """What the script prints that trains on a chain of 30 ops."""
   ops = [
-    graph_lib.OpSpec(f"op{i}", "Relu", {"GPU": 50.0, "CPU": 500.0}, [1e6])
+    core.OpSpec(f"op{i}", "Relu", {"GPU": 50.0, "CPU": 500.0}, [1e6])
     for i in range(30)
   ]
-  graph = graph_lib.build_graph("tiny", ops, [(i, 0, i + 1) for i in range(29)])
-  graph_lib.save_graph(graph, folder / "tiny.json")
+  graph = core.build_graph("tiny", ops, [(i, 0, i + 1) for i in range(29)])
+  formats.save_graph(graph, folder / "tiny.json")
   about = {"seeds": ["0"], "iterations": 2, "work_dir": str(folder)}
   done = subprocess.run(
     [
@@ -45,7 +45,7 @@ def train_tiny(folder, **job):
     capture_output=True,
     text=True,
     check=False,
-    env={**os.environ, keras2.SWITCH: "1"},
+    env={**os.environ, training_process.SWITCH: "1"},
   )
   assert done.returncode == 0, done.stderr[-2000:]
   return done.stdout

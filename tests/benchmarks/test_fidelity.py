@@ -6,8 +6,8 @@ import fidelity
 import numpy as np
 import pytest
 
-from tfplace.graph import Cluster, Device, Link, Problem
-from tfplace.graph.op_graph import OpSpec, build_graph
+from tfplace.core import Cluster, Device, Link, Problem
+from tfplace.core.op_graph import OpSpec, build_graph
 from tfplace.simulate import Simulator
 
 TOLD = {

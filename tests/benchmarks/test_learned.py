@@ -9,7 +9,7 @@ import sys
 import learned_report
 from extra_train import needs_extra_train
 
-from tfplace import graph as graph_lib
+from tfplace import core, formats
 
 SCRIPT = pathlib.Path(learned_report.__file__).with_name("learned.py")
 
@@ -17,12 +17,12 @@ SCRIPT = pathlib.Path(learned_report.__file__).with_name("learned.py")
 def save_chains(folder):
   """Two chains of six ops; the optimum gives each a GPU of its own."""
   ops = [
-    graph_lib.OpSpec(f"op{i}", "Relu", {"GPU": 50.0, "CPU": 500.0}, [1e6])
+    core.OpSpec(f"op{i}", "Relu", {"GPU": 50.0, "CPU": 500.0}, [1e6])
     for i in range(12)
   ]
   edges = [(i, 0, i + 2) for i in range(10)]
-  graph = graph_lib.build_graph("tiny", ops, edges)
-  graph_lib.save_graph(graph, folder / "tiny.json")
+  graph = core.build_graph("tiny", ops, edges)
+  formats.save_graph(graph, folder / "tiny.json")
 
 
 def run_tiny(folder, *more):

@@ -8,10 +8,10 @@ import pytest
 import tiny_row
 import zero_shot
 
-from tfplace import graph as graph_lib
-from tfplace.graph.presets import cluster_preset
-from tfplace.policies import placer
-from tfplace.policies.decisions import group_decisions
+from tfplace import core
+from tfplace.core.presets import cluster_preset
+from tfplace.learned.decisions import group_decisions
+from tfplace.learned.gdp import placer
 
 
 def test_a_row_is_measured_at_every_size(tmp_path):
@@ -30,11 +30,11 @@ def test_a_row_is_measured_at_every_size(tmp_path):
 
 def test_random_draws_leave_the_cpu_to_what_runs_nowhere_else():
   ops = [
-    graph_lib.OpSpec("on both", "Relu", {"GPU": 5.0, "CPU": 50.0}, [1]),
-    graph_lib.OpSpec("on the CPU", "Print", {"CPU": 5.0}, [1]),
+    core.OpSpec("on both", "Relu", {"GPU": 5.0, "CPU": 50.0}, [1]),
+    core.OpSpec("on the CPU", "Print", {"CPU": 5.0}, [1]),
   ]
-  graph = graph_lib.build_graph("g", ops, [(0, 0, 1)])
-  problem = graph_lib.Problem(graph, cluster_preset("k80x2"))
+  graph = core.build_graph("g", ops, [(0, 0, 1)])
+  problem = core.Problem(graph, cluster_preset("k80x2"))
   logits = draws.uniform(problem, group_decisions(problem))
   np.testing.assert_array_equal(logits > -1, [[1, 1, 0], [0, 0, 1]])
 

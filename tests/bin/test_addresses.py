@@ -6,12 +6,12 @@ import socket
 import pytest
 
 from tfplace.errors import TfplaceError
-from tfplace.graph.extract import (
+from tfplace.extraction import (
   trace_graph_def,
   trace_keras_file,
   trace_saved_model,
 )
-from tfplace.policies import exported
+from tfplace.learned import exported
 
 SCHEMES = ("gs", "s3", "http", "https", "hdfs", "ram", "hf", "file")
 FLAGS = {

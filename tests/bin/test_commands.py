@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
-from tfplace import graph as tg
+from tfplace import core, formats
 from tfplace.bin import extract, measure, place, simulate
 from tfplace.bounds import lower_bound
-from tfplace.graph.presets import cluster_preset
+from tfplace.core.presets import cluster_preset
 
 COMMANDS = ("extract", "place", "simulate", "measure", "train")
 
@@ -35,23 +35,23 @@ def keras_file(tmp_path_factory):
 def graph_file(tmp_path):
   # b and c may run side by side: a (1) -> b (10), c (10) -> d (1).
   ops = [
-    tg.OpSpec(name, "X", {"GPU": us, "CPU": 9 * us}, [100])
+    core.OpSpec(name, "X", {"GPU": us, "CPU": 9 * us}, [100])
     for name, us in (("a", 1.0), ("b", 10.0), ("c", 10.0), ("d", 1.0))
   ]
-  graph = tg.build_graph(
+  graph = core.build_graph(
     "diamond", ops, [(0, 0, 1), (0, 0, 2), (1, 0, 3), (2, 0, 3)]
   )
   path = tmp_path / "diamond.json"
-  tg.save_graph(graph, path)
+  formats.save_graph(graph, path)
   return str(path)
 
 
 @pytest.fixture
 def cluster_file(tmp_path):
-  devices = (tg.Device("g0", "GPU", 1e4), tg.Device("g1", "GPU", 1e4))
-  links = (tg.Link("g0", "g1", 100.0), tg.Link("g1", "g0", 100.0))
+  devices = (core.Device("g0", "GPU", 1e4), core.Device("g1", "GPU", 1e4))
+  links = (core.Link("g0", "g1", 100.0), core.Link("g1", "g0", 100.0))
   path = tmp_path / "pair.json"
-  tg.save_cluster(tg.Cluster("pair", devices, links), path)
+  formats.save_cluster(core.Cluster("pair", devices, links), path)
   return str(path)
 
 
@@ -72,7 +72,7 @@ def test_extract_place_simulate_agree(keras_file, tmp_path, capsys):
   graph, plan = str(tmp_path / "g.json.gz"), str(tmp_path / "p.json")
   source = [f"--keras_model={keras_file}", "--batch_size=4"]
   assert extract.run([*source, "--cluster=p100x2", f"--output={graph}"]) == 0
-  assert tg.load_graph(graph).num_ops > 50
+  assert formats.load_graph(graph).num_ops > 50
   flags = [f"--graph={graph}", "--cluster=p100x2"]
   arguments = [*flags, "--strategy=m_topo", f"--output={plan}", "--json"]
   assert place.run(arguments) == 0
@@ -94,7 +94,7 @@ def test_extract_place_simulate_agree(keras_file, tmp_path, capsys):
     )
     == 0
   )
-  assert tg.load_evaluation(out).step_time_us == placed["step_time_us"]
+  assert formats.load_evaluation(out).step_time_us == placed["step_time_us"]
   with open(trace) as file:
     assert json.load(file)["traceEvents"]
   with open(picture, "rb") as file:
@@ -107,7 +107,7 @@ def test_extract_place_simulate_agree(keras_file, tmp_path, capsys):
     f"--output={out}",
   ]
   assert simulate.run(given) == 0
-  assert tg.load_evaluation(out).step_time_us == placed["step_time_us"]
+  assert formats.load_evaluation(out).step_time_us == placed["step_time_us"]
 
 
 def test_auto_splits_a_diamond(graph_file, cluster_file, capsys):
@@ -120,7 +120,9 @@ def test_auto_splits_a_diamond(graph_file, cluster_file, capsys):
 
 
 def test_place_reports_the_proven_bound(graph_file, cluster_file, capsys):
-  problem = tg.Problem(tg.load_graph(graph_file), tg.load_cluster(cluster_file))
+  problem = core.Problem(
+    formats.load_graph(graph_file), formats.load_cluster(cluster_file)
+  )
   arguments = [f"--graph={graph_file}", f"--cluster={cluster_file}", "--json"]
   assert place.run([*arguments, "--strategy=single"]) == 0
   proven_us = lower_bound(problem).us
@@ -131,9 +133,11 @@ def test_place_reports_the_proven_bound(graph_file, cluster_file, capsys):
 def test_simulate_reports_the_simple_bound_unless_told_to_prove(
   graph_file, cluster_file, tmp_path, capsys
 ):
-  problem = tg.Problem(tg.load_graph(graph_file), tg.load_cluster(cluster_file))
+  problem = core.Problem(
+    formats.load_graph(graph_file), formats.load_cluster(cluster_file)
+  )
   plan = tmp_path / "p.json"
-  tg.Placement(problem, [0, 0, 1, 1]).save(plan)
+  core.Placement(problem, [0, 0, 1, 1]).save(plan)
   arguments = [f"--graph={graph_file}", f"--cluster={cluster_file}"]
   arguments += [f"--placement={plan}"]
   assert simulate.run(arguments) == 0
@@ -148,7 +152,7 @@ def test_inference_has_fewer_ops_than_training(keras_file, tmp_path):
   for path, flag in zip(paths, ("--training", "--notraining"), strict=True):
     source = [f"--keras_model={keras_file}", flag]
     assert extract.run([*source, f"--output={path}"]) == 0
-  train, infer = (tg.load_graph(path) for path in paths)
+  train, infer = (formats.load_graph(path) for path in paths)
   assert infer.num_ops < train.num_ops / 2
 
 
@@ -183,7 +187,7 @@ def test_measured_placement_on_a_real_worker(keras_file, tmp_path, capsys):
   assert result["predicted_step_time_us"] > 0
   arguments = [f"--placement={plan}", f"--output={out}", "--steps=3"]
   assert measure.run([*source, *arguments]) == 0
-  evaluation = tg.load_evaluation(out)
+  evaluation = formats.load_evaluation(out)
   assert evaluation.source == "measured"
   step, beside = capsys.readouterr().out.splitlines()
   assert step == f"measured step time: {evaluation.step_time_us / 1e3:.3f} ms"
@@ -307,7 +311,7 @@ def test_hostile_files_are_named_and_leave_the_old_output(tmp_path, capsys):
   old = tmp_path / "out.json"
   old.write_text("old")
   for name, content in {
-    "cut.json": b'{"format": "tfplace.graph.v1", "na',
+    "cut.json": b'{"format": "tfplace.core.v1", "na',
     "wrong.pb": b"\xff\xfe\x00 no proto",
     "wrong.pbtxt": b"node { name: 'a' op: }",
     "wrong.keras": b"PK\x03\x04 no zip",

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from tfplace import graph as tg
+from tfplace import core, formats
 from tfplace.bin import explain
 
 
@@ -13,16 +13,16 @@ from tfplace.bin import explain
 def files(tmp_path):
   """A chain of two ops on two devices, as files: 2 + 3 + 0.5 + 1 us."""
   ops = [
-    tg.OpSpec("m/x/a", "MatMul", {"GPU": 2.0}, [6.0]),
-    tg.OpSpec("m/y/b", "Relu", {"GPU": 1.0}),
+    core.OpSpec("m/x/a", "MatMul", {"GPU": 2.0}, [6.0]),
+    core.OpSpec("m/y/b", "Relu", {"GPU": 1.0}),
   ]
-  graph = tg.build_graph("chain", ops, [(0, 0, 1)])
-  devices = (tg.Device("g0", "GPU"), tg.Device("g1", "GPU"))
-  cluster = tg.Cluster("two", devices, (tg.Link("g0", "g1", 2.0, 0.5),))
-  placement = tg.Placement(tg.Problem(graph, cluster), np.array([0, 1]))
+  graph = core.build_graph("chain", ops, [(0, 0, 1)])
+  devices = (core.Device("g0", "GPU"), core.Device("g1", "GPU"))
+  cluster = core.Cluster("two", devices, (core.Link("g0", "g1", 2.0, 0.5),))
+  placement = core.Placement(core.Problem(graph, cluster), np.array([0, 1]))
   paths = {x: str(tmp_path / f"{x}.json") for x in ("graph", "cluster", "plan")}
-  tg.save_graph(graph, paths["graph"])
-  tg.save_cluster(cluster, paths["cluster"])
+  formats.save_graph(graph, paths["graph"])
+  formats.save_cluster(cluster, paths["cluster"])
   placement.save(paths["plan"])
   return [
     f"--graph={paths['graph']}",

@@ -8,13 +8,13 @@ import sys
 import pytest
 from rich import console
 
-from tfplace import graph as tg
-from tfplace.bin import cli, clock_bar
+from tfplace import core, formats
+from tfplace.bin import cli
 
 
 @pytest.fixture
 def screen(monkeypatch):
-  monkeypatch.setattr(clock_bar, "PROGRESS_AFTER_S", -1.0)
+  monkeypatch.setattr(cli, "PROGRESS_AFTER_S", -1.0)
   return console.Console(file=io.StringIO(), force_terminal=True, width=100)
 
 
@@ -23,7 +23,7 @@ def drawn(screen):
 
 
 def test_the_bar_names_the_stage_and_counts(screen):
-  with clock_bar.ClockBar(screen, "Extracting nmt") as bar:
+  with cli.ClockBar(screen, "Extracting nmt") as bar:
     bar.refresh()
     bar.show_stage("tracing", lambda: 12345)
     bar.refresh()
@@ -35,14 +35,14 @@ def test_the_bar_names_the_stage_and_counts(screen):
 
 
 def test_names_with_brackets_are_shown_as_they_are(screen):
-  with clock_bar.ClockBar(screen, "Placing [bold]x[/bold] [/]") as bar:
+  with cli.ClockBar(screen, "Placing [bold]x[/bold] [/]") as bar:
     bar.refresh()
   assert "Placing [bold]x[/bold] [/]" in drawn(screen)
 
 
 def test_nothing_is_drawn_in_the_first_seconds(screen, monkeypatch):
-  monkeypatch.setattr(clock_bar, "PROGRESS_AFTER_S", 60.0)
-  with clock_bar.ClockBar(screen, "Placing") as bar:
+  monkeypatch.setattr(cli, "PROGRESS_AFTER_S", 60.0)
+  with cli.ClockBar(screen, "Placing") as bar:
     bar.refresh()
   assert "Placing" not in drawn(screen)
 
@@ -54,9 +54,9 @@ def test_without_a_terminal_stages_are_ignored(capsys):
 
 
 def test_a_command_runs_on_a_terminal(tmp_path):
-  ops = [tg.OpSpec("a", "X", {"GPU": 1.0, "CPU": 1.0}, [1])]
+  ops = [core.OpSpec("a", "X", {"GPU": 1.0, "CPU": 1.0}, [1])]
   path = tmp_path / "g.json"
-  tg.save_graph(tg.build_graph("one", ops, []), path)
+  formats.save_graph(core.build_graph("one", ops, []), path)
   ours, theirs = os.openpty()
   arguments = [f"--graph={path}", "--cluster=k80x2", "--strategy=single"]
   try:

@@ -11,7 +11,7 @@ import time
 import pytest
 
 import tfplace
-from tfplace import graph as tg
+from tfplace import core, formats
 
 ROOT = pathlib.Path(tfplace.__file__).parent.parent
 ENDS_WITHIN_S = 4.0  # 2 s, and as much for a machine that is busy
@@ -59,18 +59,18 @@ def ended(process, number):
 def problem(tmp_path):
   # A hundred ops: `auto` searches all of its minute.
   ops = [
-    tg.OpSpec(f"op{i}", "X", {"GPU": 1.0 + i % 7}, [i]) for i in range(100)
+    core.OpSpec(f"op{i}", "X", {"GPU": 1.0 + i % 7}, [i]) for i in range(100)
   ]
   edges = [(i, 0, j) for i in range(100) for j in (i + 3, i + 7) if j < 100]
   inputs = tmp_path / "in"
   inputs.mkdir()
-  tg.save_graph(tg.build_graph("net", ops, edges), inputs / "g.json")
-  devices = [tg.Device(f"g{i}", "GPU") for i in range(3)]
+  formats.save_graph(core.build_graph("net", ops, edges), inputs / "g.json")
+  devices = [core.Device(f"g{i}", "GPU") for i in range(3)]
   links = [
-    tg.Link(a.name, b.name, 9.0) for a in devices for b in devices if a != b
+    core.Link(a.name, b.name, 9.0) for a in devices for b in devices if a != b
   ]
-  cluster = tg.Cluster("three", tuple(devices), tuple(links))
-  tg.save_cluster(cluster, inputs / "c.json")
+  cluster = core.Cluster("three", tuple(devices), tuple(links))
+  formats.save_cluster(cluster, inputs / "c.json")
   (tmp_path / "out").mkdir()
   return tmp_path
 

@@ -8,7 +8,7 @@ import pytest
 import tiny_problems
 
 from tfplace.bounds import lower_bound, tightened, tightened_within
-from tfplace.graph import OpSpec, Problem, build_graph
+from tfplace.core import OpSpec, Problem, build_graph
 from tfplace.placers import place
 from tfplace.simulate import Simulator
 

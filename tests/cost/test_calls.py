@@ -3,10 +3,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tfplace.core.presets import cluster_preset
 from tfplace.cost import bodies, op_graph
-from tfplace.graph.extract.keras_step import trace_keras
-from tfplace.graph.extract.traced import TracedStep
-from tfplace.graph.presets import cluster_preset
+from tfplace.extraction.keras.step import trace_keras
+from tfplace.extraction.traced import TracedStep
 
 SIDE = 256
 MATRIX_BYTES = SIDE * SIDE * 4

@@ -3,13 +3,13 @@ import pytest
 import tensorflow as tf
 
 from tfplace import models
-from tfplace.cost import grappler, hardware, op_graph, sizes
+from tfplace.core.cluster import Cluster, Device
+from tfplace.core.presets import cluster_preset
+from tfplace.core.problem import Problem
+from tfplace.cost import grappler, op_graph, sizes
 from tfplace.errors import ExtractionError, ProblemError
-from tfplace.graph.cluster import Cluster, Device
-from tfplace.graph.extract.keras_step import trace_keras
-from tfplace.graph.extract.traced import FeedSpec, TracedStep
-from tfplace.graph.presets import cluster_preset
-from tfplace.graph.problem import Problem
+from tfplace.extraction.keras.step import trace_keras
+from tfplace.extraction.traced import FeedSpec, TracedStep
 
 # A K80's peak and memory bandwidth in flop and bytes per us, by its data
 # sheet: 13 * 192 cores of 875 MHz, two flops each; 240 GB/s. The host's as
@@ -210,7 +210,7 @@ def test_kinds_of_other_names_take_kernels_of_their_hardwares_type():
   ],
 )
 def test_hardware_that_makes_no_sense_is_refused(hardware, message):
-  cluster = _cluster(("d", "X", 1e9, 0.0, {"hardware": hardware}))
+  cluster = _cluster(("d", "X", 1e9, 0.0, {"hardware": grappler}))
   with pytest.raises(ProblemError, match=message):
     op_graph(_traced(_matmul), cluster)
 
@@ -268,7 +268,7 @@ def _is_unknown(shape):
 def test_an_op_costs_what_grappler_says_of_it_in_the_whole_graph(training_step):
   """The estimator sees one op of each class, the reference all of them."""
   _, traced, graph = training_step
-  properties = hardware.hardware_by_kind(cluster_preset("k80x2"))["GPU"]
+  properties = grappler.hardware_by_kind(cluster_preset("k80x2"))["GPU"]
   whole = grappler.make_item(sizes.with_feed_shapes(traced))
   expected = grappler.op_times_us(whole, properties)
   lacking = {  # what Grappler does not infer it is told

@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
+from tfplace.core.op_graph import OpSpec, build_graph
 from tfplace.cost import fit_link, with_measured_times
 from tfplace.errors import MeasurementError
-from tfplace.graph.op_graph import OpSpec, build_graph
 
 NAN = float("nan")
 

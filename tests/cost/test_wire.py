@@ -5,11 +5,11 @@ import dataclasses
 import numpy as np
 import pytest
 
-from tfplace.cost import wire
-from tfplace.graph import load_cluster, save_cluster
-from tfplace.graph.cluster import Cluster, Device, Link
-from tfplace.graph.op_graph import OpSpec, build_graph
-from tfplace.graph.problem import Problem
+from tfplace.core.cluster import Cluster, Device, Link
+from tfplace.core.op_graph import OpSpec, build_graph
+from tfplace.core.problem import Problem
+from tfplace.formats import load_cluster, save_cluster
+from tfplace.measure.calibrate import communication
 from tfplace.simulate import Simulator
 
 DEVICES = tuple(Device(f"d{i}", "CPU") for i in range(3))
@@ -25,7 +25,7 @@ def cluster(**extra):
     for b in DEVICES:
       if a is not b:
         link = Link(a.name, b.name, 10.0, latency_us=3.0, gap_us=2.0)
-        more = extra or wire.as_timed(link)
+        more = extra or communication.as_timed(link)
         links.append(dataclasses.replace(link, extra=more))
   return Cluster("three", DEVICES, tuple(links))
 
@@ -40,16 +40,16 @@ def problem(edges, times, **extra):
 
 
 def step_us(placed, devices, factors):
-  messages = wire.with_messages(placed, np.array(devices, np.int32))
+  messages = communication.with_messages(placed, np.array(devices, np.int32))
   simulator = Simulator(messages.priced(factors))
   return simulator.evaluate(messages.devices[None])[0].step_time_us
 
 
 def sent(placed, devices):
   """Names and types of the ops that are added."""
-  messages = wire.with_messages(placed, np.array(devices, np.int32))
+  messages = communication.with_messages(placed, np.array(devices, np.int32))
   graph, count = messages.problem.graph, placed.graph.num_ops
-  assert set(graph.types[count:]) <= {wire.RECEIVE}
+  assert set(graph.types[count:]) <= {communication.RECEIVE}
   np.testing.assert_array_equal(messages.devices[:count], devices)
   return list(graph.names[count:])
 
@@ -58,14 +58,14 @@ def sent(placed, devices):
   ("factors", "expected_us"),
   [
     # 10 and 12 to send; 3 on the way; 12 to receive; 5.
-    (wire.Wire(), 42.0),
+    (communication.Wire(), 42.0),
     # 10 and 2 * 2 + 10 to send; 3; 14; 5.
-    (wire.Wire(message=2.0), 46.0),
-    (wire.Wire(bytes=0.5), 10 + 7 + 3 + 7 + 5),
-    (wire.Wire(latency=4.0), 10 + 12 + 12 + 12 + 5),
+    (communication.Wire(message=2.0), 46.0),
+    (communication.Wire(bytes=0.5), 10 + 7 + 3 + 7 + 5),
+    (communication.Wire(latency=4.0), 10 + 12 + 12 + 12 + 5),
     # The first has twice the work of the second, so it is half as long beside
     # it: 10 * 1.1 and 5 * 1.2.
-    (wire.Wire(computing=1.2), 11 + 12 + 3 + 12 + 6),
+    (communication.Wire(computing=1.2), 11 + 12 + 3 + 12 + 6),
   ],
   ids=str,
 )
@@ -80,7 +80,7 @@ def test_a_message_takes_time_of_both_devices(factors, expected_us):
 def test_on_one_device_nothing_is_sent_or_slowed():
   placed = problem([(0, 0, 1)], [10.0, 5.0])
   assert sent(placed, [1, 1]) == []
-  factors = wire.Wire(9.0, 9.0, 9.0, 9.0)
+  factors = communication.Wire(9.0, 9.0, 9.0, 9.0)
   assert step_us(placed, [1, 1], factors) == 15.0
 
 
@@ -94,28 +94,28 @@ def test_who_waits_without_reading_gets_an_empty_message():
   placed = problem([(0, -1, 1)], [10.0, 5.0])
   assert sent(placed, [0, 1]) == ["0:-1 to 1"]
   # 10 and 2 to send, 3 on the way, 2 to receive, 5.
-  assert step_us(placed, [0, 1], wire.Wire()) == 22.0
+  assert step_us(placed, [0, 1], communication.Wire()) == 22.0
 
 
 def test_receiving_has_its_turn_among_the_ops_of_the_device():
   # 0 -> 1 on the other device, where 2 runs from 0 to 40: the message is there
   # at 10 + 12 + 3, is received from 40 to 52, and 1 runs until 57.
   placed = problem([(0, 0, 1)], [10.0, 5.0, 40.0])
-  took = step_us(placed, [0, 1, 1], wire.Wire())
+  took = step_us(placed, [0, 1, 1], communication.Wire())
   assert took == pytest.approx(57.0)
 
 
 def test_links_that_are_no_work_of_devices_stay_as_they_are():
   placed = problem([(0, 0, 1)], [10.0, 5.0], product="a cable")
-  assert wire.of(placed.cluster) is None
+  assert communication.of(placed.cluster) is None
   assert sent(placed, [0, 1]) == []
   # 10, 100 bytes at 10 bytes/us, 3 on the way, 5.
-  assert step_us(placed, [0, 1], wire.Wire(9.0, 9.0, 9.0, 1.0)) == 28.0
+  assert step_us(placed, [0, 1], communication.Wire(9.0, 9.0, 9.0, 1.0)) == 28.0
 
 
 def test_factors_are_kept_in_the_file_of_the_cluster(tmp_path):
-  assert wire.of(cluster()) == wire.Wire()
-  factors = wire.Wire(1.5, 2.0, 0.5, 1.1)
+  assert communication.of(cluster()) == communication.Wire()
+  factors = communication.Wire(1.5, 2.0, 0.5, 1.1)
   path = tmp_path / "c.json"
   save_cluster(factors.noted(cluster()), path)
-  assert wire.of(load_cluster(path)) == factors
+  assert communication.of(load_cluster(path)) == factors

@@ -1,6 +1,6 @@
 """A step whose transfers are of every size, for the tests of fitted links."""
 
-from tfplace.graph.op_graph import OpGraph, OpSpec, build_graph
+from tfplace.core.op_graph import OpGraph, OpSpec, build_graph
 
 DEPTH, WIDTH = 30, 4
 

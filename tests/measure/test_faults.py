@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from small_steps import Step, faulty_step
 
-from tfplace.graph.cluster import Cluster, Device, Link
-from tfplace.graph.problem import Problem
+from tfplace.core.cluster import Cluster, Device, Link
+from tfplace.core.problem import Problem
 from tfplace.measure import MeasurementHarness, WorkerCluster
 
 LIMIT_BYTES = 100e6

@@ -3,16 +3,16 @@
 import pytest
 from small_steps import Step
 
+from tfplace.core.problem import Problem
 from tfplace.errors import MeasurementError
-from tfplace.graph.problem import Problem
 from tfplace.measure import (
   LocalDevices,
   MeasurementHarness,
   gpus_cluster,
-  messages,
   open_cluster,
-  processes,
 )
+from tfplace.measure.local import processes
+from tfplace.measure.session import messages
 
 PREFIX = "/job:localhost/replica:0/task:0/device:"
 
@@ -95,7 +95,7 @@ def test_unknown_clusters_are_refused_with_the_choices(name):
 
 
 def test_logical_gpus_are_virtual_devices_with_memory_limits():
-  from tfplace.measure import session
+  from tfplace.measure.session import session
 
   config = messages.ChildConfig(gpus=True, gpu_memory_mb=[512.0, 512.0])
   options = session.session_config(config).gpu_options

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from small_steps import plain_step
 
+from tfplace.core.cluster import Cluster, Device, Link
+from tfplace.core.problem import Problem
 from tfplace.errors import MeasurementError, PlacementError
-from tfplace.graph.cluster import Cluster, Device, Link
-from tfplace.graph.extract.session import feed_values, run_steps
-from tfplace.graph.problem import Problem
+from tfplace.extraction.session import feed_values, run_steps
 from tfplace.measure import MeasurementHarness, WorkerCluster
 
 

@@ -16,26 +16,18 @@ from served_workers import await_true, serving, write_hosts
 from test_harness import harness_of, when_stepping
 
 from tfplace.bin import place
+from tfplace.core.problem import Problem
 from tfplace.cost import op_graph
 from tfplace.errors import MeasurementError
-from tfplace.graph.extract.session import feed_values, run_steps
-from tfplace.graph.problem import Problem
-from tfplace.measure import (
-  ChildError,
-  host,
-  hosts_file,
-  links,
-  listening,
-  messages,
-  open_cluster,
-  profile,
-  reach,
-  remote,
-  session,
-)
-from tfplace.measure import hosts as hosts_lib
-from tfplace.measure.hosts import HostCluster, introduced
-from tfplace.measure.introduction import Introduction, read
+from tfplace.extraction.session import feed_values, run_steps
+from tfplace.measure import ChildError, open_cluster, profile
+from tfplace.measure.calibrate import links
+from tfplace.measure.local import gpus
+from tfplace.measure.remote import health, hosts_file, listening
+from tfplace.measure.remote import hosts as hosts_lib
+from tfplace.measure.remote.health import Introduction, read
+from tfplace.measure.remote.hosts import HostCluster, introduced
+from tfplace.measure.session import messages, remote, session
 
 CPU_0, CPU_1 = (f"/job:worker/replica:0/task:{t}/device:CPU:0" for t in (0, 1))
 
@@ -83,7 +75,7 @@ def test_workers_are_devices_with_measured_links(live):
   ]
   # The two share a host, and so its memory and one channel.
   for device in cluster.devices:
-    half = host.memory_bytes() / 2
+    half = gpus.memory_bytes() / 2
     assert device.memory_bytes == pytest.approx(half, abs=2**20)
   assert [(link.src, link.dst) for link in cluster.links] == [
     (CPU_0, CPU_1),
@@ -158,7 +150,7 @@ def test_worker_is_named_that_is_back_before_it_is_asked(
     server = served[lost].server_pid()
     in_steps(hosts, trained, lambda pid=server: os.kill(pid, signal.SIGKILL))
     with monkeypatch.context() as patch:
-      patch.setattr(reach, "troubles", when_all_answer(reach.troubles))
+      patch.setattr(health, "troubles", when_all_answer(health.troubles))
       failed = harness.evaluate(trained.on({"y": 1}))[0]
     assert failed.extra["error_kind"] == "died", failed.extra
     named = f"worker '{letter}' at {served[lost].address} was lost; "

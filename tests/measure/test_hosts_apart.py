@@ -12,10 +12,11 @@ from served_workers import serving, write_hosts
 from test_serving import reaches
 from two_machines import ADDRESSES, Unavailable, two_machines
 
-from tfplace import extraction, placers
-from tfplace.graph.extract import trace_graph_def
-from tfplace.graph.problem import Problem
+from tfplace import placers
+from tfplace.core.problem import Problem
+from tfplace.extraction import trace_graph_def
 from tfplace.measure import open_cluster
+from tfplace.plan import sources
 
 DELAY_S = 0.01
 SIDE, LAYERS = 192, 12  # of a branch: about 5 ms on one core
@@ -70,7 +71,7 @@ def planned_and_measured(machines, hosts_path, traced, quick_links):
   takes to have a step begin and end on the second worker.
   """
   with machines.on(0), quick_links(), open_cluster(hosts_path) as live:
-    graph = extraction.op_graph(traced, live.cluster)
+    graph = sources.op_graph(traced, live.cluster)
     problem = live.profiled(Problem(graph, live.cluster), traced, steps=5)
     found = placers.place(problem, "annealing", budget_s=0.5, seed=0)
     rows = np.stack([0 * by_branch(problem), by_branch(problem)])

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tfplace.errors import FormatError
-from tfplace.measure import hosts_file
+from tfplace.measure.remote import hosts_file
 
 GOOD = {
   "format": "tfplace.hosts.v1",

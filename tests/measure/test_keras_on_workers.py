@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from tfplace import cost
-from tfplace.graph.extract import trace_keras
-from tfplace.graph.problem import Problem
+from tfplace.core.problem import Problem
+from tfplace.extraction import trace_keras
 from tfplace.measure import OpenCluster, workers_cluster
 from tfplace.simulate import Simulator
 

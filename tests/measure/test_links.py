@@ -3,7 +3,8 @@
 import pytest
 from tensorflow.core.framework import graph_pb2
 
-from tfplace.measure import links, messages
+from tfplace.measure.calibrate import links
+from tfplace.measure.session import messages
 
 LATENCY_US, RATE, GAP_US, OP_US = 200.0, 1000.0, 20.0, 3.0
 A, B, C = (f"/job:worker/replica:0/task:{i}/device:CPU:0" for i in range(3))

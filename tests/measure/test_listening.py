@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from tfplace.errors import MeasurementError
-from tfplace.measure import listening
+from tfplace.measure.remote import listening
 
 LOOPBACK, OTHER = "127.0.0.1", "127.0.0.2"
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from four_chains import DEPTH, WIDTH, four_chains
 
-from tfplace.cost import wire
-from tfplace.graph.cluster import Cluster, Device, Link
-from tfplace.graph.placement import Placement
-from tfplace.graph.problem import Problem
-from tfplace.measure import Predictor, prediction, wire_fit
+from tfplace.core.cluster import Cluster, Device, Link
+from tfplace.core.placement import Placement
+from tfplace.core.problem import Problem
+from tfplace.measure import Predictor
+from tfplace.measure.calibrate import communication, fit, prediction
 from tfplace.simulate import Simulator
 
 DEVICES = (Device("d0", "CPU"), Device("d1", "CPU"))
@@ -24,7 +24,7 @@ def timed_problem(on_devices=True):
   links = []
   for src, dst in (("d0", "d1"), ("d1", "d0")):
     link = Link(src, dst, 100.0, gap_us=5.0, latency_us=20.0, channel="c")
-    extra = wire.as_timed(link) if on_devices else {}
+    extra = communication.as_timed(link) if on_devices else {}
     links.append(
       Link(
         src, dst, 100.0, gap_us=5.0, latency_us=20.0, channel="c", extra=extra
@@ -66,10 +66,10 @@ def test_all_but_the_step_time_is_that_of_the_simulator():
 @pytest.mark.parametrize(
   "factors",
   [
-    wire.Wire(),
-    wire.Wire(message=4.0, bytes=2.0),
-    wire.Wire(message=0.5, bytes=1.5, latency=8.0),
-    wire.Wire(message=2.0, computing=1.15),
+    communication.Wire(),
+    communication.Wire(message=4.0, bytes=2.0),
+    communication.Wire(message=0.5, bytes=1.5, latency=8.0),
+    communication.Wire(message=2.0, computing=1.15),
   ],
   ids=str,
 )
@@ -77,12 +77,12 @@ def test_steps_of_other_placements_are_right_once_factors_are_found(factors):
   problem = timed_problem()
   real = Predictor(with_factors(problem, factors))
   rows = scattered(problem, 8, seed=1)
-  found = wire_fit.fitted(problem, rows, real.evaluate(rows))
+  found = fit.fitted(problem, rows, real.evaluate(rows))
   others = scattered(problem, 8, seed=2)
   predicted = Predictor(with_factors(problem, found)).evaluate(others)
   took = [e.step_time_us for e in real.evaluate(others)]
   assert [e.step_time_us for e in predicted] == pytest.approx(took, rel=0.05)
-  if factors == wire.Wire():
+  if factors == communication.Wire():
     assert found == factors
 
 
@@ -93,7 +93,7 @@ def test_placements_that_could_not_be_run_tell_nothing():
     dataclasses.replace(evaluation, step_time_us=np.inf)
     for evaluation in Simulator(problem).evaluate(rows)
   ]
-  assert wire_fit.fitted(problem, rows, lost) == wire.Wire()
+  assert fit.fitted(problem, rows, lost) == communication.Wire()
 
 
 @pytest.mark.parametrize("on_devices", [False, True])

@@ -5,17 +5,12 @@ import pytest
 import tensorflow as tf
 from small_steps import Step, as_graph
 
-from tfplace.graph.cluster import Cluster, Device, Link
-from tfplace.graph.extract.traced import TracedStep
-from tfplace.graph.problem import Problem
-from tfplace.measure import (
-  ChildError,
-  Profile,
-  WorkerCluster,
-  profile,
-  profiling,
-)
-from tfplace.measure.messages import OpTime, StepReply, Trace
+from tfplace.core.cluster import Cluster, Device, Link
+from tfplace.core.problem import Problem
+from tfplace.extraction.traced import TracedStep
+from tfplace.measure import ChildError, Profile, WorkerCluster, profile
+from tfplace.measure.calibrate import profiling
+from tfplace.measure.session.messages import OpTime, StepReply, Trace
 
 
 def trace(**times_us):

@@ -5,8 +5,8 @@ import socket
 import threading
 import time
 
-from tfplace.measure import reach
-from tfplace.measure.hosts_file import Worker
+from tfplace.measure.remote import health
+from tfplace.measure.remote.hosts_file import Worker
 
 TIMEOUT_S = 0.5
 
@@ -37,7 +37,7 @@ def worker_on(port):
 
 def trouble(port):
   began = time.monotonic()
-  (found,) = reach.troubles([worker_on(port)], TIMEOUT_S)
+  (found,) = health.troubles([worker_on(port)], TIMEOUT_S)
   assert time.monotonic() - began < 3 * TIMEOUT_S
   assert found.startswith(f"worker 'a' at 127.0.0.1:{port} ")
   return found
@@ -64,7 +64,7 @@ def test_somebody_else():
 def test_a_settings_frame_is_the_greeting_of_a_server():
   # RFC 9113, 4.1: length 0, type 4, no flags, stream 0.
   with port_that(bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))) as port:
-    assert reach.troubles([worker_on(port)], TIMEOUT_S) == []
+    assert health.troubles([worker_on(port)], TIMEOUT_S) == []
 
 
 def test_one_who_comes_back_is_awaited():
@@ -79,6 +79,6 @@ def test_one_who_comes_back_is_awaited():
 
     timer = threading.Timer(0.5, come)
     timer.start()
-    assert reach.awaited([worker], time.monotonic() + 20) == []
+    assert health.awaited([worker], time.monotonic() + 20) == []
     timer.join()
-  assert reach.awaited([worker], time.monotonic() - 1) != []
+  assert health.awaited([worker], time.monotonic() - 1) != []

@@ -10,8 +10,8 @@ import pytest
 from served_workers import Served, await_true, children, serving
 
 from tfplace.bin import worker
-from tfplace.measure import processes
-from tfplace.measure import serving as serving_lib
+from tfplace.measure.local import processes
+from tfplace.measure.remote import serving as serving_lib
 
 
 def is_alive(pid):

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from tfplace.graph.cluster import Cluster, Device, Link
-from tfplace.graph.op_graph import OpSpec, build_graph
-from tfplace.graph.problem import Problem
-from tfplace.measure import splits
+from tfplace.core.cluster import Cluster, Device, Link
+from tfplace.core.op_graph import OpSpec, build_graph
+from tfplace.core.problem import Problem
+from tfplace.measure.calibrate import splits
 from tfplace.simulate import Simulator
 
 DEPTH, WIDTH = 30, 4

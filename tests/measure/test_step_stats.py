@@ -3,7 +3,7 @@
 import pytest
 from tensorflow.core.framework import step_stats_pb2
 
-from tfplace.measure import step_stats
+from tfplace.measure.session import step_stats
 
 CPU = "/job:worker/replica:0/task:0/device:CPU:0"
 GPU = "/job:localhost/replica:0/task:0/device:GPU:0"

@@ -11,18 +11,14 @@ import numpy as np
 import pytest
 from patience import patiently
 
-from tfplace.cost import wire
+from tfplace.core.cluster import Cluster, Device
+from tfplace.core.placement import Placement
+from tfplace.core.problem import Problem
 from tfplace.errors import MeasurementError
-from tfplace.graph.cluster import Cluster, Device
-from tfplace.graph.placement import Placement
-from tfplace.graph.problem import Problem
-from tfplace.measure import (
-  ChildError,
-  WorkerCluster,
-  placed_step,
-  ports,
-  workers_cluster,
-)
+from tfplace.measure import ChildError, WorkerCluster, workers_cluster
+from tfplace.measure.calibrate import communication
+from tfplace.measure.local import workers as ports
+from tfplace.measure.session import placed_step
 
 _PARENT = """
 import time
@@ -88,7 +84,7 @@ def test_workers_are_cpu_devices_with_measured_links(workers):
   for link in cluster.links:
     # Both directions are work of the same cores.
     assert link.channel == "loopback:0-1"
-    assert wire.TIMED in link.extra
+    assert communication.TIMED in link.extra
 
 
 def test_servers_are_bound_to_loopback(workers):

@@ -4,9 +4,10 @@ import re
 
 import pytest
 
-from tfplace import cluster_preset, extraction, models
-from tfplace.graph import Problem
+from tfplace import cluster_preset, models
+from tfplace.core import Problem
 from tfplace.placers import place
+from tfplace.plan import sources
 
 CASES = {
   "wavenet": (
@@ -30,7 +31,7 @@ def test_layers_or_cells_are_whole_and_contiguous(name):
   """
   sizes, pattern, parts = CASES[name]
   zoo = models.build(name, batch_size=2, **sizes)
-  graph = extraction.extract(zoo.model, "p100x2", batch_size=2)
+  graph = sources.extract(zoo.model, "p100x2", batch_size=2)
   problem = Problem(graph, cluster_preset("p100x2"))
   devices = place(problem, "expert", budget_s=5).placement.devices
   found: dict[tuple[int, ...], set[int]] = {}

@@ -2,9 +2,11 @@ import keras
 import numpy as np
 import pytest
 
-from tfplace import extraction, models
+from tfplace import models
 from tfplace.errors import ExtractionError
-from tfplace.models import cifar10, draws, families, nmt_family, ptb
+from tfplace.models import cifar10, families, ptb
+from tfplace.models import families as draws
+from tfplace.plan import sources
 
 MEMBERS = range(draws.MEMBERS)
 SMALL = {
@@ -17,7 +19,7 @@ SMALL = {
 def test_every_member_of_a_family_is_another_graph():
   assert len({cifar10.draw_cells(i)[0] for i in MEMBERS}) == 32
   assert len({ptb.draw_nodes(i, 12) for i in MEMBERS}) == 32
-  sizes = [nmt_family.sizes(i) for i in MEMBERS]
+  sizes = [families.sizes(i) for i in MEMBERS]
   assert len({(s["length"], s["batch_size"]) for s in sizes}) == 32
 
 
@@ -28,7 +30,7 @@ def test_draws_are_those_of_every_run():
     (0, "tanh"),
     (0, "identity"),
   )
-  assert nmt_family.sizes(3) == {"length": 10, "batch_size": 32}
+  assert families.sizes(3) == {"length": 10, "batch_size": 32}
   assert cifar10.draw_cells(3)[0].sums[0] == (
     (1, "separable_5x5"),
     (0, "average_pool_3x3"),
@@ -99,7 +101,7 @@ def test_a_member_trains_and_extracts(family):
   losses = [float(zoo.model.train_on_batch(x, y)) for _ in range(20)]
   assert np.isfinite(losses).all()
   assert losses[-1] < losses[0]
-  graph = extraction.extract(zoo.model, "p100x2", batch_size=zoo.batch_size)
+  graph = sources.extract(zoo.model, "p100x2", batch_size=zoo.batch_size)
   assert graph.num_ops > 200
   assert all(np.nansum(times) > 0 for times in graph.time_us.values())
 

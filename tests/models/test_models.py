@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfplace import cluster_preset, extraction, models
+from tfplace import cluster_preset, models
+from tfplace.core import Problem
 from tfplace.errors import ExtractionError
-from tfplace.graph import Problem
+from tfplace.plan import sources
 
 TINY = {
   "inception_v3": {"batch_size": 2, "image_size": 75, "classes": 10},
@@ -82,7 +83,7 @@ def test_twenty_steps_bring_the_loss_of_one_batch_down(tiny):
 def test_the_training_step_of_a_model_of_cells_extracts_whole():
   """NASNet, of the same cells, takes longer; the suite extracts every model."""
   zoo = models.build("amoebanet_d", **TINY["amoebanet_d"])
-  graph = extraction.extract(zoo.model, "p100x2", batch_size=zoo.batch_size)
+  graph = sources.extract(zoo.model, "p100x2", batch_size=zoo.batch_size)
   count = collections.Counter(graph.types)
   weights = zoo.model.trainable_weights
   # Each convolution has a gradient for its kernel, each weight an update.
@@ -221,4 +222,4 @@ def test_too_small_images_are_refused():
 )
 def test_what_is_no_size_is_refused_by_name(size, told):
   with pytest.raises(ExtractionError, match=told):
-    extraction.trace("model", "nmt", sizes={size: 4})
+    sources.trace("model", "nmt", sizes={size: 4})

@@ -5,10 +5,10 @@ import re
 import numpy as np
 import pytest
 
-from tfplace import extraction
-from tfplace.graph import Problem
-from tfplace.graph.presets import cluster_preset
+from tfplace.core import Problem
+from tfplace.core.presets import cluster_preset
 from tfplace.placers import place
+from tfplace.plan import sources
 
 LAYERS = 3
 TINY = {
@@ -31,8 +31,8 @@ def placed(request):
   """A model of three layers, and the expert's GPU of each op, of three."""
   sizes = {"layers": LAYERS, **TINY[request.param]}
   cluster = cluster_preset(f"v100x{LAYERS}")
-  traced = extraction.trace("model", request.param, batch_size=2, sizes=sizes)
-  problem = Problem(extraction.op_graph(traced, cluster), cluster)
+  traced = sources.trace("model", request.param, batch_size=2, sizes=sizes)
+  problem = Problem(sources.op_graph(traced, cluster), cluster)
   result = place(problem, "expert", budget_s=20)
   assert result.evaluation.feasible
   return problem.graph, result.placement.devices

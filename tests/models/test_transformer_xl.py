@@ -4,7 +4,7 @@ import tensorflow as tf
 
 from tfplace import models
 from tfplace.errors import ExtractionError
-from tfplace.models import relative_attention
+from tfplace.models import transformer_layer
 
 LENGTH, MEMORY = 4, 3
 SIZES = {
@@ -34,7 +34,7 @@ def test_scores_are_of_contents_and_of_distances():
   about, where = rng.normal(size=(2, 1, 2, LENGTH, depth))
   contents = rng.normal(size=(1, 2, keys, depth))
   distances = rng.normal(size=(2, keys, depth))
-  scores = relative_attention.relative_scores(
+  scores = transformer_layer.relative_scores(
     *(tf.constant(a) for a in (about, where, contents, distances))
   ).numpy()
   for head in range(2):
@@ -49,7 +49,7 @@ def test_scores_are_of_contents_and_of_distances():
 
 
 def test_span_has_a_sinusoid_for_each_distance_and_hides_what_comes_after():
-  span = relative_attention.span(LENGTH, MEMORY, units=4)
+  span = transformer_layer.span(LENGTH, MEMORY, units=4)
   positions = span.positions.numpy()
   assert positions.shape == (MEMORY + LENGTH, 4)
   for row in range(MEMORY + LENGTH):

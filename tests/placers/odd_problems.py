@@ -3,7 +3,7 @@
 import numpy as np
 import problems
 
-from tfplace.graph import OpSpec, Problem, build_graph
+from tfplace.core import OpSpec, Problem, build_graph
 
 INF = np.inf
 

@@ -4,14 +4,7 @@ import itertools
 
 import numpy as np
 
-from tfplace.graph import (
-  Cluster,
-  Device,
-  Link,
-  OpSpec,
-  Problem,
-  build_graph,
-)
+from tfplace.core import Cluster, Device, Link, OpSpec, Problem, build_graph
 from tfplace.simulate import Simulator
 
 

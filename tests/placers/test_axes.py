@@ -4,10 +4,10 @@ import numpy as np
 import problems
 import pytest
 
-from tfplace.graph import OpSpec, Problem, build_graph
+from tfplace.core import OpSpec, Problem, build_graph
 from tfplace.placers import place
-from tfplace.placers.axes import splits
 from tfplace.placers.groups import GroupGraph
+from tfplace.placers.rules.axes import splits
 from tfplace.placers.scopes import UNKNOWN, read_scopes
 
 

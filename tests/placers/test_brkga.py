@@ -2,10 +2,15 @@ import numpy as np
 import problems
 import pytest
 
-from tfplace.graph import Problem
+from tfplace.core import Problem
 from tfplace.placers import Budget, place
-from tfplace.placers.brkga import BrkgaConfig, BrkgaPlacer, Decoder, evolve
 from tfplace.placers.groups import GroupGraph
+from tfplace.placers.search.brkga import (
+  BrkgaConfig,
+  BrkgaPlacer,
+  Decoder,
+  evolve,
+)
 from tfplace.simulate import Simulator
 
 

@@ -2,8 +2,8 @@ import numpy as np
 import problems
 import pytest
 
-from tfplace.graph import OpSpec, Placement, Problem, build_graph
-from tfplace.placers.co_placement import (
+from tfplace.core import OpSpec, Placement, Problem, build_graph
+from tfplace.placers.list_scheduling.co_placement import (
   GROUPINGS,
   co_placed,
   forward_ops,

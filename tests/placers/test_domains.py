@@ -6,8 +6,8 @@ import numpy as np
 import problems
 import pytest
 
+from tfplace.core import Problem
 from tfplace.errors import ProblemError
-from tfplace.graph import Problem
 from tfplace.placers.domains import choose, choose_near
 from tfplace.placers.groups import GroupGraph
 

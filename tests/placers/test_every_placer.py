@@ -8,22 +8,22 @@ import numpy as np
 import problems
 import pytest
 
+from tfplace.core import Placement, Problem
 from tfplace.errors import InfeasibleError, ProblemError, TfplaceError
-from tfplace.graph import Placement, Problem
 from tfplace.placers import (
   LEARNED,
   STRATEGIES,
   Budget,
-  annealing,
   get_placer,
   place,
   registry,
 )
-from tfplace.placers.annealing import AnnealingPlacer
 from tfplace.placers.auto import AutoPlacer
+from tfplace.placers.partition.scotch import PROGRAMS
 from tfplace.placers.registry import CLASSICAL
-from tfplace.placers.scotch import PROGRAMS
-from tfplace.placers.search_plan import SearchConfig
+from tfplace.placers.search import annealing
+from tfplace.placers.search.annealing import AnnealingPlacer
+from tfplace.placers.search.config import SearchConfig
 from tfplace.simulate import Simulator
 
 EVALUATIONS = 120

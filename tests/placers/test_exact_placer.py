@@ -11,10 +11,11 @@ import problems
 import pytest
 
 from tfplace.bounds import lower_bound
+from tfplace.core import Problem
+from tfplace.core.symmetry import alike_devices
 from tfplace.errors import InfeasibleError, TfplaceError
-from tfplace.graph import Problem
-from tfplace.placers import cp_solver, exact, exact_process, place
-from tfplace.placers.alike import alike_devices
+from tfplace.placers import place
+from tfplace.placers.exact import cp_sat, placer, process
 from tfplace.simulate import Simulator
 
 
@@ -28,7 +29,7 @@ def test_without_ortools_the_error_names_the_extra(monkeypatch):
 
   monkeypatch.setattr(builtins, "__import__", no_ortools)
   with pytest.raises(TfplaceError, match=r"pip install 'tfplace\[exact\]'"):
-    cp_solver.cp_model()
+    cp_sat.cp_model()
 
 
 def test_a_solver_that_dies_is_told(monkeypatch, tmp_path):
@@ -59,7 +60,7 @@ class TestWithOrTools:
   def test_finds_and_proves_the_optimum_of_small_problems(self, seed):
     problem = problems.random_problem(seed)
     best, _ = enumeration.optimum(problem)
-    bound, placement = exact.prove(problem, limit_s=120)
+    bound, placement = placer.prove(problem, limit_s=120)
     (evaluation,) = Simulator(problem).evaluate([placement])
     assert evaluation.feasible
     assert evaluation.step_time_us == pytest.approx(best)
@@ -70,7 +71,7 @@ class TestWithOrTools:
     problem = Problem(
       problems.graph([4.0] * 3, []), problems.cluster([np.inf] * 2)
     )
-    bound, _ = exact.prove(problem, limit_s=120)
+    bound, _ = placer.prove(problem, limit_s=120)
     assert lower_bound(problem).us == pytest.approx(6)
     assert bound == pytest.approx(8)
 
@@ -81,7 +82,7 @@ class TestWithOrTools:
       problems.graph([10.0] * 3, [(0, 1), (0, 2)], output_bytes=[(9.0,)] * 3),
       problems.cluster([np.inf] * 2),
     )
-    bound, _ = exact.prove(problem, limit_s=120)
+    bound, _ = placer.prove(problem, limit_s=120)
     assert bound == pytest.approx(10 + 9 + 10)
 
   def test_result_is_what_the_simulator_says(self):
@@ -112,7 +113,7 @@ class TestWithOrTools:
     )
     alike = alike_devices(problem)
     assert alike == [[0, 1], [2, 3]]
-    schedule = cp_solver.Schedule(None, None, [[None] * 4], 1.0, alike)
+    schedule = cp_sat.Schedule(None, None, [[None] * 4], 1.0, alike)
     names = schedule.renamed(np.array([2], np.int32))
     assert sorted({int(row[0]) for row in names}) == [2, 3]
 
@@ -144,9 +145,9 @@ class TestWithOrTools:
     problem = problems.random_problem(14)
     # One-shot starts are judged in any case: on each device, and HEFT's.
     most = problem.cluster.num_devices + 4
-    few = exact_process.search_apart(problem, 20.0, max_evaluations=1, seed=0)
+    few = process.search_apart(problem, 20.0, max_evaluations=1, seed=0)
     assert few[2] <= most
-    all_of_them = exact_process.search_apart(problem, 20.0, None, 2**31)
+    all_of_them = process.search_apart(problem, 20.0, None, 2**31)
     assert all_of_them[2] > most
 
   def test_ends_with_its_parent(self):

@@ -6,11 +6,11 @@ import multiprocessing
 import numpy as np
 import pytest
 
+from tfplace.core.cluster import Cluster, Device, Link
+from tfplace.core.op_graph import OpSpec, build_graph
+from tfplace.core.placement import Placement
+from tfplace.core.problem import Problem
 from tfplace.errors import PlacementError
-from tfplace.graph.cluster import Cluster, Device, Link
-from tfplace.graph.op_graph import OpSpec, build_graph
-from tfplace.graph.placement import Placement
-from tfplace.graph.problem import Problem
 from tfplace.placers.executor import ExecutorEvaluator
 from tfplace.simulate import Simulator
 

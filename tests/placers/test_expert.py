@@ -4,7 +4,7 @@ import numpy as np
 import problems
 import pytest
 
-from tfplace.graph import OpSpec, Problem, build_graph
+from tfplace.core import OpSpec, Problem, build_graph
 from tfplace.placers import place
 
 

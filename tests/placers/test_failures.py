@@ -6,17 +6,18 @@ import numpy as np
 import problems
 import pytest
 
+from tfplace.core import Placement, Problem
+from tfplace.core.protocols import Budget
 from tfplace.errors import InfeasibleError, ProblemError, TfplaceError
-from tfplace.graph import Placement, Problem
-from tfplace.placers import place, registry, search_kernel
-from tfplace.placers.annealing import AnnealingPlacer, improve
+from tfplace.placers import place, registry
 from tfplace.placers.auto import AutoPlacer
-from tfplace.placers.base import Budget
-from tfplace.placers.clusters import clusters_by_work
 from tfplace.placers.groups import GroupGraph
-from tfplace.placers.search_chain import Chain
-from tfplace.placers.search_plan import Plan, SearchConfig, scale_of
-from tfplace.placers.search_tables import search_state, search_tables
+from tfplace.placers.search import kernel
+from tfplace.placers.search.annealing import AnnealingPlacer, improve
+from tfplace.placers.search.chain import Chain
+from tfplace.placers.search.clusters import clusters_by_work
+from tfplace.placers.search.config import Plan, SearchConfig, scale_of
+from tfplace.placers.search.tables import search_state, search_tables
 from tfplace.simulate import Simulator, engine
 
 ERRORS = (
@@ -92,7 +93,7 @@ def test_a_chain_that_no_move_changes_ends():
   chain = Chain(state, tables, step, scale)
   chain.restart(state.devices)
   chain.rate = 100.0
-  done = search_kernel.anneal(
+  done = kernel.anneal(
     step, engine.workspace(step), tables, state, 7, 1.0, 0.1, 1.0, 0, 0, 0.0
   )
   assert done == 0

@@ -2,10 +2,10 @@ import numpy as np
 import problems
 import pytest
 
-from tfplace.graph import Problem
+from tfplace.core import Problem
 from tfplace.placers import place
 from tfplace.placers.groups import GroupGraph
-from tfplace.placers.list_tables import (
+from tfplace.placers.list_scheduling.tables import (
   list_tables,
   mean_link,
   mean_times,

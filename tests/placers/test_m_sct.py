@@ -2,12 +2,16 @@ import numpy as np
 import problems
 import pytest
 
-from tfplace.graph import OpSpec, Problem, build_graph
+from tfplace.core import OpSpec, Problem, build_graph
 from tfplace.placers import place
-from tfplace.placers.favourites import chains, favourite_children, relaxed
 from tfplace.placers.groups import GroupGraph
-from tfplace.placers.list_tables import list_tables
-from tfplace.placers.m_etf import schedule
+from tfplace.placers.list_scheduling.baechi import schedule
+from tfplace.placers.list_scheduling.favorite_children import (
+  chains,
+  favourite_children,
+  relaxed,
+)
+from tfplace.placers.list_scheduling.tables import list_tables
 
 
 def fork(times, size=10.0):

@@ -4,12 +4,12 @@ import numpy as np
 import problems
 import pytest
 
+from tfplace.core import Placement, Problem
 from tfplace.errors import TfplaceError
-from tfplace.graph import Placement, Problem
 from tfplace.placers import place
 from tfplace.placers.groups import GroupGraph
-from tfplace.placers.metis import cut
-from tfplace.placers.partition import weighted_graph
+from tfplace.placers.partition.metis import cut
+from tfplace.placers.partition.weights import weighted_graph
 
 
 def test_cut_of_two_halves_is_at_the_thin_edge():

@@ -7,14 +7,14 @@ import shutil
 import odd_problems
 import pytest
 
-from tfplace import graph as tg
+from tfplace import core, formats
 from tfplace.bin import place as place_command
 from tfplace.bin import simulate as simulate_command
 from tfplace.bounds import lower_bound
 from tfplace.errors import ProblemError
 from tfplace.placers import place
+from tfplace.placers.partition.scotch import PROGRAMS
 from tfplace.placers.registry import CLASSICAL, LEARNED
-from tfplace.placers.scotch import PROGRAMS
 from tfplace.simulate import Simulator
 
 ALL = [*CLASSICAL, "annealing", "brkga", "auto", *LEARNED]
@@ -37,7 +37,7 @@ def test_a_placement_is_found_that_is_allowed_and_fits(problem, strategy):
       place(problem, strategy)
     return
   result = place(problem, strategy, budget_s=20, max_evaluations=60)
-  tg.Placement(problem, result.placement.devices)  # kernels, groups, links
+  core.Placement(problem, result.placement.devices)  # kernels, groups, links
   (again,) = Simulator(problem).evaluate([result.placement])
   assert again.feasible
   assert again.step_time_us == result.evaluation.step_time_us
@@ -50,12 +50,12 @@ def test_the_commands_place_it_and_simulate_the_same(problem, tmp_path, capsys):
   graph, cluster, plan, out = (
     str(tmp_path / name) for name in ("g.json.gz", "c.json", "p.json", "e.json")
   )
-  tg.save_graph(problem.graph, graph)
-  tg.save_cluster(problem.cluster, cluster)
+  formats.save_graph(problem.graph, graph)
+  formats.save_cluster(problem.cluster, cluster)
   given = [f"--graph={graph}", f"--cluster={cluster}"]
   wanted = ["--strategy=m_etf", f"--output={plan}", "--json"]
   assert place_command.run([*given, *wanted]) == 0
   placed = json.loads(capsys.readouterr().out.splitlines()[-1])
   wanted = [f"--placement={plan}", f"--output={out}"]
   assert simulate_command.run([*given, *wanted]) == 0
-  assert tg.load_evaluation(out).step_time_us == placed["step_time_us"]
+  assert formats.load_evaluation(out).step_time_us == placed["step_time_us"]

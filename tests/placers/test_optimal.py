@@ -8,12 +8,11 @@ import problems
 import pytest
 
 from tfplace.bounds import tightened
-from tfplace.graph import Problem
-from tfplace.graph.evaluation import ROUNDING, is_optimal
+from tfplace.core import Problem
+from tfplace.core.protocols import ROUNDING, Budget, is_optimal
 from tfplace.placers import place, registry, warm_up
-from tfplace.placers.annealing import AnnealingPlacer
-from tfplace.placers.base import Budget
-from tfplace.placers.search_plan import SearchConfig
+from tfplace.placers.search.annealing import AnnealingPlacer
+from tfplace.placers.search.config import SearchConfig
 from tfplace.simulate import Simulator
 
 SEARCHES = ["annealing", "brkga", "auto"]

@@ -7,11 +7,12 @@ import problems
 import pytest
 
 from tfplace.bounds import check_memory
+from tfplace.core import Problem
 from tfplace.errors import InfeasibleError
-from tfplace.graph import Problem
-from tfplace.placers import Budget, annealing, place
+from tfplace.placers import Budget, place
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.packing import offer_packed
+from tfplace.placers.search import annealing
 from tfplace.placers.tracker import Tracker
 from tfplace.simulate import Simulator
 

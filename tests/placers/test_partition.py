@@ -1,9 +1,9 @@
 import numpy as np
 import problems
 
-from tfplace.graph import Problem
+from tfplace.core import Problem
 from tfplace.placers.groups import GroupGraph
-from tfplace.placers.partition import weighted_graph
+from tfplace.placers.partition.weights import weighted_graph
 
 
 def test_weights_are_times_and_bytes_in_proportion():

@@ -5,18 +5,19 @@ import numpy as np
 import problems
 import pytest
 
+from tfplace.core import Cluster, Device, Link, Problem
 from tfplace.errors import TfplaceError
-from tfplace.graph import Cluster, Device, Link, Problem
 from tfplace.placers import place
 from tfplace.placers.groups import GroupGraph
-from tfplace.placers.partition import WeightedGraph
-from tfplace.placers.scotch import PROGRAMS, distances
-from tfplace.placers.scotch_files import (
+from tfplace.placers.partition.scotch import (
+  PROGRAMS,
+  distances,
   graph_text,
   leaves,
   parse_mapping,
   target_text,
 )
+from tfplace.placers.partition.weights import WeightedGraph
 
 needs_scotch = pytest.mark.skipif(
   not any(map(shutil.which, PROGRAMS)), reason="Scotch is not installed"

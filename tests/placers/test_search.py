@@ -5,21 +5,22 @@ import numpy as np
 import problems
 import pytest
 
-from tfplace.graph import Problem
-from tfplace.placers import critical, moves
-from tfplace.placers.annealing import AnnealingPlacer
-from tfplace.placers.base import Budget
-from tfplace.placers.clusters import (
+from tfplace.core import Problem
+from tfplace.core.protocols import Budget
+from tfplace.placers.groups import GroupGraph
+from tfplace.placers.search import moves
+from tfplace.placers.search import moves as critical
+from tfplace.placers.search.annealing import AnnealingPlacer
+from tfplace.placers.search.clusters import (
   Clusters,
   clusters_by_edges,
   clusters_by_work,
 )
-from tfplace.placers.critical import BUSY, LOCAL, REMOTE
-from tfplace.placers.groups import GroupGraph
-from tfplace.placers.search import Search
-from tfplace.placers.search_kernel import restart
-from tfplace.placers.search_plan import SearchConfig
-from tfplace.placers.search_tables import (
+from tfplace.placers.search.config import SearchConfig
+from tfplace.placers.search.kernel import restart
+from tfplace.placers.search.moves import BUSY, LOCAL, REMOTE
+from tfplace.placers.search.search import Search
+from tfplace.placers.search.tables import (
   CURRENT,
   PATH,
   search_state,

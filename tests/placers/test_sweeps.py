@@ -4,12 +4,12 @@ import numpy as np
 import problems
 import pytest
 
-from tfplace.graph import Problem
-from tfplace.placers.base import Budget
+from tfplace.core import Problem
+from tfplace.core.protocols import Budget
 from tfplace.placers.groups import GroupGraph
-from tfplace.placers.merging import merged
-from tfplace.placers.search import Search
-from tfplace.placers.search_plan import SearchConfig
+from tfplace.placers.search.config import SearchConfig
+from tfplace.placers.search.merging import merged
+from tfplace.placers.search.search import Search
 from tfplace.simulate import Simulator
 
 LARGE = SearchConfig(coarse_groups=1)

@@ -5,7 +5,7 @@ import pytest
 
 from tfplace import placers
 from tfplace.errors import TfplaceError
-from tfplace.placers import search_kernel
+from tfplace.placers.search import kernel as search_kernel
 from tfplace.simulate import engine
 
 

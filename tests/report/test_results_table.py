@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from tfplace.graph.cluster import Cluster, Device
-from tfplace.graph.evaluation import Evaluation
-from tfplace.graph.op_graph import OpSpec, build_graph
-from tfplace.graph.placement import Placement
-from tfplace.graph.problem import Problem
-from tfplace.placers.base import Result
+from tfplace.core.cluster import Cluster, Device
+from tfplace.core.op_graph import OpSpec, build_graph
+from tfplace.core.placement import Placement
+from tfplace.core.problem import Problem
+from tfplace.core.protocols import Evaluation, Result
 from tfplace.report.table import results_table
 from tfplace.report.units import format_bytes, format_us, short_names
 

@@ -3,24 +3,22 @@
 import numpy as np
 import pytest
 
-from tfplace import graph as graph_lib
+from tfplace import core
 from tfplace.simulate import Simulator
-from tfplace.simulate.critical_shares import critical_shares
+from tfplace.simulate.critical_path import critical_shares
 
 
 def problem(ops, edges, overhead_us=0.0):
   devices = tuple(
-    graph_lib.Device(name, "GPU", 1e9, overhead_us) for name in ("a", "b")
+    core.Device(name, "GPU", 1e9, overhead_us) for name in ("a", "b")
   )
-  links = tuple(
-    graph_lib.Link(x, y, 10.0, 2.0) for x, y in (("a", "b"), ("b", "a"))
-  )
+  links = tuple(core.Link(x, y, 10.0, 2.0) for x, y in (("a", "b"), ("b", "a")))
   specs = [
-    graph_lib.OpSpec(f"op{i}", "MatMul", {"GPU": us}, [size])
+    core.OpSpec(f"op{i}", "MatMul", {"GPU": us}, [size])
     for i, (us, size) in enumerate(ops)
   ]
-  graph = graph_lib.build_graph("g", specs, [(a, 0, b) for a, b in edges])
-  return graph_lib.Problem(graph, graph_lib.Cluster("two", devices, links))
+  graph = core.build_graph("g", specs, [(a, 0, b) for a, b in edges])
+  return core.Problem(graph, core.Cluster("two", devices, links))
 
 
 def shares_of(problem, *placements):

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from random_problems import random_case
 
-from tfplace.graph.problem import Problem
-from tfplace.graph.renumber import renumber
+from tfplace.core.op_graph import renumber
+from tfplace.core.problem import Problem
 from tfplace.simulate import engine
 
 

@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 import random_problems as cases
 
+from tfplace.core.cluster import Cluster, Device, Link
+from tfplace.core.op_graph import OpSpec, build_graph
+from tfplace.core.placement import Placement
+from tfplace.core.problem import Problem
 from tfplace.errors import PlacementError
-from tfplace.graph.cluster import Cluster, Device, Link
-from tfplace.graph.op_graph import OpSpec, build_graph
-from tfplace.graph.placement import Placement
-from tfplace.graph.problem import Problem
-from tfplace.simulate import Simulator, batch, engine
+from tfplace.simulate import Simulator, engine
+from tfplace.simulate import simulator as batch
 
 
 def large_case(seed=0, num_ops=300, num_placements=200):

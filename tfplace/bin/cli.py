@@ -1,8 +1,9 @@
-"""What all commands share: flag parsing, help, errors, progress, exit codes.
+"""The bar that commands show on a terminal: time, and the stage of the work.
+
+What all commands share: flag parsing, help, errors, progress, exit codes.
 
 A command owns a `FlagValues` of its own, so that several can live in one
-process; there are no global flags.
-"""
+process; there are no global flags."""
 
 import contextlib
 import importlib
@@ -12,16 +13,71 @@ import re
 import signal
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 
 from absl import flags
-from rich import console
+from rich import console, progress
 
-from tfplace.bin import clock_bar, signals
+from tfplace.bin import signals
 from tfplace.errors import TfplaceError
-from tfplace.graph import whole_file
-from tfplace.graph.extract import stages
+from tfplace.extraction import stages
+from tfplace.formats import files
+
+PROGRESS_AFTER_S = 2.0
+
+
+class ClockBar(progress.Progress):
+  """A bar that follows the clock each time it is drawn.
+
+  Args:
+    screen: the terminal.
+    what: is done.
+    seconds: that it takes; None draws a pulse.
+  """
+
+  def __init__(
+    self, screen: console.Console, what: str, seconds: float | None = None
+  ) -> None:
+    # Before the base class, which draws once while it is made.
+    self._what = what
+    self._seconds = seconds
+    self._stage = ""
+    self._count: Callable[[], int] | None = None
+    self._started = time.monotonic()
+    super().__init__(
+      progress.TextColumn("{task.description}", markup=False),
+      progress.BarColumn(),
+      progress.TimeElapsedColumn(),
+      console=screen,
+      transient=True,
+    )
+    self.add_task(what, total=seconds, visible=False)
+
+  def show_stage(
+    self, what: str, count: Callable[[], int] | None = None
+  ) -> None:
+    """Names the stage from now on, and how far it is where it can be told."""
+    self._stage, self._count = what, count
+
+  def get_renderables(self) -> Iterator[console.RenderableType]:
+    elapsed = time.monotonic() - self._started
+    for task in self.tasks:
+      task.visible = elapsed > PROGRESS_AFTER_S
+      task.description = self._description()
+      if self._seconds is not None:
+        task.completed = min(elapsed, self._seconds)
+    yield from super().get_renderables()
+
+  def _description(self) -> str:
+    parts = [self._what]
+    if self._stage:
+      parts.append(f": {self._stage}")
+    if self._count is not None:
+      parts.append(f", {self._count():,} ops")
+    return "".join(parts)
+
 
 _MOST_CHARACTERS = 2000  # of an error's line
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
@@ -146,7 +202,7 @@ def check_writable(path: str | None) -> None:
     FormatError: `path` cannot be written.
   """
   if path:
-    whole_file.check_writable(path)
+    files.check_writable(path)
 
 
 @contextlib.contextmanager
@@ -162,7 +218,7 @@ def showing_progress(
   if not screen.is_terminal:
     yield stages.ignore
     return
-  with clock_bar.ClockBar(screen, what, seconds) as bar:
+  with ClockBar(screen, what, seconds) as bar:
     yield bar.show_stage
 
 

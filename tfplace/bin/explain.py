@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from tfplace import bounds
-from tfplace import graph as graph_lib
-from tfplace.bin import cli, guarded, outputs, placed_graph
+from tfplace import bounds, core
+from tfplace.bin import cli, guarded, outputs, sources
 from tfplace.report.explain import Explanation, explain
-from tfplace.report.explain.as_json import explanation_to_json
-from tfplace.report.explain.tables import explanation_tables
+from tfplace.report.explain.output import (
+  explanation_tables,
+  explanation_to_json,
+)
 
 _DESCRIPTION = (
   "Says why a placement takes as long as it does: its critical path, its"
@@ -21,7 +22,7 @@ _DESCRIPTION = (
 
 
 def _define(values: flags.FlagValues) -> None:
-  placed_graph.define_flags(values)
+  sources.define_flags(values)
   flags.DEFINE_string(
     "op",
     None,
@@ -45,7 +46,7 @@ def _define(values: flags.FlagValues) -> None:
 
 
 def _main(values: flags.FlagValues) -> None:
-  placement = placed_graph.load(values)
+  placement = sources.load(values)
   if values.seconds:
     cli.load_tensorflow()  # for the learned policy; quiet, off the clock
   name = placement.problem.graph.name
@@ -53,7 +54,7 @@ def _main(values: flags.FlagValues) -> None:
     on_stage("proving a lower bound")
     problem = bounds.tightened(placement.problem)
     explanation = explain(
-      graph_lib.Placement(problem, placement.devices),
+      core.Placement(problem, placement.devices),
       values.op,
       values.seconds,
       values.seed,

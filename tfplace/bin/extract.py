@@ -5,13 +5,13 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from tfplace import graph as graph_lib
+from tfplace import formats
 from tfplace.bin import cli, guarded, sources
-from tfplace.graph import whole_file
+from tfplace.formats import files
 
 _DESCRIPTION = (
   "Extracts the dataflow graph of a model's step, with the cost of every op"
-  " on the device kinds of --cluster, and writes it as tfplace.graph.v1."
+  " on the device kinds of --cluster, and writes it as tfplace.core.v1."
 )
 
 
@@ -29,10 +29,10 @@ def _main(values: flags.FlagValues) -> None:
   sources.chosen_source(values)
   with sources.opened_cluster(values) as (cluster, _):
     graph = sources.load_source(values, cluster).graph
-  graph_lib.save_graph(graph, output)
+  formats.save_graph(graph, output)
   print(
     f"{output}: {graph.name}, {graph.num_ops} ops, {graph.num_edges} edges",
-    file=sys.stderr if whole_file.is_standard_output(output) else sys.stdout,
+    file=sys.stderr if files.is_standard_output(output) else sys.stdout,
   )
 
 

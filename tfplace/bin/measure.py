@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from tfplace import bounds
-from tfplace import graph as graph_lib
+from tfplace import bounds, core, formats
 from tfplace.bin import cli, guarded, outputs, sources
 
 _DESCRIPTION = (
@@ -63,8 +62,8 @@ def _main(values: flags.FlagValues) -> None:
   began = time.perf_counter()
   with sources.opened_cluster(values) as (cluster, live):
     source = sources.load_source(values, cluster, needs_trace=True)
-    problem = bounds.tightened(graph_lib.Problem(source.graph, cluster))
-    placement = graph_lib.load_placement(values.placement, problem)
+    problem = bounds.tightened(core.Problem(source.graph, cluster))
+    placement = formats.load_placement(values.placement, problem)
     if live is None or source.traced is None:
       raise cli.UsageError("nothing to run")  # `_check` saw to both
     with cli.showing_progress(f"Measuring {problem.graph.name}"):
@@ -81,7 +80,7 @@ def _main(values: flags.FlagValues) -> None:
 
 
 def _report(
-  values: flags.FlagValues, evaluation: graph_lib.Evaluation, seconds: float
+  values: flags.FlagValues, evaluation: core.Evaluation, seconds: float
 ) -> None:
   if values.output:
     evaluation.save(values.output)
@@ -98,7 +97,7 @@ def _report(
     )
 
 
-def _beside_bound(evaluation: graph_lib.Evaluation) -> str:
+def _beside_bound(evaluation: core.Evaluation) -> str:
   """How far from the best possible; costs are estimated, the step is real."""
   bound, ratio = evaluation.lower_bound_us, evaluation.ratio_to_bound
   if ratio is None:

@@ -11,18 +11,16 @@ import pathlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tfplace import extraction
-from tfplace import graph as graph_lib
+from tfplace import core, formats
 from tfplace.bin import cli
-from tfplace.placers.base import Evaluator
+from tfplace.core.protocols import Evaluator
+from tfplace.plan import sources
 
 if TYPE_CHECKING:
-  from tfplace.graph.extract.traced import TracedStep
+  from tfplace.extraction.traced import TracedStep
   from tfplace.measure import OpenCluster
 
-Opened = tuple[
-  list[graph_lib.Problem], Callable[[graph_lib.Problem], Evaluator]
-]
+Opened = tuple[list[core.Problem], Callable[[core.Problem], Evaluator]]
 
 
 @contextlib.contextmanager
@@ -59,19 +57,19 @@ def opened(
 
 def _traced(
   model: str, live: "OpenCluster"
-) -> "tuple[graph_lib.OpGraph, TracedStep]":
+) -> "tuple[core.OpGraph, TracedStep]":
   kind = "keras_model" if model.endswith(".keras") else "model"
-  traced = extraction.trace(kind, model)
-  return extraction.op_graph(traced, live.cluster), traced
+  traced = sources.trace(kind, model)
+  return sources.op_graph(traced, live.cluster), traced
 
 
 def _problem(
-  graph: graph_lib.OpGraph,
+  graph: core.OpGraph,
   traced: "TracedStep",
   live: "OpenCluster",
   folder: pathlib.Path,
   options: dict[str, Any],
-) -> graph_lib.Problem:
+) -> core.Problem:
   """The problem as it was kept, or else with costs as measured now."""
   files = [
     folder / f"{graph.name}.{live.cluster.name}.{part}".replace("/", "_")
@@ -79,11 +77,11 @@ def _problem(
   ]
   if not files[1].exists():
     problem = live.profiled(
-      graph_lib.Problem(graph, live.cluster), traced, **options
+      core.Problem(graph, live.cluster), traced, **options
     )
     os.makedirs(folder, exist_ok=True)
-    graph_lib.save_graph(problem.graph, files[0])
-    graph_lib.save_cluster(problem.cluster, files[1])
-  return graph_lib.Problem(
-    graph_lib.load_graph(files[0]), graph_lib.load_cluster(files[1])
+    formats.save_graph(problem.graph, files[0])
+    formats.save_cluster(problem.cluster, files[1])
+  return core.Problem(
+    formats.load_graph(files[0]), formats.load_cluster(files[1])
   )

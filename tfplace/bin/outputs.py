@@ -1,15 +1,19 @@
-"""What the commands print and draw, the same for every command."""
+"""What the commands print and draw, the same for every command.
+
+The files of a placement: flags, checks before the work, and writing."""
 
 import json
+import os
 from collections.abc import Sequence
 
 from absl import flags
 from rich import console
 
-from tfplace import graph as graph_lib
-from tfplace.bin import cli
-from tfplace.graph import evaluation_format
-from tfplace.placers.base import Result
+from tfplace import core
+from tfplace.bin import cli, sources
+from tfplace.core.placement import Placement
+from tfplace.core.protocols import Result
+from tfplace.formats import evaluation as evaluation_format
 from tfplace.report import page, table, timeline, trace
 from tfplace.simulate import Simulator
 
@@ -56,7 +60,7 @@ def check_pictures(values: flags.FlagValues) -> None:
 
 def write_pictures(
   values: flags.FlagValues,
-  placement: graph_lib.Placement,
+  placement: core.Placement,
   results: Sequence[Result] = (),
 ) -> None:
   """Writes what `define_picture_flags` asked for.
@@ -81,7 +85,7 @@ def write_pictures(
     timeline.save_timeline(schedule, paths[1])
 
 
-def print_evaluation(evaluation: graph_lib.Evaluation) -> None:
+def print_evaluation(evaluation: core.Evaluation) -> None:
   """Prints one evaluation as JSON, on one line."""
   print(json.dumps(evaluation_format.evaluation_to_json(evaluation)))
 
@@ -89,7 +93,7 @@ def print_evaluation(evaluation: graph_lib.Evaluation) -> None:
 def print_results(
   results: Sequence[Result],
   best: Result,
-  measured: Sequence[graph_lib.Evaluation] | None = None,
+  measured: Sequence[core.Evaluation] | None = None,
 ) -> None:
   """Prints the table of placers, the best bold.
 
@@ -109,3 +113,78 @@ def open_console() -> console.Console:
   if not screen.is_terminal:
     screen.width = 120
   return screen
+
+
+_FILES = ("output", "output_graph_def", "output_saved_model")
+
+
+def define_file_flags(values: flags.FlagValues) -> None:
+  """Adds `--output`, `--output_graph_def` and `--output_saved_model`."""
+  flags.DEFINE_string(
+    "output", None, "tfplace.placement.v1 file to write.", flag_values=values
+  )
+  flags.DEFINE_string(
+    "output_graph_def",
+    None,
+    "GraphDef to write (.pb or .pbtxt), every node with its device.",
+    flag_values=values,
+  )
+  flags.DEFINE_string(
+    "output_saved_model",
+    None,
+    "Directory to write, a copy of --saved_model that serves as placed.",
+    flag_values=values,
+  )
+
+
+def check_files(values: flags.FlagValues) -> None:
+  """Refuses, before the work, what could not be written after it.
+
+  Raises:
+    UsageError: names the flag or the path.
+  """
+  for flag in _FILES:
+    cli.check_writable(values[flag].value)
+  if values.output_graph_def and sources.chosen_source(values) == "graph":
+    raise cli.UsageError(
+      "--output_graph_def needs a TensorFlow model; --graph has only costs"
+    )
+  if not values.output_saved_model:
+    return
+  if not values.saved_model:
+    raise cli.UsageError("--output_saved_model is a copy of --saved_model")
+  if os.path.lexists(values.output_saved_model):
+    raise cli.UsageError(f"{values.output_saved_model!r} is there already")
+
+
+def needs_trace(values: flags.FlagValues) -> bool:
+  """Whether the op graph alone will not do."""
+  return bool(values.output_graph_def)
+
+
+def write_files(
+  values: flags.FlagValues, placement: Placement, source: sources.Source
+) -> None:
+  """Writes what was asked for.
+
+  Raises:
+    TfplaceError: a file cannot be written; it is not there then.
+  """
+  if values.output:
+    placement.save(values.output)
+  if values.output_graph_def and source.traced is not None:
+    from tfplace.keras import write_placed_graph_def  # imports TensorFlow
+
+    write_placed_graph_def(source.traced, placement, values.output_graph_def)
+  if values.output_saved_model:
+    from tfplace.keras import write_placed_saved_model
+
+    cli.load_tensorflow()
+    with cli.showing_progress(f"Writing {values.output_saved_model}"):
+      write_placed_saved_model(
+        values.saved_model,
+        placement,
+        values.output_saved_model,
+        values.batch_size,
+        allow_side_effects=values.allow_side_effects,
+      )

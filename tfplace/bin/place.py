@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 
 from absl import flags
 
-from tfplace import bounds, placers
-from tfplace import graph as graph_lib
-from tfplace.bin import cli, guarded, outputs, placed_files, sources, wishes
+from tfplace import bounds, core, placers
+from tfplace.bin import cli, constraints, guarded, outputs, sources
+from tfplace.core.protocols import Result
 from tfplace.errors import TfplaceError
-from tfplace.placers.base import Result
 
 if TYPE_CHECKING:
-  from tfplace.graph.extract.traced import TracedStep
+  from tfplace.extraction.traced import TracedStep
   from tfplace.measure import OpenCluster
 
 _DESCRIPTION = (
@@ -29,8 +28,8 @@ def _define(values: flags.FlagValues) -> None:
   sources.define_source_flags(values)
   sources.define_cluster_flag(values)
   define_strategy_flags(values)
-  wishes.define_wish_flags(values)
-  placed_files.define_file_flags(values)
+  constraints.define_wish_flags(values)
+  outputs.define_file_flags(values)
   flags.DEFINE_bool(
     "measure",
     False,
@@ -73,7 +72,7 @@ def define_strategy_flags(values: flags.FlagValues) -> None:
 
 def _check(values: flags.FlagValues) -> None:
   """Refuses what cannot work before anything is computed."""
-  placed_files.check_files(values)
+  outputs.check_files(values)
   outputs.check_pictures(values)
   kind = sources.chosen_source(values)
   cluster = cli.required(values, "cluster")
@@ -91,11 +90,11 @@ def _check(values: flags.FlagValues) -> None:
 def _main(values: flags.FlagValues) -> None:
   _check(values)
   with sources.opened_cluster(values) as (described, live):
-    cluster = wishes.limited(values, described)
-    needs_trace = live is not None or placed_files.needs_trace(values)
+    cluster = constraints.limited(values, described)
+    needs_trace = live is not None or outputs.needs_trace(values)
     source = sources.load_source(values, cluster, needs_trace)
-    graph = wishes.grouped(values, source.graph)
-    problem = graph_lib.Problem(graph, cluster)
+    graph = constraints.grouped(values, source.graph)
+    problem = core.Problem(graph, cluster)
     if live is not None and source.traced is not None:
       problem = _calibrated(values, live, problem, source.traced)
     with cli.showing_progress("Proving a lower bound"):
@@ -110,7 +109,7 @@ def _main(values: flags.FlagValues) -> None:
     if values.measure and live is not None:
       measured = _measure(values, live, problem, source, results)
       best = _fastest(results, measured)
-  placed_files.write_files(values, best.placement, source)
+  outputs.write_files(values, best.placement, source)
   outputs.write_pictures(values, best.placement, results)
   outputs.print_results(results, best, measured)
   if measured is None:
@@ -124,9 +123,9 @@ def _main(values: flags.FlagValues) -> None:
 def _calibrated(
   values: flags.FlagValues,
   live: "OpenCluster",
-  problem: graph_lib.Problem,
+  problem: core.Problem,
   traced: "TracedStep",
-) -> graph_lib.Problem:
+) -> core.Problem:
   """The problem with op times and overheads measured on the live devices."""
   with cli.showing_progress(f"Profiling {problem.graph.name}"):
     return live.profiled(
@@ -135,7 +134,7 @@ def _calibrated(
 
 
 def _place(
-  values: flags.FlagValues, problem: graph_lib.Problem, seconds: float
+  values: flags.FlagValues, problem: core.Problem, seconds: float
 ) -> Result:
   if values.strategy in ("auto", *placers.LEARNED):
     cli.load_tensorflow()  # for the learned policy; quiet, off the clock
@@ -152,7 +151,7 @@ def _place(
 
 
 def _with_baselines(
-  values: flags.FlagValues, problem: graph_lib.Problem, best: Result
+  values: flags.FlagValues, problem: core.Problem, best: Result
 ) -> list[Result]:
   """The best result, what `auto` tried, and the baselines it did not try."""
   results = [best, *best.tried]
@@ -171,7 +170,7 @@ def _with_baselines(
 
 
 def _predicted(
-  problem: graph_lib.Problem, results: Sequence[Result]
+  problem: core.Problem, results: Sequence[Result]
 ) -> list[Result]:
   """The results with steps as these devices are expected to take them."""
   from tfplace import measure
@@ -188,10 +187,10 @@ def _predicted(
 def _measure(
   values: flags.FlagValues,
   live: "OpenCluster",
-  problem: graph_lib.Problem,
+  problem: core.Problem,
   source: sources.Source,
   results: Sequence[Result],
-) -> list[graph_lib.Evaluation]:
+) -> list[core.Evaluation]:
   with cli.showing_progress(f"Measuring {len(results)} placements"):
     if source.traced is None:
       raise cli.UsageError("nothing to run")  # `_check` saw to it
@@ -202,7 +201,7 @@ def _measure(
 
 
 def _fastest(
-  results: Sequence[Result], evaluations: Sequence[graph_lib.Evaluation]
+  results: Sequence[Result], evaluations: Sequence[core.Evaluation]
 ) -> Result:
   """Of all that `auto` had to choose from, what takes the shortest step.
 
@@ -227,7 +226,7 @@ def _tell_if_beaten(best: Result, results: Sequence[Result]) -> None:
 def _print_json(
   best: Result,
   results: list[Result],
-  measured: Sequence[graph_lib.Evaluation] | None,
+  measured: Sequence[core.Evaluation] | None,
 ) -> None:
   evaluation = best.evaluation
   if measured is not None:

@@ -160,7 +160,7 @@ def _end_now(number: int) -> None:
   for child in _children():
     with contextlib.suppress(OSError):
       os.kill(child, signal.SIGTERM)
-  staging = sys.modules.get("tfplace.graph.staging")
+  staging = sys.modules.get("tfplace.formats.files")
   if staging is not None:
     staging.remove_all()
   _say(number)

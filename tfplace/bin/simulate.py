@@ -5,9 +5,8 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from tfplace import bounds
-from tfplace import graph as graph_lib
-from tfplace.bin import cli, outputs, placed_graph
+from tfplace import bounds, core
+from tfplace.bin import cli, outputs, sources
 from tfplace.simulate import Simulator
 
 _DESCRIPTION = (
@@ -17,7 +16,7 @@ _DESCRIPTION = (
 
 
 def _define(values: flags.FlagValues) -> None:
-  placed_graph.define_flags(values)
+  sources.define_flags(values)
   flags.DEFINE_string(
     "output",
     None,
@@ -37,11 +36,11 @@ def _define(values: flags.FlagValues) -> None:
 def _main(values: flags.FlagValues) -> None:
   cli.check_writable(values.output)
   outputs.check_pictures(values)
-  placement = placed_graph.load(values)
+  placement = sources.load(values)
   if values.prove:
     with cli.showing_progress("Proving a lower bound"):
       problem = bounds.tightened(placement.problem)
-    placement = graph_lib.Placement(problem, placement.devices)
+    placement = core.Placement(problem, placement.devices)
   evaluation = Simulator(placement.problem).evaluate([placement])[0]
   if values.output:
     evaluation.save(values.output)

@@ -1,22 +1,54 @@
-"""The flags that name a graph and a cluster, the same for every command."""
+"""The flags that name a placed graph, for the commands that look at one:
+`tfplace-simulate` and `tfplace-explain`.
+
+The flags that name a graph and a cluster, the same for every command.
+
+Custom classes of a Keras file, from modules that the user names."""
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+import importlib
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
-from tfplace import cache
-from tfplace import graph as graph_lib
-from tfplace.bin import cli, custom_objects, guarded
+from tfplace import core, formats
+from tfplace.bin import cli, guarded
 from tfplace.errors import shown
-from tfplace.graph.extract.stages import OnStage
-from tfplace.graph.presets import find_cluster
+from tfplace.extraction.stages import OnStage
+from tfplace.formats.cluster import find_cluster
+from tfplace.plan import graph_cache
 
 if TYPE_CHECKING:
-  from tfplace.graph.extract.traced import TracedStep
+  from tfplace.extraction.traced import TracedStep
   from tfplace.measure import OpenCluster
+
+
+def define_flags(values: flags.FlagValues) -> None:
+  """Adds `--placement`, `--cluster` and the flags of a graph source."""
+  define_source_flags(values)
+  define_cluster_flag(values)
+  flags.DEFINE_string(
+    "placement", None, "tfplace.placement.v1 file.", flag_values=values
+  )
+
+
+def load(values: flags.FlagValues) -> core.Placement:
+  """The placement that the flags name.
+
+  Raises:
+    TfplaceError: a flag is missing, or a file is broken or of another graph.
+  """
+  chosen_source(values)
+  cluster = load_cluster(cli.required(values, "cluster"))
+  path = cli.required(values, "placement")
+  graph = load_source(values, cluster).graph
+  return formats.load_placement(path, core.Problem(graph, cluster))
+
 
 _SOURCES = ("model", "saved_model", "keras_model", "graph_def", "graph")
 
@@ -31,7 +63,7 @@ class Source:
       nobody needs it.
   """
 
-  graph: graph_lib.OpGraph
+  graph: core.OpGraph
   traced: "TracedStep | None"
 
 
@@ -42,7 +74,7 @@ def define_source_flags(values: flags.FlagValues) -> None:
     "saved_model": "SavedModel directory.",
     "keras_model": "Keras 3 model file (.keras).",
     "graph_def": "GraphDef file (.pb or .pbtxt).",
-    "graph": "tfplace.graph.v1 file (.json or .json.gz).",
+    "graph": "tfplace.core.v1 file (.json or .json.gz).",
   }
   for name in _SOURCES:
     flags.DEFINE_string(name, None, text[name], flag_values=values)
@@ -116,7 +148,7 @@ def chosen_source(values: flags.FlagValues) -> str:
 
 def load_source(
   values: flags.FlagValues,
-  cluster: graph_lib.Cluster,
+  cluster: core.Cluster,
   needs_trace: bool = False,
 ) -> Source:
   """The graph that the flags name, with costs for the cluster's kinds.
@@ -133,16 +165,16 @@ def load_source(
   if values["import"].value and kind != "keras_model":
     raise cli.UsageError("--import is for the classes of --keras_model")
   if kind == "graph":
-    return Source(graph_lib.load_graph(values.graph), None)
-  from tfplace import extraction
+    return Source(formats.load_graph(values.graph), None)
+  from tfplace.plan import sources
 
   name = str(values[kind].value)
   with (
-    custom_objects.imported(values["import"].value or ()),
+    imported(values["import"].value or ()),
     guarded.holding_notices(),
     cli.showing_progress(f"Extracting {name}") as on_stage,
   ):
-    loaded = extraction.load_or_extract(
+    loaded = sources.load_or_extract(
       kind,
       name,
       cluster,
@@ -169,11 +201,11 @@ def _loading_tensorflow(on_stage: OnStage) -> OnStage:
   return loading
 
 
-def _graph_cache(values: flags.FlagValues) -> cache.GraphCache | None:
+def _graph_cache(values: flags.FlagValues) -> graph_cache.GraphCache | None:
   folder = values.graph_cache_dir
   if folder is None:
-    folder = cache.default_directory()
-  return cache.GraphCache(folder) if folder else None
+    folder = graph_cache.default_directory()
+  return graph_cache.GraphCache(folder) if folder else None
 
 
 def model_sizes(values: flags.FlagValues) -> dict[str, int]:
@@ -193,7 +225,7 @@ def model_sizes(values: flags.FlagValues) -> dict[str, int]:
   return result
 
 
-def load_cluster(name: str) -> graph_lib.Cluster:
+def load_cluster(name: str) -> core.Cluster:
   """A cluster that needs no device of this host: a preset or a file.
 
   Raises:
@@ -204,7 +236,7 @@ def load_cluster(name: str) -> graph_lib.Cluster:
 
 def is_live(name: str) -> bool:
   """Whether `--cluster` names real devices, here or on other hosts."""
-  from tfplace.measure import hosts_file
+  from tfplace.measure.remote import hosts_file
 
   kind = name.partition(":")[0]
   return kind in ("gpus", "workers") or hosts_file.is_hosts_file(name)
@@ -213,7 +245,7 @@ def is_live(name: str) -> bool:
 @contextlib.contextmanager
 def opened_cluster(
   values: flags.FlagValues,
-) -> "Iterator[tuple[graph_lib.Cluster, OpenCluster | None]]":
+) -> "Iterator[tuple[core.Cluster, OpenCluster | None]]":
   """The cluster, and the live devices behind it where there are any.
 
   Raises:
@@ -232,3 +264,51 @@ def opened_cluster(
     with cli.showing_progress(f"Starting {name}"):
       live = stack.enter_context(measure.open_cluster(name))
     yield live.cluster, live
+
+
+@contextlib.contextmanager
+def imported(modules: Sequence[str]) -> Iterator[None]:
+  """Inside, Keras knows what the modules define, registered or not.
+
+  Args:
+    modules: their names; also of modules in the working directory.
+
+  Raises:
+    UsageError: a module is missing, or fails as it is imported.
+  """
+  if not modules:
+    yield
+    return
+  cli.load_tensorflow()
+  import keras
+
+  objects: dict[str, Any] = {}
+  for name in modules:
+    objects |= _defined_in(_import(name))
+  with keras.saving.custom_object_scope(objects):
+    yield
+
+
+def _import(name: str) -> ModuleType:
+  directory = os.getcwd()
+  sys.path.append(directory)
+  try:
+    return importlib.import_module(name)
+  except Exception as error:
+    raise cli.UsageError(
+      f"--import: module {name!r} cannot be imported:"
+      f" {type(error).__name__}: {error}"
+    ) from error
+  finally:
+    sys.path.remove(directory)
+
+
+def _defined_in(module: ModuleType) -> dict[str, Any]:
+  """Its public classes and functions, those that it only imports aside."""
+  return {
+    name: value
+    for name, value in vars(module).items()
+    if not name.startswith("_")
+    and callable(value)
+    and getattr(value, "__module__", None) == module.__name__
+  }

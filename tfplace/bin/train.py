@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any
 from absl import flags
 from rich import console, progress, table
 
-from tfplace import bounds
-from tfplace import graph as graph_lib
+from tfplace import bounds, core
 from tfplace.bin import cli, measured_reward, training_flags, training_graphs
-from tfplace.policies import keras2
-from tfplace.rl import run_lock
+from tfplace.learned import training_process
+from tfplace.learned.train import run_lock
 
 if TYPE_CHECKING:
-  from tfplace.rl.trainer import Trainer
+  from tfplace.learned.train.trainer import Trainer
 
 _DESCRIPTION = (
   "Trains a policy by imitation of the best classical placements, then by PPO"
@@ -36,7 +35,7 @@ def _main(values: flags.FlagValues) -> None:
 
 def _run(values: flags.FlagValues) -> None:
   if values.reward == "measure":
-    keras2.enter_training_process()
+    training_process.enter_training_process()
     with measured_reward.opened(
       values.models,
       values.cluster[0],
@@ -47,18 +46,18 @@ def _run(values: flags.FlagValues) -> None:
       _train(values, problems, make_evaluator=make_evaluator)
     return
   if values.families or values.training_split:
-    keras2.enter_training_process()  # their lists import TensorFlow
+    training_process.enter_training_process()  # their lists import TensorFlow
   problems = list(training_graphs.problems(values))
-  keras2.enter_training_process()
+  training_process.enter_training_process()
   _train(values, problems)
 
 
 def _train(
   values: flags.FlagValues,
-  problems: Sequence[graph_lib.Problem],
+  problems: Sequence[core.Problem],
   **options: Any,
 ) -> None:
-  from tfplace.rl import session  # imports TensorFlow
+  from tfplace.learned.train import session  # imports TensorFlow
 
   request = session.Request(**training_flags.requested(values))
   trainer = session.open_trainer(problems, request, **options)

@@ -7,8 +7,8 @@ from absl import flags
 
 from tfplace.bin import cli, sources, training_graphs
 from tfplace.errors import shown
-from tfplace.policies import keras2
-from tfplace.rl import strategies
+from tfplace.learned import training_process
+from tfplace.learned.train import strategies
 
 _HINTS = {"no": (False,), "yes": (True,), "both": (False, True)}
 _REWARDS = ("simulate", "measure")
@@ -158,7 +158,7 @@ def check(values: flags.FlagValues) -> None:
     UsageError: a flag that is missing, or does not go with the others.
     TrainingError: the training packages are not there.
   """
-  keras2.check_packages()
+  training_process.check_packages()
   for flag in ("cluster", "checkpoint_dir", "export_dir"):
     if not values[flag].value:
       raise cli.UsageError(f"--{flag} is missing")

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 from absl import flags
 
-from tfplace import graph as graph_lib
+from tfplace import core, formats
 from tfplace.bin import cli, sources
 from tfplace.errors import TrainingError
-from tfplace.policies import keras2
-from tfplace.rl import synthetic
+from tfplace.learned import training_process
+from tfplace.learned.train import synthetic
 
 SOURCES = ("models", "families", "training_split", "graphs", "synthetic")
 
@@ -45,7 +45,7 @@ def define(values: flags.FlagValues) -> None:
   flags.DEFINE_list(
     "graphs",
     [],
-    "tfplace.graph.v1 files, or globs of them.",
+    "tfplace.core.v1 files, or globs of them.",
     flag_values=values,
   )
   flags.DEFINE_list(
@@ -80,21 +80,21 @@ def define(values: flags.FlagValues) -> None:
 
 def problems(
   values: flags.FlagValues,
-) -> Iterator[graph_lib.Problem]:
+) -> Iterator[core.Problem]:
   """Every graph on every cluster, or on those of one hardware, in turn."""
   clusters = [(name, sources.load_cluster(name)) for name in values.cluster]
   turns = [clusters]
   if values.clusters_in_turn:
-    alike: dict[str, list[tuple[str, graph_lib.Cluster]]] = {}
+    alike: dict[str, list[tuple[str, core.Cluster]]] = {}
     for name, cluster in clusters:
       alike.setdefault(_hardware(cluster), []).append((name, cluster))
     turns = list(alike.values())
   for load, turn in zip(_loaders(values), itertools.cycle(turns), strict=False):
     for name, cluster in turn:
-      yield graph_lib.Problem(load(name, cluster), cluster)
+      yield core.Problem(load(name, cluster), cluster)
 
 
-def _hardware(cluster: graph_lib.Cluster) -> str:
+def _hardware(cluster: core.Cluster) -> str:
   """Digits that are those of every cluster on which ops cost the same."""
   models = {
     json.dumps([d.kind, d.extra.get("hardware")], sort_keys=True)
@@ -103,7 +103,7 @@ def _hardware(cluster: graph_lib.Cluster) -> str:
   return f"{zlib.crc32(' '.join(sorted(models)).encode()):08x}"
 
 
-_Loader = Callable[[str, graph_lib.Cluster], graph_lib.OpGraph]
+_Loader = Callable[[str, core.Cluster], core.OpGraph]
 
 
 def _loaders(values: flags.FlagValues) -> Iterator[_Loader]:
@@ -122,14 +122,14 @@ def _loaders(values: flags.FlagValues) -> Iterator[_Loader]:
 
 
 def _loaded(
-  path: str, unused_name: str, unused_cluster: graph_lib.Cluster
-) -> graph_lib.OpGraph:
-  return graph_lib.load_graph(path)
+  path: str, unused_name: str, unused_cluster: core.Cluster
+) -> core.OpGraph:
+  return formats.load_graph(path)
 
 
 def _synthetic(
-  seed: int, unused_name: str, unused_cluster: graph_lib.Cluster
-) -> graph_lib.OpGraph:
+  seed: int, unused_name: str, unused_cluster: core.Cluster
+) -> core.OpGraph:
   return synthetic.training_step(seed)
 
 
@@ -155,11 +155,11 @@ def _split(is_wanted: bool) -> list[tuple[str, str]]:
   """Names in the zoo and sizes of the models' training split."""
   if not is_wanted:
     return []
-  from tfplace.models import training_split  # imports TensorFlow
+  from tfplace.models import families  # imports TensorFlow
 
   return [
     (model, ",".join(f"{name}={size}" for name, size in sizes.items()))
-    for model, sizes in training_split.TRAINING_SPLIT
+    for model, sizes in families.TRAINING_SPLIT
   ]
 
 
@@ -178,8 +178,8 @@ def _extracted(
   model: str,
   sizes: str,
   cluster_name: str,
-  cluster: graph_lib.Cluster,
-) -> graph_lib.OpGraph:
+  cluster: core.Cluster,
+) -> core.OpGraph:
   """The model's graph, kept beside the checkpoints so that a run that goes on
   sees the same one. One file serves clusters of the same hardware. A process of
   its own extracts it: models are Keras 3's.
@@ -198,10 +198,12 @@ def _extracted(
         check=False,
         capture_output=True,
         text=True,
-        env={k: v for k, v in os.environ.items() if k != keras2.SWITCH},
+        env={
+          k: v for k, v in os.environ.items() if k != training_process.SWITCH
+        },
       )
     if done.returncode:
       lines = done.stderr.strip().splitlines() or ["extraction failed"]
       raise TrainingError(f"model {name}: {lines[-1]}")
-  graph = graph_lib.load_graph(path)
+  graph = formats.load_graph(path)
   return dataclasses.replace(graph, name=name) if sizes else graph

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from absl import flags
 
 from tfplace.bin import cli
-from tfplace.measure import hosts_file, listening, serving
+from tfplace.measure.remote import hosts_file, listening, serving
 
 _DESCRIPTION = (
   "Starts one TensorFlow worker, prints its address in one line, and serves"

@@ -2,12 +2,7 @@
 simple bound of the formats, and the memory that is lacking.
 """
 
-from tfplace.bounds.bound import (
-  Bound,
-  lower_bound,
-  tightened,
-  tightened_within,
-)
+from tfplace.bounds.bound import Bound, lower_bound, tightened, tightened_within
 from tfplace.bounds.memory import check_memory
 
 __all__ = [

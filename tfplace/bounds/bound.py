@@ -12,10 +12,10 @@ from tfplace.bounds.heads import heads_and_tails
 from tfplace.bounds.relaxed import Relaxed, relax
 from tfplace.bounds.windows import busiest_group, busiest_window
 from tfplace.bounds.work import priced_work, work_prices
-from tfplace.graph.cluster import Cluster, Device
-from tfplace.graph.evaluation import ROUNDING
-from tfplace.graph.op_graph import OpSpec, build_graph
-from tfplace.graph.problem import Problem
+from tfplace.core.cluster import Cluster, Device
+from tfplace.core.op_graph import OpSpec, build_graph
+from tfplace.core.problem import Problem
+from tfplace.core.protocols import ROUNDING
 
 SIMPLE, WORK, GROUP, PATH, WINDOW = "simple", "work", "group", "path", "window"
 # How far to look back for work in series. The first is always tried; each of

@@ -7,8 +7,7 @@ it, the work that must be done before an op by one device or by all.
 
 import numpy as np
 
-from tfplace.bounds.flow import Flow, flow_of
-from tfplace.bounds.relaxed import Relaxed
+from tfplace.bounds.relaxed import Flow, Relaxed, flow_of
 from tfplace.bounds.series import raise_by_series
 from tfplace.bounds.work import priced_work
 from tfplace.simulate.jit import allocating

@@ -6,7 +6,7 @@ to come back. So the more is known to be on that device, the less can leave.
 
 import numpy as np
 
-from tfplace.bounds.flow import Flow
+from tfplace.bounds.relaxed import Flow
 from tfplace.simulate.jit import Index, allocating
 
 _HALVINGS = 8  # of the interval of deadlines

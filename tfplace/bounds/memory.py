@@ -8,9 +8,9 @@ memory as well. What a step holds besides is left out.
 
 import numpy as np
 
+from tfplace.core.constraints import exact_bytes, format_bytes
+from tfplace.core.problem import Problem
 from tfplace.errors import InfeasibleError
-from tfplace.graph.limits import exact_bytes, format_bytes
-from tfplace.graph.problem import Problem
 
 _ROUNDING = 1e-9  # share of a sum of bytes that doubles may lose
 

@@ -9,8 +9,8 @@ import heapq
 
 import numpy as np
 
-from tfplace.bounds.flow import Flow, least_end
 from tfplace.bounds.locality import latest_impossible, relax_edge
+from tfplace.bounds.relaxed import Flow, least_end
 from tfplace.simulate.jit import Index, allocating
 
 _SIZES = 8  # ops looked at for each working op, at most

@@ -10,12 +10,13 @@ from typing import Any
 
 from tensorflow.core.protobuf.device_properties_pb2 import DeviceProperties
 
-from tfplace.cost import calls, estimate, hardware, sizes
-from tfplace.graph.cluster import Cluster
-from tfplace.graph.extract import garbage, stages
-from tfplace.graph.extract.structure import Skeleton, skeleton
-from tfplace.graph.extract.traced import TracedStep
-from tfplace.graph.op_graph import OpGraph, OpSpec, build_graph
+from tfplace.core.cluster import Cluster
+from tfplace.core.op_graph import OpGraph, OpSpec, build_graph
+from tfplace.cost import calls, estimate, grappler, sizes
+from tfplace.extraction import stages
+from tfplace.extraction import stages as garbage
+from tfplace.extraction.structure import Skeleton, skeleton
+from tfplace.extraction.traced import TracedStep
 
 
 @garbage.collector_paused()
@@ -52,7 +53,7 @@ def op_graph(
       rejects the graph.
     ProblemError: the cluster's hardware is not understood.
   """
-  described = hardware.hardware_by_kind(cluster)
+  described = grappler.hardware_by_kind(cluster)
   count = f"of {len(traced.graph_def.node):,} ops"
   on_stage(f"kernels and colocation {count}")
   bones = skeleton(traced)

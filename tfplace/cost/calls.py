@@ -13,9 +13,9 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.core.protobuf.device_properties_pb2 import DeviceProperties
 
-from tfplace.cost import bodies, estimate, sizes, trip_count
+from tfplace.cost import bodies, estimate, sizes
 from tfplace.errors import ExtractionError
-from tfplace.graph.extract import op_defs
+from tfplace.extraction import nodes
 
 _BRANCHES = ("If", "StatelessIf", "Case", "StatelessCase")
 _LOOPS = ("While", "StatelessWhile")
@@ -70,7 +70,7 @@ class CallCosts:
     }
 
   def _called(self, op: tf.Operation) -> list[str]:
-    names = op_defs.called_functions(op.node_def)
+    names = nodes.called_functions(op.node_def)
     return [name for name in names if name in self._functions]
 
   def _of_op(self, op: tf.Operation, names: list[str]) -> CallCost:
@@ -79,7 +79,7 @@ class CallCosts:
       return _combined(costs, max)
     total = _combined(costs, sum)
     if op.type in _LOOPS:
-      return total.scaled(trip_count.trip_count(op, self._condition))
+      return total.scaled(bodies.trip_count(op, self._condition))
     return total
 
   def _condition(self, loop: tf.Operation) -> bodies.Body:

@@ -17,7 +17,7 @@ from tensorflow.core.protobuf.device_properties_pb2 import DeviceProperties
 from tensorflow.python.framework import tensor_util
 
 from tfplace.cost import grappler, sizes
-from tfplace.graph.extract import node_names, op_defs
+from tfplace.extraction import nodes
 
 NodeDef: TypeAlias = tf.compat.v1.NodeDef
 Specs: TypeAlias = Mapping[str, tuple[sizes.TensorSpec, ...]]
@@ -80,13 +80,13 @@ class _Classes:
     self.of_op: dict[str, str] = {}
     self._specs = specs
     self._values = _static_values(graph)
-    self._nodes = node_names.by_name(graph_def)
+    self._nodes = nodes.by_name(graph_def)
     self._known: dict[bytes, str] = {}
     self._inputs: dict[str, str] = {}
     functions = {f.signature.name for f in graph_def.library.function}
     for node in graph_def.node:
       called = functions and functions.intersection(
-        op_defs.called_functions(node)
+        nodes.called_functions(node)
       )
       if node.op not in _FREE and not called:
         self.of_op[node.name] = self._representative(node)
@@ -115,7 +115,7 @@ class _Classes:
 
   def _stand_in(self, text: str) -> NodeDef:
     """A constant, a variable or a placeholder of the same type and shape."""
-    source, output = node_names.split_tensor(text)
+    source, output = nodes.split_tensor(text)
     spec = self._specs[source][output]
     if text in self._values:
       return self._values[text]

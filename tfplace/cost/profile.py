@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tfplace.core.op_graph import OpGraph
 from tfplace.errors import MeasurementError
-from tfplace.graph.op_graph import OpGraph
 
 _ROUNDS = 50  # of reweighting; it settles in a few
 

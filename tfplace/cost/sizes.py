@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfplace.errors import ExtractionError
-from tfplace.graph.extract.traced import TracedStep
+from tfplace.extraction.traced import TracedStep
 
 _HANDLES = (tf.resource, tf.variant)
 _STRING_BYTES = 24  # of a tstring, its heap not counted

@@ -9,33 +9,33 @@ from typing import TYPE_CHECKING
 from tfplace import lazy
 
 if TYPE_CHECKING:
-  from tfplace.measure.chrome_trace import trace_events
-  from tfplace.measure.gpus import LocalDevices, gpus_cluster, leave_gpus
+  from tfplace.measure.calibrate.prediction import Predictor
+  from tfplace.measure.calibrate.profiling import Profile, profile
+  from tfplace.measure.cluster import OpenCluster, open_cluster
+  from tfplace.measure.evaluations import trace_events
   from tfplace.measure.harness import MeasurementHarness
-  from tfplace.measure.hosts import HostCluster
-  from tfplace.measure.messages import Trace
-  from tfplace.measure.open import OpenCluster, open_cluster
-  from tfplace.measure.prediction import Predictor
-  from tfplace.measure.processes import ChildError
-  from tfplace.measure.profiling import Profile, profile
-  from tfplace.measure.workers import WorkerCluster, workers_cluster
+  from tfplace.measure.local.gpus import LocalDevices, gpus_cluster, leave_gpus
+  from tfplace.measure.local.processes import ChildError
+  from tfplace.measure.local.workers import WorkerCluster, workers_cluster
+  from tfplace.measure.remote.hosts import HostCluster
+  from tfplace.measure.session.messages import Trace
 
 _MODULES = {
-  "ChildError": "processes",
-  "HostCluster": "hosts",
-  "LocalDevices": "gpus",
+  "ChildError": "local.processes",
+  "HostCluster": "remote.hosts",
+  "LocalDevices": "local.gpus",
   "MeasurementHarness": "harness",
-  "OpenCluster": "open",
-  "Predictor": "prediction",
-  "Profile": "profiling",
-  "Trace": "messages",
-  "WorkerCluster": "workers",
-  "gpus_cluster": "gpus",
-  "leave_gpus": "gpus",
-  "open_cluster": "open",
-  "profile": "profiling",
-  "trace_events": "chrome_trace",
-  "workers_cluster": "workers",
+  "OpenCluster": "cluster",
+  "Predictor": "calibrate.prediction",
+  "Profile": "calibrate.profiling",
+  "Trace": "session.messages",
+  "WorkerCluster": "local.workers",
+  "gpus_cluster": "local.gpus",
+  "leave_gpus": "local.gpus",
+  "open_cluster": "cluster",
+  "profile": "calibrate.profiling",
+  "trace_events": "evaluations",
+  "workers_cluster": "local.workers",
 }
 
 

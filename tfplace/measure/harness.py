@@ -9,20 +9,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tfplace.core.placement import Placement
+from tfplace.core.problem import Problem
+from tfplace.core.protocols import Evaluation
 from tfplace.errors import MeasurementError
-from tfplace.graph.evaluation import Evaluation
-from tfplace.graph.extract import side_effects
-from tfplace.graph.extract.traced import TracedStep
-from tfplace.graph.placement import Placement
-from tfplace.graph.problem import Problem
-from tfplace.measure import (
-  measured,
-  messages,
-  placed_step,
-  processes,
-  reference,
-  runtime,
-)
+from tfplace.extraction.safety import side_effects
+from tfplace.extraction.traced import TracedStep
+from tfplace.measure import evaluations
+from tfplace.measure.local import processes, runtime
+from tfplace.measure.session import messages, placed_step, reference
 
 _START_ATTEMPTS = 3
 
@@ -109,10 +104,10 @@ class MeasurementHarness:
       reply = self._run(placement)
       self._reference.check(placement, reply)
     except processes.ChildError as error:
-      return measured.failed(self.problem, error)
+      return evaluations.failed(self.problem, error)
     self.traces = reply.traces
     held = placed_step.held_bytes(self._traced, placement.assignments)
-    return measured.evaluation(placement, reply, held)
+    return evaluations.evaluation(placement, reply, held)
 
   def _run(self, placement: Placement) -> messages.StepReply:
     request = placed_step.step_request(

@@ -8,10 +8,10 @@ two of five operations. The draw depends on the index alone.
 import keras
 import numpy as np
 
-from tfplace.models.cells import Cell, CellNetwork, Edge
-from tfplace.models.draws import generator
-from tfplace.models.images import classifier
-from tfplace.models.words import Sampler
+from tfplace.models.families import generator
+from tfplace.models.image_cells import Cell, CellNetwork, Edge
+from tfplace.models.image_models import classifier
+from tfplace.models.lstm import Sampler
 
 CHOICES = (
   "separable_3x3",

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-from tfplace.models.draws import generator
-from tfplace.models.words import (
+from tfplace.models.families import generator
+from tfplace.models.lstm import (
   Sampler,
   add_softmax,
   language_sampler,

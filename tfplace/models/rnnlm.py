@@ -10,13 +10,15 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfplace.models.lstm import LstmWeights, lstm_step, zero_state
-from tfplace.models.words import (
+from tfplace.models.lstm import (
+  LstmWeights,
   Sampler,
   add_softmax,
   language_sampler,
+  lstm_step,
   word_loss,
   word_scorer,
+  zero_state,
 )
 
 

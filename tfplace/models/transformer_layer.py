@@ -1,15 +1,143 @@
-"""One layer of Transformer-XL: relative attention, feed-forward, memory.
+"""Attention by content and relative position, with memory of what came before.
+
+Dai et al., "Transformer-XL" (arXiv 1901.02860), section 3.3: the score of key
+j for query i adds, to the product of their contents, the product of the query
+and an embedding of their distance i - j.
+
+One layer of Transformer-XL: relative attention, feed-forward, memory.
 
 Its weights are read once per training step; its step over a segment then
-takes them as tensors, so that every segment has ops of its own.
-"""
+takes them as tensors, so that every segment has ops of its own."""
 
 from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
 
-from tfplace.models import relative_attention as attention
+_NEVER = -1e9  # added to the score of a key that a query must not see
+
+
+class Span(NamedTuple):
+  """What is the same in every layer and every segment.
+
+  Attributes:
+    positions: [memory + length, units] embeddings of the distances from
+      memory + length - 1 down to 0.
+    mask: [length, memory + length], 0 where a query sees a key, else about
+      minus infinity.
+  """
+
+  positions: tf.Tensor
+  mask: tf.Tensor
+
+
+def span(length: int, memory: int, units: int) -> Span:
+  """Sinusoids of the distances, and the mask that hides later words."""
+  keys = memory + length
+  distances = tf.range(keys - 1.0, -1.0, -1.0)[:, tf.newaxis]
+  rates = tf.pow(10000.0, -tf.range(0.0, units, 2.0) / units)[tf.newaxis]
+  angles = distances * rates
+  positions = tf.concat([tf.sin(angles), tf.cos(angles)], axis=1)
+  seen = tf.linalg.band_part(tf.ones((length, keys)), -1, memory)
+  return Span(positions, (1.0 - seen) * _NEVER)
+
+
+class Kernels(NamedTuple):
+  """Weights of the attention, as read.
+
+  Attributes:
+    query, key, value, output: [units, units].
+    content_bias, position_bias: [heads, 1, units / heads]; what every query
+      asks for besides (u and v in the paper).
+    distances: [heads, memory + length, units / heads] keys of the distances.
+  """
+
+  query: tf.Tensor
+  key: tf.Tensor
+  value: tf.Tensor
+  output: tf.Tensor
+  content_bias: tf.Tensor
+  position_bias: tf.Tensor
+  distances: tf.Tensor
+
+
+def attend(
+  kernels: Kernels, mask: tf.Tensor, hidden: tf.Tensor, context: tf.Tensor
+) -> tf.Tensor:
+  """One segment's attention to itself and to what came before.
+
+  Args:
+    kernels: of the layer.
+    mask: of the span.
+    hidden: [batch, length, units], the segment.
+    context: [batch, memory + length, units], the memory, then the segment.
+
+  Returns:
+    [batch, length, units].
+  """
+  heads, _, depth = kernels.content_bias.shape
+  queries = split_heads(_product(hidden, kernels.query), heads)
+  keys = split_heads(_product(context, kernels.key), heads)
+  values = split_heads(_product(context, kernels.value), heads)
+  scores = relative_scores(
+    queries + kernels.content_bias,
+    queries + kernels.position_bias,
+    keys,
+    kernels.distances,
+  )
+  weights = tf.nn.softmax(scores * float(depth) ** -0.5 + mask)
+  mixed = tf.transpose(tf.matmul(weights, values), (0, 2, 1, 3))
+  return _product(tf.reshape(mixed, tf.shape(hidden)), kernels.output)
+
+
+def split_heads(value: tf.Tensor, heads: int) -> tf.Tensor:
+  """[batch, length, units] -> [batch, heads, length, units / heads]."""
+  _, length, units = value.shape
+  parts = tf.reshape(value, (-1, length, heads, units // heads))
+  return tf.transpose(parts, (0, 2, 1, 3))
+
+
+def relative_scores(
+  by_content: tf.Tensor,
+  by_position: tf.Tensor,
+  keys: tf.Tensor,
+  distances: tf.Tensor,
+) -> tf.Tensor:
+  """Scores of keys for queries, before scaling.
+
+  Args:
+    by_content: [batch, heads, length, depth] queries about contents.
+    by_position: [batch, heads, length, depth] queries about distances.
+    keys: [batch, heads, memory + length, depth].
+    distances: [heads, memory + length, depth], from the largest to 0.
+
+  Returns:
+    [batch, heads, length, memory + length]; meaningless where a key comes
+    after its query.
+  """
+  contents = tf.matmul(by_content, keys, transpose_b=True)
+  positions = tf.matmul(by_position, distances, transpose_b=True)
+  return contents + _shift(positions)
+
+
+def _shift(scores: tf.Tensor) -> tf.Tensor:
+  """Row i moves left by length - 1 - i: from distances to keys.
+
+  The paper's appendix B: pad a column, and read the buffer in rows that are
+  one shorter than they were.
+  """
+  _, heads, length, keys = scores.shape
+  padded = tf.pad(scores, ((0, 0), (0, 0), (0, 0), (1, 0)))
+  turned = tf.reshape(padded, (-1, heads, keys + 1, length))
+  return tf.reshape(turned[:, :, 1:], (-1, heads, length, keys))
+
+
+def _product(value: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
+  """[batch, length, units] times [units, columns], as one plain product."""
+  _, length, units = value.shape
+  flat = tf.matmul(tf.reshape(value, (-1, units)), kernel)
+  return tf.reshape(flat, (-1, length, kernel.shape[1]))
+
 
 _EPSILON = 1e-5  # of the layer normalisation; chosen, as frameworks do
 
@@ -33,7 +161,7 @@ class Weights(NamedTuple):
     memory: [batch, words, units] of the last training step.
   """
 
-  kernels: attention.Kernels
+  kernels: Kernels
   norms: tuple[Affine, Affine]
   hidden: Affine
   output: Affine
@@ -88,14 +216,14 @@ class TransformerLayer(keras.layers.Layer):
       self.add_weight(shape[-1:], initializer="zeros", name=f"{name}_bias"),
     ]
 
-  def read(self, span: attention.Span) -> Weights:
+  def read(self, span: Span) -> Weights:
     """Reads all weights, under the layer's name."""
     with tf.name_scope(self.name):
       read = {k: tf.convert_to_tensor(v) for k, v in self.attention.items()}
       distances = tf.matmul(span.positions, read.pop("distance"))
       biases = [tf.convert_to_tensor(v) for v in self.biases]
-      per_head = attention.split_heads(distances[tf.newaxis], self.heads)[0]
-      kernels = attention.Kernels(
+      per_head = split_heads(distances[tf.newaxis], self.heads)[0]
+      kernels = Kernels(
         **read,
         content_bias=biases[0],
         position_bias=biases[1],
@@ -137,7 +265,7 @@ class TransformerLayer(keras.layers.Layer):
     with tf.name_scope(self.name):
       with tf.control_dependencies(waits):
         context = tf.concat([memory, value], axis=1)
-      heard = attention.attend(weights.kernels, weights.mask, value, context)
+      heard = attend(weights.kernels, weights.mask, value, context)
       value = _normalised(value + heard, weights.norms[0])
       value = _normalised(
         value + _feed_forward(value, weights), weights.norms[1]

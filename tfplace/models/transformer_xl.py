@@ -17,15 +17,15 @@ import keras
 import tensorflow as tf
 
 from tfplace.errors import ExtractionError
-from tfplace.models import relative_attention as attention
-from tfplace.models.transformer_layer import TransformerLayer
-from tfplace.models.words import (
+from tfplace.models import transformer_layer as attention
+from tfplace.models.lstm import (
   Sampler,
   add_softmax,
   language_sampler,
   word_loss,
   word_scorer,
 )
+from tfplace.models.transformer_layer import TransformerLayer
 
 
 @keras.saving.register_keras_serializable("tfplace")

@@ -8,7 +8,16 @@ Ops are named by step and layer, such as `nmt/translator/decode_7/
 decoder_layer_1/MatMul`, and their gradients `gradient_tape/nmt/...`. Each
 weight is read once per training step, not once per time step: a layer that is
 split over two devices sends its weights once.
-"""
+
+The NMT model of the placement papers: two layers each way, attention.
+
+See `translator` for how it is unrolled and how its ops are named.
+
+Google's neural machine translation system, unrolled: 2, 4 or 8 layers.
+
+See `translator` for how it is unrolled and how its ops are named. The ops of
+the bottom encoder layer's backward direction are under `encode_back_7/
+encoder_layer_0_backward`, 7 being the word's position."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,19 +26,18 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfplace.errors import ExtractionError
 from tfplace.models.lstm import (
   LstmWeights,
-  State,
-  lstm_step,
-  residual,
-  zero_state,
-)
-from tfplace.models.words import (
   Sampler,
+  State,
   add_softmax,
+  lstm_step,
   random_words,
+  residual,
   word_loss,
   word_scorer,
+  zero_state,
 )
 
 
@@ -220,3 +228,72 @@ def translation_model(
     return words, np.ones((batch_size, length), np.float32)
 
   return model, sample
+
+
+def nmt(
+  batch_size: int = 64,
+  layers: int = 2,
+  units: int = 1024,
+  vocabulary: int = 30000,
+  length: int = 40,
+) -> tuple[keras.Model, Sampler]:
+  """A 2-layer NMT model in the manner of Wu et al., "Google's Neural Machine
+  Translation System" (arXiv 1609.08144).
+
+  From the paper: 1024 units, attention asked by the bottom decoder layer and
+  heard by all, residual connections from the third layer on. Not from it: one
+  direction in the encoder, a vocabulary of 30,000 words (Bahdanau et al.,
+  arXiv 1409.0473), length 40 and Adam of 1e-3; batch 64 and length 40 are
+  chosen, about what placement papers ran.
+
+  Args:
+    batch_size: sentence pairs per step.
+    layers: LSTM layers of the encoder, and of the decoder.
+    units: units per layer.
+    vocabulary: words of each language.
+    length: words of a source sentence, and of a target sentence.
+  """
+  translator = Translator(layers, units, vocabulary, name="translator")
+  optimizer = keras.optimizers.Adam(1e-3)
+  return translation_model("nmt", translator, optimizer, batch_size, length)
+
+
+def gnmt(
+  batch_size: int = 128,
+  layers: int = 8,
+  units: int = 1024,
+  vocabulary: int = 32000,
+  length: int = 64,
+) -> tuple[keras.Model, Sampler]:
+  """GNMT of Wu et al., "Google's Neural Machine Translation System" (arXiv
+  1609.08144).
+
+  From the paper: 8 layers of 1024 units, the bottom one of the encoder in two
+  directions, residual connections from the third layer on, attention asked by
+  the bottom decoder layer and heard by all, 32,000 word pieces, batches of 128
+  sentence pairs, Adam of 2e-4. Not from it: the decoder starts from the
+  encoder's last states, every layer of it hears the attention of its own step
+  (the bottom one, of the step before), nothing is dropped out, and gradients
+  are not clipped (Keras would send them all through one op). The paper gives
+  no one length; 64 is chosen so that 8 layers make over 50,000 ops, as in the
+  placement papers.
+
+  Args:
+    batch_size: sentence pairs per step.
+    layers: LSTM layers of the encoder, and of the decoder.
+    units: units per layer and direction.
+    vocabulary: word pieces of each language.
+    length: word pieces of a source sentence, and of a target sentence.
+
+  Raises:
+    ExtractionError: fewer than 2 layers.
+  """
+  if layers < 2:
+    raise ExtractionError(
+      f"model 'gnmt': layers must be at least 2, not {layers}"
+    )
+  translator = Translator(
+    layers, units, vocabulary, bidirectional=True, name="translator"
+  )
+  optimizer = keras.optimizers.Adam(2e-4)
+  return translation_model("gnmt", translator, optimizer, batch_size, length)

@@ -13,7 +13,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfplace.models.words import Sampler
+from tfplace.models.lstm import Sampler
 
 LEVELS = 256  # of mu-law coded audio, the paper's
 LARGEST_DILATION = 512  # the paper's; then it starts again from 1

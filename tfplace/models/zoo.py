@@ -46,13 +46,13 @@ class ZooModel:
 # Family -> "module:function"; the function takes `batch_size` and its sizes as
 # keywords with defaults and returns (model, sampler).
 MODELS: Mapping[str, str] = {
-  "inception_v3": "tfplace.models.inception:inception_v3",
-  "nmt": "tfplace.models.nmt:nmt",
-  "gnmt": "tfplace.models.gnmt:gnmt",
+  "inception_v3": "tfplace.models.image_models:inception_v3",
+  "nmt": "tfplace.models.translator:nmt",
+  "gnmt": "tfplace.models.translator:gnmt",
   "rnnlm": "tfplace.models.rnnlm:rnnlm",
   "transformer_xl": "tfplace.models.transformer_xl:transformer_xl",
-  "nasnet": "tfplace.models.nasnet:nasnet",
-  "amoebanet_d": "tfplace.models.amoebanet:amoebanet_d",
+  "nasnet": "tfplace.models.image_models:nasnet",
+  "amoebanet_d": "tfplace.models.image_models:amoebanet_d",
   "wavenet": "tfplace.models.wavenet:wavenet",
   "cifar10": "tfplace.models.cifar10:cifar10",
   "ptb": "tfplace.models.ptb:ptb",
@@ -61,7 +61,7 @@ MODELS: Mapping[str, str] = {
 # Name of a family that is one model in many sizes -> that model and the
 # function from the size `index` to its sizes.
 INDEXED: Mapping[str, tuple[str, str]] = {
-  "nmt_family": ("nmt", "tfplace.models.nmt_family:sizes"),
+  "nmt_family": ("nmt", "tfplace.models.families:sizes"),
 }
 
 # Name of a published size -> its family and the sizes that make it.

@@ -1,6 +1,6 @@
 """Placement algorithms, the registry of strategies, and `auto`."""
 
-from tfplace.placers.base import (
+from tfplace.core.protocols import (
   Budget,
   Evaluator,
   HistoryPoint,

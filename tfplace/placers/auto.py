@@ -13,19 +13,24 @@ import sys
 from collections.abc import Sequence
 from typing import ClassVar
 
+from tfplace.core.problem import Problem
+from tfplace.core.protocols import (
+  Budget,
+  Evaluation,
+  Evaluator,
+  HistoryPoint,
+  Result,
+)
 from tfplace.errors import InfeasibleError, TfplaceError
-from tfplace.graph.evaluation import Evaluation
-from tfplace.graph.problem import Problem
 from tfplace.placers import registry
-from tfplace.placers.annealing import (
+from tfplace.placers.groups import GroupGraph
+from tfplace.placers.search.annealing import (
   CLASSICAL_TOTAL,
   best_first,
   improve,
   improvements,
 )
-from tfplace.placers.base import Budget, Evaluator, HistoryPoint, Result
-from tfplace.placers.groups import GroupGraph
-from tfplace.placers.search_plan import SearchConfig
+from tfplace.placers.search.config import SearchConfig
 from tfplace.placers.tracker import Tracker, excess, infeasible
 
 _OPTIMAL = "a placement is known that is proven to be optimal"

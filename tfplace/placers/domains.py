@@ -9,8 +9,8 @@ linked, which is usual, this costs nothing.
 import numpy as np
 
 from tfplace.errors import ProblemError
+from tfplace.placers.compiled import Index, helper, kernel
 from tfplace.placers.groups import GroupGraph
-from tfplace.placers.jit import Index, helper, kernel
 
 _MAX_ATTEMPTS = 100  # orders of the groups that are tried where links are few
 

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tfplace.graph.evaluation import Evaluation
-from tfplace.graph.placement import Placement
-from tfplace.graph.problem import Problem
-from tfplace.placers.base import Evaluator
+from tfplace.core.placement import Placement
+from tfplace.core.problem import Problem
+from tfplace.core.protocols import Evaluation, Evaluator
 
 
 class ExecutorEvaluator:

@@ -9,8 +9,8 @@ import functools
 
 import numpy as np
 
-from tfplace.graph.problem import Problem
-from tfplace.placers.jit import kernel
+from tfplace.core.problem import Problem
+from tfplace.placers.compiled import kernel
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

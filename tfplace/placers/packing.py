@@ -13,9 +13,9 @@ import time
 
 import numpy as np
 
-from tfplace.placers.blocks import cut
 from tfplace.placers.domains import choose_near
 from tfplace.placers.groups import GroupGraph
+from tfplace.placers.rules.single import cut
 from tfplace.placers.tracker import Tracker
 
 _PER_START = 300  # exchanges from one start

@@ -1,10 +1,15 @@
 """`place`: one call from a problem to a placement by any strategy."""
 
 from tfplace.bounds import check_memory
+from tfplace.core.problem import Problem
+from tfplace.core.protocols import (
+  Budget,
+  Evaluator,
+  Result,
+  check_budget,
+  check_count,
+)
 from tfplace.errors import TfplaceError
-from tfplace.graph.problem import Problem
-from tfplace.placers.base import Budget, Evaluator, Result
-from tfplace.placers.checks import check_budget, check_count
 from tfplace.placers.registry import get_placer
 from tfplace.placers.warm_up import warm_up
 

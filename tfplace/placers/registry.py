@@ -9,28 +9,28 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from tfplace.core.protocols import Placer
 from tfplace.errors import TfplaceError
-from tfplace.placers.base import Placer
 
 _PLACERS: Mapping[str, str] = {
-  "single": "tfplace.placers.single:SinglePlacer",
-  "cpu": "tfplace.placers.single:CpuPlacer",
-  "blocks": "tfplace.placers.blocks:BlocksPlacer",
-  "expert": "tfplace.placers.expert:ExpertPlacer",
-  "axes": "tfplace.placers.axes:AxesPlacer",
-  "m_topo": "tfplace.placers.m_topo:MTopoPlacer",
-  "m_etf": "tfplace.placers.m_etf:MEtfPlacer",
-  "m_sct": "tfplace.placers.m_sct:MSctPlacer",
-  "heft": "tfplace.placers.heft:HeftPlacer",
-  "metis": "tfplace.placers.metis:MetisPlacer",
-  "scotch": "tfplace.placers.scotch:ScotchPlacer",
-  "annealing": "tfplace.placers.annealing:AnnealingPlacer",
-  "brkga": "tfplace.placers.brkga:BrkgaPlacer",
-  "exact": "tfplace.placers.exact:ExactPlacer",
-  "gdp": "tfplace.policies.placer:GdpPlacer",
-  "placeto": "tfplace.policies.placeto_placer:PlacetoPlacer",
-  "hierarchical": "tfplace.policies.sequence_placer:HierarchicalPlacer",
-  "rnn": "tfplace.policies.sequence_placer:RnnPlacer",
+  "single": "tfplace.placers.rules.single:SinglePlacer",
+  "cpu": "tfplace.placers.rules.single:CpuPlacer",
+  "blocks": "tfplace.placers.rules.single:BlocksPlacer",
+  "expert": "tfplace.placers.rules.expert:ExpertPlacer",
+  "axes": "tfplace.placers.rules.axes:AxesPlacer",
+  "m_topo": "tfplace.placers.list_scheduling.baechi:MTopoPlacer",
+  "m_etf": "tfplace.placers.list_scheduling.baechi:MEtfPlacer",
+  "m_sct": "tfplace.placers.list_scheduling.baechi:MSctPlacer",
+  "heft": "tfplace.placers.list_scheduling.heft:HeftPlacer",
+  "metis": "tfplace.placers.partition.metis:MetisPlacer",
+  "scotch": "tfplace.placers.partition.scotch:ScotchPlacer",
+  "annealing": "tfplace.placers.search.annealing:AnnealingPlacer",
+  "brkga": "tfplace.placers.search.brkga:BrkgaPlacer",
+  "exact": "tfplace.placers.exact.placer:ExactPlacer",
+  "gdp": "tfplace.learned.gdp.placer:GdpPlacer",
+  "placeto": "tfplace.learned.placeto.placer:PlacetoPlacer",
+  "hierarchical": "tfplace.learned.sequence.placer:HierarchicalPlacer",
+  "rnn": "tfplace.learned.sequence.placer:RnnPlacer",
   "auto": "tfplace.placers.auto:AutoPlacer",
 }
 STRATEGIES = tuple(_PLACERS)

@@ -7,7 +7,7 @@ hold most to where there is room, and evaluates again.
 
 import numpy as np
 
-from tfplace.graph.evaluation import Evaluation
+from tfplace.core.protocols import Evaluation
 from tfplace.placers.domains import choose_near, linked
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.tracker import Tracker

@@ -12,8 +12,8 @@ import re
 
 import numpy as np
 
+from tfplace.placers.compiled import kernel
 from tfplace.placers.groups import GroupGraph
-from tfplace.placers.jit import kernel
 
 UNKNOWN = -1
 Part = tuple[str, int]  # a component of a name, and its number or UNKNOWN

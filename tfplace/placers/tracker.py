@@ -5,12 +5,17 @@ import time
 
 import numpy as np
 
+from tfplace.core.constraints import exact_bytes, format_bytes
+from tfplace.core.placement import Placement
+from tfplace.core.problem import Problem
+from tfplace.core.protocols import (
+  Budget,
+  Evaluation,
+  Evaluator,
+  HistoryPoint,
+  Result,
+)
 from tfplace.errors import InfeasibleError
-from tfplace.graph.evaluation import Evaluation
-from tfplace.graph.limits import exact_bytes, format_bytes
-from tfplace.graph.placement import Placement
-from tfplace.graph.problem import Problem
-from tfplace.placers.base import Budget, Evaluator, HistoryPoint, Result
 
 _TOLD = 4  # devices that an error speaks of
 

@@ -7,16 +7,16 @@ second. A search must not pay for that out of its budget.
 
 import functools
 
+from tfplace.core.cluster import Cluster, Device, Link
+from tfplace.core.op_graph import OpSpec, build_graph
+from tfplace.core.problem import Problem
+from tfplace.core.protocols import Budget
 from tfplace.errors import TfplaceError
-from tfplace.graph.cluster import Cluster, Device, Link
-from tfplace.graph.op_graph import OpSpec, build_graph
-from tfplace.graph.problem import Problem
 from tfplace.placers import registry
-from tfplace.placers.annealing import AnnealingPlacer
-from tfplace.placers.base import Budget
 from tfplace.placers.domains import choose
 from tfplace.placers.groups import GroupGraph
-from tfplace.placers.search_plan import SearchConfig
+from tfplace.placers.search.annealing import AnnealingPlacer
+from tfplace.placers.search.config import SearchConfig
 
 _EVALUATIONS = 8
 _LARGE_EVALUATIONS = 200

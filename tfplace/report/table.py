@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
-from tfplace.graph.evaluation import Evaluation
-from tfplace.placers.base import Result
+from tfplace.core.protocols import Evaluation, Result
 from tfplace.report.units import format_bytes, format_us, short_names
 
 MAX_DEVICE_COLUMNS = 6  # with more devices, only the fullest is shown

@@ -14,11 +14,15 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from tfplace.core.placement import Placement
 from tfplace.errors import FormatError
-from tfplace.graph.placement import Placement
-from tfplace.graph.whole_file import write_bytes
-from tfplace.report.tracks import as_schedule, channel_names, device_names
-from tfplace.report.units import format_us
+from tfplace.formats.files import write_bytes
+from tfplace.report.units import (
+  as_schedule,
+  channel_names,
+  device_names,
+  format_us,
+)
 from tfplace.simulate import Schedule
 
 SUFFIXES = (".png", ".svg", ".pdf")

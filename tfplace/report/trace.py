@@ -10,9 +10,9 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from tfplace.graph.json_file import write_json
-from tfplace.graph.placement import Placement
-from tfplace.report.tracks import as_schedule, channel_names, device_names
+from tfplace.core.placement import Placement
+from tfplace.formats.json_file import write_json
+from tfplace.report.units import as_schedule, channel_names, device_names
 from tfplace.simulate import Schedule
 
 Event = dict[str, Any]

@@ -1,9 +1,17 @@
-"""Numbers for people: times, sizes and short device names."""
+"""Numbers for people: times, sizes and short device names.
+
+What traces and pictures of a step have in common.
+
+Which transfer of a simulated step carries which edge of the graph."""
 
 import math
 from collections.abc import Sequence
 
-from tfplace.graph.limits import format_bytes, in_units
+import numpy as np
+
+from tfplace.core.constraints import format_bytes, in_units
+from tfplace.core.placement import Placement
+from tfplace.simulate import Schedule, Simulator
 
 __all__ = ["format_bytes", "format_us", "short_names"]
 
@@ -28,3 +36,57 @@ def short_names(names: Sequence[str]) -> list[str]:
     shared += 1
   short = ["/".join(p[shared:]).replace("device:", "") for p in parts]
   return short if len(set(short)) == len(names) else list(names)
+
+
+def as_schedule(step: Schedule | Placement) -> Schedule:
+  """The schedule of a placement; a schedule is one already."""
+  if isinstance(step, Placement):
+    return Simulator(step.problem).schedule(step)
+  return step
+
+
+def device_names(schedule: Schedule) -> list[str]:
+  """[num_devices] short names."""
+  devices = schedule.placement.problem.cluster.devices
+  return short_names([device.name for device in devices])
+
+
+def channel_names(schedule: Schedule) -> list[str]:
+  """[num_channels] a name for each: its own, with short names of devices in
+  it, or "source -> destination"."""
+  cluster = schedule.placement.problem.cluster
+  short = device_names(schedule)
+  names = [""] * cluster.num_channels
+  for link in cluster.links:
+    src, dst = cluster.index[link.src], cluster.index[link.dst]
+    own = f"{short[src]} -> {short[dst]}"
+    names[cluster.channel[src, dst]] = link.channel or own
+  # Longest first: one name may begin another.
+  full = [device.name for device in cluster.devices]
+  for i in sorted(range(len(full)), key=lambda i: -len(full[i])):
+    names = [name.replace(full[i], short[i]) for name in names]
+  return names
+
+
+NOT_SENT = -1
+
+
+def transfer_of_edge(schedule: Schedule) -> np.ndarray:
+  """[num_edges] int64 number of the transfer, -1 within one device."""
+  moves, devices = schedule.transfers, schedule.placement.devices
+  graph = schedule.placement.problem.graph
+  outputs = 2 + int(graph.edge_output.max(initial=0))
+  count = schedule.placement.problem.cluster.num_devices
+
+  def key(op: np.ndarray, output: np.ndarray, to: np.ndarray) -> np.ndarray:
+    return (op.astype(np.int64) * outputs + output + 1) * count + to
+
+  result = np.full(graph.num_edges, NOT_SENT, np.int64)
+  target = devices[graph.edge_dst]
+  sent = np.flatnonzero(devices[graph.edge_src] != target)
+  known = key(moves.src_op, moves.output, moves.dst)
+  by_key = np.argsort(known)
+  wanted = key(graph.edge_src[sent], graph.edge_output[sent], target[sent])
+  if len(sent):
+    result[sent] = by_key[np.searchsorted(known[by_key], wanted)]
+  return result

@@ -10,7 +10,7 @@ import numpy as np
 
 from tfplace.simulate import queues, transfers
 from tfplace.simulate.jit import Index, inlined, kernel
-from tfplace.simulate.ready import make_ready, receive, will_start
+from tfplace.simulate.queues import make_ready, receive, will_start
 from tfplace.simulate.tables import Tables, pack
 from tfplace.simulate.workspace import (
   ENDS,

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tfplace.graph.problem import Problem
+from tfplace.core.problem import Problem
 
 OP = np.dtype(
   [

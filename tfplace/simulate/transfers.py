@@ -6,7 +6,7 @@ import numpy as np
 
 from tfplace.simulate import queues
 from tfplace.simulate.jit import Index, inlined
-from tfplace.simulate.ready import receive
+from tfplace.simulate.queues import receive
 from tfplace.simulate.tables import Tables
 from tfplace.simulate.workspace import (
   EVENTS,

@@ -5,7 +5,7 @@ import placed_graphs
 import pytest
 from random_problems import random_case
 
-from tfplace.graph.placement import Placement
+from tfplace.core.placement import Placement
 from tfplace.report.explain.bottleneck import find_loads
 from tfplace.report.explain.fixed_order import fixed_order, times_on
 from tfplace.simulate import Simulator

@@ -5,7 +5,7 @@ import placed_graphs
 import pytest
 from random_problems import random_case
 
-from tfplace.graph.placement import Placement
+from tfplace.core.placement import Placement
 from tfplace.report.explain.path import Part, summarize_path
 from tfplace.simulate import Simulator
 

@@ -6,20 +6,20 @@ import re
 import numpy as np
 import pytest
 
-from tfplace import graph as tg
+from tfplace import core, formats
 from tfplace.bin import place, simulate
 from tfplace.errors import TfplaceError
 from tfplace.report import page
-from tfplace.report.page import colors, figures
+from tfplace.report.page import bars, figures
 
 
 @pytest.fixture
 def placement():
-  ops = [tg.OpSpec(x, "X", {"GPU": 1.0}, [8.0]) for x in "ab"]
-  devices = (tg.Device("g0", "GPU"), tg.Device("g1", "GPU"))
-  cluster = tg.Cluster("two", devices, (tg.Link("g0", "g1", 2.0),))
-  problem = tg.Problem(tg.build_graph("g", ops, [(0, 0, 1)]), cluster)
-  return tg.Placement(problem, np.array([0, 1]))
+  ops = [core.OpSpec(x, "X", {"GPU": 1.0}, [8.0]) for x in "ab"]
+  devices = (core.Device("g0", "GPU"), core.Device("g1", "GPU"))
+  cluster = core.Cluster("two", devices, (core.Link("g0", "g1", 2.0),))
+  problem = core.Problem(core.build_graph("g", ops, [(0, 0, 1)]), cluster)
+  return core.Placement(problem, np.array([0, 1]))
 
 
 def test_another_suffix_is_refused(placement, tmp_path):
@@ -51,8 +51,8 @@ def test_a_command_fails_before_its_work_where_the_extra_is_missing(
 def test_the_file_holds_everything_and_allows_no_request(placement, tmp_path):
   pytest.importorskip("bokeh", reason="the extra 'report' is not installed")
   paths = [str(tmp_path / f"{x}.json") for x in ("g", "c", "p")]
-  tg.save_graph(placement.problem.graph, paths[0])
-  tg.save_cluster(placement.problem.cluster, paths[1])
+  formats.save_graph(placement.problem.graph, paths[0])
+  formats.save_cluster(placement.problem.cluster, paths[1])
   placement.save(paths[2])
   names = ("graph", "cluster", "placement")
   flags = [f"--{n}={path}" for n, path in zip(names, paths, strict=True)]
@@ -69,8 +69,8 @@ def test_tfplace_place_writes_the_placers_it_ran_into_the_report(
 ):
   pytest.importorskip("bokeh", reason="the extra 'report' is not installed")
   graph, cluster = str(tmp_path / "g.json"), str(tmp_path / "c.json")
-  tg.save_graph(placement.problem.graph, graph)
-  tg.save_cluster(placement.problem.cluster, cluster)
+  formats.save_graph(placement.problem.graph, graph)
+  formats.save_cluster(placement.problem.cluster, cluster)
   flags = [f"--graph={graph}", f"--cluster={cluster}", "--strategy=blocks"]
   assert place.run([*flags, f"--report={tmp_path}/r.html"]) == 0
   text = (tmp_path / "r.html").read_text(encoding="utf-8")
@@ -82,16 +82,16 @@ def test_tfplace_place_writes_the_placers_it_ran_into_the_report(
 
 def test_an_empty_graph_has_a_report(tmp_path):
   pytest.importorskip("bokeh", reason="the extra 'report' is not installed")
-  cluster = tg.Cluster("c", (tg.Device("d", "GPU"),))
-  problem = tg.Problem(tg.build_graph("g", [], []), cluster)
+  cluster = core.Cluster("c", (core.Device("d", "GPU"),))
+  problem = core.Problem(core.build_graph("g", [], []), cluster)
   page.save_report(
-    tg.Placement(problem, np.zeros(0, np.int32)), tmp_path / "r.html"
+    core.Placement(problem, np.zeros(0, np.int32)), tmp_path / "r.html"
   )
   assert (tmp_path / "r.html").exists()
 
 
 def test_neighbouring_devices_differ_in_colour_and_all_in_colour_or_dash():
-  looks = [(colors.device_color(i), colors.device_dash(i)) for i in range(16)]
+  looks = [(bars.device_color(i), bars.device_dash(i)) for i in range(16)]
   assert len(set(looks)) == 16
   assert len({color for color, _ in looks[:8]}) == 8
 

@@ -4,15 +4,11 @@ import dataclasses
 
 import numpy as np
 
-from tfplace.graph.placement import Placement
+from tfplace.core.placement import Placement
 from tfplace.report.explain.bottleneck import Load, find_loads
 from tfplace.report.explain.moves import OpReport, report_op
 from tfplace.report.explain.path import PathSummary, summarize_path
-from tfplace.report.explain.what_if import (
-  Progress,
-  WhatIf,
-  try_other_hardware,
-)
+from tfplace.report.explain.what_if import Progress, WhatIf, try_other_hardware
 from tfplace.simulate import Schedule, Simulator
 
 # A bottleneck shortens the step by this share at least when twice as fast.

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tfplace.graph.problem import Problem
-from tfplace.report.traffic import NOT_SENT, transfer_of_edge
+from tfplace.core.problem import Problem
+from tfplace.report.units import NOT_SENT, transfer_of_edge
 from tfplace.simulate import Schedule
 from tfplace.simulate.jit import kernel
 

@@ -7,9 +7,9 @@ import difflib
 
 import numpy as np
 
+from tfplace.core.placement import Placement
 from tfplace.errors import PlacementError, TfplaceError
-from tfplace.graph.placement import Placement
-from tfplace.report.tracks import device_names
+from tfplace.report.units import device_names
 from tfplace.simulate import Schedule, Simulator
 
 _SHOWN_NAMES = 3

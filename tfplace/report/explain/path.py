@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from tfplace.report.explain.layers import find_layers
-from tfplace.report.tracks import channel_names, device_names
+from tfplace.report.units import channel_names, device_names
 from tfplace.simulate import Schedule
 from tfplace.simulate.critical_path import CHANNEL, DEVICE, INPUT
 

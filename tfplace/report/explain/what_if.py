@@ -13,15 +13,15 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from tfplace import bounds, placers
+from tfplace.core.cluster import Cluster
+from tfplace.core.placement import Placement
+from tfplace.core.problem import Problem
 from tfplace.errors import InfeasibleError
-from tfplace.graph.cluster import Cluster
-from tfplace.graph.placement import Placement
-from tfplace.graph.problem import Problem
-from tfplace.placers.annealing import improve
 from tfplace.placers.groups import GroupGraph
-from tfplace.placers.search_plan import SearchConfig
+from tfplace.placers.search.annealing import improve
+from tfplace.placers.search.config import SearchConfig
 from tfplace.placers.tracker import Tracker
-from tfplace.report.explain import changes
+from tfplace.report.explain import bottleneck
 from tfplace.report.explain.fixed_order import fixed_order, times_on
 from tfplace.simulate import Schedule, Simulator
 
@@ -103,17 +103,21 @@ def _clusters(schedule: Schedule) -> Iterator[tuple[str, Cluster, bool]]:
   yield AS_IT_IS, cluster, True
   if cluster.links:
     busiest = int(np.argmax(schedule.busy_us))
-    more = changes.one_more_device(cluster, busiest)
+    more = bottleneck.one_more_device(cluster, busiest)
     yield f"{ONE_MORE} {cluster.devices[busiest].kind}", more, True
-    faster = functools.partial(changes.faster_links, cluster)
+    faster = functools.partial(bottleneck.faster_links, cluster)
     yield (
       "every link with 2x the bandwidth and half the latency",
       faster(FASTER_BANDWIDTH, LOWER_LATENCY),
       True,
     )
-    yield "transfers that cost nothing", faster(changes.FREE, 0.0, 0.0), False
+    yield (
+      "transfers that cost nothing",
+      faster(bottleneck.FREE, 0.0, 0.0),
+      False,
+    )
   if cluster.op_overhead_us.any():
-    bare = changes.without_overhead(cluster)
+    bare = bottleneck.without_overhead(cluster)
     yield "no launch gap after an op", bare, False
 
 

@@ -7,8 +7,7 @@ import numpy as np
 from tfplace.report.explain.explanation import MIN_GAIN, Explanation
 from tfplace.report.explain.moves import OpReport
 from tfplace.report.explain.what_if import ONE_MORE
-from tfplace.report.tracks import device_names
-from tfplace.report.units import format_bytes, format_us
+from tfplace.report.units import device_names, format_bytes, format_us
 
 _SHOWN = 3
 _SAME = 1e-9  # of the step: a change below it is none

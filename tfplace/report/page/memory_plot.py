@@ -5,10 +5,9 @@ from typing import Any
 import numpy as np
 from bokeh.models import ColumnDataSource, Range1d
 
-from tfplace.report.page import colors, figures
+from tfplace.report.page import bars, figures
 from tfplace.report.page.bars import thin_steps
-from tfplace.report.tracks import device_names
-from tfplace.report.units import format_bytes
+from tfplace.report.units import device_names, format_bytes
 from tfplace.simulate import Schedule
 
 MAX_POINTS = 6000  # of all devices
@@ -100,8 +99,8 @@ def _draw(
     source=source,
     mode="after",
     line_width=2,
-    line_color=colors.device_color(device),
-    line_dash=colors.device_dash(device),
+    line_color=bars.device_color(device),
+    line_dash=bars.device_dash(device),
     legend_label=label,
     name=f"memory of {name}",
   )

@@ -6,7 +6,8 @@ from typing import Any
 from bokeh.models import ColumnDataSource
 
 from tfplace.report.explain import Explanation
-from tfplace.report.page import colors, figures
+from tfplace.report.page import bars as colors
+from tfplace.report.page import figures
 from tfplace.report.units import format_us
 
 MAX_ROWS = 10

@@ -11,9 +11,8 @@ import numpy as np
 from bokeh.embed import components
 from bokeh.resources import Resources
 
-from tfplace.graph.evaluation import Evaluation
-from tfplace.graph.placement import Placement
-from tfplace.placers.base import Result
+from tfplace.core.placement import Placement
+from tfplace.core.protocols import Evaluation, Result
 from tfplace.report.explain import Explanation
 from tfplace.report.explain.words import summary
 from tfplace.report.page import figures
@@ -21,8 +20,7 @@ from tfplace.report.page.layers_plot import MAX_ARCS, layers_plot
 from tfplace.report.page.memory_plot import capacity_text, memory_plot
 from tfplace.report.page.parts_plot import gain_plot, path_plot
 from tfplace.report.page.timeline_plot import num_hidden_links, timeline_plot
-from tfplace.report.tracks import device_names
-from tfplace.report.units import format_bytes, format_us
+from tfplace.report.units import device_names, format_bytes, format_us
 from tfplace.simulate import Schedule
 
 _TEMPLATE = pathlib.Path(__file__).with_name("page.html")

@@ -12,13 +12,13 @@ import pathlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from tfplace.core.placement import Placement
 from tfplace.errors import TfplaceError
-from tfplace.graph.placement import Placement
-from tfplace.graph.whole_file import write_bytes
+from tfplace.formats.files import write_bytes
 from tfplace.report.explain import Explanation, explain
 
 if TYPE_CHECKING:
-  from tfplace.placers.base import Result
+  from tfplace.core.protocols import Result
 
 SUFFIX = ".html"
 _NEEDED = ("bokeh", "jinja2")

@@ -9,10 +9,15 @@ import numpy as np
 from bokeh.models import ColumnDataSource, Range1d
 
 from tfplace.report.explain.bottleneck import link_busy_us
-from tfplace.report.page import colors, figures
+from tfplace.report.page import bars as colors
+from tfplace.report.page import figures
 from tfplace.report.page.bars import Bars, make_bars
-from tfplace.report.tracks import channel_names, device_names
-from tfplace.report.units import format_bytes, format_us
+from tfplace.report.units import (
+  channel_names,
+  device_names,
+  format_bytes,
+  format_us,
+)
 from tfplace.simulate import Schedule
 
 MAX_OP_BARS = 4500

@@ -1,0 +1,126 @@
+"""Problems and placements: what is allowed, groups, and the simple bound."""
+
+import itertools
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from tfplace.core import (
+  Cluster,
+  Device,
+  Link,
+  OpSpec,
+  Placement,
+  Problem,
+  build_graph,
+)
+from tfplace.errors import PlacementError, ProblemError
+
+
+def make(ops, edges=(), overhead=(0.0, 0.0), links=True):
+  devices = (
+    Device("gpu", "GPU", op_overhead_us=overhead[0]),
+    Device("cpu", "CPU", op_overhead_us=overhead[1]),
+  )
+  pair = (Link("gpu", "cpu", 1.0), Link("cpu", "gpu", 1.0)) if links else ()
+  return Problem(build_graph("g", ops, edges), Cluster("c", devices, pair))
+
+
+def op(name, gpu=None, cpu=None, colocation=None):
+  times = {"GPU": gpu, "CPU": cpu}
+  known = {kind: t for kind, t in times.items() if t is not None}
+  return OpSpec(name, "X", known, [8], colocation=colocation)
+
+
+def test_groups_are_numbered_by_their_first_op():
+  problem = make(
+    [op("a", 1, 1), op("b", 1, 1, "z"), op("c", 1, 1), op("d", 1, 1, "z")]
+  )
+  assert problem.group_of.tolist() == [0, 1, 2, 1]
+  offsets, ops = problem.group_ops
+  assert [ops[a:b].tolist() for a, b in itertools.pairwise(offsets)] == [
+    [0],
+    [1, 3],
+    [2],
+  ]
+
+
+def test_a_group_runs_only_where_all_of_it_runs():
+  problem = make([op("a", 1, 1, "z"), op("b", None, 1, "z"), op("c", 1, None)])
+  assert problem.group_allowed.tolist() == [[False, True], [True, False]]
+
+
+def test_bound_is_the_longest_path_where_that_is_larger():
+  # a -> b at their fastest kinds: 2 + 3 = 5; work is (2 + 3) / 2.
+  problem = make([op("a", 2, 9), op("b", 9, 3)], [(0, 0, 1)])
+  assert problem.lower_bound_us == 5
+
+
+def test_bound_is_the_work_and_overhead_per_device_where_that_is_larger():
+  # 4 free ops of 6 us and one of 0: work 24, busy ops 4, two beyond the two
+  # devices, smallest overhead 1.5: (24 + 2 * 1.5) / 2 = 13.5.
+  ops = [op(str(i), 6, 6) for i in range(4)] + [op("zero", 0, 0)]
+  assert make(ops, overhead=(1.5, 7.0)).lower_bound_us == 13.5
+
+
+def test_bound_of_an_empty_graph_is_zero():
+  assert make([]).lower_bound_us == 0
+
+
+@pytest.mark.parametrize(
+  ("ops", "words"),
+  [
+    ([OpSpec("a", "X", {"TPU": 1.0})], "op 'a' .* runs on no device kind"),
+    ([op("a", 1, None, "z"), op("b", None, 1, "z")], "colocation group 'z'"),
+  ],
+)
+def test_ops_that_can_run_nowhere_are_named(ops, words):
+  with pytest.raises(ProblemError, match=words):
+    make(ops)
+
+
+PLACEMENTS = {
+  "shape": ([0], "shape"),
+  "range": ([0, 2, 0], "device index 2 of 2"),
+  "negative": ([0, -1, 0], "device index -1"),
+  "kernel": ([0, 0, 1], "'c' .* cannot run on cpu"),
+  "apart": ([0, 1, 0], "'b' is on cpu but 'a' .* is on gpu"),
+}
+
+
+@pytest.mark.parametrize("case", PLACEMENTS)
+def test_placements_that_are_not_allowed_say_why(case):
+  devices, words = PLACEMENTS[case]
+  problem = make([op("a", 1, 1, "z"), op("b", 1, 1, "z"), op("c", 1, None)])
+  with pytest.raises(PlacementError, match=words):
+    Placement(problem, np.array(devices))
+
+
+def test_a_transfer_without_a_link_is_refused():
+  problem = make([op("a", 1, 1), op("b", 1, 1)], [(0, 0, 1)], links=False)
+  with pytest.raises(PlacementError, match="'a' on gpu feeds 'b' on cpu"):
+    Placement(problem, np.array([0, 1]))
+  assert Placement(problem, np.array([1, 1])).assignments["a"] == "cpu"
+
+
+def test_arrays_are_read_only():
+  problem = make([op("a", 1, 1)])
+  with pytest.raises(ValueError, match="read-only"):
+    problem.graph.edge_src[:] = 0
+  with pytest.raises(ValueError, match="read-only"):
+    Placement(problem, np.array([0])).devices[0] = 1
+
+
+def test_unlimited_memory_is_infinite():
+  assert make([]).cluster.memory_bytes.tolist() == [math.inf, math.inf]
+
+
+def test_graph_imports_without_tensorflow():
+  code = "import sys, tfplace.core; print('tensorflow' in sys.modules)"
+  done = subprocess.run(
+    [sys.executable, "-c", code], capture_output=True, check=True
+  )
+  assert done.stdout.strip() == b"False"

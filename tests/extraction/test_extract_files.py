@@ -1,0 +1,281 @@
+"""SavedModel directories and GraphDef files, sound and hostile."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from google.protobuf import text_format
+
+from tfplace import extraction as extract
+from tfplace.errors import ExtractionError
+
+
+class _Affine(tf.Module):
+  def __init__(self):
+    self.w = tf.Variable([[2.0], [3.0]], name="w")
+
+  @tf.function(input_signature=[tf.TensorSpec((None, 2), tf.float32)])
+  def __call__(self, x):
+    return {"y": self._inner(x)}
+
+  @tf.function
+  def _inner(self, x):
+    return x @ self.w + 1.0
+
+  @tf.function(input_signature=[tf.TensorSpec((None, None), tf.float32)])
+  def loose(self, x):
+    return {"sum": tf.reduce_sum(x)}
+
+
+def _save(path):
+  module = _Affine()
+  tf.saved_model.save(
+    module,
+    str(path),
+    signatures={"serving_default": module.__call__, "loose": module.loose},
+  )
+
+
+def test_a_saved_model_s_signature_computes_the_same(tmp_path):
+  _save(tmp_path)
+  traced = extract.trace_saved_model(tmp_path, batch_size=3)
+  assert not any("PartitionedCall" in n.op for n in traced.graph_def.node)
+  (feed,) = traced.feeds.values()
+  assert feed.shape == (3, 2)
+  (spec,) = traced.variables.values()
+  np.testing.assert_array_equal(spec.value, [[2.0], [3.0]])
+  x = np.array([[1, 0], [0, 1], [1, 1]], np.float32)
+  [[y]] = extract.run_steps(traced, [{feed.tensor: x}])
+  np.testing.assert_array_equal(y, [[3.0], [4.0], [6.0]])
+
+
+def test_a_keras_export_computes_what_predict_computes(tmp_path):
+  import keras
+
+  model = keras.Sequential(
+    [keras.Input((6,)), keras.layers.Dense(4), keras.layers.Dense(2)]
+  )
+  model.export(tmp_path, verbose=False)
+  traced = extract.trace_saved_model(tmp_path, batch_size=5)
+  x = np.linspace(0, 1, 30, dtype=np.float32).reshape(5, 6)
+  (feed,) = traced.feeds.values()
+  [[y]] = extract.run_steps(traced, [{feed.tensor: x}])
+  np.testing.assert_allclose(y, model.predict_on_batch(x), rtol=1e-5)
+
+
+def test_an_unknown_signature_is_refused_with_the_choices(tmp_path):
+  _save(tmp_path)
+  with pytest.raises(ExtractionError, match=r"'other'.*'loose'"):
+    extract.trace_saved_model(tmp_path, signature="other")
+
+
+def test_a_signature_s_unknown_dimension_is_refused_by_input(tmp_path):
+  _save(tmp_path)
+  with pytest.raises(ExtractionError, match="'x'"):
+    extract.trace_saved_model(tmp_path, signature="loose")
+
+
+def test_a_directory_without_a_saved_model_is_refused(tmp_path):
+  with pytest.raises(ExtractionError, match=tmp_path.name):
+    extract.trace_saved_model(tmp_path)
+
+
+@pytest.mark.parametrize("keep", [0, 40, 400])
+def test_a_truncated_saved_model_is_refused(tmp_path, keep):
+  _save(tmp_path)
+  path = tmp_path / "saved_model.pb"
+  path.write_bytes(path.read_bytes()[:keep])
+  with pytest.raises(ExtractionError, match=tmp_path.name):
+    extract.trace_saved_model(tmp_path)
+
+
+def _graph_def(batch=None):
+  graph = tf.Graph()
+  with graph.as_default():
+    x = tf.compat.v1.placeholder(tf.float32, (batch, 2), "x")
+    y = tf.matmul(x, tf.constant([[1.0], [2.0]], name="w"), name="y")
+    tf.square(y, name="z")
+    tf.exp(x, name="e")
+  return graph.as_graph_def()
+
+
+def _write(path, graph_def):
+  if path.suffix == ".pbtxt":
+    path.write_text(text_format.MessageToString(graph_def))
+  else:
+    path.write_bytes(graph_def.SerializeToString())
+  return path
+
+
+@pytest.mark.parametrize("suffix", [".pb", ".pbtxt"])
+def test_a_graph_def_keeps_its_nodes_and_runs(tmp_path, suffix):
+  path = _write(tmp_path / f"g{suffix}", _graph_def())
+  traced = extract.trace_graph_def(path, batch_size=2)
+  assert traced.name == "g"
+  assert [n.name for n in traced.graph_def.node] == ["x", "w", "y", "z", "e"]
+  assert traced.fetches == ("z:0", "e:0")
+  assert traced.feeds["x"].shape == (2, 2)
+  x = np.array([[1, 1], [0, 2]], np.float32)
+  [[z, _]] = extract.run_steps(traced, [{"x:0": x}])
+  np.testing.assert_array_equal(z, [[9.0], [16.0]])
+
+
+def test_chosen_outputs_keep_only_what_they_need(tmp_path):
+  path = _write(tmp_path / "g.pb", _graph_def())
+  traced = extract.trace_graph_def(path, outputs=["y"])
+  assert [n.name for n in traced.graph_def.node] == ["x", "w", "y"]
+  with pytest.raises(ExtractionError, match="'nothing'"):
+    extract.trace_graph_def(path, outputs=["nothing"])
+
+
+def test_a_graph_def_of_a_traced_training_step_trains(tmp_path):
+  graph = tf.Graph()
+  with graph.as_default():
+    v = tf.compat.v1.get_variable(
+      "v", initializer=tf.constant(1.0), use_resource=True
+    )
+    old = tf.compat.v1.get_variable(
+      "old", initializer=tf.constant(1.0), use_resource=False
+    )
+    loss = tf.square(v - 3.0, name="loss")
+    optimizer = tf.compat.v1.train.GradientDescentOptimizer(0.25)
+    with tf.control_dependencies([tf.compat.v1.assign_add(old, 1.0)]):
+      optimizer.minimize(loss, name="train")
+  path = _write(tmp_path / "g.pb", graph.as_graph_def())
+  traced = extract.trace_graph_def(path, outputs=["loss", "train"])
+  assert traced.training
+  assert set(traced.variables) == {"v", "old"}
+  # v starts at its stand-in 0; v -= 0.25 * 2 * (v - 3): 0, 1.5, 2.25.
+  losses = [f[0] for f in extract.run_steps(traced, [{}, {}, {}])]
+  assert losses == [9.0, 2.25, 0.5625]
+
+
+def _loop_graph_def():
+  graph = tf.Graph()
+  with graph.as_default():
+    tf.compat.v1.disable_control_flow_v2()
+    try:
+      out = tf.compat.v1.while_loop(lambda i: i < 10, lambda i: i * 2, [1])
+    finally:
+      tf.compat.v1.enable_control_flow_v2()
+    tf.identity(out, name="out")
+  return graph.as_graph_def()
+
+
+def test_a_loop_of_tensorflow_1_is_no_illegal_cycle(tmp_path):
+  path = _write(tmp_path / "loop.pb", _loop_graph_def())
+  traced = extract.trace_graph_def(path, outputs=["out"])
+  assert extract.run_steps(traced, [{}])[0] == [16]
+  types = extract.skeleton(traced).types
+  assert {"Enter", "Merge", "Switch", "NextIteration", "Exit"} <= set(types)
+
+
+def _rename(graph_def, node, name):
+  next(n for n in graph_def.node if n.name == node).name = name
+
+
+def _duplicate(graph_def):
+  _rename(graph_def, "e", "y")
+
+
+def _control_character(graph_def):
+  _rename(graph_def, "e", "e\x1b[2J")
+
+
+def _ghost(graph_def):
+  graph_def.node[2].input[0] = "ghost"
+
+
+def _no_such_output(graph_def):
+  graph_def.node[3].input[0] = "y:7"
+
+
+def _cycle(graph_def):
+  graph_def.node[2].input[0] = "z"
+
+
+def _unknown_op(graph_def):
+  graph_def.node[4].op = "NoSuchOp"
+
+
+def _wrong_type(graph_def):
+  graph_def.node[4].attr["T"].type = tf.int32.as_datatype_enum
+
+
+def _empty(graph_def):
+  del graph_def.node[:]
+
+
+def _huge_split(graph_def):
+  node = graph_def.node.add(name="huge", op="Split", input=["w", "x"])
+  node.attr["num_split"].i = 10**9
+  node.attr["T"].type = tf.float32.as_datatype_enum
+
+
+@pytest.mark.parametrize(
+  ("damage", "says"),
+  [
+    (_duplicate, "'y'"),
+    (_control_character, r"'e\\x1b\[2J'"),
+    (_ghost, "'y'.*'ghost'"),
+    (_no_such_output, "'z'.*output 7 of 'y'"),
+    (_cycle, "'[yz]' is on a cycle"),
+    (_unknown_op, "'e'.*'NoSuchOp'"),
+    (_wrong_type, "at node 'e'"),
+    (_empty, "without nodes"),
+    (_huge_split, "'huge'"),
+  ],
+)
+def test_a_hostile_graph_def_is_refused_by_file_and_node(
+  tmp_path, damage, says
+):
+  graph_def = _graph_def()
+  damage(graph_def)
+  path = _write(tmp_path / "bad.pb", graph_def)
+  with pytest.raises(ExtractionError, match=f"(?s)bad\\.pb.*{says}") as error:
+    extract.trace_graph_def(path)
+  assert "\x1b" not in str(error.value)
+
+
+@pytest.mark.parametrize("keep", [1, 30, 100])
+def test_a_truncated_graph_def_is_refused_by_name(tmp_path, keep):
+  path = tmp_path / "cut.pb"
+  path.write_bytes(_graph_def().SerializeToString()[:keep])
+  with pytest.raises(ExtractionError, match=r"cut\.pb"):
+    extract.trace_graph_def(path)
+
+
+def test_text_that_is_no_graph_def_is_refused_with_its_position(tmp_path):
+  path = tmp_path / "bad.pbtxt"
+  path.write_text("node {\n  nome: 'a'\n}\n")
+  with pytest.raises(ExtractionError, match=r"bad\.pbtxt.*2:3"):
+    extract.trace_graph_def(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"\x00" * 64, b"\xff" * 64, b"{}"])
+@pytest.mark.parametrize("suffix", [".pb", ".pbtxt"])
+def test_other_bytes_are_refused_by_name(tmp_path, content, suffix):
+  path = tmp_path / f"junk{suffix}"
+  path.write_bytes(content)
+  with pytest.raises(ExtractionError, match=f"junk\\{suffix}"):
+    extract.trace_graph_def(path)
+
+
+def test_a_missing_file_is_refused_by_name(tmp_path):
+  with pytest.raises(ExtractionError, match=r"absent\.pb"):
+    extract.trace_graph_def(tmp_path / "absent.pb")
+
+
+def test_a_placeholder_of_unknown_shape_is_refused_by_name(tmp_path):
+  graph = tf.Graph()
+  with graph.as_default():
+    x = tf.compat.v1.placeholder(tf.float32, (None, None), "words")
+    tf.square(x)
+  path = _write(tmp_path / "g.pb", graph.as_graph_def())
+  with pytest.raises(ExtractionError, match=r"'words'.*g\.pb"):
+    extract.trace_graph_def(path)
+
+
+def test_a_batch_size_below_one_is_refused(tmp_path):
+  path = _write(tmp_path / "g.pb", _graph_def())
+  with pytest.raises(ExtractionError, match="-1"):
+    extract.trace_graph_def(path, batch_size=-1)

@@ -1,0 +1,390 @@
+"""Inlining function calls changes no number, order or op."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfplace import extraction as extract
+from tfplace.errors import ExtractionError
+from tfplace.extraction.inlining import inline
+
+CALLS = ("PartitionedCall", "StatefulPartitionedCall")
+
+
+def _trace(function, *specs):
+  return extract.trace_function(function.get_concrete_function(*specs))
+
+
+def _run(traced, *inputs):
+  tensors = [feed.tensor for feed in traced.feeds.values()]
+  feed = dict(zip(tensors, inputs, strict=True))
+  return extract.run_steps(traced, [feed])[0]
+
+
+def _types(traced):
+  return [node.op for node in traced.graph_def.node]
+
+
+FLOAT = tf.TensorSpec((), tf.float32)
+VECTOR = tf.TensorSpec((3,), tf.float32)
+
+
+def test_nested_calls_are_inlined_and_compute_the_same():
+  @tf.function
+  def inner(x):
+    return x * 2.0, x + 1.0
+
+  @tf.function
+  def middle(x):
+    a, b = inner(x)
+    c, d = inner(b)
+    return a * d, c
+
+  @tf.function
+  def outer(x):
+    return middle(x)
+
+  traced = _trace(outer, FLOAT)
+  assert not set(_types(traced)) & set(CALLS)
+  assert _types(traced).count("Mul") == 3  # 2 of inner, 1 of middle
+  # x=3: a=6, b=4; c=8, d=5.
+  assert _run(traced, 3.0) == [30.0, 8.0]
+
+
+def test_side_effects_of_calls_keep_their_order():
+  first, second = tf.Variable(1.0, name="v"), tf.Variable(0.0, name="w")
+
+  @tf.function
+  def double():
+    first.assign(first * 2.0)
+
+  @tf.function
+  def add(x):
+    first.assign_add(x)
+    second.assign(first)
+
+  @tf.function
+  def step(x):
+    add(x)
+    double()
+    add(x)
+    double()
+    return first + second
+
+  traced = _trace(step, FLOAT)
+  assert not set(_types(traced)) & set(CALLS)
+  assert _types(traced).count("AssignAddVariableOp") == 2
+  # v: 1 +2=3 *2=6 +2=8 (w=8) *2=16; v + w = 24.
+  assert _run(traced, 2.0) == [24.0]
+
+
+def test_a_call_without_outputs_still_has_its_effect():
+  variable = tf.Variable(5.0, name="v")
+
+  @tf.function
+  def effect():
+    variable.assign_add(1.0)
+
+  @tf.function
+  def step(x):
+    effect()
+    return x
+
+  traced = _trace(step, FLOAT)
+  assert "AssignAddVariableOp" in _types(traced)
+  prepared = extract.with_initializers(traced)
+  with tf.Graph().as_default() as graph:
+    tf.import_graph_def(prepared.graph_def, name="")
+    read = tf.raw_ops.ReadVariableOp(
+      resource=graph.get_tensor_by_name("v:0"), dtype=tf.float32
+    )
+    with tf.compat.v1.Session() as session:
+      session.run(list(prepared.assignments), prepared.feeds)
+      session.run(list(traced.targets), {"x:0": 0.0})
+      assert session.run(read) == 6.0
+
+
+def test_an_argument_passed_through_waits_for_the_call_s_control_inputs():
+  graph = tf.Graph()
+  with graph.as_default():
+
+    @tf.function
+    def passing(x):
+      return x
+
+    gate = tf.no_op("gate")
+    x = tf.compat.v1.placeholder(tf.float32, (), "x")
+    with tf.control_dependencies([gate]):
+      y = passing(x)
+    tf.identity(y, "y")
+  flat = inline.inline_functions(graph.as_graph_def()).graph_def
+  nodes = {node.name: node for node in flat.node}
+  seen, queue = set(), ["y"]
+  while queue:
+    name = queue.pop()
+    seen.add(name)
+    queue += [i.lstrip("^").split(":")[0] for i in nodes[name].input]
+  assert "gate" in seen
+
+
+def test_a_while_loop_stays_one_op_with_its_functions():
+  @tf.function
+  def step(x):
+    return tf.while_loop(lambda x: x < 100.0, lambda x: (x * 3.0,), (x,))
+
+  traced = _trace(step, FLOAT)
+  loops = [t for t in _types(traced) if t in ("While", "StatelessWhile")]
+  assert len(loops) == 1
+  assert len(traced.graph_def.library.function) == 2  # condition and body
+  assert _run(traced, 5.0) == [135.0]
+
+
+def test_an_if_of_unknown_predicate_becomes_switch_and_merge():
+  @tf.function
+  def step(x):
+    return tf.cond(x > 0.0, lambda: x * 2.0, lambda: x - 1.0)
+
+  traced = _trace(step, FLOAT)
+  types = set(_types(traced))
+  assert not types & {"If", "StatelessIf"}
+  assert {"Switch", "Merge", "Mul", "Sub"} <= types
+  assert _run(traced, 3.0) == [6.0]
+  assert _run(traced, -3.0) == [-4.0]
+
+
+def test_only_the_taken_branch_has_its_effects():
+  variable = tf.Variable(10.0, name="v")
+  other = tf.Variable(0.0, name="w")
+
+  @tf.function
+  def nested(x):
+    variable.assign_add(x)
+    other.assign(7.0)
+    return tf.cond(x > 2.0, lambda: x, lambda: variable * 2.0)
+
+  def untouched():
+    other.assign(5.0)  # reads no input of the branch: waits for its pivot
+    return 1.0
+
+  @tf.function
+  def step(x):
+    chosen = tf.cond(x > 0.0, lambda: nested(x), untouched)
+    return chosen, variable + 0.0, other + 0.0
+
+  traced = _trace(step, FLOAT)
+  assert not {"If", "StatelessIf", *CALLS} & set(_types(traced))
+  (x,) = [feed.tensor for feed in traced.feeds.values()]
+  steps = extract.run_steps(traced, [{x: v} for v in (1.0, -1.0, 3.0)])
+  # 1: v=11, w=7, v*2. -1: w=5. 3: v=14, w=7.
+  assert steps == [[22.0, 11.0, 7.0], [1.0, 11.0, 5.0], [3.0, 14.0, 7.0]]
+
+
+def test_a_call_in_an_untaken_branch_is_dead_though_it_ignores_its_input():
+  variable = tf.Variable(0.0, name="v")
+
+  @tf.function
+  def ignoring(x):
+    variable.assign_add(1.0)
+    return tf.constant(8.0)
+
+  @tf.function
+  def step(x):
+    chosen = tf.cond(x > 0.0, lambda: ignoring(x), lambda: x)
+    return chosen, variable + 0.0
+
+  traced = _trace(step, FLOAT)
+  (x,) = [feed.tensor for feed in traced.feeds.values()]
+  steps = extract.run_steps(traced, [{x: v} for v in (-1.0, 1.0, -2.0)])
+  assert steps == [[-1.0, 0.0], [8.0, 1.0], [-2.0, 1.0]]
+
+
+@pytest.mark.parametrize("called", [False, True])
+def test_a_constant_of_an_untaken_branch_is_dead(called):
+  @tf.function
+  def constant(x):
+    return tf.constant(8.0)
+
+  @tf.function
+  def step(x):
+    pure = constant if called else lambda x: tf.constant(8.0)
+    return tf.cond(
+      x > 0.0, lambda: pure(x), lambda: tf.exp(tf.sin(tf.cos(x))) * 0.0
+    )
+
+  traced = _trace(step, FLOAT)
+  (x,) = [feed.tensor for feed in traced.feeds.values()]
+  inputs = [(-1.0) ** i for i in range(40)]
+  steps = extract.run_steps(traced, [{x: v} for v in inputs])
+  assert steps == [[8.0] if v > 0 else [0.0] for v in inputs]
+  for merge in (n for n in traced.graph_def.node if n.op == "Merge"):
+    assert _switches(traced.graph_def, merge.input[0])
+    assert _switches(traced.graph_def, merge.input[1])
+
+
+def _switches(graph_def, tensor):
+  """Whether the tensor waits for some `Switch`."""
+  nodes = {node.name: node for node in graph_def.node}
+  queue = [tensor]
+  for text in queue:
+    node = nodes[text.lstrip("^").split(":")[0]]
+    if node.op == "Switch":
+      return True
+    queue.extend(node.input)
+  return False
+
+
+def test_an_if_that_tensorflow_does_not_lower_stays_one_op():
+  @tf.function
+  def step(x):
+    return tf.cond(x > 0.0, lambda: x * 2.0, lambda: x - 1.0)
+
+  concrete = step.get_concrete_function(FLOAT)
+  graph_def = concrete.graph.as_graph_def()
+  (node,) = [n for n in graph_def.node if n.op in ("If", "StatelessIf")]
+  del node.attr["_lower_using_switch_merge"]
+  flat = inline.inline_functions(graph_def).graph_def
+  assert node.op in [n.op for n in flat.node]
+  assert len(flat.library.function) == 2
+
+
+@pytest.mark.parametrize(("taken", "expected"), [(True, 6.0), (False, 2.0)])
+def test_an_if_of_constant_predicate_becomes_its_branch(taken, expected):
+  graph = tf.Graph()
+  with graph.as_default():
+    x = tf.compat.v1.placeholder(tf.float32, (), "x")
+    branches = [
+      tf.function(f).get_concrete_function(FLOAT)
+      for f in (lambda x: x * 2.0, lambda x: x - 1.0)
+    ]
+    for branch in branches:
+      branch.add_to_graph(graph)
+    (y,) = tf.raw_ops.If(
+      cond=tf.constant(taken),
+      input=[x],
+      Tout=[tf.float32],
+      then_branch=branches[0],
+      else_branch=branches[1],
+      name="choice",
+    )
+    tf.identity(y, "y")
+  result = inline.inline_functions(graph.as_graph_def())
+  types = {node.op for node in result.graph_def.node}
+  assert not types & {"If", "StatelessIf"}
+  assert not result.graph_def.library.function
+  with tf.Graph().as_default():
+    tf.import_graph_def(result.graph_def, name="")
+    with tf.compat.v1.Session() as session:
+      assert session.run("y:0", {"x:0": 3.0}) == expected
+
+
+def test_a_recursive_function_is_refused():
+  graph_def = tf.compat.v1.GraphDef()
+  function = graph_def.library.function.add()
+  function.signature.name = "again"
+  node = function.node_def.add(name="call", op="PartitionedCall")
+  node.attr["f"].func.name = "again"
+  node = graph_def.node.add(name="start", op="PartitionedCall")
+  node.attr["f"].func.name = "again"
+  with pytest.raises(ExtractionError, match="recursive"):
+    inline.inline_functions(graph_def)
+
+
+def test_a_missing_function_is_refused_by_name():
+  graph_def = tf.compat.v1.GraphDef()
+  node = graph_def.node.add(name="start", op="PartitionedCall")
+  node.attr["f"].func.name = "nowhere"
+  with pytest.raises(ExtractionError, match=r"'start'.*'nowhere'"):
+    inline.inline_functions(graph_def)
+
+
+def test_calls_of_calls_that_would_fill_the_memory_are_refused_at_once():
+  graph_def = tf.compat.v1.GraphDef()
+  for level in range(40):  # 2 ** 40 nodes
+    function = graph_def.library.function.add()
+    function.signature.name = f"f{level}"
+    for name in ("a", "b"):
+      node = function.node_def.add(name=name, op="PartitionedCall")
+      node.attr["f"].func.name = f"f{level + 1}"
+  node = graph_def.node.add(name="start", op="PartitionedCall")
+  node.attr["f"].func.name = "f0"
+  with pytest.raises(ExtractionError, match="nodes"):
+    inline.inline_functions(graph_def)
+
+
+def test_body_names_that_would_clash_are_numbered():
+  graph = tf.Graph()
+  with graph.as_default():
+    x = tf.compat.v1.placeholder(tf.float32, (), "x")
+    f = tf.function(lambda x: tf.square(x, name="s"))
+    a, b = f(x), f(x + 1.0)
+    tf.add(a, b, name="y")
+  flat = inline.inline_functions(graph.as_graph_def()).graph_def
+  names = [node.name for node in flat.node]
+  assert len(set(names)) == len(names)
+  assert [node.op for node in flat.node].count("Square") == 2
+  with tf.Graph().as_default():
+    tf.import_graph_def(flat, name="")
+    with tf.compat.v1.Session() as session:
+      assert session.run("y:0", {"x:0": 2.0}) == 13.0  # 4 + 9
+
+
+def test_numbered_names_do_not_meet_others_of_the_same_body():
+  graph = tf.Graph()
+  with graph.as_default():
+    x = tf.compat.v1.placeholder(tf.float32, (), "x")
+    tf.identity(x, "s")  # takes the name that the body's first op wants
+
+    @tf.function
+    def f(x):
+      return tf.square(x, name="s") + tf.exp(x, name="s_1")
+
+    tf.identity(f(x), name="y")
+  flat = inline.inline_functions(graph.as_graph_def()).graph_def
+  names = [node.name for node in flat.node]
+  assert len(set(names)) == len(names)
+  with tf.Graph().as_default():
+    tf.import_graph_def(flat, name="")
+    with tf.compat.v1.Session() as session:
+      assert session.run("y:0", {"x:0": 0.0}) == 1.0  # 0 + 1
+
+
+def test_captured_constants_and_variables_keep_their_values():
+  table = tf.constant([1.0, 2.0, 3.0])
+  scale = tf.Variable([2.0, 2.0, 2.0], name="scale")
+  twin = tf.Variable([5.0, 5.0, 5.0], name="scale")
+
+  @tf.function
+  def step(x):
+    return x * table * scale + twin
+
+  traced = _trace(step, VECTOR)
+  assert len(traced.variables) == 2
+  [result] = _run(traced, np.ones(3, np.float32))
+  np.testing.assert_array_equal(result, [7.0, 9.0, 11.0])
+
+
+def test_an_unknown_batch_is_filled_and_another_dimension_refused():
+  @tf.function
+  def step(x):
+    return tf.reduce_sum(x, axis=1)
+
+  open_batch = step.get_concrete_function(tf.TensorSpec((None, 3), name="x"))
+  traced = extract.trace_function(open_batch, batch_size=4)
+  assert [f.shape for f in traced.feeds.values()] == [(4, 3)]
+  open_both = step.get_concrete_function(tf.TensorSpec((None, None), name="x"))
+  with pytest.raises(ExtractionError, match="'x'"):
+    extract.trace_function(open_both, batch_size=4)
+
+
+def test_ops_that_nothing_needs_are_left_out_and_effects_are_not():
+  variable = tf.Variable(0.0, name="v")
+
+  @tf.function
+  def step(x):
+    tf.exp(x)
+    variable.assign(x)
+    return x + 1.0
+
+  types = _types(_trace(step, FLOAT))
+  assert "Exp" not in types
+  assert "AssignVariableOp" in types

@@ -1,0 +1,343 @@
+"""A traced Keras step is the step that Keras runs."""
+
+import warnings
+
+import keras
+import numpy as np
+import pytest
+
+from tfplace import extraction as extract
+from tfplace.errors import ExtractionError
+
+BATCH = 4
+STEPS = 5
+LAYERS = keras.layers
+
+
+def _dense():
+  return [LAYERS.Dense(16, activation="relu"), LAYERS.Dense(3)]
+
+
+def _normalised():
+  return [
+    LAYERS.Dense(16, activation="relu"),
+    LAYERS.BatchNormalization(),
+    LAYERS.Dropout(0.5, seed=3),
+    LAYERS.Dense(3),
+  ]
+
+
+def _recurrent():
+  return [LAYERS.Reshape((4, 2)), LAYERS.LSTM(5), LAYERS.Dense(3)]
+
+
+def _unrolled():
+  return [LAYERS.Reshape((4, 2)), LAYERS.LSTM(5, unroll=True), LAYERS.Dense(3)]
+
+
+def _model(layers, optimizer="adam", metrics=("accuracy",)):
+  keras.utils.set_random_seed(0)
+  model = keras.Sequential([keras.Input((8,)), *layers()])
+  model.compile(
+    optimizer,
+    keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    metrics=list(metrics),
+    jit_compile=False,
+  )
+  return model
+
+
+def _batches():
+  rng = np.random.default_rng(0)
+  x = rng.normal(size=(STEPS, BATCH, 8)).astype("float32")
+  return list(zip(x, rng.integers(0, 3, (STEPS, BATCH), "int32"), strict=True))
+
+
+def _keras_losses(model):
+  losses = []
+  for x, y in _batches():
+    model.reset_metrics()
+    result = model.train_on_batch(x, y)
+    losses.append(result[0] if isinstance(result, list) else result)
+  return losses
+
+
+def _session_losses(traced):
+  tensors = [feed.tensor for feed in traced.feeds.values()]
+  feeds = [dict(zip(tensors, b, strict=True)) for b in _batches()]
+  return [fetched[0] for fetched in extract.run_steps(traced, feeds)]
+
+
+@pytest.mark.parametrize(
+  ("layers", "optimizer"),
+  [
+    (_dense, "adam"),
+    (_dense, "sgd"),
+    (_normalised, "rmsprop"),
+    (_recurrent, "adam"),
+    (_unrolled, "adam"),
+  ],
+)
+def test_session_steps_reproduce_keras_losses(layers, optimizer):
+  traced = extract.trace_keras(_model(layers, optimizer), BATCH)
+  mine = _session_losses(traced)
+  theirs = _keras_losses(_model(layers, optimizer))
+  np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-5)
+  assert len(set(theirs)) == STEPS  # the weights did change
+
+
+def test_tracing_leaves_the_model_as_it_was():
+  model = _model(_normalised)
+  before = [v.numpy() for v in model.variables]
+  extract.trace_keras(model, BATCH)
+  for old, variable in zip(before, model.variables, strict=True):
+    np.testing.assert_array_equal(old, variable.numpy())
+  assert "compute_loss" not in vars(model)
+  np.testing.assert_allclose(
+    _keras_losses(model), _keras_losses(_model(_normalised)), rtol=1e-6
+  )
+
+
+def test_mixed_precision_keeps_its_conditional_update():
+  def build():
+    keras.utils.set_random_seed(0)
+    policy = keras.DTypePolicy("mixed_float16")
+    layers = [
+      LAYERS.Dense(16, activation="relu", dtype=policy),
+      LAYERS.Dense(3, dtype="float32"),
+    ]
+    model = keras.Sequential([keras.Input((8,)), *layers])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    optimizer = keras.optimizers.LossScaleOptimizer(
+      keras.optimizers.Adam(), initial_scale=1024.0, dynamic_growth_steps=2
+    )
+    model.compile(optimizer, loss, jit_compile=False)
+    return model
+
+  traced = extract.trace_keras(build(), BATCH)
+  types = {node.op for node in traced.graph_def.node}
+  assert {"Switch", "Merge"} <= types
+  assert not types & {"If", "StatelessIf"}
+  np.testing.assert_allclose(
+    _session_losses(traced), _keras_losses(build()), rtol=1e-5
+  )
+
+
+def test_tracing_again_gives_the_same_graph():
+  model = _model(_recurrent)
+  first = extract.trace_keras(model, BATCH).graph_def
+  second = extract.trace_keras(model, BATCH).graph_def
+  assert [n.name for n in first.node] == [n.name for n in second.node]
+  assert [n.op for n in first.node] == [n.op for n in second.node]
+  assert [n.input for n in first.node] == [n.input for n in second.node]
+
+
+def test_ops_have_the_names_that_fit_gives_them():
+  import tensorflow as tf
+
+  model = _model(_normalised)
+  traced = extract.trace_keras(model, BATCH)
+  graphs = []
+  step = model.train_step
+
+  def recording(data):
+    graphs.append(tf.compat.v1.get_default_graph())
+    return step(data)
+
+  object.__setattr__(model, "train_step", recording)
+  x, y = _batches()[0]
+  model.fit(x, y, batch_size=BATCH, verbose=0)
+  fit = {op.name: op.type for op in graphs[-1].get_operations()}
+  mine = {n.name: n.op for n in traced.graph_def.node if n.op != "VarHandleOp"}
+  assert {name: fit.get(name) for name in mine} == mine
+
+
+def test_variables_are_named_by_their_keras_paths():
+  model = _model(_dense)
+  traced = extract.trace_keras(model, BATCH)
+  for variable in model.variables + model.optimizer.variables:
+    spec = traced.variables[variable.path]
+    assert spec.shape == tuple(variable.shape)
+    np.testing.assert_array_equal(spec.value, variable.numpy())
+  handles = [n for n in traced.graph_def.node if n.op == "VarHandleOp"]
+  assert {n.name for n in handles} == set(traced.variables)
+  shared = {n.attr["shared_name"].s for n in handles}
+  assert len(shared) == len(handles)
+
+
+def test_values_stay_those_of_the_trace_when_the_model_trains_on():
+  model = _model(_normalised)
+  before = {v.path: v.numpy() for v in model.variables}
+  traced = extract.trace_keras(model, BATCH)
+  _keras_losses(model)
+  changed = 0
+  for path, value in before.items():
+    if path in traced.variables:
+      np.testing.assert_array_equal(traced.variables[path].value, value)
+  for variable in model.trainable_variables:
+    changed += not np.array_equal(variable.numpy(), before[variable.path])
+  assert changed == len(model.trainable_variables)
+
+
+def test_every_shape_of_an_input_is_static():
+  traced = extract.trace_keras(_model(_dense), 7)
+  shapes = {f.shape for f in traced.feeds.values()}
+  assert shapes == {(7, 8), (7,)}
+  for node in traced.graph_def.node:
+    if node.op == "Placeholder":
+      dims = [d.size for d in node.attr["shape"].shape.dim]
+      assert tuple(dims) == traced.feeds[node.name].shape
+
+
+def test_inference_gives_what_predict_gives():
+  model = _model(_normalised)
+  traced = extract.trace_keras(model, BATCH, training=False)
+  x = _batches()[0][0]
+  (feed,) = traced.feeds.values()
+  [[output]] = extract.run_steps(traced, [{feed.tensor: x}])
+  np.testing.assert_allclose(output, model.predict_on_batch(x), rtol=1e-5)
+  assert not any("gradient" in n.name for n in traced.graph_def.node)
+
+
+def test_a_custom_train_step_is_traced():
+  class Doubled(keras.Model):
+    def train_step(self, data):
+      x, y, *_ = data
+      return super().train_step((2.0 * x, y))
+
+  def build():
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((8,))
+    model = Doubled(inputs, LAYERS.Dense(3)(inputs))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("sgd", loss, jit_compile=False)
+    return model
+
+  mine = _session_losses(extract.trace_keras(build(), BATCH))
+  np.testing.assert_allclose(mine, _keras_losses(build()), rtol=1e-5)
+
+
+def test_two_inputs_and_outputs_take_their_places():
+  a, b = keras.Input((2,), name="a"), keras.Input((3,), name="b")
+  joined = LAYERS.Concatenate()([a, b])
+  model = keras.Model([a, b], [LAYERS.Dense(1)(joined), LAYERS.Dense(4)(a)])
+  model.compile("sgd", ["mse", "sparse_categorical_crossentropy"])
+  traced = extract.trace_keras(model, 5)
+  shapes = sorted(f.shape for f in traced.feeds.values())
+  assert shapes == [(5,), (5, 1), (5, 2), (5, 3)]
+
+
+def test_a_subclassed_model_needs_a_sample_and_takes_it():
+  class Plain(keras.Model):
+    def __init__(self):
+      super().__init__()
+      self.dense = LAYERS.Dense(2)
+
+    def call(self, x):
+      return self.dense(x)
+
+  model = Plain()
+  model.compile("sgd", "mse", jit_compile=False)
+  with pytest.raises(ExtractionError, match="sample"):
+    extract.trace_keras(model, 4)
+  x, y = np.ones((4, 3)), np.zeros((4, 2))
+  traced = extract.trace_keras(model, sample=(x, y))
+  values = [f.value for f in traced.feeds.values()]
+  np.testing.assert_array_equal(values[0], x.astype("float32"))
+  [fetched] = extract.run_steps(traced, [extract.feed_values(traced)])
+  assert fetched[0] == pytest.approx(np.mean(model(x).numpy() ** 2), rel=1e-5)
+
+
+def test_a_sample_of_another_batch_size_gives_shapes_only():
+  traced = extract.trace_keras(
+    _model(_dense), 6, sample=(np.ones((2, 8)), np.zeros((2,), "int32"))
+  )
+  assert {f.shape for f in traced.feeds.values()} == {(6, 8), (6,)}
+  assert all(f.value is None for f in traced.feeds.values())
+
+
+def test_sample_weights_weigh_the_loss():
+  model = _model(_dense, "sgd", metrics=())
+  x, y = _batches()[0]
+  weight = np.array([0.0, 1.0, 2.0, 3.0])
+  traced = extract.trace_keras(model, sample=(x, y, weight))
+  assert len(traced.feeds) == 3
+  [fetched] = extract.run_steps(traced, [extract.feed_values(traced)])
+  expected = model.test_on_batch(x, y, sample_weight=weight)
+  assert fetched[0] == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_sample_of_inputs_alone_takes_its_targets_from_the_loss():
+  traced = extract.trace_keras(_model(_dense), sample=np.ones((2, 8)))
+  assert [f.shape for f in traced.feeds.values()] == [(2, 8), (2,)]
+  assert [f.value is None for f in traced.feeds.values()] == [False, True]
+
+
+@pytest.mark.parametrize("sample", [np.float32(1.0), (None, None), ()])
+def test_a_sample_without_a_batch_is_refused(sample):
+  with pytest.raises(ExtractionError, match="sample"):
+    extract.trace_keras(_model(_dense), sample=sample)
+
+
+@pytest.mark.parametrize("batch_size", [0, -3])
+def test_a_batch_size_below_one_is_refused(batch_size):
+  with pytest.raises(ExtractionError, match=f"batch size {batch_size}"):
+    extract.trace_keras(_model(_dense), batch_size)
+
+
+def test_training_an_uncompiled_model_is_refused():
+  model = keras.Sequential([keras.Input((8,)), LAYERS.Dense(3)])
+  with pytest.raises(ExtractionError, match="compile"):
+    extract.trace_keras(model, BATCH)
+
+
+def test_an_unknown_dimension_is_refused_by_the_name_of_its_input():
+  inputs = keras.Input((None, 3), name="words")
+  model = keras.Model(inputs, LAYERS.LSTM(2)(inputs))
+  model.compile("sgd", "mse")
+  with pytest.raises(ExtractionError, match="'words'"):
+    extract.trace_keras(model, BATCH)
+
+
+@pytest.mark.parametrize("suffix", [".keras", ".h5"])
+def test_a_model_file_gives_the_model_s_step(tmp_path, suffix):
+  model = _model(_dense)
+  path = tmp_path / f"model{suffix}"
+  model.save(path)
+  traced = extract.trace_keras_file(path, BATCH)
+  np.testing.assert_allclose(
+    _session_losses(traced), _keras_losses(model), rtol=1e-5
+  )
+
+
+@pytest.mark.parametrize("suffix", [".keras", ".h5"])
+@pytest.mark.parametrize("state", ["compiled", "built", "trained", "inference"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_loading_a_model_file_warns_of_nothing_that_a_step_lacks(
+  tmp_path, suffix, state, optimizer
+):
+  model = _model(_normalised, optimizer)
+  if state == "built":
+    model.optimizer.build(model.trainable_variables)
+  elif state == "trained":
+    model.train_on_batch(np.ones((BATCH, 8)), np.ones(BATCH))
+  path = tmp_path / f"model{suffix}"
+  model.save(path)
+  with warnings.catch_warnings():
+    warnings.simplefilter("error", UserWarning)
+    traced = extract.trace_keras_file(path, BATCH, state != "inference")
+  assert traced.training == (state != "inference")
+
+
+@pytest.mark.parametrize("suffix", [".keras", ".h5"])
+def test_a_truncated_model_file_is_refused_by_name(tmp_path, suffix):
+  path = tmp_path / f"cut{suffix}"
+  _model(_dense).save(path)
+  path.write_bytes(path.read_bytes()[:500])
+  with pytest.raises(ExtractionError, match=f"cut{suffix}"):
+    extract.trace_keras_file(path, BATCH)
+
+
+def test_a_missing_model_file_is_refused_by_name(tmp_path):
+  with pytest.raises(ExtractionError, match=r"absent\.keras"):
+    extract.trace_keras_file(tmp_path / "absent.keras")

@@ -1,0 +1,189 @@
+"""Models of honest people: what they need to be loaded is left to them."""
+
+import os
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
+
+from tfplace.errors import ExtractionError
+from tfplace.extraction import run_steps, trace_saved_model
+from tfplace.extraction.safety import safe_loading
+
+tf1 = tf.compat.v1
+
+
+def _words(tmp_path):
+  path = tmp_path / "words.txt"
+  path.write_text("a\nb\nc\n")
+  return str(path)
+
+
+def _keras_lookup(tmp_path, folder):
+  inputs = keras.Input((1,), dtype="string")
+  tokens = keras.layers.StringLookup(vocabulary=_words(tmp_path))(inputs)
+  keras.Model(inputs, keras.layers.Embedding(8, 4)(tokens)).export(
+    folder, verbose=False
+  )
+
+
+def _mutable_table(tmp_path, folder):
+  module = tf.Module()  # its table is restored by functions of the model
+  module.table = tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, 0)
+  module.table.insert(["a"], [1])
+
+  @tf.function(input_signature=[tf.TensorSpec([2], tf.string)])
+  def find(words):
+    return {"found": module.table.lookup(words)}
+
+  module.find = find
+  tf.saved_model.save(module, folder, signatures=find)
+
+
+def _custom_gradient(tmp_path, folder):
+  @tf.custom_gradient
+  def triple(x):
+    return 3 * x, lambda dy: 3 * dy
+
+  module = tf.Module()
+  module.scale = tf.Variable(2.0)
+
+  @tf.function(input_signature=[tf.TensorSpec([2])])
+  def scaled(x):
+    return {"y": triple(x) * module.scale}
+
+  module.scaled = scaled
+  options = tf.saved_model.SaveOptions(experimental_custom_gradients=True)
+  tf.saved_model.save(module, folder, signatures=scaled, options=options)
+
+
+def _trained(tmp_path, folder):
+  model = keras.Sequential(
+    [keras.Input((5, 3)), keras.layers.LSTM(4), keras.layers.Dense(1)]
+  )
+  model.compile("adam", "mse")
+  model.fit(np.zeros((2, 5, 3)), np.zeros((2, 1)), verbose=0)
+  tf.saved_model.save(model, folder)
+
+
+def _loaded_and_saved(tmp_path, folder):
+  first = str(tmp_path / "first")
+  _keras_lookup(tmp_path, first)
+  tf.saved_model.save(tf.saved_model.load(first), folder)
+
+
+def _without_objects(tmp_path, folder):
+  _trained(tmp_path, folder)  # then TensorFlow loads the flat graph
+  path = os.path.join(folder, "saved_model.pb")
+  with open(path, "rb") as file:
+    content = saved_model_pb2.SavedModel.FromString(file.read())
+  content.meta_graphs[0].ClearField("object_graph_def")
+  with open(path, "wb") as file:
+    file.write(content.SerializeToString())
+
+
+def _of_one(tmp_path, folder, partitioner=None, with_table=False):
+  with tf.Graph().as_default(), tf1.Session() as session:
+    words = tf1.placeholder(tf.string, (None,), name="words")
+    rows = tf.strings.length(words)
+    if with_table:
+      init = tf.lookup.TextFileInitializer(
+        _words(tmp_path),
+        *(tf.string, tf.lookup.TextFileIndex.WHOLE_LINE),
+        *(tf.int64, tf.lookup.TextFileIndex.LINE_NUMBER),
+      )
+      rows = tf.lookup.StaticHashTable(init, 0).lookup(words)
+    w = tf1.get_variable("w", (10, 2), partitioner=partitioner)
+    y = tf.nn.embedding_lookup(w, rows)
+    session.run(tf1.global_variables_initializer())
+    signature = tf1.saved_model.predict_signature_def({"x": words}, {"y": y})
+    builder = tf1.saved_model.Builder(folder)
+    builder.add_meta_graph_and_variables(
+      *(session, ["serve"], {"serving_default": signature}),
+      assets_collection=tf1.get_collection(tf1.GraphKeys.ASSET_FILEPATHS),
+      main_op=tf1.tables_initializer(),
+    )
+    builder.save()
+
+
+def _partitioned(tmp_path, folder):
+  _of_one(tmp_path, folder, tf1.fixed_size_partitioner(2))
+
+
+def _table_of_one(tmp_path, folder):
+  _of_one(tmp_path, folder, with_table=True)
+
+
+MODELS = {
+  "keras with a vocabulary": _keras_lookup,
+  "table with a saver": _mutable_table,
+  "custom gradient": _custom_gradient,
+  "trained": _trained,
+  "loaded and saved": _loaded_and_saved,
+  "without objects": _without_objects,
+  "TensorFlow 1": _partitioned,
+  "TensorFlow 1 with a vocabulary": _table_of_one,
+}
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_an_honest_model_loads_with_its_values(tmp_path, model):
+  folder = str(tmp_path / "model")
+  MODELS[model](tmp_path, folder)
+  strict = trace_saved_model(folder, batch_size=2)
+  free = trace_saved_model(folder, batch_size=2, allow_side_effects=True)
+  assert [n.op for n in strict.graph_def.node] == [
+    n.op for n in free.graph_def.node
+  ]
+  values = [[v.value for v in t.variables.values()] for t in (strict, free)]
+  for mine, theirs in zip(*values, strict=True):
+    np.testing.assert_array_equal(mine, theirs)
+
+
+def test_a_table_of_an_asset_holds_its_words(tmp_path):
+  folder = str(tmp_path / "model")
+  _keras_lookup(tmp_path, folder)
+  loaded = safe_loading.load(folder)
+  serve = loaded.signatures["serving_default"]
+  (by_name,) = serve.structured_input_signature[1]
+  found = serve(**{by_name: tf.constant([["a"], ["b"], ["?"], ["a"]])})
+  (rows,) = (value.numpy() for value in found.values())
+  np.testing.assert_array_equal(rows[0], rows[3])
+  assert not np.array_equal(rows[0], rows[1])
+  assert not np.array_equal(rows[0], rows[2])
+
+
+def test_nothing_of_the_copy_stays(tmp_path, monkeypatch):
+  monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+  (tmp_path / "tmp").mkdir()
+  _keras_lookup(tmp_path, str(tmp_path / "model"))
+  trace_saved_model(tmp_path / "model")
+  assert not list((tmp_path / "tmp").iterdir())
+
+
+def test_several_graphs_are_refused_by_number(tmp_path):
+  _custom_gradient(tmp_path, str(tmp_path))
+  path = tmp_path / "saved_model.pb"
+  content = saved_model_pb2.SavedModel.FromString(path.read_bytes())
+  content.meta_graphs.append(content.meta_graphs[0])
+  path.write_bytes(content.SerializeToString())
+  with pytest.raises(ExtractionError, match="has 2 MetaGraphs"):
+    trace_saved_model(tmp_path)
+
+
+def test_errors_name_the_model_and_not_its_copy(tmp_path):
+  _trained(tmp_path, str(tmp_path / "model"))
+  index = tmp_path / "model" / "variables" / "variables.index"
+  index.write_bytes(b"")
+  with pytest.raises(ExtractionError, match="cannot be loaded") as caught:
+    trace_saved_model(tmp_path / "model")
+  assert "tfplace-" not in str(caught.value).replace(str(tmp_path), "")
+
+
+def test_steps_of_a_loaded_model_are_its_own(tmp_path):
+  _custom_gradient(tmp_path, str(tmp_path))
+  traced = trace_saved_model(tmp_path)
+  [[y]] = run_steps(traced, [{"x:0": np.ones(2, np.float32)}])
+  np.testing.assert_array_equal(y, [6.0, 6.0])

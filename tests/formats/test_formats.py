@@ -1,0 +1,373 @@
+"""The interchange formats: round trips, and refusals by name and position."""
+
+import copy
+import gzip
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from tfplace import core, formats
+from tfplace.errors import FormatError, PlacementError
+from tfplace.formats import json_file
+
+GPU = "/job:localhost/replica:0/task:0/device:GPU:0"
+CPU = "/job:localhost/replica:0/task:0/device:CPU:0"
+GRAPH = {
+  "format": "tfplace.core.v1",
+  "name": "tiny",
+  "owner": {"kept": [1, 2]},
+  "ops": [
+    {
+      "name": "a",
+      "type": "MatMul",
+      "time_us": {"GPU": 12.5, "CPU": 300},
+      "output_bytes": [4096, 8],
+      "persistent_bytes": 7,
+      "temp_bytes": 3,
+      "colocation": "x",
+      "note": "kept",
+    },
+    {"name": "b", "type": "Relu", "time_us": {"CPU": 1}, "output_bytes": []},
+  ],
+  "edges": [
+    {"src": "a", "output": 1, "dst": "b", "why": "kept"},
+    {"src": "a", "output": -1, "dst": "b"},
+  ],
+}
+CLUSTER = {
+  "format": "tfplace.cluster.v1",
+  "name": "pair",
+  "devices": [
+    {"name": GPU, "kind": "GPU", "memory_bytes": 100, "color": "red"},
+    {"name": CPU, "kind": "CPU", "op_overhead_us": 2.5},
+  ],
+  "links": [
+    {"src": GPU, "dst": CPU, "bandwidth_bytes_per_us": 10, "channel": "pcie"},
+    {"src": CPU, "dst": GPU, "bandwidth_bytes_per_us": 10, "gap_us": 1},
+  ],
+}
+
+
+def write(path, data):
+  path.write_text(data if isinstance(data, str) else json.dumps(data))
+  return path
+
+
+def changed(data, *steps):
+  """A copy of `data` with the value at steps[:-1] set to steps[-1]."""
+  result = copy.deepcopy(data)
+  *keys, last, value = steps
+  at = result
+  for key in keys:
+    at = at[key]
+  if value is None:
+    del at[last]
+  else:
+    at[last] = value
+  return result
+
+
+def test_graph_round_trip_keeps_unknown_keys_and_defaults(tmp_path):
+  graph = formats.load_graph(write(tmp_path / "g.json", GRAPH))
+  formats.save_graph(graph, tmp_path / "h.json.gz")
+  again = json.loads(gzip.decompress((tmp_path / "h.json.gz").read_bytes()))
+  assert again["owner"] == {"kept": [1, 2]}
+  assert again["ops"][0] == GRAPH["ops"][0]
+  assert again["ops"][1] == {
+    **GRAPH["ops"][1],
+    "persistent_bytes": 0,
+    "temp_bytes": 0,
+    "colocation": None,
+  }
+  assert again["edges"] == GRAPH["edges"]
+
+
+def test_graph_arrays_hold_what_the_file_says(tmp_path):
+  graph = formats.load_graph(write(tmp_path / "g.json", GRAPH))
+  assert graph.names == ("a", "b")
+  np.testing.assert_array_equal(graph.time_us["CPU"], [300, 1])
+  assert np.isnan(graph.time_us["GPU"][1])
+  np.testing.assert_array_equal(graph.edge_bytes, [8, 0])
+  np.testing.assert_array_equal(graph.op_output_bytes, [4104, 0])
+  np.testing.assert_array_equal(graph.colocation, [0, -1])
+
+
+def test_a_tensor_read_twice_is_one_edge(tmp_path):
+  data = changed(GRAPH, "edges", [{"src": "a", "dst": "b"}] * 2)
+  assert formats.load_graph(write(tmp_path / "g.json", data)).num_edges == 1
+
+
+def test_cluster_round_trip_keeps_unknown_keys(tmp_path):
+  cluster = formats.load_cluster(write(tmp_path / "c.json", CLUSTER))
+  assert cluster.memory_bytes.tolist() == [100, math.inf]
+  formats.save_cluster(cluster, tmp_path / "d.json")
+  again = json.loads((tmp_path / "d.json").read_text())
+  assert again["devices"][0]["color"] == "red"
+  assert "memory_bytes" not in again["devices"][1]
+  second = formats.load_cluster(tmp_path / "d.json")
+  assert second.devices == cluster.devices
+  assert second.links == cluster.links
+
+
+def test_links_of_one_channel_share_it_and_others_have_their_own(tmp_path):
+  data = changed(CLUSTER, "links", 1, "channel", "pcie")
+  shared = formats.load_cluster(write(tmp_path / "c.json", data))
+  assert shared.channel.tolist() == [[-1, 0], [0, -1]]
+  own = formats.load_cluster(write(tmp_path / "c.json", CLUSTER))
+  assert own.channel.tolist() == [[-1, 0], [1, -1]]
+
+
+GRAPH_ERRORS = {
+  "missing op key": (("ops", 0, "time_us", None), "ops[0] 'a'", "time_us"),
+  "missing name": (("name", None), "graph", "name"),
+  "missing edges": (("edges", None), "graph", "edges"),
+  "format": (("format", "v2"), "format", "'v2'"),
+  "duplicate name": (("ops", 1, "name", "a"), "ops[1]", "duplicate name 'a'"),
+  "unknown src": (("edges", 0, "src", "zz"), "edges[0]", "'zz'"),
+  "unknown dst": (("edges", 1, "dst", "zz"), "edges[1]", "'zz'"),
+  "output": (("edges", 0, "output", 2), "edges[0]", "output 2"),
+  "output below -1": (("edges", 0, "output", -2), "edges[0]", "output -2"),
+  "output fraction": (("edges", 0, "output", 0.5), "edges[0]", "0.5"),
+  "cycle": (
+    ("edges", [{"src": "a", "dst": "a"}]),
+    "cycle",
+    "'a'",
+  ),
+  "negative time": (
+    ("ops", 0, "time_us", "GPU", -1),
+    "time_us['GPU']",
+    "-1 is negative",
+  ),
+  "bool time": (("ops", 0, "time_us", "GPU", True), "time_us['GPU']", "True"),
+  "text bytes": (("ops", 0, "temp_bytes", "9"), "temp_bytes", "'9'"),
+  "negative bytes": (
+    ("ops", 0, "output_bytes", 1, -4),
+    "ops[0] 'a': output_bytes[1]",
+    "-4",
+  ),
+  "ops not a list": (("ops", {"a": 1}), "ops", "expected an array"),
+  "op not an object": (("ops", 0, "a"), "ops[0]", "expected an object"),
+  "control character": (("ops", 1, "name", "b\n"), "ops[1]", "control"),
+  "escape sequence": (("name", "\x1b[2J"), "name", "control"),
+  "lone surrogate": (("ops", 1, "name", "\ud800"), "ops[1]", "control"),
+  "empty name": (("ops", 1, "name", ""), "ops[1]", "expected a name"),
+  "huge integer": (
+    ("ops", 0, "temp_bytes", 10**400),
+    "temp_bytes",
+    "not finite",
+  ),
+}
+
+
+@pytest.mark.parametrize("case", GRAPH_ERRORS)
+def test_broken_graph_is_refused_by_file_element_and_value(tmp_path, case):
+  steps, *words = GRAPH_ERRORS[case]
+  path = write(tmp_path / "bad.json", changed(GRAPH, *steps))
+  with pytest.raises(FormatError) as caught:
+    formats.load_graph(path)
+  for word in [str(path), *words]:
+    assert word in str(caught.value)
+
+
+TEXT_ERRORS = {
+  "truncated": (json.dumps(GRAPH)[:200], "line 1, column"),
+  "empty": ("", "line 1, column 1"),
+  "not an object": ("[]", "expected a JSON object, found list"),
+  "nan": (
+    json.dumps(GRAPH).replace("12.5", "NaN"),
+    "time_us['GPU']: nan is not finite",
+  ),
+  "infinite": (json.dumps(GRAPH).replace("12.5", "1e999"), "not finite"),
+  "repeated key": ('{"format": 1, "format": 2}', "duplicate name 'format'"),
+  "deep nesting": ("[" * 100_000, ""),
+  "endless digits": ('{"format": ' + "9" * 5000 + "}", ""),
+}
+
+
+@pytest.mark.parametrize("case", TEXT_ERRORS)
+def test_text_that_is_no_graph_is_refused_by_position(tmp_path, case):
+  text, words = TEXT_ERRORS[case]
+  path = write(tmp_path / "bad.json", text)
+  with pytest.raises(FormatError) as caught:
+    formats.load_graph(path)
+  assert str(path) in str(caught.value)
+  assert words in str(caught.value)
+
+
+def test_ten_million_ops_are_refused_before_they_are_built(tmp_path):
+  path = tmp_path / "big.json.gz"
+  head = b'{"format":"tfplace.core.v1","name":"x","edges":[],"ops":['
+  path.write_bytes(gzip.compress(head + b"0," * 10_000_000 + b"0]}"))
+  with pytest.raises(FormatError, match="ops: 10000001 elements, at most"):
+    formats.load_graph(path)
+
+
+def test_gzip_bomb_is_refused_at_the_size_limit(tmp_path, monkeypatch):
+  monkeypatch.setattr(json_file, "MAX_JSON_BYTES", 1000)
+  path = tmp_path / "bomb.json.gz"
+  path.write_bytes(gzip.compress(b" " * 100_000))
+  with pytest.raises(FormatError, match="larger than 1000 bytes"):
+    formats.load_graph(path)
+
+
+def test_gzip_that_unpacks_too_well_is_refused_before_all_is_unpacked(
+  tmp_path, monkeypatch
+):
+  monkeypatch.setattr(json_file, "_UNSUSPICIOUS_BYTES", 1000)
+  monkeypatch.setattr(json_file, "_CHUNK_BYTES", 1000)
+  path = tmp_path / "bomb.json.gz"
+  # 100 kB of blanks pack to about 120 bytes: over 800 times.
+  path.write_bytes(gzip.compress(b" " * 100_000))
+  with pytest.raises(FormatError, match="more than 250 times as many"):
+    formats.load_graph(path)
+  path.write_bytes(gzip.compress(json.dumps(GRAPH).encode()))
+  assert formats.load_graph(path).num_ops == len(GRAPH["ops"])
+
+
+def test_json_of_too_many_values_is_refused_before_it_is_parsed(
+  tmp_path, monkeypatch
+):
+  monkeypatch.setattr(json_file, "MAX_JSON_VALUES", 100)
+  path = tmp_path / "many.json"
+  path.write_text("[" + "[]," * 100 + "[]]")
+  # 100 commas and 102 opening brackets.
+  with pytest.raises(FormatError, match="202 values of JSON, at most 100"):
+    formats.load_graph(path)
+
+
+@pytest.mark.parametrize("keep", [5, 60])
+def test_truncated_gzip_is_refused_by_name(tmp_path, keep):
+  path = tmp_path / "cut.json.gz"
+  path.write_bytes(gzip.compress(json.dumps(GRAPH).encode())[:keep])
+  with pytest.raises(FormatError, match=r"cut\.json\.gz"):
+    formats.load_graph(path)
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"\x00\x01"])
+def test_bytes_that_are_no_text_are_refused(tmp_path, content):
+  path = tmp_path / "raw.json"
+  path.write_bytes(content)
+  with pytest.raises(FormatError, match=r"raw\.json"):
+    formats.load_graph(path)
+
+
+def test_missing_file_is_named(tmp_path):
+  with pytest.raises(FormatError, match=r"none\.json.*No such file"):
+    formats.load_graph(tmp_path / "none.json")
+
+
+CLUSTER_ERRORS = {
+  "no devices": (("devices", []), "no devices"),
+  "duplicate": (("devices", 1, "name", GPU), "duplicate device name"),
+  "unknown end": (("links", 0, "dst", "mars"), "'mars'"),
+  "zero bandwidth": (
+    ("links", 0, "bandwidth_bytes_per_us", 0),
+    "links[0]: bandwidth_bytes_per_us is 0",
+  ),
+  "negative gap": (("links", 1, "gap_us", -1), "links[1]: gap_us: -1"),
+  "missing kind": (("devices", 0, "kind", None), "'kind'"),
+  "two links": (("links", 1, dict(CLUSTER["links"][0])), "duplicate link"),
+}
+
+
+@pytest.mark.parametrize("case", CLUSTER_ERRORS)
+def test_broken_cluster_is_refused_by_element_and_value(tmp_path, case):
+  steps, words = CLUSTER_ERRORS[case]
+  path = write(tmp_path / "bad.json", changed(CLUSTER, *steps))
+  with pytest.raises(FormatError) as caught:
+    formats.load_cluster(path)
+  assert str(path) in str(caught.value)
+  assert words in str(caught.value)
+
+
+@pytest.fixture
+def problem(tmp_path):
+  graph = formats.load_graph(write(tmp_path / "g.json", GRAPH))
+  return core.Problem(
+    graph, formats.load_cluster(write(tmp_path / "c.json", CLUSTER))
+  )
+
+
+def test_placement_round_trip(problem, tmp_path):
+  placement = core.Placement(problem, np.array([0, 1]))
+  placement.save(tmp_path / "p.json")
+  again = formats.load_placement(tmp_path / "p.json", problem)
+  assert again.assignments == {"a": GPU, "b": CPU}
+
+
+PLACEMENT_ERRORS = {
+  "missing op": ({"a": CPU}, PlacementError, "'b' has no assignment"),
+  "unknown op": ({"a": CPU, "b": CPU, "c": CPU}, PlacementError, "'c'"),
+  "unknown device": ({"a": CPU, "b": "moon"}, PlacementError, "'moon'"),
+  "no kernel": ({"a": CPU, "b": GPU}, PlacementError, "cannot run"),
+  "not a name": ({"a": CPU, "b": 3}, FormatError, "assignments['b']"),
+}
+
+
+@pytest.mark.parametrize("case", PLACEMENT_ERRORS)
+def test_broken_placement_is_refused_by_op_and_device(problem, tmp_path, case):
+  assignments, error, words = PLACEMENT_ERRORS[case]
+  data = {
+    "format": "tfplace.placement.v1",
+    "graph": "tiny",
+    "assignments": assignments,
+  }
+  path = write(tmp_path / "p.json", data)
+  with pytest.raises(error) as caught:
+    formats.load_placement(path, problem)
+  assert str(path) in str(caught.value)
+  assert words in str(caught.value)
+
+
+def test_placement_of_another_graph_is_refused(problem, tmp_path):
+  path = tmp_path / "p.json"
+  data = {"format": "tfplace.placement.v1", "graph": "big", "assignments": {}}
+  with pytest.raises(FormatError, match="of graph 'big', not of 'tiny'"):
+    formats.load_placement(write(path, data), problem)
+
+
+def test_evaluation_round_trip_with_a_step_that_never_ended(tmp_path):
+  evaluation = core.Evaluation(
+    math.inf, False, {GPU: 5}, {GPU: 0.5}, 3, 1.25, "measured", {"error": "x"}
+  )
+  evaluation.save(tmp_path / "e.json")
+  assert formats.load_evaluation(tmp_path / "e.json") == evaluation
+
+
+def test_failed_write_leaves_the_old_file_and_no_other(tmp_path, monkeypatch):
+  path = tmp_path / "g.json"
+  path.write_text("old")
+
+  def fail(_):
+    raise OSError(28, "No space left on device")
+
+  monkeypatch.setattr(os, "fsync", fail)
+  with pytest.raises(FormatError, match="No space left"):
+    json_file.write_json(path, {"new": 1})
+  assert path.read_text() == "old"
+  assert os.listdir(tmp_path) == ["g.json"]
+
+
+def test_killed_write_leaves_the_old_file_whole(tmp_path):
+  path = tmp_path / "g.json"
+  path.write_text('{"old": 1}')
+  code = (
+    "import sys, tfplace.formats.json_file as j\n"
+    "print('go', flush=True)\n"
+    "while True: j.write_json(sys.argv[1], {'new': 'x' * 5_000_000})\n"
+  )
+  process = subprocess.Popen(
+    [sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE
+  )
+  process.stdout.readline()
+  time.sleep(0.05)
+  process.send_signal(signal.SIGKILL)
+  process.wait()
+  assert json.loads(path.read_text()) in ({"old": 1}, {"new": "x" * 5_000_000})

@@ -1,0 +1,319 @@
+"""What loads can be saved, simulated and shown; the rest is refused in short.
+
+Every place of every format gets every value that JSON's parser lets pass and
+that could not be added up or written again.
+"""
+
+import copy
+import json
+import math
+import time
+
+import pytest
+
+from tfplace import core, formats
+from tfplace.core.presets import cluster_preset
+from tfplace.errors import FormatError, PlacementError, TfplaceError, shown
+from tfplace.formats import cluster as cluster_format
+from tfplace.formats import graph as graph_format
+from tfplace.formats import json_file
+from tfplace.measure.remote import hosts_file, listening
+from tfplace.simulate import Simulator
+
+GRAPH = {
+  "format": "tfplace.core.v1",
+  "name": "pair",
+  "ops": [
+    {
+      "name": name,
+      "type": "X",
+      "time_us": {"GPU": 1},
+      "output_bytes": [4],
+      "persistent_bytes": 1,
+      "temp_bytes": 1,
+    }
+    for name in ("a", "b")
+  ],
+  "edges": [{"src": "a", "output": 0, "dst": "b"}],
+}
+CLUSTER = {
+  "format": "tfplace.cluster.v1",
+  "name": "two",
+  "devices": [
+    {"name": name, "kind": "GPU", "memory_bytes": 9, "op_overhead_us": 1}
+    for name in ("g0", "g1")
+  ],
+  "links": [
+    {
+      "src": src,
+      "dst": dst,
+      "bandwidth_bytes_per_us": 1,
+      "latency_us": 1,
+      "gap_us": 1,
+    }
+    for src, dst in (("g0", "g1"), ("g1", "g0"))
+  ],
+}
+PLACEMENT = {
+  "format": "tfplace.placement.v1",
+  "graph": "pair",
+  "assignments": {"a": "g0", "b": "g1"},
+}
+EVALUATION = {
+  "format": "tfplace.evaluation.v1",
+  "step_time_us": 1,
+  "feasible": True,
+  "peak_memory_bytes": {"g0": 1},
+  "busy_us": {"g0": 1},
+  "bytes_moved": 1,
+  "lower_bound_us": 1,
+  "source": "simulated",
+}
+PROBLEM = core.Problem(
+  graph_format.graph_from_json(GRAPH), cluster_format.cluster_from_json(CLUSTER)
+)
+LOADERS = {
+  "graph": (GRAPH, formats.load_graph),
+  "cluster": (CLUSTER, formats.load_cluster),
+  "placement": (PLACEMENT, lambda path: formats.load_placement(path, PROBLEM)),
+  "evaluation": (EVALUATION, formats.load_evaluation),
+}
+
+
+def set_at(data, steps, value):
+  result = copy.deepcopy(data)
+  at = result
+  for step in steps[:-1]:
+    at = at[step]
+  at[steps[-1]] = value
+  return result
+
+
+def objects(data, steps=()):
+  """The way to each object of a file, where an unknown key may stand."""
+  if isinstance(data, dict):
+    yield steps
+    items = data.items()
+  else:
+    items = enumerate(data) if isinstance(data, list) else ()
+  for key, value in items:
+    # What maps names has no unknown keys.
+    if key not in ("time_us", "assignments", "peak_memory_bytes", "busy_us"):
+      yield from objects(value, (*steps, key))
+
+
+def leaves(data, steps=()):
+  """The way to each value that is neither object nor array."""
+  if isinstance(data, dict | list):
+    items = data.items() if isinstance(data, dict) else enumerate(data)
+    for key, value in items:
+      yield from leaves(value, (*steps, key))
+  else:
+    yield steps
+
+
+WHERE_UNKNOWN = [
+  (kind, steps)
+  for kind, (data, _) in LOADERS.items()
+  for steps in objects(data)
+]
+WHERE_VALUE = [
+  (kind, steps) for kind, (data, _) in LOADERS.items() for steps in leaves(data)
+]
+NESTED = "deep"
+for _ in range(json_file.MAX_DEPTH + 1):
+  NESTED = [NESTED]
+NOT_WRITABLE = {
+  "NaN": math.nan,
+  "infinity": math.inf,
+  "minus infinity in a list": [{"x": [-math.inf]}],
+  "lone surrogate": "\ud800",
+  "lone surrogate as a key": {"x": {"\udfff": 1}},
+  "nested": NESTED,
+}
+
+
+def dumped(tmp_path, data):
+  path = tmp_path / "file.json"
+  path.write_text(json.dumps(data))
+  return path
+
+
+@pytest.mark.parametrize("case", NOT_WRITABLE)
+@pytest.mark.parametrize(("kind", "steps"), WHERE_UNKNOWN)
+def test_under_an_unknown_key_only_what_can_be_saved_loads(
+  tmp_path, kind, steps, case
+):
+  data, load = LOADERS[kind]
+  path = dumped(tmp_path, set_at(data, (*steps, "mine"), NOT_WRITABLE[case]))
+  with pytest.raises(FormatError, match="'mine'") as caught:
+    load(path)
+  assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(("kind", "steps"), WHERE_UNKNOWN)
+def test_an_unknown_key_that_is_no_text_is_refused(tmp_path, kind, steps):
+  data, load = LOADERS[kind]
+  with pytest.raises(FormatError, match="no Unicode text") as caught:
+    load(dumped(tmp_path, set_at(data, (*steps, "\ud800"), 1)))
+  caught.value.args[0].encode()  # what is printed
+
+
+@pytest.mark.parametrize("value", [math.nan, "\ud800", {1, 2}])
+def test_what_cannot_be_saved_is_refused_with_the_files_name(tmp_path, value):
+  placement = core.Placement(PROBLEM, [0, 1], {"mine": value})
+  with pytest.raises(FormatError, match=r"p\.json: cannot be written"):
+    placement.save(tmp_path / "p.json")
+  assert not (tmp_path / "p.json").exists()
+
+
+def save(loaded, path):
+  savers = {
+    core.OpGraph: formats.save_graph,
+    core.Cluster: formats.save_cluster,
+  }
+  saver = savers.get(type(loaded), lambda value, path: value.save(path))
+  saver(loaded, path)
+
+
+HOSTILE = {
+  "megabyte": "x" * 1_000_000,
+  "megabyte in a list": ["x" * 1_000_000],
+  "megabyte as a key": {"x" * 1_000_000: 1},
+  "many": list(range(100_000)),
+  "huge": 1e308,
+  "tiny": 5e-324,
+  "huge integer": 10**4000,
+  "NaN": math.nan,
+  "infinite": math.inf,
+  "surrogate": "\ud800",
+  "nested": NESTED,
+  "negative": -1,
+  "null": None,
+  "true": True,
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+@pytest.mark.parametrize(("kind", "steps"), WHERE_VALUE)
+def test_any_value_anywhere_is_refused_in_short_or_can_be_used(
+  tmp_path, kind, steps, case
+):
+  data, load = LOADERS[kind]
+  path = dumped(tmp_path, set_at(data, steps, HOSTILE[case]))
+  try:
+    loaded = load(path)
+  except (FormatError, PlacementError) as error:
+    assert str(path) in str(error)
+    assert len(str(error)) < len(str(path)) + 500
+    str(error).encode()
+    return
+  save(loaded, tmp_path / "again.json")
+  save(load(tmp_path / "again.json"), tmp_path / "more.json")
+  texts = [(tmp_path / f"{n}.json").read_bytes() for n in ("again", "more")]
+  assert texts[0] == texts[1]
+  if kind in ("graph", "cluster"):
+    graph = loaded if kind == "graph" else PROBLEM.graph
+    cluster = loaded if kind == "cluster" else PROBLEM.cluster
+    check_finite(graph, cluster, tmp_path)
+
+
+def check_finite(graph, cluster, tmp_path):
+  try:
+    problem = core.Problem(graph, cluster)
+    placement = core.Placement(problem, [0, 1])
+  except TfplaceError:  # another kind of device
+    return
+  evaluation = Simulator(problem).evaluate([placement])[0]
+  assert math.isfinite(evaluation.step_time_us)
+  evaluation.save(tmp_path / "evaluation.json")
+  assert formats.load_evaluation(tmp_path / "evaluation.json") == evaluation
+
+
+def test_the_largest_numbers_that_load_add_up_to_finite_ones(tmp_path):
+  most = json_file.MAX_SUMMAND
+  data = copy.deepcopy(GRAPH)
+  data["ops"] = [
+    {
+      **op,
+      "name": f"{op['name']}{i}",
+      "time_us": {"GPU": most},
+      "output_bytes": [most],
+      "persistent_bytes": most,
+      "temp_bytes": most,
+    }
+    for i in range(100)
+    for op in data["ops"]
+  ]
+  data["edges"] = [{"src": f"a{i}", "dst": f"b{i}"} for i in range(100)]
+  graph = formats.load_graph(dumped(tmp_path, data))
+  links = [
+    {
+      "src": src,
+      "dst": dst,
+      "bandwidth_bytes_per_us": 1 / most,
+      "latency_us": most,
+      "gap_us": most,
+    }
+    for src, dst in (("g0", "g1"), ("g1", "g0"))
+  ]
+  devices = [{**d, "op_overhead_us": most} for d in CLUSTER["devices"]]
+  cluster = formats.load_cluster(
+    dumped(tmp_path, {**CLUSTER, "links": links, "devices": devices})
+  )
+  problem = core.Problem(graph, cluster)
+  placement = core.Placement(problem, [0, 1] * 100)
+  evaluation = Simulator(problem).evaluate([placement])[0]
+  # 100 transfers one after the other, of 1e60 / 1e-60 us each.
+  assert evaluation.step_time_us == pytest.approx(100 * most**2)
+  assert not evaluation.feasible
+  evaluation.save(tmp_path / "evaluation.json")
+
+
+def test_200_000_assignments_one_of_them_twice_take_seconds_at_most(tmp_path):
+  items = [f'"op{i}": "g0"' for i in range(200_000)] + ['"op199999": "g1"']
+  path = tmp_path / "p.json"
+  path.write_text(
+    '{"format": "tfplace.placement.v1", "graph": "pair", "assignments": {'
+    + ", ".join(items)
+    + "}}"
+  )
+  began = time.process_time()
+  with pytest.raises(FormatError, match="duplicate name 'op199999'"):
+    formats.load_placement(path, PROBLEM)
+  assert time.process_time() - began < 5  # 0.3 s; each with all was minutes
+
+
+@pytest.mark.parametrize(
+  "value", ["x" * 1_000_000, ["x" * 1_000_000], {"k" * 1_000_000: 1}, "'\ud800"]
+)
+def test_a_value_is_shown_in_short_and_can_be_printed(value):
+  assert len(shown(value)) <= 130
+  shown(value).encode()
+
+
+@pytest.mark.parametrize(
+  "name", ["x" * 1_000_000, "\ud800", "p100x" + "9" * 5000]
+)
+def test_a_preset_that_is_none_is_refused_in_short(name):
+  with pytest.raises(FormatError) as caught:
+    cluster_preset(name)
+  assert len(str(caught.value)) < 500
+
+
+ADDRESSES = {
+  "label too long": "x" * 64 + ":1",
+  "megabyte": "x" * 1_000_000 + ":1",
+  "megabyte of labels": "x." * 500_000 + ":1",
+  "empty label": "a..b:1",
+  "null character": "a\0b:1",
+  "brackets of nothing": "[::::]:1",
+  "port too large": "localhost:99999",
+}
+
+
+@pytest.mark.parametrize("case", ADDRESSES)
+def test_an_address_that_is_none_is_refused_in_short(case):
+  with pytest.raises(TfplaceError) as caught:
+    listening.resolve(hosts_file.split_address(ADDRESSES[case])[0])
+  assert len(str(caught.value)) < 500

@@ -1,0 +1,325 @@
+"""Files that users name: whole or not at all, and never in a device's place."""
+
+import errno
+import gzip
+import json
+import os
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from tfplace.errors import FormatError
+from tfplace.formats import files, json_file
+
+FORMAT = "tfplace.core.v1"
+DATA = {"format": FORMAT, "text": "x" * 200_000}  # more than a pipe holds
+REMAINS = f".tfplace-{'a' * 16}.part"
+
+
+def is_pipe(path):
+  return stat.S_ISFIFO(os.stat(path).st_mode)
+
+
+def read_in_background(path, result):
+  def read():
+    time.sleep(0.2)  # after the writer came: it waits
+    with open(path, "rb") as file:
+      result.append(file.read())
+
+  thread = threading.Thread(target=read)
+  thread.start()
+  return thread
+
+
+def test_a_pipe_with_a_reader_is_written_through_and_stays(tmp_path):
+  os.mkfifo(tmp_path / "pipe")
+  found = []
+  reader = read_in_background(tmp_path / "pipe", found)
+  files.check_writable(tmp_path / "pipe")  # takes nothing from the reader
+  json_file.write_json(tmp_path / "pipe", DATA)
+  reader.join()
+  assert json.loads(found[0]) == DATA
+  assert is_pipe(tmp_path / "pipe")
+  assert os.listdir(tmp_path) == ["pipe"]
+
+
+def test_a_pipe_without_a_reader_is_an_error_in_the_end(tmp_path, monkeypatch):
+  monkeypatch.setattr(files, "_READER_WAIT_S", 0.1)
+  os.mkfifo(tmp_path / "pipe")
+  with pytest.raises(FormatError, match=r"pipe: .*no process reads"):
+    files.write_bytes(tmp_path / "pipe", b"x")
+  assert is_pipe(tmp_path / "pipe")
+
+
+@pytest.mark.parametrize("device", ["/dev/null", "null of our own"])
+def test_a_device_is_written_through_and_stays(tmp_path, device):
+  if device != "/dev/null":
+    device = str(tmp_path / "null")
+    try:
+      os.mknod(device, stat.S_IFCHR | 0o666, os.makedev(1, 3))
+      with open(device, "wb"):
+        pass
+    except PermissionError:
+      pytest.skip("only root makes devices")
+  before = os.stat(device)
+  files.check_writable(device)
+  files.write_bytes(device, b"x")
+  assert stat.S_ISCHR(os.stat(device).st_mode)
+  assert os.path.samestat(before, os.stat(device))
+
+
+def test_a_full_device_is_an_error_that_names_it():
+  with pytest.raises(FormatError, match=r"/dev/full: .*No space left"):
+    files.write_bytes("/dev/full", b"x")
+
+
+TO_STDOUT = (
+  "import sys\n"
+  "from tfplace.core import whole_file\n"
+  "print('before')\n"
+  "whole_file.check_writable(sys.argv[1])\n"
+  "whole_file.write_bytes(sys.argv[1], b'content\\n')\n"
+  "print('after')\n"
+)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "file", "socket"])
+@pytest.mark.parametrize("name", ["/dev/stdout", "/proc/self/fd/1"])
+def test_standard_output_keeps_what_is_printed_around(tmp_path, kind, name):
+  command = [sys.executable, "-c", TO_STDOUT, name]
+  ours = tmp_path / "out"
+  if kind == "pipe":
+    text = subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout
+  elif kind == "socket":
+    near, far = socket.socketpair()
+    with near, far:
+      subprocess.run(command, check=True, stdout=far)
+      text = near.recv(1000)
+  else:
+    with open(ours, "wb") as file:
+      subprocess.run(command, check=True, stdout=file)
+    text = ours.read_bytes()
+  assert text == b"before\ncontent\nafter\n"
+
+
+def test_a_link_stays_and_what_it_points_at_is_replaced(tmp_path):
+  (tmp_path / "there").mkdir()
+  os.symlink(tmp_path / "there" / "file", tmp_path / "link")
+  for content in (b"new", b"newer"):  # where it points at nothing, too
+    files.check_writable(tmp_path / "link")
+    files.write_bytes(tmp_path / "link", content)
+    assert os.path.islink(tmp_path / "link")
+    assert (tmp_path / "there" / "file").read_bytes() == content
+  assert os.listdir(tmp_path / "there") == ["file"]
+
+
+def unwritable(tmp_path, case):
+  """A path that cannot be written, by root neither, and what says so."""
+  (tmp_path / "file").write_text("old")
+  if case == "socket":
+    with socket.socket(socket.AF_UNIX) as made:
+      made.bind(str(tmp_path / "socket"))
+  if case == "block device":
+    try:
+      os.mknod(tmp_path / case, stat.S_IFBLK | 0o600, os.makedev(7, 250))
+    except PermissionError:
+      pytest.skip("only root makes devices")
+  if case == "loop":
+    os.symlink(tmp_path / "loop", tmp_path / "loop")
+  return {
+    "folder": (tmp_path, "is a folder"),
+    "in no folder": (tmp_path / "none" / "x", "does not exist|No such"),
+    "in a file": (tmp_path / "file" / "x", "Not a directory"),
+    "in a folder of the kernel": ("/proc/tfplace", "cannot be written"),
+    "name too long": (tmp_path / ("x" * 256), "name too long"),
+    "null character": (f"{tmp_path}/a\0b", "null"),
+    "loop": (tmp_path / "loop", "symbolic links"),
+    "socket": (tmp_path / "socket", "is a socket"),
+    "block device": (tmp_path / case, "is a block device"),
+  }[case]
+
+
+@pytest.mark.parametrize(
+  "case",
+  [
+    *("folder", "in no folder", "in a file", "in a folder of the kernel"),
+    *("name too long", "null character", "loop", "socket", "block device"),
+  ],
+)
+def test_what_cannot_be_written_is_known_before(tmp_path, case):
+  path, why = unwritable(tmp_path, case)
+  before = sorted(os.listdir(tmp_path))
+  for attempt in (
+    lambda: files.check_writable(path),
+    lambda: files.write_bytes(path, b"new"),
+  ):
+    with pytest.raises(FormatError, match=why):
+      attempt()
+  assert sorted(os.listdir(tmp_path)) == before
+  assert (tmp_path / "file").read_text() == "old"
+
+
+@pytest.mark.parametrize("length", [1, 250, 255])  # 255: the most there is
+def test_a_name_may_be_as_long_as_the_file_system_allows(tmp_path, length):
+  path = tmp_path / ("n" * length)
+  files.check_writable(path)
+  files.write_bytes(path, b"x")
+  assert path.read_bytes() == b"x"
+
+
+def test_a_new_file_heeds_the_mask_and_an_old_one_keeps_its_mode(tmp_path):
+  before = os.umask(0o027)
+  try:
+    files.write_bytes(tmp_path / "new", b"x")
+    (tmp_path / "old").write_bytes(b"")
+    os.chmod(tmp_path / "old", 0o606)
+    files.write_bytes(tmp_path / "old", b"x")
+  finally:
+    os.umask(before)
+  modes = [os.stat(tmp_path / n).st_mode & 0o777 for n in ("new", "old")]
+  assert modes == [0o640, 0o606]
+
+
+def test_a_mounted_file_is_written_where_it_is(tmp_path, monkeypatch):
+  def busy(*_):
+    raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+
+  monkeypatch.setattr(os, "replace", busy)  # as the kernel does to mounts
+  (tmp_path / "file").write_bytes(b"longer than the new")
+  files.write_bytes(tmp_path / "file", b"new")
+  assert (tmp_path / "file").read_bytes() == b"new"
+  assert os.listdir(tmp_path) == ["file"]
+
+
+def leave_behind(folder, kind):
+  """What a process that was killed leaves."""
+  code = (
+    "import os, signal, sys; from tfplace.core import staging\n"
+    f"with staging.new_{kind}(sys.argv[1]) as made:\n"
+    "  os.kill(os.getpid(), signal.SIGKILL)\n"
+  )
+  subprocess.run([sys.executable, "-c", code, str(folder)], check=False)
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_what_a_killed_process_left_goes_and_what_is_in_use_stays(
+  tmp_path, kind
+):
+  leave_behind(tmp_path, kind)
+  (left,) = os.listdir(tmp_path)
+  code = (
+    "import sys; from tfplace.core import staging\n"
+    f"with staging.new_{kind}(sys.argv[1]) as made:\n"
+    "  print(flush=True); sys.stdin.read()\n"
+  )
+  with subprocess.Popen(
+    [sys.executable, "-c", code, str(tmp_path)],
+    stdin=subprocess.PIPE,
+    stdout=subprocess.PIPE,
+  ) as other:
+    other.stdout.readline()
+    (in_use,) = os.listdir(tmp_path)
+    assert in_use != left
+    files.write_bytes(tmp_path / "out", b"x")
+    assert sorted(os.listdir(tmp_path)) == [in_use, "out"]
+  assert other.returncode == 0
+  assert os.listdir(tmp_path) == ["out"]
+
+
+def test_nothing_that_only_looks_like_remains_is_removed(tmp_path):
+  outside = tmp_path / "outside"
+  outside.mkdir()
+  (outside / "thesis").write_text("x")
+  folder = tmp_path / "folder"
+  folder.mkdir()
+  os.symlink(outside, folder / REMAINS)
+  os.mkfifo(folder / REMAINS.replace("a", "b"))
+  kept = [".tfplace-1.part", f"{REMAINS}.old", REMAINS[1:], "x.part"]
+  for name in kept:
+    (folder / name).write_text("x")
+  before = sorted(os.listdir(folder))
+  files.write_bytes(folder / "out", b"x")
+  assert sorted(os.listdir(folder)) == sorted([*before, "out"])
+  assert os.listdir(outside) == ["thesis"]
+
+
+@pytest.mark.parametrize("can_exchange", [True, False])
+def test_a_folder_takes_the_place_of_another_and_leaves_nothing(
+  tmp_path, can_exchange, monkeypatch
+):
+  if not can_exchange:
+    monkeypatch.setattr(files, "_exchanged", lambda *_: False)
+  target = tmp_path / "target"
+  for content in ("first", "second"):
+    with files.new_folder(str(tmp_path)) as made:
+      with open(os.path.join(made, "file"), "w") as file:
+        file.write(content)
+      files.put_folder(made, str(target))
+    assert (target / "file").read_text() == content
+    assert os.listdir(tmp_path) == ["target"]
+
+
+# Reading.
+
+
+def test_a_pipe_to_which_nobody_writes_is_refused(tmp_path, monkeypatch):
+  monkeypatch.setattr(files, "_WRITER_WAIT_S", 0.2)
+  os.mkfifo(tmp_path / "pipe")
+  with pytest.raises(FormatError, match=r"pipe: .*no process writes"):
+    json_file.read_json(tmp_path / "pipe", FORMAT)
+
+
+@pytest.mark.parametrize("name", ["pipe", "pipe.gz"])
+@pytest.mark.parametrize("delay_s", [0.0, 0.3])
+def test_a_pipe_with_a_writer_is_read_to_its_end(tmp_path, name, delay_s):
+  path = tmp_path / name
+  os.mkfifo(path)
+  content = json.dumps(DATA).encode()
+  if name.endswith(".gz"):
+    content = gzip.compress(content)
+
+  def write():
+    with open(path, "wb") as file:  # waits for its reader
+      time.sleep(delay_s)
+      file.write(content[:100])
+      file.flush()
+      time.sleep(delay_s)
+      file.write(content[100:])
+
+  writer = threading.Thread(target=write)
+  writer.start()
+  assert json_file.read_json(path, FORMAT) == DATA
+  writer.join()
+
+
+def test_standard_input_is_a_file_like_any_other(tmp_path):
+  code = (
+    "from tfplace.core import json_file\n"
+    f"print(json_file.read_json('/dev/stdin', {FORMAT!r})['text'])"
+  )
+  done = subprocess.run(
+    [sys.executable, "-c", code],
+    input=json.dumps(DATA).encode(),
+    capture_output=True,
+    check=True,
+  )
+  assert done.stdout.decode().strip() == DATA["text"]
+
+
+UNREADABLE = {
+  "folder": ("", "Is a directory"),
+  "no such file": ("none", "No such file"),
+  "null character": ("a\0b", "null"),
+}
+
+
+@pytest.mark.parametrize("case", UNREADABLE)
+def test_what_cannot_be_read_is_named(tmp_path, case):
+  name, why = UNREADABLE[case]
+  with pytest.raises(FormatError, match=why):
+    json_file.read_json(f"{tmp_path}/{name}", FORMAT)

@@ -1,0 +1,278 @@
+"""Small models, batches, and proof of where ops ran, for the tests here."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import re
+
+import keras
+import numpy as np
+import pytest
+from keras import layers
+from tensorflow.python.eager import context
+
+from tfplace.core import OpSpec, Placement, Problem, build_graph
+from tfplace.extraction.keras.step import trace_keras
+from tfplace.extraction.structure import skeleton
+from tfplace.plan import local_cluster
+
+ALL_MODELS = "TFPLACE_ALL_MODELS"  # set: also what takes minutes
+LOCAL = "/job:localhost/replica:0/task:0/device:"
+STEPS = 20
+BATCH = 8
+
+
+def dense(name):
+  return keras.Sequential(
+    [
+      keras.Input((6,)),
+      layers.Dense(16, activation="relu", name="first"),
+      layers.Dense(16, activation="tanh", name="second"),
+      layers.Dense(3, name="last"),
+    ],
+    name=name,
+  )
+
+
+def conv_norm(name):
+  return keras.Sequential(
+    [
+      keras.Input((8, 8, 3)),
+      layers.Conv2D(4, 3, name="first"),
+      layers.BatchNormalization(name="second"),
+      layers.ReLU(),
+      layers.Flatten(),
+      layers.Dense(3, name="last"),
+    ],
+    name=name,
+  )
+
+
+def dropout(name):
+  return keras.Sequential(
+    [
+      keras.Input((6,)),
+      layers.Dense(16, name="first"),
+      layers.Dropout(0.4, name="second"),
+      layers.Dense(3, name="last"),
+    ],
+    name=name,
+  )
+
+
+def lstm(name):
+  return keras.Sequential(
+    [
+      keras.Input((5, 4)),
+      layers.LSTM(7, return_sequences=True, name="first"),
+      layers.LSTM(6, dropout=0.2, name="second"),
+      layers.Dense(3, name="last"),
+    ],
+    name=name,
+  )
+
+
+def gru(name):
+  return keras.Sequential(
+    [
+      keras.Input((5, 4)),
+      layers.GRU(7, name="first"),
+      layers.Dense(8, name="second"),
+      layers.Dense(3, name="last"),
+    ],
+    name=name,
+  )
+
+
+def embedding(name):
+  return keras.Sequential(
+    [
+      keras.Input((5,), dtype="int32"),
+      layers.Embedding(20, 6, name="first"),
+      layers.GlobalAveragePooling1D(name="second"),
+      layers.Dense(3, name="last"),
+    ],
+    name=name,
+  )
+
+
+def two_inputs(name):
+  left = keras.Input((6,), name="left")
+  right = keras.Input((4,), name="right")
+  a = layers.Dense(8, activation="relu", name="first")(left)
+  b = layers.Dense(8, activation="relu", name="second")(right)
+  joined = layers.Concatenate(name="joined")([a, b])
+  out = layers.Dense(3, name="last")(joined)
+  return keras.Model([left, right], out, name=name)
+
+
+@keras.saving.register_keras_serializable("apply_testing")
+class Subclassed(keras.Model):
+  def __init__(self, name=None, **kwargs):
+    super().__init__(name=name, **kwargs)
+    self.first = layers.Dense(8, activation="relu", name="first")
+    self.second = layers.Dropout(0.3, name="second")
+    self.last = layers.Dense(3, name="last")
+
+  def call(self, x, training=False):
+    return self.last(self.second(self.first(x), training=training))
+
+
+def sgd():
+  return keras.optimizers.SGD(0.05, momentum=0.9)
+
+
+def adam():
+  return keras.optimizers.Adam(0.01)
+
+
+MODELS = {
+  "dense": (dense, sgd),
+  "conv_norm": (conv_norm, adam),
+  "dropout": (dropout, adam),
+  "lstm": (lstm, adam),
+  "gru": (gru, sgd),
+  "embedding": (embedding, adam),
+  "two_inputs": (two_inputs, sgd),
+  "subclassed": (Subclassed, adam),
+}
+SPLIT = {"first": "CPU:1", "second": "CPU:2", "last": "CPU:1"}
+
+
+def build(kind, compiled=True, **options):
+  """The model of that kind, the same weights every time."""
+  keras.utils.set_random_seed(7)
+  function, optimizer = MODELS[kind]
+  model = function("net")
+  if compiled:
+    options = {"loss": "mse", "metrics": ["mae"], **options}
+    model.compile(optimizer(), jit_compile=False, **options)
+  return model
+
+
+def batch(kind):
+  rng = np.random.default_rng(3)
+  shapes = {"conv_norm": (8, 8, 3), "lstm": (5, 4), "gru": (5, 4)}
+  y = rng.normal(size=(BATCH, 3)).astype("float32")
+  if kind == "embedding":
+    return rng.integers(0, 20, (BATCH, 5)).astype("int32"), y
+  if kind == "two_inputs":
+    x = [rng.normal(size=(BATCH, n)).astype("float32") for n in (6, 4)]
+    return x, y
+  shape = shapes.get(kind, (6,))
+  return rng.normal(size=(BATCH, *shape)).astype("float32"), y
+
+
+def losses(model, kind, steps=STEPS):
+  x, y = batch(kind)
+  return np.array([model.train_on_batch(x, y)[0] for _ in range(steps)])
+
+
+@dataclasses.dataclass(frozen=True)
+class Ran:
+  """A node of a partition graph: what the runtime executed, and where."""
+
+  name: str
+  type: str
+  device: str
+
+
+@contextlib.contextmanager
+def recorded(at_least=20):
+  """Yields a list that is filled at exit with every node that could run.
+
+  Graphs of fewer nodes are left out: ops of an input pipeline or run eagerly.
+  From the partition graphs of the step functions that first run inside: the
+  graphs as they are executed, after TensorFlow's placer and Grappler.
+  """
+  ran = []
+  context.context().enable_run_metadata()
+  context.context().export_run_metadata()  # of before: it goes on for ever
+  try:
+    yield ran
+    metadata = context.context().export_run_metadata()
+  finally:
+    context.context().disable_run_metadata()
+  for function in metadata.function_graphs:
+    nodes = [node for graph in function.partition_graphs for node in graph.node]
+    if len(nodes) < at_least:
+      continue
+    for node in nodes:
+      # Transfers are named after the op whose output they carry.
+      if node.op not in ("_Send", "_Recv", "_HostSend", "_HostRecv"):
+        name = re.sub(r"^(StatefulPartitionedCall|Func)/", "", node.name)
+        device = node.device.removeprefix(LOCAL)
+        ran.append(Ran(name, node.op, device))
+
+
+def devices_of(ran, layer, op="MatMul"):
+  """Devices of the ops of a layer, forward and backward, named like `op`."""
+  pattern = re.compile(rf"(^|/){layer}(_\d+)?/.*{op}")
+  return {node.device for node in ran if pattern.search(node.name)}
+
+
+def unit_placement(model, kind, seed=0):
+  """A random allowed placement of the training step on all CPU devices.
+
+  Returns:
+    The traced step and the placement.
+  """
+  traced = trace_keras(model, sample=batch(kind))
+  return traced, random_placement(traced, seed)
+
+
+def random_placement(traced, seed=0):
+  """A random allowed placement of any step on all CPU devices."""
+  bare = skeleton(traced)
+  ops = [
+    OpSpec(
+      name=bare.names[i],
+      type=bare.types[i],
+      time_us={"CPU": 1.0},
+      output_bytes=[4.0] * bare.num_outputs[i],
+      colocation=bare.colocation[i],
+    )
+    for i in range(bare.num_ops)
+  ]
+  graph = build_graph(traced.name, ops, bare.edges)
+  problem = Problem(graph, local_cluster())
+  rng = np.random.default_rng(seed)
+  devices = rng.integers(0, problem.cluster.num_devices, problem.num_groups)
+  return Placement(problem, devices[problem.group_of])
+
+
+def planned_ops(ran, placement):
+  """(ran, planned device) of each node that the placement names.
+
+  What Grappler fused has another type; outputs of a step are Identity.
+  """
+  graph = placement.problem.graph
+  types = dict(zip(graph.names, graph.types, strict=True))
+  assignments = placement.assignments
+  return [
+    (node, assignments[node.name].removeprefix(LOCAL))
+    for node in ran
+    if types.get(node.name) == node.type
+    and node.type not in ("Identity", "NoOp")
+  ]
+
+
+def handles(placement):
+  """Names of the variables of what is placed."""
+  graph = placement.problem.graph
+  pairs = zip(graph.names, graph.types, strict=True)
+  return [name for name, kind in pairs if kind == "VarHandleOp"]
+
+
+def read_json(path):
+  with open(path, encoding="utf-8") as file:
+    return json.load(file)
+
+
+def slow(*values):
+  """A parameter of a test that runs only where `ALL_MODELS` is set."""
+  skip = pytest.mark.skipif(
+    ALL_MODELS not in os.environ, reason=f"{ALL_MODELS} is not set"
+  )
+  return pytest.param(*values, marks=skip)

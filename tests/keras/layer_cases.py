@@ -1,0 +1,23 @@
+"""Models that between them use what Keras offers, with a batch for each."""
+
+import cases_of_layers  # noqa: F401 (registers its cases)
+import cases_of_models  # noqa: F401
+import keras
+from case_register import CASES
+
+from tfplace.extraction.keras import layers
+
+
+def names():
+  return list(CASES)
+
+
+def build(name):
+  """The compiled model of that case and its batch, the same every time."""
+  keras.utils.set_random_seed(11)
+  with layers.fresh_names():
+    model, batch, *options = CASES[name]()
+    given = {"optimizer": keras.optimizers.SGD(0.02), "loss": "mse"}
+  given.update(*options)
+  model.compile(jit_compile=False, **given)
+  return model, batch

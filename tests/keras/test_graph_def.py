@@ -1,0 +1,103 @@
+import dataclasses
+import os
+
+import apply_testing as at
+import numpy as np
+import pytest
+import tensorflow as tf
+from google.protobuf import text_format
+
+from tfplace.errors import ApplyError, FormatError
+from tfplace.extraction import feed_values, with_initializers
+from tfplace.keras import placed_graph_def, write_placed_graph_def
+
+tf1 = tf.compat.v1
+
+
+def _load(path):
+  graph_def = tf1.GraphDef()
+  with open(path, "rb") as file:
+    data = file.read()
+  if str(path).endswith(".pbtxt"):
+    return text_format.Parse(data.decode(), graph_def)
+  graph_def.ParseFromString(data)
+  return graph_def
+
+
+def _run(traced, steps):
+  """Losses of a session that may move nothing, and where each op ran."""
+  prepared = with_initializers(traced)
+  config = tf1.ConfigProto(device_count={"CPU": 3}, allow_soft_placement=False)
+  options = tf1.RunOptions(output_partition_graphs=True)
+  metadata = tf1.RunMetadata()
+  with tf.Graph().as_default() as graph:
+    tf.import_graph_def(prepared.graph_def, name="")
+    with tf1.Session(graph=graph, config=config) as session:
+      session.run(list(prepared.assignments), dict(prepared.feeds))
+      losses = []
+      for _ in range(steps):
+        fetches = [traced.fetches[0], list(traced.targets)]
+        feeds = feed_values(traced)
+        losses.append(session.run(fetches, feeds, options, metadata)[0])
+  nodes = [n for graph in metadata.partition_graphs for n in graph.node]
+  return np.array(losses), nodes
+
+
+@pytest.mark.parametrize(
+  ("kind", "suffix"), [("dense", ".pbtxt"), ("lstm", ".pb")]
+)
+def test_the_file_runs_as_such_on_its_devices(kind, suffix, tmp_path):
+  traced, placement = at.unit_placement(at.build(kind), kind)
+  path = tmp_path / f"g{suffix}"
+  write_placed_graph_def(traced, placement, path)
+  loaded = dataclasses.replace(traced, graph_def=_load(path))
+  devices = {node.name: node.device for node in loaded.graph_def.node}
+  assert devices == placement.assignments
+  losses, nodes = _run(loaded, 5)
+  expected, _ = _run(traced, 5)
+  np.testing.assert_allclose(losses, expected, atol=1e-5)
+  types = {node.name: node.op for node in traced.graph_def.node}
+  same = [node for node in nodes if types.get(node.name) == node.op]
+  assert len(same) > 0.4 * len(types)
+  for node in same:
+    assert node.device == placement.assignments[node.name], node.name
+  assert len({node.device for node in same}) == 3
+
+
+def test_the_traced_graph_itself_is_not_changed():
+  traced, placement = at.unit_placement(at.build("dense"), "dense")
+  before = traced.graph_def.SerializeToString(deterministic=True)
+  placed_graph_def(traced, placement)
+  assert traced.graph_def.SerializeToString(deterministic=True) == before
+
+
+def test_a_placement_of_another_graph_is_refused():
+  traced, _ = at.unit_placement(at.build("dense"), "dense")
+  _, other = at.unit_placement(at.build("two_inputs"), "two_inputs")
+  with pytest.raises(ApplyError, match="is not in the placement"):
+    placed_graph_def(traced, other)
+
+
+def test_a_placement_with_more_ops_is_refused():
+  traced, placement = at.unit_placement(at.build("dense"), "dense")
+  smaller = tf1.GraphDef()
+  smaller.node.extend(traced.graph_def.node[1:])
+  lost = traced.graph_def.node[0].name
+  with pytest.raises(ApplyError) as caught:
+    placed_graph_def(dataclasses.replace(traced, graph_def=smaller), placement)
+  assert caught.value.op == lost
+
+
+def test_an_interrupted_write_leaves_the_old_file(tmp_path, monkeypatch):
+  traced, placement = at.unit_placement(at.build("dense"), "dense")
+  path = tmp_path / "g.pb"
+  path.write_bytes(b"old")
+
+  def broken(*_):
+    raise OSError("disk full")
+
+  monkeypatch.setattr(os, "fsync", broken)
+  with pytest.raises(FormatError, match="disk full"):
+    write_placed_graph_def(traced, placement, path)
+  assert path.read_bytes() == b"old"
+  assert os.listdir(tmp_path) == ["g.pb"]

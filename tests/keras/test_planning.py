@@ -1,0 +1,337 @@
+import logging
+import time
+
+import apply_testing as at
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfplace
+from tfplace.bounds import lower_bound
+from tfplace.errors import ApplyError, TfplaceError
+from tfplace.keras import planning
+from tfplace.plan import local_cluster, progress
+
+CPUS = tuple(f"{at.LOCAL}CPU:{i}" for i in range(3))
+
+
+def _cluster(bandwidth, latency_us=0.0):
+  devices = [tfplace.Device(name, "CPU") for name in CPUS]
+  links = [
+    tfplace.Link(a, b, bandwidth, latency_us)
+    for a in CPUS
+    for b in CPUS
+    if a != b
+  ]
+  return tfplace.Cluster("test", tuple(devices), tuple(links))
+
+
+FAST = _cluster(1e6)
+SLOW = _cluster(1e-3, latency_us=1e6)  # a transfer takes a second
+
+
+def test_the_local_cluster_is_the_logical_devices_all_linked():
+  cluster = local_cluster()
+  assert tuple(device.name for device in cluster.devices) == CPUS
+  assert len(cluster.links) == 6
+  assert all(0 < d.memory_bytes < float("inf") for d in cluster.devices)
+
+
+def test_a_batch_size_lets_it_plan_at_once():
+  model = at.build("two_inputs")
+  tfplace.place_model(model, FAST, "m_etf", batch_size=at.BATCH)
+  told = model.placement
+  assert told.strategy == "m_etf" and told.training and not told.one_device
+  assert len(told.devices) > 1
+  assert "m_etf" in told.message
+  # No placement of the problem is faster than its proven bound.
+  bound_us = lower_bound(told.placement.problem).us
+  assert told.evaluation.lower_bound_us == bound_us
+  percent = 100 - 100 * bound_us / told.evaluation.step_time_us
+  proof = f"less than {bound_us / 1e3:.3g} ms ({percent:.2g}% less)"
+  assert told.message.endswith(proof)
+  assert told.evaluation.step_time_us < told.single_device.step_time_us
+  assert set(told.assignments) == set(told.placement.problem.graph.names)
+
+
+@pytest.mark.parametrize("kind", ["two_inputs", "lstm"])
+def test_a_plan_of_its_own_trains_as_the_unplaced_model(kind):
+  expected = at.losses(at.build(kind), kind)
+  model = at.build(kind)
+  tfplace.place_model(model, FAST, "m_etf", batch_size=at.BATCH)
+  with at.recorded() as ran:
+    got = at.losses(model, kind)
+  np.testing.assert_allclose(got, expected, atol=1e-5)
+  devices = {node.device for node in ran}
+  assert {d.removeprefix(at.LOCAL) for d in model.placement.devices} <= devices
+
+
+def test_without_shapes_it_plans_at_the_first_fit():
+  expected = at.losses(at.build("subclassed"), "subclassed")
+  model = tfplace.place_model(at.build("subclassed"), FAST, "m_etf")
+  assert model.placement is None
+  got = at.losses(model, "subclassed")
+  np.testing.assert_allclose(got, expected, atol=1e-5)
+  graph = model.placement.placement.problem.graph
+  assert not model.placement.one_device
+  # Planned for the batch of the fit: [8, 3] floats out of the last layer.
+  output = graph.index["net_1/last_1/BiasAdd"]
+  start = graph.output_offsets[output]
+  assert graph.output_bytes[start] == at.BATCH * 3 * 4
+
+
+def test_without_a_loss_it_plans_at_the_fit_after_compile():
+  model = at.build("dense", compiled=False)
+  tfplace.place_model(model, FAST, "m_etf", batch_size=at.BATCH)
+  assert model.placement is None
+  model.compile(at.sgd(), "mse")
+  model.fit(*at.batch("dense"), batch_size=at.BATCH, verbose=0)
+  assert model.placement.training
+
+
+def test_a_plan_outlives_another_loss_optimizer_and_frozen_layers():
+  model = at.build("dense")
+  tfplace.place_model(model, FAST, "m_etf", batch_size=at.BATCH)
+  assert len(model.placement.devices) > 1
+  at.losses(model, "dense", 1)
+  plan, before = model.placement, model.get_layer("first").get_weights()[0]
+  model.get_layer("first").trainable = False
+  model.compile(keras.optimizers.RMSprop(0.01), "mae", jit_compile=False)
+  assert np.isfinite(model.train_on_batch(*at.batch("dense"))).all()
+  assert model.placement is plan
+  kept = model.get_layer("first").get_weights()[0]
+  np.testing.assert_array_equal(kept, before)
+  # The same of a plan that was given.
+  model = tfplace.place_model(at.build("dense"), placement=plan)
+  model.compile(keras.optimizers.SGD(0.1), "mae", jit_compile=False)
+  assert np.isfinite(model.train_on_batch(*at.batch("dense"))).all()
+
+
+def test_prediction_before_compile_plans_again_for_training():
+  model = tfplace.place_model(at.build("dense", compiled=False), FAST, "m_etf")
+  x, y = at.batch("dense")
+  before = model.predict(x, verbose=0)
+  assert not model.placement.training
+  assert "a predicted inference step of" in model.placement.message
+  model.compile(at.sgd(), "mse")
+  model.fit(x, y, verbose=0)
+  assert model.placement.training
+  assert "a predicted step of" in model.placement.message
+  assert not np.allclose(model.predict(x, verbose=0), before)
+
+
+def test_evaluation_first_plans_the_training_step():
+  model = tfplace.place_model(at.build("dense"), FAST, "m_etf")
+  model.evaluate(*at.batch("dense"), verbose=0)
+  assert model.placement.training
+
+
+def test_where_nothing_beats_one_device_the_model_is_left_on_it(caplog):
+  model = at.build("dense")
+  with caplog.at_level(logging.WARNING, "tfplace"):
+    tfplace.place_model(model, SLOW, batch_size=at.BATCH, budget_s=1)
+  told = model.placement
+  assert told.one_device and told.devices == CPUS[:1]
+  assert "stays on one device" in told.message
+  assert told.message in caplog.text
+  assert model.supports_jit
+  with at.recorded() as ran:
+    at.losses(model, "dense", 1)
+  assert {node.device for node in ran} == {"CPU:0"}
+
+
+def test_what_cannot_be_improved_is_said_to_be_proven():
+  # One op after the other: on two devices, transfers come on top.
+  model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(4)])
+  plan = tfplace.plan_model(model, SLOW, budget_s=60)
+  assert plan.one_device
+  assert plan.evaluation.ratio_to_bound == pytest.approx(1)
+  assert plan.message.endswith("; it is proven that no placement is faster")
+
+
+def test_one_device_is_nothing_to_choose_from():
+  cluster = tfplace.Cluster("one", (tfplace.Device(CPUS[0], "CPU"),))
+  model = tfplace.place_model(at.build("dense"), cluster, batch_size=8)
+  assert model.placement.one_device
+  assert "the only device" in model.placement.message
+  at.losses(model, "dense", 1)
+
+
+def test_a_cluster_of_another_single_device_is_obeyed():
+  cluster = tfplace.Cluster("one", (tfplace.Device(CPUS[2], "CPU"),))
+  model = tfplace.place_model(
+    at.build("dense"), cluster, "single", batch_size=at.BATCH
+  )
+  assert model.placement.one_device and model.placement.devices == CPUS[2:]
+  with at.recorded() as ran:
+    at.losses(model, "dense", 1)
+  assert at.devices_of(ran, "first") == {"CPU:2"}
+
+
+def test_string_inputs_are_planned_with():
+  words = keras.Input((), dtype="string")
+  ids = keras.layers.StringLookup(vocabulary=["a", "b"])(words)
+  x = keras.layers.Embedding(4, 3)(ids)
+  model = keras.Model(words, keras.layers.Dense(1)(x))
+  model.compile("sgd", "mse")
+  tfplace.place_model(model, FAST, "m_etf")
+  batch = tf.constant(["a", "b", "c", "a"])
+  model.fit(batch, np.ones((4, 1)), verbose=0)
+  assert model.placement.training
+
+
+def test_a_what_if_plan_needs_no_devices_and_takes_any_cluster(tmp_path):
+  preset = tfplace.cluster_preset("v100x2")
+  path = tmp_path / "c.json"
+  tfplace.save_cluster(preset, path)
+  ends = ("east", "west")
+  devices = tuple(tfplace.Device(name, "GPU", 2.0**30) for name in ends)
+  links = tuple(tfplace.Link(*pair, 1e6) for pair in (ends, ends[::-1]))
+  named = tfplace.Cluster("named", devices, links)
+  model = at.build("two_inputs")
+  plans = [
+    tfplace.plan_model(model, cluster, "m_etf", batch_size=8)
+    for cluster in ("v100x2", str(path), path, preset, named)
+  ]
+  for plan in plans[:4]:
+    assert plan.assignments == plans[0].assignments
+    assert plan.devices[-2:] == tuple(f"{at.LOCAL}GPU:{i}" for i in (0, 1))
+  assert set(plans[4].devices) <= {"east", "west"}
+  plans[0].save(tmp_path / "p.json")
+  for given in (plans[0], plans[4], tmp_path / "p.json", plans[0].layers):
+    with pytest.raises(ApplyError, match="which this process does not have"):
+      tfplace.place_model(model, placement=given)
+
+
+def test_a_preset_of_absent_gpus_names_the_first():
+  with pytest.raises(ApplyError, match="GPU:0") as caught:
+    tfplace.place_model(at.build("dense"), "p100x4")
+  assert caught.value.device == at.LOCAL + "GPU:0"
+
+
+@pytest.mark.parametrize(
+  ("options", "said"),
+  [
+    ({"strategy": "magic"}, "m_etf"),
+    ({"cluster": "q9x4"}, "q9x4"),
+    ({"cluster": 3}, "a cluster is"),
+    ({"budget_s": 0}, "budget_s"),
+    ({"budget_s": float("nan")}, "budget_s"),
+    ({"verbose": "yes"}, "verbose is 'yes'; it must be 'auto', 0 or 1"),
+    ({"verbose": None}, "verbose is None"),
+    ({"budget_s": "30"}, "budget_s is '30'; it must be a number"),
+    ({"batch_size": 0}, "batch_size"),
+    ({"batch_size": 0.5}, "batch_size is 0.5; it must be a whole number"),
+    ({"seed": -1}, "seed is -1"),
+    ({"seed": "a"}, "seed is 'a'; it must be a whole number"),
+    ({"max_memory": "10GiB"}, "max_memory is a mapping .* not '10GiB'"),
+  ],
+)
+def test_a_bad_request_fails_before_the_model_is_touched(options, said):
+  model = at.build("dense")
+  with pytest.raises(TfplaceError, match=said):
+    tfplace.place_model(model, **options)
+  assert not hasattr(model, "placement")
+
+
+@pytest.mark.parametrize("function", [tfplace.place_model, tfplace.plan_model])
+def test_a_model_without_layers_is_refused_by_name(function):
+  with pytest.raises(ApplyError, match="'hollow' has no layers"):
+    function(keras.Sequential(name="hollow"))
+
+
+STAGES = ("tracing", "costs", "compiling the placers", "proof")
+SLOW_PARTS = {
+  "tracing": (planning, "trace"),
+  "costs": (planning, "op_graph"),
+  "compiling the placers": (planning.placers, "warm_up"),
+  "proof": (planning.bounds, "tightened_within"),
+}
+
+
+@pytest.mark.parametrize("stage", SLOW_PARTS)
+def test_who_waits_for_a_stage_is_told(stage, monkeypatch, caplog, capsys):
+  module, name = SLOW_PARTS[stage]
+  function = getattr(module, name)
+  told = f"planning model 'net': {stage}"
+
+  def slow(*args, **options):
+    while told not in caplog.text:
+      time.sleep(0.01)
+    return function(*args, **options)
+
+  monkeypatch.setattr(progress, "_SILENCE_S", 0.05)
+  monkeypatch.setattr(module, name, slow)
+  plan = tfplace.plan_model(at.build("dense"), FAST, "m_etf")
+  assert plan.seconds[stage] > 0.05
+  assert capsys.readouterr().out == ""
+
+
+def test_nobody_is_told_of_what_is_quick(caplog, capsys):
+  with caplog.at_level(logging.WARNING, "tfplace"):
+    tfplace.plan_model(at.build("dense"), FAST, "m_etf")
+  assert "planning" not in caplog.text
+  assert capsys.readouterr().out == ""
+
+
+def test_verbose_prints_every_stage_and_what_it_took(capsys):
+  plan = tfplace.plan_model(at.build("dense"), FAST, "m_etf", verbose=1)
+  lines = capsys.readouterr().out.splitlines()
+  for stage, line in zip((*STAGES, "search"), lines, strict=False):
+    assert line.startswith(f"planning model 'net': {stage}")
+  assert lines[-2].startswith("model 'net': planned in ")
+  assert lines[-1] == f"model 'net' {plan.message}"
+  assert set(plan.seconds) >= {*STAGES, "search"}
+
+
+@pytest.mark.parametrize("interactive", [True, False])
+def test_auto_prints_on_a_terminal_unless_keras_logs(interactive, monkeypatch):
+  assert progress.check_verbose("auto") == 0
+  monkeypatch.setattr(progress, "_is_watched", lambda: True)
+  monkeypatch.setattr(
+    keras.config, "is_interactive_logging_enabled", lambda: interactive
+  )
+  assert progress.check_verbose("auto") == interactive
+  assert [progress.check_verbose(v) for v in (0, 1, 2)] == [0, 1, 1]
+
+
+def test_proof_and_search_share_the_budget(monkeypatch):
+  given = []
+
+  def place(problem, strategy, budget_s, seed):
+    given.append(budget_s)
+    return real(problem, "m_etf", budget_s, seed)
+
+  real = planning.placers.place
+  monkeypatch.setattr(planning.placers, "place", place)
+  plan = tfplace.plan_model(at.build("dense"), FAST, "m_etf", budget_s=2)
+  assert 1 <= given[0] < 2
+  assert given[0] == pytest.approx(2 - plan.seconds["proof"], abs=0.5)
+
+
+def test_a_custom_train_step_is_planned_and_placed():
+  class Custom(keras.Sequential):
+    def train_step(self, data):
+      x, y = data
+      with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(tf.abs(self(x, training=True) - y))
+      gradients = tape.gradient(loss, self.trainable_variables)
+      self.optimizer.apply_gradients(
+        zip(gradients, self.trainable_variables, strict=True)
+      )
+      return {"loss": loss}
+
+  def build():
+    model = Custom(at.build("dense", compiled=False).layers, name="net")
+    model.compile(at.sgd())
+    return model
+
+  x, y = at.batch("dense")
+  options = {"epochs": 5, "verbose": 0, "shuffle": False}
+  expected = build().fit(x, y, **options).history["loss"]
+  model = tfplace.place_model(build(), FAST, "m_etf")
+  with at.recorded() as ran:
+    got = model.fit(x, y, **options).history["loss"]
+  np.testing.assert_allclose(got, expected, atol=1e-5)
+  assert len({node.device for node in ran}) > 1

@@ -1,0 +1,302 @@
+"""SavedModels with a placement in them, loaded by TensorFlow alone."""
+
+import dataclasses
+import os
+
+import apply_testing as at
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfplace
+from tfplace.bin import place
+from tfplace.core import Cluster, Device, Link, Placement
+from tfplace.errors import ApplyError
+from tfplace.extraction import trace_saved_model
+from tfplace.formats import save_cluster
+from tfplace.keras import saved_model, write_placed_saved_model
+
+CPUS = tuple(f"{at.LOCAL}CPU:{i}" for i in range(3))
+HEEDING = tf.saved_model.LoadOptions(
+  experimental_variable_policy="save_variable_devices"
+)
+
+
+def _export(kind, folder):
+  keras.utils.set_random_seed(5)
+  model = at.build(kind, compiled=False)
+  model.export(folder / "in", verbose=False)
+  return folder / "in"
+
+
+def _place(source, seed=1, **options):
+  """Writes a random placement beside `source`; returns it and the place."""
+  traced = trace_saved_model(source, **options)
+  placement = at.random_placement(traced, seed)
+  output = source.parent / "out"
+  write_placed_saved_model(source, placement, output, **options)
+  return placement, output
+
+
+def _serve(path, values, options=None):
+  """Outputs of a loaded model, what ran, and the model."""
+  loaded = tf.saved_model.load(str(path), options=options)
+  function = loaded.signatures["serving_default"]
+  names = sorted(function.structured_input_signature[1])
+  with at.recorded(at_least=5) as ran:
+    outputs = function(**dict(zip(names, values, strict=True)))
+  return {k: v.numpy() for k, v in outputs.items()}, ran, loaded
+
+
+def _inputs(kind):
+  x = at.batch(kind)[0]
+  return [tf.constant(part) for part in (x if isinstance(x, list) else [x])]
+
+
+@pytest.mark.parametrize("kind", ["two_inputs", "lstm", "conv_norm"])
+def test_it_serves_the_same_outputs_on_the_planned_devices(kind, tmp_path):
+  source = _export(kind, tmp_path)
+  placement, output = _place(source)
+  expected, _, _ = _serve(source, _inputs(kind))
+  got, ran, loaded = _serve(output, _inputs(kind), HEEDING)
+  for key, value in expected.items():
+    np.testing.assert_allclose(got[key], value, atol=1e-6)
+  same = at.planned_ops(ran, placement)
+  assert len(same) > 0.2 * placement.problem.graph.num_ops
+  for node, planned in same:
+    assert node.device == planned, node
+  assert {node.device for node in ran} == {"CPU:0", "CPU:1", "CPU:2"}
+  assert len({v.device for v in loaded.variables}) > 1
+
+
+def test_loaded_without_options_only_reads_of_variables_are_elsewhere(tmp_path):
+  source = _export("two_inputs", tmp_path)
+  placement, output = _place(source)
+  expected, _, _ = _serve(source, _inputs("two_inputs"))
+  got, ran, loaded = _serve(output, _inputs("two_inputs"))
+  for key, value in expected.items():
+    np.testing.assert_allclose(got[key], value, atol=1e-6)
+  assert {v.device for v in loaded.variables} == {CPUS[0]}
+  for node, planned in at.planned_ops(ran, placement):
+    assert node.device == planned or node.type == "ReadVariableOp", node
+
+
+def test_the_nodes_of_the_files_functions_name_the_planned_devices(tmp_path):
+  source = _export("two_inputs", tmp_path)
+  placement, output = _place(source)
+  written = saved_model.read(output).meta_graphs[0]
+  fields = {
+    node.name: node.device
+    for function in written.graph_def.library.function
+    for node in function.node_def
+    if node.op == "MatMul"
+  }
+  planned = placement.assignments
+  assert len(fields) == 3
+  assert fields == {name: planned[name] for name in fields}
+  # Three kernels and three biases, in the graph that Serving loads.
+  handles = [n for n in written.graph_def.node if n.op == "VarHandleOp"]
+  wanted = [d for n, d in planned.items() if n in at.handles(placement)]
+  assert len(wanted) == 6
+  assert sorted(n.device for n in handles if n.device) == sorted(wanted)
+
+
+class Words(tf.Module):
+  """A table that is read from an asset, a variable and two signatures."""
+
+  def __init__(self, path):
+    super().__init__()
+    source = tf.lookup.TextFileInitializer(
+      path, tf.string, 0, tf.int64, 1, delimiter=" "
+    )
+    self.table = tf.lookup.StaticHashTable(source, -1)
+    self.rows = tf.Variable(np.eye(4, dtype="float32"), name="rows")
+
+  @tf.function(input_signature=[tf.TensorSpec((None,), tf.string)])
+  def embed(self, words):
+    rows = tf.gather(self.rows, self.table.lookup(words) % 4)
+    return {"y": tf.linalg.matmul(rows, self.rows) + 1.0}
+
+  @tf.function(input_signature=[tf.TensorSpec((None,), tf.string)])
+  def twice(self, words):
+    return {"y": 2.0 * self.embed(words)["y"]}
+
+
+def test_variables_assets_and_the_other_signatures_are_kept(tmp_path):
+  (tmp_path / "words.txt").write_text("a 0\nb 1\nc 2\n")
+  module = Words(str(tmp_path / "words.txt"))
+  source = tmp_path / "in"
+  signatures = {"serving_default": module.embed, "twice": module.twice}
+  tf.saved_model.save(module, source, signatures)
+  (tmp_path / "words.txt").unlink()
+  _, output = _place(source)
+  for folder in ("variables", "assets"):
+    names = sorted(os.listdir(source / folder))
+    assert names and sorted(os.listdir(output / folder)) == names
+    for name in names:
+      old = (source / folder / name).read_bytes()
+      assert (output / folder / name).read_bytes() == old
+  words = tf.constant(["c", "a", "unknown"])
+  expected = np.eye(4)[[2, 0, 3]] + 1
+  for options in (None, HEEDING):
+    loaded = tf.saved_model.load(str(output), options=options)
+    assert sorted(loaded.signatures) == ["serving_default", "twice"]
+    twice = loaded.signatures["twice"](words=words)["y"]
+    np.testing.assert_allclose(twice, 2 * expected, atol=1e-6)
+    np.testing.assert_allclose(loaded.embed(words)["y"], expected, atol=1e-6)
+    served = loaded.signatures["serving_default"](words=words)["y"]
+    np.testing.assert_allclose(served, expected, atol=1e-6)
+
+
+def _module(jit=False):
+  class Module(tf.Module):
+    def __init__(self):
+      super().__init__()
+      self.scale = tf.Variable(3.0, name="scale")
+
+    @tf.function(jit_compile=jit or None)
+    def inner(self, x):
+      return tf.tanh(tf.matmul(x, x)) * self.scale
+
+    @tf.function(input_signature=[tf.TensorSpec((4, 4))])
+    def outer(self, x):
+      return {"y": self.inner(self.inner(x) + 1.0)}
+
+  return Module()
+
+
+def test_a_function_called_twice_is_placed_for_each_call(tmp_path):
+  module = _module()
+  tf.saved_model.save(module, tmp_path / "in", module.outer)
+  traced = trace_saved_model(tmp_path / "in")
+  placement = at.random_placement(traced)
+  names = placement.problem.graph.names
+  products = [n for n in names if n.endswith("MatMul")]
+  devices = placement.devices.copy()
+  for name, device in zip(products, (1, 2), strict=True):
+    devices[names.index(name)] = device
+  placement = Placement(placement.problem, devices)
+  write_placed_saved_model(tmp_path / "in", placement, tmp_path / "out")
+  x = tf.constant(np.eye(4, dtype="float32") * 0.3)
+  got, ran, _ = _serve(tmp_path / "out", [x], HEEDING)
+  np.testing.assert_allclose(got["y"], module.outer(x)["y"], atol=1e-6)
+  found = [node.device for node in ran if "MatMul" in node.type]
+  assert sorted(found) == ["CPU:1", "CPU:2"]
+
+
+def test_what_xla_compiles_as_one_is_not_divided(tmp_path):
+  module = _module(jit=True)
+  tf.saved_model.save(module, tmp_path / "in", module.outer)
+  with pytest.raises(ApplyError, match="compiled by XLA"):
+    _place(tmp_path / "in")
+  assert sorted(os.listdir(tmp_path)) == ["in"]
+
+
+def test_a_saved_model_of_tensorflow_1_is_placed_too(tmp_path):
+  tf1 = tf.compat.v1
+  source = tmp_path / "in"
+  with tf.Graph().as_default(), tf1.Session() as session:
+    x = tf1.placeholder(tf.float32, (None, 3), name="x")
+    w = tf1.get_variable("w", (3, 2), use_resource=True)
+    v = tf1.get_variable("v", (2,), use_resource=False)
+    y = tf.nn.relu(tf.matmul(x, w, name="product") + v, name="y")
+    session.run(tf1.global_variables_initializer())
+    tf1.saved_model.simple_save(session, str(source), {"x": x}, {"y": y})
+  placement, output = _place(source)
+  expected, _, _ = _serve(source, [tf.ones((4, 3))])
+  got, _, _ = _serve(output, [tf.ones((4, 3))])
+  np.testing.assert_allclose(got["y"], expected["y"], atol=1e-6)
+  graph_def = saved_model.read(output).meta_graphs[0].graph_def
+  devices = {node.name: node.device for node in graph_def.node}
+  planned = placement.assignments
+  for name in ("product", "w", "v"):
+    assert devices[name] == planned[name]
+  assert devices["y"] == planned["y_0"]  # "y" is its output's name by now
+
+
+def test_a_failure_leaves_nothing_behind(tmp_path, monkeypatch):
+  source = _export("dense", tmp_path)
+
+  def broken(*_):
+    raise OSError(28, "No space left on device")
+
+  monkeypatch.setattr(os, "rename", broken)
+  with pytest.raises(ApplyError, match="No space left"):
+    _place(source)
+  assert sorted(os.listdir(tmp_path)) == ["in"]
+
+
+def test_what_is_there_is_not_overwritten(tmp_path):
+  source = _export("dense", tmp_path)
+  (tmp_path / "out").mkdir()
+  with pytest.raises(ApplyError, match="is there already"):
+    _place(source)
+  assert os.listdir(tmp_path / "out") == []
+
+
+def test_a_placement_of_another_model_is_refused(tmp_path):
+  source = _export("dense", tmp_path)
+  traced = trace_saved_model(source, 4)
+  placement = at.random_placement(traced)
+  first = dataclasses.replace(
+    placement.problem.graph, names=("other", *placement.problem.graph.names[1:])
+  )
+  problem = dataclasses.replace(placement.problem, graph=first)
+  with pytest.raises(ApplyError, match="is not in the placement"):
+    write_placed_saved_model(
+      source, Placement(problem, placement.devices), tmp_path / "out"
+    )
+
+
+def _cluster(folder):
+  links = [Link(a, b, 1e6) for a in CPUS for b in CPUS if a != b]
+  devices = tuple(Device(name, "CPU", 1e9) for name in CPUS)
+  path = str(folder / "cluster.json")
+  save_cluster(Cluster("three", devices, tuple(links)), path)
+  return path
+
+
+def test_the_command_writes_a_model_that_serves_as_its_placement_says(
+  tmp_path, capsys
+):
+  source = _export("two_inputs", tmp_path)
+  output, plan = tmp_path / "out", str(tmp_path / "p.json")
+  flags = [
+    f"--saved_model={source}",
+    f"--cluster={_cluster(tmp_path)}",
+    "--strategy=m_etf",
+    f"--output={plan}",
+    f"--output_saved_model={output}",
+    "--keep_together=net_1/first_1",
+    "--max_memory=CPU:2=0B",
+    "--graph_cache_dir=",
+  ]
+  assert place.run(flags) == 0
+  _, ran, _ = _serve(output, _inputs("two_inputs"), HEEDING)
+  content = at.read_json(plan)["assignments"]
+  assert set(content.values()) == {CPUS[0], CPUS[1]}
+  assert len({d for n, d in content.items() if "first_1" in n}) == 1
+  for node in ran:
+    if node.type in ("MatMul", "_MklMatMul"):
+      assert at.LOCAL + node.device == content[node.name]
+  assert place.run(flags) == 1
+  assert "is a folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+  ("flag", "said"),
+  [
+    ("--max_memory=CPU:9=1GiB", "CPU:9"),
+    ("--max_memory=CPU:0", "GPU:0=8GiB"),
+    ("--keep_together=nothing/like/it", "nothing/like/it"),
+  ],
+)
+def test_bad_wishes_get_one_line(flag, said, tmp_path, capsys):
+  path = str(tmp_path / "g.json")
+  problem = at.random_placement(at.trace_keras(at.build("dense"), 4)).problem
+  tfplace.save_graph(problem.graph, path)
+  flags = [f"--graph={path}", f"--cluster={_cluster(tmp_path)}", flag]
+  assert place.run(flags) == 1
+  (line,) = capsys.readouterr().err.strip().splitlines()
+  assert said in line

@@ -1,0 +1,77 @@
+"""Units of decision: groups never split, and clusters respect kinds."""
+
+import numpy as np
+from policies_testing import gpus, problem_of, random_graph
+
+from tfplace import core
+from tfplace.learned.decisions import decisions_at, group_decisions
+
+
+def test_each_free_op_is_a_decision_and_a_group_is_one():
+  # ops 0 and 2 share a group: 3 decisions for 4 ops.
+  ops = [
+    core.OpSpec(name, "Relu", {"GPU": 1.0}, [4], colocation=group)
+    for name, group in [("a", "g"), ("b", None), ("c", "g"), ("d", None)]
+  ]
+  edges = [(0, 0, 1), (1, 0, 2), (2, 0, 3)]
+  problem = problem_of(core.build_graph("g", ops, edges), gpus(2))
+  decisions = group_decisions(problem)
+  assert decisions.num_decisions == 3
+  assert decisions.decision_of.tolist() == [0, 1, 0, 2]
+  assert decisions.to_devices(np.array([1, 0, 0])).tolist() == [1, 0, 1, 0]
+  assert decisions.to_choices(np.array([1, 0, 1, 0])).tolist() == [1, 0, 0]
+
+
+def test_decisions_come_in_the_order_of_their_work():
+  # A chain given backwards: 2 -> 1 -> 0.
+  ops = [core.OpSpec(f"op{i}", "Relu", {"GPU": 1.0}, [4]) for i in range(3)]
+  problem = problem_of(
+    core.build_graph("chain", ops, [(2, 0, 1), (1, 0, 0)]), gpus(2)
+  )
+  assert group_decisions(problem).decision_of.tolist() == [2, 1, 0]
+
+
+def test_clusters_keep_groups_whole_and_kinds_apart():
+  problem = problem_of(
+    random_graph(60, seed=1, cpu_only=True), gpus(2, cpu=True)
+  )
+  decisions = group_decisions(problem, max_decisions=12)
+  assert decisions.num_decisions < problem.num_groups
+  # Every group is within one cluster.
+  for group in range(problem.num_groups):
+    inside = decisions.decision_of[problem.group_of == group]
+    assert len(set(inside.tolist())) == 1
+  # A cluster runs wherever each of its ops runs: no op loses a device.
+  assert (decisions.allowed[decisions.decision_of] == problem.allowed).all()
+
+
+def test_a_placement_of_clusters_survives_the_way_to_ops_and_back():
+  problem = problem_of(random_graph(50, seed=2), gpus(3))
+  decisions = group_decisions(problem, max_decisions=10)
+  choices = np.random.default_rng(0).integers(
+    0, 3, decisions.num_decisions, dtype=np.int32
+  )
+  back = decisions.to_choices(decisions.to_devices(choices))
+  assert back.tolist() == choices.tolist()
+
+
+def test_what_is_found_for_decisions_as_groups_is_said_exactly():
+  problem = problem_of(random_graph(60, 1, cpu_only=True), gpus(2, cpu=True))
+  decisions = group_decisions(problem, 12)
+  merged = decisions.as_groups
+  assert merged.num_groups == decisions.num_decisions < problem.num_groups
+  rng = np.random.default_rng(0)
+  noise = rng.random(merged.group_allowed.shape)
+  groups = np.where(merged.group_allowed, noise, -1.0).argmax(axis=1)
+  devices = core.Placement(merged, groups[merged.group_of]).devices
+  choices = decisions.to_choices(devices)
+  np.testing.assert_array_equal(decisions.to_devices(choices), devices)
+  whole = group_decisions(problem)
+  assert whole.as_groups is problem
+
+
+def test_sizes_that_merge_nothing_count_once():
+  problem = problem_of(random_graph(40, seed=2), gpus(2))
+  found = decisions_at(problem, [8, 40, None, 100])
+  assert [d.num_decisions for d in found] == [8, problem.num_groups]
+  assert [d.num_decisions for d in decisions_at(problem, [8, 8])] == [8]

@@ -1,0 +1,137 @@
+"""Features: shapes, ranges, and what must not change them."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from policies_testing import gpus, problem_of, random_graph
+
+from tfplace import core
+from tfplace.learned.decisions import group_decisions
+from tfplace.learned.gdp import features
+
+
+def extracted(graph, cluster, max_decisions=None, hint=None):
+  decisions = group_decisions(problem_of(graph, cluster), max_decisions)
+  return features.extract(decisions, hint)
+
+
+def scaled(graph, cluster, factor):
+  """The same problem with every time and every byte times `factor`."""
+  ops = [
+    core.OpSpec(
+      name,
+      graph.types[i],
+      {kind: times[i] * factor for kind, times in graph.time_us.items()},
+      [graph.output_bytes[i] * factor],
+      graph.persistent_bytes[i] * factor,
+    )
+    for i, name in enumerate(graph.names)
+  ]
+  edges = list(
+    zip(graph.edge_src, graph.edge_output, graph.edge_dst, strict=True)
+  )
+  devices = tuple(
+    dataclasses.replace(
+      d,
+      memory_bytes=d.memory_bytes * factor,
+      op_overhead_us=d.op_overhead_us * factor,
+    )
+    for d in cluster.devices
+  )
+  links = tuple(
+    dataclasses.replace(link, latency_us=link.latency_us * factor)
+    for link in cluster.links
+  )
+  return (
+    core.build_graph(graph.name, ops, edges),
+    core.Cluster(cluster.name, devices, links),
+  )
+
+
+@pytest.mark.parametrize("max_decisions", [None, 9])
+def test_features_are_finite_and_of_the_promised_shapes(max_decisions):
+  found = extracted(
+    random_graph(40, seed=0, cpu_only=True), gpus(3, cpu=True), max_decisions
+  )
+  count, devices = found.allowed.shape
+  assert found.node.shape == (count, features.NODE_FEATURES)
+  assert found.device.shape == (devices, features.DEVICE_FEATURES)
+  assert found.pair.shape == (count, devices, features.PAIR_FEATURES)
+  assert found.edge.shape == (len(found.edge_src), features.EDGE_FEATURES)
+  assert (found.edge_src != found.edge_dst).all()
+  for array in found.tensors().values():
+    assert np.isfinite(array).all()
+    assert array.dtype in (np.float32, np.int32, bool)
+
+
+def test_numbers_are_relative_to_the_graph():
+  graph, cluster = random_graph(30, seed=3), gpus(2, cpu=True)
+  one = extracted(graph, cluster)
+  # Microseconds or nanoseconds, bytes or kilobits: the same problem.
+  other = extracted(*scaled(graph, cluster, 1000.0))
+  for name, array in one.tensors().items():
+    np.testing.assert_allclose(array, other.tensors()[name], atol=1e-4)
+
+
+def test_names_do_not_matter():
+  graph = random_graph(20, seed=4)
+  renamed = dataclasses.replace(
+    graph, names=tuple(f"x{n}" for n in graph.names)
+  )
+  one, other = extracted(graph, gpus(2)), extracted(renamed, gpus(2))
+  for name, array in one.tensors().items():
+    np.testing.assert_array_equal(array, other.tensors()[name])
+
+
+def test_type_is_that_of_the_costliest_op_of_a_decision():
+  ops = [
+    core.OpSpec("a", "Cheap", {"GPU": 1.0}, [4], colocation="g"),
+    core.OpSpec("b", "Dear", {"GPU": 9.0}, [4], colocation="g"),
+    core.OpSpec("c", "Dear", {"GPU": 9.0}, [4]),
+    core.OpSpec("d", "Cheap", {"GPU": 1.0}, [4]),
+  ]
+  graph = core.build_graph("g", ops, [(0, 0, 1), (1, 0, 2), (2, 0, 3)])
+  group, dear, cheap = extracted(graph, gpus(2)).type_id
+  assert group == dear != cheap
+
+
+def test_a_hint_marks_its_device_and_its_neighbours():
+  # a -> b -> c with a on 0, b on 1, c on 0: all of b's bytes go to device 0.
+  ops = [core.OpSpec(n, "Relu", {"GPU": 1.0}, [99]) for n in "abc"]
+  graph = core.build_graph("g", ops, [(0, 0, 1), (1, 0, 2)])
+  pair = extracted(graph, gpus(2), hint=np.array([0, 1, 0])).pair
+  assert pair[:, :, 6].tolist() == [[1, 0], [0, 1], [1, 0]]
+  assert pair[:, :, 7].tolist() == [[0, 1], [1, 0], [0, 1]]
+  assert extracted(graph, gpus(2)).pair[..., 6:].max() == 0
+
+
+def test_names_say_how_far_along_each_axis_a_decision_is():
+  # Four steps of two layers, and an op that is in none.
+  names = [f"model/step_{s}/layer_{i}/MatMul" for s in range(4) for i in (1, 5)]
+  ops = [
+    core.OpSpec(name, "MatMul", {"GPU": 10.0 + i}, [4.0])
+    for i, name in enumerate([*names, "loss"])
+  ]
+  edges = [(i, 0, i + 1) for i in range(8)]
+  graph = core.build_graph("unrolled", ops, edges)
+  decisions = group_decisions(problem_of(graph, gpus(2)))
+  layer, step, none = decisions.axes(3)  # both have all work: by name
+  assert step.tolist()[:8] == [0, 0, 1, 1, 2, 2, 3, 3]
+  assert layer.tolist()[:8] == [0, 1] * 4
+  assert (none == -1).all()
+  found = features.extract(decisions, axes=3)
+  plain = features.extract(decisions)
+  np.testing.assert_array_equal(found.node[:, :-6], plain.node)
+  np.testing.assert_array_equal(found.pair[..., :-9], plain.pair)
+  # Of the seventh: 3.5 of 4 steps, 0.5 of 2 layers.
+  np.testing.assert_allclose(
+    found.node[6, -6:], [0.5 / 2, 3.5 / 4, 0, 1, 1, 0], rtol=1e-6
+  )
+  # A layer to each GPU; half of the steps, 3.5 / 4 * 2 - 0.5 blocks away from
+  # the first GPU's. The first layer is its turn, the last step is not.
+  np.testing.assert_allclose(
+    found.pair[6, :, 9:],
+    [[0.0, 1, 1, 1.25, 0, 0, 0, 0, 0], [-1.0, 0, 0, 0.25, 1, 1, 0, 0, 0]],
+    rtol=1e-6,
+  )

@@ -1,0 +1,223 @@
+"""The shipped policy as a placer, in a process with the base install only."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from policies_testing import gpus, problem_of, random_graph
+
+import tfplace
+from tfplace import Simulator, errors
+from tfplace.core.protocols import Budget
+from tfplace.learned import exported, sampling
+from tfplace.learned.gdp.placer import GdpPlacer
+from tfplace.placers import LEARNED, get_placer
+
+CODE = """
+import json, sys
+import keras
+import tfplace
+problem = tfplace.Problem(
+  tfplace.load_graph(sys.argv[1]), tfplace.load_cluster(sys.argv[2])
+)
+result = tfplace.place(problem, strategy="gdp", budget_s=20, seed=1)
+training = ("tf_keras", "tf_agents", "tensorflow_gnn", "tensorflow_probability")
+print(json.dumps({
+  "keras": keras.__version__,
+  "loaded": [name for name in training if name in sys.modules],
+  "devices": result.placement.devices.tolist(),
+  "step_time_us": result.evaluation.step_time_us,
+}))
+"""
+
+
+GDP = '{"format": "tfplace.policy.v1", "strategy": "gdp", "features": %s}'
+
+
+def place(problem, seed=0, policy=None, max_evaluations=None, **config):
+  placer = GdpPlacer(policy=policy, **config)
+  budget = Budget(60.0, max_evaluations)
+  return placer.place(problem, Simulator(problem), budget, seed)
+
+
+def test_runs_with_keras_3_and_without_the_training_packages(tmp_path):
+  graph, cluster = random_graph(40, seed=6), gpus(3, cpu=True)
+  tfplace.save_graph(graph, tmp_path / "g.json")
+  tfplace.save_cluster(cluster, tmp_path / "c.json")
+  root = pathlib.Path(tfplace.__file__).parent.parent
+  clean = {k: v for k, v in os.environ.items() if k != "TF_USE_LEGACY_KERAS"}
+  done = subprocess.run(
+    [sys.executable, "-c", CODE, tmp_path / "g.json", tmp_path / "c.json"],
+    env={**clean, "PYTHONPATH": str(root)},
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert done.returncode == 0, done.stderr[-3000:]
+  found = json.loads(done.stdout.splitlines()[-1])
+  assert found["keras"].startswith("3.")
+  assert found["loaded"] == []
+  # The same seed gives the same placement here.
+  here = place(problem_of(graph, cluster), seed=1)
+  assert here.placement.devices.tolist() == found["devices"]
+  assert here.evaluation.step_time_us == found["step_time_us"]
+
+
+def test_placement_is_allowed_feasible_and_no_worse_than_what_was_tried():
+  problem = problem_of(random_graph(80, 7, cpu_only=True), gpus(2, cpu=True))
+  result = place(problem)
+  assert result.strategy == "gdp" and result.evaluation.feasible
+  assert problem.allowed[np.arange(80), result.placement.devices].all()
+  again = Simulator(problem).evaluate([result.placement])[0]
+  assert again.step_time_us == result.evaluation.step_time_us
+  assert result.history[-1].step_time_us == result.evaluation.step_time_us
+
+
+def test_colocated_ops_stay_together():
+  ops = [
+    tfplace.OpSpec(
+      f"op{i}", "MatMul", {"GPU": 50.0}, [10], colocation=f"g{i % 5}"
+    )
+    for i in range(40)
+  ]
+  graph = tfplace.build_graph("g", ops, [(i, 0, i + 1) for i in range(39)])
+  devices = place(problem_of(graph, gpus(3))).placement.devices
+  for group in range(5):
+    assert len(set(devices[group::5].tolist())) == 1
+
+
+def test_memory_that_only_a_split_fits_in_is_respected():
+  # 20 variables of 10 bytes; each of two GPUs holds 130.
+  ops = [
+    tfplace.OpSpec(f"op{i}", "Relu", {"GPU": 5.0}, [1], 10.0) for i in range(20)
+  ]
+  graph = tfplace.build_graph("g", ops, [(i, 0, i + 1) for i in range(19)])
+  result = place(problem_of(graph, gpus(2, memory_bytes=130.0)))
+  assert result.evaluation.feasible
+  assert 8 <= result.placement.devices.sum() <= 12
+
+
+def test_what_fits_nowhere_is_an_error_with_the_bytes():
+  graph = random_graph(10, seed=8)  # op9 alone holds 900 bytes
+  with pytest.raises(errors.InfeasibleError) as caught:
+    place(problem_of(graph, gpus(2, memory_bytes=500.0)))
+  assert caught.value.num_bytes > 0 and caught.value.device is not None
+
+
+def test_evaluations_are_bounded():
+  problem = problem_of(random_graph(30, seed=9), gpus(2))
+  assert place(problem, max_evaluations=3).evaluations == 3
+
+
+def test_places_at_the_numbers_of_decisions_that_it_was_trained_at(monkeypatch):
+  problem = problem_of(random_graph(60, seed=3), gpus(3))
+  monkeypatch.setattr(exported.Policy, "decisions", lambda self: (5, None))
+  logits, seen = exported.Policy.logits, []
+
+  def recorded(policy, given):
+    seen.append(logits(policy, given))
+    return seen[-1]
+
+  monkeypatch.setattr(exported.Policy, "logits", recorded)
+  result = place(problem, samples=3)
+  most = problem.num_groups
+  assert [len(found) for found in seen] == [5, 12, 16, 24, 32, 48, most, most]
+  assert result.evaluations == 8 * 4
+
+
+def test_half_of_the_draws_are_hot(monkeypatch):
+  seen, sample = [], sampling.sample
+
+  def recorded(logits, number, rng, clusterings, temperatures):
+    seen.append(temperatures)
+    return sample(logits, number, rng, clusterings, temperatures)
+
+  monkeypatch.setattr(sampling, "sample", recorded)
+  place(problem_of(random_graph(20, seed=3), gpus(2)))
+  assert seen and set(seen) == {sampling.TEMPERATURES}
+  assert len(sampling.TEMPERATURES) == 2 and max(sampling.TEMPERATURES) > 1
+
+
+def test_ten_thousand_decisions_take_seconds():
+  cluster = gpus(4, memory_bytes=1e12)
+  problem = problem_of(random_graph(10_000, seed=10), cluster)
+  place(problem_of(random_graph(10, seed=10), gpus(4)))  # loads and compiles
+  began = time.perf_counter()
+  place(problem, samples=4)
+  # About 1.5 s on an idle core.
+  assert time.perf_counter() - began < 30
+
+
+@pytest.mark.parametrize("strategy", LEARNED)
+def test_every_learned_strategy_places_with_the_policy_that_ships(strategy):
+  problem = problem_of(random_graph(40, 7, cpu_only=True), gpus(3, cpu=True))
+  budget = Budget(60.0, max_evaluations=150)
+  results = [
+    get_placer(strategy).place(problem, Simulator(problem), budget, seed)
+    for seed in (0, 0, 1)
+  ]
+  for result in results:
+    devices = result.placement.devices
+    assert result.strategy == strategy and result.evaluation.feasible
+    assert problem.allowed[np.arange(40), devices].all()
+    assert 0 < result.evaluations <= 150
+  same, again, _ = (r.placement.devices.tolist() for r in results)
+  assert same == again
+
+
+def test_shipped_policies_are_small():
+  files = [f for f in exported.SHIPPED.rglob("*") if f.is_file()]
+  assert 0 < sum(f.stat().st_size for f in files) < 5_000_000
+
+
+@pytest.mark.parametrize(
+  "content, words",
+  [
+    (None, "no policy.json"),
+    ("{", "cannot be read"),
+    ('{"format": "x"}', "'x'"),
+    ('{"format": "tfplace.policy.v1", "strategy": "rnn"}', "'rnn', not 'gdp'"),
+    (GDP % "-1", "version -1"),
+    (GDP % "%d", "cannot be loaded"),
+  ],
+)
+def test_a_directory_without_a_usable_policy_is_refused(
+  tmp_path, content, words
+):
+  if content is not None:
+    from tfplace.learned.gdp import features
+
+    content = content.replace("%d", str(features.VERSION))
+    (tmp_path / "policy.json").write_text(content)
+  with pytest.raises(errors.TrainingError, match=words) as caught:
+    exported.load_policy(tmp_path)
+  assert str(tmp_path) in str(caught.value)
+
+
+def test_names_of_alike_devices_do_not_matter_to_a_handed_placement(
+  monkeypatch,
+):
+  problem = problem_of(random_graph(60, seed=3), gpus(3, cpu=True))
+  start = np.random.default_rng(0).integers(0, 3, 60).astype(np.int32)
+  start = start[problem.group_of]  # colocated ops are together
+  swap = np.array([2, 0, 1, 3], np.int32)
+  seen, sample = [], sampling.sample
+
+  def recorded(logits, *arguments):
+    seen.append(logits)
+    return sample(logits, *arguments)
+
+  monkeypatch.setattr(sampling, "sample", recorded)
+  monkeypatch.setattr(exported.Policy, "hints", (False, True))
+  place(problem, start=start)
+  place(problem, start=swap[start])
+  one, other = seen[: len(seen) // 2], seen[len(seen) // 2 :]
+  for again, logits in zip(other[::2], one[::2], strict=True):  # without it
+    np.testing.assert_array_equal(again, logits)
+  assert len(one[-1]) == problem.num_groups
+  np.testing.assert_allclose(other[-1][:, swap], one[-1], rtol=1e-4)

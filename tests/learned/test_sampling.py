@@ -1,0 +1,80 @@
+"""Draws follow the policy, whether decisions explore alone or together."""
+
+import numpy as np
+import pytest
+
+from tfplace.learned import sampling
+from tfplace.learned.sampling import sample
+
+LOGITS = np.log(np.array([[0.7, 0.2, 0.1], [0.1, 0.1, 0.8], [0.7, 0.2, 0.1]]))
+TOGETHER = np.array([0, 1, 0], np.int32)
+
+
+@pytest.mark.parametrize("clusterings", [(), (TOGETHER,)])
+def test_each_decision_has_the_distribution_of_the_policy(clusterings):
+  drawn = sample(LOGITS, 20_000, np.random.default_rng(0), clusterings)
+  for decision, row in enumerate(np.exp(LOGITS)):
+    found = np.bincount(drawn[:, decision], minlength=3) / 20_000
+    # Standard error at most 0.0036.
+    np.testing.assert_allclose(found, row, atol=0.015)
+
+
+def test_decisions_of_a_cluster_move_together_and_others_do_not():
+  alone = sample(LOGITS, 2_000, np.random.default_rng(1))
+  together = sample(LOGITS, 2_000, np.random.default_rng(1), (TOGETHER,))
+  # Decisions 0 and 2 have the same logits. Alone they agree with probability
+  # .7^2 + .2^2 + .1^2 = .54.
+  assert (together[:, 0] == together[:, 2]).all()
+  assert (alone[:, 0] == alone[:, 2]).mean() == pytest.approx(0.54, abs=0.05)
+
+
+def test_draws_are_divided_among_temperatures():
+  half = 20_000
+  drawn = sample(LOGITS, 2 * half, np.random.default_rng(5), (), (1.0, 5.0))
+  hot = np.exp(LOGITS / 5.0)
+  hot /= hot.sum(axis=1, keepdims=True)
+  for part, expected in ((drawn[:half], np.exp(LOGITS)), (drawn[half:], hot)):
+    for decision, row in enumerate(expected):
+      found = np.bincount(part[:, decision], minlength=3) / half
+      np.testing.assert_allclose(found, row, atol=0.015)
+
+
+@pytest.mark.parametrize("temperatures", [(1.0,), sampling.TEMPERATURES])
+def test_a_device_that_is_ruled_out_is_never_drawn(temperatures):
+  logits = LOGITS.copy()
+  logits[:, 0] = -1e9
+  drawn = sample(logits, 500, np.random.default_rng(2), (), temperatures)
+  assert (drawn > 0).all()
+
+
+def test_the_seed_decides():
+  one = sample(LOGITS, 50, np.random.default_rng(3), (TOGETHER,))
+  same = sample(LOGITS, 50, np.random.default_rng(3), (TOGETHER,))
+  other = sample(LOGITS, 50, np.random.default_rng(4), (TOGETHER,))
+  assert (one == same).all() and (one != other).any()
+
+
+def test_draws_by_inversion_have_the_probabilities_of_the_logits():
+  logits = np.log([[0.7, 0.2, 0.1], [1e-12, 0.5, 0.5]]).astype(np.float32)
+  drawn = sampling.greedy_and_samples(logits, 20_000, np.random.default_rng(0))
+  assert drawn[0].tolist() == [0, 1]
+  for decision, expected in enumerate([[0.7, 0.2, 0.1], [0.0, 0.5, 0.5]]):
+    share = np.bincount(drawn[1:, decision], minlength=3) / 20_000
+    np.testing.assert_allclose(share, expected, atol=0.015)
+
+
+def test_a_choice_that_is_never_allowed_is_never_drawn():
+  logits = np.full((5000, 4), -1e9, np.float32)
+  allowed = np.random.default_rng(0).integers(0, 4, 5000)
+  logits[np.arange(5000), allowed] = 0.0
+  drawn = sampling.greedy_and_samples(logits, 3, np.random.default_rng(1))
+  assert (drawn == allowed).all()
+
+
+def test_decoding_noise_draws_and_leaves_the_first_row_alone():
+  logits = np.log([0.7, 0.2, 0.1])
+  noise = sampling.decoding_noise(np.random.default_rng(0), 20_000, 1, 3)
+  chosen = (logits + noise[:, 0]).argmax(axis=-1)
+  assert chosen[0] == 0 and (noise[0] == 0).all()
+  share = np.bincount(chosen[1:]) / 20_000
+  np.testing.assert_allclose(share, [0.7, 0.2, 0.1], atol=0.015)

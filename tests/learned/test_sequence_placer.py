@@ -1,0 +1,132 @@
+"""`rnn` and `hierarchical` place with the base install, trained elsewhere."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from extra_train import needs_extra_train
+from policies_testing import gpus, problem_of, random_graph
+
+import tfplace
+from tfplace import Simulator, errors
+from tfplace.learned.decisions import decisions_at
+from tfplace.learned.sequence import placer as sequence_placer
+from tfplace.placers import Budget, get_placer
+
+pytestmark = needs_extra_train
+STRATEGIES = ("rnn", "hierarchical")
+TRAIN = """
+import sys
+import tfplace
+from tfplace.rl import session
+problem = tfplace.Problem(
+  tfplace.load_graph(sys.argv[1] + "/g.json"),
+  tfplace.load_cluster(sys.argv[1] + "/c.json"),
+)
+for strategy in ("rnn", "hierarchical"):
+  folder = sys.argv[1] + "/" + strategy
+  request = session.Request(
+    checkpoint_dir=folder + ".c", export_dir=folder, strategy=strategy,
+    iterations=2, imitation_steps=1, samples=4, max_decisions=(5, 10, None),
+  )
+  trainer = session.open_trainer([problem], request)
+  trainer.run()
+  session.finish(trainer, request)
+"""
+
+
+def train_in_a_child(folder):
+  root = pathlib.Path(tfplace.__file__).parent.parent
+  done = subprocess.run(
+    [sys.executable, "-c", TRAIN, str(folder)],
+    env={**os.environ, "PYTHONPATH": str(root), "TF_USE_LEGACY_KERAS": "1"},
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.fixture(scope="module")
+def problem():
+  graph = random_graph(30, seed=6, cpu_only=True)
+  return problem_of(graph, gpus(2, cpu=True))
+
+
+@pytest.fixture(scope="module")
+def policies(tmp_path_factory, problem):
+  """A folder with both policies, barely trained."""
+  folder = tmp_path_factory.mktemp("policies")
+  tfplace.save_graph(problem.graph, folder / "g.json")
+  tfplace.save_cluster(problem.cluster, folder / "c.json")
+  train_in_a_child(folder)
+  return folder
+
+
+def place(policies, strategy, problem, evaluations=20, seed=0):
+  placer = get_placer(strategy, str(policies / strategy))
+  budget = Budget(60.0, evaluations)
+  return placer.place(problem, Simulator(problem), budget, seed)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_the_best_of_the_argmax_and_samples_within_the_budget(
+  policies, strategy, problem
+):
+  first = place(policies, strategy, problem, 1)
+  result = place(policies, strategy, problem, 40)
+  assert (first.evaluations, result.evaluations) == (1, 40)
+  assert result.strategy == strategy and result.evaluation.feasible
+  assert result.history[0].step_time_us == first.evaluation.step_time_us
+  assert result.evaluation.step_time_us <= first.evaluation.step_time_us
+  devices = result.placement.devices
+  assert problem.allowed[np.arange(30), devices].all()
+  again = place(policies, strategy, problem, 40)
+  assert again.placement.devices.tolist() == devices.tolist()
+  # The argmax does not depend on the seed; the samples do.
+  other = place(policies, strategy, problem, 1, seed=7).placement.devices
+  assert other.tolist() == first.placement.devices.tolist()
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_places_at_the_numbers_of_decisions_that_it_was_trained_at(
+  policies, strategy, problem, monkeypatch
+):
+  asked = []
+
+  def recorded(problem, sizes):
+    asked.extend(sizes)
+    return decisions_at(problem, sizes)
+
+  monkeypatch.setattr(sequence_placer, "decisions_at", recorded)
+  result = place(policies, strategy, problem, 3)
+  assert asked == [5, 10, 256 if strategy == "rnn" else None]
+  assert result.evaluations == 3  # the most probable placement at each
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_policy_serves_another_graph_on_more_devices(policies, strategy):
+  problem = problem_of(random_graph(25, seed=1), gpus(4))
+  result = place(policies, strategy, problem, 60)
+  assert result.evaluation.feasible
+  assert len(set(result.placement.devices.tolist())) > 1
+
+
+def test_runs_in_a_process_that_trains_nothing(policies, problem):
+  assert os.environ.get("TF_USE_LEGACY_KERAS") != "1"
+  place(policies, "rnn", problem)
+  import keras
+
+  assert keras.__version__.startswith("3.")
+  training = "tf_agents", "tensorflow_gnn", "tensorflow_probability"
+  assert not [name for name in training if name in sys.modules]
+
+
+def test_a_policy_of_another_strategy_is_refused(policies, problem):
+  with pytest.raises(errors.TrainingError, match="'rnn', not 'hierarchical'"):
+    get_placer("hierarchical", str(policies / "rnn")).place(
+      problem, Simulator(problem), Budget(10.0), 0
+    )

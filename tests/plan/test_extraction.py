@@ -1,0 +1,238 @@
+"""Extraction through the cache: what a hit gives, and when there is none."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import tfplace
+from tfplace.bin import extract as extract_command
+from tfplace.bin import place as place_command
+from tfplace.core.presets import cluster_preset
+from tfplace.formats.graph import graph_to_json
+from tfplace.plan import sources
+from tfplace.plan.cache_keys import content_key
+from tfplace.plan.graph_cache import GraphCache
+
+SIZES = {"layers": 1, "units": 8, "vocabulary": 20, "length": 2}
+ASKED = {"batch_size": 2, "sizes": SIZES}
+
+
+def extract(folder, **changes):
+  asked = {**ASKED, **changes}
+  return tfplace.extract("nmt", "k80x2", cache_dir=folder, **asked)
+
+
+def entries(folder):
+  return sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory):
+  """A cache with one graph, and the graph."""
+  folder = str(tmp_path_factory.mktemp("cache") / "graphs")
+  return folder, extract(folder)
+
+
+@pytest.fixture
+def no_tracing(monkeypatch):
+  def fail(*_, **__):
+    raise AssertionError("traced")
+
+  monkeypatch.setattr(sources, "trace", fail)
+
+
+def test_a_second_use_gives_the_same_graph(filled, no_tracing):
+  folder, graph = filled
+  assert graph_to_json(extract(folder)) == graph_to_json(graph)
+  assert len(entries(folder)) == 1
+
+
+@pytest.mark.parametrize(
+  "changes", [{"batch_size": 3}, {"training": False}, {"sizes": {}}]
+)
+def test_another_question_is_traced(filled, no_tracing, changes):
+  with pytest.raises(AssertionError, match="traced"):
+    extract(filled[0], **changes)
+
+
+def test_without_a_directory_nothing_is_kept(filled, no_tracing):
+  with pytest.raises(AssertionError, match="traced"):
+    extract(None)
+
+
+def test_several_clusters_share_one_trace(filled, tmp_path, monkeypatch):
+  real, traces = sources.trace, []
+
+  def counted(*args, **kwargs):
+    traces.append(args)
+    return real(*args, **kwargs)
+
+  monkeypatch.setattr(sources, "trace", counted)
+  clusters = ["v100x2", "k80x2", "p100x4"]
+  asked = {**ASKED, "cache_dir": tmp_path / "graphs"}
+  v100, k80, p100 = sources.extract_each("nmt", clusters, **asked)
+  assert len(traces) == 1
+  assert graph_to_json(k80) == graph_to_json(filled[1])
+  assert v100.names == k80.names == p100.names
+  matmul = list(v100.types).index("MatMul")
+  us = [graph.time_us["GPU"][matmul] for graph in (v100, p100, k80)]
+  assert us == sorted(us)
+  assert len(set(us)) == 3
+  again = sources.extract_each("nmt", clusters, **asked)
+  assert len(traces) == 1
+  assert graph_to_json(again[0]) == graph_to_json(v100)
+
+
+HIT = """
+import json, sys, time
+import tfplace
+from tfplace.graph.graph_format import graph_to_json
+began = time.perf_counter()
+graph = tfplace.extract("nmt", "k80x4", cache_dir=sys.argv[1],
+                        **json.loads(sys.argv[2]))
+seconds = time.perf_counter() - began
+loaded = [name for name in ("tensorflow", "keras") if name in sys.modules]
+print(json.dumps([loaded, seconds, graph.num_ops]))
+"""
+
+
+def test_another_process_needs_no_tensorflow_for_it(filled):
+  folder, graph = filled
+  done = subprocess.run(
+    [sys.executable, "-c", HIT, folder, json.dumps(ASKED)],
+    capture_output=True,
+    text=True,
+    check=True,
+  )
+  loaded, seconds, num_ops = json.loads(done.stdout)
+  assert loaded == []
+  assert num_ops == graph.num_ops
+  assert seconds < 2
+
+
+def test_a_damaged_entry_is_extracted_anew(filled, tmp_path):
+  folder, graph = filled
+  name = entries(folder)[0]
+  with open(os.path.join(folder, name), "rb") as file:
+    content = file.read()
+  (tmp_path / name).write_bytes(content[:-100])
+  again = extract(str(tmp_path))
+  assert graph_to_json(again) == graph_to_json(graph)  # names, too
+  assert (tmp_path / name).read_bytes() == content
+
+
+def load(folder, **options):
+  return sources.load_or_extract(
+    "model",
+    "nmt",
+    cluster_preset("k80x2"),
+    cache=GraphCache(folder),
+    **ASKED,
+    **options,
+  )
+
+
+def test_a_trace_that_is_wanted_is_made_and_only_costs_are_read(
+  filled, monkeypatch
+):
+  def fail(*_, **__):
+    raise AssertionError("costed")
+
+  monkeypatch.setattr(sources, "op_graph", fail)
+  graph, traced = load(filled[0], needs_trace=True)
+  assert [n.name for n in traced.graph_def.node] == list(graph.names)
+
+
+def test_a_cached_graph_of_other_ops_does_not_meet_a_trace(filled, tmp_path):
+  key = content_key("model", "nmt", cluster_preset("k80x2"), **ASKED)
+  renamed = tfplace.build_graph(
+    "nmt",
+    [tfplace.OpSpec("other", "NoOp", {"GPU": 0.0, "CPU": 0.0})],
+    [],
+  )
+  GraphCache(tmp_path).store(key, renamed)
+  graph, traced = load(tmp_path, needs_trace=True)
+  assert graph_to_json(graph) == graph_to_json(filled[1])
+  assert graph.num_ops == len(traced.graph_def.node)
+
+
+def test_code_that_changes_meanwhile_is_not_cached(tmp_path, monkeypatch):
+  found = iter(["0" * 64, "1" * 64])
+  monkeypatch.setattr(sources, "content_key", lambda *_, **__: next(found))
+  load(tmp_path)
+  assert entries(tmp_path) == []
+
+
+def test_every_stage_is_told_in_turn(tmp_path):
+  told = []
+  load(tmp_path, on_stage=lambda what, count=None: told.append((what, count)))
+  words = [what.split()[0] for what, _ in told]
+  assert words == [
+    "building",
+    "building",
+    "tracing",
+    "inlining",
+    "kernels",
+    "shapes",
+    "costs",
+  ]
+  count = next(count for what, count in told if what == "tracing")
+  assert count() > 100
+
+
+@pytest.fixture
+def graph_def_file(tmp_path):
+  import tensorflow as tf
+
+  with tf.Graph().as_default() as graph:
+    x = tf.compat.v1.placeholder(tf.float32, [None, 4], "x")
+    tf.matmul(x, tf.constant(np.ones((4, 4), np.float32)), name="y")
+  path = tmp_path / "small.pb"
+  path.write_bytes(graph.as_graph_def().SerializeToString())
+  return path
+
+
+def test_commands_keep_graphs_where_they_are_told(graph_def_file, tmp_path):
+  folder, out = tmp_path / "cache", tmp_path / "g.json"
+  source = [f"--graph_def={graph_def_file}", f"--output={out}"]
+  assert extract_command.run([*source, "--graph_cache_dir="]) == 0
+  first = out.read_bytes()
+  assert entries(folder) == []
+  for _ in range(2):
+    assert extract_command.run([*source, f"--graph_cache_dir={folder}"]) == 0
+    assert out.read_bytes() == first
+  assert len(entries(folder)) == 1
+  content = graph_def_file.read_bytes()  # a byte more: a miss
+  graph_def_file.write_bytes(content + b"\x12\x00")
+  assert extract_command.run([*source, f"--graph_cache_dir={folder}"]) == 0
+  assert len(entries(folder)) == 2
+
+
+def test_a_hit_still_writes_the_placed_graph_def(graph_def_file, tmp_path):
+  import tensorflow as tf
+
+  source = [f"--graph_def={graph_def_file}", "--cluster=k80x2"]
+  source += ["--strategy=single", f"--graph_cache_dir={tmp_path / 'cache'}"]
+  for number in range(2):
+    out = tmp_path / f"placed{number}.pb"
+    assert place_command.run([*source, f"--output_graph_def={out}"]) == 0
+    placed = tf.compat.v1.GraphDef.FromString(out.read_bytes())
+    assert all("GPU:0" in node.device for node in placed.node)
+
+
+def test_keras_names_start_anew_inside_and_go_on_outside():
+  import keras
+
+  from tfplace.extraction.keras.layers import fresh_names
+
+  keras.layers.Dense(1)
+  last = int(keras.layers.Dense(1).name.removeprefix("dense_"))
+  for _ in range(2):
+    with fresh_names():
+      names = [keras.layers.Dense(1).name for _ in range(2)]
+    assert names == ["dense", "dense_1"]
+  assert keras.layers.Dense(1).name == f"dense_{last + 1}"

@@ -1,0 +1,27 @@
+"""Random training steps: the same for a seed, and placeable."""
+
+import numpy as np
+import pytest
+from policies_testing import gpus
+
+from tfplace import Problem, Simulator
+from tfplace.learned.train.synthetic import training_step
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_step_is_a_graph_with_updates_beside_their_variables(seed):
+  graph = training_step(seed)
+  assert 30 <= graph.num_ops <= 1000
+  problem = Problem(graph, gpus(2, cpu=True, memory_bytes=1e15))
+  one_device = np.zeros((1, graph.num_ops), np.int32)
+  assert Simulator(problem).run(one_device).feasible.all()
+  for op, name in enumerate(graph.names):
+    if name.endswith("/update"):
+      variable = graph.index[f"{name.removesuffix('/update')}/variable"]
+      assert graph.colocation[op] == graph.colocation[variable] >= 0
+
+
+def test_a_seed_always_gives_the_same_step_and_another_a_different_one():
+  one, same, other = training_step(1), training_step(1), training_step(2)
+  assert one.names == same.names and one.names != other.names
+  np.testing.assert_array_equal(one.time_us["GPU"], same.time_us["GPU"])

@@ -1,0 +1,193 @@
+"""tfplace-train: flags, SIGKILL and resume, export."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import rl_testing
+from policies_testing import gpus, random_graph
+
+from tfplace import core, formats
+from tfplace.bin import train
+from tfplace.simulate import Simulator
+
+
+@pytest.fixture
+def tiny(tmp_path):
+  formats.save_graph(
+    random_graph(10, seed=3, name="tiny"), tmp_path / "tiny.json"
+  )
+  formats.save_cluster(gpus(3), tmp_path / "cluster.json")
+  return tmp_path
+
+
+def start(tiny, name, **popen):
+  command = rl_testing.train_command(
+    tiny,
+    f"--checkpoint_dir={tiny / name}",
+    f"--export_dir={tiny / name}_policy",
+    "--iterations=40",
+    "--imitation_steps=10",
+    "--samples=4",
+    "--checkpoint_every=2",
+  )
+  return subprocess.Popen(
+    command,
+    env=rl_testing.environment(),
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+    text=True,
+    **popen,
+  )
+
+
+def finish(process):
+  out, err = process.communicate(timeout=280)
+  assert process.returncode == 0, err[-3000:]
+  return out
+
+
+def newest_checkpoint(folder):
+  """Number in the checkpoint index, or -1."""
+  try:
+    text = (folder / "checkpoint").read_text()
+  except FileNotFoundError:
+    return -1
+  return int(text.split('"')[1].rsplit("-", 1)[1])
+
+
+def exported_weights(folder):
+  code = (
+    "import sys, numpy as np\n"
+    "from tfplace.learned.exported import load_policy\n"
+    "weights = load_policy(sys.argv[1]).weights\n"
+    "np.savez(sys.argv[2], *[w.numpy() for w in weights])"
+  )
+  file = f"{folder}.npz"
+  subprocess.run(
+    [sys.executable, "-c", code, folder, file],
+    check=True,
+    env=rl_testing.environment(),
+  )
+  with np.load(file) as data:
+    return [data[key] for key in data]
+
+
+@rl_testing.needs_extra_train
+@pytest.mark.timeout(600)
+def test_a_killed_run_goes_on_and_ends_as_if_it_had_not_been_killed(tiny):
+  whole = start(tiny, "whole")
+  killed = start(tiny, "killed")
+  while newest_checkpoint(tiny / "killed") < 16 and killed.poll() is None:
+    time.sleep(0.02)
+  killed.send_signal(signal.SIGKILL)
+  killed.communicate()
+  assert killed.returncode == -signal.SIGKILL  # it was not done yet
+  assert not os.path.exists(tiny / "killed_policy")
+  out = finish(start(tiny, "killed"))
+  assert "going on after step" in out
+  finish(whole)
+  expected = exported_weights(str(tiny / "whole_policy"))
+  found = exported_weights(str(tiny / "killed_policy"))
+  for a, b in zip(expected, found, strict=True):
+    np.testing.assert_array_equal(a, b)
+  placements = [
+    json.loads(next((tiny / name / "placements").glob("*.json")).read_text())
+    for name in ("whole_policy", "killed_policy")
+  ]
+  assert placements[0] == placements[1]
+  check_scalars(scalars_of(tiny / "whole" / "logs"), tiny)
+
+
+def scalars_of(folder):
+  """What TensorBoard's own reader finds: tag -> its steps, its values."""
+  from tensorboard.backend.event_processing import event_accumulator
+  from tensorboard.util import tensor_util
+
+  events = event_accumulator.EventAccumulator(
+    str(folder), size_guidance={"tensors": 0}
+  )
+  events.Reload()
+  found = {tag: events.Tensors(tag) for tag in events.Tags()["tensors"]}
+  return {
+    tag: (
+      [event.step for event in series],
+      [float(tensor_util.make_ndarray(e.tensor_proto)) for e in series],
+    )
+    for tag, series in found.items()
+  }
+
+
+def check_scalars(scalars, tiny):
+  """10 steps of imitation, then 40 of PPO; the best is what was exported."""
+  (task,) = {tag.rsplit("/", 1)[0] for tag in scalars}
+  assert re.fullmatch(r"tiny on \w+, \d+ decisions", task)
+  assert scalars[f"{task}/imitation_loss"][0] == list(range(10))
+  for name in ("reward", "entropy", "policy_loss", "value_loss"):
+    steps, values = scalars[f"{task}/{name}"]
+    assert steps == list(range(10, 50))
+    assert np.isfinite(values).all()
+  _, best = scalars[f"{task}/best_step_time_us"]
+  assert best == sorted(best, reverse=True)
+  problem = core.Problem(
+    formats.load_graph(tiny / "tiny.json"),
+    formats.load_cluster(tiny / "cluster.json"),
+  )
+  (path,) = (tiny / "whole_policy" / "placements").glob("*.json")
+  placement = formats.load_placement(path, problem)
+  (evaluation,) = Simulator(problem).evaluate([placement])
+  assert best[-1] == pytest.approx(evaluation.step_time_us, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+  "flags, words",
+  [
+    (["--strategy=gpd"], ["gdp", "placeto", "hierarchical", "rnn"]),
+    (["--reward=guess"], ["simulate", "measure"]),
+    (["--iterations=-1"], ["iterations", "-1"]),
+    (["--elite=0"], ["elite", "0"]),
+    (["--entropy=-1"], ["entropy", "-1"]),
+    (["--graphs=/nowhere/*.json"], ["/nowhere/*.json"]),
+    (["--graphs=/nowhere/x.json"], ["/nowhere/x.json"]),
+    (["--cluster=k81x2"], ["k81x2"]),
+    (["--graphs="], ["--models", "--graphs"]),
+    (["--checkpoint_dir="], ["--checkpoint_dir"]),
+    (["--cluster=workers:2"], ["workers:2"]),
+    (["--strategy=rnn", "--hint=yes"], ["--hint=yes", "gdp, not rnn"]),
+    (["--strategy=placeto", "--elite=0.5"], ["--elite=0.5", "not placeto"]),
+    (["--algorithm=reinforce"], ["--algorithm=reinforce", "placeto, not gdp"]),
+  ],
+)
+@rl_testing.needs_extra_train
+def test_bad_flag_is_one_line_and_exit_code_1(tiny, capsys, flags, words):
+  arguments = rl_testing.train_command(
+    tiny, f"--checkpoint_dir={tiny / 'c'}", f"--export_dir={tiny / 'e'}"
+  )[3:]
+  names = {flag.split("=")[0] for flag in flags}
+  arguments = [a for a in arguments if a.split("=")[0] not in names]
+  assert train.run([*arguments, *flags]) == 1
+  error = capsys.readouterr().err
+  assert error.count("\n") == 1 and error.startswith("tfplace-train: error:")
+  for word in words:
+    assert word in error
+  assert not (tiny / "e").exists()
+
+
+def test_a_missing_extra_is_named_with_what_to_install(
+  tiny, capsys, monkeypatch
+):
+  monkeypatch.setattr(
+    "tfplace.learned.training_process.PACKAGES", ("no_such_package",)
+  )
+  arguments = rl_testing.train_command(
+    tiny, f"--checkpoint_dir={tiny / 'c'}", f"--export_dir={tiny / 'e'}"
+  )[3:]
+  assert train.run(arguments) == 1
+  error = capsys.readouterr().err
+  assert "no_such_package" in error and "tfplace[train]" in error

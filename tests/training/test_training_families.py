@@ -1,0 +1,88 @@
+"""What tfplace-train trains on: members, the split, clusters in turn."""
+
+import pytest
+from absl import flags
+
+from tfplace.bin import cli, training_graphs
+from tfplace.models import families, zoo
+
+
+def test_members_that_train_are_listed_and_those_that_test_are_not():
+  members = training_graphs._members(["ptb", "nmt"], 24)
+  assert len(members) == len(set(members)) == 2 * families.TRAINING
+  assert ("nmt_family", "index=0") in members
+  for index in families.split("test"):
+    assert ("ptb", f"index={index}") not in members
+
+
+def test_fewer_members_are_the_first_ones():
+  assert training_graphs._members(["ptb"], 2) == [
+    ("ptb", "index=0"),
+    ("ptb", "index=1"),
+  ]
+
+
+def test_the_training_split_has_no_row_of_the_published_tables():
+  rows = {
+    ("rnnlm", 2), ("rnnlm", 4), ("rnnlm", 8),
+    ("gnmt", 2), ("gnmt", 4), ("gnmt", 8),
+    ("transformer_xl", 2), ("transformer_xl", 4), ("transformer_xl", 8),
+  }  # fmt: skip
+  for model, sizes in families.TRAINING_SPLIT:
+    assert model in zoo.MODELS
+    assert model not in ("wavenet", "amoebanet_d", "nasnet")
+    assert (model, sizes.get("layers")) not in rows
+  listed = training_graphs._split(True)
+  assert ("rnnlm", "layers=3,length=20") in listed
+  assert len(listed) == len(families.TRAINING_SPLIT)
+  assert training_graphs._split(False) == []
+
+
+@pytest.mark.parametrize(
+  "in_turn, expected",
+  [(True, [("0", 2), ("1", 3), ("2", 2)]),
+   (False, [(g, d) for g in "012" for d in (2, 3)])],
+)  # fmt: skip
+def test_graphs_go_on_every_cluster_or_on_one_in_turn(in_turn, expected):
+  values = flags.FlagValues()
+  training_graphs.define(values)
+  values.mark_as_parsed()
+  values.cluster = ["k80x2", "p100x3"]
+  values.synthetic, values.clusters_in_turn = 3, in_turn
+  problems = list(training_graphs.problems(values))
+  found = [
+    (p.graph.name.removeprefix("synthetic"), p.cluster.num_devices - 1)
+    for p in problems  # a CPU beside the GPUs
+  ]
+  assert found == expected
+
+
+def test_an_unknown_family_is_refused():
+  with pytest.raises(cli.UsageError, match="'ptbb' is none of cifar10, ptb"):
+    training_graphs._members(["ptbb"], 24)
+
+
+def test_a_member_is_extracted_once_and_has_a_name_of_its_own(
+  tmp_path, monkeypatch
+):
+  """The command that extracts is replaced: it copies a tiny graph."""
+  import policies_testing
+
+  from tfplace import formats
+
+  commands = []
+
+  def run(command, **kwargs):
+    commands.append(command)
+    output = next(c for c in command if c.startswith("--output="))
+    formats.save_graph(
+      policies_testing.random_graph(5, 0, name="ptb"), output.split("=", 1)[1]
+    )
+    return training_graphs.subprocess.CompletedProcess(command, 0, "", "")
+
+  monkeypatch.setattr(training_graphs.subprocess, "run", run)
+  given = (str(tmp_path), "ptb", "index=3", "k80x2", policies_testing.gpus(2))
+  names = [training_graphs._extracted(*given).name for _ in range(2)]
+  assert names == ["ptb.index=3"] * 2
+  assert len(commands) == 1 and "--model_sizes=index=3" in commands[0]
+  assert not list((tmp_path / "graphs").glob("*.part.*"))

@@ -1,0 +1,138 @@
+"""The per-decision objective against NumPy, and at 10,000 decisions."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_probability as tfp
+from policies_testing import gpus, problem_of, random_graph
+from tf_agents.trajectories import time_step as ts
+
+from tfplace.errors import TrainingError
+from tfplace.learned.decisions import group_decisions
+from tfplace.learned.gdp import features
+from tfplace.learned.gdp.agent import make_agent
+from tfplace.learned.gdp.network import NetworkConfig, PlacementNetwork
+from tfplace.learned.train.config import PPOConfig
+from tfplace.learned.train.graph_bank import GraphBank
+
+SMALL = NetworkConfig(units=8, type_units=2, segment=8, pair_units=8)
+
+
+def agent_of(*sizes, **config):
+  graphs = [
+    features.extract(group_decisions(problem_of(random_graph(n, 0), gpus(3))))
+    for n in sizes
+  ]
+  bank = GraphBank(graphs)
+  return make_agent(bank, PlacementNetwork(SMALL), PPOConfig(**config))
+
+
+def time_steps(batch, graph):
+  return ts.restart(tf.fill([batch, 1], graph), batch_size=batch)._replace(
+    step_type=tf.zeros([batch, 1], tf.int32),
+    reward=tf.zeros([batch, 1]),
+    discount=tf.ones([batch, 1]),
+  )
+
+
+def distribution_of(logits):
+  return tfp.distributions.Independent(
+    tfp.distributions.Categorical(logits=logits, dtype=tf.int32), 1
+  )
+
+
+def loss_of(agent, graph, old, new, actions, advantages):
+  """The agent's policy loss and clip fraction for [B, P, D] logits."""
+  chosen = actions[:, None]
+  old_log_probs = distribution_of(old[:, None]).distribution.log_prob(chosen)
+  loss = agent.policy_gradient_loss(
+    time_steps(len(actions), graph),
+    tf.constant(chosen),
+    old_log_probs,
+    tf.constant(advantages[:, None], tf.float32),
+    distribution_of(tf.constant(new[:, None])),
+    tf.ones([len(actions), 1]),
+  )
+  return float(loss), float(agent._clip_fraction)
+
+
+@pytest.mark.parametrize("graph, count", [(0, 4), (1, 7)])
+def test_loss_is_the_mean_over_real_decisions_of_the_clipped_objective(
+  graph, count
+):
+  agent = agent_of(4, 7, clip=0.2)
+  rng = np.random.default_rng(graph)
+  old = rng.normal(size=(5, 7, 3)).astype(np.float32)
+  new = old + 0.5 * rng.normal(size=old.shape).astype(np.float32)
+  actions = rng.integers(0, 3, (5, 7)).astype(np.int32)
+  advantages = rng.normal(size=5)
+
+  def log_prob(logits, b, n):
+    row = logits[b, n].astype(np.float64)
+    return row[actions[b, n]] - np.log(np.exp(row).sum())
+
+  total, outside = 0.0, 0
+  for b in range(5):
+    for n in range(count):  # past it lies padding
+      ratio = np.exp(log_prob(new, b, n) - log_prob(old, b, n))
+      bounded = min(max(ratio, 0.8), 1.2)
+      total += min(ratio * advantages[b], bounded * advantages[b])
+      outside += abs(ratio - 1) > 0.2
+  found, clipped = loss_of(agent, graph, old, new, actions, advantages)
+  assert found == pytest.approx(-total / (5 * count), rel=1e-4)
+  assert clipped == pytest.approx(outside / (5 * count), rel=1e-5)
+
+
+def test_entropy_is_per_decision():
+  agent = agent_of(4, 7, entropy=0.5)
+  # 4 decisions of 2.0 nats in all: 0.5 each, times the weight of 0.5.
+  found = agent.entropy_regularization_loss(
+    time_steps(3, 0), tf.fill([3, 1], 2.0), tf.ones([3, 1])
+  )
+  assert float(found) == pytest.approx(-0.25)
+
+
+def test_ten_thousand_small_changes_are_not_clipped():
+  """Every log-probability moves by 0.01: the joint ratio is exp(100)."""
+  agent = agent_of(10_000, clip=0.2)
+  old = np.zeros((2, 10_000, 3), np.float32)
+  new = old.copy()
+  new[..., 0] = 0.015  # log-probability +0.01 for device 0
+  actions = np.zeros((2, 10_000), np.int32)
+  found, clipped = loss_of(agent, 0, old, new, actions, np.array([1.0, 1.0]))
+  assert clipped == 0.0
+  assert found == pytest.approx(-np.exp(0.01), rel=1e-3)
+
+
+def test_advantages_are_centred_within_the_batch():
+  agent = agent_of(4)
+  found = agent.compute_advantages(
+    None, tf.constant([[1.0], [2.0], [6.0]]), None, tf.zeros([3, 2])
+  )
+  assert found.numpy().tolist() == [[-2.0], [-1.0], [3.0]]
+
+
+def test_only_the_elite_teaches_by_its_lead():
+  agent = agent_of(4, elite=0.5)
+  returns = tf.constant([[1.0], [5.0], [-9.0], [3.0]])
+  found = agent.compute_advantages(None, returns, None, tf.zeros([4, 2]))
+  # 5 and 3 lead the best of the others, 1, by 4 and 2: on average by 1.5.
+  assert found.numpy().tolist() == [[-1.5], [2.5], [-1.5], [0.5]]
+  one = agent_of(4, elite=0.01).compute_advantages(
+    None, returns, None, tf.zeros([4, 2])
+  )
+  assert one.numpy().tolist() == [[-0.5], [1.5], [-0.5], [-0.5]]
+
+
+@pytest.mark.parametrize("share", [0.0, 1.5])
+def test_an_elite_that_is_no_share_is_refused(share):
+  with pytest.raises(TrainingError, match=str(share)):
+    PPOConfig(elite=share)
+
+
+def test_agent_relies_on_no_default_that_hurts():
+  agent = agent_of(4)
+  assert agent._importance_ratio_clipping == 0.2
+  assert agent._observation_normalizer is None
+  assert agent._reward_normalizer is None
+  assert agent._initial_adaptive_kl_beta == 0 and agent._kl_cutoff_factor == 0

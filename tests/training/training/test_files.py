@@ -1,0 +1,284 @@
+"""Damaged files, a full disk and sudden ends: an error that names the path,
+and never half of a policy.
+"""
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from policies_testing import gpus, problem_of, random_graph
+
+from tfplace.errors import TrainingError
+from tfplace.formats import files
+from tfplace.learned import export, exported
+from tfplace.learned.decisions import group_decisions
+from tfplace.learned.gdp import features
+from tfplace.learned.gdp.environment import Task
+from tfplace.learned.gdp.export import exportable
+from tfplace.learned.gdp.network import NetworkConfig, PlacementNetwork
+from tfplace.learned.train import demonstrations
+from tfplace.learned.train.checkpoints import Checkpoints, JsonState
+from tfplace.learned.train.config import ImitationConfig, TrainConfig
+from tfplace.learned.train.trainer import Trainer
+from tfplace.simulate import Simulator
+
+DAMAGES = ("empty", "garbage", "cut", "flipped", "folder")
+SMALL = NetworkConfig(units=16, type_units=4, segment=8, pair_units=8)
+NEWEST = ("checkpoint", "ckpt-2.index", "ckpt-2.data-00000-of-00001")
+
+
+def damage(path, how):
+  content = path.read_bytes()
+  half = len(content) // 2
+  path.unlink()
+  if how == "folder":
+    path.mkdir()
+    return
+  path.write_bytes(
+    {
+      "empty": b"",
+      "garbage": bytes(range(256)) * 5,
+      "cut": content[:half],
+      "flipped": content[:half]
+      + bytes([content[half] ^ 1])
+      + content[half + 1 :],
+    }[how]
+  )
+
+
+def run_of(folder, size=1000):
+  """Checkpoints of a run with one variable."""
+  variable = tf.Variable(tf.zeros(size))
+  state = JsonState({"done": 0})
+  kept = Checkpoints(folder, {"variable": variable}, state, {"seed": 1})
+  return kept, variable, state
+
+
+def saved_run(folder, size=1000):
+  kept, variable, state = run_of(folder, size)
+  for number in (1, 2):
+    variable.assign(tf.fill([size], float(number)))
+    state.value["done"] = number
+    kept.save(number)
+  return kept, variable, state
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+@pytest.mark.parametrize("name", NEWEST)
+def test_a_damaged_checkpoint_is_named_and_not_taken_for_none(
+  tmp_path, name, how
+):
+  saved_run(tmp_path)
+  damage(tmp_path / name, how)
+  with pytest.raises(TrainingError) as caught:
+    run_of(tmp_path)[0].restore()
+  assert f"'{tmp_path}/{name.split('.')[0]}" in str(caught.value)
+  assert len(str(caught.value)) < 600 and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+def test_a_damaged_checkpoint_that_is_not_the_newest_is_nobodys_loss(
+  tmp_path, how
+):
+  saved_run(tmp_path)
+  for name in NEWEST[1:]:
+    damage(tmp_path / name.replace("2", "1"), how)
+  kept, variable, state = run_of(tmp_path)
+  assert kept.restore()
+  assert state.value["done"] == 2 and float(variable[0]) == 2.0
+
+
+def test_a_run_that_died_before_its_first_checkpoint_was_whole_begins_anew(
+  tmp_path,
+):
+  saved_run(tmp_path)
+  (tmp_path / "checkpoint").unlink()
+  assert not run_of(tmp_path)[0].restore()
+
+
+@pytest.fixture
+def small_disk():
+  """No file may grow beyond 20 kB: the kernel refuses, as on a full disk."""
+  before = resource.getrlimit(resource.RLIMIT_FSIZE)
+  signals = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+  resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
+  yield
+  resource.setrlimit(resource.RLIMIT_FSIZE, before)
+  signal.signal(signal.SIGXFSZ, signals)
+
+
+def test_a_checkpoint_that_does_not_fit_is_an_error_and_the_last_one_stays(
+  tmp_path, request
+):
+  size = 100_000
+  kept, variable, state = saved_run(tmp_path, size)
+  request.getfixturevalue("small_disk")
+  state.value["done"] = 3
+  with pytest.raises(TrainingError, match=f"'{tmp_path}' cannot be written"):
+    kept.save(3)
+  again, variable, state = run_of(tmp_path, size)
+  assert again.restore()
+  assert state.value["done"] == 2 and float(variable[0]) == 2.0
+
+
+def test_scalars_that_cannot_be_written_are_an_error_that_names_them(tmp_path):
+  (tmp_path / "logs").write_text("no folder")
+  problem = problem_of(random_graph(5, seed=1), gpus(2))
+  decisions = group_decisions(problem)
+  task = Task(decisions, Simulator(problem), 1.0, np.zeros(5, np.int32))
+  config = TrainConfig(
+    iterations=1, network=SMALL, imitation=ImitationConfig(steps=1)
+  )
+  with pytest.raises(TrainingError, match=f"'{tmp_path}/logs' cannot be"):
+    Trainer([task], config, log_dir=tmp_path / "logs").run()
+
+
+def taught(tmp_path):
+  problem = problem_of(random_graph(8, seed=1), gpus(2))
+  teaching = demonstrations.Teaching(
+    ("single",), folder=str(tmp_path / "teachers")
+  )
+  return demonstrations.ask(group_decisions(problem), teaching)
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+def test_damaged_demonstrations_are_named(tmp_path, how):
+  expected = taught(tmp_path)
+  np.testing.assert_array_equal(taught(tmp_path).best, expected.best)
+  (path,) = (tmp_path / "teachers").iterdir()
+  damage(path, how)
+  with pytest.raises(TrainingError, match=f"'{path}' cannot be read"):
+    taught(tmp_path)
+
+
+def test_demonstrations_that_cannot_be_written_are_named(tmp_path, monkeypatch):
+  def full(*_):
+    raise OSError(28, "No space left on device")
+
+  monkeypatch.setattr(os, "fsync", full)
+  with pytest.raises(TrainingError, match=r"teachers/.*No space left"):
+    taught(tmp_path)
+  assert list((tmp_path / "teachers").iterdir()) == []
+
+
+# Exported policies.
+
+
+@pytest.fixture(scope="module")
+def policy():
+  network = PlacementNetwork(SMALL)
+  problem = problem_of(random_graph(5, 5), gpus(2))
+  decisions = group_decisions(problem)
+  network(features.extract(decisions, axes=SMALL.axes).tensors())
+  return exportable(network)
+
+
+def content(folder):
+  return {
+    path.relative_to(folder).as_posix(): path.read_bytes()
+    for path in folder.rglob("*")
+    if path.is_file()
+  }
+
+
+def test_a_policy_that_does_not_fit_leaves_the_old_one(
+  tmp_path, policy, request
+):
+  export.export_policy(policy, tmp_path / "policy")
+  before = content(tmp_path / "policy")
+  request.getfixturevalue("small_disk")
+  with pytest.raises(TrainingError, match=f"'{tmp_path}/policy' cannot be"):
+    export.export_policy(policy, tmp_path / "policy")
+  assert content(tmp_path / "policy") == before
+  assert os.listdir(tmp_path) == ["policy"]
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space"), "placement"])
+def test_what_belongs_to_a_policy_is_there_with_it_or_neither_is(
+  tmp_path, policy, error
+):
+  def add(folder):
+    (folder / "placements").mkdir()
+    (folder / "placements" / "one").write_text("x")
+    if isinstance(error, OSError):
+      raise error
+    files.write_bytes(folder / "none" / "x", b"")
+
+  with pytest.raises(TrainingError, match=f"'{tmp_path}/policy' cannot be"):
+    export.export_policy(policy, tmp_path / "policy", add)
+  assert os.listdir(tmp_path) == []
+
+
+def test_a_link_to_a_policy_stays_one(tmp_path, policy):
+  (tmp_path / "there").mkdir()
+  os.symlink(tmp_path / "there", tmp_path / "policy")
+  export.export_policy(policy, tmp_path / "policy")
+  assert os.path.islink(tmp_path / "policy")
+  assert json.loads((tmp_path / "there" / exported.INFO_FILE).read_text())
+
+
+@pytest.mark.parametrize("where", ["in a file", "of the kernel"])
+def test_a_place_for_no_policy_is_known_before(tmp_path, where):
+  (tmp_path / "file").write_text("")
+  target = "/proc/policy" if where == "of the kernel" else tmp_path / "file/x"
+  with pytest.raises(TrainingError, match=f"'{target}'"):
+    export.check_export_dir(target)
+    export.export_policy(exportable(PlacementNetwork(SMALL)), target)
+
+
+KILLED = """
+import os, signal, sys
+from tfplace.graph import staging
+put = staging.put_folder
+def killed(made, target):
+  if sys.argv[2] == "after":
+    put(made, target)
+  os.kill(os.getpid(), signal.SIGKILL)
+staging.put_folder = killed
+with staging.new_folder(os.path.dirname(sys.argv[1])) as made:
+  open(os.path.join(made, "policy.json"), "w").close()
+  staging.put_folder(made, sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_what_a_killed_export_left_goes_with_the_next(tmp_path, policy, when):
+  export.export_policy(policy, tmp_path / "policy")
+  whole = content(tmp_path / "policy")
+  subprocess.run(
+    [sys.executable, "-c", KILLED, str(tmp_path / "policy"), when], check=False
+  )
+  assert len(os.listdir(tmp_path)) == 2  # the policy, and what was left
+  found = content(tmp_path / "policy")
+  assert found == (whole if when == "before" else {"policy.json": b""})
+  export.export_policy(policy, tmp_path / "policy")
+  assert os.listdir(tmp_path) == ["policy"]
+  assert content(tmp_path / "policy").keys() == whole.keys()
+
+
+def test_at_every_moment_of_a_replacement_there_is_a_policy(tmp_path, policy):
+  export.export_policy(policy, tmp_path / "policy")
+  watch = (
+    "import os, sys\n"
+    "print(flush=True)\n"
+    "while os.path.exists(sys.argv[1]): pass\n"
+    "print('gone')"
+  )
+  process = subprocess.Popen(
+    [sys.executable, "-c", watch, str(tmp_path / "policy" / "fingerprint.pb")],
+    stdout=subprocess.PIPE,
+  )
+  process.stdout.readline()
+  for _ in range(200):
+    with files.new_folder(str(tmp_path)) as made:
+      with open(os.path.join(made, "fingerprint.pb"), "w"):
+        pass
+      files.put_folder(made, str(tmp_path / "policy"))
+  process.kill()
+  assert process.communicate()[0] == b""

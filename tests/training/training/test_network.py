@@ -1,0 +1,165 @@
+"""The placement network: masks, padding, segments, sizes."""
+
+import dataclasses
+
+import numpy as np
+import tensorflow as tf
+from policies_testing import gpus, problem_of, random_graph
+
+from tfplace.learned.decisions import group_decisions
+from tfplace.learned.gdp import features, layers
+from tfplace.learned.gdp.agent_networks import ActorNetwork
+from tfplace.learned.gdp.layers import (
+  MaxPoolConv,
+  SegmentAttention,
+  graph_tensor,
+)
+from tfplace.learned.gdp.network import NetworkConfig, PlacementNetwork
+from tfplace.learned.train.graph_bank import GraphBank
+
+SMALL = NetworkConfig(units=16, type_units=4, segment=8, pair_units=8)
+
+
+def extracted(num_ops, seed, cluster=None, **kwargs):
+  problem = problem_of(
+    random_graph(num_ops, seed, **kwargs), cluster or gpus(2)
+  )
+  return features.extract(group_decisions(problem), axes=SMALL.axes)
+
+
+def test_one_policy_serves_any_number_of_decisions_and_devices():
+  policy = PlacementNetwork(SMALL)
+  for num_ops, cluster in [(1, gpus(1)), (5, gpus(2)), (40, gpus(7, cpu=True))]:
+    found = policy(extracted(num_ops, 0, cluster).tensors())
+    assert found.shape == (num_ops, cluster.num_devices)
+    assert np.isfinite(found).all()
+
+
+def test_a_device_without_a_kernel_has_no_probability():
+  found = extracted(30, 1, gpus(2, cpu=True), cpu_only=True)
+  logits = PlacementNetwork(SMALL)(found.tensors())
+  probability = tf.nn.softmax(logits).numpy()
+  assert not found.allowed.all()
+  assert (probability[~found.allowed] == 0).all()
+  assert (probability[found.allowed] > 0).all()
+
+
+def test_padding_changes_nothing():
+  """A graph's logits are the same alone and in a bank with a larger one."""
+  small, large = extracted(6, 2), extracted(25, 3, gpus(4))
+  policy = PlacementNetwork(SMALL)
+  alone = policy(small.tensors()).numpy()
+  actor = ActorNetwork(GraphBank([large, small]), policy)
+  padded = actor.padded_logits(tf.constant(1)).numpy()
+  assert padded.shape == (25, 4)
+  np.testing.assert_allclose(padded[:6, :2], alone, atol=1e-6)
+  # Padding decisions are certain, so that they cost and gain nothing.
+  distribution, _ = actor(tf.constant([1, 1]))
+  entropy = distribution.distribution.entropy().numpy()
+  assert entropy.shape == (2, 25)
+  assert (entropy[:, 6:] == 0).all() and (entropy[:, :6] > 0).all()
+  sample = distribution.sample(seed=0).numpy()
+  assert (sample[:, 6:] == 0).all() and (sample[:, :6] < 2).all()
+
+
+def test_attention_equals_a_plain_transformer_xl():
+  """An independent reference: one query at a time, in a Python loop."""
+  units, segment, count = 8, 3, 8
+  layer = SegmentAttention(units, heads=2, segment=segment)
+  state = np.random.default_rng(0).normal(size=(count, units))
+  state = tf.constant(state, tf.float32)
+  gate = tf.linspace(0.5, 1.5, units)
+  found = layer(state, gate).numpy()
+  x = (state * gate).numpy()
+  query = x @ layer._query.kernel.numpy()
+  key, value = np.split(x @ layer._key_value.kernel.numpy(), 2, axis=1)
+  mixed = np.zeros((count, units))
+  for i in range(count):
+    begin = max(0, (i // segment - 1) * segment)  # the segment before
+    end = min(count, (i // segment + 1) * segment)
+    for h in (slice(0, 4), slice(4, 8)):
+      score = key[begin:end, h] @ query[i, h] / 2.0  # sqrt(4)
+      weight = np.exp(score - score.max())
+      mixed[i, h] = weight / weight.sum() @ value[begin:end, h]
+  one = layer._norms[0](state + layer._out(tf.constant(mixed, tf.float32)))
+  two = layer._norms[1](one + layer._narrow(layer._wide(one * gate)))
+  np.testing.assert_allclose(found, two.numpy(), atol=1e-4)
+
+
+def test_no_gradient_flows_into_the_cached_segment():
+  layer = SegmentAttention(4, heads=1, segment=2)
+  state = tf.Variable(
+    np.random.default_rng(1).normal(size=(4, 4)), dtype=tf.float32
+  )
+  with tf.GradientTape() as tape:
+    last = tf.reduce_sum(layer(state, tf.ones(4))[2:] ** 3)
+  gradient = tape.gradient(last, state).numpy()
+  assert (gradient[:2] == 0).all() and (gradient[2:] != 0).any()
+
+
+def test_message_is_the_maximum_over_neighbours_and_zero_without():
+  conv = MaxPoolConv(3)
+  state = tf.constant(np.random.default_rng(2).normal(size=(4, 2)), tf.float32)
+  edge = tf.constant(np.random.default_rng(3).normal(size=(3, 1)), tf.float32)
+  src, dst = tf.constant([0, 1, 3]), tf.constant([2, 2, 1])
+  graph = graph_tensor(state, edge, src, dst)
+  found = conv(graph, edge_set_name="feeds").numpy()
+  kernel, (of_edge, bias) = conv._of_node.kernel, conv._of_edge.weights
+  message = tf.sigmoid(
+    tf.gather(state, src) @ kernel + edge @ of_edge + bias
+  ).numpy()
+  np.testing.assert_allclose(found[2], np.maximum(message[0], message[1]))
+  np.testing.assert_allclose(found[1], message[2], rtol=1e-6)
+  assert (found[[0, 3]] == 0).all()
+
+
+def test_a_link_matters_in_both_directions():
+  policy = PlacementNetwork(dataclasses.replace(SMALL, attention_layers=0))
+  base = extracted(6, 4)
+  cut = base.tensors() | {
+    "edge": base.edge[:-1],
+    "edge_src": base.edge_src[:-1],
+    "edge_dst": base.edge_dst[:-1],
+  }
+  with tf.GradientTape() as tape:
+    edge = tf.Variable(base.edge)
+    logits = policy({**base.tensors(), "edge": edge})
+  assert (np.abs(tape.gradient(logits, edge).numpy()).sum(axis=1) > 0).any()
+  assert np.abs(policy(cut).numpy() - logits.numpy()).max() > 1e-7
+
+
+def test_gradients_added_up_over_blocks_are_those_of_the_whole(monkeypatch):
+  """50 decisions: a block of 50, against blocks of 16, which are two segments;
+  the last has 2 decisions. The weights are the same. Some gradients are small
+  differences of large parts, so what is rounded counts against the largest."""
+  given = extracted(50, 6, gpus(3)).tensors()
+  policy = PlacementNetwork(SMALL)
+  policy(given)
+  upstream = tf.random.stateless_normal([50, 3], seed=[1, 2])
+
+  @tf.function(autograph=False)
+  def gradients(recomputes):
+    with tf.GradientTape() as tape:
+      logits = policy(given, recomputes=recomputes)
+    found = tape.gradient(logits, policy.trainable_variables, upstream)
+    return logits, [tf.convert_to_tensor(g) for g in found]
+
+  logits, whole = gradients(False)
+  monkeypatch.setattr(layers, "BLOCK", 16)
+  rounding = 1e-5 * max(np.abs(g).max() for g in whole)
+  for by_blocks in (gradients, gradients.python_function):
+    again, added = by_blocks(True)
+    np.testing.assert_allclose(again, logits, atol=1e-4)
+    assert sum(np.abs(g).max() > 1e-3 for g in whole) > 60  # of 74
+    for mine, theirs in zip(added, whole, strict=True):
+      np.testing.assert_allclose(mine, theirs, rtol=1e-3, atol=rounding)
+
+
+def test_an_untrained_policy_proposes_the_hint():
+  problem = problem_of(random_graph(30, seed=5), gpus(3))
+  decisions = group_decisions(problem)
+  hint = np.random.default_rng(0).integers(0, 3, 30)
+  hinted = PlacementNetwork(SMALL)(
+    features.extract(decisions, hint, SMALL.axes).tensors()
+  )
+  assert hinted.numpy().argmax(axis=1).tolist() == hint.tolist()

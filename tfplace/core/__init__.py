@@ -1,0 +1,19 @@
+"""The types everyone meets: graphs, clusters, problems, placements."""
+
+from tfplace.core.cluster import Cluster, Device, Link
+from tfplace.core.op_graph import OpGraph, OpSpec, build_graph
+from tfplace.core.placement import Placement
+from tfplace.core.problem import Problem
+from tfplace.core.protocols import Evaluation
+
+__all__ = [
+  "Cluster",
+  "Device",
+  "Evaluation",
+  "Link",
+  "OpGraph",
+  "OpSpec",
+  "Placement",
+  "Problem",
+  "build_graph",
+]

@@ -1,0 +1,191 @@
+"""Memory limits of a user's own, such as `{"GPU:0": "10GiB"}`.
+
+They stand in the place of what a cluster says of its devices: to leave room
+for others, or because the description only guessed.
+
+Ops that a user wants on one device, besides those that TensorFlow does.
+
+A wish becomes a colocation group, so every placer, the simulator and the file
+formats know it already."""
+
+import collections
+import contextlib
+import dataclasses
+import fnmatch
+import math
+import numbers
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from tfplace.core.cluster import Cluster
+from tfplace.core.op_graph import OpGraph
+from tfplace.errors import FormatError, shown
+
+_UNITS = {
+  "": 1,
+  "B": 1,
+  **{f"{p}B": 1000 ** (i + 1) for i, p in enumerate("KMGT")},
+  **{f"{p}iB": 1024 ** (i + 1) for i, p in enumerate("KMGT")},
+}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
+
+
+_SIZES = ((2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B"))
+
+
+def with_max_memory(
+  cluster: Cluster, limits: Mapping[str, str | float]
+) -> Cluster:
+  """The cluster with other memory sizes.
+
+  Args:
+    cluster: devices that `limits` does not name keep their size.
+    limits: device -> bytes, or a size with a unit: "10GiB" is 10 * 2**30
+      bytes, "10GB" is 10**10; a device of 0 holds nothing. A device is named
+      in full, or by its end where that fits one only, as "GPU:0" does.
+
+  Raises:
+    FormatError: no such device, or no size; names it.
+  """
+  memory = {find_device(cluster, k): num_bytes(v) for k, v in limits.items()}
+  devices = tuple(
+    dataclasses.replace(d, memory_bytes=memory.get(d.name, d.memory_bytes))
+    for d in cluster.devices
+  )
+  return dataclasses.replace(cluster, devices=devices)
+
+
+def find_device(cluster: Cluster, name: str) -> str:
+  """The full name of the device that is meant by `name`.
+
+  Raises:
+    FormatError: the cluster has none, or several.
+  """
+  names = [device.name for device in cluster.devices]
+  if name in names:
+    return name
+  end = name if str(name).startswith("/") else f"/device:{name}"
+  found = [full for full in names if full.endswith(end)]
+  if len(found) != 1:
+    raise FormatError(
+      f"{shown(name)} names {len(found) or 'no'}"
+      f" device{'s' * (len(found) != 1)} of cluster {cluster.name!r}; it has"
+      f" {', '.join(names)}",
+      device=str(name),
+    )
+  return found[0]
+
+
+def num_bytes(size: str | float) -> float:
+  """Bytes of a number or of a text such as "10GiB", "1.5 GB" or "4096".
+
+  Raises:
+    FormatError: neither; a unit in lower case is refused, since it may mean
+      bits.
+  """
+  if isinstance(size, str):
+    match = _SIZE.fullmatch(size.strip())
+    if match and match[2] in _UNITS:
+      return float(match[1]) * _UNITS[match[2]]
+  elif isinstance(size, numbers.Real) and not isinstance(size, bool):
+    with contextlib.suppress(OverflowError):
+      if size >= 0:
+        return float(size)
+  raise FormatError(
+    f"{shown(size)} is no memory size; write bytes, or a number and one of"
+    f" {', '.join(u for u in _UNITS if u)}"
+  )
+
+
+def format_bytes(num_bytes: float) -> str:
+  """3 * 2**30 -> "3 GiB": three digits."""
+  return in_units(num_bytes, _SIZES)
+
+
+def exact_bytes(num_bytes: float) -> str:
+  """3 * 2**30 -> "3 GiB (3221225472 bytes)"."""
+  count = math.ceil(num_bytes)
+  exact = f"{count} byte{'s' * (count != 1)}"
+  return exact if num_bytes < 1024 else f"{format_bytes(num_bytes)} ({exact})"
+
+
+def in_units(value: float, units: Sequence[tuple[float, str]]) -> str:
+  """A value to three digits in the largest unit that it reaches.
+
+  Args:
+    value: finite.
+    units: (size, name) of each, the largest first and 1 at the end.
+  """
+  for scale, unit in units:
+    # As rounded: 999.9 us is "1 ms", not "1e+03 us".
+    if float(f"{value / scale:.3g}") >= 1 or scale == 1.0:
+      digits = f"{value / scale:.3g}"
+      return (
+        f"{float(digits):g} {unit}" if "e" in digits else f"{digits} {unit}"
+      )
+  raise AssertionError("the last unit is 1")
+
+
+def keep_together(graph: OpGraph, groups: Iterable[Sequence[int]]) -> OpGraph:
+  """The graph with each group's ops, and all colocated with them, as one.
+
+  Args:
+    graph: whose colocation groups are merged where a new one touches them.
+    groups: positions of ops; groups that share an op become one.
+  """
+  parent = list(range(graph.num_ops))
+  first: dict[int, int] = {}  # of each colocation group that is there
+  for op, group in enumerate(graph.colocation.tolist()):
+    if group >= 0:
+      _union(parent, first.setdefault(group, op), op)
+  for ops in groups:
+    for op in ops:
+      _union(parent, ops[0], op)
+  roots = [_find(parent, op) for op in range(graph.num_ops)]
+  sizes = collections.Counter(roots)
+  shared = [root for root, size in sizes.items() if size > 1]
+  number = {root: i for i, root in enumerate(shared)}
+  return dataclasses.replace(
+    graph,
+    colocation=np.array([number.get(root, -1) for root in roots], np.int32),
+    colocation_names=tuple(graph.names[root] for root in shared),
+  )
+
+
+def matching(graph: OpGraph, pattern: str) -> list[int]:
+  """Positions of the ops whose name, or a scope of it, is like `pattern`.
+
+  Args:
+    graph: whose ops are looked through.
+    pattern: as a shell's: `*` for any text, `?` for one character. "encoder"
+      and "encoder/*" both stand for all ops in that scope.
+
+  Raises:
+    FormatError: no op is.
+  """
+  found = [
+    i
+    for i, name in enumerate(graph.names)
+    if fnmatch.fnmatchcase(name, pattern)
+    or fnmatch.fnmatchcase(name, f"{pattern}/*")
+  ]
+  if not found:
+    raise FormatError(
+      f"{pattern!r} is like the name of no op of graph {graph.name!r}, whose"
+      f" ops have names such as {', '.join(map(repr, graph.names[:3]))}"
+    )
+  return found
+
+
+def _find(parent: list[int], i: int) -> int:
+  while parent[i] != i:
+    parent[i] = parent[parent[i]]
+    i = parent[i]
+  return i
+
+
+def _union(parent: list[int], a: int, b: int) -> None:
+  a, b = _find(parent, a), _find(parent, b)
+  parent[max(a, b)] = min(a, b)

@@ -1,0 +1,270 @@
+"""The dataflow graph to be placed: ops, their costs, and their edges.
+
+`OpGraph` is plain NumPy data with nothing of TensorFlow in it. It knows no
+devices; `Problem` joins it to a `Cluster`.
+
+The same graph with its ops in another order, for locality in memory.
+
+Positions have a meaning in the rules of the simulated step: whoever
+simulates a renumbered graph says which positions its ops had."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tfplace.errors import FormatError
+
+CONTROL_OUTPUT = -1  # output index of a control edge: a message of 0 bytes
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class OpGraph:
+  """A dataflow graph with costs. Immutable; transformations return new ones.
+
+  Ops are numbered 0 .. num_ops-1 in file order ("position"), edges
+  0 .. num_edges-1. Byte counts are doubles, exact up to 2**53.
+
+  Attributes:
+    name: name of the graph.
+    names: op names, [num_ops], unique.
+    types: op types such as "MatMul", [num_ops].
+    time_us: device kind -> [num_ops] float64 microseconds; NaN where a device
+      of that kind cannot run the op.
+    output_offsets: [num_ops + 1] int64; the outputs of op i are entries
+      `output_offsets[i]:output_offsets[i + 1]` of `output_bytes`.
+    output_bytes: [num_outputs] float64.
+    persistent_bytes: [num_ops] float64, held for the whole step (variables).
+    temp_bytes: [num_ops] float64, held while the op runs.
+    colocation: [num_ops] int32 index into `colocation_names`, -1 where the op
+      is free. Ops with the same index share a device.
+    colocation_names: the strings that `colocation` indexes.
+    edge_src: [num_edges] int32 producer.
+    edge_output: [num_edges] int32 output of the producer, -1 for control.
+    edge_dst: [num_edges] int32 consumer.
+    extra: unknown keys of the file, kept on a round trip.
+    op_extra: position -> unknown keys of that op.
+    edge_extra: edge -> unknown keys of that edge.
+  """
+
+  name: str
+  names: tuple[str, ...]
+  types: tuple[str, ...]
+  time_us: Mapping[str, np.ndarray]
+  output_offsets: np.ndarray
+  output_bytes: np.ndarray
+  persistent_bytes: np.ndarray
+  temp_bytes: np.ndarray
+  colocation: np.ndarray
+  colocation_names: tuple[str, ...]
+  edge_src: np.ndarray
+  edge_output: np.ndarray
+  edge_dst: np.ndarray
+  extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  op_extra: Mapping[int, Mapping[str, Any]] = dataclasses.field(
+    default_factory=dict
+  )
+  edge_extra: Mapping[int, Mapping[str, Any]] = dataclasses.field(
+    default_factory=dict
+  )
+
+  def __post_init__(self) -> None:
+    for value in self._arrays():
+      value.setflags(write=False)
+    # Fails on a cycle, so that no OpGraph that exists has one.
+    _ = self.topological_order
+
+  def _arrays(self) -> list[np.ndarray]:
+    fields = (getattr(self, f.name) for f in dataclasses.fields(self))
+    arrays = [f for f in fields if isinstance(f, np.ndarray)]
+    return arrays + list(self.time_us.values())
+
+  @property
+  def num_ops(self) -> int:
+    return len(self.names)
+
+  @property
+  def num_edges(self) -> int:
+    return len(self.edge_src)
+
+  @property
+  def kinds(self) -> tuple[str, ...]:
+    """Device kinds that some op has a time for."""
+    return tuple(self.time_us)
+
+  @functools.cached_property
+  def index(self) -> Mapping[str, int]:
+    """Op name -> position."""
+    return {name: i for i, name in enumerate(self.names)}
+
+  @functools.cached_property
+  def out_csr(self) -> tuple[np.ndarray, np.ndarray]:
+    """Edges by producer: offsets [num_ops + 1], edge numbers [num_edges].
+
+    The edges of one producer are in the order (output, dst).
+    """
+    order = np.lexsort((self.edge_dst, self.edge_output, self.edge_src))
+    return _offsets(self.edge_src, self.num_ops), order.astype(np.int32)
+
+  @functools.cached_property
+  def in_csr(self) -> tuple[np.ndarray, np.ndarray]:
+    """Edges by consumer: offsets [num_ops + 1], edge numbers [num_edges]."""
+    order = np.lexsort((self.edge_output, self.edge_src, self.edge_dst))
+    return _offsets(self.edge_dst, self.num_ops), order.astype(np.int32)
+
+  @functools.cached_property
+  def edge_bytes(self) -> np.ndarray:
+    """[num_edges] float64: bytes of the tensor on each edge, 0 on control."""
+    if not self.num_edges:
+      return np.zeros(0)
+    is_data = self.edge_output >= 0
+    at = self.output_offsets[self.edge_src] + np.maximum(self.edge_output, 0)
+    result = np.zeros(self.num_edges)
+    result[is_data] = self.output_bytes[at[is_data]]
+    return result
+
+  @functools.cached_property
+  def op_output_bytes(self) -> np.ndarray:
+    """[num_ops] float64: sum of the bytes of each op's outputs."""
+    sums = np.concatenate(([0.0], np.cumsum(self.output_bytes)))
+    return sums[self.output_offsets[1:]] - sums[self.output_offsets[:-1]]
+
+  @functools.cached_property
+  def topological_order(self) -> np.ndarray:
+    """[num_ops] int32 positions, producers first; depth-first-free Kahn order.
+
+    Raises:
+      FormatError: the graph has a cycle; names an op on it.
+    """
+    offsets, edges = self.out_csr
+    successors = self.edge_dst[edges].tolist()
+    bounds = offsets.tolist()
+    missing = np.bincount(self.edge_dst, minlength=self.num_ops).tolist()
+    order = [i for i in range(self.num_ops) if missing[i] == 0]
+    for op in order:  # grows while it is read: a queue
+      for successor in successors[bounds[op] : bounds[op + 1]]:
+        missing[successor] -= 1
+        if missing[successor] == 0:
+          order.append(successor)
+    if len(order) < self.num_ops:
+      self._raise_cycle(missing)
+    return np.array(order, np.int32)
+
+  def _raise_cycle(self, missing: Sequence[int]) -> None:
+    """Walks back among unfinished ops until one repeats: it is on a cycle."""
+    offsets, edges = self.in_csr
+    op = next(i for i, count in enumerate(missing) if count)
+    seen: set[int] = set()
+    while op not in seen:
+      seen.add(op)
+      sources = self.edge_src[edges[offsets[op] : offsets[op + 1]]]
+      op = next(int(s) for s in sources if missing[s])
+    name = self.names[op]
+    raise FormatError(
+      f"graph {self.name!r}: op {name!r} is on a cycle", op=name
+    )
+
+
+def _offsets(keys: np.ndarray, num_ops: int) -> np.ndarray:
+  counts = np.bincount(keys, minlength=num_ops)
+  return np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
+
+
+@dataclasses.dataclass(frozen=True)
+class OpSpec:
+  """One op as a builder of graphs gives it; fields as in `OpGraph`."""
+
+  name: str
+  type: str
+  time_us: Mapping[str, float]
+  output_bytes: Sequence[float] = ()
+  persistent_bytes: float = 0.0
+  temp_bytes: float = 0.0
+  colocation: str | None = None
+
+
+def build_graph(
+  name: str,
+  ops: Sequence[OpSpec],
+  edges: Sequence[tuple[int, int, int]],
+  **extras: Any,
+) -> OpGraph:
+  """Packs op specs and edges into an `OpGraph`.
+
+  Args:
+    name: name of the graph.
+    ops: the ops, in position order.
+    edges: (producer, output or -1, consumer) by position, in file order. A
+      repeated edge must have been dropped.
+    **extras: `extra`, `op_extra`, `edge_extra` of `OpGraph`.
+
+  Raises:
+    FormatError: the edges form a cycle.
+  """
+  kinds = dict.fromkeys(kind for op in ops for kind in op.time_us)
+  nan = float("nan")
+  groups = dict.fromkeys(
+    op.colocation for op in ops if op.colocation is not None
+  )
+  group_index = {group: i for i, group in enumerate(groups)}
+  counts = [len(op.output_bytes) for op in ops]
+  table = np.array(edges, np.int32).reshape(-1, 3)
+  return OpGraph(
+    name=name,
+    names=tuple(op.name for op in ops),
+    types=tuple(op.type for op in ops),
+    time_us={
+      kind: np.array([op.time_us.get(kind, nan) for op in ops], np.float64)
+      for kind in kinds
+    },
+    output_offsets=np.concatenate(([0], np.cumsum(counts))).astype(np.int64),
+    output_bytes=np.array(
+      [size for op in ops for size in op.output_bytes], np.float64
+    ),
+    persistent_bytes=np.array([op.persistent_bytes for op in ops], np.float64),
+    temp_bytes=np.array([op.temp_bytes for op in ops], np.float64),
+    colocation=np.array(
+      [
+        -1 if op.colocation is None else group_index[op.colocation]
+        for op in ops
+      ],
+      np.int32,
+    ),
+    colocation_names=tuple(groups),
+    edge_src=table[:, 0].copy(),
+    edge_output=table[:, 1].copy(),
+    edge_dst=table[:, 2].copy(),
+    **extras,
+  )
+
+
+def renumber(graph: OpGraph, order: np.ndarray) -> OpGraph:
+  """The graph whose op i is `graph`'s op `order[i]`; edges keep their order.
+
+  Args:
+    graph: any graph.
+    order: [num_ops] a permutation of its positions.
+  """
+  rank = np.empty(graph.num_ops, np.int32)
+  rank[order] = np.arange(graph.num_ops, dtype=np.int32)
+  counts = np.diff(graph.output_offsets)[order]
+  offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
+  # Where each output was: its op's first one, and how many come between.
+  within = np.arange(len(graph.output_bytes)) - np.repeat(offsets[:-1], counts)
+  was = np.repeat(graph.output_offsets[:-1][order], counts) + within
+  return dataclasses.replace(
+    graph,
+    names=tuple(graph.names[i] for i in order),
+    types=tuple(graph.types[i] for i in order),
+    time_us={kind: us[order] for kind, us in graph.time_us.items()},
+    output_offsets=offsets,
+    output_bytes=graph.output_bytes[was],
+    persistent_bytes=graph.persistent_bytes[order],
+    temp_bytes=graph.temp_bytes[order],
+    colocation=graph.colocation[order],
+    edge_src=rank[graph.edge_src],
+    edge_dst=rank[graph.edge_dst],
+    op_extra={int(rank[i]): extra for i, extra in graph.op_extra.items()},
+  )

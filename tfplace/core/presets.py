@@ -1,0 +1,300 @@
+"""Published figures of GPUs and hosts, with their sources; no clusters yet.
+
+Clusters of known hardware: `k80x2`, `p100x4`, `v100x8-pcie` and the like.
+
+A preset is N GPUs and one CPU device in one host. It holds published figures
+only, as `GPUS`, `HOSTS` and the functions below name them; clusters that were
+measured come from `tfplace.measure`, and others from a file. No TensorFlow."""
+
+import dataclasses
+import re
+from typing import Any
+
+from tfplace.core.cluster import Cluster, Device, Link
+from tfplace.errors import FormatError, shown
+
+_GIB = 2**30
+
+
+@dataclasses.dataclass(frozen=True)
+class GpuModel:
+  """Published figures of one GPU.
+
+  Attributes:
+    model: its name.
+    memory_bytes: capacity as sold (GiB of the data sheet).
+    multiprocessors: streaming multiprocessors.
+    cuda_cores: single-precision lanes.
+    frequency_mhz: the boost clock of the data sheet's single-precision peak.
+    bandwidth_bytes_per_us: memory bandwidth.
+    architecture: major compute capability.
+    host: key of `HOSTS`.
+    nvlink_bytes_per_us: one way, of one NVLink; 0 where it has none.
+    nvlinks: number of NVLinks.
+    nvswitch: whether all NVLinks go into a switch.
+    source: where the figures are from.
+  """
+
+  model: str
+  memory_bytes: int
+  multiprocessors: int
+  cuda_cores: int
+  frequency_mhz: int
+  bandwidth_bytes_per_us: float
+  architecture: int
+  host: str
+  nvlink_bytes_per_us: float
+  nvlinks: int
+  nvswitch: bool
+  source: str
+
+  @property
+  def peak_gflops(self) -> float:
+    """Single precision, a multiply-add as two."""
+    return 2e-3 * self.cuda_cores * self.frequency_mhz
+
+
+@dataclasses.dataclass(frozen=True)
+class HostModel:
+  """Published figures of a host.
+
+  Attributes:
+    model: its processors.
+    cores: of all its sockets.
+    frequency_mhz: base clock.
+    memory_bytes: of the host.
+    bandwidth_bytes_per_us: memory bandwidth of all sockets.
+    pcie_bytes_per_us: one way, of one x16 slot.
+    source: where the figures are from.
+  """
+
+  model: str
+  cores: int
+  frequency_mhz: int
+  memory_bytes: int
+  bandwidth_bytes_per_us: float
+  pcie_bytes_per_us: float
+  source: str
+
+
+# PCIe: 12,000 B/us is what a x16 slot of generation 3 (15,750 on the wire)
+# moves after packet headers; generations 4 and 5 double it each.
+HOSTS = {
+  "dgx-1": HostModel(
+    "2 x Intel Xeon E5-2698 v4", 40, 2200, 512 * _GIB, 136500.0, 12000.0,
+    "NVIDIA DGX-1 white paper WP-08437: 2 x 20 cores of 2.2 GHz, 512 GB of "
+    "DDR4-2133 in 2 x 4 channels of 17.07 GB/s, PCIe 3.0",
+  ),
+  "dgx-a100": HostModel(
+    "2 x AMD EPYC 7742", 128, 2250, 1024 * _GIB, 409600.0, 24000.0,
+    "NVIDIA DGX A100 data sheet: 128 cores of 2.25 GHz, 1 TB; AMD: 204.8 GB/s "
+    "per socket; PCIe 4.0",
+  ),
+  "dgx-h100": HostModel(
+    "2 x Intel Xeon Platinum 8480C", 112, 2000, 2048 * _GIB, 614400.0, 48000.0,
+    "NVIDIA DGX H100 data sheet: 112 cores of 2.0 GHz, 2 TB; Intel: 8 channels "
+    "of DDR5-4800 per socket; PCIe 5.0",
+  ),
+}  # fmt: skip
+
+GPUS = {
+  "k80": GpuModel(
+    "Tesla K80 (one of its two GK210)", 12 * _GIB, 13, 2496, 875, 240000.0,
+    3, "dgx-1", 0.0, 0, False,
+    "NVIDIA Tesla K80 board specification BD-07317-001: 24 GB, 480 GB/s, "
+    "8.73 TFLOPS and 4992 cores for two GPUs, boost to 875 MHz",
+  ),
+  "p100": GpuModel(
+    "Tesla P100", 16 * _GIB, 56, 3584, 1303, 732000.0,
+    6, "dgx-1", 18310.0, 4, False,
+    "NVIDIA Tesla P100 PCIe data sheet: 16 GB, 732 GB/s, 9.3 TFLOPS, boost "
+    "1303 MHz; NVLink: 18.31 GB/s measured on a PowerEdge C4130 (Dell HPC)",
+  ),
+  "v100": GpuModel(
+    "Tesla V100-SXM2", 16 * _GIB, 80, 5120, 1530, 900000.0,
+    7, "dgx-1", 23950.0, 6, False,
+    "NVIDIA Tesla V100 data sheet: 16 GB, 900 GB/s, 15.7 TFLOPS, boost 1530 "
+    "MHz; NVLink: 47.9 GB/s of two links measured on a PowerEdge C4130 (Dell)",
+  ),
+  "a100": GpuModel(
+    "A100-SXM4-40GB", 40 * _GIB, 108, 6912, 1410, 1555000.0,
+    8, "dgx-a100", 25000.0, 12, True,
+    "NVIDIA A100 white paper: 40 GB, 1555 GB/s, 19.5 TFLOPS (FP32, no tensor "
+    "cores), boost 1410 MHz, 12 NVLinks of 25 GB/s each way",
+  ),
+  "h100": GpuModel(
+    "H100-SXM5-80GB", 80 * _GIB, 132, 16896, 1980, 3350000.0,
+    9, "dgx-h100", 25000.0, 18, True,
+    "NVIDIA H100 data sheet: 80 GB, 3.35 TB/s, 67 TFLOPS (FP32, no tensor "
+    "cores), boost 1980 MHz, 18 NVLinks of 25 GB/s each way",
+  ),
+}  # fmt: skip
+
+# NVLinks between each pair of GPUs of a DGX-1 with V100, a hybrid cube mesh of
+# 6 links per GPU, as `nvidia-smi topo -m` prints it there.
+DGX1_NVLINKS = (
+  (0, 1, 1, 2, 2, 0, 0, 0),
+  (1, 0, 2, 1, 0, 2, 0, 0),
+  (1, 2, 0, 2, 0, 0, 1, 0),
+  (2, 1, 2, 0, 0, 0, 0, 1),
+  (2, 0, 0, 0, 0, 1, 1, 2),
+  (0, 2, 0, 0, 1, 0, 2, 1),
+  (0, 0, 1, 0, 1, 2, 0, 2),
+  (0, 0, 0, 1, 2, 1, 2, 0),
+)
+
+
+def gpu_hardware(gpu: GpuModel) -> dict[str, Any]:
+  """A GPU as Grappler's `DeviceProperties`: MHz, KB/s, bytes.
+
+  Grappler derives the peak from `num_cores` multiprocessors of 192 lanes
+  (architecture 3) or 64 (6 and later). H100's have 128 lanes, so it is
+  described as twice as many: the peak is right.
+  """
+  lanes = 192 if gpu.architecture == 3 else 64
+  return {
+    "type": "GPU",
+    "vendor": "NVIDIA",
+    "model": gpu.model,
+    "frequency": gpu.frequency_mhz,
+    "num_cores": gpu.cuda_cores // lanes,
+    "bandwidth": int(gpu.bandwidth_bytes_per_us * 1e3),
+    "memory_size": gpu.memory_bytes,
+    "environment": {"architecture": str(gpu.architecture)},
+  }
+
+
+def cpu_hardware(host: HostModel) -> dict[str, Any]:
+  """A host as Grappler's `DeviceProperties`: MHz, KB/s, bytes."""
+  return {
+    "type": "CPU",
+    "vendor": host.model.split()[2],
+    "model": host.model,
+    "frequency": host.frequency_mhz,
+    "num_cores": host.cores,
+    "bandwidth": int(host.bandwidth_bytes_per_us * 1e3),
+    "memory_size": host.memory_bytes,
+    "environment": {},
+  }
+
+
+_TASK = "/job:localhost/replica:0/task:0/device:"
+
+# Placeto (arXiv 1906.08879), its public simulator: K80s on one host moved
+# 7600 B/us with 25 us between messages, and an op cost 5.7 us to launch. The
+# launch is the work of TensorFlow's executor on the host, and nobody published
+# it for the other devices, so they all get it.
+PLACETO_BYTES_PER_US = 7600.0
+PLACETO_GAP_US = 25.0
+PLACETO_OP_OVERHEAD_US = 5.7
+
+# The sources above give no value; chosen between the few microseconds of a raw
+# peer read and the tens that a copy scheduled by TensorFlow takes.
+TRANSFER_LATENCY_US = 10.0
+
+MAX_GPUS = 8
+_NAME = re.compile(r"([a-z0-9]+?)x([1-9][0-9]{0,5})(?:-(pcie|nvlink))?")
+
+
+def cluster_preset(name: str) -> Cluster:
+  """A cluster of known hardware: `<gpu>x<count>[-pcie|-nvlink]`.
+
+  GPUs 0 .. count-1 come first, then the CPU. Without a suffix k80 and p100
+  are joined by PCIe, the others by NVLink. Figures as in `GPUS` and `HOSTS`:
+
+  - K80: Placeto's simulator, one outgoing channel per device.
+  - PCIe: two GPUs share the switch that leads to the host, in each direction
+    (DGX-1 white paper); they reach each other through it without the host.
+  - NVLink, up to 4 GPUs: each pair has its own links (PowerEdge C4130: P100
+    one link, V100 two); 8 V100 or P100: `DGX1_NVLINKS`, PCIe where that has
+    none. A100 and H100: a switch, so one outgoing channel per GPU.
+
+  Each device's `extra["hardware"]` describes it to Grappler's estimator.
+
+  Raises:
+    FormatError: unknown name; lists the choices.
+  """
+  match = _NAME.fullmatch(name)
+  if match is None or match[1] not in GPUS or int(match[2]) > MAX_GPUS:
+    raise FormatError(
+      f"unknown cluster preset {shown(name)}: the form is <gpu>x<count>, with"
+      f" -pcie or -nvlink after it where wanted, a gpu of"
+      f" {', '.join(GPUS)}, and a count of 1 to {MAX_GPUS}"
+    )
+  gpu, count, wiring = GPUS[match[1]], int(match[2]), match[3]
+  if wiring == "nvlink" and not gpu.nvlinks:
+    raise FormatError(
+      f"unknown cluster preset {name!r}: {match[1]} has no NVLink"
+    )
+  if wiring is None:
+    wiring = "pcie" if match[1] in ("k80", "p100") else "nvlink"
+  devices = [_gpu_device(gpu, i) for i in range(count)]
+  devices.append(_cpu_device(HOSTS[gpu.host]))
+  names = [device.name for device in devices]
+  links = tuple(
+    _link(gpu, wiring, names, src, dst)
+    for src in range(count + 1)
+    for dst in range(count + 1)
+    if src != dst
+  )
+  sources = {"gpu": gpu.source, "host": HOSTS[gpu.host].source}
+  return Cluster(name, tuple(devices), links, {"sources": sources})
+
+
+def _gpu_device(gpu: GpuModel, index: int) -> Device:
+  return Device(
+    f"{_TASK}GPU:{index}",
+    "GPU",
+    float(gpu.memory_bytes),
+    PLACETO_OP_OVERHEAD_US,
+    {"hardware": gpu_hardware(gpu)},
+  )
+
+
+def _cpu_device(host: HostModel) -> Device:
+  return Device(
+    f"{_TASK}CPU:0",
+    "CPU",
+    float(host.memory_bytes),
+    PLACETO_OP_OVERHEAD_US,
+    {"hardware": cpu_hardware(host)},
+  )
+
+
+def _link(
+  gpu: GpuModel, wiring: str, names: list[str], src: int, dst: int
+) -> Link:
+  cpu = len(names) - 1
+  ends = names[src], names[dst]
+  if gpu is GPUS["k80"]:
+    return Link(
+      *ends, PLACETO_BYTES_PER_US, 0.0, PLACETO_GAP_US, f"out:{names[src]}"
+    )
+  links = 0
+  if wiring == "nvlink" and cpu not in (src, dst):
+    links = _num_nvlinks(gpu, cpu, src, dst)
+  if links:
+    channel = f"nvlink:{src}" if gpu.nvswitch else f"nvlink:{src}-{dst}"
+    bandwidth = links * gpu.nvlink_bytes_per_us
+  else:
+    channel = _pcie_channel(cpu, src, dst)
+    bandwidth = HOSTS[gpu.host].pcie_bytes_per_us
+  return Link(*ends, bandwidth, TRANSFER_LATENCY_US, 0.0, channel)
+
+
+def _num_nvlinks(gpu: GpuModel, count: int, src: int, dst: int) -> int:
+  if gpu.nvswitch:
+    return gpu.nvlinks
+  if count <= 4:
+    return gpu.nvlinks // 3
+  cube_mesh = DGX1_NVLINKS[src][dst]
+  return min(cube_mesh, 1) if gpu.nvlinks == 4 else cube_mesh
+
+
+def _pcie_channel(cpu: int, src: int, dst: int) -> str:
+  """Two GPUs to a switch; out of it and into it one transfer at a time."""
+  if src == cpu:
+    return f"pcie:switch-{dst // 2}:in"
+  if dst != cpu and src // 2 == dst // 2:
+    return f"pcie:{src}-{dst}"
+  return f"pcie:switch-{src // 2}:out"

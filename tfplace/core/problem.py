@@ -1,0 +1,150 @@
+"""A graph joined to a cluster: what may run where, and how fast at best."""
+
+import dataclasses
+import functools
+
+import numpy as np
+
+from tfplace.core.cluster import Cluster
+from tfplace.core.op_graph import OpGraph
+from tfplace.errors import ProblemError
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Problem:
+  """Where each op of `graph` may run on `cluster`, and how long it takes.
+
+  Groups are the units of decision: the ops of one colocation string, or one
+  free op. They are numbered by their first op.
+
+  Attributes:
+    graph: what is placed.
+    cluster: on what.
+    proven_us: a lower bound of the step time that was proved elsewhere (see
+      `tfplace.bounds`), for `lower_bound_us`; 0 where none was.
+
+  Raises:
+    ProblemError: an op, or a colocation group as a whole, can run nowhere.
+  """
+
+  graph: OpGraph
+  cluster: Cluster
+  proven_us: float = 0.0
+
+  def __post_init__(self) -> None:
+    stuck = np.flatnonzero(~self.allowed.any(axis=1))
+    if len(stuck):
+      name = self.graph.names[stuck[0]]
+      raise ProblemError(
+        f"op {name!r} ({self.graph.types[stuck[0]]}) runs on no device kind of"
+        f" cluster {self.cluster.name!r}",
+        op=name,
+      )
+    stuck = np.flatnonzero(~self.group_allowed.any(axis=1))
+    if len(stuck):
+      op = int(np.flatnonzero(self.group_of == stuck[0])[0])
+      group = self.graph.colocation_names[self.graph.colocation[op]]
+      raise ProblemError(
+        f"colocation group {group!r} (op {self.graph.names[op]!r} and others)"
+        f" has no device of cluster {self.cluster.name!r} that runs all of it",
+        op=self.graph.names[op],
+      )
+
+  @functools.cached_property
+  def time_us(self) -> np.ndarray:
+    """[num_ops, num_devices] float64; NaN where the op cannot run."""
+    none = np.full(self.graph.num_ops, np.nan)
+    columns = [
+      self.graph.time_us.get(d.kind, none) for d in self.cluster.devices
+    ]
+    return np.ascontiguousarray(np.stack(columns, axis=1))
+
+  @functools.cached_property
+  def allowed(self) -> np.ndarray:
+    """[num_ops, num_devices] bool: the op has a kernel there."""
+    return ~np.isnan(self.time_us)
+
+  @functools.cached_property
+  def group_of(self) -> np.ndarray:
+    """[num_ops] int32 group of each op."""
+    colocation = self.graph.colocation
+    free = colocation < 0
+    keys = np.where(
+      free, len(self.graph.colocation_names) + np.arange(len(free)), colocation
+    )
+    _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
+    rank = np.empty(len(first), np.int32)
+    rank[np.argsort(first, kind="stable")] = np.arange(len(first))
+    return rank[inverse.reshape(-1)]
+
+  @property
+  def num_groups(self) -> int:
+    return int(self.group_of.max()) + 1 if self.graph.num_ops else 0
+
+  @functools.cached_property
+  def group_allowed(self) -> np.ndarray:
+    """[num_groups, num_devices] bool: every op of the group runs there."""
+    result = np.ones((self.num_groups, self.cluster.num_devices), bool)
+    np.logical_and.at(result, self.group_of, self.allowed)
+    return result
+
+  @functools.cached_property
+  def group_ops(self) -> tuple[np.ndarray, np.ndarray]:
+    """Ops by group: offsets [num_groups + 1] int64, ops [num_ops] int32."""
+    counts = np.bincount(self.group_of, minlength=self.num_groups)
+    offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
+    return offsets, np.argsort(self.group_of, kind="stable").astype(np.int32)
+
+  @functools.cached_property
+  def fastest_us(self) -> np.ndarray:
+    """[num_ops] float64: each op's time at its fastest kind in the cluster."""
+    return (
+      np.nanmin(self.time_us, axis=1) if self.graph.num_ops else np.zeros(0)
+    )
+
+  @property
+  def lower_bound_us(self) -> float:
+    """No feasible placement's step is shorter: the best bound known."""
+    return max(self.simple_bound_us, self.proven_us)
+
+  @functools.cached_property
+  def simple_bound_us(self) -> float:
+    """The bound of rule 7 of the formats."""
+    if not self.graph.num_ops:
+      return 0.0
+    devices = self.cluster.num_devices
+    busy_ops = int(np.count_nonzero(self.fastest_us > 0))
+    overhead = max(0, busy_ops - devices) * self.cluster.op_overhead_us.min()
+    work = (float(self.fastest_us.sum()) + float(overhead)) / devices
+    return max(self.longest_path_us, work)
+
+  @property
+  def serial_us(self) -> float:
+    """No step takes longer: every op, gap and transfer in turn."""
+    cluster, linked = self.cluster, self.cluster.channel >= 0
+    op_us = np.where(self.time_us > 0, cluster.op_overhead_us, 0.0)
+    op_us += np.nan_to_num(self.time_us)
+    total = float(op_us.max(axis=1).sum())
+    if linked.any():
+      fixed = float((cluster.latency_us + cluster.gap_us)[linked].max())
+      slowest = float(cluster.bandwidth[linked].min())
+      total += float(self.graph.edge_bytes.sum()) / slowest
+      total += fixed * self.graph.num_edges
+    return total
+
+  @functools.cached_property
+  def longest_path_us(self) -> float:
+    """Longest path of `fastest_us`, communication and overhead free."""
+    offsets, edges = self.graph.out_csr
+    successors = self.graph.edge_dst[edges].tolist()
+    bounds = offsets.tolist()
+    times = self.fastest_us.tolist()
+    start = [0.0] * self.graph.num_ops
+    longest = 0.0
+    for op in self.graph.topological_order.tolist():
+      end = start[op] + times[op]
+      longest = max(longest, end)
+      for successor in successors[bounds[op] : bounds[op + 1]]:
+        if end > start[successor]:
+          start[successor] = end
+    return longest

@@ -1,0 +1,138 @@
+"""Whether two devices of a cluster stand for each other.
+
+Devices that stand for each other: a placement has one twin per naming.
+
+Costs do not tell twins apart; ties, which go by position, still can.
+
+Devices that can be swapped without changing any step time.
+
+With D identical devices every placement has D! names. A policy that is told
+about all of them at once learns nothing: their average is uniform."""
+
+import itertools
+
+import numpy as np
+from scipy import optimize
+
+from tfplace.core.cluster import Cluster
+from tfplace.core.problem import Problem
+
+
+def swappable(cluster: Cluster, i: int, j: int) -> bool:
+  """Whether exchanging two devices, and their links, changes nothing."""
+  a, b = cluster.devices[i], cluster.devices[j]
+  if (a.kind, a.memory_bytes, a.op_overhead_us) != (
+    b.kind,
+    b.memory_bytes,
+    b.op_overhead_us,
+  ):
+    return False
+  order = np.arange(cluster.num_devices)
+  order[[i, j]] = j, i
+  at = np.ix_(order, order)
+  for matrix in (cluster.bandwidth, cluster.latency_us, cluster.gap_us):
+    if not np.array_equal(matrix, matrix[at], equal_nan=True):
+      return False
+  return np.array_equal(_shares(cluster.channel), _shares(cluster.channel[at]))
+
+
+def _shares(channel: np.ndarray) -> np.ndarray:
+  """Which links share a channel, whatever the channels' numbers."""
+  _, first, inverse = np.unique(channel, return_index=True, return_inverse=True)
+  return np.where(channel < 0, -1, first[inverse.reshape(channel.shape)])
+
+
+_MAX_ALIKE = 4  # devices of a chain: each placement has that many! names
+
+
+def alike_devices(problem: Problem) -> list[list[int]]:
+  """Chains of devices of which any two neighbours can be exchanged."""
+  chains: list[list[int]] = []
+  for device in range(problem.cluster.num_devices):
+    last = chains[-1] if chains else []
+    if 0 < len(last) < _MAX_ALIKE and swappable(
+      problem.cluster, last[-1], device
+    ):
+      last.append(device)
+    else:
+      chains.append([device])
+  return [chain for chain in chains if len(chain) > 1]
+
+
+def device_classes(cluster: Cluster) -> np.ndarray:
+  """[num_devices] int32 class of each device, numbered by first device.
+
+  Two devices are in one class if swapping them, and their links, gives the
+  same cluster again. Any permutation within classes then does.
+  """
+  result = np.arange(cluster.num_devices, dtype=np.int32)
+  for i, j in itertools.combinations(range(cluster.num_devices), 2):
+    if result[j] == j and result[i] == i and swappable(cluster, i, j):
+      result[j] = i
+  return result
+
+
+def by_first_use(choices: np.ndarray, classes: np.ndarray) -> np.ndarray:
+  """[N] devices, renamed so that each class is used in order of its devices.
+
+  The first decision on a device of a class is on the class's first device, the
+  next one elsewhere in the class on its second, and so on.
+  """
+  return first_use_names(choices, classes)[choices]
+
+
+def first_use_names(choices: np.ndarray, classes: np.ndarray) -> np.ndarray:
+  """[num_devices] int32 the name that `by_first_use` gives each device."""
+  rename = np.full(len(classes), -1, np.int32)
+  used, first = np.unique(choices, return_index=True)
+  for name in np.unique(classes):
+    members = np.flatnonzero(classes == name)
+    order = [d for _, d in sorted(zip(first, used, strict=True))]
+    order = [d for d in order if classes[d] == name]
+    order += [d for d in members if d not in order]
+    rename[order] = members
+  return rename
+
+
+def likeliest(
+  choices: np.ndarray, logits: np.ndarray, classes: np.ndarray
+) -> np.ndarray:
+  """Names each placement as a policy would most probably name it.
+
+  Of all names of one placement, the one with the highest probability: an
+  assignment problem per placement. A policy that has decided on names keeps
+  them; one that has not settles on what its smallest preferences say.
+
+  Args:
+    choices: [B, N] devices.
+    logits: [N, D] of the policy, normalised or not.
+    classes: [D] from `device_classes`.
+
+  Returns:
+    [B, N] int32 devices; the same placements up to swaps within classes.
+  """
+  if len(np.unique(classes)) == len(classes):
+    return choices
+  apart = classes[:, None] != classes[None]
+  result = np.empty_like(choices)
+  for row, chosen in enumerate(choices):
+    score = np.zeros((len(classes), len(classes)))
+    np.add.at(score, chosen, logits)
+    score[apart] = -1e15
+    _, rename = optimize.linear_sum_assignment(score, maximize=True)
+    result[row] = rename[chosen]
+  return result
+
+
+def named(
+  choices: np.ndarray, classes: np.ndarray, hint: np.ndarray | None = None
+) -> np.ndarray:
+  """[N] devices of a placement, named as a policy is taught to name them.
+
+  By first use; or, beside a [N] hint, so that as many decisions as can be are
+  where the hint has them.
+  """
+  if hint is None:
+    return by_first_use(choices, classes)
+  there = np.eye(len(classes))[hint]
+  return likeliest(choices[None], there, classes)[0]

@@ -1,0 +1,162 @@
+"""Extracts a GraphDef file (`.pb` or `.pbtxt`) as one step.
+
+The variables that a GraphDef holds as nodes of its own."""
+
+import os
+from collections.abc import Sequence
+
+import tensorflow as tf
+from tensorflow.python.framework import tensor_shape
+
+from tfplace.errors import ExtractionError
+from tfplace.extraction import colocation, nodes, structure, traced, validate
+from tfplace.extraction import validate as import_check
+from tfplace.extraction.inlining import inline
+from tfplace.extraction.safety import call_tree, proto_file, side_effects
+from tfplace.extraction.traced import FeedSpec, TracedStep, VariableSpec
+
+
+def trace_graph_def(
+  path: str | os.PathLike[str],
+  batch_size: int | None = None,
+  outputs: Sequence[str] | None = None,
+  allow_side_effects: bool = False,
+) -> TracedStep:
+  """One run of a GraphDef.
+
+  Args:
+    path: `.pbtxt` is read as text, anything else as binary.
+    batch_size: stands for the unknown first dimension of a `Placeholder`; 32
+      by default.
+    outputs: nodes or tensors that the step computes; only what they need is
+      kept. By default every node is kept, and the step computes every node
+      that no other one reads.
+    allow_side_effects: TensorFlow may run, as it imports the graph, ops that
+      read files or call Python.
+
+  Raises:
+    ExtractionError: the file is not a GraphDef, or not a well-formed graph, or
+      an input's shape is unknown; names the file and the node.
+  """
+  where = os.fspath(path)
+  size = traced.checked(batch_size, where)
+  graph_def = read_graph_def(where)
+  with validate.located(where):
+    call_tree.check(graph_def)
+  validate.validate(graph_def, where)
+  if not allow_side_effects:
+    side_effects.refuse(side_effects.when_imported(graph_def), where)
+  import_check.import_check(graph_def, where)
+  feeds = _fill_placeholders(graph_def, size, where)
+  result = inline.inline_functions(graph_def)
+  colocation.repair(result.graph_def, {})
+  if result.moved:  # else it is the graph that was checked
+    validate.validate(result.graph_def, where)
+    import_check.import_check(result.graph_def, where)
+  roots = _roots(result, outputs, where)
+  flat = result.graph_def
+  if outputs is not None:
+    flat = structure.prune(flat, [*roots, *feeds])
+  functions = {f.signature.name: f for f in flat.library.function}
+  types = {n.name: nodes.output_types(n, functions) for n in flat.node}
+  fetches = tuple(r for r in roots if _fetchable(types, r))
+  targets = [nodes.split_tensor(r)[0] for r in roots if r not in fetches]
+  return TracedStep(
+    name=os.path.basename(where).split(".")[0] or "graph",
+    graph_def=flat,
+    feeds=feeds,
+    fetches=fetches,
+    targets=tuple(dict.fromkeys(targets)),
+    variables=variables_of(flat, where),
+    training=any(_is_update(node.op) for node in flat.node),
+  )
+
+
+def read_graph_def(path: str) -> tf.compat.v1.GraphDef:
+  """Parses a file.
+
+  Raises:
+    ExtractionError: unreadable, too big, or no GraphDef.
+  """
+  graph_def = tf.compat.v1.GraphDef()
+  proto_file.read(path, graph_def, proto_file.GRAPH_DEF)
+  return graph_def
+
+
+def _fill_placeholders(
+  graph_def: tf.compat.v1.GraphDef, batch_size: int, where: str
+) -> dict[str, FeedSpec]:
+  """Sets static shapes; returns the inputs by node name."""
+  feeds = {}
+  for node in graph_def.node:
+    if node.op != "Placeholder":
+      continue
+    dtype = tf.DType(node.attr["dtype"].type)
+    if dtype in (tf.resource, tf.variant):
+      continue
+    if "shape" in node.attr:
+      declared = tensor_shape.as_shape(node.attr["shape"].shape)
+    else:
+      declared = tf.TensorShape(None)
+    shape = traced.fill_batch(declared, batch_size, node.name, where)
+    node.attr["shape"].shape.CopyFrom(tf.TensorShape(shape).as_proto())
+    feeds[node.name] = FeedSpec(f"{node.name}:0", shape, dtype)
+  return feeds
+
+
+def _roots(
+  result: inline.Inlined, outputs: Sequence[str] | None, where: str
+) -> list[str]:
+  """What the step computes: tensors, or nodes without outputs."""
+  flat = result.graph_def
+  if outputs is None:
+    read = {nodes.split_tensor(i)[0] for n in flat.node for i in n.input}
+    return [f"{n.name}:0" for n in flat.node if n.name not in read]
+  names = {node.name for node in flat.node}
+  tensors = [result.tensor(output) for output in outputs]
+  for output, tensor in zip(outputs, tensors, strict=True):
+    if nodes.split_tensor(tensor)[0] not in names:
+      raise ExtractionError(f"{where!r} has no node {output!r}", op=output)
+  return tensors
+
+
+def _fetchable(types: dict[str, list[int]], tensor: str) -> bool:
+  node, output = nodes.split_tensor(tensor)
+  dtypes = types[node]
+  hidden = (tf.resource.as_datatype_enum, tf.variant.as_datatype_enum)
+  return output < len(dtypes) and dtypes[output] not in hidden
+
+
+def _is_update(op: str) -> bool:
+  """Whether the op is an optimizer's, so that the graph trains."""
+  return op.removeprefix("Resource").removeprefix("Sparse").startswith("Apply")
+
+
+_VARIABLES = frozenset(("VarHandleOp", "VariableV2", "Variable"))
+
+
+def variables_of(
+  graph_def: tf.compat.v1.GraphDef, where: str
+) -> dict[str, VariableSpec]:
+  """Every variable by node name, of TensorFlow 1 or 2; no values.
+
+  Raises:
+    ExtractionError: a shape is not static; names `where` and the node.
+  """
+  result = {}
+  for node in graph_def.node:
+    if node.op not in _VARIABLES:
+      continue
+    shape = tensor_shape.as_shape(node.attr["shape"].shape)
+    if not shape.is_fully_defined():
+      raise ExtractionError(
+        f"{where}: variable {node.name!r} has shape {shape}, which is not"
+        " fully static",
+        op=node.name,
+      )
+    result[node.name] = VariableSpec(
+      node.name,
+      tuple(shape.as_list()),
+      tf.DType(node.attr["dtype"].type),
+    )
+  return result

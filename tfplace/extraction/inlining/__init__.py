@@ -1,0 +1,1 @@
+"""Function calls of a traced step, inlined into one flat graph."""

@@ -1,0 +1,264 @@
+"""The nodes that stand for one call once its function is inlined."""
+
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import tensorflow as tf
+
+from tfplace.errors import ExtractionError
+from tfplace.extraction import nodes as node_names
+from tfplace.extraction import nodes as op_defs
+
+NodeDef: TypeAlias = tf.compat.v1.NodeDef
+_DEFAULT = re.compile(r"(Stateful)?PartitionedCall(_\d+)?\Z")
+
+
+def find(
+  call: NodeDef,
+  name: str,
+  num_inputs: int,
+  functions: Mapping[str, op_defs.FunctionDef],
+) -> op_defs.FunctionDef:
+  """The function that `call` calls.
+
+  Raises:
+    ExtractionError: the library lacks it, or it takes other inputs.
+  """
+  if name not in functions:
+    raise ExtractionError(
+      f"node {call.name!r} calls function {name!r}, which the library lacks",
+      op=call.name,
+    )
+  wanted = len(functions[name].signature.input_arg)
+  if num_inputs != wanted:
+    raise ExtractionError(
+      f"node {call.name!r} calls function {name!r} with {num_inputs} inputs"
+      f" instead of {wanted}",
+      op=call.name,
+    )
+  return functions[name]
+
+
+class FunctionBody:
+  """One instance of a function's body in the place of a call.
+
+  Attributes:
+    outputs: after `instantiate`, input strings for the call's outputs.
+    done: a node that ends when the call would.
+  """
+
+  def __init__(
+    self,
+    call: NodeDef,
+    function: op_defs.FunctionDef,
+    attrs: Mapping[str, object],
+    functions: Mapping[str, op_defs.FunctionDef],
+    used: set[str],
+    name: str | None = None,
+  ) -> None:
+    self.call = call
+    self.name = name or call.name
+    self.function = function
+    self.attrs = attrs
+    self.functions = functions
+    self.used = used
+    self.outputs: list[str] = []
+    self.done = ""
+    self.inner = [node.name for node in function.node_def]
+    self.arguments: set[str] = set()
+    self.names = self._free_names()
+    self.controls: list[str] = []
+    self.gated = False
+    self.tensors: dict[str, str] = {}
+
+  def _free_names(self) -> dict[str, str]:
+    """Node of the body -> its name in the flat graph.
+
+    The scope is the call's name, with a number where names would clash. A call
+    that TensorFlow named itself adds nothing that a reader could use: its body
+    takes the scope around it where that is free.
+    """
+    for scope in self._scopes():
+      clashes = [name for name in self.inner if scope + name in self.used]
+      outer = scope != f"{self.name}/"
+      # Names such as Identity and NoOp may take a number to stay readable.
+      if not clashes or (outer and not any("/" in name for name in clashes)):
+        break
+    names = {name: scope + name for name in self.inner}
+    self.used.update(names.values())
+    for name in clashes:
+      names[name] = node_names.unique_name(scope + name, self.used)
+      self.used.add(names[name])
+    return names
+
+  def _scopes(self) -> Iterator[str]:
+    around, _, last = self.name.rpartition("/")
+    if _DEFAULT.match(last):
+      yield f"{around}/" if around else ""
+    yield f"{self.name}/"
+    for number in itertools.count(1):
+      yield f"{self.name}_{number}/"
+
+  def instantiate(
+    self,
+    inputs: Sequence[str],
+    controls: Sequence[str],
+    gated: bool = False,
+    conditional: bool = False,
+  ) -> list[NodeDef]:
+    """Nodes of the instance, in the order of the body.
+
+    Args:
+      inputs: the call's data inputs.
+      controls: what the body waits for ("^node").
+      gated: whether every input waits for `controls` already.
+      conditional: whether inputs may be dead, so that no op of the body may
+        run without them.
+    """
+    nodes: list[NodeDef] = []
+    self.gated = gated
+    controls = list(controls)
+    if conditional and inputs:
+      # A control edge from a Switch says nothing of which side is dead; one
+      # from an op that reads the side does.
+      first = self.function.signature.input_arg[0]
+      nodes.append(self._identity("input_0", first, inputs[0]))
+      controls.append("^" + nodes[0].name)
+    if len(controls) > 1:  # one node to wait for instead of many edges
+      nodes.append(self._no_op("input_control_node", controls))
+      controls = ["^" + nodes[-1].name]
+    self.controls = controls
+    arguments = self.function.signature.input_arg
+    for argument, tensor in zip(arguments, inputs, strict=True):
+      for text in (argument.name, f"{argument.name}:0"):
+        self.tensors[text] = node_names.canonical(tensor)
+        self.arguments.add(text)
+    copies = [self._copy(node) for node in self.function.node_def]
+    for copy, node in zip(copies, self.function.node_def, strict=True):
+      self._connect(copy, node)
+    nodes.extend(copies)
+    nodes.extend(self._finish())
+    return nodes
+
+  def _no_op(self, name: str, inputs: Sequence[str]) -> NodeDef:
+    unique = node_names.unique_name(f"{self.name}/{name}", self.used)
+    self.used.add(unique)
+    return NodeDef(
+      name=unique,
+      op="NoOp",
+      input=inputs,
+      device=self.call.device,
+    )
+
+  def _copy(self, node: NodeDef) -> NodeDef:
+    copy = NodeDef()
+    copy.CopyFrom(node)
+    copy.name = self.names[node.name]
+    copy.device = node.device or self.call.device
+    for key, value in node.attr.items():
+      if value.WhichOneof("value") == "placeholder":
+        copy.attr[key].CopyFrom(self._attr(node, value.placeholder))
+    if "_class" in copy.attr:
+      classes = copy.attr["_class"].list.s
+      classes[:] = [self._constraint(text) for text in classes]
+    op_def = op_defs.op_def_of(copy, self.functions)
+    output = 0
+    for arg in op_def.output_arg:
+      count = len(op_defs.arg_types(copy, op_def, arg))
+      for i in range(count):
+        flat = node_names.join_tensor(copy.name, output)
+        self.tensors[f"{node.name}:{arg.name}:{i}"] = flat
+        output += 1
+    return copy
+
+  def _attr(self, node: NodeDef, name: str) -> Any:
+    """The call's attribute that a polymorphic body refers to."""
+    if name not in self.attrs:
+      raise ExtractionError(
+        f"node {self.call.name!r} gives no attribute {name!r}, which node"
+        f" {node.name!r} of function {self.function.signature.name!r} needs",
+        op=self.call.name,
+      )
+    return self.attrs[name]
+
+  def _constraint(self, text: bytes) -> bytes:
+    """A `loc:@` constraint on a node of the body, in its scope."""
+    target = text.decode(errors="replace").removeprefix("loc:@")
+    inside = text.startswith(b"loc:@") and target in self.names
+    return f"loc:@{self.names[target]}".encode() if inside else text
+
+  def _connect(self, copy: NodeDef, node: NodeDef) -> None:
+    inputs = [self._input(node, text) for text in node.input]
+    # What starts the body, and what reads an argument, waits for the call's
+    # control inputs; everything else follows from these.
+    if not node.input or (self._reads(node) and not self.gated):
+      inputs.extend(self.controls)
+    del copy.input[:]
+    copy.input.extend(node_names.controls_last(inputs))
+
+  def _reads(self, node: NodeDef) -> bool:
+    """Whether the node waits for an argument."""
+    return any(text.lstrip("^") in self.arguments for text in node.input)
+
+  def _input(self, node: NodeDef, text: str) -> str:
+    if text.startswith("^"):
+      if text[1:] in self.names:
+        return "^" + self.names[text[1:]]
+      if text[1:] in self.arguments:  # control edge from an argument
+        return "^" + node_names.split_tensor(self.tensors[text[1:]])[0]
+    elif text in self.tensors:
+      return self.tensors[text]
+    raise ExtractionError(
+      f"node {node.name!r} of function {self.function.signature.name!r} reads"
+      f" unknown input {text!r}",
+      op=node.name,
+    )
+
+  def _finish(self) -> list[NodeDef]:
+    """Sets `outputs` and `done`; returns the nodes that they need."""
+    nodes = []
+    for i, arg in enumerate(self.function.signature.output_arg):
+      text = self.function.ret[arg.name]
+      tensor = self._input(self.call, text)
+      passed_on = text in self.arguments
+      if passed_on and self.controls and not self.gated:
+        identity = self._identity(f"output_{i}", arg, tensor)
+        nodes.append(identity)
+        tensor = identity.name
+      self.outputs.append(tensor)
+    ends = ["^" + node_names.split_tensor(t)[0] for t in self.outputs]
+    done = self._no_op(
+      "output_control_node",
+      node_names.controls_last([*self._effects(), *ends, *self.controls]),
+    )
+    self.done = done.name
+    return [*nodes, done]
+
+  def _identity(self, wanted: str, arg: Any, tensor: str) -> NodeDef:
+    name = node_names.unique_name(f"{self.name}/{wanted}", self.used)
+    self.used.add(name)
+    identity = NodeDef(
+      name=name,
+      op="Identity",
+      input=[tensor, *self.controls],
+      device=self.call.device,
+    )
+    if arg.type_attr:
+      identity.attr["T"].CopyFrom(self._attr(self.call, arg.type_attr))
+    else:
+      identity.attr["T"].type = arg.type
+    return identity
+
+  def _effects(self) -> list[str]:
+    """Control inputs for what the call's end waits for."""
+    if self.function.control_ret:
+      names = list(self.function.control_ret.values())
+    else:  # an old function: every stateful node runs
+      names = [
+        node.name
+        for node in self.function.node_def
+        if op_defs.op_def_of(node, self.functions).is_stateful
+      ]
+    return [self._input(self.call, "^" + name) for name in names]

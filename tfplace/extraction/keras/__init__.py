@@ -1,0 +1,1 @@
+"""The training or inference step of a Keras 3 model, traced."""

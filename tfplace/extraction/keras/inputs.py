@@ -1,0 +1,207 @@
+"""Shapes and dtypes of a Keras model's batch: inputs, targets, weights."""
+
+import dataclasses
+import inspect
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfplace.errors import ExtractionError
+from tfplace.extraction import traced
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchSpec:
+  """One batch.
+
+  Attributes:
+    structure: nested `tf.TensorSpec`s with static shapes, as the step takes
+      its data.
+    values: sample arrays of the specs in flattened order, or None each.
+    batch_size: first dimension.
+  """
+
+  structure: Any
+  values: tuple[np.ndarray | None, ...]
+  batch_size: int
+
+
+def batch_spec(
+  model: keras.Model, batch_size: int | None, kind: str, sample: Any
+) -> BatchSpec:
+  """The batch of a step of `model`, from the sample where there is one.
+
+  Args:
+    model: whose inputs and targets count where there is no sample.
+    batch_size: first dimension; None takes the sample's or the model's own.
+    kind: "train", "test" or "predict".
+    sample: arrays as the step takes them; of a step that is Keras' own, `x`
+      alone will do.
+
+  Raises:
+    ExtractionError: the model does not say its inputs or targets and no
+      sample does, or a dimension besides the batch is unknown.
+  """
+  size = traced.checked(batch_size, model.name)
+  if batch_size is None:
+    size = static_batch_size(model) or size
+  if sample is not None:
+    return _from_sample(model, batch_size, kind, sample)
+  inputs = _inputs(model)
+  x = tf.nest.map_structure(lambda t: _spec(model, t, size), inputs)
+  structure: Any = (x,)
+  if kind != "predict" and (
+    model.loss is not None or has_own_step(model, kind)
+  ):
+    structure = (x, _targets(model, size))
+  count = len(tf.nest.flatten(structure))
+  return BatchSpec(structure, (None,) * count, size)
+
+
+def static_batch_size(model: keras.Model) -> int | None:
+  """The batch size that the model's inputs demand, if they do."""
+  inputs = getattr(model, "inputs", None) or ()
+  sizes = {tensor.shape[0] for tensor in inputs if len(tensor.shape)}
+  return sizes.pop() if len(sizes) == 1 else None
+
+
+def _from_sample(
+  model: keras.Model, batch_size: int | None, kind: str, sample: Any
+) -> BatchSpec:
+  if has_own_step(model, kind):
+    return _as_it_is(model, batch_size, sample)
+  parts = sample if isinstance(sample, tuple) else (sample,)
+  parts = parts[:1] if kind == "predict" else parts
+  arrays = tf.nest.map_structure(_as_array, parts)
+  flat, size = _checked(model, arrays, batch_size)
+  structure = tf.nest.map_structure(lambda a: _array_spec(a, size), arrays)
+  values = [a if len(a) == size else None for a in flat]
+  if kind != "predict" and len(parts) == 1 and model.loss is not None:
+    targets = _targets(model, size)
+    structure = (*structure, targets)
+    values += [None] * len(tf.nest.flatten(targets))
+  return BatchSpec(structure, tuple(values), size)
+
+
+def has_own_step(model: keras.Model, kind: str = "train") -> bool:
+  """Whether the step is the model's own: then only it knows what a batch is.
+
+  Args:
+    model: placed or not.
+    kind: "train", "test" or "predict".
+  """
+  step = inspect.unwrap(getattr(model, f"{kind}_step"))
+  keras_step = getattr(keras.Model, f"{kind}_step")
+  return getattr(step, "__func__", None) is not keras_step
+
+
+def _as_it_is(
+  model: keras.Model, batch_size: int | None, sample: Any
+) -> BatchSpec:
+  """The batch as the model's own step takes it."""
+  arrays = tf.nest.map_structure(_as_array, sample)
+  flat, size = _checked(model, arrays, batch_size)
+  structure = tf.nest.map_structure(lambda a: _array_spec(a, size), arrays)
+  values = tuple(a if len(a) == size else None for a in flat)
+  return BatchSpec(structure, values, size)
+
+
+def _checked(
+  model: keras.Model, arrays: Any, batch_size: int | None
+) -> tuple[list[np.ndarray], int]:
+  """All arrays of a sample, and the batch size."""
+  flat = [a for a in tf.nest.flatten(arrays) if a is not None]
+  if not flat or any(a.ndim == 0 for a in flat):
+    raise ExtractionError(
+      f"the sample of model {model.name!r} is empty or has a scalar: every"
+      " array needs a batch dimension"
+    )
+  return flat, len(flat[0]) if batch_size is None else batch_size
+
+
+def _as_array(value: Any) -> np.ndarray | None:
+  """As Keras' data adapter: floating-point data takes the default float."""
+  if value is None:
+    return None
+  array = np.asarray(value)
+  if array.dtype.kind == "f":
+    array = array.astype(keras.config.floatx())
+  return array
+
+
+def _array_spec(array: np.ndarray | None, size: int) -> tf.TensorSpec | None:
+  if array is None:
+    return None
+  return tf.TensorSpec((size, *array.shape[1:]), array.dtype)
+
+
+def _inputs(model: keras.Model) -> Any:
+  structure = getattr(model, "_inputs_struct", None)
+  if structure is None and isinstance(model, keras.Sequential):
+    structure = model.inputs[0] if model.inputs else None
+  if structure is None:
+    raise ExtractionError(
+      f"model {model.name!r} does not say the shapes of its inputs; give a"
+      " sample batch"
+    )
+  return structure
+
+
+def _spec(model: keras.Model, tensor: Any, size: int) -> tf.TensorSpec:
+  shape = (size, *tensor.shape[1:])
+  if None in shape:
+    raise ExtractionError(
+      f"input {tensor.name!r} of model {model.name!r} has shape"
+      f" {tuple(tensor.shape)}; give a sample batch that says the unknown"
+      " dimensions",
+      op=tensor.name,
+    )
+  return tf.TensorSpec(shape, tensor.dtype)
+
+
+def _targets(model: keras.Model, size: int) -> Any:
+  """Targets shaped as the loss wants them: like the output, or class ids."""
+  outputs = getattr(model, "_outputs_struct", None)
+  if outputs is None and isinstance(model, keras.Sequential):
+    outputs = model.outputs[0]
+  if outputs is None:
+    raise ExtractionError(
+      f"model {model.name!r} does not say the shapes of its outputs; give a"
+      " sample batch with targets"
+    )
+  flat = tf.nest.flatten(outputs)
+  losses = _losses(model, len(flat))
+  specs = [
+    _target(model, output, loss, size)
+    for output, loss in zip(flat, losses, strict=True)
+  ]
+  return tf.nest.pack_sequence_as(outputs, specs)
+
+
+def _losses(model: keras.Model, count: int) -> list[Any]:
+  loss = model.loss
+  if isinstance(loss, dict):
+    names = list(getattr(model, "output_names", loss))
+    return [loss.get(name) for name in names]
+  if isinstance(loss, (list, tuple)):
+    return list(tf.nest.flatten(loss))
+  return [loss] * count
+
+
+def _target(
+  model: keras.Model, output: Any, loss: Any, size: int
+) -> tf.TensorSpec:
+  shape = (size, *output.shape[1:])
+  if None in shape:
+    raise ExtractionError(
+      f"output {output.name!r} of model {model.name!r} has shape"
+      f" {tuple(output.shape)}; give a sample batch with targets",
+      op=output.name,
+    )
+  name = loss if isinstance(loss, str) else getattr(loss, "__name__", None)
+  name = name or type(loss).__name__
+  if "sparse" in name.lower():
+    return tf.TensorSpec(shape[:-1], tf.int32)
+  return tf.TensorSpec(shape, output.dtype)

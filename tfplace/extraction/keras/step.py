@@ -1,0 +1,267 @@
+"""Traces a Keras 3 model's training or inference step.
+
+The step is the model's own `train_step`, metrics included, as `fit` traces it
+without XLA, so that names agree with what `fit` runs; only the batch's own
+loss is fetched besides. The data pipeline and callbacks are no part of it.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import os
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfplace.errors import ExtractionError
+from tfplace.extraction import stages
+from tfplace.extraction import stages as garbage
+from tfplace.extraction.inlining import functions
+from tfplace.extraction.keras import inputs
+from tfplace.extraction.keras import layers as keras_layers
+from tfplace.extraction.safety import keras_archive
+from tfplace.extraction.traced import TracedStep
+
+
+@garbage.collector_paused()
+def trace_keras(
+  model: keras.Model,
+  batch_size: int | None = None,
+  training: bool = True,
+  sample: Any = None,
+  on_stage: stages.OnStage = stages.ignore,
+  kind: str | None = None,
+) -> TracedStep:
+  """One step of a Keras model as a flat graph.
+
+  The model keeps its weights; it is built (also optimizer and metrics) where
+  it was not.
+
+  Args:
+    model: with the TensorFlow backend; compiled with loss and optimizer if
+      `training`.
+    batch_size: first dimension of every input; by default the sample's, else
+      32.
+    training: the whole training step (forward, gradients, optimizer update,
+      metrics), else inference (`predict_step`).
+    sample: a batch `x`, `(x, y)` or `(x, y, sample_weight)` of arrays or
+      tensors, or what a step of the model's own takes; needed where the model
+      does not say its inputs, or the loss not its targets.
+    on_stage: is told each stage.
+    kind: the step, "train", "test" or "predict", where `training` does not
+      say it all.
+
+  Returns:
+    `fetches[0]` is the loss of the batch where the step has one, else the
+    first output. A variable's node is named by its Keras path.
+
+  Raises:
+    ExtractionError: not compiled, shapes unknown, or tracing fails.
+  """
+  kind = kind or ("train" if training else "predict")
+  training = kind == "train"
+  if training:
+    _check_compiled(model)
+  batch = inputs.batch_spec(model, batch_size, kind, sample)
+  if training:
+    on_stage("building the optimizer")
+    _build(model, batch.structure)
+  step = _trace_step(model, batch, kind, on_stage)
+  on_stage("inlining")
+  traced = functions.trace_function(
+    step.concrete,
+    name=model.name,
+    training=training,
+    fetches=_fetches(step.concrete, step.losses),
+    variable_names=variable_names(model),
+    values=_values(step.concrete, batch),
+  )
+  variables = keras_layers.of_variables(model)
+  layers = step.recorder.of_nodes(traced.graph_def, variables)
+  return dataclasses.replace(traced, layers=layers)
+
+
+def trace_keras_file(
+  path: str | os.PathLike[str],
+  batch_size: int | None = None,
+  training: bool = True,
+  sample: Any = None,
+  on_stage: stages.OnStage = stages.ignore,
+) -> TracedStep:
+  """One step of a model in a `.keras` or `.h5` file; see `trace_keras`.
+
+  Python code in the file is not run (Keras' safe mode), and no other file read.
+
+  Raises:
+    ExtractionError: besides those of `trace_keras`, the file is missing,
+      damaged, unpacks to too much, or needs classes that Keras does not know.
+  """
+  name = os.fspath(path)
+  if not os.path.isfile(name):
+    raise ExtractionError(f"there is no Keras model file {name!r}")
+  keras_archive.check(name)
+  try:
+    with warnings.catch_warnings():
+      # Of a file saved before its first `fit`: a step has no use for slots.
+      warnings.filterwarnings("ignore", "Skipping variable loading for optim")
+      model = keras.saving.load_model(name, compile=training, safe_mode=True)
+  except Exception as error:
+    raise ExtractionError(
+      f"Keras model file {name!r} cannot be loaded: {type(error).__name__}:"
+      f" {_first_line(error)}"
+    ) from error
+  if training:
+    _renew_optimizer(model)
+  return trace_keras(model, batch_size, training, sample, on_stage)
+
+
+def _renew_optimizer(model: keras.Model) -> None:
+  """A new optimizer where Keras built the loaded one for other variables.
+
+  An `.h5` file saved before the first `fit` comes back so.
+  """
+  optimizer = getattr(model, "optimizer", None)
+  if optimizer is None or not optimizer.built:
+    return
+  mine = {id(v) for v in getattr(optimizer, "_trainable_variables", [])}
+  if mine != {id(v) for v in model.trainable_variables}:
+    model.optimizer = type(optimizer).from_config(optimizer.get_config())
+
+
+def variable_names(model: keras.Model) -> dict[int, str]:
+  """`id` of each `tf.Variable` of model, optimizer and metrics -> its path."""
+  variables = list(model.variables)
+  if getattr(model, "optimizer", None) is not None:
+    variables += model.optimizer.variables
+  for metric in getattr(model, "metrics", []):
+    variables += metric.variables
+  return {
+    id(v.value): v.path for v in variables if isinstance(v, keras.Variable)
+  }
+
+
+def _check_compiled(model: keras.Model) -> None:
+  lacks_optimizer = not inputs.has_own_step(model) and (
+    getattr(model, "optimizer", None) is None
+  )
+  if not getattr(model, "compiled", False) or lacks_optimizer:
+    raise ExtractionError(
+      f"model {model.name!r} has no loss or optimizer; compile it before its"
+      " training step is extracted"
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Step:
+  """A step as TensorFlow traced it, and what was seen meanwhile.
+
+  Attributes:
+    concrete: the function.
+    losses: that the step computed.
+    recorder: which layer made which node.
+  """
+
+  concrete: Any
+  losses: list[tf.Tensor]
+  recorder: keras_layers.LayerRecorder
+
+
+def _trace_step(
+  model: keras.Model,
+  batch: inputs.BatchSpec,
+  kind: str,
+  on_stage: stages.OnStage,
+) -> _Step:
+  """The step as a function of the batch, not yet inlined."""
+  losses: list[tf.Tensor] = []
+  recorders: list[keras_layers.LayerRecorder] = []
+
+  def data_step(data: Any) -> Any:
+    graph = tf.compat.v1.get_default_graph()
+    on_stage("tracing", lambda: int(graph.version))
+    recorders.append(keras_layers.LayerRecorder(graph, model))
+    with graph.device(recorders[-1]), _recorded_loss(model, losses):
+      return getattr(model, f"{kind}_step")(data)
+
+  step = tf.function(data_step, jit_compile=False, autograph=False)
+  try:
+    concrete = step.get_concrete_function(batch.structure)
+  except Exception as error:
+    raise ExtractionError(
+      f"model {model.name!r} cannot be traced at batch size"
+      f" {batch.batch_size}: {_first_line(error)}"
+    ) from error
+  return _Step(concrete, losses, recorders[-1])
+
+
+def _first_line(error: Exception) -> str:
+  return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def _build(model: keras.Model, structure: Any) -> None:
+  """Creates variables of layers, metrics and optimizer, as `fit` does.
+
+  A step of the model's own may use its parts on something else than the
+  batch: only a trace of it knows.
+  """
+  try:
+    if inputs.has_own_step(model):
+      step = tf.function(model.train_step, autograph=False)
+      step.get_concrete_function(structure)
+      return
+    batch = tf.nest.map_structure(
+      lambda spec: spec and keras.KerasTensor(spec.shape, spec.dtype.name),
+      structure,
+    )
+    model._symbolic_build(data_batch=batch)
+  except Exception as error:
+    raise ExtractionError(
+      f"model {model.name!r} cannot be built: {_first_line(error)}"
+    ) from error
+
+
+@contextlib.contextmanager
+def _recorded_loss(
+  model: keras.Model, losses: list[tf.Tensor]
+) -> Iterator[None]:
+  """Appends each loss that the step computes to `losses`."""
+  compute = model.compute_loss
+
+  @functools.wraps(compute)  # Keras looks at the signature
+  def recording(*args: Any, **kwargs: Any) -> Any:
+    loss = compute(*args, **kwargs)
+    losses.append(loss)
+    return loss
+
+  # Past Keras' attribute tracking, which has no business with a method.
+  object.__setattr__(model, "compute_loss", recording)
+  try:
+    yield
+  finally:
+    object.__delattr__(model, "compute_loss")
+
+
+def _fetches(concrete: Any, losses: list[tf.Tensor]) -> list[tf.Tensor]:
+  """The batch's loss where `train_step` computes one, then all outputs."""
+  mine = [
+    t for t in losses if isinstance(t, tf.Tensor) and t.graph is concrete.graph
+  ]
+  outputs = [t for t in concrete.outputs if isinstance(t, tf.Tensor)]
+  logs = concrete.structured_outputs
+  if not mine and isinstance(logs, dict) and "loss" in logs:
+    mine = [logs["loss"]]
+  return mine[-1:] + outputs
+
+
+def _values(concrete: Any, batch: inputs.BatchSpec) -> dict[str, np.ndarray]:
+  """Sample arrays by placeholder: inputs come in flattened order."""
+  values = batch.values
+  return {
+    tensor.op.name: value
+    for tensor, value in zip(concrete.inputs, values, strict=False)
+    if value is not None
+  }

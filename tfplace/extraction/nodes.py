@@ -1,0 +1,210 @@
+"""Names of nodes and tensors in a GraphDef: parsing and making them legal.
+
+What TensorFlow's op definitions say of a node: its outputs and attributes.
+
+Works without building a `tf.Graph`, so a file can be judged before it is
+imported."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeAlias
+
+import tensorflow as tf
+from tensorflow.python.framework import op_def_registry
+
+from tfplace.errors import ExtractionError
+
+_ILLEGAL = re.compile(r"[^A-Za-z0-9_.\\/>-]")
+_LEGAL = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*\Z")
+
+
+def is_legal(name: str) -> bool:
+  """Whether TensorFlow accepts the name for a node."""
+  return bool(_LEGAL.match(name))
+
+
+def split_tensor(text: str) -> tuple[str, int]:
+  """Node and output index of an input string; -1 for "^control"."""
+  if text.startswith("^"):
+    return text[1:], -1
+  node, colon, index = text.rpartition(":")
+  if colon and index.isdigit():
+    return node, int(index)
+  return text, 0
+
+
+def join_tensor(node: str, output: int) -> str:
+  """The inverse of `split_tensor`, in TensorFlow's short form."""
+  if output < 0:
+    return "^" + node
+  return node if output == 0 else f"{node}:{output}"
+
+
+def canonical(text: str) -> str:
+  """The short form of an input string: "x:0" is "x"."""
+  return join_tensor(*split_tensor(text))
+
+
+def unique_name(wanted: str, used: Iterable[str]) -> str:
+  """A legal node name near `wanted` that is not among `used`."""
+  base = _ILLEGAL.sub("_", wanted).lstrip("_\\/>-") or "node"
+  name, number = base, 0
+  while name in used:
+    number += 1
+    name = f"{base}_{number}"
+  return name
+
+
+def controls_last(inputs: Iterable[str]) -> list[str]:
+  """Data inputs, then each control input once: the order of a NodeDef."""
+  inputs = list(inputs)
+  data = [i for i in inputs if not i.startswith("^")]
+  return data + list(dict.fromkeys(i for i in inputs if i.startswith("^")))
+
+
+def by_name(
+  graph_def: tf.compat.v1.GraphDef,
+) -> dict[str, tf.compat.v1.NodeDef]:
+  """Node name -> node."""
+  return {node.name: node for node in graph_def.node}
+
+
+def producers_first(
+  graph_def: tf.compat.v1.GraphDef,
+  cut: Callable[[tf.compat.v1.NodeDef, tf.compat.v1.NodeDef], bool]
+  | None = None,
+) -> list[tf.compat.v1.NodeDef]:
+  """The nodes in a topological order; without those on or after a cycle.
+
+  Args:
+    graph_def: every input names one of its nodes.
+    cut: (producer, consumer) -> whether to ignore an edge.
+  """
+  nodes = by_name(graph_def)
+  consumers: dict[str, list[str]] = {name: [] for name in nodes}
+  missing = dict.fromkeys(nodes, 0)
+  for node in graph_def.node:
+    for text in node.input:
+      source = split_tensor(text)[0]
+      if cut is None or not cut(nodes[source], node):
+        consumers[source].append(node.name)
+        missing[node.name] += 1
+  ready = [name for name, count in missing.items() if not count]
+  for name in ready:  # grows while it is read
+    for consumer in consumers[name]:
+      missing[consumer] -= 1
+      if not missing[consumer]:
+        ready.append(consumer)
+  return [nodes[name] for name in ready]
+
+
+NodeDef: TypeAlias = tf.compat.v1.NodeDef
+FunctionDef: TypeAlias = Any  # of `function.proto`
+OpDef: TypeAlias = Any  # of `op_def.proto`
+_MAX_TENSORS = 1_000_000  # of one argument of one node
+
+
+def op_def_of(node: NodeDef, functions: Mapping[str, FunctionDef]) -> OpDef:
+  """The definition of the node's op; a library function's is its signature.
+
+  Raises:
+    ExtractionError: this TensorFlow knows no such op.
+  """
+  op_def = op_def_registry.get(node.op)
+  if op_def is not None:
+    return op_def
+  if node.op in functions:
+    return functions[node.op].signature
+  raise ExtractionError(
+    f"node {node.name!r} has op {node.op!r}, which this TensorFlow"
+    f" ({tf.__version__}) does not know",
+    op=node.name,
+  )
+
+
+def attr_of(node: NodeDef, op_def: OpDef, name: str) -> Any:
+  """The node's `AttrValue`, else the op's default, else None."""
+  if name in node.attr:
+    return node.attr[name]
+  for attr in op_def.attr:
+    if attr.name == name and attr.HasField("default_value"):
+      return attr.default_value
+  return None
+
+
+def arg_types(node: NodeDef, op_def: OpDef, arg: Any) -> list[int]:
+  """The `DataType`s of one input or output argument, in order."""
+  if arg.type_list_attr:
+    value = attr_of(node, op_def, arg.type_list_attr)
+    return list(value.list.type) if value is not None else []
+  count = 1
+  if arg.number_attr:
+    value = attr_of(node, op_def, arg.number_attr)
+    count = value.i if value is not None else 0
+    if not 0 <= count <= _MAX_TENSORS:
+      raise ExtractionError(
+        f"node {node.name!r} claims {count} tensors in {arg.name!r}; at most"
+        f" {_MAX_TENSORS} are accepted",
+        op=node.name,
+      )
+  dtype = arg.type
+  if arg.type_attr:
+    value = attr_of(node, op_def, arg.type_attr)
+    dtype = value.type if value is not None else 0
+  return [dtype] * count
+
+
+def output_types(
+  node: NodeDef, functions: Mapping[str, FunctionDef]
+) -> list[int]:
+  """The `DataType` of every output; a reference type stays one (above 100)."""
+  op_def = op_def_of(node, functions)
+  return [
+    dtype + 100 * arg.is_ref
+    for arg in op_def.output_arg
+    for dtype in arg_types(node, op_def, arg)
+  ]
+
+
+def attr_kinds(op: str) -> dict[str, str]:
+  """Attribute -> its type, such as "func", of an op that TensorFlow knows."""
+  op_def = op_def_registry.get(op)
+  return {attr.name: attr.type for attr in op_def.attr} if op_def else {}
+
+
+def function_names(node: NodeDef) -> list[str]:
+  """Names of the functions in the node's attributes, in attribute order.
+
+  A function may be given functions by attributes of its own; they count, too.
+  """
+  names: list[str] = []
+  _find_names(node.attr, names)
+  return [name for name in names if name]
+
+
+def _find_names(attrs: Mapping[str, Any], names: list[str]) -> None:
+  for key in sorted(attrs):
+    value = attrs[key]
+    functions = [value.func] if value.HasField("func") else value.list.func
+    for function in functions:
+      names.append(function.name)
+      _find_names(function.attr, names)
+
+
+def called_functions(node: NodeDef) -> list[str]:
+  """`function_names`, and the op itself, which may name a function."""
+  return [*function_names(node), node.op]
+
+
+def reached_functions(
+  nodes: Iterable[NodeDef], functions: Mapping[str, FunctionDef]
+) -> list[FunctionDef]:
+  """The functions that nodes call, and those call, in order of discovery."""
+  found: dict[str, None] = {}
+  queue = list(nodes)
+  for node in queue:  # grows while it is read
+    for name in called_functions(node):
+      if name in functions and name not in found:
+        found[name] = None
+        queue.extend(functions[name].node_def)
+  return [functions[name] for name in found]

@@ -1,0 +1,239 @@
+"""Loads a SavedModel of a stranger such that nothing of it reaches out.
+
+`tf.saved_model.load` runs parts of what it loads: the restore op and the
+initialisation of TensorFlow 1, and of TensorFlow 2 what creates, initialises,
+restores and in the end destroys each resource. All that is the model's own
+graph. So nothing there is excused by the name of its op:
+
+- What the loader never runs is taken out: the flat graph of a model of
+  TensorFlow 2 (its variables are restored without it), functions that no object
+  has, and of TensorFlow 1 what saves and what follows from that.
+- Every op that remains must keep to the step (`side_effects`), or read a file
+  of the model's own: the checkpoint, under the file name that the loader gives
+  to the saver's restore op, or an asset that lies inside the model's folder,
+  under the name that the loader gives to the tensor or argument bound to it.
+  The tensors of these names are made placeholders: who runs such an op without
+  the loader gets an error, not a file.
+- What was checked is what is loaded: from a folder of this process, which holds
+  the graph as it was checked and copies of the assets. Only the checkpoint is a
+  link; it is data.
+"""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow as tf
+from google.protobuf import message
+from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
+
+from tfplace.errors import ExtractionError
+from tfplace.extraction import nodes as node_names
+from tfplace.extraction import validate
+from tfplace.extraction.safety import (
+  call_tree,
+  loaded_part,
+  own_files,
+  proto_file,
+  side_effects,
+)
+
+FILES = ("saved_model.pb", "saved_model.pbtxt")
+_NAMES = frozenset(("Const", "Placeholder", "PlaceholderWithDefault"))
+_OLD_ASSETS = "saved_model_assets"  # where TensorFlow 1 writes them
+# Refuses a model that is not allowed, given what the loader would run.
+Check = Callable[[Any], None]
+
+
+def load(path: str, check: Check | None = None) -> Any:
+  """The loaded model.
+
+  Args:
+    path: of its folder.
+    check: is asked first of the MetaGraph; of TensorFlow 2, as it would be
+      loaded.
+
+  Raises:
+    ExtractionError: no SavedModel, damaged, or one whose loading would reach
+      out; or `check`'s own.
+  """
+  content = read(path)
+  where = f"SavedModel {path!r}"
+  if len(content.meta_graphs) != 1:
+    raise ExtractionError(
+      f"{where} has {len(content.meta_graphs)} MetaGraphs; one is loaded only"
+      " where there is one"
+    )
+  meta_graph = content.meta_graphs[0]
+  with validate.located(where):
+    call_tree.check(meta_graph.graph_def)
+  if meta_graph.HasField("object_graph_def"):
+    loaded_part.keep_objects(meta_graph)
+  if check is not None:
+    check(meta_graph)
+  assets = _assets(path, meta_graph)
+  files = _own_files(meta_graph, where)
+  side_effects.refuse(
+    side_effects.first(
+      meta_graph.graph_def,
+      lambda node, function: (
+        side_effects.reaches_out(node)
+        and not files.reads_own_file(node, function)
+      ),
+    ),
+    where,
+  )
+  with tempfile.TemporaryDirectory(prefix="tfplace-") as folder:
+    try:
+      _write(path, folder, content, assets)
+    except OSError as error:
+      raise ExtractionError(f"{where} cannot be copied: {error}") from error
+    del content  # TensorFlow parses it again
+    return load_unchecked(folder, path)
+
+
+def load_unchecked(folder: str, path: str) -> Any:
+  """What TensorFlow loads from a folder, which errors call `path`.
+
+  Raises:
+    ExtractionError: TensorFlow cannot load it.
+  """
+  try:
+    return tf.saved_model.load(folder)
+  except Exception as error:
+    text = (str(error).strip() or "no message").splitlines()[0]
+    raise ExtractionError(
+      f"SavedModel {path!r} cannot be loaded: {type(error).__name__}:"
+      f" {text.replace(folder, path)}"
+    ) from error
+
+
+def read(path: str) -> saved_model_pb2.SavedModel:
+  """The content of a SavedModel's main file.
+
+  Raises:
+    ExtractionError: there is none, or it cannot be read.
+  """
+  files = [os.path.join(path, name) for name in FILES]
+  found = [file for file in files if os.path.isfile(file)]
+  if not found:
+    raise ExtractionError(
+      f"{path!r} is no SavedModel: it has neither {FILES[0]} nor {FILES[1]}"
+    )
+  content = saved_model_pb2.SavedModel()
+  proto_file.read(found[0], content, proto_file.SAVED_MODEL)
+  return content
+
+
+def _own_files(meta_graph: Any, where: str) -> own_files.OwnFiles:
+  """Says which of its files a model can read; takes out what saves."""
+  graph_def = meta_graph.graph_def
+  if meta_graph.HasField("object_graph_def"):
+    captured = _captured_assets(meta_graph.object_graph_def)
+    return own_files.OwnFiles(graph_def, {}, captured)
+  loaded_part.cut_saving(meta_graph, where)
+  return own_files.OwnFiles(graph_def, _unbind(meta_graph), {})
+
+
+def _captured_assets(objects: Any) -> dict[str, list[bool]]:
+  """Function -> for each tensor that it captures, whether it is an asset.
+
+  Of every function that an object has, even if it is said to capture nothing.
+  """
+  assets = [
+    node.WhichOneof("kind") == "asset" and not node.registered_name
+    for node in objects.nodes
+  ]
+  captured: dict[str, list[bool]] = {
+    name: [] for name in loaded_part.objects_functions(objects)
+  }
+  for name, function in objects.concrete_functions.items():
+    captured[name] = [
+      0 <= i < len(assets) and assets[i] for i in function.bound_inputs
+    ]
+  return captured
+
+
+def _unbind(meta_graph: Any) -> dict[str, str]:
+  """Node -> kind of file that it names; these lose their own values."""
+  saver = node_names.split_tensor(meta_graph.saver_def.filename_tensor_name)[0]
+  named = {saver: "checkpoint"} if saver else {}
+  for asset in _asset_protos(meta_graph):
+    named[node_names.split_tensor(asset.tensor_info.name)[0]] = "asset"
+  nodes = node_names.by_name(meta_graph.graph_def)
+  result = {}
+  for name, kind in named.items():
+    node = nodes.get(name)
+    if node is None or node.op not in _NAMES:
+      continue
+    result[name] = kind
+    device = node.device
+    node.Clear()
+    node.name, node.op, node.device = name, "Placeholder", device
+    node.attr["dtype"].type = tf.string.as_datatype_enum
+    node.attr["shape"].shape.CopyFrom(tf.TensorShape([]).as_proto())
+  return result
+
+
+def _asset_protos(meta_graph: Any) -> list[Any]:
+  if meta_graph.asset_file_def:
+    return list(meta_graph.asset_file_def)
+  result = []
+  if _OLD_ASSETS in meta_graph.collection_def:
+    for packed in meta_graph.collection_def[_OLD_ASSETS].any_list.value:
+      result.append(meta_graph_pb2.AssetFileDef())
+      try:
+        packed.Unpack(result[-1])
+      except message.DecodeError:  # TensorFlow refuses it, too
+        del result[-1]
+  return result
+
+
+def _assets(path: str, meta_graph: Any) -> dict[str, str]:
+  """Name of each asset, below the folder of assets -> its file.
+
+  Raises:
+    ExtractionError: it lies outside of the model's folder.
+  """
+  root = os.path.realpath(path)
+  result = {}
+  for asset in _asset_protos(meta_graph):
+    name = asset.filename.replace("\0", "?")  # no file's name has one
+    file = os.path.realpath(os.path.join(root, "assets", name))
+    is_plain = os.path.normpath(name) == name and not os.path.isabs(name)
+    if not is_plain or os.path.commonpath((root, file)) != root:
+      raise ExtractionError(
+        f"SavedModel {path!r}: asset {name[:80]!a} lies outside of the model's"
+        f" folder; --allow_side_effects (in Python, allow_side_effects=True)"
+        " reads it all the same"
+      )
+    if os.path.isfile(file):
+      result[name] = file
+  total = sum(map(os.path.getsize, result.values()))
+  if total > proto_file.MAX_BYTES:
+    raise ExtractionError(
+      f"SavedModel {path!r} has assets of {total} bytes; at most"
+      f" {proto_file.MAX_BYTES} are accepted",
+      num_bytes=total,
+    )
+  return result
+
+
+def _write(
+  path: str, folder: str, content: Any, assets: Mapping[str, str]
+) -> None:
+  """Writes the model that is to be loaded into a folder of this process."""
+  with open(os.path.join(folder, FILES[0]), "wb") as file:
+    file.write(content.SerializeToString())
+  variables = os.path.realpath(os.path.join(path, "variables"))
+  if os.path.isdir(variables):
+    os.symlink(variables, os.path.join(folder, "variables"))
+  for name, source in assets.items():
+    target = os.path.join(folder, "assets", name)
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    # No link, for none was there when it was checked.
+    source_file = os.open(source, os.O_RDONLY | os.O_NOFOLLOW)
+    with open(source_file, "rb") as file, open(target, "wb") as copy:
+      shutil.copyfileobj(file, copy)

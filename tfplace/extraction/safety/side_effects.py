@@ -1,0 +1,231 @@
+"""Ops that reach beyond the step: to files, processes, Python, the network.
+
+A graph from a stranger is data until someone runs it. Whoever runs one, or
+lets TensorFlow load or import one, asks here first. What is allowed is listed,
+not what is forbidden: a stateful op (TensorFlow's own mark of an op that does
+more than compute) passes only if it is known to keep to the step's variables,
+random numbers and containers in memory. Ops that reach out without that mark
+are listed by name, as are those that do so by an attribute. Such an attribute
+must be left out or lie in the node itself: one that the caller of a function
+fills in is refused, and so is a call of a function that the caller names.
+"""
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterator
+
+import tensorflow as tf
+from google.protobuf import message
+from tensorflow.core.protobuf import config_pb2
+from tensorflow.python.framework import op_def_registry
+
+from tfplace.errors import ExtractionError, TfplaceError
+from tfplace.extraction.nodes import NodeDef, attr_kinds
+
+# Stateful, and known to stay inside.
+_INSIDE = re.compile(
+  "|".join(
+    (
+      # Variables.
+      r"(Temporary)?Variable(V2|Shape)?|(VarHandle|VarIsInitialized)Op",
+      r"_(VarHandles|ReadVariables)Op|(Read|Assign(Add|Sub)?)VariableOp",
+      r"Resource(Sparse)?Apply\w+|Resource(Gather|Scatter)\w*",
+      r"Resource(CountUpTo|StridedSliceAssign|InitializedOp)",
+      r"DestroyResourceOp|DisableCopyOnRead|IsResourceHandleRefCounting",
+      # Random numbers.
+      r"Random(Uniform|UniformInt|StandardNormal|Gamma|Poisson|PoissonV2)",
+      r"Random(Shuffle|Crop)|(Parameterized)?TruncatedNormal|Multinomial",
+      r"Stateful\w+|Rng(Skip|ReadAndSkip)|NonDeterministicInts",
+      r"StatelessRandomGetAlg|\w+CandidateSampler|NegTrain",
+      r"SampleDistortedBoundingBox(V2)?|(Anonymous|Delete|Dummy)\w*Generator",
+      # Containers in memory.
+      r"TensorArray\w*|Stack\w*|(Ordered)?Map[SUPIC]\w+|(Un)?[Ss]tage\w*",
+      r"(FIFO|PaddingFIFO|Priority|RandomShuffle|Fake)Queue(V2)?|Queue\w+",
+      r"(Anonymous)?(Mutable)?(Dense)?HashTable\w*|LookupTable\w+",
+      r"InitializeTableV2|Barrier\w*",
+      r"AddSparseToTensorsMap|AddManySparseToTensorsMap",
+      r"TakeManySparseFromTensorsMap|(Sparse|Resource)?ConditionalAccumulator",
+      r"ResourceAccumulator\w+|Mutex\w*|ConsumeMutexLock",
+      # Calls, whose functions are looked through, and checks of numbers.
+      r"_?(If|While)|Case|PartitionedCall|_Arg|_Retval|_Device(Arg|Retval)",
+      r"Assert|Print|PrintV2|CheckNumerics(V2)?|GuaranteeConst|Empty",
+      r"DeepCopy|Timestamp|IsTensorFloat32Enabled|DeviceIndex|CudnnRNN\w*",
+      r"_ParallelConcatStart|_ScopedAllocator\w*|SleepOp|SleepIdentityOp",
+    )
+  )
+)
+# Not stateful: TensorFlow even runs them while it imports a graph, to infer
+# shapes. (In-memory data sets are among them for what can hide in one: a
+# whole graph in a string.)
+_OUTSIDE = re.compile(
+  r"ReadFile|MatchingFiles|PyFuncStateless|GenerateVocabRemapping"
+  r"|ImmutableConst|InitializeTableFromTextFile|Reader\w+|Copy|CopyHost"
+  r"|Debug(Identity|NanCount|NumericSummary)(V\d)?|XlaCustomCall(V2)?"
+  r"|XlaLaunchV2|RemoteFusedGraphExecute|TPUPartitionedCall"
+  r"|MlirPassthroughOp|\w*Dataset\w*|\w*Iterator\w*|Abort"
+)
+_STREAMS = frozenset(
+  (b"", b"stdout", b"stderr", b"log(info)", b"log(warning)", b"log(error)")
+)
+
+
+def _has_own_descriptor(source: bytes) -> bool:
+  return source in (b"", b"local://") or source.startswith(b"bytes://")
+
+
+def _keeps_optimizers(text: bytes) -> bool:
+  """Whether a serialized `ConfigProto` names no graph optimizer by itself."""
+  try:
+    config = config_pb2.ConfigProto.FromString(text)
+  except message.DecodeError:
+    return False
+  options = config.graph_options.rewrite_options
+  return not options.custom_optimizers and not options.optimizers
+
+
+def _is_empty(text: bytes) -> bool:
+  return not text
+
+
+_CALL: dict[str, Callable[[bytes], bool]] = {
+  "config": _keeps_optimizers,
+  "config_proto": _keeps_optimizers,
+  "executor_type": _is_empty,
+}
+# Op -> attribute, a string, that can make it reach out -> which values do not.
+_BY_ATTRIBUTE: dict[str, dict[str, Callable[[bytes], bool]]] = {
+  "PrintV2": {"output_stream": _STREAMS.__contains__},
+  "DecodeProtoV2": {"descriptor_source": _has_own_descriptor},
+  "EncodeProto": {"descriptor_source": _has_own_descriptor},
+  "FixedUnigramCandidateSampler": {"vocab_file": _is_empty},
+  "PartitionedCall": _CALL,
+  "StatefulPartitionedCall": _CALL,
+}
+_WHAT = (
+  ("Abort", "can end the process"),
+  (r"\w*PyFunc\w*", "can run Python code"),
+  (
+    r"(_|Host)*(Send|Recv)|Rpc\w+|RemoteCall|(Collective|_?Nccl)\w+"
+    r"|\w*DataService\w*",
+    "can talk to other processes",
+  ),
+  (
+    r"\w*(File|Reader|Save|Restore|Checkpoint|Summary|Dataset|Iterator|Proto"
+    r"|Vocab|Debug|Dump|Unigram|Print|Copy)\w*|RecordInput|ImmutableConst"
+    r"|Skipgram|LoadAndRemapMatrix",
+    "can read or write files",
+  ),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+  """An op that reaches beyond the step.
+
+  Attributes:
+    name: of the node.
+    op: its type.
+    function: of the library that it is in, or None.
+    what: what it does.
+  """
+
+  name: str
+  op: str
+  function: str | None
+  what: str
+
+  def __str__(self) -> str:
+    place = f" of function {self.function!r}" if self.function else ""
+    return f"op {self.name!r} ({self.op}){place} {self.what}"
+
+
+def when_run(graph_def: tf.compat.v1.GraphDef) -> Finding | None:
+  """The first op that reaches out when the graph runs."""
+  return first(graph_def, lambda node, _: reaches_out(node))
+
+
+def when_imported(graph_def: tf.compat.v1.GraphDef) -> Finding | None:
+  """The first op that may reach out when TensorFlow imports the graph."""
+  return first(
+    graph_def, lambda node, _: reaches_out(node) and not _is_stateful(node)
+  )
+
+
+def refuse(
+  found: Finding | None,
+  where: str,
+  error: type[TfplaceError] = ExtractionError,
+) -> None:
+  """Passes where nothing was found.
+
+  Raises:
+    error: names the file or step `where`, the op, and the way out.
+  """
+  if found is not None:
+    raise error(
+      f"{where}: {found}; --allow_side_effects (in Python,"
+      " allow_side_effects=True) runs it all the same",
+      op=found.name,
+    )
+
+
+def first(
+  graph_def: tf.compat.v1.GraphDef, bad: Callable[[NodeDef, str | None], bool]
+) -> Finding | None:
+  """The first node that is `bad(node, its function)`, of the whole library."""
+  for node, function in _nodes(graph_def):
+    if bad(node, function):
+      return Finding(node.name, node.op, function, _what(node.op))
+  return None
+
+
+def _nodes(
+  graph_def: tf.compat.v1.GraphDef,
+) -> Iterator[tuple[NodeDef, str | None]]:
+  """Every node and its function, also of functions that nobody calls."""
+  for node in graph_def.node:
+    yield node, None
+  for function in graph_def.library.function:
+    for node in function.node_def:
+      yield node, function.signature.name
+
+
+def reaches_out(node: NodeDef) -> bool:
+  """Whether the node reaches out when it runs, its functions apart."""
+  if _calls_unknown_function(node) or _reaches_out_by_attribute(node):
+    return True
+  if _OUTSIDE.fullmatch(node.op):
+    return True
+  return _is_stateful(node) and not _INSIDE.fullmatch(node.op)
+
+
+def _reaches_out_by_attribute(node: NodeDef) -> bool:
+  for name, is_inside in _BY_ATTRIBUTE.get(node.op, {}).items():
+    if name in node.attr:
+      value = node.attr[name]
+      if value.WhichOneof("value") != "s" or not is_inside(value.s):
+        return True
+  return False
+
+
+def _calls_unknown_function(node: NodeDef) -> bool:
+  """Whether the caller of the node's function says what the node calls."""
+  given = [
+    key
+    for key, v in node.attr.items()
+    if v.WhichOneof("value") == "placeholder"
+  ]
+  kinds = attr_kinds(node.op) if given else {}
+  return any("func" in kinds.get(key, "") for key in given)
+
+
+def _is_stateful(node: NodeDef) -> bool:
+  op_def = op_def_registry.get(node.op)  # None: a function of the library
+  return op_def is not None and op_def.is_stateful
+
+
+def _what(op: str) -> str:
+  for pattern, what in _WHAT:
+    if re.fullmatch(pattern, op):
+      return what
+  return "may act on more than the step's own tensors and variables"

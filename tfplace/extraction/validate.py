@@ -1,0 +1,174 @@
+"""Refuses a GraphDef that is not a well-formed graph, naming the node.
+
+TensorFlow's importer would refuse most of these too, some by ending the
+process; the checks here come first and say where.
+
+Lets TensorFlow's importer judge a graph, and finds the node it refuses."""
+
+import contextlib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+import tensorflow as tf
+
+from tfplace.errors import ExtractionError
+from tfplace.extraction import nodes
+from tfplace.extraction import nodes as node_names
+from tfplace.extraction import nodes as op_defs
+
+BACK_EDGES = frozenset(("NextIteration", "RefNextIteration"))
+MERGES = frozenset(("Merge", "RefMerge"))
+
+
+def validate(graph_def: tf.compat.v1.GraphDef, where: str) -> None:
+  """Checks names, ops, inputs and cycles.
+
+  Args:
+    graph_def: as read.
+    where: file name, for errors.
+
+  Raises:
+    ExtractionError: no nodes, an illegal or duplicate name, an op or input
+      that is unknown, or a cycle that is no loop of TensorFlow 1.
+  """
+  if not graph_def.node:
+    raise ExtractionError(f"{where!r} holds a GraphDef without nodes")
+  functions = {f.signature.name: f for f in graph_def.library.function}
+  _check_names((node.name for node in graph_def.node), where)
+  _check_inputs(graph_def.node, functions, where)
+  _check_cycles(graph_def, where)
+  for name, function in functions.items():
+    inner = f"{where}, function {name[:80]!a}"
+    arguments = [arg.name for arg in function.signature.input_arg]
+    _check_names(
+      [*arguments, *(node.name for node in function.node_def)], inner
+    )
+    for node in function.node_def:
+      with located(inner):
+        op_defs.output_types(node, functions)
+
+
+def is_back_edge(
+  source: tf.compat.v1.NodeDef, target: tf.compat.v1.NodeDef
+) -> bool:
+  """Whether an edge closes a `while` loop of TensorFlow 1."""
+  return source.op in BACK_EDGES and target.op in MERGES
+
+
+def _check_names(names: Iterable[str], where: str) -> None:
+  seen: set[str] = set()
+  for number, name in enumerate(names):
+    if not node_names.is_legal(name):
+      raise ExtractionError(
+        f"{where}: node {number} has the illegal name {name[:80]!a}", op=name
+      )
+    if name in seen:
+      raise ExtractionError(f"{where}: duplicate node name {name!r}", op=name)
+    seen.add(name)
+
+
+@contextlib.contextmanager
+def located(where: str) -> Iterator[None]:
+  """Puts the file's name before what goes wrong with one node."""
+  try:
+    yield
+  except ExtractionError as error:
+    raise ExtractionError(f"{where}: {error}", op=error.op) from None
+
+
+def _check_inputs(
+  nodes: Sequence[tf.compat.v1.NodeDef],
+  functions: Mapping[str, op_defs.FunctionDef],
+  where: str,
+) -> None:
+  num_outputs = {}
+  for node in nodes:
+    with located(where):
+      num_outputs[node.name] = len(op_defs.output_types(node, functions))
+  for node in nodes:
+    for text in node.input:
+      source, output = node_names.split_tensor(text)
+      if source not in num_outputs:
+        raise ExtractionError(
+          f"{where}: node {node.name!r} has unknown input {text[:80]!a}",
+          op=node.name,
+        )
+      if output >= num_outputs[source]:
+        raise ExtractionError(
+          f"{where}: node {node.name!r} reads output {output} of {source!r},"
+          f" which has {num_outputs[source]}",
+          op=node.name,
+        )
+
+
+def _check_cycles(graph_def: tf.compat.v1.GraphDef, where: str) -> None:
+  order = node_names.producers_first(graph_def, is_back_edge)
+  if len(order) < len(graph_def.node):
+    name = _on_cycle(graph_def, {node.name for node in order})
+    raise ExtractionError(
+      f"{where}: node {name!r} is on a cycle that is no while loop", op=name
+    )
+
+
+def _on_cycle(graph_def: tf.compat.v1.GraphDef, done: Collection[str]) -> str:
+  """Walks back among unfinished nodes until one repeats."""
+  nodes = node_names.by_name(graph_def)
+  name = next(name for name in nodes if name not in done)
+  seen: set[str] = set()
+  while name not in seen:
+    seen.add(name)
+    sources = (node_names.split_tensor(i)[0] for i in nodes[name].input)
+    name = next(
+      source
+      for source in sources
+      if source not in done and not is_back_edge(nodes[source], nodes[name])
+    )
+  return name
+
+
+def import_check(graph_def: tf.compat.v1.GraphDef, where: str) -> None:
+  """Checks attributes, types and shapes.
+
+  Args:
+    graph_def: passed `validate`.
+    where: file name, for errors.
+
+  Raises:
+    ExtractionError: TensorFlow refuses a node; names it and says why.
+  """
+  message = _refusal(graph_def)
+  if message is None:
+    return
+  name = _culprit(graph_def)
+  node = f" at node {name!r}" if name else ""
+  raise ExtractionError(
+    f"{where}: TensorFlow refuses the graph{node}: {message!a}", op=name
+  )
+
+
+def _refusal(graph_def: tf.compat.v1.GraphDef) -> str | None:
+  try:
+    with tf.Graph().as_default():
+      tf.import_graph_def(graph_def, name="")
+  except Exception as error:  # ValueError, OpError, KeyError and others
+    text = str(error).strip() or type(error).__name__
+    return text.splitlines()[0]
+  return None
+
+
+def _culprit(graph_def: tf.compat.v1.GraphDef) -> str | None:
+  """The first node, producers first, without which the rest is accepted."""
+  if any(node.op in BACK_EDGES for node in graph_def.node):
+    return None  # a loop has no prefix that stands alone
+  order = nodes.producers_first(graph_def)
+  good, bad = 0, len(order)  # `good` nodes are accepted, `bad` are refused
+  while bad - good > 1:
+    middle = (good + bad) // 2
+    prefix = tf.compat.v1.GraphDef(
+      versions=graph_def.versions, library=graph_def.library
+    )
+    prefix.node.extend(order[:middle])
+    if _refusal(prefix) is None:
+      good = middle
+    else:
+      bad = middle
+  return str(order[bad - 1].name)

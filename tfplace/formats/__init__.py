@@ -1,0 +1,17 @@
+"""The JSON formats of graphs, clusters, placements and evaluations."""
+
+from tfplace.formats.cluster import load_cluster, save_cluster
+from tfplace.formats.evaluation import load_evaluation, save_evaluation
+from tfplace.formats.graph import load_graph, save_graph
+from tfplace.formats.placement import load_placement, save_placement
+
+__all__ = [
+  "load_cluster",
+  "load_evaluation",
+  "load_graph",
+  "load_placement",
+  "save_cluster",
+  "save_evaluation",
+  "save_graph",
+  "save_placement",
+]

@@ -1,0 +1,112 @@
+"""`tfplace.evaluation.v1`: evaluations as files."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from tfplace.core.protocols import Evaluation
+from tfplace.errors import FormatError, shown
+from tfplace.formats import json_file
+
+FORMAT = "tfplace.evaluation.v1"
+_SOURCES = ("simulated", "measured")
+_KEYS = frozenset(
+  {
+    "format",
+    "step_time_us",
+    "feasible",
+    "peak_memory_bytes",
+    "busy_us",
+    "bytes_moved",
+    "lower_bound_us",
+    "source",
+  }
+)
+
+
+def load_evaluation(path: json_file.Path) -> Evaluation:
+  """Reads an evaluation file.
+
+  Raises:
+    FormatError: names the file, the element and the value.
+  """
+  data = json_file.read_json(path, FORMAT)
+  with json_file.errors_naming(path):
+    return evaluation_from_json(data)
+
+
+def save_evaluation(evaluation: Evaluation, path: json_file.Path) -> None:
+  """Writes an evaluation file; an interrupted write leaves the old one.
+
+  Raises:
+    FormatError: the file cannot be written.
+  """
+  json_file.write_json(path, evaluation_to_json(evaluation))
+
+
+def evaluation_from_json(data: Mapping[str, Any]) -> Evaluation:
+  """The evaluation of a parsed file.
+
+  Raises:
+    FormatError: names the element and the value.
+  """
+  values = {k: json_file.required(data, k, "evaluation") for k in _KEYS}
+  if not isinstance(values["feasible"], bool):
+    raise FormatError(
+      f"feasible: {shown(values['feasible'])} is not true or false"
+    )
+  if values["source"] not in _SOURCES:
+    raise FormatError(
+      f"source: {shown(values['source'])} is not one of {_SOURCES}"
+    )
+  step = values["step_time_us"]
+  return Evaluation(
+    step_time_us=math.inf
+    if step is None
+    else json_file.as_number(step, "step_time_us", math.inf),
+    feasible=values["feasible"],
+    peak_memory_bytes=_numbers(values, "peak_memory_bytes"),
+    busy_us=_numbers(values, "busy_us"),
+    bytes_moved=_number(values, "bytes_moved"),
+    lower_bound_us=_number(values, "lower_bound_us"),
+    source=values["source"],
+    extra=json_file.unknown_keys(data, _KEYS, "evaluation"),
+  )
+
+
+def _number(values: Mapping[str, Any], key: str) -> float:
+  return json_file.as_number(values[key], key, math.inf)
+
+
+def _numbers(values: Mapping[str, Any], key: str) -> dict[str, float]:
+  items = json_file.as_object(values[key], key).items()
+  return {
+    json_file.as_name(device, key): json_file.as_number(
+      value, f"{key}[{shown(device)}]", math.inf
+    )
+    for device, value in items
+  }
+
+
+def evaluation_to_json(evaluation: Evaluation) -> dict[str, Any]:
+  """The JSON object of an evaluation.
+
+  A step that never ended (a failed measurement) has `step_time_us` null:
+  JSON has no infinity.
+  """
+  number = json_file.plain_number
+  step = evaluation.step_time_us
+  return {
+    "format": FORMAT,
+    "step_time_us": number(step) if math.isfinite(step) else None,
+    "feasible": evaluation.feasible,
+    "peak_memory_bytes": {
+      device: number(size)
+      for device, size in evaluation.peak_memory_bytes.items()
+    },
+    "busy_us": {d: number(t) for d, t in evaluation.busy_us.items()},
+    "bytes_moved": number(evaluation.bytes_moved),
+    "lower_bound_us": number(evaluation.lower_bound_us),
+    "source": evaluation.source,
+    **evaluation.extra,
+  }

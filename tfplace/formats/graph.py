@@ -1,0 +1,221 @@
+"""`tfplace.core.v1`: op graphs as files."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from tfplace.core.op_graph import CONTROL_OUTPUT, OpGraph, OpSpec, build_graph
+from tfplace.errors import FormatError, shown
+from tfplace.formats import json_file
+
+FORMAT = "tfplace.core.v1"
+MAX_OPS = 2_000_000
+MAX_EDGES = 20_000_000
+_GRAPH_KEYS = frozenset({"format", "name", "ops", "edges"})
+_OP_KEYS = frozenset(
+  {
+    "name",
+    "type",
+    "time_us",
+    "output_bytes",
+    "persistent_bytes",
+    "temp_bytes",
+    "colocation",
+  }
+)
+_EDGE_KEYS = frozenset({"src", "output", "dst"})
+
+
+def load_graph(path: json_file.Path) -> OpGraph:
+  """Reads a graph file (`.json` or `.json.gz`).
+
+  Raises:
+    FormatError: names the file, the element and the value.
+  """
+  data = json_file.read_json(path, FORMAT)
+  with json_file.errors_naming(path):
+    return graph_from_json(data)
+
+
+def save_graph(graph: OpGraph, path: json_file.Path) -> None:
+  """Writes a graph file; an interrupted write leaves the old one.
+
+  Raises:
+    FormatError: the file cannot be written.
+  """
+  json_file.write_json(path, graph_to_json(graph))
+
+
+def graph_from_json(data: Mapping[str, Any]) -> OpGraph:
+  """The graph of a parsed file.
+
+  Raises:
+    FormatError: names the element and the value.
+  """
+  name = json_file.as_name(json_file.required(data, "name", "graph"), "name")
+  raw_ops = json_file.as_list(json_file.required(data, "ops", "graph"), "ops")
+  _check_count("ops", len(raw_ops), MAX_OPS)
+  ops = [_op(raw, f"ops[{i}]") for i, raw in enumerate(raw_ops)]
+  index: dict[str, int] = {}
+  for i, op in enumerate(ops):
+    if index.setdefault(op.name, i) != i:
+      raise FormatError(f"ops[{i}]: duplicate name {op.name!r}", op=op.name)
+  edges, edge_extra = _edges(data, ops, index)
+  return build_graph(
+    name,
+    ops,
+    edges,
+    extra=json_file.unknown_keys(data, _GRAPH_KEYS, "graph"),
+    op_extra=_extras(raw_ops),
+    edge_extra=edge_extra,
+  )
+
+
+def _check_count(what: str, count: int, most: int) -> None:
+  if count > most:
+    raise FormatError(f"{what}: {count} elements, at most {most}")
+
+
+def _op(raw: Any, where: str) -> OpSpec:
+  op = json_file.as_object(raw, where)
+  name = json_file.as_name(json_file.required(op, "name", where), where)
+  where = f"{where} {name!r}"
+  times = json_file.as_object(
+    json_file.required(op, "time_us", where), f"{where}: time_us"
+  )
+  sizes = json_file.as_list(
+    json_file.required(op, "output_bytes", where), f"{where}: output_bytes"
+  )
+  colocation = op.get("colocation")
+  if colocation is not None:
+    colocation = json_file.as_name(colocation, f"{where}: colocation")
+  return OpSpec(
+    name=name,
+    type=json_file.as_name(
+      json_file.required(op, "type", where), f"{where}: type"
+    ),
+    time_us={
+      json_file.as_name(kind, f"{where}: time_us"): json_file.as_number(
+        time, f"{where}: time_us[{kind!r}]"
+      )
+      for kind, time in times.items()
+    },
+    output_bytes=[
+      json_file.as_number(size, f"{where}: output_bytes[{i}]")
+      for i, size in enumerate(sizes)
+    ],
+    persistent_bytes=json_file.as_number(
+      op.get("persistent_bytes", 0), f"{where}: persistent_bytes"
+    ),
+    temp_bytes=json_file.as_number(
+      op.get("temp_bytes", 0), f"{where}: temp_bytes"
+    ),
+    colocation=colocation,
+  )
+
+
+def _edges(
+  data: Mapping[str, Any], ops: list[OpSpec], index: Mapping[str, int]
+) -> tuple[list[tuple[int, int, int]], dict[int, dict[str, Any]]]:
+  """Edges without repeats, and the unknown keys of those that have any."""
+  raw = json_file.as_list(json_file.required(data, "edges", "graph"), "edges")
+  _check_count("edges", len(raw), MAX_EDGES)
+  numbers: dict[tuple[int, int, int], int] = {}
+  extras: dict[int, dict[str, Any]] = {}
+  for i, item in enumerate(raw):
+    where = f"edges[{i}]"
+    edge = json_file.as_object(item, where)
+    src = _op_index(edge, "src", where, index)
+    dst = _op_index(edge, "dst", where, index)
+    output = _output(edge.get("output", 0), where, ops[src])
+    number = numbers.setdefault((src, output, dst), len(numbers))
+    extra = json_file.unknown_keys(edge, _EDGE_KEYS, where)
+    if extra:
+      extras[number] = extra
+  return list(numbers), extras
+
+
+def _op_index(
+  edge: Mapping[str, Any], end: str, where: str, index: Mapping[str, int]
+) -> int:
+  name = json_file.required(edge, end, where)
+  if not isinstance(name, str) or name not in index:
+    raise FormatError(f"{where}: {end} is unknown op {shown(name)}")
+  return index[name]
+
+
+def _output(value: Any, where: str, src: OpSpec) -> int:
+  if isinstance(value, bool) or not isinstance(value, int):
+    raise FormatError(f"{where}: output {shown(value)} is not a whole number")
+  if not CONTROL_OUTPUT <= value < len(src.output_bytes):
+    raise FormatError(
+      f"{where}: output {shown(value)} of op {src.name!r}, which has"
+      f" {len(src.output_bytes)} outputs",
+      op=src.name,
+    )
+  return value
+
+
+def _extras(raw: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
+  found = (
+    (i, json_file.unknown_keys(op, _OP_KEYS, f"ops[{i}]"))
+    for i, op in enumerate(raw)
+  )
+  return {i: extra for i, extra in found if extra}
+
+
+def graph_to_json(graph: OpGraph) -> dict[str, Any]:
+  """The JSON object of a graph."""
+  return {
+    "format": FORMAT,
+    "name": graph.name,
+    "ops": _ops_to_json(graph),
+    "edges": [
+      {
+        "src": graph.names[src],
+        "output": output,
+        "dst": graph.names[dst],
+        **graph.edge_extra.get(i, {}),
+      }
+      for i, (src, output, dst) in enumerate(
+        zip(
+          graph.edge_src.tolist(),
+          graph.edge_output.tolist(),
+          graph.edge_dst.tolist(),
+          strict=True,
+        )
+      )
+    ],
+    **graph.extra,
+  }
+
+
+def _ops_to_json(graph: OpGraph) -> list[dict[str, Any]]:
+  # Lists first: NumPy hands out single elements slowly.
+  number = json_file.plain_number
+  times = [(kind, column.tolist()) for kind, column in graph.time_us.items()]
+  sizes = [number(size) for size in graph.output_bytes.tolist()]
+  bounds = graph.output_offsets.tolist()
+  persistent = graph.persistent_bytes.tolist()
+  temp = graph.temp_bytes.tolist()
+  groups = [
+    None if group < 0 else graph.colocation_names[group]
+    for group in graph.colocation.tolist()
+  ]
+  return [
+    {
+      "name": name,
+      "type": graph.types[i],
+      "time_us": {
+        kind: number(column[i])
+        for kind, column in times
+        if not math.isnan(column[i])
+      },
+      "output_bytes": sizes[bounds[i] : bounds[i + 1]],
+      "persistent_bytes": number(persistent[i]),
+      "temp_bytes": number(temp[i]),
+      "colocation": groups[i],
+      **graph.op_extra.get(i, {}),
+    }
+    for i, name in enumerate(graph.names)
+  ]

@@ -1,0 +1,242 @@
+"""Reading and writing of the JSON formats: limits and positions.
+
+What a file means is the affair of the `*_format` modules; this one only makes
+sure that a hostile or broken file is refused by name and position, and that
+what was read can be written again.
+"""
+
+import collections
+import contextlib
+import gzip
+import io
+import json
+import math
+import os
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tfplace.errors import FormatError, TfplaceError, shown
+from tfplace.formats import files
+
+Path = files.Path
+MAX_JSON_BYTES = 1 << 30  # unpacked; a graph of 10**6 ops takes about 250 MB
+MAX_JSON_VALUES = 32_000_000  # about 100 bytes each once they are parsed
+MAX_NAME_LENGTH = 4096
+MAX_DEPTH = 100  # of what stands under a key that nobody knows
+# Of what is added up or divided: 10**8 quotients of two such, and the squares
+# of such sums, are finite.
+MAX_SUMMAND = 1e60
+# Graphs shrink 20 to 40 times; data made to fill memory, a thousand times.
+MAX_GZIP_RATIO = 250
+_UNSUSPICIOUS_BYTES = 64 << 20
+_CHUNK_BYTES = 16 << 20
+_GZIP_LEVEL = 6  # 9 takes four times as long for a tenth less
+
+
+def read_json(path: Path, expected_format: str) -> dict[str, Any]:
+  """Reads one JSON object and checks its `format` key.
+
+  Raises:
+    FormatError: unreadable, too large, not JSON (with line and column), not
+      an object, a repeated key, or another format.
+  """
+  try:
+    text = _read_text(path).decode("utf-8")
+    data = json.loads(text, object_pairs_hook=_unique_keys)
+  except OSError as error:
+    reason = error.strerror or str(error)
+    raise FormatError(f"{path}: cannot be read: {reason}") from error
+  except (EOFError, zlib.error) as error:
+    raise FormatError(f"{path}: broken gzip data: {error}") from error
+  except UnicodeDecodeError as error:
+    raise FormatError(f"{path}: not UTF-8 at byte {error.start}") from error
+  except json.JSONDecodeError as error:
+    raise FormatError(
+      f"{path}: not JSON at line {error.lineno}, column {error.colno}:"
+      f" {error.msg}"
+    ) from error
+  except (RecursionError, ValueError) as error:
+    raise FormatError(f"{path}: {error}") from error
+  with errors_naming(path):
+    return _check_format(data, expected_format)
+
+
+@contextlib.contextmanager
+def errors_naming(path: Path) -> Iterator[None]:
+  """Puts the file's name before the message of any `TfplaceError` inside."""
+  try:
+    yield
+  except TfplaceError as error:
+    raise type(error)(
+      f"{path}: {error}",
+      op=error.op,
+      device=error.device,
+      num_bytes=error.num_bytes,
+    ) from error
+
+
+def write_json(path: Path, data: Mapping[str, Any]) -> None:
+  """Writes JSON (gzip of it where the name ends in .gz), whole or not at all.
+
+  Raises:
+    FormatError: the data is no JSON, or the file cannot be written; an old
+      one is untouched.
+  """
+  try:
+    text = json.dumps(data, ensure_ascii=False, allow_nan=False)
+    content = (text + "\n").encode("utf-8")
+  except (TypeError, ValueError, RecursionError) as error:
+    raise FormatError(f"{path}: cannot be written: {error}") from error
+  if os.fspath(path).endswith(".gz"):
+    content = gzip.compress(content, _GZIP_LEVEL, mtime=0)
+  files.write_bytes(path, content)
+
+
+def _read_text(path: Path) -> bytes:
+  content = files.read_bytes(path, MAX_JSON_BYTES)
+  if os.fspath(path).endswith(".gz"):
+    content = _unpacked(content)
+  if len(content) > MAX_JSON_BYTES:
+    raise ValueError(f"larger than {MAX_JSON_BYTES} bytes of JSON")
+  values = sum(content.count(mark) for mark in (b",", b"[", b"{"))
+  if values > MAX_JSON_VALUES:
+    raise ValueError(f"{values} values of JSON, at most {MAX_JSON_VALUES}")
+  return content
+
+
+def _unpacked(packed: bytes) -> bytes:
+  """At most `MAX_JSON_BYTES` + 1; stops early where gzip packed too well."""
+  allowed = max(_UNSUSPICIOUS_BYTES, MAX_GZIP_RATIO * len(packed))
+  chunks, size = [], 0
+  with gzip.GzipFile(fileobj=io.BytesIO(packed)) as unpacked:
+    while size <= MAX_JSON_BYTES:
+      chunk = unpacked.read(min(_CHUNK_BYTES, MAX_JSON_BYTES + 1 - size))
+      if not chunk:
+        break
+      chunks.append(chunk)
+      size += len(chunk)
+      if size > allowed:
+        raise ValueError(
+          f"{len(packed)} bytes of gzip unpack to more than {MAX_GZIP_RATIO}"
+          " times as many, which no graph does"
+        )
+  return b"".join(chunks)
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+  result = dict(pairs)
+  if len(result) < len(pairs):
+    counts = collections.Counter(key for key, _ in pairs)
+    twice = next(key for key, count in counts.items() if count > 1)
+    raise ValueError(f"duplicate name {shown(twice)} in one JSON object")
+  return result
+
+
+def _check_format(data: Any, expected: str) -> dict[str, Any]:
+  if not isinstance(data, dict):
+    raise FormatError(f"expected a JSON object, found {type(data).__name__}")
+  found = required(data, "format", "the file")
+  if found != expected:
+    raise FormatError(f"format is {shown(found)}, expected {expected!r}")
+  return data
+
+
+def required(data: Mapping[str, Any], key: str, where: str) -> Any:
+  """`data[key]`, or an error that names the element and the key."""
+  if key not in data:
+    raise FormatError(f"{where}: missing required key {key!r}")
+  return data[key]
+
+
+def as_object(value: Any, where: str) -> dict[str, Any]:
+  """A JSON object, or an error that names the element and the value."""
+  if not isinstance(value, dict):
+    raise FormatError(f"{where}: expected an object, found {shown(value)}")
+  return value
+
+
+def as_list(value: Any, where: str) -> list[Any]:
+  """A JSON array, or an error that names the element and the value."""
+  if not isinstance(value, list):
+    raise FormatError(f"{where}: expected an array, found {shown(value)}")
+  return value
+
+
+def as_name(value: Any, where: str) -> str:
+  """A non-empty printable string; control characters are refused."""
+  if not isinstance(value, str) or not value:
+    raise FormatError(f"{where}: expected a name, found {shown(value)}")
+  if len(value) > MAX_NAME_LENGTH:
+    raise FormatError(
+      f"{where}: name of {len(value)} characters, at most {MAX_NAME_LENGTH}"
+    )
+  if not value.isprintable():
+    raise FormatError(f"{where}: name {shown(value)} has a control character")
+  return value
+
+
+def as_number(value: Any, where: str, most: float = MAX_SUMMAND) -> float:
+  """A finite number from 0 to `most`."""
+  if isinstance(value, bool) or not isinstance(value, int | float):
+    raise FormatError(f"{where}: expected a number, found {shown(value)}")
+  try:
+    number = float(value)
+  except OverflowError:
+    number = math.inf
+  if not math.isfinite(number):
+    raise FormatError(f"{where}: {shown(value)} is not finite")
+  if number < 0:
+    raise FormatError(f"{where}: {shown(value)} is negative")
+  if number > most:
+    raise FormatError(f"{where}: {shown(value)} is more than {most:g}")
+  return number
+
+
+def unknown_keys(
+  data: Mapping[str, Any], known: frozenset[str], where: str
+) -> dict[str, Any]:
+  """The keys of an element that this version does not know.
+
+  Raises:
+    FormatError: they hold what could not be written again (NaN, infinity,
+      half of a surrogate pair, endless nesting); names the key.
+  """
+  unknown = {key: data[key] for key in data if key not in known}
+  for key, value in unknown.items():
+    _check_writable(key, value, f"{where}: key {shown(key)}")
+  return unknown
+
+
+def _check_writable(key: str, value: Any, where: str) -> None:
+  level = [key, value]
+  for _ in range(MAX_DEPTH):
+    below: list[Any] = []
+    for item in level:
+      if isinstance(item, dict):
+        below += [*item, *item.values()]
+      elif isinstance(item, list):
+        below += item
+      elif isinstance(item, float) and not math.isfinite(item):
+        raise FormatError(f"{where}: {item} is not finite")
+      elif isinstance(item, str) and not _is_text(item):
+        raise FormatError(f"{where}: {shown(item)} is no Unicode text")
+    if not below:
+      return
+    level = below
+  raise FormatError(f"{where}: nested more than {MAX_DEPTH} deep")
+
+
+def _is_text(value: str) -> bool:
+  try:
+    value.encode()
+  except UnicodeEncodeError:
+    return False
+  return True
+
+
+def plain_number(value: float) -> int | float:
+  """An int where the number is one, for files that people read."""
+  number = float(value)
+  whole = number.is_integer() and abs(number) <= 2**53
+  return int(number) if whole else number

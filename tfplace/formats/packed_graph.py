@@ -1,0 +1,195 @@
+"""Op graphs as one block of bytes: quick to read, checked, never executed.
+
+For caches; what people exchange is `graph_format`. A block holds NumPy's
+`.npz` (no pickles are read) behind a digest of it, so that a truncated or
+damaged block is told from a whole one, and every index is checked before it
+can reach compiled code.
+"""
+
+import hashlib
+import io
+import json
+import zipfile
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tfplace.core.op_graph import CONTROL_OUTPUT, OpGraph
+from tfplace.errors import FormatError
+
+_MAGIC = b"tfplace.packed_graph.v1\n"
+_DIGEST = hashlib.sha256
+_BODY = len(_MAGIC) + _DIGEST().digest_size
+_PER_OP = {
+  "type": np.int32,
+  "output_count": np.int32,
+  "persistent_bytes": np.float64,
+  "temp_bytes": np.float64,
+  "colocation": np.int32,
+}
+_PER_EDGE = {
+  "edge_src": np.int32,
+  "edge_output": np.int32,
+  "edge_dst": np.int32,
+}
+_BROKEN = (
+  AttributeError,
+  EOFError,
+  KeyError,
+  LookupError,
+  MemoryError,
+  NotImplementedError,
+  OSError,
+  TypeError,
+  ValueError,
+  zipfile.BadZipFile,
+  zlib.error,
+)
+
+
+def pack_graph(graph: OpGraph) -> bytes:
+  """The graph as a block for `unpack_graph`.
+
+  Raises:
+    FormatError: an unknown key of the graph holds what JSON cannot.
+  """
+  types = {name: i for i, name in enumerate(dict.fromkeys(graph.types))}
+  try:
+    text = json.dumps(_text(graph, list(types)), ensure_ascii=False)
+  except (TypeError, ValueError) as error:
+    raise FormatError(f"graph {graph.name!r}: {error}") from error
+  arrays = {
+    name: getattr(graph, name)
+    for name in (*_PER_OP, *_PER_EDGE, "output_bytes")
+    if name not in ("type", "output_count")
+  }
+  body = io.BytesIO()
+  np.savez(
+    body,
+    text=np.frombuffer(text.encode("utf-8"), np.uint8),
+    type=np.array([types[name] for name in graph.types], np.int32),
+    output_count=np.diff(graph.output_offsets).astype(np.int32),
+    time_us=np.array(list(graph.time_us.values()), np.float64).reshape(
+      len(graph.time_us), graph.num_ops
+    ),
+    **arrays,
+  )
+  content = body.getvalue()
+  return b"".join((_MAGIC, _DIGEST(content).digest(), content))
+
+
+def _text(graph: OpGraph, types: list[str]) -> dict[str, Any]:
+  """Everything of a graph that is no number of an op or edge."""
+  return {
+    "name": graph.name,
+    "names": graph.names,
+    "types": types,
+    "kinds": list(graph.time_us),
+    "colocation_names": graph.colocation_names,
+    "extra": dict(graph.extra),
+    "op_extra": [[i, dict(x)] for i, x in graph.op_extra.items()],
+    "edge_extra": [[i, dict(x)] for i, x in graph.edge_extra.items()],
+  }
+
+
+def unpack_graph(content: bytes) -> OpGraph:
+  """The graph of a block.
+
+  Raises:
+    FormatError: the block is no graph of this version, or not whole.
+  """
+  body = content[_BODY:]
+  if content[:_BODY] != _MAGIC + _DIGEST(body).digest():
+    raise FormatError("packed graph: not one of this version, or damaged")
+  try:
+    with np.load(io.BytesIO(body), allow_pickle=False) as arrays:
+      return _graph({name: arrays[name] for name in arrays.files})
+  except _BROKEN as error:
+    raise FormatError(f"packed graph: {error}") from error
+
+
+def _graph(arrays: Mapping[str, np.ndarray]) -> OpGraph:
+  text = json.loads(arrays["text"].tobytes().decode("utf-8"))
+  names = _strings(text["names"])
+  types = _strings(text["types"])
+  groups = _strings(text["colocation_names"])
+  count, sizes = len(names), arrays["output_bytes"]
+  num_edges = len(arrays["edge_src"])
+  _check(len(set(names)) == count, "a name occurs twice")
+  for wanted, length in ((_PER_OP, count), (_PER_EDGE, num_edges)):
+    for name, dtype in wanted.items():
+      _check_array(arrays[name], dtype, (length,), name)
+  kinds = _strings(text["kinds"])
+  _check_array(arrays["time_us"], np.float64, (len(kinds), count), "time_us")
+  _check_array(sizes, np.float64, sizes.shape[:1], "output_bytes")
+  counts = arrays["output_count"]
+  _check_range(counts, 0, len(sizes), "output_count")
+  offsets = np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
+  _check(int(offsets[-1]) == len(sizes), "outputs do not add up")
+  _check_range(arrays["type"], 0, len(types) - 1, "type")
+  _check_range(arrays["colocation"], -1, len(groups) - 1, "colocation")
+  _check_edges(arrays, counts)
+  _check_values(arrays)
+  return OpGraph(
+    name=str(text["name"]),
+    names=names,
+    types=tuple(types[i] for i in arrays["type"].tolist()),
+    time_us=dict(zip(kinds, arrays["time_us"], strict=True)),
+    output_offsets=offsets,
+    output_bytes=sizes,
+    persistent_bytes=arrays["persistent_bytes"],
+    temp_bytes=arrays["temp_bytes"],
+    colocation=arrays["colocation"],
+    colocation_names=groups,
+    **{name: arrays[name] for name in _PER_EDGE},
+    extra=dict(text["extra"]),
+    op_extra={int(i): dict(extra) for i, extra in text["op_extra"]},
+    edge_extra={int(i): dict(extra) for i, extra in text["edge_extra"]},
+  )
+
+
+def _check_edges(arrays: Mapping[str, np.ndarray], counts: np.ndarray) -> None:
+  last = len(counts) - 1
+  src, output = arrays["edge_src"], arrays["edge_output"]
+  _check_range(src, 0, last, "edge_src")
+  _check_range(arrays["edge_dst"], 0, last, "edge_dst")
+  _check_range(output, CONTROL_OUTPUT, np.iinfo(np.int32).max, "edge_output")
+  _check(bool((output < counts[src]).all()), "an edge reads no output")
+
+
+def _check_values(arrays: Mapping[str, np.ndarray]) -> None:
+  for name in ("output_bytes", "persistent_bytes", "temp_bytes"):
+    fine = np.isfinite(arrays[name]) & (arrays[name] >= 0)
+    _check(bool(fine.all()), f"{name} is negative or not finite")
+  times = arrays["time_us"]
+  fine = np.isnan(times) | (np.isfinite(times) & (times >= 0))
+  _check(bool(fine.all()), "time_us is negative or not finite")
+
+
+def _check(is_fine: bool, what: str) -> None:
+  if not is_fine:
+    raise FormatError(f"packed graph: {what}")
+
+
+def _check_array(
+  array: np.ndarray, dtype: type, shape: tuple[int, ...], name: str
+) -> None:
+  _check(
+    array.dtype == dtype and array.shape == shape,
+    f"{name} is {array.dtype} {array.shape}",
+  )
+
+
+def _check_range(array: np.ndarray, low: int, high: int, name: str) -> None:
+  fine = not len(array) or (array.min() >= low and array.max() <= high)
+  _check(bool(fine), f"{name} is not within {low} to {high}")
+
+
+def _strings(values: Any) -> tuple[str, ...]:
+  _check(
+    isinstance(values, list) and all(isinstance(v, str) for v in values),
+    "a name is no text",
+  )
+  return tuple(values)

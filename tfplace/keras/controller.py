@@ -1,0 +1,293 @@
+"""Holds one model to its plan: what `place_model` leaves attached to a model.
+
+The controller wraps the model's three step functions (instance attributes; the
+class stays as it is), so that whatever traces them finds the variables on
+their devices and a device function on the graph.
+"""
+
+import contextlib
+import logging
+import re
+from collections.abc import Callable, Iterable, Iterator, Set
+from typing import Any, Protocol
+
+import keras
+import tensorflow as tf
+
+from tfplace.errors import ApplyError, ExtractionError
+from tfplace.extraction.keras import inputs
+from tfplace.keras import device_function as tracing
+from tfplace.keras import model as jit
+from tfplace.keras import state, variable_devices
+from tfplace.keras.device_function import DeviceFunction
+from tfplace.keras.read_plan import check_layers
+from tfplace.plan import plan as applied_lib
+from tfplace.plan.plan import AppliedPlacement, Plan
+
+_logger = logging.getLogger("tfplace")
+
+KINDS = ("train", "test", "predict")
+_STEPS = tuple(f"{kind}_step" for kind in KINDS)
+_ATTRIBUTE = "_tfplace_controller"
+# Of the ops of a plan's layers in the step that is traced, what it calls left
+# aside. Of another model's, losses at most.
+_LEAST_FOUND = 1 / 3
+
+
+class Planner(Protocol):
+  """Makes the plan of a model, at once or when a batch is there."""
+
+  def __call__(
+    self, kind: str, data: Any
+  ) -> tuple[Plan | None, AppliedPlacement]:
+    """A plan (None: the model stays as it is) and what there is to tell.
+
+    Args:
+      kind: of `KINDS`: the step to plan.
+      data: one batch as that step takes it (tensors of any graph), or None.
+    """
+
+
+class Controller:
+  """Keeps a model placed through compile, fit, evaluate, predict and save.
+
+  Attributes:
+    plan: the plan in force; None until it is made, and where the model stays
+      on one device.
+    applied: what there is to tell of it; None until it is made.
+  """
+
+  def __init__(self, model: keras.Model, planner: Planner) -> None:
+    """Attaches to `model`; plans nothing yet."""
+    self.plan: Plan | None = None
+    self.applied: AppliedPlacement | None = None
+    self._model = model
+    self._planner = planner
+    self._settled: dict[int, Any] = {}  # id -> variable that moves no more
+    self._busy = False
+    self._steps = {k: getattr(model, f"{k}_step") for k in KINDS}
+    self._own = {n: v for n, v in vars(model).items() if n in _STEPS}
+    self._jit = jit.JitSwitch(model)
+    self._attach()
+
+  def _attach(self) -> None:
+    model = self._model
+    for kind in KINDS:
+      setattr(model, f"{kind}_step", self._wrapped(kind))
+    model.placement = None
+    model.placement_scope = self.placement_scope
+    setattr(model, _ATTRIBUTE, self)
+    state.reset_functions(model)
+
+  def detach(self) -> None:
+    """Gives the model its own steps back; its variables stay where they are."""
+    for name in (*_STEPS, "placement", "placement_scope", _ATTRIBUTE):
+      delattr(self._model, name)
+    for name, step in self._own.items():  # that the user gave this very model
+      setattr(self._model, name, step)
+    self._jit.detach()
+    state.reset_functions(self._model)
+
+  def _wrapped(self, kind: str) -> Callable[[Any], Any]:
+    def placed_step(data: Any) -> Any:
+      return self._run(kind, data)
+
+    placed_step.__name__ = f"{kind}_step"
+    placed_step.__wrapped__ = self._steps[kind]  # type: ignore[attr-defined]
+    return placed_step
+
+  def _run(self, kind: str, data: Any) -> Any:
+    step = self._steps[kind]
+    if self._busy:  # the planner traces the model's own step
+      return step(data)
+    if tf.executing_eagerly() and (self.plan or not self.applied):
+      state.check_not_eager(self._model)
+    with tf.init_scope():
+      self._prepare(kind, data)
+    with self._device_scope() as device_function:
+      result = step(data)
+    if device_function is not None and kind == "train":
+      self._check_used(device_function)
+    self._settle()
+    return result
+
+  def plan_now(self, kind: str, data: Any = None) -> None:
+    """Plans the step `kind`, and moves the variables that the plan names.
+
+    Raises:
+      ExtractionError: shapes, loss or optimizer are lacking.
+      TfplaceError: as the planner does.
+    """
+    with self._own_steps():
+      self.plan, self.applied = self._planner(kind, data)
+    if self.plan is not None and self._jit.is_dropped():
+      self.applied = applied_lib.without_jit(self.applied)
+      _logger.warning("model %r: %s", self._model.name, applied_lib.WITHOUT_JIT)
+    self._model.placement = self.applied
+    self._settled.clear()
+    if self.plan is None:
+      self._jit.allow()
+    else:
+      self._jit.forbid()
+      self._move(variable_devices.named_devices(self._model, self.plan))
+
+  def _prepare(self, kind: str, data: Any) -> None:
+    """Before a trace of step `kind` on `data`: all is built, and in place."""
+    with self._own_steps():
+      state.build(self._model, kind, self._steps[kind], data)
+    if self.plan is not None:
+      check_layers(self.plan, self._model)
+    if self.applied is None:
+      self._plan_first(kind, data)
+    elif kind == "train" and not self.applied.training:
+      self.plan_now(kind, data)
+      # What was traced for the plan before holds variables that have moved.
+      state.reset_functions(self._model, besides=kind)
+    if self.plan is None or self._is_settled():
+      return
+    with self._own_steps():
+      devices = variable_devices.traced_devices(
+        self._model, self.plan, self._steps[kind], data
+      )
+    self._move(devices)
+    self._settle()
+
+  def _plan_first(self, kind: str, data: Any) -> None:
+    """Plans the training step where the batch tells it, else the step `kind`.
+
+    The batch of a step of the model's own is for that step alone.
+    """
+    own = any(inputs.has_own_step(self._model, k) for k in {kind, "train"})
+    if kind != "train" and self._model.compiled and not own:
+      try:
+        self.plan_now("train", data)
+        return
+      except ExtractionError as error:
+        _logger.info(
+          "model %r: %s; its %s step is planned first",
+          self._model.name,
+          error,
+          kind,
+        )
+    self.plan_now(kind, data)
+
+  @contextlib.contextmanager
+  def _own_steps(self) -> Iterator[None]:
+    """Inside, the step functions are the model's own."""
+    before, self._busy = self._busy, True
+    try:
+      with tracing.gradients_recorded():
+        yield
+    finally:
+      self._busy = before
+
+  def _move(self, devices: dict[int, str]) -> None:
+    for variable in state.variables(self._model):
+      device = devices.get(id(variable))
+      # A function traced before may hold what has settled.
+      if device is not None and id(variable) not in self._settled:
+        state.move(variable, device)
+        self._settled[id(variable)] = variable
+
+  def _settle(self) -> None:
+    for variable in state.variables(self._model):
+      self._settled.setdefault(id(variable), variable)
+
+  def _is_settled(self) -> bool:
+    variables = state.variables(self._model)
+    return all(id(variable) in self._settled for variable in variables)
+
+  def _check_used(self, used: DeviceFunction) -> None:
+    """Refuses a plan for another model: `fit`'s graph has all but a few ops.
+
+    A plan that was made for this one is right, though it was compiled anew.
+    """
+    planned_here = self.applied is not None and self.applied.strategy != "given"
+    if self.plan is None or planned_here:
+      return
+    graph = tf.compat.v1.get_default_graph()
+    there = {operation.name for operation in graph.get_operations()}
+    there.update(variable.path for variable in state.variables(self._model))
+    calls = {
+      f"{operation.name}/"
+      for operation in graph.get_operations()
+      if operation.type in variable_devices.LOOPS_AND_CALLS
+    }
+    judged = _judged(self.plan.ops, calls, self._model.name)
+    lacking = [name for name in judged if name not in there]
+    found = len(judged) - len(lacking)
+    if lacking and (not used.planned or found < _LEAST_FOUND * len(judged)):
+      others = f" and {len(lacking) - 1} others" if lacking[1:] else ""
+      raise ApplyError(
+        f"the placement names {found or 'none'} of the ops of model"
+        f" {self._model.name!r}, and {lacking[0]!r}{others}"
+        " that it does not have: it was made for another model, or for"
+        " one whose layers have other names",
+        op=lacking[0],
+      )
+
+  @contextlib.contextmanager
+  def _device_scope(self) -> Iterator[DeviceFunction | None]:
+    if self.plan is None or tf.executing_eagerly():
+      yield None
+      return
+    device_function = DeviceFunction(self.plan)
+    with tf.compat.v1.get_default_graph().device(device_function):
+      yield device_function
+
+  @contextlib.contextmanager
+  def placement_scope(self) -> Iterator[None]:
+    """Places the ops that are traced inside: for custom training loops.
+
+    Enter it inside the `tf.function` of the step, around the forward pass,
+    the gradients and the update. Entered outside, it places what functions
+    traced inside it create from their call of the model on; what is run
+    eagerly goes where TensorFlow puts it, next to the placed variables.
+
+    Raises:
+      ExtractionError: the plan is still to be made, and the model does not
+        say its shapes: build the model first.
+    """
+    with tf.init_scope():
+      if self.applied is None:
+        self.plan_now("train" if self._model.compiled else "predict")
+      elif self.plan is not None and self._model.built:
+        check_layers(self.plan, self._model)
+      self._settle()
+    if self.plan is None:
+      yield
+    elif tf.executing_eagerly():
+      with tracing.on_each_call(self._model, self._place_rest_of_trace):
+        yield
+    else:
+      with self._device_scope():
+        yield
+
+  def _place_rest_of_trace(self) -> None:
+    if self.plan is not None:
+      tracing.place_rest_of_trace(DeviceFunction(self.plan))
+
+
+def _judged(ops: Iterable[str], calls: Set[str], model: str) -> list[str]:
+  """Of the ops of a plan, those that tell whether it is for the model.
+
+  Ops of its layers, where it names any: loss and optimizer may be others by
+  now. What is called is not to be seen from here.
+  """
+  own = re.compile(rf"(.*/)?{re.escape(model)}(_\d+)?/")
+  seen = [name for name in ops if not _is_inside(name, calls)]
+  return [name for name in seen if own.match(name)] or seen
+
+
+def _is_inside(name: str, scopes: Set[str]) -> bool:
+  """Whether the op is in one of the scopes ("cond/"), however deep.
+
+  What one op calls is planned op by op, under its name.
+  """
+  ends = (i + 1 for i, letter in enumerate(name) if letter == "/")
+  return any(name[:end] in scopes for end in ends)
+
+
+def controller_of(model: keras.Model) -> Controller | None:
+  """The controller of a placed model, or None."""
+  return vars(model).get(_ATTRIBUTE)

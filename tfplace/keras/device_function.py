@@ -1,0 +1,180 @@
+"""The device function: tells TensorFlow, op by op as a graph is traced, where
+each op goes.
+
+The graph that `fit` traces is not quite the one that was planned on, so an op
+that the plan lacks takes its place from what is around it. The function only
+names devices; it moves nothing.
+
+Two things that TensorFlow's public interface to tracing lacks.
+
+Tracing a function, gradients included, while another one is being traced; and
+placing the rest of a trace from a call inside it."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python import pywrap_tfe
+
+from tfplace.extraction.keras.layers import open_layers
+from tfplace.plan.plan import Plan
+
+_GRADIENT_SCOPE = "gradient_tape/"
+# Their bodies carry devices of their own, and they may take resources of
+# several devices: a resource does not decide where they are.
+_CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
+
+
+class DeviceFunction:
+  """Names the device of each op of a graph as it is traced.
+
+  In this order: an op on a resource is where the resource is (anything else
+  fails); the plan's device for an op of this name and type; the planned device
+  of the layer that is being called; what the user's own `tf.device` says; of a
+  gradient, its forward op's device; its first placed input's. Else the op
+  stays without: inside a loop's body it then runs where the loop does.
+
+  Use one instance per trace of a function and its nested graphs.
+  """
+
+  def __init__(self, plan: Plan) -> None:
+    self._plan = plan
+    self._placed: dict[str, str] = {}  # op name -> device, over all graphs
+    self._outer: dict[int, tuple[Any, Any]] = {}  # inner id -> (inner, outer)
+    self.planned: set[str] = set()  # ops that the plan named
+
+  def __call__(self, op: tf.Operation) -> str:
+    """The device of `op`, "" for none: called by `tf.Graph.device`."""
+    device = self._decide(op)
+    if device:
+      self._placed[op.name] = device
+    return device
+
+  def _decide(self, op: tf.Operation) -> str:
+    resource = None if op.type in _CALLS else self._resource_device(op)
+    planned = self._plan.device_of_op(op.name, op.type) or self._layer_device()
+    if planned is not None:
+      self.planned.add(op.name)
+    return (
+      resource
+      or planned
+      or op.device
+      or self._forward_device(op.name)
+      or self._input_device(op)
+      or ""
+    )
+
+  def _layer_device(self) -> str | None:
+    if not self._plan.layers:
+      return None
+    for name in open_layers():
+      if name in self._plan.layers:
+        return self._plan.layers[name]
+    return None
+
+  def _forward_device(self, name: str) -> str | None:
+    """Of gradient_tape/a/MatMul/Mul_1: that of a/MatMul."""
+    _, found, forward = name.rpartition(_GRADIENT_SCOPE)
+    while found and forward:
+      device = self._plan.ops.get(forward) or self._placed.get(forward)
+      if device:
+        return device
+      forward = forward.rpartition("/")[0]
+    return None
+
+  def _input_device(self, op: tf.Operation) -> str | None:
+    for tensor in op.inputs:
+      source = self._source(tensor)
+      device = getattr(source, "device", None) or self._read_device(source)
+      if device:
+        return device
+    return None
+
+  def _read_device(self, tensor: Any) -> str | None:
+    """TensorFlow itself leaves reads of variables without a device."""
+    op = getattr(tensor, "op", None)
+    return None if op is None else self._resource_device(op)
+
+  def _resource_device(self, op: tf.Operation) -> str | None:
+    for tensor in op.inputs:
+      if tensor.dtype == tf.resource:
+        source = self._source(tensor)
+        if isinstance(source, tf.__internal__.EagerTensor):
+          return source.device
+    return None
+
+  def _source(self, tensor: Any) -> Any:
+    """What a captured `tensor` stands for outside, out to the outermost."""
+    while not isinstance(tensor, tf.__internal__.EagerTensor):
+      if tensor.op.type != "Placeholder":
+        return tensor
+      outer = self._captured(tensor)
+      if outer is None:
+        return tensor
+      tensor = outer
+    return tensor
+
+  def _captured(self, tensor: Any) -> Any:
+    if id(tensor) not in self._outer:
+      for outer, inner in getattr(tensor.graph, "captures", ()):
+        self._outer[id(inner)] = inner, outer
+      self._outer.setdefault(id(tensor), (tensor, None))
+    return self._outer[id(tensor)][1]
+
+
+@contextlib.contextmanager
+def gradients_recorded() -> Iterator[None]:
+  """Inside, gradient tapes of this thread record again.
+
+  Planning may begin inside the trace of a step. `tf.init_scope` leaves that
+  trace's graph, but also stops gradient tapes, and a training step traced
+  there would have no gradients.
+  """
+  if not pywrap_tfe.TFE_Py_TapeSetIsStopped():
+    yield
+    return
+  pywrap_tfe.TFE_Py_TapeSetRestartOnThread()
+  try:
+    yield
+  finally:
+    pywrap_tfe.TFE_Py_TapeSetStopOnThread()
+
+
+def place_rest_of_trace(device_function: Callable[[tf.Operation], str]) -> None:
+  """Places all that the functions now being traced will still create.
+
+  The innermost function and those around it get the device function below
+  whatever `tf.device` is open, so that it ends with their trace.
+  """
+  graph: Any = tf.compat.v1.get_default_graph()
+  while hasattr(graph, "outer_graph"):  # a function's graph
+    stack = graph._device_function_stack
+    if not any(
+      spec.function.__class__ is device_function.__class__
+      for spec in stack.peek_objs()
+    ):
+      graph._add_device_to_stack(device_function)
+      stack._stack.insert(0, stack._stack.pop())
+    graph = graph.outer_graph
+
+
+@contextlib.contextmanager
+def on_each_call(model: Any, action: Callable[[], None]) -> Iterator[None]:
+  """Inside, `action` runs before each call of `model` that is traced."""
+  call = model.call
+
+  def acting(*args: Any, **kwargs: Any) -> Any:
+    if not tf.executing_eagerly():
+      action()
+    return call(*args, **kwargs)
+
+  before = vars(model).get("call")
+  vars(model)["call"] = acting  # past Keras' attribute tracking
+  try:
+    yield
+  finally:
+    if before is None:
+      del vars(model)["call"]
+    else:
+      vars(model)["call"] = before

@@ -1,0 +1,1 @@
+"""Learned placers, a folder per method, and their training."""

@@ -1,0 +1,179 @@
+"""The units that a policy decides on: groups of ops that move together.
+
+A decision is one colocation group or, where a graph has more groups than a
+policy should decide on, a cluster of them. Not a coarser graph: what is
+simulated is always the full graph.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Iterable
+
+import numpy as np
+
+from tfplace.core.problem import Problem
+from tfplace.placers.groups import GroupGraph
+from tfplace.placers.rules.axes import find_axes
+from tfplace.placers.scopes import UNKNOWN, Scopes, read_scopes
+from tfplace.placers.search.merging import merged
+
+# Numbers of clusters that explore together, where there are more decisions. Of
+# few clusters some draws are good at once, from random weights too: on 2-layer
+# Transformer-XL GDP then had 309 to 310 ms after 680 placements, three seeds,
+# with (64, 256, 1024) 400, 550 and 640.
+EXPLORATION = (4, 16, 64, 256)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Decisions:
+  """Which decision each op of a problem follows.
+
+  Decisions are numbered in the order in which their work can begin: that of
+  the groups' earliest starts, where a variable comes with its first reader.
+
+  Attributes:
+    problem: what is placed and on what.
+    decision_of: [num_ops] int32 decision of each op.
+  """
+
+  problem: Problem
+  decision_of: np.ndarray
+
+  @property
+  def num_decisions(self) -> int:
+    return int(self.decision_of.max()) + 1 if len(self.decision_of) else 0
+
+  @functools.cached_property
+  def allowed(self) -> np.ndarray:
+    """[num_decisions, num_devices] bool: every op of it runs there."""
+    shape = (self.num_decisions, self.problem.cluster.num_devices)
+    result = np.ones(shape, bool)
+    np.logical_and.at(result, self.decision_of, self.problem.allowed)
+    return result
+
+  @functools.cached_property
+  def as_groups(self) -> Problem:
+    """The same problem with decisions as its colocation groups.
+
+    What a placer or a search finds there, decisions can say exactly; a
+    placement of finer groups that is rounded to decisions can lose all that it
+    had gained.
+    """
+    problem = self.problem
+    if self.num_decisions == problem.num_groups:
+      return problem
+    graph = dataclasses.replace(
+      problem.graph,
+      colocation=self.decision_of.astype(problem.graph.colocation.dtype),
+      colocation_names=tuple(map(str, range(self.num_decisions))),
+    )
+    return dataclasses.replace(problem, graph=graph)
+
+  def clusters(self, max_clusters: int) -> np.ndarray:
+    """[num_decisions] int32 cluster of each decision.
+
+    Clusters are coarser
+    decisions of the same problem, about `max_clusters` of them.
+    """
+    coarse = group_decisions(self.problem, max_clusters).decision_of
+    result = np.zeros(self.num_decisions, np.int32)
+    result[self.decision_of[::-1]] = coarse[::-1]  # of its first op
+    return result
+
+  @functools.cached_property
+  def explorations(self) -> tuple[np.ndarray, ...]:
+    """[num_decisions] cluster of each decision, in ways that draws of a
+    placement take in turn (`sampling.sample`)."""
+    return tuple(
+      self.clusters(size)
+      for size in EXPLORATION
+      if 2 * size < self.num_decisions
+    )
+
+  @functools.cached_property
+  def clusterings(self) -> list[np.ndarray]:
+    """[num_decisions] cluster of each decision, in all of the ways in which
+    draws of a placer take them; none where there are few decisions."""
+    found = list(self.explorations)
+    return [*found, self.scopes] if found else found
+
+  @functools.cached_property
+  def scopes(self) -> np.ndarray:
+    """[num_decisions] int32 scope of each decision, by the names of its ops.
+
+    Where a model is unrolled, that is one layer of one time step, forward and
+    backward.
+    """
+    groups, scopes = self._named
+    of_op = scopes.of[groups.problem.group_of]
+    result = np.zeros(self.num_decisions, np.int32)
+    result[self.decision_of[::-1]] = of_op[::-1]  # of its first op
+    return result
+
+  def axes(self, number: int) -> np.ndarray:
+    """[number, num_decisions] int32 rank of each decision on the first axes
+    that the names of ops tell (layers, time steps, ...), -1 where on none."""
+    groups, scopes = self._named
+    result = np.full((number, self.num_decisions), UNKNOWN, np.int32)
+    found = find_axes(groups, scopes, number)
+    for row, axis in zip(result, found, strict=False):
+      row[:] = axis[self.scopes]
+    return result
+
+  @functools.cached_property
+  def _named(self) -> tuple[GroupGraph, Scopes]:
+    groups = GroupGraph(self.as_groups)
+    return groups, read_scopes(groups)
+
+  def to_devices(self, choices: np.ndarray) -> np.ndarray:
+    """[..., num_decisions] devices -> [..., num_ops] int32 devices."""
+    return np.asarray(choices, np.int32)[..., self.decision_of]
+
+  def to_choices(self, devices: np.ndarray) -> np.ndarray:
+    """[num_ops] devices -> [num_decisions] int32 devices.
+
+    A decision whose ops are on several devices takes the allowed one with the
+    most op time, and the lowest-numbered of several.
+    """
+    weight = np.zeros(self.allowed.shape)
+    time_us = self.problem.fastest_us + 1e-6
+    np.add.at(weight, (self.decision_of, devices), time_us)
+    weight[~self.allowed] = -1.0
+    return weight.argmax(axis=1).astype(np.int32)
+
+
+def group_decisions(
+  problem: Problem, max_decisions: int | None = None
+) -> Decisions:
+  """One decision per colocation group, or at most about `max_decisions`.
+
+  Groups are merged as in `placers.merging`; there may be more decisions than
+  asked for.
+  """
+  parent = np.arange(problem.num_groups)
+  if max_decisions is not None and problem.num_groups > max_decisions:
+    (parent,) = merged(problem, [max_decisions])
+  return Decisions(problem, _in_order(problem, parent))
+
+
+def decisions_at(
+  problem: Problem, sizes: Iterable[int | None]
+) -> list[Decisions]:
+  """`group_decisions` at each size; sizes that merge nothing count once."""
+  distinct = dict.fromkeys(
+    n if n is not None and n < problem.num_groups else None for n in sizes
+  )
+  return [group_decisions(problem, size) for size in distinct]
+
+
+def _in_order(problem: Problem, parent: np.ndarray) -> np.ndarray:
+  """[num_ops] decision numbers, by the first group of each decision."""
+  order = GroupGraph(problem).order
+  _, first, inverse = np.unique(
+    parent[order], return_index=True, return_inverse=True
+  )
+  rank = np.empty(len(first), np.int32)
+  rank[np.argsort(first, kind="stable")] = np.arange(len(first))
+  decision_of_group = np.empty(problem.num_groups, np.int32)
+  decision_of_group[order] = rank[inverse.reshape(-1)]
+  return decision_of_group[problem.group_of]

@@ -1,0 +1,1 @@
+"""GDP: a graph network and a segment-recurrent placer, in one pass."""

@@ -1,0 +1,392 @@
+"""Upward and downward ranks of ops, communication free. NumPy only.
+
+What the names of a model's ops tell a policy: its layers, steps, segments.
+
+Graph structure alone hardly tells one unrolled step or segment from the next.
+The axes are those that the placer `axes` splits along (ours, as that is).
+
+What a policy sees of a problem: scaled NumPy arrays, no TensorFlow.
+
+Every number is relative to the graph and the cluster that it describes
+(times to the mean decision, bytes to the mean tensor, memory to what the graph
+needs), so that one policy serves graphs and clusters of any size, and nothing
+further along normalises them. GDP names op type, output shape and adjacency as
+its features (arXiv 1910.01578); the rest is chosen here."""
+
+import dataclasses
+import zlib
+
+import numpy as np
+
+from tfplace.core.problem import Problem
+from tfplace.learned.decisions import Decisions
+from tfplace.learned.exported import PolicyInputs
+from tfplace.placers.scopes import UNKNOWN
+
+
+def op_ranks(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
+  """Upward and downward rank of each op, each op at its fastest device.
+
+  The upward rank is the longest path from an op's start to the end of the
+  step; the downward rank is the longest path from the step's start to the op's
+  start (HEFT, Topcuoglu et al. 2002, without communication).
+
+  Returns:
+    (upward, downward): [num_ops] float64 microseconds each.
+  """
+  graph = problem.graph
+  offsets, edges = graph.out_csr
+  successors = graph.edge_dst[edges].tolist()
+  bounds = offsets.tolist()
+  times = problem.fastest_us.tolist()
+  order = graph.topological_order.tolist()
+  downward = [0.0] * graph.num_ops
+  for op in order:
+    end = downward[op] + times[op]
+    for successor in successors[bounds[op] : bounds[op + 1]]:
+      if end > downward[successor]:
+        downward[successor] = end
+  upward = [0.0] * graph.num_ops
+  for op in reversed(order):
+    longest = 0.0
+    for successor in successors[bounds[op] : bounds[op + 1]]:
+      longest = max(longest, upward[successor])
+    upward[op] = longest + times[op]
+  return np.array(upward), np.array(downward)
+
+
+PER_NODE = 2  # features of each axis
+PER_PAIR = 3
+
+
+def of_nodes(axes: np.ndarray) -> np.ndarray:
+  """[A, N] ranks -> [N, PER_NODE * A] float32: how far along each axis, 0 to 1
+  and 0 where on none; whether on it."""
+  columns = np.maximum(_along(axes), 0.0), axes != UNKNOWN
+  return np.concatenate(columns).T.astype(np.float32)
+
+
+def of_pairs(
+  axes: np.ndarray, rank: np.ndarray, number: np.ndarray
+) -> np.ndarray:
+  """[A, N] ranks -> [N, D, PER_PAIR * A] float32: a decision on a device.
+
+  Per axis: how many blocks lie between the decision and the device, if the
+  devices of its kind share the axis in equal blocks, -2 to 2; whether it is in
+  the device's block; whether it is the device's turn, if they are dealt out in
+  turn. All 0 where on no axis.
+
+  Args:
+    axes: ranks, UNKNOWN where on none.
+    rank: [D] of each device among those of its kind.
+    number: [D] of those.
+  """
+  parts = []
+  for axis, along in zip(axes, _along(axes), strict=True):
+    block = along[:, None] * number - (rank + 0.5)
+    turn = axis[:, None] % number == rank
+    part = np.stack((np.clip(block, -2, 2), abs(block) <= 0.5, turn), axis=-1)
+    part[axis == UNKNOWN] = 0.0
+    parts.append(part)
+  return np.concatenate(parts, axis=-1).astype(np.float32)
+
+
+def _along(axes: np.ndarray) -> np.ndarray:
+  """[A, N] ranks -> how far along its axis each is; below 0 where on none."""
+  return (axes + 0.5) / (axes.max(axis=1, initial=0, keepdims=True) + 1.0)
+
+
+VERSION = 1  # changes whenever a policy must be trained again
+TYPE_VOCABULARY = 512  # op types, by a stable hash of their name
+NODE_FEATURES = 16  # and those of axes, see `axis_features`
+EDGE_FEATURES = 3
+RANKS = 8  # devices of one kind are told apart up to this many
+DEVICE_FEATURES = 9 + RANKS
+PAIR_FEATURES = 9  # and those of axes
+HINT_FEATURE = 6  # of `pair`: 1 where the hint is
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Features(PolicyInputs):
+  """One problem as a policy sees it. N decisions, D devices, E links.
+
+  Attributes:
+    type_id: [N] int32 in [0, TYPE_VOCABULARY): type of the decision's op with
+      the most time.
+    node: [N, NODE_FEATURES + 2 * axes] float32.
+    edge_src: [E] int32 decision that sends; never equal to `edge_dst`.
+    edge_dst: [E] int32 decision that receives.
+    edge: [E, EDGE_FEATURES] float32.
+    device: [D, DEVICE_FEATURES] float32.
+    pair: [N, D, PAIR_FEATURES + 3 * axes] float32, a decision on a device.
+    allowed: [N, D] bool.
+  """
+
+  type_id: np.ndarray
+  node: np.ndarray
+  edge_src: np.ndarray
+  edge_dst: np.ndarray
+  edge: np.ndarray
+  device: np.ndarray
+  pair: np.ndarray
+  allowed: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Sums:
+  """Per decision, summed over its ops: [N] each; `on_us` is [N, D]."""
+
+  time_us: np.ndarray
+  on_us: np.ndarray
+  out_bytes: np.ndarray
+  persistent: np.ndarray
+  temp: np.ndarray
+  ops: np.ndarray
+
+
+def extract(
+  decisions: Decisions, hint: np.ndarray | None = None, axes: int = 0
+) -> Features:
+  """The features of a problem.
+
+  Args:
+    decisions: the problem and its units of decision.
+    hint: [num_decisions] device of each decision in a known placement that the
+      policy may start from, or None.
+    axes: of the ops' names, whose features are appended.
+  """
+  problem = decisions.problem
+  sums = _sum(decisions)
+  edge_src, edge_dst, num_bytes, is_data = _edges(decisions)
+  scale = _Scale(problem, sums, num_bytes[is_data])
+  share = np.cumsum(sums.time_us) - 0.5 * sums.time_us
+  node = _node(decisions, sums, scale, edge_src, edge_dst, share)
+  pair = _pair(decisions, sums, share, hint, (edge_src, edge_dst, num_bytes))
+  if axes:
+    along = decisions.axes(axes)
+    more = of_pairs(along, *_kind_ranks(problem))
+    more[~decisions.allowed] = 0.0
+    pair = np.concatenate((pair, more), axis=-1)
+    node = np.concatenate((node, of_nodes(along)), axis=1)
+  return Features(
+    type_id=_type_ids(decisions),
+    node=node.astype(np.float32),
+    edge_src=edge_src,
+    edge_dst=edge_dst,
+    edge=_stack(
+      np.log1p(num_bytes / scale.mean_bytes),
+      np.log1p(scale.transfer_us(num_bytes) / scale.mean_us),
+      is_data,
+    ),
+    device=_device(problem, sums, scale, decisions.allowed),
+    pair=pair,
+    allowed=decisions.allowed,
+  )
+
+
+class _Scale:
+  """The units that make features of one problem comparable with others'."""
+
+  def __init__(
+    self, problem: Problem, sums: _Sums, data_bytes: np.ndarray
+  ) -> None:
+    cluster = problem.cluster
+    count = max(1, len(sums.time_us))
+    self.mean_us = max(float(sums.time_us.sum()) / count, 1e-9)
+    self.mean_bytes = max(float(data_bytes.mean()) if len(data_bytes) else 0, 1)
+    linked = cluster.channel >= 0
+    some = bool(linked.any())
+    self.latency_us = float(cluster.latency_us[linked].mean()) if some else 0.0
+    self.bandwidth = (
+      float(np.median(cluster.bandwidth[linked])) if some else 1e9
+    )
+    self.need_bytes = max(
+      float(sums.persistent.sum() + sums.out_bytes.sum()), 1.0
+    )
+
+  def transfer_us(self, num_bytes: np.ndarray) -> np.ndarray:
+    return num_bytes / self.bandwidth + self.latency_us
+
+
+def _sum(decisions: Decisions) -> _Sums:
+  problem, of = decisions.problem, decisions.decision_of
+  count = decisions.num_decisions
+
+  def total(values: np.ndarray) -> np.ndarray:
+    return np.bincount(of, weights=values, minlength=count)
+
+  graph = problem.graph
+  on_us = np.stack(
+    [total(np.nan_to_num(column)) for column in problem.time_us.T], axis=1
+  )
+  return _Sums(
+    time_us=np.where(decisions.allowed, on_us, np.inf).min(axis=1, initial=1e18)
+    if count
+    else np.zeros(0),
+    on_us=on_us,
+    out_bytes=total(graph.op_output_bytes),
+    persistent=total(graph.persistent_bytes),
+    temp=total(graph.temp_bytes),
+    ops=total(np.ones(graph.num_ops)),
+  )
+
+
+def _edges(
+  decisions: Decisions,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+  """Links between decisions: src, dst, bytes, whether any of it is data."""
+  graph, of = decisions.problem.graph, decisions.decision_of
+  src, dst = of[graph.edge_src].astype(np.int64), of[graph.edge_dst]
+  apart = src != dst
+  key = src[apart] * max(1, decisions.num_decisions) + dst[apart]
+  unique, inverse = np.unique(key, return_inverse=True)
+  inverse = inverse.reshape(-1)
+  num_bytes = np.bincount(
+    inverse, weights=graph.edge_bytes[apart], minlength=len(unique)
+  )
+  data = np.bincount(
+    inverse, weights=graph.edge_output[apart] >= 0, minlength=len(unique)
+  )
+  count = max(1, decisions.num_decisions)
+  return (
+    (unique // count).astype(np.int32),
+    (unique % count).astype(np.int32),
+    num_bytes,
+    data > 0,
+  )
+
+
+def _type_ids(decisions: Decisions) -> np.ndarray:
+  """[N] int32: hashed type of the decision's costliest (then first) op."""
+  problem = decisions.problem
+  types = problem.graph.types
+  hashes = {t: zlib.crc32(t.encode()) % TYPE_VOCABULARY for t in set(types)}
+  ids = np.array([hashes[t] for t in types], np.int32)
+  order = np.lexsort((-problem.fastest_us, decisions.decision_of))
+  first = np.searchsorted(
+    decisions.decision_of[order], np.arange(decisions.num_decisions)
+  )
+  return ids[order[first]]
+
+
+def _node(
+  decisions: Decisions,
+  sums: _Sums,
+  scale: _Scale,
+  edge_src: np.ndarray,
+  edge_dst: np.ndarray,
+  share: np.ndarray,
+) -> np.ndarray:
+  problem, count = decisions.problem, decisions.num_decisions
+  upward, downward = op_ranks(problem)
+  longest = max(float(upward.max(initial=0.0)), 1e-9)
+  up, down = np.zeros(count), np.full(count, np.inf)
+  np.maximum.at(up, decisions.decision_of, upward / longest)
+  np.minimum.at(down, decisions.decision_of, downward / longest)
+  per = max(1, count)
+  total_us = max(float(sums.time_us.sum()), 1e-9)
+  memory = sums.persistent + sums.out_bytes
+  return _stack(
+    np.log1p(sums.time_us / scale.mean_us),
+    np.log1p(100 * sums.time_us / total_us),
+    np.log1p(sums.out_bytes / scale.mean_bytes),
+    np.log1p(scale.transfer_us(sums.out_bytes) / scale.mean_us),
+    np.log1p(per * sums.persistent / scale.need_bytes),
+    np.log1p(per * sums.temp / scale.need_bytes),
+    np.clip(memory / max(problem.cluster.memory_bytes.min(), 1.0), 0, 2),
+    np.log1p(np.bincount(edge_dst, minlength=count)),
+    np.log1p(np.bincount(edge_src, minlength=count)),
+    np.arange(count) / per,
+    up,
+    down,
+    1.0 - up - down,
+    np.log1p(sums.ops),
+    share / total_us,
+    decisions.allowed.mean(axis=1),
+  )
+
+
+def _kind_ranks(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
+  """[D] rank of each device among those of its kind, [D] their number."""
+  kinds = [d.kind for d in problem.cluster.devices]
+  rank = np.array([kinds[:i].count(k) for i, k in enumerate(kinds)], float)
+  return rank, np.array([kinds.count(k) for k in kinds], float)
+
+
+def _device(
+  problem: Problem, sums: _Sums, scale: _Scale, allowed: np.ndarray
+) -> np.ndarray:
+  cluster = problem.cluster
+  rank, number = _kind_ranks(problem)
+  on = np.where(allowed, sums.on_us, 0.0).sum(axis=0)
+  best = np.where(allowed, sums.time_us[:, None], 0.0).sum(axis=0)
+  linked = cluster.channel >= 0
+  links = np.maximum(linked.sum(axis=1), 1)
+  latency = np.where(linked, cluster.latency_us, 0.0).sum(axis=1) / links
+  rate = np.where(linked, cluster.bandwidth, 0.0).sum(axis=1) / links
+  memory = np.minimum(cluster.memory_bytes / scale.need_bytes, 1e3)
+  return _stack(
+    (rank + 0.5) / number,
+    1.0 / number,
+    np.clip(np.log((on + 1e-9) / (best + 1e-9)), 0, 5),
+    allowed.mean(axis=0) if len(allowed) else np.zeros(len(rank)),
+    np.clip(np.log(memory + 1e-9), -3, 3),
+    np.log1p(cluster.op_overhead_us / scale.mean_us),
+    np.log1p(latency / scale.mean_us),
+    np.log1p(scale.mean_bytes / np.maximum(rate, 1e-9) / scale.mean_us).clip(
+      0, 10
+    ),
+    [d.kind == "CPU" for d in cluster.devices],
+    *(rank % RANKS == np.arange(RANKS)[:, None]),
+  )
+
+
+def _pair(
+  decisions: Decisions,
+  sums: _Sums,
+  share: np.ndarray,
+  hint: np.ndarray | None,
+  edges: tuple[np.ndarray, np.ndarray, np.ndarray],
+) -> np.ndarray:
+  """A decision on a device: speed, blocks in order, memory, the hint."""
+  problem = decisions.problem
+  rank, number = _kind_ranks(problem)
+  memory = sums.persistent + sums.out_bytes
+  held = np.cumsum(memory) - 0.5 * memory
+  slower = (sums.on_us + 1e-9) / (sums.time_us[:, None] + 1e-9)
+  pair = np.zeros((*decisions.allowed.shape, PAIR_FEATURES), np.float32)
+  pair[..., 0] = np.clip(np.log(slower), 0, 5)
+  for at, cumulative in ((1, share), (3, held)):
+    part = cumulative / max(float(cumulative[-1]) if len(share) else 0, 1e-9)
+    block = part[:, None] * number - (rank + 0.5)
+    pair[..., at] = np.clip(block, -2, 2)
+    pair[..., at + 1] = np.abs(block) <= 0.5
+  capacity = np.maximum(problem.cluster.memory_bytes, 1.0)
+  pair[..., 5] = np.clip(memory[:, None] / capacity, 0, 2)
+  if hint is not None:
+    _hint(pair, hint, *edges)
+  pair[~decisions.allowed] = 0.0
+  return pair
+
+
+def _hint(
+  pair: np.ndarray,
+  hint: np.ndarray,
+  edge_src: np.ndarray,
+  edge_dst: np.ndarray,
+  num_bytes: np.ndarray,
+) -> None:
+  """Features 6 to 8: hinted here; neighbours hinted here; there is a hint."""
+  count, devices = pair.shape[:2]
+  pair[np.arange(count), hint, 6] = 1.0
+  near = np.zeros((count, devices))
+  weight = num_bytes + 1.0
+  np.add.at(near, (edge_dst, hint[edge_src]), weight)
+  np.add.at(near, (edge_src, hint[edge_dst]), weight)
+  pair[..., 7] = near / np.maximum(near.sum(axis=1, keepdims=True), 1e-9)
+  pair[..., 8] = 1.0
+
+
+def _stack(*columns: object) -> np.ndarray:
+  arrays = [np.asarray(column, np.float32) for column in columns]
+  return np.stack(arrays, axis=1)

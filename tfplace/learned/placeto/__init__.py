@@ -1,0 +1,1 @@
+"""Placeto: groups visited in order, each placed anew."""

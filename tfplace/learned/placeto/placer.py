@@ -1,0 +1,158 @@
+"""`placeto`: a trained Placeto policy as a placer; needs the base install.
+
+The first rollout takes the most probable device of every group; further ones
+draw theirs, side by side, until the budget ends, at each number of groups that
+the policy was trained at in turn. The best placement seen on the way counts, as
+in the paper (arXiv 1906.08879).
+"""
+
+import dataclasses
+import itertools
+import sys
+from typing import ClassVar
+
+import numpy as np
+
+from tfplace.core.problem import Problem
+from tfplace.core.protocols import Budget, Evaluator, Result
+from tfplace.learned import exported
+from tfplace.learned.decisions import Decisions, decisions_at
+from tfplace.learned.placeto import features
+from tfplace.learned.placeto.features import (
+  Look,
+  Observer,
+  fast_devices,
+  random_choices,
+)
+from tfplace.placers.groups import GroupGraph
+from tfplace.placers.repair import offer_like
+from tfplace.placers.tracker import Tracker
+
+
+@dataclasses.dataclass(frozen=True)
+class PlacetoPlacer:
+  """Re-places the groups of a graph one after the other, without training.
+
+  Attributes:
+    policy: directory of an exported policy; None is the one that ships.
+    samples: rollouts that advance together after the first.
+    max_decisions: groups are merged down to about so many, or to as many as
+      the policy was trained at, if these are fewer.
+  """
+
+  policy: str | None = None
+  samples: int = 8
+  max_decisions: int = 256
+  name: ClassVar[str] = "placeto"
+
+  def place(
+    self, problem: Problem, evaluator: Evaluator, budget: Budget, seed: int
+  ) -> Result:
+    """The best placement of all rollouts.
+
+    Raises:
+      TrainingError: no policy is there, or it cannot be loaded.
+      InfeasibleError: nothing that it tried fits in memory.
+    """
+    policy = exported.load_placers_policy(
+      self.name, self.policy, features.VERSION
+    )
+    tracker = Tracker(self.name, problem, evaluator, budget)
+    every = [
+      _Rollouts(policy, decisions, tracker)
+      for decisions in decisions_at(
+        problem, policy.decisions(self.max_decisions)
+      )
+    ]
+    for number, rollouts in enumerate(every):
+      if number and not rollouts.room:
+        break
+      last = rollouts.run(rollouts.fastest()[None], None)
+      if tracker.best is None:
+        devices = rollouts.decisions.to_devices(last[0])
+        offer_like(tracker, GroupGraph(problem), devices)
+    rng = np.random.default_rng(seed)
+    for rollouts in itertools.cycle(every):
+      if not rollouts.room or not problem.num_groups:
+        break
+      number = min(self.samples, rollouts.room)
+      rollouts.run(rollouts.starts(number, rng), rng)
+    return tracker.result()
+
+
+class _Rollouts:
+  """Episodes of an exported policy on one problem."""
+
+  def __init__(
+    self, policy: exported.Policy, decisions: Decisions, tracker: Tracker
+  ) -> None:
+    self.decisions = decisions
+    self._policy = policy
+    self._tracker = tracker
+    self._observer = Observer(decisions, tracker.evaluator)
+    self._features = features.extract(decisions)
+    self._fast = fast_devices(decisions)
+
+  @property
+  def room(self) -> int:
+    """Placements that the budget still allows to look at together.
+
+    One less than may be evaluated: the best of them is evaluated once more.
+    """
+    budget = self._tracker.budget
+    if self._tracker.is_done:
+      return 0
+    if budget.max_evaluations is None:
+      return sys.maxsize
+    return max(0, budget.max_evaluations - self._tracker.evaluations - 1)
+
+  def fastest(self) -> np.ndarray:
+    """[N] the first device on which each group takes the least time."""
+    return self._fast.argmax(axis=1).astype(np.int32)
+
+  def starts(self, number: int, rng: np.random.Generator) -> np.ndarray:
+    """[number, N]: every second one random, the others the best so far."""
+    choices = random_choices(self._fast, number, rng)
+    if self._tracker.best is not None:
+      choices[::2] = self.decisions.to_choices(self._tracker.best[0])
+    return choices
+
+  def run(
+    self, choices: np.ndarray, rng: np.random.Generator | None
+  ) -> np.ndarray:
+    """Plays episodes from [B, N] placements to the end or that of the budget.
+
+    Args:
+      choices: allowed devices.
+      rng: draws devices; None takes the most probable ones.
+
+    Returns:
+      [B, N] the placements at the end.
+    """
+    choices = choices.copy()
+    count = self._features.num_decisions
+    look = self._look(choices)
+    for step in range(count):
+      if self.room < len(choices):
+        break
+      now = np.full(len(choices), step, np.int32)
+      logits = self._policy.run(
+        "logits", [*self._features.tensors().values(), choices, look.start, now]
+      )
+      if rng is not None:
+        logits = logits + rng.gumbel(size=logits.shape)
+      choices[:, step] = logits.argmax(axis=1)
+      look = self._look(choices)
+    return choices
+
+  def _look(self, choices: np.ndarray) -> Look:
+    """Looks at placements; offers the best one if there was no better."""
+    look, tracker = self._observer.look(choices), self._tracker
+    tracker.evaluations += len(choices)
+    first = int(look.feasible_us.argmin())
+    best = tracker.best
+    if look.feasible_us[first] < (
+      np.inf if best is None else best[1].step_time_us
+    ):
+      tracker.offer(self.decisions.to_devices(choices[first]))
+    return look

@@ -1,0 +1,1 @@
+"""The recurrent placers: hierarchical (HDP) and RNN-based."""

@@ -1,0 +1,245 @@
+"""The RNN-based placement network (Mirhoseini et al. 2017).
+
+A sequence-to-sequence model over co-location groups: it reads their embeddings
+in order and names a device for each, seeing the devices that it named before.
+For the training process only; `tfplace.learned.sequence.placer` runs exports.
+
+The hierarchical placement network (HDP, Mirhoseini et al. 2018).
+
+A feed-forward grouper gives every op a group; a sequence-to-sequence placer
+gives every group a device. Facts of sizes and embeddings are those of the paper
+and of TensorFlow's old `hierarchical_controller`. For the training process
+only; `tfplace.learned.sequence.placer` runs exports."""
+
+import dataclasses
+
+import tensorflow as tf
+
+from tfplace.learned.gdp import features
+from tfplace.learned.sequence import features as sequence_features
+from tfplace.learned.sequence.seq2seq import Seq2Seq
+
+
+@dataclasses.dataclass(frozen=True)
+class RnnConfig:
+  """Sizes of the network.
+
+  Attributes:
+    units: of the LSTMs. HDP's code has 512, and its paper 256; fewer by
+      default, to train on CPUs. The attention of a training step holds
+      samples x groups^2 x units numbers several times: with 16 samples, 256
+      groups and 64 units the process takes 1.8 GB.
+    type_units: width of the embedding of op types (HDP: 20).
+    types: op types with an embedding of their own; empty takes the commonest
+      of the graphs that are trained on.
+    is_bidirectional: of the encoder; the paper's reads forward only.
+    sees_own: see `Seq2Seq`. With it and `is_bidirectional`, imitation of a
+      placement of Inception-V3 (64 groups, one seed) got to a loss of 0.22,
+      with neither to 0.59; the two were not told apart.
+    logit_bound: see `Seq2Seq`; HDP's code has 1.
+  """
+
+  units: int = 64
+  type_units: int = 20
+  types: tuple[str, ...] = ()
+  is_bidirectional: bool = False
+  sees_own: bool = True
+  logit_bound: float = 0.0
+
+
+class RnnNetwork(tf.Module):
+  """Embeddings of one problem's decisions to devices, one after the other."""
+
+  def __init__(self, config: RnnConfig) -> None:
+    super().__init__(name="rnn_network")
+    self.config = config
+    self._types = tf.keras.layers.Dense(config.type_units, use_bias=False)
+    self._types.build([None, len(config.types) + 1])
+    self._seq2seq = Seq2Seq(
+      config.units,
+      config.type_units
+      + sequence_features.OUTPUTS
+      + 2 * sequence_features.NEIGHBOURS,
+      features.DEVICE_FEATURES,
+      config.is_bidirectional,
+      config.sees_own,
+      config.logit_bound,
+    )
+
+  def logits(
+    self, inputs: dict[str, tf.Tensor], choices: tf.Tensor
+  ) -> tf.Tensor:
+    """`OpEmbedding.tensors()`, [B, N] int32 choices -> [B, N, D] logits.
+
+    Those of a decision are given the choices before it.
+    """
+    return self._seq2seq.logits(
+      self._embed(inputs), inputs["device"], inputs["allowed"][None], choices
+    )
+
+  def decode(self, inputs: dict[str, tf.Tensor], noise: tf.Tensor) -> tf.Tensor:
+    """`OpEmbedding.tensors()`, [B, N, D] noise -> [B, N] int32 choices."""
+    return self._seq2seq.decode(
+      self._embed(inputs), inputs["device"], inputs["allowed"][None], noise
+    )
+
+  def _embed(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
+    """[1, N, F]."""
+    parts = [self._types(inputs["types"]), inputs["sizes"], inputs["adjacency"]]
+    return tf.concat(parts, axis=-1)[None]
+
+
+_INPUTS = sequence_features.OUTPUTS + 2 * sequence_features.NEIGHBOURS
+
+
+@dataclasses.dataclass(frozen=True)
+class HierarchicalConfig:
+  """Sizes of the network.
+
+  Attributes:
+    groups: G; 0 takes TensorFlow's min(256, 20 x devices), of the largest
+      cluster that is trained on (the paper: 256), and no more than the largest
+      graph has ops.
+    grouper_units: hidden size of the grouper (HDP: 64).
+    units: of the placer's LSTMs. The paper has 256, TensorFlow 512; fewer by
+      default, to train on CPUs.
+    type_units: width of the embedding of op types (HDP: 20).
+    types: op types with an embedding of their own; empty takes the commonest
+      of the graphs that are trained on (HDP: 200).
+    is_bidirectional: of the encoder (HDP).
+    sees_own: see `Seq2Seq`; imitates a little faster (one seed).
+    logit_bound: see `Seq2Seq`; TensorFlow has 1.
+  """
+
+  groups: int = 0
+  grouper_units: int = 64
+  units: int = 64
+  type_units: int = 20
+  types: tuple[str, ...] = ()
+  is_bidirectional: bool = True
+  sees_own: bool = True
+  logit_bound: float = 0.0
+
+
+class HierarchicalNetwork(tf.Module):
+  """Embeddings of one problem's decisions to groups, and groups to devices."""
+
+  def __init__(self, config: HierarchicalConfig) -> None:
+    super().__init__(name="hierarchical_network")
+    self.config = config
+    dense = tf.keras.layers.Dense
+    self._types = dense(config.type_units, use_bias=False)
+    self._types.build([None, len(config.types) + 1])
+    self._grouper = dense(config.grouper_units, activation="relu")
+    self._grouper.build([None, config.type_units + _INPUTS])
+    self._softmax = dense(config.groups)
+    self._softmax.build([None, config.grouper_units])
+    self._seq2seq = Seq2Seq(
+      config.units,
+      config.type_units + sequence_features.OUTPUTS + 2 * config.groups,
+      features.DEVICE_FEATURES,
+      config.is_bidirectional,
+      config.sees_own,
+      config.logit_bound,
+    )
+
+  def group_logits(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
+    """`OpEmbedding.tensors()` -> [N, G] logits."""
+    parts = [self._types(inputs["types"]), inputs["sizes"], inputs["adjacency"]]
+    return self._softmax(self._grouper(tf.concat(parts, axis=-1)))
+
+  def logits(
+    self, inputs: dict[str, tf.Tensor], grouping: tf.Tensor, choices: tf.Tensor
+  ) -> tf.Tensor:
+    """Logits of the groups' devices, each given the choices before it.
+
+    Args:
+      inputs: `OpEmbedding.tensors()`.
+      grouping: [B, N] int32 group of each decision.
+      choices: [B, G] int32 device of each group.
+
+    Returns:
+      [B, G, D], `NEVER` where none of a group's decisions can run.
+    """
+    return self._seq2seq.logits(
+      self.embed_groups(inputs, grouping),
+      inputs["device"],
+      self.group_allowed(inputs, grouping),
+      choices,
+    )
+
+  def decode(
+    self, inputs: dict[str, tf.Tensor], grouping: tf.Tensor, noise: tf.Tensor
+  ) -> tf.Tensor:
+    """[B, N] grouping, [B, G, D] noise -> [B, G] int32 choices."""
+    return self._seq2seq.decode(
+      self.embed_groups(inputs, grouping),
+      inputs["device"],
+      self.group_allowed(inputs, grouping),
+      noise,
+    )
+
+  def embed_groups(
+    self, inputs: dict[str, tf.Tensor], grouping: tf.Tensor
+  ) -> tf.Tensor:
+    """[B, G, type_units + OUTPUTS + 2 G] for a [B, N] grouping.
+
+    The mean of the members' types and of their output sizes; the numbers of
+    links to and from every group, each row divided by its maximum + 1. An
+    empty group has zeros.
+    """
+    groups = self.config.groups
+    batch = tf.shape(grouping)[0]
+    members = tf.concat([self._types(inputs["types"]), inputs["sizes"]], -1)
+    at = self._at(grouping)
+    mean = tf.math.unsorted_segment_mean(
+      tf.tile(members, [batch, 1]), tf.reshape(at, [-1]), batch * groups
+    )
+    sends = tf.gather(at, inputs["edge_src"], axis=1)
+    receives = tf.gather(grouping, inputs["edge_dst"], axis=1)
+    links = tf.math.unsorted_segment_sum(
+      tf.ones([tf.size(sends)]),
+      tf.reshape(sends * groups + receives, [-1]),
+      batch * groups * groups,
+    )
+    links = tf.reshape(links, [batch, groups, groups])
+    links = tf.concat([links, tf.transpose(links, [0, 2, 1])], axis=-1)
+    links /= tf.reduce_max(links, axis=-1, keepdims=True) + 1.0
+    mean = tf.reshape(mean, [batch, groups, -1])
+    return tf.ensure_shape(
+      tf.concat([mean, links], axis=-1),
+      [
+        None,
+        groups,
+        self.config.type_units + sequence_features.OUTPUTS + 2 * groups,
+      ],
+    )
+
+  def group_allowed(
+    self, inputs: dict[str, tf.Tensor], grouping: tf.Tensor
+  ) -> tf.Tensor:
+    """[B, G, D] bool: some member runs there; all devices of an empty group.
+
+    A member that does not follows `op_embedding.fallback_devices`. To ask that
+    all members run there would send every group with one CPU op to the CPU.
+    """
+    groups = self.config.groups
+    batch, devices = tf.shape(grouping)[0], tf.shape(inputs["allowed"])[1]
+    member = tf.tile(tf.cast(inputs["allowed"], tf.float32), [batch, 1])
+    runs = tf.math.unsorted_segment_sum(
+      member, tf.reshape(self._at(grouping), [-1]), batch * groups
+    )
+    runs = tf.reshape(runs, [batch, groups, devices]) > 0
+    return runs | (self.members(grouping) == 0)[..., None]
+
+  def members(self, grouping: tf.Tensor) -> tf.Tensor:
+    """[B, N] groups -> [B, G] int32 numbers of decisions."""
+    at = tf.reshape(self._at(grouping), [-1])
+    size = tf.shape(grouping)[0] * self.config.groups
+    counts = tf.math.unsorted_segment_sum(tf.ones_like(at), at, size)
+    return tf.reshape(counts, [-1, self.config.groups])
+
+  def _at(self, grouping: tf.Tensor) -> tf.Tensor:
+    """[B, N] groups, numbered through the batch."""
+    batch = tf.shape(grouping)[0]
+    return grouping + self.config.groups * tf.range(batch)[:, None]

@@ -1,0 +1,168 @@
+"""`rnn` and `hierarchical`: trained recurrent policies as placers.
+
+The most probable placement at each number of decisions that the policy was
+trained at, then samples at each in turn until the budget ends. Needs the base
+install only.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+
+from tfplace.core.problem import Problem
+from tfplace.core.protocols import Budget, Evaluator, Result
+from tfplace.errors import PlacementError
+from tfplace.learned import exported, sampling
+from tfplace.learned.decisions import Decisions, decisions_at
+from tfplace.learned.sequence import features
+from tfplace.placers.groups import GroupGraph
+from tfplace.placers.repair import offer_like
+from tfplace.placers.tracker import Tracker
+
+RNN_DECISIONS = 256  # a sequence of more takes too long
+
+
+@dataclasses.dataclass(frozen=True)
+class RnnPlacer:
+  """Places a graph by a policy of the RNN-based placer, without training.
+
+  Attributes:
+    policy: directory of an exported policy; None is the one that ships.
+    samples: placements drawn at a time.
+  """
+
+  policy: str | None = None
+  samples: int = 16
+  name: ClassVar[str] = "rnn"
+
+  def place(
+    self, problem: Problem, evaluator: Evaluator, budget: Budget, seed: int
+  ) -> Result:
+    """The best of the most probable placements and of samples.
+
+    Raises:
+      TrainingError: no policy is there, or it cannot be loaded.
+      InfeasibleError: nothing that it tried fits in memory.
+    """
+    policy = exported.load_placers_policy(
+      self.name, self.policy, features.VERSION
+    )
+    every = [
+      _RnnDraws(policy, decisions)
+      for decisions in decisions_at(problem, policy.decisions(RNN_DECISIONS))
+    ]
+    return _search(self, every, problem, evaluator, budget, seed)
+
+
+@dataclasses.dataclass(frozen=True)
+class HierarchicalPlacer:
+  """Places a graph by a policy of the hierarchical placer, without training.
+
+  Attributes:
+    policy: directory of an exported policy; None is the one that ships.
+    samples: placements drawn at a time.
+  """
+
+  policy: str | None = None
+  samples: int = 16
+  name: ClassVar[str] = "hierarchical"
+
+  def place(
+    self, problem: Problem, evaluator: Evaluator, budget: Budget, seed: int
+  ) -> Result:
+    """As `RnnPlacer.place`; each sample has a grouping of its own."""
+    policy = exported.load_placers_policy(
+      self.name, self.policy, features.VERSION
+    )
+    every = [
+      _HierarchicalDraws(policy, decisions)
+      for decisions in decisions_at(problem, policy.decisions())
+    ]
+    return _search(self, every, problem, evaluator, budget, seed)
+
+
+class _RnnDraws:
+  """Placements from an RNN policy: the most probable one, then samples."""
+
+  def __init__(self, policy: exported.Policy, decisions: Decisions) -> None:
+    self.decisions = decisions
+    self._policy = policy
+    self._seen = features.extract(decisions, policy.info["network"]["types"])
+
+  def __call__(self, rng: np.random.Generator, samples: int) -> np.ndarray:
+    """[1 + samples, N] devices."""
+    noise = sampling.decoding_noise(
+      rng,
+      samples,
+      self._seen.num_decisions,
+      self._seen.num_devices,
+      self.decisions.clusterings,
+    )
+    arrays = [*self._seen.tensors().values(), noise]
+    return self._policy.run("decode", arrays)
+
+
+class _HierarchicalDraws:
+  """As `_RnnDraws`, from a hierarchical policy."""
+
+  def __init__(self, policy: exported.Policy, decisions: Decisions) -> None:
+    self.decisions = decisions
+    self._policy = policy
+    self._seen = features.extract(decisions, policy.info["network"]["types"])
+    self._tensors = list(self._seen.tensors().values())
+    self._fallback = features.fallback_devices(decisions)
+    self._logits = policy.run("group_logits", self._tensors)
+
+  def __call__(self, rng: np.random.Generator, samples: int) -> np.ndarray:
+    """[1 + samples, N] devices."""
+    grouping = sampling.greedy_and_samples(self._logits, samples, rng)
+    groups = self._logits.shape[1]
+    noise = sampling.decoding_noise(
+      rng, samples, groups, self._seen.num_devices
+    )
+    devices = self._policy.run("decode", [*self._tensors, grouping, noise])
+    return features.follow_groups(
+      grouping, devices, self._seen.allowed, self._fallback
+    )
+
+
+def _search(
+  placer: RnnPlacer | HierarchicalPlacer,
+  every: Sequence[_RnnDraws | _HierarchicalDraws],
+  problem: Problem,
+  evaluator: Evaluator,
+  budget: Budget,
+  seed: int,
+) -> Result:
+  """Offers draws of each kind in turn until the budget is spent; the most
+  probable placement of the first kind always."""
+  tracker = Tracker(placer.name, problem, evaluator, budget)
+  if not problem.graph.num_ops:  # the policies cannot decode nothing
+    tracker.offer(np.zeros(0, np.int32))
+    return tracker.result()
+  rng = np.random.default_rng(seed)
+  for turn, draws in enumerate(itertools.cycle(every)):
+    limit = budget.max_evaluations
+    left = placer.samples if limit is None else limit - tracker.evaluations
+    if turn and tracker.is_done:
+      break
+    if turn < len(every):
+      rows = draws(rng, 0)
+    else:
+      rows = draws(rng, min(left, placer.samples))[1:]
+    _offer_all(tracker, draws.decisions.to_devices(rows))
+  if tracker.best is None:
+    devices = every[0].decisions.to_devices(every[0](rng, 0))[0]
+    offer_like(tracker, GroupGraph(problem), devices)
+  return tracker.result()
+
+
+def _offer_all(tracker: Tracker, rows: np.ndarray) -> None:
+  try:
+    tracker.offer_all(rows)
+  except PlacementError:  # a transfer without a link: other draws may do
+    for devices in rows if len(rows) > 1 else ():
+      _offer_all(tracker, devices[None])

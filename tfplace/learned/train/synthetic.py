@@ -1,0 +1,117 @@
+"""Random training steps to train policies on, besides real models.
+
+Layers of branches with a forward and a backward half, variables with their
+updates, costs over several magnitudes: what training steps have in common and
+no single model's own. Not a benchmark.
+"""
+
+import numpy as np
+
+from tfplace.core.op_graph import OpGraph, OpSpec, build_graph
+
+_TYPES = ("MatMul", "Conv2D", "Relu", "AddV2", "Softmax", "Mul", "BiasAdd")
+
+
+def training_step(seed: int) -> OpGraph:
+  """A random training step of 30 to 1,000 ops.
+
+  Every layer has one to six parallel branches; each branch's forward op reads
+  one or two of the layer before and mostly has a variable. The backward half
+  mirrors it and reads the forward outputs. A variable shares a colocation
+  group with its update. An op takes 10 to 20 times longer on a CPU.
+  """
+  rng = np.random.default_rng(seed)
+  maker = _Maker(rng)
+  branches = int(rng.integers(1, 7))
+  last = [maker.op("input", "IteratorGetNext", 0.0, ())]
+  for layer in range(int(rng.integers(6, 40))):
+    width = int(rng.integers(1, branches + 1))
+    last = [maker.forward(f"l{layer}/{i}", last) for i in range(width)]
+  gradient = {op: maker.op("loss", "Sum", 1.0, last) for op in last}
+  for op in reversed(maker.forwards):
+    maker.backward(op, gradient)
+  return build_graph(f"synthetic{seed}", maker.ops, maker.edges)
+
+
+class _Maker:
+  """Ops and edges of one graph while it is made."""
+
+  def __init__(self, rng: np.random.Generator) -> None:
+    self._rng = rng
+    self._typical_us = float(10 ** rng.uniform(0.5, 3))
+    self._typical_bytes = float(10 ** rng.uniform(4, 7.5))
+    self.ops: list[OpSpec] = []
+    self.edges: list[tuple[int, int, int]] = []
+    self.forwards: list[int] = []
+    self._inputs: dict[int, list[int]] = {}
+    self._variable: dict[int, int] = {}
+
+  def op(
+    self,
+    name: str,
+    kind: str,
+    time_us: float,
+    inputs: "list[int] | tuple[int, ...]",
+    persistent: float = 0.0,
+    colocation: str | None = None,
+  ) -> int:
+    """Adds an op that reads the first output of each input."""
+    number = len(self.ops)
+    size = self._typical_bytes * float(self._rng.lognormal(0, 1))
+    slower = float(self._rng.uniform(10, 20))
+    self.ops.append(
+      OpSpec(
+        name,
+        kind,
+        {"GPU": time_us, "CPU": time_us * slower},
+        [float(int(size))],
+        persistent_bytes=persistent,
+        colocation=colocation,
+      )
+    )
+    self.edges += [(i, 0, number) for i in sorted(set(inputs))]
+    return number
+
+  def forward(self, name: str, layer: list[int]) -> int:
+    """A forward op, mostly with a variable."""
+    rng = self._rng
+    count = min(len(layer), int(rng.integers(1, 3)))
+    inputs = [int(i) for i in rng.choice(layer, count, replace=False)]
+    reads = list(inputs)
+    if rng.random() < 0.7:
+      size = float(int(self._typical_bytes * rng.lognormal(0, 1)))
+      variable = self.op(f"{name}/variable", "VarHandleOp", 0.0, (), size, name)
+      reads.append(variable)
+    time_us = self._typical_us * float(rng.lognormal(0, 1))
+    op = self.op(name, str(rng.choice(_TYPES)), time_us, reads)
+    self.forwards.append(op)
+    self._inputs[op] = inputs
+    if len(reads) > len(inputs):
+      self._variable[op] = reads[-1]
+    return op
+
+  def backward(self, op: int, gradient: dict[int, int]) -> None:
+    """The op's gradient, and its variable's update, if any gradient came."""
+    if op not in gradient:
+      return
+    spec = self.ops[op]
+    time_us = 2.0 * spec.time_us["GPU"]
+    back = self.op(
+      f"{spec.name}/grad", f"{spec.type}Grad", time_us, (op, gradient[op])
+    )
+    for source in self._inputs[op]:
+      known = gradient.get(source)
+      gradient[source] = (
+        back
+        if known is None
+        else self.op(f"{spec.name}/add{source}", "AddN", 1.0, (back, known))
+      )
+    if op in self._variable:
+      name = spec.name
+      self.op(
+        f"{name}/update",
+        "ResourceApplyAdam",
+        0.1 * time_us,
+        (back, self._variable[op]),
+        colocation=name,
+      )

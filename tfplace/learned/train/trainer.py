@@ -1,0 +1,242 @@
+"""The loop of a training run: imitation, then PPO, with exact resume.
+
+Every step is a function of the weights, the optimizers' slots, and the step's
+number, from which its random draws are seeded; a checkpoint holds just that.
+"""
+
+import dataclasses
+import math
+import os
+import zlib
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from tfplace.core import symmetry
+from tfplace.errors import TrainingError
+from tfplace.learned.export import restore_network
+from tfplace.learned.gdp.environment import Task
+from tfplace.learned.train.checkpoints import Checkpoints, JsonState, writing
+from tfplace.learned.train.config import TrainConfig
+from tfplace.learned.train.strategies import Step, learner_type
+
+IMITATION_CHECKPOINT = 50  # steps of imitation between checkpoints
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+  """Progress after one step of a run.
+
+  Attributes:
+    done: steps done.
+    total: steps of the whole run.
+    graph: name of the step's task.
+    loss: imitation loss, or None in PPO.
+    step: what PPO did, or None in imitation.
+    best_us: the graph's best step time so far.
+  """
+
+  done: int
+  total: int
+  graph: str
+  loss: float | None
+  step: Step | None
+  best_us: float
+
+
+class Trainer:
+  """One training run on a list of graphs.
+
+  Args:
+    tasks: the graphs; their `best` is filled in. At least one.
+    config: see `TrainConfig`.
+    checkpoint_dir: where the run goes on if it is there already; None keeps
+      no checkpoints.
+    log_dir: where TensorBoard finds the scalars; None writes none.
+    init_from: an exported policy to start from, whose sizes win over those of
+      `config`.
+
+  Raises:
+    TrainingError: a bad checkpoint or policy, or one of another run.
+  """
+
+  def __init__(
+    self,
+    tasks: Sequence[Task],
+    config: TrainConfig,
+    checkpoint_dir: str | os.PathLike[str] | None = None,
+    log_dir: str | os.PathLike[str] | None = None,
+    init_from: str | os.PathLike[str] | None = None,
+  ) -> None:
+    if not tasks:
+      raise TrainingError("there is no graph to train on")
+    tf.config.experimental.enable_op_determinism()
+    self.tasks = list(tasks)
+    make_learner = learner_type(config.strategy)
+    weights = None
+    network = config.network or make_learner.network_type()
+    if init_from is not None:
+      sizes, weights = restore_network(
+        init_from, config.strategy, make_learner.features_version
+      )
+      network = make_learner.network_type(**sizes)
+    config = dataclasses.replace(config, network=network)
+    self.config = config
+    self.learner = make_learner(self.tasks, config)
+    if weights is not None:
+      self.learner.set_weights(weights)
+    self._state = JsonState({"done": 0, "history": [[] for _ in tasks]})
+    self._checkpoints = None
+    if checkpoint_dir is not None:
+      self._checkpoints = Checkpoints(
+        checkpoint_dir,
+        self.learner.tracked(),
+        self._state,
+        {
+          **_fingerprint(config, self.tasks, weights),
+          **self.learner.fingerprint(),
+        },
+      )
+      if self._checkpoints.restore():
+        self._restore_tasks()
+    self._log_dir = None if log_dir is None else os.fspath(log_dir)
+    self._log = None
+    if self._log_dir is not None:
+      with writing(self._log_dir):
+        self._log = tf.summary.create_file_writer(self._log_dir)
+
+  @property
+  def done(self) -> int:
+    """Steps done, those before a resume among them."""
+    return self._state.value["done"]
+
+  @property
+  def total(self) -> int:
+    """Steps of the whole run: imitation of every graph, then PPO."""
+    return self._imitation_steps + self.config.iterations
+
+  @property
+  def history(self) -> list[list[list[float]]]:
+    """Per graph: [evaluations, best, greedy, mean reward] of each iteration."""
+    return self._state.value["history"]
+
+  @property
+  def _imitation_steps(self) -> int:
+    return self.config.imitation.steps * len(self.tasks)
+
+  def run(self, on_step: Callable[[Report], None] | None = None) -> None:
+    """Runs what is left of the run; `on_step` is told after every step."""
+    while self.done < self.total:
+      report = self._one_step(self.done)
+      self._state.value["done"] += 1
+      if self._is_checkpoint(self.done):
+        self.save()
+      if on_step is not None:
+        on_step(report)
+    if self._log is not None:
+      with writing(str(self._log_dir)):
+        self._log.flush()
+
+  def _is_checkpoint(self, done: int) -> bool:
+    every = self.config.checkpoint_every
+    if done < self._imitation_steps:
+      every = IMITATION_CHECKPOINT
+    return done % every == 0 or done in (self._imitation_steps, self.total)
+
+  def _graph(self, number: int) -> int:
+    """The graph of a step: every pass takes all of them, in an order of its
+    own. Tasks of one graph, one after the other, would pull the policy that
+    way."""
+    passes, at = divmod(number, len(self.tasks))
+    rng = np.random.default_rng([self.config.seed, passes])
+    return int(rng.permutation(len(self.tasks))[at])
+
+  def _one_step(self, number: int) -> Report:
+    graph = self._graph(number)
+    loss, step = None, None
+    if number < self._imitation_steps:
+      loss = self.learner.imitate(graph)
+    else:
+      self._rehearse(graph)
+      rng = np.random.default_rng([self.config.seed, number])
+      step = self.learner.improve(graph, rng)
+      task = self.tasks[graph]
+      self.history[graph].append(
+        [task.evaluations, task.best_us, step.greedy_us, step.reward]
+      )
+    task = self.tasks[graph]
+    report = Report(number + 1, self.total, task.name, loss, step, task.best_us)
+    self._write_scalars(report, number)
+    return report
+
+  def _rehearse(self, graph: int) -> None:
+    """Keeps a policy that began with imitation near the best so far."""
+    task, imitation = self.tasks[graph], self.config.imitation
+    if not imitation.steps or task.best is None:
+      return
+    task.target = symmetry.named(task.best, task.classes, task.hint)
+    for _ in range(imitation.rehearsals):
+      self.learner.imitate(graph)
+
+  def save(self) -> None:
+    """Writes a checkpoint, where the run keeps any."""
+    if self._checkpoints is None:
+      return
+    self._state.value["tasks"] = [
+      {
+        "baseline_us": task.baseline_us,
+        "best_us": task.best_us if math.isfinite(task.best_us) else None,
+        "best": None if task.best is None else task.best.tolist(),
+        "evaluations": task.evaluations,
+      }
+      for task in self.tasks
+    ]
+    self._checkpoints.save(self.done)
+
+  def _restore_tasks(self) -> None:
+    for task, saved in zip(self.tasks, self._state.value["tasks"], strict=True):
+      if saved["best"] is not None:
+        task.best_us = saved["best_us"]
+        task.best = np.array(saved["best"], np.int32)
+      task.evaluations = saved["evaluations"]
+      task.baseline_us = saved["baseline_us"]  # measured times are not exact
+
+  def _write_scalars(self, report: Report, number: int) -> None:
+    if self._log is None:
+      return
+    scalars = {"imitation_loss": report.loss}
+    if report.step is not None:
+      scalars = {
+        "reward": report.step.reward,
+        "best_step_time_us": report.best_us,
+        "greedy_step_time_us": report.step.greedy_us,
+        "entropy": report.step.entropy,
+        "clip_fraction": report.step.clip_fraction,
+        "policy_loss": report.step.policy_loss,
+        "value_loss": report.step.value_loss,
+      }
+    with writing(str(self._log_dir)), self._log.as_default(step=number):
+      for name, value in scalars.items():
+        tf.summary.scalar(f"{report.graph}/{name}", value)
+
+
+def _fingerprint(
+  config: TrainConfig, tasks: Sequence[Task], weights: list | None
+) -> dict[str, object]:
+  """What must be equal for a run to go on; more iterations are allowed."""
+  settings = dataclasses.asdict(config)
+  del settings["iterations"], settings["checkpoint_every"]
+  digest = 0
+  for task in tasks:
+    digest = zlib.crc32(np.ascontiguousarray(task.target).tobytes(), digest)
+  start = 0
+  for weight in weights or []:
+    start = zlib.crc32(weight.numpy().tobytes(), start)
+  names = [task.decisions.problem.graph.name for task in tasks]
+  return {
+    "settings": settings,
+    "graphs": names,
+    "targets": digest,
+    "first weights": start,
+  }

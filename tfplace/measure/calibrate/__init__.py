@@ -1,0 +1,1 @@
+"""What ops and messages cost on real devices, fitted to runs."""

@@ -1,0 +1,136 @@
+"""The simulator for devices whose messages take their time.
+
+An evaluator like the simulator, and the same where links take no time of
+devices: accelerators with copy engines, or machines with a network between
+them. See `tfplace.measure.calibrate.communication`.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from tfplace.core.placement import Placement
+from tfplace.core.problem import Problem
+from tfplace.core.protocols import Evaluation
+from tfplace.measure.calibrate import communication as wire_lib
+from tfplace.simulate import Simulator
+from tfplace.simulate.schedule import Schedule
+from tfplace.simulate.simulator import simulate_batch
+from tfplace.simulate.workspace import Workspace
+
+
+class Predictor:
+  """Predicts measured steps; an `Evaluator`.
+
+  Memory, traffic and time in ops are those of the simulator, and the time of
+  the step is that of the graph with its messages.
+
+  Attributes:
+    problem: as `OpenCluster.profiled` returns it.
+  """
+
+  def __init__(self, problem: Problem) -> None:
+    self.problem = problem
+    self._simulator = Simulator(problem)
+    self._wire = wire_lib.of(problem.cluster)
+
+  def evaluate(
+    self, placements: np.ndarray | Sequence[Placement]
+  ) -> list[Evaluation]:
+    """Evaluates [batch, num_ops] device indices, or `Placement`s, in order.
+
+    Raises:
+      PlacementError: a placement that the problem does not allow.
+    """
+    plain = self._simulator.evaluate(placements)
+    if self._wire is None:
+      return plain
+    rows = [p.devices if isinstance(p, Placement) else p for p in placements]
+    return [
+      dataclasses.replace(
+        evaluation, step_time_us=Sample(self.problem, row).step_us(self._wire)
+      )
+      for evaluation, row in zip(plain, rows, strict=True)
+    ]
+
+
+class Sample:
+  """One placement, to be simulated with one wire after another."""
+
+  def __init__(self, problem: Problem, devices: np.ndarray) -> None:
+    """Takes a placement [num_ops] of the problem."""
+    self._messages = wire_lib.with_messages(problem, devices)
+    self._tables = Simulator(self._messages.problem, 1).tables
+    self._workspaces: list[Workspace] = []
+
+  def step_us(self, wire: wire_lib.Wire) -> float:
+    """The simulated step."""
+    tables, messages = self._tables, self._messages
+    latency = np.where(messages.is_timed, wire.latency, 1.0)
+    times = messages.times_us(wire)[:, None]
+    ops = tables.ops.copy()
+    ops["tail_us"] = 0.0  # those of other times; nothing is cut off
+    changed = tables._replace(
+      time_us=np.repeat(times, len(tables.kind), axis=1),
+      latency_us=tables.latency_us * latency,
+      ops=ops,
+    )
+    rows = messages.devices[None].copy()
+    batch = simulate_batch(changed, rows, self._workspaces, 1)
+    return float(batch.step_time_us[0])
+
+
+class Times(NamedTuple):
+  """When each op of a placement is ready, starts and ends, microseconds.
+
+  Attributes:
+    ready: [num_ops] all that it reads is there.
+    start: [num_ops].
+    end: [num_ops].
+  """
+
+  ready: np.ndarray
+  start: np.ndarray
+  end: np.ndarray
+
+
+def times(placement: Placement) -> Times:
+  """The ops of the predicted step."""
+  problem, count = placement.problem, placement.problem.graph.num_ops
+  wire = wire_lib.of(problem.cluster)
+  if wire is None:
+    schedule = Simulator(problem).schedule(placement)
+  else:
+    messages = wire_lib.with_messages(problem, placement.devices)
+    schedule = Simulator(messages.priced(wire)).schedule(messages.devices)
+  found = _ready_us(schedule), schedule.op_start_us, schedule.op_end_us
+  return Times(*(each[:count] for each in found))
+
+
+def _ready_us(schedule: Schedule) -> np.ndarray:
+  """[num_ops] when the last input of each op is on its device."""
+  graph, devices = schedule.placement.problem.graph, schedule.placement.devices
+  there = schedule.op_end_us[graph.edge_src]
+  to = devices[graph.edge_dst]
+  crossing = devices[graph.edge_src] != to
+  transfers = schedule.transfers
+  arrivals = dict(
+    zip(
+      zip(
+        transfers.src_op.tolist(),
+        transfers.output.tolist(),
+        transfers.dst.tolist(),
+        strict=True,
+      ),
+      transfers.arrival_us.tolist(),
+      strict=True,
+    )
+  )
+  for edge in np.flatnonzero(crossing).tolist():
+    src, output = int(graph.edge_src[edge]), int(graph.edge_output[edge])
+    there[edge] = arrivals[src, output, int(to[edge])]
+  ready = np.zeros(graph.num_ops)
+  np.maximum.at(ready, graph.edge_dst, there)
+  return ready

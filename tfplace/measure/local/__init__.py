@@ -1,0 +1,1 @@
+"""This host's devices: worker processes, GPUs, logical devices."""

@@ -1,0 +1,1 @@
+"""TensorFlow workers on other hosts."""

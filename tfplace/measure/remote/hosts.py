@@ -1,0 +1,237 @@
+"""Workers on several machines as devices, each started by `tfplace-worker`.
+
+The sessions run on the first worker, as they do for local workers; this
+process only asks for steps, and what its asking takes is not counted.
+"""
+
+import contextlib
+import dataclasses
+import itertools
+import re
+import time
+from collections.abc import Sequence
+from importlib import metadata
+
+from tfplace.core.cluster import Cluster, Device, Link
+from tfplace.cost import grappler
+from tfplace.errors import MeasurementError
+from tfplace.measure.calibrate import links
+from tfplace.measure.calibrate import links as link_graphs
+from tfplace.measure.local import processes, runtime
+from tfplace.measure.remote import health, hosts_file
+from tfplace.measure.session import messages
+
+_RETURN_S = 60.0  # for a worker that died to be started again
+_EMPTY_STEPS = 30
+_DEVICE = re.compile(r".*/device:(CPU|GPU):(\d+)")
+
+
+class HostCluster(runtime.Runtime):
+  """The devices of workers that run elsewhere; one harness at a time.
+
+  The workers are not this process's: it starts and ends only the one that
+  holds the session. A worker that died is waited for, since tfplace-worker
+  starts it again.
+
+  Args:
+    hosts: the workers; they must reach each other by the same addresses.
+    startup_timeout_s: for all of them to answer.
+  """
+
+  def __init__(
+    self,
+    hosts: hosts_file.Hosts,
+    startup_timeout_s: float = runtime.STARTUP_TIMEOUT_S,
+  ) -> None:
+    super().__init__(startup_timeout_s)
+    self._hosts = hosts
+    self._devices: dict[str, float] = {}  # name -> memory
+    self._worker_of: dict[str, hosts_file.Worker] = {}
+    self._incarnations: list[int] = []  # by worker
+    self._back_by = 0.0
+    self._empty_us: dict[str, float] = {}  # by device
+
+  def __enter__(self) -> "HostCluster":
+    super().__enter__()
+    return self
+
+  @property
+  def device_names(self) -> tuple[str, ...]:
+    """By worker, GPUs before its CPU; known once started."""
+    return tuple(self._devices)
+
+  def _spawn(self) -> None:
+    workers = self._hosts.workers
+    troubles = health.awaited(workers, self._back_by)
+    if troubles:
+      raise processes.ChildError("died", "; ".join(troubles))
+    config = messages.ChildConfig(remote=[worker.address for worker in workers])
+    self._children.append(processes.Child("session", config))
+    self._await_ready(self._children)
+    self._empty_us = {}
+    (ready,) = self._ready
+    self._meet(ready.answers)
+    if ready.unconnected is not None:
+      one, other = (workers[i] for i in ready.unconnected)
+      raise MeasurementError(
+        f"{one} does not reach {other}; an address must be the same for all"
+      )
+
+  def _meet(self, answers: Sequence[messages.Answer]) -> None:
+    """Checks who the workers are, and notes their devices."""
+    devices: dict[str, float] = {}
+    hosts = [worker.host for worker in self._hosts.workers]
+    pairs = zip(self._hosts.workers, answers, strict=True)
+    for task, (worker, answer) in enumerate(pairs):
+      memory = introduced(worker, answer).memory_bytes
+      memory /= hosts.count(worker.host)
+      for found in sorted(filter(_type, answer.devices), key=_gpus_first):
+        name = f"/job:worker/replica:0/task:{task}{found[found.rindex('/') :]}"
+        is_gpu = _type(found) == "GPU"
+        devices[name] = answer.devices[found] if is_gpu else memory
+        self._worker_of[name] = worker
+    self._devices = devices
+    self._incarnations = [answer.incarnation for answer in answers]
+    # A GPU's streams have an order of their own.
+    self.runs_in_order = not any(":GPU:" in name for name in devices)
+
+  def run(
+    self, request: messages.StepRequest, timeout_s: float
+  ) -> messages.StepReply:
+    """Runs the steps; `step_us` is without this process's asking for them.
+
+    Raises:
+      ChildError: as of `Runtime.run`; names the workers that are gone.
+    """
+    self.start()  # once a lost worker has not come back, it fails at once
+    try:
+      self._check_all_there()
+      asking_us = self._asking_us()
+      reply = super().run(request, timeout_s)
+      if min(reply.step_us) <= asking_us:  # it was timed in a busy moment
+        self._empty_us = {}
+        asking_us = self._asking_us()
+    except processes.ChildError as error:
+      self._back_by = time.monotonic() + _RETURN_S
+      troubles = health.troubles(self._hosts.workers) or self._lost(error)
+      if not troubles:
+        raise
+      raise processes.ChildError(
+        "hung" if error.kind == "hung" else "died",
+        f"{'; '.join(troubles)}; {error}",
+      ) from error
+    step_us = [max(us - asking_us, 0.0) for us in reply.step_us]
+    return dataclasses.replace(reply, step_us=step_us)
+
+  def _check_all_there(self) -> None:
+    """A session would wait for who is gone until the time is up."""
+    troubles = health.troubles(self._hosts.workers)
+    if troubles:
+      self.stop()
+      raise processes.ChildError("died", "no session was opened")
+
+  def _lost(self, error: processes.ChildError) -> list[str]:
+    """Who was lost, though it answers again: it is another process now.
+
+    TensorFlow names whichever worker told it of a broken connection, which
+    may be the other end.
+    """
+    if error.kind != "lost":
+      return []
+    before = self._incarnations
+    with contextlib.suppress(MeasurementError):
+      self.start()  # as the next measurement would
+    found = zip(self._hosts.workers, before, self._incarnations, strict=True)
+    return [f"{worker} was lost" for worker, was, now in found if was != now]
+
+  def _first_cpu(self) -> str:
+    return next(n for n in self._devices if _type(n) == "CPU")
+
+  def _asking_us(self) -> float:
+    """The way to the first worker and back."""
+    self.start()
+    return self._empty_step_us(self._first_cpu())
+
+  def starting_us(self, device: str) -> float:
+    """What it takes the first worker to have a step run on the device."""
+    return max(self._empty_step_us(device) - self._asking_us(), 0.0)
+
+  def _empty_step_us(self, device: str) -> float:
+    if device not in self._empty_us:
+      request = links.request(link_graphs.nothing(device), _EMPTY_STEPS)
+      reply = super().run(request, links.TIMEOUT_S)
+      self._empty_us[device] = min(reply.step_us)
+    return self._empty_us[device]
+
+  def measured_links(self) -> tuple[Link, ...]:
+    """A link for each ordered pair of devices, timed by transfers.
+
+    Two workers of one host share its memory and cores, and so one channel;
+    between machines, and in one worker, each way has its own.
+    """
+    found: list[Link] = []
+    for a, b in itertools.combinations(self.device_names, 2):
+      one, other = self._worker_of[a], self._worker_of[b]
+      ways = [(a, b), (b, a)]
+      if one.host == other.host and one != other:
+        figures = links.measure(self, ways)
+        channel = f"{a} and {b}"
+        found += [figures.link(way, channel, on_devices=True) for way in ways]
+      else:
+        found += [links.measure(self, [w]).link(w, None) for w in ways]
+    return tuple(found)
+
+  def _device(self, name: str) -> Device:
+    kind, worker = _type(name), self._worker_of[name]
+    return Device(
+      name,
+      f"{kind}-{worker.kind}" if worker.kind else kind,
+      memory_bytes=self._devices[name],
+      # Estimates to begin with, for profiles to scale.
+      extra={"hardware": grappler.DEFAULTS[kind], "worker": worker.name},
+    )
+
+  def cluster(self) -> Cluster:
+    return Cluster(
+      name=self._hosts.name,
+      devices=tuple(self._device(name) for name in self._devices),
+      links=self.measured_links(),
+    )
+
+
+def introduced(
+  worker: hosts_file.Worker, answer: messages.Answer
+) -> health.Introduction:
+  """What the worker says of itself.
+
+  Raises:
+    MeasurementError: it is none that can be measured on.
+  """
+  if answer.error:
+    raise MeasurementError(
+      f"{worker} does not answer as a TensorFlow worker: {answer.error}"
+    )
+  said = health.read(answer.devices)
+  if said is None:
+    raise MeasurementError(
+      f"{worker} is a TensorFlow server that tfplace-worker did not start"
+      f" (its devices are {', '.join(answer.devices)})"
+    )
+  ours = metadata.version("tensorflow")
+  if not said.has_version(ours):
+    raise MeasurementError(
+      f"{worker} runs TensorFlow {said.version}, and this process {ours};"
+      " install the same everywhere"
+    )
+  return said
+
+
+def _type(device: str) -> str:
+  """ "CPU" or "GPU"."""
+  match = _DEVICE.fullmatch(device)
+  return match[1] if match else ""
+
+
+def _gpus_first(device: str) -> tuple[bool, int]:
+  """Sorts a worker's devices: GPUs are where ops should go."""
+  return _type(device) != "GPU", int(device.rpartition(":")[2])

@@ -1,0 +1,1 @@
+"""What runs inside a measuring process, and how it is told."""

@@ -1,0 +1,185 @@
+"""Runs a placed GraphDef in a session, inside a measuring process.
+
+What runs is the graph as placed: Grappler, constant folding, common
+subexpression elimination and XLA are off here, oneDNN's fusion in
+`processes`; soft placement is off, and each session keeps its variables to
+itself. One pass has no switch: TensorFlow copies constants of up to 16
+elements to each device that reads them.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import tensorflow as tf
+import tensorflow.compat.v1 as tf1
+
+from tfplace.measure.session import messages, remote, step_stats
+from tfplace.measure.session import step_stats as device_stats
+
+_OWN = "/job:localhost/"  # devices of this process, without a server
+_MAX_FEED_BYTES = 256 << 20  # per run: a message may not pass 2 GiB
+
+
+def session_config(config: messages.ChildConfig) -> tf1.ConfigProto:
+  """The session's options; the graph is run as it was given."""
+  proto = tf1.ConfigProto(
+    inter_op_parallelism_threads=config.threads,
+    intra_op_parallelism_threads=config.op_threads,
+    allow_soft_placement=False,
+    isolate_session_state=True,
+    device_count={"CPU": config.cpu_devices},
+  )
+  optimizer = proto.graph_options.optimizer_options
+  optimizer.opt_level = tf1.OptimizerOptions.L0
+  optimizer.global_jit_level = tf1.OptimizerOptions.OFF
+  proto.graph_options.rewrite_options.disable_meta_optimizer = True
+  if not config.gpus:
+    proto.device_count["GPU"] = 0
+  elif config.gpu_memory_mb:
+    virtual = proto.gpu_options.experimental.virtual_devices.add()
+    virtual.memory_limit_mb.extend(config.gpu_memory_mb)
+    proto.gpu_options.visible_device_list = "0"
+  else:
+    proto.gpu_options.allow_growth = True
+  if config.remote:
+    remote.add_cluster(proto, config.remote)
+  return proto
+
+
+def make_server(
+  config: messages.ChildConfig, proto: tf1.ConfigProto
+) -> tf.distribute.Server:
+  """This process's worker; it has its port, and answers once started."""
+  spec = tf.train.ClusterSpec({config.job: list(config.addresses)})
+  return tf.distribute.Server(
+    spec,
+    job_name=config.job,
+    task_index=config.task,
+    config=proto,
+    start=False,
+  )
+
+
+def devices(target: str, proto: tf1.ConfigProto) -> dict[str, float]:
+  """Name -> memory in bytes of the devices that a session sees."""
+  with tf1.Session(target, graph=tf.Graph(), config=proto) as session:
+    found = session.list_devices()
+  wanted = ("CPU", "GPU")
+  return {
+    d.name: float(d.memory_limit_bytes)
+    for d in found
+    if d.device_type in wanted
+  }
+
+
+def run_steps(
+  request: messages.StepRequest,
+  target: str,
+  proto: tf1.ConfigProto,
+  report: Callable[[str], None],
+  before_init: Callable[[], None],
+) -> messages.StepReply:
+  """Initialises, warms up, times and traces the steps of `request`.
+
+  Args:
+    request: what to run.
+    target: the session's target.
+    proto: the session's options.
+    report: is told each stage before it begins.
+    before_init: called when the graph is built and nothing has run.
+  """
+  report("building the session")
+  started = time.perf_counter()
+  graph = tf.Graph()
+  with graph.as_default():
+    graph_def = tf1.GraphDef.FromString(request.graph_def)
+    tf.import_graph_def(graph_def, name="")
+  graph.finalize()
+  with tf1.Session(target, graph=graph, config=proto) as session:
+    before_init()
+    report("initialising the variables")
+    _initialise(session, request)
+    setup_us = _since_us(started)
+    return _timed(session, request, report, setup_us)
+
+
+def _timed(
+  session: tf1.Session,
+  request: messages.StepRequest,
+  report: Callable[[str], None],
+  setup_us: float,
+) -> messages.StepReply:
+  graph = session.graph
+  fetched = [graph.get_tensor_by_name(f).op for f in request.fetches]
+  nodes = [graph.get_operation_by_name(t) for t in request.targets]
+  targets = list(dict.fromkeys([*fetched, *nodes]))
+  step = session.make_callable(targets)
+  own = [d.name for d in session.list_devices() if _OWN in d.name]
+  device_stats.reset_high_water(own)
+  report("the warm-up steps")
+  first = _values(session, request.fetches, nodes)
+  for _ in _repeat(request.warmup, 1, request.phase_s):
+    step()
+  report("the timed steps")
+  step_us = []
+  for _ in _repeat(request.steps, 3, request.phase_s):
+    started = time.perf_counter()
+    step()
+    step_us.append(_since_us(started))
+  report("the traced steps")
+  traces = [
+    _trace(session, targets)
+    for _ in _repeat(request.traced_steps, 1, request.phase_s)
+  ]
+  last = _values(session, request.fetches, nodes)
+  high_water = device_stats.high_water_bytes(own)
+  return messages.StepReply(step_us, first, last, traces, setup_us, high_water)
+
+
+def _repeat(count: int, at_least: int, seconds: float) -> Iterator[int]:
+  """Up to `count` turns; after so many seconds no more than `at_least`."""
+  started = time.perf_counter()
+  for turn in range(count):
+    if turn >= at_least and time.perf_counter() - started > seconds:
+      return
+    yield turn
+
+
+def _since_us(started: float) -> float:
+  return (time.perf_counter() - started) * 1e6
+
+
+def _values(
+  session: tf1.Session, fetches: Sequence[str], nodes: Sequence[tf.Operation]
+) -> dict[str, np.ndarray]:
+  """Runs a whole step and fetches; off the clock, for fetches travel."""
+  values, _ = session.run([list(fetches), list(nodes)])
+  return {f: np.asarray(v) for f, v in zip(fetches, values, strict=True)}
+
+
+def _trace(
+  session: tf1.Session, targets: Sequence[tf.Operation]
+) -> messages.Trace:
+  metadata = tf1.RunMetadata()
+  options = tf1.RunOptions(trace_level=tf1.RunOptions.FULL_TRACE)
+  session.run(targets, options=options, run_metadata=metadata)
+  known = {op.name for op in session.graph.get_operations()}
+  return step_stats.parse(metadata.step_stats, known)
+
+
+def _initialise(session: tf1.Session, request: messages.StepRequest) -> None:
+  """Runs the initializers, so many at a time that no message is too long."""
+  batch: list[str] = []
+  feeds: dict[str, np.ndarray] = {}
+  size = 0
+  pairs = zip(request.initializers, request.initializer_feeds, strict=True)
+  for node, (tensor, value) in pairs:
+    batch.append(node)
+    feeds[tensor] = value
+    size += value.nbytes
+    if size >= _MAX_FEED_BYTES:
+      session.run(batch, feed_dict=feeds)
+      batch, feeds, size = [], {}, 0
+  if batch:
+    session.run(batch, feed_dict=feeds)

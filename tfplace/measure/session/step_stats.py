@@ -1,0 +1,201 @@
+"""What this process's devices are, and the most memory that they gave out.
+
+GPU allocators count what they give out, once per process whoever asks: the
+session that runs the steps shares them with TensorFlow's eager context, which
+is the one that has a call for it.
+
+Reads TensorFlow's step stats: op times, transfers, allocated memory."""
+
+from collections.abc import Container, Iterable, Iterator
+
+import tensorflow as tf
+from tensorflow.core.framework import step_stats_pb2
+
+from tfplace.measure.local import gpus as host
+from tfplace.measure.session import messages
+
+
+def configure(config: messages.ChildConfig) -> None:
+  """Gives the eager context the devices that sessions have; runs nothing."""
+  gpus = tf.config.list_physical_devices("GPU") if config.gpus else []
+  if config.gpu_memory_mb:
+    tf.config.set_visible_devices(gpus[:1], "GPU")
+    for gpu in gpus[:1]:
+      tf.config.set_logical_device_configuration(
+        gpu,
+        [
+          tf.config.LogicalDeviceConfiguration(memory_limit=mb)
+          for mb in config.gpu_memory_mb
+        ],
+      )
+    return
+  tf.config.set_visible_devices(gpus, "GPU")
+  for gpu in gpus:
+    tf.config.experimental.set_memory_growth(gpu, True)
+
+
+def hardware(
+  names: Iterable[str], config: messages.ChildConfig
+) -> dict[str, str]:
+  """Device name -> such as "NVIDIA H100 80GB HBM3"."""
+  gpus = tf.config.list_physical_devices("GPU") if config.gpus else []
+  result = {}
+  for name in names:
+    kind, number = _kind_and_number(name)
+    if kind == "GPU":
+      gpu = gpus[0 if config.gpu_memory_mb else number]
+      details = tf.config.experimental.get_device_details(gpu)
+      result[name] = str(details.get("device_name", gpu.name))
+    else:
+      result[name] = host.cpu_name()
+  return result
+
+
+def reset_high_water(names: Iterable[str]) -> None:
+  """Has the GPUs among the devices count from what they hold now."""
+  for gpu in _gpus(names).values():
+    tf.config.experimental.reset_memory_stats(gpu)
+
+
+def high_water_bytes(names: Iterable[str]) -> dict[str, float]:
+  """GPU's name -> most bytes that it had given out since the reset."""
+  return {
+    name: float(tf.config.experimental.get_memory_info(gpu)["peak"])
+    for name, gpu in _gpus(names).items()
+  }
+
+
+def _gpus(names: Iterable[str]) -> dict[str, str]:
+  """Full name -> "GPU:0", for the GPUs of this process."""
+  found = {name: _kind_and_number(name) for name in names}
+  return {
+    name: f"GPU:{number}"
+    for name, (kind, number) in found.items()
+    if kind == "GPU"
+  }
+
+
+def _kind_and_number(name: str) -> tuple[str, int]:
+  _, kind, number = name.rsplit(":", 2)
+  return kind, int(number)
+
+
+_TRANSFER = "RecvTensor"
+_GPU_STREAMS = "/stream:all"
+
+
+def parse(
+  stats: step_stats_pb2.StepStats, known: Container[str]
+) -> messages.Trace:
+  """One step's stats as plain data.
+
+  A GPU's kernels are timed on its streams where the runtime traced them; the
+  launch of a kernel is not its time.
+
+  Args:
+    stats: of one step.
+    known: names of the ops that are wanted; the runtime adds its own.
+  """
+  devices = [d for d in stats.dev_stats if "/stream:" not in d.device]
+  starts = [_start_ns(n) for d in devices for n in d.node_stats]
+  origin = min(starts, default=0)
+  ops: dict[str, messages.OpTime] = {}
+  transfers: list[messages.Transfer] = []
+  for device in devices:
+    for node in device.node_stats:
+      if node.node_name == _TRANSFER:
+        transfers.append(_transfer(node, device.device, origin))
+      elif node.node_name in known:
+        _add(ops, node.node_name, _op_time(node, device.device, origin))
+  for device in stats.dev_stats:
+    if device.device.endswith(_GPU_STREAMS):
+      _use_kernel_times(ops, device.node_stats)
+  peaks = {d.device: _peak_bytes(d.node_stats) for d in devices}
+  return messages.Trace(ops, transfers, peaks)
+
+
+def _start_ns(node: step_stats_pb2.NodeExecStats) -> int:
+  """Transfers have no nanoseconds."""
+  return node.all_start_nanos or node.all_start_micros * 1000
+
+
+def _op_time(
+  node: step_stats_pb2.NodeExecStats, device: str, origin: int
+) -> messages.OpTime:
+  start = _start_ns(node) + node.op_start_rel_nanos
+  return messages.OpTime(
+    device=device,
+    start_us=(start - origin) / 1e3,
+    compute_us=(node.op_end_rel_nanos - node.op_start_rel_nanos) / 1e3,
+    output_bytes={
+      out.slot: float(
+        out.tensor_description.allocation_description.requested_bytes
+      )
+      for out in node.output
+    },
+  )
+
+
+def _add(
+  ops: dict[str, messages.OpTime], name: str, time: messages.OpTime
+) -> None:
+  """An op that ran more than once (in a loop) took the sum of its times."""
+  before = ops.get(name)
+  ops[name] = (
+    time
+    if before is None
+    else messages.OpTime(
+      before.device,
+      before.start_us,
+      before.compute_us + time.compute_us,
+      time.output_bytes,
+    )
+  )
+
+
+def _transfer(
+  node: step_stats_pb2.NodeExecStats, device: str, origin: int
+) -> messages.Transfer:
+  start = _start_ns(node)
+  took = node.all_end_rel_nanos or node.all_end_rel_micros * 1000
+  return messages.Transfer(
+    node.timeline_label, device, (start - origin) / 1e3, took / 1e3
+  )
+
+
+def _use_kernel_times(
+  ops: dict[str, messages.OpTime],
+  kernels: Iterable[step_stats_pb2.NodeExecStats],
+) -> None:
+  """Replaces host times by the sum of the op's kernels ("op:Type")."""
+  sums: dict[str, float] = {}
+  for kernel in kernels:
+    name = kernel.node_name.rpartition(":")[0] or kernel.node_name
+    took = kernel.op_end_rel_nanos or kernel.op_end_rel_micros * 1000
+    sums[name] = sums.get(name, 0.0) + took / 1e3
+  for name in sums.keys() & ops.keys():
+    before = ops[name]
+    ops[name] = messages.OpTime(
+      before.device, before.start_us, sums[name], before.output_bytes
+    )
+
+
+def _peak_bytes(nodes: Iterable[step_stats_pb2.NodeExecStats]) -> float:
+  """The highest sum of allocations less releases, in the order of time.
+
+  At one microsecond, releases come first, as in the simulated step.
+  """
+  live = peak = 0.0
+  for _, size in sorted(_allocations(nodes)):
+    live += size
+    peak = max(peak, live)
+  return peak
+
+
+def _allocations(
+  nodes: Iterable[step_stats_pb2.NodeExecStats],
+) -> Iterator[tuple[int, int]]:
+  for node in nodes:
+    for memory in node.memory:
+      for record in memory.allocation_records:
+        yield record.alloc_micros, record.alloc_bytes

@@ -1,0 +1,227 @@
+"""A measuring process: `python -m tfplace.measure.session.worker FD`.
+
+Started by `processes.Child` only. It serves a TensorFlow worker on loopback
+(or, without addresses, just its own devices), and runs the steps that its
+parent sends. It never outlives its parent: its standard input is a pipe that
+the parent holds, and the end of that pipe ends it.
+"""
+
+import contextlib
+import ipaddress
+import os
+import resource
+import select
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from multiprocessing import connection
+from typing import TYPE_CHECKING
+
+from tfplace.errors import MeasurementError
+from tfplace.measure.local import workers
+from tfplace.measure.remote import listening
+from tfplace.measure.session import messages
+
+if TYPE_CHECKING:
+  import tensorflow as tf
+
+_PARENT_CHECK_S = 1.0
+_RUNTIME_BYTES = 256 << 20  # stacks and arenas of threads yet to start
+
+
+def main(argv: list[str]) -> None:
+  """Answers the parent on the socket `argv[1]` until it hangs up."""
+  _die_with_parent()
+  _die_first()
+  _leave_keras()
+  parent = connection.Connection(int(argv[1]))
+  config = parent.recv()
+  if config.core is not None:
+    os.sched_setaffinity(0, {config.core})
+  try:
+    runtime = _Runtime(config)
+  except Exception as error:
+    parent.send(_failure(error))
+    os._exit(1)
+  parent.send(runtime.ready)
+  with contextlib.suppress(EOFError, OSError):
+    _serve(runtime, parent)
+  # TensorFlow's servers cannot be stopped cleanly: skip their destructors.
+  os._exit(0)
+
+
+def _die_with_parent() -> None:
+  """Ends this process when the parent is gone, however it went.
+
+  The parent-death signal of Linux is tied to the thread that spawned, so a
+  parent that starts workers from a short-lived thread would lose them; hence
+  the pipe. The parent's id is watched too, for a fork of the parent may hold
+  the pipe open. A stopped process cannot watch anything: as a process group
+  of its own it is orphaned with the parent, and the kernel then sends stopped
+  members SIGHUP and SIGCONT.
+  """
+  signal.signal(signal.SIGHUP, signal.SIG_DFL)
+  os.setpgid(0, 0)
+  parent = os.getppid()
+
+  def watch() -> None:
+    while os.getppid() == parent:
+      readable, _, _ = select.select([0], [], [], _PARENT_CHECK_S)
+      if readable and not os.read(0, 1):
+        break
+    os._exit(1)
+
+  threading.Thread(target=watch, daemon=True).start()
+
+
+def _die_first() -> None:
+  """Where the kernel lacks memory it ends this process, not its parent.
+
+  A crash writes no core file.
+  """
+  _, hard = resource.getrlimit(resource.RLIMIT_CORE)
+  resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
+  with (
+    contextlib.suppress(OSError),
+    open("/proc/self/oom_score_adj", "w", encoding="ascii") as score,
+  ):
+    score.write("1000")
+
+
+def _leave_keras() -> None:
+  """Keeps TensorFlow from loading Keras, which a graph that runs is without.
+
+  It tries to as it is imported, and goes on where there is none: with
+  Matplotlib and pandas, which Keras loads, that is a third of the start.
+  """
+  sys.modules.setdefault("keras", None)  # type: ignore[arg-type]
+
+
+def _serve(runtime: "_Runtime", parent: connection.Connection) -> None:
+  while True:
+    request = parent.recv()
+    if isinstance(request, messages.Stop):
+      return
+    try:
+      parent.send(runtime.run(request, parent))
+    except (EOFError, OSError):
+      raise
+    except Exception as error:
+      parent.send(_failure(error))
+
+
+class _Runtime:
+  """This process's TensorFlow: a server if asked for, and sessions on it."""
+
+  def __init__(self, config: messages.ChildConfig) -> None:
+    from tfplace.measure.session import (
+      session,  # loads TensorFlow
+      step_stats,
+    )
+
+    step_stats.configure(config)
+    self._session = session
+    self._config = config
+    self._proto = session.session_config(config)
+    self._server: tf.distribute.Server | None = None
+    loopback_only = True
+    if config.addresses:
+      self._server = session.make_server(config, self._proto)
+      loopback_only = _tie(config)
+      self._server.start()
+    # A session of a server would wait for the other workers here.
+    alone = not (config.addresses or config.remote)
+    devices = session.devices("", self._proto) if alone else {}
+    self.ready = messages.Ready(
+      loopback_only,
+      devices,
+      step_stats.hardware(devices, config),
+      *_asked(config.remote),
+    )
+    if config.memory_limit_bytes is not None and config.task:
+      limit_data(config.memory_limit_bytes)
+
+  @property
+  def _target(self) -> str:
+    if self._config.remote:
+      return f"grpc://{self._config.remote[0]}"
+    return self._server.target if self._server else ""
+
+  def run(
+    self, request: messages.StepRequest, parent: connection.Connection
+  ) -> messages.StepReply:
+    return self._session.run_steps(
+      request,
+      self._target,
+      self._proto,
+      lambda stage: parent.send(messages.Stage(stage)),
+      self._limit_memory,
+    )
+
+  def _limit_memory(self) -> None:
+    """Task 0 builds the graphs: its limit counts from after that."""
+    if self._config.memory_limit_bytes is not None and not self._config.task:
+      limit_data(self._config.memory_limit_bytes)
+
+
+def limit_data(growth_bytes: float) -> None:
+  """Lets this process's private data grow by so much and no further.
+
+  The kernel counts thread stacks too, as large as they might become; they get
+  an allowance of their own.
+  """
+  with open("/proc/self/status", encoding="ascii") as status:
+    fields = dict(line.split(":", 1) for line in status if ":" in line)
+  now = int(fields["VmData"].split()[0]) * 1024
+  limit = now + int(growth_bytes) + _RUNTIME_BYTES
+  _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+  resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
+
+
+def _tie(config: messages.ChildConfig) -> bool:
+  """Ties the server to its address; returns whether that is loopback.
+
+  Raises:
+    MeasurementError: it cannot be tied to the one that was asked for.
+  """
+  port = int(config.addresses[config.task].rpartition(":")[2])
+  address = ipaddress.ip_address(config.listens_on or workers.HOST)
+  try:
+    listening.restrict(port, address)
+  except MeasurementError:
+    if config.listens_on is not None:
+      raise
+    return False
+  return address.is_loopback
+
+
+def _asked(
+  addresses: Sequence[str],
+) -> tuple[Sequence[messages.Answer], tuple[int, int] | None]:
+  """What the workers elsewhere say, and which of them miss each other."""
+  if not addresses:
+    return (), None
+  from tfplace.measure.session import remote  # loads TensorFlow
+
+  answers = remote.answers(addresses)
+  failed = any(answer.error for answer in answers)
+  return answers, None if failed else remote.unconnected(addresses)
+
+
+def _failure(error: Exception) -> messages.Failure:
+  text = " ".join(str(error).split())[:600] or type(error).__name__
+  kind = "failed"
+  if type(error).__name__ == "ResourceExhaustedError" or isinstance(
+    error, MemoryError
+  ):
+    kind = "out_of_memory"
+  elif "Could not start gRPC server" in text:
+    kind = "address_in_use"
+  elif type(error).__name__ in ("UnavailableError", "AbortedError"):
+    kind = "lost"
+  return messages.Failure(kind, text)
+
+
+if __name__ == "__main__":
+  main(sys.argv)

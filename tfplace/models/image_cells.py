@@ -1,0 +1,326 @@
+"""The operations inside the cells of image networks.
+
+Those of NASNet's search space (Zoph et al., arXiv 1707.07012), in the order of
+activation, convolution and batch normalisation that they and AmoebaNet's
+public code have. Each takes a Keras tensor [batch, height, width, channels]
+and returns one of `filters` channels, smaller by `stride`.
+
+Image networks made of cells: a normal cell repeated, a reduction between.
+
+The frame that NASNet (Zoph et al., arXiv 1707.07012) set and AmoebaNet and
+ENAS kept. A cell reads the outputs of the two cells before it, adds pairs of
+operations on earlier states, and concatenates some of its states. Which states
+and operations, a `Cell` says; the networks themselves are in `nasnet`,
+`amoebanet` and `cifar10`.
+
+Layers of cell N are called `cellN_...` and the one that ends it `mixedN`, as in
+Inception-V3, so that op names tell where a human would cut."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import keras
+
+from tfplace.errors import ExtractionError
+
+Size = int | tuple[int, int]
+Operation = Callable[[keras.KerasTensor, int, int, str], keras.KerasTensor]
+
+
+def channels(value: keras.KerasTensor) -> int:
+  """The last dimension of a Keras tensor."""
+  return int(value.shape[-1])
+
+
+def norm(value: keras.KerasTensor, name: str) -> keras.KerasTensor:
+  """Batch normalisation with the decay and epsilon of NASNet's code."""
+  return keras.layers.BatchNormalization(
+    momentum=0.9997, epsilon=1e-3, name=name
+  )(value)
+
+
+def conv(
+  value: keras.KerasTensor, filters: int, size: Size, stride: Size, name: str
+) -> keras.KerasTensor:
+  """A convolution without bias that pads, and its batch normalisation."""
+  value = keras.layers.Conv2D(
+    filters,
+    size,
+    strides=stride,
+    padding="same",
+    use_bias=False,
+    kernel_initializer="he_normal",
+    name=f"{name}_conv",
+  )(value)
+  return norm(value, f"{name}_bn")
+
+
+def activated_conv(
+  value: keras.KerasTensor,
+  filters: int,
+  size: Size,
+  name: str,
+  stride: Size = 1,
+) -> keras.KerasTensor:
+  """ReLU, convolution, batch normalisation."""
+  value = keras.layers.ReLU(name=f"{name}_relu")(value)
+  return conv(value, filters, size, stride, name)
+
+
+def halved(
+  value: keras.KerasTensor, filters: int, name: str
+) -> keras.KerasTensor:
+  """Half the height and width; odd and even pixels by paths of their own."""
+  value = keras.layers.ReLU(name=f"{name}_relu")(value)
+  shifted = keras.layers.ZeroPadding2D(((0, 1), (0, 1)), name=f"{name}_pad")
+  cropped = keras.layers.Cropping2D(((1, 0), (1, 0)), name=f"{name}_crop")
+  paths = []
+  for i, pixels in enumerate((value, cropped(shifted(value)))):
+    pool = keras.layers.AveragePooling2D(1, 2, name=f"{name}_pool{i}")
+    convolution = keras.layers.Conv2D(
+      filters // 2,
+      1,
+      use_bias=False,
+      kernel_initializer="he_normal",
+      name=f"{name}_conv{i}",
+    )
+    paths.append(convolution(pool(pixels)))
+  joined = keras.layers.Concatenate(name=f"{name}_join")(paths)
+  return norm(joined, f"{name}_bn")
+
+
+def _separable(
+  value: keras.KerasTensor, filters: int, stride: int, name: str, *, size: int
+) -> keras.KerasTensor:
+  """A separable convolution, twice; only the first strides."""
+  for i in range(2):
+    value = keras.layers.ReLU(name=f"{name}_relu{i}")(value)
+    value = keras.layers.SeparableConv2D(
+      filters,
+      size,
+      strides=stride if i == 0 else 1,
+      padding="same",
+      use_bias=False,
+      name=f"{name}_separable{i}",
+    )(value)
+    value = norm(value, f"{name}_bn{i}")
+  return value
+
+
+def _bottleneck(
+  value: keras.KerasTensor,
+  filters: int,
+  stride: int,
+  name: str,
+  *,
+  sizes: tuple[tuple[int, int], ...],
+) -> keras.KerasTensor:
+  """Convolutions on a quarter of the filters, as AmoebaNet's code has it.
+
+  A stride applies along the dimensions that a kernel covers.
+  """
+  inner = max(filters // 4, 1)
+  value = activated_conv(value, inner, 1, f"{name}_in")
+  for i, size in enumerate(sizes):
+    strides = (stride if size[0] > 1 else 1, stride if size[1] > 1 else 1)
+    value = activated_conv(value, inner, size, f"{name}_{i}", strides)
+  return activated_conv(value, filters, 1, f"{name}_out")
+
+
+def _pool(
+  value: keras.KerasTensor,
+  filters: int,
+  stride: int,
+  name: str,
+  *,
+  layer: type[keras.layers.Layer],
+  size: int,
+) -> keras.KerasTensor:
+  value = layer(size, stride, padding="same", name=f"{name}_pool")(value)
+  if channels(value) != filters:
+    value = conv(value, filters, 1, 1, name)
+  return value
+
+
+def _project(
+  value: keras.KerasTensor, filters: int, stride: int, name: str
+) -> keras.KerasTensor:
+  return activated_conv(value, filters, 1, name, stride)
+
+
+def _identity(
+  value: keras.KerasTensor, filters: int, stride: int, name: str
+) -> keras.KerasTensor:
+  """The value itself, projected where its size must change."""
+  if stride == 1 and channels(value) == filters:
+    return value
+  return _project(value, filters, stride, name)
+
+
+_AVERAGE, _MAX = keras.layers.AveragePooling2D, keras.layers.MaxPooling2D
+
+OPERATIONS: Mapping[str, Operation] = {
+  "identity": _identity,
+  "1x1": _project,
+  "3x3": functools.partial(_bottleneck, sizes=((3, 3),)),
+  "1x7_7x1": functools.partial(_bottleneck, sizes=((1, 7), (7, 1))),
+  "separable_3x3": functools.partial(_separable, size=3),
+  "separable_5x5": functools.partial(_separable, size=5),
+  "separable_7x7": functools.partial(_separable, size=7),
+  "average_pool_3x3": functools.partial(_pool, layer=_AVERAGE, size=3),
+  "max_pool_2x2": functools.partial(_pool, layer=_MAX, size=2),
+  "max_pool_3x3": functools.partial(_pool, layer=_MAX, size=3),
+}
+
+
+_STEM_KERNEL = 3  # height and width
+
+
+class Edge(NamedTuple):
+  """An operation on a state of a cell.
+
+  Attributes:
+    state: 0 is the output of the cell before, 1 that of the one before it,
+      2 and on the sums of this cell.
+    operation: a key of `OPERATIONS`.
+  """
+
+  state: int
+  operation: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+  """What a cell computes.
+
+  Attributes:
+    sums: each makes one more state, the sum of two operations.
+    output: states that are concatenated; an input that is larger than the
+      last sum is halved.
+  """
+
+  sums: tuple[tuple[Edge, Edge], ...]
+  output: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class CellNetwork:
+  """How cells make a network.
+
+  Attributes:
+    normal: the cell that keeps the image's size.
+    reduction: the cell that halves it; filters double there.
+    cells: number of normal cells; reduction cells part them into thirds.
+    filters: of the operations of the first normal cells.
+    stem_filters: of the convolution that reads the images.
+    stem_cells: reduction cells before the first normal cell, with fewer
+      filters; 2 for large images, whose stem also has stride 2, else 0.
+  """
+
+  normal: Cell
+  reduction: Cell
+  cells: int
+  filters: int
+  stem_filters: int
+  stem_cells: int
+
+  def model(self, name: str, image_size: int, classes: int) -> keras.Model:
+    """A classifier of images [batch, image_size, image_size, 3].
+
+    Raises:
+      ExtractionError: images too small for the stem.
+    """
+    if image_size < _STEM_KERNEL:
+      raise ExtractionError(
+        f"model {name!r}: image_size must be at least {_STEM_KERNEL},"
+        f" not {image_size}"
+      )
+    images = keras.Input((image_size, image_size, 3), name="images")
+    outputs = [self._stem(images)]
+    filters = self.filters // 2**self.stem_cells
+    for _ in range(self.stem_cells):
+      self._append(outputs, self.reduction, filters)
+      filters *= 2
+    reductions = (self.cells // 3, 2 * self.cells // 3)
+    for number in range(self.cells):
+      if number in reductions:
+        filters *= 2
+        self._append(outputs, self.reduction, filters)
+      self._append(outputs, self.normal, filters)
+    value = keras.layers.Activation("relu", name="final_relu")(outputs[-1])
+    value = keras.layers.GlobalAveragePooling2D(name="final_pool")(value)
+    value = keras.layers.Dense(
+      classes, activation="softmax", name="predictions"
+    )(value)
+    return keras.Model(images, value, name=name)
+
+  def _stem(self, images: keras.KerasTensor) -> keras.KerasTensor:
+    large = self.stem_cells > 0
+    value = keras.layers.Conv2D(
+      self.stem_filters,
+      _STEM_KERNEL,
+      strides=2 if large else 1,
+      padding="valid" if large else "same",
+      use_bias=False,
+      name="stem_conv",
+    )(images)
+    return norm(value, "stem_bn")
+
+  def _append(
+    self, outputs: list[keras.KerasTensor], cell: Cell, filters: int
+  ) -> None:
+    before = outputs[-2] if len(outputs) > 1 else None
+    stride = 2 if cell is self.reduction else 1
+    number = len(outputs) - 1
+    outputs.append(_apply(cell, outputs[-1], before, filters, stride, number))
+
+
+def _apply(
+  cell: Cell,
+  value: keras.KerasTensor,
+  before: keras.KerasTensor | None,
+  filters: int,
+  stride: int,
+  number: int,
+) -> keras.KerasTensor:
+  """The output of one cell; `before` is None in the first."""
+  scope = f"cell{number}"
+  before = _fitted(before, value, filters, f"{scope}_before")
+  states = [activated_conv(value, filters, 1, f"{scope}_base"), before]
+  for i, pair in enumerate(cell.sums):
+    sides = [
+      OPERATIONS[edge.operation](
+        states[edge.state],
+        filters,
+        stride if edge.state < 2 else 1,
+        f"{scope}_{i}_{side}",
+      )
+      for edge, side in zip(pair, ("left", "right"), strict=True)
+    ]
+    states.append(keras.layers.Add(name=f"{scope}_{i}_add")(sides))
+  height = states[-1].shape[1]
+  joined = [
+    states[i]
+    if states[i].shape[1] == height
+    else halved(states[i], filters, f"{scope}_output{i}")
+    for i in cell.output
+  ]
+  return keras.layers.Concatenate(name=f"mixed{number}")(joined)
+
+
+def _fitted(
+  before: keras.KerasTensor | None,
+  value: keras.KerasTensor,
+  filters: int,
+  name: str,
+) -> keras.KerasTensor:
+  """The output of the cell before the last, in the size of the last's."""
+  if before is None:
+    return value
+  if before.shape[1] != value.shape[1]:
+    return halved(before, filters, name)
+  if channels(before) != filters:
+    return activated_conv(before, filters, 1, name)
+  return before

@@ -1,0 +1,200 @@
+"""What the image models of the zoo share: how they are compiled and fed.
+
+Inception-V3, the image model that every placement paper starts with.
+
+NASNet-A (Zoph et al., arXiv 1707.07012), one of Placeto's three models.
+
+AmoebaNet-D (Real et al., arXiv 1802.01548), an image model found by
+evolution, in the form that Google's TPU code published and GPipe trained."""
+
+import keras
+import numpy as np
+
+from tfplace.errors import ExtractionError
+from tfplace.models.image_cells import Cell, CellNetwork, Edge
+from tfplace.models.lstm import Sampler
+
+
+def classifier(
+  model: keras.Model,
+  optimizer: keras.optimizers.Optimizer,
+  batch_size: int,
+  image_size: int,
+  classes: int,
+) -> tuple[keras.Model, Sampler]:
+  """Compiles an image classifier and makes its source of random batches.
+
+  Args:
+    model: images [batch, image_size, image_size, 3] to probabilities
+      [batch, classes].
+    optimizer: what the model's paper trains with.
+    batch_size: images per step.
+    image_size: height and width, pixels.
+    classes: number of labels.
+  """
+  model.compile(
+    optimizer=optimizer,
+    loss=keras.losses.SparseCategoricalCrossentropy(),
+    jit_compile=False,
+  )
+
+  def sample(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    shape = (batch_size, image_size, image_size, 3)
+    images = rng.uniform(-1, 1, shape).astype(np.float32)
+    return images, rng.integers(0, classes, batch_size, np.int32)
+
+  return model, sample
+
+
+SMALLEST_IMAGE = 75  # of keras.applications; the paper's are 299
+
+
+def inception_v3(
+  batch_size: int = 32, image_size: int = 299, classes: int = 1000
+) -> tuple[keras.Model, Sampler]:
+  """Inception-V3 of `keras.applications` without weights.
+
+  Szegedy et al., "Rethinking the Inception Architecture" (2016), with its
+  optimizer: RMSProp of decay 0.9, epsilon 1.0, learning rate 0.045. Batch 32
+  is that of the placement papers (GO's table 1).
+
+  Args:
+    batch_size: images per step.
+    image_size: height and width, pixels.
+    classes: number of labels.
+
+  Raises:
+    ExtractionError: images too small for the network.
+  """
+  if image_size < SMALLEST_IMAGE:
+    raise ExtractionError(
+      f"model 'inception_v3': image_size must be at least {SMALLEST_IMAGE},"
+      f" not {image_size}"
+    )
+  model = keras.applications.InceptionV3(
+    weights=None, input_shape=(image_size, image_size, 3), classes=classes
+  )
+  optimizer = keras.optimizers.RMSprop(0.045, rho=0.9, epsilon=1.0)
+  return classifier(model, optimizer, batch_size, image_size, classes)
+
+
+NASNET_NORMAL = Cell(
+  sums=(
+    (Edge(0, "separable_5x5"), Edge(1, "separable_3x3")),
+    (Edge(1, "separable_5x5"), Edge(1, "separable_3x3")),
+    (Edge(0, "average_pool_3x3"), Edge(1, "identity")),
+    (Edge(1, "average_pool_3x3"), Edge(1, "average_pool_3x3")),
+    (Edge(0, "separable_3x3"), Edge(0, "identity")),
+  ),
+  output=(1, 2, 3, 4, 5, 6),
+)
+NASNET_REDUCTION = Cell(
+  sums=(
+    (Edge(0, "separable_5x5"), Edge(1, "separable_7x7")),
+    (Edge(0, "max_pool_3x3"), Edge(1, "separable_7x7")),
+    (Edge(0, "average_pool_3x3"), Edge(1, "separable_5x5")),
+    (Edge(3, "identity"), Edge(2, "average_pool_3x3")),
+    (Edge(2, "separable_3x3"), Edge(0, "max_pool_3x3")),
+  ),
+  output=(3, 4, 5, 6),
+)
+# The last cells concatenate six states of four times the first filters.
+_PENULTIMATE_PER_FILTER = 24
+
+
+def nasnet(
+  batch_size: int = 64,
+  image_size: int = 224,
+  classes: int = 1000,
+  num_blocks: int = 4,
+  penultimate_filters: int = 1056,
+) -> tuple[keras.Model, Sampler]:
+  """NASNet-A (N @ P): `num_blocks` @ `penultimate_filters`.
+
+  The default is the published 4 @ 1056 for images of 224 pixels; 6 @ 4032 at
+  331 pixels is the large one, 6 @ 768 at 32 pixels was for CIFAR-10. Placeto
+  gives neither size nor batch; both are chosen. RMSProp is as in Inception-V3
+  here. Not built: the auxiliary head and dropped paths.
+
+  Args:
+    batch_size: images per step.
+    image_size: height and width, pixels.
+    classes: number of labels.
+    num_blocks: N, normal cells between two reductions.
+    penultimate_filters: P, channels of the last cell's output; rounded down
+      to a multiple of 96.
+  """
+  filters = max(penultimate_filters // (4 * _PENULTIMATE_PER_FILTER), 1) * 4
+  network = CellNetwork(
+    NASNET_NORMAL,
+    NASNET_REDUCTION,
+    cells=3 * num_blocks,
+    filters=filters,
+    stem_filters=32,
+    stem_cells=2,
+  )
+  model = network.model("nasnet", image_size, classes)
+  optimizer = keras.optimizers.RMSprop(0.045, rho=0.9, epsilon=1.0)
+  return classifier(model, optimizer, batch_size, image_size, classes)
+
+
+# States and operations as in `model_specs.py` of github.com/tensorflow/tpu.
+# Its normal cell puts out states 0, 3, 4 and 6, the paper's 4, 5 and 6; GPipe
+# trained the code's.
+AMOEBANET_NORMAL = Cell(
+  sums=(
+    (Edge(1, "1x1"), Edge(1, "max_pool_3x3")),
+    (Edge(1, "identity"), Edge(0, "1x7_7x1")),
+    (Edge(0, "1x1"), Edge(0, "1x7_7x1")),
+    (Edge(2, "max_pool_3x3"), Edge(2, "identity")),
+    (Edge(1, "average_pool_3x3"), Edge(5, "1x1")),
+  ),
+  output=(0, 3, 4, 6),
+)
+AMOEBANET_REDUCTION = Cell(
+  sums=(
+    (Edge(0, "max_pool_2x2"), Edge(0, "max_pool_3x3")),
+    (Edge(2, "identity"), Edge(1, "3x3")),
+    (Edge(2, "1x7_7x1"), Edge(2, "max_pool_3x3")),
+    (Edge(3, "identity"), Edge(1, "max_pool_2x2")),
+    (Edge(2, "average_pool_3x3"), Edge(3, "1x1")),
+  ),
+  output=(4, 5, 6),
+)
+
+
+def amoebanet_d(
+  batch_size: int = 32,
+  image_size: int = 224,
+  classes: int = 1000,
+  cells: int = 18,
+  filters: int = 208,
+) -> tuple[keras.Model, Sampler]:
+  """AmoebaNet-D (L, D) of GPipe: `cells` and `filters`.
+
+  The default (18, 208), 81 million weights, is about the largest that GPipe
+  (arXiv 1811.06965) trained on one accelerator; batch 32 and RMSProp are those
+  of the TPU code. GO gives no size; 224 pixels are chosen. Not built: what
+  regularises only (auxiliary head, dropped paths, dropout, weight decay, label
+  smoothing).
+
+  Args:
+    batch_size: images per step.
+    image_size: height and width, pixels.
+    classes: number of labels.
+    cells: normal cells; reduction cells part them into thirds.
+    filters: of the first normal cells; rounded down to a multiple of 8.
+  """
+  network = CellNetwork(
+    AMOEBANET_NORMAL,
+    AMOEBANET_REDUCTION,
+    cells=cells,
+    filters=max(filters // 8, 1) * 8,
+    stem_filters=32,
+    stem_cells=2,
+  )
+  model = network.model("amoebanet_d", image_size, classes)
+  optimizer = keras.optimizers.RMSprop(
+    0.015, rho=0.9, momentum=0.9, epsilon=1.0
+  )
+  return classifier(model, optimizer, batch_size, image_size, classes)

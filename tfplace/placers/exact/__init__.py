@@ -1,0 +1,1 @@
+"""The optimum of small problems, by constraint programming."""

@@ -1,0 +1,166 @@
+"""`exact`: the best placement of a small problem, and how good it can be.
+
+CP-SAT searches devices and orders at once (see `cp_sat`); the simulator judges
+every placement that it meets, and the evaluator the best of them. Needs the
+extra `exact` (OR-tools).
+"""
+
+import dataclasses
+import math
+from typing import ClassVar
+
+import numpy as np
+
+from tfplace.bounds import lower_bound
+from tfplace.core.placement import Placement
+from tfplace.core.problem import Problem
+from tfplace.core.protocols import ROUNDING, Budget, Evaluator, Result
+from tfplace.errors import InfeasibleError
+from tfplace.placers.exact import cp_sat
+from tfplace.placers.exact.cp_sat import Schedule, solve
+from tfplace.placers.exact.process import search_apart
+from tfplace.placers.groups import GroupGraph
+from tfplace.placers.registry import get_placer
+from tfplace.placers.repair import offer_repaired
+from tfplace.placers.tracker import Tracker
+from tfplace.simulate import Simulator
+
+_STARTS = ("single", "heft", "annealing")
+_START_SHARE = 0.2  # of the budget, for each; the solver does the rest
+_START_EVALUATIONS = 20_000
+
+
+@dataclasses.dataclass(frozen=True)
+class ExactPlacer:
+  """The best placement that CP-SAT finds within the budget."""
+
+  name: ClassVar[str] = "exact"
+
+  def place(
+    self, problem: Problem, evaluator: Evaluator, budget: Budget, seed: int
+  ) -> Result:
+    """Searches until the budget ends or nothing better exists.
+
+    Raises:
+      TfplaceError: OR-tools is not installed, or the problem is too large.
+      InfeasibleError: nothing that it met fits in memory.
+    """
+    tracker = Tracker(self.name, problem, evaluator, budget)
+    _, devices, evaluations = search_apart(
+      problem, budget.left_s, budget.max_evaluations, seed
+    )
+    tracker.evaluations += evaluations
+    tracker.offer(devices)
+    return tracker.result()
+
+
+def prove(
+  problem: Problem, limit_s: float = 60.0, seed: int = 0
+) -> tuple[float, Placement]:
+  """A proven lower bound of the step time, and the best placement found.
+
+  Args:
+    problem: a small one.
+    limit_s: seconds.
+    seed: of the solver.
+
+  Returns:
+    The bound in microseconds, at least that of `tfplace.bounds`, and the
+    placement. Where they meet, the placement is an optimum.
+
+  Raises:
+    TfplaceError: OR-tools is not installed, or the problem is too large.
+    InfeasibleError: nothing that it met fits in memory.
+  """
+  found_us, devices, _ = search_apart(problem, limit_s, None, seed)
+  placement = Placement(problem, devices)
+  (evaluation,) = Simulator(problem).evaluate([placement])
+  # What the solver rules out is only what beats the best placement met.
+  bound_us = min(found_us, evaluation.step_time_us)
+  return max(bound_us, lower_bound(problem).us), placement
+
+
+def search(
+  problem: Problem, limit_s: float, max_evaluations: int | None, seed: int
+) -> tuple[float, Result]:
+  """Searches in this process, which must not have loaded TensorFlow.
+
+  Args:
+    problem: a small one.
+    limit_s: seconds.
+    max_evaluations: of placements, or None.
+    seed: of the solver.
+
+  Returns:
+    A bound in microseconds, and the best placement as simulated.
+
+  Raises:
+    TfplaceError: as of `ExactPlacer.place`.
+  """
+  cp_sat.check(problem)
+  budget = Budget(limit_s, max_evaluations)
+  tracker = Tracker(ExactPlacer.name, problem, Simulator(problem), budget)
+  groups = GroupGraph(problem)
+  _offer_starts(tracker, seed)
+  if tracker.is_optimal:
+    return problem.lower_bound_us, tracker.result()
+  most_us = _best_us(tracker, problem.serial_us)
+  if not most_us > 0:
+    return 0.0, tracker.result()
+  schedule = cp_sat.make_schedule(problem, most_us)
+  bound_us, met = 0.0, [np.zeros(0, np.int32)]
+  # Each round proves that what has not been judged takes `bound_us` or more,
+  # and judges the best of it; once that is no faster, the best is an optimum.
+  while met and bound_us < _best_us(tracker, math.inf) and not tracker.is_done:
+    found_us, met = solve(schedule, budget.left_s, seed)
+    bound_us = max(bound_us, found_us)
+    for row in reversed(met):  # the best first
+      _judge(tracker, groups, schedule, row)
+    if tracker.best:
+      schedule.beat(tracker.best[1].step_time_us)
+  # `beat` leaves out what is faster by less than a tick.
+  best_us = _best_us(tracker, math.inf) - 2 * schedule.tick_us
+  return min(bound_us, best_us) * (1 - ROUNDING), tracker.result()
+
+
+def _offer_starts(tracker: Tracker, seed: int) -> None:
+  """What must be beaten."""
+  problem, budget = tracker.problem, tracker.budget
+  for start in _STARTS:
+    if tracker.best and tracker.is_done:
+      break
+    evaluations = _START_EVALUATIONS
+    if budget.max_evaluations is not None:
+      left = budget.max_evaluations - tracker.evaluations
+      evaluations = max(1, min(evaluations, left))
+    limit = Budget(_START_SHARE * budget.seconds, evaluations)
+    placer = get_placer(start)
+    try:
+      result = placer.place(problem, tracker.evaluator, limit, seed)
+    except InfeasibleError:
+      continue
+    tracker.evaluations += result.evaluations - 1  # and the offer's own
+    tracker.offer(result.placement.devices)
+
+
+def _best_us(tracker: Tracker, otherwise: float) -> float:
+  return tracker.best[1].step_time_us if tracker.best else otherwise
+
+
+def _judge(
+  tracker: Tracker,
+  groups: GroupGraph,
+  schedule: Schedule,
+  group_devices: np.ndarray,
+) -> None:
+  """Simulates a placement under all its names, for ties go by names.
+
+  Where it does not fit, placements near it are tried as well.
+  """
+  for row in schedule.renamed(group_devices):
+    if tracker.is_done:
+      return  # it stays in the model: not all of its names were judged
+    evaluation = tracker.offer(groups.expand(row))
+  if not evaluation.feasible:
+    offer_repaired(tracker, groups, group_devices)
+  schedule.forbid(group_devices)

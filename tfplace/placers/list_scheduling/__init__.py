@@ -1,0 +1,1 @@
+"""List schedulers: HEFT and Baechi's m-TOPO, m-ETF, m-SCT."""

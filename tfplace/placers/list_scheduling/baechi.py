@@ -1,0 +1,197 @@
+"""m-TOPO: fill devices in topological order up to an equal memory share.
+
+Jeon et al., "Baechi: Fast Device Placement of Machine Learning Graphs" (SoCC
+2020): each device takes ops in topological order until it holds the average
+memory per device plus the largest op's. It is tried with and without
+co-placement (`co_placement`), and the best is kept.
+
+m-ETF: earliest task first under memory limits.
+
+Jeon et al., "Baechi: Fast Device Placement of Machine Learning Graphs" (SoCC
+2020), after Hwang et al.'s ETF (1989): of all ready ops and all devices with
+memory left, the pair that can start first is taken; ties go to the op with
+the longest path behind it (the paper gives no rule). It is tried with and
+without co-placement (`co_placement`), and the best is kept.
+
+m-SCT: small communication time under memory limits.
+
+Jeon et al., "Baechi: Fast Device Placement of Machine Learning Graphs" (SoCC
+2020), after Hanen and Munier (1995): a linear program gives each op at most
+one favourite child (`favourites`); then ops are scheduled as by m-ETF, but a
+device waits for the favourite child of its last op where that can start
+nowhere sooner (`earliest_start`). The program has a time limit, past which
+favourites are chosen greedily. As m-ETF, it is tried with and without
+co-placement, and the best is kept."""
+
+import dataclasses
+from typing import ClassVar
+
+import numpy as np
+
+from tfplace.core.problem import Problem
+from tfplace.core.protocols import Budget, Evaluator, Result
+from tfplace.placers.domains import Domains, choose, choose_near
+from tfplace.placers.groups import GroupGraph
+from tfplace.placers.list_scheduling.co_placement import (
+  GROUPINGS,
+  offer_groupings,
+)
+from tfplace.placers.list_scheduling.earliest_start import earliest_start
+from tfplace.placers.list_scheduling.favorite_children import favourite_children
+from tfplace.placers.list_scheduling.tables import (
+  list_tables,
+  mean_times,
+  rank_order,
+  upward_ranks,
+)
+from tfplace.placers.rules.single import main_devices
+from tfplace.placers.tracker import Tracker
+
+
+@dataclasses.dataclass(frozen=True)
+class MTopoPlacer:
+  """Baechi's m-TOPO.
+
+  Attributes:
+    groupings: of `GROUPINGS`, those to try.
+  """
+
+  groupings: tuple[str, ...] = tuple(GROUPINGS)
+  name: ClassVar[str] = "m_topo"
+
+  def place(
+    self, problem: Problem, evaluator: Evaluator, budget: Budget, seed: int
+  ) -> Result:
+    """Fills the devices of the fastest kind, in their order."""
+    tracker = Tracker(self.name, problem, evaluator, budget)
+    offer_groupings(tracker, self.groupings, _filled)
+    return tracker.result()
+
+
+def _filled(groups: GroupGraph) -> np.ndarray:
+  return choose_near(groups, _fill(groups))
+
+
+def _fill(groups: GroupGraph) -> np.ndarray:
+  """[num_groups] the device whose turn it is when the group's comes."""
+  devices = main_devices(groups)
+  held = held_bytes(groups)
+  largest = float(held.max(initial=0.0))
+  share = float(held.sum()) / len(devices) + largest
+  memory = groups.problem.cluster.memory_bytes[devices]
+  limits = np.minimum(memory, share)
+  wanted = np.empty(groups.num_groups, np.int64)
+  at, used = 0, 0.0
+  for group in groups.order:
+    if used + held[group] > limits[at] and at + 1 < len(devices):
+      at, used = at + 1, 0.0
+    used += held[group]
+    wanted[group] = devices[at]
+  return wanted
+
+
+@dataclasses.dataclass(frozen=True)
+class MEtfPlacer:
+  """Baechi's m-ETF.
+
+  Attributes:
+    groupings: of `GROUPINGS`, those to try.
+  """
+
+  groupings: tuple[str, ...] = tuple(GROUPINGS)
+  name: ClassVar[str] = "m_etf"
+
+  def place(
+    self, problem: Problem, evaluator: Evaluator, budget: Budget, seed: int
+  ) -> Result:
+    """Schedules on the devices of the fastest kind, others where needed."""
+    tracker = Tracker(self.name, problem, evaluator, budget)
+
+    def scheduled(groups: GroupGraph) -> np.ndarray:
+      return schedule(groups, np.full(problem.graph.num_ops, -1, np.int64))
+
+    offer_groupings(tracker, self.groupings, scheduled)
+    return tracker.result()
+
+
+def schedule(groups: GroupGraph, favourites: np.ndarray) -> np.ndarray:
+  """[num_groups] int32 devices by earliest start, ties by upward rank.
+
+  Args:
+    groups: of the problem.
+    favourites: [num_ops] op that each op's device is kept for; -1 for none.
+  """
+  tables = list_tables(groups)
+  order = rank_order(tables, upward_ranks(tables, mean_times(tables), 0.0, 0.0))
+  position = np.empty(len(order), np.int64)
+  position[order] = np.arange(len(order))
+  devices = earliest_start(
+    tables,
+    position,
+    preferred(groups),
+    held_bytes(groups),
+    groups.problem.cluster.memory_bytes.copy(),
+    favourites,
+  )
+  if len(devices) and devices[0] < 0:
+    return choose(groups, groups.time_us, groups.order)
+  return devices
+
+
+def preferred(groups: GroupGraph) -> np.ndarray:
+  """[num_groups, num_devices] bool: the devices that links leave to a group,
+  without those of slower kinds where that leaves a choice."""
+  domains = Domains(groups)
+  main = np.zeros(groups.num_devices, bool)
+  main[main_devices(groups)] = True
+  narrowed = domains.free & main
+  keeps = narrowed.any(axis=1, keepdims=True)
+  return np.where(keeps, narrowed, domains.free)
+
+
+def held_bytes(groups: GroupGraph) -> np.ndarray:
+  """[num_groups] bytes that a group counts for against a device's memory.
+
+  Persistent bytes, and outputs as far as the cluster could hold all of them
+  at once (they are freed during the step; Baechi counts them as held).
+  """
+  outputs = groups.total_bytes - groups.persistent_bytes
+  capacity = float(groups.problem.cluster.memory_bytes.sum())
+  spare = max(0.0, 0.9 * capacity - float(groups.persistent_bytes.sum()))
+  share = min(1.0, spare / max(float(outputs.sum()), 1.0))
+  return groups.persistent_bytes + share * outputs
+
+
+@dataclasses.dataclass(frozen=True)
+class MSctPlacer:
+  """Baechi's m-SCT.
+
+  Attributes:
+    groupings: of `GROUPINGS`, those to try.
+    time_limit_s: seconds for the linear program, and an eighth of what is
+      left of the budget at most (50,000 ops take it about 6 s). Not limited
+      where the budget counts evaluations.
+  """
+
+  groupings: tuple[str, ...] = tuple(GROUPINGS)
+  time_limit_s: float = 30.0
+  name: ClassVar[str] = "m_sct"
+
+  def place(
+    self, problem: Problem, evaluator: Evaluator, budget: Budget, seed: int
+  ) -> Result:
+    """Finds the favourites once, then schedules for each grouping."""
+    tracker = Tracker(self.name, problem, evaluator, budget)
+    limit_s = min(self.time_limit_s, max(0.1, budget.left_s / 8))
+    if budget.max_evaluations is not None:
+      limit_s = np.inf  # so that the same seed gives the same on any machine
+    tables = list_tables(GroupGraph(problem))
+    favourites = favourite_children(
+      problem.graph, problem.fastest_us, tables, limit_s
+    )
+
+    def scheduled(groups: GroupGraph) -> np.ndarray:
+      return schedule(groups, favourites)
+
+    offer_groupings(tracker, self.groupings, scheduled)
+    return tracker.result()

@@ -1,0 +1,169 @@
+"""Baechi's co-placement: ops that belong together become one decision.
+
+Jeon et al., "Baechi: Fast Device Placement of Machine Learning Graphs" (SoCC
+2020), whose placers all see the graph like this: an op goes with its only
+consumer, and a gradient op with its forward op. The rules chain, so a group
+may be a whole layer. They come on top of the graph's own colocation.
+"""
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from tfplace.core.op_graph import OpGraph
+from tfplace.core.problem import Problem
+from tfplace.errors import ProblemError
+from tfplace.placers.groups import GroupGraph
+from tfplace.placers.repair import offer_repaired
+from tfplace.placers.tracker import Tracker
+
+# The rules of each grouping: only consumers, gradients. Baechi's public code
+# has the first; the paper has both. Neither wins everywhere, nor does none.
+GROUPINGS: Mapping[str, tuple[bool, bool]] = {
+  "none": (False, False),
+  "consumers": (True, False),
+  "both": (True, True),
+}
+
+# TensorFlow 2 writes `gradient_tape/<forward op>/...` where it can, TensorFlow
+# 1 `gradients/<forward op>_grad/...`.
+_GRADIENT = re.compile(r"^(?:gradient_tape|gradients)/(.+)$")
+
+
+def offer_groupings(
+  tracker: Tracker,
+  groupings: Sequence[str],
+  schedule: Callable[[GroupGraph], np.ndarray],
+) -> None:
+  """Offers what an algorithm makes of the problem under each grouping.
+
+  Args:
+    tracker: receives every placement, repaired where it does not fit.
+    groupings: of `GROUPINGS`.
+    schedule: from a problem's groups to their devices, [num_groups] int32.
+
+  Raises:
+    ProblemError: missing links leave none of them a placement.
+  """
+  groups = GroupGraph(tracker.problem)
+  failure: ProblemError | None = None
+  for grouping in groupings:
+    rules = GROUPINGS[grouping]
+    view = (
+      GroupGraph(co_placed(tracker.problem, *rules)) if any(rules) else groups
+    )
+    try:
+      devices = schedule(view)
+    except ProblemError as error:
+      failure = failure or error
+      continue
+    offer_repaired(tracker, groups, groups.contract(view.expand(devices)))
+  if failure and not tracker.evaluations:
+    raise failure
+
+
+def co_placed(
+  problem: Problem, consumers: bool = True, gradients: bool = True
+) -> Problem:
+  """The same ops with more of them colocated; placements fit the original.
+
+  Two groups are only joined where a device runs both, and where the variables
+  of both fit into the largest device that does (the paper gives no rule for
+  either).
+
+  Args:
+    problem: the problem.
+    consumers: join an op to its only consumer.
+    gradients: join a gradient op to its forward op.
+  """
+  sets = _Groups(problem)
+  graph = problem.graph
+  if consumers:
+    for op, consumer in enumerate(only_consumers(graph).tolist()):
+      if consumer >= 0:
+        sets.join(op, consumer)
+  if gradients:
+    for op, forward in enumerate(forward_ops(graph).tolist()):
+      if forward >= 0:
+        sets.join(op, forward)
+  root = sets.roots()
+  _, group = np.unique(root[problem.group_of], return_inverse=True)
+  names = tuple(f"co_placed_{i}" for i in range(len(np.unique(group))))
+  together = dataclasses.replace(
+    graph, colocation=group.astype(np.int32), colocation_names=names
+  )
+  return dataclasses.replace(problem, graph=together)
+
+
+def only_consumers(graph: OpGraph) -> np.ndarray:
+  """[num_ops] the one op that follows each op; -1 where none or several do.
+
+  A control edge makes a follower too, as in Baechi's public code.
+  """
+  result = np.full(graph.num_ops, -1, np.int64)
+  pairs = np.unique(np.stack((graph.edge_src, graph.edge_dst)), axis=1)
+  count = np.bincount(pairs[0], minlength=graph.num_ops)
+  single = count[pairs[0]] == 1
+  result[pairs[0, single]] = pairs[1, single]
+  return result
+
+
+def forward_ops(graph: OpGraph) -> np.ndarray:
+  """[num_ops] the forward op of each gradient op; -1 elsewhere.
+
+  By name: the longest scope of a gradient op's name that is the name of an op;
+  else by type: an op of type `XGrad` goes with an `X` among its inputs.
+  """
+  result = np.full(graph.num_ops, -1, np.int64)
+  index = graph.index
+  for op, name in enumerate(graph.names):
+    match = _GRADIENT.match(name)
+    scope = match.group(1) if match else ""
+    while "/" in scope and result[op] < 0:
+      scope = scope.rpartition("/")[0]
+      result[op] = index.get(scope, index.get(scope.removesuffix("_grad"), -1))
+  by_type = np.array([kind.endswith("Grad") for kind in graph.types], bool)
+  for edge in np.flatnonzero(by_type[graph.edge_dst]):
+    src, dst = graph.edge_src[edge], graph.edge_dst[edge]
+    if result[dst] < 0 and graph.types[dst] == f"{graph.types[src]}Grad":
+      result[dst] = src
+  return result
+
+
+class _Groups:
+  """Disjoint sets of a problem's groups, each with a device to be on."""
+
+  def __init__(self, problem: Problem) -> None:
+    self._group_of = problem.group_of.tolist()
+    self._parent = list(range(problem.num_groups))
+    self._allowed = list(problem.group_allowed)
+    self._held = np.bincount(
+      problem.group_of, problem.graph.persistent_bytes, problem.num_groups
+    ).tolist()
+    self._memory = problem.cluster.memory_bytes
+
+  def _root(self, group: int) -> int:
+    parent = self._parent
+    while parent[group] != group:
+      parent[group] = parent[parent[group]]
+      group = parent[group]
+    return group
+
+  def join(self, op: int, other: int) -> None:
+    """Joins the groups of two ops, where some device can take both."""
+    a = self._root(self._group_of[op])
+    b = self._root(self._group_of[other])
+    if a == b:
+      return
+    both = self._allowed[a] & self._allowed[b]
+    held = self._held[a] + self._held[b]
+    if not both.any() or held > self._memory[both].max():
+      return
+    self._parent[b] = a
+    self._allowed[a], self._held[a] = both, held
+
+  def roots(self) -> np.ndarray:
+    """[num_groups] int64: the representative of each group's set."""
+    return np.array([self._root(g) for g in range(len(self._parent))], np.int64)

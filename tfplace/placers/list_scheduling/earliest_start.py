@@ -1,0 +1,364 @@
+"""Compiled ETF: of all ready ops and devices, the pair that can start first;
+and SCT, where a device may wait for the favourite child of its last op.
+
+Per device two queues: ops whose inputs arrive later than the device is idle,
+by arrival, and ops that wait for the device alone, by rank. An op changes from
+the first to the second as the device gets busy, and an arrival can only get
+later, so that what is first in a queue is checked and nothing else: n log n
+in all, where one queue of pairs takes time in the square of the ready ops.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from tfplace.placers.compiled import Index, helper, inlined, kernel
+from tfplace.placers.list_scheduling import kernels
+from tfplace.placers.list_scheduling.kernels import (
+  Traffic,
+  arrival,
+  no_traffic,
+  place_rest,
+  roomiest,
+  send_inputs,
+  take,
+)
+from tfplace.placers.list_scheduling.tables import ListTables
+
+
+class _Queues(NamedTuple):
+  """Ready ops of each device, as heaps.
+
+  Attributes:
+    later_us: [num_devices, num_ops + 1] arrival of the inputs, as last known.
+    later: [num_devices, num_ops + 1] positions of ops that wait for inputs.
+    rank: [num_devices, num_ops + 1] positions, as float64.
+    waiting: [num_devices, num_ops + 1] positions of ops whose inputs are
+      there before the device is idle.
+    size: [num_devices, 2] of both.
+  """
+
+  later_us: np.ndarray
+  later: np.ndarray
+  rank: np.ndarray
+  waiting: np.ndarray
+  size: np.ndarray
+
+
+class _State(NamedTuple):
+  """A schedule in the making.
+
+  Attributes:
+    free: [num_groups, num_devices] bool domains; narrowed.
+    held: [num_groups] bytes that a group counts for.
+    room: [num_devices] bytes; reduced.
+    device_of: [num_groups] int32, -1 where undecided.
+    end: [num_ops] float64, -1 where undecided.
+    idle_us: [num_devices] float64.
+    left: [num_ops] devices whose queues still hold the op.
+    position: [num_ops] breaks ties, the lowest first.
+    op_at: [num_ops] op at each position.
+    favourite: [num_ops] child that an op's device is kept for, or -1.
+    last: [num_devices] op that each device ran last, -1 before the first.
+    waits: [num_ops] inputs that are not there yet.
+  """
+
+  free: np.ndarray
+  held: np.ndarray
+  room: np.ndarray
+  device_of: np.ndarray
+  end: np.ndarray
+  idle_us: np.ndarray
+  left: np.ndarray
+  position: np.ndarray
+  op_at: np.ndarray
+  favourite: np.ndarray
+  last: np.ndarray
+  waits: np.ndarray
+
+
+@kernel
+def earliest_start(
+  tables: ListTables,
+  position: np.ndarray,
+  free: np.ndarray,
+  held: np.ndarray,
+  room: np.ndarray,
+  favourite: np.ndarray,
+) -> np.ndarray:
+  """Schedules every op where, and when, one of those ready can start first.
+
+  Args:
+    tables: the problem.
+    position: [num_ops] breaks ties, the lowest first; then the first device.
+    free: [num_groups, num_devices] bool domains; narrowed.
+    held: [num_groups] bytes that a group counts for.
+    room: [num_devices] bytes; reduced.
+    favourite: [num_ops] the op that each op's device is kept for, -1 for
+      none; see `_kept`.
+
+  Returns:
+    [num_groups] int32 devices; -1 in the first entry when links left a group
+    without a device.
+  """
+  state = _nothing_done(tables, position, free, held, room, favourite)
+  queues = _empty_queues(tables)
+  traffic = no_traffic(tables)
+  stack = np.empty(len(position), np.int64)
+  for op in range(len(position)):
+    if state.waits[op] == 0 and not tables.is_source[op]:
+      _enqueue(queues, state, op, 0.0)
+  while True:
+    op, device = _first(tables, queues, state, traffic)
+    if op < 0:
+      return place_rest(tables, free, held, room, state.device_of)
+    if device < 0 or not take(
+      tables, free, held, room, state.device_of, op, device, state.end, stack
+    ):
+      state.device_of[0] = -1
+      return state.device_of
+    _run(tables, state, traffic, op, device)
+    for i in range(tables.out_offsets[op], tables.out_offsets[op + 1]):
+      other = np.int64(tables.out_dst[i])
+      state.waits[other] -= 1
+      if state.waits[other] == 0:
+        _enqueue(queues, state, other, state.end[op])
+
+
+@helper
+def _nothing_done(
+  tables: ListTables,
+  position: np.ndarray,
+  free: np.ndarray,
+  held: np.ndarray,
+  room: np.ndarray,
+  favourite: np.ndarray,
+) -> _State:
+  """The schedule before its first op."""
+  num_ops, num_devices = tables.time_us.shape
+  waits = np.zeros(num_ops, np.int64)
+  for op in range(num_ops):
+    for i in range(tables.in_offsets[op], tables.in_offsets[op + 1]):
+      waits[op] += not tables.is_source[tables.in_src[i]]
+  op_at = np.empty(num_ops, np.int64)
+  for op in range(num_ops):
+    op_at[position[op]] = op
+  return _State(
+    free,
+    held,
+    room,
+    np.full(free.shape[0], -1, np.int32),
+    np.full(num_ops, -1.0),
+    np.zeros(num_devices),
+    np.zeros(num_ops, np.int64),
+    position,
+    op_at,
+    favourite,
+    np.full(num_devices, -1, np.int64),
+    waits,
+  )
+
+
+@helper
+def _empty_queues(tables: ListTables) -> _Queues:
+  num_ops, num_devices = tables.time_us.shape
+  return _Queues(
+    np.empty((num_devices, num_ops + 1)),
+    np.empty((num_devices, num_ops + 1), np.int64),
+    np.empty((num_devices, num_ops + 1)),
+    np.empty((num_devices, num_ops + 1), np.int64),
+    np.zeros((num_devices, 2), np.int64),
+  )
+
+
+@inlined
+def _run(
+  tables: ListTables, state: _State, traffic: Traffic, op: int, device: int
+) -> None:
+  """Sends an op's inputs to its device, and runs it there."""
+  start = send_inputs(tables, traffic, state.device_of, state.end, op)
+  start = max(start, state.idle_us[device])
+  time_us = tables.time_us[op, device]
+  state.end[op] = start + time_us
+  state.last[device] = op
+  if time_us > 0:
+    state.idle_us[device] = state.end[op] + tables.overhead_us[device]
+
+
+@helper
+def _enqueue(
+  queues: _Queues,
+  state: _State,
+  op: Index,
+  ready_us: float,
+) -> None:
+  """Puts a ready op on every device's queue, with a bound on its arrival."""
+  state.left[op] = len(state.idle_us)
+  for device in range(len(state.idle_us)):
+    queues.size[device, 0] = kernels.push(
+      queues.later_us[device],
+      queues.later[device],
+      queues.size[device, 0],
+      ready_us,
+      state.position[op],
+    )
+
+
+@helper
+def _first(
+  tables: ListTables, queues: _Queues, state: _State, traffic: Traffic
+) -> tuple[int, int]:
+  """The next op and its device; (-1, -1) at the end, (op, -1) if none is free.
+
+  The op is still in the queues, where its end marks it as done.
+  """
+  while True:
+    best, best_us, target = -1, np.inf, np.int64(-1)
+    for device in range(len(state.idle_us)):
+      start, at = _head(tables, queues, state, traffic, device)
+      if at >= 0 and state.last[device] >= 0:
+        start, at = _kept(tables, state, traffic, device, start, at)
+      if at >= 0 and (best < 0 or (start, at) < (best_us, best)):
+        best, best_us, target = at, start, np.int64(device)
+    if best < 0:
+      return -1, -1
+    op = state.op_at[best]
+    group = tables.group_of[op]
+    if state.free[group, target] and (
+      state.device_of[group] >= 0 or state.held[group] <= state.room[target]
+    ):
+      return op, int(target)
+    _drop(queues, state, target)
+    state.left[op] -= 1
+    if state.left[op] == 0:
+      return op, roomiest(state.free[group], state.room)
+
+
+@helper
+def _head(
+  tables: ListTables,
+  queues: _Queues,
+  state: _State,
+  traffic: Traffic,
+  device: int,
+) -> tuple[float, int]:
+  """The earliest start on a device and its op's position; -1 without one.
+
+  Leaves that op at the head of the queue of those that wait for the device,
+  or, when that one is empty, of those that wait for inputs.
+  """
+  idle_us = state.idle_us[device]
+  while queues.size[device, 0] > 0 and (
+    queues.later_us[device, 0] <= idle_us
+    or state.end[state.op_at[queues.later[device, 0]]] >= 0
+  ):
+    at = queues.later[device, 0]
+    _pop_later(queues, device)
+    if state.end[state.op_at[at]] < 0:
+      queues.size[device, 1] = kernels.push(
+        queues.rank[device],
+        queues.waiting[device],
+        queues.size[device, 1],
+        float(at),
+        at,
+      )
+  while queues.size[device, 1] > 0:
+    at = queues.waiting[device, 0]
+    op = state.op_at[at]
+    if state.end[op] < 0:
+      ready, _ = arrival(
+        tables, traffic, state.device_of, state.end, op, device
+      )
+      if ready <= idle_us:
+        return idle_us, at
+      _push_later(queues, device, ready, at)
+    _pop_waiting(queues, device)
+  while queues.size[device, 0] > 0:
+    before, at = queues.later_us[device, 0], queues.later[device, 0]
+    op = state.op_at[at]
+    if state.end[op] < 0:
+      ready, _ = arrival(
+        tables, traffic, state.device_of, state.end, op, device
+      )
+      if ready <= before:
+        return max(before, idle_us), at
+      _pop_later(queues, device)
+      _push_later(queues, device, ready, at)
+    else:
+      _pop_later(queues, device)
+  return np.inf, -1
+
+
+@helper
+def _kept(
+  tables: ListTables,
+  state: _State,
+  traffic: Traffic,
+  device: int,
+  start: float,
+  at: int,
+) -> tuple[float, int]:
+  """What a device does instead of what `_head` says: start and position.
+
+  The rule of SCT: where the favourite child of the device's last op has all
+  its inputs and can start nowhere sooner, the device waits for it. Only an
+  urgent op, whose inputs are by then wherever it may run, goes first.
+  """
+  child, op = state.favourite[state.last[device]], state.op_at[at]
+  if child < 0 or child == op or state.waits[child] or state.end[child] >= 0:
+    return start, at
+  group = tables.group_of[child]
+  if not state.free[group, device] or (
+    state.device_of[group] < 0 and state.held[group] > state.room[device]
+  ):
+    return start, at
+  ready, _ = arrival(tables, traffic, state.device_of, state.end, child, device)
+  child_us = max(ready, state.idle_us[device])
+  is_urgent = True
+  for other in range(len(state.idle_us)):
+    if state.free[group, other]:
+      ready, _ = arrival(
+        tables, traffic, state.device_of, state.end, child, other
+      )
+      if max(ready, state.idle_us[other]) < child_us:
+        return start, at
+    if state.free[tables.group_of[op], other]:
+      ready, _ = arrival(tables, traffic, state.device_of, state.end, op, other)
+      is_urgent = is_urgent and ready <= start
+  if is_urgent:
+    return start, at
+  return child_us, state.position[child]
+
+
+@inlined
+def _push_later(queues: _Queues, device: int, ready_us: float, at: int) -> None:
+  queues.size[device, 0] = kernels.push(
+    queues.later_us[device],
+    queues.later[device],
+    queues.size[device, 0],
+    ready_us,
+    at,
+  )
+
+
+@inlined
+def _pop_later(queues: _Queues, device: Index) -> None:
+  queues.size[device, 0] = kernels.pop(
+    queues.later_us[device], queues.later[device], queues.size[device, 0]
+  )
+
+
+@inlined
+def _pop_waiting(queues: _Queues, device: Index) -> None:
+  queues.size[device, 1] = kernels.pop(
+    queues.rank[device], queues.waiting[device], queues.size[device, 1]
+  )
+
+
+@inlined
+def _drop(queues: _Queues, state: _State, device: Index) -> None:
+  """Takes the head of `_head` off its queue."""
+  if queues.size[device, 1] > 0:
+    _pop_waiting(queues, device)
+  else:
+    _pop_later(queues, device)

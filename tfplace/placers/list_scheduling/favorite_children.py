@@ -1,0 +1,229 @@
+"""SCT's favourite children: for each op at most one that should follow it on
+its device, by a linear program.
+
+Hanen and Munier, "An approximation algorithm for scheduling dependent tasks on
+m processors with small communication delays" (1995), as in Baechi (Jeon et
+al., SoCC 2020): devices without end, one transfer time per edge, which a
+favourite child is spared; the relaxation of the shortest schedule is rounded.
+Baechi used a commercial solver, here it is HiGHS through SciPy.
+"""
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tfplace.core.op_graph import OpGraph
+from tfplace.placers.list_scheduling.co_placement import only_consumers
+from tfplace.placers.list_scheduling.tables import ListTables, mean_link
+
+if TYPE_CHECKING:
+  from scipy import sparse
+
+# Baechi's public code calls an edge a favourite where the relaxed variable,
+# which is 1 where the transfer is paid, is at most 0.1.
+THRESHOLD = 0.9
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Chains:
+  """Ops and edges as the program sees them: an op and its only consumer are
+  one node, since nothing else could be its favourite.
+
+  Attributes:
+    time_us: [num_nodes] float64.
+    src: [num_pairs] int64 node, and dst: [num_pairs] int64 node.
+    transfer_us: [num_pairs] float64, over the cluster's mean link.
+    sender: [num_pairs] int64 op of `src`, and receiver: [num_pairs] int64 op
+      of `dst`, whose edge stands for the pair.
+  """
+
+  time_us: np.ndarray
+  src: np.ndarray
+  dst: np.ndarray
+  transfer_us: np.ndarray
+  sender: np.ndarray
+  receiver: np.ndarray
+
+
+def favourite_children(
+  graph: OpGraph, op_us: np.ndarray, tables: ListTables, time_limit_s: float
+) -> np.ndarray:
+  """[num_ops] int64 favourite child of each op; -1 for none.
+
+  No op is the favourite of two. Where the solver does not finish in time, the
+  edges are taken greedily, the longest transfer first; that alone may make
+  two runs differ.
+
+  Args:
+    graph: the ops.
+    op_us: [num_ops] microseconds of each op.
+    tables: of the same problem; its sources follow their first consumer and
+      have no part in this.
+    time_limit_s: seconds for the solver.
+  """
+  only = only_consumers(graph)
+  only[tables.is_source] = -1
+  result, parent = _within_chains(graph, only)
+  nodes = chains(graph, only, op_us, tables)
+  spared = relaxed(nodes, time_limit_s)
+  if spared is None:
+    chosen = np.argsort(-nodes.transfer_us, kind="stable")
+  else:
+    chosen = np.flatnonzero(spared >= THRESHOLD)
+    chosen = chosen[np.argsort(-spared[chosen], kind="stable")]
+  _assign(nodes, chosen, result, parent)
+  return result
+
+
+def _within_chains(
+  graph: OpGraph, only: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+  """[num_ops] favourites, and whose favourite each is, among only consumers:
+  of several parents the one that sends most."""
+  sent = graph.op_output_bytes
+  parents = np.flatnonzero(only >= 0)
+  parents = parents[np.argsort(-sent[parents], kind="stable")]
+  children, first = np.unique(only[parents], return_index=True)
+  favourite = np.full(graph.num_ops, -1, np.int64)
+  parent = np.full(graph.num_ops, -1, np.int64)
+  favourite[parents[first]] = children
+  parent[children] = parents[first]
+  return favourite, parent
+
+
+def _assign(
+  nodes: Chains, chosen: np.ndarray, favourite: np.ndarray, parent: np.ndarray
+) -> None:
+  """Takes pairs in turn while both ends are free of other pairs."""
+  sends = np.zeros(len(nodes.time_us), bool)
+  receives = np.zeros(len(nodes.time_us), bool)
+  for pair in chosen.tolist():
+    src, dst = nodes.src[pair], nodes.dst[pair]
+    if sends[src] or receives[dst]:
+      continue
+    sends[src] = receives[dst] = True
+    sender, receiver = nodes.sender[pair], nodes.receiver[pair]
+    if parent[receiver] >= 0:
+      favourite[parent[receiver]] = -1
+    favourite[sender], parent[receiver] = receiver, sender
+
+
+def chains(
+  graph: OpGraph, only: np.ndarray, op_us: np.ndarray, tables: ListTables
+) -> Chains:
+  """Joins each op to its only consumer, which cannot close a cycle.
+
+  Args:
+    graph: the ops.
+    only: [num_ops] the only consumer of each op, -1 for none.
+    op_us: [num_ops] microseconds.
+    tables: of the problem.
+  """
+  root = np.where(only >= 0, only, np.arange(graph.num_ops))
+  while (root != root[root]).any():
+    root = root[root]
+  per_byte, latency_us = mean_link(tables)
+  keep = ~(tables.is_source[graph.edge_src] | tables.is_source[graph.edge_dst])
+  keep &= root[graph.edge_src] != root[graph.edge_dst]
+  edges = np.flatnonzero(keep)
+  # The receiver of a pair is the first of the ops that wait for the sender.
+  position = np.empty(graph.num_ops, np.int64)
+  position[graph.topological_order] = np.arange(graph.num_ops)
+  edges = edges[np.argsort(position[graph.edge_dst[edges]], kind="stable")]
+  sender, receiver = graph.edge_src[edges], graph.edge_dst[edges]
+  # An output that several ops of a chain read is sent once.
+  sent = np.stack((sender, graph.edge_output[edges], root[receiver]))
+  _, first = np.unique(sent, axis=1, return_index=True)
+  pairs = np.stack((root[sender], root[receiver]))
+  ends, at, inverse = np.unique(
+    pairs, axis=1, return_index=True, return_inverse=True
+  )
+  inverse = inverse.reshape(-1)
+  size = np.bincount(inverse[first], graph.edge_bytes[edges[first]], len(at))
+  nodes, numbered = np.unique(ends, return_inverse=True)
+  numbered = numbered.reshape(ends.shape)
+  work = np.where(tables.is_source, 0.0, op_us)
+  return Chains(
+    time_us=np.bincount(root, work, graph.num_ops)[nodes],
+    src=numbered[0],
+    dst=numbered[1],
+    transfer_us=size * per_byte + latency_us,
+    sender=sender[at].astype(np.int64),
+    receiver=receiver[at].astype(np.int64),
+  )
+
+
+def relaxed(nodes: Chains, time_limit_s: float) -> np.ndarray | None:
+  """[num_pairs] how far each pair is spared its transfer, from 0 to 1.
+
+  Minimises w over y and s >= 0 such that, for each pair from i to j,
+  s_i + p_i + c (1 - y) <= s_j; for each node, s + p <= w, the y of its pairs
+  out sum to at most 1, and those of its pairs in as well.
+
+  Returns:
+    y of an optimum; None where the solver stopped without one, mostly at the
+    time limit.
+  """
+  from scipy import optimize  # slow to import, seldom used
+
+  num_pairs = len(nodes.src)
+  if not num_pairs:
+    return np.zeros(0)
+  matrix, limits = _constraints(nodes)
+  width = matrix.shape[1]
+  upper = np.full(width, np.inf)
+  upper[:num_pairs] = 1.0
+  goal = np.zeros(width)
+  goal[-1] = 1.0
+  found = optimize.linprog(
+    goal,
+    A_ub=matrix,
+    b_ub=limits,
+    bounds=np.stack((np.zeros(width), upper), axis=1),
+    method="highs-ds",
+    # Presolving takes longer than it saves on recurrent models.
+    options={"time_limit": time_limit_s, "presolve": False},
+  )
+  return found.x[:num_pairs] if found.status == 0 else None
+
+
+def _constraints(nodes: Chains) -> "tuple[sparse.csr_matrix, np.ndarray]":
+  """The rows of `relaxed` and their upper limits; columns y, then s, then w.
+
+  Times are shares of all work, so that numbers are near 1.
+  """
+  from scipy import sparse
+
+  num_pairs, num_nodes = len(nodes.src), len(nodes.time_us)
+  unit = max(float(nodes.time_us.sum()), 1e-9)
+  time, transfer = nodes.time_us / unit, nodes.transfer_us / unit
+  pair, node = np.arange(num_pairs), np.arange(num_nodes)
+  ones, start = np.ones(num_pairs), num_pairs
+  width = num_pairs + num_nodes + 1
+
+  def rows(
+    count: int, *terms: tuple[np.ndarray, np.ndarray, np.ndarray]
+  ) -> "sparse.coo_matrix":
+    """That many rows, of (coefficients, rows, columns)."""
+    values, at, columns = map(np.concatenate, zip(*terms, strict=True))
+    return sparse.coo_matrix((values, (at, columns)), (count, width))
+
+  precedence = rows(
+    num_pairs,
+    (ones, pair, start + nodes.src),
+    (-ones, pair, start + nodes.dst),
+    (-transfer, pair, pair),
+  )
+  ends = rows(
+    num_nodes,
+    (np.ones(num_nodes), node, start + node),
+    (-np.ones(num_nodes), node, np.full(num_nodes, width - 1)),
+  )
+  spared_out = rows(num_nodes, (ones, nodes.src, pair))
+  spared_in = rows(num_nodes, (ones, nodes.dst, pair))
+  limits = np.concatenate(
+    (-(time[nodes.src] + transfer), -time, np.ones(2 * num_nodes))
+  )
+  matrix = sparse.vstack([precedence, ends, spared_out, spared_in])
+  return matrix.tocsr(), limits

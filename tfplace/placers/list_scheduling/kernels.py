@@ -1,0 +1,371 @@
+"""A binary heap of (time, key) pairs in two arrays, compiled.
+
+Compiled HEFT, and what it shares with ETF (`earliest_start`).
+
+Both decide a group at its first op that is not a source (see `ListTables`),
+within domains, and within memory counted by sums where that is possible. A
+transfer waits for those that were decided before it on its channel."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from tfplace.placers.compiled import Index, helper, inlined, kernel
+from tfplace.placers.domains import propagate
+from tfplace.placers.list_scheduling.tables import ListTables
+
+
+@inlined
+def _before(time: np.ndarray, key: np.ndarray, a: Index, b: Index) -> bool:
+  return time[a] < time[b] or (time[a] == time[b] and key[a] < key[b])
+
+
+@helper
+def push(
+  time: np.ndarray, key: np.ndarray, size: int, new_us: float, new_key: int
+) -> int:
+  """Adds to a binary heap by (time, key); returns its size."""
+  time[size], key[size] = new_us, new_key
+  at = size
+  while at > 0:
+    parent = (at - 1) >> 1
+    if not _before(time, key, at, parent):
+      break
+    time[at], time[parent] = time[parent], time[at]
+    key[at], key[parent] = key[parent], key[at]
+    at = parent
+  return size + 1
+
+
+@helper
+def pop(time: np.ndarray, key: np.ndarray, size: int) -> int:
+  """Drops the first of a binary heap by (time, key); returns its size."""
+  size -= 1
+  time[0], key[0] = time[size], key[size]
+  at: Index = np.int64(0)  # a literal would be a type of its own
+  while True:
+    child = 2 * at + 1
+    if child >= size:
+      return size
+    if child + 1 < size and _before(time, key, child + 1, child):
+      child += 1
+    if not _before(time, key, child, at):
+      return size
+    time[at], time[child] = time[child], time[at]
+    key[at], key[child] = key[child], key[at]
+    at = child
+
+
+_GAPS = 256  # idle gaps that insertion looks at, from the latest back
+
+
+class Traffic(NamedTuple):
+  """Transfers decided so far.
+
+  Attributes:
+    arrival_us: [num_ops, num_devices] float64, -1 where nothing was sent.
+    channel_us: [num_channels] float64, when each channel is free.
+  """
+
+  arrival_us: np.ndarray
+  channel_us: np.ndarray
+
+
+class _Busy(NamedTuple):
+  """When each device runs something, in order of time.
+
+  Attributes:
+    start: [num_devices, num_ops] float64; the first `spans` entries hold.
+    end: [num_devices, num_ops] float64, overhead included.
+    spans: [num_devices] int64, how many they are.
+  """
+
+  start: np.ndarray
+  end: np.ndarray
+  spans: np.ndarray
+
+
+@helper
+def no_traffic(tables: ListTables) -> Traffic:
+  """Nothing sent yet."""
+  num_ops, num_devices = tables.time_us.shape
+  return Traffic(
+    np.full((num_ops, num_devices), -1.0),
+    np.zeros(num_devices * num_devices),
+  )
+
+
+@kernel
+def earliest_finish(
+  tables: ListTables,
+  order: np.ndarray,
+  free: np.ndarray,
+  held: np.ndarray,
+  room: np.ndarray,
+) -> np.ndarray:
+  """HEFT's second phase: each op in turn where it finishes first.
+
+  Args:
+    tables: the problem.
+    order: [num_ops] producers before consumers.
+    free: [num_groups, num_devices] bool domains; narrowed.
+    held: [num_groups] bytes that a group counts for.
+    room: [num_devices] bytes; reduced.
+
+  Returns:
+    [num_groups] int32 devices; -1 in the first entry when links left a group
+    without a device.
+  """
+  num_ops, num_devices = tables.time_us.shape
+  device_of = np.full(free.shape[0], -1, np.int32)
+  end = np.full(num_ops, -1.0)
+  busy = _Busy(
+    np.empty((num_devices, num_ops)),
+    np.empty((num_devices, num_ops)),
+    np.zeros(num_devices, np.int64),
+  )
+  stack = np.empty(num_ops, np.int64)
+  traffic = no_traffic(tables)
+  for op in order:
+    if tables.is_source[op]:
+      continue
+    group = tables.group_of[op]
+    needed = held[group] if device_of[group] < 0 else -np.inf
+    best = _first_to_finish(
+      tables, traffic, busy, device_of, end, op, free[group], room, needed
+    )
+    if best < 0:  # nowhere by sums of bytes; they may not be held at once
+      best = _first_to_finish(
+        tables, traffic, busy, device_of, end, op, free[group], room, -np.inf
+      )
+    if best < 0 or not take(
+      tables, free, held, room, device_of, op, best, end, stack
+    ):
+      device_of[0] = -1
+      return device_of
+    # With all its inputs on their way at once, it may start a little later.
+    ready = send_inputs(tables, traffic, device_of, end, op)
+    start, length = _start(tables, busy, op, best, ready)
+    end[op] = start + tables.time_us[op, best]
+    if length > 0:
+      _insert(busy, best, start, length)
+  return place_rest(tables, free, held, room, device_of)
+
+
+@inlined
+def _first_to_finish(
+  tables: ListTables,
+  traffic: Traffic,
+  busy: _Busy,
+  device_of: np.ndarray,
+  end: np.ndarray,
+  op: int,
+  allowed: np.ndarray,
+  room: np.ndarray,
+  needed: float,
+) -> int:
+  """The device where `op` ends first; of equals, the one with fewer bytes sent.
+
+  Only those with so much room; -1 without one.
+  """
+  best, best_end, best_bytes = -1, np.inf, np.inf
+  for device in range(len(allowed)):
+    if not allowed[device] or needed > room[device]:
+      continue
+    ready, moved = arrival(tables, traffic, device_of, end, op, device)
+    start, _ = _start(tables, busy, op, device, ready)
+    finish = start + tables.time_us[op, device]
+    if finish < best_end or (finish == best_end and moved < best_bytes):
+      best, best_end, best_bytes = device, finish, moved
+  return best
+
+
+@inlined
+def _start(
+  tables: ListTables, busy: _Busy, op: int, device: int, ready: float
+) -> tuple[float, float]:
+  """When `op` can start on a device, and how long it keeps it."""
+  time_us = tables.time_us[op, device]
+  length = time_us + tables.overhead_us[device] if time_us > 0 else 0.0
+  start = _gap(
+    busy.start[device], busy.end[device], busy.spans[device], ready, length
+  )
+  return start, length
+
+
+@inlined
+def arrival(
+  tables: ListTables,
+  traffic: Traffic,
+  device_of: np.ndarray,
+  end: np.ndarray,
+  op: int,
+  device: int,
+) -> tuple[float, float]:
+  """When the inputs of `op` could be on `device`, and the bytes to be sent."""
+  ready, moved = 0.0, 0.0
+  for i in range(tables.in_offsets[op], tables.in_offsets[op + 1]):
+    producer = tables.in_src[i]
+    source = device_of[tables.group_of[producer]]
+    at = max(end[producer], 0.0)
+    if source >= 0 and source != device:
+      if traffic.arrival_us[producer, device] >= 0:
+        at = traffic.arrival_us[producer, device]
+      else:
+        channel = tables.channel[source, device]
+        at = max(at, traffic.channel_us[channel])
+        at += tables.in_bytes[i] * tables.us_per_byte[source, device]
+        at += tables.latency_us[source, device]
+        moved += tables.in_bytes[i]
+    ready = max(ready, at)
+  return ready, moved
+
+
+@helper
+def send_inputs(
+  tables: ListTables,
+  traffic: Traffic,
+  device_of: np.ndarray,
+  end: np.ndarray,
+  op: int,
+) -> float:
+  """Sends what `op` needs from elsewhere; returns when all of it is there."""
+  ready = 0.0
+  device = device_of[tables.group_of[op]]
+  for i in range(tables.in_offsets[op], tables.in_offsets[op + 1]):
+    producer = tables.in_src[i]
+    source = device_of[tables.group_of[producer]]
+    at = max(end[producer], 0.0)
+    if source != device:
+      if traffic.arrival_us[producer, device] < 0:
+        channel = tables.channel[source, device]
+        sent = max(at, traffic.channel_us[channel])
+        sent += tables.in_bytes[i] * tables.us_per_byte[source, device]
+        traffic.channel_us[channel] = sent + tables.gap_us[source, device]
+        sent += tables.latency_us[source, device]
+        traffic.arrival_us[producer, device] = sent
+      at = traffic.arrival_us[producer, device]
+    ready = max(ready, at)
+  return ready
+
+
+@helper
+def take(
+  tables: ListTables,
+  free: np.ndarray,
+  held: np.ndarray,
+  room: np.ndarray,
+  device_of: np.ndarray,
+  op: int,
+  device: int,
+  end: np.ndarray,
+  stack: np.ndarray,
+) -> bool:
+  """Puts an op's group, and the sources that feed it, on `device`."""
+  if not _assign(
+    tables, free, held, room, device_of, np.int64(tables.group_of[op]), device
+  ):
+    return False
+  size = 0
+  current = op
+  while True:
+    for i in range(tables.in_offsets[current], tables.in_offsets[current + 1]):
+      source = tables.in_src[i]
+      if not tables.is_source[source] or end[source] >= 0:
+        continue
+      group, target = np.int64(tables.group_of[source]), device
+      if not free[group, device]:
+        target = roomiest(free[group], room)
+      if target < 0 or not _assign(
+        tables, free, held, room, device_of, group, target
+      ):
+        return False
+      end[source] = tables.time_us[source, device_of[group]]
+      stack[size] = source
+      size += 1
+    if size == 0:
+      return True
+    size -= 1
+    current = stack[size]
+
+
+@helper
+def _assign(
+  tables: ListTables,
+  free: np.ndarray,
+  held: np.ndarray,
+  room: np.ndarray,
+  device_of: np.ndarray,
+  group: Index,
+  device: int,
+) -> bool:
+  """Fixes a group unless it is fixed; false if links then forbid the rest."""
+  if device_of[group] >= 0:
+    return True
+  device_of[group] = device
+  room[device] -= held[group]
+  free[group, :] = False
+  free[group, device] = True
+  if tables.linked.all():
+    return True
+  changed = np.full(1, group, np.int64)
+  return propagate(
+    free, changed, tables.linked, tables.group_offsets, tables.group_entries
+  )
+
+
+@inlined
+def roomiest(domain: np.ndarray, room: np.ndarray) -> int:
+  """The allowed device with the most bytes left; -1 without one."""
+  best = -1
+  for device in range(len(domain)):
+    if domain[device] and (best < 0 or room[device] > room[best]):
+      best = device
+  return best
+
+
+@helper
+def place_rest(
+  tables: ListTables,
+  free: np.ndarray,
+  held: np.ndarray,
+  room: np.ndarray,
+  device_of: np.ndarray,
+) -> np.ndarray:
+  """Sources that nobody reads: to the roomiest devices."""
+  for group in range(len(device_of)):
+    if device_of[group] < 0:
+      device = roomiest(free[group], room)
+      if device < 0 or not _assign(
+        tables, free, held, room, device_of, group, device
+      ):
+        device_of[0] = -1
+        return device_of
+  return device_of
+
+
+@inlined
+def _gap(
+  starts: np.ndarray, ends: np.ndarray, count: int, ready: float, length: float
+) -> float:
+  """The earliest start at or after `ready` of an idle gap of `length`."""
+  first = max(0, count - _GAPS)
+  at = np.searchsorted(ends[first:count], ready) + first
+  start = ready
+  while at < count:
+    if start + length <= starts[at]:
+      return start
+    start = max(start, ends[at])
+    at += 1
+  return start
+
+
+@inlined
+def _insert(busy: _Busy, device: int, start: float, length: float) -> None:
+  starts, ends = busy.start[device], busy.end[device]
+  at = busy.spans[device]
+  while at > 0 and starts[at - 1] > start:
+    starts[at], ends[at] = starts[at - 1], ends[at - 1]
+    at -= 1
+  starts[at], ends[at] = start, start + length
+  busy.spans[device] += 1

@@ -1,0 +1,1 @@
+"""Placers by graph partitioning: METIS and Scotch."""

@@ -1,0 +1,1 @@
+"""Placers by rule: one device, blocks, an expert's rules, axes."""

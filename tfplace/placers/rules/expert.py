@@ -1,0 +1,178 @@
+"""What a human expert would do: layers in contiguous blocks, one per device.
+
+The rules are those of the placement papers' baselines (Mirhoseini et al. 2017;
+GO, arXiv 2010.12438): consecutive layers share a device and blocks have equal
+time; of a model of sequences, layers are shared out by their number (encoder
+and decoder layers of one depth share a device), embeddings go with the first
+layer, attention and softmax to the last device; an Inception-like model is cut
+between cells only. Layers are known by the scopes in op names; gradients go
+with their forward ops, optimizers with the variables. A graph without scopes
+is cut along its topological order.
+"""
+
+import collections
+import dataclasses
+import re
+from typing import ClassVar
+
+import numpy as np
+
+from tfplace.core.problem import Problem
+from tfplace.core.protocols import Budget, Evaluator, Result
+from tfplace.placers.domains import choose_near
+from tfplace.placers.groups import GroupGraph
+from tfplace.placers.repair import offer_repaired
+from tfplace.placers.rules.single import cut, main_devices
+from tfplace.placers.scopes import UNKNOWN, forward_name, spread
+from tfplace.placers.tracker import Tracker
+
+_NUMBERED = re.compile(
+  r"(?:encoder|decoder|lstm|recurrent|transformer)_layer_(\d{1,9})"
+)
+_EMBEDDING = re.compile(r"embedding|encoder_embedding|decoder_embedding")
+_LAST = re.compile(r"attention|softmax")
+_CELL_END = re.compile(r"/mixed(\d{1,9})[_\d]*/")
+
+
+@dataclasses.dataclass(frozen=True)
+class ExpertPlacer:
+  """Layers in contiguous blocks, by op names."""
+
+  name: ClassVar[str] = "expert"
+
+  def place(
+    self, problem: Problem, evaluator: Evaluator, budget: Budget, seed: int
+  ) -> Result:
+    """Recognises the family of the model by its op names and cuts it."""
+    tracker = Tracker(self.name, problem, evaluator, budget)
+    groups = GroupGraph(problem)
+    names = [forward_name(name) for name in problem.graph.names]
+    if any(_NUMBERED.search(name) for name in names):
+      wanted = _numbered(groups, names)
+    else:
+      wanted = _layered(groups, names)
+    offer_repaired(tracker, groups, wanted)
+    return tracker.result()
+
+
+def _numbered(groups: GroupGraph, names: list[str]) -> np.ndarray:
+  """[num_groups] devices of a model of sequences, layer by layer."""
+  devices = main_devices(groups)
+  last = len(devices) - 1
+  depths = [_NUMBERED.search(name) for name in names]
+  num_layers = 1 + max(int(d.group(1)) for d in depths if d)
+  block = np.full(len(names), UNKNOWN)
+  # With a device to spare, the last one is for attention and softmax alone.
+  blocks = last if last >= num_layers else len(devices)
+  for op, (name, depth) in enumerate(zip(names, depths, strict=True)):
+    if depth:
+      block[op] = int(depth.group(1)) * min(blocks, num_layers) // num_layers
+    elif _LAST.search(name):
+      block[op] = last
+    elif _EMBEDDING.search(name):
+      block[op] = 0
+  return _by_blocks(groups, block, devices)
+
+
+def _layered(groups: GroupGraph, names: list[str]) -> np.ndarray:
+  """[num_groups] devices of a feed-forward model, cut between layers."""
+  layers = _layer_numbers(groups, names)
+  devices = main_devices(groups)
+  if layers.max(initial=UNKNOWN) + 1 < len(devices):
+    return cut(groups, groups.order)
+  known = layers >= 0
+  work = np.bincount(
+    layers[known], groups.problem.fastest_us[known], layers.max() + 1
+  )
+  middle = (np.cumsum(work) - work / 2) / max(float(work.sum()), 1e-300)
+  block_of_layer = np.minimum(
+    (middle * len(devices)).astype(int), len(devices) - 1
+  )
+  block = np.where(known, block_of_layer[layers], UNKNOWN)
+  return _by_blocks(groups, block, devices)
+
+
+def _layer_numbers(groups: GroupGraph, names: list[str]) -> np.ndarray:
+  """[num_ops] layer of each op in order of first use; -1 where unknown.
+
+  Between two ends of cells (Inception's `mixed0`, `mixed1`, ...), all layers
+  are one, for an expert keeps a cell together.
+  """
+  graph, op_us = groups.problem.graph, groups.problem.fastest_us
+  scopes, start = _scopes(names), groups.op_start_us
+  cells = _cells(groups, names)
+  # A layer is where its dearest forward op is: reading its weights waits for
+  # nothing and says nothing.
+  lead: dict[str, int] = {}
+  for op, scope in enumerate(scopes):
+    if scope and names[op] == graph.names[op]:
+      other = lead.get(scope)
+      if other is None or op_us[op] > op_us[other]:
+        lead[scope] = op
+  key_of = {
+    scope: scope if cells is None else int(cells[op])
+    for scope, op in lead.items()
+  }
+  first: dict[object, float] = {}
+  for scope, op in lead.items():
+    key = key_of[scope]
+    first[key] = min(first.get(key, np.inf), float(start[op]))
+  ordered = sorted(first, key=lambda key: first[key])
+  number = {key: i for i, key in enumerate(ordered)}
+  return np.array(
+    [number.get(key_of.get(scope), UNKNOWN) for scope in scopes], int
+  )
+
+
+def _scopes(names: list[str]) -> list[str]:
+  """The layer's scope in each name: `model/layer/...` -> `model/layer`.
+
+  The model's scope is what most names begin with; "" where there is no layer.
+  """
+  parts = [name.split("/") for name in names]
+  heads = collections.Counter(part[0] for part in parts if len(part) > 2)
+  if not heads:
+    return ["/".join(part[:1]) if len(part) > 1 else "" for part in parts]
+  model = heads.most_common(1)[0][0]
+  return [
+    "/".join(part[:2]) if part[0] == model and len(part) > 2 else ""
+    for part in parts
+  ]
+
+
+def _cells(groups: GroupGraph, names: list[str]) -> np.ndarray | None:
+  """[num_ops] cell of each op: `mixedN` on the way to it makes it N + 1."""
+  graph = groups.problem.graph
+  end_of = np.zeros(graph.num_ops, int)
+  for op, name in enumerate(names):
+    match = _CELL_END.search(name)
+    if match and name == graph.names[op]:
+      end_of[op] = 1 + int(match.group(1))
+  if not end_of.any():
+    return None
+  cell = np.zeros(graph.num_ops, int)
+  offsets, edges = graph.in_csr
+  for op in graph.topological_order.tolist():
+    sources = graph.edge_src[edges[offsets[op] : offsets[op + 1]]]
+    if len(sources):
+      cell[op] = np.maximum(cell[sources], end_of[sources]).max()
+  return cell
+
+
+def _by_blocks(
+  groups: GroupGraph, block: np.ndarray, devices: np.ndarray
+) -> np.ndarray:
+  """Ops' blocks -> [num_groups] devices.
+
+  A group goes where most of its ops' time is known to belong; one of which
+  nothing is known, where its inputs are, else where its outputs go.
+  """
+  group_of = groups.problem.group_of
+  votes = np.zeros((groups.num_groups, len(devices)))
+  known = block >= 0
+  # Ops of zero time vote too, if nothing else does.
+  weight = groups.problem.fastest_us[known] + 1e-6
+  np.add.at(votes, (group_of[known], block[known]), weight)
+  wanted = np.where(votes.any(axis=1), votes.argmax(axis=1), UNKNOWN)
+  wanted = np.maximum(spread(groups, wanted), 0)
+  return choose_near(groups, devices[wanted])

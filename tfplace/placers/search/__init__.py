@@ -1,0 +1,1 @@
+"""Local search by the exact simulator, and BRKGA."""

@@ -1,0 +1,231 @@
+"""BRKGA: a genetic algorithm over random keys, decoded into placements.
+
+Goncalves and Resende, "Biased random-key genetic algorithms for combinatorial
+optimization" (2011): vectors of numbers in [0, 1) evolve by copying the best,
+adding random ones, and mixing one of the best with one of the rest. It is the
+baseline that REGAL (Paliwal et al., ICLR 2020, arXiv 1905.02494) improves,
+with 10,000 evaluations; like there it starts from random keys.
+
+Keys here: one per group and device, how much the group wants the device, and
+one per group, its turn. The decoder takes the groups by turn, and gives each
+the device it wants most of those with memory left. The order of ops on a
+device is fixed by the rules of the simulated step, so that turns matter only
+where memory is scarce. Devices of slower kinds take part only where nothing
+else can run a group. Many groups are co-placed first (`co_placement`): random
+keys for each of 10,000 tear every layer apart, and 10,000 evaluations do not
+mend it.
+"""
+
+import dataclasses
+from typing import ClassVar
+
+import numpy as np
+
+from tfplace.core.problem import Problem
+from tfplace.core.protocols import Budget, Evaluation, Evaluator, Result
+from tfplace.placers.compiled import kernel
+from tfplace.placers.domains import choose, linked
+from tfplace.placers.groups import GroupGraph
+from tfplace.placers.list_scheduling.baechi import held_bytes, preferred
+from tfplace.placers.list_scheduling.co_placement import GROUPINGS, co_placed
+from tfplace.placers.repair import offer_repaired
+from tfplace.placers.tracker import Tracker, overflow
+
+_BATCH = 20  # evaluations between two looks at the clock
+_UNFIT = 1e30  # worse than any step time that fits
+
+
+@dataclasses.dataclass(frozen=True)
+class BrkgaConfig:
+  """Settings of the algorithm.
+
+  Within the ranges that Goncalves and Resende recommend. Their population
+  grows with the keys; here it is such that 10,000 evaluations are over 100
+  generations.
+
+  Attributes:
+    population: vectors of keys.
+    elite: share of the population that is copied.
+    mutants: share of the population that is random.
+    bias: chance that a child takes a key from its elite parent.
+    max_groups: with more, groups are co-placed: by the first rules that leave
+      so few, else by all rules.
+  """
+
+  population: int = 100
+  elite: float = 0.2
+  mutants: float = 0.15
+  bias: float = 0.7
+  max_groups: int = 1500
+
+  @property
+  def num_elite(self) -> int:
+    return max(1, int(self.elite * self.population))
+
+  @property
+  def num_mutants(self) -> int:
+    return max(1, int(self.mutants * self.population))
+
+
+@dataclasses.dataclass(frozen=True)
+class BrkgaPlacer:
+  """Biased random-key genetic algorithm.
+
+  Attributes:
+    config: of the algorithm.
+  """
+
+  config: BrkgaConfig = dataclasses.field(default_factory=BrkgaConfig)
+  name: ClassVar[str] = "brkga"
+
+  def place(
+    self, problem: Problem, evaluator: Evaluator, budget: Budget, seed: int
+  ) -> Result:
+    """Evolves until the budget is spent.
+
+    Where no vector has fitted into memory by then, the nearest is repaired,
+    which takes some more evaluations.
+    """
+    tracker = Tracker(self.name, problem, evaluator, budget)
+    decoder = Decoder(GroupGraph(_coarse(problem, self.config.max_groups)))
+    rng = np.random.default_rng(seed)
+    config = self.config
+    keys = rng.random((config.population, *decoder.shape), np.float32)
+    cost = np.full(config.population, np.inf)
+    first = 0  # what is before it has been evaluated
+    while evaluate(tracker, decoder, keys[first:], cost[first:]):
+      if not decoder.has_choice:
+        break
+      order = np.argsort(cost, kind="stable")
+      keys, cost = keys[order], cost[order]
+      evolve(keys, config, rng)
+      first = config.num_elite
+      cost[first:] = np.inf
+    if tracker.best is None:
+      groups = GroupGraph(problem)
+      nearest = decoder.decode(keys[int(cost.argmin())])
+      devices = groups.contract(decoder.groups.expand(nearest))
+      offer_repaired(tracker, groups, devices)
+    return tracker.result()
+
+
+def _coarse(problem: Problem, max_groups: int) -> Problem:
+  """The problem under the first of `GROUPINGS` with so few groups."""
+  coarse = problem
+  for rules in GROUPINGS.values():
+    if coarse.num_groups > max_groups:
+      coarse = co_placed(problem, *rules)
+  return coarse
+
+
+class Decoder:
+  """From keys to placements of groups.
+
+  Attributes:
+    groups: of the problem.
+    shape: (num_groups, num_devices + 1) of one vector of keys; the last
+      column holds the turns, and the largest goes first.
+    has_choice: whether some group may go to several devices.
+  """
+
+  def __init__(self, groups: GroupGraph) -> None:
+    self.groups = groups
+    self.shape = groups.num_groups, groups.num_devices + 1
+    self._allowed = preferred(groups)
+    self._held = held_bytes(groups)
+    self._is_complete = bool(linked(groups).all())
+    self.has_choice = bool((self._allowed.sum(axis=1) > 1).any())
+
+  def decode(self, keys: np.ndarray) -> np.ndarray:
+    """[num_groups] int32 devices; `keys` is of `shape`."""
+    order = np.argsort(-keys[:, -1], kind="stable")
+    if not self._is_complete:
+      scores = np.where(self._allowed, -keys[:, :-1], np.inf)
+      return choose(self.groups, scores, order)
+    room = self.groups.problem.cluster.memory_bytes.copy()
+    return _decode(keys, order, self._allowed, self._held, room)
+
+
+@kernel
+def _decode(
+  keys: np.ndarray,
+  order: np.ndarray,
+  allowed: np.ndarray,
+  held: np.ndarray,
+  room: np.ndarray,
+) -> np.ndarray:
+  """The device wanted most with room, else the one with most room."""
+  num_groups, num_devices = allowed.shape
+  result = np.empty(num_groups, np.int32)
+  for group in order:
+    best, roomiest = -1, -1
+    for device in range(num_devices):
+      if not allowed[group, device]:
+        continue
+      if roomiest < 0 or room[device] > room[roomiest]:
+        roomiest = device
+      if room[device] >= held[group] and (
+        best < 0 or keys[group, device] > keys[group, best]
+      ):
+        best = device
+    result[group] = best if best >= 0 else roomiest
+    room[result[group]] -= held[group]
+  return result
+
+
+def evaluate(
+  tracker: Tracker, decoder: Decoder, keys: np.ndarray, cost: np.ndarray
+) -> bool:
+  """Fills in the costs of vectors; false where the budget ended before, or
+  an optimum was met.
+
+  The first vector ever is evaluated whatever the budget says.
+
+  Args:
+    tracker: receives the placements.
+    decoder: of the problem.
+    keys: [count, *shape] vectors.
+    cost: [count] filled in, step times, or above 1e30 by the bytes missing.
+  """
+  budget = tracker.budget
+  for first in range(0, len(keys), _BATCH):
+    count = min(_BATCH, len(keys) - first)
+    if budget.max_evaluations is not None:
+      count = min(count, budget.max_evaluations - tracker.evaluations)
+    if tracker.evaluations and tracker.is_done:
+      return False
+    chosen = slice(first, first + max(count, 1))
+    rows = [decoder.groups.expand(decoder.decode(k)) for k in keys[chosen]]
+    evaluations = tracker.offer_all(np.stack(rows))
+    cost[chosen] = [_cost(tracker.problem, e) for e in evaluations]
+  return True
+
+
+def _cost(problem: Problem, evaluation: Evaluation) -> float:
+  if evaluation.feasible or not np.isfinite(evaluation.step_time_us):
+    return evaluation.step_time_us
+  return _UNFIT * (1.0 + overflow(problem, evaluation)[0])
+
+
+def evolve(
+  keys: np.ndarray, config: BrkgaConfig, rng: np.random.Generator
+) -> None:
+  """Replaces all but the elite: by children, and by mutants at the end.
+
+  Args:
+    keys: [population, ...] vectors, the best first; changed in place.
+    config: of the algorithm.
+    rng: random numbers.
+  """
+  elite, size = config.num_elite, len(keys)
+  num_children = max(0, size - elite - config.num_mutants)
+  better = rng.integers(0, elite, num_children)
+  worse = rng.integers(min(elite, size - 1), size, num_children)
+  children = []
+  for a, b in zip(better, worse, strict=True):
+    takes = rng.random(keys.shape[1:], np.float32) < config.bias
+    children.append(np.where(takes, keys[a], keys[b]))
+  for at, child in enumerate(children, start=elite):
+    keys[at] = child
+  mutants = keys[elite + num_children :]
+  mutants[:] = rng.random(mutants.shape, np.float32)

@@ -1,0 +1,156 @@
+"""Greedy sweeps over whole clusters, from the largest to small ones.
+
+Every cluster is tried elsewhere and stays where the exact step is shorter.
+Annealing a large graph takes tens of thousands of simulations to get as far as
+a few hundred of these, if the clusters are those of `merging`; on 4-layer RNNLM
+it never did. The first sweeps, of few clusters, decide much and depend on their
+order, so they are run several times, and the best goes on. (Ours; coarse to
+fine as in multilevel partitioning.)
+"""
+
+import concurrent.futures
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from tfplace.core.protocols import Budget
+from tfplace.placers.groups import GroupGraph
+from tfplace.placers.search.chain import Chain
+from tfplace.placers.search.clusters import Clusters
+from tfplace.placers.search.merging import merged
+from tfplace.placers.search.tables import SearchTables, search_tables
+
+SIZES = (1024, 256, 96, 32, 8, 3)  # clusters to merge down to
+COARSE = 4  # of these levels, how many are swept several times
+RESTARTS = 0.4  # share of the sweeps' budget for that
+_AT_ONCE = 8  # clusters between looks at the budget
+
+
+class Allowance:
+  """What each chain may spend on sweeps: seconds, or evaluations.
+
+  Args:
+    budget: of the whole search.
+    share: of it, for the sweeps.
+    chains: that sweep.
+  """
+
+  def __init__(
+    self, budget: Budget, share: float, chains: Sequence[Chain]
+  ) -> None:
+    self._began = time.perf_counter()
+    self._seconds = share * budget.left_s
+    self._evaluations: float | None = None
+    if budget.max_evaluations is not None:
+      self._evaluations = share * budget.max_evaluations / len(chains)
+    self._before = {id(chain): chain.evaluations for chain in chains}
+
+  @property
+  def is_nothing(self) -> bool:
+    """Whether it is too little for anything."""
+    few = 4 * _AT_ONCE
+    return self._seconds <= 0 or (
+      self._evaluations is not None and self._evaluations < few
+    )
+
+  def spent(self, chain: Chain) -> float:
+    """The share of its allowance that a chain has used up."""
+    if self._evaluations is not None:
+      used = chain.evaluations - self._before[id(chain)]
+      return used / self._evaluations
+    return (time.perf_counter() - self._began) / self._seconds
+
+
+def merged_clusters(groups: GroupGraph) -> Clusters:
+  """What the sweeps move: the finest level first, each merged anew."""
+  sizes = [size for size in SIZES if size < groups.num_groups]
+  return Clusters(
+    tuple(
+      np.unique(parent, return_inverse=True)[1].reshape(-1)
+      for parent in merged(groups.problem, sizes)
+    )
+  )
+
+
+def sweep_all(
+  chains: Sequence[Chain],
+  groups: GroupGraph,
+  starts: Sequence[np.ndarray],
+  spent: Callable[[Chain], float],
+  after: Callable[[Chain], None],
+  rngs: Sequence[np.random.Generator],
+  pool: concurrent.futures.Executor,
+) -> None:
+  """Sweeps with all chains at once, each from another start first.
+
+  Args:
+    chains: what sweeps.
+    groups: of the problem, as the chains see it.
+    starts, spent, after: see `sweep`.
+    rngs: each chain's.
+    pool: runs them.
+  """
+  tables = search_tables(groups, merged_clusters(groups))
+  jobs = [
+    pool.submit(
+      sweep, chain, tables, [*starts[i:], *starts[:i]], spent, after, rng
+    )
+    for i, (chain, rng) in enumerate(zip(chains, rngs, strict=True))
+  ]
+  for job in jobs:
+    job.result()
+
+
+def sweep(
+  chain: Chain,
+  merged_tables: SearchTables,
+  starts: Sequence[np.ndarray],
+  spent: Callable[[Chain], float],
+  after: Callable[[Chain], None],
+  rng: np.random.Generator,
+) -> None:
+  """Sweeps with one chain, which has its best then.
+
+  Args:
+    chain: what sweeps; the clusters that it anneals come last.
+    merged_tables: with `merged_clusters`.
+    starts: [num_groups] devices each, to start from in turn.
+    spent: share of its budget that the chain has used up.
+    after: called with the chain after each level.
+    rng: orders the clusters.
+  """
+  top = _num_levels(merged_tables)
+  coarse = range(top, max(0, top - COARSE), -1)
+  number = 0
+  while number == 0 or spent(chain) < RESTARTS:
+    chain.restart(starts[number % len(starts)])
+    for level in coarse:
+      _sweep_level(chain, merged_tables, level, spent, rng)
+      after(chain)
+    number += 1
+  chain.restart(chain.best)
+  fine = [(merged_tables, level) for level in range(top - COARSE, 0, -1)]
+  others = range(_num_levels(chain.tables), 0, -1)
+  for tables, level in [*fine, *((chain.tables, level) for level in others)]:
+    _sweep_level(chain, tables, level, spent, rng)
+    after(chain)
+
+
+def _num_levels(tables: SearchTables) -> int:
+  return len(tables.level_offsets) - 2
+
+
+def _sweep_level(
+  chain: Chain,
+  tables: SearchTables,
+  level: int,
+  spent: Callable[[Chain], float],
+  rng: np.random.Generator,
+) -> None:
+  first, last = tables.level_offsets[level], tables.level_offsets[level + 1]
+  units = rng.permutation(np.arange(first, last))
+  for at in range(0, len(units), _AT_ONCE):
+    if spent(chain) >= 1.0:
+      return
+    chain.sweep(tables, units[at : at + _AT_ONCE])

@@ -1,0 +1,168 @@
+"""What the compiled search reads and writes: tables of a problem, and the
+state of one chain. No searching here.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from tfplace.placers.groups import GroupGraph
+from tfplace.placers.list_scheduling.tables import ListTables, list_tables
+from tfplace.placers.search.clusters import Clusters
+
+
+class SearchTables(NamedTuple):
+  """A problem for the search; read-only, shared by all chains.
+
+  Attributes:
+    ops: the problem at the level of ops.
+    group_offsets: [num_groups + 1]; group_ops: [num_ops] ops by group.
+    allowed: [num_groups, num_devices] bool.
+    movable: [?] groups that may be on more than one device.
+    order: [num_groups] groups by time; position: its inverse.
+    level_offsets: [num_levels + 1] into the clusters; level 0 is groups.
+    cluster_offsets: [num_clusters + 1]; cluster_groups: [?] groups of each
+      cluster, all levels one after the other.
+    cluster_of: [num_levels, num_groups] cluster of each group by level.
+    odds: [num_clusters, num_devices] float64 how often a move of a cluster
+      goes to a device; see `_odds`.
+    memory_bytes: [num_devices] capacities.
+  """
+
+  ops: ListTables
+  group_offsets: np.ndarray
+  group_ops: np.ndarray
+  allowed: np.ndarray
+  movable: np.ndarray
+  order: np.ndarray
+  position: np.ndarray
+  level_offsets: np.ndarray
+  cluster_offsets: np.ndarray
+  cluster_groups: np.ndarray
+  cluster_of: np.ndarray
+  odds: np.ndarray
+  memory_bytes: np.ndarray
+
+
+class SearchState(NamedTuple):
+  """One chain of the search.
+
+  Attributes:
+    rng: [1] uint64 state of its random numbers.
+    numbers: [3] float64; see the constants below.
+    counts: [6] int64; see the constants below.
+    devices: [num_groups] int32 current devices.
+    op_devices: [num_ops] int32 the same by op.
+    best: [num_groups] int32 the best devices so far.
+    moved: [num_groups] int32 groups of the move at hand.
+    targets: [num_groups] int32 their new devices, then their old ones.
+    is_marked: [num_groups] bool, all false between moves.
+    start_us: [num_ops] float64 starts in the current step.
+    by_start: [num_ops] int32 ops, sorted by start when traced.
+    before: [num_ops] int32 the op that ran before on the same device.
+    path: [num_ops] int32 the critical path, from its end, as last traced.
+    cause: [num_ops] int32 for each op of `path`, why it did not start
+      earlier; see `critical`.
+  """
+
+  rng: np.ndarray
+  numbers: np.ndarray
+  counts: np.ndarray
+  devices: np.ndarray
+  op_devices: np.ndarray
+  best: np.ndarray
+  moved: np.ndarray
+  targets: np.ndarray
+  is_marked: np.ndarray
+  start_us: np.ndarray
+  by_start: np.ndarray
+  before: np.ndarray
+  path: np.ndarray
+  cause: np.ndarray
+
+
+CURRENT = 0  # in `numbers`: objective of `devices`
+BEST = 1  # step time of `best`, infinity without any
+LEAST = 2  # objective of `best` as long as nothing fits
+
+MOVED = 0  # in `counts`: entries of `moved`
+EVALUATIONS = 1
+ACCEPTED = 2
+PATH = 3  # entries of `path`
+IS_STALE = 4  # the path belongs to an earlier state
+IS_PART = 5  # of a cluster, only what is on one device moves
+
+
+def search_tables(groups: GroupGraph, found: Clusters) -> SearchTables:
+  """Packs a problem and the clusters that move as one.
+
+  Args:
+    groups: of the problem.
+    found: clusters that move as one.
+  """
+  group_offsets, group_ops = groups.problem.group_ops
+  levels, cluster_offsets, cluster_groups = found.members()
+  labels = [np.arange(groups.num_groups), *found.labels]
+  position = np.empty(groups.num_groups, np.int32)
+  position[groups.order] = np.arange(groups.num_groups)
+  return SearchTables(
+    ops=list_tables(groups),
+    group_offsets=group_offsets,
+    group_ops=group_ops,
+    allowed=groups.allowed,
+    movable=np.flatnonzero(groups.allowed.sum(axis=1) > 1).astype(np.int32),
+    order=groups.order,
+    position=position,
+    level_offsets=levels,
+    cluster_offsets=cluster_offsets,
+    cluster_groups=cluster_groups,
+    cluster_of=np.stack(
+      [label + first for label, first in zip(labels, levels, strict=False)]
+    ).astype(np.int32),
+    odds=_odds(groups, cluster_offsets, cluster_groups),
+    memory_bytes=groups.problem.cluster.memory_bytes.astype(np.float64),
+  )
+
+
+def _odds(
+  groups: GroupGraph, offsets: np.ndarray, members: np.ndarray
+) -> np.ndarray:
+  """[num_clusters, num_devices], by speed.
+
+  A device on which a cluster's work takes 100 times as long is proposed a
+  hundredth as often: nearly all such moves are simulated in vain.
+  """
+
+  def sums(per_group: np.ndarray) -> np.ndarray:
+    return np.add.reduceat(per_group[members], offsets[:-1], axis=0)
+
+  allowed = groups.allowed
+  fastest = groups.fastest_us[:, None]
+  least_us = 1e-3
+  speed = sums(np.where(allowed, fastest, 0.0)) + least_us
+  speed /= sums(np.where(allowed, groups.time_us, 0.0)) + least_us
+  return speed
+
+
+def search_state(
+  groups: GroupGraph, devices: np.ndarray, seed: np.random.SeedSequence
+) -> SearchState:
+  """A chain at a start; `search_kernel.restart` must come next."""
+  num_ops, num_groups = groups.problem.graph.num_ops, groups.num_groups
+  rng = seed.generate_state(1, np.uint64) | np.uint64(1)  # never 0
+  return SearchState(
+    rng=rng,
+    numbers=np.full(3, np.inf),
+    counts=np.zeros(6, np.int64),
+    devices=devices.astype(np.int32),
+    op_devices=groups.expand(devices),
+    best=devices.astype(np.int32),
+    moved=np.zeros(num_groups, np.int32),
+    targets=np.zeros(num_groups, np.int32),
+    is_marked=np.zeros(num_groups, np.bool_),
+    start_us=np.zeros(num_ops),
+    by_start=np.arange(num_ops, dtype=np.int32),
+    before=np.zeros(num_ops, np.int32),
+    path=np.zeros(num_ops, np.int32),
+    cause=np.zeros(num_ops, np.int32),
+  )

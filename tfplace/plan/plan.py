@@ -1,0 +1,292 @@
+"""A plan: which op, layer and variable goes on which device.
+
+It knows names only, no graph and no model state; `read_plan` makes one.
+
+What `model.placement` tells: the plan in force, to read back and to keep."""
+
+import dataclasses
+import difflib
+import os
+from collections.abc import Iterable, Mapping
+
+from tfplace.core.placement import Placement
+from tfplace.core.protocols import Evaluation, Result
+from tfplace.extraction import TracedStep
+from tfplace.formats import json_file
+from tfplace.formats import placement as placement_format
+from tfplace.plan import local_cluster as devices_lib
+
+_LISTED = 12  # of a model's layers; a message is to be read
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+  """Where things go, by name.
+
+  Attributes:
+    ops: op name -> full device name.
+    types: op name -> op type; an op of the same name and another type is not
+      the planned one. Empty where the types are unknown.
+    layers: layer name -> full device name.
+    placement: what it was made from, if that was a `Placement`.
+  """
+
+  ops: Mapping[str, str]
+  types: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  layers: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  placement: Placement | None = None
+
+  @property
+  def devices(self) -> tuple[str, ...]:
+    """The devices that the plan uses, sorted."""
+    return tuple(sorted({*self.ops.values(), *self.layers.values()}))
+
+  def device_of_op(self, name: str, op_type: str) -> str | None:
+    """The device planned for this very op, or None."""
+    if self.types.get(name, op_type) != op_type:
+      return None
+    return self.ops.get(name)
+
+
+def choices(name: str, layers: Iterable[str]) -> str:
+  """What somebody who wrote `name` may have meant, for a message."""
+  known = sorted(layers)
+  near = difflib.get_close_matches(name, known, n=3)
+  meant = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
+  others = f" and {len(known) - _LISTED} others" if known[_LISTED:] else ""
+  return f"{meant}its layers are {', '.join(known[:_LISTED])}{others}"
+
+
+def from_placement(placement: Placement) -> Plan:
+  """The plan that a `Placement` is, with the types of its ops.
+
+  Raises:
+    ApplyError: a device that this process lacks.
+  """
+  graph = placement.problem.graph
+  types = dict(zip(graph.names, graph.types, strict=True))
+  ops = devices_lib.canonical_devices(placement.assignments)
+  return Plan(ops, types, placement=placement)
+
+
+WITHOUT_JIT = "jit_compile is off, since XLA would put all on one device"
+_LEAST_PERCENT = 0.1  # of the step; nobody would call less a gap
+
+
+@dataclasses.dataclass(frozen=True)
+class AppliedPlacement:
+  """How a model is placed, or would be.
+
+  `assignments` and `layers` are plain data: print them, edit a copy, keep it
+  as JSON, and hand it to `place_model(model, placement=...)`, which then plans
+  nothing. So does the whole object.
+
+  Attributes:
+    assignments: op name (or layer name, where the plan is of layers) -> full
+      device name.
+    layers: layer name -> the device where most of its time is spent: the plan
+      in short, which is not all of it where a layer is divided.
+    devices: the devices in use, sorted.
+    strategy: the placer that proposed it, or "given".
+    training: whether the training step was planned, or inference only.
+    one_device: True where the model stays on one device, because nothing
+      better was found or asked for; then it is as it was, unplaced.
+    message: one sentence that says what was decided and why.
+    model: name of the model.
+    placement: what was planned, where it was planned here or given as such.
+    evaluation: the simulated step of `placement`; its `ratio_to_bound` is how
+      many times as fast, at the very most, another placement could be.
+    single_device: the simulated step of the best single device.
+    seconds: stage of planning -> seconds that it took.
+  """
+
+  assignments: Mapping[str, str]
+  layers: Mapping[str, str]
+  devices: tuple[str, ...]
+  strategy: str
+  training: bool = True
+  one_device: bool = False
+  message: str = ""
+  model: str = ""
+  placement: Placement | None = None
+  evaluation: Evaluation | None = None
+  single_device: Evaluation | None = None
+  seconds: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+  def __str__(self) -> str:
+    """The decision, and one line per layer."""
+    width = max(map(len, self.layers), default=0)
+    lines = [
+      f"  {name:{width}}  {devices_lib.short_name(device)}"
+      for name, device in self.layers.items()
+    ]
+    return "\n".join([self.message, *lines])
+
+  def save(self, path: str | os.PathLike[str]) -> None:
+    """Writes the assignments as a `tfplace.placement.v1` file.
+
+    Raises:
+      FormatError: the file cannot be written.
+    """
+    name = self.model
+    if self.placement is not None:
+      name = self.placement.problem.graph.name
+    data = {
+      "format": placement_format.FORMAT,
+      "graph": name,
+      "assignments": dict(self.assignments),
+    }
+    json_file.write_json(path, data)
+
+
+def given(plan: Plan, model: str, is_partial: bool) -> AppliedPlacement:
+  """Tells of a placement that the caller brought for the model of that name.
+
+  Args:
+    plan: what was given.
+    model: name of the model.
+    is_partial: whether there is more in the model than the plan names.
+  """
+  assignments = {**plan.ops, **plan.layers}
+  default = devices_lib.default_device()
+  message = f"placed on {_listed(plan.devices)} as given"
+  if is_partial:
+    rest = devices_lib.short_name(default)
+    message += f"; what it does not name is on {rest}, or with what it works on"
+  used = {*plan.devices, default} if is_partial else set(plan.devices)
+  return AppliedPlacement(
+    assignments=assignments,
+    layers=plan.layers,
+    devices=tuple(sorted(used)),
+    strategy="given",
+    message=message,
+    model=model,
+    placement=plan.placement,
+  )
+
+
+def without_jit(applied: AppliedPlacement) -> AppliedPlacement:
+  """Tells that the model's `jit_compile=True` has no effect."""
+  message = f"{applied.message}; {WITHOUT_JIT}"
+  return dataclasses.replace(applied, message=message)
+
+
+def _listed(devices: Iterable[str]) -> str:
+  return ", ".join(devices_lib.short_name(name) for name in devices)
+
+
+def only_device(device: str, model: str, training: bool) -> AppliedPlacement:
+  """Tells that there is nothing to choose from."""
+  return AppliedPlacement(
+    assignments={},
+    layers={},
+    devices=(device,),
+    strategy="single",
+    training=training,
+    one_device=True,
+    message=f"stays on {devices_lib.short_name(device)}, the only device",
+    model=model,
+  )
+
+
+def planned(
+  result: Result,
+  single: Result | None,
+  used: tuple[str, ...],
+  one_device: bool,
+  traced: TracedStep,
+) -> AppliedPlacement:
+  """Tells of a placement that was searched for.
+
+  Args:
+    result: the placement chosen.
+    single: the best single device, if one has the memory.
+    used: full names of the devices that `result` uses.
+    one_device: whether the model stays on one device.
+    traced: the step that was planned.
+  """
+  assignments = result.placement.assignments
+  return AppliedPlacement(
+    assignments=devices_lib.full_names(assignments),
+    layers=devices_lib.full_names(_layers(result.placement, traced)),
+    devices=used,
+    strategy=result.strategy,
+    training=traced.training,
+    one_device=one_device,
+    message=_message(result, single, used, one_device, traced.training),
+    model=traced.name,
+    placement=result.placement,
+    evaluation=result.evaluation,
+    single_device=None if single is None else single.evaluation,
+  )
+
+
+def _layers(placement: Placement, traced: TracedStep) -> dict[str, str]:
+  """Layer -> the device of most of its time; in order of their first ops."""
+  problem = placement.problem
+  votes: dict[str, dict[str, float]] = {}
+  for op, name in enumerate(problem.graph.names):
+    if name in traced.layers:
+      device = placement.devices[op]
+      where = problem.cluster.devices[device].name
+      spent = votes.setdefault(traced.layers[name][0], {})
+      time_us = float(problem.time_us[op, device])
+      spent[where] = spent.get(where, 0.0) + time_us
+  return {
+    name: max(spent, key=spent.__getitem__) for name, spent in votes.items()
+  }
+
+
+def is_beaten(result: Result, single: Result | None) -> bool:
+  """Whether one device alone is predicted to be as fast as `result`."""
+  return single is not None and (
+    result.evaluation.step_time_us >= single.evaluation.step_time_us
+  )
+
+
+def _message(
+  result: Result,
+  single: Result | None,
+  used: tuple[str, ...],
+  one_device: bool,
+  training: bool,
+) -> str:
+  where = _listed(used)
+  kind = "step" if training else "inference step"
+  step = f"{kind} of {_shown(result.evaluation.step_time_us)}"
+  left = _left_to_gain(result.evaluation)
+  if single is None:
+    return (
+      f"placed on {where} by {result.strategy}: a predicted {step};"
+      f" no single device has the memory{left}"
+    )
+  alone = _shown(single.evaluation.step_time_us)
+  if one_device:
+    return (
+      f"stays on one device, {where}: a predicted {kind} of {alone}, which no"
+      f" placement found beats{_left_to_gain(single.evaluation)}"
+    )
+  beaten = is_beaten(result, single)
+  against = "no better than" if beaten else "against"
+  return (
+    f"placed on {where} by {result.strategy}: a predicted {step},"
+    f" {against} {alone} on one device{left}"
+  )
+
+
+def _left_to_gain(evaluation: Evaluation) -> str:
+  """What the proven bound leaves to be gained; empty where there is none."""
+  ratio = evaluation.ratio_to_bound
+  if ratio is None:
+    return ""
+  percent = 100 * (1 - 1 / ratio)
+  if percent < _LEAST_PERCENT:
+    return "; it is proven that no placement is faster"
+  least = f"{_shown(evaluation.lower_bound_us)} ({percent:.2g}% less)"
+  return f"; it is proven that no placement takes less than {least}"
+
+
+def _shown(time_us: float) -> str:
+  if time_us < 1e6:
+    return f"{time_us / 1e3:.3g} ms"
+  return f"{time_us / 1e6:.3g} s"

@@ -1,1 +1,0 @@
-"""Networks of the learned placers, their features, and exported policies."""

@@ -1,0 +1,211 @@
+"""An explanation as JSON data (`tfplace.explanation.v1`).
+
+An explanation as Rich tables."""
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from tfplace.report.explain.bottleneck import link_busy_us
+from tfplace.report.explain.explanation import Explanation
+from tfplace.report.explain.moves import OpReport
+from tfplace.report.explain.words import op_summary, summary
+from tfplace.report.units import channel_names, format_us
+
+FORMAT = "tfplace.explanation.v1"
+
+
+def explanation_to_json(explanation: Explanation) -> dict[str, Any]:
+  """Times in microseconds, sizes in bytes, as in the other formats."""
+  schedule, path = explanation.schedule, explanation.path
+  problem = schedule.placement.problem
+  bottleneck = explanation.bottleneck
+  data: dict[str, Any] = {
+    "format": FORMAT,
+    "graph": problem.graph.name,
+    "cluster": problem.cluster.name,
+    "step_time_us": schedule.step_time_us,
+    "lower_bound_us": problem.lower_bound_us,
+    "ratio_to_bound": explanation.ratio_to_bound,
+    "feasible": explanation.is_feasible,
+    "devices": _devices(explanation),
+    "links": _links(explanation),
+    "critical_path": {
+      "compute_us": path.compute_us,
+      "transfer_us": path.transfer_us,
+      "queue_us": path.queue_us,
+      "idle_us": path.idle_us,
+      "parts": [dataclasses.asdict(part) for part in path.parts],
+      "layers": [dataclasses.asdict(layer) for layer in path.layers],
+    },
+    "bottleneck": None
+    if bottleneck is None
+    else {"kind": bottleneck.kind, "name": bottleneck.name},
+    "if_twice_as_fast": [dataclasses.asdict(x) for x in explanation.loads],
+    "what_if": [dataclasses.asdict(x) for x in explanation.what_if],
+    "summary": summary(explanation),
+  }
+  if explanation.op is not None:
+    data["op"] = {
+      **dataclasses.asdict(explanation.op),
+      "summary": op_summary(explanation.op, schedule.step_time_us),
+    }
+  return data
+
+
+def _devices(explanation: Explanation) -> list[dict[str, Any]]:
+  schedule = explanation.schedule
+  devices = schedule.placement.problem.cluster.devices
+  return [
+    {
+      "name": device.name,
+      "kind": device.kind,
+      "busy_us": float(schedule.busy_us[i]),
+      "peak_memory_bytes": float(schedule.peak_memory_bytes[i]),
+      "memory_bytes": None
+      if math.isinf(device.memory_bytes)
+      else device.memory_bytes,
+    }
+    for i, device in enumerate(devices)
+  ]
+
+
+def _links(explanation: Explanation) -> list[dict[str, Any]]:
+  schedule = explanation.schedule
+  busy_us = link_busy_us(schedule)
+  return [
+    {"name": name, "busy_us": float(us)}
+    for name, us in zip(channel_names(schedule), busy_us, strict=True)
+  ]
+
+
+MAX_ROWS = 12
+
+
+def explanation_tables(
+  explanation: Explanation, max_rows: int = MAX_ROWS
+) -> Iterator[RenderableType]:
+  """Sentences and tables, in the order to be read."""
+  step_us = explanation.schedule.step_time_us
+  if explanation.op is not None:
+    yield _sentences(op_summary(explanation.op, step_us))
+    yield _moves_table(explanation.op)
+  yield _sentences(summary(explanation))
+  yield _path_table(explanation, max_rows)
+  yield _layers_table(explanation, max_rows)
+  yield _loads_table(explanation, max_rows)
+  yield _what_if_table(explanation)
+
+
+def _sentences(sentences: list[str]) -> Text:
+  return Text("\n".join(sentences) + "\n")
+
+
+def _table(title: str, first: str, *columns: str) -> Table:
+  table = Table(title=Text(title), title_justify="left")
+  table.add_column(first)
+  for name in columns:
+    table.add_column(name, justify="right")
+  return table
+
+
+def _add(table: Table, *cells: str) -> None:
+  table.add_row(*map(Text, cells))
+
+
+def _share(part_us: float, whole_us: float) -> str:
+  return f"{100 * part_us / whole_us:.1f}%" if whole_us > 0 else "-"
+
+
+def _change(change_us: float) -> str:
+  sign = "-" if change_us < 0 else "+"
+  return f"{sign}{format_us(abs(change_us))}" if change_us else "none"
+
+
+def _moves_table(op: OpReport) -> Table:
+  table = _table(f"{op.name} elsewhere", "device", "step time", "change")
+  table.add_column("why not", overflow="fold")
+  for move in op.moves:
+    if move.step_time_us is None or move.change_us is None:
+      _add(table, move.device, "-", "-", move.reason)
+    else:
+      step = format_us(move.step_time_us)
+      _add(table, move.device, step, _change(move.change_us), move.reason)
+  return table
+
+
+def _path_table(explanation: Explanation, max_rows: int) -> Table:
+  table = _table(
+    "Critical path",
+    "where",
+    *("ops, transfers", "needed next", "in the way", "gaps, latency", "share"),
+  )
+  step_us = explanation.schedule.step_time_us
+  for part in explanation.path.parts[:max_rows]:
+    _add(
+      table,
+      f"{part.kind} {part.name}",
+      f"{part.count:,}",
+      format_us(part.needed_us),
+      format_us(part.queue_us),
+      format_us(part.idle_us),
+      _share(part.total_us, step_us),
+    )
+  return table
+
+
+def _layers_table(explanation: Explanation, max_rows: int) -> Table:
+  table = _table("Layers on the critical path", "layer", "ops", "time", "share")
+  table.add_column("devices")
+  step_us = explanation.schedule.step_time_us
+  layers = [x for x in explanation.path.layers if x.compute_us > 0]
+  for layer in layers[:max_rows]:
+    _add(
+      table,
+      layer.name,
+      f"{layer.count:,}",
+      format_us(layer.compute_us),
+      _share(layer.compute_us, step_us),
+      ", ".join(layer.devices),
+    )
+  return table
+
+
+def _loads_table(explanation: Explanation, max_rows: int) -> Table:
+  table = _table(
+    "If one were twice as fast, in the same order",
+    "what",
+    *("busy", "of the step", "step time", "change"),
+  )
+  step_us = explanation.schedule.step_time_us
+  for load in explanation.loads[:max_rows]:
+    _add(
+      table,
+      f"{load.kind} {load.name}",
+      format_us(load.busy_us),
+      _share(load.busy_us, step_us),
+      format_us(load.if_twice_as_fast_us),
+      _change(-load.gain_us),
+    )
+  return table
+
+
+def _what_if_table(explanation: Explanation) -> Table:
+  searched = any(x.replaced_us is not None for x in explanation.what_if)
+  more = ("best found", "found by", "lower bound") if searched else ()
+  table = _table(
+    "Other hardware", "with", "same order", "simulated anew", *more
+  )
+  for x in explanation.what_if:
+    cells = [x.name, format_us(x.same_order_us), format_us(x.step_time_us)]
+    if searched:
+      times = (x.replaced_us, x.lower_bound_us)
+      best, bound = ("-" if us is None else format_us(us) for us in times)
+      cells += [best, x.replaced_by or "-", bound]
+    _add(table, *cells)
+  return table
