@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tfplace.bounds.relaxed import Relaxed
-from tfplace.simulate.jit import allocating
+from tfplace.simulate.jit import allocating_helper
 
 
 class Flow(NamedTuple):
@@ -78,7 +78,7 @@ def flow_of(relaxed: Relaxed, backward: bool = False) -> Flow:
   )
 
 
-@allocating
+@allocating_helper
 def least_end(flow: Flow, head: np.ndarray, op: int) -> float:
   """The earliest that `op` can have ended, wherever it is."""
   best = np.inf

@@ -11,7 +11,7 @@ from tfplace.bounds.flow import Flow, flow_of
 from tfplace.bounds.relaxed import Relaxed
 from tfplace.bounds.series import raise_by_series
 from tfplace.bounds.work import priced_work
-from tfplace.simulate.jit import allocating
+from tfplace.simulate.jit import allocating, allocating_helper
 
 _REACH = 8  # working ops of the shortest series; then 4 times as many each
 _LATEST = 8192  # ops looked at for the work before one: those of latest heads
@@ -97,7 +97,7 @@ def _heads(
       count += 1
 
 
-@allocating
+@allocating_helper
 def _work_before(
   mask: np.ndarray,
   bit: np.uint64,
@@ -116,7 +116,7 @@ def _work_before(
   return best
 
 
-@allocating
+@allocating_helper
 def _arrival(flow: Flow, head: np.ndarray, op: int, c: int, edge: int) -> float:
   """Least time at which `edge` brings its input to `op` on class `c`."""
   u = flow.before[edge]
@@ -133,7 +133,7 @@ def _arrival(flow: Flow, head: np.ndarray, op: int, c: int, edge: int) -> float:
   return best
 
 
-@allocating
+@allocating_helper
 def _ancestors(mask: np.ndarray, first: int, last: int, flow: Flow) -> None:
   """Sets bit i of `mask[u]` where u comes before the i-th op of the block."""
   mask[:] = 0
@@ -147,7 +147,7 @@ def _ancestors(mask: np.ndarray, first: int, last: int, flow: Flow) -> None:
         mask[flow.before[i]] |= reached
 
 
-@allocating
+@allocating_helper
 def _insert(
   starts: np.ndarray, ops: np.ndarray, count: int, start: float, op: int
 ) -> None:
