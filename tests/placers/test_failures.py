@@ -93,8 +93,9 @@ def test_a_chain_that_no_move_changes_ends():
   chain = Chain(state, tables, step, scale)
   chain.restart(state.devices)
   chain.rate = 100.0
+  cooling = kernel.Cooling(7, 1.0, 0.1, 0, 0, 0.0)
   done = kernel.anneal(
-    step, engine.workspace(step), tables, state, 7, 1.0, 0.1, 1.0, 0, 0, 0.0
+    step, engine.workspace(step), tables, state, 1.0, cooling
   )
   assert done == 0
   plan = Plan(1, 1, None, time.perf_counter(), 60.0)

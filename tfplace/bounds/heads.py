@@ -10,7 +10,7 @@ import numpy as np
 from tfplace.bounds.relaxed import Flow, Relaxed, flow_of
 from tfplace.bounds.series import raise_by_series
 from tfplace.bounds.work import priced_work
-from tfplace.simulate.jit import allocating
+from tfplace.simulate.jit import allocating, allocating_helper
 
 _REACH = 8  # working ops of the shortest series; then 4 times as many each
 _LATEST = 8192  # ops looked at for the work before one: those of latest heads
@@ -96,7 +96,7 @@ def _heads(
       count += 1
 
 
-@allocating
+@allocating_helper
 def _work_before(
   mask: np.ndarray,
   bit: np.uint64,
@@ -115,7 +115,7 @@ def _work_before(
   return best
 
 
-@allocating
+@allocating_helper
 def _arrival(flow: Flow, head: np.ndarray, op: int, c: int, edge: int) -> float:
   """Least time at which `edge` brings its input to `op` on class `c`."""
   u = flow.before[edge]
@@ -132,7 +132,7 @@ def _arrival(flow: Flow, head: np.ndarray, op: int, c: int, edge: int) -> float:
   return best
 
 
-@allocating
+@allocating_helper
 def _ancestors(mask: np.ndarray, first: int, last: int, flow: Flow) -> None:
   """Sets bit i of `mask[u]` where u comes before the i-th op of the block."""
   mask[:] = 0
@@ -146,7 +146,7 @@ def _ancestors(mask: np.ndarray, first: int, last: int, flow: Flow) -> None:
         mask[flow.before[i]] |= reached
 
 
-@allocating
+@allocating_helper
 def _insert(
   starts: np.ndarray, ops: np.ndarray, count: int, start: float, op: int
 ) -> None:

@@ -7,12 +7,12 @@ to come back. So the more is known to be on that device, the less can leave.
 import numpy as np
 
 from tfplace.bounds.relaxed import Flow
-from tfplace.simulate.jit import Index, allocating
+from tfplace.simulate.jit import Index, allocating_helper
 
 _HALVINGS = 8  # of the interval of deadlines
 
 
-@allocating
+@allocating_helper
 def relax_edge(
   flow: Flow,
   op: Index,
@@ -56,7 +56,7 @@ def relax_edge(
     far[u, k] = max(far[u, k], best)
 
 
-@allocating
+@allocating_helper
 def latest_impossible(
   flow: Flow,
   head: np.ndarray,
@@ -112,7 +112,7 @@ def latest_impossible(
   return best
 
 
-@allocating
+@allocating_helper
 def _is_impossible(
   flow: Flow,
   head: np.ndarray,
@@ -152,7 +152,7 @@ def _is_impossible(
       return False
 
 
-@allocating
+@allocating_helper
 def _ways_back(
   flow: Flow,
   root: int,
@@ -176,7 +176,7 @@ def _ways_back(
         relax_edge(flow, op, c, root, i, near, far)
 
 
-@allocating
+@allocating_helper
 def _ways_there(
   flow: Flow,
   head: np.ndarray,
@@ -220,7 +220,7 @@ def _ways_there(
         away[at, k] = max(away[at, k], best)
 
 
-@allocating
+@allocating_helper
 def _series(
   flow: Flow,
   root: int,

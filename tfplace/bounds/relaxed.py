@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tfplace.core.problem import Problem
-from tfplace.simulate.jit import allocating
+from tfplace.simulate.jit import allocating_helper
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -195,7 +195,7 @@ def flow_of(relaxed: Relaxed, backward: bool = False) -> Flow:
   )
 
 
-@allocating
+@allocating_helper
 def least_end(flow: Flow, head: np.ndarray, op: int) -> float:
   """The earliest that `op` can have ended, wherever it is."""
   best = np.inf

@@ -11,12 +11,12 @@ import numpy as np
 
 from tfplace.bounds.locality import latest_impossible, relax_edge
 from tfplace.bounds.relaxed import Flow, least_end
-from tfplace.simulate.jit import Index, allocating
+from tfplace.simulate.jit import Index, allocating_helper
 
 _SIZES = 8  # ops looked at for each working op, at most
 
 
-@allocating
+@allocating_helper
 def raise_by_series(
   flow: Flow,
   head: np.ndarray,
@@ -69,7 +69,7 @@ def raise_by_series(
   place[ops] = -1
 
 
-@allocating
+@allocating_helper
 def _gather(
   flow: Flow,
   head: np.ndarray,
@@ -115,7 +115,7 @@ def _gather(
   return size
 
 
-@allocating
+@allocating_helper
 def _forced(
   at: np.ndarray,
   start: np.ndarray,

@@ -8,7 +8,7 @@ between for all their work.
 import numpy as np
 
 from tfplace.bounds.relaxed import Relaxed
-from tfplace.simulate.jit import allocating
+from tfplace.simulate.jit import allocating, allocating_helper
 
 
 def busiest_window(
@@ -67,7 +67,7 @@ def _sweep(
   return best, from_head, from_tail
 
 
-@allocating
+@allocating_helper
 def _pull(
   add: np.ndarray, top: np.ndarray, leaf: np.ndarray, node: int
 ) -> None:
@@ -78,7 +78,7 @@ def _pull(
   leaf[node] = leaf[child]
 
 
-@allocating
+@allocating_helper
 def _add_upto(
   add: np.ndarray,
   top: np.ndarray,
@@ -147,7 +147,7 @@ def _busiest_group(
 _MAX_MEMBERS = 400  # of a group whose every window is tried: their square
 
 
-@allocating
+@allocating_helper
 def _in_series(
   members: np.ndarray, head: np.ndarray, tail: np.ndarray, work: np.ndarray
 ) -> float:

@@ -5,7 +5,7 @@ kernels (no GIL, cached on disk), but allowed to allocate arrays.
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from tfplace.simulate.jit import Index, allocating
+from tfplace.simulate.jit import Index, allocating, allocating_helper
 
 __all__ = ["Index", "helper", "inlined", "kernel"]
 
@@ -19,7 +19,7 @@ def kernel(function: F) -> F:
 
 def helper(function: F) -> F:
   """Like `kernel`, for what kernels alone call, never Python."""
-  return allocating(function, is_entry=False)
+  return allocating_helper(function)
 
 
 def inlined(function: F) -> F:

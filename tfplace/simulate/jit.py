@@ -46,6 +46,11 @@ def allocating(
   return _compile(function, is_entry, forceinline, _nrt=True)
 
 
+def allocating_helper(function: F) -> F:
+  """Like `helper`, but the function may make arrays."""
+  return allocating(function, is_entry=False)
+
+
 def _compile(
   function: F,
   is_entry: bool = True,

@@ -96,8 +96,8 @@ class Chain:
       self._work,
       tables,
       self._state,
-      units,
       self._scale.penalty_us,
+      units,
     )
 
   def anneal(
@@ -142,15 +142,19 @@ class Chain:
     """One chunk, from one share of the round to another; its evaluations."""
     scale = self._scale
     fall = scale.cold_us / hot_us
+    top = len(self.tables.level_offsets) - 2
+    cooling = kernel.Cooling(
+      evaluations,
+      hot_us * fall**start,
+      hot_us * fall**end,
+      *scale.levels(top, start, hot_us),
+      scale.part_share,
+    )
     return kernel.anneal(
       self._step,
       self._work,
       self.tables,
       self._state,
-      evaluations,
-      hot_us * fall**start,
-      hot_us * fall**end,
       scale.penalty_us,
-      *scale.levels(len(self.tables.level_offsets) - 2, start, hot_us),
-      scale.part_share,
+      cooling,
     )

@@ -7,6 +7,8 @@ where it does not, a penalty that grows with the excess bytes comes on top.
 A placement that needs a missing link takes for ever, and is never kept.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
 from tfplace.placers.search.moves import move_cluster, propose, uniform
@@ -27,7 +29,31 @@ from tfplace.simulate.tables import Tables
 from tfplace.simulate.workspace import Workspace
 
 
-@kernel
+class Cooling(NamedTuple):
+  """How a chain anneals.
+
+  Attributes:
+    evaluations: how many placements to simulate.
+    hot_us: temperature at the start, microseconds of step time.
+    cold_us: temperature at the end; in between it falls geometrically.
+    lowest: least level of clusters that move as one.
+    highest: greatest such level.
+    part_share: see `propose`.
+  """
+
+  evaluations: int
+  hot_us: float
+  cold_us: float
+  lowest: int
+  highest: int
+  part_share: float
+
+
+_RESTART, _ANNEAL, _SWEEP = 0, 1, 2
+_NO_COOLING = Cooling(0, 1.0, 1.0, 0, 0, 0.0)
+_NO_UNITS = np.empty(0, np.int64)
+
+
 def restart(
   step: Tables,
   work: Workspace,
@@ -35,51 +61,97 @@ def restart(
   state: SearchState,
   penalty_us: float,
 ) -> None:
-  """Evaluates `devices` and makes them the current state."""
-  for group in range(len(state.devices)):
-    _set(tables, state, group, np.int64(state.devices[group]))
-  _judge(step, work, tables, state, np.inf, penalty_us)
-
-
-@kernel
-def anneal(
-  step: Tables,
-  work: Workspace,
-  tables: SearchTables,
-  state: SearchState,
-  evaluations: int,
-  hot_us: float,
-  cold_us: float,
-  penalty_us: float,
-  lowest: int,
-  highest: int,
-  part_share: float,
-) -> int:
-  """Anneals for a number of evaluations.
+  """Evaluates `devices` and makes them the current state.
 
   Args:
     step: the simulator's tables.
     work: the simulator's workspace.
     tables: the search's tables.
     state: the chain; changed.
-    evaluations: how many placements to simulate.
-    hot_us: temperature at the start, microseconds of step time.
-    cold_us: temperature at the end; in between it falls geometrically.
     penalty_us: what an excess of a whole device's memory costs.
-    lowest: least level of clusters that move as one.
-    highest: greatest such level.
-    part_share: see `propose`.
+  """
+  chain = step, work, tables, state, penalty_us
+  _run(*chain, _RESTART, _NO_COOLING, _NO_UNITS)
+
+
+def anneal(
+  step: Tables,
+  work: Workspace,
+  tables: SearchTables,
+  state: SearchState,
+  penalty_us: float,
+  cooling: Cooling,
+) -> int:
+  """Anneals for a number of evaluations.
+
+  Args:
+    step, work, tables, state, penalty_us: as of `restart`.
+    cooling: how.
 
   Returns:
-    Placements simulated; fewer than `evaluations` where no move changes
+    Placements simulated; fewer than `cooling.evaluations` where no move changes
     anything.
   """
-  cooling = (cold_us / hot_us) ** (1.0 / max(1, evaluations))
-  temperature = hot_us
-  idle = 0
-  done = 0
-  while done < evaluations and idle < 1000:
-    propose(tables, state, lowest, highest, part_share)
+  chain = step, work, tables, state, penalty_us
+  return _run(*chain, _ANNEAL, cooling, _NO_UNITS)
+
+
+def sweep(
+  step: Tables,
+  work: Workspace,
+  tables: SearchTables,
+  state: SearchState,
+  penalty_us: float,
+  units: np.ndarray,
+) -> None:
+  """Tries whole clusters elsewhere, and keeps what shortens the step.
+
+  Each is tried where a neighbour is, and on one more device.
+
+  Args:
+    step, work, tables, state, penalty_us: as of `restart`.
+    units: [?] int64 the clusters, in order.
+  """
+  chain = step, work, tables, state, penalty_us
+  _run(*chain, _SWEEP, _NO_COOLING, units)
+
+
+@kernel
+def _run(
+  step: Tables,
+  work: Workspace,
+  tables: SearchTables,
+  state: SearchState,
+  penalty_us: float,
+  task: int,
+  cooling: Cooling,
+  units: np.ndarray,
+) -> int:
+  """The one entry from Python, and no helpers that simulate but `_judge`: each
+  would be compiled with the whole simulator once more."""
+  if task == _RESTART:
+    for group in range(len(state.devices)):
+      _set(tables, state, group, np.int64(state.devices[group]))
+    _judge(step, work, tables, state, np.inf, penalty_us)
+    return 1
+  done = idle = 0
+  if task == _SWEEP:
+    for unit in units:
+      for number in range(2):
+        move_cluster(tables, state, unit, number == 0)
+        if not _apply(tables, state):
+          continue
+        limit = state.numbers[CURRENT] * (1 - 1e-9)
+        if not _judge(step, work, tables, state, limit, penalty_us):
+          _undo(tables, state)
+        done += 1
+    return done
+  lowest, highest = cooling.lowest, cooling.highest
+  fall = cooling.cold_us / cooling.hot_us
+  factor = fall ** (1.0 / max(1, cooling.evaluations))
+  temperature = cooling.hot_us
+  while done < cooling.evaluations and idle < 1000:
+    propose(tables, state, lowest, highest, cooling.part_share)
     if not _apply(tables, state):
       idle += 1  # nothing changes: not worth a simulation
       continue
@@ -87,40 +159,9 @@ def anneal(
     limit = state.numbers[CURRENT] - temperature * np.log(uniform(state))
     if not _judge(step, work, tables, state, limit, penalty_us):
       _undo(tables, state)
-    temperature *= cooling
+    temperature *= factor
     done += 1
   return done
-
-
-@kernel
-def sweep(
-  step: Tables,
-  work: Workspace,
-  tables: SearchTables,
-  state: SearchState,
-  units: np.ndarray,
-  penalty_us: float,
-) -> None:
-  """Tries whole clusters elsewhere, and keeps what shortens the step.
-
-  Each is tried where a neighbour is, and on one more device.
-
-  Args:
-    step: the simulator's tables.
-    work: the simulator's workspace.
-    tables: the search's tables.
-    state: the chain; changed.
-    units: [?] the clusters, in order.
-    penalty_us: what an excess of a whole device's memory costs.
-  """
-  for unit in units:
-    for number in range(2):
-      move_cluster(tables, state, unit, number == 0)
-      if not _apply(tables, state):
-        continue
-      limit = state.numbers[CURRENT] * (1 - 1e-9)
-      if not _judge(step, work, tables, state, limit, penalty_us):
-        _undo(tables, state)
 
 
 @inlined
