@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 import numba
 import numpy as np
 
+from tfplace.simulate import code_cache
+
 Index = int | np.integer  # what NumPy's stubs make of an index
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -17,7 +19,7 @@ def kernel(function: F) -> F:
 
   Machine code goes next to the source, or to the user's cache directory where
   the package is read-only, or to a directory of the user's under the system's
-  temporary one where that is read-only too (`cache_dir`).
+  temporary one where that is read-only too (`code_cache`).
 
   The function must not allocate: without Numba's reference counts (`_nrt`),
   which it would touch at each access to an array, it runs 30 times faster.
@@ -68,4 +70,5 @@ def _compile(
   try:
     return njit(cache=True, **options)(function)
   except RuntimeError:  # "cannot cache function: no locator available"
-    return njit(**options)(function)
+    with code_cache.fallback() as is_kept:
+      return njit(cache=is_kept, **options)(function)
