@@ -2,6 +2,7 @@
 those of other packages, which make arrays of their own.
 """
 
+import contextlib
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -67,8 +68,9 @@ def _compile(
     "no_cpython_wrapper": not is_entry,
     "no_cfunc_wrapper": True,  # nobody passes a kernel as an argument
   }
-  try:
+  # Numba says "cannot cache function: no locator available".
+  with contextlib.suppress(RuntimeError):
     return njit(cache=True, **options)(function)
-  except RuntimeError:  # "cannot cache function: no locator available"
-    with code_cache.fallback() as is_kept:
-      return njit(cache=is_kept, **options)(function)
+  with contextlib.suppress(RuntimeError), code_cache.fallback() as is_kept:
+    return njit(cache=is_kept, **options)(function)
+  return njit(**options)(function)
