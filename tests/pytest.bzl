@@ -7,7 +7,8 @@ def pytest_folder(name, deps, tensorflow = [], **kwargs):
       name: of the folder, and so of the test that needs no TensorFlow.
       deps: what its files import.
       tensorflow: files of tests that load TensorFlow. They are a test of their
-        own, `<name>_tensorflow`, which `bazel test //...` leaves out.
+        own, `<name>_tensorflow`, which `bazel test //...` leaves out. (Where
+        all of them do, `tags = ["manual"]` leaves out the folder.)
       **kwargs: further arguments of both tests.
     """
     tests = native.glob(["**/test_*.py"], exclude = tensorflow)
