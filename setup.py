@@ -1,8 +1,11 @@
 """Package metadata; see README.md for what tfplace is."""
 
 import pathlib
+import re
 
 import setuptools
+
+ROOT = pathlib.Path(__file__).parent
 
 COMMANDS = (
   *("extract", "place", "simulate", "explain", "measure", "train"),
@@ -11,13 +14,18 @@ COMMANDS = (
 
 REPORT = ["bokeh>=3.7,<4"]
 
+# The version's one place; not imported, for the package may lack NumPy here.
+VERSION = re.findall(
+  r'^__version__ = "(.+)"$',
+  (ROOT / "tfplace" / "__init__.py").read_text(encoding="utf-8"),
+  re.MULTILINE,
+)[0]
+
 setuptools.setup(
   name="tfplace",
-  version="0.1.0",
+  version=VERSION,
   description="Device placement for TensorFlow: which op goes where.",
-  long_description=pathlib.Path(__file__)
-  .with_name("README.md")
-  .read_text(encoding="utf-8"),
+  long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
   long_description_content_type="text/markdown",
   license="Apache-2.0",
   python_requires=">=3.10,<3.14",
@@ -53,6 +61,8 @@ setuptools.setup(
     "report": REPORT,
     # Evaluation over machines, by the executor of a Dask client.
     "dask": ["distributed>=2025.1,<2027"],
+    # The documents as a site: `mkdocs build --strict`.
+    "docs": ["mkdocs>=1.6,<2", "mkdocstrings[python]>=1,<2", "ruff>=0.17,<0.18"],
     "test": [
       *REPORT,
       "pytest>=9,<10",

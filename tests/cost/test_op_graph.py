@@ -210,7 +210,7 @@ def test_kinds_of_other_names_take_kernels_of_their_hardwares_type():
   ],
 )
 def test_hardware_that_makes_no_sense_is_refused(hardware, message):
-  cluster = _cluster(("d", "X", 1e9, 0.0, {"hardware": grappler}))
+  cluster = _cluster(("d", "X", 1e9, 0.0, {"hardware": hardware}))
   with pytest.raises(ProblemError, match=message):
     op_graph(_traced(_matmul), cluster)
 

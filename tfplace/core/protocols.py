@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from tfplace.core.op_graph import OpGraph
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.errors import TfplaceError
@@ -176,6 +177,47 @@ class Placer(Protocol):
 
     Raises:
       InfeasibleError: nothing that it tried fits in memory.
+    """
+
+
+@dataclasses.dataclass(frozen=True)
+class OpCosts:
+  """What a cost model says of the ops of a step.
+
+  Attributes:
+    time_us: device kind -> [num_ops] float64 microseconds; what it says of an
+      op on a kind without a kernel for it does not count.
+    temp_bytes: [num_ops] float64 held while an op runs, or None for none.
+    extra: keys for `OpGraph.extra`, such as the ops whose costs are a guess.
+  """
+
+  time_us: Mapping[str, np.ndarray]
+  temp_bytes: np.ndarray | None = None
+  extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+  def fill(self, graph: OpGraph) -> OpGraph:
+    """The graph with these costs where its `time_us` is not NaN."""
+    time_us = {
+      kind: np.where(np.isnan(before), np.nan, self.time_us[kind])
+      for kind, before in graph.time_us.items()
+    }
+    temp_bytes = (
+      graph.temp_bytes if self.temp_bytes is None else self.temp_bytes
+    )
+    return dataclasses.replace(graph, time_us=time_us, temp_bytes=temp_bytes)
+
+
+class CostModel(Protocol):
+  """Says what the ops of a step cost; estimated, measured or learned."""
+
+  name: str
+
+  def op_costs(self, step: Any) -> OpCosts:
+    """The costs of a step's ops on each kind of device.
+
+    Args:
+      step: a `tfplace.cost.Step`: the graph without costs, TensorFlow's
+        nodes and shapes, and the hardware of each kind.
     """
 
 

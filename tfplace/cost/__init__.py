@@ -1,17 +1,35 @@
 """What each op costs on each kind of device.
 
-`op_graph` is resolved when first used, so that importing this package does
-not import TensorFlow.
+`op_graph` and `Step` are resolved when first used, so that importing this
+package does not import TensorFlow.
 """
 
 from typing import TYPE_CHECKING
 
 from tfplace import lazy
-from tfplace.cost.profile import LinkFit, fit_link, with_measured_times
+from tfplace.cost.profile import (
+  LinkFit,
+  MeasuredCosts,
+  fit_link,
+  with_measured_times,
+)
+from tfplace.cost.registry import COST_MODELS, get_cost_model
 
 if TYPE_CHECKING:
-  from tfplace.cost.analytical import op_graph
+  from tfplace.cost.assemble import Step, op_graph
 
-__all__ = ["LinkFit", "fit_link", "op_graph", "with_measured_times"]
+__all__ = [
+  "COST_MODELS",
+  "LinkFit",
+  "MeasuredCosts",
+  "Step",
+  "fit_link",
+  "get_cost_model",
+  "op_graph",
+  "with_measured_times",
+]
 
-__getattr__ = lazy.exporter(__name__, {"op_graph": "tfplace.cost.analytical"})
+__getattr__ = lazy.exporter(
+  __name__,
+  dict.fromkeys(("Step", "op_graph"), "tfplace.cost.assemble"),
+)

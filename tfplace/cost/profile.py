@@ -1,12 +1,18 @@
-"""Costs from measurements: op times of a run, and a link's rate. NumPy only."""
+"""Costs from measurements: op times of a run, and a link's rate. NumPy only.
+
+`with_measured_times` refines a graph that has estimates, `MeasuredCosts` is the
+same as a cost model, and `fit_link` fits the rate of a link to timed transfers.
+"""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tfplace.core.op_graph import OpGraph
+from tfplace.core.protocols import OpCosts
+from tfplace.cost import registry
 from tfplace.errors import MeasurementError
 
 _ROUNDS = 50  # of reweighting; it settles in a few
@@ -19,15 +25,46 @@ class LinkFit(NamedTuple):
   latency_us: float
 
 
+class MeasuredCosts:
+  """A cost model of op times from a run; estimates scaled for the others.
+
+  Args:
+    times_us: device kind -> op name -> microseconds, as of `measure.Profile`.
+    base: cost model of the estimates.
+  """
+
+  name = "measured"
+
+  def __init__(
+    self,
+    times_us: Mapping[str, Mapping[str, float]],
+    base: str = registry.DEFAULT,
+  ) -> None:
+    self._times_us = times_us
+    self._base = registry.get_cost_model(base)
+
+  def op_costs(self, step: Any) -> OpCosts:
+    """The base's costs with measured times in place of estimates.
+
+    Raises:
+      MeasurementError: as of `with_measured_times`.
+    """
+    costs = self._base.op_costs(step)
+    graph = costs.fill(step.graph)
+    for kind, times in self._times_us.items():
+      graph = with_measured_times(graph, kind, times)
+    return OpCosts(graph.time_us, costs.temp_bytes, costs.extra)
+
+
 def with_measured_times(
   graph: OpGraph, kind: str, times_us: Mapping[str, float]
 ) -> OpGraph:
   """A copy of the graph with measured times in place of estimates.
 
   Ops that the run did not time keep their estimate, scaled by the median
-  ratio of measured to estimated time of those that it did: what Grappler
-  thinks of a device is proportional at best. Ops that the kind cannot run, or
-  that take no time, stay as they are; names that the graph lacks (TensorFlow
+  ratio of measured to estimated time of those that it did: an estimate of
+  Grappler's is proportional to the time at best. Ops that the kind cannot run,
+  or that take no time, stay as they are; names that the graph lacks (TensorFlow
   rewrites graphs before it runs them) are ignored.
 
   Args:

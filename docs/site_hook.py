@@ -1,0 +1,75 @@
+"""MkDocs: pages that lie beside docs/ join the site, and links follow them.
+
+In the repository every link is relative to its own file; here the README is the
+first page, and pictures of benchmarks/results lie below the pages.
+"""
+
+import pathlib
+import posixpath
+import re
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+# Repository -> site.
+PAGES = {
+  "README.md": "index.md",
+  "CHANGELOG.md": "changelog.md",
+  "CONTRIBUTING.md": "contributing.md",
+  "SECURITY.md": "security.md",
+  "benchmarks/README.md": "benchmarks.md",
+  "examples/README.md": "examples.md",
+}
+_FENCE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\]\(\s*([^)\s#]+)(#[^)\s]*)?\)")
+
+
+def on_files(files: Files, *, config: Any) -> Files:
+  """Adds the pages and pictures from outside of docs/."""
+  pictures = (ROOT / "benchmarks" / "results").glob("*.png")
+  extra = {
+    **PAGES,
+    "LICENSE": "LICENSE.txt",
+    **{_name(path): f"results/{path.name}" for path in pictures},
+    **{_name(path): _name(path) for path in (ROOT / "examples").glob("*.py")},
+  }
+  for source, target in extra.items():
+    path = str(ROOT / source)
+    files.append(File.generated(config, target, abs_src_path=path))
+  return files
+
+
+def on_page_markdown(
+  markdown: str, *, page: Any, config: Any, files: Files
+) -> str:
+  """Rewrites relative links, of the repository, to those of the site."""
+  origin = {site: source for source, site in PAGES.items()}
+  here = origin.get(page.file.src_uri, f"docs/{page.file.src_uri}")
+
+  def follow(found: re.Match[str]) -> str:
+    link, anchor = found[1], found[2] or ""
+    if ":" in link:
+      return found[0]
+    target = posixpath.normpath(posixpath.join(posixpath.dirname(here), link))
+    return f"]({_on_site(target)}{anchor})"
+
+  parts = _FENCE.split(markdown)
+  return "".join(
+    part if part.startswith("```") else _LINK.sub(follow, part)
+    for part in parts
+  )
+
+
+def _on_site(path: str) -> str:
+  """Where a file of the repository lies on the site, whose pages are flat."""
+  if path == "LICENSE":
+    return "LICENSE.txt"
+  for folder, target in (("docs/", ""), ("benchmarks/results/", "results/")):
+    if path.startswith(folder):
+      return target + path.removeprefix(folder)
+  return PAGES.get(path, path)
+
+
+def _name(path: pathlib.Path) -> str:
+  return path.relative_to(ROOT).as_posix()

@@ -1,0 +1,124 @@
+"""What the documents say: links lead somewhere, examples run, tables hold."""
+
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+from test_layers import ALLOWED
+
+from tfplace.core import OpSpec, build_graph
+from tfplace.formats import save_graph
+from tfplace.placers import STRATEGIES
+
+ROOT = pathlib.Path(__file__).parents[1]
+PAGES = sorted(
+  path.relative_to(ROOT).as_posix()
+  for pattern in ("*.md", "docs/*.md", "examples/*.md", "benchmarks/*.md")
+  for path in ROOT.glob(pattern)
+)
+_FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+_TESTED = re.compile(
+  r"<!-- test: ([^>]+) -->\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL
+)
+
+
+def text_of(page):
+  return (ROOT / page).read_text(encoding="utf-8")
+
+
+def anchors(page):
+  """The anchors of a page's headings, as GitHub and MkDocs make them."""
+  headings = re.findall(
+    r"^#+ (.+)$", _FENCE.sub("", text_of(page)), re.MULTILINE
+  )
+  kept = (re.sub(r"[^\w\- ]", "", h.lower()) for h in headings)
+  return {heading.strip().replace(" ", "-") for heading in kept}
+
+
+def examples():
+  """(page, name) -> the code of a page's blocks of that name, in order."""
+  found = {}
+  for page in PAGES:
+    for name, code in _TESTED.findall(text_of(page)):
+      found[page, name] = found.get((page, name), "") + code + "\n"
+  return found
+
+
+EXAMPLES = examples()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_to_files_and_headings_that_exist(page):
+  for link in _LINK.findall(_FENCE.sub("", text_of(page))):
+    if link.startswith(("https://", "http://", "mailto:")):
+      continue
+    path, _, anchor = link.partition("#")
+    target = (ROOT / page).parent / path if path else ROOT / page
+    assert target.exists(), f"{page} links to {link}"
+    if anchor:
+      found = target.resolve().relative_to(ROOT)
+      assert anchor in anchors(found), f"{page} links to {link}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_programs_and_modules_that_are_named_exist(page):
+  text = text_of(page)
+  programs = re.findall(r"python3? ((?:benchmarks|examples)/\w+\.py)", text)
+  modules = re.findall(r"`(tfplace/[\w/]+(?:\.py)?)", text)
+  for path in programs + modules:
+    assert (ROOT / path).exists(), f"{page} names {path}"
+
+
+@pytest.mark.parametrize(
+  ("page", "name"), EXAMPLES, ids=[f"{p}:{n}" for p, n in EXAMPLES]
+)
+def test_example_runs(page, name, tmp_path):
+  # Two chains of two ops, which two devices do side by side.
+  ops = [OpSpec("in", "Placeholder", {"CPU": 1.0, "GPU": 1.0}, [8.0])]
+  edges = []
+  for op, source in (("a", 0), ("a/1", 1), ("b", 0), ("b/1", 3)):
+    ops.append(OpSpec(op, "MatMul", {"CPU": 900.0, "GPU": 100.0}, [8.0]))
+    edges.append((source, 0, len(ops) - 1))
+  save_graph(build_graph("two_chains", ops, edges), tmp_path / "graph.json")
+  done = subprocess.run(
+    [sys.executable, "-c", EXAMPLES[page, name]],
+    cwd=tmp_path,
+    capture_output=True,
+    text=True,
+    timeout=300,
+    check=False,
+  )
+  assert done.returncode == 0, done.stderr
+
+
+def test_readme_is_short_and_has_the_test_command():
+  text = text_of("README.md")
+  assert len(text.splitlines()) <= 200
+  marked = text.split("<!-- test command -->")[1]
+  assert "-m pytest" in marked.split("```")[1]
+
+
+def test_table_of_folders_is_that_of_the_layers():
+  table = text_of("docs/architecture.md").split("<!-- layers -->")[1]
+  rows = re.findall(r"^\| `(\w+)/` \|.*\| (.*) ?\|$", table, re.MULTILINE)
+  said = {name: imports.strip() for name, imports in rows}
+  expected = {n: ", ".join(sorted(uses)) for n, uses in ALLOWED.items()}
+  assert said == {**expected, "core": "nothing", "bin": "everything"}
+
+
+def test_every_strategy_is_in_the_table_of_strategies():
+  text = text_of("docs/architecture.md")
+  table = text.split("| strategy |")[1].split("\n- ")[0]
+  first = re.findall(r"^ *\| ((?:`\w+`(?:, )?)+) \|", table, re.MULTILINE)
+  assert set(re.findall(r"`(\w+)`", " ".join(first))) == set(STRATEGIES)
+
+
+def test_every_command_is_in_the_table_of_commands():
+  text = text_of("docs/commands.md")
+  said = re.findall(r"^\| `(tfplace-\w+)", text, re.MULTILINE)
+  setup = (ROOT / "setup.py").read_text(encoding="utf-8")
+  block = setup.split("COMMANDS = (")[1].split("\n)")[0]
+  assert set(said) == {f"tfplace-{n}" for n in re.findall(r'"(\w+)"', block)}

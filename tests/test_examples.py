@@ -1,0 +1,50 @@
+"""Every script of examples/ runs, and says what it is there to say."""
+
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+FOLDER = pathlib.Path(__file__).parents[1] / "examples"
+SAYS = {
+  "custom_placer": "longest_first",
+  "edit_a_plan": "right_3 computes on /job:localhost/replica:0/task:0/device:"
+  "CPU:1",
+  "place_graph": "by hand",
+  "place_keras_model": "Epoch 2/2",
+  "what_if": "times the proven bound",
+}
+SHARED = {"budget", "two_towers"}
+
+
+@pytest.mark.parametrize("name", SAYS)
+def test_example_runs(name):
+  done = subprocess.run(
+    [sys.executable, FOLDER / f"{name}.py", "--budget_s=2"],
+    capture_output=True,
+    text=True,
+    timeout=300,
+    check=False,
+  )
+  assert done.returncode == 0, done.stderr
+  assert SAYS[name] in done.stdout
+
+
+def test_every_example_is_tested_and_listed():
+  assert {path.stem for path in FOLDER.glob("*.py")} == {*SAYS, *SHARED}
+  listed = (FOLDER / "README.md").read_text(encoding="utf-8")
+  assert all(f"python examples/{name}.py" in listed for name in SAYS)
+
+
+def test_the_graph_example_does_not_load_tensorflow():
+  code = (
+    f"import runpy, sys; sys.path.insert(0, {str(FOLDER)!r});"
+    "sys.argv[1:] = ['--budget_s=1'];"
+    "runpy.run_module('place_graph', run_name='__main__');"
+    "print('tensorflow' in sys.modules)"
+  )
+  done = subprocess.run(
+    [sys.executable, "-c", code], capture_output=True, text=True, check=True
+  )
+  assert done.stdout.splitlines()[-1] == "False"

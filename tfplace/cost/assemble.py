@@ -1,0 +1,129 @@
+"""From a traced step to an `OpGraph` with the costs of a cost model.
+
+Structure, bytes of outputs and bytes of variables come from the step itself;
+the times come from a `CostModel` of the registry.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.protobuf.device_properties_pb2 import DeviceProperties
+
+from tfplace.core.cluster import Cluster
+from tfplace.core.op_graph import OpGraph, OpSpec, build_graph
+from tfplace.core.protocols import CostModel
+from tfplace.cost import grappler, registry, sizes
+from tfplace.extraction import stages
+from tfplace.extraction.structure import Skeleton, skeleton
+from tfplace.extraction.traced import TracedStep
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+  """What a cost model is given: a step whose ops have no costs yet.
+
+  Attributes:
+    graph: its ops, edges and bytes; `time_us` is 0 for each kind that has a
+      kernel for an op and NaN for the others, `temp_bytes` is 0.
+    graph_def: its nodes, one for each op and in the same order, with the
+      shapes of feeds and variables made explicit.
+    tf_graph: `graph_def`, imported, with the shapes that TensorFlow infers.
+    outputs: op name -> shape and type of each of its outputs.
+    hardware: device kind -> what a device of that kind is made of.
+  """
+
+  graph: OpGraph
+  graph_def: tf.compat.v1.GraphDef
+  tf_graph: tf.Graph
+  outputs: Mapping[str, tuple[sizes.TensorSpec, ...]]
+  hardware: Mapping[str, DeviceProperties]
+
+
+@stages.collector_paused()
+def op_graph(
+  traced: TracedStep,
+  cluster: Cluster,
+  on_stage: stages.OnStage = stages.ignore,
+  cost_model: str | CostModel = registry.DEFAULT,
+) -> OpGraph:
+  """The step's dataflow graph with a time per op and device kind.
+
+  - Times and temporary bytes: what the cost model says. An op without a kernel
+    for a kind has no time there.
+  - Output bytes: from static shapes. Resource handles are 0. An unknown size
+    counts as 1, as in Grappler, and such ops are listed in
+    `extra["unknown_shapes"]`.
+  - Persistent bytes: of variables, at their handle. What `ReadVariableOp`
+    returns is counted once more while it is in use: TensorFlow shares the
+    buffer, but the tensor must have its size to be sent to other devices, so
+    peak memory errs on the safe side.
+
+  Args:
+    traced: the step; its placeholders must have static shapes.
+    cluster: whose kinds get times.
+    on_stage: is told each stage.
+    cost_model: a name of the registry, or a cost model.
+
+  Raises:
+    ExtractionError: shapes of inputs are unknown, or TensorFlow or the cost
+      model rejects the graph.
+    ProblemError: the cluster's hardware is not understood.
+    TfplaceError: no such cost model.
+  """
+  if isinstance(cost_model, str):
+    cost_model = registry.get_cost_model(cost_model)
+  hardware = grappler.hardware_by_kind(cluster)
+  count = f"of {len(traced.graph_def.node):,} ops"
+  on_stage(f"kernels and colocation {count}")
+  structure = skeleton(traced)
+  on_stage(f"shapes {count}")
+  step = _step(traced, structure, hardware)
+  on_stage(f"costs {count} on {' and '.join(hardware)}")
+  costs = cost_model.op_costs(step)
+  extra = {"costs": cost_model.name, **step.graph.extra, **costs.extra}
+  return dataclasses.replace(costs.fill(step.graph), extra=extra)
+
+
+def _step(
+  traced: TracedStep,
+  structure: Skeleton,
+  hardware: Mapping[str, DeviceProperties],
+) -> Step:
+  graph_def = sizes.with_feed_shapes(traced)
+  tf_graph = sizes.import_step(graph_def, traced.name)
+  outputs = sizes.output_specs(tf_graph)
+  persistent = {n.name: sizes.persistent_bytes(n) for n in graph_def.node}
+  ops = [
+    OpSpec(
+      name=name,
+      type=structure.types[i],
+      time_us={
+        kind: 0.0
+        for kind, properties in hardware.items()
+        if properties.type in structure.kinds[i]
+      },
+      output_bytes=[spec.num_bytes for spec in outputs[name]],
+      persistent_bytes=persistent[name],
+      colocation=structure.colocation[i],
+    )
+    for i, name in enumerate(structure.names)
+  ]
+  extra: dict[str, Any] = {"training": traced.training}
+  unknown_shapes = [
+    name
+    for name in structure.names
+    if any(not s.is_known and s.num_bytes for s in outputs[name])
+  ]
+  if unknown_shapes:
+    extra["unknown_shapes"] = unknown_shapes
+  graph = build_graph(traced.name, ops, structure.edges, extra=extra)
+  return Step(graph, graph_def, tf_graph, outputs, hardware)
+
+
+def by_op(graph: OpGraph, values: Mapping[str, float]) -> np.ndarray:
+  """[num_ops] the value of each op by its name, 0 where there is none."""
+  found = (values.get(name, 0.0) for name in graph.names)
+  return np.fromiter(found, np.float64, graph.num_ops)
