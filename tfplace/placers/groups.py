@@ -48,6 +48,12 @@ class GroupGraph:
     """[num_groups] float64: least of `time_us`."""
     return self.time_us.min(axis=1)
 
+  def nearest(self, wanted: np.ndarray) -> np.ndarray:
+    """[num_groups] int32: the wanted device, or the fastest where the group has
+    no kernel for it."""
+    here = self.allowed[np.arange(self.num_groups), wanted]
+    return np.where(here, wanted, self.time_us.argmin(axis=1)).astype(np.int32)
+
   @functools.cached_property
   def persistent_bytes(self) -> np.ndarray:
     """[num_groups] float64: held for the whole step."""

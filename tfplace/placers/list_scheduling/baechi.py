@@ -30,7 +30,6 @@ import numpy as np
 
 from tfplace.core.problem import Problem
 from tfplace.core.protocols import Budget, Evaluator, Result
-from tfplace.placers.domains import Domains, choose, choose_near
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.list_scheduling.co_placement import (
   GROUPINGS,
@@ -69,7 +68,7 @@ class MTopoPlacer:
 
 
 def _filled(groups: GroupGraph) -> np.ndarray:
-  return choose_near(groups, _fill(groups))
+  return groups.nearest(_fill(groups))
 
 
 def _fill(groups: GroupGraph) -> np.ndarray:
@@ -125,7 +124,7 @@ def schedule(groups: GroupGraph, favourites: np.ndarray) -> np.ndarray:
   order = rank_order(tables, upward_ranks(tables, mean_times(tables), 0.0, 0.0))
   position = np.empty(len(order), np.int64)
   position[order] = np.arange(len(order))
-  devices = earliest_start(
+  return earliest_start(
     tables,
     position,
     preferred(groups),
@@ -133,20 +132,16 @@ def schedule(groups: GroupGraph, favourites: np.ndarray) -> np.ndarray:
     groups.problem.cluster.memory_bytes.copy(),
     favourites,
   )
-  if len(devices) and devices[0] < 0:
-    return choose(groups, groups.time_us, groups.order)
-  return devices
 
 
 def preferred(groups: GroupGraph) -> np.ndarray:
-  """[num_groups, num_devices] bool: the devices that links leave to a group,
-  without those of slower kinds where that leaves a choice."""
-  domains = Domains(groups)
+  """[num_groups, num_devices] bool: the devices that run a group, without those
+  of slower kinds where that leaves any."""
   main = np.zeros(groups.num_devices, bool)
   main[main_devices(groups)] = True
-  narrowed = domains.free & main
+  narrowed = groups.allowed & main
   keeps = narrowed.any(axis=1, keepdims=True)
-  return np.where(keeps, narrowed, domains.free)
+  return np.where(keeps, narrowed, groups.allowed)
 
 
 def held_bytes(groups: GroupGraph) -> np.ndarray:

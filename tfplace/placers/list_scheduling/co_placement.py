@@ -14,7 +14,6 @@ import numpy as np
 
 from tfplace.core.op_graph import OpGraph
 from tfplace.core.problem import Problem
-from tfplace.errors import ProblemError
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.repair import offer_repaired
 from tfplace.placers.tracker import Tracker
@@ -43,25 +42,15 @@ def offer_groupings(
     tracker: receives every placement, repaired where it does not fit.
     groupings: of `GROUPINGS`.
     schedule: from a problem's groups to their devices, [num_groups] int32.
-
-  Raises:
-    ProblemError: missing links leave none of them a placement.
   """
   groups = GroupGraph(tracker.problem)
-  failure: ProblemError | None = None
   for grouping in groupings:
     rules = GROUPINGS[grouping]
     view = (
       GroupGraph(co_placed(tracker.problem, *rules)) if any(rules) else groups
     )
-    try:
-      devices = schedule(view)
-    except ProblemError as error:
-      failure = failure or error
-      continue
-    offer_repaired(tracker, groups, groups.contract(view.expand(devices)))
-  if failure and not tracker.evaluations:
-    raise failure
+    devices = view.expand(schedule(view))
+    offer_repaired(tracker, groups, groups.contract(devices))
 
 
 def co_placed(

@@ -49,7 +49,7 @@ class _State(NamedTuple):
   """A schedule in the making.
 
   Attributes:
-    free: [num_groups, num_devices] bool domains; narrowed.
+    free: [num_groups, num_devices] bool devices to choose from; narrowed.
     held: [num_groups] bytes that a group counts for.
     room: [num_devices] bytes; reduced.
     device_of: [num_groups] int32, -1 where undecided.
@@ -91,15 +91,14 @@ def earliest_start(
   Args:
     tables: the problem.
     position: [num_ops] breaks ties, the lowest first; then the first device.
-    free: [num_groups, num_devices] bool domains; narrowed.
+    free: [num_groups, num_devices] bool devices to choose from; narrowed.
     held: [num_groups] bytes that a group counts for.
     room: [num_devices] bytes; reduced.
     favourite: [num_ops] the op that each op's device is kept for, -1 for
       none; see `_kept`.
 
   Returns:
-    [num_groups] int32 devices; -1 in the first entry when links left a group
-    without a device.
+    [num_groups] int32 devices.
   """
   state = _nothing_done(tables, position, free, held, room, favourite)
   queues = _empty_queues(tables)
@@ -111,12 +110,10 @@ def earliest_start(
   while True:
     op, device = _first(tables, queues, state, traffic)
     if op < 0:
-      return place_rest(tables, free, held, room, state.device_of)
-    if device < 0 or not take(
+      return place_rest(free, held, room, state.device_of)
+    take(
       tables, free, held, room, state.device_of, op, device, state.end, stack
-    ):
-      state.device_of[0] = -1
-      return state.device_of
+    )
     _run(tables, state, traffic, op, device)
     for i in range(tables.out_offsets[op], tables.out_offsets[op + 1]):
       other = np.int64(tables.out_dst[i])
@@ -208,7 +205,7 @@ def _enqueue(
 def _first(
   tables: ListTables, queues: _Queues, state: _State, traffic: Traffic
 ) -> tuple[int, int]:
-  """The next op and its device; (-1, -1) at the end, (op, -1) if none is free.
+  """The next op and its device; (-1, -1) at the end.
 
   The op is still in the queues, where its end marks it as done.
   """

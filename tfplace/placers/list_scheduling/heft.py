@@ -15,7 +15,6 @@ import numpy as np
 
 from tfplace.core.problem import Problem
 from tfplace.core.protocols import Budget, Evaluator, Result
-from tfplace.placers.domains import Domains, choose
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.list_scheduling.co_placement import (
   GROUPINGS,
@@ -64,16 +63,12 @@ def schedule(
 ) -> np.ndarray:
   """[num_groups] int32 devices by earliest finish in the order of `ranks`.
 
-  Memory counts by persistent bytes. Where missing links end the schedule
-  early, every group takes its fastest device that links allow.
+  Memory counts by persistent bytes.
   """
-  devices = earliest_finish(
+  return earliest_finish(
     tables,
     rank_order(tables, ranks),
-    Domains(groups).free,
+    groups.allowed.copy(),
     groups.persistent_bytes,
     groups.problem.cluster.memory_bytes.copy(),
   )
-  if len(devices) and devices[0] < 0:
-    return choose(groups, groups.time_us, groups.order)
-  return devices

@@ -8,7 +8,6 @@ from typing import NamedTuple
 import numpy as np
 
 from tfplace.placers.compiled import kernel
-from tfplace.placers.domains import linked
 from tfplace.placers.groups import GroupGraph
 
 # What can have ended within this share of the longest path follows its first
@@ -23,10 +22,9 @@ class ListTables(NamedTuple):
     time_us: [num_ops, num_devices] float64, inf where disallowed.
     overhead_us: [num_devices] float64.
     us_per_byte: [num_devices, num_devices] float64, 0 without a link.
-    latency_us: [num_devices, num_devices] float64.
+    latency_us: [num_devices, num_devices] float64, inf without a link.
     gap_us: [num_devices, num_devices] float64.
     channel: [num_devices, num_devices] int32, -1 without a link.
-    linked: [num_devices, num_devices] bool, true on the diagonal.
     in_offsets: [num_ops + 1]; in_src, in_bytes: [num_edges] by consumer.
     out_offsets: [num_ops + 1]; out_dst, out_bytes: [num_edges] by producer.
     topological: [num_ops] producers first.
@@ -41,7 +39,6 @@ class ListTables(NamedTuple):
   latency_us: np.ndarray
   gap_us: np.ndarray
   channel: np.ndarray
-  linked: np.ndarray
   in_offsets: np.ndarray
   in_src: np.ndarray
   in_bytes: np.ndarray
@@ -69,10 +66,9 @@ def list_tables(groups: GroupGraph) -> ListTables:
     time_us=np.where(allowed, problem.time_us, np.inf),
     overhead_us=cluster.op_overhead_us,
     us_per_byte=np.where(cluster.channel >= 0, 1 / cluster.bandwidth, 0.0),
-    latency_us=cluster.latency_us,
+    latency_us=np.where(cluster.channel >= 0, cluster.latency_us, np.inf),
     gap_us=cluster.gap_us,
     channel=cluster.channel,
-    linked=linked(groups),
     in_offsets=in_offsets,
     in_src=in_src,
     in_bytes=graph.edge_bytes[by_dst],
@@ -159,7 +155,7 @@ def mean_times(tables: ListTables) -> np.ndarray:
 
 def mean_link(tables: ListTables) -> tuple[float, float]:
   """Mean microseconds per byte and latency over the links; 0 without any."""
-  links = tables.linked & ~np.eye(len(tables.linked), dtype=bool)
+  links = tables.channel >= 0
   if not links.any():
     return 0.0, 0.0
   return (

@@ -18,7 +18,6 @@ from tfplace.core.problem import Problem
 from tfplace.core.protocols import Budget, Evaluator, HistoryPoint, Result
 from tfplace.errors import TfplaceError
 from tfplace.placers import registry
-from tfplace.placers.domains import choose
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.packing import offer_packed
 from tfplace.placers.search.config import SearchConfig
@@ -143,7 +142,7 @@ def _start(tracker: Tracker, groups: GroupGraph, seed: int) -> np.ndarray:
   offer_packed(tracker, groups, seed, max(limit_s, _LEAST_PACKING_S))
   if tracker.best is not None:
     return tracker.best[0]
-  return groups.expand(choose(groups, groups.time_us, groups.order))
+  return groups.expand(groups.time_us.argmin(axis=1))
 
 
 def improvements(points: Sequence[HistoryPoint]) -> tuple[HistoryPoint, ...]:
