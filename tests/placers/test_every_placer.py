@@ -240,7 +240,7 @@ def test_graph_that_links_forbid_to_place_is_refused():
   )
   for strategy in STRATEGIES:
     if strategy not in (*LEARNED, "scotch", "exact"):
-      with pytest.raises(InfeasibleError, match="'o0' on d0 .* no link from"):
+      with pytest.raises(InfeasibleError, match=r"'o0' on d0 .* no link from"):
         run(problem, strategy)
 
 

@@ -5,7 +5,7 @@ import pytest
 from tfplace.core import Problem
 from tfplace.placers import place
 from tfplace.placers.groups import GroupGraph
-from tfplace.placers.list_scheduling.tables import (
+from tfplace.placers.list_scheduling.costs import (
   list_tables,
   mean_link,
   mean_times,

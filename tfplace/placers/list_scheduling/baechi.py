@@ -35,14 +35,14 @@ from tfplace.placers.list_scheduling.co_placement import (
   GROUPINGS,
   offer_groupings,
 )
-from tfplace.placers.list_scheduling.earliest_start import earliest_start
-from tfplace.placers.list_scheduling.favorite_children import favourite_children
-from tfplace.placers.list_scheduling.tables import (
+from tfplace.placers.list_scheduling.costs import (
   list_tables,
   mean_times,
   rank_order,
   upward_ranks,
 )
+from tfplace.placers.list_scheduling.earliest_start import earliest_start
+from tfplace.placers.list_scheduling.favorite_children import favourite_children
 from tfplace.placers.rules.single import main_devices
 from tfplace.placers.tracker import Tracker
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from tfplace.placers.compiled import Index, helper, inlined, kernel
 from tfplace.placers.list_scheduling import kernels
+from tfplace.placers.list_scheduling.costs import ListTables
 from tfplace.placers.list_scheduling.kernels import (
   Traffic,
   arrival,
@@ -23,7 +24,6 @@ from tfplace.placers.list_scheduling.kernels import (
   send_inputs,
   take,
 )
-from tfplace.placers.list_scheduling.tables import ListTables
 
 
 class _Queues(NamedTuple):

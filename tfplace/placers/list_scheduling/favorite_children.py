@@ -15,7 +15,7 @@ import numpy as np
 
 from tfplace.core.op_graph import OpGraph
 from tfplace.placers.list_scheduling.co_placement import only_consumers
-from tfplace.placers.list_scheduling.tables import ListTables, mean_link
+from tfplace.placers.list_scheduling.costs import ListTables, mean_link
 
 if TYPE_CHECKING:
   from scipy import sparse

@@ -20,8 +20,7 @@ from tfplace.placers.list_scheduling.co_placement import (
   GROUPINGS,
   offer_groupings,
 )
-from tfplace.placers.list_scheduling.kernels import earliest_finish
-from tfplace.placers.list_scheduling.tables import (
+from tfplace.placers.list_scheduling.costs import (
   ListTables,
   list_tables,
   mean_link,
@@ -29,6 +28,7 @@ from tfplace.placers.list_scheduling.tables import (
   rank_order,
   upward_ranks,
 )
+from tfplace.placers.list_scheduling.kernels import earliest_finish
 from tfplace.placers.tracker import Tracker
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tfplace.placers.compiled import Index, helper, inlined, kernel
-from tfplace.placers.list_scheduling.tables import ListTables
+from tfplace.placers.list_scheduling.costs import ListTables
 
 
 @inlined

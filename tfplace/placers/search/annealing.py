@@ -2,9 +2,9 @@
 
 Kirkpatrick, Gelatt and Vecchi (1983), from the best of the classical
 placements (on a large graph, from what `sweeps` make of them), with moves that
-know the graph: single groups, swaps, blocks in time, neighbourhoods, clusters
-of several levels, and waits on the critical path. `search` holds the schedule,
-`search_kernel` the compiled loop.
+know the graph: single groups, swaps, blocks in time, neighborhoods, units of
+groups at several levels (`coarsen`), and waits on the critical path. `search`
+holds the schedule, `chain` the compiled loop.
 """
 
 import dataclasses

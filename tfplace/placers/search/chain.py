@@ -1,21 +1,34 @@
-"""One chain of the search: its state and its turns at annealing."""
+"""One chain of the search: a placement that is annealed, and the compiled loop
+that proposes, simulates, and keeps or undoes.
+
+Simulated annealing over groups' devices by the exact simulator. A proposal's
+threshold is drawn before it is simulated, so that the simulation stops as
+soon as it must be rejected. The objective is the step time where all fits;
+where it does not, a penalty that grows with the excess bytes comes on top.
+A placement that needs a missing link takes for ever, and is never kept.
+"""
 
 import time
 from collections.abc import Callable
 
 import numpy as np
 
-from tfplace.placers.search import kernel
 from tfplace.placers.search.config import Plan, Scale
-from tfplace.placers.search.tables import (
+from tfplace.placers.search.moves import move_unit, propose, uniform
+from tfplace.placers.search.state import (
   BEST,
   CURRENT,
   EVALUATIONS,
+  IS_STALE,
   LEAST,
+  MOVED,
   SearchState,
   SearchTables,
 )
 from tfplace.simulate import engine
+from tfplace.simulate.jit import Index, helper, inlined, kernel
+from tfplace.simulate.tables import Tables
+from tfplace.simulate.workspace import Workspace
 
 
 class Chain:
@@ -23,12 +36,12 @@ class Chain:
 
   Args:
     state: where it is; changed in place.
-    tables: of the problem, with the clusters that it moves.
+    tables: of the problem, with the units that it moves.
     step: the simulator's tables.
     scale: of the problem.
 
   Attributes:
-    tables: of the problem, with the clusters that it moves.
+    tables: of the problem, with the units that it moves.
     rate: evaluations per second, as last measured.
     done: evaluations of this round.
   """
@@ -81,7 +94,7 @@ class Chain:
   def restart(self, devices: np.ndarray) -> None:
     """Puts it on [num_groups] devices."""
     self._state.devices[:] = devices
-    kernel.restart(
+    restart(
       self._step,
       self._work,
       self.tables,
@@ -90,8 +103,8 @@ class Chain:
     )
 
   def sweep(self, tables: SearchTables, units: np.ndarray) -> None:
-    """Tries [?] clusters of other tables of the problem elsewhere."""
-    kernel.sweep(
+    """Tries [?] units of other tables of the problem elsewhere."""
+    sweep(
       self._step,
       self._work,
       tables,
@@ -142,7 +155,7 @@ class Chain:
     """One chunk, from one share of the round to another; its evaluations."""
     scale = self._scale
     fall = scale.cold_us / hot_us
-    return kernel.anneal(
+    return anneal(
       self._step,
       self._work,
       self.tables,
@@ -154,3 +167,166 @@ class Chain:
       *scale.levels(len(self.tables.level_offsets) - 2, start, hot_us),
       scale.part_share,
     )
+
+
+@kernel
+def restart(
+  step: Tables,
+  work: Workspace,
+  tables: SearchTables,
+  state: SearchState,
+  penalty_us: float,
+) -> None:
+  """Evaluates `devices` and makes them the current state."""
+  for group in range(len(state.devices)):
+    _set(tables, state, group, np.int64(state.devices[group]))
+  _judge(step, work, tables, state, np.inf, penalty_us)
+
+
+@kernel
+def anneal(
+  step: Tables,
+  work: Workspace,
+  tables: SearchTables,
+  state: SearchState,
+  evaluations: int,
+  hot_us: float,
+  cold_us: float,
+  penalty_us: float,
+  lowest: int,
+  highest: int,
+  part_share: float,
+) -> int:
+  """Anneals for a number of evaluations.
+
+  Args:
+    step: the simulator's tables.
+    work: the simulator's workspace.
+    tables: the search's tables.
+    state: the chain; changed.
+    evaluations: how many placements to simulate.
+    hot_us: temperature at the start, microseconds of step time.
+    cold_us: temperature at the end; in between it falls geometrically.
+    penalty_us: what an excess of a whole device's memory costs.
+    lowest: least level of units that move as one.
+    highest: greatest such level.
+    part_share: see `propose`.
+
+  Returns:
+    Placements simulated; fewer than `evaluations` where no move changes
+    anything.
+  """
+  cooling = (cold_us / hot_us) ** (1.0 / max(1, evaluations))
+  temperature = hot_us
+  idle = 0
+  done = 0
+  while done < evaluations and idle < 1000:
+    propose(tables, state, lowest, highest, part_share)
+    if not _apply(tables, state):
+      idle += 1  # nothing changes: not worth a simulation
+      continue
+    idle = 0
+    limit = state.numbers[CURRENT] - temperature * np.log(uniform(state))
+    if not _judge(step, work, tables, state, limit, penalty_us):
+      _undo(tables, state)
+    temperature *= cooling
+    done += 1
+  return done
+
+
+@kernel
+def sweep(
+  step: Tables,
+  work: Workspace,
+  tables: SearchTables,
+  state: SearchState,
+  units: np.ndarray,
+  penalty_us: float,
+) -> None:
+  """Tries whole units elsewhere, and keeps what shortens the step.
+
+  Each is tried where a neighbour is, and on one more device.
+
+  Args:
+    step: the simulator's tables.
+    work: the simulator's workspace.
+    tables: the search's tables.
+    state: the chain; changed.
+    units: [?] the units, in order.
+    penalty_us: what an excess of a whole device's memory costs.
+  """
+  for unit in units:
+    for number in range(2):
+      move_unit(tables, state, unit, number == 0)
+      if not _apply(tables, state):
+        continue
+      limit = state.numbers[CURRENT] * (1 - 1e-9)
+      if not _judge(step, work, tables, state, limit, penalty_us):
+        _undo(tables, state)
+
+
+@inlined
+def _set(
+  tables: SearchTables, state: SearchState, group: Index, device: Index
+) -> None:
+  state.devices[group] = device
+  for i in range(tables.group_offsets[group], tables.group_offsets[group + 1]):
+    state.op_devices[tables.group_ops[i]] = device
+
+
+@helper
+def _apply(tables: SearchTables, state: SearchState) -> bool:
+  """Makes the move; false, and nothing changed, if it is not one."""
+  kept = 0
+  for i in range(state.counts[MOVED]):
+    group, target = np.int64(state.moved[i]), np.int64(state.targets[i])
+    old = np.int64(state.devices[group])
+    if target != old and tables.allowed[group, target]:
+      _set(tables, state, group, target)
+      state.moved[kept], state.targets[kept] = group, old
+      kept += 1
+  state.counts[MOVED] = kept
+  return kept > 0
+
+
+@helper
+def _undo(tables: SearchTables, state: SearchState) -> None:
+  for i in range(state.counts[MOVED]):
+    group, old = np.int64(state.moved[i]), np.int64(state.targets[i])
+    _set(tables, state, group, old)
+
+
+@helper
+def _judge(
+  step: Tables,
+  work: Workspace,
+  tables: SearchTables,
+  state: SearchState,
+  limit: float,
+  penalty_us: float,
+) -> bool:
+  """Simulates the changed state; keeps it if its objective is in the limit."""
+  state.counts[EVALUATIONS] += 1
+  step_time_us = engine.simulate(step, state.op_devices, work, limit)
+  if step_time_us == np.inf:
+    return False
+  excess = 0.0
+  for device in range(len(tables.memory_bytes)):
+    over = work.peak_bytes[device] - tables.memory_bytes[device]
+    if over > 0:
+      excess += 0.01 + over / max(1.0, tables.memory_bytes[device])
+  objective = step_time_us + penalty_us * excess
+  if objective > limit:
+    return False
+  state.counts[IS_STALE] = 1
+  state.numbers[CURRENT] = objective
+  for op in range(len(state.start_us)):
+    state.start_us[op] = work.ops.nodes[op].time
+  # Until something fits, what fits least badly is the best.
+  rank = BEST if excess == 0.0 else LEAST
+  is_best = excess == 0.0 or state.numbers[BEST] == np.inf
+  if is_best and objective < state.numbers[rank]:
+    state.numbers[rank] = objective
+    for group in range(len(state.best)):
+      state.best[group] = state.devices[group]
+  return True
