@@ -20,6 +20,7 @@ from tfplace.core.problem import Problem
 from tfplace.placers.compiled import Index, inlined, kernel
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.list_scheduling import kernels
+from tfplace.simulate.links import mean_transfer
 
 _NONE = -1
 # Largest share of all work in one unit, level by level (chosen by trial).
@@ -177,11 +178,10 @@ def _graph(groups: GroupGraph) -> _Graph:
 def _cut_us(groups: GroupGraph, size: np.ndarray) -> np.ndarray:
   """[num_pairs] microseconds of a transfer, at the links' mean."""
   cluster = groups.problem.cluster
-  links = cluster.channel >= 0
-  if not links.any():
+  if not cluster.links:
     return size + 1.0
-  fixed = float((cluster.latency_us + cluster.gap_us)[links].mean())
-  return fixed + size * float((1 / cluster.bandwidth[links]).mean())
+  us_per_byte, fixed_us = mean_transfer(cluster, with_gap=True)
+  return fixed_us + size * us_per_byte
 
 
 @kernel

@@ -1,5 +1,5 @@
 """Compiled ETF: of all ready ops and devices, the pair that can start first;
-and SCT, where a device may wait for the favourite child of its last op.
+and SCT, where a device may wait for the favorite child of its last op.
 
 Per device two queues: ops whose inputs arrive later than the device is idle,
 by arrival, and ops that wait for the device alone, by rank. An op changes from
@@ -58,7 +58,7 @@ class _State(NamedTuple):
     left: [num_ops] devices whose queues still hold the op.
     position: [num_ops] breaks ties, the lowest first.
     op_at: [num_ops] op at each position.
-    favourite: [num_ops] child that an op's device is kept for, or -1.
+    favorite: [num_ops] child that an op's device is kept for, or -1.
     last: [num_devices] op that each device ran last, -1 before the first.
     waits: [num_ops] inputs that are not there yet.
   """
@@ -72,7 +72,7 @@ class _State(NamedTuple):
   left: np.ndarray
   position: np.ndarray
   op_at: np.ndarray
-  favourite: np.ndarray
+  favorite: np.ndarray
   last: np.ndarray
   waits: np.ndarray
 
@@ -84,7 +84,7 @@ def earliest_start(
   free: np.ndarray,
   held: np.ndarray,
   room: np.ndarray,
-  favourite: np.ndarray,
+  favorite: np.ndarray,
 ) -> np.ndarray:
   """Schedules every op where, and when, one of those ready can start first.
 
@@ -94,13 +94,13 @@ def earliest_start(
     free: [num_groups, num_devices] bool devices to choose from; narrowed.
     held: [num_groups] bytes that a group counts for.
     room: [num_devices] bytes; reduced.
-    favourite: [num_ops] the op that each op's device is kept for, -1 for
+    favorite: [num_ops] the op that each op's device is kept for, -1 for
       none; see `_kept`.
 
   Returns:
     [num_groups] int32 devices.
   """
-  state = _nothing_done(tables, position, free, held, room, favourite)
+  state = _nothing_done(tables, position, free, held, room, favorite)
   queues = _empty_queues(tables)
   traffic = no_traffic(tables)
   stack = np.empty(len(position), np.int64)
@@ -129,7 +129,7 @@ def _nothing_done(
   free: np.ndarray,
   held: np.ndarray,
   room: np.ndarray,
-  favourite: np.ndarray,
+  favorite: np.ndarray,
 ) -> _State:
   """The schedule before its first op."""
   num_ops, num_devices = tables.time_us.shape
@@ -150,7 +150,7 @@ def _nothing_done(
     np.zeros(num_ops, np.int64),
     position,
     op_at,
-    favourite,
+    favorite,
     np.full(num_devices, -1, np.int64),
     waits,
   )
@@ -297,11 +297,11 @@ def _kept(
 ) -> tuple[float, int]:
   """What a device does instead of what `_head` says: start and position.
 
-  The rule of SCT: where the favourite child of the device's last op has all
+  The rule of SCT: where the favorite child of the device's last op has all
   its inputs and can start nowhere sooner, the device waits for it. Only an
   urgent op, whose inputs are by then wherever it may run, goes first.
   """
-  child, op = state.favourite[state.last[device]], state.op_at[at]
+  child, op = state.favorite[state.last[device]], state.op_at[at]
   if child < 0 or child == op or state.waits[child] or state.end[child] >= 0:
     return start, at
   group = tables.group_of[child]

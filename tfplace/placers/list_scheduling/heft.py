@@ -13,6 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from tfplace.core.paths import upward_ranks
 from tfplace.core.problem import Problem
 from tfplace.core.protocols import Budget, Evaluator, Result
 from tfplace.placers.groups import GroupGraph
@@ -23,13 +24,12 @@ from tfplace.placers.list_scheduling.co_placement import (
 from tfplace.placers.list_scheduling.costs import (
   ListTables,
   list_tables,
-  mean_link,
   mean_times,
   rank_order,
-  upward_ranks,
 )
 from tfplace.placers.list_scheduling.kernels import earliest_finish
 from tfplace.placers.tracker import Tracker
+from tfplace.simulate.links import mean_transfer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +54,10 @@ class HeftPlacer:
 
 def _ranked(groups: GroupGraph) -> np.ndarray:
   tables = list_tables(groups)
-  ranks = upward_ranks(tables, mean_times(tables), *mean_link(tables))
+  problem = groups.problem
+  ranks = upward_ranks(
+    problem.graph, mean_times(tables), *mean_transfer(problem.cluster)
+  )
   return schedule(groups, tables, ranks)
 
 
@@ -67,7 +70,7 @@ def schedule(
   """
   return earliest_finish(
     tables,
-    rank_order(tables, ranks),
+    rank_order(groups.problem.graph, ranks),
     groups.allowed.copy(),
     groups.persistent_bytes,
     groups.problem.cluster.memory_bytes.copy(),

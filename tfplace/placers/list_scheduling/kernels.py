@@ -12,6 +12,7 @@ import numpy as np
 
 from tfplace.placers.compiled import Index, helper, inlined, kernel
 from tfplace.placers.list_scheduling.costs import ListTables
+from tfplace.simulate.links import arrival_us, free_us
 
 
 @inlined
@@ -206,10 +207,9 @@ def arrival(
       if traffic.arrival_us[producer, device] >= 0:
         at = traffic.arrival_us[producer, device]
       else:
-        channel = tables.channel[source, device]
+        channel = tables.links.channel[source, device]
         at = max(at, traffic.channel_us[channel])
-        at += tables.in_bytes[i] * tables.us_per_byte[source, device]
-        at += tables.latency_us[source, device]
+        at = arrival_us(tables.links, at, tables.in_bytes[i], source, device)
         moved += tables.in_bytes[i]
     ready = max(ready, at)
   return ready, moved
@@ -232,12 +232,11 @@ def send_inputs(
     at = max(end[producer], 0.0)
     if source != device:
       if traffic.arrival_us[producer, device] < 0:
-        channel = tables.channel[source, device]
-        sent = max(at, traffic.channel_us[channel])
-        sent += tables.in_bytes[i] * tables.us_per_byte[source, device]
-        traffic.channel_us[channel] = sent + tables.gap_us[source, device]
-        sent += tables.latency_us[source, device]
-        traffic.arrival_us[producer, device] = sent
+        channel = tables.links.channel[source, device]
+        start = max(at, traffic.channel_us[channel])
+        sent = tables.links, start, tables.in_bytes[i], source, device
+        traffic.channel_us[channel] = free_us(*sent)
+        traffic.arrival_us[producer, device] = arrival_us(*sent)
       at = traffic.arrival_us[producer, device]
     ready = max(ready, at)
   return ready

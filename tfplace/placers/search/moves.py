@@ -18,6 +18,7 @@ from tfplace.placers.search.state import (
   SearchTables,
 )
 from tfplace.simulate.jit import Index, helper, inlined
+from tfplace.simulate.links import arrival_us
 
 LOCAL = 0  # waited for an input from the same device
 REMOTE = 1  # waited for a transfer
@@ -64,8 +65,8 @@ def _waited_for(
       if end > local_end:
         local, local_end = source, end
       continue
-    end += tables.ops.in_bytes[i] * tables.ops.us_per_byte[at, device]
-    end += tables.ops.latency_us[at, device]
+    size = tables.ops.in_bytes[i]
+    end = arrival_us(tables.ops.links, end, size, at, device)
     if end > remote_end:
       remote, remote_end = source, end
   if local >= 0 and local_end >= start - _SLACK_US:
