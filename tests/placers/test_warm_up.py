@@ -13,11 +13,11 @@ def test_nothing_is_left_to_compile_after_warming_up():
   placers.warm_up("auto")
   before = signatures()
   wanted = (
-    "search_kernel._run",
+    "chain._run",
     "earliest_start.earliest_start",
-    "merging._merge",
+    "coarsen._merge",
   )
-  for kernel in (*wanted, "engine.simulate", "batch._simulate_rows"):
+  for kernel in (*wanted, "engine.simulate", "simulator._simulate_rows"):
     assert before[kernel] == 1  # for one type of each argument
   assert max(before.values()) == 1
   placers.place(

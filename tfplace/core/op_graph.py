@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from tfplace.core import paths
 from tfplace.errors import FormatError
 
 CONTROL_OUTPUT = -1  # output index of a control edge: a message of 0 bytes
@@ -133,29 +134,30 @@ class OpGraph:
 
   @functools.cached_property
   def topological_order(self) -> np.ndarray:
-    """[num_ops] int32 positions, producers first; depth-first-free Kahn order.
+    """[num_ops] int32 positions, producers first (Kahn).
 
     Raises:
       FormatError: the graph has a cycle; names an op on it.
     """
     offsets, edges = self.out_csr
-    successors = self.edge_dst[edges].tolist()
-    bounds = offsets.tolist()
-    missing = np.bincount(self.edge_dst, minlength=self.num_ops).tolist()
-    order = [i for i in range(self.num_ops) if missing[i] == 0]
-    for op in order:  # grows while it is read: a queue
-      for successor in successors[bounds[op] : bounds[op + 1]]:
-        missing[successor] -= 1
-        if missing[successor] == 0:
-          order.append(successor)
+    order = paths.topological_order(offsets, self.edge_dst[edges])
     if len(order) < self.num_ops:
-      self._raise_cycle(missing)
-    return np.array(order, np.int32)
+      self._raise_cycle(order)
+    return order
 
-  def _raise_cycle(self, missing: Sequence[int]) -> None:
+  @functools.cached_property
+  def topological_position(self) -> np.ndarray:
+    """[num_ops] int64: the place of each op in `topological_order`."""
+    position = np.empty(self.num_ops, np.int64)
+    position[self.topological_order] = np.arange(self.num_ops)
+    return position
+
+  def _raise_cycle(self, order: np.ndarray) -> None:
     """Walks back among unfinished ops until one repeats: it is on a cycle."""
     offsets, edges = self.in_csr
-    op = next(i for i, count in enumerate(missing) if count)
+    missing = np.ones(self.num_ops, bool)
+    missing[order] = False
+    op = int(missing.argmax())
     seen: set[int] = set()
     while op not in seen:
       seen.add(op)

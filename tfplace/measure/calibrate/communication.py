@@ -17,6 +17,7 @@ import numpy as np
 
 from tfplace.core.cluster import Cluster, Link
 from tfplace.core.op_graph import OpGraph
+from tfplace.core.paths import transfers
 from tfplace.core.problem import Problem
 
 RECEIVE = "Receive"  # type of the ops that are added
@@ -122,7 +123,7 @@ def with_messages(problem: Problem, devices: np.ndarray) -> Messages:
   is_timed = np.isfinite(timed["latency_us"])
   ends = devices[graph.edge_src], devices[graph.edge_dst]
   crossing = np.flatnonzero(is_timed[ends])
-  sent, message_of = _distinct(graph, devices, crossing)
+  sent, message_of = transfers(graph, devices, among=crossing)
   src, dst = graph.edge_src[sent], graph.edge_dst[sent]
   way = devices[src], devices[dst]
   costs = {
@@ -132,7 +133,7 @@ def with_messages(problem: Problem, devices: np.ndarray) -> Messages:
   ops_us = problem.time_us[np.arange(graph.num_ops), devices]
   return Messages(
     Problem(
-      _graph(graph, devices, crossing, sent, message_of),
+      _graph(graph, devices, crossing, sent, message_of[crossing]),
       _latency_only(problem.cluster),
     ),
     devices=np.concatenate([devices, devices[dst]]).astype(np.int32),
@@ -154,21 +155,6 @@ def _timed(cluster: Cluster) -> Mapping[str, np.ndarray]:
       if key in result:
         result[key][index[link.src], index[link.dst]] = value
   return result
-
-
-def _distinct(
-  graph: OpGraph, devices: np.ndarray, crossing: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-  """An edge of each message, and the message of each crossing edge.
-
-  An output goes once to each device that reads it.
-  """
-  src, dst = graph.edge_src[crossing], graph.edge_dst[crossing]
-  outputs = int(graph.edge_output.max(initial=0)) + 2
-  keys = src.astype(np.int64) * outputs + graph.edge_output[crossing] + 1
-  keys = keys * (int(devices.max(initial=0)) + 1) + devices[dst]
-  _, first, message_of = np.unique(keys, return_index=True, return_inverse=True)
-  return crossing[first], message_of.reshape(-1)
 
 
 def _graph(

@@ -111,26 +111,11 @@ def times(placement: Placement) -> Times:
 
 def _ready_us(schedule: Schedule) -> np.ndarray:
   """[num_ops] when the last input of each op is on its device."""
-  graph, devices = schedule.placement.problem.graph, schedule.placement.devices
+  graph = schedule.placement.problem.graph
   there = schedule.op_end_us[graph.edge_src]
-  to = devices[graph.edge_dst]
-  crossing = devices[graph.edge_src] != to
-  transfers = schedule.transfers
-  arrivals = dict(
-    zip(
-      zip(
-        transfers.src_op.tolist(),
-        transfers.output.tolist(),
-        transfers.dst.tolist(),
-        strict=True,
-      ),
-      transfers.arrival_us.tolist(),
-      strict=True,
-    )
-  )
-  for edge in np.flatnonzero(crossing).tolist():
-    src, output = int(graph.edge_src[edge]), int(graph.edge_output[edge])
-    there[edge] = arrivals[src, output, int(to[edge])]
+  transfer = schedule.transfer_of_edge
+  sent = transfer >= 0
+  there[sent] = schedule.transfers.arrival_us[transfer[sent]]
   ready = np.zeros(graph.num_ops)
   np.maximum.at(ready, graph.edge_dst, there)
   return ready

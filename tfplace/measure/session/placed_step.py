@@ -39,8 +39,7 @@ def chains(placement: Placement) -> list[np.ndarray]:
   Ops without inputs, and those after a Switch or a loop, are left out.
   """
   graph = placement.problem.graph
-  position = np.empty(graph.num_ops, np.int64)
-  position[graph.topological_order] = np.arange(graph.num_ops)
+  position = graph.topological_position
   order = np.lexsort((position, prediction.times(placement).start))
   order = order[_orderable(graph)[order]]
   devices = placement.devices[order]

@@ -14,7 +14,6 @@ from typing import NamedTuple
 import numpy as np
 
 from tfplace.core.problem import Problem
-from tfplace.report.units import NOT_SENT, transfer_of_edge
 from tfplace.simulate import Schedule
 from tfplace.simulate.jit import kernel
 
@@ -70,8 +69,7 @@ def fixed_order(schedule: Schedule) -> FixedOrder:
   """The order of a simulated step."""
   moves, devices = schedule.transfers, schedule.placement.devices
   graph = schedule.placement.problem.graph
-  rank = np.empty(graph.num_ops)
-  rank[graph.topological_order] = np.arange(graph.num_ops)
+  rank = graph.topological_position
   holder = np.concatenate(
     (devices, moves.channel + schedule.placement.problem.cluster.num_devices)
   )
@@ -132,10 +130,8 @@ def _by_node(
 def _inputs(schedule: Schedule) -> tuple[np.ndarray, np.ndarray]:
   """Pairs of a node and one whose output it needs."""
   moves, graph = schedule.transfers, schedule.placement.problem.graph
-  transfer = transfer_of_edge(schedule)
-  source = np.where(
-    transfer == NOT_SENT, graph.edge_src, graph.num_ops + transfer
-  )
+  transfer = schedule.transfer_of_edge
+  source = np.where(transfer < 0, graph.edge_src, graph.num_ops + transfer)
   into = np.concatenate((graph.edge_dst, graph.num_ops + np.arange(len(moves))))
   out_of = np.concatenate((source, moves.src_op))
   return into, out_of

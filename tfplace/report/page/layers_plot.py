@@ -18,11 +18,9 @@ from tfplace.report.explain.layers import (
 )
 from tfplace.report.page import bars, figures
 from tfplace.report.units import (
-  NOT_SENT,
   device_names,
   format_bytes,
   format_us,
-  transfer_of_edge,
 )
 from tfplace.simulate import Schedule
 
@@ -179,8 +177,8 @@ def _draw_arcs(plot: Any, schedule: Schedule, layers: Layers) -> Any:
 
 def _first_readers(schedule: Schedule) -> np.ndarray:
   """[num_transfers] an op that reads each at its destination."""
-  transfer = transfer_of_edge(schedule)
-  sent = np.flatnonzero(transfer != NOT_SENT)[::-1]
+  transfer = schedule.transfer_of_edge
+  sent = np.flatnonzero(transfer >= 0)[::-1]
   result = np.zeros(len(schedule.transfers), np.int64)
   result[transfer[sent]] = schedule.placement.problem.graph.edge_dst[sent]
   return result
