@@ -42,6 +42,8 @@ WITHOUT_TENSORFLOW = (
   "simulate",
   "bounds",
   "placers",
+  "measure.session.worker",
+  "measure.remote.serving",
   "bin.simulate",
   "bin.explain",
 )

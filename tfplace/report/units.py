@@ -1,8 +1,7 @@
-"""Numbers for people: times, sizes and short device names.
+"""Numbers and names for people, and the schedule of what is shown.
 
-What traces and pictures of a step have in common.
-
-Which transfer of a simulated step carries which edge of the graph."""
+Sizes are formatted by `core.constraints`, whose errors need them; times here.
+"""
 
 import math
 from collections.abc import Sequence

@@ -1,12 +1,12 @@
-"""What a tensor takes of the devices between which it goes. NumPy only.
+"""The communication cost of a placement, as work of its devices. NumPy only.
 
-Between processes of one host a message is written and read by the cores that
-compute: it takes time of both devices, and little else. The rules of a
-simulated step know time of ops and time of links. So what a placement really
-costs there is said in ops: to make a tensor includes sending it, and receiving
-it is an op of its own, which has its turn on the other device when the message
-is there, and for which the readers wait. The step of that graph, by the same
-rules, is the one that devices are seen to take.
+Between processes of one host the cores that compute also write and read the
+messages: communication takes time of both devices, and little else. A link
+describes time between devices only. So a placement is extended here: producing
+a tensor includes sending it, and receiving it is an op of its own, which takes
+its turn on the destination when the message has arrived, and for which the
+readers wait. The step of that graph, simulated by the same rules, is the one
+that devices are measured to take.
 """
 
 import dataclasses
@@ -21,20 +21,20 @@ from tfplace.core.paths import transfers
 from tfplace.core.problem import Problem
 
 RECEIVE = "Receive"  # type of the ops that are added
-# Keys of `Link.extra`: the figures that were timed with busy devices, for a
-# link that is work of its devices, and the factors found by calibration.
-TIMED, WIRE = "timed_on_devices", "wire"
-_SHARED_MEMORY = 1e6  # bytes/us: what is left of a transfer beside that work
+# Keys of `Link.extra`, and so of cluster files: the costs that were timed with
+# busy devices, for a link that is work of its devices, and the factors on them.
+TIMED_KEY, FACTORS_KEY = "timed_on_devices", "wire"
+_SHARED_MEMORY = 1e6  # bytes/us: what remains of a transfer beside that work
 
 
 @dataclasses.dataclass(frozen=True)
-class Wire:
-  """Factors on what was timed; as found by calibration.
+class CommunicationFactors:
+  """Factors on timed costs, as calibration finds them.
 
   Attributes:
-    message: on the time of both devices for a message, an empty one too.
-    bytes: on their time for its bytes.
-    latency: on the time in which neither works on it.
+    message: on the time of both devices per message, whatever its size.
+    bytes: on the time of both devices per byte.
+    latency: on the time in which neither device works on the message.
     computing: on ops while other devices of the host compute as well.
   """
 
@@ -43,29 +43,29 @@ class Wire:
   latency: float = 1.0
   computing: float = 1.0
 
-  def noted(self, cluster: Cluster) -> Cluster:
-    """The cluster with this in its links, where `of` finds it."""
+  def recorded(self, cluster: Cluster) -> Cluster:
+    """The cluster with these in its links, where `factors_of` finds them."""
     links = tuple(
       dataclasses.replace(
-        link, extra={**link.extra, WIRE: dataclasses.asdict(self)}
+        link, extra={**link.extra, FACTORS_KEY: dataclasses.asdict(self)}
       )
       for link in cluster.links
     )
     return dataclasses.replace(cluster, links=links)
 
 
-def of(cluster: Cluster) -> Wire | None:
-  """What was noted; None where no link takes time of its devices."""
+def factors_of(cluster: Cluster) -> CommunicationFactors | None:
+  """Those recorded; None where no link takes time of its devices."""
   for link in cluster.links:
-    if TIMED in link.extra:
-      return Wire(**link.extra.get(WIRE, {}))
+    if TIMED_KEY in link.extra:
+      return CommunicationFactors(**link.extra.get(FACTORS_KEY, {}))
   return None
 
 
 def as_timed(link: Link) -> dict[str, Any]:
-  """The entry of `extra` by which a link is work of its devices."""
+  """The entry of `extra` that makes a link the work of its devices."""
   return {
-    TIMED: {
+    TIMED_KEY: {
       "message_us": link.gap_us,
       "us_per_byte": 1.0 / link.bandwidth_bytes_per_us,
       "latency_us": link.latency_us,
@@ -84,8 +84,8 @@ class Messages:
     overlap: [n] share of an op's time in which other devices compute.
     message_us: [n] time for messages, as timed.
     bytes_us: [n] time for the bytes of messages, as timed.
-    is_timed: [num_devices, num_devices] bool: links of which nothing is left
-      but latency, for the rest is in the ops.
+    is_timed: [num_devices, num_devices] bool: links whose costs are in the ops,
+      all but latency.
   """
 
   problem: Problem
@@ -96,23 +96,25 @@ class Messages:
   bytes_us: np.ndarray
   is_timed: np.ndarray
 
-  def times_us(self, wire: Wire) -> np.ndarray:
-    """[n] what each op takes where it is."""
-    slowed = self.ops_us * (1.0 + (wire.computing - 1.0) * self.overlap)
-    return slowed + wire.message * self.message_us + wire.bytes * self.bytes_us
+  def times_us(self, factors: CommunicationFactors) -> np.ndarray:
+    """[n] the time of each op on its device."""
+    slowed = self.ops_us * (1.0 + (factors.computing - 1.0) * self.overlap)
+    return (
+      slowed + factors.message * self.message_us + factors.bytes * self.bytes_us
+    )
 
-  def priced(self, wire: Wire) -> Problem:
+  def costed(self, factors: CommunicationFactors) -> Problem:
     """The problem with these times, to be simulated at `devices` only."""
-    times = self.times_us(wire)
+    times = self.times_us(factors)
     kinds = {device.kind for device in self.problem.cluster.devices}
     graph = dataclasses.replace(
       self.problem.graph, time_us={kind: times for kind in kinds}
     )
-    return Problem(graph, _slowed(self.problem.cluster, wire.latency))
+    return Problem(graph, _slowed(self.problem.cluster, factors.latency))
 
 
 def with_messages(problem: Problem, devices: np.ndarray) -> Messages:
-  """The messages of a placement as ops, the links without what those take.
+  """The messages of a placement as ops, and links without those costs.
 
   Args:
     problem: what is placed.
@@ -145,13 +147,13 @@ def with_messages(problem: Problem, devices: np.ndarray) -> Messages:
 
 
 def _timed(cluster: Cluster) -> Mapping[str, np.ndarray]:
-  """[num_devices, num_devices] figures; NaN where devices have no part."""
+  """[num_devices, num_devices] timed costs; NaN for other links."""
   index = {device.name: i for i, device in enumerate(cluster.devices)}
   keys = ("message_us", "us_per_byte", "latency_us")
   shape = (len(index), len(index))
   result = {key: np.full(shape, np.nan) for key in keys}
   for link in cluster.links:
-    for key, value in link.extra.get(TIMED, {}).items():
+    for key, value in link.extra.get(TIMED_KEY, {}).items():
       if key in result:
         result[key][index[link.src], index[link.dst]] = value
   return result
@@ -195,15 +197,15 @@ def _graph(
 
 
 def _latency_only(cluster: Cluster) -> Cluster:
-  """Links of which nothing but latency is left beside the devices' work."""
+  """Links with latency only, beside the work of the devices."""
   links = tuple(
     dataclasses.replace(
       link,
       bandwidth_bytes_per_us=_SHARED_MEMORY,
       gap_us=0.0,
-      latency_us=link.extra[TIMED]["latency_us"],
+      latency_us=link.extra[TIMED_KEY]["latency_us"],
     )
-    if TIMED in link.extra
+    if TIMED_KEY in link.extra
     else link
     for link in cluster.links
   )
@@ -211,10 +213,10 @@ def _latency_only(cluster: Cluster) -> Cluster:
 
 
 def _slowed(cluster: Cluster, latency: float) -> Cluster:
-  """Such links with so many times the latency."""
+  """These links with their latency times a factor."""
   links = tuple(
     dataclasses.replace(link, latency_us=link.latency_us * latency)
-    if TIMED in link.extra
+    if TIMED_KEY in link.extra
     else link
     for link in cluster.links
   )
@@ -239,7 +241,7 @@ def _overlap(
 def _at_both_ends(
   graph: OpGraph, src: np.ndarray, each_us: np.ndarray
 ) -> np.ndarray:
-  """[num_ops + messages] what producers and receivers of messages take."""
+  """[num_ops + messages] time of producers and receivers for messages."""
   sending = np.bincount(src, each_us, graph.num_ops)
   return np.concatenate([sending, each_us])
 

@@ -1,4 +1,4 @@
-"""Placements that are made to measure with, not to be good."""
+"""Placements to calibrate and profile with; good ones are not sought."""
 
 from collections.abc import Sequence
 

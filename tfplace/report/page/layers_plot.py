@@ -16,7 +16,7 @@ from tfplace.report.explain.layers import (
   is_gradient,
   merge_in_order,
 )
-from tfplace.report.page import bars, figures
+from tfplace.report.page import figures
 from tfplace.report.units import (
   device_names,
   format_bytes,
@@ -107,7 +107,7 @@ def _draw_discs(plot: Any, schedule: Schedule, layers: Layers) -> Any:
       "x": layer.tolist(),
       "y": device.tolist(),
       "size": np.maximum(size, 3.0).round(2).tolist(),
-      "color": [bars.device_color(d) for d in device.tolist()],
+      "color": [figures.device_color(d) for d in device.tolist()],
       "layer": [layers.names[i] for i in layer.tolist()],
       "device": [short[d] for d in device.tolist()],
       "ops": [f"{n:,}" for n in count[shown].tolist()],
@@ -160,7 +160,7 @@ def _draw_arcs(plot: Any, schedule: Schedule, layers: Layers) -> Any:
       "source": source,
       "target": target,
       "width": width.round(2).tolist(),
-      "color": [bars.device_color(int(d)) for d in pairs[1, heaviest]],
+      "color": [figures.device_color(int(d)) for d in pairs[1, heaviest]],
       "bytes": [format_bytes(float(n)) for n in size[heaviest]],
     }
   )

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from bokeh.models import ColumnDataSource, Range1d
 
-from tfplace.report.page import bars, figures
+from tfplace.report.page import figures
 from tfplace.report.page.bars import thin_steps
 from tfplace.report.units import device_names, format_bytes
 from tfplace.simulate import Schedule
@@ -99,8 +99,8 @@ def _draw(
     source=source,
     mode="after",
     line_width=2,
-    line_color=bars.device_color(device),
-    line_dash=bars.device_dash(device),
+    line_color=figures.device_color(device),
+    line_dash=figures.device_dash(device),
     legend_label=label,
     name=f"memory of {name}",
   )

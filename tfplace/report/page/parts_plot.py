@@ -6,16 +6,15 @@ from typing import Any
 from bokeh.models import ColumnDataSource
 
 from tfplace.report.explain import Explanation
-from tfplace.report.page import bars as colors
 from tfplace.report.page import figures
 from tfplace.report.units import format_us
 
 MAX_ROWS = 10
 _ROW = 28  # pixels
 _KINDS = (
-  ("needed next", "needed_us", colors.BLUE),
-  ("in the way of what came next", "queue_us", colors.SKY),
-  ("gaps and latency", "idle_us", colors.PALE),
+  ("needed next", "needed_us", figures.BLUE),
+  ("in the way of what came next", "queue_us", figures.SKY),
+  ("gaps and latency", "idle_us", figures.PALE),
 )
 
 
@@ -85,7 +84,7 @@ def gain_plot(explanation: Explanation) -> Any:
         ],
       }
     ),
-    fill_color=colors.GREEN,
+    fill_color=figures.GREEN,
     line_color=None,
     name="gain",
   )
