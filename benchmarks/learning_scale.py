@@ -43,7 +43,7 @@ PARTS_OF_A_STEP = {
   ("simulator.py", "run"): "simulator",
   ("func_graph.py", "func_graph_from_py_func"): "traced",
 }
-_GRAPHS = flags.DEFINE_list("graphs", [], "tfplace.core.v1 files.")
+_GRAPHS = flags.DEFINE_list("graphs", [], "tfplace.graph.v1 files.")
 _CLUSTER = flags.DEFINE_string("cluster", "p100x8", "Cluster preset.")
 _PART = flags.DEFINE_enum("part", None, PARTS, "In a child: what to time.")
 _OUT = flags.DEFINE_string(

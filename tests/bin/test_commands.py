@@ -311,7 +311,7 @@ def test_hostile_files_are_named_and_leave_the_old_output(tmp_path, capsys):
   old = tmp_path / "out.json"
   old.write_text("old")
   for name, content in {
-    "cut.json": b'{"format": "tfplace.core.v1", "na',
+    "cut.json": b'{"format": "tfplace.graph.v1", "na',
     "wrong.pb": b"\xff\xfe\x00 no proto",
     "wrong.pbtxt": b"node { name: 'a' op: }",
     "wrong.keras": b"PK\x03\x04 no zip",

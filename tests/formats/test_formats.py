@@ -20,7 +20,7 @@ from tfplace.formats import json_file
 GPU = "/job:localhost/replica:0/task:0/device:GPU:0"
 CPU = "/job:localhost/replica:0/task:0/device:CPU:0"
 GRAPH = {
-  "format": "tfplace.core.v1",
+  "format": "tfplace.graph.v1",
   "name": "tiny",
   "owner": {"kept": [1, 2]},
   "ops": [
@@ -203,7 +203,7 @@ def test_text_that_is_no_graph_is_refused_by_position(tmp_path, case):
 
 def test_ten_million_ops_are_refused_before_they_are_built(tmp_path):
   path = tmp_path / "big.json.gz"
-  head = b'{"format":"tfplace.core.v1","name":"x","edges":[],"ops":['
+  head = b'{"format":"tfplace.graph.v1","name":"x","edges":[],"ops":['
   path.write_bytes(gzip.compress(head + b"0," * 10_000_000 + b"0]}"))
   with pytest.raises(FormatError, match="ops: 10000001 elements, at most"):
     formats.load_graph(path)

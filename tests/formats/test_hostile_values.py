@@ -21,7 +21,7 @@ from tfplace.measure.remote import hosts_file, listening
 from tfplace.simulate import Simulator
 
 GRAPH = {
-  "format": "tfplace.core.v1",
+  "format": "tfplace.graph.v1",
   "name": "pair",
   "ops": [
     {

@@ -16,7 +16,7 @@ import pytest
 from tfplace.errors import FormatError
 from tfplace.formats import files, json_file
 
-FORMAT = "tfplace.core.v1"
+FORMAT = "tfplace.graph.v1"
 DATA = {"format": FORMAT, "text": "x" * 200_000}  # more than a pipe holds
 REMAINS = f".tfplace-{'a' * 16}.part"
 

@@ -11,7 +11,7 @@ from tfplace.formats import files
 
 _DESCRIPTION = (
   "Extracts the dataflow graph of a model's step, with the cost of every op"
-  " on the device kinds of --cluster, and writes it as tfplace.core.v1."
+  " on the device kinds of --cluster, and writes it as tfplace.graph.v1."
 )
 
 

@@ -74,7 +74,7 @@ def define_source_flags(values: flags.FlagValues) -> None:
     "saved_model": "SavedModel directory.",
     "keras_model": "Keras 3 model file (.keras).",
     "graph_def": "GraphDef file (.pb or .pbtxt).",
-    "graph": "tfplace.core.v1 file (.json or .json.gz).",
+    "graph": "tfplace.graph.v1 file (.json or .json.gz).",
   }
   for name in _SOURCES:
     flags.DEFINE_string(name, None, text[name], flag_values=values)

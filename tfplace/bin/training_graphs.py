@@ -45,7 +45,7 @@ def define(values: flags.FlagValues) -> None:
   flags.DEFINE_list(
     "graphs",
     [],
-    "tfplace.core.v1 files, or globs of them.",
+    "tfplace.graph.v1 files, or globs of them.",
     flag_values=values,
   )
   flags.DEFINE_list(

@@ -1,4 +1,4 @@
-"""`tfplace.core.v1`: op graphs as files."""
+"""`tfplace.graph.v1`: op graphs as files."""
 
 import math
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from tfplace.core.op_graph import CONTROL_OUTPUT, OpGraph, OpSpec, build_graph
 from tfplace.errors import FormatError, shown
 from tfplace.formats import json_file
 
-FORMAT = "tfplace.core.v1"
+FORMAT = "tfplace.graph.v1"
 MAX_OPS = 2_000_000
 MAX_EDGES = 20_000_000
 _GRAPH_KEYS = frozenset({"format", "name", "ops", "edges"})
