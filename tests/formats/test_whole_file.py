@@ -80,10 +80,10 @@ def test_a_full_device_is_an_error_that_names_it():
 
 TO_STDOUT = (
   "import sys\n"
-  "from tfplace.core import whole_file\n"
+  "from tfplace.formats import files\n"
   "print('before')\n"
-  "whole_file.check_writable(sys.argv[1])\n"
-  "whole_file.write_bytes(sys.argv[1], b'content\\n')\n"
+  "files.check_writable(sys.argv[1])\n"
+  "files.write_bytes(sys.argv[1], b'content\\n')\n"
   "print('after')\n"
 )
 
@@ -199,8 +199,8 @@ def test_a_mounted_file_is_written_where_it_is(tmp_path, monkeypatch):
 def leave_behind(folder, kind):
   """What a process that was killed leaves."""
   code = (
-    "import os, signal, sys; from tfplace.core import staging\n"
-    f"with staging.new_{kind}(sys.argv[1]) as made:\n"
+    "import os, signal, sys; from tfplace.formats import files\n"
+    f"with files.new_{kind}(sys.argv[1]) as made:\n"
     "  os.kill(os.getpid(), signal.SIGKILL)\n"
   )
   subprocess.run([sys.executable, "-c", code, str(folder)], check=False)
@@ -213,8 +213,8 @@ def test_what_a_killed_process_left_goes_and_what_is_in_use_stays(
   leave_behind(tmp_path, kind)
   (left,) = os.listdir(tmp_path)
   code = (
-    "import sys; from tfplace.core import staging\n"
-    f"with staging.new_{kind}(sys.argv[1]) as made:\n"
+    "import sys; from tfplace.formats import files\n"
+    f"with files.new_{kind}(sys.argv[1]) as made:\n"
     "  print(flush=True); sys.stdin.read()\n"
   )
   with subprocess.Popen(
@@ -299,7 +299,7 @@ def test_a_pipe_with_a_writer_is_read_to_its_end(tmp_path, name, delay_s):
 
 def test_standard_input_is_a_file_like_any_other(tmp_path):
   code = (
-    "from tfplace.core import json_file\n"
+    "from tfplace.formats import json_file\n"
     f"print(json_file.read_json('/dev/stdin', {FORMAT!r})['text'])"
   )
   done = subprocess.run(

@@ -203,13 +203,13 @@ def test_a_device_of_no_memory_holds_nothing(strategy):
     ({"max_memory": {"CPU:0": float("nan")}}, "nan is no memory size"),
     ({"max_memory": {"CPU:0": [1]}}, r"\[1\] is no memory size"),
     ({"max_memory": {"CPU:0": True}}, "True is no memory size"),
-    ({"max_memory": {"CPU:0": 10**400}}, r"1000* is no memory size"),
+    ({"max_memory": {"CPU:0": 10**400}}, r"0000 is no memory size"),
     ({"keep_together": ["frist"]}, "'frist'.* did you mean 'first'"),
     ({"keep_together": [3]}, "keep_together takes"),
     ({"keep_together": [[]]}, "keep_together takes"),
   ],
 )
-def test_wishes_that_mean_nothing_are_named(options, said):
+def test_constraints_that_mean_nothing_are_named(options, said):
   with pytest.raises(TfplaceError, match=said):
     _plan(**options)
 

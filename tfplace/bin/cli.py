@@ -222,6 +222,15 @@ def showing_progress(
     yield bar.show_stage
 
 
+@contextlib.contextmanager
+def show_stage(
+  stage: str, detail: str, seconds: float | None
+) -> Iterator[None]:
+  """A bar for a stage of planning: a `ShowStage` of `plan.planner`."""
+  with showing_progress(f"{stage[0].upper()}{stage[1:]}{detail}", seconds):
+    yield
+
+
 def load_tensorflow() -> None:
   """Imports TensorFlow without its start-up notices on stderr.
 

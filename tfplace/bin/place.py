@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from absl import flags
 
-from tfplace import bounds, core, placers
+from tfplace import core, placers
 from tfplace.bin import cli, constraints, guarded, outputs, sources
 from tfplace.core.protocols import Result
-from tfplace.errors import TfplaceError
+from tfplace.plan.planner import PlanConfig, PlanResult, Stages, make_plan
 
 if TYPE_CHECKING:
   from tfplace.extraction.traced import TracedStep
@@ -97,24 +97,21 @@ def _main(values: flags.FlagValues) -> None:
     problem = core.Problem(graph, cluster)
     if live is not None and source.traced is not None:
       problem = _calibrated(values, live, problem, source.traced)
-    with cli.showing_progress("Proving a lower bound"):
-      problem, left_s = bounds.tightened_within(problem, values.budget_s)
-    best = _place(values, problem, left_s)
-    skipped = best.skipped
-    results = _with_baselines(values, problem, best)
+    plan = _plan(values, problem)
+    results, best = plan.results, plan.best
     if live is not None:
-      results = _predicted(problem, results)
+      results = _predicted(plan.problem, results)
       best = _fastest(results, [result.evaluation for result in results])
     measured = None
     if values.measure and live is not None:
-      measured = _measure(values, live, problem, source, results)
+      measured = _measure(values, live, plan.problem, source, results)
       best = _fastest(results, measured)
   outputs.write_files(values, best.placement, source)
   outputs.write_pictures(values, best.placement, results)
   outputs.print_results(results, best, measured)
   if measured is None:
     _tell_if_beaten(best, results)
-  for strategy, why in skipped.items():
+  for strategy, why in plan.best.skipped.items():
     print(f"{strategy} was skipped: {why}")
   if values.json:
     _print_json(best, results, measured)
@@ -133,40 +130,16 @@ def _calibrated(
     )
 
 
-def _place(
-  values: flags.FlagValues, problem: core.Problem, seconds: float
-) -> Result:
+def _plan(values: flags.FlagValues, problem: core.Problem) -> PlanResult:
   if values.strategy in ("auto", *placers.LEARNED):
     cli.load_tensorflow()  # for the learned policy; quiet, off the clock
-  with cli.showing_progress("Compiling the placers, once per installation"):
-    placers.warm_up(values.strategy)
-  with cli.showing_progress(f"Placing {problem.graph.name}", seconds):
-    return placers.place(
-      problem,
-      strategy=values.strategy,
-      budget_s=seconds,
-      seed=values.seed,
-      policy=values.policy,
-    )
-
-
-def _with_baselines(
-  values: flags.FlagValues, problem: core.Problem, best: Result
-) -> list[Result]:
-  """The best result, what `auto` tried, and the baselines it did not try."""
-  results = [best, *best.tried]
-  names = {result.strategy for result in results}
-  for strategy in _BASELINES:
-    if strategy not in names and strategy not in best.skipped:
-      try:
-        results.append(
-          placers.place(
-            problem, strategy=strategy, budget_s=5, seed=values.seed
-          )
-        )
-      except TfplaceError as error:
-        print(f"{strategy}: {error}")
-  return results
+  config = PlanConfig(
+    values.strategy, values.budget_s, values.seed, values.policy, _BASELINES
+  )
+  plan = make_plan(problem, config, Stages(cli.show_stage))
+  for strategy, error in plan.failures.items():
+    print(f"{strategy}: {error}")
+  return plan
 
 
 def _predicted(

@@ -132,7 +132,15 @@ def has_custom_objects() -> bool:
 
 _PACKAGE = pathlib.Path(__file__).parent.parent
 # The code that decides a graph: folders and modules of this package.
-_CODE = ("models", "extraction", "cost", "plan/sources.py", "__init__.py")
+_CODE = (
+  "models",
+  "core",
+  "formats",
+  "extraction",
+  "cost",
+  "plan/sources.py",
+  "__init__.py",
+)
 _SUFFIXES = (".py", ".json")
 _CHUNK_BYTES = 1 << 20
 

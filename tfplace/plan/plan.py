@@ -1,8 +1,9 @@
-"""A plan: which op, layer and variable goes on which device.
+"""Plans as data: which op, layer and variable goes on which device, and why.
 
-It knows names only, no graph and no model state; `read_plan` makes one.
-
-What `model.placement` tells: the plan in force, to read back and to keep."""
+`Plan` is what a placed model follows; `AppliedPlacement` is what
+`model.placement` tells of it, to print, edit and keep. Both know names only:
+no model, and no TensorFlow graph.
+"""
 
 import dataclasses
 import difflib
@@ -14,7 +15,7 @@ from tfplace.core.protocols import Evaluation, Result
 from tfplace.extraction import TracedStep
 from tfplace.formats import json_file
 from tfplace.formats import placement as placement_format
-from tfplace.plan import local_cluster as devices_lib
+from tfplace.plan import local_devices
 
 _LISTED = 12  # of a model's layers; a message is to be read
 
@@ -65,7 +66,7 @@ def from_placement(placement: Placement) -> Plan:
   """
   graph = placement.problem.graph
   types = dict(zip(graph.names, graph.types, strict=True))
-  ops = devices_lib.canonical_devices(placement.assignments)
+  ops = local_devices.canonical_devices(placement.assignments)
   return Plan(ops, types, placement=placement)
 
 
@@ -117,7 +118,7 @@ class AppliedPlacement:
     """The decision, and one line per layer."""
     width = max(map(len, self.layers), default=0)
     lines = [
-      f"  {name:{width}}  {devices_lib.short_name(device)}"
+      f"  {name:{width}}  {local_devices.short_name(device)}"
       for name, device in self.layers.items()
     ]
     return "\n".join([self.message, *lines])
@@ -148,10 +149,10 @@ def given(plan: Plan, model: str, is_partial: bool) -> AppliedPlacement:
     is_partial: whether there is more in the model than the plan names.
   """
   assignments = {**plan.ops, **plan.layers}
-  default = devices_lib.default_device()
+  default = local_devices.default_device()
   message = f"placed on {_listed(plan.devices)} as given"
   if is_partial:
-    rest = devices_lib.short_name(default)
+    rest = local_devices.short_name(default)
     message += f"; what it does not name is on {rest}, or with what it works on"
   used = {*plan.devices, default} if is_partial else set(plan.devices)
   return AppliedPlacement(
@@ -172,7 +173,7 @@ def without_jit(applied: AppliedPlacement) -> AppliedPlacement:
 
 
 def _listed(devices: Iterable[str]) -> str:
-  return ", ".join(devices_lib.short_name(name) for name in devices)
+  return ", ".join(local_devices.short_name(name) for name in devices)
 
 
 def only_device(device: str, model: str, training: bool) -> AppliedPlacement:
@@ -184,7 +185,7 @@ def only_device(device: str, model: str, training: bool) -> AppliedPlacement:
     strategy="single",
     training=training,
     one_device=True,
-    message=f"stays on {devices_lib.short_name(device)}, the only device",
+    message=f"stays on {local_devices.short_name(device)}, the only device",
     model=model,
   )
 
@@ -207,8 +208,8 @@ def planned(
   """
   assignments = result.placement.assignments
   return AppliedPlacement(
-    assignments=devices_lib.full_names(assignments),
-    layers=devices_lib.full_names(_layers(result.placement, traced)),
+    assignments=local_devices.full_names(assignments),
+    layers=local_devices.full_names(_layers(result.placement, traced)),
     devices=used,
     strategy=result.strategy,
     training=traced.training,
