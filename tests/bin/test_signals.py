@@ -150,7 +150,7 @@ DOING = {
 PROGRAM = """
 import concurrent.futures, ctypes, subprocess, sys, time
 from tfplace.bin import cli
-from tfplace.graph import staging, whole_file
+from tfplace.formats import files
 def main(values):
   print('doing', flush=True)
   {}

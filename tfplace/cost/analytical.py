@@ -115,6 +115,7 @@ def _ops(bones: Skeleton, costs: _Costs) -> list[OpSpec]:
       persistent_bytes=costs.persistent_bytes[name],
       temp_bytes=costs.called[name].temp_bytes if name in costs.called else 0.0,
       colocation=bones.colocation[i],
+      layer=bones.layers[i],
     )
     for i, name in enumerate(bones.names)
   ]

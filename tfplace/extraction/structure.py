@@ -31,6 +31,8 @@ class Skeleton:
       TensorFlow 1, is left out: one pass of the loop is costed, and the two
       ops share a colocation group, so that no transfer goes uncounted.
     colocation: [num_ops] group name, or None.
+    layers: [num_ops] path of the innermost Keras layer, the model first, such
+      as "net/encoder/dense"; None where the op is in no layer.
   """
 
   names: tuple[str, ...]
@@ -40,6 +42,7 @@ class Skeleton:
   output_types: tuple[tuple[tf.DType, ...], ...]
   edges: tuple[tuple[int, int, int], ...]
   colocation: tuple[str | None, ...]
+  layers: tuple[str | None, ...]
 
   @property
   def num_ops(self) -> int:
@@ -76,6 +79,12 @@ def skeleton(traced: TracedStep) -> Skeleton:
     output_types=types,
     edges=_edges(graph_def, types),
     colocation=colocation.colocation(graph_def),
+    layers=tuple(
+      "/".join(reversed(traced.layers[node.name]))
+      if node.name in traced.layers
+      else None
+      for node in graph_def.node
+    ),
   )
 
 
