@@ -1,9 +1,8 @@
-"""The bar that commands show on a terminal: time, and the stage of the work.
-
-What all commands share: flag parsing, help, errors, progress, exit codes.
+"""What all commands share: flag parsing, help, errors, progress, exit codes.
 
 A command owns a `FlagValues` of its own, so that several can live in one
-process; there are no global flags."""
+process; there are no global flags.
+"""
 
 import contextlib
 import importlib

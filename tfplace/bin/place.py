@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from absl import flags
 
 from tfplace import core, placers
-from tfplace.bin import cli, constraints, guarded, outputs, sources
+from tfplace.bin import cli, guarded, outputs, sources
+from tfplace.core import constraints
 from tfplace.core.protocols import Result
 from tfplace.plan.planner import PlanConfig, PlanResult, Stages, make_plan
 
@@ -28,7 +29,7 @@ def _define(values: flags.FlagValues) -> None:
   sources.define_source_flags(values)
   sources.define_cluster_flag(values)
   define_strategy_flags(values)
-  constraints.define_wish_flags(values)
+  _define_constraint_flags(values)
   outputs.define_file_flags(values)
   flags.DEFINE_bool(
     "measure",
@@ -70,6 +71,55 @@ def define_strategy_flags(values: flags.FlagValues) -> None:
   )
 
 
+def _define_constraint_flags(values: flags.FlagValues) -> None:
+  """Adds `--max_memory` and `--keep_together`."""
+  flags.DEFINE_list(
+    "max_memory",
+    [],
+    "Memory that devices may fill, in place of what --cluster says, such as"
+    " GPU:0=10GiB,GPU:1=8GiB.",
+    flag_values=values,
+  )
+  flags.DEFINE_list(
+    "keep_together",
+    [],
+    "Patterns of op names such as encoder/* or */lstm_1/*: the ops that are"
+    " like one of them share a device.",
+    flag_values=values,
+  )
+
+
+def _limited(values: flags.FlagValues, cluster: core.Cluster) -> core.Cluster:
+  """The cluster with the memory of `--max_memory`.
+
+  Raises:
+    UsageError: an item that is not device=size.
+    FormatError: no such device, or no size.
+  """
+  sizes = {}
+  for item in values.max_memory:
+    device, equals, size = item.rpartition("=")
+    if not equals:
+      raise cli.UsageError(
+        f"--max_memory: {item!r} is not of the form GPU:0=8GiB"
+      )
+    sizes[device] = size
+  return constraints.with_max_memory(cluster, sizes)
+
+
+def _grouped(values: flags.FlagValues, graph: core.OpGraph) -> core.OpGraph:
+  """The graph with the groups of `--keep_together`.
+
+  Raises:
+    FormatError: a pattern that no op's name is like.
+  """
+  if not values.keep_together:
+    return graph
+  patterns = values.keep_together
+  groups = [constraints.matching(graph, pattern) for pattern in patterns]
+  return constraints.keep_together(graph, groups)
+
+
 def _check(values: flags.FlagValues) -> None:
   """Refuses what cannot work before anything is computed."""
   outputs.check_files(values)
@@ -90,10 +140,10 @@ def _check(values: flags.FlagValues) -> None:
 def _main(values: flags.FlagValues) -> None:
   _check(values)
   with sources.opened_cluster(values) as (described, live):
-    cluster = constraints.limited(values, described)
+    cluster = _limited(values, described)
     needs_trace = live is not None or outputs.needs_trace(values)
     source = sources.load_source(values, cluster, needs_trace)
-    graph = constraints.grouped(values, source.graph)
+    graph = _grouped(values, source.graph)
     problem = core.Problem(graph, cluster)
     if live is not None and source.traced is not None:
       problem = _calibrated(values, live, problem, source.traced)

@@ -1,9 +1,4 @@
-"""The flags that name a placed graph, for the commands that look at one:
-`tfplace-simulate` and `tfplace-explain`.
-
-The flags that name a graph and a cluster, the same for every command.
-
-Custom classes of a Keras file, from modules that the user names."""
+"""The flags that name a graph, a cluster and a placement, for every command."""
 
 import contextlib
 import dataclasses

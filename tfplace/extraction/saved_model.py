@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from tfplace.errors import ExtractionError
-from tfplace.extraction import traced as batch
 from tfplace.extraction.inlining import functions
 from tfplace.extraction.safety import safe_loading
-from tfplace.extraction.traced import TracedStep
+from tfplace.extraction.traced import TracedStep, checked_batch_size
 
 DEFAULT_SIGNATURE = "serving_default"
 
@@ -66,7 +65,7 @@ def flatten_signature(
 ) -> FlatSignature:
   """As `trace_saved_model`, which see, with the way back."""
   path = os.fspath(directory)
-  size = batch.checked(batch_size, path)
+  size = checked_batch_size(batch_size, path)
   if allow_side_effects:
     safe_loading.read(path)  # says what is wrong with it
     loaded = safe_loading.load_unchecked(path, path)

@@ -1,9 +1,9 @@
-"""How an extraction tells what it is at: large graphs take a minute.
+"""While a graph is extracted: stages are told, the cycle collector is paused.
 
-Holds Python's cycle collector while a graph is built.
-
-Tracing and importing make millions of objects that stay; the collector walks
-over all of them again and again, for a quarter of the time."""
+Large graphs take a minute. Tracing and importing make millions of objects that
+stay, and Python's collector would walk over all of them again and again, for a
+quarter of the time.
+"""
 
 import contextlib
 import gc

@@ -1,13 +1,11 @@
-"""Writes devices into the functions of a graph's library.
+"""Writes devices into GraphDefs: into flat graphs, and into function libraries.
 
-A function that is called from several places may be placed differently in
-each: then it is copied. What runs as one op, such as a loop, has one device,
-and so has all inside it.
-
-The rewritten GraphDef: every node of a traced step with its device.
-
-For whoever runs graphs without tfplace: TensorFlow loads the file and runs it
-as such. Keras models are placed by `place_model`."""
+`placed_graph_def` is for whoever runs graphs without tfplace: every node of a
+traced step with its device. `FunctionPlacer` places the functions of a
+SavedModel's library. A function that is called from several places may be
+placed differently in each: then it is copied. What runs as one op, such as a
+loop, has one device, and so has all inside it.
+"""
 
 import collections
 import os

@@ -22,8 +22,8 @@ from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.errors import ExtractionError, TfplaceError
 from tfplace.extraction import TracedStep, trace_keras
-from tfplace.extraction import traced as batch
 from tfplace.extraction.keras import inputs
+from tfplace.extraction.traced import DEFAULT_BATCH_SIZE
 from tfplace.keras import grouping
 from tfplace.keras.controller import Planner
 from tfplace.keras.given import stays
@@ -178,7 +178,7 @@ def _sample(
       return None
     shape = list(tensor.shape)
     if shape and (shape[0] is None or batch_size):
-      shape[0] = batch_size or own_size or batch.DEFAULT_BATCH_SIZE
+      shape[0] = batch_size or own_size or DEFAULT_BATCH_SIZE
     if None in shape:
       raise ExtractionError(
         f"a batch of model {model.name!r} has shape {tuple(tensor.shape)}, and"

@@ -16,7 +16,7 @@ from tensorflow.python.saved_model import fingerprinting_utils
 
 from tfplace.core.placement import Placement
 from tfplace.errors import ApplyError
-from tfplace.extraction import colocation
+from tfplace.extraction import structure
 from tfplace.extraction.safety import safe_loading
 from tfplace.extraction.saved_model import FlatSignature, flatten_signature
 from tfplace.formats import files
@@ -117,7 +117,7 @@ def _place(
 
 def _beside_tables(graph_def: tf.compat.v1.GraphDef) -> list[str]:
   """Ops on a table or the like, which stays where the loader puts it."""
-  groups = colocation.colocation(graph_def)
+  groups = structure.colocation_groups(graph_def)
   resource = tf.resource.as_datatype_enum
   outside = {
     group

@@ -1,16 +1,12 @@
-"""The software and host that decide a graph, besides this package's code.
-
-Versions of TensorFlow and Keras, the settings of Keras that change what a
-layer does, and whether this host has a GPU, for which some layers have other
-ops. What is imported already is asked; what is not is not imported for it.
-
-The content hash of an extraction: what decides the op graph, and no more.
+"""The content hash of an extraction: of what decides the op graph, and no more.
 
 The model (a zoo model's name and sizes, or every byte of its files), batch
-size, training or inference, the hardware of each kind of device, the code that
-builds, traces and costs (this package's sources; TensorFlow and Keras by
-version), the settings of Keras that change what a layer does, and whether this
-host has a GPU, for which some layers have other ops."""
+size, training or inference, the hardware of each kind of device, and the code
+that builds, traces and costs: this package's sources, TensorFlow and Keras by
+version, the settings of Keras that change what a layer does, and whether this
+host has a GPU, for which some layers have other ops. What is imported already
+is asked; nothing is imported for it.
+"""
 
 import functools
 import hashlib

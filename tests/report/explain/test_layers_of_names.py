@@ -108,5 +108,5 @@ def test_what_the_graph_knows_of_layers_goes_before_names():
     "dense",
     "dense",
     "out",
-    "opt",
+    "adam",
   ]
