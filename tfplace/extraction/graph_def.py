@@ -1,4 +1,4 @@
-"""Extracts a GraphDef file (`.pb` or `.pbtxt`), with its variables, as a step."""
+"""Extracts a GraphDef file (`.pb` or `.pbtxt`) as one step."""
 
 import os
 from collections.abc import Sequence

@@ -37,7 +37,7 @@ class Planner(Protocol):
   def __call__(
     self, kind: str, data: Any
   ) -> tuple[Plan | None, AppliedPlacement]:
-    """A plan (None: the model stays as it is) and what there is to tell.
+    """A plan (None: the model stays as it is) and its description.
 
     Args:
       kind: of `KINDS`: the step to plan.
@@ -51,7 +51,7 @@ class Controller:
   Attributes:
     plan: the plan in force; None until it is made, and where the model stays
       on one device.
-    applied: what there is to tell of it; None until it is made.
+    applied: its description, `model.placement`; None until it is made.
   """
 
   def __init__(self, model: keras.Model, planner: Planner) -> None:

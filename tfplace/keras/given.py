@@ -60,7 +60,7 @@ def _is_partial(plan: Plan, model: keras.Model) -> bool:
 
 
 def stays(applied: AppliedPlacement) -> bool:
-  """Whether all is to stay where TensorFlow puts what nobody places."""
+  """Whether everything stays on TensorFlow's default device."""
   return (
     applied.one_device and local_devices.default_device() in applied.devices
   )
@@ -70,7 +70,7 @@ def read_plan(placement: PlanLike, model: keras.Model) -> Plan:
   """A plan from whatever names devices.
 
   Args:
-    placement: a `Placement`, or what tells of one; the path of a placement
+    placement: a `Placement`, or an `AppliedPlacement`; the path of a placement
       file, or what it holds; or a mapping from op names, or from names of
       layers, to device names ("CPU:1" will do).
     model: whose layers a mapping may name.

@@ -69,7 +69,7 @@ def place_model(
     budget_s: seconds for the proof of how fast a step can be at best (a
       quarter at most) and the search. Tracing and costing the step come
       before, and compiling the placers, once per installation;
-      `model.placement.seconds` says what each took.
+      `model.placement.seconds` has the time of each.
     seed: fixes the search's random choices.
     placement: skips planning: what `plan_model` or `model.placement` of the
       same model gave, a `Placement`, the path of a placement file, or a
@@ -88,7 +88,7 @@ def place_model(
     ApplyError: no Keras 3 model, or an empty one, one that runs eagerly
       (`run_eagerly=True`; also at `fit`, where it is compiled so later), a
       device that this process does not have, a placement that names what the
-      model lacks, or a placement together with wishes for planning.
+      model lacks, or a placement together with constraints for planning.
     TfplaceError: an unknown strategy or cluster, a bad budget or memory size;
       as the placers do, such as `InfeasibleError` where nothing fits.
   """

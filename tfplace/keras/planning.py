@@ -35,7 +35,7 @@ from tfplace.plan.planner import PlanConfig, Stages, make_plan
 from tfplace.plan.sources import op_graph
 
 _logger = logging.getLogger("tfplace")
-_SILENCE_S = 10.0  # after which a stage is logged that nothing was said of
+_SILENCE_S = 10.0  # after which a silent stage is logged
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +86,9 @@ def searching(
   def planner(kind: str, data: Any) -> tuple[Plan | None, AppliedPlacement]:
     applied = _searched(model, request, kind, data)
     level = logging.WARNING if applied.one_device else logging.INFO
-    _tell(f"model {model.name!r} {applied.message}", request.verbose, level)
+    _print_or_log(
+      f"model {model.name!r} {applied.message}", request.verbose, level
+    )
     if is_what_if or stays(applied) or applied.placement is None:
       return None, applied
     return plan_lib.from_placement(applied.placement), applied
@@ -106,8 +108,8 @@ def _searched(
   with stages("tracing", f" its {kind} step"):
     traced = trace(model, request, kind, data)
   applied = decide(model, traced, request, stages)
-  told = f"model {model.name!r}: {_seconds_phrase(stages.seconds)}"
-  _tell(told, request.verbose, logging.INFO)
+  text = f"model {model.name!r}: {_seconds_phrase(stages.seconds)}"
+  _print_or_log(text, request.verbose, logging.INFO)
   return dataclasses.replace(applied, seconds=stages.seconds)
 
 
@@ -270,11 +272,11 @@ class _Shown:
     self, stage: str, detail: str, seconds: float | None
   ) -> Iterator[None]:
     """Prints that a stage begins, or logs one that takes long unexpectedly."""
-    told = f"planning model {self._model!r}: {stage}{detail}"
-    timer = threading.Timer(_SILENCE_S, _logger.warning, ["%s", told])
+    text = f"planning model {self._model!r}: {stage}{detail}"
+    timer = threading.Timer(_SILENCE_S, _logger.warning, ["%s", text])
     timer.daemon = True
     if self._verbose:
-      print(told, flush=True)
+      print(text, flush=True)
     elif seconds is None:
       timer.start()
     try:
@@ -290,7 +292,7 @@ def _seconds_phrase(seconds: Mapping[str, float]) -> str:
   return f"planned in {whole:.1f} s ({', '.join(parts) or 'at once'})"
 
 
-def _tell(text: str, verbose: int, level: int) -> None:
+def _print_or_log(text: str, verbose: int, level: int) -> None:
   if verbose:
     print(text, flush=True)
   else:

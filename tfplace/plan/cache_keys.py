@@ -81,7 +81,7 @@ def _gpus() -> list[Any]:
 
 
 def _keras_settings() -> list[Any]:
-  """What layers take for granted: as set, or as Keras will read it."""
+  """Settings that layers depend on: as set, or as Keras will read them."""
   keras = sys.modules.get("keras")
   if keras is not None:
     config = keras.config
@@ -244,7 +244,11 @@ def _first_code() -> str:
 
 
 def _code() -> str:
-  """The digest, unless an edit since this process began makes it a lie."""
+  """The digest of the code that this process runs.
+
+  Raises:
+    UnknownError: a source was edited since the process began.
+  """
   digest = code_digest()
   if digest != _first_code():
     raise UnknownError

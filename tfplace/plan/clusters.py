@@ -53,7 +53,7 @@ def opened(
 
   Args:
     name: of a preset, a file, or of devices that run.
-    stages: is told that devices start.
+    stages: shows that devices start.
 
   Raises:
     TfplaceError: a bad name or file, or devices that do not start.

@@ -1,7 +1,7 @@
 """Plans as data: which op, layer and variable goes on which device, and why.
 
 `Plan` is what a placed model follows; `AppliedPlacement` is what
-`model.placement` tells of it, to print, edit and keep. Both know names only:
+`model.placement` shows of it, to print, edit and keep. Both know names only:
 no model, and no TensorFlow graph.
 """
 
@@ -50,7 +50,7 @@ class Plan:
 
 
 def choices(name: str, layers: Iterable[str]) -> str:
-  """What somebody who wrote `name` may have meant, for a message."""
+  """The names nearest to an unknown one and some others, for a message."""
   known = sorted(layers)
   near = difflib.get_close_matches(name, known, n=3)
   meant = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
@@ -141,7 +141,7 @@ class AppliedPlacement:
 
 
 def given(plan: Plan, model: str, is_partial: bool) -> AppliedPlacement:
-  """Tells of a placement that the caller brought for the model of that name.
+  """Describes a placement that the user gave for the model of that name.
 
   Args:
     plan: what was given.
@@ -167,7 +167,7 @@ def given(plan: Plan, model: str, is_partial: bool) -> AppliedPlacement:
 
 
 def without_jit(applied: AppliedPlacement) -> AppliedPlacement:
-  """Tells that the model's `jit_compile=True` has no effect."""
+  """Adds to the message that the model's `jit_compile=True` has no effect."""
   message = f"{applied.message}; {WITHOUT_JIT}"
   return dataclasses.replace(applied, message=message)
 
@@ -177,7 +177,7 @@ def _listed(devices: Iterable[str]) -> str:
 
 
 def only_device(device: str, model: str, training: bool) -> AppliedPlacement:
-  """Tells that there is nothing to choose from."""
+  """Describes a cluster of one device: there is nothing to choose from."""
   return AppliedPlacement(
     assignments={},
     layers={},
@@ -197,7 +197,7 @@ def planned(
   one_device: bool,
   traced: TracedStep,
 ) -> AppliedPlacement:
-  """Tells of a placement that was searched for.
+  """Describes a placement that was searched for.
 
   Args:
     result: the placement chosen.

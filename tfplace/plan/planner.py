@@ -1,4 +1,4 @@
-"""The facade of planning: a problem in, a placement and its rivals out.
+"""The facade of planning: from a problem to a placement and its baselines.
 
 `make_plan` proves a lower bound, compiles the placers, places, and runs the
 baselines that a placement is compared with. It does not extract graphs
@@ -145,8 +145,8 @@ def make_plan(
     placers.warm_up(config.strategy)
   with stage("proof", " of how fast a step can be at best"):
     problem, left_s = bounds.tightened_within(problem, config.budget_s)
-  told = f" by {config.strategy}, for up to {left_s:.0f} s"
-  with stage("search", told, left_s):
+  detail = f" by {config.strategy}, for up to {left_s:.0f} s"
+  with stage("search", detail, left_s):
     best = placers.place(
       problem,
       strategy=config.strategy,

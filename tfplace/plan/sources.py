@@ -47,7 +47,7 @@ def trace(
     sizes: further sizes of a zoo model, such as {"length": 20}.
     allow_side_effects: of loading a SavedModel or a GraphDef: TensorFlow may
       run ops of theirs that touch files, processes or Python.
-    on_stage: is told each stage.
+    on_stage: called as each stage begins.
 
   Raises:
     ExtractionError: names the file or model and what is wrong with it.
@@ -142,7 +142,7 @@ def load_or_extract(
     traced: what an earlier call with the same arguments, for another cluster,
       has returned; None traces.
     allow_side_effects: of loading.
-    on_stage: is told each stage; of a graph that is there, none.
+    on_stage: called as each stage begins; never for a cached graph.
 
   Returns:
     The graph, and the traced step where there is one.

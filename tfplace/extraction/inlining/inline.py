@@ -42,7 +42,7 @@ class Inlined:
     graph_def: the flat graph; its library holds what the rest still needs.
     moved: input string -> input string, for outputs of inlined calls
       ("call", "call:1") and for their control ("^call").
-    origins: node of a body -> the way to it: the call's node, the attribute
+    origins: node of a body -> the path to it: the call's node, the attribute
       that names the function ("" where the op does), a node of that function,
       and so on. Absent for nodes of the old graph and for what joins bodies.
   """
@@ -161,9 +161,9 @@ class _State:
   def _note_origins(
     self, node: NodeDef, attribute: str, body: function_body.FunctionBody
   ) -> None:
-    way = (*self.origins.get(node.name, (node.name,)), attribute)
+    path = (*self.origins.get(node.name, (node.name,)), attribute)
     for inner, name in body.names.items():
-      self.origins[name] = (*way, inner)
+      self.origins[name] = (*path, inner)
 
   def _rewire(self, node: NodeDef) -> None:
     inputs = [_follow(self.moved, node_lib.canonical(i)) for i in node.input]

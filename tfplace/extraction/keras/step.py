@@ -50,7 +50,7 @@ def trace_keras(
     sample: a batch `x`, `(x, y)` or `(x, y, sample_weight)` of arrays or
       tensors, or what a step of the model's own takes; needed where the model
       does not say its inputs, or the loss not its targets.
-    on_stage: is told each stage.
+    on_stage: called as each stage begins.
     kind: the step, "train", "test" or "predict", where `training` does not
       say it all.
 

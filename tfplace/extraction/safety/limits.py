@@ -1,4 +1,4 @@
-"""Limits on files of strangers, checked before anything reads them whole.
+"""Limits on untrusted files, checked before anything reads them whole.
 
 Protocol buffers: a parser turns two bytes of a hostile file into a hundred in
 memory, and takes a second for each megabyte of text; so the size of a file and,

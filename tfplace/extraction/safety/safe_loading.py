@@ -1,4 +1,4 @@
-"""Loads a SavedModel of a stranger such that nothing of it reaches out.
+"""Loads an untrusted SavedModel such that nothing of it reaches out.
 
 `tf.saved_model.load` runs parts of what it loads: the restore op and the
 initialisation of TensorFlow 1, and of TensorFlow 2 what creates, initialises,
