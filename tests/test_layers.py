@@ -22,22 +22,24 @@ ALLOWED = {
   "placers": {"core", "simulate", "bounds"},
   "learned": {"core", "formats", "extraction", "simulate", "placers"},
   "models": set(),
-  "plan": {"core", "formats", "extraction", "cost", "models"},
-  "measure": {"core", "formats", "extraction", "cost", "simulate"},
-  "keras": {
+  "plan": {
     "core",
     "formats",
     "extraction",
     "cost",
     "bounds",
     "placers",
-    "plan",
+    "models",
+    "measure",
   },
+  "measure": {"core", "formats", "extraction", "cost", "simulate"},
+  "keras": {"core", "formats", "extraction", "plan"},
   "report": {"core", "formats", "simulate", "bounds", "placers"},
 }
 WITHOUT_TENSORFLOW = (
   "core",
   "formats",
+  "plan.planner",
   "plan.sources",
   "simulate",
   "bounds",

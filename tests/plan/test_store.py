@@ -167,7 +167,7 @@ def test_a_full_disk_leaves_the_old_entry_whole(cache, monkeypatch, caplog):
 WRITER = """
 import sys
 from tfplace.plan.graph_cache import GraphCache
-import tfplace as tg
+from tfplace import core as tg
 size, folder = int(sys.argv[1]), sys.argv[2]
 ops = [tg.OpSpec(f"op{i}", "X", {"GPU": 1.0}, [4]) for i in range(size)]
 graph = tg.build_graph("g", ops, [])

@@ -190,6 +190,8 @@ def _graph(
     persistent_bytes=_padded(graph.persistent_bytes, count, 0.0),
     temp_bytes=_padded(graph.temp_bytes, count, 0.0),
     colocation=_padded(graph.colocation, count, -1),
+    layer=_padded(graph.layer, count, -1),
+    microbatch=_padded(graph.microbatch, count, -1),
     edge_src=np.concatenate([src, graph.edge_src[sent]]),
     edge_output=np.concatenate([output, graph.edge_output[sent]]),
     edge_dst=np.concatenate([graph.edge_dst, receivers]),

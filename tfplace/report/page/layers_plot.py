@@ -68,7 +68,9 @@ def _columns(schedule: Schedule) -> Layers:
   """Layers in the order in which they compute, small ones folded."""
   graph = schedule.placement.problem.graph
   time_us = schedule.op_end_us - schedule.op_start_us
-  layers = find_layers(graph.names, schedule.placement.problem.fastest_us)
+  layers = find_layers(
+    graph.names, schedule.placement.problem.fastest_us, graph.layer_paths
+  )
   total = np.bincount(layers.layer_of, time_us, len(layers.names))
   if len(layers.names) <= MAX_LAYERS:  # else small ones merge with neighbours
     layers = fold_small(layers, total, LEAST_SHARE)
