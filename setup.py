@@ -62,7 +62,11 @@ setuptools.setup(
     # Evaluation over machines, by the executor of a Dask client.
     "dask": ["distributed>=2025.1,<2027"],
     # The documents as a site: `mkdocs build --strict`.
-    "docs": ["mkdocs>=1.6,<2", "mkdocstrings[python]>=1,<2", "ruff>=0.17,<0.18"],
+    "docs": [
+      "mkdocs>=1.6,<2",
+      "mkdocstrings[python]>=1,<2",
+      "ruff>=0.17,<0.18",
+    ],
     "test": [
       *REPORT,
       "pytest>=9,<10",

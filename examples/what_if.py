@@ -11,5 +11,7 @@ plan = tfplace.plan_model(
 )
 print(plan)
 milliseconds = plan.evaluation.step_time_us / 1e3
-print(f"a step of {milliseconds:.2f} ms, {plan.evaluation.ratio_to_bound:.2f}"
-      " times the proven bound")
+print(
+  f"a step of {milliseconds:.2f} ms, {plan.evaluation.ratio_to_bound:.2f}"
+  " times the proven bound"
+)

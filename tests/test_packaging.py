@@ -15,8 +15,10 @@ ROOT = pathlib.Path(__file__).parents[1]
 DATA = {
   path.relative_to(ROOT).as_posix()
   for path in (ROOT / "tfplace").rglob("*")
-  if path.is_file() and path.suffix not in (".py", ".pyc", ".nbi", ".nbc")
-  and path.name != "BUILD" and "__pycache__" not in path.parts
+  if path.is_file()
+  and path.suffix not in (".py", ".pyc", ".nbi", ".nbc")
+  and path.name != "BUILD"
+  and "__pycache__" not in path.parts
 }
 
 
