@@ -1,4 +1,4 @@
-"""A placer of your own beside those that ship (see docs/architecture.md)."""
+"""A placer of your own beside those that ship (docs/architecture.md)."""
 
 import dataclasses
 from typing import ClassVar

@@ -1,4 +1,4 @@
-"""A Keras model of two towers on two logical CPU devices, for the examples."""
+"""A Keras model of two towers, and two logical CPU devices."""
 
 import keras
 import numpy as np

@@ -9,9 +9,12 @@ import tiny_row
 import zero_shot
 
 from tfplace import core
+from tfplace.bounds import lower_bound
 from tfplace.core.presets import cluster_preset
+from tfplace.learned import exported
 from tfplace.learned.decisions import group_decisions
-from tfplace.learned.gdp import placer
+from tfplace.learned.gdp import features, placer
+from tfplace.simulate import Simulator
 
 
 def test_a_row_is_measured_at_every_size(tmp_path):
@@ -21,11 +24,23 @@ def test_a_row_is_measured_at_every_size(tmp_path):
   )
   (row,) = json.loads(result.read_text())["rows"].values()
   assert list(row["sizes"]) == [str(size) for size in placer.SIZES]
-  for found in row["sizes"].values():
-    assert found["policy_us"] <= found["first_us"]
-    assert found["half_hot_us"] <= found["first_us"]
-    assert found["random_us"] > 0
+  problem = tiny_row.problem(tmp_path)
+  policy = exported.load_placers_policy("gdp", None)
+  for size, found in row["sizes"].items():
+    first_us = most_probable_us(problem, policy, int(size))
+    assert found["first_us"] == pytest.approx(first_us, rel=1e-6)
+    for arm in zero_shot.ARMS:
+      assert found[arm] >= lower_bound(problem).us * (1 - 1e-9)
   assert "| tiny (p100x2) |" in result.with_suffix(".md").read_text()
+
+
+def most_probable_us(problem, policy, size):
+  """A step of each decision on the device with the highest score."""
+  decisions = group_decisions(problem, size)
+  scores = policy.logits(features.extract(decisions, axes=policy.axes))
+  devices = decisions.to_devices(scores.argmax(axis=1))
+  (evaluation,) = Simulator(problem).evaluate(devices[None])
+  return evaluation.step_time_us
 
 
 def test_random_draws_leave_the_cpu_to_what_runs_nowhere_else():

@@ -6,14 +6,17 @@ import sys
 
 import published
 
+import tfplace
+
 BENCHMARKS = pathlib.Path(published.__file__).parent
 
+_SIZES = {"layers": 1, "units": 4, "vocabulary": 9, "length": 2}
 _RUN = """
 import importlib, sys
 sys.path.insert(0, sys.argv.pop(1))
 import published
 benchmark = importlib.import_module(sys.argv.pop(1))
-tiny = dict(layers=1, units=4, vocabulary=9, length=2)
+tiny = eval(sys.argv.pop(1))
 published.ROWS = (published.Row("tiny", "nmt", 2, {}, tiny, 2, ("p100",)),)
 benchmark.app.run(benchmark.main)
 """
@@ -22,10 +25,22 @@ benchmark.app.run(benchmark.main)
 def run(benchmark: str, *arguments: str) -> str:
   """What the benchmark of that name prints; it must not fail."""
   done = subprocess.run(
-    [sys.executable, "-c", _RUN, str(BENCHMARKS), benchmark, *arguments],
+    [
+      *(sys.executable, "-c", _RUN, str(BENCHMARKS), benchmark, repr(_SIZES)),
+      *arguments,
+    ],
     capture_output=True,
     text=True,
     check=False,
   )
   assert done.returncode == 0, done.stderr[-2000:]
   return done.stdout
+
+
+def problem(cache_dir: pathlib.Path) -> tfplace.Problem:
+  """What the tiny row places, from the cache that the benchmark filled."""
+  cluster = tfplace.cluster_preset("p100x2")
+  graph = tfplace.extract(
+    "nmt", cluster, batch_size=2, sizes=_SIZES, cache_dir=cache_dir
+  )
+  return tfplace.Problem(graph, cluster)
