@@ -22,6 +22,12 @@ def format_us(time_us: float) -> str:
   return in_units(time_us, _TIMES)
 
 
+def time_scale(step_us: float) -> tuple[float, str]:
+  """Microseconds in the unit that suits a step, and the unit's name."""
+  unit = format_us(step_us).split()[-1]
+  return {"s": 1e6, "ms": 1e3, "us": 1.0}.get(unit, 1.0), unit
+
+
 def short_names(names: Sequence[str]) -> list[str]:
   """Device names without what they share: "/job:a/task:0/device:GPU:1" among
   its like is "GPU:1". Full names where that would confuse two.

@@ -22,8 +22,6 @@ from bokeh.models import (
 )
 from bokeh.plotting import figure
 
-from tfplace.report.units import format_us
-
 FONT = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif"
 _WIDE, _NARROW = 940, 430  # pixels; on less, the page scrolls sideways
 # Pixels in a legend: of a character, of a glyph with its margins, of a row.
@@ -159,12 +157,6 @@ def style_legend(plot: Any) -> None:
 def between(start: float, end: float) -> Range1d:
   """A range that nothing moves; from the larger down for rows, top first."""
   return Range1d(start=start, end=end)
-
-
-def time_scale(step_us: float) -> tuple[float, str]:
-  """Microseconds in the unit that suits a step, and its name."""
-  unit = format_us(step_us).split()[-1]
-  return {"s": 1e6, "ms": 1e3, "us": 1.0}.get(unit, 1.0), unit
 
 
 def span(step_us: float, scale: float) -> Range1d:
