@@ -107,15 +107,15 @@ def test_a_command_ends_from_its_first_moment_on(problem, number, after_s, way):
 DOING = {
   "sleeping": "time.sleep(60)",
   "writing": (
-    "while True: whole_file.write_bytes('file', b'x' * 3_000_000)"  #
+    "while True: files.write_bytes('file', b'x' * 3_000_000)"  #
   ),
   "filling a folder": (
-    "with staging.new_folder('.') as made:\n"
+    "with files.new_folder('.') as made:\n"
     "    open(made + '/part', 'w').close()\n"
     "    time.sleep(60)"
   ),
   "waiting for a child": "subprocess.run(['sleep', '60'])",
-  "waiting for a pipe": "whole_file.read_bytes('pipe', 10)",
+  "waiting for a pipe": "files.read_bytes('pipe', 10)",
   "waiting for compiled code in threads": (
     "with concurrent.futures.ThreadPoolExecutor(2) as pool:\n"
     "    list(pool.map(lambda _: ctypes.CDLL(None).sleep(60), 'ab'))"
@@ -126,14 +126,14 @@ DOING = {
     "  [deaf.usleep(100) for _ in iter(int, 1)]"
   ),
   "deaf": (
-    "with staging.new_file('.'):\n"
+    "with files.new_file('.'):\n"
     "    child = subprocess.Popen(['sleep', '60'])\n"
     "    while True:\n"
     "      try: time.sleep(60)\n"
     "      except BaseException: pass"
   ),
   "slow to clean up": (
-    "with staging.new_folder('.'):\n"
+    "with files.new_folder('.'):\n"
     "    try: time.sleep(60)\n"
     "    finally: ctypes.CDLL(None).sleep(60)"
   ),
