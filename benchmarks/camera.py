@@ -8,7 +8,7 @@ import tempfile
 
 from PIL import Image, ImageChops
 
-from tfplace.formats.json_file import write_bytes
+from tfplace.formats.files import write_bytes
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 WIDTH = 1240  # pixels

@@ -22,7 +22,7 @@ from tfplace import bounds, placers
 from tfplace.core import Problem
 from tfplace.core.presets import cluster_preset
 from tfplace.formats import load_graph, load_placement
-from tfplace.formats.json_file import write_bytes
+from tfplace.formats.files import write_bytes
 from tfplace.plan import graph_cache, sources
 from tfplace.report import page
 from tfplace.report.page import figures
