@@ -1,6 +1,8 @@
-"""The body of a function as a graph, with the shapes of a call's inputs.
+"""The bodies of functions as graphs, and the trip counts of loops.
 
-How often a functional `While` runs its body, where its graph tells."""
+A body has the shapes of its call's inputs. The trip count is how often a
+functional `While` runs its body, where its graph determines that.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple

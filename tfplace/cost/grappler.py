@@ -1,16 +1,15 @@
-"""What the devices of a cluster are made of, for Grappler's estimator.
+"""Times of ops on described hardware, by TensorFlow's analytical estimator.
+
+Grappler needs no such device: it divides an op's multiply-adds by the peak and
+its bytes by the memory bandwidth, and adds the two
+(`tensorflow/core/grappler/costs/op_level_cost_estimator.cc`). Ops that it
+treats as structure (constants, reads, reshapes) take no time.
 
 A device may describe its hardware in `extra["hardware"]`, as the presets do:
 the fields of TensorFlow's `DeviceProperties` (frequency in MHz, bandwidth in
 KB/s, memory in bytes). Devices of one kind share their times, so they must
 share the description.
-
-Times of ops on described hardware, by TensorFlow's analytical estimator.
-
-Grappler needs no such device: it divides an op's multiply-adds by the peak and
-its bytes by the memory bandwidth, and adds the two
-(`tensorflow/core/grappler/costs/op_level_cost_estimator.cc`). Ops that it takes
-for structure (constants, reads, reshapes) take no time."""
+"""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -30,7 +29,7 @@ from tfplace.core import presets
 from tfplace.core.cluster import Cluster
 from tfplace.errors import ExtractionError, ProblemError
 
-# By type, for a device that says nothing: the presets' host, and its V100.
+# By type, for a device without a description: the presets' host, and its V100.
 DEFAULTS: Mapping[str, Mapping[str, Any]] = {
   "CPU": presets.cpu_hardware(presets.HOSTS["dgx-1"]),
   "GPU": presets.gpu_hardware(presets.GPUS["v100"]),
@@ -101,8 +100,8 @@ def _parse(name: str, described: Any) -> DeviceProperties:
 # name of a GPU would have Grappler look for a driver.
 _DEVICE = "/job:localhost/replica:0/task:0/device:CPU:0"
 
-# Grappler refuses a graph that one device cannot hold, which is no question
-# here: what is asked is times.
+# Grappler refuses a graph that one device cannot hold, though only times are
+# asked for here.
 _NO_LIMIT = 2**62
 
 

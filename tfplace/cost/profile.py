@@ -140,7 +140,7 @@ def fit_link(
 
 
 def _slope_through_origin(x: np.ndarray, y: np.ndarray) -> float:
-  """The median of y / x by weights x: what hardly moves tells no rate."""
+  """The median of y / x by weights x: small transfers tell little of a rate."""
   order = np.argsort(y[x > 0] / x[x > 0])
   weights = x[x > 0][order]
   middle = np.searchsorted(np.cumsum(weights), weights.sum() / 2)

@@ -160,8 +160,8 @@ def _check(
 class _Reference:
   """The step on one device, run when it is first needed, and once only.
 
-  A model may yield NaNs on made-up inputs wherever its ops run; that says
-  nothing of a placement. A placement is at fault where a number is finite with
+  A model may yield NaNs on made-up inputs wherever its ops run, which is no
+  fault of a placement. A placement is at fault where a number is finite with
   every op on one device and not finite under the placement.
 
   Args:

@@ -27,7 +27,7 @@ _MIB = 2**20
 
 @dataclasses.dataclass(frozen=True)
 class Handshake:
-  """What a worker's job name tells.
+  """The content of a worker's job name.
 
   Attributes:
     version: of its TensorFlow; "2.21.0-rc1" is read as "2.21.0.rc1".
@@ -39,7 +39,7 @@ class Handshake:
 
   @property
   def job(self) -> str:
-    """The name of the job that tells this."""
+    """The name of the job for this content."""
     version = re.sub(r"\W", "_", self.version)
     return f"tfplace_tf_{version}_mib_{int(self.memory_bytes) // _MIB}"
 
