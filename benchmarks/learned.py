@@ -35,7 +35,7 @@ from tfplace.learned import training_process
 
 HERE = pathlib.Path(__file__).parent
 _GRAPHS = flags.DEFINE_list(
-  "graphs", [], "tfplace.core.v1 files instead of rows, on --cluster."
+  "graphs", [], "tfplace.graph.v1 files instead of rows, on --cluster."
 )
 _CLUSTER = flags.DEFINE_string(
   "cluster", "k80x2", "Devices for --graphs: a preset or a cluster file."
