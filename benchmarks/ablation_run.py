@@ -92,11 +92,11 @@ def load_problems(job: dict[str, Any]) -> list:
 def make_tasks(problems: Sequence[Any], size: int, work_dir: str) -> list:
   """A task of each problem at one size."""
   from tfplace.learned.decisions import group_decisions
-  from tfplace.learned.train.demonstrations import Teaching
+  from tfplace.learned.train.demonstrations import DemonstrationConfig
   from tfplace.learned.train.tasks import make_task
   from tfplace.simulate import Simulator
 
-  teaching = Teaching(folder=os.path.join(work_dir, "teachers"))
+  teaching = DemonstrationConfig(folder=os.path.join(work_dir, "teachers"))
   return [
     make_task(group_decisions(problem, size), Simulator(problem), teaching)
     for problem in problems

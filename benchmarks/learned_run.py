@@ -129,7 +129,7 @@ def draw(job: dict[str, Any], decisions: Any, settings: dict) -> dict:
   """Uniformly random placements of the groups."""
   import numpy as np
 
-  from tfplace.learned.gdp.environment import step_times
+  from tfplace.learned.train.tasks import step_times
   from tfplace.simulate import Simulator
 
   simulator = Simulator(decisions.problem)

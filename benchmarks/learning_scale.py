@@ -58,7 +58,7 @@ def placing(problem: Problem) -> Callable[[], Any]:
   from tfplace.learned.gdp import features
   from tfplace.simulate import Simulator
 
-  policy = exported.load_placers_policy("gdp", None, features.VERSION)
+  policy = exported.load_placers_policy("gdp", None)
 
   def place() -> float:
     fresh = Problem(problem.graph, problem.cluster)  # nothing kept from before
@@ -75,11 +75,11 @@ def training(problem: Problem, part: str) -> Callable[[], Any]:
   from tfplace.learned.decisions import group_decisions
   from tfplace.learned.gdp.learner import GdpLearner
   from tfplace.learned.train.config import TrainConfig
-  from tfplace.learned.train.demonstrations import Teaching
+  from tfplace.learned.train.demonstrations import DemonstrationConfig
   from tfplace.learned.train.tasks import make_task
   from tfplace.simulate import Simulator
 
-  teaching = Teaching(("single", "blocks"))
+  teaching = DemonstrationConfig(("single", "blocks"))
   task = make_task(group_decisions(problem), Simulator(problem), teaching)
   learner = GdpLearner([task], TrainConfig())
   if part == "imitate":

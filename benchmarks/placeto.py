@@ -55,13 +55,13 @@ _OUT = flags.DEFINE_string(
 
 def train(decisions: Decisions, seed: int, work: pathlib.Path) -> dict:
   """Placeto's curve: evaluations, best and greedy step times, CPU seconds."""
-  from tfplace.learned.gdp.environment import Task
   from tfplace.learned.placeto.learner import PlacetoConfig
   from tfplace.learned.train.config import (
     ImitationConfig,
     PPOConfig,
     TrainConfig,
   )
+  from tfplace.learned.train.tasks import Task
   from tfplace.learned.train.trainer import Trainer
 
   simulator = Simulator(decisions.problem)

@@ -25,7 +25,6 @@ import saved_rows
 from tfplace.core import Problem
 from tfplace.learned import exported, sampling
 from tfplace.learned.exported import Policy
-from tfplace.learned.gdp import features
 from tfplace.simulate import Simulator
 
 HERE = pathlib.Path(__file__).parent
@@ -46,7 +45,7 @@ def main(argv: list[str]) -> None:
     _RESULT.value,
     {"gpu": one_gpu.GPU.value, "policy": _POLICY.value or "shipped"},
   )
-  policy = exported.load_placers_policy("gdp", _POLICY.value, features.VERSION)
+  policy = exported.load_placers_policy("gdp", _POLICY.value)
   found = {}
   for row in rows:
     cluster = one_gpu.cluster_of(row)

@@ -11,9 +11,9 @@ from tfplace.learned.decisions import group_decisions
 from tfplace.learned.gdp import features
 
 
-def extracted(graph, cluster, max_decisions=None, hint=None):
+def extracted(graph, cluster, max_decisions=None):
   decisions = group_decisions(problem_of(graph, cluster), max_decisions)
-  return features.extract(decisions, hint)
+  return features.extract(decisions)
 
 
 def scaled(graph, cluster, factor):
@@ -94,16 +94,6 @@ def test_type_is_that_of_the_costliest_op_of_a_decision():
   graph = core.build_graph("g", ops, [(0, 0, 1), (1, 0, 2), (2, 0, 3)])
   group, dear, cheap = extracted(graph, gpus(2)).type_id
   assert group == dear != cheap
-
-
-def test_a_hint_marks_its_device_and_its_neighbours():
-  # a -> b -> c with a on 0, b on 1, c on 0: all of b's bytes go to device 0.
-  ops = [core.OpSpec(n, "Relu", {"GPU": 1.0}, [99]) for n in "abc"]
-  graph = core.build_graph("g", ops, [(0, 0, 1), (1, 0, 2)])
-  pair = extracted(graph, gpus(2), hint=np.array([0, 1, 0])).pair
-  assert pair[:, :, 6].tolist() == [[1, 0], [0, 1], [1, 0]]
-  assert pair[:, :, 7].tolist() == [[0, 1], [1, 0], [0, 1]]
-  assert extracted(graph, gpus(2)).pair[..., 6:].max() == 0
 
 
 def test_names_say_how_far_along_each_axis_a_decision_is():

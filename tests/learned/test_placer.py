@@ -197,27 +197,3 @@ def test_a_directory_without_a_usable_policy_is_refused(
   with pytest.raises(errors.TrainingError, match=words) as caught:
     exported.load_policy(tmp_path)
   assert str(tmp_path) in str(caught.value)
-
-
-def test_names_of_alike_devices_do_not_matter_to_a_handed_placement(
-  monkeypatch,
-):
-  problem = problem_of(random_graph(60, seed=3), gpus(3, cpu=True))
-  start = np.random.default_rng(0).integers(0, 3, 60).astype(np.int32)
-  start = start[problem.group_of]  # colocated ops are together
-  swap = np.array([2, 0, 1, 3], np.int32)
-  seen, sample = [], sampling.sample
-
-  def recorded(logits, *arguments):
-    seen.append(logits)
-    return sample(logits, *arguments)
-
-  monkeypatch.setattr(sampling, "sample", recorded)
-  monkeypatch.setattr(exported.Policy, "hints", (False, True))
-  place(problem, start=start)
-  place(problem, start=swap[start])
-  one, other = seen[: len(seen) // 2], seen[len(seen) // 2 :]
-  for again, logits in zip(other[::2], one[::2], strict=True):  # without it
-    np.testing.assert_array_equal(again, logits)
-  assert len(one[-1]) == problem.num_groups
-  np.testing.assert_allclose(other[-1][:, swap], one[-1], rtol=1e-4)

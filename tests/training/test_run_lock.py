@@ -10,11 +10,11 @@ import rl_testing
 
 from tfplace import core, formats
 from tfplace.errors import TrainingError
-from tfplace.learned.train import run_lock
+from tfplace.learned.training_process import only_run_in
 
 HOLD = (
-  "import sys; from tfplace.learned.train import run_lock\n"
-  "with run_lock.only_run_in(sys.argv[1]):\n"
+  "import sys; from tfplace.learned.training_process import only_run_in\n"
+  "with only_run_in(sys.argv[1]):\n"
   "  print(flush=True); sys.stdin.read()\n"
 )
 
@@ -34,20 +34,23 @@ def holding(folder):
 def test_the_second_run_is_refused_until_the_first_has_ended(tmp_path, end):
   folder = tmp_path / "run"
   with holding(folder) as first:
-    with pytest.raises(TrainingError) as caught, run_lock.only_run_in(folder):
+    with (
+      pytest.raises(TrainingError) as caught,
+      only_run_in(folder),
+    ):
       pass
     for word in (str(folder), f"process {first.pid}", "is in use"):
       assert word in str(caught.value)
     if end != "exit":
       first.send_signal(getattr(signal, end))
-  with run_lock.only_run_in(folder):
+  with only_run_in(folder):
     assert (folder / "lock").read_text() == f"{os.getpid()}\n"
 
 
 def test_another_directory_is_free(tmp_path):
   with (
-    run_lock.only_run_in(tmp_path / "a"),
-    run_lock.only_run_in(tmp_path / "b"),
+    only_run_in(tmp_path / "a"),
+    only_run_in(tmp_path / "b"),
   ):
     pass
 
@@ -63,7 +66,7 @@ def test_a_directory_that_cannot_be_made_is_named(tmp_path, where):
   message = f"'{folder}' cannot be written"
   with (
     pytest.raises(TrainingError, match=message),
-    run_lock.only_run_in(folder),
+    only_run_in(folder),
   ):
     pass
 

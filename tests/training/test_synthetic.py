@@ -5,7 +5,7 @@ import pytest
 from policies_testing import gpus
 
 from tfplace import Problem, Simulator
-from tfplace.learned.train.synthetic import training_step
+from tfplace.learned.synthetic import training_step
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -159,7 +159,7 @@ def check_scalars(scalars, tiny):
     (["--graphs="], ["--models", "--graphs"]),
     (["--checkpoint_dir="], ["--checkpoint_dir"]),
     (["--cluster=workers:2"], ["workers:2"]),
-    (["--strategy=rnn", "--hint=yes"], ["--hint=yes", "gdp, not rnn"]),
+    (["--hint=yes"], ["hint"]),
     (["--strategy=placeto", "--elite=0.5"], ["--elite=0.5", "not placeto"]),
     (["--algorithm=reinforce"], ["--algorithm=reinforce", "placeto, not gdp"]),
   ],

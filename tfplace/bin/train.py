@@ -15,21 +15,20 @@ from rich import console, progress, table
 from tfplace import bounds, core
 from tfplace.bin import cli, measured_reward, training_flags, training_graphs
 from tfplace.learned import training_process
-from tfplace.learned.train import run_lock
 
 if TYPE_CHECKING:
   from tfplace.learned.train.trainer import Trainer
 
 _DESCRIPTION = (
-  "Trains a policy by imitation of the best classical placements, then by PPO"
-  " in the simulator. Started again with the same --checkpoint_dir, it goes on"
-  " where it was stopped."
+  "Trains a policy by imitation of the best classical placements, then by"
+  " reinforcement learning. Started again with the same --checkpoint_dir, it"
+  " goes on where it was stopped."
 )
 
 
 def _main(values: flags.FlagValues) -> None:
   training_flags.check(values)
-  with run_lock.only_run_in(values.checkpoint_dir):
+  with training_process.only_run_in(values.checkpoint_dir):
     _run(values)
 
 

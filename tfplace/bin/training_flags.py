@@ -8,14 +8,11 @@ from absl import flags
 from tfplace.bin import cli, sources, training_graphs
 from tfplace.errors import shown
 from tfplace.learned import training_process
-from tfplace.learned.train import strategies
+from tfplace.placers import LEARNED
 
-_HINTS = {"no": (False,), "yes": (True,), "both": (False, True)}
 _REWARDS = ("simulate", "measure")
 # Flags that mean nothing to the other strategies.
 _STRATEGIES_OF = {
-  "hint": ("gdp",),
-  "credit": ("gdp",),
   "algorithm": ("placeto",),
   "elite": ("gdp", "hierarchical", "rnn"),
 }
@@ -33,7 +30,6 @@ _REQUESTED = (
   "seed",
   "algorithm",
   "strategy",
-  "credit",
   "elite",
 )
 
@@ -49,26 +45,10 @@ def define(values: flags.FlagValues) -> None:
     flag_values=values,
   )
   flags.DEFINE_enum(
-    "hint",
-    "no",
-    list(_HINTS),
-    "Of gdp: whether the policy sees the placement that it starts from; both:"
-    " every graph is trained on either way.",
-    flag_values=values,
-  )
-  flags.DEFINE_enum(
     "strategy",
     "gdp",
-    list(strategies.STRATEGIES),
+    list(LEARNED),
     "The policy.",
-    flag_values=values,
-  )
-  flags.DEFINE_enum(
-    "credit",
-    "shared",
-    ["shared", "critical_path"],
-    "Of gdp: whether a placement's advantage is that of each of its decisions,"
-    " or in part what the critical path says of the decision.",
     flag_values=values,
   )
   flags.DEFINE_enum(
@@ -208,11 +188,7 @@ def requested(values: flags.FlagValues) -> dict[str, Any]:
     UsageError: a number of decisions that is none.
   """
   given = {name: values[name].value for name in _REQUESTED}
-  return {
-    **given,
-    "max_decisions": _levels(values),
-    "hints": _HINTS[values.hint],
-  }
+  return {**given, "max_decisions": _levels(values)}
 
 
 def _levels(values: flags.FlagValues) -> tuple[int | None, ...]:

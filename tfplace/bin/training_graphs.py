@@ -16,8 +16,7 @@ from absl import flags
 from tfplace import core, formats
 from tfplace.bin import cli, sources
 from tfplace.errors import TrainingError
-from tfplace.learned import training_process
-from tfplace.learned.train import synthetic
+from tfplace.learned import synthetic, training_process
 
 SOURCES = ("models", "families", "training_split", "graphs", "synthetic")
 

@@ -78,11 +78,6 @@ def by_first_use(choices: np.ndarray, classes: np.ndarray) -> np.ndarray:
   The first decision on a device of a class is on the class's first device, the
   next one elsewhere in the class on its second, and so on.
   """
-  return first_use_names(choices, classes)[choices]
-
-
-def first_use_names(choices: np.ndarray, classes: np.ndarray) -> np.ndarray:
-  """[num_devices] int32 the name that `by_first_use` gives each device."""
   rename = np.full(len(classes), -1, np.int32)
   used, first = np.unique(choices, return_index=True)
   for name in np.unique(classes):
@@ -91,7 +86,7 @@ def first_use_names(choices: np.ndarray, classes: np.ndarray) -> np.ndarray:
     order = [d for d in order if classes[d] == name]
     order += [d for d in members if d not in order]
     rename[order] = members
-  return rename
+  return rename[choices]
 
 
 def likeliest(
@@ -124,15 +119,8 @@ def likeliest(
   return result
 
 
-def named(
-  choices: np.ndarray, classes: np.ndarray, hint: np.ndarray | None = None
+def named_like(
+  choices: np.ndarray, other: np.ndarray, classes: np.ndarray
 ) -> np.ndarray:
-  """[N] devices of a placement, named as a policy is taught to name them.
-
-  By first use; or, beside a [N] hint, so that as many decisions as can be are
-  where the hint has them.
-  """
-  if hint is None:
-    return by_first_use(choices, classes)
-  there = np.eye(len(classes))[hint]
-  return likeliest(choices[None], there, classes)[0]
+  """[N] devices, renamed within classes to agree most with [N] `other`."""
+  return likeliest(choices[None], np.eye(len(classes))[other], classes)[0]

@@ -1,6 +1,6 @@
 """Writes a policy as a SavedModel of plain TensorFlow ops.
 
-For the training process only; `tfplace.learned.exported` reads it anywhere.
+For a training process; `tfplace.learned.exported` reads it in any.
 """
 
 import json
@@ -13,7 +13,8 @@ import tensorflow as tf
 
 from tfplace.errors import FormatError, TrainingError
 from tfplace.formats import files
-from tfplace.learned.exported import FORMAT, INFO_FILE, Exportable, load_policy
+from tfplace.learned import Signature, find_method
+from tfplace.learned.exported import FORMAT, INFO_FILE, Exportable
 
 
 def export_policy(
@@ -42,11 +43,10 @@ def export_policy(
   info = {
     "format": FORMAT,
     "strategy": policy.strategy,
-    "features": policy.features,
+    "features": find_method(policy.strategy).version,
     "network": dict(policy.network),
     "weights": len(module.weights),
     "decisions": list(policy.decisions),
-    "hints": list(policy.hints),
   }
   try:
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -93,17 +93,19 @@ def check_export_dir(directory: str | os.PathLike[str]) -> None:
     ) from error
 
 
-def restore_network(
-  directory: str | os.PathLike[str], strategy: str, version: int
-) -> tuple[dict[str, Any], list[tf.Variable]]:
-  """The sizes and weights of an exported policy, to train it further.
+def as_function(
+  method: Callable[..., Any], signature: Signature
+) -> tf.types.experimental.PolymorphicFunction:
+  """A function to export.
 
-  Raises:
-    TrainingError: no exported policy of that strategy and version of features
-      is there.
+  Args:
+    method: takes the arguments by name, and returns tensors.
+    signature: its arguments.
   """
-  policy = load_policy(directory, strategy, version)
-  sizes = dict(policy.info["network"])
-  if strategy == "gdp":
-    sizes["axes"] = policy.axes
-  return sizes, policy.weights
+  specs = [tf.TensorSpec(s, t, n) for n, (s, t) in signature.items()]
+
+  @tf.function(input_signature=specs, autograph=False)
+  def call(*tensors: tf.Tensor) -> Any:
+    return method(**dict(zip(signature, tensors, strict=True)))
+
+  return call

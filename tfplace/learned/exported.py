@@ -1,6 +1,7 @@
-"""Reads and runs an exported policy; needs the base install only.
+"""Exported policies: what is written of one, and reading and running it.
 
-What the inputs of every policy have in common."""
+Needs the base install only; `tfplace.learned.export` writes policies.
+"""
 
 import dataclasses
 import functools
@@ -13,11 +14,36 @@ from typing import Any
 import numpy as np
 
 from tfplace.errors import ExtractionError, TrainingError
-from tfplace.learned.gdp import features
+from tfplace.learned import find_method
 
 FORMAT = "tfplace.policy.v1"
 INFO_FILE = "policy.json"
 SHIPPED = pathlib.Path(__file__).parent / "pretrained"
+
+
+class PolicyInputs:
+  """Base of the dataclasses of arrays that policies read.
+
+  Attributes:
+    allowed: [N, D] bool: which decisions may be on which devices.
+  """
+
+  allowed: np.ndarray
+
+  @property
+  def num_decisions(self) -> int:
+    return self.allowed.shape[0]
+
+  @property
+  def num_devices(self) -> int:
+    return self.allowed.shape[1]
+
+  def tensors(self) -> dict[str, np.ndarray]:
+    """Field name -> array: the first arguments of a policy."""
+    return {
+      field.name: getattr(self, field.name)
+      for field in dataclasses.fields(self)  # type: ignore[arg-type]
+    }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,23 +52,18 @@ class Exportable:
 
   Attributes:
     strategy: its name, such as "gdp".
-    features: version of the features that it sees.
     network: sizes of its network, plain JSON values.
     variables: `tf.Variable`s, in the order in which its network has them.
     functions: name -> `tf.function` with an input signature, of plain tensors.
     decisions: numbers of decisions that it was trained at, None for every
       group; () where that is not known.
-    hints: whether it saw a good placement among its features; both where it
-      was trained either way.
   """
 
   strategy: str
-  features: int
   network: Mapping[str, Any]
   variables: list[Any]
   functions: Mapping[str, Any]
   decisions: Sequence[int | None] = ()
-  hints: Sequence[bool] = (False,)
 
 
 class Policy:
@@ -81,8 +102,7 @@ class Policy:
 
   @property
   def axes(self) -> int:
-    """Of the ops' names, whose features a GDP policy sees; policies from
-    before there were such features see none."""
+    """Axes of the ops' names whose features a GDP policy sees, 0 if none."""
     return int(self.info.get("network", {}).get("axes", 0))
 
   def decisions(self, most: int | None = None) -> tuple[int | None, ...]:
@@ -97,14 +117,6 @@ class Policy:
       return tuple(dict.fromkeys(trained))
     return tuple(dict.fromkeys(min(n or most, most) for n in trained))
 
-  @property
-  def hints(self) -> tuple[bool, ...]:
-    """Whether to show it a placement to improve on, as in its training.
-
-    Policies that do not say so are shown none.
-    """
-    return tuple(sorted(self.info.get("hints") or [False]))
-
   def run(self, function: str, arrays: Iterable[np.ndarray]) -> Any:
     """Calls one of its functions; returns its result as arrays."""
     import tensorflow as tf
@@ -112,29 +124,26 @@ class Policy:
     result = getattr(self._module, function)(*map(tf.constant, arrays))
     return tf.nest.map_structure(lambda tensor: tensor.numpy(), result)
 
-  def logits(self, problem_features: features.Features) -> np.ndarray:
+  def logits(self, inputs: PolicyInputs) -> np.ndarray:
     """[num_decisions, num_devices] float32, about -1e9 where not allowed.
 
-    Of policies of one shot (GDP).
+    Of policies that decide everything at once (GDP).
     """
-    return self.run("logits", problem_features.tensors().values())
+    return self.run("logits", inputs.tensors().values())
 
 
 def load_policy(
-  directory: str | os.PathLike[str],
-  strategy: str = "gdp",
-  version: int = features.VERSION,
+  directory: str | os.PathLike[str], strategy: str = "gdp"
 ) -> Policy:
   """Loads an exported policy.
 
   Args:
     directory: where it is.
     strategy: that it must be of.
-    version: of the strategy's features.
 
   Raises:
-    TrainingError: the directory holds none, or one of another strategy or
-      version.
+    TrainingError: the directory holds none, or one of another strategy or of
+      another version of its features.
   """
   path = pathlib.Path(directory)
   try:
@@ -147,11 +156,11 @@ def load_policy(
     raise TrainingError(
       f"{str(path / INFO_FILE)!r} cannot be read: {error}"
     ) from error
-  _check(path, info, strategy, version)
+  _check(path, info, strategy)
   return Policy(path, info)
 
 
-def _check(path: pathlib.Path, info: Any, strategy: str, version: int) -> None:
+def _check(path: pathlib.Path, info: Any, strategy: str) -> None:
   found = info.get("format") if isinstance(info, dict) else None
   if found != FORMAT:
     raise TrainingError(
@@ -162,16 +171,20 @@ def _check(path: pathlib.Path, info: Any, strategy: str, version: int) -> None:
       f"policy {str(path)!r} is of strategy {info.get('strategy')!r}, not"
       f" {strategy!r}"
     )
+  version = find_method(strategy).version
   if info.get("features") != version:
     raise TrainingError(
       f"policy {str(path)!r} was trained on features of version"
       f" {info.get('features')!r}; this tfplace has {version}"
     )
+  if info.get("hints") == [True]:
+    raise TrainingError(
+      f"policy {str(path)!r} was trained to see a placement to start from,"
+      " which tfplace no longer shows to policies; train one without --hint"
+    )
 
 
-def load_placers_policy(
-  strategy: str, directory: str | None, version: int
-) -> Policy:
+def load_placers_policy(strategy: str, directory: str | None) -> Policy:
   """The policy that a placer was given, or else the one that ships.
 
   Raises:
@@ -184,36 +197,11 @@ def load_placers_policy(
         f"no policy of strategy {strategy!r} ships with tfplace; train one"
         " with tfplace-train and name its directory"
       )
-    return _shipped(os.fspath(shipped), strategy, version)
-  return load_policy(directory, strategy, version)
+    return _shipped(os.fspath(shipped), strategy)
+  return load_policy(directory, strategy)
 
 
 @functools.lru_cache(maxsize=4)
-def _shipped(directory: str, strategy: str, version: int) -> Policy:
+def _shipped(directory: str, strategy: str) -> Policy:
   """The policy in the package: it does not change while the process runs."""
-  return load_policy(directory, strategy, version)
-
-
-class PolicyInputs:
-  """Base of the dataclasses of arrays that policies read.
-
-  Attributes:
-    allowed: [N, D] bool: which decisions may be on which devices.
-  """
-
-  allowed: np.ndarray
-
-  @property
-  def num_decisions(self) -> int:
-    return self.allowed.shape[0]
-
-  @property
-  def num_devices(self) -> int:
-    return self.allowed.shape[1]
-
-  def tensors(self) -> dict[str, np.ndarray]:
-    """Field name -> array: the first arguments of a policy."""
-    return {
-      field.name: getattr(self, field.name)
-      for field in dataclasses.fields(self)  # type: ignore[arg-type]
-    }
+  return load_policy(directory, strategy)

@@ -14,54 +14,8 @@ import tensorflow as tf
 
 from tfplace.errors import TrainingError
 from tfplace.extraction.safety import side_effects
+from tfplace.learned import Signature, find_method
 
-_SEEN = {  # by the recurrent networks: `OpEmbedding.tensors()`
-  "types": tf.float32,
-  "sizes": tf.float32,
-  "adjacency": tf.float32,
-  "edge_src": tf.int32,
-  "edge_dst": tf.int32,
-  "device": tf.float32,
-  "allowed": tf.bool,
-}
-_GROUPING = {"grouping": tf.int32}
-_CHOICES = {"choices": tf.int32}
-_NOISE = {"noise": tf.float32}
-# Strategy -> function -> its arguments, in order.
-FUNCTIONS: dict[str, dict[str, dict[str, tf.DType]]] = {
-  "gdp": {
-    "logits": {
-      "type_id": tf.int32,
-      "node": tf.float32,
-      "edge_src": tf.int32,
-      "edge_dst": tf.int32,
-      "edge": tf.float32,
-      "device": tf.float32,
-      "pair": tf.float32,
-      "allowed": tf.bool,
-    }
-  },
-  "placeto": {
-    "logits": {
-      "node": tf.float32,
-      "on_device": tf.float32,
-      "slower": tf.float32,
-      "device": tf.float32,
-      "feeds": tf.float32,
-      "ancestors": tf.float32,
-      "allowed": tf.bool,
-      "placement": tf.int32,
-      "start": tf.float32,
-      "step": tf.int32,
-    }
-  },
-  "rnn": {"logits": {**_SEEN, **_CHOICES}, "decode": {**_SEEN, **_NOISE}},
-  "hierarchical": {
-    "group_logits": _SEEN,
-    "logits": {**_SEEN, **_GROUPING, **_CHOICES},
-    "decode": {**_SEEN, **_GROUPING, **_NOISE},
-  },
-}
 # Every op of the networks of all strategies, whatever their options.
 _OPS = re.compile(
   r"AddV2|ArgMax|BatchMatMulV2|BiasAdd|BlockLSTMV2|BroadcastTo|Cast"
@@ -90,7 +44,7 @@ def check(meta_graph: Any, strategy: str, where: str) -> None:
   Raises:
     TrainingError: it is not what tfplace exports; says in what.
   """
-  reason = _difference(meta_graph, FUNCTIONS.get(strategy, {}))
+  reason = _difference(meta_graph, find_method(strategy).functions)
   if reason:
     raise TrainingError(
       f"{where!r} is no policy of strategy {strategy!r} that tfplace exported:"
@@ -99,7 +53,7 @@ def check(meta_graph: Any, strategy: str, where: str) -> None:
 
 
 def _difference(
-  meta_graph: Any, functions: Mapping[str, Mapping[str, tf.DType]]
+  meta_graph: Any, functions: Mapping[str, Signature]
 ) -> str | None:
   nodes = meta_graph.object_graph_def.nodes
   if not nodes:
@@ -136,9 +90,7 @@ def _is_foreign(meta_graph: Any) -> Any:
   return is_foreign
 
 
-def _has_arguments(
-  meta_graph: Any, number: int, arguments: Mapping[str, tf.DType]
-) -> bool:
+def _has_arguments(meta_graph: Any, number: int, arguments: Signature) -> bool:
   """Whether an object is one function of these arguments, and variables."""
   objects = meta_graph.object_graph_def
   if not 0 <= number < len(objects.nodes):
@@ -151,7 +103,7 @@ def _has_arguments(
   given = library[names[0]].signature.input_arg
   types = [(a.name, a.type) for a in given[: len(given) - len(bound)]]
   return types == [
-    (n, t.as_datatype_enum) for n, t in arguments.items()
+    (n, tf.as_dtype(t).as_datatype_enum) for n, (_, t) in arguments.items()
   ] and all(
     0 <= i < len(objects.nodes)
     and objects.nodes[i].WhichOneof("kind") == "variable"

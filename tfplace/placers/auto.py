@@ -158,10 +158,7 @@ class _Run:
       left_s * share, None if left is None else max(1, int(left * share))
     )
     try:
-      start = None
-      if self.tried:
-        start = best_first(self.tried)[0].placement.devices
-      placer = registry.get_learned(strategy, self.placer.policy, start)
+      placer = registry.get_placer(strategy, self.placer.policy)
       self._keep(
         placer.place(self.problem, self.evaluator, budget, self.seed), began
       )

@@ -2,12 +2,12 @@
 
 The registry holds strings, so that a strategy of a package above this one
 (the learned policies) is reached without importing it, nor TensorFlow, here.
+A new strategy is one line: "module:class" of its placer or, where it learns,
+the package that describes it (`tfplace.learned.Method`).
 """
 
 import importlib
 from collections.abc import Callable, Mapping
-
-import numpy as np
 
 from tfplace.core.protocols import Placer
 from tfplace.errors import TfplaceError
@@ -27,13 +27,16 @@ _PLACERS: Mapping[str, str] = {
   "annealing": "tfplace.placers.search.annealing:AnnealingPlacer",
   "brkga": "tfplace.placers.search.brkga:BrkgaPlacer",
   "exact": "tfplace.placers.exact.placer:ExactPlacer",
-  "gdp": "tfplace.learned.gdp.placer:GdpPlacer",
-  "placeto": "tfplace.learned.placeto.placer:PlacetoPlacer",
-  "hierarchical": "tfplace.learned.sequence.placer:HierarchicalPlacer",
-  "rnn": "tfplace.learned.sequence.placer:RnnPlacer",
-  "auto": "tfplace.placers.auto:AutoPlacer",
 }
-STRATEGIES = tuple(_PLACERS)
+# Those that learn: packages with a table `METHODS`.
+LEARNED: Mapping[str, str] = {
+  "gdp": "tfplace.learned.gdp",
+  "placeto": "tfplace.learned.placeto",
+  "hierarchical": "tfplace.learned.sequence",
+  "rnn": "tfplace.learned.sequence",
+}
+_AUTO = "tfplace.placers.auto:AutoPlacer"
+STRATEGIES = (*_PLACERS, *LEARNED, "auto")
 # What needs no search and no policy, roughly the quickest first: in this order
 # `auto` and annealing try them, and reports show them.
 CLASSICAL = (
@@ -49,7 +52,6 @@ CLASSICAL = (
   "m_etf",
   "m_sct",
 )
-LEARNED = ("gdp", "placeto", "hierarchical", "rnn")
 # The learned ones that `auto` asks. The policies of the others, smaller and for
 # fewer sizes of graphs, are there to compare with and to train on.
 ASKED = ("gdp",)
@@ -83,23 +85,17 @@ def get_placer(strategy: str, policy: str | None = None) -> Placer:
   return placer(policy=policy)
 
 
-def get_learned(
-  strategy: str, policy: str | None, start: np.ndarray | None
-) -> Placer:
-  """A learned placer of `ASKED` that may improve on a placement.
-
-  Args:
-    strategy: one of `ASKED`.
-    policy: as for `get_placer`.
-    start: [num_ops] devices of the best placement that is known, or None.
-  """
-  return _placer_type(strategy)(policy=policy, start=start)
-
-
 def _placer_type(strategy: str) -> Callable[..., Placer]:
-  if strategy not in _PLACERS:
+  if strategy in LEARNED:
+    package = importlib.import_module(LEARNED[strategy])
+    place = package.METHODS[strategy].placer
+  elif strategy == "auto":
+    place = _AUTO
+  elif strategy in _PLACERS:
+    place = _PLACERS[strategy]
+  else:
     raise TfplaceError(
       f"unknown strategy {strategy!r}; choose one of {', '.join(STRATEGIES)}"
     )
-  module, name = _PLACERS[strategy].split(":")
+  module, name = place.split(":")
   return getattr(importlib.import_module(module), name)

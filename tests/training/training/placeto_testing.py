@@ -5,10 +5,11 @@ from policies_testing import gpus, problem_of, random_graph
 
 from tfplace import Simulator
 from tfplace.learned.decisions import group_decisions
-from tfplace.learned.gdp.environment import Task
-from tfplace.learned.placeto.learner import PlacetoConfig, PlacetoLearner
+from tfplace.learned.placeto.agents import PlacetoConfig
+from tfplace.learned.placeto.learner import PlacetoLearner
 from tfplace.learned.placeto.network import PlacetoNetworkConfig
 from tfplace.learned.train.config import ImitationConfig, PPOConfig, TrainConfig
+from tfplace.learned.train.tasks import Task
 
 SMALL = PlacetoNetworkConfig(units=8, rounds=2)
 
@@ -38,9 +39,11 @@ def learner_of(tasks, samples=5, seed=0, ppo=None, **placeto):
     TrainConfig(
       seed=seed,
       network=SMALL,
-      ppo=PPOConfig(samples=samples, **(ppo or {})),
+      strategy="placeto",
+      method=PlacetoConfig(
+        PPOConfig(samples=samples, **(ppo or {})), **placeto
+      ),
       imitation=ImitationConfig(learning_rate=1e-2),
-      placeto=PlacetoConfig(**placeto),
     ),
   )
 

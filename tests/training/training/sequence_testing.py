@@ -7,10 +7,10 @@ from policies_testing import gpus, problem_of
 
 from tfplace import Simulator, core
 from tfplace.learned.decisions import group_decisions
-from tfplace.learned.gdp.environment import Task
 from tfplace.learned.sequence.networks import HierarchicalConfig, RnnConfig
 from tfplace.learned.sequence.reinforce import ReinforceConfig
 from tfplace.learned.train.config import TrainConfig
+from tfplace.learned.train.tasks import Task
 
 NETWORKS = {
   "rnn": RnnConfig(),
@@ -46,5 +46,5 @@ def config_of(strategy, seed=0, **reinforce):
     seed=seed,
     strategy=strategy,
     network=NETWORKS[strategy],
-    reinforce=dataclasses.replace(chosen, **reinforce),
+    method=dataclasses.replace(chosen, **reinforce),
   )

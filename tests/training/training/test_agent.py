@@ -7,13 +7,11 @@ import tensorflow_probability as tfp
 from policies_testing import gpus, problem_of, random_graph
 from tf_agents.trajectories import time_step as ts
 
-from tfplace.errors import TrainingError
 from tfplace.learned.decisions import group_decisions
 from tfplace.learned.gdp import features
-from tfplace.learned.gdp.agent import make_agent
+from tfplace.learned.gdp.agent import GraphBank, make_agent
 from tfplace.learned.gdp.network import NetworkConfig, PlacementNetwork
 from tfplace.learned.train.config import PPOConfig
-from tfplace.learned.train.graph_bank import GraphBank
 
 SMALL = NetworkConfig(units=8, type_units=2, segment=8, pair_units=8)
 
@@ -122,12 +120,6 @@ def test_only_the_elite_teaches_by_its_lead():
     None, returns, None, tf.zeros([4, 2])
   )
   assert one.numpy().tolist() == [[-0.5], [1.5], [-0.5], [-0.5]]
-
-
-@pytest.mark.parametrize("share", [0.0, 1.5])
-def test_an_elite_that_is_no_share_is_refused(share):
-  with pytest.raises(TrainingError, match=str(share)):
-    PPOConfig(elite=share)
 
 
 def test_agent_relies_on_no_default_that_hurts():

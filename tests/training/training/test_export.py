@@ -11,15 +11,20 @@ from policies_testing import gpus, problem_of, random_graph
 from sequence_testing import chains_task, config_of
 
 from tfplace.errors import TrainingError
-from tfplace.learned import export, exported
+from tfplace.learned import export, exported, find_method, gdp
 from tfplace.learned.decisions import group_decisions
 from tfplace.learned.gdp import features
-from tfplace.learned.gdp.export import exportable
-from tfplace.learned.gdp.network import NetworkConfig, PlacementNetwork
+from tfplace.learned.gdp.network import (
+  NetworkConfig,
+  PlacementNetwork,
+  exportable,
+)
 from tfplace.learned.placeto.learner import PlacetoLearner
 from tfplace.learned.placeto.network import PlacetoNetworkConfig
-from tfplace.learned.train import strategies
+from tfplace.learned.train import learner
+from tfplace.learned.train.checkpoints import restore_network
 from tfplace.learned.train.config import TrainConfig
+from tfplace.placers import LEARNED
 
 SMALL = NetworkConfig(units=16, type_units=4, segment=8, pair_units=8)
 
@@ -51,33 +56,27 @@ def test_logits_are_the_networks_for_any_size(network, tmp_path):
 
 def test_weights_and_sizes_come_back(network, tmp_path):
   export.export_policy(exportable(network), tmp_path / "policy")
-  sizes, weights = export.restore_network(
-    tmp_path / "policy", "gdp", features.VERSION
-  )
-  assert NetworkConfig(**sizes) == SMALL
+  sizes, weights = restore_network(tmp_path / "policy", "gdp", NetworkConfig)
+  assert sizes == SMALL
   for mine, theirs in zip(network.variables, weights, strict=True):
     np.testing.assert_array_equal(mine.numpy(), theirs.numpy())
 
 
 def test_a_policy_says_how_it_was_trained(network, tmp_path):
-  trained = dataclasses.replace(
-    exportable(network), decisions=(5, None), hints=(True, False)
-  )
+  trained = dataclasses.replace(exportable(network), decisions=(5, None))
   export.export_policy(trained, tmp_path / "policy")
   policy = exported.load_policy(tmp_path / "policy")
   assert policy.decisions() == (5, None) and policy.decisions(40) == (5, 40)
-  assert policy.hints == (False, True)
 
 
 def test_a_policy_that_does_not_say_how_it_was_trained(network, tmp_path):
   export.export_policy(exportable(network), tmp_path / "policy")
   path = tmp_path / "policy" / exported.INFO_FILE
   info = json.loads(path.read_text())
-  del info["decisions"], info["hints"]
+  del info["decisions"]
   path.write_text(json.dumps(info))
   policy = exported.load_policy(tmp_path / "policy")
   assert policy.decisions() == (None,) and policy.decisions(40) == (40,)
-  assert policy.hints == (False,)
 
 
 def test_a_policy_is_replaced_and_anything_else_is_not(network, tmp_path):
@@ -92,19 +91,23 @@ def test_a_policy_is_replaced_and_anything_else_is_not(network, tmp_path):
   assert [p.name for p in other.iterdir()] == ["chapter1.tex"]
 
 
-def test_a_policy_of_another_strategy_or_version_is_refused(network, tmp_path):
+def test_a_policy_of_another_strategy_or_version_is_refused(
+  network, tmp_path, monkeypatch
+):
   export.export_policy(exportable(network), tmp_path / "policy")
   with pytest.raises(TrainingError, match="'gdp', not 'rnn'"):
     exported.load_policy(tmp_path / "policy", "rnn")
+  newer = dataclasses.replace(find_method("gdp"), version=2)
+  monkeypatch.setitem(gdp.METHODS, "gdp", newer)
   with pytest.raises(TrainingError, match="features of version"):
-    exported.load_policy(tmp_path / "policy", "gdp", features.VERSION + 1)
+    exported.load_policy(tmp_path / "policy", "gdp")
 
 
 def sequence_export_of(strategy, **sizes):
   config = config_of(strategy)
   network = dataclasses.replace(config.network, units=8, **sizes)
   config = dataclasses.replace(config, network=network)
-  return strategies.learner_type(strategy)([chains_task()], config).exportable()
+  return learner.learner_type(strategy)([chains_task()], config).exportable()
 
 
 @pytest.mark.parametrize("sizes", [{}, {"axes": 0}, {"sage_layers": 1}])
@@ -120,23 +123,22 @@ def test_a_fresh_export_of_gdp_is_a_policy(sizes, tmp_path):
 @pytest.mark.parametrize("strategy", ["rnn", "hierarchical"])
 @pytest.mark.parametrize(
   "sizes",
-  [{}, {"is_bidirectional": True, "logit_bound": 5.0}, {"sees_own": False}],
+  [{}, {"is_bidirectional": True}, {"is_bidirectional": False}],
 )
 def test_a_fresh_export_of_a_recurrent_policy_is_one(strategy, sizes, tmp_path):
   made = sequence_export_of(strategy, **sizes)
   export.export_policy(made, tmp_path / "policy")
-  policy = exported.load_policy(tmp_path / "policy", strategy, made.features)
+  policy = exported.load_policy(tmp_path / "policy", strategy)
   assert len(policy.weights) == len(made.variables)
 
 
-@pytest.mark.parametrize("means", [True, False])
-def test_a_fresh_export_of_placeto_is_a_policy(means, tmp_path):
+def test_a_fresh_export_of_placeto_is_a_policy(tmp_path):
   config = TrainConfig(
-    strategy="placeto", network=PlacetoNetworkConfig(rounds=2, means=means)
+    strategy="placeto", network=PlacetoNetworkConfig(rounds=2)
   )
   made = PlacetoLearner(tasks_of(5), config).exportable()
   export.export_policy(made, tmp_path / "policy")
-  policy = exported.load_policy(tmp_path / "policy", "placeto", made.features)
+  policy = exported.load_policy(tmp_path / "policy", "placeto")
   assert len(policy.weights) == len(made.variables)
 
 
@@ -152,17 +154,45 @@ def test_training_starts_from_no_other_saved_model(network, tmp_path):
   module.logits = logits
   tf.saved_model.save(module, str(tmp_path / "policy"))
   with pytest.raises(TrainingError, match="it was not loaded"):
-    export.restore_network(tmp_path / "policy", "gdp", features.VERSION)
+    restore_network(tmp_path / "policy", "gdp", NetworkConfig)
   assert not (tmp_path / "canary").exists()
 
 
-def test_every_strategy_has_a_learner_and_an_unknown_one_is_refused():
-  wanted = {name for name in vars(strategies.Learner) if name[0] != "_"}
-  assert {"imitate", "improve", "tracked", "exportable"} <= wanted
-  for strategy in strategies.STRATEGIES:
-    learner = strategies.learner_type(strategy)
-    assert wanted <= set(dir(learner))
-    assert dataclasses.is_dataclass(learner.network_type)
-    assert learner.features_version >= 1
+@pytest.mark.parametrize("strategy", LEARNED)
+def test_the_policy_that_ships_can_be_trained_further(strategy):
+  network_type = learner.learner_type(strategy).network_type
+  folder = exported.SHIPPED / strategy
+  sizes, weights = restore_network(folder, strategy, network_type)
+  (task,) = tasks_of(5)
+  config = TrainConfig(strategy=strategy, network=sizes)
+  made = learner.learner_type(strategy)([task], config)
+  made.set_weights(weights)
+  for mine, theirs in zip(made.policy.variables, weights, strict=True):
+    np.testing.assert_array_equal(mine, theirs)
+  with pytest.raises(TrainingError, match=f"has {len(weights) - 1} weights"):
+    made.set_weights(weights[1:])
+
+
+def test_options_that_there_were_once_are_read_at_their_only_value(
+  network, tmp_path
+):
+  export.export_policy(exportable(network), tmp_path / "policy")
+  path = tmp_path / "policy" / exported.INFO_FILE
+  info = json.loads(path.read_text())
+  info["network"]["means"], info["hints"] = True, [False]
+  path.write_text(json.dumps(info))
+  sizes, _ = restore_network(tmp_path / "policy", "gdp", NetworkConfig)
+  assert sizes == SMALL
+  info["network"]["means"] = False
+  path.write_text(json.dumps(info))
+  with pytest.raises(TrainingError, match="means=False"):
+    restore_network(tmp_path / "policy", "gdp", NetworkConfig)
+  info["hints"] = [True]
+  path.write_text(json.dumps(info))
+  with pytest.raises(TrainingError, match="placement to start from"):
+    exported.load_policy(tmp_path / "policy")
+
+
+def test_an_unknown_strategy_is_refused():
   with pytest.raises(TrainingError, match="'gpd'; choose one of gdp, placeto"):
-    strategies.learner_type("gpd")
+    learner.learner_type("gpd")

@@ -19,12 +19,15 @@ from tfplace.formats import files
 from tfplace.learned import export, exported
 from tfplace.learned.decisions import group_decisions
 from tfplace.learned.gdp import features
-from tfplace.learned.gdp.environment import Task
-from tfplace.learned.gdp.export import exportable
-from tfplace.learned.gdp.network import NetworkConfig, PlacementNetwork
+from tfplace.learned.gdp.network import (
+  NetworkConfig,
+  PlacementNetwork,
+  exportable,
+)
 from tfplace.learned.train import demonstrations
 from tfplace.learned.train.checkpoints import Checkpoints, JsonState
 from tfplace.learned.train.config import ImitationConfig, TrainConfig
+from tfplace.learned.train.tasks import Task
 from tfplace.learned.train.trainer import Trainer
 from tfplace.simulate import Simulator
 
@@ -139,22 +142,23 @@ def test_scalars_that_cannot_be_written_are_an_error_that_names_them(tmp_path):
     Trainer([task], config, log_dir=tmp_path / "logs").run()
 
 
-def taught(tmp_path):
-  problem = problem_of(random_graph(8, seed=1), gpus(2))
-  teaching = demonstrations.Teaching(
+def demonstrated(tmp_path):
+  # Large enough that the middle of the file is in the array of devices.
+  problem = problem_of(random_graph(100, seed=1), gpus(2))
+  teaching = demonstrations.DemonstrationConfig(
     ("single",), folder=str(tmp_path / "teachers")
   )
-  return demonstrations.ask(group_decisions(problem), teaching)
+  return demonstrations.find(group_decisions(problem), teaching)
 
 
 @pytest.mark.parametrize("how", DAMAGES)
 def test_damaged_demonstrations_are_named(tmp_path, how):
-  expected = taught(tmp_path)
-  np.testing.assert_array_equal(taught(tmp_path).best, expected.best)
+  expected = demonstrated(tmp_path)
+  np.testing.assert_array_equal(demonstrated(tmp_path).best, expected.best)
   (path,) = (tmp_path / "teachers").iterdir()
   damage(path, how)
   with pytest.raises(TrainingError, match=f"'{path}' cannot be read"):
-    taught(tmp_path)
+    demonstrated(tmp_path)
 
 
 def test_demonstrations_that_cannot_be_written_are_named(tmp_path, monkeypatch):
@@ -163,7 +167,7 @@ def test_demonstrations_that_cannot_be_written_are_named(tmp_path, monkeypatch):
 
   monkeypatch.setattr(os, "fsync", full)
   with pytest.raises(TrainingError, match=r"teachers/.*No space left"):
-    taught(tmp_path)
+    demonstrated(tmp_path)
   assert list((tmp_path / "teachers").iterdir()) == []
 
 
@@ -234,16 +238,16 @@ def test_a_place_for_no_policy_is_known_before(tmp_path, where):
 
 KILLED = """
 import os, signal, sys
-from tfplace.formats import files as staging
-put = staging.put_folder
+from tfplace.formats import files
+put = files.put_folder
 def killed(made, target):
   if sys.argv[2] == "after":
     put(made, target)
   os.kill(os.getpid(), signal.SIGKILL)
-staging.put_folder = killed
-with staging.new_folder(os.path.dirname(sys.argv[1])) as made:
+files.put_folder = killed
+with files.new_folder(os.path.dirname(sys.argv[1])) as made:
   open(os.path.join(made, "policy.json"), "w").close()
-  staging.put_folder(made, sys.argv[1])
+  files.put_folder(made, sys.argv[1])
 """
 
 

@@ -1,7 +1,6 @@
 """What policies imitate: placements of their own decisions, then the best."""
 
 import dataclasses
-import itertools
 
 import numpy as np
 import pytest
@@ -11,39 +10,41 @@ from sequence_testing import chains_task, config_of
 from tfplace import Simulator
 from tfplace.learned.decisions import group_decisions
 from tfplace.learned.train import demonstrations
-from tfplace.learned.train.demonstrations import Teaching
+from tfplace.learned.train.demonstrations import DemonstrationConfig
 from tfplace.learned.train.tasks import make_task
 from tfplace.learned.train.trainer import Trainer
 
 
-def test_teachers_place_merged_groups_no_worse_than_one_device_does():
+def test_demonstrations_of_merged_groups_are_the_best_placements_of_them():
   problem = problem_of(random_graph(80, seed=7), gpus(2))
   decisions = group_decisions(problem, 6)
   simulator = Simulator(problem)
-  task = make_task(decisions, simulator, Teaching(search_evaluations=200))
+  task = make_task(
+    decisions, simulator, DemonstrationConfig(search_evaluations=200)
+  )
   every = np.indices((2,) * decisions.num_decisions, np.int32)
   every = every.reshape(decisions.num_decisions, -1).T
   simulated = simulator.run(decisions.to_devices(every)).step_time_us
-  # 200 evaluations of search find the best of 2^6 placements; tidying may
+  # 200 evaluations of search find the best of 2^6 placements; simplifying may
   # lose 1% of it.
   assert task.baseline_us == task.best_us <= 1.01 * simulated.min()
   assert task.best_us < simulated[0]
   assert task.evaluations > 200
 
 
-def test_a_run_that_goes_on_does_not_search_for_its_teachers_again(
+def test_a_run_that_goes_on_does_not_search_for_demonstrations_again(
   tmp_path, monkeypatch
 ):
   decisions = group_decisions(problem_of(random_graph(30, seed=7), gpus(2)))
   simulator = Simulator(decisions.problem)
-  teaching = Teaching(search_evaluations=100, folder=str(tmp_path))
+  teaching = DemonstrationConfig(search_evaluations=100, folder=str(tmp_path))
   first = make_task(decisions, simulator, teaching)
 
   def search(*_):
     raise AssertionError("searched")
 
-  monkeypatch.setattr(demonstrations, "ask_teachers", search)
-  again = make_task(decisions, simulator, teaching, is_hinted=True)
+  monkeypatch.setattr(demonstrations, "search", search)
+  again = make_task(decisions, simulator, teaching)
   np.testing.assert_array_equal(again.target, first.target)
   assert again.evaluations == first.evaluations > 100
   coarser = group_decisions(decisions.problem, 5)
@@ -53,26 +54,6 @@ def test_a_run_that_goes_on_does_not_search_for_its_teachers_again(
   ):
     with pytest.raises(AssertionError, match="searched"):
       make_task(other, simulator, more)
-
-
-def test_a_hinted_policy_sees_the_quick_placement_and_learns_the_search_s():
-  problem = problem_of(random_graph(80, seed=7), gpus(3))
-  decisions = group_decisions(problem, 40)
-  simulator = Simulator(problem)
-  teaching = Teaching(search_evaluations=2000)
-  plain, hinted = (
-    make_task(decisions, simulator, teaching, is_hinted=hinted)
-    for hinted in (False, True)
-  )
-  hint_us = simulator.run(decisions.to_devices(hinted.hint[None])).step_time_us
-  assert plain.hint is None
-  # The same placement up to the names of the GPUs, which are alike, and named
-  # so that no other names would have it nearer to the hint.
-  assert hinted.baseline_us == plain.baseline_us < hint_us[0]
-  near = (hinted.target == hinted.hint).sum()
-  for rename in itertools.permutations(range(3)):
-    names = np.array(rename)
-    assert (names[hinted.target] == hinted.hint).sum() <= near
 
 
 @pytest.mark.parametrize("rehearsals, learns", [(2, True), (0, False)])

@@ -8,14 +8,13 @@ from policies_testing import gpus, problem_of, random_graph
 
 from tfplace.learned.decisions import group_decisions
 from tfplace.learned.gdp import features, layers
-from tfplace.learned.gdp.agent_networks import ActorNetwork
+from tfplace.learned.gdp.agent import ActorNetwork, GraphBank
 from tfplace.learned.gdp.layers import (
   MaxPoolConv,
   SegmentAttention,
   graph_tensor,
 )
 from tfplace.learned.gdp.network import NetworkConfig, PlacementNetwork
-from tfplace.learned.train.graph_bank import GraphBank
 
 SMALL = NetworkConfig(units=16, type_units=4, segment=8, pair_units=8)
 
@@ -153,13 +152,3 @@ def test_gradients_added_up_over_blocks_are_those_of_the_whole(monkeypatch):
     assert sum(np.abs(g).max() > 1e-3 for g in whole) > 60  # of 74
     for mine, theirs in zip(added, whole, strict=True):
       np.testing.assert_allclose(mine, theirs, rtol=1e-3, atol=rounding)
-
-
-def test_an_untrained_policy_proposes_the_hint():
-  problem = problem_of(random_graph(30, seed=5), gpus(3))
-  decisions = group_decisions(problem)
-  hint = np.random.default_rng(0).integers(0, 3, 30)
-  hinted = PlacementNetwork(SMALL)(
-    features.extract(decisions, hint, SMALL.axes).tensors()
-  )
-  assert hinted.numpy().argmax(axis=1).tolist() == hint.tolist()

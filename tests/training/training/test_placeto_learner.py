@@ -25,11 +25,10 @@ from tfplace import Simulator
 from tfplace.core.protocols import Budget
 from tfplace.errors import TrainingError
 from tfplace.learned import export
-from tfplace.learned.placeto import learner as placeto
 from tfplace.learned.placeto import reinforce
-from tfplace.learned.placeto.environment import PlacetoEnvironment
+from tfplace.learned.placeto.agents import PlacetoConfig
 from tfplace.learned.placeto.features import random_choices
-from tfplace.learned.placeto.learner import PlacetoConfig
+from tfplace.learned.placeto.learner import Episodes, PlacetoLearner
 from tfplace.learned.placeto.placer import PlacetoPlacer
 from tfplace.learned.train.config import ImitationConfig, PPOConfig, TrainConfig
 from tfplace.learned.train.trainer import Trainer
@@ -84,33 +83,30 @@ def play(task, config, seed=0, number=3):
   """Rewards [number, N] of random episodes, first and last costs."""
   count = task.decisions.num_decisions
   rng = np.random.default_rng(seed)
-  devices = task.decisions.problem.cluster.num_devices
-  environment = PlacetoEnvironment([task], number, count, devices, config)
+  episodes = Episodes([task], count, config)
   first = random_choices(task.decisions.allowed, number, rng)
-  environment.select(0, first)
-  now, rewards = environment.reset(), []
+  now, rewards = episodes.reset(0, first), []
   for step in range(count):
     assert (now.observation["step"] == step).all()
     assert not now.is_last().any()
     actions = random_choices(task.decisions.allowed, number, rng)[:, step]
-    now = environment.step(actions)
+    now = episodes.step(actions)
     rewards.append(now.reward)
   assert now.is_last().all()
   return np.stack(rewards, axis=1), first, now.observation["placement"]
 
 
-@pytest.mark.parametrize("log_reward", [True, False])
-def test_rewards_telescope_to_the_first_less_the_last_step_time(log_reward):
+def test_rewards_add_up_to_the_ratio_of_first_and_last_step_time():
   (task,) = tasks_of(12)
-  config = PlacetoConfig(log_reward=log_reward)
-  rewards, first, last = play(task, config)
+  rewards, first, last = play(task, PlacetoConfig())
   times = [
     task.evaluator.run(task.decisions.to_devices(choices)).step_time_us
     for choices in (first, last)
   ]
   before, after = np.array(times) / task.baseline_us
-  expected = np.log(before / after) if log_reward else before - after
-  np.testing.assert_allclose(rewards.sum(axis=1), expected, atol=1e-5)
+  np.testing.assert_allclose(
+    rewards.sum(axis=1), np.log(before / after), atol=1e-5
+  )
   # One look before the first step and one after each.
   assert task.evaluations == 3 * 13
 
@@ -121,14 +117,13 @@ def test_memory_beyond_the_limit_costs_twice_its_gigabytes():
     tfplace.build_graph("g", ops, []), gpus(2, memory_bytes=5.5e9)
   )
   task = task_of(problem)
-  environment = PlacetoEnvironment([task], 1, 2, 2, PlacetoConfig(max_cost=9.0))
-  environment.select(0, np.array([[0, 0]], np.int32))
-  environment.reset()
-  environment.step(np.array([0]))
-  now = environment.step(np.array([1]))
+  episodes = Episodes([task], 2, PlacetoConfig(max_cost=9.0))
+  episodes.reset(0, np.array([[0, 0]], np.int32))
+  episodes.step(np.array([0]))
+  now = episodes.step(np.array([1]))
   # 9, 1, 9 us on one device and 0.5 GB too much; then 9 us, and all fits.
   assert now.reward == pytest.approx(np.log(19 / 9) + 2 * 0.5)
-  assert environment.final_us == [9.0] and task.best_us == 9.0
+  assert episodes.final_us == [9.0] and task.best_us == 9.0
 
 
 def test_costs_are_bounded():
@@ -199,9 +194,10 @@ def learner_config(algorithm, iterations):
     strategy="placeto",
     checkpoint_every=1,
     network=dataclasses.replace(SMALL, rounds=1),
-    ppo=PPOConfig(samples=3, epochs=2),
+    method=PlacetoConfig(
+      PPOConfig(samples=3, epochs=2), algorithm=algorithm, minibatch=4
+    ),
     imitation=ImitationConfig(steps=1),
-    placeto=PlacetoConfig(algorithm=algorithm, minibatch=4),
   )
 
 
@@ -296,7 +292,7 @@ def test_agent_relies_on_no_default_that_hurts():
 
 def test_too_many_decisions_are_refused():
   with pytest.raises(TrainingError, match=r"600 decisions.*--max_decisions"):
-    learner_of(tasks_of(placeto.MAX_DECISIONS + 88))
+    learner_of(tasks_of(PlacetoLearner.max_decisions + 88))
 
 
 def test_an_exported_policy_places_without_keras_2(tmp_path):

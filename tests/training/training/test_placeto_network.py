@@ -1,7 +1,6 @@
 """Placeto's network against NumPy written the slow way."""
 
 import numpy as np
-import pytest
 from policies_testing import gpus, problem_of, random_graph
 
 from tfplace.learned.decisions import group_decisions
@@ -31,9 +30,9 @@ def states_of(graph, number, seed=0):
   }
 
 
-def network_of(graph, **config):
+def network_of(graph):
   """A network with random biases: zeros would hide where they belong."""
-  network = PlacetoNetwork(PlacetoNetworkConfig(units=4, rounds=3, **config))
+  network = PlacetoNetwork(PlacetoNetworkConfig(units=4, rounds=3))
   network((graph.tensors(), states_of(graph, 1)))
   rng = np.random.default_rng(2)
   for weight in network.variables:
@@ -84,18 +83,16 @@ def embeddings_of(network, graph, states, b, d):
         new = first[n]
         if feeds.any():
           terms = [mlp(message._f, state[u]) for u in np.flatnonzero(feeds)]
-          share = len(terms) if network.config.means else 1
-          new = new + mlp(message._g, sum(terms) / share)
+          new = new + mlp(message._g, sum(terms) / len(terms))
         after.append(new)
       state = after
     found.append(np.stack(state))
   return np.concatenate(found, axis=1)
 
 
-@pytest.mark.parametrize("means", [True, False])
-def test_message_passing_equals_numpy(means):
+def test_message_passing_equals_numpy():
   graph = graph_of()
-  states, network = states_of(graph, 2), network_of(graph, means=means)
+  states, network = states_of(graph, 2), network_of(graph)
   given = network.features(graph.tensors(), states)
   found = network.embed(given, graph.feeds).numpy()
   found = found.reshape(COUNT, 2, 3, -1)
@@ -105,10 +102,9 @@ def test_message_passing_equals_numpy(means):
       np.testing.assert_allclose(found[:, b, d], expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("means", [True, False])
-def test_poolings_equal_numpy(means):
+def test_poolings_equal_numpy():
   graph = graph_of()
-  network = network_of(graph, means=means)
+  network = network_of(graph)
   states = states_of(graph, 6)
   states["step"][:2] = 0, COUNT - 1  # no ancestors; no descendants
   rng = np.random.default_rng(3)
@@ -129,7 +125,7 @@ def test_poolings_equal_numpy(means):
         total = sum(
           (mlp(pooling._f, rows[n, b, d]) for n in members), np.zeros(8)
         )
-        share = max(len(members), 1) if means else 1
+        share = max(len(members), 1)
         parts.append(mlp(pooling._g, total / share))
       expected = np.concatenate([*parts, rows[step, b, d]])
       np.testing.assert_allclose(found[b, d], expected, rtol=1e-4, atol=1e-5)

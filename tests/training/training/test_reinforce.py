@@ -65,38 +65,6 @@ def test_a_gradient_raises_what_did_better_and_lowers_what_did_worse():
   assert tape.gradient(loss, logits).numpy().tolist() == [[[-0.5, 0.5]]]
 
 
-def test_clipped_objective_equals_numpy():
-  kind = random_choices(3)
-  rng = np.random.default_rng(4)
-  old = kind.log_probs().numpy() + rng.normal(size=(4, 6)).astype(np.float32)
-  advantages = np.array([1.0, -2.0, 0.5, -0.1], np.float32)
-  weight, total = kind.weight.numpy(), 0.0
-  for row in range(4):
-    terms = []
-    for i in range(6):
-      ratio = np.exp(log_prob(kind, row, i) - old[row, i])
-      bounded = min(max(ratio, 0.9), 1.1)
-      best = min(ratio * advantages[row], bounded * advantages[row])
-      terms.append(weight[row, i] * best)
-    total += sum(terms) / weight[row].sum() / 4
-  found = policy_loss([kind], tf.constant(advantages), [old], clip=0.1)
-  assert float(found) == pytest.approx(-total, rel=1e-4)
-
-
-def test_the_first_epoch_of_ppo_has_the_gradient_of_reinforce():
-  kind = random_choices(5)
-  advantages = tf.constant([1.0, -2.0, 0.5, -0.1])
-  old = [kind.log_probs()]
-  with tf.GradientTape(persistent=True) as tape:
-    plain = policy_loss([kind], advantages)
-    clipped = policy_loss([kind], advantages, old)
-  np.testing.assert_allclose(
-    tape.gradient(plain, kind.logits).numpy(),
-    tape.gradient(clipped, kind.logits).numpy(),
-    atol=1e-7,
-  )
-
-
 def test_entropy_is_per_decision_and_leaves_out_what_is_not_allowed():
   logits = tf.constant([[[0.0, 0.0, -1e9], [0.0, -1e9, -1e9]]])
   kind = Choices(logits, tf.zeros([1, 2], tf.int32), tf.ones([1, 2]))

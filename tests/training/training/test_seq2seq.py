@@ -7,12 +7,7 @@ import tensorflow as tf
 from tfplace.learned.sequence.seq2seq import NEVER, Lstm, Seq2Seq
 
 UNITS, INPUTS, DEVICE_FEATURES, STEPS, DEVICES = 6, 5, 4, 7, 3
-VARIANTS = [
-  {},
-  {"is_bidirectional": False},
-  {"sees_own": True},
-  {"logit_bound": 0.7},
-]
+VARIANTS = [{"is_bidirectional": True}, {"is_bidirectional": False}]
 
 
 def sigmoid(x):
@@ -47,8 +42,7 @@ def reference(model, x, device, allowed, choices):
   memory = states @ model._memory.numpy()
   result, signal = [], model._first.numpy()[0]
   for step, choice in enumerate(choices):
-    if model._sees_own:
-      signal = np.concatenate((signal, states[step]))
+    signal = np.concatenate((signal, states[step]))
     _, h, c = lstm_reference(model._decoder, signal[None], h, c)
     score = [
       float(np.tanh(h @ model._query.numpy() + m) @ model._score.numpy()[:, 0])
@@ -56,8 +50,6 @@ def reference(model, x, device, allowed, choices):
     ]
     weight = np.exp(score) / np.exp(score).sum()
     logits = keys @ np.concatenate((h, weight @ memory))
-    if model.logit_bound:
-      logits = model.logit_bound * np.tanh(logits / model.logit_bound)
     result.append(np.where(allowed[step], logits, NEVER))
     signal = signals[choice]
   return np.array(result)

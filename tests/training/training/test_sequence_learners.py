@@ -13,14 +13,14 @@ from tfplace import Simulator
 from tfplace.errors import TrainingError
 from tfplace.learned import export, exported
 from tfplace.learned.decisions import group_decisions
-from tfplace.learned.gdp.environment import Task
 from tfplace.learned.sequence import features
-from tfplace.learned.sequence.methods import HierarchicalLearner, target_groups
+from tfplace.learned.sequence.learners import HierarchicalLearner, target_groups
 from tfplace.learned.sequence.networks import (
   HierarchicalConfig,
   HierarchicalNetwork,
 )
-from tfplace.learned.train.strategies import learner_type
+from tfplace.learned.train.learner import learner_type
+from tfplace.learned.train.tasks import Task
 from tfplace.learned.train.trainer import Trainer
 
 MAX_ITERATIONS = 200
@@ -64,12 +64,6 @@ def test_an_iteration_is_one_call_of_the_evaluator():
   assert task.evaluations == 6
 
 
-def test_later_epochs_see_how_far_the_policy_went():
-  learner, _ = learner_of("hierarchical", epochs=4, learning_rate=0.5)
-  step = learner.improve(0, np.random.default_rng(0))
-  assert step.clip_fraction > 0.1
-
-
 @both
 def test_imitation_learns_the_target(strategy):
   learner, task = learner_of(strategy)
@@ -98,8 +92,8 @@ def test_a_run_that_was_stopped_goes_on_exactly(tmp_path):
   resumed = run(4, tmp_path / "stopped")
   assert resumed.history == whole.history
   for a, b in zip(
-    resumed.learner.network.variables,
-    whole.learner.network.variables,
+    resumed.learner.policy.variables,
+    whole.learner.policy.variables,
     strict=True,
   ):
     np.testing.assert_array_equal(a.numpy(), b.numpy())
@@ -108,50 +102,50 @@ def test_a_run_that_was_stopped_goes_on_exactly(tmp_path):
 
 
 def tensors(learner):
-  return list(learner.seen[0].tensors().values())
+  return list(learner.inputs[0].tensors().values())
 
 
 def test_an_exported_rnn_says_what_its_network_says(tmp_path):
   learner, _ = learner_of("rnn")
   export.export_policy(learner.exportable(), tmp_path / "policy")
-  policy = exported.load_policy(tmp_path / "policy", "rnn", 1)
+  policy = exported.load_policy(tmp_path / "policy", "rnn")
   rng = np.random.default_rng(0)
   choices = rng.integers(0, 2, (3, 10)).astype(np.int32)
   noise = rng.gumbel(size=(3, 10, 2)).astype(np.float32)
   inputs = learner._inputs[0]
   np.testing.assert_allclose(
     policy.run("logits", [*tensors(learner), choices]),
-    learner.network.logits(inputs, tf.constant(choices)),
+    learner.policy.logits(inputs, tf.constant(choices)),
     atol=1e-6,
   )
   np.testing.assert_array_equal(
     policy.run("decode", [*tensors(learner), noise]),
-    learner.network.decode(inputs, tf.constant(noise)),
+    learner.policy.decode(inputs, tf.constant(noise)),
   )
   other, _ = learner_of("rnn", seed=1)
   other.set_weights(policy.weights)
   np.testing.assert_array_equal(
-    other.network.logits(inputs, tf.constant(choices)),
-    learner.network.logits(inputs, tf.constant(choices)),
+    other.policy.logits(inputs, tf.constant(choices)),
+    learner.policy.logits(inputs, tf.constant(choices)),
   )
 
 
 def test_an_exported_hierarchy_says_what_its_network_says(tmp_path):
   learner, _ = learner_of("hierarchical")
   export.export_policy(learner.exportable(), tmp_path / "policy")
-  policy = exported.load_policy(tmp_path / "policy", "hierarchical", 1)
+  policy = exported.load_policy(tmp_path / "policy", "hierarchical")
   rng = np.random.default_rng(0)
   grouping = rng.integers(0, 10, (3, 10)).astype(np.int32)
   choices = rng.integers(0, 2, (3, 10)).astype(np.int32)
   inputs = learner._inputs[0]
   np.testing.assert_allclose(
     policy.run("group_logits", tensors(learner)),
-    learner.network.group_logits(inputs),
+    learner.policy.group_logits(inputs),
     atol=1e-6,
   )
   np.testing.assert_allclose(
     policy.run("logits", [*tensors(learner), grouping, choices]),
-    learner.network.logits(inputs, tf.constant(grouping), tf.constant(choices)),
+    learner.policy.logits(inputs, tf.constant(grouping), tf.constant(choices)),
     atol=1e-6,
   )
   assert policy.info["network"]["types"] == ["MatMul", "Relu"]
@@ -168,7 +162,7 @@ def test_groups_follow_the_largest_cluster_and_graph(ops, groups):
   config = dataclasses.replace(
     config_of("hierarchical"), network=HierarchicalConfig()
   )
-  assert HierarchicalLearner([task], config).network.config.groups == groups
+  assert HierarchicalLearner([task], config).policy.config.groups == groups
 
 
 @both

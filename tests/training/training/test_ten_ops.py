@@ -8,9 +8,9 @@ from policies_testing import gpus, problem_of, random_graph
 
 from tfplace import Simulator
 from tfplace.learned.decisions import group_decisions
-from tfplace.learned.gdp.environment import Task
 from tfplace.learned.gdp.learner import GdpLearner
 from tfplace.learned.train.config import PPOConfig, TrainConfig
+from tfplace.learned.train.tasks import Task
 
 MAX_ITERATIONS = 150
 
@@ -27,19 +27,15 @@ def optimum_us(problem):
   return Simulator(problem).run(every).step_time_us.min()
 
 
-@pytest.mark.parametrize(
-  "seed, credit",
-  [(0, "shared"), (1, "shared"), (2, "shared"), (0, "critical_path")],
-)
+@pytest.mark.parametrize("seed", [0, 1, 2])
 def test_the_most_probable_placement_becomes_the_optimum(
-  problem, optimum_us, seed, credit
+  problem, optimum_us, seed
 ):
   decisions = group_decisions(problem)
   one_device = problem.time_us[:, 0].sum()
   assert optimum_us < 0.75 * one_device  # there is something to find
   task = Task(decisions, Simulator(problem), one_device, np.zeros(10, np.int32))
-  ppo = PPOConfig(samples=32, replays_best=True, credit=credit)
-  config = TrainConfig(seed=seed, ppo=ppo)
+  config = TrainConfig(seed=seed, method=PPOConfig(samples=32))
   learner = GdpLearner([task], config)
   for iteration in range(MAX_ITERATIONS):
     step = learner.improve(0, np.random.default_rng([seed, iteration]))

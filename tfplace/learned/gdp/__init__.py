@@ -1,1 +1,13 @@
 """GDP: a graph network and a segment-recurrent placer, in one pass."""
+
+from tfplace.learned import Method
+from tfplace.learned.gdp import features
+
+METHODS = {
+  "gdp": Method(
+    placer="tfplace.learned.gdp.placer:GdpPlacer",
+    learner="tfplace.learned.gdp.learner:GdpLearner",
+    version=features.VERSION,
+    functions={"logits": features.signature(axes=0)},
+  )
+}

@@ -1,17 +1,13 @@
-"""Upward and downward ranks of ops, communication free. NumPy only.
-
-What the names of a model's ops tell a policy: its layers, steps, segments.
-
-Graph structure alone hardly tells one unrolled step or segment from the next.
-The axes are those that the placer `axes` splits along (ours, as that is).
-
-What a policy sees of a problem: scaled NumPy arrays, no TensorFlow.
+"""What a GDP policy sees of a problem: scaled NumPy arrays, no TensorFlow.
 
 Every number is relative to the graph and the cluster that it describes
 (times to the mean decision, bytes to the mean tensor, memory to what the graph
 needs), so that one policy serves graphs and clusters of any size, and nothing
 further along normalises them. GDP names op type, output shape and adjacency as
-its features (arXiv 1910.01578); the rest is chosen here."""
+its features (arXiv 1910.01578); the rest is chosen here. What the names of the
+ops tell (layers, time steps) comes by the axes of the placer `axes`: structure
+alone hardly tells one unrolled step from the next.
+"""
 
 import dataclasses
 import zlib
@@ -20,74 +16,36 @@ import numpy as np
 
 from tfplace.core import paths
 from tfplace.core.problem import Problem
+from tfplace.learned import Tensor
 from tfplace.learned.decisions import Decisions
 from tfplace.learned.exported import PolicyInputs
 from tfplace.placers.scopes import UNKNOWN
 
-
-def op_ranks(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
-  """Upward and downward rank of each op, each op at its fastest device.
-
-  The upward rank is the longest path from an op's start to the end of the
-  step; the downward rank is the longest path from the step's start to the op's
-  start (HEFT, Topcuoglu et al. 2002, without communication).
-
-  Returns:
-    (upward, downward): [num_ops] float64 microseconds each.
-  """
-  upward = paths.upward_ranks(problem.graph, problem.fastest_us)
-  return upward, problem.earliest_start_us
-
-
-PER_NODE = 2  # features of each axis
-PER_PAIR = 3
-
-
-def of_nodes(axes: np.ndarray) -> np.ndarray:
-  """[A, N] ranks -> [N, PER_NODE * A] float32: how far along each axis, 0 to 1
-  and 0 where on none; whether on it."""
-  columns = np.maximum(_along(axes), 0.0), axes != UNKNOWN
-  return np.concatenate(columns).T.astype(np.float32)
-
-
-def of_pairs(
-  axes: np.ndarray, rank: np.ndarray, number: np.ndarray
-) -> np.ndarray:
-  """[A, N] ranks -> [N, D, PER_PAIR * A] float32: a decision on a device.
-
-  Per axis: how many blocks lie between the decision and the device, if the
-  devices of its kind share the axis in equal blocks, -2 to 2; whether it is in
-  the device's block; whether it is the device's turn, if they are dealt out in
-  turn. All 0 where on no axis.
-
-  Args:
-    axes: ranks, UNKNOWN where on none.
-    rank: [D] of each device among those of its kind.
-    number: [D] of those.
-  """
-  parts = []
-  for axis, along in zip(axes, _along(axes), strict=True):
-    block = along[:, None] * number - (rank + 0.5)
-    turn = axis[:, None] % number == rank
-    part = np.stack((np.clip(block, -2, 2), abs(block) <= 0.5, turn), axis=-1)
-    part[axis == UNKNOWN] = 0.0
-    parts.append(part)
-  return np.concatenate(parts, axis=-1).astype(np.float32)
-
-
-def _along(axes: np.ndarray) -> np.ndarray:
-  """[A, N] ranks -> how far along its axis each is; below 0 where on none."""
-  return (axes + 0.5) / (axes.max(axis=1, initial=0, keepdims=True) + 1.0)
-
-
 VERSION = 1  # changes whenever a policy must be trained again
 TYPE_VOCABULARY = 512  # op types, by a stable hash of their name
-NODE_FEATURES = 16  # and those of axes, see `axis_features`
+NODE_FEATURES = 16  # besides those of axes
 EDGE_FEATURES = 3
 RANKS = 8  # devices of one kind are told apart up to this many
 DEVICE_FEATURES = 9 + RANKS
-PAIR_FEATURES = 9  # and those of axes
-HINT_FEATURE = 6  # of `pair`: 1 where the hint is
+# Besides those of axes. The last three are 0: policies of this version read
+# them, and once saw a placement to start from there.
+PAIR_FEATURES = 9
+PER_NODE = 2  # features of each axis, of a decision
+PER_PAIR = 3  # and of a decision on a device
+
+
+def signature(axes: int) -> dict[str, Tensor]:
+  """`Features.tensors()`, in its order, with so many axes."""
+  return {
+    "type_id": ((None,), "int32"),
+    "node": ((None, NODE_FEATURES + PER_NODE * axes), "float32"),
+    "edge_src": ((None,), "int32"),
+    "edge_dst": ((None,), "int32"),
+    "edge": ((None, EDGE_FEATURES), "float32"),
+    "device": ((None, DEVICE_FEATURES), "float32"),
+    "pair": ((None, None, PAIR_FEATURES + PER_PAIR * axes), "float32"),
+    "allowed": ((None, None), "bool"),
+  }
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -128,15 +86,11 @@ class _Sums:
   ops: np.ndarray
 
 
-def extract(
-  decisions: Decisions, hint: np.ndarray | None = None, axes: int = 0
-) -> Features:
+def extract(decisions: Decisions, axes: int = 0) -> Features:
   """The features of a problem.
 
   Args:
     decisions: the problem and its units of decision.
-    hint: [num_decisions] device of each decision in a known placement that the
-      policy may start from, or None.
     axes: of the ops' names, whose features are appended.
   """
   problem = decisions.problem
@@ -145,13 +99,13 @@ def extract(
   scale = _Scale(problem, sums, num_bytes[is_data])
   share = np.cumsum(sums.time_us) - 0.5 * sums.time_us
   node = _node(decisions, sums, scale, edge_src, edge_dst, share)
-  pair = _pair(decisions, sums, share, hint, (edge_src, edge_dst, num_bytes))
+  pair = _pair(decisions, sums, share)
   if axes:
     along = decisions.axes(axes)
-    more = of_pairs(along, *_kind_ranks(problem))
+    more = _axes_of_pairs(along, *_kind_ranks(problem))
     more[~decisions.allowed] = 0.0
     pair = np.concatenate((pair, more), axis=-1)
-    node = np.concatenate((node, of_nodes(along)), axis=1)
+    node = np.concatenate((node, _axes_of_nodes(along)), axis=1)
   return Features(
     type_id=_type_ids(decisions),
     node=node.astype(np.float32),
@@ -262,7 +216,7 @@ def _node(
   share: np.ndarray,
 ) -> np.ndarray:
   problem, count = decisions.problem, decisions.num_decisions
-  upward, downward = op_ranks(problem)
+  upward, downward = _op_ranks(problem)
   longest = max(float(upward.max(initial=0.0)), 1e-9)
   up, down = np.zeros(count), np.full(count, np.inf)
   np.maximum.at(up, decisions.decision_of, upward / longest)
@@ -329,10 +283,8 @@ def _pair(
   decisions: Decisions,
   sums: _Sums,
   share: np.ndarray,
-  hint: np.ndarray | None,
-  edges: tuple[np.ndarray, np.ndarray, np.ndarray],
 ) -> np.ndarray:
-  """A decision on a device: speed, blocks in order, memory, the hint."""
+  """[N, D, PAIR_FEATURES]: speed, blocks in order, memory."""
   problem = decisions.problem
   rank, number = _kind_ranks(problem)
   memory = sums.persistent + sums.out_bytes
@@ -347,30 +299,61 @@ def _pair(
     pair[..., at + 1] = np.abs(block) <= 0.5
   capacity = np.maximum(problem.cluster.memory_bytes, 1.0)
   pair[..., 5] = np.clip(memory[:, None] / capacity, 0, 2)
-  if hint is not None:
-    _hint(pair, hint, *edges)
   pair[~decisions.allowed] = 0.0
   return pair
-
-
-def _hint(
-  pair: np.ndarray,
-  hint: np.ndarray,
-  edge_src: np.ndarray,
-  edge_dst: np.ndarray,
-  num_bytes: np.ndarray,
-) -> None:
-  """Features 6 to 8: hinted here; neighbours hinted here; there is a hint."""
-  count, devices = pair.shape[:2]
-  pair[np.arange(count), hint, 6] = 1.0
-  near = np.zeros((count, devices))
-  weight = num_bytes + 1.0
-  np.add.at(near, (edge_dst, hint[edge_src]), weight)
-  np.add.at(near, (edge_src, hint[edge_dst]), weight)
-  pair[..., 7] = near / np.maximum(near.sum(axis=1, keepdims=True), 1e-9)
-  pair[..., 8] = 1.0
 
 
 def _stack(*columns: object) -> np.ndarray:
   arrays = [np.asarray(column, np.float32) for column in columns]
   return np.stack(arrays, axis=1)
+
+
+def _op_ranks(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
+  """Upward and downward rank of each op, each op at its fastest device.
+
+  The upward rank is the longest path from an op's start to the end of the
+  step; the downward rank is the longest path from the step's start to the op's
+  start (HEFT, Topcuoglu et al. 2002, without communication).
+
+  Returns:
+    (upward, downward): [num_ops] float64 microseconds each.
+  """
+  upward = paths.upward_ranks(problem.graph, problem.fastest_us)
+  return upward, problem.earliest_start_us
+
+
+def _axes_of_nodes(axes: np.ndarray) -> np.ndarray:
+  """[A, N] ranks -> [N, PER_NODE * A] float32: how far along each axis, 0 to 1
+  and 0 where on none; whether on it."""
+  columns = np.maximum(_along(axes), 0.0), axes != UNKNOWN
+  return np.concatenate(columns).T.astype(np.float32)
+
+
+def _axes_of_pairs(
+  axes: np.ndarray, rank: np.ndarray, number: np.ndarray
+) -> np.ndarray:
+  """[A, N] ranks -> [N, D, PER_PAIR * A] float32: a decision on a device.
+
+  Per axis: how many blocks lie between the decision and the device, if the
+  devices of its kind share the axis in equal blocks, -2 to 2; whether it is in
+  the device's block; whether it is the device's turn, if they are dealt out in
+  turn. All 0 where on no axis.
+
+  Args:
+    axes: ranks, UNKNOWN where on none.
+    rank: [D] of each device among those of its kind.
+    number: [D] of those.
+  """
+  parts = []
+  for axis, along in zip(axes, _along(axes), strict=True):
+    block = along[:, None] * number - (rank + 0.5)
+    turn = axis[:, None] % number == rank
+    part = np.stack((np.clip(block, -2, 2), abs(block) <= 0.5, turn), axis=-1)
+    part[axis == UNKNOWN] = 0.0
+    parts.append(part)
+  return np.concatenate(parts, axis=-1).astype(np.float32)
+
+
+def _along(axes: np.ndarray) -> np.ndarray:
+  """[A, N] ranks -> how far along its axis each is; below 0 where on none."""
+  return (axes + 0.5) / (axes.max(axis=1, initial=0, keepdims=True) + 1.0)

@@ -1,20 +1,24 @@
-"""Layers over a long sequence, a block of its rows at a time.
+"""Layers of the GDP network: GraphSAGE, segment-recurrent attention, blocks.
 
 A graph of 50,000 ops makes gigabytes of intermediate values, most of them in
-layers that look at few rows at once. Here a block's values live only while it
-is computed; for gradients they are computed again, and the blocks' gradients
-are added up (Chen et al. 2016, arXiv 1604.06174).
-
-Layers of the placement network: GraphSAGE and segment-recurrent attention.
-
-For the training process only (Keras 2, TF-GNN)."""
+layers that look at few rows at once. Those layers run on a block of rows at a
+time, whose values live only while it is computed; for gradients they are
+computed again, and the blocks' gradients are added up (Chen et al. 2016, arXiv
+1604.06174). For a training process only (Keras 2, TF-GNN).
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
-import tensorflow_gnn as tfgnn
 
+from tfplace.learned.train.keras2 import tfgnn
+
+NODES = "decisions"
+FEEDS = "feeds"  # a link from producer to consumer
+FED_BY = "fed_by"  # the same link the other way
+DIRECTIONS = (FEEDS, FED_BY)
+BLOCK = 1024  # decisions at once, of layers that go by blocks
 # (first row, a block of each of `rows`, shared) -> a block of the result.
 BlockFunction = Callable[
   [tf.Tensor, Sequence[tf.Tensor], Sequence[tf.Tensor]], tf.Tensor
@@ -143,13 +147,6 @@ def _backward(
   return of_rows, sums
 
 
-NODES = "decisions"
-FEEDS = "feeds"  # a link from producer to consumer
-FED_BY = "fed_by"  # the same link the other way
-DIRECTIONS = (FEEDS, FED_BY)
-BLOCK = 1024  # decisions at once, of layers that go by blocks
-
-
 class MaxPoolConv(tfgnn.keras.layers.AnyToAnyConvolutionBase):
   """Max over neighbours u of sigmoid(W [h_u, e_uv] + b); 0 with no neighbour.
 
@@ -263,7 +260,7 @@ class SegmentAttention(tf.keras.layers.Layer):
     Args:
       state: what attends.
       gate: the superposition.
-      run: `blocks.forward`, or `blocks.recomputed` for training.
+      run: `forward`, or `recomputed` for training.
     """
     size = self._segment
     cached = tf.stop_gradient(tf.pad(state * gate, [[size, 0], [0, 0]]))

@@ -1,132 +1,94 @@
-"""GDP in training: its network, its agent, its steps of imitation and PPO.
+"""GDP in training: its network, its agent, its steps of imitation and PPO."""
 
-No loop over iterations here, no files: `trainer` has those.
-"""
-
-import zlib
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 import tensorflow as tf
-from tf_agents.trajectories import time_step as ts
-from tf_agents.trajectories import trajectory
 
 from tfplace.core import symmetry
-from tfplace.errors import TrainingError
 from tfplace.learned import sampling
 from tfplace.learned.exported import Exportable
-from tfplace.learned.gdp import export, features
-from tfplace.learned.gdp.agent import make_agent
-from tfplace.learned.gdp.environment import PlacementEnvironment, Task
-from tfplace.learned.gdp.network import NetworkConfig, PlacementNetwork
-from tfplace.learned.train import credit
-from tfplace.learned.train.checkpoints import MovingAverage
-from tfplace.learned.train.config import TrainConfig
-from tfplace.learned.train.graph_bank import GraphBank
-from tfplace.learned.train.objectives import (
-  clipped,
-  imitation_loss,
-  mean_entropy,
+from tfplace.learned.gdp import features
+from tfplace.learned.gdp.agent import GraphBank, make_agent
+from tfplace.learned.gdp.network import (
+  NetworkConfig,
+  PlacementNetwork,
+  exportable,
 )
-from tfplace.learned.train.strategies import Step
+from tfplace.learned.train.config import PPOConfig, TrainConfig
+from tfplace.learned.train.keras2 import time_step as ts
+from tfplace.learned.train.keras2 import trajectory
+from tfplace.learned.train.learner import Learner, MovingAverage, Step
+from tfplace.learned.train.objectives import imitation_loss, mean_entropy
+from tfplace.learned.train.tasks import Task, log_rewards
 
 
-class GdpLearner(tf.Module):
-  """A GDP policy in training on a fixed list of graphs; a `Learner`.
+class GdpLearner(Learner):
+  """A GDP policy in training on a fixed list of graphs.
+
+  An iteration is a batch of one-step episodes on one graph: every decision is
+  made at once, and the reward is relative to the graph's baseline. One sample
+  is the graph's best placement so far (self-imitation, Oh et al. 2018, by the
+  clipped objective): a rare find is not lost in the noise of thousands of
+  decisions.
 
   Attributes:
-    policy: the network.
     agent: its PPO agent.
-    imitation_optimizer: Adam of the warm start.
   """
 
   network_type: ClassVar[type] = NetworkConfig
-  features_version: ClassVar[int] = features.VERSION
+  method_type: ClassVar[type] = PPOConfig
 
   def __init__(self, tasks: list[Task], config: TrainConfig) -> None:
-    super().__init__(name="learner")
-    self._config = config
-    self._tasks = tasks
-    tf.keras.utils.set_random_seed(config.seed)
-    network = config.network or NetworkConfig()
-    graphs = [
-      features.extract(task.decisions, task.hint, network.axes)
-      for task in tasks
-    ]
-    self._digest = 0
-    for graph in graphs:
-      for array in graph.tensors().values():
-        self._digest = zlib.crc32(
-          np.ascontiguousarray(array).tobytes(), self._digest
-        )
-    self._bank = GraphBank(graphs)
-    self.policy = PlacementNetwork(network)
+    super().__init__(tasks, config)
+    ppo = self._method
+    self._bank = GraphBank(self.inputs)
+    self.policy = PlacementNetwork(self.sizes)
     if self._bank.is_large:
       self.policy.prepare(self._bank.get(tf.constant(0)))
-    self.agent = make_agent(self._bank, self.policy, config.ppo)
+    self.agent = make_agent(self._bank, self.policy, ppo)
     self.agent.initialize()
-    self.imitation_optimizer = tf.keras.optimizers.Adam(
-      config.imitation.learning_rate
-    )
-    self._environment = PlacementEnvironment(
-      tasks,
-      config.ppo.samples,
-      self._bank.max_decisions,
-      self._bank.max_devices,
-      config.ppo.infeasible_reward,
-    )
-    # Built now, so that a checkpoint finds their slots.
-    self.imitation_optimizer.build(self.policy.trainable_variables)
+    self.imitation_optimizer = self._adam(config.imitation.learning_rate)
     self.agent.build_optimizer()
-    self._averaged = PlacementNetwork(network)
+    self._averaged = PlacementNetwork(self.sizes)
     self._averaged.prepare(self._bank.get(tf.constant(0)))
     self._average = MovingAverage(
-      self.policy.variables, self._averaged.variables, config.ppo.averaging
+      self.policy.variables, self._averaged.variables, ppo.averaging
     )
     self._train = tf.function(self.agent.train, autograph=False)
     self._look = tf.function(self._distribution, autograph=False)
     self._imitate = tf.function(self._imitation_step, autograph=False)
 
+  def _extract(self, task: Task) -> features.Features:
+    return features.extract(task.decisions, self.sizes.axes)
+
   def tracked(self) -> dict[str, Any]:
-    """All that decides what the next step does, for a checkpoint."""
+    """See `Learner`."""
     return {
-      "policy": self.policy,
+      **super().tracked(),
       "averaged": self._averaged,
       "average": self._average,
       "value": self.agent.value_net,
       "optimizer": self.agent.optimizer,
-      "imitation_optimizer": self.imitation_optimizer,
       "train_step": self.agent.train_step_counter,
     }
 
-  def set_weights(self, weights: Sequence[tf.Variable]) -> None:
-    """Takes over the weights of another policy of the same sizes.
-
-    Raises:
-      TrainingError: they do not fit.
-    """
-    mine = self.policy.variables
-    shapes = [tuple(w.shape) for w in weights], [tuple(w.shape) for w in mine]
-    if shapes[0] != shapes[1]:
-      raise TrainingError(
-        f"the policy to start from has {len(weights)} weights of other sizes"
-        f" than the network's {len(mine)}"
-      )
-    for weight, value in zip(mine, weights, strict=True):
-      weight.assign(value)
+  def set_weights(self, weights: Any) -> None:
+    """See `Learner`; the average begins anew."""
+    super().set_weights(weights)
     self._average.restart()
 
   def fingerprint(self) -> dict[str, Any]:
-    """A digest of the features."""
-    return {"features": self._digest}
+    """See `Learner`; networks once had one weight more."""
+    weights = {"weights": len(self.policy.variables)}
+    return {**super().fingerprint(), **weights}
 
   def exportable(self) -> Exportable:
     """The network, its weights averaged, as a function of features."""
-    return export.exportable(self._averaged)
+    return exportable(self._averaged)
 
   def imitate(self, graph: int) -> float:
-    """One gradient step towards the graph's target; returns the loss."""
+    """See `Learner`."""
     target = np.zeros(self._bank.max_decisions, np.int32)
     task = self._tasks[graph]
     target[: len(task.target)] = task.target
@@ -135,64 +97,51 @@ class GdpLearner(tf.Module):
     return loss
 
   def improve(self, graph: int, rng: np.random.Generator) -> Step:
-    """One PPO iteration: draw placements of a graph, judge them, update.
-
-    Args:
-      graph: number of the graph.
-      rng: draws the placements.
-    """
-    self._environment.select(graph)
-    first = self._environment.reset()
-    info = self._look(tf.nest.map_structure(tf.convert_to_tensor, first))
-    logits = info["dist_params"]["distribution"]["logits"].numpy()[0]
-    task = self._tasks[graph]
+    """One PPO iteration: draw placements of a graph, judge them, update."""
+    task, ppo = self._tasks[graph], self._method
     count = task.decisions.num_decisions
-    samples = self._config.ppo.samples
-    actions = np.zeros((samples, self._bank.max_decisions), np.int32)
-    mine = logits[:count, : len(task.classes)]
-    drawn = sampling.sample(mine, samples, rng, task.clusterings)
-    if self._config.ppo.replays_best and task.best is not None:
-      drawn[-1] = task.best
-    actions[:, :count] = symmetry.likeliest(drawn, mine, task.classes)
-    last = self._environment.step(actions)
-    self._assign_credit(task, actions[:, :count])
-    greedy = logits[:count].argmax(axis=1).astype(np.int32)
+    observed = np.full(ppo.samples, graph, np.int32)
+    first = ts.restart(observed, batch_size=ppo.samples)
+    info = self._look(tf.nest.map_structure(tf.convert_to_tensor, first))
+    logits = info["dist_params"]["distribution"]["logits"].numpy()[0, :count]
+    actions = np.zeros((ppo.samples, self._bank.max_decisions), np.int32)
+    actions[:, :count] = self._draw(task, logits, rng)
+    rewards = log_rewards(
+      task.evaluate(actions[:, :count]), task.baseline_us, ppo.infeasible_reward
+    )
+    last = ts.termination(observed, rewards)
+    greedy = logits.argmax(axis=1).astype(np.int32)
     greedy_us = float(task.evaluate(greedy[None])[0])
     experience = _trajectory(first, last, actions, info)
-    for _ in range(self._config.ppo.epochs):
+    for _ in range(ppo.epochs):
       loss = self._train(experience).extra
-      if loss.clip_fraction > self._config.ppo.max_clip_fraction:
+      if loss.clip_fraction > ppo.max_clip_fraction:
         break
     self._average.step()
-    rewards = np.asarray(last.reward)
     return Step(
       reward=float(rewards.mean()),
       greedy_us=greedy_us,
       sample_us=task.baseline_us * float(np.exp(-np.median(rewards))),
-      entropy=mean_entropy(logits[:count]),
+      entropy=mean_entropy(logits),
       clip_fraction=float(loss.clip_fraction),
       policy_loss=float(loss.policy_gradient_loss),
       value_loss=float(loss.value_estimation_loss),
     )
 
-  def _assign_credit(self, task: Task, choices: np.ndarray) -> None:
-    """Tells the agent what each decision of the samples deserves."""
-    ppo = self._config.ppo
-    if ppo.credit == "shared":
-      return
-    own = np.zeros((len(choices), self._bank.max_decisions), np.float32)
-    found = credit.critical_path_credit(
-      task.decisions, task.simulator, choices, ppo.credit_weight
-    )
-    own[:, : choices.shape[1]] = found.own
-    self.agent.share.assign(found.share)
-    self.agent.own.assign(own)
+  def _draw(
+    self, task: Task, logits: np.ndarray, rng: np.random.Generator
+  ) -> np.ndarray:
+    """[samples, N] devices: draws, and the best so far."""
+    mine = logits[:, : len(task.classes)]
+    drawn = sampling.sample(mine, self._method.samples, rng, task.clusterings)
+    if task.best is not None:
+      drawn[-1] = task.best
+    return symmetry.likeliest(drawn, mine, task.classes)
 
   def _distribution(self, time_step: ts.TimeStep) -> dict:
     return self.agent.collect_policy.distribution(time_step).info
 
   def _imitation_step(self, graph: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
-    variables = self.policy.trainable_variables
     with tf.GradientTape() as tape:
       inputs = self._bank.get(graph)
       logits = self.policy(inputs, recomputes=self._bank.is_large)
@@ -202,11 +151,8 @@ class GdpLearner(tf.Module):
         target[: tf.shape(logits)[0]],
         self._config.imitation.smoothing,
       )
-    gradients = tape.gradient(loss, variables)
-    gradients = clipped(gradients, self._config.ppo.max_gradient_norm)
-    self.imitation_optimizer.apply_gradients(
-      zip(gradients, variables, strict=True)
-    )
+    norm = self._method.max_gradient_norm
+    self._descend(tape, loss, self.imitation_optimizer, norm)
     return loss
 
 

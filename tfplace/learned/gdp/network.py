@@ -8,11 +8,12 @@ import dataclasses
 from typing import Any
 
 import tensorflow as tf
-import tensorflow_gnn as tfgnn
 
+from tfplace.learned.export import as_function
+from tfplace.learned.exported import Exportable
 from tfplace.learned.gdp import features, layers
+from tfplace.learned.train.keras2 import tfgnn
 
-HINT_LOGIT = 4.0  # at first, a hinted device has about 50 times the odds
 NEVER = -1e9  # logit of a device that cannot run the decision
 
 
@@ -28,7 +29,7 @@ class NetworkConfig:
     heads: attention heads.
     segment: decisions per segment (the re-creation has 256).
     pair_units: width of the scorer of a decision on a device.
-    axes: of the ops' names, whose features it sees (`axis_features`).
+    axes: of the ops' names, whose features it sees.
   """
 
   units: int = 64
@@ -77,10 +78,6 @@ class PlacementNetwork(tf.keras.layers.Layer):
     self._of_pair = dense(config.pair_units, use_bias=False)
     self._scorer = dense(config.pair_units, activation="relu")
     self._score = dense(1)
-    # A hinted placement is where a policy starts from; this is its weight.
-    self._hint = self.add_weight(
-      "hint", shape=(), initializer=tf.keras.initializers.Constant(HINT_LOGIT)
-    )
     self._query = dense(config.pair_units, use_bias=False)
     self._key = dense(config.pair_units, use_bias=False)
 
@@ -136,8 +133,7 @@ class PlacementNetwork(tf.keras.layers.Layer):
     # The product of decision and device lets neighbours differ in their
     # preferences from the first step on; the sum alone learns that slowly.
     product = tf.matmul(self._query(state), self._key(device), transpose_b=True)
-    logits += product * self.config.pair_units**-0.5
-    return logits + self._hint * pair[..., features.HINT_FEATURE]
+    return logits + product * self.config.pair_units**-0.5
 
   def _embed(self, inputs: dict[str, tf.Tensor], recomputes: bool) -> tf.Tensor:
     """[N, units] states after message passing."""
@@ -162,3 +158,14 @@ def _spread(state: tf.Tensor) -> tf.Tensor:
   """
   mean, variance = tf.nn.moments(state, axes=[0], keepdims=True)
   return (state - mean) * tf.math.rsqrt(variance + 1e-6)
+
+
+def exportable(network: PlacementNetwork) -> Exportable:
+  """`logits`: `Features.tensors()` in order -> [N, D]."""
+  signature = features.signature(network.config.axes)
+  return Exportable(
+    strategy="gdp",
+    network=dataclasses.asdict(network.config),
+    variables=list(network.variables),
+    functions={"logits": as_function(lambda **seen: network(seen), signature)},
+  )

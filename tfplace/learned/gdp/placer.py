@@ -7,7 +7,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from tfplace.core import symmetry
 from tfplace.core.problem import Problem
 from tfplace.core.protocols import Budget, Evaluator, Result
 from tfplace.errors import PlacementError
@@ -31,15 +30,10 @@ class GdpPlacer:
   Attributes:
     policy: directory of an exported policy; None is the one that ships.
     samples: placements drawn per size, besides the most probable one.
-    start: [num_ops] devices of a placement, that of a classical placer, say,
-      which a policy that was trained with hints sees and improves on; it is
-      not among the results. None is the best that the placer has found so far,
-      of which there is none in the first pass.
   """
 
   policy: str | None = None
   samples: int = 16
-  start: np.ndarray | None = None
   name: ClassVar[str] = "gdp"
 
   def place(
@@ -51,19 +45,13 @@ class GdpPlacer:
       TrainingError: no policy is there, or it cannot be loaded.
       InfeasibleError: nothing that it tried fits in memory.
     """
-    policy = exported.load_placers_policy(
-      self.name, self.policy, features.VERSION
-    )
+    policy = exported.load_placers_policy(self.name, self.policy)
     tracker = Tracker(self.name, problem, evaluator, budget)
     groups = GroupGraph(problem)
     rng = np.random.default_rng(seed)
-    for decisions, is_hinted in _passes(problem, policy):
-      known = None
-      if is_hinted:
-        known = self.start
-        if known is None and tracker.best is not None:
-          known = tracker.best[0]
-      logits = _logits(policy, decisions, known)
+    for decisions in _passes(problem, policy):
+      seen = features.extract(decisions, policy.axes)
+      logits = policy.logits(seen)
       first, *others = candidates(decisions, logits, self.samples, rng)
       offer_like(tracker, groups, first)
       for devices in others:
@@ -75,10 +63,8 @@ class GdpPlacer:
     return tracker.result()
 
 
-def _passes(
-  problem: Problem, policy: exported.Policy
-) -> Iterator[tuple[Decisions, bool]]:
-  """Decisions, and whether the policy sees a placement to improve on.
+def _passes(problem: Problem, policy: exported.Policy) -> Iterator[Decisions]:
+  """The decisions of each pass.
 
   Few decisions first: a pass over many takes the longest, and is not cut off.
   Sizes that merge nothing are passes, too, that draw anew: a small graph gets
@@ -86,24 +72,7 @@ def _passes(
   """
   sizes = {*policy.decisions(), *SIZES}
   for size in sorted(sizes, key=lambda n: math.inf if n is None else n):
-    decisions = group_decisions(problem, size)
-    for is_hinted in policy.hints:
-      yield decisions, is_hinted
-
-
-def _logits(
-  policy: exported.Policy, decisions: Decisions, known: np.ndarray | None
-) -> np.ndarray:
-  """[num_decisions, num_devices] logits of a policy that sees a placement,
-  [num_ops] devices, or none."""
-  if known is None:
-    return policy.logits(features.extract(decisions, axes=policy.axes))
-  # The policy has its own names for devices that are alike.
-  classes = symmetry.device_classes(decisions.problem.cluster)
-  hint = decisions.to_choices(known)
-  names = symmetry.first_use_names(hint, classes)
-  hinted = features.extract(decisions, names[hint], policy.axes)
-  return policy.logits(hinted)[:, names]
+    yield group_decisions(problem, size)
 
 
 def candidates(

@@ -6,11 +6,9 @@ relative to the current one, and its device. Numbers are divided by the graph's
 maximum. The paper's one-hot of the device ties a policy to a number of
 devices; here the network scores one device at a time, and the one-hot becomes
 one flag, "on the device that is scored", beside the group's cost there. The
-scored device's own features are those of `features.Features.device`.
-
-How Placeto looks at placements: what they cost and when each group starts.
-
-One batched simulation per look. The paper's penalty for memory is here too."""
+scored device's own features are those of GDP. When groups start and what a
+placement costs comes from one batched simulation for all episodes.
+"""
 
 import dataclasses
 from typing import NamedTuple
@@ -18,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tfplace.core.protocols import Evaluator
+from tfplace.learned import Tensor
 from tfplace.learned.decisions import Decisions
 from tfplace.learned.exported import PolicyInputs
 from tfplace.learned.gdp import features
@@ -29,6 +28,21 @@ VERSION = 100 * features.VERSION + 1
 NODE_FEATURES = 2
 DEVICE_FEATURES = features.DEVICE_FEATURES
 MAX_SLOWER = 5.0
+BYTES_PER_GB = 1e9
+
+# `PlacetoFeatures.tensors()`, then the states of B episodes.
+SIGNATURE: dict[str, Tensor] = {
+  "node": ((None, NODE_FEATURES), "float32"),
+  "on_device": ((None, None), "float32"),
+  "slower": ((None, None), "float32"),
+  "device": ((None, DEVICE_FEATURES), "float32"),
+  "feeds": ((None, None), "float32"),
+  "ancestors": ((None, None), "float32"),
+  "allowed": ((None, None), "bool"),
+  "placement": ((None, None), "int32"),
+  "start": ((None, None), "float32"),
+  "step": ((None,), "int32"),
+}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -102,9 +116,6 @@ def _closure(feeds: np.ndarray) -> np.ndarray:
   for group in range(len(reached)):  # those that feed it are complete
     reached[group] |= reached[feeds[group]].any(axis=0)
   return reached
-
-
-BYTES_PER_GB = 1e9
 
 
 class Look(NamedTuple):

@@ -1,183 +1,151 @@
-"""How Placeto is trained; plain values.
+"""Placeto in training: episodes, imitation and reinforcement learning.
 
-Placeto in training: episodes, imitation and reinforcement learning.
+The groups of a graph are visited once, in order; each step re-places one, and
+its reward is by how much the step time fell (arXiv 1906.08879). Many episodes
+advance together, so a step of all of them is one batched simulation.
+"""
 
-A `Learner` (see `strategies`): no loop over iterations here, no files."""
-
-import dataclasses
-import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
 import tensorflow as tf
-from tf_agents.trajectories import time_step as ts
-from tf_agents.trajectories import trajectory
 
-from tfplace.errors import TrainingError
 from tfplace.learned.exported import Exportable
-from tfplace.learned.gdp.environment import Task
-from tfplace.learned.placeto import export, features
-from tfplace.learned.placeto.agent_networks import PlacetoBank
-from tfplace.learned.placeto.agents import PPOUpdate
-from tfplace.learned.placeto.environment import PlacetoEnvironment
+from tfplace.learned.placeto import features
+from tfplace.learned.placeto.agents import PlacetoBank, PlacetoConfig, PPOUpdate
 from tfplace.learned.placeto.features import (
+  Look,
   Observer,
   fast_devices,
   random_choices,
 )
-from tfplace.learned.placeto.network import PlacetoNetwork, PlacetoNetworkConfig
-from tfplace.learned.placeto.reinforce import ReinforceUpdate
-from tfplace.learned.train.config import TrainConfig
-from tfplace.learned.train.objectives import (
-  clipped,
-  imitation_loss,
-  mean_entropy,
+from tfplace.learned.placeto.network import (
+  PlacetoNetwork,
+  PlacetoNetworkConfig,
+  exportable,
 )
-from tfplace.learned.train.strategies import Step
+from tfplace.learned.placeto.reinforce import ReinforceUpdate
+from tfplace.learned.train.config import PPOConfig, TrainConfig
+from tfplace.learned.train.keras2 import time_step as ts
+from tfplace.learned.train.keras2 import trajectory
+from tfplace.learned.train.learner import Learner, Step
+from tfplace.learned.train.objectives import imitation_loss, mean_entropy
+from tfplace.learned.train.tasks import Task
 
-ALGORITHMS = ("ppo", "reinforce")
-
-
-@dataclasses.dataclass(frozen=True)
-class PlacetoConfig:
-  """Episodes, and what is done with them.
-
-  The paper's values where it gives any (arXiv 1906.08879 and its code); PPO is
-  tfplace's own choice. Sizes shared with other strategies are in `PPOConfig`:
-  `samples` is the number of episodes that advance together.
-
-  Attributes:
-    algorithm: "ppo" or "reinforce".
-    log_reward: a reward is the difference of the logarithms of step times,
-      else of step times over the task's baseline.
-    memory_penalty: added to the cost per GB above a device's memory (the
-      paper's code: 2).
-    max_cost: bound on the cost, which is 0 at the baseline. The paper gives
-      no value; 9 is 8,100 times the baseline's step time. (At 3, or 20 times,
-      most random placements with a CPU among the devices were worth the same.)
-    from_best: share of the episodes that start from the best placement so far;
-      the others start from a random one. (The paper's first placement is
-      arbitrary; its code offers both.)
-    discount: of later rewards (paper: 1).
-    gae_lambda: of PPO's advantages. The paper has no PPO; chosen by trial.
-    minibatch: states per gradient step of PPO; bounds memory.
-    first_learning_rate, last_learning_rate: of REINFORCE's Adam.
-    first_entropy, last_entropy: weight of the entropy in REINFORCE.
-    anneal_iterations: over so many iterations go both from first to last,
-      linearly. The paper gives no value.
-    baseline_rounds: REINFORCE's baseline of a step is its mean return over so
-      many iterations (the paper's code: 10).
-    max_gradient_norm: of REINFORCE (the paper's code: 1.25).
-  """
-
-  algorithm: str = "ppo"
-  log_reward: bool = True
-  memory_penalty: float = 2.0
-  max_cost: float = 9.0
-  from_best: float = 0.5
-  discount: float = 1.0
-  gae_lambda: float = 0.9
-  minibatch: int = 128
-  first_learning_rate: float = 1e-3
-  last_learning_rate: float = 1e-4
-  first_entropy: float = 1.0
-  last_entropy: float = 0.0
-  anneal_iterations: int = 200
-  baseline_rounds: int = 10
-  max_gradient_norm: float = 1.25
-
-  def __post_init__(self) -> None:
-    if self.algorithm not in ALGORITHMS:
-      raise TrainingError(
-        f"Placeto's algorithm is one of {', '.join(ALGORITHMS)}, not"
-        f" {self.algorithm!r}"
-      )
-
-
-# An episode visits every group, and each visit is a look at all of them.
-MAX_DECISIONS = 512
 _UPDATES: dict[str, type[PPOUpdate] | type[ReinforceUpdate]] = {
   "ppo": PPOUpdate,
   "reinforce": ReinforceUpdate,
 }
 
 
-class PlacetoLearner(tf.Module):
-  """A Placeto policy in training on a fixed list of graphs.
-
-  Of `PPOConfig.samples` episodes the first takes the most probable devices and
-  is not trained on; the others draw theirs.
+class Episodes:
+  """Episodes on one graph that advance in lockstep.
 
   Attributes:
-    policy: the network.
-    imitation_optimizer: Adam of the warm start.
+    observers: one for each graph.
+    final_us: [B] step times of the placements as they are now, infinite where
+      one does not fit.
+  """
 
-  Raises:
-    TrainingError: a graph with more decisions than `MAX_DECISIONS`.
+  def __init__(
+    self, tasks: list[Task], max_decisions: int, config: PlacetoConfig
+  ) -> None:
+    self.observers = [Observer(t.decisions, t.evaluator) for t in tasks]
+    self._tasks = tasks
+    self._max_decisions = max_decisions
+    self._config = config
+
+  def reset(self, graph: int, choices: np.ndarray) -> ts.TimeStep:
+    """Begins episodes.
+
+    Args:
+      graph: number of the task.
+      choices: [B, N] int32 allowed devices, the first placements.
+    """
+    self._graph, self._choices, self._now = graph, choices.copy(), 0
+    self._cost = self._look()
+    return ts.restart(self._observe(), batch_size=len(choices))
+
+  def step(self, action: np.ndarray) -> ts.TimeStep:
+    """[B] devices of the current group -> what comes of it."""
+    before = self._cost
+    self._choices[:, self._now] = action
+    self._now += 1
+    self._cost = self._look()
+    reward = (before - self._cost).astype(np.float32)
+    observation = self._observe()
+    if self._now == self._choices.shape[1]:
+      return ts.termination(observation, reward)
+    return ts.transition(observation, reward, np.ones_like(reward))
+
+  def _look(self) -> np.ndarray:
+    """[B] costs of the placements as they are; notes the best."""
+    task = self._tasks[self._graph]
+    look = self.observers[self._graph].look(self._choices)
+    self._starts = look.start
+    self.final_us = look.feasible_us
+    task.keep(self._choices, self.final_us)
+    return _costs(task, look, self._config)
+
+  def _observe(self) -> dict[str, np.ndarray]:
+    number, count = self._choices.shape
+    padding = ((0, 0), (0, self._max_decisions - count))
+    return {
+      "graph": np.full(number, self._graph, np.int32),
+      "step": np.full(number, self._now, np.int32),
+      "placement": np.pad(self._choices, padding),
+      "start": np.pad(self._starts, padding),
+      "cost": self._cost.astype(np.float32),
+    }
+
+
+class PlacetoLearner(Learner):
+  """A Placeto policy in training on a fixed list of graphs.
+
+  Of `samples` episodes the first takes the most probable devices and is not
+  trained on; the others draw theirs.
   """
 
   network_type: ClassVar[type] = PlacetoNetworkConfig
-  features_version: ClassVar[int] = features.VERSION
+  method_type: ClassVar[type] = PlacetoConfig
+  # An episode visits every group, and each visit is a look at all of them.
+  max_decisions: ClassVar[int | None] = 512
 
   def __init__(self, tasks: list[Task], config: TrainConfig) -> None:
-    super().__init__(name="placeto_learner")
-    self._tasks, self._config = tasks, config
-    self._settings: PlacetoConfig = config.placeto
-    for task in tasks:
-      _check_size(task)
-    tf.keras.utils.set_random_seed(config.seed)
-    graphs = [features.extract(task.decisions) for task in tasks]
-    self._digest = _digest(graphs)
-    self._bank = PlacetoBank(graphs)
-    self.policy = PlacetoNetwork(config.network)
-    update = _UPDATES[self._settings.algorithm]
-    self._update = update(self._bank, self.policy, config.ppo, self._settings)
-    self.imitation_optimizer = tf.keras.optimizers.Adam(
-      config.imitation.learning_rate
-    )
-    self.imitation_optimizer.build(self.policy.trainable_variables)
-    self._observers = [Observer(t.decisions, t.evaluator) for t in tasks]
+    super().__init__(tasks, config)
+    self._bank = PlacetoBank(self.inputs)
+    self.policy = PlacetoNetwork(self.sizes)
+    update = _UPDATES[self._method.algorithm]
+    self._update = update(self._bank, self.policy, self._method)
+    self.imitation_optimizer = self._adam(config.imitation.learning_rate)
     self._fast = [fast_devices(task.decisions) for task in tasks]
-    self._environment = PlacetoEnvironment(
-      tasks,
-      config.ppo.samples,
-      self._bank.max_decisions,
-      self._bank.max_devices,
-      self._settings,
-    )
+    self._episodes = Episodes(tasks, self._bank.max_decisions, self._method)
     self._imitate = tf.function(self._imitation_step, autograph=False)
 
-  def tracked(self) -> dict[str, Any]:
-    """All that decides what the next step does, for a checkpoint."""
-    return {
-      "policy": self.policy,
-      "imitation_optimizer": self.imitation_optimizer,
-      **self._update.tracked(),
+  def _extract(self, task: Task) -> features.PlacetoFeatures:
+    return features.extract(task.decisions)
+
+  @classmethod
+  def method_of(cls, asked: Mapping[str, Any]) -> PlacetoConfig:
+    """See `Learner`; both algorithms take the numbers that they have."""
+    numbers = ("samples", "learning_rate", "entropy", "elite")
+    given = {k: v for k, v in asked.items() if k in numbers and v is not None}
+    first = {
+      f"first_{name}": given[name]
+      for name in ("learning_rate", "entropy")
+      if name in given
     }
+    algorithm = asked.get("algorithm", "ppo")
+    return PlacetoConfig(PPOConfig(**given), algorithm, **first)
 
-  def set_weights(self, weights: Sequence[tf.Variable]) -> None:
-    """Takes over the weights of another policy of the same sizes.
-
-    Raises:
-      TrainingError: they do not fit.
-    """
-    mine = self.policy.variables
-    if [w.shape for w in weights] != [w.shape for w in mine]:
-      raise TrainingError(
-        f"the policy to start from has {len(weights)} weights of other sizes"
-        f" than the network's {len(mine)}"
-      )
-    for weight, value in zip(mine, weights, strict=True):
-      weight.assign(value)
-
-  def fingerprint(self) -> dict[str, Any]:
-    """A digest of the features."""
-    return {"features": self._digest}
+  def tracked(self) -> dict[str, Any]:
+    """See `Learner`."""
+    return {**super().tracked(), **self._update.tracked()}
 
   def exportable(self) -> Exportable:
     """The network as a function of a problem's features and a state."""
-    return export.exportable(self.policy)
+    return exportable(self.policy)
 
   def improve(self, graph: int, rng: np.random.Generator) -> Step:
     """One iteration: episodes that advance together, then an update.
@@ -186,10 +154,9 @@ class PlacetoLearner(tf.Module):
       graph: number of the graph.
       rng: draws first placements, devices and minibatches.
     """
-    task = self._tasks[graph]
-    self._environment.select(graph, self._first_placements(graph, rng))
-    episodes, entropy = self._play(task.decisions.num_decisions, rng)
-    final_us = self._environment.final_us
+    first = self._first_placements(graph, rng)
+    episodes, entropy = self._play(graph, first, rng)
+    final_us = self._episodes.final_us
     losses = self._update.update(episodes, rng)
     return Step(
       reward=float(episodes.reward.numpy().sum(axis=1).mean()),
@@ -205,26 +172,26 @@ class PlacetoLearner(tf.Module):
     self, graph: int, rng: np.random.Generator
   ) -> np.ndarray:
     """[B, N]: random ones, then the best so far; the first is random."""
-    number, task = self._config.ppo.samples, self._tasks[graph]
+    number, task = self._method.ppo.samples, self._tasks[graph]
     choices = random_choices(self._fast[graph], number, rng)
-    best = round(self._settings.from_best * number)
+    best = round(self._method.from_best * number)
     if task.best is not None and best:
       choices[max(1, number - best) :] = task.best
     return choices
 
   def _play(
-    self, count: int, rng: np.random.Generator
+    self, graph: int, first: np.ndarray, rng: np.random.Generator
   ) -> tuple[trajectory.Trajectory, float]:
     """Whole episodes but the first: [B - 1, N + 1] steps, mean entropy."""
-    now = self._environment.reset()
-    steps, entropy = [], 0.0
+    now = self._episodes.reset(graph, first)
+    steps, entropy, count = [], 0.0, first.shape[1]
     for _ in range(count):
       info = self._update.look(now)
       logits = info["dist_params"]["logits"].numpy()
       noise = rng.gumbel(size=logits.shape)
       noise[0] = 0.0
       action = (logits + noise).argmax(axis=1).astype(np.int32)
-      after = self._environment.step(action)
+      after = self._episodes.step(action)
       steps.append(_step(now, action, info, after))
       entropy += mean_entropy(logits[1:]) / count
       now = after
@@ -246,12 +213,12 @@ class PlacetoLearner(tf.Module):
     task = self._tasks[graph]
     done = int(self.imitation_optimizer.iterations)
     rng = np.random.default_rng([self._config.seed, done, graph])
-    number, count = self._config.ppo.samples, task.decisions.num_decisions
+    number, count = self._method.ppo.samples, task.decisions.num_decisions
     choices = random_choices(self._fast[graph], number, rng)
     step = rng.integers(0, count, number).astype(np.int32)
     choices = np.where(np.arange(count) < step[:, None], task.target, choices)
     choices = choices.astype(np.int32)
-    look = self._observers[graph].look(choices)
+    look = self._episodes.observers[graph].look(choices)
     task.keep(choices, look.feasible_us)
     state = {"placement": choices, "start": look.start, "step": step}
     return float(
@@ -265,7 +232,6 @@ class PlacetoLearner(tf.Module):
   def _imitation_step(
     self, graph: tf.Tensor, state: dict[str, tf.Tensor], target: tf.Tensor
   ) -> tf.Tensor:
-    variables = self.policy.trainable_variables
     with tf.GradientTape() as tape:
       inputs = self._bank.get(graph)
       loss = imitation_loss(
@@ -274,31 +240,18 @@ class PlacetoLearner(tf.Module):
         target,
         self._config.imitation.smoothing,
       )
-    gradients = tape.gradient(loss, variables)
-    gradients = clipped(gradients, self._config.ppo.max_gradient_norm)
-    self.imitation_optimizer.apply_gradients(
-      zip(gradients, variables, strict=True)
-    )
+    norm = self._method.ppo.max_gradient_norm
+    self._descend(tape, loss, self.imitation_optimizer, norm)
     return loss
 
 
-def _check_size(task: Task) -> None:
-  count = task.decisions.num_decisions
-  if not 0 < count <= MAX_DECISIONS:
-    name = task.decisions.problem.graph.name
-    raise TrainingError(
-      f"graph {name!r} has {count} decisions; Placeto, which visits them one"
-      f" after the other, takes 1 to {MAX_DECISIONS}: give"
-      " --max_decisions=256 or fewer"
-    )
-
-
-def _digest(graphs: Sequence[features.PlacetoFeatures]) -> int:
-  digest = 0
-  for graph in graphs:
-    for array in graph.tensors().values():
-      digest = zlib.crc32(np.ascontiguousarray(array).tobytes(), digest)
-  return digest
+def _costs(task: Task, look: Look, config: PlacetoConfig) -> np.ndarray:
+  """[B] float64: log of step times relative to the baseline's, and a penalty
+  for memory."""
+  with np.errstate(divide="ignore"):
+    cost = np.log(look.step_us / task.baseline_us)
+  cost = cost + config.memory_penalty * look.excess_gb
+  return np.minimum(cost, config.max_cost)
 
 
 def _step(

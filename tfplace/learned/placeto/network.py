@@ -9,6 +9,10 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from tfplace.learned.export import as_function
+from tfplace.learned.exported import Exportable
+from tfplace.learned.placeto import features
+
 NEVER = -1e9  # logit of a device that cannot run the group
 # At first a device's odds fall with the square of a group's time there: a CPU
 # is ruled out by its speed, which the paper's equal GPUs need not be.
@@ -24,14 +28,10 @@ class PlacetoNetworkConfig:
     units: width of every embedding (the paper's code: as many as there are
       features, here 7).
     rounds: of message passing, in each direction (the paper's code: 8).
-    means: sums are divided by the number of their terms (an option of the
-      paper's code, there of poolings only): eight rounds of sums over dozens
-      of neighbours start a policy that is certain of everything.
   """
 
   units: int = 8
   rounds: int = 8
-  means: bool = True
 
 
 class Mlp(tf.keras.layers.Layer):
@@ -246,8 +246,26 @@ class PlacetoNetwork(tf.keras.layers.Layer):
     return tf.concat([*parts, tf.reshape(own, [-1, units])], axis=-1)
 
   def _weights(self, members: tf.Tensor) -> tf.Tensor:
-    """[S, N] 1 for each member of a set -> what it counts in the sum."""
-    if not self.config.means:
-      return members
+    """[S, N] 1 for each member of a set -> its weight in the set's mean.
+
+    An option of the paper's code for poolings; here of messages, too: eight
+    rounds of sums over dozens of neighbours start a policy that is certain of
+    everything.
+    """
     number = tf.reduce_sum(members, axis=1, keepdims=True)
     return members / tf.maximum(number, 1.0)
+
+
+def exportable(network: PlacetoNetwork) -> Exportable:
+  """`logits`: a problem's features, then the states of B episodes -> [B, D]."""
+
+  def logits(**given: tf.Tensor) -> tf.Tensor:
+    state = {name: given.pop(name) for name in STATE}
+    return network((given, state))
+
+  return Exportable(
+    strategy="placeto",
+    network=dataclasses.asdict(network.config),
+    variables=list(network.variables),
+    functions={"logits": as_function(logits, features.SIGNATURE)},
+  )

@@ -54,9 +54,7 @@ class PlacetoPlacer:
       TrainingError: no policy is there, or it cannot be loaded.
       InfeasibleError: nothing that it tried fits in memory.
     """
-    policy = exported.load_placers_policy(
-      self.name, self.policy, features.VERSION
-    )
+    policy = exported.load_placers_policy(self.name, self.policy)
     tracker = Tracker(self.name, problem, evaluator, budget)
     every = [
       _Rollouts(policy, decisions, tracker)

@@ -10,14 +10,16 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tf_agents.trajectories import time_step as ts
-from tf_agents.trajectories import trajectory
 
-from tfplace.learned.placeto.agent_networks import PlacetoActor, PlacetoBank
-from tfplace.learned.placeto.agents import Losses
-from tfplace.learned.placeto.learner import PlacetoConfig
+from tfplace.learned.placeto.agents import (
+  Losses,
+  PlacetoActor,
+  PlacetoBank,
+  PlacetoConfig,
+)
 from tfplace.learned.placeto.network import PlacetoNetwork
-from tfplace.learned.train.config import PPOConfig
+from tfplace.learned.train.keras2 import time_step as ts
+from tfplace.learned.train.keras2 import trajectory
 from tfplace.learned.train.objectives import clipped
 
 
@@ -32,7 +34,6 @@ class ReinforceUpdate:
     self,
     bank: PlacetoBank,
     policy: PlacetoNetwork,
-    ppo: PPOConfig,
     config: PlacetoConfig,
   ) -> None:
     self._config = config

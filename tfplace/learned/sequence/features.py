@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tfplace.core.problem import Problem
+from tfplace.learned import Tensor
 from tfplace.learned.decisions import Decisions
 from tfplace.learned.exported import PolicyInputs
 from tfplace.learned.gdp import features
@@ -24,6 +25,29 @@ TYPES = 200  # HDP: the commonest types have an embedding of their own
 OUTPUTS = 5  # TensorFlow's hierarchical_controller looks at so many outputs
 NEIGHBOURS = 6  # HDP: at most so many producers, and so many consumers
 _LOG_BYTES = 20.0  # log(1 + bytes) of half a gigabyte: sizes are about 0 to 1
+
+# Arguments of the policies' functions, besides `signature`: groups of
+# decisions, choices so far, and noise on the logits of what is to be drawn.
+GROUPING: dict[str, Tensor] = {"grouping": ((None, None), "int32")}
+CHOICES: dict[str, Tensor] = {"choices": ((None, None), "int32")}
+NOISE: dict[str, Tensor] = {"noise": ((None, None, None), "float32")}
+
+
+def signature(types: int) -> dict[str, Tensor]:
+  """`OpEmbedding.tensors()`, in its order, for any problem.
+
+  Args:
+    types: number of op types with an embedding of their own.
+  """
+  return {
+    "types": ((None, types + 1), "float32"),
+    "sizes": ((None, OUTPUTS), "float32"),
+    "adjacency": ((None, 2 * NEIGHBOURS), "float32"),
+    "edge_src": ((None,), "int32"),
+    "edge_dst": ((None,), "int32"),
+    "device": ((None, features.DEVICE_FEATURES), "float32"),
+    "allowed": ((None, None), "bool"),
+  }
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

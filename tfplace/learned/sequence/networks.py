@@ -1,23 +1,26 @@
-"""The RNN-based placement network (Mirhoseini et al. 2017).
+"""The networks of the recurrent placers.
 
-A sequence-to-sequence model over co-location groups: it reads their embeddings
-in order and names a device for each, seeing the devices that it named before.
-For the training process only; `tfplace.learned.sequence.placer` runs exports.
-
-The hierarchical placement network (HDP, Mirhoseini et al. 2018).
-
-A feed-forward grouper gives every op a group; a sequence-to-sequence placer
-gives every group a device. Facts of sizes and embeddings are those of the paper
-and of TensorFlow's old `hierarchical_controller`. For the training process
-only; `tfplace.learned.sequence.placer` runs exports."""
+The RNN-based one (Mirhoseini et al. 2017) reads the embeddings of co-location
+groups in order and names a device for each, seeing the devices that it named
+before. The hierarchical one (HDP, Mirhoseini et al. 2018) gives every op a
+group by a feed-forward grouper, and every group a device as the other does;
+facts of sizes and embeddings are those of its paper and of TensorFlow's old
+`hierarchical_controller`. For a training process; a placer runs exports.
+"""
 
 import dataclasses
+from collections.abc import Callable
 
 import tensorflow as tf
 
-from tfplace.learned.gdp import features
-from tfplace.learned.sequence import features as sequence_features
+from tfplace.learned import Signature
+from tfplace.learned.export import as_function
+from tfplace.learned.exported import Exportable
+from tfplace.learned.gdp import features as gdp_features
+from tfplace.learned.sequence import METHODS, features
 from tfplace.learned.sequence.seq2seq import Seq2Seq
+
+_INPUTS = features.OUTPUTS + 2 * features.NEIGHBOURS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,18 +36,12 @@ class RnnConfig:
     types: op types with an embedding of their own; empty takes the commonest
       of the graphs that are trained on.
     is_bidirectional: of the encoder; the paper's reads forward only.
-    sees_own: see `Seq2Seq`. With it and `is_bidirectional`, imitation of a
-      placement of Inception-V3 (64 groups, one seed) got to a loss of 0.22,
-      with neither to 0.59; the two were not told apart.
-    logit_bound: see `Seq2Seq`; HDP's code has 1.
   """
 
   units: int = 64
   type_units: int = 20
   types: tuple[str, ...] = ()
   is_bidirectional: bool = False
-  sees_own: bool = True
-  logit_bound: float = 0.0
 
 
 class RnnNetwork(tf.Module):
@@ -57,13 +54,9 @@ class RnnNetwork(tf.Module):
     self._types.build([None, len(config.types) + 1])
     self._seq2seq = Seq2Seq(
       config.units,
-      config.type_units
-      + sequence_features.OUTPUTS
-      + 2 * sequence_features.NEIGHBOURS,
-      features.DEVICE_FEATURES,
+      config.type_units + _INPUTS,
+      gdp_features.DEVICE_FEATURES,
       config.is_bidirectional,
-      config.sees_own,
-      config.logit_bound,
     )
 
   def logits(
@@ -89,9 +82,6 @@ class RnnNetwork(tf.Module):
     return tf.concat(parts, axis=-1)[None]
 
 
-_INPUTS = sequence_features.OUTPUTS + 2 * sequence_features.NEIGHBOURS
-
-
 @dataclasses.dataclass(frozen=True)
 class HierarchicalConfig:
   """Sizes of the network.
@@ -107,8 +97,6 @@ class HierarchicalConfig:
     types: op types with an embedding of their own; empty takes the commonest
       of the graphs that are trained on (HDP: 200).
     is_bidirectional: of the encoder (HDP).
-    sees_own: see `Seq2Seq`; imitates a little faster (one seed).
-    logit_bound: see `Seq2Seq`; TensorFlow has 1.
   """
 
   groups: int = 0
@@ -117,8 +105,6 @@ class HierarchicalConfig:
   type_units: int = 20
   types: tuple[str, ...] = ()
   is_bidirectional: bool = True
-  sees_own: bool = True
-  logit_bound: float = 0.0
 
 
 class HierarchicalNetwork(tf.Module):
@@ -136,11 +122,9 @@ class HierarchicalNetwork(tf.Module):
     self._softmax.build([None, config.grouper_units])
     self._seq2seq = Seq2Seq(
       config.units,
-      config.type_units + sequence_features.OUTPUTS + 2 * config.groups,
-      features.DEVICE_FEATURES,
+      config.type_units + features.OUTPUTS + 2 * config.groups,
+      gdp_features.DEVICE_FEATURES,
       config.is_bidirectional,
-      config.sees_own,
-      config.logit_bound,
     )
 
   def group_logits(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
@@ -211,7 +195,7 @@ class HierarchicalNetwork(tf.Module):
       [
         None,
         groups,
-        self.config.type_units + sequence_features.OUTPUTS + 2 * groups,
+        self.config.type_units + features.OUTPUTS + 2 * groups,
       ],
     )
 
@@ -220,7 +204,7 @@ class HierarchicalNetwork(tf.Module):
   ) -> tf.Tensor:
     """[B, G, D] bool: some member runs there; all devices of an empty group.
 
-    A member that does not follows `op_embedding.fallback_devices`. To ask that
+    A member that does not follows `features.fallback_devices`. To ask that
     all members run there would send every group with one CPU op to the CPU.
     """
     groups = self.config.groups
@@ -243,3 +227,32 @@ class HierarchicalNetwork(tf.Module):
     """[B, N] groups, numbered through the batch."""
     batch = tf.shape(grouping)[0]
     return grouping + self.config.groups * tf.range(batch)[:, None]
+
+
+def exportable(
+  strategy: str, network: RnnNetwork | HierarchicalNetwork
+) -> Exportable:
+  """The network's methods of the strategy's `METHODS`, as functions.
+
+  Their arguments are `OpEmbedding.tensors()` in order, then those of the
+  network's methods.
+  """
+  seen = features.signature(len(network.config.types))
+  return Exportable(
+    strategy=strategy,
+    network=dataclasses.asdict(network.config),
+    variables=list(network.variables),
+    functions={
+      name: _function(getattr(network, name), seen, arguments)
+      for name, arguments in METHODS[strategy].functions.items()
+    },
+  )
+
+
+def _function(
+  method: Callable[..., tf.Tensor], seen: Signature, arguments: Signature
+) -> tf.types.experimental.PolymorphicFunction:
+  def call(**given: tf.Tensor) -> tf.Tensor:
+    return method({name: given.pop(name) for name in seen}, **given)
+
+  return as_function(call, {**arguments, **seen})

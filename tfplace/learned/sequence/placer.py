@@ -47,9 +47,7 @@ class RnnPlacer:
       TrainingError: no policy is there, or it cannot be loaded.
       InfeasibleError: nothing that it tried fits in memory.
     """
-    policy = exported.load_placers_policy(
-      self.name, self.policy, features.VERSION
-    )
+    policy = exported.load_placers_policy(self.name, self.policy)
     every = [
       _RnnDraws(policy, decisions)
       for decisions in decisions_at(problem, policy.decisions(RNN_DECISIONS))
@@ -74,9 +72,7 @@ class HierarchicalPlacer:
     self, problem: Problem, evaluator: Evaluator, budget: Budget, seed: int
   ) -> Result:
     """As `RnnPlacer.place`; each sample has a grouping of its own."""
-    policy = exported.load_placers_policy(
-      self.name, self.policy, features.VERSION
-    )
+    policy = exported.load_placers_policy(self.name, self.policy)
     every = [
       _HierarchicalDraws(policy, decisions)
       for decisions in decisions_at(problem, policy.decisions())

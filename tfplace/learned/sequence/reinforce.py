@@ -1,17 +1,17 @@
-"""What decides a run of REINFORCE.
-
-REINFORCE with a moving-average baseline, per decision.
+"""REINFORCE with a moving-average baseline, per decision.
 
 What the RNN-based placer (Mirhoseini et al. 2017) and the hierarchical one
-(HDP, 2018) are trained with; with more than one epoch, the later ones take
-PPO's clipped objective. Log-probabilities, ratios and clips are those of single
-decisions, then a mean: a placement's joint ratio is a product of thousands."""
+(HDP, 2018) are trained with. Log-probabilities are those of single decisions,
+then a mean: a placement's joint one is a sum of thousands.
+"""
 
 import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
+
+from tfplace.learned.train.config import check_elite
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,8 +21,6 @@ class ReinforceConfig:
 
   Attributes:
     samples: placements per iteration, judged in one call.
-    epochs: passes over them; those after the first take PPO's objective.
-    clip: bound on each decision's probability ratio there.
     learning_rate: of Adam. (hierarchical_controller: 0.1. On graphs of ten
       ops, 1e-3 had learnt nothing after 10,000 placements.)
     entropy: weight of the mean entropy per decision.
@@ -38,12 +36,10 @@ class ReinforceConfig:
       fit teach (hierarchical_controller: 1,000).
     max_gradient_norm: gradients are scaled down to it (hierarchical_controller:
       1).
-    elite: share of the samples that teach, see `rl/elite.py`; the papers' is 1.
+    elite: share of the samples that teach, see `PPOConfig`; the papers' is 1.
   """
 
   samples: int = 16
-  epochs: int = 1
-  clip: float = 0.2
   learning_rate: float = 1e-2
   entropy: float = 0.01
   baseline_decay: float = 0.9
@@ -53,6 +49,9 @@ class ReinforceConfig:
   valid_only_after: int = 1000
   max_gradient_norm: float = 1.0
   elite: float = 1.0
+
+  def __post_init__(self) -> None:
+    check_elite(self.elite)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,32 +89,16 @@ class Choices:
     return -tf.reduce_mean(self.mean(tf.reduce_sum(terms, axis=-1)))
 
 
-def policy_loss(
-  kinds: Sequence[Choices],
-  advantages: tf.Tensor,
-  old: Sequence[tf.Tensor] | None = None,
-  clip: float = 0.2,
-) -> tf.Tensor:
+def policy_loss(kinds: Sequence[Choices], advantages: tf.Tensor) -> tf.Tensor:
   """Scalar to be minimised: the sum over kinds of means over decisions.
 
   Args:
     kinds: what was chosen, such as groups and devices.
     advantages: [B], shared by all decisions of a placement.
-    old: [B, K] log-probabilities when they were drawn, for PPO's clipped
-      objective; None is REINFORCE.
-    clip: bound on each decision's ratio.
   """
   loss = 0.0
-  for number, kind in enumerate(kinds):
-    log_probs = kind.log_probs()
-    objective = log_probs * advantages[:, None]
-    if old is not None:
-      ratio = tf.exp(log_probs - old[number])
-      clipped = tf.clip_by_value(ratio, 1.0 - clip, 1.0 + clip)
-      objective = tf.minimum(
-        ratio * advantages[:, None], clipped * advantages[:, None]
-      )
-    loss -= tf.reduce_mean(kind.mean(objective))
+  for kind in kinds:
+    loss -= tf.reduce_mean(kind.mean(kind.log_probs() * advantages[:, None]))
   return loss
 
 

@@ -1,19 +1,20 @@
-"""An LSTM over a sequence in one kernel, and the same one step at a time.
-
-The kernel is TensorFlow's `BlockLSTMV2`: at the sizes of these policies a loop
-of single ops spends its time between them. For the training process only.
-
-A sequence of ops to a sequence of devices: LSTMs with content attention.
+"""A sequence of ops to a sequence of devices: LSTMs with content attention.
 
 The placing half of the RNN-based placer (Mirhoseini et al. 2017) and of the
-hierarchical one (HDP, Mirhoseini et al. 2018). For the training
-process only."""
+hierarchical one (HDP, Mirhoseini et al. 2018). LSTMs run as one kernel,
+TensorFlow's `BlockLSTMV2`: at the sizes of these policies a loop of single ops
+spends its time between them. For a training process only.
+"""
 
 import tensorflow as tf
 
+NEVER = -1e9  # logit of a device that cannot run the decision
+
 
 class Lstm(tf.Module):
-  """Gates in the order input, forget, cell, output; no peepholes.
+  """An LSTM over a sequence, and the same one step at a time.
+
+  Gates in the order input, forget, cell, output; no peepholes.
 
   The forget gate's bias starts at 1, as in the papers' code.
   """
@@ -58,21 +59,18 @@ class Lstm(tf.Module):
     return tf.sigmoid(o) * tf.tanh(c), c
 
 
-NEVER = -1e9  # logit of a device that cannot run the decision
-
-
 class Seq2Seq(tf.Module):
   """Encoder, attention and decoder over S steps.
 
   The decoder starts from the encoder's last state, reads the device of the
-  step before (a vector of its own before the first), and attends to all of the
-  encoder's states by v tanh(W1 e + W2 h), as Bahdanau et al. (2015) do. The
+  step before (a vector of its own before the first) and, which no paper has,
+  the encoder's state of its own step, and attends to all of the encoder's
+  states by v tanh(W1 e + W2 h), as Bahdanau et al. (2015) do. The
   papers have a vector and a row of the softmax for each device; here both are
   linear in the device's features, which hold its number among its kind.
 
   Attributes:
     units: size of the encoder's and the decoder's states.
-    logit_bound: logits are bound * tanh(logit / bound); 0 leaves them.
   """
 
   def __init__(
@@ -81,8 +79,6 @@ class Seq2Seq(tf.Module):
     inputs: int,
     device_features: int,
     is_bidirectional: bool = True,
-    sees_own: bool = False,
-    logit_bound: float = 0.0,
   ) -> None:
     """Builds all weights.
 
@@ -91,19 +87,14 @@ class Seq2Seq(tf.Module):
       inputs: features of a step.
       device_features: features of a device.
       is_bidirectional: whether the encoder reads the sequence backwards, too.
-      sees_own: the decoder reads the encoder's state of its own step beside
-        the device of the step before, which no paper has.
-      logit_bound: see above.
     """
     super().__init__(name="seq2seq")
     self.units = units
-    self.logit_bound = logit_bound
-    self._sees_own = sees_own
     width = units // 2 if is_bidirectional else units
     self._encoders = [
       Lstm(inputs, width) for _ in range(2 if is_bidirectional else 1)
     ]
-    self._decoder = Lstm((2 if sees_own else 1) * units, units)
+    self._decoder = Lstm(2 * units, units)
     self._device = _linear(device_features, units)
     self._first = _linear(1, units)
     self._memory = _linear(units, units)
@@ -133,9 +124,8 @@ class Seq2Seq(tf.Module):
     first = tf.fill([tf.shape(choices)[0], 1], tf.shape(device)[0])
     last = tf.concat([first, choices], axis=1)[:, :-1]
     signal = tf.gather(self._table(device), last)
-    if self._sees_own:
-      shape = [tf.shape(choices)[0], tf.shape(states)[1], self.units]
-      signal = tf.concat([signal, tf.broadcast_to(states, shape)], axis=-1)
+    shape = [tf.shape(choices)[0], tf.shape(states)[1], self.units]
+    signal = tf.concat([signal, tf.broadcast_to(states, shape)], axis=-1)
     found, _, _ = self._decoder.sequence(_swap(signal), h, c)
     found = _swap(found)
     _, context = self.attend(found, states @ self._memory)
@@ -171,9 +161,8 @@ class Seq2Seq(tf.Module):
       choices: tf.TensorArray,
     ) -> tuple:
       signal = tf.gather(table, last)
-      if self._sees_own:
-        own = tf.broadcast_to(states[:, step], [batch, self.units])
-        signal = tf.concat([signal, own], axis=1)
+      own = tf.broadcast_to(states[:, step], [batch, self.units])
+      signal = tf.concat([signal, own], axis=1)
       h, c = self._decoder.step(signal, h, c)
       _, context = self.attend(h[:, None], memory)
       now = allowed[:, step : step + 1]
@@ -239,8 +228,6 @@ class Seq2Seq(tf.Module):
   ) -> tf.Tensor:
     """[B, T, units] twice -> [B, T, D] masked logits."""
     logits = tf.concat([h, context], -1) @ tf.transpose(device @ self._softmax)
-    if self.logit_bound:
-      logits = self.logit_bound * tf.tanh(logits / self.logit_bound)
     return tf.where(allowed, logits, NEVER)
 
 

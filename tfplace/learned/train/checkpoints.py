@@ -1,58 +1,19 @@
-"""The moving average of a policy's weights over a training run.
+"""Where a run goes on: its checkpoints, and exported policies to start from.
 
-Each step of PPO sees one graph, and moves the policy towards it: the average
-is better on all of them, and on graphs that are in none (Polyak and Juditsky
-1992). It is what gets exported; what draws placements is the policy itself.
-
-Checkpoints from which a run goes on as if it had never stopped."""
+A run that goes on from a checkpoint ends as if it had never stopped.
+"""
 
 import contextlib
+import dataclasses
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
 
 from tfplace.errors import TrainingError, shown
-
-
-class MovingAverage(tf.Module):
-  """Weights that follow others.
-
-  Args:
-    weights: what is followed.
-    average: variables of the same shapes; they take over the values of now.
-    decay: share of the average that each step keeps, in the long run. Of a
-      short run the average is over the last tenth: after n steps a step keeps
-      at most (1 + n) / (10 + n), as in `tf.train.ExponentialMovingAverage`.
-  """
-
-  def __init__(
-    self,
-    weights: Sequence[tf.Variable],
-    average: Sequence[tf.Variable],
-    decay: float,
-  ) -> None:
-    super().__init__(name="moving_average")
-    self._pairs = list(zip(average, weights, strict=True))
-    self._decay = decay
-    self._steps = tf.Variable(0.0, trainable=False, name="steps")
-    self.step = tf.function(self._step, autograph=False)
-    self.restart()
-
-  def restart(self) -> None:
-    """Takes over the weights as they are."""
-    self._steps.assign(0.0)
-    for average, weight in self._pairs:
-      average.assign(weight)
-
-  def _step(self) -> None:
-    """Moves the average towards the weights, once."""
-    steps = self._steps.assign_add(1.0)
-    keep = tf.minimum(self._decay, (1.0 + steps) / (10.0 + steps))
-    for average, weight in self._pairs:
-      average.assign(weight + keep * (average - weight))
+from tfplace.learned.exported import load_policy
 
 
 class JsonState(tf.train.experimental.PythonState):
@@ -72,6 +33,75 @@ class JsonState(tf.train.experimental.PythonState):
   def deserialize(self, string_value: str) -> None:
     """As TensorFlow gives it."""
     self.value = json.loads(string_value)
+
+
+# Options that there were once, and the only value that tfplace still has.
+_FORMER = {
+  "credit": "shared",
+  "credit_weight": 0.5,
+  "epochs": 1,
+  "clip": 0.2,
+  "replays_best": True,
+  "log_reward": True,
+  "means": True,
+  "sees_own": True,
+  "logit_bound": 0.0,
+}
+
+
+def restore_network(
+  directory: str | os.PathLike[str], strategy: str, network_type: type
+) -> tuple[Any, list[tf.Variable]]:
+  """The sizes and weights of an exported policy, to train it further.
+
+  Args:
+    directory: where it is.
+    strategy: that it must be of.
+    network_type: dataclass of the sizes.
+
+  Raises:
+    TrainingError: no exported policy of that strategy and version of features
+      is there, or one whose network has options that tfplace no longer has.
+  """
+  policy = load_policy(directory, strategy)
+  sizes = dict(policy.info["network"])
+  if strategy == "gdp":
+    sizes["axes"] = policy.axes
+  fields = {field.name for field in dataclasses.fields(network_type)}
+  for name, value in list(sizes.items()):
+    if name not in fields and _FORMER.get(name) == value:
+      del sizes[name]
+  unknown = sorted(set(sizes) - fields)
+  if unknown:
+    raise TrainingError(
+      f"policy {os.fspath(directory)!r} has a network with"
+      f" {unknown[0]}={shown(sizes[unknown[0]])}, which cannot be trained"
+    )
+  # GDP's once had a first weight, a number, for a placement to start from.
+  is_old = strategy == "gdp" and not policy.weights[0].shape.rank
+  return network_type(**sizes), policy.weights[is_old:]
+
+
+def _current(settings: Any) -> Any:
+  """Settings of a run, those of earlier versions as this one has them."""
+  if not isinstance(settings, dict) or "ppo" not in settings:
+    return settings
+  rest = dict(settings)
+  ppo, reinforce, placeto = map(rest.pop, ("ppo", "reinforce", "placeto"))
+  methods = {"gdp": ppo, "placeto": {**placeto, "ppo": ppo}}
+  return {**rest, "method": methods.get(rest["strategy"], reinforce)}
+
+
+def _agree(theirs: Any, mine: Any) -> bool:
+  """Whether settings are equal, but for options that only they still had."""
+  if not isinstance(theirs, dict) or not isinstance(mine, dict):
+    return theirs == mine
+  return set(mine) <= set(theirs) and all(
+    _agree(value, mine[name])
+    if name in mine
+    else name in _FORMER and _FORMER[name] == value
+    for name, value in theirs.items()
+  )
 
 
 class Checkpoints:
@@ -146,7 +176,7 @@ class Checkpoints:
       probe.restore(newest).expect_partial()
     theirs = found.value.get("fingerprint", {})
     for key, value in self._fingerprint.items():
-      if theirs.get(key) != value:
+      if not _agree(_current(theirs.get(key)), value):
         raise TrainingError(
           f"checkpoint {newest!r} is of another run: its {key} is"
           f" {shown(theirs.get(key))}, not {shown(value)}; use another"

@@ -1,18 +1,26 @@
-"""Everything that decides the outcome of a training run."""
+"""What decides the outcome of a training run, as plain values."""
 
 import dataclasses
 from typing import Any
 
 from tfplace.errors import TrainingError
-from tfplace.learned.placeto.learner import PlacetoConfig
-from tfplace.learned.sequence.reinforce import ReinforceConfig
 
-CREDITS = ("shared", "critical_path")
+
+def check_elite(share: float) -> None:
+  """Checks the share of the samples that teach.
+
+  Raises:
+    TrainingError: it is none.
+  """
+  if not 0 < share <= 1:
+    raise TrainingError(
+      f"the elite's share of the samples is {share}, not in (0, 1]"
+    )
 
 
 @dataclasses.dataclass(frozen=True)
 class PPOConfig:
-  """PPO on one-step episodes; no default of tf-agents is relied on.
+  """Proximal policy optimization; no default of tf-agents is relied on.
 
   Attributes:
     samples: placements per iteration (the batch of one update).
@@ -21,28 +29,18 @@ class PPOConfig:
     learning_rate: of Adam, for PPO.
     entropy: weight of the mean entropy per decision (GO: 0.01).
     value_weight: weight of the value loss; nothing is shared with the actor.
-    replays_best: the graph's best placement so far takes the place of one
-      sample (self-imitation, Oh et al. 2018, by the clipped objective): a rare
-      find is not lost in the noise of thousands of decisions. (On 2-layer
-      Transformer-XL, after 680 placements from random weights, the most
-      probable placement takes 321 to 543 ms with it, 414 to 631 without.)
     max_clip_fraction: no further epoch once more of the decisions than this
       have left the clip's bounds.
     max_gradient_norm: gradients are scaled down to it (Placeto: 1.25).
+    infeasible_reward: of a placement that does not fit or cannot run, unless
+      one that fits has less (`log_rewards`); -2 is 7.4 times the baseline's
+      time.
     averaging: share of the exported weights, a moving average, that each
-      iteration keeps (`rl/averaging.py`).
+      iteration keeps (`MovingAverage`).
     elite: share of the samples that teach: the best ones, each by what it is
       above the best of the others (risk-seeking policy gradient, Petersen et
       al. 2021). 1 takes all rewards. What a placer keeps is the best of its
       draws; a policy that learns from the mean draws one placement only.
-    credit: "shared": a placement's advantage is that of each of its decisions;
-      "critical_path": in part what the decision's part in the simulated
-      critical path says (`rl/credit.py`).
-    credit_weight: of the critical path, 0 to 1. Above 0.5, a graph of 512
-      decisions (an image classifier's cell) got worse in a trial.
-    infeasible_reward: of a placement that does not fit or cannot run, unless
-      one that fits has less (`log_rewards`); -2 is 7.4 times the baseline's
-      time.
   """
 
   samples: int = 16
@@ -51,24 +49,14 @@ class PPOConfig:
   learning_rate: float = 1e-3
   entropy: float = 0.01
   value_weight: float = 0.5
-  replays_best: bool = True
   max_clip_fraction: float = 0.1
   max_gradient_norm: float = 1.0
   infeasible_reward: float = -2.0
   averaging: float = 0.999
   elite: float = 1.0
-  credit: str = "shared"
-  credit_weight: float = 0.5
 
   def __post_init__(self) -> None:
-    if self.credit not in CREDITS:
-      raise TrainingError(
-        f"unknown credit {self.credit!r}; choose one of {', '.join(CREDITS)}"
-      )
-    if not 0 < self.elite <= 1:
-      raise TrainingError(
-        f"the elite's share of the samples is {self.elite}, not in (0, 1]"
-      )
+    check_elite(self.elite)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,15 +65,14 @@ class ImitationConfig:
   learning, and on the best one found since, during it.
 
   Attributes:
-    steps: gradient steps per graph; 0 starts PPO from random weights.
+    steps: gradient steps per graph; 0 starts from random weights.
     learning_rate: of Adam.
     smoothing: probability kept for the devices that the target does not name,
-      so that PPO has something to explore. A CPU is among them: at 0.05, the
+      so that there is something to explore. A CPU is among them: at 0.05, the
       median draw took twice the target's time.
     rehearsals: gradient steps towards the best placement so far before each
-      iteration of a run that began with imitation. Without them the recurrent
-      policies fell back within ten iterations to one GPU for everything, which
-      is better than nearly all of what they draw, and drew nothing else.
+      iteration of a run that began with imitation, so that a policy does not
+      fall back to one GPU for everything.
   """
 
   steps: int = 100
@@ -99,16 +86,15 @@ class TrainConfig:
   """A training run.
 
   Attributes:
-    iterations: PPO iterations, each on one graph, in turn.
+    iterations: of reinforcement learning, each on one graph, in turn.
     seed: decides initial weights and every sample.
     checkpoint_every: iterations between checkpoints.
-    strategy: one of `strategies.STRATEGIES`.
+    strategy: a learned one.
     network: sizes of the policy, of its learner's `network_type`; None for the
       defaults.
-    ppo: see `PPOConfig`.
-    reinforce: see `ReinforceConfig`.
+    method: how the policy learns, of its learner's `method_type`; None for the
+      defaults.
     imitation: see `ImitationConfig`.
-    placeto: see `PlacetoConfig`.
   """
 
   iterations: int = 100
@@ -116,11 +102,7 @@ class TrainConfig:
   checkpoint_every: int = 10
   strategy: str = "gdp"
   network: Any = None
-  ppo: PPOConfig = dataclasses.field(default_factory=PPOConfig)
-  reinforce: ReinforceConfig = dataclasses.field(
-    default_factory=ReinforceConfig
-  )
+  method: Any = None
   imitation: ImitationConfig = dataclasses.field(
     default_factory=ImitationConfig
   )
-  placeto: PlacetoConfig = dataclasses.field(default_factory=PlacetoConfig)

@@ -1,11 +1,7 @@
-"""Gradients that are clipped by their norm, however large they are.
+"""What learners make of logits and rewards: losses, gradients, figures.
 
-Risk-seeking policy gradient: the best of the samples teach.
-
-What a placer keeps is the best of its draws, not their mean (Petersen et al.,
-"Deep symbolic regression", ICLR 2021).
-
-What several learners want of logits: losses and figures. No networks."""
+No networks, no state.
+"""
 
 from collections.abc import Sequence
 
@@ -39,6 +35,9 @@ def clipped(gradients: Sequence[tf.Tensor], max_norm: float) -> list[tf.Tensor]:
 def margins(rewards: tf.Tensor, share: float) -> tf.Tensor:
   """What those of the elite are above the best of the others; others have 0.
 
+  Risk-seeking policy gradient (Petersen et al., "Deep symbolic regression",
+  ICLR 2021): what a placer keeps is the best of its draws, not their mean.
+
   Args:
     rewards: [B] or [B, 1], of one graph's samples.
     share: of the samples that are the elite, in (0, 1]; 1 leaves the rewards
@@ -51,6 +50,20 @@ def margins(rewards: tf.Tensor, share: float) -> tf.Tensor:
   kept = tf.cast(tf.round(share * count), tf.int32)
   rest = ranked[tf.clip_by_value(kept, 1, tf.size(ranked) - 1)]
   return tf.maximum(rewards - rest, 0.0)
+
+
+def clipped_objective(
+  ratio: tf.Tensor, advantages: tf.Tensor, clip: float
+) -> tf.Tensor:
+  """PPO's objective, to be maximised (Schulman et al. 2017, eq. 7).
+
+  Args:
+    ratio: of a choice's probability now to that when it was drawn.
+    advantages: of the choices; broadcast.
+    clip: bound on the ratio.
+  """
+  bounded = tf.clip_by_value(ratio, 1.0 - clip, 1.0 + clip)
+  return tf.minimum(ratio * advantages, bounded * advantages)
 
 
 def imitation_loss(

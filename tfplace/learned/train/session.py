@@ -4,17 +4,15 @@ import dataclasses
 import os
 import pathlib
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.core.protocols import Evaluator
 from tfplace.learned import export, exported
 from tfplace.learned.decisions import decisions_at
-from tfplace.learned.placeto.learner import PlacetoConfig
-from tfplace.learned.sequence.reinforce import ReinforceConfig
-from tfplace.learned.train.config import ImitationConfig, PPOConfig, TrainConfig
-from tfplace.learned.train.demonstrations import Teaching
+from tfplace.learned.train.config import ImitationConfig, TrainConfig
+from tfplace.learned.train.demonstrations import DemonstrationConfig
+from tfplace.learned.train.learner import learner_type
 from tfplace.learned.train.tasks import make_task
 from tfplace.learned.train.trainer import Report, Trainer
 from tfplace.simulate import Simulator
@@ -30,20 +28,16 @@ class Request:
     init_from: exported policy to start from; "shipped" is the package's own.
     iterations: see `TrainConfig`.
     imitation_steps: see `ImitationConfig.steps`.
-    samples: see `PPOConfig`.
+    samples: placements per iteration.
     max_decisions: each graph is a task at each of these numbers of decisions;
       None keeps all groups.
-    hints: whether the policy sees the placement that it imitates; with both,
-      each graph is a task either way.
-    search_evaluations: see `Teaching`.
+    search_evaluations: see `DemonstrationConfig`.
     checkpoint_every: see `TrainConfig`.
-    learning_rate: of the strategy's Adam; None for the strategy's own, see
-      `PPOConfig` and `ReinforceConfig`.
-    entropy: weight of the entropy; None for the strategy's own, likewise.
+    learning_rate: of the strategy's Adam; None for the strategy's own.
+    entropy: weight of the entropy; None for the strategy's own.
     seed: see `TrainConfig`.
     strategy: see `TrainConfig`.
     algorithm: of Placeto, see `PlacetoConfig`.
-    credit: of GDP, see `PPOConfig`.
     elite: of all but Placeto, see `PPOConfig`.
   """
 
@@ -54,7 +48,6 @@ class Request:
   imitation_steps: int = 100
   samples: int = 16
   max_decisions: tuple[int | None, ...] = (None,)
-  hints: tuple[bool, ...] = (False,)
   search_evaluations: int = 0
   checkpoint_every: int = 10
   learning_rate: float | None = None
@@ -62,28 +55,18 @@ class Request:
   seed: int = 0
   strategy: str = "gdp"
   algorithm: str = "ppo"
-  credit: str = "shared"
   elite: float = 1.0
 
   def config(self) -> TrainConfig:
     """The training run that is asked for."""
-    given: dict[str, Any] = {"samples": self.samples}
-    placeto: dict[str, Any] = {"algorithm": self.algorithm}
-    if self.entropy is not None:
-      given["entropy"] = self.entropy
-      placeto["first_entropy"] = self.entropy
-    if self.learning_rate is not None:
-      given["learning_rate"] = self.learning_rate
-      placeto["first_learning_rate"] = self.learning_rate
+    learner = learner_type(self.strategy)
     return TrainConfig(
       iterations=self.iterations,
       seed=self.seed,
       strategy=self.strategy,
       checkpoint_every=self.checkpoint_every,
-      ppo=PPOConfig(**given, credit=self.credit, elite=self.elite),
-      reinforce=ReinforceConfig(**given, elite=self.elite),
+      method=learner.method_of(dataclasses.asdict(self)),
       imitation=ImitationConfig(steps=self.imitation_steps),
-      placeto=PlacetoConfig(**placeto),
     )
 
 
@@ -104,16 +87,15 @@ def open_trainer(
     InfeasibleError: no classical placement of a problem fits in memory.
   """
   export.check_export_dir(request.export_dir)
-  teaching = Teaching(
+  shown = DemonstrationConfig(
     search_evaluations=request.search_evaluations,
     seed=request.seed,
     folder=os.path.join(request.checkpoint_dir, "teachers"),
   )
   tasks = [
-    make_task(decisions, make_evaluator(problem), teaching, is_hinted)
+    make_task(decisions, make_evaluator(problem), shown)
     for problem in problems
     for decisions in decisions_at(problem, request.max_decisions)
-    for is_hinted in request.hints
   ]
   start = request.init_from
   if start == "shipped":
@@ -134,9 +116,7 @@ def finish(trainer: Trainer, request: Request) -> None:
     TrainingError: the export directory cannot be written.
   """
   exportable = dataclasses.replace(
-    trainer.learner.exportable(),
-    decisions=request.max_decisions,
-    hints=request.hints,
+    trainer.learner.exportable(), decisions=request.max_decisions
   )
   export.export_policy(
     exportable, request.export_dir, lambda folder: _save_best(trainer, folder)

@@ -1,20 +1,137 @@
-"""What a placement is worth to a learner, as a number.
+"""The tasks of a training run: a graph to place, and what a placement is worth.
 
-Two scales, both relative to a step time of the graph: PPO's logarithm, and the
-papers' negative root. A placement that fits always has a reward of its own,
-however slow it is: with a lower bound on rewards, a policy that begins with
-random weights, and so with a third of the work on a CPU that is 25 times as
-slow, sees the same reward everywhere and learns nothing.
+Rewards are relative to a step time of the graph, on two scales: PPO's
+logarithm, and the papers' negative root. A placement that fits always has a
+reward of its own, however slow it is: with a lower bound on rewards, a policy
+that begins with random weights, and so with a third of the work on a CPU that
+is 25 times as slow, sees the same reward everywhere and learns nothing.
+"""
 
-From a problem to a training task: what to imitate, what to compare with."""
+import dataclasses
+import functools
+import math
 
 import numpy as np
 
 from tfplace.core import symmetry
 from tfplace.core.protocols import Evaluator
+from tfplace.errors import TrainingError
 from tfplace.learned.decisions import Decisions
-from tfplace.learned.gdp.environment import Task, step_times
 from tfplace.learned.train import demonstrations
+from tfplace.learned.train.demonstrations import DemonstrationConfig
+
+
+@dataclasses.dataclass
+class Task:
+  """One graph to place, and the best that was found for it.
+
+  Attributes:
+    decisions: the problem and its units of decision.
+    evaluator: judges placements of the problem.
+    baseline_us: step time that rewards are relative to.
+    target: [num_decisions] placement to imitate.
+    clusterings: [num_decisions] cluster of each decision, in several ways;
+      decisions of one cluster explore together.
+    best_us: best feasible step time so far; infinite before the first.
+    best: [num_decisions] the placement that has it, or None.
+    evaluations: placements evaluated so far.
+  """
+
+  decisions: Decisions
+  evaluator: Evaluator
+  baseline_us: float
+  target: np.ndarray
+  clusterings: tuple[np.ndarray, ...] = ()
+  best_us: float = math.inf
+  best: np.ndarray | None = None
+  evaluations: int = 0
+
+  def __post_init__(self) -> None:
+    if not 0 < self.baseline_us < math.inf:
+      name = self.decisions.problem.graph.name
+      raise TrainingError(
+        f"graph {name!r}: the baseline's step time is {self.baseline_us} us"
+      )
+
+  @functools.cached_property
+  def name(self) -> str:
+    """Says which graph is placed, on what, and at which size."""
+    problem = self.decisions.problem
+    return (
+      f"{problem.graph.name} on {problem.cluster.name},"
+      f" {self.decisions.num_decisions} decisions"
+    )
+
+  @functools.cached_property
+  def classes(self) -> np.ndarray:
+    """[num_devices] from `symmetry.device_classes`."""
+    return symmetry.device_classes(self.decisions.problem.cluster)
+
+  def evaluate(self, choices: np.ndarray) -> np.ndarray:
+    """[B, num_decisions] devices -> [B] step times; infinite if infeasible."""
+    step_us = step_times(self.evaluator, self.decisions.to_devices(choices))
+    self.keep(choices, step_us)
+    return step_us
+
+  def keep(self, choices: np.ndarray, step_us: np.ndarray) -> None:
+    """Counts evaluated placements and remembers the best; as `evaluate`."""
+    self.evaluations += len(choices)
+    at = int(step_us.argmin())
+    if step_us[at] < self.best_us:
+      self.best_us, self.best = float(step_us[at]), choices[at].copy()
+
+
+def step_times(evaluator: Evaluator, devices: np.ndarray) -> np.ndarray:
+  """[B, num_ops] devices -> [B] step times, infinite where infeasible."""
+  run = getattr(evaluator, "run", None)
+  if run is not None:  # the simulator's batch, without checks and reports
+    batch = run(np.ascontiguousarray(devices, np.int32))
+    return np.where(batch.feasible, batch.step_time_us, np.inf)
+  evaluations = evaluator.evaluate(devices)
+  return np.array(
+    [e.step_time_us if e.feasible else np.inf for e in evaluations]
+  )
+
+
+def make_task(
+  decisions: Decisions,
+  evaluator: Evaluator,
+  shown: DemonstrationConfig | None = None,
+) -> Task:
+  """The task of placing one problem, with the best demonstration as target.
+
+  Demonstrations place the decisions, not the groups that are merged in them:
+  what they show, the policy can say. They are compared in the simulator,
+  whatever judges the policy: their best must be the same whenever the run goes
+  on.
+
+  Args:
+    decisions: the problem and its units of decision.
+    evaluator: judges its placements.
+    shown: where the target of imitation comes from.
+
+  Raises:
+    InfeasibleError: no demonstration fits in memory.
+  """
+  found = demonstrations.find(decisions, shown or DemonstrationConfig())
+  classes = symmetry.device_classes(decisions.problem.cluster)
+  best = decisions.to_choices(found.best)
+  choices = symmetry.by_first_use(best, classes)
+  step_us = step_times(evaluator, decisions.to_devices(choices[None]))[0]
+  known = bool(np.isfinite(step_us))
+  if not known:
+    baseline = step_times(evaluator, found.best[None])[0]
+  task = Task(
+    decisions,
+    evaluator,
+    float(step_us if known else baseline),
+    choices,
+    clusterings=decisions.explorations,
+    evaluations=found.evaluations,
+  )
+  if known:
+    task.best_us, task.best = float(step_us), choices
+  return task
 
 
 def log_rewards(
@@ -49,50 +166,3 @@ def _below(
   fits = np.isfinite(step_us)
   worst = min(infeasible, float(reward[fits].min(initial=infeasible)))
   return np.where(fits, reward, worst).astype(np.float32)
-
-
-def make_task(
-  decisions: Decisions,
-  evaluator: Evaluator,
-  teaching: demonstrations.Teaching | None = None,
-  is_hinted: bool = False,
-) -> Task:
-  """The task of placing one problem, with the best teacher's placement.
-
-  Teachers place the decisions, not the groups that are merged in them: what
-  they show, the policy can say. They are compared in the simulator, whatever
-  judges the policy: their best must be the same whenever the run goes on.
-
-  Args:
-    decisions: the problem and its units of decision.
-    evaluator: judges its placements.
-    teaching: where the target of imitation comes from.
-    is_hinted: the policy sees the best placement that took no search among
-      its features, and learns how a search changes it.
-
-  Raises:
-    InfeasibleError: no teacher found a placement that fits.
-  """
-  taught = demonstrations.ask(decisions, teaching or demonstrations.Teaching())
-  classes = symmetry.device_classes(decisions.problem.cluster)
-  hint = None
-  if is_hinted:
-    hint = symmetry.by_first_use(decisions.to_choices(taught.quick), classes)
-  best = decisions.to_choices(taught.best)
-  choices = symmetry.named(best, classes, hint)
-  step_us = step_times(evaluator, decisions.to_devices(choices[None]))[0]
-  known = bool(np.isfinite(step_us))
-  if not known:
-    baseline = step_times(evaluator, taught.best[None])[0]
-  task = Task(
-    decisions,
-    evaluator,
-    float(step_us if known else baseline),
-    choices,
-    hint=hint,
-    clusterings=decisions.explorations,
-    evaluations=taught.evaluations,
-  )
-  if known:
-    task.best_us, task.best = float(step_us), choices
-  return task

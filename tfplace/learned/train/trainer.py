@@ -1,7 +1,8 @@
-"""The loop of a training run: imitation, then PPO, with exact resume.
+"""The loop of a training run: imitation, then reinforcement learning.
 
 Every step is a function of the weights, the optimizers' slots, and the step's
-number, from which its random draws are seeded; a checkpoint holds just that.
+number, from which its random draws are seeded; a checkpoint holds just that,
+and a run that goes on ends as if it had not stopped.
 """
 
 import dataclasses
@@ -15,11 +16,15 @@ import tensorflow as tf
 
 from tfplace.core import symmetry
 from tfplace.errors import TrainingError
-from tfplace.learned.export import restore_network
-from tfplace.learned.gdp.environment import Task
-from tfplace.learned.train.checkpoints import Checkpoints, JsonState, writing
+from tfplace.learned.train.checkpoints import (
+  Checkpoints,
+  JsonState,
+  restore_network,
+  writing,
+)
 from tfplace.learned.train.config import TrainConfig
-from tfplace.learned.train.strategies import Step, learner_type
+from tfplace.learned.train.learner import Step, learner_type
+from tfplace.learned.train.tasks import Task
 
 IMITATION_CHECKPOINT = 50  # steps of imitation between checkpoints
 
@@ -32,8 +37,8 @@ class Report:
     done: steps done.
     total: steps of the whole run.
     graph: name of the step's task.
-    loss: imitation loss, or None in PPO.
-    step: what PPO did, or None in imitation.
+    loss: imitation loss, or None in reinforcement learning.
+    step: what reinforcement learning did, or None in imitation.
     best_us: the graph's best step time so far.
   """
 
@@ -77,11 +82,11 @@ class Trainer:
     weights = None
     network = config.network or make_learner.network_type()
     if init_from is not None:
-      sizes, weights = restore_network(
-        init_from, config.strategy, make_learner.features_version
+      network, weights = restore_network(
+        init_from, config.strategy, make_learner.network_type
       )
-      network = make_learner.network_type(**sizes)
-    config = dataclasses.replace(config, network=network)
+    method = config.method or make_learner.method_type()
+    config = dataclasses.replace(config, network=network, method=method)
     self.config = config
     self.learner = make_learner(self.tasks, config)
     if weights is not None:
@@ -113,7 +118,7 @@ class Trainer:
 
   @property
   def total(self) -> int:
-    """Steps of the whole run: imitation of every graph, then PPO."""
+    """Steps of the whole run: imitation of every graph, then the rest."""
     return self._imitation_steps + self.config.iterations
 
   @property
@@ -175,7 +180,7 @@ class Trainer:
     task, imitation = self.tasks[graph], self.config.imitation
     if not imitation.steps or task.best is None:
       return
-    task.target = symmetry.named(task.best, task.classes, task.hint)
+    task.target = symmetry.by_first_use(task.best, task.classes)
     for _ in range(imitation.rehearsals):
       self.learner.imitate(graph)
 

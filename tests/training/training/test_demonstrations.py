@@ -32,7 +32,7 @@ def test_what_shortens_the_step_stays_and_the_rest_goes_back():
   noise = np.random.default_rng(0).integers(0, 2, 20)
   # A chain on each GPU; the names of the GPUs are swapped.
   searched = np.array([1] * 4 + [0] * 4 + noise.tolist(), np.int32)
-  found, spent = demonstrations.tidied(problem, searched, simple)
+  found, spent = demonstrations.simplified(problem, searched, simple)
   before, after = (
     Simulator(problem).run(np.stack([searched, found])).step_time_us
   )
@@ -49,7 +49,7 @@ def test_what_only_memory_asks_for_stays():
   problem = two_chains(memory_bytes=30.0)
   simple = np.zeros(28, np.int32)
   searched = np.array([0] * 4 + [1] * 4 + [0] * 20, np.int32)
-  found, _ = demonstrations.tidied(problem, searched, simple)
+  found, _ = demonstrations.simplified(problem, searched, simple)
   assert Simulator(problem).run(found[None]).feasible.all()
 
 
@@ -61,7 +61,7 @@ def test_it_costs_a_hundredth_at_most_and_ends_nearer(seed):
   searched = get_placer("annealing").place(
     problem, simulator, Budget(60, 3000), 0
   )
-  found, _ = demonstrations.tidied(
+  found, _ = demonstrations.simplified(
     problem, searched.placement.devices, simple.placement.devices
   )
   before, after = simulator.run(
