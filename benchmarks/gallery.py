@@ -27,7 +27,7 @@ from tfplace.plan import graph_cache, sources
 from tfplace.report import page
 from tfplace.report.page import figures
 from tfplace.report.page.timeline_plot import timeline_plot
-from tfplace.report.units import format_us
+from tfplace.report.units import format_us, time_scale
 from tfplace.simulate import Schedule, Simulator
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -75,7 +75,7 @@ def place_all(problem: Problem) -> list[placers.Result]:
 def both_timelines(schedules: dict[str, Schedule]) -> str:
   """A page with a timeline for each, on one axis of time."""
   longest = max(s.step_time_us for s in schedules.values())
-  scale, unit = figures.time_scale(longest)
+  scale, unit = time_scale(longest)
   x_range = figures.span(longest, scale)
   parts = []
   for name, schedule in schedules.items():

@@ -25,12 +25,12 @@ from tfplace.core import Problem
 from tfplace.core.presets import cluster_preset
 from tfplace.formats.json_file import write_json
 from tfplace.placers import place
+from tfplace.placers.coarsen import coarsen_by_work
 from tfplace.placers.groups import GroupGraph
-from tfplace.placers.search.clusters import clusters_by_work
+from tfplace.placers.search.chain import restart
 from tfplace.placers.search.config import SearchConfig, scale_of
-from tfplace.placers.search.kernel import restart
 from tfplace.placers.search.moves import propose
-from tfplace.placers.search.tables import MOVED, search_state, search_tables
+from tfplace.placers.search.state import MOVED, search_state, search_tables
 from tfplace.plan import graph_cache, sources
 from tfplace.simulate import Simulator, engine
 
@@ -97,7 +97,7 @@ def _moved(
   groups: GroupGraph, devices: np.ndarray, moves: int
 ) -> list[np.ndarray]:
   """The groups that each proposed move takes to another device."""
-  tables = search_tables(groups, clusters_by_work(groups))
+  tables = search_tables(groups, coarsen_by_work(groups))
   state = search_state(
     groups, groups.contract(devices), np.random.SeedSequence(0)
   )

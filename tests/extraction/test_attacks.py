@@ -534,10 +534,10 @@ def test_a_function_given_to_a_function_counts_as_called():
   attr.func.name = "a"
   path_free = side_effects.when_run(graph_def)
   assert path_free is None
-  from tfplace.extraction.safety import call_tree
+  from tfplace.extraction.safety import limits
 
   with pytest.raises(ExtractionError, match="is recursive"):
-    call_tree.check(graph_def)
+    limits.check_calls(graph_def)
 
 
 def _node(op, **attrs):

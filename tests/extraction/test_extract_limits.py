@@ -10,7 +10,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 from tfplace.errors import ExtractionError
 from tfplace.extraction import trace_graph_def, trace_saved_model
 from tfplace.extraction.graph_def import read_graph_def
-from tfplace.extraction.safety import proto_file
+from tfplace.extraction.safety import limits
 from tfplace.formats import files
 
 
@@ -27,7 +27,7 @@ def nodes_of(count):
 def test_a_file_past_the_size_limit_is_not_read(
   tmp_path, monkeypatch, name, limit
 ):
-  monkeypatch.setattr(proto_file, limit, 99)
+  monkeypatch.setattr(limits, limit, 99)
   path = tmp_path / name
   path.write_bytes(b"x" * 100)
   with pytest.raises(ExtractionError, match="has 100 bytes or more") as caught:
@@ -39,7 +39,7 @@ def test_a_file_past_the_size_limit_is_not_read(
 def test_a_pipe_that_never_ends_is_read_to_the_limit_only(
   tmp_path, monkeypatch
 ):
-  monkeypatch.setattr(proto_file, "MAX_BYTES", 99)
+  monkeypatch.setattr(limits, "MAX_BYTES", 99)
   with pytest.raises(ExtractionError, match="has 100 bytes or more"):
     read_graph_def("/dev/zero")
 
@@ -55,7 +55,7 @@ def test_a_pipe_to_which_nobody_writes_is_refused(tmp_path, monkeypatch):
 def test_nodes_past_the_limit_are_counted_before_they_are_parsed(
   tmp_path, monkeypatch, functions
 ):
-  monkeypatch.setattr(proto_file, "MAX_NODES", 10)
+  monkeypatch.setattr(limits, "MAX_NODES", 10)
   graph_def = nodes_of(6)
   for number in range(2 if functions else 0):
     function = graph_def.library.function.add()
@@ -74,7 +74,7 @@ def test_nodes_past_the_limit_are_counted_before_they_are_parsed(
 
 
 def test_nodes_of_a_text_file_are_counted_too(tmp_path, monkeypatch):
-  monkeypatch.setattr(proto_file, "MAX_NODES", 10)
+  monkeypatch.setattr(limits, "MAX_NODES", 10)
   path = tmp_path / "g.pbtxt"
   path.write_text("node {}\n" * 5 + "node:<>" * 5)
   assert len(read_graph_def(str(path)).node) == 10
@@ -84,14 +84,14 @@ def test_nodes_of_a_text_file_are_counted_too(tmp_path, monkeypatch):
 
 
 def test_a_saved_models_graph_has_the_same_limits(tmp_path, monkeypatch):
-  monkeypatch.setattr(proto_file, "MAX_NODES", 10)
+  monkeypatch.setattr(limits, "MAX_NODES", 10)
   model = saved_model_pb2.SavedModel()
   for _ in range(2):
     model.meta_graphs.add().graph_def.CopyFrom(nodes_of(6))
   (tmp_path / "saved_model.pb").write_bytes(model.SerializeToString())
   with pytest.raises(ExtractionError, match="more than 10 nodes"):
     trace_saved_model(tmp_path)
-  monkeypatch.setattr(proto_file, "MAX_BYTES", 99)
+  monkeypatch.setattr(limits, "MAX_BYTES", 99)
   with pytest.raises(ExtractionError, match="SavedModel file has 99 at most"):
     trace_saved_model(tmp_path)
 

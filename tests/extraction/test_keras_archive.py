@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tfplace.errors import ExtractionError
 from tfplace.extraction import trace_keras_file
-from tfplace.extraction.safety import keras_archive
+from tfplace.extraction.safety import limits
 
 GIB = 1 << 30
 
@@ -132,7 +132,7 @@ def test_what_keras_writes_passes(tmp_path, suffix):
   model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(4096)])
   path = str(tmp_path / f"model{suffix}")
   model.save(path)
-  keras_archive.check(path)
+  limits.check_keras_file(path)
   assert trace_keras_file(path, 2, training=False).variables
 
 

@@ -89,6 +89,35 @@ def test_graph_round_trip_keeps_unknown_keys_and_defaults(tmp_path):
   assert again["edges"] == GRAPH["edges"]
 
 
+def test_layers_and_microbatches_are_kept_where_they_are_known(tmp_path):
+  data = changed(GRAPH, "ops", 0, "layer", "net/encoder/dense")
+  data = changed(data, "ops", 1, "microbatch", 3)
+  graph = formats.load_graph(write(tmp_path / "g.json", data))
+  assert graph.layer_paths == ["net/encoder/dense", None]
+  assert graph.microbatch.tolist() == [-1, 3]
+  formats.save_graph(graph, tmp_path / "h.json")
+  again = json.loads((tmp_path / "h.json").read_text())["ops"]
+  assert again[0] == data["ops"][0] and "microbatch" not in again[0]
+  assert again[1]["microbatch"] == 3 and "layer" not in again[1]
+
+
+@pytest.mark.parametrize(
+  ("key", "value"),
+  [
+    ("layer", 3),
+    ("layer", ""),
+    ("microbatch", -1),
+    ("microbatch", 0.5),
+    ("microbatch", True),
+    ("microbatch", 10**9),
+  ],
+)
+def test_a_bad_layer_or_microbatch_is_named(tmp_path, key, value):
+  path = write(tmp_path / "g.json", changed(GRAPH, "ops", 0, key, value))
+  with pytest.raises(FormatError, match=f"'a': {key}"):
+    formats.load_graph(path)
+
+
 def test_graph_arrays_hold_what_the_file_says(tmp_path):
   graph = formats.load_graph(write(tmp_path / "g.json", GRAPH))
   assert graph.names == ("a", "b")

@@ -1,6 +1,8 @@
 """Packed graphs: nothing is lost, and nothing broken is let through."""
 
+import hashlib
 import io
+import json
 
 import numpy as np
 import pytest
@@ -16,8 +18,8 @@ def odd_graph():
   """Every field used: groups, two kinds, gaps in times, unknown keys."""
   ops = [
     core.OpSpec("a/ä", "MatMul", {"GPU": 1.5, "CPU": 7}, [8, 16.0], 4, 2, "g"),
-    core.OpSpec("b", "While", {"CPU": 0.1}, [], 0, 0, "g"),
-    core.OpSpec("c", "MatMul", {"GPU": 3.0}, [0]),
+    core.OpSpec("b", "While", {"CPU": 0.1}, [], 0, 0, "g", "m/b"),
+    core.OpSpec("c", "MatMul", {"GPU": 3.0}, [0], layer="m/b", microbatch=1),
   ]
   return core.build_graph(
     "odd",
@@ -32,7 +34,13 @@ def odd_graph():
 def assert_same(a, b):
   assert graph_to_json(a) == graph_to_json(b)
   assert list(a.time_us) == list(b.time_us)
-  for field in ("output_offsets", "output_bytes", "edge_src", "colocation"):
+  for field in (
+    "output_offsets",
+    "output_bytes",
+    "edge_src",
+    "colocation",
+    "layer",
+  ):
     assert getattr(a, field).dtype == getattr(b, field).dtype
 
 
@@ -120,3 +128,21 @@ def test_a_pickle_in_a_block_is_not_run(tmp_path):
   with pytest.raises(FormatError):
     unpack_graph(resealed({**arrays, "temp_bytes": bomb}))
   assert not (tmp_path / "bang").exists()
+
+
+def test_a_block_of_version_1_is_a_graph_without_layers():
+  body = pack_graph(odd_graph())[packed_graph._BODY :]
+  with np.load(io.BytesIO(body)) as loaded:
+    arrays = dict(loaded)
+  del arrays["layer"], arrays["microbatch"]
+  text = json.loads(arrays["text"].tobytes())
+  del text["layer_names"]
+  arrays["text"] = np.frombuffer(json.dumps(text).encode(), np.uint8)
+  packed = io.BytesIO()
+  np.savez(packed, **arrays)
+  body = packed.getvalue()
+  old = packed_graph._MAGIC_V1 + hashlib.sha256(body).digest() + body
+  graph = unpack_graph(old)
+  assert graph.names == odd_graph().names
+  assert graph.layer_paths == [None] * 3
+  assert graph.microbatch.tolist() == [-1] * 3

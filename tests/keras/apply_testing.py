@@ -15,7 +15,7 @@ from tensorflow.python.eager import context
 from tfplace.core import OpSpec, Placement, Problem, build_graph
 from tfplace.extraction.keras.step import trace_keras
 from tfplace.extraction.structure import skeleton
-from tfplace.plan.local_cluster import local_cluster
+from tfplace.plan.local_devices import local_cluster
 
 ALL_MODELS = "TFPLACE_ALL_MODELS"  # set: also what takes minutes
 LOCAL = "/job:localhost/replica:0/task:0/device:"

@@ -4,7 +4,7 @@ import keras
 import pytest
 import tensorflow as tf
 
-from tfplace.keras.device_function import DeviceFunction
+from tfplace.keras.devices import DeviceFunction
 from tfplace.plan.plan import Plan
 
 CPU = "/job:localhost/replica:0/task:0/device:CPU:"

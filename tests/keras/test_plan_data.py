@@ -112,7 +112,12 @@ def test_a_plan_and_its_explanation_have_the_users_names_of_layers(kind):
   assert set(plan.layers) - {model.name} <= known
   problem = plan.placement.problem
   weight = problem.fastest_us
-  layers = find_layers(problem.graph.names, weight)
+  graph = problem.graph
+  assert {p.rpartition("/")[2] for p in graph.layer_paths if p} <= {
+    model.name,
+    *known,
+  }
+  layers = find_layers(graph.names, weight, graph.layer_paths)
   explained = {
     layers.names[i] for i in np.unique(layers.layer_of[weight > 0]).tolist()
   }
@@ -209,7 +214,7 @@ def test_a_device_of_no_memory_holds_nothing(strategy):
     ({"keep_together": [[]]}, "keep_together takes"),
   ],
 )
-def test_wishes_that_mean_nothing_are_named(options, said):
+def test_constraints_that_mean_nothing_are_named(options, said):
   with pytest.raises(TfplaceError, match=said):
     _plan(**options)
 

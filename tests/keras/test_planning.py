@@ -11,7 +11,8 @@ import tfplace
 from tfplace.bounds import lower_bound
 from tfplace.errors import ApplyError, TfplaceError
 from tfplace.keras import planning
-from tfplace.plan import local_cluster, progress
+from tfplace.plan import planner
+from tfplace.plan.local_devices import local_cluster
 
 CPUS = tuple(f"{at.LOCAL}CPU:{i}" for i in range(3))
 
@@ -245,8 +246,8 @@ STAGES = ("tracing", "costs", "compiling the placers", "proof")
 SLOW_PARTS = {
   "tracing": (planning, "trace"),
   "costs": (planning, "op_graph"),
-  "compiling the placers": (planning.placers, "warm_up"),
-  "proof": (planning.bounds, "tightened_within"),
+  "compiling the placers": (planner.placers, "warm_up"),
+  "proof": (planner.bounds, "tightened_within"),
 }
 
 
@@ -261,7 +262,7 @@ def test_who_waits_for_a_stage_is_told(stage, monkeypatch, caplog, capsys):
       time.sleep(0.01)
     return function(*args, **options)
 
-  monkeypatch.setattr(progress, "_SILENCE_S", 0.05)
+  monkeypatch.setattr(planning, "_SILENCE_S", 0.05)
   monkeypatch.setattr(module, name, slow)
   plan = tfplace.plan_model(at.build("dense"), FAST, "m_etf")
   assert plan.seconds[stage] > 0.05
@@ -287,24 +288,24 @@ def test_verbose_prints_every_stage_and_what_it_took(capsys):
 
 @pytest.mark.parametrize("interactive", [True, False])
 def test_auto_prints_on_a_terminal_unless_keras_logs(interactive, monkeypatch):
-  assert progress.check_verbose("auto") == 0
-  monkeypatch.setattr(progress, "_is_watched", lambda: True)
+  assert planning.check_verbose("auto") == 0
+  monkeypatch.setattr(planning, "_is_watched", lambda: True)
   monkeypatch.setattr(
     keras.config, "is_interactive_logging_enabled", lambda: interactive
   )
-  assert progress.check_verbose("auto") == interactive
-  assert [progress.check_verbose(v) for v in (0, 1, 2)] == [0, 1, 1]
+  assert planning.check_verbose("auto") == interactive
+  assert [planning.check_verbose(v) for v in (0, 1, 2)] == [0, 1, 1]
 
 
 def test_proof_and_search_share_the_budget(monkeypatch):
   given = []
 
-  def place(problem, strategy, budget_s, seed):
+  def place(problem, strategy, budget_s, seed, policy=None):
     given.append(budget_s)
     return real(problem, "m_etf", budget_s, seed)
 
-  real = planning.placers.place
-  monkeypatch.setattr(planning.placers, "place", place)
+  real = planner.placers.place
+  monkeypatch.setattr(planner.placers, "place", place)
   plan = tfplace.plan_model(at.build("dense"), FAST, "m_etf", budget_s=2)
   assert 1 <= given[0] < 2
   assert given[0] == pytest.approx(2 - plan.seconds["proof"], abs=0.5)

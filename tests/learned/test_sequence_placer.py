@@ -21,7 +21,7 @@ STRATEGIES = ("rnn", "hierarchical")
 TRAIN = """
 import sys
 import tfplace
-from tfplace.rl import session
+from tfplace.learned.train import session
 problem = tfplace.Problem(
   tfplace.load_graph(sys.argv[1] + "/g.json"),
   tfplace.load_cluster(sys.argv[1] + "/c.json"),

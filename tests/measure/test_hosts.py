@@ -22,12 +22,12 @@ from tfplace.errors import MeasurementError
 from tfplace.extraction.session import feed_values, run_steps
 from tfplace.measure import ChildError, open_cluster, profile
 from tfplace.measure.calibrate import links
-from tfplace.measure.local import gpus
+from tfplace.measure.local import host
 from tfplace.measure.remote import health, hosts_file, listening
 from tfplace.measure.remote import hosts as hosts_lib
-from tfplace.measure.remote.health import Introduction, read
-from tfplace.measure.remote.hosts import HostCluster, introduced
-from tfplace.measure.session import messages, remote, session
+from tfplace.measure.remote.health import Handshake, read_handshake
+from tfplace.measure.remote.hosts import HostCluster, handshake
+from tfplace.measure.session import messages, session
 
 CPU_0, CPU_1 = (f"/job:worker/replica:0/task:{t}/device:CPU:0" for t in (0, 1))
 
@@ -75,7 +75,7 @@ def test_workers_are_devices_with_measured_links(live):
   ]
   # The two share a host, and so its memory and one channel.
   for device in cluster.devices:
-    half = gpus.memory_bytes() / 2
+    half = host.memory_bytes() / 2
     assert device.memory_bytes == pytest.approx(half, abs=2**20)
   assert [(link.src, link.dst) for link in cluster.links] == [
     (CPU_0, CPU_1),
@@ -150,16 +150,16 @@ def test_worker_is_named_that_is_back_before_it_is_asked(
     server = served[lost].server_pid()
     in_steps(hosts, trained, lambda pid=server: os.kill(pid, signal.SIGKILL))
     with monkeypatch.context() as patch:
-      patch.setattr(health, "troubles", when_all_answer(health.troubles))
+      patch.setattr(health, "check", when_all_answer(health.check))
       failed = harness.evaluate(trained.on({"y": 1}))[0]
     assert failed.extra["error_kind"] == "died", failed.extra
     named = f"worker '{letter}' at {served[lost].address} was lost; "
     assert failed.extra["error"].startswith(named)
 
 
-def when_all_answer(troubles):
+def when_all_answer(check):
   def asked(workers):
-    assert await_true(lambda: not troubles(workers), 60)
+    assert await_true(lambda: not check(workers), 60)
     return []
 
   return asked
@@ -307,25 +307,25 @@ def test_a_worker_that_stays_away_is_awaited_once(
 
 
 def test_a_worker_of_another_tensorflow_is_refused(tmp_path, served):
-  with server_of_job(Introduction("2.20.0", 2**30).job) as address:
+  with server_of_job(Handshake("2.20.0", 2**30).job) as address:
     said = refusal(tmp_path, address, served)
   assert said.startswith(f"worker 'x' at {address} runs TensorFlow 2.20.0, and")
 
 
 def test_a_server_of_somebody_else_is_refused():
   with server_of_job("worker") as address:
-    (answer,) = remote.answers([address])
+    (answer,) = session.answers([address])
     worker = hosts_file.Worker(address, "x")
     with pytest.raises(MeasurementError) as info:
-      introduced(worker, answer)
+      handshake(worker, answer)
   assert f"worker 'x' at {address}" in str(info.value)
   assert "tfplace-worker did not start" in str(info.value)
 
 
 @pytest.mark.parametrize("version", ["2.21.0", "2.21.0-rc1", "2.22.0.dev3"])
-def test_an_introduction_reads_back(version):
-  says = Introduction(version, 3 * 2**30)
-  found = read([f"/job:{says.job}/replica:0/task:0/device:CPU:0"])
+def test_a_handshake_reads_back(version):
+  says = Handshake(version, 3 * 2**30)
+  found = read_handshake([f"/job:{says.job}/replica:0/task:0/device:CPU:0"])
   assert found.has_version(version)
   assert not found.has_version("2.21.1")
   assert found.memory_bytes == 3 * 2**30

@@ -8,7 +8,7 @@ from tfplace.core.cluster import Cluster, Device, Link
 from tfplace.core.op_graph import OpSpec, build_graph
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
-from tfplace.measure.session import placed_step
+from tfplace.measure import placed_step
 
 DEVICES = (Device("d0", "CPU"), Device("d1", "CPU"))
 LINKS = (Link("d0", "d1", 100.0), Link("d1", "d0", 100.0))
@@ -45,7 +45,7 @@ def test_control_edges_join_neighbours_and_make_no_cycle():
   edges = [(0, 0, 1), (0, 0, 2), (1, 0, 3), (2, 0, 3)]
   placement = placed(["Const"] + ["Relu"] * 3, edges, [0] * 4)
   graph_def = nodes(placement)
-  placed_step.keep(graph_def, placement)
+  placed_step.enforce_order(graph_def, placement)
   found = {node.name: list(node.input) for node in graph_def.node}
   assert found == {"0": [], "1": [], "2": ["^1"], "3": ["^2"]}
 

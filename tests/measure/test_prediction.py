@@ -11,6 +11,7 @@ from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.measure import Predictor
 from tfplace.measure.calibrate import communication, fit, prediction
+from tfplace.measure.calibrate.communication import CommunicationFactors
 from tfplace.simulate import Simulator
 
 DEVICES = (Device("d0", "CPU"), Device("d1", "CPU"))
@@ -40,7 +41,7 @@ def scattered(problem, count, seed):
 
 
 def with_factors(problem, factors):
-  return Problem(problem.graph, factors.noted(problem.cluster))
+  return Problem(problem.graph, factors.recorded(problem.cluster))
 
 
 def test_without_work_of_devices_it_is_the_simulator():
@@ -66,10 +67,10 @@ def test_all_but_the_step_time_is_that_of_the_simulator():
 @pytest.mark.parametrize(
   "factors",
   [
-    communication.Wire(),
-    communication.Wire(message=4.0, bytes=2.0),
-    communication.Wire(message=0.5, bytes=1.5, latency=8.0),
-    communication.Wire(message=2.0, computing=1.15),
+    CommunicationFactors(),
+    CommunicationFactors(message=4.0, bytes=2.0),
+    CommunicationFactors(message=0.5, bytes=1.5, latency=8.0),
+    CommunicationFactors(message=2.0, computing=1.15),
   ],
   ids=str,
 )
@@ -82,7 +83,7 @@ def test_steps_of_other_placements_are_right_once_factors_are_found(factors):
   predicted = Predictor(with_factors(problem, found)).evaluate(others)
   took = [e.step_time_us for e in real.evaluate(others)]
   assert [e.step_time_us for e in predicted] == pytest.approx(took, rel=0.05)
-  if factors == communication.Wire():
+  if factors == CommunicationFactors():
     assert found == factors
 
 
@@ -93,7 +94,7 @@ def test_placements_that_could_not_be_run_tell_nothing():
     dataclasses.replace(evaluation, step_time_us=np.inf)
     for evaluation in Simulator(problem).evaluate(rows)
   ]
-  assert fit.fitted(problem, rows, lost) == communication.Wire()
+  assert fit.fitted(problem, rows, lost) == CommunicationFactors()
 
 
 @pytest.mark.parametrize("on_devices", [False, True])

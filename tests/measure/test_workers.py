@@ -15,10 +15,14 @@ from tfplace.core.cluster import Cluster, Device
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.errors import MeasurementError
-from tfplace.measure import ChildError, WorkerCluster, workers_cluster
+from tfplace.measure import (
+  ChildError,
+  WorkerCluster,
+  placed_step,
+  workers_cluster,
+)
 from tfplace.measure.calibrate import communication
-from tfplace.measure.local import workers as ports
-from tfplace.measure.session import placed_step
+from tfplace.measure.local import host
 
 _PARENT = """
 import time
@@ -84,7 +88,7 @@ def test_workers_are_cpu_devices_with_measured_links(workers):
   for link in cluster.links:
     # Both directions are work of the same cores.
     assert link.channel == "loopback:0-1"
-    assert communication.TIMED in link.extra
+    assert communication.TIMED_KEY in link.extra
 
 
 def test_servers_are_bound_to_loopback(workers):
@@ -170,7 +174,7 @@ def test_fewer_than_one_worker_is_refused():
 def test_reserved_ports_differ_and_no_other_process_gets_them():
   import socket
 
-  with ports.reserved(3) as free:
+  with host.reserved(3) as free:
     assert len(set(free)) == 3
     with socket.socket() as other, pytest.raises(OSError):
-      other.bind((ports.HOST, free[0]))
+      other.bind((host.LOOPBACK, free[0]))

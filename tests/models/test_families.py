@@ -4,11 +4,10 @@ import pytest
 
 from tfplace import models
 from tfplace.errors import ExtractionError
-from tfplace.models import cifar10, families, ptb
-from tfplace.models import families as draws
+from tfplace.models import families, ptb
 from tfplace.plan import sources
 
-MEMBERS = range(draws.MEMBERS)
+MEMBERS = range(families.MEMBERS)
 SMALL = {
   "cifar10": {"batch_size": 2, "cells": 1, "filters": 4},
   "ptb": {"units": 8, "vocabulary": 20},
@@ -17,7 +16,7 @@ SMALL = {
 
 
 def test_every_member_of_a_family_is_another_graph():
-  assert len({cifar10.draw_cells(i)[0] for i in MEMBERS}) == 32
+  assert len({families.draw_cells(i)[0] for i in MEMBERS}) == 32
   assert len({ptb.draw_nodes(i, 12) for i in MEMBERS}) == 32
   sizes = [families.sizes(i) for i in MEMBERS]
   assert len({(s["length"], s["batch_size"]) for s in sizes}) == 32
@@ -31,7 +30,7 @@ def test_draws_are_those_of_every_run():
     (0, "identity"),
   )
   assert families.sizes(3) == {"length": 10, "batch_size": 32}
-  assert cifar10.draw_cells(3)[0].sums[0] == (
+  assert families.draw_cells(3)[0].sums[0] == (
     (1, "separable_5x5"),
     (0, "average_pool_3x3"),
   )
@@ -39,12 +38,12 @@ def test_draws_are_those_of_every_run():
 
 @pytest.mark.parametrize("index", MEMBERS)
 def test_conv_cells_are_of_the_search_space(index):
-  for cell in cifar10.draw_cells(index):
+  for cell in families.draw_cells(index):
     assert len(cell.sums) == 5
     edges = [(i, edge) for i, pair in enumerate(cell.sums) for edge in pair]
     # Two inputs and the sums before; one of five operations.
     assert all(0 <= edge.state < 2 + i for i, edge in edges)
-    assert all(edge.operation in cifar10.CHOICES for _, edge in edges)
+    assert all(edge.operation in families.CELL_OPERATIONS for _, edge in edges)
     used = {edge.state for _, edge in edges}
     assert set(cell.output) == set(range(7)) - used
     assert cell.output
@@ -59,9 +58,9 @@ def test_recurrent_cells_are_of_the_search_space(index):
 
 
 def test_families_together_use_every_choice():
-  drawn = [cell for i in MEMBERS for cell in cifar10.draw_cells(i)]
+  drawn = [cell for i in MEMBERS for cell in families.draw_cells(i)]
   edges = [edge for cell in drawn for pair in cell.sums for edge in pair]
-  assert {edge.operation for edge in edges} == set(cifar10.CHOICES)
+  assert {edge.operation for edge in edges} == set(families.CELL_OPERATIONS)
   nodes = [node for i in MEMBERS for node in ptb.draw_nodes(i, 12)]
   assert {node.activation for node in nodes} == set(ptb.ACTIVATIONS)
 

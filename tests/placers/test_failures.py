@@ -8,16 +8,16 @@ import pytest
 
 from tfplace.core import Placement, Problem
 from tfplace.core.protocols import Budget
-from tfplace.errors import InfeasibleError, ProblemError, TfplaceError
+from tfplace.errors import InfeasibleError, TfplaceError
 from tfplace.placers import place, registry
 from tfplace.placers.auto import AutoPlacer
+from tfplace.placers.coarsen import coarsen_by_work
 from tfplace.placers.groups import GroupGraph
-from tfplace.placers.search import kernel
+from tfplace.placers.search import chain as chain_lib
 from tfplace.placers.search.annealing import AnnealingPlacer, improve
 from tfplace.placers.search.chain import Chain
-from tfplace.placers.search.clusters import clusters_by_work
 from tfplace.placers.search.config import Plan, SearchConfig, scale_of
-from tfplace.placers.search.tables import search_state, search_tables
+from tfplace.placers.search.state import search_state, search_tables
 from tfplace.simulate import Simulator, engine
 
 ERRORS = (
@@ -70,11 +70,8 @@ def test_where_links_are_missing_a_placement_or_one_clear_error(seed, strategy):
   problem = sparsely_linked(seed)
   try:
     result = place(problem, strategy, budget_s=0.2, seed=seed)
-  except ProblemError as error:
-    assert "every transfer has a link" in str(error)
-    return
   except InfeasibleError as error:
-    assert error.num_bytes > 0
+    assert error.num_bytes or "there is no link" in str(error)
     return
   Placement(problem, result.placement.devices)  # takes no missing link
   assert result.evaluation.feasible
@@ -86,15 +83,15 @@ def test_a_chain_that_no_move_changes_ends():
     problems.graph([1.0] * 3, [(0, 1)]), problems.cluster([np.inf])
   )
   groups = GroupGraph(problem)
-  tables = search_tables(groups, clusters_by_work(groups))
+  tables = search_tables(groups, coarsen_by_work(groups))
   tables = tables._replace(movable=np.arange(3, dtype=np.int32))
   state = search_state(groups, np.zeros(3, np.int32), np.random.SeedSequence(0))
   step, scale = engine.pack(problem), scale_of(groups, SearchConfig(), 3, 3.0)
   chain = Chain(state, tables, step, scale)
   chain.restart(state.devices)
   chain.rate = 100.0
-  cooling = kernel.Cooling(7, 1.0, 0.1, 0, 0, 0.0)
-  done = kernel.anneal(
+  cooling = chain_lib.Cooling(7, 1.0, 0.1, 0, 0, 0.0)
+  done = chain_lib.anneal(
     step, engine.workspace(step), tables, state, 1.0, cooling
   )
   assert done == 0

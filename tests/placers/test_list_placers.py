@@ -3,14 +3,14 @@ import problems
 import pytest
 
 from tfplace.core import Problem
+from tfplace.core.paths import upward_ranks
 from tfplace.placers import place
 from tfplace.placers.groups import GroupGraph
-from tfplace.placers.list_scheduling.tables import (
+from tfplace.placers.list_scheduling.costs import (
   list_tables,
-  mean_link,
   mean_times,
-  upward_ranks,
 )
+from tfplace.simulate.links import mean_transfer
 
 
 def placed(problem, strategy):
@@ -30,7 +30,9 @@ def test_upward_ranks_by_hand():
     problems.cluster([np.inf] * 2, bandwidth=10.0, latency=1.0),
   )
   tables = list_tables(GroupGraph(problem))
-  ranks = upward_ranks(tables, mean_times(tables), *mean_link(tables))
+  ranks = upward_ranks(
+    problem.graph, mean_times(tables), *mean_transfer(problem.cluster)
+  )
   assert ranks.tolist() == [10.0, 8.0, 7.0, 2.0]
 
 

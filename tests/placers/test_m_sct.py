@@ -6,12 +6,12 @@ from tfplace.core import OpSpec, Problem, build_graph
 from tfplace.placers import place
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.list_scheduling.baechi import schedule
+from tfplace.placers.list_scheduling.costs import list_tables
 from tfplace.placers.list_scheduling.favorite_children import (
   chains,
-  favourite_children,
+  favorite_children,
   relaxed,
 )
-from tfplace.placers.list_scheduling.tables import list_tables
 
 
 def fork(times, size=10.0):
@@ -24,27 +24,25 @@ def fork(times, size=10.0):
   )
 
 
-def favourites(problem, time_limit_s=10.0):
+def favorites(problem, time_limit_s=10.0):
   tables = list_tables(GroupGraph(problem))
-  found = favourite_children(
-    problem.graph, problem.fastest_us, tables, time_limit_s
-  )
+  found = favorite_children(problem, tables, time_limit_s)
   return found.tolist()
 
 
 def nodes_of(problem):
   tables = list_tables(GroupGraph(problem))
   only = np.full(problem.graph.num_ops, -1)
-  return chains(problem.graph, only, problem.fastest_us, tables)
+  return chains(problem, only, tables)
 
 
 def waiting_pays():
-  """ETF takes what can start first, SCT waits for the favourite child.
+  """ETF takes what can start first, SCT waits for the favorite child.
 
   Links of 1 byte/us. o0 (1 us) sends 100 bytes to o2 and 5 to o3, o1 (1 us)
   sends 2 bytes to o2; o2 and o3 take 10 us. o0 runs on d0 and o1 on d1 in
   [0, 1]. There ETF starts o3 at once, in [1, 11], and then o2 in [11, 21].
-  With o2 as the favourite of o0, d0 waits for o1's bytes and runs o2 in
+  With o2 as the favorite of o0, d0 waits for o1's bytes and runs o2 in
   [3, 13], and d1 runs o3 in [6, 16].
   """
   ops = [
@@ -65,24 +63,24 @@ def test_relaxation_by_hand():
   )
 
 
-def test_favourite_is_the_child_that_the_step_waits_for():
+def test_favorite_is_the_child_that_the_step_waits_for():
   # w >= 31 - 10 y1 and w >= 12 - 10 y2: y1 is 1.
-  assert favourites(fork([1.0, 20.0, 1.0])) == [1, -1, -1]
+  assert favorites(fork([1.0, 20.0, 1.0])) == [1, -1, -1]
   # Neither 0.7 nor 0.3 is clear enough.
-  assert favourites(fork([1.0, 5.0, 1.0])) == [-1, -1, -1]
+  assert favorites(fork([1.0, 5.0, 1.0])) == [-1, -1, -1]
 
 
-def test_only_consumer_is_the_favourite_and_the_dearest_parent_wins():
+def test_only_consumer_is_the_favorite_and_the_dearest_parent_wins():
   problem = Problem(
     problems.graph(
       [1.0, 1.0, 1.0], [(0, 2), (1, 2)], output_bytes=[(3.0,), (9.0,), (0.0,)]
     ),
     problems.cluster([np.inf] * 2),
   )
-  assert favourites(problem) == [-1, 2, -1]
+  assert favorites(problem) == [-1, 2, -1]
 
 
-def test_out_of_time_favourites_are_greedy():
+def test_out_of_time_favorites_are_greedy():
   # 7 bytes to o1 and o2, of which the first is taken; o1 and o2 feed o3 and
   # o4, so that there are no chains.
   problem = Problem(
@@ -95,14 +93,14 @@ def test_out_of_time_favourites_are_greedy():
   )
   # o0 -> o1 (7); o2 -> o3 (5); of o1's edges (3), o4 is the one still free.
   assert relaxed(nodes_of(problem), 0.0) is None
-  assert favourites(problem, 0.0) == [1, 4, 3, -1, -1]
+  assert favorites(problem, 0.0) == [1, 4, 3, -1, -1]
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_no_op_has_two_favourites_or_is_the_favourite_of_two(seed):
+def test_no_op_has_two_favorites_or_is_the_favorite_of_two(seed):
   problem = problems.random_problem(seed)
   for time_limit_s in (0.0, 10.0):
-    found = favourites(problem, time_limit_s)
+    found = favorites(problem, time_limit_s)
     children = [child for child in found if child >= 0]
     assert len(children) == len(set(children))
     edges = {
@@ -115,15 +113,15 @@ def test_no_op_has_two_favourites_or_is_the_favourite_of_two(seed):
     assert all((op, c) in edges for op, c in enumerate(found) if c >= 0)
 
 
-def test_device_waits_for_the_favourite_child():
+def test_device_waits_for_the_favorite_child():
   problem = waiting_pays()
-  assert favourites(problem)[0] == 2
+  assert favorites(problem)[0] == 2
   assert place(problem, "m_etf").evaluation.step_time_us == 21.0
   result = place(problem, "m_sct")
   assert result.evaluation.step_time_us == 16.0 == problems.optimum(problem)
 
 
-def test_urgent_op_does_not_wait_for_a_favourite():
+def test_urgent_op_does_not_wait_for_a_favorite():
   # As above, and o4 (12 us), which o0 tells to start: from 1 on it could run
   # anywhere. It ranks above o3, and d0 runs it in [1, 13], before o2.
   base = waiting_pays().graph

@@ -7,20 +7,20 @@ import pytest
 
 from tfplace.core import Problem
 from tfplace.core.protocols import Budget
+from tfplace.placers.coarsen import (
+  Coarsening,
+  coarsen_by_edges,
+  coarsen_by_work,
+)
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.search import moves
 from tfplace.placers.search import moves as critical
 from tfplace.placers.search.annealing import AnnealingPlacer
-from tfplace.placers.search.clusters import (
-  Clusters,
-  clusters_by_edges,
-  clusters_by_work,
-)
+from tfplace.placers.search.chain import restart
 from tfplace.placers.search.config import SearchConfig
-from tfplace.placers.search.kernel import restart
 from tfplace.placers.search.moves import BUSY, LOCAL, REMOTE
 from tfplace.placers.search.search import Search
-from tfplace.placers.search.tables import (
+from tfplace.placers.search.state import (
   CURRENT,
   PATH,
   search_state,
@@ -108,7 +108,7 @@ def current(problem, devices):
   """A chain's state at one placement."""
   groups = GroupGraph(problem)
   tables, step = (
-    search_tables(groups, clusters_by_work(groups)),
+    search_tables(groups, coarsen_by_work(groups)),
     engine.pack(problem),
   )
   state = search_state(groups, np.array(devices), np.random.SeedSequence(0))
@@ -116,7 +116,7 @@ def current(problem, devices):
   return tables, state
 
 
-TOGETHER = Clusters((np.zeros(2, int),))  # one cluster of two groups
+TOGETHER = Coarsening((np.zeros(2, int),))  # one cluster of two groups
 
 
 def odds_problem():
@@ -190,7 +190,7 @@ def test_critical_path_accounts_for_the_whole_step(seed):
   assert ends[path[0]] == ends.max()
 
 
-@pytest.mark.parametrize("find", [clusters_by_edges, clusters_by_work])
+@pytest.mark.parametrize("find", [coarsen_by_edges, coarsen_by_work])
 def test_clusters_join_what_costs_most_to_cut(find):
   # o0 -1000-> o1 -1-> o2 -1000-> o3, equal work: at the first level that
   # holds two ops of the four (a half of the work is too much for any level,
@@ -213,7 +213,7 @@ def test_clusters_join_what_costs_most_to_cut(find):
     assert pairs[first + 2] == pairs[first + 3]
 
 
-@pytest.mark.parametrize("find", [clusters_by_edges, clusters_by_work])
+@pytest.mark.parametrize("find", [coarsen_by_edges, coarsen_by_work])
 def test_clusters_are_nested_and_keep_a_device_for_all_members(find):
   for seed in range(10):
     groups = GroupGraph(problems.random_problem(seed))

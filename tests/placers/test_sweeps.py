@@ -6,9 +6,9 @@ import pytest
 
 from tfplace.core import Problem
 from tfplace.core.protocols import Budget
+from tfplace.placers.coarsen import merged
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.search.config import SearchConfig
-from tfplace.placers.search.merging import merged
 from tfplace.placers.search.search import Search
 from tfplace.simulate import Simulator
 

@@ -90,7 +90,7 @@ def test_several_clusters_share_one_trace(filled, tmp_path, monkeypatch):
 HIT = """
 import json, sys, time
 import tfplace
-from tfplace.graph.graph_format import graph_to_json
+from tfplace.formats.graph import graph_to_json
 began = time.perf_counter()
 graph = tfplace.extract("nmt", "k80x4", cache_dir=sys.argv[1],
                         **json.loads(sys.argv[2]))

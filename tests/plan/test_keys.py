@@ -122,14 +122,14 @@ def test_an_unknown_tensorflow_has_no_key(k80, monkeypatch):
 
 
 @pytest.mark.parametrize(
-  "path", ["models/zoo.py", "graph/extract/gpu_kernels.json", "cost/calls.py"]
+  "path", ["models/zoo.py", "extraction/gpu_kernels.json", "cost/calls.py"]
 )
 def test_a_changed_line_of_code_changes_the_key(
   k80, monkeypatch, tmp_path, path
 ):
   copy = tmp_path / "tfplace"
   shutil.copytree(
-    cache_keys._PACKAGE, copy, ignore=shutil.ignore_patterns("rl")
+    cache_keys._PACKAGE, copy, ignore=shutil.ignore_patterns("learned")
   )
   monkeypatch.setattr(cache_keys, "_PACKAGE", copy)
   cache_keys._first_code.cache_clear()

@@ -166,8 +166,8 @@ def test_a_full_disk_leaves_the_old_entry_whole(cache, monkeypatch, caplog):
 
 WRITER = """
 import sys
-from tfplace.cache import GraphCache
-from tfplace import graph as tg
+from tfplace.plan.graph_cache import GraphCache
+from tfplace import core as tg
 size, folder = int(sys.argv[1]), sys.argv[2]
 ops = [tg.OpSpec(f"op{i}", "X", {"GPU": 1.0}, [4]) for i in range(size)]
 graph = tg.build_graph("g", ops, [])

@@ -6,6 +6,7 @@ import multiprocessing
 import pickle
 import subprocess
 import sys
+import tempfile
 
 import numpy as np
 import pytest
@@ -256,7 +257,8 @@ def test_import_leaves_tensorflow_alone():
   assert done.stdout.strip() == "False"
 
 
-def test_no_place_for_compiled_code_is_not_an_error(monkeypatch):
+def test_no_place_for_compiled_code_is_not_an_error(monkeypatch, tmp_path):
+  monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
   from tfplace.simulate import jit
 
   real = jit.numba.njit

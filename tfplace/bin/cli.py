@@ -1,9 +1,8 @@
-"""The bar that commands show on a terminal: time, and the stage of the work.
-
-What all commands share: flag parsing, help, errors, progress, exit codes.
+"""What all commands share: flag parsing, help, errors, progress, exit codes.
 
 A command owns a `FlagValues` of its own, so that several can live in one
-process; there are no global flags."""
+process; there are no global flags.
+"""
 
 import contextlib
 import importlib
@@ -58,7 +57,7 @@ class ClockBar(progress.Progress):
   def show_stage(
     self, what: str, count: Callable[[], int] | None = None
   ) -> None:
-    """Names the stage from now on, and how far it is where it can be told."""
+    """Names the stage, and counts its ops where that is possible."""
     self._stage, self._count = what, count
 
   def get_renderables(self) -> Iterator[console.RenderableType]:
@@ -125,9 +124,9 @@ def run_command(
     with signals.raising():
       main(values)
   except (KeyboardInterrupt, signals.Ended):
-    return signals.end(name, signals.came() or signal.SIGINT)
+    return signals.end(name, signals.received() or signal.SIGINT)
   except Exception as error:
-    number = signals.came()
+    number = signals.received()
     if number is not None:  # what it met turned it into an error of its own
       return signals.end(name, number)
     if "--debug" in arguments:
@@ -212,7 +211,7 @@ def showing_progress(
   """Shows a bar on stderr (a pulse where `seconds` is unknown).
 
   Nothing is shown where stderr is no terminal, nor in the first two seconds.
-  Whoever is told stages of the work may pass them on to what this yields.
+  Yields a callback to call as each stage of the work begins.
   """
   screen = console.Console(stderr=True)
   if not screen.is_terminal:
@@ -220,6 +219,15 @@ def showing_progress(
     return
   with ClockBar(screen, what, seconds) as bar:
     yield bar.show_stage
+
+
+@contextlib.contextmanager
+def show_stage(
+  stage: str, detail: str, seconds: float | None
+) -> Iterator[None]:
+  """A bar for a stage of planning: a `ShowStage` of `plan.planner`."""
+  with showing_progress(f"{stage[0].upper()}{stage[1:]}{detail}", seconds):
+    yield
 
 
 def load_tensorflow() -> None:

@@ -1,6 +1,6 @@
 """Runs a command in a child process, so that its death has an exit code.
 
-A stranger's graph can end the process that loads or imports it: by a check in
+An untrusted graph can end the process that loads or imports it: by a check in
 TensorFlow's C++ that aborts, by running out of stack or memory, or, where side
 effects are allowed, by an op that exits with code 0. No `except` sees that.
 So the commands that take such files fork before TensorFlow is imported, which

@@ -1,6 +1,4 @@
-"""What the commands print and draw, the same for every command.
-
-The files of a placement: flags, checks before the work, and writing."""
+"""What the commands print, draw and write, the same for every command."""
 
 import json
 import os

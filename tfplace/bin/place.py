@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 from absl import flags
 
-from tfplace import bounds, core, placers
-from tfplace.bin import cli, constraints, guarded, outputs, sources
+from tfplace import core, placers
+from tfplace.bin import cli, guarded, outputs, sources
+from tfplace.core import constraints
 from tfplace.core.protocols import Result
-from tfplace.errors import TfplaceError
+from tfplace.plan.planner import PlanConfig, PlanResult, Stages, make_plan
 
 if TYPE_CHECKING:
   from tfplace.extraction.traced import TracedStep
@@ -28,7 +29,7 @@ def _define(values: flags.FlagValues) -> None:
   sources.define_source_flags(values)
   sources.define_cluster_flag(values)
   define_strategy_flags(values)
-  constraints.define_wish_flags(values)
+  _define_constraint_flags(values)
   outputs.define_file_flags(values)
   flags.DEFINE_bool(
     "measure",
@@ -70,6 +71,55 @@ def define_strategy_flags(values: flags.FlagValues) -> None:
   )
 
 
+def _define_constraint_flags(values: flags.FlagValues) -> None:
+  """Adds `--max_memory` and `--keep_together`."""
+  flags.DEFINE_list(
+    "max_memory",
+    [],
+    "Memory that devices may fill, in place of what --cluster says, such as"
+    " GPU:0=10GiB,GPU:1=8GiB.",
+    flag_values=values,
+  )
+  flags.DEFINE_list(
+    "keep_together",
+    [],
+    "Patterns of op names such as encoder/* or */lstm_1/*: the ops that are"
+    " like one of them share a device.",
+    flag_values=values,
+  )
+
+
+def _limited(values: flags.FlagValues, cluster: core.Cluster) -> core.Cluster:
+  """The cluster with the memory of `--max_memory`.
+
+  Raises:
+    UsageError: an item that is not device=size.
+    FormatError: no such device, or no size.
+  """
+  sizes = {}
+  for item in values.max_memory:
+    device, equals, size = item.rpartition("=")
+    if not equals:
+      raise cli.UsageError(
+        f"--max_memory: {item!r} is not of the form GPU:0=8GiB"
+      )
+    sizes[device] = size
+  return constraints.with_max_memory(cluster, sizes)
+
+
+def _grouped(values: flags.FlagValues, graph: core.OpGraph) -> core.OpGraph:
+  """The graph with the groups of `--keep_together`.
+
+  Raises:
+    FormatError: a pattern that no op's name is like.
+  """
+  if not values.keep_together:
+    return graph
+  patterns = values.keep_together
+  groups = [constraints.matching(graph, pattern) for pattern in patterns]
+  return constraints.keep_together(graph, groups)
+
+
 def _check(values: flags.FlagValues) -> None:
   """Refuses what cannot work before anything is computed."""
   outputs.check_files(values)
@@ -90,31 +140,28 @@ def _check(values: flags.FlagValues) -> None:
 def _main(values: flags.FlagValues) -> None:
   _check(values)
   with sources.opened_cluster(values) as (described, live):
-    cluster = constraints.limited(values, described)
+    cluster = _limited(values, described)
     needs_trace = live is not None or outputs.needs_trace(values)
     source = sources.load_source(values, cluster, needs_trace)
-    graph = constraints.grouped(values, source.graph)
+    graph = _grouped(values, source.graph)
     problem = core.Problem(graph, cluster)
     if live is not None and source.traced is not None:
       problem = _calibrated(values, live, problem, source.traced)
-    with cli.showing_progress("Proving a lower bound"):
-      problem, left_s = bounds.tightened_within(problem, values.budget_s)
-    best = _place(values, problem, left_s)
-    skipped = best.skipped
-    results = _with_baselines(values, problem, best)
+    plan = _plan(values, problem)
+    results, best = plan.results, plan.best
     if live is not None:
-      results = _predicted(problem, results)
+      results = _predicted(plan.problem, results)
       best = _fastest(results, [result.evaluation for result in results])
     measured = None
     if values.measure and live is not None:
-      measured = _measure(values, live, problem, source, results)
+      measured = _measure(values, live, plan.problem, source, results)
       best = _fastest(results, measured)
   outputs.write_files(values, best.placement, source)
   outputs.write_pictures(values, best.placement, results)
   outputs.print_results(results, best, measured)
   if measured is None:
     _tell_if_beaten(best, results)
-  for strategy, why in skipped.items():
+  for strategy, why in plan.best.skipped.items():
     print(f"{strategy} was skipped: {why}")
   if values.json:
     _print_json(best, results, measured)
@@ -133,40 +180,16 @@ def _calibrated(
     )
 
 
-def _place(
-  values: flags.FlagValues, problem: core.Problem, seconds: float
-) -> Result:
+def _plan(values: flags.FlagValues, problem: core.Problem) -> PlanResult:
   if values.strategy in ("auto", *placers.LEARNED):
     cli.load_tensorflow()  # for the learned policy; quiet, off the clock
-  with cli.showing_progress("Compiling the placers, once per installation"):
-    placers.warm_up(values.strategy)
-  with cli.showing_progress(f"Placing {problem.graph.name}", seconds):
-    return placers.place(
-      problem,
-      strategy=values.strategy,
-      budget_s=seconds,
-      seed=values.seed,
-      policy=values.policy,
-    )
-
-
-def _with_baselines(
-  values: flags.FlagValues, problem: core.Problem, best: Result
-) -> list[Result]:
-  """The best result, what `auto` tried, and the baselines it did not try."""
-  results = [best, *best.tried]
-  names = {result.strategy for result in results}
-  for strategy in _BASELINES:
-    if strategy not in names and strategy not in best.skipped:
-      try:
-        results.append(
-          placers.place(
-            problem, strategy=strategy, budget_s=5, seed=values.seed
-          )
-        )
-      except TfplaceError as error:
-        print(f"{strategy}: {error}")
-  return results
+  config = PlanConfig(
+    values.strategy, values.budget_s, values.seed, values.policy, _BASELINES
+  )
+  plan = make_plan(problem, config, Stages(cli.show_stage))
+  for strategy, error in plan.failures.items():
+    print(f"{strategy}: {error}")
+  return plan
 
 
 def _predicted(

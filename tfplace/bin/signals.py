@@ -1,8 +1,8 @@
 """Ctrl-C and SIGTERM in a command: it ends soon, with one line.
 
 A signal is an exception in the main thread, so that everything is cleaned up
-on the way out. Where that takes too long (compiled code does not heed it, or
-somebody swallowed it), a thread removes what is half-written and ends the
+on the way out. Where that takes too long (compiled code does not react, or an
+`except` swallowed it), a thread removes what is half-written and ends the
 process. Before the command has begun, while it imports, there is nothing to
 clean up. This module is imported first and imports next to nothing.
 """
@@ -33,7 +33,7 @@ class _Watched:
   Attributes:
     name: of the command.
     is_running: it is; else a signal just ends the process.
-    came: the first signal, or None.
+    received: the first signal, or None.
     has_said: why it ends.
     stderr: a descriptor; number 2 itself is turned away at times.
     watcher: the thread that watches, or None.
@@ -42,7 +42,7 @@ class _Watched:
   def __init__(self) -> None:
     self.name = ""
     self.is_running = False
-    self.came: int | None = None
+    self.received: int | None = None
     self.has_said = False
     self.stderr = 2
     self.watcher: threading.Thread | None = None
@@ -115,9 +115,9 @@ def raising() -> Iterator[None]:
     _watched.is_running = False
 
 
-def came() -> int | None:
+def received() -> int | None:
   """The signal that asked for the end, or None."""
-  return _watched.came
+  return _watched.received
 
 
 def end(name: str, number: int) -> int:
@@ -126,7 +126,7 @@ def end(name: str, number: int) -> int:
   A process of the command's own ends here: what is left to be unwound, such
   as threads that still compute, could take long.
   """
-  if number != _watched.came:
+  if number != _watched.received:
     print(f"{name}: {_WORDS[signal.Signals(number)]}", file=sys.stderr)
     return 128 + number
   _say(number)
@@ -136,9 +136,9 @@ def end(name: str, number: int) -> int:
 
 
 def _handle(number: int, frame: FrameType | None) -> None:
-  if _watched.came is not None or not _watched.is_running:
+  if _watched.received is not None or not _watched.is_running:
     _end_now(number)
-  _watched.came = number
+  _watched.received = number
   # Raised in a finalizer it goes nowhere, and Python would print that.
   sys.unraisablehook = lambda _: None
   raise KeyboardInterrupt if number == signal.SIGINT else Ended

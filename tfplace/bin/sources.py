@@ -1,9 +1,4 @@
-"""The flags that name a placed graph, for the commands that look at one:
-`tfplace-simulate` and `tfplace-explain`.
-
-The flags that name a graph and a cluster, the same for every command.
-
-Custom classes of a Keras file, from modules that the user names."""
+"""The flags that name a graph, a cluster and a placement, for every command."""
 
 import contextlib
 import dataclasses
@@ -20,8 +15,10 @@ from tfplace import core, formats
 from tfplace.bin import cli, guarded
 from tfplace.errors import shown
 from tfplace.extraction.stages import OnStage
-from tfplace.formats.cluster import find_cluster
-from tfplace.plan import graph_cache
+from tfplace.plan import clusters, graph_cache
+from tfplace.plan.clusters import find_cluster as load_cluster
+from tfplace.plan.clusters import is_live
+from tfplace.plan.planner import Stages
 
 if TYPE_CHECKING:
   from tfplace.extraction.traced import TracedStep
@@ -225,45 +222,20 @@ def model_sizes(values: flags.FlagValues) -> dict[str, int]:
   return result
 
 
-def load_cluster(name: str) -> core.Cluster:
-  """A cluster that needs no device of this host: a preset or a file.
-
-  Raises:
-    FormatError: no such preset, or a broken file.
-  """
-  return find_cluster(name)
-
-
-def is_live(name: str) -> bool:
-  """Whether `--cluster` names real devices, here or on other hosts."""
-  from tfplace.measure.remote import hosts_file
-
-  kind = name.partition(":")[0]
-  return kind in ("gpus", "workers") or hosts_file.is_hosts_file(name)
-
-
 @contextlib.contextmanager
 def opened_cluster(
   values: flags.FlagValues,
 ) -> "Iterator[tuple[core.Cluster, OpenCluster | None]]":
-  """The cluster, and the live devices behind it where there are any.
+  """The cluster of `--cluster`, and its running devices if it has any.
 
   Raises:
     TfplaceError: a bad name or file, or devices that do not start.
   """
   name = cli.required(values, "cluster")
-  if not is_live(name):
-    yield load_cluster(name), None
-    return
-  from tfplace import measure
-
-  cli.load_tensorflow()
-  if name.partition(":")[0] == "gpus":
-    measure.leave_gpus()
-  with contextlib.ExitStack() as stack:
-    with cli.showing_progress(f"Starting {name}"):
-      live = stack.enter_context(measure.open_cluster(name))
-    yield live.cluster, live
+  if is_live(name):
+    cli.load_tensorflow()
+  with clusters.opened(name, Stages(cli.show_stage)) as found:
+    yield found
 
 
 @contextlib.contextmanager

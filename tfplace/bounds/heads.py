@@ -11,6 +11,7 @@ from tfplace.bounds.relaxed import Flow, Relaxed, flow_of
 from tfplace.bounds.series import raise_by_series
 from tfplace.bounds.work import priced_work
 from tfplace.simulate.jit import allocating, allocating_helper
+from tfplace.simulate.links import arrival_us
 
 _REACH = 8  # working ops of the shortest series; then 4 times as many each
 _LATEST = 8192  # ops looked at for the work before one: those of latest heads
@@ -124,10 +125,13 @@ def _arrival(flow: Flow, head: np.ndarray, op: int, c: int, edge: int) -> float:
     for other in range(head.shape[1]):
       best = min(
         best,
-        head[u, other]
-        + flow.time_us[u, other]
-        + flow.num_bytes[edge] * flow.us_per_byte[other, c]
-        + flow.latency_us[other, c],
+        arrival_us(
+          flow.links,
+          head[u, other] + flow.time_us[u, other],
+          flow.num_bytes[edge],
+          other,
+          c,
+        ),
       )
   return best
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from tfplace.bounds.relaxed import Flow
 from tfplace.simulate.jit import Index, allocating_helper
+from tfplace.simulate.links import arrival_us
 
 _HALVINGS = 8  # of the interval of deadlines
 
@@ -38,20 +39,20 @@ def relax_edge(
   best = stay
   if not together and not at_root:
     for k in range(num_classes):
-      way = size * flow.us_per_byte[c, k] + flow.latency_us[c, k]
+      way = arrival_us(flow.links, 0.0, size, c, k)
       best = min(best, way + flow.time_us[op, k] + far[op, k])
   near[u] = max(near[u], best)
   for k in range(num_classes):
     best = np.inf
     if not together:
-      best = size * flow.us_per_byte[k, c] + flow.latency_us[k, c]
+      best = arrival_us(flow.links, 0.0, size, k, c)
       if not at_root:
         best += flow.time_us[op, c] + near[op]
     if not at_root:
       best = min(best, flow.gap_us[edge, k] + flow.time_us[op, k] + far[op, k])
       if not together:
         for j in range(num_classes):
-          way = size * flow.us_per_byte[k, j] + flow.latency_us[k, j]
+          way = arrival_us(flow.links, 0.0, size, k, j)
           best = min(best, way + flow.time_us[op, j] + far[op, j])
     far[u, k] = max(far[u, k], best)
 
@@ -204,7 +205,7 @@ def _ways_there(
       best = here[before] + flow.time_us[u, c] + flow.gap_us[i, c]
       if not together:
         for k in range(num_classes):
-          way = size * flow.us_per_byte[k, c] + flow.latency_us[k, c]
+          way = arrival_us(flow.links, 0.0, size, k, c)
           best = min(best, away[before, k] + flow.time_us[u, k] + way)
       here[at] = max(here[at], best)
       if forced[at]:
@@ -212,10 +213,10 @@ def _ways_there(
       for k in range(num_classes):
         best = away[before, k] + flow.time_us[u, k] + flow.gap_us[i, k]
         if not together:
-          way = size * flow.us_per_byte[c, k] + flow.latency_us[c, k]
+          way = arrival_us(flow.links, 0.0, size, c, k)
           best = min(best, here[before] + flow.time_us[u, c] + way)
           for j in range(num_classes):
-            way = size * flow.us_per_byte[j, k] + flow.latency_us[j, k]
+            way = arrival_us(flow.links, 0.0, size, j, k)
             best = min(best, away[before, j] + flow.time_us[u, j] + way)
         away[at, k] = max(away[at, k], best)
 

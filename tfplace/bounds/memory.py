@@ -11,6 +11,7 @@ import numpy as np
 from tfplace.core.constraints import exact_bytes, format_bytes
 from tfplace.core.problem import Problem
 from tfplace.errors import InfeasibleError
+from tfplace.simulate.links import serial_us
 
 _ROUNDING = 1e-9  # share of a sum of bytes that doubles may lose
 
@@ -37,7 +38,7 @@ def _group_bytes(problem: Problem) -> np.ndarray:
   running += np.bincount(graph.edge_dst, graph.edge_bytes, count)
   most = np.zeros((problem.num_groups, problem.cluster.num_devices))
   # Added to a late time, a very short one is lost.
-  takes_time = np.nan_to_num(problem.time_us) > 1e-12 * problem.serial_us
+  takes_time = np.nan_to_num(problem.time_us) > 1e-12 * serial_us(problem)
   np.maximum.at(most, group_of, np.where(takes_time, running[:, None], 0.0))
   held = np.bincount(group_of, graph.persistent_bytes, problem.num_groups)
   return np.where(problem.group_allowed, most + held[:, None], np.inf)

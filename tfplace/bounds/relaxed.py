@@ -14,6 +14,7 @@ import numpy as np
 
 from tfplace.core.problem import Problem
 from tfplace.simulate.jit import allocating_helper
+from tfplace.simulate.links import Links, best_links, reversed_links
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -30,8 +31,7 @@ class Relaxed:
     size: [num_classes] number of devices.
     time_us: [num_ops, num_classes] op time; inf where the op cannot be there.
     gap_us: [num_ops, num_classes] idle time that follows it on its device.
-    us_per_byte: [num_classes, num_classes] from, to; 0 without a link.
-    latency_us: [num_classes, num_classes]; inf without a link.
+    links: between classes.
   """
 
   problem: Problem
@@ -39,8 +39,7 @@ class Relaxed:
   size: np.ndarray
   time_us: np.ndarray
   gap_us: np.ndarray
-  us_per_byte: np.ndarray
-  latency_us: np.ndarray
+  links: Links
 
   @property
   def overhead_us(self) -> np.ndarray:
@@ -69,15 +68,13 @@ def relax(problem: Problem) -> Relaxed:
   allowed = _allowed(problem, class_of)[problem.group_of]
   time_us = np.where(allowed, problem.time_us[:, first], np.inf)
   overhead = problem.cluster.op_overhead_us[first]
-  us_per_byte, latency_us = _links(problem, class_of)
   return Relaxed(
     problem,
     class_of,
     np.bincount(class_of),
     np.ascontiguousarray(time_us),
     np.where((time_us > 0) & allowed, overhead, 0.0),
-    us_per_byte,
-    latency_us,
+    best_links(problem.cluster, class_of),
   )
 
 
@@ -112,22 +109,6 @@ def _least_bytes(problem: Problem, first: np.ndarray) -> np.ndarray:
   return (result + kept[:, np.newaxis]) * (1 - 1e-12)
 
 
-def _links(
-  problem: Problem, class_of: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-  """The best microseconds per byte and latency between classes."""
-  cluster, count = problem.cluster, int(class_of.max()) + 1
-  us_per_byte = np.full((count, count), np.inf)
-  latency_us = np.full((count, count), np.inf)
-  src, dst = np.nonzero(cluster.channel >= 0)
-  apart = src != dst
-  src, dst = src[apart], dst[apart]
-  at = class_of[src], class_of[dst]
-  np.minimum.at(us_per_byte, at, 1 / cluster.bandwidth[src, dst])
-  np.minimum.at(latency_us, at, cluster.latency_us[src, dst])
-  return np.where(np.isinf(us_per_byte), 0.0, us_per_byte), latency_us
-
-
 class Flow(NamedTuple):
   """A relaxed problem, in the direction of time or against it.
 
@@ -143,8 +124,7 @@ class Flow(NamedTuple):
     gap_us: [num_edges, num_classes] idle time of the edge's producer.
     time_us: [num_ops, num_classes]; inf where the op cannot be.
     work_us: [num_ops, num_classes] time and gap; inf where it cannot be.
-    us_per_byte: [num_classes, num_classes] from the other end's class.
-    latency_us: [num_classes, num_classes].
+    links: from the other end's class.
     group_of: [num_ops].
     spare_us: [num_ops, num_classes] at most 0: added to the work that is in
       series with an op, for the gap that may lie outside.
@@ -158,8 +138,7 @@ class Flow(NamedTuple):
   gap_us: np.ndarray
   time_us: np.ndarray
   work_us: np.ndarray
-  us_per_byte: np.ndarray
-  latency_us: np.ndarray
+  links: Links
   group_of: np.ndarray
   spare_us: np.ndarray
 
@@ -171,14 +150,12 @@ def flow_of(relaxed: Relaxed, backward: bool = False) -> Flow:
   ends = graph.edge_dst if backward else graph.edge_src
   order = graph.topological_order
   order = np.ascontiguousarray(order[::-1] if backward else order)
-  rank = np.empty(len(order), np.int64)
-  rank[order] = np.arange(len(order))
+  rank = graph.topological_position
+  if backward:
+    rank = len(order) - 1 - rank
   spare = np.zeros_like(relaxed.gap_us)
   if backward:
     spare = relaxed.gap_us - relaxed.overhead_us
-  us_per_byte, latency_us = relaxed.us_per_byte, relaxed.latency_us
-  if backward:
-    us_per_byte, latency_us = us_per_byte.T, latency_us.T
   return Flow(
     order,
     rank,
@@ -188,8 +165,7 @@ def flow_of(relaxed: Relaxed, backward: bool = False) -> Flow:
     relaxed.gap_us[graph.edge_src[edges]],
     relaxed.time_us,
     relaxed.time_us + relaxed.gap_us,
-    np.ascontiguousarray(us_per_byte),
-    np.ascontiguousarray(latency_us),
+    reversed_links(relaxed.links) if backward else relaxed.links,
     relaxed.problem.group_of,
     spare,
   )

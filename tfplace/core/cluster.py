@@ -144,6 +144,12 @@ class Cluster:
       result[self.index[link.src], self.index[link.dst]] = number
     return result
 
+  @functools.cached_property
+  def is_fully_linked(self) -> bool:
+    """Whether there is a link from every device to every other."""
+    is_self = np.eye(self.num_devices, dtype=bool)
+    return bool(((self.channel >= 0) | is_self).all())
+
   @property
   def num_channels(self) -> int:
     return int(self.channel.max()) + 1

@@ -21,6 +21,7 @@ import numpy as np
 
 from tfplace.core.cluster import Cluster
 from tfplace.core.op_graph import OpGraph
+from tfplace.core.paths import DisjointSets
 from tfplace.errors import FormatError, shown
 
 _UNITS = {
@@ -135,15 +136,15 @@ def keep_together(graph: OpGraph, groups: Iterable[Sequence[int]]) -> OpGraph:
     graph: whose colocation groups are merged where a new one touches them.
     groups: positions of ops; groups that share an op become one.
   """
-  parent = list(range(graph.num_ops))
+  sets = DisjointSets(graph.num_ops)
   first: dict[int, int] = {}  # of each colocation group that is there
   for op, group in enumerate(graph.colocation.tolist()):
     if group >= 0:
-      _union(parent, first.setdefault(group, op), op)
+      sets.union(first.setdefault(group, op), op)
   for ops in groups:
     for op in ops:
-      _union(parent, ops[0], op)
-  roots = [_find(parent, op) for op in range(graph.num_ops)]
+      sets.union(ops[0], op)
+  roots = sets.roots().tolist()
   sizes = collections.Counter(roots)
   shared = [root for root, size in sizes.items() if size > 1]
   number = {root: i for i, root in enumerate(shared)}
@@ -177,15 +178,3 @@ def matching(graph: OpGraph, pattern: str) -> list[int]:
       f" ops have names such as {', '.join(map(repr, graph.names[:3]))}"
     )
   return found
-
-
-def _find(parent: list[int], i: int) -> int:
-  while parent[i] != i:
-    parent[i] = parent[parent[i]]
-    i = parent[i]
-  return i
-
-
-def _union(parent: list[int], a: int, b: int) -> None:
-  a, b = _find(parent, a), _find(parent, b)
-  parent[max(a, b)] = min(a, b)

@@ -1,12 +1,10 @@
 """The dataflow graph to be placed: ops, their costs, and their edges.
 
 `OpGraph` is plain NumPy data with nothing of TensorFlow in it. It knows no
-devices; `Problem` joins it to a `Cluster`.
-
-The same graph with its ops in another order, for locality in memory.
-
-Positions have a meaning in the rules of the simulated step: whoever
-simulates a renumbered graph says which positions its ops had."""
+devices; `Problem` joins it to a `Cluster`. The order of its ops has a meaning
+in the rules of a simulated step, so who simulates a graph whose ops were
+renumbered, for locality in memory, says which positions they had.
+"""
 
 import dataclasses
 import functools
@@ -15,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from tfplace.core import paths
 from tfplace.errors import FormatError
 
 CONTROL_OUTPUT = -1  # output index of a control edge: a message of 0 bytes
@@ -41,6 +40,12 @@ class OpGraph:
     colocation: [num_ops] int32 index into `colocation_names`, -1 where the op
       is free. Ops with the same index share a device.
     colocation_names: the strings that `colocation` indexes.
+    layer: [num_ops] int32 index into `layer_names`, -1 where it is unknown or
+      the op is in no layer.
+    layer_names: paths of layers as the model's author named them, the model
+      first: "net/encoder/dense".
+    microbatch: [num_ops] int32, of a step that was split; -1 where all share
+      the op, or nothing was split.
     edge_src: [num_edges] int32 producer.
     edge_output: [num_edges] int32 output of the producer, -1 for control.
     edge_dst: [num_edges] int32 consumer.
@@ -59,6 +64,9 @@ class OpGraph:
   temp_bytes: np.ndarray
   colocation: np.ndarray
   colocation_names: tuple[str, ...]
+  layer: np.ndarray
+  layer_names: tuple[str, ...]
+  microbatch: np.ndarray
   edge_src: np.ndarray
   edge_output: np.ndarray
   edge_dst: np.ndarray
@@ -93,6 +101,12 @@ class OpGraph:
   def kinds(self) -> tuple[str, ...]:
     """Device kinds that some op has a time for."""
     return tuple(self.time_us)
+
+  @property
+  def layer_paths(self) -> list[str | None]:
+    """[num_ops] path of each op's layer, None where it is unknown."""
+    names = (*self.layer_names, None)
+    return [names[i] for i in self.layer.tolist()]  # -1 is the last
 
   @functools.cached_property
   def index(self) -> Mapping[str, int]:
@@ -133,29 +147,30 @@ class OpGraph:
 
   @functools.cached_property
   def topological_order(self) -> np.ndarray:
-    """[num_ops] int32 positions, producers first; depth-first-free Kahn order.
+    """[num_ops] int32 positions, producers first (Kahn).
 
     Raises:
       FormatError: the graph has a cycle; names an op on it.
     """
     offsets, edges = self.out_csr
-    successors = self.edge_dst[edges].tolist()
-    bounds = offsets.tolist()
-    missing = np.bincount(self.edge_dst, minlength=self.num_ops).tolist()
-    order = [i for i in range(self.num_ops) if missing[i] == 0]
-    for op in order:  # grows while it is read: a queue
-      for successor in successors[bounds[op] : bounds[op + 1]]:
-        missing[successor] -= 1
-        if missing[successor] == 0:
-          order.append(successor)
+    order = paths.topological_order(offsets, self.edge_dst[edges])
     if len(order) < self.num_ops:
-      self._raise_cycle(missing)
-    return np.array(order, np.int32)
+      self._raise_cycle(order)
+    return order
 
-  def _raise_cycle(self, missing: Sequence[int]) -> None:
+  @functools.cached_property
+  def topological_position(self) -> np.ndarray:
+    """[num_ops] int64: the place of each op in `topological_order`."""
+    position = np.empty(self.num_ops, np.int64)
+    position[self.topological_order] = np.arange(self.num_ops)
+    return position
+
+  def _raise_cycle(self, order: np.ndarray) -> None:
     """Walks back among unfinished ops until one repeats: it is on a cycle."""
     offsets, edges = self.in_csr
-    op = next(i for i, count in enumerate(missing) if count)
+    missing = np.ones(self.num_ops, bool)
+    missing[order] = False
+    op = int(missing.argmax())
     seen: set[int] = set()
     while op not in seen:
       seen.add(op)
@@ -183,6 +198,8 @@ class OpSpec:
   persistent_bytes: float = 0.0
   temp_bytes: float = 0.0
   colocation: str | None = None
+  layer: str | None = None
+  microbatch: int | None = None
 
 
 def build_graph(
@@ -205,10 +222,8 @@ def build_graph(
   """
   kinds = dict.fromkeys(kind for op in ops for kind in op.time_us)
   nan = float("nan")
-  groups = dict.fromkeys(
-    op.colocation for op in ops if op.colocation is not None
-  )
-  group_index = {group: i for i, group in enumerate(groups)}
+  colocation, groups = _numbered([op.colocation for op in ops])
+  layer, layers = _numbered([op.layer for op in ops])
   counts = [len(op.output_bytes) for op in ops]
   table = np.array(edges, np.int32).reshape(-1, 3)
   return OpGraph(
@@ -225,19 +240,30 @@ def build_graph(
     ),
     persistent_bytes=np.array([op.persistent_bytes for op in ops], np.float64),
     temp_bytes=np.array([op.temp_bytes for op in ops], np.float64),
-    colocation=np.array(
-      [
-        -1 if op.colocation is None else group_index[op.colocation]
-        for op in ops
-      ],
-      np.int32,
+    colocation=colocation,
+    colocation_names=groups,
+    layer=layer,
+    layer_names=layers,
+    microbatch=np.array(
+      [-1 if op.microbatch is None else op.microbatch for op in ops], np.int32
     ),
-    colocation_names=tuple(groups),
     edge_src=table[:, 0].copy(),
     edge_output=table[:, 1].copy(),
     edge_dst=table[:, 2].copy(),
     **extras,
   )
+
+
+def _numbered(
+  names: Sequence[str | None],
+) -> tuple[np.ndarray, tuple[str, ...]]:
+  """Index of each name among the distinct ones (-1 for None), and those."""
+  index: dict[str, int] = {}
+  for name in names:
+    if name is not None:
+      index.setdefault(name, len(index))
+  numbers = [-1 if name is None else index[name] for name in names]
+  return np.array(numbers, np.int32), tuple(index)
 
 
 def renumber(graph: OpGraph, order: np.ndarray) -> OpGraph:
@@ -264,6 +290,8 @@ def renumber(graph: OpGraph, order: np.ndarray) -> OpGraph:
     persistent_bytes=graph.persistent_bytes[order],
     temp_bytes=graph.temp_bytes[order],
     colocation=graph.colocation[order],
+    layer=graph.layer[order],
+    microbatch=graph.microbatch[order],
     edge_src=rank[graph.edge_src],
     edge_dst=rank[graph.edge_dst],
     op_extra={int(rank[i]): extra for i, extra in graph.op_extra.items()},

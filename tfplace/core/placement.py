@@ -105,7 +105,7 @@ def check_devices(problem: Problem, devices: np.ndarray) -> None:
     )
   _check_kinds(problem, devices)
   _check_colocation(problem, devices)
-  _check_links(problem, devices)
+  check_links(problem, devices)
 
 
 def _check_kinds(problem: Problem, devices: np.ndarray) -> None:
@@ -141,8 +141,15 @@ def _check_colocation(problem: Problem, devices: np.ndarray) -> None:
     )
 
 
-def _check_links(problem: Problem, devices: np.ndarray) -> None:
+def check_links(problem: Problem, devices: np.ndarray) -> None:
+  """Checks the transfers of one [num_ops] row of device indices.
+
+  Raises:
+    PlacementError: one is between devices without a link.
+  """
   graph, cluster = problem.graph, problem.cluster
+  if cluster.is_fully_linked:
+    return
   src, dst = devices[graph.edge_src], devices[graph.edge_dst]
   bad = (src != dst) & (cluster.channel[src, dst] < 0)
   if bad.any():

@@ -5,6 +5,7 @@ import functools
 
 import numpy as np
 
+from tfplace.core import paths
 from tfplace.core.cluster import Cluster
 from tfplace.core.op_graph import OpGraph
 from tfplace.errors import ProblemError
@@ -118,33 +119,14 @@ class Problem:
     work = (float(self.fastest_us.sum()) + float(overhead)) / devices
     return max(self.longest_path_us, work)
 
-  @property
-  def serial_us(self) -> float:
-    """No step takes longer: every op, gap and transfer in turn."""
-    cluster, linked = self.cluster, self.cluster.channel >= 0
-    op_us = np.where(self.time_us > 0, cluster.op_overhead_us, 0.0)
-    op_us += np.nan_to_num(self.time_us)
-    total = float(op_us.max(axis=1).sum())
-    if linked.any():
-      fixed = float((cluster.latency_us + cluster.gap_us)[linked].max())
-      slowest = float(cluster.bandwidth[linked].min())
-      total += float(self.graph.edge_bytes.sum()) / slowest
-      total += fixed * self.graph.num_edges
-    return total
+  @functools.cached_property
+  def earliest_start_us(self) -> np.ndarray:
+    """[num_ops] longest path of `fastest_us` to each op's start, communication
+    and overhead free."""
+    return paths.downward_ranks(self.graph, self.fastest_us)
 
   @functools.cached_property
   def longest_path_us(self) -> float:
     """Longest path of `fastest_us`, communication and overhead free."""
-    offsets, edges = self.graph.out_csr
-    successors = self.graph.edge_dst[edges].tolist()
-    bounds = offsets.tolist()
-    times = self.fastest_us.tolist()
-    start = [0.0] * self.graph.num_ops
-    longest = 0.0
-    for op in self.graph.topological_order.tolist():
-      end = start[op] + times[op]
-      longest = max(longest, end)
-      for successor in successors[bounds[op] : bounds[op + 1]]:
-        if end > start[successor]:
-          start[successor] = end
-    return longest
+    ends = self.earliest_start_us + self.fastest_us
+    return float(ends.max(initial=0.0))

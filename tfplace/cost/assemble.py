@@ -108,6 +108,7 @@ def _step(
       output_bytes=[spec.num_bytes for spec in outputs[name]],
       persistent_bytes=persistent[name],
       colocation=structure.colocation[i],
+      layer=structure.layers[i],
     )
     for i, name in enumerate(structure.names)
   ]

@@ -1,4 +1,4 @@
-"""From TensorFlow models to flat GraphDefs. The only TensorFlow in `graph`.
+"""From TensorFlow models to flat GraphDefs, with the structure of an op graph.
 
 Names are resolved when first used, so that importing this package does not
 import TensorFlow.

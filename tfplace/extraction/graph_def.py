@@ -1,6 +1,4 @@
-"""Extracts a GraphDef file (`.pb` or `.pbtxt`) as one step.
-
-The variables that a GraphDef holds as nodes of its own."""
+"""Extracts a GraphDef file (`.pb` or `.pbtxt`) as one step."""
 
 import os
 from collections.abc import Sequence
@@ -9,11 +7,16 @@ import tensorflow as tf
 from tensorflow.python.framework import tensor_shape
 
 from tfplace.errors import ExtractionError
-from tfplace.extraction import colocation, nodes, structure, traced, validate
-from tfplace.extraction import validate as import_check
+from tfplace.extraction import nodes, structure, validate
 from tfplace.extraction.inlining import inline
-from tfplace.extraction.safety import call_tree, proto_file, side_effects
-from tfplace.extraction.traced import FeedSpec, TracedStep, VariableSpec
+from tfplace.extraction.safety import limits, side_effects
+from tfplace.extraction.traced import (
+  FeedSpec,
+  TracedStep,
+  VariableSpec,
+  checked_batch_size,
+  fill_batch,
+)
 
 
 def trace_graph_def(
@@ -39,20 +42,20 @@ def trace_graph_def(
       an input's shape is unknown; names the file and the node.
   """
   where = os.fspath(path)
-  size = traced.checked(batch_size, where)
+  size = checked_batch_size(batch_size, where)
   graph_def = read_graph_def(where)
   with validate.located(where):
-    call_tree.check(graph_def)
+    limits.check_calls(graph_def)
   validate.validate(graph_def, where)
   if not allow_side_effects:
     side_effects.refuse(side_effects.when_imported(graph_def), where)
-  import_check.import_check(graph_def, where)
+  validate.import_check(graph_def, where)
   feeds = _fill_placeholders(graph_def, size, where)
   result = inline.inline_functions(graph_def)
-  colocation.repair(result.graph_def, {})
+  structure.repair_constraints(result.graph_def, {})
   if result.moved:  # else it is the graph that was checked
     validate.validate(result.graph_def, where)
-    import_check.import_check(result.graph_def, where)
+    validate.import_check(result.graph_def, where)
   roots = _roots(result, outputs, where)
   flat = result.graph_def
   if outputs is not None:
@@ -79,7 +82,7 @@ def read_graph_def(path: str) -> tf.compat.v1.GraphDef:
     ExtractionError: unreadable, too big, or no GraphDef.
   """
   graph_def = tf.compat.v1.GraphDef()
-  proto_file.read(path, graph_def, proto_file.GRAPH_DEF)
+  limits.read_proto(path, graph_def, limits.GRAPH_DEF)
   return graph_def
 
 
@@ -98,7 +101,7 @@ def _fill_placeholders(
       declared = tensor_shape.as_shape(node.attr["shape"].shape)
     else:
       declared = tf.TensorShape(None)
-    shape = traced.fill_batch(declared, batch_size, node.name, where)
+    shape = fill_batch(declared, batch_size, node.name, where)
     node.attr["shape"].shape.CopyFrom(tf.TensorShape(shape).as_proto())
     feeds[node.name] = FeedSpec(f"{node.name}:0", shape, dtype)
   return feeds

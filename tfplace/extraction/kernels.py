@@ -1,18 +1,14 @@
-"""GPU kernels for builds of TensorFlow that register none.
+"""Which kinds of device have a kernel for an op, by TensorFlow's registry.
+
+A `DEFAULT` kernel serves every kind. An int32 kernel that keeps its tensors in
+host memory counts as its device's. XLA's pseudo devices do not count.
 
 TensorFlow's pip build for Linux registers its GPU kernels on every host; the
 builds for macOS, Windows and CPUs alone do not, and yet someone may plan there
 for a cluster with GPUs. `gpu_kernels.json` holds what `collect` found in the
-Linux x86-64 build of the version that it names; a test compares the two.
-To renew it: `python -c "from tfplace.extraction import gpu_kernels as g;
-g.write()"`.
-
-Which kinds of device have a kernel for an op, by TensorFlow's registry.
-
-The pip build of TensorFlow for Linux registers its GPU kernels on hosts
-without a GPU too; for other builds `gpu_kernels` has a table. A `DEFAULT`
-kernel serves every kind. An int32 kernel that keeps its tensors in host memory
-counts as its device's. XLA's pseudo devices do not count."""
+Linux x86-64 build of the version that it names; a test compares the two. To
+renew it: `python -c "from tfplace.extraction import kernels; kernels.write()"`.
+"""
 
 import dataclasses
 import functools

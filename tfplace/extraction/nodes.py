@@ -1,9 +1,8 @@
-"""Names of nodes and tensors in a GraphDef: parsing and making them legal.
-
-What TensorFlow's op definitions say of a node: its outputs and attributes.
+"""Nodes of a GraphDef: names of nodes and tensors, op definitions, attributes.
 
 Works without building a `tf.Graph`, so a file can be judged before it is
-imported."""
+imported.
+"""
 
 import re
 from collections.abc import Callable, Iterable, Mapping

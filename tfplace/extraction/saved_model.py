@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from tfplace.errors import ExtractionError
-from tfplace.extraction import traced as batch
 from tfplace.extraction.inlining import functions
 from tfplace.extraction.safety import safe_loading
-from tfplace.extraction.traced import TracedStep
+from tfplace.extraction.traced import TracedStep, checked_batch_size
 
 DEFAULT_SIGNATURE = "serving_default"
 
@@ -46,7 +45,7 @@ class FlatSignature:
   Attributes:
     key: of the signature.
     traced: the call.
-    origins: node -> the way to it from the signature's function: a node of
+    origins: node -> the path to it from the signature's function: a node of
       that function, the attribute by which it calls ("" where its op does), a
       node of the function it calls, and so on. Without what joins bodies.
     captures: node of a variable -> its place among the captured inputs.
@@ -64,9 +63,9 @@ def flatten_signature(
   signature: str | None = None,
   allow_side_effects: bool = False,
 ) -> FlatSignature:
-  """As `trace_saved_model`, which see, with the way back."""
+  """As `trace_saved_model`, and where its nodes come from."""
   path = os.fspath(directory)
-  size = batch.checked(batch_size, path)
+  size = checked_batch_size(batch_size, path)
   if allow_side_effects:
     safe_loading.read(path)  # says what is wrong with it
     loaded = safe_loading.load_unchecked(path, path)
@@ -94,14 +93,14 @@ def flatten_signature(
 def _origins(
   flat: functions.FlatFunction, function: Any, wrapped: bool
 ) -> dict[str, tuple[str, ...]]:
-  """The ways from the signature's function, not from one that calls it."""
+  """The paths from the signature's function, not from one that calls it."""
   nodes = [node.name for node in flat.traced.graph_def.node]
   if wrapped:
     inside = {n: flat.origins[n][2:] for n in nodes if n in flat.origins}
-    return {name: way for name, way in inside.items() if way}
+    return {name: path for name, path in inside.items() if path}
   own = {op.name for op in function.graph.get_operations()}
-  ways = {name: (name,) for name in nodes if name in own}
-  return {**ways, **{n: flat.origins[n] for n in nodes if n in flat.origins}}
+  paths = {name: (name,) for name in nodes if name in own}
+  return {**paths, **{n: flat.origins[n] for n in nodes if n in flat.origins}}
 
 
 def _signature(loaded: Any, path: str, key: str | None) -> tuple[str, Any]:

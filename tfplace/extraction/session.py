@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfplace.errors import ExtractionError
-from tfplace.extraction import nodes as node_names
+from tfplace.extraction import nodes as node_lib
 from tfplace.extraction.traced import FeedSpec, TracedStep
 
 _RESOURCE = tf.resource.as_datatype_enum
@@ -51,13 +51,13 @@ def with_initializers(
   _check_runs_alone(traced)
   result = tf.compat.v1.GraphDef()
   result.CopyFrom(traced.graph_def if graph_def is None else graph_def)
-  nodes = node_names.by_name(result)
+  nodes = node_lib.by_name(result)
   used = set(nodes)
   assignments, feeds = [], {}
   for number, spec in enumerate(traced.variables.values()):
     device = nodes[spec.node].device
-    value = node_names.unique_name(f"{_INIT}/value_{number}", used)
-    assign = node_names.unique_name(f"{_INIT}/assign_{number}", used)
+    value = node_lib.unique_name(f"{_INIT}/value_{number}", used)
+    assign = node_lib.unique_name(f"{_INIT}/assign_{number}", used)
     node = result.node.add(name=value, op="Placeholder", device=device)
     node.attr["dtype"].type = spec.dtype.as_datatype_enum
     node.attr["shape"].shape.CopyFrom(tf.TensorShape(spec.shape).as_proto())

@@ -1,9 +1,9 @@
-"""How an extraction tells what it is at: large graphs take a minute.
+"""Progress of an extraction, and a pause of the cycle collector during it.
 
-Holds Python's cycle collector while a graph is built.
-
-Tracing and importing make millions of objects that stay; the collector walks
-over all of them again and again, for a quarter of the time."""
+Large graphs take a minute. Tracing and importing make millions of objects that
+stay, and Python's collector would walk over all of them again and again, for a
+quarter of the time.
+"""
 
 import contextlib
 import gc
@@ -12,7 +12,7 @@ from typing import Protocol
 
 
 class OnStage(Protocol):
-  """Is told each stage as it begins."""
+  """Called as each stage of an extraction begins."""
 
   def __call__(self, what: str, count: Callable[[], int] | None = None) -> None:
     """Args:
@@ -22,7 +22,7 @@ class OnStage(Protocol):
 
 
 def ignore(what: str, count: Callable[[], int] | None = None) -> None:
-  """For callers that do not want to know."""
+  """For callers that show no progress."""
 
 
 @contextlib.contextmanager

@@ -1,18 +1,32 @@
 """The bare structure of a traced step: ops, edges, kinds, colocation.
 
-What `tfplace.cost` fills with times and bytes to make an `OpGraph`.
-
-Drops what TensorFlow itself never runs: ops that no result needs."""
+`tfplace.cost` fills it with times and bytes to make an `OpGraph`. Ops that
+make, pass on or use a resource handle or a reference stay together, as do the
+ends of a variant edge (a TensorList has no size that could be costed, so it
+never travels here), the ends of a TensorFlow 1 loop's back edge, handles of one
+`shared_name`, and `_class: loc:@op` constraints; groups that meet are merged.
+What no result needs is dropped, as TensorFlow does, and constraints that name
+nodes which are gone are repaired, since TensorFlow's importer refuses them.
+"""
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 import tensorflow as tf
 
 from tfplace.errors import ExtractionError
-from tfplace.extraction import colocation, kernels, nodes, validate
-from tfplace.extraction import nodes as node_names
+from tfplace.extraction import kernels, validate
+from tfplace.extraction import nodes as node_lib
 from tfplace.extraction.traced import TracedStep
+
+_STICKY = frozenset(
+  (
+    tf.resource.as_datatype_enum,
+    tf.variant.as_datatype_enum,
+  )
+)
+_REFERENCE = 100  # reference types are numbered above it
+_LOCATION = "loc:@"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +45,8 @@ class Skeleton:
       TensorFlow 1, is left out: one pass of the loop is costed, and the two
       ops share a colocation group, so that no transfer goes uncounted.
     colocation: [num_ops] group name, or None.
+    layers: [num_ops] path of the innermost Keras layer, the model first, such
+      as "net/encoder/dense"; None where the op is in no layer.
   """
 
   names: tuple[str, ...]
@@ -40,6 +56,7 @@ class Skeleton:
   output_types: tuple[tuple[tf.DType, ...], ...]
   edges: tuple[tuple[int, int, int], ...]
   colocation: tuple[str | None, ...]
+  layers: tuple[str | None, ...]
 
   @property
   def num_ops(self) -> int:
@@ -65,7 +82,7 @@ def skeleton(traced: TracedStep) -> Skeleton:
         op=node.name,
       )
   types = tuple(
-    tuple(tf.DType(t) for t in nodes.output_types(node, functions))
+    tuple(tf.DType(t) for t in node_lib.output_types(node, functions))
     for node in graph_def.node
   )
   return Skeleton(
@@ -75,7 +92,13 @@ def skeleton(traced: TracedStep) -> Skeleton:
     num_outputs=tuple(len(t) for t in types),
     output_types=types,
     edges=_edges(graph_def, types),
-    colocation=colocation.colocation(graph_def),
+    colocation=colocation_groups(graph_def),
+    layers=tuple(
+      "/".join(reversed(traced.layers[node.name]))
+      if node.name in traced.layers
+      else None
+      for node in graph_def.node
+    ),
   )
 
 
@@ -86,7 +109,7 @@ def _edges(
   edges: dict[tuple[int, int, int], None] = {}
   for i, node in enumerate(graph_def.node):
     for text in node.input:
-      source, output = nodes.split_tensor(text)
+      source, output = node_lib.split_tensor(text)
       at = index.get(source)
       if at is None:
         raise ExtractionError(
@@ -116,17 +139,125 @@ def prune(
     graph_def: a flat graph.
     roots: node or tensor names.
   """
-  nodes = node_names.by_name(graph_def)
-  stack = [node_names.split_tensor(root)[0] for root in roots]
+  nodes = node_lib.by_name(graph_def)
+  stack = [node_lib.split_tensor(root)[0] for root in roots]
   needed: set[str] = set()
   while stack:
     name = stack.pop()
     if name in needed:
       continue
     needed.add(name)
-    stack.extend(node_names.split_tensor(i)[0] for i in nodes[name].input)
+    stack.extend(node_lib.split_tensor(i)[0] for i in nodes[name].input)
   result = tf.compat.v1.GraphDef(
     versions=graph_def.versions, library=graph_def.library
   )
   result.node.extend(n for n in graph_def.node if n.name in needed)
   return result
+
+
+def colocation_groups(
+  graph_def: tf.compat.v1.GraphDef,
+) -> tuple[str | None, ...]:
+  """[num_nodes] group name per node, None where it is free.
+
+  A group is named after its first node.
+  """
+  functions = {f.signature.name: f for f in graph_def.library.function}
+  index = {node.name: i for i, node in enumerate(graph_def.node)}
+  parent = list(range(len(graph_def.node)))
+  outputs: dict[int, Sequence[int]] = {}
+  shared: dict[tuple[str, bytes, bytes], int] = {}
+  foreign: dict[str, int] = {}  # constraints that name no node of the graph
+  for i, node in enumerate(graph_def.node):
+    for text in node.input:
+      source, output = node_lib.split_tensor(text)
+      if output < 0:
+        continue
+      at = index[source]
+      if at not in outputs:
+        outputs[at] = node_lib.output_types(graph_def.node[at], functions)
+      back = validate.is_back_edge(graph_def.node[at], node)
+      if back or _is_sticky(outputs[at], output):
+        _union(parent, at, i)
+    if node.attr["shared_name"].s if "shared_name" in node.attr else b"":
+      key = (node.op, node.attr["container"].s, node.attr["shared_name"].s)
+      _union(parent, shared.setdefault(key, i), i)
+    for target in locations(node):
+      at = index.get(target, foreign.setdefault(target, i))
+      _union(parent, at, i)
+  return _names(graph_def, parent)
+
+
+def _is_sticky(types: Sequence[int], output: int) -> bool:
+  if output >= len(types):
+    return False
+  return types[output] in _STICKY or types[output] > _REFERENCE
+
+
+def _find(parent: list[int], i: int) -> int:
+  while parent[i] != i:
+    parent[i] = parent[parent[i]]
+    i = parent[i]
+  return i
+
+
+def _union(parent: list[int], a: int, b: int) -> None:
+  a, b = _find(parent, a), _find(parent, b)
+  parent[max(a, b)] = min(a, b)  # the root is the group's first node
+
+
+def _names(
+  graph_def: tf.compat.v1.GraphDef, parent: list[int]
+) -> tuple[str | None, ...]:
+  roots = [_find(parent, i) for i in range(len(parent))]
+  size: Mapping[int, int] = {}
+  size = dict.fromkeys(roots, 0)
+  for root in roots:
+    size[root] += 1
+  return tuple(
+    graph_def.node[root].name if size[root] > 1 else None for root in roots
+  )
+
+
+def locations(node: tf.compat.v1.NodeDef) -> list[str]:
+  """What the node's `loc:@` constraints name, in order."""
+  if "_class" not in node.attr:
+    return []
+  texts = [s.decode(errors="replace") for s in node.attr["_class"].list.s]
+  return [t[len(_LOCATION) :] for t in texts if t.startswith(_LOCATION)]
+
+
+def repair_constraints(
+  graph_def: tf.compat.v1.GraphDef, renamed: Mapping[str, str]
+) -> None:
+  """Makes every constraint name a node of the graph, in place.
+
+  The first node that names an absent one stands for it from then on.
+
+  Args:
+    graph_def: a flat graph.
+    renamed: old node name -> new one.
+  """
+  present = {node.name for node in graph_def.node}
+  stand_in: dict[str, str] = {}
+  for node in graph_def.node:
+    old = locations(node)
+    new = [renamed.get(name, name) for name in old]
+    new = [
+      name if name in present else stand_in.setdefault(name, node.name)
+      for name in new
+    ]
+    if new != old:
+      _set(node, [name for name in new if name != node.name])
+
+
+def _set(node: tf.compat.v1.NodeDef, names: list[str]) -> None:
+  others = [
+    text
+    for text in node.attr["_class"].list.s
+    if not text.startswith(_LOCATION.encode())
+  ]
+  texts = [*others, *(f"{_LOCATION}{name}".encode() for name in names)]
+  del node.attr["_class"]
+  if texts:
+    node.attr["_class"].list.s.extend(texts)

@@ -1,6 +1,4 @@
-"""A model's step as one flat GraphDef that a session can run.
-
-The batch size of a step: its default, checks, and unknown dimensions."""
+"""A step of a model as one flat GraphDef for a session, and its batch size."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -73,7 +71,7 @@ class TracedStep:
 DEFAULT_BATCH_SIZE = 32  # Keras' own default of `fit`
 
 
-def checked(batch_size: int | None, model: str) -> int:
+def checked_batch_size(batch_size: int | None, model: str) -> int:
   """The batch size, or the default where it is None.
 
   Raises:

@@ -1,9 +1,9 @@
 """Refuses a GraphDef that is not a well-formed graph, naming the node.
 
-TensorFlow's importer would refuse most of these too, some by ending the
-process; the checks here come first and say where.
-
-Lets TensorFlow's importer judge a graph, and finds the node it refuses."""
+`validate` comes first and says where: TensorFlow's importer would refuse most
+of it too, some by ending the process. Then `import_check` lets the importer
+judge attributes, types and shapes, and finds the node that it refuses.
+"""
 
 import contextlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -11,9 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 import tensorflow as tf
 
 from tfplace.errors import ExtractionError
-from tfplace.extraction import nodes
-from tfplace.extraction import nodes as node_names
-from tfplace.extraction import nodes as op_defs
+from tfplace.extraction import nodes as node_lib
 
 BACK_EDGES = frozenset(("NextIteration", "RefNextIteration"))
 MERGES = frozenset(("Merge", "RefMerge"))
@@ -44,7 +42,7 @@ def validate(graph_def: tf.compat.v1.GraphDef, where: str) -> None:
     )
     for node in function.node_def:
       with located(inner):
-        op_defs.output_types(node, functions)
+        node_lib.output_types(node, functions)
 
 
 def is_back_edge(
@@ -57,7 +55,7 @@ def is_back_edge(
 def _check_names(names: Iterable[str], where: str) -> None:
   seen: set[str] = set()
   for number, name in enumerate(names):
-    if not node_names.is_legal(name):
+    if not node_lib.is_legal(name):
       raise ExtractionError(
         f"{where}: node {number} has the illegal name {name[:80]!a}", op=name
       )
@@ -77,16 +75,16 @@ def located(where: str) -> Iterator[None]:
 
 def _check_inputs(
   nodes: Sequence[tf.compat.v1.NodeDef],
-  functions: Mapping[str, op_defs.FunctionDef],
+  functions: Mapping[str, node_lib.FunctionDef],
   where: str,
 ) -> None:
   num_outputs = {}
   for node in nodes:
     with located(where):
-      num_outputs[node.name] = len(op_defs.output_types(node, functions))
+      num_outputs[node.name] = len(node_lib.output_types(node, functions))
   for node in nodes:
     for text in node.input:
-      source, output = node_names.split_tensor(text)
+      source, output = node_lib.split_tensor(text)
       if source not in num_outputs:
         raise ExtractionError(
           f"{where}: node {node.name!r} has unknown input {text[:80]!a}",
@@ -101,7 +99,7 @@ def _check_inputs(
 
 
 def _check_cycles(graph_def: tf.compat.v1.GraphDef, where: str) -> None:
-  order = node_names.producers_first(graph_def, is_back_edge)
+  order = node_lib.producers_first(graph_def, is_back_edge)
   if len(order) < len(graph_def.node):
     name = _on_cycle(graph_def, {node.name for node in order})
     raise ExtractionError(
@@ -111,12 +109,12 @@ def _check_cycles(graph_def: tf.compat.v1.GraphDef, where: str) -> None:
 
 def _on_cycle(graph_def: tf.compat.v1.GraphDef, done: Collection[str]) -> str:
   """Walks back among unfinished nodes until one repeats."""
-  nodes = node_names.by_name(graph_def)
+  nodes = node_lib.by_name(graph_def)
   name = next(name for name in nodes if name not in done)
   seen: set[str] = set()
   while name not in seen:
     seen.add(name)
-    sources = (node_names.split_tensor(i)[0] for i in nodes[name].input)
+    sources = (node_lib.split_tensor(i)[0] for i in nodes[name].input)
     name = next(
       source
       for source in sources
@@ -159,7 +157,7 @@ def _culprit(graph_def: tf.compat.v1.GraphDef) -> str | None:
   """The first node, producers first, without which the rest is accepted."""
   if any(node.op in BACK_EDGES for node in graph_def.node):
     return None  # a loop has no prefix that stands alone
-  order = nodes.producers_first(graph_def)
+  order = node_lib.producers_first(graph_def)
   good, bad = 0, len(order)  # `good` nodes are accepted, `bad` are refused
   while bad - good > 1:
     middle = (good + bad) // 2

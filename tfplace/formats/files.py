@@ -1,14 +1,12 @@
-"""Files and folders in the making, beside the place that they are made for.
-
-Each has a short name of its own and is locked (flock) by the process that
-makes it. The kernel takes the lock back when that process ends, however it
-does; so what is not locked was left behind, and whoever next makes something
-in the same folder removes it.
-
-Files that users name: read without waiting for ever, written whole.
+"""Files that users name: read without waiting for ever, written whole.
 
 A regular file is replaced in one step. What is no regular file (a terminal,
-/dev/null, a pipe) is written through; nothing ever takes its place."""
+/dev/null, a pipe) is written through; nothing ever takes its place. A file or
+folder in the making lies beside its target, under a short name of its own, and
+is locked (flock) by the process that makes it. The kernel releases the lock
+when that process ends, however it does; so what is not locked was left behind,
+and whoever next makes something in the same folder removes it.
+"""
 
 import contextlib
 import ctypes

@@ -11,6 +11,7 @@ from tfplace.formats import json_file
 FORMAT = "tfplace.graph.v1"
 MAX_OPS = 2_000_000
 MAX_EDGES = 20_000_000
+MAX_MICROBATCHES = 1_000_000
 _GRAPH_KEYS = frozenset({"format", "name", "ops", "edges"})
 _OP_KEYS = frozenset(
   {
@@ -21,6 +22,8 @@ _OP_KEYS = frozenset(
     "persistent_bytes",
     "temp_bytes",
     "colocation",
+    "layer",
+    "microbatch",
   }
 )
 _EDGE_KEYS = frozenset({"src", "output", "dst"})
@@ -86,9 +89,6 @@ def _op(raw: Any, where: str) -> OpSpec:
   sizes = json_file.as_list(
     json_file.required(op, "output_bytes", where), f"{where}: output_bytes"
   )
-  colocation = op.get("colocation")
-  if colocation is not None:
-    colocation = json_file.as_name(colocation, f"{where}: colocation")
   return OpSpec(
     name=name,
     type=json_file.as_name(
@@ -110,8 +110,28 @@ def _op(raw: Any, where: str) -> OpSpec:
     temp_bytes=json_file.as_number(
       op.get("temp_bytes", 0), f"{where}: temp_bytes"
     ),
-    colocation=colocation,
+    colocation=_optional_name(op, "colocation", where),
+    layer=_optional_name(op, "layer", where),
+    microbatch=_microbatch(op, where),
   )
+
+
+def _optional_name(op: Mapping[str, Any], key: str, where: str) -> str | None:
+  name = op.get(key)
+  return None if name is None else json_file.as_name(name, f"{where}: {key}")
+
+
+def _microbatch(op: Mapping[str, Any], where: str) -> int | None:
+  number = op.get("microbatch")
+  if number is None:
+    return None
+  is_whole = isinstance(number, int) and not isinstance(number, bool)
+  if not is_whole or not 0 <= number < MAX_MICROBATCHES:
+    raise FormatError(
+      f"{where}: microbatch {shown(number)} is not a whole number from 0 to"
+      f" {MAX_MICROBATCHES - 1}"
+    )
+  return number
 
 
 def _edges(
@@ -202,6 +222,7 @@ def _ops_to_json(graph: OpGraph) -> list[dict[str, Any]]:
     None if group < 0 else graph.colocation_names[group]
     for group in graph.colocation.tolist()
   ]
+  known = _layer_and_microbatch(graph)
   return [
     {
       "name": name,
@@ -215,7 +236,20 @@ def _ops_to_json(graph: OpGraph) -> list[dict[str, Any]]:
       "persistent_bytes": number(persistent[i]),
       "temp_bytes": number(temp[i]),
       "colocation": groups[i],
+      **known[i],
       **graph.op_extra.get(i, {}),
     }
     for i, name in enumerate(graph.names)
+  ]
+
+
+def _layer_and_microbatch(graph: OpGraph) -> list[dict[str, Any]]:
+  """What is written of each op's layer and microbatch: only what is known."""
+  pairs = zip(graph.layer_paths, graph.microbatch.tolist(), strict=True)
+  return [
+    {
+      **({} if layer is None else {"layer": layer}),
+      **({} if microbatch < 0 else {"microbatch": microbatch}),
+    }
+    for layer, microbatch in pairs
   ]

@@ -1,6 +1,6 @@
 """Op graphs as one block of bytes: quick to read, checked, never executed.
 
-For caches; what people exchange is `graph_format`. A block holds NumPy's
+For caches; what people exchange is `formats.graph`. A block holds NumPy's
 `.npz` (no pickles are read) behind a digest of it, so that a truncated or
 damaged block is told from a whole one, and every index is checked before it
 can reach compiled code.
@@ -18,8 +18,10 @@ import numpy as np
 
 from tfplace.core.op_graph import CONTROL_OUTPUT, OpGraph
 from tfplace.errors import FormatError
+from tfplace.formats.graph import MAX_MICROBATCHES
 
-_MAGIC = b"tfplace.packed_graph.v1\n"
+_MAGIC = b"tfplace.packed_graph.v2\n"
+_MAGIC_V1 = b"tfplace.packed_graph.v1\n"  # without layers and microbatches
 _DIGEST = hashlib.sha256
 _BODY = len(_MAGIC) + _DIGEST().digest_size
 _PER_OP = {
@@ -28,6 +30,8 @@ _PER_OP = {
   "persistent_bytes": np.float64,
   "temp_bytes": np.float64,
   "colocation": np.int32,
+  "layer": np.int32,
+  "microbatch": np.int32,
 }
 _PER_EDGE = {
   "edge_src": np.int32,
@@ -88,6 +92,7 @@ def _text(graph: OpGraph, types: list[str]) -> dict[str, Any]:
     "types": types,
     "kinds": list(graph.time_us),
     "colocation_names": graph.colocation_names,
+    "layer_names": graph.layer_names,
     "extra": dict(graph.extra),
     "op_extra": [[i, dict(x)] for i, x in graph.op_extra.items()],
     "edge_extra": [[i, dict(x)] for i, x in graph.edge_extra.items()],
@@ -100,12 +105,20 @@ def unpack_graph(content: bytes) -> OpGraph:
   Raises:
     FormatError: the block is no graph of this version, or not whole.
   """
-  body = content[_BODY:]
-  if content[:_BODY] != _MAGIC + _DIGEST(body).digest():
-    raise FormatError("packed graph: not one of this version, or damaged")
+  magic, digest, body = (
+    content[: len(_MAGIC)],
+    content[len(_MAGIC) : _BODY],
+    content[_BODY:],
+  )
+  if magic not in (_MAGIC, _MAGIC_V1) or digest != _DIGEST(body).digest():
+    raise FormatError("packed graph: of no known version, or damaged")
   try:
-    with np.load(io.BytesIO(body), allow_pickle=False) as arrays:
-      return _graph({name: arrays[name] for name in arrays.files})
+    with np.load(io.BytesIO(body), allow_pickle=False) as loaded:
+      arrays = {name: loaded[name] for name in loaded.files}
+    if magic == _MAGIC_V1:
+      unknown = np.full(len(arrays["type"]), -1, np.int32)
+      arrays.update(layer=unknown, microbatch=unknown.copy())
+    return _graph(arrays)
   except _BROKEN as error:
     raise FormatError(f"packed graph: {error}") from error
 
@@ -115,6 +128,7 @@ def _graph(arrays: Mapping[str, np.ndarray]) -> OpGraph:
   names = _strings(text["names"])
   types = _strings(text["types"])
   groups = _strings(text["colocation_names"])
+  layers = _strings(text.get("layer_names", []))
   count, sizes = len(names), arrays["output_bytes"]
   num_edges = len(arrays["edge_src"])
   _check(len(set(names)) == count, "a name occurs twice")
@@ -130,6 +144,8 @@ def _graph(arrays: Mapping[str, np.ndarray]) -> OpGraph:
   _check(int(offsets[-1]) == len(sizes), "outputs do not add up")
   _check_range(arrays["type"], 0, len(types) - 1, "type")
   _check_range(arrays["colocation"], -1, len(groups) - 1, "colocation")
+  _check_range(arrays["layer"], -1, len(layers) - 1, "layer")
+  _check_range(arrays["microbatch"], -1, MAX_MICROBATCHES - 1, "microbatch")
   _check_edges(arrays, counts)
   _check_values(arrays)
   return OpGraph(
@@ -143,6 +159,9 @@ def _graph(arrays: Mapping[str, np.ndarray]) -> OpGraph:
     temp_bytes=arrays["temp_bytes"],
     colocation=arrays["colocation"],
     colocation_names=groups,
+    layer=arrays["layer"],
+    layer_names=layers,
+    microbatch=arrays["microbatch"],
     **{name: arrays[name] for name in _PER_EDGE},
     extra=dict(text["extra"]),
     op_extra={int(i): dict(extra) for i, extra in text["op_extra"]},

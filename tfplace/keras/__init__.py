@@ -1,12 +1,11 @@
 """From a plan to the running Keras model, and to placed graphs and files."""
 
-from tfplace.keras.decorator import placed
 from tfplace.keras.graph_def import (
   placed_graph_def,
   write_graph_def,
   write_placed_graph_def,
 )
-from tfplace.keras.model import place_model, plan_model
+from tfplace.keras.model import place_model, placed, plan_model
 from tfplace.keras.saved_model import write_placed_saved_model
 
 __all__ = [

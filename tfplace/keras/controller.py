@@ -16,17 +16,14 @@ import tensorflow as tf
 
 from tfplace.errors import ApplyError, ExtractionError
 from tfplace.extraction.keras import inputs
-from tfplace.keras import device_function as tracing
-from tfplace.keras import model as jit
-from tfplace.keras import state, variable_devices
-from tfplace.keras.device_function import DeviceFunction
-from tfplace.keras.read_plan import check_layers
-from tfplace.plan import plan as applied_lib
+from tfplace.keras import devices, state
+from tfplace.keras.devices import DeviceFunction, check_layers
+from tfplace.keras.state import KINDS
+from tfplace.plan import plan as plan_lib
 from tfplace.plan.plan import AppliedPlacement, Plan
 
 _logger = logging.getLogger("tfplace")
 
-KINDS = ("train", "test", "predict")
 _STEPS = tuple(f"{kind}_step" for kind in KINDS)
 _ATTRIBUTE = "_tfplace_controller"
 # Of the ops of a plan's layers in the step that is traced, what it calls left
@@ -40,7 +37,7 @@ class Planner(Protocol):
   def __call__(
     self, kind: str, data: Any
   ) -> tuple[Plan | None, AppliedPlacement]:
-    """A plan (None: the model stays as it is) and what there is to tell.
+    """A plan (None: the model stays as it is) and its description.
 
     Args:
       kind: of `KINDS`: the step to plan.
@@ -54,7 +51,7 @@ class Controller:
   Attributes:
     plan: the plan in force; None until it is made, and where the model stays
       on one device.
-    applied: what there is to tell of it; None until it is made.
+    applied: its description, `model.placement`; None until it is made.
   """
 
   def __init__(self, model: keras.Model, planner: Planner) -> None:
@@ -67,7 +64,7 @@ class Controller:
     self._busy = False
     self._steps = {k: getattr(model, f"{k}_step") for k in KINDS}
     self._own = {n: v for n, v in vars(model).items() if n in _STEPS}
-    self._jit = jit.JitSwitch(model)
+    self._jit = state.JitSwitch(model)
     self._attach()
 
   def _attach(self) -> None:
@@ -121,15 +118,15 @@ class Controller:
     with self._own_steps():
       self.plan, self.applied = self._planner(kind, data)
     if self.plan is not None and self._jit.is_dropped():
-      self.applied = applied_lib.without_jit(self.applied)
-      _logger.warning("model %r: %s", self._model.name, applied_lib.WITHOUT_JIT)
+      self.applied = plan_lib.without_jit(self.applied)
+      _logger.warning("model %r: %s", self._model.name, plan_lib.WITHOUT_JIT)
     self._model.placement = self.applied
     self._settled.clear()
     if self.plan is None:
       self._jit.allow()
     else:
       self._jit.forbid()
-      self._move(variable_devices.named_devices(self._model, self.plan))
+      self._move(devices.named_devices(self._model, self.plan))
 
   def _prepare(self, kind: str, data: Any) -> None:
     """Before a trace of step `kind` on `data`: all is built, and in place."""
@@ -146,10 +143,10 @@ class Controller:
     if self.plan is None or self._is_settled():
       return
     with self._own_steps():
-      devices = variable_devices.traced_devices(
+      found = devices.traced_devices(
         self._model, self.plan, self._steps[kind], data
       )
-    self._move(devices)
+    self._move(found)
     self._settle()
 
   def _plan_first(self, kind: str, data: Any) -> None:
@@ -176,14 +173,14 @@ class Controller:
     """Inside, the step functions are the model's own."""
     before, self._busy = self._busy, True
     try:
-      with tracing.gradients_recorded():
+      with devices.gradients_recorded():
         yield
     finally:
       self._busy = before
 
-  def _move(self, devices: dict[int, str]) -> None:
+  def _move(self, found: dict[int, str]) -> None:
     for variable in state.variables(self._model):
-      device = devices.get(id(variable))
+      device = found.get(id(variable))
       # A function traced before may hold what has settled.
       if device is not None and id(variable) not in self._settled:
         state.move(variable, device)
@@ -211,7 +208,7 @@ class Controller:
     calls = {
       f"{operation.name}/"
       for operation in graph.get_operations()
-      if operation.type in variable_devices.LOOPS_AND_CALLS
+      if operation.type in devices.LOOPS_AND_CALLS
     }
     judged = _judged(self.plan.ops, calls, self._model.name)
     lacking = [name for name in judged if name not in there]
@@ -257,7 +254,7 @@ class Controller:
     if self.plan is None:
       yield
     elif tf.executing_eagerly():
-      with tracing.on_each_call(self._model, self._place_rest_of_trace):
+      with devices.on_each_call(self._model, self._place_rest_of_trace):
         yield
     else:
       with self._device_scope():
@@ -265,7 +262,7 @@ class Controller:
 
   def _place_rest_of_trace(self) -> None:
     if self.plan is not None:
-      tracing.place_rest_of_trace(DeviceFunction(self.plan))
+      devices.place_rest_of_trace(DeviceFunction(self.plan))
 
 
 def _judged(ops: Iterable[str], calls: Set[str], model: str) -> list[str]:

@@ -1,13 +1,11 @@
-"""Writes devices into the functions of a graph's library.
+"""Writes devices into GraphDefs: into flat graphs, and into function libraries.
 
-A function that is called from several places may be placed differently in
-each: then it is copied. What runs as one op, such as a loop, has one device,
-and so has all inside it.
-
-The rewritten GraphDef: every node of a traced step with its device.
-
-For whoever runs graphs without tfplace: TensorFlow loads the file and runs it
-as such. Keras models are placed by `place_model`."""
+`placed_graph_def` is for whoever runs graphs without tfplace: every node of a
+traced step with its device. `FunctionPlacer` places the functions of a
+SavedModel's library. A function that is called from several places may be
+placed differently in each: then it is copied. What runs as one op, such as a
+loop, has one device, and so has all inside it.
+"""
 
 import collections
 import os
@@ -23,7 +21,7 @@ from tfplace.extraction.traced import TracedStep
 from tfplace.formats.files import write_bytes
 
 # From a node of a function, by the attribute that calls, to a node of another.
-Way: TypeAlias = tuple[str, ...]
+NodePath: TypeAlias = tuple[str, ...]
 _COMPILED = "_XlaMustCompile"
 
 
@@ -42,12 +40,12 @@ class FunctionPlacer:
     self._used = set(self._originals)
     self._free = {f.signature.name: f for f in library.function}
 
-  def place(self, name: str, devices: Mapping[Way, str]) -> str:
+  def place(self, name: str, devices: Mapping[NodePath, str]) -> str:
     """Places one function and all that it calls.
 
     Args:
       name: of the function.
-      devices: way from the function -> full device name.
+      devices: path from the function -> full device name.
 
     Returns:
       The name of the placed function: the same for the first placement of a
@@ -65,12 +63,14 @@ class FunctionPlacer:
       self._place_nodes(function, devices)
     return self._placed[key]
 
-  def _place_nodes(self, function: Any, devices: Mapping[Way, str]) -> None:
-    below: dict[str, dict[str, dict[Way, str]]] = {}
-    for way, device in devices.items():
-      if len(way) > 1:
-        calls = below.setdefault(way[0], collections.defaultdict(dict))
-        calls[way[1]][way[2:]] = device
+  def _place_nodes(
+    self, function: Any, devices: Mapping[NodePath, str]
+  ) -> None:
+    below: dict[str, dict[str, dict[NodePath, str]]] = {}
+    for path, device in devices.items():
+      if len(path) > 1:
+        calls = below.setdefault(path[0], collections.defaultdict(dict))
+        calls[path[1]][path[2:]] = device
     self._check_nodes(function, devices)
     for node in function.node_def:
       own = devices.get((node.name,))
@@ -91,7 +91,7 @@ class FunctionPlacer:
       for function in called:
         if function.name in self._originals:
           nodes = self._originals[function.name].node_def
-          inner: dict[Way, str] = {(n.name,): device for n in nodes}
+          inner: dict[NodePath, str] = {(n.name,): device for n in nodes}
           function.name = self.place(function.name, inner)
 
   def _instance(self, name: str) -> Any:
@@ -107,7 +107,7 @@ class FunctionPlacer:
     self._used.add(function.signature.name)
     return function
 
-  def _check(self, name: str, devices: Mapping[Way, str]) -> None:
+  def _check(self, name: str, devices: Mapping[NodePath, str]) -> None:
     if name not in self._originals:
       raise ApplyError(f"the graph calls function {name!r}, which it lacks")
     attributes = self._originals[name].attr
@@ -120,14 +120,16 @@ class FunctionPlacer:
         device=used[1],
       )
 
-  def _check_nodes(self, function: Any, devices: Mapping[Way, str]) -> None:
+  def _check_nodes(
+    self, function: Any, devices: Mapping[NodePath, str]
+  ) -> None:
     names = {node.name for node in function.node_def}
-    for way, device in devices.items():
-      if way[0] not in names:
+    for path, device in devices.items():
+      if path[0] not in names:
         raise ApplyError(
-          f"function {function.signature.name!r} has no node {way[0]!r}, which"
+          f"function {function.signature.name!r} has no node {path[0]!r}, which"
           f" is to be on {device}",
-          op=way[0],
+          op=path[0],
           device=device,
         )
 

@@ -20,24 +20,24 @@ from tfplace.keras import state
 from tfplace.plan.plan import choices
 
 # A layer, a pattern, or several of them that share one device.
-Wish: TypeAlias = str | Sequence[str]
+LayerGroup: TypeAlias = str | Sequence[str]
 
 
-def check(wishes: Iterable[Wish]) -> tuple[tuple[str, ...], ...]:
-  """The wishes, each as a tuple of names.
+def check(groups: Iterable[LayerGroup]) -> tuple[tuple[str, ...], ...]:
+  """The groups of `keep_together`, each as a tuple of names.
 
   Raises:
     ApplyError: something else than names.
   """
-  if isinstance(wishes, str):
-    wishes = (wishes,)
+  if isinstance(groups, str):
+    groups = (groups,)
   result = []
-  for wish in wishes:
-    names = wish if isinstance(wish, (list, tuple)) else (wish,)
+  for group in groups:
+    names = group if isinstance(group, (list, tuple)) else (group,)
     if not names or not all(isinstance(name, str) for name in names):
       raise ApplyError(
         "keep_together takes names of layers, patterns, and lists of them, not"
-        f" {wish!r:.60}"
+        f" {group!r:.60}"
       )
     result.append(tuple(names))
   return tuple(result)
@@ -47,15 +47,15 @@ def grouped(
   graph: OpGraph,
   traced: TracedStep,
   model: keras.Model,
-  wishes: Iterable[Sequence[str]],
+  keep_together: Iterable[Sequence[str]],
 ) -> OpGraph:
-  """The graph with slots beside their variables and every wish granted.
+  """The graph with slots beside their variables and the user's groups.
 
   Raises:
-    ApplyError: a wish is no layer of the model and like no name in it.
+    ApplyError: a name is no layer of the model and like no name in it.
   """
   groups = slot_groups(graph, model)
-  for names in wishes:
+  for names in keep_together:
     groups.append([op for name in names for op in _ops(graph, traced, name)])
   return constraints.keep_together(graph, groups)
 

@@ -1,92 +1,34 @@
-"""XLA on a placed model: off, since it would put the step on one device.
+"""`place_model`, `plan_model` and `placed`: what users call on Keras 3 models.
 
-A model that is left where it is keeps what its user chose, also where that
-was decided in the middle of the first fit.
+They change the model object they are given, and nothing global: no environment
+variable, no class of Keras, no setting of TensorFlow.
+"""
 
-`place_model`: puts the ops and variables of a Keras 3 model on devices.
-
-It changes the model object it is given, and nothing global: no environment
-variable, no class of Keras, no setting of TensorFlow."""
-
+import functools
+import inspect
 import logging
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ParamSpec, TypeVar, overload
 
 import keras
 
 from tfplace.errors import ApplyError, ExtractionError
 from tfplace.extraction.keras import inputs
-from tfplace.keras import planners, state
+from tfplace.keras import given, planning, state
 from tfplace.keras.controller import Controller, Planner, controller_of
-from tfplace.keras.read_plan import PlanLike
+from tfplace.keras.given import PlanLike
+from tfplace.plan.clusters import ClusterLike
 from tfplace.plan.plan import AppliedPlacement
-
-_FUNCTIONS = ("train", "test", "predict")
-
-
-class JitSwitch:
-  """Holds back a model's `jit_compile` until it is known to be harmless.
-
-  Keras sets `jit_compile` anew at each `compile`, asking `supports_jit` first.
-  """
-
-  def __init__(self, model: keras.Model) -> None:
-    """Off, until `allow`."""
-    self._model = model
-    self._supported: bool = model.supports_jit
-    self._wanted: bool = model.jit_compile
-    self._compile = model.compile
-    self._awaited = True  # nothing is decided: what is asked for is noted
-    self._off = True
-    model.compile = self._compile_and_note
-    self._apply()
-
-  def is_dropped(self) -> bool:
-    """Whether a compiled model asks for XLA that a placement denies it."""
-    return self._wanted and bool(self._model.compiled)
-
-  def forbid(self) -> None:
-    """The model is placed: XLA is off, and Keras says so if it is asked."""
-    self._awaited, self._off = False, True
-    self._apply()
-
-  def allow(self) -> None:
-    """The model stays as it is: it gets what was chosen."""
-    self._awaited, self._off = False, False
-    self._apply()
-    if not self._model.jit_compile:
-      return
-    for kind in _FUNCTIONS:  # a fit may be running
-      if getattr(self._model, f"{kind}_function") is not None:
-        getattr(self._model, f"make_{kind}_function")(force=True)
-
-  def detach(self) -> None:
-    """Gives the model its own `compile` and choice back."""
-    del self._model.compile
-    self._off = False
-    self._apply()
-
-  def _apply(self) -> None:
-    self._model.supports_jit = self._supported and not self._off
-    self._model.jit_compile = self._wanted and not self._off
-
-  def _compile_and_note(self, *args: Any, **kwargs: Any) -> None:
-    if self._awaited:
-      self._model.supports_jit = self._supported
-    self._compile(*args, **kwargs)
-    if self._awaited or not self._off:
-      self._wanted = self._model.jit_compile
-      self._apply()
-
 
 _logger = logging.getLogger("tfplace")
 
+P = ParamSpec("P")
 ModelT = TypeVar("ModelT", bound=keras.Model)
 
 
 def place_model(
   model: ModelT,
-  cluster: planners.ClusterLike | None = None,
+  cluster: ClusterLike | None = None,
   strategy: str = "auto",
   batch_size: int | None = None,
   budget_s: float = 30.0,
@@ -127,7 +69,7 @@ def place_model(
     budget_s: seconds for the proof of how fast a step can be at best (a
       quarter at most) and the search. Tracing and costing the step come
       before, and compiling the placers, once per installation;
-      `model.placement.seconds` says what each took.
+      `model.placement.seconds` has the time of each.
     seed: fixes the search's random choices.
     placement: skips planning: what `plan_model` or `model.placement` of the
       same model gave, a `Placement`, the path of a placement file, or a
@@ -146,14 +88,14 @@ def place_model(
     ApplyError: no Keras 3 model, or an empty one, one that runs eagerly
       (`run_eagerly=True`; also at `fit`, where it is compiled so later), a
       device that this process does not have, a placement that names what the
-      model lacks, or a placement together with wishes for planning.
+      model lacks, or a placement together with constraints for planning.
     TfplaceError: an unknown strategy or cluster, a bad budget or memory size;
       as the placers do, such as `InfeasibleError` where nothing fits.
   """
   _check_model(model)
   state.check_not_eager(model)
   if placement is None:
-    planner = planners.searching(
+    planner = planning.searching(
       model,
       cluster,
       strategy=strategy,
@@ -166,7 +108,7 @@ def place_model(
     )
   else:
     _check_nothing_to_plan(max_memory, keep_together)
-    planner = planners.given(placement, model)
+    planner = given.given(placement, model)
   controller = _attached(model, planner)
   if placement is not None:
     controller.plan_now("train")
@@ -177,7 +119,7 @@ def place_model(
 
 def plan_model(
   model: keras.Model,
-  cluster: planners.ClusterLike | None = None,
+  cluster: ClusterLike | None = None,
   strategy: str = "auto",
   batch_size: int | None = None,
   budget_s: float = 30.0,
@@ -213,7 +155,7 @@ def plan_model(
     TfplaceError: as `place_model`.
   """
   _check_model(model)
-  planner = planners.searching(
+  planner = planning.searching(
     model,
     cluster,
     is_what_if=True,
@@ -272,3 +214,55 @@ def _plan_if_known(controller: Controller, model: keras.Model) -> None:
     controller.plan_now("train")
   except ExtractionError as error:
     _logger.info("model %r is planned at its first fit: %s", model.name, error)
+
+
+@overload
+def placed(function: Callable[P, ModelT], /) -> Callable[P, ModelT]: ...
+
+
+@overload
+def placed(
+  **options: Any,
+) -> Callable[[Callable[P, ModelT]], Callable[P, ModelT]]: ...
+
+
+def placed(function: Any = None, /, **options: Any) -> Any:
+  """Places the model that the decorated function returns.
+
+      @tfplace.placed
+      def build(): ...
+
+      @tfplace.placed(strategy="m_etf", budget_s=10)
+      def build(): ...
+
+  Args:
+    function: builds and returns a Keras model.
+    **options: the keywords of `place_model`.
+
+  Raises:
+    ApplyError: when called, if the function returns no Keras 3 model.
+    TypeError: an unknown keyword, or no function.
+  """
+  _check_options(options)
+  if function is None:
+    return functools.partial(_decorate, options)
+  if not callable(function):
+    raise TypeError(f"placed() decorates a function, not {function!r:.60}")
+  return _decorate(options, function)
+
+
+def _check_options(options: dict[str, Any]) -> None:
+  known = inspect.signature(place_model).parameters
+  for name in options:
+    if name not in known or name == "model":
+      raise TypeError(f"placed() has no keyword {name!r}")
+
+
+def _decorate(
+  options: dict[str, Any], function: Callable[P, ModelT]
+) -> Callable[P, ModelT]:
+  @functools.wraps(function)
+  def build(*args: P.args, **kwargs: P.kwargs) -> ModelT:
+    return place_model(function(*args, **kwargs), **options)
+
+  return build

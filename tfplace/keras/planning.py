@@ -1,43 +1,50 @@
-"""From a Keras model to a plan: extraction, costs, placers, and the decision
-whether several devices beat one at all. It changes nothing of the model but
-building it.
+"""Searches the plan of a Keras model: from a request to its placement.
+
+A request is checked when it is made; the search may run at once or in the
+middle of the first fit. Nothing of the model is changed but that it is built.
 """
 
+import contextlib
 import dataclasses
-from collections.abc import Iterable, Mapping
+import logging
+import sys
+import threading
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from tfplace import bounds, placers
 from tfplace.core import constraints, protocols
 from tfplace.core.cluster import Cluster
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
-from tfplace.core.protocols import Result
-from tfplace.cost import op_graph
-from tfplace.errors import ExtractionError, InfeasibleError, TfplaceError
+from tfplace.errors import ExtractionError, TfplaceError
 from tfplace.extraction import TracedStep, trace_keras
-from tfplace.extraction import traced as batch
 from tfplace.extraction.keras import inputs
+from tfplace.extraction.traced import DEFAULT_BATCH_SIZE
 from tfplace.keras import grouping
-from tfplace.plan import local_cluster as devices_lib
-from tfplace.plan import plan as applied_lib
-from tfplace.plan.plan import AppliedPlacement
-from tfplace.plan.progress import Progress, check_verbose
+from tfplace.keras.controller import Planner
+from tfplace.keras.given import stays
+from tfplace.plan import local_devices
+from tfplace.plan import plan as plan_lib
+from tfplace.plan.clusters import ClusterLike, find_cluster
+from tfplace.plan.plan import AppliedPlacement, Plan
+from tfplace.plan.planner import PlanConfig, Stages, make_plan
+from tfplace.plan.sources import op_graph
+
+_logger = logging.getLogger("tfplace")
+_SILENCE_S = 10.0  # after which a silent stage is logged
 
 
 @dataclasses.dataclass(frozen=True)
-class PlanConfig:
+class Request:
   """What `place_model` was asked for.
 
   Attributes:
     cluster: what to plan for.
-    strategy: name of a placer.
-    budget_s: seconds for the proof of a bound and the placer.
-    seed: fixes the placer's random choices.
+    config: how to plan.
     batch_size: to plan for; None takes the batch's own, else Keras's 32.
     keep_together: names of layers or patterns; each tuple is one device's.
     limited: whether the user set memory limits, which one device must pass.
@@ -45,50 +52,95 @@ class PlanConfig:
   """
 
   cluster: Cluster
-  strategy: str
-  budget_s: float
-  seed: int
+  config: PlanConfig
   batch_size: int | None
   keep_together: tuple[tuple[str, ...], ...] = ()
   limited: bool = False
   verbose: int = 0
 
 
-def make_config(
+def searching(
+  model: keras.Model,
+  cluster: ClusterLike | None,
+  is_what_if: bool = False,
+  **options: Any,
+) -> Planner:
+  """Checks the request now, and returns what carries it out.
+
+  Args:
+    model: what is planned for.
+    cluster: as `place_model`'s.
+    is_what_if: the plan is only looked at, and its devices may be others than
+      this process has; else it is to be applied here.
+    **options: the other arguments of `make_request`.
+
+  Raises:
+    ApplyError: a device that this process lacks.
+    TfplaceError: an unknown strategy or cluster, or a bad number.
+  """
+  described = find_cluster(cluster)
+  if not is_what_if:
+    local_devices.check_cluster(described)
+  request = make_request(described, **options)
+
+  def planner(kind: str, data: Any) -> tuple[Plan | None, AppliedPlacement]:
+    applied = _searched(model, request, kind, data)
+    level = logging.WARNING if applied.one_device else logging.INFO
+    _print_or_log(
+      f"model {model.name!r} {applied.message}", request.verbose, level
+    )
+    if is_what_if or stays(applied) or applied.placement is None:
+      return None, applied
+    return plan_lib.from_placement(applied.placement), applied
+
+  return planner
+
+
+def _searched(
+  model: keras.Model, request: Request, kind: str, data: Any
+) -> AppliedPlacement:
+  """The placement of one step, or that there is only one device."""
+  default = local_devices.default_device()
+  names = [device.name for device in request.cluster.devices]
+  if names == [default] and not request.limited:
+    return plan_lib.only_device(default, model.name, kind == "train")
+  stages = Stages(_Shown(model.name, request.verbose).stage)
+  with stages("tracing", f" its {kind} step"):
+    traced = trace(model, request, kind, data)
+  applied = decide(model, traced, request, stages)
+  text = f"model {model.name!r}: {_seconds_phrase(stages.seconds)}"
+  _print_or_log(text, request.verbose, logging.INFO)
+  return dataclasses.replace(applied, seconds=stages.seconds)
+
+
+def make_request(
   cluster: Cluster,
   strategy: str,
   batch_size: int | None,
   budget_s: float,
   seed: int,
   max_memory: Mapping[str, str | float] | None = None,
-  keep_together: Iterable[grouping.Wish] = (),
+  keep_together: Iterable[grouping.LayerGroup] = (),
   verbose: str | int = "auto",
-) -> PlanConfig:
+) -> Request:
   """Checks what can be checked before there is a graph.
 
   Raises:
     TfplaceError: an unknown strategy (lists the choices), or a value that
       makes no sense.
   """
-  if strategy not in placers.STRATEGIES:
-    raise TfplaceError(
-      f"unknown strategy {strategy!r}; choose one of"
-      f" {', '.join(placers.STRATEGIES)}"
-    )
-  protocols.check_budget(budget_s)
+  config = PlanConfig(strategy, budget_s, seed)
+  config.check()
   if batch_size is not None:
     protocols.check_count("batch_size", batch_size, 1)
-  protocols.check_count("seed", seed, 0)
   if not isinstance(max_memory or {}, Mapping):
     raise TfplaceError(
       "max_memory is a mapping from devices to sizes, such as"
       f" {{'GPU:0': '10GiB'}}, not {max_memory!r:.60}"
     )
-  return PlanConfig(
+  return Request(
     constraints.with_max_memory(cluster, max_memory or {}),
-    strategy,
-    budget_s,
-    seed,
+    config,
     batch_size,
     grouping.check(keep_together),
     bool(max_memory),
@@ -97,13 +149,13 @@ def make_config(
 
 
 def trace(
-  model: keras.Model, config: PlanConfig, kind: str, data: Any = None
+  model: keras.Model, request: Request, kind: str, data: Any = None
 ) -> TracedStep:
   """Traces the step to plan on.
 
   Args:
     model: compiled, if it is the training step.
-    config: gives the batch size.
+    request: gives the batch size.
     kind: the step, "train", "test" or "predict".
     data: one batch of it (tensors of any graph, or arrays), where there is one.
 
@@ -112,8 +164,8 @@ def trace(
   """
   sample = None
   if data is not None:
-    sample = _sample(model, data, config.batch_size, kind)
-  return trace_keras(model, config.batch_size, sample=sample, kind=kind)
+    sample = _sample(model, data, request.batch_size, kind)
+  return trace_keras(model, request.batch_size, sample=sample, kind=kind)
 
 
 def _sample(
@@ -128,7 +180,7 @@ def _sample(
       return None
     shape = list(tensor.shape)
     if shape and (shape[0] is None or batch_size):
-      shape[0] = batch_size or own_size or batch.DEFAULT_BATCH_SIZE
+      shape[0] = batch_size or own_size or DEFAULT_BATCH_SIZE
     if None in shape:
       raise ExtractionError(
         f"a batch of model {model.name!r} has shape {tuple(tensor.shape)}, and"
@@ -150,63 +202,98 @@ def _sample(
 
 
 def decide(
-  model: keras.Model,
-  traced: TracedStep,
-  config: PlanConfig,
-  progress: Progress,
+  model: keras.Model, traced: TracedStep, request: Request, stages: Stages
 ) -> AppliedPlacement:
   """Searches a placement and compares it with the best single device.
 
   Args:
     model: whose slots stay beside their variables.
     traced: its step.
-    config: what was asked for.
-    progress: is told each stage.
+    request: what was asked for.
+    stages: shows and times what is done.
 
   Raises:
-    ApplyError: nothing is like a name of `config.keep_together`.
+    ApplyError: nothing is like a name of `request.keep_together`.
     InfeasibleError: nothing fits in memory.
     TfplaceError: as the placer and `Problem` do.
   """
-  with progress.stage("costs", f" of {len(traced.graph_def.node):,} ops"):
-    graph = op_graph(traced, config.cluster)
-    graph = grouping.grouped(graph, traced, model, config.keep_together)
-  with progress.stage("compiling the placers", ", once per installation"):
-    placers.warm_up(config.strategy)
-  with progress.stage("proof", " of how fast a step can be at best"):
-    problem, left_s = bounds.tightened_within(
-      Problem(graph, config.cluster), config.budget_s
-    )
-  told = f" by {config.strategy}, for up to {left_s:.0f} s"
-  with progress.stage("search", told, is_expected=True):
-    result = placers.place(
-      problem, strategy=config.strategy, budget_s=left_s, seed=config.seed
-    )
-  with progress.stage("comparison", " with one device"):
-    single = _single(problem, result, config)
+  with stages("costs", f" of {len(traced.graph_def.node):,} ops"):
+    graph = op_graph(traced, request.cluster)
+    graph = grouping.grouped(graph, traced, model, request.keep_together)
+  plan = make_plan(Problem(graph, request.cluster), request.config, stages)
+  result, single = plan.best, plan.single_device
   used = _devices(result.placement)
-  beaten = applied_lib.is_beaten(result, single)
-  one_device = len(used) == 1 or (config.strategy == "auto" and beaten)
-  if one_device and single is not None and config.strategy == "auto":
+  is_auto = request.config.strategy == "auto"
+  beaten = plan_lib.is_beaten(result, single)
+  one_device = len(used) == 1 or (is_auto and beaten)
+  if one_device and single is not None and is_auto:
     result = single
     used = _devices(result.placement)
-  return applied_lib.planned(result, single, used, one_device, traced)
-
-
-def _single(
-  problem: Problem, result: Result, config: PlanConfig
-) -> Result | None:
-  """The best single device; None where none has the memory."""
-  for tried in (result, *result.tried):
-    if tried.strategy == "single":
-      return tried
-  try:
-    return placers.place(problem, "single", budget_s=5.0, seed=config.seed)
-  except InfeasibleError:
-    return None
+  return plan_lib.planned(result, single, used, one_device, traced)
 
 
 def _devices(placement: Placement) -> tuple[str, ...]:
   cluster = placement.problem.cluster
   names = [cluster.devices[i].name for i in np.unique(placement.devices)]
-  return tuple(sorted(devices_lib.full_names({n: n for n in names}).values()))
+  full = local_devices.full_names({name: name for name in names})
+  return tuple(sorted(full.values()))
+
+
+def check_verbose(verbose: str | int) -> int:
+  """0 or 1: "auto" is 1 on a terminal and in a notebook, as long as Keras'
+  interactive logging is on.
+
+  Raises:
+    TfplaceError: something else.
+  """
+  if verbose == "auto":
+    return int(keras.config.is_interactive_logging_enabled() and _is_watched())
+  if isinstance(verbose, str) or verbose not in (0, 1, 2):
+    raise TfplaceError(f"verbose is {verbose!r:.60}; it must be 'auto', 0 or 1")
+  return int(bool(verbose))
+
+
+def _is_watched() -> bool:
+  return (
+    sys.stdout.isatty() or hasattr(sys, "ps1") or "ipykernel" in sys.modules
+  )
+
+
+class _Shown:
+  """Shows stages in Keras' manner: lines on standard output, or a log."""
+
+  def __init__(self, model: str, verbose: int) -> None:
+    """Of the model of that name; prints where `verbose`."""
+    self._model = model
+    self._verbose = verbose
+
+  @contextlib.contextmanager
+  def stage(
+    self, stage: str, detail: str, seconds: float | None
+  ) -> Iterator[None]:
+    """Prints that a stage begins, or logs one that takes long unexpectedly."""
+    text = f"planning model {self._model!r}: {stage}{detail}"
+    timer = threading.Timer(_SILENCE_S, _logger.warning, ["%s", text])
+    timer.daemon = True
+    if self._verbose:
+      print(text, flush=True)
+    elif seconds is None:
+      timer.start()
+    try:
+      yield
+    finally:
+      timer.cancel()
+
+
+def _seconds_phrase(seconds: Mapping[str, float]) -> str:
+  """The seconds of all stages but those that took none, in one phrase."""
+  whole = sum(seconds.values())
+  parts = [f"{k} {v:.1f} s" for k, v in seconds.items() if v >= 0.1]
+  return f"planned in {whole:.1f} s ({', '.join(parts) or 'at once'})"
+
+
+def _print_or_log(text: str, verbose: int, level: int) -> None:
+  if verbose:
+    print(text, flush=True)
+  else:
+    _logger.log(level, "%s", text)

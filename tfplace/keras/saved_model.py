@@ -16,7 +16,7 @@ from tensorflow.python.saved_model import fingerprinting_utils
 
 from tfplace.core.placement import Placement
 from tfplace.errors import ApplyError
-from tfplace.extraction import colocation
+from tfplace.extraction import structure
 from tfplace.extraction.safety import safe_loading
 from tfplace.extraction.saved_model import FlatSignature, flatten_signature
 from tfplace.formats import files
@@ -37,7 +37,7 @@ def write_placed_saved_model(
   """Writes a copy of a SavedModel that runs as placed.
 
   `tf.saved_model.load` and TensorFlow Serving need no tfplace to load it. The
-  variables lie on their planned devices where the loader heeds them: Serving
+  variables lie on their planned devices where the loader honours them: Serving
   does, and `tf.saved_model.load` with `experimental_variable_policy=
   "save_variable_devices"`; else they lie on the first device, and what reads
   them runs there.
@@ -94,19 +94,19 @@ def _place(
   arguments = {
     node.name for node in placed.node if node.op in ("Placeholder", _HANDLE)
   }
-  ways = {
-    way: devices[node]
-    for node, way in flat.origins.items()
+  paths = {
+    path: devices[node]
+    for node, path in flat.origins.items()
     if node in devices and node not in arguments
   }
   objects = meta_graph.object_graph_def
   if not objects.nodes:  # of TensorFlow 1: one flat graph
     handles = {tuple([name]): devices[name] for name in flat.captures}
-    _place_nodes(meta_graph.graph_def, {**ways, **handles})
+    _place_nodes(meta_graph.graph_def, {**paths, **handles})
     return
   function = _function_of(objects, flat.key)
   placer = FunctionPlacer(meta_graph.graph_def.library)
-  placer.place(function, ways)
+  placer.place(function, paths)
   inputs = objects.concrete_functions[function].bound_inputs
   where = {inputs[i]: devices[node] for node, i in flat.captures.items()}
   for number, device in where.items():
@@ -117,7 +117,7 @@ def _place(
 
 def _beside_tables(graph_def: tf.compat.v1.GraphDef) -> list[str]:
   """Ops on a table or the like, which stays where the loader puts it."""
-  groups = colocation.colocation(graph_def)
+  groups = structure.colocation_groups(graph_def)
   resource = tf.resource.as_datatype_enum
   outside = {
     group
@@ -132,7 +132,7 @@ def _beside_tables(graph_def: tf.compat.v1.GraphDef) -> list[str]:
 
 
 def _place_nodes(
-  graph_def: tf.compat.v1.GraphDef, ways: Mapping[tuple[str, ...], str]
+  graph_def: tf.compat.v1.GraphDef, paths: Mapping[tuple[str, ...], str]
 ) -> None:
   """Places the graph of TensorFlow 1.
 
@@ -140,14 +140,14 @@ def _place_nodes(
     ApplyError: a node is not there.
   """
   nodes = {node.name: node for node in graph_def.node}
-  for way, device in ways.items():
+  for path, device in paths.items():
     # A node named like an output has had a number put to its name since.
-    name = way[0] if way[0] in nodes else way[0].rpartition("_")[0]
-    if len(way) > 1 or name not in nodes:
+    name = path[0] if path[0] in nodes else path[0].rpartition("_")[0]
+    if len(path) > 1 or name not in nodes:
       raise ApplyError(
-        f"the SavedModel's graph has no node {'/'.join(way)!r}, which is to be"
+        f"the SavedModel's graph has no node {'/'.join(path)!r}, which is to be"
         f" on {device}",
-        op=way[0],
+        op=path[0],
         device=device,
       )
     nodes[name].device = device

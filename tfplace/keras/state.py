@@ -1,7 +1,7 @@
-"""The state of a Keras 3 model: its variables, and moving them to devices.
+"""The state of a Keras 3 model: its variables, its functions, its XLA choice.
 
-All that applying touches of Keras's private attributes is in this file. The
-numbers never change: a variable moves with its value.
+All of Keras's private attributes that placing a model touches are used in this
+module. The numbers never change: a variable moves with its value.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -12,6 +12,8 @@ import tensorflow as tf
 
 from tfplace.errors import ApplyError
 from tfplace.extraction.keras import inputs
+
+KINDS = ("train", "test", "predict")  # of steps, and of their functions
 
 
 def optimizers(model: keras.Model) -> list[Any]:
@@ -156,7 +158,7 @@ def reset_functions(model: keras.Model, besides: str | None = None) -> None:
     model: whose traced functions hold old variables.
     besides: "train", "test" or "predict": is being traced, and stays.
   """
-  for kind in ("train", "test", "predict"):
+  for kind in KINDS:
     if kind != besides:
       setattr(model, f"{kind}_function", None)
 
@@ -200,3 +202,58 @@ def _spec(value: Any) -> Any:
   if value is None or isinstance(value, tf.TypeSpec):
     return value
   return tf.type_spec_from_value(value)
+
+
+class JitSwitch:
+  """Holds back a model's `jit_compile` until it is known to be harmless.
+
+  Keras sets `jit_compile` anew at each `compile`, asking `supports_jit` first.
+  """
+
+  def __init__(self, model: keras.Model) -> None:
+    """Off, until `allow`."""
+    self._model = model
+    self._supported: bool = model.supports_jit
+    self._wanted: bool = model.jit_compile
+    self._compile = model.compile
+    self._awaited = True  # nothing is decided: what is asked for is noted
+    self._off = True
+    model.compile = self._compile_and_note
+    self._apply()
+
+  def is_dropped(self) -> bool:
+    """Whether a compiled model asks for XLA that a placement denies it."""
+    return self._wanted and bool(self._model.compiled)
+
+  def forbid(self) -> None:
+    """The model is placed: XLA is off, and Keras says so if it is asked."""
+    self._awaited, self._off = False, True
+    self._apply()
+
+  def allow(self) -> None:
+    """The model stays as it is: it gets what was chosen."""
+    self._awaited, self._off = False, False
+    self._apply()
+    if not self._model.jit_compile:
+      return
+    for kind in KINDS:  # a fit may be running
+      if getattr(self._model, f"{kind}_function") is not None:
+        getattr(self._model, f"make_{kind}_function")(force=True)
+
+  def detach(self) -> None:
+    """Gives the model its own `compile` and choice back."""
+    del self._model.compile
+    self._off = False
+    self._apply()
+
+  def _apply(self) -> None:
+    self._model.supports_jit = self._supported and not self._off
+    self._model.jit_compile = self._wanted and not self._off
+
+  def _compile_and_note(self, *args: Any, **kwargs: Any) -> None:
+    if self._awaited:
+      self._model.supports_jit = self._supported
+    self._compile(*args, **kwargs)
+    if self._awaited or not self._off:
+      self._wanted = self._model.jit_compile
+      self._apply()

@@ -12,10 +12,10 @@ from collections.abc import Iterable
 import numpy as np
 
 from tfplace.core.problem import Problem
+from tfplace.placers.coarsen import merged
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.rules.axes import find_axes
 from tfplace.placers.scopes import UNKNOWN, Scopes, read_scopes
-from tfplace.placers.search.merging import merged
 
 # Numbers of clusters that explore together, where there are more decisions. Of
 # few clusters some draws are good at once, from random weights too: on 2-layer

@@ -1,4 +1,4 @@
-"""Clusters that can be measured on, by the name that flags give them."""
+"""Opens the clusters that can be measured on, by the names of the flags."""
 
 import contextlib
 from collections.abc import Iterator

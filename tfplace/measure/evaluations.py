@@ -1,11 +1,11 @@
-"""A measured step as events of a Chrome trace, which Perfetto opens.
+"""Turns what a run reported into an `Evaluation` or a Chrome trace.
 
-Every device is a track with its ops, and one below it with what it received.
-The format is the "Trace Event Format" of Chromium's catapult project; its
-times are microseconds, as ours. (`tfplace.report.trace` does the same for a
-simulated step; the two lie side by side in one file.)
-
-From what a run reported to an `Evaluation`."""
+In the trace, which Perfetto opens, every device is a track with its ops, and
+one below it with what it received. The format is the "Trace Event Format" of
+Chromium's catapult project; its times are microseconds, as ours.
+(`tfplace.report.trace` does the same for a simulated step; both may share a
+file.)
+"""
 
 import math
 import statistics

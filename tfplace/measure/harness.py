@@ -5,7 +5,7 @@ process, hangs, runs out of memory or spoils the model's numbers gets an
 evaluation that says so, and the next one starts on fresh processes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -15,9 +15,10 @@ from tfplace.core.protocols import Evaluation
 from tfplace.errors import MeasurementError
 from tfplace.extraction.safety import side_effects
 from tfplace.extraction.traced import TracedStep
-from tfplace.measure import evaluations
+from tfplace.measure import evaluations, placed_step
+from tfplace.measure.calibrate import splits
 from tfplace.measure.local import processes, runtime
-from tfplace.measure.session import messages, placed_step, reference
+from tfplace.measure.session import messages
 
 _START_ATTEMPTS = 3
 
@@ -73,7 +74,7 @@ class MeasurementHarness:
     )
     self._timeout_s = timeout_s
     self._seed = seed
-    self._reference = reference.Reference(self._run, problem)
+    self._reference = _Reference(self._run, problem)
 
   def evaluate(
     self, placements: np.ndarray | Sequence[Placement]
@@ -154,3 +155,61 @@ def _check(
         f" of those to measure on: {', '.join(workers.device_names)}",
         device=device.name,
       )
+
+
+class _Reference:
+  """The step on one device, run when it is first needed, and once only.
+
+  A model may yield NaNs on made-up inputs wherever its ops run; that says
+  nothing of a placement. A placement is at fault where a number is finite with
+  every op on one device and not finite under the placement.
+
+  Args:
+    run: runs a placement.
+    problem: whose groups each run on the first device that they may be on.
+  """
+
+  def __init__(
+    self,
+    run: Callable[[Placement], messages.StepReply],
+    problem: Problem,
+  ) -> None:
+    self._run = run
+    self._problem = problem
+    self._broken: frozenset[str] | None = None
+    self._why_unknown = ""
+
+  def check(self, placement: Placement, reply: messages.StepReply) -> None:
+    """Passes where every number is as finite as on one device.
+
+    Raises:
+      ChildError: of the kind "non_finite"; names what is not.
+    """
+    broken = evaluations.non_finite(reply)
+    if not broken:
+      return
+    home = home_placement(self._problem)
+    if (placement.devices == home.devices).all():
+      self._broken = frozenset(broken)
+    elif self._broken is None:
+      self._find(home)
+    new = [name for name in broken if name not in (self._broken or ())]
+    if new:
+      raise processes.ChildError(
+        "non_finite",
+        f"measuring: {', '.join(map(repr, new))} has a NaN or an infinity,"
+        f" {self._why_unknown or 'and none with every op on one device'}",
+      )
+
+  def _find(self, home: Placement) -> None:
+    try:
+      self._broken = frozenset(evaluations.non_finite(self._run(home)))
+      self._why_unknown = ""
+    except processes.ChildError as error:  # tried again at the next NaN
+      self._why_unknown = f"which one device cannot be compared with: {error}"
+
+
+def home_placement(problem: Problem) -> Placement:
+  """Every group on the first device that it may be on."""
+  row = splits.home(problem)[problem.group_of]
+  return Placement(problem, row.astype(np.int32))

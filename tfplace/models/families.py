@@ -1,29 +1,28 @@
-"""What the members of a synthetic family draw from: an index, nothing else.
+"""Families of models for pre-training, and the sizes to pre-train on.
 
-Synthetic families for pre-training and generalisation: 32 graphs each.
+Placeto's three sets of 32 graphs each (arXiv 1906.08879): `cifar10` and `ptb`
+are random cells of an architecture search, `nmt` a translation model in 32
+sizes. Which graphs Placeto had is not published; these are drawn here, each by
+its index alone. Members are real models, also found in the zoo as `cifar10`,
+`ptb` and `nmt_family` with the size `index`.
 
-Placeto's three sets (arXiv 1906.08879): `cifar10` and `ptb` are random cells
-of an architecture search, `nmt` a translation model in 32 sizes. Which graphs
-Placeto had is not published; these are drawn here, by index. Members are real
-models, also found in the zoo as `cifar10`, `ptb` and `nmt_family` with the
-size `index`.
-
-The zoo's NMT in other lengths and batches: Placeto's `nmt` set.
-
-The training split of the models: what a policy may be pre-trained on.
-
-Models of the published tables in other sizes than any row has: other numbers
-of layers, and shorter unrolls, so that one graph has some thousands of ops.
-WaveNet, AmoebaNet and NASNet are not among them: they, and the family
-`cifar10` if it is left out too, are what a pre-trained policy never saw."""
+`TRAINING_SPLIT` has models of the published tables in other sizes than any of
+their rows: other numbers of layers, and shorter unrolls, so that one graph has
+some thousands of ops. WaveNet, AmoebaNet and NASNet are not among them: they,
+and the family `cifar10` if it is left out too, are unseen in pre-training.
+"""
 
 import itertools
 import zlib
 from collections.abc import Mapping
 
+import keras
 import numpy as np
 
 from tfplace.errors import ExtractionError
+from tfplace.models.image_cells import Cell, CellNetwork, Edge
+from tfplace.models.image_models import classifier
+from tfplace.models.lstm import Sampler
 from tfplace.models.zoo import ZooModel, build
 
 MEMBERS = 32  # of each family, as in Placeto (arXiv 1906.08879)
@@ -123,3 +122,70 @@ TRAINING_SPLIT: tuple[tuple[str, Mapping[str, int]], ...] = (
   ("transformer_xl", {"layers": 6, "segments": 2}),
   ("inception_v3", {"image_size": 139}),
 )
+
+
+CELL_OPERATIONS = (
+  "separable_3x3",
+  "separable_5x5",
+  "average_pool_3x3",
+  "max_pool_3x3",
+  "identity",
+)
+_CELL_SUMS = 5
+_IMAGE_SIZE, _CLASSES = 32, 10  # CIFAR-10
+
+
+def draw_cells(index: int) -> tuple[Cell, Cell]:
+  """The normal and the reduction cell of a member of `cifar10`.
+
+  Of the micro search space of ENAS (Pham et al., arXiv 1802.03268): five sums,
+  each of two earlier states through two of five operations.
+
+  Raises:
+    ExtractionError: no such member.
+  """
+  rng = generator("cifar10", index)
+  return _draw_cell(rng), _draw_cell(rng)
+
+
+def _draw_cell(rng: np.random.Generator) -> Cell:
+  """A cell whose output is the states that no sum uses."""
+
+  def edge(states: int) -> Edge:
+    return Edge(
+      int(rng.integers(states)),
+      CELL_OPERATIONS[rng.integers(len(CELL_OPERATIONS))],
+    )
+
+  sums = tuple((edge(2 + i), edge(2 + i)) for i in range(_CELL_SUMS))
+  used = {side.state for pair in sums for side in pair}
+  return Cell(sums, tuple(i for i in range(2 + _CELL_SUMS) if i not in used))
+
+
+def cifar10(
+  index: int = 0, batch_size: int = 160, cells: int = 2, filters: int = 20
+) -> tuple[keras.Model, Sampler]:
+  """Member `index` of the family `cifar10`: a network of ENAS' cells.
+
+  From ENAS' public search: batch 160, 20 filters, SGD with Nesterov momentum
+  of 0.9 and rate 0.05. It has 8 cells; 4, a reduction before each of 2 normal
+  ones, are chosen for graphs of moderate size.
+
+  Args:
+    index: which member, 0 to 31.
+    batch_size: images per step.
+    cells: normal cells.
+    filters: of a first normal cell; the reduction before it doubles them.
+  """
+  normal, reduction = draw_cells(index)
+  network = CellNetwork(
+    normal,
+    reduction,
+    cells=cells,
+    filters=filters,
+    stem_filters=3 * filters,
+    stem_cells=0,
+  )
+  model = network.model("cifar10", _IMAGE_SIZE, _CLASSES)
+  optimizer = keras.optimizers.SGD(0.05, momentum=0.9, nesterov=True)
+  return classifier(model, optimizer, batch_size, _IMAGE_SIZE, _CLASSES)

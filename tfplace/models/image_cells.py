@@ -1,20 +1,18 @@
-"""The operations inside the cells of image networks.
+"""Image networks made of cells: a normal cell repeated, a reduction between.
 
-Those of NASNet's search space (Zoph et al., arXiv 1707.07012), in the order of
-activation, convolution and batch normalisation that they and AmoebaNet's
-public code have. Each takes a Keras tensor [batch, height, width, channels]
-and returns one of `filters` channels, smaller by `stride`.
+The structure that NASNet (Zoph et al., arXiv 1707.07012) introduced and
+AmoebaNet and ENAS kept. A cell reads the outputs of the two cells before it,
+adds pairs of operations on earlier states, and concatenates some of its states.
+A `Cell` says which states and operations; the networks themselves are in
+`image_models` and `families`.
 
-Image networks made of cells: a normal cell repeated, a reduction between.
-
-The frame that NASNet (Zoph et al., arXiv 1707.07012) set and AmoebaNet and
-ENAS kept. A cell reads the outputs of the two cells before it, adds pairs of
-operations on earlier states, and concatenates some of its states. Which states
-and operations, a `Cell` says; the networks themselves are in `nasnet`,
-`amoebanet` and `cifar10`.
-
-Layers of cell N are called `cellN_...` and the one that ends it `mixedN`, as in
-Inception-V3, so that op names tell where a human would cut."""
+The operations are those of NASNet's search space, in the order of activation,
+convolution and batch normalisation that the public code of both has. Each takes
+a Keras tensor [batch, height, width, channels] and returns one of `filters`
+channels, smaller by `stride`. Layers of cell N are called `cellN_...` and the
+one that ends it `mixedN`, as in Inception-V3, so that op names show where an
+expert would cut.
+"""
 
 import dataclasses
 import functools

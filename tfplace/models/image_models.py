@@ -1,11 +1,11 @@
-"""What the image models of the zoo share: how they are compiled and fed.
+"""Image models: Inception-V3, NASNet-A and AmoebaNet-D.
 
-Inception-V3, the image model that every placement paper starts with.
-
-NASNet-A (Zoph et al., arXiv 1707.07012), one of Placeto's three models.
-
-AmoebaNet-D (Real et al., arXiv 1802.01548), an image model found by
-evolution, in the form that Google's TPU code published and GPipe trained."""
+Inception-V3 is the image model that every placement paper starts with; NASNet-A
+(Zoph et al., arXiv 1707.07012) is one of Placeto's three models; AmoebaNet-D
+(Real et al., arXiv 1802.01548) was found by evolution and is here in the form
+that Google's TPU code published and GPipe trained. `classifier` compiles and
+feeds all of them.
+"""
 
 import keras
 import numpy as np

@@ -1,12 +1,10 @@
-"""What models that predict words share: softmax, loss, random sentences.
+"""LSTM layers unrolled step by step, and the scoring of words.
 
-A model's output is the log-probability of each given word, so that the
+Weights are read once, and every step has ops of its own: Keras' own LSTM layer
+loops over time or hides the steps, and placement needs them separate. A model
+that predicts words puts out the log-probability of each given word, so that the
 vocabulary's width never leaves the softmax.
-
-An LSTM step by step: weights read once, then ops of their own per step.
-
-Keras' own LSTM layer loops over time or hides the steps; placement wants
-them apart."""
+"""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple

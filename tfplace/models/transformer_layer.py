@@ -1,13 +1,11 @@
-"""Attention by content and relative position, with memory of what came before.
+"""One layer of Transformer-XL: relative attention, feed-forward, memory.
 
 Dai et al., "Transformer-XL" (arXiv 1901.02860), section 3.3: the score of key
 j for query i adds, to the product of their contents, the product of the query
-and an embedding of their distance i - j.
-
-One layer of Transformer-XL: relative attention, feed-forward, memory.
-
-Its weights are read once per training step; its step over a segment then
-takes them as tensors, so that every segment has ops of its own."""
+and an embedding of their distance i - j. The layer's weights are read once per
+training step; its step over a segment takes them as tensors, so that every
+segment has ops of its own.
+"""
 
 from typing import Any, NamedTuple
 

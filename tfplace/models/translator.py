@@ -1,23 +1,16 @@
-"""A translator: an unrolled LSTM encoder-decoder with attention.
+"""Translators, NMT and GNMT: an unrolled LSTM encoder-decoder with attention.
 
 Every time step has ops of its own, as in the placement papers, so that a
 placer may split layers and time alike. The model scores given translations
 (training by teacher forcing); it has no beam search.
 
 Ops are named by step and layer, such as `nmt/translator/decode_7/
-decoder_layer_1/MatMul`, and their gradients `gradient_tape/nmt/...`. Each
-weight is read once per training step, not once per time step: a layer that is
-split over two devices sends its weights once.
-
-The NMT model of the placement papers: two layers each way, attention.
-
-See `translator` for how it is unrolled and how its ops are named.
-
-Google's neural machine translation system, unrolled: 2, 4 or 8 layers.
-
-See `translator` for how it is unrolled and how its ops are named. The ops of
+decoder_layer_1/MatMul`, and their gradients `gradient_tape/nmt/...`; the ops of
 the bottom encoder layer's backward direction are under `encode_back_7/
-encoder_layer_0_backward`, 7 being the word's position."""
+encoder_layer_0_backward`, 7 being the word's position. Each weight is read once
+per training step, not once per time step: a layer that is split over two
+devices sends its weights once.
+"""
 
 from collections.abc import Callable
 from typing import Any

@@ -54,7 +54,7 @@ MODELS: Mapping[str, str] = {
   "nasnet": "tfplace.models.image_models:nasnet",
   "amoebanet_d": "tfplace.models.image_models:amoebanet_d",
   "wavenet": "tfplace.models.wavenet:wavenet",
-  "cifar10": "tfplace.models.cifar10:cifar10",
+  "cifar10": "tfplace.models.families:cifar10",
   "ptb": "tfplace.models.ptb:ptb",
 }
 

@@ -9,8 +9,8 @@ import functools
 
 import numpy as np
 
+from tfplace.core.paths import transfers
 from tfplace.core.problem import Problem
-from tfplace.placers.compiled import kernel
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -48,6 +48,12 @@ class GroupGraph:
     """[num_groups] float64: least of `time_us`."""
     return self.time_us.min(axis=1)
 
+  def nearest(self, wanted: np.ndarray) -> np.ndarray:
+    """[num_groups] int32: the wanted device, or the fastest where the group has
+    no kernel for it."""
+    here = self.allowed[np.arange(self.num_groups), wanted]
+    return np.where(here, wanted, self.time_us.argmin(axis=1)).astype(np.int32)
+
   @functools.cached_property
   def persistent_bytes(self) -> np.ndarray:
     """[num_groups] float64: held for the whole step."""
@@ -69,12 +75,7 @@ class GroupGraph:
     """
     graph, group_of = self.problem.graph, self.problem.group_of
     src, dst = group_of[graph.edge_src], group_of[graph.edge_dst]
-    across = np.flatnonzero(src != dst)
-    table = np.stack(
-      (graph.edge_src[across], graph.edge_output[across], dst[across])
-    )
-    _, first = np.unique(table, axis=1, return_index=True)
-    across = across[first]
+    across, _ = transfers(graph, group_of)
     keys = src[across].astype(np.int64) * self.num_groups + dst[across]
     pairs, inverse = np.unique(keys, return_inverse=True)
     size = np.bincount(inverse, graph.edge_bytes[across], len(pairs))
@@ -113,15 +114,18 @@ class GroupGraph:
   def _starts(self) -> tuple[np.ndarray, np.ndarray]:
     """`op_start_us`, and the op that each op goes with: its first consumer
     if it takes no inputs, else itself."""
-    graph = self.problem.graph
-    offsets, edges = graph.out_csr
-    return _starts(
-      graph.topological_order,
-      offsets,
-      graph.edge_dst[edges],
-      np.diff(graph.in_csr[0]) == 0,
-      self.problem.fastest_us,
-    )
+    graph, op_us = self.problem.graph, self.problem.fastest_us
+    start = self.problem.earliest_start_us.copy()
+    beside = np.arange(graph.num_ops)
+    _, edges = graph.out_csr
+    edges = edges[np.diff(graph.in_csr[0])[graph.edge_src[edges]] == 0]
+    # Consumers by start; of equals, the first by (output, position).
+    src, dst = graph.edge_src[edges], graph.edge_dst[edges]
+    ranked = np.lexsort((start[dst], src))
+    ops, first = np.unique(src[ranked], return_index=True)
+    beside[ops] = dst[ranked[first]]
+    start[ops] = np.maximum(0.0, start[beside[ops]] - op_us[ops])
+    return start, beside
 
   @functools.cached_property
   def order(self) -> np.ndarray:
@@ -153,27 +157,3 @@ class GroupGraph:
   def contract(self, devices: np.ndarray) -> np.ndarray:
     """[num_ops] devices of an allowed placement -> [num_groups] devices."""
     return np.ascontiguousarray(devices[self.first_ops], dtype=np.int32)
-
-
-@kernel
-def _starts(
-  topological: np.ndarray,
-  out_offsets: np.ndarray,
-  out_dst: np.ndarray,
-  is_input: np.ndarray,
-  op_us: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray]:
-  """Earliest starts; inputs then wait for their first consumer."""
-  start = np.zeros(len(topological))
-  beside = np.arange(len(topological))
-  for op in topological:
-    for i in range(out_offsets[op], out_offsets[op + 1]):
-      start[out_dst[i]] = max(start[out_dst[i]], start[op] + op_us[op])
-  for op in range(len(topological)):
-    if is_input[op] and out_offsets[op] < out_offsets[op + 1]:
-      first = np.inf
-      for i in range(out_offsets[op], out_offsets[op + 1]):
-        if start[out_dst[i]] < first:
-          first, beside[op] = start[out_dst[i]], out_dst[i]
-      start[op] = max(0.0, first - op_us[op])
-  return start, beside

@@ -13,7 +13,6 @@ import time
 
 import numpy as np
 
-from tfplace.placers.domains import choose_near
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.rules.single import cut
 from tfplace.placers.tracker import Tracker
@@ -65,15 +64,14 @@ def offer_packed(
       wanted = _spread(groups, wanted, memory, rng)
       besides = np.zeros_like(besides)
       continue
-    packed = choose_near(groups, found)
-    evaluation = tracker.offer(groups.expand(packed))
+    evaluation = tracker.offer(groups.expand(found))
     is_run = np.isfinite(evaluation.step_time_us)
     if evaluation.feasible or tracker.is_done or not is_run:
       return
     names = [device.name for device in groups.problem.cluster.devices]
     peaks = np.array([evaluation.peak_memory_bytes[name] for name in names])
-    besides = peaks - np.bincount(packed, groups.persistent_bytes, len(names))
-    wanted = packed
+    besides = peaks - np.bincount(found, groups.persistent_bytes, len(names))
+    wanted = found
 
 
 def pack(

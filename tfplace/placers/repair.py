@@ -8,7 +8,6 @@ hold most to where there is room, and evaluates again.
 import numpy as np
 
 from tfplace.core.protocols import Evaluation
-from tfplace.placers.domains import choose_near, linked
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.tracker import Tracker
 
@@ -19,6 +18,8 @@ def offer_repaired(
   tracker: Tracker, groups: GroupGraph, group_devices: np.ndarray
 ) -> Evaluation:
   """Offers a placement, and repaired versions of it until one fits.
+
+  Where it needs a missing link, all ops on one device are offered instead.
 
   Args:
     tracker: receives every version.
@@ -31,6 +32,12 @@ def offer_repaired(
   current = group_devices.copy()
   held = groups.persistent_bytes.copy()
   evaluation = tracker.offer(groups.expand(current))
+  linked = groups.problem.cluster.is_fully_linked
+  for device in range(0 if linked else groups.num_devices):
+    if np.isfinite(evaluation.step_time_us):
+      break
+    current = groups.nearest(np.full(groups.num_groups, device))
+    evaluation = tracker.offer(groups.expand(current))
   for round_number in range(_MAX_ROUNDS):
     if evaluation.feasible or not np.isfinite(evaluation.step_time_us):
       break
@@ -55,7 +62,7 @@ def offer_like(
   Returns:
     The last version's evaluation.
   """
-  wanted = choose_near(groups, groups.contract(devices))
+  wanted = groups.nearest(groups.contract(devices))
   return offer_repaired(tracker, groups, wanted)
 
 
@@ -118,7 +125,7 @@ def _target(
   group: int,
   size: float,
 ) -> int | None:
-  """The fastest allowed, linked device with room, the roomiest of equals.
+  """The fastest allowed device with room, the roomiest of equals.
 
   Where none has room, the one that is then the least over, if that is better
   than now: an error should name the nearest miss.
@@ -128,22 +135,8 @@ def _target(
     after = float(room[device] - size)
     if device == current[group] or after < min(0.0, room[current[group]]):
       continue
-    if not _is_linked(groups, current, group, int(device)):
-      continue
     time_us = float(groups.time_us[group, device])
     key = (after < 0, -after if after < 0 else time_us, -after)
     if key < best_key:
       best, best_key = int(device), key
   return best
-
-
-def _is_linked(
-  groups: GroupGraph, current: np.ndarray, group: int, device: int
-) -> bool:
-  offsets, entries, _ = groups.neighbours
-  near = entries[offsets[group] : offsets[group + 1]]
-  reach = linked(groups)
-  return bool(
-    reach[device, current[near[near >= 0]]].all()
-    and reach[current[-1 - near[near < 0]], device].all()
-  )

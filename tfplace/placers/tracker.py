@@ -6,7 +6,7 @@ import time
 import numpy as np
 
 from tfplace.core.constraints import exact_bytes, format_bytes
-from tfplace.core.placement import Placement
+from tfplace.core.placement import Placement, check_links
 from tfplace.core.problem import Problem
 from tfplace.core.protocols import (
   Budget,
@@ -15,7 +15,7 @@ from tfplace.core.protocols import (
   HistoryPoint,
   Result,
 )
-from tfplace.errors import InfeasibleError
+from tfplace.errors import InfeasibleError, PlacementError
 
 _TOLD = 4  # devices that an error speaks of
 
@@ -72,6 +72,24 @@ def infeasible(
   )
 
 
+def _unlinked(problem: Problem, devices: np.ndarray) -> Evaluation | None:
+  """The failure of a placement that needs a missing link; else None."""
+  try:
+    check_links(problem, devices)
+  except PlacementError as error:
+    return Evaluation(
+      step_time_us=math.inf,
+      feasible=False,
+      peak_memory_bytes={},
+      busy_us={},
+      bytes_moved=0.0,
+      lower_bound_us=problem.lower_bound_us,
+      source="simulated",
+      extra={"error": str(error)},
+    )
+  return None
+
+
 class Tracker:
   """Evaluates candidates and remembers the best feasible one."""
 
@@ -114,8 +132,14 @@ class Tracker:
     return self.offer_all(np.asarray(devices, np.int32).reshape(1, -1))[0]
 
   def offer_all(self, rows: np.ndarray) -> list[Evaluation]:
-    """Evaluates [batch, num_ops] rows at once, and keeps the best so far."""
-    evaluations = self.evaluator.evaluate(rows)
+    """Evaluates [batch, num_ops] rows at once, and keeps the best so far.
+
+    A row that needs a missing link takes for ever, as in the search.
+    """
+    failures = [_unlinked(self.problem, row) for row in rows]
+    linked = [failure is None for failure in failures]
+    found = iter(self.evaluator.evaluate(rows[linked]) if any(linked) else ())
+    evaluations = [failure or next(found) for failure in failures]
     for devices, evaluation in zip(rows, evaluations, strict=True):
       self._keep(devices, evaluation)
     return evaluations

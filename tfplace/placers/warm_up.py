@@ -6,6 +6,7 @@ second. A search must not pay for that out of its budget.
 """
 
 import functools
+import itertools
 
 from tfplace.core.cluster import Cluster, Device, Link
 from tfplace.core.op_graph import OpSpec, build_graph
@@ -13,8 +14,6 @@ from tfplace.core.problem import Problem
 from tfplace.core.protocols import Budget
 from tfplace.errors import TfplaceError
 from tfplace.placers import registry
-from tfplace.placers.domains import choose
-from tfplace.placers.groups import GroupGraph
 from tfplace.placers.search.annealing import AnnealingPlacer
 from tfplace.placers.search.config import SearchConfig
 
@@ -35,8 +34,6 @@ def warm_up(strategy: str) -> None:
   """
   from tfplace.simulate import Simulator  # compiles; only when needed
 
-  sparse = GroupGraph(_diamond(unlinked=("GPU:1", "CPU:0")))
-  choose(sparse, sparse.time_us, sparse.order)
   problem = _diamond()
   simulator = Simulator(problem)
   parts: tuple[str, ...] = (strategy,)
@@ -71,8 +68,8 @@ def _ladder() -> Problem:
   return Problem(build_graph("ladder", ops, edges), _diamond().cluster)
 
 
-def _diamond(unlinked: tuple[str, str] | None = None) -> Problem:
-  """Two branches between two ops, on two GPUs and a CPU; one link may lack."""
+def _diamond() -> Problem:
+  """Two branches between two ops, on two GPUs and a CPU."""
   ops = [
     OpSpec(f"op_{i}", "MatMul", {"GPU": 1.0 + i, "CPU": 9.0}, [64.0], 8.0)
     for i in range(4)
@@ -80,10 +77,9 @@ def _diamond(unlinked: tuple[str, str] | None = None) -> Problem:
   edges = [(0, 0, 1), (0, 0, 2), (1, 0, 3), (2, 0, 3)]
   names = ("GPU:0", "GPU:1", "CPU:0")
   devices = tuple(Device(n, n[:3], 1e6, 1.0) for n in names)
-  pairs = [
-    (a, b) for a in names for b in names if a != b and (a, b) != unlinked
-  ]
-  links = tuple(Link(a, b, 100.0, 1.0) for a, b in pairs)
+  links = tuple(
+    Link(a, b, 100.0, 1.0) for a, b in itertools.permutations(names, 2)
+  )
   return Problem(
     build_graph("warm_up", ops, edges), Cluster("warm_up", devices, links)
   )

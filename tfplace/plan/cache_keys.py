@@ -1,16 +1,12 @@
-"""The software and host that decide a graph, besides this package's code.
-
-Versions of TensorFlow and Keras, the settings of Keras that change what a
-layer does, and whether this host has a GPU, for which some layers have other
-ops. What is imported already is asked; what is not is not imported for it.
-
-The content hash of an extraction: what decides the op graph, and no more.
+"""The content hash of an extraction: of what decides the op graph, and no more.
 
 The model (a zoo model's name and sizes, or every byte of its files), batch
-size, training or inference, the hardware of each kind of device, the code that
-builds, traces and costs (this package's sources; TensorFlow and Keras by
-version), the settings of Keras that change what a layer does, and whether this
-host has a GPU, for which some layers have other ops."""
+size, training or inference, the hardware of each kind of device, and the code
+that builds, traces and costs: this package's sources, TensorFlow and Keras by
+version, the settings of Keras that change what a layer does, and whether this
+host has a GPU, for which some layers have other ops. What is imported already
+is asked; nothing is imported for it.
+"""
 
 import functools
 import hashlib
@@ -85,7 +81,7 @@ def _gpus() -> list[Any]:
 
 
 def _keras_settings() -> list[Any]:
-  """What layers take for granted: as set, or as Keras will read it."""
+  """Settings that layers depend on: as set, or as Keras will read them."""
   keras = sys.modules.get("keras")
   if keras is not None:
     config = keras.config
@@ -132,7 +128,15 @@ def has_custom_objects() -> bool:
 
 _PACKAGE = pathlib.Path(__file__).parent.parent
 # The code that decides a graph: folders and modules of this package.
-_CODE = ("models", "graph", "cost", "extraction.py", "__init__.py")
+_CODE = (
+  "models",
+  "core",
+  "formats",
+  "extraction",
+  "cost",
+  "plan/sources.py",
+  "__init__.py",
+)
 _SUFFIXES = (".py", ".json")
 _CHUNK_BYTES = 1 << 20
 
@@ -240,7 +244,11 @@ def _first_code() -> str:
 
 
 def _code() -> str:
-  """The digest, unless an edit since this process began makes it a lie."""
+  """The digest of the code that this process runs.
+
+  Raises:
+    UnknownError: a source was edited since the process began.
+  """
   digest = code_digest()
   if digest != _first_code():
     raise UnknownError

@@ -1,4 +1,4 @@
-"""A directory of op graphs by key: bounded, and never in anyone's way.
+"""A directory of op graphs by key, bounded in size; its failures never raise.
 
 An entry that is missing, cut off, damaged or of another version is no entry;
 a directory that cannot be written is left alone after one warning. Entries
@@ -42,7 +42,7 @@ class GraphCache:
 
   Args:
     directory: made when the first graph is stored, for this user alone.
-    max_bytes: of all entries; the longest unused go first.
+    max_bytes: of all entries; the least recently used go first.
   """
 
   def __init__(
@@ -102,7 +102,7 @@ class GraphCache:
     return content
 
   def _evict(self, keep: str) -> None:
-    """Drops the longest unused entries beyond `max_bytes`, and remains."""
+    """Drops the least recently used entries beyond `max_bytes`."""
     entries = self._entries()
     total = sum(size for _, size, _ in entries)
     for _, size, path in sorted(entries):

@@ -1,8 +1,9 @@
-"""A plan: which op, layer and variable goes on which device.
+"""Plans as data: which op, layer and variable goes on which device, and why.
 
-It knows names only, no graph and no model state; `read_plan` makes one.
-
-What `model.placement` tells: the plan in force, to read back and to keep."""
+`Plan` is what a placed model follows; `AppliedPlacement` is what
+`model.placement` shows of it, to print, edit and keep. Both know names only:
+no model, and no TensorFlow graph.
+"""
 
 import dataclasses
 import difflib
@@ -14,7 +15,7 @@ from tfplace.core.protocols import Evaluation, Result
 from tfplace.extraction import TracedStep
 from tfplace.formats import json_file
 from tfplace.formats import placement as placement_format
-from tfplace.plan import local_cluster as devices_lib
+from tfplace.plan import local_devices
 
 _LISTED = 12  # of a model's layers; a message is to be read
 
@@ -49,7 +50,7 @@ class Plan:
 
 
 def choices(name: str, layers: Iterable[str]) -> str:
-  """What somebody who wrote `name` may have meant, for a message."""
+  """The names nearest to an unknown one and some others, for a message."""
   known = sorted(layers)
   near = difflib.get_close_matches(name, known, n=3)
   meant = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
@@ -65,7 +66,7 @@ def from_placement(placement: Placement) -> Plan:
   """
   graph = placement.problem.graph
   types = dict(zip(graph.names, graph.types, strict=True))
-  ops = devices_lib.canonical_devices(placement.assignments)
+  ops = local_devices.canonical_devices(placement.assignments)
   return Plan(ops, types, placement=placement)
 
 
@@ -117,7 +118,7 @@ class AppliedPlacement:
     """The decision, and one line per layer."""
     width = max(map(len, self.layers), default=0)
     lines = [
-      f"  {name:{width}}  {devices_lib.short_name(device)}"
+      f"  {name:{width}}  {local_devices.short_name(device)}"
       for name, device in self.layers.items()
     ]
     return "\n".join([self.message, *lines])
@@ -140,7 +141,7 @@ class AppliedPlacement:
 
 
 def given(plan: Plan, model: str, is_partial: bool) -> AppliedPlacement:
-  """Tells of a placement that the caller brought for the model of that name.
+  """Describes a placement that the user gave for the model of that name.
 
   Args:
     plan: what was given.
@@ -148,10 +149,10 @@ def given(plan: Plan, model: str, is_partial: bool) -> AppliedPlacement:
     is_partial: whether there is more in the model than the plan names.
   """
   assignments = {**plan.ops, **plan.layers}
-  default = devices_lib.default_device()
+  default = local_devices.default_device()
   message = f"placed on {_listed(plan.devices)} as given"
   if is_partial:
-    rest = devices_lib.short_name(default)
+    rest = local_devices.short_name(default)
     message += f"; what it does not name is on {rest}, or with what it works on"
   used = {*plan.devices, default} if is_partial else set(plan.devices)
   return AppliedPlacement(
@@ -166,17 +167,17 @@ def given(plan: Plan, model: str, is_partial: bool) -> AppliedPlacement:
 
 
 def without_jit(applied: AppliedPlacement) -> AppliedPlacement:
-  """Tells that the model's `jit_compile=True` has no effect."""
+  """Adds to the message that the model's `jit_compile=True` has no effect."""
   message = f"{applied.message}; {WITHOUT_JIT}"
   return dataclasses.replace(applied, message=message)
 
 
 def _listed(devices: Iterable[str]) -> str:
-  return ", ".join(devices_lib.short_name(name) for name in devices)
+  return ", ".join(local_devices.short_name(name) for name in devices)
 
 
 def only_device(device: str, model: str, training: bool) -> AppliedPlacement:
-  """Tells that there is nothing to choose from."""
+  """Describes a cluster of one device: there is nothing to choose from."""
   return AppliedPlacement(
     assignments={},
     layers={},
@@ -184,7 +185,7 @@ def only_device(device: str, model: str, training: bool) -> AppliedPlacement:
     strategy="single",
     training=training,
     one_device=True,
-    message=f"stays on {devices_lib.short_name(device)}, the only device",
+    message=f"stays on {local_devices.short_name(device)}, the only device",
     model=model,
   )
 
@@ -196,7 +197,7 @@ def planned(
   one_device: bool,
   traced: TracedStep,
 ) -> AppliedPlacement:
-  """Tells of a placement that was searched for.
+  """Describes a placement that was searched for.
 
   Args:
     result: the placement chosen.
@@ -207,8 +208,8 @@ def planned(
   """
   assignments = result.placement.assignments
   return AppliedPlacement(
-    assignments=devices_lib.full_names(assignments),
-    layers=devices_lib.full_names(_layers(result.placement, traced)),
+    assignments=local_devices.full_names(assignments),
+    layers=local_devices.full_names(_layers(result.placement, traced)),
     devices=used,
     strategy=result.strategy,
     training=traced.training,

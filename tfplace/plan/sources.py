@@ -1,8 +1,7 @@
 """From anything that holds a model to its op graph: trace, then costs.
 
-This is the one place that joins the model zoo, the tracing of
-`graph.extract`, the costs of `cost`, and the cache of earlier results. It
-imports TensorFlow when something must be traced.
+This is the one place that joins the model zoo, `extraction`, `cost` and the
+cache of earlier results. It imports TensorFlow when something must be traced.
 """
 
 import os
@@ -13,8 +12,8 @@ from tfplace.core.cluster import Cluster
 from tfplace.core.op_graph import OpGraph
 from tfplace.errors import ExtractionError
 from tfplace.extraction import stages
-from tfplace.formats.cluster import find_cluster
 from tfplace.plan.cache_keys import content_key
+from tfplace.plan.clusters import ClusterLike, find_cluster
 from tfplace.plan.graph_cache import GraphCache
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ def trace(
     sizes: further sizes of a zoo model, such as {"length": 20}.
     allow_side_effects: of loading a SavedModel or a GraphDef: TensorFlow may
       run ops of theirs that touch files, processes or Python.
-    on_stage: is told each stage.
+    on_stage: called as each stage begins.
 
   Raises:
     ExtractionError: names the file or model and what is wrong with it.
@@ -143,7 +142,7 @@ def load_or_extract(
     traced: what an earlier call with the same arguments, for another cluster,
       has returned; None traces.
     allow_side_effects: of loading.
-    on_stage: is told each stage; of a graph that is there, none.
+    on_stage: called as each stage begins; never for a cached graph.
 
   Returns:
     The graph, and the traced step where there is one.
@@ -204,7 +203,7 @@ def _is_of(graph: OpGraph, traced: "TracedStep") -> bool:
 
 def extract(
   model: "keras.Model | str | os.PathLike[str]",
-  cluster: Cluster | str | os.PathLike[str] = DEFAULT_CLUSTER,
+  cluster: ClusterLike | None = DEFAULT_CLUSTER,
   *,
   batch_size: int | None = None,
   training: bool = True,
@@ -217,8 +216,8 @@ def extract(
     model: a Keras 3 model (compiled, if `training`), a name of the zoo, or the
       path of a Keras file (.keras), a GraphDef (.pb, .pbtxt) or a SavedModel
       directory.
-    cluster: whose device kinds are costed; a `Cluster`, the name of a preset
-      or the path of a file.
+    cluster: whose device kinds are costed; a `Cluster`, the name of a preset,
+      the path of a file, or None for this process's logical devices.
     batch_size: examples per step; None is the model's own default.
     training: the training step (forward, gradients, optimizer) or inference.
     sizes: further sizes of a zoo model, such as {"length": 20}.
@@ -251,7 +250,7 @@ def extract(
 
 def extract_each(
   source: str | os.PathLike[str],
-  clusters: Sequence[Cluster | str | os.PathLike[str]],
+  clusters: Sequence[ClusterLike | None],
   *,
   batch_size: int | None = None,
   training: bool = True,

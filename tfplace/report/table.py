@@ -42,7 +42,7 @@ def results_table(
   single = next(
     (r.evaluation.step_time_us for r in results if r.strategy == BASELINE), None
   )
-  marked = best or min(results, key=_rank, default=None)
+  marked = best or min(results, key=rank, default=None)
   for i, result in enumerate(results):
     cells = _cells(result, single, devices)
     if measured is not None:
@@ -52,7 +52,8 @@ def results_table(
   return table
 
 
-def _rank(result: Result) -> tuple[bool, float]:
+def rank(result: Result) -> tuple[bool, float]:
+  """Sorts results: the fastest that fits in memory first."""
   return not result.evaluation.feasible, result.evaluation.step_time_us
 
 

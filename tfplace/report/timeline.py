@@ -22,6 +22,7 @@ from tfplace.report.units import (
   channel_names,
   device_names,
   format_us,
+  time_scale,
 )
 from tfplace.simulate import Schedule
 
@@ -101,14 +102,9 @@ def _used_channels(schedule: Schedule) -> list[int]:
   return np.unique(schedule.transfers.channel).tolist()
 
 
-def _time_unit(schedule: Schedule) -> tuple[float, str]:
-  unit = format_us(schedule.step_time_us).split()[1]
-  return {"s": 1e6, "ms": 1e3, "us": 1.0}[unit], unit
-
-
 def _draw_tracks(axes: Axes, schedule: Schedule) -> None:
   """Devices above, channels that are used below them."""
-  scale, unit = _time_unit(schedule)
+  scale, unit = time_scale(schedule.step_time_us)
   devices, channels = device_names(schedule), _used_channels(schedule)
   all_names = channel_names(schedule)
   heights = [1.0] * len(devices) + [_CHANNEL_HEIGHT] * len(channels)
@@ -223,7 +219,7 @@ def _bars(
 
 
 def _draw_memory(axes: Axes, schedule: Schedule) -> None:
-  scale, unit = _time_unit(schedule)
+  scale, unit = time_scale(schedule.step_time_us)
   limits = schedule.placement.problem.cluster.memory_bytes
   peak = max(schedule.peak_memory_bytes.max(), 1.0)
   size, name = (2.0**30, "GiB") if peak >= 2.0**29 else (2.0**20, "MiB")

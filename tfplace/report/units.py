@@ -1,13 +1,10 @@
-"""Numbers for people: times, sizes and short device names.
+"""Numbers and names for people, and the schedule of what is shown.
 
-What traces and pictures of a step have in common.
-
-Which transfer of a simulated step carries which edge of the graph."""
+Sizes are formatted by `core.constraints`, whose errors need them; times here.
+"""
 
 import math
 from collections.abc import Sequence
-
-import numpy as np
 
 from tfplace.core.constraints import format_bytes, in_units
 from tfplace.core.placement import Placement
@@ -23,6 +20,12 @@ def format_us(time_us: float) -> str:
   if math.isinf(time_us):
     return "failed"
   return in_units(time_us, _TIMES)
+
+
+def time_scale(step_us: float) -> tuple[float, str]:
+  """Microseconds in the unit that suits a step, and the unit's name."""
+  unit = format_us(step_us).split()[-1]
+  return {"s": 1e6, "ms": 1e3, "us": 1.0}.get(unit, 1.0), unit
 
 
 def short_names(names: Sequence[str]) -> list[str]:
@@ -66,27 +69,3 @@ def channel_names(schedule: Schedule) -> list[str]:
   for i in sorted(range(len(full)), key=lambda i: -len(full[i])):
     names = [name.replace(full[i], short[i]) for name in names]
   return names
-
-
-NOT_SENT = -1
-
-
-def transfer_of_edge(schedule: Schedule) -> np.ndarray:
-  """[num_edges] int64 number of the transfer, -1 within one device."""
-  moves, devices = schedule.transfers, schedule.placement.devices
-  graph = schedule.placement.problem.graph
-  outputs = 2 + int(graph.edge_output.max(initial=0))
-  count = schedule.placement.problem.cluster.num_devices
-
-  def key(op: np.ndarray, output: np.ndarray, to: np.ndarray) -> np.ndarray:
-    return (op.astype(np.int64) * outputs + output + 1) * count + to
-
-  result = np.full(graph.num_edges, NOT_SENT, np.int64)
-  target = devices[graph.edge_dst]
-  sent = np.flatnonzero(devices[graph.edge_src] != target)
-  known = key(moves.src_op, moves.output, moves.dst)
-  by_key = np.argsort(known)
-  wanted = key(graph.edge_src[sent], graph.edge_output[sent], target[sent])
-  if len(sent):
-    result[sent] = by_key[np.searchsorted(known[by_key], wanted)]
-  return result

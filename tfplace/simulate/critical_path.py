@@ -67,13 +67,11 @@ class _Walk:
   def __init__(self, schedule: "Schedule") -> None:
     self.schedule = schedule
     self.devices = schedule.placement.devices
-    moves = schedule.transfers
-    keys = (moves.src_op.tolist(), moves.output.tolist(), moves.dst.tolist())
-    self.transfer_of = {k: i for i, k in enumerate(zip(*keys, strict=True))}
+    sent = schedule.transfers
     self.on_device = _Occupied(
       self.devices, schedule.op_start_us, schedule.op_end_us
     )
-    self.on_channel = _Occupied(moves.channel, moves.start_us, moves.free_us)
+    self.on_channel = _Occupied(sent.channel, sent.start_us, sent.free_us)
 
   def back_from(self, op: int) -> list[Segment]:
     path: list[Segment] = []
@@ -106,19 +104,20 @@ class _Walk:
     graph = self.schedule.placement.problem.graph
     offsets, edges = graph.in_csr
     for edge in edges[offsets[op] : offsets[op + 1]]:
-      src, output = int(graph.edge_src[edge]), int(graph.edge_output[edge])
-      if self.devices[src] == self.devices[op]:
+      src = int(graph.edge_src[edge])
+      transfer = int(self.schedule.transfer_of_edge[edge])
+      if transfer < 0:
         yield ("op", src), self.schedule.op_end_us[src]
       else:
-        move = self.transfer_of[src, output, int(self.devices[op])]
-        yield ("transfer", move), self.schedule.transfers.arrival_us[move]
+        arrival_us = self.schedule.transfers.arrival_us[transfer]
+        yield ("transfer", transfer), arrival_us
 
   def before_transfer(self, transfer: int) -> tuple[Step | None, str]:
-    moves = self.schedule.transfers
-    src, start = int(moves.src_op[transfer]), moves.start_us[transfer]
+    sent = self.schedule.transfers
+    src, start = int(sent.src_op[transfer]), sent.start_us[transfer]
     if self.schedule.op_end_us[src] == start:
       return ("op", src), INPUT
-    before = self.on_channel.before(moves.channel[transfer], start)
+    before = self.on_channel.before(sent.channel[transfer], start)
     return (None, BEGIN) if before is None else (("transfer", before), CHANNEL)
 
 

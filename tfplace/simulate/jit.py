@@ -2,11 +2,14 @@
 those of other packages, which make arrays of their own.
 """
 
+import contextlib
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numba
 import numpy as np
+
+from tfplace.simulate import code_cache
 
 Index = int | np.integer  # what NumPy's stubs make of an index
 F = TypeVar("F", bound=Callable[..., Any])
@@ -17,7 +20,7 @@ def kernel(function: F) -> F:
 
   Machine code goes next to the source, or to the user's cache directory where
   the package is read-only, or to a directory of the user's under the system's
-  temporary one where that is read-only too (`cache_dir`).
+  temporary one where that is read-only too (`code_cache`).
 
   The function must not allocate: without Numba's reference counts (`_nrt`),
   which it would touch at each access to an array, it runs 30 times faster.
@@ -65,7 +68,9 @@ def _compile(
     "no_cpython_wrapper": not is_entry,
     "no_cfunc_wrapper": True,  # nobody passes a kernel as an argument
   }
-  try:
+  # Numba says "cannot cache function: no locator available".
+  with contextlib.suppress(RuntimeError):
     return njit(cache=True, **options)(function)
-  except RuntimeError:  # "cannot cache function: no locator available"
-    return njit(**options)(function)
+  with contextlib.suppress(RuntimeError), code_cache.fallback() as is_kept:
+    return njit(cache=is_kept, **options)(function)
+  return njit(**options)(function)

@@ -11,9 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tfplace.core.paths import transfers
 from tfplace.core.placement import Placement
 from tfplace.simulate import engine
 from tfplace.simulate.critical_path import Segment, critical_path
+from tfplace.simulate.links import transfer_ends
 from tfplace.simulate.tables import Tables
 from tfplace.simulate.workspace import TRANSFERS, Workspace
 
@@ -153,6 +155,18 @@ class Schedule:
   memory: tuple[MemoryCurve, ...]
 
   @functools.cached_property
+  def transfer_of_edge(self) -> np.ndarray:
+    """[num_edges] int64: the number of the transfer, -1 within one device."""
+    sent = self.transfers
+    graph, devices = self.placement.problem.graph, self.placement.devices
+    _, transfer_of = transfers(graph, devices)
+    # There, transfers are in the order of these keys; here, as queued.
+    number = np.lexsort((sent.dst, sent.output, sent.src_op))
+    is_sent = transfer_of >= 0
+    transfer_of[is_sent] = number[transfer_of[is_sent]]
+    return transfer_of
+
+  @functools.cached_property
   def critical_path(self) -> tuple[Segment, ...]:
     """The chain of ops and transfers that ends with the last op."""
     return critical_path(self)
@@ -166,18 +180,21 @@ def make_schedule(
   step_time_us = engine.simulate(tables, devices, work, np.inf)
   start = work.ops.time.copy()
   end = start + placement.problem.time_us[np.arange(len(devices)), devices]
-  transfers = _transfers(placement, tables, work)
-  key = work.transfers.key[: len(transfers)]
-  moves = transfers.start_us, transfers.arrival_us
+  sent = _transfers(placement, tables, work)
+  key = work.transfers.key[: len(sent)]
   return Schedule(
     placement=placement,
     step_time_us=float(step_time_us),
     op_start_us=start,
     op_end_us=end,
-    transfers=transfers,
+    transfers=sent,
     peak_memory_bytes=work.peak_bytes.copy(),
     busy_us=work.busy_us.copy(),
-    memory=tuple(memory_curves(tables, devices, start, end, key, *moves)),
+    memory=tuple(
+      memory_curves(
+        tables, devices, start, end, key, sent.start_us, sent.arrival_us
+      )
+    ),
   )
 
 
@@ -191,7 +208,7 @@ def _transfers(
   src = placement.devices[src_op]
   start = work.transfers.time[:count].copy()
   num_bytes = tables.slots["bytes"][slot]
-  sent = start + num_bytes / tables.bandwidth[src, dst]
+  sent, arrival, free = transfer_ends(tables, start, num_bytes, src, dst)
   return Transfers(
     src_op=src_op,
     output=tables.slot_output[slot],
@@ -201,6 +218,6 @@ def _transfers(
     num_bytes=num_bytes,
     start_us=start,
     sent_us=sent,
-    arrival_us=sent + tables.latency_us[src, dst],
-    free_us=sent + tables.gap_us[src, dst],
+    arrival_us=arrival,
+    free_us=free,
   )

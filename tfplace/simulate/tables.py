@@ -8,7 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tfplace.core.paths import longest_paths
 from tfplace.core.problem import Problem
+from tfplace.simulate.links import least_transfer_us
 
 OP = np.dtype(
   [
@@ -227,19 +229,10 @@ def _tails(problem: Problem) -> np.ndarray:
   reader waits for the idle gap here or for a transfer elsewhere.
   """
   graph, cluster = problem.graph, problem.cluster
-  offsets, edges = graph.out_csr
-  least_gap = np.full(graph.num_edges, cluster.op_overhead_us.min())
-  if cluster.links:
-    latency = min(link.latency_us for link in cluster.links)
-    fastest = max(link.bandwidth_bytes_per_us for link in cluster.links)
-    least_gap = np.minimum(least_gap, latency + graph.edge_bytes / fastest)
-  least_gap[problem.fastest_us[graph.edge_src] <= 0] = 0.0
-  gaps, times = least_gap[edges].tolist(), problem.fastest_us.tolist()
-  readers, bounds = graph.edge_dst[edges].tolist(), offsets.tolist()
-  tails = [0.0] * graph.num_ops
-  for op in graph.topological_order[::-1].tolist():
-    for i in range(bounds[op], bounds[op + 1]):
-      reader = readers[i]
-      tails[op] = max(tails[op], gaps[i] + times[reader] + tails[reader])
+  gap_us = np.minimum(
+    cluster.op_overhead_us.min(), least_transfer_us(cluster, graph.edge_bytes)
+  )
+  gap_us[problem.fastest_us[graph.edge_src] <= 0] = 0.0
+  edge_us = gap_us + problem.fastest_us[graph.edge_dst]
   # Sums in another order than the engine's may differ in the last digits.
-  return np.array(tails) * (1 - 1e-9)
+  return longest_paths(graph, edge_us, backward=True) * (1 - 1e-9)

@@ -6,6 +6,7 @@ import numpy as np
 
 from tfplace.simulate import queues
 from tfplace.simulate.jit import Index, inlined
+from tfplace.simulate.links import compiled_transfer_ends as transfer_ends
 from tfplace.simulate.queues import receive
 from tfplace.simulate.tables import Tables
 from tfplace.simulate.workspace import (
@@ -139,12 +140,11 @@ def _start_one(
   node = work.transfers.nodes[transfer]
   node.time = now
   source, target = np.int64(node.source), np.int64(node.target)
-  sent = now + node.bytes / tables.bandwidth[source, target]
-  work.channel_us[channel] = sent + tables.gap_us[source, target]
+  _, arrival, free = transfer_ends(tables, now, node.bytes, source, target)
+  work.channel_us[channel] = free
   work.memory[target] += node.bytes
   work.counts[GROWN] = 1
   work.moved_bytes[0] += node.bytes
-  arrival = sent + tables.latency_us[source, target]
   if arrival <= now:
     _arrive(tables, devices, work, transfer, now)
   else:

@@ -6,8 +6,7 @@ import pytest
 from random_problems import random_case
 
 from tfplace.core.placement import Placement
-from tfplace.report.explain.bottleneck import find_loads
-from tfplace.report.explain.fixed_order import fixed_order, times_on
+from tfplace.report.explain.bottleneck import find_loads, fixed_order, times_on
 from tfplace.simulate import Simulator
 
 

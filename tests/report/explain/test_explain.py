@@ -12,7 +12,7 @@ from tfplace.core.op_graph import OpSpec, build_graph
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.errors import TfplaceError
-from tfplace.report.explain import bottleneck, explain
+from tfplace.report.explain import explain, what_if
 from tfplace.report.explain.output import explanation_to_json
 from tfplace.report.explain.words import op_summary, summary
 
@@ -104,7 +104,7 @@ def test_one_more_device_has_copies_of_its_links_and_own_channels():
     Link("cpu", names[0], 3.0, channel="switch"),
   )
   devices = (*(Device(n, "GPU", 7.0) for n in names), Device("cpu", "C"))
-  more = bottleneck.one_more_device(Cluster("c", devices, links), 0)
+  more = what_if.one_more_device(Cluster("c", devices, links), 0)
   new = "/job:w/device:GPU:2"
   assert more.devices[3] == Device(new, "GPU", 7.0)
   assert more.links[:5] == links

@@ -92,3 +92,21 @@ def test_few_layers_are_only_put_in_order():
 
 def test_no_ops_have_no_layers():
   assert find_layers([], np.zeros(0)).names == ()
+
+
+def test_what_the_graph_knows_of_layers_goes_before_names():
+  # By their names, both calls of "dense" would be layers of their own.
+  names = [
+    "net_1/dense_1/MatMul",
+    "net_1/dense_2/MatMul",
+    "net/out/x",
+    "adam/x",
+  ]
+  paths = ["net/dense", "net/dense", "net/out", None]
+  layers = find_layers(names, np.ones(4), paths)
+  assert [layers.names[i] for i in layers.layer_of] == [
+    "dense",
+    "dense",
+    "out",
+    "adam",
+  ]

@@ -11,7 +11,7 @@ from tfplace.core.op_graph import OpSpec, build_graph
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.core.protocols import Result
-from tfplace.report.page import bars, save_report
+from tfplace.report.page import figures, save_report
 from tfplace.simulate import Simulator
 
 pytest.importorskip("bokeh", reason="the extra 'report' is not installed")
@@ -119,17 +119,17 @@ def test_every_figure_is_drawn_with_its_data(seen):
     return seen.figures[figure]["colors"].get(color.lstrip("#").lower(), 0)
 
   for figure, color in {
-    "timeline": bars.BLUE,
-    "memory": bars.device_color(0),
-    "layers": bars.GREY,
-    "path": bars.BLUE,
-    "gains": bars.GREEN,
+    "timeline": figures.BLUE,
+    "memory": figures.device_color(0),
+    "layers": figures.GREY,
+    "path": figures.BLUE,
+    "gains": figures.GREEN,
   }.items():
     if figure != "layers":  # its discs are translucent
       assert pixels(figure, color) > 100, figure
     assert sum(seen.figures[figure]["colors"].values()) > 1000, figure
-  assert pixels("timeline", bars.TRANSFER) > 100
-  assert pixels("timeline", bars.CRITICAL) > 50
+  assert pixels("timeline", figures.TRANSFER) > 100
+  assert pixels("timeline", figures.CRITICAL) > 50
 
 
 def test_under_the_mouse_each_bar_tells_what_it_is(seen):

@@ -10,7 +10,7 @@ from tfplace import core, formats
 from tfplace.bin import place, simulate
 from tfplace.errors import TfplaceError
 from tfplace.report import page
-from tfplace.report.page import bars, figures
+from tfplace.report.page import figures
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_an_empty_graph_has_a_report(tmp_path):
 
 
 def test_neighbouring_devices_differ_in_colour_and_all_in_colour_or_dash():
-  looks = [(bars.device_color(i), bars.device_dash(i)) for i in range(16)]
+  looks = [(figures.device_color(i), figures.device_dash(i)) for i in range(16)]
   assert len(set(looks)) == 16
   assert len({color for color, _ in looks[:8]}) == 8
 

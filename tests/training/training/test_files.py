@@ -234,7 +234,7 @@ def test_a_place_for_no_policy_is_known_before(tmp_path, where):
 
 KILLED = """
 import os, signal, sys
-from tfplace.graph import staging
+from tfplace.formats import files as staging
 put = staging.put_folder
 def killed(made, target):
   if sys.argv[2] == "after":

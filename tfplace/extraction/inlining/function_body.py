@@ -8,8 +8,7 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 
 from tfplace.errors import ExtractionError
-from tfplace.extraction import nodes as node_names
-from tfplace.extraction import nodes as op_defs
+from tfplace.extraction import nodes as node_lib
 
 NodeDef: TypeAlias = tf.compat.v1.NodeDef
 _DEFAULT = re.compile(r"(Stateful)?PartitionedCall(_\d+)?\Z")
@@ -19,8 +18,8 @@ def find(
   call: NodeDef,
   name: str,
   num_inputs: int,
-  functions: Mapping[str, op_defs.FunctionDef],
-) -> op_defs.FunctionDef:
+  functions: Mapping[str, node_lib.FunctionDef],
+) -> node_lib.FunctionDef:
   """The function that `call` calls.
 
   Raises:
@@ -52,9 +51,9 @@ class FunctionBody:
   def __init__(
     self,
     call: NodeDef,
-    function: op_defs.FunctionDef,
+    function: node_lib.FunctionDef,
     attrs: Mapping[str, object],
-    functions: Mapping[str, op_defs.FunctionDef],
+    functions: Mapping[str, node_lib.FunctionDef],
     used: set[str],
     name: str | None = None,
   ) -> None:
@@ -89,7 +88,7 @@ class FunctionBody:
     names = {name: scope + name for name in self.inner}
     self.used.update(names.values())
     for name in clashes:
-      names[name] = node_names.unique_name(scope + name, self.used)
+      names[name] = node_lib.unique_name(scope + name, self.used)
       self.used.add(names[name])
     return names
 
@@ -133,7 +132,7 @@ class FunctionBody:
     arguments = self.function.signature.input_arg
     for argument, tensor in zip(arguments, inputs, strict=True):
       for text in (argument.name, f"{argument.name}:0"):
-        self.tensors[text] = node_names.canonical(tensor)
+        self.tensors[text] = node_lib.canonical(tensor)
         self.arguments.add(text)
     copies = [self._copy(node) for node in self.function.node_def]
     for copy, node in zip(copies, self.function.node_def, strict=True):
@@ -143,7 +142,7 @@ class FunctionBody:
     return nodes
 
   def _no_op(self, name: str, inputs: Sequence[str]) -> NodeDef:
-    unique = node_names.unique_name(f"{self.name}/{name}", self.used)
+    unique = node_lib.unique_name(f"{self.name}/{name}", self.used)
     self.used.add(unique)
     return NodeDef(
       name=unique,
@@ -163,12 +162,12 @@ class FunctionBody:
     if "_class" in copy.attr:
       classes = copy.attr["_class"].list.s
       classes[:] = [self._constraint(text) for text in classes]
-    op_def = op_defs.op_def_of(copy, self.functions)
+    op_def = node_lib.op_def_of(copy, self.functions)
     output = 0
     for arg in op_def.output_arg:
-      count = len(op_defs.arg_types(copy, op_def, arg))
+      count = len(node_lib.arg_types(copy, op_def, arg))
       for i in range(count):
-        flat = node_names.join_tensor(copy.name, output)
+        flat = node_lib.join_tensor(copy.name, output)
         self.tensors[f"{node.name}:{arg.name}:{i}"] = flat
         output += 1
     return copy
@@ -196,7 +195,7 @@ class FunctionBody:
     if not node.input or (self._reads(node) and not self.gated):
       inputs.extend(self.controls)
     del copy.input[:]
-    copy.input.extend(node_names.controls_last(inputs))
+    copy.input.extend(node_lib.controls_last(inputs))
 
   def _reads(self, node: NodeDef) -> bool:
     """Whether the node waits for an argument."""
@@ -207,7 +206,7 @@ class FunctionBody:
       if text[1:] in self.names:
         return "^" + self.names[text[1:]]
       if text[1:] in self.arguments:  # control edge from an argument
-        return "^" + node_names.split_tensor(self.tensors[text[1:]])[0]
+        return "^" + node_lib.split_tensor(self.tensors[text[1:]])[0]
     elif text in self.tensors:
       return self.tensors[text]
     raise ExtractionError(
@@ -228,16 +227,16 @@ class FunctionBody:
         nodes.append(identity)
         tensor = identity.name
       self.outputs.append(tensor)
-    ends = ["^" + node_names.split_tensor(t)[0] for t in self.outputs]
+    ends = ["^" + node_lib.split_tensor(t)[0] for t in self.outputs]
     done = self._no_op(
       "output_control_node",
-      node_names.controls_last([*self._effects(), *ends, *self.controls]),
+      node_lib.controls_last([*self._effects(), *ends, *self.controls]),
     )
     self.done = done.name
     return [*nodes, done]
 
   def _identity(self, wanted: str, arg: Any, tensor: str) -> NodeDef:
-    name = node_names.unique_name(f"{self.name}/{wanted}", self.used)
+    name = node_lib.unique_name(f"{self.name}/{wanted}", self.used)
     self.used.add(name)
     identity = NodeDef(
       name=name,
@@ -259,6 +258,6 @@ class FunctionBody:
       names = [
         node.name
         for node in self.function.node_def
-        if op_defs.op_def_of(node, self.functions).is_stateful
+        if node_lib.op_def_of(node, self.functions).is_stateful
       ]
     return [self._input(self.call, "^" + name) for name in names]

@@ -1,8 +1,7 @@
 """From a traced `tf.function` to a `TracedStep` that a session can run.
 
-Captured variables become `VarHandleOp` nodes with a `shared_name` of their
-own, captured constants become `Const`, calls are
-inlined.
+Captured variables become `VarHandleOp` nodes with a `shared_name` of their own,
+captured constants become `Const`, and calls are inlined.
 """
 
 import dataclasses
@@ -14,12 +13,16 @@ import numpy as np
 import tensorflow as tf
 
 from tfplace.errors import ExtractionError
-from tfplace.extraction import colocation, structure
-from tfplace.extraction import graph_def as graph_variables
-from tfplace.extraction import nodes as node_names
-from tfplace.extraction import traced as batch
+from tfplace.extraction import nodes as node_lib
+from tfplace.extraction import structure
+from tfplace.extraction.graph_def import variables_of
 from tfplace.extraction.inlining import inline
-from tfplace.extraction.traced import FeedSpec, TracedStep, VariableSpec
+from tfplace.extraction.traced import (
+  FeedSpec,
+  TracedStep,
+  VariableSpec,
+  fill_batch,
+)
 
 _MAX_CONSTANT_BYTES = 1 << 30  # a GraphDef holds 2 GiB in all
 
@@ -84,9 +87,9 @@ def flatten_function(
   flat = structure.prune(
     result.graph_def, [*names, *targets, *feeds, *variables]
   )
-  colocation.repair(flat, {})
+  structure.repair_constraints(flat, {})
   variables = {
-    **graph_variables.variables_of(flat, str(function.name)),
+    **variables_of(flat, str(function.name)),
     **variables,
   }
   traced = TracedStep(
@@ -137,7 +140,7 @@ def _is_static(spec: Any) -> bool:
 def _fill(spec: Any, batch_size: int, name: str) -> Any:
   if not isinstance(spec, tf.TensorSpec):
     return spec
-  shape = batch.fill_batch(spec.shape, batch_size, spec.name, name)
+  shape = fill_batch(spec.shape, batch_size, spec.name, name)
   return tf.TensorSpec(shape, spec.dtype, spec.name)
 
 
@@ -168,7 +171,7 @@ def _replace_captures(
 ) -> tuple[dict[str, VariableSpec], dict[str, int]]:
   """Turns the placeholders of captures into handles and constants."""
   variables = {id(v.handle): v for v in graph.variables}
-  nodes = node_names.by_name(graph_def)
+  nodes = node_lib.by_name(graph_def)
   used = set(nodes)
   renamed: dict[str, str] = {}
   result: dict[str, VariableSpec] = {}
@@ -181,7 +184,7 @@ def _replace_captures(
         _name_capture(node, "captured_resource", used, renamed)
         continue
       wanted = variable_names.get(id(variable), variable.name.split(":")[0])
-      name = node_names.unique_name(wanted, used)
+      name = node_lib.unique_name(wanted, used)
       used.add(name)
       renamed[node.name] = name
       result[name] = _make_handle(node, name, variable)
@@ -201,7 +204,7 @@ def _name_capture(
 ) -> None:
   """A name for what TensorFlow only gave a number, a new one every time."""
   if node.name.isdecimal():
-    name = node_names.unique_name(wanted, used)
+    name = node_lib.unique_name(wanted, used)
     used.add(name)
     renamed[node.name] = name
     node.name = name
@@ -253,7 +256,7 @@ def _rename(
 ) -> None:
   for node in graph_def.node:
     for i, text in enumerate(node.input):
-      source, output = node_names.split_tensor(text)
+      source, output = node_lib.split_tensor(text)
       if source in renamed:
-        node.input[i] = node_names.join_tensor(renamed[source], output)
-  colocation.repair(graph_def, renamed)
+        node.input[i] = node_lib.join_tensor(renamed[source], output)
+  structure.repair_constraints(graph_def, renamed)

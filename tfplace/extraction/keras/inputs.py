@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfplace.errors import ExtractionError
-from tfplace.extraction import traced
+from tfplace.extraction.traced import checked_batch_size
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +44,7 @@ def batch_spec(
     ExtractionError: the model does not say its inputs or targets and no
       sample does, or a dimension besides the batch is unknown.
   """
-  size = traced.checked(batch_size, model.name)
+  size = checked_batch_size(batch_size, model.name)
   if batch_size is None:
     size = static_batch_size(model) or size
   if sample is not None:

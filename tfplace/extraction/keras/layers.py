@@ -1,14 +1,11 @@
-"""Which Keras layer each op of a traced step belongs to.
+"""Which Keras layer each op of a traced step belongs to, and fresh layer names.
 
-Seen while the step is traced, since names alone do not tell: the second call
-of layer "dense" and the first of layer "dense_1" both have the scope
-"dense_1".
-
-Names as in a fresh process, whatever was built before.
-
-Keras numbers what it names itself ("conv2d_94") through a whole process, so
-that the second build of a model has other names than the first, and neither a
-placement nor a cached graph of the one would fit the other."""
+Layers are recorded while the step is traced, since names alone do not tell: the
+second call of layer "dense" and the first of layer "dense_1" both have the
+scope "dense_1". Keras numbers what it names itself ("conv2d_94") through a
+whole process; `fresh_names` counts from the start, so that a placement or a
+cached graph of one build of a model fits the next.
+"""
 
 import collections
 import contextlib

@@ -19,15 +19,14 @@ import tensorflow as tf
 
 from tfplace.errors import ExtractionError
 from tfplace.extraction import stages
-from tfplace.extraction import stages as garbage
 from tfplace.extraction.inlining import functions
 from tfplace.extraction.keras import inputs
 from tfplace.extraction.keras import layers as keras_layers
-from tfplace.extraction.safety import keras_archive
+from tfplace.extraction.safety import limits
 from tfplace.extraction.traced import TracedStep
 
 
-@garbage.collector_paused()
+@stages.collector_paused()
 def trace_keras(
   model: keras.Model,
   batch_size: int | None = None,
@@ -51,7 +50,7 @@ def trace_keras(
     sample: a batch `x`, `(x, y)` or `(x, y, sample_weight)` of arrays or
       tensors, or what a step of the model's own takes; needed where the model
       does not say its inputs, or the loss not its targets.
-    on_stage: is told each stage.
+    on_stage: called as each stage begins.
     kind: the step, "train", "test" or "predict", where `training` does not
       say it all.
 
@@ -103,7 +102,7 @@ def trace_keras_file(
   name = os.fspath(path)
   if not os.path.isfile(name):
     raise ExtractionError(f"there is no Keras model file {name!r}")
-  keras_archive.check(name)
+  limits.check_keras_file(name)
   try:
     with warnings.catch_warnings():
       # Of a file saved before its first `fit`: a step has no use for slots.

@@ -1,1 +1,1 @@
-"""Files of strangers: what is checked before TensorFlow reads them."""
+"""Untrusted files: what is checked before TensorFlow reads them."""

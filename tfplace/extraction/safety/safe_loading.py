@@ -1,4 +1,4 @@
-"""Loads a SavedModel of a stranger such that nothing of it reaches out.
+"""Loads an untrusted SavedModel such that nothing of it reaches out.
 
 `tf.saved_model.load` runs parts of what it loads: the restore op and the
 initialisation of TensorFlow 1, and of TensorFlow 2 what creates, initialises,
@@ -30,13 +30,11 @@ from google.protobuf import message
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
 from tfplace.errors import ExtractionError
-from tfplace.extraction import nodes as node_names
+from tfplace.extraction import nodes as node_lib
 from tfplace.extraction import validate
 from tfplace.extraction.safety import (
-  call_tree,
-  loaded_part,
-  own_files,
-  proto_file,
+  limits,
+  saved_model_parts,
   side_effects,
 )
 
@@ -68,9 +66,9 @@ def load(path: str, check: Check | None = None) -> Any:
     )
   meta_graph = content.meta_graphs[0]
   with validate.located(where):
-    call_tree.check(meta_graph.graph_def)
+    limits.check_calls(meta_graph.graph_def)
   if meta_graph.HasField("object_graph_def"):
-    loaded_part.keep_objects(meta_graph)
+    saved_model_parts.keep_objects(meta_graph)
   if check is not None:
     check(meta_graph)
   assets = _assets(path, meta_graph)
@@ -123,18 +121,18 @@ def read(path: str) -> saved_model_pb2.SavedModel:
       f"{path!r} is no SavedModel: it has neither {FILES[0]} nor {FILES[1]}"
     )
   content = saved_model_pb2.SavedModel()
-  proto_file.read(found[0], content, proto_file.SAVED_MODEL)
+  limits.read_proto(found[0], content, limits.SAVED_MODEL)
   return content
 
 
-def _own_files(meta_graph: Any, where: str) -> own_files.OwnFiles:
+def _own_files(meta_graph: Any, where: str) -> saved_model_parts.OwnFiles:
   """Says which of its files a model can read; takes out what saves."""
   graph_def = meta_graph.graph_def
   if meta_graph.HasField("object_graph_def"):
     captured = _captured_assets(meta_graph.object_graph_def)
-    return own_files.OwnFiles(graph_def, {}, captured)
-  loaded_part.cut_saving(meta_graph, where)
-  return own_files.OwnFiles(graph_def, _unbind(meta_graph), {})
+    return saved_model_parts.OwnFiles(graph_def, {}, captured)
+  saved_model_parts.cut_saving(meta_graph, where)
+  return saved_model_parts.OwnFiles(graph_def, _unbind(meta_graph), {})
 
 
 def _captured_assets(objects: Any) -> dict[str, list[bool]]:
@@ -147,7 +145,7 @@ def _captured_assets(objects: Any) -> dict[str, list[bool]]:
     for node in objects.nodes
   ]
   captured: dict[str, list[bool]] = {
-    name: [] for name in loaded_part.objects_functions(objects)
+    name: [] for name in saved_model_parts.objects_functions(objects)
   }
   for name, function in objects.concrete_functions.items():
     captured[name] = [
@@ -158,11 +156,11 @@ def _captured_assets(objects: Any) -> dict[str, list[bool]]:
 
 def _unbind(meta_graph: Any) -> dict[str, str]:
   """Node -> kind of file that it names; these lose their own values."""
-  saver = node_names.split_tensor(meta_graph.saver_def.filename_tensor_name)[0]
+  saver = node_lib.split_tensor(meta_graph.saver_def.filename_tensor_name)[0]
   named = {saver: "checkpoint"} if saver else {}
   for asset in _asset_protos(meta_graph):
-    named[node_names.split_tensor(asset.tensor_info.name)[0]] = "asset"
-  nodes = node_names.by_name(meta_graph.graph_def)
+    named[node_lib.split_tensor(asset.tensor_info.name)[0]] = "asset"
+  nodes = node_lib.by_name(meta_graph.graph_def)
   result = {}
   for name, kind in named.items():
     node = nodes.get(name)
@@ -212,10 +210,10 @@ def _assets(path: str, meta_graph: Any) -> dict[str, str]:
     if os.path.isfile(file):
       result[name] = file
   total = sum(map(os.path.getsize, result.values()))
-  if total > proto_file.MAX_BYTES:
+  if total > limits.MAX_BYTES:
     raise ExtractionError(
       f"SavedModel {path!r} has assets of {total} bytes; at most"
-      f" {proto_file.MAX_BYTES} are accepted",
+      f" {limits.MAX_BYTES} are accepted",
       num_bytes=total,
     )
   return result

@@ -1,6 +1,6 @@
 """Ops that reach beyond the step: to files, processes, Python, the network.
 
-A graph from a stranger is data until someone runs it. Whoever runs one, or
+An untrusted graph is data until someone runs it. Whoever runs one, or
 lets TensorFlow load or import one, asks here first. What is allowed is listed,
 not what is forbidden: a stateful op (TensorFlow's own mark of an op that does
 more than compute) passes only if it is known to keep to the step's variables,

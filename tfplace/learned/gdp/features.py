@@ -18,6 +18,7 @@ import zlib
 
 import numpy as np
 
+from tfplace.core import paths
 from tfplace.core.problem import Problem
 from tfplace.learned.decisions import Decisions
 from tfplace.learned.exported import PolicyInputs
@@ -34,25 +35,8 @@ def op_ranks(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
   Returns:
     (upward, downward): [num_ops] float64 microseconds each.
   """
-  graph = problem.graph
-  offsets, edges = graph.out_csr
-  successors = graph.edge_dst[edges].tolist()
-  bounds = offsets.tolist()
-  times = problem.fastest_us.tolist()
-  order = graph.topological_order.tolist()
-  downward = [0.0] * graph.num_ops
-  for op in order:
-    end = downward[op] + times[op]
-    for successor in successors[bounds[op] : bounds[op + 1]]:
-      if end > downward[successor]:
-        downward[successor] = end
-  upward = [0.0] * graph.num_ops
-  for op in reversed(order):
-    longest = 0.0
-    for successor in successors[bounds[op] : bounds[op + 1]]:
-      longest = max(longest, upward[successor])
-    upward[op] = longest + times[op]
-  return np.array(upward), np.array(downward)
+  upward = paths.upward_ranks(problem.graph, problem.fastest_us)
+  return upward, problem.earliest_start_us
 
 
 PER_NODE = 2  # features of each axis

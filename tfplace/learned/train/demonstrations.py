@@ -25,9 +25,9 @@ from tfplace.core.protocols import Budget, Result
 from tfplace.errors import FormatError, InfeasibleError, TrainingError
 from tfplace.formats import files
 from tfplace.learned.decisions import Decisions
+from tfplace.placers.coarsen import coarsen_by_work
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.registry import get_placer
-from tfplace.placers.search.clusters import clusters_by_work
 from tfplace.simulate import Simulator, engine
 
 LOSS = 0.01  # of the step time, that tidying may cost in all
@@ -74,7 +74,7 @@ def _levels(groups: GroupGraph) -> list[np.ndarray]:
   """[num_groups] clusters each, from large ones to single groups; of the
   finest, where hardly any is larger than a group, one is enough."""
   found = (
-    list(reversed(clusters_by_work(groups).labels)) if groups.num_groups else []
+    list(reversed(coarsen_by_work(groups).labels)) if groups.num_groups else []
   )
   return [*found[1::2], np.arange(groups.num_groups)]
 

@@ -1,14 +1,12 @@
-"""Links as a real step sees them.
+"""Slows links down until simulated steps take as long as measured ones.
 
-Transfers timed on their own tell what a link can do. In a step they also take
-time from the devices at both ends, which the simulated step has no term for,
-and whoever waits for one is woken late by a busy host. So a few placements,
-from two halves to all scattered, are run, and the links' bandwidth, gap and
-latency each slowed until the simulated steps take as long as the measured
-ones: many small messages tell the gap, large ones the bandwidth, and chains
-that cross now and then the latency. That is for searches, which know no more
-of a device than the rules do; what else the same runs tell of messages is for
-`prediction`.
+Transfers timed on their own show the capacity of a link. In a step they also
+take time of the devices at both ends, and a busy host wakes the receiver late.
+So a few placements, from two halves to all scattered, are run, and bandwidth,
+gap and latency of the links slowed until the simulated steps match: many small
+messages determine the gap, large ones the bandwidth, and chains that cross now
+and then the latency. Searches use these links; `prediction` uses the
+communication factors that `fit` finds from the same runs.
 """
 
 import dataclasses
@@ -31,11 +29,11 @@ _COARSE = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)  # in all combinations
 _STEPS = (2.0**0.5, 2.0**0.25)  # by which the best is then refined
 _ROUNDS = 8  # at most, for each step
 _MIN_FACTOR, _MAX_FACTOR = 2.0**-2, 2.0**8
-# Of two fits that are as good, the one nearer to what was timed.
+# Of two fits that are as good, the one nearer to the timed links.
 _PER_DOUBLING = 0.002
-# A gap or latency that was timed as less, or as nothing for noise, is slowed
-# as if it were this: twice nothing would be nothing. Chosen below what a
-# message between two processes takes.
+# A gap or latency timed below this, or at 0 for noise, is slowed as if it were
+# this: twice 0 would be 0. Chosen below the time of a message between two
+# processes.
 _LEAST_US = 1.0
 
 
@@ -76,7 +74,7 @@ def _slowed(time_us: float, factor: float) -> float:
 def calibrated(
   problem: Problem, harness: harness.MeasurementHarness, seed: int = 0
 ) -> Problem:
-  """The problem with links that are as slow as measured steps say.
+  """The problem with links slowed to match measured steps.
 
   Args:
     problem: op times measured, links timed; a problem with one device, or
@@ -89,19 +87,19 @@ def calibrated(
   rows = samples(problem, seed)
   ran = harness.evaluate(rows)
   cluster = slowdown(problem, rows, ran).of(problem.cluster)
-  if communication.of(cluster) is not None:
-    cluster = fit.fitted(problem, rows, ran).noted(cluster)
+  if communication.factors_of(cluster) is not None:
+    cluster = fit.fitted(problem, rows, ran).recorded(cluster)
   return Problem(problem.graph, cluster)
 
 
 def samples(problem: Problem, seed: int) -> np.ndarray:
   """[6 or 8, num_ops]: from all groups scattered to two halves.
 
-  Where messages are work of the devices, also two in which all are at work.
+  Where messages are work of the devices, also two that keep all devices busy.
   """
   devices = splits.peers(problem)
   halves = [splits.turns(problem, devices, runs) for runs in _RUNS]
-  if communication.of(problem.cluster) is not None:
+  if communication.factors_of(problem.cluster) is not None:
     message_us = max(link.latency_us for link in problem.cluster.links)
     halves += [
       splits.balanced(problem, devices, us) for us in (0.0, message_us)
@@ -120,7 +118,7 @@ def slowdown(
   refined, a factor or two at a time, as long as that helps.
   """
   times = np.array([e.step_time_us for e in measured])
-  ran = np.isfinite(times) & (times > 0)  # 0: lost in the way to a host
+  ran = np.isfinite(times) & (times > 0)  # 0: lost in the round trip to a host
   if not ran.any():
     return Slowdown()
 

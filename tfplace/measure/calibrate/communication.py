@@ -1,12 +1,12 @@
-"""What a tensor takes of the devices between which it goes. NumPy only.
+"""The communication cost of a placement, as work of its devices. NumPy only.
 
-Between processes of one host a message is written and read by the cores that
-compute: it takes time of both devices, and little else. The rules of a
-simulated step know time of ops and time of links. So what a placement really
-costs there is said in ops: to make a tensor includes sending it, and receiving
-it is an op of its own, which has its turn on the other device when the message
-is there, and for which the readers wait. The step of that graph, by the same
-rules, is the one that devices are seen to take.
+Between processes of one host the cores that compute also write and read the
+messages: communication takes time of both devices, and little else. A link
+describes time between devices only. So a placement is extended here: producing
+a tensor includes sending it, and receiving it is an op of its own, which takes
+its turn on the destination when the message has arrived, and for which the
+readers wait. The step of that graph, simulated by the same rules, is the one
+that devices are measured to take.
 """
 
 import dataclasses
@@ -17,23 +17,24 @@ import numpy as np
 
 from tfplace.core.cluster import Cluster, Link
 from tfplace.core.op_graph import OpGraph
+from tfplace.core.paths import transfers
 from tfplace.core.problem import Problem
 
 RECEIVE = "Receive"  # type of the ops that are added
-# Keys of `Link.extra`: the figures that were timed with busy devices, for a
-# link that is work of its devices, and the factors found by calibration.
-TIMED, WIRE = "timed_on_devices", "wire"
-_SHARED_MEMORY = 1e6  # bytes/us: what is left of a transfer beside that work
+# Keys of `Link.extra`, and so of cluster files: the costs that were timed with
+# busy devices, for a link that is work of its devices, and the factors on them.
+TIMED_KEY, FACTORS_KEY = "timed_on_devices", "wire"
+_SHARED_MEMORY = 1e6  # bytes/us: what remains of a transfer beside that work
 
 
 @dataclasses.dataclass(frozen=True)
-class Wire:
-  """Factors on what was timed; as found by calibration.
+class CommunicationFactors:
+  """Factors on timed costs, as calibration finds them.
 
   Attributes:
-    message: on the time of both devices for a message, an empty one too.
-    bytes: on their time for its bytes.
-    latency: on the time in which neither works on it.
+    message: on the time of both devices per message, whatever its size.
+    bytes: on the time of both devices per byte.
+    latency: on the time in which neither device works on the message.
     computing: on ops while other devices of the host compute as well.
   """
 
@@ -42,29 +43,29 @@ class Wire:
   latency: float = 1.0
   computing: float = 1.0
 
-  def noted(self, cluster: Cluster) -> Cluster:
-    """The cluster with this in its links, where `of` finds it."""
+  def recorded(self, cluster: Cluster) -> Cluster:
+    """The cluster with these in its links, where `factors_of` finds them."""
     links = tuple(
       dataclasses.replace(
-        link, extra={**link.extra, WIRE: dataclasses.asdict(self)}
+        link, extra={**link.extra, FACTORS_KEY: dataclasses.asdict(self)}
       )
       for link in cluster.links
     )
     return dataclasses.replace(cluster, links=links)
 
 
-def of(cluster: Cluster) -> Wire | None:
-  """What was noted; None where no link takes time of its devices."""
+def factors_of(cluster: Cluster) -> CommunicationFactors | None:
+  """Those recorded; None where no link takes time of its devices."""
   for link in cluster.links:
-    if TIMED in link.extra:
-      return Wire(**link.extra.get(WIRE, {}))
+    if TIMED_KEY in link.extra:
+      return CommunicationFactors(**link.extra.get(FACTORS_KEY, {}))
   return None
 
 
 def as_timed(link: Link) -> dict[str, Any]:
-  """The entry of `extra` by which a link is work of its devices."""
+  """The entry of `extra` that makes a link the work of its devices."""
   return {
-    TIMED: {
+    TIMED_KEY: {
       "message_us": link.gap_us,
       "us_per_byte": 1.0 / link.bandwidth_bytes_per_us,
       "latency_us": link.latency_us,
@@ -83,8 +84,8 @@ class Messages:
     overlap: [n] share of an op's time in which other devices compute.
     message_us: [n] time for messages, as timed.
     bytes_us: [n] time for the bytes of messages, as timed.
-    is_timed: [num_devices, num_devices] bool: links of which nothing is left
-      but latency, for the rest is in the ops.
+    is_timed: [num_devices, num_devices] bool: links whose costs are in the ops,
+      all but latency.
   """
 
   problem: Problem
@@ -95,23 +96,25 @@ class Messages:
   bytes_us: np.ndarray
   is_timed: np.ndarray
 
-  def times_us(self, wire: Wire) -> np.ndarray:
-    """[n] what each op takes where it is."""
-    slowed = self.ops_us * (1.0 + (wire.computing - 1.0) * self.overlap)
-    return slowed + wire.message * self.message_us + wire.bytes * self.bytes_us
+  def times_us(self, factors: CommunicationFactors) -> np.ndarray:
+    """[n] the time of each op on its device."""
+    slowed = self.ops_us * (1.0 + (factors.computing - 1.0) * self.overlap)
+    return (
+      slowed + factors.message * self.message_us + factors.bytes * self.bytes_us
+    )
 
-  def priced(self, wire: Wire) -> Problem:
+  def costed(self, factors: CommunicationFactors) -> Problem:
     """The problem with these times, to be simulated at `devices` only."""
-    times = self.times_us(wire)
+    times = self.times_us(factors)
     kinds = {device.kind for device in self.problem.cluster.devices}
     graph = dataclasses.replace(
       self.problem.graph, time_us={kind: times for kind in kinds}
     )
-    return Problem(graph, _slowed(self.problem.cluster, wire.latency))
+    return Problem(graph, _slowed(self.problem.cluster, factors.latency))
 
 
 def with_messages(problem: Problem, devices: np.ndarray) -> Messages:
-  """The messages of a placement as ops, the links without what those take.
+  """The messages of a placement as ops, and links without those costs.
 
   Args:
     problem: what is placed.
@@ -122,7 +125,7 @@ def with_messages(problem: Problem, devices: np.ndarray) -> Messages:
   is_timed = np.isfinite(timed["latency_us"])
   ends = devices[graph.edge_src], devices[graph.edge_dst]
   crossing = np.flatnonzero(is_timed[ends])
-  sent, message_of = _distinct(graph, devices, crossing)
+  sent, message_of = transfers(graph, devices, among=crossing)
   src, dst = graph.edge_src[sent], graph.edge_dst[sent]
   way = devices[src], devices[dst]
   costs = {
@@ -132,7 +135,7 @@ def with_messages(problem: Problem, devices: np.ndarray) -> Messages:
   ops_us = problem.time_us[np.arange(graph.num_ops), devices]
   return Messages(
     Problem(
-      _graph(graph, devices, crossing, sent, message_of),
+      _graph(graph, devices, crossing, sent, message_of[crossing]),
       _latency_only(problem.cluster),
     ),
     devices=np.concatenate([devices, devices[dst]]).astype(np.int32),
@@ -144,31 +147,16 @@ def with_messages(problem: Problem, devices: np.ndarray) -> Messages:
 
 
 def _timed(cluster: Cluster) -> Mapping[str, np.ndarray]:
-  """[num_devices, num_devices] figures; NaN where devices have no part."""
+  """[num_devices, num_devices] timed costs; NaN for other links."""
   index = {device.name: i for i, device in enumerate(cluster.devices)}
   keys = ("message_us", "us_per_byte", "latency_us")
   shape = (len(index), len(index))
   result = {key: np.full(shape, np.nan) for key in keys}
   for link in cluster.links:
-    for key, value in link.extra.get(TIMED, {}).items():
+    for key, value in link.extra.get(TIMED_KEY, {}).items():
       if key in result:
         result[key][index[link.src], index[link.dst]] = value
   return result
-
-
-def _distinct(
-  graph: OpGraph, devices: np.ndarray, crossing: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-  """An edge of each message, and the message of each crossing edge.
-
-  An output goes once to each device that reads it.
-  """
-  src, dst = graph.edge_src[crossing], graph.edge_dst[crossing]
-  outputs = int(graph.edge_output.max(initial=0)) + 2
-  keys = src.astype(np.int64) * outputs + graph.edge_output[crossing] + 1
-  keys = keys * (int(devices.max(initial=0)) + 1) + devices[dst]
-  _, first, message_of = np.unique(keys, return_index=True, return_inverse=True)
-  return crossing[first], message_of.reshape(-1)
 
 
 def _graph(
@@ -202,6 +190,8 @@ def _graph(
     persistent_bytes=_padded(graph.persistent_bytes, count, 0.0),
     temp_bytes=_padded(graph.temp_bytes, count, 0.0),
     colocation=_padded(graph.colocation, count, -1),
+    layer=_padded(graph.layer, count, -1),
+    microbatch=_padded(graph.microbatch, count, -1),
     edge_src=np.concatenate([src, graph.edge_src[sent]]),
     edge_output=np.concatenate([output, graph.edge_output[sent]]),
     edge_dst=np.concatenate([graph.edge_dst, receivers]),
@@ -209,15 +199,15 @@ def _graph(
 
 
 def _latency_only(cluster: Cluster) -> Cluster:
-  """Links of which nothing but latency is left beside the devices' work."""
+  """Links with latency only, beside the work of the devices."""
   links = tuple(
     dataclasses.replace(
       link,
       bandwidth_bytes_per_us=_SHARED_MEMORY,
       gap_us=0.0,
-      latency_us=link.extra[TIMED]["latency_us"],
+      latency_us=link.extra[TIMED_KEY]["latency_us"],
     )
-    if TIMED in link.extra
+    if TIMED_KEY in link.extra
     else link
     for link in cluster.links
   )
@@ -225,10 +215,10 @@ def _latency_only(cluster: Cluster) -> Cluster:
 
 
 def _slowed(cluster: Cluster, latency: float) -> Cluster:
-  """Such links with so many times the latency."""
+  """These links with their latency times a factor."""
   links = tuple(
     dataclasses.replace(link, latency_us=link.latency_us * latency)
-    if TIMED in link.extra
+    if TIMED_KEY in link.extra
     else link
     for link in cluster.links
   )
@@ -253,7 +243,7 @@ def _overlap(
 def _at_both_ends(
   graph: OpGraph, src: np.ndarray, each_us: np.ndarray
 ) -> np.ndarray:
-  """[num_ops + messages] what producers and receivers of messages take."""
+  """[num_ops + messages] time of producers and receivers for messages."""
   sending = np.bincount(src, each_us, graph.num_ops)
   return np.concatenate([sending, each_us])
 

@@ -1,11 +1,10 @@
-"""Descent to a fit, by the best of a few neighbours at a time.
+"""Fits communication factors to placements that were run.
 
-Finds what messages really take of devices, from placements that were run.
-
-What was timed with devices that do little else is the start: in a real step
-the bytes are not in a cache, and a message that comes in the middle of an op
-disturbs it. So factors on what was timed, and on the ops of devices that share
-a host, are sought with which the simulated steps are the measured ones."""
+Links are timed with devices that do little else. In a real step the bytes are
+not in a cache, and a message that arrives in the middle of an op disturbs it.
+So factors on the timed costs, and on the ops of devices that share a host, are
+fitted until the simulated steps take as long as the measured ones.
+"""
 
 import functools
 import itertools
@@ -16,7 +15,7 @@ import numpy as np
 
 from tfplace.core.problem import Problem
 from tfplace.core.protocols import Evaluation
-from tfplace.measure.calibrate.communication import Wire
+from tfplace.measure.calibrate.communication import CommunicationFactors
 from tfplace.measure.calibrate.prediction import Sample
 
 Fit = TypeVar("Fit")
@@ -46,10 +45,10 @@ def descend(
   return best
 
 
-# The step of a factor, in doublings: what computing at the same time costs is
-# some percent, and what was timed of a message may be wrong by a few times.
+# The step of a factor, in doublings: computing at the same time costs some
+# percent, while the timed cost of a message may be wrong by a few times.
 _STEPS = np.array([0.5, 0.5, 0.5, 0.05])
-# Waiting and working are easily taken for each other: from little to much.
+# Latency and work are easily confused: starts from little to much latency.
 _STARTS = np.array([[0, 0, latency, 0] for latency in (0.0, 2.0, 4.0)])
 _REFINED = (1.0, 0.5)  # of these steps
 _ROUNDS = 12  # at most, for each
@@ -57,14 +56,14 @@ _LEAST, _MOST = (
   np.array([-2.0, -2.0, -2.0, 0.0]),
   np.array([5.0, 4.0, 5.0, 0.4]),
 )
-# Of two fits that are as good, the one nearer to what was timed; for each
-# step. Chosen small beside the error of a step that is told from another.
+# Of two fits that are as good, the one nearer to the timed costs; per step.
+# Chosen small beside the error that a wrong factor makes.
 _PER_STEP = 0.002
 
 
 def fitted(
   problem: Problem, rows: np.ndarray, measured: Sequence[Evaluation]
-) -> Wire:
+) -> CommunicationFactors:
   """The factors with the least error of the simulated steps.
 
   The error is the root of the mean square of log(simulated / measured) over
@@ -80,15 +79,15 @@ def fitted(
   samples = [Sample(problem, row) for row in rows[ran]]
 
   def cost(steps: np.ndarray) -> float:
-    wire = _wire(steps)
-    ratios = [s.step_us(wire) for s in samples] / times[ran]
+    factors = _factors(steps)
+    ratios = [s.step_us(factors) for s in samples] / times[ran]
     error = float(np.sqrt(np.mean(np.log(ratios) ** 2)))
     return error + _PER_STEP * float(np.abs(steps / _STEPS).sum())
 
   if not samples:
-    return Wire()
+    return CommunicationFactors()
   found = [_refined(cost, start) for start in _STARTS]
-  return _wire(min(found, key=cost))
+  return _factors(min(found, key=cost))
 
 
 def _refined(
@@ -105,8 +104,8 @@ def _refined(
   return best
 
 
-def _wire(doublings: np.ndarray) -> Wire:
-  return Wire(*(2.0**doublings).tolist())
+def _factors(doublings: np.ndarray) -> CommunicationFactors:
+  return CommunicationFactors(*(2.0**doublings).tolist())
 
 
 def _neighbours(at: np.ndarray, steps: np.ndarray) -> list[np.ndarray]:

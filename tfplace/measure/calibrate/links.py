@@ -1,14 +1,14 @@
-"""The graphs whose steps time transfers. Every one ends in the node "last".
+"""Measures bandwidth, latency and gap of links with real transfers.
 
-What links cost, from real transfers.
+Latency is half a round trip of a scalar between idle devices. The time that a
+transfer occupies its channel is measured while both devices compute: tensors
+of several sizes are sent now and then, and each makes the step longer by `gap +
+bytes / bandwidth`. Between processes of one host the cores that compute do that
+work, so that an idle host would look too good. One tensor is sent in any case,
+so that the latency, which a step waits for once, is no part of the difference.
 
-Latency is half a round trip of a scalar between idle devices. What a transfer
-takes of its channel is measured while both devices compute: tensors of
-several sizes are sent now and then, and each makes the step longer by `gap +
-bytes / bandwidth`. Between processes of one host that work is done by the
-cores that compute, so that an idle host would look too good. One tensor is
-sent in any case, so that the latency, which a step waits for once, is no part
-of the difference."""
+The graphs whose steps are timed all end in the node "last".
+"""
 
 import dataclasses
 import itertools
@@ -30,8 +30,8 @@ _SIDE = 128  # of the matrices that keep a device busy
 _PRODUCTS = 100
 
 
-def nothing(device: str) -> bytes:
-  """A step that does nothing on `device`."""
+def empty_step(device: str) -> bytes:
+  """A step without work on `device`."""
   graph = tf.Graph()
   with graph.as_default(), tf.device(device):
     tf.no_op(LAST)
@@ -108,21 +108,21 @@ def _joined(ends: Sequence[tf.Tensor]) -> list[tf.Operation]:
   return result
 
 
-# Bytes of a tensor, and how many of them one step sends each way at most.
+# Bytes of a tensor, and how many of them one step sends each way, at most.
 LOADS = ((4, 32), (16 << 10, 32), (128 << 10, 16), (1 << 20, 8))
 _CHAIN = 8  # round trips in one step
 _ROUNDS = 3
 _STEPS = 5
 TIMEOUT_S = 60.0
 _LONG_US = 1e6  # what the transfers of a step may take
-_UNHEARD_US = 1e-3  # stands for a transfer that was lost in noise
+_NOISE_US = 1e-3  # for a transfer whose time is lost in noise
 _SHARED_MEMORY = 1e6  # bytes/us, 1 TB/s: faster than any copy
 
 Way = tuple[str, str]  # from a device to a device
 
 
 @dataclasses.dataclass(frozen=True)
-class Figures:
+class LinkCosts:
   """A link's costs; `occupied_us` is bytes -> time per transfer."""
 
   bandwidth_bytes_per_us: float
@@ -133,7 +133,7 @@ class Figures:
   def link(
     self, way: Way, channel: str | None, on_devices: bool = False
   ) -> Link:
-    """A link; `on_devices` where the devices themselves do its work."""
+    """A link; `on_devices` where its transfers are work of the devices."""
     link = Link(
       *way,
       bandwidth_bytes_per_us=self.bandwidth_bytes_per_us,
@@ -172,15 +172,15 @@ def loopback_links(
   if len(devices) < 2:
     return ()
   first, second = devices[:2]
-  figures = measure(runner, [(first, second), (second, first)])
+  costs = measure(runner, [(first, second), (second, first)])
   result = []
   for a, b in itertools.combinations(range(len(devices)), 2):
     for way in ((devices[a], devices[b]), (devices[b], devices[a])):
-      result.append(figures.link(way, f"loopback:{a}-{b}", on_devices=True))
+      result.append(costs.link(way, f"loopback:{a}-{b}", on_devices=True))
   return tuple(result)
 
 
-def measure(runner: runtime.Runtime, ways: Sequence[Way]) -> Figures:
+def measure(runner: runtime.Runtime, ways: Sequence[Way]) -> LinkCosts:
   """Measures one channel, which is used in all of `ways` at once."""
   latency = _round_trip_us(runner, *ways[0]) / 2
   occupied: dict[int, float] = {}
@@ -189,10 +189,10 @@ def measure(runner: runtime.Runtime, ways: Sequence[Way]) -> Figures:
     if len(occupied) > 1:
       count = min(most, int(_LONG_US / _expected_us(occupied, size)))
     if count < 2:
-      break  # a slow link: what it has shown will do
+      break  # a slow link: the smaller sizes suffice
     occupied[size] = _occupied_us(runner, ways, size, count)
   fitted = _fit(list(occupied), list(occupied.values()))
-  return Figures(
+  return LinkCosts(
     fitted.bandwidth_bytes_per_us,
     latency,
     gap_us=fitted.latency_us,
@@ -201,7 +201,7 @@ def measure(runner: runtime.Runtime, ways: Sequence[Way]) -> Figures:
 
 
 def _expected_us(occupied_us: dict[int, float], size: int) -> float:
-  """What a larger transfer takes, if it all grows with the bytes."""
+  """Time of a larger transfer that grows with the bytes."""
   largest = max(occupied_us)
   return occupied_us[largest] * size / largest
 
@@ -210,16 +210,16 @@ def _fit(sizes_bytes: Sequence[int], times_us: Sequence[float]) -> LinkFit:
   """Rate and offset; where size does not matter, since memory is shared and
   nothing is copied, or cannot be told from noise, a very high rate.
 
-  Times that were lost in noise say nothing, unless all but the largest were:
-  then what a transfer takes is all due to its bytes.
+  Times lost in noise do not count. Where only the largest transfer is above
+  it, its time is all due to its bytes.
   """
   pairs = zip(sizes_bytes, times_us, strict=True)
-  heard = {size: us for size, us in pairs if us > _UNHEARD_US}
-  if list(heard) == [max(sizes_bytes)]:
-    (size, took_us) = heard.popitem()
+  above = {size: us for size, us in pairs if us > _NOISE_US}
+  if list(above) == [max(sizes_bytes)]:
+    (size, took_us) = above.popitem()
     return LinkFit(size / took_us, 0.0)
   try:
-    return fit_link(list(heard), list(heard.values()))
+    return fit_link(list(above), list(above.values()))
   except MeasurementError:
     return LinkFit(_SHARED_MEMORY, statistics.median(times_us))
 
@@ -233,7 +233,7 @@ def _round_trip_us(runner: runtime.Runtime, src: str, dst: str) -> float:
 def _occupied_us(
   runner: runtime.Runtime, ways: Sequence[Way], size: int, count: int
 ) -> float:
-  """What one transfer adds to a step of busy devices; above 0."""
+  """The time that one transfer adds to a step of busy devices; above 0."""
   busy = busy_transfers(ways, size, count, sent=1)
   sending = busy_transfers(ways, size, count, sent=count)
   # Rounds alternate, so that a busy moment of the host hits both.
@@ -242,13 +242,13 @@ def _occupied_us(
   ]
   without, with_them = (min(column) for column in zip(*rounds, strict=True))
   each_us = (with_them - without) / ((count - 1) * len(ways))
-  return max(each_us, _UNHEARD_US)
+  return max(each_us, _NOISE_US)
 
 
 def _step_us(runner: runtime.Runtime, graph_def: bytes) -> float:
   """The fastest step that runs the node "last".
 
-  What other processes of the host add is not the link's.
+  The time that other processes of the host add is not the link's.
   """
   return min(runner.run(request(graph_def, _STEPS), TIMEOUT_S).step_us)
 

@@ -1,4 +1,4 @@
-"""The simulator for devices whose messages take their time.
+"""Predicts measured steps: the simulator with calibrated communication costs.
 
 An evaluator like the simulator, and the same where links take no time of
 devices: accelerators with copy engines, or machines with a network between
@@ -14,7 +14,7 @@ import numpy as np
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.core.protocols import Evaluation
-from tfplace.measure.calibrate import communication as wire_lib
+from tfplace.measure.calibrate import communication
 from tfplace.simulate import Simulator
 from tfplace.simulate.schedule import Schedule
 from tfplace.simulate.simulator import simulate_batch
@@ -34,7 +34,7 @@ class Predictor:
   def __init__(self, problem: Problem) -> None:
     self.problem = problem
     self._simulator = Simulator(problem)
-    self._wire = wire_lib.of(problem.cluster)
+    self._factors = communication.factors_of(problem.cluster)
 
   def evaluate(
     self, placements: np.ndarray | Sequence[Placement]
@@ -45,33 +45,34 @@ class Predictor:
       PlacementError: a placement that the problem does not allow.
     """
     plain = self._simulator.evaluate(placements)
-    if self._wire is None:
+    if self._factors is None:
       return plain
     rows = [p.devices if isinstance(p, Placement) else p for p in placements]
     return [
       dataclasses.replace(
-        evaluation, step_time_us=Sample(self.problem, row).step_us(self._wire)
+        evaluation,
+        step_time_us=Sample(self.problem, row).step_us(self._factors),
       )
       for evaluation, row in zip(plain, rows, strict=True)
     ]
 
 
 class Sample:
-  """One placement, to be simulated with one wire after another."""
+  """One placement, simulated with one set of factors after another."""
 
   def __init__(self, problem: Problem, devices: np.ndarray) -> None:
     """Takes a placement [num_ops] of the problem."""
-    self._messages = wire_lib.with_messages(problem, devices)
+    self._messages = communication.with_messages(problem, devices)
     self._tables = Simulator(self._messages.problem, 1).tables
     self._workspaces: list[Workspace] = []
 
-  def step_us(self, wire: wire_lib.Wire) -> float:
+  def step_us(self, factors: communication.CommunicationFactors) -> float:
     """The simulated step."""
     tables, messages = self._tables, self._messages
-    latency = np.where(messages.is_timed, wire.latency, 1.0)
-    times = messages.times_us(wire)[:, None]
+    latency = np.where(messages.is_timed, factors.latency, 1.0)
+    times = messages.times_us(factors)[:, None]
     ops = tables.ops.copy()
-    ops["tail_us"] = 0.0  # those of other times; nothing is cut off
+    ops["tail_us"] = 0.0  # of the old times; 0 prunes nothing
     changed = tables._replace(
       time_us=np.repeat(times, len(tables.kind), axis=1),
       latency_us=tables.latency_us * latency,
@@ -86,7 +87,7 @@ class Times(NamedTuple):
   """When each op of a placement is ready, starts and ends, microseconds.
 
   Attributes:
-    ready: [num_ops] all that it reads is there.
+    ready: [num_ops] its last input has arrived.
     start: [num_ops].
     end: [num_ops].
   """
@@ -99,38 +100,23 @@ class Times(NamedTuple):
 def times(placement: Placement) -> Times:
   """The ops of the predicted step."""
   problem, count = placement.problem, placement.problem.graph.num_ops
-  wire = wire_lib.of(problem.cluster)
-  if wire is None:
+  factors = communication.factors_of(problem.cluster)
+  if factors is None:
     schedule = Simulator(problem).schedule(placement)
   else:
-    messages = wire_lib.with_messages(problem, placement.devices)
-    schedule = Simulator(messages.priced(wire)).schedule(messages.devices)
+    messages = communication.with_messages(problem, placement.devices)
+    schedule = Simulator(messages.costed(factors)).schedule(messages.devices)
   found = _ready_us(schedule), schedule.op_start_us, schedule.op_end_us
   return Times(*(each[:count] for each in found))
 
 
 def _ready_us(schedule: Schedule) -> np.ndarray:
   """[num_ops] when the last input of each op is on its device."""
-  graph, devices = schedule.placement.problem.graph, schedule.placement.devices
+  graph = schedule.placement.problem.graph
   there = schedule.op_end_us[graph.edge_src]
-  to = devices[graph.edge_dst]
-  crossing = devices[graph.edge_src] != to
-  transfers = schedule.transfers
-  arrivals = dict(
-    zip(
-      zip(
-        transfers.src_op.tolist(),
-        transfers.output.tolist(),
-        transfers.dst.tolist(),
-        strict=True,
-      ),
-      transfers.arrival_us.tolist(),
-      strict=True,
-    )
-  )
-  for edge in np.flatnonzero(crossing).tolist():
-    src, output = int(graph.edge_src[edge]), int(graph.edge_output[edge])
-    there[edge] = arrivals[src, output, int(to[edge])]
+  transfer = schedule.transfer_of_edge
+  sent = transfer >= 0
+  there[sent] = schedule.transfers.arrival_us[transfer[sent]]
   ready = np.zeros(graph.num_ops)
   np.maximum.at(ready, graph.edge_dst, there)
   return ready

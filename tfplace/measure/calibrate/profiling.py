@@ -1,4 +1,4 @@
-"""Measured costs of a step: what each op takes, and what lies between ops.
+"""Profiles a step: the time of each op, and the overhead between ops.
 
 A profile replaces the estimates of a problem, so that the simulator predicts
 these devices and not described ones.

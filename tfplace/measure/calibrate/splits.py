@@ -1,4 +1,4 @@
-"""Placements that are made to measure with, not to be good."""
+"""Placements to calibrate and profile with; good ones are not sought."""
 
 from collections.abc import Sequence
 
@@ -54,8 +54,7 @@ def turns(problem: Problem, devices: Sequence[int], runs: int) -> np.ndarray:
     devices: indices of the devices that take turns.
     runs: how many runs of as many groups each.
   """
-  position = np.empty(problem.graph.num_ops, np.int64)
-  position[problem.graph.topological_order] = np.arange(len(position))
+  position = problem.graph.topological_position
   first = np.full(problem.num_groups, len(position))
   np.minimum.at(first, problem.group_of, position)
   rank = np.empty(problem.num_groups, np.int64)

@@ -1,50 +1,18 @@
-"""What this host says of itself.
+"""This host's own devices: its GPUs, logical GPUs of one, or logical CPUs.
 
-This host's own devices: its GPUs, logical GPUs of one, or logical CPUs.
-
-Each measurement has a process of its own, since a GPU's allocator gives
-nothing back and is set up once per process."""
+Each measurement has a process of its own, since a GPU's allocator returns no
+memory to the system and is configured once per process.
+"""
 
 import contextlib
 import dataclasses
-import platform
 from collections.abc import Iterator
 
 from tfplace.core.cluster import Cluster, Device
 from tfplace.errors import MeasurementError
 from tfplace.measure.calibrate import links
-from tfplace.measure.local import processes, runtime
+from tfplace.measure.local import host, processes, runtime
 from tfplace.measure.session import messages
-
-
-def memory_bytes() -> float:
-  """The host's memory.
-
-  Raises:
-    MeasurementError: the kernel does not say.
-  """
-  try:
-    with open("/proc/meminfo", encoding="ascii") as info:
-      fields = dict(line.split(":", 1) for line in info)
-    return float(fields["MemTotal"].split()[0]) * 1024
-  except (OSError, KeyError, ValueError) as error:
-    raise MeasurementError(
-      f"/proc/meminfo does not say the host's memory: {error}"
-    ) from error
-
-
-def cpu_name() -> str:
-  """The processor's name, or at least its architecture."""
-  try:
-    with open("/proc/cpuinfo", encoding="utf-8") as info:
-      for line in info:
-        key, _, value = line.partition(":")
-        if key.strip() == "model name":
-          return value.strip()
-  except OSError:
-    pass
-  return platform.processor() or platform.machine()
-
 
 _USABLE = 0.9  # of a GPU's memory, for its logical GPUs together
 _PREFIX = "/job:localhost/replica:0/task:0/device:"
@@ -134,7 +102,7 @@ class LocalDevices(runtime.Runtime):
 
   @contextlib.contextmanager
   def one_process(self) -> Iterator[None]:
-    """Runs within share one process: for small graphs, such as transfers."""
+    """Lets the runs inside share one process: for small graphs of transfers."""
     self._keep = True
     try:
       yield
@@ -146,7 +114,7 @@ class LocalDevices(runtime.Runtime):
     """Memory of a device; logical CPUs share the host's evenly."""
     if _kind(name) == "GPU":
       return self._devices[name]
-    return memory_bytes() / self._config.cpu_devices
+    return host.memory_bytes() / self._config.cpu_devices
 
   def hardware(self, name: str) -> str:
     """What a device is, such as "NVIDIA H100 80GB HBM3"."""

@@ -1,4 +1,4 @@
-"""Child processes that measure: started, heard, and ended for certain.
+"""Child processes that measure: started, read from, and always ended.
 
 A child can die, hang inside TensorFlow, or be killed; the parent never waits
 on it without a deadline, and `kill` always works.
@@ -22,7 +22,7 @@ import tfplace
 from tfplace.errors import MeasurementError
 from tfplace.measure.session import messages
 
-_CHATTER = re.compile(r"[IW]\d{4} |WARNING: All log|.*failed call to cuInit")
+_LOG_NOISE = re.compile(r"[IW]\d{4} |WARNING: All log|.*failed call to cuInit")
 _KEEP_MEMORY = {  # of glibc
   "MALLOC_ARENA_MAX": "1",
   "MALLOC_MMAP_MAX_": "0",
@@ -66,7 +66,7 @@ class Child:
           "tfplace.measure.session.worker",
           str(theirs.fileno()),
         ],
-        stdin=subprocess.PIPE,  # the lifeline: see worker.py
+        stdin=subprocess.PIPE,  # its end ends the child: see worker.py
         stdout=self._log,
         stderr=self._log,
         pass_fds=[theirs.fileno()],
@@ -115,11 +115,11 @@ class Child:
     return False
 
   def log_tail(self, max_chars: int = 300) -> str:
-    """The end of what the process wrote, TensorFlow's chatter left out."""
+    """The end of its output, TensorFlow's routine messages left out."""
     end = self._log.seek(0, os.SEEK_END)
     self._log.seek(max(0, end - 64 * max_chars))
     lines = self._log.read().decode("utf-8", "replace").splitlines()
-    told = [line for line in lines if not _CHATTER.match(line)]
+    told = [line for line in lines if not _LOG_NOISE.match(line)]
     return " ".join(" ".join(told).split())[-max_chars:]
 
 
@@ -139,7 +139,7 @@ def receive(
       raise _hung(sender, watched, timeout_s, doing)
     for child in watched:
       if child is not sender and child.connection in ready:
-        raise _died([child, *watched], doing)  # they never speak first
+        raise _died([child, *watched], doing)  # they send nothing unasked
     try:
       answer = sender.connection.recv()
     except (EOFError, OSError):
@@ -158,7 +158,7 @@ def _failed(
   failure: messages.Failure,
   doing: str,
 ) -> ChildError:
-  """A failure, or the death of another process that is behind it."""
+  """A failure, or the death of another process that caused it."""
   if failure.kind in ("failed", "lost") and len(watched) > 1:
     for child in watched:
       others = child is not sender
@@ -221,7 +221,7 @@ def _environment(config: messages.ChildConfig) -> dict[str, str]:
     "PYTHONPATH": package + (os.pathsep + path if path else ""),
     "TF_ENABLE_ONEDNN_OPTS": "1" if config.onednn else "0",
     "TF_CPP_MIN_LOG_LEVEL": "2",
-    "TF_GRPC_REUSE_PORT": "true",  # the parent holds the port: see ports.py
+    "TF_GRPC_REUSE_PORT": "true",  # the parent holds the port: see host.py
     "PYTHONUNBUFFERED": "1",
   }
   if not config.gpus:

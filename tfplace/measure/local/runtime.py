@@ -1,7 +1,7 @@
-"""What runs steps: a set of measuring processes behind one method.
+"""The base of what runs steps: a set of measuring processes.
 
-`WorkerCluster` and `LocalDevices` are the two; the harness does not know
-which one it has.
+`WorkerCluster`, `LocalDevices` and `HostCluster` fill it in; the harness does
+not know which one it has.
 """
 
 import abc
@@ -67,8 +67,8 @@ class Runtime(abc.ABC):
     """The devices and the measured links between them."""
 
   def starting_us(self, device: str) -> float:
-    """What every step takes that runs on the device, for it to be told."""
-    del device  # here all are told by their own process
+    """Time of every step on the device to request it from its process."""
+    del device  # local processes: part of the op overhead
     return 0.0
 
   @abc.abstractmethod

@@ -1,16 +1,16 @@
-"""What a worker says of itself: its TensorFlow and its host's memory.
+"""Handshake and health check of TensorFlow workers on other hosts.
 
-TensorFlow's protocol has no question for either. But every server names its
-devices with its job, and that name is its owner's to choose: so a
-tfplace-worker serves as the job `tfplace_tf_2_21_0_mib_32000`, and whoever
-lists its devices reads the version and the memory. (The harness gives every
-worker a task of its own cluster when it opens a session.)
+The handshake tells a worker's TensorFlow version and its host's memory.
+TensorFlow's protocol has no call for either. But every server names its devices
+with its job, and the job's name is free: a tfplace-worker serves as the job
+`tfplace_tf_2_21_0_mib_32000`, and a client that lists its devices reads version
+and memory from it. (The harness gives every worker a task of its own cluster
+when it opens a session.)
 
-Whether TensorFlow workers elsewhere can be reached, within a bounded time.
-
-A server of gRPC greets whoever opens HTTP/2 with it, so that one that is gone,
-one that hangs and one that is something else are told apart in a moment, and
-without TensorFlow."""
+The health check opens an HTTP/2 connection, as gRPC does, and waits for the
+server's settings: within a bounded time, and without TensorFlow, a server that
+is gone, one that hangs and one that is no gRPC server are told apart.
+"""
 
 import dataclasses
 import re
@@ -21,13 +21,13 @@ from concurrent import futures
 
 from tfplace.measure.remote.hosts_file import Worker
 
-_SAYS = re.compile(r"/job:tfplace_tf_(?P<version>\w+)_mib_(?P<mib>\d+)/.*")
+_JOB = re.compile(r"/job:tfplace_tf_(?P<version>\w+)_mib_(?P<mib>\d+)/.*")
 _MIB = 2**20
 
 
 @dataclasses.dataclass(frozen=True)
-class Introduction:
-  """What a worker says.
+class Handshake:
+  """What a worker's job name tells.
 
   Attributes:
     version: of its TensorFlow; "2.21.0-rc1" is read as "2.21.0.rc1".
@@ -39,7 +39,7 @@ class Introduction:
 
   @property
   def job(self) -> str:
-    """The job's name that says this."""
+    """The name of the job that tells this."""
     version = re.sub(r"\W", "_", self.version)
     return f"tfplace_tf_{version}_mib_{int(self.memory_bytes) // _MIB}"
 
@@ -47,55 +47,57 @@ class Introduction:
     return self.version == re.sub(r"\W|_", ".", version)
 
 
-def read(device_names: Iterable[str]) -> Introduction | None:
-  """What a worker's devices say of it; None where it is no tfplace-worker."""
+def read_handshake(device_names: Iterable[str]) -> Handshake | None:
+  """Version and memory from device names; None of another server."""
   for name in device_names:
-    says = _SAYS.fullmatch(name)
-    if says:
-      version = says["version"].replace("_", ".")
-      return Introduction(version, float(says["mib"]) * _MIB)
+    match = _JOB.fullmatch(name)
+    if match:
+      version = match["version"].replace("_", ".")
+      return Handshake(version, float(match["mib"]) * _MIB)
   return None
 
 
 TIMEOUT_S = 5.0
 # RFC 9113, 3.4: the client's preface, and its settings: none.
 _SETTINGS = 4
-_HELLO = (
+_PREFACE = (
   b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, _SETTINGS)) + bytes(5)
 )
 _FRAME_HEAD = 9
 
 
-def troubles(
-  workers: Sequence[Worker], timeout_s: float = TIMEOUT_S
-) -> list[str]:
-  """One sentence for each worker that does not answer, all asked at once."""
+def check(workers: Sequence[Worker], timeout_s: float = TIMEOUT_S) -> list[str]:
+  """Asks all workers at once.
+
+  Returns:
+    A sentence for each worker that does not answer.
+  """
   with futures.ThreadPoolExecutor(max(1, len(workers))) as pool:
-    found = pool.map(lambda worker: _trouble(worker, timeout_s), workers)
+    found = pool.map(lambda worker: _problem(worker, timeout_s), workers)
   return [sentence for sentence in found if sentence]
 
 
-def awaited(workers: Sequence[Worker], deadline: float) -> list[str]:
-  """The same, asked again until all answer or `time.monotonic()` passes."""
+def check_until(workers: Sequence[Worker], deadline: float) -> list[str]:
+  """`check`, repeated until all answer or `time.monotonic()` passes."""
   while True:
-    found = troubles(workers)
+    found = check(workers)
     if not found or time.monotonic() > deadline:
       return found
     time.sleep(0.2)
 
 
-def _trouble(worker: Worker, timeout_s: float) -> str | None:
+def _problem(worker: Worker, timeout_s: float) -> str | None:
   where = (worker.host, worker.port)
   try:
     connected = socket.create_connection(where, timeout_s)
-  except (OSError, ValueError) as error:  # the latter of what is no host
+  except (OSError, ValueError) as error:  # ValueError: not a host
     why = "no answer" if isinstance(error, TimeoutError) else None
     why = why or getattr(error, "strerror", None) or str(error)
     return f"{worker} cannot be reached: {why}"
   with connected:
     connected.settimeout(timeout_s)
     try:
-      connected.sendall(_HELLO)
+      connected.sendall(_PREFACE)
       head = _received(connected, _FRAME_HEAD)
     except TimeoutError:
       return f"{worker} takes connections but says nothing for {timeout_s:g} s"

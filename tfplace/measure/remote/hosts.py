@@ -1,7 +1,7 @@
 """Workers on several machines as devices, each started by `tfplace-worker`.
 
 The sessions run on the first worker, as they do for local workers; this
-process only asks for steps, and what its asking takes is not counted.
+process only requests steps, and the time of the request is not counted.
 """
 
 import contextlib
@@ -16,7 +16,6 @@ from tfplace.core.cluster import Cluster, Device, Link
 from tfplace.cost import grappler
 from tfplace.errors import MeasurementError
 from tfplace.measure.calibrate import links
-from tfplace.measure.calibrate import links as link_graphs
 from tfplace.measure.local import processes, runtime
 from tfplace.measure.remote import health, hosts_file
 from tfplace.measure.session import messages
@@ -62,28 +61,28 @@ class HostCluster(runtime.Runtime):
 
   def _spawn(self) -> None:
     workers = self._hosts.workers
-    troubles = health.awaited(workers, self._back_by)
-    if troubles:
-      raise processes.ChildError("died", "; ".join(troubles))
+    problems = health.check_until(workers, self._back_by)
+    if problems:
+      raise processes.ChildError("died", "; ".join(problems))
     config = messages.ChildConfig(remote=[worker.address for worker in workers])
     self._children.append(processes.Child("session", config))
     self._await_ready(self._children)
     self._empty_us = {}
     (ready,) = self._ready
-    self._meet(ready.answers)
+    self._register(ready.answers)
     if ready.unconnected is not None:
       one, other = (workers[i] for i in ready.unconnected)
       raise MeasurementError(
         f"{one} does not reach {other}; an address must be the same for all"
       )
 
-  def _meet(self, answers: Sequence[messages.Answer]) -> None:
-    """Checks who the workers are, and notes their devices."""
+  def _register(self, answers: Sequence[messages.Answer]) -> None:
+    """Checks the handshakes and keeps the workers' devices."""
     devices: dict[str, float] = {}
     hosts = [worker.host for worker in self._hosts.workers]
     pairs = zip(self._hosts.workers, answers, strict=True)
     for task, (worker, answer) in enumerate(pairs):
-      memory = introduced(worker, answer).memory_bytes
+      memory = handshake(worker, answer).memory_bytes
       memory /= hosts.count(worker.host)
       for found in sorted(filter(_type, answer.devices), key=_gpus_first):
         name = f"/job:worker/replica:0/task:{task}{found[found.rindex('/') :]}"
@@ -98,40 +97,40 @@ class HostCluster(runtime.Runtime):
   def run(
     self, request: messages.StepRequest, timeout_s: float
   ) -> messages.StepReply:
-    """Runs the steps; `step_us` is without this process's asking for them.
+    """Runs the steps; `step_us` is without the round trip of the request.
 
     Raises:
       ChildError: as of `Runtime.run`; names the workers that are gone.
     """
-    self.start()  # once a lost worker has not come back, it fails at once
+    self.start()  # fails at once after a lost worker did not return
     try:
       self._check_all_there()
-      asking_us = self._asking_us()
+      request_us = self._round_trip_us()
       reply = super().run(request, timeout_s)
-      if min(reply.step_us) <= asking_us:  # it was timed in a busy moment
+      if min(reply.step_us) <= request_us:  # timed while the host was busy
         self._empty_us = {}
-        asking_us = self._asking_us()
+        request_us = self._round_trip_us()
     except processes.ChildError as error:
       self._back_by = time.monotonic() + _RETURN_S
-      troubles = health.troubles(self._hosts.workers) or self._lost(error)
-      if not troubles:
+      problems = health.check(self._hosts.workers) or self._lost(error)
+      if not problems:
         raise
       raise processes.ChildError(
         "hung" if error.kind == "hung" else "died",
-        f"{'; '.join(troubles)}; {error}",
+        f"{'; '.join(problems)}; {error}",
       ) from error
-    step_us = [max(us - asking_us, 0.0) for us in reply.step_us]
+    step_us = [max(us - request_us, 0.0) for us in reply.step_us]
     return dataclasses.replace(reply, step_us=step_us)
 
   def _check_all_there(self) -> None:
-    """A session would wait for who is gone until the time is up."""
-    troubles = health.troubles(self._hosts.workers)
-    if troubles:
+    """A session would wait for a lost worker until the timeout."""
+    problems = health.check(self._hosts.workers)
+    if problems:
       self.stop()
       raise processes.ChildError("died", "no session was opened")
 
   def _lost(self, error: processes.ChildError) -> list[str]:
-    """Who was lost, though it answers again: it is another process now.
+    """Workers that were lost, though they answer again: as new processes.
 
     TensorFlow names whichever worker told it of a broken connection, which
     may be the other end.
@@ -147,18 +146,18 @@ class HostCluster(runtime.Runtime):
   def _first_cpu(self) -> str:
     return next(n for n in self._devices if _type(n) == "CPU")
 
-  def _asking_us(self) -> float:
-    """The way to the first worker and back."""
+  def _round_trip_us(self) -> float:
+    """Time of a request to the first worker and its answer."""
     self.start()
     return self._empty_step_us(self._first_cpu())
 
   def starting_us(self, device: str) -> float:
-    """What it takes the first worker to have a step run on the device."""
-    return max(self._empty_step_us(device) - self._asking_us(), 0.0)
+    """Time that the first worker takes to start a step on the device."""
+    return max(self._empty_step_us(device) - self._round_trip_us(), 0.0)
 
   def _empty_step_us(self, device: str) -> float:
     if device not in self._empty_us:
-      request = links.request(link_graphs.nothing(device), _EMPTY_STEPS)
+      request = links.request(links.empty_step(device), _EMPTY_STEPS)
       reply = super().run(request, links.TIMEOUT_S)
       self._empty_us[device] = min(reply.step_us)
     return self._empty_us[device]
@@ -174,9 +173,9 @@ class HostCluster(runtime.Runtime):
       one, other = self._worker_of[a], self._worker_of[b]
       ways = [(a, b), (b, a)]
       if one.host == other.host and one != other:
-        figures = links.measure(self, ways)
+        costs = links.measure(self, ways)
         channel = f"{a} and {b}"
-        found += [figures.link(way, channel, on_devices=True) for way in ways]
+        found += [costs.link(way, channel, on_devices=True) for way in ways]
       else:
         found += [links.measure(self, [w]).link(w, None) for w in ways]
     return tuple(found)
@@ -199,19 +198,20 @@ class HostCluster(runtime.Runtime):
     )
 
 
-def introduced(
+def handshake(
   worker: hosts_file.Worker, answer: messages.Answer
-) -> health.Introduction:
-  """What the worker says of itself.
+) -> health.Handshake:
+  """The handshake of a worker that can be measured on.
 
   Raises:
-    MeasurementError: it is none that can be measured on.
+    MeasurementError: it does not answer, tfplace-worker did not start it, or it
+      has another version of TensorFlow.
   """
   if answer.error:
     raise MeasurementError(
       f"{worker} does not answer as a TensorFlow worker: {answer.error}"
     )
-  said = health.read(answer.devices)
+  said = health.read_handshake(answer.devices)
   if said is None:
     raise MeasurementError(
       f"{worker} is a TensorFlow server that tfplace-worker did not start"

@@ -1,7 +1,7 @@
-"""Ties TensorFlow's server to one address of the host.
+"""Restricts TensorFlow's server to one address of the host.
 
 TensorFlow's gRPC server listens on every interface and has no option for it;
-nor does it ask anybody who they are. So the socket is narrowed after the
+nor does it authenticate clients. So the socket is restricted after the
 server has made it and before the server answers: to the loopback device, and
 by a socket filter (classic BPF, as in socket(7)) that drops every packet whose
 destination is another address, the first of a connection included. Linux only.
@@ -41,7 +41,7 @@ def resolve(host: str) -> Address:
   """
   try:
     found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-  except (OSError, ValueError) as error:  # the latter of what is no name
+  except (OSError, ValueError) as error:  # ValueError: not a name
     reason = getattr(error, "strerror", None) or "it is not a host's name"
     raise MeasurementError(
       f"host {shown(host)} has no address: {reason}"
@@ -56,7 +56,8 @@ def restrict(port: int, address: Address) -> None:
   address (0.0.0.0 or ::) leaves the socket as it is.
 
   Raises:
-    MeasurementError: the kernel does not offer it, or somebody was quicker.
+    MeasurementError: the kernel does not offer it, or a client has
+      connected already.
   """
   if address.is_unspecified:
     return
@@ -70,7 +71,7 @@ def restrict(port: int, address: Address) -> None:
       f"port {port} cannot be tied to {address}: {error}; TensorFlow's server"
       " would be open to every network of this host"
     ) from error
-  _refuse_the_early(port, address)
+  _refuse_early_connections(port, address)
 
 
 @contextlib.contextmanager
@@ -129,8 +130,8 @@ def _attach(
   found.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, pointer)
 
 
-def _refuse_the_early(port: int, address: Address) -> None:
-  """Fails if somebody has connected to another address of the port already.
+def _refuse_early_connections(port: int, address: Address) -> None:
+  """Fails where a client has connected to another address of the port.
 
   The socket was open for a moment; what connected then would be served.
   """

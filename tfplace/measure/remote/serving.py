@@ -1,8 +1,8 @@
-"""What `tfplace-worker` does: one TensorFlow server, kept up until a signal.
+"""Serves one TensorFlow worker until a signal: the work of `tfplace-worker`.
 
 The server is a process of its own, with the settings of a local worker. Where
-it dies (a placement that is measured may take all of its memory) it is started
-again on the same port, so that the other placements can still be measured.
+it dies (a measured placement may take all of its memory) it is started again on
+the same port, so that the other placements can still be measured.
 """
 
 import contextlib
@@ -14,8 +14,7 @@ from importlib import metadata
 from multiprocessing import connection
 from types import FrameType
 
-from tfplace.measure.local import gpus as host
-from tfplace.measure.local import processes, runtime, workers
+from tfplace.measure.local import host, processes, runtime
 from tfplace.measure.remote import health, listening
 from tfplace.measure.session import messages
 
@@ -41,7 +40,7 @@ class Server:
   gpus: bool = False
 
 
-class _Ended(BaseException):
+class _Stopped(BaseException):
   """A signal asked for the end."""
 
 
@@ -65,7 +64,7 @@ def serve(
   shown = f"[{address}]" if address.version == 6 else str(address)
   with (
     _ended_by_signals() as signals,
-    workers.held(str(address), server.port) as port,
+    host.held(str(address), server.port) as port,
   ):
     config = _config(server, str(address), port)
     while True:
@@ -77,12 +76,12 @@ def serve(
 
 
 def _config(server: Server, address: str, port: int) -> messages.ChildConfig:
-  says = health.Introduction(
+  handshake = health.Handshake(
     metadata.version("tensorflow"), host.memory_bytes()
   )
   return messages.ChildConfig(
     addresses=[f"localhost:{port}"],  # only the port counts
-    job=says.job,
+    job=handshake.job,
     listens_on=address,
     threads=_EXECUTOR_THREADS,
     op_threads=server.threads,
@@ -105,7 +104,7 @@ def _child(
 
 
 class _Signals:
-  """Turns SIGTERM and SIGINT into `_Ended`, now or a little later."""
+  """Turns SIGTERM and SIGINT into `_Stopped`, now or a little later."""
 
   WANTED = (signal.SIGTERM, signal.SIGINT)
 
@@ -117,7 +116,7 @@ class _Signals:
       signal.signal(other, signal.SIG_IGN)
     self._came = True
     if not self._later:
-      raise _Ended
+      raise _Stopped
 
   @contextlib.contextmanager
   def awaiting(self) -> Iterator[None]:
@@ -128,7 +127,7 @@ class _Signals:
     finally:
       self._later = False
     if self._came:
-      raise _Ended
+      raise _Stopped
 
 
 @contextlib.contextmanager
@@ -137,7 +136,7 @@ def _ended_by_signals() -> Iterator[_Signals]:
   signals = _Signals()
   before = [signal.signal(n, signals.handle) for n in signals.WANTED]
   try:
-    with contextlib.suppress(_Ended):
+    with contextlib.suppress(_Stopped):
       yield signals
   finally:
     for number, handler in zip(signals.WANTED, before, strict=True):

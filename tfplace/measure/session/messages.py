@@ -1,4 +1,4 @@
-"""What a measuring process and its parent say to each other.
+"""The messages between a measuring process and its parent.
 
 Plain data, pickled over a socket pair that only the two share. Nothing here
 imports TensorFlow: a child must be able to answer before TensorFlow is loaded.
@@ -52,12 +52,12 @@ class ChildConfig:
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-  """What a worker that others started says when it is asked.
+  """A remote worker's answer to the request for its devices.
 
   Attributes:
     devices: name, as the worker has it -> memory, bytes.
     error: why it did not answer, or "".
-    incarnation: a number that it draws each time it is started.
+    incarnation: a random number of each start of the worker.
   """
 
   devices: Mapping[str, float]
@@ -157,7 +157,7 @@ class Transfer:
   """One tensor received by a device.
 
   Attributes:
-    label: the runtime's own words: size, rate, producer, devices.
+    label: the runtime's text: size, rate, producer, devices.
     device: the device that received.
     start_us: when the receiver asked, since the step's first op.
     duration_us: until it had it; waiting for the producer included.

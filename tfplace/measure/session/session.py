@@ -1,10 +1,14 @@
-"""Runs a placed GraphDef in a session, inside a measuring process.
+"""Sessions inside a measuring process: runs placed graphs, asks remote workers.
 
 What runs is the graph as placed: Grappler, constant folding, common
 subexpression elimination and XLA are off here, oneDNN's fusion in
 `processes`; soft placement is off, and each session keeps its variables to
 itself. One pass has no switch: TensorFlow copies constants of up to 16
 elements to each device that reads them.
+
+Workers that others started know nothing of each other: each session brings the
+cluster with it, and the runtime tells them their tasks
+(`ConfigProto.cluster_def`). The first worker is the sessions' master.
 """
 
 import time
@@ -14,9 +18,10 @@ import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
-from tfplace.measure.session import messages, remote, step_stats
-from tfplace.measure.session import step_stats as device_stats
+from tfplace.measure.session import messages, step_stats
 
+JOB = "worker"
+_TIMEOUT_S = 10.0  # of a question to a remote worker, a step excepted
 _OWN = "/job:localhost/"  # devices of this process, without a server
 _MAX_FEED_BYTES = 256 << 20  # per run: a message may not pass 2 GiB
 
@@ -43,7 +48,7 @@ def session_config(config: messages.ChildConfig) -> tf1.ConfigProto:
   else:
     proto.gpu_options.allow_growth = True
   if config.remote:
-    remote.add_cluster(proto, config.remote)
+    add_cluster(proto, config.remote)
   return proto
 
 
@@ -116,7 +121,7 @@ def _timed(
   targets = list(dict.fromkeys([*fetched, *nodes]))
   step = session.make_callable(targets)
   own = [d.name for d in session.list_devices() if _OWN in d.name]
-  device_stats.reset_high_water(own)
+  step_stats.reset_high_water(own)
   report("the warm-up steps")
   first = _values(session, request.fetches, nodes)
   for _ in _repeat(request.warmup, 1, request.phase_s):
@@ -133,7 +138,7 @@ def _timed(
     for _ in _repeat(request.traced_steps, 1, request.phase_s)
   ]
   last = _values(session, request.fetches, nodes)
-  high_water = device_stats.high_water_bytes(own)
+  high_water = step_stats.high_water_bytes(own)
   return messages.StepReply(step_us, first, last, traces, setup_us, high_water)
 
 
@@ -183,3 +188,69 @@ def _initialise(session: tf1.Session, request: messages.StepRequest) -> None:
       batch, feeds, size = [], {}, 0
   if batch:
     session.run(batch, feed_dict=feeds)
+
+
+def target(address: str) -> str:
+  """The session target of a worker."""
+  return f"grpc://{address}"
+
+
+def add_cluster(proto: tf1.ConfigProto, addresses: Sequence[str]) -> None:
+  """Makes the workers the tasks of the session's cluster, in order."""
+  job = proto.cluster_def.job.add(name=JOB)
+  for task, address in enumerate(addresses):
+    job.tasks[task] = address
+
+
+def answers(addresses: Sequence[str]) -> list[messages.Answer]:
+  """What each worker's devices are, under the names that it gives them.
+
+  A worker that answers is rid of sessions that an earlier harness left.
+  """
+  return [_answer(address) for address in addresses]
+
+
+def _answer(address: str) -> messages.Answer:
+  config = tf1.ConfigProto(operation_timeout_in_ms=_milliseconds())
+  try:
+    with tf1.Session(target(address), graph=tf.Graph(), config=config) as asked:
+      found = asked.list_devices()
+    tf1.Session.reset(target(address), config=config)
+  except tf.errors.OpError as error:
+    return messages.Answer({}, error.message)
+  return messages.Answer(
+    {d.name: float(d.memory_limit_bytes) for d in found},
+    incarnation=min(d.incarnation for d in found),
+  )
+
+
+def unconnected(addresses: Sequence[str]) -> tuple[int, int] | None:
+  """The first two workers of which one does not reach the other, or None."""
+  everyone = range(len(addresses))
+  for master in everyone:
+    if not _reaches(addresses, master, everyone):
+      for other in everyone:
+        if other != master and not _reaches(addresses, master, (other,)):
+          return master, other
+  return None
+
+
+def _reaches(
+  addresses: Sequence[str], master: int, others: Sequence[int]
+) -> bool:
+  """Whether a session of `master` with the others sees their devices."""
+  config = tf1.ConfigProto(
+    operation_timeout_in_ms=_milliseconds(), isolate_session_state=True
+  )
+  tasks = dict.fromkeys((master, *others))
+  add_cluster(config, [addresses[task] for task in tasks])
+  try:
+    where = target(addresses[master])
+    with tf1.Session(where, graph=tf.Graph(), config=config):
+      return True
+  except tf.errors.OpError:
+    return False
+
+
+def _milliseconds() -> int:
+  return int(_TIMEOUT_S * 1e3)

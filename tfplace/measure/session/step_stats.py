@@ -1,17 +1,16 @@
-"""What this process's devices are, and the most memory that they gave out.
+"""Devices, memory and step stats, as read inside a measuring process.
 
-GPU allocators count what they give out, once per process whoever asks: the
-session that runs the steps shares them with TensorFlow's eager context, which
-is the one that has a call for it.
-
-Reads TensorFlow's step stats: op times, transfers, allocated memory."""
+GPU allocators count what they allocate once per process: the session that runs
+the steps shares them with TensorFlow's eager context, which is the one that has
+a call for it. Step stats give op times, transfers and allocated memory.
+"""
 
 from collections.abc import Container, Iterable, Iterator
 
 import tensorflow as tf
 from tensorflow.core.framework import step_stats_pb2
 
-from tfplace.measure.local import gpus as host
+from tfplace.measure.local import host
 from tfplace.measure.session import messages
 
 

@@ -19,7 +19,7 @@ from multiprocessing import connection
 from typing import TYPE_CHECKING
 
 from tfplace.errors import MeasurementError
-from tfplace.measure.local import workers
+from tfplace.measure.local import host
 from tfplace.measure.remote import listening
 from tfplace.measure.session import messages
 
@@ -33,8 +33,8 @@ _RUNTIME_BYTES = 256 << 20  # stacks and arenas of threads yet to start
 def main(argv: list[str]) -> None:
   """Answers the parent on the socket `argv[1]` until it hangs up."""
   _die_with_parent()
-  _die_first()
-  _leave_keras()
+  _prefer_for_oom_kill()
+  _skip_keras()
   parent = connection.Connection(int(argv[1]))
   config = parent.recv()
   if config.core is not None:
@@ -75,8 +75,8 @@ def _die_with_parent() -> None:
   threading.Thread(target=watch, daemon=True).start()
 
 
-def _die_first() -> None:
-  """Where the kernel lacks memory it ends this process, not its parent.
+def _prefer_for_oom_kill() -> None:
+  """Has the kernel end this process, not its parent, when out of memory.
 
   A crash writes no core file.
   """
@@ -89,11 +89,11 @@ def _die_first() -> None:
     score.write("1000")
 
 
-def _leave_keras() -> None:
-  """Keeps TensorFlow from loading Keras, which a graph that runs is without.
+def _skip_keras() -> None:
+  """Keeps TensorFlow from importing Keras, which running a graph needs not.
 
-  It tries to as it is imported, and goes on where there is none: with
-  Matplotlib and pandas, which Keras loads, that is a third of the start.
+  TensorFlow tries to import it and goes on without: with Matplotlib and pandas,
+  which Keras imports, that is a third of the time to start.
   """
   sys.modules.setdefault("keras", None)  # type: ignore[arg-type]
 
@@ -115,10 +115,8 @@ class _Runtime:
   """This process's TensorFlow: a server if asked for, and sessions on it."""
 
   def __init__(self, config: messages.ChildConfig) -> None:
-    from tfplace.measure.session import (
-      session,  # loads TensorFlow
-      step_stats,
-    )
+    # Both load TensorFlow.
+    from tfplace.measure.session import session, step_stats
 
     step_stats.configure(config)
     self._session = session
@@ -128,7 +126,7 @@ class _Runtime:
     loopback_only = True
     if config.addresses:
       self._server = session.make_server(config, self._proto)
-      loopback_only = _tie(config)
+      loopback_only = _restrict(config)
       self._server.start()
     # A session of a server would wait for the other workers here.
     alone = not (config.addresses or config.remote)
@@ -179,14 +177,14 @@ def limit_data(growth_bytes: float) -> None:
   resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
 
 
-def _tie(config: messages.ChildConfig) -> bool:
-  """Ties the server to its address; returns whether that is loopback.
+def _restrict(config: messages.ChildConfig) -> bool:
+  """Restricts the server to its address; returns whether that is loopback.
 
   Raises:
-    MeasurementError: it cannot be tied to the one that was asked for.
+    MeasurementError: the address that was asked for cannot be had.
   """
   port = int(config.addresses[config.task].rpartition(":")[2])
-  address = ipaddress.ip_address(config.listens_on or workers.HOST)
+  address = ipaddress.ip_address(config.listens_on or host.LOOPBACK)
   try:
     listening.restrict(port, address)
   except MeasurementError:
@@ -199,14 +197,14 @@ def _tie(config: messages.ChildConfig) -> bool:
 def _asked(
   addresses: Sequence[str],
 ) -> tuple[Sequence[messages.Answer], tuple[int, int] | None]:
-  """What the workers elsewhere say, and which of them miss each other."""
+  """Answers of the remote workers, and two that do not reach each other."""
   if not addresses:
     return (), None
-  from tfplace.measure.session import remote  # loads TensorFlow
+  from tfplace.measure.session import session  # loads TensorFlow
 
-  answers = remote.answers(addresses)
+  answers = session.answers(addresses)
   failed = any(answer.error for answer in answers)
-  return answers, None if failed else remote.unconnected(addresses)
+  return answers, None if failed else session.unconnected(addresses)
 
 
 def _failure(error: Exception) -> messages.Failure:

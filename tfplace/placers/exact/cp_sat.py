@@ -23,6 +23,7 @@ from tfplace.core.problem import Problem
 from tfplace.core.symmetry import alike_devices
 from tfplace.errors import TfplaceError
 from tfplace.placers.groups import GroupGraph
+from tfplace.simulate.links import transfer_ends
 
 
 def cp_model() -> Any:
@@ -325,10 +326,8 @@ class _Builder:
         if channel < 0:
           self.model.add(both == 0)
           continue
-        wire_us = size / float(cluster.bandwidth[source, target])
-        arrives = self.ticks(
-          wire_us + float(cluster.latency_us[source, target])
-        )
+        _, arrival_us, _ = transfer_ends(cluster, 0.0, size, source, target)
+        arrives = self.ticks(float(arrival_us))
         self.model.add(self.start[dst] >= begin + arrives).only_enforce_if(both)
         sent.append(both)
       if not sent:
@@ -355,8 +354,8 @@ class _Builder:
     self.model.add(
       begin >= self.start[src] + self.ticks(time_us)
     ).only_enforce_if(present)
-    held_us = size / float(cluster.bandwidth[source, target])
-    held = self.ticks(held_us + float(cluster.gap_us[source, target]))
+    _, _, free_us = transfer_ends(cluster, 0.0, size, source, target)
+    held = self.ticks(float(free_us))
     if held > 0:
       queues.setdefault(int(cluster.channel[source, target]), []).append(
         self.model.new_optional_fixed_size_interval_var(

@@ -24,6 +24,7 @@ from tfplace.placers.registry import get_placer
 from tfplace.placers.repair import offer_repaired
 from tfplace.placers.tracker import Tracker
 from tfplace.simulate import Simulator
+from tfplace.simulate.links import serial_us
 
 _STARTS = ("single", "heft", "annealing")
 _START_SHARE = 0.2  # of the budget, for each; the solver does the rest
@@ -104,7 +105,7 @@ def search(
   _offer_starts(tracker, seed)
   if tracker.is_optimal:
     return problem.lower_bound_us, tracker.result()
-  most_us = _best_us(tracker, problem.serial_us)
+  most_us = _best_us(tracker, serial_us(problem))
   if not most_us > 0:
     return 0.0, tracker.result()
   schedule = cp_sat.make_schedule(problem, most_us)

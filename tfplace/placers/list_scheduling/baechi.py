@@ -17,10 +17,10 @@ m-SCT: small communication time under memory limits.
 
 Jeon et al., "Baechi: Fast Device Placement of Machine Learning Graphs" (SoCC
 2020), after Hanen and Munier (1995): a linear program gives each op at most
-one favourite child (`favourites`); then ops are scheduled as by m-ETF, but a
-device waits for the favourite child of its last op where that can start
+one favorite child (`favorites`); then ops are scheduled as by m-ETF, but a
+device waits for the favorite child of its last op where that can start
 nowhere sooner (`earliest_start`). The program has a time limit, past which
-favourites are chosen greedily. As m-ETF, it is tried with and without
+favorites are chosen greedily. As m-ETF, it is tried with and without
 co-placement, and the best is kept."""
 
 import dataclasses
@@ -28,22 +28,21 @@ from typing import ClassVar
 
 import numpy as np
 
+from tfplace.core.paths import upward_ranks
 from tfplace.core.problem import Problem
 from tfplace.core.protocols import Budget, Evaluator, Result
-from tfplace.placers.domains import Domains, choose, choose_near
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.list_scheduling.co_placement import (
   GROUPINGS,
   offer_groupings,
 )
-from tfplace.placers.list_scheduling.earliest_start import earliest_start
-from tfplace.placers.list_scheduling.favorite_children import favourite_children
-from tfplace.placers.list_scheduling.tables import (
+from tfplace.placers.list_scheduling.costs import (
   list_tables,
   mean_times,
   rank_order,
-  upward_ranks,
 )
+from tfplace.placers.list_scheduling.earliest_start import earliest_start
+from tfplace.placers.list_scheduling.favorite_children import favorite_children
 from tfplace.placers.rules.single import main_devices
 from tfplace.placers.tracker import Tracker
 
@@ -69,7 +68,7 @@ class MTopoPlacer:
 
 
 def _filled(groups: GroupGraph) -> np.ndarray:
-  return choose_near(groups, _fill(groups))
+  return groups.nearest(_fill(groups))
 
 
 def _fill(groups: GroupGraph) -> np.ndarray:
@@ -114,39 +113,36 @@ class MEtfPlacer:
     return tracker.result()
 
 
-def schedule(groups: GroupGraph, favourites: np.ndarray) -> np.ndarray:
+def schedule(groups: GroupGraph, favorites: np.ndarray) -> np.ndarray:
   """[num_groups] int32 devices by earliest start, ties by upward rank.
 
   Args:
     groups: of the problem.
-    favourites: [num_ops] op that each op's device is kept for; -1 for none.
+    favorites: [num_ops] op that each op's device is kept for; -1 for none.
   """
   tables = list_tables(groups)
-  order = rank_order(tables, upward_ranks(tables, mean_times(tables), 0.0, 0.0))
+  graph = groups.problem.graph
+  order = rank_order(graph, upward_ranks(graph, mean_times(tables)))
   position = np.empty(len(order), np.int64)
   position[order] = np.arange(len(order))
-  devices = earliest_start(
+  return earliest_start(
     tables,
     position,
     preferred(groups),
     held_bytes(groups),
     groups.problem.cluster.memory_bytes.copy(),
-    favourites,
+    favorites,
   )
-  if len(devices) and devices[0] < 0:
-    return choose(groups, groups.time_us, groups.order)
-  return devices
 
 
 def preferred(groups: GroupGraph) -> np.ndarray:
-  """[num_groups, num_devices] bool: the devices that links leave to a group,
-  without those of slower kinds where that leaves a choice."""
-  domains = Domains(groups)
+  """[num_groups, num_devices] bool: the devices that run a group, without those
+  of slower kinds where that leaves any."""
   main = np.zeros(groups.num_devices, bool)
   main[main_devices(groups)] = True
-  narrowed = domains.free & main
+  narrowed = groups.allowed & main
   keeps = narrowed.any(axis=1, keepdims=True)
-  return np.where(keeps, narrowed, domains.free)
+  return np.where(keeps, narrowed, groups.allowed)
 
 
 def held_bytes(groups: GroupGraph) -> np.ndarray:
@@ -180,18 +176,16 @@ class MSctPlacer:
   def place(
     self, problem: Problem, evaluator: Evaluator, budget: Budget, seed: int
   ) -> Result:
-    """Finds the favourites once, then schedules for each grouping."""
+    """Finds the favorites once, then schedules for each grouping."""
     tracker = Tracker(self.name, problem, evaluator, budget)
     limit_s = min(self.time_limit_s, max(0.1, budget.left_s / 8))
     if budget.max_evaluations is not None:
       limit_s = np.inf  # so that the same seed gives the same on any machine
     tables = list_tables(GroupGraph(problem))
-    favourites = favourite_children(
-      problem.graph, problem.fastest_us, tables, limit_s
-    )
+    favorites = favorite_children(problem, tables, limit_s)
 
     def scheduled(groups: GroupGraph) -> np.ndarray:
-      return schedule(groups, favourites)
+      return schedule(groups, favorites)
 
     offer_groupings(tracker, self.groupings, scheduled)
     return tracker.result()

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from tfplace.core.op_graph import OpGraph
+from tfplace.core.paths import DisjointSets
 from tfplace.core.problem import Problem
-from tfplace.errors import ProblemError
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.repair import offer_repaired
 from tfplace.placers.tracker import Tracker
@@ -43,25 +43,15 @@ def offer_groupings(
     tracker: receives every placement, repaired where it does not fit.
     groupings: of `GROUPINGS`.
     schedule: from a problem's groups to their devices, [num_groups] int32.
-
-  Raises:
-    ProblemError: missing links leave none of them a placement.
   """
   groups = GroupGraph(tracker.problem)
-  failure: ProblemError | None = None
   for grouping in groupings:
     rules = GROUPINGS[grouping]
     view = (
       GroupGraph(co_placed(tracker.problem, *rules)) if any(rules) else groups
     )
-    try:
-      devices = schedule(view)
-    except ProblemError as error:
-      failure = failure or error
-      continue
-    offer_repaired(tracker, groups, groups.contract(view.expand(devices)))
-  if failure and not tracker.evaluations:
-    raise failure
+    devices = view.expand(schedule(view))
+    offer_repaired(tracker, groups, groups.contract(devices))
 
 
 def co_placed(
@@ -137,33 +127,26 @@ class _Groups:
 
   def __init__(self, problem: Problem) -> None:
     self._group_of = problem.group_of.tolist()
-    self._parent = list(range(problem.num_groups))
+    self._sets = DisjointSets(problem.num_groups)
     self._allowed = list(problem.group_allowed)
     self._held = np.bincount(
       problem.group_of, problem.graph.persistent_bytes, problem.num_groups
     ).tolist()
     self._memory = problem.cluster.memory_bytes
 
-  def _root(self, group: int) -> int:
-    parent = self._parent
-    while parent[group] != group:
-      parent[group] = parent[parent[group]]
-      group = parent[group]
-    return group
-
   def join(self, op: int, other: int) -> None:
     """Joins the groups of two ops, where some device can take both."""
-    a = self._root(self._group_of[op])
-    b = self._root(self._group_of[other])
+    a = self._sets.find(self._group_of[op])
+    b = self._sets.find(self._group_of[other])
     if a == b:
       return
     both = self._allowed[a] & self._allowed[b]
     held = self._held[a] + self._held[b]
     if not both.any() or held > self._memory[both].max():
       return
-    self._parent[b] = a
-    self._allowed[a], self._held[a] = both, held
+    root = self._sets.union(a, b)
+    self._allowed[root], self._held[root] = both, held
 
   def roots(self) -> np.ndarray:
     """[num_groups] int64: the representative of each group's set."""
-    return np.array([self._root(g) for g in range(len(self._parent))], np.int64)
+    return self._sets.roots()

@@ -1,5 +1,5 @@
 """Compiled ETF: of all ready ops and devices, the pair that can start first;
-and SCT, where a device may wait for the favourite child of its last op.
+and SCT, where a device may wait for the favorite child of its last op.
 
 Per device two queues: ops whose inputs arrive later than the device is idle,
 by arrival, and ops that wait for the device alone, by rank. An op changes from
@@ -14,6 +14,7 @@ import numpy as np
 
 from tfplace.placers.compiled import Index, helper, inlined, kernel
 from tfplace.placers.list_scheduling import kernels
+from tfplace.placers.list_scheduling.costs import ListTables
 from tfplace.placers.list_scheduling.kernels import (
   Traffic,
   arrival,
@@ -23,7 +24,6 @@ from tfplace.placers.list_scheduling.kernels import (
   send_inputs,
   take,
 )
-from tfplace.placers.list_scheduling.tables import ListTables
 
 
 class _Queues(NamedTuple):
@@ -49,7 +49,7 @@ class _State(NamedTuple):
   """A schedule in the making.
 
   Attributes:
-    free: [num_groups, num_devices] bool domains; narrowed.
+    free: [num_groups, num_devices] bool devices to choose from; narrowed.
     held: [num_groups] bytes that a group counts for.
     room: [num_devices] bytes; reduced.
     device_of: [num_groups] int32, -1 where undecided.
@@ -58,7 +58,7 @@ class _State(NamedTuple):
     left: [num_ops] devices whose queues still hold the op.
     position: [num_ops] breaks ties, the lowest first.
     op_at: [num_ops] op at each position.
-    favourite: [num_ops] child that an op's device is kept for, or -1.
+    favorite: [num_ops] child that an op's device is kept for, or -1.
     last: [num_devices] op that each device ran last, -1 before the first.
     waits: [num_ops] inputs that are not there yet.
   """
@@ -72,7 +72,7 @@ class _State(NamedTuple):
   left: np.ndarray
   position: np.ndarray
   op_at: np.ndarray
-  favourite: np.ndarray
+  favorite: np.ndarray
   last: np.ndarray
   waits: np.ndarray
 
@@ -84,24 +84,23 @@ def earliest_start(
   free: np.ndarray,
   held: np.ndarray,
   room: np.ndarray,
-  favourite: np.ndarray,
+  favorite: np.ndarray,
 ) -> np.ndarray:
   """Schedules every op where, and when, one of those ready can start first.
 
   Args:
     tables: the problem.
     position: [num_ops] breaks ties, the lowest first; then the first device.
-    free: [num_groups, num_devices] bool domains; narrowed.
+    free: [num_groups, num_devices] bool devices to choose from; narrowed.
     held: [num_groups] bytes that a group counts for.
     room: [num_devices] bytes; reduced.
-    favourite: [num_ops] the op that each op's device is kept for, -1 for
+    favorite: [num_ops] the op that each op's device is kept for, -1 for
       none; see `_kept`.
 
   Returns:
-    [num_groups] int32 devices; -1 in the first entry when links left a group
-    without a device.
+    [num_groups] int32 devices.
   """
-  state = _nothing_done(tables, position, free, held, room, favourite)
+  state = _nothing_done(tables, position, free, held, room, favorite)
   queues = _empty_queues(tables)
   traffic = no_traffic(tables)
   stack = np.empty(len(position), np.int64)
@@ -111,12 +110,10 @@ def earliest_start(
   while True:
     op, device = _first(tables, queues, state, traffic)
     if op < 0:
-      return place_rest(tables, free, held, room, state.device_of)
-    if device < 0 or not take(
+      return place_rest(free, held, room, state.device_of)
+    take(
       tables, free, held, room, state.device_of, op, device, state.end, stack
-    ):
-      state.device_of[0] = -1
-      return state.device_of
+    )
     _run(tables, state, traffic, op, device)
     for i in range(tables.out_offsets[op], tables.out_offsets[op + 1]):
       other = np.int64(tables.out_dst[i])
@@ -132,7 +129,7 @@ def _nothing_done(
   free: np.ndarray,
   held: np.ndarray,
   room: np.ndarray,
-  favourite: np.ndarray,
+  favorite: np.ndarray,
 ) -> _State:
   """The schedule before its first op."""
   num_ops, num_devices = tables.time_us.shape
@@ -153,7 +150,7 @@ def _nothing_done(
     np.zeros(num_ops, np.int64),
     position,
     op_at,
-    favourite,
+    favorite,
     np.full(num_devices, -1, np.int64),
     waits,
   )
@@ -208,7 +205,7 @@ def _enqueue(
 def _first(
   tables: ListTables, queues: _Queues, state: _State, traffic: Traffic
 ) -> tuple[int, int]:
-  """The next op and its device; (-1, -1) at the end, (op, -1) if none is free.
+  """The next op and its device; (-1, -1) at the end.
 
   The op is still in the queues, where its end marks it as done.
   """
@@ -300,11 +297,11 @@ def _kept(
 ) -> tuple[float, int]:
   """What a device does instead of what `_head` says: start and position.
 
-  The rule of SCT: where the favourite child of the device's last op has all
+  The rule of SCT: where the favorite child of the device's last op has all
   its inputs and can start nowhere sooner, the device waits for it. Only an
   urgent op, whose inputs are by then wherever it may run, goes first.
   """
-  child, op = state.favourite[state.last[device]], state.op_at[at]
+  child, op = state.favorite[state.last[device]], state.op_at[at]
   if child < 0 or child == op or state.waits[child] or state.end[child] >= 0:
     return start, at
   group = tables.group_of[child]

@@ -1,10 +1,10 @@
-"""SCT's favourite children: for each op at most one that should follow it on
+"""SCT's favorite children: for each op at most one that should follow it on
 its device, by a linear program.
 
 Hanen and Munier, "An approximation algorithm for scheduling dependent tasks on
 m processors with small communication delays" (1995), as in Baechi (Jeon et
 al., SoCC 2020): devices without end, one transfer time per edge, which a
-favourite child is spared; the relaxation of the shortest schedule is rounded.
+favorite child is spared; the relaxation of the shortest schedule is rounded.
 Baechi used a commercial solver, here it is HiGHS through SciPy.
 """
 
@@ -14,13 +14,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tfplace.core.op_graph import OpGraph
+from tfplace.core.paths import transfers
+from tfplace.core.problem import Problem
 from tfplace.placers.list_scheduling.co_placement import only_consumers
-from tfplace.placers.list_scheduling.tables import ListTables, mean_link
+from tfplace.placers.list_scheduling.costs import ListTables
+from tfplace.simulate.links import mean_transfer
 
 if TYPE_CHECKING:
   from scipy import sparse
 
-# Baechi's public code calls an edge a favourite where the relaxed variable,
+# Baechi's public code calls an edge a favorite where the relaxed variable,
 # which is 1 where the transfer is paid, is at most 0.1.
 THRESHOLD = 0.9
 
@@ -28,7 +31,7 @@ THRESHOLD = 0.9
 @dataclasses.dataclass(frozen=True, eq=False)
 class Chains:
   """Ops and edges as the program sees them: an op and its only consumer are
-  one node, since nothing else could be its favourite.
+  one node, since nothing else could be its favorite.
 
   Attributes:
     time_us: [num_nodes] float64.
@@ -46,26 +49,25 @@ class Chains:
   receiver: np.ndarray
 
 
-def favourite_children(
-  graph: OpGraph, op_us: np.ndarray, tables: ListTables, time_limit_s: float
+def favorite_children(
+  problem: Problem, tables: ListTables, time_limit_s: float
 ) -> np.ndarray:
-  """[num_ops] int64 favourite child of each op; -1 for none.
+  """[num_ops] int64 favorite child of each op; -1 for none.
 
-  No op is the favourite of two. Where the solver does not finish in time, the
+  No op is the favorite of two. Where the solver does not finish in time, the
   edges are taken greedily, the longest transfer first; that alone may make
   two runs differ.
 
   Args:
-    graph: the ops.
-    op_us: [num_ops] microseconds of each op.
+    problem: what is placed and on what.
     tables: of the same problem; its sources follow their first consumer and
       have no part in this.
     time_limit_s: seconds for the solver.
   """
-  only = only_consumers(graph)
+  only = only_consumers(problem.graph)
   only[tables.is_source] = -1
-  result, parent = _within_chains(graph, only)
-  nodes = chains(graph, only, op_us, tables)
+  result, parent = _within_chains(problem.graph, only)
+  nodes = chains(problem, only, tables)
   spared = relaxed(nodes, time_limit_s)
   if spared is None:
     chosen = np.argsort(-nodes.transfer_us, kind="stable")
@@ -79,21 +81,21 @@ def favourite_children(
 def _within_chains(
   graph: OpGraph, only: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-  """[num_ops] favourites, and whose favourite each is, among only consumers:
+  """[num_ops] favorites, and whose favorite each is, among only consumers:
   of several parents the one that sends most."""
   sent = graph.op_output_bytes
   parents = np.flatnonzero(only >= 0)
   parents = parents[np.argsort(-sent[parents], kind="stable")]
   children, first = np.unique(only[parents], return_index=True)
-  favourite = np.full(graph.num_ops, -1, np.int64)
+  favorite = np.full(graph.num_ops, -1, np.int64)
   parent = np.full(graph.num_ops, -1, np.int64)
-  favourite[parents[first]] = children
+  favorite[parents[first]] = children
   parent[children] = parents[first]
-  return favourite, parent
+  return favorite, parent
 
 
 def _assign(
-  nodes: Chains, chosen: np.ndarray, favourite: np.ndarray, parent: np.ndarray
+  nodes: Chains, chosen: np.ndarray, favorite: np.ndarray, parent: np.ndarray
 ) -> None:
   """Takes pairs in turn while both ends are free of other pairs."""
   sends = np.zeros(len(nodes.time_us), bool)
@@ -105,45 +107,42 @@ def _assign(
     sends[src] = receives[dst] = True
     sender, receiver = nodes.sender[pair], nodes.receiver[pair]
     if parent[receiver] >= 0:
-      favourite[parent[receiver]] = -1
-    favourite[sender], parent[receiver] = receiver, sender
+      favorite[parent[receiver]] = -1
+    favorite[sender], parent[receiver] = receiver, sender
 
 
-def chains(
-  graph: OpGraph, only: np.ndarray, op_us: np.ndarray, tables: ListTables
-) -> Chains:
+def chains(problem: Problem, only: np.ndarray, tables: ListTables) -> Chains:
   """Joins each op to its only consumer, which cannot close a cycle.
 
   Args:
-    graph: the ops.
+    problem: what is placed and on what.
     only: [num_ops] the only consumer of each op, -1 for none.
-    op_us: [num_ops] microseconds.
     tables: of the problem.
   """
+  graph = problem.graph
   root = np.where(only >= 0, only, np.arange(graph.num_ops))
   while (root != root[root]).any():
     root = root[root]
-  per_byte, latency_us = mean_link(tables)
+  per_byte, latency_us = mean_transfer(problem.cluster)
   keep = ~(tables.is_source[graph.edge_src] | tables.is_source[graph.edge_dst])
   keep &= root[graph.edge_src] != root[graph.edge_dst]
   edges = np.flatnonzero(keep)
   # The receiver of a pair is the first of the ops that wait for the sender.
-  position = np.empty(graph.num_ops, np.int64)
-  position[graph.topological_order] = np.arange(graph.num_ops)
+  position = graph.topological_position
   edges = edges[np.argsort(position[graph.edge_dst[edges]], kind="stable")]
   sender, receiver = graph.edge_src[edges], graph.edge_dst[edges]
-  # An output that several ops of a chain read is sent once.
-  sent = np.stack((sender, graph.edge_output[edges], root[receiver]))
-  _, first = np.unique(sent, axis=1, return_index=True)
   pairs = np.stack((root[sender], root[receiver]))
   ends, at, inverse = np.unique(
     pairs, axis=1, return_index=True, return_inverse=True
   )
-  inverse = inverse.reshape(-1)
-  size = np.bincount(inverse[first], graph.edge_bytes[edges[first]], len(at))
+  pair_of = np.empty(graph.num_edges, np.int64)
+  pair_of[edges] = inverse.reshape(-1)
+  # An output that several ops of a chain read is sent once.
+  sent, _ = transfers(graph, root, among=edges)
+  size = np.bincount(pair_of[sent], graph.edge_bytes[sent], len(at))
   nodes, numbered = np.unique(ends, return_inverse=True)
   numbered = numbered.reshape(ends.shape)
-  work = np.where(tables.is_source, 0.0, op_us)
+  work = np.where(tables.is_source, 0.0, problem.fastest_us)
   return Chains(
     time_us=np.bincount(root, work, graph.num_ops)[nodes],
     src=numbered[0],

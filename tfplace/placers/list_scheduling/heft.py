@@ -13,24 +13,23 @@ from typing import ClassVar
 
 import numpy as np
 
+from tfplace.core.paths import upward_ranks
 from tfplace.core.problem import Problem
 from tfplace.core.protocols import Budget, Evaluator, Result
-from tfplace.placers.domains import Domains, choose
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.list_scheduling.co_placement import (
   GROUPINGS,
   offer_groupings,
 )
-from tfplace.placers.list_scheduling.kernels import earliest_finish
-from tfplace.placers.list_scheduling.tables import (
+from tfplace.placers.list_scheduling.costs import (
   ListTables,
   list_tables,
-  mean_link,
   mean_times,
   rank_order,
-  upward_ranks,
 )
+from tfplace.placers.list_scheduling.kernels import earliest_finish
 from tfplace.placers.tracker import Tracker
+from tfplace.simulate.links import mean_transfer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +54,10 @@ class HeftPlacer:
 
 def _ranked(groups: GroupGraph) -> np.ndarray:
   tables = list_tables(groups)
-  ranks = upward_ranks(tables, mean_times(tables), *mean_link(tables))
+  problem = groups.problem
+  ranks = upward_ranks(
+    problem.graph, mean_times(tables), *mean_transfer(problem.cluster)
+  )
   return schedule(groups, tables, ranks)
 
 
@@ -64,16 +66,12 @@ def schedule(
 ) -> np.ndarray:
   """[num_groups] int32 devices by earliest finish in the order of `ranks`.
 
-  Memory counts by persistent bytes. Where missing links end the schedule
-  early, every group takes its fastest device that links allow.
+  Memory counts by persistent bytes.
   """
-  devices = earliest_finish(
+  return earliest_finish(
     tables,
-    rank_order(tables, ranks),
-    Domains(groups).free,
+    rank_order(groups.problem.graph, ranks),
+    groups.allowed.copy(),
     groups.persistent_bytes,
     groups.problem.cluster.memory_bytes.copy(),
   )
-  if len(devices) and devices[0] < 0:
-    return choose(groups, groups.time_us, groups.order)
-  return devices

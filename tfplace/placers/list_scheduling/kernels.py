@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from tfplace.placers.compiled import Index, helper, inlined, kernel
-from tfplace.placers.domains import propagate
-from tfplace.placers.list_scheduling.tables import ListTables
+from tfplace.placers.list_scheduling.costs import ListTables
+from tfplace.simulate.links import arrival_us, free_us
 
 
 @inlined
@@ -108,13 +108,12 @@ def earliest_finish(
   Args:
     tables: the problem.
     order: [num_ops] producers before consumers.
-    free: [num_groups, num_devices] bool domains; narrowed.
+    free: [num_groups, num_devices] bool devices to choose from; narrowed.
     held: [num_groups] bytes that a group counts for.
     room: [num_devices] bytes; reduced.
 
   Returns:
-    [num_groups] int32 devices; -1 in the first entry when links left a group
-    without a device.
+    [num_groups] int32 devices.
   """
   num_ops, num_devices = tables.time_us.shape
   device_of = np.full(free.shape[0], -1, np.int32)
@@ -138,18 +137,14 @@ def earliest_finish(
       best = _first_to_finish(
         tables, traffic, busy, device_of, end, op, free[group], room, -np.inf
       )
-    if best < 0 or not take(
-      tables, free, held, room, device_of, op, best, end, stack
-    ):
-      device_of[0] = -1
-      return device_of
+    take(tables, free, held, room, device_of, op, best, end, stack)
     # With all its inputs on their way at once, it may start a little later.
     ready = send_inputs(tables, traffic, device_of, end, op)
     start, length = _start(tables, busy, op, best, ready)
     end[op] = start + tables.time_us[op, best]
     if length > 0:
       _insert(busy, best, start, length)
-  return place_rest(tables, free, held, room, device_of)
+  return place_rest(free, held, room, device_of)
 
 
 @inlined
@@ -212,10 +207,9 @@ def arrival(
       if traffic.arrival_us[producer, device] >= 0:
         at = traffic.arrival_us[producer, device]
       else:
-        channel = tables.channel[source, device]
+        channel = tables.links.channel[source, device]
         at = max(at, traffic.channel_us[channel])
-        at += tables.in_bytes[i] * tables.us_per_byte[source, device]
-        at += tables.latency_us[source, device]
+        at = arrival_us(tables.links, at, tables.in_bytes[i], source, device)
         moved += tables.in_bytes[i]
     ready = max(ready, at)
   return ready, moved
@@ -238,12 +232,11 @@ def send_inputs(
     at = max(end[producer], 0.0)
     if source != device:
       if traffic.arrival_us[producer, device] < 0:
-        channel = tables.channel[source, device]
-        sent = max(at, traffic.channel_us[channel])
-        sent += tables.in_bytes[i] * tables.us_per_byte[source, device]
-        traffic.channel_us[channel] = sent + tables.gap_us[source, device]
-        sent += tables.latency_us[source, device]
-        traffic.arrival_us[producer, device] = sent
+        channel = tables.links.channel[source, device]
+        start = max(at, traffic.channel_us[channel])
+        sent = tables.links, start, tables.in_bytes[i], source, device
+        traffic.channel_us[channel] = free_us(*sent)
+        traffic.arrival_us[producer, device] = arrival_us(*sent)
       at = traffic.arrival_us[producer, device]
     ready = max(ready, at)
   return ready
@@ -260,12 +253,9 @@ def take(
   device: int,
   end: np.ndarray,
   stack: np.ndarray,
-) -> bool:
+) -> None:
   """Puts an op's group, and the sources that feed it, on `device`."""
-  if not _assign(
-    tables, free, held, room, device_of, np.int64(tables.group_of[op]), device
-  ):
-    return False
+  _assign(free, held, room, device_of, np.int64(tables.group_of[op]), device)
   size = 0
   current = op
   while True:
@@ -276,42 +266,32 @@ def take(
       group, target = np.int64(tables.group_of[source]), device
       if not free[group, device]:
         target = roomiest(free[group], room)
-      if target < 0 or not _assign(
-        tables, free, held, room, device_of, group, target
-      ):
-        return False
+      _assign(free, held, room, device_of, group, target)
       end[source] = tables.time_us[source, device_of[group]]
       stack[size] = source
       size += 1
     if size == 0:
-      return True
+      break
     size -= 1
     current = stack[size]
 
 
 @helper
 def _assign(
-  tables: ListTables,
   free: np.ndarray,
   held: np.ndarray,
   room: np.ndarray,
   device_of: np.ndarray,
   group: Index,
   device: int,
-) -> bool:
-  """Fixes a group unless it is fixed; false if links then forbid the rest."""
+) -> None:
+  """Fixes a group unless it is fixed."""
   if device_of[group] >= 0:
-    return True
+    return
   device_of[group] = device
   room[device] -= held[group]
   free[group, :] = False
   free[group, device] = True
-  if tables.linked.all():
-    return True
-  changed = np.full(1, group, np.int64)
-  return propagate(
-    free, changed, tables.linked, tables.group_offsets, tables.group_entries
-  )
 
 
 @inlined
@@ -326,7 +306,6 @@ def roomiest(domain: np.ndarray, room: np.ndarray) -> int:
 
 @helper
 def place_rest(
-  tables: ListTables,
   free: np.ndarray,
   held: np.ndarray,
   room: np.ndarray,
@@ -336,11 +315,7 @@ def place_rest(
   for group in range(len(device_of)):
     if device_of[group] < 0:
       device = roomiest(free[group], room)
-      if device < 0 or not _assign(
-        tables, free, held, room, device_of, group, device
-      ):
-        device_of[0] = -1
-        return device_of
+      _assign(free, held, room, device_of, group, device)
   return device_of
 
 

@@ -9,7 +9,6 @@ import dataclasses
 
 import numpy as np
 
-from tfplace.placers.domains import choose_near
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.repair import offer_repaired
 from tfplace.placers.rules.single import main_devices
@@ -81,7 +80,7 @@ def offer_parts(
     tracker: receives every version.
     groups: of the problem.
     parts: [num_groups] index each into `main_devices`; a group that cannot
-      be there goes to its fastest device that kernels and links allow.
+      be there goes to its fastest device that has a kernel for it.
   """
   wanted = main_devices(groups)[parts]
-  offer_repaired(tracker, groups, choose_near(groups, wanted))
+  offer_repaired(tracker, groups, groups.nearest(wanted))

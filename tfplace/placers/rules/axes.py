@@ -18,7 +18,6 @@ import numpy as np
 
 from tfplace.core.problem import Problem
 from tfplace.core.protocols import Budget, Evaluator, Result
-from tfplace.placers.domains import choose_near
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.repair import offer_repaired
 from tfplace.placers.rules.single import main_devices
@@ -153,4 +152,4 @@ def _placed(
 ) -> np.ndarray:
   """[num_groups] parts -> devices; what has no part goes with neighbours."""
   wanted = devices[np.maximum(spread(groups, part), 0)]
-  return choose_near(groups, wanted)
+  return groups.nearest(wanted)

@@ -19,7 +19,6 @@ import numpy as np
 
 from tfplace.core.problem import Problem
 from tfplace.core.protocols import Budget, Evaluator, Result
-from tfplace.placers.domains import choose_near
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.repair import offer_repaired
 from tfplace.placers.rules.single import cut, main_devices
@@ -175,4 +174,4 @@ def _by_blocks(
   np.add.at(votes, (group_of[known], block[known]), weight)
   wanted = np.where(votes.any(axis=1), votes.argmax(axis=1), UNKNOWN)
   wanted = np.maximum(spread(groups, wanted), 0)
-  return choose_near(groups, devices[wanted])
+  return groups.nearest(devices[wanted])

@@ -19,7 +19,6 @@ import numpy as np
 from tfplace.core.problem import Problem
 from tfplace.core.protocols import Budget, Evaluator, Result
 from tfplace.errors import ProblemError
-from tfplace.placers.domains import choose, choose_near
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.repair import offer_repaired
 from tfplace.placers.tracker import Tracker
@@ -71,9 +70,7 @@ def _try_devices(tracker: Tracker, devices: Sequence[int]) -> None:
   groups = GroupGraph(tracker.problem)
   tried: set[bytes] = set()
   for device in devices:
-    scores = groups.time_us.copy()
-    scores[:, device] = np.where(groups.allowed[:, device], -1.0, np.inf)
-    row = groups.expand(choose(groups, scores, groups.order))
+    row = groups.expand(groups.nearest(np.full(groups.num_groups, device)))
     if row.tobytes() not in tried:
       tried.add(row.tobytes())
       tracker.offer(row)
@@ -114,7 +111,7 @@ def cut(groups: GroupGraph, order: np.ndarray) -> np.ndarray:
   # What takes no time belongs to what comes before it.
   block = np.ceil(middle * len(devices) - 1e-9).astype(int) - 1
   block = np.clip(block, 0, len(devices) - 1)
-  return choose_near(groups, devices[block], order)
+  return groups.nearest(devices[block])
 
 
 def main_devices(groups: GroupGraph) -> np.ndarray:

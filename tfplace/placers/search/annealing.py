@@ -2,9 +2,9 @@
 
 Kirkpatrick, Gelatt and Vecchi (1983), from the best of the classical
 placements (on a large graph, from what `sweeps` make of them), with moves that
-know the graph: single groups, swaps, blocks in time, neighbourhoods, clusters
-of several levels, and waits on the critical path. `search` holds the schedule,
-`search_kernel` the compiled loop.
+know the graph: single groups, swaps, blocks in time, neighborhoods, units of
+groups at several levels (`coarsen`), and waits on the critical path. `search`
+holds the schedule, `chain` the compiled loop.
 """
 
 import dataclasses
@@ -18,7 +18,6 @@ from tfplace.core.problem import Problem
 from tfplace.core.protocols import Budget, Evaluator, HistoryPoint, Result
 from tfplace.errors import TfplaceError
 from tfplace.placers import registry
-from tfplace.placers.domains import choose
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.packing import offer_packed
 from tfplace.placers.search.config import SearchConfig
@@ -143,7 +142,7 @@ def _start(tracker: Tracker, groups: GroupGraph, seed: int) -> np.ndarray:
   offer_packed(tracker, groups, seed, max(limit_s, _LEAST_PACKING_S))
   if tracker.best is not None:
     return tracker.best[0]
-  return groups.expand(choose(groups, groups.time_us, groups.order))
+  return groups.expand(groups.time_us.argmin(axis=1))
 
 
 def improvements(points: Sequence[HistoryPoint]) -> tuple[HistoryPoint, ...]:

@@ -24,7 +24,6 @@ import numpy as np
 from tfplace.core.problem import Problem
 from tfplace.core.protocols import Budget, Evaluation, Evaluator, Result
 from tfplace.placers.compiled import kernel
-from tfplace.placers.domains import choose, linked
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.list_scheduling.baechi import held_bytes, preferred
 from tfplace.placers.list_scheduling.co_placement import GROUPINGS, co_placed
@@ -133,15 +132,11 @@ class Decoder:
     self.shape = groups.num_groups, groups.num_devices + 1
     self._allowed = preferred(groups)
     self._held = held_bytes(groups)
-    self._is_complete = bool(linked(groups).all())
     self.has_choice = bool((self._allowed.sum(axis=1) > 1).any())
 
   def decode(self, keys: np.ndarray) -> np.ndarray:
     """[num_groups] int32 devices; `keys` is of `shape`."""
     order = np.argsort(-keys[:, -1], kind="stable")
-    if not self._is_complete:
-      scores = np.where(self._allowed, -keys[:, :-1], np.inf)
-      return choose(self.groups, scores, order)
     room = self.groups.problem.cluster.memory_bytes.copy()
     return _decode(keys, order, self._allowed, self._held, room)
 

@@ -6,55 +6,46 @@ import time
 from tfplace.core.protocols import is_optimal
 from tfplace.placers.groups import GroupGraph
 
+# All values chosen by trial.
+_LARGE_HOT = 0.006  # `SearchConfig.hot` of a large graph
+SWEEP_SHARE = 0.5  # of the budget, what the sweeps of a large graph may take
+SWEPT = 0.1  # share of the first temperature, where a large graph was swept
+WARM = 0.4  # share of it, where a round continues from the best placement
+_COLD = 3e-5  # last temperature of a round, as a share of the lower bound
+# What an excess of all of a device's memory costs, in lower bounds.
+_PENALTY = 5.0
+EVALUATIONS_PER_GROUP = 400.0  # of a round, per group and chain
+_WARM_LEVELS = 0.5  # share of the levels that a round from the best begins with
+_COARSE_SHARE = 0.8  # share of a round after which single groups may move, too
+# Share of a large graph's moves that take, of a unit, only what is on one
+# device.
+_PART_SHARE = 0.5
+_WINDOW = 3  # levels above the least that move, too, where there are many
+# Shares of a large graph's round after which the chain that is worst off goes
+# on from where the best one is.
+_MEETINGS = (0.3, 0.6)
+_CHUNK_S = 0.1  # between looks at the clock
+
 
 @dataclasses.dataclass(frozen=True)
 class SearchConfig:
-  """How the search spends its budget; all values chosen by trial.
+  """How the search spends its budget; defaults chosen by trial.
 
   Attributes:
     chains: chains, and threads; the result depends on it.
     hot: first temperature, as a share of the lower bound; the mean work of a
       group where that is more, so that every move has a chance at first.
-    large_hot: the same for a large graph.
-    sweep_share: of the budget, what the sweeps of a large graph may take.
-    swept: share of the first temperature, where a large graph was swept.
-    warm: share of the first temperature, where a round continues from the
-      best placement.
-    cold: last temperature of each round, as a share of the lower bound.
-    penalty: what an excess of all of a device's memory costs, as a multiple
-      of the lower bound.
-    evaluations_per_group: evaluations of a round, per group and chain.
     patience: rounds without an improvement that end the search early.
     coarse_groups: from so many groups on a graph is large, and a round begins
-      with clusters only.
-    warm_levels: share of the levels that a round from the best begins with.
-    coarse_share: share of a round after which single groups may move, too.
-    part_share: share of a large graph's moves that take, of a cluster, only
-      what is on one device.
-    window: levels above the least that move, too, where there are many.
-    meetings: shares of a large graph's round after which the chain that is
-      worst off goes on from where the best one is.
-    chunk_s: seconds between looks at the clock.
-    chunk_evaluations: the same where evaluations are the budget.
+      with units of them only.
+    chunk_evaluations: between looks at the clock, where evaluations are the
+      budget.
   """
 
   chains: int = 2
   hot: float = 0.01
-  large_hot: float = 0.006
-  sweep_share: float = 0.5
-  swept: float = 0.1
-  warm: float = 0.4
-  cold: float = 3e-5
-  penalty: float = 5.0
-  evaluations_per_group: float = 400.0
   patience: int = 40
   coarse_groups: int = 1000
-  warm_levels: float = 0.5
-  coarse_share: float = 0.8
-  part_share: float = 0.5
-  window: int = 3
-  meetings: tuple[float, ...] = (0.3, 0.6)
-  chunk_s: float = 0.1
   chunk_evaluations: int = 500
 
 
@@ -67,7 +58,7 @@ class Scale:
     unit_us: what temperatures and penalties are shares of.
     hot_us: first temperature.
     bound_us: no step is faster.
-    is_large: whether single groups wait until clusters have been placed.
+    is_large: whether single groups wait until units have been placed.
   """
 
   config: SearchConfig
@@ -79,30 +70,30 @@ class Scale:
   @property
   def cold_us(self) -> float:
     """Last temperature of a round."""
-    return self.config.cold * self.unit_us
+    return _COLD * self.unit_us
 
   @property
   def penalty_us(self) -> float:
     """What an excess of all of a device's memory costs."""
-    return self.config.penalty * self.unit_us
+    return _PENALTY * self.unit_us
 
   @property
   def part_share(self) -> float:
-    return self.config.part_share if self.is_large else 0.0
+    return _PART_SHARE if self.is_large else 0.0
 
   @property
   def stages(self) -> tuple[float, ...]:
     """Shares of a round after which chains meet, and its end."""
-    return (*self.config.meetings, 1.0) if self.is_large else (1.0,)
+    return (*_MEETINGS, 1.0) if self.is_large else (1.0,)
 
   def is_optimal(self, step_time_us: float) -> bool:
     return is_optimal(step_time_us, self.bound_us)
 
   def levels(self, top: int, progress: float, hot_us: float) -> tuple[int, int]:
-    """Least and greatest level of the clusters to move.
+    """Least and greatest level of the units to move.
 
     A small graph uses all levels all the time. A large one begins with few
-    large clusters: single groups would scatter while it is hot.
+    large units: single groups would scatter while it is hot.
 
     Args:
       top: the greatest level.
@@ -111,11 +102,11 @@ class Scale:
     """
     if not self.is_large:
       return 0, top
-    coarse = max(0.0, 1.0 - progress / self.config.coarse_share)
+    coarse = max(0.0, 1.0 - progress / _COARSE_SHARE)
     if hot_us < self.hot_us:
-      coarse *= self.config.warm_levels
-    lowest = round(max(0, top - self.config.window) * coarse)
-    return lowest, min(top, lowest + self.config.window)
+      coarse *= _WARM_LEVELS
+    lowest = round(max(0, top - _WINDOW) * coarse)
+    return lowest, min(top, lowest + _WINDOW)
 
 
 def scale_of(
@@ -137,7 +128,7 @@ def scale_of(
   unit_us = max(problem.simple_bound_us, 1e-9)
   work_us = float(groups.fastest_us.sum()) / max(groups.num_groups, 1)
   is_large = num_movable >= config.coarse_groups
-  hot = config.large_hot if is_large else config.hot
+  hot = _LARGE_HOT if is_large else config.hot
   return Scale(
     config,
     unit_us,
@@ -182,7 +173,7 @@ class Plan:
     left_s = self._ends(number) - time.perf_counter()
     if left_s <= 0:
       return 0
-    return max(1, int(rate * min(config.chunk_s, left_s)))
+    return max(1, int(rate * min(_CHUNK_S, left_s)))
 
   def progress(self, number: int, done: int, rate: float, ahead: int) -> float:
     """Share of a round that is over after `ahead` more evaluations."""

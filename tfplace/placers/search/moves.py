@@ -1,16 +1,15 @@
-"""Traces the critical path of a simulated step, compiled.
+"""Moves of the search: which groups change devices together. Compiled.
 
-From the op that ends last back to the start: at each op, what it waited for
-is an input computed here, an input from elsewhere, or the op before it.
-
-Moves of the search: which groups change devices together. Compiled.
-
-A move only fills `moved` and `targets` of a chain's state; `search_kernel`
-applies, judges and keeps or undoes it."""
+A move only fills `moved` and `targets` of a chain's state; `chain` applies,
+judges and keeps or undoes it. Some moves remove a wait on the critical path,
+which is traced here from the op that ends last back to the start: at each op,
+what it waited for is an input computed on its device, an input from elsewhere,
+or the op before it.
+"""
 
 import numpy as np
 
-from tfplace.placers.search.tables import (
+from tfplace.placers.search.state import (
   IS_PART,
   IS_STALE,
   MOVED,
@@ -19,6 +18,7 @@ from tfplace.placers.search.tables import (
   SearchTables,
 )
 from tfplace.simulate.jit import Index, helper, inlined
+from tfplace.simulate.links import arrival_us
 
 LOCAL = 0  # waited for an input from the same device
 REMOTE = 1  # waited for a transfer
@@ -65,8 +65,8 @@ def _waited_for(
       if end > local_end:
         local, local_end = source, end
       continue
-    end += tables.ops.in_bytes[i] * tables.ops.us_per_byte[at, device]
-    end += tables.ops.latency_us[at, device]
+    size = tables.ops.in_bytes[i]
+    end = arrival_us(tables.ops.links, end, size, at, device)
     if end > remote_end:
       remote, remote_end = source, end
   if local >= 0 and local_end >= start - _SLACK_US:
@@ -146,9 +146,9 @@ def propose(
   Args:
     tables: the problem.
     state: the chain.
-    lowest: least level of clusters that move as one; 0 is single groups.
+    lowest: least level of units that move as one; 0 is single groups.
     highest: greatest such level.
-    part_share: share of the moves that leave alone what a cluster has on
+    part_share: share of the moves that leave alone what a unit has on
       other devices, and so keep what was found at a finer level.
   """
   state.counts[MOVED] = 0
@@ -177,12 +177,12 @@ def _add(
   group: Index,
   device: Index,
 ) -> None:
-  """Adds the cluster of `group` at `level`, or a part, to the move."""
+  """Adds the unit of `group` at `level`, or a part, to the move."""
   own = state.devices[group]
-  unit = tables.cluster_of[level, group]
-  first, last = tables.cluster_offsets[unit], tables.cluster_offsets[unit + 1]
+  unit = tables.unit_of[level, group]
+  first, last = tables.unit_offsets[unit], tables.unit_offsets[unit + 1]
   for i in range(first, last):
-    member = tables.cluster_groups[i]
+    member = tables.unit_groups[i]
     if state.counts[IS_PART] and state.devices[member] != own:
       continue
     if not state.is_marked[member]:
@@ -196,24 +196,24 @@ def _add(
 def _random_group(
   tables: SearchTables, state: SearchState, level: int
 ) -> Index:
-  """A random group of a random cluster of `level`."""
+  """A random group of a random unit of `level`."""
   if level == 0:
     return np.int64(tables.movable[below(state, len(tables.movable))])
   first, last = tables.level_offsets[level], tables.level_offsets[level + 1]
   unit = first + below(state, last - first)
-  first, last = tables.cluster_offsets[unit], tables.cluster_offsets[unit + 1]
-  return np.int64(tables.cluster_groups[first + below(state, last - first)])
+  first, last = tables.unit_offsets[unit], tables.unit_offsets[unit + 1]
+  return np.int64(tables.unit_groups[first + below(state, last - first)])
 
 
 @helper
 def _other_device(
   tables: SearchTables, state: SearchState, level: int, group: Index
 ) -> Index:
-  """An allowed device other than the group's own, by the odds of its cluster;
+  """An allowed device other than the group's own, by the odds of its unit;
   its own if none."""
   own: Index = np.int64(state.devices[group])
   total = 0.0
-  odds = tables.odds[tables.cluster_of[level, group]]
+  odds = tables.odds[tables.unit_of[level, group]]
   for device in range(len(odds)):
     if device != own and tables.allowed[group, device]:
       total += odds[device]
@@ -243,12 +243,12 @@ def _near_device(
 
 
 @helper
-def move_cluster(
+def move_unit(
   tables: SearchTables, state: SearchState, unit: int, is_near: bool
 ) -> None:
-  """A whole cluster goes where a neighbour is, or to any other device."""
-  first, last = tables.cluster_offsets[unit], tables.cluster_offsets[unit + 1]
-  group = np.int64(tables.cluster_groups[first + below(state, last - first)])
+  """A whole unit goes where a neighbour is, or to any other device."""
+  first, last = tables.unit_offsets[unit], tables.unit_offsets[unit + 1]
+  group = np.int64(tables.unit_groups[first + below(state, last - first)])
   level = 0
   while unit >= tables.level_offsets[level + 1]:
     level += 1
@@ -257,7 +257,7 @@ def move_cluster(
   else:
     target = _other_device(tables, state, level, group)
   for i in range(first, last):
-    state.moved[i - first] = tables.cluster_groups[i]
+    state.moved[i - first] = tables.unit_groups[i]
     state.targets[i - first] = target
   state.counts[MOVED] = last - first
 
@@ -270,7 +270,7 @@ def _single(tables: SearchTables, state: SearchState, level: int) -> None:
 
 @helper
 def _swap(tables: SearchTables, state: SearchState, level: int) -> None:
-  """Two clusters on different devices change places."""
+  """Two units on different devices change places."""
   a = _random_group(tables, state, level)
   for _ in range(4):
     b = _random_group(tables, state, level)
@@ -283,7 +283,7 @@ def _swap(tables: SearchTables, state: SearchState, level: int) -> None:
 
 @helper
 def _block(tables: SearchTables, state: SearchState, level: int) -> None:
-  """Clusters next to each other in time, those of one device, move on."""
+  """Units next to each other in time, those of one device, move on."""
   first = _random_group(tables, state, level)
   own = state.devices[first]
   target = _other_device(tables, state, level, first)
@@ -311,7 +311,7 @@ def _pull(
     target = _other_device(tables, state, level, group)
   at = state.counts[MOVED]
   _add(tables, state, level, group, target)
-  size = state.counts[MOVED] - at  # a cluster's neighbours are its likes
+  size = state.counts[MOVED] - at  # a unit's neighbours are its likes
   limit = min(int(2.0 / uniform(state)) * size, len(state.moved))
   keep = uniform(state)
   while at < state.counts[MOVED] and state.counts[MOVED] < limit:

@@ -4,8 +4,8 @@ Each round anneals every chain from hot to cold. Even turns continue from the
 best placement so far, odd ones from one of the given starts; rounds are short
 where the graph is small, so that a small graph gets many starts. On a large one
 each chain begins with greedy sweeps (`sweeps`) and goes on from what they find;
-it is cooled once, slowly, from large clusters to single groups, by chains that
-cluster it in different ways: which way serves a graph shows only as it cools,
+it is cooled once, slowly, from large units to single groups, by chains that
+coarsen it in different ways: which way serves a graph shows only as it cools,
 so twice on the way the chain that is worst off takes over the best one's
 placement. With a number of evaluations as the budget, the result depends on
 the seed alone; with seconds, on the machine too.
@@ -20,14 +20,23 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from tfplace.core.op_graph import renumber
+from tfplace.core.problem import Problem
 from tfplace.core.protocols import Budget
+from tfplace.placers.coarsen import coarsen_by_edges, coarsen_by_work
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.search.chain import Chain
-from tfplace.placers.search.clusters import clusters_by_edges, clusters_by_work
-from tfplace.placers.search.config import Plan, SearchConfig, scale_of
+from tfplace.placers.search.config import (
+  EVALUATIONS_PER_GROUP,
+  SWEEP_SHARE,
+  SWEPT,
+  WARM,
+  Plan,
+  SearchConfig,
+  scale_of,
+)
+from tfplace.placers.search.state import search_state, search_tables
 from tfplace.placers.search.sweeps import SIZES, Allowance, sweep_all
-from tfplace.placers.search.tables import search_state, search_tables
-from tfplace.placers.search.time_order import time_order
 from tfplace.simulate import engine
 
 Improved = Callable[[float, int], None]
@@ -58,7 +67,7 @@ class Search:
     # Chains that see a graph in different ways fail in different ways.
     tables = [
       search_tables(groups, find(groups))
-      for find in (clusters_by_work, clusters_by_edges)
+      for find in (coarsen_by_work, coarsen_by_edges)
     ]
     self._num_movable = len(tables[0].movable)
     step = engine.pack(groups.problem, self._order.position)
@@ -166,7 +175,7 @@ class Search:
   ) -> None:
     """Sweeps with all chains at once, each from another start first."""
     self._swept = None
-    allowance = Allowance(budget, self.config.sweep_share, self._chains)
+    allowance = Allowance(budget, SWEEP_SHARE, self._chains)
     can_merge = self._order.groups.num_groups > min(SIZES)
     if not self._scale.is_large or not can_merge or allowance.is_nothing:
       return
@@ -192,7 +201,7 @@ class Search:
     if budget.max_evaluations is not None:
       quota = budget.max_evaluations // count
     expected = rate * max(0.0, budget.left_s) if quota is None else quota
-    wanted = self.config.evaluations_per_group * self._num_movable
+    wanted = EVALUATIONS_PER_GROUP * self._num_movable
     rounds, now = max(1, round(expected / wanted)), time.perf_counter()
     left_s = max(0.0, budget.left_s)
     return Plan(rounds, count, quota, now, left_s)
@@ -207,11 +216,11 @@ class Search:
     if self._scale.is_large and number == 0:
       # From what its own sweeps have found: cooled slowly, chains part anyway.
       chain.restart(starts[0] if self._swept is None else self._swept[index])
-      warmth = 1.0 if self._swept is None else self.config.swept
+      warmth = 1.0 if self._swept is None else SWEPT
       return warmth * self._scale.hot_us
     if turn % 2 == 0 and number > 0 and self._best is not None:
       chain.restart(self._best)
-      return self.config.warm * self._scale.hot_us
+      return WARM * self._scale.hot_us
     chain.restart(starts[turn % len(starts)])
     return self._scale.hot_us
 
@@ -279,3 +288,58 @@ class Search:
         self.best_us, self._best = chain.best_us, chain.best.copy()
       elif self.best_us == math.inf and chain.least_us < self._least_us:
         self._least_us, self._best = chain.least_us, chain.best.copy()
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TimeOrder:
+  """A problem with its ops numbered by when they start, and the way back.
+
+  Attributes:
+    groups: the renumbered problem's groups.
+    position: [num_ops] position that each renumbered op had.
+    group_at: [num_groups] renumbered group of each group.
+  """
+
+  groups: GroupGraph
+  position: np.ndarray
+  group_at: np.ndarray
+
+  def enter(self, devices: np.ndarray) -> np.ndarray:
+    """[num_groups] devices of the problem -> of the renumbered one."""
+    result = np.empty_like(devices)
+    result[self.group_at] = devices
+    return result
+
+  def leave(self, devices: np.ndarray) -> np.ndarray:
+    """[num_groups] devices of the renumbered problem -> of the problem."""
+    return devices[self.group_at]
+
+
+def time_order(
+  groups: GroupGraph, devices: np.ndarray | None = None
+) -> TimeOrder:
+  """Renumbers ops by their start, ties by position.
+
+  Ops that run after each other then lie beside each other in memory: a
+  simulation of 54,019 ops takes 0.6 to 0.8 of the time, for placements like
+  the one whose order it is. The engine is told the positions that the rules
+  speak of, so that what is simulated stays the same to the last digit.
+
+  Args:
+    groups: of the problem.
+    devices: [num_groups] the placement whose starts count; None is the
+      earliest starts, communication free (ASAP).
+  """
+  problem = groups.problem
+  start_us = groups.op_start_us
+  if devices is not None:
+    tables = engine.pack(problem)
+    work = engine.workspace(tables)
+    if engine.simulate(tables, groups.expand(devices), work, np.inf) < np.inf:
+      start_us = work.ops.time
+  order = np.argsort(start_us, kind="stable")
+  graph = renumber(problem.graph, order)
+  inner = Problem(graph, problem.cluster, problem.proven_us)
+  group_at = np.empty(groups.num_groups, np.int64)
+  group_at[problem.group_of[order]] = inner.group_of
+  return TimeOrder(GroupGraph(inner), order, group_at)

@@ -1,9 +1,9 @@
-"""Greedy sweeps over whole clusters, from the largest to small ones.
+"""Greedy sweeps over whole units, from the largest to small ones.
 
-Every cluster is tried elsewhere and stays where the exact step is shorter.
+Every unit is tried elsewhere and stays where the exact step is shorter.
 Annealing a large graph takes tens of thousands of simulations to get as far as
-a few hundred of these, if the clusters are those of `merging`; on 4-layer RNNLM
-it never did. The first sweeps, of few clusters, decide much and depend on their
+a few hundred of these, if the units are merged (`coarsen`); on 4-layer RNNLM
+it never did. The first sweeps, of few units, decide much and depend on their
 order, so they are run several times, and the best goes on. (Ours; coarse to
 fine as in multilevel partitioning.)
 """
@@ -15,16 +15,15 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from tfplace.core.protocols import Budget
+from tfplace.placers.coarsen import coarsen_by_merging
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.search.chain import Chain
-from tfplace.placers.search.clusters import Clusters
-from tfplace.placers.search.merging import merged
-from tfplace.placers.search.tables import SearchTables, search_tables
+from tfplace.placers.search.state import SearchTables, search_tables
 
-SIZES = (1024, 256, 96, 32, 8, 3)  # clusters to merge down to
+SIZES = (1024, 256, 96, 32, 8, 3)  # units to merge down to
 COARSE = 4  # of these levels, how many are swept several times
 RESTARTS = 0.4  # share of the sweeps' budget for that
-_AT_ONCE = 8  # clusters between looks at the budget
+_AT_ONCE = 8  # units between looks at the budget
 
 
 class Allowance:
@@ -62,17 +61,6 @@ class Allowance:
     return (time.perf_counter() - self._began) / self._seconds
 
 
-def merged_clusters(groups: GroupGraph) -> Clusters:
-  """What the sweeps move: the finest level first, each merged anew."""
-  sizes = [size for size in SIZES if size < groups.num_groups]
-  return Clusters(
-    tuple(
-      np.unique(parent, return_inverse=True)[1].reshape(-1)
-      for parent in merged(groups.problem, sizes)
-    )
-  )
-
-
 def sweep_all(
   chains: Sequence[Chain],
   groups: GroupGraph,
@@ -91,7 +79,7 @@ def sweep_all(
     rngs: each chain's.
     pool: runs them.
   """
-  tables = search_tables(groups, merged_clusters(groups))
+  tables = search_tables(groups, coarsen_by_merging(groups, SIZES))
   jobs = [
     pool.submit(
       sweep, chain, tables, [*starts[i:], *starts[:i]], spent, after, rng
@@ -113,8 +101,8 @@ def sweep(
   """Sweeps with one chain, which has its best then.
 
   Args:
-    chain: what sweeps; the clusters that it anneals come last.
-    merged_tables: with `merged_clusters`.
+    chain: what sweeps; the units that it anneals come last.
+    merged_tables: with `coarsen_by_merging`.
     starts: [num_groups] devices each, to start from in turn.
     spent: share of its budget that the chain has used up.
     after: called with the chain after each level.

@@ -1,155 +1,134 @@
-"""Clusters that differ from a given one: a device more, faster links, no idle
-time after ops. Devices keep their numbers, so that a placement on the one is a
-placement on the other.
+"""Which device or link holds a placement back.
 
-Which device or link holds a placement back: each is made twice as fast, one
-after the other, with the placement and the order of ops as they are. What is
-busy is not always what is waited for; this tells the two apart."""
+Each is made twice as fast, one after the other, with the placement and the
+order of ops as they are: what is busy is not always on the critical path.
+
+Simulated anew, a step can take longer on faster hardware, for each device runs
+what is ready first and a change of order may make it worse (R. L. Graham,
+"Bounds on multiprocessing timing anomalies", 1969). With the order of the ops
+on each device and of the transfers on each channel fixed, the step is a longest
+path, and nothing faster makes it longer.
+"""
 
 import dataclasses
-import math
-import re
+from typing import NamedTuple
 
 import numpy as np
 
-from tfplace.core.cluster import Cluster, Device, Link
-from tfplace.report.explain.fixed_order import Times, fixed_order, times_on
-from tfplace.report.units import channel_names, device_names
+from tfplace.core.problem import Problem
+from tfplace.report.units import (
+  channel_names,
+  device_names,
+)
 from tfplace.simulate import Schedule
-
-FREE = math.inf  # bandwidth of a link that costs nothing
-_NUMBER = re.compile(r"\d+(?!.*\d)")  # the last one in a name
-
-
-def one_more_device(cluster: Cluster, like: int) -> Cluster:
-  """The cluster and, at its end, a copy of one of its devices.
-
-  The copy has a copy of each of that device's links. A channel of one link, one
-  that only this device sends on, or only it receives on, is copied too; one
-  that others share (a switch, say) carries the copy's transfers as well.
-  Between the two, the links are like that to another device of their kind,
-  else like the fastest that the device has.
-
-  Args:
-    cluster: the devices.
-    like: index of the device that is copied.
-  """
-  old = cluster.devices[like]
-  new = dataclasses.replace(old, name=_free_name(cluster, old.name))
-  links = list(cluster.links)
-  for link in cluster.links:
-    if old.name in (link.src, link.dst):
-      src, dst = (
-        new.name if n == old.name else n for n in (link.src, link.dst)
-      )
-      channel = _copied_channel(cluster, link, old.name, new.name)
-      links.append(dataclasses.replace(link, src=src, dst=dst, channel=channel))
-  links += _links_between(cluster, old, new)
-  return dataclasses.replace(
-    cluster,
-    name=f"{cluster.name} and one more {old.kind}",
-    devices=(*cluster.devices, new),
-    links=tuple(links),
-  )
-
-
-def faster_links(
-  cluster: Cluster,
-  bandwidth: float,
-  latency: float,
-  gap: float = 1.0,
-) -> Cluster:
-  """The cluster with other links.
-
-  Args:
-    cluster: the devices.
-    bandwidth: factor of every link's bandwidth; infinite is allowed.
-    latency: factor of its latency.
-    gap: factor of the gap between its transfers.
-  """
-
-  def changed(link: Link) -> Link:
-    return dataclasses.replace(
-      link,
-      bandwidth_bytes_per_us=link.bandwidth_bytes_per_us * bandwidth,
-      latency_us=link.latency_us * latency,
-      gap_us=link.gap_us * gap,
-    )
-
-  return dataclasses.replace(cluster, links=tuple(map(changed, cluster.links)))
-
-
-def without_overhead(cluster: Cluster) -> Cluster:
-  """The cluster without idle time after ops."""
-  return dataclasses.replace(
-    cluster,
-    devices=tuple(
-      dataclasses.replace(device, op_overhead_us=0.0)
-      for device in cluster.devices
-    ),
-  )
-
-
-def _free_name(cluster: Cluster, name: str) -> str:
-  """The name with the next number that no device has."""
-  match = _NUMBER.search(name)
-  if match is None:
-    head, number, tail = f"{name}:", 0, ""
-  else:
-    head, tail = name[: match.start()], name[match.end() :]
-    number = int(match.group())
-  while f"{head}{number}{tail}" in cluster.index:
-    number += 1
-  return f"{head}{number}{tail}"
-
-
-def _copied_channel(
-  cluster: Cluster, link: Link, old: str, new: str
-) -> str | None:
-  """The channel of the copy of a link: shared, unless it is a link's own, or
-  the old device's own for all that it sends, or all that it receives."""
-  sharing = [x for x in cluster.links if x.channel == link.channel]
-  if link.channel is None or len(sharing) == 1:
-    return None
-  is_own = all(x.src == old for x in sharing) or all(
-    x.dst == old for x in sharing
-  )
-  return f"{link.channel} of {new}" if is_own else link.channel
-
-
-def _links_between(cluster: Cluster, old: Device, new: Device) -> list[Link]:
-  """Links from a device to its copy and back, like the best that it has."""
-  alike = {d.name for d in cluster.devices if d.kind == old.kind}
-  best = max(
-    (link for link in cluster.links if link.src == old.name),
-    key=lambda link: (
-      link.dst in alike,
-      link.bandwidth_bytes_per_us,
-      -link.latency_us,
-    ),
-    default=None,
-  )
-  if best is None:
-    return []
-  there = back = None
-  sharing = [x for x in cluster.links if x.channel == best.channel]
-  # A channel of one link, or into one receiver, is not for others.
-  if len({x.dst for x in sharing}) > 1:
-    there = best.channel
-    back = _copied_channel(cluster, best, old.name, new.name)
-  return [
-    dataclasses.replace(best, dst=new.name, channel=there),
-    dataclasses.replace(best, src=new.name, dst=old.name, channel=back),
-  ]
-
+from tfplace.simulate.jit import kernel
 
 DEVICE_KIND, LINK_KIND = "device", "link"
 FASTER = 2.0  # speed of a device; bandwidth of a link, whose latency halves
+_NONE = -1
+
+
+class Times(NamedTuple):
+  """How long everything takes, microseconds.
+
+  Attributes:
+    op: [num_ops] float64.
+    overhead: [num_ops] float64, idle time of the device after the op.
+    send: [num_transfers] float64.
+    latency: [num_transfers] float64.
+    gap: [num_transfers] float64, of the channel after the transfer.
+  """
+
+  op: np.ndarray
+  overhead: np.ndarray
+  send: np.ndarray
+  latency: np.ndarray
+  gap: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FixedOrder:
+  """The order of a step: nodes are its ops, then its transfers.
+
+  Attributes:
+    order: [num_nodes] nodes, each after all that it waits for.
+    before: [num_nodes] the node before it on its device or channel, or -1.
+    in_offsets: [num_nodes + 1] into `in_nodes`.
+    in_nodes: the nodes whose output each needs.
+  """
+
+  order: np.ndarray
+  before: np.ndarray
+  in_offsets: np.ndarray
+  in_nodes: np.ndarray
+
+  def step_time_us(self, times: Times) -> float:
+    """The step with other times, in this order."""
+    ready = np.concatenate((times.op, times.send + times.latency))
+    hold = np.concatenate((times.op + times.overhead, times.send + times.gap))
+    start = np.zeros(len(self.order))
+    waits = self.before, self.in_offsets, self.in_nodes
+    _fill_starts(start, self.order, *waits, ready, hold)
+    count = len(times.op)
+    return float((start[:count] + times.op).max(initial=0.0))
+
+
+def fixed_order(schedule: Schedule) -> FixedOrder:
+  """The order of a simulated step."""
+  moves, devices = schedule.transfers, schedule.placement.devices
+  graph = schedule.placement.problem.graph
+  rank = graph.topological_position
+  holder = np.concatenate(
+    (devices, moves.channel + schedule.placement.problem.cluster.num_devices)
+  )
+  # At one instant, what takes no time comes first, by the graph's own order.
+  by_holder = np.lexsort(
+    (
+      np.concatenate((rank, rank[moves.src_op])),
+      np.concatenate((schedule.op_end_us, moves.free_us)),
+      np.concatenate((schedule.op_start_us, moves.start_us)),
+      holder,
+    )
+  )
+  before = np.full(len(holder), _NONE)
+  same = holder[by_holder[1:]] == holder[by_holder[:-1]]
+  before[by_holder[1:][same]] = by_holder[:-1][same]
+  into, out_of = _inputs(schedule)
+  offsets, in_nodes = _by_node(into, out_of, len(holder))
+  waits = np.flatnonzero(before >= 0)
+  after = _by_node(
+    np.concatenate((out_of, before[waits])),
+    np.concatenate((into, waits)),
+    len(holder),
+  )
+  order = np.zeros(len(holder), np.int64)
+  missing = np.diff(offsets) + (before >= 0)
+  _fill_order(order, missing, *after)
+  return FixedOrder(order, before, offsets, in_nodes)
+
+
+def times_on(problem: Problem, schedule: Schedule) -> Times:
+  """What the ops and transfers of a step take on a problem's hardware.
+
+  Args:
+    problem: of the same ops, with the same devices first.
+    schedule: the step.
+  """
+  moves, devices = schedule.transfers, schedule.placement.devices
+  cluster, ends = problem.cluster, (schedule.transfers.src, moves.dst)
+  op_us = problem.time_us[np.arange(len(devices)), devices]
+  return Times(
+    op=op_us,
+    overhead=np.where(op_us > 0, cluster.op_overhead_us[devices], 0.0),
+    send=moves.num_bytes / cluster.bandwidth[ends],
+    latency=cluster.latency_us[ends],
+    gap=cluster.gap_us[ends],
+  )
 
 
 @dataclasses.dataclass(frozen=True)
 class Load:
-  """What one device or link does in a step, and what it would give.
+  """The work of one device or link in a step, and the gain of a faster one.
 
   Attributes:
     kind: "device" or "link".
@@ -213,3 +192,65 @@ def _faster(schedule: Schedule, times: Times, kind: str, index: int) -> Times:
   return times._replace(
     send=times.send * factor, latency=times.latency * factor
   )
+
+
+def _by_node(
+  node: np.ndarray, value: np.ndarray, num_nodes: int
+) -> tuple[np.ndarray, np.ndarray]:
+  """Values by node: offsets [num_nodes + 1], values."""
+  counts = np.bincount(node, minlength=num_nodes)
+  offsets = np.concatenate(([0], np.cumsum(counts)))
+  return offsets, value[np.argsort(node, kind="stable")]
+
+
+def _inputs(schedule: Schedule) -> tuple[np.ndarray, np.ndarray]:
+  """Pairs of a node and one whose output it needs."""
+  moves, graph = schedule.transfers, schedule.placement.problem.graph
+  transfer = schedule.transfer_of_edge
+  source = np.where(transfer < 0, graph.edge_src, graph.num_ops + transfer)
+  into = np.concatenate((graph.edge_dst, graph.num_ops + np.arange(len(moves))))
+  out_of = np.concatenate((source, moves.src_op))
+  return into, out_of
+
+
+@kernel
+def _fill_order(
+  order: np.ndarray,
+  missing: np.ndarray,
+  out_offsets: np.ndarray,
+  out_nodes: np.ndarray,
+) -> None:
+  """[num_nodes] nodes, each after those that it waits for (Kahn)."""
+  count = 0
+  for node in range(len(missing)):
+    if missing[node] == 0:
+      order[count] = node
+      count += 1
+  for i in range(len(order)):
+    node = order[i]
+    for j in range(out_offsets[node], out_offsets[node + 1]):
+      missing[out_nodes[j]] -= 1
+      if missing[out_nodes[j]] == 0:
+        order[count] = out_nodes[j]
+        count += 1
+
+
+@kernel
+def _fill_starts(
+  start: np.ndarray,
+  order: np.ndarray,
+  before: np.ndarray,
+  in_offsets: np.ndarray,
+  in_nodes: np.ndarray,
+  ready: np.ndarray,
+  hold: np.ndarray,
+) -> None:
+  """[num_nodes] when each starts, as early as its order allows."""
+  for node in order:
+    earliest = 0.0
+    if before[node] >= 0:
+      earliest = start[before[node]] + hold[before[node]]
+    for i in range(in_offsets[node], in_offsets[node + 1]):
+      needed = in_nodes[i]
+      earliest = max(earliest, start[needed] + ready[needed])
+    start[node] = earliest

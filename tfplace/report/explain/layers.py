@@ -1,8 +1,8 @@
-"""Which layer of the model each op belongs to, by the scopes in op names.
+"""Which layer of the model each op belongs to, for people.
 
-For people, who know their model by its layers: a gradient counts with its
-forward op, and the steps of an unrolled loop are one layer. In a graph whose
-names have no scopes, each op is a layer.
+As the graph says, where it knows; else by the scopes in op names, with which a
+gradient counts with its forward op, and the steps of an unrolled loop are one
+layer. Without layers and scopes, each op is a layer.
 """
 
 import dataclasses
@@ -34,15 +34,24 @@ class Layers:
   layer_of: np.ndarray
 
 
-def find_layers(names: Sequence[str], weight: np.ndarray) -> Layers:
+def find_layers(
+  names: Sequence[str],
+  weight: np.ndarray,
+  paths: Sequence[str | None] | None = None,
+) -> Layers:
   """The layers of a graph, in order of appearance.
 
   Args:
     names: [num_ops] op names.
     weight: [num_ops] what each op counts for, such as its time: tells the
       scope of the model from those of its layers.
+    paths: [num_ops] `OpGraph.layer_paths`: of ops with one, names are not
+      looked at.
   """
   scopes = _as_called([_scopes(name) for name in names])
+  for op, path in enumerate(paths or ()):
+    if path is not None:
+      scopes[op] = tuple(path.split("/"))
   head = _model_scope(scopes, weight)
   labels = [_label(scope, head) for scope in scopes]
   outside = np.array([label == OTHER for label in labels], bool)

@@ -1,6 +1,4 @@
-"""An explanation as JSON data (`tfplace.explanation.v1`).
-
-An explanation as Rich tables."""
+"""An explanation as JSON data (`tfplace.explanation.v1`) and as Rich tables."""
 
 import dataclasses
 import math

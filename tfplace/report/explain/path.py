@@ -164,7 +164,8 @@ def _layers(
 ) -> tuple[LayerShare, ...]:
   problem = schedule.placement.problem
   short = device_names(schedule)
-  layers = find_layers(problem.graph.names, problem.fastest_us)
+  graph = problem.graph
+  layers = find_layers(graph.names, problem.fastest_us, graph.layer_paths)
   time_us = np.zeros((len(layers.names), problem.cluster.num_devices))
   count = np.zeros(len(layers.names), int)
   for piece in pieces:

@@ -1,19 +1,22 @@
-"""What other hardware would give: the same placement simulated on it, and,
-where there is time, a placement searched for it.
+"""The step on other hardware: one device more, faster links, no launch gaps.
 
-The cluster as it is is searched anew, too: what better hardware gives and what
-more search gives are not to be confused.
+The same placement is simulated on each, and, where there is time, a placement
+is searched for it. Devices keep their numbers, so that a placement on the one
+cluster is a placement on the other. The cluster as it is is searched anew, too:
+the gain of better hardware and that of more search are told apart.
 """
 
 import contextlib
 import dataclasses
 import functools
+import math
+import re
 from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from tfplace import bounds, placers
-from tfplace.core.cluster import Cluster
+from tfplace.core.cluster import Cluster, Device, Link
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.errors import InfeasibleError
@@ -21,8 +24,7 @@ from tfplace.placers.groups import GroupGraph
 from tfplace.placers.search.annealing import improve
 from tfplace.placers.search.config import SearchConfig
 from tfplace.placers.tracker import Tracker
-from tfplace.report.explain import bottleneck
-from tfplace.report.explain.fixed_order import fixed_order, times_on
+from tfplace.report.explain.bottleneck import fixed_order, times_on
 from tfplace.simulate import Schedule, Simulator
 
 AS_IT_IS = "as it is"
@@ -30,6 +32,8 @@ ONE_MORE = "one more"  # and the kind of the device
 SAME_PLACEMENT = "the same placement"
 FROM_HERE = "search from here"
 FASTER_BANDWIDTH, LOWER_LATENCY = 2.0, 0.5
+FREE = math.inf  # bandwidth of a link that costs nothing
+_NUMBER = re.compile(r"\d+(?!.*\d)")  # the last one in a name
 
 Progress = Callable[[str], None]
 
@@ -103,9 +107,9 @@ def _clusters(schedule: Schedule) -> Iterator[tuple[str, Cluster, bool]]:
   yield AS_IT_IS, cluster, True
   if cluster.links:
     busiest = int(np.argmax(schedule.busy_us))
-    more = bottleneck.one_more_device(cluster, busiest)
+    more = one_more_device(cluster, busiest)
     yield f"{ONE_MORE} {cluster.devices[busiest].kind}", more, True
-    faster = functools.partial(bottleneck.faster_links, cluster)
+    faster = functools.partial(faster_links, cluster)
     yield (
       "every link with 2x the bandwidth and half the latency",
       faster(FASTER_BANDWIDTH, LOWER_LATENCY),
@@ -113,11 +117,11 @@ def _clusters(schedule: Schedule) -> Iterator[tuple[str, Cluster, bool]]:
     )
     yield (
       "transfers that cost nothing",
-      faster(bottleneck.FREE, 0.0, 0.0),
+      faster(FREE, 0.0, 0.0),
       False,
     )
   if cluster.op_overhead_us.any():
-    bare = bottleneck.without_overhead(cluster)
+    bare = without_overhead(cluster)
     yield "no launch gap after an op", bare, False
 
 
@@ -159,3 +163,125 @@ def _improved_us(
   tracker = Tracker(FROM_HERE, problem, Simulator(problem), budget)
   result = improve(tracker, GroupGraph(problem), starts, seed, SearchConfig())
   return result.evaluation.step_time_us
+
+
+def one_more_device(cluster: Cluster, like: int) -> Cluster:
+  """The cluster and, at its end, a copy of one of its devices.
+
+  The copy has a copy of each of that device's links. A channel of one link, one
+  that only this device sends on, or only it receives on, is copied too; one
+  that others share (a switch, say) carries the copy's transfers as well.
+  Between the two, the links are like that to another device of their kind,
+  else like the fastest that the device has.
+
+  Args:
+    cluster: the devices.
+    like: index of the device that is copied.
+  """
+  old = cluster.devices[like]
+  new = dataclasses.replace(old, name=_free_name(cluster, old.name))
+  links = list(cluster.links)
+  for link in cluster.links:
+    if old.name in (link.src, link.dst):
+      src, dst = (
+        new.name if n == old.name else n for n in (link.src, link.dst)
+      )
+      channel = _copied_channel(cluster, link, old.name, new.name)
+      links.append(dataclasses.replace(link, src=src, dst=dst, channel=channel))
+  links += _links_between(cluster, old, new)
+  return dataclasses.replace(
+    cluster,
+    name=f"{cluster.name} and one more {old.kind}",
+    devices=(*cluster.devices, new),
+    links=tuple(links),
+  )
+
+
+def faster_links(
+  cluster: Cluster,
+  bandwidth: float,
+  latency: float,
+  gap: float = 1.0,
+) -> Cluster:
+  """The cluster with other links.
+
+  Args:
+    cluster: the devices.
+    bandwidth: factor of every link's bandwidth; infinite is allowed.
+    latency: factor of its latency.
+    gap: factor of the gap between its transfers.
+  """
+
+  def changed(link: Link) -> Link:
+    return dataclasses.replace(
+      link,
+      bandwidth_bytes_per_us=link.bandwidth_bytes_per_us * bandwidth,
+      latency_us=link.latency_us * latency,
+      gap_us=link.gap_us * gap,
+    )
+
+  return dataclasses.replace(cluster, links=tuple(map(changed, cluster.links)))
+
+
+def without_overhead(cluster: Cluster) -> Cluster:
+  """The cluster without idle time after ops."""
+  return dataclasses.replace(
+    cluster,
+    devices=tuple(
+      dataclasses.replace(device, op_overhead_us=0.0)
+      for device in cluster.devices
+    ),
+  )
+
+
+def _free_name(cluster: Cluster, name: str) -> str:
+  """The name with the next number that no device has."""
+  match = _NUMBER.search(name)
+  if match is None:
+    head, number, tail = f"{name}:", 0, ""
+  else:
+    head, tail = name[: match.start()], name[match.end() :]
+    number = int(match.group())
+  while f"{head}{number}{tail}" in cluster.index:
+    number += 1
+  return f"{head}{number}{tail}"
+
+
+def _copied_channel(
+  cluster: Cluster, link: Link, old: str, new: str
+) -> str | None:
+  """The channel of the copy of a link: shared, unless it is a link's own, or
+  the old device's own for all that it sends, or all that it receives."""
+  sharing = [x for x in cluster.links if x.channel == link.channel]
+  if link.channel is None or len(sharing) == 1:
+    return None
+  is_own = all(x.src == old for x in sharing) or all(
+    x.dst == old for x in sharing
+  )
+  return f"{link.channel} of {new}" if is_own else link.channel
+
+
+def _links_between(cluster: Cluster, old: Device, new: Device) -> list[Link]:
+  """Links from a device to its copy and back, like the best that it has."""
+  alike = {d.name for d in cluster.devices if d.kind == old.kind}
+  best = max(
+    (link for link in cluster.links if link.src == old.name),
+    key=lambda link: (
+      link.dst in alike,
+      link.bandwidth_bytes_per_us,
+      -link.latency_us,
+    ),
+    default=None,
+  )
+  if best is None:
+    return []
+  there = back = None
+  sharing = [x for x in cluster.links if x.channel == best.channel]
+  # A channel of one link, or into one receiver, is not for others.
+  if len({x.dst for x in sharing}) > 1:
+    there = best.channel
+    back = _copied_channel(cluster, best, old.name, new.name)
+  return [
+    dataclasses.replace(best, dst=new.name, channel=there),
+    dataclasses.replace(best, src=new.name, dst=old.name, channel=back),
+  ]

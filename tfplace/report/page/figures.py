@@ -1,4 +1,9 @@
-"""What all figures of a page have in common: fonts, axes, tools, hovers."""
+"""What all figures of a page share: colours, fonts, axes, tools, hovers.
+
+The colours can be told apart with any kind of colour vision: the eight of M.
+Okabe and K. Ito, "Color Universal Design" (2008). The yellow is darkened, since
+it is drawn on white, and black is for the critical path.
+"""
 
 import math
 from collections.abc import Sequence
@@ -17,13 +22,31 @@ from bokeh.models import (
 )
 from bokeh.plotting import figure
 
-from tfplace.report.units import format_us
-
 FONT = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif"
 _WIDE, _NARROW = 940, 430  # pixels; on less, the page scrolls sideways
 # Pixels in a legend: of a character, of a glyph with its margins, of a row.
 _LABEL_WIDTH, _GLYPH_WIDTH, _LEGEND_ROW = 7.0, 37.0, 28
 INK, LIGHT, GRID = "#2B2F36", "#6B7280", "#E5E7EB"
+BLUE, ORANGE, GREEN, PINK = "#0072B2", "#E69F00", "#009E73", "#CC79A7"
+SKY, VERMILLION, YELLOW, BLACK = "#56B4E9", "#D55E00", "#C9B800", "#1A1A1A"
+GREY, PALE = "#8A8F98", "#C4C8CE"
+
+TRANSFER = ORANGE
+CRITICAL = BLACK
+OTHER = PALE
+OP_TYPES = (BLUE, SKY, GREEN, PINK, YELLOW)
+_DEVICES = (BLUE, ORANGE, GREEN, PINK, SKY, VERMILLION, YELLOW, GREY)
+_DASHES = ("solid", "dashed", "dotted", "dotdash")
+
+
+def device_color(index: int) -> str:
+  """The colour of a device, the same in every picture of a page."""
+  return _DEVICES[index % len(_DEVICES)]
+
+
+def device_dash(index: int) -> str:
+  """A line pattern that tells apart devices of one colour, and neighbours."""
+  return _DASHES[(index // len(_DEVICES) + index // 4) % len(_DASHES)]
 
 
 def new_figure(
@@ -134,12 +157,6 @@ def style_legend(plot: Any) -> None:
 def between(start: float, end: float) -> Range1d:
   """A range that nothing moves; from the larger down for rows, top first."""
   return Range1d(start=start, end=end)
-
-
-def time_scale(step_us: float) -> tuple[float, str]:
-  """Microseconds in the unit that suits a step, and its name."""
-  unit = format_us(step_us).split()[-1]
-  return {"s": 1e6, "ms": 1e3, "us": 1.0}.get(unit, 1.0), unit
 
 
 def span(step_us: float, scale: float) -> Range1d:

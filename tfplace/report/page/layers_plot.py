@@ -16,13 +16,11 @@ from tfplace.report.explain.layers import (
   is_gradient,
   merge_in_order,
 )
-from tfplace.report.page import bars, figures
+from tfplace.report.page import figures
 from tfplace.report.units import (
-  NOT_SENT,
   device_names,
   format_bytes,
   format_us,
-  transfer_of_edge,
 )
 from tfplace.simulate import Schedule
 
@@ -70,7 +68,9 @@ def _columns(schedule: Schedule) -> Layers:
   """Layers in the order in which they compute, small ones folded."""
   graph = schedule.placement.problem.graph
   time_us = schedule.op_end_us - schedule.op_start_us
-  layers = find_layers(graph.names, schedule.placement.problem.fastest_us)
+  layers = find_layers(
+    graph.names, schedule.placement.problem.fastest_us, graph.layer_paths
+  )
   total = np.bincount(layers.layer_of, time_us, len(layers.names))
   if len(layers.names) <= MAX_LAYERS:  # else small ones merge with neighbours
     layers = fold_small(layers, total, LEAST_SHARE)
@@ -109,7 +109,7 @@ def _draw_discs(plot: Any, schedule: Schedule, layers: Layers) -> Any:
       "x": layer.tolist(),
       "y": device.tolist(),
       "size": np.maximum(size, 3.0).round(2).tolist(),
-      "color": [bars.device_color(d) for d in device.tolist()],
+      "color": [figures.device_color(d) for d in device.tolist()],
       "layer": [layers.names[i] for i in layer.tolist()],
       "device": [short[d] for d in device.tolist()],
       "ops": [f"{n:,}" for n in count[shown].tolist()],
@@ -162,7 +162,7 @@ def _draw_arcs(plot: Any, schedule: Schedule, layers: Layers) -> Any:
       "source": source,
       "target": target,
       "width": width.round(2).tolist(),
-      "color": [bars.device_color(int(d)) for d in pairs[1, heaviest]],
+      "color": [figures.device_color(int(d)) for d in pairs[1, heaviest]],
       "bytes": [format_bytes(float(n)) for n in size[heaviest]],
     }
   )
@@ -179,8 +179,8 @@ def _draw_arcs(plot: Any, schedule: Schedule, layers: Layers) -> Any:
 
 def _first_readers(schedule: Schedule) -> np.ndarray:
   """[num_transfers] an op that reads each at its destination."""
-  transfer = transfer_of_edge(schedule)
-  sent = np.flatnonzero(transfer != NOT_SENT)[::-1]
+  transfer = schedule.transfer_of_edge
+  sent = np.flatnonzero(transfer >= 0)[::-1]
   result = np.zeros(len(schedule.transfers), np.int64)
   result[transfer[sent]] = schedule.placement.problem.graph.edge_dst[sent]
   return result

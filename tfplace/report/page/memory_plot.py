@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 from bokeh.models import ColumnDataSource, Range1d
 
-from tfplace.report.page import bars, figures
+from tfplace.report.page import figures
 from tfplace.report.page.bars import thin_steps
-from tfplace.report.units import device_names, format_bytes
+from tfplace.report.units import device_names, format_bytes, time_scale
 from tfplace.simulate import Schedule
 
 MAX_POINTS = 6000  # of all devices
@@ -83,7 +83,7 @@ def _draw(
   peak = format_bytes(float(schedule.peak_memory_bytes[device]))
   of = "" if np.isinf(capacity) else f" of {format_bytes(float(capacity))}"
   label = f"{figures.shorten(name, 24)}: peak {peak}{of}"
-  scaled, unit_name = times / scale, figures.time_scale(step_us)[1]
+  scaled, unit_name = times / scale, time_scale(step_us)[1]
   source = ColumnDataSource(
     {
       "x": scaled.tolist(),
@@ -99,8 +99,8 @@ def _draw(
     source=source,
     mode="after",
     line_width=2,
-    line_color=bars.device_color(device),
-    line_dash=bars.device_dash(device),
+    line_color=figures.device_color(device),
+    line_dash=figures.device_dash(device),
     legend_label=label,
     name=f"memory of {name}",
   )

@@ -6,16 +6,15 @@ from typing import Any
 from bokeh.models import ColumnDataSource
 
 from tfplace.report.explain import Explanation
-from tfplace.report.page import bars as colors
 from tfplace.report.page import figures
-from tfplace.report.units import format_us
+from tfplace.report.units import format_us, time_scale
 
 MAX_ROWS = 10
 _ROW = 28  # pixels
 _KINDS = (
-  ("needed next", "needed_us", colors.BLUE),
-  ("in the way of what came next", "queue_us", colors.SKY),
-  ("gaps and latency", "idle_us", colors.PALE),
+  ("needed next", "needed_us", figures.BLUE),
+  ("in the way of what came next", "queue_us", figures.SKY),
+  ("gaps and latency", "idle_us", figures.PALE),
 )
 
 
@@ -23,7 +22,7 @@ def path_plot(explanation: Explanation) -> Any:
   """What the critical path is made of: a stacked bar per device and link."""
   parts = explanation.path.parts[:MAX_ROWS]
   step_us = explanation.schedule.step_time_us
-  scale, unit = figures.time_scale(step_us)
+  scale, unit = time_scale(step_us)
   longest = max((part.total_us for part in parts), default=1.0)
   names = [f"{part.kind} {part.name}" for part in parts]
   plot = _rows("path", names, 1.05 * longest / scale)
@@ -85,7 +84,7 @@ def gain_plot(explanation: Explanation) -> Any:
         ],
       }
     ),
-    fill_color=colors.GREEN,
+    fill_color=figures.GREEN,
     line_color=None,
     name="gain",
   )

@@ -20,11 +20,16 @@ from tfplace.report.page.layers_plot import MAX_ARCS, layers_plot
 from tfplace.report.page.memory_plot import capacity_text, memory_plot
 from tfplace.report.page.parts_plot import gain_plot, path_plot
 from tfplace.report.page.timeline_plot import num_hidden_links, timeline_plot
-from tfplace.report.units import device_names, format_bytes, format_us
+from tfplace.report.table import BASELINE, rank
+from tfplace.report.units import (
+  device_names,
+  format_bytes,
+  format_us,
+  time_scale,
+)
 from tfplace.simulate import Schedule
 
 _TEMPLATE = pathlib.Path(__file__).with_name("page.html")
-_BASELINE = "single"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +91,7 @@ def _with_div(section: _Section, divs: dict[str, str]) -> _Section:
 
 
 def _wide(schedule: Schedule) -> list[_Section]:
-  scale, unit = figures.time_scale(schedule.step_time_us)
+  scale, unit = time_scale(schedule.step_time_us)
   x_range = figures.span(schedule.step_time_us, scale)
   timeline = timeline_plot(schedule, x_range, scale)
   memory = memory_plot(schedule, x_range, scale)
@@ -156,7 +161,7 @@ def _tiles(
   schedule = explanation.schedule
   step_us = schedule.step_time_us
   tiles = [{"value": format_us(step_us), "text": "step time"}]
-  single = [r.evaluation for r in results if r.strategy == _BASELINE]
+  single = [r.evaluation for r in results if r.strategy == BASELINE]
   if single and step_us > 0:
     ratio = single[0].step_time_us / step_us
     tiles.append(
@@ -183,7 +188,7 @@ def _placers(
 ) -> list[dict[str, Any]]:
   """A row per result, the fastest that fits first."""
   rows = []
-  ranked = sorted(results, key=lambda r: _rank(r.evaluation))
+  ranked = sorted(results, key=rank)
   ran = [r.evaluation.step_time_us for r in ranked if r.evaluation.feasible]
   best_us = min(ran, default=np.inf)
   # The slowest would flatten the others: bars end at five times the best.
@@ -208,10 +213,6 @@ def _placers(
       row["is_best"] = True
       break
   return rows
-
-
-def _rank(evaluation: Evaluation) -> tuple[bool, float]:
-  return not evaluation.feasible, evaluation.step_time_us
 
 
 def _fullest(evaluation: Evaluation) -> str:

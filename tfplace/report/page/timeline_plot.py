@@ -9,7 +9,6 @@ import numpy as np
 from bokeh.models import ColumnDataSource, Range1d
 
 from tfplace.report.explain.bottleneck import link_busy_us
-from tfplace.report.page import bars as colors
 from tfplace.report.page import figures
 from tfplace.report.page.bars import Bars, make_bars
 from tfplace.report.units import (
@@ -113,7 +112,7 @@ def _draw_ops(plot: Any, schedule: Schedule, scale: float) -> list[Any]:
         else (many, figures.shorten(graph.names[op]))
       )
       found[bars.kind[i]].append(_bar(bars, i, device, 1.0, text, scale))
-  palette = [*colors.OP_TYPES[: len(names) - 1], colors.OTHER]
+  palette = [*figures.OP_TYPES[: len(names) - 1], figures.OTHER]
   return [
     _quads(plot, rows, color, name)
     for rows, color, name in zip(found, palette, names, strict=True)
@@ -130,7 +129,7 @@ def _main_types(
   for name, us in zip(types, time_us.tolist(), strict=True):
     total[name] = total.get(name, 0.0) + us
   ranked = sorted((t for t in total if total[t] > 0), key=lambda t: -total[t])
-  main = ranked[: len(colors.OP_TYPES)]
+  main = ranked[: len(figures.OP_TYPES)]
   number = {name: i for i, name in enumerate(main)}
   kind = np.array([number.get(name, len(main)) for name in types], np.int64)
   return kind, [*main, "other ops"]
@@ -167,7 +166,7 @@ def _draw_transfers(
         else (f"{many} from {ends}", name)
       )
       rows.append(_bar(bars, i, top, _LINK_HEIGHT, text, scale))
-  return [_quads(plot, rows, colors.TRANSFER, "transfers")] if rows else []
+  return [_quads(plot, rows, figures.TRANSFER, "transfers")] if rows else []
 
 
 def _bar(
@@ -228,7 +227,7 @@ def _draw_critical(
       for i in range(len(bars))
     ]
   if rows:
-    _quads(plot, rows, colors.CRITICAL, "critical path")
+    _quads(plot, rows, figures.CRITICAL, "critical path")
 
 
 def _quads(

@@ -10,6 +10,7 @@ from tfplace.core.op_graph import OpSpec, build_graph
 from tfplace.core.problem import Problem
 from tfplace.formats import load_cluster, save_cluster
 from tfplace.measure.calibrate import communication
+from tfplace.measure.calibrate.communication import CommunicationFactors
 from tfplace.simulate import Simulator
 
 DEVICES = tuple(Device(f"d{i}", "CPU") for i in range(3))
@@ -41,7 +42,7 @@ def problem(edges, times, **extra):
 
 def step_us(placed, devices, factors):
   messages = communication.with_messages(placed, np.array(devices, np.int32))
-  simulator = Simulator(messages.priced(factors))
+  simulator = Simulator(messages.costed(factors))
   return simulator.evaluate(messages.devices[None])[0].step_time_us
 
 
@@ -58,14 +59,14 @@ def sent(placed, devices):
   ("factors", "expected_us"),
   [
     # 10 and 12 to send; 3 on the way; 12 to receive; 5.
-    (communication.Wire(), 42.0),
+    (CommunicationFactors(), 42.0),
     # 10 and 2 * 2 + 10 to send; 3; 14; 5.
-    (communication.Wire(message=2.0), 46.0),
-    (communication.Wire(bytes=0.5), 10 + 7 + 3 + 7 + 5),
-    (communication.Wire(latency=4.0), 10 + 12 + 12 + 12 + 5),
+    (CommunicationFactors(message=2.0), 46.0),
+    (CommunicationFactors(bytes=0.5), 10 + 7 + 3 + 7 + 5),
+    (CommunicationFactors(latency=4.0), 10 + 12 + 12 + 12 + 5),
     # The first has twice the work of the second, so it is half as long beside
     # it: 10 * 1.1 and 5 * 1.2.
-    (communication.Wire(computing=1.2), 11 + 12 + 3 + 12 + 6),
+    (CommunicationFactors(computing=1.2), 11 + 12 + 3 + 12 + 6),
   ],
   ids=str,
 )
@@ -80,7 +81,7 @@ def test_a_message_takes_time_of_both_devices(factors, expected_us):
 def test_on_one_device_nothing_is_sent_or_slowed():
   placed = problem([(0, 0, 1)], [10.0, 5.0])
   assert sent(placed, [1, 1]) == []
-  factors = communication.Wire(9.0, 9.0, 9.0, 9.0)
+  factors = CommunicationFactors(9.0, 9.0, 9.0, 9.0)
   assert step_us(placed, [1, 1], factors) == 15.0
 
 
@@ -94,28 +95,30 @@ def test_who_waits_without_reading_gets_an_empty_message():
   placed = problem([(0, -1, 1)], [10.0, 5.0])
   assert sent(placed, [0, 1]) == ["0:-1 to 1"]
   # 10 and 2 to send, 3 on the way, 2 to receive, 5.
-  assert step_us(placed, [0, 1], communication.Wire()) == 22.0
+  assert step_us(placed, [0, 1], CommunicationFactors()) == 22.0
 
 
 def test_receiving_has_its_turn_among_the_ops_of_the_device():
   # 0 -> 1 on the other device, where 2 runs from 0 to 40: the message is there
   # at 10 + 12 + 3, is received from 40 to 52, and 1 runs until 57.
   placed = problem([(0, 0, 1)], [10.0, 5.0, 40.0])
-  took = step_us(placed, [0, 1, 1], communication.Wire())
+  took = step_us(placed, [0, 1, 1], CommunicationFactors())
   assert took == pytest.approx(57.0)
 
 
 def test_links_that_are_no_work_of_devices_stay_as_they_are():
   placed = problem([(0, 0, 1)], [10.0, 5.0], product="a cable")
-  assert communication.of(placed.cluster) is None
+  assert communication.factors_of(placed.cluster) is None
   assert sent(placed, [0, 1]) == []
   # 10, 100 bytes at 10 bytes/us, 3 on the way, 5.
-  assert step_us(placed, [0, 1], communication.Wire(9.0, 9.0, 9.0, 1.0)) == 28.0
+  assert (
+    step_us(placed, [0, 1], CommunicationFactors(9.0, 9.0, 9.0, 1.0)) == 28.0
+  )
 
 
 def test_factors_are_kept_in_the_file_of_the_cluster(tmp_path):
-  assert communication.of(cluster()) == communication.Wire()
-  factors = communication.Wire(1.5, 2.0, 0.5, 1.1)
+  assert communication.factors_of(cluster()) == CommunicationFactors()
+  factors = CommunicationFactors(1.5, 2.0, 0.5, 1.1)
   path = tmp_path / "c.json"
-  save_cluster(factors.noted(cluster()), path)
-  assert communication.of(load_cluster(path)) == factors
+  save_cluster(factors.recorded(cluster()), path)
+  assert communication.factors_of(load_cluster(path)) == factors

@@ -35,9 +35,9 @@ def worker_on(port):
   return Worker(f"127.0.0.1:{port}", "a")
 
 
-def trouble(port):
+def problem_of(port):
   began = time.monotonic()
-  (found,) = health.troubles([worker_on(port)], TIMEOUT_S)
+  (found,) = health.check([worker_on(port)], TIMEOUT_S)
   assert time.monotonic() - began < 3 * TIMEOUT_S
   assert found.startswith(f"worker 'a' at 127.0.0.1:{port} ")
   return found
@@ -47,24 +47,24 @@ def test_nobody_there():
   with socket.socket() as bound:  # it does not listen
     bound.bind(("127.0.0.1", 0))
     port = bound.getsockname()[1]
-    assert "cannot be reached: Connection refused" in trouble(port)
+    assert "cannot be reached: Connection refused" in problem_of(port)
 
 
-def test_somebody_who_says_nothing():
+def test_somebody_who_says_empty_step():
   with port_that(None) as port:
-    assert "says nothing for 0.5 s" in trouble(port)
+    assert "says nothing for 0.5 s" in problem_of(port)
 
 
 def test_somebody_else():
   for answer in (b"HTTP/1.1 400 Bad Request\r\n\r\n", b"SSH", b""):
     with port_that(answer) as port:
-      assert "does not speak TensorFlow's protocol" in trouble(port)
+      assert "does not speak TensorFlow's protocol" in problem_of(port)
 
 
 def test_a_settings_frame_is_the_greeting_of_a_server():
   # RFC 9113, 4.1: length 0, type 4, no flags, stream 0.
   with port_that(bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))) as port:
-    assert health.troubles([worker_on(port)], TIMEOUT_S) == []
+    assert health.check([worker_on(port)], TIMEOUT_S) == []
 
 
 def test_one_who_comes_back_is_awaited():
@@ -79,6 +79,6 @@ def test_one_who_comes_back_is_awaited():
 
     timer = threading.Timer(0.5, come)
     timer.start()
-    assert health.awaited([worker], time.monotonic() + 20) == []
+    assert health.check_until([worker], time.monotonic() + 20) == []
     timer.join()
-  assert health.awaited([worker], time.monotonic() - 1) != []
+  assert health.check_until([worker], time.monotonic() - 1) != []

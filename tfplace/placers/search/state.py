@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tfplace.placers.coarsen import Coarsening
 from tfplace.placers.groups import GroupGraph
-from tfplace.placers.list_scheduling.tables import ListTables, list_tables
-from tfplace.placers.search.clusters import Clusters
+from tfplace.placers.list_scheduling.costs import ListTables, list_tables
 
 
 class SearchTables(NamedTuple):
@@ -20,11 +20,11 @@ class SearchTables(NamedTuple):
     allowed: [num_groups, num_devices] bool.
     movable: [?] groups that may be on more than one device.
     order: [num_groups] groups by time; position: its inverse.
-    level_offsets: [num_levels + 1] into the clusters; level 0 is groups.
-    cluster_offsets: [num_clusters + 1]; cluster_groups: [?] groups of each
+    level_offsets: [num_levels + 1] into the units; level 0 is groups.
+    unit_offsets: [num_units + 1]; unit_groups: [?] groups of each
       cluster, all levels one after the other.
-    cluster_of: [num_levels, num_groups] cluster of each group by level.
-    odds: [num_clusters, num_devices] float64 how often a move of a cluster
+    unit_of: [num_levels, num_groups] unit of each group by level.
+    odds: [num_units, num_devices] float64 how often a move of a unit
       goes to a device; see `_odds`.
     memory_bytes: [num_devices] capacities.
   """
@@ -37,9 +37,9 @@ class SearchTables(NamedTuple):
   order: np.ndarray
   position: np.ndarray
   level_offsets: np.ndarray
-  cluster_offsets: np.ndarray
-  cluster_groups: np.ndarray
-  cluster_of: np.ndarray
+  unit_offsets: np.ndarray
+  unit_groups: np.ndarray
+  unit_of: np.ndarray
   odds: np.ndarray
   memory_bytes: np.ndarray
 
@@ -50,7 +50,7 @@ class SearchState(NamedTuple):
   Attributes:
     rng: [1] uint64 state of its random numbers.
     numbers: [3] float64; see the constants below.
-    counts: [6] int64; see the constants below.
+    counts: [5] int64; see the constants below.
     devices: [num_groups] int32 current devices.
     op_devices: [num_ops] int32 the same by op.
     best: [num_groups] int32 the best devices so far.
@@ -62,7 +62,7 @@ class SearchState(NamedTuple):
     before: [num_ops] int32 the op that ran before on the same device.
     path: [num_ops] int32 the critical path, from its end, as last traced.
     cause: [num_ops] int32 for each op of `path`, why it did not start
-      earlier; see `critical`.
+      earlier; see `moves`.
   """
 
   rng: np.ndarray
@@ -87,21 +87,20 @@ LEAST = 2  # objective of `best` as long as nothing fits
 
 MOVED = 0  # in `counts`: entries of `moved`
 EVALUATIONS = 1
-ACCEPTED = 2
-PATH = 3  # entries of `path`
-IS_STALE = 4  # the path belongs to an earlier state
-IS_PART = 5  # of a cluster, only what is on one device moves
+PATH = 2  # entries of `path`
+IS_STALE = 3  # the path belongs to an earlier state
+IS_PART = 4  # of a cluster, only what is on one device moves
 
 
-def search_tables(groups: GroupGraph, found: Clusters) -> SearchTables:
-  """Packs a problem and the clusters that move as one.
+def search_tables(groups: GroupGraph, found: Coarsening) -> SearchTables:
+  """Packs a problem and the units that move as one.
 
   Args:
     groups: of the problem.
-    found: clusters that move as one.
+    found: units that move as one.
   """
   group_offsets, group_ops = groups.problem.group_ops
-  levels, cluster_offsets, cluster_groups = found.members()
+  levels, unit_offsets, unit_groups = found.members()
   labels = [np.arange(groups.num_groups), *found.labels]
   position = np.empty(groups.num_groups, np.int32)
   position[groups.order] = np.arange(groups.num_groups)
@@ -114,12 +113,12 @@ def search_tables(groups: GroupGraph, found: Clusters) -> SearchTables:
     order=groups.order,
     position=position,
     level_offsets=levels,
-    cluster_offsets=cluster_offsets,
-    cluster_groups=cluster_groups,
-    cluster_of=np.stack(
+    unit_offsets=unit_offsets,
+    unit_groups=unit_groups,
+    unit_of=np.stack(
       [label + first for label, first in zip(labels, levels, strict=False)]
     ).astype(np.int32),
-    odds=_odds(groups, cluster_offsets, cluster_groups),
+    odds=_odds(groups, unit_offsets, unit_groups),
     memory_bytes=groups.problem.cluster.memory_bytes.astype(np.float64),
   )
 
@@ -127,9 +126,9 @@ def search_tables(groups: GroupGraph, found: Clusters) -> SearchTables:
 def _odds(
   groups: GroupGraph, offsets: np.ndarray, members: np.ndarray
 ) -> np.ndarray:
-  """[num_clusters, num_devices], by speed.
+  """[num_units, num_devices], by speed.
 
-  A device on which a cluster's work takes 100 times as long is proposed a
+  A device on which a unit's work takes 100 times as long is proposed a
   hundredth as often: nearly all such moves are simulated in vain.
   """
 
@@ -147,13 +146,13 @@ def _odds(
 def search_state(
   groups: GroupGraph, devices: np.ndarray, seed: np.random.SeedSequence
 ) -> SearchState:
-  """A chain at a start; `search_kernel.restart` must come next."""
+  """A chain at a start; `chain.restart` must come next."""
   num_ops, num_groups = groups.problem.graph.num_ops, groups.num_groups
   rng = seed.generate_state(1, np.uint64) | np.uint64(1)  # never 0
   return SearchState(
     rng=rng,
     numbers=np.full(3, np.inf),
-    counts=np.zeros(6, np.int64),
+    counts=np.zeros(5, np.int64),
     devices=devices.astype(np.int32),
     op_devices=groups.expand(devices),
     best=devices.astype(np.int32),

@@ -1,15 +1,13 @@
-"""Ops of a device in the order in which they are simulated.
-
-TensorFlow's executor runs what is ready in an order of its own: where two ops
-wait for a device, it may well take the one that nobody else needs. A device
-that runs one op at a time, in the order of readiness, is what the formats
-describe; control edges make a real one keep to it. (Enforcing an order is a
-known gain of its own: Hashemi et al., TicTac, MLSys 2019.)
-
-A traced step with the devices of a placement, ready to run.
+"""A traced step with the devices of a placement, ready to run.
 
 Inputs become constants on the devices of their placeholders: a feed would
-travel from the session's process in every step, which is no part of it."""
+travel from the session's process in every step, which is no part of it.
+
+TensorFlow's executor runs ready ops in an order of its own. The simulated
+device runs one op at a time in the order of readiness; control edges make a
+real one keep to that order. (Enforcing an order is a known gain of its own:
+Hashemi et al., TicTac, MLSys 2019.)
+"""
 
 import dataclasses
 import itertools
@@ -26,7 +24,7 @@ from tfplace.extraction.traced import FeedSpec, TracedStep, VariableSpec
 from tfplace.measure.calibrate import prediction
 from tfplace.measure.session import messages
 
-# Beyond these an op may be dead, or live in the frame of a loop.
+# After these an op may be dead, or in the frame of a loop.
 _CONTROL_FLOW = {
   *("Switch", "RefSwitch", "_SwitchN", "Merge", "RefMerge"),
   *("Enter", "RefEnter", "Exit", "RefExit", "NextIteration"),
@@ -39,8 +37,7 @@ def chains(placement: Placement) -> list[np.ndarray]:
   Ops without inputs, and those after a Switch or a loop, are left out.
   """
   graph = placement.problem.graph
-  position = np.empty(graph.num_ops, np.int64)
-  position[graph.topological_order] = np.arange(graph.num_ops)
+  position = graph.topological_position
   order = np.lexsort((position, prediction.times(placement).start))
   order = order[_orderable(graph)[order]]
   devices = placement.devices[order]
@@ -59,7 +56,9 @@ def _orderable(graph: OpGraph) -> np.ndarray:
   return ~conditional & (np.diff(offsets) > 0)
 
 
-def keep(graph_def: tf.compat.v1.GraphDef, placement: Placement) -> None:
+def enforce_order(
+  graph_def: tf.compat.v1.GraphDef, placement: Placement
+) -> None:
   """Adds the control edges that keep each device to its chain, in place.
 
   Args:
@@ -106,7 +105,7 @@ def step_request(
   """
   graph_def = placed_graph(traced, placement.assignments)
   if in_order:
-    keep(graph_def, placement)
+    enforce_order(graph_def, placement)
   initial = extract_session.with_initializers(traced, graph_def)
   values = extract_session.feed_values(traced, seed)
   _hold_inputs(initial.graph_def, traced, values)
@@ -170,7 +169,7 @@ def _copy(
 def held_bytes(
   traced: TracedStep, assignments: Mapping[str, str]
 ) -> dict[str, float]:
-  """Device -> bytes of the variables and inputs that it holds all the time."""
+  """Device -> bytes of variables and inputs, held for the whole step."""
   result: dict[str, float] = {}
   specs: dict[str, VariableSpec | FeedSpec] = {
     **traced.variables,

@@ -1,12 +1,10 @@
-"""Names of this process's logical devices.
+"""This process's logical devices: their names, and their cluster.
 
-Device names are resolved here, so that a plan that names a device which this
-process lacks fails before anything is changed. Not for other hosts.
-
-This process's logical devices as a cluster: what `cluster=None` stands for.
-
-Described, not measured: GPUs that the presets know by their figures, anything
-else by modest ones. `tfplace.measure` knows real transfers."""
+A plan that names a device which this process lacks fails here, before anything
+is changed. The cluster is described, not measured: GPUs that the presets know
+by their figures, anything else by modest ones; `tfplace.measure` measures
+transfers.
+"""
 
 import os
 import re

@@ -1,29 +1,34 @@
-"""The device function: tells TensorFlow, op by op as a graph is traced, where
-each op goes.
+"""Which device each op and each variable of a model goes on, by a plan.
 
+`DeviceFunction` tells TensorFlow the device of each op as a graph is traced.
 The graph that `fit` traces is not quite the one that was planned on, so an op
-that the plan lacks takes its place from what is around it. The function only
-names devices; it moves nothing.
+that the plan lacks takes its place from what is around it. An op on a variable
+must be where the variable is, so the devices planned for such ops say where
+the variable goes. Nothing is moved here.
+"""
 
-Two things that TensorFlow's public interface to tracing lacks.
-
-Tracing a function, gradients included, while another one is being traced; and
-placing the rest of a trace from a call inside it."""
-
+import collections
 import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import keras
 import tensorflow as tf
 from tensorflow.python import pywrap_tfe
 
+from tfplace.errors import ApplyError
 from tfplace.extraction.keras.layers import open_layers
-from tfplace.plan.plan import Plan
+from tfplace.keras import state
+from tfplace.plan.plan import Plan, choices
 
 _GRADIENT_SCOPE = "gradient_tape/"
 # Their bodies carry devices of their own, and they may take resources of
 # several devices: a resource does not decide where they are.
 _CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
+LOOPS_AND_CALLS = frozenset(
+  {"While", "StatelessWhile", "If", "StatelessIf", "Case", "StatelessCase"}
+  | {"PartitionedCall", "StatefulPartitionedCall"}
+)
 
 
 class DeviceFunction:
@@ -178,3 +183,93 @@ def on_each_call(model: Any, action: Callable[[], None]) -> Iterator[None]:
       del vars(model)["call"]
     else:
       vars(model)["call"] = before
+
+
+def named_devices(model: keras.Model, plan: Plan) -> dict[int, str]:
+  """`id` of each variable that the plan places by name -> full device name.
+
+  By the name of its layer, or by its path, which is the name of its handle in
+  an extracted graph; a slot goes with the variable whose slot it is.
+  """
+  found = _from_layers(model, plan)
+  variables = state.variables(model)
+  count = collections.Counter(variable.path for variable in variables)
+  for variable in variables:
+    device = plan.device_of_op(variable.path, "VarHandleOp")
+    if device is not None and count[variable.path] == 1:
+      found[id(variable)] = device
+  return _with_slots(model, found)
+
+
+def traced_devices(
+  model: keras.Model, plan: Plan, step: Callable[..., Any], data: Any
+) -> dict[int, str]:
+  """As `named_devices`, and by the ops of a trace, for plans without handles.
+
+  Args:
+    model: built; its variables are still where they were.
+    plan: what to follow.
+    step: the model's unplaced step function; traced once, only to look.
+    data: one batch for `step`; tensors of any graph, or specs.
+  """
+  found = named_devices(model, plan)
+  if plan.ops and any(id(v) not in found for v in model.variables):
+    for key, device in _from_ops(model, plan, step, data).items():
+      found.setdefault(key, device)
+  return _with_slots(model, found)
+
+
+def _with_slots(model: keras.Model, found: dict[int, str]) -> dict[int, str]:
+  for slot, owner in state.slots(model):
+    if id(owner) in found:
+      found.setdefault(id(slot), found[id(owner)])
+  return found
+
+
+def _from_layers(model: keras.Model, plan: Plan) -> dict[int, str]:
+  if not plan.layers:
+    return {}
+  return state.layer_devices(model, plan.layers)
+
+
+def _from_ops(
+  model: keras.Model, plan: Plan, step: Callable[..., Any], data: Any
+) -> dict[int, str]:
+  """By the devices planned for the ops that use each variable."""
+  traced = state.traced(step, data)
+  outer = {id(inner): source for source, inner in traced.graph.captures}
+  votes: dict[int, str] = {}
+  ops = sorted(
+    traced.graph.get_operations(), key=lambda op: op.type in LOOPS_AND_CALLS
+  )
+  for op in ops:
+    device = plan.device_of_op(op.name, op.type)
+    if device is None:
+      continue
+    for tensor in op.inputs:
+      if tensor.dtype == tf.resource and id(tensor) in outer:
+        votes.setdefault(id(outer[id(tensor)]), device)
+  keys = {state.handle_key(v): v for v in state.variables(model)}
+  return {id(keys[key]): device for key, device in votes.items() if key in keys}
+
+
+def check_layers(plan: Plan, model: keras.Model) -> None:
+  """Refuses a plan of layers that a model lacks.
+
+  Args:
+    plan: to check.
+    model: built: a layer may be made as late as that.
+
+  Raises:
+    ApplyError: names the first, and the layers that may have been meant.
+  """
+  known = state.layer_names(model)
+  for name, device in plan.layers.items():
+    if name not in known:
+      raise ApplyError(
+        f"the placement names {name!r}, which is no layer of model"
+        f" {model.name!r}; {choices(name, known)} (Keras numbers"
+        " layers without a name of their own through a whole process)",
+        op=name,
+        device=device,
+      )

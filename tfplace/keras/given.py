@@ -1,4 +1,4 @@
-"""Makes a plan of whatever names devices: an object, a file, plain data.
+"""Plans that a user brings: an object, a file, or plain data.
 
 What can be checked without a trace is checked here: the devices are this
 process's, and layers are the model's.
@@ -16,7 +16,9 @@ from tfplace.errors import ApplyError
 from tfplace.formats import json_file
 from tfplace.formats import placement as placement_format
 from tfplace.keras import state
-from tfplace.plan import local_cluster as devices_lib
+from tfplace.keras.controller import Planner
+from tfplace.keras.devices import check_layers
+from tfplace.plan import local_devices
 from tfplace.plan import plan as plan_lib
 from tfplace.plan.plan import AppliedPlacement, Plan
 
@@ -25,11 +27,50 @@ PlanLike: TypeAlias = (
 )
 
 
+def given(placement: PlanLike, model: keras.Model) -> Planner:
+  """Hands out a plan that is there already.
+
+  Args:
+    placement: what names devices; a plan to stay on the default device leaves
+      the model as it is.
+    model: that the plan is for.
+
+  Raises:
+    TfplaceError: as `read_plan`.
+  """
+  plan: Plan | None = None
+  if isinstance(placement, AppliedPlacement) and stays(placement):
+    applied = placement
+  else:
+    plan = read_plan(placement, model)
+    applied = plan_lib.given(plan, model.name, _is_partial(plan, model))
+
+  def planner(kind: str, data: Any) -> tuple[Plan | None, AppliedPlacement]:
+    del kind, data
+    return plan, applied
+
+  return planner
+
+
+def _is_partial(plan: Plan, model: keras.Model) -> bool:
+  """Whether a plan leaves anything open: layers do not name loss and metrics,
+  and a plan of all ops names all variables.
+  """
+  return bool(plan.layers) or any(v.path not in plan.ops for v in model.weights)
+
+
+def stays(applied: AppliedPlacement) -> bool:
+  """Whether everything stays on TensorFlow's default device."""
+  return (
+    applied.one_device and local_devices.default_device() in applied.devices
+  )
+
+
 def read_plan(placement: PlanLike, model: keras.Model) -> Plan:
   """A plan from whatever names devices.
 
   Args:
-    placement: a `Placement`, or what tells of one; the path of a placement
+    placement: a `Placement`, or an `AppliedPlacement`; the path of a placement
       file, or what it holds; or a mapping from op names, or from names of
       layers, to device names ("CPU:1" will do).
     model: whose layers a mapping may name.
@@ -101,7 +142,7 @@ def _in_other_scopes(
 
 
 def _from_mapping(placement: Mapping[str, str], model: keras.Model) -> Plan:
-  full = devices_lib.canonical_devices(placement)
+  full = local_devices.canonical_devices(placement)
   known = state.layer_names(model)
   # A plan of ops always has scoped names; without any, it is one of layers.
   if not any("/" in name for name in full):
@@ -112,28 +153,6 @@ def _from_mapping(placement: Mapping[str, str], model: keras.Model) -> Plan:
   layers = {name: d for name, d in full.items() if name in known}
   ops = {name: d for name, d in full.items() if name not in known}
   return Plan(ops, {}, layers)
-
-
-def check_layers(plan: Plan, model: keras.Model) -> None:
-  """Refuses a plan of layers that a model lacks.
-
-  Args:
-    plan: to check.
-    model: built: a layer may be made as late as that.
-
-  Raises:
-    ApplyError: names the first, and the layers that may have been meant.
-  """
-  known = state.layer_names(model)
-  for name, device in plan.layers.items():
-    if name not in known:
-      raise ApplyError(
-        f"the placement names {name!r}, which is no layer of model"
-        f" {model.name!r}; {plan_lib.choices(name, known)} (Keras numbers"
-        " layers without a name of their own through a whole process)",
-        op=name,
-        device=device,
-      )
 
 
 def _read_assignments(path: str | os.PathLike[str]) -> dict[str, str]:

@@ -1,0 +1,296 @@
+"""Limits on untrusted files, checked before anything reads them whole.
+
+Protocol buffers: a parser turns two bytes of a hostile file into a hundred in
+memory, and takes a second for each megabyte of text; so the size of a file and,
+in a binary one, the number of its nodes are checked before it is parsed.
+
+Calls: TensorFlow follows them as it imports a graph, each as often as it is
+reached. It runs out of stack where a function calls itself, and out of time
+where thirty functions each call the next one four times; so the nodes with all
+calls inlined are counted without inlining them.
+
+Keras files: Keras stores what it writes, in a zip archive of uncompressed
+members, with weights as HDF5 datasets of plain bytes. So a file that unpacks to
+many times its size was made to fill the memory, and one whose weights lie in
+another file was made to read that.
+"""
+
+import os
+import re
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
+
+import h5py
+import tensorflow as tf
+from google.protobuf import message, text_format
+
+from tfplace.errors import ExtractionError
+from tfplace.extraction import nodes as node_lib
+from tfplace.formats import files
+
+MAX_BYTES = (1 << 31) - 1  # what a protocol buffer can hold
+MAX_TEXT_BYTES = 128 << 20  # minutes of parsing; weights do not belong in text
+MAX_NODES = 4_000_000  # about 0.5 GB parsed, if they are empty
+MAX_KERAS_GROWTH = 20  # times its size, that a file may have unpacked
+FREE_KERAS_BYTES = 256 << 20  # may be unpacked from a file of any size
+MAX_INLINED_NODES = 5_000_000
+MAX_DEPTH = 100
+# Where the nodes lie: field -> what lies below it; None is a node.
+Fields = Mapping[int, "Fields | None"]
+GRAPH_DEF: Fields = {1: None, 2: {1: {3: None}}}  # own nodes, and functions'
+SAVED_MODEL: Fields = {2: {2: GRAPH_DEF}}  # of every MetaGraphDef
+_TEXT = (".pbtxt", ".txt")
+_TEXT_NODE = re.compile(rb"\bnode(?:_def)?\s*[:{<]")
+
+
+def read_proto(path: str, result: message.Message, fields: Fields) -> None:
+  """Parses a file, as text by its suffix, into `result`.
+
+  Args:
+    path: of the file.
+    result: an empty message.
+    fields: of that message, those that lead to nodes.
+
+  Raises:
+    ExtractionError: unreadable, too large, too many nodes, or not parsable.
+  """
+  kind = type(result).__name__
+  is_text = path.endswith(_TEXT)
+  data = _read_bytes(path, kind, MAX_TEXT_BYTES if is_text else MAX_BYTES)
+  try:
+    if _nodes_exceed(data, fields, is_text):
+      raise ExtractionError(
+        f"{path!r} holds more than {MAX_NODES} nodes, the most that a {kind}"
+        " may have here"
+      )
+    if is_text:
+      text_format.Parse(data.decode(), result)
+    else:
+      result.ParseFromString(data)
+  except (
+    message.DecodeError,
+    text_format.ParseError,
+    UnicodeDecodeError,
+    RecursionError,
+    _BrokenError,
+  ) as error:
+    raise ExtractionError(
+      f"{path!r} is not a {kind}, or is damaged: {error}"
+    ) from error
+
+
+def _read_bytes(path: str, kind: str, limit: int) -> bytes:
+  try:
+    size = os.stat(path).st_size
+    # A pipe or a device has no size, and may never end.
+    data = b"" if size > limit else files.read_bytes(path, limit)
+  except OSError as error:
+    raise ExtractionError(
+      f"{path!r} cannot be read: {error.strerror}"
+    ) from error
+  if max(size, len(data)) > limit:
+    size = max(size, len(data))
+    raise ExtractionError(
+      f"{path!r} has {size} bytes or more; a {kind} file has {limit} at most",
+      num_bytes=size,
+    )
+  return data
+
+
+def _nodes_exceed(data: bytes, fields: Fields, is_text: bool) -> bool:
+  if is_text:
+    found: Iterator[object] = _TEXT_NODE.finditer(data)
+  else:
+    found = _nodes(memoryview(data), fields)
+  return any(count > MAX_NODES for count, _ in enumerate(found, 1))
+
+
+class _BrokenError(Exception):
+  """The bytes are no protocol buffer."""
+
+
+def _nodes(data: memoryview, fields: Fields) -> Iterator[None]:
+  """One item for each node; nothing is copied or kept."""
+  at, end = 0, len(data)
+  while at < end:
+    key, at = _varint(data, at)
+    wire = key & 7
+    if wire == 0:
+      _, at = _varint(data, at)
+    elif wire in (1, 5):
+      at += 8 if wire == 1 else 4
+    elif wire == 2:
+      size, at = _varint(data, at)
+      if size > end - at:
+        raise _BrokenError("it ends in the middle of an element")
+      below = fields.get(key >> 3, {})
+      if below is None:
+        yield None
+      elif below:
+        yield from _nodes(data[at : at + size], below)
+      at += size
+    else:
+      raise _BrokenError(f"wire type {wire} is none that is in use")
+
+
+def _varint(data: memoryview, at: int) -> tuple[int, int]:
+  """The number that begins at a position, and where it ends."""
+  result = shift = 0
+  while shift < 70:
+    if at >= len(data):
+      raise _BrokenError("it ends in the middle of a number")
+    byte = data[at]
+    at += 1
+    result |= (byte & 127) << shift
+    if byte < 128:
+      return result, at
+    shift += 7
+  raise _BrokenError("a number has more than ten bytes")
+
+
+def check_calls(graph_def: tf.compat.v1.GraphDef) -> None:
+  """Checks the graph and every function, also those that nobody calls.
+
+  Raises:
+    ExtractionError: a function calls itself, by others or directly; calls are
+      nested deeper than `MAX_DEPTH`; or something has more than
+      `MAX_INLINED_NODES` nodes with all its calls inlined.
+  """
+  tree = _CallTree(graph_def)
+  for name in tree.functions:
+    tree.size_of(name)
+  tree.total(graph_def.node, "the graph")
+
+
+class _CallTree:
+  """The sizes of the functions of one library."""
+
+  def __init__(self, graph_def: tf.compat.v1.GraphDef) -> None:
+    library = graph_def.library
+    self.functions = {f.signature.name: f for f in library.function}
+    self._gradients = {
+      g.function_name: g.gradient_func for g in library.gradient
+    }
+    self._sizes: dict[str, int] = {}  # with all calls inlined
+    self._entered: list[str] = []
+
+  def size_of(self, name: str) -> int:
+    """Nodes of a function; 0 of what is none."""
+    if name in self._sizes or name not in self.functions:
+      return self._sizes.get(name, 0)
+    if name in self._entered:
+      raise ExtractionError(
+        f"function {name[:80]!a} is recursive: it calls itself"
+      )
+    if len(self._entered) >= MAX_DEPTH:
+      raise ExtractionError(
+        f"function {self._entered[0][:80]!a} has calls that are nested deeper"
+        f" than {MAX_DEPTH}"
+      )
+    self._entered.append(name)
+    body = self.functions[name].node_def
+    self._sizes[name] = self.total(body, f"function {name[:80]!a}")
+    self._entered.pop()
+    return self._sizes[name]
+
+  def total(self, nodes: Iterable[node_lib.NodeDef], what: str) -> int:
+    """Nodes with all their calls inlined."""
+    size = 0
+    for node in nodes:
+      size += 1 + sum(self.size_of(name) for name in self._called(node))
+    if size > MAX_INLINED_NODES:
+      raise ExtractionError(
+        f"with its functions inlined {what} has {size} nodes, more than the"
+        f" {MAX_INLINED_NODES} that are accepted"
+      )
+    return size
+
+  def _called(self, node: node_lib.NodeDef) -> Iterator[str]:
+    names = node_lib.called_functions(node)
+    yield from names
+    if node.op == "SymbolicGradient":
+      yield from (self._gradients[n] for n in names if n in self._gradients)
+
+
+def check_keras_file(path: str) -> None:
+  """Checks a `.keras` or `.h5` file.
+
+  Raises:
+    ExtractionError: it is neither, is damaged, unpacks to too much, or has
+      its weights elsewhere.
+  """
+  try:
+    if path.endswith(".keras"):
+      _check_zip(path)
+    else:
+      with h5py.File(path, "r") as file:
+        _check_h5(file, path, path)
+  except (OSError, RuntimeError, ValueError, zipfile.BadZipFile) as error:
+    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+    raise ExtractionError(
+      f"Keras model file {path!r} cannot be read: {reason}"
+    ) from error
+
+
+def _check_zip(path: str) -> None:
+  with zipfile.ZipFile(path) as archive:
+    members = archive.infolist()
+    _check_growth(path, sum(member.file_size for member in members), path)
+    for member in members:
+      if (
+        member.filename.endswith(".json") and member.file_size > MAX_TEXT_BYTES
+      ):
+        raise ExtractionError(
+          f"Keras model file {path!r}: {member.filename[:80]!a} has"
+          f" {member.file_size} bytes; at most {MAX_TEXT_BYTES} are accepted",
+          num_bytes=member.file_size,
+        )
+    for member in members:
+      if member.filename.endswith(".h5"):
+        with archive.open(member) as stored, h5py.File(stored, "r") as file:
+          _check_h5(file, path, f"{member.filename[:80]} of {path}")
+
+
+def _check_h5(file: h5py.File, path: str, what: str) -> None:
+  external = file.id.links.visit(_external_name, info=True)
+  if external is not None:
+    raise _elsewhere(path, external.decode(errors="replace"))
+  total = 0
+  for dataset in _datasets(file):
+    if dataset.external or dataset.is_virtual:
+      raise _elsewhere(path, str(dataset.name))
+    total += int(dataset.size) * dataset.dtype.itemsize
+  _check_growth(path, total, what)
+
+
+def _external_name(name: bytes, info: h5py.h5l.LinkInfo) -> bytes | None:
+  """Ends a visit of links at one to another file."""
+  return name if info.type == h5py.h5l.TYPE_EXTERNAL else None
+
+
+def _datasets(file: h5py.File) -> Iterator[h5py.Dataset]:
+  found: list[h5py.Dataset] = []
+
+  def add(_: str, item: object) -> None:
+    if isinstance(item, h5py.Dataset):
+      found.append(item)
+
+  file.visititems(add)
+  return iter(found)
+
+
+def _elsewhere(path: str, name: str) -> ExtractionError:
+  return ExtractionError(
+    f"Keras model file {path!r}: {name[:80]!a} lies in another file, which is"
+    " not read"
+  )
+
+
+def _check_growth(path: str, num_bytes: int, what: str) -> None:
+  limit = max(FREE_KERAS_BYTES, MAX_KERAS_GROWTH * os.path.getsize(path))
+  if num_bytes > limit:
+    raise ExtractionError(
+      f"Keras model file {path!r} would unpack to {num_bytes} bytes ({what});"
+      f" a file of its size may have {limit} at most",
+      num_bytes=num_bytes,
+    )

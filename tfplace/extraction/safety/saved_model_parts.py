@@ -1,0 +1,270 @@
+"""What of a SavedModel its loader runs, and what reads only its own files.
+
+What the loader does not run is taken out, and nothing is lost by that:
+`tf.saved_model.load` restores the variables of a model of TensorFlow 2 by its
+objects, without the flat graph in which it was saved, and of TensorFlow 1 by
+the saver's restore op; neither ever saves.
+
+The loader gives a file's name to a graph in two ways: TensorFlow 1's binds a
+tensor of the flat graph (the saver's file name, an asset), TensorFlow 2's an
+argument of a function (an asset that it captured). An op that reads the file
+that such a tensor names reads a file of the model, wherever the model lies.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TypeAlias
+
+import tensorflow as tf
+
+from tfplace.extraction import nodes
+from tfplace.extraction.safety import side_effects
+
+_SAVE = re.compile(r"Save(V2|Slices)?|MergeV2Checkpoints")
+_INIT_OPS = ("saved_model_main_op", "legacy_init_op")
+
+
+def keep_objects(meta_graph: Any) -> None:
+  """Keeps what the objects of TensorFlow 2 have: functions and constants."""
+  graph_def = meta_graph.graph_def
+  objects = meta_graph.object_graph_def
+  constants = {node.constant.operation for node in objects.nodes} - {""}
+  kept = [
+    node
+    for node in graph_def.node
+    if node.op == "Const" and node.name in constants
+  ]
+  del graph_def.node[:]
+  graph_def.node.extend(kept)
+  _keep_functions(graph_def, objects_functions(objects))
+
+
+def objects_functions(objects: Any) -> set[str]:
+  """Names of the functions that objects have, or take something from."""
+  names = set(objects.concrete_functions)
+  for node in objects.nodes:
+    names.update(node.function.concrete_functions)
+    names.add(node.bare_concrete_function.concrete_function_name)
+    names.add(node.captured_tensor.concrete_function)
+  return names
+
+
+def _keep_functions(graph_def: Any, roots: Iterable[str]) -> None:
+  """Drops what neither `roots`, gradients nor the flat graph reach."""
+  library = graph_def.library
+  functions = {f.signature.name: f for f in library.function}
+  gradient = {g.function_name: g.gradient_func for g in library.gradient}
+  start = [*roots, *(g.gradient_func for g in library.registered_gradients)]
+  for node in graph_def.node:
+    start.extend(nodes.called_functions(node))
+  calls = {
+    name: [n for node in f.node_def for n in nodes.called_functions(node)]
+    for name, f in functions.items()
+  }
+  for name, function in gradient.items():
+    calls.setdefault(name, []).append(function)
+  kept = _reached(start, calls)
+  gradients = [g for g in library.gradient if g.function_name in kept]
+  del library.function[:], library.gradient[:]
+  library.function.extend(f for n, f in functions.items() if n in kept)
+  library.gradient.extend(gradients)
+
+
+def cut_saving(meta_graph: Any, where: str) -> None:
+  """Cuts what saves, and what follows from it, out of a flat graph.
+
+  Raises:
+    ExtractionError: the loader or a signature needs it.
+  """
+  graph_def = meta_graph.graph_def
+  saves = _saving_functions(graph_def.library.function)
+  saving = {
+    node.name: node
+    for node in graph_def.node
+    if _SAVE.fullmatch(node.op)
+    or not saves.isdisjoint(nodes.called_functions(node))
+  }
+  producers = {
+    node.name: [nodes.split_tensor(text)[0] for text in node.input]
+    for node in graph_def.node
+  }
+  needed = _reached(
+    (nodes.split_tensor(t)[0] for t in _tensors(meta_graph)), producers
+  )
+  for name, node in saving.items():
+    if name in needed:
+      found = side_effects.first(
+        tf.compat.v1.GraphDef(node=[node]), lambda *_: True
+      )
+      side_effects.refuse(found, where)
+  gone = _reached(saving, _reversed(producers))
+  kept = [node for node in graph_def.node if node.name not in gone]
+  del graph_def.node[:]
+  graph_def.node.extend(kept)
+  _keep_functions(graph_def, ())
+
+
+def _saving_functions(functions: Iterable[Any]) -> set[str]:
+  """Names of those that save, or call what does."""
+  called: dict[str, list[str]] = {}
+  saving = []
+  for function in functions:
+    name = function.signature.name
+    called[name] = []
+    for node in function.node_def:
+      called[name].extend(nodes.called_functions(node))
+      if _SAVE.fullmatch(node.op):
+        saving.append(name)
+  return _reached(saving, _reversed(called))
+
+
+def _reversed(edges: Mapping[str, Iterable[str]]) -> dict[str, list[str]]:
+  result: dict[str, list[str]] = {}
+  for source, targets in edges.items():
+    for target in targets:
+      result.setdefault(target, []).append(source)
+  return result
+
+
+def _reached(
+  start: Iterable[str], edges: Mapping[str, Iterable[str]]
+) -> set[str]:
+  """What can be reached from `start`, itself among it."""
+  queue = list(start)
+  reached = set(queue)
+  for name in queue:  # grows while it is read
+    for target in edges.get(name, ()):
+      if target not in reached:
+        reached.add(target)
+        queue.append(target)
+  return reached
+
+
+def _tensors(meta_graph: Any) -> set[str]:
+  """Names that the loader looks up in a flat graph."""
+  names = {meta_graph.saver_def.restore_op_name.removeprefix("^")}
+  for key in _INIT_OPS:
+    if key in meta_graph.collection_def:
+      names.update(meta_graph.collection_def[key].node_list.value)
+  for signature in meta_graph.signature_def.values():
+    for info in (*signature.inputs.values(), *signature.outputs.values()):
+      names.update((info.name, info.coo_sparse.values_tensor_name))
+      names.update(c.name for c in info.composite_tensor.components)
+  return names
+
+
+Call: TypeAlias = tuple[str | None, nodes.NodeDef, int]
+
+_TABLE = re.compile(r"InitializeTableFromTextFile(V2)?")
+_RESTORE = re.compile(r"Restore(V2|Slice)?")
+_CALLS = frozenset(("PartitionedCall", "StatefulPartitionedCall"))
+_BRANCHES = frozenset(("If", "StatelessIf", "Case", "StatelessCase"))
+_CHECKPOINT, _ASSET = "checkpoint", "asset"
+
+
+class OwnFiles:
+  """Judges the ops of one MetaGraph.
+
+  Args of the constructor:
+    graph_def: its graph; its calls are not recursive.
+    named: node of the flat graph -> "checkpoint" or "asset": what the loader
+      binds to its output. It must have no value of its own.
+    captured: function that can be called by itself -> its last inputs: whether
+      the loader binds an asset to each.
+  """
+
+  def __init__(
+    self,
+    graph_def: tf.compat.v1.GraphDef,
+    named: Mapping[str, str],
+    captured: Mapping[str, list[bool]],
+  ) -> None:
+    functions = graph_def.library.function
+    self._functions = {f.signature.name: f for f in functions}
+    self._named = named
+    self._captured = captured
+    self._bodies: dict[str | None, Any] = {None: graph_def.node}
+    self._bodies.update({n: f.node_def for n, f in self._functions.items()})
+    self._arguments = {
+      name: {a.name: i for i, a in enumerate(f.signature.input_arg)}
+      for name, f in self._functions.items()
+    }
+    self._index: dict[str | None, dict[str, nodes.NodeDef]] = {}
+    self._calls: dict[str, list[Call]] | None = None
+    self._known: dict[tuple[str, int, str], bool] = {}
+
+  def reads_own_file(self, node: nodes.NodeDef, function: str | None) -> bool:
+    """Whether the node reads a file, and that can only be the model's."""
+    if _RESTORE.fullmatch(node.op):
+      return bool(node.input) and self._is(function, node.input[0], _CHECKPOINT)
+    if _TABLE.fullmatch(node.op) and len(node.input) > 1:
+      return self._is(function, node.input[1], _ASSET)
+    return False
+
+  def _is(self, function: str | None, text: str, kind: str) -> bool:
+    """Whether a tensor of a function always names a file of that kind."""
+    body = self._nodes(function)
+    if len(body) != len(self._bodies[function]):
+      return False  # two of one name
+    name, output = nodes.split_tensor(text)
+    node = body.get(name.partition(":")[0])
+    for _ in body:
+      if node is None or node.op != "Identity" or not node.input:
+        break
+      name, output = nodes.split_tensor(node.input[0])
+      node = body.get(name.partition(":")[0])
+    if output != 0:
+      return False
+    if function is None:
+      return self._named.get(name) == kind
+    if node is not None or name not in self._arguments[function]:
+      return False
+    key = (function, self._arguments[function][name], kind)
+    if key not in self._known:
+      self._known[key] = self._is_argument(*key)
+    return self._known[key]
+
+  def _is_argument(self, function: str, number: int, kind: str) -> bool:
+    arguments = self._functions[function].signature.input_arg
+    if len(arguments) != len(self._arguments[function]):
+      return False  # two of one name
+    if function in self._captured:
+      bound = self._captured[function]
+      first = len(arguments) - len(bound)
+      if number < first or not bound[number - first] or kind != _ASSET:
+        return False
+    return all(
+      offset >= 0
+      and len(node.input) > number + offset
+      and self._is(caller, node.input[number + offset], kind)
+      for caller, node, offset in self._calls_of(function)
+    )
+
+  def _nodes(self, function: str | None) -> dict[str, nodes.NodeDef]:
+    if function not in self._index:
+      body = self._bodies[function]
+      self._index[function] = {node.name: node for node in body}
+    return self._index[function]
+
+  def _calls_of(self, function: str) -> list[Call]:
+    """Caller, node, and place of the first argument among its inputs."""
+    if self._calls is None:
+      self._calls = {}
+      for caller, body in self._bodies.items():
+        for node in body:
+          for name, offset in _called(node, self._functions):
+            self._calls.setdefault(name, []).append((caller, node, offset))
+    return self._calls.get(function, [])
+
+
+def _called(
+  node: nodes.NodeDef, functions: Mapping[str, Any]
+) -> Iterator[tuple[str, int]]:
+  """Functions that a node calls, and where its inputs for them begin.
+
+  -1 stands for inputs that are not simply passed on.
+  """
+  if node.op in functions:
+    yield node.op, 0
+  for name in nodes.function_names(node):
+    yield name, 0 if node.op in _CALLS else 1 if node.op in _BRANCHES else -1

@@ -1,0 +1,81 @@
+"""A problem as the list schedulers read it: arrays of its costs.
+
+What a placement is worth is for the evaluator to say; here are estimates.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from tfplace.core.op_graph import OpGraph
+from tfplace.placers.groups import GroupGraph
+from tfplace.simulate.links import Links, links_of
+
+# What can have ended within this share of the longest path follows its first
+# consumer: reading a weight decides nothing.
+_CHEAP = 1e-3
+
+
+class ListTables(NamedTuple):
+  """A problem for list schedulers.
+
+  Attributes:
+    time_us: [num_ops, num_devices] float64, inf where disallowed.
+    overhead_us: [num_devices] float64.
+    links: between the devices.
+    in_offsets: [num_ops + 1]; in_src, in_bytes: [num_edges] by consumer.
+    out_offsets: [num_ops + 1]; out_dst: [num_edges] by producer.
+    is_source: [num_ops] bool: follows its first consumer.
+    group_of: [num_ops].
+    group_offsets, group_entries: neighbours of groups, see `GroupGraph`.
+  """
+
+  time_us: np.ndarray
+  overhead_us: np.ndarray
+  links: Links
+  in_offsets: np.ndarray
+  in_src: np.ndarray
+  in_bytes: np.ndarray
+  out_offsets: np.ndarray
+  out_dst: np.ndarray
+  is_source: np.ndarray
+  group_of: np.ndarray
+  group_offsets: np.ndarray
+  group_entries: np.ndarray
+
+
+def list_tables(groups: GroupGraph) -> ListTables:
+  """Packs a problem."""
+  problem = groups.problem
+  graph, cluster = problem.graph, problem.cluster
+  in_offsets, by_dst = graph.in_csr
+  out_offsets, by_src = graph.out_csr
+  offsets, entries, _ = groups.neighbours
+  allowed = groups.allowed[problem.group_of]
+  limit_us = _CHEAP * problem.longest_path_us
+  return ListTables(
+    time_us=np.where(allowed, problem.time_us, np.inf),
+    overhead_us=cluster.op_overhead_us,
+    links=links_of(cluster),
+    in_offsets=in_offsets,
+    in_src=graph.edge_src[by_dst],
+    in_bytes=graph.edge_bytes[by_dst],
+    out_offsets=out_offsets,
+    out_dst=graph.edge_dst[by_src],
+    is_source=problem.earliest_start_us + problem.fastest_us <= limit_us,
+    group_of=problem.group_of,
+    group_offsets=offsets,
+    group_entries=entries,
+  )
+
+
+def mean_times(tables: ListTables) -> np.ndarray:
+  """[num_ops] float64: mean over the devices that can run each op."""
+  allowed = np.isfinite(tables.time_us)
+  total = np.where(allowed, tables.time_us, 0.0).sum(axis=1)
+  return total / allowed.sum(axis=1)
+
+
+def rank_order(graph: OpGraph, ranks: np.ndarray) -> np.ndarray:
+  """[num_ops] int64: ops by decreasing rank, ties in topological order."""
+  return np.lexsort((graph.topological_position, -ranks))

@@ -1,0 +1,179 @@
+"""The facade of planning: from a problem to a placement and its baselines.
+
+`make_plan` proves a lower bound, compiles the placers, places, and runs the
+baselines that a placement is compared with. It does not extract graphs
+(`plan.sources`), and it applies and prints nothing.
+"""
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Iterator, Mapping
+from typing import Protocol
+
+from tfplace import bounds, placers
+from tfplace.core import protocols
+from tfplace.core.problem import Problem
+from tfplace.core.protocols import Result
+from tfplace.errors import TfplaceError
+
+SINGLE = "single"
+_BASELINE_BUDGET_S = 5.0  # none of them searches
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanConfig:
+  """How to plan.
+
+  Attributes:
+    strategy: name of a placer.
+    budget_s: seconds for the proof of a lower bound and the placer.
+    seed: fixes the random choices of the placer.
+    policy: exported policy of a learned strategy; None takes the shipped one.
+    baselines: strategies that the placement is compared with.
+  """
+
+  strategy: str = "auto"
+  budget_s: float = 30.0
+  seed: int = 0
+  policy: str | None = None
+  baselines: tuple[str, ...] = (SINGLE,)
+
+  def check(self) -> None:
+    """Checks the values.
+
+    Raises:
+      TfplaceError: an unknown strategy (lists the choices), or a budget or
+        seed that makes no sense.
+    """
+    if self.strategy not in placers.STRATEGIES:
+      raise TfplaceError(
+        f"unknown strategy {self.strategy!r}; choose one of"
+        f" {', '.join(placers.STRATEGIES)}"
+      )
+    protocols.check_budget(self.budget_s)
+    protocols.check_count("seed", self.seed, 0)
+
+
+class ShowStage(Protocol):
+  """Shows a stage of planning for as long as it lasts."""
+
+  def __call__(
+    self, stage: str, detail: str, seconds: float | None
+  ) -> contextlib.AbstractContextManager[object]:
+    """A context to be open meanwhile.
+
+    Args:
+      stage: such as "search".
+      detail: goes on from there, such as " by auto, for up to 30 s".
+      seconds: that the stage takes at most, where that is known.
+    """
+
+
+class Stages:
+  """The stages of planning: each is shown while it lasts, and timed.
+
+  Attributes:
+    seconds: stage -> seconds that it took.
+  """
+
+  def __init__(self, show: ShowStage | None = None) -> None:
+    """Without `show`, they are only timed."""
+    self.seconds: dict[str, float] = {}
+    self._show = show
+
+  @contextlib.contextmanager
+  def __call__(
+    self, stage: str, detail: str = "", seconds: float | None = None
+  ) -> Iterator[None]:
+    """A stage; the arguments are `ShowStage`'s."""
+    began = time.monotonic()
+    try:
+      with (
+        self._show(stage, detail, seconds)
+        if self._show
+        else contextlib.nullcontext()
+      ):
+        yield
+    finally:
+      self.seconds[stage] = time.monotonic() - began
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanResult:
+  """A placement, and what it is compared with.
+
+  Attributes:
+    problem: the one given, with the lower bound that was proven.
+    best: the result of the strategy.
+    baselines: results of the baselines that `best` did not try itself.
+    failures: baseline -> why it has no result.
+  """
+
+  problem: Problem
+  best: Result
+  baselines: tuple[Result, ...]
+  failures: Mapping[str, TfplaceError]
+
+  @property
+  def results(self) -> list[Result]:
+    """The best result, what `auto` tried for it, and the baselines."""
+    return [self.best, *self.best.tried, *self.baselines]
+
+  @property
+  def single_device(self) -> Result | None:
+    """The best single device; None where none has the memory."""
+    return next((r for r in self.results if r.strategy == SINGLE), None)
+
+
+def make_plan(
+  problem: Problem, config: PlanConfig, stages: Stages | None = None
+) -> PlanResult:
+  """Places a problem, and compares the placement with the baselines.
+
+  Args:
+    problem: what to place.
+    config: how; as `PlanConfig.check` wants it.
+    stages: shows and times what is done.
+
+  Raises:
+    InfeasibleError: nothing fits in memory.
+    TfplaceError: as the placer does.
+  """
+  stage = Stages() if stages is None else stages
+  with stage("compiling the placers", ", once per installation"):
+    placers.warm_up(config.strategy)
+  with stage("proof", " of how fast a step can be at best"):
+    problem, left_s = bounds.tightened_within(problem, config.budget_s)
+  detail = f" by {config.strategy}, for up to {left_s:.0f} s"
+  with stage("search", detail, left_s):
+    best = placers.place(
+      problem,
+      strategy=config.strategy,
+      budget_s=left_s,
+      seed=config.seed,
+      policy=config.policy,
+    )
+  with stage("comparison", f" with {', '.join(config.baselines)}"):
+    baselines, failures = _baselines(problem, best, config)
+  return PlanResult(problem, best, tuple(baselines), failures)
+
+
+def _baselines(
+  problem: Problem, best: Result, config: PlanConfig
+) -> tuple[list[Result], dict[str, TfplaceError]]:
+  """Results of the baselines that were not tried, and why some have none."""
+  tried = {best.strategy, *best.skipped, *(r.strategy for r in best.tried)}
+  results: list[Result] = []
+  failures: dict[str, TfplaceError] = {}
+  for strategy in config.baselines:
+    if strategy not in tried:
+      try:
+        results.append(
+          placers.place(
+            problem, strategy, budget_s=_BASELINE_BUDGET_S, seed=config.seed
+          )
+        )
+      except TfplaceError as error:
+        failures[strategy] = error
+  return results, failures
