@@ -1,6 +1,7 @@
 """What the documents say: links lead somewhere, examples run, tables hold."""
 
 import pathlib
+import pkgutil
 import re
 import subprocess
 import sys
@@ -122,3 +123,10 @@ def test_every_command_is_in_the_table_of_commands():
   setup = (ROOT / "setup.py").read_text(encoding="utf-8")
   block = setup.split("COMMANDS = (")[1].split("\n)")[0]
   assert set(said) == {f"tfplace-{n}" for n in re.findall(r'"(\w+)"', block)}
+
+
+@pytest.mark.parametrize(
+  "name", re.findall(r"^::: (\S+)$", text_of("docs/reference.md"), re.MULTILINE)
+)
+def test_what_the_reference_documents_exists(name):
+  assert pkgutil.resolve_name(name).__doc__
