@@ -2,11 +2,7 @@
 
 `OpGraph` is plain NumPy data with nothing of TensorFlow in it. It knows no
 devices; `Problem` joins it to a `Cluster`.
-
-The same graph with its ops in another order, for locality in memory.
-
-Positions have a meaning in the rules of the simulated step: whoever
-simulates a renumbered graph says which positions its ops had."""
+"""
 
 import dataclasses
 import functools
