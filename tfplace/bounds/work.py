@@ -8,11 +8,15 @@ leave t to do after them, have only the time between for all their work.
 """
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tfplace.bounds.relaxed import Relaxed
 from tfplace.simulate.jit import allocating
+
+if TYPE_CHECKING:
+  from scipy import sparse
 
 
 def work_prices(
@@ -125,6 +129,29 @@ def _two_prices(
   return prices(max((0.0, middle, 1 / float(relaxed.size[0])), key=bound))
 
 
+def _price_table(
+  spent: np.ndarray, held: np.ndarray, limited: np.ndarray
+) -> "sparse.coo_matrix":
+  """The constraints value_g <= price_c * spent_gc + rent_c * held_g for every
+  group and each class that it may be on, as rows whose limit is 0."""
+  from scipy.sparse import coo_matrix
+
+  groups, classes = spent.shape
+  group, column = np.nonzero(np.isfinite(spent))
+  rows = np.arange(len(group))
+  entries = np.concatenate(
+    (
+      np.ones(len(rows)),
+      -spent[group, column],
+      -np.where(limited[column], held[group], 0.0),
+    )
+  )
+  at = np.concatenate((group, groups + column, groups + classes + column))
+  return coo_matrix(
+    (entries, (np.tile(rows, 3), at)), (len(rows), groups + 2 * classes)
+  )
+
+
 def _dual(
   relaxed: Relaxed,
   spent: np.ndarray,
@@ -138,30 +165,16 @@ def _dual(
   price per class and one rent per class of limited memory.
   """
   from scipy.optimize import linprog  # slow to import
-  from scipy.sparse import coo_matrix
 
   groups, classes = spent.shape
   fallback = np.full(classes, 1 / relaxed.size.sum()), np.zeros(classes)
   if not groups or (classes == 1 and not with_memory):
     return fallback
-  group, column = np.nonzero(np.isfinite(spent))
-  rows = np.arange(len(group))
   memory = relaxed.memory_bytes if with_memory else np.full(classes, np.inf)
   limited = np.isfinite(memory)
   unit = max(1.0, float(held.max(initial=1.0)))
   scale = max(1e-9, float(spent[np.isfinite(spent)].max(initial=0.0)))
-  # value_g <= price_c * spent_gc + rent_c * held_g, for every open class.
-  entries = np.concatenate(
-    (
-      np.ones(len(rows)),
-      -spent[group, column] / scale,
-      -np.where(limited[column], held[group] / unit, 0.0),
-    )
-  )
-  at = np.concatenate((group, groups + column, groups + classes + column))
-  table = coo_matrix(
-    (entries, (np.tile(rows, 3), at)), (len(rows), groups + 2 * classes)
-  )
+  table = _price_table(spent / scale, held / unit, limited)
   objective = np.concatenate(
     (
       -np.ones(groups),
@@ -174,7 +187,7 @@ def _dual(
   solved = linprog(
     objective,
     A_ub=table.tocsr(),
-    b_ub=np.zeros(len(rows)),
+    b_ub=np.zeros(table.shape[0]),
     A_eq=equal,
     b_eq=[1.0],
     bounds=[(None, None)] * groups

@@ -84,7 +84,7 @@ class Evaluation:
 
 
 class Evaluator(Protocol):
-  """Costs placements of one problem; simulated or measured is its affair."""
+  """Costs placements of one problem, by simulation or by measurement."""
 
   problem: Problem
 
