@@ -26,8 +26,8 @@ from tfplace.core import Problem
 from tfplace.core.protocols import Budget
 from tfplace.models.families import TRAINING_SPLIT
 from tfplace.placers.auto import AutoPlacer
+from tfplace.placers.place import warm_up
 from tfplace.placers.registry import ASKED
-from tfplace.placers.warm_up import warm_up
 from tfplace.simulate import Simulator
 
 HERE = pathlib.Path(__file__).parent

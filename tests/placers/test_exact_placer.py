@@ -153,7 +153,7 @@ class TestWithOrTools:
   def test_ends_with_its_parent(self):
     code = (
       "import problems\n"
-      "from tfplace.placers import exact_process, exact\n"
+      "from tfplace.placers.exact import process as exact_process\n"
       "exact_process.search_apart(problems.random_problem(14), 1e5, None, 0)"
     )
     parent = subprocess.Popen(

@@ -5,13 +5,13 @@ import pytest
 from tfplace.core import OpSpec, Problem, build_graph
 from tfplace.placers import place
 from tfplace.placers.groups import GroupGraph
-from tfplace.placers.list_scheduling.baechi import schedule
 from tfplace.placers.list_scheduling.costs import list_tables
 from tfplace.placers.list_scheduling.favorite_children import (
   chains,
   favorite_children,
   relaxed,
 )
+from tfplace.placers.list_scheduling.placers import schedule
 
 
 def fork(times, size=10.0):

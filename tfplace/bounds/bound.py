@@ -10,8 +10,12 @@ import numpy as np
 
 from tfplace.bounds.heads import heads_and_tails
 from tfplace.bounds.relaxed import Relaxed, relax
-from tfplace.bounds.windows import busiest_group, busiest_window
-from tfplace.bounds.work import priced_work, work_prices
+from tfplace.bounds.work import (
+  busiest_group,
+  busiest_window,
+  priced_work,
+  work_prices,
+)
 from tfplace.core.cluster import Cluster, Device
 from tfplace.core.op_graph import OpSpec, build_graph
 from tfplace.core.problem import Problem

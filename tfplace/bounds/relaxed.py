@@ -1,11 +1,9 @@
-"""A problem as lower bounds see it: devices of a kind stand for each other.
+"""A problem as lower bounds see it, in the direction of time or against it.
 
-Every relaxation here can only make a step shorter, so what is proved of the
-relaxed problem holds for the real one.
-
-A relaxed problem in the direction of time, or against it.
-
-Tails are the heads of the reversed problem, so one kernel proves both."""
+Devices of a kind stand for each other. Every relaxation here can only make a
+step shorter, so what is proved of the relaxed problem holds for the real one.
+Tails are the heads of the reversed problem, so one kernel proves both.
+"""
 
 import dataclasses
 from typing import NamedTuple

@@ -1,12 +1,9 @@
-"""Memory limits of a user's own, such as `{"GPU:0": "10GiB"}`.
+"""What a user asks of a placement: memory limits, and ops that go together.
 
-They stand in the place of what a cluster says of its devices: to leave room
-for others, or because the description only guessed.
-
-Ops that a user wants on one device, besides those that TensorFlow does.
-
-A wish becomes a colocation group, so every placer, the simulator and the file
-formats know it already."""
+Limits such as `{"GPU:0": "10GiB"}` stand in the place of what a cluster says of
+its devices. Ops that belong together become a colocation group, so that every
+placer, the simulator and the file formats know it already.
+"""
 
 import collections
 import contextlib

@@ -1,9 +1,7 @@
 """The dataflow graph to be placed: ops, their costs, and their edges.
 
 `OpGraph` is plain NumPy data with nothing of TensorFlow in it. It knows no
-devices; `Problem` joins it to a `Cluster`. The order of its ops has a meaning
-in the rules of a simulated step, so who simulates a graph whose ops were
-renumbered, for locality in memory, says which positions they had.
+devices; `Problem` joins it to a `Cluster`.
 """
 
 import dataclasses

@@ -1,10 +1,9 @@
-"""Published figures of GPUs and hosts, with their sources; no clusters yet.
-
-Clusters of known hardware: `k80x2`, `p100x4`, `v100x8-pcie` and the like.
+"""Clusters of known hardware: `k80x2`, `p100x4`, `v100x8-pcie` and the like.
 
 A preset is N GPUs and one CPU device in one host. It holds published figures
-only, as `GPUS`, `HOSTS` and the functions below name them; clusters that were
-measured come from `tfplace.measure`, and others from a file. No TensorFlow."""
+only, as `GPUS`, `HOSTS` and the functions below name them, with their sources;
+clusters that were measured come from `tfplace.measure`, and others from a file.
+"""
 
 import dataclasses
 import re

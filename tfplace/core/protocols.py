@@ -1,8 +1,8 @@
-"""What one placement costs, simulated or measured.
+"""The map of the package: what placers and evaluators take and return.
 
-The protocols that every placer and every evaluator fills in.
-
-Refuses requests that make no sense, each in a sentence."""
+An `Evaluator` says what placements cost, as `Evaluation`s; a `Placer` proposes
+one within a `Budget`, as a `Result`. Besides, checks of a caller's arguments.
+"""
 
 import dataclasses
 import importlib
@@ -85,7 +85,7 @@ class Evaluation:
 
 
 class Evaluator(Protocol):
-  """Costs placements of one problem; simulated or measured is its affair."""
+  """Costs placements of one problem, by simulation or by measurement."""
 
   problem: Problem
 

@@ -1,13 +1,10 @@
-"""Whether two devices of a cluster stand for each other.
-
-Devices that stand for each other: a placement has one twin per naming.
-
-Costs do not tell twins apart; ties, which go by position, still can.
-
-Devices that can be swapped without changing any step time.
+"""Devices that can be swapped without changing any step time.
 
 With D identical devices every placement has D! names. A policy that is told
-about all of them at once learns nothing: their average is uniform."""
+about all of them at once learns nothing, for their average is uniform, and a
+solver would search them all. Costs do not tell such placements apart; ties,
+which go by position, still can.
+"""
 
 import itertools
 

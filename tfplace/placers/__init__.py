@@ -7,6 +7,5 @@ from tfplace.core.protocols import (
   Placer,
   Result,
 )
-from tfplace.placers.place import place
+from tfplace.placers.place import place, warm_up
 from tfplace.placers.registry import LEARNED, READY, STRATEGIES, get_placer
-from tfplace.placers.warm_up import warm_up

@@ -17,9 +17,9 @@ from typing import NamedTuple
 import numpy as np
 
 from tfplace.core.problem import Problem
-from tfplace.placers.compiled import Index, inlined, kernel
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.list_scheduling import kernels
+from tfplace.simulate.jit import Index, allocating, allocating_inlined
 from tfplace.simulate.links import mean_transfer
 
 _NONE = -1
@@ -59,11 +59,11 @@ class Coarsening:
 def coarsen_by_edges(groups: GroupGraph) -> Coarsening:
   """Joins along the edges that cost most to cut first."""
   graph = _graph(groups)
-  order = np.lexsort((np.arange(len(graph.low)), -graph.cut_us))
-  low, high = graph.low[order], graph.high[order]
+  order = np.argsort(-graph.cut_us, kind="stable")
+  ends = graph.low[order], graph.high[order]
 
   def join(label: np.ndarray, limit: float) -> np.ndarray:
-    joined = _join_by_edges(label, low, high, graph.work, graph.allowed, limit)
+    joined = _join_by_edges(label, *ends, graph.work, graph.allowed, limit)
     return np.unique(joined, return_inverse=True)[1]
 
   return _by_levels(groups, join)
@@ -94,25 +94,12 @@ def coarsen_by_work(groups: GroupGraph) -> Coarsening:
 def _by_levels(
   groups: GroupGraph, join: Callable[[np.ndarray, float], np.ndarray]
 ) -> Coarsening:
-  """Joins with each level's limit; keeps levels that differ."""
+  """Joins with each level's limit; keeps levels with fewer units."""
   label = np.arange(groups.num_groups)
   total = float(groups.fastest_us.sum())
-  labels: list[np.ndarray] = []
+  kept: list[np.ndarray] = []
   for share in _SHARES:
     label = join(label, share * total)
-    labels.append(label)
-  return nested(labels)
-
-
-def nested(labels: Sequence[np.ndarray]) -> Coarsening:
-  """Those levels, from the finest on, that have fewer units than the last.
-
-  Args:
-    labels: per level, [num_groups] units 0, 1, ...; each joins units of the one
-      before.
-  """
-  kept: list[np.ndarray] = []
-  for label in labels:
     if not kept or label.max(initial=0) < kept[-1].max(initial=0):
       kept.append(label)
   return Coarsening(tuple(kept))
@@ -165,26 +152,22 @@ def _adjacency(graph: _Graph) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _graph(groups: GroupGraph) -> _Graph:
+  """Groups, and what a transfer between them takes on a mean link."""
+  cluster = groups.problem.cluster
   src, dst, size = groups.edges
+  us_per_byte, fixed_us = 1.0, 1.0
+  if cluster.links:
+    us_per_byte, fixed_us = mean_transfer(cluster, with_gap=True)
   return _Graph(
     src.astype(np.int64),
     dst.astype(np.int64),
-    _cut_us(groups, size),
+    fixed_us + size * us_per_byte,
     groups.fastest_us,
     groups.allowed,
   )
 
 
-def _cut_us(groups: GroupGraph, size: np.ndarray) -> np.ndarray:
-  """[num_pairs] microseconds of a transfer, at the links' mean."""
-  cluster = groups.problem.cluster
-  if not cluster.links:
-    return size + 1.0
-  us_per_byte, fixed_us = mean_transfer(cluster, with_gap=True)
-  return fixed_us + size * us_per_byte
-
-
-@kernel
+@allocating
 def _join_by_edges(
   label: np.ndarray,
   src: np.ndarray,
@@ -215,7 +198,7 @@ def _join_by_edges(
   return result
 
 
-@kernel
+@allocating
 def _join_by_work(
   offsets: np.ndarray,
   neighbors: np.ndarray,
@@ -246,7 +229,7 @@ def _join_by_work(
   return parent
 
 
-@inlined
+@allocating_inlined
 def _root(parent: np.ndarray, a: Index) -> Index:
   """The representative of a set, with path halving."""
   while parent[a] != a:
@@ -256,7 +239,7 @@ def _root(parent: np.ndarray, a: Index) -> Index:
 
 
 # As array expressions these two take seconds to compile.
-@inlined
+@allocating_inlined
 def _meet(free: np.ndarray, a: Index, b: Index) -> bool:
   """Whether two units may share a device."""
   for device in range(free.shape[1]):
@@ -265,7 +248,7 @@ def _meet(free: np.ndarray, a: Index, b: Index) -> bool:
   return False
 
 
-@inlined
+@allocating_inlined
 def _narrow(free: np.ndarray, a: Index, allowed: np.ndarray, b: Index) -> None:
   """Leaves unit `a` only the devices that row `b` allows."""
   for device in range(free.shape[1]):
@@ -273,19 +256,11 @@ def _narrow(free: np.ndarray, a: Index, allowed: np.ndarray, b: Index) -> None:
 
 
 def coarsen_by_merging(groups: GroupGraph, sizes: Sequence[int]) -> Coarsening:
-  """Merges down to each size below the number of groups, from all groups anew.
-
-  Args:
-    groups: of the problem.
-    sizes: numbers of units, descending.
-  """
+  """Merges down to each of these numbers of units, from all groups anew."""
   wanted = [size for size in sizes if size < groups.num_groups]
-  return Coarsening(
-    tuple(
-      np.unique(parent, return_inverse=True)[1].reshape(-1)
-      for parent in merged(groups.problem, wanted)
-    )
-  )
+  parents = merged(groups.problem, wanted)
+  labels = (np.unique(p, return_inverse=True)[1].reshape(-1) for p in parents)
+  return Coarsening(tuple(labels))
 
 
 def merged(problem: Problem, targets: Sequence[int]) -> list[np.ndarray]:
@@ -337,7 +312,7 @@ def _links(problem: Problem) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   return offsets, other[order].astype(np.int64), num_bytes[order]
 
 
-@kernel
+@allocating
 def _merge(
   parent: np.ndarray,
   offsets: np.ndarray,
@@ -375,7 +350,12 @@ def _merge(
       entry = after[entry]
       if kind[near] != kind[group] or time_us[near] + cost > limit:
         continue
-      if into == _NONE or _is_closer(size_here, near, most, into, time_us):
+      # More bytes, then less work, then the lower number.
+      if into == _NONE or (-size_here, time_us[near], near) < (
+        -most,
+        time_us[into],
+        into,
+      ):
         into, most = near, size_here
     if into == _NONE:
       continue
@@ -390,19 +370,7 @@ def _merge(
     left -= 1
 
 
-@inlined
-def _is_closer(
-  num_bytes: float, near: int, most: float, into: int, time_us: np.ndarray
-) -> bool:
-  """More bytes, then less work, then the lower number."""
-  if num_bytes != most:
-    return num_bytes > most
-  if time_us[near] != time_us[into]:
-    return time_us[near] < time_us[into]
-  return near < into
-
-
-@inlined
+@allocating_inlined
 def _gather(
   parent: np.ndarray,
   first: np.ndarray,

@@ -1,6 +1,17 @@
-"""`place`: one call from a problem to a placement by any strategy."""
+"""`place`: one call from a problem to a placement by any strategy.
+
+`warm_up` compiles what a strategy needs before its clock starts: Numba compiles
+on first use, about 30 s for all of `auto` on one core, once per installation;
+later processes load the machine code from disk in under a second. A search must
+not pay for that out of its budget.
+"""
+
+import functools
+import itertools
 
 from tfplace.bounds import check_memory
+from tfplace.core.cluster import Cluster, Device, Link
+from tfplace.core.op_graph import OpSpec, build_graph
 from tfplace.core.problem import Problem
 from tfplace.core.protocols import (
   Budget,
@@ -10,8 +21,10 @@ from tfplace.core.protocols import (
   check_count,
 )
 from tfplace.errors import TfplaceError
+from tfplace.placers import registry
 from tfplace.placers.registry import get_placer
-from tfplace.placers.warm_up import warm_up
+from tfplace.placers.search.annealing import AnnealingPlacer
+from tfplace.placers.search.config import SearchConfig
 
 
 def place(
@@ -61,3 +74,71 @@ def place(
 
     evaluator = Simulator(problem)
   return placer.place(problem, evaluator, budget, seed)
+
+
+_EVALUATIONS = 8
+_LARGE_EVALUATIONS = 200
+
+
+@functools.cache
+def warm_up(strategy: str) -> None:
+  """Places a graph of four ops, by every compiled part of a strategy.
+
+  Args:
+    strategy: one of `registry.STRATEGIES`; of a learned one, only the
+      simulator is compiled.
+
+  Raises:
+    TfplaceError: unknown strategy (lists the choices).
+  """
+  from tfplace.simulate import Simulator  # compiles; only when needed
+
+  problem = _diamond()
+  simulator = Simulator(problem)
+  parts: tuple[str, ...] = (strategy,)
+  if strategy == "auto":
+    parts = (*registry.CLASSICAL, "annealing")
+  elif strategy in registry.LEARNED:
+    parts = ("single",)
+  for part in parts:
+    placer = registry.get_placer(part)
+    # A placer may find this problem beneath it; it has compiled all the same.
+    try:
+      placer.place(problem, simulator, Budget(1e6, _EVALUATIONS), 0)
+    except TfplaceError:
+      continue
+  if "annealing" in parts:
+    # As a large graph is searched, of which there is none to wait for here.
+    large = AnnealingPlacer(SearchConfig(coarse_groups=1), ("single",))
+    ladder = _ladder()
+    budget = Budget(1e6, _LARGE_EVALUATIONS)
+    large.place(ladder, Simulator(ladder), budget, 0)
+
+
+def _ladder() -> Problem:
+  """Enough groups to be merged before they are swept, and no start that is
+  proven optimal: the work could be shared, but for what would have to move."""
+  count = 12
+  ops = [
+    OpSpec(f"op_{i}", "MatMul", {"GPU": 1.0, "CPU": 9.0}, [1e4], 8.0)
+    for i in range(count)
+  ]
+  edges = [(i, 0, i + step) for step in (2, 4) for i in range(count - step)]
+  return Problem(build_graph("ladder", ops, edges), _diamond().cluster)
+
+
+def _diamond() -> Problem:
+  """Two branches between two ops, on two GPUs and a CPU."""
+  ops = [
+    OpSpec(f"op_{i}", "MatMul", {"GPU": 1.0 + i, "CPU": 9.0}, [64.0], 8.0)
+    for i in range(4)
+  ]
+  edges = [(0, 0, 1), (0, 0, 2), (1, 0, 3), (2, 0, 3)]
+  names = ("GPU:0", "GPU:1", "CPU:0")
+  devices = tuple(Device(n, n[:3], 1e6, 1.0) for n in names)
+  links = tuple(
+    Link(a, b, 100.0, 1.0) for a, b in itertools.permutations(names, 2)
+  )
+  return Problem(
+    build_graph("warm_up", ops, edges), Cluster("warm_up", devices, links)
+  )

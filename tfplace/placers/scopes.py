@@ -12,8 +12,8 @@ import re
 
 import numpy as np
 
-from tfplace.placers.compiled import kernel
 from tfplace.placers.groups import GroupGraph
+from tfplace.simulate.jit import allocating
 
 UNKNOWN = -1
 Part = tuple[str, int]  # a component of a name, and its number or UNKNOWN
@@ -75,7 +75,7 @@ def spread(groups: GroupGraph, wanted: np.ndarray) -> np.ndarray:
   return result
 
 
-@kernel
+@allocating
 def _sweep(
   values: np.ndarray,
   offsets: np.ndarray,

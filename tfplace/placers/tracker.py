@@ -134,7 +134,7 @@ class Tracker:
   def offer_all(self, rows: np.ndarray) -> list[Evaluation]:
     """Evaluates [batch, num_ops] rows at once, and keeps the best so far.
 
-    A row that needs a missing link takes for ever, as in the search.
+    A row that needs a missing link takes infinitely long, as in the search.
     """
     failures = [_unlinked(self.problem, row) for row in rows]
     linked = [failure is None for failure in failures]

@@ -1,13 +1,13 @@
-"""Why a simulated step takes as long as it does: the chain of ops, transfers
-and waits that ends with its last op. It explains a schedule; it is no bound.
+"""Why a simulated step takes as long as it does.
 
-How much of a step's critical path each op answers for, for many placements.
-
-`critical_path` explains one schedule to people; this gives learners a number
-per op, of a batch, from nothing but the ops' starts. A kernel walks back from
-the last end: the time of an op on the path is its own; the time between an
-output and its arrival elsewhere, waits for the channel included, is shared by
-producer and consumer; a wait for the device leads on to the op that held it."""
+`critical_path` explains one schedule to people: the chain of ops, transfers and
+waits that ends with the step's last op. It is no bound. `critical_shares` gives
+learners, for a batch of placements and from the ops' starts alone, how much of
+the step each op answers for: the time of an op on the path is its own; the time
+between an output and its arrival elsewhere, waits for the channel included, is
+shared by producer and consumer; a wait for the device leads on to the op that
+held it.
+"""
 
 import dataclasses
 from collections.abc import Iterator

@@ -59,7 +59,7 @@ def simulate(
         is_done = work.end_us[i] <= now
         if is_done and not _complete(tables, devices, work, i, now):
           return np.inf
-    transfers.happen(tables, devices, work, now)
+    transfers.process_events(tables, devices, work, now)
     transfers.start(tables, devices, work, now)
     device = np.int64(0)  # a literal would be a type of its own
     while work.due_us[STARTS] <= now and device < tables.num_devices:

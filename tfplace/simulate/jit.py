@@ -1,5 +1,5 @@
-"""How every kernel is compiled: one setting serves the simulator's, and one
-those of other packages, which make arrays of their own.
+"""How every kernel is compiled: `kernel`, `helper` and `inlined` of the
+simulator, and their likes of bounds and placers, which may make arrays.
 """
 
 import contextlib
@@ -42,16 +42,19 @@ def inlined(function: F) -> F:
   return _compile(function, is_entry=False, forceinline=True)
 
 
-def allocating(
-  function: F, is_entry: bool = True, forceinline: bool = False
-) -> F:
-  """Like `kernel` (or `helper`), but the function may make arrays."""
-  return _compile(function, is_entry, forceinline, _nrt=True)
+def allocating(function: F) -> F:
+  """Like `kernel`, but the function may make arrays."""
+  return _compile(function, _nrt=True)
 
 
 def allocating_helper(function: F) -> F:
   """Like `helper`, but the function may make arrays."""
-  return allocating(function, is_entry=False)
+  return _compile(function, is_entry=False, _nrt=True)
+
+
+def allocating_inlined(function: F) -> F:
+  """Like `inlined`, but the function may make arrays."""
+  return _compile(function, is_entry=False, forceinline=True, _nrt=True)
 
 
 def _compile(

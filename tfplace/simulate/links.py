@@ -3,7 +3,7 @@ prove or explain besides the engine, which calls it too.
 
 The engine divides bytes by the bandwidth, as the formats say. Estimates and
 proofs multiply by its inverse, in `Links`, where classes of devices may stand
-for devices and a missing link takes for ever.
+for devices and a missing link takes infinitely long.
 """
 
 from typing import NamedTuple, Protocol, TypeVar

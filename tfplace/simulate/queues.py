@@ -1,13 +1,11 @@
-"""The priority queues of the kernel: ready ops by (ready time, position),
-transfers by (queue time, slot and destination), events by time.
+"""The priority queues of the kernel, and how ops become ready.
 
-Nodes are pushed in order of time, and mostly in order of key, so that a
-linked list that is kept sorted takes nearly all of them in constant time; a
-node that would not go at its end goes into a skew heap (Sleator and Tarjan,
-1986) beside it, in logarithmic amortised time.
-
-How ops become ready: the step of the kernel that devices and channels
-share."""
+Ready ops are queued by (ready time, position), transfers by (queue time, slot
+and destination), events by time. Nodes are pushed in order of time, and mostly
+in order of key, so that a linked list that is kept sorted takes nearly all of
+them in constant time; a node that would not go at its end goes into a skew heap
+(Sleator and Tarjan, 1986) beside it, in logarithmic amortized time.
+"""
 
 import numpy as np
 

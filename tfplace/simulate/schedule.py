@@ -1,9 +1,9 @@
-"""Bytes in use on each device over a simulated step, from its start and end
-times. The kernel counts memory as time passes; this adds up intervals, so the
-one checks the other.
+"""When everything in one simulated step takes place: ops, transfers, memory and
+the critical path. For people and reports; searches use the kernel itself.
 
-When everything of one simulated step happens: ops, transfers, memory and
-the critical path. For people and reports; searches use the kernel itself."""
+The kernel counts memory as time passes; here intervals are added up, so that
+the one checks the other.
+"""
 
 import dataclasses
 import functools

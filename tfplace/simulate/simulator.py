@@ -1,7 +1,6 @@
-"""Many placements of one problem at once, on all cores, as plain arrays.
-
-The `Evaluator` that simulates. Layout and kernel are elsewhere; here are
-checks, batches and plain results."""
+"""The `Evaluator` that simulates: many placements of one problem at once, on
+all cores. Checks, batches and results; layout and kernel are elsewhere.
+"""
 
 import concurrent.futures
 import functools

@@ -63,7 +63,7 @@ def _wake(work: Workspace, channel: Index) -> None:
 
 
 @inlined
-def happen(
+def process_events(
   tables: Tables, devices: np.ndarray, work: Workspace, now: float
 ) -> None:
   """Arrivals of this instant, and channels that become free in it."""

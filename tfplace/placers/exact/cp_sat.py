@@ -1,13 +1,11 @@
-"""CP-SAT on a schedule: what it meets and what it proves. The model itself, and
-why it bounds the simulator, is in `cp_sat`.
+"""An exact schedule and its placement, by constraint programming (CP-SAT).
 
-An exact schedule and its placement, by constraint programming (CP-SAT).
-
-A constraint model of rules 1 to 3 of the formats in which a solver may choose
-the order of ops and of transfers, besides their devices. The simulator is a
-scheduler of one fixed order, so every simulated step is a solution of the
-model: what the solver proves of the model holds for the simulator. For a few
-dozen groups; needs the extra `exact` (OR-tools)."""
+A model of rules 1 to 3 of the formats in which a solver may choose the order of
+ops and of transfers, besides their devices. The simulator is a scheduler of one
+fixed order, so every simulated step is a solution of the model: what the solver
+proves of the model holds for the simulator. For a few dozen groups; needs the
+extra `exact` (OR-tools).
+"""
 
 import dataclasses
 import itertools

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tfplace.placers.compiled import Index, helper, inlined, kernel
 from tfplace.placers.list_scheduling import kernels
 from tfplace.placers.list_scheduling.costs import ListTables
 from tfplace.placers.list_scheduling.kernels import (
@@ -23,6 +22,12 @@ from tfplace.placers.list_scheduling.kernels import (
   roomiest,
   send_inputs,
   take,
+)
+from tfplace.simulate.jit import (
+  Index,
+  allocating,
+  allocating_helper,
+  allocating_inlined,
 )
 
 
@@ -77,7 +82,7 @@ class _State(NamedTuple):
   waits: np.ndarray
 
 
-@kernel
+@allocating
 def earliest_start(
   tables: ListTables,
   position: np.ndarray,
@@ -122,7 +127,7 @@ def earliest_start(
         _enqueue(queues, state, other, state.end[op])
 
 
-@helper
+@allocating_helper
 def _nothing_done(
   tables: ListTables,
   position: np.ndarray,
@@ -156,7 +161,7 @@ def _nothing_done(
   )
 
 
-@helper
+@allocating_helper
 def _empty_queues(tables: ListTables) -> _Queues:
   num_ops, num_devices = tables.time_us.shape
   return _Queues(
@@ -168,7 +173,7 @@ def _empty_queues(tables: ListTables) -> _Queues:
   )
 
 
-@inlined
+@allocating_inlined
 def _run(
   tables: ListTables, state: _State, traffic: Traffic, op: int, device: int
 ) -> None:
@@ -182,7 +187,7 @@ def _run(
     state.idle_us[device] = state.end[op] + tables.overhead_us[device]
 
 
-@helper
+@allocating_helper
 def _enqueue(
   queues: _Queues,
   state: _State,
@@ -201,7 +206,7 @@ def _enqueue(
     )
 
 
-@helper
+@allocating_helper
 def _first(
   tables: ListTables, queues: _Queues, state: _State, traffic: Traffic
 ) -> tuple[int, int]:
@@ -231,7 +236,7 @@ def _first(
       return op, roomiest(state.free[group], state.room)
 
 
-@helper
+@allocating_helper
 def _head(
   tables: ListTables,
   queues: _Queues,
@@ -286,7 +291,7 @@ def _head(
   return np.inf, -1
 
 
-@helper
+@allocating_helper
 def _kept(
   tables: ListTables,
   state: _State,
@@ -327,7 +332,7 @@ def _kept(
   return child_us, state.position[child]
 
 
-@inlined
+@allocating_inlined
 def _push_later(queues: _Queues, device: int, ready_us: float, at: int) -> None:
   queues.size[device, 0] = kernels.push(
     queues.later_us[device],
@@ -338,21 +343,21 @@ def _push_later(queues: _Queues, device: int, ready_us: float, at: int) -> None:
   )
 
 
-@inlined
+@allocating_inlined
 def _pop_later(queues: _Queues, device: Index) -> None:
   queues.size[device, 0] = kernels.pop(
     queues.later_us[device], queues.later[device], queues.size[device, 0]
   )
 
 
-@inlined
+@allocating_inlined
 def _pop_waiting(queues: _Queues, device: Index) -> None:
   queues.size[device, 1] = kernels.pop(
     queues.rank[device], queues.waiting[device], queues.size[device, 1]
   )
 
 
-@inlined
+@allocating_inlined
 def _drop(queues: _Queues, state: _State, device: Index) -> None:
   """Takes the head of `_head` off its queue."""
   if queues.size[device, 1] > 0:

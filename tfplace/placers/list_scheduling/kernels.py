@@ -1,26 +1,31 @@
-"""A binary heap of (time, key) pairs in two arrays, compiled.
+"""Compiled HEFT, and what it shares with ETF (`earliest_start`), with a binary
+heap of (time, key) pairs in two arrays.
 
-Compiled HEFT, and what it shares with ETF (`earliest_start`).
-
-Both decide a group at its first op that is not a source (see `ListTables`),
-within domains, and within memory counted by sums where that is possible. A
-transfer waits for those that were decided before it on its channel."""
+Both decide a group at its first op that is not a source (see `ListTables`), and
+count memory by sums where that is possible. A transfer waits for those that
+were decided before it on its channel.
+"""
 
 from typing import NamedTuple
 
 import numpy as np
 
-from tfplace.placers.compiled import Index, helper, inlined, kernel
 from tfplace.placers.list_scheduling.costs import ListTables
+from tfplace.simulate.jit import (
+  Index,
+  allocating,
+  allocating_helper,
+  allocating_inlined,
+)
 from tfplace.simulate.links import arrival_us, free_us
 
 
-@inlined
+@allocating_inlined
 def _before(time: np.ndarray, key: np.ndarray, a: Index, b: Index) -> bool:
   return time[a] < time[b] or (time[a] == time[b] and key[a] < key[b])
 
 
-@helper
+@allocating_helper
 def push(
   time: np.ndarray, key: np.ndarray, size: int, new_us: float, new_key: int
 ) -> int:
@@ -37,7 +42,7 @@ def push(
   return size + 1
 
 
-@helper
+@allocating_helper
 def pop(time: np.ndarray, key: np.ndarray, size: int) -> int:
   """Drops the first of a binary heap by (time, key); returns its size."""
   size -= 1
@@ -85,7 +90,7 @@ class _Busy(NamedTuple):
   spans: np.ndarray
 
 
-@helper
+@allocating_helper
 def no_traffic(tables: ListTables) -> Traffic:
   """Nothing sent yet."""
   num_ops, num_devices = tables.time_us.shape
@@ -95,7 +100,7 @@ def no_traffic(tables: ListTables) -> Traffic:
   )
 
 
-@kernel
+@allocating
 def earliest_finish(
   tables: ListTables,
   order: np.ndarray,
@@ -147,7 +152,7 @@ def earliest_finish(
   return place_rest(free, held, room, device_of)
 
 
-@inlined
+@allocating_inlined
 def _first_to_finish(
   tables: ListTables,
   traffic: Traffic,
@@ -175,7 +180,7 @@ def _first_to_finish(
   return best
 
 
-@inlined
+@allocating_inlined
 def _start(
   tables: ListTables, busy: _Busy, op: int, device: int, ready: float
 ) -> tuple[float, float]:
@@ -188,7 +193,7 @@ def _start(
   return start, length
 
 
-@inlined
+@allocating_inlined
 def arrival(
   tables: ListTables,
   traffic: Traffic,
@@ -215,7 +220,7 @@ def arrival(
   return ready, moved
 
 
-@helper
+@allocating_helper
 def send_inputs(
   tables: ListTables,
   traffic: Traffic,
@@ -242,7 +247,7 @@ def send_inputs(
   return ready
 
 
-@helper
+@allocating_helper
 def take(
   tables: ListTables,
   free: np.ndarray,
@@ -276,7 +281,7 @@ def take(
     current = stack[size]
 
 
-@helper
+@allocating_helper
 def _assign(
   free: np.ndarray,
   held: np.ndarray,
@@ -294,7 +299,7 @@ def _assign(
   free[group, device] = True
 
 
-@inlined
+@allocating_inlined
 def roomiest(domain: np.ndarray, room: np.ndarray) -> int:
   """The allowed device with the most bytes left; -1 without one."""
   best = -1
@@ -304,7 +309,7 @@ def roomiest(domain: np.ndarray, room: np.ndarray) -> int:
   return best
 
 
-@helper
+@allocating_helper
 def place_rest(
   free: np.ndarray,
   held: np.ndarray,
@@ -319,7 +324,7 @@ def place_rest(
   return device_of
 
 
-@inlined
+@allocating_inlined
 def _gap(
   starts: np.ndarray, ends: np.ndarray, count: int, ready: float, length: float
 ) -> float:
@@ -335,7 +340,7 @@ def _gap(
   return start
 
 
-@inlined
+@allocating_inlined
 def _insert(busy: _Busy, device: int, start: float, length: float) -> None:
   starts, ends = busy.start[device], busy.end[device]
   at = busy.spans[device]

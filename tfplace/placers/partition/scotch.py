@@ -1,16 +1,13 @@
-"""The three text formats of Scotch's mapper: graph, target, mapping.
-
-As its user's guide defines them: source graphs (`.grf`), targets that are
-given by their decomposition (`deco 0`), and mappings (`.map`).
-
-Scotch: maps the graph onto the devices and the links between them.
+"""Scotch: maps the graph onto the devices and the links between them.
 
 Pellegrini and Roman, "Scotch: a software package for static mapping by dual
 recursive bipartitioning" (1996), by its program `gmap` (Debian's package
-`scotch`; nothing of it is bundled). Unlike METIS it knows how far apart
-devices are: a byte counts as much as the link that it takes is slow. Like
-METIS it knows neither the order of ops nor memory, so what does not fit is
-repaired. The program takes no seed; on one thread each run gives the same."""
+`scotch`; nothing of it is bundled) and its three text formats: graph (`.grf`),
+target (`deco 0`) and mapping. Unlike METIS it knows how far apart devices are:
+a byte counts as much as the link that it takes is slow. Like METIS it knows
+neither the order of ops nor memory, so what does not fit is repaired. The
+program takes no seed; on one thread each run gives the same.
+"""
 
 import dataclasses
 import os

@@ -100,7 +100,7 @@ def _layer_numbers(groups: GroupGraph, names: list[str]) -> np.ndarray:
   graph, op_us = groups.problem.graph, groups.problem.fastest_us
   scopes, start = _scopes(names), groups.op_start_us
   cells = _cells(groups, names)
-  # A layer is where its dearest forward op is: reading its weights waits for
+  # A layer is where its longest forward op is: reading its weights waits for
   # nothing and says nothing.
   lead: dict[str, int] = {}
   for op, scope in enumerate(scopes):

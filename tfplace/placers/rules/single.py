@@ -1,14 +1,11 @@
-"""Placers that use one device as far as they can.
+"""Placers without a choice: one device for all, or contiguous blocks.
 
 `single` takes the fastest device on which the step fits; `cpu` does the same
 among CPU devices. Ops without a kernel there go where they can. These are the
-"1 GPU" and "CPU only" columns of the Placeto and GO papers.
-
-Contiguous blocks of the topological order, balanced by time.
-
-The placement that a person draws first: cut the graph's order into as many
-pieces of equal work as there are devices, and give each device one. Only the
-devices of the kind that runs the graph fastest take part."""
+"1 GPU" and "CPU only" columns of the Placeto and GO papers. `blocks`, what a
+person draws first, cuts the graph's order into as many pieces of equal work as
+there are devices of the kind that runs the graph fastest.
+"""
 
 import dataclasses
 from collections.abc import Sequence

@@ -23,12 +23,12 @@ import numpy as np
 
 from tfplace.core.problem import Problem
 from tfplace.core.protocols import Budget, Evaluation, Evaluator, Result
-from tfplace.placers.compiled import kernel
 from tfplace.placers.groups import GroupGraph
-from tfplace.placers.list_scheduling.baechi import held_bytes, preferred
 from tfplace.placers.list_scheduling.co_placement import GROUPINGS, co_placed
+from tfplace.placers.list_scheduling.placers import held_bytes, preferred
 from tfplace.placers.repair import offer_repaired
 from tfplace.placers.tracker import Tracker, overflow
+from tfplace.simulate.jit import allocating
 
 _BATCH = 20  # evaluations between two looks at the clock
 _UNFIT = 1e30  # worse than any step time that fits
@@ -141,7 +141,7 @@ class Decoder:
     return _decode(keys, order, self._allowed, self._held, room)
 
 
-@kernel
+@allocating
 def _decode(
   keys: np.ndarray,
   order: np.ndarray,

@@ -5,7 +5,7 @@ Simulated annealing over groups' devices by the exact simulator. A proposal's
 threshold is drawn before it is simulated, so that the simulation stops as
 soon as it must be rejected. The objective is the step time where all fits;
 where it does not, a penalty that grows with the excess bytes comes on top.
-A placement that needs a missing link takes for ever, and is never kept.
+A placement that needs a missing link takes infinitely long, and is never kept.
 """
 
 import time

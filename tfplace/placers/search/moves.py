@@ -306,7 +306,7 @@ def _pull(
   group: Index,
   target: Index,
 ) -> None:
-  """A cluster, and some neighbours, and some of theirs, go to one device."""
+  """A unit, and some neighbours, and some of theirs, go to one device."""
   if target < 0:
     target = _other_device(tables, state, level, group)
   at = state.counts[MOVED]

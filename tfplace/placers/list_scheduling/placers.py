@@ -1,27 +1,11 @@
-"""m-TOPO: fill devices in topological order up to an equal memory share.
+"""The list schedulers: HEFT, and Baechi's m-TOPO, m-ETF and m-SCT.
 
-Jeon et al., "Baechi: Fast Device Placement of Machine Learning Graphs" (SoCC
-2020): each device takes ops in topological order until it holds the average
-memory per device plus the largest op's. It is tried with and without
-co-placement (`co_placement`), and the best is kept.
-
-m-ETF: earliest task first under memory limits.
-
-Jeon et al., "Baechi: Fast Device Placement of Machine Learning Graphs" (SoCC
-2020), after Hwang et al.'s ETF (1989): of all ready ops and all devices with
-memory left, the pair that can start first is taken; ties go to the op with
-the longest path behind it (the paper gives no rule). It is tried with and
-without co-placement (`co_placement`), and the best is kept.
-
-m-SCT: small communication time under memory limits.
-
-Jeon et al., "Baechi: Fast Device Placement of Machine Learning Graphs" (SoCC
-2020), after Hanen and Munier (1995): a linear program gives each op at most
-one favorite child (`favorites`); then ops are scheduled as by m-ETF, but a
-device waits for the favorite child of its last op where that can start
-nowhere sooner (`earliest_start`). The program has a time limit, past which
-favorites are chosen greedily. As m-ETF, it is tried with and without
-co-placement, and the best is kept."""
+Each is tried on the ops and on co-placed groups of them (`co_placement`), and
+the best is kept. HEFT is Topcuoglu, Hariri and Wu, "Performance-effective and
+low-complexity task scheduling for heterogeneous computing" (2002); the others
+are Jeon et al., "Baechi: Fast Device Placement of Machine Learning Graphs"
+(SoCC 2020).
+"""
 
 import dataclasses
 from typing import ClassVar
@@ -37,19 +21,23 @@ from tfplace.placers.list_scheduling.co_placement import (
   offer_groupings,
 )
 from tfplace.placers.list_scheduling.costs import (
+  ListTables,
   list_tables,
   mean_times,
   rank_order,
 )
 from tfplace.placers.list_scheduling.earliest_start import earliest_start
 from tfplace.placers.list_scheduling.favorite_children import favorite_children
+from tfplace.placers.list_scheduling.kernels import earliest_finish
 from tfplace.placers.rules.single import main_devices
 from tfplace.placers.tracker import Tracker
+from tfplace.simulate.links import mean_transfer
 
 
 @dataclasses.dataclass(frozen=True)
 class MTopoPlacer:
-  """Baechi's m-TOPO.
+  """Baechi's m-TOPO: fills devices in topological order, each until it holds
+  the average memory per device plus the largest op's.
 
   Attributes:
     groupings: of `GROUPINGS`, those to try.
@@ -91,7 +79,9 @@ def _fill(groups: GroupGraph) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class MEtfPlacer:
-  """Baechi's m-ETF.
+  """Baechi's m-ETF, after Hwang et al.'s ETF (1989): of all ready ops and all
+  devices with memory left, the pair that can start first. Ties go to the op
+  with the longest path behind it (the paper gives no rule).
 
   Attributes:
     groupings: of `GROUPINGS`, those to try.
@@ -160,7 +150,10 @@ def held_bytes(groups: GroupGraph) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class MSctPlacer:
-  """Baechi's m-SCT.
+  """Baechi's m-SCT, after Hanen and Munier (1995): a linear program gives each
+  op at most one favorite child; then ops are scheduled as by m-ETF, but a
+  device waits for the favorite child of its last op where that can start
+  nowhere sooner. Past the program's time limit, favorites are chosen greedily.
 
   Attributes:
     groupings: of `GROUPINGS`, those to try.
@@ -189,3 +182,51 @@ class MSctPlacer:
 
     offer_groupings(tracker, self.groupings, scheduled)
     return tracker.result()
+
+
+@dataclasses.dataclass(frozen=True)
+class HeftPlacer:
+  """Heterogeneous earliest finish time, with insertion: ops in decreasing order
+  of the longest path to the end (mean times, mean communication), each to the
+  device where it finishes first. A colocation group goes where its first op
+  goes.
+
+  Attributes:
+    groupings: of `GROUPINGS`, those to try.
+  """
+
+  groupings: tuple[str, ...] = tuple(GROUPINGS)
+  name: ClassVar[str] = "heft"
+
+  def place(
+    self, problem: Problem, evaluator: Evaluator, budget: Budget, seed: int
+  ) -> Result:
+    """Ranks, then places each op in turn."""
+    tracker = Tracker(self.name, problem, evaluator, budget)
+    offer_groupings(tracker, self.groupings, _ranked)
+    return tracker.result()
+
+
+def _ranked(groups: GroupGraph) -> np.ndarray:
+  tables = list_tables(groups)
+  problem = groups.problem
+  ranks = upward_ranks(
+    problem.graph, mean_times(tables), *mean_transfer(problem.cluster)
+  )
+  return schedule_by_rank(groups, tables, ranks)
+
+
+def schedule_by_rank(
+  groups: GroupGraph, tables: ListTables, ranks: np.ndarray
+) -> np.ndarray:
+  """[num_groups] int32 devices by earliest finish in the order of `ranks`.
+
+  Memory counts by persistent bytes.
+  """
+  return earliest_finish(
+    tables,
+    rank_order(groups.problem.graph, ranks),
+    groups.allowed.copy(),
+    groups.persistent_bytes,
+    groups.problem.cluster.memory_bytes.copy(),
+  )
