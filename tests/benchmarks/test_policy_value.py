@@ -15,7 +15,6 @@ def test_both_arms_run_and_only_one_asks_the_policy(tmp_path):
   (row,) = json.loads(result.read_text())["rows"].values()
   assert "gdp" in row["with"]["tried"]
   assert "gdp" not in row["without"]["tried"]
-  assert row["with"]["step_time_us"] <= row["with"]["tried"]["gdp"]
   ratio = row["without"]["step_time_us"] / row["with"]["step_time_us"]
   (line,) = [
     text

@@ -8,7 +8,7 @@ import pytest
 import tiny_row
 import zero_shot
 
-from tfplace import core
+from tfplace import Simulator, core
 from tfplace.core.presets import cluster_preset
 from tfplace.learned.decisions import group_decisions
 from tfplace.learned.gdp import placer
@@ -21,11 +21,37 @@ def test_a_row_is_measured_at_every_size(tmp_path):
   )
   (row,) = json.loads(result.read_text())["rows"].values()
   assert list(row["sizes"]) == [str(size) for size in placer.SIZES]
-  for found in row["sizes"].values():
-    assert found["policy_us"] <= found["first_us"]
-    assert found["half_hot_us"] <= found["first_us"]
-    assert found["random_us"] > 0
   assert "| tiny (p100x2) |" in result.with_suffix(".md").read_text()
+
+
+class Sure:
+  """A policy that names one placement, whatever it sees."""
+
+  axes = 0
+
+  def __init__(self, *devices):
+    self._devices = devices
+
+  def logits(self, seen):
+    return np.where(np.eye(2)[[*self._devices]] > 0, 0.0, -1e3)
+
+
+@pytest.mark.parametrize("memory_bytes, alone_us", [(9.0, 20.0), (1.0, None)])
+def test_each_arm_has_the_step_times_of_its_own_draws(memory_bytes, alone_us):
+  # Two ops of 10 us without an edge: 20 us on one GPU, where both have room
+  # for their variables of a byte, 10 us on two.
+  ops = [core.OpSpec(n, "Relu", {"GPU": 10.0}, [], 1.0) for n in "ab"]
+  gpus = [core.Device(f"/device:GPU:{i}", "GPU", memory_bytes) for i in (0, 1)]
+  problem = core.Problem(
+    core.build_graph("g", ops, []), core.Cluster("two", tuple(gpus))
+  )
+  found = draws.at_each_size(
+    problem, Simulator(problem), [Sure(0, 0), Sure(0, 1)]
+  )
+  assert [row["size"] for row in found] == list(placer.SIZES)
+  for row in found:
+    assert row["first_us"] == row["policy_us"] == [alone_us, 10.0]
+    assert row["random_us"] == 10.0  # 17 draws, half of them apart
 
 
 def test_random_draws_leave_the_cpu_to_what_runs_nowhere_else():
