@@ -96,9 +96,9 @@ def make_tasks(problems: Sequence[Any], size: int, work_dir: str) -> list:
   from tfplace.learned.train.tasks import make_task
   from tfplace.simulate import Simulator
 
-  teaching = DemonstrationConfig(folder=os.path.join(work_dir, "teachers"))
+  searched = DemonstrationConfig(folder=os.path.join(work_dir, "teachers"))
   return [
-    make_task(group_decisions(problem, size), Simulator(problem), teaching)
+    make_task(group_decisions(problem, size), Simulator(problem), searched)
     for problem in problems
   ]
 
@@ -108,7 +108,7 @@ def train(
 ) -> None:
   """One policy, on copies of the tasks: they keep the best that was found."""
   from tfplace.learned import export
-  from tfplace.learned.gdp import export as gdp_export
+  from tfplace.learned.gdp.network import exportable
   from tfplace.learned.train import session, trainer
 
   class InOrder(trainer.Trainer):
@@ -134,7 +134,7 @@ def train(
   )
   run.run()
   if arm == SHIPPED:
-    last = gdp_export.exportable(run.learner.policy)
+    last = exportable(run.learner.policy)
     export.export_policy(last, policy_dir(job["work_dir"], LAST, seed))
   export.export_policy(run.learner.exportable(), target)
   print(f"{arm}, seed {seed}: trained", flush=True)

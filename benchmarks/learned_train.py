@@ -60,34 +60,27 @@ def train(job: dict[str, Any], decisions: Any, settings: dict) -> dict:
 
 
 def _task(job: dict[str, Any], decisions: Any) -> Any:
-  """The graph as a task, whose best is not known yet unless it is hinted."""
+  """The graph as a task; only a pretrained policy knows its best before."""
   from tfplace.learned.train.tasks import make_task
   from tfplace.simulate import Simulator
 
-  is_pretrained = job["strategy"] == PRETRAINED
-  task = make_task(
-    decisions, Simulator(decisions.problem), is_hinted=is_pretrained
-  )
-  if not job["imitation_steps"] and not is_pretrained:
+  task = make_task(decisions, Simulator(decisions.problem))
+  if not job["imitation_steps"] and job["strategy"] != PRETRAINED:
     # The best one-shot placement is the unit of rewards, and no more.
     task.best, task.best_us, task.evaluations = None, math.inf, 0
   return task
 
 
 def _config(job: dict[str, Any], settings: dict[str, float]) -> Any:
-  from tfplace.learned.sequence.reinforce import ReinforceConfig
-  from tfplace.learned.train.config import (
-    ImitationConfig,
-    PPOConfig,
-    TrainConfig,
-  )
+  from tfplace.learned.train.config import ImitationConfig, TrainConfig
+  from tfplace.learned.train.learner import learner_type
 
+  strategy = job["strategy"].split("_")[0]  # without "_merged" and the like
   return TrainConfig(
     iterations=job["evaluations"],  # more than it can need
     seed=job["seed"],
-    strategy=job["strategy"].split("_")[0],  # without "_merged" and the like
-    ppo=PPOConfig(**settings),
-    reinforce=ReinforceConfig(**settings),
+    strategy=strategy,
+    method=learner_type(strategy).method_of(settings),
     imitation=ImitationConfig(steps=job["imitation_steps"]),
   )
 

@@ -76,19 +76,12 @@ def train(task: Any, seed: int, evaluations: int, work: pathlib.Path) -> dict:
   )
   from tfplace.learned.train.trainer import Trainer
 
-  # Where the policy sees its start it need not learn it, and would settle on
-  # it sooner.
-  is_hinted = task.hint is not None
-  ppo = (
-    PPOConfig(samples=16, epochs=3, entropy=0.03, replays_best=True)
-    if is_hinted
-    else PPOConfig(samples=8, epochs=8, entropy=0.02, replays_best=True)
-  )
+  ppo = PPOConfig(samples=8, epochs=8, entropy=0.02)
   config = TrainConfig(
     iterations=evaluations // (ppo.samples + 1),
     seed=seed,
-    ppo=ppo,
-    imitation=ImitationConfig(steps=10 if is_hinted else 60),
+    method=ppo,
+    imitation=ImitationConfig(steps=60),
   )
   trainer = Trainer([task], config, checkpoint_dir=work)
   trainer.run()
@@ -132,7 +125,7 @@ def run_row(problem: Problem, size: int, seed: int, work: pathlib.Path) -> dict:
   from tfplace.simulate import Simulator
 
   decisions = group_decisions(problem, size or None)
-  task = make_task(decisions, Simulator(problem), is_hinted=not size)
+  task = make_task(decisions, Simulator(problem))
   evaluations = 150 if _QUICK.value else _EVALUATIONS.value
   ppo = train(task, seed, evaluations, work)
   return {

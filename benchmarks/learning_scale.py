@@ -79,8 +79,8 @@ def training(problem: Problem, part: str) -> Callable[[], Any]:
   from tfplace.learned.train.tasks import make_task
   from tfplace.simulate import Simulator
 
-  teaching = DemonstrationConfig(("single", "blocks"))
-  task = make_task(group_decisions(problem), Simulator(problem), teaching)
+  searched = DemonstrationConfig(("single", "blocks"))
+  task = make_task(group_decisions(problem), Simulator(problem), searched)
   learner = GdpLearner([task], TrainConfig())
   if part == "imitate":
     return lambda: learner.imitate(0)

@@ -55,7 +55,7 @@ _OUT = flags.DEFINE_string(
 
 def train(decisions: Decisions, seed: int, work: pathlib.Path) -> dict:
   """Placeto's curve: evaluations, best and greedy step times, CPU seconds."""
-  from tfplace.learned.placeto.learner import PlacetoConfig
+  from tfplace.learned.placeto.agents import PlacetoConfig
   from tfplace.learned.train.config import (
     ImitationConfig,
     PPOConfig,
@@ -72,15 +72,18 @@ def train(decisions: Decisions, seed: int, work: pathlib.Path) -> dict:
     strategy="placeto",
     iterations=_ITERATIONS.value,
     seed=seed,
-    ppo=PPOConfig(
-      samples=_EPISODES.value,
-      epochs=3,
-      learning_rate=2e-3,
-      entropy=0.02,
-      max_clip_fraction=0.3,
+    method=PlacetoConfig(
+      PPOConfig(
+        samples=_EPISODES.value,
+        epochs=3,
+        learning_rate=2e-3,
+        entropy=0.02,
+        max_clip_fraction=0.3,
+      ),
+      algorithm=_ALGORITHM.value,
+      minibatch=64,
     ),
     imitation=ImitationConfig(steps=0),
-    placeto=PlacetoConfig(algorithm=_ALGORITHM.value, minibatch=64),
   )
   trainer = Trainer([task], config, checkpoint_dir=work)
   seconds: list[float] = []

@@ -105,6 +105,48 @@ def test_a_run_that_died_before_its_first_checkpoint_was_whole_begins_anew(
   assert not run_of(tmp_path)[0].restore()
 
 
+OLD = {
+  "seed": 1,
+  "strategy": "rnn",
+  "network": {"units": 64, "sees_own": True},
+  "ppo": {"samples": 16, "credit": "shared"},
+  "placeto": {"log_reward": True},
+  "reinforce": {"samples": 8, "epochs": 1},
+}
+NOW = {
+  "seed": 1,
+  "strategy": "rnn",
+  "network": {"units": 64},
+  "method": {"samples": 8},
+}
+
+
+@pytest.mark.parametrize(
+  "change, is_same",
+  [
+    ({}, True),
+    ({"network": {"units": 64, "sees_own": False}}, False),
+    ({"reinforce": {"samples": 8, "epochs": 2}}, False),
+    ({"reinforce": {"samples": 9, "epochs": 1}}, False),
+    ({"reinforce": {"epochs": 1}}, False),
+    ({"reinforce": {"samples": 8, "epochs": 1, "more": 0}}, False),
+  ],
+)
+def test_a_run_of_an_earlier_version_goes_on_if_its_settings_are_those_of_now(
+  tmp_path, change, is_same
+):
+  def kept(settings):
+    told = {"settings": settings}
+    return Checkpoints(tmp_path, {}, JsonState({"done": 0}), told)
+
+  kept({**OLD, **change}).save(1)
+  if is_same:
+    assert kept(NOW).restore()
+    return
+  with pytest.raises(TrainingError, match="its settings is"):
+    kept(NOW).restore()
+
+
 @pytest.fixture
 def small_disk():
   """No file may grow beyond 20 kB: the kernel refuses, as on a full disk."""
@@ -145,10 +187,10 @@ def test_scalars_that_cannot_be_written_are_an_error_that_names_them(tmp_path):
 def demonstrated(tmp_path):
   # Large enough that the middle of the file is in the array of devices.
   problem = problem_of(random_graph(100, seed=1), gpus(2))
-  teaching = demonstrations.DemonstrationConfig(
+  searched = demonstrations.DemonstrationConfig(
     ("single",), folder=str(tmp_path / "teachers")
   )
-  return demonstrations.find(group_decisions(problem), teaching)
+  return demonstrations.find(group_decisions(problem), searched)
 
 
 @pytest.mark.parametrize("how", DAMAGES)

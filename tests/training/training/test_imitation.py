@@ -37,20 +37,20 @@ def test_a_run_that_goes_on_does_not_search_for_demonstrations_again(
 ):
   decisions = group_decisions(problem_of(random_graph(30, seed=7), gpus(2)))
   simulator = Simulator(decisions.problem)
-  teaching = DemonstrationConfig(search_evaluations=100, folder=str(tmp_path))
-  first = make_task(decisions, simulator, teaching)
+  searched = DemonstrationConfig(search_evaluations=100, folder=str(tmp_path))
+  first = make_task(decisions, simulator, searched)
 
   def search(*_):
     raise AssertionError("searched")
 
   monkeypatch.setattr(demonstrations, "search", search)
-  again = make_task(decisions, simulator, teaching)
+  again = make_task(decisions, simulator, searched)
   np.testing.assert_array_equal(again.target, first.target)
   assert again.evaluations == first.evaluations > 100
   coarser = group_decisions(decisions.problem, 5)
   for other, more in (
-    (coarser, teaching),
-    (decisions, dataclasses.replace(teaching, search_evaluations=101)),
+    (coarser, searched),
+    (decisions, dataclasses.replace(searched, search_evaluations=101)),
   ):
     with pytest.raises(AssertionError, match="searched"):
       make_task(other, simulator, more)

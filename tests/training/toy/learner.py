@@ -1,0 +1,89 @@
+"""The network and its training: imitation, then REINFORCE."""
+
+import dataclasses
+
+import numpy as np
+import tensorflow as tf
+
+from tfplace.learned import sampling
+from tfplace.learned.export import as_function
+from tfplace.learned.exported import Exportable
+from tfplace.learned.train.learner import Learner, Step
+from tfplace.learned.train.objectives import imitation_loss, mean_entropy
+from tfplace.learned.train.tasks import log_rewards
+from toy.placer import SIGNATURE, extract
+
+
+@dataclasses.dataclass(frozen=True)
+class ToySizes:
+  """The network has nothing to choose."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ToyConfig:
+  samples: int = 8
+  learning_rate: float = 0.1
+
+
+class ToyNetwork(tf.Module):
+  def __init__(self):
+    super().__init__()
+    self.weight = tf.Variable(0.0)
+
+  def __call__(self, time, allowed):
+    return tf.where(allowed, self.weight * time, -1e9)
+
+
+class ToyLearner(Learner):
+  network_type = ToySizes
+  method_type = ToyConfig
+
+  def __init__(self, tasks, config):
+    super().__init__(tasks, config)
+    self.policy = ToyNetwork()
+    self.imitation_optimizer = self._adam(config.imitation.learning_rate)
+    self._optimizer = self._adam(self._method.learning_rate)
+
+  def _extract(self, task):
+    return extract(task.decisions)
+
+  def tracked(self):
+    return {**super().tracked(), "optimizer": self._optimizer}
+
+  def imitate(self, graph):
+    seen = self.inputs[graph]
+    with tf.GradientTape() as tape:
+      logits = self.policy(**seen.tensors())
+      target = self._tasks[graph].target
+      loss = imitation_loss(logits, seen.allowed, target, smoothing=0.01)
+    self._descend(tape, loss, self.imitation_optimizer, 1.0)
+    return float(loss)
+
+  def improve(self, graph, rng):
+    task, seen = self._tasks[graph], self.inputs[graph].tensors()
+    with tf.GradientTape() as tape:
+      logits = self.policy(**seen)
+      drawn = sampling.sample(logits.numpy(), self._method.samples, rng)
+      step_us = task.evaluate(drawn)
+      rewards = log_rewards(step_us, task.baseline_us, -2.0)
+      log_probs = tf.reduce_sum(
+        tf.nn.log_softmax(logits) * tf.one_hot(drawn, logits.shape[1]), [1, 2]
+      )
+      loss = -tf.reduce_mean((rewards - rewards.mean()) * log_probs)
+    self._descend(tape, loss, self._optimizer, 1.0)
+    greedy = logits.numpy().argmax(axis=1).astype(np.int32)
+    return Step(
+      reward=float(rewards.mean()),
+      greedy_us=float(task.evaluate(greedy[None])[0]),
+      sample_us=float(np.median(step_us)),
+      entropy=mean_entropy(logits.numpy()),
+      policy_loss=float(loss),
+    )
+
+  def exportable(self):
+    return Exportable(
+      strategy="toy",
+      network=dataclasses.asdict(self.sizes),
+      variables=list(self.policy.variables),
+      functions={"logits": as_function(self.policy, SIGNATURE)},
+    )
