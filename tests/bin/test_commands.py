@@ -363,3 +363,23 @@ def test_module_runs_as_a_program_and_its_last_line_is_json(
   )
   assert json.loads(done.stdout.splitlines()[-1])["strategy"] == "heft"
   assert done.stderr == ""
+
+
+def test_place_goes_on_from_a_placement(
+  graph_file, cluster_file, tmp_path, capsys
+):
+  output = tmp_path / "p.json"
+  common = [
+    f"--graph={graph_file}",
+    f"--cluster={cluster_file}",
+    "--budget_s=1",
+  ]
+  assert place.run([*common, f"--output={output}"]) == 0
+  init = f"--init_placement={output}"
+  capsys.readouterr()
+  assert place.run([*common, init, "--json"]) == 0
+  # a: 0 to 1; b beside it to 11, c elsewhere from 2 to 12, after a transfer of
+  # 100 bytes at 100 bytes a us; d beside c, 12 to 13.
+  assert last_json(capsys)["step_time_us"] == 13.0
+  assert place.run([*common, init, "--strategy=heft"]) == 1
+  assert "annealing and auto can" in capsys.readouterr().err

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 from absl import flags
 
-from tfplace import core, placers
+from tfplace import core, formats, placers
 from tfplace.bin import cli, guarded, outputs, sources
 from tfplace.core import constraints
 from tfplace.core.protocols import Result
+from tfplace.placers import registry
 from tfplace.plan.planner import PlanConfig, PlanResult, Stages, make_plan
 
 if TYPE_CHECKING:
@@ -29,6 +30,13 @@ def _define(values: flags.FlagValues) -> None:
   sources.define_source_flags(values)
   sources.define_cluster_flag(values)
   define_strategy_flags(values)
+  flags.DEFINE_string(
+    "init_placement",
+    None,
+    "tfplace.placement.v1 file of the same graph to start the search from"
+    " (strategies auto and annealing).",
+    flag_values=values,
+  )
   _define_constraint_flags(values)
   outputs.define_file_flags(values)
   flags.DEFINE_bool(
@@ -124,6 +132,8 @@ def _check(values: flags.FlagValues) -> None:
   """Refuses what cannot work before anything is computed."""
   outputs.check_files(values)
   outputs.check_pictures(values)
+  if values.init_placement:
+    registry.check_searches(values.strategy)
   kind = sources.chosen_source(values)
   cluster = cli.required(values, "cluster")
   if not values.measure:
@@ -183,8 +193,16 @@ def _calibrated(
 def _plan(values: flags.FlagValues, problem: core.Problem) -> PlanResult:
   if values.strategy in ("auto", *placers.LEARNED):
     cli.load_tensorflow()  # for the learned policy; quiet, off the clock
+  init_placement = None
+  if values.init_placement:
+    init_placement = formats.load_placement(values.init_placement, problem)
   config = PlanConfig(
-    values.strategy, values.budget_s, values.seed, values.policy, _BASELINES
+    values.strategy,
+    values.budget_s,
+    values.seed,
+    values.policy,
+    _BASELINES,
+    init_placement,
   )
   plan = make_plan(problem, config, Stages(cli.show_stage))
   for strategy, error in plan.failures.items():

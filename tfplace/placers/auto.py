@@ -13,6 +13,8 @@ import sys
 from collections.abc import Sequence
 from typing import ClassVar
 
+import numpy as np
+
 from tfplace.core.problem import Problem
 from tfplace.core.protocols import (
   Budget,
@@ -59,6 +61,7 @@ class AutoPlacer:
       evaluations from its best draw GNMT with 4 layers takes 475, 452 and 453
       ms, from the classical placements 457, 412 and 409.) What a policy of the
       user's own finds, which may know this very graph, is.
+    start: [num_ops] devices of a placement to start from, too; None for none.
   """
 
   learned: Sequence[str] = registry.ASKED
@@ -70,6 +73,7 @@ class AutoPlacer:
   loaded_min_s: float = 15.0
   learned_share: float = 0.1
   max_starts: int = 3
+  start: np.ndarray | None = None
   name: ClassVar[str] = "auto"
 
   def place(
@@ -81,6 +85,8 @@ class AutoPlacer:
       InfeasibleError: no strategy found a placement that fits.
     """
     run = _Run(self, problem, evaluator, budget, seed)
+    if self.start is not None:
+      run.attempt_start(self.start)
     for strategy in registry.CLASSICAL:
       if not run.is_optimal:
         run.attempt(
@@ -122,6 +128,15 @@ class _Run:
   def is_optimal(self) -> bool:
     """Whether a placement is known that nothing beats."""
     return any(result.evaluation.is_optimal for result in self.tried)
+
+  def attempt_start(self, devices: np.ndarray) -> None:
+    """Evaluates the placement that was given to start from."""
+    tracker = Tracker("init", self.problem, self.evaluator, self.budget)
+    try:
+      tracker.offer(devices)
+      self._keep(tracker.result(), 0.0)
+    except TfplaceError as error:
+      self._note("init", error)
 
   def attempt(self, strategy: str, budget: Budget) -> None:
     """Runs a strategy; its failure, of any kind, is noted, not raised."""
@@ -177,6 +192,8 @@ class _Run:
       self.skipped["annealing"] = _OPTIMAL
       return
     starts = [result.placement.devices for result in self._starts()]
+    if self.placer.start is not None:
+      starts.insert(0, self.placer.start)
     began = self.clock.seconds
     used = self.budget
     if self._left_evaluations is not None:

@@ -9,9 +9,12 @@ not pay for that out of its budget.
 import functools
 import itertools
 
+import numpy as np
+
 from tfplace.bounds import check_memory
 from tfplace.core.cluster import Cluster, Device, Link
 from tfplace.core.op_graph import OpSpec, build_graph
+from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.core.protocols import (
   Budget,
@@ -35,6 +38,7 @@ def place(
   evaluator: Evaluator | None = None,
   policy: str | None = None,
   max_evaluations: int | None = None,
+  init_placement: Placement | None = None,
 ) -> Result:
   """Proposes a placement of `problem`.
 
@@ -48,6 +52,9 @@ def place(
     policy: directory of an exported policy, for `gdp` and `auto`.
     max_evaluations: bounds the search by placements instead of seconds: the
       same seed then gives the same placement on any machine.
+    init_placement: of the same ops on the same devices, for `auto` and
+      `annealing`: the search starts from it, too, and the result is never
+      worse, where it fits in memory.
 
   Raises:
     TfplaceError: an unknown strategy (lists the choices), or an argument that
@@ -64,7 +71,10 @@ def place(
   check_count("seed", seed, 0)
   if max_evaluations is not None:
     check_count("max_evaluations", max_evaluations, 1)
-  placer = get_placer(strategy, policy)
+  start = None
+  if init_placement is not None:
+    start = _start(problem, init_placement)
+  placer = get_placer(strategy, policy, start)
   if evaluator is None:
     check_memory(problem)
   warm_up(strategy)
@@ -74,6 +84,29 @@ def place(
 
     evaluator = Simulator(problem)
   return placer.place(problem, evaluator, budget, seed)
+
+
+def _start(problem: Problem, placement: Placement) -> np.ndarray:
+  """[num_ops] devices of a placement that is to be improved.
+
+  Raises:
+    TfplaceError: it is of other ops or devices.
+    PlacementError: `problem` does not allow it.
+  """
+  if not isinstance(placement, Placement):
+    raise TfplaceError(
+      f"init_placement is a {type(placement).__name__}; it must be a Placement"
+    )
+  given = placement.problem
+  same_ops = list(given.graph.names) == list(problem.graph.names)
+  names = [[d.name for d in p.cluster.devices] for p in (given, problem)]
+  if not same_ops or names[0] != names[1]:
+    raise TfplaceError(
+      f"init_placement is of graph {given.graph.name!r} on cluster"
+      f" {given.cluster.name!r}, not of the ops of {problem.graph.name!r} on"
+      f" the devices of {problem.cluster.name!r}"
+    )
+  return Placement(problem, placement.devices).devices
 
 
 _EVALUATIONS = 8

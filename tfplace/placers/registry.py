@@ -8,6 +8,9 @@ the package that describes it (`tfplace.learned.Method`).
 
 import importlib
 from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
 
 from tfplace.core.protocols import Placer
 from tfplace.errors import TfplaceError
@@ -55,6 +58,8 @@ CLASSICAL = (
 # The learned ones that `auto` asks. The policies of the others, smaller and for
 # fewer sizes of graphs, are there to compare with and to train on.
 ASKED = ("gdp",)
+# What can begin from a given placement.
+SEARCHES = ("annealing", "auto")
 # What competes where nothing is said: not those, nor the one for a few dozen
 # ops.
 READY = tuple(
@@ -64,25 +69,46 @@ READY = tuple(
 )
 
 
-def get_placer(strategy: str, policy: str | None = None) -> Placer:
+def get_placer(
+  strategy: str, policy: str | None = None, start: np.ndarray | None = None
+) -> Placer:
   """The placer of a strategy.
 
   Args:
     strategy: one of `STRATEGIES`.
     policy: directory of an exported policy, for a learned strategy or `auto`;
       None is the policy that ships with the package.
+    start: [num_ops] devices to search from, for a strategy of `SEARCHES`.
 
   Raises:
-    TfplaceError: unknown strategy, or a policy for one that learns nothing.
+    TfplaceError: unknown strategy, a policy for one that learns nothing, or a
+      start for one that does not search.
   """
   placer = _placer_type(strategy)
-  if policy is None:
-    return placer()
-  if strategy != "auto" and strategy not in LEARNED:
+  options: dict[str, Any] = {}
+  if policy is not None:
+    if strategy != "auto" and strategy not in LEARNED:
+      raise TfplaceError(
+        f"strategy {strategy!r} uses no policy, yet {policy!r} was given"
+      )
+    options["policy"] = policy
+  if start is not None:
+    check_searches(strategy)
+    options["start"] = start
+  return placer(**options)
+
+
+def check_searches(strategy: str) -> None:
+  """Checks that a strategy can begin from a given placement.
+
+  Raises:
+    TfplaceError: it cannot; names those that can.
+  """
+  if strategy not in SEARCHES:
     raise TfplaceError(
-      f"strategy {strategy!r} uses no policy, yet {policy!r} was given"
+      f"strategy {strategy!r} cannot begin from a placement;"
+      f" {' and '.join(SEARCHES)} can"
     )
-  return placer(policy=policy)
 
 
 def _placer_type(strategy: str) -> Callable[..., Placer]:

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from tfplace import bounds, placers
 from tfplace.core import protocols
+from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.core.protocols import Result
 from tfplace.errors import TfplaceError
@@ -31,6 +32,7 @@ class PlanConfig:
     seed: fixes the random choices of the placer.
     policy: exported policy of a learned strategy; None takes the shipped one.
     baselines: strategies that the placement is compared with.
+    init_placement: to start the search from; None for none.
   """
 
   strategy: str = "auto"
@@ -38,6 +40,7 @@ class PlanConfig:
   seed: int = 0
   policy: str | None = None
   baselines: tuple[str, ...] = (SINGLE,)
+  init_placement: Placement | None = None
 
   def check(self) -> None:
     """Checks the values.
@@ -153,6 +156,7 @@ def make_plan(
       budget_s=left_s,
       seed=config.seed,
       policy=config.policy,
+      init_placement=config.init_placement,
     )
   with stage("comparison", f" with {', '.join(config.baselines)}"):
     baselines, failures = _baselines(problem, best, config)

@@ -44,11 +44,13 @@ class AnnealingPlacer:
     starts: strategies whose placements it starts from.
     classical_total: share of all seconds after which no further one of these
       is begun.
+    start: [num_ops] devices of a placement to start from, too; None for none.
   """
 
   config: SearchConfig = dataclasses.field(default_factory=SearchConfig)
   starts: tuple[str, ...] = registry.CLASSICAL
   classical_total: float = CLASSICAL_TOTAL
+  start: np.ndarray | None = None
   name: ClassVar[str] = "annealing"
 
   def place(
@@ -72,6 +74,8 @@ class AnnealingPlacer:
       except Exception as error:
         failed[strategy] = f"{type(error).__name__}: {error}"
     starts = [result.placement.devices for result in best_first(found)]
+    if self.start is not None:
+      starts.insert(0, self.start)
     result = improve(tracker, groups, starts, seed, self.config)
     return dataclasses.replace(result, skipped=failed)
 

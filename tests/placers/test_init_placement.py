@@ -1,0 +1,65 @@
+"""A placement to start from: kept if nothing better is found, else improved."""
+
+import numpy as np
+import problems
+import pytest
+
+from tfplace import placers
+from tfplace.core import Placement, Problem
+from tfplace.errors import TfplaceError
+
+
+@pytest.mark.parametrize("strategy", ["auto", "annealing"])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_result_is_never_worse_than_the_start(strategy, seed):
+  problem = problems.random_problem(seed)
+  known = placers.place(problem, "auto", budget_s=9, max_evaluations=3000)
+  # Ten evaluations alone do not find what 3,000 have found.
+  found = placers.place(
+    problem,
+    strategy,
+    budget_s=9,
+    seed=seed,
+    max_evaluations=10,
+    init_placement=known.placement,
+  )
+  assert found.evaluation.step_time_us <= known.evaluation.step_time_us
+
+
+def test_auto_says_what_the_start_took():
+  problem = problems.random_problem(1)
+  start = placers.place(problem, "single")
+  found = placers.place(
+    problem, "auto", max_evaluations=50, init_placement=start.placement
+  )
+  (init,) = [r for r in found.tried if r.strategy == "init"]
+  assert init.evaluation.step_time_us == start.evaluation.step_time_us
+  np.testing.assert_array_equal(init.placement.devices, start.placement.devices)
+
+
+@pytest.mark.parametrize("strategy", ["heft", "single", "gdp", "brkga"])
+def test_who_does_not_search_from_a_start_refuses_one(strategy):
+  problem = problems.random_problem(1)
+  start = placers.place(problem, "single").placement
+  with pytest.raises(TfplaceError, match="annealing and auto can"):
+    placers.place(problem, strategy, init_placement=start)
+
+
+def test_a_placement_of_something_else_is_refused():
+  problem, other = problems.random_problem(1), problems.random_problem(2)
+  start = placers.place(other, "single").placement
+  with pytest.raises(TfplaceError, match="init_placement is of graph"):
+    placers.place(problem, "auto", init_placement=start)
+  with pytest.raises(TfplaceError, match="must be a Placement"):
+    placers.place(problem, "auto", init_placement=start.devices)
+
+
+def test_a_start_for_a_problem_with_a_tighter_bound_is_the_same_start():
+  problem = problems.random_problem(3)
+  start = placers.place(problem, "single").placement
+  again = Problem(problem.graph, problem.cluster)
+  found = placers.place(
+    again, "annealing", max_evaluations=20, init_placement=start
+  )
+  assert isinstance(found.placement, Placement)
+  assert found.placement.problem is again
