@@ -18,8 +18,8 @@ _RUN = """
 import sys
 sys.path.insert(0, sys.argv.pop(1))
 import ablation_run
-from tfplace.graph import Problem, load_graph
-from tfplace.graph.presets import cluster_preset
+from tfplace import Problem, load_graph
+from tfplace.core.presets import cluster_preset
 graph = load_graph(sys.argv.pop(1))
 problem = Problem(graph, cluster_preset("k80x2"))
 ablation_run.load_problems = lambda job: [problem]
