@@ -52,6 +52,15 @@ class Decisions:
     return result
 
   @functools.cached_property
+  def time_us(self) -> np.ndarray:
+    """[num_decisions, num_devices] float64 sums of the ops' times, of those
+    that run there; finite where not `allowed`, too."""
+    count = self.num_decisions
+    columns = np.nan_to_num(self.problem.time_us).T
+    sums = [np.bincount(self.decision_of, times, count) for times in columns]
+    return np.stack(sums, axis=1)
+
+  @functools.cached_property
   def as_groups(self) -> Problem:
     """The same problem with decisions as its colocation groups.
 

@@ -81,14 +81,14 @@ class Policy:
   def __init__(self, directory: pathlib.Path, info: Mapping[str, Any]) -> None:
     # TensorFlow takes seconds to import; only when a policy runs.
     from tfplace.extraction.safety import safe_loading
-    from tfplace.learned import known_policy
+    from tfplace.learned import export
 
     self.directory = directory
     self.info = info
     path = str(directory)
     try:
       self._module = safe_loading.load(
-        path, lambda graph: known_policy.check(graph, info["strategy"], path)
+        path, lambda graph: export.check_policy(graph, info["strategy"], path)
       )
     except ExtractionError as error:
       raise TrainingError(

@@ -79,14 +79,7 @@ def extract(decisions: Decisions) -> PlacetoFeatures:
   """The constant features of a problem, in the order of its decisions."""
   graph, of = decisions.problem.graph, decisions.decision_of
   count, allowed = decisions.num_decisions, decisions.allowed
-  on_us = np.stack(
-    [
-      np.bincount(of, np.nan_to_num(column), count)
-      for column in decisions.problem.time_us.T
-    ],
-    axis=1,
-  )
-  on_us = np.where(allowed, on_us, 0.0)
+  on_us = np.where(allowed, decisions.time_us, 0.0)
   fastest = np.where(allowed, on_us, np.inf).min(axis=1, initial=np.inf)
   slower = np.log((on_us + 1e-9) / (fastest[:, None] + 1e-9))
   out_bytes = np.bincount(of, graph.op_output_bytes, count)
@@ -211,9 +204,7 @@ def fast_devices(decisions: Decisions) -> np.ndarray:
   Random first placements are drawn from these: with a CPU among the devices,
   a placement over all of them is tens of times slower than any sensible one.
   """
-  problem, allowed = decisions.problem, decisions.allowed
-  time_us = np.zeros(allowed.shape)
-  np.add.at(time_us, decisions.decision_of, np.nan_to_num(problem.time_us))
-  time_us[~allowed] = np.inf
+  allowed = decisions.allowed
+  time_us = np.where(allowed, decisions.time_us, np.inf)
   least = time_us.min(axis=1, keepdims=True, initial=np.inf)
   return allowed & (time_us <= least * (1 + 1e-9))

@@ -112,10 +112,8 @@ def fallback_devices(decisions: Decisions) -> np.ndarray:
   Where a decision follows a group to a device without a kernel for it, it goes
   here instead, as TensorFlow's soft placement does.
   """
-  problem = decisions.problem
-  time_us = np.zeros(decisions.allowed.shape)
-  np.add.at(time_us, decisions.decision_of, np.nan_to_num(problem.time_us))
-  return np.where(decisions.allowed, time_us, np.inf).argmin(1).astype(np.int32)
+  time_us = np.where(decisions.allowed, decisions.time_us, np.inf)
+  return time_us.argmin(axis=1).astype(np.int32)
 
 
 def follow_groups(
