@@ -1,33 +1,22 @@
 """Warming up compiles all that a strategy runs, and nothing is left."""
 
+import json
+import os
+import subprocess
 import sys
 
-import problems
 import pytest
 
 from tfplace import placers
 from tfplace.errors import TfplaceError
 
-
-def test_nothing_is_left_to_compile_after_warming_up():
-  placers.warm_up("auto")
-  before = signatures()
-  wanted = (
-    "chain._run",
-    "earliest_start.earliest_start",
-    "coarsen._merge",
-  )
-  for kernel in (*wanted, "engine.simulate", "simulator._simulate_rows"):
-    assert before[kernel] == 1  # for one type of each argument
-  assert max(before.values()) == 1
-  placers.place(
-    problems.random_problem(0), "auto", budget_s=5, max_evaluations=200
-  )
-  assert signatures() == before
-
+# In a process of its own: other tests call kernels with other types.
+_COUNTING = """
+import json, sys
+import problems
+from tfplace import placers
 
 def signatures():
-  """How often each kernel that Python calls has been compiled or loaded."""
   return {
     f"{name.split('.')[-1]}.{kernel.py_func.__name__}": len(kernel.signatures)
     for name in sorted(sys.modules)
@@ -37,6 +26,35 @@ def signatures():
     and not kernel.targetoptions["no_cpython_wrapper"]
     and kernel.py_func.__module__ == name
   }
+
+placers.warm_up("auto")
+before = signatures()
+placers.place(
+  problems.random_problem(0), "auto", budget_s=5, max_evaluations=200
+)
+print(json.dumps([before, signatures()]))
+"""
+
+
+def test_nothing_is_left_to_compile_after_warming_up():
+  """How often each kernel that Python calls is compiled or loaded."""
+  done = subprocess.run(
+    [sys.executable, "-c", _COUNTING],
+    env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    capture_output=True,
+    text=True,
+    check=True,
+  )
+  before, after = json.loads(done.stdout.splitlines()[-1])
+  wanted = (
+    "chain._run",
+    "earliest_start.earliest_start",
+    "coarsen._merge",
+  )
+  for kernel in (*wanted, "engine.simulate", "simulator._simulate_rows"):
+    assert before[kernel] == 1  # for one type of each argument
+  assert max(before.values()) == 1
+  assert after == before
 
 
 def test_unknown_strategy_lists_the_choices():
