@@ -15,7 +15,22 @@ from tfplace.simulate import code_cache
 
 PACKAGE = pathlib.Path(tfplace.__file__).parent
 NOBODY = 65534
-IS_ROOT = hasattr(os, "getuid") and os.getuid() == 0
+
+
+def _is_root():
+  """Whether this process may act as other users: a sandbox's root may not."""
+  if not hasattr(os, "getuid") or os.getuid() != 0:
+    return False
+  mapped = pathlib.Path("/proc/self/uid_map")
+  if not mapped.exists():
+    return True
+  ranges = [line.split() for line in mapped.read_text().splitlines()]
+  return any(
+    int(first) <= NOBODY < int(first) + int(n) for first, _, n in ranges
+  )
+
+
+IS_ROOT = _is_root()
 
 # Numba's own places are refused to whoever is not root; here, to root as well.
 CODE = """
