@@ -52,7 +52,8 @@ def test_another_directory_is_free(tmp_path):
     only_run_in(tmp_path / "a"),
     only_run_in(tmp_path / "b"),
   ):
-    pass
+    assert (tmp_path / "a" / "lock").exists()
+    assert (tmp_path / "b" / "lock").exists()
 
 
 @pytest.mark.parametrize("where", ["a file", "in a file", "of the kernel"])
