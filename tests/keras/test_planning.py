@@ -300,9 +300,9 @@ def test_auto_prints_on_a_terminal_unless_keras_logs(interactive, monkeypatch):
 def test_proof_and_search_share_the_budget(monkeypatch):
   given = []
 
-  def place(problem, strategy, budget_s, seed, policy=None):
+  def place(problem, strategy, *, budget_s, **options):
     given.append(budget_s)
-    return real(problem, "m_etf", budget_s, seed)
+    return real(problem, strategy, budget_s=budget_s, **options)
 
   real = planner.placers.place
   monkeypatch.setattr(planner.placers, "place", place)
