@@ -10,7 +10,7 @@ from tfplace.core.problem import Problem
 from tfplace.measure import evaluations
 from tfplace.measure.calibrate import calibration
 from tfplace.measure.calibrate.calibration import Slowdown
-from tfplace.measure.local import processes
+from tfplace.measure.local import runtime
 from tfplace.simulate import Simulator
 
 
@@ -128,7 +128,7 @@ def test_placements_that_failed_are_left_out(problem):
   real = Slowdown(8.0, 8.0, 1.0)
   ran = Real(problem, real).evaluate(rows)
   without = calibration.slowdown(problem, rows[1:], ran[1:])
-  ran[0] = evaluations.failed(problem, processes.ChildError("died", "it died"))
+  ran[0] = evaluations.failed(problem, runtime.ChildError("died", "it died"))
   assert calibration.slowdown(problem, rows, ran) == without != Slowdown()
   nothing = [ran[0]] * len(rows)
   assert calibration.slowdown(problem, rows, nothing) == Slowdown()

@@ -19,7 +19,6 @@ from tfplace.measure import (
   ChildError,
   WorkerCluster,
   placed_step,
-  workers_cluster,
 )
 from tfplace.measure.calibrate import communication
 from tfplace.measure.local import host
@@ -77,7 +76,7 @@ def is_loopback(cluster):
 
 
 def test_workers_are_cpu_devices_with_measured_links(workers):
-  cluster = patiently(lambda: workers_cluster(workers), is_loopback)
+  cluster = patiently(workers.cluster, is_loopback)
   assert is_loopback(cluster), cluster.links
   assert [device.name for device in cluster.devices] == [
     "/job:worker/replica:0/task:0/device:CPU:0",

@@ -1,12 +1,11 @@
 """A traced step with the devices of a placement, ready to run.
 
-Inputs become constants on the devices of their placeholders: a feed would
-travel from the session's process in every step, which is no part of it.
+Inputs become constants on the devices of their placeholders: a feed would be
+sent from the session's process in every step.
 
-TensorFlow's executor runs ready ops in an order of its own. The simulated
-device runs one op at a time in the order of readiness; control edges make a
-real one keep to that order. (Enforcing an order is a known gain of its own:
-Hashemi et al., TicTac, MLSys 2019.)
+TensorFlow's executor runs ready ops in any order, a simulated device in the
+order of readiness: control edges make a real one keep to that. (Hashemi et al.,
+TicTac, MLSys 2019, gain by enforcing an order.)
 """
 
 import dataclasses
@@ -24,7 +23,7 @@ from tfplace.extraction.traced import FeedSpec, TracedStep, VariableSpec
 from tfplace.measure.calibrate import prediction
 from tfplace.measure.session import messages
 
-# After these an op may be dead, or in the frame of a loop.
+# An op after one of these may be dead, or in the frame of a loop.
 _CONTROL_FLOW = {
   *("Switch", "RefSwitch", "_SwitchN", "Merge", "RefMerge"),
   *("Enter", "RefEnter", "Exit", "RefExit", "NextIteration"),
@@ -59,11 +58,11 @@ def _orderable(graph: OpGraph) -> np.ndarray:
 def enforce_order(
   graph_def: tf.compat.v1.GraphDef, placement: Placement
 ) -> None:
-  """Adds the control edges that keep each device to its chain, in place.
+  """Adds control edges, in place, so that each device runs its chain in order.
 
   Args:
     graph_def: has a node for every op of the placement.
-    placement: what is simulated.
+    placement: of those ops.
   """
   names = placement.problem.graph.names
   nodes = {node.name: node for node in graph_def.node}
@@ -76,7 +75,7 @@ def enforce_order(
 
 @dataclasses.dataclass(frozen=True)
 class Counts:
-  """How often a step is run; fields as of `messages.StepRequest`."""
+  """How often a step runs; the fields are those of `messages.StepRequest`."""
 
   warmup: int = 3
   steps: int = 10
@@ -96,9 +95,9 @@ def step_request(
   Args:
     traced: the step.
     placement: of every node.
-    counts: how often it is run.
+    counts: how often it runs.
     seed: of inputs that have no sample value.
-    in_order: control edges keep each device to the simulated order.
+    in_order: whether each device keeps to the simulated order.
 
   Raises:
     MeasurementError: a node has no assignment.
@@ -148,22 +147,11 @@ def _hold_inputs(
     value = tf.make_tensor_proto(
       values[feed.tensor], feed.dtype, shape=feed.shape
     )
-    kept = {k: node.attr[k] for k in node.attr if k.startswith("_")}
-    kept = {k: _copy(v) for k, v in kept.items()}
     node.op = "Const"
-    node.attr.clear()
+    for key in [key for key in node.attr if not key.startswith("_")]:
+      del node.attr[key]
     node.attr["dtype"].type = feed.dtype.as_datatype_enum
     node.attr["value"].tensor.CopyFrom(value)
-    for key, attr in kept.items():
-      node.attr[key].CopyFrom(attr)
-
-
-def _copy(
-  value: tf.compat.v1.AttrValue,
-) -> tf.compat.v1.AttrValue:
-  result = tf.compat.v1.AttrValue()
-  result.CopyFrom(value)
-  return result
 
 
 def held_bytes(
@@ -171,10 +159,8 @@ def held_bytes(
 ) -> dict[str, float]:
   """Device -> bytes of variables and inputs, held for the whole step."""
   result: dict[str, float] = {}
-  specs: dict[str, VariableSpec | FeedSpec] = {
-    **traced.variables,
-    **traced.feeds,
-  }
+  specs: Mapping[str, VariableSpec | FeedSpec]
+  specs = {**traced.variables, **traced.feeds}
   for name, spec in specs.items():
     if name in assignments:
       size = float(np.prod(spec.shape, dtype=np.float64)) * spec.dtype.size
