@@ -314,7 +314,7 @@ def test_a_worker_of_another_tensorflow_is_refused(tmp_path, served):
 
 def test_a_server_of_somebody_else_is_refused():
   with server_of_job("worker") as address:
-    (answer,) = session.answers([address])
+    answer = session.answer(address)
     worker = workers.Worker(address, "x")
     with pytest.raises(MeasurementError) as info:
       handshake(worker, answer)

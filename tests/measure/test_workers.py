@@ -117,8 +117,14 @@ def test_workers_are_gone_after_an_interrupt_in_the_middle_of_a_step(trained):
       device = Device(workers.device_names[0], "CPU")
       problem = Problem(trained.graph, Cluster("one", (device,)))
       row = Placement(problem, np.zeros(trained.graph.num_ops, np.int32))
-      counts = placed_step.Counts(steps=10**7, phase_s=60.0)
-      request = placed_step.step_request(trained.traced, row, counts)
+      request = placed_step.step_request(
+        trained.traced,
+        row,
+        warmup=0,
+        steps=10**7,
+        traced_steps=0,
+        phase_s=60.0,
+      )
       signal.setitimer(signal.ITIMER_REAL, 1.0)
       workers.run(request, 60.0)
   finally:

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
   from tfplace.measure.calibrate.prediction import Predictor
   from tfplace.measure.calibrate.profiling import Profile, profile
   from tfplace.measure.cluster import OpenCluster, open_cluster
-  from tfplace.measure.evaluations import trace_events
   from tfplace.measure.harness import MeasurementHarness
   from tfplace.measure.local.devices import (
     LocalDevices,
@@ -36,7 +35,6 @@ _MODULES = {
   "leave_gpus": "local.devices",
   "open_cluster": "cluster",
   "profile": "calibrate.profiling",
-  "trace_events": "evaluations",
 }
 
 

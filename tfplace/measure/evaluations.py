@@ -1,14 +1,8 @@
-"""Turns measured steps into `Evaluation`s and Chrome traces.
-
-In a trace, which Perfetto opens, each device has a track of its ops and one of
-the tensors that it received. The format is the "Trace Event Format" of
-Chromium's catapult project. (`tfplace.report.trace` writes a simulated step;
-both may share a file.)
-"""
+"""Turns measured steps into `Evaluation`s."""
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,57 +13,6 @@ from tfplace.core.problem import Problem
 from tfplace.core.protocols import Evaluation
 from tfplace.measure.local import runtime
 from tfplace.measure.session import messages
-
-Event = dict[str, Any]
-MEASURED = 10  # process id; simulated steps use lower ones
-
-
-def trace_events(
-  trace: messages.Trace,
-  devices: Sequence[str],
-  title: str = "measured devices",
-) -> Iterator[Event]:
-  """The events of one traced step.
-
-  Args:
-    trace: of the step.
-    devices: names, in the order of the tracks.
-    title: of the group of tracks.
-  """
-  yield _meta("process_name", 0, {"name": title})
-  yield _meta("process_sort_index", 0, {"sort_index": MEASURED})
-  tracks = {name: 2 * i for i, name in enumerate(devices)}
-  for name, track in tracks.items():
-    yield _meta("thread_name", track, {"name": name})
-    yield _meta("thread_name", track + 1, {"name": f"{name} receives"})
-  for op, time in trace.ops.items():
-    if time.device in tracks:
-      sizes = {str(i): size for i, size in time.output_bytes.items()}
-      args = {"output_bytes": sizes}
-      track = tracks[time.device]
-      yield _slice(track, op, time.start_us, time.compute_us, args)
-  for sent in trace.transfers:
-    if sent.device in tracks:
-      track = tracks[sent.device] + 1
-      yield _slice(track, sent.label, sent.start_us, sent.duration_us, {})
-
-
-def _meta(name: str, thread: int, args: Event) -> Event:
-  return {"ph": "M", "name": name, "pid": MEASURED, "tid": thread, "args": args}
-
-
-def _slice(
-  thread: int, name: str, start_us: float, took_us: float, args: Event
-) -> Event:
-  return {
-    "ph": "X",
-    "name": name,
-    "pid": MEASURED,
-    "tid": thread,
-    "ts": float(start_us),
-    "dur": float(took_us),
-    "args": args,
-  }
 
 
 def failed(problem: Problem, error: runtime.ChildError) -> Evaluation:

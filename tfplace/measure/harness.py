@@ -5,7 +5,6 @@ hangs, runs out of memory or yields other numbers gets an evaluation that says
 so, and the next one starts on fresh processes.
 """
 
-import dataclasses
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -68,7 +67,7 @@ class MeasurementHarness:
     steps: int = 10,
     timeout_s: float = 120.0,
     traced_steps: int = 3,
-    phase_s: float = 20.0,
+    phase_s: float = 5.0,
     seed: int = 0,
     allow_side_effects: bool = False,
     measure_s: float = math.inf,
@@ -82,9 +81,12 @@ class MeasurementHarness:
     self.traces: Sequence[messages.Trace] = ()
     self._traced = traced
     self._workers = workers
-    self._counts = placed_step.Counts(
-      max(0, warmup), max(1, steps), max(0, traced_steps), phase_s
-    )
+    self._counts = {
+      "warmup": max(0, warmup),
+      "steps": max(1, steps),
+      "traced_steps": max(0, traced_steps),
+      "phase_s": phase_s,
+    }
     self._timeout_s = timeout_s
     self._seed = seed
     self._measure_s = self._left_s = measure_s
@@ -148,11 +150,11 @@ class MeasurementHarness:
     request = placed_step.step_request(
       self._traced,
       placement,
-      self._counts,
       self._seed,
       self._workers.runs_in_order,
+      seconds=self._share_s,
+      **self._counts,
     )
-    request = dataclasses.replace(request, seconds=self._share_s)
     self._start()
     return self._workers.run(
       request,
@@ -226,7 +228,8 @@ class _Reference:
     broken = evaluations.non_finite(reply)
     if not broken:
       return
-    home = home_placement(self._problem)
+    row = splits.home(self._problem)[self._problem.group_of]
+    home = Placement(self._problem, row.astype(np.int32))
     if (placement.devices == home.devices).all():
       self._broken = frozenset(broken)
     elif self._broken is None:
@@ -245,9 +248,3 @@ class _Reference:
       self._why_unknown = ""
     except runtime.ChildError as error:  # tried again at the next NaN
       self._why_unknown = f"which one device cannot be compared with: {error}"
-
-
-def home_placement(problem: Problem) -> Placement:
-  """Every group on the first device that it may be on."""
-  row = splits.home(problem)[problem.group_of]
-  return Placement(problem, row.astype(np.int32))

@@ -8,16 +8,15 @@ order of readiness: control edges make a real one keep to that. (Hashemi et al.,
 TicTac, MLSys 2019, gain by enforcing an order.)
 """
 
-import dataclasses
 import itertools
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from tfplace.core.op_graph import OpGraph
 from tfplace.core.placement import Placement
-from tfplace.errors import MeasurementError
 from tfplace.extraction import session as extract_session
 from tfplace.extraction.traced import FeedSpec, TracedStep, VariableSpec
 from tfplace.measure.calibrate import prediction
@@ -73,36 +72,27 @@ def enforce_order(
         node.input.append(control)
 
 
-@dataclasses.dataclass(frozen=True)
-class Counts:
-  """How often a step runs; the fields are those of `messages.StepRequest`."""
-
-  warmup: int = 3
-  steps: int = 10
-  traced_steps: int = 3
-  phase_s: float = 20.0
-
-
 def step_request(
   traced: TracedStep,
   placement: Placement,
-  counts: Counts,
   seed: int = 0,
   in_order: bool = False,
+  **counts: Any,
 ) -> messages.StepRequest:
   """The run of `traced` under `placement`.
 
   Args:
     traced: the step.
-    placement: of every node.
-    counts: how often it runs.
+    placement: of its nodes (see `MeasurementHarness`).
     seed: of inputs that have no sample value.
     in_order: whether each device keeps to the simulated order.
-
-  Raises:
-    MeasurementError: a node has no assignment.
+    **counts: how often it runs: fields of `StepRequest`.
   """
-  graph_def = placed_graph(traced, placement.assignments)
+  graph_def = tf.compat.v1.GraphDef()
+  graph_def.CopyFrom(traced.graph_def)
+  assignments = placement.assignments
+  for node in graph_def.node:
+    node.device = assignments[node.name]
   if in_order:
     enforce_order(graph_def, placement)
   initial = extract_session.with_initializers(traced, graph_def)
@@ -114,24 +104,8 @@ def step_request(
     initializer_feeds=tuple(initial.feeds.items()),
     fetches=traced.fetches,
     targets=traced.targets,
-    **dataclasses.asdict(counts),
+    **counts,
   )
-
-
-def placed_graph(
-  traced: TracedStep, assignments: Mapping[str, str]
-) -> tf.compat.v1.GraphDef:
-  """A copy of the step's graph, every node on its device."""
-  result = tf.compat.v1.GraphDef()
-  result.CopyFrom(traced.graph_def)
-  for node in result.node:
-    if node.name not in assignments:
-      raise MeasurementError(
-        f"node {node.name!r} of the graph to run is not in the placement",
-        op=node.name,
-      )
-    node.device = assignments[node.name]
-  return result
 
 
 def _hold_inputs(

@@ -54,10 +54,6 @@ class WorkerCluster(runtime.Runtime):
     self.count = count
     self.memory_limit_bytes = memory_limit_bytes
 
-  def __enter__(self) -> "WorkerCluster":
-    super().__enter__()
-    return self
-
   @property
   def device_names(self) -> tuple[str, ...]:
     return tuple(

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from multiprocessing import connection
 from types import TracebackType
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import tfplace
 from tfplace.core.cluster import Cluster
@@ -240,6 +240,9 @@ def _hung(
   )
 
 
+AnyRuntime = TypeVar("AnyRuntime", bound="Runtime")
+
+
 class Runtime(abc.ABC):
   """Processes that run steps; a context manager that ends them all.
 
@@ -257,7 +260,7 @@ class Runtime(abc.ABC):
     self._closed = False
     self._ready: list[messages.Ready] = []
 
-  def __enter__(self) -> "Runtime":
+  def __enter__(self: "AnyRuntime") -> "AnyRuntime":
     self.start()
     return self
 

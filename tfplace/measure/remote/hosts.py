@@ -48,10 +48,6 @@ class HostCluster(runtime.Runtime):
     self._back_by = 0.0
     self._empty_us: dict[str, float] = {}  # by device
 
-  def __enter__(self) -> "HostCluster":
-    super().__enter__()
-    return self
-
   @property
   def device_names(self) -> tuple[str, ...]:
     """By worker, GPUs before its CPU; known once started."""

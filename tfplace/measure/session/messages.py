@@ -209,8 +209,3 @@ class StepReply:
   high_water_bytes: Mapping[str, float] = dataclasses.field(
     default_factory=dict
   )
-
-
-@dataclasses.dataclass(frozen=True)
-class Stop:
-  """Asks a child to exit."""

@@ -220,12 +220,17 @@ def add_cluster(proto: tf1.ConfigProto, addresses: Sequence[str]) -> None:
   proto.cluster_def.CopyFrom(spec.as_cluster_def())
 
 
-def answers(addresses: Sequence[str]) -> list[messages.Answer]:
-  """Each worker's devices; ends sessions that an earlier harness left."""
-  return [_answer(address) for address in addresses]
+def ask(
+  addresses: Sequence[str],
+) -> tuple[list[messages.Answer], tuple[int, int] | None]:
+  """Each worker's devices, and two that cannot reach each other, or None."""
+  found = [answer(address) for address in addresses]
+  failed = any(one.error for one in found)
+  return found, None if failed else _unconnected(addresses)
 
 
-def _answer(address: str) -> messages.Answer:
+def answer(address: str) -> messages.Answer:
+  """A worker's devices; ends sessions that an earlier harness left there."""
   config = tf1.ConfigProto(operation_timeout_in_ms=_TIMEOUT_MS)
   try:
     with tf1.Session(target(address), graph=tf.Graph(), config=config) as asked:
@@ -239,8 +244,7 @@ def _answer(address: str) -> messages.Answer:
   )
 
 
-def unconnected(addresses: Sequence[str]) -> tuple[int, int] | None:
-  """The first two workers of which one does not reach the other, or None."""
+def _unconnected(addresses: Sequence[str]) -> tuple[int, int] | None:
   everyone = range(len(addresses))
   for master in everyone:
     if not _reaches(addresses, master, everyone):

@@ -14,7 +14,6 @@ import select
 import signal
 import sys
 import threading
-from collections.abc import Sequence
 from multiprocessing import connection
 from typing import TYPE_CHECKING
 
@@ -26,6 +25,12 @@ if TYPE_CHECKING:
   import tensorflow as tf
 
 _PARENT_CHECK_S = 1.0
+_FAILURES = {
+  "ResourceExhaustedError": "out_of_memory",
+  "MemoryError": "out_of_memory",
+  "UnavailableError": "lost",
+  "AbortedError": "lost",
+}
 _RUNTIME_BYTES = 256 << 20  # stacks and arenas of threads to be started
 
 
@@ -99,8 +104,6 @@ def _skip_keras() -> None:
 def _serve(runtime: "_Runtime", parent: connection.Connection) -> None:
   while True:
     request = parent.recv()
-    if isinstance(request, messages.Stop):
-      return
     try:
       parent.send(runtime.run(request, parent))
     except (EOFError, OSError):
@@ -133,7 +136,7 @@ class _Runtime:
       loopback_only,
       devices,
       step_stats.hardware(devices, config),
-      *_asked(config.remote),
+      *session.ask(config.remote),
     )
     if config.memory_limit_bytes is not None and config.task:
       limit_data(config.memory_limit_bytes)
@@ -192,30 +195,11 @@ def _restrict(config: messages.ChildConfig) -> bool:
   return address.is_loopback
 
 
-def _asked(
-  addresses: Sequence[str],
-) -> tuple[Sequence[messages.Answer], tuple[int, int] | None]:
-  """Answers of the remote workers, and two that cannot reach each other."""
-  if not addresses:
-    return (), None
-  from tfplace.measure.session import session  # loads TensorFlow
-
-  answers = session.answers(addresses)
-  failed = any(answer.error for answer in answers)
-  return answers, None if failed else session.unconnected(addresses)
-
-
 def _failure(error: Exception) -> messages.Failure:
   text = " ".join(str(error).split())[:600] or type(error).__name__
-  kind = "failed"
-  if type(error).__name__ == "ResourceExhaustedError" or isinstance(
-    error, MemoryError
-  ):
-    kind = "out_of_memory"
-  elif "Could not start gRPC server" in text:
+  kind = _FAILURES.get(type(error).__name__, "failed")
+  if "Could not start gRPC server" in text:
     kind = "address_in_use"
-  elif type(error).__name__ in ("UnavailableError", "AbortedError"):
-    kind = "lost"
   return messages.Failure(kind, text)
 
 
