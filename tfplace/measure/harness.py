@@ -156,11 +156,12 @@ class MeasurementHarness:
       **self._counts,
     )
     self._start()
-    return self._workers.run(
-      request,
-      min(self._timeout_s, self._left_s + _GRACE_S),
-      lambda stage: self._on_stage(f"{self._doing}, {stage}"),
-    )
+    timeout_s = min(self._timeout_s, self._left_s + _GRACE_S)
+    self._workers.on_stage = lambda s: self._on_stage(f"{self._doing}, {s}")
+    try:
+      return self._workers.run(request, timeout_s)
+    finally:
+      self._workers.on_stage = stages.ignore
 
   def _start(self) -> None:
     """Starts the processes unless they run."""

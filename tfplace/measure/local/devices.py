@@ -10,7 +10,7 @@ allocator returns no memory to the system and is configured once per process.
 import contextlib
 import dataclasses
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from tfplace.core.cluster import Cluster, Device
 from tfplace.errors import MeasurementError
@@ -175,13 +175,10 @@ class LocalDevices(runtime.Runtime):
     )
 
   def run(
-    self,
-    request: messages.StepRequest,
-    timeout_s: float,
-    on_stage: Callable[[str], None] | None = None,
+    self, request: messages.StepRequest, timeout_s: float
   ) -> messages.StepReply:
     try:
-      return super().run(request, timeout_s, on_stage)
+      return super().run(request, timeout_s)
     finally:
       if not self._keep:
         self.stop()

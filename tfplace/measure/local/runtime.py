@@ -24,6 +24,7 @@ from typing import IO, Any, TypeVar
 import tfplace
 from tfplace.core.cluster import Cluster
 from tfplace.errors import MeasurementError
+from tfplace.extraction import stages
 from tfplace.measure.session import messages
 
 STARTUP_TIMEOUT_S = 90.0
@@ -164,7 +165,7 @@ def receive(
   watched: Sequence[Child],
   timeout_s: float,
   doing: str,
-  on_stage: Callable[[str], None] | None = None,
+  on_stage: Callable[[str], None] = stages.ignore,
 ) -> Any:
   """The next answer of `sender`, as long as all of `watched` live.
 
@@ -193,8 +194,7 @@ def receive(
       raise _died([sender, *watched], doing) from None
     if isinstance(answer, messages.Stage):
       sender.stage = answer.name
-      if on_stage:
-        on_stage(answer.name)
+      on_stage(answer.name)
     elif isinstance(answer, messages.Failure):
       raise _failed(sender, watched, answer, doing)
     else:
@@ -249,10 +249,15 @@ class Runtime(abc.ABC):
   After a death, a hang, an interrupt or a lack of memory every process is
   killed, and the next `run` starts new ones, so that one failed measurement
   does not affect another.
+
+  Attributes:
+    runs_in_order: whether each device runs one op at a time, in the simulated
+      order.
+    on_stage: called with each stage of a run, such as "the timed steps".
   """
 
-  # Whether each device runs its ops one at a time, in the simulated order.
   runs_in_order = False
+  on_stage: Callable[[str], None] = staticmethod(stages.ignore)
 
   def __init__(self, startup_timeout_s: float = STARTUP_TIMEOUT_S) -> None:
     self._startup_timeout_s = startup_timeout_s
@@ -334,17 +339,9 @@ class Runtime(abc.ABC):
       child.kill()
 
   def run(
-    self,
-    request: messages.StepRequest,
-    timeout_s: float,
-    on_stage: Callable[[str], None] | None = None,
+    self, request: messages.StepRequest, timeout_s: float
   ) -> messages.StepReply:
     """Runs the steps of `request`; ends every process when that fails.
-
-    Args:
-      request: what to run.
-      timeout_s: until the reply.
-      on_stage: called with each stage as it begins, such as "the timed steps".
 
     Raises:
       ChildError: a process died, hung past `timeout_s`, ran out of memory or
@@ -356,7 +353,9 @@ class Runtime(abc.ABC):
       driver.stage = "sending the graph"
       with contextlib.suppress(OSError):  # then `receive` says who died
         driver.connection.send(request)
-      return receive(driver, self._children, timeout_s, "measuring", on_stage)
+      return receive(
+        driver, self._children, timeout_s, "measuring", self.on_stage
+      )
     except BaseException as error:  # an interrupt too: they are mid-step
       if not (isinstance(error, ChildError) and error.kind == "failed"):
         self.stop()

@@ -8,7 +8,7 @@ import contextlib
 import dataclasses
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import metadata
 
 from tfplace.core.cluster import Cluster, Device, Link
@@ -91,10 +91,7 @@ class HostCluster(runtime.Runtime):
     self.runs_in_order = not any(":GPU:" in name for name in devices)
 
   def run(
-    self,
-    request: messages.StepRequest,
-    timeout_s: float,
-    on_stage: Callable[[str], None] | None = None,
+    self, request: messages.StepRequest, timeout_s: float
   ) -> messages.StepReply:
     """Runs the steps; `step_us` is without the round trip of the request.
 
@@ -105,7 +102,7 @@ class HostCluster(runtime.Runtime):
     try:
       self._check_all_there()
       request_us = self._round_trip_us()
-      reply = super().run(request, timeout_s, on_stage)
+      reply = super().run(request, timeout_s)
       if min(reply.step_us) <= request_us:  # timed while the host was busy
         self._empty_us = {}
         request_us = self._round_trip_us()
