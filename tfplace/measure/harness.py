@@ -135,7 +135,7 @@ class MeasurementHarness:
     self.traces = reply.traces
     held = placed_step.held_bytes(self._traced, placement.assignments)
     result = evaluations.evaluation(placement, reply, held)
-    step = f"{result.step_time_us / 1e3:.3g} ms a step"
+    step = f"{result.step_time_us / 1e3:.1f} ms a step"
     self._on_stage(f"{self._doing}: {step}, {len(reply.step_us)} timed")
     return result
 
