@@ -12,7 +12,12 @@ from typing import Any
 
 from tfplace.core.placement import Placement
 from tfplace.formats.json_file import write_json
-from tfplace.report.units import as_schedule, channel_names, device_names
+from tfplace.report.rows import (
+  as_schedule,
+  channel_names,
+  critical_ends_us,
+  device_names,
+)
 from tfplace.simulate import Schedule
 
 Event = dict[str, Any]
@@ -115,42 +120,41 @@ def _ops(schedule: Schedule) -> Iterator[Event]:
 
 
 def _transfers(schedule: Schedule) -> Iterator[Event]:
-  moves = schedule.transfers
+  sent = schedule.transfers
   devices = schedule.placement.problem.cluster.devices
-  for i in range(len(moves)):
+  for i in range(len(sent)):
     args = {
-      "from": devices[moves.src[i]].name,
-      "to": devices[moves.dst[i]].name,
-      "bytes": float(moves.num_bytes[i]),
-      "queued_us": float(schedule.op_end_us[moves.src_op[i]]),
-      "arrival_us": float(moves.arrival_us[i]),
+      "from": devices[sent.src[i]].name,
+      "to": devices[sent.dst[i]].name,
+      "bytes": float(sent.num_bytes[i]),
+      "queued_us": float(schedule.op_end_us[sent.src_op[i]]),
+      "arrival_us": float(sent.arrival_us[i]),
     }
-    track = CHANNELS, int(moves.channel[i])
+    track = CHANNELS, int(sent.channel[i])
     name = _transfer_name(schedule, i)
-    times = moves.start_us[i], moves.sent_us[i]
+    times = sent.start_us[i], sent.sent_us[i]
     yield _slice(track, name, *times, args, "transfer")
 
 
 def _transfer_name(schedule: Schedule, transfer: int) -> str:
-  moves = schedule.transfers
-  output = int(moves.output[transfer])
-  op = schedule.placement.problem.graph.names[moves.src_op[transfer]]
-  return f"^{op}" if output < 0 else f"{op}:{output}"  # TensorFlow's names
+  """As TensorFlow names an input: "op:0", or "^op" for control."""
+  sent = schedule.transfers
+  output = int(sent.output[transfer])
+  op = schedule.placement.problem.graph.names[sent.src_op[transfer]]
+  return f"^{op}" if output < 0 else f"{op}:{output}"
 
 
 def _critical_path(schedule: Schedule) -> Iterator[Event]:
-  path = schedule.critical_path
   names = schedule.placement.problem.graph.names
-  for i, segment in enumerate(path):
-    # A channel can start the next transfer before this one has arrived.
-    end = min([segment.end_us] + [s.start_us for s in path[i + 1 : i + 2]])
-    name = (
-      names[segment.index]
-      if segment.kind == "op"
-      else _transfer_name(schedule, segment.index)
-    )
+  ends_us = critical_ends_us(schedule)
+  for segment, end_us in zip(schedule.critical_path, ends_us, strict=True):
+    if segment.kind == "op":
+      name = names[segment.index]
+    else:
+      name = _transfer_name(schedule, segment.index)
     args = {"waited_for": segment.waited_for}
-    yield _slice((CRITICAL, 0), name, segment.start_us, end, args, segment.kind)
+    times = segment.start_us, end_us
+    yield _slice((CRITICAL, 0), name, *times, args, segment.kind)
 
 
 def _memory(schedule: Schedule) -> Iterator[Event]:

@@ -13,8 +13,9 @@ from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.errors import TfplaceError
 from tfplace.report.explain import explain, what_if
+from tfplace.report.explain.one_op import op_summary
 from tfplace.report.explain.output import explanation_to_json
-from tfplace.report.explain.words import op_summary, summary
+from tfplace.report.explain.words import summary
 
 
 def test_moving_an_op_moves_all_that_must_stay_with_it():
@@ -29,8 +30,8 @@ def test_moving_an_op_moves_all_that_must_stay_with_it():
   assert op.colocation == ("m/first/z",)
   assert (op.moves[0].step_time_us, op.moves[0].fits) == (3, True)
   words = " ".join(op_summary(op, 6.5))
-  assert "It must stay with m/first/z" in words
-  assert "3.5 us (54%) shorter" in words
+  assert "It is colocated with m/first/z" in words
+  assert "shorten the step by 3.5 us (54%)" in words
 
 
 def test_a_move_that_is_not_allowed_says_why():
@@ -127,7 +128,7 @@ def test_the_summary_names_bound_bottleneck_and_idle_devices():
   assert "2.17 times the lower bound of 3 us" in words
   assert "more than 54%" in words
   assert "The bottleneck is link gpu:0 -> gpu:1, busy for 46%" in words
-  assert "46% computing, 46% sending tensors and 7.7% launch" in words
+  assert "46% computation, 46% communication and 7.7% idle time" in words
   alone = placed_graphs.three_branches()
   alone = Placement(alone.problem, np.zeros(5, int))
   words = " ".join(summary(explain(alone)))

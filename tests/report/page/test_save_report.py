@@ -10,7 +10,8 @@ from tfplace import core, formats
 from tfplace.bin import place, simulate
 from tfplace.errors import TfplaceError
 from tfplace.report import page
-from tfplace.report.page import figures
+from tfplace.report.explain.layers import find_layers
+from tfplace.report.page import figures, layers_plot
 
 
 @pytest.fixture
@@ -111,3 +112,22 @@ def test_a_legend_is_no_wider_than_its_plot(devices, length):
   assert width <= 940 - 150 - 16  # the plot's least width within its borders
   rows = -(-devices // plot.legend[0].ncols)
   assert plot.height == 300 + 28 * (rows - 1)
+
+
+def test_neighbours_merge_into_blocks_of_like_weight():
+  layers = find_layers(["a", "b", "c", "d"], np.ones(4))
+  # In order of position: b, a, d, c; their weights 3 | 1 + 1 + 1.
+  merged = layers_plot.merge_in_order(
+    layers, np.array([1, 0, 3, 2]), np.array([1.0, 3.0, 1.0, 1.0]), 2
+  )
+  assert merged.names == ("b", "a … c")
+  assert merged.layer_of.tolist() == [1, 0, 1, 1]
+
+
+def test_few_layers_are_only_put_in_order():
+  layers = find_layers(["a", "b", "c"], np.ones(3))
+  merged = layers_plot.merge_in_order(
+    layers, np.array([2, 0, 1]), np.ones(3), 5
+  )
+  assert merged.names == ("b", "c", "a")
+  assert merged.layer_of.tolist() == [2, 0, 1]
