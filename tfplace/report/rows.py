@@ -8,9 +8,12 @@ import numpy as np
 
 from tfplace.core.placement import Placement
 from tfplace.report.units import short_names
-from tfplace.simulate import Schedule, Simulator
+from tfplace.simulate import Schedule, Segment, Simulator
+from tfplace.simulate.critical_path import OP as OP_SEGMENT
+from tfplace.simulate.critical_path import TRANSFER as TRANSFER_SEGMENT
 
 DEVICE, LINK = "device", "link"
+OP, SEND, RECEIVE, TRANSFER = range(4)  # what an interval of a row is
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -21,10 +24,12 @@ class Row:
     kind: "device" or "link".
     index: of the device or channel.
     name: its short name.
-    busy_us: computing, or sending.
-    items: [n] int64 ops, or transfers.
+    busy_us: a device computes, or a channel carries bytes.
+    what: [n] int64: OP, SEND or RECEIVE on a device, TRANSFER on a channel.
+    items: [n] int64: the op, or the transfer that is sent or received.
     start_us: [n] float64.
-    end_us: [n] float64 when the op ends, or the last byte is sent.
+    end_us: [n] float64 when the op's own time, the send or the receive ends, or
+      the last byte is on its way.
     critical_us: [m, 2] float64 start and end of the segments of the critical
       path.
   """
@@ -33,6 +38,7 @@ class Row:
   index: int
   name: str
   busy_us: float
+  what: np.ndarray
   items: np.ndarray
   start_us: np.ndarray
   end_us: np.ndarray
@@ -82,23 +88,57 @@ def channel_busy_us(schedule: Schedule) -> np.ndarray:
 
 def step_rows(schedule: Schedule) -> list[Row]:
   """A row for each device, then one for each channel in use."""
-  sent, critical = schedule.transfers, _critical_spans(schedule)
+  sent, at = schedule.transfers, schedule.placement.devices
+  critical, computed = _critical_spans(schedule), compute_end_us(schedule)
+  ops = np.arange(len(at))
+  send = np.flatnonzero(sent.send_end_us > sent.send_start_us)
+  received = np.flatnonzero(sent.is_received)
+  groups = (  # what, items, holder, start, end
+    (OP, ops, at, schedule.op_start_us, computed),
+    (SEND, send, sent.src, sent.send_start_us, sent.send_end_us),
+    (RECEIVE, received, sent.dst, sent.recv_start_us, sent.recv_end_us),
+    (TRANSFER, np.arange(len(sent)), sent.channel, sent.start_us, sent.sent_us),
+  )
 
-  def row(kind: str, i: int, name: str, busy_us: float, of: np.ndarray) -> Row:
-    items = np.flatnonzero(of == i)
-    start, end = schedule.op_start_us, schedule.op_end_us
-    if kind == LINK:
-      start, end = sent.start_us, sent.sent_us
-    spans = np.reshape(critical.get((kind, i), []), (-1, 2))
-    return Row(kind, i, name, busy_us, items, start[items], end[items], spans)
+  def row(kind: str, index: int, name: str, busy_us: float) -> Row:
+    parts = []
+    for each, of, holder, starts, ends in groups:
+      if (each == TRANSFER) == (kind == LINK):
+        own = of[holder[of] == index]
+        parts.append((np.full(len(own), each), own, starts[own], ends[own]))
+    what, items, start, end = map(np.concatenate, zip(*parts, strict=True))
+    spans = np.reshape(critical.get((kind, index), []), (-1, 2))
+    return Row(kind, index, name, busy_us, what, items, start, end, spans)
 
-  names, busy_us = device_names(schedule), schedule.busy_us.tolist()
-  at = schedule.placement.devices
-  rows = [row(DEVICE, i, x, busy_us[i], at) for i, x in enumerate(names)]
+  devices = zip(device_names(schedule), schedule.busy_us.tolist(), strict=True)
+  rows = [row(DEVICE, i, *named) for i, named in enumerate(devices)]
   names, busy_us = channel_names(schedule), channel_busy_us(schedule).tolist()
   used = np.unique(sent.channel).tolist()
-  rows += [row(LINK, i, names[i], busy_us[i], sent.channel) for i in used]
-  return rows
+  return rows + [row(LINK, i, names[i], busy_us[i]) for i in used]
+
+
+def compute_end_us(schedule: Schedule) -> np.ndarray:
+  """[num_ops] when each op's own time is over, before it sends its outputs."""
+  at = schedule.placement.devices
+  time_us = schedule.placement.problem.time_us[np.arange(len(at)), at]
+  return schedule.op_start_us + time_us
+
+
+def transfer_name(schedule: Schedule, transfer: int) -> str:
+  """As TensorFlow names an input: "op:0", or "^op" for control."""
+  sent = schedule.transfers
+  output = int(sent.output[transfer])
+  op = schedule.placement.problem.graph.names[sent.src_op[transfer]]
+  return f"^{op}" if output < 0 else f"{op}:{output}"
+
+
+def segment_row(schedule: Schedule, segment: Segment) -> tuple[str, int]:
+  """The kind and index of the row that a segment of the path is in."""
+  if segment.kind == OP_SEGMENT:
+    return DEVICE, int(schedule.placement.devices[segment.index])
+  if segment.kind == TRANSFER_SEGMENT:
+    return LINK, int(schedule.transfers.channel[segment.index])
+  return DEVICE, int(schedule.transfers.dst[segment.index])
 
 
 def critical_ends_us(schedule: Schedule) -> list[float]:
@@ -118,10 +158,7 @@ def _critical_spans(
   result: dict[tuple[str, int], list[tuple[float, float]]] = {}
   ends_us = critical_ends_us(schedule)
   for segment, end_us in zip(schedule.critical_path, ends_us, strict=True):
-    if segment.kind == "op":
-      row = DEVICE, int(schedule.placement.devices[segment.index])
-    else:
-      row = LINK, int(schedule.transfers.channel[segment.index])
+    row = segment_row(schedule, segment)
     result.setdefault(row, []).append((segment.start_us, end_us))
   return result
 
@@ -134,7 +171,7 @@ def main_types(schedule: Schedule, limit: int) -> tuple[np.ndarray, list[str]]:
     last one is all other types.
   """
   types = schedule.placement.problem.graph.types
-  time_us = schedule.op_end_us - schedule.op_start_us
+  time_us = compute_end_us(schedule) - schedule.op_start_us
   total: dict[str, float] = {}
   for name, us in zip(types, time_us.tolist(), strict=True):
     total[name] = total.get(name, 0.0) + us
@@ -143,6 +180,14 @@ def main_types(schedule: Schedule, limit: int) -> tuple[np.ndarray, list[str]]:
   number = {name: i for i, name in enumerate(main)}
   kind = np.array([number.get(name, len(main)) for name in types], np.int64)
   return kind, [*main, "other ops"]
+
+
+def row_kinds(row: Row, op_kind: np.ndarray, message: int) -> np.ndarray:
+  """[n] int64: `op_kind` [num_ops] of a device's ops, `message` of the rest."""
+  kinds = np.full(len(row.items), message)
+  is_op = row.what == OP
+  kinds[is_op] = op_kind[row.items[is_op]]
+  return kinds
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

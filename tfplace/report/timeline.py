@@ -23,6 +23,7 @@ from tfplace.report.rows import (
   as_schedule,
   device_names,
   main_types,
+  row_kinds,
   step_rows,
 )
 from tfplace.report.units import (
@@ -42,6 +43,7 @@ TYPE_COLORS = (
 )
 OTHER_COLOR = "#b5b5b5"
 TRANSFER_COLOR = "#d98200"
+MESSAGE_COLOR = "#f2c27f"
 CRITICAL_COLOR = "#d40000"
 _LINK_HEIGHT = 0.5  # of a device's row
 
@@ -111,12 +113,15 @@ def _draw_rows(
   scale, unit = time_scale(step_us)
   tops = np.cumsum(heights) - heights
   kind, names = main_types(schedule, len(TYPE_COLORS))
-  colors = np.array([*TYPE_COLORS[: len(names) - 1], OTHER_COLOR])
+  colors = np.array(
+    [*TYPE_COLORS[: len(names) - 1], OTHER_COLOR, MESSAGE_COLOR]
+  )
+  names = [*names, "send, receive"]
   labels, drawn = [], set()
   for row, top in zip(rows, tops.tolist(), strict=True):
     if row.kind == DEVICE:
       some = row.end_us > row.start_us
-      kinds = kind[row.items[some]]
+      kinds = row_kinds(row, kind, len(names) - 1)[some]
       drawn |= set(kinds.tolist())
       spans = np.stack((row.start_us[some], row.end_us[some]), axis=1)
       _bars(axes, spans / scale, top + 0.08, 0.72, colors[kinds])

@@ -10,15 +10,19 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from tfplace.core.placement import Placement
 from tfplace.formats.json_file import write_json
 from tfplace.report.rows import (
   as_schedule,
   channel_names,
+  compute_end_us,
   critical_ends_us,
   device_names,
+  transfer_name,
 )
-from tfplace.simulate import Schedule
+from tfplace.simulate import Schedule, critical_path
 
 Event = dict[str, Any]
 DEVICES, CHANNELS, CRITICAL, MEMORY = 1, 2, 3, 4  # process ids
@@ -46,6 +50,7 @@ def make_trace(schedule: Schedule) -> dict[str, Any]:
     _names(schedule),
     _ops(schedule),
     _transfers(schedule),
+    _messages(schedule),
     _critical_path(schedule),
     _memory(schedule),
   )
@@ -105,7 +110,7 @@ def _slice(
 def _ops(schedule: Schedule) -> Iterator[Event]:
   graph = schedule.placement.problem.graph
   critical = {s.index for s in schedule.critical_path if s.kind == "op"}
-  sizes = graph.op_output_bytes
+  sizes, ends_us = graph.op_output_bytes, compute_end_us(schedule)
   for op, device in enumerate(schedule.placement.devices.tolist()):
     args = {
       "type": graph.types[op],
@@ -114,7 +119,7 @@ def _ops(schedule: Schedule) -> Iterator[Event]:
       "persistent_bytes": float(graph.persistent_bytes[op]),
       "critical": op in critical,
     }
-    start, end = schedule.op_start_us[op], schedule.op_end_us[op]
+    start, end = schedule.op_start_us[op], ends_us[op]
     track = DEVICES, device
     yield _slice(track, graph.names[op], start, end, args, graph.types[op])
 
@@ -131,30 +136,39 @@ def _transfers(schedule: Schedule) -> Iterator[Event]:
       "arrival_us": float(sent.arrival_us[i]),
     }
     track = CHANNELS, int(sent.channel[i])
-    name = _transfer_name(schedule, i)
+    name = transfer_name(schedule, i)
     times = sent.start_us[i], sent.sent_us[i]
     yield _slice(track, name, *times, args, "transfer")
 
 
-def _transfer_name(schedule: Schedule, transfer: int) -> str:
-  """As TensorFlow names an input: "op:0", or "^op" for control."""
+def _messages(schedule: Schedule) -> Iterator[Event]:
+  """Sends and receives, where they take time of a device."""
   sent = schedule.transfers
-  output = int(sent.output[transfer])
-  op = schedule.placement.problem.graph.names[sent.src_op[transfer]]
-  return f"^{op}" if output < 0 else f"{op}:{output}"
+  both = (
+    ("send", sent.src, sent.send_start_us, sent.send_end_us),
+    ("receive", sent.dst, sent.recv_start_us, sent.recv_end_us),
+  )
+  for verb, devices, start, end in both:
+    for i in np.flatnonzero(end > start).tolist():
+      track = DEVICES, int(devices[i])
+      name = f"{verb} {transfer_name(schedule, i)}"
+      args = {"bytes": float(sent.num_bytes[i])}
+      yield _slice(track, name, start[i], end[i], args, verb)
 
 
 def _critical_path(schedule: Schedule) -> Iterator[Event]:
   names = schedule.placement.problem.graph.names
   ends_us = critical_ends_us(schedule)
   for segment, end_us in zip(schedule.critical_path, ends_us, strict=True):
-    if segment.kind == "op":
+    kind = segment.kind
+    if kind == critical_path.OP:
       name = names[segment.index]
     else:
-      name = _transfer_name(schedule, segment.index)
+      verb = "receive " if kind == critical_path.RECEIVE else ""
+      name = f"{verb}{transfer_name(schedule, segment.index)}"
     args = {"waited_for": segment.waited_for}
     times = segment.start_us, end_us
-    yield _slice((CRITICAL, 0), name, *times, args, segment.kind)
+    yield _slice((CRITICAL, 0), name, *times, args, kind)
 
 
 def _memory(schedule: Schedule) -> Iterator[Event]:

@@ -14,7 +14,10 @@ from tfplace.core.problem import Problem
 from tfplace.errors import TfplaceError
 from tfplace.report.explain import explain, what_if
 from tfplace.report.explain.one_op import op_summary
-from tfplace.report.explain.output import explanation_to_json
+from tfplace.report.explain.output import (
+  explanation_tables,
+  explanation_to_json,
+)
 from tfplace.report.explain.words import summary
 
 
@@ -134,6 +137,26 @@ def test_the_summary_names_bound_bottleneck_and_idle_devices():
   words = " ".join(summary(explain(alone)))
   assert "gpu:1 computes nothing." in words
   assert "It fits" not in words  # nothing is limited
+
+
+def test_sending_and_receiving_is_said_where_devices_spend_time_on_it():
+  # 3 us of 9.5 are spent on it; free communication leaves 2 + 1.
+  explanation = explain(placed_graphs.messages())
+  words = " ".join(summary(explanation))
+  assert "32% sending and receiving" in words
+  tried = {x.name: x.step_time_us for x in explanation.what_if}
+  assert (tried["as it is"], tried["free communication"]) == (9.5, 3.0)
+  data = explanation_to_json(explanation)
+  assert data["critical_path"]["message_us"] == 3.0
+  assert headers_of(explanation)[4] == "sends, receives"
+  plain = explain(placed_graphs.chain())
+  assert "receiv" not in " ".join(summary(plain))
+  assert "sends, receives" not in headers_of(plain)
+
+
+def headers_of(explanation):
+  tables = [x for x in explanation_tables(explanation) if hasattr(x, "columns")]
+  return [str(column.header) for column in tables[0].columns]
 
 
 def test_what_does_not_fit_is_said():

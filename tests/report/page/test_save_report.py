@@ -1,5 +1,6 @@
 """The report as a file: what is refused, what is in it."""
 
+import dataclasses
 import importlib.util
 import re
 
@@ -79,6 +80,22 @@ def test_tfplace_place_writes_the_placers_it_ran_into_the_report(
   # On one device a and b take 2; in blocks a 0-1, sent 1-5, b 5-6, and the
   # expert does the same: of the two, the row of the strategy is marked.
   assert rows == [("", "single"), ("best", "blocks"), ("", "expert")]
+
+
+def test_the_report_draws_sends_and_receives_where_links_have_them(
+  placement, tmp_path
+):
+  pytest.importorskip("bokeh", reason="the extra 'report' is not installed")
+  problem = placement.problem
+  (link,) = problem.cluster.links
+  costly = dataclasses.replace(link, send_us=1.0, recv_us=2.0)
+  cluster = dataclasses.replace(problem.cluster, links=(costly,))
+  costly = core.Placement(core.Problem(problem.graph, cluster), [0, 1])
+  words = ("send, receive", "sending and receiving", "receive 8 B from g0 to")
+  for case in (placement, costly):
+    page.save_report(case, tmp_path / "r.html")
+    text = (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert [word in text for word in words] == [case is costly] * len(words)
 
 
 def test_an_empty_graph_has_a_report(tmp_path):

@@ -4,9 +4,8 @@ after the other, with the placement and the order of ops as they are.
 What is busy is not always on the critical path. Simulated anew, a step can take
 longer on faster hardware, for each device runs what is ready first and a change
 of order may make it worse (R. L. Graham, "Bounds on multiprocessing timing
-anomalies", 1969). With the order of the ops on each device and of the transfers
-on each channel fixed, the step is a longest path, and nothing faster makes it
-longer.
+anomalies", 1969). With the order on each device and channel fixed, the step is
+a longest path, and nothing faster makes it longer.
 """
 
 import dataclasses
@@ -19,6 +18,7 @@ from tfplace.core.problem import Problem
 from tfplace.report.rows import DEVICE, step_rows
 from tfplace.simulate import Schedule
 from tfplace.simulate.jit import kernel
+from tfplace.simulate.links import receive_us, send_us
 
 FASTER = 2.0  # speed of a device; bandwidth of a link, whose latency halves
 
@@ -28,22 +28,27 @@ class Times(NamedTuple):
 
   Attributes:
     op: [num_ops] float64.
-    overhead: [num_ops] float64, idle time of the device after the op.
-    send: [num_transfers] float64.
+    sends: [num_ops] float64, of the device, after the op.
+    overhead: [num_ops] float64, idle time of the device after both.
+    transfer: [num_transfers] float64.
     latency: [num_transfers] float64.
     gap: [num_transfers] float64, of the channel after the transfer.
+    receive: [num_receives] float64, of the device.
   """
 
   op: np.ndarray
+  sends: np.ndarray
   overhead: np.ndarray
-  send: np.ndarray
+  transfer: np.ndarray
   latency: np.ndarray
   gap: np.ndarray
+  receive: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FixedOrder:
-  """The order of a step: nodes are its ops, then its transfers.
+  """The order of a step: nodes are its ops, then its transfers, then the
+  receives that take time of a device.
 
   Attributes:
     order: [num_nodes] nodes, each after all that it waits for.
@@ -58,27 +63,32 @@ class FixedOrder:
 
   def step_time_us(self, times: Times) -> float:
     """The step with other times, in this order."""
-    ready = np.concatenate((times.op, times.send + times.latency))
-    free = np.concatenate((times.op + times.overhead, times.send + times.gap))
+    end = times.op + times.sends
+    ready = end, times.transfer + times.latency, times.receive
+    free = end + times.overhead, times.transfer + times.gap, times.receive
+    delay = np.concatenate((*ready, *free))
     start = np.zeros(len(self.order))
-    delay = np.concatenate((ready, free))
     _fill_starts(start, self.order, self.in_offsets, self.in_nodes, delay)
-    return float((start[: len(times.op)] + times.op).max(initial=0.0))
+    return float((start[: len(end)] + end).max(initial=0.0))
 
 
 def fixed_order(schedule: Schedule) -> FixedOrder:
   """The order of a simulated step."""
   sent, graph = schedule.transfers, schedule.placement.problem.graph
-  num_nodes = graph.num_ops + len(sent)
-  # What needs an output: the reader the op's or the transfer's, the transfer
-  # the producer's.
-  transfer = schedule.transfer_of_edge
-  source = np.where(transfer < 0, graph.edge_src, graph.num_ops + transfer)
+  received = np.flatnonzero(sent.is_received)
+  transfers = graph.num_ops + np.arange(len(sent))
+  receives = graph.num_ops + len(sent) + np.arange(len(received))
+  num_nodes = graph.num_ops + len(sent) + len(received)
+  # A reader waits for the producer, or for the transfer or its receive.
+  brings = transfers.copy()
+  brings[received] = receives
+  at = schedule.transfer_of_edge
+  source = np.where(at < 0, graph.edge_src, np.append(brings, -1)[at])
   behind, ahead = _neighbours(schedule)
-  into = np.concatenate(
-    (graph.edge_dst, np.arange(graph.num_ops, num_nodes), behind)
+  into = np.concatenate((graph.edge_dst, transfers, receives, behind))
+  out_of = np.concatenate(
+    (source, sent.src_op, transfers[received], ahead + num_nodes)
   )
-  out_of = np.concatenate((source, sent.src_op, ahead + num_nodes))
   in_offsets, in_nodes = _by_node(into, out_of, num_nodes)
   order = topological_order(*_by_node(out_of % num_nodes, into, num_nodes))
   return FixedOrder(order, in_offsets, in_nodes)
@@ -86,19 +96,19 @@ def fixed_order(schedule: Schedule) -> FixedOrder:
 
 def _neighbours(schedule: Schedule) -> tuple[np.ndarray, np.ndarray]:
   """Nodes, and the one that runs before each on its device or channel."""
-  sent, devices = schedule.transfers, schedule.placement.devices
-  problem = schedule.placement.problem
-  holder = np.concatenate((devices, sent.channel + problem.cluster.num_devices))
+  sent, problem = schedule.transfers, schedule.placement.problem
+  received = np.flatnonzero(sent.is_received)
+  channels = sent.channel + problem.cluster.num_devices
+  holder = (schedule.placement.devices, channels, sent.dst[received])
+  starts = schedule.op_start_us, sent.start_us, sent.recv_start_us[received]
+  ends = schedule.op_end_us, sent.free_us, sent.recv_end_us[received]
   # At one instant, what takes no time comes first, by the graph's own order.
   rank = problem.graph.topological_position
-  keys = (
-    np.concatenate((rank, rank[sent.src_op])),
-    np.concatenate((schedule.op_end_us, sent.free_us)),
-    np.concatenate((schedule.op_start_us, sent.start_us)),
-    holder,
-  )
+  ranks = rank, rank[sent.src_op], rank[sent.src_op[received]]
+  keys = [np.concatenate(parts) for parts in (ranks, ends, starts, holder)]
   in_turn = np.lexsort(keys)
-  same = holder[in_turn[1:]] == holder[in_turn[:-1]]
+  of = keys[-1][in_turn]
+  same = of[1:] == of[:-1]
   return in_turn[1:][same], in_turn[:-1][same]
 
 
@@ -137,12 +147,15 @@ def times_on(problem: Problem, schedule: Schedule) -> Times:
   sent, devices = schedule.transfers, schedule.placement.devices
   cluster, ends = problem.cluster, (sent.src, sent.dst)
   op_us = problem.time_us[np.arange(len(devices)), devices]
+  sends_us = send_us(cluster, sent.num_bytes, *ends)
   return Times(
     op=op_us,
+    sends=np.bincount(sent.src_op, sends_us, len(devices)),
     overhead=np.where(op_us > 0, cluster.op_overhead_us[devices], 0.0),
-    send=sent.num_bytes / cluster.bandwidth[ends],
+    transfer=sent.num_bytes / cluster.bandwidth[ends],
     latency=cluster.latency_us[ends],
     gap=cluster.gap_us[ends],
+    receive=receive_us(cluster, sent.num_bytes, *ends)[sent.is_received],
   )
 
 
@@ -157,7 +170,7 @@ class Load:
     busy_us: computing, or sending.
     if_twice_as_fast_us: the step in the same order with this device's ops in
       half the time, or this link with twice the bandwidth and half the
-      latency; overheads and gaps stay.
+      latency; overheads, gaps, sends and receives stay.
     gain_us: how much shorter that step is, 0 or more.
   """
 
@@ -191,5 +204,5 @@ def _faster(schedule: Schedule, times: Times, kind: str, index: int) -> Times:
     return times._replace(op=times.op * factor)
   factor = np.where(schedule.transfers.channel == index, 1 / FASTER, 1.0)
   return times._replace(
-    send=times.send * factor, latency=times.latency * factor
+    transfer=times.transfer * factor, latency=times.latency * factor
   )

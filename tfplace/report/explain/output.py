@@ -39,6 +39,7 @@ def explanation_to_json(explanation: Explanation) -> dict[str, Any]:
       "transfer_us": path.transfer_us,
       "queue_us": path.queue_us,
       "idle_us": path.idle_us,
+      "message_us": path.message_us,
       "parts": [dataclasses.asdict(part) for part in path.parts],
       "layers": [dataclasses.asdict(layer) for layer in path.layers],
     },
@@ -126,22 +127,22 @@ def _moves_table(op: OpReport) -> Table:
 
 
 def _path_table(explanation: Explanation) -> Table:
+  has_messages = explanation.path.message_us > 0
   table = _table(
     "Critical path",
     "where",
-    *("ops, transfers", "needed next", "queued behind", "idle", "share"),
+    *("ops, transfers", "needed next", "queued behind"),
+    *(("sends, receives",) if has_messages else ()),
+    *("idle", "share"),
   )
   step_us = explanation.schedule.step_time_us
   for part in explanation.path.parts[:MAX_ROWS]:
-    _add(
-      table,
-      f"{part.kind} {part.name}",
-      f"{part.count:,}",
-      format_us(part.needed_us),
-      format_us(part.queue_us),
-      format_us(part.idle_us),
-      format_share(part.total_us, step_us),
-    )
+    times = [part.needed_us, part.queue_us]
+    times += [part.message_us] if has_messages else []
+    times.append(part.idle_us)
+    cells = [f"{part.kind} {part.name}", f"{part.count:,}"]
+    cells += map(format_us, times)
+    _add(table, *cells, format_share(part.total_us, step_us))
   return table
 
 

@@ -1,8 +1,8 @@
 """What the critical path of a step is made of, by device, link and layer.
 
 Each op and transfer of the path does work that the next one needs, or that the
-next one, whose inputs are there, merely queues behind; idle time follows. The
-parts add up to the step time.
+next one, whose inputs are there, merely queues behind; then come sends, where
+they take time of the device, and idle time. The parts add up to the step time.
 """
 
 import dataclasses
@@ -13,9 +13,15 @@ from typing import NamedTuple
 import numpy as np
 
 from tfplace.report.explain.layers import find_layers
-from tfplace.report.rows import DEVICE, LINK, channel_names, device_names
-from tfplace.simulate import Schedule
-from tfplace.simulate import critical_path as reasons
+from tfplace.report.rows import (
+  DEVICE,
+  LINK,
+  channel_names,
+  compute_end_us,
+  device_names,
+  segment_row,
+)
+from tfplace.simulate import Schedule, critical_path
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,11 +31,12 @@ class Part:
   Attributes:
     kind: "device" or "link".
     name: its short name.
-    count: ops, or transfers, on the path.
+    count: ops and receives, or transfers, on the path.
     needed_us: computing or sending that the next of the path needed.
     queue_us: computing or sending that the next of the path only queued
       behind: its inputs were there, and the device or link was taken.
     idle_us: overhead of ops; latency and gaps of a link.
+    message_us: a device's time for sends and receives.
   """
 
   kind: str
@@ -38,6 +45,7 @@ class Part:
   needed_us: float
   queue_us: float
   idle_us: float
+  message_us: float = 0.0
 
   @property
   def work_us(self) -> float:
@@ -45,7 +53,7 @@ class Part:
 
   @property
   def total_us(self) -> float:
-    return self.work_us + self.idle_us
+    return self.work_us + self.idle_us + self.message_us
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,6 +101,11 @@ class PathSummary:
     return sum(p.idle_us for p in self.parts)
 
   @property
+  def message_us(self) -> float:
+    """Sends and receives: what transfers take of the devices' time."""
+    return sum(p.message_us for p in self.parts)
+
+  @property
   def queue_us(self) -> float:
     """Of computation and communication, what the next only queued behind."""
     return sum(p.queue_us for p in self.parts)
@@ -101,10 +114,10 @@ class PathSummary:
 class _Piece(NamedTuple):
   """One segment of the path, until the next one starts."""
 
-  kind: str
-  holder: int  # device or channel
-  item: int  # op or transfer
+  row: tuple[str, int]  # device or channel
+  op: int  # -1 of a transfer or receive
   work_us: float
+  message_us: float
   idle_us: float
   is_queue: bool
 
@@ -116,22 +129,23 @@ def summarize_path(schedule: Schedule) -> PathSummary:
 
 
 def _pieces(schedule: Schedule) -> Iterator[_Piece]:
-  path, sent = schedule.critical_path, schedule.transfers
+  path, computed_us = schedule.critical_path, compute_end_us(schedule)
+  sent_us = schedule.transfers.sent_us
   for segment, after in itertools.zip_longest(path, path[1:]):
     until = schedule.step_time_us if after is None else after.start_us
-    index = segment.index
-    if segment.kind == "op":
-      kind, holder = DEVICE, int(schedule.placement.devices[index])
-      done = segment.end_us
+    op, start, end = -1, segment.start_us, segment.end_us
+    if segment.kind == critical_path.OP:
+      op, done = segment.index, float(computed_us[segment.index])
+    elif segment.kind == critical_path.RECEIVE:
+      done = start
     else:
-      kind, holder = LINK, int(sent.channel[index])
-      done = min(float(sent.sent_us[index]), until)
+      done = end = min(float(sent_us[segment.index]), until)
     is_queue = after is not None and after.waited_for in (
-      reasons.DEVICE,
-      reasons.CHANNEL,
+      critical_path.DEVICE,
+      critical_path.CHANNEL,
     )
-    work_us, idle_us = done - segment.start_us, until - done
-    yield _Piece(kind, holder, index, work_us, idle_us, is_queue)
+    row = segment_row(schedule, segment)
+    yield _Piece(row, op, done - start, end - done, until - end, is_queue)
 
 
 def _parts(schedule: Schedule, pieces: list[_Piece]) -> tuple[Part, ...]:
@@ -139,11 +153,12 @@ def _parts(schedule: Schedule, pieces: list[_Piece]) -> tuple[Part, ...]:
   sums: dict[tuple[str, int], np.ndarray] = {}
   for piece in pieces:
     needed_us = 0.0 if piece.is_queue else piece.work_us
-    added = (1, needed_us, piece.work_us - needed_us, piece.idle_us)
-    sums.setdefault((piece.kind, piece.holder), np.zeros(4))[:] += added
+    queue_us = piece.work_us - needed_us
+    added = (1, needed_us, queue_us, piece.idle_us, piece.message_us)
+    sums.setdefault(piece.row, np.zeros(5))[:] += added
   parts = [
-    Part(kind, names[kind][holder], int(total[0]), *total[1:].tolist())
-    for (kind, holder), total in sums.items()
+    Part(kind, names[kind][index], int(total[0]), *total[1:].tolist())
+    for (kind, index), total in sums.items()
   ]
   return tuple(sorted(parts, key=lambda part: -part.total_us))
 
@@ -155,9 +170,9 @@ def _layers(schedule: Schedule, pieces: list[_Piece]) -> tuple[LayerShare, ...]:
   time_us = np.zeros((len(layers.names), problem.cluster.num_devices))
   count = np.zeros(len(layers.names), int)
   for piece in pieces:
-    if piece.kind == DEVICE:
-      layer = layers.layer_of[piece.item]
-      time_us[layer, piece.holder] += piece.work_us
+    if piece.op >= 0:
+      layer = layers.layer_of[piece.op]
+      time_us[layer, piece.row[1]] += piece.work_us
       count[layer] += 1
   shares = [
     LayerShare(

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from tfplace import bounds, placers
-from tfplace.core.cluster import Cluster, Device, Link
+from tfplace.core.cluster import MESSAGE_COSTS, Cluster, Device, Link
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.errors import InfeasibleError
@@ -102,7 +102,7 @@ def _clusters(schedule: Schedule) -> Iterator[tuple[str, Cluster, bool]]:
     yield f"{ONE_MORE} {cluster.devices[busiest].kind}", more, True
     faster = _faster_links(cluster, bandwidth=2.0, latency=0.5)
     yield "every link with 2x the bandwidth and half the latency", faster, True
-    free = _faster_links(cluster, bandwidth=math.inf, latency=0.0, gap=0.0)
+    free = _faster_links(cluster, bandwidth=math.inf, latency=0.0, others=0.0)
     yield "free communication", free, False
   if cluster.op_overhead_us.any():
     bare = [
@@ -114,15 +114,15 @@ def _clusters(schedule: Schedule) -> Iterator[tuple[str, Cluster, bool]]:
 
 
 def _faster_links(
-  cluster: Cluster, bandwidth: float, latency: float, gap: float = 1.0
+  cluster: Cluster, bandwidth: float, latency: float, others: float = 1.0
 ) -> Cluster:
-  """The cluster with bandwidth, latency and gap of each link multiplied."""
+  """The cluster with bandwidth, latency and other costs of links multiplied."""
   links = [
     dataclasses.replace(
       link,
       bandwidth_bytes_per_us=link.bandwidth_bytes_per_us * bandwidth,
       latency_us=link.latency_us * latency,
-      gap_us=link.gap_us * gap,
+      **{x: getattr(link, x) * others for x in ("gap_us", *MESSAGE_COSTS)},
     )
     for link in cluster.links
   ]

@@ -59,6 +59,7 @@ def _path(explanation: Explanation) -> Iterator[str]:
   shares = (
     (path.compute_us, "computation"),
     (path.transfer_us, "communication"),
+    (path.message_us, "sending and receiving by devices"),
     (path.idle_us, "idle time (overhead of ops, latency of links)"),
   )
   parts = [f"{format_share(us, step_us)} {x}" for us, x in shares if us > 0]

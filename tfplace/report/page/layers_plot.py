@@ -14,7 +14,7 @@ from tfplace.report.explain.layers import (
   is_gradient,
 )
 from tfplace.report.page import figures
-from tfplace.report.rows import device_names
+from tfplace.report.rows import compute_end_us, device_names
 from tfplace.report.units import format_bytes, format_us, shorten
 from tfplace.simulate import Schedule
 
@@ -62,7 +62,7 @@ def layers_plot(schedule: Schedule) -> Any:
 def _columns(schedule: Schedule) -> Layers:
   """Layers in the order in which they compute, small ones folded."""
   graph = schedule.placement.problem.graph
-  time_us = schedule.op_end_us - schedule.op_start_us
+  time_us = compute_end_us(schedule) - schedule.op_start_us
   layers = find_layers(
     graph.names, schedule.placement.problem.fastest_us, graph.layer_paths
   )
@@ -134,7 +134,7 @@ def _short_block(name: str) -> str:
 
 def _draw_discs(plot: Any, schedule: Schedule, layers: Layers) -> Any:
   devices, short = schedule.placement.devices, device_names(schedule)
-  time_us = schedule.op_end_us - schedule.op_start_us
+  time_us = compute_end_us(schedule) - schedule.op_start_us
   key = layers.layer_of * len(short) + devices
   shape = len(layers.names) * len(short)
   total = np.bincount(key, time_us, shape)

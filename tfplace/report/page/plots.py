@@ -29,6 +29,7 @@ _ROW = 28  # pixels
 _KINDS = (
   ("needed next", "needed_us", figures.BLUE),
   ("queued behind", "queue_us", figures.SKY),
+  ("sending and receiving", "message_us", figures.MESSAGE),
   ("idle", "idle_us", figures.PALE),
 )
 
@@ -119,6 +120,8 @@ def path_plot(explanation: Explanation) -> Any:
   left, bars = np.zeros(len(parts)), []
   for label, field, color in _KINDS:
     times = [getattr(part, field) for part in parts]
+    if field == "message_us" and not any(times):
+      continue
     right = left + np.divide(times, scale)
     data = {
       "left": left.tolist(),

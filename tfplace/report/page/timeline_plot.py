@@ -2,7 +2,7 @@
 critical path through it. Bounded in its number of bars however large the graph.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,11 +11,14 @@ from bokeh.models import ColumnDataSource, Range1d
 from tfplace.report.page import figures
 from tfplace.report.rows import (
   DEVICE,
+  OP,
+  SEND,
   Bars,
   Row,
   device_names,
   main_types,
   make_bars,
+  row_kinds,
   step_rows,
 )
 from tfplace.report.units import (
@@ -81,26 +84,30 @@ def _draw_bars(
   lanes: Sequence[tuple[Row, float, float]],
   scale: float,
 ) -> list[Any]:
-  """Ops by the colours of their types, and transfers."""
+  """Ops by the colours of their types, sends and receives, transfers."""
   kind, names = main_types(schedule, len(figures.OP_TYPES))
   colors = [*figures.OP_TYPES[: len(names) - 1], figures.OTHER]
-  labels, transfer = [*names, "transfers"], len(names)
-  colors.append(figures.TRANSFER)
+  colors += [figures.MESSAGE, figures.TRANSFER]
+  message, labels = len(names), [*names, "send, receive", "transfers"]
   used = [row for row, _, _ in lanes if len(row.items)]
   devices = sum(row.kind == DEVICE for row in used)
   marks: list[Marks] = [[] for _ in labels]
   for row, top, height in lanes:
-    kinds = np.full(len(row.items), transfer)
-    limit = MAX_TRANSFER_BARS // max(1, len(used) - devices)
-    text = _transfer_text(schedule, row)
     if row.kind == DEVICE:
-      kinds, limit = kind[row.items], MAX_OP_BARS // max(1, devices)
-      text = _op_text(schedule, row, names)
+      kinds = row_kinds(row, kind, message)
+      limit = MAX_OP_BARS // max(1, devices)
+    else:
+      kinds = np.full(len(row.items), message + 1)
+      limit = MAX_TRANSFER_BARS // (len(used) - devices)
     times = row.start_us, row.end_us
     bars = make_bars(*times, kinds, limit, schedule.step_time_us)
     for i in range(len(bars)):
       mark = _bar(bars, i, top, height, scale)
-      mark["what"], mark["detail"] = text(bars, i)
+      at = int(bars.item[i])
+      text = _op_text if row.what[at] == OP else _transfer_text
+      many = f"{bars.count[i]:,} " if bars.count[i] > 1 else ""
+      mostly = labels[bars.kind[i]]
+      mark["what"], mark["detail"] = text(schedule, row, at, many, mostly)
       marks[bars.kind[i]].append(mark)
   return [
     _quads(plot, found, color, label)
@@ -109,36 +116,32 @@ def _draw_bars(
   ]
 
 
-Text = Callable[[Bars, int], tuple[str, str]]  # the lines under the mouse
+def _op_text(
+  schedule: Schedule, row: Row, at: int, many: str, mostly: str
+) -> tuple[str, str]:
+  """The lines under the mouse for a bar whose longest item is an op."""
+  graph, op = schedule.placement.problem.graph, int(row.items[at])
+  name = shorten(graph.names[op])
+  if many:
+    return f"{many}ops, mostly {mostly}; longest:", name
+  return name, graph.types[op]
 
 
-def _op_text(schedule: Schedule, row: Row, types: Sequence[str]) -> Text:
-  graph = schedule.placement.problem.graph
-
-  def text(bars: Bars, i: int) -> tuple[str, str]:
-    op = int(row.items[bars.item[i]])
-    name = shorten(graph.names[op])
-    if bars.count[i] == 1:
-      return name, graph.types[op]
-    count = f"{bars.count[i]:,} ops"
-    return f"{count}, mostly {types[bars.kind[i]]}; longest:", name
-
-  return text
-
-
-def _transfer_text(schedule: Schedule, row: Row) -> Text:
+def _transfer_text(
+  schedule: Schedule, row: Row, at: int, many: str, mostly: str
+) -> tuple[str, str]:
+  """The same for a transfer, or for its send or receive."""
   sent, short = schedule.transfers, device_names(schedule)
-  names = schedule.placement.problem.graph.names
-
-  def text(bars: Bars, i: int) -> tuple[str, str]:
-    transfer = int(row.items[bars.item[i]])
-    what = format_bytes(float(sent.num_bytes[transfer]))
-    if bars.count[i] > 1:
-      what = f"{bars.count[i]:,} transfers, the longest of {what}"
-    ends = f"{short[sent.src[transfer]]} to {short[sent.dst[transfer]]}"
-    return f"{what} from {ends}", shorten(names[sent.src_op[transfer]])
-
-  return text
+  transfer = int(row.items[at])
+  what = format_bytes(float(sent.num_bytes[transfer]))
+  if row.kind == DEVICE:
+    verb = "send" if row.what[at] == SEND else "receive"
+    what = f"{many}items, longest: {verb} {what}" if many else f"{verb} {what}"
+  elif many:
+    what = f"{many}transfers, the longest of {what}"
+  ends = f"{short[sent.src[transfer]]} to {short[sent.dst[transfer]]}"
+  name = schedule.placement.problem.graph.names[sent.src_op[transfer]]
+  return f"{what} from {ends}", shorten(name)
 
 
 def _bar(
