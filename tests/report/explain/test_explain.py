@@ -12,13 +12,12 @@ from tfplace.core.op_graph import OpSpec, build_graph
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.errors import TfplaceError
-from tfplace.report.explain import explain, what_if
+from tfplace.report.explain import explain, summary, what_if
 from tfplace.report.explain.one_op import op_summary
 from tfplace.report.explain.output import (
   explanation_tables,
   explanation_to_json,
 )
-from tfplace.report.explain.words import summary
 
 
 def test_moving_an_op_moves_all_that_must_stay_with_it():

@@ -19,8 +19,7 @@ from tfplace.core.placement import Placement
 from tfplace.core.protocols import Result
 from tfplace.errors import TfplaceError
 from tfplace.formats.files import write_bytes
-from tfplace.report.explain import Explanation, explain
-from tfplace.report.explain.words import summary
+from tfplace.report.explain import Explanation, explain, summary
 from tfplace.report.rows import device_names
 from tfplace.report.table import BASELINE, rank
 from tfplace.report.units import (
