@@ -1,5 +1,6 @@
 """Traces and timelines of simulated steps."""
 
+import dataclasses
 import gzip
 import json
 
@@ -115,6 +116,50 @@ def test_timeline_draws_a_bar_per_op_that_takes_time_and_per_transfer():
   assert labels == ["GPU:0 31%", "GPU:1 15%", "GPU:0 -> GPU:1"]
   # Two curves, and the capacity of 10 bytes, which 7 come near, twice.
   assert len(memory.lines) == 4
+
+
+def costly_placement():
+  """a 0-2 on d0 and sends until 3; 6 bytes 3-6, arrive 6.5; d1 receives until
+  8.5; b 8.5-9.5."""
+  placement = two_device_placement()
+  problem = placement.problem
+  (link,) = problem.cluster.links
+  link = dataclasses.replace(link, send_us=1.0, recv_us=2.0)
+  cluster = dataclasses.replace(problem.cluster, links=(link,))
+  return Placement(Problem(problem.graph, cluster), placement.devices)
+
+
+def test_trace_has_sends_and_receives_on_their_devices():
+  placement = costly_placement()
+  data = trace.make_trace(Simulator(placement.problem).schedule(placement))
+  slices = {
+    (e["name"], e["pid"], e["tid"]): (e["ts"], e["dur"])
+    for e in events_of(data, "X")
+    if e["pid"] != trace.CHANNELS
+  }
+  assert slices == {
+    ("a", trace.DEVICES, 0): (0.0, 2.0),
+    ("send a:0", trace.DEVICES, 0): (2.0, 1.0),
+    ("z", trace.DEVICES, 0): (3.0, 0.0),
+    ("receive a:0", trace.DEVICES, 1): (6.5, 2.0),
+    ("b_$x$", trace.DEVICES, 1): (8.5, 1.0),
+    ("a", trace.CRITICAL, 0): (0.0, 3.0),
+    ("a:0", trace.CRITICAL, 0): (3.0, 3.5),
+    ("receive a:0", trace.CRITICAL, 0): (6.5, 2.0),
+    ("b_$x$", trace.CRITICAL, 0): (8.5, 1.0),
+  }
+
+
+def test_timeline_draws_sends_and_receives():
+  placement = costly_placement()
+  schedule = Simulator(placement.problem).schedule(placement)
+  tracks, _ = timeline.draw_timeline(schedule).axes
+  bars = sum(len(c.get_paths()) for c in tracks.collections)
+  assert bars == 2 + 2 + 1 + 4  # ops; send, receive; transfer; critical path
+  names = [text.get_text() for text in tracks.get_legend().get_texts()]
+  assert names == [
+    *("Mat$Mul$", "Relu", "send, receive", "transfer", "critical path")
+  ]
 
 
 def test_an_empty_graph_has_a_trace_and_a_timeline(tmp_path):

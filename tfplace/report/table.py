@@ -17,7 +17,6 @@ def results_table(
   *,
   best: Result | None = None,
   measured: Sequence[Evaluation] | None = None,
-  title: str | None = None,
 ) -> Table:
   """One row per result: what it costs, against what, and how long it took.
 
@@ -29,9 +28,8 @@ def results_table(
     results: of one problem.
     best: the result to mark; by default, the fastest that fits in memory.
     measured: what each result's placement measured on real devices.
-    title: above the table.
   """
-  table = Table(title=None if title is None else Text(title))
+  table = Table()
   devices = list(results[0].evaluation.peak_memory_bytes) if results else []
   table.add_column("placer")
   names = ["step time", "vs single", "vs bound", *_memory_columns(devices)]

@@ -1,27 +1,35 @@
-"""A picture of one simulated step: what each device and channel does when,
-the critical path, and the memory in use. Drawn without a display and without
-pyplot's global state.
+"""A picture of one simulated step: what each device and channel does when, the
+critical path, and the memory in use. Drawn by Matplotlib without a display and
+without pyplot's global state.
 """
 
 import io
 import os
 import pathlib
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from tfplace.core.placement import Placement
 from tfplace.errors import FormatError
 from tfplace.formats.files import write_bytes
-from tfplace.report.units import (
+from tfplace.report.rows import (
+  DEVICE,
+  Row,
   as_schedule,
-  channel_names,
   device_names,
+  main_types,
+  row_kinds,
+  step_rows,
+)
+from tfplace.report.units import (
+  format_share,
   format_us,
+  size_scale,
   time_scale,
 )
 from tfplace.simulate import Schedule
@@ -35,8 +43,9 @@ TYPE_COLORS = (
 )
 OTHER_COLOR = "#b5b5b5"
 TRANSFER_COLOR = "#d98200"
+MESSAGE_COLOR = "#f2c27f"
 CRITICAL_COLOR = "#d40000"
-_CHANNEL_HEIGHT = 0.5  # of a device's row
+_LINK_HEIGHT = 0.5  # of a device's row
 
 
 def save_timeline(
@@ -53,8 +62,7 @@ def save_timeline(
   """
   kind = picture_kind(path)
   buffer = io.BytesIO()
-  figure = draw_timeline(as_schedule(step))
-  figure.savefig(buffer, format=kind, dpi=150)
+  draw_timeline(as_schedule(step)).savefig(buffer, format=kind, dpi=150)
   write_bytes(path, buffer.getvalue())
 
 
@@ -75,154 +83,84 @@ def picture_kind(path: str | os.PathLike[str]) -> str:
 
 def draw_timeline(schedule: Schedule) -> Figure:
   """The picture as a Matplotlib figure."""
-  rows = len(schedule.memory) + _CHANNEL_HEIGHT * len(_used_channels(schedule))
-  height = 1.2 + 0.45 * rows
+  rows = step_rows(schedule)
+  heights = np.array([1.0 if r.kind == DEVICE else _LINK_HEIGHT for r in rows])
+  height = 1.2 + 0.45 * float(heights.sum())
   figure = Figure(figsize=(14, height + 3.0), layout="constrained")
   FigureCanvasAgg(figure)
   top, bottom = figure.subplots(
     2, 1, sharex=True, gridspec_kw={"height_ratios": [height, 2.4]}
   )
-  _draw_tracks(top, schedule)
+  _draw_rows(top, schedule, rows, heights)
   _draw_memory(bottom, schedule)
-  figure.suptitle(_title(schedule), parse_math=False, fontsize=11)
-  return figure
-
-
-def _title(schedule: Schedule) -> str:
   problem = schedule.placement.problem
   bound = problem.lower_bound_us
   ratio = f", {schedule.step_time_us / bound:.3f} x bound" if bound else ""
-  return (
+  figure.suptitle(
     f"{problem.graph.name} on {problem.cluster.name}:"
-    f" {format_us(schedule.step_time_us)}{ratio}"
+    f" {format_us(schedule.step_time_us)}{ratio}",
+    parse_math=False,
+    fontsize=11,
   )
+  return figure
 
 
-def _used_channels(schedule: Schedule) -> list[int]:
-  return np.unique(schedule.transfers.channel).tolist()
-
-
-def _draw_tracks(axes: Axes, schedule: Schedule) -> None:
-  """Devices above, channels that are used below them."""
-  scale, unit = time_scale(schedule.step_time_us)
-  devices, channels = device_names(schedule), _used_channels(schedule)
-  all_names = channel_names(schedule)
-  heights = [1.0] * len(devices) + [_CHANNEL_HEIGHT] * len(channels)
-  tops = np.concatenate(([0.0], np.cumsum(heights)[:-1]))
-  middles = tops + np.array(heights) / 2
-  _draw_ops(axes, schedule, scale)
-  _draw_transfers(axes, schedule, scale, tops[len(devices) :], channels)
-  _draw_critical_path(axes, schedule, scale, tops[len(devices) :], channels)
-  busy = schedule.busy_us / max(schedule.step_time_us, 1e-300)
-  labels = [f"{n} {100 * b:.0f}%" for n, b in zip(devices, busy, strict=True)]
-  axes.set_yticks(middles, labels + [all_names[c] for c in channels])
+def _draw_rows(
+  axes: Axes, schedule: Schedule, rows: list[Row], heights: np.ndarray
+) -> None:
+  """Devices above, channels below them."""
+  step_us = schedule.step_time_us
+  scale, unit = time_scale(step_us)
+  tops = np.cumsum(heights) - heights
+  kind, names = main_types(schedule, len(TYPE_COLORS))
+  colors = np.array(
+    [*TYPE_COLORS[: len(names) - 1], OTHER_COLOR, MESSAGE_COLOR]
+  )
+  names = [*names, "send, receive"]
+  labels, drawn = [], set()
+  for row, top in zip(rows, tops.tolist(), strict=True):
+    if row.kind == DEVICE:
+      some = row.end_us > row.start_us
+      kinds = row_kinds(row, kind, len(names) - 1)[some]
+      drawn |= set(kinds.tolist())
+      spans = np.stack((row.start_us[some], row.end_us[some]), axis=1)
+      _bars(axes, spans / scale, top + 0.08, 0.72, colors[kinds])
+      _bars(axes, row.critical_us / scale, top + 0.83, 0.07, CRITICAL_COLOR)
+      labels.append(f"{row.name} {format_share(row.busy_us, step_us)}")
+    else:
+      spans = np.stack((row.start_us, row.end_us), axis=1)
+      _bars(axes, spans / scale, top + 0.06, 0.3, TRANSFER_COLOR)
+      _bars(axes, row.critical_us / scale, top + 0.38, 0.07, CRITICAL_COLOR)
+      labels.append(row.name)
+  axes.set_yticks(tops + heights / 2, labels)
   for label in axes.get_yticklabels():
     label.set_parse_math(False)
-  axes.set_xlim(0, max(schedule.step_time_us / scale, 1e-9))
-  axes.set_ylim(tops[-1] + heights[-1], 0)
+  axes.set_xlim(0, max(step_us / scale, 1e-9))
+  axes.set_ylim(float(heights.sum()), 0)
   axes.tick_params(axis="x", labelbottom=True)
   axes.set_xlabel(f"time, {unit} (percentages: device busy)")
-
-
-def _draw_ops(axes: Axes, schedule: Schedule, scale: float) -> None:
-  start, end = schedule.op_start_us / scale, schedule.op_end_us / scale
-  types = np.array(schedule.placement.problem.graph.types, object)
-  total: dict[str, float] = {}
-  for kind, time in zip(types, end - start, strict=True):
-    total[kind] = total.get(kind, 0.0) + time
-  ranked = sorted(total, key=lambda kind: -total[kind])
-  colors = dict(zip(ranked, TYPE_COLORS, strict=False))
-  row = schedule.placement.devices
-  handles = []
-  other = np.array([kind not in colors for kind in types], bool)
-  for kind, color in [*colors.items(), (None, OTHER_COLOR)]:
-    chosen = other if kind is None else np.asarray(types == kind, bool)
-    chosen = chosen & (end > start)
-    if chosen.any():
-      _bars(axes, start[chosen], end[chosen], row[chosen] + 0.08, 0.72, color)
-      handles.append(Patch(color=color, label=kind or "other types"))
+  handles = [Patch(color=colors[i], label=names[i]) for i in sorted(drawn)]
   handles.append(Patch(color=TRANSFER_COLOR, label="transfer"))
   handles.append(Patch(color=CRITICAL_COLOR, label="critical path"))
-  legend = axes.legend(
-    handles=handles,
-    loc="lower left",
-    bbox_to_anchor=(0, 1.0),
-    ncols=6,
-    fontsize=8,
-    frameon=False,
-  )
-  for text in legend.get_texts():
-    text.set_parse_math(False)
-
-
-def _draw_transfers(
-  axes: Axes,
-  schedule: Schedule,
-  scale: float,
-  tops: np.ndarray,
-  channels: list[int],
-) -> None:
-  moves = schedule.transfers
-  row = np.searchsorted(channels, moves.channel)
-  if len(moves):
-    bottom = tops[row] + 0.06
-    start, sent = moves.start_us / scale, moves.sent_us / scale
-    _bars(axes, start, sent, bottom, 0.3, TRANSFER_COLOR)
-
-
-def _draw_critical_path(
-  axes: Axes,
-  schedule: Schedule,
-  scale: float,
-  tops: np.ndarray,
-  channels: list[int],
-) -> None:
-  """A line under each op and transfer of the path."""
-  row = dict(zip(channels, tops, strict=True))
-  lines = []
-  for segment in schedule.critical_path:
-    if segment.kind == "op":
-      y = float(schedule.placement.devices[segment.index]) + 0.83
-    else:
-      y = row[int(schedule.transfers.channel[segment.index])] + 0.38
-    lines.append((segment.start_us / scale, segment.end_us / scale, y))
-  if lines:
-    start, end, bottom = np.array(lines).T
-    _bars(axes, start, end, bottom, 0.07, CRITICAL_COLOR)
+  _add_legend(axes, 6, handles=handles)
 
 
 def _bars(
-  axes: Axes,
-  start: np.ndarray,
-  end: np.ndarray,
-  bottom: np.ndarray,
-  height: float,
-  color: str,
+  axes: Axes, spans: np.ndarray, bottom: float, height: float, color: Any
 ) -> None:
-  """Rectangles as one collection: tens of thousands draw in a moment."""
-  corners = [
-    np.stack([x, y], axis=1)
-    for x, y in (
-      (start, bottom),
-      (end, bottom),
-      (end, bottom + height),
-      (start, bottom + height),
-    )
-  ]
-  # A hairline keeps an op visible that is narrower than a pixel.
-  axes.add_collection(
-    PolyCollection(
-      list(np.stack(corners, axis=1)), facecolor=color, edgecolor=color, lw=0.1
-    ),
-    autolim=False,
-  )
+  """Bars of [n, 2] spans; a hairline keeps one visible that is narrower than a
+  pixel."""
+  if len(spans):
+    ranges = np.stack((spans[:, 0], spans[:, 1] - spans[:, 0]), axis=1)
+    colors = {"facecolor": color, "edgecolor": color}
+    axes.broken_barh(ranges.tolist(), (bottom, height), lw=0.1, **colors)
 
 
 def _draw_memory(axes: Axes, schedule: Schedule) -> None:
   scale, unit = time_scale(schedule.step_time_us)
   limits = schedule.placement.problem.cluster.memory_bytes
   peak = max(schedule.peak_memory_bytes.max(), 1.0)
-  size, name = (2.0**30, "GiB") if peak >= 2.0**29 else (2.0**20, "MiB")
+  size, name = size_scale(peak)
   for d, (device, curve) in enumerate(
     zip(device_names(schedule), schedule.memory, strict=True)
   ):
@@ -235,12 +173,18 @@ def _draw_memory(axes: Axes, schedule: Schedule) -> None:
   axes.set_ylim(bottom=0)
   axes.set_ylabel(f"memory, {name}\n(dashed: capacity)")
   axes.set_xlabel(f"time, {unit}")
+  _add_legend(axes, 8)
+
+
+def _add_legend(axes: Axes, columns: int, **options: Any) -> None:
+  """A legend above the axes, with its texts as they are: no TeX in them."""
   legend = axes.legend(
     loc="lower left",
     bbox_to_anchor=(0, 1.0),
-    ncols=8,
+    ncols=columns,
     fontsize=8,
     frameon=False,
+    **options,
   )
   for text in legend.get_texts():
     text.set_parse_math(False)

@@ -10,10 +10,19 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from tfplace.core.placement import Placement
 from tfplace.formats.json_file import write_json
-from tfplace.report.units import as_schedule, channel_names, device_names
-from tfplace.simulate import Schedule
+from tfplace.report.rows import (
+  as_schedule,
+  channel_names,
+  compute_end_us,
+  critical_ends_us,
+  device_names,
+  transfer_name,
+)
+from tfplace.simulate import Schedule, critical_path
 
 Event = dict[str, Any]
 DEVICES, CHANNELS, CRITICAL, MEMORY = 1, 2, 3, 4  # process ids
@@ -41,6 +50,7 @@ def make_trace(schedule: Schedule) -> dict[str, Any]:
     _names(schedule),
     _ops(schedule),
     _transfers(schedule),
+    _messages(schedule),
     _critical_path(schedule),
     _memory(schedule),
   )
@@ -100,7 +110,7 @@ def _slice(
 def _ops(schedule: Schedule) -> Iterator[Event]:
   graph = schedule.placement.problem.graph
   critical = {s.index for s in schedule.critical_path if s.kind == "op"}
-  sizes = graph.op_output_bytes
+  sizes, ends_us = graph.op_output_bytes, compute_end_us(schedule)
   for op, device in enumerate(schedule.placement.devices.tolist()):
     args = {
       "type": graph.types[op],
@@ -109,48 +119,56 @@ def _ops(schedule: Schedule) -> Iterator[Event]:
       "persistent_bytes": float(graph.persistent_bytes[op]),
       "critical": op in critical,
     }
-    start, end = schedule.op_start_us[op], schedule.op_end_us[op]
+    start, end = schedule.op_start_us[op], ends_us[op]
     track = DEVICES, device
     yield _slice(track, graph.names[op], start, end, args, graph.types[op])
 
 
 def _transfers(schedule: Schedule) -> Iterator[Event]:
-  moves = schedule.transfers
+  sent = schedule.transfers
   devices = schedule.placement.problem.cluster.devices
-  for i in range(len(moves)):
+  for i in range(len(sent)):
     args = {
-      "from": devices[moves.src[i]].name,
-      "to": devices[moves.dst[i]].name,
-      "bytes": float(moves.num_bytes[i]),
-      "queued_us": float(schedule.op_end_us[moves.src_op[i]]),
-      "arrival_us": float(moves.arrival_us[i]),
+      "from": devices[sent.src[i]].name,
+      "to": devices[sent.dst[i]].name,
+      "bytes": float(sent.num_bytes[i]),
+      "queued_us": float(schedule.op_end_us[sent.src_op[i]]),
+      "arrival_us": float(sent.arrival_us[i]),
     }
-    track = CHANNELS, int(moves.channel[i])
-    name = _transfer_name(schedule, i)
-    times = moves.start_us[i], moves.sent_us[i]
+    track = CHANNELS, int(sent.channel[i])
+    name = transfer_name(schedule, i)
+    times = sent.start_us[i], sent.sent_us[i]
     yield _slice(track, name, *times, args, "transfer")
 
 
-def _transfer_name(schedule: Schedule, transfer: int) -> str:
-  moves = schedule.transfers
-  output = int(moves.output[transfer])
-  op = schedule.placement.problem.graph.names[moves.src_op[transfer]]
-  return f"^{op}" if output < 0 else f"{op}:{output}"  # TensorFlow's names
+def _messages(schedule: Schedule) -> Iterator[Event]:
+  """Sends and receives, where they take time of a device."""
+  sent = schedule.transfers
+  both = (
+    ("send", sent.src, sent.send_start_us, sent.send_end_us),
+    ("receive", sent.dst, sent.recv_start_us, sent.recv_end_us),
+  )
+  for verb, devices, start, end in both:
+    for i in np.flatnonzero(end > start).tolist():
+      track = DEVICES, int(devices[i])
+      name = f"{verb} {transfer_name(schedule, i)}"
+      args = {"bytes": float(sent.num_bytes[i])}
+      yield _slice(track, name, start[i], end[i], args, verb)
 
 
 def _critical_path(schedule: Schedule) -> Iterator[Event]:
-  path = schedule.critical_path
   names = schedule.placement.problem.graph.names
-  for i, segment in enumerate(path):
-    # A channel can start the next transfer before this one has arrived.
-    end = min([segment.end_us] + [s.start_us for s in path[i + 1 : i + 2]])
-    name = (
-      names[segment.index]
-      if segment.kind == "op"
-      else _transfer_name(schedule, segment.index)
-    )
+  ends_us = critical_ends_us(schedule)
+  for segment, end_us in zip(schedule.critical_path, ends_us, strict=True):
+    kind = segment.kind
+    if kind == critical_path.OP:
+      name = names[segment.index]
+    else:
+      verb = "receive " if kind == critical_path.RECEIVE else ""
+      name = f"{verb}{transfer_name(schedule, segment.index)}"
     args = {"waited_for": segment.waited_for}
-    yield _slice((CRITICAL, 0), name, segment.start_us, end, args, segment.kind)
+    times = segment.start_us, end_us
+    yield _slice((CRITICAL, 0), name, *times, args, kind)
 
 
 def _memory(schedule: Schedule) -> Iterator[Event]:

@@ -1,18 +1,17 @@
-"""Numbers and names for people, and the schedule of what is shown.
+"""Times, sizes, shares and device names as people read them.
 
-Sizes are formatted by `core.constraints`, whose errors need them; times here.
+Sizes are formatted by `core.constraints`, whose errors need them, too.
 """
 
 import math
 from collections.abc import Sequence
 
 from tfplace.core.constraints import format_bytes, in_units
-from tfplace.core.placement import Placement
-from tfplace.simulate import Schedule, Simulator
 
 __all__ = ["format_bytes", "format_us", "short_names"]
 
 _TIMES = ((1e6, "s"), (1e3, "ms"), (1.0, "us"))
+_SIZES = {"GiB": 2.0**30, "MiB": 2.0**20, "KiB": 2.0**10}
 
 
 def format_us(time_us: float) -> str:
@@ -22,10 +21,32 @@ def format_us(time_us: float) -> str:
   return in_units(time_us, _TIMES)
 
 
+def format_change_us(change_us: float) -> str:
+  """-1500 -> "-1.5 ms", 20 -> "+20 us", 0 -> "none"."""
+  sign = "-" if change_us < 0 else "+"
+  return f"{sign}{format_us(abs(change_us))}" if change_us else "none"
+
+
+def format_share(part: float, whole: float) -> str:
+  """(1, 3) -> "33%", (1, 30) -> "3.3%"; of nothing: "-"."""
+  if whole <= 0:
+    return "-"
+  percent = 100 * part / whole
+  if 0 < percent < 0.1:
+    return "under 0.1%"
+  return f"{percent:.1f}%" if 0 < percent < 10 else f"{percent:.0f}%"
+
+
 def time_scale(step_us: float) -> tuple[float, str]:
   """Microseconds in the unit that suits a step, and the unit's name."""
   unit = format_us(step_us).split()[-1]
-  return {"s": 1e6, "ms": 1e3, "us": 1.0}.get(unit, 1.0), unit
+  return {name: us for us, name in _TIMES}.get(unit, 1.0), unit
+
+
+def size_scale(num_bytes: float) -> tuple[float, str]:
+  """Bytes in the unit that suits a size, and the unit's name."""
+  unit = format_bytes(num_bytes).split()[-1]
+  return _SIZES.get(unit, 1.0), unit
 
 
 def short_names(names: Sequence[str]) -> list[str]:
@@ -41,31 +62,9 @@ def short_names(names: Sequence[str]) -> list[str]:
   return short if len(set(short)) == len(names) else list(names)
 
 
-def as_schedule(step: Schedule | Placement) -> Schedule:
-  """The schedule of a placement; a schedule is one already."""
-  if isinstance(step, Placement):
-    return Simulator(step.problem).schedule(step)
-  return step
-
-
-def device_names(schedule: Schedule) -> list[str]:
-  """[num_devices] short names."""
-  devices = schedule.placement.problem.cluster.devices
-  return short_names([device.name for device in devices])
-
-
-def channel_names(schedule: Schedule) -> list[str]:
-  """[num_channels] a name for each: its own, with short names of devices in
-  it, or "source -> destination"."""
-  cluster = schedule.placement.problem.cluster
-  short = device_names(schedule)
-  names = [""] * cluster.num_channels
-  for link in cluster.links:
-    src, dst = cluster.index[link.src], cluster.index[link.dst]
-    own = f"{short[src]} -> {short[dst]}"
-    names[cluster.channel[src, dst]] = link.channel or own
-  # Longest first: one name may begin another.
-  full = [device.name for device in cluster.devices]
-  for i in sorted(range(len(full)), key=lambda i: -len(full[i])):
-    names = [name.replace(full[i], short[i]) for name in names]
-  return names
+def shorten(name: str, limit: int = 64) -> str:
+  """A long name without its middle."""
+  if len(name) <= limit:
+    return name
+  keep = (limit - 1) // 2
+  return f"{name[: limit - 1 - keep]}\N{HORIZONTAL ELLIPSIS}{name[-keep:]}"

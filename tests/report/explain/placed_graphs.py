@@ -62,3 +62,21 @@ def three_branches():
     build_graph("branches", ops, edges), Cluster("pair", devices, links)
   )
   return Placement(problem, np.array([0, 0, 0, 1, 0]))
+
+
+def messages():
+  """A link that takes time of its devices: 1 to send, 2 to receive.
+
+  a on d0: 0-2, then sends until 3. Its 6 bytes are on their way 3-6 and arrive
+  at 6.5. d1 receives them 6.5-8.5; b on d1: 8.5-9.5.
+  """
+  ops = [
+    OpSpec("m/first/a", "MatMul", {"GPU": 2.0}, [6.0]),
+    OpSpec("m/second/b", "Relu", {"GPU": 1.0}),
+  ]
+  devices = (Device("/gpu:0", "GPU"), Device("/gpu:1", "GPU"))
+  link = Link("/gpu:0", "/gpu:1", 2.0, 0.5, send_us=1.0, recv_us=2.0)
+  problem = Problem(
+    build_graph("messages", ops, [(0, 0, 1)]), Cluster("two", devices, (link,))
+  )
+  return Placement(problem, np.array([0, 1]))

@@ -3,7 +3,7 @@
 import numpy as np
 import placed_graphs
 import pytest
-from random_problems import random_case
+from random_problems import costly_case, random_case
 
 from tfplace.core.placement import Placement
 from tfplace.report.explain.bottleneck import find_loads, fixed_order, times_on
@@ -34,22 +34,34 @@ def test_launch_gaps_and_gaps_between_transfers_stay():
   assert (link.kind, link.if_twice_as_fast_us) == ("link", 5.0)
 
 
+def test_sends_and_receives_stay():
+  # Of 2 + 1 + 3 + 0.5 + 2 + 1, halves of the 3.5, the 2 and the 1.
+  loads = find_loads(schedule_of(placed_graphs.messages()))
+  assert [(x.name, x.gain_us) for x in loads] == [
+    ("gpu:0 -> gpu:1", 1.75),
+    ("gpu:0", 1.0),
+    ("gpu:1", 0.5),
+  ]
+
+
+@pytest.mark.parametrize("case", [random_case, costly_case])
 @pytest.mark.parametrize("seed", range(5))
-def test_with_its_own_times_the_order_gives_the_simulated_step(seed):
+def test_with_its_own_times_the_order_gives_the_simulated_step(seed, case):
   rng = np.random.default_rng(seed)
   for _ in range(150):
-    problem, devices = random_case(rng)
+    problem, devices = case(rng)
     schedule = schedule_of(Placement(problem, devices))
     times = times_on(problem, schedule)
     step_us = fixed_order(schedule).step_time_us(times)
     assert step_us == pytest.approx(schedule.step_time_us, abs=1e-9)
 
 
+@pytest.mark.parametrize("case", [random_case, costly_case])
 @pytest.mark.parametrize("seed", range(3))
-def test_in_a_fixed_order_nothing_faster_makes_the_step_longer(seed):
+def test_in_a_fixed_order_nothing_faster_makes_the_step_longer(seed, case):
   rng = np.random.default_rng(100 + seed)
   for _ in range(40):
-    problem, devices = random_case(rng)
+    problem, devices = case(rng)
     schedule = schedule_of(Placement(problem, devices))
     order, times = fixed_order(schedule), times_on(problem, schedule)
     faster = type(times)(*(t * rng.random(len(t)) for t in times))

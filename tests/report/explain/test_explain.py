@@ -12,9 +12,12 @@ from tfplace.core.op_graph import OpSpec, build_graph
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.errors import TfplaceError
-from tfplace.report.explain import explain, what_if
-from tfplace.report.explain.output import explanation_to_json
-from tfplace.report.explain.words import op_summary, summary
+from tfplace.report.explain import explain, summary, what_if
+from tfplace.report.explain.one_op import op_summary
+from tfplace.report.explain.output import (
+  explanation_tables,
+  explanation_to_json,
+)
 
 
 def test_moving_an_op_moves_all_that_must_stay_with_it():
@@ -29,8 +32,8 @@ def test_moving_an_op_moves_all_that_must_stay_with_it():
   assert op.colocation == ("m/first/z",)
   assert (op.moves[0].step_time_us, op.moves[0].fits) == (3, True)
   words = " ".join(op_summary(op, 6.5))
-  assert "It must stay with m/first/z" in words
-  assert "3.5 us (54%) shorter" in words
+  assert "It is colocated with m/first/z" in words
+  assert "shorten the step by 3.5 us (54%)" in words
 
 
 def test_a_move_that_is_not_allowed_says_why():
@@ -127,12 +130,32 @@ def test_the_summary_names_bound_bottleneck_and_idle_devices():
   assert "2.17 times the lower bound of 3 us" in words
   assert "more than 54%" in words
   assert "The bottleneck is link gpu:0 -> gpu:1, busy for 46%" in words
-  assert "46% computing, 46% sending tensors and 7.7% launch" in words
+  assert "46% computation, 46% communication and 7.7% idle time" in words
   alone = placed_graphs.three_branches()
   alone = Placement(alone.problem, np.zeros(5, int))
   words = " ".join(summary(explain(alone)))
   assert "gpu:1 computes nothing." in words
   assert "It fits" not in words  # nothing is limited
+
+
+def test_sending_and_receiving_is_said_where_devices_spend_time_on_it():
+  # 3 us of 9.5 are spent on it; free communication leaves 2 + 1.
+  explanation = explain(placed_graphs.messages())
+  words = " ".join(summary(explanation))
+  assert "32% sending and receiving" in words
+  tried = {x.name: x.step_time_us for x in explanation.what_if}
+  assert (tried["as it is"], tried["free communication"]) == (9.5, 3.0)
+  data = explanation_to_json(explanation)
+  assert data["critical_path"]["message_us"] == 3.0
+  assert headers_of(explanation)[4] == "sends, receives"
+  plain = explain(placed_graphs.chain())
+  assert "receiv" not in " ".join(summary(plain))
+  assert "sends, receives" not in headers_of(plain)
+
+
+def headers_of(explanation):
+  tables = [x for x in explanation_tables(explanation) if hasattr(x, "columns")]
+  return [str(column.header) for column in tables[0].columns]
 
 
 def test_what_does_not_fit_is_said():

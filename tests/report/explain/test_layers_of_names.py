@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tfplace.report.explain.layers import OTHER, find_layers, merge_in_order
+from tfplace.report.explain.layers import OTHER, find_layers
 
 
 def layers_of(names, weight=None):
@@ -71,23 +71,6 @@ def test_what_weighs_decides_which_scope_is_the_model():
 
 def test_without_scopes_each_op_is_a_layer():
   assert layers_of(["x", "y", "z"]) == ["x", "y", "z"]
-
-
-def test_neighbours_merge_into_blocks_of_like_weight():
-  layers = find_layers(["a", "b", "c", "d"], np.ones(4))
-  # In order of position: b, a, d, c; their weights 3 | 1 + 1 + 1.
-  merged = merge_in_order(
-    layers, np.array([1, 0, 3, 2]), np.array([1.0, 3.0, 1.0, 1.0]), 2
-  )
-  assert merged.names == ("b", "a … c")
-  assert merged.layer_of.tolist() == [1, 0, 1, 1]
-
-
-def test_few_layers_are_only_put_in_order():
-  layers = find_layers(["a", "b", "c"], np.ones(3))
-  merged = merge_in_order(layers, np.array([2, 0, 1]), np.ones(3), 5)
-  assert merged.names == ("b", "c", "a")
-  assert merged.layer_of.tolist() == [2, 0, 1]
 
 
 def test_no_ops_have_no_layers():

@@ -3,7 +3,7 @@
 import numpy as np
 import placed_graphs
 import pytest
-from random_problems import random_case
+from random_problems import costly_case, random_case
 
 from tfplace.core.placement import Placement
 from tfplace.report.explain.path import Part, summarize_path
@@ -46,16 +46,29 @@ def test_layers_are_the_scopes_below_the_models_own():
   ]
 
 
+def test_sends_and_receives_are_parts_of_their_devices():
+  path = summary_of(placed_graphs.messages())
+  assert path.parts == (
+    Part("link", "gpu:0 -> gpu:1", 1, 3.0, 0.0, 0.5),
+    Part("device", "gpu:0", 1, 2.0, 0.0, 0.0, message_us=1.0),
+    Part("device", "gpu:1", 2, 1.0, 0.0, 0.0, message_us=2.0),
+  )
+  assert (path.compute_us, path.message_us) == (3.0, 3.0)
+  assert [x.compute_us for x in path.layers] == [2.0, 1.0]
+
+
+@pytest.mark.parametrize("case", [random_case, costly_case])
 @pytest.mark.parametrize("seed", range(5))
-def test_the_parts_add_up_to_the_step(seed):
+def test_the_parts_add_up_to_the_step(seed, case):
   rng = np.random.default_rng(seed)
   for _ in range(40):
-    problem, devices = random_case(rng)
+    problem, devices = case(rng)
     schedule = Simulator(problem).schedule(Placement(problem, devices))
     path = summarize_path(schedule)
     total = sum(part.total_us for part in path.parts)
     assert total == pytest.approx(schedule.step_time_us, abs=1e-9)
     assert min((p.idle_us for p in path.parts), default=0) >= -1e-9
+    assert min((p.message_us for p in path.parts), default=0) >= -1e-9
     assert sum(x.compute_us for x in path.layers) == pytest.approx(
       path.compute_us, abs=1e-9
     )

@@ -1,5 +1,6 @@
 """The report as a file: what is refused, what is in it."""
 
+import dataclasses
 import importlib.util
 import re
 
@@ -10,7 +11,8 @@ from tfplace import core, formats
 from tfplace.bin import place, simulate
 from tfplace.errors import TfplaceError
 from tfplace.report import page
-from tfplace.report.page import figures
+from tfplace.report.explain.layers import find_layers
+from tfplace.report.page import figures, layers_plot
 
 
 @pytest.fixture
@@ -80,6 +82,22 @@ def test_tfplace_place_writes_the_placers_it_ran_into_the_report(
   assert rows == [("", "single"), ("best", "blocks"), ("", "expert")]
 
 
+def test_the_report_draws_sends_and_receives_where_links_have_them(
+  placement, tmp_path
+):
+  pytest.importorskip("bokeh", reason="the extra 'report' is not installed")
+  problem = placement.problem
+  (link,) = problem.cluster.links
+  costly = dataclasses.replace(link, send_us=1.0, recv_us=2.0)
+  cluster = dataclasses.replace(problem.cluster, links=(costly,))
+  costly = core.Placement(core.Problem(problem.graph, cluster), [0, 1])
+  words = ("send, receive", "sending and receiving", "receive 8 B from g0 to")
+  for case in (placement, costly):
+    page.save_report(case, tmp_path / "r.html")
+    text = (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert [word in text for word in words] == [case is costly] * len(words)
+
+
 def test_an_empty_graph_has_a_report(tmp_path):
   pytest.importorskip("bokeh", reason="the extra 'report' is not installed")
   cluster = core.Cluster("c", (core.Device("d", "GPU"),))
@@ -111,3 +129,22 @@ def test_a_legend_is_no_wider_than_its_plot(devices, length):
   assert width <= 940 - 150 - 16  # the plot's least width within its borders
   rows = -(-devices // plot.legend[0].ncols)
   assert plot.height == 300 + 28 * (rows - 1)
+
+
+def test_neighbours_merge_into_blocks_of_like_weight():
+  layers = find_layers(["a", "b", "c", "d"], np.ones(4))
+  # In order of position: b, a, d, c; their weights 3 | 1 + 1 + 1.
+  merged = layers_plot.merge_in_order(
+    layers, np.array([1, 0, 3, 2]), np.array([1.0, 3.0, 1.0, 1.0]), 2
+  )
+  assert merged.names == ("b", "a … c")
+  assert merged.layer_of.tolist() == [1, 0, 1, 1]
+
+
+def test_few_layers_are_only_put_in_order():
+  layers = find_layers(["a", "b", "c"], np.ones(3))
+  merged = layers_plot.merge_in_order(
+    layers, np.array([2, 0, 1]), np.ones(3), 5
+  )
+  assert merged.names == ("b", "c", "a")
+  assert merged.layer_of.tolist() == [2, 0, 1]

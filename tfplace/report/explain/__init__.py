@@ -1,5 +1,242 @@
-"""Why a placement takes as long as it does, and what would change that."""
+"""Why a placement takes as long as it does, and what would change that: as data
+(`explain`) and in sentences (`summary`).
+"""
 
-from tfplace.report.explain.explanation import Explanation, explain
+import dataclasses
+from collections.abc import Iterator, Sequence
 
-__all__ = ["Explanation", "explain"]
+import numpy as np
+
+from tfplace.core.placement import Placement
+from tfplace.report.explain.bottleneck import Load, find_loads
+from tfplace.report.explain.one_op import OpReport, report_op
+from tfplace.report.explain.path import PathSummary, summarize_path
+from tfplace.report.explain.what_if import (
+  ONE_MORE,
+  Progress,
+  WhatIf,
+  try_other_hardware,
+)
+from tfplace.report.rows import device_names
+from tfplace.report.units import format_bytes, format_share, format_us
+from tfplace.simulate import Schedule, Simulator
+
+# A bottleneck shortens the step by this share at least when twice as fast.
+MIN_GAIN = 0.01
+_SHOWN = 3
+_NOTICED = 1.005  # a ratio of step times from which they differ
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Explanation:
+  """Why a step takes as long as it does.
+
+  Attributes:
+    schedule: the simulated step.
+    path: its critical path, added up.
+    loads: devices and links, by what each would gain if twice as fast.
+    what_if: the step on other hardware; the first is the cluster as it is.
+    op: the op that was asked for, if any.
+  """
+
+  schedule: Schedule
+  path: PathSummary
+  loads: tuple[Load, ...]
+  what_if: tuple[WhatIf, ...]
+  op: OpReport | None = None
+
+  @property
+  def ratio_to_bound(self) -> float | None:
+    """Step time over the lower bound; None where that is 0."""
+    bound_us = self.schedule.placement.problem.lower_bound_us
+    return self.schedule.step_time_us / bound_us if bound_us > 0 else None
+
+  @property
+  def bottleneck(self) -> Load | None:
+    """What gains most by being twice as fast, if anything gains at all."""
+    least_us = MIN_GAIN * self.schedule.step_time_us
+    best = self.loads[0] if self.loads else None
+    return best if best is not None and best.gain_us > least_us else None
+
+  @property
+  def is_feasible(self) -> bool:
+    """Every device's peak is within its memory."""
+    limits = self.schedule.placement.problem.cluster.memory_bytes
+    return bool(np.all(self.schedule.peak_memory_bytes <= limits))
+
+
+def explain(
+  placement: Placement,
+  op: str | None = None,
+  seconds: float = 0.0,
+  seed: int = 0,
+  on_progress: Progress | None = None,
+) -> Explanation:
+  """Explains a placement by simulating it, and changes of it.
+
+  Args:
+    placement: of a problem; with `bounds.tightened`, its bound is the proven
+      one, else the simple one of the formats.
+    op: name of an op to look at.
+    seconds: to search a new placement for each change of the hardware; 0
+      searches none.
+    seed: of the searches.
+    on_progress: told what is tried next.
+
+  Raises:
+    TfplaceError: there is no such op.
+  """
+  schedule = Simulator(placement.problem).schedule(placement)
+  return Explanation(
+    schedule=schedule,
+    op=None if op is None else report_op(schedule, op),
+    path=summarize_path(schedule),
+    loads=find_loads(schedule),
+    what_if=try_other_hardware(schedule, seconds, seed, on_progress),
+  )
+
+
+def summary(explanation: Explanation) -> list[str]:
+  """What matters about a placement, a sentence each."""
+  return [
+    *_step(explanation),
+    *_path(explanation),
+    *_bottleneck(explanation),
+    *_layers(explanation),
+    *_what_if(explanation),
+    *_memory(explanation),
+  ]
+
+
+def _step(explanation: Explanation) -> Iterator[str]:
+  schedule = explanation.schedule
+  problem = schedule.placement.problem
+  graph, cluster = problem.graph, problem.cluster
+  step_us = schedule.step_time_us
+  text = (
+    f"A step of {graph.name} ({graph.num_ops:,} ops) on {cluster.name} takes"
+    f" {format_us(step_us)}, simulated"
+  )
+  ratio = explanation.ratio_to_bound
+  if ratio is None:
+    yield f"{text}."
+    return
+  gain = 1 - 1 / ratio
+  bound = format_us(problem.lower_bound_us)
+  if gain < 0.001:
+    yield (
+      f"{text}; by the lower bound of {bound}, no placement is more than 0.1%"
+      " faster."
+    )
+  else:
+    yield (
+      f"{text}: {ratio:.2f} times the lower bound of {bound}, so no placement"
+      f" can shorten it by more than {format_share(gain, 1)}."
+    )
+
+
+def _path(explanation: Explanation) -> Iterator[str]:
+  path, step_us = explanation.path, explanation.schedule.step_time_us
+  if not path.parts or step_us <= 0:
+    return
+  shares = (
+    (path.compute_us, "computation"),
+    (path.transfer_us, "communication"),
+    (path.message_us, "sending and receiving by devices"),
+    (path.idle_us, "idle time (overhead of ops, latency of links)"),
+  )
+  parts = [f"{format_share(us, step_us)} {x}" for us, x in shares if us > 0]
+  if parts:
+    yield f"The critical path is {_listed(parts)}."
+  if path.queue_us > 0:
+    yield (
+      f"For {format_share(path.queue_us, step_us)} of the step, the next op or"
+      " transfer on that path was ready and queued for a device or link that"
+      " was busy."
+    )
+
+
+def _bottleneck(explanation: Explanation) -> Iterator[str]:
+  schedule, best = explanation.schedule, explanation.bottleneck
+  step_us = schedule.step_time_us
+  if best is not None:
+    yield (
+      f"The bottleneck is {best.kind} {best.name}, busy for"
+      f" {format_share(best.busy_us, step_us)} of the step: twice as fast, it"
+      f" would shorten the step by {format_share(best.gain_us, step_us)}, to"
+      f" {format_us(best.if_twice_as_fast_us)}."
+    )
+  elif explanation.loads:
+    yield (
+      "There is no single bottleneck: no device or link, made twice as fast,"
+      f" would shorten the step by more than {format_share(MIN_GAIN, 1)}."
+    )
+  names = device_names(schedule)
+  idle = [n for n, us in zip(names, schedule.busy_us, strict=True) if us == 0]
+  if idle and len(names) > 1:
+    verb = "computes" if len(idle) == 1 else "compute"
+    yield f"{_listed(idle)} {verb} nothing."
+
+
+def _layers(explanation: Explanation) -> Iterator[str]:
+  step_us = explanation.schedule.step_time_us
+  top = [x for x in explanation.path.layers if x.compute_us > 0][:_SHOWN]
+  if top and step_us > 0:
+    parts = [
+      f"{x.name} ({format_share(x.compute_us, step_us)}, on"
+      f" {_listed(x.devices[:_SHOWN])})"
+      for x in top
+    ]
+    yield f"The layers that take longest on it are {_listed(parts)}."
+
+
+def _what_if(explanation: Explanation) -> Iterator[str]:
+  if not explanation.what_if:
+    return
+  now, *others = explanation.what_if
+  step_us = explanation.schedule.step_time_us
+  if now.replaced_us is not None:
+    gain = 1 - now.replaced_us / step_us if step_us > 0 else 0.0
+    yield (
+      f"A new search on the same hardware found {format_us(now.replaced_us)}"
+      f" ({format_share(gain, 1)} shorter, by {now.replaced_by})."
+      if gain > 0
+      else "A new search on the same hardware found nothing better."
+    )
+  for other in others:
+    if other.name.startswith(ONE_MORE) and other.replaced_us is None:
+      continue  # the placement does not use it, so there is nothing to say
+    text = (
+      f"With {other.name}, this placement would take"
+      f" {format_us(other.same_order_us)} in the same order"
+    )
+    if other.step_time_us > _NOTICED * other.same_order_us:
+      text += f", {format_us(other.step_time_us)} simulated anew"
+    if other.replaced_us is not None:
+      text += f"; the best one found for it, {format_us(other.replaced_us)}"
+    yield f"{text}."
+
+
+def _memory(explanation: Explanation) -> Iterator[str]:
+  schedule = explanation.schedule
+  limits = schedule.placement.problem.cluster.memory_bytes
+  names, peaks = device_names(schedule), schedule.peak_memory_bytes
+  share = np.where(np.isfinite(limits), peaks / np.maximum(limits, 1), 0.0)
+  for i in np.flatnonzero(peaks > limits):
+    yield (
+      f"It does not fit: {names[i]} needs {format_bytes(peaks[i])} and has"
+      f" {format_bytes(limits[i])}."
+    )
+  if explanation.is_feasible and share.any():
+    i = int(share.argmax())
+    yield (
+      f"It fits in memory: the fullest device, {names[i]}, needs"
+      f" {format_bytes(peaks[i])} of {format_bytes(limits[i])}."
+    )
+
+
+def _listed(parts: Sequence[str]) -> str:
+  """["a", "b", "c"] -> "a, b and c"."""
+  if len(parts) < 2:
+    return "".join(parts)
+  return f"{', '.join(parts[:-1])} and {parts[-1]}"

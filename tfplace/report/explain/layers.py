@@ -1,8 +1,6 @@
-"""Which layer of the model each op belongs to, for people.
-
-As the graph says, where it knows; else by the scopes in op names, with which a
-gradient counts with its forward op, and the steps of an unrolled loop are one
-layer. Without layers and scopes, each op is a layer.
+"""Which layer of the model each op belongs to: as the graph says, where it
+knows; else by the scopes in op names. A gradient counts with its forward op,
+and the steps of an unrolled loop are one layer.
 """
 
 import dataclasses
@@ -15,10 +13,11 @@ _GRADIENT = re.compile(r"^(?:gradient_tape|gradients|Gradients)/")
 _CALL = re.compile(r"_\d+$")
 _STEP = re.compile(r"(?:step|encode|encode_back|decode|segment)_\d+")
 OTHER = "(outside of layers)"
-BETWEEN = " \N{HORIZONTAL ELLIPSIS} "  # the first and the last layer of a block
 # A scope that holds so much of the work is the model, not a layer of it.
 _MODEL_SHARE = 0.6
 _MAX_MODEL_DEPTH = 4
+
+Scope = tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -41,12 +40,14 @@ def find_layers(
 ) -> Layers:
   """The layers of a graph, in order of appearance.
 
+  Without layers and scopes, each op is a layer.
+
   Args:
     names: [num_ops] op names.
     weight: [num_ops] what each op counts for, such as its time: tells the
       scope of the model from those of its layers.
-    paths: [num_ops] `OpGraph.layer_paths`: of ops with one, names are not
-      looked at.
+    paths: [num_ops] `OpGraph.layer_paths`: where there is one, it counts
+      instead of the name.
   """
   scopes = _as_called([_scopes(name) for name in names])
   for op, path in enumerate(paths or ()):
@@ -68,69 +69,13 @@ def is_gradient(name: str) -> bool:
   return _GRADIENT.match(name) is not None
 
 
-def fold_small(layers: Layers, weight: np.ndarray, share: float) -> Layers:
-  """The layers, those with less than this share of all weight being one.
-
-  Args:
-    layers: to be folded.
-    weight: [num_layers] what each counts for.
-    share: in 0 to 1.
-  """
-  is_small = weight < share * float(weight.sum())
-  if not is_small.any() or is_small.all():
-    return layers
-  names = [
-    n for n, small in zip(layers.names, is_small, strict=True) if not small
-  ]
-  if OTHER not in names:
-    names.append(OTHER)
-  number = np.where(is_small, names.index(OTHER), np.cumsum(~is_small) - 1)
-  return Layers(tuple(names), number[layers.layer_of])
-
-
-def merge_in_order(
-  layers: Layers, position: np.ndarray, weight: np.ndarray, limit: int
-) -> Layers:
-  """At most `limit` layers: neighbours in order become blocks of like weight.
-
-  Args:
-    layers: to be merged.
-    position: [num_layers] where each layer stands.
-    weight: [num_layers] what each counts for.
-    limit: at least 1.
-
-  Returns:
-    The layers in order of `position`; a block has the names of its first and
-    its last layer.
-  """
-  order = np.argsort(position, kind="stable")
-  block = np.arange(len(order))
-  if len(order) > limit:
-    share = weight[order] + 1e-9 * max(float(weight.sum()), 1e-300)
-    middle = (np.cumsum(share) - share / 2) / share.sum()
-    block = np.minimum((middle * limit).astype(np.int64), limit - 1)
-    block = np.unique(block, return_inverse=True)[1]
-  rank = np.empty(len(order), np.int64)
-  rank[order] = block
-  members: list[list[str]] = [[] for _ in range(int(block.max(initial=-1)) + 1)]
-  for number, into in zip(order.tolist(), block.tolist(), strict=True):
-    members[into].append(layers.names[number])
-  return Layers(tuple(map(_block_name, members)), rank[layers.layer_of])
-
-
-def _block_name(members: list[str]) -> str:
-  if len(members) == 1:
-    return members[0]
-  return f"{members[0]}{BETWEEN}{members[-1]}"
-
-
-def _scopes(name: str) -> tuple[str, ...]:
+def _scopes(name: str) -> Scope:
   """`gradient_tape/model/step_3/lstm/MatMul` -> ("model", "lstm")."""
   parts = _GRADIENT.sub("", name).split("/")[:-1]
   return tuple(part for part in parts if not _STEP.fullmatch(part))
 
 
-def _as_called(scopes: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
+def _as_called(scopes: list[Scope]) -> list[Scope]:
   """The scopes by the names that a Keras model has for its layers.
 
   Keras opens a layer's scope once to build it and once more for each call, and
@@ -152,11 +97,9 @@ def _as_called(scopes: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
   ]
 
 
-def _model_scope(
-  scopes: Sequence[tuple[str, ...]], weight: np.ndarray
-) -> tuple[str, ...]:
+def _model_scope(scopes: Sequence[Scope], weight: np.ndarray) -> Scope:
   """The scopes at the front of names that are the model's own."""
-  head: tuple[str, ...] = ()
+  head: Scope = ()
   inside = list(zip(scopes, weight.tolist(), strict=True))
   least = _MODEL_SHARE * float(weight.sum())
   while least > 0 and len(head) < _MAX_MODEL_DEPTH:
@@ -168,16 +111,12 @@ def _model_scope(
     heaviest = max(sums, key=lambda name: sums[name], default="")
     if sums.get(heaviest, 0.0) < least:
       break
-    inside = [
-      (scope, weighs)
-      for scope, weighs in inside
-      if len(scope) > len(head) and scope[len(head)] == heaviest
-    ]
     head = *head, heaviest
+    inside = [x for x in inside if x[0][: len(head)] == head]
   return head
 
 
-def _label(scope: tuple[str, ...], head: tuple[str, ...]) -> str:
+def _label(scope: Scope, head: Scope) -> str:
   if scope[: len(head)] == head and len(scope) > len(head):
     return scope[len(head)]
   return scope[0] if scope and scope[0] not in head else OTHER

@@ -9,13 +9,13 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tfplace.report.explain.bottleneck import link_busy_us
-from tfplace.report.explain.explanation import Explanation
-from tfplace.report.explain.moves import OpReport
-from tfplace.report.explain.words import op_summary, summary
-from tfplace.report.units import channel_names, format_us
+from tfplace.report.explain import Explanation, summary
+from tfplace.report.explain.one_op import OpReport, op_summary
+from tfplace.report.rows import channel_busy_us, channel_names
+from tfplace.report.units import format_change_us, format_share, format_us
 
 FORMAT = "tfplace.explanation.v1"
+MAX_ROWS = 12
 
 
 def explanation_to_json(explanation: Explanation) -> dict[str, Any]:
@@ -38,6 +38,7 @@ def explanation_to_json(explanation: Explanation) -> dict[str, Any]:
       "transfer_us": path.transfer_us,
       "queue_us": path.queue_us,
       "idle_us": path.idle_us,
+      "message_us": path.message_us,
       "parts": [dataclasses.asdict(part) for part in path.parts],
       "layers": [dataclasses.asdict(layer) for layer in path.layers],
     },
@@ -75,28 +76,23 @@ def _devices(explanation: Explanation) -> list[dict[str, Any]]:
 
 def _links(explanation: Explanation) -> list[dict[str, Any]]:
   schedule = explanation.schedule
-  busy_us = link_busy_us(schedule)
+  busy_us = channel_busy_us(schedule)
   return [
     {"name": name, "busy_us": float(us)}
     for name, us in zip(channel_names(schedule), busy_us, strict=True)
   ]
 
 
-MAX_ROWS = 12
-
-
-def explanation_tables(
-  explanation: Explanation, max_rows: int = MAX_ROWS
-) -> Iterator[RenderableType]:
+def explanation_tables(explanation: Explanation) -> Iterator[RenderableType]:
   """Sentences and tables, in the order to be read."""
   step_us = explanation.schedule.step_time_us
   if explanation.op is not None:
     yield _sentences(op_summary(explanation.op, step_us))
     yield _moves_table(explanation.op)
   yield _sentences(summary(explanation))
-  yield _path_table(explanation, max_rows)
-  yield _layers_table(explanation, max_rows)
-  yield _loads_table(explanation, max_rows)
+  yield _path_table(explanation)
+  yield _layers_table(explanation)
+  yield _loads_table(explanation)
   yield _what_if_table(explanation)
 
 
@@ -116,15 +112,6 @@ def _add(table: Table, *cells: str) -> None:
   table.add_row(*map(Text, cells))
 
 
-def _share(part_us: float, whole_us: float) -> str:
-  return f"{100 * part_us / whole_us:.1f}%" if whole_us > 0 else "-"
-
-
-def _change(change_us: float) -> str:
-  sign = "-" if change_us < 0 else "+"
-  return f"{sign}{format_us(abs(change_us))}" if change_us else "none"
-
-
 def _moves_table(op: OpReport) -> Table:
   table = _table(f"{op.name} elsewhere", "device", "step time", "change")
   table.add_column("why not", overflow="fold")
@@ -133,62 +120,63 @@ def _moves_table(op: OpReport) -> Table:
       _add(table, move.device, "-", "-", move.reason)
     else:
       step = format_us(move.step_time_us)
-      _add(table, move.device, step, _change(move.change_us), move.reason)
+      change = format_change_us(move.change_us)
+      _add(table, move.device, step, change, move.reason)
   return table
 
 
-def _path_table(explanation: Explanation, max_rows: int) -> Table:
+def _path_table(explanation: Explanation) -> Table:
+  has_messages = explanation.path.message_us > 0
   table = _table(
     "Critical path",
     "where",
-    *("ops, transfers", "needed next", "in the way", "gaps, latency", "share"),
+    *("ops, transfers", "needed next", "queued behind"),
+    *(("sends, receives",) if has_messages else ()),
+    *("idle", "share"),
   )
   step_us = explanation.schedule.step_time_us
-  for part in explanation.path.parts[:max_rows]:
-    _add(
-      table,
-      f"{part.kind} {part.name}",
-      f"{part.count:,}",
-      format_us(part.needed_us),
-      format_us(part.queue_us),
-      format_us(part.idle_us),
-      _share(part.total_us, step_us),
-    )
+  for part in explanation.path.parts[:MAX_ROWS]:
+    times = [part.needed_us, part.queue_us]
+    times += [part.message_us] if has_messages else []
+    times.append(part.idle_us)
+    cells = [f"{part.kind} {part.name}", f"{part.count:,}"]
+    cells += map(format_us, times)
+    _add(table, *cells, format_share(part.total_us, step_us))
   return table
 
 
-def _layers_table(explanation: Explanation, max_rows: int) -> Table:
+def _layers_table(explanation: Explanation) -> Table:
   table = _table("Layers on the critical path", "layer", "ops", "time", "share")
   table.add_column("devices")
   step_us = explanation.schedule.step_time_us
   layers = [x for x in explanation.path.layers if x.compute_us > 0]
-  for layer in layers[:max_rows]:
+  for layer in layers[:MAX_ROWS]:
     _add(
       table,
       layer.name,
       f"{layer.count:,}",
       format_us(layer.compute_us),
-      _share(layer.compute_us, step_us),
+      format_share(layer.compute_us, step_us),
       ", ".join(layer.devices),
     )
   return table
 
 
-def _loads_table(explanation: Explanation, max_rows: int) -> Table:
+def _loads_table(explanation: Explanation) -> Table:
   table = _table(
     "If one were twice as fast, in the same order",
     "what",
     *("busy", "of the step", "step time", "change"),
   )
   step_us = explanation.schedule.step_time_us
-  for load in explanation.loads[:max_rows]:
+  for load in explanation.loads[:MAX_ROWS]:
     _add(
       table,
       f"{load.kind} {load.name}",
       format_us(load.busy_us),
-      _share(load.busy_us, step_us),
+      format_share(load.busy_us, step_us),
       format_us(load.if_twice_as_fast_us),
-      _change(-load.gain_us),
+      format_change_us(-load.gain_us),
     )
   return table
 

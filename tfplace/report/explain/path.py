@@ -1,20 +1,27 @@
-"""What the critical path of a step is made of, device by device and link by
-link: work that the next of the path needed, work that it merely waited
-behind, and idle gaps. The parts add up to the step time.
+"""What the critical path of a step is made of, by device, link and layer.
+
+Each op and transfer of the path does work that the next one needs, or that the
+next one, whose inputs are there, merely queues behind; then come sends, where
+they take time of the device, and idle time. The parts add up to the step time.
 """
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
 from tfplace.report.explain.layers import find_layers
-from tfplace.report.units import channel_names, device_names
-from tfplace.simulate import Schedule
-from tfplace.simulate.critical_path import CHANNEL, DEVICE, INPUT
-
-DEVICE_PART, LINK_PART = "device", "link"
+from tfplace.report.rows import (
+  DEVICE,
+  LINK,
+  channel_names,
+  compute_end_us,
+  device_names,
+  segment_row,
+)
+from tfplace.simulate import Schedule, critical_path
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,11 +31,12 @@ class Part:
   Attributes:
     kind: "device" or "link".
     name: its short name.
-    count: ops, or transfers, on the path.
+    count: ops and receives, or transfers, on the path.
     needed_us: computing or sending that the next of the path needed.
-    queue_us: computing or sending that the next of the path only waited
+    queue_us: computing or sending that the next of the path only queued
       behind: its inputs were there, and the device or link was taken.
-    idle_us: launch gaps of a device; latency and gaps of a link.
+    idle_us: overhead of ops; latency and gaps of a link.
+    message_us: a device's time for sends and receives.
   """
 
   kind: str
@@ -37,6 +45,7 @@ class Part:
   needed_us: float
   queue_us: float
   idle_us: float
+  message_us: float = 0.0
 
   @property
   def work_us(self) -> float:
@@ -44,7 +53,7 @@ class Part:
 
   @property
   def total_us(self) -> float:
-    return self.work_us + self.idle_us
+    return self.work_us + self.idle_us + self.message_us
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,33 +87,37 @@ class PathSummary:
 
   @property
   def compute_us(self) -> float:
-    """Ops that run."""
-    return sum(p.work_us for p in self.parts if p.kind == DEVICE_PART)
+    """Computation: ops that run."""
+    return sum(p.work_us for p in self.parts if p.kind == DEVICE)
 
   @property
   def transfer_us(self) -> float:
-    """Tensors that are sent."""
-    return sum(p.work_us for p in self.parts if p.kind == LINK_PART)
+    """Communication: tensors on links."""
+    return sum(p.work_us for p in self.parts if p.kind == LINK)
 
   @property
   def idle_us(self) -> float:
-    """Launch gaps, latency and gaps between transfers."""
+    """Overhead of ops, latency and gaps between transfers."""
     return sum(p.idle_us for p in self.parts)
 
   @property
+  def message_us(self) -> float:
+    """Sends and receives: what transfers take of the devices' time."""
+    return sum(p.message_us for p in self.parts)
+
+  @property
   def queue_us(self) -> float:
-    """Of computing and sending, what the next only waited behind."""
+    """Of computation and communication, what the next only queued behind."""
     return sum(p.queue_us for p in self.parts)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Piece:
-  """One segment of the path, split."""
+class _Piece(NamedTuple):
+  """One segment of the path, until the next one starts."""
 
-  kind: str
-  holder: int  # device or channel
-  index: int  # op or transfer
+  row: tuple[str, int]  # device or channel
+  op: int  # -1 of a transfer or receive
   work_us: float
+  message_us: float
   idle_us: float
   is_queue: bool
 
@@ -116,62 +129,50 @@ def summarize_path(schedule: Schedule) -> PathSummary:
 
 
 def _pieces(schedule: Schedule) -> Iterator[_Piece]:
-  """Each segment lasts until the next one starts."""
-  path, moves = schedule.critical_path, schedule.transfers
+  path, computed_us = schedule.critical_path, compute_end_us(schedule)
+  sent_us = schedule.transfers.sent_us
   for segment, after in itertools.zip_longest(path, path[1:]):
     until = schedule.step_time_us if after is None else after.start_us
-    reason = INPUT if after is None else after.waited_for
-    index = segment.index
-    if segment.kind == "op":
-      kind, holder = DEVICE_PART, int(schedule.placement.devices[index])
-      done = segment.end_us
+    op, start, end = -1, segment.start_us, segment.end_us
+    if segment.kind == critical_path.OP:
+      op, done = segment.index, float(computed_us[segment.index])
+    elif segment.kind == critical_path.RECEIVE:
+      done = start
     else:
-      kind, holder = LINK_PART, int(moves.channel[index])
-      done = min(float(moves.sent_us[index]), until)
-    yield _Piece(
-      kind,
-      holder,
-      index,
-      done - segment.start_us,
-      until - done,
-      reason in (DEVICE, CHANNEL),
+      done = end = min(float(sent_us[segment.index]), until)
+    is_queue = after is not None and after.waited_for in (
+      critical_path.DEVICE,
+      critical_path.CHANNEL,
     )
+    row = segment_row(schedule, segment)
+    yield _Piece(row, op, done - start, end - done, until - end, is_queue)
 
 
-def _parts(schedule: Schedule, pieces: Sequence[_Piece]) -> tuple[Part, ...]:
-  names = {
-    DEVICE_PART: device_names(schedule),
-    LINK_PART: channel_names(schedule),
-  }
-  parts: dict[tuple[str, int], Part] = {}
+def _parts(schedule: Schedule, pieces: list[_Piece]) -> tuple[Part, ...]:
+  names = {DEVICE: device_names(schedule), LINK: channel_names(schedule)}
+  sums: dict[tuple[str, int], np.ndarray] = {}
   for piece in pieces:
-    key = piece.kind, piece.holder
-    old = parts.get(key)
-    if old is None:
-      old = Part(piece.kind, names[piece.kind][piece.holder], 0, 0.0, 0.0, 0.0)
-    parts[key] = dataclasses.replace(
-      old,
-      count=old.count + 1,
-      needed_us=old.needed_us + (not piece.is_queue) * piece.work_us,
-      queue_us=old.queue_us + piece.is_queue * piece.work_us,
-      idle_us=old.idle_us + piece.idle_us,
-    )
-  return tuple(sorted(parts.values(), key=lambda part: -part.total_us))
+    needed_us = 0.0 if piece.is_queue else piece.work_us
+    queue_us = piece.work_us - needed_us
+    added = (1, needed_us, queue_us, piece.idle_us, piece.message_us)
+    sums.setdefault(piece.row, np.zeros(5))[:] += added
+  parts = [
+    Part(kind, names[kind][index], int(total[0]), *total[1:].tolist())
+    for (kind, index), total in sums.items()
+  ]
+  return tuple(sorted(parts, key=lambda part: -part.total_us))
 
 
-def _layers(
-  schedule: Schedule, pieces: Sequence[_Piece]
-) -> tuple[LayerShare, ...]:
-  problem = schedule.placement.problem
-  short = device_names(schedule)
+def _layers(schedule: Schedule, pieces: list[_Piece]) -> tuple[LayerShare, ...]:
+  problem, short = schedule.placement.problem, device_names(schedule)
   graph = problem.graph
   layers = find_layers(graph.names, problem.fastest_us, graph.layer_paths)
   time_us = np.zeros((len(layers.names), problem.cluster.num_devices))
   count = np.zeros(len(layers.names), int)
   for piece in pieces:
-    if piece.kind == DEVICE_PART:
-      layer = layers.layer_of[piece.index]
-      time_us[layer, piece.holder] += piece.work_us
+    if piece.op >= 0:
+      layer = layers.layer_of[piece.op]
+      time_us[layer, piece.row[1]] += piece.work_us
       count[layer] += 1
   shares = [
     LayerShare(

@@ -1,14 +1,13 @@
-"""The step on other hardware: one device more, faster links, no launch gaps.
+"""The step on other hardware: one device more, faster links, no overhead.
 
 The same placement is simulated on each, and, where there is time, a placement
 is searched for it. Devices keep their numbers, so that a placement on the one
-cluster is a placement on the other. The cluster as it is is searched anew, too:
-the gain of better hardware and that of more search are told apart.
+cluster is a placement on the other. A search on the cluster as it is tells the
+gain of better hardware from that of more search.
 """
 
 import contextlib
 import dataclasses
-import functools
 import math
 import re
 from collections.abc import Callable, Iterator
@@ -16,7 +15,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from tfplace import bounds, placers
-from tfplace.core.cluster import Cluster, Device, Link
+from tfplace.core.cluster import MESSAGE_COSTS, Cluster, Device, Link
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.errors import InfeasibleError
@@ -31,8 +30,6 @@ AS_IT_IS = "as it is"
 ONE_MORE = "one more"  # and the kind of the device
 SAME_PLACEMENT = "the same placement"
 FROM_HERE = "search from here"
-FASTER_BANDWIDTH, LOWER_LATENCY = 2.0, 0.5
-FREE = math.inf  # bandwidth of a link that costs nothing
 _NUMBER = re.compile(r"\d+(?!.*\d)")  # the last one in a name
 
 Progress = Callable[[str], None]
@@ -78,11 +75,11 @@ def try_other_hardware(
     on_progress: told the name of each change before it is tried.
   """
   found = []
-  order = fixed_order(schedule)
+  now, order = schedule.placement.problem, fixed_order(schedule)
   for name, cluster, is_searched in _clusters(schedule):
     if on_progress is not None:
       on_progress(name)
-    problem = _on(schedule.placement.problem, cluster)
+    problem = now if cluster is now.cluster else Problem(now.graph, cluster)
     same = Placement(problem, schedule.placement.devices)
     result = WhatIf(
       name,
@@ -90,15 +87,9 @@ def try_other_hardware(
       order.step_time_us(times_on(problem, schedule)),
     )
     if seconds > 0 and is_searched:
-      result = _searched(result, bounds.tightened(problem), same, seconds, seed)
+      result = _searched(result, same, seconds, seed)
     found.append(result)
   return tuple(found)
-
-
-def _on(problem: Problem, cluster: Cluster) -> Problem:
-  if cluster is problem.cluster:
-    return problem
-  return Problem(problem.graph, cluster)
 
 
 def _clusters(schedule: Schedule) -> Iterator[tuple[str, Cluster, bool]]:
@@ -109,28 +100,43 @@ def _clusters(schedule: Schedule) -> Iterator[tuple[str, Cluster, bool]]:
     busiest = int(np.argmax(schedule.busy_us))
     more = one_more_device(cluster, busiest)
     yield f"{ONE_MORE} {cluster.devices[busiest].kind}", more, True
-    faster = functools.partial(faster_links, cluster)
-    yield (
-      "every link with 2x the bandwidth and half the latency",
-      faster(FASTER_BANDWIDTH, LOWER_LATENCY),
-      True,
-    )
-    yield (
-      "transfers that cost nothing",
-      faster(FREE, 0.0, 0.0),
-      False,
-    )
+    faster = _faster_links(cluster, bandwidth=2.0, latency=0.5)
+    yield "every link with 2x the bandwidth and half the latency", faster, True
+    free = _faster_links(cluster, bandwidth=math.inf, latency=0.0, others=0.0)
+    yield "free communication", free, False
   if cluster.op_overhead_us.any():
-    bare = without_overhead(cluster)
-    yield "no launch gap after an op", bare, False
+    bare = [
+      dataclasses.replace(device, op_overhead_us=0.0)
+      for device in cluster.devices
+    ]
+    without = dataclasses.replace(cluster, devices=tuple(bare))
+    yield "no overhead after an op", without, False
+
+
+def _faster_links(
+  cluster: Cluster, bandwidth: float, latency: float, others: float = 1.0
+) -> Cluster:
+  """The cluster with bandwidth, latency and other costs of links multiplied."""
+  links = [
+    dataclasses.replace(
+      link,
+      bandwidth_bytes_per_us=link.bandwidth_bytes_per_us * bandwidth,
+      latency_us=link.latency_us * latency,
+      **{x: getattr(link, x) * others for x in ("gap_us", *MESSAGE_COSTS)},
+    )
+    for link in cluster.links
+  ]
+  return dataclasses.replace(cluster, links=tuple(links))
 
 
 def _searched(
-  result: WhatIf, problem: Problem, same: Placement, seconds: float, seed: int
+  result: WhatIf, same: Placement, seconds: float, seed: int
 ) -> WhatIf:
-  """The best of the placement as it is, of `auto`, and of a search that goes
-  on from both, of what fits; half of the time for each."""
-  now = Simulator(problem).evaluate(np.array([same.devices]))[0]
+  """The best that fits of the placement as it is, of `auto`, and of a search
+  that goes on from both; half of the time for each."""
+  problem = bounds.tightened(same.problem)
+  simulator = Simulator(problem)
+  now = simulator.evaluate(same.devices[None])[0]
   found = {SAME_PLACEMENT: now.step_time_us} if now.feasible else {}
   starts = [same.devices]
   with contextlib.suppress(InfeasibleError):
@@ -140,8 +146,11 @@ def _searched(
       if tried.evaluation.feasible:
         found.setdefault(tried.strategy, tried.evaluation.step_time_us)
   with contextlib.suppress(InfeasibleError):
-    us = _improved_us(problem, starts, seconds / 2, seed)
-    found.setdefault(FROM_HERE, us)
+    budget = placers.Budget(seconds / 2)
+    tracker = Tracker(FROM_HERE, problem, simulator, budget)
+    groups = GroupGraph(problem)
+    improved = improve(tracker, groups, starts, seed, SearchConfig())
+    found.setdefault(FROM_HERE, improved.evaluation.step_time_us)
   strategy = min(found, key=lambda name: found[name], default="")
   return dataclasses.replace(
     result,
@@ -149,20 +158,6 @@ def _searched(
     replaced_by=strategy,
     lower_bound_us=problem.lower_bound_us,
   )
-
-
-def _improved_us(
-  problem: Problem, starts: list[np.ndarray], seconds: float, seed: int
-) -> float:
-  """The best step time of a search from these placements.
-
-  Raises:
-    InfeasibleError: nothing fits in memory.
-  """
-  budget = placers.Budget(seconds)
-  tracker = Tracker(FROM_HERE, problem, Simulator(problem), budget)
-  result = improve(tracker, GroupGraph(problem), starts, seed, SearchConfig())
-  return result.evaluation.step_time_us
 
 
 def one_more_device(cluster: Cluster, like: int) -> Cluster:
@@ -194,43 +189,6 @@ def one_more_device(cluster: Cluster, like: int) -> Cluster:
     name=f"{cluster.name} and one more {old.kind}",
     devices=(*cluster.devices, new),
     links=tuple(links),
-  )
-
-
-def faster_links(
-  cluster: Cluster,
-  bandwidth: float,
-  latency: float,
-  gap: float = 1.0,
-) -> Cluster:
-  """The cluster with other links.
-
-  Args:
-    cluster: the devices.
-    bandwidth: factor of every link's bandwidth; infinite is allowed.
-    latency: factor of its latency.
-    gap: factor of the gap between its transfers.
-  """
-
-  def changed(link: Link) -> Link:
-    return dataclasses.replace(
-      link,
-      bandwidth_bytes_per_us=link.bandwidth_bytes_per_us * bandwidth,
-      latency_us=link.latency_us * latency,
-      gap_us=link.gap_us * gap,
-    )
-
-  return dataclasses.replace(cluster, links=tuple(map(changed, cluster.links)))
-
-
-def without_overhead(cluster: Cluster) -> Cluster:
-  """The cluster without idle time after ops."""
-  return dataclasses.replace(
-    cluster,
-    devices=tuple(
-      dataclasses.replace(device, op_overhead_us=0.0)
-      for device in cluster.devices
-    ),
   )
 
 

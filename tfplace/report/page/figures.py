@@ -32,6 +32,7 @@ SKY, VERMILLION, YELLOW, BLACK = "#56B4E9", "#D55E00", "#C9B800", "#1A1A1A"
 GREY, PALE = "#8A8F98", "#C4C8CE"
 
 TRANSFER = ORANGE
+MESSAGE = VERMILLION
 CRITICAL = BLACK
 OTHER = PALE
 OP_TYPES = (BLUE, SKY, GREEN, PINK, YELLOW)
@@ -163,11 +164,3 @@ def span(step_us: float, scale: float) -> Range1d:
   """The axis of time: the step and nothing beyond."""
   end = max(step_us / scale, 1e-9)
   return Range1d(start=0, end=end, bounds=(0, end))
-
-
-def shorten(name: str, limit: int = 64) -> str:
-  """A long name without its middle."""
-  if len(name) <= limit:
-    return name
-  keep = (limit - 1) // 2
-  return f"{name[: limit - 1 - keep]}\N{HORIZONTAL ELLIPSIS}{name[-keep:]}"

@@ -8,25 +8,20 @@ import numpy as np
 from bokeh.models import ColumnDataSource
 
 from tfplace.report.explain.layers import (
-  BETWEEN,
   OTHER,
   Layers,
   find_layers,
-  fold_small,
   is_gradient,
-  merge_in_order,
 )
 from tfplace.report.page import figures
-from tfplace.report.units import (
-  device_names,
-  format_bytes,
-  format_us,
-)
+from tfplace.report.rows import compute_end_us, device_names
+from tfplace.report.units import format_bytes, format_us, shorten
 from tfplace.simulate import Schedule
 
 MAX_LAYERS = 28
 MAX_ARCS = 120
 LEAST_SHARE = 0.002  # of all op time, for a column of its own
+BETWEEN = " \N{HORIZONTAL ELLIPSIS} "  # the first and the last layer of a block
 _POINTS = 20  # of an arc
 _LARGEST = 38.0  # pixels, diameter of a disc
 _ROW = 58  # pixels
@@ -47,7 +42,7 @@ def layers_plot(schedule: Schedule) -> Any:
   discs = _draw_discs(plot, schedule, layers)
   names = [_short_block(name) for name in layers.names]
   figures.name_ticks(plot.xaxis[0], range(len(names)), names)
-  rows = [figures.shorten(name, 24) for name in device_names(schedule)]
+  rows = [shorten(name, 24) for name in device_names(schedule)]
   figures.name_ticks(plot.yaxis[0], range(devices), rows)
   plot.xaxis.major_label_orientation = 0.95
   plot.min_width = 32 * len(layers.names) + 180
@@ -67,13 +62,13 @@ def layers_plot(schedule: Schedule) -> Any:
 def _columns(schedule: Schedule) -> Layers:
   """Layers in the order in which they compute, small ones folded."""
   graph = schedule.placement.problem.graph
-  time_us = schedule.op_end_us - schedule.op_start_us
+  time_us = compute_end_us(schedule) - schedule.op_start_us
   layers = find_layers(
     graph.names, schedule.placement.problem.fastest_us, graph.layer_paths
   )
   total = np.bincount(layers.layer_of, time_us, len(layers.names))
   if len(layers.names) <= MAX_LAYERS:  # else small ones merge with neighbours
-    layers = fold_small(layers, total, LEAST_SHARE)
+    layers = _fold_small(layers, total)
   count = len(layers.names)
   total = np.bincount(layers.layer_of, time_us, count)
   # The forward pass orders them, where there is one; what is outside is last.
@@ -87,14 +82,59 @@ def _columns(schedule: Schedule) -> Layers:
   return merge_in_order(layers, position, total, MAX_LAYERS)
 
 
+def _fold_small(layers: Layers, weight: np.ndarray) -> Layers:
+  """The layers, those with little of all weight [num_layers] being one."""
+  is_small = weight < LEAST_SHARE * float(weight.sum())
+  if not is_small.any() or is_small.all():
+    return layers
+  names = [
+    n for n, small in zip(layers.names, is_small, strict=True) if not small
+  ]
+  if OTHER not in names:
+    names.append(OTHER)
+  number = np.where(is_small, names.index(OTHER), np.cumsum(~is_small) - 1)
+  return Layers(tuple(names), number[layers.layer_of])
+
+
+def merge_in_order(
+  layers: Layers, position: np.ndarray, weight: np.ndarray, limit: int
+) -> Layers:
+  """At most `limit` layers: neighbours in order become blocks of like weight.
+
+  Args:
+    layers: to be merged.
+    position: [num_layers] where each layer stands.
+    weight: [num_layers] what each counts for.
+    limit: at least 1.
+
+  Returns:
+    The layers in order of `position`; a block has the names of its first and
+    its last layer.
+  """
+  order = np.argsort(position, kind="stable")
+  block = np.arange(len(order))
+  if len(order) > limit:
+    share = weight[order] + 1e-9 * max(float(weight.sum()), 1e-300)
+    middle = (np.cumsum(share) - share / 2) / share.sum()
+    block = np.minimum((middle * limit).astype(np.int64), limit - 1)
+    block = np.unique(block, return_inverse=True)[1]
+  rank = np.empty(len(order), np.int64)
+  rank[order] = block
+  members: list[list[str]] = [[] for _ in range(int(block.max(initial=-1)) + 1)]
+  for number, into in zip(order.tolist(), block.tolist(), strict=True):
+    members[into].append(layers.names[number])
+  names = [BETWEEN.join(dict.fromkeys((x[0], x[-1]))) for x in members]
+  return Layers(tuple(names), rank[layers.layer_of])
+
+
 def _short_block(name: str) -> str:
   ends = name.split(BETWEEN)
-  return BETWEEN.join(figures.shorten(end, 30 // len(ends)) for end in ends)
+  return BETWEEN.join(shorten(end, 30 // len(ends)) for end in ends)
 
 
 def _draw_discs(plot: Any, schedule: Schedule, layers: Layers) -> Any:
   devices, short = schedule.placement.devices, device_names(schedule)
-  time_us = schedule.op_end_us - schedule.op_start_us
+  time_us = compute_end_us(schedule) - schedule.op_start_us
   key = layers.layer_of * len(short) + devices
   shape = len(layers.names) * len(short)
   total = np.bincount(key, time_us, shape)
@@ -131,20 +171,20 @@ def _draw_discs(plot: Any, schedule: Schedule, layers: Layers) -> Any:
 
 def _draw_arcs(plot: Any, schedule: Schedule, layers: Layers) -> Any:
   """The heaviest traffic between devices, in the colour of the sender."""
-  moves, short = schedule.transfers, device_names(schedule)
-  if not moves.num_bytes.any():
+  sent, short = schedule.transfers, device_names(schedule)
+  if not sent.num_bytes.any():
     return None
   columns = len(layers.names)
   ends = np.stack(
     (
-      layers.layer_of[moves.src_op],
-      moves.src,
+      layers.layer_of[sent.src_op],
+      sent.src,
       layers.layer_of[_first_readers(schedule)],
-      moves.dst,
+      sent.dst,
     )
   )
   pairs, inverse = np.unique(ends, axis=1, return_inverse=True)
-  size = np.bincount(inverse.reshape(-1), moves.num_bytes)
+  size = np.bincount(inverse.reshape(-1), sent.num_bytes)
   heaviest = np.argsort(-size, kind="stable")[:MAX_ARCS]
   heaviest = heaviest[size[heaviest] > 0][::-1]
   x, y, source, target = [], [], [], []

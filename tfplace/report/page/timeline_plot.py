@@ -8,14 +8,24 @@ from typing import Any
 import numpy as np
 from bokeh.models import ColumnDataSource, Range1d
 
-from tfplace.report.explain.bottleneck import link_busy_us
 from tfplace.report.page import figures
-from tfplace.report.page.bars import Bars, make_bars
-from tfplace.report.units import (
-  channel_names,
+from tfplace.report.rows import (
+  DEVICE,
+  OP,
+  SEND,
+  Bars,
+  Row,
   device_names,
+  main_types,
+  make_bars,
+  row_kinds,
+  step_rows,
+)
+from tfplace.report.units import (
   format_bytes,
+  format_share,
   format_us,
+  shorten,
 )
 from tfplace.simulate import Schedule
 
@@ -27,155 +37,115 @@ _DEVICE_ROW, _LINK_ROW = 34, 22  # pixels
 _LINK_HEIGHT = _LINK_ROW / _DEVICE_ROW  # in rows of a device
 _LEAST = 0.2  # of a row: a bar that is hardly busy is still seen
 
+Marks = list[dict[str, Any]]
+
 
 def timeline_plot(schedule: Schedule, x_range: Range1d, scale: float) -> Any:
   """The figure; `scale` is microseconds in a unit of `x_range`."""
-  links = _shown_links(schedule)
-  devices = len(schedule.memory)
-  tops = [
-    *map(float, range(devices)),
-    *(devices + 0.15 + i * _LINK_HEIGHT for i in range(len(links))),
-  ]
-  bottom = devices + 0.15 + len(links) * _LINK_HEIGHT if links else devices
+  rows, step_us = _shown_rows(schedule), schedule.step_time_us
+  heights = [1.0 if row.kind == DEVICE else _LINK_HEIGHT for row in rows]
+  gap = [0.15 if row.kind != DEVICE else 0.0 for row in rows]
+  tops = np.cumsum(heights) - heights + gap
+  bottom = float(tops[-1]) + heights[-1]
   height = round(114 + _DEVICE_ROW * bottom)
-  plot = figures.new_figure(
-    "timeline", height, x_range, figures.between(bottom, -0.12)
-  )
-  ops = _draw_ops(plot, schedule, scale)
-  transfers = _draw_transfers(plot, schedule, links, tops[devices:], scale)
-  row_of_link = dict(zip(links, tops[devices:], strict=True))
-  _draw_critical(plot, schedule, row_of_link, scale)
-  _name_rows(plot, schedule, links, tops)
+  y_range = figures.between(bottom, -0.12)
+  plot = figures.new_figure("timeline", height, x_range, y_range)
+  lanes = list(zip(rows, tops.tolist(), heights, strict=True))
+  bars = _draw_bars(plot, schedule, lanes, scale)
+  _draw_critical(plot, lanes, step_us, scale)
+  labels = [
+    f"{shorten(row.name, 24)}  {format_share(row.busy_us, step_us)}"
+    for row in rows
+  ]
+  figures.name_ticks(plot.yaxis[0], (tops + np.divide(heights, 2)), labels)
+  plot.yaxis.major_tick_line_color = None
   what = [("", "@what"), ("", "@detail"), ("from", "@start"), ("for", "@time")]
-  plot.add_tools(figures.hover([*ops, *transfers], what))
+  plot.add_tools(figures.hover(bars, what))
   figures.style_legend(plot)
   return plot
 
 
 def num_hidden_links(schedule: Schedule) -> int:
   """Links that send something and are not drawn."""
-  used = len(np.unique(schedule.transfers.channel))
-  return used - len(_shown_links(schedule))
+  return max(0, len(np.unique(schedule.transfers.channel)) - MAX_LINKS)
 
 
-def _shown_links(schedule: Schedule) -> list[int]:
-  """The busiest channels, in their order."""
-  used = np.unique(schedule.transfers.channel)
-  busy_us = link_busy_us(schedule)
-  busiest = used[np.argsort(-busy_us[used], kind="stable")][:MAX_LINKS]
-  return np.sort(busiest).tolist()
+def _shown_rows(schedule: Schedule) -> list[Row]:
+  """Every device and the busiest channels, in their order."""
+  rows = step_rows(schedule)
+  devices = len(schedule.memory)
+  links = sorted(rows[devices:], key=lambda row: -row.busy_us)[:MAX_LINKS]
+  return rows[:devices] + sorted(links, key=lambda row: row.index)
 
 
-def _name_rows(
-  plot: Any, schedule: Schedule, links: list[int], tops: Sequence[float]
-) -> None:
-  step_us = max(schedule.step_time_us, 1e-300)
-  names, channels = device_names(schedule), channel_names(schedule)
-  busy_us = link_busy_us(schedule)
-  labels = [
-    *(
-      f"{figures.shorten(name, 24)}  {100 * us / step_us:.0f}%"
-      for name, us in zip(names, schedule.busy_us, strict=True)
-    ),
-    *(
-      f"{figures.shorten(channels[i], 24)}  {100 * busy_us[i] / step_us:.0f}%"
-      for i in links
-    ),
-  ]
-  middles = [
-    top + (0.5 if i < len(names) else _LINK_HEIGHT / 2)
-    for i, top in enumerate(tops)
-  ]
-  figures.name_ticks(plot.yaxis[0], middles, labels)
-  plot.yaxis.major_tick_line_color = None
-
-
-def _draw_ops(plot: Any, schedule: Schedule, scale: float) -> list[Any]:
-  graph = schedule.placement.problem.graph
-  start, end = schedule.op_start_us, schedule.op_end_us
-  kind, names = _main_types(graph.types, end - start)
-  devices = schedule.placement.devices
-  limit = MAX_OP_BARS // max(1, len(np.unique(devices)))
-  found: list[list[dict[str, Any]]] = [[] for _ in names]
-  for device in np.unique(devices).tolist():
-    ops = np.flatnonzero(devices == device)
-    bars = make_bars(
-      start[ops], end[ops], kind[ops], limit, schedule.step_time_us
-    )
-    for i in range(len(bars)):
-      op = int(ops[bars.item[i]])
-      few = f"{graph.types[op]}"
-      many = f"{bars.count[i]:,} ops, mostly {names[bars.kind[i]]}; longest:"
-      text = (
-        (figures.shorten(graph.names[op]), few)
-        if bars.count[i] == 1
-        else (many, figures.shorten(graph.names[op]))
-      )
-      found[bars.kind[i]].append(_bar(bars, i, device, 1.0, text, scale))
-  palette = [*figures.OP_TYPES[: len(names) - 1], figures.OTHER]
-  return [
-    _quads(plot, rows, color, name)
-    for rows, color, name in zip(found, palette, names, strict=True)
-    if rows
-  ]
-
-
-def _main_types(
-  types: Sequence[str], time_us: np.ndarray
-) -> tuple[np.ndarray, list[str]]:
-  """[num_ops] number among the types that take longest, and their names; the
-  last is all the others."""
-  total: dict[str, float] = {}
-  for name, us in zip(types, time_us.tolist(), strict=True):
-    total[name] = total.get(name, 0.0) + us
-  ranked = sorted((t for t in total if total[t] > 0), key=lambda t: -total[t])
-  main = ranked[: len(figures.OP_TYPES)]
-  number = {name: i for i, name in enumerate(main)}
-  kind = np.array([number.get(name, len(main)) for name in types], np.int64)
-  return kind, [*main, "other ops"]
-
-
-def _draw_transfers(
+def _draw_bars(
   plot: Any,
   schedule: Schedule,
-  links: list[int],
-  tops: Sequence[float],
+  lanes: Sequence[tuple[Row, float, float]],
   scale: float,
 ) -> list[Any]:
-  moves, names = schedule.transfers, schedule.placement.problem.graph.names
-  short = device_names(schedule)
-  rows = []
-  for link, top in zip(links, tops, strict=True):
-    own = np.flatnonzero(moves.channel == link)
-    bars = make_bars(
-      moves.start_us[own],
-      moves.sent_us[own],
-      np.zeros(len(own), np.int64),
-      MAX_TRANSFER_BARS // len(links),
-      schedule.step_time_us,
-    )
+  """Ops by the colours of their types, sends and receives, transfers."""
+  kind, names = main_types(schedule, len(figures.OP_TYPES))
+  colors = [*figures.OP_TYPES[: len(names) - 1], figures.OTHER]
+  colors += [figures.MESSAGE, figures.TRANSFER]
+  message, labels = len(names), [*names, "send, receive", "transfers"]
+  used = [row for row, _, _ in lanes if len(row.items)]
+  devices = sum(row.kind == DEVICE for row in used)
+  marks: list[Marks] = [[] for _ in labels]
+  for row, top, height in lanes:
+    if row.kind == DEVICE:
+      kinds = row_kinds(row, kind, message)
+      limit = MAX_OP_BARS // max(1, devices)
+    else:
+      kinds = np.full(len(row.items), message + 1)
+      limit = MAX_TRANSFER_BARS // (len(used) - devices)
+    times = row.start_us, row.end_us
+    bars = make_bars(*times, kinds, limit, schedule.step_time_us)
     for i in range(len(bars)):
-      move = int(own[bars.item[i]])
-      size = format_bytes(float(moves.num_bytes[move]))
-      ends = f"{short[moves.src[move]]} to {short[moves.dst[move]]}"
-      name = figures.shorten(names[moves.src_op[move]])
-      many = f"{bars.count[i]:,} transfers, the longest of {size}"
-      text = (
-        (f"{size} from {ends}", name)
-        if bars.count[i] == 1
-        else (f"{many} from {ends}", name)
-      )
-      rows.append(_bar(bars, i, top, _LINK_HEIGHT, text, scale))
-  return [_quads(plot, rows, figures.TRANSFER, "transfers")] if rows else []
+      mark = _bar(bars, i, top, height, scale)
+      at = int(bars.item[i])
+      text = _op_text if row.what[at] == OP else _transfer_text
+      many = f"{bars.count[i]:,} " if bars.count[i] > 1 else ""
+      mostly = labels[bars.kind[i]]
+      mark["what"], mark["detail"] = text(schedule, row, at, many, mostly)
+      marks[bars.kind[i]].append(mark)
+  return [
+    _quads(plot, found, color, label)
+    for found, color, label in zip(marks, colors, labels, strict=True)
+    if found
+  ]
+
+
+def _op_text(
+  schedule: Schedule, row: Row, at: int, many: str, mostly: str
+) -> tuple[str, str]:
+  """The lines under the mouse for a bar whose longest item is an op."""
+  graph, op = schedule.placement.problem.graph, int(row.items[at])
+  name = shorten(graph.names[op])
+  if many:
+    return f"{many}ops, mostly {mostly}; longest:", name
+  return name, graph.types[op]
+
+
+def _transfer_text(
+  schedule: Schedule, row: Row, at: int, many: str, mostly: str
+) -> tuple[str, str]:
+  """The same for a transfer, or for its send or receive."""
+  sent, short = schedule.transfers, device_names(schedule)
+  transfer = int(row.items[at])
+  what = format_bytes(float(sent.num_bytes[transfer]))
+  if row.kind == DEVICE:
+    verb = "send" if row.what[at] == SEND else "receive"
+    what = f"{many}items, longest: {verb} {what}" if many else f"{verb} {what}"
+  elif many:
+    what = f"{many}transfers, the longest of {what}"
+  ends = f"{short[sent.src[transfer]]} to {short[sent.dst[transfer]]}"
+  name = schedule.placement.problem.graph.names[sent.src_op[transfer]]
+  return f"{what} from {ends}", shorten(name)
 
 
 def _bar(
-  bars: Bars,
-  i: int,
-  top: float,
-  height: float,
-  text: tuple[str, str],
-  scale: float,
+  bars: Bars, i: int, top: float, height: float, scale: float
 ) -> dict[str, Any]:
   """One bar in its row, above the strip of the critical path."""
   floor = top + 0.84 * height
@@ -187,37 +157,24 @@ def _bar(
     "right": end / scale,
     "top": round(floor - tall, 4),
     "bottom": round(floor, 4),
-    "what": text[0],
-    "detail": text[1],
     "start": format_us(start),
     "time": format_us(end - start) + busy,
   }
 
 
 def _draw_critical(
-  plot: Any, schedule: Schedule, row_of_link: dict[int, float], scale: float
+  plot: Any,
+  lanes: Sequence[tuple[Row, float, float]],
+  step_us: float,
+  scale: float,
 ) -> None:
   """A strip at the foot of the rows that the path goes through."""
-  path, moves = schedule.critical_path, schedule.transfers
-  lanes: dict[tuple[float, float], list[tuple[float, float]]] = {}
-  for segment in path:
-    lane: tuple[float, float]
-    if segment.kind == "op":
-      lane = float(schedule.placement.devices[segment.index]), 1.0
-    else:
-      link = int(moves.channel[segment.index])
-      if link not in row_of_link:
-        continue
-      lane = row_of_link[link], _LINK_HEIGHT
-    lanes.setdefault(lane, []).append((segment.start_us, segment.end_us))
-  rows = []
-  for (top, height), spans in lanes.items():
-    start, end = np.array(spans).T
+  marks: Marks = []
+  for row, top, height in lanes:
+    start, end = row.critical_us.T
     kind = np.zeros(len(start), np.int64)
-    # A transfer arrives after the next on its channel has started.
-    end = np.minimum(end, np.append(start[1:], np.inf))
-    bars = make_bars(start, end, kind, MAX_CRITICAL_BARS, schedule.step_time_us)
-    rows += [
+    bars = make_bars(start, end, kind, MAX_CRITICAL_BARS, step_us)
+    marks += [
       {
         "left": float(bars.start_us[i]) / scale,
         "right": float(bars.end_us[i]) / scale,
@@ -226,14 +183,12 @@ def _draw_critical(
       }
       for i in range(len(bars))
     ]
-  if rows:
-    _quads(plot, rows, figures.CRITICAL, "critical path")
+  if marks:
+    _quads(plot, marks, figures.CRITICAL, "critical path")
 
 
-def _quads(
-  plot: Any, rows: list[dict[str, Any]], color: str, label: str
-) -> Any:
-  columns = {key: [row[key] for row in rows] for key in rows[0]}
+def _quads(plot: Any, marks: Marks, color: str, label: str) -> Any:
+  columns = {key: [mark[key] for mark in marks] for key in marks[0]}
   return plot.quad(
     left="left",
     right="right",

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tfplace.report.page.bars import make_bars, thin_steps
+from tfplace.report.rows import make_bars, thin_steps
 
 
 def bars_of(spans, limit=100, kind=None, span=10.0):

@@ -1,5 +1,5 @@
-"""Why one op is where it is: what ties it there, and what moving it, with all
-that must stay with it, to each other device would do to the step.
+"""Why one op is where it is: what ties it to its device, and the step time with
+it, and all ops of its colocation group, on each other device.
 """
 
 import dataclasses
@@ -9,19 +9,21 @@ import numpy as np
 
 from tfplace.core.placement import Placement
 from tfplace.errors import PlacementError, TfplaceError
-from tfplace.report.units import device_names
+from tfplace.report.rows import device_names
+from tfplace.report.units import format_bytes, format_share, format_us
 from tfplace.simulate import Schedule, Simulator
 
 _SHOWN_NAMES = 3
+_SAME = 1e-9  # of the step: a change below it is none
 
 
 @dataclasses.dataclass(frozen=True)
 class Move:
-  """One op's group on another device, all else as it is.
+  """The op's colocation group on another device, all else as it is.
 
   Attributes:
     device: short name of the device.
-    step_time_us: of the step then, simulated; None where it is not allowed.
+    step_time_us: simulated; None where the device is not allowed.
     change_us: how much longer the step is then; None likewise.
     fits: no device's peak exceeds its memory.
     reason: why it is not allowed or does not fit; "" where it does.
@@ -42,7 +44,7 @@ class OpReport:
     name: of the op.
     type: such as "MatMul".
     device: short name of its device.
-    colocation: names of the ops that must be where it is, itself not.
+    colocation: names of the other ops of its colocation group.
     start_us: when it starts.
     end_us: when it ends.
     is_critical: it is on the critical path.
@@ -67,16 +69,16 @@ def report_op(schedule: Schedule, name: str) -> OpReport:
   """Looks at one op and tries every other device for it.
 
   Raises:
-    TfplaceError: the graph has no such op; names those that are spelt alike.
+    TfplaceError: the graph has no such op; names those with similar names.
   """
   problem = schedule.placement.problem
-  graph = problem.graph
+  graph, sent = problem.graph, schedule.transfers
   op = graph.index.get(name)
   if op is None:
     raise TfplaceError(_unknown_op(graph.name, graph.names, name), op=name)
   group = np.flatnonzero(problem.group_of == problem.group_of[op])
-  at = schedule.placement.devices
-  short = device_names(schedule)
+  at, short = schedule.placement.devices, device_names(schedule)
+  received = (graph.edge_dst == op) & (schedule.transfer_of_edge >= 0)
   return OpReport(
     name=name,
     type=graph.types[op],
@@ -87,10 +89,8 @@ def report_op(schedule: Schedule, name: str) -> OpReport:
     is_critical=any(
       s.kind == "op" and s.index == op for s in schedule.critical_path
     ),
-    received_bytes=_received_bytes(schedule, op),
-    sent_bytes=float(
-      schedule.transfers.num_bytes[schedule.transfers.src_op == op].sum()
-    ),
+    received_bytes=float(graph.edge_bytes[received].sum()),
+    sent_bytes=float(sent.num_bytes[sent.src_op == op].sum()),
     moves=tuple(
       _move(schedule, group, device, short[device])
       for device in range(problem.cluster.num_devices)
@@ -112,14 +112,6 @@ def _unknown_op(graph: str, names: tuple[str, ...], name: str) -> str:
   return f"graph {graph!r} has no op {name!r}{hint}"
 
 
-def _received_bytes(schedule: Schedule, op: int) -> float:
-  graph, at = schedule.placement.problem.graph, schedule.placement.devices
-  offsets, order = graph.in_csr
-  edges = order[offsets[op] : offsets[op + 1]]
-  edges = edges[at[graph.edge_src[edges]] != at[op]]
-  return float(graph.edge_bytes[edges].sum())
-
-
 def _move(
   schedule: Schedule, group: np.ndarray, device: int, name: str
 ) -> Move:
@@ -131,8 +123,53 @@ def _move(
   except PlacementError as error:
     return Move(name, None, None, False, str(error))
   evaluation = Simulator(problem).evaluate([moved])[0]
-  change_us = evaluation.step_time_us - schedule.step_time_us
+  step_us = evaluation.step_time_us
   reason = "" if evaluation.feasible else "does not fit in memory"
   return Move(
-    name, evaluation.step_time_us, change_us, evaluation.feasible, reason
+    name, step_us, step_us - schedule.step_time_us, not reason, reason
+  )
+
+
+def op_summary(op: OpReport, step_time_us: float) -> list[str]:
+  """Why an op is where it is, a sentence each."""
+  where = "on the critical path" if op.is_critical else "off the critical path"
+  sentences = [
+    f"{op.name} ({op.type}) runs on {op.device} from {format_us(op.start_us)}"
+    f" to {format_us(op.end_us)}, {where}."
+  ]
+  if op.colocation:
+    count = len(op.colocation)
+    shown = ", ".join(op.colocation[:_SHOWN_NAMES])
+    more = f" and {count - _SHOWN_NAMES} more" if count > _SHOWN_NAMES else ""
+    sentences.append(f"It is colocated with {shown}{more}, which move with it.")
+  if op.received_bytes or op.sent_bytes:
+    sentences.append(
+      f"It receives {format_bytes(op.received_bytes)} from other devices and"
+      f" sends {format_bytes(op.sent_bytes)} to them."
+    )
+  sentences.append(_verdict(op, step_time_us))
+  return sentences
+
+
+def _verdict(op: OpReport, step_us: float) -> str:
+  possible = [
+    (move.change_us, move.device)
+    for move in op.moves
+    if move.change_us is not None and move.fits
+  ]
+  if not op.moves:
+    return "There is no other device."
+  if not possible:
+    return f"It is on {op.device} because no other device is possible."
+  change_us, device = min(possible)
+  if change_us < -_SAME * step_us:
+    return (
+      f"Moving it to {device} would shorten the step by {format_us(-change_us)}"
+      f" ({format_share(-change_us, step_us)})."
+    )
+  if change_us <= _SAME * step_us:
+    return f"The step would be the same with it on {device}."
+  return (
+    f"It is on {op.device} because the step would be {format_us(change_us)}"
+    f" longer with it on {device}, and no other device is better."
   )

@@ -1,0 +1,194 @@
+"""Memory over the step, the critical path by device and link, and what each
+would gain from being twice as fast.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from bokeh.models import ColumnDataSource, Range1d
+
+from tfplace.report.explain import Explanation
+from tfplace.report.page import figures
+from tfplace.report.rows import device_names, thin_steps
+from tfplace.report.units import (
+  format_bytes,
+  format_share,
+  format_us,
+  shorten,
+  size_scale,
+  time_scale,
+)
+from tfplace.simulate import Schedule
+
+MAX_POINTS = 6000  # of the memory of all devices
+MAX_ROWS = 10
+# A capacity is drawn where the axis need not grow by more than this for it.
+_ROOM = 4.0
+_ROW = 28  # pixels
+_KINDS = (
+  ("needed next", "needed_us", figures.BLUE),
+  ("queued behind", "queue_us", figures.SKY),
+  ("sending and receiving", "message_us", figures.MESSAGE),
+  ("idle", "idle_us", figures.PALE),
+)
+
+
+def memory_plot(schedule: Schedule, x_range: Range1d, scale: float) -> Any:
+  """Memory in use; the axis of time is that of the timeline."""
+  peaks = schedule.peak_memory_bytes
+  limits = schedule.placement.problem.cluster.memory_bytes
+  highest = max(float(peaks.max(initial=0.0)), 1.0)
+  shown = limits[np.isfinite(limits) & (limits <= _ROOM * highest)]
+  top = 1.06 * max([highest, *shown.tolist()])
+  unit, unit_name = size_scale(highest)
+  y_range = figures.between(0, top / unit)
+  plot = figures.new_figure("memory", 342, x_range, y_range)
+  names, lines = device_names(schedule), []
+  for i in np.argsort(-peaks, kind="stable").tolist():
+    lines.append(_draw_memory(plot, schedule, i, names[i], scale, unit))
+  if len(shown):
+    plot.hspan(
+      y=np.unique(shown / unit).tolist(),
+      line_color=figures.INK,
+      line_dash=[2, 4],
+      line_width=1.5,
+      name="capacity",
+    )
+  plot.yaxis.axis_label = f"memory in use, {unit_name}"
+  plot.ygrid.grid_line_color = figures.GRID
+  rows = [("", "@device"), ("at", "@at"), ("in use", "@bytes")]
+  plot.add_tools(figures.hover(lines, rows))
+  figures.style_legend(plot)
+  return plot
+
+
+def capacity_text(schedule: Schedule) -> str:
+  """What the dotted lines of the figure are, and what it leaves out."""
+  highest = max(float(schedule.peak_memory_bytes.max(initial=0.0)), 1.0)
+  limits = schedule.placement.problem.cluster.memory_bytes
+  limits = limits[np.isfinite(limits)]
+  if not len(limits):
+    return "No device's memory is limited."
+  if (limits > _ROOM * highest).all():
+    return "All capacities are far above what is drawn."
+  if (limits > _ROOM * highest).any():
+    return "Dotted: the capacity of the devices; those far above are not drawn."
+  return "Dotted: the capacity of the devices."
+
+
+def _draw_memory(
+  plot: Any, schedule: Schedule, i: int, name: str, scale: float, unit: float
+) -> Any:
+  curve, step_us = schedule.memory[i], schedule.step_time_us
+  limit = MAX_POINTS // len(schedule.memory)
+  times, sizes = thin_steps(curve.time_us, curve.num_bytes, limit, step_us)
+  times, sizes = np.append(times, step_us), np.append(sizes, sizes[-1:])
+  capacity = schedule.placement.problem.cluster.memory_bytes[i]
+  peak = format_bytes(float(schedule.peak_memory_bytes[i]))
+  of = "" if np.isinf(capacity) else f" of {format_bytes(float(capacity))}"
+  scaled, unit_name = times / scale, time_scale(step_us)[1]
+  source = ColumnDataSource(
+    {
+      "x": scaled.tolist(),
+      "y": (sizes / unit).tolist(),
+      "device": [name] * len(times),
+      "at": [f"{t:.4g} {unit_name}" for t in scaled.tolist()],
+      "bytes": [format_bytes(float(size)) for size in sizes],
+    }
+  )
+  return plot.step(
+    "x",
+    "y",
+    source=source,
+    mode="after",
+    line_width=2,
+    line_color=figures.device_color(i),
+    line_dash=figures.device_dash(i),
+    legend_label=f"{shorten(name, 24)}: peak {peak}{of}",
+    name=f"memory of {name}",
+  )
+
+
+def path_plot(explanation: Explanation) -> Any:
+  """What the critical path is made of: a stacked bar per device and link."""
+  parts = explanation.path.parts[:MAX_ROWS]
+  scale, unit = time_scale(explanation.schedule.step_time_us)
+  longest = max((part.total_us for part in parts), default=1.0)
+  names = [f"{part.kind} {part.name}" for part in parts]
+  plot = _new_rows("path", names, 1.05 * longest / scale)
+  left, bars = np.zeros(len(parts)), []
+  for label, field, color in _KINDS:
+    times = [getattr(part, field) for part in parts]
+    if field == "message_us" and not any(times):
+      continue
+    right = left + np.divide(times, scale)
+    data = {
+      "left": left.tolist(),
+      "right": right.tolist(),
+      "where": names,
+      "what": [label] * len(parts),
+      "time": [format_us(us) for us in times],
+    }
+    bars.append(_hbar(plot, data, color, label, legend_label=label))
+    left = right
+  plot.xaxis.axis_label = f"time on the critical path, {unit}"
+  rows = [("", "@where"), ("", "@what"), ("time", "@time")]
+  plot.add_tools(figures.hover(bars, rows))
+  figures.style_legend(plot)
+  return plot
+
+
+def gain_plot(explanation: Explanation) -> Any:
+  """How much shorter the step would be if each were twice as fast."""
+  loads = explanation.loads[:MAX_ROWS]
+  step_us = max(explanation.schedule.step_time_us, 1e-300)
+  gains = [100 * load.gain_us / step_us for load in loads]
+  names = [f"{load.kind} {load.name}" for load in loads]
+  plot = _new_rows("gains", names, max(1.05 * max(gains, default=0.0), 2.0))
+  data = {
+    "left": [0.0] * len(loads),
+    "right": gains,
+    "where": names,
+    "time": [format_us(x.if_twice_as_fast_us) for x in loads],
+    "busy": [f"{format_share(x.busy_us, step_us)} of the step" for x in loads],
+  }
+  bars = _hbar(plot, data, figures.GREEN, "gain")
+  plot.xaxis.axis_label = "step shorter if twice as fast, %"
+  rows = [("", "@where"), ("busy", "@busy"), ("the step then", "@time")]
+  plot.add_tools(figures.hover([bars], rows))
+  return plot
+
+
+def _new_rows(name: str, names: Sequence[str], right: float) -> Any:
+  """A figure with a row per name, the first on top."""
+  count = max(len(names), 1)
+  plot = figures.new_figure(
+    name,
+    90 + _ROW * count,
+    figures.between(0, right),
+    figures.between(count - 0.5, -0.5),
+    zooms=False,
+  )
+  labels = [shorten(x, 30) for x in names]
+  figures.name_ticks(plot.yaxis[0], range(len(names)), labels)
+  plot.yaxis.major_tick_line_color = None
+  return plot
+
+
+def _hbar(
+  plot: Any, data: dict[str, Any], color: str, name: str, **options: Any
+) -> Any:
+  """A bar per row, from "left" to "right"."""
+  rows = {"y": list(range(len(data["where"])))}
+  return plot.hbar(
+    y="y",
+    left="left",
+    right="right",
+    height=0.7,
+    source=ColumnDataSource(rows | data),
+    fill_color=color,
+    line_color=None,
+    name=name,
+    **options,
+  )

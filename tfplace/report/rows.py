@@ -1,0 +1,308 @@
+"""The rows of a timeline: what each device and each channel does when, and
+where the critical path goes; and fewer marks for what is drawn in a browser.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from tfplace.core.placement import Placement
+from tfplace.report.units import short_names
+from tfplace.simulate import Schedule, Segment, Simulator
+from tfplace.simulate.critical_path import OP as OP_SEGMENT
+from tfplace.simulate.critical_path import TRANSFER as TRANSFER_SEGMENT
+
+DEVICE, LINK = "device", "link"
+OP, SEND, RECEIVE, TRANSFER = range(4)  # what an interval of a row is
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Row:
+  """What one device or channel does in a step.
+
+  Attributes:
+    kind: "device" or "link".
+    index: of the device or channel.
+    name: its short name.
+    busy_us: a device computes, or a channel carries bytes.
+    what: [n] int64: OP, SEND or RECEIVE on a device, TRANSFER on a channel.
+    items: [n] int64: the op, or the transfer that is sent or received.
+    start_us: [n] float64.
+    end_us: [n] float64 when the op's own time, the send or the receive ends, or
+      the last byte is on its way.
+    critical_us: [m, 2] float64 start and end of the segments of the critical
+      path.
+  """
+
+  kind: str
+  index: int
+  name: str
+  busy_us: float
+  what: np.ndarray
+  items: np.ndarray
+  start_us: np.ndarray
+  end_us: np.ndarray
+  critical_us: np.ndarray
+
+
+def as_schedule(step: Schedule | Placement) -> Schedule:
+  """The schedule of a placement; a schedule is one already."""
+  if isinstance(step, Placement):
+    return Simulator(step.problem).schedule(step)
+  return step
+
+
+def device_names(schedule: Schedule) -> list[str]:
+  """[num_devices] short names."""
+  devices = schedule.placement.problem.cluster.devices
+  return short_names([device.name for device in devices])
+
+
+def channel_names(schedule: Schedule) -> list[str]:
+  """[num_channels] each channel's own name, with short names of devices in it,
+  or "source -> destination".
+  """
+  cluster = schedule.placement.problem.cluster
+  short = device_names(schedule)
+  names = [""] * cluster.num_channels
+  for link in cluster.links:
+    src, dst = cluster.index[link.src], cluster.index[link.dst]
+    own = f"{short[src]} -> {short[dst]}"
+    names[cluster.channel[src, dst]] = link.channel or own
+  # Longest first: one name may begin another.
+  full = [device.name for device in cluster.devices]
+  for i in sorted(range(len(full)), key=lambda i: -len(full[i])):
+    names = [name.replace(full[i], short[i]) for name in names]
+  return names
+
+
+def channel_busy_us(schedule: Schedule) -> np.ndarray:
+  """[num_channels] float64: time that each channel sends."""
+  sent = schedule.transfers
+  return np.bincount(
+    sent.channel,
+    sent.sent_us - sent.start_us,
+    schedule.placement.problem.cluster.num_channels,
+  )
+
+
+def step_rows(schedule: Schedule) -> list[Row]:
+  """A row for each device, then one for each channel in use."""
+  sent, at = schedule.transfers, schedule.placement.devices
+  critical, computed = _critical_spans(schedule), compute_end_us(schedule)
+  ops = np.arange(len(at))
+  send = np.flatnonzero(sent.send_end_us > sent.send_start_us)
+  received = np.flatnonzero(sent.is_received)
+  groups = (  # what, items, holder, start, end
+    (OP, ops, at, schedule.op_start_us, computed),
+    (SEND, send, sent.src, sent.send_start_us, sent.send_end_us),
+    (RECEIVE, received, sent.dst, sent.recv_start_us, sent.recv_end_us),
+    (TRANSFER, np.arange(len(sent)), sent.channel, sent.start_us, sent.sent_us),
+  )
+
+  def row(kind: str, index: int, name: str, busy_us: float) -> Row:
+    parts = []
+    for each, of, holder, starts, ends in groups:
+      if (each == TRANSFER) == (kind == LINK):
+        own = of[holder[of] == index]
+        parts.append((np.full(len(own), each), own, starts[own], ends[own]))
+    what, items, start, end = map(np.concatenate, zip(*parts, strict=True))
+    spans = np.reshape(critical.get((kind, index), []), (-1, 2))
+    return Row(kind, index, name, busy_us, what, items, start, end, spans)
+
+  devices = zip(device_names(schedule), schedule.busy_us.tolist(), strict=True)
+  rows = [row(DEVICE, i, *named) for i, named in enumerate(devices)]
+  names, busy_us = channel_names(schedule), channel_busy_us(schedule).tolist()
+  used = np.unique(sent.channel).tolist()
+  return rows + [row(LINK, i, names[i], busy_us[i]) for i in used]
+
+
+def compute_end_us(schedule: Schedule) -> np.ndarray:
+  """[num_ops] when each op's own time is over, before it sends its outputs."""
+  at = schedule.placement.devices
+  time_us = schedule.placement.problem.time_us[np.arange(len(at)), at]
+  return schedule.op_start_us + time_us
+
+
+def transfer_name(schedule: Schedule, transfer: int) -> str:
+  """As TensorFlow names an input: "op:0", or "^op" for control."""
+  sent = schedule.transfers
+  output = int(sent.output[transfer])
+  op = schedule.placement.problem.graph.names[sent.src_op[transfer]]
+  return f"^{op}" if output < 0 else f"{op}:{output}"
+
+
+def segment_row(schedule: Schedule, segment: Segment) -> tuple[str, int]:
+  """The kind and index of the row that a segment of the path is in."""
+  if segment.kind == OP_SEGMENT:
+    return DEVICE, int(schedule.placement.devices[segment.index])
+  if segment.kind == TRANSFER_SEGMENT:
+    return LINK, int(schedule.transfers.channel[segment.index])
+  return DEVICE, int(schedule.transfers.dst[segment.index])
+
+
+def critical_ends_us(schedule: Schedule) -> list[float]:
+  """When each segment of the critical path ends, at the latest when the next
+  one starts: a channel starts the next transfer before this one has arrived.
+  """
+  path = schedule.critical_path
+  following = [segment.start_us for segment in path[1:]]
+  ends = [segment.end_us for segment in path]
+  return [*map(min, ends, following), *ends[-1:]]
+
+
+def _critical_spans(
+  schedule: Schedule,
+) -> dict[tuple[str, int], list[tuple[float, float]]]:
+  """Start and end of the segments of the critical path, by row."""
+  result: dict[tuple[str, int], list[tuple[float, float]]] = {}
+  ends_us = critical_ends_us(schedule)
+  for segment, end_us in zip(schedule.critical_path, ends_us, strict=True):
+    row = segment_row(schedule, segment)
+    result.setdefault(row, []).append((segment.start_us, end_us))
+  return result
+
+
+def main_types(schedule: Schedule, limit: int) -> tuple[np.ndarray, list[str]]:
+  """The op types that take longest.
+
+  Returns:
+    [num_ops] int64 number of each op's type among them, and their names; the
+    last one is all other types.
+  """
+  types = schedule.placement.problem.graph.types
+  time_us = compute_end_us(schedule) - schedule.op_start_us
+  total: dict[str, float] = {}
+  for name, us in zip(types, time_us.tolist(), strict=True):
+    total[name] = total.get(name, 0.0) + us
+  ranked = sorted((t for t in total if total[t] > 0), key=lambda t: -total[t])
+  main = ranked[:limit]
+  number = {name: i for i, name in enumerate(main)}
+  kind = np.array([number.get(name, len(main)) for name in types], np.int64)
+  return kind, [*main, "other ops"]
+
+
+def row_kinds(row: Row, op_kind: np.ndarray, message: int) -> np.ndarray:
+  """[n] int64: `op_kind` [num_ops] of a device's ops, `message` of the rest."""
+  kinds = np.full(len(row.items), message)
+  is_op = row.what == OP
+  kinds[is_op] = op_kind[row.items[is_op]]
+  return kinds
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Bars:
+  """Bars of one row, in order of time, none over another.
+
+  A long interval has a bar of its own. A run of short ones shares a bar, to be
+  drawn as high as it is busy, so that the area of ink stays true.
+
+  Attributes:
+    start_us: [num_bars] float64.
+    end_us: [num_bars] float64.
+    busy: [num_bars] float64 in 0 to 1, the share of the bar that is busy.
+    count: [num_bars] int64 intervals merged into each.
+    kind: [num_bars] int64, the kind that takes longest in it.
+    item: [num_bars] int64, the longest interval in it.
+  """
+
+  start_us: np.ndarray
+  end_us: np.ndarray
+  busy: np.ndarray
+  count: np.ndarray
+  kind: np.ndarray
+  item: np.ndarray
+
+  def __len__(self) -> int:
+    return len(self.start_us)
+
+
+def make_bars(
+  start_us: np.ndarray,
+  end_us: np.ndarray,
+  kind: np.ndarray,
+  limit: int,
+  span_us: float,
+) -> Bars:
+  """At most `limit` bars for the intervals of one row.
+
+  Args:
+    start_us: [n] float64 of intervals that do not overlap.
+    end_us: [n] float64; those of no length are left out.
+    kind: [n] small integers.
+    limit: at least 3.
+    span_us: the length of the whole row.
+  """
+  items = np.flatnonzero(end_us > start_us)
+  items = items[np.argsort(start_us[items], kind="stable")]
+  start, end = start_us[items], end_us[items]
+  run = np.arange(len(items))
+  if len(items) > limit:
+    run = _runs(start, end, 3 * span_us / limit)
+  count = np.bincount(run)
+  first = np.concatenate(([0], np.cumsum(count)))[:-1].astype(np.int64)
+  time = end - start
+  length = np.maximum.reduceat(end, first) - start[first] if len(run) else time
+  busy = np.bincount(run, time) / np.maximum(length, 1e-300)
+  longest = np.lexsort((time, run))[np.cumsum(count) - 1]
+  return Bars(
+    start[first],
+    start[first] + length,
+    np.minimum(busy, 1.0),
+    count,
+    _main_kind(run, kind[items], time),
+    items[longest],
+  )
+
+
+def _runs(start: np.ndarray, end: np.ndarray, unit_us: float) -> np.ndarray:
+  """[n] numbers of runs, ascending.
+
+  A run is one interval longer than the unit, or shorter ones of one cell of
+  that length. There are fewer long ones than units, and a long one cuts a cell
+  into two runs: three runs a unit at most.
+  """
+  is_long = end - start > unit_us
+  cell = (start / unit_us).astype(np.int64)
+  is_first = np.ones(len(start), bool)
+  is_first[1:] = is_long[1:] | is_long[:-1] | (np.diff(cell) > 0)
+  return np.cumsum(is_first) - 1
+
+
+def _main_kind(
+  run: np.ndarray, kind: np.ndarray, time: np.ndarray
+) -> np.ndarray:
+  """[num_runs] the kind with most time in each."""
+  if not len(run):
+    return np.zeros(0, np.int64)
+  pairs, inverse = np.unique(np.stack((run, kind)), axis=1, return_inverse=True)
+  total = np.bincount(inverse.reshape(-1), time)
+  order = np.lexsort((total, pairs[0]))
+  return pairs[1][order[np.cumsum(np.bincount(pairs[0])) - 1]]
+
+
+def thin_steps(
+  time: np.ndarray, value: np.ndarray, limit: int, span: float
+) -> tuple[np.ndarray, np.ndarray]:
+  """A step function with at most `limit` steps that keeps every peak.
+
+  Args:
+    time: [n] ascending.
+    value: [n] from `time[i]` on.
+    limit: at least 3.
+    span: the length of the whole.
+
+  Returns:
+    Times and values; in each cell of about `2 * span / limit`, its largest
+    value from its first time on, and its last from its last time on.
+  """
+  if len(time) <= limit or span <= 0:
+    return time, value
+  unit = 2 * span / (limit - 2)
+  cell = (time / unit).astype(np.int64)
+  first = np.flatnonzero(np.concatenate(([True], np.diff(cell) > 0)))
+  last = np.append(first[1:], len(time)) - 1
+  at = np.concatenate((time[first], time[last]))
+  values = np.concatenate((np.maximum.reduceat(value, first), value[last]))
+  order = np.argsort(at, kind="stable")
+  return at[order], values[order]
