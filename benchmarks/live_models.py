@@ -1,8 +1,7 @@
 """The models of `live_devices.py`, and splits of them by hand.
 
-Eight training steps of a fraction of a second on one core: four of the zoo,
-a GPT-like model whole and in two microbatches, two equal towers, and a
-convolutional net. Splits by hand look at names only: one half of the layers,
+Training steps of a fraction of a second on one core: a GPT-like model whole
+and in two microbatches, two equal towers, and a convolutional net. Splits by hand look at names only: one half of the layers,
 one tower, or one microbatch for each worker.
 """
 
@@ -14,17 +13,6 @@ import numpy as np
 import tensorflow as tf
 
 from tfplace.core import Problem
-
-# Model of the zoo -> batch size and sizes.
-ZOO: dict[str, tuple[int, dict[str, int]]] = {
-  "inception_v3": (2, {"image_size": 139}),
-  "nmt": (32, {"units": 256, "vocabulary": 4000, "length": 12}),
-  "rnnlm_2": (32, {"units": 512, "vocabulary": 4000, "length": 12}),
-  "transformer_xl_2": (
-    4,
-    {"units": 256, "feed_forward": 1024, "length": 64, "memory": 64},
-  ),
-}
 
 
 class InMicrobatches(keras.Model):

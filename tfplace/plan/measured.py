@@ -12,11 +12,11 @@ import math
 import time
 from collections.abc import Callable, Sequence
 
-from tfplace import placers
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
-from tfplace.core.protocols import Evaluation, Result, check_budget
+from tfplace.core.protocols import Evaluation, Result
 from tfplace.errors import MeasurementError
+from tfplace.placers import registry
 from tfplace.plan.planner import PlanConfig, PlanResult, Stages, make_plan
 from tfplace.simulate import Simulator
 
@@ -90,9 +90,8 @@ def make_measured_plan(
     MeasurementError: none of the placements could be run.
   """
   limits = measured_config or MeasuredConfig()
-  check_budget(limits.measure_s)
   stage = Stages() if stages is None else stages
-  searches = config.strategy in placers.SEARCHES
+  searches = config.strategy in registry.SEARCHES
   runs, spent_s, rounds = _Runs(), 0.0, 0
   while rounds < limits.max_rounds:
     rounds += 1
