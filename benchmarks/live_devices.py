@@ -3,9 +3,9 @@
 Each model is profiled on local workers; `auto` searches and measures in turns,
 as `tfplace-place --measure` does. Its placement is then run beside METIS, the
 expert, one worker and, where the zoo has no expert's rules, a split by hand, in
-rounds, so that a busy moment of the host hits all of them. For each model: how far the prediction of `auto`'s
-placement is off, how it compares with one worker, and the rank correlation of
-all that ran. Writes JSON after each model and a table in Markdown.
+rounds, so that a busy moment of the host hits all of them. For each model: how
+far the prediction of `auto`'s placement is off, how it compares with one
+worker, and the rank correlation of all that ran. Writes JSON after each model and a table in Markdown.
 
   python benchmarks/live_devices.py
   python benchmarks/live_devices.py --models=two_towers
@@ -65,7 +65,11 @@ def define(values: flags.FlagValues) -> None:
     "seed", 0, "Of all choices.", lower_bound=0, flag_values=values
   )
   flags.DEFINE_float(
-    "budget_s", 60.0, "Seconds of the search.", lower_bound=0, flag_values=values
+    "budget_s",
+    60.0,
+    "Seconds of the search.",
+    lower_bound=0,
+    flag_values=values,
   )
   flags.DEFINE_string(
     "out",
@@ -220,9 +224,7 @@ def markdown(models: dict[str, Any]) -> str:
       f"{short['rank_correlation']:.2f}",
     ]
     lines.append("| " + " | ".join(cells) + " |")
-  return "
-".join(lines) + "
-"
+  return "\n".join(lines) + "\n"
 
 
 def start(argv: Sequence[str] | None = None) -> int:

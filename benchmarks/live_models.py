@@ -1,8 +1,9 @@
 """The models of `live_devices.py`, and splits of them by hand.
 
 Training steps of a fraction of a second on one core: a GPT-like model whole
-and in two microbatches, two equal towers, and a convolutional net. Splits by hand look at names only: one half of the layers,
-one tower, or one microbatch for each worker.
+and in two microbatches, two equal towers, and a convolutional net. Splits by
+hand look at names only: one half of the layers, one tower, or one microbatch
+for each worker.
 """
 
 import re
