@@ -5,7 +5,8 @@ as `tfplace-place --measure` does. Its placement is then run beside METIS, the
 expert, one worker and, where the zoo has no expert's rules, a split by hand, in
 rounds, so that a busy moment of the host hits all of them. For each model: how
 far the prediction of `auto`'s placement is off, how it compares with one
-worker, and the rank correlation of all that ran. Writes JSON after each model and a table in Markdown.
+worker, and the rank correlation of all that ran. Writes JSON after each model,
+and a table in Markdown.
 
   python benchmarks/live_devices.py
   python benchmarks/live_devices.py --models=two_towers
