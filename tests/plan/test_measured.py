@@ -15,13 +15,13 @@ from tfplace.simulate import Simulator
 
 
 def problem(**costs):
-  """Six pairs of ops that exchange tensors, on two devices.
+  """Two chains of six ops that exchange tensors, on two devices.
 
   Split in two, a step takes some 600 us instead of 1,200 where messages are
   free, and longer than on one device where each takes 500 us of its sender.
   """
   ops = [OpSpec(f"op_{i}", "MatMul", {"CPU": 100.0}, [1e4]) for i in range(12)]
-  edges = [(i, 0, i + step) for step in (1, 2) for i in range(12 - step)]
+  edges = [(i, 0, i + step) for step in (2, 3) for i in range(12 - step)]
   names = ("CPU:0", "CPU:1")
   links = tuple(
     Link(a, b, 1e4, **costs) for a, b in itertools.permutations(names, 2)

@@ -186,7 +186,8 @@ class _Runs:
       MeasurementError: nothing so far could be run.
     """
     self.results += results
-    self.measured += measure([result.placement for result in results])
+    if results:
+      self.measured += measure([result.placement for result in results])
     if not any(math.isfinite(e.step_time_us) for e in self.measured):
       why = self.measured[0].extra.get("error", "for an unknown reason")
       raise MeasurementError(f"no placement could be run: {why}")
