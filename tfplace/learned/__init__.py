@@ -2,12 +2,12 @@
 
 A method's folder describes its strategies by `METHODS` in its `__init__.py`;
 `LEARNED` of `tfplace.placers.registry` says which folder has which strategy.
-That line is all that the rest of the package knows of a method.
 """
 
 import dataclasses
 import importlib
 from collections.abc import Mapping
+from typing import Any
 
 from tfplace.errors import TrainingError
 from tfplace.placers import registry
@@ -52,3 +52,13 @@ def find_method(strategy: str) -> Method:
     )
   package = importlib.import_module(registry.LEARNED[strategy])
   return package.METHODS[strategy]
+
+
+def learner_type(strategy: str) -> Any:
+  """The `train.learner.Learner` of a strategy; needs a training process.
+
+  Raises:
+    TrainingError: unknown strategy (lists the choices).
+  """
+  module, name = find_method(strategy).learner.split(":")
+  return getattr(importlib.import_module(module), name)

@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfplace.learned.train.keras2 import tfgnn
+from tfplace.learned.train import tfgnn
 
 NODES = "decisions"
 FEEDS = "feeds"  # a link from producer to consumer

@@ -12,7 +12,7 @@ import tensorflow as tf
 from tfplace.learned.export import as_function
 from tfplace.learned.exported import Exportable
 from tfplace.learned.gdp import features, layers
-from tfplace.learned.train.keras2 import tfgnn
+from tfplace.learned.train import tfgnn
 
 NEVER = -1e9  # logit of a device that cannot run the decision
 

@@ -10,8 +10,13 @@ import numpy as np
 from tfplace.core.problem import Problem
 from tfplace.core.protocols import Budget, Evaluator, Result
 from tfplace.errors import PlacementError
-from tfplace.learned import exported, sampling
-from tfplace.learned.decisions import Decisions, group_decisions
+from tfplace.learned import exported
+from tfplace.learned.decisions import (
+  TEMPERATURES,
+  Decisions,
+  group_decisions,
+  sample,
+)
 from tfplace.learned.gdp import features
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.repair import offer_like
@@ -80,12 +85,10 @@ def candidates(
   logits: np.ndarray,
   samples: int,
   rng: np.random.Generator,
-  temperatures: Sequence[float] = sampling.TEMPERATURES,
+  temperatures: Sequence[float] = TEMPERATURES,
 ) -> list[np.ndarray]:
   """[num_ops] devices each: the most probable placement, then samples."""
-  drawn = sampling.sample(
-    logits, samples, rng, decisions.clusterings, temperatures
-  )
+  drawn = sample(logits, samples, rng, decisions.clusterings, temperatures)
   first = logits.argmax(axis=1).astype(np.int32)
   return [decisions.to_devices(choices) for choices in (first, *drawn)]
 

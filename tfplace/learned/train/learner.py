@@ -6,7 +6,6 @@ same for all strategies, as are tasks, checkpoints and exports.
 
 import abc
 import dataclasses
-import importlib
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -15,7 +14,6 @@ import numpy as np
 import tensorflow as tf
 
 from tfplace.errors import TrainingError
-from tfplace.learned import find_method
 from tfplace.learned.exported import Exportable, PolicyInputs
 from tfplace.learned.train.config import TrainConfig
 from tfplace.learned.train.objectives import clipped
@@ -186,55 +184,3 @@ class Learner(tf.Module, abc.ABC):
     variables = self.policy.trainable_variables
     gradients = clipped(tape.gradient(loss, variables), max_norm)
     optimizer.apply_gradients(zip(gradients, variables, strict=True))
-
-
-class MovingAverage(tf.Module):
-  """Weights that follow those of a policy in training.
-
-  Each step of reinforcement learning sees one graph, and moves the policy
-  towards it: the average is better on all of them, and on graphs that are in
-  none (Polyak and Juditsky 1992).
-
-  Args:
-    weights: what is followed.
-    average: variables of the same shapes; they take over the values of now.
-    decay: share of the average that each step keeps, in the long run. Of a
-      short run the average is over the last tenth: after n steps a step keeps
-      at most (1 + n) / (10 + n), as in `tf.train.ExponentialMovingAverage`.
-  """
-
-  def __init__(
-    self,
-    weights: Sequence[tf.Variable],
-    average: Sequence[tf.Variable],
-    decay: float,
-  ) -> None:
-    super().__init__(name="moving_average")
-    self._pairs = list(zip(average, weights, strict=True))
-    self._decay = decay
-    self._steps = tf.Variable(0.0, trainable=False, name="steps")
-    self.step = tf.function(self._step, autograph=False)
-    self.restart()
-
-  def restart(self) -> None:
-    """Takes over the weights as they are."""
-    self._steps.assign(0.0)
-    for average, weight in self._pairs:
-      average.assign(weight)
-
-  def _step(self) -> None:
-    """Moves the average towards the weights, once."""
-    steps = self._steps.assign_add(1.0)
-    keep = tf.minimum(self._decay, (1.0 + steps) / (10.0 + steps))
-    for average, weight in self._pairs:
-      average.assign(weight + keep * (average - weight))
-
-
-def learner_type(strategy: str) -> type[Learner]:
-  """The learner of a strategy.
-
-  Raises:
-    TrainingError: unknown strategy (lists the choices).
-  """
-  module, name = find_method(strategy).learner.split(":")
-  return getattr(importlib.import_module(module), name)

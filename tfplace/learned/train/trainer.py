@@ -8,6 +8,7 @@ and a run that goes on ends as if it had not stopped.
 import dataclasses
 import math
 import os
+import pathlib
 import zlib
 from collections.abc import Callable, Sequence
 
@@ -15,16 +16,23 @@ import numpy as np
 import tensorflow as tf
 
 from tfplace.core import symmetry
+from tfplace.core.placement import Placement
+from tfplace.core.problem import Problem
+from tfplace.core.protocols import Evaluator
 from tfplace.errors import TrainingError
+from tfplace.learned import export, exported, learner_type
+from tfplace.learned.decisions import decisions_at
 from tfplace.learned.train.checkpoints import (
   Checkpoints,
   JsonState,
   restore_network,
   writing,
 )
-from tfplace.learned.train.config import TrainConfig
-from tfplace.learned.train.learner import Step, learner_type
-from tfplace.learned.train.tasks import Task
+from tfplace.learned.train.config import Request, TrainConfig
+from tfplace.learned.train.demonstrations import DemonstrationConfig
+from tfplace.learned.train.learner import Step
+from tfplace.learned.train.tasks import Task, make_task
+from tfplace.simulate import Simulator
 
 IMITATION_CHECKPOINT = 50  # steps of imitation between checkpoints
 
@@ -245,3 +253,77 @@ def _fingerprint(
     "targets": digest,
     "first weights": start,
   }
+
+
+def open_trainer(
+  problems: Sequence[Problem],
+  request: Request,
+  make_evaluator: Callable[[Problem], Evaluator] = Simulator,
+) -> Trainer:
+  """A trainer on `problems`, from its last checkpoint if there is one.
+
+  Args:
+    problems: what to train on.
+    request: what is asked for.
+    make_evaluator: judges the placements of a problem.
+
+  Raises:
+    TrainingError: a directory or policy that cannot be used.
+    InfeasibleError: no classical placement of a problem fits in memory.
+  """
+  export.check_export_dir(request.export_dir)
+  shown = DemonstrationConfig(
+    search_evaluations=request.search_evaluations,
+    seed=request.seed,
+    folder=os.path.join(request.checkpoint_dir, "teachers"),
+  )
+  tasks = [
+    make_task(decisions, make_evaluator(problem), shown)
+    for problem in problems
+    for decisions in decisions_at(problem, request.max_decisions)
+  ]
+  start = request.init_from
+  if start == "shipped":
+    start = os.fspath(exported.SHIPPED / request.strategy)
+  return Trainer(
+    tasks,
+    request.config(),
+    checkpoint_dir=request.checkpoint_dir,
+    log_dir=pathlib.Path(request.checkpoint_dir) / "logs",
+    init_from=start,
+  )
+
+
+def finish(trainer: Trainer, request: Request) -> None:
+  """Exports the policy and the best placements of a run that is done.
+
+  Raises:
+    TrainingError: the export directory cannot be written.
+  """
+  exportable = dataclasses.replace(
+    trainer.learner.exportable(), decisions=request.max_decisions
+  )
+  export.export_policy(
+    exportable, request.export_dir, lambda folder: _save_best(trainer, folder)
+  )
+
+
+def _save_best(trainer: Trainer, exported_to: pathlib.Path) -> None:
+  """Writes the best placements, in a folder of their own."""
+  folder = exported_to / "placements"
+  folder.mkdir()
+  for task in trainer.tasks:
+    problem = task.decisions.problem
+    if task.best is None or task.best_us > best_us(trainer, problem):
+      continue
+    name = f"{problem.graph.name}.{problem.cluster.name}.json"
+    Placement(problem, task.decisions.to_devices(task.best)).save(
+      folder / name.replace("/", "_")
+    )
+
+
+def best_us(trainer: Trainer, problem: Problem) -> float:
+  """The best step time found for a problem at any number of decisions."""
+  return min(
+    task.best_us for task in trainer.tasks if task.decisions.problem is problem
+  )
