@@ -22,8 +22,7 @@ Signature = Mapping[str, Tensor]
 class Method:
   """What a learned strategy consists of.
 
-  Classes are named, "module:class", and imported when asked for: a placer
-  needs no training packages, a list of strategies needs no TensorFlow.
+  Classes are named, "module:class", and imported when asked for.
 
   Attributes:
     placer: a `Placer` with a field `policy`; needs the base install only.

@@ -1,8 +1,8 @@
-"""The units that a policy decides on: groups of ops that move together.
+"""The units that a policy decides on, and draws of their devices. NumPy only.
 
 A decision is one colocation group or, where a graph has more groups than a
-policy should decide on, a cluster of them. Not a coarser graph: what is
-simulated is always the full graph.
+policy should decide on, a cluster of them. What is simulated is always the full
+graph.
 """
 
 import dataclasses
@@ -18,14 +18,10 @@ from tfplace.placers.rules.axes import find_axes
 from tfplace.placers.scopes import UNKNOWN, Scopes, read_scopes
 
 # Numbers of clusters that explore together, where there are more decisions. Of
-# few clusters some draws are good at once, from random weights too: on 2-layer
-# Transformer-XL GDP then had 309 to 310 ms after 680 placements, three seeds,
-# with (64, 256, 1024) 400, 550 and 640.
+# few clusters some draws are good at once, from random weights too.
 EXPLORATION = (4, 16, 64, 256)
 # Of the draws of the placer `gdp`, half each. A policy is sure of itself where
-# it is wrong, too: on graphs unlike all that it knows. Hot draws follow it
-# only where it is very sure. (To the recurrent policies, whose entropy was
-# kept up in training, it makes no difference.)
+# it is wrong, too; hot draws follow it only where it is very sure.
 TEMPERATURES = (1.0, 5.0)
 
 
@@ -67,12 +63,8 @@ class Decisions:
 
   @functools.cached_property
   def as_groups(self) -> Problem:
-    """The same problem with decisions as its colocation groups.
-
-    What a placer or a search finds there, decisions can say exactly; a
-    placement of finer groups that is rounded to decisions can lose all that it
-    had gained.
-    """
+    """The same problem with decisions as its colocation groups: what a placer
+    finds there, decisions can say exactly."""
     problem = self.problem
     if self.num_decisions == problem.num_groups:
       return problem
@@ -84,11 +76,8 @@ class Decisions:
     return dataclasses.replace(problem, graph=graph)
 
   def clusters(self, max_clusters: int) -> np.ndarray:
-    """[num_decisions] int32 cluster of each decision.
-
-    Clusters are coarser
-    decisions of the same problem, about `max_clusters` of them.
-    """
+    """[num_decisions] int32 cluster of each decision, of about
+    `max_clusters`."""
     coarse = group_decisions(self.problem, max_clusters).decision_of
     result = np.zeros(self.num_decisions, np.int32)
     result[self.decision_of[::-1]] = coarse[::-1]  # of its first op
@@ -113,11 +102,8 @@ class Decisions:
 
   @functools.cached_property
   def scopes(self) -> np.ndarray:
-    """[num_decisions] int32 scope of each decision, by the names of its ops.
-
-    Where a model is unrolled, that is one layer of one time step, forward and
-    backward.
-    """
+    """[num_decisions] int32 scope of each decision, by the names of its ops,
+    such as one layer of one time step, forward and backward."""
     groups, scopes = self._named
     of_op = scopes.of[groups.problem.group_of]
     result = np.zeros(self.num_decisions, np.int32)
@@ -161,8 +147,7 @@ def group_decisions(
 ) -> Decisions:
   """One decision per colocation group, or at most about `max_decisions`.
 
-  Groups are merged as in `placers.merging`; there may be more decisions than
-  asked for.
+  Groups are merged as in `placers.coarsen`.
   """
   parent = np.arange(problem.num_groups)
   if max_decisions is not None and problem.num_groups > max_decisions:
@@ -202,16 +187,11 @@ def sample(
 ) -> np.ndarray:
   """[number, N] int32 draws from [N, D] logits, by the Gumbel trick.
 
-  NumPy draws them, so that a seed and a number of iterations say all there is
-  to say about the state of randomness.
-
   Args:
     logits: of each decision.
     number: of placements.
     rng: draws the noise.
-    clusterings: see `shared_noise`. Without it, a sample of 10,000 decisions
-      is a placement with hundreds of its ops torn out of their surroundings.
-    temperatures: see `shared_noise`.
+    clusterings, temperatures: see `shared_noise`.
   """
   count, devices = logits.shape
   noise = shared_noise(rng, number, count, devices, clusterings, temperatures)
@@ -238,11 +218,9 @@ def shared_noise(
     devices: of a decision.
     clusterings: [N] cluster of each decision, in one or several ways, which
       the placements take in turn. Decisions of one cluster get the same noise:
-      alike, they move together, yet each one's distribution is what the policy
-      says.
-    temperatures: of equal shares of the placements, one after the other. Above
-      1 draws are nearer to even odds: what is added to logits grows, as if the
-      logits were divided.
+      they move together, yet each one's distribution is the policy's.
+    temperatures: of equal shares of the placements, one after the other; above
+      1, draws are nearer to even odds.
   """
   for row in range(number):
     of = clusterings[row % len(clusterings)] if clusterings else None
@@ -262,14 +240,11 @@ def decoding_noise(
   """[1 + samples, steps, devices] float32 for a policy that decodes in steps.
 
   The first row is zeros, for the most probable placement; the others are
-  `shared_noise`, for samples.
+  `shared_noise`.
   """
   noise = np.zeros((samples + 1, steps, devices), np.float32)
-  for row, mine in zip(
-    noise[1:],
-    shared_noise(rng, samples, steps, devices, clusterings),
-    strict=True,
-  ):
+  drawn = shared_noise(rng, samples, steps, devices, clusterings)
+  for row, mine in zip(noise[1:], drawn, strict=True):
     row[:] = mine
   return noise
 

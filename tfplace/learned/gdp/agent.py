@@ -1,10 +1,8 @@
 """GDP by PPO: the actor, the agent with a ratio for every decision.
 
-A batch holds one graph, so the policy runs once per batch and its logits are
-broadcast. An action is thousands of device choices, and the ratio of joint
-probabilities a product of thousands of ratios, which is clipped away, or
-explodes, at the first step that changes anything: so probability ratios are
-clipped per decision.
+An action is thousands of device choices, and the ratio of joint probabilities a
+product of thousands of ratios, which is clipped away, or explodes, at the first
+step that changes anything: so ratios are clipped per decision.
 """
 
 import functools
@@ -35,9 +33,9 @@ LARGE = 8192  # decisions above which gradients save memory rather than time
 class ActorNetwork(network.Network):
   """Graph numbers to a distribution over placements.
 
-  Decisions are independent given the graph. Padding decisions have one device
-  (the first) of probability 1: their log-probability, ratio and entropy are
-  0, 1 and 0 whatever the weights.
+  A batch holds one graph: the policy runs once, its logits are broadcast.
+  Padding decisions have one device (the first) of probability 1: their
+  log-probability, ratio and entropy are 0, 1 and 0 whatever the weights.
   """
 
   def __init__(self, bank: GraphBank, policy: PlacementNetwork) -> None:
@@ -83,14 +81,8 @@ class PerDecisionPPOAgent(ppo_clip_agent.PPOClipAgent):
   """`PPOClipAgent` with a ratio, and a clip, for every decision.
 
   The advantage of a placement is shared by its decisions; losses are means
-  over the decisions of the graph, padding excluded. Advantages are centred
-  within the batch, which holds one graph: the baseline of a reward is the
-  mean of its siblings.
-
-  Args:
-    bank: the graphs.
-    elite: see `PPOConfig`.
-    *args, **kwargs: as for `PPOClipAgent`.
+  over the decisions of the graph, padding excluded. The baseline of a reward is
+  the mean over the batch, which holds one graph.
   """
 
   def __init__(
@@ -112,11 +104,8 @@ class PerDecisionPPOAgent(ppo_clip_agent.PPOClipAgent):
     *args: Any,
     **kwargs: Any,
   ) -> tf_agent.LossInfo:
-    """As `PPOAgent.get_loss`, with old log-probabilities per decision.
-
-    Those that tf-agents passes are joint; the per-decision ones are computed
-    again from the stored parameters of the distribution.
-    """
+    """As `PPOAgent.get_loss`, with old log-probabilities per decision, from the
+    stored parameters of the distribution: those passed are joint."""
     old = ppo_utils.distribution_from_spec(
       self._action_distribution_spec,
       action_distribution_parameters,
@@ -140,9 +129,8 @@ class PerDecisionPPOAgent(ppo_clip_agent.PPOClipAgent):
     discounts: tf.Tensor,
     value_preds: tf.Tensor,
   ) -> tf.Tensor:
-    """[B, 1] returns less their mean over the batch.
+    """[B, 1] `margins` of the returns, less their mean over the batch.
 
-    Returns, or what those of the elite are above the best of the others.
     tf-agents then divides by the standard deviation over [B, 2], whose second
     column is padding: centred values keep their mean of 0 there.
     """
@@ -189,14 +177,8 @@ class PerDecisionPPOAgent(ppo_clip_agent.PPOClipAgent):
     weights: tf.Tensor,
     debug_summaries: bool = False,
   ) -> tf.Tensor:
-    """Minus the mean entropy per decision, weighted.
-
-    Args:
-      time_steps: [B, T] of one graph.
-      entropy: [B, T] summed over decisions, as tf-agents has it.
-      weights: [B, T], 0 where a step is padding.
-      debug_summaries: ignored.
-    """
+    """Minus the mean entropy per decision, weighted; [B, T] `entropy` is summed
+    over decisions, as tf-agents has it."""
     count = tf.gather(self._num_decisions, time_steps.observation)
     each = entropy / tf.cast(count, tf.float32)
     total = tf.maximum(tf.reduce_sum(weights), 1.0)

@@ -23,8 +23,7 @@ from tfplace.placers.repair import offer_like
 from tfplace.placers.tracker import Tracker
 
 # Numbers of decisions of a policy's passes, besides those that it was trained
-# at. Coarse decisions make few transfers, fine ones balance better, and which
-# serve a graph shows only there.
+# at. Coarse decisions make few transfers, fine ones balance better.
 SIZES = (12, 16, 24, 32, 48, 64)
 
 
@@ -69,12 +68,8 @@ class GdpPlacer:
 
 
 def _passes(problem: Problem, policy: exported.Policy) -> Iterator[Decisions]:
-  """The decisions of each pass.
-
-  Few decisions first: a pass over many takes the longest, and is not cut off.
-  Sizes that merge nothing are passes, too, that draw anew: a small graph gets
-  as many placements as a large one.
-  """
+  """The decisions of each pass, few first: a pass over many is not cut off.
+  Sizes that merge nothing are passes, too, that draw anew."""
   sizes = {*policy.decisions(), *SIZES}
   for size in sorted(sizes, key=lambda n: math.inf if n is None else n):
     yield group_decisions(problem, size)

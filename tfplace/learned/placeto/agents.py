@@ -34,8 +34,7 @@ class PlacetoConfig:
     memory_penalty: added to the cost per GB above a device's memory (the
       paper's code: 2).
     max_cost: bound on the cost, which is 0 at the baseline. The paper gives
-      no value; 9 is 8,100 times the baseline's step time. (At 3, or 20 times,
-      most random placements with a CPU among the devices were worth the same.)
+      no value; 9 is 8,100 times the baseline's step time.
     from_best: share of the episodes that start from the best placement so far;
       the others start from a random one. (The paper's first placement is
       arbitrary; its code offers both.)

@@ -1,10 +1,8 @@
 """The recurrent policies in training: the RNN-based and the hierarchical one.
 
-They draw placements, have them judged in one call, and take gradient steps of
-REINFORCE or of imitation. Drawing is done with NumPy's noise, so that a seed
-and a step's number say all about randomness. In the hierarchical placer,
-grouper and placer learn jointly: both see the advantage of the placement that
-they made together.
+They draw placements with NumPy's noise, have them judged in one call, and take
+gradient steps of REINFORCE or of imitation. The hierarchical one's grouper and
+placer both see the advantage of the placement that they made together.
 """
 
 import abc

@@ -4,8 +4,8 @@ The RNN-based one (Mirhoseini et al. 2017) reads the embeddings of co-location
 groups in order and names a device for each, seeing the devices that it named
 before. The hierarchical one (HDP, Mirhoseini et al. 2018) gives every op a
 group by a feed-forward grouper, and every group a device as the other does;
-facts of sizes and embeddings are those of its paper and of TensorFlow's old
-`hierarchical_controller`. For a training process; a placer runs exports.
+sizes and embeddings are those of its paper and of TensorFlow's old
+`hierarchical_controller`. For a training process only.
 """
 
 import dataclasses
@@ -225,11 +225,7 @@ class HierarchicalNetwork(_OpNetwork):
 def exportable(
   strategy: str, network: RnnNetwork | HierarchicalNetwork
 ) -> Exportable:
-  """The network's methods of the strategy's `METHODS`, as functions.
-
-  Their arguments are `OpEmbedding.tensors()` in order, then those of the
-  network's methods.
-  """
+  """The network's methods that the strategy's `METHODS` name, as functions."""
   seen = features.signature(len(network.config.types))
   return Exportable(
     strategy=strategy,

@@ -8,11 +8,7 @@ from tfplace.learned import learner_type
 
 
 def check_elite(share: float) -> None:
-  """Checks the share of the samples that teach.
-
-  Raises:
-    TrainingError: it is none.
-  """
+  """Raises a `TrainingError` unless it is a share of samples."""
   if not 0 < share <= 1:
     raise TrainingError(
       f"the elite's share of the samples is {share}, not in (0, 1]"
@@ -38,10 +34,8 @@ class PPOConfig:
       time.
     averaging: share of the exported weights, a moving average, that each
       iteration keeps (`MovingAverage`).
-    elite: share of the samples that teach: the best ones, each by what it is
-      above the best of the others (risk-seeking policy gradient, Petersen et
-      al. 2021). 1 takes all rewards. What a placer keeps is the best of its
-      draws; a policy that learns from the mean draws one placement only.
+    elite: share of the samples that teach, see `objectives.margins`; 1 takes
+      all rewards.
   """
 
   samples: int = 16
@@ -67,8 +61,7 @@ class ReinforceConfig:
 
   Attributes:
     samples: placements per iteration, judged in one call.
-    learning_rate: of Adam. (hierarchical_controller: 0.1. On graphs of ten
-      ops, 1e-3 had learnt nothing after 10,000 placements.)
+    learning_rate: of Adam (hierarchical_controller: 0.1).
     entropy: weight of the mean entropy per decision.
     baseline_decay: share of the moving-average baseline that each iteration
       keeps (TensorFlow's hierarchical_controller: 0.9).
@@ -109,8 +102,7 @@ class ImitationConfig:
     steps: gradient steps per graph; 0 starts from random weights.
     learning_rate: of Adam.
     smoothing: probability kept for the devices that the target does not name,
-      so that there is something to explore. A CPU is among them: at 0.05, the
-      median draw took twice the target's time.
+      so that there is something to explore.
     rehearsals: gradient steps towards the best placement so far before each
       iteration of a run that began with imitation, so that a policy does not
       fall back to one GPU for everything.
@@ -153,21 +145,18 @@ class TrainConfig:
 class Request:
   """What the caller of a run decides; the flags of tfplace-train.
 
+  Other fields are as in `TrainConfig` and in the strategy's own config.
+
   Attributes:
     checkpoint_dir: checkpoints and, in `logs`, TensorBoard's scalars.
     export_dir: receives the policy and, in `placements`, what was found.
     init_from: exported policy to start from; "shipped" is the package's own.
-    iterations: see `TrainConfig`.
     imitation_steps: see `ImitationConfig.steps`.
-    samples: placements per iteration.
     max_decisions: each graph is a task at each of these numbers of decisions;
       None keeps all groups.
     search_evaluations: see `DemonstrationConfig`.
-    checkpoint_every: see `TrainConfig`.
     learning_rate: of the strategy's Adam; None for the strategy's own.
     entropy: weight of the entropy; None for the strategy's own.
-    seed: see `TrainConfig`.
-    strategy: see `TrainConfig`.
     algorithm: of Placeto, see `PlacetoConfig`.
     elite: of all but Placeto, see `PPOConfig`.
   """

@@ -1,8 +1,4 @@
-"""What every learned strategy's training has in common: the base of learners.
-
-A learner makes the steps of a run; the loop over them is `trainer.Trainer`, the
-same for all strategies, as are tasks, checkpoints and exports.
-"""
+"""The base of learners, which make the steps of a run for `trainer.Trainer`."""
 
 import abc
 import dataclasses
@@ -48,11 +44,10 @@ class Learner(tf.Module, abc.ABC):
   """A policy in training on a fixed list of graphs, as `Trainer` drives it.
 
   A subclass sets `policy` and builds every variable and every slot of its
-  optimizers in its constructor, so that a checkpoint finds them. After that a
-  step is a function of the tracked state, the tasks' best placements and what
-  it is given: nothing else may hold state, or a resumed run ends elsewhere than
-  an uninterrupted one. Placements are judged by `Task.evaluate` or counted by
-  `Task.keep`, which keep the best.
+  optimizers in its constructor, so that a checkpoint finds them. Besides the
+  tracked variables and the tasks' best placements nothing may hold state, or a
+  resumed run ends elsewhere than an uninterrupted one. Placements are judged by
+  `Task.evaluate` or counted by `Task.keep`, which keep the best.
 
   Attributes:
     network_type: frozen dataclass of the network's sizes, of plain JSON values.
@@ -103,12 +98,8 @@ class Learner(tf.Module, abc.ABC):
 
   @abc.abstractmethod
   def improve(self, graph: int, rng: np.random.Generator) -> Step:
-    """One iteration of reinforcement learning on a graph.
-
-    Args:
-      graph: number of the task.
-      rng: the only source of randomness; seeded from the step's number.
-    """
+    """One iteration of reinforcement learning on a task, by its number; `rng`,
+    seeded from the step's number, is the only source of randomness."""
 
   @abc.abstractmethod
   def exportable(self) -> Exportable:
@@ -148,12 +139,8 @@ class Learner(tf.Module, abc.ABC):
 
   @classmethod
   def method_of(cls, asked: Mapping[str, Any]) -> Any:
-    """How the policy learns, with what the caller of a run asks for.
-
-    Args:
-      asked: names of fields and their values; None for the strategy's own.
-        Fields that `method_type` does not have mean nothing to it.
-    """
+    """How the policy learns, with what the caller of a run asks for: fields of
+    `method_type`, None for the strategy's own; others mean nothing to it."""
     fields = {field.name for field in dataclasses.fields(cls.method_type)}
     given = {k: v for k, v in asked.items() if v is not None and k in fields}
     return cls.method_type(**given)

@@ -17,14 +17,8 @@ def clipped(gradients: Sequence[tf.Tensor], max_norm: float) -> list[tf.Tensor]:
   """Scaled down together to a norm of at most `max_norm`.
 
   `tf.clip_by_global_norm` makes NaNs of finite gradients whose squares
-  overflow. Those of an LSTM over 48 steps do now and then: 1e20 was seen.
-
-  Args:
-    gradients: of any shapes, float32; sparse ones become dense.
-    max_norm: above 0.
-
-  Returns:
-    The gradients, or zeros where one of them is infinite or NaN.
+  overflow, as those of an LSTM over 48 steps do now and then. All zeros where
+  one of the gradients is infinite or NaN; sparse ones become dense.
   """
   dense = [tf.convert_to_tensor(gradient) for gradient in gradients]
   largest = tf.reduce_max([tf.reduce_max(tf.abs(g)) for g in dense])
@@ -131,11 +125,8 @@ def policy_loss(kinds: Sequence[Choices], advantages: tf.Tensor) -> tf.Tensor:
 
 
 class MovingBaseline(tf.Module):
-  """Moving averages of each graph's rewards: the baseline, and their spread.
-
-  The papers have the average only. Advantages are divided by the spread, so
-  that the weight of entropy means the same on every graph.
-  """
+  """Moving averages of each graph's rewards and, beyond the papers, of their
+  spread, so that the weight of entropy means the same on every graph."""
 
   def __init__(self, graphs: int, config: ReinforceConfig) -> None:
     super().__init__(name="moving_baseline")
@@ -155,12 +146,8 @@ class MovingBaseline(tf.Module):
     """[B] rewards less the baseline, over the spread; then the update.
 
     A graph's first batch is its own baseline. After `valid_only_after`
-    batches, placements that do not fit neither teach nor count.
-
-    Args:
-      graph: number of the graph.
-      step_us: [B], infinite where a placement does not fit.
-      rewards: [B].
+    batches, placements that do not fit ([B] `step_us` infinite) neither teach
+    nor count.
     """
     config = self._config
     counts = np.isfinite(step_us)

@@ -1,4 +1,4 @@
-"""The loop of a training run: imitation, then reinforcement learning.
+"""A training run: its tasks, imitation, reinforcement learning, the export.
 
 Every step is a function of the weights, the optimizers' slots, and the step's
 number, from which its random draws are seeded; a checkpoint holds just that,
@@ -106,10 +106,7 @@ class Trainer:
         checkpoint_dir,
         self.learner.tracked(),
         self._state,
-        {
-          **_fingerprint(config, self.tasks, weights),
-          **self.learner.fingerprint(),
-        },
+        _fingerprint(config, self.tasks, weights) | self.learner.fingerprint(),
       )
       if self._checkpoints.restore():
         self._restore_tasks()
@@ -158,9 +155,7 @@ class Trainer:
     return done % every == 0 or done in (self._imitation_steps, self.total)
 
   def _graph(self, number: int) -> int:
-    """The graph of a step: every pass takes all of them, in an order of its
-    own. Tasks of one graph, one after the other, would pull the policy that
-    way."""
+    """The graph of a step: every pass takes all, in an order of its own."""
     passes, at = divmod(number, len(self.tasks))
     rng = np.random.default_rng([self.config.seed, passes])
     return int(rng.permutation(len(self.tasks))[at])
@@ -219,15 +214,16 @@ class Trainer:
     if self._log is None:
       return
     scalars = {"imitation_loss": report.loss}
-    if report.step is not None:
+    step = report.step
+    if step is not None:
       scalars = {
-        "reward": report.step.reward,
+        "reward": step.reward,
         "best_step_time_us": report.best_us,
-        "greedy_step_time_us": report.step.greedy_us,
-        "entropy": report.step.entropy,
-        "clip_fraction": report.step.clip_fraction,
-        "policy_loss": report.step.policy_loss,
-        "value_loss": report.step.value_loss,
+        "greedy_step_time_us": step.greedy_us,
+        "entropy": step.entropy,
+        "clip_fraction": step.clip_fraction,
+        "policy_loss": step.policy_loss,
+        "value_loss": step.value_loss,
       }
     with writing(str(self._log_dir)), self._log.as_default(step=number):
       for name, value in scalars.items():
@@ -246,10 +242,9 @@ def _fingerprint(
   start = 0
   for weight in weights or []:
     start = zlib.crc32(weight.numpy().tobytes(), start)
-  names = [task.decisions.problem.graph.name for task in tasks]
   return {
     "settings": settings,
-    "graphs": names,
+    "graphs": [task.decisions.problem.graph.name for task in tasks],
     "targets": digest,
     "first weights": start,
   }
@@ -261,11 +256,6 @@ def open_trainer(
   make_evaluator: Callable[[Problem], Evaluator] = Simulator,
 ) -> Trainer:
   """A trainer on `problems`, from its last checkpoint if there is one.
-
-  Args:
-    problems: what to train on.
-    request: what is asked for.
-    make_evaluator: judges the placements of a problem.
 
   Raises:
     TrainingError: a directory or policy that cannot be used.
