@@ -187,11 +187,8 @@ def load_placers_policy(strategy: str, directory: str | None) -> Policy:
         f"no policy of strategy {strategy!r} ships with tfplace; train one"
         " with tfplace-train and name its directory"
       )
-    return _shipped(os.fspath(shipped), strategy)
+    return _shipped(shipped, strategy)  # it does not change: loaded once
   return load_policy(directory, strategy)
 
 
-@functools.lru_cache(maxsize=4)
-def _shipped(directory: str, strategy: str) -> Policy:
-  """The policy in the package: it does not change while the process runs."""
-  return load_policy(directory, strategy)
+_shipped = functools.lru_cache(maxsize=4)(load_policy)

@@ -15,8 +15,8 @@ from tfplace.learned.gdp.network import (
   PlacementNetwork,
   exportable,
 )
+from tfplace.learned.train import policy_step, trajectory
 from tfplace.learned.train import time_step as ts
-from tfplace.learned.train import trajectory
 from tfplace.learned.train.config import PPOConfig, TrainConfig
 from tfplace.learned.train.learner import Learner, Step
 from tfplace.learned.train.objectives import imitation_loss, mean_entropy
@@ -186,16 +186,9 @@ def _trajectory(
   first: ts.TimeStep, last: ts.TimeStep, actions: np.ndarray, info: dict
 ) -> trajectory.Trajectory:
   """[B, 2]: the episode's one step, then the boundary that PPO masks."""
-
-  def pair(now: object, then: object) -> tf.Tensor:
-    return tf.stack([tf.convert_to_tensor(now), tf.convert_to_tensor(then)], 1)
-
-  return trajectory.Trajectory(
-    step_type=pair(first.step_type, last.step_type),
-    observation=pair(first.observation, last.observation),
-    action=pair(actions, actions),
-    policy_info=tf.nest.map_structure(lambda x: pair(x, x), info),
-    next_step_type=pair(last.step_type, first.step_type),
-    reward=pair(last.reward, np.zeros_like(last.reward)),
-    discount=pair(last.discount, first.discount),
+  step = policy_step.PolicyStep(actions, (), info)
+  pair = (
+    trajectory.from_transition(first, step, last),
+    trajectory.from_transition(last, step, first),
   )
+  return tf.nest.map_structure(lambda *parts: tf.stack(parts, axis=1), *pair)

@@ -1,5 +1,6 @@
 """`gdp`: a trained policy as a placer, zero-shot; needs the base install."""
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence
@@ -61,7 +62,8 @@ class GdpPlacer:
       for devices in others:
         if tracker.is_done:
           break
-        _offer(tracker, devices)
+        with contextlib.suppress(PlacementError):
+          tracker.offer(devices)
       if tracker.is_done:
         break
     return tracker.result()
@@ -86,10 +88,3 @@ def candidates(
   drawn = sample(logits, samples, rng, decisions.clusterings, temperatures)
   first = logits.argmax(axis=1).astype(np.int32)
   return [decisions.to_devices(choices) for choices in (first, *drawn)]
-
-
-def _offer(tracker: Tracker, devices: np.ndarray) -> None:
-  try:
-    tracker.offer(devices)
-  except PlacementError:
-    return

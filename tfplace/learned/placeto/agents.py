@@ -11,7 +11,13 @@ import tensorflow as tf
 
 from tfplace.errors import TrainingError
 from tfplace.learned.placeto.network import NEVER, STATE, PlacetoNetwork
-from tfplace.learned.train import network, tensor_spec, tfp, trajectory
+from tfplace.learned.train import (
+  BatchSquash,
+  network,
+  tensor_spec,
+  tfp,
+  trajectory,
+)
 from tfplace.learned.train import time_step as ts
 from tfplace.learned.train.config import PPOConfig
 from tfplace.learned.train.objectives import Choices, clipped, policy_loss
@@ -109,23 +115,15 @@ class PlacetoActor(network.Network):
     training: bool = False,
   ) -> tuple[tfp.distributions.Distribution, Any]:
     """[...] states of one graph -> distribution over [...] devices."""
-    outer = tf.shape(observation["step"])
-    static = observation["step"].shape
-    logits = self.logits(
-      {
-        name: tf.reshape(
-          observation[name],
-          tf.concat([[-1], tf.shape(observation[name])[len(static) :]], 0),
-        )
-        for name in ("graph", *STATE)
-      }
+    outer = observation["step"].shape
+    squash = BatchSquash(len(outer))
+    names = ("graph", *STATE)
+    logits = squash.unflatten(
+      self.logits({name: squash.flatten(observation[name]) for name in names})
     )
-    logits = tf.reshape(logits, tf.concat([outer, tf.shape(logits)[1:]], 0))
-    logits.set_shape([*static, self._bank.max_devices])
-    return (
-      tfp.distributions.Categorical(logits=logits, dtype=tf.int32),
-      network_state,
-    )
+    logits.set_shape([*outer, self._bank.max_devices])
+    choice = tfp.distributions.Categorical(logits=logits, dtype=tf.int32)
+    return choice, network_state
 
   def logits(self, state: dict[str, tf.Tensor]) -> tf.Tensor:
     """[B] states of one graph, padded -> [B, max_devices] logits."""

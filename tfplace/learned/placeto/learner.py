@@ -29,8 +29,8 @@ from tfplace.learned.placeto.network import (
   PlacetoNetworkConfig,
   exportable,
 )
+from tfplace.learned.train import policy_step, trajectory
 from tfplace.learned.train import time_step as ts
-from tfplace.learned.train import trajectory
 from tfplace.learned.train.config import PPOConfig, TrainConfig
 from tfplace.learned.train.learner import Learner, Step
 from tfplace.learned.train.objectives import imitation_loss, mean_entropy
@@ -262,12 +262,5 @@ def _step(
   now: ts.TimeStep, action: np.ndarray, info: Any, after: ts.TimeStep
 ) -> trajectory.Trajectory:
   """[B] steps of the episodes, as arrays."""
-  return trajectory.Trajectory(
-    step_type=now.step_type,
-    observation=now.observation,
-    action=action,
-    policy_info=info,
-    next_step_type=after.step_type,
-    reward=after.reward,
-    discount=after.discount,
-  )
+  made = policy_step.PolicyStep(action, (), info)
+  return trajectory.from_transition(now, made, after)

@@ -14,11 +14,18 @@ import tensorflow_probability as tfp  # noqa: E402
 from tf_agents.agents import tf_agent  # noqa: E402
 from tf_agents.agents.ppo import ppo_clip_agent, ppo_utils  # noqa: E402
 from tf_agents.networks import network  # noqa: E402
+from tf_agents.networks.utils import BatchSquash  # noqa: E402
 from tf_agents.specs import tensor_spec  # noqa: E402
-from tf_agents.trajectories import time_step, trajectory  # noqa: E402
+from tf_agents.trajectories import (  # noqa: E402
+  policy_step,
+  time_step,
+  trajectory,
+)
 
 __all__ = [
+  "BatchSquash",
   "network",
+  "policy_step",
   "ppo_clip_agent",
   "ppo_utils",
   "tensor_spec",
