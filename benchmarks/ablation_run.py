@@ -109,14 +109,14 @@ def train(
   """One policy, on copies of the tasks: they keep the best that was found."""
   from tfplace.learned import export
   from tfplace.learned.gdp.network import exportable
-  from tfplace.learned.train import session, trainer
+  from tfplace.learned.train import config, trainer
 
   class InOrder(trainer.Trainer):
     def _graph(self, number: int) -> int:
       return number % len(self.tasks)
 
   target = policy_dir(job["work_dir"], arm, seed)
-  request = session.Request(
+  request = config.Request(
     checkpoint_dir=os.path.join(job["work_dir"], f"{arm} {seed}"),
     export_dir=str(target),
     iterations=job["iterations"],

@@ -31,7 +31,7 @@ def at_each_size(
     problem: what is placed and on what.
     simulator: of the problem.
     policies: whose draws are compared.
-    temperatures: of the draws, see `sampling.shared_noise`; each policy is an
+    temperatures: of the draws, see `decisions.shared_noise`; each policy is an
       arm with each of these, in order.
   """
   found = []

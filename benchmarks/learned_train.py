@@ -72,8 +72,8 @@ def _task(job: dict[str, Any], decisions: Any) -> Any:
 
 
 def _config(job: dict[str, Any], settings: dict[str, float]) -> Any:
+  from tfplace.learned import learner_type
   from tfplace.learned.train.config import ImitationConfig, TrainConfig
-  from tfplace.learned.train.learner import learner_type
 
   strategy = job["strategy"].split("_")[0]  # without "_merged" and the like
   return TrainConfig(

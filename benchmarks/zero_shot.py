@@ -23,7 +23,8 @@ import one_gpu
 import saved_rows
 
 from tfplace.core import Problem
-from tfplace.learned import exported, sampling
+from tfplace.learned import exported
+from tfplace.learned.decisions import TEMPERATURES
 from tfplace.learned.exported import Policy
 from tfplace.simulate import Simulator
 
@@ -62,7 +63,7 @@ def main(argv: list[str]) -> None:
 def measure(problem: Problem, policy: Policy) -> dict:
   """Of one row: by size, step times of the policy's draws and random ones."""
   simulator = Simulator(problem)
-  arms = (1.0,), sampling.TEMPERATURES
+  arms = (1.0,), TEMPERATURES
   return {
     "ops": problem.graph.num_ops,
     "one_shot_us": draws.one_shot(problem, simulator),

@@ -14,7 +14,9 @@ from policies_testing import gpus, problem_of, random_graph
 import tfplace
 from tfplace import Simulator, errors
 from tfplace.core.protocols import Budget
-from tfplace.learned import exported, sampling
+from tfplace.learned import exported
+from tfplace.learned.decisions import TEMPERATURES, sample
+from tfplace.learned.gdp import placer as gdp_placer
 from tfplace.learned.gdp.placer import GdpPlacer
 from tfplace.placers import LEARNED, get_placer
 
@@ -131,16 +133,16 @@ def test_places_at_the_numbers_of_decisions_that_it_was_trained_at(monkeypatch):
 
 
 def test_half_of_the_draws_are_hot(monkeypatch):
-  seen, sample = [], sampling.sample
+  seen = []
 
   def recorded(logits, number, rng, clusterings, temperatures):
     seen.append(temperatures)
     return sample(logits, number, rng, clusterings, temperatures)
 
-  monkeypatch.setattr(sampling, "sample", recorded)
+  monkeypatch.setattr(gdp_placer, "sample", recorded)
   place(problem_of(random_graph(20, seed=3), gpus(2)))
-  assert seen and set(seen) == {sampling.TEMPERATURES}
-  assert len(sampling.TEMPERATURES) == 2 and max(sampling.TEMPERATURES) > 1
+  assert seen and set(seen) == {TEMPERATURES}
+  assert len(TEMPERATURES) == 2 and max(TEMPERATURES) > 1
 
 
 def test_ten_thousand_decisions_take_seconds():

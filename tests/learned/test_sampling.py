@@ -3,8 +3,12 @@
 import numpy as np
 import pytest
 
-from tfplace.learned import sampling
-from tfplace.learned.sampling import sample
+from tfplace.learned.decisions import (
+  TEMPERATURES,
+  decoding_noise,
+  greedy_and_samples,
+  sample,
+)
 
 LOGITS = np.log(np.array([[0.7, 0.2, 0.1], [0.1, 0.1, 0.8], [0.7, 0.2, 0.1]]))
 TOGETHER = np.array([0, 1, 0], np.int32)
@@ -39,7 +43,7 @@ def test_draws_are_divided_among_temperatures():
       np.testing.assert_allclose(found, row, atol=0.015)
 
 
-@pytest.mark.parametrize("temperatures", [(1.0,), sampling.TEMPERATURES])
+@pytest.mark.parametrize("temperatures", [(1.0,), TEMPERATURES])
 def test_a_device_that_is_ruled_out_is_never_drawn(temperatures):
   logits = LOGITS.copy()
   logits[:, 0] = -1e9
@@ -56,7 +60,7 @@ def test_the_seed_decides():
 
 def test_draws_by_inversion_have_the_probabilities_of_the_logits():
   logits = np.log([[0.7, 0.2, 0.1], [1e-12, 0.5, 0.5]]).astype(np.float32)
-  drawn = sampling.greedy_and_samples(logits, 20_000, np.random.default_rng(0))
+  drawn = greedy_and_samples(logits, 20_000, np.random.default_rng(0))
   assert drawn[0].tolist() == [0, 1]
   for decision, expected in enumerate([[0.7, 0.2, 0.1], [0.0, 0.5, 0.5]]):
     share = np.bincount(drawn[1:, decision], minlength=3) / 20_000
@@ -67,13 +71,13 @@ def test_a_choice_that_is_never_allowed_is_never_drawn():
   logits = np.full((5000, 4), -1e9, np.float32)
   allowed = np.random.default_rng(0).integers(0, 4, 5000)
   logits[np.arange(5000), allowed] = 0.0
-  drawn = sampling.greedy_and_samples(logits, 3, np.random.default_rng(1))
+  drawn = greedy_and_samples(logits, 3, np.random.default_rng(1))
   assert (drawn == allowed).all()
 
 
 def test_decoding_noise_draws_and_leaves_the_first_row_alone():
   logits = np.log([0.7, 0.2, 0.1])
-  noise = sampling.decoding_noise(np.random.default_rng(0), 20_000, 1, 3)
+  noise = decoding_noise(np.random.default_rng(0), 20_000, 1, 3)
   chosen = (logits + noise[:, 0]).argmax(axis=-1)
   assert chosen[0] == 0 and (noise[0] == 0).all()
   share = np.bincount(chosen[1:]) / 20_000

@@ -21,20 +21,21 @@ STRATEGIES = ("rnn", "hierarchical")
 TRAIN = """
 import sys
 import tfplace
-from tfplace.learned.train import session
+from tfplace.learned.train.config import Request
+from tfplace.learned.train.trainer import finish, open_trainer
 problem = tfplace.Problem(
   tfplace.load_graph(sys.argv[1] + "/g.json"),
   tfplace.load_cluster(sys.argv[1] + "/c.json"),
 )
 for strategy in ("rnn", "hierarchical"):
   folder = sys.argv[1] + "/" + strategy
-  request = session.Request(
+  request = Request(
     checkpoint_dir=folder + ".c", export_dir=folder, strategy=strategy,
     iterations=2, imitation_steps=1, samples=4, max_decisions=(5, 10, None),
   )
-  trainer = session.open_trainer([problem], request)
+  trainer = open_trainer([problem], request)
   trainer.run()
-  session.finish(trainer, request)
+  finish(trainer, request)
 """
 
 

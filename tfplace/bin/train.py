@@ -56,12 +56,12 @@ def _train(
   problems: Sequence[core.Problem],
   **options: Any,
 ) -> None:
-  from tfplace.learned.train import session  # imports TensorFlow
+  from tfplace.learned.train import config, trainer  # imports TensorFlow
 
-  request = session.Request(**training_flags.requested(values))
-  trainer = session.open_trainer(problems, request, **options)
-  if trainer.done:
-    print(f"going on after step {trainer.done} of {trainer.total}")
+  request = config.Request(**training_flags.requested(values))
+  run = trainer.open_trainer(problems, request, **options)
+  if run.done:
+    print(f"going on after step {run.done} of {run.total}")
   screen = console.Console(stderr=True)
   with progress.Progress(
     progress.TextColumn("{task.description}"),
@@ -71,18 +71,18 @@ def _train(
     console=screen,
     disable=not screen.is_terminal,
   ) as bar:
-    line = bar.add_task("Training", total=trainer.total, completed=trainer.done)
+    line = bar.add_task("Training", total=run.total, completed=run.done)
 
-    def show(report: session.Report) -> None:
+    def show(report: trainer.Report) -> None:
       phase = "Imitating" if report.step is None else "Improving"
       best = f"{report.best_us:.0f} us"
       bar.update(
         line, completed=report.done, description=f"{phase} (best {best})"
       )
 
-    trainer.run(show)
-  session.finish(trainer, request)
-  _print_table(trainer, values.reward == "simulate")
+    run.run(show)
+  trainer.finish(run, request)
+  _print_table(run, values.reward == "simulate")
 
 
 def _print_table(trainer: "Trainer", is_simulated: bool) -> None:

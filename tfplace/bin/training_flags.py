@@ -182,7 +182,7 @@ def _check_measured(values: flags.FlagValues, live: Sequence[str]) -> None:
 
 
 def requested(values: flags.FlagValues) -> dict[str, Any]:
-  """What they ask of a run: keywords of `session.Request`.
+  """What they ask of a run: keywords of `config.Request`.
 
   Raises:
     UsageError: a number of decisions that is none.

@@ -2,12 +2,12 @@
 
 A method's folder describes its strategies by `METHODS` in its `__init__.py`;
 `LEARNED` of `tfplace.placers.registry` says which folder has which strategy.
-That line is all that the rest of the package knows of a method.
 """
 
 import dataclasses
 import importlib
 from collections.abc import Mapping
+from typing import Any
 
 from tfplace.errors import TrainingError
 from tfplace.placers import registry
@@ -22,8 +22,7 @@ Signature = Mapping[str, Tensor]
 class Method:
   """What a learned strategy consists of.
 
-  Classes are named, "module:class", and imported when asked for: a placer
-  needs no training packages, a list of strategies needs no TensorFlow.
+  Classes are named, "module:class", and imported when asked for.
 
   Attributes:
     placer: a `Placer` with a field `policy`; needs the base install only.
@@ -52,3 +51,13 @@ def find_method(strategy: str) -> Method:
     )
   package = importlib.import_module(registry.LEARNED[strategy])
   return package.METHODS[strategy]
+
+
+def learner_type(strategy: str) -> Any:
+  """The `train.learner.Learner` of a strategy; needs a training process.
+
+  Raises:
+    TrainingError: unknown strategy (lists the choices).
+  """
+  module, name = find_method(strategy).learner.split(":")
+  return getattr(importlib.import_module(module), name)

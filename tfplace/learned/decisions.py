@@ -1,13 +1,13 @@
-"""The units that a policy decides on: groups of ops that move together.
+"""The units that a policy decides on, and draws of their devices. NumPy only.
 
 A decision is one colocation group or, where a graph has more groups than a
-policy should decide on, a cluster of them. Not a coarser graph: what is
-simulated is always the full graph.
+policy should decide on, a cluster of them. What is simulated is always the full
+graph.
 """
 
 import dataclasses
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -18,10 +18,11 @@ from tfplace.placers.rules.axes import find_axes
 from tfplace.placers.scopes import UNKNOWN, Scopes, read_scopes
 
 # Numbers of clusters that explore together, where there are more decisions. Of
-# few clusters some draws are good at once, from random weights too: on 2-layer
-# Transformer-XL GDP then had 309 to 310 ms after 680 placements, three seeds,
-# with (64, 256, 1024) 400, 550 and 640.
+# few clusters some draws are good at once, from random weights too.
 EXPLORATION = (4, 16, 64, 256)
+# Of the draws of the placer `gdp`, half each. A policy is sure of itself where
+# it is wrong, too; hot draws follow it only where it is very sure.
+TEMPERATURES = (1.0, 5.0)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -62,12 +63,8 @@ class Decisions:
 
   @functools.cached_property
   def as_groups(self) -> Problem:
-    """The same problem with decisions as its colocation groups.
-
-    What a placer or a search finds there, decisions can say exactly; a
-    placement of finer groups that is rounded to decisions can lose all that it
-    had gained.
-    """
+    """The same problem with decisions as its colocation groups: what a placer
+    finds there, decisions can say exactly."""
     problem = self.problem
     if self.num_decisions == problem.num_groups:
       return problem
@@ -79,11 +76,8 @@ class Decisions:
     return dataclasses.replace(problem, graph=graph)
 
   def clusters(self, max_clusters: int) -> np.ndarray:
-    """[num_decisions] int32 cluster of each decision.
-
-    Clusters are coarser
-    decisions of the same problem, about `max_clusters` of them.
-    """
+    """[num_decisions] int32 cluster of each decision, of about
+    `max_clusters`."""
     coarse = group_decisions(self.problem, max_clusters).decision_of
     result = np.zeros(self.num_decisions, np.int32)
     result[self.decision_of[::-1]] = coarse[::-1]  # of its first op
@@ -92,7 +86,7 @@ class Decisions:
   @functools.cached_property
   def explorations(self) -> tuple[np.ndarray, ...]:
     """[num_decisions] cluster of each decision, in ways that draws of a
-    placement take in turn (`sampling.sample`)."""
+    placement take in turn (`sample`)."""
     return tuple(
       self.clusters(size)
       for size in EXPLORATION
@@ -108,11 +102,8 @@ class Decisions:
 
   @functools.cached_property
   def scopes(self) -> np.ndarray:
-    """[num_decisions] int32 scope of each decision, by the names of its ops.
-
-    Where a model is unrolled, that is one layer of one time step, forward and
-    backward.
-    """
+    """[num_decisions] int32 scope of each decision, by the names of its ops,
+    such as one layer of one time step, forward and backward."""
     groups, scopes = self._named
     of_op = scopes.of[groups.problem.group_of]
     result = np.zeros(self.num_decisions, np.int32)
@@ -156,8 +147,7 @@ def group_decisions(
 ) -> Decisions:
   """One decision per colocation group, or at most about `max_decisions`.
 
-  Groups are merged as in `placers.merging`; there may be more decisions than
-  asked for.
+  Groups are merged as in `placers.coarsen`.
   """
   parent = np.arange(problem.num_groups)
   if max_decisions is not None and problem.num_groups > max_decisions:
@@ -186,3 +176,97 @@ def _in_order(problem: Problem, parent: np.ndarray) -> np.ndarray:
   decision_of_group = np.empty(problem.num_groups, np.int32)
   decision_of_group[order] = rank[inverse.reshape(-1)]
   return decision_of_group[problem.group_of]
+
+
+def sample(
+  logits: np.ndarray,
+  number: int,
+  rng: np.random.Generator,
+  clusterings: Sequence[np.ndarray] = (),
+  temperatures: Sequence[float] = (1.0,),
+) -> np.ndarray:
+  """[number, N] int32 draws from [N, D] logits, by the Gumbel trick.
+
+  Args:
+    logits: of each decision.
+    number: of placements.
+    rng: draws the noise.
+    clusterings, temperatures: see `shared_noise`.
+  """
+  count, devices = logits.shape
+  noise = shared_noise(rng, number, count, devices, clusterings, temperatures)
+  result = np.empty((number, count), np.int32)
+  for row, mine in zip(result, noise, strict=True):
+    row[:] = (logits + mine).argmax(axis=-1)
+  return result
+
+
+def shared_noise(
+  rng: np.random.Generator,
+  number: int,
+  count: int,
+  devices: int,
+  clusterings: Sequence[np.ndarray] = (),
+  temperatures: Sequence[float] = (1.0,),
+) -> Iterator[np.ndarray]:
+  """`number` times [count, devices] float32 Gumbel noise.
+
+  Args:
+    rng: draws it.
+    number: of placements.
+    count: decisions of a placement, N.
+    devices: of a decision.
+    clusterings: [N] cluster of each decision, in one or several ways, which
+      the placements take in turn. Decisions of one cluster get the same noise:
+      they move together, yet each one's distribution is the policy's.
+    temperatures: of equal shares of the placements, one after the other; above
+      1, draws are nearer to even odds.
+  """
+  for row in range(number):
+    of = clusterings[row % len(clusterings)] if clusterings else None
+    size = count if of is None else int(of.max(initial=0)) + 1
+    noise = rng.gumbel(size=(size, devices)).astype(np.float32)
+    noise *= np.float32(temperatures[row * len(temperatures) // number])
+    yield noise if of is None else noise[of]
+
+
+def decoding_noise(
+  rng: np.random.Generator,
+  samples: int,
+  steps: int,
+  devices: int,
+  clusterings: Sequence[np.ndarray] = (),
+) -> np.ndarray:
+  """[1 + samples, steps, devices] float32 for a policy that decodes in steps.
+
+  The first row is zeros, for the most probable placement; the others are
+  `shared_noise`.
+  """
+  noise = np.zeros((samples + 1, steps, devices), np.float32)
+  drawn = shared_noise(rng, samples, steps, devices, clusterings)
+  for row, mine in zip(noise[1:], drawn, strict=True):
+    row[:] = mine
+  return noise
+
+
+def greedy_and_samples(
+  logits: np.ndarray, samples: int, rng: np.random.Generator
+) -> np.ndarray:
+  """[1 + samples, N] int32: the most probable choices, then draws.
+
+  Draws by inversion: one random number per decision, where `sample` takes one
+  per decision and choice. For many choices.
+  """
+  count, choices = logits.shape
+  weight = np.exp(logits - logits.max(axis=1, keepdims=True), dtype=np.float64)
+  bound = np.cumsum(weight, axis=1)
+  bound /= bound[:, -1:]
+  row = np.arange(count)
+  # Rows end to end, each one above the last: sorted, so one search does.
+  edges = (bound + row[:, None]).ravel()
+  result = np.empty((samples + 1, count), np.int64)
+  result[0] = logits.argmax(axis=1)
+  for draw in result[1:]:
+    at = np.searchsorted(edges, rng.random(count) + row, side="right")
+    draw[:] = np.minimum(at - row * choices, choices - 1)
+  return result.astype(np.int32)

@@ -117,12 +117,7 @@ def check_export_dir(directory: str | os.PathLike[str]) -> None:
 def as_function(
   method: Callable[..., Any], signature: Signature
 ) -> tf.types.experimental.PolymorphicFunction:
-  """A function to export.
-
-  Args:
-    method: takes the arguments by name, and returns tensors.
-    signature: its arguments.
-  """
+  """A function to export, of a method that takes its arguments by name."""
   specs = [tf.TensorSpec(s, t, n) for n, (s, t) in signature.items()]
 
   @tf.function(input_signature=specs, autograph=False)
@@ -133,12 +128,7 @@ def as_function(
 
 
 def check_policy(meta_graph: Any, strategy: str, where: str) -> None:
-  """Checks what is about to be loaded as a policy.
-
-  Args:
-    meta_graph: of its SavedModel, without what the loader never runs.
-    strategy: that it is to be of.
-    where: its directory, for errors.
+  """Checks the meta graph of what is about to be loaded from `where`.
 
   Raises:
     TrainingError: it is not what tfplace exports; says in what.

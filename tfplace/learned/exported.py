@@ -71,7 +71,6 @@ class Policy:
 
   Attributes:
     info: content of its `policy.json`.
-    directory: where it came from.
 
   Raises:
     TrainingError: it cannot be loaded, or is none that tfplace exported, in
@@ -83,7 +82,6 @@ class Policy:
     from tfplace.extraction.safety import safe_loading
     from tfplace.learned import export
 
-    self.directory = directory
     self.info = info
     path = str(directory)
     try:
@@ -106,12 +104,8 @@ class Policy:
     return int(self.info.get("network", {}).get("axes", 0))
 
   def decisions(self, most: int | None = None) -> tuple[int | None, ...]:
-    """Numbers of decisions to place at: those that it was trained at.
-
-    Args:
-      most: that its placer can do with; None is every group. It is also the
-        answer for policies that do not say what they were trained at.
-    """
+    """Numbers of decisions to place at: those that it was trained at, or
+    `most`, where they are more or it does not say; None is every group."""
     trained = self.info.get("decisions") or [most]
     if most is None:
       return tuple(dict.fromkeys(trained))
@@ -136,10 +130,6 @@ def load_policy(
   directory: str | os.PathLike[str], strategy: str = "gdp"
 ) -> Policy:
   """Loads an exported policy.
-
-  Args:
-    directory: where it is.
-    strategy: that it must be of.
 
   Raises:
     TrainingError: the directory holds none, or one of another strategy or of
@@ -197,11 +187,8 @@ def load_placers_policy(strategy: str, directory: str | None) -> Policy:
         f"no policy of strategy {strategy!r} ships with tfplace; train one"
         " with tfplace-train and name its directory"
       )
-    return _shipped(os.fspath(shipped), strategy)
+    return _shipped(shipped, strategy)  # it does not change: loaded once
   return load_policy(directory, strategy)
 
 
-@functools.lru_cache(maxsize=4)
-def _shipped(directory: str, strategy: str) -> Policy:
-  """The policy in the package: it does not change while the process runs."""
-  return load_policy(directory, strategy)
+_shipped = functools.lru_cache(maxsize=4)(load_policy)

@@ -1,9 +1,6 @@
-"""Random training steps to train policies on, besides real models.
+"""Random training steps to train policies on, besides real models."""
 
-Layers of branches with a forward and a backward half, variables with their
-updates, costs over several magnitudes: what training steps have in common and
-no single model's own. Not a benchmark.
-"""
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -51,7 +48,7 @@ class _Maker:
     name: str,
     kind: str,
     time_us: float,
-    inputs: "list[int] | tuple[int, ...]",
+    inputs: Sequence[int],
     persistent: float = 0.0,
     colocation: str | None = None,
   ) -> int:
@@ -59,15 +56,10 @@ class _Maker:
     number = len(self.ops)
     size = self._typical_bytes * float(self._rng.lognormal(0, 1))
     slower = float(self._rng.uniform(10, 20))
+    times = {"GPU": time_us, "CPU": time_us * slower}
+    sizes = [float(int(size))]
     self.ops.append(
-      OpSpec(
-        name,
-        kind,
-        {"GPU": time_us, "CPU": time_us * slower},
-        [float(int(size))],
-        persistent_bytes=persistent,
-        colocation=colocation,
-      )
+      OpSpec(name, kind, times, sizes, persistent, colocation=colocation)
     )
     self.edges += [(i, 0, number) for i in sorted(set(inputs))]
     return number
@@ -99,19 +91,14 @@ class _Maker:
     back = self.op(
       f"{spec.name}/grad", f"{spec.type}Grad", time_us, (op, gradient[op])
     )
+    name = spec.name
     for source in self._inputs[op]:
-      known = gradient.get(source)
-      gradient[source] = (
-        back
-        if known is None
-        else self.op(f"{spec.name}/add{source}", "AddN", 1.0, (back, known))
-      )
+      total = back
+      if source in gradient:
+        read = (back, gradient[source])
+        total = self.op(f"{name}/add{source}", "AddN", 1.0, read)
+      gradient[source] = total
     if op in self._variable:
-      name = spec.name
-      self.op(
-        f"{name}/update",
-        "ResourceApplyAdam",
-        0.1 * time_us,
-        (back, self._variable[op]),
-        colocation=name,
-      )
+      read, adam_us = (back, self._variable[op]), 0.1 * time_us
+      update = f"{name}/update"
+      self.op(update, "ResourceApplyAdam", adam_us, read, colocation=name)

@@ -1,8 +1,7 @@
 """A training process: with Keras 2, and alone in its checkpoint directory.
 
 TF-GNN and tf-agents need `tf.keras` to be Keras 2, which an environment
-variable decides for a whole process before TensorFlow is imported
-(`tfplace.bin.train` sets it). A user's process never needs this module.
+variable decides for a whole process before TensorFlow is imported.
 """
 
 import contextlib

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import tensorflow as tf
 
-from tfplace.learned import sampling
+from tfplace.learned.decisions import sample
 from tfplace.learned.export import as_function
 from tfplace.learned.exported import Exportable
 from tfplace.learned.train.learner import Learner, Step
@@ -63,7 +63,7 @@ class ToyLearner(Learner):
     task, seen = self._tasks[graph], self.inputs[graph].tensors()
     with tf.GradientTape() as tape:
       logits = self.policy(**seen)
-      drawn = sampling.sample(logits.numpy(), self._method.samples, rng)
+      drawn = sample(logits.numpy(), self._method.samples, rng)
       step_us = task.evaluate(drawn)
       rewards = log_rewards(step_us, task.baseline_us, -2.0)
       log_probs = tf.reduce_sum(

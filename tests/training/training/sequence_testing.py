@@ -8,8 +8,7 @@ from policies_testing import gpus, problem_of
 from tfplace import Simulator, core
 from tfplace.learned.decisions import group_decisions
 from tfplace.learned.sequence.networks import HierarchicalConfig, RnnConfig
-from tfplace.learned.sequence.reinforce import ReinforceConfig
-from tfplace.learned.train.config import TrainConfig
+from tfplace.learned.train.config import ReinforceConfig, TrainConfig
 from tfplace.learned.train.tasks import Task
 
 NETWORKS = {

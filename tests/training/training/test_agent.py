@@ -9,9 +9,10 @@ from tf_agents.trajectories import time_step as ts
 
 from tfplace.learned.decisions import group_decisions
 from tfplace.learned.gdp import features
-from tfplace.learned.gdp.agent import GraphBank, make_agent
+from tfplace.learned.gdp.agent import make_ppo
 from tfplace.learned.gdp.network import NetworkConfig, PlacementNetwork
 from tfplace.learned.train.config import PPOConfig
+from tfplace.learned.train.ppo import GraphBank
 
 SMALL = NetworkConfig(units=8, type_units=2, segment=8, pair_units=8)
 
@@ -21,8 +22,9 @@ def agent_of(*sizes, **config):
     features.extract(group_decisions(problem_of(random_graph(n, 0), gpus(3))))
     for n in sizes
   ]
-  bank = GraphBank(graphs)
-  return make_agent(bank, PlacementNetwork(SMALL), PPOConfig(**config))
+  bank = GraphBank(graphs, features.signature(axes=0))
+  policy = PlacementNetwork(SMALL)
+  return make_ppo(graphs, bank, policy, PPOConfig(**config)).agent
 
 
 def time_steps(batch, graph):

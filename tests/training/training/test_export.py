@@ -11,7 +11,7 @@ from policies_testing import gpus, problem_of, random_graph
 from sequence_testing import chains_task, config_of
 
 from tfplace.errors import TrainingError
-from tfplace.learned import export, exported, find_method, gdp
+from tfplace.learned import export, exported, find_method, gdp, learner_type
 from tfplace.learned.decisions import group_decisions
 from tfplace.learned.gdp import features
 from tfplace.learned.gdp.network import (
@@ -21,7 +21,6 @@ from tfplace.learned.gdp.network import (
 )
 from tfplace.learned.placeto.learner import PlacetoLearner
 from tfplace.learned.placeto.network import PlacetoNetworkConfig
-from tfplace.learned.train import learner
 from tfplace.learned.train.checkpoints import restore_network
 from tfplace.learned.train.config import TrainConfig
 from tfplace.placers import LEARNED
@@ -107,7 +106,7 @@ def sequence_export_of(strategy, **sizes):
   config = config_of(strategy)
   network = dataclasses.replace(config.network, units=8, **sizes)
   config = dataclasses.replace(config, network=network)
-  return learner.learner_type(strategy)([chains_task()], config).exportable()
+  return learner_type(strategy)([chains_task()], config).exportable()
 
 
 @pytest.mark.parametrize("sizes", [{}, {"axes": 0}, {"sage_layers": 1}])
@@ -160,12 +159,12 @@ def test_training_starts_from_no_other_saved_model(network, tmp_path):
 
 @pytest.mark.parametrize("strategy", LEARNED)
 def test_the_policy_that_ships_can_be_trained_further(strategy):
-  network_type = learner.learner_type(strategy).network_type
+  network_type = learner_type(strategy).network_type
   folder = exported.SHIPPED / strategy
   sizes, weights = restore_network(folder, strategy, network_type)
   (task,) = tasks_of(5)
   config = TrainConfig(strategy=strategy, network=sizes)
-  made = learner.learner_type(strategy)([task], config)
+  made = learner_type(strategy)([task], config)
   made.set_weights(weights)
   for mine, theirs in zip(made.policy.variables, weights, strict=True):
     np.testing.assert_array_equal(mine, theirs)
@@ -195,4 +194,4 @@ def test_options_that_there_were_once_are_read_at_their_only_value(
 
 def test_an_unknown_strategy_is_refused():
   with pytest.raises(TrainingError, match="'gpd'; choose one of gdp, placeto"):
-    learner.learner_type("gpd")
+    learner_type("gpd")

@@ -8,13 +8,14 @@ from policies_testing import gpus, problem_of, random_graph
 
 from tfplace.learned.decisions import group_decisions
 from tfplace.learned.gdp import features, layers
-from tfplace.learned.gdp.agent import ActorNetwork, GraphBank
+from tfplace.learned.gdp.agent import ActorNetwork
 from tfplace.learned.gdp.layers import (
   MaxPoolConv,
   SegmentAttention,
   graph_tensor,
 )
 from tfplace.learned.gdp.network import NetworkConfig, PlacementNetwork
+from tfplace.learned.train.ppo import GraphBank
 
 SMALL = NetworkConfig(units=16, type_units=4, segment=8, pair_units=8)
 
@@ -48,7 +49,8 @@ def test_padding_changes_nothing():
   small, large = extracted(6, 2), extracted(25, 3, gpus(4))
   policy = PlacementNetwork(SMALL)
   alone = policy(small.tensors()).numpy()
-  actor = ActorNetwork(GraphBank([large, small]), policy)
+  bank = GraphBank([large, small], features.signature(SMALL.axes))
+  actor = ActorNetwork(bank, policy)
   padded = actor.padded_logits(tf.constant(1)).numpy()
   assert padded.shape == (25, 4)
   np.testing.assert_allclose(padded[:6, :2], alone, atol=1e-6)

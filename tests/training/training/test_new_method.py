@@ -11,7 +11,8 @@ from tfplace import Simulator
 from tfplace.core.protocols import Budget
 from tfplace.errors import TrainingError
 from tfplace.learned import exported
-from tfplace.learned.train import session
+from tfplace.learned.train.config import Request
+from tfplace.learned.train.trainer import finish, open_trainer
 from tfplace.placers import registry
 
 EACH_MODULE_FIRST = """
@@ -35,7 +36,7 @@ def toy(monkeypatch):
 @pytest.mark.usefixtures("toy")
 def test_a_new_method_is_trained_resumed_exported_and_places(tmp_path):
   problem = problem_of(random_graph(20, seed=1), gpus(1, cpu=True))
-  request = session.Request(
+  request = Request(
     str(tmp_path / "run"),
     str(tmp_path / "policy"),
     strategy="toy",
@@ -43,11 +44,11 @@ def test_a_new_method_is_trained_resumed_exported_and_places(tmp_path):
     imitation_steps=3,
     samples=4,
   )
-  trainer = session.open_trainer([problem], request)
+  trainer = open_trainer([problem], request)
   assert trainer.config.method.samples == 4
   trainer.run()
-  assert session.open_trainer([problem], request).done == 4
-  session.finish(trainer, request)
+  assert open_trainer([problem], request).done == 4
+  finish(trainer, request)
   placer = registry.get_placer("toy", str(tmp_path / "policy"))
   result = placer.place(problem, Simulator(problem), Budget(9), 0)
   # A CPU takes four times as long, and one device saves all transfers.

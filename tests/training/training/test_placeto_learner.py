@@ -25,12 +25,12 @@ from tfplace import Simulator
 from tfplace.core.protocols import Budget
 from tfplace.errors import TrainingError
 from tfplace.learned import export
-from tfplace.learned.placeto import reinforce
-from tfplace.learned.placeto.agents import PlacetoConfig
+from tfplace.learned.placeto.agents import PlacetoConfig, discounted_returns
 from tfplace.learned.placeto.features import random_choices
 from tfplace.learned.placeto.learner import Episodes, PlacetoLearner
 from tfplace.learned.placeto.placer import PlacetoPlacer
 from tfplace.learned.train.config import ImitationConfig, PPOConfig, TrainConfig
+from tfplace.learned.train.objectives import Choices, policy_loss
 from tfplace.learned.train.trainer import Trainer
 
 MAX_ITERATIONS = 60
@@ -215,12 +215,12 @@ def test_loss_is_that_of_tf_agents_per_step():
   logits = rng.normal(size=(2, 3, 4)).astype(np.float32)
   actions = rng.integers(0, 4, (2, 3)).astype(np.int32)
   returns = rng.normal(size=(2, 3)).astype(np.float32)
-  found = reinforce.reinforce_loss(
-    tf.constant(logits.reshape(6, 4)),
-    tf.constant(actions.reshape(6)),
-    tf.constant(returns.reshape(6) / 6),
-    tf.constant(0.0),
+  chosen = Choices(
+    tf.constant(logits.reshape(6, 1, 4)),
+    tf.constant(actions.reshape(6, 1)),
+    tf.ones([6, 1]),
   )
+  found = policy_loss([chosen], tf.constant(returns.reshape(6)))
   import tensorflow_probability as tfp
 
   spec = tensor_spec.BoundedTensorSpec((), tf.int32, 0, 3)
@@ -236,15 +236,8 @@ def test_loss_is_that_of_tf_agents_per_step():
   assert float(found) == pytest.approx(float(theirs) / 3, rel=1e-5)
 
 
-def test_entropy_of_even_odds_is_the_logarithm():
-  found = reinforce.reinforce_loss(
-    tf.zeros([5, 4]), tf.zeros([5], tf.int32), tf.zeros([5]), tf.constant(0.5)
-  )
-  assert float(found) == pytest.approx(-0.5 * 5 * np.log(4), rel=1e-5)
-
-
 def test_returns_by_hand():
-  found = reinforce.discounted_returns(np.array([[1.0, 2.0, 4.0]]), 0.5)
+  found = discounted_returns(np.array([[1.0, 2.0, 4.0]]), 0.5)
   assert found.tolist() == [[3.0, 4.0, 4.0]]  # 1 + 2/2 + 4/4, 2 + 4/2, 4
 
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfplace.learned.sequence.reinforce import (
+from tfplace.learned.train.config import ReinforceConfig
+from tfplace.learned.train.objectives import (
   Choices,
   MovingBaseline,
-  ReinforceConfig,
   policy_loss,
 )
 

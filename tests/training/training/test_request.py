@@ -4,10 +4,10 @@ import types
 
 import pytest
 
+from tfplace.learned import learner_type
 from tfplace.learned.exported import Exportable
-from tfplace.learned.train import session
-from tfplace.learned.train.learner import learner_type
-from tfplace.learned.train.session import Request
+from tfplace.learned.train import trainer
+from tfplace.learned.train.config import Request
 from tfplace.placers import LEARNED
 
 
@@ -46,7 +46,7 @@ def test_the_exported_policy_says_how_it_was_trained(monkeypatch, tmp_path):
     add(tmp_path)
     assert (tmp_path / "placements").is_dir()
 
-  monkeypatch.setattr(session.export, "export_policy", export_policy)
+  monkeypatch.setattr(trainer.export, "export_policy", export_policy)
   untold = Exportable("gdp", {}, [], {})
   learner = types.SimpleNamespace(exportable=lambda: untold)
   request = Request(
@@ -54,6 +54,6 @@ def test_the_exported_policy_says_how_it_was_trained(monkeypatch, tmp_path):
     str(tmp_path / "policy"),
     max_decisions=(8, None),
   )
-  session.finish(types.SimpleNamespace(learner=learner, tasks=[]), request)
+  trainer.finish(types.SimpleNamespace(learner=learner, tasks=[]), request)
   (policy,) = written
   assert policy.decisions == (8, None)

@@ -11,7 +11,7 @@ from sequence_testing import NETWORKS, chains_task, config_of
 
 from tfplace import Simulator
 from tfplace.errors import TrainingError
-from tfplace.learned import export, exported
+from tfplace.learned import export, exported, learner_type
 from tfplace.learned.decisions import group_decisions
 from tfplace.learned.sequence import features
 from tfplace.learned.sequence.learners import HierarchicalLearner, target_groups
@@ -19,7 +19,6 @@ from tfplace.learned.sequence.networks import (
   HierarchicalConfig,
   HierarchicalNetwork,
 )
-from tfplace.learned.train.learner import learner_type
 from tfplace.learned.train.tasks import Task
 from tfplace.learned.train.trainer import Trainer
 

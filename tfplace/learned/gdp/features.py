@@ -1,12 +1,10 @@
 """What a GDP policy sees of a problem: scaled NumPy arrays, no TensorFlow.
 
-Every number is relative to the graph and the cluster that it describes
-(times to the mean decision, bytes to the mean tensor, memory to what the graph
-needs), so that one policy serves graphs and clusters of any size, and nothing
-further along normalises them. GDP names op type, output shape and adjacency as
-its features (arXiv 1910.01578); the rest is chosen here. What the names of the
-ops tell (layers, time steps) comes by the axes of the placer `axes`: structure
-alone hardly tells one unrolled step from the next.
+Every number is relative to the graph and the cluster that it describes, so that
+one policy serves graphs and clusters of any size. GDP names op type, output
+shape and adjacency as its features (arXiv 1910.01578); the rest is chosen here.
+What the names of ops tell (layers, time steps) comes by the axes of the placer
+`axes`: structure alone hardly tells one unrolled step from the next.
 """
 
 import dataclasses
@@ -87,12 +85,7 @@ class _Sums:
 
 
 def extract(decisions: Decisions, axes: int = 0) -> Features:
-  """The features of a problem.
-
-  Args:
-    decisions: the problem and its units of decision.
-    axes: of the ops' names, whose features are appended.
-  """
+  """The features of a problem, with those of so many axes appended."""
   problem = decisions.problem
   sums = _sum(decisions)
   edge_src, edge_dst, num_bytes, is_data = _edges(decisions)
@@ -276,11 +269,7 @@ def _device(
   )
 
 
-def _pair(
-  decisions: Decisions,
-  sums: _Sums,
-  share: np.ndarray,
-) -> np.ndarray:
+def _pair(decisions: Decisions, sums: _Sums, share: np.ndarray) -> np.ndarray:
   """[N, D, PAIR_FEATURES]: speed, blocks in order, memory."""
   problem = decisions.problem
   rank, number = _kind_ranks(problem)
@@ -306,15 +295,8 @@ def _stack(*columns: object) -> np.ndarray:
 
 
 def _op_ranks(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
-  """Upward and downward rank of each op, each op at its fastest device.
-
-  The upward rank is the longest path from an op's start to the end of the
-  step; the downward rank is the longest path from the step's start to the op's
-  start (HEFT, Topcuoglu et al. 2002, without communication).
-
-  Returns:
-    (upward, downward): [num_ops] float64 microseconds each.
-  """
+  """[num_ops] upward and downward ranks in microseconds (HEFT, Topcuoglu et al.
+  2002), each op at its fastest device, without communication."""
   upward = paths.upward_ranks(problem.graph, problem.fastest_us)
   return upward, problem.earliest_start_us
 
@@ -334,12 +316,7 @@ def _axes_of_pairs(
   Per axis: how many blocks lie between the decision and the device, if the
   devices of its kind share the axis in equal blocks, -2 to 2; whether it is in
   the device's block; whether it is the device's turn, if they are dealt out in
-  turn. All 0 where on no axis.
-
-  Args:
-    axes: ranks, UNKNOWN where on none.
-    rank: [D] of each device among those of its kind.
-    number: [D] of those.
+  turn. All 0 where on no axis. `rank` and `number` are `_kind_ranks`.
   """
   parts = []
   for axis, along in zip(axes, _along(axes), strict=True):

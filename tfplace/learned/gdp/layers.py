@@ -1,10 +1,8 @@
 """Layers of the GDP network: GraphSAGE, segment-recurrent attention, blocks.
 
-A graph of 50,000 ops makes gigabytes of intermediate values, most of them in
-layers that look at few rows at once. Those layers run on a block of rows at a
-time, whose values live only while it is computed; for gradients they are
-computed again, and the blocks' gradients are added up (Chen et al. 2016, arXiv
-1604.06174). For a training process only (Keras 2, TF-GNN).
+A graph of 50,000 ops makes gigabytes of intermediate values. So layers that
+look at few rows at once run on a block of rows at a time; for gradients blocks
+are computed again (Chen et al. 2016, arXiv 1604.06174). For a training process.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfplace.learned.train.keras2 import tfgnn
+from tfplace.learned.train import tfgnn
 
 NODES = "decisions"
 FEEDS = "feeds"  # a link from producer to consumer
@@ -148,11 +146,8 @@ def _backward(
 
 
 class MaxPoolConv(tfgnn.keras.layers.AnyToAnyConvolutionBase):
-  """Max over neighbours u of sigmoid(W [h_u, e_uv] + b); 0 with no neighbour.
-
-  The pooling aggregator of GraphSAGE (Hamilton et al. 2017, eq. 3) as GDP uses
-  it, with the link's features beside the neighbour's state.
-  """
+  """Max over neighbours u of sigmoid(W [h_u, e_uv] + b); 0 with no neighbour:
+  GraphSAGE's pooling aggregator (Hamilton et al. 2017, eq. 3) as GDP has it."""
 
   def __init__(self, units: int, **kwargs: Any) -> None:
     super().__init__(
@@ -237,9 +232,8 @@ class SegmentAttention(tf.keras.layers.Layer):
 
   Transformer-XL (Dai et al. 2019) as GDP uses it: a segment attends to itself
   and to the cached states of the one before it, into which no gradient flows,
-  without positional encoding. One layer's memory is the same layer's input of
-  the previous segment, so segments run in blocks, in any order. `gate` is GDP's
-  superposition: it multiplies the inputs of the dense layers. Linear in N.
+  without positional encoding. `gate` is GDP's superposition: it multiplies the
+  inputs of the dense layers. Linear in N.
   """
 
   def __init__(self, units: int, heads: int, segment: int) -> None:
@@ -255,13 +249,8 @@ class SegmentAttention(tf.keras.layers.Layer):
   def call(
     self, state: tf.Tensor, gate: tf.Tensor, run: Callable = forward
   ) -> tf.Tensor:
-    """[N, units] states in topological order, [units] gate -> [N, units].
-
-    Args:
-      state: what attends.
-      gate: the superposition.
-      run: `forward`, or `recomputed` for training.
-    """
+    """[N, units] states in topological order, [units] gate -> [N, units], by
+    `forward`, `whole` or `recomputed`."""
     size = self._segment
     cached = tf.stop_gradient(tf.pad(state * gate, [[size, 0], [0, 0]]))
 

@@ -1,4 +1,4 @@
-"""GDP in training: its network, its agent, its steps of imitation and PPO."""
+"""GDP in training: imitation and PPO on graphs whose decisions come at once."""
 
 from typing import Any, ClassVar
 
@@ -6,34 +6,30 @@ import numpy as np
 import tensorflow as tf
 
 from tfplace.core import symmetry
-from tfplace.learned import sampling
+from tfplace.learned.decisions import sample
 from tfplace.learned.exported import Exportable
 from tfplace.learned.gdp import features
-from tfplace.learned.gdp.agent import GraphBank, make_agent
+from tfplace.learned.gdp.agent import is_large, make_ppo
 from tfplace.learned.gdp.network import (
   NetworkConfig,
   PlacementNetwork,
   exportable,
 )
+from tfplace.learned.train import policy_step, trajectory
+from tfplace.learned.train import time_step as ts
 from tfplace.learned.train.config import PPOConfig, TrainConfig
-from tfplace.learned.train.keras2 import time_step as ts
-from tfplace.learned.train.keras2 import trajectory
-from tfplace.learned.train.learner import Learner, MovingAverage, Step
+from tfplace.learned.train.learner import Learner, Step
 from tfplace.learned.train.objectives import imitation_loss, mean_entropy
+from tfplace.learned.train.ppo import GraphBank
 from tfplace.learned.train.tasks import Task, log_rewards
 
 
 class GdpLearner(Learner):
-  """A GDP policy in training on a fixed list of graphs.
+  """A GDP policy in training.
 
-  An iteration is a batch of one-step episodes on one graph: every decision is
-  made at once, and the reward is relative to the graph's baseline. One sample
-  is the graph's best placement so far (self-imitation, Oh et al. 2018, by the
-  clipped objective): a rare find is not lost in the noise of thousands of
-  decisions.
-
-  Attributes:
-    agent: its PPO agent.
+  An iteration is a batch of one-step episodes on one graph. One sample is the
+  graph's best placement so far (self-imitation, Oh et al. 2018, by the clipped
+  objective): a rare find is not lost in the noise of thousands of decisions.
   """
 
   network_type: ClassVar[type] = NetworkConfig
@@ -41,22 +37,20 @@ class GdpLearner(Learner):
 
   def __init__(self, tasks: list[Task], config: TrainConfig) -> None:
     super().__init__(tasks, config)
-    ppo = self._method
-    self._bank = GraphBank(self.inputs)
-    self.policy = PlacementNetwork(self.sizes)
-    if self._bank.is_large:
-      self.policy.prepare(self._bank.get(tf.constant(0)))
-    self.agent = make_agent(self._bank, self.policy, ppo)
-    self.agent.initialize()
-    self.imitation_optimizer = self._adam(config.imitation.learning_rate)
-    self.agent.build_optimizer()
-    self._averaged = PlacementNetwork(self.sizes)
-    self._averaged.prepare(self._bank.get(tf.constant(0)))
-    self._average = MovingAverage(
-      self.policy.variables, self._averaged.variables, ppo.averaging
+    self._bank = bank = GraphBank(
+      self.inputs, features.signature(self.sizes.axes)
     )
-    self._train = tf.function(self.agent.train, autograph=False)
-    self._look = tf.function(self._distribution, autograph=False)
+    self._recomputes = is_large(bank)
+    self.policy = PlacementNetwork(self.sizes)
+    if self._recomputes:
+      self.policy.prepare(bank.get(tf.constant(0)))
+    self._ppo = make_ppo(self.inputs, bank, self.policy, self._method)
+    self.imitation_optimizer = self._adam(config.imitation.learning_rate)
+    self._averaged = PlacementNetwork(self.sizes)
+    self._averaged.prepare(bank.get(tf.constant(0)))
+    self._average = MovingAverage(
+      self.policy.variables, self._averaged.variables, self._method.averaging
+    )
     self._imitate = tf.function(self._imitation_step, autograph=False)
 
   def _extract(self, task: Task) -> features.Features:
@@ -66,11 +60,9 @@ class GdpLearner(Learner):
     """See `Learner`."""
     return {
       **super().tracked(),
+      **self._ppo.tracked(),
       "averaged": self._averaged,
       "average": self._average,
-      "value": self.agent.value_net,
-      "optimizer": self.agent.optimizer,
-      "train_step": self.agent.train_step_counter,
     }
 
   def set_weights(self, weights: Any) -> None:
@@ -102,7 +94,7 @@ class GdpLearner(Learner):
     count = task.decisions.num_decisions
     observed = np.full(ppo.samples, graph, np.int32)
     first = ts.restart(observed, batch_size=ppo.samples)
-    info = self._look(tf.nest.map_structure(tf.convert_to_tensor, first))
+    info = self._ppo.look(first)
     logits = info["dist_params"]["distribution"]["logits"].numpy()[0, :count]
     actions = np.zeros((ppo.samples, self._bank.max_decisions), np.int32)
     actions[:, :count] = self._draw(task, logits, rng)
@@ -114,7 +106,7 @@ class GdpLearner(Learner):
     greedy_us = float(task.evaluate(greedy[None])[0])
     experience = _trajectory(first, last, actions, info)
     for _ in range(ppo.epochs):
-      loss = self._train(experience).extra
+      loss = self._ppo.train(experience).extra
       if loss.clip_fraction > ppo.max_clip_fraction:
         break
     self._average.step()
@@ -133,18 +125,15 @@ class GdpLearner(Learner):
   ) -> np.ndarray:
     """[samples, N] devices: draws, and the best so far."""
     mine = logits[:, : len(task.classes)]
-    drawn = sampling.sample(mine, self._method.samples, rng, task.clusterings)
+    drawn = sample(mine, self._method.samples, rng, task.clusterings)
     if task.best is not None:
       drawn[-1] = task.best
     return symmetry.likeliest(drawn, mine, task.classes)
 
-  def _distribution(self, time_step: ts.TimeStep) -> dict:
-    return self.agent.collect_policy.distribution(time_step).info
-
   def _imitation_step(self, graph: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
     with tf.GradientTape() as tape:
       inputs = self._bank.get(graph)
-      logits = self.policy(inputs, recomputes=self._bank.is_large)
+      logits = self.policy(inputs, recomputes=self._recomputes)
       loss = imitation_loss(
         logits,
         inputs["allowed"],
@@ -156,20 +145,50 @@ class GdpLearner(Learner):
     return loss
 
 
+class MovingAverage(tf.Module):
+  """Weights that follow those of a policy in training.
+
+  Each step of reinforcement learning sees one graph, and moves the policy
+  towards it: the average is better on all of them, and on graphs that are in
+  none (Polyak and Juditsky 1992).
+
+  Args:
+    weights: what is followed.
+    average: variables of the same shapes; they take over the values of now.
+    decay: share of the average that each step keeps, in the long run: after n
+      steps at most (1 + n) / (10 + n), as in
+      `tf.train.ExponentialMovingAverage`.
+  """
+
+  def __init__(self, weights: Any, average: Any, decay: float) -> None:
+    super().__init__(name="moving_average")
+    self._pairs = list(zip(average, weights, strict=True))
+    self._decay = decay
+    self._steps = tf.Variable(0.0, trainable=False, name="steps")
+    self.step = tf.function(self._step, autograph=False)
+    self.restart()
+
+  def restart(self) -> None:
+    """Takes over the weights as they are."""
+    self._steps.assign(0.0)
+    for average, weight in self._pairs:
+      average.assign(weight)
+
+  def _step(self) -> None:
+    """Moves the average towards the weights, once."""
+    steps = self._steps.assign_add(1.0)
+    keep = tf.minimum(self._decay, (1.0 + steps) / (10.0 + steps))
+    for average, weight in self._pairs:
+      average.assign(weight + keep * (average - weight))
+
+
 def _trajectory(
   first: ts.TimeStep, last: ts.TimeStep, actions: np.ndarray, info: dict
 ) -> trajectory.Trajectory:
   """[B, 2]: the episode's one step, then the boundary that PPO masks."""
-
-  def pair(now: object, then: object) -> tf.Tensor:
-    return tf.stack([tf.convert_to_tensor(now), tf.convert_to_tensor(then)], 1)
-
-  return trajectory.Trajectory(
-    step_type=pair(first.step_type, last.step_type),
-    observation=pair(first.observation, last.observation),
-    action=pair(actions, actions),
-    policy_info=tf.nest.map_structure(lambda x: pair(x, x), info),
-    next_step_type=pair(last.step_type, first.step_type),
-    reward=pair(last.reward, np.zeros_like(last.reward)),
-    discount=pair(last.discount, first.discount),
+  step = policy_step.PolicyStep(actions, (), info)
+  pair = (
+    trajectory.from_transition(first, step, last),
+    trajectory.from_transition(last, step, first),
   )
+  return tf.nest.map_structure(lambda *parts: tf.stack(parts, axis=1), *pair)

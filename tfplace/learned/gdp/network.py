@@ -1,7 +1,6 @@
 """The GDP placement network: a problem's features to logits per device.
 
-For the training process only. What runs in a user's process is its export
-(`tfplace.learned.export`).
+For a training process only.
 """
 
 import dataclasses
@@ -12,7 +11,7 @@ import tensorflow as tf
 from tfplace.learned.export import as_function
 from tfplace.learned.exported import Exportable
 from tfplace.learned.gdp import features, layers
-from tfplace.learned.train.keras2 import tfgnn
+from tfplace.learned.train import tfgnn
 
 NEVER = -1e9  # logit of a device that cannot run the decision
 
@@ -82,11 +81,8 @@ class PlacementNetwork(tf.keras.layers.Layer):
     self._key = dense(config.pair_units, use_bias=False)
 
   def prepare(self, inputs: dict[str, tf.Tensor]) -> None:
-    """Makes the variables, by one decision: a loop could not make them.
-
-    Must come before a call that recomputes. (Layers that are built by hand
-    made runs of one seed differ in the last digits.)
-    """
+    """Makes the variables, by one decision: must come before a call that
+    recomputes, whose loop could not make them."""
     links = ("edge", "edge_src", "edge_dst")
     kept = {name: inputs[name][:0] for name in links}
     for name in ("type_id", "node", "pair", "allowed"):
@@ -98,10 +94,7 @@ class PlacementNetwork(tf.keras.layers.Layer):
   ) -> tf.Tensor:
     """`Features.tensors()` of one problem -> [N, D] masked logits.
 
-    Args:
-      inputs: of the problem.
-      recomputes: gradients cost a second computation instead of memory; for
-        graphs of tens of thousands of decisions.
+    With `recomputes`, gradients cost a second computation instead of memory.
     """
     state = self._embed(inputs, recomputes)
     run = layers.recomputed if recomputes else layers.whole
@@ -151,11 +144,8 @@ class PlacementNetwork(tf.keras.layers.Layer):
 
 
 def _spread(state: tf.Tensor) -> tf.Tensor:
-  """[N, units] states -> the same with mean 0 and variance 1 over decisions.
-
-  What all decisions have in common says nothing about which should part, and
-  left in it drowns the rest: every update then moves all of them together.
-  """
+  """[N, units] states -> the same with mean 0 and variance 1 over decisions:
+  what all have in common says nothing about which should part."""
   mean, variance = tf.nn.moments(state, axes=[0], keepdims=True)
   return (state - mean) * tf.math.rsqrt(variance + 1e-6)
 

@@ -1,5 +1,6 @@
 """`gdp`: a trained policy as a placer, zero-shot; needs the base install."""
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence
@@ -10,16 +11,20 @@ import numpy as np
 from tfplace.core.problem import Problem
 from tfplace.core.protocols import Budget, Evaluator, Result
 from tfplace.errors import PlacementError
-from tfplace.learned import exported, sampling
-from tfplace.learned.decisions import Decisions, group_decisions
+from tfplace.learned import exported
+from tfplace.learned.decisions import (
+  TEMPERATURES,
+  Decisions,
+  group_decisions,
+  sample,
+)
 from tfplace.learned.gdp import features
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.repair import offer_like
 from tfplace.placers.tracker import Tracker
 
 # Numbers of decisions of a policy's passes, besides those that it was trained
-# at. Coarse decisions make few transfers, fine ones balance better, and which
-# serve a graph shows only there.
+# at. Coarse decisions make few transfers, fine ones balance better.
 SIZES = (12, 16, 24, 32, 48, 64)
 
 
@@ -57,19 +62,16 @@ class GdpPlacer:
       for devices in others:
         if tracker.is_done:
           break
-        _offer(tracker, devices)
+        with contextlib.suppress(PlacementError):
+          tracker.offer(devices)
       if tracker.is_done:
         break
     return tracker.result()
 
 
 def _passes(problem: Problem, policy: exported.Policy) -> Iterator[Decisions]:
-  """The decisions of each pass.
-
-  Few decisions first: a pass over many takes the longest, and is not cut off.
-  Sizes that merge nothing are passes, too, that draw anew: a small graph gets
-  as many placements as a large one.
-  """
+  """The decisions of each pass, few first: a pass over many is not cut off.
+  Sizes that merge nothing are passes, too, that draw anew."""
   sizes = {*policy.decisions(), *SIZES}
   for size in sorted(sizes, key=lambda n: math.inf if n is None else n):
     yield group_decisions(problem, size)
@@ -80,18 +82,9 @@ def candidates(
   logits: np.ndarray,
   samples: int,
   rng: np.random.Generator,
-  temperatures: Sequence[float] = sampling.TEMPERATURES,
+  temperatures: Sequence[float] = TEMPERATURES,
 ) -> list[np.ndarray]:
   """[num_ops] devices each: the most probable placement, then samples."""
-  drawn = sampling.sample(
-    logits, samples, rng, decisions.clusterings, temperatures
-  )
+  drawn = sample(logits, samples, rng, decisions.clusterings, temperatures)
   first = logits.argmax(axis=1).astype(np.int32)
   return [decisions.to_devices(choices) for choices in (first, *drawn)]
-
-
-def _offer(tracker: Tracker, devices: np.ndarray) -> None:
-  try:
-    tracker.offer(devices)
-  except PlacementError:
-    return

@@ -1,28 +1,27 @@
-"""Placeto by PPO: graphs by number, actor and value network, and the agent.
+"""What trains Placeto's policy: PPO, or REINFORCE as in its paper.
 
-A trajectory carries a graph's number; what does not change in an episode is
-kept once, in a bank. A batch holds states of one graph.
+A trajectory names its graph by number; a batch holds states of one graph.
 """
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from tfplace.errors import TrainingError
-from tfplace.learned.placeto.features import PlacetoFeatures
 from tfplace.learned.placeto.network import NEVER, STATE, PlacetoNetwork
-from tfplace.learned.train.config import PPOConfig
-from tfplace.learned.train.keras2 import (
+from tfplace.learned.train import (
+  BatchSquash,
   network,
-  ppo_clip_agent,
   tensor_spec,
   tfp,
   trajectory,
 )
-from tfplace.learned.train.keras2 import time_step as ts
+from tfplace.learned.train import time_step as ts
+from tfplace.learned.train.config import PPOConfig
+from tfplace.learned.train.objectives import Choices, clipped, policy_loss
+from tfplace.learned.train.ppo import PPO, GraphBank, ValueNetwork
 
 ALGORITHMS = ("ppo", "reinforce")
 
@@ -41,8 +40,7 @@ class PlacetoConfig:
     memory_penalty: added to the cost per GB above a device's memory (the
       paper's code: 2).
     max_cost: bound on the cost, which is 0 at the baseline. The paper gives
-      no value; 9 is 8,100 times the baseline's step time. (At 3, or 20 times,
-      most random placements with a CPU among the devices were worth the same.)
+      no value; 9 is 8,100 times the baseline's step time.
     from_best: share of the episodes that start from the best placement so far;
       the others start from a random one. (The paper's first placement is
       arbitrary; its code offers both.)
@@ -82,78 +80,30 @@ class PlacetoConfig:
       )
 
 
-_SIZES = {
-  "node": "nf",
-  "on_device": "nd",
-  "slower": "nd",
-  "device": "df",
-  "feeds": "nn",
-  "ancestors": "nn",
-  "allowed": "nd",
-}
+def observation_spec(
+  bank: GraphBank,
+) -> dict[str, tensor_spec.BoundedTensorSpec]:
+  """Of one episode's state, padded to the largest graph.
 
-
-class PlacetoBank(tf.Module):
-  """Features of G graphs, padded and stacked.
-
-  Attributes:
-    num_graphs: G.
-    max_decisions: most groups of any graph.
-    max_devices: most devices of any graph.
-    num_decisions: [G] int32.
-    num_devices: [G] int32.
+  Bounded, since building a network samples it. `step` is the number of
+  decisions once all are made; `cost` is that of the placement now.
   """
-
-  def __init__(self, graphs: Sequence[PlacetoFeatures]) -> None:
-    super().__init__(name="placeto_bank")
-    self.num_graphs = len(graphs)
-    self.max_decisions = max(g.num_decisions for g in graphs)
-    self.max_devices = max(g.num_devices for g in graphs)
-    self.num_decisions = tf.constant([g.num_decisions for g in graphs])
-    self.num_devices = tf.constant([g.num_devices for g in graphs])
-    self._fields = {
-      field: tf.constant(np.stack([self._padded(g, field) for g in graphs]))
-      for field in _SIZES
-    }
-
-  def _padded(self, graph: PlacetoFeatures, field: str) -> np.ndarray:
-    array = getattr(graph, field)
-    most = {"n": self.max_decisions, "d": self.max_devices}
-    axes = zip(_SIZES[field], array.shape, strict=True)
-    return np.pad(array, [(0, most.get(d, n) - n) for d, n in axes])
-
-  @property
-  def observation_spec(self) -> dict[str, tensor_spec.BoundedTensorSpec]:
-    """Of one episode's state, padded to the largest graph.
-
-    Bounded, since building a network samples it. `step` is the number of
-    decisions once all are made; `cost` is that of the placement now.
-    """
-    count, devices = self.max_decisions, self.max_devices
-    bounded = tensor_spec.BoundedTensorSpec
-    return {
-      "graph": bounded((), tf.int32, 0, self.num_graphs - 1, "graph"),
-      "step": bounded((), tf.int32, 0, count, "step"),
-      "placement": bounded((count,), tf.int32, 0, devices - 1, "placement"),
-      "start": bounded((count,), tf.float32, 0.0, 1.0, "start"),
-      "cost": bounded((), tf.float32, -10.0, 10.0, "cost"),
-    }
-
-  def get(self, graph: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Scalar graph number -> `PlacetoFeatures.tensors()` of that graph."""
-    count = {"n": self.num_decisions[graph], "d": self.num_devices[graph]}
-    result = {}
-    for field, rows in self._fields.items():
-      ends = [slice(count.get(d)) for d in _SIZES[field]]
-      result[field] = rows[(graph, *ends)]
-    return result
+  count, devices = bank.max_decisions, bank.max_devices
+  bounded = tensor_spec.BoundedTensorSpec
+  return {
+    "graph": bank.graph_spec(),
+    "step": bounded((), tf.int32, 0, count, "step"),
+    "placement": bounded((count,), tf.int32, 0, devices - 1, "placement"),
+    "start": bounded((count,), tf.float32, 0.0, 1.0, "start"),
+    "cost": bounded((), tf.float32, -10.0, 10.0, "cost"),
+  }
 
 
 class PlacetoActor(network.Network):
   """States of one graph to distributions of the current group's device."""
 
-  def __init__(self, bank: PlacetoBank, policy: PlacetoNetwork) -> None:
-    super().__init__(input_tensor_spec=bank.observation_spec, name="actor")
+  def __init__(self, bank: GraphBank, policy: PlacetoNetwork) -> None:
+    super().__init__(input_tensor_spec=observation_spec(bank), name="actor")
     self._bank = bank
     self._policy = policy
 
@@ -165,23 +115,15 @@ class PlacetoActor(network.Network):
     training: bool = False,
   ) -> tuple[tfp.distributions.Distribution, Any]:
     """[...] states of one graph -> distribution over [...] devices."""
-    outer = tf.shape(observation["step"])
-    static = observation["step"].shape
-    logits = self.logits(
-      {
-        name: tf.reshape(
-          observation[name],
-          tf.concat([[-1], tf.shape(observation[name])[len(static) :]], 0),
-        )
-        for name in ("graph", *STATE)
-      }
+    outer = observation["step"].shape
+    squash = BatchSquash(len(outer))
+    names = ("graph", *STATE)
+    logits = squash.unflatten(
+      self.logits({name: squash.flatten(observation[name]) for name in names})
     )
-    logits = tf.reshape(logits, tf.concat([outer, tf.shape(logits)[1:]], 0))
-    logits.set_shape([*static, self._bank.max_devices])
-    return (
-      tfp.distributions.Categorical(logits=logits, dtype=tf.int32),
-      network_state,
-    )
+    logits.set_shape([*outer, self._bank.max_devices])
+    choice = tfp.distributions.Categorical(logits=logits, dtype=tf.int32)
+    return choice, network_state
 
   def logits(self, state: dict[str, tf.Tensor]) -> tf.Tensor:
     """[B] states of one graph, padded -> [B, max_devices] logits."""
@@ -202,36 +144,6 @@ class PlacetoActor(network.Network):
     return tf.pad(logits, [[0, 0], [0, more]], constant_values=NEVER)
 
 
-class PlacetoValue(network.Network):
-  """States to the rewards that are still to come: a small MLP.
-
-  It sees how far the episode is, what the placement costs now, and which graph
-  it is: what is to come is mostly what the start cost too much.
-  """
-
-  def __init__(self, bank: PlacetoBank, units: int = 32) -> None:
-    super().__init__(input_tensor_spec=bank.observation_spec, name="value")
-    self._bank = bank
-    self._hidden = tf.keras.layers.Dense(units, activation="tanh")
-    self._value = tf.keras.layers.Dense(1, kernel_initializer="zeros")
-
-  def call(
-    self,
-    observation: dict[str, tf.Tensor],
-    step_type: tf.Tensor | None = None,
-    network_state: Any = (),
-    training: bool = False,
-  ) -> tuple[tf.Tensor, Any]:
-    """[...] states -> [...] expected rewards."""
-    graph, cost = observation["graph"], observation["cost"]
-    count = tf.gather(self._bank.num_decisions, graph)
-    done = tf.cast(observation["step"], tf.float32) / tf.cast(count, tf.float32)
-    seen = tf.stack([done, 1.0 - done, cost, cost * (1.0 - done)], axis=-1)
-    which = tf.one_hot(graph, self._bank.num_graphs)
-    hidden = self._hidden(tf.concat([seen, which], axis=-1))
-    return self._value(hidden)[..., 0], network_state
-
-
 class Losses(NamedTuple):
   """Of the last gradient step of an iteration."""
 
@@ -240,91 +152,44 @@ class Losses(NamedTuple):
   clip_fraction: float
 
 
-def make_ppo(
-  bank: PlacetoBank,
-  policy: PlacetoNetwork,
-  config: PlacetoConfig,
-) -> ppo_clip_agent.PPOClipAgent:
-  """PPO with every choice of tf-agents made here.
+class PPOUpdate(PPO):
+  """PPO on the episodes of one iteration after the other.
 
   An action is one device, so the ratio of probabilities is that of one
   decision as it is. Returns and advantages are computed once per iteration
   (`preprocess_sequence`), before minibatches are drawn.
   """
-  ppo = config.ppo
-  return ppo_clip_agent.PPOClipAgent(
-    ts.time_step_spec(bank.observation_spec),
-    tensor_spec.BoundedTensorSpec(
-      (), tf.int32, minimum=0, maximum=bank.max_devices - 1, name="device"
-    ),
-    optimizer=tf.keras.optimizers.Adam(ppo.learning_rate),
-    actor_net=PlacetoActor(bank, policy),
-    value_net=PlacetoValue(bank),
-    greedy_eval=True,
-    importance_ratio_clipping=ppo.clip,
-    lambda_value=config.gae_lambda,
-    discount_factor=config.discount,
-    entropy_regularization=ppo.entropy,
-    policy_l2_reg=0.0,
-    value_function_l2_reg=0.0,
-    shared_vars_l2_reg=0.0,
-    value_pred_loss_coef=ppo.value_weight,
-    num_epochs=1,  # `train` is called once per minibatch
-    use_gae=True,
-    use_td_lambda_return=True,
-    normalize_rewards=False,  # relative to a baseline of each graph already
-    normalize_observations=False,  # devices and numbers of graphs
-    log_prob_clipping=0.0,
-    gradient_clipping=ppo.max_gradient_norm,
-    value_clipping=None,
-    compute_value_and_advantage_in_train=False,
-    update_normalizers_in_train=False,
-    aggregate_losses_across_replicas=False,
-    train_step_counter=tf.Variable(0, dtype=tf.int64, name="train_step"),
-  )
-
-
-class PPOUpdate:
-  """PPO on the episodes of one iteration after the other."""
 
   def __init__(
-    self,
-    bank: PlacetoBank,
-    policy: PlacetoNetwork,
-    config: PlacetoConfig,
+    self, bank: GraphBank, policy: PlacetoNetwork, config: PlacetoConfig
   ) -> None:
     self._ppo = ppo = config.ppo
     steps = (ppo.samples - 1) * int(tf.reduce_min(bank.num_decisions))
     # Of one size for all graphs: another size would be traced anew.
     self._minibatch = max(1, min(config.minibatch, steps))
-    self.agent = make_ppo(bank, policy, config)
-    self.agent.initialize()
-    self.optimizer = self.agent._optimizer  # tf-agents has no accessor
-    # Built now, so that a checkpoint finds the slots.
-    self.optimizer.build(
-      [
-        *self.agent.actor_net.trainable_weights,
-        *self.agent._value_net.trainable_weights,
-      ]
+
+    def see(observation: dict[str, tf.Tensor]) -> tf.Tensor:
+      """How far the episode is, what the placement costs now, which graph:
+      what is to come is mostly what the start cost too much."""
+      graph, cost = observation["graph"], observation["cost"]
+      count = tf.cast(tf.gather(bank.num_decisions, graph), tf.float32)
+      done = tf.cast(observation["step"], tf.float32) / count
+      seen = tf.stack([done, 1.0 - done, cost, cost * (1.0 - done)], axis=-1)
+      return tf.concat([seen, tf.one_hot(graph, bank.num_graphs)], axis=-1)
+
+    super().__init__(
+      PlacetoActor(bank, policy),
+      ValueNetwork(observation_spec(bank), see),
+      tensor_spec.BoundedTensorSpec(
+        (), tf.int32, 0, bank.max_devices - 1, "device"
+      ),
+      ppo,
+      discount_factor=config.discount,
+      lambda_value=config.gae_lambda,
+      use_gae=True,
+      use_td_lambda_return=True,
+      compute_value_and_advantage_in_train=False,
     )
-    self._look = tf.function(self._distribution, autograph=False)
-    self._train = tf.function(self.agent.train, autograph=False)
-
-  def tracked(self) -> dict[str, Any]:
-    """For a checkpoint, besides the policy."""
-    return {
-      "value": self.agent._value_net,
-      "optimizer": self.optimizer,
-      "train_step": self.agent.train_step_counter,
-    }
-
-  def look(self, time_step: ts.TimeStep) -> dict[str, Any]:
-    """What of the policy must be kept for training, `dist_params` with logits
-    [B, max_devices] among it."""
-    return self._look(tf.nest.map_structure(tf.convert_to_tensor, time_step))
-
-  def _distribution(self, time_step: ts.TimeStep) -> dict[str, Any]:
-    return self.agent.collect_policy.distribution(time_step).info
 
   def update(
     self, episodes: trajectory.Trajectory, rng: np.random.Generator
@@ -343,7 +208,7 @@ class PPOUpdate:
       outside = []
       for first in range(0, count - self._minibatch + 1, self._minibatch):
         chosen = order[first : first + self._minibatch]
-        loss = self._train(
+        loss = self.train(
           tf.nest.map_structure(
             lambda x, rows=chosen: tf.gather(x, rows), states
           )
@@ -362,3 +227,121 @@ def _flat(tensor: tf.Tensor) -> tf.Tensor:
   """[B, N + 1, ...] -> [B * N, 1, ...] without the boundaries."""
   inner = tensor[:, :-1]
   return tf.reshape(inner, [-1, 1, *inner.shape[2:]])
+
+
+class ReinforceUpdate:
+  """REINFORCE on the episodes of one iteration after the other.
+
+  Losses are means over states, so that the weight of the entropy means the same
+  on every graph. Gradients are summed over minibatches before one step of Adam:
+  an episode of 128 groups does not fit through the network at once.
+  """
+
+  def __init__(
+    self, bank: GraphBank, policy: PlacetoNetwork, config: PlacetoConfig
+  ) -> None:
+    self._config = config
+    self._policy = policy
+    self._actor = PlacetoActor(bank, policy)
+    self._actor.create_variables(observation_spec(bank))
+    self.optimizer = tf.keras.optimizers.Adam(config.first_learning_rate)
+    self.optimizer.build(policy.trainable_variables)
+    # The mean returns of each graph's last iterations, and their number.
+    shape = [bank.num_graphs, config.baseline_rounds, bank.max_decisions]
+    self.returns = tf.Variable(tf.zeros(shape), trainable=False)
+    rounds = tf.zeros([bank.num_graphs], tf.int32)
+    self.rounds = tf.Variable(rounds, trainable=False)
+    self._look = tf.function(self._actor.logits, autograph=False)
+    self._gradient = tf.function(self._loss_and_gradient, autograph=False)
+
+  def tracked(self) -> dict[str, Any]:
+    """For a checkpoint, besides the policy."""
+    return {
+      "optimizer": self.optimizer,
+      "returns": self.returns,
+      "rounds": self.rounds,
+    }
+
+  def look(self, time_step: ts.TimeStep) -> dict[str, Any]:
+    """The logits, [B, max_devices], named as `PPO.look` names them."""
+    state = tf.nest.map_structure(tf.convert_to_tensor, time_step.observation)
+    return {"dist_params": {"logits": self._look(state)}}
+
+  def update(
+    self, episodes: trajectory.Trajectory, rng: np.random.Generator
+  ) -> Losses:
+    """One step of Adam on [B, N + 1] steps, the last of them a boundary."""
+    rewards = episodes.reward.numpy()[:, :-1]
+    returns = discounted_returns(rewards, self._config.discount)
+    graph = int(episodes.observation["graph"][0, 0])
+    baseline = self._baseline(graph, returns.mean(axis=0))
+    advantages = (returns - baseline).astype(np.float32).reshape(-1)
+    states = {
+      name: tf.reshape(x[:, :-1], [-1, *x.shape[2:]])
+      for name, x in episodes.observation.items()
+    }
+    actions = tf.reshape(episodes.action[:, :-1], [-1])
+    entropy = tf.constant(self._annealed("entropy"), tf.float32)
+    count, loss = len(advantages), 0.0
+    total = [tf.zeros_like(v) for v in self._policy.trainable_variables]
+    for first in range(0, count, self._config.minibatch):
+      rows = slice(first, first + self._config.minibatch)
+      part, gradient = self._gradient(
+        {name: x[rows] for name, x in states.items()},
+        actions[rows],
+        tf.constant(advantages[rows]),
+        entropy,
+        tf.constant(len(advantages[rows]) / count, tf.float32),
+      )
+      loss += float(part)
+      total = [t + g for t, g in zip(total, gradient, strict=True)]
+    self.optimizer.learning_rate.assign(self._annealed("learning_rate"))
+    self.optimizer.apply_gradients(
+      zip(
+        clipped(total, self._config.max_gradient_norm),
+        self._policy.trainable_variables,
+        strict=True,
+      )
+    )
+    return Losses(loss, 0.0, 0.0)
+
+  def _annealed(self, name: str) -> float:
+    done = int(self.optimizer.iterations) / self._config.anneal_iterations
+    first = getattr(self._config, f"first_{name}")
+    last = getattr(self._config, f"last_{name}")
+    return first + min(1.0, done) * (last - first)
+
+  def _baseline(self, graph: int, mean: np.ndarray) -> np.ndarray:
+    """[N] mean return of each step over the last rounds, this one included."""
+    at = int(self.rounds[graph]) % self._config.baseline_rounds
+    row = np.zeros(self.returns.shape[-1], np.float32)
+    row[: len(mean)] = mean
+    self.returns[graph, at].assign(row)
+    self.rounds[graph].assign(self.rounds[graph] + 1)
+    known = min(int(self.rounds[graph]), self._config.baseline_rounds)
+    return self.returns[graph, :known, : len(mean)].numpy().mean(axis=0)
+
+  def _loss_and_gradient(
+    self,
+    states: dict[str, tf.Tensor],
+    actions: tf.Tensor,
+    advantages: tf.Tensor,
+    entropy_weight: tf.Tensor,
+    share: tf.Tensor,
+  ) -> tuple[tf.Tensor, list[tf.Tensor]]:
+    """Of some states, which are a share of the iteration's."""
+    with tf.GradientTape() as tape:
+      logits = self._actor.logits(states)[:, None]
+      kind = Choices(logits, actions[:, None], tf.ones_like(logits[..., 0]))
+      loss = policy_loss([kind], advantages) - entropy_weight * kind.entropy()
+      loss = share * loss
+    gradient = tape.gradient(loss, self._policy.trainable_variables)
+    return loss, [tf.convert_to_tensor(g) for g in gradient]
+
+
+def discounted_returns(rewards: np.ndarray, discount: float) -> np.ndarray:
+  """[B, N] rewards -> [B, N] sums of each and, discounted, all later ones."""
+  returns = rewards.astype(np.float64)
+  for step in reversed(range(returns.shape[1] - 1)):
+    returns[:, step] += discount * returns[:, step + 1]
+  return returns

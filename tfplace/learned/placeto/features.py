@@ -2,12 +2,10 @@
 
 The features are the paper's (arXiv 1906.08879): cost and output bytes of each
 group, whether it was visited, whether it is the current one, when it starts
-relative to the current one, and its device. Numbers are divided by the graph's
-maximum. The paper's one-hot of the device ties a policy to a number of
-devices; here the network scores one device at a time, and the one-hot becomes
-one flag, "on the device that is scored", beside the group's cost there. The
-scored device's own features are those of GDP. When groups start and what a
-placement costs comes from one batched simulation for all episodes.
+relative to the current one, and its device. The paper's one-hot of the device
+ties a policy to a number of devices; here the network scores one device at a
+time, and the one-hot becomes one flag, "on the device that is scored", beside
+the group's cost there. A device's own features are those of GDP.
 """
 
 import dataclasses
@@ -59,10 +57,8 @@ class PlacetoFeatures(PolicyInputs):
     device: [D, DEVICE_FEATURES] float32.
     feeds: [N, N] float32: 1 where the column's group feeds the row's.
     ancestors: [N, N] float32: 1 where a path leads from the column's group to
-      the row's. Groups that were merged feed each other in cycles (the forward
-      and the backward op of a variable are one group), so that all would be
-      ancestors of all; here an edge against the visiting order is no step of
-      a path.
+      the row's. Merged groups feed each other in cycles, so that all would be
+      ancestors of all: an edge against the visiting order is no step of a path.
     allowed: [N, D] bool.
   """
 
@@ -201,8 +197,7 @@ def random_choices(
 def fast_devices(decisions: Decisions) -> np.ndarray:
   """[N, D] bool: where each group takes the least time; at least one device.
 
-  Random first placements are drawn from these: with a CPU among the devices,
-  a placement over all of them is tens of times slower than any sensible one.
+  Random first placements are drawn from these, not from CPUs.
   """
   allowed = decisions.allowed
   time_us = np.where(allowed, decisions.time_us, np.inf)

@@ -13,7 +13,11 @@ import tensorflow as tf
 
 from tfplace.learned.exported import Exportable
 from tfplace.learned.placeto import features
-from tfplace.learned.placeto.agents import PlacetoBank, PlacetoConfig, PPOUpdate
+from tfplace.learned.placeto.agents import (
+  PlacetoConfig,
+  PPOUpdate,
+  ReinforceUpdate,
+)
 from tfplace.learned.placeto.features import (
   Look,
   Observer,
@@ -25,12 +29,12 @@ from tfplace.learned.placeto.network import (
   PlacetoNetworkConfig,
   exportable,
 )
-from tfplace.learned.placeto.reinforce import ReinforceUpdate
+from tfplace.learned.train import policy_step, trajectory
+from tfplace.learned.train import time_step as ts
 from tfplace.learned.train.config import PPOConfig, TrainConfig
-from tfplace.learned.train.keras2 import time_step as ts
-from tfplace.learned.train.keras2 import trajectory
 from tfplace.learned.train.learner import Learner, Step
 from tfplace.learned.train.objectives import imitation_loss, mean_entropy
+from tfplace.learned.train.ppo import GraphBank
 from tfplace.learned.train.tasks import Task
 
 _UPDATES: dict[str, type[PPOUpdate] | type[ReinforceUpdate]] = {
@@ -114,7 +118,7 @@ class PlacetoLearner(Learner):
 
   def __init__(self, tasks: list[Task], config: TrainConfig) -> None:
     super().__init__(tasks, config)
-    self._bank = PlacetoBank(self.inputs)
+    self._bank = GraphBank(self.inputs, features.SIGNATURE)
     self.policy = PlacetoNetwork(self.sizes)
     update = _UPDATES[self._method.algorithm]
     self._update = update(self._bank, self.policy, self._method)
@@ -258,12 +262,5 @@ def _step(
   now: ts.TimeStep, action: np.ndarray, info: Any, after: ts.TimeStep
 ) -> trajectory.Trajectory:
   """[B] steps of the episodes, as arrays."""
-  return trajectory.Trajectory(
-    step_type=now.step_type,
-    observation=now.observation,
-    action=action,
-    policy_info=info,
-    next_step_type=after.step_type,
-    reward=after.reward,
-    discount=after.discount,
-  )
+  made = policy_step.PolicyStep(action, (), info)
+  return trajectory.from_transition(now, made, after)

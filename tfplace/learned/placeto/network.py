@@ -248,9 +248,8 @@ class PlacetoNetwork(tf.keras.layers.Layer):
   def _weights(self, members: tf.Tensor) -> tf.Tensor:
     """[S, N] 1 for each member of a set -> its weight in the set's mean.
 
-    An option of the paper's code for poolings; here of messages, too: eight
-    rounds of sums over dozens of neighbours start a policy that is certain of
-    everything.
+    An option of the paper's code for poolings; here of messages, too: sums over
+    dozens of neighbours start a policy that is certain of everything.
     """
     number = tf.reduce_sum(members, axis=1, keepdims=True)
     return members / tf.maximum(number, 1.0)

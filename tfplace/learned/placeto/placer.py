@@ -2,8 +2,7 @@
 
 The first rollout takes the most probable device of every group; further ones
 draw theirs, side by side, until the budget ends, at each number of groups that
-the policy was trained at in turn. The best placement seen on the way counts, as
-in the paper (arXiv 1906.08879).
+the policy was trained at in turn. The best placement on the way counts.
 """
 
 import dataclasses
@@ -93,10 +92,8 @@ class _Rollouts:
 
   @property
   def room(self) -> int:
-    """Placements that the budget still allows to look at together.
-
-    One less than may be evaluated: the best of them is evaluated once more.
-    """
+    """Placements that the budget still allows to look at together: one less
+    than may be evaluated, for the best of them is evaluated once more."""
     budget = self._tracker.budget
     if self._tracker.is_done:
       return 0

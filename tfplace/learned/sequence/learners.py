@@ -1,10 +1,8 @@
 """The recurrent policies in training: the RNN-based and the hierarchical one.
 
-They draw placements, have them judged in one call, and take gradient steps of
-REINFORCE or of imitation. Drawing is done with NumPy's noise, so that a seed
-and a step's number say all about randomness. In the hierarchical placer,
-grouper and placer learn jointly: both see the advantage of the placement that
-they made together.
+They draw placements with NumPy's noise, have them judged in one call, and take
+gradient steps of REINFORCE or of imitation. The hierarchical one's grouper and
+placer both see the advantage of the placement that they made together.
 """
 
 import abc
@@ -15,7 +13,8 @@ from typing import Any, ClassVar
 import numpy as np
 import tensorflow as tf
 
-from tfplace.learned import Tensor, sampling
+from tfplace.learned import Tensor
+from tfplace.learned.decisions import decoding_noise, greedy_and_samples
 from tfplace.learned.exported import Exportable
 from tfplace.learned.sequence import features
 from tfplace.learned.sequence.networks import (
@@ -25,15 +24,14 @@ from tfplace.learned.sequence.networks import (
   RnnNetwork,
   exportable,
 )
-from tfplace.learned.sequence.reinforce import (
+from tfplace.learned.train.config import ReinforceConfig, TrainConfig
+from tfplace.learned.train.learner import Learner, Step
+from tfplace.learned.train.objectives import (
   Choices,
   MovingBaseline,
-  ReinforceConfig,
+  margins,
   policy_loss,
 )
-from tfplace.learned.train.config import TrainConfig
-from tfplace.learned.train.learner import Learner, Step
-from tfplace.learned.train.objectives import margins
 from tfplace.learned.train.tasks import Task, root_rewards
 
 Inputs = dict[str, tf.Tensor]
@@ -55,7 +53,7 @@ class SequenceLearner(Learner):
     self._baseline = MovingBaseline(len(tasks), self._method)
     self._optimizer = self._adam(self._method.learning_rate)
     self.imitation_optimizer = self._adam(config.imitation.learning_rate)
-    chosen = [tf.TensorSpec([None, None], tf.int32)] * len(self._kinds)
+    chosen = [tf.TensorSpec([None, None], tf.int32)] * self._kinds
     noise = tf.TensorSpec([None, None], tf.float32)
     advantages = tf.TensorSpec([None], tf.float32)
     self._learn = self._function(self._reinforce, noise, chosen, advantages)
@@ -68,7 +66,7 @@ class SequenceLearner(Learner):
 
   # What the two policies differ in.
 
-  _kinds: ClassVar[tuple[str, ...]]  # of decisions, such as groups and devices
+  _kinds: ClassVar[int]  # of decisions: groups and devices, or devices
 
   @abc.abstractmethod
   def _make_network(self) -> Any:
@@ -123,6 +121,10 @@ class SequenceLearner(Learner):
   def fingerprint(self) -> dict[str, Any]:
     """See `Learner`."""
     return {**super().fingerprint(), "types": list(self.sizes.types)}
+
+  def exportable(self) -> Exportable:
+    """The network as functions of a problem's embedding."""
+    return exportable(self._config.strategy, self.policy)
 
   def imitate(self, graph: int) -> float:
     """See `Learner`."""
@@ -193,13 +195,8 @@ class RnnLearner(SequenceLearner):
   """One kind of decision: the device of each co-location group."""
 
   network_type: ClassVar[type] = RnnConfig
-  _kinds: ClassVar[tuple[str, ...]] = ("device",)
-
+  _kinds: ClassVar[int] = 1
   max_decisions: ClassVar[int | None] = 512
-
-  def exportable(self) -> Exportable:
-    """The network as functions of a problem's embedding."""
-    return exportable("rnn", self.policy)
 
   def _make_network(self) -> RnnNetwork:
     network = RnnNetwork(self.sizes)
@@ -212,9 +209,7 @@ class RnnLearner(SequenceLearner):
     self, graph: int, rng: np.random.Generator, samples: int
   ) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
     seen = self.inputs[graph]
-    noise = sampling.decoding_noise(
-      rng, samples, seen.num_decisions, seen.num_devices
-    )
+    noise = decoding_noise(rng, samples, seen.num_decisions, seen.num_devices)
     drawn = self._decode(self._inputs[graph], tf.constant(noise)).numpy()
     return np.zeros((1, 1), np.float32), (drawn,)
 
@@ -237,11 +232,7 @@ class HierarchicalLearner(SequenceLearner):
   """Two kinds of decision: the group of each op, the device of each group."""
 
   network_type: ClassVar[type] = HierarchicalConfig
-  _kinds: ClassVar[tuple[str, ...]] = ("group", "device")
-
-  def exportable(self) -> Exportable:
-    """The network as functions of a problem's embedding."""
-    return exportable("hierarchical", self.policy)
+  _kinds: ClassVar[int] = 2
 
   def _complete(self, sizes: HierarchicalConfig) -> HierarchicalConfig:
     sizes = super()._complete(sizes)
@@ -270,9 +261,9 @@ class HierarchicalLearner(SequenceLearner):
     if self._baseline.updates(graph) < config.noise_steps:
       scale = config.noise * np.sqrt((logits**2).mean())
       noise = (scale * rng.normal(size=logits.shape)).astype(np.float32)
-    grouping = sampling.greedy_and_samples(logits + noise, samples, rng)
+    grouping = greedy_and_samples(logits + noise, samples, rng)
     grouping[0] = logits.argmax(axis=1)
-    devices = sampling.decoding_noise(
+    devices = decoding_noise(
       rng, samples, logits.shape[1], self.inputs[graph].num_devices
     )
     drawn = self._decode(inputs, tf.constant(grouping), tf.constant(devices))

@@ -4,8 +4,8 @@ The RNN-based one (Mirhoseini et al. 2017) reads the embeddings of co-location
 groups in order and names a device for each, seeing the devices that it named
 before. The hierarchical one (HDP, Mirhoseini et al. 2018) gives every op a
 group by a feed-forward grouper, and every group a device as the other does;
-facts of sizes and embeddings are those of its paper and of TensorFlow's old
-`hierarchical_controller`. For a training process; a placer runs exports.
+sizes and embeddings are those of its paper and of TensorFlow's old
+`hierarchical_controller`. For a training process only.
 """
 
 import dataclasses
@@ -28,13 +28,12 @@ class RnnConfig:
   """Sizes of the network.
 
   Attributes:
-    units: of the LSTMs. HDP's code has 512, and its paper 256; fewer by
-      default, to train on CPUs. The attention of a training step holds
-      samples x groups^2 x units numbers several times: with 16 samples, 256
-      groups and 64 units the process takes 1.8 GB.
+    units: of the LSTMs. HDP's paper has 256, its code 512; fewer by default, to
+      train on CPUs: the attention of a training step holds samples x groups^2 x
+      units numbers several times.
     type_units: width of the embedding of op types (HDP: 20).
     types: op types with an embedding of their own; empty takes the commonest
-      of the graphs that are trained on.
+      of the graphs that are trained on (HDP: 200).
     is_bidirectional: of the encoder; the paper's reads forward only.
   """
 
@@ -44,20 +43,51 @@ class RnnConfig:
   is_bidirectional: bool = False
 
 
-class RnnNetwork(tf.Module):
-  """Embeddings of one problem's decisions to devices, one after the other."""
+@dataclasses.dataclass(frozen=True)
+class HierarchicalConfig(RnnConfig):
+  """Sizes of the network, besides those of `RnnConfig`.
 
-  def __init__(self, config: RnnConfig) -> None:
-    super().__init__(name="rnn_network")
-    self.config = config
+  Attributes:
+    groups: G; 0 takes TensorFlow's min(256, 20 x devices), of the largest
+      cluster that is trained on (the paper: 256), and no more than the largest
+      graph has ops.
+    grouper_units: hidden size of the grouper (HDP: 64).
+  """
+
+  is_bidirectional: bool = True
+  groups: int = 0
+  grouper_units: int = 64
+
+
+class _OpNetwork(tf.Module):
+  """What both networks make of a decision's embedding."""
+
+  def __init__(self, name: str, config: RnnConfig) -> None:
+    super().__init__(name=name)
     self._types = tf.keras.layers.Dense(config.type_units, use_bias=False)
     self._types.build([None, len(config.types) + 1])
-    self._seq2seq = Seq2Seq(
+
+  def _embed(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
+    """`OpEmbedding.tensors()` -> [N, F]."""
+    parts = [self._types(inputs["types"]), inputs["sizes"], inputs["adjacency"]]
+    return tf.concat(parts, axis=-1)
+
+  def _make_seq2seq(self, config: RnnConfig, inputs: int) -> Seq2Seq:
+    return Seq2Seq(
       config.units,
-      config.type_units + _INPUTS,
+      inputs,
       gdp_features.DEVICE_FEATURES,
       config.is_bidirectional,
     )
+
+
+class RnnNetwork(_OpNetwork):
+  """Embeddings of one problem's decisions to devices, one after the other."""
+
+  def __init__(self, config: RnnConfig) -> None:
+    super().__init__("rnn_network", config)
+    self.config = config
+    self._seq2seq = self._make_seq2seq(config, config.type_units + _INPUTS)
 
   def logits(
     self, inputs: dict[str, tf.Tensor], choices: tf.Tensor
@@ -67,70 +97,39 @@ class RnnNetwork(tf.Module):
     Those of a decision are given the choices before it.
     """
     return self._seq2seq.logits(
-      self._embed(inputs), inputs["device"], inputs["allowed"][None], choices
+      self._embed(inputs)[None],
+      inputs["device"],
+      inputs["allowed"][None],
+      choices,
     )
 
   def decode(self, inputs: dict[str, tf.Tensor], noise: tf.Tensor) -> tf.Tensor:
     """`OpEmbedding.tensors()`, [B, N, D] noise -> [B, N] int32 choices."""
     return self._seq2seq.decode(
-      self._embed(inputs), inputs["device"], inputs["allowed"][None], noise
+      self._embed(inputs)[None],
+      inputs["device"],
+      inputs["allowed"][None],
+      noise,
     )
 
-  def _embed(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
-    """[1, N, F]."""
-    parts = [self._types(inputs["types"]), inputs["sizes"], inputs["adjacency"]]
-    return tf.concat(parts, axis=-1)[None]
 
-
-@dataclasses.dataclass(frozen=True)
-class HierarchicalConfig:
-  """Sizes of the network.
-
-  Attributes:
-    groups: G; 0 takes TensorFlow's min(256, 20 x devices), of the largest
-      cluster that is trained on (the paper: 256), and no more than the largest
-      graph has ops.
-    grouper_units: hidden size of the grouper (HDP: 64).
-    units: of the placer's LSTMs. The paper has 256, TensorFlow 512; fewer by
-      default, to train on CPUs.
-    type_units: width of the embedding of op types (HDP: 20).
-    types: op types with an embedding of their own; empty takes the commonest
-      of the graphs that are trained on (HDP: 200).
-    is_bidirectional: of the encoder (HDP).
-  """
-
-  groups: int = 0
-  grouper_units: int = 64
-  units: int = 64
-  type_units: int = 20
-  types: tuple[str, ...] = ()
-  is_bidirectional: bool = True
-
-
-class HierarchicalNetwork(tf.Module):
+class HierarchicalNetwork(_OpNetwork):
   """Embeddings of one problem's decisions to groups, and groups to devices."""
 
   def __init__(self, config: HierarchicalConfig) -> None:
-    super().__init__(name="hierarchical_network")
+    super().__init__("hierarchical_network", config)
     self.config = config
     dense = tf.keras.layers.Dense
-    self._types = dense(config.type_units, use_bias=False)
-    self._types.build([None, len(config.types) + 1])
     self._grouper = dense(config.grouper_units, activation="relu")
     self._grouper.build([None, config.type_units + _INPUTS])
     self._softmax = dense(config.groups)
     self._softmax.build([None, config.grouper_units])
-    self._seq2seq = Seq2Seq(
-      config.units,
-      config.type_units + features.OUTPUTS + 2 * config.groups,
-      gdp_features.DEVICE_FEATURES,
-      config.is_bidirectional,
-    )
+    self._features = config.type_units + features.OUTPUTS + 2 * config.groups
+    self._seq2seq = self._make_seq2seq(config, self._features)
 
   def group_logits(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
     """`OpEmbedding.tensors()` -> [N, G] logits."""
-    parts = [self._types(inputs["types"]), inputs["sizes"], inputs["adjacency"]]
-    return self._softmax(self._grouper(tf.concat(parts, axis=-1)))
+    return self._softmax(self._grouper(self._embed(inputs)))
 
   def logits(
     self, inputs: dict[str, tf.Tensor], grouping: tf.Tensor, choices: tf.Tensor
@@ -190,14 +189,8 @@ class HierarchicalNetwork(tf.Module):
     links = tf.concat([links, tf.transpose(links, [0, 2, 1])], axis=-1)
     links /= tf.reduce_max(links, axis=-1, keepdims=True) + 1.0
     mean = tf.reshape(mean, [batch, groups, -1])
-    return tf.ensure_shape(
-      tf.concat([mean, links], axis=-1),
-      [
-        None,
-        groups,
-        self.config.type_units + features.OUTPUTS + 2 * groups,
-      ],
-    )
+    joined = tf.concat([mean, links], axis=-1)
+    return tf.ensure_shape(joined, [None, groups, self._features])
 
   def group_allowed(
     self, inputs: dict[str, tf.Tensor], grouping: tf.Tensor
@@ -232,11 +225,7 @@ class HierarchicalNetwork(tf.Module):
 def exportable(
   strategy: str, network: RnnNetwork | HierarchicalNetwork
 ) -> Exportable:
-  """The network's methods of the strategy's `METHODS`, as functions.
-
-  Their arguments are `OpEmbedding.tensors()` in order, then those of the
-  network's methods.
-  """
+  """The network's methods that the strategy's `METHODS` name, as functions."""
   seen = features.signature(len(network.config.types))
   return Exportable(
     strategy=strategy,

@@ -7,7 +7,6 @@ install only.
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -15,14 +14,52 @@ import numpy as np
 from tfplace.core.problem import Problem
 from tfplace.core.protocols import Budget, Evaluator, Result
 from tfplace.errors import PlacementError
-from tfplace.learned import exported, sampling
-from tfplace.learned.decisions import Decisions, decisions_at
+from tfplace.learned import exported
+from tfplace.learned.decisions import (
+  Decisions,
+  decisions_at,
+  decoding_noise,
+  greedy_and_samples,
+)
 from tfplace.learned.sequence import features
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.repair import offer_like
 from tfplace.placers.tracker import Tracker
 
-RNN_DECISIONS = 256  # a sequence of more takes too long
+
+class _RnnDraws:
+  """Placements from an RNN policy: the most probable one, then samples."""
+
+  def __init__(self, policy: exported.Policy, decisions: Decisions) -> None:
+    self.decisions = decisions
+    self._policy = policy
+    self._seen = features.extract(decisions, policy.info["network"]["types"])
+    self._tensors = list(self._seen.tensors().values())
+
+  def __call__(self, rng: np.random.Generator, samples: int) -> np.ndarray:
+    """[1 + samples, N] devices."""
+    shape = self._seen.num_decisions, self._seen.num_devices
+    noise = decoding_noise(rng, samples, *shape, self.decisions.clusterings)
+    return self._policy.run("decode", [*self._tensors, noise])
+
+
+class _HierarchicalDraws(_RnnDraws):
+  """As `_RnnDraws`, from a hierarchical policy."""
+
+  def __init__(self, policy: exported.Policy, decisions: Decisions) -> None:
+    super().__init__(policy, decisions)
+    self._fallback = features.fallback_devices(decisions)
+    self._logits = policy.run("group_logits", self._tensors)
+
+  def __call__(self, rng: np.random.Generator, samples: int) -> np.ndarray:
+    """[1 + samples, N] devices."""
+    grouping = greedy_and_samples(self._logits, samples, rng)
+    groups = self._logits.shape[1]
+    noise = decoding_noise(rng, samples, groups, self._seen.num_devices)
+    devices = self._policy.run("decode", [*self._tensors, grouping, noise])
+    return features.follow_groups(
+      grouping, devices, self._seen.allowed, self._fallback
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +74,8 @@ class RnnPlacer:
   policy: str | None = None
   samples: int = 16
   name: ClassVar[str] = "rnn"
+  _draws: ClassVar[type[_RnnDraws]] = _RnnDraws
+  _most: ClassVar[int | None] = 256  # a sequence of more takes too long
 
   def place(
     self, problem: Problem, evaluator: Evaluator, budget: Budget, seed: int
@@ -49,111 +88,36 @@ class RnnPlacer:
     """
     policy = exported.load_placers_policy(self.name, self.policy)
     every = [
-      _RnnDraws(policy, decisions)
-      for decisions in decisions_at(problem, policy.decisions(RNN_DECISIONS))
+      self._draws(policy, decisions)
+      for decisions in decisions_at(problem, policy.decisions(self._most))
     ]
-    return _search(self, every, problem, evaluator, budget, seed)
+    tracker = Tracker(self.name, problem, evaluator, budget)
+    if not problem.graph.num_ops:  # the policies cannot decode nothing
+      tracker.offer(np.zeros(0, np.int32))
+      return tracker.result()
+    rng = np.random.default_rng(seed)
+    for turn, draws in enumerate(itertools.cycle(every)):
+      if turn and tracker.is_done:
+        break
+      limit, samples = budget.max_evaluations, self.samples
+      if limit is not None:
+        samples = min(limit - tracker.evaluations, samples)
+      rows = draws(rng, 0) if turn < len(every) else draws(rng, samples)[1:]
+      _offer_all(tracker, draws.decisions.to_devices(rows))
+    if tracker.best is None:
+      devices = every[0].decisions.to_devices(every[0](rng, 0))[0]
+      offer_like(tracker, GroupGraph(problem), devices)
+    return tracker.result()
 
 
 @dataclasses.dataclass(frozen=True)
-class HierarchicalPlacer:
-  """Places a graph by a policy of the hierarchical placer, without training.
+class HierarchicalPlacer(RnnPlacer):
+  """As `RnnPlacer`, by the hierarchical placer: each sample has a grouping of
+  its own."""
 
-  Attributes:
-    policy: directory of an exported policy; None is the one that ships.
-    samples: placements drawn at a time.
-  """
-
-  policy: str | None = None
-  samples: int = 16
   name: ClassVar[str] = "hierarchical"
-
-  def place(
-    self, problem: Problem, evaluator: Evaluator, budget: Budget, seed: int
-  ) -> Result:
-    """As `RnnPlacer.place`; each sample has a grouping of its own."""
-    policy = exported.load_placers_policy(self.name, self.policy)
-    every = [
-      _HierarchicalDraws(policy, decisions)
-      for decisions in decisions_at(problem, policy.decisions())
-    ]
-    return _search(self, every, problem, evaluator, budget, seed)
-
-
-class _RnnDraws:
-  """Placements from an RNN policy: the most probable one, then samples."""
-
-  def __init__(self, policy: exported.Policy, decisions: Decisions) -> None:
-    self.decisions = decisions
-    self._policy = policy
-    self._seen = features.extract(decisions, policy.info["network"]["types"])
-
-  def __call__(self, rng: np.random.Generator, samples: int) -> np.ndarray:
-    """[1 + samples, N] devices."""
-    noise = sampling.decoding_noise(
-      rng,
-      samples,
-      self._seen.num_decisions,
-      self._seen.num_devices,
-      self.decisions.clusterings,
-    )
-    arrays = [*self._seen.tensors().values(), noise]
-    return self._policy.run("decode", arrays)
-
-
-class _HierarchicalDraws:
-  """As `_RnnDraws`, from a hierarchical policy."""
-
-  def __init__(self, policy: exported.Policy, decisions: Decisions) -> None:
-    self.decisions = decisions
-    self._policy = policy
-    self._seen = features.extract(decisions, policy.info["network"]["types"])
-    self._tensors = list(self._seen.tensors().values())
-    self._fallback = features.fallback_devices(decisions)
-    self._logits = policy.run("group_logits", self._tensors)
-
-  def __call__(self, rng: np.random.Generator, samples: int) -> np.ndarray:
-    """[1 + samples, N] devices."""
-    grouping = sampling.greedy_and_samples(self._logits, samples, rng)
-    groups = self._logits.shape[1]
-    noise = sampling.decoding_noise(
-      rng, samples, groups, self._seen.num_devices
-    )
-    devices = self._policy.run("decode", [*self._tensors, grouping, noise])
-    return features.follow_groups(
-      grouping, devices, self._seen.allowed, self._fallback
-    )
-
-
-def _search(
-  placer: RnnPlacer | HierarchicalPlacer,
-  every: Sequence[_RnnDraws | _HierarchicalDraws],
-  problem: Problem,
-  evaluator: Evaluator,
-  budget: Budget,
-  seed: int,
-) -> Result:
-  """Offers draws of each kind in turn until the budget is spent; the most
-  probable placement of the first kind always."""
-  tracker = Tracker(placer.name, problem, evaluator, budget)
-  if not problem.graph.num_ops:  # the policies cannot decode nothing
-    tracker.offer(np.zeros(0, np.int32))
-    return tracker.result()
-  rng = np.random.default_rng(seed)
-  for turn, draws in enumerate(itertools.cycle(every)):
-    limit = budget.max_evaluations
-    left = placer.samples if limit is None else limit - tracker.evaluations
-    if turn and tracker.is_done:
-      break
-    if turn < len(every):
-      rows = draws(rng, 0)
-    else:
-      rows = draws(rng, min(left, placer.samples))[1:]
-    _offer_all(tracker, draws.decisions.to_devices(rows))
-  if tracker.best is None:
-    devices = every[0].decisions.to_devices(every[0](rng, 0))[0]
-    offer_like(tracker, GroupGraph(problem), devices)
-  return tracker.result()
+  _draws: ClassVar[type[_RnnDraws]] = _HierarchicalDraws
+  _most: ClassVar[int | None] = None
 
 
 def _offer_all(tracker: Tracker, rows: np.ndarray) -> None:

@@ -2,8 +2,7 @@
 
 The placing half of the RNN-based placer (Mirhoseini et al. 2017) and of the
 hierarchical one (HDP, Mirhoseini et al. 2018). LSTMs run as one kernel,
-TensorFlow's `BlockLSTMV2`: at the sizes of these policies a loop of single ops
-spends its time between them. For a training process only.
+TensorFlow's `BlockLSTMV2`. For a training process only.
 """
 
 import tensorflow as tf
@@ -14,9 +13,8 @@ NEVER = -1e9  # logit of a device that cannot run the decision
 class Lstm(tf.Module):
   """An LSTM over a sequence, and the same one step at a time.
 
-  Gates in the order input, forget, cell, output; no peepholes.
-
-  The forget gate's bias starts at 1, as in the papers' code.
+  Gates in the order input, forget, cell, output; no peepholes. The forget
+  gate's bias starts at 1, as in the papers' code.
   """
 
   def __init__(self, inputs: int, units: int) -> None:

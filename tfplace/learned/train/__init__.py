@@ -1,9 +1,37 @@
 """Training of learned placers by imitation and reinforcement learning.
 
-Importing any module of this package checks that the process is a training
-process (`tfplace.learned.training_process`).
+Importing it checks that this is a training process, and then imports the
+libraries that need Keras 2: TF-GNN, tf-agents, TensorFlow Probability. Networks
+and learners take them from here, so that the check comes first.
 """
 
 from tfplace.learned import training_process
 
 training_process.check_training_process()
+
+import tensorflow_gnn as tfgnn  # noqa: E402
+import tensorflow_probability as tfp  # noqa: E402
+from tf_agents.agents import tf_agent  # noqa: E402
+from tf_agents.agents.ppo import ppo_clip_agent, ppo_utils  # noqa: E402
+from tf_agents.networks import network  # noqa: E402
+from tf_agents.networks.utils import BatchSquash  # noqa: E402
+from tf_agents.specs import tensor_spec  # noqa: E402
+from tf_agents.trajectories import (  # noqa: E402
+  policy_step,
+  time_step,
+  trajectory,
+)
+
+__all__ = [
+  "BatchSquash",
+  "network",
+  "policy_step",
+  "ppo_clip_agent",
+  "ppo_utils",
+  "tensor_spec",
+  "tf_agent",
+  "tfgnn",
+  "tfp",
+  "time_step",
+  "trajectory",
+]

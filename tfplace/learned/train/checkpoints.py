@@ -1,7 +1,4 @@
-"""Where a run goes on: its checkpoints, and exported policies to start from.
-
-A run that goes on from a checkpoint ends as if it had never stopped.
-"""
+"""Where a run goes on: its checkpoints, and exported policies to start from."""
 
 import contextlib
 import dataclasses
@@ -27,11 +24,9 @@ class JsonState(tf.train.experimental.PythonState):
     self.value = value
 
   def serialize(self) -> str:
-    """As TensorFlow asks for it."""
     return json.dumps(self.value)
 
   def deserialize(self, string_value: str) -> None:
-    """As TensorFlow gives it."""
     self.value = json.loads(string_value)
 
 
@@ -52,12 +47,7 @@ _FORMER = {
 def restore_network(
   directory: str | os.PathLike[str], strategy: str, network_type: type
 ) -> tuple[Any, list[tf.Variable]]:
-  """The sizes and weights of an exported policy, to train it further.
-
-  Args:
-    directory: where it is.
-    strategy: that it must be of.
-    network_type: dataclass of the sizes.
+  """The sizes (a `network_type`) and weights of an exported policy.
 
   Raises:
     TrainingError: no exported policy of that strategy and version of features
@@ -141,10 +131,7 @@ class Checkpoints:
     self._manager = self._open()
 
   def _open(self) -> tf.train.CheckpointManager:
-    """The manager; TensorFlow's own ignores an index that it cannot parse.
-
-    A run that is killed before its first checkpoint is complete has no index.
-    """
+    """The manager; TensorFlow's own ignores an index that it cannot parse."""
     index = os.path.join(self._directory, "checkpoint")
     with _reading(index):
       manager = tf.train.CheckpointManager(
@@ -206,11 +193,8 @@ def _reading(path: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def writing(path: str) -> Iterator[None]:
-  """Names the path where TensorFlow cannot write to it.
-
-  Raises:
-    TrainingError: what is inside raised an error of files.
-  """
+  """Raises a `TrainingError` that names the path where TensorFlow cannot write
+  to it."""
   try:
     yield
   except (OSError, tf.errors.OpError) as error:

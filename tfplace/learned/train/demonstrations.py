@@ -1,10 +1,9 @@
 """What a policy imitates: the best placements of classical placers and search.
 
-They are kept in files, so that a run that goes on does not search again.
-Annealing leaves wherever it happened to be whatever does not lengthen the
-step: thousands of small ops, whose devices are noise to a policy. So clusters
-of a searched placement, from large ones to single groups, go back to where a
-simple placement has them, as long as the step stays nearly as short.
+They are kept in files, so that a run that goes on does not search again. In a
+searched placement thousands of small ops are wherever annealing left them,
+which is noise to a policy. So clusters of it, from large ones to single groups,
+go back to where a simple placement has them, where that costs hardly anything.
 """
 
 import dataclasses
@@ -29,13 +28,8 @@ from tfplace.simulate import Simulator, engine
 
 # One-shot placers: fast, and the same on every machine.
 DEMONSTRATORS = (
-  "single",
-  "blocks",
-  "expert",
-  "axes",
-  "m_topo",
-  "m_etf",
-  "heft",
+  *("single", "blocks", "expert", "axes"),
+  *("m_topo", "m_etf", "heft"),
 )
 SEARCH = "annealing"
 MAX_LOSS = 0.01  # of the step time, that simplifying may cost in all
@@ -80,8 +74,7 @@ class Demonstration:
 def find(decisions: Decisions, config: DemonstrationConfig) -> Demonstration:
   """The best placement, or what was the best when it was first asked for.
 
-  A file is of one graph, cluster, grouping and config: its name holds a
-  digest of all of them. It is written whole or not at all.
+  A file's name holds a digest of graph, cluster, grouping and config.
 
   Raises:
     TrainingError: a file that cannot be read or written.

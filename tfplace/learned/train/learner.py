@@ -1,12 +1,7 @@
-"""What every learned strategy's training has in common: the base of learners.
-
-A learner makes the steps of a run; the loop over them is `trainer.Trainer`, the
-same for all strategies, as are tasks, checkpoints and exports.
-"""
+"""The base of learners, which make the steps of a run for `trainer.Trainer`."""
 
 import abc
 import dataclasses
-import importlib
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -15,7 +10,6 @@ import numpy as np
 import tensorflow as tf
 
 from tfplace.errors import TrainingError
-from tfplace.learned import find_method
 from tfplace.learned.exported import Exportable, PolicyInputs
 from tfplace.learned.train.config import TrainConfig
 from tfplace.learned.train.objectives import clipped
@@ -50,11 +44,10 @@ class Learner(tf.Module, abc.ABC):
   """A policy in training on a fixed list of graphs, as `Trainer` drives it.
 
   A subclass sets `policy` and builds every variable and every slot of its
-  optimizers in its constructor, so that a checkpoint finds them. After that a
-  step is a function of the tracked state, the tasks' best placements and what
-  it is given: nothing else may hold state, or a resumed run ends elsewhere than
-  an uninterrupted one. Placements are judged by `Task.evaluate` or counted by
-  `Task.keep`, which keep the best.
+  optimizers in its constructor, so that a checkpoint finds them. Besides the
+  tracked variables and the tasks' best placements nothing may hold state, or a
+  resumed run ends elsewhere than an uninterrupted one. Placements are judged by
+  `Task.evaluate` or counted by `Task.keep`, which keep the best.
 
   Attributes:
     network_type: frozen dataclass of the network's sizes, of plain JSON values.
@@ -105,12 +98,8 @@ class Learner(tf.Module, abc.ABC):
 
   @abc.abstractmethod
   def improve(self, graph: int, rng: np.random.Generator) -> Step:
-    """One iteration of reinforcement learning on a graph.
-
-    Args:
-      graph: number of the task.
-      rng: the only source of randomness; seeded from the step's number.
-    """
+    """One iteration of reinforcement learning on a task, by its number; `rng`,
+    seeded from the step's number, is the only source of randomness."""
 
   @abc.abstractmethod
   def exportable(self) -> Exportable:
@@ -150,12 +139,8 @@ class Learner(tf.Module, abc.ABC):
 
   @classmethod
   def method_of(cls, asked: Mapping[str, Any]) -> Any:
-    """How the policy learns, with what the caller of a run asks for.
-
-    Args:
-      asked: names of fields and their values; None for the strategy's own.
-        Fields that `method_type` does not have mean nothing to it.
-    """
+    """How the policy learns, with what the caller of a run asks for: fields of
+    `method_type`, None for the strategy's own; others mean nothing to it."""
     fields = {field.name for field in dataclasses.fields(cls.method_type)}
     given = {k: v for k, v in asked.items() if v is not None and k in fields}
     return cls.method_type(**given)
@@ -186,55 +171,3 @@ class Learner(tf.Module, abc.ABC):
     variables = self.policy.trainable_variables
     gradients = clipped(tape.gradient(loss, variables), max_norm)
     optimizer.apply_gradients(zip(gradients, variables, strict=True))
-
-
-class MovingAverage(tf.Module):
-  """Weights that follow those of a policy in training.
-
-  Each step of reinforcement learning sees one graph, and moves the policy
-  towards it: the average is better on all of them, and on graphs that are in
-  none (Polyak and Juditsky 1992).
-
-  Args:
-    weights: what is followed.
-    average: variables of the same shapes; they take over the values of now.
-    decay: share of the average that each step keeps, in the long run. Of a
-      short run the average is over the last tenth: after n steps a step keeps
-      at most (1 + n) / (10 + n), as in `tf.train.ExponentialMovingAverage`.
-  """
-
-  def __init__(
-    self,
-    weights: Sequence[tf.Variable],
-    average: Sequence[tf.Variable],
-    decay: float,
-  ) -> None:
-    super().__init__(name="moving_average")
-    self._pairs = list(zip(average, weights, strict=True))
-    self._decay = decay
-    self._steps = tf.Variable(0.0, trainable=False, name="steps")
-    self.step = tf.function(self._step, autograph=False)
-    self.restart()
-
-  def restart(self) -> None:
-    """Takes over the weights as they are."""
-    self._steps.assign(0.0)
-    for average, weight in self._pairs:
-      average.assign(weight)
-
-  def _step(self) -> None:
-    """Moves the average towards the weights, once."""
-    steps = self._steps.assign_add(1.0)
-    keep = tf.minimum(self._decay, (1.0 + steps) / (10.0 + steps))
-    for average, weight in self._pairs:
-      average.assign(weight + keep * (average - weight))
-
-
-def learner_type(strategy: str) -> type[Learner]:
-  """The learner of a strategy.
-
-  Raises:
-    TrainingError: unknown strategy (lists the choices).
-  """
-  module, name = find_method(strategy).learner.split(":")
-  return getattr(importlib.import_module(module), name)

@@ -1,26 +1,24 @@
-"""What learners make of logits and rewards: losses, gradients, figures.
+"""What learners make of logits and rewards: losses, gradients, baselines.
 
-No networks, no state.
+Log-probabilities are those of single decisions, then a mean: a placement's
+joint one is a sum of thousands.
 """
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
+
+from tfplace.learned.train.config import ReinforceConfig
 
 
 def clipped(gradients: Sequence[tf.Tensor], max_norm: float) -> list[tf.Tensor]:
   """Scaled down together to a norm of at most `max_norm`.
 
   `tf.clip_by_global_norm` makes NaNs of finite gradients whose squares
-  overflow. Those of an LSTM over 48 steps do now and then: 1e20 was seen.
-
-  Args:
-    gradients: of any shapes, float32; sparse ones become dense.
-    max_norm: above 0.
-
-  Returns:
-    The gradients, or zeros where one of them is infinite or NaN.
+  overflow, as those of an LSTM over 48 steps do now and then. All zeros where
+  one of the gradients is infinite or NaN; sparse ones become dense.
   """
   dense = [tf.convert_to_tensor(gradient) for gradient in gradients]
   largest = tf.reduce_max([tf.reduce_max(tf.abs(g)) for g in dense])
@@ -52,20 +50,6 @@ def margins(rewards: tf.Tensor, share: float) -> tf.Tensor:
   return tf.maximum(rewards - rest, 0.0)
 
 
-def clipped_objective(
-  ratio: tf.Tensor, advantages: tf.Tensor, clip: float
-) -> tf.Tensor:
-  """PPO's objective, to be maximised (Schulman et al. 2017, eq. 7).
-
-  Args:
-    ratio: of a choice's probability now to that when it was drawn.
-    advantages: of the choices; broadcast.
-    clip: bound on the ratio.
-  """
-  bounded = tf.clip_by_value(ratio, 1.0 - clip, 1.0 + clip)
-  return tf.minimum(ratio * advantages, bounded * advantages)
-
-
 def imitation_loss(
   logits: tf.Tensor, allowed: tf.Tensor, target: tf.Tensor, smoothing: float
 ) -> tf.Tensor:
@@ -90,3 +74,102 @@ def mean_entropy(logits: np.ndarray) -> float:
   probs = weight / weight.sum(axis=1, keepdims=True)
   log_probs = np.log(np.maximum(probs, 1e-30))
   return float(-(probs * log_probs).sum(axis=1).mean())
+
+
+@dataclasses.dataclass(frozen=True)
+class Choices:
+  """One kind of decision of a policy: its logits and what was chosen.
+
+  Attributes:
+    logits: [B or 1, K, C], far below 0 where not allowed.
+    chosen: [B, K] int32.
+    weight: [B or 1, K] float32, 0 for a decision without an effect.
+  """
+
+  logits: tf.Tensor
+  chosen: tf.Tensor
+  weight: tf.Tensor
+
+  def log_probs(self) -> tf.Tensor:
+    """[B, K] log-probability of each choice."""
+    every = tf.nn.log_softmax(self.logits)
+    if self.logits.shape[0] != 1:
+      return tf.gather(every, self.chosen, batch_dims=2)
+    # The same logits for all placements: no copy of them for each.
+    found = tf.gather(every[0], tf.transpose(self.chosen), batch_dims=1)
+    return tf.transpose(found)
+
+  def mean(self, values: tf.Tensor) -> tf.Tensor:
+    """[B, K] -> [B], weighted means over the decisions of a placement."""
+    total = tf.maximum(tf.reduce_sum(self.weight, axis=1), 1e-9)
+    return tf.reduce_sum(values * self.weight, axis=1) / total
+
+  def entropy(self) -> tf.Tensor:
+    """Scalar, nats per decision."""
+    log_probs = tf.nn.log_softmax(self.logits)
+    terms = tf.where(log_probs > -1e8, tf.exp(log_probs) * log_probs, 0.0)
+    return -tf.reduce_mean(self.mean(tf.reduce_sum(terms, axis=-1)))
+
+
+def policy_loss(kinds: Sequence[Choices], advantages: tf.Tensor) -> tf.Tensor:
+  """Scalar to be minimised: the sum over kinds of means over decisions.
+
+  Args:
+    kinds: what was chosen, such as groups and devices.
+    advantages: [B], shared by all decisions of a placement.
+  """
+  loss = 0.0
+  for kind in kinds:
+    loss -= tf.reduce_mean(kind.mean(kind.log_probs() * advantages[:, None]))
+  return loss
+
+
+class MovingBaseline(tf.Module):
+  """Moving averages of each graph's rewards and, beyond the papers, of their
+  spread, so that the weight of entropy means the same on every graph."""
+
+  def __init__(self, graphs: int, config: ReinforceConfig) -> None:
+    super().__init__(name="moving_baseline")
+    self._config = config
+    zeros = np.zeros(graphs)
+    self._mean = tf.Variable(zeros, name="mean")
+    self._variance = tf.Variable(zeros, name="variance")
+    self._updates = tf.Variable(zeros.astype(np.int64), name="updates")
+
+  def updates(self, graph: int) -> int:
+    """Batches of a graph seen so far."""
+    return int(self._updates[graph])
+
+  def advantages(
+    self, graph: int, step_us: np.ndarray, rewards: np.ndarray
+  ) -> np.ndarray:
+    """[B] rewards less the baseline, over the spread; then the update.
+
+    A graph's first batch is its own baseline. After `valid_only_after`
+    batches, placements that do not fit ([B] `step_us` infinite) neither teach
+    nor count.
+    """
+    config = self._config
+    counts = np.isfinite(step_us)
+    if self.updates(graph) < config.valid_only_after:
+      counts[:] = True
+    mean, variance = float(self._mean[graph]), float(self._variance[graph])
+    if counts.any():
+      fresh = rewards[counts]
+      if not self.updates(graph):
+        mean, variance = fresh.mean(), fresh.var()
+      spread = np.sqrt(variance) + 1e-6
+      advantages = np.where(counts, (rewards - mean) / spread, 0.0)
+      keep = config.baseline_decay
+      off = ((fresh - mean) ** 2).mean()
+      self._assign(self._mean, graph, keep * mean + (1 - keep) * fresh.mean())
+      self._assign(self._variance, graph, keep * variance + (1 - keep) * off)
+    else:
+      advantages = np.zeros(len(rewards))
+    self._assign(self._updates, graph, self.updates(graph) + 1)
+    return advantages.astype(np.float32)
+
+  def _assign(self, variable: tf.Variable, graph: int, value: float) -> None:
+    values = variable.numpy()
+    values[graph] = value
+    variable.assign(values)

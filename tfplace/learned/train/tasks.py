@@ -1,10 +1,8 @@
 """The tasks of a training run: a graph to place, and what a placement is worth.
 
 Rewards are relative to a step time of the graph, on two scales: PPO's
-logarithm, and the papers' negative root. A placement that fits always has a
-reward of its own, however slow it is: with a lower bound on rewards, a policy
-that begins with random weights, and so with a third of the work on a CPU that
-is 25 times as slow, sees the same reward everywhere and learns nothing.
+logarithm, and the papers' negative root. Rewards have no lower bound: a policy
+with random weights would see the same reward everywhere.
 """
 
 import dataclasses
@@ -30,8 +28,7 @@ class Task:
     evaluator: judges placements of the problem.
     baseline_us: step time that rewards are relative to.
     target: [num_decisions] placement to imitate.
-    clusterings: [num_decisions] cluster of each decision, in several ways;
-      decisions of one cluster explore together.
+    clusterings: see `decisions.shared_noise`.
     best_us: best feasible step time so far; infinite before the first.
     best: [num_decisions] the placement that has it, or None.
     evaluations: placements evaluated so far.
@@ -100,15 +97,8 @@ def make_task(
 ) -> Task:
   """The task of placing one problem, with the best demonstration as target.
 
-  Demonstrations place the decisions, not the groups that are merged in them:
-  what they show, the policy can say. They are compared in the simulator,
-  whatever judges the policy: their best must be the same whenever the run goes
-  on.
-
-  Args:
-    decisions: the problem and its units of decision.
-    evaluator: judges its placements.
-    shown: where the target of imitation comes from.
+  Demonstrations are compared in the simulator, whatever judges the policy:
+  their best must be the same whenever the run goes on.
 
   Raises:
     InfeasibleError: no demonstration fits in memory.

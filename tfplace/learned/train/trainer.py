@@ -1,4 +1,4 @@
-"""The loop of a training run: imitation, then reinforcement learning.
+"""A training run: its tasks, imitation, reinforcement learning, the export.
 
 Every step is a function of the weights, the optimizers' slots, and the step's
 number, from which its random draws are seeded; a checkpoint holds just that,
@@ -8,6 +8,7 @@ and a run that goes on ends as if it had not stopped.
 import dataclasses
 import math
 import os
+import pathlib
 import zlib
 from collections.abc import Callable, Sequence
 
@@ -15,16 +16,23 @@ import numpy as np
 import tensorflow as tf
 
 from tfplace.core import symmetry
+from tfplace.core.placement import Placement
+from tfplace.core.problem import Problem
+from tfplace.core.protocols import Evaluator
 from tfplace.errors import TrainingError
+from tfplace.learned import export, exported, learner_type
+from tfplace.learned.decisions import decisions_at
 from tfplace.learned.train.checkpoints import (
   Checkpoints,
   JsonState,
   restore_network,
   writing,
 )
-from tfplace.learned.train.config import TrainConfig
-from tfplace.learned.train.learner import Step, learner_type
-from tfplace.learned.train.tasks import Task
+from tfplace.learned.train.config import Request, TrainConfig
+from tfplace.learned.train.demonstrations import DemonstrationConfig
+from tfplace.learned.train.learner import Step
+from tfplace.learned.train.tasks import Task, make_task
+from tfplace.simulate import Simulator
 
 IMITATION_CHECKPOINT = 50  # steps of imitation between checkpoints
 
@@ -98,10 +106,7 @@ class Trainer:
         checkpoint_dir,
         self.learner.tracked(),
         self._state,
-        {
-          **_fingerprint(config, self.tasks, weights),
-          **self.learner.fingerprint(),
-        },
+        _fingerprint(config, self.tasks, weights) | self.learner.fingerprint(),
       )
       if self._checkpoints.restore():
         self._restore_tasks()
@@ -150,9 +155,7 @@ class Trainer:
     return done % every == 0 or done in (self._imitation_steps, self.total)
 
   def _graph(self, number: int) -> int:
-    """The graph of a step: every pass takes all of them, in an order of its
-    own. Tasks of one graph, one after the other, would pull the policy that
-    way."""
+    """The graph of a step: every pass takes all, in an order of its own."""
     passes, at = divmod(number, len(self.tasks))
     rng = np.random.default_rng([self.config.seed, passes])
     return int(rng.permutation(len(self.tasks))[at])
@@ -211,15 +214,16 @@ class Trainer:
     if self._log is None:
       return
     scalars = {"imitation_loss": report.loss}
-    if report.step is not None:
+    step = report.step
+    if step is not None:
       scalars = {
-        "reward": report.step.reward,
+        "reward": step.reward,
         "best_step_time_us": report.best_us,
-        "greedy_step_time_us": report.step.greedy_us,
-        "entropy": report.step.entropy,
-        "clip_fraction": report.step.clip_fraction,
-        "policy_loss": report.step.policy_loss,
-        "value_loss": report.step.value_loss,
+        "greedy_step_time_us": step.greedy_us,
+        "entropy": step.entropy,
+        "clip_fraction": step.clip_fraction,
+        "policy_loss": step.policy_loss,
+        "value_loss": step.value_loss,
       }
     with writing(str(self._log_dir)), self._log.as_default(step=number):
       for name, value in scalars.items():
@@ -238,10 +242,78 @@ def _fingerprint(
   start = 0
   for weight in weights or []:
     start = zlib.crc32(weight.numpy().tobytes(), start)
-  names = [task.decisions.problem.graph.name for task in tasks]
   return {
     "settings": settings,
-    "graphs": names,
+    "graphs": [task.decisions.problem.graph.name for task in tasks],
     "targets": digest,
     "first weights": start,
   }
+
+
+def open_trainer(
+  problems: Sequence[Problem],
+  request: Request,
+  make_evaluator: Callable[[Problem], Evaluator] = Simulator,
+) -> Trainer:
+  """A trainer on `problems`, from its last checkpoint if there is one.
+
+  Raises:
+    TrainingError: a directory or policy that cannot be used.
+    InfeasibleError: no classical placement of a problem fits in memory.
+  """
+  export.check_export_dir(request.export_dir)
+  shown = DemonstrationConfig(
+    search_evaluations=request.search_evaluations,
+    seed=request.seed,
+    folder=os.path.join(request.checkpoint_dir, "teachers"),
+  )
+  tasks = [
+    make_task(decisions, make_evaluator(problem), shown)
+    for problem in problems
+    for decisions in decisions_at(problem, request.max_decisions)
+  ]
+  start = request.init_from
+  if start == "shipped":
+    start = os.fspath(exported.SHIPPED / request.strategy)
+  return Trainer(
+    tasks,
+    request.config(),
+    checkpoint_dir=request.checkpoint_dir,
+    log_dir=pathlib.Path(request.checkpoint_dir) / "logs",
+    init_from=start,
+  )
+
+
+def finish(trainer: Trainer, request: Request) -> None:
+  """Exports the policy and the best placements of a run that is done.
+
+  Raises:
+    TrainingError: the export directory cannot be written.
+  """
+  exportable = dataclasses.replace(
+    trainer.learner.exportable(), decisions=request.max_decisions
+  )
+  export.export_policy(
+    exportable, request.export_dir, lambda folder: _save_best(trainer, folder)
+  )
+
+
+def _save_best(trainer: Trainer, exported_to: pathlib.Path) -> None:
+  """Writes the best placements, in a folder of their own."""
+  folder = exported_to / "placements"
+  folder.mkdir()
+  for task in trainer.tasks:
+    problem = task.decisions.problem
+    if task.best is None or task.best_us > best_us(trainer, problem):
+      continue
+    name = f"{problem.graph.name}.{problem.cluster.name}.json"
+    Placement(problem, task.decisions.to_devices(task.best)).save(
+      folder / name.replace("/", "_")
+    )
+
+
+def best_us(trainer: Trainer, problem: Problem) -> float:
+  """The best step time found for a problem at any number of decisions."""
+  return min(
+    task.best_us for task in trainer.tasks if task.decisions.problem is problem
+  )
