@@ -30,7 +30,7 @@ def validate(graph_def: tf.compat.v1.GraphDef, where: str) -> None:
   """
   if not graph_def.node:
     raise ExtractionError(f"{where!r} holds a GraphDef without nodes")
-  functions = {f.signature.name: f for f in graph_def.library.function}
+  functions = node_lib.functions_of(graph_def)
   _check_names((node.name for node in graph_def.node), where)
   _check_inputs(graph_def.node, functions, where)
   _check_cycles(graph_def, where)
@@ -45,9 +45,7 @@ def validate(graph_def: tf.compat.v1.GraphDef, where: str) -> None:
         node_lib.output_types(node, functions)
 
 
-def is_back_edge(
-  source: tf.compat.v1.NodeDef, target: tf.compat.v1.NodeDef
-) -> bool:
+def is_back_edge(source: node_lib.NodeDef, target: node_lib.NodeDef) -> bool:
   """Whether an edge closes a `while` loop of TensorFlow 1."""
   return source.op in BACK_EDGES and target.op in MERGES
 
@@ -74,7 +72,7 @@ def located(where: str) -> Iterator[None]:
 
 
 def _check_inputs(
-  nodes: Sequence[tf.compat.v1.NodeDef],
+  nodes: Sequence[node_lib.NodeDef],
   functions: Mapping[str, node_lib.FunctionDef],
   where: str,
 ) -> None:
