@@ -17,8 +17,7 @@ from tfplace.models.families import generator
 from tfplace.models.lstm import (
   Sampler,
   add_softmax,
-  language_sampler,
-  word_loss,
+  language_model,
   word_scorer,
 )
 
@@ -158,11 +157,9 @@ def ptb(
     vocabulary: number of words.
     length: words that are predicted in each sentence.
   """
-  words = keras.Input((length + 1,), dtype="int32", name="words")
   cell = draw_nodes(index, nodes)
   scorer = RecurrentCell(cell, units, vocabulary, name="language_model")
-  model = keras.Model(words, scorer(words), name="ptb")
-  model.compile(
-    optimizer=keras.optimizers.SGD(0.25), loss=word_loss, jit_compile=False
+  optimizer = keras.optimizers.SGD(0.25)
+  return language_model(
+    "ptb", scorer, optimizer, batch_size, length, vocabulary
   )
-  return model, language_sampler(batch_size, length, vocabulary)

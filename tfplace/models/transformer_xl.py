@@ -17,15 +17,13 @@ import keras
 import tensorflow as tf
 
 from tfplace.errors import ExtractionError
-from tfplace.models import transformer_layer as attention
 from tfplace.models.lstm import (
   Sampler,
   add_softmax,
-  language_sampler,
-  word_loss,
+  language_model,
   word_scorer,
 )
-from tfplace.models.transformer_layer import TransformerLayer
+from tfplace.models.transformer_layer import TransformerLayer, span
 
 
 @keras.saving.register_keras_serializable("tfplace")
@@ -104,8 +102,8 @@ class SegmentModel(keras.layers.Layer):
     """
     length, memory = self.sizes["length"], self.sizes["memory"]
     with tf.name_scope("position_embedding"):
-      span = attention.span(length, memory, self.sizes["units"])
-    weights = [layer.read(span) for layer in self.layers]
+      shared = span(length, memory, self.sizes["units"])
+    weights = [layer.read(shared) for layer in self.layers]
     memories = [layer_weights.memory for layer_weights in weights]
     outputs: list[tf.Tensor | None] = [None] * len(self.layers)
     score = word_scorer(self.softmax)
@@ -165,22 +163,14 @@ def transformer_xl(
       f"model 'transformer_xl': units must be even and a multiple of heads,"
       f" not {units} with {heads} heads"
     )
-  words = keras.Input(
-    (segments * length + 1,), batch_size, dtype="int32", name="words"
-  )
-  scorer = SegmentModel(
+  sizes = (batch_size, layers, units, heads, feed_forward, vocabulary)
+  scorer = SegmentModel(*sizes, length, memory, name="segments")
+  return language_model(
+    "transformer_xl",
+    scorer,
+    keras.optimizers.Adam(2.5e-4),
     batch_size,
-    layers,
-    units,
-    heads,
-    feed_forward,
+    segments * length,
     vocabulary,
-    length,
-    memory,
-    name="segments",
+    is_fixed=True,
   )
-  model = keras.Model(words, scorer(words), name="transformer_xl")
-  model.compile(
-    optimizer=keras.optimizers.Adam(2.5e-4), loss=word_loss, jit_compile=False
-  )
-  return model, language_sampler(batch_size, segments * length, vocabulary)
