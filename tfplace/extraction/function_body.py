@@ -46,9 +46,8 @@ class FunctionBody:
   def _free_names(self) -> dict[str, str]:
     """Node of the body -> its name in the flat graph.
 
-    The scope is the call's name, with a number where names would clash. A call
-    that TensorFlow named itself adds nothing that a reader could use: its body
-    takes the scope around it where that is free.
+    The scope is the call's name, with a number where names would clash; or the
+    scope around a call that TensorFlow named itself, where that is free.
     """
     inner = [node.name for node in self.function.node_def]
     for scope in self._scopes():
@@ -89,8 +88,7 @@ class FunctionBody:
       inputs: the call's data inputs.
       controls: what the body waits for ("^node").
       gated: whether every input waits for `controls` already.
-      conditional: whether inputs may be dead, so that no op of the body may
-        run without them.
+      conditional: whether inputs may be dead; then no op runs without them.
     """
     nodes: list[NodeDef] = []
     self.gated = gated
@@ -152,7 +150,6 @@ class FunctionBody:
     return self.attrs[name]
 
   def _constraint(self, text: bytes) -> bytes:
-    """A `loc:@` constraint on a node of the body, in its scope."""
     target = text.decode(errors="replace").removeprefix("loc:@")
     inside = text.startswith(b"loc:@") and target in self.names
     return f"loc:@{self.names[target]}".encode() if inside else text

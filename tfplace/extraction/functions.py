@@ -64,7 +64,7 @@ def flatten_function(
   Args:
     function: a `tf.types.experimental.ConcreteFunction`.
     batch_size: stands for an unknown first dimension of the inputs.
-    name: of the step; the function's own name by default.
+    name: of the step; the function's own by default.
     training: recorded in the result.
     fetches: tensors of `function.graph` to fetch; its outputs by default.
     variable_names: `id` of a captured `tf.Variable` -> wanted node name; its

@@ -88,7 +88,6 @@ def read_graph_def(path: str) -> tf.compat.v1.GraphDef:
 def _fill_placeholders(
   graph_def: tf.compat.v1.GraphDef, batch_size: int, where: str
 ) -> dict[str, FeedSpec]:
-  """Sets static shapes; returns the inputs by node name."""
   feeds = {}
   for node in graph_def.node:
     if node.op != "Placeholder":

@@ -1,10 +1,9 @@
 """Inlines function calls of a GraphDef, exactly and with nothing dropped.
 
-A call becomes the nodes of its body under the call's name as a scope. Data
-goes straight from producer to consumer; control edges keep their meaning: what
-waited for the call waits for its control outputs, and what the call waited for
-holds back the body. This is what TensorFlow's own inliner does at run time.
-`While` stays one op, since a loop is no directed acyclic graph.
+A call becomes the nodes of its body under the call's name as a scope, as by
+TensorFlow's own inliner at run time. What waited for the call waits for its
+control outputs, and what the call waited for holds back the body. `While` stays
+one op, since a loop is no directed acyclic graph.
 
 An `If` of constant predicate becomes its branch. Where TensorFlow itself would
 lower another one, it becomes `Switch` and `Merge`, after TensorFlow's

@@ -34,15 +34,14 @@ def batch_spec(
   """The batch of a step of `model`, from the sample where there is one.
 
   Args:
-    model: whose inputs and targets count where there is no sample.
+    model: its inputs and targets count where there is no sample.
     batch_size: first dimension; None takes the sample's or the model's own.
     kind: "train", "test" or "predict".
-    sample: arrays as the step takes them; of a step that is Keras' own, `x`
-      alone will do.
+    sample: arrays as the step takes them; for Keras' own step, `x` will do.
 
   Raises:
-    ExtractionError: the model does not say its inputs or targets and no
-      sample does, or a dimension besides the batch is unknown.
+    ExtractionError: neither the model nor a sample says the inputs or targets,
+      or a dimension besides the batch is unknown.
   """
   size = checked_batch_size(batch_size, model.name)
   if batch_size is None:
@@ -100,11 +99,9 @@ def _from_sample(
 
 
 def has_own_step(model: keras.Model, kind: str = "train") -> bool:
-  """Whether the step is the model's own: then only it knows what a batch is.
+  """Whether the "train", "test" or "predict" step is the model's own.
 
-  Args:
-    model: placed or not.
-    kind: "train", "test" or "predict".
+  Then only that step knows what a batch is.
   """
   step = inspect.unwrap(getattr(model, f"{kind}_step"))
   keras_step = getattr(keras.Model, f"{kind}_step")

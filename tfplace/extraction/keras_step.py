@@ -1,12 +1,10 @@
 """Traces a Keras 3 model's training or inference step.
 
 The step is the model's own `train_step`, metrics included, as `fit` traces it
-without XLA, so that names agree with what `fit` runs; only the batch's own
-loss is fetched besides. The data pipeline and callbacks are no part of it.
-
-Layers are recorded while the step is traced, since names alone do not tell: the
-second call of layer "dense" and the first of layer "dense_1" both have the
-scope "dense_1".
+without XLA, so that names agree with what `fit` runs. The data pipeline and
+callbacks are no part of it. Layers are recorded as the step is traced, since
+names alone do not tell: the second call of layer "dense" and the first of
+"dense_1" both have the scope "dense_1".
 """
 
 import collections
@@ -46,8 +44,7 @@ def trace_keras(
   it was not.
 
   Args:
-    model: with the TensorFlow backend; compiled with loss and optimizer if
-      `training`.
+    model: compiled with loss and optimizer if `training`.
     batch_size: first dimension of every input; by default the sample's, else
       32.
     training: the whole training step (forward, gradients, optimizer update,
@@ -56,8 +53,7 @@ def trace_keras(
       tensors, or what a step of the model's own takes; needed where the model
       does not say its inputs, or the loss not its targets.
     on_stage: called as each stage begins.
-    kind: the step, "train", "test" or "predict", where `training` does not
-      say it all.
+    kind: "train", "test" or "predict"; by default as `training` says.
 
   Returns:
     `fetches[0]` is the loss of the batch where the step has one, else the
@@ -124,10 +120,7 @@ def trace_keras_file(
 
 
 def _renew_optimizer(model: keras.Model) -> None:
-  """A new optimizer where Keras built the loaded one for other variables.
-
-  An `.h5` file saved before the first `fit` comes back so.
-  """
+  """A new optimizer where that of an `.h5` file is of other variables."""
   optimizer = getattr(model, "optimizer", None)
   if optimizer is None or not optimizer.built:
     return
@@ -194,8 +187,7 @@ def _first_line(error: Exception) -> str:
 def _build(model: keras.Model, structure: Any) -> None:
   """Creates variables of layers, metrics and optimizer, as `fit` does.
 
-  A step of the model's own may use its parts on something else than the
-  batch: only a trace of it knows.
+  A step of the model's own may use its parts on other data than the batch.
   """
   try:
     if keras_inputs.has_own_step(model):
@@ -268,11 +260,9 @@ class LayerRecorder:
   def of_nodes(
     self, graph_def: tf.compat.v1.GraphDef, variables: Mapping[str, Layers]
   ) -> dict[str, Layers]:
-    """Node -> its layers, gradients and bodies of calls included.
+    """Node -> its layers; of a flat graph, gradients and bodies included.
 
-    Args:
-      graph_def: the recorded graph, flat by now.
-      variables: name of a variable's node -> its layers.
+    `variables` maps the node of each variable to its layers.
     """
     found = dict(variables)
     for node in graph_def.node:

@@ -1,12 +1,10 @@
 """The bare structure of a traced step: ops, edges, kinds, colocation.
 
-`tfplace.cost` fills it with times and bytes to make an `OpGraph`. Ops that
-make, pass on or use a resource handle or a reference stay together, as do the
-ends of a variant edge (a TensorList has no size that could be costed, so it
-never travels here), the ends of a TensorFlow 1 loop's back edge, handles of one
-`shared_name`, and `_class: loc:@op` constraints; groups that meet are merged.
-What no result needs is dropped, as TensorFlow does, and constraints that name
-nodes which are gone are repaired, since TensorFlow's importer refuses them.
+Ops that make, pass on or use a resource handle or a reference stay together, as
+do the ends of a variant edge (a TensorList has no size that could be costed),
+the ends of a TensorFlow 1 loop's back edge, handles of one `shared_name`, and
+`_class: loc:@op` constraints; groups that meet are merged. Constraints that
+name absent nodes are repaired, since TensorFlow's importer refuses them.
 """
 
 import collections
@@ -36,10 +34,9 @@ class Skeleton:
     kinds: [num_ops] device kinds with a kernel for the op.
     num_outputs: [num_ops].
     edges: (producer, output, consumer), positions of ops; output -1 is a
-      control edge. Each occurs once; sorted by consumer. The edge from a
-      `NextIteration` back to its `Merge`, which closes a `while` loop of
-      TensorFlow 1, is left out: one pass of the loop is costed, and the two
-      ops share a colocation group, so that no transfer goes uncounted.
+      control edge. Each occurs once; sorted by consumer. Without the edge from
+      a `NextIteration` back to its `Merge`: one pass of a loop is costed, and
+      the two ops share a colocation group.
     colocation: [num_ops] group name, or None.
     layers: [num_ops] path of the innermost Keras layer, the model first, such
       as "net/encoder/dense"; None where the op is in no layer.
@@ -123,14 +120,9 @@ def _edges(
 def prune(
   graph_def: tf.compat.v1.GraphDef, roots: Iterable[str]
 ) -> tf.compat.v1.GraphDef:
-  """The nodes that the roots need, in their order; the library stays.
+  """The nodes that the roots (names of nodes or tensors) need, in their order.
 
-  A session and a function's runtime prune the same way. A training step has
-  such dead ops: the gradient with respect to the model's input is one.
-
-  Args:
-    graph_def: a flat graph.
-    roots: node or tensor names.
+  A session and a function's runtime prune the same way. The library stays.
   """
   nodes = node_lib.by_name(graph_def)
   stack = [node_lib.split_tensor(root)[0] for root in roots]
@@ -151,10 +143,7 @@ def prune(
 def colocation_groups(
   graph_def: tf.compat.v1.GraphDef,
 ) -> tuple[str | None, ...]:
-  """[num_nodes] group name per node, None where it is free.
-
-  A group is named after its first node.
-  """
+  """[num_nodes] name of the first node of each node's group; None if free."""
   functions = node_lib.functions_of(graph_def)
   index = {node.name: i for i, node in enumerate(graph_def.node)}
   sets = DisjointSets(len(graph_def.node))
@@ -201,13 +190,10 @@ def locations(node: node_lib.NodeDef) -> list[str]:
 def repair_constraints(
   graph_def: tf.compat.v1.GraphDef, renamed: Mapping[str, str]
 ) -> None:
-  """Makes every constraint name a node of the graph, in place.
+  """Makes every constraint name a node of the flat graph, in place.
 
-  The first node that names an absent one stands for it from then on.
-
-  Args:
-    graph_def: a flat graph.
-    renamed: old node name -> new one.
+  `renamed` maps old names to new ones. The first node that names an absent one
+  stands for it from then on.
   """
   present = {node.name for node in graph_def.node}
   stand_in: dict[str, str] = {}

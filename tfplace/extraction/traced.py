@@ -96,14 +96,9 @@ def fill_batch(
 ) -> tuple[int, ...]:
   """The static shape of an input, its unknown first dimension filled.
 
-  Args:
-    shape: as the model declares it.
-    batch_size: at least 1.
-    tensor: name of the input, for errors.
-    model: name of the model or file, for errors.
-
   Raises:
-    ExtractionError: the rank or another dimension is unknown.
+    ExtractionError: the rank or another dimension is unknown; names the input
+      `tensor` and the model or file.
   """
   dims = None if shape.rank is None else shape.as_list()
   if dims is None or None in dims[1:]:
@@ -158,10 +153,10 @@ class Initializers:
 def with_initializers(
   traced: TracedStep, graph_def: tf.compat.v1.GraphDef | None = None
 ) -> Initializers:
-  """Adds the initialisation of every variable.
+  """Adds the initialisation of every variable; zero where no value is known.
 
   Args:
-    traced: the step; a variable of unknown value starts at zero.
+    traced: the step.
     graph_def: its graph with devices set; `traced.graph_def` by default. An
       assignment takes the device of its variable.
 

@@ -20,13 +20,10 @@ MERGES = frozenset(("Merge", "RefMerge"))
 def validate(graph_def: tf.compat.v1.GraphDef, where: str) -> None:
   """Checks names, ops, inputs and cycles.
 
-  Args:
-    graph_def: as read.
-    where: file name, for errors.
-
   Raises:
     ExtractionError: no nodes, an illegal or duplicate name, an op or input
-      that is unknown, or a cycle that is no loop of TensorFlow 1.
+      that is unknown, or a cycle that is no loop of TensorFlow 1; names the
+      file `where` and the node.
   """
   if not graph_def.node:
     raise ExtractionError(f"{where!r} holds a GraphDef without nodes")
@@ -122,11 +119,7 @@ def _on_cycle(graph_def: tf.compat.v1.GraphDef, done: Collection[str]) -> str:
 
 
 def import_check(graph_def: tf.compat.v1.GraphDef, where: str) -> None:
-  """Checks attributes, types and shapes.
-
-  Args:
-    graph_def: passed `validate`.
-    where: file name, for errors.
+  """Checks attributes, types and shapes of a graph that passed `validate`.
 
   Raises:
     ExtractionError: TensorFlow refuses a node; names it and says why.

@@ -1,11 +1,10 @@
 """LSTM layers unrolled step by step, and a language model of them.
 
 Weights are read once per training step, and every time step has ops of its own,
-such as `rnnlm/language_model/step_7/lstm_layer_1/MatMul`, and their gradients
-`gradient_tape/rnnlm/...`: Keras' own LSTM layer loops over time or hides the
-steps, and placement needs them separate. A model that predicts words puts out
-the log-probability of each given word, so that the vocabulary's width never
-leaves the softmax.
+such as `rnnlm/language_model/step_7/lstm_layer_1/MatMul` and their gradients
+`gradient_tape/rnnlm/...`: Keras' own LSTM layer hides the steps, and placement
+needs them separate. A model puts out the log-probability of each given word, so
+that the vocabulary's width never leaves the softmax.
 """
 
 from collections.abc import Callable
@@ -19,12 +18,7 @@ Sampler = Callable[[np.random.Generator], tuple[Any, np.ndarray]]
 
 
 class Softmax(NamedTuple):
-  """Weights of the layer that scores words.
-
-  Attributes:
-    kernel: [units, vocabulary].
-    bias: [vocabulary].
-  """
+  """Weights that score words: [units, vocabulary] and [vocabulary]."""
 
   kernel: keras.Variable
   bias: keras.Variable
@@ -45,8 +39,7 @@ def word_scorer(
 ) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
   """Reads the weights once; (output, word) -> log-probability of the word.
 
-  The function takes outputs of [..., units] and int32 words of [...], and
-  puts its ops under `softmax`.
+  For outputs of [..., units] and int32 words of [...], under `softmax`.
   """
   with tf.name_scope("softmax"):
     kernel = tf.convert_to_tensor(softmax.kernel)
@@ -85,16 +78,9 @@ def language_model(
   """A compiled model that predicts words, and its random batches.
 
   Each batch is `(words, weights)`: [batch_size, length + 1] int32, the first
-  word being given, and [batch_size, length] float32.
-
-  Args:
-    name: of the model, the first scope in its ops' names.
-    scorer: words to the log-probability of all but the first.
-    optimizer: of its own.
-    batch_size: sentences per batch.
-    length: words that are predicted in each.
-    vocabulary: number of words.
-    is_fixed: whether the model takes this batch size only.
+  word being given, and [batch_size, length] float32. `scorer` maps words to the
+  log-probability of all but the first; the model takes other batch sizes, too,
+  unless `is_fixed`.
   """
   words = keras.Input(
     (length + 1,), batch_size if is_fixed else None, dtype="int32", name="words"
@@ -110,12 +96,7 @@ def language_model(
 
 
 class Cell(NamedTuple):
-  """Weights of an LSTM layer, as read.
-
-  Attributes:
-    kernel: [input + units, 4 * units].
-    bias: [4 * units].
-  """
+  """Weights of an LSTM layer: [input + units, 4 * units] and [4 * units]."""
 
   kernel: tf.Tensor
   bias: tf.Tensor
@@ -168,26 +149,16 @@ def zero_state(words: tf.Tensor, units: int) -> State:
 
 
 def residual(layer: int, value: tf.Tensor, output: tf.Tensor) -> tf.Tensor:
-  """Wu et al. (arXiv 1609.08144): residual connections from the third layer
-  on.
+  """Adds what the layer below gave, from the third layer on.
 
-  Args:
-    layer: number of the layer, from 0.
-    value: what the layer below gave to this one, [batch, units].
-    output: of this layer, [batch, units].
+  As Wu et al. (arXiv 1609.08144) do; both are [batch, units].
   """
   return output + value if layer >= 2 else output
 
 
 @keras.saving.register_keras_serializable("tfplace")
 class LanguageModel(keras.layers.Layer):
-  """Scores sentences, word by word.
-
-  Args:
-    layers: LSTM layers.
-    units: units of each, and size of the embedding.
-    vocabulary: number of words.
-  """
+  """Scores sentences, word by word."""
 
   def __init__(
     self, layers: int, units: int, vocabulary: int, **kwargs: Any
@@ -205,15 +176,6 @@ class LanguageModel(keras.layers.Layer):
     for cell in self.cells:
       cell.build((None, self.units))
     self.softmax = add_softmax(self, self.units, self.vocabulary)
-
-  def get_config(self) -> dict[str, Any]:
-    """What rebuilds the layer."""
-    return {
-      **super().get_config(),
-      "layers": self.layers,
-      "units": self.units,
-      "vocabulary": self.vocabulary,
-    }
 
   def compute_output_shape(self, words_shape: tuple) -> tuple:
     """[batch, length]; spares Keras an unrolled trace."""
@@ -264,7 +226,7 @@ def rnnlm(
   Args:
     batch_size: sentences per step.
     layers: LSTM layers; the placement papers have 2, 4 and 8.
-    units: units per layer.
+    units: units per layer, and size of the embedding.
     vocabulary: number of words.
     length: words that are predicted in each sentence.
   """

@@ -2,9 +2,8 @@
 
 Dai et al., "Transformer-XL" (arXiv 1901.02860), section 3.3: the score of key
 j for query i adds, to the product of their contents, the product of the query
-and an embedding of their distance i - j. The layer's weights are read once per
-training step; its step over a segment takes them as tensors, so that every
-segment has ops of its own.
+and an embedding of their distance i - j. The weights are read once per training
+step; each segment has ops of its own.
 """
 
 from typing import Any, NamedTuple
@@ -145,7 +144,7 @@ def _shift(scores: tf.Tensor) -> tf.Tensor:
 
 
 def _product(value: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
-  """[batch, length, units] times [units, columns], as one plain product."""
+  """[batch, length, units] times [units, columns], as one product."""
   _, length, units = value.shape
   flat = tf.matmul(tf.reshape(value, (-1, units)), kernel)
   return tf.reshape(flat, (-1, length, kernel.shape[1]))

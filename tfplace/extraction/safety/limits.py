@@ -4,15 +4,13 @@ Protocol buffers: a parser turns two bytes of a hostile file into a hundred in
 memory, and takes a second for each megabyte of text; so the size of a file and,
 in a binary one, the number of its nodes are checked before it is parsed.
 
-Calls: TensorFlow follows them as it imports a graph, each as often as it is
-reached. It runs out of stack where a function calls itself, and out of time
-where thirty functions each call the next one four times; so the nodes with all
-calls inlined are counted without inlining them.
+Calls: TensorFlow follows them as it imports a graph. It runs out of stack where
+a function calls itself, and out of time where thirty functions each call the
+next one four times; so inlined nodes are counted without inlining them.
 
-Keras files: Keras stores what it writes, in a zip archive of uncompressed
-members, with weights as HDF5 datasets of plain bytes. So a file that unpacks to
-many times its size was made to fill the memory, and one whose weights lie in
-another file was made to read that.
+Keras files: Keras stores its zip members uncompressed and weights as HDF5
+datasets of plain bytes. A file that unpacks to many times its size was made to
+fill the memory, one whose weights lie in another file to read that.
 """
 
 import os
@@ -44,12 +42,9 @@ _TEXT_NODE = re.compile(rb"\bnode(?:_def)?\s*[:{<]")
 
 
 def read_proto(path: str, result: message.Message, fields: Fields) -> None:
-  """Parses a file, as text by its suffix, into an empty message.
+  """Parses a file, as text by its suffix, into the empty message `result`.
 
-  Args:
-    path: of the file.
-    result: the message.
-    fields: of that message, those that lead to nodes.
+  `fields` are those of the message that lead to nodes.
 
   Raises:
     ExtractionError: unreadable, too large, too many nodes, or not parsable.

@@ -1,9 +1,8 @@
 """What of a SavedModel its loader runs, and what reads only its own files.
 
-What the loader does not run is taken out, and nothing is lost by that:
-`tf.saved_model.load` restores the variables of a model of TensorFlow 2 by its
-objects, without the flat graph in which it was saved, and of TensorFlow 1 by
-the saver's restore op; neither ever saves.
+What the loader does not run is taken out: `tf.saved_model.load` restores the
+variables of TensorFlow 2 by its objects, without the flat graph, and of
+TensorFlow 1 by the saver's restore op; neither ever saves.
 
 The loader gives a file's name to a graph in two ways: TensorFlow 1's binds a
 tensor of the flat graph (the saver's file name, an asset), TensorFlow 2's an
