@@ -23,7 +23,6 @@ from tfplace.placers.partition.scotch import PROGRAMS
 from tfplace.placers.registry import CLASSICAL
 from tfplace.placers.search import annealing
 from tfplace.placers.search.annealing import AnnealingPlacer
-from tfplace.placers.search.config import SearchConfig
 from tfplace.simulate import Simulator
 
 EVALUATIONS = 120
@@ -261,9 +260,10 @@ def test_budget_of_seconds_is_kept():
     assert time.perf_counter() - began < 2.0
 
 
-def test_annealing_evaluates_as_many_as_it_may():
+def test_annealing_evaluates_as_many_as_it_may(monkeypatch):
+  monkeypatch.setattr("tfplace.placers.search.config.PATIENCE", 10**6)
   problem = problems.random_problem(2)
-  placer = AnnealingPlacer(SearchConfig(patience=10**6), starts=("single",))
+  placer = AnnealingPlacer(starts=("single",))
   result = placer.place(
     problem, Simulator(problem), Budget(20, max_evaluations=1000), seed=0
   )
