@@ -2,9 +2,10 @@
 
 First the classical placers, which take moments; then the learned policy, if
 there is one and time to load it; then the search, from the best of the
-classical ones. The result is never worse than any of them. Whatever goes wrong
-in one of them leaves the others untouched, and once a placement is proven
-optimal nothing further is tried.
+classical ones. At last, moves that gain less than the model of a step errs by
+are undone (`consolidate`): the result is slower than the best of all by
+`tolerance` at most. Whatever goes wrong in one of them leaves the others
+untouched, and once a placement is proven optimal nothing further is tried.
 """
 
 import dataclasses
@@ -14,10 +15,12 @@ from typing import ClassVar
 
 import numpy as np
 
+from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.core.protocols import Budget, Evaluator, Result
 from tfplace.errors import InfeasibleError, TfplaceError
 from tfplace.placers import registry
+from tfplace.placers.consolidate import consolidate
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.search.annealing import (
   CLASSICAL_TOTAL,
@@ -28,6 +31,7 @@ from tfplace.placers.search.annealing import (
 from tfplace.placers.search.config import SearchConfig
 from tfplace.placers.tracker import Tracker, infeasible
 
+_START = "init"  # named so among what was tried
 _OPTIMAL = "a placement is known that is proven to be optimal"
 # Of the seconds left, what a classical placer may count on that bounds itself
 # by them (m-SCT's linear program, Scotch).
@@ -37,6 +41,7 @@ _LEARNED_SHARE = 0.1  # of the seconds left, for the learned policy
 # TensorFlow, which takes several, is not loaded yet.
 _LEARNED_MIN_S = 25.0
 _MAX_STARTS = 3  # placements that the search starts from
+_CONSOLIDATION_SHARE = 0.03  # of the budget, at its end
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,12 +60,18 @@ class AutoPlacer:
       TensorFlow is loaded. (With 10 s in all, the policy took most of the
       search's time on 8-layer RNNLM.)
     start: [num_ops] devices of a placement to start from, too; None for none.
+    tolerance: share of the best step time by which the result may be slower,
+      for less traffic. Simulated steps err by several percent; of placements
+      within half a percent, the one that moves less is the better guess. Where
+      the best is proven optimal it grows by nothing, and never beyond `start`.
+      0 undoes only what gains nothing; None turns this off.
   """
 
   learned: Sequence[str] = registry.ASKED
   policy: str | None = None
   loaded_min_s: float = 15.0
   start: np.ndarray | None = None
+  tolerance: float | None = 0.005
   name: ClassVar[str] = "auto"
 
   def place(
@@ -79,7 +90,8 @@ class AutoPlacer:
     for strategy in self.learned:
       run.attempt_learned(strategy)
     run.search()
-    return run.result()
+    result = run.result()
+    return result if self.tolerance is None else run.consolidated(result)
 
 
 class _Run:
@@ -110,13 +122,13 @@ class _Run:
 
   def attempt_start(self, devices: np.ndarray) -> None:
     """Evaluates the placement that was given to start from."""
-    tracker = Tracker("init", self.problem, self.evaluator, self.budget)
+    tracker = Tracker(_START, self.problem, self.evaluator, self.budget)
 
     def offer() -> Result:
       tracker.offer(devices)
       return tracker.result()
 
-    self._attempt("init", offer)
+    self._attempt(_START, offer)
 
   def attempt_classical(self, strategy: str) -> None:
     """Runs a strategy that takes moments."""
@@ -160,9 +172,7 @@ class _Run:
     starts = [result.placement.devices for result in self._starts()]
     if self.placer.start is not None:
       starts.insert(0, self.placer.start)
-    left = dataclasses.replace(
-      self.budget, max_evaluations=self._left_evaluations
-    )
+    left = self._before_consolidation
     # Without a placement, a last attempt takes what it needs.
     if self.tried and (left.left_s <= 0 or left.max_evaluations == 0):
       self.skipped["annealing"] = "nothing of the budget was left"
@@ -196,6 +206,46 @@ class _Run:
       tuple(self.tried),
       self.skipped,
     )
+
+  def consolidated(self, result: Result) -> Result:
+    """The result with moves undone that gain next to nothing."""
+    best = result.evaluation
+    if best.source != "simulated":
+      return result
+    limit_us = best.step_time_us * (1 + (self.placer.tolerance or 0.0))
+    if best.is_optimal:
+      limit_us = best.step_time_us
+    for tried in self.tried:
+      if tried.strategy == _START:  # the result is no worse
+        limit_us = min(limit_us, tried.evaluation.step_time_us)
+    left = dataclasses.replace(
+      self.budget, max_evaluations=self._left_evaluations
+    )
+    if left.left_s <= 0 or left.max_evaluations == 0:
+      return result
+    tracker = Tracker("auto", self.problem, self.evaluator, left)
+    devices, evaluation = consolidate(
+      tracker, GroupGraph(self.problem), result.placement.devices, limit_us
+    )
+    return dataclasses.replace(
+      result,
+      placement=Placement(self.problem, devices),
+      evaluation=evaluation,
+      seconds=self.tracker.seconds,
+      evaluations=result.evaluations + tracker.evaluations,
+    )
+
+  @property
+  def _before_consolidation(self) -> Budget:
+    """What is left for the search."""
+    budget, left = self.budget, self._left_evaluations
+    if self.placer.tolerance is None:
+      return dataclasses.replace(budget, max_evaluations=left)
+    if left is not None and budget.max_evaluations is not None:
+      kept = int(_CONSOLIDATION_SHARE * budget.max_evaluations)
+      left = max(0, left - kept)
+    seconds = budget.seconds * (1 - _CONSOLIDATION_SHARE)
+    return dataclasses.replace(budget, seconds=seconds, max_evaluations=left)
 
   @property
   def _left_evaluations(self) -> int | None:
