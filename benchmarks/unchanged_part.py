@@ -27,7 +27,7 @@ from tfplace.formats.json_file import write_json
 from tfplace.placers import place
 from tfplace.placers.coarsen import coarsen_by_work
 from tfplace.placers.groups import GroupGraph
-from tfplace.placers.search.chain import restart
+from tfplace.placers.search.chain import Chain
 from tfplace.placers.search.config import SearchConfig, scale_of
 from tfplace.placers.search.moves import propose
 from tfplace.placers.search.state import MOVED, search_state, search_tables
@@ -101,13 +101,13 @@ def _moved(
   state = search_state(
     groups, groups.contract(devices), np.random.SeedSequence(0)
   )
-  step = engine.pack(groups.problem)
-  restart(step, engine.workspace(step), tables, state, 0.0)
   scale = scale_of(groups, SearchConfig(), len(tables.movable), 0.0)
-  top = len(tables.level_offsets) - 2
+  Chain(state, tables, engine.pack(groups.problem), scale).restart(
+    state.devices
+  )
   result = []
   for progress in np.linspace(0, 1, STAGES, endpoint=False):
-    levels = scale.levels(top, progress, scale.hot_us)
+    levels = scale.levels(tables.top_level, progress, scale.hot_us)
     for _ in range(moves):
       _propose(tables, state, *levels, scale.part_share)
       moved = state.moved[: state.counts[MOVED]]

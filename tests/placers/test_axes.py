@@ -7,8 +7,7 @@ import pytest
 from tfplace.core import OpSpec, Problem, build_graph
 from tfplace.placers import place
 from tfplace.placers.groups import GroupGraph
-from tfplace.placers.rules.axes import splits
-from tfplace.placers.scopes import UNKNOWN, read_scopes
+from tfplace.placers.rules.axes import UNKNOWN, read_scopes, splits
 
 
 def problem_of(names, edges, num_devices=2, times=None):

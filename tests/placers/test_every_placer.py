@@ -23,7 +23,6 @@ from tfplace.placers.partition.scotch import PROGRAMS
 from tfplace.placers.registry import CLASSICAL
 from tfplace.placers.search import annealing
 from tfplace.placers.search.annealing import AnnealingPlacer
-from tfplace.placers.search.config import SearchConfig
 from tfplace.simulate import Simulator
 
 EVALUATIONS = 120
@@ -77,8 +76,10 @@ def test_never_below_the_optimum_which_searches_find(strategy):
       continue
     best = problems.optimum(problem)
     assert result.evaluation.step_time_us >= best
-    if strategy in ("annealing", "auto"):
+    if strategy == "annealing":
       assert result.evaluation.step_time_us == best
+    if strategy == "auto":  # its tolerance, for less traffic
+      assert result.evaluation.step_time_us <= 1.005 * best
 
 
 @pytest.mark.parametrize("strategy", ALL)
@@ -95,7 +96,7 @@ def test_same_seed_and_evaluations_give_the_same_placement(strategy):
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_auto_is_never_worse_than_any_that_it_tried(seed):
+def test_auto_is_worse_than_any_that_it_tried_by_its_tolerance_at_most(seed):
   result = run(problems.random_problem(seed), "auto")
   tried = {tried.strategy for tried in result.tried}
   assert {
@@ -105,7 +106,7 @@ def test_auto_is_never_worse_than_any_that_it_tried(seed):
   } <= tried or result.evaluation.is_optimal
   for tried in result.tried:
     step = tried.evaluation.step_time_us
-    assert result.evaluation.step_time_us <= step
+    assert result.evaluation.step_time_us <= 1.005 * step
 
 
 def test_auto_says_why_a_strategy_gave_nothing(monkeypatch):
@@ -261,9 +262,10 @@ def test_budget_of_seconds_is_kept():
     assert time.perf_counter() - began < 2.0
 
 
-def test_annealing_evaluates_as_many_as_it_may():
+def test_annealing_evaluates_as_many_as_it_may(monkeypatch):
+  monkeypatch.setattr("tfplace.placers.search.config.PATIENCE", 10**6)
   problem = problems.random_problem(2)
-  placer = AnnealingPlacer(SearchConfig(patience=10**6), starts=("single",))
+  placer = AnnealingPlacer(starts=("single",))
   result = placer.place(
     problem, Simulator(problem), Budget(20, max_evaluations=1000), seed=0
   )

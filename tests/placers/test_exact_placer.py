@@ -15,7 +15,7 @@ from tfplace.core import Problem
 from tfplace.core.symmetry import alike_devices
 from tfplace.errors import InfeasibleError, TfplaceError
 from tfplace.placers import place
-from tfplace.placers.exact import cp_sat, placer, process
+from tfplace.placers.exact import cp_sat, placer
 from tfplace.simulate import Simulator
 
 
@@ -145,16 +145,16 @@ class TestWithOrTools:
     problem = problems.random_problem(14)
     # One-shot starts are judged in any case: on each device, and HEFT's.
     most = problem.cluster.num_devices + 4
-    few = process.search_apart(problem, 20.0, max_evaluations=1, seed=0)
+    few = placer.search_apart(problem, 20.0, max_evaluations=1, seed=0)
     assert few[2] <= most
-    all_of_them = process.search_apart(problem, 20.0, None, 2**31)
+    all_of_them = placer.search_apart(problem, 20.0, None, 2**31)
     assert all_of_them[2] > most
 
   def test_ends_with_its_parent(self):
     code = (
       "import problems\n"
-      "from tfplace.placers.exact import process as exact_process\n"
-      "exact_process.search_apart(problems.random_problem(14), 1e5, None, 0)"
+      "from tfplace.placers.exact import placer\n"
+      "placer.search_apart(problems.random_problem(14), 1e5, None, 0)"
     )
     parent = subprocess.Popen(
       [sys.executable, "-c", code],

@@ -13,10 +13,9 @@ from tfplace.placers import place, registry
 from tfplace.placers.auto import AutoPlacer
 from tfplace.placers.coarsen import coarsen_by_work
 from tfplace.placers.groups import GroupGraph
-from tfplace.placers.search import chain as chain_lib
 from tfplace.placers.search.annealing import AnnealingPlacer, improve
-from tfplace.placers.search.chain import Chain
-from tfplace.placers.search.config import Plan, SearchConfig, scale_of
+from tfplace.placers.search.chain import Chain, Cooling
+from tfplace.placers.search.config import Rounds, SearchConfig, scale_of
 from tfplace.placers.search.state import search_state, search_tables
 from tfplace.simulate import Simulator, engine
 
@@ -90,14 +89,10 @@ def test_a_chain_that_no_move_changes_ends():
   chain = Chain(state, tables, step, scale)
   chain.restart(state.devices)
   chain.rate = 100.0
-  cooling = chain_lib.Cooling(7, 1.0, 0.1, 0, 0, 0.0)
-  done = chain_lib.anneal(
-    step, engine.workspace(step), tables, state, 1.0, cooling
-  )
-  assert done == 0
-  plan = Plan(1, 1, None, time.perf_counter(), 60.0)
-  chain.anneal(plan, 0, 1.0, 1.0, lambda _: False, lambda _: None)
-  assert time.perf_counter() - plan.began < 5
+  assert chain.cool(Cooling(7, 1.0, 0.1, 0, 0, 0.0)) == 0
+  rounds = Rounds(1, None, time.perf_counter(), 60.0)
+  chain.anneal(rounds, 0, 1.0, 1.0, lambda _: False, lambda _: None)
+  assert time.perf_counter() - rounds.began < 5
   assert (chain.evaluations, chain.rate) == (1, 100.0)
 
 
@@ -138,7 +133,7 @@ def test_auto_goes_on_when_a_placer_fails_in_any_way(name, error, monkeypatch):
   names = [tried.strategy for tried in result.tried]
   assert name not in names and "m_etf" in names
   best = min(tried.evaluation.step_time_us for tried in result.tried)
-  assert result.evaluation.step_time_us == best
+  assert best <= result.evaluation.step_time_us <= 1.005 * best
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda e: type(e).__name__)

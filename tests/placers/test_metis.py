@@ -8,8 +8,7 @@ from tfplace.core import Placement, Problem
 from tfplace.errors import TfplaceError
 from tfplace.placers import place
 from tfplace.placers.groups import GroupGraph
-from tfplace.placers.partition.metis import cut
-from tfplace.placers.partition.weights import weighted_graph
+from tfplace.placers.partition.metis import cut, weighted_graph
 
 
 def test_cut_of_two_halves_is_at_the_thin_edge():

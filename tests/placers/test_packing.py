@@ -11,7 +11,7 @@ from tfplace.core import Problem
 from tfplace.errors import InfeasibleError
 from tfplace.placers import Budget, place
 from tfplace.placers.groups import GroupGraph
-from tfplace.placers.packing import offer_packed
+from tfplace.placers.repair import offer_packed
 from tfplace.placers.search import annealing
 from tfplace.placers.tracker import Tracker
 from tfplace.simulate import Simulator

@@ -3,7 +3,7 @@ import problems
 
 from tfplace.core import Problem
 from tfplace.placers.groups import GroupGraph
-from tfplace.placers.partition.weights import weighted_graph
+from tfplace.placers.partition.metis import weighted_graph
 
 
 def test_weights_are_times_and_bytes_in_proportion():
@@ -20,7 +20,7 @@ def test_weights_are_times_and_bytes_in_proportion():
   graph = weighted_graph(GroupGraph(problem), np.array([0, 1]), 800)
   assert graph.vertex_weights.tolist() == [100, 200, 500]
   assert graph.offsets.tolist() == [0, 2, 4, 6]
-  assert graph.neighbours.tolist() == [1, 2, 0, 2, 0, 1]
+  assert graph.adjacent.tolist() == [1, 2, 0, 2, 0, 1]
   assert graph.edge_weights.tolist() == [240, 240, 240, 320, 240, 320]
 
 
@@ -40,4 +40,4 @@ def test_a_graph_that_takes_no_time_weighs_nothing():
   )
   graph = weighted_graph(GroupGraph(problem), np.array([0, 1]), 10)
   assert graph.vertex_weights.tolist() == [0, 0]
-  assert graph.neighbours.tolist() == []
+  assert graph.adjacent.tolist() == []

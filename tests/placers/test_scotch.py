@@ -9,6 +9,7 @@ from tfplace.core import Cluster, Device, Link, Problem
 from tfplace.errors import TfplaceError
 from tfplace.placers import place
 from tfplace.placers.groups import GroupGraph
+from tfplace.placers.partition.metis import WeightedGraph
 from tfplace.placers.partition.scotch import (
   PROGRAMS,
   distances,
@@ -17,7 +18,6 @@ from tfplace.placers.partition.scotch import (
   parse_mapping,
   target_text,
 )
-from tfplace.placers.partition.weights import WeightedGraph
 
 needs_scotch = pytest.mark.skipif(
   not any(map(shutil.which, PROGRAMS)), reason="Scotch is not installed"

@@ -14,10 +14,9 @@ from tfplace.placers.coarsen import (
 )
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.search import moves
-from tfplace.placers.search import moves as critical
 from tfplace.placers.search.annealing import AnnealingPlacer
-from tfplace.placers.search.chain import restart
-from tfplace.placers.search.config import SearchConfig
+from tfplace.placers.search.chain import Chain
+from tfplace.placers.search.config import SearchConfig, scale_of
 from tfplace.placers.search.moves import BUSY, LOCAL, REMOTE
 from tfplace.placers.search.search import Search
 from tfplace.placers.search.state import (
@@ -32,7 +31,7 @@ from tfplace.simulate import Simulator, engine
 # What kernels alone call has no entry from Python.
 @numba.njit
 def trace(tables, state):
-  critical.trace(tables, state)
+  moves.trace(tables, state)
 
 
 @numba.njit
@@ -98,7 +97,7 @@ def test_search_stops_when_it_has_proof():
     problems.graph([3.0, 3.0], []), problems.cluster([np.inf] * 2)
   )
   groups = GroupGraph(problem)
-  search = Search(groups, seed=0, config=SearchConfig(chunk_evaluations=50))
+  search = Search(groups, seed=0)
   search.run([np.zeros(2, np.int32)], Budget(60, max_evaluations=10**9))
   assert search.best_us == 3.0
   assert search.evaluations < 10_000
@@ -107,16 +106,15 @@ def test_search_stops_when_it_has_proof():
 def current(problem, devices):
   """A chain's state at one placement."""
   groups = GroupGraph(problem)
-  tables, step = (
-    search_tables(groups, coarsen_by_work(groups)),
-    engine.pack(problem),
-  )
+  tables = search_tables(groups, coarsen_by_work(groups))
   state = search_state(groups, np.array(devices), np.random.SeedSequence(0))
-  restart(step, engine.workspace(step), tables, state, 1.0)
+  scale = scale_of(groups, SearchConfig(), 1, 0.0)
+  chain = Chain(state, tables, engine.pack(problem), scale)
+  chain.restart(state.devices)
   return tables, state
 
 
-TOGETHER = Coarsening((np.zeros(2, int),))  # one cluster of two groups
+TOGETHER = Coarsening((np.zeros(2, int),))  # one unit of two groups
 
 
 def odds_problem():
@@ -129,7 +127,7 @@ def odds_problem():
 def test_moves_go_to_devices_by_their_speed():
   groups = GroupGraph(odds_problem())
   odds = search_tables(groups, TOGETHER).odds
-  # Alone, and both as one cluster: 40 us on a GPU, 1060 on the CPU.
+  # Alone, and both as one unit: 40 us on a GPU, 1060 on the CPU.
   np.testing.assert_allclose(odds[0], [1, 1, 0.01], rtol=1e-3)
   np.testing.assert_allclose(odds[1], [1, 1, 0.5], rtol=1e-3)
   np.testing.assert_allclose(odds[-1], [1, 1, 40 / 1060], rtol=1e-3)
@@ -191,7 +189,7 @@ def test_critical_path_accounts_for_the_whole_step(seed):
 
 
 @pytest.mark.parametrize("find", [coarsen_by_edges, coarsen_by_work])
-def test_clusters_join_what_costs_most_to_cut(find):
+def test_units_join_what_costs_most_to_cut(find):
   # o0 -1000-> o1 -1-> o2 -1000-> o3, equal work: at the first level that
   # holds two ops of the four (a half of the work is too much for any level,
   # so 8 equal chains share it), the heavy edges are inside.
@@ -214,16 +212,16 @@ def test_clusters_join_what_costs_most_to_cut(find):
 
 
 @pytest.mark.parametrize("find", [coarsen_by_edges, coarsen_by_work])
-def test_clusters_are_nested_and_keep_a_device_for_all_members(find):
+def test_units_are_nested_and_keep_a_device_for_all_members(find):
   for seed in range(10):
     groups = GroupGraph(problems.random_problem(seed))
     labels = find(groups).labels
     for fine, coarse in itertools.pairwise(labels):
-      for cluster in range(fine.max() + 1):
-        assert len(set(coarse[fine == cluster])) == 1
+      for unit in range(fine.max() + 1):
+        assert len(set(coarse[fine == unit])) == 1
     for label in labels:
-      for cluster in range(label.max() + 1):
-        assert groups.allowed[label == cluster].all(axis=0).any()
+      for unit in range(label.max() + 1):
+        assert groups.allowed[label == unit].all(axis=0).any()
 
 
 def test_ties_between_chains_do_not_depend_on_threads():

@@ -1,4 +1,4 @@
-"""Merged clusters and the greedy sweeps over them."""
+"""Merged units and the greedy sweeps over them."""
 
 import numpy as np
 import problems

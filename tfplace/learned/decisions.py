@@ -14,8 +14,7 @@ import numpy as np
 from tfplace.core.problem import Problem
 from tfplace.placers.coarsen import merged
 from tfplace.placers.groups import GroupGraph
-from tfplace.placers.rules.axes import find_axes
-from tfplace.placers.scopes import UNKNOWN, Scopes, read_scopes
+from tfplace.placers.rules.axes import UNKNOWN, Scopes, find_axes, read_scopes
 
 # Numbers of clusters that explore together, where there are more decisions. Of
 # few clusters some draws are good at once, from random weights too.

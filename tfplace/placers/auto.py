@@ -2,29 +2,25 @@
 
 First the classical placers, which take moments; then the learned policy, if
 there is one and time to load it; then the search, from the best of the
-classical ones. The result is never worse than any of them. Whatever goes wrong
-in one of them leaves the others untouched, and once a placement is proven
-optimal nothing further is tried.
+classical ones. At last, moves that gain less than the model of a step errs by
+are undone (`consolidate`): the result is slower than the best of all by
+`tolerance` at most. Whatever goes wrong in one of them leaves the others
+untouched, and once a placement is proven optimal nothing further is tried.
 """
 
 import dataclasses
-import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 import numpy as np
 
+from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
-from tfplace.core.protocols import (
-  Budget,
-  Evaluation,
-  Evaluator,
-  HistoryPoint,
-  Result,
-)
+from tfplace.core.protocols import Budget, Evaluator, Result
 from tfplace.errors import InfeasibleError, TfplaceError
 from tfplace.placers import registry
+from tfplace.placers.consolidate import consolidate
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.search.annealing import (
   CLASSICAL_TOTAL,
@@ -33,47 +29,49 @@ from tfplace.placers.search.annealing import (
   improvements,
 )
 from tfplace.placers.search.config import SearchConfig
-from tfplace.placers.tracker import Tracker, excess, infeasible
+from tfplace.placers.tracker import Tracker, infeasible
 
+_START = "init"  # named so among what was tried
 _OPTIMAL = "a placement is known that is proven to be optimal"
+# Of the seconds left, what a classical placer may count on that bounds itself
+# by them (m-SCT's linear program, Scotch).
+_CLASSICAL_SHARE = 0.25
+_LEARNED_SHARE = 0.1  # of the seconds left, for the learned policy
+# Seconds that must be left for the learned policy to be worth loading where
+# TensorFlow, which takes several, is not loaded yet.
+_LEARNED_MIN_S = 25.0
+_MAX_STARTS = 3  # placements that the search starts from
+_CONSOLIDATION_SHARE = 0.03  # of the budget, at its end
 
 
 @dataclasses.dataclass(frozen=True)
 class AutoPlacer:
   """The best of all placers.
 
+  The search starts from what a policy of the user's own finds, which may know
+  this very graph, but from what the shipped policy finds only where there is
+  nothing else: its steps are often shorter than those of the classical placers
+  and lead nowhere good.
+
   Attributes:
     learned: the learned placers that it asks; () asks none.
     policy: directory of the learned policy; None is the shipped one.
-    search: of the search at the end.
-    classical_total: share of all seconds after which no further classical
-      placer is begun; the quickest come first.
-    classical_share: of the seconds left, what a classical placer may count on
-      that bounds itself by them (m-SCT's linear program, Scotch).
-    learned_min_s: seconds that must be left for the learned policy to be
-      worth loading where TensorFlow, which takes several, is not loaded yet.
-    loaded_min_s: the same where it is. (With 10 s in all, and its slowest pass
-      first, the policy took most of the search's time on 8-layer RNNLM.)
-    learned_share: of the seconds left, for the learned policy.
-    max_starts: placements that the search starts from. What the shipped policy
-      finds is none of them while there is another: its steps are often shorter
-      than those of the classical placers and lead nowhere good. (After 5,000
-      evaluations from its best draw GNMT with 4 layers takes 475, 452 and 453
-      ms, from the classical placements 457, 412 and 409.) What a policy of the
-      user's own finds, which may know this very graph, is.
+    loaded_min_s: seconds that must be left for the learned policy where
+      TensorFlow is loaded. (With 10 s in all, the policy took most of the
+      search's time on 8-layer RNNLM.)
     start: [num_ops] devices of a placement to start from, too; None for none.
+    tolerance: share of the best step time by which the result may be slower,
+      for less traffic. Simulated steps err by several percent; of placements
+      within half a percent, the one that moves less is the better guess. Where
+      the best is proven optimal it grows by nothing, and never beyond `start`.
+      0 undoes only what gains nothing; None turns this off.
   """
 
   learned: Sequence[str] = registry.ASKED
   policy: str | None = None
-  search: SearchConfig = dataclasses.field(default_factory=SearchConfig)
-  classical_total: float = CLASSICAL_TOTAL
-  classical_share: float = 0.25
-  learned_min_s: float = 25.0
   loaded_min_s: float = 15.0
-  learned_share: float = 0.1
-  max_starts: int = 3
   start: np.ndarray | None = None
+  tolerance: float | None = 0.005
   name: ClassVar[str] = "auto"
 
   def place(
@@ -88,15 +86,12 @@ class AutoPlacer:
     if self.start is not None:
       run.attempt_start(self.start)
     for strategy in registry.CLASSICAL:
-      if not run.is_optimal:
-        run.attempt(
-          strategy,
-          Budget(budget.left_s * self.classical_share, budget.max_evaluations),
-        )
+      run.attempt_classical(strategy)
     for strategy in self.learned:
       run.attempt_learned(strategy)
     run.search()
-    return run.result()
+    result = run.result()
+    return result if self.tolerance is None else run.consolidated(result)
 
 
 class _Run:
@@ -115,13 +110,9 @@ class _Run:
     self.evaluator = evaluator
     self.budget = budget
     self.seed = seed
-    self.clock = Tracker("auto", problem, evaluator, budget)
+    self.tracker = Tracker("auto", problem, evaluator, budget)
     self.tried: list[Result] = []
     self.skipped: dict[str, str] = {}
-    self.history: list[HistoryPoint] = []
-    self.evaluations = 0
-    self.nearest: Evaluation | None = None
-    self.excess = math.inf  # bytes, of `nearest` on all devices
     self.failure: TfplaceError | None = None
 
   @property
@@ -131,33 +122,31 @@ class _Run:
 
   def attempt_start(self, devices: np.ndarray) -> None:
     """Evaluates the placement that was given to start from."""
-    tracker = Tracker("init", self.problem, self.evaluator, self.budget)
-    try:
-      tracker.offer(devices)
-      self._keep(tracker.result(), 0.0)
-    except TfplaceError as error:
-      self._note("init", error)
+    tracker = Tracker(_START, self.problem, self.evaluator, self.budget)
 
-  def attempt(self, strategy: str, budget: Budget) -> None:
-    """Runs a strategy; its failure, of any kind, is noted, not raised."""
-    if self.tried and self.budget.spent > self.placer.classical_total:
+    def offer() -> Result:
+      tracker.offer(devices)
+      return tracker.result()
+
+    self._attempt(_START, offer)
+
+  def attempt_classical(self, strategy: str) -> None:
+    """Runs a strategy that takes moments."""
+    if self.is_optimal:
+      return
+    if self.tried and self.budget.spent > CLASSICAL_TOTAL:
       self.skipped[strategy] = "the time of the classical placers was over"
       return
-    began = self.clock.seconds
-    try:
-      placer = registry.get_placer(strategy)
-      self._keep(
-        placer.place(self.problem, self.evaluator, budget, self.seed), began
-      )
-    except Exception as error:
-      self._note(strategy, error)
+    left_s = self.budget.left_s * _CLASSICAL_SHARE
+    budget = Budget(left_s, self.budget.max_evaluations)
+    self._attempt(strategy, lambda: self._place(strategy, None, budget))
 
   def attempt_learned(self, strategy: str) -> None:
     """Runs a learned strategy within its share of the time."""
     if self.is_optimal:
       self.skipped[strategy] = _OPTIMAL
       return
-    left_s, least_s = self.budget.left_s, self.placer.learned_min_s
+    left_s, least_s = self.budget.left_s, _LEARNED_MIN_S
     # What happens to be loaded must not decide where evaluations count.
     if "tensorflow" in sys.modules and self.budget.max_evaluations is None:
       least_s = self.placer.loaded_min_s
@@ -167,24 +156,13 @@ class _Run:
         f" than {least_s:.0f} s"
       )
       return
-    began = self.clock.seconds
-    share, left = self.placer.learned_share, self._left_evaluations
+    left = self._left_evaluations
     budget = Budget(
-      left_s * share, None if left is None else max(1, int(left * share))
+      left_s * _LEARNED_SHARE,
+      None if left is None else max(1, int(left * _LEARNED_SHARE)),
     )
-    try:
-      placer = registry.get_placer(strategy, self.placer.policy)
-      self._keep(
-        placer.place(self.problem, self.evaluator, budget, self.seed), began
-      )
-    except Exception as error:
-      self._note(strategy, error)
-
-  @property
-  def _left_evaluations(self) -> int | None:
-    """Of the budget; None where it counts seconds only."""
-    limit = self.budget.max_evaluations
-    return None if limit is None else max(0, limit - self.evaluations)
+    policy = self.placer.policy
+    self._attempt(strategy, lambda: self._place(strategy, policy, budget))
 
   def search(self) -> None:
     """Anneals from the best placements, with the time that is left."""
@@ -194,25 +172,86 @@ class _Run:
     starts = [result.placement.devices for result in self._starts()]
     if self.placer.start is not None:
       starts.insert(0, self.placer.start)
-    began = self.clock.seconds
-    used = self.budget
-    if self._left_evaluations is not None:
-      used = dataclasses.replace(
-        self.budget, max_evaluations=self._left_evaluations
-      )
+    left = self._before_consolidation
     # Without a placement, a last attempt takes what it needs.
-    if self.tried and (used.left_s <= 0 or used.max_evaluations == 0):
+    if self.tried and (left.left_s <= 0 or left.max_evaluations == 0):
       self.skipped["annealing"] = "nothing of the budget was left"
       return
-    tracker = Tracker("annealing", self.problem, self.evaluator, used)
-    try:
-      groups = GroupGraph(self.problem)
-      self._keep(
-        improve(tracker, groups, starts, self.seed, self.placer.search),
-        began,
-      )
-    except Exception as error:
-      self._note("annealing", error)
+    tracker = Tracker("annealing", self.problem, self.evaluator, left)
+    groups, config = GroupGraph(self.problem), SearchConfig()
+    self._attempt(
+      "annealing",
+      lambda: improve(tracker, groups, starts, self.seed, config),
+    )
+
+  def result(self) -> Result:
+    """The best of all, with all of their histories.
+
+    Raises:
+      TfplaceError: there is none: the nearest miss, else the first failure.
+    """
+    told = "no strategy found a placement"
+    if not self.tried and self.tracker.nearest is not None:
+      raise infeasible(told, self.problem, self.tracker.nearest)
+    if not self.tried:
+      raise self.failure or TfplaceError(told)
+    best = best_first(self.tried)[0]
+    return Result(
+      "auto",
+      best.placement,
+      best.evaluation,
+      improvements(self.tracker.history),
+      self.tracker.seconds,
+      self.tracker.evaluations,
+      tuple(self.tried),
+      self.skipped,
+    )
+
+  def consolidated(self, result: Result) -> Result:
+    """The result with moves undone that gain next to nothing."""
+    best = result.evaluation
+    if best.source != "simulated":
+      return result
+    limit_us = best.step_time_us * (1 + (self.placer.tolerance or 0.0))
+    if best.is_optimal:
+      limit_us = best.step_time_us
+    for tried in self.tried:
+      if tried.strategy == _START:  # the result is no worse
+        limit_us = min(limit_us, tried.evaluation.step_time_us)
+    left = dataclasses.replace(
+      self.budget, max_evaluations=self._left_evaluations
+    )
+    if left.left_s <= 0 or left.max_evaluations == 0:
+      return result
+    tracker = Tracker("auto", self.problem, self.evaluator, left)
+    devices, evaluation = consolidate(
+      tracker, GroupGraph(self.problem), result.placement.devices, limit_us
+    )
+    return dataclasses.replace(
+      result,
+      placement=Placement(self.problem, devices),
+      evaluation=evaluation,
+      seconds=self.tracker.seconds,
+      evaluations=result.evaluations + tracker.evaluations,
+    )
+
+  @property
+  def _before_consolidation(self) -> Budget:
+    """What is left for the search."""
+    budget, left = self.budget, self._left_evaluations
+    if self.placer.tolerance is None:
+      return dataclasses.replace(budget, max_evaluations=left)
+    if left is not None and budget.max_evaluations is not None:
+      kept = int(_CONSOLIDATION_SHARE * budget.max_evaluations)
+      left = max(0, left - kept)
+    seconds = budget.seconds * (1 - _CONSOLIDATION_SHARE)
+    return dataclasses.replace(budget, seconds=seconds, max_evaluations=left)
+
+  @property
+  def _left_evaluations(self) -> int | None:
+    """Of the budget; None where it counts seconds only."""
+    limit = self.budget.max_evaluations
+    return None if limit is None else max(0, limit - self.tracker.evaluations)
 
   def _starts(self) -> list[Result]:
     """What the search begins from, the best first."""
@@ -220,34 +259,29 @@ class _Run:
     if self.placer.policy is None:
       learned = self.placer.learned
       known = [r for r in self.tried if r.strategy not in learned] or known
-    return best_first(known)[: self.placer.max_starts]
+    return best_first(known)[:_MAX_STARTS]
 
-  def result(self) -> Result:
-    """The best of all, with all of their histories."""
-    if not self.tried:
-      raise self._nothing()
-    best = best_first(self.tried)[0]
-    return Result(
-      "auto",
-      best.placement,
-      best.evaluation,
-      improvements(self.history),
-      self.clock.seconds,
-      self.evaluations,
-      tuple(self.tried),
-      self.skipped,
-    )
+  def _place(self, strategy: str, policy: str | None, budget: Budget) -> Result:
+    placer = registry.get_placer(strategy, policy)
+    return placer.place(self.problem, self.evaluator, budget, self.seed)
 
-  def _keep(self, result: Result, began_s: float) -> None:
-    for point in result.history:
-      self.history.append(
-        dataclasses.replace(
-          point,
-          seconds=point.seconds + began_s,
-          evaluations=point.evaluations + self.evaluations,
-        )
+  def _attempt(self, strategy: str, find: Callable[[], Result]) -> None:
+    """Keeps what is found; a failure, of any kind, is noted, not raised."""
+    began_s, before = self.tracker.seconds, self.tracker.evaluations
+    try:
+      result = find()
+    except Exception as error:
+      self._note(strategy, error)
+      return
+    self.tracker.history += [
+      dataclasses.replace(
+        point,
+        seconds=point.seconds + began_s,
+        evaluations=point.evaluations + before,
       )
-    self.evaluations += result.evaluations
+      for point in result.history
+    ]
+    self.tracker.evaluations += result.evaluations
     self.tried.append(result)
 
   def _note(self, strategy: str, error: Exception) -> None:
@@ -258,14 +292,4 @@ class _Run:
     self.skipped.setdefault(strategy, str(error))
     self.failure = self.failure or error
     if isinstance(error, InfeasibleError) and error.evaluation is not None:
-      missing = sum(excess(self.problem, error.evaluation).values())
-      if missing < self.excess:
-        self.excess, self.nearest = missing, error.evaluation
-
-  def _nothing(self) -> TfplaceError:
-    """Why there is no placement: the nearest miss, else the first failure."""
-    if self.nearest is not None:
-      return infeasible(
-        "no strategy found a placement", self.problem, self.nearest
-      )
-    return self.failure or TfplaceError("no strategy found a placement")
+      self.tracker.note_miss(error.evaluation)

@@ -1,13 +1,12 @@
 """Coarsens the groups of a problem, into units of groups that move together.
 
-Three ways, for no one way serves all graphs; all join groups step by step, and
-none puts more work into one unit than its level allows. By edges, as METIS does
-(Karypis and Kumar, 1998): from the edge that costs most to cut down to the
-cheapest, the two ends join. By work: from the unit with the least work up,
-each joins the neighbor with the highest cost of a cut. By merging, as Placeto
-does before it places (arXiv 1906.08879): always the unit with the least work
-joins the neighbor with which it exchanges the most bytes, among those that run
-on the same devices, down to some dozens of units.
+Three ways, for no one way serves all graphs; none puts more work into one unit
+than its level allows. By edges, as METIS does (Karypis and Kumar, 1998): from
+the edge that costs most to cut down to the cheapest, the two ends join. By
+work: from the unit with the least work up, each joins the neighbor with the
+highest cost of a cut. By merging, as Placeto does (arXiv 1906.08879): always
+the unit with the least work joins the neighbor with which it exchanges the most
+bytes, among those that run on the same devices, down to some dozens of units.
 """
 
 import dataclasses

@@ -157,3 +157,42 @@ class GroupGraph:
   def contract(self, devices: np.ndarray) -> np.ndarray:
     """[num_ops] devices of an allowed placement -> [num_groups] devices."""
     return np.ascontiguousarray(devices[self.first_ops], dtype=np.int32)
+
+
+def main_devices(groups: GroupGraph) -> np.ndarray:
+  """Devices of the kind that runs all the work soonest, in order.
+
+  Work that a kind cannot run counts at its fastest elsewhere.
+  """
+  cluster = groups.problem.cluster
+  kinds = [device.kind for device in cluster.devices]
+  work = np.where(
+    groups.allowed, groups.time_us, groups.fastest_us[:, np.newaxis]
+  ).sum(axis=0)
+  runs = groups.allowed.sum(axis=0)
+  best = min(
+    range(len(kinds)), key=lambda d: (work[d] / kinds.count(kinds[d]), -runs[d])
+  )
+  return np.array([i for i, kind in enumerate(kinds) if kind == kinds[best]])
+
+
+def equal_blocks(groups: GroupGraph, order: np.ndarray) -> np.ndarray:
+  """Cuts an order of the groups into blocks of equal time, one per device.
+
+  Args:
+    groups: of the problem.
+    order: [num_groups] groups in the order in which devices are filled.
+
+  Returns:
+    [num_groups] int32 devices.
+  """
+  devices = main_devices(groups)
+  work = np.empty(groups.num_groups)
+  work[order] = np.cumsum(groups.fastest_us[order])
+  total = max(float(groups.fastest_us.sum()), 1e-300)
+  # By the middle of its work, so that a long group goes where most of it lies.
+  middle = (work - groups.fastest_us / 2) / total
+  # What takes no time belongs to what comes before it.
+  block = np.ceil(middle * len(devices) - 1e-9).astype(int) - 1
+  block = np.clip(block, 0, len(devices) - 1)
+  return groups.nearest(devices[block])

@@ -149,8 +149,7 @@ def warm_up(strategy: str) -> None:
 
 
 def _ladder() -> Problem:
-  """Enough groups to be merged before they are swept, and no start that is
-  proven optimal: the work could be shared, but for what would have to move."""
+  """Enough groups to be merged and swept, and no start proven optimal."""
   count = 12
   ops = [
     OpSpec(f"op_{i}", "MatMul", {"GPU": 1.0, "CPU": 9.0}, [1e4], 8.0)

@@ -1,9 +1,8 @@
 """Strategy names and the placers behind them, loaded only when asked for.
 
-The registry holds strings, so that a strategy of a package above this one
-(the learned policies) is reached without importing it, nor TensorFlow, here.
 A new strategy is one line: "module:class" of its placer or, where it learns,
-the package that describes it (`tfplace.learned.Method`).
+the package that describes it (`tfplace.learned.Method`). They are strings, so
+that neither that package nor TensorFlow is imported here.
 """
 
 import importlib
@@ -55,13 +54,11 @@ CLASSICAL = (
   "m_etf",
   "m_sct",
 )
-# The learned ones that `auto` asks. The policies of the others, smaller and for
-# fewer sizes of graphs, are there to compare with and to train on.
+# The learned ones that `auto` asks; the others are there to compare with.
 ASKED = ("gdp",)
 # What can begin from a given placement.
 SEARCHES = ("annealing", "auto")
-# What competes where nothing is said: not those, nor the one for a few dozen
-# ops.
+# What competes where nothing is said.
 READY = tuple(
   name
   for name in STRATEGIES

@@ -103,8 +103,8 @@ class Tracker:
     self.evaluations = 0
     self.history: list[HistoryPoint] = []
     self.best: tuple[np.ndarray, Evaluation] | None = None
-    self._nearest: Evaluation | None = None
-    self._excess = math.inf  # bytes, of `_nearest` on all devices
+    self.nearest: Evaluation | None = None  # of those that do not fit
+    self._excess = math.inf  # bytes, of `nearest` on all devices
     self._error: str | None = None
     self._began = time.perf_counter()
 
@@ -149,20 +149,21 @@ class Tracker:
     if not math.isfinite(evaluation.step_time_us):
       self._error = str(evaluation.extra.get("error", "it could not be run"))
     elif not evaluation.feasible:
-      missing = sum(excess(self.problem, evaluation).values())
-      if missing < self._excess:
-        self._excess, self._nearest = missing, evaluation
+      self.note_miss(evaluation)
     elif (
       self.best is None or evaluation.step_time_us < self.best[1].step_time_us
     ):
       self.best = np.array(devices, np.int32), evaluation
-      self.record(evaluation.step_time_us)
+      step_time_us = evaluation.step_time_us
+      self.history.append(
+        HistoryPoint(self.seconds, self.evaluations, step_time_us, self.name)
+      )
 
-  def record(self, step_time_us: float) -> None:
-    """Notes an improvement found at this moment."""
-    self.history.append(
-      HistoryPoint(self.seconds, self.evaluations, step_time_us, self.name)
-    )
+  def note_miss(self, evaluation: Evaluation) -> None:
+    """Keeps what does not fit, if it exceeds memory by the least so far."""
+    missing = sum(excess(self.problem, evaluation).values())
+    if missing < self._excess:
+      self._excess, self.nearest = missing, evaluation
 
   def result(self) -> Result:
     """The best feasible placement.
@@ -171,7 +172,13 @@ class Tracker:
       InfeasibleError: no candidate fits (or ran at all).
     """
     if self.best is None:
-      raise self._infeasible()
+      who = f"strategy {self.name!r}"
+      if self.nearest is None:
+        raise InfeasibleError(
+          f"{who}: no placement could be run: {self._error}"
+        )
+      told = f"{who} found no placement"
+      raise infeasible(told, self.problem, self.nearest)
     devices, evaluation = self.best
     return Result(
       self.name,
@@ -181,10 +188,3 @@ class Tracker:
       self.seconds,
       self.evaluations,
     )
-
-  def _infeasible(self) -> InfeasibleError:
-    who = f"strategy {self.name!r}"
-    if self._nearest is None:
-      return InfeasibleError(f"{who}: no placement could be run: {self._error}")
-    told = f"{who} found no placement"
-    return infeasible(told, self.problem, self._nearest)

@@ -17,7 +17,7 @@ from tfplace.core.problem import Problem
 from tfplace.learned import Tensor
 from tfplace.learned.decisions import Decisions
 from tfplace.learned.exported import PolicyInputs
-from tfplace.placers.scopes import UNKNOWN
+from tfplace.placers.rules.axes import UNKNOWN
 
 VERSION = 1  # changes whenever a policy must be trained again
 TYPE_VOCABULARY = 512  # op types, by a stable hash of their name

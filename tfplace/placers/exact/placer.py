@@ -2,23 +2,33 @@
 
 CP-SAT searches devices and orders at once (see `cp_sat`); the simulator judges
 every placement that it meets, and the evaluator the best of them. Needs the
-extra `exact` (OR-tools).
+extra `exact` (OR-tools). OR-tools and TensorFlow each bring their own copy of
+the same libraries, and a process that has loaded both dies in the solver: so
+the search runs in a fresh Python that never loads TensorFlow.
 """
 
+import contextlib
 import dataclasses
 import math
+import os
+import pathlib
+import pickle
+import subprocess
+import sys
+import tempfile
+import threading
 from typing import ClassVar
 
 import numpy as np
 
+import tfplace
 from tfplace.bounds import lower_bound
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.core.protocols import ROUNDING, Budget, Evaluator, Result
-from tfplace.errors import InfeasibleError
+from tfplace.errors import InfeasibleError, TfplaceError
 from tfplace.placers.exact import cp_sat
 from tfplace.placers.exact.cp_sat import Schedule, solve
-from tfplace.placers.exact.process import search_apart
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.registry import get_placer
 from tfplace.placers.repair import offer_repaired
@@ -29,6 +39,9 @@ from tfplace.simulate.links import serial_us
 _STARTS = ("single", "heft", "annealing")
 _START_SHARE = 0.2  # of the budget, for each; the solver does the rest
 _START_EVALUATIONS = 20_000
+_GRACE_S = 120.0  # to start, compile and stop
+_LONGEST_S = 1e6
+_LENGTH_BYTES = 8  # of the number before the request
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,3 +178,89 @@ def _judge(
   if not evaluation.feasible:
     offer_repaired(tracker, groups, group_devices)
   schedule.forbid(group_devices)
+
+
+def search_apart(
+  problem: Problem, limit_s: float, max_evaluations: int | None, seed: int
+) -> tuple[float, np.ndarray, int]:
+  """Runs `search` in a child process.
+
+  Returns:
+    A proven bound in microseconds, [num_ops] devices, and the number of
+    placements evaluated.
+
+  Raises:
+    TfplaceError: what the search raised, or the process died or hung.
+  """
+  limit_s = min(limit_s, _LONGEST_S)
+  request = pickle.dumps((problem, limit_s, max_evaluations, seed))
+  with tempfile.TemporaryFile() as answers, tempfile.TemporaryFile() as log:
+    code = _run(request, limit_s + _GRACE_S, answers, log)
+    answers.seek(0)
+    log.seek(0)
+    if code:
+      told = log.read().decode("utf-8", "replace").split()
+      raise TfplaceError(
+        f"strategy 'exact': the solver's process ended with exit code {code};"
+        f" it said {' '.join(told)[-300:]!r}"
+      )
+    answer = pickle.load(answers)
+  if isinstance(answer, TfplaceError):
+    raise answer
+  return answer
+
+
+def _run(request: bytes, timeout_s: float, answers: object, log: object) -> int:
+  """Starts the child, hands it the request, and waits; its exit code."""
+  package = str(pathlib.Path(tfplace.__file__).parent.parent)
+  path = os.environ.get("PYTHONPATH")
+  child = subprocess.Popen(
+    [sys.executable, "-m", "tfplace.placers.exact.placer"],
+    stdin=subprocess.PIPE,
+    stdout=answers,  # type: ignore[call-overload]
+    stderr=log,
+    env={
+      **os.environ,
+      "PYTHONPATH": package + (os.pathsep + path if path else ""),
+    },
+  )
+  try:
+    with contextlib.suppress(BrokenPipeError):  # it died: its exit code tells
+      child.stdin.write(len(request).to_bytes(_LENGTH_BYTES, "big") + request)
+      child.stdin.flush()
+    return child.wait(timeout_s)
+  except subprocess.TimeoutExpired:
+    raise TfplaceError(
+      f"strategy 'exact': the solver gave no answer within {timeout_s:g} s"
+    ) from None
+  finally:
+    child.kill()
+    child.wait()
+    with contextlib.suppress(BrokenPipeError):
+      child.stdin.close()
+
+
+def _main() -> None:
+  requests = sys.stdin.buffer
+  length = int.from_bytes(requests.read(_LENGTH_BYTES), "big")
+  problem, limit_s, max_evaluations, seed = pickle.loads(requests.read(length))
+  threading.Thread(target=_die_with_parent, daemon=True).start()
+  answers = os.dup(1)  # whatever else is printed goes to stderr
+  os.dup2(2, 1)
+  try:
+    bound_us, result = search(problem, limit_s, max_evaluations, seed)
+    answer: object = bound_us, result.placement.devices, result.evaluations
+  except TfplaceError as error:
+    answer = error
+  with open(answers, "wb") as stream:
+    stream.write(pickle.dumps(answer))
+  os._exit(0)  # the thread that watches stdin holds its lock
+
+
+def _die_with_parent() -> None:
+  os.read(0, 1)  # returns when the parent is gone
+  os._exit(1)
+
+
+if __name__ == "__main__":
+  _main()

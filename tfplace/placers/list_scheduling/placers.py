@@ -15,7 +15,7 @@ import numpy as np
 from tfplace.core.paths import upward_ranks
 from tfplace.core.problem import Problem
 from tfplace.core.protocols import Budget, Evaluator, Result
-from tfplace.placers.groups import GroupGraph
+from tfplace.placers.groups import GroupGraph, main_devices
 from tfplace.placers.list_scheduling.co_placement import (
   GROUPINGS,
   offer_groupings,
@@ -29,7 +29,6 @@ from tfplace.placers.list_scheduling.costs import (
 from tfplace.placers.list_scheduling.earliest_start import earliest_start
 from tfplace.placers.list_scheduling.favorite_children import favorite_children
 from tfplace.placers.list_scheduling.kernels import earliest_finish
-from tfplace.placers.rules.single import main_devices
 from tfplace.placers.tracker import Tracker
 from tfplace.simulate.links import mean_transfer
 

@@ -22,13 +22,12 @@ import numpy as np
 from tfplace.core.problem import Problem
 from tfplace.core.protocols import Budget, Evaluator, Result
 from tfplace.errors import TfplaceError
-from tfplace.placers.groups import GroupGraph
-from tfplace.placers.partition.weights import (
+from tfplace.placers.groups import GroupGraph, main_devices
+from tfplace.placers.partition.metis import (
   WeightedGraph,
   offer_parts,
   weighted_graph,
 )
-from tfplace.placers.rules.single import main_devices
 from tfplace.placers.tracker import Tracker
 
 
@@ -41,9 +40,9 @@ def graph_text(graph: WeightedGraph) -> str:
   weights = graph.vertex_weights
   if not weights.any():
     weights = np.ones_like(weights)
-  lines = ["0", f"{len(weights)} {len(graph.neighbours)}", "0 011"]
+  lines = ["0", f"{len(weights)} {len(graph.adjacent)}", "0 011"]
   bounds = graph.offsets.tolist()
-  pairs = np.stack((graph.edge_weights, graph.neighbours), axis=1)
+  pairs = np.stack((graph.edge_weights, graph.adjacent), axis=1)
   flat = [str(value) for value in pairs.reshape(-1).tolist()]
   for vertex, weight in enumerate(weights.tolist()):
     first, end = bounds[vertex], bounds[vertex + 1]
@@ -129,19 +128,14 @@ PROGRAMS = ("scotch_gmap",)
 # Sums of weight times distance must fit into the 32 bits of Debian's build.
 _TOTAL = 2**24
 _ENVIRONMENT = {"SCOTCH_PTHREAD_NUMBER": "1"}  # threads race: no two runs agree
+_LONGEST_S = 60.0  # for the program, if the budget allows so much
 _NEAR, _FAR = 4, 64  # distance of the fastest link, and the largest of any
 
 
 @dataclasses.dataclass(frozen=True)
 class ScotchPlacer:
-  """Scotch on the devices of the fastest kind.
+  """Scotch on the devices of the fastest kind."""
 
-  Attributes:
-    timeout_s: seconds after which the program is ended; the time that is
-      left of the budget counts too.
-  """
-
-  timeout_s: float = 60.0
   name: ClassVar[str] = "scotch"
 
   def place(
@@ -160,7 +154,7 @@ class ScotchPlacer:
     graph = weighted_graph(groups, devices, _TOTAL)
     parts = np.zeros(groups.num_groups, np.int64)
     if len(devices) > 1 and groups.num_groups:
-      timeout_s = min(self.timeout_s, max(1.0, budget.left_s))
+      timeout_s = min(_LONGEST_S, max(1.0, budget.left_s))
       parts = run(program, graph, distances(groups, devices), timeout_s)
     offer_parts(tracker, groups, parts)
     return tracker.result()

@@ -1,13 +1,13 @@
 """What a human expert would do: layers in contiguous blocks, one per device.
 
 The rules are those of the placement papers' baselines (Mirhoseini et al. 2017;
-GO, arXiv 2010.12438): consecutive layers share a device and blocks have equal
-time; of a model of sequences, layers are shared out by their number (encoder
-and decoder layers of one depth share a device), embeddings go with the first
-layer, attention and softmax to the last device; an Inception-like model is cut
-between cells only. Layers are known by the scopes in op names; gradients go
-with their forward ops, optimizers with the variables. A graph without scopes
-is cut along its topological order.
+GO, arXiv 2010.12438): blocks of consecutive layers have equal time; of a model
+of sequences, layers are shared out by their number (encoder and decoder layers
+of one depth share a device), embeddings go with the first layer, attention and
+softmax to the last device; an Inception-like model is cut between cells only.
+Layers are known by the scopes in op names; gradients go with their forward ops,
+optimizers with the variables. A graph without scopes is cut along its
+topological order.
 """
 
 import collections
@@ -19,10 +19,9 @@ import numpy as np
 
 from tfplace.core.problem import Problem
 from tfplace.core.protocols import Budget, Evaluator, Result
-from tfplace.placers.groups import GroupGraph
+from tfplace.placers.groups import GroupGraph, equal_blocks, main_devices
 from tfplace.placers.repair import offer_repaired
-from tfplace.placers.rules.single import cut, main_devices
-from tfplace.placers.scopes import UNKNOWN, forward_name, spread
+from tfplace.placers.rules.axes import UNKNOWN, forward_name, spread
 from tfplace.placers.tracker import Tracker
 
 _NUMBERED = re.compile(
@@ -78,7 +77,7 @@ def _layered(groups: GroupGraph, names: list[str]) -> np.ndarray:
   layers = _layer_numbers(groups, names)
   devices = main_devices(groups)
   if layers.max(initial=UNKNOWN) + 1 < len(devices):
-    return cut(groups, groups.order)
+    return equal_blocks(groups, groups.order)
   known = layers >= 0
   work = np.bincount(
     layers[known], groups.problem.fastest_us[known], layers.max() + 1

@@ -1,10 +1,7 @@
 """Placers without a choice: one device for all, or contiguous blocks.
 
-`single` takes the fastest device on which the step fits; `cpu` does the same
-among CPU devices. Ops without a kernel there go where they can. These are the
-"1 GPU" and "CPU only" columns of the Placeto and GO papers. `blocks`, what a
-person draws first, cuts the graph's order into as many pieces of equal work as
-there are devices of the kind that runs the graph fastest.
+`single` and `cpu` are the "1 GPU" and "CPU only" columns of the Placeto and GO
+papers. Ops without a kernel there go where they can.
 """
 
 import dataclasses
@@ -16,7 +13,7 @@ import numpy as np
 from tfplace.core.problem import Problem
 from tfplace.core.protocols import Budget, Evaluator, Result
 from tfplace.errors import ProblemError
-from tfplace.placers.groups import GroupGraph
+from tfplace.placers.groups import GroupGraph, equal_blocks
 from tfplace.placers.repair import offer_repaired
 from tfplace.placers.tracker import Tracker
 
@@ -49,7 +46,6 @@ class CpuPlacer:
 
     Raises:
       ProblemError: the cluster has no device of kind CPU.
-      InfeasibleError: no CPU device has the memory.
     """
     devices = problem.cluster.devices
     cpus = [i for i, device in enumerate(devices) if device.kind == "CPU"]
@@ -85,44 +81,5 @@ class BlocksPlacer:
     """Cuts the groups' order into one block per device."""
     tracker = Tracker(self.name, problem, evaluator, budget)
     groups = GroupGraph(problem)
-    offer_repaired(tracker, groups, cut(groups, groups.order))
+    offer_repaired(tracker, groups, equal_blocks(groups, groups.order))
     return tracker.result()
-
-
-def cut(groups: GroupGraph, order: np.ndarray) -> np.ndarray:
-  """Cuts an order of the groups into blocks of equal time, one per device.
-
-  Args:
-    groups: of the problem.
-    order: [num_groups] groups in the order in which devices are filled.
-
-  Returns:
-    [num_groups] int32 devices.
-  """
-  devices = main_devices(groups)
-  work = np.empty(groups.num_groups)
-  work[order] = np.cumsum(groups.fastest_us[order])
-  total = max(float(groups.fastest_us.sum()), 1e-300)
-  # By the middle of its work, so that a long group goes where most of it lies.
-  middle = (work - groups.fastest_us / 2) / total
-  # What takes no time belongs to what comes before it.
-  block = np.ceil(middle * len(devices) - 1e-9).astype(int) - 1
-  block = np.clip(block, 0, len(devices) - 1)
-  return groups.nearest(devices[block])
-
-
-def main_devices(groups: GroupGraph) -> np.ndarray:
-  """Devices of the kind that runs all the work soonest, in order.
-
-  Work that a kind cannot run counts at its fastest elsewhere.
-  """
-  cluster = groups.problem.cluster
-  kinds = [device.kind for device in cluster.devices]
-  work = np.where(
-    groups.allowed, groups.time_us, groups.fastest_us[:, np.newaxis]
-  ).sum(axis=0)
-  runs = groups.allowed.sum(axis=0)
-  best = min(
-    range(len(kinds)), key=lambda d: (work[d] / kinds.count(kinds[d]), -runs[d])
-  )
-  return np.array([i for i, kind in enumerate(kinds) if kind == kinds[best]])

@@ -19,15 +19,14 @@ from tfplace.core.protocols import Budget, Evaluator, HistoryPoint, Result
 from tfplace.errors import TfplaceError
 from tfplace.placers import registry
 from tfplace.placers.groups import GroupGraph
-from tfplace.placers.packing import offer_packed
+from tfplace.placers.repair import offer_packed
 from tfplace.placers.search.config import SearchConfig
 from tfplace.placers.search.search import Search
 from tfplace.placers.tracker import Tracker
 
-# On 50,000 ops they take 16 s of one core together: of a budget of 10 s, more
-# than the search would be left with. At 10 s, five graphs of 19,000 to 54,000
-# ops and two seeds each ended 1.3% lower (geometric mean) with 0.15 than with
-# 0.4: the quickest come first, and the search makes up for the others.
+# Share of all seconds after which no further classical placer is begun: the
+# quickest come first, and the search makes up for the others. (At 10 s, five
+# graphs of 19,000 to 54,000 ops ended 1.3% lower with 0.15 than with 0.4.)
 CLASSICAL_TOTAL = 0.15
 # Of the seconds left where nothing fits yet, for a first packing: annealing,
 # which counts excess bytes as time, is better where activations decide.
@@ -42,14 +41,11 @@ class AnnealingPlacer:
   Attributes:
     config: of the search.
     starts: strategies whose placements it starts from.
-    classical_total: share of all seconds after which no further one of these
-      is begun.
     start: [num_ops] devices of a placement to start from, too; None for none.
   """
 
   config: SearchConfig = dataclasses.field(default_factory=SearchConfig)
   starts: tuple[str, ...] = registry.CLASSICAL
-  classical_total: float = CLASSICAL_TOTAL
   start: np.ndarray | None = None
   name: ClassVar[str] = "annealing"
 
@@ -62,7 +58,7 @@ class AnnealingPlacer:
     found: list[Result] = []
     failed: dict[str, str] = {}
     for strategy in self.starts:
-      if found and budget.spent > self.classical_total:
+      if found and budget.spent > CLASSICAL_TOTAL:
         break
       if any(result.evaluation.is_optimal for result in found):
         break

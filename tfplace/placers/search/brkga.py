@@ -4,16 +4,13 @@ Goncalves and Resende, "Biased random-key genetic algorithms for combinatorial
 optimization" (2011): vectors of numbers in [0, 1) evolve by copying the best,
 adding random ones, and mixing one of the best with one of the rest. It is the
 baseline that REGAL (Paliwal et al., ICLR 2020, arXiv 1905.02494) improves,
-with 10,000 evaluations; like there it starts from random keys.
+with 10,000 evaluations.
 
 Keys here: one per group and device, how much the group wants the device, and
 one per group, its turn. The decoder takes the groups by turn, and gives each
-the device it wants most of those with memory left. The order of ops on a
-device is fixed by the rules of the simulated step, so that turns matter only
-where memory is scarce. Devices of slower kinds take part only where nothing
-else can run a group. Many groups are co-placed first (`co_placement`): random
-keys for each of 10,000 tear every layer apart, and 10,000 evaluations do not
-mend it.
+the device it wants most of those with memory left. Devices of slower kinds take
+part only where nothing else can run a group. Many groups are co-placed first
+(`co_placement`): random keys for each of 10,000 tear every layer apart.
 """
 
 import dataclasses
@@ -36,11 +33,8 @@ _UNFIT = 1e30  # worse than any step time that fits
 
 @dataclasses.dataclass(frozen=True)
 class BrkgaConfig:
-  """Settings of the algorithm.
-
-  Within the ranges that Goncalves and Resende recommend. Their population
-  grows with the keys; here it is such that 10,000 evaluations are over 100
-  generations.
+  """Settings of the algorithm, within the ranges that its authors recommend;
+  the population is such that 10,000 evaluations are over 100 generations.
 
   Attributes:
     population: vectors of keys.
@@ -68,11 +62,7 @@ class BrkgaConfig:
 
 @dataclasses.dataclass(frozen=True)
 class BrkgaPlacer:
-  """Biased random-key genetic algorithm.
-
-  Attributes:
-    config: of the algorithm.
-  """
+  """Biased random-key genetic algorithm."""
 
   config: BrkgaConfig = dataclasses.field(default_factory=BrkgaConfig)
   name: ClassVar[str] = "brkga"
@@ -171,16 +161,13 @@ def _decode(
 def evaluate(
   tracker: Tracker, decoder: Decoder, keys: np.ndarray, cost: np.ndarray
 ) -> bool:
-  """Fills in the costs of vectors; false where the budget ended before, or
-  an optimum was met.
+  """Fills in [count] costs of [count, *shape] vectors: step times, or above
+  1e30 by the bytes missing.
 
   The first vector ever is evaluated whatever the budget says.
 
-  Args:
-    tracker: receives the placements.
-    decoder: of the problem.
-    keys: [count, *shape] vectors.
-    cost: [count] filled in, step times, or above 1e30 by the bytes missing.
+  Returns:
+    False where the budget ended before, or an optimum was met.
   """
   budget = tracker.budget
   for first in range(0, len(keys), _BATCH):
@@ -205,13 +192,8 @@ def _cost(problem: Problem, evaluation: Evaluation) -> float:
 def evolve(
   keys: np.ndarray, config: BrkgaConfig, rng: np.random.Generator
 ) -> None:
-  """Replaces all but the elite: by children, and by mutants at the end.
-
-  Args:
-    keys: [population, ...] vectors, the best first; changed in place.
-    config: of the algorithm.
-    rng: random numbers.
-  """
+  """Replaces all but the elite of [population, ...] vectors, the best first: by
+  children, and by mutants at the end."""
   elite, size = config.num_elite, len(keys)
   num_children = max(0, size - elite - config.num_mutants)
   better = rng.integers(0, elite, num_children)
@@ -220,7 +202,6 @@ def evolve(
   for a, b in zip(better, worse, strict=True):
     takes = rng.random(keys.shape[1:], np.float32) < config.bias
     children.append(np.where(takes, keys[a], keys[b]))
-  for at, child in enumerate(children, start=elite):
-    keys[at] = child
+  keys[elite : elite + num_children] = children
   mutants = keys[elite + num_children :]
   mutants[:] = rng.random(mutants.shape, np.float32)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tfplace.placers.search.config import Plan, Scale
+from tfplace.placers.search.config import Rounds, Scale
 from tfplace.placers.search.moves import move_unit, propose, uniform
 from tfplace.placers.search.state import (
   BEST,
@@ -30,6 +30,31 @@ from tfplace.simulate import engine
 from tfplace.simulate.jit import Index, helper, inlined, kernel
 from tfplace.simulate.tables import Tables
 from tfplace.simulate.workspace import Workspace
+
+
+class Cooling(NamedTuple):
+  """How a chain anneals.
+
+  Attributes:
+    evaluations: how many placements to simulate.
+    hot_us: temperature at the start, microseconds of step time.
+    cold_us: temperature at the end; in between it falls geometrically.
+    lowest: least level of units that move as one.
+    highest: greatest such level.
+    part_share: see `propose`.
+  """
+
+  evaluations: int
+  hot_us: float
+  cold_us: float
+  lowest: int
+  highest: int
+  part_share: float
+
+
+_RESTART, _ANNEAL, _SWEEP = 0, 1, 2
+_NO_COOLING = Cooling(0, 1.0, 1.0, 0, 0, 0.0)
+_NO_UNITS = np.empty(0, np.int64)
 
 
 class Chain:
@@ -51,13 +76,13 @@ class Chain:
     self,
     state: SearchState,
     tables: SearchTables,
-    step: engine.Tables,
+    step: Tables,
     scale: Scale,
   ) -> None:
     self.rate = 0.0
     self.done = 0
-    self._state = state
     self.tables = tables
+    self._state = state
     self._step = step
     self._work = engine.workspace(step)
     self._scale = scale
@@ -95,28 +120,37 @@ class Chain:
   def restart(self, devices: np.ndarray) -> None:
     """Puts it on [num_groups] devices."""
     self._state.devices[:] = devices
-    restart(
-      self._step,
-      self._work,
-      self.tables,
-      self._state,
-      self._scale.penalty_us,
-    )
+    self._run(self.tables, _RESTART)
 
   def sweep(self, tables: SearchTables, units: np.ndarray) -> None:
-    """Tries [?] units of other tables of the problem elsewhere."""
-    sweep(
-      self._step,
-      self._work,
-      tables,
-      self._state,
-      self._scale.penalty_us,
-      units,
-    )
+    """Tries whole units elsewhere, and keeps what shortens the step.
+
+    Each is tried where a neighbor is, and on one more device.
+
+    Args:
+      tables: of the problem, with these units.
+      units: [?] int64, in order.
+    """
+    self._run(tables, _SWEEP, units=units)
+
+  def cool(self, cooling: Cooling) -> int:
+    """Anneals; returns evaluations, fewer where no move changes anything."""
+    return self._run(self.tables, _ANNEAL, cooling)
+
+  def _run(
+    self,
+    tables: SearchTables,
+    task: int,
+    cooling: Cooling = _NO_COOLING,
+    units: np.ndarray = _NO_UNITS,
+  ) -> int:
+    penalty_us = self._scale.penalty_us
+    chain = self._step, self._work, tables, self._state, penalty_us
+    return _run(*chain, task, cooling, units)
 
   def anneal(
     self,
-    plan: Plan,
+    rounds: Rounds,
     number: int,
     hot_us: float,
     until: float,
@@ -127,138 +161,40 @@ class Chain:
     anything.
 
     Args:
-      plan: of all rounds.
+      rounds: all of them.
       number: of the round.
       hot_us: first temperature of the round.
       until: share of the round that is over then.
       is_done: of this chain, whether there is nothing to gain.
       after_chunk: called with this chain after each chunk.
     """
-    config = self._scale.config
-    at = plan.progress(number, self.done, self.rate, 0)
+    at = rounds.progress(number, self.done, self.rate, 0)
     while at < until and not is_done(self):
-      chunk = plan.chunk(number, self.done, self.rate, config)
+      chunk = rounds.chunk(number, self.done, self.rate)
       if chunk < 1:
         break
       began = time.perf_counter()
-      after = plan.progress(number, self.done + chunk, self.rate, chunk)
-      done = self._cool(chunk, hot_us, at, min(1.0, after))
+      after = rounds.progress(number, self.done + chunk, self.rate, chunk)
+      done = self.cool(self._cooling(chunk, hot_us, at, min(1.0, after)))
       self.done += done
       if done < chunk:
         break
       self.rate = chunk / max(time.perf_counter() - began, 1e-9)
-      at = plan.progress(number, self.done, self.rate, 0)
+      at = rounds.progress(number, self.done, self.rate, 0)
       after_chunk(self)
 
-  def _cool(
+  def _cooling(
     self, evaluations: int, hot_us: float, start: float, end: float
-  ) -> int:
-    """One chunk, from one share of the round to another; its evaluations."""
-    scale = self._scale
-    fall = scale.cold_us / hot_us
-    top = len(self.tables.level_offsets) - 2
-    cooling = Cooling(
+  ) -> Cooling:
+    """From one share of a round to another."""
+    fall = self._scale.cold_us / hot_us
+    return Cooling(
       evaluations,
       hot_us * fall**start,
       hot_us * fall**end,
-      *scale.levels(top, start, hot_us),
-      scale.part_share,
+      *self._scale.levels(self.tables.top_level, start, hot_us),
+      self._scale.part_share,
     )
-    return anneal(
-      self._step,
-      self._work,
-      self.tables,
-      self._state,
-      scale.penalty_us,
-      cooling,
-    )
-
-
-class Cooling(NamedTuple):
-  """How a chain anneals.
-
-  Attributes:
-    evaluations: how many placements to simulate.
-    hot_us: temperature at the start, microseconds of step time.
-    cold_us: temperature at the end; in between it falls geometrically.
-    lowest: least level of clusters that move as one.
-    highest: greatest such level.
-    part_share: see `propose`.
-  """
-
-  evaluations: int
-  hot_us: float
-  cold_us: float
-  lowest: int
-  highest: int
-  part_share: float
-
-
-_RESTART, _ANNEAL, _SWEEP = 0, 1, 2
-_NO_COOLING = Cooling(0, 1.0, 1.0, 0, 0, 0.0)
-_NO_UNITS = np.empty(0, np.int64)
-
-
-def restart(
-  step: Tables,
-  work: Workspace,
-  tables: SearchTables,
-  state: SearchState,
-  penalty_us: float,
-) -> None:
-  """Evaluates `devices` and makes them the current state.
-
-  Args:
-    step: the simulator's tables.
-    work: the simulator's workspace.
-    tables: the search's tables.
-    state: the chain; changed.
-    penalty_us: what an excess of a whole device's memory costs.
-  """
-  chain = step, work, tables, state, penalty_us
-  _run(*chain, _RESTART, _NO_COOLING, _NO_UNITS)
-
-
-def anneal(
-  step: Tables,
-  work: Workspace,
-  tables: SearchTables,
-  state: SearchState,
-  penalty_us: float,
-  cooling: Cooling,
-) -> int:
-  """Anneals for a number of evaluations.
-
-  Args:
-    step, work, tables, state, penalty_us: as of `restart`.
-    cooling: how.
-
-  Returns:
-    Placements simulated; fewer than `cooling.evaluations` where no move changes
-    anything.
-  """
-  chain = step, work, tables, state, penalty_us
-  return _run(*chain, _ANNEAL, cooling, _NO_UNITS)
-
-
-def sweep(
-  step: Tables,
-  work: Workspace,
-  tables: SearchTables,
-  state: SearchState,
-  penalty_us: float,
-  units: np.ndarray,
-) -> None:
-  """Tries whole clusters elsewhere, and keeps what shortens the step.
-
-  Each is tried where a neighbour is, and on one more device.
-
-  Args:
-    step, work, tables, state, penalty_us: as of `restart`.
-    units: [?] int64 the clusters, in order.
-  """
-  chain = step, work, tables, state, penalty_us
-  _run(*chain, _SWEEP, _NO_COOLING, units)
 
 
 @kernel

@@ -1,4 +1,4 @@
-"""How a search spends its budget: its settings, its scale and its schedule."""
+"""How a search spends its budget: its settings, its scale and its rounds."""
 
 import dataclasses
 import time
@@ -7,14 +7,17 @@ from tfplace.core.protocols import is_optimal
 from tfplace.placers.groups import GroupGraph
 
 # All values chosen by trial.
-_LARGE_HOT = 0.006  # `SearchConfig.hot` of a large graph
 SWEEP_SHARE = 0.5  # of the budget, what the sweeps of a large graph may take
 SWEPT = 0.1  # share of the first temperature, where a large graph was swept
 WARM = 0.4  # share of it, where a round continues from the best placement
+EVALUATIONS_PER_GROUP = 400.0  # of a round, per group and chain
+PATIENCE = 40  # rounds without an improvement that end the search early
+CHUNK_EVALUATIONS = 500  # between looks at the clock, where they are the budget
+_CHUNK_S = 0.1  # between looks at the clock, where seconds are
+_LARGE_HOT = 0.006  # `SearchConfig.hot` of a large graph
 _COLD = 3e-5  # last temperature of a round, as a share of the lower bound
 # What an excess of all of a device's memory costs, in lower bounds.
 _PENALTY = 5.0
-EVALUATIONS_PER_GROUP = 400.0  # of a round, per group and chain
 _WARM_LEVELS = 0.5  # share of the levels that a round from the best begins with
 _COARSE_SHARE = 0.8  # share of a round after which single groups may move, too
 # Share of a large graph's moves that take, of a unit, only what is on one
@@ -24,29 +27,23 @@ _WINDOW = 3  # levels above the least that move, too, where there are many
 # Shares of a large graph's round after which the chain that is worst off goes
 # on from where the best one is.
 _MEETINGS = (0.3, 0.6)
-_CHUNK_S = 0.1  # between looks at the clock
 
 
 @dataclasses.dataclass(frozen=True)
 class SearchConfig:
-  """How the search spends its budget; defaults chosen by trial.
+  """What may be set of a search; defaults chosen by trial.
 
   Attributes:
     chains: chains, and threads; the result depends on it.
     hot: first temperature, as a share of the lower bound; the mean work of a
       group where that is more, so that every move has a chance at first.
-    patience: rounds without an improvement that end the search early.
     coarse_groups: from so many groups on a graph is large, and a round begins
       with units of them only.
-    chunk_evaluations: between looks at the clock, where evaluations are the
-      budget.
   """
 
   chains: int = 2
   hot: float = 0.01
-  patience: int = 40
   coarse_groups: int = 1000
-  chunk_evaluations: int = 500
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,14 +51,12 @@ class Scale:
   """What temperatures and moves go by, for one problem.
 
   Attributes:
-    config: of the search.
     unit_us: what temperatures and penalties are shares of.
     hot_us: first temperature.
     bound_us: no step is faster.
     is_large: whether single groups wait until units have been placed.
   """
 
-  config: SearchConfig
   unit_us: float
   hot_us: float
   bound_us: float
@@ -130,7 +125,6 @@ def scale_of(
   is_large = num_movable >= config.coarse_groups
   hot = _LARGE_HOT if is_large else config.hot
   return Scale(
-    config,
     unit_us,
     max(hot * unit_us, work_us),
     max(problem.lower_bound_us, longest_us),
@@ -139,37 +133,25 @@ def scale_of(
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
-  """How the budget is divided; per chain.
+class Rounds:
+  """How the budget is divided into rounds of equal length.
 
   Attributes:
-    rounds: of equal length.
-    chains: number of chains.
-    quota: evaluations of each chain in all, or None.
+    count: of rounds.
+    quota: evaluations of each chain in all, or None where seconds count.
     began: when the rounds began, `time.perf_counter()`.
     seconds: for all rounds.
   """
 
-  rounds: int
-  chains: int
+  count: int
   quota: int | None
   began: float
   seconds: float
 
-  def _share(self, number: int) -> int:
-    """Evaluations of a chain in a round."""
-    quota = self.quota or 0
-    return quota * (number + 1) // self.rounds - quota * number // self.rounds
-
-  def _ends(self, number: int) -> float:
-    return self.began + self.seconds * (number + 1) / self.rounds
-
-  def chunk(
-    self, number: int, done: int, rate: float, config: SearchConfig
-  ) -> int:
-    """Evaluations until the next look at the clock; 0 at the end."""
+  def chunk(self, number: int, done: int, rate: float) -> int:
+    """Evaluations until the next look at the clock; 0 at the round's end."""
     if self.quota is not None:
-      return min(config.chunk_evaluations, self._share(number) - done)
+      return min(CHUNK_EVALUATIONS, self._share(number) - done)
     left_s = self._ends(number) - time.perf_counter()
     if left_s <= 0:
       return 0
@@ -179,6 +161,14 @@ class Plan:
     """Share of a round that is over after `ahead` more evaluations."""
     if self.quota is not None:
       return done / max(1, self._share(number))
-    length = max(self.seconds / self.rounds, 1e-9)
+    length = max(self.seconds / self.count, 1e-9)
     left_s = self._ends(number) - time.perf_counter() - ahead / rate
     return 1.0 - left_s / length
+
+  def _share(self, number: int) -> int:
+    """Evaluations of a chain in a round."""
+    quota = self.quota or 0
+    return quota * (number + 1) // self.count - quota * number // self.count
+
+  def _ends(self, number: int) -> float:
+    return self.began + self.seconds * (number + 1) / self.count

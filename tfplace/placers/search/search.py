@@ -3,12 +3,12 @@
 Each round anneals every chain from hot to cold. Even turns continue from the
 best placement so far, odd ones from one of the given starts; rounds are short
 where the graph is small, so that a small graph gets many starts. On a large one
-each chain begins with greedy sweeps (`sweeps`) and goes on from what they find;
-it is cooled once, slowly, from large units to single groups, by chains that
-coarsen it in different ways: which way serves a graph shows only as it cools,
-so twice on the way the chain that is worst off takes over the best one's
-placement. With a number of evaluations as the budget, the result depends on
-the seed alone; with seconds, on the machine too.
+each chain begins with greedy sweeps (`sweeps`); it is cooled once, slowly, from
+large units to single groups, by chains that coarsen it in different ways: which
+way serves a graph shows only as it cools, so twice on the way the chain that is
+worst off takes over the best one's placement. With a number of evaluations as
+the budget, the result depends on the seed alone; with seconds, on the machine
+too.
 """
 
 import concurrent.futures
@@ -20,22 +20,13 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from tfplace.core.op_graph import renumber
-from tfplace.core.problem import Problem
 from tfplace.core.protocols import Budget
 from tfplace.placers.coarsen import coarsen_by_edges, coarsen_by_work
 from tfplace.placers.groups import GroupGraph
+from tfplace.placers.search import config as settings
 from tfplace.placers.search.chain import Chain
-from tfplace.placers.search.config import (
-  EVALUATIONS_PER_GROUP,
-  SWEEP_SHARE,
-  SWEPT,
-  WARM,
-  Plan,
-  SearchConfig,
-  scale_of,
-)
-from tfplace.placers.search.state import search_state, search_tables
+from tfplace.placers.search.config import Rounds, SearchConfig, scale_of
+from tfplace.placers.search.state import search_state, search_tables, time_order
 from tfplace.placers.search.sweeps import SIZES, Allowance, sweep_all
 from tfplace.simulate import engine
 
@@ -49,7 +40,7 @@ class Search:
   Args:
     groups: of the problem.
     seed: of its choices.
-    config: how it spends its budget.
+    config: of the search.
     like: [num_groups] devices of a placement like those that it will look at;
       these are simulated faster.
   """
@@ -61,7 +52,7 @@ class Search:
     config: SearchConfig | None = None,
     like: np.ndarray | None = None,
   ) -> None:
-    self.config = config or SearchConfig()
+    config = config or SearchConfig()
     self._order = time_order(groups, like)
     groups = self._order.groups
     # Chains that see a graph in different ways fail in different ways.
@@ -73,29 +64,22 @@ class Search:
     step = engine.pack(groups.problem, self._order.position)
     longest_us = groups.problem.fastest_us + step.tail_us
     self._scale = scale_of(
-      groups,
-      self.config,
-      self._num_movable,
-      float(longest_us.max(initial=0.0)),
+      groups, config, self._num_movable, float(longest_us.max(initial=0.0))
     )
     self._swept: list[np.ndarray] | None = None
     self._best: np.ndarray | None = None
     self.best_us = math.inf
     self._least_us = math.inf
     self._told_us = math.inf
+    self._improved: Improved | None = None
     self._lock = threading.Lock()
     nothing = np.zeros(groups.num_groups, np.int32)
-    seeds = np.random.SeedSequence(seed).spawn(self.config.chains)
+    seeds = np.random.SeedSequence(seed).spawn(config.chains)
     self._chains = [
-      Chain(
-        search_state(groups, nothing, child),
-        tables[i % 2],
-        step,
-        self._scale,
-      )
-      for i, child in enumerate(seeds)
+      Chain(search_state(groups, nothing, s), tables[i % 2], step, self._scale)
+      for i, s in enumerate(seeds)
     ]
-    self._rngs = [np.random.default_rng(child.spawn(1)[0]) for child in seeds]
+    self._rngs = [np.random.default_rng(s.spawn(1)[0]) for s in seeds]
 
   @property
   def best(self) -> np.ndarray | None:
@@ -122,6 +106,7 @@ class Search:
     """
     if not self._num_movable or not len(starts):
       return
+    self._improved = improved
     starts = [self._order.enter(start) for start in starts]
     before, found_us = self.evaluations, self._evaluate(starts)
     if self._scale.is_optimal(self.best_us):
@@ -129,18 +114,15 @@ class Search:
     near_us = NEAR * min(found_us)
     near = [s for s, us in zip(starts, found_us, strict=True) if us <= near_us]
     with concurrent.futures.ThreadPoolExecutor(len(self._chains)) as pool:
-      self._sweep(pool, near, self._left(budget, before), improved)
-      plan = self._plan(self._left(budget, before))
+      self._sweep(pool, near, self._left(budget, before))
+      rounds = self._rounds(self._left(budget, before))
       fruitless = 0
-      for number in range(plan.rounds):
+      for number in range(rounds.count):
         before_us = self.best_us
-        # The chains of a round start before any of them improves the best.
-        hot_us = [self._begin(i, number, starts) for i in range(plan.chains)]
-        self._round(pool, plan, number, hot_us, improved)
+        self._round(pool, rounds, number, starts)
         fruitless = 0 if self.best_us < before_us else fruitless + 1
         if (
-          self._scale.is_optimal(self.best_us)
-          or fruitless >= self.config.patience
+          self._scale.is_optimal(self.best_us) or fruitless >= settings.PATIENCE
         ):
           break
 
@@ -171,40 +153,32 @@ class Search:
     pool: concurrent.futures.Executor,
     starts: Sequence[np.ndarray],
     budget: Budget,
-    improved: Improved | None,
   ) -> None:
     """Sweeps with all chains at once, each from another start first."""
     self._swept = None
-    allowance = Allowance(budget, SWEEP_SHARE, self._chains)
-    can_merge = self._order.groups.num_groups > min(SIZES)
+    allowance = Allowance(budget, settings.SWEEP_SHARE, self._chains)
+    groups = self._order.groups
+    can_merge = groups.num_groups > min(SIZES)
     if not self._scale.is_large or not can_merge or allowance.is_nothing:
       return
-
-    def tell(chain: Chain) -> None:
-      self._tell(chain, improved)
-
     is_done = self._done(budget.max_evaluations is None)
 
     def spent(chain: Chain) -> float:
       return 1.0 if is_done(chain) else allowance.spent(chain)
 
-    sweep_all(
-      self._chains, self._order.groups, starts, spent, tell, self._rngs, pool
-    )
+    sweep_all(self._chains, groups, starts, spent, self._tell, self._rngs, pool)
     self._collect()
     self._swept = [chain.best.copy() for chain in self._chains]
 
-  def _plan(self, budget: Budget) -> Plan:
+  def _rounds(self, budget: Budget) -> Rounds:
     """Divides the budget into rounds."""
-    count, rate = len(self._chains), self._chains[0].rate
-    quota = None
+    quota, left_s = None, max(0.0, budget.left_s)
     if budget.max_evaluations is not None:
-      quota = budget.max_evaluations // count
-    expected = rate * max(0.0, budget.left_s) if quota is None else quota
-    wanted = EVALUATIONS_PER_GROUP * self._num_movable
-    rounds, now = max(1, round(expected / wanted)), time.perf_counter()
-    left_s = max(0.0, budget.left_s)
-    return Plan(rounds, count, quota, now, left_s)
+      quota = budget.max_evaluations // len(self._chains)
+    expected = self._chains[0].rate * left_s if quota is None else quota
+    wanted = settings.EVALUATIONS_PER_GROUP * self._num_movable
+    count = max(1, round(expected / wanted))
+    return Rounds(count, quota, time.perf_counter(), left_s)
 
   def _begin(
     self, index: int, number: int, starts: Sequence[np.ndarray]
@@ -216,31 +190,30 @@ class Search:
     if self._scale.is_large and number == 0:
       # From what its own sweeps have found: cooled slowly, chains part anyway.
       chain.restart(starts[0] if self._swept is None else self._swept[index])
-      warmth = 1.0 if self._swept is None else SWEPT
+      warmth = 1.0 if self._swept is None else settings.SWEPT
       return warmth * self._scale.hot_us
     if turn % 2 == 0 and number > 0 and self._best is not None:
       chain.restart(self._best)
-      return WARM * self._scale.hot_us
+      return settings.WARM * self._scale.hot_us
     chain.restart(starts[turn % len(starts)])
     return self._scale.hot_us
 
   def _round(
     self,
     pool: concurrent.futures.Executor,
-    plan: Plan,
+    rounds: Rounds,
     number: int,
-    hot_us: Sequence[float],
-    improved: Improved | None,
+    starts: Sequence[np.ndarray],
   ) -> None:
-    """Anneals all chains at once, from each one's temperature."""
-
-    def tell(chain: Chain) -> None:
-      self._tell(chain, improved)
-
-    is_done = self._done(plan.quota is None)
+    """Anneals all chains at once, each from its start."""
+    # All of them start before any improves the best.
+    hot_us = [self._begin(i, number, starts) for i in range(len(self._chains))]
+    is_done = self._done(rounds.quota is None)
     for until in self._scale.stages:
       jobs = [
-        pool.submit(chain.anneal, plan, number, hot, until, is_done, tell)
+        pool.submit(
+          chain.anneal, rounds, number, hot, until, is_done, self._tell
+        )
         for chain, hot in zip(self._chains, hot_us, strict=True)
       ]
       for job in jobs:
@@ -268,14 +241,14 @@ class Search:
     if len(ranked) > 1:
       ranked[-1].restart(ranked[0].devices)
 
-  def _tell(self, chain: Chain, improved: Improved | None) -> None:
+  def _tell(self, chain: Chain) -> None:
     """Reports a chain's best, if it is the best that any has found."""
     with self._lock:
       found = chain.best_us
       if found < self._told_us:
         self._told_us = found
-        if improved is not None:
-          improved(found, self.evaluations)
+        if self._improved is not None:
+          self._improved(found, self.evaluations)
 
   def _collect(self) -> None:
     """Takes over the best of all chains; of equals, that of the first.
@@ -288,58 +261,3 @@ class Search:
         self.best_us, self._best = chain.best_us, chain.best.copy()
       elif self.best_us == math.inf and chain.least_us < self._least_us:
         self._least_us, self._best = chain.least_us, chain.best.copy()
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class TimeOrder:
-  """A problem with its ops numbered by when they start, and the way back.
-
-  Attributes:
-    groups: the renumbered problem's groups.
-    position: [num_ops] position that each renumbered op had.
-    group_at: [num_groups] renumbered group of each group.
-  """
-
-  groups: GroupGraph
-  position: np.ndarray
-  group_at: np.ndarray
-
-  def enter(self, devices: np.ndarray) -> np.ndarray:
-    """[num_groups] devices of the problem -> of the renumbered one."""
-    result = np.empty_like(devices)
-    result[self.group_at] = devices
-    return result
-
-  def leave(self, devices: np.ndarray) -> np.ndarray:
-    """[num_groups] devices of the renumbered problem -> of the problem."""
-    return devices[self.group_at]
-
-
-def time_order(
-  groups: GroupGraph, devices: np.ndarray | None = None
-) -> TimeOrder:
-  """Renumbers ops by their start, ties by position.
-
-  Ops that run after each other then lie beside each other in memory: a
-  simulation of 54,019 ops takes 0.6 to 0.8 of the time, for placements like
-  the one whose order it is. The engine is told the positions that the rules
-  speak of, so that what is simulated stays the same to the last digit.
-
-  Args:
-    groups: of the problem.
-    devices: [num_groups] the placement whose starts count; None is the
-      earliest starts, communication free (ASAP).
-  """
-  problem = groups.problem
-  start_us = groups.op_start_us
-  if devices is not None:
-    tables = engine.pack(problem)
-    work = engine.workspace(tables)
-    if engine.simulate(tables, groups.expand(devices), work, np.inf) < np.inf:
-      start_us = work.ops.time[: tables.num_ops]
-  order = np.argsort(start_us, kind="stable")
-  graph = renumber(problem.graph, order)
-  inner = Problem(graph, problem.cluster, problem.proven_us)
-  group_at = np.empty(groups.num_groups, np.int64)
-  group_at[problem.group_of[order]] = inner.group_of
-  return TimeOrder(GroupGraph(inner), order, group_at)

@@ -73,16 +73,18 @@ def sweep_all(
   """Sweeps with all chains at once, each from another start first.
 
   Args:
-    chains: what sweeps.
+    chains: what sweeps; each has its best then.
     groups: of the problem, as the chains see it.
-    starts, spent, after: see `sweep`.
-    rngs: each chain's.
+    starts: [num_groups] devices each, to start from in turn.
+    spent: share of its budget that a chain has used up.
+    after: called with a chain after each level.
+    rngs: order the units, one per chain.
     pool: runs them.
   """
   tables = search_tables(groups, coarsen_by_merging(groups, SIZES))
   jobs = [
     pool.submit(
-      sweep, chain, tables, [*starts[i:], *starts[:i]], spent, after, rng
+      _sweep, chain, tables, [*starts[i:], *starts[:i]], spent, after, rng
     )
     for i, (chain, rng) in enumerate(zip(chains, rngs, strict=True))
   ]
@@ -90,7 +92,7 @@ def sweep_all(
     job.result()
 
 
-def sweep(
+def _sweep(
   chain: Chain,
   merged_tables: SearchTables,
   starts: Sequence[np.ndarray],
@@ -98,17 +100,8 @@ def sweep(
   after: Callable[[Chain], None],
   rng: np.random.Generator,
 ) -> None:
-  """Sweeps with one chain, which has its best then.
-
-  Args:
-    chain: what sweeps; the units that it anneals come last.
-    merged_tables: with `coarsen_by_merging`.
-    starts: [num_groups] devices each, to start from in turn.
-    spent: share of its budget that the chain has used up.
-    after: called with the chain after each level.
-    rng: orders the clusters.
-  """
-  top = _num_levels(merged_tables)
+  """Sweeps one chain; the units that it anneals come last."""
+  top = merged_tables.top_level
   coarse = range(top, max(0, top - COARSE), -1)
   number = 0
   while number == 0 or spent(chain) < RESTARTS:
@@ -119,14 +112,10 @@ def sweep(
     number += 1
   chain.restart(chain.best)
   fine = [(merged_tables, level) for level in range(top - COARSE, 0, -1)]
-  others = range(_num_levels(chain.tables), 0, -1)
+  others = range(chain.tables.top_level, 0, -1)
   for tables, level in [*fine, *((chain.tables, level) for level in others)]:
     _sweep_level(chain, tables, level, spent, rng)
     after(chain)
-
-
-def _num_levels(tables: SearchTables) -> int:
-  return len(tables.level_offsets) - 2
 
 
 def _sweep_level(
@@ -136,8 +125,7 @@ def _sweep_level(
   spent: Callable[[Chain], float],
   rng: np.random.Generator,
 ) -> None:
-  first, last = tables.level_offsets[level], tables.level_offsets[level + 1]
-  units = rng.permutation(np.arange(first, last))
+  units = rng.permutation(np.arange(*tables.level_offsets[level : level + 2]))
   for at in range(0, len(units), _AT_ONCE):
     if spent(chain) >= 1.0:
       return
