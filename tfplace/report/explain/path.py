@@ -78,7 +78,7 @@ class PathSummary:
 
   @property
   def compute_us(self) -> float:
-    """Ops that run."""
+    """Ops that run, with what they send, and receives."""
     return sum(p.work_us for p in self.parts if p.kind == DEVICE_PART)
 
   @property
@@ -103,7 +103,7 @@ class _Piece:
 
   kind: str
   holder: int  # device or channel
-  index: int  # op or transfer
+  index: int  # op, of a receive the sender, or transfer
   work_us: float
   idle_us: float
   is_queue: bool
@@ -125,6 +125,9 @@ def _pieces(schedule: Schedule) -> Iterator[_Piece]:
     if segment.kind == "op":
       kind, holder = DEVICE_PART, int(schedule.placement.devices[index])
       done = segment.end_us
+    elif segment.kind == "receive":
+      kind, holder = DEVICE_PART, int(moves.dst[index])
+      index, done = int(moves.src_op[index]), segment.end_us
     else:
       kind, holder = LINK_PART, int(moves.channel[index])
       done = min(float(moves.sent_us[index]), until)
