@@ -2,6 +2,7 @@
 
 import collections
 import math
+import os
 
 import numpy as np
 import pytest
@@ -10,6 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from reference import reference_step
 
 from tfplace.simulate import Simulator, simulator
+
+# 500 problems each; some ten minutes with TFPLACE_SLOW_TESTS=1.
+COSTLY_BLOCKS = 100 if os.environ.get("TFPLACE_SLOW_TESTS") else 8
 
 
 def assert_equal(problem, devices):
@@ -65,7 +69,7 @@ def test_equals_reference_on_random_problems(block):
       raise AssertionError(f"seed {seed}: {error}") from error
 
 
-@pytest.mark.parametrize("block", range(8))
+@pytest.mark.parametrize("block", range(COSTLY_BLOCKS))
 def test_equals_reference_where_messages_take_time_of_devices(block):
   for seed in range(500 * block, 500 * (block + 1)):
     problem, devices = cases.costly_case(np.random.default_rng(seed))
