@@ -12,8 +12,8 @@ between idle devices, and what the link itself takes in a burst of messages.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import optimize
@@ -26,7 +26,7 @@ from tfplace.simulate import Simulator
 
 _LEAST_US_PER_BYTE = 1e-6  # 1 TB/s, faster than any copy
 _OUTLIER = 0.1  # relative error from which one counts by its size, not square
-_PULL = 1e-3  # of a cost towards 0, where the steps do not determine it
+_PULL = 1e-4  # of a cost towards 0, where the steps do not determine it
 # Between idle devices, receiving begins while sending goes on: shorter than
 # the rules say, so that round trips must not decide what either takes.
 _TRIP_WEIGHT = 0.25
@@ -79,14 +79,13 @@ class Timed:
     if self.pattern == "trip":
       return self.alone_us + self.count * one
     slowest = max(send, costs.gap_us + carry, recv)
-    # The last op is at the source; an empty message tells it of the others.
-    told = costs.send_us + costs.latency_us + costs.recv_us
-    stream = one + (self.count - 1) * slowest + told
+    stream = one + (self.count - 1) * slowest
     if self.pattern == "burst":
       return self.alone_us + stream
-    if self.pattern == "send":
-      return max(self.alone_us + self.count * send + costs.recv_us, stream)
-    return max(self.alone_us + self.count * recv, stream)
+    # The last op is at the source; an empty message tells it of the others.
+    told = costs.send_us + costs.latency_us + costs.recv_us
+    busy = send if self.pattern == "send" else recv
+    return max(self.alone_us + self.count * busy, stream + told)
 
 
 def fit_link(timed: Sequence[Timed]) -> Costs:
@@ -164,12 +163,12 @@ class Factors:
 # A latency or gap timed below this, or at 0 for noise, grows as if it were
 # this. Chosen below the time of a message between two processes.
 _LEAST_US = 1.0
-_BOUNDS = (2.0**-2, 2.0**8)
-# Latency and work of devices are easily confused: from little to much latency.
-_STARTS = ((1.0, 1.0, 1.0), (1.0, 1.0, 8.0), (4.0, 4.0, 1.0), (8.0, 8.0, 16.0))
+_DOUBLINGS = (-2.0, 8.0)  # of a factor, least and most
+# Latency and work of devices are easily confused: starts with much of either.
+_STARTS = ((0, 0, 0), (0, 0, 3), (3, 0, 0), (3, 3, 0), (3, 0, 3))
 # Of two fits that are as good, the one nearer to the timed links.
 _PER_DOUBLING = 0.005
-_STEP = 0.05  # of a factor, to see what it changes: a step has kinks
+_STEP = 0.1  # doublings, to see what a factor changes: a step has kinks
 
 
 def fit_runs(
@@ -190,32 +189,37 @@ def fit_runs(
   if not ran.any():
     return Factors()
 
-  def errors(values: np.ndarray) -> np.ndarray:
-    cluster = Factors(*values.tolist()).of(problem.cluster)
+  def errors(doublings: np.ndarray) -> np.ndarray:
+    cluster = Factors(*(2.0**doublings).tolist()).of(problem.cluster)
     steps = Simulator(Problem(problem.graph, cluster)).run(rows[ran])
     off = np.log(steps.step_time_us / times[ran])
-    return np.concatenate([off, _PER_DOUBLING * np.log2(values)])
+    return np.concatenate([off, _PER_DOUBLING * doublings])
 
-  starts = [np.array(start) for start in _STARTS]
-  return Factors(*_least(errors, starts, _BOUNDS, _STEP).tolist())
+  def slopes(doublings: np.ndarray) -> np.ndarray:
+    moved = [errors(doublings + row) for row in _STEP * np.eye(len(doublings))]
+    return (np.stack(moved, axis=1) - errors(doublings)[:, None]) / _STEP
+
+  starts = np.array(_STARTS, np.float64)
+  best = _least(errors, starts, _DOUBLINGS, slopes)
+  return Factors(*(2.0**best).tolist())
 
 
 def _least(
   errors: Callable[[np.ndarray], np.ndarray],
-  starts: Sequence[np.ndarray],
+  starts: Iterable[np.ndarray],
   bounds: tuple[float, float],
-  step: float | None = None,
+  slopes: Any = "2-point",
 ) -> np.ndarray:
   """The best of the local optima from `starts`."""
   found = [
     optimize.least_squares(
       errors,
       start,
-      bounds=bounds,
+      slopes,
+      bounds,
       loss="soft_l1",
       f_scale=_OUTLIER,
-      diff_step=step,
-      max_nfev=50,
+      max_nfev=100,
     )
     for start in starts
   ]

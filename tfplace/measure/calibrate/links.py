@@ -22,8 +22,11 @@ from tfplace.measure.session import messages
 LAST = "last"
 TIMEOUT_S = 60.0
 # Bytes of a message, and how many of them one step sends at most.
-LOADS = ((4, 32), (16 << 10, 32), (128 << 10, 16), (1 << 20, 8))
-_HELD_OUT = 128 << 10  # bytes: timed to check the fit, which does not see it
+LOADS = (
+  *((4, 32), (16 << 10, 32), (128 << 10, 16)),
+  *((512 << 10, 8), (1 << 20, 8)),
+)
+_HELD_OUT = 512 << 10  # bytes: timed to check the fit, which does not see it
 _PATTERNS = ("trip", "send", "recv", "burst")
 _SIDE = 128  # of the matrices that keep a device busy
 _PRODUCTS = 100
