@@ -59,7 +59,7 @@ def steps(problem, rows):
     Factors(),
     Factors(message=4.0, bytes=2.0),
     Factors(message=0.5, bytes=1.5, latency=8.0),
-    Factors(message=16.0, bytes=1.0, latency=16.0),
+    Factors(message=8.0, bytes=1.0, latency=8.0),
     Factors(latency=32.0),
   ],
   ids=str,

@@ -167,7 +167,7 @@ _DOUBLINGS = (-2.0, 8.0)  # of a factor, least and most
 # Latency and work of devices are easily confused: starts with much of either.
 _STARTS = ((0, 0, 0), (0, 0, 3), (3, 0, 0), (3, 3, 0), (3, 0, 3))
 # Of two fits that are as good, the one nearer to the timed links.
-_PER_DOUBLING = 0.005
+_PER_DOUBLING = 0.002
 _STEP = 0.1  # doublings, to see what a factor changes: a step has kinks
 
 
