@@ -28,6 +28,7 @@ LOADS = (
 )
 _HELD_OUT = 512 << 10  # bytes: timed to check the fit, which does not see it
 _PATTERNS = ("trip", "send", "recv", "burst")
+_TRIPS = 8  # of single messages in one step, at most
 _SIDE = 128  # of the matrices that keep a device busy
 _PRODUCTS = 100
 _ROUNDS = 3
@@ -70,30 +71,36 @@ def stream(
       and the ops are the same.
   """
   with tf.Graph().as_default() as graph:
-    products = _products(busy) if busy else []
-    made, read = [], []
-    for device, tensors in ((src, made), (dst, read)):
-      with tf.device(device):
-        payload = _payload(size)
-        for i in range(count):
-          # In the first half of the products, so that all arrive before the
-          # last of them.
-          first = products[i * _PRODUCTS // (2 * count)] if products else None
-          gates = [first] if first is not None and device == src == busy else []
-          with tf.control_dependencies(gates):
-            tensors.append(tf.identity(payload))
+    products = {busy: _products(busy)} if busy else {}
+    made = _tensors(src, size, count, products.get(src, []))
+    local = _tensors(dst, size, count, [])
     with tf.device(dst):
       # The rank reads no element: the transfer is all there is to it.
-      source = made if crosses else read
-      ends = [tf.raw_ops.Rank(input=tensor) for tensor in source]
-      with tf.control_dependencies(ends + read + products * (busy == dst)):
+      ranks = [
+        tf.raw_ops.Rank(input=tensor) for tensor in (made if crosses else local)
+      ]
+      ends = [*ranks, *local, *products.get(dst, [])]
+      with tf.control_dependencies(ends):
         there = tf.no_op()
-    with (
-      tf.device(src),
-      tf.control_dependencies([there, *made, *products * (busy == src)]),
-    ):
-      tf.no_op(LAST)
+    with tf.device(src):
+      ends = [there, *made, *products.get(src, [])]
+      with tf.control_dependencies(ends):
+        tf.no_op(LAST)
   return graph.as_graph_def().SerializeToString()
+
+
+def _tensors(
+  device: str, size: int, count: int, after: Sequence[tf.Tensor]
+) -> list[tf.Tensor]:
+  """Tensors, spread over the first half of `after` to arrive before its end."""
+  result = []
+  with tf.device(device):
+    payload = _payload(size)
+    for i in range(count):
+      gates = [after[i * len(after) // (2 * count)]] if after else []
+      with tf.control_dependencies(gates):
+        result.append(tf.identity(payload))
+  return result
 
 
 def _payload(size: int) -> tf.Tensor:
@@ -164,19 +171,16 @@ def measure(runner: runtime.Runtime, src: str, dst: str) -> Link:
 def _timed(runner: runtime.Runtime, src: str, dst: str) -> list[fit.Timed]:
   """Every pattern with every size that the link is fast enough for."""
   result: list[fit.Timed] = []
-  message_us = 1.0
-  for size, most in LOADS:
-    count = min(most, int(_LONG_US / message_us))
+  expected_us = 1.0  # a message of the size
+  for (size, most), (larger, _) in itertools.pairwise((*LOADS, LOADS[-1])):
+    count = min(most, int(_LONG_US / expected_us))
     if count < 2:
       break
-    found = [_time(runner, src, dst, p, size, count) for p in _PATTERNS]
-    result += found
-    # Of the next size, if the time grows with the bytes.
-    burst_us = max(found[-1].step_us - found[-1].alone_us, 0.0)
-    sizes = [load for load, _ in LOADS if load > size] or [size]
-    message_us = max(burst_us / count * sizes[0] / size, 1.0)
-    if size == LOADS[0][0]:  # an empty message tells nothing of the rate
-      message_us = max(burst_us / count, 1.0)
+    result += [_time(runner, src, dst, p, size, count) for p in _PATTERNS]
+    burst = result[-1]
+    expected_us = max((burst.step_us - burst.alone_us) / count, 1.0)
+    if size > LOADS[0][0]:  # the smallest tells nothing of the rate
+      expected_us *= larger / size
   return result
 
 
@@ -189,6 +193,7 @@ def _time(
   count: int,
 ) -> fit.Timed:
   if pattern == "trip":
+    count = min(count, _TRIPS)
     graphs = [round_trips(src, end, size, count) for end in (src, dst)]
   else:
     busy = {"send": src, "recv": dst}.get(pattern)
