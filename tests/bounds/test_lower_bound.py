@@ -1,3 +1,4 @@
+import dataclasses
 import time
 import types
 
@@ -11,6 +12,7 @@ from tfplace.bounds import lower_bound, tightened, tightened_within
 from tfplace.core import OpSpec, Problem, build_graph
 from tfplace.placers import place
 from tfplace.simulate import Simulator
+from tfplace.simulate.links import serial_us
 
 FREE = 1e12  # bytes per microsecond
 
@@ -38,6 +40,40 @@ def test_never_above_the_optimum_nor_below_the_simple_bound(block):
       assert us <= best * (1 + 1e-12), f"seed {seed}: {argument}"
     tight += best < np.inf and bound.us > 0.999 * best
   assert tight > 80  # it would be easy to be right with 0
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_never_above_the_optimum_where_messages_take_time_of_devices(block):
+  for seed in range(250 * block, 250 * (block + 1)):
+    problem = tiny_problems.costly_problem(seed)
+    best, _ = exact.optimum(problem)
+    bound = lower_bound(problem)
+    for argument, us in bound.by_argument.items():
+      assert us <= best * (1 + 1e-12), f"seed {seed}: {argument}"
+    assert best <= serial_us(problem) * (1 + 1e-12) or best == np.inf
+
+
+def test_path_pays_for_sending_and_receiving():
+  # a and b run on different kinds: 2, then 3 + 4 bytes * 0.5 to send, 4 / 1
+  # on the link, 1 + 4 * 0.25 to receive, and 5.
+  problem = Problem(
+    problems.graph(
+      [{"GPU": 2.0}, {"CPU": 5.0}], [(0, 1)], output_bytes=[(4.0,), ()]
+    ),
+    problems.cluster([np.inf] * 2, kinds=["GPU", "CPU"], bandwidth=1.0),
+  )
+  links = tuple(
+    dataclasses.replace(
+      link,
+      send_us=3.0,
+      send_us_per_byte=0.5,
+      recv_us=1.0,
+      recv_us_per_byte=0.25,
+    )
+    for link in problem.cluster.links
+  )
+  cluster = dataclasses.replace(problem.cluster, links=links)
+  assert check_bound(Problem(problem.graph, cluster), 18, "path") == 18
 
 
 def test_never_above_the_optimum_of_larger_problems():

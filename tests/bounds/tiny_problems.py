@@ -1,10 +1,12 @@
 """Random problems with few placements: every rule, ties, three kinds."""
 
+import dataclasses
 import math
 
 import numpy as np
 
 from tfplace.core import Cluster, Device, Link, OpSpec, Problem, build_graph
+from tfplace.core.cluster import MESSAGE_COSTS
 
 KINDS = ("GPU", "CPU", "TPU")
 
@@ -15,6 +17,19 @@ def number(rng, high, zero):
     return 0.0
   value = rng.random() * high
   return float(np.ceil(value)) if rng.random() < 0.7 else float(value)
+
+
+def costly_problem(seed):
+  """The same, where messages take time of devices."""
+  problem, rng = tiny_problem(seed), np.random.default_rng(seed)
+  links = [
+    dataclasses.replace(
+      link, **{name: number(rng, 2, 0.4) for name in MESSAGE_COSTS}
+    )
+    for link in problem.cluster.links
+  ]
+  cluster = dataclasses.replace(problem.cluster, links=tuple(links))
+  return Problem(problem.graph, cluster)
 
 
 def tiny_problem(seed):

@@ -1,5 +1,6 @@
 """The engine equals the plain-Python reference on thousands of problems."""
 
+import collections
 import math
 
 import numpy as np
@@ -8,7 +9,7 @@ import random_problems as cases
 from hypothesis import HealthCheck, given, settings
 from reference import reference_step
 
-from tfplace.simulate import Simulator
+from tfplace.simulate import Simulator, simulator
 
 
 def assert_equal(problem, devices):
@@ -147,10 +148,11 @@ def test_equals_reference_on_larger_problems(seed):
   assert_equal(problem, cases.random_placement(rng, problem))
 
 
+@pytest.mark.parametrize("make", [cases.random_case, cases.costly_case])
 @pytest.mark.parametrize("seed", range(60))
-def test_a_cutoff_stops_only_steps_that_are_longer(seed):
+def test_a_cutoff_stops_only_steps_that_are_longer(seed, make):
   rng = np.random.default_rng(seed)
-  problem, devices = cases.random_case(rng)
+  problem, devices = make(rng)
   simulator = Simulator(problem)
   step = simulator.run(devices).step_time_us[0]
   assert simulator.run(devices, cutoff_us=step).step_time_us[0] == step
@@ -159,3 +161,60 @@ def test_a_cutoff_stops_only_steps_that_are_longer(seed):
     assert shorter.step_time_us[0] == math.inf and not shorter.feasible[0]
   # The workspace of the aborted run is used again, and forgets it.
   assert simulator.run(devices).step_time_us[0] == step
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_batch_equals_the_reference_row_by_row(seed, monkeypatch):
+  """In parts by several threads, whose workspaces are used again."""
+  monkeypatch.setattr(simulator, "MIN_PARALLEL_SIZE", 0)
+  rng = np.random.default_rng(seed)
+  problem, _ = cases.costly_case(rng)
+  rows = np.stack([cases.random_placement(rng, problem) for _ in range(12)])
+  batch = Simulator(problem, num_threads=2).run(rows)
+  steps = [reference_step(problem, row).step_time_us for row in rows]
+  assert batch.step_time_us.tolist() == steps
+
+
+def test_costly_problems_have_what_they_are_to_cover():
+  seen = collections.Counter()
+  for seed in range(300):
+    problem, devices = cases.costly_case(np.random.default_rng(seed))
+    schedule, step = (
+      Simulator(problem).schedule(devices),
+      reference_step(problem, devices),
+    )
+    own_us = problem.time_us[np.arange(len(devices)), devices]
+    moves, sent = (
+      schedule.transfers,
+      schedule.op_end_us > (schedule.op_start_us + own_us),
+    )
+    starts = set(zip(devices.tolist(), step.op_start_us, strict=True))
+    waits = [
+      (start, key[2])
+      for key, (start, _) in step.receives.items()
+      if start > step.transfers[key][1]
+    ]
+    arrivals = [(m[1], k) for k, m in step.transfers.items()]
+    seen["zero-time op that sends"] += bool((sent & (own_us == 0)).any())
+    seen["op of two sends"] += bool(
+      (
+        np.bincount(
+          moves.src_op[moves.send_end_us > moves.send_start_us], minlength=1
+        )
+        > 1
+      ).any()
+    )
+    seen["control message that is sent"] += bool(
+      (moves.send_end_us > moves.send_start_us)[moves.num_bytes == 0].any()
+    )
+    seen["receive that waits for its device"] += bool(waits)
+    seen["receive and op that wait together"] += any(
+      (device, end) in starts
+      for (_, _, device), (_, end) in step.receives.items()
+    )
+    seen["arrivals of one instant at one device"] += len(arrivals) > len(
+      {(time, key[2]) for time, key in arrivals}
+    )
+    seen["received and other transfers"] += 0 < len(step.receives) < len(moves)
+    seen["infeasible"] += not step.feasible
+  assert min(seen.values()) >= 5 and len(seen) == 8, seen

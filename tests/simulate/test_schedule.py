@@ -63,9 +63,10 @@ def test_critical_path_by_hand():
   ]
 
 
-@pytest.mark.parametrize("seed", range(300))
-def test_curves_and_paths_of_random_schedules(seed):
-  problem, devices = cases.random_case(np.random.default_rng(seed))
+@pytest.mark.parametrize("make", [cases.random_case, cases.costly_case])
+@pytest.mark.parametrize("seed", range(200))
+def test_curves_and_paths_of_random_schedules(seed, make):
+  problem, devices = make(np.random.default_rng(seed))
   s = Simulator(problem).schedule(devices)
   # The kernel's peak is the curve's.
   peaks = [curve.num_bytes.max() for curve in s.memory]
@@ -92,12 +93,19 @@ def assert_path_is_tight(s):
   cluster = s.placement.problem.cluster
   assert path[0].start_us == 0.0 and path[0].waited_for == "begin"
   assert path[-1].kind == "op" and path[-1].end_us == s.step_time_us
+
+  def device_of(segment):
+    is_op = segment.kind == "op"
+    return (devices if is_op else s.transfers.dst)[segment.index]
+
   for before, after in itertools.pairwise(path):
     if after.waited_for == "input":
       assert before.end_us == after.start_us
     elif after.waited_for == "device":
-      assert devices[before.index] == devices[after.index]
-      idle = cluster.op_overhead_us[devices[before.index]]
+      assert device_of(before) == device_of(after)
+      idle = 0.0
+      if before.kind == "op":
+        idle = cluster.op_overhead_us[device_of(before)]
       assert before.end_us + idle == after.start_us
     else:
       channel = s.transfers.channel

@@ -9,7 +9,7 @@ Placements are not checked; `Simulator.evaluate` does that.
 import numpy as np
 
 from tfplace.simulate import queues, transfers
-from tfplace.simulate.jit import Index, inlined, kernel
+from tfplace.simulate.jit import Index, helper, inlined, kernel
 from tfplace.simulate.links import compiled_receive_us as receive_us
 from tfplace.simulate.queues import make_ready, receive, will_start
 from tfplace.simulate.tables import Tables, pack
@@ -47,6 +47,38 @@ def simulate(
     nothing, if it exceeds `cutoff`, an op cannot run on its device, or a
     transfer has no link.
   """
+  if tables.has_message_costs:
+    return _simulate_with_costs(tables, devices, work, cutoff)
+  return _simulate_without_costs(tables, devices, work, cutoff)
+
+
+@helper
+def _simulate_with_costs(
+  tables: Tables, devices: np.ndarray, work: Workspace, cutoff: float
+) -> float:
+  return _simulate(tables, devices, work, cutoff, True)
+
+
+@helper
+def _simulate_without_costs(
+  tables: Tables, devices: np.ndarray, work: Workspace, cutoff: float
+) -> float:
+  return _simulate(tables, devices, work, cutoff, False)
+
+
+@inlined
+def _simulate(
+  tables: Tables,
+  devices: np.ndarray,
+  work: Workspace,
+  cutoff: float,
+  costly: bool,
+) -> float:
+  """`simulate`, once for messages that cost time of devices, once for others.
+
+  `costly` is a constant wherever it goes, so that code that it rules out is
+  never compiled.
+  """
   _reset(tables, devices, work)
   now = 0.0
   step_time_us = 0.0
@@ -58,16 +90,16 @@ def simulate(
     if work.due_us[ENDS] <= now:
       for i in range(tables.num_devices):
         is_done = work.end_us[i] <= now
-        if is_done and not _complete(tables, devices, work, i, now):
+        if is_done and not _complete(tables, devices, work, i, now, costly):
           return np.inf
-    transfers.process_events(tables, devices, work, now)
-    transfers.start(tables, devices, work, now)
+    transfers.process_events(tables, devices, work, now, costly)
+    transfers.start(tables, devices, work, now, costly)
     device = np.int64(0)  # a literal would be a type of its own
     while work.due_us[STARTS] <= now and device < tables.num_devices:
       if work.start_us[device] <= now:
         node = queues.pop(work.ops, device)
-        if node < tables.num_ops:
-          end = _start_op(tables, devices, work, node, device, now)
+        if not costly or node < tables.num_ops:
+          end = _start_op(tables, devices, work, node, device, now, costly)
           least = end + tables.ops[node].tail_us
           if is_limited:
             least = max(least, end + _still(tables, work, device))
@@ -77,9 +109,9 @@ def simulate(
         else:
           end = _start_receive(tables, work, node, device, now)
         if end <= now:
-          if not _complete(tables, devices, work, device, now):
+          if not _complete(tables, devices, work, device, now, costly):
             return np.inf
-          transfers.start(tables, devices, work, now)
+          transfers.start(tables, devices, work, now, costly)
           device = np.int64(0)
           continue
       device += 1
@@ -151,11 +183,12 @@ def _start_op(
   op: Index,
   device: Index,
   now: float,
+  costly: bool,
 ) -> float:
   """Starts a ready op on its free device and returns its end."""
   time_us = tables.time_us[op, tables.kind[device]]
   end = now + time_us
-  if tables.has_sends:
+  if costly:
     end += transfers.sending_us(tables, devices, work, op, device)
   _occupy(work, op, device, now, end)
   if time_us > 0:
@@ -199,14 +232,18 @@ def _complete(
   work: Workspace,
   device: Index,
   now: float,
+  costly: bool,
 ) -> bool:
   """Ends what runs on `device`; false if a link is missing."""
   work.end_us[device] = np.inf
   if not queues.is_empty(work.ops, device):
     will_start(work, device)
   node = np.int64(work.running[device])
-  if node >= tables.num_ops:
-    transfers.deliver(tables, devices, work, node - tables.num_ops, now)
+  if costly and node >= tables.num_ops:
+    transfer: Index = node - tables.num_ops
+    got = work.transfers.nodes[transfer]
+    slot, reader = np.int64(got.slot), np.int64(got.reader)
+    transfers.deliver(tables, devices, work, slot, reader, device, now)
     return True
   about = tables.ops[node]
   freed = about.end_bytes

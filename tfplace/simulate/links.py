@@ -86,14 +86,17 @@ class Links(NamedTuple):
   """The links between devices, or between classes of devices, for kernels.
 
   Attributes:
-    us_per_byte: [n, n] float64 from, to; 0 without a link.
-    latency_us: [n, n] float64; infinite without a link.
+    us_per_byte: [n, n] float64 from, to; 0 without a link. Sending, the
+      transfer and receiving together.
+    latency_us: [n, n] float64, the same; infinite without a link.
+    channel_us_per_byte: [n, n] float64 of the transfer alone.
     gap_us: [n, n] float64.
     channel: [n, n] int32; -1 without a link, and between classes.
   """
 
   us_per_byte: np.ndarray
   latency_us: np.ndarray
+  channel_us_per_byte: np.ndarray
   gap_us: np.ndarray
   channel: np.ndarray
 
@@ -102,7 +105,7 @@ class Links(NamedTuple):
 def arrival_us(
   links: Links, start_us: float, num_bytes: float, src: Index, dst: Index
 ) -> float:
-  """When a transfer that starts then arrives."""
+  """When readers have what begins to be sent then, on a free channel."""
   return (
     start_us
     + num_bytes * links.us_per_byte[src, dst]
@@ -114,26 +117,38 @@ def arrival_us(
 def free_us(
   links: Links, start_us: float, num_bytes: float, src: Index, dst: Index
 ) -> float:
-  """When its channel is free again."""
+  """When the channel of a transfer that starts then is free again."""
   return (
-    start_us + num_bytes * links.us_per_byte[src, dst] + links.gap_us[src, dst]
+    start_us
+    + num_bytes * links.channel_us_per_byte[src, dst]
+    + links.gap_us[src, dst]
   )
 
 
 def links_of(cluster: Cluster) -> Links:
   """The links between a cluster's devices."""
   linked = cluster.channel >= 0
+  us_per_byte, latency_us = _delays(cluster)
   return Links(
+    np.where(linked, us_per_byte, 0.0),
+    np.where(linked, latency_us, np.inf),
     np.where(linked, 1 / cluster.bandwidth, 0.0),
-    np.where(linked, cluster.latency_us, np.inf),
     cluster.gap_us,
     cluster.channel,
   )
 
 
+def _delays(cluster: Cluster) -> tuple[np.ndarray, np.ndarray]:
+  """[num_devices, num_devices] microseconds per byte, and besides, from the end
+  of an op's own time to its reader's input; NaN per byte without a link."""
+  per_byte = cluster.send_us_per_byte + cluster.recv_us_per_byte
+  fixed_us = cluster.send_us + cluster.recv_us
+  return 1 / cluster.bandwidth + per_byte, cluster.latency_us + fixed_us
+
+
 def best_links(cluster: Cluster, class_of: np.ndarray) -> Links:
-  """Between classes of devices, the best bandwidth and the best latency of any
-  link from one to another device of them, without gaps.
+  """Between classes of devices, the least time per byte and the least latency
+  of any link from one to another device of them, without gaps.
 
   Args:
     cluster: the devices.
@@ -146,11 +161,14 @@ def best_links(cluster: Cluster, class_of: np.ndarray) -> Links:
   apart = src != dst
   src, dst = src[apart], dst[apart]
   at = class_of[src], class_of[dst]
-  np.minimum.at(us_per_byte, at, 1 / cluster.bandwidth[src, dst])
-  np.minimum.at(latency_us, at, cluster.latency_us[src, dst])
+  delays = _delays(cluster)
+  np.minimum.at(us_per_byte, at, delays[0][src, dst])
+  np.minimum.at(latency_us, at, delays[1][src, dst])
+  us_per_byte[np.isinf(us_per_byte)] = 0.0
   return Links(
-    np.where(np.isinf(us_per_byte), 0.0, us_per_byte),
+    us_per_byte,
     latency_us,
+    us_per_byte,
     np.zeros((count, count)),
     np.full((count, count), -1, np.int32),
   )
@@ -164,7 +182,8 @@ def reversed_links(links: Links) -> Links:
 def mean_transfer(
   cluster: Cluster, with_gap: bool = False
 ) -> tuple[float, float]:
-  """Mean microseconds per byte, and besides, over the links; 0 without any.
+  """Mean microseconds per byte, and besides, over the links, of sending, the
+  transfer and receiving; 0 without any.
 
   Args:
     cluster: the devices.
@@ -173,29 +192,35 @@ def mean_transfer(
   linked = (cluster.channel >= 0) & ~np.eye(cluster.num_devices, dtype=bool)
   if not linked.any():
     return 0.0, 0.0
-  fixed_us = cluster.latency_us + (cluster.gap_us if with_gap else 0.0)
-  per_byte = 1 / cluster.bandwidth[linked]
-  return float(per_byte.mean()), float(fixed_us[linked].mean())
+  us_per_byte, fixed_us = _delays(cluster)
+  fixed_us = fixed_us + (cluster.gap_us if with_gap else 0.0)
+  return float(us_per_byte[linked].mean()), float(fixed_us[linked].mean())
 
 
 def least_transfer_us(cluster: Cluster, num_bytes: np.ndarray) -> np.ndarray:
-  """The least that transfers take on any link; infinite without links."""
+  """The least from the ends of ops, which have sent by then, to the inputs of
+  their readers on another device; infinite without links."""
   if not cluster.links:
     return np.full(len(num_bytes), np.inf)
-  latency_us = min(link.latency_us for link in cluster.links)
+  fixed_us = min(link.latency_us + link.recv_us for link in cluster.links)
   fastest = max(link.bandwidth_bytes_per_us for link in cluster.links)
-  return latency_us + num_bytes / fastest
+  per_byte = min(link.recv_us_per_byte for link in cluster.links)
+  return fixed_us + num_bytes / fastest + num_bytes * per_byte
 
 
 def serial_us(problem: Problem) -> float:
-  """No step takes longer: every op, gap and transfer in turn."""
+  """No step takes longer: every op, gap, send, transfer and receive in turn."""
   cluster, linked = problem.cluster, problem.cluster.channel >= 0
   op_us = np.where(problem.time_us > 0, cluster.op_overhead_us, 0.0)
   op_us += np.nan_to_num(problem.time_us)
   total = float(op_us.max(axis=1).sum())
   if linked.any():
-    fixed = float((cluster.latency_us + cluster.gap_us)[linked].max())
+    _, fixed_us = _delays(cluster)
+    fixed = float((fixed_us + cluster.gap_us)[linked].max())
     slowest = float(cluster.bandwidth[linked].min())
-    total += float(problem.graph.edge_bytes.sum()) / slowest
+    num_bytes = float(problem.graph.edge_bytes.sum())
+    total += num_bytes / slowest
+    per_byte = cluster.send_us_per_byte + cluster.recv_us_per_byte
+    total += num_bytes * float(per_byte.max())
     total += fixed * problem.graph.num_edges
   return total

@@ -239,7 +239,7 @@ def _transfers(
   )
   taken = receive_us(tables, num_bytes, src, dst)
   recv_start = arrival.copy()
-  if tables.has_receives:
+  if tables.has_message_costs:
     nodes = work.ops.time[tables.num_ops : tables.num_ops + count]
     recv_start = np.where(taken > 0, nodes, arrival)
   transfers = Transfers(

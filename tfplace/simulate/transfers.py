@@ -41,12 +41,17 @@ def sending_us(
       if target != device:
         total_us += send_us(tables, slot.bytes, device, target)
       continue
-    work.reader[:] = -1
+    is_sent = False
+    for j in range(slot.readers, slot.readers_end):
+      is_sent |= devices[tables.readers[j]] != device
+    if not is_sent:
+      continue
+    for other in range(tables.num_devices):
+      work.reader[other] = -1
     for j in range(slot.readers, slot.readers_end):
       work.reader[devices[tables.readers[j]]] = 0
-    work.reader[device] = -1
     for other in range(tables.num_devices):
-      if work.reader[other] == 0:
+      if other != device and work.reader[other] == 0:
         total_us += send_us(tables, slot.bytes, device, other)
   return total_us
 
@@ -97,13 +102,13 @@ def _wake(work: Workspace, channel: Index) -> None:
 
 @inlined
 def process_events(
-  tables: Tables, devices: np.ndarray, work: Workspace, now: float
+  tables: Tables, devices: np.ndarray, work: Workspace, now: float, costly: bool
 ) -> None:
   """Arrivals of this instant, and channels that become free in it."""
   while work.counts[EVENTS] > 0 and work.event_us[0] <= now:
     event = queues.pop_event(work)
     if event >= 0:
-      _arrive(tables, devices, work, event, now)
+      _arrive(tables, devices, work, event, now, costly)
     else:
       _wake(work, -1 - event)
 
@@ -115,23 +120,24 @@ def _arrive(
   work: Workspace,
   transfer: Index,
   now: float,
+  costly: bool,
 ) -> None:
   node = work.transfers.nodes[transfer]
   source, target = np.int64(node.source), np.int64(node.target)
-  slot = np.int64(node.slot)
+  slot, reader = np.int64(node.slot), np.int64(node.reader)
   freed = node.bytes
   if slot >= 0:
     freed = release(tables, work, slot, source)
   work.memory[source] -= freed
   recv_us = 0.0
-  if tables.has_receives:
+  if costly:
     recv_us = receive_us(tables, node.bytes, source, target)
   if recv_us > 0:
     receiving: Index = tables.num_ops + transfer
     work.ops.nodes[receiving].key = node.key + _BEFORE_OPS
     make_ready(work, receiving, target, now)
   else:
-    deliver(tables, devices, work, transfer, now)
+    deliver(tables, devices, work, slot, reader, target, now)
 
 
 @inlined
@@ -139,16 +145,16 @@ def deliver(
   tables: Tables,
   devices: np.ndarray,
   work: Workspace,
-  transfer: Index,
+  slot: Index,
+  reader: Index,
+  target: Index,
   now: float,
 ) -> None:
-  """Gives what a transfer carries to its readers."""
-  node = work.transfers.nodes[transfer]
-  target, reader = np.int64(node.target), np.int64(node.reader)
+  """Gives a slot to its only reader on `target`, or to all if it is -1."""
   if reader >= 0:
     receive(work, reader, target, now)
     return
-  about = tables.slots[node.slot]
+  about = tables.slots[slot]
   for i in range(about.readers, about.readers_end):
     reader = np.int64(tables.readers[i])
     if devices[reader] == target:
@@ -168,7 +174,7 @@ def release(
 
 @inlined
 def start(
-  tables: Tables, devices: np.ndarray, work: Workspace, now: float
+  tables: Tables, devices: np.ndarray, work: Workspace, now: float, costly: bool
 ) -> None:
   """Starts what the free channels can start in this instant."""
   for i in range(work.counts[WAKEUPS]):
@@ -177,7 +183,7 @@ def start(
       if work.channel_us[channel] > now:
         queues.push_event(work, work.channel_us[channel], -1 - channel)
         break
-      _start_one(tables, devices, work, channel, now)
+      _start_one(tables, devices, work, channel, now, costly)
     else:
       work.channel_queued[channel] = 0
   work.counts[WAKEUPS] = 0
@@ -190,6 +196,7 @@ def _start_one(
   work: Workspace,
   channel: Index,
   now: float,
+  costly: bool,
 ) -> None:
   transfer = queues.pop(work.transfers, channel)
   node = work.transfers.nodes[transfer]
@@ -201,6 +208,6 @@ def _start_one(
   work.counts[GROWN] = 1
   work.moved_bytes[0] += node.bytes
   if arrival <= now:
-    _arrive(tables, devices, work, transfer, now)
+    _arrive(tables, devices, work, transfer, now, costly)
   else:
     queues.push_event(work, arrival, transfer)

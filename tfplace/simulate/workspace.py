@@ -77,7 +77,7 @@ class Workspace(NamedTuple):
     moved_bytes: [1] float64.
     ops: what is ready on each device, ops and receives; the first num_ops of
       `ops.time` are the starts of the ops, and number num_ops + i is that of
-      transfer i's receive, where the cluster has receives.
+      transfer i's receive, where messages cost time of devices.
     transfers: queued transfers, numbered as they were queued;
       `transfers.time` is the start and `transfers.key` is
       slot key * num_devices + destination of the first `counts[TRANSFERS]`.
@@ -129,7 +129,7 @@ def workspace(tables: Tables) -> Workspace:
   """Memory for simulations of `tables`, one at a time."""
   devices, edges = tables.num_devices, len(tables.readers)
   channels = int(tables.channel.max()) + 1
-  receives = edges if tables.has_receives else 0
+  receives = edges if tables.has_message_costs else 0
   ops = np.zeros(tables.num_ops + receives, OP_NODE)
   ops["key"][: tables.num_ops] = tables.op_key
   return Workspace(
