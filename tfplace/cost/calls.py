@@ -51,8 +51,7 @@ class Body(NamedTuple):
   Attributes:
     graph_def: flat but for calls, with the library they need.
     graph: the same, imported.
-    inputs: a placeholder per argument; a variable's handle where the caller
-      passes one.
+    inputs: a placeholder, or the handle of a variable, per argument.
     outputs: what the function returns.
   """
 
@@ -156,10 +155,7 @@ def _combined(costs: list[CallCost], combine: Any) -> CallCost:
 def _peak_bytes(
   body: tf.Graph, specs: estimate.Specs, calls: Mapping[str, CallCost]
 ) -> float:
-  """Most bytes alive at once when the ops run in their order.
-
-  The body's inputs belong to the caller and are not counted.
-  """
+  """Most bytes alive at once, in the order of ops; inputs are the caller's."""
   ops = [op for op in body.get_operations() if op.type != "Placeholder"]
   last = {t.ref(): op for op in ops for t in op.inputs}
   alive = peak = 0.0
@@ -192,12 +188,11 @@ def function_body(
   arguments: Sequence[tf.Tensor] | None,
   functions: Mapping[str, Any],
 ) -> Body:
-  """Instantiates a function.
+  """Instantiates a `FunctionDef`.
 
   Args:
-    function: a `FunctionDef`.
-    arguments: what a call passes; None where the function is not called with
-      tensors of its caller, and its own signature must do.
+    function: what is called.
+    arguments: what the call passes; None: unknown, as the signature says.
     functions: name -> `FunctionDef` of all that it may call.
 
   Raises:
@@ -265,10 +260,6 @@ def trip_count(loop: tf.Operation, condition_of: Conditions) -> int | None:
 
   It is taken to count by one and to run to the end; of several limits joined
   by "and", the smallest counts.
-
-  Args:
-    loop: a `While` op.
-    condition_of: the body of a loop's condition.
   """
   condition = condition_of(loop)
 
