@@ -17,7 +17,7 @@ from tfplace.core import (
   Problem,
   build_graph,
 )
-from tfplace.errors import PlacementError, ProblemError
+from tfplace.errors import FormatError, PlacementError, ProblemError
 
 
 def make(ops, edges=(), overhead=(0.0, 0.0), links=True):
@@ -124,3 +124,11 @@ def test_graph_imports_without_tensorflow():
     [sys.executable, "-c", code], capture_output=True, check=True
   )
   assert done.stdout.strip() == b"False"
+
+
+@pytest.mark.parametrize("edge", [("a", 0, "b"), (0, 1), (0, 0, None)])
+def test_an_edge_that_is_not_three_integers_is_refused_by_its_value(edge):
+  ops = [OpSpec(name, "Op", {"GPU": 1.0}, [1.0]) for name in "ab"]
+  with pytest.raises(FormatError, match="three integers") as error:
+    build_graph("g", ops, [(0, 0, 1), edge])
+  assert str(edge) in str(error.value)

@@ -1,8 +1,11 @@
+import dataclasses
+
 import numpy as np
 import problems
 import pytest
 
 from tfplace.core import Problem
+from tfplace.core.cluster import MESSAGE_COSTS
 from tfplace.core.paths import upward_ranks
 from tfplace.placers import place
 from tfplace.placers.groups import GroupGraph
@@ -44,6 +47,25 @@ def test_independent_ops_are_spread(strategy):
   )
   devices = placed(problem, strategy)
   assert devices[0] == devices[3] != devices[1] == devices[2]
+
+
+@pytest.mark.parametrize("strategy", ["heft", "m_etf", "m_sct"])
+@pytest.mark.parametrize("field", MESSAGE_COSTS)
+def test_what_messages_take_of_devices_keeps_a_fork_together(strategy, field):
+  # o0 feeds o1 and o2, 8 bytes each. A message takes 8 us or more of a device.
+  problem = Problem(
+    problems.graph(
+      [5.0, 3.0, 3.0], [(0, 1), (0, 2)], output_bytes=[(8.0,), (0.0,), (0.0,)]
+    ),
+    problems.cluster([np.inf] * 2, bandwidth=1e6),
+  )
+  costs = {field: 1.0 if field.endswith("byte") else 8.0}
+  links = tuple(
+    dataclasses.replace(link, **costs) for link in problem.cluster.links
+  )
+  cluster = dataclasses.replace(problem.cluster, links=links)
+  assert len(set(placed(problem, strategy))) > 1
+  assert len(set(placed(Problem(problem.graph, cluster), strategy))) == 1
 
 
 @pytest.mark.parametrize("strategy", ["heft", "m_etf"])

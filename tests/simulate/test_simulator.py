@@ -270,3 +270,12 @@ def test_no_place_for_compiled_code_is_not_an_error(monkeypatch, tmp_path):
 
   monkeypatch.setattr(jit.numba, "njit", njit)
   assert jit.kernel(lambda x: x + 1)(2) == 3
+
+
+@pytest.mark.parametrize("rows", [[[0, 0, 0]], [0], ["d0"]])
+def test_nested_lists_are_refused_with_what_is_expected(rows):
+  with pytest.raises(
+    PlacementError, match=r"\[batch, 4\] or Placements"
+  ) as error:
+    Simulator(line()).evaluate(rows)
+  assert repr(rows[0]) in str(error.value)

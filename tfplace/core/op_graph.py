@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tfplace.core import paths
-from tfplace.errors import FormatError
+from tfplace.errors import FormatError, shown
 
 CONTROL_OUTPUT = -1  # output index of a control edge: a message of 0 bytes
 
@@ -216,14 +216,14 @@ def build_graph(
     **extras: `extra`, `op_extra`, `edge_extra` of `OpGraph`.
 
   Raises:
-    FormatError: the edges form a cycle.
+    FormatError: an edge is not three integers, or the edges form a cycle.
   """
   kinds = dict.fromkeys(kind for op in ops for kind in op.time_us)
   nan = float("nan")
   colocation, groups = _numbered([op.colocation for op in ops])
   layer, layers = _numbered([op.layer for op in ops])
   counts = [len(op.output_bytes) for op in ops]
-  table = np.array(edges, np.int32).reshape(-1, 3)
+  table = _edge_table(edges)
   return OpGraph(
     name=name,
     names=tuple(op.name for op in ops),
@@ -250,6 +250,23 @@ def build_graph(
     edge_dst=table[:, 2].copy(),
     **extras,
   )
+
+
+def _edge_table(edges: Sequence[tuple[int, int, int]]) -> np.ndarray:
+  """[num_edges, 3] int32."""
+  try:
+    return np.array(edges, np.int32).reshape(-1, 3)
+  except (OverflowError, TypeError, ValueError) as error:
+    whole = int, np.integer
+    bad = (
+      edge
+      for edge in edges
+      if [isinstance(number, whole) for number in edge] != [True] * 3
+    )
+    raise FormatError(
+      "an edge is (producer, output, consumer), three integers, of which the"
+      f" ops are positions, not names: {shown(next(bad, edges))}"
+    ) from error
 
 
 def _numbered(

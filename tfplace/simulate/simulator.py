@@ -13,7 +13,7 @@ import numpy as np
 from tfplace.core.placement import Placement, check_devices
 from tfplace.core.problem import Problem
 from tfplace.core.protocols import Evaluation
-from tfplace.errors import PlacementError
+from tfplace.errors import PlacementError, shown
 from tfplace.simulate import engine
 from tfplace.simulate import tables as tables_lib
 from tfplace.simulate import workspace as workspace_lib
@@ -229,6 +229,12 @@ class Simulator:
       for row in placements:
         check_devices(self.problem, row)
       return placements
+    for given in placements:
+      if not isinstance(given, Placement):
+        raise PlacementError(
+          "placements are an integer array of shape [batch,"
+          f" {self.problem.graph.num_ops}] or Placements, not {shown(given)}"
+        )
     rows = np.zeros((len(placements), self.problem.graph.num_ops), np.int32)
     for row, placement in zip(rows, placements, strict=True):
       if placement.problem is not self.problem:
