@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 from tfplace.core.presets import cluster_preset
-from tfplace.cost import bodies, op_graph
+from tfplace.cost import calls, op_graph
 from tfplace.extraction import trace_keras
 from tfplace.extraction.traced import TracedStep
 
@@ -125,7 +125,7 @@ def test_a_body_brings_only_the_functions_that_it_reaches():
   functions = {f.signature.name: f for f in library.function}
   assert len(functions) == 8  # condition and body of four loops
   counts = [
-    len(bodies.function_body(f, None, functions).graph_def.library.function)
+    len(calls.function_body(f, None, functions).graph_def.library.function)
     for f in functions.values()
   ]
   assert sorted(counts) == [0] * 7 + [2]

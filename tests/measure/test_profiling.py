@@ -6,11 +6,13 @@ import tensorflow as tf
 from small_steps import Step, as_graph
 
 from tfplace.core.cluster import Cluster, Device, Link
+from tfplace.core.op_graph import OpSpec, build_graph
 from tfplace.core.problem import Problem
 from tfplace.extraction.traced import TracedStep
 from tfplace.measure import ChildError, Profile, WorkerCluster, profile
 from tfplace.measure.calibrate import profiling
 from tfplace.measure.session.messages import OpTime, StepReply, Trace
+from tfplace.simulate import Simulator
 
 
 def trace(**times_us):
@@ -18,10 +20,11 @@ def trace(**times_us):
   return Trace(ops, (), {})
 
 
-def test_op_time_is_the_median_over_the_traces_on_the_device():
-  traces = [trace(a=1.0, b=2.0), trace(a=9.0, b=2.0), trace(a=3.0)]
-  assert profiling.op_times_us(traces, {"d"}) == {"a": 3.0, "b": 2.0}
-  assert profiling.op_times_us(traces, {"other"}) == {}
+def test_op_time_is_the_lower_quartile_over_the_traces():
+  # Of 1, 2, 3, 9 and 100: disturbances only ever add.
+  traces = [trace(a=us, b=2.0) for us in (3.0, 100.0, 1.0, 9.0, 2.0)]
+  assert profiling.op_times_us(traces) == {"a": 2.0, "b": 2.0}
+  assert profiling.op_times_us([]) == {}
 
 
 def test_gap_is_the_time_between_two_ops_of_one_device():
@@ -84,11 +87,32 @@ def test_a_step_too_large_for_one_device_is_profiled_on_all_of_its_kind():
   assert found.op_overhead_us == {"CPU": 1.0}
 
 
+TIMES = {"a": 10.0, "b": 20.0, "c": 30.0, "d": 0.0}
+
+
 def test_overhead_is_what_the_step_took_beyond_its_kernels_per_op():
-  # 3 ops of nonzero time take 60 us of a step of 90: 10 us each lie between.
-  traces = [trace(a=10.0, b=20.0, c=30.0, d=0.0)]
-  assert profiling.overhead_us(90.0, traces) == pytest.approx(10.0)
-  assert profiling.overhead_us(50.0, traces) == 0.0
+  # 3 ops of nonzero time take 60 us of a step of 90: 15 us twice between them.
+  assert profiling.fitted(TIMES, 90.0) == (TIMES, 15.0)
+
+
+def test_ops_that_tracing_slowed_down_add_up_to_the_step_without_it():
+  halved = {"a": 5.0, "b": 10.0, "c": 15.0, "d": 0.0}
+  assert profiling.fitted(TIMES, 30.0) == (halved, 0.0)
+  # On several devices ops overlap, and the sum tells nothing.
+  assert profiling.fitted(TIMES, 30.0, alone=False) == (TIMES, 0.0)
+
+
+@pytest.mark.parametrize("step_us", [40.0, 60.0, 95.0])
+def test_on_one_device_the_simulated_step_is_the_one_that_was_timed(step_us):
+  times, overhead_us = profiling.fitted(TIMES, step_us)
+  ops = [OpSpec(name, "Relu", {"CPU": 1.0}, [4.0]) for name in TIMES]
+  graph = build_graph("g", ops, [(3, 0, 0), (0, 0, 1), (1, 0, 2)])
+  alone = Cluster("one", (Device("d", "CPU"),))
+  applied = Profile({"CPU": times}, {"CPU": overhead_us}, {"CPU": step_us})
+  problem = applied.apply(Problem(graph, alone))
+  row = np.zeros((1, 4), np.int32)
+  (evaluation,) = Simulator(problem).evaluate(row)
+  assert evaluation.step_time_us == pytest.approx(step_us)
 
 
 def test_profile_of_a_real_step_times_every_op(

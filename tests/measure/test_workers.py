@@ -20,7 +20,6 @@ from tfplace.measure import (
   WorkerCluster,
   placed_step,
 )
-from tfplace.measure.calibrate import communication
 from tfplace.measure.local import host
 
 _PARENT = """
@@ -65,12 +64,13 @@ def stop(pid, timeout_s=8.0):
 
 
 def is_loopback(cluster):
-  # One of 10 MB/s or 1 TB/s would be a wrong measurement.
+  # Messages take microseconds to milliseconds of both processes, and their
+  # bytes are copied, at 10 MB/s to 1 TB/s.
   return all(
-    10 < link.bandwidth_bytes_per_us < 1e6
+    0 < link.send_us < 1e4
+    and 0 < link.recv_us < 1e4
+    and 1e-6 < link.send_us_per_byte + link.recv_us_per_byte < 0.1
     and 0 <= link.latency_us < 1e5
-    and 0 <= link.gap_us < 1e5
-    and link.extra["occupied_us"]["1048576"] > link.extra["occupied_us"]["4"]
     for link in cluster.links
   )
 
@@ -84,10 +84,6 @@ def test_workers_are_cpu_devices_with_measured_links(workers):
   ]
   assert {device.kind for device in cluster.devices} == {"CPU"}
   assert len(cluster.links) == 2
-  for link in cluster.links:
-    # Both directions are work of the same cores.
-    assert link.channel == "loopback:0-1"
-    assert communication.TIMED_KEY in link.extra
 
 
 def test_servers_are_bound_to_loopback(workers):

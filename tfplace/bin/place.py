@@ -1,6 +1,5 @@
 """tfplace-place: proposes a placement and compares it with the baselines."""
 
-import dataclasses
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -159,9 +158,6 @@ def _main(values: flags.FlagValues) -> None:
       problem = _calibrated(values, live, problem, source.traced)
     plan = _plan(values, problem)
     results, best = plan.results, plan.best
-    if live is not None:
-      results = _predicted(plan.problem, results)
-      best = _fastest(results, [result.evaluation for result in results])
     measured = None
     if values.measure and live is not None:
       measured = _measure(values, live, plan.problem, source, results)
@@ -208,21 +204,6 @@ def _plan(values: flags.FlagValues, problem: core.Problem) -> PlanResult:
   for strategy, error in plan.failures.items():
     print(f"{strategy}: {error}")
   return plan
-
-
-def _predicted(
-  problem: core.Problem, results: Sequence[Result]
-) -> list[Result]:
-  """The results with steps as these devices are expected to take them."""
-  from tfplace import measure
-
-  rows = [result.placement for result in results]
-  return [
-    dataclasses.replace(result, evaluation=evaluation)
-    for result, evaluation in zip(
-      results, measure.Predictor(problem).evaluate(rows), strict=True
-    )
-  ]
 
 
 def _measure(

@@ -7,12 +7,7 @@ package does not import TensorFlow.
 from typing import TYPE_CHECKING
 
 from tfplace import lazy
-from tfplace.cost.profile import (
-  LinkFit,
-  MeasuredCosts,
-  fit_link,
-  with_measured_times,
-)
+from tfplace.cost.profile import MeasuredCosts, with_measured_times
 from tfplace.cost.registry import COST_MODELS, get_cost_model
 
 if TYPE_CHECKING:
@@ -20,10 +15,8 @@ if TYPE_CHECKING:
 
 __all__ = [
   "COST_MODELS",
-  "LinkFit",
   "MeasuredCosts",
   "Step",
-  "fit_link",
   "get_cost_model",
   "op_graph",
   "with_measured_times",

@@ -7,18 +7,21 @@ the ops of a body is not counted; the call is one op.
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf.device_properties_pb2 import DeviceProperties
+from tensorflow.python.framework import function_def_to_graph, tensor_util
 
-from tfplace.cost import bodies, estimate, sizes
+from tfplace.cost import estimate, sizes
 from tfplace.errors import ExtractionError
 from tfplace.extraction import nodes
 
 _BRANCHES = ("If", "StatelessIf", "Case", "StatelessCase")
 _LOOPS = ("While", "StatelessWhile")
+_SAME = ("Identity", "StopGradient", "Cast")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +45,22 @@ class CallCost:
     return CallCost(scaled, self.temp_bytes, self.is_sure and times is not None)
 
 
+class Body(NamedTuple):
+  """A function's body for inputs of given shapes.
+
+  Attributes:
+    graph_def: flat but for calls, with the library they need.
+    graph: the same, imported.
+    inputs: a placeholder, or the handle of a variable, per argument.
+    outputs: what the function returns.
+  """
+
+  graph_def: tf.compat.v1.GraphDef
+  graph: tf.Graph
+  inputs: tuple[tf.Tensor, ...]
+  outputs: tuple[tf.Tensor, ...]
+
+
 class CallCosts:
   """Estimates the calls of one graph, its functions' own calls included."""
 
@@ -52,7 +71,7 @@ class CallCosts:
   ) -> None:
     self._functions = {f.signature.name: f for f in graph_def.library.function}
     self._hardware = hardware
-    self._bodies: dict[Any, tuple[bodies.Body, CallCost]] = {}
+    self._bodies: dict[Any, tuple[Body, CallCost]] = {}
     self._calling: list[str] = []
 
   def of_graph(self, graph: tf.Graph) -> dict[str, CallCost]:
@@ -79,15 +98,15 @@ class CallCosts:
       return _combined(costs, max)
     total = _combined(costs, sum)
     if op.type in _LOOPS:
-      return total.scaled(bodies.trip_count(op, self._condition))
+      return total.scaled(trip_count(op, self._condition))
     return total
 
-  def _condition(self, loop: tf.Operation) -> bodies.Body:
+  def _condition(self, loop: tf.Operation) -> Body:
     return self._of_function(loop, loop.node_def.attr["cond"].func.name)[0]
 
   def _of_function(
     self, call: tf.Operation, name: str
-  ) -> tuple[bodies.Body, CallCost]:
+  ) -> tuple[Body, CallCost]:
     key = id(call.graph), call.name, name
     if key not in self._bodies:
       if name in self._calling:
@@ -101,15 +120,13 @@ class CallCosts:
       self._calling.pop()
     return self._bodies[key]
 
-  def _body(self, call: tf.Operation, name: str) -> bodies.Body:
+  def _body(self, call: tf.Operation, name: str) -> Body:
     function = self._functions[name]
     arguments = list(call.inputs)[call.type in _BRANCHES :]
     fits = len(arguments) == len(function.signature.input_arg)
-    return bodies.function_body(
-      function, arguments if fits else None, self._functions
-    )
+    return function_body(function, arguments if fits else None, self._functions)
 
-  def _of_body(self, body: bodies.Body) -> CallCost:
+  def _of_body(self, body: Body) -> CallCost:
     calls = self.of_graph(body.graph)
     specs = sizes.output_specs(body.graph, check_placeholders=False)
     times = estimate.times_us(body.graph_def, body.graph, specs, self._hardware)
@@ -138,10 +155,7 @@ def _combined(costs: list[CallCost], combine: Any) -> CallCost:
 def _peak_bytes(
   body: tf.Graph, specs: estimate.Specs, calls: Mapping[str, CallCost]
 ) -> float:
-  """Most bytes alive at once when the ops run in their order.
-
-  The body's inputs belong to the caller and are not counted.
-  """
+  """Most bytes alive at once, in the order of ops; inputs are the caller's."""
   ops = [op for op in body.get_operations() if op.type != "Placeholder"]
   last = {t.ref(): op for op in ops for t in op.inputs}
   alive = peak = 0.0
@@ -167,3 +181,127 @@ def _freed_bytes(
   )
   unread = (t for t in op.outputs if t.ref() not in last)
   return freed + sum(specs[op.name][t.value_index].num_bytes for t in unread)
+
+
+def function_body(
+  function: Any,
+  arguments: Sequence[tf.Tensor] | None,
+  functions: Mapping[str, Any],
+) -> Body:
+  """Instantiates a `FunctionDef`.
+
+  Args:
+    function: what is called.
+    arguments: what the call passes; None: unknown, as the signature says.
+    functions: name -> `FunctionDef` of all that it may call.
+
+  Raises:
+    ExtractionError: TensorFlow rejects the function.
+  """
+  name = function.signature.name
+  try:
+    graph_def, flat_names = _flat(function, functions)
+  except Exception as error:
+    first = (str(error).strip() or type(error).__name__).splitlines()[0]
+    raise ExtractionError(
+      f"TensorFlow rejects function {name!r}: {first}"
+    ) from error
+  for node, argument in zip(graph_def.node, arguments or (), strict=False):
+    _pass(argument, node)
+  graph_def = sizes.with_known_shapes(graph_def)
+  graph = sizes.import_step(graph_def, name)
+  inputs = [f"{arg.name}:0" for arg in function.signature.input_arg]
+  outputs = [
+    flat_names[function.ret[arg.name]] for arg in function.signature.output_arg
+  ]
+  return Body(
+    graph_def,
+    graph,
+    tuple(graph.get_tensor_by_name(tensor) for tensor in inputs),
+    tuple(graph.get_tensor_by_name(tensor) for tensor in outputs),
+  )
+
+
+def _flat(
+  function: Any, functions: Mapping[str, Any]
+) -> tuple[tf.compat.v1.GraphDef, dict[str, str]]:
+  # Only what it reaches: with the whole library in every body, a graph of
+  # many loops would take quadratic time.
+  reached = nodes.reached_functions(function.node_def, functions)
+  library = tf.compat.v1.GraphDef()
+  library.library.function.extend(reached)
+  known = tf.Graph()
+  with known.as_default():
+    tf.graph_util.import_graph_def(library, name="")
+    graph_def, names = function_def_to_graph.function_def_to_graph_def(function)
+  graph_def.library.CopyFrom(library.library)
+  return graph_def, names
+
+
+def _pass(argument: tf.Tensor, node: tf.compat.v1.NodeDef) -> None:
+  """Makes a parameter's placeholder what the call passes for it."""
+  while argument.dtype == tf.resource and argument.op.type in sizes.HANDING_ON:
+    argument = argument.op.inputs[argument.value_index]
+  producer = argument.op
+  name = node.name
+  if producer.type == "VarHandleOp":
+    node.CopyFrom(producer.node_def)
+    node.name = name
+    node.device = ""
+  elif argument.dtype != tf.resource:
+    node.attr["shape"].shape.CopyFrom(argument.shape.as_proto())
+
+
+Conditions: TypeAlias = Callable[[tf.Operation], Body]  # of a loop
+
+
+def trip_count(loop: tf.Operation, condition_of: Conditions) -> int | None:
+  """Iterations of a loop that counts up to a static limit, else None.
+
+  It is taken to count by one and to run to the end; of several limits joined
+  by "and", the smallest counts.
+  """
+  condition = condition_of(loop)
+
+  def value(tensor: tf.Tensor) -> float | None:
+    tensor = _source(tensor)
+    for position, argument in enumerate(condition.inputs):
+      if argument is tensor:
+        return _value(loop.inputs[position], condition_of)
+    return _value(tensor, condition_of)
+
+  counts = []
+  for compare in _comparisons(condition.outputs[0]):
+    start, limit = (value(tensor) for tensor in compare.inputs)
+    if start is not None and limit is not None:
+      inclusive = compare.type == "LessEqual"
+      counts.append(max(0, int(np.ceil(limit - start)) + inclusive))
+  return min(counts, default=None)
+
+
+def _comparisons(tensor: tf.Tensor) -> Iterator[tf.Operation]:
+  op = tensor.op
+  if op.type in ("Less", "LessEqual"):
+    yield op
+  elif op.type == "LogicalAnd" or op.type in _SAME:
+    for value in op.inputs:
+      yield from _comparisons(value)
+
+
+def _value(tensor: tf.Tensor, condition_of: Conditions) -> float | None:
+  """A scalar that is static, or counts the iterations of another loop."""
+  tensor = _source(tensor)
+  value = tensor_util.constant_value(tensor)
+  if value is not None:
+    return float(value) if np.size(value) == 1 else None
+  # TensorFlow's loops carry a counter from 0 first, and a gradient's loop runs
+  # as often as the loop that it belongs to did.
+  if tensor.op.type in _LOOPS and tensor.value_index == 0:
+    return trip_count(tensor.op, condition_of)
+  return None
+
+
+def _source(tensor: tf.Tensor) -> tf.Tensor:
+  while tensor.op.type in _SAME:
+    tensor = tensor.op.inputs[0]
+  return tensor

@@ -1,11 +1,9 @@
 """Times of a graph's ops on every kind of hardware, calls aside.
 
 Grappler's estimate of an op depends on its type, its attributes and its
-inputs' types, shapes and (of shapes, axes and the like) values. So the
-estimator is given one op of each such class, with stand-ins for its inputs,
-instead of the whole graph: a step has thousands of ops and a few hundred
-classes. Shapes are those that TensorFlow itself inferred; Grappler, which
-evaluates fewer shape computations, is told them.
+inputs' types, shapes and (of shapes, axes and the like) values. A step has
+thousands of ops and a few hundred such classes: the estimator is given one op
+of each, with stand-ins for its inputs of the shapes that TensorFlow inferred.
 """
 
 import math

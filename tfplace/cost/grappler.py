@@ -1,9 +1,8 @@
 """Times of ops on described hardware, by TensorFlow's analytical estimator.
 
-Grappler needs no such device: it divides an op's multiply-adds by the peak and
-its bytes by the memory bandwidth, and adds the two
-(`tensorflow/core/grappler/costs/op_level_cost_estimator.cc`). Ops that it
-treats as structure (constants, reads, reshapes) take no time.
+Grappler adds an op's multiply-adds over the peak and its bytes over the memory
+bandwidth (`tensorflow/core/grappler/costs/op_level_cost_estimator.cc`).
+Constants, reads and reshapes take no time.
 
 A device may describe its hardware in `extra["hardware"]`, as the presets do:
 the fields of TensorFlow's `DeviceProperties` (frequency in MHz, bandwidth in
@@ -152,12 +151,9 @@ def _rejections() -> Iterator[None]:
 def _slowed(
   hardware: DeviceProperties,
 ) -> tuple[DeviceProperties, float]:
-  """Hardware slower by a factor, for finer times.
+  """Hardware slower by a known factor, for finer times.
 
-  Grappler reports whole microseconds, rounded down, although it computes
-  nanoseconds: ops on scalars would seem free. On one core of 1 MHz, and for
-  GPUs of the oldest architecture, with as much less bandwidth, times grow by
-  a known factor, and so does their resolution.
+  Grappler rounds down to whole microseconds: ops on scalars would seem free.
   """
   lanes = 1.0
   slow = DeviceProperties()

@@ -90,10 +90,8 @@ def with_feed_shapes(traced: TracedStep) -> tf.compat.v1.GraphDef:
 def with_known_shapes(
   graph_def: tf.compat.v1.GraphDef,
 ) -> tf.compat.v1.GraphDef:
-  """A copy where the `VariableShape` of a known variable is a constant.
-
-  TensorFlow's shape inference does not look through that op.
-  """
+  """A copy where the `VariableShape` of a known variable is a constant,
+  which TensorFlow's shape inference does not find."""
   result = tf.compat.v1.GraphDef()
   result.CopyFrom(graph_def)
   nodes = {node.name: node for node in result.node}

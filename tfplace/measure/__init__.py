@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from tfplace import lazy
 
 if TYPE_CHECKING:
-  from tfplace.measure.calibrate.prediction import Predictor
   from tfplace.measure.calibrate.profiling import Profile, profile
   from tfplace.measure.cluster import OpenCluster, open_cluster
   from tfplace.measure.harness import MeasurementHarness
@@ -28,7 +27,6 @@ _MODULES = {
   "LocalDevices": "local.devices",
   "MeasurementHarness": "harness",
   "OpenCluster": "cluster",
-  "Predictor": "calibrate.prediction",
   "Profile": "calibrate.profiling",
   "Trace": "session.messages",
   "WorkerCluster": "local.devices",

@@ -24,8 +24,8 @@ from tfplace.extraction.traced import (
   feed_values,
   with_initializers,
 )
-from tfplace.measure.calibrate import prediction
 from tfplace.measure.session import messages
+from tfplace.simulate import Simulator
 
 # An op after one of these may be dead, or in the frame of a loop.
 _CONTROL_FLOW = {
@@ -41,7 +41,8 @@ def chains(placement: Placement) -> list[np.ndarray]:
   """
   graph = placement.problem.graph
   position = graph.topological_position
-  order = np.lexsort((position, prediction.times(placement).start))
+  schedule = Simulator(placement.problem).schedule(placement)
+  order = np.lexsort((position, schedule.op_start_us))
   order = order[_orderable(graph)[order]]
   devices = placement.devices[order]
   return [
