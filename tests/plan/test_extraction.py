@@ -14,8 +14,7 @@ from tfplace.bin import place as place_command
 from tfplace.core.presets import cluster_preset
 from tfplace.formats.graph import graph_to_json
 from tfplace.plan import sources
-from tfplace.plan.cache_keys import content_key
-from tfplace.plan.graph_cache import GraphCache
+from tfplace.plan.graph_cache import GraphCache, content_key
 
 SIZES = {"layers": 1, "units": 8, "vocabulary": 20, "length": 2}
 ASKED = {"batch_size": 2, "sizes": SIZES}

@@ -13,6 +13,7 @@ from absl import flags
 
 from tfplace import core, formats
 from tfplace.bin import cli, guarded
+from tfplace.cost import registry
 from tfplace.errors import shown
 from tfplace.extraction.stages import OnStage
 from tfplace.plan import clusters, graph_cache
@@ -99,6 +100,13 @@ def define_source_flags(values: flags.FlagValues) -> None:
     "training", True, "The training step, or inference.", flag_values=values
   )
   flags.DEFINE_string(
+    "costs",
+    registry.DEFAULT,
+    "The cost model that estimates what each op takes; on real devices, which"
+    " are measured, of ops that a run does not time.",
+    flag_values=values,
+  )
+  flags.DEFINE_string(
     "graph_cache_dir",
     None,
     "Where extracted graphs are kept by a hash of all that decides them; the"
@@ -178,6 +186,7 @@ def load_source(
       batch_size=values.batch_size,
       training=values.training,
       sizes=model_sizes(values),
+      costs=values.costs,
       # What their own modules hold decides custom classes, and no hash has it.
       cache=None if values["import"].value else _graph_cache(values),
       needs_trace=needs_trace,

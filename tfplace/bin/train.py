@@ -13,8 +13,10 @@ from absl import flags
 from rich import console, progress, table
 
 from tfplace import bounds, core
-from tfplace.bin import cli, measured_reward, training_flags, training_graphs
+from tfplace.bin import cli, training_flags, training_graphs
 from tfplace.learned import training_process
+from tfplace.plan import clusters
+from tfplace.plan.planner import Stages
 
 if TYPE_CHECKING:
   from tfplace.learned.train.trainer import Trainer
@@ -35,10 +37,11 @@ def _main(values: flags.FlagValues) -> None:
 def _run(values: flags.FlagValues) -> None:
   if values.reward == "measure":
     training_process.enter_training_process()
-    with measured_reward.opened(
+    with clusters.measured_problems(
       values.models,
       values.cluster[0],
       os.path.join(values.checkpoint_dir, "graphs"),
+      Stages(cli.show_stage),
       steps=values.measured_steps,
       timeout_s=values.timeout_s,
     ) as (problems, make_evaluator):

@@ -37,39 +37,33 @@ def place_model(
   max_memory: Mapping[str, str | float] | None = None,
   keep_together: Iterable[str | Sequence[str]] = (),
   verbose: str | int = "auto",
+  costs: str | None = None,
 ) -> ModelT:
   """Places a Keras 3 model's ops and variables on devices.
 
-  The very model is changed and returned: weights, optimizer state and
-  `compile` are kept, and `compile`, `fit`, `evaluate`, `predict` and `save` go
-  on working; what is saved loads as an ordinary, unplaced model. `jit_compile`
-  is off, now and after a later `compile`, since XLA would put the whole step on
-  one device; the message says so where it was on. XLA's auto-clustering
-  (`tf.config.optimizer.set_jit`) works beside a placement.
-  Functions of your own that were traced before hold the old variables.
+  The very model is changed and returned: it keeps weights, optimizer state and
+  `compile`, and what it saves loads as an ordinary, unplaced model. The plan is
+  made here where loss, optimizer and shapes are known, else at the first fit.
+  Where no placement found beats one device, the model is left on it, as it was.
+  On a placed model `jit_compile` is off, since XLA would put the whole step on
+  one device. Functions of your own that were traced before hold the old
+  variables. The model gains
 
-  The plan is made here where loss, optimizer and shapes are known, else at the
-  first fit, with the first batch's shapes. Where no placement found beats one
-  device, the model is left on it, as it was. The model gains
-
-  - `model.placement`: an `AppliedPlacement` to read, None while the plan is
-    awaited;
+  - `model.placement`: an `AppliedPlacement` to read, and to `measure()`; None
+    while the plan is awaited;
   - `model.placement_scope()`: a context that places what is traced inside it,
     for the step of a custom GradientTape loop.
 
   Args:
     model: a Keras 3 model on the TensorFlow backend.
-    cluster: what to plan for: a `Cluster`, the name of a preset or the path of
-      a file; its devices are this process's. None is the process's logical
-      devices: its GPUs, with CPU:0 beside them for what has no GPU kernel, or
-      without any GPU its CPU devices.
+    cluster: a `Cluster`, the name of a preset or the path of a file; its
+      devices are this process's. None: the process's GPUs, with CPU:0 for what
+      has no GPU kernel, or without any GPU its CPU devices.
     strategy: name of a placer.
     batch_size: to plan for. None plans for the batch of the first fit, unless
       the model's own inputs have a static batch size.
-    budget_s: seconds for the proof of how fast a step can be at best (a
-      quarter at most) and the search. Tracing and costing the step come
-      before, and compiling the placers, once per installation;
-      `model.placement.seconds` has the time of each.
+    budget_s: seconds for search and proof (a quarter at most); `model.
+      placement.seconds` has the time of these and of all other stages.
     seed: fixes the search's random choices.
     placement: skips planning: what `plan_model` or `model.placement` of the
       same model gave, a `Placement`, the path of a placement file, or a
@@ -83,14 +77,17 @@ def place_model(
       variables anyway.
     verbose: 1 prints the stages of planning, 0 logs only what takes long;
       "auto" is 1 on a terminal and in a notebook.
+    costs: "measured": the unplaced step is run for a few seconds, beside the
+      model, which it does not change; "estimated", or the name of a cost
+      model. None measures where `cluster` is None.
 
   Raises:
-    ApplyError: no Keras 3 model, or an empty one, one that runs eagerly
-      (`run_eagerly=True`; also at `fit`, where it is compiled so later), a
+    ApplyError: no Keras 3 model, or an empty one, one that runs eagerly, a
       device that this process does not have, a placement that names what the
       model lacks, or a placement together with constraints for planning.
-    TfplaceError: an unknown strategy or cluster, a bad budget or memory size;
-      as the placers do, such as `InfeasibleError` where nothing fits.
+    TfplaceError: an unknown strategy, cluster or cost model, a bad budget or
+      memory size; as the placers do, such as `InfeasibleError` where nothing
+      fits.
   """
   _check_model(model)
   state.check_not_eager(model)
@@ -105,9 +102,12 @@ def place_model(
       max_memory=max_memory,
       keep_together=keep_together,
       verbose=verbose,
+      costs=costs,
     )
   else:
-    _check_nothing_to_plan(max_memory, keep_together)
+    _check_nothing_to_plan(
+      max_memory=max_memory, keep_together=keep_together, costs=costs
+    )
     planner = given.given(placement, model)
   controller = _attached(model, planner)
   if placement is not None:
@@ -128,6 +128,7 @@ def plan_model(
   keep_together: Iterable[str | Sequence[str]] = (),
   sample: Any = None,
   verbose: str | int = "auto",
+  costs: str | None = None,
 ) -> AppliedPlacement:
   """Plans as `place_model` would, and leaves the model where it is.
 
@@ -146,6 +147,7 @@ def plan_model(
     sample: a batch `x`, `(x, y)` or `(x, y, sample_weight)`; needed where the
       model does not say its shapes.
     verbose: as `place_model`'s.
+    costs: as `place_model`'s.
 
   Returns:
     The plan, for `place_model(model, placement=plan)`, now or later.
@@ -166,15 +168,13 @@ def plan_model(
     max_memory=max_memory,
     keep_together=keep_together,
     verbose=verbose,
+    costs=costs,
   )
   return planner("train" if model.compiled else "predict", sample)[1]
 
 
-def _check_nothing_to_plan(max_memory: Any, keep_together: Any) -> None:
-  for name, value in (
-    ("max_memory", max_memory),
-    ("keep_together", keep_together),
-  ):
+def _check_nothing_to_plan(**options: Any) -> None:
+  for name, value in options.items():
     if value:
       raise ApplyError(
         f"{name} is for planning, and a placement that is given is not planned"

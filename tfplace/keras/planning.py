@@ -27,14 +27,15 @@ from tfplace.extraction.traced import DEFAULT_BATCH_SIZE
 from tfplace.keras import grouping
 from tfplace.keras.controller import Planner
 from tfplace.keras.given import stays
-from tfplace.plan import local_devices
+from tfplace.plan import local_devices, local_step
 from tfplace.plan import plan as plan_lib
 from tfplace.plan.clusters import ClusterLike, find_cluster
 from tfplace.plan.plan import AppliedPlacement, Plan
 from tfplace.plan.planner import PlanConfig, Stages, make_plan
-from tfplace.plan.sources import op_graph
+from tfplace.plan.sources import DEFAULT_COSTS, check_costs, op_graph
 
 _logger = logging.getLogger("tfplace")
+_MEASURED, _ESTIMATED = "measured", "estimated"
 _SILENCE_S = 10.0  # after which a silent stage is logged
 
 
@@ -49,6 +50,8 @@ class Request:
     keep_together: names of layers or patterns; each tuple is one device's.
     limited: whether the user set memory limits, which one device must pass.
     verbose: 1 prints each stage.
+    costs: cost model of what is estimated.
+    measured: whether one step is run for its costs.
   """
 
   cluster: Cluster
@@ -57,12 +60,15 @@ class Request:
   keep_together: tuple[tuple[str, ...], ...] = ()
   limited: bool = False
   verbose: int = 0
+  costs: str = DEFAULT_COSTS
+  measured: bool = False
 
 
 def searching(
   model: keras.Model,
   cluster: ClusterLike | None,
   is_what_if: bool = False,
+  costs: str | None = None,
   **options: Any,
 ) -> Planner:
   """Checks the request now, and returns what carries it out.
@@ -72,6 +78,7 @@ def searching(
     cluster: as `place_model`'s.
     is_what_if: the plan is only looked at, and its devices may be others than
       this process has; else it is to be applied here.
+    costs: as `place_model`'s.
     **options: the other arguments of `make_request`.
 
   Raises:
@@ -79,9 +86,11 @@ def searching(
     TfplaceError: an unknown strategy or cluster, or a bad number.
   """
   described = find_cluster(cluster)
-  if not is_what_if:
+  if costs is None:
+    costs = _MEASURED if cluster is None else _ESTIMATED
+  if not is_what_if or costs == _MEASURED:
     local_devices.check_cluster(described)
-  request = make_request(described, **options)
+  request = make_request(described, costs=costs, **options)
 
   def planner(kind: str, data: Any) -> tuple[Plan | None, AppliedPlacement]:
     applied = _searched(model, request, kind, data)
@@ -122,6 +131,7 @@ def make_request(
   max_memory: Mapping[str, str | float] | None = None,
   keep_together: Iterable[grouping.LayerGroup] = (),
   verbose: str | int = "auto",
+  costs: str = _ESTIMATED,
 ) -> Request:
   """Checks what can be checked before there is a graph.
 
@@ -133,6 +143,9 @@ def make_request(
   config.check()
   if batch_size is not None:
     protocols.check_count("batch_size", batch_size, 1)
+  is_word = costs in (_MEASURED, _ESTIMATED)
+  model = DEFAULT_COSTS if is_word else costs
+  check_costs(model)
   if not isinstance(max_memory or {}, Mapping):
     raise TfplaceError(
       "max_memory is a mapping from devices to sizes, such as"
@@ -145,6 +158,8 @@ def make_request(
     grouping.check(keep_together),
     bool(max_memory),
     check_verbose(verbose),
+    model,
+    costs == _MEASURED,
   )
 
 
@@ -218,9 +233,13 @@ def decide(
     TfplaceError: as the placer and `Problem` do.
   """
   with stages("costs", f" of {len(traced.graph_def.node):,} ops"):
-    graph = op_graph(traced, request.cluster)
+    graph = op_graph(traced, request.cluster, costs=request.costs)
     graph = grouping.grouped(graph, traced, model, request.keep_together)
-  plan = make_plan(Problem(graph, request.cluster), request.config, stages)
+  problem = Problem(graph, request.cluster)
+  if request.measured:
+    with stages("measuring", " its step on one device, for a few seconds"):
+      problem = _measured(problem, traced)
+  plan = make_plan(problem, request.config, stages)
   result, single = plan.best, plan.single_device
   used = _devices(result.placement)
   is_auto = request.config.strategy == "auto"
@@ -230,6 +249,17 @@ def decide(
     result = single
     used = _devices(result.placement)
   return plan_lib.planned(result, single, used, one_device, traced)
+
+
+def _measured(problem: Problem, traced: TracedStep) -> Problem:
+  """With measured costs, or, where the step cannot be run, with estimates."""
+  try:
+    return local_step.measured_problem(problem, traced)
+  except TfplaceError as error:
+    _logger.warning(
+      "model %r is placed by estimated costs: %s", traced.name, error
+    )
+    return problem
 
 
 def _devices(placement: Placement) -> tuple[str, ...]:

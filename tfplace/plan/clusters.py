@@ -1,23 +1,35 @@
-"""Clusters by every name that users give them.
+"""Clusters by every name that users give them, and steps on those that run.
 
-Presets and files, which need no device; this process's logical devices; and
-the running devices that `tfplace.measure` starts ("workers:N", "gpus", a file
-of hosts).
+Presets and files need no device. This process's logical devices are described
+by `local_devices`. "workers:N", "gpus" and files of hosts are devices that
+`tfplace.measure` starts: a `LiveStep` is one model's step on them.
 """
 
 import contextlib
+import dataclasses
 import os
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, TypeAlias
+import pathlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from tfplace import formats
 from tfplace.core.cluster import Cluster
+from tfplace.core.placement import Placement
+from tfplace.core.problem import Problem
+from tfplace.core.protocols import Evaluation, Evaluator
+from tfplace.errors import MeasurementError
 from tfplace.formats import cluster as cluster_format
 
 if TYPE_CHECKING:
-  from tfplace.measure import OpenCluster
+  from tfplace.extraction.traced import TracedStep
+  from tfplace.measure import MeasurementHarness, OpenCluster
   from tfplace.plan.planner import Stages
 
 ClusterLike: TypeAlias = Cluster | str | os.PathLike[str]
+# Problems, and what measures placements of each.
+MeasuredProblems: TypeAlias = tuple[
+  list[Problem], Callable[[Problem], Evaluator]
+]
 
 
 def find_cluster(cluster: ClusterLike | None) -> Cluster:
@@ -69,3 +81,97 @@ def opened(
     with stages("starting", f" {name}"):
       live = stack.enter_context(measure.open_cluster(name))
     yield live.cluster, live
+
+
+@dataclasses.dataclass(frozen=True)
+class LiveStep:
+  """A step that can be run on devices that are open.
+
+  Attributes:
+    devices: the devices.
+    traced: the step.
+    options: of `MeasurementHarness`.
+  """
+
+  devices: "OpenCluster"
+  traced: "TracedStep"
+  options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+  def profiled(self, problem: Problem) -> Problem:
+    """The problem with op times, overheads and links as measured.
+
+    Raises:
+      MeasurementError: the step could not be run.
+    """
+    return self.devices.profiled(problem, self.traced, **self.options)
+
+  def predict(self, placements: Sequence[Placement]) -> list[Evaluation]:
+    """Steps of placements as these devices are expected to take them."""
+    from tfplace import measure
+
+    problem = placements[0].problem
+    return measure.Predictor(problem).evaluate(placements)
+
+  def harness(self, problem: Problem, **more: Any) -> "MeasurementHarness":
+    """Measures placements of the problem."""
+    return self.devices.harness(
+      problem, self.traced, **{**self.options, **more}
+    )
+
+
+@contextlib.contextmanager
+def measured_problems(
+  models: Sequence[str],
+  cluster: str,
+  folder: str | os.PathLike[str],
+  stages: "Stages",
+  **options: Any,
+) -> Iterator[MeasuredProblems]:
+  """Problems with measured costs, and what measures placements of each.
+
+  A model is profiled once and kept in `folder` as graph and cluster files, so
+  that a training run that goes on sees the problem with which it began.
+
+  Args:
+    models: of the zoo, or Keras files.
+    cluster: name of devices that run.
+    folder: where the problems are kept.
+    stages: shows what is done.
+    **options: of `MeasurementHarness`.
+
+  Raises:
+    TfplaceError: a model or device that does not work.
+  """
+  from tfplace.plan import sources
+
+  with opened(cluster, stages) as (described, devices):
+    if devices is None:
+      raise MeasurementError(f"cluster {cluster!r} has no real devices")
+    problems, evaluators = [], {}
+    for model in models:
+      with stages("profiling", f" {model}"):
+        kind = "keras_model" if model.endswith(".keras") else "model"
+        traced = sources.trace(kind, model)
+        problem = Problem(sources.op_graph(traced, described), described)
+        live = LiveStep(devices, traced, options)
+        problem = _kept(problem, live, pathlib.Path(folder))
+      problems.append(problem)
+      evaluators[id(problem)] = live.harness(problem, traced_steps=0)
+    yield problems, lambda problem: evaluators[id(problem)]
+
+
+def _kept(problem: Problem, live: LiveStep, folder: pathlib.Path) -> Problem:
+  """The problem as it was kept, or else with costs as measured now."""
+  names = f"{problem.graph.name}.{problem.cluster.name}"
+  graph_file, cluster_file = (
+    folder / f"{names}.{part}".replace("/", "_")
+    for part in ("json.gz", "cluster.json")
+  )
+  if not cluster_file.exists():
+    problem = live.profiled(problem)
+    os.makedirs(folder, exist_ok=True)
+    formats.save_graph(problem.graph, graph_file)
+    formats.save_cluster(problem.cluster, cluster_file)
+  return Problem(
+    formats.load_graph(graph_file), formats.load_cluster(cluster_file)
+  )

@@ -8,7 +8,7 @@ transfers.
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -91,6 +91,20 @@ def check_cluster(cluster: Cluster) -> None:
   """
   for device in cluster.devices:
     canonical_device(device.name, f"a part of cluster {cluster.name!r}")
+
+
+def shared_phrase(names: Iterable[str]) -> str:
+  """What a message says where devices are parts of one; "" where none are."""
+  owners: dict[str, str] = {name: "machine" for name in logical_names("CPU")}
+  owners |= {device.name: owner for device, owner in _gpus()}
+  used = [owners[name] for name in names if name in owners]
+  if len(set(used)) == len(used):
+    return ""
+  what = "cores" if used.count("machine") > 1 else "GPU"
+  return (
+    f"; these devices share this machine's {what}, so that dividing the step"
+    " shows the mechanism and gains no speed"
+  )
 
 
 def default_device() -> str:
