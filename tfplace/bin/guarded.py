@@ -19,7 +19,9 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 
-from tfplace.bin import signals
+from absl import flags
+
+from tfplace.bin import cli, signals
 
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _SI_KERNEL = 128  # of a signal from the terminal, which the child got, too
@@ -79,6 +81,19 @@ def run(
       sys.stderr.flush()
     # Nothing is this process's own, and to unload its modules takes a while.
     os._exit(code)
+
+
+def run_command(
+  name: str,
+  description: str,
+  define: Callable[[flags.FlagValues], None],
+  main: Callable[[flags.FlagValues], None],
+  argv: Sequence[str] | None = None,
+) -> int:
+  """As `cli.run_command`, in a child process."""
+  return run(
+    name, lambda: cli.run_command(name, description, define, main, argv), argv
+  )
 
 
 @contextlib.contextmanager

@@ -110,11 +110,8 @@ def _beside_bound(evaluation: core.Evaluation) -> str:
 
 def run(argv: Sequence[str] | None = None) -> int:
   """The console script; returns its exit code."""
-  name = "tfplace-measure"
-  return guarded.run(
-    name,
-    lambda: cli.run_command(name, _DESCRIPTION, _define, _main, argv),
-    argv,
+  return guarded.run_command(
+    "tfplace-measure", _DESCRIPTION, _define, _main, argv
   )
 
 

@@ -203,11 +203,8 @@ def _print(values: flags.FlagValues, plan: PlanResult) -> None:
 
 def run(argv: Sequence[str] | None = None) -> int:
   """The console script; returns its exit code."""
-  name = "tfplace-place"
-  return guarded.run(
-    name,
-    lambda: cli.run_command(name, _DESCRIPTION, _define, _main, argv),
-    argv,
+  return guarded.run_command(
+    "tfplace-place", _DESCRIPTION, _define, _main, argv
   )
 
 

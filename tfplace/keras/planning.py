@@ -24,9 +24,8 @@ from tfplace.errors import ExtractionError, TfplaceError
 from tfplace.extraction import TracedStep, trace_keras
 from tfplace.extraction.keras import inputs
 from tfplace.extraction.traced import DEFAULT_BATCH_SIZE
-from tfplace.keras import grouping
+from tfplace.keras import given
 from tfplace.keras.controller import Planner
-from tfplace.keras.given import stays
 from tfplace.plan import local_devices, local_step
 from tfplace.plan import plan as plan_lib
 from tfplace.plan.clusters import ClusterLike, find_cluster
@@ -98,7 +97,7 @@ def searching(
     _print_or_log(
       f"model {model.name!r} {applied.message}", request.verbose, level
     )
-    if is_what_if or stays(applied) or applied.placement is None:
+    if is_what_if or given.stays(applied) or applied.placement is None:
       return None, applied
     return plan_lib.from_placement(applied.placement), applied
 
@@ -129,7 +128,7 @@ def make_request(
   budget_s: float,
   seed: int,
   max_memory: Mapping[str, str | float] | None = None,
-  keep_together: Iterable[grouping.LayerGroup] = (),
+  keep_together: Iterable[given.LayerGroup] = (),
   verbose: str | int = "auto",
   costs: str = _ESTIMATED,
 ) -> Request:
@@ -155,7 +154,7 @@ def make_request(
     constraints.with_max_memory(cluster, max_memory or {}),
     config,
     batch_size,
-    grouping.check(keep_together),
+    given.check_groups(keep_together),
     bool(max_memory),
     check_verbose(verbose),
     model,
@@ -234,7 +233,7 @@ def decide(
   """
   with stages("costs", f" of {len(traced.graph_def.node):,} ops"):
     graph = op_graph(traced, request.cluster, costs=request.costs)
-    graph = grouping.grouped(graph, traced, model, request.keep_together)
+    graph = given.grouped(graph, traced, model, request.keep_together)
   problem = Problem(graph, request.cluster)
   if request.measured:
     with stages("measuring", " its step on one device, for a few seconds"):

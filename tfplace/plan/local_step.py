@@ -8,6 +8,7 @@ their names.
 
 import dataclasses
 import os
+import re
 import statistics
 from collections.abc import Mapping
 from typing import Any
@@ -118,10 +119,23 @@ def _with_times(
 
 
 def _content(traced: TracedStep) -> bytes:
-  """What decides the step but for the values of variables and inputs."""
+  """What decides the step but for the values of variables and inputs.
+
+  TensorFlow numbers functions and gradients through a whole process.
+  """
+  graph_def = tf1.GraphDef()
+  graph_def.CopyFrom(traced.graph_def)
+  for node in graph_def.node:
+    if "_gradient_op_type" in node.attr:
+      del node.attr["_gradient_op_type"]
+  graph = graph_def.SerializeToString(deterministic=True)
+  names = [re.escape(f.signature.name) for f in graph_def.library.function]
+  if names:
+    pattern = re.compile("|".join(sorted(names, reverse=True)).encode())
+    graph = pattern.sub(lambda m: m[0].rstrip(b"0123456789"), graph)
   feeds = sorted((n, f.shape, f.dtype.name) for n, f in traced.feeds.items())
-  graph = traced.graph_def.SerializeToString(deterministic=True)
-  return graph + repr((feeds, traced.fetches, traced.targets)).encode()
+  run = feeds, traced.fetches, sorted(traced.targets)
+  return graph + repr(run).encode()
 
 
 def _devices(cluster: Cluster) -> dict[str, Any]:
