@@ -51,6 +51,7 @@ class Request:
     verbose: 1 prints each stage.
     costs: cost model of what is estimated.
     measured: whether one step is run for its costs.
+    is_what_if: the plan is only looked at.
   """
 
   cluster: Cluster
@@ -61,35 +62,62 @@ class Request:
   verbose: int = 0
   costs: str = DEFAULT_COSTS
   measured: bool = False
+  is_what_if: bool = False
 
 
-def searching(
-  model: keras.Model,
+def make_request(
   cluster: ClusterLike | None,
-  is_what_if: bool = False,
+  strategy: str,
+  batch_size: int | None,
+  budget_s: float,
+  seed: int,
+  max_memory: Mapping[str, str | float] | None = None,
+  keep_together: Iterable[given.LayerGroup] = (),
+  verbose: str | int = "auto",
   costs: str | None = None,
-  **options: Any,
-) -> Planner:
-  """Checks the request now, and returns what carries it out.
+  is_what_if: bool = False,
+) -> Request:
+  """Checks what can be checked before there is a graph.
 
-  Args:
-    model: what is planned for.
-    cluster: as `place_model`'s.
-    is_what_if: the plan is only looked at, and its devices may be others than
-      this process has; else it is to be applied here.
-    costs: as `place_model`'s.
-    **options: the other arguments of `make_request`.
+  The arguments are `place_model`'s; with `is_what_if`, the plan is only looked
+  at, and its devices may be others than this process has.
 
   Raises:
     ApplyError: a device that this process lacks.
-    TfplaceError: an unknown strategy or cluster, or a bad number.
+    TfplaceError: an unknown strategy (lists the choices), or a value that
+      makes no sense.
   """
   described = find_cluster(cluster)
   if costs is None:
     costs = _MEASURED if cluster is None else _ESTIMATED
   if not is_what_if or costs == _MEASURED:
     local_devices.check_cluster(described)
-  request = make_request(described, costs=costs, **options)
+  config = PlanConfig(strategy, budget_s, seed)
+  config.check()
+  if batch_size is not None:
+    protocols.check_count("batch_size", batch_size, 1)
+  model = DEFAULT_COSTS if costs in (_MEASURED, _ESTIMATED) else costs
+  check_costs(model)
+  if not isinstance(max_memory or {}, Mapping):
+    raise TfplaceError(
+      "max_memory is a mapping from devices to sizes, such as"
+      f" {{'GPU:0': '10GiB'}}, not {max_memory!r:.60}"
+    )
+  return Request(
+    constraints.with_max_memory(described, max_memory or {}),
+    config,
+    batch_size,
+    given.check_groups(keep_together),
+    bool(max_memory),
+    check_verbose(verbose),
+    model,
+    costs == _MEASURED,
+    is_what_if,
+  )
+
+
+def searching(model: keras.Model, request: Request) -> Planner:
+  """What carries out the request, at once or in the middle of a fit."""
 
   def planner(kind: str, data: Any) -> tuple[Plan | None, AppliedPlacement]:
     applied = _searched(model, request, kind, data)
@@ -97,7 +125,8 @@ def searching(
     _print_or_log(
       f"model {model.name!r} {applied.message}", request.verbose, level
     )
-    if is_what_if or given.stays(applied) or applied.placement is None:
+    stays = request.is_what_if or given.stays(applied)
+    if stays or applied.placement is None:
       return None, applied
     return plan_lib.from_placement(applied.placement), applied
 
@@ -119,47 +148,6 @@ def _searched(
   text = f"model {model.name!r}: {_seconds_phrase(stages.seconds)}"
   _print_or_log(text, request.verbose, logging.INFO)
   return dataclasses.replace(applied, seconds=stages.seconds)
-
-
-def make_request(
-  cluster: Cluster,
-  strategy: str,
-  batch_size: int | None,
-  budget_s: float,
-  seed: int,
-  max_memory: Mapping[str, str | float] | None = None,
-  keep_together: Iterable[given.LayerGroup] = (),
-  verbose: str | int = "auto",
-  costs: str = _ESTIMATED,
-) -> Request:
-  """Checks what can be checked before there is a graph.
-
-  Raises:
-    TfplaceError: an unknown strategy (lists the choices), or a value that
-      makes no sense.
-  """
-  config = PlanConfig(strategy, budget_s, seed)
-  config.check()
-  if batch_size is not None:
-    protocols.check_count("batch_size", batch_size, 1)
-  is_word = costs in (_MEASURED, _ESTIMATED)
-  model = DEFAULT_COSTS if is_word else costs
-  check_costs(model)
-  if not isinstance(max_memory or {}, Mapping):
-    raise TfplaceError(
-      "max_memory is a mapping from devices to sizes, such as"
-      f" {{'GPU:0': '10GiB'}}, not {max_memory!r:.60}"
-    )
-  return Request(
-    constraints.with_max_memory(cluster, max_memory or {}),
-    config,
-    batch_size,
-    given.check_groups(keep_together),
-    bool(max_memory),
-    check_verbose(verbose),
-    model,
-    costs == _MEASURED,
-  )
 
 
 def trace(
