@@ -33,7 +33,9 @@ from tfplace.bin import cli
 from tfplace.core import Problem
 from tfplace.core.protocols import Evaluator
 from tfplace.errors import MeasurementError, TfplaceError
+from tfplace.formats.cluster import cluster_to_json
 from tfplace.formats.json_file import write_json
+from tfplace.simulate import Simulator
 
 if TYPE_CHECKING:
   from tfplace import measure
@@ -138,12 +140,10 @@ def compare(
   values: flags.FlagValues, live: "measure.OpenCluster", name: str
 ) -> dict[str, Any]:
   """One model: its placements, predicted and measured."""
-  from tfplace import measure
-
   problem, traced = profiled(live, name)
-  predictor = measure.Predictor(problem)
-  rows = placements(predictor, values.placements, values.budget_s, values.seed)
-  predicted = predictor.evaluate(np.stack(list(rows.values())))
+  simulator = Simulator(problem)
+  rows = placements(simulator, values.placements, values.budget_s, values.seed)
+  predicted = simulator.evaluate(np.stack(list(rows.values())))
   times = measured(values, live, problem, traced, rows)
   result = {
     label: {
@@ -160,7 +160,7 @@ def compare(
   return {
     "ops": problem.graph.num_ops,
     "op_overhead_us": problem.cluster.devices[0].op_overhead_us,
-    "links": [dict(link.extra) for link in problem.cluster.links],
+    "links": cluster_to_json(problem.cluster)["links"],
     "failed": [label for label in rows if not times[label]],
     "placements": result,
     **figures(result),

@@ -82,7 +82,7 @@ class Runner:
     self._values = values
     self._problem = problem
     self._harness = live.harness(problem, traced, **_counts(values))
-    self._predictor = measure.Predictor(problem)
+    self._simulator = Simulator(problem)
     self._ran: dict[bytes, tuple[str, Evaluation]] = {}
     self._fastest: tuple[float, Placement, measure.Trace] | None = None
 
@@ -103,7 +103,7 @@ class Runner:
       self._ran[key] = strategy, evaluation
       self._keep_fastest(result.placement, evaluation)
     first, evaluation = self._ran[key]
-    (predicted,) = self._predictor.evaluate([result.placement])
+    (predicted,) = self._simulator.evaluate([result.placement])
     return {
       "predicted": _figures(predicted),
       "measured": _figures(evaluation),
@@ -124,7 +124,7 @@ class Runner:
     if self._fastest is None:
       return
     _, placement, trace = self._fastest
-    result = make_trace(Simulator(self._problem).schedule(placement))
+    result = make_trace(self._simulator.schedule(placement))
     names = [d.name for d in self._problem.cluster.devices]
     result["traceEvents"] += measure.trace_events(trace, names)
     write_json(path, result)

@@ -24,8 +24,10 @@ from tfplace import measure, placers
 from tfplace.core import Problem
 from tfplace.errors import MeasurementError
 from tfplace.extraction import TracedStep, trace_keras
+from tfplace.formats.cluster import cluster_to_json
 from tfplace.formats.json_file import write_json
 from tfplace.plan import sources
+from tfplace.simulate import Simulator
 
 HERE = pathlib.Path(__file__).parent
 _KIND = flags.DEFINE_enum("towers", "conv", ["conv", "dense"], "Layers.")
@@ -138,8 +140,7 @@ def compared() -> dict:
   with measure.open_cluster(f"workers:{_WORKERS.value}") as live:
     problem = profiled(live, traced)
     rows = placements(problem)
-    predictor = measure.Predictor(problem)
-    predicted = predictor.evaluate(np.stack(list(rows.values())))
+    predicted = Simulator(problem).evaluate(np.stack(list(rows.values())))
     times = measured(live, problem, traced, rows)
   return _report(problem, dict(zip(rows, predicted, strict=True)), times)
 
@@ -169,18 +170,7 @@ def _report(problem: Problem, predicted: dict, times: dict) -> dict:
     "ops": problem.graph.num_ops,
     "op_overhead_us": problem.cluster.devices[0].op_overhead_us,
     "lower_bound_us": problem.lower_bound_us,
-    "links": [
-      {
-        "src": link.src,
-        "dst": link.dst,
-        "bandwidth_bytes_per_us": link.bandwidth_bytes_per_us,
-        "latency_us": link.latency_us,
-        "gap_us": link.gap_us,
-        "slowdown": link.extra["slowdown"],  # by calibration, included
-        "wire": link.extra["wire"],
-      }
-      for link in problem.cluster.links
-    ],
+    "links": cluster_to_json(problem.cluster)["links"],
     "placements": result,
     "rank_correlation": float(rank.statistic),
     "best": best,

@@ -301,6 +301,18 @@ CLUSTER_ERRORS = {
     "links[0]: bandwidth_bytes_per_us is 0",
   ),
   "negative gap": (("links", 1, "gap_us", -1), "links[1]: gap_us: -1"),
+  "negative cost of a message": (
+    ("links", 1, "send_us", -1),
+    "links[1]: send_us: -1 is negative",
+  ),
+  "cost of a byte that is not finite": (
+    ("links", 0, "recv_us_per_byte", math.nan),
+    "links[0]: recv_us_per_byte: nan is not finite",
+  ),
+  "cost of a message as text": (
+    ("links", 0, "recv_us", "1"),
+    "links[0]: recv_us: expected a number, found '1'",
+  ),
   "missing kind": (("devices", 0, "kind", None), "'kind'"),
   "two links": (("links", 1, dict(CLUSTER["links"][0])), "duplicate link"),
 }
@@ -314,6 +326,28 @@ def test_broken_cluster_is_refused_by_element_and_value(tmp_path, case):
     formats.load_cluster(path)
   assert str(path) in str(caught.value)
   assert words in str(caught.value)
+
+
+def test_costs_of_messages_round_trip_and_are_left_out_where_they_are_0(
+  tmp_path,
+):
+  costs = {"send_us": 2, "send_us_per_byte": 0.25, "recv_us_per_byte": 0.5}
+  links = [{**CLUSTER["links"][0], **costs, "recv_us": 0}, CLUSTER["links"][1]]
+  cluster = formats.load_cluster(
+    write(tmp_path / "c.json", {**CLUSTER, "links": links})
+  )
+  link, free = cluster.links
+  assert (link.send_us, link.recv_us) == (2.0, 0.0)
+  assert (link.send_us_per_byte, link.recv_us_per_byte) == (0.25, 0.5)
+  assert cluster.has_message_costs
+  assert cluster.send_us_per_byte.tolist() == [[0.0, 0.25], [0.0, 0.0]]
+  assert not any(getattr(free, name) for name in core.cluster.MESSAGE_COSTS)
+  formats.save_cluster(cluster, tmp_path / "again.json")
+  written = json.loads((tmp_path / "again.json").read_text())["links"]
+  assert costs.items() <= written[0].items()
+  assert "recv_us" not in written[0]
+  assert not written[1].keys() & set(core.cluster.MESSAGE_COSTS)
+  assert formats.load_cluster(tmp_path / "again.json").links == cluster.links
 
 
 @pytest.fixture

@@ -3,9 +3,10 @@
 import dataclasses
 
 import numpy as np
+import pytest
 from policies_testing import gpus, problem_of, random_graph
 
-from tfplace import Simulator
+from tfplace import Simulator, core
 from tfplace.core import symmetry
 
 
@@ -13,10 +14,13 @@ def test_identical_devices_are_one_class_and_others_are_not():
   assert symmetry.device_classes(gpus(3, cpu=True)).tolist() == [0, 0, 0, 3]
 
 
-def test_a_device_with_a_faster_link_is_a_class_of_its_own():
+@pytest.mark.parametrize(
+  "field", ["bandwidth_bytes_per_us", *core.cluster.MESSAGE_COSTS]
+)
+def test_a_device_with_another_link_is_a_class_of_its_own(field):
   cluster = gpus(3)
   links = list(cluster.links)
-  links[0] = dataclasses.replace(links[0], bandwidth_bytes_per_us=9000.0)
+  links[0] = dataclasses.replace(links[0], **{field: 9000.0})
   cluster = dataclasses.replace(cluster, links=tuple(links))
   # Link 0 is from GPU 0 to GPU 1: no two of the three look alike.
   assert symmetry.device_classes(cluster).tolist() == [0, 1, 2]

@@ -1,11 +1,12 @@
 """Random problems and placements, rich in ties, for the simulator's tests."""
 
+import dataclasses
 import math
 
 import numpy as np
 from hypothesis import strategies as st
 
-from tfplace.core.cluster import Cluster, Device, Link
+from tfplace.core.cluster import MESSAGE_COSTS, Cluster, Device, Link
 from tfplace.core.op_graph import OpSpec, build_graph
 from tfplace.core.problem import Problem
 
@@ -24,6 +25,31 @@ def random_case(rng):
   graph = random_graph(rng, int(rng.integers(0, 15)), integers)
   problem = Problem(graph, cluster)
   return problem, random_placement(rng, problem)
+
+
+def costly_case(rng):
+  """The same on links of which most take time of their devices.
+
+  Where the numbers are integers, receives and ops become ready together often.
+  """
+  problem, devices = random_case(rng)
+  integers = bool(rng.random() < 0.7)
+  used = [name for name in MESSAGE_COSTS if rng.random() < 0.75]
+
+  def cost(name):
+    if name not in used or rng.random() < 0.25:
+      return 0.0
+    per_byte = name.endswith("byte")
+    if integers:
+      return float(rng.choice([0.5, 1.0] if per_byte else [1.0, 2.0]))
+    return float(rng.random()) * (0.3 if per_byte else 2.0)
+
+  links = [
+    dataclasses.replace(link, **{name: cost(name) for name in MESSAGE_COSTS})
+    for link in problem.cluster.links
+  ]
+  cluster = dataclasses.replace(problem.cluster, links=tuple(links))
+  return Problem(problem.graph, cluster), devices
 
 
 def _number(rng, high, integers, zero=0.3):
@@ -121,6 +147,7 @@ def tied_cases(draw):
     Device(f"d{i}", "GPU", draw(st.sampled_from([3.0, math.inf])), draw(small))
     for i in range(num_devices)
   )
+  costs = small if draw(st.booleans()) else st.just(0.0)
   links = tuple(
     Link(
       f"d{i}",
@@ -129,6 +156,7 @@ def tied_cases(draw):
       draw(small),
       draw(small),
       draw(st.sampled_from([None, "x"])),
+      *(draw(costs) for _ in MESSAGE_COSTS),
     )
     for i in range(num_devices)
     for j in range(num_devices)

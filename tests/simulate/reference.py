@@ -18,6 +18,7 @@ class Step:
   op_start_us: list
   op_end_us: list
   transfers: dict  # (producer, output, destination) -> (start, arrival)
+  receives: dict  # the same keys -> (start, end), where there is a receive
 
 
 class _Message:
@@ -27,6 +28,7 @@ class _Message:
     self.order = (queued, producer, output, target)
     self.key = (producer, output, target)
     self.start = self.arrival = None
+    self.receive_us = self.receive_start = self.receive_end = None
 
 
 def reference_step(problem, devices):
@@ -62,6 +64,7 @@ class Reference:
     self.device_free = [0.0] * len(names)
     self.channel_free = {self.channel(pair): 0.0 for pair in self.links}
     self.waiting, self.flying, self.arrived = [], [], []
+    self.to_receive, self.receiving, self.received = [], [], []
     self.now = 0.0
 
   def channel(self, pair):
@@ -82,6 +85,7 @@ class Reference:
         continue
       later = [self.end[i] for i in self.end if i not in self.done]
       later += [m.arrival for m in self.flying]
+      later += [m.receive_end for m in self.receiving]
       later += [t for t in self.device_free if t > self.now]
       later += [t for t in self.channel_free.values() if t > self.now]
       if not later:
@@ -94,18 +98,38 @@ class Reference:
         self.done.add(i)
         self.publish(i)
         return True
+    for message in self.receiving:
+      if message.receive_end == self.now:
+        self.receiving.remove(message)
+        self.received.append(message)
+        self.hand_over(message)
+        return True
     return False
 
   def publish(self, i):
-    here = self.devices[i]
-    targets = set()
     for src, output, dst in self.edges:
-      if src == i and self.devices[dst] == here:
+      if src == i and self.devices[dst] == self.devices[i]:
         self.deliver(dst, src, output)
-      elif src == i:
-        targets.add((output, self.devices[dst]))
-    for output, target in targets:
+    for output, target in self.sent(i):
       self.waiting.append(_Message(i, output, target, self.now))
+
+  def sent(self, i):
+    """The transfers of op i, by (output index, destination's position)."""
+    return sorted(
+      {
+        (output, self.devices[dst])
+        for src, output, dst in self.edges
+        if src == i and self.devices[dst] != self.devices[i]
+      }
+    )
+
+  def sending(self, i):
+    """The sum, over its transfers, that op i stays on its device."""
+    total = 0.0
+    for output, target in self.sent(i):
+      link = self.links[self.devices[i], target]
+      total += link.send_us + self.size(i, output) * link.send_us_per_byte
+    return total
 
   def deliver(self, op, producer, output):
     self.inputs_left[op].discard((producer, output))
@@ -118,11 +142,21 @@ class Reference:
         self.flying.remove(message)
         self.arrived.append(message)
         producer, output, target = message.key
-        for src, out, dst in self.edges:
-          if (src, out) == (producer, output) and self.devices[dst] == target:
-            self.deliver(dst, producer, output)
+        link = self.links[self.devices[producer], target]
+        size = self.size(producer, output)
+        message.receive_us = link.recv_us + size * link.recv_us_per_byte
+        if message.receive_us > 0:
+          self.to_receive.append(message)
+        else:
+          self.hand_over(message)
         return True
     return False
+
+  def hand_over(self, message):
+    producer, output, target = message.key
+    for src, out, dst in self.edges:
+      if (src, out) == (producer, output) and self.devices[dst] == target:
+        self.deliver(dst, producer, output)
 
   def start_transfer(self):
     for message in sorted(self.waiting, key=lambda m: m.order):
@@ -141,20 +175,41 @@ class Reference:
 
   def start_op(self):
     for d, device in enumerate(self.cluster.devices):
+      if self.device_free[d] > self.now:
+        continue
+      # (ready time, receives before ops, position and output index)
       queue = [
-        (t, i)
+        ((t, 1, i, 0), i)
         for i, t in self.ready.items()
         if self.devices[i] == d and i not in self.start
       ]
-      if queue and self.device_free[d] <= self.now:
-        i = min(queue)[1]
-        self.start[i] = self.now
-        self.end[i] = self.now + self.time[i]
-        self.device_free[d] = self.end[i]
-        if self.time[i] > 0:
-          self.device_free[d] = self.end[i] + device.op_overhead_us
+      queue += [
+        ((m.arrival, 0, *m.key[:2]), m)
+        for m in self.to_receive
+        if m.key[2] == d
+      ]
+      if queue:
+        _, first = min(queue, key=lambda entry: entry[0])
+        if isinstance(first, _Message):
+          self.run_receive(d, first)
+        else:
+          self.run_op(d, first, device.op_overhead_us)
         return True
     return False
+
+  def run_op(self, d, i, overhead):
+    self.start[i] = self.now
+    self.end[i] = self.now + self.time[i] + self.sending(i)
+    self.device_free[d] = self.end[i]
+    if self.time[i] > 0:
+      self.device_free[d] = self.end[i] + overhead
+
+  def run_receive(self, d, message):
+    self.to_receive.remove(message)
+    self.receiving.append(message)
+    message.receive_start = self.now
+    message.receive_end = self.now + message.receive_us
+    self.device_free[d] = message.receive_end
 
   def result(self):
     graph, cluster = self.graph, self.cluster
@@ -176,6 +231,7 @@ class Reference:
       op_start_us=[self.start[i] for i in ops],
       op_end_us=[self.end[i] for i in ops],
       transfers={m.key: (m.start, m.arrival) for m in sent},
+      receives={m.key: (m.receive_start, m.receive_end) for m in self.received},
     )
 
   def intervals(self, d):
@@ -196,8 +252,9 @@ class Reference:
           begin = self.start[i]
           until = max([self.end[i], *ends, *(m.arrival for m in messages)])
         elif ends:
-          (begin,) = (m.start for m in messages if m.key[2] == d)
-          until = max(ends)
+          (message,) = (m for m in messages if m.key[2] == d)
+          begin = message.start
+          until = max([*ends, message.receive_end or message.arrival])
         if begin is not None:
           yield begin, until, self.size(i, output)
 

@@ -37,6 +37,18 @@ def assert_equal(problem, devices):
   assert dict(zip(keys, zip(*times, strict=True), strict=True)) == (
     expected.transfers
   )
+  received = [
+    (key, (start, end))
+    for key, arrival, start, end in zip(
+      keys,
+      moves.arrival_us.tolist(),
+      moves.recv_start_us.tolist(),
+      moves.recv_end_us.tolist(),
+      strict=True,
+    )
+    if key in expected.receives or end != arrival
+  ]
+  assert dict(received) == expected.receives
   assert len(keys) == len(expected.transfers)
   bound = problem.lower_bound_us
   assert bound <= evaluation.step_time_us * (1 + 1e-12)
@@ -46,6 +58,16 @@ def assert_equal(problem, devices):
 def test_equals_reference_on_random_problems(block):
   for seed in range(500 * block, 500 * (block + 1)):
     problem, devices = cases.random_case(np.random.default_rng(seed))
+    try:
+      assert_equal(problem, devices)
+    except AssertionError as error:
+      raise AssertionError(f"seed {seed}: {error}") from error
+
+
+@pytest.mark.parametrize("block", range(8))
+def test_equals_reference_where_messages_take_time_of_devices(block):
+  for seed in range(500 * block, 500 * (block + 1)):
+    problem, devices = cases.costly_case(np.random.default_rng(seed))
     try:
       assert_equal(problem, devices)
     except AssertionError as error:

@@ -11,6 +11,8 @@ import numpy as np
 from tfplace.errors import FormatError
 
 NO_CHANNEL = -1  # in `Cluster.channel`: no link
+# Fields of a `Link`: what a transfer takes of its two devices' time.
+MESSAGE_COSTS = ("send_us", "send_us_per_byte", "recv_us", "recv_us_per_byte")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +45,10 @@ class Link:
     latency_us: added to each transfer; does not occupy the channel.
     gap_us: time that the channel stays busy after each transfer.
     channel: links of one channel share it; None is a channel of its own.
+    send_us: of the sending device's time, for each transfer.
+    send_us_per_byte: besides, for each byte.
+    recv_us: of the receiving device's time, for each transfer.
+    recv_us_per_byte: besides, for each byte.
     extra: unknown keys of the file.
   """
 
@@ -52,6 +58,10 @@ class Link:
   latency_us: float = 0.0
   gap_us: float = 0.0
   channel: str | None = None
+  send_us: float = 0.0
+  send_us_per_byte: float = 0.0
+  recv_us: float = 0.0
+  recv_us_per_byte: float = 0.0
   extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
@@ -131,6 +141,31 @@ class Cluster:
   def gap_us(self) -> np.ndarray:
     """[num_devices, num_devices] float64; 0 without a link."""
     return self._matrix("gap_us", 0.0)
+
+  @functools.cached_property
+  def send_us(self) -> np.ndarray:
+    """[num_devices, num_devices] float64; 0 without a link."""
+    return self._matrix("send_us", 0.0)
+
+  @functools.cached_property
+  def send_us_per_byte(self) -> np.ndarray:
+    """[num_devices, num_devices] float64; 0 without a link."""
+    return self._matrix("send_us_per_byte", 0.0)
+
+  @functools.cached_property
+  def recv_us(self) -> np.ndarray:
+    """[num_devices, num_devices] float64; 0 without a link."""
+    return self._matrix("recv_us", 0.0)
+
+  @functools.cached_property
+  def recv_us_per_byte(self) -> np.ndarray:
+    """[num_devices, num_devices] float64; 0 without a link."""
+    return self._matrix("recv_us_per_byte", 0.0)
+
+  @property
+  def has_message_costs(self) -> bool:
+    """Whether any transfer takes of its devices' time."""
+    return any(getattr(self, name).any() for name in MESSAGE_COSTS)
 
   @functools.cached_property
   def channel(self) -> np.ndarray:

@@ -11,7 +11,7 @@ import itertools
 import numpy as np
 from scipy import optimize
 
-from tfplace.core.cluster import Cluster
+from tfplace.core.cluster import MESSAGE_COSTS, Cluster
 from tfplace.core.problem import Problem
 
 
@@ -27,7 +27,8 @@ def swappable(cluster: Cluster, i: int, j: int) -> bool:
   order = np.arange(cluster.num_devices)
   order[[i, j]] = j, i
   at = np.ix_(order, order)
-  for matrix in (cluster.bandwidth, cluster.latency_us, cluster.gap_us):
+  for field in ("bandwidth", "latency_us", "gap_us", *MESSAGE_COSTS):
+    matrix = getattr(cluster, field)
     if not np.array_equal(matrix, matrix[at], equal_nan=True):
       return False
   return np.array_equal(_shares(cluster.channel), _shares(cluster.channel[at]))

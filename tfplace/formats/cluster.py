@@ -5,7 +5,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from tfplace.core.cluster import Cluster, Device, Link
+from tfplace.core.cluster import MESSAGE_COSTS, Cluster, Device, Link
 from tfplace.core.presets import cluster_preset
 from tfplace.errors import FormatError
 from tfplace.formats import json_file
@@ -16,7 +16,7 @@ _CLUSTER_KEYS = frozenset({"format", "name", "devices", "links"})
 _DEVICE_KEYS = frozenset({"name", "kind", "memory_bytes", "op_overhead_us"})
 _LINK_KEYS = frozenset(
   {"src", "dst", "bandwidth_bytes_per_us", "latency_us", "gap_us", "channel"}
-)
+).union(MESSAGE_COSTS)
 
 
 def load_cluster(path: json_file.Path) -> Cluster:
@@ -109,12 +109,17 @@ def _link(raw: Any, where: str) -> Link:
     ),
     gap_us=json_file.as_number(link.get("gap_us", 0), f"{where}: gap_us"),
     channel=channel,
+    **{
+      field: json_file.as_number(link.get(field, 0), f"{where}: {field}")
+      for field in MESSAGE_COSTS
+    },
     extra=json_file.unknown_keys(link, _LINK_KEYS, where),
   )
 
 
 def cluster_to_json(cluster: Cluster) -> dict[str, Any]:
-  """The JSON object of a cluster; what is unlimited or unset is left out."""
+  """The JSON object of a cluster; what is unlimited, unset or an
+  optional cost of 0 is left out."""
   return {
     "format": FORMAT,
     "name": cluster.name,
@@ -144,6 +149,8 @@ def _link_to_json(link: Link) -> dict[str, Any]:
   }
   if link.channel is not None:
     result["channel"] = link.channel
+  costs = {field: number(getattr(link, field)) for field in MESSAGE_COSTS}
+  result.update((field, cost) for field, cost in costs.items() if cost)
   return {**result, **link.extra}
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from tfplace import lazy
 
 if TYPE_CHECKING:
-  from tfplace.measure.calibrate.prediction import Predictor
   from tfplace.measure.calibrate.profiling import Profile, profile
   from tfplace.measure.cluster import OpenCluster, open_cluster
   from tfplace.measure.evaluations import trace_events
@@ -26,7 +25,6 @@ _MODULES = {
   "LocalDevices": "local.gpus",
   "MeasurementHarness": "harness",
   "OpenCluster": "cluster",
-  "Predictor": "calibrate.prediction",
   "Profile": "calibrate.profiling",
   "Trace": "session.messages",
   "WorkerCluster": "local.workers",

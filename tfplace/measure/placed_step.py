@@ -21,8 +21,8 @@ from tfplace.core.placement import Placement
 from tfplace.errors import MeasurementError
 from tfplace.extraction import session as extract_session
 from tfplace.extraction.traced import FeedSpec, TracedStep, VariableSpec
-from tfplace.measure.calibrate import prediction
 from tfplace.measure.session import messages
+from tfplace.simulate import Simulator
 
 # After these an op may be dead, or in the frame of a loop.
 _CONTROL_FLOW = {
@@ -38,7 +38,8 @@ def chains(placement: Placement) -> list[np.ndarray]:
   """
   graph = placement.problem.graph
   position = graph.topological_position
-  order = np.lexsort((position, prediction.times(placement).start))
+  schedule = Simulator(placement.problem).schedule(placement)
+  order = np.lexsort((position, schedule.op_start_us))
   order = order[_orderable(graph)[order]]
   devices = placement.devices[order]
   return [

@@ -1,12 +1,7 @@
 """Why a simulated step takes as long as it does.
 
 `critical_path` explains one schedule to people: the chain of ops, transfers and
-waits that ends with the step's last op. It is no bound. `critical_shares` gives
-learners, for a batch of placements and from the ops' starts alone, how much of
-the step each op answers for: the time of an op on the path is its own; the time
-between an output and its arrival elsewhere, waits for the channel included, is
-shared by producer and consumer; a wait for the device leads on to the op that
-held it.
+waits that ends with the step's last op. It is no bound.
 """
 
 import dataclasses
@@ -15,12 +10,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tfplace.core.problem import Problem
-from tfplace.simulate.jit import kernel
-
 if TYPE_CHECKING:
   from tfplace.simulate.schedule import Schedule
 
+OP, TRANSFER, RECEIVE = "op", "transfer", "receive"  # kinds of segments
 INPUT = "input"  # its last input had just arrived, or its output was ready
 DEVICE = "device"  # its device had just become free
 CHANNEL = "channel"  # its channel had just become free
@@ -29,13 +22,13 @@ BEGIN = "begin"  # the step began
 
 @dataclasses.dataclass(frozen=True)
 class Segment:
-  """One op or transfer on the critical path.
+  """One op, transfer or receive on the critical path.
 
   Attributes:
-    kind: "op" or "transfer".
+    kind: "op", "transfer" or "receive".
     index: position of the op, or number of the transfer.
     start_us: when it starts.
-    end_us: when the op ends, or the transfer arrives.
+    end_us: when the op or receive ends, or the transfer arrives.
     waited_for: what let it start only then: "input", "device", "channel" or
       "begin".
   """
@@ -68,23 +61,27 @@ class _Walk:
     self.schedule = schedule
     self.devices = schedule.placement.devices
     sent = schedule.transfers
+    self.received = np.flatnonzero(sent.is_received)
     self.on_device = _Occupied(
-      self.devices, schedule.op_start_us, schedule.op_end_us
+      np.concatenate((self.devices, sent.dst[self.received])),
+      np.concatenate((schedule.op_start_us, sent.recv_start_us[self.received])),
+      np.concatenate((schedule.op_end_us, sent.recv_end_us[self.received])),
     )
     self.on_channel = _Occupied(sent.channel, sent.start_us, sent.free_us)
 
   def back_from(self, op: int) -> list[Segment]:
+    sent = self.schedule.transfers
+    kinds = {
+      OP: (self.schedule.op_start_us, self.schedule.op_end_us, self.before_op),
+      TRANSFER: (sent.start_us, sent.arrival_us, self.before_transfer),
+      RECEIVE: (sent.recv_start_us, sent.recv_end_us, self.before_receive),
+    }
     path: list[Segment] = []
-    step: Step | None = ("op", op)
+    step: Step | None = (OP, op)
     while step:
       kind, index = step
-      if kind == "op":
-        start, end = self.schedule.op_start_us, self.schedule.op_end_us
-        step, reason = self.before_op(index)
-      else:
-        start = self.schedule.transfers.start_us
-        end = self.schedule.transfers.arrival_us
-        step, reason = self.before_transfer(index)
+      start, end, before = kinds[kind]
+      step, reason = before(index)
       path.append(
         Segment(kind, index, float(start[index]), float(end[index]), reason)
       )
@@ -95,30 +92,46 @@ class _Walk:
     for step, arrival in self.inputs(op):
       if arrival == start:
         return step, INPUT
-    # Not an input, so the device was busy with the op before.
-    before = self.on_device.before(self.devices[op], start)
-    return (None, BEGIN) if before is None else (("op", before), DEVICE)
+    return self.before_on_device(self.devices[op], start)
+
+  def before_on_device(
+    self, device: int, start_us: float
+  ) -> tuple[Step | None, str]:
+    """No input came then, so the device was busy with what ran before."""
+    before = self.on_device.before(device, start_us)
+    if before is None:
+      return None, BEGIN
+    if before < len(self.devices):
+      return (OP, before), DEVICE
+    return (RECEIVE, int(self.received[before - len(self.devices)])), DEVICE
 
   def inputs(self, op: int) -> Iterator[tuple[Step, float]]:
     """What brings each input of `op` to its device, and when."""
-    graph = self.schedule.placement.problem.graph
+    graph, sent = self.schedule.placement.problem.graph, self.schedule.transfers
     offsets, edges = graph.in_csr
     for edge in edges[offsets[op] : offsets[op + 1]]:
       src = int(graph.edge_src[edge])
       transfer = int(self.schedule.transfer_of_edge[edge])
       if transfer < 0:
-        yield ("op", src), self.schedule.op_end_us[src]
+        yield (OP, src), self.schedule.op_end_us[src]
       else:
-        arrival_us = self.schedule.transfers.arrival_us[transfer]
-        yield ("transfer", transfer), arrival_us
+        kind = RECEIVE if sent.is_received[transfer] else TRANSFER
+        yield (kind, transfer), sent.recv_end_us[transfer]
+
+  def before_receive(self, transfer: int) -> tuple[Step | None, str]:
+    sent = self.schedule.transfers
+    start = sent.recv_start_us[transfer]
+    if sent.arrival_us[transfer] == start:
+      return (TRANSFER, transfer), INPUT
+    return self.before_on_device(sent.dst[transfer], start)
 
   def before_transfer(self, transfer: int) -> tuple[Step | None, str]:
     sent = self.schedule.transfers
     src, start = int(sent.src_op[transfer]), sent.start_us[transfer]
     if self.schedule.op_end_us[src] == start:
-      return ("op", src), INPUT
+      return (OP, src), INPUT
     before = self.on_channel.before(sent.channel[transfer], start)
-    return (None, BEGIN) if before is None else (("transfer", before), CHANNEL)
+    return (None, BEGIN) if before is None else ((TRANSFER, before), CHANNEL)
 
 
 class _Occupied:
@@ -137,80 +150,3 @@ class _Occupied:
     """The last to start before `time_us`."""
     at = int(np.searchsorted(self.starts[int(holder)], time_us)) - 1
     return int(self.parts[int(holder)][at]) if at >= 0 else None
-
-
-def critical_shares(
-  problem: Problem, devices: np.ndarray, starts: np.ndarray
-) -> np.ndarray:
-  """[B, num_ops] float64 microseconds; a row sums to the step time.
-
-  Args:
-    problem: what was simulated.
-    devices: [B, num_ops] int32 placements with finite step times.
-    starts: [B, num_ops] float64 start of every op, from `Simulator.run`.
-  """
-  graph = problem.graph
-  offsets, edges = graph.in_csr
-  sources = graph.edge_src[edges]
-  overhead_us = problem.cluster.op_overhead_us
-  shares = np.zeros(starts.shape)
-  for row, (at, start) in enumerate(zip(devices, starts, strict=True)):
-    end = start + problem.time_us[np.arange(graph.num_ops), at]
-    order = np.lexsort((end, start, at)).astype(np.int32)
-    bounds = np.searchsorted(
-      at[order], np.arange(problem.cluster.num_devices + 1)
-    )
-    free = end + np.where(end > start, overhead_us[at], 0.0)
-    last = int(end.argmax())
-    times = (start, end, free, start[order])
-    _walk(offsets, sources, at, *times, order, bounds, last, shares[row])
-  return shares
-
-
-@kernel
-def _walk(
-  offsets: np.ndarray,
-  sources: np.ndarray,
-  devices: np.ndarray,
-  start: np.ndarray,
-  end: np.ndarray,
-  free: np.ndarray,
-  ordered_start: np.ndarray,
-  order: np.ndarray,
-  bounds: np.ndarray,
-  last: int,
-  shares: np.ndarray,
-) -> None:
-  """Adds one placement's shares, from its last end back to the begin."""
-  op, until = last, end[last]
-  while op >= 0:
-    shares[op] += until - start[op]
-    until = start[op]
-    here, there = -1, -1
-    for i in range(offsets[op], offsets[op + 1]):
-      source = sources[i]
-      if devices[source] != devices[op]:
-        if there < 0 or end[source] > end[there]:
-          there = source
-      elif end[source] == until:
-        here = source
-    if here < 0:
-      # The last op to start before it on its device.
-      low, high = bounds[devices[op]], bounds[devices[op] + 1]
-      first = low
-      while low < high:
-        middle = (low + high) // 2
-        if ordered_start[middle] < until:
-          low = middle + 1
-        else:
-          high = middle
-      held = order[low - 1] if low > first else -1
-      if there < 0 or (held >= 0 and abs(free[held] - until) <= 1e-9 * until):
-        here = held
-    if here < 0 and there >= 0:
-      half = 0.5 * (until - end[there])
-      shares[op] += half
-      shares[there] += half
-      until = end[there]
-      here = there
-    op = here

@@ -10,6 +10,7 @@ import numpy as np
 
 from tfplace.simulate import queues, transfers
 from tfplace.simulate.jit import Index, inlined, kernel
+from tfplace.simulate.links import compiled_receive_us as receive_us
 from tfplace.simulate.queues import make_ready, receive, will_start
 from tfplace.simulate.tables import Tables, pack
 from tfplace.simulate.workspace import (
@@ -64,13 +65,17 @@ def simulate(
     device = np.int64(0)  # a literal would be a type of its own
     while work.due_us[STARTS] <= now and device < tables.num_devices:
       if work.start_us[device] <= now:
-        end = _start_op(tables, work, device, now)
-        least = end + tables.ops[work.running[device]].tail_us
-        if is_limited:
-          least = max(least, end + _still(tables, work, device))
-        if not least <= limit:  # NaN too: the op cannot run here
-          return np.inf
-        step_time_us = max(step_time_us, end)
+        node = queues.pop(work.ops, device)
+        if node < tables.num_ops:
+          end = _start_op(tables, devices, work, node, device, now)
+          least = end + tables.ops[node].tail_us
+          if is_limited:
+            least = max(least, end + _still(tables, work, device))
+          if not least <= limit:  # NaN too: the op cannot run here
+            return np.inf
+          step_time_us = max(step_time_us, end)
+        else:
+          end = _start_receive(tables, work, node, device, now)
         if end <= now:
           if not _complete(tables, devices, work, device, now):
             return np.inf
@@ -140,24 +145,51 @@ def _still(tables: Tables, work: Workspace, device: Index) -> float:
 
 @inlined
 def _start_op(
-  tables: Tables, work: Workspace, device: Index, now: float
+  tables: Tables,
+  devices: np.ndarray,
+  work: Workspace,
+  op: Index,
+  device: Index,
+  now: float,
 ) -> float:
-  """Starts the first ready op of a free device and returns its end."""
-  op = queues.pop(work.ops, device)
-  work.ops.nodes[op].time = now
+  """Starts a ready op on its free device and returns its end."""
   time_us = tables.time_us[op, tables.kind[device]]
   end = now + time_us
-  work.running[device] = op
-  work.end_us[device] = end
-  work.due_us[ENDS] = min(work.due_us[ENDS], end)
-  work.start_us[device] = np.inf
-  work.free_us[device] = end
+  if tables.has_sends:
+    end += transfers.sending_us(tables, devices, work, op, device)
+  _occupy(work, op, device, now, end)
   if time_us > 0:
     work.free_us[device] = end + tables.op_overhead_us[device]
   work.busy_us[device] += time_us
   work.memory[device] += tables.ops[op].start_bytes
   work.counts[GROWN] = 1
   return end
+
+
+@inlined
+def _start_receive(
+  tables: Tables, work: Workspace, node: Index, device: Index, now: float
+) -> float:
+  """Starts a ready receive on its free device and returns its end."""
+  transfer: Index = node - tables.num_ops
+  about = work.transfers.nodes[transfer]
+  source = np.int64(about.source)
+  end = now + receive_us(tables, about.bytes, source, device)
+  _occupy(work, node, device, now, end)
+  return end
+
+
+@inlined
+def _occupy(
+  work: Workspace, node: Index, device: Index, now: float, end: float
+) -> None:
+  """An op or a receive runs on `device` from now to `end`."""
+  work.ops.nodes[node].time = now
+  work.running[device] = node
+  work.end_us[device] = end
+  work.due_us[ENDS] = min(work.due_us[ENDS], end)
+  work.start_us[device] = np.inf
+  work.free_us[device] = end
 
 
 @inlined
@@ -168,11 +200,15 @@ def _complete(
   device: Index,
   now: float,
 ) -> bool:
-  """Ends the op that runs on `device`; false if a link is missing."""
+  """Ends what runs on `device`; false if a link is missing."""
   work.end_us[device] = np.inf
   if not queues.is_empty(work.ops, device):
     will_start(work, device)
-  about = tables.ops[work.running[device]]
+  node = np.int64(work.running[device])
+  if node >= tables.num_ops:
+    transfers.deliver(tables, devices, work, node - tables.num_ops, now)
+    return True
+  about = tables.ops[node]
   freed = about.end_bytes
   for i in range(about.shared, about.shared_end):
     slot = np.int64(tables.shared_inputs[i])

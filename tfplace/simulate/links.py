@@ -18,7 +18,7 @@ Us = TypeVar("Us", float, np.ndarray)
 
 
 class Matrices(Protocol):
-  """What has [num_devices, num_devices] figures, as a `Cluster`."""
+  """The [num_devices, num_devices] fields of links, as of a `Cluster`."""
 
   @property
   def bandwidth(self) -> np.ndarray: ...
@@ -26,6 +26,14 @@ class Matrices(Protocol):
   def latency_us(self) -> np.ndarray: ...
   @property
   def gap_us(self) -> np.ndarray: ...
+  @property
+  def send_us(self) -> np.ndarray: ...
+  @property
+  def send_us_per_byte(self) -> np.ndarray: ...
+  @property
+  def recv_us(self) -> np.ndarray: ...
+  @property
+  def recv_us_per_byte(self) -> np.ndarray: ...
 
 
 def transfer_ends(
@@ -49,7 +57,29 @@ def transfer_ends(
   return sent_us, arrival_us, sent_us + links.gap_us[src, dst]
 
 
+def send_us(
+  links: Matrices,
+  num_bytes: Us,
+  src: Index | np.ndarray,
+  dst: Index | np.ndarray,
+) -> Us:
+  """What sending takes of the producer's device, after the op's time."""
+  return links.send_us[src, dst] + num_bytes * links.send_us_per_byte[src, dst]
+
+
+def receive_us(
+  links: Matrices,
+  num_bytes: Us,
+  src: Index | np.ndarray,
+  dst: Index | np.ndarray,
+) -> Us:
+  """What receiving takes of the destination; where 0, there is no receive."""
+  return links.recv_us[src, dst] + num_bytes * links.recv_us_per_byte[src, dst]
+
+
 compiled_transfer_ends = inlined(transfer_ends)
+compiled_send_us = inlined(send_us)
+compiled_receive_us = inlined(receive_us)
 
 
 class Links(NamedTuple):

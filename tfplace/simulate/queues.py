@@ -1,6 +1,7 @@
 """The priority queues of the kernel, and how ops become ready.
 
-Ready ops are queued by (ready time, position), transfers by (queue time, slot
+Ready ops are queued by (ready time, position), receives before them by (ready
+time, producer's position, output), transfers by (queue time, slot
 and destination), events by time. Nodes are pushed in order of time, and mostly
 in order of key, so that a linked list that is kept sorted takes nearly all of
 them in constant time; a node that would not go at its end goes into a skew heap

@@ -15,7 +15,7 @@ from tfplace.core.paths import transfers
 from tfplace.core.placement import Placement
 from tfplace.simulate import engine
 from tfplace.simulate.critical_path import Segment, critical_path
-from tfplace.simulate.links import transfer_ends
+from tfplace.simulate.links import receive_us, send_us, transfer_ends
 from tfplace.simulate.tables import Tables
 from tfplace.simulate.workspace import TRANSFERS, Workspace
 
@@ -105,6 +105,9 @@ class Transfers:
   Attributes:
     src_op: [num_transfers] int32 producer.
     output: [num_transfers] int32 its output, -1 for control.
+    send_start_us: [num_transfers] float64 when its producer, whose time is
+      over, begins to send it.
+    send_end_us: [num_transfers] float64, and ends.
     src: [num_transfers] int32 sending device.
     dst: [num_transfers] int32 receiving device.
     channel: [num_transfers] int32.
@@ -113,6 +116,9 @@ class Transfers:
     sent_us: [num_transfers] float64, the start and bytes / bandwidth.
     arrival_us: [num_transfers] float64, and the latency.
     free_us: [num_transfers] float64 when its channel is free again.
+    recv_start_us: [num_transfers] float64 when its receive starts; the arrival
+      where receiving takes no time of the device.
+    recv_end_us: [num_transfers] float64 when its readers have it.
   """
 
   src_op: np.ndarray
@@ -125,6 +131,15 @@ class Transfers:
   sent_us: np.ndarray
   arrival_us: np.ndarray
   free_us: np.ndarray
+  send_start_us: np.ndarray
+  send_end_us: np.ndarray
+  recv_start_us: np.ndarray
+  recv_end_us: np.ndarray
+
+  @property
+  def is_received(self) -> np.ndarray:
+    """[num_transfers] bool: receiving takes time of the destination."""
+    return self.recv_end_us > self.arrival_us
 
   def __len__(self) -> int:
     return len(self.src_op)
@@ -138,7 +153,7 @@ class Schedule:
     placement: what was simulated.
     step_time_us: rule 5.
     op_start_us: [num_ops] float64.
-    op_end_us: [num_ops] float64.
+    op_end_us: [num_ops] float64, its time and its sends after the start.
     transfers: the transfers.
     peak_memory_bytes: [num_devices] float64.
     busy_us: [num_devices] float64 op time without overhead.
@@ -178,9 +193,9 @@ def make_schedule(
   """Simulates `placement` and reads the times from the workspace."""
   devices = placement.devices.copy()
   step_time_us = engine.simulate(tables, devices, work, np.inf)
-  start = work.ops.time.copy()
-  end = start + placement.problem.time_us[np.arange(len(devices)), devices]
-  sent = _transfers(placement, tables, work)
+  start = work.ops.time[: tables.num_ops].copy()
+  computed = start + placement.problem.time_us[np.arange(len(devices)), devices]
+  sent, end = _transfers(placement, tables, work, computed)
   key = work.transfers.key[: len(sent)]
   return Schedule(
     placement=placement,
@@ -199,17 +214,35 @@ def make_schedule(
 
 
 def _transfers(
-  placement: Placement, tables: Tables, work: Workspace
-) -> Transfers:
+  placement: Placement, tables: Tables, work: Workspace, computed: np.ndarray
+) -> tuple[Transfers, np.ndarray]:
+  """The transfers, and [num_ops] the ends of the ops after their sends.
+
+  Args:
+    placement: what was simulated.
+    tables: from `pack`.
+    work: after the simulation.
+    computed: [num_ops] when each op's own time is over.
+  """
   count = int(work.counts[TRANSFERS])
   rank, dst = np.divmod(work.transfers.key[:count], tables.num_devices)
   slot = tables.slot_at[rank]
-  src_op = tables.slots["src"][slot]
+  src_op, num_bytes = tables.slots["src"][slot], tables.slots["bytes"][slot]
   src = placement.devices[src_op]
   start = work.transfers.time[:count].copy()
-  num_bytes = tables.slots["bytes"][slot]
   sent, arrival, free = transfer_ends(tables, start, num_bytes, src, dst)
-  return Transfers(
+  before, after, end = _sends(
+    work.transfers.key[:count],
+    src_op,
+    send_us(tables, num_bytes, src, dst),
+    computed,
+  )
+  taken = receive_us(tables, num_bytes, src, dst)
+  recv_start = arrival.copy()
+  if tables.has_receives:
+    nodes = work.ops.time[tables.num_ops : tables.num_ops + count]
+    recv_start = np.where(taken > 0, nodes, arrival)
+  transfers = Transfers(
     src_op=src_op,
     output=tables.slot_output[slot],
     src=src,
@@ -220,4 +253,27 @@ def _transfers(
     sent_us=sent,
     arrival_us=arrival,
     free_us=free,
+    send_start_us=before,
+    send_end_us=after,
+    recv_start_us=recv_start,
+    recv_end_us=recv_start + taken,
   )
+  return transfers, end
+
+
+def _sends(
+  key: np.ndarray, src_op: np.ndarray, taken: np.ndarray, computed: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """When each send starts and ends, and [num_ops] when each op has sent all.
+
+  An op's sends follow its time, one after another in the order of `key`; their
+  times are added up before they are added to the op's, as in the engine.
+  """
+  total = np.zeros(len(computed))
+  before, after = np.empty(len(key)), np.empty(len(key))
+  for i in np.argsort(key):
+    op = src_op[i]
+    before[i] = computed[op] + total[op]
+    total[op] += taken[i]
+    after[i] = computed[op] + total[op]
+  return before, after, computed + total

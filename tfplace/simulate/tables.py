@@ -79,6 +79,10 @@ class Tables(NamedTuple):
     latency_us: [num_devices, num_devices] float64.
     gap_us: [num_devices, num_devices] float64.
     channel: [num_devices, num_devices] int32, -1 where there is no link.
+    has_sends: whether any link takes of its sender's time.
+    send_us, send_us_per_byte: [num_devices, num_devices] float64.
+    has_receives: whether any link takes of its receiver's time.
+    recv_us, recv_us_per_byte: [num_devices, num_devices] float64.
     memory_bytes: [num_devices] float64 capacities.
   """
 
@@ -102,6 +106,12 @@ class Tables(NamedTuple):
   latency_us: np.ndarray
   gap_us: np.ndarray
   channel: np.ndarray
+  has_sends: bool
+  send_us: np.ndarray
+  send_us_per_byte: np.ndarray
+  has_receives: bool
+  recv_us: np.ndarray
+  recv_us_per_byte: np.ndarray
   memory_bytes: np.ndarray
 
   @property
@@ -151,6 +161,12 @@ def pack(problem: Problem, position: np.ndarray | None = None) -> Tables:
     latency_us=cluster.latency_us.astype(np.float64),
     gap_us=cluster.gap_us.astype(np.float64),
     channel=cluster.channel.astype(np.int32),
+    has_sends=bool((cluster.send_us + cluster.send_us_per_byte).any()),
+    send_us=cluster.send_us,
+    send_us_per_byte=cluster.send_us_per_byte,
+    has_receives=bool((cluster.recv_us + cluster.recv_us_per_byte).any()),
+    recv_us=cluster.recv_us,
+    recv_us_per_byte=cluster.recv_us_per_byte,
     memory_bytes=cluster.memory_bytes.astype(np.float64),
   )
 

@@ -1,4 +1,4 @@
-"""The kernel's transfers: queued on channels, sent, received; rule 3 of the
+"""The kernel's transfers: sent, queued on channels, received; rule 3 of the
 formats.
 """
 
@@ -6,8 +6,10 @@ import numpy as np
 
 from tfplace.simulate import queues
 from tfplace.simulate.jit import Index, inlined
+from tfplace.simulate.links import compiled_receive_us as receive_us
+from tfplace.simulate.links import compiled_send_us as send_us
 from tfplace.simulate.links import compiled_transfer_ends as transfer_ends
-from tfplace.simulate.queues import receive
+from tfplace.simulate.queues import make_ready, receive
 from tfplace.simulate.tables import Tables
 from tfplace.simulate.workspace import (
   EVENTS,
@@ -16,6 +18,37 @@ from tfplace.simulate.workspace import (
   WAKEUPS,
   Workspace,
 )
+
+_BEFORE_OPS = np.int64(-1 << 62)  # added to keys, orders receives before ops
+
+
+@inlined
+def sending_us(
+  tables: Tables,
+  devices: np.ndarray,
+  work: Workspace,
+  op: Index,
+  device: Index,
+) -> float:
+  """What the transfers of `op` will take of its device after the op's time."""
+  total_us = 0.0
+  about = tables.ops[op]
+  for i in range(about.slots, about.slots_end):
+    slot = tables.slots[i]
+    reader = np.int64(slot.reader)
+    if reader >= 0:
+      target = np.int64(devices[reader])
+      if target != device:
+        total_us += send_us(tables, slot.bytes, device, target)
+      continue
+    work.reader[:] = -1
+    for j in range(slot.readers, slot.readers_end):
+      work.reader[devices[tables.readers[j]]] = 0
+    work.reader[device] = -1
+    for other in range(tables.num_devices):
+      if work.reader[other] == 0:
+        total_us += send_us(tables, slot.bytes, device, other)
+  return total_us
 
 
 @inlined
@@ -85,15 +118,37 @@ def _arrive(
 ) -> None:
   node = work.transfers.nodes[transfer]
   source, target = np.int64(node.source), np.int64(node.target)
-  slot, reader = np.int64(node.slot), np.int64(node.reader)
+  slot = np.int64(node.slot)
   freed = node.bytes
   if slot >= 0:
     freed = release(tables, work, slot, source)
   work.memory[source] -= freed
+  recv_us = 0.0
+  if tables.has_receives:
+    recv_us = receive_us(tables, node.bytes, source, target)
+  if recv_us > 0:
+    receiving: Index = tables.num_ops + transfer
+    work.ops.nodes[receiving].key = node.key + _BEFORE_OPS
+    make_ready(work, receiving, target, now)
+  else:
+    deliver(tables, devices, work, transfer, now)
+
+
+@inlined
+def deliver(
+  tables: Tables,
+  devices: np.ndarray,
+  work: Workspace,
+  transfer: Index,
+  now: float,
+) -> None:
+  """Gives what a transfer carries to its readers."""
+  node = work.transfers.nodes[transfer]
+  target, reader = np.int64(node.target), np.int64(node.reader)
   if reader >= 0:
     receive(work, reader, target, now)
     return
-  about = tables.slots[slot]
+  about = tables.slots[node.slot]
   for i in range(about.readers, about.readers_end):
     reader = np.int64(tables.readers[i])
     if devices[reader] == target:

@@ -75,7 +75,9 @@ class Workspace(NamedTuple):
     peak_bytes: [num_devices] float64.
     busy_us: [num_devices] float64.
     moved_bytes: [1] float64.
-    ops: ready ops; `ops.time` is [num_ops], the start of every op.
+    ops: what is ready on each device, ops and receives; the first num_ops of
+      `ops.time` are the starts of the ops, and number num_ops + i is that of
+      transfer i's receive, where the cluster has receives.
     transfers: queued transfers, numbered as they were queued;
       `transfers.time` is the start and `transfers.key` is
       slot key * num_devices + destination of the first `counts[TRANSFERS]`.
@@ -127,8 +129,9 @@ def workspace(tables: Tables) -> Workspace:
   """Memory for simulations of `tables`, one at a time."""
   devices, edges = tables.num_devices, len(tables.readers)
   channels = int(tables.channel.max()) + 1
-  ops = np.zeros(tables.num_ops, OP_NODE)
-  ops["key"] = tables.op_key
+  receives = edges if tables.has_receives else 0
+  ops = np.zeros(tables.num_ops + receives, OP_NODE)
+  ops["key"][: tables.num_ops] = tables.op_key
   return Workspace(
     peak_bytes=np.zeros(devices),
     busy_us=np.zeros(devices),

@@ -1,121 +1,233 @@
-"""Fits communication factors to placements that were run.
+"""What the transfers of a link cost, fitted to timed steps with SciPy.
 
-Links are timed with devices that do little else. In a real step the bytes are
-not in a cache, and a message that arrives in the middle of an op disturbs it.
-So factors on the timed costs, and on the ops of devices that share a host, are
-fitted until the simulated steps take as long as the measured ones.
+`fit_link` finds the fields of a `Link` from its microbenchmark, `fit_runs`
+corrects those of a cluster by placements of a real step that were run. Both
+take the time of a step under the rules of the simulator as their model, so what
+is predicted afterwards is the simulator on the cluster.
+
+Which fields are seen where (LogGP: Alexandrov et al., SPAA 1995): time of the
+sending device beside a busy producer, time of the receiving device beside a
+busy destination, latency and the time per byte of the link in round trips
+between idle devices, and what the link itself takes in a burst of messages.
 """
 
-import functools
-import itertools
+import dataclasses
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
+from scipy import optimize
 
+from tfplace.core.cluster import Cluster, Link
 from tfplace.core.problem import Problem
 from tfplace.core.protocols import Evaluation
-from tfplace.measure.calibrate.communication import CommunicationFactors
-from tfplace.measure.calibrate.prediction import Sample
+from tfplace.errors import MeasurementError
+from tfplace.simulate import Simulator
 
-Fit = TypeVar("Fit")
+_LEAST_US_PER_BYTE = 1e-6  # 1 TB/s, faster than any copy
+_OUTLIER = 0.1  # relative error from which one counts by its size, not square
+_PULL = 1e-4  # of a cost towards 0, where the steps do not determine it
+# Between idle devices, receiving begins while sending goes on: shorter than
+# the rules say, so that round trips must not decide what either takes.
+_TRIP_WEIGHT = 0.25
 
 
-def descend(
-  cost: Callable[[Fit], float],
-  start: Fit,
-  neighbours: Callable[[Fit], Iterable[Fit]],
-  rounds: int,
-) -> Fit:
-  """Moves to the best neighbour as long as it is better.
+class Costs(NamedTuple):
+  """The cost fields of a `Link`; per byte, the link takes 1 / bandwidth."""
 
-  Args:
-    cost: of a fit; the less, the better.
-    start: where it begins.
-    neighbours: of a fit, one or more; the first of equals is taken.
-    rounds: moves at most.
+  send_us: float
+  send_us_per_byte: float
+  recv_us: float
+  recv_us_per_byte: float
+  latency_us: float
+  gap_us: float
+  us_per_byte: float
+
+  def link(self, src: str, dst: str) -> Link:
+    """A link with these costs, on a channel of its own."""
+    fields = self._asdict()
+    slowness = max(fields.pop("us_per_byte"), _LEAST_US_PER_BYTE)
+    return Link(src, dst, 1.0 / slowness, **fields)
+
+
+@dataclasses.dataclass(frozen=True)
+class Timed:
+  """The timed steps of one load of the microbenchmark.
+
+  Attributes:
+    pattern: "send" and "recv": the source or the destination is busy with
+      other ops for `alone_us`; "burst": neither is; "trip": there and back,
+      one message after the other.
+    size: bytes of each message.
+    count: messages of the step.
+    alone_us: the same ops without messages.
+    step_us: the step.
   """
-  best, least = start, cost(start)
-  for _ in range(rounds):
-    trials = [(cost(other), other) for other in neighbours(best)]
-    found, other = min(trials, key=lambda trial: trial[0])
-    if found >= least:
-      break
-    least, best = found, other
-  return best
+
+  pattern: str
+  size: int
+  count: int
+  alone_us: float
+  step_us: float
+
+  def expected_us(self, costs: Costs) -> float:
+    """What the rules of a simulated step say of `step_us`."""
+    send = costs.send_us + self.size * costs.send_us_per_byte
+    recv = costs.recv_us + self.size * costs.recv_us_per_byte
+    carry = self.size * costs.us_per_byte
+    one = send + carry + costs.latency_us + recv
+    if self.pattern == "trip":
+      return self.alone_us + self.count * one
+    slowest = max(send, costs.gap_us + carry, recv)
+    stream = one + (self.count - 1) * slowest
+    if self.pattern == "burst":
+      return self.alone_us + stream
+    # The last op is at the source; an empty message tells it of the others.
+    told = costs.send_us + costs.latency_us + costs.recv_us
+    busy = send if self.pattern == "send" else recv
+    return max(self.alone_us + self.count * busy, stream + told)
 
 
-# The step of a factor, in doublings: computing at the same time costs some
-# percent, while the timed cost of a message may be wrong by a few times.
-_STEPS = np.array([0.5, 0.5, 0.5, 0.05])
-# Latency and work are easily confused: starts from little to much latency.
-_STARTS = np.array([[0, 0, latency, 0] for latency in (0.0, 2.0, 4.0)])
-_REFINED = (1.0, 0.5)  # of these steps
-_ROUNDS = 12  # at most, for each
-_LEAST, _MOST = (
-  np.array([-2.0, -2.0, -2.0, 0.0]),
-  np.array([5.0, 4.0, 5.0, 0.4]),
-)
-# Of two fits that are as good, the one nearer to the timed costs; per step.
-# Chosen small beside the error that a wrong factor makes.
-_PER_STEP = 0.002
+def fit_link(timed: Sequence[Timed]) -> Costs:
+  """The costs under which the steps take what was timed.
+
+  Least squares of the relative errors of what messages add to a step, robust
+  against outliers (soft L1); no cost is negative.
+
+  Raises:
+    MeasurementError: no size was timed.
+  """
+  trips = [t for t in timed if t.pattern == "trip"]
+  if not trips:
+    raise MeasurementError("no round trip of a message was timed")
+  each_us = {t.size: max(t.step_us - t.alone_us, 0.0) / t.count for t in trips}
+  largest = max(each_us)
+  message_us = max(each_us[min(each_us)], 1e-3)
+  byte_us = max(each_us[largest] / largest, 1e-9)
+  is_bytes = np.array(["byte" in field for field in Costs._fields])
+  scale = np.where(is_bytes, byte_us, message_us)
+  added = np.array([t.step_us - t.alone_us for t in timed])
+  # What is lost in the noise of the step, a percent of it, counts little.
+  noise = np.abs(added) + 0.01 * np.array([t.alone_us for t in timed]) + 1e-3
+  is_trip = np.array([t.pattern == "trip" for t in timed])
+  weights = np.where(is_trip, _TRIP_WEIGHT, 1.0) / noise
+
+  def errors(shares: np.ndarray) -> np.ndarray:
+    costs = Costs(*(shares * scale).tolist())
+    expected = np.array([t.expected_us(costs) for t in timed])
+    off = (expected - [t.step_us for t in timed]) * weights
+    return np.concatenate([off, _PULL * shares])
+
+  starts = [  # the devices' work, the link's, both
+    np.array([0.4, 0.4, 0.4, 0.4, 0.2, 0.0, 0.2]),
+    np.array([0.0, 0.0, 0.0, 0.0, 0.5, 0.5, 1.0]),
+    np.full(7, 0.3),
+  ]
+  shares = _least(errors, starts, (0.0, np.inf))
+  return Costs(*(shares * scale).tolist())
 
 
-def fitted(
+@dataclasses.dataclass(frozen=True)
+class Factors:
+  """Factors on what transfers cost, as runs of a real step show them.
+
+  Attributes:
+    message: on `send_us`, `recv_us` and `gap_us`.
+    bytes: on all that a byte takes.
+    latency: on `latency_us`.
+  """
+
+  message: float = 1.0
+  bytes: float = 1.0
+  latency: float = 1.0
+
+  def of(self, cluster: Cluster) -> Cluster:
+    """The cluster with links that cost so much more."""
+    links = tuple(
+      dataclasses.replace(
+        link,
+        bandwidth_bytes_per_us=link.bandwidth_bytes_per_us / self.bytes,
+        latency_us=_times(link.latency_us, self.latency),
+        gap_us=_times(link.gap_us, self.message),
+        send_us=link.send_us * self.message,
+        recv_us=link.recv_us * self.message,
+        send_us_per_byte=link.send_us_per_byte * self.bytes,
+        recv_us_per_byte=link.recv_us_per_byte * self.bytes,
+        extra={**link.extra, "fitted": dataclasses.asdict(self)},
+      )
+      for link in cluster.links
+    )
+    return dataclasses.replace(cluster, links=links)
+
+
+# A latency or gap timed below this, or at 0 for noise, grows as if it were
+# this. Chosen below the time of a message between two processes.
+_LEAST_US = 1.0
+_DOUBLINGS = (-2.0, 8.0)  # of a factor, least and most
+# Latency and work of devices are easily confused: starts with much of either.
+_STARTS = ((0, 0, 0), (0, 0, 3), (3, 0, 0), (3, 3, 0), (3, 0, 3))
+# Of two fits that are as good, the one nearer to the timed links.
+_PER_DOUBLING = 0.005
+_STEP = 0.1  # doublings, to see what a factor changes: a step has kinks
+
+
+def fit_runs(
   problem: Problem, rows: np.ndarray, measured: Sequence[Evaluation]
-) -> CommunicationFactors:
-  """The factors with the least error of the simulated steps.
+) -> Factors:
+  """The factors under which simulated steps take what was measured.
 
-  The error is the root of the mean square of log(simulated / measured) over
-  the placements that ran; where none did, the factors are 1.
+  Least squares of log(simulated / measured), robust against outliers. Where no
+  placement ran, all are 1.
 
   Args:
     problem: with op times as measured and links as timed.
     rows: [placements, num_ops] what was run.
-    measured: what each took.
+    measured: what each took; not finite where it did not run.
   """
   times = np.array([e.step_time_us for e in measured])
-  ran = np.isfinite(times) & (times > 0)
-  samples = [Sample(problem, row) for row in rows[ran]]
+  ran = np.isfinite(times) & (times > 0)  # 0: lost in the round trip to a host
+  if not ran.any():
+    return Factors()
 
-  def cost(steps: np.ndarray) -> float:
-    factors = _factors(steps)
-    ratios = [s.step_us(factors) for s in samples] / times[ran]
-    error = float(np.sqrt(np.mean(np.log(ratios) ** 2)))
-    return error + _PER_STEP * float(np.abs(steps / _STEPS).sum())
+  def errors(doublings: np.ndarray) -> np.ndarray:
+    cluster = Factors(*(2.0**doublings).tolist()).of(problem.cluster)
+    steps = Simulator(Problem(problem.graph, cluster)).run(rows[ran])
+    off = np.log(steps.step_time_us / times[ran])
+    return np.concatenate([off, _PER_DOUBLING * doublings])
 
-  if not samples:
-    return CommunicationFactors()
-  found = [_refined(cost, start) for start in _STARTS]
-  return _factors(min(found, key=cost))
+  def slopes(doublings: np.ndarray) -> np.ndarray:
+    moved = [errors(doublings + row) for row in _STEP * np.eye(len(doublings))]
+    return (np.stack(moved, axis=1) - errors(doublings)[:, None]) / _STEP
+
+  starts = np.array(_STARTS, np.float64)
+  best = _least(errors, starts, _DOUBLINGS, slopes)
+  return Factors(*(2.0**best).tolist())
 
 
-def _refined(
-  cost: Callable[[np.ndarray], float], start: np.ndarray
+def _least(
+  errors: Callable[[np.ndarray], np.ndarray],
+  starts: Iterable[np.ndarray],
+  bounds: tuple[float, float],
+  slopes: Any = "2-point",
 ) -> np.ndarray:
-  best = start
-  for scale in _REFINED:
-    best = descend(
-      cost,
-      best,
-      functools.partial(_neighbours, steps=scale * _STEPS),
-      _ROUNDS,
+  """The best of the local optima from `starts`."""
+  found = [
+    optimize.least_squares(
+      errors,
+      start,
+      slopes,
+      bounds,
+      loss="soft_l1",
+      f_scale=_OUTLIER,
+      max_nfev=100,
     )
-  return best
+    for start in starts
+  ]
+  return min(found, key=lambda result: result.cost).x
 
 
-def _factors(doublings: np.ndarray) -> CommunicationFactors:
-  return CommunicationFactors(*(2.0**doublings).tolist())
-
-
-def _neighbours(at: np.ndarray, steps: np.ndarray) -> list[np.ndarray]:
-  """One factor up or down, or one up as another goes down."""
-  result = []
-  for moves in itertools.product((-1, 0, 1), repeat=len(at)):
-    if np.abs(moves).sum() == 1 or (
-      np.abs(moves).sum() == 2 and sum(moves) == 0
-    ):
-      other = np.clip(at + steps * np.array(moves), _LEAST, _MOST)
-      if (other != at).any():
-        result.append(other)
-  return result
+def _times(time_us: float, factor: float) -> float:
+  """`time_us * factor`, which grows with the factor even from 0."""
+  if factor <= 1.0:
+    return time_us * factor
+  return time_us + max(time_us, _LEAST_US) * (factor - 1.0)

@@ -1,89 +1,103 @@
-"""Measures bandwidth, latency and gap of links with real transfers.
+"""Times messages between two devices; `fit` turns the times into a `Link`.
 
-Latency is half a round trip of a scalar between idle devices. The time that a
-transfer occupies its channel is measured while both devices compute: tensors
-of several sizes are sent now and then, and each makes the step longer by `gap +
-bytes / bandwidth`. Between processes of one host the cores that compute do that
-work, so that an idle host would look too good. One tensor is sent in any case,
-so that the latency, which a step waits for once, is no part of the difference.
-
-The graphs whose steps are timed all end in the node "last".
+Four patterns see apart what a transfer costs (`fit.Timed`): messages from a
+busy source to an idle destination, from an idle source to a busy destination,
+a burst between idle devices, and single messages there and back. Each is timed
+beside the same ops without messages, in steps that alternate, so that a busy
+moment of the host hits both. The graphs all end in the node "last".
 """
 
 import dataclasses
 import itertools
-import statistics
 from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from tfplace.core.cluster import Link
-from tfplace.cost.profile import LinkFit, fit_link
-from tfplace.errors import MeasurementError
-from tfplace.measure.calibrate import communication
+from tfplace.measure.calibrate import fit
 from tfplace.measure.local import runtime
 from tfplace.measure.session import messages
 
 LAST = "last"
+TIMEOUT_S = 60.0
+# Bytes of a message, and how many of them one step sends at most.
+LOADS = (
+  *((4, 32), (16 << 10, 32), (128 << 10, 16)),
+  *((512 << 10, 8), (1 << 20, 8)),
+)
+_HELD_OUT = 512 << 10  # bytes: timed to check the fit, which does not see it
+_PATTERNS = ("trip", "send", "recv", "burst")
 _SIDE = 128  # of the matrices that keep a device busy
 _PRODUCTS = 100
+_ROUNDS = 3
+_STEPS = 5
+_LONG_US = 1e6  # what the messages of a step may take
 
 
 def empty_step(device: str) -> bytes:
   """A step without work on `device`."""
-  graph = tf.Graph()
-  with graph.as_default(), tf.device(device):
+  with tf.Graph().as_default() as graph, tf.device(device):
     tf.no_op(LAST)
   return graph.as_graph_def().SerializeToString()
 
 
-def round_trips(src: str, dst: str, count: int) -> bytes:
-  """A scalar that goes from `src` to `dst` and back, `count` times."""
-  graph = tf.Graph()
-  with graph.as_default():
+def round_trips(src: str, dst: str, size: int, count: int) -> bytes:
+  """A tensor that crosses `count` times, from `src` to `dst` and back."""
+  with tf.Graph().as_default() as graph:
     with tf.device(src):
-      answer = tf.constant(0)
-    for _ in range(count):
-      with tf.device(dst):
-        there = tf.identity(answer)
-      with tf.device(src):
-        answer = tf.identity(there)
-    with tf.device(src), tf.control_dependencies([answer]):
+      tensor = _payload(size)
+    for i in range(count):
+      with tf.device(src if i % 2 else dst):
+        tensor = tf.identity(tensor)
+    with tf.device(src), tf.control_dependencies([tensor]):
       tf.no_op(LAST)
   return graph.as_graph_def().SerializeToString()
 
 
-def busy_transfers(
-  ways: Sequence[tuple[str, str]], size: int, count: int, sent: int
+def stream(
+  src: str, dst: str, busy: str | None, size: int, count: int, crosses: bool
 ) -> bytes:
-  """Products on every device, and now and then a tensor for each way.
+  """Tensors made at `src` and read at `dst`, each on its own.
 
   Args:
-    ways: (source, destination) devices.
+    src: where tensors are made.
+    dst: where as many tensors are read.
+    busy: a device that computes products meanwhile.
     size: bytes of a tensor.
-    count: tensors for each way, spread evenly over the products.
-    sent: the last so many are read at the destination, and the others at the
-      source: the same ops with fewer transfers.
+    count: tensors.
+    crosses: the tensors that are read are those made; else no tensor crosses,
+      and the ops are the same.
   """
-  graph = tf.Graph()
-  with graph.as_default():
-    devices = dict.fromkeys(device for way in ways for device in way)
-    products = {device: _products(device) for device in devices}
-    ends = [chain[-1] for chain in products.values()]
-    for src, dst in ways:
-      with tf.device(src):
-        payload = tf.constant(np.ones(max(1, size // 4), np.float32))
-      for i in range(count):
-        after = products[src][i * _PRODUCTS // (count + 1)]
-        with tf.device(src), tf.control_dependencies([after]):
-          tensor = tf.identity(payload)
-        with tf.device(dst if i >= count - sent else src):
-          # The rank reads no element: the transfer is all there is to it.
-          ends.append(tf.raw_ops.Rank(input=tensor))
-    with tf.device(ways[0][0]), tf.control_dependencies(_joined(ends)):
+  with tf.Graph().as_default() as graph:
+    products = _products(busy) if busy else []
+    made, read = [], []
+    for device, tensors in ((src, made), (dst, read)):
+      with tf.device(device):
+        payload = _payload(size)
+        for i in range(count):
+          # In the first half of the products, so that all arrive before the
+          # last of them.
+          first = products[i * _PRODUCTS // (2 * count)] if products else None
+          gates = [first] if first is not None and device == src == busy else []
+          with tf.control_dependencies(gates):
+            tensors.append(tf.identity(payload))
+    with tf.device(dst):
+      # The rank reads no element: the transfer is all there is to it.
+      source = made if crosses else read
+      ends = [tf.raw_ops.Rank(input=tensor) for tensor in source]
+      with tf.control_dependencies(ends + read + products * (busy == dst)):
+        there = tf.no_op()
+    with (
+      tf.device(src),
+      tf.control_dependencies([there, *made, *products * (busy == src)]),
+    ):
       tf.no_op(LAST)
   return graph.as_graph_def().SerializeToString()
+
+
+def _payload(size: int) -> tf.Tensor:
+  return tf.constant(np.ones(max(1, size // 4), np.float32))
 
 
 def _products(device: str) -> list[tf.Tensor]:
@@ -96,153 +110,94 @@ def _products(device: str) -> list[tf.Tensor]:
   return result
 
 
-def _joined(ends: Sequence[tf.Tensor]) -> list[tf.Operation]:
-  """One no-op per device after all of its ends: one message each to wait."""
-  by_device: dict[str, list[tf.Tensor]] = {}
-  for end in ends:
-    by_device.setdefault(end.device, []).append(end)
-  result = []
-  for device, tensors in by_device.items():
-    with tf.device(device), tf.control_dependencies(tensors):
-      result.append(tf.no_op())
-  return result
-
-
-# Bytes of a tensor, and how many of them one step sends each way, at most.
-LOADS = ((4, 32), (16 << 10, 32), (128 << 10, 16), (1 << 20, 8))
-_CHAIN = 8  # round trips in one step
-_ROUNDS = 3
-_STEPS = 5
-TIMEOUT_S = 60.0
-_LONG_US = 1e6  # what the transfers of a step may take
-_NOISE_US = 1e-3  # for a transfer whose time is lost in noise
-_SHARED_MEMORY = 1e6  # bytes/us, 1 TB/s: faster than any copy
-
-Way = tuple[str, str]  # from a device to a device
-
-
-@dataclasses.dataclass(frozen=True)
-class LinkCosts:
-  """A link's costs; `occupied_us` is bytes -> time per transfer."""
-
-  bandwidth_bytes_per_us: float
-  latency_us: float
-  gap_us: float
-  occupied_us: dict[str, float]
-
-  def link(
-    self, way: Way, channel: str | None, on_devices: bool = False
-  ) -> Link:
-    """A link; `on_devices` where its transfers are work of the devices."""
-    link = Link(
-      *way,
-      bandwidth_bytes_per_us=self.bandwidth_bytes_per_us,
-      latency_us=self.latency_us,
-      gap_us=self.gap_us,
-      channel=channel,
-      extra={"occupied_us": self.occupied_us},
-    )
-    more = communication.as_timed(link) if on_devices else {}
-    return dataclasses.replace(link, extra={**link.extra, **more})
-
-
 def duplex_links(
   runner: runtime.Runtime, devices: Sequence[str]
 ) -> tuple[Link, ...]:
-  """A measured link for each ordered pair, on a channel of its own.
+  """A measured link for each ordered pair.
 
   Raises:
     ChildError: a transfer failed.
   """
   ways = itertools.permutations(devices, 2)
-  return tuple(measure(runner, [way]).link(way, None) for way in ways)
+  return tuple(measure(runner, *way) for way in ways)
 
 
 def loopback_links(
   runner: runtime.Runtime, devices: Sequence[str]
 ) -> tuple[Link, ...]:
-  """Links between alike processes of one host.
-
-  Both directions of a pair share a channel and are measured together. One
-  pair is measured and stands for all.
+  """Links between alike processes of one host: one is measured for all.
 
   Raises:
     ChildError: a transfer failed.
   """
   if len(devices) < 2:
     return ()
-  first, second = devices[:2]
-  costs = measure(runner, [(first, second), (second, first)])
-  result = []
-  for a, b in itertools.combinations(range(len(devices)), 2):
-    for way in ((devices[a], devices[b]), (devices[b], devices[a])):
-      result.append(costs.link(way, f"loopback:{a}-{b}", on_devices=True))
-  return tuple(result)
-
-
-def measure(runner: runtime.Runtime, ways: Sequence[Way]) -> LinkCosts:
-  """Measures one channel, which is used in all of `ways` at once."""
-  latency = _round_trip_us(runner, *ways[0]) / 2
-  occupied: dict[int, float] = {}
-  for size, most in LOADS:
-    count = most
-    if len(occupied) > 1:
-      count = min(most, int(_LONG_US / _expected_us(occupied, size)))
-    if count < 2:
-      break  # a slow link: the smaller sizes suffice
-    occupied[size] = _occupied_us(runner, ways, size, count)
-  fitted = _fit(list(occupied), list(occupied.values()))
-  return LinkCosts(
-    fitted.bandwidth_bytes_per_us,
-    latency,
-    gap_us=fitted.latency_us,
-    occupied_us={str(size): us for size, us in occupied.items()},
+  link = measure(runner, *devices[:2])
+  return tuple(
+    dataclasses.replace(link, src=src, dst=dst)
+    for src, dst in itertools.permutations(devices, 2)
   )
 
 
-def _expected_us(occupied_us: dict[int, float], size: int) -> float:
-  """Time of a larger transfer that grows with the bytes."""
-  largest = max(occupied_us)
-  return occupied_us[largest] * size / largest
+def measure(runner: runtime.Runtime, src: str, dst: str) -> Link:
+  """The link from `src` to `dst`.
 
+  `extra` has `held_out_error`: relative, of the time that messages of a size
+  that was not fitted add to a step, by pattern.
 
-def _fit(sizes_bytes: Sequence[int], times_us: Sequence[float]) -> LinkFit:
-  """Rate and offset; where size does not matter, since memory is shared and
-  nothing is copied, or cannot be told from noise, a very high rate.
-
-  Times lost in noise do not count. Where only the largest transfer is above
-  it, its time is all due to its bytes.
+  Raises:
+    ChildError: a transfer failed.
   """
-  pairs = zip(sizes_bytes, times_us, strict=True)
-  above = {size: us for size, us in pairs if us > _NOISE_US}
-  if list(above) == [max(sizes_bytes)]:
-    (size, took_us) = above.popitem()
-    return LinkFit(size / took_us, 0.0)
-  try:
-    return fit_link(list(above), list(above.values()))
-  except MeasurementError:
-    return LinkFit(_SHARED_MEMORY, statistics.median(times_us))
+  timed = _timed(runner, src, dst)
+  costs = fit.fit_link([t for t in timed if t.size != _HELD_OUT])
+  errors = {
+    t.pattern: (t.expected_us(costs) - t.alone_us)
+    / max(t.step_us - t.alone_us, 1e-3)
+    - 1.0
+    for t in timed
+    if t.size == _HELD_OUT
+  }
+  link = costs.link(src, dst)
+  return dataclasses.replace(link, extra={"held_out_error": errors})
 
 
-def _round_trip_us(runner: runtime.Runtime, src: str, dst: str) -> float:
-  there = _step_us(runner, round_trips(src, dst, _CHAIN))
-  here = _step_us(runner, round_trips(src, src, _CHAIN))
-  return max(there - here, 0.0) / _CHAIN
+def _timed(runner: runtime.Runtime, src: str, dst: str) -> list[fit.Timed]:
+  """Every pattern with every size that the link is fast enough for."""
+  result: list[fit.Timed] = []
+  message_us = 1.0
+  for size, most in LOADS:
+    count = min(most, int(_LONG_US / message_us))
+    if count < 2:
+      break
+    found = [_time(runner, src, dst, p, size, count) for p in _PATTERNS]
+    result += found
+    # Of the next size, if the time grows with the bytes.
+    burst_us = max(found[-1].step_us - found[-1].alone_us, 0.0)
+    sizes = [load for load, _ in LOADS if load > size] or [size]
+    message_us = max(burst_us / count * sizes[0] / size, 1.0)
+    if size == LOADS[0][0]:  # an empty message tells nothing of the rate
+      message_us = max(burst_us / count, 1.0)
+  return result
 
 
-def _occupied_us(
-  runner: runtime.Runtime, ways: Sequence[Way], size: int, count: int
-) -> float:
-  """The time that one transfer adds to a step of busy devices; above 0."""
-  busy = busy_transfers(ways, size, count, sent=1)
-  sending = busy_transfers(ways, size, count, sent=count)
-  # Rounds alternate, so that a busy moment of the host hits both.
-  rounds = [
-    (_step_us(runner, busy), _step_us(runner, sending)) for _ in range(_ROUNDS)
-  ]
-  without, with_them = (min(column) for column in zip(*rounds, strict=True))
-  each_us = (with_them - without) / ((count - 1) * len(ways))
-  return max(each_us, _NOISE_US)
+def _time(
+  runner: runtime.Runtime,
+  src: str,
+  dst: str,
+  pattern: str,
+  size: int,
+  count: int,
+) -> fit.Timed:
+  if pattern == "trip":
+    graphs = [round_trips(src, end, size, count) for end in (src, dst)]
+  else:
+    busy = {"send": src, "recv": dst}.get(pattern)
+    graphs = [
+      stream(src, dst, busy, size, count, crosses) for crosses in (False, True)
+    ]
+  rounds = [[_step_us(runner, g) for g in graphs] for _ in range(_ROUNDS)]
+  alone_us, step_us = (min(column) for column in zip(*rounds, strict=True))
+  return fit.Timed(pattern, size, count, alone_us, step_us)
 
 
 def _step_us(runner: runtime.Runtime, graph_def: bytes) -> float:

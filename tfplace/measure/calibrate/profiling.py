@@ -1,7 +1,10 @@
 """Profiles a step: the time of each op, and the overhead between ops.
 
 A profile replaces the estimates of a problem, so that the simulator predicts
-these devices and not described ones.
+these devices and not described ones. Tracing slows ops down (it tracks their
+allocations and writes its records beside them): the kernels of a traced step
+may take longer than the whole step does untraced. So op times and overheads of
+one device always add up to the step that was timed without tracing.
 """
 
 import dataclasses
@@ -92,38 +95,51 @@ def profile(
     here = np.flatnonzero(np.isin(row, devices))
     placed = [problem.graph.names[op] for op in here]
     names = [problem.cluster.devices[i].name for i in devices]
-    # An op that the runtime pruned took no time.
-    times[kind] = dict.fromkeys(placed, 0.0) | op_times_us(
-      measuring.traces, names
-    )
     step[kind] = evaluation.step_time_us
-    running_us = step[kind] - workers.starting_us(names[0])
-    overhead[kind] = (
-      gap_us(measuring.traces, names)
-      if shared
-      else overhead_us(running_us, measuring.traces)
-    )
+    found = op_times_us(measuring.traces)
+    if shared:
+      overhead[kind] = gap_us(measuring.traces, names)
+    else:
+      running_us = step[kind] - workers.starting_us(names[0])
+      found, overhead[kind] = fitted(found, running_us, (row == row[0]).all())
+    # An op that the runtime pruned took no time.
+    times[kind] = {name: found.get(name, 0.0) for name in placed}
   return Profile(times, overhead, step)
 
 
-def op_times_us(
-  traces: Sequence[messages.Trace], devices: Container[str]
-) -> dict[str, float]:
-  """Op name -> median over the traces of its time on any of `devices`."""
+def op_times_us(traces: Sequence[messages.Trace]) -> dict[str, float]:
+  """Op name -> lower quartile over the traces of the time in its kernel.
+
+  What disturbs an op only ever adds to its time.
+  """
   samples: dict[str, list[float]] = {}
   for trace in traces:
     for name, op in trace.ops.items():
-      if op.device in devices:
-        samples.setdefault(name, []).append(op.compute_us)
-  return {name: statistics.median(found) for name, found in samples.items()}
+      samples.setdefault(name, []).append(op.compute_us)
+  return {
+    name: float(np.percentile(found, 25)) for name, found in samples.items()
+  }
 
 
-def overhead_us(step_time_us: float, traces: Sequence[messages.Trace]) -> float:
-  """Time per op that the step took beyond its kernels, on one device."""
-  sums = [sum(op.compute_us for op in t.ops.values()) for t in traces]
-  counts = [sum(op.compute_us > 0 for op in t.ops.values()) for t in traces]
-  rest = step_time_us - statistics.median(sums)
-  return max(0.0, rest) / max(1.0, statistics.median(counts))
+def fitted(
+  times_us: Mapping[str, float], step_time_us: float, alone: bool = True
+) -> tuple[dict[str, float], float]:
+  """Op times and the overhead per op that add up to a step on one device.
+
+  Args:
+    times_us: op name -> time in traced steps.
+    step_time_us: the step without tracing.
+    alone: one device runs all ops; else op times, of which some overlap, stay
+      as they are.
+  """
+  total_us = sum(times_us.values())
+  rest_us = step_time_us - total_us
+  if rest_us >= 0:
+    # Rule 2: the step ends with its last op, before that op's overhead.
+    timed = sum(us > 0 for us in times_us.values())
+    return dict(times_us), rest_us / max(1, timed - 1)
+  scale = max(step_time_us, 0.0) / total_us if alone else 1.0
+  return {name: us * scale for name, us in times_us.items()}, 0.0
 
 
 def gap_us(traces: Sequence[messages.Trace], devices: Container[str]) -> float:

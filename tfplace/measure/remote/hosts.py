@@ -165,19 +165,16 @@ class HostCluster(runtime.Runtime):
   def measured_links(self) -> tuple[Link, ...]:
     """A link for each ordered pair of devices, timed by transfers.
 
-    Two workers of one host share its memory and cores, and so one channel;
-    between machines, and in one worker, each way has its own.
+    Two workers of one host are alike: one way is timed for both.
     """
     found: list[Link] = []
     for a, b in itertools.combinations(self.device_names, 2):
       one, other = self._worker_of[a], self._worker_of[b]
-      ways = [(a, b), (b, a)]
+      link = links.measure(self, a, b)
       if one.host == other.host and one != other:
-        costs = links.measure(self, ways)
-        channel = f"{a} and {b}"
-        found += [costs.link(way, channel, on_devices=True) for way in ways]
+        found += [link, dataclasses.replace(link, src=b, dst=a)]
       else:
-        found += [links.measure(self, [w]).link(w, None) for w in ways]
+        found += [link, links.measure(self, b, a)]
     return tuple(found)
 
   def _device(self, name: str) -> Device:

@@ -336,7 +336,7 @@ def time_order(
     tables = engine.pack(problem)
     work = engine.workspace(tables)
     if engine.simulate(tables, groups.expand(devices), work, np.inf) < np.inf:
-      start_us = work.ops.time
+      start_us = work.ops.time[: tables.num_ops]
   order = np.argsort(start_us, kind="stable")
   graph = renumber(problem.graph, order)
   inner = Problem(graph, problem.cluster, problem.proven_us)
