@@ -17,7 +17,8 @@ from tfplace.errors import FormatError, PlacementError, TfplaceError, shown
 from tfplace.formats import cluster as cluster_format
 from tfplace.formats import graph as graph_format
 from tfplace.formats import json_file
-from tfplace.measure.remote import hosts_file, listening
+from tfplace.measure.local import host
+from tfplace.measure.remote import workers
 from tfplace.simulate import Simulator
 
 GRAPH = {
@@ -315,5 +316,5 @@ ADDRESSES = {
 @pytest.mark.parametrize("case", ADDRESSES)
 def test_an_address_that_is_none_is_refused_in_short(case):
   with pytest.raises(TfplaceError) as caught:
-    listening.resolve(hosts_file.split_address(ADDRESSES[case])[0])
+    host.resolve(workers.split_address(ADDRESSES[case])[0])
   assert len(str(caught.value)) < 500

@@ -11,7 +11,7 @@ from tfplace.core.problem import Problem
 from tfplace.measure import evaluations
 from tfplace.measure.calibrate import calibration, fit
 from tfplace.measure.calibrate.fit import Factors
-from tfplace.measure.local import processes
+from tfplace.measure.local import runtime
 from tfplace.simulate import Simulator
 
 
@@ -131,7 +131,7 @@ def test_placements_that_failed_are_left_out(problem):
   rows = calibration.samples(problem, seed=0)
   ran = Real(problem, Factors(message=8.0)).evaluate(rows)
   without = fit.fit_runs(problem, rows[1:], ran[1:])
-  ran[0] = evaluations.failed(problem, processes.ChildError("died", "it died"))
+  ran[0] = evaluations.failed(problem, runtime.ChildError("died", "it died"))
   assert fit.fit_runs(problem, rows, ran) == without != Factors()
   nothing = [ran[0]] * len(rows)
   assert fit.fit_runs(problem, rows, nothing) == Factors()

@@ -8,10 +8,9 @@ from tfplace.errors import MeasurementError
 from tfplace.measure import (
   LocalDevices,
   MeasurementHarness,
-  gpus_cluster,
   open_cluster,
 )
-from tfplace.measure.local import processes
+from tfplace.measure.local import runtime
 from tfplace.measure.session import messages
 
 PREFIX = "/job:localhost/replica:0/task:0/device:"
@@ -27,7 +26,7 @@ def test_logical_devices_run_a_placement_in_a_process_of_its_own(
   local: LocalDevices, trained: Step, quick_links
 ):
   with quick_links():
-    cluster = gpus_cluster(local)
+    cluster = local.cluster()
   assert [d.name for d in cluster.devices] == [
     PREFIX + "CPU:0",
     PREFIX + "CPU:1",
@@ -75,8 +74,8 @@ def test_logical_gpus_share_the_memory_of_the_first(monkeypatch):
     found[PREFIX + "CPU:0"] = 1.0
     return messages.Ready(True, found, dict.fromkeys(found, "One"))
 
-  monkeypatch.setattr(processes, "Child", OneGpu)
-  monkeypatch.setattr(processes, "receive", ready)
+  monkeypatch.setattr(runtime, "Child", OneGpu)
+  monkeypatch.setattr(runtime, "receive", ready)
   with LocalDevices(logical_gpus=2) as local:
     # 0.9 of 1000 MiB for the two; the GPUs come before the CPU.
     assert list(OneGpu.configs[-1].gpu_memory_mb) == [450.0, 450.0]

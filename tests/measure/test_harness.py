@@ -14,7 +14,7 @@ from tfplace.core.cluster import Cluster, Device, Link
 from tfplace.core.problem import Problem
 from tfplace.errors import MeasurementError, PlacementError
 from tfplace.extraction.session import feed_values, run_steps
-from tfplace.measure import MeasurementHarness, WorkerCluster
+from tfplace.measure import MeasurementHarness, OpenCluster, WorkerCluster
 
 
 def problem_on(workers, graph):
@@ -156,3 +156,78 @@ def test_a_row_that_is_no_placement_is_refused(workers, trained):
   harness = harness_of(workers, trained)
   with pytest.raises(PlacementError, match="device index 9"):
     harness.evaluate(np.full((1, trained.graph.num_ops), 9))
+
+
+def test_seconds_are_shared_and_what_was_measured_counts(workers, trained):
+  said = []
+  harness = harness_of(
+    workers, trained, steps=10**7, measure_s=3.0, on_stage=said.append
+  )
+  began = time.monotonic()
+  rows = np.concatenate([trained.on({}), trained.on({"y": 1})])
+  found = harness.evaluate(rows)
+  assert time.monotonic() - began < 3 + 10
+  for evaluation in found:
+    times = evaluation.extra["step_times_us"]
+    assert evaluation.step_time_us == np.median(times)
+    assert 1 < len(times) < 10**7
+  assert "placement 2 of 2, the timed steps" in said
+  assert said[-1].startswith("placement 2 of 2: ")
+  harness._left_s = 0.0
+  (late,) = harness.evaluate(trained.on({}))
+  assert late.extra["error_kind"] == "not_measured"
+  assert "took the 3 s that were allowed" in late.extra["error"]
+  assert math.isinf(late.step_time_us)
+
+
+def test_profile_and_calibration_are_bounded_and_say_what_they_do(
+  workers, trained
+):
+  said = []
+  problem = problem_on(workers, trained.graph)
+  live = OpenCluster(problem.cluster, workers)
+  began = time.monotonic()
+  timed = live.profiled(
+    problem,
+    trained.traced,
+    steps=10**7,
+    measure_s=6.0,
+    on_stage=said.append,
+  )
+  assert time.monotonic() - began < 6 + 10
+  y = trained.graph.index["y"]
+  assert timed.graph.time_us["CPU"][y] != problem.graph.time_us["CPU"][y]
+  assert timed.cluster.links[0].extra["slowdown"]
+  assert "profiling: placement 1 of 1, the traced steps" in said
+  assert said[-1].startswith("calibrating: placement 6 of 6: ")
+
+
+@pytest.mark.parametrize(
+  ("seconds", "ran"),
+  [
+    # Each turn takes 1 s. 9 s: warm-up until 3, timed until 6, traced until 9;
+    # a turn that begins at the end of a phase still runs.
+    (9.0, (4, 3, 3)),
+    # Nothing is left: one timed and one traced step, no warm-up.
+    (-1.0, (0, 1, 1)),
+    (math.inf, (5, 10, 6)),
+  ],
+)
+def test_phases_end_by_their_share_of_the_seconds(seconds, ran, monkeypatch):
+  from tfplace.measure.session import messages, session
+
+  now = 0.0
+  monkeypatch.setattr(session.time, "perf_counter", lambda: now)
+  request = messages.StepRequest(b"", (), (), (), (), 5, 10, 6, 99.0, seconds)
+  clock = session._Clock(request)
+  found = []
+  for count, share, least in (
+    (5, 1 / 3, (1, 0)),
+    (10, 2 / 3, (3, 1)),
+    (6, 1.0, (1, 1)),
+  ):
+    found.append(0)
+    for _ in clock.repeat(count, share, *least):
+      found[-1] += 1
+      now += 1.0
+  assert tuple(found) == ran

@@ -5,8 +5,7 @@ import socket
 import threading
 import time
 
-from tfplace.measure.remote import health
-from tfplace.measure.remote.hosts_file import Worker
+from tfplace.measure.remote import workers
 
 TIMEOUT_S = 0.5
 
@@ -32,12 +31,12 @@ def port_that(answer):
 
 
 def worker_on(port):
-  return Worker(f"127.0.0.1:{port}", "a")
+  return workers.Worker(f"127.0.0.1:{port}", "a")
 
 
 def problem_of(port):
   began = time.monotonic()
-  (found,) = health.check([worker_on(port)], TIMEOUT_S)
+  (found,) = workers.check([worker_on(port)], TIMEOUT_S)
   assert time.monotonic() - began < 3 * TIMEOUT_S
   assert found.startswith(f"worker 'a' at 127.0.0.1:{port} ")
   return found
@@ -64,7 +63,7 @@ def test_somebody_else():
 def test_a_settings_frame_is_the_greeting_of_a_server():
   # RFC 9113, 4.1: length 0, type 4, no flags, stream 0.
   with port_that(bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))) as port:
-    assert health.check([worker_on(port)], TIMEOUT_S) == []
+    assert workers.check([worker_on(port)], TIMEOUT_S) == []
 
 
 def test_one_who_comes_back_is_awaited():
@@ -79,6 +78,6 @@ def test_one_who_comes_back_is_awaited():
 
     timer = threading.Timer(0.5, come)
     timer.start()
-    assert health.check_until([worker], time.monotonic() + 20) == []
+    assert workers.check_until([worker], time.monotonic() + 20) == []
     timer.join()
-  assert health.check_until([worker], time.monotonic() - 1) != []
+  assert workers.check_until([worker], time.monotonic() - 1) != []

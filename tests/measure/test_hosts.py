@@ -23,10 +23,10 @@ from tfplace.extraction.session import feed_values, run_steps
 from tfplace.measure import ChildError, open_cluster, profile
 from tfplace.measure.calibrate import links
 from tfplace.measure.local import host
-from tfplace.measure.remote import health, hosts_file, listening
 from tfplace.measure.remote import hosts as hosts_lib
-from tfplace.measure.remote.health import Handshake, read_handshake
+from tfplace.measure.remote import workers
 from tfplace.measure.remote.hosts import HostCluster, handshake
+from tfplace.measure.remote.workers import Handshake, read_handshake
 from tfplace.measure.session import messages, session
 
 CPU_0, CPU_1 = (f"/job:worker/replica:0/task:{t}/device:CPU:0" for t in (0, 1))
@@ -150,7 +150,7 @@ def test_worker_is_named_that_is_back_before_it_is_asked(
     server = served[lost].server_pid()
     in_steps(hosts, trained, lambda pid=server: os.kill(pid, signal.SIGKILL))
     with monkeypatch.context() as patch:
-      patch.setattr(health, "check", when_all_answer(health.check))
+      patch.setattr(workers, "check", when_all_answer(workers.check))
       failed = harness.evaluate(trained.on({"y": 1}))[0]
     assert failed.extra["error_kind"] == "died", failed.extra
     named = f"worker '{letter}' at {served[lost].address} was lost; "
@@ -229,7 +229,7 @@ def server_of_job(job):
   address = f"127.0.0.1:{port}"
   config = messages.ChildConfig(addresses=[address], job=job)
   server = session.make_server(config, session.session_config(config))
-  listening.restrict(port, ipaddress.ip_address("127.0.0.1"))
+  host.restrict(port, ipaddress.ip_address("127.0.0.1"))
   server.start()
   yield address
   del server
@@ -242,7 +242,7 @@ def refusal(tmp_path, address, served):
   )
   with (
     pytest.raises(MeasurementError) as info,
-    HostCluster(hosts_file.load_hosts(hosts)),
+    HostCluster(workers.load_hosts(hosts)),
   ):
     pass
   return str(info.value)
@@ -293,7 +293,7 @@ def test_a_worker_that_stays_away_is_awaited_once(
   monkeypatch.setattr(hosts_lib, "_RETURN_S", 1.0)
   with serving(("127.0.0.1:0",), ((),)) as (only,):
     path = write_hosts(tmp_path / "h.json", {"x": only.address})
-    with HostCluster(hosts_file.load_hosts(path)) as cluster:
+    with HostCluster(workers.load_hosts(path)) as cluster:
       harness = harness_of(cluster, trained, steps=1)
       assert harness.evaluate(trained.on({}))[0].feasible
       only.end()
@@ -314,8 +314,8 @@ def test_a_worker_of_another_tensorflow_is_refused(tmp_path, served):
 
 def test_a_server_of_somebody_else_is_refused():
   with server_of_job("worker") as address:
-    (answer,) = session.answers([address])
-    worker = hosts_file.Worker(address, "x")
+    answer = session.answer(address)
+    worker = workers.Worker(address, "x")
     with pytest.raises(MeasurementError) as info:
       handshake(worker, answer)
   assert f"worker 'x' at {address}" in str(info.value)

@@ -5,20 +5,24 @@ cable half of that is saved by splitting it; over one of 10 ms each way, going
 there and back takes longer than all of the computing.
 """
 
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow as tf
+from patience import patiently
 from served_workers import serving, write_hosts
 from test_serving import reaches
 from two_machines import ADDRESSES, Unavailable, two_machines
 
 from tfplace import placers
+from tfplace.core.cluster import Link
 from tfplace.core.problem import Problem
 from tfplace.extraction import trace_graph_def
 from tfplace.measure import open_cluster
 from tfplace.plan import sources
 
-DELAY_S = 0.01
+DELAY_US = 10e3  # each way
 SIDE, LAYERS = 192, 12  # of a branch: about 5 ms on one core
 
 
@@ -64,21 +68,41 @@ def by_branch(problem):
   return np.array(b, np.int32)
 
 
-def planned_and_measured(machines, hosts_path, traced, quick_links):
-  """The live cluster, the placement found, and real steps.
+@dataclasses.dataclass(frozen=True)
+class Found:
+  """What a run over the cable gave; the fastest steps, microseconds.
 
-  The steps are of all on one worker, and of the branches apart; last, what it
-  takes to have a step begin and end on the second worker.
+  Attributes:
+    links: of the live cluster.
+    branches: the devices of each branch in the placement that was found.
+    one_us: the step with every op on one worker.
+    apart_us: the step with a branch on each.
+    starting_us: for a step to begin and end on the second worker.
   """
+
+  links: tuple[Link, ...]
+  branches: tuple[set[int], set[int]]
+  one_us: float
+  apart_us: float
+  starting_us: float
+
+
+def planned_and_measured(machines, hosts_path, traced, quick_links):
   with machines.on(0), quick_links(), open_cluster(hosts_path) as live:
     graph = sources.op_graph(traced, live.cluster)
     problem = live.profiled(Problem(graph, live.cluster), traced, steps=5)
-    found = placers.place(problem, "annealing", budget_s=0.5, seed=0)
+    placement = placers.place(
+      problem, "annealing", budget_s=0.5, seed=0
+    ).placement
     rows = np.stack([0 * by_branch(problem), by_branch(problem)])
-    one, apart = live.harness(problem, traced, steps=5).evaluate(rows)
-    starting_us = live.runtime.starting_us(live.cluster.devices[1].name)
-  steps_us = one.step_time_us, apart.step_time_us
-  return live.cluster, found.placement, *steps_us, starting_us
+    steps = live.harness(problem, traced, steps=10).evaluate(rows)
+    return Found(
+      live.cluster.links,
+      (devices_of(placement, "a"), devices_of(placement, "b")),
+      # Other load of the host only adds to a step.
+      *(min(step.extra["step_times_us"]) for step in steps),
+      live.runtime.starting_us(live.cluster.devices[1].name),
+    )
 
 
 def devices_of(placement, branch):
@@ -87,34 +111,43 @@ def devices_of(placement, branch):
   return {int(placement.devices[names.index(name)]) for name in products}
 
 
+def shares_the_work(found):
+  """Over a short cable: a worker for each branch."""
+  a, b = found.branches
+  near = all(link.latency_us < DELAY_US / 2 for link in found.links)
+  return near and len(a) == len(b) == 1 and a != b
+
+
+def stays_together(found):
+  """Over the long one: one worker, for two delays are longer than a branch."""
+  a, b = found.branches
+  return (
+    all(DELAY_US <= link.latency_us < 4 * DELAY_US for link in found.links)
+    and a == b
+    and len(a) == 1
+    and 2 * DELAY_US <= found.starting_us < 8 * DELAY_US
+    and found.apart_us > found.one_us
+  )
+
+
 def test_the_best_placement_changes_with_the_measured_link(
   machines, hosts_path, branches, quick_links
 ):
-  short = planned_and_measured(machines, hosts_path, branches, quick_links)
+  def found():
+    return planned_and_measured(machines, hosts_path, branches, quick_links)
+
+  short = patiently(found, shares_the_work)
   try:
-    machines.lengthen(DELAY_S)
+    machines.lengthen(DELAY_US / 1e6)
   except Unavailable as why:
     pytest.skip(f"no delay here: {why}")
-  long = planned_and_measured(machines, hosts_path, branches, quick_links)
+  long = patiently(found, stays_together)
 
-  cluster, placement, one_us, apart_us, _ = short
-  assert all(link.latency_us < 5e3 for link in cluster.links)
-  a, b = (devices_of(placement, branch) for branch in "ab")
-  assert len(a) == len(b) == 1
-  assert a != b
-  short_ratio = apart_us / one_us
-
-  cluster, placement, one_us, apart_us, starting_us = long
-  for link in cluster.links:
-    assert DELAY_S * 1e6 <= link.latency_us < 4 * DELAY_S * 1e6
-    assert link.channel is None  # machines have one for each way
-  a, b = (devices_of(placement, branch) for branch in "ab")
-  assert a == b
-  assert len(a) == 1
-  assert 2 * DELAY_S * 1e6 <= starting_us < 8 * DELAY_S * 1e6
-  # It was right: there and back is two delays, and more than the branch.
-  assert apart_us > one_us + 2 * DELAY_S * 1e6 - 1e4
-  assert apart_us / one_us > 1.5 * short_ratio
+  assert shares_the_work(short), short
+  assert stays_together(long), long
+  assert all(link.channel is None for link in long.links)  # one for each way
+  # The input goes there, the mean comes back, whatever else the host does.
+  assert long.apart_us > 2 * DELAY_US
 
 
 def test_workers_take_connections_to_their_own_address_only(

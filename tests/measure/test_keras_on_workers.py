@@ -7,7 +7,7 @@ import pytest
 from tfplace import cost
 from tfplace.core.problem import Problem
 from tfplace.extraction import trace_keras
-from tfplace.measure import OpenCluster, workers_cluster
+from tfplace.measure import OpenCluster
 from tfplace.simulate import Simulator
 
 BATCH, WIDTH = 4, 8
@@ -45,7 +45,7 @@ def test_split_training_has_the_losses_of_keras_and_a_full_profile(
 ):
   traced, keras_losses = step
   with quick_links():
-    live = OpenCluster(workers_cluster(workers), workers)
+    live = OpenCluster(workers.cluster(), workers)
   estimated = Problem(cost.op_graph(traced, live.cluster), live.cluster)
   problem = live.profiled(estimated, traced, steps=3, traced_steps=2)
   assert not np.array_equal(problem.time_us, estimated.time_us)

@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from tfplace.errors import MeasurementError
-from tfplace.measure.remote import listening
+from tfplace.measure.local import host as host_lib
 
 LOOPBACK, OTHER = "127.0.0.1", "127.0.0.2"
 
@@ -35,14 +35,14 @@ def test_only_the_address_is_reached(own):
   with like_tensorflow() as (_, port):
     assert all(answers(host, port) for host in (LOOPBACK, OTHER, "::1"))
   with like_tensorflow() as (_, port):
-    listening.restrict(port, ipaddress.ip_address(own))
+    host_lib.restrict(port, ipaddress.ip_address(own))
     reached = {host: answers(host, port) for host in (LOOPBACK, OTHER, "::1")}
   assert reached == {host: host == own for host in reached}
 
 
 def test_what_was_sent_arrives_through_the_filter():
   with like_tensorflow() as (found, port):
-    listening.restrict(port, ipaddress.ip_address(OTHER))
+    host_lib.restrict(port, ipaddress.ip_address(OTHER))
     with socket.create_connection((OTHER, port), timeout=5) as sender:
       taken, _ = found.accept()
       sender.sendall(b"x" * 100_000)
@@ -53,14 +53,14 @@ def test_what_was_sent_arrives_through_the_filter():
 
 def test_loopback_is_tied_to_its_device_as_well():
   with like_tensorflow() as (found, port):
-    listening.restrict(port, ipaddress.ip_address(LOOPBACK))
+    host_lib.restrict(port, ipaddress.ip_address(LOOPBACK))
     name = found.getsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, 16)
   assert name.rstrip(b"\0") == b"lo"
 
 
 def test_the_unspecified_address_takes_all():
   with like_tensorflow() as (_, port):
-    listening.restrict(port, ipaddress.ip_address("0.0.0.0"))
+    host_lib.restrict(port, ipaddress.ip_address("0.0.0.0"))
     assert answers(LOOPBACK, port)
     assert answers(OTHER, port)
 
@@ -71,7 +71,7 @@ def test_who_connected_before_the_filter_is_told():
     socket.create_connection((OTHER, port), timeout=5),
     pytest.raises(MeasurementError, match=f"{OTHER}.* not {LOOPBACK}"),
   ):
-    listening.restrict(port, ipaddress.ip_address(LOOPBACK))
+    host_lib.restrict(port, ipaddress.ip_address(LOOPBACK))
 
 
 def test_a_port_of_nobody_is_an_error():
@@ -79,9 +79,9 @@ def test_a_port_of_nobody_is_an_error():
     bound.bind((LOOPBACK, 0))
     port = bound.getsockname()[1]
     with pytest.raises(MeasurementError, match=f"{port} cannot be tied"):
-      listening.restrict(port, ipaddress.ip_address(LOOPBACK))
+      host_lib.restrict(port, ipaddress.ip_address(LOOPBACK))
 
 
 def test_a_name_without_an_address_is_an_error():
   with pytest.raises(MeasurementError, match=r"'no\.such\.invalid'"):
-    listening.resolve("no.such.invalid")
+    host_lib.resolve("no.such.invalid")

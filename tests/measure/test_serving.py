@@ -10,7 +10,7 @@ import pytest
 from served_workers import Served, await_true, children, serving
 
 from tfplace.bin import worker
-from tfplace.measure.local import processes
+from tfplace.measure.local import runtime
 from tfplace.measure.remote import serving as serving_lib
 
 
@@ -75,7 +75,7 @@ def test_a_signal_as_its_server_is_made_leaves_no_process(monkeypatch):
     os.kill(os.getpid(), signal.SIGTERM)
     return process
 
-  monkeypatch.setattr(processes.subprocess, "Popen", made_and_signalled)
+  monkeypatch.setattr(runtime.subprocess, "Popen", made_and_signalled)
   server = serving_lib.Server("127.0.0.1", 0)
   serving_lib.serve(server, pytest.fail, pytest.fail)
   assert len(pids) == 1

@@ -19,7 +19,6 @@ from tfplace.measure import (
   ChildError,
   WorkerCluster,
   placed_step,
-  workers_cluster,
 )
 from tfplace.measure.calibrate import communication
 from tfplace.measure.local import host
@@ -77,7 +76,7 @@ def is_loopback(cluster):
 
 
 def test_workers_are_cpu_devices_with_measured_links(workers):
-  cluster = patiently(lambda: workers_cluster(workers), is_loopback)
+  cluster = patiently(workers.cluster, is_loopback)
   assert is_loopback(cluster), cluster.links
   assert [device.name for device in cluster.devices] == [
     "/job:worker/replica:0/task:0/device:CPU:0",
@@ -118,8 +117,14 @@ def test_workers_are_gone_after_an_interrupt_in_the_middle_of_a_step(trained):
       device = Device(workers.device_names[0], "CPU")
       problem = Problem(trained.graph, Cluster("one", (device,)))
       row = Placement(problem, np.zeros(trained.graph.num_ops, np.int32))
-      counts = placed_step.Counts(steps=10**7, phase_s=60.0)
-      request = placed_step.step_request(trained.traced, row, counts)
+      request = placed_step.step_request(
+        trained.traced,
+        row,
+        warmup=0,
+        steps=10**7,
+        traced_steps=0,
+        phase_s=60.0,
+      )
       signal.setitimer(signal.ITIMER_REAL, 1.0)
       workers.run(request, 60.0)
   finally:

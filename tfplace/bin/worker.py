@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from absl import flags
 
 from tfplace.bin import cli
-from tfplace.measure.remote import hosts_file, listening, serving
+from tfplace.measure.local import host
+from tfplace.measure.remote import serving, workers
 
 _DESCRIPTION = (
   "Starts one TensorFlow worker, prints its address in one line, and serves"
@@ -40,15 +41,15 @@ def _define(values: flags.FlagValues) -> None:
 
 
 def _main(values: flags.FlagValues) -> None:
-  host, port = hosts_file.split_address(values.bind, any_port=True)
-  if not listening.resolve(host).is_loopback:
+  name, port = workers.split_address(values.bind, any_port=True)
+  if not host.resolve(name).is_loopback:
     print(
       f"tfplace-worker: whoever reaches {values.bind} runs TensorFlow ops as"
       " this user, without a password",
       file=sys.stderr,
       flush=True,
     )
-  server = serving.Server(host, port, values.threads, values.gpus)
+  server = serving.Server(name, port, values.threads, values.gpus)
   serving.serve(server, _say_ready, _say_dead)
 
 

@@ -1,17 +1,20 @@
 """Opens the clusters that can be measured on, by the names of the flags."""
 
 import contextlib
-from collections.abc import Iterator
+import math
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from tfplace.core.cluster import Cluster
 from tfplace.core.problem import Problem
 from tfplace.errors import MeasurementError, shown
+from tfplace.extraction import stages
 from tfplace.extraction.traced import TracedStep
 from tfplace.measure import harness
 from tfplace.measure.calibrate import calibration, profiling
-from tfplace.measure.local import gpus, runtime, workers
-from tfplace.measure.remote import hosts, hosts_file
+from tfplace.measure.local import devices, runtime
+from tfplace.measure.remote import hosts, workers
 
 
 class OpenCluster:
@@ -19,7 +22,7 @@ class OpenCluster:
 
   Attributes:
     cluster: the devices and the measured links between them.
-    runtime: the processes behind them.
+    runtime: their processes.
   """
 
   def __init__(self, cluster: Cluster, processes: runtime.Runtime) -> None:
@@ -29,22 +32,39 @@ class OpenCluster:
   def harness(
     self, problem: Problem, traced: TracedStep, **options: Any
   ) -> harness.MeasurementHarness:
-    """An evaluator of placements; options as of `MeasurementHarness`."""
+    """An evaluator of placements; the options are the harness'."""
     return harness.MeasurementHarness(problem, traced, self.runtime, **options)
 
   def profiled(
-    self, problem: Problem, traced: TracedStep, **options: Any
+    self,
+    problem: Problem,
+    traced: TracedStep,
+    measure_s: float = math.inf,
+    on_stage: Callable[[str], None] = stages.ignore,
+    **options: Any,
   ) -> Problem:
     """The problem with op times, overheads and links as measured here.
 
-    Options as of `MeasurementHarness`.
+    Args:
+      problem: with estimated costs.
+      traced: its step.
+      measure_s: seconds to run steps, half of them at most for the profile.
+      on_stage: called as each stage begins.
+      **options: of `MeasurementHarness`.
 
     Raises:
       MeasurementError: the step could not be run.
     """
-    found = profiling.profile(problem, traced, self.runtime, **options)
+    began = time.monotonic()
+    options["on_stage"] = lambda what: on_stage(f"profiling: {what}")
+    found = profiling.profile(
+      problem, traced, self.runtime, **options, measure_s=measure_s / 2
+    )
     timed = found.apply(problem)
-    measuring = self.harness(timed, traced, **{**options, "traced_steps": 0})
+    options["on_stage"] = lambda what: on_stage(f"calibrating: {what}")
+    options |= {"traced_steps": 0}
+    left_s = measure_s - (time.monotonic() - began)
+    measuring = self.harness(timed, traced, **options, measure_s=left_s)
     return calibration.calibrated(timed, measuring)
 
 
@@ -69,15 +89,15 @@ def _runtime(name: str, options: dict[str, Any]) -> runtime.Runtime:
   kind, _, number = name.partition(":")
   counted = number.isascii() and number.isdigit() and len(number) <= 6
   if name == "gpus":
-    return gpus.LocalDevices(**options)
+    return devices.LocalDevices(**options)
   if kind == "gpus" and counted:
-    return gpus.LocalDevices(logical_gpus=int(number), **options)
+    return devices.LocalDevices(logical_gpus=int(number), **options)
   if kind == "workers" and counted:
-    return workers.WorkerCluster(int(number), **options)
-  if hosts_file.is_hosts_file(name):
-    return hosts.HostCluster(hosts_file.load_hosts(name), **options)
+    return devices.WorkerCluster(int(number), **options)
+  if workers.is_hosts_file(name):
+    return hosts.HostCluster(workers.load_hosts(name), **options)
   raise MeasurementError(
     f"cluster {shown(name)} cannot be measured on; choose workers:N, gpus"
     " (all of this host), gpus:N (one GPU as N logical ones), or a"
-    f" {hosts_file.FORMAT} file"
+    f" {workers.FORMAT} file"
   )

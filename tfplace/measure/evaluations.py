@@ -1,78 +1,21 @@
-"""Turns what a run reported into an `Evaluation` or a Chrome trace.
-
-In the trace, which Perfetto opens, every device is a track with its ops, and
-one below it with what it received. The format is the "Trace Event Format" of
-Chromium's catapult project; its times are microseconds, as ours.
-(`tfplace.report.trace` does the same for a simulated step; both may share a
-file.)
-"""
+"""Turns measured steps into `Evaluation`s."""
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from tfplace.core.paths import transfers
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.core.protocols import Evaluation
-from tfplace.measure.local import processes
+from tfplace.measure.local import runtime
 from tfplace.measure.session import messages
 
-Event = dict[str, Any]
-MEASURED = 10  # process id; simulated steps use lower ones
 
-
-def trace_events(
-  trace: messages.Trace,
-  devices: Sequence[str],
-  title: str = "measured devices",
-) -> Iterator[Event]:
-  """One traced step.
-
-  Args:
-    trace: of the step.
-    devices: their names, in the order of the tracks.
-    title: of the group of tracks.
-  """
-  yield _meta("process_name", 0, {"name": title})
-  yield _meta("process_sort_index", 0, {"sort_index": MEASURED})
-  tracks = {name: 2 * i for i, name in enumerate(devices)}
-  for name, track in tracks.items():
-    yield _meta("thread_name", track, {"name": name})
-    yield _meta("thread_name", track + 1, {"name": f"{name} receives"})
-  for op, time in trace.ops.items():
-    if time.device in tracks:
-      sizes = {str(i): size for i, size in time.output_bytes.items()}
-      args = {"output_bytes": sizes}
-      track = tracks[time.device]
-      yield _slice(track, op, time.start_us, time.compute_us, args)
-  for move in trace.transfers:
-    if move.device in tracks:
-      track = tracks[move.device] + 1
-      yield _slice(track, move.label, move.start_us, move.duration_us, {})
-
-
-def _meta(name: str, thread: int, args: Event) -> Event:
-  return {"ph": "M", "name": name, "pid": MEASURED, "tid": thread, "args": args}
-
-
-def _slice(
-  thread: int, name: str, start_us: float, took_us: float, args: Event
-) -> Event:
-  return {
-    "ph": "X",
-    "name": name,
-    "pid": MEASURED,
-    "tid": thread,
-    "ts": float(start_us),
-    "dur": float(took_us),
-    "args": args,
-  }
-
-
-def failed(problem: Problem, error: processes.ChildError) -> Evaluation:
+def failed(problem: Problem, error: runtime.ChildError) -> Evaluation:
   """The evaluation of a placement that could not be run."""
   zeros = {d.name: 0.0 for d in problem.cluster.devices}
   return Evaluation(
@@ -96,7 +39,7 @@ def evaluation(
 
   Args:
     placement: what ran.
-    reply: what it took.
+    reply: its steps.
     held_bytes: device -> bytes held for the whole step, which traces lack.
   """
   devices = placement.problem.cluster.devices
@@ -171,19 +114,13 @@ def _busy_us(traces: Sequence[messages.Trace], device: str) -> float:
 def _bytes_moved(
   placement: Placement, traces: Sequence[messages.Trace]
 ) -> float:
-  """Bytes of the tensors that crossed, by the sizes that the trace saw.
-
-  A tensor goes once to each device that reads it. Without a trace, the sizes
-  are those of the graph.
-  """
-  graph, devices = placement.problem.graph, placement.devices
-  src, dst = graph.edge_src, graph.edge_dst
-  crossing = (devices[src] != devices[dst]) & (graph.edge_output >= 0)
+  """Bytes of all transfers, by the trace's sizes or else by the graph's."""
+  graph = placement.problem.graph
   ops = traces[0].ops if traces else {}
-  sent: dict[tuple[int, int, int], float] = {}
-  for edge in np.flatnonzero(crossing):
-    name, output = graph.names[src[edge]], int(graph.edge_output[edge])
-    seen = ops[name].output_bytes.get(output) if name in ops else None
-    size = float(graph.edge_bytes[edge]) if seen is None else seen
-    sent[int(src[edge]), output, int(devices[dst[edge]])] = size
-  return sum(sent.values())
+  total = 0.0
+  for edge in transfers(graph, placement.devices)[0].tolist():
+    name, output = graph.names[graph.edge_src[edge]], graph.edge_output[edge]
+    seen = ops[name].output_bytes if name in ops else {}
+    if output >= 0:
+      total += seen.get(int(output), float(graph.edge_bytes[edge]))
+  return total

@@ -1,30 +1,28 @@
 """A traced step with the devices of a placement, ready to run.
 
-Inputs become constants on the devices of their placeholders: a feed would
-travel from the session's process in every step, which is no part of it.
+Inputs become constants on the devices of their placeholders: a feed would be
+sent from the session's process in every step.
 
-TensorFlow's executor runs ready ops in an order of its own. The simulated
-device runs one op at a time in the order of readiness; control edges make a
-real one keep to that order. (Enforcing an order is a known gain of its own:
-Hashemi et al., TicTac, MLSys 2019.)
+TensorFlow's executor runs ready ops in any order, a simulated device in the
+order of readiness: control edges make a real one keep to that. (Hashemi et al.,
+TicTac, MLSys 2019, gain by enforcing an order.)
 """
 
-import dataclasses
 import itertools
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from tfplace.core.op_graph import OpGraph
 from tfplace.core.placement import Placement
-from tfplace.errors import MeasurementError
 from tfplace.extraction import session as extract_session
 from tfplace.extraction.traced import FeedSpec, TracedStep, VariableSpec
 from tfplace.measure.session import messages
 from tfplace.simulate import Simulator
 
-# After these an op may be dead, or in the frame of a loop.
+# An op after one of these may be dead, or in the frame of a loop.
 _CONTROL_FLOW = {
   *("Switch", "RefSwitch", "_SwitchN", "Merge", "RefMerge"),
   *("Enter", "RefEnter", "Exit", "RefExit", "NextIteration"),
@@ -60,11 +58,11 @@ def _orderable(graph: OpGraph) -> np.ndarray:
 def enforce_order(
   graph_def: tf.compat.v1.GraphDef, placement: Placement
 ) -> None:
-  """Adds the control edges that keep each device to its chain, in place.
+  """Adds control edges, in place, so that each device runs its chain in order.
 
   Args:
     graph_def: has a node for every op of the placement.
-    placement: what is simulated.
+    placement: of those ops.
   """
   names = placement.problem.graph.names
   nodes = {node.name: node for node in graph_def.node}
@@ -75,36 +73,27 @@ def enforce_order(
         node.input.append(control)
 
 
-@dataclasses.dataclass(frozen=True)
-class Counts:
-  """How often a step is run; fields as of `messages.StepRequest`."""
-
-  warmup: int = 3
-  steps: int = 10
-  traced_steps: int = 3
-  phase_s: float = 20.0
-
-
 def step_request(
   traced: TracedStep,
   placement: Placement,
-  counts: Counts,
   seed: int = 0,
   in_order: bool = False,
+  **counts: Any,
 ) -> messages.StepRequest:
   """The run of `traced` under `placement`.
 
   Args:
     traced: the step.
-    placement: of every node.
-    counts: how often it is run.
+    placement: of its nodes (see `MeasurementHarness`).
     seed: of inputs that have no sample value.
-    in_order: control edges keep each device to the simulated order.
-
-  Raises:
-    MeasurementError: a node has no assignment.
+    in_order: whether each device keeps to the simulated order.
+    **counts: how often it runs: fields of `StepRequest`.
   """
-  graph_def = placed_graph(traced, placement.assignments)
+  graph_def = tf.compat.v1.GraphDef()
+  graph_def.CopyFrom(traced.graph_def)
+  assignments = placement.assignments
+  for node in graph_def.node:
+    node.device = assignments[node.name]
   if in_order:
     enforce_order(graph_def, placement)
   initial = extract_session.with_initializers(traced, graph_def)
@@ -116,24 +105,8 @@ def step_request(
     initializer_feeds=tuple(initial.feeds.items()),
     fetches=traced.fetches,
     targets=traced.targets,
-    **dataclasses.asdict(counts),
+    **counts,
   )
-
-
-def placed_graph(
-  traced: TracedStep, assignments: Mapping[str, str]
-) -> tf.compat.v1.GraphDef:
-  """A copy of the step's graph, every node on its device."""
-  result = tf.compat.v1.GraphDef()
-  result.CopyFrom(traced.graph_def)
-  for node in result.node:
-    if node.name not in assignments:
-      raise MeasurementError(
-        f"node {node.name!r} of the graph to run is not in the placement",
-        op=node.name,
-      )
-    node.device = assignments[node.name]
-  return result
 
 
 def _hold_inputs(
@@ -149,22 +122,11 @@ def _hold_inputs(
     value = tf.make_tensor_proto(
       values[feed.tensor], feed.dtype, shape=feed.shape
     )
-    kept = {k: node.attr[k] for k in node.attr if k.startswith("_")}
-    kept = {k: _copy(v) for k, v in kept.items()}
     node.op = "Const"
-    node.attr.clear()
+    for key in [key for key in node.attr if not key.startswith("_")]:
+      del node.attr[key]
     node.attr["dtype"].type = feed.dtype.as_datatype_enum
     node.attr["value"].tensor.CopyFrom(value)
-    for key, attr in kept.items():
-      node.attr[key].CopyFrom(attr)
-
-
-def _copy(
-  value: tf.compat.v1.AttrValue,
-) -> tf.compat.v1.AttrValue:
-  result = tf.compat.v1.AttrValue()
-  result.CopyFrom(value)
-  return result
 
 
 def held_bytes(
@@ -172,10 +134,8 @@ def held_bytes(
 ) -> dict[str, float]:
   """Device -> bytes of variables and inputs, held for the whole step."""
   result: dict[str, float] = {}
-  specs: dict[str, VariableSpec | FeedSpec] = {
-    **traced.variables,
-    **traced.feeds,
-  }
+  specs: Mapping[str, VariableSpec | FeedSpec]
+  specs = {**traced.variables, **traced.feeds}
   for name, spec in specs.items():
     if name in assignments:
       size = float(np.prod(spec.shape, dtype=np.float64)) * spec.dtype.size

@@ -51,10 +51,10 @@ def find_cluster(cluster: ClusterLike | None) -> Cluster:
 
 def is_live(name: str) -> bool:
   """Whether a name is of devices that run, here or on other hosts."""
-  from tfplace.measure.remote import hosts_file
+  from tfplace.measure.remote import workers
 
   kind = name.partition(":")[0]
-  return kind in ("gpus", "workers") or hosts_file.is_hosts_file(name)
+  return kind in ("gpus", "workers") or workers.is_hosts_file(name)
 
 
 @contextlib.contextmanager

@@ -1,69 +1,82 @@
-"""This host: its memory, its processor, and ports to serve on.
+"""This host: its memory, processor and device names, and its servers' ports.
 
-Nothing here imports TensorFlow, which the processes that use it load late or
-never.
+TensorFlow's gRPC server listens on every interface, has no option to change
+that, and does not authenticate clients. So `restrict` ties its socket to one
+address after the server has made it and before the server answers: to the
+loopback device, and by a socket filter (classic BPF, socket(7)) that drops
+packets to any other address. Linux only. Nothing here imports TensorFlow.
 """
 
+import contextlib
+import ctypes
 import errno
+import ipaddress
+import os
+import pathlib
 import platform
+import re
 import socket
+import struct
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 
-from tfplace.errors import MeasurementError
+from tfplace.errors import MeasurementError, shown
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 LOOPBACK = "127.0.0.1"
+_DEVICE = re.compile(r".*/device:(\w+):(\d+)")
+_SO_ATTACH_FILTER = 26  # of Linux, on the architectures of TensorFlow's wheels
+_NETWORK_HEADER = 0xFFF00000  # SKF_NET_OFF: offsets from there on
+_LOAD_BYTE, _LOAD_WORD, _AND, _JUMP_IF_EQUAL, _RETURN = 48, 32, 84, 21, 6
+_ACCEPT, _DROP = 0xFFFFFFFF, 0
+_ESTABLISHED = "01"  # in /proc/net/tcp
 
 
 def memory_bytes() -> float:
-  """The host's memory.
-
-  Raises:
-    MeasurementError: the kernel does not say.
-  """
-  try:
-    with open("/proc/meminfo", encoding="ascii") as info:
-      fields = dict(line.split(":", 1) for line in info)
-    return float(fields["MemTotal"].split()[0]) * 1024
-  except (OSError, KeyError, ValueError) as error:
-    raise MeasurementError(
-      f"/proc/meminfo does not say the host's memory: {error}"
-    ) from error
+  """The host's memory."""
+  return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
 
 
 def cpu_name() -> str:
   """The processor's name, or at least its architecture."""
-  try:
-    with open("/proc/cpuinfo", encoding="utf-8") as info:
-      for line in info:
-        key, _, value = line.partition(":")
-        if key.strip() == "model name":
-          return value.strip()
-  except OSError:
-    pass
+  with contextlib.suppress(OSError):
+    for line in pathlib.Path("/proc/cpuinfo").read_text("utf-8").splitlines():
+      key, _, value = line.partition(":")
+      if key.strip() == "model name":
+        return value.strip()
   return platform.processor() or platform.machine()
 
 
-@contextmanager
+def kind_and_number(device: str) -> tuple[str, int]:
+  """("GPU", 1) of ".../device:GPU:1"; ("", 0) of anything else."""
+  match = _DEVICE.fullmatch(device)
+  return (match[1], int(match[2])) if match else ("", 0)
+
+
+def gpus_first(device: str) -> tuple[bool, int]:
+  """A sort key: placers prefer the first devices."""
+  kind, number = kind_and_number(device)
+  return kind != "GPU", number
+
+
+@contextlib.contextmanager
 def reserved(count: int) -> Iterator[list[int]]:
   """Distinct free ports that no other process is given meanwhile.
 
-  Each is bound, not listened on, with SO_REUSEPORT: a worker of the same user
-  that asks for the port by number, and for reuse, gets it without a race.
+  Each is bound with SO_REUSEPORT, but not listened on: a worker of the same
+  user that asks for the port and for reuse gets it without a race.
   """
-  with ExitStack() as stack:
-    ports = []
-    for _ in range(count):
-      holder = stack.enter_context(socket.socket())
+  with contextlib.ExitStack() as stack:
+    holders = [stack.enter_context(socket.socket()) for _ in range(count)]
+    for holder in holders:
       holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
       holder.bind((LOOPBACK, 0))
-      ports.append(holder.getsockname()[1])
-    yield ports
+    yield [holder.getsockname()[1] for holder in holders]
 
 
-@contextmanager
+@contextlib.contextmanager
 def held(host: str, port: int) -> Iterator[int]:
-  """Holds one port of an address that nobody serves on; port 0 is any.
+  """Holds one port of an address on which nobody listens; port 0 is any.
 
   Raises:
     MeasurementError: the address is not this host's, or the port is taken.
@@ -86,3 +99,128 @@ def held(host: str, port: int) -> Iterator[int]:
         f"nothing can be served on {host} port {port}: {why}"
       ) from error
     yield found
+
+
+def resolve(host: str) -> Address:
+  """The first address of a host's name.
+
+  Raises:
+    MeasurementError: it has none.
+  """
+  try:
+    found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+  except (OSError, ValueError) as error:  # ValueError: not a name
+    reason = getattr(error, "strerror", None) or "it is not a host's name"
+    raise MeasurementError(
+      f"host {shown(host)} has no address: {reason}"
+    ) from error
+  return ipaddress.ip_address(str(found[0][4][0]))
+
+
+def restrict(port: int, address: Address) -> None:
+  """Lets this process's socket on `port` take connections to `address` only.
+
+  To be called after the server is made and before it starts. The unspecified
+  address (0.0.0.0 or ::) leaves the socket as it is.
+
+  Raises:
+    MeasurementError: the kernel does not offer it, or a client has
+      connected already.
+  """
+  if address.is_unspecified:
+    return
+  try:
+    with _listening(port) as found:
+      if address.is_loopback:  # shown by `ss`; needs Linux 5.7
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lo\0")
+      _attach(found, _only_to(address))
+  except (OSError, AttributeError) as error:
+    raise MeasurementError(
+      f"port {port} cannot be tied to {address}: {error}; TensorFlow's server"
+      " would be open to every network of this host"
+    ) from error
+  # The socket was open for a moment; who connected then would be served.
+  for local, remote in _connections(port):
+    if local != address:
+      raise MeasurementError(
+        f"{remote} connected to port {port} at {local}, not {address}, before"
+        " the port was restricted; start the server again"
+      )
+
+
+@contextlib.contextmanager
+def _listening(port: int) -> Iterator[socket.socket]:
+  """This process's listening socket on `port`."""
+  for entry in os.listdir("/proc/self/fd"):
+    try:
+      found = socket.socket(fileno=os.dup(int(entry)))
+    except OSError:  # no socket, or closed meanwhile
+      continue
+    with found:
+      if _listens(found, port):
+        yield found
+        return
+  raise OSError("no socket of this process listens on it")
+
+
+def _listens(found: socket.socket, port: int) -> bool:
+  try:
+    return (
+      found.family in (socket.AF_INET, socket.AF_INET6)
+      and bool(found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+      and found.getsockname()[1] == port
+    )
+  except OSError:
+    return False
+
+
+def _only_to(address: Address) -> list[tuple[int, int, int, int]]:
+  """A filter that keeps packets with this destination and drops others.
+
+  An instruction is (code, jump if true, jump if false, value).
+  """
+  words = struct.unpack(f"!{len(address.packed) // 4}I", address.packed)
+  destination = 16 if address.version == 4 else 24  # in the header, bytes
+  program = [
+    (_LOAD_BYTE, 0, 0, _NETWORK_HEADER),
+    (_AND, 0, 0, 0xF0),
+    (_JUMP_IF_EQUAL, 0, 2 * len(words) + 1, address.version << 4),
+  ]
+  for i, word in enumerate(words):
+    left = 2 * (len(words) - 1 - i) + 1
+    program += [
+      (_LOAD_WORD, 0, 0, _NETWORK_HEADER + destination + 4 * i),
+      (_JUMP_IF_EQUAL, 0, left, word),
+    ]
+  return [*program, (_RETURN, 0, 0, _ACCEPT), (_RETURN, 0, 0, _DROP)]
+
+
+def _attach(
+  found: socket.socket, program: list[tuple[int, int, int, int]]
+) -> None:
+  code = b"".join(struct.pack("HBBI", *line) for line in program)
+  buffer = ctypes.create_string_buffer(code)
+  pointer = struct.pack("HP", len(program), ctypes.addressof(buffer))
+  found.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, pointer)
+
+
+def _connections(port: int) -> Iterator[tuple[Address, Address]]:
+  """(local, remote) addresses of the connections to a local port."""
+  for table in ("tcp", "tcp6"):
+    path = pathlib.Path("/proc/self/net") / table
+    if not path.exists():  # a kernel without IPv6
+      continue
+    for line in path.read_text("ascii").splitlines()[1:]:
+      _, local, remote, state, *_ = line.split()
+      number, at = local.split(":")
+      if state == _ESTABLISHED and int(at, 16) == port:
+        yield _parsed(number), _parsed(remote.split(":")[0])
+
+
+def _parsed(number: str) -> Address:
+  """An address as the kernel prints it: words in the host's byte order."""
+  words = [int(number[i : i + 8], 16) for i in range(0, len(number), 8)]
+  address = ipaddress.ip_address(struct.pack(f"={len(words)}I", *words))
+  if isinstance(address, ipaddress.IPv6Address):
+    return address.ipv4_mapped or address
+  return address

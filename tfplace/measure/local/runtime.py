@@ -1,28 +1,254 @@
-"""The base of what runs steps: a set of measuring processes.
+"""Child processes that run steps: started, read from, and always ended.
 
-`WorkerCluster`, `LocalDevices` and `HostCluster` fill it in; the harness does
-not know which one it has.
+`Runtime` is the base of `WorkerCluster`, `LocalDevices` and `HostCluster`; the
+harness does not know which one it has. A child can die, hang inside TensorFlow
+or be killed: the parent never waits for it without a deadline.
 """
 
 import abc
 import contextlib
-from collections.abc import Sequence
+import os
+import pathlib
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from multiprocessing import connection
 from types import TracebackType
+from typing import IO, Any, TypeVar
 
+import tfplace
 from tfplace.core.cluster import Cluster
 from tfplace.errors import MeasurementError
-from tfplace.measure.local import processes
 from tfplace.measure.session import messages
 
 STARTUP_TIMEOUT_S = 90.0
+_LOG_NOISE = re.compile(r"[IW]\d{4} |WARNING: All log|.*failed call to cuInit")
+# glibc returns freed buffers of tens of megabytes to the kernel, which zeroes
+# their pages at the next use, in some steps only: a convolution took twice as
+# long. Devices with memory pools of their own keep what is freed.
+_KEEP_MEMORY = {
+  "MALLOC_ARENA_MAX": "1",
+  "MALLOC_MMAP_MAX_": "0",
+  "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
+}
+_REAP_S = 10.0
+_DEATH_GRACE_S = 2.0  # a dead worker is noticed shortly after its peers fail
+_FAILURES = {
+  "failed": "failed",
+  "lost": "lost a worker",
+  "out_of_memory": "out of memory",
+  "address_in_use": "the port is in use",
+}
+
+
+class ChildError(MeasurementError):
+  """A measuring process failed.
+
+  Attributes:
+    kind: "died", "hung", "out_of_memory", "address_in_use", "failed", "lost",
+      "non_finite" or "not_started".
+  """
+
+  def __init__(self, kind: str, message: str, **about: Any) -> None:
+    super().__init__(message, **about)
+    self.kind = kind
+
+
+class Child:
+  """One measuring process and the socket to it.
+
+  Args:
+    name: of the process in error messages.
+    config: its TensorFlow runtime.
+  """
+
+  def __init__(self, name: str, config: messages.ChildConfig) -> None:
+    self.name = name
+    self.stage = "starting"
+    self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (`kill` closes it)
+    ours, theirs = socket.socketpair()
+    number = str(theirs.fileno())
+    with theirs:
+      self._process = subprocess.Popen(
+        [sys.executable, "-m", "tfplace.measure.session.worker", number],
+        stdin=subprocess.PIPE,  # the child ends when it is closed: worker.py
+        stdout=self._log,
+        stderr=self._log,
+        pass_fds=[theirs.fileno()],
+        env=_environment(config),
+      )
+    self.connection: connection.Connection = connection.Connection(
+      ours.detach()
+    )
+    with contextlib.suppress(OSError):  # if it has died, `receive` reports it
+      self.connection.send(config)
+
+  @property
+  def pid(self) -> int:
+    return self._process.pid
+
+  def kill(self) -> None:
+    """Kills the process and its group, stopped or not, and reaps it."""
+    with contextlib.suppress(OSError):  # it may not have its group yet
+      os.killpg(self.pid, signal.SIGKILL)
+    self._process.kill()
+    # A process in an uninterruptible system call is reaped later.
+    with contextlib.suppress(subprocess.TimeoutExpired):
+      self._process.wait(_REAP_S)
+    if self._process.stdin:
+      self._process.stdin.close()
+    self.connection.close()
+    self._log.close()
+
+  def death(self) -> str | None:
+    """How the process died, with the end of its log; None while it lives."""
+    code = self._process.poll()
+    if code is None:
+      return None
+    if code < 0:
+      how = f"was killed by {signal.Signals(-code).name}"
+    else:
+      how = f"exited with code {code}"
+    tail = self.log_tail()
+    return how + (f"; its log ends: {tail}" if tail else "")
+
+  def is_stopped(self) -> bool:
+    """Whether the process is stopped (SIGSTOP)."""
+    wanted = os.WSTOPPED | os.WNOHANG | os.WNOWAIT
+    with contextlib.suppress(ChildProcessError):
+      return os.waitid(os.P_PID, self.pid, wanted) is not None
+    return False
+
+  def log_tail(self, max_chars: int = 300) -> str:
+    """The end of its output without TensorFlow's routine messages."""
+    end = self._log.seek(0, os.SEEK_END)
+    self._log.seek(max(0, end - 64 * max_chars))
+    lines = self._log.read().decode("utf-8", "replace").splitlines()
+    kept = [line for line in lines if not _LOG_NOISE.match(line)]
+    return " ".join(" ".join(kept).split())[-max_chars:]
+
+
+def _environment(config: messages.ChildConfig) -> dict[str, str]:
+  """The parent's environment with the config's threads and this package.
+
+  oneDNN is off: its layout pass runs after the placer and fuses ops (Conv2D
+  with BiasAdd), so that the graph that is timed would not be the one placed.
+  """
+  package = str(pathlib.Path(tfplace.__file__).parent.parent)
+  path = os.environ.get("PYTHONPATH")
+  result = {
+    **os.environ,
+    "PYTHONPATH": package + (os.pathsep + path if path else ""),
+    "TF_ENABLE_ONEDNN_OPTS": "0",
+    "TF_CPP_MIN_LOG_LEVEL": "2",
+    "TF_GRPC_REUSE_PORT": "true",  # the parent holds the port: see host.py
+    "PYTHONUNBUFFERED": "1",
+  }
+  if config.memory_limit_bytes is None:  # kept memory would count
+    result |= _KEEP_MEMORY
+  if not config.gpus:
+    result["CUDA_VISIBLE_DEVICES"] = "-1"
+  if config.op_threads:
+    threads = str(config.op_threads)
+    result |= {"OMP_NUM_THREADS": threads, "TF_NUM_INTRAOP_THREADS": threads}
+  return result
+
+
+def receive(
+  sender: Child,
+  watched: Sequence[Child],
+  timeout_s: float,
+  doing: str,
+  on_stage: Callable[[str], None] | None = None,
+) -> Any:
+  """The next answer of `sender`, as long as all of `watched` live.
+
+  Args:
+    sender: answers.
+    watched: all processes of the measurement, `sender` included.
+    timeout_s: for the answer.
+    doing: what error messages begin with.
+    on_stage: called with each stage that `sender` reports.
+
+  Raises:
+    ChildError: one died, `sender` reported a failure, or the time ran out.
+  """
+  deadline = time.monotonic() + timeout_s
+  while True:
+    left = deadline - time.monotonic()
+    ready = connection.wait([c.connection for c in watched], max(0.0, left))
+    if not ready:
+      raise _hung(sender, watched, timeout_s, doing)
+    for child in watched:
+      if child is not sender and child.connection in ready:
+        raise _died([child, *watched], doing)  # the others only send an EOF
+    try:
+      answer = sender.connection.recv()
+    except (EOFError, OSError):
+      raise _died([sender, *watched], doing) from None
+    if isinstance(answer, messages.Stage):
+      sender.stage = answer.name
+      if on_stage:
+        on_stage(answer.name)
+    elif isinstance(answer, messages.Failure):
+      raise _failed(sender, watched, answer, doing)
+    else:
+      return answer
+
+
+def _failed(
+  sender: Child,
+  watched: Sequence[Child],
+  failure: messages.Failure,
+  doing: str,
+) -> ChildError:
+  """A failure, or the death of another process that caused it."""
+  if failure.kind in ("failed", "lost"):
+    for child in watched:
+      if child is not sender and child.connection.poll(0.2):
+        return _died([child, *watched], doing)
+  text = f"{_FAILURES[failure.kind]} in {sender.stage}: {failure.message}"
+  return ChildError(failure.kind, f"{doing}: {text}")
+
+
+def _died(children: Sequence[Child], doing: str) -> ChildError:
+  deadline = time.monotonic() + _DEATH_GRACE_S
+  while time.monotonic() < deadline:
+    for child in children:
+      how = child.death()
+      if how is not None:
+        kind = "out_of_memory" if "bad_alloc" in how else "died"
+        return ChildError(kind, f"{doing}: {child.name} {how}")
+    time.sleep(0.01)
+  return ChildError(
+    "died", f"{doing}: {children[0].name} closed its connection"
+  )
+
+
+def _hung(
+  sender: Child, watched: Sequence[Child], timeout_s: float, doing: str
+) -> ChildError:
+  stopped = [c.name for c in watched if c.is_stopped()]
+  why = f"; {' and '.join(stopped)} is stopped" if stopped else ""
+  return ChildError(
+    "hung", f"{doing}: no answer within {timeout_s:g} s, in {sender.stage}{why}"
+  )
+
+
+AnyRuntime = TypeVar("AnyRuntime", bound="Runtime")
 
 
 class Runtime(abc.ABC):
-  """Processes that run steps. A context manager: leaving it ends them all.
+  """Processes that run steps; a context manager that ends them all.
 
   After a death, a hang, an interrupt or a lack of memory every process is
-  killed, and the next `run` starts new ones, so that one bad measurement does
-  not spoil another.
+  killed, and the next `run` starts new ones, so that one failed measurement
+  does not affect another.
   """
 
   # Whether each device runs its ops one at a time, in the simulated order.
@@ -30,11 +256,11 @@ class Runtime(abc.ABC):
 
   def __init__(self, startup_timeout_s: float = STARTUP_TIMEOUT_S) -> None:
     self._startup_timeout_s = startup_timeout_s
-    self._children: list[processes.Child] = []
+    self._children: list[Child] = []
     self._closed = False
     self._ready: list[messages.Ready] = []
 
-  def __enter__(self) -> "Runtime":
+  def __enter__(self: "AnyRuntime") -> "AnyRuntime":
     self.start()
     return self
 
@@ -49,12 +275,12 @@ class Runtime(abc.ABC):
 
   @property
   def pids(self) -> tuple[int, ...]:
-    """Process ids of the children that were started."""
+    """Process ids of the children."""
     return tuple(child.pid for child in self._children)
 
   @property
   def stage(self) -> str:
-    """Where the measurement is, such as "the timed steps"; "" if none is."""
+    """Stage of the measurement, such as "the timed steps", or ""."""
     return self._children[0].stage if self._children else ""
 
   @property
@@ -64,10 +290,14 @@ class Runtime(abc.ABC):
 
   @abc.abstractmethod
   def cluster(self) -> Cluster:
-    """The devices and the measured links between them."""
+    """The devices and the measured links between them.
+
+    Raises:
+      MeasurementError: the transfers could not be timed.
+    """
 
   def starting_us(self, device: str) -> float:
-    """Time of every step on the device to request it from its process."""
+    """Time of every step to start it in the device's process."""
     del device  # local processes: part of the op overhead
     return 0.0
 
@@ -79,7 +309,7 @@ class Runtime(abc.ABC):
     """Starts the processes unless they run.
 
     Raises:
-      ChildError: one did not come up in time.
+      ChildError: one did not start in time.
     """
     if self._closed:
       raise MeasurementError("the measuring processes have been closed")
@@ -91,11 +321,9 @@ class Runtime(abc.ABC):
       self.stop()
       raise
 
-  def _await_ready(self, children: Sequence[processes.Child]) -> None:
+  def _await_ready(self, children: Sequence[Child]) -> None:
     self._ready = [
-      processes.receive(
-        child, [child], self._startup_timeout_s, f"starting {child.name}"
-      )
+      receive(child, [child], self._startup_timeout_s, f"starting {child.name}")
       for child in children
     ]
 
@@ -106,24 +334,30 @@ class Runtime(abc.ABC):
       child.kill()
 
   def run(
-    self, request: messages.StepRequest, timeout_s: float
+    self,
+    request: messages.StepRequest,
+    timeout_s: float,
+    on_stage: Callable[[str], None] | None = None,
   ) -> messages.StepReply:
     """Runs the steps of `request`; ends every process when that fails.
+
+    Args:
+      request: what to run.
+      timeout_s: until the reply.
+      on_stage: called with each stage as it begins, such as "the timed steps".
 
     Raises:
       ChildError: a process died, hung past `timeout_s`, ran out of memory or
         could not run the graph.
     """
     self.start()
-    doing = "measuring"
+    driver = self._children[0]
     try:
-      driver = self._children[0]
       driver.stage = "sending the graph"
       with contextlib.suppress(OSError):  # then `receive` says who died
         driver.connection.send(request)
-      return processes.receive(driver, self._children, timeout_s, doing)
+      return receive(driver, self._children, timeout_s, "measuring", on_stage)
     except BaseException as error:  # an interrupt too: they are mid-step
-      alive = isinstance(error, processes.ChildError) and error.kind == "failed"
-      if not alive:
+      if not (isinstance(error, ChildError) and error.kind == "failed"):
         self.stop()
       raise

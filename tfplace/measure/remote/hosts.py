@@ -7,30 +7,28 @@ process only requests steps, and the time of the request is not counted.
 import contextlib
 import dataclasses
 import itertools
-import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import metadata
 
 from tfplace.core.cluster import Cluster, Device, Link
 from tfplace.cost import grappler
 from tfplace.errors import MeasurementError
 from tfplace.measure.calibrate import links
-from tfplace.measure.local import processes, runtime
-from tfplace.measure.remote import health, hosts_file
+from tfplace.measure.local import host, runtime
+from tfplace.measure.remote import workers
 from tfplace.measure.session import messages
 
 _RETURN_S = 60.0  # for a worker that died to be started again
 _EMPTY_STEPS = 30
-_DEVICE = re.compile(r".*/device:(CPU|GPU):(\d+)")
+_KINDS = ("CPU", "GPU")
 
 
 class HostCluster(runtime.Runtime):
-  """The devices of workers that run elsewhere; one harness at a time.
+  """The devices of workers that others started; one harness at a time.
 
-  The workers are not this process's: it starts and ends only the one that
-  holds the session. A worker that died is waited for, since tfplace-worker
-  starts it again.
+  This process starts and ends only the process that holds the session. A
+  worker that died is waited for, since tfplace-worker starts it again.
 
   Args:
     hosts: the workers; they must reach each other by the same addresses.
@@ -39,20 +37,16 @@ class HostCluster(runtime.Runtime):
 
   def __init__(
     self,
-    hosts: hosts_file.Hosts,
+    hosts: workers.Hosts,
     startup_timeout_s: float = runtime.STARTUP_TIMEOUT_S,
   ) -> None:
     super().__init__(startup_timeout_s)
     self._hosts = hosts
     self._devices: dict[str, float] = {}  # name -> memory
-    self._worker_of: dict[str, hosts_file.Worker] = {}
+    self._worker_of: dict[str, workers.Worker] = {}
     self._incarnations: list[int] = []  # by worker
     self._back_by = 0.0
     self._empty_us: dict[str, float] = {}  # by device
-
-  def __enter__(self) -> "HostCluster":
-    super().__enter__()
-    return self
 
   @property
   def device_names(self) -> tuple[str, ...]:
@@ -60,18 +54,18 @@ class HostCluster(runtime.Runtime):
     return tuple(self._devices)
 
   def _spawn(self) -> None:
-    workers = self._hosts.workers
-    problems = health.check_until(workers, self._back_by)
+    asked = self._hosts.workers
+    problems = workers.check_until(asked, self._back_by)
     if problems:
-      raise processes.ChildError("died", "; ".join(problems))
-    config = messages.ChildConfig(remote=[worker.address for worker in workers])
-    self._children.append(processes.Child("session", config))
+      raise runtime.ChildError("died", "; ".join(problems))
+    config = messages.ChildConfig(remote=[worker.address for worker in asked])
+    self._children.append(runtime.Child("session", config))
     self._await_ready(self._children)
     self._empty_us = {}
     (ready,) = self._ready
     self._register(ready.answers)
     if ready.unconnected is not None:
-      one, other = (workers[i] for i in ready.unconnected)
+      one, other = (asked[i] for i in ready.unconnected)
       raise MeasurementError(
         f"{one} does not reach {other}; an address must be the same for all"
       )
@@ -84,38 +78,43 @@ class HostCluster(runtime.Runtime):
     for task, (worker, answer) in enumerate(pairs):
       memory = handshake(worker, answer).memory_bytes
       memory /= hosts.count(worker.host)
-      for found in sorted(filter(_type, answer.devices), key=_gpus_first):
-        name = f"/job:worker/replica:0/task:{task}{found[found.rindex('/') :]}"
-        is_gpu = _type(found) == "GPU"
-        devices[name] = answer.devices[found] if is_gpu else memory
-        self._worker_of[name] = worker
+      for found in sorted(answer.devices, key=host.gpus_first):
+        kind, number = host.kind_and_number(found)
+        if kind in _KINDS:
+          name = f"/job:worker/replica:0/task:{task}/device:{kind}:{number}"
+          of_gpu = answer.devices[found]
+          devices[name] = of_gpu if kind == "GPU" else memory
+          self._worker_of[name] = worker
     self._devices = devices
     self._incarnations = [answer.incarnation for answer in answers]
     # A GPU's streams have an order of their own.
     self.runs_in_order = not any(":GPU:" in name for name in devices)
 
   def run(
-    self, request: messages.StepRequest, timeout_s: float
+    self,
+    request: messages.StepRequest,
+    timeout_s: float,
+    on_stage: Callable[[str], None] | None = None,
   ) -> messages.StepReply:
     """Runs the steps; `step_us` is without the round trip of the request.
 
     Raises:
-      ChildError: as of `Runtime.run`; names the workers that are gone.
+      ChildError: see `Runtime.run`; names the workers that are gone.
     """
-    self.start()  # fails at once after a lost worker did not return
+    self.start()  # fails at once if a lost worker did not return
     try:
       self._check_all_there()
       request_us = self._round_trip_us()
-      reply = super().run(request, timeout_s)
+      reply = super().run(request, timeout_s, on_stage)
       if min(reply.step_us) <= request_us:  # timed while the host was busy
         self._empty_us = {}
         request_us = self._round_trip_us()
-    except processes.ChildError as error:
+    except runtime.ChildError as error:
       self._back_by = time.monotonic() + _RETURN_S
-      problems = health.check(self._hosts.workers) or self._lost(error)
+      problems = workers.check(self._hosts.workers) or self._lost(error)
       if not problems:
         raise
-      raise processes.ChildError(
+      raise runtime.ChildError(
         "hung" if error.kind == "hung" else "died",
         f"{'; '.join(problems)}; {error}",
       ) from error
@@ -123,17 +122,16 @@ class HostCluster(runtime.Runtime):
     return dataclasses.replace(reply, step_us=step_us)
 
   def _check_all_there(self) -> None:
-    """A session would wait for a lost worker until the timeout."""
-    problems = health.check(self._hosts.workers)
+    """Raises at once; a session would wait for a lost worker."""
+    problems = workers.check(self._hosts.workers)
     if problems:
       self.stop()
-      raise processes.ChildError("died", "no session was opened")
+      raise runtime.ChildError("died", "no session was opened")
 
-  def _lost(self, error: processes.ChildError) -> list[str]:
-    """Workers that were lost, though they answer again: as new processes.
+  def _lost(self, error: runtime.ChildError) -> list[str]:
+    """Sentences on workers that died and answer again as new processes.
 
-    TensorFlow names whichever worker told it of a broken connection, which
-    may be the other end.
+    TensorFlow may name the other end of the broken connection.
     """
     if error.kind != "lost":
       return []
@@ -143,13 +141,11 @@ class HostCluster(runtime.Runtime):
     found = zip(self._hosts.workers, before, self._incarnations, strict=True)
     return [f"{worker} was lost" for worker, was, now in found if was != now]
 
-  def _first_cpu(self) -> str:
-    return next(n for n in self._devices if _type(n) == "CPU")
-
   def _round_trip_us(self) -> float:
     """Time of a request to the first worker and its answer."""
     self.start()
-    return self._empty_step_us(self._first_cpu())
+    cpu = next(n for n in self._devices if host.kind_and_number(n)[0] == "CPU")
+    return self._empty_step_us(cpu)
 
   def starting_us(self, device: str) -> float:
     """Time that the first worker takes to start a step on the device."""
@@ -163,9 +159,11 @@ class HostCluster(runtime.Runtime):
     return self._empty_us[device]
 
   def measured_links(self) -> tuple[Link, ...]:
-    """A link for each ordered pair of devices, timed by transfers.
+    """A measured link for each ordered pair of devices.
 
-    Two workers of one host are alike: one way is timed for both.
+    Two workers of one host share its memory and cores, and so one channel;
+    between machines, and in one worker, each direction has its own. Of two
+    workers of one host, one way is timed for both.
     """
     found: list[Link] = []
     for a, b in itertools.combinations(self.device_names, 2):
@@ -178,7 +176,7 @@ class HostCluster(runtime.Runtime):
     return tuple(found)
 
   def _device(self, name: str) -> Device:
-    kind, worker = _type(name), self._worker_of[name]
+    kind, worker = host.kind_and_number(name)[0], self._worker_of[name]
     return Device(
       name,
       f"{kind}-{worker.kind}" if worker.kind else kind,
@@ -196,9 +194,9 @@ class HostCluster(runtime.Runtime):
 
 
 def handshake(
-  worker: hosts_file.Worker, answer: messages.Answer
-) -> health.Handshake:
-  """The handshake of a worker that can be measured on.
+  worker: workers.Worker, answer: messages.Answer
+) -> workers.Handshake:
+  """The handshake in a worker's answer.
 
   Raises:
     MeasurementError: it does not answer, tfplace-worker did not start it, or it
@@ -208,27 +206,16 @@ def handshake(
     raise MeasurementError(
       f"{worker} does not answer as a TensorFlow worker: {answer.error}"
     )
-  said = health.read_handshake(answer.devices)
-  if said is None:
+  found = workers.read_handshake(answer.devices)
+  if found is None:
     raise MeasurementError(
       f"{worker} is a TensorFlow server that tfplace-worker did not start"
       f" (its devices are {', '.join(answer.devices)})"
     )
   ours = metadata.version("tensorflow")
-  if not said.has_version(ours):
+  if not found.has_version(ours):
     raise MeasurementError(
-      f"{worker} runs TensorFlow {said.version}, and this process {ours};"
+      f"{worker} runs TensorFlow {found.version}, and this process {ours};"
       " install the same everywhere"
     )
-  return said
-
-
-def _type(device: str) -> str:
-  """ "CPU" or "GPU"."""
-  match = _DEVICE.fullmatch(device)
-  return match[1] if match else ""
-
-
-def _gpus_first(device: str) -> tuple[bool, int]:
-  """Sorts a worker's devices: GPUs are where ops should go."""
-  return _type(device) != "GPU", int(device.rpartition(":")[2])
+  return found

@@ -1,8 +1,8 @@
-"""Serves one TensorFlow worker until a signal: the work of `tfplace-worker`.
+"""Serves one TensorFlow worker until a signal, for `tfplace-worker`.
 
-The server is a process of its own, with the settings of a local worker. Where
-it dies (a measured placement may take all of its memory) it is started again on
-the same port, so that the other placements can still be measured.
+The server is a child process with the settings of a local worker. When it dies
+(a measured placement may take all of its memory), it is started again on the
+same port, so that other placements can still be measured.
 """
 
 import contextlib
@@ -14,8 +14,8 @@ from importlib import metadata
 from multiprocessing import connection
 from types import FrameType
 
-from tfplace.measure.local import host, processes, runtime
-from tfplace.measure.remote import health, listening
+from tfplace.measure.local import host, runtime
+from tfplace.measure.remote import workers
 from tfplace.measure.session import messages
 
 _EXECUTOR_THREADS = 2  # of each device: its op, and the sending of tensors
@@ -27,11 +27,10 @@ class Server:
   """What is served.
 
   Attributes:
-    host: address or name of this host whose connections are taken;
-      "0.0.0.0" or "::" for all of them.
+    host: address or name of this host to listen on; "0.0.0.0" or "::" for all.
     port: or 0 for any that is free.
     threads: that an op may use; 0: as many as cores.
-    gpus: the host's GPUs are devices too.
+    gpus: whether the host's GPUs are devices too.
   """
 
   host: str
@@ -53,14 +52,14 @@ def serve(
 
   Args:
     server: what is served.
-    on_ready: is told host:port, each time that the server is up.
-    on_death: is told how the server died, before it is started again.
+    on_ready: called with host:port each time that the server is up.
+    on_death: called with how the server died, before it is started again.
 
   Raises:
     MeasurementError: the address cannot be served on.
     ChildError: the server does not come up.
   """
-  address = listening.resolve(server.host)
+  address = host.resolve(server.host)
   shown = f"[{address}]" if address.version == 6 else str(address)
   with (
     _ended_by_signals() as signals,
@@ -76,7 +75,7 @@ def serve(
 
 
 def _config(server: Server, address: str, port: int) -> messages.ChildConfig:
-  handshake = health.Handshake(
+  handshake = workers.Handshake(
     metadata.version("tensorflow"), host.memory_bytes()
   )
   return messages.ChildConfig(
@@ -92,19 +91,19 @@ def _config(server: Server, address: str, port: int) -> messages.ChildConfig:
 @contextlib.contextmanager
 def _child(
   config: messages.ChildConfig, signals: "_Signals"
-) -> Iterator[processes.Child]:
+) -> Iterator[runtime.Child]:
   with contextlib.ExitStack() as stack:
-    with signals.awaiting():  # or a process could be there that no one ends
-      child = processes.Child("the server", config)
+    with signals.deferred():  # else a signal could leave the process running
+      child = runtime.Child("the server", config)
       stack.callback(child.kill)
-    processes.receive(
+    runtime.receive(
       child, [child], runtime.STARTUP_TIMEOUT_S, "starting the server"
     )
     yield child
 
 
 class _Signals:
-  """Turns SIGTERM and SIGINT into `_Stopped`, now or a little later."""
+  """Handles SIGTERM and SIGINT by raising `_Stopped`, possibly deferred."""
 
   WANTED = (signal.SIGTERM, signal.SIGINT)
 
@@ -112,15 +111,15 @@ class _Signals:
     self._later = self._came = False
 
   def handle(self, number: int, frame: FrameType | None) -> None:
-    for other in self.WANTED:  # one is enough: cleaning up goes on undisturbed
+    for other in self.WANTED:  # a second one must not interrupt cleaning up
       signal.signal(other, signal.SIG_IGN)
     self._came = True
     if not self._later:
       raise _Stopped
 
   @contextlib.contextmanager
-  def awaiting(self) -> Iterator[None]:
-    """A signal that comes inside ends it at its end only."""
+  def deferred(self) -> Iterator[None]:
+    """Raises for a signal that comes inside only at the end."""
     self._later = True
     try:
       yield
@@ -132,7 +131,7 @@ class _Signals:
 
 @contextlib.contextmanager
 def _ended_by_signals() -> Iterator[_Signals]:
-  """SIGTERM and SIGINT end what is inside, from wherever it is."""
+  """Ends what is inside on SIGTERM or SIGINT."""
   signals = _Signals()
   before = [signal.signal(n, signals.handle) for n in signals.WANTED]
   try:

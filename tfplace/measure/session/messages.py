@@ -1,10 +1,11 @@
 """The messages between a measuring process and its parent.
 
 Plain data, pickled over a socket pair that only the two share. Nothing here
-imports TensorFlow: a child must be able to answer before TensorFlow is loaded.
+imports TensorFlow, which a child loads later.
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -18,21 +19,20 @@ class ChildConfig:
     addresses: host:port of every worker; empty for a process without a
       server, whose session runs on its own devices.
     task: index of this worker in `addresses`.
-    job: what this process's server calls the job of `addresses`.
-    listens_on: address whose connections the server takes, or nothing is
-      served; None: loopback, where the system can see to that.
-    remote: host:port of workers that others started; the sessions of this
-      process run on them, the first being their master.
+    job: name of the server's job.
+    listens_on: the only address whose connections the server takes; None:
+      loopback, where the kernel allows to choose.
+    remote: host:port of workers that others started, on which the sessions of
+      this process run; the first is their master.
     threads: of the op executor.
     op_threads: inside an op; 0: as many as cores.
-    core: the core that the process keeps to, or None.
-    cpu_devices: logical CPU devices.
-    gpu_memory_mb: per logical GPU of the first GPU, its memory; empty for
-      every GPU as it is.
+    core: the core that the process runs on, or None for any.
+    cpu_devices: number of logical CPU devices.
+    gpu_memory_mb: memory of each logical GPU of the first GPU; empty: every
+      GPU, whole.
     gpus: whether GPUs are used at all.
-    onednn: whether oneDNN's kernels and its fusion of ops are on.
-    memory_limit_bytes: growth of the process's data that is allowed after
-      its runtime is up, or None.
+    memory_limit_bytes: by which the process's data may grow once its runtime
+      has started, or None.
   """
 
   addresses: Sequence[str] = ()
@@ -46,7 +46,6 @@ class ChildConfig:
   cpu_devices: int = 1
   gpu_memory_mb: Sequence[float] = ()
   gpus: bool = False
-  onednn: bool = False
   memory_limit_bytes: float | None = None
 
 
@@ -55,9 +54,9 @@ class Answer:
   """A remote worker's answer to the request for its devices.
 
   Attributes:
-    devices: name, as the worker has it -> memory, bytes.
+    devices: name, as the worker gives it -> memory, bytes.
     error: why it did not answer, or "".
-    incarnation: a random number of each start of the worker.
+    incarnation: a random number, new at each start of the worker.
   """
 
   devices: Mapping[str, float]
@@ -67,10 +66,10 @@ class Answer:
 
 @dataclasses.dataclass(frozen=True)
 class Ready:
-  """A child's first word: its runtime is up.
+  """A child's first message: its runtime has started.
 
   Attributes:
-    loopback_only: its server takes connections of this host only.
+    loopback_only: whether its server takes connections of this host only.
     devices: name -> memory of its devices, bytes.
     hardware: name -> what the device is, such as "NVIDIA H100 80GB HBM3".
     answers: of each worker of `ChildConfig.remote`.
@@ -86,7 +85,7 @@ class Ready:
 
 @dataclasses.dataclass(frozen=True)
 class Failure:
-  """A child could not do what it was asked; it is still alive.
+  """A request failed in a child that is still alive.
 
   Attributes:
     kind: "out_of_memory", "address_in_use", "lost" (another worker went away)
@@ -100,7 +99,7 @@ class Failure:
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-  """Where a child is in a measurement."""
+  """The stage of a measurement that begins."""
 
   name: str
 
@@ -112,16 +111,18 @@ class StepRequest:
   Attributes:
     graph_def: serialised GraphDef, a device on every node, nothing to feed.
     initializers: nodes to run once before the first step.
-    initializer_feeds: per initializer, the tensor it is fed through and the
-      value.
-    fetches: tensors whose values are fetched in the first warm-up step and
-      after the last step, outside of the timed steps.
+    initializer_feeds: per initializer, the tensor to feed and its value.
+    fetches: tensors whose values are fetched in one step before and one after
+      all others.
     targets: nodes that every step runs.
     warmup: steps that are not counted.
     steps: timed steps.
     traced_steps: further steps with step stats.
     phase_s: warming up, timing and tracing each begin no further step after
       so many seconds; 1, 3 and 1 steps run in any case.
+    seconds: for all of it: a third may go by before the last warm-up step
+      begins, two thirds before the last timed one, all before the last traced
+      one; 0, 1 and 1 steps run in any case.
   """
 
   graph_def: bytes
@@ -133,6 +134,7 @@ class StepRequest:
   steps: int
   traced_steps: int
   phase_s: float
+  seconds: float = math.inf
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,7 +145,7 @@ class OpTime:
     device: where it ran.
     start_us: start of its kernel, since the step's first op.
     compute_us: time in its kernel.
-    output_bytes: per output, bytes of the tensor.
+    output_bytes: output index -> bytes of the tensor.
   """
 
   device: str
@@ -157,10 +159,11 @@ class Transfer:
   """One tensor received by a device.
 
   Attributes:
-    label: the runtime's text: size, rate, producer, devices.
+    label: TensorFlow's text: size, rate, producer, devices.
     device: the device that received.
-    start_us: when the receiver asked, since the step's first op.
-    duration_us: until it had it; waiting for the producer included.
+    start_us: of the request for it, since the step's first op.
+    duration_us: from the request to the arrival; waiting for the producer
+      included.
   """
 
   label: str
@@ -176,8 +179,8 @@ class Trace:
   Attributes:
     ops: op name -> its time.
     transfers: tensors received.
-    peak_bytes: device -> peak of what ops allocated in the step, variables
-      and constants not among them.
+    peak_bytes: device -> peak of what ops allocated in the step, without
+      variables and constants.
   """
 
   ops: Mapping[str, OpTime]
@@ -191,12 +194,11 @@ class StepReply:
 
   Attributes:
     step_us: [steps] wall time of each timed step.
-    first_values: values of the fetches in the first warm-up step.
-    last_values: the same after the last step.
+    first_values: the fetches of the first step.
+    last_values: the fetches of the last step.
     traces: one per traced step.
     setup_us: building the session and initialising the variables.
-    high_water_bytes: device -> most that its allocator had given out at one
-      time in the steps; devices that count it, which are GPUs.
+    high_water_bytes: GPU -> peak of its allocator during the steps.
   """
 
   step_us: Sequence[float]
@@ -207,8 +209,3 @@ class StepReply:
   high_water_bytes: Mapping[str, float] = dataclasses.field(
     default_factory=dict
   )
-
-
-@dataclasses.dataclass(frozen=True)
-class Stop:
-  """Asks a child to exit."""

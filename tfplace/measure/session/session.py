@@ -1,14 +1,13 @@
-"""Sessions inside a measuring process: runs placed graphs, asks remote workers.
+"""Sessions inside a measuring process: run placed graphs, query remote workers.
 
-What runs is the graph as placed: Grappler, constant folding, common
-subexpression elimination and XLA are off here, oneDNN's fusion in
-`processes`; soft placement is off, and each session keeps its variables to
-itself. One pass has no switch: TensorFlow copies constants of up to 16
-elements to each device that reads them.
+The graph runs as placed: Grappler, constant folding, common subexpression
+elimination, XLA, soft placement and (by the environment of `runtime.Child`)
+oneDNN's fusion are off, and each session has its own variables. One pass cannot
+be turned off: TensorFlow copies constants of up to 16 elements to each device
+that reads them.
 
-Workers that others started know nothing of each other: each session brings the
-cluster with it, and the runtime tells them their tasks
-(`ConfigProto.cluster_def`). The first worker is the sessions' master.
+Workers that others started do not know each other: each session brings the
+cluster (`ConfigProto.cluster_def`). The first worker is the sessions' master.
 """
 
 import time
@@ -21,13 +20,13 @@ import tensorflow.compat.v1 as tf1
 from tfplace.measure.session import messages, step_stats
 
 JOB = "worker"
-_TIMEOUT_S = 10.0  # of a question to a remote worker, a step excepted
+_TIMEOUT_MS = 10_000  # of a remote worker's answer, except to a step
 _OWN = "/job:localhost/"  # devices of this process, without a server
 _MAX_FEED_BYTES = 256 << 20  # per run: a message may not pass 2 GiB
 
 
 def session_config(config: messages.ChildConfig) -> tf1.ConfigProto:
-  """The session's options; the graph is run as it was given."""
+  """The session's options, without any optimization of the graph."""
   proto = tf1.ConfigProto(
     inter_op_parallelism_threads=config.threads,
     intra_op_parallelism_threads=config.op_threads,
@@ -55,10 +54,9 @@ def session_config(config: messages.ChildConfig) -> tf1.ConfigProto:
 def make_server(
   config: messages.ChildConfig, proto: tf1.ConfigProto
 ) -> tf.distribute.Server:
-  """This process's worker; it has its port, and answers once started."""
-  spec = tf.train.ClusterSpec({config.job: list(config.addresses)})
+  """This process's worker, on its port and not started yet."""
   return tf.distribute.Server(
-    spec,
+    {config.job: list(config.addresses)},
     job_name=config.job,
     task_index=config.task,
     config=proto,
@@ -70,11 +68,10 @@ def devices(target: str, proto: tf1.ConfigProto) -> dict[str, float]:
   """Name -> memory in bytes of the devices that a session sees."""
   with tf1.Session(target, graph=tf.Graph(), config=proto) as session:
     found = session.list_devices()
-  wanted = ("CPU", "GPU")
   return {
     d.name: float(d.memory_limit_bytes)
     for d in found
-    if d.device_type in wanted
+    if d.device_type in ("CPU", "GPU")
   }
 
 
@@ -91,8 +88,8 @@ def run_steps(
     request: what to run.
     target: the session's target.
     proto: the session's options.
-    report: is told each stage before it begins.
-    before_init: called when the graph is built and nothing has run.
+    report: called with each stage before it begins.
+    before_init: called when the graph is built, before anything runs.
   """
   report("building the session")
   started = time.perf_counter()
@@ -122,33 +119,55 @@ def _timed(
   step = session.make_callable(targets)
   own = [d.name for d in session.list_devices() if _OWN in d.name]
   step_stats.reset_high_water(own)
+  clock = _Clock(request)
   report("the warm-up steps")
   first = _values(session, request.fetches, nodes)
-  for _ in _repeat(request.warmup, 1, request.phase_s):
+  for _ in clock.repeat(request.warmup, 1 / 3, 1, 0):
     step()
   report("the timed steps")
   step_us = []
-  for _ in _repeat(request.steps, 3, request.phase_s):
+  for _ in clock.repeat(request.steps, 2 / 3, 3, 1):
     started = time.perf_counter()
     step()
     step_us.append(_since_us(started))
   report("the traced steps")
   traces = [
     _trace(session, targets)
-    for _ in _repeat(request.traced_steps, 1, request.phase_s)
+    for _ in clock.repeat(request.traced_steps, 1.0, 1, 1)
   ]
   last = _values(session, request.fetches, nodes)
   high_water = step_stats.high_water_bytes(own)
   return messages.StepReply(step_us, first, last, traces, setup_us, high_water)
 
 
-def _repeat(count: int, at_least: int, seconds: float) -> Iterator[int]:
-  """Up to `count` turns; after so many seconds no more than `at_least`."""
-  started = time.perf_counter()
-  for turn in range(count):
-    if turn >= at_least and time.perf_counter() - started > seconds:
-      return
-    yield turn
+class _Clock:
+  """Ends each phase of a measurement by the seconds of its request."""
+
+  def __init__(self, request: messages.StepRequest) -> None:
+    self._started = time.perf_counter()
+    self._request = request
+
+  def repeat(
+    self, count: int, share: float, at_least: int, hurried: int
+  ) -> Iterator[int]:
+    """Up to `count` turns.
+
+    Args:
+      count: turns, where time permits.
+      share: of the request's `seconds`, which may go by in this phase and
+        those before.
+      at_least: turns that do not depend on `phase_s`.
+      hurried: turns that do not depend on `seconds`.
+    """
+    began = time.perf_counter()
+    ends = self._started + share * self._request.seconds
+    for turn in range(count):
+      now = time.perf_counter()
+      if turn >= at_least and now - began > self._request.phase_s:
+        return
+      if turn >= hurried and now > ends:
+        return
+      yield turn
 
 
 def _since_us(started: float) -> float:
@@ -158,7 +177,7 @@ def _since_us(started: float) -> float:
 def _values(
   session: tf1.Session, fetches: Sequence[str], nodes: Sequence[tf.Operation]
 ) -> dict[str, np.ndarray]:
-  """Runs a whole step and fetches; off the clock, for fetches travel."""
+  """The fetches of a step, which is not timed: fetching takes time, too."""
   values, _ = session.run([list(fetches), list(nodes)])
   return {f: np.asarray(v) for f, v in zip(fetches, values, strict=True)}
 
@@ -174,7 +193,7 @@ def _trace(
 
 
 def _initialise(session: tf1.Session, request: messages.StepRequest) -> None:
-  """Runs the initializers, so many at a time that no message is too long."""
+  """Runs the initializers in batches that fit into a message."""
   batch: list[str] = []
   feeds: dict[str, np.ndarray] = {}
   size = 0
@@ -191,27 +210,28 @@ def _initialise(session: tf1.Session, request: messages.StepRequest) -> None:
 
 
 def target(address: str) -> str:
-  """The session target of a worker."""
+  """The session target of a worker's address."""
   return f"grpc://{address}"
 
 
 def add_cluster(proto: tf1.ConfigProto, addresses: Sequence[str]) -> None:
   """Makes the workers the tasks of the session's cluster, in order."""
-  job = proto.cluster_def.job.add(name=JOB)
-  for task, address in enumerate(addresses):
-    job.tasks[task] = address
+  spec = tf.train.ClusterSpec({JOB: list(addresses)})
+  proto.cluster_def.CopyFrom(spec.as_cluster_def())
 
 
-def answers(addresses: Sequence[str]) -> list[messages.Answer]:
-  """What each worker's devices are, under the names that it gives them.
+def ask(
+  addresses: Sequence[str],
+) -> tuple[list[messages.Answer], tuple[int, int] | None]:
+  """Each worker's devices, and two that cannot reach each other, or None."""
+  found = [answer(address) for address in addresses]
+  failed = any(one.error for one in found)
+  return found, None if failed else _unconnected(addresses)
 
-  A worker that answers is rid of sessions that an earlier harness left.
-  """
-  return [_answer(address) for address in addresses]
 
-
-def _answer(address: str) -> messages.Answer:
-  config = tf1.ConfigProto(operation_timeout_in_ms=_milliseconds())
+def answer(address: str) -> messages.Answer:
+  """A worker's devices; ends sessions that an earlier harness left there."""
+  config = tf1.ConfigProto(operation_timeout_in_ms=_TIMEOUT_MS)
   try:
     with tf1.Session(target(address), graph=tf.Graph(), config=config) as asked:
       found = asked.list_devices()
@@ -224,8 +244,7 @@ def _answer(address: str) -> messages.Answer:
   )
 
 
-def unconnected(addresses: Sequence[str]) -> tuple[int, int] | None:
-  """The first two workers of which one does not reach the other, or None."""
+def _unconnected(addresses: Sequence[str]) -> tuple[int, int] | None:
   everyone = range(len(addresses))
   for master in everyone:
     if not _reaches(addresses, master, everyone):
@@ -238,9 +257,9 @@ def unconnected(addresses: Sequence[str]) -> tuple[int, int] | None:
 def _reaches(
   addresses: Sequence[str], master: int, others: Sequence[int]
 ) -> bool:
-  """Whether a session of `master` with the others sees their devices."""
+  """Whether a session of `master` with the others can be opened."""
   config = tf1.ConfigProto(
-    operation_timeout_in_ms=_milliseconds(), isolate_session_state=True
+    operation_timeout_in_ms=_TIMEOUT_MS, isolate_session_state=True
   )
   tasks = dict.fromkeys((master, *others))
   add_cluster(config, [addresses[task] for task in tasks])
@@ -250,7 +269,3 @@ def _reaches(
       return True
   except tf.errors.OpError:
     return False
-
-
-def _milliseconds() -> int:
-  return int(_TIMEOUT_S * 1e3)

@@ -1,10 +1,10 @@
-"""Devices, memory and step stats, as read inside a measuring process.
+"""Devices, memory and step stats inside a measuring process.
 
-GPU allocators count what they allocate once per process: the session that runs
-the steps shares them with TensorFlow's eager context, which is the one that has
-a call for it. Step stats give op times, transfers and allocated memory.
+A session shares its GPU allocators with TensorFlow's eager context, whose API
+reads their peaks. Step stats give op times, transfers and allocated memory.
 """
 
+import dataclasses
 from collections.abc import Container, Iterable, Iterator
 
 import tensorflow as tf
@@ -13,9 +13,12 @@ from tensorflow.core.framework import step_stats_pb2
 from tfplace.measure.local import host
 from tfplace.measure.session import messages
 
+_TRANSFER = "RecvTensor"
+_GPU_STREAMS = "/stream:all"
+
 
 def configure(config: messages.ChildConfig) -> None:
-  """Gives the eager context the devices that sessions have; runs nothing."""
+  """Gives the eager context the same devices as sessions; runs nothing."""
   gpus = tf.config.list_physical_devices("GPU") if config.gpus else []
   if config.gpu_memory_mb:
     tf.config.set_visible_devices(gpus[:1], "GPU")
@@ -40,7 +43,7 @@ def hardware(
   gpus = tf.config.list_physical_devices("GPU") if config.gpus else []
   result = {}
   for name in names:
-    kind, number = _kind_and_number(name)
+    kind, number = host.kind_and_number(name)
     if kind == "GPU":
       gpu = gpus[0 if config.gpu_memory_mb else number]
       details = tf.config.experimental.get_device_details(gpu)
@@ -51,13 +54,13 @@ def hardware(
 
 
 def reset_high_water(names: Iterable[str]) -> None:
-  """Has the GPUs among the devices count from what they hold now."""
+  """Resets the peaks of the GPUs among the devices."""
   for gpu in _gpus(names).values():
     tf.config.experimental.reset_memory_stats(gpu)
 
 
 def high_water_bytes(names: Iterable[str]) -> dict[str, float]:
-  """GPU's name -> most bytes that it had given out since the reset."""
+  """GPU's name -> peak bytes of its allocator since the reset."""
   return {
     name: float(tf.config.experimental.get_memory_info(gpu)["peak"])
     for name, gpu in _gpus(names).items()
@@ -66,7 +69,7 @@ def high_water_bytes(names: Iterable[str]) -> dict[str, float]:
 
 def _gpus(names: Iterable[str]) -> dict[str, str]:
   """Full name -> "GPU:0", for the GPUs of this process."""
-  found = {name: _kind_and_number(name) for name in names}
+  found = {name: host.kind_and_number(name) for name in names}
   return {
     name: f"GPU:{number}"
     for name, (kind, number) in found.items()
@@ -74,26 +77,17 @@ def _gpus(names: Iterable[str]) -> dict[str, str]:
   }
 
 
-def _kind_and_number(name: str) -> tuple[str, int]:
-  _, kind, number = name.rsplit(":", 2)
-  return kind, int(number)
-
-
-_TRANSFER = "RecvTensor"
-_GPU_STREAMS = "/stream:all"
-
-
 def parse(
   stats: step_stats_pb2.StepStats, known: Container[str]
 ) -> messages.Trace:
   """One step's stats as plain data.
 
-  A GPU's kernels are timed on its streams where the runtime traced them; the
-  launch of a kernel is not its time.
+  A GPU's kernels are timed on its streams where TensorFlow traced those; an
+  op's own stats have only the launch.
 
   Args:
     stats: of one step.
-    known: names of the ops that are wanted; the runtime adds its own.
+    known: names of the graph's ops; TensorFlow adds its own.
   """
   devices = [d for d in stats.dev_stats if "/stream:" not in d.device]
   starts = [_start_ns(n) for d in devices for n in d.node_stats]
@@ -139,16 +133,10 @@ def _add(
   ops: dict[str, messages.OpTime], name: str, time: messages.OpTime
 ) -> None:
   """An op that ran more than once (in a loop) took the sum of its times."""
-  before = ops.get(name)
-  ops[name] = (
-    time
-    if before is None
-    else messages.OpTime(
-      before.device,
-      before.start_us,
-      before.compute_us + time.compute_us,
-      time.output_bytes,
-    )
+  before = ops.get(name, time)
+  total_us = time.compute_us + (before.compute_us if name in ops else 0.0)
+  ops[name] = dataclasses.replace(
+    time, start_us=before.start_us, compute_us=total_us
   )
 
 
@@ -166,23 +154,20 @@ def _use_kernel_times(
   ops: dict[str, messages.OpTime],
   kernels: Iterable[step_stats_pb2.NodeExecStats],
 ) -> None:
-  """Replaces host times by the sum of the op's kernels ("op:Type")."""
+  """Replaces the ops' times by the sums of their kernels ("op:Type")."""
   sums: dict[str, float] = {}
   for kernel in kernels:
     name = kernel.node_name.rpartition(":")[0] or kernel.node_name
     took = kernel.op_end_rel_nanos or kernel.op_end_rel_micros * 1000
     sums[name] = sums.get(name, 0.0) + took / 1e3
   for name in sums.keys() & ops.keys():
-    before = ops[name]
-    ops[name] = messages.OpTime(
-      before.device, before.start_us, sums[name], before.output_bytes
-    )
+    ops[name] = dataclasses.replace(ops[name], compute_us=sums[name])
 
 
 def _peak_bytes(nodes: Iterable[step_stats_pb2.NodeExecStats]) -> float:
-  """The highest sum of allocations less releases, in the order of time.
+  """Peak of allocations less releases, in the order of time.
 
-  At one microsecond, releases come first, as in the simulated step.
+  In the same microsecond, releases come first, as in a simulated step.
   """
   live = peak = 0.0
   for _, size in sorted(_allocations(nodes)):

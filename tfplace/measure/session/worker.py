@@ -1,9 +1,9 @@
 """A measuring process: `python -m tfplace.measure.session.worker FD`.
 
-Started by `processes.Child` only. It serves a TensorFlow worker on loopback
-(or, without addresses, just its own devices), and runs the steps that its
-parent sends. It never outlives its parent: its standard input is a pipe that
-the parent holds, and the end of that pipe ends it.
+Started by `runtime.Child` only. It serves a TensorFlow worker on loopback (or,
+without addresses, uses its own devices) and runs the steps that its parent
+sends. It ends with its parent: its standard input is a pipe that the parent
+holds.
 """
 
 import contextlib
@@ -14,24 +14,28 @@ import select
 import signal
 import sys
 import threading
-from collections.abc import Sequence
 from multiprocessing import connection
 from typing import TYPE_CHECKING
 
 from tfplace.errors import MeasurementError
 from tfplace.measure.local import host
-from tfplace.measure.remote import listening
 from tfplace.measure.session import messages
 
 if TYPE_CHECKING:
   import tensorflow as tf
 
 _PARENT_CHECK_S = 1.0
-_RUNTIME_BYTES = 256 << 20  # stacks and arenas of threads yet to start
+_FAILURES = {
+  "ResourceExhaustedError": "out_of_memory",
+  "MemoryError": "out_of_memory",
+  "UnavailableError": "lost",
+  "AbortedError": "lost",
+}
+_RUNTIME_BYTES = 256 << 20  # stacks and arenas of threads to be started
 
 
 def main(argv: list[str]) -> None:
-  """Answers the parent on the socket `argv[1]` until it hangs up."""
+  """Serves the parent on the socket `argv[1]` until it closes it."""
   _die_with_parent()
   _prefer_for_oom_kill()
   _skip_keras()
@@ -52,13 +56,12 @@ def main(argv: list[str]) -> None:
 
 
 def _die_with_parent() -> None:
-  """Ends this process when the parent is gone, however it went.
+  """Ends this process when the parent has ended, however that happened.
 
-  The parent-death signal of Linux is tied to the thread that spawned, so a
-  parent that starts workers from a short-lived thread would lose them; hence
-  the pipe. The parent's id is watched too, for a fork of the parent may hold
-  the pipe open. A stopped process cannot watch anything: as a process group
-  of its own it is orphaned with the parent, and the kernel then sends stopped
+  Linux' parent-death signal is sent when the thread that spawned the child
+  ends, so a pipe is used, and the parent's id is watched, since a fork of the
+  parent may hold the pipe open. A stopped process watches nothing: but its own
+  process group is orphaned with the parent, and the kernel then sends stopped
   members SIGHUP and SIGCONT.
   """
   signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -76,9 +79,9 @@ def _die_with_parent() -> None:
 
 
 def _prefer_for_oom_kill() -> None:
-  """Has the kernel end this process, not its parent, when out of memory.
+  """Makes the kernel end this process first when the host lacks memory.
 
-  A crash writes no core file.
+  Nor does a crash write a core file.
   """
   _, hard = resource.getrlimit(resource.RLIMIT_CORE)
   resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
@@ -90,10 +93,10 @@ def _prefer_for_oom_kill() -> None:
 
 
 def _skip_keras() -> None:
-  """Keeps TensorFlow from importing Keras, which running a graph needs not.
+  """Keeps TensorFlow from importing Keras, a third of the time to start.
 
-  TensorFlow tries to import it and goes on without: with Matplotlib and pandas,
-  which Keras imports, that is a third of the time to start.
+  TensorFlow tries to import it (and so Matplotlib and pandas), but does not
+  need it to run a graph.
   """
   sys.modules.setdefault("keras", None)  # type: ignore[arg-type]
 
@@ -101,8 +104,6 @@ def _skip_keras() -> None:
 def _serve(runtime: "_Runtime", parent: connection.Connection) -> None:
   while True:
     request = parent.recv()
-    if isinstance(request, messages.Stop):
-      return
     try:
       parent.send(runtime.run(request, parent))
     except (EOFError, OSError):
@@ -112,7 +113,7 @@ def _serve(runtime: "_Runtime", parent: connection.Connection) -> None:
 
 
 class _Runtime:
-  """This process's TensorFlow: a server if asked for, and sessions on it."""
+  """This process's TensorFlow: its server, if any, and sessions."""
 
   def __init__(self, config: messages.ChildConfig) -> None:
     # Both load TensorFlow.
@@ -128,14 +129,14 @@ class _Runtime:
       self._server = session.make_server(config, self._proto)
       loopback_only = _restrict(config)
       self._server.start()
-    # A session of a server would wait for the other workers here.
+    # With a server, a session would wait for the other workers here.
     alone = not (config.addresses or config.remote)
     devices = session.devices("", self._proto) if alone else {}
     self.ready = messages.Ready(
       loopback_only,
       devices,
       step_stats.hardware(devices, config),
-      *_asked(config.remote),
+      *session.ask(config.remote),
     )
     if config.memory_limit_bytes is not None and config.task:
       limit_data(config.memory_limit_bytes)
@@ -158,16 +159,16 @@ class _Runtime:
     )
 
   def _limit_memory(self) -> None:
-    """Task 0 builds the graphs: its limit counts from after that."""
+    """Task 0 builds the graphs; its limit counts from then on."""
     if self._config.memory_limit_bytes is not None and not self._config.task:
       limit_data(self._config.memory_limit_bytes)
 
 
 def limit_data(growth_bytes: float) -> None:
-  """Lets this process's private data grow by so much and no further.
+  """Limits the growth of this process's private data.
 
-  The kernel counts thread stacks too, as large as they might become; they get
-  an allowance of their own.
+  The kernel counts the stacks of threads at their largest possible size: they
+  have an allowance of their own.
   """
   with open("/proc/self/status", encoding="ascii") as status:
     fields = dict(line.split(":", 1) for line in status if ":" in line)
@@ -181,12 +182,12 @@ def _restrict(config: messages.ChildConfig) -> bool:
   """Restricts the server to its address; returns whether that is loopback.
 
   Raises:
-    MeasurementError: the address that was asked for cannot be had.
+    MeasurementError: it cannot be restricted to `listens_on`.
   """
   port = int(config.addresses[config.task].rpartition(":")[2])
   address = ipaddress.ip_address(config.listens_on or host.LOOPBACK)
   try:
-    listening.restrict(port, address)
+    host.restrict(port, address)
   except MeasurementError:
     if config.listens_on is not None:
       raise
@@ -194,30 +195,11 @@ def _restrict(config: messages.ChildConfig) -> bool:
   return address.is_loopback
 
 
-def _asked(
-  addresses: Sequence[str],
-) -> tuple[Sequence[messages.Answer], tuple[int, int] | None]:
-  """Answers of the remote workers, and two that do not reach each other."""
-  if not addresses:
-    return (), None
-  from tfplace.measure.session import session  # loads TensorFlow
-
-  answers = session.answers(addresses)
-  failed = any(answer.error for answer in answers)
-  return answers, None if failed else session.unconnected(addresses)
-
-
 def _failure(error: Exception) -> messages.Failure:
   text = " ".join(str(error).split())[:600] or type(error).__name__
-  kind = "failed"
-  if type(error).__name__ == "ResourceExhaustedError" or isinstance(
-    error, MemoryError
-  ):
-    kind = "out_of_memory"
-  elif "Could not start gRPC server" in text:
+  kind = _FAILURES.get(type(error).__name__, "failed")
+  if "Could not start gRPC server" in text:
     kind = "address_in_use"
-  elif type(error).__name__ in ("UnavailableError", "AbortedError"):
-    kind = "lost"
   return messages.Failure(kind, text)
 
 

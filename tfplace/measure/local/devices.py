@@ -1,0 +1,246 @@
+"""The devices of this host: worker processes, GPUs, or logical devices.
+
+`WorkerCluster` serves TensorFlow's gRPC runtime from N processes on loopback;
+each computes on one thread, on a core of its own where there are enough. Task 0
+also holds the sessions. `LocalDevices` is one process with GPUs, logical parts
+of a GPU or logical CPUs; each measurement has a fresh process, since a GPU's
+allocator returns no memory to the system and is configured once per process.
+"""
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Callable, Iterator
+
+from tfplace.core.cluster import Cluster, Device
+from tfplace.errors import MeasurementError
+from tfplace.measure.calibrate import links
+from tfplace.measure.local import host, runtime
+from tfplace.measure.session import messages
+
+_START_ATTEMPTS = 3
+# One computes (`runs_in_order`). With one thread alone a tensor would be sent
+# only after the ops that follow its producer on the same worker.
+_EXECUTOR_THREADS = 2
+_USABLE = 0.9  # of a GPU's memory, for its logical GPUs together
+
+
+class WorkerCluster(runtime.Runtime):
+  """`count` worker processes.
+
+  Args:
+    count: number of workers.
+    memory_limit_bytes: memory of each device. The kernel (RLIMIT_DATA) ends a
+      worker that takes 256 MiB (threads of the runtime) more than that on top
+      of its empty runtime. None: not limited, and the cluster says the host's
+      memory / count.
+    startup_timeout_s: for one worker to start.
+
+  Raises:
+    MeasurementError: `count` is below 1.
+  """
+
+  runs_in_order = True
+
+  def __init__(
+    self,
+    count: int,
+    memory_limit_bytes: float | None = None,
+    startup_timeout_s: float = runtime.STARTUP_TIMEOUT_S,
+  ) -> None:
+    super().__init__(startup_timeout_s)
+    if count < 1:
+      raise MeasurementError(f"{count} workers were asked for; at least 1")
+    self.count = count
+    self.memory_limit_bytes = memory_limit_bytes
+
+  @property
+  def device_names(self) -> tuple[str, ...]:
+    return tuple(
+      f"/job:worker/replica:0/task:{task}/device:CPU:0"
+      for task in range(self.count)
+    )
+
+  @property
+  def loopback_only(self) -> bool:
+    """Whether every server refuses connections from other hosts."""
+    return all(ready.loopback_only for ready in self._ready)
+
+  def _spawn(self) -> None:
+    for attempt in range(_START_ATTEMPTS):
+      try:
+        with host.reserved(self.count) as ports:
+          self._spawn_on(ports)
+        return
+      except runtime.ChildError as error:
+        self.stop()
+        last = attempt == _START_ATTEMPTS - 1
+        if error.kind != "address_in_use" or last:
+          raise
+
+  def _spawn_on(self, ports: list[int]) -> None:
+    cores = sorted(os.sched_getaffinity(0))
+    for task in range(self.count):
+      config = messages.ChildConfig(
+        addresses=[f"{host.LOOPBACK}:{port}" for port in ports],
+        task=task,
+        threads=_EXECUTOR_THREADS,
+        core=cores[task] if self.count <= len(cores) else None,
+        memory_limit_bytes=self.memory_limit_bytes,
+      )
+      self._children.append(runtime.Child(f"worker {task}", config))
+    self._await_ready(self._children)
+
+  def cluster(self) -> Cluster:
+    """The workers as devices of kind "CPU" (see `Runtime.cluster`)."""
+    memory = self.memory_limit_bytes or host.memory_bytes() / self.count
+    extra = {"product": host.cpu_name()}
+    return Cluster(
+      name=f"workers:{self.count}",
+      devices=tuple(
+        Device(name, "CPU", memory_bytes=memory, extra=extra)
+        for name in self.device_names
+      ),
+      links=links.loopback_links(self, self.device_names),
+    )
+
+
+class LocalDevices(runtime.Runtime):
+  """The devices of one fresh process per measurement.
+
+  Args:
+    logical_gpus: number of parts of the first GPU; None: every GPU, whole.
+    memory_bytes: of each logical GPU; None: an equal share of 0.9 of the GPU.
+    logical_cpus: number of logical CPU devices, without any GPU; they share
+      the host's cores and memory, and stand in for GPUs in tests.
+    startup_timeout_s: for the process to start.
+  """
+
+  def __init__(
+    self,
+    logical_gpus: int | None = None,
+    memory_bytes: float | None = None,
+    logical_cpus: int | None = None,
+    startup_timeout_s: float = runtime.STARTUP_TIMEOUT_S,
+  ) -> None:
+    super().__init__(startup_timeout_s)
+    if logical_gpus is not None and logical_gpus < 1:
+      raise MeasurementError(f"{logical_gpus} logical GPUs; at least 1")
+    self._keep = False
+    self._logical_gpus = logical_gpus
+    self._memory_bytes = memory_bytes
+    self._use_gpus = logical_cpus is None
+    self._config = messages.ChildConfig(
+      threads=max(2, logical_cpus or logical_gpus or 8),
+      op_threads=0 if self._use_gpus else 1,
+      cpu_devices=logical_cpus or 1,
+      gpus=self._use_gpus,
+    )
+
+  @property
+  def device_names(self) -> tuple[str, ...]:
+    """GPUs first, then the CPU; empty before the first start."""
+    return tuple(sorted(self._devices, key=host.gpus_first))
+
+  @property
+  def _devices(self) -> dict[str, float]:
+    """Name -> memory, bytes."""
+    return {n: m for ready in self._ready for n, m in ready.devices.items()}
+
+  def _spawn(self) -> None:
+    if self._logical_gpus and not self._config.gpu_memory_mb:
+      self._split(self._logical_gpus)
+    self._spawn_one()
+
+  def _spawn_one(self) -> None:
+    self._children.append(runtime.Child("process", self._config))
+    self._await_ready(self._children)
+    has_gpu = any(_kind(name) == "GPU" for name in self._devices)
+    if self._use_gpus and not has_gpu:
+      raise MeasurementError(
+        "this host has no GPU that TensorFlow can use; choose --cluster="
+        "workers:N for local worker processes"
+      )
+
+  def _split(self, count: int) -> None:
+    """Sets the memory of each logical GPU."""
+    share = self._memory_bytes
+    if share is None:  # a process is started to read the whole
+      self._spawn_one()
+      whole = min(m for n, m in self._devices.items() if _kind(n) == "GPU")
+      self.stop()
+      share = _USABLE * whole / count
+    self._config = dataclasses.replace(
+      self._config, gpu_memory_mb=[share / 2**20] * count
+    )
+
+  def run(
+    self,
+    request: messages.StepRequest,
+    timeout_s: float,
+    on_stage: Callable[[str], None] | None = None,
+  ) -> messages.StepReply:
+    try:
+      return super().run(request, timeout_s, on_stage)
+    finally:
+      if not self._keep:
+        self.stop()
+
+  @contextlib.contextmanager
+  def one_process(self) -> Iterator[None]:
+    """Lets the runs inside share one process, for small graphs of transfers."""
+    self._keep = True
+    try:
+      yield
+    finally:
+      self._keep = False
+      self.stop()
+
+  def device_memory_bytes(self, name: str) -> float:
+    """Memory of a device; logical CPUs share the host's evenly."""
+    if _kind(name) == "GPU":
+      return self._devices[name]
+    return host.memory_bytes() / self._config.cpu_devices
+
+  def _device(self, name: str) -> Device:
+    product = next(r.hardware[name] for r in self._ready if name in r.hardware)
+    return Device(
+      name,
+      _kind(name),
+      memory_bytes=self.device_memory_bytes(name),
+      extra={"product": product},
+    )
+
+  def cluster(self) -> Cluster:
+    with self.one_process():
+      self.start()
+      names = self.device_names
+      return Cluster(
+        name="gpus",
+        links=links.duplex_links(self, names),
+        devices=tuple(map(self._device, names)),
+      )
+
+
+def _kind(name: str) -> str:
+  return host.kind_and_number(name)[0]
+
+
+def leave_gpus() -> None:
+  """Keeps this process off the GPUs, whose memory the measuring ones need.
+
+  TensorFlow takes nearly all of a GPU's memory at its first op: building a
+  model here would leave nothing to measure with.
+
+  Raises:
+    MeasurementError: TensorFlow has been started on a GPU already.
+  """
+  import tensorflow as tf
+
+  try:
+    tf.config.set_visible_devices([], "GPU")
+  except RuntimeError as error:
+    raise MeasurementError(
+      "this process has started TensorFlow on its GPUs, which the processes"
+      " that measure need for themselves: open the cluster first"
+    ) from error

@@ -1,0 +1,223 @@
+"""Workers on other hosts: the file that names them, and what they answer.
+
+    {"format": "tfplace.hosts.v1", "name": "lab",
+     "workers": [{"address": "10.0.0.1:2222", "name": "a", "kind": "old"},
+                 ...]}
+
+An address is host:port (an IPv6 host in brackets) as every machine reaches it.
+The name is used in messages and is the address by default. Devices of one kind
+are taken to be equally fast, so machines unlike the others have a kind of their
+own: "old" makes a worker's devices "CPU-old" and "GPU-old", and each kind is
+profiled.
+
+The health check opens an HTTP/2 connection, as gRPC does, and waits for the
+server's settings: within a bounded time and without TensorFlow it tells apart a
+server that is gone, one that hangs and one that is not gRPC.
+
+The handshake gives a worker's TensorFlow version and its host's memory.
+TensorFlow's protocol has no call for either, but a server names its devices by
+its job, whose name is free: tfplace-worker serves as the job
+`tfplace_tf_2_21_0_mib_32000`, which a client reads from the list of devices.
+(When the harness opens a session, it gives every worker a task of its own.)
+"""
+
+import dataclasses
+import re
+import socket
+import time
+from collections.abc import Iterable, Sequence
+from concurrent import futures
+from typing import Any
+
+from tfplace.errors import FormatError, shown
+from tfplace.formats import json_file
+
+FORMAT = "tfplace.hosts.v1"
+MAX_WORKERS = 256
+TIMEOUT_S = 5.0
+# RFC 9113, 3.4: the client's preface, and its settings: none.
+_SETTINGS = 4
+_PREFACE = (
+  b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, _SETTINGS)) + bytes(5)
+)
+_FRAME_HEAD = 9
+_JOB = re.compile(r"/job:tfplace_tf_(?P<version>\w+)_mib_(?P<mib>\d+)/.*")
+_MIB = 2**20
+
+
+@dataclasses.dataclass(frozen=True)
+class Worker:
+  """One worker.
+
+  Attributes:
+    address: host:port.
+    name: in messages.
+    kind: what sets its machine apart from others, or "".
+  """
+
+  address: str
+  name: str
+  kind: str = ""
+
+  @property
+  def host(self) -> str:
+    """The host of the address, without brackets."""
+    return split_address(self.address)[0]
+
+  def __str__(self) -> str:
+    if self.name == self.address:
+      return f"worker {self.address}"
+    return f"worker {self.name!r} at {self.address}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Hosts:
+  """The workers of a file; the first also runs the sessions."""
+
+  name: str
+  workers: tuple[Worker, ...]
+
+
+def is_hosts_file(path: str) -> bool:
+  """Whether a file says that it has this format; the rest may be wrong."""
+  if not path.endswith((".json", ".json.gz")):
+    return False
+  try:
+    json_file.read_json(path, FORMAT)
+  except FormatError:
+    return False
+  return True
+
+
+def load_hosts(path: json_file.Path) -> Hosts:
+  """Reads a hosts file.
+
+  Raises:
+    FormatError: names the file, the element and the value.
+  """
+  data = json_file.read_json(path, FORMAT)
+  with json_file.errors_naming(path):
+    name = json_file.as_name(json_file.required(data, "name", "hosts"), "name")
+    raw = json_file.required(data, "workers", "hosts")
+    workers = json_file.as_list(raw, "workers")
+    if not 1 <= len(workers) <= MAX_WORKERS:
+      raise FormatError(
+        f"workers: {len(workers)} elements; from 1 to {MAX_WORKERS}"
+      )
+    found = [_worker(w, f"workers[{i}]") for i, w in enumerate(workers)]
+    _check_different([w.address for w in found], "address")
+    _check_different([w.name for w in found], "name")
+    return Hosts(name, tuple(found))
+
+
+def _worker(raw: Any, where: str) -> Worker:
+  worker = json_file.as_object(raw, where)
+  address = json_file.as_name(
+    json_file.required(worker, "address", where), f"{where}: address"
+  )
+  with json_file.errors_naming(f"{where}: address"):
+    split_address(address)
+  name = json_file.as_name(worker.get("name", address), f"{where}: name")
+  kind = worker.get("kind", "")
+  if kind:
+    kind = json_file.as_name(kind, f"{where}: kind")
+  return Worker(address, name, kind)
+
+
+def _check_different(values: list[str], what: str) -> None:
+  for i, value in enumerate(values):
+    if value in values[:i]:
+      raise FormatError(f"workers[{i}]: {what} {shown(value)} is there twice")
+
+
+def split_address(address: str, any_port: bool = False) -> tuple[str, int]:
+  """Host and port of "host:port"; with `any_port` the port may be 0.
+
+  Raises:
+    FormatError: it is not of that form.
+  """
+  host, colon, port = address.rpartition(":")
+  bracketed = host.startswith("[") and host.endswith("]")
+  bare = host[1:-1] if bracketed else host
+  digits = port.isascii() and port.isdigit() and len(port) <= 5
+  lowest = 0 if any_port else 1
+  if not colon or not bare or not digits or not lowest <= int(port) < 2**16:
+    raise FormatError(
+      f"{shown(address)} is not of the form host:port, with a port from"
+      f" {lowest} to 65535"
+    )
+  if not bracketed and (":" in bare or not bare.isascii() or " " in bare):
+    raise FormatError(
+      f"{shown(address)}: {shown(bare)} is no host; an IPv6 address goes in"
+      " brackets"
+    )
+  return bare, int(port)
+
+
+def check(workers: Sequence[Worker], timeout_s: float = TIMEOUT_S) -> list[str]:
+  """A sentence for each worker that does not answer; all are asked at once."""
+  with futures.ThreadPoolExecutor(max(1, len(workers))) as pool:
+    found = pool.map(lambda worker: _problem(worker, timeout_s), workers)
+  return [sentence for sentence in found if sentence]
+
+
+def check_until(workers: Sequence[Worker], deadline: float) -> list[str]:
+  """`check`, repeated until all answer or `time.monotonic()` passes."""
+  while True:
+    found = check(workers)
+    if not found or time.monotonic() > deadline:
+      return found
+    time.sleep(0.2)
+
+
+def _problem(worker: Worker, timeout_s: float) -> str | None:
+  where = split_address(worker.address)
+  try:
+    connected = socket.create_connection(where, timeout_s)
+  except (OSError, ValueError) as error:  # ValueError: not a host
+    why = "no answer" if isinstance(error, TimeoutError) else None
+    why = why or getattr(error, "strerror", None) or str(error)
+    return f"{worker} cannot be reached: {why}"
+  with connected, connected.makefile("rb") as stream:
+    try:
+      connected.sendall(_PREFACE)
+      head = stream.read(_FRAME_HEAD)
+    except TimeoutError:
+      return f"{worker} takes connections but says nothing for {timeout_s:g} s"
+    except OSError as error:
+      return f"{worker} ends connections: {error.strerror or error}"
+  if len(head) < _FRAME_HEAD or head[3] != _SETTINGS:
+    return f"{worker} does not speak TensorFlow's protocol (gRPC)"
+  return None
+
+
+@dataclasses.dataclass(frozen=True)
+class Handshake:
+  """The content of a worker's job name.
+
+  Attributes:
+    version: of its TensorFlow; "2.21.0-rc1" is read as "2.21.0.rc1".
+    memory_bytes: of its host.
+  """
+
+  version: str
+  memory_bytes: float
+
+  @property
+  def job(self) -> str:
+    """The name of the job for this content."""
+    version = re.sub(r"\W", "_", self.version)
+    return f"tfplace_tf_{version}_mib_{int(self.memory_bytes) // _MIB}"
+
+  def has_version(self, version: str) -> bool:
+    return self.version == re.sub(r"\W|_", ".", version)
+
+
+def read_handshake(device_names: Iterable[str]) -> Handshake | None:
+  """The handshake in device names; None of a server of another program."""
+  for name in device_names:
+    match = _JOB.fullmatch(name)
+    if match:
+      version = match["version"].replace("_", ".")
+      return Handshake(version, float(match["mib"]) * _MIB)
+  return None
