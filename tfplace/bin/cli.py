@@ -5,6 +5,7 @@ process; there are no global flags.
 """
 
 import contextlib
+import functools
 import importlib
 import math
 import os
@@ -25,6 +26,7 @@ from tfplace.extraction import stages
 from tfplace.formats import files
 
 PROGRESS_AFTER_S = 2.0
+_IN_LINES = ("profiling", "measuring")  # what takes minutes, also in a log
 
 
 class ClockBar(progress.Progress):
@@ -206,28 +208,37 @@ def check_writable(path: str | None) -> None:
 
 @contextlib.contextmanager
 def showing_progress(
-  what: str, seconds: float | None = None
+  what: str, seconds: float | None = None, in_lines: bool = False
 ) -> Iterator[stages.OnStage]:
   """Shows a bar on stderr (a pulse where `seconds` is unknown).
 
-  Nothing is shown where stderr is no terminal, nor in the first two seconds.
-  Yields a callback to call as each stage of the work begins.
+  Nothing is shown in the first two seconds, nor where stderr is no terminal;
+  `in_lines` prints a line per stage there. Yields a callback to call as each
+  stage of the work begins.
   """
   screen = console.Console(stderr=True)
   if not screen.is_terminal:
-    yield stages.ignore
+    yield functools.partial(_print_stage, what) if in_lines else stages.ignore
     return
   with ClockBar(screen, what, seconds) as bar:
     yield bar.show_stage
 
 
+def _print_stage(
+  what: str, stage: str, count: Callable[[], int] | None = None
+) -> None:
+  del count
+  print(f"{what}: {stage}", file=sys.stderr, flush=True)
+
+
 @contextlib.contextmanager
 def show_stage(
   stage: str, detail: str, seconds: float | None
-) -> Iterator[None]:
+) -> Iterator[stages.OnStage]:
   """A bar for a stage of planning: a `ShowStage` of `plan.planner`."""
-  with showing_progress(f"{stage[0].upper()}{stage[1:]}{detail}", seconds):
-    yield
+  what = f"{stage[0].upper()}{stage[1:]}{detail}"
+  with showing_progress(what, seconds, stage in _IN_LINES) as on_stage:
+    yield on_stage
 
 
 def load_tensorflow() -> None:

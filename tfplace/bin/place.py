@@ -1,5 +1,6 @@
 """tfplace-place: proposes a placement and compares it with the baselines."""
 
+import math
 import sys
 from collections.abc import Sequence
 
@@ -45,6 +46,7 @@ def _define(values: flags.FlagValues) -> None:
     "Also run the placements on the real devices of --cluster.",
     flag_values=values,
   )
+  sources.define_measure_s_flag(values)
   flags.DEFINE_bool(
     "json", False, "Print the evaluation as a last line.", flag_values=values
   )
@@ -157,7 +159,9 @@ def _main(values: flags.FlagValues) -> None:
     live = None
     if devices is not None and source.traced is not None:
       options = {"allow_side_effects": values.allow_side_effects}
-      live = LiveStep(devices, source.traced, options)
+      live = LiveStep(
+        devices, source.traced, options, values.measure_s or math.inf
+      )
     if values.strategy in ("auto", *placers.LEARNED):
       cli.load_tensorflow()  # for the learned policy; quiet, off the clock
     stages = Stages(cli.show_stage)

@@ -137,6 +137,18 @@ def define_cluster_flag(
   )
 
 
+def define_measure_s_flag(values: flags.FlagValues) -> None:
+  """Adds `--measure_s`."""
+  flags.DEFINE_float(
+    "measure_s",
+    0.0,
+    "Seconds of running steps on the devices, profile and calibration included;"
+    " slow steps are run less often. 0 sets no bound.",
+    lower_bound=0.0,
+    flag_values=values,
+  )
+
+
 def chosen_source(values: flags.FlagValues) -> str:
   """The one source flag that was given.
 

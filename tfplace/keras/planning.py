@@ -21,7 +21,7 @@ from tfplace.core.cluster import Cluster
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.errors import ExtractionError, TfplaceError
-from tfplace.extraction import TracedStep, trace_keras
+from tfplace.extraction import TracedStep, stages, trace_keras
 from tfplace.extraction.keras import inputs
 from tfplace.extraction.traced import DEFAULT_BATCH_SIZE
 from tfplace.keras import given
@@ -141,13 +141,13 @@ def _searched(
   names = [device.name for device in request.cluster.devices]
   if names == [default] and not request.limited:
     return plan_lib.only_device(default, model.name, kind == "train")
-  stages = Stages(_Shown(model.name, request.verbose).stage)
-  with stages("tracing", f" its {kind} step"):
+  show = Stages(_Shown(model.name, request.verbose).stage)
+  with show("tracing", f" its {kind} step"):
     traced = trace(model, request, kind, data)
-  applied = decide(model, traced, request, stages)
-  text = f"model {model.name!r}: {_seconds_phrase(stages.seconds)}"
+  applied = decide(model, traced, request, show)
+  text = f"model {model.name!r}: {_seconds_phrase(show.seconds)}"
   _print_or_log(text, request.verbose, logging.INFO)
-  return dataclasses.replace(applied, seconds=stages.seconds)
+  return dataclasses.replace(applied, seconds=show.seconds)
 
 
 def trace(
@@ -204,7 +204,7 @@ def _sample(
 
 
 def decide(
-  model: keras.Model, traced: TracedStep, request: Request, stages: Stages
+  model: keras.Model, traced: TracedStep, request: Request, show: Stages
 ) -> AppliedPlacement:
   """Searches a placement and compares it with the best single device.
 
@@ -212,21 +212,21 @@ def decide(
     model: whose slots stay beside their variables.
     traced: its step.
     request: what was asked for.
-    stages: shows and times what is done.
+    show: shows and times what is done.
 
   Raises:
     ApplyError: nothing is like a name of `request.keep_together`.
     InfeasibleError: nothing fits in memory.
     TfplaceError: as the placer and `Problem` do.
   """
-  with stages("costs", f" of {len(traced.graph_def.node):,} ops"):
+  with show("costs", f" of {len(traced.graph_def.node):,} ops"):
     graph = op_graph(traced, request.cluster, costs=request.costs)
     graph = given.grouped(graph, traced, model, request.keep_together)
   problem = Problem(graph, request.cluster)
   if request.measured:
-    with stages("measuring", " its step on one device, for a few seconds"):
+    with show("measuring", " its step on one device, for a few seconds"):
       problem = _measured(problem, traced)
-  plan = make_plan(problem, request.config, stages)
+  plan = make_plan(problem, request.config, show)
   result, single = plan.best, plan.single_device
   used = _devices(result.placement)
   is_auto = request.config.strategy == "auto"
@@ -287,7 +287,7 @@ class _Shown:
   @contextlib.contextmanager
   def stage(
     self, stage: str, detail: str, seconds: float | None
-  ) -> Iterator[None]:
+  ) -> Iterator[stages.OnStage]:
     """Prints that a stage begins, or logs one that takes long unexpectedly."""
     text = f"planning model {self._model!r}: {stage}{detail}"
     timer = threading.Timer(_SILENCE_S, _logger.warning, ["%s", text])
@@ -297,7 +297,7 @@ class _Shown:
     elif seconds is None:
       timer.start()
     try:
-      yield
+      yield stages.ignore
     finally:
       timer.cancel()
 

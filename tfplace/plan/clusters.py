@@ -7,6 +7,7 @@ by `local_devices`. "workers:N", "gpus" and files of hosts are devices that
 
 import contextlib
 import dataclasses
+import math
 import os
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,10 +15,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tfplace import formats
 from tfplace.core.cluster import Cluster
-from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
-from tfplace.core.protocols import Evaluation, Evaluator
+from tfplace.core.protocols import Evaluator
 from tfplace.errors import MeasurementError
+from tfplace.extraction import stages
 from tfplace.formats import cluster as cluster_format
 
 if TYPE_CHECKING:
@@ -59,13 +60,13 @@ def is_live(name: str) -> bool:
 
 @contextlib.contextmanager
 def opened(
-  name: str, stages: "Stages"
+  name: str, show: "Stages"
 ) -> "Iterator[tuple[Cluster, OpenCluster | None]]":
   """The cluster of a name, with its devices started where it has any.
 
   Args:
     name: of a preset, a file, or of devices that run.
-    stages: shows that devices start.
+    show: shows that devices start.
 
   Raises:
     TfplaceError: a bad name or file, or devices that do not start.
@@ -78,7 +79,7 @@ def opened(
   if name.partition(":")[0] == "gpus":
     measure.leave_gpus()
   with contextlib.ExitStack() as stack:
-    with stages("starting", f" {name}"):
+    with show("starting", f" {name}"):
       live = stack.enter_context(measure.open_cluster(name))
     yield live.cluster, live
 
@@ -91,32 +92,34 @@ class LiveStep:
     devices: the devices.
     traced: the step.
     options: of `MeasurementHarness`.
+    measure_s: seconds of running steps: half of them to profile and calibrate.
   """
 
   devices: "OpenCluster"
   traced: "TracedStep"
   options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  measure_s: float = math.inf
 
-  def profiled(self, problem: Problem) -> Problem:
+  def profiled(
+    self, problem: Problem, on_stage: stages.OnStage = stages.ignore
+  ) -> Problem:
     """The problem with op times, overheads and links as measured.
 
     Raises:
       MeasurementError: the step could not be run.
     """
-    return self.devices.profiled(problem, self.traced, **self.options)
-
-  def predict(self, placements: Sequence[Placement]) -> list[Evaluation]:
-    """Steps of placements as these devices are expected to take them."""
-    from tfplace import measure
-
-    problem = placements[0].problem
-    return measure.Predictor(problem).evaluate(placements)
+    return self.devices.profiled(
+      problem,
+      self.traced,
+      measure_s=self.measure_s / 2,
+      on_stage=on_stage,
+      **self.options,
+    )
 
   def harness(self, problem: Problem, **more: Any) -> "MeasurementHarness":
-    """Measures placements of the problem."""
-    return self.devices.harness(
-      problem, self.traced, **{**self.options, **more}
-    )
+    """Measures placements of the problem; `more` options of the harness."""
+    options = {"measure_s": self.measure_s / 2, **self.options, **more}
+    return self.devices.harness(problem, self.traced, **options)
 
 
 @contextlib.contextmanager
@@ -124,7 +127,7 @@ def measured_problems(
   models: Sequence[str],
   cluster: str,
   folder: str | os.PathLike[str],
-  stages: "Stages",
+  show: "Stages",
   **options: Any,
 ) -> Iterator[MeasuredProblems]:
   """Problems with measured costs, and what measures placements of each.
@@ -136,7 +139,7 @@ def measured_problems(
     models: of the zoo, or Keras files.
     cluster: name of devices that run.
     folder: where the problems are kept.
-    stages: shows what is done.
+    show: shows what is done.
     **options: of `MeasurementHarness`.
 
   Raises:
@@ -144,23 +147,28 @@ def measured_problems(
   """
   from tfplace.plan import sources
 
-  with opened(cluster, stages) as (described, devices):
+  with opened(cluster, show) as (described, devices):
     if devices is None:
       raise MeasurementError(f"cluster {cluster!r} has no real devices")
     problems, evaluators = [], {}
     for model in models:
-      with stages("profiling", f" {model}"):
+      with show("profiling", f" {model}") as on_stage:
         kind = "keras_model" if model.endswith(".keras") else "model"
         traced = sources.trace(kind, model)
         problem = Problem(sources.op_graph(traced, described), described)
         live = LiveStep(devices, traced, options)
-        problem = _kept(problem, live, pathlib.Path(folder))
+        problem = _kept(problem, live, pathlib.Path(folder), on_stage)
       problems.append(problem)
       evaluators[id(problem)] = live.harness(problem, traced_steps=0)
     yield problems, lambda problem: evaluators[id(problem)]
 
 
-def _kept(problem: Problem, live: LiveStep, folder: pathlib.Path) -> Problem:
+def _kept(
+  problem: Problem,
+  live: LiveStep,
+  folder: pathlib.Path,
+  on_stage: stages.OnStage,
+) -> Problem:
   """The problem as it was kept, or else with costs as measured now."""
   names = f"{problem.graph.name}.{problem.cluster.name}"
   graph_file, cluster_file = (
@@ -168,7 +176,7 @@ def _kept(problem: Problem, live: LiveStep, folder: pathlib.Path) -> Problem:
     for part in ("json.gz", "cluster.json")
   )
   if not cluster_file.exists():
-    problem = live.profiled(problem)
+    problem = live.profiled(problem, on_stage)
     os.makedirs(folder, exist_ok=True)
     formats.save_graph(problem.graph, graph_file)
     formats.save_cluster(problem.cluster, cluster_file)

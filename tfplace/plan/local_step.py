@@ -10,7 +10,6 @@ import dataclasses
 import os
 import re
 import statistics
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -27,14 +26,21 @@ from tfplace.cost.profile import with_measured_times
 from tfplace.errors import MeasurementError
 from tfplace.extraction.safety import side_effects
 from tfplace.extraction.traced import TracedStep
-from tfplace.measure import evaluations, harness, placed_step
-from tfplace.measure.calibrate import profiling
+from tfplace.measure import evaluations, placed_step
+from tfplace.measure.calibrate import profiling, splits
 from tfplace.measure.local import host
 from tfplace.measure.session import messages, session
 from tfplace.plan import graph_cache
 
-_PHASE_S = 1.0  # warming up, timing and tracing each begin no step after it
-_COUNTS = placed_step.Counts(3, 20, 5, _PHASE_S)
+# Of steps, each kind for a second at most where they are quick; the whole ends
+# with the step that runs after so many seconds.
+_COUNTS = {
+  "warmup": 3,
+  "steps": 20,
+  "traced_steps": 5,
+  "phase_s": 1.0,
+  "seconds": 10.0,
+}
 _OVERHEAD = "op_overhead_us"  # keys of `OpGraph.extra`
 _STEP = "step_time_us"
 
@@ -84,38 +90,23 @@ def _with_overhead(cluster: Cluster, overhead_us: dict[str, float]) -> Cluster:
 
 def _measured(problem: Problem, traced: TracedStep) -> OpGraph:
   """The graph with measured times; overhead and step are in `extra`."""
-  graph, cluster = problem.graph, problem.cluster
-  placement = harness.home_placement(problem)
-  reply = _run(traced, placement, _COUNTS, optimized=False)
+  graph, home = problem.graph, problem.cluster.devices[0]
+  row = splits.home(problem)[problem.group_of].astype(np.int32)
+  reply = _run(traced, Placement(problem, row), optimized=False, **_COUNTS)
+  found = profiling.op_times_us(reply.traces)
   step_us = statistics.median(reply.step_us)
-  home = cluster.devices[0]
-  for device in cluster.devices[1:]:
-    if device.kind != home.kind:
-      graph = _with_times(graph, device.kind, _times(reply, device.name))
-  found = _times(reply, home.name)
-  # Of several threads the sum may be above the step, which is what counts.
-  scale = min(1.0, step_us / max(sum(found.values()), 1e-9))
-  here = np.flatnonzero(placement.devices == 0).tolist()
-  times = dict.fromkeys((graph.names[op] for op in here), 0.0)
-  times |= {name: scale * time_us for name, time_us in found.items()}
+  fitted, overhead_us = profiling.fitted(found, step_us, not row.any())
+  here = [graph.names[op] for op in np.flatnonzero(row == 0)]
+  times = {name: fitted.get(name, 0.0) for name in here}
   graph = with_measured_times(graph, home.kind, times)
-  overhead_us = profiling.overhead_us(step_us, reply.traces)
+  time_us = {kind: times.copy() for kind, times in graph.time_us.items()}
+  for op in np.flatnonzero(row).tolist():  # without a kernel for that kind
+    kind = problem.cluster.devices[row[op]].kind
+    time_us[kind][op] = found.get(graph.names[op], time_us[kind][op])
   measured = {_OVERHEAD: {home.kind: overhead_us}, _STEP: step_us}
-  return dataclasses.replace(graph, extra={**graph.extra, **measured})
-
-
-def _times(reply: messages.StepReply, device: str) -> dict[str, float]:
-  return profiling.op_times_us(reply.traces, [device])
-
-
-def _with_times(
-  graph: OpGraph, kind: str, times_us: Mapping[str, float]
-) -> OpGraph:
-  """Times of some ops; the estimates of the others stay as they are."""
-  times = graph.time_us[kind].copy()
-  for name, time_us in times_us.items():
-    times[graph.index[name]] = time_us
-  return dataclasses.replace(graph, time_us={**graph.time_us, kind: times})
+  return dataclasses.replace(
+    graph, time_us=time_us, extra={**graph.extra, **measured}
+  )
 
 
 def _content(traced: TracedStep) -> bytes:
@@ -132,7 +123,7 @@ def _content(traced: TracedStep) -> bytes:
   names = [re.escape(f.signature.name) for f in graph_def.library.function]
   if names:
     pattern = re.compile("|".join(sorted(names, reverse=True)).encode())
-    graph = pattern.sub(lambda m: m[0].rstrip(b"0123456789"), graph)
+    graph = pattern.sub(lambda m: re.sub(rb"_\d+", b"", m[0]), graph)
   feeds = sorted((n, f.shape, f.dtype.name) for n, f in traced.feeds.items())
   run = feeds, traced.fetches, sorted(traced.targets)
   return graph + repr(run).encode()
@@ -178,8 +169,8 @@ def measure(traced: TracedStep, placement: Placement, steps: int) -> Evaluation:
   Raises:
     MeasurementError: the step cannot be run beside the model.
   """
-  counts = placed_step.Counts(3, steps, 2)
-  reply = _run(traced, placement, counts, optimized=True)
+  counts = {**_COUNTS, "steps": steps, "traced_steps": 2}
+  reply = _run(traced, placement, optimized=True, **counts)
   held = placed_step.held_bytes(traced, placement.assignments)
   return evaluations.evaluation(placement, reply, held)
 
@@ -187,13 +178,13 @@ def measure(traced: TracedStep, placement: Placement, steps: int) -> Evaluation:
 def _run(
   traced: TracedStep,
   placement: Placement,
-  counts: placed_step.Counts,
   optimized: bool,
+  **counts: Any,
 ) -> messages.StepReply:
-  """Runs the step; `optimized` by Grappler, as in `fit`, or op by op."""
+  """Runs the step, `optimized` by Grappler as in `fit`, or op by op."""
   found = side_effects.when_run(traced.graph_def)
   side_effects.refuse(found, repr(traced.name), MeasurementError)
-  request = placed_step.step_request(traced, placement, counts)
+  request = placed_step.step_request(traced, placement, **counts)
   try:
     return session.run_steps(
       request, "", _config(optimized), lambda _: None, lambda: None

@@ -17,6 +17,7 @@ from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.core.protocols import Evaluation, Result
 from tfplace.errors import TfplaceError
+from tfplace.extraction import stages
 from tfplace.plan.clusters import LiveStep
 
 SINGLE = "single"
@@ -64,8 +65,8 @@ class ShowStage(Protocol):
 
   def __call__(
     self, stage: str, detail: str, seconds: float | None
-  ) -> contextlib.AbstractContextManager[object]:
-    """A context to be open meanwhile.
+  ) -> contextlib.AbstractContextManager[stages.OnStage]:
+    """A context to be open meanwhile; yields what is told of parts of it.
 
     Args:
       stage: such as "search".
@@ -89,16 +90,16 @@ class Stages:
   @contextlib.contextmanager
   def __call__(
     self, stage: str, detail: str = "", seconds: float | None = None
-  ) -> Iterator[None]:
-    """A stage; the arguments are `ShowStage`'s."""
+  ) -> Iterator[stages.OnStage]:
+    """A stage; the arguments and what is yielded are `ShowStage`'s."""
     began = time.monotonic()
     try:
       with (
         self._show(stage, detail, seconds)
         if self._show
-        else contextlib.nullcontext()
-      ):
-        yield
+        else contextlib.nullcontext(stages.ignore)
+      ) as on_stage:
+        yield on_stage
     finally:
       self.seconds[stage] = time.monotonic() - began
 
@@ -150,7 +151,7 @@ def is_beaten(result: Result, single: Result | None) -> bool:
 def make_plan(
   problem: Problem,
   config: PlanConfig,
-  stages: Stages | None = None,
+  show: Stages | None = None,
   live: LiveStep | None = None,
   measure: bool = False,
 ) -> PlanResult:
@@ -159,7 +160,7 @@ def make_plan(
   Args:
     problem: what to place.
     config: how; as `PlanConfig.check` wants it.
-    stages: shows and times what is done.
+    show: shows and times what is done.
     live: the step on open devices, whose costs are measured first.
     measure: run the placements on them, too.
 
@@ -167,10 +168,10 @@ def make_plan(
     InfeasibleError: nothing fits in memory.
     TfplaceError: as the placer does, or the step cannot be run.
   """
-  stage = Stages() if stages is None else stages
+  stage = Stages() if show is None else show
   if live is not None:
-    with stage("profiling", f" {problem.graph.name}"):
-      problem = live.profiled(problem)
+    with stage("profiling", f" {problem.graph.name}") as on_stage:
+      problem = live.profiled(problem, on_stage)
   with stage("compiling the placers", ", once per installation"):
     placers.warm_up(config.strategy)
   with stage("proof", " of how fast a step can be at best"):
@@ -188,30 +189,13 @@ def make_plan(
   with stage("comparison", f" with {', '.join(config.baselines)}"):
     baselines, failures = _baselines(problem, best, config)
   plan = PlanResult(problem, [best, *best.tried, *baselines], best, failures)
-  return plan if live is None else _run_live(plan, live, measure, stage)
-
-
-def _run_live(
-  plan: PlanResult, live: LiveStep, measure: bool, stage: Stages
-) -> PlanResult:
-  """The plan with steps as the devices take them."""
-  placements = [result.placement for result in plan.results]
-  evaluations = live.predict(placements)
-  results = [
-    dataclasses.replace(result, evaluation=evaluation)
-    for result, evaluation in zip(plan.results, evaluations, strict=True)
-  ]
-  if not measure:
-    best = _fastest(results, evaluations)
-    return dataclasses.replace(plan, results=results, best=best)
-  with stage("measuring", f" {len(results)} placements"):
-    measured = live.harness(plan.problem).evaluate(placements)
-  return dataclasses.replace(
-    plan,
-    results=results,
-    best=_fastest(results, measured),
-    measured=measured,
-  )
+  if live is None or not measure:
+    return plan
+  with stage("measuring", f" {len(plan.results)} placements") as on_stage:
+    placements = [result.placement for result in plan.results]
+    measured = live.harness(problem, on_stage=on_stage).evaluate(placements)
+  best = _fastest(plan.results, measured)
+  return dataclasses.replace(plan, best=best, measured=measured)
 
 
 def _fastest(
