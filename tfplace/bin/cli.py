@@ -30,13 +30,7 @@ _IN_LINES = ("profiling", "measuring")  # what takes minutes, also in a log
 
 
 class ClockBar(progress.Progress):
-  """A bar that follows the clock each time it is drawn.
-
-  Args:
-    screen: the terminal.
-    what: is done.
-    seconds: that it takes; None draws a pulse.
-  """
+  """A bar that follows the clock; a pulse where the seconds are unknown."""
 
   def __init__(
     self, screen: console.Console, what: str, seconds: float | None = None

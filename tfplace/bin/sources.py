@@ -168,12 +168,7 @@ def load_source(
   cluster: core.Cluster,
   needs_trace: bool = False,
 ) -> Source:
-  """The graph that the flags name, with costs for the cluster's kinds.
-
-  Args:
-    values: the command's flags.
-    cluster: whose kinds are costed.
-    needs_trace: the step itself is wanted, not only its graph.
+  """The graph that the flags name, and the step itself where it is needed.
 
   Raises:
     TfplaceError: a bad flag, file or model.
@@ -262,9 +257,6 @@ def opened_cluster(
 @contextlib.contextmanager
 def imported(modules: Sequence[str]) -> Iterator[None]:
   """Inside, Keras knows what the modules define, registered or not.
-
-  Args:
-    modules: their names; also of modules in the working directory.
 
   Raises:
     UsageError: a module is missing, or fails as it is imported.

@@ -39,10 +39,7 @@ LayerGroup: TypeAlias = str | Sequence[str]
 def given(placement: PlanLike, model: keras.Model) -> Planner:
   """Hands out a plan that is there already.
 
-  Args:
-    placement: what names devices; a plan to stay on the default device leaves
-      the model as it is.
-    model: that the plan is for.
+  A plan to stay on the default device leaves the model as it is.
 
   Raises:
     TfplaceError: as `read_plan`.

@@ -153,13 +153,7 @@ def _searched(
 def trace(
   model: keras.Model, request: Request, kind: str, data: Any = None
 ) -> TracedStep:
-  """Traces the step to plan on.
-
-  Args:
-    model: compiled, if it is the training step.
-    request: gives the batch size.
-    kind: the step, "train", "test" or "predict".
-    data: one batch of it (tensors of any graph, or arrays), where there is one.
+  """Traces the step `kind`, on one batch of it where there is one.
 
   Raises:
     ExtractionError: shapes, loss or optimizer are lacking.
@@ -174,7 +168,6 @@ def _sample(
   model: keras.Model, data: Any, batch_size: int | None, kind: str
 ) -> Any:
   """Zeros shaped like `data`: of a traced batch only shapes are known."""
-
   own_size = inputs.static_batch_size(model)
 
   def zeros(tensor: Any) -> Any:

@@ -6,7 +6,7 @@ cache of earlier results. It imports TensorFlow when something must be traced.
 
 import functools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tfplace.core.cluster import Cluster
@@ -144,10 +144,10 @@ def load_or_extract(
   allow_side_effects: bool = False,
   on_stage: stages.OnStage = stages.ignore,
 ) -> "tuple[OpGraph, TracedStep | None]":
-  """The op graph, from the cache where it is there; `trace` has the arguments.
+  """The op graph, from the cache if it is there, and the step where it is known.
 
   Args:
-    kind: as in `trace`, and so are the other arguments of the same names.
+    kind: as in `trace`, like the others of the same names.
     source: name or path.
     cluster: whose device kinds are costed.
     batch_size: examples per step.
@@ -155,19 +155,13 @@ def load_or_extract(
     sizes: of a zoo model.
     costs: name of a cost model.
     cache: where graphs are kept; None extracts anew.
-    needs_trace: the traced step is wanted too, which no cache holds: then only
-      the costs may come from it.
-    traced: what an earlier call with the same arguments, for another cluster,
-      has returned; None traces.
+    needs_trace: the step is wanted too, which no cache holds.
+    traced: of an earlier call with the same arguments for another cluster.
     allow_side_effects: of loading.
     on_stage: called as each stage begins; never for a cached graph.
 
-  Returns:
-    The graph, and the traced step where there is one.
-
   Raises:
     ExtractionError: names the file or model and what is wrong with it.
-    TfplaceError: no such cost model.
   """
   check_costs(costs)
   asked: dict[str, Any] = {
@@ -178,8 +172,8 @@ def load_or_extract(
   find_key = functools.partial(
     content_key, kind, source, cluster, **asked, costs=costs
   )
-  slot = _Slot(cache, find_key)
-  graph = slot.load()
+  key = find_key() if cache else None
+  graph = cache.load(key) if cache and key else None
   if graph is not None and not needs_trace:
     return graph, traced
   if traced is None:
@@ -192,28 +186,9 @@ def load_or_extract(
     )
   if graph is None or not _is_of(graph, traced):
     graph = op_graph(traced, cluster, on_stage, costs)
-    slot.store(graph)
+    if cache and key and find_key() == key:  # no file has changed meanwhile
+      cache.store(key, graph)
   return graph, traced
-
-
-class _Slot:
-  """Where a cache keeps one graph; without a cache nothing is ever there."""
-
-  def __init__(
-    self, cache: GraphCache | None, find_key: Callable[[], str | None]
-  ) -> None:
-    """`find_key` hashes all that decides the graph, files as they are now."""
-    self._cache = cache
-    self._find_key = find_key
-    self._key = find_key() if cache else None
-
-  def load(self) -> OpGraph | None:
-    return self._cache.load(self._key) if self._cache and self._key else None
-
-  def store(self, graph: OpGraph) -> None:
-    """Keeps the graph, unless a file changed while it was extracted."""
-    if self._cache and self._key and self._find_key() == self._key:
-      self._cache.store(self._key, graph)
 
 
 def _is_of(graph: OpGraph, traced: "TracedStep") -> bool:
@@ -290,11 +265,11 @@ def extract_each(
   """As `extract` for each of several clusters, but traces once at most.
 
   Args:
-    source: a name of the zoo or a path, as of `extract`.
+    source: as of `extract`, like the others, but no Keras model.
     clusters: each as of `extract`.
-    batch_size: as of `extract`, and so are the others.
+    batch_size: examples per step.
     training: the training step or inference.
-    sizes: further sizes of a zoo model.
+    sizes: of a zoo model.
     cache_dir: where graphs are kept.
     costs: name of the cost model.
 
