@@ -144,7 +144,7 @@ def load_or_extract(
   allow_side_effects: bool = False,
   on_stage: stages.OnStage = stages.ignore,
 ) -> "tuple[OpGraph, TracedStep | None]":
-  """The op graph, from the cache if it is there, and the step where it is known.
+  """The op graph, from the cache where it is, and the step if it is known.
 
   Args:
     kind: as in `trace`, like the others of the same names.
