@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
+from google.protobuf import text_format
 from tensorflow.python.eager import context
 
 from tfplace.core.cluster import Cluster
@@ -120,10 +121,12 @@ def _content(traced: TracedStep) -> bytes:
     if "_gradient_op_type" in node.attr:
       del node.attr["_gradient_op_type"]
   graph = graph_def.SerializeToString(deterministic=True)
-  names = [re.escape(f.signature.name) for f in graph_def.library.function]
-  if names:
-    pattern = re.compile("|".join(sorted(names, reverse=True)).encode())
-    graph = pattern.sub(lambda m: re.sub(rb"_\d+", b"", m[0]), graph)
+  names = " ".join(f.signature.name for f in graph_def.library.function)
+  numbers = sorted(set(re.findall(r"_(\d+)", names)))
+  if numbers:  # as text, where no lengths depend on them
+    text = text_format.MessageToString(graph_def)
+    pattern = rf"_(?:{'|'.join(numbers)})(?!\d)"
+    graph = re.sub(pattern, "", text).encode()
   feeds = sorted((n, f.shape, f.dtype.name) for n, f in traced.feeds.items())
   run = feeds, traced.fetches, sorted(traced.targets)
   return graph + repr(run).encode()
