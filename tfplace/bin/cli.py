@@ -5,7 +5,6 @@ process; there are no global flags.
 """
 
 import contextlib
-import functools
 import importlib
 import math
 import os
@@ -26,6 +25,7 @@ from tfplace.extraction import stages
 from tfplace.formats import files
 
 PROGRESS_AFTER_S = 2.0
+_SECONDS_PER_LINE = 5.0
 _IN_LINES = ("profiling", "measuring")  # what takes minutes, also in a log
 
 
@@ -207,22 +207,31 @@ def showing_progress(
   """Shows a bar on stderr (a pulse where `seconds` is unknown).
 
   Nothing is shown in the first two seconds, nor where stderr is no terminal;
-  `in_lines` prints a line per stage there. Yields a callback to call as each
+  `in_lines` prints a line every few seconds there. Yields a callback to call as each
   stage of the work begins.
   """
   screen = console.Console(stderr=True)
   if not screen.is_terminal:
-    yield functools.partial(_print_stage, what) if in_lines else stages.ignore
+    yield _Lines(what) if in_lines else stages.ignore
     return
   with ClockBar(screen, what, seconds) as bar:
     yield bar.show_stage
 
 
-def _print_stage(
-  what: str, stage: str, count: Callable[[], int] | None = None
-) -> None:
-  del count
-  print(f"{what}: {stage}", file=sys.stderr, flush=True)
+class _Lines:
+  """Prints the stage to stderr, seldom enough for a log."""
+
+  def __init__(self, what: str) -> None:
+    self._what = what
+    self._next = time.monotonic() + PROGRESS_AFTER_S
+
+  def __call__(
+    self, stage: str, count: Callable[[], int] | None = None
+  ) -> None:
+    del count
+    if time.monotonic() > self._next:
+      self._next = time.monotonic() + _SECONDS_PER_LINE
+      print(f"{self._what}: {stage}", file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
