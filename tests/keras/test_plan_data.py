@@ -19,7 +19,8 @@ from tfplace.errors import (
   TfplaceError,
 )
 from tfplace.extraction import trace_keras
-from tfplace.keras import grouping, state
+from tfplace.keras import given as given_lib
+from tfplace.keras import state
 from tfplace.report.explain.layers import find_layers
 
 CPUS = tuple(f"{at.LOCAL}CPU:{i}" for i in range(3))
@@ -165,7 +166,7 @@ def test_slots_are_planned_beside_their_variables():
   # Free in the graph as TensorFlow has it, of one group in what is planned.
   for problem, beside in (
     (Problem(graph, _cluster()), False),
-    (Problem(grouping.grouped(graph, traced, model, ()), _cluster()), True),
+    (Problem(given_lib.grouped(graph, traced, model, ()), _cluster()), True),
   ):
     group = dict(zip(graph.names, problem.group_of, strict=True))
     for slot, owner in pairs:

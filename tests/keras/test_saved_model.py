@@ -14,8 +14,9 @@ from tfplace.bin import place
 from tfplace.core import Cluster, Device, Link, Placement
 from tfplace.errors import ApplyError
 from tfplace.extraction import trace_saved_model
+from tfplace.extraction.safety import safe_loading
 from tfplace.formats import save_cluster
-from tfplace.keras import saved_model, write_placed_saved_model
+from tfplace.keras import write_placed_saved_model
 
 CPUS = tuple(f"{at.LOCAL}CPU:{i}" for i in range(3))
 HEEDING = tf.saved_model.LoadOptions(
@@ -85,7 +86,7 @@ def test_loaded_without_options_only_reads_of_variables_are_elsewhere(tmp_path):
 def test_the_nodes_of_the_files_functions_name_the_planned_devices(tmp_path):
   source = _export("two_inputs", tmp_path)
   placement, output = _place(source)
-  written = saved_model.read(output).meta_graphs[0]
+  written = safe_loading.read(str(output)).meta_graphs[0]
   fields = {
     node.name: node.device
     for function in written.graph_def.library.function
@@ -207,7 +208,7 @@ def test_a_saved_model_of_tensorflow_1_is_placed_too(tmp_path):
   expected, _, _ = _serve(source, [tf.ones((4, 3))])
   got, _, _ = _serve(output, [tf.ones((4, 3))])
   np.testing.assert_allclose(got["y"], expected["y"], atol=1e-6)
-  graph_def = saved_model.read(output).meta_graphs[0].graph_def
+  graph_def = safe_loading.read(str(output)).meta_graphs[0].graph_def
   devices = {node.name: node.device for node in graph_def.node}
   planned = placement.assignments
   for name in ("product", "w", "v"):

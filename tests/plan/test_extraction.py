@@ -12,10 +12,11 @@ import tfplace
 from tfplace.bin import extract as extract_command
 from tfplace.bin import place as place_command
 from tfplace.core.presets import cluster_preset
+from tfplace.core.protocols import OpCosts
+from tfplace.cost import registry
 from tfplace.formats.graph import graph_to_json
 from tfplace.plan import sources
-from tfplace.plan.cache_keys import content_key
-from tfplace.plan.graph_cache import GraphCache
+from tfplace.plan.graph_cache import GraphCache, content_key
 
 SIZES = {"layers": 1, "units": 8, "vocabulary": 20, "length": 2}
 ASKED = {"batch_size": 2, "sizes": SIZES}
@@ -236,3 +237,43 @@ def test_keras_names_start_anew_inside_and_go_on_outside():
       names = [keras.layers.Dense(1).name for _ in range(2)]
     assert names == ["dense", "dense_1"]
   assert keras.layers.Dense(1).name == f"dense_{last + 1}"
+
+
+class DoubleCosts:
+  """Each op takes 2 us."""
+
+  name = "double"
+
+  def op_costs(self, step):
+    return OpCosts(dict.fromkeys(step.hardware, np.full(step.graph.num_ops, 2)))
+
+
+@pytest.fixture(name="double")
+def _double(monkeypatch):
+  models = {**registry.COST_MODELS, "double": f"{__name__}:DoubleCosts"}
+  monkeypatch.setattr(registry, "COST_MODELS", models)
+
+
+@pytest.mark.usefixtures("double")
+def test_a_registered_cost_model_is_named_by_a_flag(graph_def_file, tmp_path):
+  out, cache = tmp_path / "g.json", tmp_path / "cache"
+  source = [f"--graph_def={graph_def_file}", f"--output={out}"]
+  source += [f"--graph_cache_dir={cache}"]
+  totals = []
+  for costs in ("grappler", "double", "double"):
+    assert extract_command.run([*source, f"--costs={costs}"]) == 0
+    graph = tfplace.load_graph(out)
+    assert graph.extra["costs"] == costs
+    totals.append(graph.time_us["GPU"].sum())
+  assert totals[1] == totals[2] == 2 * graph.num_ops != totals[0]
+  assert len(entries(cache)) == 2
+
+
+@pytest.mark.parametrize("name", ["measured", "guess"])
+def test_a_cost_model_that_is_none_or_needs_a_run_is_refused(
+  graph_def_file, tmp_path, capsys, name
+):
+  source = [f"--graph_def={graph_def_file}", f"--output={tmp_path / 'g.json'}"]
+  assert extract_command.run([*source, f"--costs={name}"]) == 1
+  error = capsys.readouterr().err
+  assert f"unknown cost model '{name}'; choose one of grappler" in error

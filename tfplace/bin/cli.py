@@ -25,16 +25,12 @@ from tfplace.extraction import stages
 from tfplace.formats import files
 
 PROGRESS_AFTER_S = 2.0
+_SECONDS_PER_LINE = 5.0
+_IN_LINES = ("profiling", "measuring")  # what takes minutes, also in a log
 
 
 class ClockBar(progress.Progress):
-  """A bar that follows the clock each time it is drawn.
-
-  Args:
-    screen: the terminal.
-    what: is done.
-    seconds: that it takes; None draws a pulse.
-  """
+  """A bar that follows the clock; a pulse where the seconds are unknown."""
 
   def __init__(
     self, screen: console.Console, what: str, seconds: float | None = None
@@ -206,28 +202,46 @@ def check_writable(path: str | None) -> None:
 
 @contextlib.contextmanager
 def showing_progress(
-  what: str, seconds: float | None = None
+  what: str, seconds: float | None = None, in_lines: bool = False
 ) -> Iterator[stages.OnStage]:
   """Shows a bar on stderr (a pulse where `seconds` is unknown).
 
-  Nothing is shown where stderr is no terminal, nor in the first two seconds.
-  Yields a callback to call as each stage of the work begins.
+  Nothing is shown in the first two seconds, nor where stderr is no terminal;
+  `in_lines` prints a line every few seconds there. Yields a callback to call as each
+  stage of the work begins.
   """
   screen = console.Console(stderr=True)
   if not screen.is_terminal:
-    yield stages.ignore
+    yield _Lines(what) if in_lines else stages.ignore
     return
   with ClockBar(screen, what, seconds) as bar:
     yield bar.show_stage
 
 
+class _Lines:
+  """Prints the stage to stderr, seldom enough for a log."""
+
+  def __init__(self, what: str) -> None:
+    self._what = what
+    self._next = time.monotonic() + PROGRESS_AFTER_S
+
+  def __call__(
+    self, stage: str, count: Callable[[], int] | None = None
+  ) -> None:
+    del count
+    if time.monotonic() > self._next:
+      self._next = time.monotonic() + _SECONDS_PER_LINE
+      print(f"{self._what}: {stage}", file=sys.stderr, flush=True)
+
+
 @contextlib.contextmanager
 def show_stage(
   stage: str, detail: str, seconds: float | None
-) -> Iterator[None]:
+) -> Iterator[stages.OnStage]:
   """A bar for a stage of planning: a `ShowStage` of `plan.planner`."""
-  with showing_progress(f"{stage[0].upper()}{stage[1:]}{detail}", seconds):
-    yield
+  what = f"{stage[0].upper()}{stage[1:]}{detail}"
+  with showing_progress(what, seconds, stage in _IN_LINES) as on_stage:
+    yield on_stage
 
 
 def load_tensorflow() -> None:

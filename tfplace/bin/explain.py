@@ -74,11 +74,8 @@ def _print(explanation: Explanation, as_json: bool) -> None:
 
 def run(argv: Sequence[str] | None = None) -> int:
   """The console script; returns its exit code."""
-  name = "tfplace-explain"
-  return guarded.run(
-    name,
-    lambda: cli.run_command(name, _DESCRIPTION, _define, _main, argv),
-    argv,
+  return guarded.run_command(
+    "tfplace-explain", _DESCRIPTION, _define, _main, argv
   )
 
 

@@ -38,11 +38,8 @@ def _main(values: flags.FlagValues) -> None:
 
 def run(argv: Sequence[str] | None = None) -> int:
   """The console script; returns its exit code."""
-  name = "tfplace-extract"
-  return guarded.run(
-    name,
-    lambda: cli.run_command(name, _DESCRIPTION, _define, _main, argv),
-    argv,
+  return guarded.run_command(
+    "tfplace-extract", _DESCRIPTION, _define, _main, argv
   )
 
 

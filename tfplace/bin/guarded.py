@@ -1,13 +1,10 @@
 """Runs a command in a child process, so that its death has an exit code.
 
-An untrusted graph can end the process that loads or imports it: by a check in
-TensorFlow's C++ that aborts, by running out of stack or memory, or, where side
-effects are allowed, by an op that exits with code 0. No `except` sees that.
-So the commands that take such files fork before TensorFlow is imported, which
-costs some milliseconds and no second import; loading the file once more in a
-process of its own, only to see whether it survives, would cost seconds each
-time. The parent passes signals on, waits, and where the child ended without
-saying how the command went, says so in one line.
+An untrusted graph can end the process that loads it: by a check in TensorFlow's
+C++ that aborts, by running out of stack or memory, or by an op that exits. No
+`except` sees that. So the commands that take such files fork before TensorFlow
+is imported. The parent passes signals on, waits, and where the child ended
+without saying how the command went, says so in one line.
 """
 
 import contextlib
@@ -19,7 +16,9 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 
-from tfplace.bin import signals
+from absl import flags
+
+from tfplace.bin import cli, signals
 
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _SI_KERNEL = 128  # of a signal from the terminal, which the child got, too
@@ -34,17 +33,11 @@ _notices: list[int] = []  # the file that holds them, in a guarded child
 def run(
   name: str, work: Callable[[], int], argv: Sequence[str] | None = None
 ) -> int:
-  """Runs `work` in a child process and returns its exit code.
+  """Runs `work` in a child process; the parent exits with what it returns.
 
-  Args:
-    name: of the command, for its line of error.
-    work: returns an exit code.
-    argv: arguments that the caller gave, None for the process's own. With
-      arguments, and on other systems than Linux, `work` runs in this process.
-
-  Returns:
-    What `work` returns, in the child. The parent exits with that code, or with
-    1 where the child ended without returning (one line on stderr).
+  Where the child ends without returning, that is 1, with one line on stderr.
+  Where a caller gave `argv`, and on other systems than Linux, `work` runs in
+  this process and its exit code is returned.
   """
   if argv is not None or sys.platform != "linux":
     return work()
@@ -79,6 +72,19 @@ def run(
       sys.stderr.flush()
     # Nothing is this process's own, and to unload its modules takes a while.
     os._exit(code)
+
+
+def run_command(
+  name: str,
+  description: str,
+  define: Callable[[flags.FlagValues], None],
+  main: Callable[[flags.FlagValues], None],
+  argv: Sequence[str] | None = None,
+) -> int:
+  """As `cli.run_command`, in a child process."""
+  return run(
+    name, lambda: cli.run_command(name, description, define, main, argv), argv
+  )
 
 
 @contextlib.contextmanager

@@ -1,5 +1,6 @@
 """tfplace-measure: runs a placed graph on real devices and times it."""
 
+import math
 import sys
 import time
 from collections.abc import Sequence
@@ -30,6 +31,7 @@ def _define(values: flags.FlagValues) -> None:
   flags.DEFINE_integer(
     "warmup", 3, "Steps before the clock.", lower_bound=0, flag_values=values
   )
+  sources.define_measure_s_flag(values)
   flags.DEFINE_float(
     "timeout_s",
     120.0,
@@ -66,13 +68,16 @@ def _main(values: flags.FlagValues) -> None:
     placement = formats.load_placement(values.placement, problem)
     if live is None or source.traced is None:
       raise cli.UsageError("nothing to run")  # `_check` saw to both
-    with cli.showing_progress(f"Measuring {problem.graph.name}"):
+    what = f"Measuring {problem.graph.name}"
+    with cli.showing_progress(what, in_lines=True) as on_stage:
       harness = live.harness(
         problem,
         source.traced,
         steps=values.steps,
         warmup=values.warmup,
         timeout_s=values.timeout_s,
+        measure_s=values.measure_s or math.inf,
+        on_stage=on_stage,
         allow_side_effects=values.allow_side_effects,
       )
       evaluation = harness.evaluate([placement])[0]
@@ -110,11 +115,8 @@ def _beside_bound(evaluation: core.Evaluation) -> str:
 
 def run(argv: Sequence[str] | None = None) -> int:
   """The console script; returns its exit code."""
-  name = "tfplace-measure"
-  return guarded.run(
-    name,
-    lambda: cli.run_command(name, _DESCRIPTION, _define, _main, argv),
-    argv,
+  return guarded.run_command(
+    "tfplace-measure", _DESCRIPTION, _define, _main, argv
   )
 
 

@@ -61,12 +61,7 @@ def write_pictures(
   placement: core.Placement,
   results: Sequence[Result] = (),
 ) -> None:
-  """Writes what `define_picture_flags` asked for.
-
-  Args:
-    values: the command's flags.
-    placement: what is drawn.
-    results: of placers, for the report's table.
+  """Writes what `define_picture_flags` asked for; `results` are a table's.
 
   Raises:
     TfplaceError: a file cannot be written.
@@ -93,13 +88,7 @@ def print_results(
   best: Result,
   measured: Sequence[core.Evaluation] | None = None,
 ) -> None:
-  """Prints the table of placers, the best bold.
-
-  Args:
-    results: a row each.
-    best: the one to mark.
-    measured: what each of `results` measured, where they were run.
-  """
+  """Prints the table of placers, the best bold, with measured steps if any."""
   open_console().print(
     table.results_table(results, best=best, measured=measured)
   )
@@ -163,11 +152,7 @@ def needs_trace(values: flags.FlagValues) -> bool:
 def write_files(
   values: flags.FlagValues, placement: Placement, source: sources.Source
 ) -> None:
-  """Writes what was asked for.
-
-  Raises:
-    TfplaceError: a file cannot be written; it is not there then.
-  """
+  """Writes what was asked for, each file whole or not at all."""
   if values.output:
     placement.save(values.output)
   if values.output_graph_def and source.traced is not None:

@@ -1,21 +1,23 @@
 """tfplace-place: proposes a placement and compares it with the baselines."""
 
+import math
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from absl import flags
 
 from tfplace import core, formats, placers
 from tfplace.bin import cli, guarded, outputs, sources
 from tfplace.core import constraints
-from tfplace.core.protocols import Result
 from tfplace.placers import registry
-from tfplace.plan.planner import PlanConfig, PlanResult, Stages, make_plan
-
-if TYPE_CHECKING:
-  from tfplace.extraction.traced import TracedStep
-  from tfplace.measure import OpenCluster
+from tfplace.plan.clusters import LiveStep
+from tfplace.plan.planner import (
+  PlanConfig,
+  PlanResult,
+  Stages,
+  is_beaten,
+  make_plan,
+)
 
 _DESCRIPTION = (
   "Finds a device for every op of a model's step, prints the predicted (with"
@@ -44,6 +46,7 @@ def _define(values: flags.FlagValues) -> None:
     "Also run the placements on the real devices of --cluster.",
     flag_values=values,
   )
+  sources.define_measure_s_flag(values)
   flags.DEFINE_bool(
     "json", False, "Print the evaluation as a last line.", flag_values=values
   )
@@ -148,51 +151,32 @@ def _check(values: flags.FlagValues) -> None:
 
 def _main(values: flags.FlagValues) -> None:
   _check(values)
-  with sources.opened_cluster(values) as (described, live):
+  with sources.opened_cluster(values) as (described, devices):
     cluster = _limited(values, described)
-    needs_trace = live is not None or outputs.needs_trace(values)
+    needs_trace = devices is not None or outputs.needs_trace(values)
     source = sources.load_source(values, cluster, needs_trace)
-    graph = _grouped(values, source.graph)
-    problem = core.Problem(graph, cluster)
-    if live is not None and source.traced is not None:
-      problem = _calibrated(values, live, problem, source.traced)
-    plan = _plan(values, problem)
-    results, best = plan.results, plan.best
-    measured = None
-    if values.measure and live is not None:
-      measured = _measure(values, live, plan.problem, source, results)
-      best = _fastest(results, measured)
-  outputs.write_files(values, best.placement, source)
-  outputs.write_pictures(values, best.placement, results)
-  outputs.print_results(results, best, measured)
-  if measured is None:
-    _tell_if_beaten(best, results)
-  for strategy, why in plan.best.skipped.items():
-    print(f"{strategy} was skipped: {why}")
-  if values.json:
-    _print_json(best, results, measured)
+    problem = core.Problem(_grouped(values, source.graph), cluster)
+    live = None
+    if devices is not None and source.traced is not None:
+      options = {"allow_side_effects": values.allow_side_effects}
+      live = LiveStep(
+        devices, source.traced, options, values.measure_s or math.inf
+      )
+    if values.strategy in ("auto", *placers.LEARNED):
+      cli.load_tensorflow()  # for the learned policy; quiet, off the clock
+    stages = Stages(cli.show_stage)
+    config = _config(values, problem)
+    plan = make_plan(problem, config, stages, live, values.measure)
+  outputs.write_files(values, plan.best.placement, source)
+  outputs.write_pictures(values, plan.best.placement, plan.results)
+  _print(values, plan)
 
 
-def _calibrated(
-  values: flags.FlagValues,
-  live: "OpenCluster",
-  problem: core.Problem,
-  traced: "TracedStep",
-) -> core.Problem:
-  """The problem with op times and overheads measured on the live devices."""
-  with cli.showing_progress(f"Profiling {problem.graph.name}"):
-    return live.profiled(
-      problem, traced, allow_side_effects=values.allow_side_effects
-    )
-
-
-def _plan(values: flags.FlagValues, problem: core.Problem) -> PlanResult:
-  if values.strategy in ("auto", *placers.LEARNED):
-    cli.load_tensorflow()  # for the learned policy; quiet, off the clock
+def _config(values: flags.FlagValues, problem: core.Problem) -> PlanConfig:
   init_placement = None
   if values.init_placement:
     init_placement = formats.load_placement(values.init_placement, problem)
-  config = PlanConfig(
+  return PlanConfig(
     values.strategy,
     values.budget_s,
     values.seed,
@@ -200,77 +184,31 @@ def _plan(values: flags.FlagValues, problem: core.Problem) -> PlanResult:
     _BASELINES,
     init_placement,
   )
-  plan = make_plan(problem, config, Stages(cli.show_stage))
+
+
+def _print(values: flags.FlagValues, plan: PlanResult) -> None:
   for strategy, error in plan.failures.items():
     print(f"{strategy}: {error}")
-  return plan
-
-
-def _measure(
-  values: flags.FlagValues,
-  live: "OpenCluster",
-  problem: core.Problem,
-  source: sources.Source,
-  results: Sequence[Result],
-) -> list[core.Evaluation]:
-  with cli.showing_progress(f"Measuring {len(results)} placements"):
-    if source.traced is None:
-      raise cli.UsageError("nothing to run")  # `_check` saw to it
-    harness = live.harness(
-      problem, source.traced, allow_side_effects=values.allow_side_effects
+  best, single = plan.best, plan.single_device
+  outputs.print_results(plan.results, best, plan.measured)
+  if plan.measured is None and is_beaten(best, single):
+    print("No placement that was found beats one device.")
+  for strategy, why in plan.results[0].skipped.items():
+    print(f"{strategy} was skipped: {why}")
+  if values.json:
+    outputs.print_evaluation(
+      plan.evaluation.with_extra(
+        strategy=best.strategy,
+        seconds=best.seconds,
+        evaluations=best.evaluations,
+      )
     )
-    return harness.evaluate([result.placement for result in results])
-
-
-def _fastest(
-  results: Sequence[Result], evaluations: Sequence[core.Evaluation]
-) -> Result:
-  """Of all that `auto` had to choose from, what takes the shortest step.
-
-  Any other strategy has no choice, and the baselines are only compared with.
-  """
-  fit = [i for i, evaluation in enumerate(evaluations) if evaluation.feasible]
-  if not fit or not results[0].tried:
-    return results[0]
-  return results[min(fit, key=lambda i: evaluations[i].step_time_us)]
-
-
-def _tell_if_beaten(best: Result, results: Sequence[Result]) -> None:
-  """Says it where dividing the step gains nothing."""
-  for result in results:
-    alone_us = result.evaluation.step_time_us
-    if result.strategy == "single" and result.evaluation.feasible:
-      if alone_us <= best.evaluation.step_time_us:
-        print("No placement that was found beats one device.")
-      return
-
-
-def _print_json(
-  best: Result,
-  results: list[Result],
-  measured: Sequence[core.Evaluation] | None,
-) -> None:
-  evaluation = best.evaluation
-  if measured is not None:
-    evaluation = measured[results.index(best)].with_extra(
-      predicted_step_time_us=evaluation.step_time_us
-    )
-  outputs.print_evaluation(
-    evaluation.with_extra(
-      strategy=best.strategy,
-      seconds=best.seconds,
-      evaluations=best.evaluations,
-    )
-  )
 
 
 def run(argv: Sequence[str] | None = None) -> int:
   """The console script; returns its exit code."""
-  name = "tfplace-place"
-  return guarded.run(
-    name,
-    lambda: cli.run_command(name, _DESCRIPTION, _define, _main, argv),
-    argv,
+  return guarded.run_command(
+    "tfplace-place", _DESCRIPTION, _define, _main, argv
   )
 
 

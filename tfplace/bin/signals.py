@@ -1,10 +1,8 @@
 """Ctrl-C and SIGTERM in a command: it ends soon, with one line.
 
 A signal is an exception in the main thread, so that everything is cleaned up
-on the way out. Where that takes too long (compiled code does not react, or an
-`except` swallowed it), a thread removes what is half-written and ends the
-process. Before the command has begun, while it imports, there is nothing to
-clean up. This module is imported first and imports next to nothing.
+on the way out. Where that takes too long, a thread removes what is half-written
+and ends the process. This module is imported first and imports next to nothing.
 """
 
 import contextlib

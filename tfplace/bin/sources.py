@@ -13,6 +13,7 @@ from absl import flags
 
 from tfplace import core, formats
 from tfplace.bin import cli, guarded
+from tfplace.cost import registry
 from tfplace.errors import shown
 from tfplace.extraction.stages import OnStage
 from tfplace.plan import clusters, graph_cache
@@ -99,6 +100,13 @@ def define_source_flags(values: flags.FlagValues) -> None:
     "training", True, "The training step, or inference.", flag_values=values
   )
   flags.DEFINE_string(
+    "costs",
+    registry.DEFAULT,
+    "The cost model that estimates what each op takes; on real devices, which"
+    " are measured, of ops that a run does not time.",
+    flag_values=values,
+  )
+  flags.DEFINE_string(
     "graph_cache_dir",
     None,
     "Where extracted graphs are kept by a hash of all that decides them; the"
@@ -129,6 +137,18 @@ def define_cluster_flag(
   )
 
 
+def define_measure_s_flag(values: flags.FlagValues) -> None:
+  """Adds `--measure_s`."""
+  flags.DEFINE_float(
+    "measure_s",
+    0.0,
+    "Seconds of running steps on the devices, profile and calibration included;"
+    " slow steps are run less often. 0 sets no bound.",
+    lower_bound=0.0,
+    flag_values=values,
+  )
+
+
 def chosen_source(values: flags.FlagValues) -> str:
   """The one source flag that was given.
 
@@ -148,12 +168,7 @@ def load_source(
   cluster: core.Cluster,
   needs_trace: bool = False,
 ) -> Source:
-  """The graph that the flags name, with costs for the cluster's kinds.
-
-  Args:
-    values: the command's flags.
-    cluster: whose kinds are costed.
-    needs_trace: the step itself is wanted, not only its graph.
+  """The graph that the flags name, and the step itself where it is needed.
 
   Raises:
     TfplaceError: a bad flag, file or model.
@@ -178,6 +193,7 @@ def load_source(
       batch_size=values.batch_size,
       training=values.training,
       sizes=model_sizes(values),
+      costs=values.costs,
       # What their own modules hold decides custom classes, and no hash has it.
       cache=None if values["import"].value else _graph_cache(values),
       needs_trace=needs_trace,
@@ -241,9 +257,6 @@ def opened_cluster(
 @contextlib.contextmanager
 def imported(modules: Sequence[str]) -> Iterator[None]:
   """Inside, Keras knows what the modules define, registered or not.
-
-  Args:
-    modules: their names; also of modules in the working directory.
 
   Raises:
     UsageError: a module is missing, or fails as it is imported.

@@ -13,8 +13,12 @@ from absl import flags
 from rich import console, progress, table
 
 from tfplace import bounds, core
-from tfplace.bin import cli, measured_reward, training_flags, training_graphs
+from tfplace.bin import cli, sources, training_graphs
+from tfplace.errors import shown
 from tfplace.learned import training_process
+from tfplace.placers import LEARNED
+from tfplace.plan import clusters
+from tfplace.plan.planner import Stages
 
 if TYPE_CHECKING:
   from tfplace.learned.train.trainer import Trainer
@@ -24,10 +28,198 @@ _DESCRIPTION = (
   " reinforcement learning. Started again with the same --checkpoint_dir, it"
   " goes on where it was stopped."
 )
+_REWARDS = ("simulate", "measure")
+# Flags that mean nothing to the other strategies.
+_STRATEGIES_OF = {
+  "algorithm": ("placeto",),
+  "elite": ("gdp", "hierarchical", "rnn"),
+}
+_REQUESTED = (
+  "checkpoint_dir",
+  "export_dir",
+  "init_from",
+  "iterations",
+  "imitation_steps",
+  "samples",
+  "search_evaluations",
+  "checkpoint_every",
+  "learning_rate",
+  "entropy",
+  "seed",
+  "algorithm",
+  "strategy",
+  "elite",
+)
+
+
+def _define(values: flags.FlagValues) -> None:
+  """Adds the flags."""
+  training_graphs.define(values)
+  flags.DEFINE_list(
+    "max_decisions",
+    ["0"],
+    "Merge groups down to so many decisions per graph; 0 keeps all. Several:"
+    " every graph is trained on at each.",
+    flag_values=values,
+  )
+  flags.DEFINE_enum(
+    "strategy",
+    "gdp",
+    list(LEARNED),
+    "The policy.",
+    flag_values=values,
+  )
+  flags.DEFINE_enum(
+    "algorithm",
+    "ppo",
+    ["ppo", "reinforce"],
+    "What trains Placeto; reinforce is the paper's.",
+    flag_values=values,
+  )
+  flags.DEFINE_enum(
+    "reward",
+    "simulate",
+    list(_REWARDS),
+    "What judges the policy's placements: the simulator or the real devices of"
+    " --cluster. Imitation learns from the simulator either way.",
+    flag_values=values,
+  )
+  _define_directories(values)
+  _define_numbers(values)
+
+
+def _define_directories(values: flags.FlagValues) -> None:
+  text = {
+    "checkpoint_dir": "Where the run's checkpoints and TensorBoard logs are.",
+    "export_dir": "Where to write the trained policy and the placements found.",
+    "init_from": "Exported policy to start from; 'shipped' is the package's.",
+  }
+  for name, help_text in text.items():
+    flags.DEFINE_string(name, None, help_text, flag_values=values)
+
+
+def _define_numbers(values: flags.FlagValues) -> None:
+  numbers = {
+    "iterations": (200, 0, "PPO iterations, each on one graph, in turn."),
+    "imitation_steps": (100, 0, "Imitation steps per graph, before PPO."),
+    "samples": (16, 2, "Placements tried per iteration."),
+    "search_evaluations": (
+      0,
+      0,
+      "Placements that annealing may try to give imitation a better target.",
+    ),
+    "checkpoint_every": (10, 1, "Iterations between checkpoints."),
+    "seed": (0, 0, "Fixes every random choice."),
+    "measured_steps": (5, 1, "Steps timed per placement that is measured."),
+  }
+  for name, (default, least, help_text) in numbers.items():
+    flags.DEFINE_integer(
+      name, default, help_text, lower_bound=least, flag_values=values
+    )
+  flags.DEFINE_float(
+    "timeout_s",
+    60.0,
+    "Seconds after which a measurement counts as hanging.",
+    lower_bound=1.0,
+    flag_values=values,
+  )
+  flags.DEFINE_float(
+    "elite",
+    1.0,
+    "Of all but placeto: share of an iteration's placements, the best, that"
+    " teach; 1 is plain PPO or REINFORCE.",
+    lower_bound=0.01,
+    upper_bound=1.0,
+    flag_values=values,
+  )
+  flags.DEFINE_float(
+    "learning_rate",
+    None,
+    "Of the strategy's Adam; by default the strategy's own.",
+    lower_bound=0.0,
+    flag_values=values,
+  )
+  flags.DEFINE_float(
+    "entropy",
+    None,
+    "Weight of the entropy; by default the strategy's own. More keeps draws"
+    " apart, so that the best of many is better.",
+    lower_bound=0.0,
+    flag_values=values,
+  )
+
+
+def _check(values: flags.FlagValues) -> None:
+  """Refuses what cannot work before anything is computed.
+
+  Raises:
+    UsageError: a flag that is missing, or does not go with the others.
+    TrainingError: the training packages are not there.
+  """
+  training_process.check_packages()
+  for flag in ("cluster", "checkpoint_dir", "export_dir"):
+    if not values[flag].value:
+      raise cli.UsageError(f"--{flag} is missing")
+  if not any(values[name].value for name in training_graphs.SOURCES):
+    choices = ", ".join(f"--{name}" for name in training_graphs.SOURCES)
+    raise cli.UsageError(f"give at least one of {choices}")
+  _check_strategy(values)
+  live = [name for name in values.cluster if sources.is_live(name)]
+  if values.reward == "measure":
+    _check_measured(values, live)
+  elif live:
+    raise cli.UsageError(
+      f"--cluster={live[0]} names real devices; --reward=simulate needs a"
+      " preset or a cluster file"
+    )
+
+
+def _check_strategy(values: flags.FlagValues) -> None:
+  for name, strategies_of in _STRATEGIES_OF.items():
+    flag = values[name]
+    if flag.value != flag.default and values.strategy not in strategies_of:
+      raise cli.UsageError(
+        f"--{name}={flag.value} is for --strategy={'|'.join(strategies_of)},"
+        f" not {values.strategy}"
+      )
+
+
+def _check_measured(values: flags.FlagValues, live: Sequence[str]) -> None:
+  if len(values.cluster) != 1 or not live:
+    raise cli.UsageError(
+      "--reward=measure needs one cluster of real devices (workers:N or gpus),"
+      f" not --cluster={','.join(values.cluster)}"
+    )
+  others = [name for name in training_graphs.SOURCES if name != "models"]
+  if any(values[name].value for name in others):
+    raise cli.UsageError(
+      "--reward=measure runs --models; --graphs and --synthetic have only"
+      " costs, and --families and --training_split are for pre-training in the"
+      " simulator"
+    )
+
+
+def _requested(values: flags.FlagValues) -> dict[str, Any]:
+  """What they ask of a run: keywords of `config.Request`.
+
+  Raises:
+    UsageError: a number of decisions that is none.
+  """
+  given = {name: values[name].value for name in _REQUESTED}
+  return {**given, "max_decisions": _levels(values)}
+
+
+def _levels(values: flags.FlagValues) -> tuple[int | None, ...]:
+  result: list[int | None] = []
+  for text in values.max_decisions:
+    if not cli.is_count(text):
+      raise cli.UsageError(f"--max_decisions: {shown(text)} is not a number")
+    result.append(int(text) or None)
+  return tuple(result)
 
 
 def _main(values: flags.FlagValues) -> None:
-  training_flags.check(values)
+  _check(values)
   with training_process.only_run_in(values.checkpoint_dir):
     _run(values)
 
@@ -35,10 +227,11 @@ def _main(values: flags.FlagValues) -> None:
 def _run(values: flags.FlagValues) -> None:
   if values.reward == "measure":
     training_process.enter_training_process()
-    with measured_reward.opened(
+    with clusters.measured_problems(
       values.models,
       values.cluster[0],
       os.path.join(values.checkpoint_dir, "graphs"),
+      Stages(cli.show_stage),
       steps=values.measured_steps,
       timeout_s=values.timeout_s,
     ) as (problems, make_evaluator):
@@ -58,7 +251,7 @@ def _train(
 ) -> None:
   from tfplace.learned.train import config, trainer  # imports TensorFlow
 
-  request = config.Request(**training_flags.requested(values))
+  request = config.Request(**_requested(values))
   run = trainer.open_trainer(problems, request, **options)
   if run.done:
     print(f"going on after step {run.done} of {run.total}")
@@ -112,9 +305,7 @@ def _print_table(trainer: "Trainer", is_simulated: bool) -> None:
 
 def run(argv: Sequence[str] | None = None) -> int:
   """The console script; returns its exit code."""
-  return cli.run_command(
-    "tfplace-train", _DESCRIPTION, training_flags.define, _main, argv
-  )
+  return cli.run_command("tfplace-train", _DESCRIPTION, _define, _main, argv)
 
 
 if __name__ == "__main__":

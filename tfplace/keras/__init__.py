@@ -1,19 +1,17 @@
 """From a plan to the running Keras model, and to placed graphs and files."""
 
-from tfplace.keras.graph_def import (
+from tfplace.keras.exported import (
   placed_graph_def,
-  write_graph_def,
   write_placed_graph_def,
+  write_placed_saved_model,
 )
 from tfplace.keras.model import place_model, placed, plan_model
-from tfplace.keras.saved_model import write_placed_saved_model
 
 __all__ = [
   "place_model",
   "placed",
   "placed_graph_def",
   "plan_model",
-  "write_graph_def",
   "write_placed_graph_def",
   "write_placed_saved_model",
 ]

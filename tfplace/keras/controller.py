@@ -37,11 +37,9 @@ class Planner(Protocol):
   def __call__(
     self, kind: str, data: Any
   ) -> tuple[Plan | None, AppliedPlacement]:
-    """A plan (None: the model stays as it is) and its description.
+    """A plan of the step `kind` (None: the model stays) and its description.
 
-    Args:
-      kind: of `KINDS`: the step to plan.
-      data: one batch as that step takes it (tensors of any graph), or None.
+    `data` is one batch as that step takes it, or None.
     """
 
 
@@ -195,10 +193,7 @@ class Controller:
     return all(id(variable) in self._settled for variable in variables)
 
   def _check_used(self, used: DeviceFunction) -> None:
-    """Refuses a plan for another model: `fit`'s graph has all but a few ops.
-
-    A plan that was made for this one is right, though it was compiled anew.
-    """
+    """Refuses a given plan for another model: `fit` has all but a few ops."""
     planned_here = self.applied is not None and self.applied.strategy != "given"
     if self.plan is None or planned_here:
       return

@@ -132,9 +132,8 @@ class DeviceFunction:
 def gradients_recorded() -> Iterator[None]:
   """Inside, gradient tapes of this thread record again.
 
-  Planning may begin inside the trace of a step. `tf.init_scope` leaves that
-  trace's graph, but also stops gradient tapes, and a training step traced
-  there would have no gradients.
+  `tf.init_scope` stops them, and a training step traced there, as in the middle
+  of a fit, would have no gradients.
   """
   if not pywrap_tfe.TFE_Py_TapeSetIsStopped():
     yield
@@ -206,11 +205,7 @@ def traced_devices(
 ) -> dict[int, str]:
   """As `named_devices`, and by the ops of a trace, for plans without handles.
 
-  Args:
-    model: built; its variables are still where they were.
-    plan: what to follow.
-    step: the model's unplaced step function; traced once, only to look.
-    data: one batch for `step`; tensors of any graph, or specs.
+  `step` is the model's own, traced on `data` once, only to look.
   """
   found = named_devices(model, plan)
   if plan.ops and any(id(v) not in found for v in model.variables):
@@ -254,11 +249,7 @@ def _from_ops(
 
 
 def check_layers(plan: Plan, model: keras.Model) -> None:
-  """Refuses a plan of layers that a model lacks.
-
-  Args:
-    plan: to check.
-    model: built: a layer may be made as late as that.
+  """Refuses a plan of layers that a model, once built, lacks.
 
   Raises:
     ApplyError: names the first, and the layers that may have been meant.

@@ -1,18 +1,25 @@
-"""Plans that a user brings: an object, a file, or plain data.
+"""What users say of a model's placement: all of it, or what stays together.
 
-What can be checked without a trace is checked here: the devices are this
-process's, and layers are the model's.
+A placement that is given is an object, a file, or plain data; its devices must
+be this process's, and its layers the model's. Where a placement is to be
+searched, layers and ops may be kept on one device; an optimizer's slots are
+beside their variable always.
 """
 
+import collections
 import dataclasses
+import fnmatch
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import keras
 
+from tfplace.core import constraints
+from tfplace.core.op_graph import OpGraph
 from tfplace.core.placement import Placement
-from tfplace.errors import ApplyError
+from tfplace.errors import ApplyError, FormatError
+from tfplace.extraction import TracedStep
 from tfplace.formats import json_file
 from tfplace.formats.results import PLACEMENT
 from tfplace.keras import state
@@ -20,20 +27,19 @@ from tfplace.keras.controller import Planner
 from tfplace.keras.devices import check_layers
 from tfplace.plan import local_devices
 from tfplace.plan import plan as plan_lib
-from tfplace.plan.plan import AppliedPlacement, Plan
+from tfplace.plan.plan import AppliedPlacement, Plan, choices
 
 PlanLike: TypeAlias = (
   AppliedPlacement | Placement | Mapping[str, Any] | str | os.PathLike[str]
 )
+# A layer, a pattern, or several of them that share one device.
+LayerGroup: TypeAlias = str | Sequence[str]
 
 
 def given(placement: PlanLike, model: keras.Model) -> Planner:
   """Hands out a plan that is there already.
 
-  Args:
-    placement: what names devices; a plan to stay on the default device leaves
-      the model as it is.
-    model: that the plan is for.
+  A plan to stay on the default device leaves the model as it is.
 
   Raises:
     TfplaceError: as `read_plan`.
@@ -160,3 +166,73 @@ def _read_assignments(path: str | os.PathLike[str]) -> dict[str, str]:
   with json_file.errors_naming(path):
     assignments = json_file.required(data, "assignments", "placement")
     return json_file.as_object(assignments, "assignments")
+
+
+def check_groups(groups: Iterable[LayerGroup]) -> tuple[tuple[str, ...], ...]:
+  """The groups of `keep_together`, each as a tuple of names.
+
+  Raises:
+    ApplyError: something else than names.
+  """
+  if isinstance(groups, str):
+    groups = (groups,)
+  result = []
+  for group in groups:
+    names = group if isinstance(group, (list, tuple)) else (group,)
+    if not names or not all(isinstance(name, str) for name in names):
+      raise ApplyError(
+        "keep_together takes names of layers, patterns, and lists of them, not"
+        f" {group!r:.60}"
+      )
+    result.append(tuple(names))
+  return tuple(result)
+
+
+def grouped(
+  graph: OpGraph,
+  traced: TracedStep,
+  model: keras.Model,
+  keep_together: Iterable[Sequence[str]],
+) -> OpGraph:
+  """The graph with slots beside their variables and the user's groups.
+
+  Raises:
+    ApplyError: a name is no layer of the model and like no name in it.
+  """
+  groups = _slot_groups(graph, model)
+  for names in keep_together:
+    groups.append([op for name in names for op in _ops(graph, traced, name)])
+  return constraints.keep_together(graph, groups)
+
+
+def _slot_groups(graph: OpGraph, model: keras.Model) -> list[list[int]]:
+  """Positions of each slot's handle and its variable's, both found by path.
+
+  Of several variables of one path none is found here; the controller puts
+  their slots beside them.
+  """
+  count = collections.Counter(v.path for v in state.variables(model))
+  return [
+    [graph.index[owner.path], graph.index[slot.path]]
+    for slot, owner in state.slots(model)
+    if all(p in graph.index and count[p] == 1 for p in (slot.path, owner.path))
+  ]
+
+
+def _ops(graph: OpGraph, traced: TracedStep, name: str) -> list[int]:
+  """Ops of the layer of that name, of layers like it, or of ops like it."""
+  known = {layer for layers in traced.layers.values() for layer in layers}
+  wanted = {name} & known or set(fnmatch.filter(known, name))
+  if not wanted:
+    try:
+      return constraints.matching(graph, name)
+    except FormatError:
+      raise ApplyError(
+        f"keep_together names {name!r}, which is no layer of model"
+        f" {traced.name!r} and like no op's name; {choices(name, known)}"
+      ) from None
+  return [
+    op
+    for op, node in enumerate(graph.names)
+    if not wanted.isdisjoint(traced.layers.get(node, ()))
+  ]

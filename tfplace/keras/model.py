@@ -37,84 +37,54 @@ def place_model(
   max_memory: Mapping[str, str | float] | None = None,
   keep_together: Iterable[str | Sequence[str]] = (),
   verbose: str | int = "auto",
+  costs: str | None = None,
 ) -> ModelT:
   """Places a Keras 3 model's ops and variables on devices.
 
-  The very model is changed and returned: weights, optimizer state and
-  `compile` are kept, and `compile`, `fit`, `evaluate`, `predict` and `save` go
-  on working; what is saved loads as an ordinary, unplaced model. `jit_compile`
-  is off, now and after a later `compile`, since XLA would put the whole step on
-  one device; the message says so where it was on. XLA's auto-clustering
-  (`tf.config.optimizer.set_jit`) works beside a placement.
-  Functions of your own that were traced before hold the old variables.
-
-  The plan is made here where loss, optimizer and shapes are known, else at the
-  first fit, with the first batch's shapes. Where no placement found beats one
-  device, the model is left on it, as it was. The model gains
-
-  - `model.placement`: an `AppliedPlacement` to read, None while the plan is
-    awaited;
-  - `model.placement_scope()`: a context that places what is traced inside it,
-    for the step of a custom GradientTape loop.
+  The very model is changed and returned. It keeps weights, optimizer state and
+  `compile`, and gains `model.placement` (an `AppliedPlacement`, None while the
+  plan is awaited) and `model.placement_scope()` for a GradientTape loop. The
+  plan is made where loss, optimizer and shapes are known, else at the first
+  fit. Where nothing beats one device, the model is left as it was.
 
   Args:
     model: a Keras 3 model on the TensorFlow backend.
-    cluster: what to plan for: a `Cluster`, the name of a preset or the path of
-      a file; its devices are this process's. None is the process's logical
-      devices: its GPUs, with CPU:0 beside them for what has no GPU kernel, or
-      without any GPU its CPU devices.
+    cluster: a `Cluster`, a preset or the path of a file, of this process's
+      devices. None: its GPUs and CPU:0, or without GPUs its CPU devices.
     strategy: name of a placer.
-    batch_size: to plan for. None plans for the batch of the first fit, unless
-      the model's own inputs have a static batch size.
-    budget_s: seconds for the proof of how fast a step can be at best (a
-      quarter at most) and the search. Tracing and costing the step come
-      before, and compiling the placers, once per installation;
-      `model.placement.seconds` has the time of each.
+    batch_size: to plan for; None: that of the model's inputs or the first fit.
+    budget_s: seconds for the search and the proof of a bound.
     seed: fixes the search's random choices.
-    placement: skips planning: what `plan_model` or `model.placement` of the
-      same model gave, a `Placement`, the path of a placement file, or a
-      mapping from op names, or from layer names, to devices ("CPU:1" will
-      do). Ops that it lacks go where what is around them goes.
-    max_memory: device -> bytes, or text such as "10GiB", that planning may
-      fill, in place of what the cluster says.
-    keep_together: each item is the name of a layer, a pattern such as
-      "block_1_*" (of layers, or where none is like it, of ops), or a list of
-      these; what an item names gets one device. Slots are beside their
-      variables anyway.
-    verbose: 1 prints the stages of planning, 0 logs only what takes long;
-      "auto" is 1 on a terminal and in a notebook.
+    placement: to apply, instead of planning: what `plan_model` gave, a
+      `Placement`, a file, or a mapping from ops or layers to devices.
+    max_memory: device -> bytes, or text such as "10GiB", that it may fill.
+    keep_together: layers, patterns such as "block_1_*", or lists of these; what
+      an item names gets one device.
+    verbose: 1 prints the stages of planning; "auto": on a terminal.
+    costs: "measured" runs the step for a few seconds, beside the model, which
+      it does not change; "estimated", or the name of a cost model. None
+      measures where `cluster` is None.
 
   Raises:
-    ApplyError: no Keras 3 model, or an empty one, one that runs eagerly
-      (`run_eagerly=True`; also at `fit`, where it is compiled so later), a
-      device that this process does not have, a placement that names what the
-      model lacks, or a placement together with constraints for planning.
-    TfplaceError: an unknown strategy or cluster, a bad budget or memory size;
-      as the placers do, such as `InfeasibleError` where nothing fits.
+    ApplyError: a model that cannot be placed, a device that this process lacks,
+      or a placement of what the model lacks.
+    TfplaceError: another bad argument; as the placers do, such as
+      `InfeasibleError` where nothing fits.
   """
   _check_model(model)
   state.check_not_eager(model)
   if placement is None:
-    planner = planning.searching(
-      model,
-      cluster,
-      strategy=strategy,
-      batch_size=batch_size,
-      budget_s=budget_s,
-      seed=seed,
-      max_memory=max_memory,
-      keep_together=keep_together,
-      verbose=verbose,
-    )
+    request = planning.make_request(
+      cluster, strategy, batch_size, budget_s, seed, max_memory, keep_together,
+      verbose, costs,
+    )  # fmt: skip
+    planner = planning.searching(model, request)
   else:
-    _check_nothing_to_plan(max_memory, keep_together)
+    _check_nothing_to_plan(
+      max_memory=max_memory, keep_together=keep_together, costs=costs
+    )
     planner = given.given(placement, model)
-  controller = _attached(model, planner)
-  if placement is not None:
-    controller.plan_now("train")
-  elif batch_size or inputs.static_batch_size(model):
-    _plan_if_known(controller, model)
-  return model
+  return _planned(model, planner, placement is not None, batch_size)
 
 
 def plan_model(
@@ -128,6 +98,7 @@ def plan_model(
   keep_together: Iterable[str | Sequence[str]] = (),
   sample: Any = None,
   verbose: str | int = "auto",
+  costs: str | None = None,
 ) -> AppliedPlacement:
   """Plans as `place_model` would, and leaves the model where it is.
 
@@ -146,6 +117,7 @@ def plan_model(
     sample: a batch `x`, `(x, y)` or `(x, y, sample_weight)`; needed where the
       model does not say its shapes.
     verbose: as `place_model`'s.
+    costs: as `place_model`'s.
 
   Returns:
     The plan, for `place_model(model, placement=plan)`, now or later.
@@ -155,26 +127,16 @@ def plan_model(
     TfplaceError: as `place_model`.
   """
   _check_model(model)
-  planner = planning.searching(
-    model,
-    cluster,
-    is_what_if=True,
-    strategy=strategy,
-    batch_size=batch_size,
-    budget_s=budget_s,
-    seed=seed,
-    max_memory=max_memory,
-    keep_together=keep_together,
-    verbose=verbose,
-  )
+  request = planning.make_request(
+    cluster, strategy, batch_size, budget_s, seed, max_memory, keep_together,
+    verbose, costs, is_what_if=True,
+  )  # fmt: skip
+  planner = planning.searching(model, request)
   return planner("train" if model.compiled else "predict", sample)[1]
 
 
-def _check_nothing_to_plan(max_memory: Any, keep_together: Any) -> None:
-  for name, value in (
-    ("max_memory", max_memory),
-    ("keep_together", keep_together),
-  ):
+def _check_nothing_to_plan(**options: Any) -> None:
+  for name, value in options.items():
     if value:
       raise ApplyError(
         f"{name} is for planning, and a placement that is given is not planned"
@@ -199,12 +161,19 @@ def _check_model(model: Any) -> None:
     )
 
 
-def _attached(model: keras.Model, planner: Planner) -> Controller:
-  """A controller of the model, in place of the one that it may have."""
+def _planned(
+  model: ModelT, planner: Planner, is_given: bool, batch_size: int | None
+) -> ModelT:
+  """The model with a new controller, which plans now if all is known."""
   previous = controller_of(model)
   if previous is not None:
     previous.detach()
-  return Controller(model, planner)
+  controller = Controller(model, planner)
+  if is_given:
+    controller.plan_now("train")
+  elif batch_size or inputs.static_batch_size(model):
+    _plan_if_known(controller, model)
+  return model
 
 
 def _plan_if_known(controller: Controller, model: keras.Model) -> None:

@@ -21,20 +21,20 @@ from tfplace.core.cluster import Cluster
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.errors import ExtractionError, TfplaceError
-from tfplace.extraction import TracedStep, trace_keras
+from tfplace.extraction import TracedStep, stages, trace_keras
 from tfplace.extraction import keras_inputs as inputs
 from tfplace.extraction.traced import DEFAULT_BATCH_SIZE
-from tfplace.keras import grouping
+from tfplace.keras import given
 from tfplace.keras.controller import Planner
-from tfplace.keras.given import stays
-from tfplace.plan import local_devices
+from tfplace.plan import local_devices, local_step
 from tfplace.plan import plan as plan_lib
 from tfplace.plan.clusters import ClusterLike, find_cluster
 from tfplace.plan.plan import AppliedPlacement, Plan
 from tfplace.plan.planner import PlanConfig, Stages, make_plan
-from tfplace.plan.sources import op_graph
+from tfplace.plan.sources import DEFAULT_COSTS, check_costs, op_graph
 
 _logger = logging.getLogger("tfplace")
+_MEASURED, _ESTIMATED = "measured", "estimated"
 _SILENCE_S = 10.0  # after which a silent stage is logged
 
 
@@ -49,6 +49,9 @@ class Request:
     keep_together: names of layers or patterns; each tuple is one device's.
     limited: whether the user set memory limits, which one device must pass.
     verbose: 1 prints each stage.
+    costs: cost model of what is estimated.
+    measured: whether one step is run for its costs.
+    is_what_if: the plan is only looked at.
   """
 
   cluster: Cluster
@@ -57,31 +60,64 @@ class Request:
   keep_together: tuple[tuple[str, ...], ...] = ()
   limited: bool = False
   verbose: int = 0
+  costs: str = DEFAULT_COSTS
+  measured: bool = False
+  is_what_if: bool = False
 
 
-def searching(
-  model: keras.Model,
+def make_request(
   cluster: ClusterLike | None,
+  strategy: str,
+  batch_size: int | None,
+  budget_s: float,
+  seed: int,
+  max_memory: Mapping[str, str | float] | None = None,
+  keep_together: Iterable[given.LayerGroup] = (),
+  verbose: str | int = "auto",
+  costs: str | None = None,
   is_what_if: bool = False,
-  **options: Any,
-) -> Planner:
-  """Checks the request now, and returns what carries it out.
+) -> Request:
+  """Checks what can be checked before there is a graph.
 
-  Args:
-    model: what is planned for.
-    cluster: as `place_model`'s.
-    is_what_if: the plan is only looked at, and its devices may be others than
-      this process has; else it is to be applied here.
-    **options: the other arguments of `make_request`.
+  The arguments are `place_model`'s; with `is_what_if`, the plan is only looked
+  at, and its devices may be others than this process has.
 
   Raises:
     ApplyError: a device that this process lacks.
-    TfplaceError: an unknown strategy or cluster, or a bad number.
+    TfplaceError: an unknown strategy (lists the choices), or a value that
+      makes no sense.
   """
   described = find_cluster(cluster)
-  if not is_what_if:
+  if costs is None:
+    costs = _MEASURED if cluster is None else _ESTIMATED
+  if not is_what_if or costs == _MEASURED:
     local_devices.check_cluster(described)
-  request = make_request(described, **options)
+  config = PlanConfig(strategy, budget_s, seed)
+  config.check()
+  if batch_size is not None:
+    protocols.check_count("batch_size", batch_size, 1)
+  model = DEFAULT_COSTS if costs in (_MEASURED, _ESTIMATED) else costs
+  check_costs(model)
+  if not isinstance(max_memory or {}, Mapping):
+    raise TfplaceError(
+      "max_memory is a mapping from devices to sizes, such as"
+      f" {{'GPU:0': '10GiB'}}, not {max_memory!r:.60}"
+    )
+  return Request(
+    constraints.with_max_memory(described, max_memory or {}),
+    config,
+    batch_size,
+    given.check_groups(keep_together),
+    bool(max_memory),
+    check_verbose(verbose),
+    model,
+    costs == _MEASURED,
+    is_what_if,
+  )
+
+
+def searching(model: keras.Model, request: Request) -> Planner:
+  """What carries out the request, at once or in the middle of a fit."""
 
   def planner(kind: str, data: Any) -> tuple[Plan | None, AppliedPlacement]:
     applied = _searched(model, request, kind, data)
@@ -89,7 +125,8 @@ def searching(
     _print_or_log(
       f"model {model.name!r} {applied.message}", request.verbose, level
     )
-    if is_what_if or stays(applied) or applied.placement is None:
+    stays = request.is_what_if or given.stays(applied)
+    if stays or applied.placement is None:
       return None, applied
     return plan_lib.from_placement(applied.placement), applied
 
@@ -104,60 +141,19 @@ def _searched(
   names = [device.name for device in request.cluster.devices]
   if names == [default] and not request.limited:
     return plan_lib.only_device(default, model.name, kind == "train")
-  stages = Stages(_Shown(model.name, request.verbose).stage)
-  with stages("tracing", f" its {kind} step"):
+  show = Stages(_Shown(model.name, request.verbose).stage)
+  with show("tracing", f" its {kind} step"):
     traced = trace(model, request, kind, data)
-  applied = decide(model, traced, request, stages)
-  text = f"model {model.name!r}: {_seconds_phrase(stages.seconds)}"
+  applied = decide(model, traced, request, show)
+  text = f"model {model.name!r}: {_seconds_phrase(show.seconds)}"
   _print_or_log(text, request.verbose, logging.INFO)
-  return dataclasses.replace(applied, seconds=stages.seconds)
-
-
-def make_request(
-  cluster: Cluster,
-  strategy: str,
-  batch_size: int | None,
-  budget_s: float,
-  seed: int,
-  max_memory: Mapping[str, str | float] | None = None,
-  keep_together: Iterable[grouping.LayerGroup] = (),
-  verbose: str | int = "auto",
-) -> Request:
-  """Checks what can be checked before there is a graph.
-
-  Raises:
-    TfplaceError: an unknown strategy (lists the choices), or a value that
-      makes no sense.
-  """
-  config = PlanConfig(strategy, budget_s, seed)
-  config.check()
-  if batch_size is not None:
-    protocols.check_count("batch_size", batch_size, 1)
-  if not isinstance(max_memory or {}, Mapping):
-    raise TfplaceError(
-      "max_memory is a mapping from devices to sizes, such as"
-      f" {{'GPU:0': '10GiB'}}, not {max_memory!r:.60}"
-    )
-  return Request(
-    constraints.with_max_memory(cluster, max_memory or {}),
-    config,
-    batch_size,
-    grouping.check(keep_together),
-    bool(max_memory),
-    check_verbose(verbose),
-  )
+  return dataclasses.replace(applied, seconds=show.seconds)
 
 
 def trace(
   model: keras.Model, request: Request, kind: str, data: Any = None
 ) -> TracedStep:
-  """Traces the step to plan on.
-
-  Args:
-    model: compiled, if it is the training step.
-    request: gives the batch size.
-    kind: the step, "train", "test" or "predict".
-    data: one batch of it (tensors of any graph, or arrays), where there is one.
+  """Traces the step `kind`, on one batch of it where there is one.
 
   Raises:
     ExtractionError: shapes, loss or optimizer are lacking.
@@ -172,7 +168,6 @@ def _sample(
   model: keras.Model, data: Any, batch_size: int | None, kind: str
 ) -> Any:
   """Zeros shaped like `data`: of a traced batch only shapes are known."""
-
   own_size = inputs.static_batch_size(model)
 
   def zeros(tensor: Any) -> Any:
@@ -202,7 +197,7 @@ def _sample(
 
 
 def decide(
-  model: keras.Model, traced: TracedStep, request: Request, stages: Stages
+  model: keras.Model, traced: TracedStep, request: Request, show: Stages
 ) -> AppliedPlacement:
   """Searches a placement and compares it with the best single device.
 
@@ -210,17 +205,21 @@ def decide(
     model: whose slots stay beside their variables.
     traced: its step.
     request: what was asked for.
-    stages: shows and times what is done.
+    show: shows and times what is done.
 
   Raises:
     ApplyError: nothing is like a name of `request.keep_together`.
     InfeasibleError: nothing fits in memory.
     TfplaceError: as the placer and `Problem` do.
   """
-  with stages("costs", f" of {len(traced.graph_def.node):,} ops"):
-    graph = op_graph(traced, request.cluster)
-    graph = grouping.grouped(graph, traced, model, request.keep_together)
-  plan = make_plan(Problem(graph, request.cluster), request.config, stages)
+  with show("costs", f" of {len(traced.graph_def.node):,} ops"):
+    graph = op_graph(traced, request.cluster, costs=request.costs)
+    graph = given.grouped(graph, traced, model, request.keep_together)
+  problem = Problem(graph, request.cluster)
+  if request.measured:
+    with show("measuring", " its step on one device, for a few seconds"):
+      problem = _measured(problem, traced)
+  plan = make_plan(problem, request.config, show)
   result, single = plan.best, plan.single_device
   used = _devices(result.placement)
   is_auto = request.config.strategy == "auto"
@@ -230,6 +229,17 @@ def decide(
     result = single
     used = _devices(result.placement)
   return plan_lib.planned(result, single, used, one_device, traced)
+
+
+def _measured(problem: Problem, traced: TracedStep) -> Problem:
+  """With measured costs, or, where the step cannot be run, with estimates."""
+  try:
+    return local_step.measured_problem(problem, traced)
+  except TfplaceError as error:
+    _logger.warning(
+      "model %r is placed by estimated costs: %s", traced.name, error
+    )
+    return problem
 
 
 def _devices(placement: Placement) -> tuple[str, ...]:
@@ -270,7 +280,7 @@ class _Shown:
   @contextlib.contextmanager
   def stage(
     self, stage: str, detail: str, seconds: float | None
-  ) -> Iterator[None]:
+  ) -> Iterator[stages.OnStage]:
     """Prints that a stage begins, or logs one that takes long unexpectedly."""
     text = f"planning model {self._model!r}: {stage}{detail}"
     timer = threading.Timer(_SILENCE_S, _logger.warning, ["%s", text])
@@ -280,7 +290,7 @@ class _Shown:
     elif seconds is None:
       timer.start()
     try:
-      yield
+      yield stages.ignore
     finally:
       timer.cancel()
 

@@ -152,12 +152,7 @@ def check_not_eager(model: keras.Model) -> None:
 
 
 def reset_functions(model: keras.Model, besides: str | None = None) -> None:
-  """Makes the next fit, evaluate and predict trace again.
-
-  Args:
-    model: whose traced functions hold old variables.
-    besides: "train", "test" or "predict": is being traced, and stays.
-  """
+  """Makes the next fit, evaluate and predict trace again, `besides` one."""
   for kind in KINDS:
     if kind != besides:
       setattr(model, f"{kind}_function", None)
@@ -168,14 +163,8 @@ def build(
 ) -> None:
   """Builds layers, and for training metrics and optimizer, from `data`.
 
-  A step of the model's own is traced, and nothing of the model is called past
-  it: only the step knows what its parts are called with.
-
-  Args:
-    model: whose state may not exist yet.
-    kind: "train", "test" or "predict".
-    step: the model's own function of that kind.
-    data: one batch as `step` gets it; tensors or specs.
+  A step of the model's own is traced: only it knows what its parts are called
+  with. `data` is one batch as `step`, of that kind, gets it.
   """
   # What trains knows which variables the optimizer is for.
   own = any(inputs.has_own_step(model, k) for k in {kind, "train"})

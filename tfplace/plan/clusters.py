@@ -1,23 +1,36 @@
-"""Clusters by every name that users give them.
+"""Clusters by every name that users give them, and steps on those that run.
 
-Presets and files, which need no device; this process's logical devices; and
-the running devices that `tfplace.measure` starts ("workers:N", "gpus", a file
-of hosts).
+Presets and files need no device. This process's logical devices are described
+by `local_devices`. "workers:N", "gpus" and files of hosts are devices that
+`tfplace.measure` starts: a `LiveStep` is one model's step on them.
 """
 
 import contextlib
+import dataclasses
+import math
 import os
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, TypeAlias
+import pathlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from tfplace import formats
 from tfplace.core.cluster import Cluster
+from tfplace.core.problem import Problem
+from tfplace.core.protocols import Evaluator
+from tfplace.errors import MeasurementError
+from tfplace.extraction import stages
 from tfplace.formats import cluster as cluster_format
 
 if TYPE_CHECKING:
-  from tfplace.measure import OpenCluster
+  from tfplace.extraction.traced import TracedStep
+  from tfplace.measure import MeasurementHarness, OpenCluster
   from tfplace.plan.planner import Stages
 
 ClusterLike: TypeAlias = Cluster | str | os.PathLike[str]
+# Problems, and what measures placements of each.
+MeasuredProblems: TypeAlias = tuple[
+  list[Problem], Callable[[Problem], Evaluator]
+]
 
 
 def find_cluster(cluster: ClusterLike | None) -> Cluster:
@@ -47,13 +60,13 @@ def is_live(name: str) -> bool:
 
 @contextlib.contextmanager
 def opened(
-  name: str, stages: "Stages"
+  name: str, show: "Stages"
 ) -> "Iterator[tuple[Cluster, OpenCluster | None]]":
   """The cluster of a name, with its devices started where it has any.
 
   Args:
     name: of a preset, a file, or of devices that run.
-    stages: shows that devices start.
+    show: shows that devices start.
 
   Raises:
     TfplaceError: a bad name or file, or devices that do not start.
@@ -66,6 +79,107 @@ def opened(
   if name.partition(":")[0] == "gpus":
     measure.leave_gpus()
   with contextlib.ExitStack() as stack:
-    with stages("starting", f" {name}"):
+    with show("starting", f" {name}"):
       live = stack.enter_context(measure.open_cluster(name))
     yield live.cluster, live
+
+
+@dataclasses.dataclass(frozen=True)
+class LiveStep:
+  """A step that can be run on devices that are open.
+
+  Attributes:
+    devices: the devices.
+    traced: the step.
+    options: of `MeasurementHarness`.
+    measure_s: seconds of running steps: half of them to profile and calibrate.
+  """
+
+  devices: "OpenCluster"
+  traced: "TracedStep"
+  options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  measure_s: float = math.inf
+
+  def profiled(
+    self, problem: Problem, on_stage: stages.OnStage = stages.ignore
+  ) -> Problem:
+    """The problem with op times, overheads and links as measured.
+
+    Raises:
+      MeasurementError: the step could not be run.
+    """
+    return self.devices.profiled(
+      problem,
+      self.traced,
+      measure_s=self.measure_s / 2,
+      on_stage=on_stage,
+      **self.options,
+    )
+
+  def harness(self, problem: Problem, **more: Any) -> "MeasurementHarness":
+    """Measures placements of the problem; `more` options of the harness."""
+    options = {"measure_s": self.measure_s / 2, **self.options, **more}
+    return self.devices.harness(problem, self.traced, **options)
+
+
+@contextlib.contextmanager
+def measured_problems(
+  models: Sequence[str],
+  cluster: str,
+  folder: str | os.PathLike[str],
+  show: "Stages",
+  **options: Any,
+) -> Iterator[MeasuredProblems]:
+  """Problems with measured costs, and what measures placements of each.
+
+  A model is profiled once and kept in `folder` as graph and cluster files, so
+  that a training run that goes on sees the problem with which it began.
+
+  Args:
+    models: of the zoo, or Keras files.
+    cluster: name of devices that run.
+    folder: where the problems are kept.
+    show: shows what is done.
+    **options: of `MeasurementHarness`.
+
+  Raises:
+    TfplaceError: a model or device that does not work.
+  """
+  from tfplace.plan import sources
+
+  with opened(cluster, show) as (described, devices):
+    if devices is None:
+      raise MeasurementError(f"cluster {cluster!r} has no real devices")
+    problems, evaluators = [], {}
+    for model in models:
+      with show("profiling", f" {model}") as on_stage:
+        kind = "keras_model" if model.endswith(".keras") else "model"
+        traced = sources.trace(kind, model)
+        problem = Problem(sources.op_graph(traced, described), described)
+        live = LiveStep(devices, traced, options)
+        problem = _kept(problem, live, pathlib.Path(folder), on_stage)
+      problems.append(problem)
+      evaluators[id(problem)] = live.harness(problem, traced_steps=0)
+    yield problems, lambda problem: evaluators[id(problem)]
+
+
+def _kept(
+  problem: Problem,
+  live: LiveStep,
+  folder: pathlib.Path,
+  on_stage: stages.OnStage,
+) -> Problem:
+  """The problem as it was kept, or else with costs as measured now."""
+  names = f"{problem.graph.name}.{problem.cluster.name}"
+  graph_file, cluster_file = (
+    folder / f"{names}.{part}".replace("/", "_")
+    for part in ("json.gz", "cluster.json")
+  )
+  if not cluster_file.exists():
+    problem = live.profiled(problem, on_stage)
+    os.makedirs(folder, exist_ok=True)
+    formats.save_graph(problem.graph, graph_file)
+    formats.save_cluster(problem.cluster, cluster_file)
+  return Problem(
+    formats.load_graph(graph_file), formats.load_cluster(cluster_file)
+  )

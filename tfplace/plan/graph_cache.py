@@ -1,18 +1,33 @@
-"""A directory of op graphs by key, bounded in size; its failures never raise.
+"""Keeps op graphs in a directory, by a hash of all that decides them.
 
-An entry that is missing, cut off, damaged or of another version is no entry;
-a directory that cannot be written is left alone after one warning. Entries
+The hash covers the model (a zoo model's name and sizes, or every byte of its
+files), batch size, training or inference, the hardware of each kind of device,
+the cost model, this package's sources, TensorFlow and Keras with the settings
+that change layers, and whether this host has a GPU, for which some layers have
+other ops. What is imported already is asked; nothing is imported for it.
+
+An entry that is missing, cut off, damaged or of another version is no entry,
+and a directory that cannot be written is left alone after one warning. Entries
 appear whole (a rename), so any number of processes may share a directory.
-What is read is data, in regular files of the directory itself, and nothing of
-it is executed.
+Nothing that is read is executed.
 """
 
 import contextlib
+import functools
+import hashlib
+import json
 import logging
 import os
+import pathlib
+import platform
 import re
 import stat
+import sys
+from collections.abc import Iterator, Mapping
+from importlib import metadata
+from typing import Any
 
+from tfplace.core.cluster import Cluster
 from tfplace.core.op_graph import OpGraph
 from tfplace.errors import FormatError
 from tfplace.formats import files
@@ -128,3 +143,243 @@ class GraphCache:
     if not self._has_warned:
       self._has_warned = True
       _logger.warning("extracted graphs are not kept: %s", error)
+
+
+_TENSORFLOWS = (  # names that TensorFlow is distributed under
+  "tensorflow",
+  "tensorflow-cpu",
+  "tensorflow-intel",
+  "tensorflow-macos",
+  "tf-nightly",
+  "tf-nightly-cpu",
+)
+_GPU_FILES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # CUDA, ROCm, WSL
+_GPU_CHOICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+
+
+class _UnknownError(Exception):
+  """Something that decides a graph and that no digest can cover."""
+
+
+def _software() -> dict[str, Any]:
+  return {
+    "tensorflow": _tensorflow_version(),
+    "keras": _version("keras"),
+    "platform": [platform.system(), platform.machine()],
+    "gpus": _gpus(),
+    "settings": _keras_settings(),
+  }
+
+
+@functools.cache
+def _tensorflow_version() -> list[str]:
+  found = [f"{name} {v}" for name in _TENSORFLOWS if (v := _version(name))]
+  if not found:
+    raise _UnknownError
+  return found
+
+
+@functools.cache
+def _version(name: str) -> str | None:
+  try:
+    return metadata.version(name)
+  except metadata.PackageNotFoundError:
+    return None
+
+
+def _gpus() -> list[Any]:
+  """What tells a host with GPUs from one without, TensorFlow aside."""
+  found = [path for path in _GPU_FILES if os.path.exists(path)]
+  tensorflow = sys.modules.get("tensorflow")
+  if found and tensorflow is not None:
+    config = tensorflow.config
+    if config.get_visible_devices("GPU") != config.list_physical_devices("GPU"):
+      raise _UnknownError  # chosen by a call in this process alone
+  return [found, [os.environ.get(name) for name in _GPU_CHOICES]]
+
+
+def _keras_settings() -> list[Any]:
+  """Settings that layers depend on: as set, or as Keras will read them."""
+  keras = sys.modules.get("keras")
+  if keras is not None:
+    config = keras.config
+    return [
+      config.floatx(),
+      config.epsilon(),
+      config.image_data_format(),
+      config.dtype_policy().name,
+    ]
+  given = _keras_file()
+  floatx = given.get("floatx", "float32")
+  return [
+    floatx,
+    given.get("epsilon", 1e-7),
+    given.get("image_data_format", "channels_last"),
+    floatx,
+  ]
+
+
+def _keras_file() -> dict[str, Any]:
+  """Keras' own file of settings, where Keras looks for it."""
+  home = os.path.expanduser("~")
+  if not os.access(home, os.W_OK):
+    home = "/tmp"
+  folder = os.environ.get("KERAS_HOME", os.path.join(home, ".keras"))
+  path = pathlib.Path(os.path.expanduser(os.path.join(folder, "keras.json")))
+  if not path.exists():
+    return {}
+  try:
+    content = json.loads(path.read_text())
+  except ValueError:
+    return {}
+  return content if isinstance(content, dict) else {}
+
+
+def _has_custom_objects() -> bool:
+  """Whether a Keras file may load classes that a user wrote."""
+  keras = sys.modules.get("keras")
+  if keras is None:
+    return False
+  names = keras.saving.get_custom_objects()
+  return any(not name.startswith("tfplace>") for name in names)
+
+
+_PACKAGE = pathlib.Path(__file__).parent.parent
+# The code that decides a graph: folders and modules of this package.
+_CODE = (
+  "models",
+  "core",
+  "formats",
+  "extraction",
+  "cost",
+  "plan/local_step.py",
+  "plan/sources.py",
+  "__init__.py",
+)
+_SUFFIXES = (".py", ".json")
+_CHUNK_BYTES = 1 << 20
+
+
+def content_key(
+  kind: str,
+  source: str,
+  cluster: Cluster,
+  *,
+  batch_size: int | None = None,
+  training: bool = True,
+  sizes: Mapping[str, int] | None = None,
+  costs: str = "grappler",
+) -> str | None:
+  """A hexadecimal digest; None where not everything can be known.
+
+  Args:
+    kind: "model", or the kind of file that `source` is.
+    source: a name of the zoo, a file or a directory.
+    cluster: whose kinds are costed.
+    batch_size: as asked for.
+    training: as asked for.
+    sizes: as asked for; the defaults are part of the code.
+    costs: name of the cost model.
+  """
+  try:
+    return _digest(
+      kind=kind,
+      source=_source(kind, source),
+      batch_size=batch_size,
+      training=training,
+      sizes=dict(sizes or {}),
+      costs=costs,
+      hardware=_hardware(cluster),
+    )
+  except (OSError, TypeError, ValueError, _UnknownError):
+    return None
+
+
+def measured_key(step: bytes, devices: Mapping[str, Any]) -> str | None:
+  """The digest of a step that was measured on this process's devices.
+
+  Args:
+    step: its graph, with the shapes of what it is fed.
+    devices: plain data that differs where the step may take another time.
+  """
+  try:
+    content = hashlib.sha256(step).hexdigest()
+    return _digest(measured=content, devices=dict(devices))
+  except (OSError, TypeError, ValueError, _UnknownError):
+    return None
+
+
+def _digest(**parts: Any) -> str:
+  parts |= {"code": _code(), "software": _software()}
+  text = json.dumps(parts, sort_keys=True)
+  return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _hardware(cluster: Cluster) -> list[Any]:
+  """Kind and description of the devices, each once, in order."""
+  pairs = ([d.kind, d.extra.get("hardware")] for d in cluster.devices)
+  return list({json.dumps(p, sort_keys=True): p for p in pairs}.values())
+
+
+def _source(kind: str, source: str) -> Any:
+  if kind == "model":
+    return source
+  if kind == "keras_model" and _has_custom_objects():
+    raise _UnknownError
+  files = {name: _file_digest(path) for name, path in _files(source)}
+  return [os.path.basename(os.path.normpath(source)), files]
+
+
+def _files(source: str) -> Iterator[tuple[str, str]]:
+  """Relative name and path of every file; an `OSError` where one is not."""
+  if not os.path.isdir(source):
+    yield "", source
+    return
+
+  def fail(error: OSError) -> None:
+    raise error
+
+  for folder, folders, names in os.walk(source, onerror=fail):
+    if any(os.path.islink(os.path.join(folder, name)) for name in folders):
+      raise _UnknownError  # the walk does not follow it, TensorFlow does
+    for name in names:
+      path = os.path.join(folder, name)
+      yield os.path.relpath(path, source), path
+
+
+def _file_digest(path: str) -> str:
+  if not os.path.isfile(path):  # a pipe would never end
+    raise _UnknownError
+  digest = hashlib.sha256()
+  with open(path, "rb") as file:
+    while chunk := file.read(_CHUNK_BYTES):
+      digest.update(chunk)
+  return digest.hexdigest()
+
+
+def _code_digest() -> str:
+  """Of the sources that decide a graph; `OSError` where a zip file has them."""
+  digest = hashlib.sha256()
+  for name in _CODE:
+    top = _PACKAGE / name
+    paths = sorted(top.rglob("*")) if top.is_dir() else [top]
+    for path in paths:
+      if path.suffix in _SUFFIXES:
+        content = path.read_bytes()
+        where = path.relative_to(_PACKAGE).as_posix()
+        digest.update(f"{where} {len(content)} ".encode())
+        digest.update(content)
+  return digest.hexdigest()
+
+
+@functools.cache
+def _first_code() -> str:
+  return _code_digest()
+
+
+def _code() -> str:
+  """The same, where no source was edited since the process began."""
+  digest = _code_digest()
+  if digest != _first_code():
+    raise _UnknownError
+  return digest

@@ -8,7 +8,7 @@ transfers.
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -31,11 +31,7 @@ def short_name(name: str) -> str:
 
 
 def canonical_device(name: str, what: str) -> str:
-  """The full name of one of this process's logical devices.
-
-  Args:
-    name: such as "CPU:1", "/device:GPU:0" or a full name.
-    what: who asks, for the message, such as "op 'dense/MatMul'".
+  """The full name of a logical device such as "CPU:1" or "/device:GPU:0".
 
   Raises:
     ApplyError: the name is no device name, or this process has no such device.
@@ -52,9 +48,7 @@ def canonical_device(name: str, what: str) -> str:
 
 
 def full_names(assignments: Mapping[str, str]) -> dict[str, str]:
-  """`assignments` with full device names, where they are TensorFlow's; the
-  devices may be those of another process.
-  """
+  """`assignments` with full names of devices of this or another process."""
   return {op: _full_name(name) or name for op, name in assignments.items()}
 
 
@@ -71,11 +65,7 @@ def _full_name(name: Any) -> str | None:
 
 
 def canonical_devices(assignments: Mapping[str, str]) -> dict[str, str]:
-  """`assignments` (op or layer -> device) with full device names.
-
-  Raises:
-    ApplyError: as `canonical_device`; names the op or layer.
-  """
+  """The same of this process; else an `ApplyError` that names op or layer."""
   full: dict[str, str] = {}
   for op, name in assignments.items():
     if name not in full:
@@ -91,6 +81,20 @@ def check_cluster(cluster: Cluster) -> None:
   """
   for device in cluster.devices:
     canonical_device(device.name, f"a part of cluster {cluster.name!r}")
+
+
+def shared_phrase(names: Iterable[str]) -> str:
+  """What a message says where devices are parts of one; "" where none are."""
+  owners: dict[str, str] = {name: "machine" for name in logical_names("CPU")}
+  owners |= {device.name: owner for device, owner in _gpus()}
+  used = [owners[name] for name in names if name in owners]
+  if len(set(used)) == len(used):
+    return ""
+  what = "cores" if used.count("machine") > 1 else "GPU"
+  return (
+    f"; these devices share this machine's {what}, so that dividing the step"
+    " shows the mechanism and gains no speed"
+  )
 
 
 def default_device() -> str:

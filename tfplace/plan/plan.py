@@ -12,10 +12,12 @@ from collections.abc import Iterable, Mapping
 
 from tfplace.core.placement import Placement
 from tfplace.core.protocols import Evaluation, Result
+from tfplace.errors import ApplyError
 from tfplace.extraction import TracedStep
 from tfplace.formats import json_file
 from tfplace.formats.results import PLACEMENT
-from tfplace.plan import local_devices
+from tfplace.plan import local_devices, local_step
+from tfplace.plan.planner import is_beaten
 
 _LISTED = 12  # of a model's layers; a message is to be read
 
@@ -99,6 +101,9 @@ class AppliedPlacement:
       many times as fast, at the very most, another placement could be.
     single_device: the simulated step of the best single device.
     seconds: stage of planning -> seconds that it took.
+    costs: "measured" (one step ran on this process's devices), "estimated", or
+      "" where nothing was planned.
+    step: what was planned, without weights, for `measure`.
   """
 
   assignments: Mapping[str, str]
@@ -113,6 +118,10 @@ class AppliedPlacement:
   evaluation: Evaluation | None = None
   single_device: Evaluation | None = None
   seconds: Mapping[str, float] = dataclasses.field(default_factory=dict)
+  costs: str = ""
+  step: TracedStep | None = dataclasses.field(
+    default=None, repr=False, compare=False
+  )
 
   def __str__(self) -> str:
     """The decision, and one line per layer."""
@@ -122,6 +131,28 @@ class AppliedPlacement:
       for name, device in self.layers.items()
     ]
     return "\n".join([self.message, *lines])
+
+  def measure(self, steps: int = 20) -> Evaluation:
+    """Runs the planned step as placed, and times it; the model is not touched.
+
+    It runs beside the model, on weights and inputs of its own: not in the
+    middle of a `fit`, and with memory for both.
+
+    Args:
+      steps: timed steps, of which the median counts.
+
+    Raises:
+      ApplyError: this placement was not planned in this process, or is for
+        devices that it lacks.
+      MeasurementError: the step cannot be run beside the model.
+    """
+    if self.step is None or self.placement is None:
+      raise ApplyError(
+        f"model {self.model!r}: only what place_model or plan_model planned in"
+        " this process can be measured"
+      )
+    local_devices.check_cluster(self.placement.problem.cluster)
+    return local_step.measure(self.step, self.placement, steps)
 
   def save(self, path: str | os.PathLike[str]) -> None:
     """Writes the assignments as a `tfplace.placement.v1` file.
@@ -215,6 +246,8 @@ def planned(
     training=traced.training,
     one_device=one_device,
     message=_message(result, single, used, one_device, traced.training),
+    costs=_costs(result),
+    step=local_step.without_values(traced),
     model=traced.name,
     placement=result.placement,
     evaluation=result.evaluation,
@@ -238,11 +271,9 @@ def _layers(placement: Placement, traced: TracedStep) -> dict[str, str]:
   }
 
 
-def is_beaten(result: Result, single: Result | None) -> bool:
-  """Whether one device alone is predicted to be as fast as `result`."""
-  return single is not None and (
-    result.evaluation.step_time_us >= single.evaluation.step_time_us
-  )
+def _costs(result: Result) -> str:
+  graph = result.placement.problem.graph
+  return "measured" if graph.extra.get("costs") == "measured" else "estimated"
 
 
 def _message(
@@ -252,26 +283,28 @@ def _message(
   one_device: bool,
   training: bool,
 ) -> str:
-  where = _listed(used)
+  where, costs = _listed(used), _costs(result)
   kind = "step" if training else "inference step"
   step = f"{kind} of {_shown(result.evaluation.step_time_us)}"
   left = _left_to_gain(result.evaluation)
+  shared = local_devices.shared_phrase(used)
   if single is None:
     return (
-      f"placed on {where} by {result.strategy}: a predicted {step};"
-      f" no single device has the memory{left}"
+      f"placed on {where} by {result.strategy}: a predicted {step} by {costs}"
+      f" costs; no single device has the memory{left}{shared}"
     )
   alone = _shown(single.evaluation.step_time_us)
   if one_device:
+    left = _left_to_gain(single.evaluation)
     return (
-      f"stays on one device, {where}: a predicted {kind} of {alone}, which no"
-      f" placement found beats{_left_to_gain(single.evaluation)}"
+      f"stays on one device, {where}: a predicted {kind} of {alone} by {costs}"
+      f" costs, which no placement found beats{left}"
     )
   beaten = is_beaten(result, single)
   against = "no better than" if beaten else "against"
   return (
-    f"placed on {where} by {result.strategy}: a predicted {step},"
-    f" {against} {alone} on one device{left}"
+    f"placed on {where} by {result.strategy}: a predicted {step} by {costs}"
+    f" costs, {against} {alone} on one device{left}{shared}"
   )
 
 
@@ -281,10 +314,11 @@ def _left_to_gain(evaluation: Evaluation) -> str:
   if ratio is None:
     return ""
   percent = 100 * (1 - 1 / ratio)
+  proven = "; for these costs it is proven that no placement"
   if percent < _LEAST_PERCENT:
-    return "; it is proven that no placement is faster"
+    return f"{proven} is faster"
   least = f"{_shown(evaluation.lower_bound_us)} ({percent:.2g}% less)"
-  return f"; it is proven that no placement takes less than {least}"
+  return f"{proven} takes less than {least}"
 
 
 def _shown(time_us: float) -> str:

@@ -1,22 +1,24 @@
 """The facade of planning: from a problem to a placement and its baselines.
 
-`make_plan` proves a lower bound, compiles the placers, places, and runs the
-baselines that a placement is compared with. It does not extract graphs
+`make_plan` proves a lower bound, compiles the placers, places, runs the
+baselines, and measures where devices are open. It does not extract graphs
 (`plan.sources`), and it applies and prints nothing.
 """
 
 import contextlib
 import dataclasses
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 from tfplace import bounds, placers
 from tfplace.core import protocols
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
-from tfplace.core.protocols import Result
+from tfplace.core.protocols import Evaluation, Result
 from tfplace.errors import TfplaceError
+from tfplace.extraction import stages
+from tfplace.plan.clusters import LiveStep
 
 SINGLE = "single"
 _BASELINE_BUDGET_S = 5.0  # none of them searches
@@ -63,8 +65,8 @@ class ShowStage(Protocol):
 
   def __call__(
     self, stage: str, detail: str, seconds: float | None
-  ) -> contextlib.AbstractContextManager[object]:
-    """A context to be open meanwhile.
+  ) -> contextlib.AbstractContextManager[stages.OnStage]:
+    """A context to be open meanwhile; yields what is told of parts of it.
 
     Args:
       stage: such as "search".
@@ -88,16 +90,16 @@ class Stages:
   @contextlib.contextmanager
   def __call__(
     self, stage: str, detail: str = "", seconds: float | None = None
-  ) -> Iterator[None]:
-    """A stage; the arguments are `ShowStage`'s."""
+  ) -> Iterator[stages.OnStage]:
+    """A stage; the arguments and what is yielded are `ShowStage`'s."""
     began = time.monotonic()
     try:
       with (
         self._show(stage, detail, seconds)
         if self._show
-        else contextlib.nullcontext()
-      ):
-        yield
+        else contextlib.nullcontext(stages.ignore)
+      ) as on_stage:
+        yield on_stage
     finally:
       self.seconds[stage] = time.monotonic() - began
 
@@ -107,43 +109,69 @@ class PlanResult:
   """A placement, and what it is compared with.
 
   Attributes:
-    problem: the one given, with the lower bound that was proven.
-    best: the result of the strategy.
-    baselines: results of the baselines that `best` did not try itself.
+    problem: the one given, with measured costs where devices are open, and with
+      the lower bound that was proven.
+    results: of the strategy, of what `auto` tried for it, and of the baselines
+      that were not among these.
+    best: the one to take.
     failures: baseline -> why it has no result.
+    measured: what each of `results` took, where that was asked for.
   """
 
   problem: Problem
+  results: Sequence[Result]
   best: Result
-  baselines: tuple[Result, ...]
   failures: Mapping[str, TfplaceError]
-
-  @property
-  def results(self) -> list[Result]:
-    """The best result, what `auto` tried for it, and the baselines."""
-    return [self.best, *self.best.tried, *self.baselines]
+  measured: Sequence[Evaluation] | None = None
 
   @property
   def single_device(self) -> Result | None:
     """The best single device; None where none has the memory."""
     return next((r for r in self.results if r.strategy == SINGLE), None)
 
+  @property
+  def evaluation(self) -> Evaluation:
+    """Of `best`: measured, where it was, and then with the prediction."""
+    predicted = self.best.evaluation
+    if self.measured is None:
+      return predicted
+    number = next(i for i, r in enumerate(self.results) if r is self.best)
+    return self.measured[number].with_extra(
+      predicted_step_time_us=predicted.step_time_us
+    )
+
+
+def is_beaten(result: Result, single: Result | None) -> bool:
+  """Whether one device alone is predicted to be as fast as `result`."""
+  return single is not None and (
+    result.evaluation.step_time_us >= single.evaluation.step_time_us
+  )
+
 
 def make_plan(
-  problem: Problem, config: PlanConfig, stages: Stages | None = None
+  problem: Problem,
+  config: PlanConfig,
+  show: Stages | None = None,
+  live: LiveStep | None = None,
+  measure: bool = False,
 ) -> PlanResult:
   """Places a problem, and compares the placement with the baselines.
 
   Args:
     problem: what to place.
     config: how; as `PlanConfig.check` wants it.
-    stages: shows and times what is done.
+    show: shows and times what is done.
+    live: the step on open devices, whose costs are measured first.
+    measure: run the placements on them, too.
 
   Raises:
     InfeasibleError: nothing fits in memory.
-    TfplaceError: as the placer does.
+    TfplaceError: as the placer does, or the step cannot be run.
   """
-  stage = Stages() if stages is None else stages
+  stage = Stages() if show is None else show
+  if live is not None:
+    with stage("profiling", f" {problem.graph.name}") as on_stage:
+      problem = live.profiled(problem, on_stage)
   with stage("compiling the placers", ", once per installation"):
     placers.warm_up(config.strategy)
   with stage("proof", " of how fast a step can be at best"):
@@ -160,7 +188,27 @@ def make_plan(
     )
   with stage("comparison", f" with {', '.join(config.baselines)}"):
     baselines, failures = _baselines(problem, best, config)
-  return PlanResult(problem, best, tuple(baselines), failures)
+  plan = PlanResult(problem, [best, *best.tried, *baselines], best, failures)
+  if live is None or not measure:
+    return plan
+  with stage("measuring", f" {len(plan.results)} placements") as on_stage:
+    placements = [result.placement for result in plan.results]
+    measured = live.harness(problem, on_stage=on_stage).evaluate(placements)
+  best = _fastest(plan.results, measured)
+  return dataclasses.replace(plan, best=best, measured=measured)
+
+
+def _fastest(
+  results: Sequence[Result], evaluations: Sequence[Evaluation]
+) -> Result:
+  """Of all that `auto` had to choose from, what takes the shortest step.
+
+  Any other strategy has no choice, and the baselines are only compared with.
+  """
+  fit = [i for i, evaluation in enumerate(evaluations) if evaluation.feasible]
+  if not fit or not results[0].tried:
+    return results[0]
+  return results[min(fit, key=lambda i: evaluations[i].step_time_us)]
 
 
 def _baselines(

@@ -4,17 +4,18 @@ This is the one place that joins the model zoo, `extraction`, `cost` and the
 cache of earlier results. It imports TensorFlow when something must be traced.
 """
 
+import functools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tfplace.core.cluster import Cluster
 from tfplace.core.op_graph import OpGraph
-from tfplace.errors import ExtractionError
+from tfplace.cost import registry
+from tfplace.errors import ExtractionError, TfplaceError
 from tfplace.extraction import stages
-from tfplace.plan.cache_keys import content_key
 from tfplace.plan.clusters import ClusterLike, find_cluster
-from tfplace.plan.graph_cache import GraphCache
+from tfplace.plan.graph_cache import GraphCache, content_key
 
 if TYPE_CHECKING:
   import keras
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 KINDS = ("model", "saved_model", "keras_model", "graph_def")
 DEFAULT_CLUSTER = "v100x1"
+DEFAULT_COSTS = registry.DEFAULT
 
 
 def trace(
@@ -102,15 +104,29 @@ def _trace_zoo(
   return dataclasses.replace(traced, name=name)
 
 
+def check_costs(name: str) -> None:
+  """Checks that a cost model can say what ops take before any has run.
+
+  Raises:
+    TfplaceError: there is none of that name; lists those that are there.
+  """
+  names = [model for model in registry.COST_MODELS if model != "measured"]
+  if name not in names:
+    raise TfplaceError(
+      f"unknown cost model {name!r:.60}; choose one of {', '.join(names)}"
+    )
+
+
 def op_graph(
   traced: "TracedStep",
   cluster: Cluster,
   on_stage: stages.OnStage = stages.ignore,
+  costs: str = DEFAULT_COSTS,
 ) -> OpGraph:
   """The op graph of a traced step, with costs for the cluster's kinds."""
-  from tfplace import cost
+  from tfplace.cost import assemble
 
-  return cost.op_graph(traced, cluster, on_stage)
+  return assemble.op_graph(traced, cluster, on_stage, costs)
 
 
 def load_or_extract(
@@ -121,42 +137,43 @@ def load_or_extract(
   batch_size: int | None = None,
   training: bool = True,
   sizes: Mapping[str, int] | None = None,
+  costs: str = DEFAULT_COSTS,
   cache: GraphCache | None = None,
   needs_trace: bool = False,
   traced: "TracedStep | None" = None,
   allow_side_effects: bool = False,
   on_stage: stages.OnStage = stages.ignore,
 ) -> "tuple[OpGraph, TracedStep | None]":
-  """The op graph, from the cache where it is there; `trace` has the arguments.
+  """The op graph, from the cache where it is, and the step if it is known.
 
   Args:
-    kind: as in `trace`, and so are the other arguments of the same names.
+    kind: as in `trace`, like the others of the same names.
     source: name or path.
     cluster: whose device kinds are costed.
     batch_size: examples per step.
     training: the training step, or inference.
     sizes: of a zoo model.
+    costs: name of a cost model.
     cache: where graphs are kept; None extracts anew.
-    needs_trace: the traced step is wanted too, which no cache holds: then only
-      the costs may come from it.
-    traced: what an earlier call with the same arguments, for another cluster,
-      has returned; None traces.
+    needs_trace: the step is wanted too, which no cache holds.
+    traced: of an earlier call with the same arguments for another cluster.
     allow_side_effects: of loading.
     on_stage: called as each stage begins; never for a cached graph.
-
-  Returns:
-    The graph, and the traced step where there is one.
 
   Raises:
     ExtractionError: names the file or model and what is wrong with it.
   """
+  check_costs(costs)
   asked: dict[str, Any] = {
     "batch_size": batch_size,
     "training": training,
     "sizes": sizes,
   }
-  slot = _Slot(cache, lambda: content_key(kind, source, cluster, **asked))
-  graph = slot.load()
+  find_key = functools.partial(
+    content_key, kind, source, cluster, **asked, costs=costs
+  )
+  key = find_key() if cache else None
+  graph = cache.load(key) if cache and key else None
   if graph is not None and not needs_trace:
     return graph, traced
   if traced is None:
@@ -168,29 +185,10 @@ def load_or_extract(
       on_stage=on_stage,
     )
   if graph is None or not _is_of(graph, traced):
-    graph = op_graph(traced, cluster, on_stage)
-    slot.store(graph)
+    graph = op_graph(traced, cluster, on_stage, costs)
+    if cache and key and find_key() == key:  # no file has changed meanwhile
+      cache.store(key, graph)
   return graph, traced
-
-
-class _Slot:
-  """Where a cache keeps one graph; without a cache nothing is ever there."""
-
-  def __init__(
-    self, cache: GraphCache | None, find_key: Callable[[], str | None]
-  ) -> None:
-    """`find_key` hashes all that decides the graph, files as they are now."""
-    self._cache = cache
-    self._find_key = find_key
-    self._key = find_key() if cache else None
-
-  def load(self) -> OpGraph | None:
-    return self._cache.load(self._key) if self._cache and self._key else None
-
-  def store(self, graph: OpGraph) -> None:
-    """Keeps the graph, unless a file changed while it was extracted."""
-    if self._cache and self._key and self._find_key() == self._key:
-      self._cache.store(self._key, graph)
 
 
 def _is_of(graph: OpGraph, traced: "TracedStep") -> bool:
@@ -209,6 +207,7 @@ def extract(
   training: bool = True,
   sizes: Mapping[str, int] | None = None,
   cache_dir: str | os.PathLike[str] | None = None,
+  costs: str = DEFAULT_COSTS,
 ) -> OpGraph:
   """The dataflow graph of a model's step, with the cost of every op.
 
@@ -223,10 +222,12 @@ def extract(
     sizes: further sizes of a zoo model, such as {"length": 20}.
     cache_dir: directory where graphs of named models and of files are kept by
       a hash of all that decides them; None extracts anew.
+    costs: name of the cost model that says what each op takes.
 
   Raises:
     ExtractionError: names the model or file and what is wrong with it.
     FormatError: no such preset, or a broken file.
+    TfplaceError: no such cost model.
   """
   if isinstance(model, str | os.PathLike):
     (graph,) = extract_each(
@@ -236,6 +237,7 @@ def extract(
       training=training,
       sizes=sizes,
       cache_dir=cache_dir,
+      costs=costs,
     )
     return graph
   cluster = find_cluster(cluster)
@@ -245,7 +247,9 @@ def extract(
     raise ExtractionError(
       f"sizes {sorted(sizes)} are given for a model that is built already"
     )
-  return op_graph(tracing.trace_keras(model, batch_size, training), cluster)
+  check_costs(costs)
+  traced = tracing.trace_keras(model, batch_size, training)
+  return op_graph(traced, cluster, costs=costs)
 
 
 def extract_each(
@@ -256,16 +260,18 @@ def extract_each(
   training: bool = True,
   sizes: Mapping[str, int] | None = None,
   cache_dir: str | os.PathLike[str] | None = None,
+  costs: str = DEFAULT_COSTS,
 ) -> list[OpGraph]:
   """As `extract` for each of several clusters, but traces once at most.
 
   Args:
-    source: a name of the zoo or a path, as of `extract`.
+    source: as of `extract`, like the others, but no Keras model.
     clusters: each as of `extract`.
-    batch_size: as of `extract`, and so are the others.
+    batch_size: examples per step.
     training: the training step or inference.
-    sizes: further sizes of a zoo model.
+    sizes: of a zoo model.
     cache_dir: where graphs are kept.
+    costs: name of the cost model.
 
   Returns:
     A graph for each cluster, in order.
@@ -285,6 +291,7 @@ def extract_each(
       batch_size=batch_size,
       training=training,
       sizes=sizes,
+      costs=costs,
       cache=GraphCache(cache_dir) if cache_dir else None,
       traced=traced,
     )

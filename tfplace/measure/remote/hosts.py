@@ -158,7 +158,9 @@ class HostCluster(runtime.Runtime):
   def measured_links(self) -> tuple[Link, ...]:
     """A measured link for each ordered pair of devices.
 
-    Two workers of one host are alike: one way is timed for both.
+    Two workers of one host share its memory and cores, and so one channel;
+    between machines, and in one worker, each direction has its own. Of two
+    workers of one host, one way is timed for both.
     """
     found: list[Link] = []
     for a, b in itertools.combinations(self.device_names, 2):

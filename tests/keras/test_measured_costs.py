@@ -1,0 +1,161 @@
+"""Costs of this process's devices: one step is run, beside the model."""
+
+import random
+import statistics
+import time
+
+import apply_testing as at
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfplace
+from tfplace.errors import ApplyError, MeasurementError, TfplaceError
+from tfplace.keras import state
+from tfplace.plan import graph_cache, local_step
+
+CPUS = tuple(f"{at.LOCAL}CPU:{i}" for i in range(2))
+PAIR = tfplace.Cluster(
+  "pair",
+  tuple(tfplace.Device(name, "CPU") for name in CPUS),
+  tuple(tfplace.Link(a, b, 1e5) for a in CPUS for b in CPUS if a != b),
+)
+
+
+def plan(model, **options):
+  options = {"strategy": "m_etf", "budget_s": 1, "batch_size": 64, **options}
+  return tfplace.plan_model(model, PAIR, **options)
+
+
+def _dense():
+  layers = [keras.layers.Dense(1024, activation="relu") for _ in range(3)]
+  return keras.Sequential([keras.Input((512,)), *layers, keras.layers.Dense(8)])
+
+
+def _conv():
+  layers = [keras.layers.Conv2D(24, 3, activation="relu") for _ in range(3)]
+  flat = [keras.layers.Flatten(), keras.layers.Dense(8)]
+  return keras.Sequential([keras.Input((32, 32, 3)), *layers, *flat])
+
+
+def _lstm():
+  layers = [keras.layers.LSTM(64, return_sequences=True) for _ in range(2)]
+  flat = [keras.layers.Flatten(), keras.layers.Dense(8)]
+  return keras.Sequential([keras.Input((30, 16)), *layers, *flat])
+
+
+def _step_us(model):
+  """Median over steps of what Keras itself takes, unplaced."""
+  rng = np.random.default_rng(0)
+  x = rng.random((64, *model.input_shape[1:]), np.float32)
+  y = rng.random((64, *model.output_shape[1:]), np.float32)
+  found = []
+  for _ in range(12):
+    began = time.perf_counter()
+    model.train_on_batch(x, y)
+    found.append((time.perf_counter() - began) * 1e6)
+  return statistics.median(found[2:])
+
+
+@pytest.mark.parametrize("build", [_dense, _conv, _lstm])
+def test_measured_costs_predict_the_step_of_one_device(build):
+  model = build()
+  model.compile("adam", "mse", jit_compile=False)
+  estimated = plan(model, costs="estimated").single_device.step_time_us
+  factors = []
+  for _ in range(4):  # what else the machine does comes and goes
+    real = _step_us(model)
+    predicted = plan(model, costs="measured").single_device.step_time_us
+    factors.append(predicted / real)
+    print(
+      f"{build.__name__}: {real / 1e3:.1f} ms a step; measured costs say"
+      f" {factors[-1]:.2f} times that, estimates {estimated / real:.2f}"
+    )
+    if 0.5 < factors[-1] < 2:
+      return
+  pytest.fail(f"predicted / real: {factors}")
+
+
+def _state(model):
+  values = {v.path: v.numpy() for v in state.variables(model)}
+  return values, np.random.get_state()[1].tolist(), random.getstate()
+
+
+def test_measuring_changes_nothing_of_the_model_nor_random_states():
+  model = at.build("lstm")  # with dropout, and so with seeds
+  at.losses(model, "lstm", 2)
+  kinds = {type(v).__name__ for v in state.variables(model)}
+  before = _state(model)
+  drawn = tf.random.get_global_generator().state.numpy()
+  told = plan(model, costs="measured", sample=at.batch("lstm"), batch_size=None)
+  measured = told.measure(steps=2)
+  assert measured.source == "measured" and measured.step_time_us > 0
+  after = _state(model)
+  assert kinds and before[1:] == after[1:]
+  assert any("seed" in path for path in before[0])
+  assert any("iteration" in path for path in before[0])
+  assert before[0].keys() == after[0].keys()
+  for path, value in before[0].items():
+    np.testing.assert_array_equal(after[0][path], value, err_msg=path)
+  np.testing.assert_array_equal(
+    tf.random.get_global_generator().state.numpy(), drawn
+  )
+  # It goes on as one that was never measured.
+  other = at.build("lstm")
+  at.losses(other, "lstm", 2)
+  np.testing.assert_array_equal(
+    at.losses(model, "lstm", 3), at.losses(other, "lstm", 3)
+  )
+
+
+def test_a_measured_step_is_kept_and_not_run_again(monkeypatch, tmp_path):
+  monkeypatch.setattr(graph_cache, "default_directory", lambda: str(tmp_path))
+  model = at.build("lstm")  # with loops, whose functions are numbered anew
+  first = plan(model, costs="measured")
+  assert first.costs == "measured" and "by measured costs" in first.message
+
+  def fail(*_, **__):
+    raise MeasurementError("it was run")
+
+  monkeypatch.setattr(local_step, "_run", fail)
+  again = plan(model, costs="measured")
+  assert again.costs == "measured"
+  assert again.single_device == first.single_device
+  other = plan(model, costs="measured", batch_size=65)
+  assert other.costs == "estimated" and "by estimated costs" in other.message
+
+
+def test_this_processs_devices_are_measured_and_described_ones_estimated():
+  options = {"strategy": "single", "batch_size": at.BATCH}
+  model = tfplace.place_model(at.build("dense"), **options)
+  assert model.placement.costs == "measured"
+  at.losses(model, "dense", 1)
+  assert model.placement.measure(steps=1).step_time_us > 0
+  model = tfplace.place_model(at.build("dense"), **options, costs="estimated")
+  assert model.placement.costs == "estimated"
+  assert plan(at.build("dense")).costs == "estimated"
+
+
+def test_a_step_that_cannot_run_beside_its_model_is_estimated(caplog):
+  words = keras.Input((), dtype="string")
+  ids = keras.layers.StringLookup(vocabulary=["a", "b"])(words)
+  x = keras.layers.Embedding(4, 3)(ids)
+  model = keras.Model(words, keras.layers.Dense(1)(x))
+  model.compile("sgd", "mse")
+  told = plan(model, costs="measured")
+  assert told.costs == "estimated"
+  assert "estimated costs: " in caplog.text and "table" in caplog.text
+
+
+def test_costs_that_do_not_exist_and_what_cannot_be_measured_are_named():
+  model = at.build("dense")
+  with pytest.raises(TfplaceError, match="unknown cost model 'guess'"):
+    plan(model, costs="guess")
+  with pytest.raises(ApplyError, match="does not have"):
+    tfplace.plan_model(model, "v100x2", costs="measured")
+  with pytest.raises(ApplyError, match="costs is for planning"):
+    tfplace.place_model(model, placement=at.SPLIT, costs="measured")
+  model = tfplace.place_model(model, placement=at.SPLIT)
+  with pytest.raises(ApplyError, match="can be measured"):
+    model.placement.measure()

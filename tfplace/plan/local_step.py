@@ -1,0 +1,212 @@
+"""Runs a traced step on this process's devices: its costs, and its time.
+
+The step runs in a session of its own, with variables of its own: weights,
+optimizer, metrics and random states of the model are not touched. Devices are
+those of the process, with as many threads; Grappler is off, so that ops keep
+their names.
+"""
+
+import dataclasses
+import os
+import re
+import statistics
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow.compat.v1 as tf1
+from google.protobuf import text_format
+from tensorflow.python.eager import context
+
+from tfplace.core.cluster import Cluster
+from tfplace.core.op_graph import OpGraph
+from tfplace.core.placement import Placement
+from tfplace.core.problem import Problem
+from tfplace.core.protocols import Evaluation
+from tfplace.cost.profile import with_measured_times
+from tfplace.errors import MeasurementError
+from tfplace.extraction.safety import side_effects
+from tfplace.extraction.traced import TracedStep
+from tfplace.measure import evaluations, placed_step
+from tfplace.measure.calibrate import profiling, splits
+from tfplace.measure.local import host
+from tfplace.measure.session import messages, session
+from tfplace.plan import graph_cache
+
+# Of steps, each kind for a second at most where they are quick; the whole ends
+# with the step that runs after so many seconds.
+_COUNTS = {
+  "warmup": 3,
+  "steps": 20,
+  "traced_steps": 5,
+  "phase_s": 1.0,
+  "seconds": 10.0,
+}
+_OVERHEAD = "op_overhead_us"  # keys of `OpGraph.extra`
+_STEP = "step_time_us"
+
+
+def measured_problem(problem: Problem, traced: TracedStep) -> Problem:
+  """The problem with the costs of one step that runs on the first device.
+
+  Op times and overhead of that device's kind are such that the simulated step
+  on it takes what the real one takes; of another kind, only ops that had to run
+  there are timed. Kept in the graph cache.
+
+  Args:
+    problem: with estimated costs, of this process's devices.
+    traced: its step.
+
+  Raises:
+    MeasurementError: the step cannot be run beside the model: it has side
+      effects, reads a table of the model's, or does not fit.
+  """
+  folder = graph_cache.default_directory()
+  key = graph_cache.measured_key(_content(traced), _devices(problem.cluster))
+  cache = graph_cache.GraphCache(folder) if folder and key else None
+  graph = cache.load(key) if cache and key else None
+  if graph is None or graph.names != problem.graph.names:
+    graph = _measured(problem, traced)
+    if cache and key:
+      cache.store(key, graph)
+  times = {kind: graph.time_us[kind] for kind in problem.graph.kinds}
+  extra = {
+    **problem.graph.extra,
+    "costs": "measured",
+    _STEP: graph.extra[_STEP],
+  }
+  own = dataclasses.replace(problem.graph, time_us=times, extra=extra)
+  return Problem(own, _with_overhead(problem.cluster, graph.extra[_OVERHEAD]))
+
+
+def _with_overhead(cluster: Cluster, overhead_us: dict[str, float]) -> Cluster:
+  devices = tuple(
+    dataclasses.replace(
+      d, op_overhead_us=overhead_us.get(d.kind, d.op_overhead_us)
+    )
+    for d in cluster.devices
+  )
+  return dataclasses.replace(cluster, devices=devices)
+
+
+def _measured(problem: Problem, traced: TracedStep) -> OpGraph:
+  """The graph with measured times; overhead and step are in `extra`."""
+  graph, home = problem.graph, problem.cluster.devices[0]
+  row = splits.home(problem)[problem.group_of].astype(np.int32)
+  reply = _run(traced, Placement(problem, row), optimized=False, **_COUNTS)
+  found = profiling.op_times_us(reply.traces)
+  step_us = statistics.median(reply.step_us)
+  fitted, overhead_us = profiling.fitted(found, step_us, not row.any())
+  here = [graph.names[op] for op in np.flatnonzero(row == 0)]
+  times = {name: fitted.get(name, 0.0) for name in here}
+  graph = with_measured_times(graph, home.kind, times)
+  time_us = {kind: times.copy() for kind, times in graph.time_us.items()}
+  for op in np.flatnonzero(row).tolist():  # without a kernel for that kind
+    kind = problem.cluster.devices[row[op]].kind
+    time_us[kind][op] = found.get(graph.names[op], time_us[kind][op])
+  measured = {_OVERHEAD: {home.kind: overhead_us}, _STEP: step_us}
+  return dataclasses.replace(
+    graph, time_us=time_us, extra={**graph.extra, **measured}
+  )
+
+
+def _content(traced: TracedStep) -> bytes:
+  """What decides the step but for the values of variables and inputs.
+
+  TensorFlow numbers functions and gradients through a whole process.
+  """
+  graph_def = tf1.GraphDef()
+  graph_def.CopyFrom(traced.graph_def)
+  for node in graph_def.node:
+    if "_gradient_op_type" in node.attr:
+      del node.attr["_gradient_op_type"]
+  graph = graph_def.SerializeToString(deterministic=True)
+  names = " ".join(f.signature.name for f in graph_def.library.function)
+  numbers = sorted(set(re.findall(r"_(\d+)", names)))
+  if numbers:  # as text, where no lengths depend on them
+    text = text_format.MessageToString(graph_def)
+    pattern = rf"_(?:{'|'.join(numbers)})(?!\d)"
+    graph = re.sub(pattern, "", text).encode()
+  feeds = sorted((n, f.shape, f.dtype.name) for n, f in traced.feeds.items())
+  run = feeds, traced.fetches, sorted(traced.targets)
+  return graph + repr(run).encode()
+
+
+def _devices(cluster: Cluster) -> dict[str, Any]:
+  threading = tf.config.threading
+  return {
+    "devices": [[d.name, d.kind] for d in cluster.devices],
+    "gpus": [
+      tf.config.experimental.get_device_details(gpu).get("device_name", "")
+      for gpu in tf.config.list_physical_devices("GPU")
+    ],
+    "cpu": [host.cpu_name(), len(os.sched_getaffinity(0))],
+    "threads": [
+      threading.get_inter_op_parallelism_threads(),
+      threading.get_intra_op_parallelism_threads(),
+    ],
+  }
+
+
+def without_values(traced: TracedStep) -> TracedStep:
+  """The step without weights and inputs, to be kept and run later."""
+  return dataclasses.replace(
+    traced,
+    variables={
+      n: dataclasses.replace(v, value=None) for n, v in traced.variables.items()
+    },
+    feeds={
+      n: dataclasses.replace(f, value=None) for n, f in traced.feeds.items()
+    },
+  )
+
+
+def measure(traced: TracedStep, placement: Placement, steps: int) -> Evaluation:
+  """A placed step as it really runs, on made-up weights and inputs.
+
+  Args:
+    traced: the step.
+    placement: of all its ops, on this process's devices.
+    steps: timed steps, of which the median counts.
+
+  Raises:
+    MeasurementError: the step cannot be run beside the model.
+  """
+  counts = {**_COUNTS, "steps": steps, "traced_steps": 2}
+  reply = _run(traced, placement, optimized=True, **counts)
+  held = placed_step.held_bytes(traced, placement.assignments)
+  return evaluations.evaluation(placement, reply, held)
+
+
+def _run(
+  traced: TracedStep,
+  placement: Placement,
+  optimized: bool,
+  **counts: Any,
+) -> messages.StepReply:
+  """Runs the step, `optimized` by Grappler as in `fit`, or op by op."""
+  found = side_effects.when_run(traced.graph_def)
+  side_effects.refuse(found, repr(traced.name), MeasurementError)
+  request = placed_step.step_request(traced, placement, **counts)
+  try:
+    return session.run_steps(
+      request, "", _config(optimized), lambda _: None, lambda: None
+    )
+  except tf.errors.OpError as error:
+    reason = (error.message.strip() or type(error).__name__).splitlines()[0]
+    raise MeasurementError(
+      f"the step of {traced.name!r} could not be run: {reason}"
+    ) from error
+
+
+def _config(optimized: bool) -> tf1.ConfigProto:
+  """Sessions on the devices and threads that this process has."""
+  proto = context.context().config
+  proto.isolate_session_state = True
+  proto.allow_soft_placement = False
+  if not optimized:
+    options = proto.graph_options.optimizer_options
+    options.opt_level = tf1.OptimizerOptions.L0
+    options.global_jit_level = tf1.OptimizerOptions.OFF
+    proto.graph_options.rewrite_options.disable_meta_optimizer = True
+  return proto
