@@ -207,12 +207,13 @@ def showing_progress(
   """Shows a bar on stderr (a pulse where `seconds` is unknown).
 
   Nothing is shown in the first two seconds, nor where stderr is no terminal;
-  `in_lines` prints a line every few seconds there. Yields a callback to call as each
-  stage of the work begins.
+  `in_lines` prints a line every few seconds there. Yields a callback to call as
+  each stage of the work begins.
   """
   screen = console.Console(stderr=True)
   if not screen.is_terminal:
-    yield _Lines(what) if in_lines else stages.ignore
+    on_stage: stages.OnStage = _Lines(what) if in_lines else stages.ignore
+    yield on_stage
     return
   with ClockBar(screen, what, seconds) as bar:
     yield bar.show_stage
