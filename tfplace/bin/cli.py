@@ -222,17 +222,15 @@ def showing_progress(
 class _Lines:
   """Prints the stage to stderr, seldom enough for a log."""
 
-  def __init__(self, what: str) -> None:
-    self._what = what
+  def __init__(self, work: str) -> None:
+    self._work = work
     self._next = time.monotonic() + PROGRESS_AFTER_S
 
-  def __call__(
-    self, stage: str, count: Callable[[], int] | None = None
-  ) -> None:
+  def __call__(self, what: str, count: Callable[[], int] | None = None) -> None:
     del count
     if time.monotonic() > self._next:
       self._next = time.monotonic() + _SECONDS_PER_LINE
-      print(f"{self._what}: {stage}", file=sys.stderr, flush=True)
+      print(f"{self._work}: {what}", file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
