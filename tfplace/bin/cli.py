@@ -207,12 +207,13 @@ def showing_progress(
   """Shows a bar on stderr (a pulse where `seconds` is unknown).
 
   Nothing is shown in the first two seconds, nor where stderr is no terminal;
-  `in_lines` prints a line every few seconds there. Yields a callback to call as each
-  stage of the work begins.
+  `in_lines` prints a line every few seconds there. Yields a callback to call as
+  each stage of the work begins.
   """
   screen = console.Console(stderr=True)
   if not screen.is_terminal:
-    yield _Lines(what) if in_lines else stages.ignore
+    on_stage: stages.OnStage = _Lines(what) if in_lines else stages.ignore
+    yield on_stage
     return
   with ClockBar(screen, what, seconds) as bar:
     yield bar.show_stage
@@ -221,17 +222,15 @@ def showing_progress(
 class _Lines:
   """Prints the stage to stderr, seldom enough for a log."""
 
-  def __init__(self, what: str) -> None:
-    self._what = what
+  def __init__(self, work: str) -> None:
+    self._work = work
     self._next = time.monotonic() + PROGRESS_AFTER_S
 
-  def __call__(
-    self, stage: str, count: Callable[[], int] | None = None
-  ) -> None:
+  def __call__(self, what: str, count: Callable[[], int] | None = None) -> None:
     del count
     if time.monotonic() > self._next:
       self._next = time.monotonic() + _SECONDS_PER_LINE
-      print(f"{self._what}: {stage}", file=sys.stderr, flush=True)
+      print(f"{self._work}: {what}", file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
