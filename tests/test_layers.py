@@ -15,7 +15,7 @@ PACKAGE = pathlib.Path(tfplace.__file__).parent
 ALLOWED = {
   "core": set(),
   "formats": {"core"},
-  "extraction": {"formats"},
+  "extraction": {"core", "formats"},
   "cost": {"core", "extraction"},
   "simulate": {"core"},
   "bounds": {"core", "simulate"},

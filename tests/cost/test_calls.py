@@ -5,7 +5,7 @@ import tensorflow as tf
 
 from tfplace.core.presets import cluster_preset
 from tfplace.cost import bodies, op_graph
-from tfplace.extraction.keras.step import trace_keras
+from tfplace.extraction import trace_keras
 from tfplace.extraction.traced import TracedStep
 
 SIDE = 256

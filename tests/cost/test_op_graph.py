@@ -8,7 +8,7 @@ from tfplace.core.presets import cluster_preset
 from tfplace.core.problem import Problem
 from tfplace.cost import grappler, op_graph, sizes
 from tfplace.errors import ExtractionError, ProblemError
-from tfplace.extraction.keras.step import trace_keras
+from tfplace.extraction import trace_keras
 from tfplace.extraction.traced import FeedSpec, TracedStep
 
 # A K80's peak and memory bandwidth in flop and bytes per us, by its data

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tfplace import extraction as extract
 from tfplace.errors import ExtractionError
-from tfplace.extraction.inlining import inline
+from tfplace.extraction import inline
 
 CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 

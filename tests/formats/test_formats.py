@@ -4,11 +4,6 @@ import copy
 import gzip
 import json
 import math
-import os
-import signal
-import subprocess
-import sys
-import time
 
 import numpy as np
 import pytest
@@ -368,35 +363,3 @@ def test_evaluation_round_trip_with_a_step_that_never_ended(tmp_path):
   )
   evaluation.save(tmp_path / "e.json")
   assert formats.load_evaluation(tmp_path / "e.json") == evaluation
-
-
-def test_failed_write_leaves_the_old_file_and_no_other(tmp_path, monkeypatch):
-  path = tmp_path / "g.json"
-  path.write_text("old")
-
-  def fail(_):
-    raise OSError(28, "No space left on device")
-
-  monkeypatch.setattr(os, "fsync", fail)
-  with pytest.raises(FormatError, match="No space left"):
-    json_file.write_json(path, {"new": 1})
-  assert path.read_text() == "old"
-  assert os.listdir(tmp_path) == ["g.json"]
-
-
-def test_killed_write_leaves_the_old_file_whole(tmp_path):
-  path = tmp_path / "g.json"
-  path.write_text('{"old": 1}')
-  code = (
-    "import sys, tfplace.formats.json_file as j\n"
-    "print('go', flush=True)\n"
-    "while True: j.write_json(sys.argv[1], {'new': 'x' * 5_000_000})\n"
-  )
-  process = subprocess.Popen(
-    [sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE
-  )
-  process.stdout.readline()
-  time.sleep(0.05)
-  process.send_signal(signal.SIGKILL)
-  process.wait()
-  assert json.loads(path.read_text()) in ({"old": 1}, {"new": "x" * 5_000_000})

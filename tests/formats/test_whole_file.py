@@ -4,6 +4,7 @@ import errno
 import gzip
 import json
 import os
+import signal
 import socket
 import stat
 import subprocess
@@ -323,3 +324,35 @@ def test_what_cannot_be_read_is_named(tmp_path, case):
   name, why = UNREADABLE[case]
   with pytest.raises(FormatError, match=why):
     json_file.read_json(f"{tmp_path}/{name}", FORMAT)
+
+
+def test_failed_write_leaves_the_old_file_and_no_other(tmp_path, monkeypatch):
+  path = tmp_path / "g.json"
+  path.write_text("old")
+
+  def fail(_):
+    raise OSError(28, "No space left on device")
+
+  monkeypatch.setattr(os, "fsync", fail)
+  with pytest.raises(FormatError, match="No space left"):
+    json_file.write_json(path, {"new": 1})
+  assert path.read_text() == "old"
+  assert os.listdir(tmp_path) == ["g.json"]
+
+
+def test_killed_write_leaves_the_old_file_whole(tmp_path):
+  path = tmp_path / "g.json"
+  path.write_text('{"old": 1}')
+  code = (
+    "import sys, tfplace.formats.json_file as j\n"
+    "print('go', flush=True)\n"
+    "while True: j.write_json(sys.argv[1], {'new': 'x' * 5_000_000})\n"
+  )
+  process = subprocess.Popen(
+    [sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE
+  )
+  process.stdout.readline()
+  time.sleep(0.05)
+  process.send_signal(signal.SIGKILL)
+  process.wait()
+  assert json.loads(path.read_text()) in ({"old": 1}, {"new": "x" * 5_000_000})

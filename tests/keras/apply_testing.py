@@ -13,7 +13,7 @@ from keras import layers
 from tensorflow.python.eager import context
 
 from tfplace.core import OpSpec, Placement, Problem, build_graph
-from tfplace.extraction.keras.step import trace_keras
+from tfplace.extraction import trace_keras
 from tfplace.extraction.structure import skeleton
 from tfplace.plan.local_devices import local_cluster
 

@@ -5,7 +5,7 @@ import cases_of_models  # noqa: F401
 import keras
 from case_register import CASES
 
-from tfplace.extraction.keras import layers
+from tfplace.extraction import keras_step
 
 
 def names():
@@ -15,7 +15,7 @@ def names():
 def build(name):
   """The compiled model of that case and its batch, the same every time."""
   keras.utils.set_random_seed(11)
-  with layers.fresh_names():
+  with keras_step.fresh_names():
     model, batch, *options = CASES[name]()
     given = {"optimizer": keras.optimizers.SGD(0.02), "loss": "mse"}
   given.update(*options)

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 import tfplace
-from tfplace.extraction import trace_keras
-from tfplace.extraction.keras import layers
+from tfplace.extraction import keras_step, trace_keras
 
 STEPS = 20
 _FAST = ("MobileNet",)
@@ -60,7 +59,7 @@ def _built(name):
   keras.utils.set_random_seed(11)
   side = _SIDES.get(name, 32)
   options = {"alpha": 0.25} if name in _FAST else {}
-  with layers.fresh_names():
+  with keras_step.fresh_names():
     model = getattr(keras.applications, name)(
       weights=None, input_shape=(side, side, 3), classes=7, **options
     )

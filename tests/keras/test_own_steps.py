@@ -11,7 +11,7 @@ from case_register import floats
 from keras import layers, ops
 
 import tfplace
-from tfplace.extraction.keras import layers as keras_names
+from tfplace.extraction import keras_step
 
 BATCH = 4
 
@@ -218,7 +218,7 @@ FIT_LATER = ("predict", "evaluate", "fit", "evaluate", "predict")
 
 def _built(kind):
   keras.utils.set_random_seed(5)
-  with keras_names.fresh_names():
+  with keras_step.fresh_names():
     model_class, options, *_ = CASES[kind]
     model = model_class()
   options = {k: v() if callable(v) else v for k, v in options.items()}

@@ -13,7 +13,7 @@ from small_steps import plain_step
 from tfplace.core.cluster import Cluster, Device, Link
 from tfplace.core.problem import Problem
 from tfplace.errors import MeasurementError, PlacementError
-from tfplace.extraction.session import feed_values, run_steps
+from tfplace.extraction import feed_values, run_steps
 from tfplace.measure import MeasurementHarness, WorkerCluster
 
 

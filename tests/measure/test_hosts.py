@@ -19,7 +19,7 @@ from tfplace.bin import place
 from tfplace.core.problem import Problem
 from tfplace.cost import op_graph
 from tfplace.errors import MeasurementError
-from tfplace.extraction.session import feed_values, run_steps
+from tfplace.extraction import feed_values, run_steps
 from tfplace.measure import ChildError, open_cluster, profile
 from tfplace.measure.calibrate import links
 from tfplace.measure.local import host

@@ -227,7 +227,7 @@ def test_a_hit_still_writes_the_placed_graph_def(graph_def_file, tmp_path):
 def test_keras_names_start_anew_inside_and_go_on_outside():
   import keras
 
-  from tfplace.extraction.keras.layers import fresh_names
+  from tfplace.extraction.keras_step import fresh_names
 
   keras.layers.Dense(1)
   last = int(keras.layers.Dense(1).name.removeprefix("dense_"))

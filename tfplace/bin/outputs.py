@@ -11,7 +11,7 @@ from tfplace import core
 from tfplace.bin import cli, sources
 from tfplace.core.placement import Placement
 from tfplace.core.protocols import Result
-from tfplace.formats import evaluation as evaluation_format
+from tfplace.formats.results import evaluation_to_json
 from tfplace.report import page, table, timeline, trace
 from tfplace.simulate import Simulator
 
@@ -85,7 +85,7 @@ def write_pictures(
 
 def print_evaluation(evaluation: core.Evaluation) -> None:
   """Prints one evaluation as JSON, on one line."""
-  print(json.dumps(evaluation_format.evaluation_to_json(evaluation)))
+  print(json.dumps(evaluation_to_json(evaluation)))
 
 
 def print_results(

@@ -78,9 +78,9 @@ class Placement:
 
   def save(self, path: str | os.PathLike[str]) -> None:
     """Writes `tfplace.placement.v1`; an interrupted write loses nothing."""
-    placement = importlib.import_module("tfplace.formats.placement")
+    results = importlib.import_module("tfplace.formats.results")
 
-    placement.save_placement(self, path)
+    results.save_placement(self, path)
 
 
 def check_devices(problem: Problem, devices: np.ndarray) -> None:

@@ -79,9 +79,9 @@ class Evaluation:
 
   def save(self, path: str | os.PathLike[str]) -> None:
     """Writes `tfplace.evaluation.v1`; an interrupted write loses nothing."""
-    evaluation = importlib.import_module("tfplace.formats.evaluation")
+    results = importlib.import_module("tfplace.formats.results")
 
-    evaluation.save_evaluation(self, path)
+    results.save_evaluation(self, path)
 
 
 class Evaluator(Protocol):

@@ -7,15 +7,14 @@ import tensorflow as tf
 from tensorflow.python.framework import tensor_shape
 
 from tfplace.errors import ExtractionError
-from tfplace.extraction import nodes, structure, validate
-from tfplace.extraction.inlining import inline
+from tfplace.extraction import inline, nodes, structure, validate
 from tfplace.extraction.safety import limits, side_effects
 from tfplace.extraction.traced import (
   FeedSpec,
   TracedStep,
-  VariableSpec,
   checked_batch_size,
   fill_batch,
+  variables_of,
 )
 
 
@@ -60,7 +59,7 @@ def trace_graph_def(
   flat = result.graph_def
   if outputs is not None:
     flat = structure.prune(flat, [*roots, *feeds])
-  functions = {f.signature.name: f for f in flat.library.function}
+  functions = nodes.functions_of(flat)
   types = {n.name: nodes.output_types(n, functions) for n in flat.node}
   fetches = tuple(r for r in roots if _fetchable(types, r))
   targets = [nodes.split_tensor(r)[0] for r in roots if r not in fetches]
@@ -89,7 +88,6 @@ def read_graph_def(path: str) -> tf.compat.v1.GraphDef:
 def _fill_placeholders(
   graph_def: tf.compat.v1.GraphDef, batch_size: int, where: str
 ) -> dict[str, FeedSpec]:
-  """Sets static shapes; returns the inputs by node name."""
   feeds = {}
   for node in graph_def.node:
     if node.op != "Placeholder":
@@ -133,33 +131,3 @@ def _fetchable(types: dict[str, list[int]], tensor: str) -> bool:
 def _is_update(op: str) -> bool:
   """Whether the op is an optimizer's, so that the graph trains."""
   return op.removeprefix("Resource").removeprefix("Sparse").startswith("Apply")
-
-
-_VARIABLES = frozenset(("VarHandleOp", "VariableV2", "Variable"))
-
-
-def variables_of(
-  graph_def: tf.compat.v1.GraphDef, where: str
-) -> dict[str, VariableSpec]:
-  """Every variable by node name, of TensorFlow 1 or 2; no values.
-
-  Raises:
-    ExtractionError: a shape is not static; names `where` and the node.
-  """
-  result = {}
-  for node in graph_def.node:
-    if node.op not in _VARIABLES:
-      continue
-    shape = tensor_shape.as_shape(node.attr["shape"].shape)
-    if not shape.is_fully_defined():
-      raise ExtractionError(
-        f"{where}: variable {node.name!r} has shape {shape}, which is not"
-        " fully static",
-        op=node.name,
-      )
-    result[node.name] = VariableSpec(
-      node.name,
-      tuple(shape.as_list()),
-      tf.DType(node.attr["dtype"].type),
-    )
-  return result

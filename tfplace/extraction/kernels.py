@@ -6,15 +6,15 @@ host memory counts as its device's. XLA's pseudo devices do not count.
 TensorFlow's pip build for Linux registers its GPU kernels on every host; the
 builds for macOS, Windows and CPUs alone do not, and yet someone may plan there
 for a cluster with GPUs. `gpu_kernels.json` holds what `collect` found in the
-Linux x86-64 build of the version that it names; a test compares the two. To
-renew it: `python -c "from tfplace.extraction import kernels; kernels.write()"`.
+Linux x86-64 build of the version that it names. To renew it:
+`python -c "from tfplace.extraction import kernels; kernels.write()"`.
 """
 
-import dataclasses
+import collections
 import functools
 import json
 import pathlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
 import tensorflow as tf
@@ -25,6 +25,9 @@ from tfplace.extraction import nodes
 # Label, and per constrained attribute its name and allowed `DataType`s.
 Registration: TypeAlias = tuple[str, tuple[tuple[str, tuple[int, ...]], ...]]
 
+KINDS = ("CPU", "GPU")
+_EVERY = frozenset(KINDS)
+_DEFAULT = "DEFAULT"
 _FILE = pathlib.Path(__file__).with_name("gpu_kernels.json")
 _WITNESS = "MatMul"  # has a GPU kernel in every build with GPUs
 
@@ -41,27 +44,20 @@ def shipped() -> dict[str, list[Registration]]:
   """Op type -> registrations that a GPU serves, from the file."""
   content = json.loads(_FILE.read_text(encoding="utf-8"))
   return {
-    op: [_from_json(row) for row in rows]
+    op: [
+      (label, tuple((name, tuple(types)) for name, types in constraints))
+      for label, constraints in rows
+    ]
     for op, rows in content["kernels"].items()
   }
-
-
-def _from_json(row: Any) -> Registration:
-  label, constraints = row
-  return label, tuple((name, tuple(types)) for name, types in constraints)
 
 
 def collect() -> dict[str, list[Registration]]:
   """The same of this TensorFlow, which must have GPU kernels."""
   found: dict[str, set[Registration]] = {}
   for kernel in registry.get_all_registered_kernels().kernel:
-    if kernel.device_type in ("GPU", "DEFAULT"):
-      constraints = sorted(
-        (c.name, tuple(sorted(c.allowed_values.list.type)))
-        for c in kernel.constraint
-      )
-      rows = found.setdefault(kernel.op, set())
-      rows.add((kernel.label, tuple(constraints)))
+    if kernel.device_type in ("GPU", _DEFAULT):
+      found.setdefault(kernel.op, set()).add(_registration(kernel))
   return {op: _merged(rows) for op, rows in sorted(found.items())}
 
 
@@ -71,48 +67,32 @@ def write() -> None:
   _FILE.write_text(json.dumps(content, separators=(",", ":")) + "\n")
 
 
+def _registration(kernel: Any) -> Registration:
+  constraints = sorted(
+    (c.name, tuple(sorted(c.allowed_values.list.type)))
+    for c in kernel.constraint
+  )
+  return kernel.label, tuple(constraints)
+
+
 def _merged(rows: Iterable[Registration]) -> list[Registration]:
   """Joins registrations that differ in the types of one attribute only."""
   result = sorted(rows)
-  at = 0
-  while at < len(result):
-    for other in range(at + 1, len(result)):
-      joined = _join(result[at], result[other])
-      if joined is not None:
-        del result[other], result[at]
-        result = sorted({*result, joined})
-        at = -1
-        break
-    at += 1
+  for at in range(max(len(constraints) for _, constraints in result)):
+    types: dict[Any, set[int]] = collections.defaultdict(set)
+    kept = []
+    for label, constraints in result:
+      if at < len(constraints):
+        name, allowed = constraints[at]
+        rest = constraints[:at], name, constraints[at + 1 :]
+        types[label, rest].update(allowed)
+      else:
+        kept.append((label, constraints))
+    for (label, (before, name, after)), allowed_here in types.items():
+      joined = (name, tuple(sorted(allowed_here)))
+      kept.append((label, (*before, joined, *after)))
+    result = sorted(kept)
   return result
-
-
-def _join(a: Registration, b: Registration) -> Registration | None:
-  names = [[name for name, _ in row[1]] for row in (a, b)]
-  if a[0] != b[0] or names[0] != names[1]:
-    return None
-  pairs = zip(a[1], b[1], strict=True)
-  differing = [i for i, (x, y) in enumerate(pairs) if x != y]
-  if len(differing) > 1:
-    return None
-  constraints = list(a[1])
-  for i in differing:
-    types = {*a[1][i][1], *b[1][i][1]}
-    constraints[i] = (a[1][i][0], tuple(sorted(types)))
-  return a[0], tuple(constraints)
-
-
-KINDS = ("CPU", "GPU")
-_DEFAULT = "DEFAULT"
-
-
-@dataclasses.dataclass(frozen=True)
-class _Kernel:
-  """One registration: device type, label, and allowed types by attribute."""
-
-  device_type: str
-  label: str
-  allowed: tuple[tuple[str, frozenset[int]], ...]
 
 
 class KernelTable:
@@ -120,12 +100,14 @@ class KernelTable:
 
   def __init__(self, functions: Mapping[str, nodes.FunctionDef]) -> None:
     self._functions = functions
-    self._kernels: dict[str, tuple[_Kernel, ...]] = {}
+    # By op: device type and registration of each kernel, and the attributes
+    # that some kernel constrains.
+    self._kernels: dict[str, list[tuple[str, Registration]]] = {}
     self._attributes: dict[str, tuple[str, ...]] = {}
     self._answers: dict[object, frozenset[str]] = {}
     self._bodies: dict[str, frozenset[str]] = {}
 
-  def kinds(self, node: tf.compat.v1.NodeDef) -> frozenset[str]:
+  def kinds(self, node: nodes.NodeDef) -> frozenset[str]:
     """Kinds that can run the node; empty where nothing can.
 
     An op that calls functions runs where every op of their bodies runs, since
@@ -137,52 +119,47 @@ class KernelTable:
         result &= self._function_kinds(name)
     return result
 
-  def _own_kinds(self, node: tf.compat.v1.NodeDef) -> frozenset[str]:
+  def _own_kinds(self, node: nodes.NodeDef) -> frozenset[str]:
     if node.op in self._functions:
-      return frozenset(KINDS)
+      return _EVERY
     if node.op not in self._kernels:
       self._load(node.op)
-    kernels = self._kernels[node.op]
-    if not kernels:  # rewritten away before it runs
-      return frozenset(KINDS)
+    if not self._kernels[node.op]:  # rewritten away before it runs
+      return _EVERY
     label = ""
     if "_kernel" in node.attr:
       label = node.attr["_kernel"].s.decode(errors="replace")
     op_def = nodes.op_def_of(node, self._functions)
-    types = tuple(
-      _types(nodes.attr_of(node, op_def, name))
+    types = {
+      name: _types(nodes.attr_of(node, op_def, name))
       for name in self._attributes[node.op]
-    )
-    key = (node.op, label, types)
+    }
+    key = (node.op, label, *types.values())
     if key not in self._answers:
-      by_name = dict(zip(self._attributes[node.op], types, strict=True))
-      self._answers[key] = _match(kernels, label, by_name)
+      found = {
+        device
+        for device, (own_label, constraints) in self._kernels[node.op]
+        if own_label == label
+        and all(_allows(types[name], allowed) for name, allowed in constraints)
+      }
+      self._answers[key] = _EVERY if _DEFAULT in found else _EVERY & found
     return self._answers[key]
 
   def _load(self, op: str) -> None:
     kernels = [
-      _Kernel(
-        k.device_type,
-        k.label,
-        tuple(
-          (c.name, frozenset(c.allowed_values.list.type)) for c in k.constraint
-        ),
-      )
-      for k in registry.get_registered_kernels_for_op(op).kernel
+      (kernel.device_type, _registration(kernel))
+      for kernel in registry.get_registered_kernels_for_op(op).kernel
     ]
     if kernels and is_needed():
-      kernels += [
-        _Kernel("GPU", label, tuple((n, frozenset(t)) for n, t in allowed))
-        for label, allowed in shipped().get(op, ())
-      ]
-    self._kernels[op] = tuple(kernels)
-    names = (name for k in kernels for name, _ in k.allowed)
+      kernels += [("GPU", row) for row in shipped().get(op, ())]
+    self._kernels[op] = kernels
+    names = (name for _, (_, constraints) in kernels for name, _ in constraints)
     self._attributes[op] = tuple(dict.fromkeys(names))
 
   def _function_kinds(self, name: str) -> frozenset[str]:
     if name not in self._bodies:
-      self._bodies[name] = frozenset(KINDS)  # a recursive call adds nothing
-      result = frozenset(KINDS)
+      self._bodies[name] = _EVERY  # a recursive call adds nothing
+      result = _EVERY
       for node in self._functions[name].node_def:
         result &= self.kinds(node)
       self._bodies[name] = result
@@ -197,20 +174,5 @@ def _types(value: Any) -> tuple[int, ...] | None:
   return tuple(value.list.type) if field == "list" else None
 
 
-def _match(
-  kernels: Sequence[_Kernel],
-  label: str,
-  types: Mapping[str, tuple[int, ...] | None],
-) -> frozenset[str]:
-  """Kinds of the kernels whose label and constraints allow the types."""
-  found = {
-    k.device_type
-    for k in kernels
-    if k.label == label
-    and all(_allows(types[name], allowed) for name, allowed in k.allowed)
-  }
-  return frozenset(KINDS if _DEFAULT in found else found.intersection(KINDS))
-
-
-def _allows(types: tuple[int, ...] | None, allowed: frozenset[int]) -> bool:
-  return types is None or allowed.issuperset(types)
+def _allows(types: tuple[int, ...] | None, allowed: tuple[int, ...]) -> bool:
+  return types is None or set(types).issubset(allowed)

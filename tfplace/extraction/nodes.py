@@ -13,6 +13,10 @@ from tensorflow.python.framework import op_def_registry
 
 from tfplace.errors import ExtractionError
 
+NodeDef: TypeAlias = tf.compat.v1.NodeDef
+FunctionDef: TypeAlias = Any  # of `function.proto`
+OpDef: TypeAlias = Any  # of `op_def.proto`
+_MAX_TENSORS = 1_000_000  # of one argument of one node
 _ILLEGAL = re.compile(r"[^A-Za-z0-9_.\\/>-]")
 _LEGAL = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*\Z")
 
@@ -61,18 +65,20 @@ def controls_last(inputs: Iterable[str]) -> list[str]:
   return data + list(dict.fromkeys(i for i in inputs if i.startswith("^")))
 
 
-def by_name(
-  graph_def: tf.compat.v1.GraphDef,
-) -> dict[str, tf.compat.v1.NodeDef]:
+def by_name(graph_def: tf.compat.v1.GraphDef) -> dict[str, NodeDef]:
   """Node name -> node."""
   return {node.name: node for node in graph_def.node}
 
 
+def functions_of(graph_def: tf.compat.v1.GraphDef) -> dict[str, FunctionDef]:
+  """Name -> function of the graph's library."""
+  return {f.signature.name: f for f in graph_def.library.function}
+
+
 def producers_first(
   graph_def: tf.compat.v1.GraphDef,
-  cut: Callable[[tf.compat.v1.NodeDef, tf.compat.v1.NodeDef], bool]
-  | None = None,
-) -> list[tf.compat.v1.NodeDef]:
+  cut: Callable[[NodeDef, NodeDef], bool] | None = None,
+) -> list[NodeDef]:
   """The nodes in a topological order; without those on or after a cycle.
 
   Args:
@@ -95,12 +101,6 @@ def producers_first(
       if not missing[consumer]:
         ready.append(consumer)
   return [nodes[name] for name in ready]
-
-
-NodeDef: TypeAlias = tf.compat.v1.NodeDef
-FunctionDef: TypeAlias = Any  # of `function.proto`
-OpDef: TypeAlias = Any  # of `op_def.proto`
-_MAX_TENSORS = 1_000_000  # of one argument of one node
 
 
 def op_def_of(node: NodeDef, functions: Mapping[str, FunctionDef]) -> OpDef:

@@ -1,30 +1,25 @@
 """The bare structure of a traced step: ops, edges, kinds, colocation.
 
-`tfplace.cost` fills it with times and bytes to make an `OpGraph`. Ops that
-make, pass on or use a resource handle or a reference stay together, as do the
-ends of a variant edge (a TensorList has no size that could be costed, so it
-never travels here), the ends of a TensorFlow 1 loop's back edge, handles of one
-`shared_name`, and `_class: loc:@op` constraints; groups that meet are merged.
-What no result needs is dropped, as TensorFlow does, and constraints that name
-nodes which are gone are repaired, since TensorFlow's importer refuses them.
+Ops that make, pass on or use a resource handle or a reference stay together, as
+do the ends of a variant edge (a TensorList has no size that could be costed),
+the ends of a TensorFlow 1 loop's back edge, handles of one `shared_name`, and
+`_class: loc:@op` constraints; groups that meet are merged. Constraints that
+name absent nodes are repaired, since TensorFlow's importer refuses them.
 """
 
+import collections
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
 import tensorflow as tf
 
+from tfplace.core.paths import DisjointSets
 from tfplace.errors import ExtractionError
 from tfplace.extraction import kernels, validate
 from tfplace.extraction import nodes as node_lib
 from tfplace.extraction.traced import TracedStep
 
-_STICKY = frozenset(
-  (
-    tf.resource.as_datatype_enum,
-    tf.variant.as_datatype_enum,
-  )
-)
+_STICKY = frozenset((tf.resource.as_datatype_enum, tf.variant.as_datatype_enum))
 _REFERENCE = 100  # reference types are numbered above it
 _LOCATION = "loc:@"
 
@@ -38,12 +33,10 @@ class Skeleton:
     types: [num_ops] TensorFlow op types.
     kinds: [num_ops] device kinds with a kernel for the op.
     num_outputs: [num_ops].
-    output_types: [num_ops][num_outputs] element types.
     edges: (producer, output, consumer), positions of ops; output -1 is a
-      control edge. Each occurs once; sorted by consumer. The edge from a
-      `NextIteration` back to its `Merge`, which closes a `while` loop of
-      TensorFlow 1, is left out: one pass of the loop is costed, and the two
-      ops share a colocation group, so that no transfer goes uncounted.
+      control edge. Each occurs once; sorted by consumer. Without the edge from
+      a `NextIteration` back to its `Merge`: one pass of a loop is costed, and
+      the two ops share a colocation group.
     colocation: [num_ops] group name, or None.
     layers: [num_ops] path of the innermost Keras layer, the model first, such
       as "net/encoder/dense"; None where the op is in no layer.
@@ -53,7 +46,6 @@ class Skeleton:
   types: tuple[str, ...]
   kinds: tuple[frozenset[str], ...]
   num_outputs: tuple[int, ...]
-  output_types: tuple[tuple[tf.DType, ...], ...]
   edges: tuple[tuple[int, int, int], ...]
   colocation: tuple[str | None, ...]
   layers: tuple[str | None, ...]
@@ -71,7 +63,7 @@ def skeleton(traced: TracedStep) -> Skeleton:
       output, or this TensorFlow does not know its type.
   """
   graph_def = traced.graph_def
-  functions = {f.signature.name: f for f in graph_def.library.function}
+  functions = node_lib.functions_of(graph_def)
   table = kernels.KernelTable(functions)
   kinds = tuple(table.kinds(node) for node in graph_def.node)
   for node, found in zip(graph_def.node, kinds, strict=True):
@@ -81,17 +73,15 @@ def skeleton(traced: TracedStep) -> Skeleton:
         f" device kind of {', '.join(kernels.KINDS)}",
         op=node.name,
       )
-  types = tuple(
-    tuple(tf.DType(t) for t in node_lib.output_types(node, functions))
-    for node in graph_def.node
+  num_outputs = tuple(
+    len(node_lib.output_types(node, functions)) for node in graph_def.node
   )
   return Skeleton(
     names=tuple(node.name for node in graph_def.node),
     types=tuple(node.op for node in graph_def.node),
     kinds=kinds,
-    num_outputs=tuple(len(t) for t in types),
-    output_types=types,
-    edges=_edges(graph_def, types),
+    num_outputs=num_outputs,
+    edges=_edges(graph_def, num_outputs),
     colocation=colocation_groups(graph_def),
     layers=tuple(
       "/".join(reversed(traced.layers[node.name]))
@@ -103,7 +93,7 @@ def skeleton(traced: TracedStep) -> Skeleton:
 
 
 def _edges(
-  graph_def: tf.compat.v1.GraphDef, types: tuple[tuple[tf.DType, ...], ...]
+  graph_def: tf.compat.v1.GraphDef, num_outputs: Sequence[int]
 ) -> tuple[tuple[int, int, int], ...]:
   index = {node.name: i for i, node in enumerate(graph_def.node)}
   edges: dict[tuple[int, int, int], None] = {}
@@ -116,10 +106,10 @@ def _edges(
           f"node {node.name!r} reads {text!r}, and there is no node {source!r}",
           op=node.name,
         )
-      if output >= len(types[at]):
+      if output >= num_outputs[at]:
         raise ExtractionError(
           f"node {node.name!r} reads output {output} of {source!r}, which has"
-          f" {len(types[at])}",
+          f" {num_outputs[at]}",
           op=node.name,
         )
       if not validate.is_back_edge(graph_def.node[at], node):
@@ -130,14 +120,9 @@ def _edges(
 def prune(
   graph_def: tf.compat.v1.GraphDef, roots: Iterable[str]
 ) -> tf.compat.v1.GraphDef:
-  """The nodes that the roots need, in their order; the library stays.
+  """The nodes that the roots (names of nodes or tensors) need, in their order.
 
-  A session and a function's runtime prune the same way. A training step has
-  such dead ops: the gradient with respect to the model's input is one.
-
-  Args:
-    graph_def: a flat graph.
-    roots: node or tensor names.
+  A session and a function's runtime prune the same way. The library stays.
   """
   nodes = node_lib.by_name(graph_def)
   stack = [node_lib.split_tensor(root)[0] for root in roots]
@@ -158,13 +143,10 @@ def prune(
 def colocation_groups(
   graph_def: tf.compat.v1.GraphDef,
 ) -> tuple[str | None, ...]:
-  """[num_nodes] group name per node, None where it is free.
-
-  A group is named after its first node.
-  """
-  functions = {f.signature.name: f for f in graph_def.library.function}
+  """[num_nodes] name of the first node of each node's group; None if free."""
+  functions = node_lib.functions_of(graph_def)
   index = {node.name: i for i, node in enumerate(graph_def.node)}
-  parent = list(range(len(graph_def.node)))
+  sets = DisjointSets(len(graph_def.node))
   outputs: dict[int, Sequence[int]] = {}
   shared: dict[tuple[str, bytes, bytes], int] = {}
   foreign: dict[str, int] = {}  # constraints that name no node of the graph
@@ -178,14 +160,17 @@ def colocation_groups(
         outputs[at] = node_lib.output_types(graph_def.node[at], functions)
       back = validate.is_back_edge(graph_def.node[at], node)
       if back or _is_sticky(outputs[at], output):
-        _union(parent, at, i)
-    if node.attr["shared_name"].s if "shared_name" in node.attr else b"":
+        sets.union(at, i)
+    if "shared_name" in node.attr and node.attr["shared_name"].s:
       key = (node.op, node.attr["container"].s, node.attr["shared_name"].s)
-      _union(parent, shared.setdefault(key, i), i)
+      sets.union(shared.setdefault(key, i), i)
     for target in locations(node):
-      at = index.get(target, foreign.setdefault(target, i))
-      _union(parent, at, i)
-  return _names(graph_def, parent)
+      sets.union(index.get(target, foreign.setdefault(target, i)), i)
+  roots = sets.roots().tolist()
+  sizes = collections.Counter(roots)
+  return tuple(
+    graph_def.node[root].name if sizes[root] > 1 else None for root in roots
+  )
 
 
 def _is_sticky(types: Sequence[int], output: int) -> bool:
@@ -194,32 +179,7 @@ def _is_sticky(types: Sequence[int], output: int) -> bool:
   return types[output] in _STICKY or types[output] > _REFERENCE
 
 
-def _find(parent: list[int], i: int) -> int:
-  while parent[i] != i:
-    parent[i] = parent[parent[i]]
-    i = parent[i]
-  return i
-
-
-def _union(parent: list[int], a: int, b: int) -> None:
-  a, b = _find(parent, a), _find(parent, b)
-  parent[max(a, b)] = min(a, b)  # the root is the group's first node
-
-
-def _names(
-  graph_def: tf.compat.v1.GraphDef, parent: list[int]
-) -> tuple[str | None, ...]:
-  roots = [_find(parent, i) for i in range(len(parent))]
-  size: Mapping[int, int] = {}
-  size = dict.fromkeys(roots, 0)
-  for root in roots:
-    size[root] += 1
-  return tuple(
-    graph_def.node[root].name if size[root] > 1 else None for root in roots
-  )
-
-
-def locations(node: tf.compat.v1.NodeDef) -> list[str]:
+def locations(node: node_lib.NodeDef) -> list[str]:
   """What the node's `loc:@` constraints name, in order."""
   if "_class" not in node.attr:
     return []
@@ -230,13 +190,10 @@ def locations(node: tf.compat.v1.NodeDef) -> list[str]:
 def repair_constraints(
   graph_def: tf.compat.v1.GraphDef, renamed: Mapping[str, str]
 ) -> None:
-  """Makes every constraint name a node of the graph, in place.
+  """Makes every constraint name a node of the flat graph, in place.
 
-  The first node that names an absent one stands for it from then on.
-
-  Args:
-    graph_def: a flat graph.
-    renamed: old node name -> new one.
+  `renamed` maps old names to new ones. The first node that names an absent one
+  stands for it from then on.
   """
   present = {node.name for node in graph_def.node}
   stand_in: dict[str, str] = {}
@@ -251,13 +208,10 @@ def repair_constraints(
       _set(node, [name for name in new if name != node.name])
 
 
-def _set(node: tf.compat.v1.NodeDef, names: list[str]) -> None:
-  others = [
-    text
-    for text in node.attr["_class"].list.s
-    if not text.startswith(_LOCATION.encode())
-  ]
-  texts = [*others, *(f"{_LOCATION}{name}".encode() for name in names)]
+def _set(node: node_lib.NodeDef, names: list[str]) -> None:
+  location = _LOCATION.encode()
+  texts = [t for t in node.attr["_class"].list.s if not t.startswith(location)]
+  texts += [location + name.encode() for name in names]
   del node.attr["_class"]
   if texts:
     node.attr["_class"].list.s.extend(texts)

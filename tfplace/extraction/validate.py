@@ -20,17 +20,14 @@ MERGES = frozenset(("Merge", "RefMerge"))
 def validate(graph_def: tf.compat.v1.GraphDef, where: str) -> None:
   """Checks names, ops, inputs and cycles.
 
-  Args:
-    graph_def: as read.
-    where: file name, for errors.
-
   Raises:
     ExtractionError: no nodes, an illegal or duplicate name, an op or input
-      that is unknown, or a cycle that is no loop of TensorFlow 1.
+      that is unknown, or a cycle that is no loop of TensorFlow 1; names the
+      file `where` and the node.
   """
   if not graph_def.node:
     raise ExtractionError(f"{where!r} holds a GraphDef without nodes")
-  functions = {f.signature.name: f for f in graph_def.library.function}
+  functions = node_lib.functions_of(graph_def)
   _check_names((node.name for node in graph_def.node), where)
   _check_inputs(graph_def.node, functions, where)
   _check_cycles(graph_def, where)
@@ -45,9 +42,7 @@ def validate(graph_def: tf.compat.v1.GraphDef, where: str) -> None:
         node_lib.output_types(node, functions)
 
 
-def is_back_edge(
-  source: tf.compat.v1.NodeDef, target: tf.compat.v1.NodeDef
-) -> bool:
+def is_back_edge(source: node_lib.NodeDef, target: node_lib.NodeDef) -> bool:
   """Whether an edge closes a `while` loop of TensorFlow 1."""
   return source.op in BACK_EDGES and target.op in MERGES
 
@@ -74,7 +69,7 @@ def located(where: str) -> Iterator[None]:
 
 
 def _check_inputs(
-  nodes: Sequence[tf.compat.v1.NodeDef],
+  nodes: Sequence[node_lib.NodeDef],
   functions: Mapping[str, node_lib.FunctionDef],
   where: str,
 ) -> None:
@@ -124,11 +119,7 @@ def _on_cycle(graph_def: tf.compat.v1.GraphDef, done: Collection[str]) -> str:
 
 
 def import_check(graph_def: tf.compat.v1.GraphDef, where: str) -> None:
-  """Checks attributes, types and shapes.
-
-  Args:
-    graph_def: passed `validate`.
-    where: file name, for errors.
+  """Checks attributes, types and shapes of a graph that passed `validate`.
 
   Raises:
     ExtractionError: TensorFlow refuses a node; names it and says why.

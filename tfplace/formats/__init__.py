@@ -1,9 +1,13 @@
 """The JSON formats of graphs, clusters, placements and evaluations."""
 
 from tfplace.formats.cluster import load_cluster, save_cluster
-from tfplace.formats.evaluation import load_evaluation, save_evaluation
 from tfplace.formats.graph import load_graph, save_graph
-from tfplace.formats.placement import load_placement, save_placement
+from tfplace.formats.results import (
+  load_evaluation,
+  load_placement,
+  save_evaluation,
+  save_placement,
+)
 
 __all__ = [
   "load_cluster",

@@ -27,20 +27,16 @@ _NAME = re.compile(r"\.tfplace-[0-9a-f]{16}\.part")
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # of renameat2(2)
 _mine: set[str] = set()
 
-
-@contextlib.contextmanager
-def new_file(folder: str, mode: int = 0o666) -> Iterator[tuple[str, int]]:
-  """Path and descriptor of an empty file, removed at the end if still there.
-
-  Args:
-    folder: where to make it; what others left there is removed.
-    mode: its permissions, less the process's umask.
-
-  Raises:
-    OSError: it cannot be made.
-  """
-  with _made(folder, mode, is_folder=False) as made:
-    yield made
+Path = str | os.PathLike[str]
+_WRITER_WAIT_S = 5.0  # until somebody opens the other end of a named pipe
+_READER_WAIT_S = 60.0  # longer: what was computed would be lost
+_POLL_S = 0.05
+_CHUNK_BYTES = 1 << 16
+_NEVER_WRITTEN = {
+  stat.S_IFDIR: "a folder, not a file",
+  stat.S_IFBLK: "a block device",
+  stat.S_IFSOCK: "a socket",
+}
 
 
 @contextlib.contextmanager
@@ -50,12 +46,24 @@ def new_folder(folder: str) -> Iterator[str]:
   Raises:
     OSError: it cannot be made.
   """
-  with _made(folder, 0o777, is_folder=True) as (path, _):
+  with new_file(folder, 0o777, is_folder=True) as (path, _):
     yield path
 
 
 @contextlib.contextmanager
-def _made(folder: str, mode: int, is_folder: bool) -> Iterator[tuple[str, int]]:
+def new_file(
+  folder: str, mode: int = 0o666, is_folder: bool = False
+) -> Iterator[tuple[str, int]]:
+  """Path and descriptor of an empty file, removed at the end if still there.
+
+  Args:
+    folder: where to make it; what others left there is removed.
+    mode: its permissions, less the process's umask.
+    is_folder: whether it is a folder.
+
+  Raises:
+    OSError: it cannot be made.
+  """
   folder = os.path.abspath(folder)
   _remove_left_behind(folder)
   made = None
@@ -161,18 +169,6 @@ def _exchanged(one: str, other: str) -> bool:
   if rename is None:
     return False
   return rename(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE) == 0
-
-
-Path = str | os.PathLike[str]
-_WRITER_WAIT_S = 5.0  # until somebody opens the other end of a named pipe
-_READER_WAIT_S = 60.0  # longer: what was computed would be lost
-_POLL_S = 0.05
-_CHUNK_BYTES = 1 << 16
-_NEVER_WRITTEN = {
-  stat.S_IFDIR: "a folder, not a file",
-  stat.S_IFBLK: "a block device",
-  stat.S_IFSOCK: "a socket",
-}
 
 
 def read_bytes(path: Path, limit: int) -> bytes:
@@ -317,16 +313,13 @@ def _write(handle: int, content: bytes) -> None:
 def _replace(
   target: str, status: os.stat_result | None, content: bytes
 ) -> None:
-  mode = None if status is None else stat.S_IMODE(status.st_mode)
-  with new_file(os.path.dirname(target), 0o666 if mode is None else mode) as (
-    made,
-    handle,
-  ):
+  mode = 0o666 if status is None else stat.S_IMODE(status.st_mode)
+  with new_file(os.path.dirname(target), mode) as (made, handle):
     with os.fdopen(os.dup(handle), "wb") as file:
       file.write(content)
       file.flush()
       os.fsync(handle)
-    if mode is not None:
+    if status is not None:
       os.fchmod(handle, mode)
     try:
       os.replace(made, target)

@@ -14,7 +14,7 @@ MAX_EDGES = 20_000_000
 MAX_MICROBATCHES = 1_000_000
 _GRAPH_KEYS = frozenset({"format", "name", "ops", "edges"})
 _OP_KEYS = frozenset(
-  {
+  [
     "name",
     "type",
     "time_us",
@@ -24,7 +24,7 @@ _OP_KEYS = frozenset(
     "colocation",
     "layer",
     "microbatch",
-  }
+  ]
 )
 _EDGE_KEYS = frozenset({"src", "output", "dst"})
 
@@ -64,12 +64,16 @@ def graph_from_json(data: Mapping[str, Any]) -> OpGraph:
     if index.setdefault(op.name, i) != i:
       raise FormatError(f"ops[{i}]: duplicate name {op.name!r}", op=op.name)
   edges, edge_extra = _edges(data, ops, index)
+  extras = [
+    json_file.unknown_keys(op, _OP_KEYS, f"ops[{i}]")
+    for i, op in enumerate(raw_ops)
+  ]
   return build_graph(
     name,
     ops,
     edges,
     extra=json_file.unknown_keys(data, _GRAPH_KEYS, "graph"),
-    op_extra=_extras(raw_ops),
+    op_extra={i: extra for i, extra in enumerate(extras) if extra},
     edge_extra=edge_extra,
   )
 
@@ -80,45 +84,42 @@ def _check_count(what: str, count: int, most: int) -> None:
 
 
 def _op(raw: Any, where: str) -> OpSpec:
+  as_name, as_number = json_file.as_name, json_file.as_number
   op = json_file.as_object(raw, where)
-  name = json_file.as_name(json_file.required(op, "name", where), where)
+  name = as_name(json_file.required(op, "name", where), where)
   where = f"{where} {name!r}"
-  times = json_file.as_object(
-    json_file.required(op, "time_us", where), f"{where}: time_us"
-  )
-  sizes = json_file.as_list(
-    json_file.required(op, "output_bytes", where), f"{where}: output_bytes"
-  )
+
+  def required(key: str) -> Any:
+    return json_file.required(op, key, where)
+
+  def optional_name(key: str) -> str | None:
+    value = op.get(key)
+    return None if value is None else as_name(value, f"{where}: {key}")
+
+  def optional_bytes(key: str) -> float:
+    return as_number(op.get(key, 0), f"{where}: {key}")
+
+  times = json_file.as_object(required("time_us"), f"{where}: time_us")
+  sizes = json_file.as_list(required("output_bytes"), f"{where}: output_bytes")
   return OpSpec(
     name=name,
-    type=json_file.as_name(
-      json_file.required(op, "type", where), f"{where}: type"
-    ),
+    type=as_name(required("type"), f"{where}: type"),
     time_us={
-      json_file.as_name(kind, f"{where}: time_us"): json_file.as_number(
+      as_name(kind, f"{where}: time_us"): as_number(
         time, f"{where}: time_us[{kind!r}]"
       )
       for kind, time in times.items()
     },
     output_bytes=[
-      json_file.as_number(size, f"{where}: output_bytes[{i}]")
+      as_number(size, f"{where}: output_bytes[{i}]")
       for i, size in enumerate(sizes)
     ],
-    persistent_bytes=json_file.as_number(
-      op.get("persistent_bytes", 0), f"{where}: persistent_bytes"
-    ),
-    temp_bytes=json_file.as_number(
-      op.get("temp_bytes", 0), f"{where}: temp_bytes"
-    ),
-    colocation=_optional_name(op, "colocation", where),
-    layer=_optional_name(op, "layer", where),
+    persistent_bytes=optional_bytes("persistent_bytes"),
+    temp_bytes=optional_bytes("temp_bytes"),
+    colocation=optional_name("colocation"),
+    layer=optional_name("layer"),
     microbatch=_microbatch(op, where),
   )
-
-
-def _optional_name(op: Mapping[str, Any], key: str, where: str) -> str | None:
-  name = op.get(key)
-  return None if name is None else json_file.as_name(name, f"{where}: {key}")
 
 
 def _microbatch(op: Mapping[str, Any], where: str) -> int | None:
@@ -176,16 +177,14 @@ def _output(value: Any, where: str, src: OpSpec) -> int:
   return value
 
 
-def _extras(raw: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
-  found = (
-    (i, json_file.unknown_keys(op, _OP_KEYS, f"ops[{i}]"))
-    for i, op in enumerate(raw)
-  )
-  return {i: extra for i, extra in found if extra}
-
-
 def graph_to_json(graph: OpGraph) -> dict[str, Any]:
   """The JSON object of a graph."""
+  edges = zip(
+    graph.edge_src.tolist(),
+    graph.edge_output.tolist(),
+    graph.edge_dst.tolist(),
+    strict=True,
+  )
   return {
     "format": FORMAT,
     "name": graph.name,
@@ -197,14 +196,7 @@ def graph_to_json(graph: OpGraph) -> dict[str, Any]:
         "dst": graph.names[dst],
         **graph.edge_extra.get(i, {}),
       }
-      for i, (src, output, dst) in enumerate(
-        zip(
-          graph.edge_src.tolist(),
-          graph.edge_output.tolist(),
-          graph.edge_dst.tolist(),
-          strict=True,
-        )
-      )
+      for i, (src, output, dst) in enumerate(edges)
     ],
     **graph.extra,
   }
@@ -222,7 +214,7 @@ def _ops_to_json(graph: OpGraph) -> list[dict[str, Any]]:
     None if group < 0 else graph.colocation_names[group]
     for group in graph.colocation.tolist()
   ]
-  known = _layer_and_microbatch(graph)
+  layers, microbatches = graph.layer_paths, graph.microbatch.tolist()
   return [
     {
       "name": name,
@@ -236,20 +228,9 @@ def _ops_to_json(graph: OpGraph) -> list[dict[str, Any]]:
       "persistent_bytes": number(persistent[i]),
       "temp_bytes": number(temp[i]),
       "colocation": groups[i],
-      **known[i],
+      **({} if layers[i] is None else {"layer": layers[i]}),
+      **({} if microbatches[i] < 0 else {"microbatch": microbatches[i]}),
       **graph.op_extra.get(i, {}),
     }
     for i, name in enumerate(graph.names)
-  ]
-
-
-def _layer_and_microbatch(graph: OpGraph) -> list[dict[str, Any]]:
-  """What is written of each op's layer and microbatch: only what is known."""
-  pairs = zip(graph.layer_paths, graph.microbatch.tolist(), strict=True)
-  return [
-    {
-      **({} if layer is None else {"layer": layer}),
-      **({} if microbatch < 0 else {"microbatch": microbatch}),
-    }
-    for layer, microbatch in pairs
   ]

@@ -1,8 +1,7 @@
 """Reading and writing of the JSON formats: limits, and positions in errors.
 
-What a file means is for the modules of each format. This one makes sure that a
-hostile or broken file is refused by name and position, and that what was read
-can be written again.
+A hostile or broken file is refused by name and position, and what was read can
+be written again.
 """
 
 import collections

@@ -21,7 +21,6 @@ from tfplace.errors import FormatError
 from tfplace.formats.graph import MAX_MICROBATCHES
 
 _MAGIC = b"tfplace.packed_graph.v2\n"
-_MAGIC_V1 = b"tfplace.packed_graph.v1\n"  # without layers and microbatches
 _DIGEST = hashlib.sha256
 _BODY = len(_MAGIC) + _DIGEST().digest_size
 _PER_OP = {
@@ -41,7 +40,6 @@ _PER_EDGE = {
 _BROKEN = (
   AttributeError,
   EOFError,
-  KeyError,
   LookupError,
   MemoryError,
   NotImplementedError,
@@ -105,19 +103,12 @@ def unpack_graph(content: bytes) -> OpGraph:
   Raises:
     FormatError: the block is no graph of this version, or not whole.
   """
-  magic, digest, body = (
-    content[: len(_MAGIC)],
-    content[len(_MAGIC) : _BODY],
-    content[_BODY:],
-  )
-  if magic not in (_MAGIC, _MAGIC_V1) or digest != _DIGEST(body).digest():
+  body = content[_BODY:]
+  if content[:_BODY] != _MAGIC + _DIGEST(body).digest():
     raise FormatError("packed graph: of no known version, or damaged")
   try:
     with np.load(io.BytesIO(body), allow_pickle=False) as loaded:
       arrays = {name: loaded[name] for name in loaded.files}
-    if magic == _MAGIC_V1:
-      unknown = np.full(len(arrays["type"]), -1, np.int32)
-      arrays.update(layer=unknown, microbatch=unknown.copy())
     return _graph(arrays)
   except _BROKEN as error:
     raise FormatError(f"packed graph: {error}") from error
@@ -128,7 +119,7 @@ def _graph(arrays: Mapping[str, np.ndarray]) -> OpGraph:
   names = _strings(text["names"])
   types = _strings(text["types"])
   groups = _strings(text["colocation_names"])
-  layers = _strings(text.get("layer_names", []))
+  layers = _strings(text["layer_names"])
   count, sizes = len(names), arrays["output_bytes"]
   num_edges = len(arrays["edge_src"])
   _check(len(set(names)) == count, "a name occurs twice")
@@ -179,12 +170,12 @@ def _check_edges(arrays: Mapping[str, np.ndarray], counts: np.ndarray) -> None:
 
 
 def _check_values(arrays: Mapping[str, np.ndarray]) -> None:
-  for name in ("output_bytes", "persistent_bytes", "temp_bytes"):
-    fine = np.isfinite(arrays[name]) & (arrays[name] >= 0)
+  for name in ("output_bytes", "persistent_bytes", "temp_bytes", "time_us"):
+    values = arrays[name]
+    fine = np.isfinite(values) & (values >= 0)
+    if name == "time_us":  # of a kind that lacks a kernel
+      fine |= np.isnan(values)
     _check(bool(fine.all()), f"{name} is negative or not finite")
-  times = arrays["time_us"]
-  fine = np.isnan(times) | (np.isfinite(times) & (times >= 0))
-  _check(bool(fine.all()), "time_us is negative or not finite")
 
 
 def _check(is_fine: bool, what: str) -> None:

@@ -15,7 +15,7 @@ import keras
 import tensorflow as tf
 
 from tfplace.errors import ApplyError, ExtractionError
-from tfplace.extraction.keras import inputs
+from tfplace.extraction import keras_inputs as inputs
 from tfplace.keras import devices, state
 from tfplace.keras.devices import DeviceFunction, check_layers
 from tfplace.keras.state import KINDS

@@ -17,7 +17,7 @@ import tensorflow as tf
 from tensorflow.python import pywrap_tfe
 
 from tfplace.errors import ApplyError
-from tfplace.extraction.keras.layers import open_layers
+from tfplace.extraction.keras_step import open_layers
 from tfplace.keras import state
 from tfplace.plan.plan import Plan, choices
 

@@ -14,7 +14,7 @@ import keras
 from tfplace.core.placement import Placement
 from tfplace.errors import ApplyError
 from tfplace.formats import json_file
-from tfplace.formats import placement as placement_format
+from tfplace.formats.results import PLACEMENT
 from tfplace.keras import state
 from tfplace.keras.controller import Planner
 from tfplace.keras.devices import check_layers
@@ -156,7 +156,7 @@ def _from_mapping(placement: Mapping[str, str], model: keras.Model) -> Plan:
 
 
 def _read_assignments(path: str | os.PathLike[str]) -> dict[str, str]:
-  data = json_file.read_json(path, placement_format.FORMAT)
+  data = json_file.read_json(path, PLACEMENT)
   with json_file.errors_naming(path):
     assignments = json_file.required(data, "assignments", "placement")
     return json_file.as_object(assignments, "assignments")

@@ -13,7 +13,7 @@ from typing import Any, ParamSpec, TypeVar, overload
 import keras
 
 from tfplace.errors import ApplyError, ExtractionError
-from tfplace.extraction.keras import inputs
+from tfplace.extraction import keras_inputs as inputs
 from tfplace.keras import given, planning, state
 from tfplace.keras.controller import Controller, Planner, controller_of
 from tfplace.keras.given import PlanLike

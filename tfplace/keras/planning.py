@@ -22,7 +22,7 @@ from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.errors import ExtractionError, TfplaceError
 from tfplace.extraction import TracedStep, trace_keras
-from tfplace.extraction.keras import inputs
+from tfplace.extraction import keras_inputs as inputs
 from tfplace.extraction.traced import DEFAULT_BATCH_SIZE
 from tfplace.keras import grouping
 from tfplace.keras.controller import Planner

@@ -17,8 +17,8 @@ from tensorflow.python.saved_model import fingerprinting_utils
 from tfplace.core.placement import Placement
 from tfplace.errors import ApplyError
 from tfplace.extraction import structure
+from tfplace.extraction.functions import FlatSignature, flatten_signature
 from tfplace.extraction.safety import safe_loading
-from tfplace.extraction.saved_model import FlatSignature, flatten_signature
 from tfplace.formats import files
 from tfplace.keras.graph_def import FunctionPlacer, placed_graph_def
 

@@ -11,7 +11,7 @@ import keras
 import tensorflow as tf
 
 from tfplace.errors import ApplyError
-from tfplace.extraction.keras import inputs
+from tfplace.extraction import keras_inputs as inputs
 
 KINDS = ("train", "test", "predict")  # of steps, and of their functions
 

@@ -19,8 +19,13 @@ import tensorflow as tf
 from tfplace.core.op_graph import OpGraph
 from tfplace.core.placement import Placement
 from tfplace.errors import MeasurementError
-from tfplace.extraction import session as extract_session
-from tfplace.extraction.traced import FeedSpec, TracedStep, VariableSpec
+from tfplace.extraction.traced import (
+  FeedSpec,
+  TracedStep,
+  VariableSpec,
+  feed_values,
+  with_initializers,
+)
 from tfplace.measure.calibrate import prediction
 from tfplace.measure.session import messages
 
@@ -106,8 +111,8 @@ def step_request(
   graph_def = placed_graph(traced, placement.assignments)
   if in_order:
     enforce_order(graph_def, placement)
-  initial = extract_session.with_initializers(traced, graph_def)
-  values = extract_session.feed_values(traced, seed)
+  initial = with_initializers(traced, graph_def)
+  values = feed_values(traced, seed)
   _hold_inputs(initial.graph_def, traced, values)
   return messages.StepRequest(
     graph_def=initial.graph_def.SerializeToString(),

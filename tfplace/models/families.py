@@ -3,13 +3,11 @@
 Placeto's three sets of 32 graphs each (arXiv 1906.08879): `cifar10` and `ptb`
 are random cells of an architecture search, `nmt` a translation model in 32
 sizes. Which graphs Placeto had is not published; these are drawn here, each by
-its index alone. Members are real models, also found in the zoo as `cifar10`,
-`ptb` and `nmt_family` with the size `index`.
+its index alone; the zoo has them with the size `index`.
 
 `TRAINING_SPLIT` has models of the published tables in other sizes than any of
-their rows: other numbers of layers, and shorter unrolls, so that one graph has
-some thousands of ops. WaveNet, AmoebaNet and NASNet are not among them: they,
-and the family `cifar10` if it is left out too, are unseen in pre-training.
+their rows, with some thousands of ops each. WaveNet, AmoebaNet and NASNet are
+not among them, so as to be unseen in pre-training.
 """
 
 import itertools

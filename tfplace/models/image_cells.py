@@ -3,15 +3,12 @@
 The structure that NASNet (Zoph et al., arXiv 1707.07012) introduced and
 AmoebaNet and ENAS kept. A cell reads the outputs of the two cells before it,
 adds pairs of operations on earlier states, and concatenates some of its states.
-A `Cell` says which states and operations; the networks themselves are in
-`image_models` and `families`.
 
 The operations are those of NASNet's search space, in the order of activation,
 convolution and batch normalisation that the public code of both has. Each takes
 a Keras tensor [batch, height, width, channels] and returns one of `filters`
 channels, smaller by `stride`. Layers of cell N are called `cellN_...` and the
-one that ends it `mixedN`, as in Inception-V3, so that op names show where an
-expert would cut.
+one that ends it `mixedN`, as in Inception-V3.
 """
 
 import dataclasses

@@ -4,7 +4,8 @@ Inception-V3 is the image model that every placement paper starts with; NASNet-A
 (Zoph et al., arXiv 1707.07012) is one of Placeto's three models; AmoebaNet-D
 (Real et al., arXiv 1802.01548) was found by evolution and is here in the form
 that Google's TPU code published and GPipe trained. `classifier` compiles and
-feeds all of them.
+feeds all of them. Sizes that all take: `batch_size` images per step,
+`image_size` pixels of height and width, `classes` labels.
 """
 
 import keras
@@ -24,13 +25,8 @@ def classifier(
 ) -> tuple[keras.Model, Sampler]:
   """Compiles an image classifier and makes its source of random batches.
 
-  Args:
-    model: images [batch, image_size, image_size, 3] to probabilities
-      [batch, classes].
-    optimizer: what the model's paper trains with.
-    batch_size: images per step.
-    image_size: height and width, pixels.
-    classes: number of labels.
+  The model maps images [batch, image_size, image_size, 3] to probabilities
+  [batch, classes].
   """
   model.compile(
     optimizer=optimizer,
@@ -57,11 +53,6 @@ def inception_v3(
   Szegedy et al., "Rethinking the Inception Architecture" (2016), with its
   optimizer: RMSProp of decay 0.9, epsilon 1.0, learning rate 0.045. Batch 32
   is that of the placement papers (GO's table 1).
-
-  Args:
-    batch_size: images per step.
-    image_size: height and width, pixels.
-    classes: number of labels.
 
   Raises:
     ExtractionError: images too small for the network.
@@ -117,9 +108,6 @@ def nasnet(
   here. Not built: the auxiliary head and dropped paths.
 
   Args:
-    batch_size: images per step.
-    image_size: height and width, pixels.
-    classes: number of labels.
     num_blocks: N, normal cells between two reductions.
     penultimate_filters: P, channels of the last cell's output; rounded down
       to a multiple of 96.
@@ -179,9 +167,6 @@ def amoebanet_d(
   smoothing).
 
   Args:
-    batch_size: images per step.
-    image_size: height and width, pixels.
-    classes: number of labels.
     cells: normal cells; reduction cells part them into thirds.
     filters: of the first normal cells; rounded down to a multiple of 8.
   """

@@ -3,9 +3,9 @@
 A member draws a cell from the recurrent search space of Pham et al. (arXiv
 1802.03268): node 0 sees the word and the state; every other node sees one
 earlier node, chosen at random, through a highway gate and one of four
-activations; the mean of the nodes that nobody sees is the new state. The draw
-depends on the index alone. Ops are named by step and node, such as `ptb/
-language_model/step_7/recurrent_layer_0/node_3/MatMul`.
+activations; the mean of the nodes that nobody sees is the new state. Ops are
+named by step and node, such as `ptb/language_model/step_7/recurrent_layer_0/
+node_3/MatMul`.
 """
 
 from typing import Any, NamedTuple
@@ -17,8 +17,7 @@ from tfplace.models.families import generator
 from tfplace.models.lstm import (
   Sampler,
   add_softmax,
-  language_sampler,
-  word_loss,
+  language_model,
   word_scorer,
 )
 
@@ -56,7 +55,7 @@ def draw_nodes(index: int, nodes: int) -> tuple[Node, ...]:
 
 @keras.saving.register_keras_serializable("tfplace")
 class RecurrentCell(keras.layers.Layer):
-  """Scores sentences, word by word, with a recurrent cell of nodes.
+  """Scores sentences, word by word, with a recurrent cell.
 
   Args:
     nodes: of the cell, each `(before, activation)`.
@@ -158,11 +157,9 @@ def ptb(
     vocabulary: number of words.
     length: words that are predicted in each sentence.
   """
-  words = keras.Input((length + 1,), dtype="int32", name="words")
   cell = draw_nodes(index, nodes)
   scorer = RecurrentCell(cell, units, vocabulary, name="language_model")
-  model = keras.Model(words, scorer(words), name="ptb")
-  model.compile(
-    optimizer=keras.optimizers.SGD(0.25), loss=word_loss, jit_compile=False
+  optimizer = keras.optimizers.SGD(0.25)
+  return language_model(
+    "ptb", scorer, optimizer, batch_size, length, vocabulary
   )
-  return model, language_sampler(batch_size, length, vocabulary)

@@ -2,9 +2,8 @@
 
 Dai et al., "Transformer-XL" (arXiv 1901.02860), section 3.3: the score of key
 j for query i adds, to the product of their contents, the product of the query
-and an embedding of their distance i - j. The layer's weights are read once per
-training step; its step over a segment takes them as tensors, so that every
-segment has ops of its own.
+and an embedding of their distance i - j. The weights are read once per training
+step; each segment has ops of its own.
 """
 
 from typing import Any, NamedTuple
@@ -12,6 +11,7 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
+_EPSILON = 1e-5  # of the layer normalisation; chosen, as frameworks do
 _NEVER = -1e9  # added to the score of a key that a query must not see
 
 
@@ -40,52 +40,65 @@ def span(length: int, memory: int, units: int) -> Span:
   return Span(positions, (1.0 - seen) * _NEVER)
 
 
-class Kernels(NamedTuple):
-  """Weights of the attention, as read.
+class Affine(NamedTuple):
+  """A dense layer, or the scale and offset of a normalisation, as read."""
+
+  kernel: tf.Tensor
+  bias: tf.Tensor
+
+
+class Weights(NamedTuple):
+  """All that a layer reads once per training step.
 
   Attributes:
-    query, key, value, output: [units, units].
-    content_bias, position_bias: [heads, 1, units / heads]; what every query
-      asks for besides (u and v in the paper).
+    query, key, value, output: [units, units] of the attention.
+    biases: [heads, 1, units / heads] each; what every query asks for besides,
+      about contents and about distances (u and v in the paper).
     distances: [heads, memory + length, units / heads] keys of the distances.
+    norms: after the attention and after the feed-forward part, [units] each.
+    hidden: [units, feed_forward].
+    last: [feed_forward, units].
+    mask: of the span.
+    memory: [batch, words, units] of the last training step.
   """
 
   query: tf.Tensor
   key: tf.Tensor
   value: tf.Tensor
   output: tf.Tensor
-  content_bias: tf.Tensor
-  position_bias: tf.Tensor
+  biases: tuple[tf.Tensor, tf.Tensor]
   distances: tf.Tensor
+  norms: tuple[Affine, Affine]
+  hidden: Affine
+  last: Affine
+  mask: tf.Tensor
+  memory: tf.Tensor
 
 
 def attend(
-  kernels: Kernels, mask: tf.Tensor, hidden: tf.Tensor, context: tf.Tensor
+  weights: Weights, hidden: tf.Tensor, context: tf.Tensor
 ) -> tf.Tensor:
   """One segment's attention to itself and to what came before.
 
   Args:
-    kernels: of the layer.
-    mask: of the span.
+    weights: of the layer.
     hidden: [batch, length, units], the segment.
     context: [batch, memory + length, units], the memory, then the segment.
 
   Returns:
     [batch, length, units].
   """
-  heads, _, depth = kernels.content_bias.shape
-  queries = split_heads(_product(hidden, kernels.query), heads)
-  keys = split_heads(_product(context, kernels.key), heads)
-  values = split_heads(_product(context, kernels.value), heads)
+  content, position = weights.biases
+  heads, _, depth = content.shape
+  queries = split_heads(_product(hidden, weights.query), heads)
+  keys = split_heads(_product(context, weights.key), heads)
+  values = split_heads(_product(context, weights.value), heads)
   scores = relative_scores(
-    queries + kernels.content_bias,
-    queries + kernels.position_bias,
-    keys,
-    kernels.distances,
+    queries + content, queries + position, keys, weights.distances
   )
-  weights = tf.nn.softmax(scores * float(depth) ** -0.5 + mask)
-  mixed = tf.transpose(tf.matmul(weights, values), (0, 2, 1, 3))
-  return _product(tf.reshape(mixed, tf.shape(hidden)), kernels.output)
+  shares = tf.nn.softmax(scores * float(depth) ** -0.5 + weights.mask)
+  mixed = tf.transpose(tf.matmul(shares, values), (0, 2, 1, 3))
+  return _product(tf.reshape(mixed, tf.shape(hidden)), weights.output)
 
 
 def split_heads(value: tf.Tensor, heads: int) -> tf.Tensor:
@@ -131,40 +144,10 @@ def _shift(scores: tf.Tensor) -> tf.Tensor:
 
 
 def _product(value: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
-  """[batch, length, units] times [units, columns], as one plain product."""
+  """[batch, length, units] times [units, columns], as one product."""
   _, length, units = value.shape
   flat = tf.matmul(tf.reshape(value, (-1, units)), kernel)
   return tf.reshape(flat, (-1, length, kernel.shape[1]))
-
-
-_EPSILON = 1e-5  # of the layer normalisation; chosen, as frameworks do
-
-
-class Affine(NamedTuple):
-  """A dense layer, or the scale and offset of a normalisation, as read."""
-
-  kernel: tf.Tensor
-  bias: tf.Tensor
-
-
-class Weights(NamedTuple):
-  """All that a layer reads once per training step.
-
-  Attributes:
-    kernels: of the attention.
-    norms: after the attention and after the feed-forward part, [units] each.
-    hidden: [units, feed_forward].
-    output: [feed_forward, units].
-    mask: of the span.
-    memory: [batch, words, units] of the last training step.
-  """
-
-  kernels: Kernels
-  norms: tuple[Affine, Affine]
-  hidden: Affine
-  output: Affine
-  mask: tf.Tensor
-  memory: tf.Tensor
 
 
 class TransformerLayer(keras.layers.Layer):
@@ -221,19 +204,19 @@ class TransformerLayer(keras.layers.Layer):
       distances = tf.matmul(span.positions, read.pop("distance"))
       biases = [tf.convert_to_tensor(v) for v in self.biases]
       per_head = split_heads(distances[tf.newaxis], self.heads)[0]
-      kernels = Kernels(
-        **read,
-        content_bias=biases[0],
-        position_bias=biases[1],
-        distances=per_head,
-      )
-      first, second, hidden, output = (
+      first, second, hidden, last = (
         Affine(*(tf.convert_to_tensor(v) for v in pair))
         for pair in (*self.norms, self.hidden, self.output_weights)
       )
-      memory = tf.convert_to_tensor(self.memory)
       return Weights(
-        kernels, (first, second), hidden, output, span.mask, memory
+        **read,
+        biases=(biases[0], biases[1]),
+        distances=per_head,
+        norms=(first, second),
+        hidden=hidden,
+        last=last,
+        mask=span.mask,
+        memory=tf.convert_to_tensor(self.memory),
       )
 
   def remember(self, memory: tf.Tensor) -> None:
@@ -263,7 +246,7 @@ class TransformerLayer(keras.layers.Layer):
     with tf.name_scope(self.name):
       with tf.control_dependencies(waits):
         context = tf.concat([memory, value], axis=1)
-      heard = attend(weights.kernels, weights.mask, value, context)
+      heard = attend(weights, value, context)
       value = _normalised(value + heard, weights.norms[0])
       value = _normalised(
         value + _feed_forward(value, weights), weights.norms[1]
@@ -274,7 +257,7 @@ class TransformerLayer(keras.layers.Layer):
 
 def _feed_forward(value: tf.Tensor, weights: Weights) -> tf.Tensor:
   flat = tf.reshape(value, (-1, value.shape[2]))
-  (kernel, bias), (back, last) = weights.hidden, weights.output
+  (kernel, bias), (back, last) = weights.hidden, weights.last
   hidden = tf.nn.relu(tf.nn.bias_add(tf.matmul(flat, kernel), bias))
   result = tf.nn.bias_add(tf.matmul(hidden, back), last)
   return tf.reshape(result, tf.shape(value))

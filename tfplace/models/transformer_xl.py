@@ -1,14 +1,10 @@
 """Transformer-XL: a language model whose layers remember the last segment.
 
 A training step takes several segments in turn, each with ops of its own under
-`transformer_xl/segments/segment_2/transformer_layer_1`, as the recurrent
-models of the zoo take words. What a layer heard in a segment is its memory in
-the next; that of the last one is kept in a variable for the next training
-step. No gradient flows into memory. Each weight is read once per step.
-
-A layer takes one segment after the other, by control edges: nothing else
-orders them, and a device that works at all of them in parts would let the
-next layer's device wait for the last.
+`transformer_xl/segments/segment_2/transformer_layer_1`. What a layer heard in a
+segment is its memory in the next; that of the last one is kept in a variable
+for the next training step. No gradient flows into memory. A layer takes one
+segment after the other, by control edges: nothing else orders them.
 """
 
 from typing import Any
@@ -17,31 +13,18 @@ import keras
 import tensorflow as tf
 
 from tfplace.errors import ExtractionError
-from tfplace.models import transformer_layer as attention
 from tfplace.models.lstm import (
   Sampler,
   add_softmax,
-  language_sampler,
-  word_loss,
+  language_model,
   word_scorer,
 )
-from tfplace.models.transformer_layer import TransformerLayer
+from tfplace.models.transformer_layer import TransformerLayer, span
 
 
 @keras.saving.register_keras_serializable("tfplace")
 class SegmentModel(keras.layers.Layer):
-  """Scores consecutive segments of text.
-
-  Args:
-    batch_size: texts at a time; the memory of each is kept.
-    layers: of attention and feed-forward.
-    units: size of embeddings and layers.
-    heads: of the attention.
-    feed_forward: hidden units between two layers of attention.
-    vocabulary: number of words.
-    length: words of a segment.
-    memory: words before a segment that are remembered.
-  """
+  """Scores consecutive segments of text; sizes as of `transformer_xl`."""
 
   def __init__(
     self,
@@ -56,16 +39,8 @@ class SegmentModel(keras.layers.Layer):
     **kwargs: Any,
   ) -> None:
     super().__init__(**kwargs)
-    self.sizes = {
-      "batch_size": batch_size,
-      "layers": layers,
-      "units": units,
-      "heads": heads,
-      "feed_forward": feed_forward,
-      "vocabulary": vocabulary,
-      "length": length,
-      "memory": memory,
-    }
+    self.units, self.vocabulary = units, vocabulary
+    self.length, self.memory = length, memory
     self.embedding = keras.layers.Embedding(vocabulary, units, name="embedding")
     self.layers = [
       TransformerLayer(
@@ -82,12 +57,7 @@ class SegmentModel(keras.layers.Layer):
     self.embedding.build((None, None))
     for layer in self.layers:
       layer.build()
-    units, vocabulary = self.sizes["units"], self.sizes["vocabulary"]
-    self.softmax = add_softmax(self, units, vocabulary)
-
-  def get_config(self) -> dict[str, Any]:
-    """What rebuilds the layer."""
-    return {**super().get_config(), **self.sizes}
+    self.softmax = add_softmax(self, self.units, self.vocabulary)
 
   def compute_output_shape(self, words_shape: tuple) -> tuple:
     """[batch_size, segments * length]; spares Keras an unrolled trace."""
@@ -102,10 +72,10 @@ class SegmentModel(keras.layers.Layer):
     Returns:
       [batch_size, segments * length] float32.
     """
-    length, memory = self.sizes["length"], self.sizes["memory"]
+    length = self.length
     with tf.name_scope("position_embedding"):
-      span = attention.span(length, memory, self.sizes["units"])
-    weights = [layer.read(span) for layer in self.layers]
+      shared = span(length, self.memory, self.units)
+    weights = [layer.read(shared) for layer in self.layers]
     memories = [layer_weights.memory for layer_weights in weights]
     outputs: list[tf.Tensor | None] = [None] * len(self.layers)
     score = word_scorer(self.softmax)
@@ -165,22 +135,14 @@ def transformer_xl(
       f"model 'transformer_xl': units must be even and a multiple of heads,"
       f" not {units} with {heads} heads"
     )
-  words = keras.Input(
-    (segments * length + 1,), batch_size, dtype="int32", name="words"
-  )
-  scorer = SegmentModel(
+  sizes = (batch_size, layers, units, heads, feed_forward, vocabulary)
+  scorer = SegmentModel(*sizes, length, memory, name="segments")
+  return language_model(
+    "transformer_xl",
+    scorer,
+    keras.optimizers.Adam(2.5e-4),
     batch_size,
-    layers,
-    units,
-    heads,
-    feed_forward,
+    segments * length,
     vocabulary,
-    length,
-    memory,
-    name="segments",
+    is_fixed=True,
   )
-  model = keras.Model(words, scorer(words), name="transformer_xl")
-  model.compile(
-    optimizer=keras.optimizers.Adam(2.5e-4), loss=word_loss, jit_compile=False
-  )
-  return model, language_sampler(batch_size, segments * length, vocabulary)

@@ -1,14 +1,11 @@
 """Translators, NMT and GNMT: an unrolled LSTM encoder-decoder with attention.
 
-Every time step has ops of its own, as in the placement papers, so that a
-placer may split layers and time alike. The model scores given translations
-(training by teacher forcing); it has no beam search.
-
-Ops are named by step and layer, such as `nmt/translator/decode_7/
-decoder_layer_1/MatMul`, and their gradients `gradient_tape/nmt/...`; the ops of
-the bottom encoder layer's backward direction are under `encode_back_7/
-encoder_layer_0_backward`, 7 being the word's position. Each weight is read once
-per training step, not once per time step: a layer that is split over two
+The model scores given translations (training by teacher forcing); it has no
+beam search. Every time step has ops of its own, named by step and layer, such
+as `nmt/translator/decode_7/decoder_layer_1/MatMul`, and their gradients
+`gradient_tape/nmt/...`; those of the bottom encoder layer's backward direction
+are under `encode_back_7/encoder_layer_0_backward`, 7 being the word's position.
+Each weight is read once per training step: a layer that is split over two
 devices sends its weights once.
 """
 
@@ -89,16 +86,6 @@ class Translator(keras.layers.Layer):
     self.score_vector = self.add_weight((self.units, 1), name="attention_score")
     self.softmax = add_softmax(self, self.units, self.vocabulary)
 
-  def get_config(self) -> dict[str, Any]:
-    """What rebuilds the layer."""
-    return {
-      **super().get_config(),
-      "layers": self.layers,
-      "units": self.units,
-      "vocabulary": self.vocabulary,
-      "bidirectional": self.bidirectional,
-    }
-
   def compute_output_shape(
     self, source_shape: tuple, target_shape: tuple
   ) -> tuple:
@@ -141,8 +128,7 @@ class Translator(keras.layers.Layer):
     return outputs, [*(backward[:1] or states[:1]), *states[1:]]
 
   def _backward(self, inputs: list[tf.Tensor], state: State) -> list[State]:
-    """States of the bottom layer that reads from the last word to the first,
-    by position."""
+    """By position, states of the bottom layer that reads backwards."""
     cell = self.backward.read()
     states = []
     for step in reversed(range(len(inputs))):
@@ -201,12 +187,8 @@ def translation_model(
 ) -> tuple[keras.Model, Sampler]:
   """A compiled model around a translator, and its random batches.
 
-  Args:
-    name: of the model, the first scope in its ops' names.
-    translator: scores the translations.
-    optimizer: of its own.
-    batch_size: sentence pairs per batch.
-    length: words of a source sentence, and of a target sentence.
+  Sentences of `length` words, in `batch_size` pairs. The name is the first
+  scope in the names of the model's ops.
   """
   source = keras.Input((length,), dtype="int32", name="source")
   target = keras.Input((length + 1,), dtype="int32", name="target")
@@ -259,7 +241,7 @@ def gnmt(
   length: int = 64,
 ) -> tuple[keras.Model, Sampler]:
   """GNMT of Wu et al., "Google's Neural Machine Translation System" (arXiv
-  1609.08144).
+  1609.08144); sizes as of `nmt`.
 
   From the paper: 8 layers of 1024 units, the bottom one of the encoder in two
   directions, residual connections from the third layer on, attention asked by
@@ -270,13 +252,6 @@ def gnmt(
   are not clipped (Keras would send them all through one op). The paper gives
   no one length; 64 is chosen so that 8 layers make over 50,000 ops, as in the
   placement papers.
-
-  Args:
-    batch_size: sentence pairs per step.
-    layers: LSTM layers of the encoder, and of the decoder.
-    units: units per layer and direction.
-    vocabulary: word pieces of each language.
-    length: word pieces of a source sentence, and of a target sentence.
 
   Raises:
     ExtractionError: fewer than 2 layers.

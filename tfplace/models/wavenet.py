@@ -2,9 +2,8 @@
 
 Van den Oord et al., arXiv 1609.03499, trained on samples at once (teacher
 forcing); it does not generate. All ops of a layer are under the layer's scope,
-`wavenet/stack_1_layer_7/...`, with the running sum of skip connections, so
-contiguous layers make a block that passes on two tensors; `postprocess` and
-`softmax` come last.
+`wavenet/stack_1_layer_7/...`, with the running sum of skip connections;
+`postprocess` and `softmax` come last.
 """
 
 from typing import Any
@@ -58,12 +57,6 @@ class GatedLayer(keras.layers.Layer):
       layer.build((None, None, self.channels))
     if not self.last:
       self.to_residual.build((None, None, self.channels))
-
-  def get_config(self) -> dict[str, Any]:
-    """What rebuilds the layer."""
-    sizes = {"dilation": self.dilation, "channels": self.channels}
-    outputs = {"skip_channels": self.skip_channels, "last": self.last}
-    return {**super().get_config(), **sizes, **outputs}
 
   def call(
     self, value: tf.Tensor, skips: tf.Tensor | None = None

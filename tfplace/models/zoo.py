@@ -49,7 +49,7 @@ MODELS: Mapping[str, str] = {
   "inception_v3": "tfplace.models.image_models:inception_v3",
   "nmt": "tfplace.models.translator:nmt",
   "gnmt": "tfplace.models.translator:gnmt",
-  "rnnlm": "tfplace.models.rnnlm:rnnlm",
+  "rnnlm": "tfplace.models.lstm:rnnlm",
   "transformer_xl": "tfplace.models.transformer_xl:transformer_xl",
   "nasnet": "tfplace.models.image_models:nasnet",
   "amoebanet_d": "tfplace.models.image_models:amoebanet_d",

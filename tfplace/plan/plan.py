@@ -14,7 +14,7 @@ from tfplace.core.placement import Placement
 from tfplace.core.protocols import Evaluation, Result
 from tfplace.extraction import TracedStep
 from tfplace.formats import json_file
-from tfplace.formats import placement as placement_format
+from tfplace.formats.results import PLACEMENT
 from tfplace.plan import local_devices
 
 _LISTED = 12  # of a model's layers; a message is to be read
@@ -133,7 +133,7 @@ class AppliedPlacement:
     if self.placement is not None:
       name = self.placement.problem.graph.name
     data = {
-      "format": placement_format.FORMAT,
+      "format": PLACEMENT,
       "graph": name,
       "assignments": dict(self.assignments),
     }

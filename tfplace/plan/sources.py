@@ -53,7 +53,7 @@ def trace(
     ExtractionError: names the file or model and what is wrong with it.
   """
   from tfplace import extraction as tracing
-  from tfplace.extraction.keras.layers import fresh_names
+  from tfplace.extraction.keras_step import fresh_names
 
   if sizes and kind != "model":
     raise ExtractionError(

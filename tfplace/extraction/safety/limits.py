@@ -4,15 +4,13 @@ Protocol buffers: a parser turns two bytes of a hostile file into a hundred in
 memory, and takes a second for each megabyte of text; so the size of a file and,
 in a binary one, the number of its nodes are checked before it is parsed.
 
-Calls: TensorFlow follows them as it imports a graph, each as often as it is
-reached. It runs out of stack where a function calls itself, and out of time
-where thirty functions each call the next one four times; so the nodes with all
-calls inlined are counted without inlining them.
+Calls: TensorFlow follows them as it imports a graph. It runs out of stack where
+a function calls itself, and out of time where thirty functions each call the
+next one four times; so inlined nodes are counted without inlining them.
 
-Keras files: Keras stores what it writes, in a zip archive of uncompressed
-members, with weights as HDF5 datasets of plain bytes. So a file that unpacks to
-many times its size was made to fill the memory, and one whose weights lie in
-another file was made to read that.
+Keras files: Keras stores its zip members uncompressed and weights as HDF5
+datasets of plain bytes. A file that unpacks to many times its size was made to
+fill the memory, one whose weights lie in another file to read that.
 """
 
 import os
@@ -44,12 +42,9 @@ _TEXT_NODE = re.compile(rb"\bnode(?:_def)?\s*[:{<]")
 
 
 def read_proto(path: str, result: message.Message, fields: Fields) -> None:
-  """Parses a file, as text by its suffix, into `result`.
+  """Parses a file, as text by its suffix, into the empty message `result`.
 
-  Args:
-    path: of the file.
-    result: an empty message.
-    fields: of that message, those that lead to nodes.
+  `fields` are those of the message that lead to nodes.
 
   Raises:
     ExtractionError: unreadable, too large, too many nodes, or not parsable.
@@ -58,7 +53,10 @@ def read_proto(path: str, result: message.Message, fields: Fields) -> None:
   is_text = path.endswith(_TEXT)
   data = _read_bytes(path, kind, MAX_TEXT_BYTES if is_text else MAX_BYTES)
   try:
-    if _nodes_exceed(data, fields, is_text):
+    found: Iterator[object] = (
+      _TEXT_NODE.finditer(data) if is_text else _nodes(memoryview(data), fields)
+    )
+    if any(count > MAX_NODES for count, _ in enumerate(found, 1)):
       raise ExtractionError(
         f"{path!r} holds more than {MAX_NODES} nodes, the most that a {kind}"
         " may have here"
@@ -88,21 +86,13 @@ def _read_bytes(path: str, kind: str, limit: int) -> bytes:
     raise ExtractionError(
       f"{path!r} cannot be read: {error.strerror}"
     ) from error
-  if max(size, len(data)) > limit:
-    size = max(size, len(data))
+  size = max(size, len(data))
+  if size > limit:
     raise ExtractionError(
       f"{path!r} has {size} bytes or more; a {kind} file has {limit} at most",
       num_bytes=size,
     )
   return data
-
-
-def _nodes_exceed(data: bytes, fields: Fields, is_text: bool) -> bool:
-  if is_text:
-    found: Iterator[object] = _TEXT_NODE.finditer(data)
-  else:
-    found = _nodes(memoryview(data), fields)
-  return any(count > MAX_NODES for count, _ in enumerate(found, 1))
 
 
 class _BrokenError(Exception):
@@ -166,10 +156,9 @@ class _CallTree:
   """The sizes of the functions of one library."""
 
   def __init__(self, graph_def: tf.compat.v1.GraphDef) -> None:
-    library = graph_def.library
-    self.functions = {f.signature.name: f for f in library.function}
+    self.functions = node_lib.functions_of(graph_def)
     self._gradients = {
-      g.function_name: g.gradient_func for g in library.gradient
+      g.function_name: g.gradient_func for g in graph_def.library.gradient
     }
     self._sizes: dict[str, int] = {}  # with all calls inlined
     self._entered: list[str] = []
@@ -197,19 +186,16 @@ class _CallTree:
     """Nodes with all their calls inlined."""
     size = 0
     for node in nodes:
-      size += 1 + sum(self.size_of(name) for name in self._called(node))
+      names = node_lib.called_functions(node)
+      if node.op == "SymbolicGradient":
+        names += [self._gradients[n] for n in names if n in self._gradients]
+      size += 1 + sum(map(self.size_of, names))
     if size > MAX_INLINED_NODES:
       raise ExtractionError(
         f"with its functions inlined {what} has {size} nodes, more than the"
         f" {MAX_INLINED_NODES} that are accepted"
       )
     return size
-
-  def _called(self, node: node_lib.NodeDef) -> Iterator[str]:
-    names = node_lib.called_functions(node)
-    yield from names
-    if node.op == "SymbolicGradient":
-      yield from (self._gradients[n] for n in names if n in self._gradients)
 
 
 def check_keras_file(path: str) -> None:
@@ -237,13 +223,12 @@ def _check_zip(path: str) -> None:
     members = archive.infolist()
     _check_growth(path, sum(member.file_size for member in members), path)
     for member in members:
-      if (
-        member.filename.endswith(".json") and member.file_size > MAX_TEXT_BYTES
-      ):
+      size = member.file_size
+      if member.filename.endswith(".json") and size > MAX_TEXT_BYTES:
         raise ExtractionError(
-          f"Keras model file {path!r}: {member.filename[:80]!a} has"
-          f" {member.file_size} bytes; at most {MAX_TEXT_BYTES} are accepted",
-          num_bytes=member.file_size,
+          f"Keras model file {path!r}: {member.filename[:80]!a} has {size}"
+          f" bytes; at most {MAX_TEXT_BYTES} are accepted",
+          num_bytes=size,
         )
     for member in members:
       if member.filename.endswith(".h5"):
@@ -255,28 +240,23 @@ def _check_h5(file: h5py.File, path: str, what: str) -> None:
   external = file.id.links.visit(_external_name, info=True)
   if external is not None:
     raise _elsewhere(path, external.decode(errors="replace"))
-  total = 0
-  for dataset in _datasets(file):
+  datasets: list[h5py.Dataset] = []
+
+  def collect(_: str, item: object) -> None:
+    if isinstance(item, h5py.Dataset):
+      datasets.append(item)
+
+  file.visititems(collect)
+  for dataset in datasets:
     if dataset.external or dataset.is_virtual:
       raise _elsewhere(path, str(dataset.name))
-    total += int(dataset.size) * dataset.dtype.itemsize
+  total = sum(int(d.size) * d.dtype.itemsize for d in datasets)
   _check_growth(path, total, what)
 
 
 def _external_name(name: bytes, info: h5py.h5l.LinkInfo) -> bytes | None:
   """Ends a visit of links at one to another file."""
   return name if info.type == h5py.h5l.TYPE_EXTERNAL else None
-
-
-def _datasets(file: h5py.File) -> Iterator[h5py.Dataset]:
-  found: list[h5py.Dataset] = []
-
-  def add(_: str, item: object) -> None:
-    if isinstance(item, h5py.Dataset):
-      found.append(item)
-
-  file.visititems(add)
-  return iter(found)
 
 
 def _elsewhere(path: str, name: str) -> ExtractionError:

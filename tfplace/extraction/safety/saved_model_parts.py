@@ -1,9 +1,8 @@
 """What of a SavedModel its loader runs, and what reads only its own files.
 
-What the loader does not run is taken out, and nothing is lost by that:
-`tf.saved_model.load` restores the variables of a model of TensorFlow 2 by its
-objects, without the flat graph in which it was saved, and of TensorFlow 1 by
-the saver's restore op; neither ever saves.
+What the loader does not run is taken out: `tf.saved_model.load` restores the
+variables of TensorFlow 2 by its objects, without the flat graph, and of
+TensorFlow 1 by the saver's restore op; neither ever saves.
 
 The loader gives a file's name to a graph in two ways: TensorFlow 1's binds a
 tensor of the flat graph (the saver's file name, an asset), TensorFlow 2's an
@@ -12,7 +11,7 @@ that such a tensor names reads a file of the model, wherever the model lies.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 import tensorflow as tf
@@ -29,13 +28,9 @@ def keep_objects(meta_graph: Any) -> None:
   graph_def = meta_graph.graph_def
   objects = meta_graph.object_graph_def
   constants = {node.constant.operation for node in objects.nodes} - {""}
-  kept = [
-    node
-    for node in graph_def.node
-    if node.op == "Const" and node.name in constants
-  ]
-  del graph_def.node[:]
-  graph_def.node.extend(kept)
+  _keep(
+    graph_def.node, lambda node: node.op == "Const" and node.name in constants
+  )
   _keep_functions(graph_def, objects_functions(objects))
 
 
@@ -52,22 +47,27 @@ def objects_functions(objects: Any) -> set[str]:
 def _keep_functions(graph_def: Any, roots: Iterable[str]) -> None:
   """Drops what neither `roots`, gradients nor the flat graph reach."""
   library = graph_def.library
-  functions = {f.signature.name: f for f in library.function}
-  gradient = {g.function_name: g.gradient_func for g in library.gradient}
   start = [*roots, *(g.gradient_func for g in library.registered_gradients)]
-  for node in graph_def.node:
-    start.extend(nodes.called_functions(node))
-  calls = {
-    name: [n for node in f.node_def for n in nodes.called_functions(node)]
-    for name, f in functions.items()
-  }
-  for name, function in gradient.items():
-    calls.setdefault(name, []).append(function)
+  start += _called_by(graph_def.node)
+  functions = nodes.functions_of(graph_def)  # of two of one name, one
+  calls = {name: _called_by(f.node_def) for name, f in functions.items()}
+  for gradient in library.gradient:
+    calls.setdefault(gradient.function_name, []).append(gradient.gradient_func)
   kept = _reached(start, calls)
-  gradients = [g for g in library.gradient if g.function_name in kept]
-  del library.function[:], library.gradient[:]
-  library.function.extend(f for n, f in functions.items() if n in kept)
-  library.gradient.extend(gradients)
+  del library.function[:]
+  library.function.extend(f for name, f in functions.items() if name in kept)
+  _keep(library.gradient, lambda g: g.function_name in kept)
+
+
+def _called_by(body: Iterable[nodes.NodeDef]) -> list[str]:
+  return [name for node in body for name in nodes.called_functions(node)]
+
+
+def _keep(items: Any, is_kept: Callable[[Any], bool]) -> None:
+  """Drops the others of a repeated field."""
+  kept = [item for item in items if is_kept(item)]
+  del items[:]
+  items.extend(kept)
 
 
 def cut_saving(meta_graph: Any, where: str) -> None:
@@ -93,28 +93,22 @@ def cut_saving(meta_graph: Any, where: str) -> None:
   )
   for name, node in saving.items():
     if name in needed:
-      found = side_effects.first(
-        tf.compat.v1.GraphDef(node=[node]), lambda *_: True
-      )
-      side_effects.refuse(found, where)
+      alone = tf.compat.v1.GraphDef(node=[node])
+      side_effects.refuse(side_effects.first(alone, lambda *_: True), where)
   gone = _reached(saving, _reversed(producers))
-  kept = [node for node in graph_def.node if node.name not in gone]
-  del graph_def.node[:]
-  graph_def.node.extend(kept)
+  _keep(graph_def.node, lambda node: node.name not in gone)
   _keep_functions(graph_def, ())
 
 
 def _saving_functions(functions: Iterable[Any]) -> set[str]:
   """Names of those that save, or call what does."""
-  called: dict[str, list[str]] = {}
-  saving = []
-  for function in functions:
-    name = function.signature.name
-    called[name] = []
-    for node in function.node_def:
-      called[name].extend(nodes.called_functions(node))
-      if _SAVE.fullmatch(node.op):
-        saving.append(name)
+  functions = list(functions)
+  called = {f.signature.name: _called_by(f.node_def) for f in functions}
+  saving = [
+    f.signature.name
+    for f in functions
+    if any(_SAVE.fullmatch(node.op) for node in f.node_def)
+  ]
   return _reached(saving, _reversed(called))
 
 
@@ -179,8 +173,7 @@ class OwnFiles:
     named: Mapping[str, str],
     captured: Mapping[str, list[bool]],
   ) -> None:
-    functions = graph_def.library.function
-    self._functions = {f.signature.name: f for f in functions}
+    self._functions = nodes.functions_of(graph_def)
     self._named = named
     self._captured = captured
     self._bodies: dict[str | None, Any] = {None: graph_def.node}
@@ -208,7 +201,7 @@ class OwnFiles:
       return False  # two of one name
     name, output = nodes.split_tensor(text)
     node = body.get(name.partition(":")[0])
-    for _ in body:
+    for _ in body:  # not for ever: identities may go in circles
       if node is None or node.op != "Identity" or not node.input:
         break
       name, output = nodes.split_tensor(node.input[0])

@@ -12,7 +12,7 @@ fills in is refused, and so is a call of a function that the caller names.
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import tensorflow as tf
 from google.protobuf import message
@@ -120,14 +120,7 @@ _WHAT = (
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-  """An op that reaches beyond the step.
-
-  Attributes:
-    name: of the node.
-    op: its type.
-    function: of the library that it is in, or None.
-    what: what it does.
-  """
+  """An op that reaches out, its function (or None), and what it does."""
 
   name: str
   op: str
@@ -156,11 +149,7 @@ def refuse(
   where: str,
   error: type[TfplaceError] = ExtractionError,
 ) -> None:
-  """Passes where nothing was found.
-
-  Raises:
-    error: names the file or step `where`, the op, and the way out.
-  """
+  """Raises `error` where something was found in the file or step `where`."""
   if found is not None:
     raise error(
       f"{where}: {found}; --allow_side_effects (in Python,"
@@ -172,22 +161,14 @@ def refuse(
 def first(
   graph_def: tf.compat.v1.GraphDef, bad: Callable[[NodeDef, str | None], bool]
 ) -> Finding | None:
-  """The first node that is `bad(node, its function)`, of the whole library."""
-  for node, function in _nodes(graph_def):
-    if bad(node, function):
-      return Finding(node.name, node.op, function, _what(node.op))
+  """The first `bad(node, its function)`; functions that nobody calls count."""
+  bodies = [(None, graph_def.node)]
+  bodies += [(f.signature.name, f.node_def) for f in graph_def.library.function]
+  for function, nodes in bodies:
+    for node in nodes:
+      if bad(node, function):
+        return Finding(node.name, node.op, function, _what(node.op))
   return None
-
-
-def _nodes(
-  graph_def: tf.compat.v1.GraphDef,
-) -> Iterator[tuple[NodeDef, str | None]]:
-  """Every node and its function, also of functions that nobody calls."""
-  for node in graph_def.node:
-    yield node, None
-  for function in graph_def.library.function:
-    for node in function.node_def:
-      yield node, function.signature.name
 
 
 def reaches_out(node: NodeDef) -> bool:

@@ -34,15 +34,14 @@ def batch_spec(
   """The batch of a step of `model`, from the sample where there is one.
 
   Args:
-    model: whose inputs and targets count where there is no sample.
+    model: its inputs and targets count where there is no sample.
     batch_size: first dimension; None takes the sample's or the model's own.
     kind: "train", "test" or "predict".
-    sample: arrays as the step takes them; of a step that is Keras' own, `x`
-      alone will do.
+    sample: arrays as the step takes them; for Keras' own step, `x` will do.
 
   Raises:
-    ExtractionError: the model does not say its inputs or targets and no
-      sample does, or a dimension besides the batch is unknown.
+    ExtractionError: neither the model nor a sample says the inputs or targets,
+      or a dimension besides the batch is unknown.
   """
   size = checked_batch_size(batch_size, model.name)
   if batch_size is None:
@@ -50,7 +49,9 @@ def batch_spec(
   if sample is not None:
     return _from_sample(model, batch_size, kind, sample)
   inputs = _inputs(model)
-  x = tf.nest.map_structure(lambda t: _spec(model, t, size), inputs)
+  x = tf.nest.map_structure(
+    lambda t: tf.TensorSpec(_shape(model, t, size, "input"), t.dtype), inputs
+  )
   structure: Any = (x,)
   if kind != "predict" and (
     model.loss is not None or has_own_step(model, kind)
@@ -70,15 +71,27 @@ def static_batch_size(model: keras.Model) -> int | None:
 def _from_sample(
   model: keras.Model, batch_size: int | None, kind: str, sample: Any
 ) -> BatchSpec:
-  if has_own_step(model, kind):
-    return _as_it_is(model, batch_size, sample)
-  parts = sample if isinstance(sample, tuple) else (sample,)
-  parts = parts[:1] if kind == "predict" else parts
-  arrays = tf.nest.map_structure(_as_array, parts)
-  flat, size = _checked(model, arrays, batch_size)
-  structure = tf.nest.map_structure(lambda a: _array_spec(a, size), arrays)
+  is_own = has_own_step(model, kind)  # takes the batch as it is
+  if not is_own:
+    sample = sample if isinstance(sample, tuple) else (sample,)
+    sample = sample[:1] if kind == "predict" else sample
+  arrays = tf.nest.map_structure(_as_array, sample)
+  flat = [a for a in tf.nest.flatten(arrays) if a is not None]
+  if not flat or any(a.ndim == 0 for a in flat):
+    raise ExtractionError(
+      f"the sample of model {model.name!r} is empty or has a scalar: every"
+      " array needs a batch dimension"
+    )
+  size = len(flat[0]) if batch_size is None else batch_size
+  structure = tf.nest.map_structure(
+    lambda a: (
+      None if a is None else tf.TensorSpec((size, *a.shape[1:]), a.dtype)
+    ),
+    arrays,
+  )
   values = [a if len(a) == size else None for a in flat]
-  if kind != "predict" and len(parts) == 1 and model.loss is not None:
+  lacks_targets = not is_own and kind != "predict" and len(sample) == 1
+  if lacks_targets and model.loss is not None:
     targets = _targets(model, size)
     structure = (*structure, targets)
     values += [None] * len(tf.nest.flatten(targets))
@@ -86,39 +99,13 @@ def _from_sample(
 
 
 def has_own_step(model: keras.Model, kind: str = "train") -> bool:
-  """Whether the step is the model's own: then only it knows what a batch is.
+  """Whether the "train", "test" or "predict" step is the model's own.
 
-  Args:
-    model: placed or not.
-    kind: "train", "test" or "predict".
+  Then only that step knows what a batch is.
   """
   step = inspect.unwrap(getattr(model, f"{kind}_step"))
   keras_step = getattr(keras.Model, f"{kind}_step")
   return getattr(step, "__func__", None) is not keras_step
-
-
-def _as_it_is(
-  model: keras.Model, batch_size: int | None, sample: Any
-) -> BatchSpec:
-  """The batch as the model's own step takes it."""
-  arrays = tf.nest.map_structure(_as_array, sample)
-  flat, size = _checked(model, arrays, batch_size)
-  structure = tf.nest.map_structure(lambda a: _array_spec(a, size), arrays)
-  values = tuple(a if len(a) == size else None for a in flat)
-  return BatchSpec(structure, values, size)
-
-
-def _checked(
-  model: keras.Model, arrays: Any, batch_size: int | None
-) -> tuple[list[np.ndarray], int]:
-  """All arrays of a sample, and the batch size."""
-  flat = [a for a in tf.nest.flatten(arrays) if a is not None]
-  if not flat or any(a.ndim == 0 for a in flat):
-    raise ExtractionError(
-      f"the sample of model {model.name!r} is empty or has a scalar: every"
-      " array needs a batch dimension"
-    )
-  return flat, len(flat[0]) if batch_size is None else batch_size
 
 
 def _as_array(value: Any) -> np.ndarray | None:
@@ -129,12 +116,6 @@ def _as_array(value: Any) -> np.ndarray | None:
   if array.dtype.kind == "f":
     array = array.astype(keras.config.floatx())
   return array
-
-
-def _array_spec(array: np.ndarray | None, size: int) -> tf.TensorSpec | None:
-  if array is None:
-    return None
-  return tf.TensorSpec((size, *array.shape[1:]), array.dtype)
 
 
 def _inputs(model: keras.Model) -> Any:
@@ -149,16 +130,23 @@ def _inputs(model: keras.Model) -> Any:
   return structure
 
 
-def _spec(model: keras.Model, tensor: Any, size: int) -> tf.TensorSpec:
+def _shape(model: keras.Model, tensor: Any, size: int, what: str) -> Any:
+  """The static shape of an input or output.
+
+  Raises:
+    ExtractionError: a dimension besides the batch is unknown.
+  """
   shape = (size, *tensor.shape[1:])
   if None in shape:
+    help_text = (
+      "with targets" if what == "output" else "that says the unknown dimensions"
+    )
     raise ExtractionError(
-      f"input {tensor.name!r} of model {model.name!r} has shape"
-      f" {tuple(tensor.shape)}; give a sample batch that says the unknown"
-      " dimensions",
+      f"{what} {tensor.name!r} of model {model.name!r} has shape"
+      f" {tuple(tensor.shape)}; give a sample batch {help_text}",
       op=tensor.name,
     )
-  return tf.TensorSpec(shape, tensor.dtype)
+  return shape
 
 
 def _targets(model: keras.Model, size: int) -> Any:
@@ -193,13 +181,7 @@ def _losses(model: keras.Model, count: int) -> list[Any]:
 def _target(
   model: keras.Model, output: Any, loss: Any, size: int
 ) -> tf.TensorSpec:
-  shape = (size, *output.shape[1:])
-  if None in shape:
-    raise ExtractionError(
-      f"output {output.name!r} of model {model.name!r} has shape"
-      f" {tuple(output.shape)}; give a sample batch with targets",
-      op=output.name,
-    )
+  shape = _shape(model, output, size, "output")
   name = loss if isinstance(loss, str) else getattr(loss, "__name__", None)
   name = name or type(loss).__name__
   if "sparse" in name.lower():

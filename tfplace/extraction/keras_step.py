@@ -1,29 +1,32 @@
 """Traces a Keras 3 model's training or inference step.
 
 The step is the model's own `train_step`, metrics included, as `fit` traces it
-without XLA, so that names agree with what `fit` runs; only the batch's own
-loss is fetched besides. The data pipeline and callbacks are no part of it.
+without XLA, so that names agree with what `fit` runs. The data pipeline and
+callbacks are no part of it. Layers are recorded as the step is traced, since
+names alone do not tell: the second call of layer "dense" and the first of
+"dense_1" both have the scope "dense_1".
 """
 
+import collections
 import contextlib
 import dataclasses
 import functools
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from tfplace.errors import ExtractionError
-from tfplace.extraction import stages
-from tfplace.extraction.inlining import functions
-from tfplace.extraction.keras import inputs
-from tfplace.extraction.keras import layers as keras_layers
+from tfplace.extraction import functions, keras_inputs, stages
 from tfplace.extraction.safety import limits
 from tfplace.extraction.traced import TracedStep
+
+Layers = tuple[str, ...]
+_GRADIENT_SCOPE = "gradient_tape/"
+_COUNTERS = "object_name_uids"
 
 
 @stages.collector_paused()
@@ -41,8 +44,7 @@ def trace_keras(
   it was not.
 
   Args:
-    model: with the TensorFlow backend; compiled with loss and optimizer if
-      `training`.
+    model: compiled with loss and optimizer if `training`.
     batch_size: first dimension of every input; by default the sample's, else
       32.
     training: the whole training step (forward, gradients, optimizer update,
@@ -51,8 +53,7 @@ def trace_keras(
       tensors, or what a step of the model's own takes; needed where the model
       does not say its inputs, or the loss not its targets.
     on_stage: called as each stage begins.
-    kind: the step, "train", "test" or "predict", where `training` does not
-      say it all.
+    kind: "train", "test" or "predict"; by default as `training` says.
 
   Returns:
     `fetches[0]` is the loss of the batch where the step has one, else the
@@ -65,22 +66,22 @@ def trace_keras(
   training = kind == "train"
   if training:
     _check_compiled(model)
-  batch = inputs.batch_spec(model, batch_size, kind, sample)
+  batch = keras_inputs.batch_spec(model, batch_size, kind, sample)
   if training:
     on_stage("building the optimizer")
     _build(model, batch.structure)
-  step = _trace_step(model, batch, kind, on_stage)
+  concrete, losses, recorder = _trace_step(model, batch, kind, on_stage)
   on_stage("inlining")
+  samples = zip(concrete.inputs, batch.values, strict=False)  # flattened order
   traced = functions.trace_function(
-    step.concrete,
+    concrete,
     name=model.name,
     training=training,
-    fetches=_fetches(step.concrete, step.losses),
-    variable_names=variable_names(model),
-    values=_values(step.concrete, batch),
+    fetches=_fetches(concrete, losses),
+    variable_names=_variable_names(model),
+    values={t.op.name: value for t, value in samples if value is not None},
   )
-  variables = keras_layers.of_variables(model)
-  layers = step.recorder.of_nodes(traced.graph_def, variables)
+  layers = recorder.of_nodes(traced.graph_def, _layers_of_variables(model))
   return dataclasses.replace(traced, layers=layers)
 
 
@@ -119,10 +120,7 @@ def trace_keras_file(
 
 
 def _renew_optimizer(model: keras.Model) -> None:
-  """A new optimizer where Keras built the loaded one for other variables.
-
-  An `.h5` file saved before the first `fit` comes back so.
-  """
+  """A new optimizer where that of an `.h5` file is of other variables."""
   optimizer = getattr(model, "optimizer", None)
   if optimizer is None or not optimizer.built:
     return
@@ -131,7 +129,7 @@ def _renew_optimizer(model: keras.Model) -> None:
     model.optimizer = type(optimizer).from_config(optimizer.get_config())
 
 
-def variable_names(model: keras.Model) -> dict[int, str]:
+def _variable_names(model: keras.Model) -> dict[int, str]:
   """`id` of each `tf.Variable` of model, optimizer and metrics -> its path."""
   variables = list(model.variables)
   if getattr(model, "optimizer", None) is not None:
@@ -144,7 +142,7 @@ def variable_names(model: keras.Model) -> dict[int, str]:
 
 
 def _check_compiled(model: keras.Model) -> None:
-  lacks_optimizer = not inputs.has_own_step(model) and (
+  lacks_optimizer = not keras_inputs.has_own_step(model) and (
     getattr(model, "optimizer", None) is None
   )
   if not getattr(model, "compiled", False) or lacks_optimizer:
@@ -154,35 +152,20 @@ def _check_compiled(model: keras.Model) -> None:
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class _Step:
-  """A step as TensorFlow traced it, and what was seen meanwhile.
-
-  Attributes:
-    concrete: the function.
-    losses: that the step computed.
-    recorder: which layer made which node.
-  """
-
-  concrete: Any
-  losses: list[tf.Tensor]
-  recorder: keras_layers.LayerRecorder
-
-
 def _trace_step(
   model: keras.Model,
-  batch: inputs.BatchSpec,
+  batch: keras_inputs.BatchSpec,
   kind: str,
   on_stage: stages.OnStage,
-) -> _Step:
-  """The step as a function of the batch, not yet inlined."""
+) -> tuple[Any, list[tf.Tensor], "LayerRecorder"]:
+  """The step as a function of the batch, its losses, and its layers."""
   losses: list[tf.Tensor] = []
-  recorders: list[keras_layers.LayerRecorder] = []
+  recorders: list[LayerRecorder] = []
 
   def data_step(data: Any) -> Any:
     graph = tf.compat.v1.get_default_graph()
     on_stage("tracing", lambda: int(graph.version))
-    recorders.append(keras_layers.LayerRecorder(graph, model))
+    recorders.append(LayerRecorder(graph, model))
     with graph.device(recorders[-1]), _recorded_loss(model, losses):
       return getattr(model, f"{kind}_step")(data)
 
@@ -194,7 +177,7 @@ def _trace_step(
       f"model {model.name!r} cannot be traced at batch size"
       f" {batch.batch_size}: {_first_line(error)}"
     ) from error
-  return _Step(concrete, losses, recorders[-1])
+  return concrete, losses, recorders[-1]
 
 
 def _first_line(error: Exception) -> str:
@@ -204,11 +187,10 @@ def _first_line(error: Exception) -> str:
 def _build(model: keras.Model, structure: Any) -> None:
   """Creates variables of layers, metrics and optimizer, as `fit` does.
 
-  A step of the model's own may use its parts on something else than the
-  batch: only a trace of it knows.
+  A step of the model's own may use its parts on other data than the batch.
   """
   try:
-    if inputs.has_own_step(model):
+    if keras_inputs.has_own_step(model):
       step = tf.function(model.train_step, autograph=False)
       step.get_concrete_function(structure)
       return
@@ -256,11 +238,88 @@ def _fetches(concrete: Any, losses: list[tf.Tensor]) -> list[tf.Tensor]:
   return mine[-1:] + outputs
 
 
-def _values(concrete: Any, batch: inputs.BatchSpec) -> dict[str, np.ndarray]:
-  """Sample arrays by placeholder: inputs come in flattened order."""
-  values = batch.values
-  return {
-    tensor.op.name: value
-    for tensor, value in zip(concrete.inputs, values, strict=False)
-    if value is not None
-  }
+class LayerRecorder:
+  """A device function that only looks: which layers are being called."""
+
+  def __init__(self, graph: tf.Graph, model: keras.Model) -> None:
+    """Records ops of `graph` itself, in layers of `model`, it included."""
+    self._known = {layer.name for layer in model._flatten_layers()}
+    self.layers: dict[str, Layers] = {}  # by name of an op or a scope
+    self._graph = graph
+
+  def __call__(self, op: tf.Operation) -> str:
+    """What `tf.Graph.device` asks for each new op: its device, unchanged."""
+    if op.graph is self._graph:
+      # Losses and optimizers open scopes, too.
+      names = tuple(name for name in open_layers() if name in self._known)
+      if names:
+        self.layers[op.name] = names
+        self.layers.setdefault(op.name.rpartition("/")[0], names)
+    return op.device
+
+  def of_nodes(
+    self, graph_def: tf.compat.v1.GraphDef, variables: Mapping[str, Layers]
+  ) -> dict[str, Layers]:
+    """Node -> its layers; of a flat graph, gradients and bodies included.
+
+    `variables` maps the node of each variable to its layers.
+    """
+    found = dict(variables)
+    for node in graph_def.node:
+      for name in _candidates(node.name):
+        if name in self.layers:
+          found.setdefault(node.name, self.layers[name])
+          break
+    return found
+
+
+def _candidates(name: str) -> Iterator[str]:
+  """The op itself, what it is the gradient of, and the scopes around."""
+  forward = name.rpartition(_GRADIENT_SCOPE)[2]
+  while forward:
+    yield forward
+    forward = forward.rpartition("/")[0]
+
+
+def _layers_of_variables(model: keras.Model) -> dict[str, Layers]:
+  """Path of each variable of a layer -> that layer and those around it."""
+  found: dict[str, Layers] = {}
+
+  def visit(layer: Any, around: Layers) -> None:
+    names = (layer.name, *around)
+    for variable in layer.variables:
+      found[variable.path] = names
+    for child in layer._layers:
+      visit(child, names)
+
+  visit(model, ())
+  return found
+
+
+def open_layers() -> list[str]:
+  """Names of the layers whose call is being traced, innermost first."""
+  from keras.src.backend.common import global_state
+
+  stack = global_state.get_global_attribute("name_scope_stack") or []
+  return [entry.name for entry in reversed(stack)]
+
+
+@contextlib.contextmanager
+def fresh_names() -> Iterator[None]:
+  """Counts Keras' names from the start inside, and goes on outside.
+
+  Keras numbers what it names itself ("conv2d_94") through a whole process; so
+  a placement or a cached graph of one build of a model fits the next.
+  """
+  try:
+    from keras.src.backend.common import global_state
+  except ImportError:  # a Keras that keeps them elsewhere
+    yield
+    return
+  kept = global_state.get_global_attribute(_COUNTERS)
+  counters: dict[str, int] = collections.defaultdict(int)
+  global_state.set_global_attribute(_COUNTERS, counters)
+  try:
+    yield
+  finally:
+    global_state.set_global_attribute(_COUNTERS, kept)

@@ -3,41 +3,13 @@
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
-
-import tensorflow as tf
+from typing import Any
 
 from tfplace.errors import ExtractionError
 from tfplace.extraction import nodes as node_lib
+from tfplace.extraction.nodes import NodeDef
 
-NodeDef: TypeAlias = tf.compat.v1.NodeDef
 _DEFAULT = re.compile(r"(Stateful)?PartitionedCall(_\d+)?\Z")
-
-
-def find(
-  call: NodeDef,
-  name: str,
-  num_inputs: int,
-  functions: Mapping[str, node_lib.FunctionDef],
-) -> node_lib.FunctionDef:
-  """The function that `call` calls.
-
-  Raises:
-    ExtractionError: the library lacks it, or it takes other inputs.
-  """
-  if name not in functions:
-    raise ExtractionError(
-      f"node {call.name!r} calls function {name!r}, which the library lacks",
-      op=call.name,
-    )
-  wanted = len(functions[name].signature.input_arg)
-  if num_inputs != wanted:
-    raise ExtractionError(
-      f"node {call.name!r} calls function {name!r} with {num_inputs} inputs"
-      f" instead of {wanted}",
-      op=call.name,
-    )
-  return functions[name]
 
 
 class FunctionBody:
@@ -65,7 +37,6 @@ class FunctionBody:
     self.used = used
     self.outputs: list[str] = []
     self.done = ""
-    self.inner = [node.name for node in function.node_def]
     self.arguments: set[str] = set()
     self.names = self._free_names()
     self.controls: list[str] = []
@@ -75,22 +46,26 @@ class FunctionBody:
   def _free_names(self) -> dict[str, str]:
     """Node of the body -> its name in the flat graph.
 
-    The scope is the call's name, with a number where names would clash. A call
-    that TensorFlow named itself adds nothing that a reader could use: its body
-    takes the scope around it where that is free.
+    The scope is the call's name, with a number where names would clash; or the
+    scope around a call that TensorFlow named itself, where that is free.
     """
+    inner = [node.name for node in self.function.node_def]
     for scope in self._scopes():
-      clashes = [name for name in self.inner if scope + name in self.used]
+      clashes = [name for name in inner if scope + name in self.used]
       outer = scope != f"{self.name}/"
       # Names such as Identity and NoOp may take a number to stay readable.
       if not clashes or (outer and not any("/" in name for name in clashes)):
         break
-    names = {name: scope + name for name in self.inner}
+    names = {name: scope + name for name in inner}
     self.used.update(names.values())
     for name in clashes:
-      names[name] = node_lib.unique_name(scope + name, self.used)
-      self.used.add(names[name])
+      names[name] = self._unique(scope + name)
     return names
+
+  def _unique(self, wanted: str) -> str:
+    name = node_lib.unique_name(wanted, self.used)
+    self.used.add(name)
+    return name
 
   def _scopes(self) -> Iterator[str]:
     around, _, last = self.name.rpartition("/")
@@ -113,8 +88,7 @@ class FunctionBody:
       inputs: the call's data inputs.
       controls: what the body waits for ("^node").
       gated: whether every input waits for `controls` already.
-      conditional: whether inputs may be dead, so that no op of the body may
-        run without them.
+      conditional: whether inputs may be dead; then no op runs without them.
     """
     nodes: list[NodeDef] = []
     self.gated = gated
@@ -142,14 +116,8 @@ class FunctionBody:
     return nodes
 
   def _no_op(self, name: str, inputs: Sequence[str]) -> NodeDef:
-    unique = node_lib.unique_name(f"{self.name}/{name}", self.used)
-    self.used.add(unique)
-    return NodeDef(
-      name=unique,
-      op="NoOp",
-      input=inputs,
-      device=self.call.device,
-    )
+    name = self._unique(f"{self.name}/{name}")
+    return NodeDef(name=name, op="NoOp", input=inputs, device=self.call.device)
 
   def _copy(self, node: NodeDef) -> NodeDef:
     copy = NodeDef()
@@ -165,8 +133,7 @@ class FunctionBody:
     op_def = node_lib.op_def_of(copy, self.functions)
     output = 0
     for arg in op_def.output_arg:
-      count = len(node_lib.arg_types(copy, op_def, arg))
-      for i in range(count):
+      for i in range(len(node_lib.arg_types(copy, op_def, arg))):
         flat = node_lib.join_tensor(copy.name, output)
         self.tensors[f"{node.name}:{arg.name}:{i}"] = flat
         output += 1
@@ -183,7 +150,6 @@ class FunctionBody:
     return self.attrs[name]
 
   def _constraint(self, text: bytes) -> bytes:
-    """A `loc:@` constraint on a node of the body, in its scope."""
     target = text.decode(errors="replace").removeprefix("loc:@")
     inside = text.startswith(b"loc:@") and target in self.names
     return f"loc:@{self.names[target]}".encode() if inside else text
@@ -192,14 +158,11 @@ class FunctionBody:
     inputs = [self._input(node, text) for text in node.input]
     # What starts the body, and what reads an argument, waits for the call's
     # control inputs; everything else follows from these.
-    if not node.input or (self._reads(node) and not self.gated):
+    reads = any(text.lstrip("^") in self.arguments for text in node.input)
+    if not node.input or (reads and not self.gated):
       inputs.extend(self.controls)
     del copy.input[:]
     copy.input.extend(node_lib.controls_last(inputs))
-
-  def _reads(self, node: NodeDef) -> bool:
-    """Whether the node waits for an argument."""
-    return any(text.lstrip("^") in self.arguments for text in node.input)
 
   def _input(self, node: NodeDef, text: str) -> str:
     if text.startswith("^"):
@@ -236,10 +199,8 @@ class FunctionBody:
     return [*nodes, done]
 
   def _identity(self, wanted: str, arg: Any, tensor: str) -> NodeDef:
-    name = node_lib.unique_name(f"{self.name}/{wanted}", self.used)
-    self.used.add(name)
     identity = NodeDef(
-      name=name,
+      name=self._unique(f"{self.name}/{wanted}"),
       op="Identity",
       input=[tensor, *self.controls],
       device=self.call.device,

@@ -1,11 +1,11 @@
-"""From a traced `tf.function` to a `TracedStep` that a session can run.
+"""From a traced `tf.function`, or a SavedModel's signature, to a `TracedStep`.
 
 Captured variables become `VarHandleOp` nodes with a `shared_name` of their own,
 captured constants become `Const`, and calls are inlined.
 """
 
 import dataclasses
-import functools
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,17 +13,19 @@ import numpy as np
 import tensorflow as tf
 
 from tfplace.errors import ExtractionError
+from tfplace.extraction import inline, structure
 from tfplace.extraction import nodes as node_lib
-from tfplace.extraction import structure
-from tfplace.extraction.graph_def import variables_of
-from tfplace.extraction.inlining import inline
+from tfplace.extraction.safety import safe_loading
 from tfplace.extraction.traced import (
   FeedSpec,
   TracedStep,
   VariableSpec,
+  checked_batch_size,
   fill_batch,
+  variables_of,
 )
 
+DEFAULT_SIGNATURE = "serving_default"
 _MAX_CONSTANT_BYTES = 1 << 30  # a GraphDef holds 2 GiB in all
 
 
@@ -62,7 +64,7 @@ def flatten_function(
   Args:
     function: a `tf.types.experimental.ConcreteFunction`.
     batch_size: stands for an unknown first dimension of the inputs.
-    name: of the step; the function's own name by default.
+    name: of the step; the function's own by default.
     training: recorded in the result.
     fetches: tensors of `function.graph` to fetch; its outputs by default.
     variable_names: `id` of a captured `tf.Variable` -> wanted node name; its
@@ -80,25 +82,20 @@ def flatten_function(
   feeds = _feeds(function, values or {})
   variables, handles = _replace_captures(graph_def, graph, variable_names or {})
   outputs = fetches if fetches is not None else function.outputs
-  tensors = [t.name for t in outputs if isinstance(t, tf.Tensor)]
   result = inline.inline_functions(graph_def)
   targets = [result.node(op.name) for op in graph.control_outputs]
-  names = tuple(dict.fromkeys(result.tensor(t) for t in tensors))
+  tensors = [result.tensor(t.name) for t in outputs if isinstance(t, tf.Tensor)]
   flat = structure.prune(
-    result.graph_def, [*names, *targets, *feeds, *variables]
+    result.graph_def, [*tensors, *targets, *feeds, *variables]
   )
   structure.repair_constraints(flat, {})
-  variables = {
-    **variables_of(flat, str(function.name)),
-    **variables,
-  }
   traced = TracedStep(
     name=name or tf.compat.as_str(function.name),
     graph_def=flat,
     feeds=feeds,
-    fetches=names,
+    fetches=tuple(dict.fromkeys(tensors)),
     targets=tuple(dict.fromkeys(targets)),
-    variables=variables,
+    variables={**variables_of(flat, str(function.name)), **variables},
     training=training,
   )
   return FlatFunction(traced, result.origins, handles)
@@ -110,12 +107,17 @@ def static_shapes(function: Any, batch_size: int) -> Any:
   Raises:
     ExtractionError: another dimension is unknown, or tracing fails.
   """
-  args, kwargs = function.structured_input_signature
-  specs = tf.nest.flatten((args, kwargs))
-  if all(_is_static(spec) for spec in specs):
+  signature = function.structured_input_signature
+  if all(_is_static(spec) for spec in tf.nest.flatten(signature)):
     return function
-  fill = functools.partial(_fill, batch_size=batch_size, name=function.name)
-  args, kwargs = tf.nest.map_structure(fill, (args, kwargs))
+
+  def fill(spec: Any) -> Any:
+    if not isinstance(spec, tf.TensorSpec):
+      return spec
+    shape = fill_batch(spec.shape, batch_size, spec.name, function.name)
+    return tf.TensorSpec(shape, spec.dtype, spec.name)
+
+  args, kwargs = tf.nest.map_structure(fill, signature)
 
   def call(*args: Any, **kwargs: Any) -> Any:
     return function(*args, **kwargs)
@@ -135,13 +137,6 @@ def _is_static(spec: Any) -> bool:
     return True
   shape = getattr(spec, "shape", None)
   return shape is not None and shape.is_fully_defined()
-
-
-def _fill(spec: Any, batch_size: int, name: str) -> Any:
-  if not isinstance(spec, tf.TensorSpec):
-    return spec
-  shape = fill_batch(spec.shape, batch_size, spec.name, name)
-  return tf.TensorSpec(shape, spec.dtype, spec.name)
 
 
 def _feeds(
@@ -176,44 +171,38 @@ def _replace_captures(
   renamed: dict[str, str] = {}
   result: dict[str, VariableSpec] = {}
   handles: dict[str, int] = {}
-  for outer, inner in graph.captures:
-    node = nodes[inner.op.name]
-    if outer.dtype == tf.resource:
-      variable = variables.get(id(outer))
-      if variable is None:  # a table or an iterator: stays a Placeholder
-        _name_capture(node, "captured_resource", used, renamed)
-        continue
-      wanted = variable_names.get(id(variable), variable.name.split(":")[0])
-      name = node_lib.unique_name(wanted, used)
-      used.add(name)
-      renamed[node.name] = name
-      result[name] = _make_handle(node, name, variable)
-      handles[name] = id(outer)
-    elif outer.dtype != tf.variant:
-      _name_capture(node, "captured_constant", used, renamed)
-      _make_constant(node, outer)
-  _rename(graph_def, renamed)
-  return result, handles
 
-
-def _name_capture(
-  node: tf.compat.v1.NodeDef,
-  wanted: str,
-  used: set[str],
-  renamed: dict[str, str],
-) -> None:
-  """A name for what TensorFlow only gave a number, a new one every time."""
-  if node.name.isdecimal():
+  def rename(node: tf.compat.v1.NodeDef, wanted: str) -> None:
     name = node_lib.unique_name(wanted, used)
     used.add(name)
     renamed[node.name] = name
     node.name = name
 
+  for outer, inner in graph.captures:
+    node = nodes[inner.op.name]
+    # TensorFlow gives what has no name a number, a new one every time.
+    is_number = node.name.isdecimal()
+    if outer.dtype == tf.resource:
+      variable = variables.get(id(outer))
+      if variable is not None:
+        own = variable.name.split(":")[0]
+        rename(node, variable_names.get(id(variable), own))
+        result[node.name] = _make_handle(node, variable)
+        handles[node.name] = id(outer)
+      elif is_number:  # a table or an iterator: stays a Placeholder
+        rename(node, "captured_resource")
+    elif outer.dtype != tf.variant:
+      if is_number:
+        rename(node, "captured_constant")
+      _make_constant(node, outer)
+  _rename_inputs(graph_def, renamed)
+  return result, handles
+
 
 def _make_handle(
-  node: tf.compat.v1.NodeDef, name: str, variable: tf.Variable
+  node: tf.compat.v1.NodeDef, variable: tf.Variable
 ) -> VariableSpec:
-  shape = tuple(variable.shape.as_list())
+  name, shape = node.name, tuple(variable.shape.as_list())
   node.Clear()
   node.name = name
   node.op = "VarHandleOp"
@@ -251,7 +240,7 @@ def _make_constant(node: tf.compat.v1.NodeDef, tensor: tf.Tensor) -> None:
   node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value))
 
 
-def _rename(
+def _rename_inputs(
   graph_def: tf.compat.v1.GraphDef, renamed: Mapping[str, str]
 ) -> None:
   for node in graph_def.node:
@@ -260,3 +249,103 @@ def _rename(
       if source in renamed:
         node.input[i] = node_lib.join_tensor(renamed[source], output)
   structure.repair_constraints(graph_def, renamed)
+
+
+def trace_saved_model(
+  directory: str | os.PathLike[str],
+  batch_size: int | None = None,
+  signature: str | None = None,
+  allow_side_effects: bool = False,
+) -> TracedStep:
+  """One call of a SavedModel's signature, an inference step.
+
+  Args:
+    directory: of a SavedModel of TensorFlow 1 or 2.
+    batch_size: stands for an unknown first dimension of the inputs; 32 by
+      default.
+    signature: its key; "serving_default", or the only one, by default.
+    allow_side_effects: loading the model may touch files (beyond its own),
+      processes and Python: TensorFlow runs what initialises its resources.
+
+  Raises:
+    ExtractionError: not a SavedModel, damaged, no such signature, an input of
+      unknown shape, or an op that is not allowed.
+  """
+  return flatten_signature(
+    directory, batch_size, signature, allow_side_effects
+  ).traced
+
+
+@dataclasses.dataclass(frozen=True)
+class FlatSignature:
+  """One call of a signature, and where its nodes are in the SavedModel.
+
+  Attributes:
+    key: of the signature.
+    traced: the call.
+    origins: node -> the path to it from the signature's function: a node of
+      that function, the attribute by which it calls ("" where its op does), a
+      node of the function it calls, and so on. Without what joins bodies.
+    captures: node of a variable -> its place among the captured inputs.
+  """
+
+  key: str
+  traced: TracedStep
+  origins: Mapping[str, tuple[str, ...]]
+  captures: Mapping[str, int]
+
+
+def flatten_signature(
+  directory: str | os.PathLike[str],
+  batch_size: int | None = None,
+  signature: str | None = None,
+  allow_side_effects: bool = False,
+) -> FlatSignature:
+  """As `trace_saved_model`, and where its nodes come from."""
+  path = os.fspath(directory)
+  size = checked_batch_size(batch_size, path)
+  if allow_side_effects:
+    safe_loading.read(path)  # says what is wrong with it
+    loaded = safe_loading.load_unchecked(path, path)
+  else:
+    loaded = safe_loading.load(path)
+  key, function = _signature(loaded, path, signature)
+  static = static_shapes(function, size)
+  flat = flatten_function(static, name=os.path.basename(os.path.normpath(path)))
+  places = {id(t): i for i, t in enumerate(function.captured_inputs)}
+  # The variables' values were copied, so `loaded` may go.
+  return FlatSignature(
+    key=key,
+    traced=flat.traced,
+    origins=_origins(flat, function, wrapped=static is not function),
+    captures={
+      node: places[handle]
+      for node, handle in flat.handles.items()
+      if handle in places
+    },
+  )
+
+
+def _origins(
+  flat: FlatFunction, function: Any, wrapped: bool
+) -> dict[str, tuple[str, ...]]:
+  """The paths from the signature's function, not from one that calls it."""
+  nodes = [node.name for node in flat.traced.graph_def.node]
+  paths = {name: flat.origins[name] for name in nodes if name in flat.origins}
+  if wrapped:
+    return {name: path[2:] for name, path in paths.items() if path[2:]}
+  own = {op.name for op in function.graph.get_operations()}
+  return {**{name: (name,) for name in nodes if name in own}, **paths}
+
+
+def _signature(loaded: Any, path: str, key: str | None) -> tuple[str, Any]:
+  signatures = dict(getattr(loaded, "signatures", {}))
+  if key is None and len(signatures) == 1:
+    return next(iter(signatures.items()))
+  wanted = DEFAULT_SIGNATURE if key is None else key
+  if wanted not in signatures:
+    known = ", ".join(map(repr, sorted(signatures))) or "none"
+    raise ExtractionError(
+      f"SavedModel {path!r} has no signature {wanted!r}; it has {known}"
+    )
+  return wanted, signatures[wanted]

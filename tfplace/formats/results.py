@@ -1,17 +1,21 @@
-"""`tfplace.evaluation.v1`: evaluations as files."""
+"""`tfplace.placement.v1` and `tfplace.evaluation.v1`: results as files."""
 
 import math
 from collections.abc import Mapping
 from typing import Any
 
+from tfplace.core.placement import Placement
+from tfplace.core.problem import Problem
 from tfplace.core.protocols import Evaluation
 from tfplace.errors import FormatError, shown
 from tfplace.formats import json_file
 
-FORMAT = "tfplace.evaluation.v1"
+PLACEMENT = "tfplace.placement.v1"
+EVALUATION = "tfplace.evaluation.v1"
 _SOURCES = ("simulated", "measured")
-_KEYS = frozenset(
-  {
+_PLACEMENT_KEYS = frozenset({"format", "graph", "assignments"})
+_EVALUATION_KEYS = frozenset(
+  [
     "format",
     "step_time_us",
     "feasible",
@@ -20,8 +24,49 @@ _KEYS = frozenset(
     "bytes_moved",
     "lower_bound_us",
     "source",
-  }
+  ]
 )
+
+
+def load_placement(path: json_file.Path, problem: Problem) -> Placement:
+  """Reads a placement of `problem`.
+
+  Raises:
+    FormatError: names the file, the element and the value.
+    PlacementError: the placement is of another graph or is not allowed; names
+      the file, the op and the device.
+  """
+  data = json_file.read_json(path, PLACEMENT)
+  with json_file.errors_naming(path):
+    name = json_file.required(data, "graph", "placement")
+    if name != problem.graph.name:
+      raise FormatError(
+        f"a placement of graph {shown(name)}, not of {problem.graph.name!r}"
+      )
+    assignments = json_file.as_object(
+      json_file.required(data, "assignments", "placement"), "assignments"
+    )
+    for op, device in assignments.items():
+      json_file.as_name(device, f"assignments[{shown(op)}]")
+    extra = json_file.unknown_keys(data, _PLACEMENT_KEYS, "placement")
+    return Placement.from_assignments(problem, assignments, extra)
+
+
+def save_placement(placement: Placement, path: json_file.Path) -> None:
+  """Writes a placement file; an interrupted write leaves the old one.
+
+  Raises:
+    FormatError: the file cannot be written.
+  """
+  json_file.write_json(
+    path,
+    {
+      "format": PLACEMENT,
+      "graph": placement.problem.graph.name,
+      "assignments": placement.assignments,
+      **placement.extra,
+    },
+  )
 
 
 def load_evaluation(path: json_file.Path) -> Evaluation:
@@ -30,7 +75,7 @@ def load_evaluation(path: json_file.Path) -> Evaluation:
   Raises:
     FormatError: names the file, the element and the value.
   """
-  data = json_file.read_json(path, FORMAT)
+  data = json_file.read_json(path, EVALUATION)
   with json_file.errors_naming(path):
     return evaluation_from_json(data)
 
@@ -50,7 +95,9 @@ def evaluation_from_json(data: Mapping[str, Any]) -> Evaluation:
   Raises:
     FormatError: names the element and the value.
   """
-  values = {k: json_file.required(data, k, "evaluation") for k in _KEYS}
+  values = {
+    k: json_file.required(data, k, "evaluation") for k in _EVALUATION_KEYS
+  }
   if not isinstance(values["feasible"], bool):
     raise FormatError(
       f"feasible: {shown(values['feasible'])} is not true or false"
@@ -59,23 +106,19 @@ def evaluation_from_json(data: Mapping[str, Any]) -> Evaluation:
     raise FormatError(
       f"source: {shown(values['source'])} is not one of {_SOURCES}"
     )
-  step = values["step_time_us"]
+  step, number = values["step_time_us"], json_file.as_number
   return Evaluation(
     step_time_us=math.inf
     if step is None
-    else json_file.as_number(step, "step_time_us", math.inf),
+    else number(step, "step_time_us", math.inf),
     feasible=values["feasible"],
     peak_memory_bytes=_numbers(values, "peak_memory_bytes"),
     busy_us=_numbers(values, "busy_us"),
-    bytes_moved=_number(values, "bytes_moved"),
-    lower_bound_us=_number(values, "lower_bound_us"),
+    bytes_moved=number(values["bytes_moved"], "bytes_moved", math.inf),
+    lower_bound_us=number(values["lower_bound_us"], "lower_bound_us", math.inf),
     source=values["source"],
-    extra=json_file.unknown_keys(data, _KEYS, "evaluation"),
+    extra=json_file.unknown_keys(data, _EVALUATION_KEYS, "evaluation"),
   )
-
-
-def _number(values: Mapping[str, Any], key: str) -> float:
-  return json_file.as_number(values[key], key, math.inf)
 
 
 def _numbers(values: Mapping[str, Any], key: str) -> dict[str, float]:
@@ -97,7 +140,7 @@ def evaluation_to_json(evaluation: Evaluation) -> dict[str, Any]:
   number = json_file.plain_number
   step = evaluation.step_time_us
   return {
-    "format": FORMAT,
+    "format": EVALUATION,
     "step_time_us": number(step) if math.isfinite(step) else None,
     "feasible": evaluation.feasible,
     "peak_memory_bytes": {

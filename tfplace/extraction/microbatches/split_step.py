@@ -18,8 +18,9 @@ import tensorflow as tf
 from keras.src.trainers.data_adapters import data_adapter_utils
 
 from tfplace.errors import ExtractionError
-from tfplace.extraction.keras import graph_copies, inputs
-from tfplace.extraction.keras.whole_batch import WholeBatch, check_losses
+from tfplace.extraction import keras_inputs
+from tfplace.extraction.microbatches import graph_copies
+from tfplace.extraction.microbatches.whole_batch import WholeBatch, check_losses
 
 SCOPE = "microbatch_"
 Gradient = tf.Tensor | tf.IndexedSlices | None
@@ -96,7 +97,7 @@ def check_splits(model: keras.Model, config: SplitConfig) -> None:
   """
   config.check()
   why = None
-  if inputs.has_own_step(model):
+  if keras_inputs.has_own_step(model):
     why = "it has a train_step of its own"
   for method in ("compute_loss", "compute_metrics"):
     if getattr(type(model), method) is not getattr(keras.Model, method):

@@ -1,0 +1,192 @@
+"""Hostile SavedModels for tests: what they would do, they do to a canary."""
+
+import pathlib
+
+import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
+from tensorflow.python.trackable import resource
+
+tf1 = tf.compat.v1
+raw = tf.raw_ops
+LOOKUP = {"key_dtype": tf.string, "value_dtype": tf.int64}
+
+
+def _table():
+  return raw.HashTableV2(**LOOKUP)
+
+
+def read_table(path):
+  raw.InitializeTableFromTextFileV2(
+    table_handle=_table(),
+    filename=path,
+    key_index=-2,
+    value_index=-1,
+    vocab_size=-1,
+    delimiter="\t",
+  )
+
+
+def _print(stream):
+  raw.PrintV2(input=tf.constant("bad"), output_stream=stream)
+
+
+def _save(canary):
+  return {"filename": str(canary.file), "tensor_names": ["x"], "data": [1.0]}
+
+
+# Name -> what an initialiser would do to the canary, and whether that shows.
+DEEDS = {
+  "write": lambda c: tf.io.write_file(str(c.file), "bad"),
+  "save": lambda c: raw.Save(**_save(c)),
+  "save_slices": lambda c: raw.SaveSlices(
+    **_save(c), shapes_and_slices=["1 0,1"]
+  ),
+  "save_v2": lambda c: raw.SaveV2(
+    prefix=str(c.file),
+    tensor_names=["x"],
+    shape_and_slices=[""],
+    tensors=[tf.constant(1.0)],
+  ),
+  "merge": lambda c: raw.MergeV2Checkpoints(
+    checkpoint_prefixes=[str(c.old / "part")],
+    destination_prefix=str(c.folder / "new"),
+    delete_old_dirs=True,
+  ),
+  "print": lambda c: _print(f"file://{c.file}"),
+  "table": lambda c: read_table(str(c.file)),
+  "restore": lambda c: raw.RestoreV2(
+    prefix=str(c.file),
+    tensor_names=["x"],
+    shape_and_slices=[""],
+    dtypes=[tf.float32],
+  ),
+  "python": lambda c: tf.numpy_function(
+    lambda: pathlib.Path(c.file).write_text("bad"), [], tf.int64
+  ),
+  "abort": lambda c: raw.Abort(error_msg="", exit_without_error=True),
+}
+
+
+class _Resource(resource.CapturableResource):
+  """A resource of which one part does something."""
+
+  def __init__(self, part, deed):
+    super().__init__()
+    self._part = part
+    self._deed = deed
+
+  def _create_resource(self):
+    self._act("create")
+    return _table()
+
+  def _initialize(self):
+    self._act("initialize")
+
+  def _destroy_resource(self):
+    self._act("destroy")
+
+  def _act(self, part):
+    # Only while it is traced: none of its own happens here.
+    if part == self._part and not tf.executing_eagerly():
+      self._deed()
+
+
+def export(folder, module, **functions):
+  """A SavedModel of TensorFlow 2 that also doubles a number."""
+  signature = [tf.TensorSpec([2], tf.float32, "x")]
+  module.serve = tf.function(lambda x: x * 2.0, input_signature=signature)
+  for name, function in functions.items():
+    setattr(module, name, tf.function(function, input_signature=[]))
+  tf.saved_model.save(module, str(folder), signatures=module.serve)
+  return folder
+
+
+def of_two(folder, part, deed):
+  module = tf.Module()
+  module.resource = _Resource(part, deed)
+  module.handle = module.resource.resource_handle
+  return export(folder, module)
+
+
+def of_one(folder, deed=None, part="main_op", assets=()):
+  """A SavedModel of TensorFlow 1 that adds a variable to a number.
+
+  Args:
+    folder: where it will be.
+    deed: op or tensor that does something; None for none.
+    part: that needs it: "main_op", "signature" or "restore".
+    assets: file names in the collection of assets.
+  """
+  with tf.Graph().as_default(), tf1.Session() as session:
+    x = tf1.placeholder(tf.float32, (2,), name="x")
+    w = tf1.get_variable("w", (2,), use_resource=True)
+    names = [tf.constant(str(path), name="asset") for path in assets]
+    for name in names:
+      tf1.add_to_collection(tf1.GraphKeys.ASSET_FILEPATHS, name)
+    acts = [deed(*names)] if deed else []
+    acts = [act for act in acts if act is not None]
+    with tf.control_dependencies(acts if part == "signature" else []):
+      y = tf.add(x, w, name="y")
+    session.run(w.initializer)
+    builder = tf1.saved_model.Builder(str(folder))
+    builder.add_meta_graph_and_variables(
+      session,
+      ["serve"],
+      signature_def_map={
+        "serving_default": tf1.saved_model.predict_signature_def(
+          {"x": x}, {"y": y}
+        )
+      },
+      assets_collection=tf1.get_collection(tf1.GraphKeys.ASSET_FILEPATHS),
+      main_op=tf.group(*acts) if part == "main_op" else None,
+    )
+    builder.save()
+  return folder
+
+
+def of_one_lazily(folder, deed, **options):
+  """As `_of_one`, of which the deed gives an op."""
+
+  def act(*names):
+    before = set(tf1.get_default_graph().get_operations())
+    deed(*names)
+    return next(
+      op
+      for op in reversed(tf1.get_default_graph().get_operations())
+      if op not in before
+    )
+
+  return of_one(folder, act, **options)
+
+
+def edited(folder, edit):
+  """Edits the main file of a SavedModel."""
+  path = folder / "saved_model.pb"
+  content = saved_model_pb2.SavedModel.FromString(path.read_bytes())
+  edit(content.meta_graphs[0])
+  path.write_bytes(content.SerializeToString())
+  return folder
+
+
+def vocabulary(tmp_path):
+  words = tmp_path / "words.txt"
+  words.write_text("a\nb\n")
+  return words
+
+
+def with_vocabulary(tmp_path, version):
+  """A SavedModel with a table of an asset, and its asset."""
+  words = vocabulary(tmp_path)
+  if version == 1:
+    model = of_one_lazily(tmp_path / "model", read_table, assets=[words])
+  else:
+    module = tf.Module()
+    init = tf.lookup.TextFileInitializer(
+      str(words),
+      *(tf.string, tf.lookup.TextFileIndex.WHOLE_LINE),
+      *(tf.int64, tf.lookup.TextFileIndex.LINE_NUMBER),
+    )
+    module.table = tf.lookup.StaticVocabularyTable(init, num_oov_buckets=1)
+    model = export(tmp_path / "model", module)
+  words.unlink()  # the model has its own copy
+  return model, model / "assets" / "words.txt"

@@ -1,1 +1,0 @@
-"""Function calls of a traced step, inlined into one flat graph."""

@@ -1,1 +1,0 @@
-"""The training or inference step of a Keras 3 model, traced."""

@@ -1,0 +1,1 @@
+"""A training step in microbatches that computes what the whole step does."""
