@@ -19,10 +19,9 @@ from keras.src.trainers.data_adapters import data_adapter_utils
 
 from tfplace.errors import ExtractionError
 from tfplace.extraction import keras_inputs
-from tfplace.extraction.microbatches import graph_copies
+from tfplace.extraction.microbatches import SCOPE, graph_copies
 from tfplace.extraction.microbatches.whole_batch import WholeBatch, check_losses
 
-SCOPE = "microbatch_"
 Gradient = tf.Tensor | tf.IndexedSlices | None
 
 
@@ -315,7 +314,7 @@ def _trace(model: keras.Model, parts: _Parts, index: int) -> _Traced:
   flat = [t for t in tf.nest.flatten(part) if t is not None]
   results: list[_Traced] = []
 
-  def step(*tensors: tf.Tensor) -> None:
+  def microbatch_step(*tensors: tf.Tensor) -> None:
     left = iter(tensors)
     x, y, weight = tf.nest.map_structure(
       lambda t: None if t is None else next(left), part
@@ -327,7 +326,7 @@ def _trace(model: keras.Model, parts: _Parts, index: int) -> _Traced:
     results.append(_microbatch(model, x, y, weight, whole))
 
   specs = [tf.TensorSpec(t.shape, t.dtype) for t in flat]
-  function = tf.function(step, jit_compile=False, autograph=False)
+  function = tf.function(microbatch_step, jit_compile=False, autograph=False)
   concrete = function.get_concrete_function(*specs)
   traced = results[-1]
   traced.graph, traced.data = concrete.graph, list(concrete.inputs[: len(flat)])
