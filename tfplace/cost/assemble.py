@@ -109,10 +109,13 @@ def _step(
       persistent_bytes=persistent[name],
       colocation=structure.colocation[i],
       layer=structure.layers[i],
+      microbatch=structure.microbatches[i],
     )
     for i, name in enumerate(structure.names)
   ]
   extra: dict[str, Any] = {"training": traced.training}
+  if traced.microbatches > 1:
+    extra["microbatches"] = traced.microbatches
   unknown_shapes = [
     name
     for name in structure.names

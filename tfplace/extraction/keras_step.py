@@ -20,7 +20,8 @@ import keras
 import tensorflow as tf
 
 from tfplace.errors import ExtractionError
-from tfplace.extraction import functions, keras_inputs, stages
+from tfplace.extraction import functions, keras_inputs, microbatches, stages
+from tfplace.extraction.microbatches import split_step
 from tfplace.extraction.safety import limits
 from tfplace.extraction.traced import TracedStep
 
@@ -37,6 +38,7 @@ def trace_keras(
   sample: Any = None,
   on_stage: stages.OnStage = stages.ignore,
   kind: str | None = None,
+  split: split_step.SplitConfig | None = None,
 ) -> TracedStep:
   """One step of a Keras model as a flat graph.
 
@@ -54,13 +56,16 @@ def trace_keras(
       does not say its inputs, or the loss not its targets.
     on_stage: called as each stage begins.
     kind: "train", "test" or "predict"; by default as `training` says.
+    split: how the training step is split into microbatches; None leaves it
+      whole.
 
   Returns:
     `fetches[0]` is the loss of the batch where the step has one, else the
     first output. A variable's node is named by its Keras path.
 
   Raises:
-    ExtractionError: not compiled, shapes unknown, or tracing fails.
+    ExtractionError: not compiled, shapes unknown, tracing fails, or the step
+      cannot be split.
   """
   kind = kind or ("train" if training else "predict")
   training = kind == "train"
@@ -70,7 +75,8 @@ def trace_keras(
   if training:
     on_stage("building the optimizer")
     _build(model, batch.structure)
-  concrete, losses, recorder = _trace_step(model, batch, kind, on_stage)
+  _check_split(split, training, batch.batch_size)
+  concrete, losses, recorder = _trace_step(model, batch, kind, on_stage, split)
   on_stage("inlining")
   samples = zip(concrete.inputs, batch.values, strict=False)  # flattened order
   traced = functions.trace_function(
@@ -82,7 +88,8 @@ def trace_keras(
     values={t.op.name: value for t, value in samples if value is not None},
   )
   layers = recorder.of_nodes(traced.graph_def, _layers_of_variables(model))
-  return dataclasses.replace(traced, layers=layers)
+  count = 1 if split is None else split.microbatches
+  return dataclasses.replace(traced, layers=layers, microbatches=count)
 
 
 def trace_keras_file(
@@ -157,6 +164,7 @@ def _trace_step(
   batch: keras_inputs.BatchSpec,
   kind: str,
   on_stage: stages.OnStage,
+  split: split_step.SplitConfig | None,
 ) -> tuple[Any, list[tf.Tensor], "LayerRecorder"]:
   """The step as a function of the batch, its losses, and its layers."""
   losses: list[tf.Tensor] = []
@@ -167,17 +175,40 @@ def _trace_step(
     on_stage("tracing", lambda: int(graph.version))
     recorders.append(LayerRecorder(graph, model))
     with graph.device(recorders[-1]), _recorded_loss(model, losses):
-      return getattr(model, f"{kind}_step")(data)
+      if split is None or split.microbatches == 1:
+        return getattr(model, f"{kind}_step")(data)
+      logs, loss = split_step.split_train_step(model, data, split)
+      losses.append(loss)
+      return logs
 
   step = tf.function(data_step, jit_compile=False, autograph=False)
   try:
     concrete = step.get_concrete_function(batch.structure)
+  except ExtractionError:
+    raise
   except Exception as error:
     raise ExtractionError(
       f"model {model.name!r} cannot be traced at batch size"
       f" {batch.batch_size}: {_first_line(error)}"
     ) from error
   return concrete, losses, recorders[-1]
+
+
+def _check_split(
+  split: split_step.SplitConfig | None, training: bool, batch_size: int
+) -> None:
+  if split is None:
+    return
+  split.check()
+  if not training and split.microbatches > 1:
+    raise ExtractionError(
+      f"microbatches is {split.microbatches}: only a training step is split"
+    )
+  if split.microbatches > batch_size:
+    raise ExtractionError(
+      f"microbatches is {split.microbatches}, and the batch has {batch_size}"
+      " examples"
+    )
 
 
 def _first_line(error: Exception) -> str:
@@ -249,7 +280,7 @@ class LayerRecorder:
 
   def __call__(self, op: tf.Operation) -> str:
     """What `tf.Graph.device` asks for each new op: its device, unchanged."""
-    if op.graph is self._graph:
+    if op.graph is self._graph or op.graph.name == microbatches.FUNCTION:
       # Losses and optimizers open scopes, too.
       names = tuple(name for name in open_layers() if name in self._known)
       if names:
@@ -266,7 +297,7 @@ class LayerRecorder:
     """
     found = dict(variables)
     for node in graph_def.node:
-      for name in _candidates(node.name):
+      for name in _candidates(microbatches.name_in_whole(node.name)):
         if name in self.layers:
           found.setdefault(node.name, self.layers[name])
           break

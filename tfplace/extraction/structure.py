@@ -17,6 +17,7 @@ from tfplace.core.paths import DisjointSets
 from tfplace.errors import ExtractionError
 from tfplace.extraction import kernels, validate
 from tfplace.extraction import nodes as node_lib
+from tfplace.extraction.microbatches import microbatch_of
 from tfplace.extraction.traced import TracedStep
 
 _STICKY = frozenset((tf.resource.as_datatype_enum, tf.variant.as_datatype_enum))
@@ -40,6 +41,7 @@ class Skeleton:
     colocation: [num_ops] group name, or None.
     layers: [num_ops] path of the innermost Keras layer, the model first, such
       as "net/encoder/dense"; None where the op is in no layer.
+    microbatches: [num_ops] of a split step; None on what all share.
   """
 
   names: tuple[str, ...]
@@ -49,6 +51,7 @@ class Skeleton:
   edges: tuple[tuple[int, int, int], ...]
   colocation: tuple[str | None, ...]
   layers: tuple[str | None, ...]
+  microbatches: tuple[int | None, ...]
 
   @property
   def num_ops(self) -> int:
@@ -87,6 +90,10 @@ def skeleton(traced: TracedStep) -> Skeleton:
       "/".join(reversed(traced.layers[node.name]))
       if node.name in traced.layers
       else None
+      for node in graph_def.node
+    ),
+    microbatches=tuple(
+      microbatch_of(node.name) if traced.microbatches > 1 else None
       for node in graph_def.node
     ),
   )

@@ -64,6 +64,7 @@ class TracedStep:
     training: whether it is a training step.
     layers: op name -> names of the Keras layers whose op, gradient or variable
       it is, innermost first; without what belongs to no layer.
+    microbatches: into which the batch is split.
   """
 
   name: str
@@ -76,6 +77,7 @@ class TracedStep:
   layers: Mapping[str, tuple[str, ...]] = dataclasses.field(
     default_factory=dict
   )
+  microbatches: int = 1
 
 
 def checked_batch_size(batch_size: int | None, model: str) -> int:

@@ -1,0 +1,279 @@
+"""A step in microbatches computes what the whole step does.
+
+The reference is Keras itself: the same model, seed and data, not split.
+"""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfplace.errors import ExtractionError
+from tfplace.extraction.microbatches.split_step import (
+  SplitConfig,
+  split_train_step,
+)
+
+layers = keras.layers
+RNG = np.random.default_rng(0)
+EXAMPLES = 22
+
+
+def normal(*shape):
+  return RNG.normal(size=(EXAMPLES, *shape)).astype("float32")
+
+
+def classes(count, *shape):
+  return RNG.integers(0, count, size=(EXAMPLES, *shape))
+
+
+def split(model, *numbers, **options):
+  """The model, with its step in microbatches."""
+
+  @functools.wraps(model.train_step)  # it is Keras' step in all that it does
+  def train_step(data):
+    return split_train_step(model, data, SplitConfig(*numbers, **options))[0]
+
+  object.__setattr__(model, "train_step", train_step)
+  return model
+
+
+def compiled(model, loss="mse", optimizer="sgd", **options):
+  model.compile(optimizer, loss, jit_compile=False, **options)
+  return model
+
+
+def regularized():
+  return compiled(
+    keras.Sequential(
+      [
+        keras.Input((8,)),
+        layers.Dense(16, "relu", kernel_regularizer="l2"),
+        layers.Dense(12, activity_regularizer="l1"),
+        layers.Dense(3),
+      ]
+    ),
+    optimizer="adam",
+    metrics=["mae"],
+  )
+
+
+def convolutional():
+  return compiled(
+    keras.Sequential(
+      [
+        keras.Input((8, 8, 2)),
+        layers.Conv2D(8, 3, activation="relu"),
+        layers.GroupNormalization(2),
+        layers.MaxPooling2D(),
+        layers.Flatten(),
+        layers.Dense(4, "softmax"),
+      ]
+    ),
+    "sparse_categorical_crossentropy",
+    metrics=["accuracy"],
+  )
+
+
+def masked(first=True):
+  tokens = keras.Input((7,), dtype="int32")
+  x = layers.Embedding(11, 5, mask_zero=True)(tokens)
+  x = layers.LSTM(6, return_sequences=True)(x)
+  words = layers.Dense(4, "softmax", name="words")(x)
+  if first:
+    model = keras.Model(tokens, words)
+    return compiled(model, "sparse_categorical_crossentropy", "rmsprop")
+  score = layers.Dense(1, name="score")(layers.GlobalAveragePooling1D()(x))
+  return compiled(
+    keras.Model(tokens, [words, score]),
+    ["sparse_categorical_crossentropy", "mse"],
+    loss_weights=[1.0, 0.3],
+    metrics=[["accuracy"], ["mae"]],
+  )
+
+
+def two_inputs():
+  a, b = keras.Input((4,)), keras.Input((3,))
+  x = layers.Dense(5, "tanh")(layers.Concatenate()([a, b]))
+  outputs = {"one": layers.Dense(1, name="one")(x), "two": layers.Dense(2)(x)}
+  return compiled(
+    keras.Model([a, b], outputs), {"one": "mse", "two": "mae"}, "adamw"
+  )
+
+
+def attention():
+  tokens = keras.Input((6,), dtype="int32")
+  x = layers.Embedding(9, 8)(tokens)
+  x = x + layers.MultiHeadAttention(2, 4)(x, x, use_causal_mask=True)
+  x = layers.LayerNormalization()(x)
+  logits = layers.Dense(9)(x)
+  loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+  optimizer = keras.optimizers.Adam(global_clipnorm=0.1)
+  return compiled(keras.Model(tokens, logits), loss, optimizer)
+
+
+class Divergence(layers.Layer):
+  """Adds a mean over examples, as a variational autoencoder does."""
+
+  def call(self, x):
+    self.add_loss(-0.5 * keras.ops.mean(keras.ops.sum(1.0 - x**2, axis=1)))
+    return x
+
+
+def with_added_loss():
+  return compiled(
+    keras.Sequential(
+      [keras.Input((8,)), layers.Dense(6), Divergence(), layers.Dense(3)]
+    )
+  )
+
+
+def summed():
+  loss = keras.losses.MeanSquaredError(reduction="sum")
+  model = keras.Sequential([keras.Input((8,)), layers.Dense(3)])
+  return compiled(model, loss, keras.optimizers.SGD(1e-3))
+
+
+def own_loss():
+  def huber_like(y, predicted):
+    return keras.ops.mean(keras.ops.abs(y - predicted) ** 1.5, axis=-1)
+
+  model = keras.Sequential([keras.Input((8,)), layers.Dense(3)])
+  return compiled(model, huber_like, "adagrad")
+
+
+class Subclassed(keras.Model):
+  def __init__(self):
+    super().__init__()
+    self.hidden = layers.Dense(7, "gelu")
+    self.end = layers.Dense(3)
+
+  def call(self, x, training=None):
+    return self.end(self.hidden(x))
+
+
+def bidirectional():
+  return compiled(
+    keras.Sequential(
+      [
+        keras.Input((5, 4)),
+        layers.Bidirectional(layers.GRU(4)),
+        layers.Dense(3),
+      ]
+    ),
+    optimizer=keras.optimizers.SGD(0.1, momentum=0.9, clipvalue=0.01),
+  )
+
+
+def tied_embedding():
+  tokens = keras.Input((6,), dtype="int32")
+  embedding = layers.Embedding(9, 8)
+  x = layers.Dense(8)(embedding(tokens))
+  logits = keras.ops.matmul(x, keras.ops.transpose(embedding.embeddings))
+  loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+  return compiled(keras.Model(tokens, logits), loss)
+
+
+MODELS = {
+  "regularized": (regularized, lambda: (normal(8), normal(3)), {}),
+  "convolutional": (
+    convolutional,
+    lambda: (normal(8, 8, 2), classes(4, 1)),
+    {"class_weight": {0: 1.0, 1: 0.3, 2: 2.0, 3: 1.5}},
+  ),
+  "masked": (masked, lambda: (classes(11, 7), classes(4, 7)), {}),
+  "two_losses_masked": (
+    lambda: masked(False),
+    lambda: (classes(11, 7), [classes(4, 7), normal(1)]),
+    {},
+  ),
+  "two_inputs": (
+    two_inputs,
+    lambda: ([normal(4), normal(3)], {"one": normal(1), "two": normal(2)}),
+    {},
+  ),
+  "attention_clipped": (
+    attention,
+    lambda: (classes(9, 6), classes(9, 6)),
+    {},
+  ),
+  "added_loss": (with_added_loss, lambda: (normal(8), normal(3)), {}),
+  "summed": (summed, lambda: (normal(8), normal(3)), {}),
+  "own_loss_weighted": (
+    own_loss,
+    lambda: (normal(8), normal(3)),
+    {"sample_weight": RNG.random(EXAMPLES).astype("float32")},
+  ),
+  "mean_by_weights": (
+    lambda: compiled(
+      keras.Sequential([keras.Input((8,)), layers.Dense(3)]),
+      keras.losses.MeanSquaredError(reduction="mean_with_sample_weight"),
+    ),
+    lambda: (normal(8), normal(3)),
+    {"sample_weight": RNG.random(EXAMPLES).astype("float32")},
+  ),
+  "subclassed": (
+    lambda: compiled(Subclassed(), optimizer="nadam"),
+    lambda: (normal(8), normal(3)),
+    {},
+  ),
+  "bidirectional": (bidirectional, lambda: (normal(5, 4), normal(3)), {}),
+  "tied_embedding": (
+    tied_embedding,
+    lambda: (classes(9, 6), classes(9, 6)),
+    {},
+  ),
+  "several_steps_per_call": (
+    lambda: compiled(
+      keras.Sequential([keras.Input((8,)), layers.Dense(3)]),
+      steps_per_execution=2,
+    ),
+    lambda: (normal(8), normal(3)),
+    {},
+  ),
+  "padded_weighted": (
+    masked,
+    lambda: (classes(11, 7), classes(4, 7)),
+    {"sample_weight": RNG.random((EXAMPLES, 7)).astype("float32")},
+  ),
+}
+
+
+def trained(model, data, batch_size=8, epochs=7, **options):
+  """Histories and weights after 21 steps; the third batch has 6 examples."""
+  history = model.fit(
+    *data,
+    batch_size=batch_size,
+    epochs=epochs,
+    shuffle=False,
+    verbose=0,
+    **options,
+  )
+  return history.history, model.get_weights()
+
+
+def assert_equal(mine, reference, rtol=1e-5):
+  for name, values in reference[0].items():
+    np.testing.assert_allclose(mine[0][name], values, rtol=rtol, atol=1e-7)
+  for found, expected in zip(mine[1], reference[1], strict=True):
+    scale = max(np.abs(expected).max(), 1e-3)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=rtol * scale)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("numbers", [(3, None), (4, 1)])
+def test_equals_the_step_of_the_whole_batch(name, numbers):
+  build, make, options = MODELS[name]
+  data = make()
+  runs = []
+  for is_split in (False, True):
+    keras.utils.set_random_seed(1)
+    model = build()
+    if not model.built:
+      model.build((None, 8))
+    if is_split:
+      split(model, *numbers)
+    runs.append(trained(model, data, **options))
+  assert_equal(runs[1], runs[0])
