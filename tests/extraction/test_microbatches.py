@@ -8,9 +8,7 @@ import functools
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
-from tfplace.errors import ExtractionError
 from tfplace.extraction.microbatches.split_step import (
   SplitConfig,
   split_train_step,

@@ -11,6 +11,7 @@ from tfplace.bin import cli, guarded, outputs, sources
 from tfplace.core import constraints
 from tfplace.placers import registry
 from tfplace.plan.clusters import LiveStep
+from tfplace.plan.measured import make_measured_plan
 from tfplace.plan.planner import (
   PlanConfig,
   PlanResult,
@@ -166,7 +167,10 @@ def _main(values: flags.FlagValues) -> None:
       cli.load_tensorflow()  # for the learned policy; quiet, off the clock
     stages = Stages(cli.show_stage)
     config = _config(values, problem)
-    plan = make_plan(problem, config, stages, live, values.measure)
+    if values.measure and live is not None:
+      plan = make_measured_plan(problem, config, live, show=stages)
+    else:
+      plan = make_plan(problem, config, stages, live)
   outputs.write_files(values, plan.best.placement, source)
   outputs.write_pictures(values, plan.best.placement, plan.results)
   _print(values, plan)

@@ -20,8 +20,8 @@ from tensorflow.python.saved_model import fingerprinting_utils
 from tfplace.core.placement import Placement
 from tfplace.errors import ApplyError
 from tfplace.extraction import structure
-from tfplace.extraction.safety import safe_loading
 from tfplace.extraction.functions import FlatSignature, flatten_signature
+from tfplace.extraction.safety import safe_loading
 from tfplace.extraction.traced import TracedStep
 from tfplace.formats import files
 

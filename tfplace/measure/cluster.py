@@ -3,11 +3,15 @@
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from tfplace.core.cluster import Cluster
+from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
+from tfplace.core.protocols import Evaluation
 from tfplace.errors import MeasurementError, shown
 from tfplace.extraction import stages
 from tfplace.extraction.traced import TracedStep
@@ -66,6 +70,23 @@ class OpenCluster:
     left_s = measure_s - (time.monotonic() - began)
     measuring = self.harness(timed, traced, **options, measure_s=left_s)
     return calibration.calibrated(timed, measuring)
+
+  def refitted(
+    self,
+    problem: Problem,
+    placements: Sequence[Placement],
+    measured: Sequence[Evaluation],
+  ) -> Problem:
+    """The problem with costs that match placements that ran here.
+
+    Args:
+      problem: as `profiled` or an earlier call returned it.
+      placements: what ran.
+      measured: what each took; not finite where it did not run.
+    """
+    starting_us = max(map(self.runtime.starting_us, self.runtime.device_names))
+    rows = np.stack([placement.devices for placement in placements])
+    return calibration.refitted(problem, rows, measured, starting_us)
 
 
 @contextlib.contextmanager

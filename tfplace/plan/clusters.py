@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tfplace import formats
 from tfplace.core.cluster import Cluster
+from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
-from tfplace.core.protocols import Evaluator
+from tfplace.core.protocols import Evaluation, Evaluator
 from tfplace.errors import MeasurementError
 from tfplace.extraction import stages
 from tfplace.formats import cluster as cluster_format
@@ -100,6 +101,11 @@ class LiveStep:
   options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   measure_s: float = math.inf
 
+  @property
+  def run_s(self) -> float:
+    """Seconds of running placements."""
+    return self.measure_s / 2
+
   def profiled(
     self, problem: Problem, on_stage: stages.OnStage = stages.ignore
   ) -> Problem:
@@ -118,8 +124,17 @@ class LiveStep:
 
   def harness(self, problem: Problem, **more: Any) -> "MeasurementHarness":
     """Measures placements of the problem; `more` options of the harness."""
-    options = {"measure_s": self.measure_s / 2, **self.options, **more}
+    options = {"measure_s": self.run_s, **self.options, **more}
     return self.devices.harness(problem, self.traced, **options)
+
+  def refitted(
+    self,
+    problem: Problem,
+    placements: Sequence[Placement],
+    measured: Sequence[Evaluation],
+  ) -> Problem:
+    """The problem with costs fitted to placements that ran."""
+    return self.devices.refitted(problem, placements, measured)
 
 
 @contextlib.contextmanager

@@ -10,20 +10,18 @@ what runs: no placement is chosen that is slower than it.
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Protocol
 
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
-from tfplace.core.protocols import Evaluation, Result
+from tfplace.core.protocols import Evaluation, Evaluator, Result
 from tfplace.errors import MeasurementError
+from tfplace.extraction import stages
 from tfplace.placers import registry
 from tfplace.plan.planner import PlanConfig, PlanResult, Stages, make_plan
 from tfplace.simulate import Simulator
 
-# Runs placements; returns their evaluations, in order.
-Measure = Callable[[Sequence[Placement]], list[Evaluation]]
-# The problem, with costs fitted to placements that ran.
-Refit = Callable[[Problem, Sequence[Placement], Sequence[Evaluation]], Problem]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,125 +29,105 @@ class MeasuredConfig:
   """How search and measurement take turns; the values are our choice.
 
   Attributes:
-    measure_s: seconds of measuring after which no further round begins.
     candidates: placements that a round runs, beside the baselines of the first.
     tolerance: prediction and measurement of what a search ends with agree when
       they differ by at most this share of the measured step.
-    max_rounds: searches at most; each has half the seconds of the one before.
+    max_rounds: searches at most; each takes half of the seconds that are left.
   """
 
-  measure_s: float = 120.0
   candidates: int = 4
   tolerance: float = 0.05
   max_rounds: int = 4
 
 
-@dataclasses.dataclass(frozen=True)
-class MeasuredPlan:
-  """What ran, and the fastest of it.
+class LiveDevices(Protocol):
+  """Devices that can run placements of a step: `plan.clusters.LiveStep`."""
 
-  Attributes:
-    problem: with the costs that were fitted last.
-    results: what ran, in order, as these costs predict it.
-    measured: the evaluation of each of `results` on the devices.
-    best: index of what to apply: of `auto` and annealing, the fastest that
-      fits; of any other strategy, which has no choice, its placement.
-    last: the last search.
-    rounds: searches that were made.
-  """
+  @property
+  def run_s(self) -> float:
+    """Seconds of running placements."""
 
-  problem: Problem
-  results: tuple[Result, ...]
-  measured: tuple[Evaluation, ...]
-  best: int
-  last: PlanResult
-  rounds: int
+  def profiled(self, problem: Problem, on_stage: stages.OnStage) -> Problem:
+    """The problem with measured costs."""
+
+  def harness(
+    self, problem: Problem, *, on_stage: stages.OnStage, measure_s: float
+  ) -> Evaluator:
+    """Runs placements."""
+
+  def refitted(
+    self,
+    problem: Problem,
+    placements: Sequence[Placement],
+    measured: Sequence[Evaluation],
+  ) -> Problem:
+    """The problem with costs fitted to placements that ran."""
 
 
 def make_measured_plan(
   problem: Problem,
   config: PlanConfig,
-  measure: Measure,
-  refit: Refit,
-  measured_config: MeasuredConfig | None = None,
-  stages: Stages | None = None,
-) -> MeasuredPlan:
+  live: LiveDevices,
+  limits: MeasuredConfig | None = None,
+  show: Stages | None = None,
+) -> PlanResult:
   """Places a problem on running devices.
 
   Args:
-    problem: with costs measured on these devices.
-    config: of the first search; a later one has half the seconds of the one
-      before, and starts from the fastest placement so far.
-    measure: runs placements.
-    refit: fits costs to what ran.
-    measured_config: how the two take turns.
-    stages: shows and times what is done.
+    problem: with estimated costs.
+    config: how; a strategy that searches begins again after each measurement,
+      from the fastest placement so far.
+    live: the devices.
+    limits: how the two take turns.
+    show: shows and times what is done.
+
+  Returns:
+    What ran, in order, as the costs that were fitted last predict it, each with
+    its measured evaluation. The best is the fastest that fits; of a strategy
+    that does not search, and so has no choice, its own placement.
 
   Raises:
     InfeasibleError: nothing fits in memory.
     MeasurementError: none of the placements could be run.
   """
-  limits = measured_config or MeasuredConfig()
-  stage = Stages() if stages is None else stages
+  limits = limits or MeasuredConfig()
+  stage = Stages() if show is None else show
   searches = config.strategy in registry.SEARCHES
-  runs, spent_s, rounds = _Runs(), 0.0, 0
-  while rounds < limits.max_rounds:
-    rounds += 1
-    plan = make_plan(problem, config, stage)
-    new = runs.new(plan, limits.candidates)
-    began = time.monotonic()
-    with stage("measuring", f" {len(new)} placements"):
-      runs.add(new, measure)
-    spent_s += time.monotonic() - began
-    problem = plan.problem
-    if len(runs.results) > 1:
-      problem = refit(problem, runs.placements, runs.measured)
-    best = runs.fastest()
-    agree = runs.error(plan.best) <= limits.tolerance
-    if not searches or not new or agree or spent_s >= limits.measure_s:
-      break
-    config = _next_config(config, problem, runs.results[best])
-  return MeasuredPlan(
-    problem,
-    _predicted(problem, runs.results),
-    tuple(runs.measured),
-    best if searches else 0,
-    plan,
-    rounds,
-  )
-
-
-def _next_config(
-  config: PlanConfig, problem: Problem, start: Result
-) -> PlanConfig:
-  """The next search: half as long, from what is fastest so far."""
-  return dataclasses.replace(
-    config,
-    budget_s=config.budget_s / 2,
-    init_placement=Placement(problem, start.placement.devices),
-  )
-
-
-def _predicted(
-  problem: Problem, results: Sequence[Result]
-) -> tuple[Result, ...]:
-  """The results as the costs of `problem` predict them."""
-  simulator = Simulator(problem)
-  rows = [Placement(problem, r.placement.devices) for r in results]
-  return tuple(
-    dataclasses.replace(result, placement=row, evaluation=evaluation)
-    for result, row, evaluation in zip(
-      results, rows, simulator.evaluate(rows), strict=True
+  runs = _Runs(live)
+  with stage("profiling", f" {problem.graph.name}") as on_stage:
+    problem = live.profiled(problem, on_stage)
+  for number in range(limits.max_rounds if searches else 1):
+    is_last = not searches or number == limits.max_rounds - 1
+    budget_s = config.budget_s if is_last else config.budget_s / 2
+    plan = make_plan(
+      problem, dataclasses.replace(config, budget_s=budget_s), stage
     )
-  )
+    new = runs.new(plan, limits.candidates)
+    with stage("measuring", f" {len(new)} placements") as on_stage:
+      runs.add(plan.problem, new, on_stage)
+    problem = live.refitted(plan.problem, runs.placements, runs.measured)
+    agree = runs.error(plan.results[0]) <= limits.tolerance
+    if not new or agree or runs.left_s <= 0:
+      break
+    fastest = runs.results[runs.fastest()].placement
+    config = dataclasses.replace(
+      config,
+      budget_s=config.budget_s - budget_s or config.budget_s,
+      init_placement=Placement(problem, fastest.devices) if searches else None,
+    )
+  results = runs.predicted(problem)
+  best = results[runs.fastest() if searches else 0]
+  return PlanResult(problem, results, best, plan.failures, runs.measured)
 
 
 class _Runs:
-  """Everything that ran, as it was predicted when it did, and measured."""
+  """Everything that ran, as it was predicted then, and measured."""
 
-  def __init__(self) -> None:
+  def __init__(self, live: LiveDevices) -> None:
     self.results: list[Result] = []
     self.measured: list[Evaluation] = []
+    self.left_s = live.run_s
+    self._live = live
 
   @property
   def placements(self) -> list[Placement]:
@@ -159,35 +137,49 @@ class _Runs:
   def new(self, plan: PlanResult, count: int) -> list[Result]:
     """What to run after a search: the best by prediction that did not run.
 
-    The first round also runs one device and the baselines.
+    The strategy's own comes first. The first round also runs one device and
+    the other baselines.
     """
+    own = plan.results[0]
     others = sorted(
-      plan.best.tried, key=lambda result: result.evaluation.step_time_us
+      own.tried, key=lambda result: result.evaluation.step_time_us
     )
-    wanted = [plan.best, *others]
-    known = {_key(result) for result in self.results}
-    chosen: list[Result] = []
-    for result in wanted:
-      if _key(result) not in known and len(chosen) < count:
-        known.add(_key(result))
-        chosen.append(result)
+    wanted = [own, *others]
+    baselines = plan.results[1 + len(own.tried) :]
+    if plan.single_device is not None:
+      baselines = [plan.single_device, *baselines]
+    chosen = self._not_run(wanted, [])[:count]
     if not self.results:
-      alone = plan.single_device
-      for result in (*([alone] if alone else []), *plan.baselines):
-        if _key(result) not in known:
-          known.add(_key(result))
-          chosen.append(result)
+      chosen += self._not_run(baselines, chosen)
     return chosen
 
-  def add(self, results: Sequence[Result], measure: Measure) -> None:
+  def _not_run(
+    self, results: Sequence[Result], chosen: Sequence[Result]
+  ) -> list[Result]:
+    """Those of different placements that did not run and are not chosen."""
+    known = {_key(result) for result in (*self.results, *chosen)}
+    found: dict[bytes, Result] = {}
+    for result in results:
+      if _key(result) not in known:
+        found.setdefault(_key(result), result)
+    return list(found.values())
+
+  def add(
+    self, problem: Problem, results: Sequence[Result], on_stage: stages.OnStage
+  ) -> None:
     """Runs them.
 
     Raises:
       MeasurementError: nothing so far could be run.
     """
-    self.results += results
+    began = time.monotonic()
     if results:
-      self.measured += measure([result.placement for result in results])
+      harness = self._live.harness(
+        problem, on_stage=on_stage, measure_s=self.left_s
+      )
+      self.measured += harness.evaluate([r.placement for r in results])
+      self.results += results
+    self.left_s -= time.monotonic() - began
     if not any(math.isfinite(e.step_time_us) for e in self.measured):
       why = self.measured[0].extra.get("error", "for an unknown reason")
       raise MeasurementError(f"no placement could be run: {why}")
@@ -207,6 +199,17 @@ class _Runs:
     index = [_key(each) for each in self.results].index(_key(result))
     took_us = self.measured[index].step_time_us
     return abs(result.evaluation.step_time_us / took_us - 1.0)
+
+  def predicted(self, problem: Problem) -> list[Result]:
+    """What ran, as the costs of `problem` predict it."""
+    rows = [Placement(problem, r.placement.devices) for r in self.results]
+    evaluations = Simulator(problem).evaluate(rows)
+    return [
+      dataclasses.replace(result, placement=row, evaluation=evaluation)
+      for result, row, evaluation in zip(
+        self.results, rows, evaluations, strict=True
+      )
+    ]
 
 
 def _key(result: Result) -> bytes:

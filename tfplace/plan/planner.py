@@ -153,7 +153,6 @@ def make_plan(
   config: PlanConfig,
   show: Stages | None = None,
   live: LiveStep | None = None,
-  measure: bool = False,
 ) -> PlanResult:
   """Places a problem, and compares the placement with the baselines.
 
@@ -161,8 +160,8 @@ def make_plan(
     problem: what to place.
     config: how; as `PlanConfig.check` wants it.
     show: shows and times what is done.
-    live: the step on open devices, whose costs are measured first.
-    measure: run the placements on them, too.
+    live: the step on open devices, whose costs are measured first;
+      `plan.measured` runs the placements, too.
 
   Raises:
     InfeasibleError: nothing fits in memory.
@@ -188,27 +187,8 @@ def make_plan(
     )
   with stage("comparison", f" with {', '.join(config.baselines)}"):
     baselines, failures = _baselines(problem, best, config)
-  plan = PlanResult(problem, [best, *best.tried, *baselines], best, failures)
-  if live is None or not measure:
-    return plan
-  with stage("measuring", f" {len(plan.results)} placements") as on_stage:
-    placements = [result.placement for result in plan.results]
-    measured = live.harness(problem, on_stage=on_stage).evaluate(placements)
-  best = _fastest(plan.results, measured)
-  return dataclasses.replace(plan, best=best, measured=measured)
-
-
-def _fastest(
-  results: Sequence[Result], evaluations: Sequence[Evaluation]
-) -> Result:
-  """Of all that `auto` had to choose from, what takes the shortest step.
-
-  Any other strategy has no choice, and the baselines are only compared with.
-  """
-  fit = [i for i, evaluation in enumerate(evaluations) if evaluation.feasible]
-  if not fit or not results[0].tried:
-    return results[0]
-  return results[min(fit, key=lambda i: evaluations[i].step_time_us)]
+  results = [best, *best.tried, *baselines]
+  return PlanResult(problem, results, best, failures)
 
 
 def _baselines(

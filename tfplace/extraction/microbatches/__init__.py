@@ -11,7 +11,7 @@ _SCOPED = re.compile(rf"{SCOPE}(\d+)/(.*)", re.DOTALL)
 
 
 def microbatch_of(op: str) -> int | None:
-  """The microbatch that an op of a split step belongs to; None: all share it."""
+  """The microbatch of an op of a split step; None where all share it."""
   found = _SCOPED.match(op)
   return int(found[1]) if found else None
 

@@ -144,7 +144,7 @@ class GraphTemplate:
       del node.input[:]
       node.input.extend(tensor.name for tensor in op.inputs)
       node.input.extend(f"^{control.name}" for control in here)
-      if not _colocated(node) <= ops:
+      if not _colocated(node).issubset(ops):
         del node.attr["_class"]  # with what is read once, outside
     return graph_def, used
 

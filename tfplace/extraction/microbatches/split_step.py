@@ -22,7 +22,7 @@ from tfplace.extraction import keras_inputs
 from tfplace.extraction.microbatches import SCOPE, graph_copies
 from tfplace.extraction.microbatches.whole_batch import WholeBatch, check_losses
 
-Gradient = tf.Tensor | tf.IndexedSlices | None
+Gradient = Any  # tf.Tensor, tf.IndexedSlices or None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,7 +170,7 @@ class _Traced:
   data: list[tf.Tensor] = dataclasses.field(default_factory=list)
   # Handle of a moving statistic -> the value that it is given.
   statistics: dict[str, tf.Tensor] = dataclasses.field(default_factory=dict)
-  template: graph_copies.GraphTemplate | None = None
+  template: Any = None  # graph_copies.GraphTemplate
 
   @property
   def results(self) -> list[tf.Tensor]:
