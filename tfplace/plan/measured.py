@@ -23,7 +23,6 @@ from tfplace.plan.planner import PlanConfig, PlanResult, Stages, make_plan
 from tfplace.simulate import Simulator
 
 
-
 @dataclasses.dataclass(frozen=True)
 class MeasuredConfig:
   """How search and measurement take turns; the values are our choice.
