@@ -36,7 +36,7 @@ from tfplace.simulate import Simulator
 if TYPE_CHECKING:
   from tfplace import measure
   from tfplace.extraction.traced import TracedStep
-  from tfplace.plan.measured import MeasuredPlan
+  from tfplace.plan.planner import PlanResult
 
 _DESCRIPTION = (
   "Places models on running devices by auto, and compares predicted and"
@@ -69,6 +69,13 @@ def define(values: flags.FlagValues) -> None:
     "budget_s",
     60.0,
     "Seconds of the search.",
+    lower_bound=0,
+    flag_values=values,
+  )
+  flags.DEFINE_float(
+    "measure_s",
+    120.0,
+    "Seconds of running steps before the comparison.",
     lower_bound=0,
     flag_values=values,
   )
@@ -109,7 +116,6 @@ def compare(
 
   traced, mark = trace(name)
   problem = Problem(sources.op_graph(traced, live.cluster), live.cluster)
-  problem = live.profiled(problem, traced)
   plan = search(values, live, problem, traced)
   rows = placements(values, plan, mark)
   predicted = Simulator(plan.problem).evaluate(np.stack(list(rows.values())))
@@ -126,7 +132,8 @@ def compare(
   }
   return {
     "ops": problem.graph.num_ops,
-    "rounds": plan.rounds,
+    "searches": [r.strategy for r in plan.results].count("auto"),
+    "chosen": plan.best.strategy,
     "devices_of_auto": len(set(rows["auto"].tolist())),
     "placements": result,
     "summary": summary(result),
@@ -157,24 +164,26 @@ def search(
   live: "measure.OpenCluster",
   problem: Problem,
   traced: "TracedStep",
-) -> "MeasuredPlan":
+) -> "PlanResult":
   """What `auto` ends with after search and measurement in turns."""
+  from tfplace.plan.clusters import LiveStep
   from tfplace.plan.measured import make_measured_plan
   from tfplace.plan.planner import PlanConfig
 
   config = PlanConfig("auto", values.budget_s, values.seed)
-  harness = live.harness(problem, traced)
-  return make_measured_plan(problem, config, harness.evaluate, live.refit)
+  return make_measured_plan(
+    problem, config, LiveStep(live, traced, measure_s=values.measure_s)
+  )
 
 
 def placements(
-  values: flags.FlagValues, plan: "MeasuredPlan", mark: str | None
+  values: flags.FlagValues, plan: "PlanResult", mark: str | None
 ) -> dict[str, np.ndarray]:
   """Label -> [num_ops] devices."""
   problem = plan.problem
   rows = {
     "one worker": np.zeros(problem.graph.num_ops, np.int32),
-    "auto": plan.results[plan.best].placement.devices,
+    "auto": plan.best.placement.devices,
   }
   for strategy in ("metis", "expert"):
     try:
