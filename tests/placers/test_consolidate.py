@@ -7,7 +7,8 @@ import pytest
 from tfplace.core import Problem
 from tfplace.core.paths import transfers
 from tfplace.core.protocols import Budget
-from tfplace.placers import registry
+from tfplace.errors import TfplaceError
+from tfplace.placers import place, registry
 from tfplace.placers.auto import AutoPlacer
 from tfplace.placers.consolidate import consolidate
 from tfplace.placers.groups import GroupGraph
@@ -132,7 +133,7 @@ def test_bounds_hold_on_random_problems(seed, evaluations):
 def test_auto_is_slower_than_its_best_by_the_tolerance_at_most(seed):
   problem = problems.random_problem(seed)
   budget = Budget(20, max_evaluations=300)
-  placer = AutoPlacer(learned=())
+  placer = AutoPlacer(learned=(), tolerance=0.005)
   result = placer.place(problem, Simulator(problem), budget, seed)
   best = min(tried.evaluation.step_time_us for tried in result.tried)
   assert best <= result.evaluation.step_time_us <= 1.005 * best
@@ -150,3 +151,9 @@ def test_auto_is_no_slower_than_what_it_is_given_to_start_from():
   again = AutoPlacer(learned=(), start=known.placement.devices)
   found = again.place(problem, simulator, Budget(20, 40), 0)
   assert found.evaluation.step_time_us <= known.evaluation.step_time_us
+
+
+@pytest.mark.parametrize("tolerance", [-0.1, float("nan"), float("inf")])
+def test_a_tolerance_that_makes_no_sense_is_refused(tolerance):
+  with pytest.raises(TfplaceError, match="tolerance is"):
+    place(problems.random_problem(0), "single", tolerance=tolerance)

@@ -76,10 +76,8 @@ def test_never_below_the_optimum_which_searches_find(strategy):
       continue
     best = problems.optimum(problem)
     assert result.evaluation.step_time_us >= best
-    if strategy == "annealing":
+    if strategy in ("annealing", "auto"):
       assert result.evaluation.step_time_us == best
-    if strategy == "auto":  # its tolerance, for less traffic
-      assert result.evaluation.step_time_us <= 1.005 * best
 
 
 @pytest.mark.parametrize("strategy", ALL)
@@ -96,7 +94,7 @@ def test_same_seed_and_evaluations_give_the_same_placement(strategy):
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_auto_is_worse_than_any_that_it_tried_by_its_tolerance_at_most(seed):
+def test_auto_is_never_worse_than_any_that_it_tried(seed):
   result = run(problems.random_problem(seed), "auto")
   tried = {tried.strategy for tried in result.tried}
   assert {
@@ -106,7 +104,7 @@ def test_auto_is_worse_than_any_that_it_tried_by_its_tolerance_at_most(seed):
   } <= tried or result.evaluation.is_optimal
   for tried in result.tried:
     step = tried.evaluation.step_time_us
-    assert result.evaluation.step_time_us <= 1.005 * step
+    assert result.evaluation.step_time_us <= step
 
 
 def test_auto_says_why_a_strategy_gave_nothing(monkeypatch):

@@ -133,7 +133,7 @@ def test_auto_goes_on_when_a_placer_fails_in_any_way(name, error, monkeypatch):
   names = [tried.strategy for tried in result.tried]
   assert name not in names and "m_etf" in names
   best = min(tried.evaluation.step_time_us for tried in result.tried)
-  assert best <= result.evaluation.step_time_us <= 1.005 * best
+  assert result.evaluation.step_time_us <= best
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda e: type(e).__name__)

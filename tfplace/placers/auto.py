@@ -61,17 +61,17 @@ class AutoPlacer:
       search's time on 8-layer RNNLM.)
     start: [num_ops] devices of a placement to start from, too; None for none.
     tolerance: share of the best step time by which the result may be slower,
-      for less traffic. Simulated steps err by several percent; of placements
-      within half a percent, the one that moves less is the better guess. Where
-      the best is proven optimal it grows by nothing, and never beyond `start`.
-      0 undoes only what gains nothing; None turns this off.
+      for less traffic: of placements within the error of the costs, the one
+      that moves less is the better guess. Where the best is proven optimal it
+      grows by nothing, and never beyond `start`. 0 undoes only what gains
+      nothing; None turns this off.
   """
 
   learned: Sequence[str] = registry.ASKED
   policy: str | None = None
   loaded_min_s: float = 15.0
   start: np.ndarray | None = None
-  tolerance: float | None = 0.005
+  tolerance: float | None = 0.0
   name: ClassVar[str] = "auto"
 
   def place(

@@ -8,6 +8,7 @@ not pay for that out of its budget.
 
 import functools
 import itertools
+import math
 
 import numpy as np
 
@@ -39,6 +40,7 @@ def place(
   policy: str | None = None,
   max_evaluations: int | None = None,
   init_placement: Placement | None = None,
+  tolerance: float = 0.0,
 ) -> Result:
   """Proposes a placement of `problem`.
 
@@ -55,6 +57,8 @@ def place(
     init_placement: of the same ops on the same devices, for `auto` and
       `annealing`: the search starts from it, too, and the result is never
       worse, where it fits in memory.
+    tolerance: share of the step time that `auto` may give up for less traffic;
+      the error of the costs is a good choice.
 
   Raises:
     TfplaceError: an unknown strategy (lists the choices), or an argument that
@@ -71,10 +75,12 @@ def place(
   check_count("seed", seed, 0)
   if max_evaluations is not None:
     check_count("max_evaluations", max_evaluations, 1)
+  if not 0 <= tolerance < math.inf:
+    raise TfplaceError(f"tolerance is {tolerance}; it must be at least 0")
   start = None
   if init_placement is not None:
     start = _start(problem, init_placement)
-  placer = get_placer(strategy, policy, start)
+  placer = get_placer(strategy, policy, start, tolerance)
   if evaluator is None:
     check_memory(problem)
   warm_up(strategy)

@@ -67,7 +67,10 @@ READY = tuple(
 
 
 def get_placer(
-  strategy: str, policy: str | None = None, start: np.ndarray | None = None
+  strategy: str,
+  policy: str | None = None,
+  start: np.ndarray | None = None,
+  tolerance: float | None = None,
 ) -> Placer:
   """The placer of a strategy.
 
@@ -76,6 +79,7 @@ def get_placer(
     policy: directory of an exported policy, for a learned strategy or `auto`;
       None is the policy that ships with the package.
     start: [num_ops] devices to search from, for a strategy of `SEARCHES`.
+    tolerance: as `AutoPlacer` has it; other strategies have no use for it.
 
   Raises:
     TfplaceError: unknown strategy, a policy for one that learns nothing, or a
@@ -92,6 +96,8 @@ def get_placer(
   if start is not None:
     check_searches(strategy)
     options["start"] = start
+  if tolerance is not None and strategy == "auto":
+    options["tolerance"] = tolerance
   return placer(**options)
 
 

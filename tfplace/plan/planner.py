@@ -35,6 +35,8 @@ class PlanConfig:
     policy: exported policy of a learned strategy; None takes the shipped one.
     baselines: strategies that the placement is compared with.
     init_placement: to start the search from; None for none.
+    tolerance: share of the step time that `auto` may give up for less traffic.
+      Costs err by more than the default, our choice.
   """
 
   strategy: str = "auto"
@@ -43,6 +45,7 @@ class PlanConfig:
   policy: str | None = None
   baselines: tuple[str, ...] = (SINGLE,)
   init_placement: Placement | None = None
+  tolerance: float = 0.005
 
   def check(self) -> None:
     """Checks the values.
@@ -184,6 +187,7 @@ def make_plan(
       seed=config.seed,
       policy=config.policy,
       init_placement=config.init_placement,
+      tolerance=config.tolerance,
     )
   with stage("comparison", f" with {', '.join(config.baselines)}"):
     baselines, failures = _baselines(problem, best, config)
