@@ -85,7 +85,7 @@ def measure(
   """Both arms, one after the other."""
   import tensorflow  # noqa: F401 (its loading is in no budget)
 
-  warm_up("auto")
+  warm_up("auto", problem.cluster.has_message_costs)
   result: dict = {
     "ops": problem.graph.num_ops,
     "family_trained": row.model in TRAINED,

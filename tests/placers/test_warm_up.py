@@ -12,8 +12,9 @@ from tfplace.errors import TfplaceError
 
 # In a process of its own: other tests call kernels with other types.
 _COUNTING = """
-import json, sys
+import dataclasses, json, sys
 import problems
+from tfplace.core import Problem
 from tfplace import placers
 
 def signatures():
@@ -27,19 +28,27 @@ def signatures():
     and kernel.py_func.__module__ == name
   }
 
-placers.warm_up("auto")
+message_costs = sys.argv[1] == "costly"
+problem = problems.random_problem(0)
+if message_costs:
+  costly = [
+    dataclasses.replace(link, recv_us=0.5) for link in problem.cluster.links
+  ]
+  cluster = dataclasses.replace(problem.cluster, links=tuple(costly))
+  problem = Problem(problem.graph, cluster)
+assert problem.cluster.has_message_costs == message_costs
+placers.warm_up("auto", message_costs)
 before = signatures()
-placers.place(
-  problems.random_problem(0), "auto", budget_s=5, max_evaluations=200
-)
+placers.place(problem, "auto", budget_s=5, max_evaluations=200)
 print(json.dumps([before, signatures()]))
 """
 
 
-def test_nothing_is_left_to_compile_after_warming_up():
+@pytest.mark.parametrize("links", ["free", "costly"])
+def test_nothing_is_left_to_compile_after_warming_up(links):
   """How often each kernel that Python calls is compiled or loaded."""
   done = subprocess.run(
-    [sys.executable, "-c", _COUNTING],
+    [sys.executable, "-c", _COUNTING, links],
     env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     capture_output=True,
     text=True,

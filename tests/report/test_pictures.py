@@ -156,6 +156,15 @@ def test_timeline_draws_sends_and_receives():
   tracks, _ = timeline.draw_timeline(schedule).axes
   bars = sum(len(c.get_paths()) for c in tracks.collections)
   assert bars == 2 + 2 + 1 + 4  # ops; send, receive; transfer; critical path
+  spans = {
+    (box.x0, box.x1): (box.y0, box.y1)
+    for collection in tracks.collections
+    for box in (path.get_extents() for path in collection.get_paths())
+    if box.height > 0.5  # the bars of devices
+  }
+  # The receive stands beside b, in the second device's row, the send by a.
+  assert spans[6.5, 8.5] == spans[8.5, 9.5] == pytest.approx((1.08, 1.8))
+  assert spans[2.0, 3.0] == spans[0.0, 2.0] == pytest.approx((0.08, 0.8))
   names = [text.get_text() for text in tracks.get_legend().get_texts()]
   assert names == [
     *("Mat$Mul$", "Relu", "send, receive", "transfer", "critical path")

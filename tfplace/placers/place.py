@@ -1,7 +1,7 @@
 """`place`: one call from a problem to a placement by any strategy.
 
 `warm_up` compiles what a strategy needs before its clock starts: Numba compiles
-on first use, about 30 s for all of `auto` on one core, once per installation;
+on first use, about 27 s for all of `auto` on one core, once per installation;
 later processes load the machine code from disk in under a second. A search must
 not pay for that out of its budget.
 """
@@ -83,7 +83,7 @@ def place(
   placer = get_placer(strategy, policy, start, tolerance)
   if evaluator is None:
     check_memory(problem)
-  warm_up(strategy)
+  warm_up(strategy, problem.cluster.has_message_costs)
   budget = Budget(budget_s, max_evaluations)
   if evaluator is None:
     from tfplace.simulate import Simulator  # compiles; only when needed
@@ -120,19 +120,21 @@ _LARGE_EVALUATIONS = 200
 
 
 @functools.cache
-def warm_up(strategy: str) -> None:
+def warm_up(strategy: str, message_costs: bool = False) -> None:
   """Places a graph of four ops, by every compiled part of a strategy.
 
   Args:
     strategy: one of `registry.STRATEGIES`; of a learned one, only the
       simulator is compiled.
+    message_costs: for links that take time of their devices, as a cluster's
+      `has_message_costs` says; what simulates is compiled for either alone.
 
   Raises:
     TfplaceError: unknown strategy (lists the choices).
   """
   from tfplace.simulate import Simulator  # compiles; only when needed
 
-  problem = _diamond()
+  problem = _diamond(message_costs)
   simulator = Simulator(problem)
   parts: tuple[str, ...] = (strategy,)
   if strategy == "auto":
@@ -149,12 +151,12 @@ def warm_up(strategy: str) -> None:
   if "annealing" in parts:
     # As a large graph is searched, of which there is none to wait for here.
     large = AnnealingPlacer(SearchConfig(coarse_groups=1), ("single",))
-    ladder = _ladder()
+    ladder = _ladder(problem.cluster)
     budget = Budget(1e6, _LARGE_EVALUATIONS)
     large.place(ladder, Simulator(ladder), budget, 0)
 
 
-def _ladder() -> Problem:
+def _ladder(cluster: Cluster) -> Problem:
   """Enough groups to be merged and swept, and no start proven optimal."""
   count = 12
   ops = [
@@ -162,10 +164,10 @@ def _ladder() -> Problem:
     for i in range(count)
   ]
   edges = [(i, 0, i + step) for step in (2, 4) for i in range(count - step)]
-  return Problem(build_graph("ladder", ops, edges), _diamond().cluster)
+  return Problem(build_graph("ladder", ops, edges), cluster)
 
 
-def _diamond() -> Problem:
+def _diamond(message_costs: bool) -> Problem:
   """Two branches between two ops, on two GPUs and a CPU."""
   ops = [
     OpSpec(f"op_{i}", "MatMul", {"GPU": 1.0 + i, "CPU": 9.0}, [64.0], 8.0)
@@ -175,7 +177,8 @@ def _diamond() -> Problem:
   names = ("GPU:0", "GPU:1", "CPU:0")
   devices = tuple(Device(n, n[:3], 1e6, 1.0) for n in names)
   links = tuple(
-    Link(a, b, 100.0, 1.0) for a, b in itertools.permutations(names, 2)
+    Link(a, b, 100.0, 1.0, send_us=float(message_costs))
+    for a, b in itertools.permutations(names, 2)
   )
   return Problem(
     build_graph("warm_up", ops, edges), Cluster("warm_up", devices, links)

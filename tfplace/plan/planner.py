@@ -175,7 +175,8 @@ def make_plan(
     with stage("profiling", f" {problem.graph.name}") as on_stage:
       problem = live.profiled(problem, on_stage)
   with stage("compiling the placers", ", once per installation"):
-    placers.warm_up(config.strategy)
+    message_costs = problem.cluster.has_message_costs
+    placers.warm_up(config.strategy, message_costs)
   with stage("proof", " of how fast a step can be at best"):
     problem, left_s = bounds.tightened_within(problem, config.budget_s)
   detail = f" by {config.strategy}, for up to {left_s:.0f} s"

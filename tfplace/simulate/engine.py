@@ -9,7 +9,7 @@ Placements are not checked; `Simulator.evaluate` does that.
 import numpy as np
 
 from tfplace.simulate import queues, transfers
-from tfplace.simulate.jit import Index, helper, inlined, kernel
+from tfplace.simulate.jit import Index, inlined, kernel
 from tfplace.simulate.links import compiled_receive_us as receive_us
 from tfplace.simulate.queues import make_ready, receive, will_start
 from tfplace.simulate.tables import Tables, pack
@@ -47,38 +47,8 @@ def simulate(
     nothing, if it exceeds `cutoff`, an op cannot run on its device, or a
     transfer has no link.
   """
-  if tables.has_message_costs:
-    return _simulate_with_costs(tables, devices, work, cutoff)
-  return _simulate_without_costs(tables, devices, work, cutoff)
-
-
-@helper
-def _simulate_with_costs(
-  tables: Tables, devices: np.ndarray, work: Workspace, cutoff: float
-) -> float:
-  return _simulate(tables, devices, work, cutoff, True)
-
-
-@helper
-def _simulate_without_costs(
-  tables: Tables, devices: np.ndarray, work: Workspace, cutoff: float
-) -> float:
-  return _simulate(tables, devices, work, cutoff, False)
-
-
-@inlined
-def _simulate(
-  tables: Tables,
-  devices: np.ndarray,
-  work: Workspace,
-  cutoff: float,
-  costly: bool,
-) -> float:
-  """`simulate`, once for messages that cost time of devices, once for others.
-
-  `costly` is a constant wherever it goes, so that code that it rules out is
-  never compiled.
-  """
+  # A constant, by the type of `tables`: code that it rules out is not compiled.
+  costly = tables.has_message_costs is not None
   _reset(tables, devices, work)
   now = 0.0
   step_time_us = 0.0

@@ -79,7 +79,8 @@ class Tables(NamedTuple):
     latency_us: [num_devices, num_devices] float64.
     gap_us: [num_devices, num_devices] float64.
     channel: [num_devices, num_devices] int32, -1 where there is no link.
-    has_message_costs: whether any transfer takes of its devices' time.
+    has_message_costs: True where a transfer takes of its devices' time, else
+      None: another type, so that a kernel is compiled for either alone.
     send_us, send_us_per_byte: [num_devices, num_devices] float64.
     recv_us, recv_us_per_byte: [num_devices, num_devices] float64.
     memory_bytes: [num_devices] float64 capacities.
@@ -105,7 +106,7 @@ class Tables(NamedTuple):
   latency_us: np.ndarray
   gap_us: np.ndarray
   channel: np.ndarray
-  has_message_costs: bool
+  has_message_costs: bool | None
   send_us: np.ndarray
   send_us_per_byte: np.ndarray
   recv_us: np.ndarray
@@ -159,7 +160,7 @@ def pack(problem: Problem, position: np.ndarray | None = None) -> Tables:
     latency_us=cluster.latency_us.astype(np.float64),
     gap_us=cluster.gap_us.astype(np.float64),
     channel=cluster.channel.astype(np.int32),
-    has_message_costs=cluster.has_message_costs,
+    has_message_costs=cluster.has_message_costs or None,
     send_us=cluster.send_us,
     send_us_per_byte=cluster.send_us_per_byte,
     recv_us=cluster.recv_us,

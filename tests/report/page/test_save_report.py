@@ -13,6 +13,7 @@ from tfplace.errors import TfplaceError
 from tfplace.report import page
 from tfplace.report.explain.layers import find_layers
 from tfplace.report.page import figures, layers_plot
+from tfplace.simulate import Simulator
 
 
 @pytest.fixture
@@ -82,15 +83,44 @@ def test_tfplace_place_writes_the_placers_it_ran_into_the_report(
   assert rows == [("", "single"), ("best", "blocks"), ("", "expert")]
 
 
-def test_the_report_draws_sends_and_receives_where_links_have_them(
-  placement, tmp_path
-):
-  pytest.importorskip("bokeh", reason="the extra 'report' is not installed")
+@pytest.fixture
+def costly(placement):
+  """a 0-1 on g0, sends until 2; 8 bytes 2-6; g1 receives until 8; b 8-9."""
   problem = placement.problem
   (link,) = problem.cluster.links
-  costly = dataclasses.replace(link, send_us=1.0, recv_us=2.0)
-  cluster = dataclasses.replace(problem.cluster, links=(costly,))
-  costly = core.Placement(core.Problem(problem.graph, cluster), [0, 1])
+  link = dataclasses.replace(link, send_us=1.0, recv_us=2.0)
+  cluster = dataclasses.replace(problem.cluster, links=(link,))
+  return core.Placement(core.Problem(problem.graph, cluster), [0, 1])
+
+
+def test_the_timeline_draws_a_receive_in_the_row_of_its_device(costly):
+  models = pytest.importorskip("bokeh.models", reason="needs extra 'report'")
+  from tfplace.report.page.timeline_plot import timeline_plot  # needs Bokeh
+
+  schedule = Simulator(costly.problem).schedule(costly)
+  plot = timeline_plot(schedule, models.Range1d(0, 9), 1.0)
+  found = {
+    (renderer.name, left, right): int(top)
+    for renderer in plot.renderers
+    if renderer.name != "critical path"
+    for left, right, top in zip(
+      *(renderer.data_source.data[x] for x in ("left", "right", "top")),
+      strict=True,
+    )
+  }
+  assert found == {
+    ("X", 0, 1): 0,
+    ("send, receive", 1, 2): 0,
+    ("transfers", 2, 6): 2,
+    ("send, receive", 6, 8): 1,
+    ("X", 8, 9): 1,
+  }
+
+
+def test_the_report_draws_sends_and_receives_where_links_have_them(
+  placement, costly, tmp_path
+):
+  pytest.importorskip("bokeh", reason="the extra 'report' is not installed")
   words = ("send, receive", "sending and receiving", "receive 8 B from g0 to")
   for case in (placement, costly):
     page.save_report(case, tmp_path / "r.html")

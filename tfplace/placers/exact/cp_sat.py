@@ -47,8 +47,9 @@ class Schedule:
   and its simulated step, and round all its times down to ticks. Each
   constraint is a difference b - a >= p of times, of which the model rounds
   down p; floor(b) >= floor(a + p) >= floor(a) + floor(p), so it still holds.
-  What the model leaves out (the order of queues, memory over time, that an op
-  of no time waits for its device) would only rule out more.
+  What the model leaves out (the order of queues, memory over time, sends and
+  receives, that an op of no time waits for its device) would only rule out
+  more.
 
   Attributes:
     model: the `CpModel`.

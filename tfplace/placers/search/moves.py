@@ -47,6 +47,7 @@ def trace(tables: SearchTables, state: SearchState) -> None:
 
 @inlined
 def _end(tables: SearchTables, state: SearchState, op: Index) -> float:
+  """Without its sends, of which a proposal of moves need not know."""
   return state.start_us[op] + tables.ops.time_us[op, state.op_devices[op]]
 
 
