@@ -31,6 +31,7 @@ ALLOWED = {
     "placers",
     "models",
     "measure",
+    "simulate",
   },
   "measure": {"core", "formats", "extraction", "cost", "simulate"},
   "keras": {"core", "formats", "extraction", "plan"},
