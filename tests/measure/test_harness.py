@@ -197,7 +197,7 @@ def test_profile_and_calibration_are_bounded_and_say_what_they_do(
   assert time.monotonic() - began < 6 + 10
   y = trained.graph.index["y"]
   assert timed.graph.time_us["CPU"][y] != problem.graph.time_us["CPU"][y]
-  assert timed.cluster.links[0].extra["slowdown"]
+  assert timed.cluster.links[0].extra["fitted"]
   assert "profiling: placement 1 of 1, the traced steps" in said
   assert said[-1].startswith("calibrating: placement 6 of 6: ")
 
