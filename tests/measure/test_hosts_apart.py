@@ -122,7 +122,9 @@ def stays_together(found):
   """Over the long one: one worker, for two delays are longer than a branch."""
   a, b = found.branches
   return (
-    all(DELAY_US <= link.latency_us < 4 * DELAY_US for link in found.links)
+    all(
+      0.9 * DELAY_US <= link.latency_us < 4 * DELAY_US for link in found.links
+    )
     and a == b
     and len(a) == 1
     and 2 * DELAY_US <= found.starting_us < 8 * DELAY_US

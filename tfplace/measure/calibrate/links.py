@@ -178,9 +178,11 @@ def _timed(runner: runtime.Runtime, src: str, dst: str) -> list[fit.Timed]:
     count = min(most, int(_LONG_US / expected_us))
     if count < 2:
       break
-    result += [_time(runner, src, dst, p, size, count) for p in _PATTERNS]
-    burst = result[-1]
-    expected_us = max((burst.step_us - burst.alone_us) / count, 1.0)
+    # Of a network, only round trips tell: see `fit.fit_link`.
+    is_network = bool(result) and result[0].each_us > fit.NETWORK_US
+    for pattern in _PATTERNS[:1] if is_network else _PATTERNS:
+      result.append(_time(runner, src, dst, pattern, size, count))
+    expected_us = max(result[-1].each_us, 1.0)
     if size > LOADS[0][0]:  # the smallest tells nothing of the rate
       expected_us *= larger / size
   return result
