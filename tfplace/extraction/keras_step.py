@@ -38,7 +38,7 @@ def trace_keras(
   sample: Any = None,
   on_stage: stages.OnStage = stages.ignore,
   kind: str | None = None,
-  split: split_step.SplitConfig | None = None,
+  split: microbatches.SplitConfig | None = None,
 ) -> TracedStep:
   """One step of a Keras model as a flat graph.
 
@@ -164,7 +164,7 @@ def _trace_step(
   batch: keras_inputs.BatchSpec,
   kind: str,
   on_stage: stages.OnStage,
-  split: split_step.SplitConfig | None,
+  split: microbatches.SplitConfig | None,
 ) -> tuple[Any, list[tf.Tensor], "LayerRecorder"]:
   """The step as a function of the batch, its losses, and its layers."""
   losses: list[tf.Tensor] = []
@@ -175,7 +175,7 @@ def _trace_step(
     on_stage("tracing", lambda: int(graph.version))
     recorders.append(LayerRecorder(graph, model))
     with graph.device(recorders[-1]), _recorded_loss(model, losses):
-      if split is None or split.microbatches == 1:
+      if split is None or split.is_whole:
         return getattr(model, f"{kind}_step")(data)
       logs, loss = split_step.split_train_step(model, data, split)
       losses.append(loss)
@@ -195,7 +195,7 @@ def _trace_step(
 
 
 def _check_split(
-  split: split_step.SplitConfig | None, training: bool, batch_size: int
+  split: microbatches.SplitConfig | None, training: bool, batch_size: int
 ) -> None:
   if split is None:
     return

@@ -76,9 +76,9 @@ class WholeBatch:
     if kind == "sum":
       return loss
     if kind == "mean":
-      return (
-        loss * tf.cast(self.size, loss.dtype) / tf.cast(self.whole, loss.dtype)
-      )
+      share = tf.cast(self.size, loss.dtype) / tf.cast(self.whole, loss.dtype)
+      # A batch of less examples than microbatches leaves some without any.
+      return tf.math.multiply_no_nan(loss, share)
     raise ExtractionError(
       f"the step of model {self.model.name!r} cannot be split: the loss"
       f" {loss.op.name!r} that a layer adds is neither a sum nor a mean over"
