@@ -38,7 +38,7 @@ class SplitConfig:
       be computed for each microbatch, as replicated training does.
   """
 
-  microbatches: int
+  microbatches: int = 1
   max_in_flight: int | None = None
   allow_batch_statistics: bool = False
 
@@ -65,3 +65,6 @@ class SplitConfig:
   def is_whole(self) -> bool:
     """Whether nothing is split."""
     return self.microbatches == 1
+
+
+WHOLE = SplitConfig()
