@@ -6,11 +6,15 @@ step itself is in `split_step`.
 
 import dataclasses
 import re
+from collections.abc import Iterable
+from typing import Any
 
 from tfplace.errors import ExtractionError
 
 SCOPE = "microbatch_"
 FUNCTION = "microbatch_step"  # the traced graph that microbatches are copies of
+BATCH_SCOPE = "part_of_batch"  # in SCOPE: where the batch is cut
+BEGIN = "begin"  # in BATCH_SCOPE: awaits the end of an earlier microbatch
 _SCOPED = re.compile(rf"{SCOPE}(\d+)/(.*)", re.DOTALL)
 
 
@@ -24,6 +28,15 @@ def name_in_whole(op: str) -> str:
   """The name of an op without its microbatch."""
   found = _SCOPED.match(op)
   return found[2] if found else op
+
+
+def is_template(graph: Any) -> bool:
+  """Whether microbatches are copies of the graph, or of one around it."""
+  while graph is not None:
+    if getattr(graph, "name", None) == FUNCTION:
+      return True
+    graph = getattr(graph, "outer_graph", None)
+  return False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,3 +81,20 @@ class SplitConfig:
 
 
 WHOLE = SplitConfig()
+
+
+def split_of(ops: Iterable[str]) -> SplitConfig:
+  """How the step was split whose ops have these names.
+
+  Whether statistics over the batch are allowed, names do not tell: no.
+  """
+  found, held = -1, []
+  for op in ops:
+    index = microbatch_of(op)
+    if index is not None:
+      found = max(found, index)
+      if name_in_whole(op) == f"{BATCH_SCOPE}/{BEGIN}":
+        held.append(index)
+  if found < 1:
+    return WHOLE
+  return SplitConfig(found + 1, min(held, default=None))

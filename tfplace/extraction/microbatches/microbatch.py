@@ -13,7 +13,13 @@ import tensorflow as tf
 from keras.src.trainers.data_adapters import data_adapter_utils
 
 from tfplace.errors import ExtractionError
-from tfplace.extraction.microbatches import SCOPE, SplitConfig, graph_copies
+from tfplace.extraction.microbatches import (
+  BATCH_SCOPE,
+  BEGIN,
+  SCOPE,
+  SplitConfig,
+  graph_copies,
+)
 from tfplace.extraction.microbatches.whole_batch import WholeBatch
 
 Gradient = Any  # tf.Tensor, tf.IndexedSlices or None
@@ -24,6 +30,7 @@ class Parts:
 
   Attributes:
     examples: n; a number where it is known while tracing, else a tensor.
+    count: parts; a batch that is known to have less examples has less parts.
   """
 
   def __init__(self, data: Any, count: int) -> None:
@@ -38,7 +45,7 @@ class Parts:
     rows = {t.shape[0] for t in flat}
     known = rows.pop() if len(rows) == 1 else None
     self.examples = tf.shape(flat[0])[0] if known is None else known
-    self.count = count
+    self.count = count if known is None else min(count, known)
 
   def size(self, index: int) -> Any:
     """Examples of a microbatch."""
@@ -90,7 +97,7 @@ class Traced:
   ) -> dict[str, tf.Tensor]:
     """The inputs, there only once an earlier microbatch has ended."""
     with tf.control_dependencies(earlier.tensors):
-      ended = tf.no_op("begin")
+      ended = tf.no_op(BEGIN)
     with tf.control_dependencies([ended]):
       return {t.name: tf.identity(given[t.name]) for t in self.data}
 
@@ -247,17 +254,21 @@ def microbatches(
   read = {key: s.template.captured(values) for key, s in captured.items()}
   given = []
   for index, step in enumerate(steps):
-    with tf.name_scope(f"{SCOPE}{index}/part_of_batch/"):
+    with tf.name_scope(_batch_scope(index)):
       given.append(read[id(step)] | step.inputs(parts.part(index)))
   _add_totals(steps, given)
   copies: list[Copy] = []
   for index, step in enumerate(steps):
     before = index - (config.max_in_flight or parts.count)
     if before >= 0:
-      with tf.name_scope(f"{SCOPE}{index}/part_of_batch/"):
+      with tf.name_scope(_batch_scope(index)):
         given[index] |= step.gated(given[index], copies[before])
     copies.append(step.copy(f"{SCOPE}{index}/", given[index]))
   return copies
+
+
+def _batch_scope(index: int) -> str:
+  return f"{SCOPE}{index}/{BATCH_SCOPE}/"
 
 
 def _add_totals(

@@ -158,7 +158,8 @@ def check_losses(model: keras.Model) -> None:
   Raises:
     ExtractionError: names the loss.
   """
-  for loss in tf.nest.flatten(model._compile_loss._flat_losses or []):
+  losses = getattr(model._compile_loss, "_flat_losses", None)
+  for loss in tf.nest.flatten(losses or []):
     own = getattr(loss, "fn", loss)
     if isinstance(loss, _COMPARING):
       why = "compares examples with each other"
