@@ -1,5 +1,7 @@
 """A placed model whose step is split trains as the unplaced, unsplit one."""
 
+import gc
+
 import apply_testing as at
 import keras
 import numpy as np
@@ -9,7 +11,11 @@ from keras import layers
 import tfplace
 from tfplace.errors import ApplyError, ExtractionError
 from tfplace.extraction import trace_keras
-from tfplace.extraction.microbatches import SplitConfig, microbatch_of
+from tfplace.extraction.microbatches import (
+  SplitConfig,
+  microbatch_of,
+  split_step,
+)
 
 EXAMPLES, BATCH = 22, 8  # the third batch has 6 examples
 EPOCHS = 3
@@ -126,6 +132,21 @@ def test_each_microbatch_runs_on_its_device():
     backward = f"{part}/gradient_tape/"
     found = {n.device for n in ran if n.name.startswith(backward)}
     assert found == {device}
+
+
+def test_loops_outlive_the_graph_that_microbatches_are_copies_of(monkeypatch):
+  step = split_step.split_train_step
+
+  def collecting(*args):
+    result = step(*args)
+    gc.collect()
+    return result
+
+  monkeypatch.setattr(split_step, "split_train_step", collecting)
+  name = "masked_lstm"
+  model = build(name)
+  tfplace.place_model(model, placement=placement_of(model, SplitConfig(2)))
+  assert_same(fitted(model, name, 1), fitted(build(name), name, 1))
 
 
 def test_a_batch_of_less_examples_than_microbatches_trains_the_same():
