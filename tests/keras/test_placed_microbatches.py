@@ -6,6 +6,7 @@ import apply_testing as at
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from keras import layers
 
 import tfplace
@@ -291,3 +292,18 @@ def test_statistics_over_the_batch_are_split_where_that_is_allowed():
   x, y = at.batch("conv_norm")
   found = [model.train_on_batch(x, y)[0] for _ in range(5)]
   assert found[-1] < found[0]
+
+
+def test_a_microbatch_without_examples_has_no_statistics():
+  function = lambda: keras.Sequential(  # noqa: E731
+    [keras.Input((6,)), layers.BatchNormalization(), layers.Dense(3)]
+  )
+  model = build(None, function)
+  tfplace.place_model(
+    model, at.local_cluster(), "m_topo", batch_size=7, microbatches=2,
+    allow_batch_statistics=True,
+  )  # fmt: skip
+  with pytest.raises(
+    tf.errors.InvalidArgumentError, match="drop the remainder"
+  ):
+    fitted(model, "dense", 1, batch_size=7)  # the last batch has one example

@@ -53,7 +53,7 @@ def split_train_step(
   ]
   loss = tf.add_n([copy.loss for copy in copies], name="loss")
   loss, gradients = _regularized(model, loss, gradients)
-  _assign_means(copies)
+  _assign_means(copies, parts)
   model._loss_tracker.update_state(loss, sample_weight=parts.examples)
   _show_losses(copies, parts)
   model.optimizer.apply_gradients(
@@ -135,9 +135,16 @@ def _show_losses(copies: Sequence[Copy], parts: Parts) -> None:
     metric.update_state(value, parts.examples if known else None)
 
 
-def _assign_means(copies: Sequence[Copy]) -> None:
+def _assign_means(copies: Sequence[Copy], parts: Parts) -> None:
   """Moving statistics become the mean of what the microbatches make of them,
-  as `tf.distribute.MirroredStrategy` has it."""
+  as `tf.distribute.MirroredStrategy` has it. They need an example in each."""
+  if copies[0].statistics and not isinstance(parts.examples, int):
+    tf.debugging.assert_greater_equal(
+      parts.examples,
+      parts.count,
+      "a batch has less examples than microbatches: BatchNormalization has no"
+      " statistics; drop the remainder",
+    )
   for name, (handle, _) in copies[0].statistics.items():
     values = [copy.statistics[name][1] for copy in copies]
     mean = tf.add_n(values) / float(len(values))
