@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from tfplace import core, formats
-from tfplace.bin import extract, measure, place, simulate
+from tfplace.bin import explain, extract, measure, place, simulate
 from tfplace.bounds import lower_bound
 from tfplace.core.presets import cluster_preset
 
@@ -175,6 +175,32 @@ def test_placed_graph_def_has_a_device_on_every_node(keras_file, tmp_path):
   assert len({node.device for node in graph_def.node}) == 2
 
 
+def test_a_split_step_is_extracted_placed_explained_and_measured(
+  keras_file, tmp_path, capsys
+):
+  source = [f"--keras_model={keras_file}", "--batch_size=7"]
+  source += ["--microbatches=3", "--max_in_flight=1"]
+  graph, plan = str(tmp_path / "g.json"), str(tmp_path / "p.json")
+  assert extract.run([*source, f"--output={graph}"]) == 0
+  split = formats.load_graph(graph)
+  assert split.extra["microbatches"] == 3
+  assert set(split.microbatch) == {-1, 0, 1, 2}
+  capsys.readouterr()
+  for cluster in ("p100x1", "workers:1"):
+    on = [f"--cluster={cluster}", "--json"]
+    written = ["--strategy=cpu", f"--output={plan}"]
+    assert place.run([*source, *on, *written]) == 0
+    on.append(f"--placement={plan}")
+    if cluster == "p100x1":
+      capsys.readouterr()
+      assert explain.run([*source, *on]) == 0
+      assert last_json(capsys)
+  assert measure.run([*source, *on, "--steps=2", "--warmup=1"]) == 0
+  assert last_json(capsys)["source"] == "measured"
+  assert measure.run([*source[:2], *on]) == 1
+  assert "has no assignment" in capsys.readouterr().err
+
+
 def test_measured_placement_on_a_real_worker(keras_file, tmp_path, capsys):
   plan, out = str(tmp_path / "p.json"), str(tmp_path / "e.json")
   # Of several, whose links take long to time, `measure.test_hosts`.
@@ -273,6 +299,51 @@ BAD_FLAGS = {
     ["workers:x"],
   ),
 }
+
+
+BAD_SPLITS = {
+  "none": (["--keras_model=K", "--microbatches=0"], "whole number of at least"),
+  "no number": (
+    ["--keras_model=K", "--microbatches=2.5"],
+    "--microbatches='2.5'",
+  ),
+  "auto": (["--keras_model=K", "--microbatches=auto"], "cannot choose it yet"),
+  "none in flight": (
+    ["--keras_model=K", "--microbatches=2", "--max_in_flight=0"],
+    "--max_in_flight='0'",
+  ),
+  "more than examples": (
+    ["--keras_model=K", "--microbatches=9"],
+    "microbatches is 9, and the batch has 8 examples",
+  ),
+  "inference": (
+    ["--keras_model=K", "--microbatches=2", "--notraining"],
+    "only a training step is split",
+  ),
+  "a graph": (["--graph=G", "--microbatches=2"], "(graph) is a graph that was"),
+  "a SavedModel": (
+    ["--saved_model=somewhere", "--microbatches=2"],
+    "'somewhere' (saved_model) is a graph that was traced already",
+  ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_SPLITS)
+def test_what_cannot_be_split_is_named_with_the_reason(
+  case, keras_file, graph_file, capsys, tmp_path
+):
+  arguments, said = BAD_SPLITS[case]
+  names = {"--keras_model=K": keras_file, "--graph=G": graph_file}
+  filled = [
+    f"{a.partition('=')[0]}={names[a]}" if a in names else a for a in arguments
+  ]
+  out = tmp_path / "out.json"
+  command = [*filled, "--batch_size=8", f"--output={out}"]
+  assert extract.run(command) == 1
+  errors = capsys.readouterr().err.strip().splitlines()
+  assert len(errors) == 1
+  assert said in errors[0]
+  assert not out.exists()
 
 
 @pytest.mark.parametrize("case", BAD_FLAGS)

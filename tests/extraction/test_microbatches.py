@@ -9,10 +9,8 @@ import keras
 import numpy as np
 import pytest
 
-from tfplace.extraction.microbatches.split_step import (
-  SplitConfig,
-  split_train_step,
-)
+from tfplace.extraction.microbatches import SplitConfig
+from tfplace.extraction.microbatches.split_step import split_train_step
 
 layers = keras.layers
 RNG = np.random.default_rng(0)

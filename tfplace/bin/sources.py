@@ -15,8 +15,10 @@ from tfplace import core, formats
 from tfplace.bin import cli, guarded
 from tfplace.cost import registry
 from tfplace.errors import shown
+from tfplace.extraction.microbatches import SplitConfig
 from tfplace.extraction.stages import OnStage
 from tfplace.plan import clusters, graph_cache
+from tfplace.plan import sources as plan_sources
 from tfplace.plan.clusters import find_cluster as load_cluster
 from tfplace.plan.clusters import is_live
 from tfplace.plan.planner import Stages
@@ -99,6 +101,7 @@ def define_source_flags(values: flags.FlagValues) -> None:
   flags.DEFINE_bool(
     "training", True, "The training step, or inference.", flag_values=values
   )
+  _define_split_flags(values)
   flags.DEFINE_string(
     "costs",
     registry.DEFAULT,
@@ -120,6 +123,60 @@ def define_source_flags(values: flags.FlagValues) -> None:
     " or the network: only for graphs from people you trust.",
     flag_values=values,
   )
+
+
+def _define_split_flags(values: flags.FlagValues) -> None:
+  """Adds what splits the training step of a Keras model."""
+  flags.DEFINE_string(
+    "microbatches",
+    "1",
+    "Parts into which the training step splits the batch, each with a forward"
+    " and a backward pass of its own; the step computes what the whole one"
+    " does. 1 leaves it whole.",
+    flag_values=values,
+  )
+  flags.DEFINE_string(
+    "max_in_flight",
+    None,
+    "Microbatches that may be under way at once: the forward pass of another"
+    " starts only when a backward pass has ended. All where left out.",
+    flag_values=values,
+  )
+  flags.DEFINE_bool(
+    "allow_batch_statistics",
+    False,
+    "Let BatchNormalization compute its statistics for each microbatch, as"
+    " replicated training does; else a step that has it is not split.",
+    flag_values=values,
+  )
+
+
+def split_config(values: flags.FlagValues) -> SplitConfig:
+  """What the flags say of microbatches.
+
+  Raises:
+    UsageError: no whole number of at least 1.
+  """
+  return SplitConfig(
+    _count(values, "microbatches") or 1,
+    _count(values, "max_in_flight"),
+    values.allow_batch_statistics,
+  )
+
+
+def _count(values: flags.FlagValues, flag: str) -> int | None:
+  text = values[flag].value
+  if text is None:
+    return None
+  if text == "auto":
+    raise cli.UsageError(
+      f"--{flag}=auto: tfplace cannot choose it yet; give a number"
+    )
+  if not cli.is_count(text) or int(text) < 1:
+    raise cli.UsageError(
+      f"--{flag}={shown(text)}: it must be a whole number of at least 1"
+    )
+  return int(text)
 
 
 def define_cluster_flag(
@@ -154,12 +211,17 @@ def chosen_source(values: flags.FlagValues) -> str:
 
   Raises:
     UsageError: none, or more than one.
+    TfplaceError: it cannot be split as the flags want.
   """
   given = [name for name in _SOURCES if values[name].value]
   if len(given) != 1:
     choices = ", ".join(f"--{name}" for name in _SOURCES)
     found = " and ".join(f"--{name}" for name in given) or "none"
     raise cli.UsageError(f"give exactly one of {choices}; found {found}")
+  source = str(values[given[0]].value)
+  plan_sources.check_split(
+    split_config(values), given[0], source, values.training
+  )
   return given[0]
 
 
@@ -178,15 +240,13 @@ def load_source(
     raise cli.UsageError("--import is for the classes of --keras_model")
   if kind == "graph":
     return Source(formats.load_graph(values.graph), None)
-  from tfplace.plan import sources
-
   name = str(values[kind].value)
   with (
     imported(values["import"].value or ()),
     guarded.holding_notices(),
     cli.showing_progress(f"Extracting {name}") as on_stage,
   ):
-    loaded = sources.load_or_extract(
+    loaded = plan_sources.load_or_extract(
       kind,
       name,
       cluster,
@@ -194,6 +254,7 @@ def load_source(
       training=values.training,
       sizes=model_sizes(values),
       costs=values.costs,
+      split=split_config(values),
       # What their own modules hold decides custom classes, and no hash has it.
       cache=None if values["import"].value else _graph_cache(values),
       needs_trace=needs_trace,

@@ -38,7 +38,7 @@ def trace_keras(
   sample: Any = None,
   on_stage: stages.OnStage = stages.ignore,
   kind: str | None = None,
-  split: split_step.SplitConfig | None = None,
+  split: microbatches.SplitConfig = microbatches.WHOLE,
 ) -> TracedStep:
   """One step of a Keras model as a flat graph.
 
@@ -56,8 +56,7 @@ def trace_keras(
       does not say its inputs, or the loss not its targets.
     on_stage: called as each stage begins.
     kind: "train", "test" or "predict"; by default as `training` says.
-    split: how the training step is split into microbatches; None leaves it
-      whole.
+    split: how the training step is split into microbatches; by default not.
 
   Returns:
     `fetches[0]` is the loss of the batch where the step has one, else the
@@ -88,8 +87,9 @@ def trace_keras(
     values={t.op.name: value for t, value in samples if value is not None},
   )
   layers = recorder.of_nodes(traced.graph_def, _layers_of_variables(model))
-  count = 1 if split is None else split.microbatches
-  return dataclasses.replace(traced, layers=layers, microbatches=count)
+  return dataclasses.replace(
+    traced, layers=layers, microbatches=split.microbatches
+  )
 
 
 def trace_keras_file(
@@ -98,6 +98,7 @@ def trace_keras_file(
   training: bool = True,
   sample: Any = None,
   on_stage: stages.OnStage = stages.ignore,
+  split: microbatches.SplitConfig = microbatches.WHOLE,
 ) -> TracedStep:
   """One step of a model in a `.keras` or `.h5` file; see `trace_keras`.
 
@@ -123,7 +124,7 @@ def trace_keras_file(
     ) from error
   if training:
     _renew_optimizer(model)
-  return trace_keras(model, batch_size, training, sample, on_stage)
+  return trace_keras(model, batch_size, training, sample, on_stage, split=split)
 
 
 def _renew_optimizer(model: keras.Model) -> None:
@@ -164,7 +165,7 @@ def _trace_step(
   batch: keras_inputs.BatchSpec,
   kind: str,
   on_stage: stages.OnStage,
-  split: split_step.SplitConfig | None,
+  split: microbatches.SplitConfig,
 ) -> tuple[Any, list[tf.Tensor], "LayerRecorder"]:
   """The step as a function of the batch, its losses, and its layers."""
   losses: list[tf.Tensor] = []
@@ -175,7 +176,7 @@ def _trace_step(
     on_stage("tracing", lambda: int(graph.version))
     recorders.append(LayerRecorder(graph, model))
     with graph.device(recorders[-1]), _recorded_loss(model, losses):
-      if split is None or split.microbatches == 1:
+      if split.is_whole:
         return getattr(model, f"{kind}_step")(data)
       logs, loss = split_step.split_train_step(model, data, split)
       losses.append(loss)
@@ -195,10 +196,8 @@ def _trace_step(
 
 
 def _check_split(
-  split: split_step.SplitConfig | None, training: bool, batch_size: int
+  split: microbatches.SplitConfig, training: bool, batch_size: int
 ) -> None:
-  if split is None:
-    return
   split.check()
   if not training and split.microbatches > 1:
     raise ExtractionError(

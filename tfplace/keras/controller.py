@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from tfplace.errors import ApplyError, ExtractionError
 from tfplace.extraction import keras_inputs as inputs
+from tfplace.extraction.microbatches import WHOLE, split_step
 from tfplace.keras import devices, state
 from tfplace.keras.devices import DeviceFunction, check_layers
 from tfplace.keras.state import KINDS
@@ -92,19 +93,26 @@ class Controller:
     return placed_step
 
   def _run(self, kind: str, data: Any) -> Any:
-    step = self._steps[kind]
     if self._busy:  # the planner traces the model's own step
-      return step(data)
-    if tf.executing_eagerly() and (self.plan or not self.applied):
+      return self._steps[kind](data)
+    is_own = self.applied and not self.plan and self.applied.split.is_whole
+    if tf.executing_eagerly() and not is_own:
       state.check_not_eager(self._model)
     with tf.init_scope():
       self._prepare(kind, data)
     with self._device_scope() as device_function:
-      result = step(data)
+      result = self._step(kind)(data)
     if device_function is not None and kind == "train":
       self._check_used(device_function)
     self._settle()
     return result
+
+  def _step(self, kind: str) -> Callable[[Any], Any]:
+    """The step to run: training in microbatches, where the plan says so."""
+    split = WHOLE if self.applied is None else self.applied.split
+    if kind != "train" or split.is_whole:
+      return self._steps[kind]
+    return lambda data: split_step.split_train_step(self._model, data, split)[0]
 
   def plan_now(self, kind: str, data: Any = None) -> None:
     """Plans the step `kind`, and moves the variables that the plan names.

@@ -17,6 +17,7 @@ import tensorflow as tf
 from tensorflow.python import pywrap_tfe
 
 from tfplace.errors import ApplyError
+from tfplace.extraction import microbatches
 from tfplace.extraction.keras_step import open_layers
 from tfplace.keras import state
 from tfplace.plan.plan import Plan, choices
@@ -36,7 +37,8 @@ class DeviceFunction:
 
   In this order: an op on a resource is where the resource is (anything else
   fails); the plan's device for an op of this name and type; the planned device
-  of the layer that is being called; what the user's own `tf.device` says; of a
+  of the layer that is being called (or was, as the graph was traced of which a
+  microbatch is a copy); what the user's own `tf.device` says; of a
   gradient, its forward op's device; its first placed input's. Else the op
   stays without: inside a loop's body it then runs where the loop does.
 
@@ -46,11 +48,16 @@ class DeviceFunction:
   def __init__(self, plan: Plan) -> None:
     self._plan = plan
     self._placed: dict[str, str] = {}  # op name -> device, over all graphs
+    self._copied: dict[str, str] = {}  # the same, of what microbatches copy
     self._outer: dict[int, tuple[Any, Any]] = {}  # inner id -> (inner, outer)
     self.planned: set[str] = set()  # ops that the plan named
 
   def __call__(self, op: tf.Operation) -> str:
     """The device of `op`, "" for none: called by `tf.Graph.device`."""
+    if microbatches.is_template(op.graph):
+      # It never runs; what its ops call runs where they do.
+      self._copied[op.name] = self._layer_device() or op.device
+      return op.device
     device = self._decide(op)
     if device:
       self._placed[op.name] = device
@@ -59,6 +66,9 @@ class DeviceFunction:
   def _decide(self, op: tf.Operation) -> str:
     resource = None if op.type in _CALLS else self._resource_device(op)
     planned = self._plan.device_of_op(op.name, op.type) or self._layer_device()
+    if microbatches.microbatch_of(op.name) is not None:
+      copied = self._copied.get(microbatches.name_in_whole(op.name))
+      planned = planned or copied or None
     if planned is not None:
       self.planned.add(op.name)
     return (
@@ -81,8 +91,10 @@ class DeviceFunction:
   def _forward_device(self, name: str) -> str | None:
     """Of gradient_tape/a/MatMul/Mul_1: that of a/MatMul."""
     _, found, forward = name.rpartition(_GRADIENT_SCOPE)
+    microbatch = name.removesuffix(microbatches.name_in_whole(name))
     while found and forward:
-      device = self._plan.ops.get(forward) or self._placed.get(forward)
+      same = microbatch + forward
+      device = self._plan.ops.get(same) or self._placed.get(same)
       if device:
         return device
       forward = forward.rpartition("/")[0]

@@ -20,6 +20,7 @@ from tfplace.core.op_graph import OpGraph
 from tfplace.core.placement import Placement
 from tfplace.errors import ApplyError, FormatError
 from tfplace.extraction import TracedStep
+from tfplace.extraction.microbatches import WHOLE, SplitConfig, split_of
 from tfplace.formats import json_file
 from tfplace.formats.results import PLACEMENT
 from tfplace.keras import state
@@ -36,19 +37,31 @@ PlanLike: TypeAlias = (
 LayerGroup: TypeAlias = str | Sequence[str]
 
 
-def given(placement: PlanLike, model: keras.Model) -> Planner:
+def given(
+  placement: PlanLike, model: keras.Model, split: SplitConfig = WHOLE
+) -> Planner:
   """Hands out a plan that is there already.
 
   A plan to stay on the default device leaves the model as it is.
 
+  Args:
+    placement: as `read_plan` takes it.
+    model: to be placed.
+    split: how the step is to be split, where the plan does not say.
+
   Raises:
+    ApplyError: the plan is of another split.
     TfplaceError: as `read_plan`.
   """
   plan: Plan | None = None
   if isinstance(placement, AppliedPlacement) and stays(placement):
     applied = placement
+    joined = _joined(applied.split, split)
+    if joined != applied.split:
+      applied = dataclasses.replace(applied, split=joined)
   else:
     plan = read_plan(placement, model)
+    plan = dataclasses.replace(plan, split=_joined(plan.split, split))
     applied = plan_lib.given(plan, model.name, _is_partial(plan, model))
 
   def planner(kind: str, data: Any) -> tuple[Plan | None, AppliedPlacement]:
@@ -56,6 +69,29 @@ def given(placement: PlanLike, model: keras.Model) -> Planner:
     return plan, applied
 
   return planner
+
+
+def _joined(own: SplitConfig, asked: SplitConfig) -> SplitConfig:
+  """The split of a plan of ops; the one asked for where it has none.
+
+  Raises:
+    ApplyError: they are not the same.
+  """
+  allowed = own.allow_batch_statistics or asked.allow_batch_statistics
+  if not (own.is_whole or asked.is_whole or _numbers(own) == _numbers(asked)):
+    (k, m), (asked_k, asked_m) = _numbers(own), _numbers(asked)
+    raise ApplyError(
+      f"the placement is of {k} microbatches with {m} in flight, and"
+      f" {asked_k} with {asked_m} are asked for: plan anew, or ask for none"
+    )
+  split = asked if own.is_whole else own
+  return dataclasses.replace(split, allow_batch_statistics=allowed)
+
+
+def _numbers(split: SplitConfig) -> tuple[int, int]:
+  """Microbatches, and how many of them are in flight at most."""
+  count = split.microbatches
+  return count, min(split.max_in_flight or count, count)
 
 
 def _is_partial(plan: Plan, model: keras.Model) -> bool:
@@ -87,7 +123,8 @@ def read_plan(placement: PlanLike, model: keras.Model) -> Plan:
       or nothing at all is placed.
   """
   if isinstance(placement, AppliedPlacement):
-    placement = placement.placement or placement.assignments
+    plan = read_plan(placement.placement or placement.assignments, model)
+    return dataclasses.replace(plan, split=placement.split)
   if isinstance(placement, Placement):
     plan = plan_lib.from_placement(placement)
     own = _of_variables(plan.ops, model)
@@ -158,7 +195,7 @@ def _from_mapping(placement: Mapping[str, str], model: keras.Model) -> Plan:
     return plan
   layers = {name: d for name, d in full.items() if name in known}
   ops = {name: d for name, d in full.items() if name not in known}
-  return Plan(ops, {}, layers)
+  return Plan(ops, {}, layers, split=split_of(ops))
 
 
 def _read_assignments(path: str | os.PathLike[str]) -> dict[str, str]:

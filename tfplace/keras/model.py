@@ -14,6 +14,7 @@ import keras
 
 from tfplace.errors import ApplyError, ExtractionError
 from tfplace.extraction import keras_inputs as inputs
+from tfplace.extraction.microbatches import SplitConfig, split_step
 from tfplace.keras import given, planning, state
 from tfplace.keras.controller import Controller, Planner, controller_of
 from tfplace.keras.given import PlanLike
@@ -38,6 +39,9 @@ def place_model(
   keep_together: Iterable[str | Sequence[str]] = (),
   verbose: str | int = "auto",
   costs: str | None = None,
+  microbatches: int = 1,
+  max_in_flight: int | None = None,
+  allow_batch_statistics: bool = False,
 ) -> ModelT:
   """Places a Keras 3 model's ops and variables on devices.
 
@@ -64,8 +68,14 @@ def place_model(
     costs: "measured" runs the step for a few seconds, beside the model, which
       it does not change; "estimated", or the name of a cost model. None
       measures where `cluster` is None.
+    microbatches: into how many parts the training step splits the batch; it
+      computes what the whole one does.
+    max_in_flight: of which so many may be under way at once; None: all.
+    allow_batch_statistics: BatchNormalization may compute its statistics for
+      each microbatch, as replicated training does; else it is not split.
 
   Raises:
+    ExtractionError: a step that cannot be split; says why.
     ApplyError: a model that cannot be placed, a device that this process lacks,
       or a placement of what the model lacks.
     TfplaceError: another bad argument; as the placers do, such as
@@ -73,17 +83,18 @@ def place_model(
   """
   _check_model(model)
   state.check_not_eager(model)
+  split = _split(model, microbatches, max_in_flight, allow_batch_statistics)
   if placement is None:
     request = planning.make_request(
       cluster, strategy, batch_size, budget_s, seed, max_memory, keep_together,
-      verbose, costs,
+      verbose, costs, split=split,
     )  # fmt: skip
     planner = planning.searching(model, request)
   else:
     _check_nothing_to_plan(
       max_memory=max_memory, keep_together=keep_together, costs=costs
     )
-    planner = given.given(placement, model)
+    planner = given.given(placement, model, split)
   return _planned(model, planner, placement is not None, batch_size)
 
 
@@ -99,6 +110,9 @@ def plan_model(
   sample: Any = None,
   verbose: str | int = "auto",
   costs: str | None = None,
+  microbatches: int = 1,
+  max_in_flight: int | None = None,
+  allow_batch_statistics: bool = False,
 ) -> AppliedPlacement:
   """Plans as `place_model` would, and leaves the model where it is.
 
@@ -118,21 +132,49 @@ def plan_model(
       model does not say its shapes.
     verbose: as `place_model`'s.
     costs: as `place_model`'s.
+    microbatches: as `place_model`'s.
+    max_in_flight: as `place_model`'s.
+    allow_batch_statistics: as `place_model`'s.
 
   Returns:
     The plan, for `place_model(model, placement=plan)`, now or later.
 
   Raises:
-    ExtractionError: the shapes are unknown, and no sample says them.
+    ExtractionError: the shapes are unknown, and no sample says them; or the
+      step cannot be split.
     TfplaceError: as `place_model`.
   """
   _check_model(model)
+  split = _split(model, microbatches, max_in_flight, allow_batch_statistics)
+  if not (model.compiled or split.is_whole):
+    raise ExtractionError(
+      f"microbatches is {microbatches}, and model {model.name!r} is not"
+      " compiled: only a training step is split"
+    )
   request = planning.make_request(
     cluster, strategy, batch_size, budget_s, seed, max_memory, keep_together,
-    verbose, costs, is_what_if=True,
+    verbose, costs, is_what_if=True, split=split,
   )  # fmt: skip
   planner = planning.searching(model, request)
   return planner("train" if model.compiled else "predict", sample)[1]
+
+
+def _split(
+  model: keras.Model,
+  microbatches: int,
+  max_in_flight: int | None,
+  allow_batch_statistics: bool,
+) -> SplitConfig:
+  """How the step is to be split.
+
+  Raises:
+    ExtractionError: as far as is known by now, it cannot be; says why.
+  """
+  split = SplitConfig(microbatches, max_in_flight, allow_batch_statistics)
+  split.check()
+  if model.compiled and not split.is_whole:
+    split_step.check_splits(model, split)
+  return split
 
 
 def _check_nothing_to_plan(**options: Any) -> None:

@@ -23,6 +23,7 @@ from tfplace.core.problem import Problem
 from tfplace.errors import ExtractionError, TfplaceError
 from tfplace.extraction import TracedStep, stages, trace_keras
 from tfplace.extraction import keras_inputs as inputs
+from tfplace.extraction.microbatches import WHOLE, SplitConfig
 from tfplace.extraction.traced import DEFAULT_BATCH_SIZE
 from tfplace.keras import given
 from tfplace.keras.controller import Planner
@@ -52,6 +53,7 @@ class Request:
     costs: cost model of what is estimated.
     measured: whether one step is run for its costs.
     is_what_if: the plan is only looked at.
+    split: how the training step is split.
   """
 
   cluster: Cluster
@@ -63,6 +65,7 @@ class Request:
   costs: str = DEFAULT_COSTS
   measured: bool = False
   is_what_if: bool = False
+  split: SplitConfig = WHOLE
 
 
 def make_request(
@@ -76,6 +79,7 @@ def make_request(
   verbose: str | int = "auto",
   costs: str | None = None,
   is_what_if: bool = False,
+  split: SplitConfig = WHOLE,
 ) -> Request:
   """Checks what can be checked before there is a graph.
 
@@ -94,6 +98,7 @@ def make_request(
     local_devices.check_cluster(described)
   config = PlanConfig(strategy, budget_s, seed)
   config.check()
+  split.check()
   if batch_size is not None:
     protocols.check_count("batch_size", batch_size, 1)
   model = DEFAULT_COSTS if costs in (_MEASURED, _ESTIMATED) else costs
@@ -113,6 +118,7 @@ def make_request(
     model,
     costs == _MEASURED,
     is_what_if,
+    split,
   )
 
 
@@ -137,17 +143,18 @@ def _searched(
   model: keras.Model, request: Request, kind: str, data: Any
 ) -> AppliedPlacement:
   """The placement of one step, or that there is only one device."""
+  split = request.split if kind == "train" else WHOLE
   default = local_devices.default_device()
   names = [device.name for device in request.cluster.devices]
   if names == [default] and not request.limited:
-    return plan_lib.only_device(default, model.name, kind == "train")
+    return plan_lib.only_device(default, model.name, kind == "train", split)
   show = Stages(_Shown(model.name, request.verbose).stage)
   with show("tracing", f" its {kind} step"):
     traced = trace(model, request, kind, data)
   applied = decide(model, traced, request, show)
   text = f"model {model.name!r}: {_seconds_phrase(show.seconds)}"
   _print_or_log(text, request.verbose, logging.INFO)
-  return dataclasses.replace(applied, seconds=show.seconds)
+  return dataclasses.replace(applied, seconds=show.seconds, split=split)
 
 
 def trace(
@@ -161,7 +168,10 @@ def trace(
   sample = None
   if data is not None:
     sample = _sample(model, data, request.batch_size, kind)
-  return trace_keras(model, request.batch_size, sample=sample, kind=kind)
+  split = request.split if kind == "train" else WHOLE
+  return trace_keras(
+    model, request.batch_size, sample=sample, kind=kind, split=split
+  )
 
 
 def _sample(

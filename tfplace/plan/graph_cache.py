@@ -1,10 +1,11 @@
 """Keeps op graphs in a directory, by a hash of all that decides them.
 
 The hash covers the model (a zoo model's name and sizes, or every byte of its
-files), batch size, training or inference, the hardware of each kind of device,
-the cost model, this package's sources, TensorFlow and Keras with the settings
-that change layers, and whether this host has a GPU, for which some layers have
-other ops. What is imported already is asked; nothing is imported for it.
+files), batch size, training or inference, microbatches, the hardware of each
+kind of device, the cost model, this package's sources, TensorFlow and Keras
+with the settings that change layers, and whether this host has a GPU, for which
+some layers have other ops. What is imported already is asked; nothing is
+imported for it.
 
 An entry that is missing, cut off, damaged or of another version is no entry,
 and a directory that cannot be written is left alone after one warning. Entries
@@ -13,6 +14,7 @@ Nothing that is read is executed.
 """
 
 import contextlib
+import dataclasses
 import functools
 import hashlib
 import json
@@ -30,6 +32,7 @@ from typing import Any
 from tfplace.core.cluster import Cluster
 from tfplace.core.op_graph import OpGraph
 from tfplace.errors import FormatError
+from tfplace.extraction.microbatches import WHOLE, SplitConfig
 from tfplace.formats import files
 from tfplace.formats.packed_graph import pack_graph, unpack_graph
 
@@ -269,6 +272,7 @@ def content_key(
   training: bool = True,
   sizes: Mapping[str, int] | None = None,
   costs: str = "grappler",
+  split: SplitConfig = WHOLE,
 ) -> str | None:
   """A hexadecimal digest; None where not everything can be known.
 
@@ -280,6 +284,7 @@ def content_key(
     training: as asked for.
     sizes: as asked for; the defaults are part of the code.
     costs: name of the cost model.
+    split: as asked for.
   """
   try:
     return _digest(
@@ -289,6 +294,7 @@ def content_key(
       training=training,
       sizes=dict(sizes or {}),
       costs=costs,
+      split=dataclasses.astuple(split),
       hardware=_hardware(cluster),
     )
   except (OSError, TypeError, ValueError, _UnknownError):

@@ -14,6 +14,7 @@ from tfplace.core.placement import Placement
 from tfplace.core.protocols import Evaluation, Result
 from tfplace.errors import ApplyError
 from tfplace.extraction import TracedStep
+from tfplace.extraction.microbatches import SCOPE, WHOLE, SplitConfig, split_of
 from tfplace.formats import json_file
 from tfplace.formats.results import PLACEMENT
 from tfplace.plan import local_devices, local_step
@@ -32,12 +33,14 @@ class Plan:
       the planned one. Empty where the types are unknown.
     layers: layer name -> full device name.
     placement: what it was made from, if that was a `Placement`.
+    split: how the training step is split.
   """
 
   ops: Mapping[str, str]
   types: Mapping[str, str] = dataclasses.field(default_factory=dict)
   layers: Mapping[str, str] = dataclasses.field(default_factory=dict)
   placement: Placement | None = None
+  split: SplitConfig = WHOLE
 
   @property
   def devices(self) -> tuple[str, ...]:
@@ -45,10 +48,15 @@ class Plan:
     return tuple(sorted({*self.ops.values(), *self.layers.values()}))
 
   def device_of_op(self, name: str, op_type: str) -> str | None:
-    """The device planned for this very op, or None."""
-    if self.types.get(name, op_type) != op_type:
-      return None
-    return self.ops.get(name)
+    """The device planned for this very op, or None.
+
+    What is not split follows microbatch 0: a step that evaluates, say.
+    """
+    names = (name,) if self.split.is_whole else (name, f"{SCOPE}0/{name}")
+    for known in names:
+      if known in self.ops and self.types.get(known, op_type) == op_type:
+        return self.ops[known]
+    return None
 
 
 def choices(name: str, layers: Iterable[str]) -> str:
@@ -69,7 +77,7 @@ def from_placement(placement: Placement) -> Plan:
   graph = placement.problem.graph
   types = dict(zip(graph.names, graph.types, strict=True))
   ops = local_devices.canonical_devices(placement.assignments)
-  return Plan(ops, types, placement=placement)
+  return Plan(ops, types, placement=placement, split=split_of(ops))
 
 
 WITHOUT_JIT = "jit_compile is off, since XLA would put all on one device"
@@ -104,6 +112,7 @@ class AppliedPlacement:
     costs: "measured" (one step ran on this process's devices), "estimated", or
       "" where nothing was planned.
     step: what was planned, without weights, for `measure`.
+    split: how the training step is split.
   """
 
   assignments: Mapping[str, str]
@@ -122,6 +131,17 @@ class AppliedPlacement:
   step: TracedStep | None = dataclasses.field(
     default=None, repr=False, compare=False
   )
+  split: SplitConfig = WHOLE
+
+  @property
+  def microbatches(self) -> int:
+    """The parts into which the training step splits the batch; 1 for none."""
+    return self.split.microbatches
+
+  @property
+  def max_in_flight(self) -> int | None:
+    """Microbatches that may be under way at once; None for all."""
+    return self.split.max_in_flight
 
   def __str__(self) -> str:
     """The decision, and one line per layer."""
@@ -194,6 +214,7 @@ def given(plan: Plan, model: str, is_partial: bool) -> AppliedPlacement:
     message=message,
     model=model,
     placement=plan.placement,
+    split=plan.split,
   )
 
 
@@ -207,7 +228,9 @@ def _listed(devices: Iterable[str]) -> str:
   return ", ".join(local_devices.short_name(name) for name in devices)
 
 
-def only_device(device: str, model: str, training: bool) -> AppliedPlacement:
+def only_device(
+  device: str, model: str, training: bool, split: SplitConfig = WHOLE
+) -> AppliedPlacement:
   """Describes a cluster of one device: there is nothing to choose from."""
   return AppliedPlacement(
     assignments={},
@@ -218,6 +241,7 @@ def only_device(device: str, model: str, training: bool) -> AppliedPlacement:
     one_device=True,
     message=f"stays on {local_devices.short_name(device)}, the only device",
     model=model,
+    split=split,
   )
 
 
@@ -285,6 +309,9 @@ def _message(
 ) -> str:
   where, costs = _listed(used), _costs(result)
   kind = "step" if training else "inference step"
+  count = split_of(result.placement.problem.graph.names).microbatches
+  if count > 1:
+    kind += f" in {count} microbatches"
   step = f"{kind} of {_shown(result.evaluation.step_time_us)}"
   left = _left_to_gain(result.evaluation)
   shared = local_devices.shared_phrase(used)

@@ -14,6 +14,7 @@ from tfplace.core.op_graph import OpGraph
 from tfplace.cost import registry
 from tfplace.errors import ExtractionError, TfplaceError
 from tfplace.extraction import stages
+from tfplace.extraction.microbatches import WHOLE, SplitConfig
 from tfplace.plan.clusters import ClusterLike, find_cluster
 from tfplace.plan.graph_cache import GraphCache, content_key
 
@@ -34,6 +35,7 @@ def trace(
   batch_size: int | None = None,
   training: bool = True,
   sizes: Mapping[str, int] | None = None,
+  split: SplitConfig = WHOLE,
   allow_side_effects: bool = False,
   on_stage: stages.OnStage = stages.ignore,
 ) -> "TracedStep":
@@ -47,6 +49,7 @@ def trace(
     training: the training step, or inference; a SavedModel and a GraphDef are
       what they are.
     sizes: further sizes of a zoo model, such as {"length": 20}.
+    split: how the training step is split; see `check_split`.
     allow_side_effects: of loading a SavedModel or a GraphDef: TensorFlow may
       run ops of theirs that touch files, processes or Python.
     on_stage: called as each stage begins.
@@ -61,6 +64,7 @@ def trace(
     raise ExtractionError(
       f"sizes {sorted(sizes)} are given for {source!r}, which is no zoo model"
     )
+  check_split(split, kind, source, training)
   on_stage(f"building {source}" if kind == "model" else f"loading {source}")
   if kind == "saved_model":
     return tracing.trace_saved_model(
@@ -72,12 +76,38 @@ def trace(
     )
   with fresh_names():
     if kind == "model":
-      return _trace_zoo(source, batch_size, training, sizes or {}, on_stage)
+      return _trace_zoo(
+        source, batch_size, training, sizes or {}, split, on_stage
+      )
     if kind == "keras_model":
       return tracing.trace_keras_file(
-        source, batch_size, training, on_stage=on_stage
+        source, batch_size, training, on_stage=on_stage, split=split
       )
   raise ExtractionError(f"unknown kind of source {kind!r}: one of {KINDS}")
+
+
+def check_split(
+  split: SplitConfig, kind: str, source: str, training: bool
+) -> None:
+  """Refuses to split what is not the training step of a Keras model.
+
+  Raises:
+    ExtractionError: names the source, or the number that makes no sense.
+  """
+  split.check()
+  if split.is_whole:
+    return
+  asked = f"microbatches is {split.microbatches}"
+  if kind not in ("model", "keras_model"):
+    raise ExtractionError(
+      f"{asked}, and {source!r} ({kind}) is a graph that was traced already:"
+      " only steps of Keras models and of the zoo can be split"
+    )
+  if not training:
+    raise ExtractionError(
+      f"{asked}, and inference of {source!r} is asked for: only a training"
+      " step is split"
+    )
 
 
 def _trace_zoo(
@@ -85,6 +115,7 @@ def _trace_zoo(
   batch_size: int | None,
   training: bool,
   sizes: Mapping[str, int],
+  split: SplitConfig,
   on_stage: stages.OnStage,
 ) -> "TracedStep":
   import dataclasses
@@ -99,7 +130,12 @@ def _trace_zoo(
     )
   zoo = models.build(name, batch_size, **sizes)
   traced = tracing.trace_keras(
-    zoo.model, zoo.batch_size, training, zoo.sample(seed=0), on_stage=on_stage
+    zoo.model,
+    zoo.batch_size,
+    training,
+    zoo.sample(seed=0),
+    on_stage=on_stage,
+    split=split,
   )
   return dataclasses.replace(traced, name=name)
 
@@ -138,6 +174,7 @@ def load_or_extract(
   training: bool = True,
   sizes: Mapping[str, int] | None = None,
   costs: str = DEFAULT_COSTS,
+  split: SplitConfig = WHOLE,
   cache: GraphCache | None = None,
   needs_trace: bool = False,
   traced: "TracedStep | None" = None,
@@ -154,6 +191,7 @@ def load_or_extract(
     training: the training step, or inference.
     sizes: of a zoo model.
     costs: name of a cost model.
+    split: how the training step is split.
     cache: where graphs are kept; None extracts anew.
     needs_trace: the step is wanted too, which no cache holds.
     traced: of an earlier call with the same arguments for another cluster.
@@ -164,10 +202,12 @@ def load_or_extract(
     ExtractionError: names the file or model and what is wrong with it.
   """
   check_costs(costs)
+  check_split(split, kind, source, training)
   asked: dict[str, Any] = {
     "batch_size": batch_size,
     "training": training,
     "sizes": sizes,
+    "split": split,
   }
   find_key = functools.partial(
     content_key, kind, source, cluster, **asked, costs=costs
@@ -208,6 +248,9 @@ def extract(
   sizes: Mapping[str, int] | None = None,
   cache_dir: str | os.PathLike[str] | None = None,
   costs: str = DEFAULT_COSTS,
+  microbatches: int = 1,
+  max_in_flight: int | None = None,
+  allow_batch_statistics: bool = False,
 ) -> OpGraph:
   """The dataflow graph of a model's step, with the cost of every op.
 
@@ -223,12 +266,20 @@ def extract(
     cache_dir: directory where graphs of named models and of files are kept by
       a hash of all that decides them; None extracts anew.
     costs: name of the cost model that says what each op takes.
+    microbatches: into how many parts a training step splits the batch; it
+      computes what the whole step does.
+    max_in_flight: the forward pass of microbatch i + this starts only when the
+      backward pass of microbatch i has ended; None: all at once.
+    allow_batch_statistics: BatchNormalization may compute its statistics for
+      each microbatch, as replicated training does; else it is not split.
 
   Raises:
-    ExtractionError: names the model or file and what is wrong with it.
+    ExtractionError: names the model or file and what is wrong with it, or why
+      its step cannot be split.
     FormatError: no such preset, or a broken file.
     TfplaceError: no such cost model.
   """
+  split = SplitConfig(microbatches, max_in_flight, allow_batch_statistics)
   if isinstance(model, str | os.PathLike):
     (graph,) = extract_each(
       model,
@@ -238,6 +289,7 @@ def extract(
       sizes=sizes,
       cache_dir=cache_dir,
       costs=costs,
+      split=split,
     )
     return graph
   cluster = find_cluster(cluster)
@@ -248,7 +300,7 @@ def extract(
       f"sizes {sorted(sizes)} are given for a model that is built already"
     )
   check_costs(costs)
-  traced = tracing.trace_keras(model, batch_size, training)
+  traced = tracing.trace_keras(model, batch_size, training, split=split)
   return op_graph(traced, cluster, costs=costs)
 
 
@@ -261,6 +313,7 @@ def extract_each(
   sizes: Mapping[str, int] | None = None,
   cache_dir: str | os.PathLike[str] | None = None,
   costs: str = DEFAULT_COSTS,
+  split: SplitConfig = WHOLE,
 ) -> list[OpGraph]:
   """As `extract` for each of several clusters, but traces once at most.
 
@@ -272,6 +325,7 @@ def extract_each(
     sizes: of a zoo model.
     cache_dir: where graphs are kept.
     costs: name of the cost model.
+    split: how the training step is split.
 
   Returns:
     A graph for each cluster, in order.
@@ -292,6 +346,7 @@ def extract_each(
       training=training,
       sizes=sizes,
       costs=costs,
+      split=split,
       cache=GraphCache(cache_dir) if cache_dir else None,
       traced=traced,
     )

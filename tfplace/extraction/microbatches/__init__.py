@@ -1,12 +1,20 @@
 """A training step in microbatches that computes what the whole step does.
 
-Here: how the ops of a split step are named. The step itself is in `split_step`.
+Here: how a step is split, and how its ops are named; without TensorFlow. The
+step itself is in `split_step`.
 """
 
+import dataclasses
 import re
+from collections.abc import Iterable
+from typing import Any
+
+from tfplace.errors import ExtractionError
 
 SCOPE = "microbatch_"
 FUNCTION = "microbatch_step"  # the traced graph that microbatches are copies of
+BATCH_SCOPE = "part_of_batch"  # in SCOPE: where the batch is cut
+BEGIN = "begin"  # in BATCH_SCOPE: awaits the end of an earlier microbatch
 _SCOPED = re.compile(rf"{SCOPE}(\d+)/(.*)", re.DOTALL)
 
 
@@ -20,3 +28,73 @@ def name_in_whole(op: str) -> str:
   """The name of an op without its microbatch."""
   found = _SCOPED.match(op)
   return found[2] if found else op
+
+
+def is_template(graph: Any) -> bool:
+  """Whether microbatches are copies of the graph, or of one around it."""
+  while graph is not None:
+    if getattr(graph, "name", None) == FUNCTION:
+      return True
+    graph = getattr(graph, "outer_graph", None)
+  return False
+
+
+@dataclasses.dataclass(frozen=True)
+class SplitConfig:
+  """How a step is split.
+
+  Attributes:
+    microbatches: k: n examples are cut into parts of n // k or n // k + 1.
+    max_in_flight: the forward pass of microbatch i + this starts only when the
+      backward pass of microbatch i has ended; None: k.
+    allow_batch_statistics: statistics over the batch (BatchNormalization) may
+      be computed for each microbatch, as replicated training does.
+  """
+
+  microbatches: int = 1
+  max_in_flight: int | None = None
+  allow_batch_statistics: bool = False
+
+  def check(self) -> None:
+    """Checks the numbers.
+
+    Raises:
+      ExtractionError: one is no integer of at least 1.
+    """
+    for name in ("microbatches", "max_in_flight"):
+      value = getattr(self, name)
+      if name == "max_in_flight" and value is None:
+        continue
+      if value == "auto":
+        raise ExtractionError(
+          f"{name} is 'auto', which tfplace cannot choose yet: give a number"
+        )
+      if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ExtractionError(
+          f"{name} is {value!r:.60}; it must be an integer of at least 1"
+        )
+
+  @property
+  def is_whole(self) -> bool:
+    """Whether nothing is split."""
+    return self.microbatches == 1
+
+
+WHOLE = SplitConfig()
+
+
+def split_of(ops: Iterable[str]) -> SplitConfig:
+  """How the step was split whose ops have these names.
+
+  Whether statistics over the batch are allowed, names do not tell: no.
+  """
+  found, held = -1, []
+  for op in ops:
+    index = microbatch_of(op)
+    if index is not None:
+      found = max(found, index)
+      if name_in_whole(op) == f"{BATCH_SCOPE}/{BEGIN}":
+        held.append(index)
+  if found < 1:
+    return WHOLE
+  return SplitConfig(found + 1, min(held, default=None))

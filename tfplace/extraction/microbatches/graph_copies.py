@@ -112,6 +112,10 @@ class GraphTemplate:
     Returns:
       Tensor name in the function -> tensor of the copy.
     """
+    # TensorFlow forgets what loops call once the graph that made it is gone.
+    current: Any = tf.compat.v1.get_default_graph()
+    kept = getattr(current, "_tfplace_copied", ())
+    current._tfplace_copied = (*kept, self._graph)
     chosen = self.ops if ops is None else ops
     graph_def, used = self._graph_def(chosen)
     imported = tf.graph_util.import_graph_def(

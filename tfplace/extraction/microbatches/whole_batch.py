@@ -76,9 +76,9 @@ class WholeBatch:
     if kind == "sum":
       return loss
     if kind == "mean":
-      return (
-        loss * tf.cast(self.size, loss.dtype) / tf.cast(self.whole, loss.dtype)
-      )
+      share = tf.cast(self.size, loss.dtype) / tf.cast(self.whole, loss.dtype)
+      # A batch of less examples than microbatches leaves some without any.
+      return tf.math.multiply_no_nan(loss, share)
     raise ExtractionError(
       f"the step of model {self.model.name!r} cannot be split: the loss"
       f" {loss.op.name!r} that a layer adds is neither a sum nor a mean over"
@@ -158,7 +158,8 @@ def check_losses(model: keras.Model) -> None:
   Raises:
     ExtractionError: names the loss.
   """
-  for loss in tf.nest.flatten(model._compile_loss._flat_losses or []):
+  losses = getattr(model._compile_loss, "_flat_losses", None)
+  for loss in tf.nest.flatten(losses or []):
     own = getattr(loss, "fn", loss)
     if isinstance(loss, _COMPARING):
       why = "compares examples with each other"

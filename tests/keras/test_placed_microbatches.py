@@ -1,0 +1,309 @@
+"""A placed model whose step is split trains as the unplaced, unsplit one."""
+
+import gc
+
+import apply_testing as at
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+
+import tfplace
+from tfplace.errors import ApplyError, ExtractionError
+from tfplace.extraction import trace_keras
+from tfplace.extraction.microbatches import (
+  SplitConfig,
+  microbatch_of,
+  split_step,
+)
+
+EXAMPLES, BATCH = 22, 8  # the third batch has 6 examples
+EPOCHS = 3
+RNG = np.random.default_rng(0)
+
+
+def masked_lstm():
+  return keras.Sequential(
+    [
+      keras.Input((7,), dtype="int32"),
+      layers.Embedding(11, 5, mask_zero=True, name="first"),
+      layers.LSTM(6, return_sequences=True, name="second"),
+      layers.Dense(3, name="last"),
+    ],
+    name="net",
+  )
+
+
+def convolutional():
+  return keras.Sequential(
+    [
+      keras.Input((6, 6, 2)),
+      layers.Conv2D(4, 3, activation="relu", name="first"),
+      layers.MaxPooling2D(name="second"),
+      layers.Flatten(),
+      layers.Dense(3, name="last"),
+    ],
+    name="net",
+  )
+
+
+def normal(*shape):
+  return RNG.normal(size=(EXAMPLES, *shape)).astype("float32")
+
+
+MODELS = {
+  "dense": (lambda: at.dense("net"), normal(6), normal(3)),
+  "masked_lstm": (
+    masked_lstm,
+    RNG.integers(0, 11, size=(EXAMPLES, 7)),
+    normal(7, 3),
+  ),
+  "convolutional": (convolutional, normal(6, 6, 2), normal(3)),
+}
+
+
+def build(name, function=None):
+  keras.utils.set_random_seed(7)
+  model = (function or MODELS[name][0])()
+  model.compile(at.adam(), "mse", metrics=["mae"], jit_compile=False)
+  return model
+
+
+def fitted(model, name, epochs=EPOCHS, batch_size=BATCH):
+  """The history, and the weights at the end."""
+  _, x, y = MODELS[name]
+  history = model.fit(
+    x, y, batch_size=batch_size, epochs=epochs, shuffle=False, verbose=0
+  )
+  return history.history, model.get_weights()
+
+
+def assert_same(found, expected):
+  for name, values in expected[0].items():
+    np.testing.assert_allclose(found[0][name], values, rtol=1e-5)
+  for mine, theirs in zip(found[1], expected[1], strict=True):
+    atol = 1e-5 * max(np.abs(theirs).max(), 1e-3)
+    np.testing.assert_allclose(mine, theirs, rtol=0, atol=atol)
+
+
+def placement_of(model, split, seed=0):
+  """A random placement of the split step on all devices."""
+  traced = trace_keras(model, BATCH, split=split)
+  return at.random_placement(traced, seed)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_fit_of_the_split_step_equals_the_unplaced_unsplit_model(name):
+  expected = fitted(build(name), name)
+  model = build(name)
+  placement = placement_of(model, SplitConfig(2))
+  tfplace.place_model(model, placement=placement)
+  assert (model.placement.microbatches, model.placement.max_in_flight) == (
+    2,
+    None,
+  )
+  with at.recorded() as ran:
+    assert_same(fitted(model, name), expected)
+  same = at.planned_ops(ran, placement)
+  for node, planned in same:
+    assert node.device == planned, node
+  parts = {name.partition("/")[0] for name in (node.name for node, _ in same)}
+  assert {"microbatch_0", "microbatch_1"} <= parts
+  assert len(same) > 0.3 * placement.problem.graph.num_ops
+
+
+def halves(model, split):
+  """Microbatch i on device i + 1, what all share on device 0."""
+  graph = placement_of(model, split).problem.graph
+  devices = {0: "CPU:1", 1: "CPU:2"}
+  return {
+    name: devices.get(microbatch_of(name), "CPU:0") for name in graph.names
+  }
+
+
+def test_each_microbatch_runs_on_its_device():
+  expected = fitted(build("dense"), "dense")
+  model = build("dense")
+  plan = halves(model, SplitConfig(2))
+  tfplace.place_model(model, placement=plan)
+  with at.recorded() as ran:
+    assert_same(fitted(model, "dense"), expected)
+  for part, device in (("microbatch_0", "CPU:1"), ("microbatch_1", "CPU:2")):
+    backward = f"{part}/gradient_tape/"
+    found = {n.device for n in ran if n.name.startswith(backward)}
+    assert found == {device}
+
+
+def test_loops_outlive_the_graph_that_microbatches_are_copies_of(monkeypatch):
+  step = split_step.split_train_step
+
+  def collecting(*args):
+    result = step(*args)
+    gc.collect()
+    return result
+
+  monkeypatch.setattr(split_step, "split_train_step", collecting)
+  name = "masked_lstm"
+  model = build(name)
+  tfplace.place_model(model, placement=placement_of(model, SplitConfig(2)))
+  assert_same(fitted(model, name, 1), fitted(build(name), name, 1))
+
+
+def test_a_batch_of_less_examples_than_microbatches_trains_the_same():
+  # The last batch has one example: two of three microbatches are empty.
+  expected = fitted(build("dense"), "dense", 1, batch_size=7)
+  model = build("dense")
+  placement = placement_of(model, SplitConfig(3, 1))
+  tfplace.place_model(model, placement=placement)
+  assert model.placement.max_in_flight == 1
+  assert_same(fitted(model, "dense", 1, batch_size=7), expected)
+
+
+def test_a_plan_of_layers_places_each_microbatch():
+  model = build("dense")
+  expected = fitted(build("dense"), "dense", 1)
+  tfplace.place_model(model, placement=at.SPLIT, microbatches=2)
+  assert model.placement.microbatches == 2
+  with at.recorded() as ran:
+    assert_same(fitted(model, "dense", 1), expected)
+  for part in ("microbatch_0", "microbatch_1"):
+    for layer, device in at.SPLIT.items():
+      forward = at.devices_of(ran, f"{part}/net_1/{layer}", "")
+      backward = f"{part}/gradient_tape/net_1/{layer}"
+      assert forward == at.devices_of(ran, backward) == {device}
+
+
+def test_it_is_planned_in_microbatches_kept_edited_and_applied(tmp_path):
+  name = "masked_lstm"
+  expected = fitted(build(name), name, 1)
+  cluster = at.local_cluster()
+  plan = tfplace.plan_model(
+    build(name), cluster, "m_topo", BATCH, microbatches=3, max_in_flight=2
+  )
+  assert (plan.microbatches, plan.max_in_flight) == (3, 2)
+  assert "step in 3 microbatches of" in plan.message
+  plan.save(tmp_path / "p.json")
+  edited = dict(plan.assignments)
+  edited["microbatch_1/net/last/MatMul"] = "CPU:2"
+  for given in (plan, plan.placement, tmp_path / "p.json", edited):
+    model = tfplace.place_model(build(name), placement=given)
+    told = model.placement
+    assert (told.microbatches, told.max_in_flight) == (3, 2)
+  with at.recorded() as ran:
+    assert_same(fitted(model, name, 1), expected)
+  assert any(n.name.startswith("microbatch_2/net") for n in ran)
+  with pytest.raises(
+    ApplyError, match="3 microbatches with 2 in flight, and 2"
+  ):
+    tfplace.place_model(build(name), placement=plan, microbatches=2)
+
+
+def test_place_model_plans_the_split_step_at_the_first_fit():
+  model = tfplace.placed(
+    strategy="m_topo", microbatches=2, costs="estimated", verbose=0
+  )(lambda: build("dense"))()
+  expected = fitted(build("dense"), "dense", 1)
+  with at.recorded() as ran:
+    assert_same(fitted(model, "dense", 1), expected)
+  assert model.placement.microbatches == 2
+  assert any(n.name.startswith("microbatch_1/net") for n in ran)
+  _, x, y = MODELS["dense"]
+  assert np.isfinite(model.evaluate(x, y, verbose=0)).all()
+  model.compile("sgd", "mae")
+  assert np.isfinite(model.train_on_batch(x, y)).all()
+
+
+def test_on_one_device_the_step_is_split_all_the_same():
+  model = build("dense")
+  expected = fitted(build("dense"), "dense", 1)
+  one = at.local_cluster()
+  one = tfplace.Cluster("one", one.devices[:1], ())
+  tfplace.place_model(model, one, batch_size=BATCH, microbatches=2)
+  assert model.placement.one_device and model.placement.microbatches == 2
+  with at.recorded() as ran:
+    assert_same(fitted(model, "dense", 1), expected)
+  assert any(n.name.startswith("microbatch_1/net") for n in ran)
+
+
+class OwnStep(keras.Sequential):
+  def train_step(self, data):
+    return super().train_step(data)
+
+
+def normalized():
+  return at.conv_norm("net")
+
+
+REFUSED = {
+  "statistics": (normalized, {}, "'second' computes statistics over the batch"),
+  "own step": (
+    lambda: OwnStep([keras.Input((6,)), layers.Dense(3)], name="net"),
+    {},
+    "it has a train_step of its own",
+  ),
+  "examples": (MODELS["dense"][0], {"microbatches": 9}, "the batch has 8"),
+  "none": (
+    MODELS["dense"][0],
+    {"microbatches": 0},
+    "microbatches is 0; it must",
+  ),
+  "auto": (MODELS["dense"][0], {"microbatches": "auto"}, "give a number"),
+  "in flight": (
+    MODELS["dense"][0],
+    {"max_in_flight": -1},
+    "max_in_flight is -1",
+  ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_split_says_why(case):
+  function, options, said = REFUSED[case]
+  options = {"microbatches": 2, **options}
+  with pytest.raises(ExtractionError, match=said):
+    tfplace.plan_model(
+      build(None, function), at.local_cluster(), "cpu", BATCH, **options
+    )
+  model = build(None, function)
+  with pytest.raises(ExtractionError, match=said):
+    tfplace.place_model(
+      model, at.local_cluster(), "cpu", batch_size=BATCH, **options
+    )
+    model.fit(*at.batch("dense"), batch_size=BATCH, verbose=0)
+
+
+def test_inference_cannot_be_split():
+  model = at.build("dense", compiled=False)
+  with pytest.raises(ExtractionError, match="only a training step is split"):
+    tfplace.plan_model(model, at.local_cluster(), microbatches=2)
+
+
+def test_statistics_over_the_batch_are_split_where_that_is_allowed():
+  model = build(None, normalized)
+  tfplace.place_model(
+    model,
+    at.local_cluster(),
+    "m_topo",
+    batch_size=BATCH,
+    microbatches=2,
+    allow_batch_statistics=True,
+  )
+  x, y = at.batch("conv_norm")
+  found = [model.train_on_batch(x, y)[0] for _ in range(5)]
+  assert found[-1] < found[0]
+
+
+def test_a_microbatch_without_examples_has_no_statistics():
+  function = lambda: keras.Sequential(  # noqa: E731
+    [keras.Input((6,)), layers.BatchNormalization(), layers.Dense(3)]
+  )
+  model = build(None, function)
+  tfplace.place_model(
+    model, at.local_cluster(), "m_topo", batch_size=7, microbatches=2,
+    allow_batch_statistics=True,
+  )  # fmt: skip
+  with pytest.raises(
+    tf.errors.InvalidArgumentError, match="drop the remainder"
+  ):
+    fitted(model, "dense", 1, batch_size=7)  # the last batch has one example

@@ -1,0 +1,304 @@
+"""One microbatch of a training step: traced once for each size, then copied.
+
+Here, losses and gradients of a microbatch are made to be shares of those of
+the whole batch (`whole_batch`); `split_step` makes one step of all shares.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras.src.trainers.data_adapters import data_adapter_utils
+
+from tfplace.errors import ExtractionError
+from tfplace.extraction.microbatches import (
+  BATCH_SCOPE,
+  BEGIN,
+  SCOPE,
+  SplitConfig,
+  graph_copies,
+)
+from tfplace.extraction.microbatches.whole_batch import WholeBatch
+
+Gradient = Any  # tf.Tensor, tf.IndexedSlices or None
+
+
+class Parts:
+  """The batch, and how it is cut.
+
+  Attributes:
+    examples: n; a number where it is known while tracing, else a tensor.
+    count: parts; a batch that is known to have less examples has less parts.
+  """
+
+  def __init__(self, data: Any, count: int) -> None:
+    unpacked = data_adapter_utils.unpack_x_y_sample_weight(data)
+    self._data = unpacked
+    flat = [t for t in tf.nest.flatten(unpacked) if t is not None]
+    for tensor in flat:
+      if not isinstance(tensor, tf.Tensor):
+        raise ExtractionError(
+          f"a batch with a {type(tensor).__name__} cannot be split"
+        )
+    rows = {t.shape[0] for t in flat}
+    known = rows.pop() if len(rows) == 1 else None
+    self.examples = tf.shape(flat[0])[0] if known is None else known
+    self.count = count if known is None else min(count, known)
+
+  def size(self, index: int) -> Any:
+    """Examples of a microbatch."""
+    extra = self.examples % self.count
+    if isinstance(extra, int):
+      return self.examples // self.count + (index < extra)
+    return self.examples // self.count + tf.cast(index < extra, tf.int32)
+
+  def part(self, index: int) -> Any:
+    """The data of a microbatch."""
+    extra, least = self.examples % self.count, self.examples // self.count
+    smaller = min if isinstance(extra, int) else tf.minimum
+    begin = index * least + smaller(index, extra)
+    end = begin + self.size(index)
+    return tf.nest.map_structure(
+      lambda t: None if t is None else t[begin:end], self._data
+    )
+
+
+@dataclasses.dataclass
+class Traced:
+  """The step of one microbatch as it was traced; tensors of its own graph."""
+
+  loss: tf.Tensor
+  gradients: list[Gradient]
+  whole: WholeBatch
+  graph: Any = None
+  data: list[tf.Tensor] = dataclasses.field(default_factory=list)
+  # Handle of a moving statistic -> the value that it is given.
+  statistics: dict[str, tf.Tensor] = dataclasses.field(default_factory=dict)
+  template: Any = None  # graph_copies.GraphTemplate
+
+  @property
+  def results(self) -> list[tf.Tensor]:
+    """What copies are asked for."""
+    tensors = [self.loss, *self.statistics.values()]
+    for gradient in self.gradients:
+      tensors += _components(gradient)
+    tensors += [tensor for _, tensor in self.whole.totals]
+    return tensors + [tensor for _, tensor in self.whole.shown]
+
+  def inputs(self, data: Any) -> dict[str, tf.Tensor]:
+    """Tensor name of each input -> its part of the batch."""
+    flat = [t for t in tf.nest.flatten(data) if t is not None]
+    return {t.name: part for t, part in zip(self.data, flat, strict=True)}
+
+  def gated(
+    self, given: dict[str, tf.Tensor], earlier: "Copy"
+  ) -> dict[str, tf.Tensor]:
+    """The inputs, there only once an earlier microbatch has ended."""
+    with tf.control_dependencies(earlier.tensors):
+      ended = tf.no_op(BEGIN)
+    with tf.control_dependencies([ended]):
+      return {t.name: tf.identity(given[t.name]) for t in self.data}
+
+  def copy(self, scope: str, given: dict[str, tf.Tensor]) -> "Copy":
+    """One more microbatch, of what is not made yet."""
+    ops = {op for op in self.template.ops if f"{op}:0" not in given}
+    made = given | self.template.copy(scope, given, ops)
+    return Copy(
+      made[self.loss.name],
+      [_mapped(gradient, made) for gradient in self.gradients],
+      [(metric, made[value.name]) for metric, value in self.whole.shown],
+      {
+        made[name].name: (made[name], made[t.name])
+        for name, t in self.statistics.items()
+      },
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Copy:
+  """One microbatch in the graph of the step.
+
+  Attributes:
+    loss: its share.
+    gradients: of the trainable weights.
+    shown: metrics of losses, and their shares.
+    statistics: name of the handle of a moving statistic -> handle, new value.
+  """
+
+  loss: tf.Tensor
+  gradients: list[Gradient]
+  shown: list[tuple[keras.Metric, tf.Tensor]]
+  statistics: dict[str, tuple[tf.Tensor, tf.Tensor]]
+
+  @property
+  def tensors(self) -> list[tf.Tensor]:
+    """All that the backward pass ends with."""
+    found = [self.loss]
+    for gradient in self.gradients:
+      found += _components(gradient)
+    return found
+
+
+def _components(gradient: Gradient) -> list[tf.Tensor]:
+  if gradient is None:
+    return []
+  if isinstance(gradient, tf.IndexedSlices):
+    parts = (gradient.values, gradient.indices, gradient.dense_shape)
+    return [part for part in parts if part is not None]
+  return [gradient]
+
+
+def _mapped(gradient: Gradient, made: Mapping[str, tf.Tensor]) -> Gradient:
+  """The gradient in a copy."""
+  if gradient is None:
+    return None
+  if isinstance(gradient, tf.IndexedSlices):
+    shape = gradient.dense_shape
+    return tf.IndexedSlices(
+      made[gradient.values.name],
+      made[gradient.indices.name],
+      None if shape is None else made[shape.name],
+    )
+  return made[gradient.name]
+
+
+def _trace(model: keras.Model, parts: Parts, index: int) -> Traced:
+  """Traces the step of a microbatch."""
+  part = parts.part(index)
+  flat = [t for t in tf.nest.flatten(part) if t is not None]
+  results: list[Traced] = []
+
+  def microbatch_step(*tensors: tf.Tensor) -> None:
+    left = iter(tensors)
+    x, y, weight = tf.nest.map_structure(
+      lambda t: None if t is None else next(left), part
+    )
+    size = tensors[0].shape[0]
+    if size is None:
+      size = tf.shape(tensors[0])[0]
+    whole = WholeBatch(model, size, parts.examples)
+    results.append(_microbatch(model, x, y, weight, whole))
+
+  specs = [tf.TensorSpec(t.shape, t.dtype) for t in flat]
+  function = tf.function(microbatch_step, jit_compile=False, autograph=False)
+  concrete = function.get_concrete_function(*specs)
+  traced = results[-1]
+  traced.graph, traced.data = concrete.graph, list(concrete.inputs[: len(flat)])
+  assigned = _statistics(model, traced.graph)
+  traced.statistics = {op.inputs[0].name: op.inputs[1] for op in assigned}
+  traced.template = graph_copies.GraphTemplate(
+    traced.graph, traced.results, {op.name for op in assigned}
+  )
+  return traced
+
+
+def _microbatch(
+  model: keras.Model, x: Any, y: Any, weight: Any, whole: WholeBatch
+) -> Traced:
+  """Forward and backward of one microbatch, and its share of the metrics."""
+  with whole.reductions(), tf.GradientTape() as tape:
+    options = {"training": True} if model._call_has_training_arg else {}
+    y_pred = model(x, **options)
+    losses = []
+    if model._compile_loss is not None:
+      losses.append(model._compile_loss(y, y_pred, weight))
+    for layer in model._flatten_layers():
+      losses += [whole.additional(loss) for loss in layer._get_own_losses()]
+    loss = tf.add_n([loss for loss in losses if loss is not None])
+    scaled = model.optimizer.scale_loss(loss)
+  gradients = tape.gradient(scaled, model.trainable_weights)
+  model.compute_metrics(x, y, y_pred, sample_weight=weight)
+  return Traced(loss, list(gradients), whole)
+
+
+def _statistics(model: keras.Model, graph: Any) -> list[tf.Operation]:
+  """Assignments of moving statistics.
+
+  Raises:
+    ExtractionError: the forward pass assigns another variable of a layer than
+      those, or the seeds of random masks.
+  """
+  moving, kept = set(), set()
+  for layer in model._flatten_layers():
+    if isinstance(layer, keras.layers.BatchNormalization):
+      moving |= {id(v.value.handle) for v in layer.non_trainable_variables}
+  for variable in model.variables:
+    if variable.name == "seed_generator_state":
+      kept.add(id(variable.value.handle))
+  for metric in model.metrics:
+    kept |= {id(v.value.handle) for v in metric.variables}
+  outer = {inner.name: tensor for tensor, inner in graph.captures}
+  found = []
+  for op in graph_copies.assignments(graph):
+    handle = outer.get(op.inputs[0].name)
+    if id(handle) in moving:
+      found.append(op)
+    elif id(handle) not in kept:
+      raise ExtractionError(
+        f"the step of model {model.name!r} cannot be split: {op.name!r}"
+        " updates a variable in the forward pass",
+        op=op.name,
+      )
+  return found
+
+
+def microbatches(
+  model: keras.Model, parts: Parts, config: SplitConfig
+) -> list[Copy]:
+  """The microbatches in the current graph, each in a scope of its own."""
+  steps = _by_size(model, parts)
+  values: dict[str, tf.Tensor] = {}
+  captured = {id(step): step for step in steps}
+  read = {key: s.template.captured(values) for key, s in captured.items()}
+  given = []
+  for index, step in enumerate(steps):
+    with tf.name_scope(_batch_scope(index)):
+      given.append(read[id(step)] | step.inputs(parts.part(index)))
+  _add_totals(steps, given)
+  copies: list[Copy] = []
+  for index, step in enumerate(steps):
+    before = index - (config.max_in_flight or parts.count)
+    if before >= 0:
+      with tf.name_scope(_batch_scope(index)):
+        given[index] |= step.gated(given[index], copies[before])
+    copies.append(step.copy(f"{SCOPE}{index}/", given[index]))
+  return copies
+
+
+def _batch_scope(index: int) -> str:
+  return f"{SCOPE}{index}/{BATCH_SCOPE}/"
+
+
+def _add_totals(
+  steps: Sequence[Traced], given: Sequence[dict[str, tf.Tensor]]
+) -> None:
+  """Makes what counts for the whole batch, of all microbatches.
+
+  The ops that count are copied here; the other copies go on from them.
+  """
+  counts = []
+  for index, (step, known) in enumerate(zip(steps, given, strict=True)):
+    mine = [tensor for _, tensor in step.whole.totals]
+    ops = step.template.needed_by(tensor.op for tensor in mine)
+    if ops:
+      known.update(step.template.copy(f"{SCOPE}{index}/", known, ops))
+    counts.append([known[tensor.name] for tensor in mine])
+  for number, column in enumerate(zip(*counts, strict=True)):
+    total = tf.add_n(column, name=f"whole_batch_{number}")
+    for step, known in zip(steps, given, strict=True):
+      known[step.whole.totals[number][0].name] = total
+
+
+def _by_size(model: keras.Model, parts: Parts) -> list[Traced]:
+  """The traced step of each microbatch; those of one size share it."""
+  known: dict[Any, Traced] = {}
+  steps = []
+  for index in range(parts.count):
+    size = parts.size(index)
+    key = size if isinstance(size, int) else None
+    if key not in known:
+      known[key] = _trace(model, parts, index)
+    steps.append(known[key])
+  return steps
