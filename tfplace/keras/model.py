@@ -47,39 +47,33 @@ def place_model(
 
   The very model is changed and returned. It keeps weights, optimizer state and
   `compile`, and gains `model.placement` (an `AppliedPlacement`, None while the
-  plan is awaited) and `model.placement_scope()` for a GradientTape loop. The
-  plan is made where loss, optimizer and shapes are known, else at the first
-  fit. Where nothing beats one device, the model is left as it was.
+  plan is awaited) and `model.placement_scope()` for a GradientTape loop. What
+  planning lacks (loss, optimizer, shapes) it takes at the first fit. Where
+  nothing beats one device, the model is left as it was.
 
   Args:
     model: a Keras 3 model on the TensorFlow backend.
     cluster: a `Cluster`, a preset or the path of a file, of this process's
       devices. None: its GPUs and CPU:0, or without GPUs its CPU devices.
-    strategy: name of a placer.
+    strategy: name of a placer; `seed` fixes its random choices.
     batch_size: to plan for; None: that of the model's inputs or the first fit.
     budget_s: seconds for the search and the proof of a bound.
-    seed: fixes the search's random choices.
     placement: to apply, instead of planning: what `plan_model` gave, a
       `Placement`, a file, or a mapping from ops or layers to devices.
     max_memory: device -> bytes, or text such as "10GiB", that it may fill.
-    keep_together: layers, patterns such as "block_1_*", or lists of these; what
-      an item names gets one device.
+    keep_together: layers, patterns such as "block_1_*", or lists of these.
     verbose: 1 prints the stages of planning; "auto": on a terminal.
     costs: "measured" runs the step for a few seconds, beside the model, which
       it does not change; "estimated", or the name of a cost model. None
       measures where `cluster` is None.
-    microbatches: into how many parts the training step splits the batch; it
-      computes what the whole one does.
-    max_in_flight: of which so many may be under way at once; None: all.
-    allow_batch_statistics: BatchNormalization may compute its statistics for
-      each microbatch, as replicated training does; else it is not split.
+    microbatches, max_in_flight, allow_batch_statistics: how the training step
+      is split into parts that compute what the whole does (`SplitConfig`).
 
   Raises:
-    ExtractionError: a step that cannot be split; says why.
     ApplyError: a model that cannot be placed, a device that this process lacks,
       or a placement of what the model lacks.
-    TfplaceError: another bad argument; as the placers do, such as
-      `InfeasibleError` where nothing fits.
+    TfplaceError: another bad argument, a step that cannot be split, or as the
+      placers do, such as `InfeasibleError` where nothing fits.
   """
   _check_model(model)
   state.check_not_eager(model)

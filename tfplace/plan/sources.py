@@ -184,14 +184,9 @@ def load_or_extract(
   """The op graph, from the cache where it is, and the step if it is known.
 
   Args:
-    kind: as in `trace`, like the others of the same names.
-    source: name or path.
+    kind, source, batch_size, training, sizes, split: as in `trace`.
     cluster: whose device kinds are costed.
-    batch_size: examples per step.
-    training: the training step, or inference.
-    sizes: of a zoo model.
     costs: name of a cost model.
-    split: how the training step is split.
     cache: where graphs are kept; None extracts anew.
     needs_trace: the step is wanted too, which no cache holds.
     traced: of an earlier call with the same arguments for another cluster.
@@ -266,12 +261,8 @@ def extract(
     cache_dir: directory where graphs of named models and of files are kept by
       a hash of all that decides them; None extracts anew.
     costs: name of the cost model that says what each op takes.
-    microbatches: into how many parts a training step splits the batch; it
-      computes what the whole step does.
-    max_in_flight: the forward pass of microbatch i + this starts only when the
-      backward pass of microbatch i has ended; None: all at once.
-    allow_batch_statistics: BatchNormalization may compute its statistics for
-      each microbatch, as replicated training does; else it is not split.
+    microbatches, max_in_flight, allow_batch_statistics: how a training step is
+      split into parts that compute what the whole does: see `SplitConfig`.
 
   Raises:
     ExtractionError: names the model or file and what is wrong with it, or why

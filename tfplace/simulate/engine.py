@@ -27,10 +27,7 @@ __all__ = ["Tables", "Workspace", "pack", "simulate", "workspace"]
 
 @kernel
 def simulate(
-  tables: Tables,
-  devices: np.ndarray,
-  work: Workspace,
-  cutoff: float,
+  tables: Tables, devices: np.ndarray, work: Workspace, cutoff: float
 ) -> float:
   """Simulates one step.
 

@@ -204,7 +204,8 @@ def _time(
     graphs = [
       stream(src, dst, busy, size, count, crosses) for crosses in (False, True)
     ]
-  began, rounds = time.monotonic(), []
+  began = time.monotonic()
+  rounds: list[list[float]] = []
   while len(rounds) < _ROUNDS:
     rounds.append([_step_us(runner, graph) for graph in graphs])
     if time.monotonic() - began > _PATTERN_S:
