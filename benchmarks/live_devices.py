@@ -55,7 +55,7 @@ COLUMNS = ("one worker", "auto", "metis", "expert", "by hand")
 
 def define(values: flags.FlagValues) -> None:
   """Adds the flags."""
-  flags.DEFINE_list("models", NAMES, "Models.", flag_values=values)
+  flags.DEFINE_list("models", list(NAMES), "Models.", flag_values=values)
   flags.DEFINE_string("cluster", "workers:2", "Devices.", flag_values=values)
   for name, default, text in (
     ("rounds", 3, "Times each placement is run."),

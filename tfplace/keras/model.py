@@ -57,7 +57,7 @@ def place_model(
       devices. None: its GPUs and CPU:0, or without GPUs its CPU devices.
     strategy: name of a placer; `seed` fixes its random choices.
     batch_size: to plan for; None: that of the model's inputs or the first fit.
-    budget_s: seconds for the search and the proof of a bound.
+    budget_s: seconds of the search.
     placement: to apply, instead of planning: what `plan_model` gave, a
       `Placement`, a file, or a mapping from ops or layers to devices.
     max_memory: device -> bytes, or text such as "10GiB", that it may fill.
@@ -70,8 +70,7 @@ def place_model(
       is split into parts that compute what the whole does (`SplitConfig`).
 
   Raises:
-    ApplyError: a model that cannot be placed, a device that this process lacks,
-      or a placement of what the model lacks.
+    ApplyError: model, devices and placement do not fit each other.
     TfplaceError: another bad argument, a step that cannot be split, or as the
       placers do, such as `InfeasibleError` where nothing fits.
   """
