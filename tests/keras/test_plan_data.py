@@ -220,7 +220,7 @@ def test_constraints_that_mean_nothing_are_named(options, said):
     _plan(**options)
 
 
-def test_wishes_and_a_given_placement_do_not_go_together():
+def test_constraints_and_a_given_placement_do_not_go_together():
   with pytest.raises(ApplyError, match="max_memory is for planning"):
     tfplace.place_model(
       at.build("dense"), placement=at.SPLIT, max_memory={"CPU:0": 1}

@@ -293,7 +293,7 @@ def test_the_command_writes_a_model_that_serves_as_its_placement_says(
     ("--keep_together=nothing/like/it", "nothing/like/it"),
   ],
 )
-def test_bad_wishes_get_one_line(flag, said, tmp_path, capsys):
+def test_bad_constraints_get_one_line(flag, said, tmp_path, capsys):
   path = str(tmp_path / "g.json")
   problem = at.random_placement(at.trace_keras(at.build("dense"), 4)).problem
   tfplace.save_graph(problem.graph, path)

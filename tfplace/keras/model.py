@@ -71,8 +71,7 @@ def place_model(
 
   Raises:
     ApplyError: model, devices and placement do not fit each other.
-    TfplaceError: another bad argument, a step that cannot be split, or as the
-      placers do, such as `InfeasibleError` where nothing fits.
+    TfplaceError: a bad argument, a step that cannot be split, or nothing fits.
   """
   _check_model(model)
   state.check_not_eager(model)

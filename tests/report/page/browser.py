@@ -213,7 +213,7 @@ def _console_errors(stderr):
 def _requests(log):
   """What the page asked for, in the browser's own log of the network.
 
-  The browser has wishes of its own (the time, updates), which have no page as
+  The browser has requests of its own (the time, updates), which have no page as
   their origin.
   """
   found = set()

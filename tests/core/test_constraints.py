@@ -85,7 +85,7 @@ def test_groups_that_meet_are_merged_and_the_others_stay():
   assert graph.colocation.tolist() == [0, 0, 0, -1, 1, 1, 1]
 
 
-def test_without_wishes_the_groups_are_the_same():
+def test_without_constraints_the_groups_are_the_same():
   before = Problem(_graph(), _cluster()).group_of
   after = Problem(keep_together(_graph(), []), _cluster()).group_of
   np.testing.assert_array_equal(after, before)
