@@ -62,10 +62,23 @@ ONE_SHOT = ("single", "expert", "m_topo", "m_etf", "heft", "metis")
 
 def define(values: flags.FlagValues) -> None:
   """Adds the flags."""
-  flags.DEFINE_list("models", list(MODELS), "Models.", flag_values=values)
+  flags.DEFINE_integer(
+    "placements",
+    30,
+    "Placements of each model.",
+    lower_bound=1,
+    flag_values=values,
+  )
+  define_runs(values, list(MODELS), 20.0, "fidelity.json")
+
+
+def define_runs(
+  values: flags.FlagValues, models: list[str], budget_s: float, out: str
+) -> None:
+  """Adds the flags of a benchmark that runs placements of models."""
+  flags.DEFINE_list("models", models, "Models.", flag_values=values)
   flags.DEFINE_string("cluster", "workers:2", "Devices.", flag_values=values)
   for name, default, text in (
-    ("placements", 30, "Placements of each model."),
     ("rounds", 3, "Times each placement is run."),
     ("steps", 5, "Timed steps of each run."),
   ):
@@ -75,15 +88,15 @@ def define(values: flags.FlagValues) -> None:
   )
   flags.DEFINE_float(
     "budget_s",
-    20.0,
+    budget_s,
     "Seconds of the search.",
     lower_bound=0,
     flag_values=values,
   )
   flags.DEFINE_string(
     "out",
-    str(HERE / "results" / "fidelity.json"),
-    "JSON file to write; the plot lies beside it.",
+    str(HERE / "results" / out),
+    "JSON file to write; a plot or table lies beside it.",
     flag_values=values,
   )
 

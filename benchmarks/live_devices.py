@@ -42,7 +42,6 @@ _DESCRIPTION = (
   "Places models on running devices by auto, and compares predicted and"
   " measured steps with METIS, the expert, one worker and a split by hand."
 )
-HERE = pathlib.Path(__file__).parent
 NAMES = (
   *fidelity.MODELS,
   "gpt",
@@ -55,34 +54,12 @@ COLUMNS = ("one worker", "auto", "metis", "expert", "by hand")
 
 def define(values: flags.FlagValues) -> None:
   """Adds the flags."""
-  flags.DEFINE_list("models", list(NAMES), "Models.", flag_values=values)
-  flags.DEFINE_string("cluster", "workers:2", "Devices.", flag_values=values)
-  for name, default, text in (
-    ("rounds", 3, "Times each placement is run."),
-    ("steps", 5, "Timed steps of each run."),
-  ):
-    flags.DEFINE_integer(name, default, text, lower_bound=1, flag_values=values)
-  flags.DEFINE_integer(
-    "seed", 0, "Of all choices.", lower_bound=0, flag_values=values
-  )
-  flags.DEFINE_float(
-    "budget_s",
-    60.0,
-    "Seconds of the search.",
-    lower_bound=0,
-    flag_values=values,
-  )
+  fidelity.define_runs(values, list(NAMES), 60.0, "live_devices.json")
   flags.DEFINE_float(
     "measure_s",
     120.0,
     "Seconds of running steps before the comparison.",
     lower_bound=0,
-    flag_values=values,
-  )
-  flags.DEFINE_string(
-    "out",
-    str(HERE / "results" / "live_devices.json"),
-    "JSON file to write; the table lies beside it.",
     flag_values=values,
   )
 
