@@ -101,6 +101,11 @@ class OpGraph:
     return tuple(self.time_us)
 
   @property
+  def num_microbatches(self) -> int:
+    """Into which the step was split; 1 where it was not."""
+    return max(1, 1 + int(self.microbatch.max(initial=-1)))
+
+  @property
   def layer_paths(self) -> list[str | None]:
     """[num_ops] path of each op's layer, None where it is unknown."""
     names = (*self.layer_names, None)

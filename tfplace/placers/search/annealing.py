@@ -40,12 +40,13 @@ class AnnealingPlacer:
 
   Attributes:
     config: of the search.
-    starts: strategies whose placements it starts from.
+    starts: strategies whose placements it starts from; None for all that are
+      quick.
     start: [num_ops] devices of a placement to start from, too; None for none.
   """
 
   config: SearchConfig = dataclasses.field(default_factory=SearchConfig)
-  starts: tuple[str, ...] = registry.CLASSICAL
+  starts: tuple[str, ...] | None = None
   start: np.ndarray | None = None
   name: ClassVar[str] = "annealing"
 
@@ -57,7 +58,8 @@ class AnnealingPlacer:
     groups = GroupGraph(problem)
     found: list[Result] = []
     failed: dict[str, str] = {}
-    for strategy in self.starts:
+    wanted = self.starts
+    for strategy in registry.classical(problem) if wanted is None else wanted:
       if found and budget.spent > CLASSICAL_TOTAL:
         break
       if any(result.evaluation.is_optimal for result in found):
