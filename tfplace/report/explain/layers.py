@@ -1,6 +1,6 @@
 """Which layer of the model each op belongs to: as the graph says, where it
 knows; else by the scopes in op names. A gradient counts with its forward op,
-and the steps of an unrolled loop are one layer.
+and the steps of an unrolled loop and the microbatches of a step are one layer.
 """
 
 import dataclasses
@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-_GRADIENT = re.compile(r"^(?:gradient_tape|gradients|Gradients)/")
+from tfplace.report.phases import forward_name
+
 _CALL = re.compile(r"_\d+$")
 _STEP = re.compile(r"(?:step|encode|encode_back|decode|segment)_\d+")
 OTHER = "(outside of layers)"
@@ -64,14 +65,9 @@ def find_layers(
   )
 
 
-def is_gradient(name: str) -> bool:
-  """Whether an op computes a gradient, by its name."""
-  return _GRADIENT.match(name) is not None
-
-
 def _scopes(name: str) -> Scope:
   """`gradient_tape/model/step_3/lstm/MatMul` -> ("model", "lstm")."""
-  parts = _GRADIENT.sub("", name).split("/")[:-1]
+  parts = forward_name(name).split("/")[:-1]
   return tuple(part for part in parts if not _STEP.fullmatch(part))
 
 

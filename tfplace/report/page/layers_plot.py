@@ -11,9 +11,9 @@ from tfplace.report.explain.layers import (
   OTHER,
   Layers,
   find_layers,
-  is_gradient,
 )
 from tfplace.report.page import figures
+from tfplace.report.phases import is_gradient
 from tfplace.report.rows import compute_end_us, device_names
 from tfplace.report.units import format_bytes, format_us, shorten
 from tfplace.simulate import Schedule
