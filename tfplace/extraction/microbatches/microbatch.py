@@ -47,22 +47,49 @@ class Parts:
     self.examples = tf.shape(flat[0])[0] if known is None else known
     self.count = count if known is None else min(count, known)
 
+  @property
+  def is_known(self) -> bool:
+    """Whether sizes are known while tracing; then no part is empty."""
+    return isinstance(self.examples, int)
+
   def size(self, index: int) -> Any:
     """Examples of a microbatch."""
     extra = self.examples % self.count
-    if isinstance(extra, int):
+    if self.is_known:
       return self.examples // self.count + (index < extra)
     return self.examples // self.count + tf.cast(index < extra, tf.int32)
 
   def part(self, index: int) -> Any:
-    """The data of a microbatch."""
+    """The data of a microbatch.
+
+    One without examples gets the last of the batch, for which nothing counts
+    (`WholeBatch.present`): many of TensorFlow's ops fail on none at all.
+    """
     extra, least = self.examples % self.count, self.examples // self.count
-    smaller = min if isinstance(extra, int) else tf.minimum
-    begin = index * least + smaller(index, extra)
-    end = begin + self.size(index)
+    if self.is_known:
+      begin = index * least + min(index, extra)
+      end = begin + self.size(index)
+    else:
+      begin = index * least + tf.minimum(index, extra)
+      begin = tf.minimum(begin, self.examples - 1)
+      end = begin + tf.maximum(self.size(index), 1)
     return tf.nest.map_structure(
       lambda t: None if t is None else t[begin:end], self._data
     )
+
+  def inputs(self, index: int) -> list[tf.Tensor]:
+    """The tensors of a microbatch; last, whether it has examples, if that is
+    not known while tracing."""
+    flat = [t for t in tf.nest.flatten(self.part(index)) if t is not None]
+    return flat if self.is_known else [*flat, self.size(index) > 0]
+
+  def structured(self, inputs: Sequence[tf.Tensor]) -> tuple[Any, Any]:
+    """Of what `inputs` gives: the data, and the scalar or None."""
+    left = iter(inputs)
+    data = tf.nest.map_structure(
+      lambda t: None if t is None else next(left), self._data
+    )
+    return data, next(left, None)
 
 
 @dataclasses.dataclass
@@ -87,10 +114,9 @@ class Traced:
     tensors += [tensor for _, tensor in self.whole.totals]
     return tensors + [tensor for _, tensor in self.whole.shown]
 
-  def inputs(self, data: Any) -> dict[str, tf.Tensor]:
+  def inputs(self, tensors: Sequence[tf.Tensor]) -> dict[str, tf.Tensor]:
     """Tensor name of each input -> its part of the batch."""
-    flat = [t for t in tf.nest.flatten(data) if t is not None]
-    return {t.name: part for t, part in zip(self.data, flat, strict=True)}
+    return {t.name: part for t, part in zip(self.data, tensors, strict=True)}
 
   def gated(
     self, given: dict[str, tf.Tensor], earlier: "Copy"
@@ -166,26 +192,26 @@ def _mapped(gradient: Gradient, made: Mapping[str, tf.Tensor]) -> Gradient:
 
 def _trace(model: keras.Model, parts: Parts, index: int) -> Traced:
   """Traces the step of a microbatch."""
-  part = parts.part(index)
-  flat = [t for t in tf.nest.flatten(part) if t is not None]
+  inputs = parts.inputs(index)
   results: list[Traced] = []
 
   def microbatch_step(*tensors: tf.Tensor) -> None:
-    left = iter(tensors)
-    x, y, weight = tf.nest.map_structure(
-      lambda t: None if t is None else next(left), part
-    )
+    (x, y, weight), present = parts.structured(tensors)
     size = tensors[0].shape[0]
     if size is None:
       size = tf.shape(tensors[0])[0]
-    whole = WholeBatch(model, size, parts.examples)
-    results.append(_microbatch(model, x, y, weight, whole))
+    whole = WholeBatch(model, size, parts.examples, present)
+    with whole.metrics_kept():
+      results.append(_microbatch(model, x, y, weight, whole))
 
-  specs = [tf.TensorSpec(t.shape, t.dtype) for t in flat]
+  specs = [tf.TensorSpec(t.shape, t.dtype) for t in inputs]
   function = tf.function(microbatch_step, jit_compile=False, autograph=False)
   concrete = function.get_concrete_function(*specs)
   traced = results[-1]
-  traced.graph, traced.data = concrete.graph, list(concrete.inputs[: len(flat)])
+  traced.graph, traced.data = (
+    concrete.graph,
+    list(concrete.inputs[: len(specs)]),
+  )
   assigned = _statistics(model, traced.graph)
   traced.statistics = {op.inputs[0].name: op.inputs[1] for op in assigned}
   traced.template = graph_copies.GraphTemplate(
@@ -255,7 +281,7 @@ def microbatches(
   given = []
   for index, step in enumerate(steps):
     with tf.name_scope(_batch_scope(index)):
-      given.append(read[id(step)] | step.inputs(parts.part(index)))
+      given.append(read[id(step)] | step.inputs(parts.inputs(index)))
   _add_totals(steps, given)
   copies: list[Copy] = []
   for index, step in enumerate(steps):

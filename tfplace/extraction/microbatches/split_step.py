@@ -128,24 +128,23 @@ def _regularized(
 
 def _show_losses(copies: Sequence[Copy], parts: Parts) -> None:
   """Updates the metrics of single losses as Keras' `CompileLoss` does."""
-  known = isinstance(parts.examples, int)
   for column in zip(*(copy.shown for copy in copies), strict=True):
     metric = column[0][0]
     value = tf.add_n([share for _, share in column])
-    metric.update_state(value, parts.examples if known else None)
+    metric.update_state(value, parts.examples if parts.is_known else None)
 
 
 def _assign_means(copies: Sequence[Copy], parts: Parts) -> None:
   """Moving statistics become the mean of what the microbatches make of them,
-  as `tf.distribute.MirroredStrategy` has it. They need an example in each."""
-  if copies[0].statistics and not isinstance(parts.examples, int):
-    tf.debugging.assert_greater_equal(
-      parts.examples,
-      parts.count,
-      "a batch has less examples than microbatches: BatchNormalization has no"
-      " statistics; drop the remainder",
-    )
+  as `tf.distribute.MirroredStrategy` has it, without those of no examples."""
   for name, (handle, _) in copies[0].statistics.items():
     values = [copy.statistics[name][1] for copy in copies]
-    mean = tf.add_n(values) / float(len(values))
+    count: Any = len(values)
+    if not parts.is_known:
+      values = [
+        tf.where(parts.size(i) > 0, value, tf.zeros_like(value))
+        for i, value in enumerate(values)
+      ]
+      count = tf.minimum(parts.examples, count)
+    mean = tf.add_n(values) / tf.cast(count, values[0].dtype)
     tf.raw_ops.AssignVariableOp(resource=handle, value=mean)

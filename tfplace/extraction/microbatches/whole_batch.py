@@ -18,6 +18,7 @@ import tensorflow as tf
 from keras.src.losses import loss as keras_loss
 
 from tfplace.errors import ExtractionError
+from tfplace.extraction.microbatches import graph_copies
 
 _MEANS = ("mean", "sum_over_batch_size", "mean_with_sample_weight")
 # Losses whose values for one example depend on the others of its batch.
@@ -32,6 +33,8 @@ class WholeBatch:
     model: the model.
     size: examples of the microbatch; a number or a tensor.
     whole: examples of the batch; a number or a tensor.
+    present: whether the microbatch has examples, a scalar; None: it has. If
+      not, the one example that it computes with counts for nothing.
     totals: pairs of a placeholder and the scalar of this microbatch whose sum
       over all microbatches takes its place.
     shown: pairs of a metric that shows the loss of one output, and the share
@@ -41,6 +44,7 @@ class WholeBatch:
   model: keras.Model
   size: Any
   whole: Any
+  present: tf.Tensor | None = None
   totals: list[tuple[tf.Tensor, tf.Tensor]] = dataclasses.field(
     default_factory=list
   )
@@ -61,6 +65,21 @@ class WholeBatch:
         stack.callback(object.__delattr__, metric, "update_state")
       yield
 
+  @contextlib.contextmanager
+  def metrics_kept(self) -> Iterator[None]:
+    """Where the microbatch has no examples, metrics end as they began."""
+    if self.present is None:
+      yield
+      return
+    graph = tf.compat.v1.get_default_graph()
+    variables = [v for m in self.model.metrics for v in m.variables]
+    before = [tf.convert_to_tensor(v) for v in variables]
+    yield
+    assigned = {op.inputs[0].name for op in graph_copies.assignments(graph)}
+    for variable, value in zip(variables, before, strict=True):
+      if graph.capture(variable.value.handle).name in assigned:
+        variable.assign(tf.where(self.present, variable, value))
+
   def _record(
     self, metric: keras.Metric, value: tf.Tensor, sample_weight: Any = None
   ) -> None:
@@ -74,11 +93,10 @@ class WholeBatch:
     """
     kind = _reduction(loss, self.size)
     if kind == "sum":
-      return loss
+      return self._counted(loss)
     if kind == "mean":
       share = tf.cast(self.size, loss.dtype) / tf.cast(self.whole, loss.dtype)
-      # A batch of less examples than microbatches leaves some without any.
-      return tf.math.multiply_no_nan(loss, share)
+      return self._counted(loss * share)
     raise ExtractionError(
       f"the step of model {self.model.name!r} cannot be split: the loss"
       f" {loss.op.name!r} that a layer adds is neither a sum nor a mean over"
@@ -94,7 +112,7 @@ class WholeBatch:
   ) -> tf.Tensor:
     """As `keras.src.losses.loss.reduce_values`, for the whole batch."""
     self._check_values(values, reduction)
-    loss = tf.reduce_sum(values)
+    loss = self._counted(tf.reduce_sum(values))
     if reduction in _MEANS:
       weighted = reduction == "mean_with_sample_weight"
       if weighted and sample_weight is not None:
@@ -130,8 +148,14 @@ class WholeBatch:
   def _total(self, tensor: tf.Tensor) -> tf.Tensor:
     """A placeholder for the sum of a scalar over all microbatches."""
     whole = tf.compat.v1.placeholder(tensor.dtype, (), name="of_whole_batch")
-    self.totals.append((whole, tensor))
+    self.totals.append((whole, self._counted(tensor)))
     return whole
+
+  def _counted(self, scalar: tf.Tensor) -> tf.Tensor:
+    """The scalar, or 0 of a microbatch without examples."""
+    if self.present is None:
+      return scalar
+    return tf.where(self.present, scalar, tf.zeros_like(scalar))
 
   def _elements(self, values: tf.Tensor, dtype: Any) -> tf.Tensor:
     """Elements of a tensor [examples, ...] for the whole batch."""
