@@ -240,7 +240,8 @@ REFUSED = {
   "own step": (
     lambda: OwnStep([keras.Input((6,)), layers.Dense(3)], name="net"),
     {},
-    "it has a train_step of its own",
+    "model 'net' cannot be split: it has a train_step of its own, which must"
+    r" call tfplace.split_gradients\(self, data\) once, and calls it 0 times",
   ),
   "examples": (MODELS["dense"][0], {"microbatches": 9}, "the batch has 8"),
   "none": (

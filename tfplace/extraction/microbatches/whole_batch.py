@@ -35,6 +35,7 @@ class WholeBatch:
     whole: examples of the batch; a number or a tensor.
     present: whether the microbatch has examples, a scalar; None: it has. If
       not, the one example that it computes with counts for nothing.
+    with_regularization: whether `compute_loss` adds that of the weights.
     totals: pairs of a placeholder and the scalar of this microbatch whose sum
       over all microbatches takes its place.
     shown: pairs of a metric that shows the loss of one output, and the share
@@ -45,12 +46,14 @@ class WholeBatch:
   size: Any
   whole: Any
   present: tf.Tensor | None = None
+  with_regularization: bool = False
   totals: list[tuple[tf.Tensor, tf.Tensor]] = dataclasses.field(
     default_factory=list
   )
   shown: list[tuple[keras.Metric, tf.Tensor]] = dataclasses.field(
     default_factory=list
   )
+  _shares: list[tf.Tensor] = dataclasses.field(default_factory=list)
 
   @contextlib.contextmanager
   def reductions(self) -> Iterator[None]:
@@ -59,10 +62,10 @@ class WholeBatch:
       patch = mock.patch.object
       stack.enter_context(patch(keras_loss, "reduce_values", self._reduce))
       stack.enter_context(patch(keras_loss, "apply_mask", self._apply_mask))
+      stack.enter_context(_replaced(self.model, "compute_loss", self._loss))
       for metric in getattr(self.model._compile_loss, "metrics", ()):
         record = functools.partial(self._record, metric)
-        object.__setattr__(metric, "update_state", record)
-        stack.callback(object.__delattr__, metric, "update_state")
+        stack.enter_context(_replaced(metric, "update_state", record))
       yield
 
   @contextlib.contextmanager
@@ -85,13 +88,60 @@ class WholeBatch:
   ) -> None:
     self.shown.append((metric, value))
 
-  def additional(self, loss: tf.Tensor) -> tf.Tensor:
-    """The share of a loss that a layer added: a sum, or a mean over examples.
+  def _loss(
+    self,
+    x: Any = None,
+    y: Any = None,
+    y_pred: Any = None,
+    sample_weight: Any = None,
+    training: bool = True,
+  ) -> tf.Tensor:
+    """As `keras.Model.compute_loss`, for the whole batch."""
+    model, losses = self.model, []
+    if model._compile_loss is not None:
+      losses.append(model._compile_loss(y, y_pred, sample_weight))
+    for layer in model._flatten_layers():
+      losses += [self._additional(loss) for loss in layer._get_own_losses()]
+    if self.with_regularization:
+      weights = model._get_regularization_losses()
+      losses += [self._additional(loss) for loss in weights]
+    loss = tf.add_n([loss for loss in losses if loss is not None])
+    self._shares.append(loss)
+    return loss
+
+  def share(self, loss: tf.Tensor) -> tf.Tensor:
+    """The share of a loss made of what `compute_loss` gave and other terms.
+
+    Raises:
+      ExtractionError: a term is neither a sum nor a mean over examples.
+    """
+    if any(loss is known for known in self._shares):
+      return loss
+    kind, inputs = loss.op.type, list(loss.op.inputs)
+    if kind == "Identity":
+      return self.share(inputs[0])
+    if kind == "Neg":
+      return -self.share(inputs[0])
+    if kind in ("Add", "AddV2", "AddN"):
+      return tf.add_n([self.share(term) for term in inputs])
+    if kind == "Sub":
+      return self.share(inputs[0]) - self.share(inputs[1])
+    constant = [tf.get_static_value(t) is not None for t in inputs]
+    if kind == "Mul" and constant[0]:
+      return inputs[0] * self.share(inputs[1])
+    if kind == "Mul" and constant[1]:
+      return inputs[1] * self.share(inputs[0])
+    if kind == "RealDiv" and constant[1]:
+      return self.share(inputs[0]) / inputs[1]
+    return self._additional(loss)
+
+  def _additional(self, loss: tf.Tensor) -> tf.Tensor:
+    """The share of a sum or a mean over examples, or of what has none.
 
     Raises:
       ExtractionError: it is neither.
     """
-    kind = _reduction(loss, self.size)
+    kind = _reduction(loss, self.size) if _is_of_batch(loss) else "mean"
     if kind == "sum":
       return self._counted(loss)
     if kind == "mean":
@@ -99,7 +149,7 @@ class WholeBatch:
       return self._counted(loss * share)
     raise ExtractionError(
       f"the step of model {self.model.name!r} cannot be split: the loss"
-      f" {loss.op.name!r} that a layer adds is neither a sum nor a mean over"
+      f" {loss.op.name!r} that is added is neither a sum nor a mean over"
       " examples",
       op=loss.op.name,
     )
@@ -198,6 +248,36 @@ def check_losses(model: keras.Model) -> None:
       f"the step of model {model.name!r} cannot be split: its loss"
       f" {getattr(own, '__name__', type(own).__name__)!r} {why}"
     )
+
+
+@contextlib.contextmanager
+def _replaced(owner: Any, name: str, method: Any) -> Iterator[None]:
+  """Inside, the object has the method; past Keras' tracking of attributes."""
+  before = vars(owner).get(name)
+  object.__setattr__(owner, name, method)
+  try:
+    yield
+  finally:
+    if before is None:
+      object.__delattr__(owner, name)
+    else:
+      object.__setattr__(owner, name, before)
+
+
+def _is_of_batch(loss: tf.Tensor) -> bool:
+  """Whether a tensor depends on the batch, and not on variables alone."""
+  captured = {inner.name for _, inner in loss.graph.captures}
+  seen: set[str] = set()
+  waiting = [loss.op]
+  while waiting:
+    op = waiting.pop()
+    if op.name in seen:
+      continue
+    seen.add(op.name)
+    if op.type == "Placeholder" and op.outputs[0].name not in captured:
+      return True
+    waiting += [tensor.op for tensor in op.inputs]
+  return False
 
 
 def _reduction(loss: tf.Tensor, size: Any) -> str | None:
