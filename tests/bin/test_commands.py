@@ -197,8 +197,11 @@ def test_a_split_step_is_extracted_placed_explained_and_measured(
       assert last_json(capsys)
   assert measure.run([*source, *on, "--steps=2", "--warmup=1"]) == 0
   assert last_json(capsys)["source"] == "measured"
-  assert measure.run([*source[:2], *on]) == 1
-  assert "has no assignment" in capsys.readouterr().err
+  # The placement says how its step is split.
+  assert measure.run([*source[:2], *on, "--steps=2", "--warmup=1"]) == 0
+  assert last_json(capsys)["source"] == "measured"
+  assert measure.run([*source[:2], *on, "--microbatches=2"]) == 1
+  assert "is of 3 microbatches with 1 in flight" in capsys.readouterr().err
 
 
 def test_measured_placement_on_a_real_worker(keras_file, tmp_path, capsys):
@@ -307,7 +310,7 @@ BAD_SPLITS = {
     ["--keras_model=K", "--microbatches=2.5"],
     "--microbatches='2.5'",
   ),
-  "auto": (["--keras_model=K", "--microbatches=auto"], "cannot choose it yet"),
+  "auto": (["--keras_model=K", "--microbatches=auto"], "only tfplace-place"),
   "none in flight": (
     ["--keras_model=K", "--microbatches=2", "--max_in_flight=0"],
     "--max_in_flight='0'",

@@ -249,7 +249,6 @@ REFUSED = {
     {"microbatches": 0},
     "microbatches is 0; it must",
   ),
-  "auto": (MODELS["dense"][0], {"microbatches": "auto"}, "give a number"),
   "in flight": (
     MODELS["dense"][0],
     {"max_in_flight": -1},

@@ -11,15 +11,19 @@ import dataclasses
 import math
 import time
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, cast
 
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.core.protocols import Evaluation, Evaluator, Result
 from tfplace.errors import MeasurementError
 from tfplace.extraction import stages
+from tfplace.extraction.microbatches import SplitConfig
 from tfplace.placers import registry
+from tfplace.plan.choice import SplitChoice
+from tfplace.plan.microbatches import make_auto_plan
 from tfplace.plan.planner import PlanConfig, PlanResult, Stages, make_plan
+from tfplace.plan.race import OpenSplit, SplitStep
 from tfplace.simulate import Simulator
 
 
@@ -49,9 +53,6 @@ class LiveDevices(Protocol):
   def run_s(self) -> float:
     """Seconds of running placements."""
 
-  def profiled(self, problem: Problem, on_stage: stages.OnStage) -> Problem:
-    """The problem with measured costs."""
-
   def harness(
     self, problem: Problem, *, on_stage: stages.OnStage, measure_s: float
   ) -> Evaluator:
@@ -76,7 +77,7 @@ def make_measured_plan(
   """Places a problem on running devices.
 
   Args:
-    problem: with estimated costs.
+    problem: with costs as profiled on the devices.
     config: how; a strategy that searches begins again after each measurement,
       from the fastest placement so far.
     live: the devices.
@@ -96,8 +97,6 @@ def make_measured_plan(
   stage = Stages() if show is None else show
   searches = config.strategy in registry.SEARCHES
   runs = _Runs(live)
-  with stage("profiling", f" {problem.graph.name}") as on_stage:
-    problem = live.profiled(problem, on_stage)
   for number in range(limits.max_rounds if searches else 1):
     is_last = not searches or number == limits.max_rounds - 1
     budget_s = config.budget_s if is_last else config.budget_s / 2
@@ -121,6 +120,85 @@ def make_measured_plan(
   results = runs.predicted(problem)
   best = results[runs.fastest() if searches else 0]
   return PlanResult(problem, results, best, plan.failures, runs.measured)
+
+
+def make_measured_auto_plan(
+  open_split: OpenSplit,
+  base: SplitConfig,
+  config: PlanConfig,
+  show: Stages | None = None,
+) -> tuple[PlanResult, SplitStep]:
+  """Chooses microbatches by measured costs, then measures the ones chosen.
+
+  The placements of the split that the simulator likes best run as those of any
+  step do. The whole step runs beside them, at its best and on one device, and
+  is taken where it is the faster one.
+
+  Args:
+    open_split: extracts and profiles the step, split in one way.
+    base: as of `make_auto_plan`, as the others.
+    config: how to place.
+    show: shows and times what is done.
+
+  Returns:
+    The plan with its `choice`, and the step that it is of.
+
+  Raises:
+    TfplaceError: as `make_auto_plan` and `make_measured_plan` do.
+  """
+  stage = Stages() if show is None else show
+  opened: list[SplitStep] = []  # the whole step comes first
+
+  def opening(split: SplitConfig) -> SplitStep:
+    step = open_split(split)
+    if not opened:
+      opened.append(step)
+    return step
+
+  def finish(step: SplitStep, final: PlanConfig, stage: Stages) -> PlanResult:
+    return make_measured_plan(step.problem, final, _live(step), show=stage)
+
+  plan, step = make_auto_plan(opening, base, config, stage, finish)
+  if plan.choice is None or plan.choice.split.is_whole:
+    return plan, step
+  return _faster(plan, step, opened[0], stage)
+
+
+def _faster(
+  plan: PlanResult, step: SplitStep, whole: SplitStep, show: Stages
+) -> tuple[PlanResult, SplitStep]:
+  """The split step, or the whole one, whichever ran faster."""
+  choice = cast(SplitChoice, plan.choice)
+  first, single = choice.trials[0].best, choice.single
+  results = {_key(r): r for r in (first, single) if r is not None}
+  choice = choice.with_measured(choice.split, plan.evaluation.step_time_us)
+  plan = dataclasses.replace(plan, choice=choice)
+  if not results:
+    return plan, step
+  runs = _Runs(_live(whole))
+  try:
+    with show("measuring", " the whole step") as on_stage:
+      runs.add(whole.problem, list(results.values()), on_stage)
+  except MeasurementError:
+    return plan, step
+  ran = runs.measured[runs.fastest()]
+  choice = choice.with_measured(choice.trials[0].split, ran.step_time_us)
+  if not ran.feasible or ran.step_time_us >= plan.evaluation.step_time_us:
+    return dataclasses.replace(plan, choice=choice), step
+  found = runs.predicted(whole.problem)
+  choice = dataclasses.replace(choice, split=choice.trials[0].split)
+  return (
+    PlanResult(
+      whole.problem, found, found[runs.fastest()], {}, runs.measured, choice
+    ),
+    whole,
+  )
+
+
+def _live(step: SplitStep) -> LiveDevices:
+  if step.live is None:
+    raise MeasurementError("the step is on no devices that run")
+  return step.live
 
 
 class _Runs:
