@@ -16,7 +16,7 @@ import pathlib
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from absl import app, flags
 
@@ -26,11 +26,12 @@ import split_step_report
 
 from tfplace import placers
 from tfplace.bin import cli
-from tfplace.core import OpGraph, Problem
+from tfplace.core import Cluster, OpGraph, Problem
 from tfplace.core.presets import cluster_preset
+from tfplace.core.protocols import Result
 from tfplace.errors import InfeasibleError, TfplaceError
 from tfplace.extraction.microbatches import SplitConfig
-from tfplace.plan import graph_cache, sources
+from tfplace.plan import graph_cache, microbatches, planner, race, sources
 
 if TYPE_CHECKING:
   import keras
@@ -82,7 +83,7 @@ def main(values: flags.FlagValues) -> None:
   cli.check_writable(values.out)
   for name in values.clusters:
     cluster_preset(name)
-  counts = microbatches(values)
+  counts = wanted_counts(values)
   cli.load_tensorflow()
   import trained_models
 
@@ -106,7 +107,7 @@ def main(values: flags.FlagValues) -> None:
   print(text)
 
 
-def microbatches(values: flags.FlagValues) -> list[int]:
+def wanted_counts(values: flags.FlagValues) -> list[int]:
   """The numbers of `--microbatches`.
 
   Raises:
@@ -160,25 +161,32 @@ class Graphs:
   name: str
   clusters: Sequence[str]
   cache_dir: str | None
-  _found: dict[tuple[int, str], OpGraph] = dataclasses.field(
+  _found: dict[tuple[SplitConfig, str], OpGraph] = dataclasses.field(
     default_factory=dict
   )
 
-  def graph(self, count: int, cluster: str) -> OpGraph:
-    """The step in `count` microbatches, with the cluster's costs.
+  def problem(self, split: SplitConfig, cluster: str) -> Problem:
+    """The step split so, with the cluster's costs.
 
     Raises:
       ExtractionError: it cannot be split.
     """
-    if (count, cluster) not in self._found:
-      self._load(count)
-    return self._found[count, cluster]
+    if (split, cluster) not in self._found:
+      self._load(split)
+    return Problem(self._found[split, cluster], cluster_preset(cluster))
 
-  def _load(self, count: int) -> None:
+  @property
+  def allows(self) -> SplitConfig:
+    """The whole step, with what splits of it may do."""
     import trained_models
 
     trained = trained_models.MODELS[self.name]
-    split = SplitConfig(count, None, trained.has_batch_statistics)
+    return SplitConfig(allow_batch_statistics=trained.has_batch_statistics)
+
+  def _load(self, split: SplitConfig) -> None:
+    import trained_models
+
+    trained = trained_models.MODELS[self.name]
     cache = graph_cache.GraphCache(self.cache_dir) if self.cache_dir else None
     began, traced = time.perf_counter(), None
     for preset in self.clusters:
@@ -197,11 +205,11 @@ class Graphs:
         graph = sources.op_graph(traced, cluster)
         if cache and key:
           cache.store(key, graph)
-      self._found[count, preset] = graph
+      self._found[split, preset] = graph
     taken = time.perf_counter() - began
     print(
-      f"{self.name}, {count} microbatches: {graph.num_ops:,} ops in"
-      f" {taken:.0f} s",
+      f"{self.name}, {split.microbatches} microbatches: {graph.num_ops:,} ops"
+      f" in {taken:.0f} s",
       flush=True,
     )
 
@@ -221,7 +229,9 @@ def measure(
 ) -> dict:
   """The columns of one model on one cluster."""
   problems = {
-    count: Problem(graphs.graph(count, cluster), cluster_preset(cluster))
+    count: graphs.problem(
+      dataclasses.replace(graphs.allows, microbatches=count), cluster
+    )
     for count in counts
   }
   return {
@@ -237,7 +247,7 @@ def measure(
       )
       for strategy in split_step_report.BY_HAND
     },
-    "auto": chosen(problems, values.budget_s, values.seed),
+    "auto": chosen(graphs, cluster, values.budget_s, values.seed),
   }
 
 
@@ -257,8 +267,13 @@ def placed(problem: Problem, strategy: str, budget_s: float, seed: int) -> dict:
     return {"oom": str(error)}
   except TfplaceError as error:  # a placer of split steps only
     return {"error": str(error)}
+  return of_result(found, problem.cluster)
+
+
+def of_result(found: Result, cluster: Cluster) -> dict[str, Any]:
+  """What is kept of a placer's result."""
   busy = found.evaluation.busy_us
-  kinds = {device.name: device.kind for device in problem.cluster.devices}
+  kinds = {device.name: device.kind for device in cluster.devices}
   return {
     "step_time_us": found.evaluation.step_time_us,
     "seconds": found.seconds,
@@ -282,20 +297,27 @@ def best_of(by_count: Mapping[int, dict]) -> dict:
   return {**by_count[count], "microbatches": count, "step_times_us": times}
 
 
-def chosen(problems: Mapping[int, Problem], budget_s: float, seed: int) -> dict:
-  """`auto` with the number of microbatches chosen, within `budget_s`.
+def chosen(
+  graphs: Graphs, cluster: str, budget_s: float, seed: int
+) -> dict[str, Any]:
+  """`auto`, which also chooses the microbatches, as the commands do."""
 
-  All numbers get the same share of the seconds.
-  """
-  found = {
-    count: placed(problem, "auto", budget_s / len(problems), seed)
-    for count, problem in problems.items()
-  }
+  def open_split(split: SplitConfig) -> race.SplitStep:
+    return race.SplitStep(graphs.problem(split, cluster))
+
+  config = planner.PlanConfig(budget_s=budget_s, seed=seed, baselines=())
+  plan, _ = microbatches.make_auto_plan(open_split, graphs.allows, config)
+  tried = plan.choice.trials
   return {
-    **best_of(found),
-    "max_in_flight": None,
-    "seconds": sum(row.get("seconds", 0.0) for row in found.values()),
-    "evaluations": sum(row.get("evaluations", 0) for row in found.values()),
+    **of_result(plan.best, cluster_preset(cluster)),
+    "microbatches": plan.choice.split.microbatches,
+    "max_in_flight": plan.choice.split.max_in_flight,
+    "seconds": sum(trial.seconds for trial in tried),
+    "step_times_us": {
+      f"{t.split.microbatches} ({t.split.in_flight})": t.step_time_us
+      for t in tried
+      if t.best is not None
+    },
   }
 
 
