@@ -171,18 +171,29 @@ class SplitStep:
       along: gradients are added on the way from replica to replica, not where
         the variable is.
     """
+    replica = self._replicas(stage, len(grid), grid.shape[1], along)
+    wanted = grid[np.maximum(replica, 0), np.maximum(stage, 0)]
+    return self.groups.nearest(wanted)
+
+  def replicas(self, count: int) -> np.ndarray:
+    """[num_groups] replica of each group, where there is one stage."""
+    nothing = np.zeros(self.groups.num_groups, np.int64)
+    return np.maximum(self._replicas(nothing, count, 1, along=False), 0)
+
+  def _replicas(
+    self, stage: np.ndarray, count: int, stages: int, along: bool
+  ) -> np.ndarray:
+    """[num_groups] replica of each group; UNKNOWN where nothing tells."""
     replica = np.where(
       self.microbatch == UNKNOWN,
       UNKNOWN,
-      self.microbatch * len(grid) // self.count,
+      self.microbatch * count // self.count,
     )
-    for one in range(grid.shape[1]):
-      self._spread_variables(replica, stage == one, len(grid))
+    for one in range(stages):
+      self._spread_variables(replica, stage == one, count)
     if along:
       self._add_along(replica)
-    replica = self._follow(replica)
-    wanted = grid[np.maximum(replica, 0), np.maximum(stage, 0)]
-    return self.groups.nearest(wanted)
+    return self._follow(replica)
 
   def _spread_variables(
     self, replica: np.ndarray, here: np.ndarray, count: int
