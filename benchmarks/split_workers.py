@@ -32,6 +32,7 @@ from tfplace.core import Evaluation, Placement, Problem
 from tfplace.errors import MeasurementError
 from tfplace.extraction.microbatches import SplitConfig
 from tfplace.formats.json_file import write_json
+from tfplace.simulate import Simulator
 
 if TYPE_CHECKING:
   from tfplace import measure
@@ -178,11 +179,13 @@ def placed(
     LiveStep(live, traced, measure_s=values.measure_s),
   )
   label = UNSPLIT if count == 1 else f"{count} microbatches"
-  chosen = {label: plan.best}
-  if count == 1 and plan.single_device is not None:
-    chosen[ONE] = plan.single_device
+  chosen = {label: plan.best.placement}
+  if count == 1:
+    on_one = np.zeros(problem.graph.num_ops, np.int32)
+    chosen[ONE] = Placement(plan.problem, on_one)
+  simulator = Simulator(plan.problem)
   return {
-    name: Row(traced, found.placement, found.evaluation.step_time_us)
+    name: Row(traced, found, simulator.evaluate([found])[0].step_time_us)
     for name, found in chosen.items()
   }
 
