@@ -9,7 +9,8 @@ import split_step
 import split_step_report
 import trained_models
 
-from tfplace import Problem, cluster_preset, placers
+from tfplace import placers
+from tfplace.extraction.microbatches import WHOLE
 
 
 def tiny():
@@ -49,8 +50,7 @@ def test_a_row_has_every_column_and_is_kept(run, tmp_path, capsys):
   row = content["rows"]["tiny/v100x2"]
   # Tiny ops take their launches: the fastest is to stay on one device.
   graphs = split_step.Graphs("tiny", ["v100x2"], str(tmp_path))
-  graph = graphs.graph(1, "v100x2")
-  single = placers.place(Problem(graph, cluster_preset("v100x2")), "single")
+  single = placers.place(graphs.problem(WHOLE, "v100x2"), "single")
   assert row["one device"]["step_time_us"] == single.evaluation.step_time_us
   assert row["auto"]["step_time_us"] <= single.evaluation.step_time_us
   assert row["auto"]["microbatches"] == 1
