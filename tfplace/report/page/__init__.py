@@ -110,6 +110,7 @@ def _render(explanation: Explanation, results: Sequence[Result]) -> str:
     placers=_placers(results, schedule.placement),
     figures={name: markupsafe.Markup(div) for name, div in divs.items()},
     hidden_links=timeline_plot.num_hidden_links(schedule),
+    split=explanation.split,
     capacities=plots.capacity_text(schedule),
     max_arcs=layers_plot.MAX_ARCS,
     hardware=[
@@ -165,6 +166,10 @@ def _tiles(
   if explanation.ratio_to_bound is not None:
     ratio = explanation.ratio_to_bound
     tiles.append((f"{ratio:.2f}x", "the proven lower bound"))
+  if explanation.split is not None:
+    bubble = format_share(explanation.split.bubble, 1)
+    what = f"bubble, {explanation.split.microbatches} microbatches"
+    tiles.append((bubble, what))
   busiest = int(schedule.busy_us.argmax())
   busy = format_share(schedule.busy_us[busiest], step_us)
   tiles.append((busy, f"busiest device, {names[busiest]}"))
