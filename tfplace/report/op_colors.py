@@ -69,9 +69,7 @@ def _by_microbatch(graph: OpGraph, other: str) -> OpColors:
     for i in range(shown)
   ]
   both = [
-    pair
-    for color in sequential(shown)
-    for pair in (_blend(color, _LIGHTER), color)
+    pair for color in sequential(shown) for pair in (lighter(color), color)
   ]
   labels = [f"{x} of {name}" for name in names for x in phases.NAMES[:2]]
   shared = "update, shared"
@@ -107,8 +105,9 @@ def _hex(channels: Sequence[float]) -> str:
   return "#" + "".join(f"{round(x):02x}" for x in channels)
 
 
-def _blend(color: str, white: float) -> str:
-  return _hex([x + white * (255 - x) for x in _channels(color)])
+def lighter(color: str) -> str:
+  """The colour of the forward pass, "#rrggbb", from that of the backward."""
+  return _hex([x + _LIGHTER * (255 - x) for x in _channels(color)])
 
 
 def _main_types(schedule: Schedule, limit: int) -> tuple[np.ndarray, list[str]]:

@@ -11,7 +11,12 @@ import numpy as np
 
 from tfplace.core.paths import DisjointSets
 from tfplace.report import phases
-from tfplace.report.explain.layers import OTHER, Layers, find_layers
+from tfplace.report.explain.layers import (
+  OTHER,
+  Layers,
+  find_layers,
+  forward_starts,
+)
 from tfplace.report.rows import compute_end_us
 from tfplace.simulate import Schedule
 
@@ -197,19 +202,16 @@ def _forward_order(schedule: Schedule, layers: Layers) -> np.ndarray:
   """Numbers of the layers in the order in which they compute; the model's own,
   where the graph knows them."""
   graph = schedule.placement.problem.graph
-  is_known = graph.layer >= 0
-  if not is_known.any():
-    is_known = np.array([name != OTHER for name in layers.names])
-    is_known = is_known[layers.layer_of]
-  number, start = layers.layer_of[is_known], schedule.op_start_us[is_known]
-  own_us = (compute_end_us(schedule) - schedule.op_start_us)[is_known]
-  is_forward = phases.phases(graph)[is_known] == phases.FORWARD
-  weight = own_us * np.where(is_forward, 1.0, 1e-9)
-  count = len(layers.names)
-  whole = np.maximum(np.bincount(number, weight, count), 1e-300)
-  middle = np.bincount(number, weight * start, count) / whole
-  known = np.unique(number)
-  return known[np.argsort(middle[known], kind="stable")]
+  known = np.unique(layers.layer_of[graph.layer >= 0])
+  if not len(known):
+    known = np.flatnonzero([name != OTHER for name in layers.names])
+  start = forward_starts(
+    layers,
+    schedule.op_start_us,
+    compute_end_us(schedule) - schedule.op_start_us,
+    phases.is_forward(graph),
+  )
+  return known[np.argsort(start[known], kind="stable")]
 
 
 def _stages(

@@ -124,7 +124,13 @@ def _render(explanation: Explanation, results: Sequence[Result]) -> str:
 
 def _figures(explanation: Explanation) -> dict[str, Any]:
   """The figures of the page by their names in the template."""
-  from tfplace.report.page import figures, layers_plot, plots, timeline_plot
+  from tfplace.report.page import (
+    figures,
+    layers_plot,
+    plots,
+    split_plot,
+    timeline_plot,
+  )
 
   schedule = explanation.schedule
   scale, unit = time_scale(schedule.step_time_us)
@@ -133,7 +139,11 @@ def _figures(explanation: Explanation) -> dict[str, Any]:
   memory = plots.memory_plot(schedule, x_range, scale)
   for plot in (timeline, memory):
     plot.xaxis.axis_label = f"time, {unit}"
+  split = {}
+  if explanation.split is not None:
+    split["split"] = split_plot.split_plot(schedule)
   return {
+    **split,
     "timeline": timeline,
     "memory": memory,
     "layers": layers_plot.layers_plot(schedule),

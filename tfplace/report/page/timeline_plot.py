@@ -130,7 +130,8 @@ def _op_text(
   name = shorten(graph.names[op])
   if many:
     return f"{many}ops, mostly {mostly}; longest:", name
-  return name, graph.types[op]
+  own = f", {mostly}" if graph.microbatch[op] >= 0 else ""
+  return name, graph.types[op] + own
 
 
 def _transfer_text(
