@@ -45,12 +45,28 @@ def phases(graph: OpGraph) -> np.ndarray:
   """
   own, src, dst = graph.microbatch >= 0, graph.edge_src, graph.edge_dst
   within = own[src] & (graph.microbatch[src] == graph.microbatch[dst])
-  gradients = own & np.fromiter(map(is_gradient, graph.names), bool, len(own))
+  gradients = own & _gradients(graph)
   backward = _reached(gradients, src[within], dst[within])
   after, before = _reached(own, src, dst), _reached(own, dst, src)
   return np.select(
     [backward, own, after & ~before], [BACKWARD, FORWARD, UPDATE], SHARED
   )
+
+
+def is_forward(graph: OpGraph) -> np.ndarray:
+  """[num_ops] bool: in the forward pass; all ops where nothing is learned."""
+  if is_split(graph):
+    return phases(graph) == FORWARD
+  src, dst = graph.edge_src, graph.edge_dst
+  gradients = _gradients(graph)
+  if not gradients.any():
+    return ~gradients
+  # The arithmetic of slots comes after no gradient, but leads to none, either.
+  return _reached(gradients, dst, src) & ~_reached(gradients, src, dst)
+
+
+def _gradients(graph: OpGraph) -> np.ndarray:
+  return np.fromiter(map(is_gradient, graph.names), bool, graph.num_ops)
 
 
 def _reached(start: np.ndarray, src: np.ndarray, dst: np.ndarray) -> np.ndarray:

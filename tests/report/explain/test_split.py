@@ -8,6 +8,7 @@ import placed_graphs
 import pytest
 from random_problems import costly_case, random_case
 
+from tfplace.core.cluster import Cluster, Device, Link
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.report import phases
@@ -126,6 +127,32 @@ def test_devices_without_microbatches_count_in_the_bubble():
   assert report.limits[0] == split.Limit(split.BALANCE, 40)  # of 60
 
 
+def test_a_host_with_an_odd_op_does_not_count_as_idle():
+  # Of the two microbatches, one short op is on a device of another kind.
+  placement = placed_graphs.split_step([10.0, 0.1], 2, by_microbatch)
+  problem = placement.problem
+  graph = problem.graph
+  us = {kind: graph.time_us["GPU"] for kind in ("GPU", "CPU")}
+  host = Device("host", "CPU")
+  names = [device.name for device in problem.cluster.devices]
+  links = [
+    Link(a, b, 1e9) for x in names for a, b in ((x, "host"), ("host", x))
+  ]
+  cluster = Cluster(
+    "with host",
+    (*problem.cluster.devices, host),
+    (*problem.cluster.links, *links),
+  )
+  devices = placement.devices.copy()
+  devices[graph.index["microbatch_0/net/layer_1/MatMul"]] = 2
+  problem = Problem(dataclasses.replace(graph, time_us=us), cluster)
+  report = explain(Placement(problem, devices)).split
+  assert report.workers == (0, 1)
+  # They compute 20.1 and 20.2 of 20.2, and only the first waits, for 0.1.
+  assert gains(report)[split.FILL] <= 0.1
+  assert report.bubble == pytest.approx(0.1 / 40.4)
+
+
 @pytest.mark.parametrize(
   "device_of, layers, microbatches, pattern, words",
   [
@@ -162,8 +189,11 @@ def test_odd_ops_do_not_hide_a_pattern():
   devices = placement.devices.copy()
   moved = np.flatnonzero(placement.problem.graph.microbatch == 1)[:3]
   devices[moved] = 2
-  found = explain(Placement(placement.problem, devices)).split.spread
+  explanation = explain(Placement(placement.problem, devices))
+  found = explanation.split.spread
   assert found.pattern == spread.DATA_PARALLEL
+  words = " ".join(summary(explanation))
+  assert "data parallelism, with 98% of their work: 0 on g0; 1 on" in words
   # 3 of the 40 ops of microbatch 1, 4 us each, are elsewhere.
   assert found.time_us[1].tolist()[:4] == [0, 148, 12, 0]
 

@@ -65,6 +65,28 @@ def find_layers(
   )
 
 
+def forward_starts(
+  layers: Layers,
+  start_us: np.ndarray,
+  time_us: np.ndarray,
+  is_forward: np.ndarray,
+) -> np.ndarray:
+  """[num_layers] when the forward ops of each start, on average by their time;
+  of a layer without any, all ops count.
+
+  Args:
+    layers: of the ops.
+    start_us: [num_ops] float64.
+    time_us: [num_ops] float64.
+    is_forward: [num_ops] bool.
+  """
+  count = len(layers.names)
+  weight = time_us * np.where(is_forward, 1.0, 1e-9)
+  whole = np.bincount(layers.layer_of, weight, count)
+  middle = np.bincount(layers.layer_of, weight * start_us, count)
+  return middle / np.maximum(whole, 1e-300)
+
+
 def _scopes(name: str) -> Scope:
   """`gradient_tape/model/step_3/lstm/MatMul` -> ("model", "lstm")."""
   parts = forward_name(name).split("/")[:-1]

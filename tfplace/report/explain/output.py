@@ -92,6 +92,7 @@ def _split(split: SplitReport) -> dict[str, Any]:
   return {
     "microbatches": split.microbatches,
     "pattern": spread.pattern,
+    "followed": spread.followed,
     "together": spread.together,
     "apart": spread.apart,
     "divided": spread.divided,

@@ -15,7 +15,6 @@ import numpy as np
 
 from tfplace.report import phases
 from tfplace.report.explain.bottleneck import (
-  FixedOrder,
   Times,
   fixed_order,
   times_on,
@@ -196,8 +195,12 @@ def _limits(
     Limit(name, max(0.0, now_us - order.step_time_us(other)))
     for name, other in changed.items()
   ]
-  waiting_us = _waiting_us(schedule, order, _free(even))
-  limits.append(Limit(FILL, waiting_us))
+  # In another order it may be less, but never more than what they wait now.
+  waiting_us = [
+    _waiting_us(schedule, order.starts_us(x), x, workers)
+    for x in (times, _free(even))
+  ]
+  limits.append(Limit(FILL, min(waiting_us)))
   return tuple(sorted(limits, key=lambda limit: -limit.gain_us))
 
 
@@ -224,15 +227,17 @@ def _even(schedule: Schedule, times: Times, workers: np.ndarray) -> Times:
   return times._replace(op=times.op * factor, overhead=times.overhead * factor)
 
 
-def _waiting_us(schedule: Schedule, order: FixedOrder, times: Times) -> float:
-  """How long devices that run microbatches wait until the last one is done."""
+def _waiting_us(
+  schedule: Schedule, start_us: np.ndarray, times: Times, workers: np.ndarray
+) -> float:
+  """How long workers with microbatches wait until the last one is done."""
   graph, at = schedule.placement.problem.graph, schedule.placement.devices
   own = graph.microbatch >= 0
-  start = order.starts_us(times)[: graph.num_ops]
+  start = start_us[: graph.num_ops]
   end = start + times.op + times.sends
   last_us = float(end[own].max())
   taken = np.minimum(end + times.overhead, last_us) - start
   taken_us = np.bincount(at, np.maximum(taken, 0.0), len(schedule.memory))
-  used = np.unique(at[own & (times.op > 0)])
+  used = np.intersect1d(workers, at[own & (times.op > 0)])
   waiting_us = np.maximum(last_us - taken_us[used], 0.0)
   return float(waiting_us.sum() / max(len(used), 1))

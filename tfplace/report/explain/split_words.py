@@ -41,26 +41,29 @@ def _use(split: SplitReport) -> str:
   spread, count = split.spread, split.microbatches
   names = [device.name for device in split.devices]
   all_of_them = f"The {count} microbatches"
+  part = ""
+  if spread.followed < 1 - MIN_GAIN:
+    part = f", with {format_share(spread.followed, 1)} of their work"
   if spread.pattern == spread_lib.ONE_DEVICE:
     used = [names[d] for group in spread.groups for d in group.devices]
     return (
       f"{all_of_them} run one after the other on {listed(used)} (gradient"
-      " accumulation)."
+      f" accumulation{part})."
     )
   if spread.pattern == spread_lib.DATA_PARALLEL:
     homes = _homes(spread, names)
-    return f"{all_of_them} are used for data parallelism: {homes}."
+    return f"{all_of_them} are used for data parallelism{part}: {homes}."
   if spread.pattern == spread_lib.PIPELINE:
     stages = _few([_stage(spread, d, names) for d in spread.stages])
     return (
-      f"{all_of_them} are used for a pipeline of {len(spread.stages)} stages:"
-      f" {stages}."
+      f"{all_of_them} are used for a pipeline of {len(spread.stages)}"
+      f" stages{part}: {stages}."
     )
   if spread.pattern == spread_lib.PIPELINES:
     groups = _few([_group(group, names) for group in spread.groups])
     return (
       f"{all_of_them} are used for {len(spread.groups)} pipelines side by side"
-      f" (data and pipeline parallelism): {groups}."
+      f" (data and pipeline parallelism){part}: {groups}."
     )
   return _mixture(spread, all_of_them)
 

@@ -11,7 +11,12 @@ import numpy as np
 
 from tfplace.core.paths import DisjointSets
 from tfplace.report import phases
-from tfplace.report.explain.layers import OTHER, Layers, find_layers
+from tfplace.report.explain.layers import (
+  OTHER,
+  Layers,
+  find_layers,
+  forward_starts,
+)
 from tfplace.report.rows import compute_end_us
 from tfplace.simulate import Schedule
 
@@ -20,7 +25,8 @@ DATA_PARALLEL = "data parallel"
 PIPELINE = "pipeline"
 PIPELINES = "pipelines side by side"
 MIXTURE = "mixture"
-PURE = 0.9  # of the work: what is so but for odd ops
+FOLLOWED = 0.8  # of the work, that makes a pattern
+PURE = 0.9  # of the work of a layer: what is so but for odd ops
 _USED = 0.1  # of an even share of a microbatch: a device that works on it
 
 
@@ -43,6 +49,7 @@ class Spread:
 
   Attributes:
     pattern: one of the names above.
+    followed: share of the work that is where the pattern has it.
     time_us: [num_microbatches, num_devices] what their ops take.
     together: share of that time in layers whose microbatches share one device.
     apart: the same in the other layers with one device for each microbatch.
@@ -52,6 +59,7 @@ class Spread:
   """
 
   pattern: str
+  followed: float
   time_us: np.ndarray
   together: float
   apart: float
@@ -125,7 +133,7 @@ def find_spread(schedule: Schedule) -> Spread:
   time_us = time_us.reshape(count, num_devices)
   groups, (together, apart) = _groups(time_us), _shares(work, count)
   return Spread(
-    _pattern(work, time_us, groups, together),
+    *_pattern(work, time_us, groups),
     time_us,
     together,
     apart,
@@ -172,44 +180,41 @@ def _groups(time_us: np.ndarray) -> tuple[Group, ...]:
 
 
 def _pattern(
-  work: _Work,
-  time_us: np.ndarray,
-  groups: tuple[Group, ...],
-  together: float,
-) -> str:
+  work: _Work, time_us: np.ndarray, groups: tuple[Group, ...]
+) -> tuple[str, float]:
+  """The first pattern that most of the work follows, and how much of it."""
   if sum(len(group.devices) for group in groups) < 2:
-    return ONE_DEVICE
-  homes = work.by(work.microbatch)
-  if homes.share >= PURE and len(np.unique(homes.device)) > 1:
-    return DATA_PARALLEL
-  if together >= PURE:
-    return PIPELINE
+    whole_us = max(float(time_us.sum()), 1e-300)
+    return ONE_DEVICE, float(time_us.sum(axis=0).max()) / whole_us
+  homes, layers = work.by(work.microbatch), work.by(work.layer)
   number = np.zeros(len(time_us), np.int64)
   for i, group in enumerate(groups):
     number[list(group.microbatches)] = i
-  of_group = work.layer * len(groups) + number[work.microbatch]
-  if len(groups) > 1 and work.by(of_group).share >= PURE:
-    return PIPELINES
-  return MIXTURE
+  in_groups = work.by(work.layer * len(groups) + number[work.microbatch])
+  for pattern, sums, is_possible in (
+    (DATA_PARALLEL, homes, len(np.unique(homes.device)) > 1),
+    (PIPELINE, layers, True),
+    (PIPELINES, in_groups, len(groups) > 1),
+  ):
+    if is_possible and sums.share >= FOLLOWED:
+      return pattern, sums.share
+  return MIXTURE, 1.0
 
 
 def _forward_order(schedule: Schedule, layers: Layers) -> np.ndarray:
   """Numbers of the layers in the order in which they compute; the model's own,
   where the graph knows them."""
   graph = schedule.placement.problem.graph
-  is_known = graph.layer >= 0
-  if not is_known.any():
-    is_known = np.array([name != OTHER for name in layers.names])
-    is_known = is_known[layers.layer_of]
-  number, start = layers.layer_of[is_known], schedule.op_start_us[is_known]
-  own_us = (compute_end_us(schedule) - schedule.op_start_us)[is_known]
-  is_forward = phases.phases(graph)[is_known] == phases.FORWARD
-  weight = own_us * np.where(is_forward, 1.0, 1e-9)
-  count = len(layers.names)
-  whole = np.maximum(np.bincount(number, weight, count), 1e-300)
-  middle = np.bincount(number, weight * start, count) / whole
-  known = np.unique(number)
-  return known[np.argsort(middle[known], kind="stable")]
+  known = np.unique(layers.layer_of[graph.layer >= 0])
+  if not len(known):
+    known = np.flatnonzero([name != OTHER for name in layers.names])
+  start = forward_starts(
+    layers,
+    schedule.op_start_us,
+    compute_end_us(schedule) - schedule.op_start_us,
+    phases.is_forward(graph),
+  )
+  return known[np.argsort(start[known], kind="stable")]
 
 
 def _stages(
