@@ -280,18 +280,13 @@ def test_inference_cannot_be_split():
 
 
 def two_norms():
-  return keras.Sequential(
-    [
-      keras.Input((8, 8, 3)),
-      layers.Conv2D(4, 3, activation="relu", use_bias=False),
-      layers.BatchNormalization(),
-      layers.Conv2D(3, 3, use_bias=False),
-      layers.BatchNormalization(),
-      layers.Flatten(),
-      layers.Dense(3),
-    ],
-    name="net",
-  )
+  image = keras.Input((8, 8, 3))
+  x = layers.Conv2D(4, 3, activation="relu", use_bias=False)(image)
+  norm = layers.BatchNormalization()
+  x = norm(layers.Activation("tanh")(norm(x)))  # two updates of one statistic
+  x = layers.Conv2D(3, 3, use_bias=False)(x)
+  x = layers.Flatten()(layers.BatchNormalization()(x))
+  return keras.Model(image, layers.Dense(3)(x), name="net")
 
 
 def test_statistics_over_the_batch_are_split_where_that_is_allowed():

@@ -289,7 +289,7 @@ def _statistics(model: keras.Model, graph: Any) -> list[tf.Operation]:
   found = []
   for op in graph_copies.assignments(graph):
     handle = outer.get(op.inputs[0].name)
-    if id(handle) in moving:
+    if id(handle) in moving and op.type == "AssignVariableOp":
       found.append(op)
     elif id(handle) not in kept:
       raise ExtractionError(
