@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tfplace import core
-from tfplace.bin import cli, sources
+from tfplace.bin import cli
 from tfplace.core.placement import Placement
 from tfplace.core.protocols import Result
 from tfplace.formats.results import evaluation_to_json
@@ -177,7 +177,7 @@ def check_files(values: flags.FlagValues) -> None:
   """
   for flag in _FILES:
     cli.check_writable(values[flag].value)
-  if values.output_graph_def and sources.chosen_source(values) == "graph":
+  if values.output_graph_def and values.graph:
     raise cli.UsageError(
       "--output_graph_def needs a TensorFlow model; --graph has only costs"
     )

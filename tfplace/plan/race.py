@@ -314,12 +314,12 @@ class Race:
 
   def _none_fits(self) -> InfeasibleError:
     """The error where nothing fits, in however many microbatches."""
-    ways = [in_words(c.split) for c in self.candidates if c.failure][1:]
+    tried = [c.split.microbatches for c in self.candidates if c.failure]
     error = self.candidates[0].failure or InfeasibleError("nothing fits")
-    if not ways:
+    if tried[-1:] == [1]:
       return error
     return InfeasibleError(
-      f"{error}; nor does the step fit {' or '.join(ways)}",
+      f"{error}; nor does the step fit in up to {tried[-1]} microbatches",
       op=error.op,
       device=error.device,
       num_bytes=error.num_bytes,
