@@ -268,8 +268,8 @@ class Devices:
     return problem
 
 
-def measured(slower):
-  step = Step()
+def measured(slower, step=None):
+  step = step or Step()
 
   def open_split(split):
     opened = step(split)
@@ -294,6 +294,15 @@ def test_a_split_that_runs_slower_than_the_whole_step_is_not_taken():
   assert plan.evaluation.step_time_us == 1001.0
   assert "microbatch_0/f0" not in step.problem.graph.names
   assert "since in 2 microbatches it takes 1.51 ms" in plan.choice.reason
+
+
+def test_a_split_that_runs_faster_than_predicted_is_taken():
+  # Predicted 212 us whole, and 314 in two parts.
+  plan, step = measured(0.5, Step(work_us=10.0, overhead_us=100.0))
+  assert plan.choice.split == SplitConfig(2)
+  assert "microbatch_0/f0" in step.problem.graph.names
+  whole, split = plan.choice.trials[:2]
+  assert plan.evaluation.step_time_us == split.measured_us < whole.measured_us
 
 
 def test_a_split_that_cannot_be_run_leaves_the_step_whole():

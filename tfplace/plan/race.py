@@ -80,7 +80,7 @@ class SplitStep:
 OpenSplit = Callable[[SplitConfig], SplitStep]
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class Candidate:
   """A way to split that takes part; `step` goes with the last search of it."""
 
@@ -217,11 +217,13 @@ class Race:
     """The better half, and what is close to the best."""
     half = (len(alive) + 1) // 2
     close_us = self._halving.close * alive[0].step_time_us
-    return [
-      candidate
-      for i, candidate in enumerate(alive)
-      if i < half or candidate.step_time_us <= close_us
-    ]
+    kept = []
+    for i, candidate in enumerate(alive):
+      if i < half or candidate.step_time_us <= close_us:
+        kept.append(candidate)
+      else:
+        candidate.step = None  # which may hold a copy of the weights
+    return kept
 
   def _rank(self, candidate: Candidate) -> tuple[float, int, int]:
     """Sorts by step time; more microbatches must gain something."""
