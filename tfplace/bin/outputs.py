@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tfplace import core
-from tfplace.bin import cli, sources
+from tfplace.bin import cli
 from tfplace.core.placement import Placement
 from tfplace.core.protocols import Result
 from tfplace.formats.results import evaluation_to_json
@@ -106,8 +106,13 @@ def print_results(
   )
 
 
-def print_choice(choice: SplitChoice) -> None:
-  """Prints how the step was split that was tried; what was chosen is bold."""
+def print_choice(choice: SplitChoice, single: Result | None) -> None:
+  """Prints each way to split the step that was tried; the one chosen is bold.
+
+  Args:
+    choice: of the split.
+    single: the whole step on one device; None where none has the memory.
+  """
   rows = Table()
   rows.add_column("microbatches")
   names = ("in flight", "step time", "vs one device", "peak memory (fullest)")
@@ -115,7 +120,7 @@ def print_choice(choice: SplitChoice) -> None:
     rows.add_column(name, justify="right")
   for trial in choice.trials:
     style = "bold" if trial.split == choice.split else ""
-    rows.add_row(*map(Text, _cells(trial, choice.single)), style=style)
+    rows.add_row(*map(Text, _cells(trial, single)), style=style)
   open_console().print(rows)
 
 
@@ -177,7 +182,7 @@ def check_files(values: flags.FlagValues) -> None:
   """
   for flag in _FILES:
     cli.check_writable(values[flag].value)
-  if values.output_graph_def and sources.chosen_source(values) == "graph":
+  if values.output_graph_def and values.graph:
     raise cli.UsageError(
       "--output_graph_def needs a TensorFlow model; --graph has only costs"
     )

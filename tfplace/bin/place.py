@@ -273,7 +273,7 @@ def _print(values: flags.FlagValues, plan: PlanResult, hint: str) -> None:
     print(f"{strategy}: {error}")
   best, single = plan.best, plan.single_device
   if plan.choice is not None:
-    outputs.print_choice(plan.choice)
+    outputs.print_choice(plan.choice, single)
   outputs.print_results(plan.results, best, plan.measured, single)
   if plan.measured is None and is_beaten(best, single):
     print("No placement that was found beats one device.")

@@ -20,7 +20,7 @@ from tfplace.errors import MeasurementError
 from tfplace.extraction import stages
 from tfplace.extraction.microbatches import SplitConfig
 from tfplace.placers import registry
-from tfplace.plan.choice import SplitChoice
+from tfplace.plan.choice import SplitChoice, SplitTrial, in_words
 from tfplace.plan.microbatches import make_auto_plan
 from tfplace.plan.planner import PlanConfig, PlanResult, Stages, make_plan
 from tfplace.plan.race import OpenSplit, SplitStep
@@ -131,8 +131,9 @@ def make_measured_auto_plan(
   """Chooses microbatches by measured costs, then measures the ones chosen.
 
   The placements of the split that the simulator likes best run as those of any
-  step do. The whole step runs beside them, at its best and on one device, and
-  is taken where it is the faster one.
+  step do. Beside them runs the whole step, at its best and on one device, or,
+  where that is what the simulator likes best, the best split: the faster one of
+  the two is taken.
 
   Args:
     open_split: extracts and profiles the step, split in one way.
@@ -147,51 +148,57 @@ def make_measured_auto_plan(
     TfplaceError: as `make_auto_plan` and `make_measured_plan` do.
   """
   stage = Stages() if show is None else show
-  opened: list[SplitStep] = []  # the whole step comes first
+  opened: dict[SplitConfig, SplitStep] = {}
 
   def opening(split: SplitConfig) -> SplitStep:
-    step = open_split(split)
-    if not opened:
-      opened.append(step)
-    return step
+    opened[split] = open_split(split)
+    return opened[split]
 
   def finish(step: SplitStep, final: PlanConfig, stage: Stages) -> PlanResult:
     return make_measured_plan(step.problem, final, _live(step), show=stage)
 
   plan, step = make_auto_plan(opening, base, config, stage, finish)
-  if plan.choice is None or plan.choice.split.is_whole:
+  choice = cast(SplitChoice, plan.choice)
+  choice = choice.with_measured(choice.split, plan.evaluation.step_time_us)
+  plan = dataclasses.replace(plan, choice=choice)
+  others = [t for t in choice.trials if t.best and t.split != choice.split]
+  if not choice.split.is_whole:
+    others = [trial for trial in others if trial.split.is_whole]
+  if not others:
     return plan, step
-  return _faster(plan, step, opened[0], stage)
+  rival = min(others, key=lambda trial: trial.step_time_us)
+  return _faster(plan, step, rival, opened[rival.split], stage)
 
 
 def _faster(
-  plan: PlanResult, step: SplitStep, whole: SplitStep, show: Stages
+  plan: PlanResult,
+  step: SplitStep,
+  rival: SplitTrial,
+  other: SplitStep,
+  show: Stages,
 ) -> tuple[PlanResult, SplitStep]:
-  """The split step, or the whole one, whichever ran faster."""
+  """The plan, or the rival of another split, whichever runs faster."""
   choice = cast(SplitChoice, plan.choice)
-  first, single = choice.trials[0].best, choice.single
-  results = {_key(r): r for r in (first, single) if r is not None}
-  choice = choice.with_measured(choice.split, plan.evaluation.step_time_us)
-  plan = dataclasses.replace(plan, choice=choice)
-  if not results:
-    return plan, step
-  runs = _Runs(_live(whole))
+  wanted = [rival.best, choice.single if rival.split.is_whole else None]
+  results = {_key(result): result for result in wanted if result is not None}
+  runs = _Runs(_live(other))
   try:
-    with show("measuring", " the whole step") as on_stage:
-      runs.add(whole.problem, list(results.values()), on_stage)
+    with show("measuring", f" the step {in_words(rival.split)}") as on_stage:
+      runs.add(other.problem, list(results.values()), on_stage)
   except MeasurementError:
     return plan, step
   ran = runs.measured[runs.fastest()]
-  choice = choice.with_measured(choice.trials[0].split, ran.step_time_us)
-  if not ran.feasible or ran.step_time_us >= plan.evaluation.step_time_us:
+  choice = choice.with_measured(rival.split, ran.step_time_us)
+  own = plan.evaluation
+  order = (not ran.feasible, ran.step_time_us)
+  if order >= (not own.feasible, own.step_time_us):
     return dataclasses.replace(plan, choice=choice), step
-  found = runs.predicted(whole.problem)
-  choice = dataclasses.replace(choice, split=choice.trials[0].split)
+  choice = dataclasses.replace(choice, split=rival.split)
+  found = runs.predicted(other.problem)
+  best = found[runs.fastest()]
   return (
-    PlanResult(
-      whole.problem, found, found[runs.fastest()], {}, runs.measured, choice
-    ),
-    whole,
+    PlanResult(other.problem, found, best, {}, runs.measured, choice),
+    other,
   )
 
 

@@ -72,14 +72,15 @@ class HintConfig:
     least_budget_s: of the whole search; of less, nothing is spent on it.
     search_s: of the estimate.
     most_ops: of the whole step; larger ones take long to extract.
-    gain: of the placement over one device, from which nothing is said.
+    gain: of the placement over one device, from which nothing is said. Models
+      whose layers follow one another gain 1.3 to 1.6 times on four devices.
     split_gain: of the split over the placement, below which nothing is said.
   """
 
-  least_budget_s: float = 10.0
+  least_budget_s: float = 20.0
   search_s: float = 2.0
   most_ops: int = 4_000
-  gain: float = 1.1
+  gain: float = 1.6
   split_gain: float = 1.1
 
 

@@ -137,9 +137,9 @@ class PlanResult:
   def single_device(self) -> Result | None:
     """The best single device; None where none has the memory.
 
-    Of the whole step, where it was chosen how to split it.
+    Of the whole step, where it was chosen to split it.
     """
-    if self.choice is not None:
+    if self.choice is not None and not self.choice.split.is_whole:
       return self.choice.single
     return next((r for r in self.results if r.strategy == SINGLE), None)
 

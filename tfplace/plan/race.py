@@ -80,7 +80,7 @@ class SplitStep:
 OpenSplit = Callable[[SplitConfig], SplitStep]
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class Candidate:
   """A way to split that takes part; `step` goes with the last search of it."""
 
@@ -217,11 +217,13 @@ class Race:
     """The better half, and what is close to the best."""
     half = (len(alive) + 1) // 2
     close_us = self._halving.close * alive[0].step_time_us
-    return [
-      candidate
-      for i, candidate in enumerate(alive)
-      if i < half or candidate.step_time_us <= close_us
-    ]
+    kept = []
+    for i, candidate in enumerate(alive):
+      if i < half or candidate.step_time_us <= close_us:
+        kept.append(candidate)
+      else:
+        candidate.step = None  # which may hold a copy of the weights
+    return kept
 
   def _rank(self, candidate: Candidate) -> tuple[float, int, int]:
     """Sorts by step time; more microbatches must gain something."""
@@ -314,12 +316,12 @@ class Race:
 
   def _none_fits(self) -> InfeasibleError:
     """The error where nothing fits, in however many microbatches."""
-    ways = [in_words(c.split) for c in self.candidates if c.failure][1:]
+    tried = [c.split.microbatches for c in self.candidates if c.failure]
     error = self.candidates[0].failure or InfeasibleError("nothing fits")
-    if not ways:
+    if tried[-1:] == [1]:
       return error
     return InfeasibleError(
-      f"{error}; nor does the step fit {' or '.join(ways)}",
+      f"{error}; nor does the step fit in up to {tried[-1]} microbatches",
       op=error.op,
       device=error.device,
       num_bytes=error.num_bytes,
