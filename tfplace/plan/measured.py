@@ -9,6 +9,7 @@ what runs: no placement is chosen that is slower than it.
 
 import dataclasses
 import math
+import statistics
 import time
 from collections.abc import Sequence
 from typing import Protocol, cast
@@ -38,12 +39,19 @@ class MeasuredConfig:
     max_rounds: searches at most; each takes half of the seconds that are left.
     traffic_tolerance: share of the step time that a search gives up for less
       traffic; fitted costs err by several percent.
+    close: placements within this share of the fastest run again before one is
+      chosen: a step that runs twice differs by as much.
+    repeats: how often they do.
+    repeat_share: of the seconds, kept for that.
   """
 
   candidates: int = 4
   tolerance: float = 0.05
   max_rounds: int = 4
   traffic_tolerance: float = 0.02
+  close: float = 0.08
+  repeats: int = 2
+  repeat_share: float = 0.25
 
 
 class LiveDevices(Protocol):
@@ -96,7 +104,7 @@ def make_measured_plan(
   limits = limits or MeasuredConfig()
   stage = Stages() if show is None else show
   searches = config.strategy in registry.SEARCHES
-  runs = _Runs(live)
+  runs = _Runs(live, limits)
   for number in range(limits.max_rounds if searches else 1):
     is_last = not searches or number == limits.max_rounds - 1
     budget_s = config.budget_s if is_last else config.budget_s / 2
@@ -117,6 +125,9 @@ def make_measured_plan(
       budget_s=config.budget_s - budget_s or config.budget_s,
       init_placement=Placement(problem, fastest.devices) if searches else None,
     )
+  if searches:
+    with stage("measuring", " the fastest again") as on_stage:
+      runs.repeat(problem, on_stage)
   results = runs.predicted(problem)
   best = results[runs.fastest() if searches else 0]
   return PlanResult(problem, results, best, plan.failures, runs.measured)
@@ -181,7 +192,7 @@ def _faster(
   choice = cast(SplitChoice, plan.choice)
   wanted = [rival.best, choice.single if rival.split.is_whole else None]
   results = {_key(result): result for result in wanted if result is not None}
-  runs = _Runs(_live(other))
+  runs = _Runs(_live(other), MeasuredConfig(repeat_share=0.0))
   try:
     with show("measuring", f" the step {in_words(rival.split)}") as on_stage:
       runs.add(other.problem, list(results.values()), on_stage)
@@ -211,11 +222,12 @@ def _live(step: SplitStep) -> LiveDevices:
 class _Runs:
   """Everything that ran, as it was predicted then, and measured."""
 
-  def __init__(self, live: LiveDevices) -> None:
+  def __init__(self, live: LiveDevices, limits: MeasuredConfig) -> None:
     self.results: list[Result] = []
     self.measured: list[Evaluation] = []
-    self.left_s = live.run_s
+    self.left_s = live.run_s * (1 - limits.repeat_share)
     self._live = live
+    self._limits = limits
 
   @property
   def placements(self) -> list[Placement]:
@@ -271,6 +283,31 @@ class _Runs:
     if not any(math.isfinite(e.step_time_us) for e in self.measured):
       why = self.measured[0].extra.get("error", "for an unknown reason")
       raise MeasurementError(f"no placement could be run: {why}")
+
+  def repeat(self, problem: Problem, on_stage: stages.OnStage) -> None:
+    """Runs what is close to the fastest again, in turns; medians count."""
+    limits = self._limits
+    fastest_us = self.measured[self.fastest()].step_time_us
+    close = [
+      i
+      for i, evaluation in enumerate(self.measured)
+      if evaluation.feasible
+      and evaluation.step_time_us <= (1 + limits.close) * fastest_us
+    ]
+    left_s = max(0.0, self.left_s) + self._live.run_s * limits.repeat_share
+    if len(close) < 2 or left_s <= 0:
+      return
+    harness = self._live.harness(problem, on_stage=on_stage, measure_s=left_s)
+    turns = close * limits.repeats
+    rows = [Placement(problem, self.placements[i].devices) for i in turns]
+    took_us = {i: [self.measured[i].step_time_us] for i in close}
+    for i, evaluation in zip(turns, harness.evaluate(rows), strict=True):
+      if math.isfinite(evaluation.step_time_us):
+        took_us[i].append(evaluation.step_time_us)
+    for i, times in took_us.items():
+      self.measured[i] = dataclasses.replace(
+        self.measured[i], step_time_us=statistics.median(times)
+      )
 
   def fastest(self) -> int:
     """Index of the shortest measured step, of those that fit if any does."""
