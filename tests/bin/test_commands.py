@@ -156,12 +156,16 @@ def test_inference_has_fewer_ops_than_training(keras_file, tmp_path):
   assert infer.num_ops < train.num_ops / 2
 
 
-def test_placed_graph_def_has_a_device_on_every_node(keras_file, tmp_path):
+@pytest.mark.parametrize("microbatches", [1, 2])
+def test_placed_graph_def_has_a_device_on_every_node(
+  microbatches, keras_file, tmp_path
+):
   import tensorflow as tf
 
   path = str(tmp_path / "placed.pb")
   arguments = [
     f"--keras_model={keras_file}",
+    f"--microbatches={microbatches}",
     "--cluster=k80x2",
     "--strategy=blocks",
     f"--output_graph_def={path}",
@@ -173,6 +177,8 @@ def test_placed_graph_def_has_a_device_on_every_node(keras_file, tmp_path):
   known = {device.name for device in cluster_preset("k80x2").devices}
   assert {node.device for node in graph_def.node} <= known
   assert len({node.device for node in graph_def.node}) == 2
+  scopes = {node.name.partition("/")[0] for node in graph_def.node}
+  assert ("microbatch_1" in scopes) == (microbatches == 2)
 
 
 def test_a_split_step_is_extracted_placed_explained_and_measured(
@@ -194,7 +200,7 @@ def test_a_split_step_is_extracted_placed_explained_and_measured(
     if cluster == "p100x1":
       capsys.readouterr()
       assert explain.run([*source, *on]) == 0
-      assert last_json(capsys)
+      assert last_json(capsys)["split"]["microbatches"] == 3
   assert measure.run([*source, *on, "--steps=2", "--warmup=1"]) == 0
   assert last_json(capsys)["source"] == "measured"
   # The placement says how its step is split.

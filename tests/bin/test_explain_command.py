@@ -9,12 +9,12 @@ from tfplace import core, formats
 from tfplace.bin import explain
 
 
-@pytest.fixture
-def files(tmp_path):
+def chain_files(tmp_path, microbatches=(None, None)):
   """A chain of two ops on two devices, as files: 2 + 3 + 0.5 + 1 us."""
+  first, second = microbatches
   ops = [
-    core.OpSpec("m/x/a", "MatMul", {"GPU": 2.0}, [6.0]),
-    core.OpSpec("m/y/b", "Relu", {"GPU": 1.0}),
+    core.OpSpec("m/x/a", "MatMul", {"GPU": 2.0}, [6.0], microbatch=first),
+    core.OpSpec("m/y/b", "Relu", {"GPU": 1.0}, microbatch=second),
   ]
   graph = core.build_graph("chain", ops, [(0, 0, 1)])
   devices = (core.Device("g0", "GPU"), core.Device("g1", "GPU"))
@@ -29,6 +29,11 @@ def files(tmp_path):
     f"--cluster={paths['cluster']}",
     f"--placement={paths['plan']}",
   ]
+
+
+@pytest.fixture
+def files(tmp_path):
+  return chain_files(tmp_path)
 
 
 def test_help(capsys):
@@ -55,6 +60,19 @@ def test_json_is_the_only_output_and_has_the_proven_bound(files, capsys):
   data = json.loads(capsys.readouterr().out)
   assert data["step_time_us"] == 6.5
   assert data["lower_bound_us"] == pytest.approx(3)
+
+
+def test_a_split_step_is_explained_by_microbatch(tmp_path, capsys):
+  files = chain_files(tmp_path, (0, 1))
+  assert explain.run(files) == 0
+  out = capsys.readouterr().out
+  assert "The 2 microbatches are used for data parallelism: 0 on g0" in out
+  assert "(the bubble)" in out and "Devices in the split step" in out
+  assert explain.run([*files, "--json"]) == 0
+  data = json.loads(capsys.readouterr().out)
+  # They compute 2 and 1 of 6.5 us; free links would leave 3.
+  assert data["split"]["bubble"] == pytest.approx(1 - 3 / 13)
+  assert data["split"]["limits"][0] == {"name": "links", "gain_us": 3.5}
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ import tensorflow as tf
 from google.protobuf import text_format
 
 from tfplace.errors import ApplyError, FormatError
-from tfplace.extraction import feed_values, with_initializers
+from tfplace.extraction import feed_values, trace_keras, with_initializers
+from tfplace.extraction.microbatches import SplitConfig, microbatch_of
 from tfplace.keras import placed_graph_def, write_placed_graph_def
 
 tf1 = tf.compat.v1
@@ -62,6 +63,30 @@ def test_the_file_runs_as_such_on_its_devices(kind, suffix, tmp_path):
   for node in same:
     assert node.device == placement.assignments[node.name], node.name
   assert len({node.device for node in same}) == 3
+
+
+def test_each_microbatch_of_a_split_step_runs_where_it_is_placed(tmp_path):
+  step = at.build("dense"), None, True, at.batch("dense")
+  traced = trace_keras(*step, split=SplitConfig(3, max_in_flight=2))
+  placement = at.random_placement(traced)
+  path = tmp_path / "g.pb"
+  write_placed_graph_def(traced, placement, path)
+  loaded = dataclasses.replace(traced, graph_def=_load(path))
+  losses, nodes = _run(loaded, 5)
+  expected, _ = _run(trace_keras(*step), 5)  # not split
+  np.testing.assert_allclose(losses, expected, atol=1e-5)
+  types = {node.name: node.op for node in traced.graph_def.node}
+  ran = {}
+  for node in nodes:
+    if types.get(node.name) == node.op:
+      assert node.device == placement.assignments[node.name], node.name
+      ran.setdefault(microbatch_of(node.name), set()).add(node.device)
+  assert {number: len(devices) for number, devices in ran.items()} == {
+    None: 3,
+    0: 3,
+    1: 3,
+    2: 3,
+  }
 
 
 def test_the_traced_graph_itself_is_not_changed():

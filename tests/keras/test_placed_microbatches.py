@@ -242,7 +242,8 @@ REFUSED = {
   "own step": (
     lambda: OwnStep([keras.Input((6,)), layers.Dense(3)], name="net"),
     {},
-    "it has a train_step of its own",
+    "model 'net' cannot be split: it has a train_step of its own, which must"
+    r" call tfplace.split_gradients\(self, data\) once, and calls it 0 times",
   ),
   "examples": (MODELS["dense"][0], {"microbatches": 9}, "the batch has 8"),
   "none": (
@@ -400,6 +401,16 @@ def test_inference_cannot_be_split():
     tfplace.plan_model(model, at.local_cluster(), microbatches=2)
 
 
+def two_norms():
+  image = keras.Input((8, 8, 3))
+  x = layers.Conv2D(4, 3, activation="relu", use_bias=False)(image)
+  norm = layers.BatchNormalization()
+  x = norm(layers.Activation("tanh")(norm(x)))  # two updates of one statistic
+  x = layers.Conv2D(3, 3, use_bias=False)(x)
+  x = layers.Flatten()(layers.BatchNormalization()(x))
+  return keras.Model(image, layers.Dense(3)(x), name="net")
+
+
 def test_statistics_over_the_batch_are_split_where_that_is_allowed():
   model = build(None, normalized)
   tfplace.place_model(
@@ -415,16 +426,61 @@ def test_statistics_over_the_batch_are_split_where_that_is_allowed():
   assert found[-1] < found[0]
 
 
-def test_a_microbatch_without_examples_has_no_statistics():
+def test_statistics_are_of_the_microbatches_that_have_examples():
   function = lambda: keras.Sequential(  # noqa: E731
-    [keras.Input((6,)), layers.BatchNormalization(), layers.Dense(3)]
+    [keras.Input((6,)), layers.BatchNormalization(name="norm")]
   )
   model = build(None, function)
+  model.compile(keras.optimizers.SGD(0.0), "mse", jit_compile=False)
   tfplace.place_model(
     model, at.local_cluster(), "m_topo", batch_size=7, microbatches=2,
     allow_batch_statistics=True,
   )  # fmt: skip
-  with pytest.raises(
-    tf.errors.InvalidArgumentError, match="drop the remainder"
+  x = MODELS["dense"][1]
+  model.fit(x, x, batch_size=7, shuffle=False, verbose=0)
+  # 22 examples in batches of 7: the last has one, and one part none.
+  mean = np.zeros(6)
+  for begin, middle, end in (
+    (0, 4, 7),
+    (7, 11, 14),
+    (14, 18, 21),
+    (21, 22, 22),
   ):
-    fitted(model, "dense", 1, batch_size=7)  # the last batch has one example
+    parts = [x[begin:middle], x[middle:end]]
+    means = [part.mean(axis=0) for part in parts if len(part)]
+    mean = 0.99 * mean + 0.01 * np.mean(means, axis=0)
+  found = model.get_layer("norm").moving_mean
+  np.testing.assert_allclose(found, mean, rtol=1e-5, atol=1e-7)
+
+
+def test_statistics_of_microbatches_equal_those_of_mirrored_replicas():
+  def of_microbatches():
+    model = build(None, two_norms)
+    split = SplitConfig(2, allow_batch_statistics=True)
+    tfplace.place_model(
+      model,
+      placement=placement_of(model, split),
+      allow_batch_statistics=True,
+    )
+    return model
+
+  strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+  with strategy.scope():
+    mirrored = build(None, two_norms)
+  data = (normal(8, 8, 3)[: 2 * BATCH], normal(3)[: 2 * BATCH])
+  runs = []
+  for model in (of_microbatches(), mirrored):
+    batches = tf.data.Dataset.from_tensor_slices(data)
+    history = model.fit(batches.batch(BATCH), epochs=10, verbose=0)
+    runs.append((model, history.history))
+  (mine, found), (_, expected) = runs
+  for name, values in expected.items():  # 20 steps
+    np.testing.assert_allclose(found[name], values, rtol=1e-5)
+  for weight, replicated in zip(mine.weights, mirrored.weights, strict=True):
+    copies = strategy.experimental_local_results(replicated.value)
+    # Each replica keeps moving statistics of its own; other weights agree.
+    mean = np.mean([copy.numpy() for copy in copies], axis=0)
+    atol = 1e-5 * max(np.abs(mean).max(), 1e-3)
+    np.testing.assert_allclose(weight.numpy(), mean, rtol=0, atol=atol)
+    own = [np.abs(copy.numpy() - mean).max() for copy in copies]
+    assert ("moving" in weight.path) == (max(own) > 10 * atol)

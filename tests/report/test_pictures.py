@@ -4,6 +4,7 @@ import dataclasses
 import gzip
 import json
 
+import matplotlib.colors
 import numpy as np
 import pytest
 
@@ -12,7 +13,7 @@ from tfplace.core.op_graph import OpSpec, build_graph
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.errors import FormatError
-from tfplace.report import timeline, trace
+from tfplace.report import op_colors, timeline, trace
 from tfplace.simulate import Simulator
 
 
@@ -193,3 +194,109 @@ def test_a_folder_that_is_not_there_is_named(tmp_path):
     timeline.save_timeline(
       two_device_placement(), tmp_path / "nowhere" / "t.png"
     )
+
+
+def split_placement():
+  """Two microbatches of one layer on two devices, and an update on the first.
+
+  Forward 0-2, backward 2-5 on each; 6 bytes of gradient from d1 5-8, arrive
+  8.5; added at once, updated 8.5-9.5.
+  """
+  pair = two_device_placement().problem.cluster
+  back = dataclasses.replace(
+    pair.links[0], src=pair.links[0].dst, dst=pair.links[0].src
+  )
+  ops, edges = [], []
+  for i in range(2):
+    for scope, us in (("", 2.0), ("gradient_tape/", 3.0)):
+      name = f"microbatch_{i}/{scope}net/dense/MatMul"
+      own = {"layer": "net/dense", "microbatch": i}
+      ops.append(OpSpec(name, "MatMul", {"GPU": us}, [6.0], **own))
+    edges += [(2 * i, 0, 2 * i + 1), (2 * i + 1, 0, 4)]
+  ops.append(OpSpec("add", "AddV2", {"GPU": 0.0}, [0.0], layer="net/dense"))
+  ops.append(OpSpec("update", "Assign", {"GPU": 1.0}))
+  edges.append((4, 0, 5))
+  cluster = dataclasses.replace(pair, links=(*pair.links, back))
+  problem = Problem(build_graph("g", ops, edges), cluster)
+  return Placement(problem, np.array([0, 0, 1, 1, 0, 0]))
+
+
+def test_a_trace_knows_layer_and_microbatch_of_ops_and_transfers():
+  placement = split_placement()
+  data = trace.make_trace(Simulator(placement.problem).schedule(placement))
+  known = {
+    (e["pid"], e["name"]): (e["args"].get("microbatch"), e["args"].get("layer"))
+    for e in events_of(data, "X")
+    if e["pid"] in (trace.DEVICES, trace.CHANNELS)
+  }
+  gradient = "microbatch_1/gradient_tape/net/dense/MatMul"
+  assert known[trace.DEVICES, gradient] == (1, "net/dense")
+  assert known[trace.CHANNELS, f"{gradient}:0"] == (1, "net/dense")
+  assert known[trace.DEVICES, "add"] == (None, "net/dense")
+  assert known[trace.DEVICES, "update"] == (None, None)
+
+
+def test_a_trace_shows_the_passes_of_microbatches():
+  placement = split_placement()
+  data = trace.make_trace(Simulator(placement.problem).schedule(placement))
+  passes = {
+    (e["name"], e["tid"]): (e["ts"], e["dur"], e["args"]["ops"])
+    for e in events_of(data, "X")
+    if e["pid"] == trace.PASSES
+  }
+  assert passes == {
+    ("forward 0", 0): (0, 2, 1),
+    ("backward 0", 0): (2, 3, 1),
+    ("forward 1", 1): (0, 2, 1),
+    ("backward 1", 1): (2, 3, 1),
+    ("update", 0): (8.5, 1, 1),
+  }
+  # A whole step has none.
+  whole = two_device_placement()
+  data = trace.make_trace(Simulator(whole.problem).schedule(whole))
+  assert not [e for e in data["traceEvents"] if e["pid"] == trace.PASSES]
+
+
+def test_a_timeline_of_a_split_step_has_a_colour_for_each_microbatch():
+  placement = split_placement()
+  schedule = Simulator(placement.problem).schedule(placement)
+  ops = op_colors.op_colors(schedule, timeline.TYPE_COLORS, "#000000")
+  assert [ops.labels[i] for i in ops.kind] == [
+    *("forward of microbatch 0", "backward of microbatch 0"),
+    *("forward of microbatch 1", "backward of microbatch 1"),
+    *("update, shared", "update, shared"),
+  ]
+  assert len(set(ops.colors)) == 5
+  tracks, _ = timeline.draw_timeline(schedule).axes
+  drawn = {
+    (box.x0, round(box.y0)): matplotlib.colors.to_hex(color)
+    for bars in tracks.collections
+    for path, color in zip(
+      bars.get_paths(),
+      np.resize(bars.get_facecolors(), (len(bars.get_paths()), 4)),
+      strict=True,
+    )
+    for box in [path.get_extents()]
+    if box.height > 0.2  # without the critical path
+  }
+  assert (drawn[0, 0], drawn[2, 0]) == ops.colors[:2]
+  assert (drawn[0, 1], drawn[2, 1]) == ops.colors[2:4]
+  assert drawn[8.5, 0] == timeline.OTHER_COLOR
+  assert drawn[5, 2] == ops.colors[3]  # what it sends has its colour, too
+  names = [text.get_text() for text in tracks.get_legend().get_texts()]
+  assert names == [
+    *("microbatch 0", "microbatch 1", "update, shared", "other transfer"),
+    "critical path",
+  ]
+
+
+def test_of_many_microbatches_neighbours_share_a_colour():
+  ops = [OpSpec(f"x{i}", "X", {"GPU": 1.0}, microbatch=i) for i in range(30)]
+  cluster = Cluster("c", (Device("d", "GPU"),))
+  problem = Problem(build_graph("g", ops, []), cluster)
+  schedule = Simulator(problem).schedule(np.zeros(30, int))
+  found = op_colors.op_colors(schedule, timeline.TYPE_COLORS, "#000000")
+  assert len(set(found.legend)) == op_colors.MAX_MICROBATCHES + 1
+  assert found.legend[0] == "microbatches 0 to 2"
+  assert found.labels[found.kind[29]] == "forward of microbatches 28 to 29"
+  assert np.all(np.diff(found.kind) >= 0)

@@ -17,7 +17,8 @@ from tfplace.report.explain.output import (
 _DESCRIPTION = (
   "Says why a placement takes as long as it does: its critical path, its"
   " bottleneck, what one more device or faster links would give, how far it is"
-  " from the proven bound and, with --op, why an op is where it is."
+  " from the proven bound; of a step in microbatches how they are used, how"
+  " long devices idle and what limits it; with --op, why an op is where it is."
 )
 
 

@@ -151,8 +151,8 @@ def define_cluster_flag(
   flags.DEFINE_string(
     "cluster",
     default,
-    "Devices: a preset such as k80x2 or v100x4, workers:N for N local"
-    " TensorFlow processes, gpus for this host's own (gpus:N splits its"
+    "Devices: a preset such as k80x2 or 2*v100x8 (two hosts), workers:N for N"
+    " local TensorFlow processes, gpus for this host's own (gpus:N splits its"
     " first into N logical ones), a tfplace.hosts.v1 file (workers on several"
     " machines, each started by tfplace-worker), or a tfplace.cluster.v1 file.",
     flag_values=values,

@@ -2,9 +2,8 @@
 
 The step is the model's own `train_step`, metrics included, as `fit` traces it
 without XLA, so that names agree with what `fit` runs. The data pipeline and
-callbacks are no part of it. Layers are recorded as the step is traced, since
-names alone do not tell: the second call of layer "dense" and the first of
-"dense_1" both have the scope "dense_1".
+callbacks are no part of it. Layers are recorded as the step is traced
+(`layers`).
 """
 
 import collections
@@ -13,7 +12,7 @@ import dataclasses
 import functools
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -21,12 +20,11 @@ import tensorflow as tf
 
 from tfplace.errors import ExtractionError
 from tfplace.extraction import functions, keras_inputs, microbatches, stages
+from tfplace.extraction.layers import LayerRecorder, layers_of_variables
 from tfplace.extraction.microbatches import split_step
 from tfplace.extraction.safety import limits
 from tfplace.extraction.traced import TracedStep
 
-Layers = tuple[str, ...]
-_GRADIENT_SCOPE = "gradient_tape/"
 _COUNTERS = "object_name_uids"
 
 
@@ -86,7 +84,7 @@ def trace_keras(
     variable_names=_variable_names(model),
     values={t.op.name: value for t, value in samples if value is not None},
   )
-  layers = recorder.of_nodes(traced.graph_def, _layers_of_variables(model))
+  layers = recorder.of_nodes(traced.graph_def, layers_of_variables(model))
   return dataclasses.replace(
     traced, layers=layers, microbatches=split.microbatches
   )
@@ -166,7 +164,7 @@ def _trace_step(
   kind: str,
   on_stage: stages.OnStage,
   split: microbatches.SplitConfig,
-) -> tuple[Any, list[tf.Tensor], "LayerRecorder"]:
+) -> tuple[Any, list[tf.Tensor], LayerRecorder]:
   """The step as a function of the batch, its losses, and its layers."""
   losses: list[tf.Tensor] = []
   recorders: list[LayerRecorder] = []
@@ -266,72 +264,6 @@ def _fetches(concrete: Any, losses: list[tf.Tensor]) -> list[tf.Tensor]:
   if not mine and isinstance(logs, dict) and "loss" in logs:
     mine = [logs["loss"]]
   return mine[-1:] + outputs
-
-
-class LayerRecorder:
-  """A device function that only looks: which layers are being called."""
-
-  def __init__(self, graph: tf.Graph, model: keras.Model) -> None:
-    """Records ops of `graph` itself, in layers of `model`, it included."""
-    self._known = {layer.name for layer in model._flatten_layers()}
-    self.layers: dict[str, Layers] = {}  # by name of an op or a scope
-    self._graph = graph
-
-  def __call__(self, op: tf.Operation) -> str:
-    """What `tf.Graph.device` asks for each new op: its device, unchanged."""
-    if op.graph is self._graph or op.graph.name == microbatches.FUNCTION:
-      # Losses and optimizers open scopes, too.
-      names = tuple(name for name in open_layers() if name in self._known)
-      if names:
-        self.layers[op.name] = names
-        self.layers.setdefault(op.name.rpartition("/")[0], names)
-    return op.device
-
-  def of_nodes(
-    self, graph_def: tf.compat.v1.GraphDef, variables: Mapping[str, Layers]
-  ) -> dict[str, Layers]:
-    """Node -> its layers; of a flat graph, gradients and bodies included.
-
-    `variables` maps the node of each variable to its layers.
-    """
-    found = dict(variables)
-    for node in graph_def.node:
-      for name in _candidates(microbatches.name_in_whole(node.name)):
-        if name in self.layers:
-          found.setdefault(node.name, self.layers[name])
-          break
-    return found
-
-
-def _candidates(name: str) -> Iterator[str]:
-  """The op itself, what it is the gradient of, and the scopes around."""
-  forward = name.rpartition(_GRADIENT_SCOPE)[2]
-  while forward:
-    yield forward
-    forward = forward.rpartition("/")[0]
-
-
-def _layers_of_variables(model: keras.Model) -> dict[str, Layers]:
-  """Path of each variable of a layer -> that layer and those around it."""
-  found: dict[str, Layers] = {}
-
-  def visit(layer: Any, around: Layers) -> None:
-    names = (layer.name, *around)
-    for variable in layer.variables:
-      found[variable.path] = names
-    for child in layer._layers:
-      visit(child, names)
-
-  visit(model, ())
-  return found
-
-
-def open_layers() -> list[str]:
-  """Names of the layers whose call is being traced, innermost first."""
-  from keras.src.backend.common import global_state
-
-  stack = global_state.get_global_attribute("name_scope_stack") or []
-  return [entry.name for entry in reversed(stack)]
 
 
 @contextlib.contextmanager

@@ -62,8 +62,8 @@ class TracedStep:
     targets: node names to run for their effect (updates of variables).
     variables: by node name.
     training: whether it is a training step.
-    layers: op name -> names of the Keras layers whose op, gradient or variable
-      it is, innermost first; without what belongs to no layer.
+    layers: op name -> names of the Keras layers whose op, gradient, variable or
+      update it is, innermost first; without what belongs to no layer.
     microbatches: into which the batch is split.
   """
 

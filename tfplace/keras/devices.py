@@ -18,7 +18,7 @@ from tensorflow.python import pywrap_tfe
 
 from tfplace.errors import ApplyError
 from tfplace.extraction import microbatches
-from tfplace.extraction.keras_step import open_layers
+from tfplace.extraction.layers import open_layers
 from tfplace.keras import state
 from tfplace.plan.plan import Plan, choices
 

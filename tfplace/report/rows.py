@@ -163,25 +163,6 @@ def _critical_spans(
   return result
 
 
-def main_types(schedule: Schedule, limit: int) -> tuple[np.ndarray, list[str]]:
-  """The op types that take longest.
-
-  Returns:
-    [num_ops] int64 number of each op's type among them, and their names; the
-    last one is all other types.
-  """
-  types = schedule.placement.problem.graph.types
-  time_us = compute_end_us(schedule) - schedule.op_start_us
-  total: dict[str, float] = {}
-  for name, us in zip(types, time_us.tolist(), strict=True):
-    total[name] = total.get(name, 0.0) + us
-  ranked = sorted((t for t in total if total[t] > 0), key=lambda t: -total[t])
-  main = ranked[:limit]
-  number = {name: i for i, name in enumerate(main)}
-  kind = np.array([number.get(name, len(main)) for name in types], np.int64)
-  return kind, [*main, "other ops"]
-
-
 def row_kinds(row: Row, op_kind: np.ndarray, message: int) -> np.ndarray:
   """[n] int64: `op_kind` [num_ops] of a device's ops, `message` of the rest."""
   kinds = np.full(len(row.items), message)

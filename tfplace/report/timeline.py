@@ -12,17 +12,18 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.legend_handler import HandlerTuple
 from matplotlib.patches import Patch
 
 from tfplace.core.placement import Placement
 from tfplace.errors import FormatError
 from tfplace.formats.files import write_bytes
+from tfplace.report.op_colors import OpColors, op_colors
 from tfplace.report.rows import (
   DEVICE,
   Row,
   as_schedule,
   device_names,
-  main_types,
   row_kinds,
   step_rows,
 )
@@ -112,24 +113,27 @@ def _draw_rows(
   step_us = schedule.step_time_us
   scale, unit = time_scale(step_us)
   tops = np.cumsum(heights) - heights
-  kind, names = main_types(schedule, len(TYPE_COLORS))
-  colors = np.array(
-    [*TYPE_COLORS[: len(names) - 1], OTHER_COLOR, MESSAGE_COLOR]
-  )
-  names = [*names, "send, receive"]
+  ops = op_colors(schedule, TYPE_COLORS, OTHER_COLOR)
+  other = len(ops.colors) - 1
+  of_ops = np.array([*ops.colors, MESSAGE_COLOR])
+  of_links = np.array([*ops.colors[:other], TRANSFER_COLOR])
+  # In a split step, what microbatches send has their colours, too.
+  sent = np.full(len(schedule.transfers), other)
+  if ops.is_split:
+    sent = ops.kind[schedule.transfers.src_op]
   labels, drawn = [], set()
   for row, top in zip(rows, tops.tolist(), strict=True):
     if row.kind == DEVICE:
       some = row.end_us > row.start_us
-      kinds = row_kinds(row, kind, len(names) - 1)[some]
+      kinds = row_kinds(row, ops.kind, other + 1)[some]
       drawn |= set(kinds.tolist())
       spans = np.stack((row.start_us[some], row.end_us[some]), axis=1)
-      _bars(axes, spans / scale, top + 0.08, 0.72, colors[kinds])
+      _bars(axes, spans / scale, top + 0.08, 0.72, of_ops[kinds])
       _bars(axes, row.critical_us / scale, top + 0.83, 0.07, CRITICAL_COLOR)
       labels.append(f"{row.name} {format_share(row.busy_us, step_us)}")
     else:
       spans = np.stack((row.start_us, row.end_us), axis=1)
-      _bars(axes, spans / scale, top + 0.06, 0.3, TRANSFER_COLOR)
+      _bars(axes, spans / scale, top + 0.06, 0.3, of_links[sent[row.items]])
       _bars(axes, row.critical_us / scale, top + 0.38, 0.07, CRITICAL_COLOR)
       labels.append(row.name)
   axes.set_yticks(tops + heights / 2, labels)
@@ -138,11 +142,26 @@ def _draw_rows(
   axes.set_xlim(0, max(step_us / scale, 1e-9))
   axes.set_ylim(float(heights.sum()), 0)
   axes.tick_params(axis="x", labelbottom=True)
-  axes.set_xlabel(f"time, {unit} (percentages: device busy)")
-  handles = [Patch(color=colors[i], label=names[i]) for i in sorted(drawn)]
-  handles.append(Patch(color=TRANSFER_COLOR, label="transfer"))
-  handles.append(Patch(color=CRITICAL_COLOR, label="critical path"))
-  _add_legend(axes, 6, handles=handles)
+  note = "; light: forward, dark: backward" if ops.is_split else ""
+  axes.set_xlabel(f"time, {unit} (percentages: device busy{note})")
+  _add_legend(axes, 6, **_legend_of_rows(ops, drawn))
+
+
+def _legend_of_rows(ops: OpColors, drawn: set[int]) -> dict[str, Any]:
+  """Handles and labels of the kinds that are drawn, one for those of a name."""
+  named = [*zip(ops.legend, ops.colors, strict=True)]
+  named.append(("send, receive", MESSAGE_COLOR))
+  patches: dict[str, list[Patch]] = {}
+  for i in sorted(drawn):
+    patches.setdefault(named[i][0], []).append(Patch(color=named[i][1]))
+  rest = "other transfer" if ops.is_split else "transfer"
+  patches[rest] = [Patch(color=TRANSFER_COLOR)]
+  patches["critical path"] = [Patch(color=CRITICAL_COLOR)]
+  return {
+    "handles": [tuple(handles) for handles in patches.values()],
+    "labels": list(patches),
+    "handler_map": {tuple: HandlerTuple(ndivide=None, pad=0.0)},
+  }
 
 
 def _bars(

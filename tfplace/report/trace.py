@@ -1,5 +1,6 @@
 """A simulated step as a Chrome trace, which https://ui.perfetto.dev opens:
-devices and channels as tracks, memory as counters, the critical path.
+devices and channels as tracks, memory as counters, the critical path; of a
+split step also the passes of its microbatches.
 
 The format is the "Trace Event Format" of Chromium's catapult project; its
 times are microseconds, as ours.
@@ -12,8 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from tfplace.core.op_graph import OpGraph
 from tfplace.core.placement import Placement
 from tfplace.formats.json_file import write_json
+from tfplace.report import phases
 from tfplace.report.rows import (
   as_schedule,
   channel_names,
@@ -25,7 +28,7 @@ from tfplace.report.rows import (
 from tfplace.simulate import Schedule, critical_path
 
 Event = dict[str, Any]
-DEVICES, CHANNELS, CRITICAL, MEMORY = 1, 2, 3, 4  # process ids
+DEVICES, CHANNELS, CRITICAL, MEMORY, PASSES = range(1, 6)  # process ids
 
 
 def save_trace(
@@ -48,6 +51,7 @@ def make_trace(schedule: Schedule) -> dict[str, Any]:
   problem = schedule.placement.problem
   events = itertools.chain(
     _names(schedule),
+    _passes(schedule),
     _ops(schedule),
     _transfers(schedule),
     _messages(schedule),
@@ -73,12 +77,16 @@ def _names(schedule: Schedule) -> Iterator[Event]:
     CRITICAL: "critical path",
     MEMORY: "memory",
   }
-  for process, title in titles.items():
+  split = phases.is_split(schedule.placement.problem.graph)
+  if split:
+    titles = {PASSES: "microbatches", **titles}
+  for i, (process, title) in enumerate(titles.items()):
     yield _meta("process_name", process, 0, {"name": title})
-    yield _meta("process_sort_index", process, 0, {"sort_index": process})
+    yield _meta("process_sort_index", process, 0, {"sort_index": i})
   devices = schedule.placement.problem.cluster.devices
   for i, device in enumerate(devices):
-    yield _meta("thread_name", DEVICES, i, {"name": device.name})
+    for process in (PASSES, DEVICES) if split else (DEVICES,):
+      yield _meta("thread_name", process, i, {"name": device.name})
   for i, name in enumerate(channel_names(schedule)):
     yield _meta("thread_name", CHANNELS, i, {"name": name})
 
@@ -107,6 +115,37 @@ def _slice(
   }
 
 
+def _passes(schedule: Schedule) -> Iterator[Event]:
+  """What each device does of one pass of one microbatch without a break."""
+  graph, at = schedule.placement.problem.graph, schedule.placement.devices
+  if not phases.is_split(graph):
+    return
+  phase, ends_us = phases.phases(graph), compute_end_us(schedule)
+  ran = np.flatnonzero(ends_us > schedule.op_start_us)
+  ran = ran[np.lexsort((schedule.op_start_us[ran], at[ran]))]
+  keys = np.stack((at, graph.microbatch, phase))[:, ran]
+  first = np.flatnonzero(np.diff(keys, prepend=-2).any(axis=0))
+  last = np.append(first[1:], len(ran)) - 1
+  for begin, end in zip(first.tolist(), last.tolist(), strict=True):
+    device, microbatch, number = keys[:, begin].tolist()
+    name = title = phases.NAMES[number]
+    args: Event = {"ops": end - begin + 1}
+    if microbatch >= 0:
+      title, args["microbatch"] = f"{name} {microbatch}", microbatch
+    times = schedule.op_start_us[ran[begin]], ends_us[ran[end]]
+    yield _slice((PASSES, device), title, *times, args, name)
+
+
+def _known(graph: OpGraph, op: int) -> Event:
+  """Layer and microbatch of an op, where they are known."""
+  args: Event = {}
+  if graph.microbatch[op] >= 0:
+    args["microbatch"] = int(graph.microbatch[op])
+  if graph.layer[op] >= 0:
+    args["layer"] = graph.layer_names[graph.layer[op]]
+  return args
+
+
 def _ops(schedule: Schedule) -> Iterator[Event]:
   graph = schedule.placement.problem.graph
   critical = {s.index for s in schedule.critical_path if s.kind == "op"}
@@ -118,6 +157,7 @@ def _ops(schedule: Schedule) -> Iterator[Event]:
       "temp_bytes": float(graph.temp_bytes[op]),
       "persistent_bytes": float(graph.persistent_bytes[op]),
       "critical": op in critical,
+      **_known(graph, op),
     }
     start, end = schedule.op_start_us[op], ends_us[op]
     track = DEVICES, device
@@ -125,7 +165,7 @@ def _ops(schedule: Schedule) -> Iterator[Event]:
 
 
 def _transfers(schedule: Schedule) -> Iterator[Event]:
-  sent = schedule.transfers
+  sent, graph = schedule.transfers, schedule.placement.problem.graph
   devices = schedule.placement.problem.cluster.devices
   for i in range(len(sent)):
     args = {
@@ -134,6 +174,7 @@ def _transfers(schedule: Schedule) -> Iterator[Event]:
       "bytes": float(sent.num_bytes[i]),
       "queued_us": float(schedule.op_end_us[sent.src_op[i]]),
       "arrival_us": float(sent.arrival_us[i]),
+      **_known(graph, int(sent.src_op[i])),
     }
     track = CHANNELS, int(sent.channel[i])
     name = transfer_name(schedule, i)

@@ -62,6 +62,13 @@ def short_names(names: Sequence[str]) -> list[str]:
   return short if len(set(short)) == len(names) else list(names)
 
 
+def listed(parts: Sequence[str]) -> str:
+  """["a", "b", "c"] -> "a, b and c"."""
+  if len(parts) < 2:
+    return "".join(parts)
+  return f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
 def shorten(name: str, limit: int = 64) -> str:
   """A long name without its middle."""
   if len(name) <= limit:

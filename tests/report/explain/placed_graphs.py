@@ -80,3 +80,73 @@ def messages():
     build_graph("messages", ops, [(0, 0, 1)]), Cluster("two", devices, (link,))
   )
   return Placement(problem, np.array([0, 1]))
+
+
+def split_step(
+  forward_us,
+  microbatches,
+  device_of,
+  update_us=0.0,
+  read_bytes=0.0,
+  overhead_us=0.0,
+):
+  """A step in microbatches, of as many devices as it uses: g0, g1, ...
+
+  Each layer has a variable, read once; a forward and a backward op of the same
+  time for each microbatch, in the order of microbatches; gradients are added,
+  and the variable updated, where it is. Links carry 2 bytes a microsecond.
+
+  Args:
+    forward_us: microseconds of each layer.
+    microbatches: how many.
+    device_of: device of a microbatch's layer; None and a layer for variables.
+    update_us: of each update.
+    read_bytes: of each variable.
+    overhead_us: of the devices, after an op.
+  """
+  ops, edges, at = [], [], []
+  last = len(forward_us) - 1
+
+  def add(name, type, us, size, microbatch, layer, *inputs):
+    own = None if microbatch is None else f"microbatch_{microbatch}/"
+    ops.append(
+      OpSpec(
+        f"{own or ''}{name}",
+        type,
+        {"GPU": us},
+        [size],
+        layer=f"net/layer_{layer}",
+        microbatch=microbatch,
+      )
+    )
+    at.append(device_of(microbatch, layer))
+    edges.extend((source, 0, len(ops) - 1) for source in inputs)
+    return len(ops) - 1
+
+  reads = [
+    add(f"net/layer_{i}/read", "Read", 0.0, read_bytes, None, i)
+    for i in range(last + 1)
+  ]
+  gradients = [[] for _ in forward_us]
+  for m in range(microbatches):
+    before = []
+    for i, us in enumerate(forward_us):
+      name = f"net/layer_{i}/MatMul"
+      before = [add(name, "MatMul", us, 0.0, m, i, reads[i], *before)]
+    for i in range(last, -1, -1):
+      name = f"gradient_tape/net/layer_{i}/MatMul"
+      before = [add(name, "MatMul", forward_us[i], 0.0, m, i, *before)]
+      gradients[i] += before
+  for i in range(last + 1):
+    name = f"accumulate/net/layer_{i}/AddN"
+    total = add(name, "AddN", 0.0, 0.0, None, i, *gradients[i])
+    add(f"sgd/update_{i}", "Assign", update_us, 0.0, None, i, total)
+  devices = [
+    Device(f"g{i}", "GPU", 1e9, overhead_us) for i in range(max(at) + 1)
+  ]
+  links = [
+    Link(a.name, b.name, 2.0) for a in devices for b in devices if a != b
+  ]
+  cluster = Cluster("some", tuple(devices), tuple(links))
+  problem = Problem(build_graph("split", ops, edges), cluster)
+  return Placement(problem, np.array(at))

@@ -11,6 +11,7 @@ from tfplace.core.op_graph import OpSpec, build_graph
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.core.protocols import Result
+from tfplace.report import op_colors
 from tfplace.report.page import figures, save_report
 from tfplace.simulate import Simulator
 
@@ -25,7 +26,7 @@ HOSTILE = (
 FIGURES = {"timeline", "memory", "layers", "path", "gains"}
 
 
-def placed(num_ops, names=()):
+def placed(num_ops, names=(), microbatches=0):
   """Chains across three devices, with transfers between them."""
   rng = np.random.default_rng(0)
   names = [
@@ -38,6 +39,7 @@ def placed(num_ops, names=()):
       ("MatMul", "Conv2D", "Add", *HOSTILE)[i % (3 + len(HOSTILE))],
       {"GPU": float(rng.integers(1, 9)), "CPU": 20.0},
       [float(rng.integers(1, 400))],
+      microbatch=i % microbatches if microbatches else None,
     )
     for i in range(num_ops)
   ]
@@ -170,3 +172,18 @@ def test_a_large_graph_has_a_bounded_number_of_marks(tmp_path):
   seen = browser.open_page(tmp_path / "report.html", tmp_path)
   assert seen.errors == []
   assert 1000 < seen.marks < 20_000
+
+
+def test_a_split_step_is_drawn_by_microbatch(tmp_path):
+  browser.find()
+  placement = placed(300, microbatches=4)
+  save_report(placement, tmp_path / "report.html")
+  seen = browser.open_page(tmp_path / "report.html", tmp_path)
+  assert seen.errors == []
+  assert set(seen.figures) == {*FIGURES, "split"}
+  for color in op_colors.sequential(4):
+    light = op_colors.lighter(color).lstrip("#")
+    assert seen.figures["timeline"]["colors"].get(light, 0) > 50, color
+  device = figures.device_color(0).lstrip("#").lower()
+  assert seen.figures["split"]["colors"].get(device, 0) > 1000
+  assert "microbatch" in " ".join(seen.tooltips)

@@ -12,6 +12,7 @@ from tfplace.bin import place, simulate
 from tfplace.errors import TfplaceError
 from tfplace.report import page
 from tfplace.report.explain.layers import find_layers
+from tfplace.report.op_colors import op_colors
 from tfplace.report.page import figures, layers_plot
 from tfplace.simulate import Simulator
 
@@ -178,3 +179,130 @@ def test_few_layers_are_only_put_in_order():
   )
   assert merged.names == ("b", "c", "a")
   assert merged.layer_of.tolist() == [2, 0, 1]
+
+
+@pytest.fixture
+def split():
+  """Two microbatches of two layers: the first layer's on g0 both, the second's
+  apart; each forward op takes 3, its gradient 1, and the update 1."""
+  ops, edges = [], []
+  for i in range(2):
+    for layer, scope in ((0, ""), (1, ""), (1, "gradient_tape/")):
+      name = f"microbatch_{i}/{scope}net/layer_{layer}/MatMul"
+      us = {"GPU": 1.0 if scope else 3.0}
+      own = {"layer": f"net/layer_{layer}", "microbatch": i}
+      ops.append(core.OpSpec(name, "MatMul", us, [0.0], **own))
+    edges += [(3 * i, 0, 3 * i + 1), (3 * i + 1, 0, 3 * i + 2)]
+    edges.append((3 * i + 2, 0, 6))
+  ops.append(core.OpSpec("sgd/x", "Assign", {"GPU": 1.0}, layer="net/layer_1"))
+  devices = (core.Device("g0", "GPU"), core.Device("g1", "GPU"))
+  links = (core.Link("g0", "g1", 2.0), core.Link("g1", "g0", 2.0))
+  cluster = core.Cluster("two", devices, links)
+  problem = core.Problem(core.build_graph("g", ops, edges), cluster)
+  # g0: 0-3, 3-6 forward; 6-9, 9-10 of the first microbatch. g1: 6-9, 9-10 of
+  # the second one, which waits for g0. Then the update.
+  return core.Placement(problem, np.array([0, 0, 0, 0, 1, 1, 0]))
+
+
+def test_the_timeline_of_a_split_step_has_the_colours_of_microbatches(split):
+  models = pytest.importorskip("bokeh.models", reason="needs extra 'report'")
+  from tfplace.report.page.timeline_plot import timeline_plot  # needs Bokeh
+
+  schedule = Simulator(split.problem).schedule(split)
+  plot = timeline_plot(schedule, models.Range1d(0, 11), 1.0)
+  found = {
+    (renderer.name, renderer.glyph.fill_color, left, right)
+    for renderer in plot.renderers
+    if renderer.name != "critical path"
+    for left, right in zip(
+      *(renderer.data_source.data[x] for x in ("left", "right")), strict=True
+    )
+  }
+  ops = op_colors(schedule, figures.OP_TYPES, figures.OTHER)
+  first, second = ops.colors[:2], ops.colors[2:4]
+  assert found == {
+    ("microbatch 0", first[0], 0, 3),
+    ("microbatch 1", second[0], 3, 6),
+    ("microbatch 0", first[0], 6, 9),
+    ("microbatch 0", first[1], 9, 10),
+    ("microbatch 1", second[0], 6, 9),
+    ("microbatch 1", second[1], 9, 10),
+    ("update, shared", figures.OTHER, 10, 11),
+  }
+  labels = [item.label.value for item in plot.legend[0].items]
+  assert labels[:3] == ["microbatch 0", "microbatch 1", "update, shared"]
+
+
+def test_the_cells_of_a_split_step_have_the_colours_of_their_devices(split):
+  pytest.importorskip("bokeh", reason="the extra 'report' is not installed")
+  from tfplace.report.page.split_plot import split_plot  # needs Bokeh
+
+  devices = split.devices.copy()
+  devices[2] = 1  # of layer 1 in microbatch 0: 3 us on g0, 1 us on g1
+  moved = core.Placement(split.problem, devices)
+  plot = split_plot(Simulator(moved.problem).schedule(moved))
+  found = {
+    (what, device, round((right - left) / 0.88, 3))
+    for renderer in plot.renderers
+    for what, device, left, right in zip(
+      *(
+        renderer.data_source.data[x]
+        for x in ("what", "device", "left", "right")
+      ),
+      strict=True,
+    )
+  }
+  assert found == {
+    ("layer_0, microbatch 0", "g0 (100%)", 1.0),
+    ("layer_0, microbatch 1", "g0 (100%)", 1.0),
+    ("layer_1, microbatch 0", "g0 (75%)", 0.75),
+    ("layer_1, microbatch 0", "g1 (25%)", 0.25),
+    ("layer_1, microbatch 1", "g1 (100%)", 1.0),
+  }
+  colors = {r.name: r.glyph.fill_color for r in plot.renderers}
+  assert colors == {
+    "cells of g0": figures.device_color(0),
+    "cells of g1": figures.device_color(1),
+  }
+
+
+def test_a_report_says_what_a_split_gives_only_of_a_split_step(
+  placement, split, tmp_path
+):
+  pytest.importorskip("bokeh", reason="the extra 'report' is not installed")
+  words = (
+    "bubble, 2 microbatches",
+    "Microbatches by layer and device",
+    "Each microbatch has a colour",
+    "(the bubble)",
+  )
+  for case in (placement, split):
+    page.save_report(case, tmp_path / "r.html")
+    text = (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert [word in text for word in words] == [case is split] * len(words)
+
+
+@pytest.mark.parametrize("microbatch", [None, 1])
+def test_the_update_of_a_layer_does_not_move_its_column(microbatch):
+  # a 0-1, b 1-2, their gradients 2-4; momentum of b: m * rate before all else.
+  scope = "" if microbatch is None else "microbatch_1/"
+  names = ["momentum", "net/a/x", "net/b/x"]
+  names += [f"gradient_tape/net/{x}/x" for x in "ba"]
+  ops = [
+    core.OpSpec(
+      f"{scope}{name}" if i else name,
+      "X",
+      {"GPU": 9.0 if name == "momentum" else 1.0},
+      [0.0],
+      layer="net/a" if "/a/" in name else "net/b",
+      microbatch=microbatch if i else None,
+    )
+    for i, name in enumerate(names)
+  ]
+  ops.append(core.OpSpec("update", "X", {"GPU": 1.0}, layer="net/b"))
+  edges = [(1, 0, 2), (2, 0, 3), (3, 0, 4), (0, 0, 5), (3, 0, 5)]
+  cluster = core.Cluster("c", (core.Device("d", "GPU"),))
+  problem = core.Problem(core.build_graph("g", ops, edges), cluster)
+  schedule = Simulator(problem).schedule(np.zeros(6, int))
+  assert schedule.op_start_us[0] < schedule.op_start_us[1]
+  assert layers_plot.columns(schedule).names == ("a", "b")

@@ -3,7 +3,7 @@
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -11,6 +11,8 @@ from tfplace.core.placement import Placement
 from tfplace.report.explain.bottleneck import Load, find_loads
 from tfplace.report.explain.one_op import OpReport, report_op
 from tfplace.report.explain.path import PathSummary, summarize_path
+from tfplace.report.explain.split import SplitReport, report_split
+from tfplace.report.explain.split_words import split_summary
 from tfplace.report.explain.what_if import (
   ONE_MORE,
   Progress,
@@ -18,7 +20,12 @@ from tfplace.report.explain.what_if import (
   try_other_hardware,
 )
 from tfplace.report.rows import device_names
-from tfplace.report.units import format_bytes, format_share, format_us
+from tfplace.report.units import (
+  format_bytes,
+  format_share,
+  format_us,
+  listed,
+)
 from tfplace.simulate import Schedule, Simulator
 
 # A bottleneck shortens the step by this share at least when twice as fast.
@@ -37,6 +44,7 @@ class Explanation:
     loads: devices and links, by what each would gain if twice as fast.
     what_if: the step on other hardware; the first is the cluster as it is.
     op: the op that was asked for, if any.
+    split: the step by microbatch, if it was split.
   """
 
   schedule: Schedule
@@ -44,6 +52,7 @@ class Explanation:
   loads: tuple[Load, ...]
   what_if: tuple[WhatIf, ...]
   op: OpReport | None = None
+  split: SplitReport | None = None
 
   @property
   def ratio_to_bound(self) -> float | None:
@@ -93,6 +102,7 @@ def explain(
     path=summarize_path(schedule),
     loads=find_loads(schedule),
     what_if=try_other_hardware(schedule, seconds, seed, on_progress),
+    split=report_split(schedule),
   )
 
 
@@ -100,6 +110,7 @@ def summary(explanation: Explanation) -> list[str]:
   """What matters about a placement, a sentence each."""
   return [
     *_step(explanation),
+    *_split(explanation),
     *_path(explanation),
     *_bottleneck(explanation),
     *_layers(explanation),
@@ -135,6 +146,11 @@ def _step(explanation: Explanation) -> Iterator[str]:
     )
 
 
+def _split(explanation: Explanation) -> Iterator[str]:
+  if explanation.split is not None:
+    yield from split_summary(explanation.split, explanation.path)
+
+
 def _path(explanation: Explanation) -> Iterator[str]:
   path, step_us = explanation.path, explanation.schedule.step_time_us
   if not path.parts or step_us <= 0:
@@ -147,7 +163,7 @@ def _path(explanation: Explanation) -> Iterator[str]:
   )
   parts = [f"{format_share(us, step_us)} {x}" for us, x in shares if us > 0]
   if parts:
-    yield f"The critical path is {_listed(parts)}."
+    yield f"The critical path is {listed(parts)}."
   if path.queue_us > 0:
     yield (
       f"For {format_share(path.queue_us, step_us)} of the step, the next op or"
@@ -175,7 +191,7 @@ def _bottleneck(explanation: Explanation) -> Iterator[str]:
   idle = [n for n, us in zip(names, schedule.busy_us, strict=True) if us == 0]
   if idle and len(names) > 1:
     verb = "computes" if len(idle) == 1 else "compute"
-    yield f"{_listed(idle)} {verb} nothing."
+    yield f"{listed(idle)} {verb} nothing."
 
 
 def _layers(explanation: Explanation) -> Iterator[str]:
@@ -184,10 +200,10 @@ def _layers(explanation: Explanation) -> Iterator[str]:
   if top and step_us > 0:
     parts = [
       f"{x.name} ({format_share(x.compute_us, step_us)}, on"
-      f" {_listed(x.devices[:_SHOWN])})"
+      f" {listed(x.devices[:_SHOWN])})"
       for x in top
     ]
-    yield f"The layers that take longest on it are {_listed(parts)}."
+    yield f"The layers that take longest on it are {listed(parts)}."
 
 
 def _what_if(explanation: Explanation) -> Iterator[str]:
@@ -233,10 +249,3 @@ def _memory(explanation: Explanation) -> Iterator[str]:
       f"It fits in memory: the fullest device, {names[i]}, needs"
       f" {format_bytes(peaks[i])} of {format_bytes(limits[i])}."
     )
-
-
-def _listed(parts: Sequence[str]) -> str:
-  """["a", "b", "c"] -> "a, b and c"."""
-  if len(parts) < 2:
-    return "".join(parts)
-  return f"{', '.join(parts[:-1])} and {parts[-1]}"

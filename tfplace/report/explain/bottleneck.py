@@ -63,13 +63,18 @@ class FixedOrder:
 
   def step_time_us(self, times: Times) -> float:
     """The step with other times, in this order."""
-    end = times.op + times.sends
-    ready = end, times.transfer + times.latency, times.receive
-    free = end + times.overhead, times.transfer + times.gap, times.receive
+    us = times.op + times.sends
+    return float((self.starts_us(times)[: len(us)] + us).max(initial=0.0))
+
+  def starts_us(self, times: Times) -> np.ndarray:
+    """[num_nodes] when each starts, as early as its order allows."""
+    us = times.op + times.sends
+    ready = us, times.transfer + times.latency, times.receive
+    free = us + times.overhead, times.transfer + times.gap, times.receive
     delay = np.concatenate((*ready, *free))
     start = np.zeros(len(self.order))
     _fill_starts(start, self.order, self.in_offsets, self.in_nodes, delay)
-    return float((start[: len(end)] + end).max(initial=0.0))
+    return start
 
 
 def fixed_order(schedule: Schedule) -> FixedOrder:
@@ -129,7 +134,7 @@ def _fill_starts(
   in_nodes: np.ndarray,
   delay: np.ndarray,
 ) -> None:
-  """[num_nodes] when each starts, as early as its order allows."""
+  """Fills `start` [num_nodes]; `delay` [2 * num_nodes] as `in_nodes` has it."""
   for node in order:
     for i in range(in_offsets[node], in_offsets[node + 1]):
       needed = in_nodes[i]

@@ -1,6 +1,6 @@
 """Which layer of the model each op belongs to: as the graph says, where it
 knows; else by the scopes in op names. A gradient counts with its forward op,
-and the steps of an unrolled loop are one layer.
+and the steps of an unrolled loop and the microbatches of a step are one layer.
 """
 
 import dataclasses
@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-_GRADIENT = re.compile(r"^(?:gradient_tape|gradients|Gradients)/")
+from tfplace.report.phases import forward_name
+
 _CALL = re.compile(r"_\d+$")
 _STEP = re.compile(r"(?:step|encode|encode_back|decode|segment)_\d+")
 OTHER = "(outside of layers)"
@@ -64,14 +65,31 @@ def find_layers(
   )
 
 
-def is_gradient(name: str) -> bool:
-  """Whether an op computes a gradient, by its name."""
-  return _GRADIENT.match(name) is not None
+def forward_starts(
+  layers: Layers,
+  start_us: np.ndarray,
+  time_us: np.ndarray,
+  is_forward: np.ndarray,
+) -> np.ndarray:
+  """[num_layers] when the forward ops of each start, on average by their time;
+  of a layer without any, all ops count.
+
+  Args:
+    layers: of the ops.
+    start_us: [num_ops] float64.
+    time_us: [num_ops] float64.
+    is_forward: [num_ops] bool.
+  """
+  count = len(layers.names)
+  weight = time_us * np.where(is_forward, 1.0, 1e-9)
+  whole = np.bincount(layers.layer_of, weight, count)
+  middle = np.bincount(layers.layer_of, weight * start_us, count)
+  return middle / np.maximum(whole, 1e-300)
 
 
 def _scopes(name: str) -> Scope:
   """`gradient_tape/model/step_3/lstm/MatMul` -> ("model", "lstm")."""
-  parts = _GRADIENT.sub("", name).split("/")[:-1]
+  parts = forward_name(name).split("/")[:-1]
   return tuple(part for part in parts if not _STEP.fullmatch(part))
 
 

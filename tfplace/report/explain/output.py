@@ -5,12 +5,14 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from tfplace.report.explain import Explanation, summary
 from tfplace.report.explain.one_op import OpReport, op_summary
+from tfplace.report.explain.split import SplitReport
 from tfplace.report.rows import channel_busy_us, channel_names
 from tfplace.report.units import format_change_us, format_share, format_us
 
@@ -49,6 +51,8 @@ def explanation_to_json(explanation: Explanation) -> dict[str, Any]:
     "what_if": [dataclasses.asdict(x) for x in explanation.what_if],
     "summary": summary(explanation),
   }
+  if explanation.split is not None:
+    data["split"] = _split(explanation.split)
   if explanation.op is not None:
     data["op"] = {
       **dataclasses.asdict(explanation.op),
@@ -83,6 +87,23 @@ def _links(explanation: Explanation) -> list[dict[str, Any]]:
   ]
 
 
+def _split(split: SplitReport) -> dict[str, Any]:
+  spread = split.spread
+  return {
+    "microbatches": split.microbatches,
+    "pattern": spread.pattern,
+    "followed": spread.followed,
+    "together": spread.together,
+    "apart": spread.apart,
+    "divided": spread.divided,
+    "microbatch_us": spread.time_us.tolist(),
+    "bubble": split.bubble,
+    "devices": [dataclasses.asdict(device) for device in split.devices],
+    "tail_us": split.tail_us,
+    "limits": [dataclasses.asdict(limit) for limit in split.limits],
+  }
+
+
 def explanation_tables(explanation: Explanation) -> Iterator[RenderableType]:
   """Sentences and tables, in the order to be read."""
   step_us = explanation.schedule.step_time_us
@@ -90,6 +111,8 @@ def explanation_tables(explanation: Explanation) -> Iterator[RenderableType]:
     yield _sentences(op_summary(explanation.op, step_us))
     yield _moves_table(explanation.op)
   yield _sentences(summary(explanation))
+  if explanation.split is not None:
+    yield _shares_table(explanation.split)
   yield _path_table(explanation)
   yield _layers_table(explanation)
   yield _loads_table(explanation)
@@ -123,6 +146,38 @@ def _moves_table(op: OpReport) -> Table:
       change = format_change_us(move.change_us)
       _add(table, move.device, step, change, move.reason)
   return table
+
+
+def _shares_table(split: SplitReport) -> Table:
+  has_messages = any(device.message_us for device in split.devices)
+  table = _table(
+    "Devices in the split step",
+    "device",
+    *("microbatches", "forward", "backward", "update, shared"),
+    *("overhead", *(("sends, receives",) if has_messages else ()), "waiting"),
+  )
+  for i, device in enumerate(split.devices):
+    times = [device.forward_us, device.backward_us, device.shared_us]
+    times += [device.overhead_us]
+    times += [device.message_us] if has_messages else []
+    times.append(device.waiting_us)
+    shares = [format_share(us, split.step_time_us) for us in times]
+    _add(table, device.name, _microbatches_of(split, i), *shares)
+  return table
+
+
+def _microbatches_of(split: SplitReport, device: int) -> str:
+  """Numbers of the microbatches on a device; of parts, the share: "2 (48%)"."""
+  time_us = split.spread.time_us
+  shares = time_us[:, device] / np.maximum(time_us.sum(axis=1), 1e-300)
+  most = np.argsort(-shares, kind="stable")[:MAX_ROWS]
+  cells = [
+    f"{i}" if shares[i] == 1 else f"{i} ({format_share(shares[i], 1)})"
+    for i in sorted(most.tolist())
+    if shares[i] >= 0.01
+  ]
+  more = int(np.sum(shares >= 0.01)) - len(cells)
+  return ", ".join([*cells, *([f"{more} more"] if more else [])])
 
 
 def _path_table(explanation: Explanation) -> Table:

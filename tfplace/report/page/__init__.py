@@ -110,6 +110,7 @@ def _render(explanation: Explanation, results: Sequence[Result]) -> str:
     placers=_placers(results, schedule.placement),
     figures={name: markupsafe.Markup(div) for name, div in divs.items()},
     hidden_links=timeline_plot.num_hidden_links(schedule),
+    split=explanation.split,
     capacities=plots.capacity_text(schedule),
     max_arcs=layers_plot.MAX_ARCS,
     hardware=[
@@ -123,7 +124,13 @@ def _render(explanation: Explanation, results: Sequence[Result]) -> str:
 
 def _figures(explanation: Explanation) -> dict[str, Any]:
   """The figures of the page by their names in the template."""
-  from tfplace.report.page import figures, layers_plot, plots, timeline_plot
+  from tfplace.report.page import (
+    figures,
+    layers_plot,
+    plots,
+    split_plot,
+    timeline_plot,
+  )
 
   schedule = explanation.schedule
   scale, unit = time_scale(schedule.step_time_us)
@@ -132,7 +139,11 @@ def _figures(explanation: Explanation) -> dict[str, Any]:
   memory = plots.memory_plot(schedule, x_range, scale)
   for plot in (timeline, memory):
     plot.xaxis.axis_label = f"time, {unit}"
+  split = {}
+  if explanation.split is not None:
+    split["split"] = split_plot.split_plot(schedule)
   return {
+    **split,
     "timeline": timeline,
     "memory": memory,
     "layers": layers_plot.layers_plot(schedule),
@@ -165,6 +176,10 @@ def _tiles(
   if explanation.ratio_to_bound is not None:
     ratio = explanation.ratio_to_bound
     tiles.append((f"{ratio:.2f}x", "the proven lower bound"))
+  if explanation.split is not None:
+    bubble = format_share(explanation.split.bubble, 1)
+    what = f"bubble, {explanation.split.microbatches} microbatches"
+    tiles.append((bubble, what))
   busiest = int(schedule.busy_us.argmax())
   busy = format_share(schedule.busy_us[busiest], step_us)
   tiles.append((busy, f"busiest device, {names[busiest]}"))

@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 from bokeh.models import ColumnDataSource
 
+from tfplace.report import phases
 from tfplace.report.explain.layers import (
   OTHER,
   Layers,
   find_layers,
-  is_gradient,
+  forward_starts,
 )
 from tfplace.report.page import figures
 from tfplace.report.rows import compute_end_us, device_names
@@ -29,7 +30,7 @@ _ROW = 58  # pixels
 
 def layers_plot(schedule: Schedule) -> Any:
   """The figure."""
-  layers = _columns(schedule)
+  layers = columns(schedule)
   devices = len(schedule.memory)
   plot = figures.new_figure(
     "layers",
@@ -40,7 +41,7 @@ def layers_plot(schedule: Schedule) -> Any:
   )
   arcs = _draw_arcs(plot, schedule, layers)
   discs = _draw_discs(plot, schedule, layers)
-  names = [_short_block(name) for name in layers.names]
+  names = [short_block(name) for name in layers.names]
   figures.name_ticks(plot.xaxis[0], range(len(names)), names)
   rows = [shorten(name, 24) for name in device_names(schedule)]
   figures.name_ticks(plot.yaxis[0], range(devices), rows)
@@ -59,7 +60,7 @@ def layers_plot(schedule: Schedule) -> Any:
   return plot
 
 
-def _columns(schedule: Schedule) -> Layers:
+def columns(schedule: Schedule) -> Layers:
   """Layers in the order in which they compute, small ones folded."""
   graph = schedule.placement.problem.graph
   time_us = compute_end_us(schedule) - schedule.op_start_us
@@ -69,14 +70,10 @@ def _columns(schedule: Schedule) -> Layers:
   total = np.bincount(layers.layer_of, time_us, len(layers.names))
   if len(layers.names) <= MAX_LAYERS:  # else small ones merge with neighbours
     layers = _fold_small(layers, total)
-  count = len(layers.names)
-  total = np.bincount(layers.layer_of, time_us, count)
+  total = np.bincount(layers.layer_of, time_us, len(layers.names))
   # The forward pass orders them, where there is one; what is outside is last.
-  forward = np.array([not is_gradient(name) for name in graph.names], bool)
-  weight = time_us * np.where(forward, 1.0, 1e-9)
-  middle = np.bincount(layers.layer_of, weight * schedule.op_start_us, count)
-  position = middle / np.maximum(
-    np.bincount(layers.layer_of, weight, count), 1e-300
+  position = forward_starts(
+    layers, schedule.op_start_us, time_us, phases.is_forward(graph)
   )
   position[[name == OTHER for name in layers.names]] = np.inf
   return merge_in_order(layers, position, total, MAX_LAYERS)
@@ -127,7 +124,8 @@ def merge_in_order(
   return Layers(tuple(names), rank[layers.layer_of])
 
 
-def _short_block(name: str) -> str:
+def short_block(name: str) -> str:
+  """The name of a layer or block as a label."""
   ends = name.split(BETWEEN)
   return BETWEEN.join(shorten(end, 30 // len(ends)) for end in ends)
 

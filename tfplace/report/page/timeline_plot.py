@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from bokeh.models import ColumnDataSource, Range1d
 
+from tfplace.report.op_colors import op_colors
 from tfplace.report.page import figures
 from tfplace.report.rows import (
   DEVICE,
@@ -16,7 +17,6 @@ from tfplace.report.rows import (
   Bars,
   Row,
   device_names,
-  main_types,
   make_bars,
   row_kinds,
   step_rows,
@@ -84,20 +84,25 @@ def _draw_bars(
   lanes: Sequence[tuple[Row, float, float]],
   scale: float,
 ) -> list[Any]:
-  """Ops by the colours of their types, sends and receives, transfers."""
-  kind, names = main_types(schedule, len(figures.OP_TYPES))
-  colors = [*figures.OP_TYPES[: len(names) - 1], figures.OTHER]
-  colors += [figures.MESSAGE, figures.TRANSFER]
-  message, labels = len(names), [*names, "send, receive", "transfers"]
+  """Ops by their colours, sends and receives, transfers."""
+  ops = op_colors(schedule, figures.OP_TYPES, figures.OTHER)
+  colors = [*ops.colors, figures.MESSAGE, figures.TRANSFER]
+  message, transfer = len(ops.colors), len(ops.colors) + 1
+  labels = [*ops.labels, "send, receive", "transfers"]
+  # In a split step, what microbatches send has their colours, too.
+  sent = np.full(len(schedule.transfers), transfer)
+  if ops.is_split:
+    sent = ops.kind[schedule.transfers.src_op]
+    sent[sent == message - 1] = transfer
   used = [row for row, _, _ in lanes if len(row.items)]
   devices = sum(row.kind == DEVICE for row in used)
   marks: list[Marks] = [[] for _ in labels]
   for row, top, height in lanes:
     if row.kind == DEVICE:
-      kinds = row_kinds(row, kind, message)
+      kinds = row_kinds(row, ops.kind, message)
       limit = MAX_OP_BARS // max(1, devices)
     else:
-      kinds = np.full(len(row.items), message + 1)
+      kinds = sent[row.items]
       limit = MAX_TRANSFER_BARS // (len(used) - devices)
     times = row.start_us, row.end_us
     bars = make_bars(*times, kinds, limit, schedule.step_time_us)
@@ -109,9 +114,10 @@ def _draw_bars(
       mostly = labels[bars.kind[i]]
       mark["what"], mark["detail"] = text(schedule, row, at, many, mostly)
       marks[bars.kind[i]].append(mark)
+  legend = [*ops.legend, *labels[message:]]
   return [
     _quads(plot, found, color, label)
-    for found, color, label in zip(marks, colors, labels, strict=True)
+    for found, color, label in zip(marks, colors, legend, strict=True)
     if found
   ]
 
@@ -124,7 +130,8 @@ def _op_text(
   name = shorten(graph.names[op])
   if many:
     return f"{many}ops, mostly {mostly}; longest:", name
-  return name, graph.types[op]
+  own = f", {mostly}" if graph.microbatch[op] >= 0 else ""
+  return name, graph.types[op] + own
 
 
 def _transfer_text(

@@ -1,0 +1,200 @@
+"""Layers of what no layer's call makes: updates, sums of gradients."""
+
+import keras
+import pytest
+import tensorflow as tf
+
+from tfplace.extraction import trace_keras
+from tfplace.extraction.layers import with_updates
+from tfplace.extraction.microbatches import SplitConfig
+from tfplace.keras import state
+
+LAYERS = keras.layers
+OPTIMIZERS = {
+  "sgd": lambda: keras.optimizers.SGD(momentum=0.9, nesterov=True),
+  "adam": lambda: keras.optimizers.Adam(amsgrad=True),
+  "clipped": lambda: keras.optimizers.AdamW(clipnorm=1.0),
+  "clipped globally": lambda: keras.optimizers.RMSprop(global_clipnorm=1.0),
+  "scaled": lambda: keras.optimizers.LossScaleOptimizer(
+    keras.optimizers.Adam()
+  ),
+}
+
+
+def step_of(optimizer, microbatches=1):
+  """A model with a sparse gradient, moving statistics, and a used-twice
+  layer; and its traced step."""
+  inputs = keras.Input((6,), dtype="int32")
+  twice = LAYERS.Dense(8, name="twice", kernel_regularizer="l2")
+  x = LAYERS.Embedding(11, 8, name="embedding")(inputs)
+  x = twice(twice(x))
+  x = LAYERS.BatchNormalization(name="normalized")(x)
+  model = keras.Model(inputs, LAYERS.Dense(2, name="last")(x), name="net")
+  model.compile(OPTIMIZERS[optimizer](), "mse", jit_compile=False)
+  split = SplitConfig(microbatches, allow_batch_statistics=True)
+  return model, trace_keras(model, 6, split=split)
+
+
+def layer_of(path):
+  """What a test knows of variables: "twice/kernel"."""
+  return (path.split("/")[-2], "net")
+
+
+def values_assigned(traced):
+  """Handle -> nodes that change its variable, and those of their values."""
+  nodes = {node.name: node for node in traced.graph_def.node}
+  found = {}
+  for node in nodes.values():
+    if node.op.startswith(("Assign", "ResourceScatter")):
+      handle, *values = (x.split(":")[0] for x in node.input if x[0] != "^")
+      while nodes[handle].op == "Switch":  # of the loss scale's condition
+        handle = nodes[handle].input[0].split(":")[0]
+      found.setdefault(handle, []).append((node.name, values[-1]))
+  return found
+
+
+@pytest.mark.parametrize("microbatches", [1, 3])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_the_update_of_a_variable_is_in_its_layer(optimizer, microbatches):
+  model, traced = step_of(optimizer, microbatches)
+  owners = {s.path: layer_of(v.path) for s, v in state.slots(model)}
+  owners |= {v.path: layer_of(v.path) for v in model.trainable_variables}
+  assert len(owners) > len(model.trainable_variables)
+  assigned = values_assigned(traced)
+  seen = 0
+  for path, layers in owners.items():
+    assert traced.layers[path] == layers, path
+    for node, value in assigned.get(path, ()):
+      assert traced.layers[node] == traced.layers[value] == layers, node
+      seen += 1
+  assert seen >= len(model.trainable_variables)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_added_gradients_are_in_the_layer_of_their_variable(optimizer):
+  model, traced = step_of(optimizer, 3)
+  for variable in model.trainable_variables:
+    scope = f"accumulate/{variable.path}/"
+    added = [n.name for n in traced.graph_def.node if n.name.startswith(scope)]
+    assert added
+    for name in added:
+      assert traced.layers[name] == layer_of(variable.path), name
+
+
+@pytest.mark.parametrize("microbatches", [1, 2])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_what_layers_share_is_in_none(optimizer, microbatches):
+  model, traced = step_of(optimizer, microbatches)
+  assigned = values_assigned(traced)
+  shared = {v.path for v in model.metrics_variables}
+  for each in state.optimizers(model):
+    shared.add(each.iterations.path)
+  shared |= {x for x in traced.variables if x.endswith("learning_rate")}
+  assert len(shared) > 3
+  for path in shared:
+    nodes = {path, *(node for node, _ in assigned.get(path, ()))}
+    assert not nodes & set(traced.layers), path
+  assert traced.fetches[0].split(":")[0] not in traced.layers
+
+
+def graph(*nodes):
+  """(name, op, inputs...) each."""
+  graph_def = tf.compat.v1.GraphDef()
+  for name, op, *inputs in nodes:
+    graph_def.node.add(name=name, op=op, input=inputs)
+  return graph_def
+
+
+def test_a_slot_and_all_that_changes_it_are_found_from_the_variable():
+  # Momentum: slot <- slot * rate + gradient; variable <- variable - slot.
+  found = with_updates(
+    graph(
+      ("kernel", "VarHandleOp"),
+      ("slot", "VarHandleOp"),
+      ("rate", "Const"),
+      ("gradient", "MatMul"),
+      ("read", "ReadVariableOp", "slot"),
+      ("mul", "Mul", "read", "rate"),
+      ("add", "AddV2", "mul", "gradient"),
+      ("assign", "AssignVariableOp", "slot", "add"),
+      ("read_1", "ReadVariableOp", "slot", "^assign"),
+      ("sub", "AssignSubVariableOp", "kernel", "read_1"),
+      ("log", "Print", "^sub"),
+    ),
+    {"kernel": ("a",), "gradient": ("b",)},
+  )
+  assert found.pop("gradient") == ("b",)  # what was known stays
+  updates = "kernel slot rate read mul add assign read_1 sub"
+  assert found == dict.fromkeys(updates.split(), ("a",))
+
+
+def test_each_gradient_that_is_clipped_together_is_known_by_its_place():
+  def variable(name, output):
+    return (
+      (name, "VarHandleOp"),
+      (f"{name}/clip", "Mul", f"{name}/grad", "scale"),
+      (f"{name}/sub", "AssignSubVariableOp", name, f"both:{output}"),
+    )
+
+  found = with_updates(
+    graph(
+      ("a/grad", "Square"),
+      ("b/grad", "Square"),
+      ("norm", "Add", "a/grad", "b/grad"),
+      ("scale", "Rsqrt", "norm"),
+      *variable("a", 0),
+      *variable("b", 1),
+      ("both", "IdentityN", "a/clip", "b/clip"),
+    ),
+    {"a": ("a",), "b": ("b",)},
+  )
+  assert found == {
+    f"{name}{suffix}": (name,)
+    for name in "ab"
+    for suffix in ("", "/grad", "/clip", "/sub")
+  }
+
+
+def test_a_sum_of_gradients_is_in_the_layer_that_needs_it():
+  found = with_updates(
+    graph(
+      ("x", "Mul"),
+      ("AddN", "AddN", "x"),
+      ("AddN_1", "AddN", "x", "AddN"),
+      ("gradient_tape/a/MatMul", "MatMul", "AddN"),
+      ("gradient_tape/b/MatMul", "MatMul", "AddN_1"),
+      ("loss", "AddN", "x"),
+      ("b/Relu", "Relu", "loss"),
+    ),
+    {
+      "gradient_tape/a/MatMul": ("a",),
+      "gradient_tape/b/MatMul": ("b",),
+      "b/Relu": ("b",),
+    },
+  )
+  assert (found["AddN"], found["AddN_1"]) == (("a",), ("b",))
+  assert not {"x", "loss"} & set(found)
+
+
+def test_what_a_gradient_outside_of_layers_is_computed_of_is_no_update():
+  found = with_updates(
+    graph(
+      ("kernel", "VarHandleOp"),
+      ("loss", "Sub"),
+      ("gradient_tape/Mul", "Mul", "loss"),
+      ("sub", "AssignSubVariableOp", "kernel", "gradient_tape/Mul"),
+    ),
+    {"kernel": ("a",)},
+  )
+  assert set(found) == {"kernel", "gradient_tape/Mul", "sub"}
+
+
+def test_a_loop_leaves_what_hangs_on_it_unknown():
+  nodes = graph(
+    ("kernel", "VarHandleOp"),
+    ("start", "Const"),
+    ("merge", "Merge", "start", "next"),
+    ("next", "NextIteration", "merge"),
+    ("sub", "AssignSubVariableOp", "kernel", "merge"),
+  )
+  assert set(with_updates(nodes, {"kernel": ("a",)})) == {"kernel"}

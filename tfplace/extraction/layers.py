@@ -1,0 +1,170 @@
+"""Which Keras layer each op of a step belongs to.
+
+Layers are recorded as the step is traced, since names alone do not tell: the
+second call of layer "dense" and the first of "dense_1" both have the scope
+"dense_1". What no layer's call makes, but works for one, is found in the graph:
+the update of a variable, and the sums of gradients.
+"""
+
+import collections
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfplace.extraction import microbatches
+from tfplace.extraction import nodes as node_lib
+
+Layers = tuple[str, ...]
+_GRADIENT_SCOPE = "gradient_tape/"
+_PASS_ON = frozenset(("Identity", "Switch", "Enter"))
+
+
+class LayerRecorder:
+  """A device function that only looks: which layers are being called."""
+
+  def __init__(self, graph: tf.Graph, model: keras.Model) -> None:
+    """Records ops of `graph` itself, in layers of `model`, it included."""
+    self._known = {layer.name for layer in model._flatten_layers()}
+    self.layers: dict[str, Layers] = {}  # by name of an op or a scope
+    self._graph = graph
+
+  def __call__(self, op: tf.Operation) -> str:
+    """What `tf.Graph.device` asks for each new op: its device, unchanged."""
+    if op.graph is self._graph or op.graph.name == microbatches.FUNCTION:
+      # Losses and optimizers open scopes, too.
+      names = tuple(name for name in open_layers() if name in self._known)
+      if names:
+        self.layers[op.name] = names
+        self.layers.setdefault(op.name.rpartition("/")[0], names)
+    return op.device
+
+  def of_nodes(
+    self, graph_def: tf.compat.v1.GraphDef, variables: Mapping[str, Layers]
+  ) -> dict[str, Layers]:
+    """Node -> its layers; of a flat graph, gradients, bodies, updates included.
+
+    `variables` maps the node of each variable to its layers.
+    """
+    found = dict(variables)
+    for node in graph_def.node:
+      for name in _candidates(microbatches.name_in_whole(node.name)):
+        if name in self.layers:
+          found.setdefault(node.name, self.layers[name])
+          break
+    return with_updates(graph_def, found)
+
+
+def _candidates(name: str) -> Iterator[str]:
+  """The op itself, what it is the gradient of, and the scopes around."""
+  forward = name.rpartition(_GRADIENT_SCOPE)[2]
+  while forward:
+    yield forward
+    forward = forward.rpartition("/")[0]
+
+
+def layers_of_variables(model: keras.Model) -> dict[str, Layers]:
+  """Path of each variable of a layer -> that layer and those around it."""
+  found: dict[str, Layers] = {}
+
+  def visit(layer: Any, around: Layers) -> None:
+    names = (layer.name, *around)
+    for variable in layer.variables:
+      found[variable.path] = names
+    for child in layer._layers:
+      visit(child, names)
+
+  visit(model, ())
+  return found
+
+
+def open_layers() -> list[str]:
+  """Names of the layers whose call is being traced, innermost first."""
+  from keras.src.backend.common import global_state
+
+  stack = global_state.get_global_attribute("name_scope_stack") or []
+  return [entry.name for entry in reversed(stack)]
+
+
+def with_updates(
+  graph_def: tf.compat.v1.GraphDef, layers: Mapping[str, Layers]
+) -> dict[str, Layers]:
+  """Adds what works for one layer alone, by the edges of the graph.
+
+  That is the update of its variables (gradients added, clipped and scaled, the
+  optimizer's slots and its arithmetic), and the sums of gradients that its own
+  gradients need. What layers share has none: the learning rate, the norm of all
+  gradients, the loss.
+
+  Args:
+    graph_def: a flat graph.
+    layers: node -> its layers, innermost first, of variables and of what was
+      recorded.
+  """
+  nodes = node_lib.producers_first(graph_def)
+  sources = _sources(nodes)
+  found: dict[str, Layers] = {}
+  count = -1
+  while len(found) > count:  # a slot that is known makes its update known
+    count = len(found)
+    held = _handles(nodes, sources, {**found, **layers})
+    found = _walk_back(nodes, sources, layers, held)
+  return {**found, **layers}
+
+
+def _sources(nodes: Sequence[node_lib.NodeDef]) -> dict[str, list[str]]:
+  """Node -> the nodes whose outputs it reads; as if no `IdentityN` were there,
+  which would make one of all that it passes on."""
+  found: dict[str, list[str]] = {}
+  passed: dict[tuple[str, int], str] = {}
+  for node in nodes:
+    tensors = map(node_lib.split_tensor, node.input)
+    own = [passed.get(t, t[0]) for t in tensors if t[1] >= 0]
+    found[node.name] = own
+    if node.op == "IdentityN":
+      passed.update({(node.name, i): source for i, source in enumerate(own)})
+  return found
+
+
+def _handles(
+  nodes: Sequence[node_lib.NodeDef],
+  sources: Mapping[str, Sequence[str]],
+  layers: Mapping[str, Layers],
+) -> dict[str, Layers]:
+  """Handles of variables, and what passes them on -> layers of the variable."""
+  found: dict[str, Layers] = {}
+  for node in nodes:
+    if node.op == "VarHandleOp" and node.name in layers:
+      found[node.name] = layers[node.name]
+    elif node.op in _PASS_ON and sources[node.name][0] in found:
+      found[node.name] = found[sources[node.name][0]]
+  return found
+
+
+def _walk_back(
+  nodes: Sequence[node_lib.NodeDef],
+  sources: Mapping[str, Sequence[str]],
+  given: Mapping[str, Layers],
+  handles: Mapping[str, Layers],
+) -> dict[str, Layers]:
+  """Layers of updates and sums, readers before what they read."""
+  updating: dict[str, set[Layers]] = collections.defaultdict(set)
+  needing: dict[str, set[Layers]] = collections.defaultdict(set)
+  found: dict[str, Layers] = {}
+  for node in reversed(nodes):
+    name, is_gradient = node.name, _GRADIENT_SCOPE in node.name
+    if name in given:
+      for source in sources[name] if is_gradient else ():
+        needing[source].add(given[name])
+      continue
+    layers = {handles[s] for s in sources[name] if s in handles}
+    layers = layers or updating[name]
+    if len(layers) == 1:
+      (found[name],) = layers
+      # What a gradient is computed of is no update.
+      for source in () if is_gradient else sources[name]:
+        updating[source].add(found[name])
+    elif node.op == "AddN" and not layers and len(needing[name]) == 1:
+      (found[name],) = needing[name]
+  return found

@@ -1,0 +1,93 @@
+"""A split step by layer and microbatch: a cell for each, in the colours of the
+devices that compute it. Rows of one colour are data parallelism, columns of one
+colour a pipeline.
+"""
+
+from typing import Any
+
+import numpy as np
+from bokeh.models import ColumnDataSource
+
+from tfplace.report.page import figures, layers_plot
+from tfplace.report.rows import compute_end_us, device_names
+from tfplace.report.units import format_share, format_us, shorten
+from tfplace.simulate import Schedule
+
+MAX_ROWS = 32  # of more microbatches, the first
+_LEAST = 0.02  # of a cell, that is drawn
+_CELL = 0.88  # of a column and a row
+
+
+def split_plot(schedule: Schedule) -> Any:
+  """The figure."""
+  graph, at = schedule.placement.problem.graph, schedule.placement.devices
+  layers = layers_plot.columns(schedule)
+  count = min(int(graph.microbatch.max()) + 1, MAX_ROWS)
+  columns, devices = len(layers.names), len(schedule.memory)
+  own = np.flatnonzero((graph.microbatch >= 0) & (graph.microbatch < count))
+  shape = (columns, count, devices)
+  cell = (layers.layer_of[own], graph.microbatch[own], at[own])
+  us = (compute_end_us(schedule) - schedule.op_start_us)[own]
+  time_us = np.bincount(
+    np.ravel_multi_index(cell, shape), us, columns * count * devices
+  )
+  plot = figures.new_figure(
+    "split",
+    150 + 22 * count,
+    figures.between(-0.6, columns - 0.4),
+    figures.between(count - 0.4, -0.6),
+    zooms=False,
+  )
+  bars = _draw_cells(plot, schedule, layers.names, time_us.reshape(shape))
+  names = [layers_plot.short_block(name) for name in layers.names]
+  figures.name_ticks(plot.xaxis[0], range(columns), names)
+  rows = [f"microbatch {i}" for i in range(count)]
+  figures.name_ticks(plot.yaxis[0], range(count), rows)
+  plot.xaxis.major_label_orientation = 0.95
+  plot.min_width = 32 * columns + 180
+  plot.min_border_left = 150  # a slanted label needs room, or it is moved
+  plot.yaxis.major_tick_line_color = None
+  plot.xgrid.grid_line_color = None
+  what = [("", "@what"), ("on", "@device"), ("for", "@time")]
+  plot.add_tools(figures.hover(bars, what))
+  figures.style_legend(plot)
+  return plot
+
+
+def _draw_cells(
+  plot: Any, schedule: Schedule, names: tuple[str, ...], time_us: np.ndarray
+) -> list[Any]:
+  """A part of each cell for each device: time_us [columns, rows, devices]."""
+  short = device_names(schedule)
+  share = time_us / np.maximum(time_us.sum(axis=2, keepdims=True), 1e-300)
+  left = np.cumsum(share, axis=2) - share
+  drawn = []
+  for device in np.flatnonzero(share.max(axis=(0, 1), initial=0.0) >= _LEAST):
+    x, y = np.nonzero(share[:, :, device] >= _LEAST)
+    begin, part = left[x, y, device], share[x, y, device]
+    edge = x - _CELL / 2
+    data = {
+      "left": (edge + _CELL * begin).round(4).tolist(),
+      "right": (edge + _CELL * (begin + part)).round(4).tolist(),
+      "top": (y - _CELL / 2).tolist(),
+      "bottom": (y + _CELL / 2).tolist(),
+      "what": [
+        f"{names[a]}, microbatch {b}" for a, b in zip(x, y, strict=True)
+      ],
+      "device": [f"{short[device]} ({format_share(p, 1)})" for p in part],
+      "time": [format_us(us) for us in time_us[x, y, device].tolist()],
+    }
+    drawn.append(
+      plot.quad(
+        left="left",
+        right="right",
+        top="top",
+        bottom="bottom",
+        source=ColumnDataSource(data),
+        fill_color=figures.device_color(int(device)),
+        line_color=None,
+        legend_label=shorten(short[device], 24),
+        name=f"cells of {short[device]}",
+      )
+    )
+  return drawn
