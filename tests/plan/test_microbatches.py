@@ -6,8 +6,14 @@ import itertools
 import numpy as np
 import pytest
 
+from tfplace import placers
 from tfplace.core import Cluster, Device, Link, OpSpec, Problem, build_graph
-from tfplace.errors import ExtractionError, InfeasibleError, MeasurementError
+from tfplace.errors import (
+  ExtractionError,
+  InfeasibleError,
+  MeasurementError,
+  TfplaceError,
+)
 from tfplace.extraction.microbatches import WHOLE, SplitConfig
 from tfplace.plan.measured import make_measured_auto_plan
 from tfplace.plan.microbatches import HintConfig, make_auto_plan, split_hint
@@ -197,6 +203,20 @@ def test_a_strategy_that_does_not_search_is_run_for_each_split():
   plan = chosen(Step(), config=dataclasses.replace(CONFIG, strategy="m_etf"))
   assert plan.best.strategy == "m_etf"
   assert plan.choice.split == SplitConfig(2)
+
+
+def test_a_strategy_that_refuses_the_split_step_leaves_it_whole(monkeypatch):
+  place = placers.place
+
+  def small_only(problem, *args, **kwargs):
+    if problem.graph.num_ops > 3:
+      raise TfplaceError("too many ops")
+    return place(problem, *args, **kwargs)
+
+  monkeypatch.setattr(placers, "place", small_only)
+  plan = chosen(Step())
+  assert plan.choice.split.is_whole
+  assert "since too many ops" in plan.choice.reason
 
 
 def test_the_devices_that_count_are_those_of_the_fastest_kind():

@@ -44,9 +44,10 @@ class HalvingConfig:
     rounds: before the last search, at most.
     close: a way whose step takes at most this times the best one's is not
       given up before the last round.
-    worse: more microbatches are not tried once a number of them takes this
-      times what a smaller one does ...
-    far_worse: ... or this, while there are more devices than microbatches.
+    worse: more microbatches are not tried once as many of them as there are
+      devices, or more, take this times what fewer do.
+    far_worse: fewer microbatches than devices that take this times what the
+      whole step does are not followed by others, but by as many as devices.
     gain: share of the step time that each doubling must gain, which costs do
       not tell.
   """
@@ -146,31 +147,44 @@ class Race:
       return
     if whole.best is not None and devices == 1:
       return
+    least = 2
     for count in counts[1:]:
-      if not self._is_tried(count, devices):
-        return
+      if count >= least:
+        rate = self._tried(count, devices)
+        if rate > self._halving.worse and count >= devices:
+          return
+        if rate > self._halving.far_worse:
+          least = devices
+        if self._is_late or math.isinf(rate):
+          return
 
-  def _is_tried(self, count: int, devices: int) -> bool:
-    """Tries a number of microbatches; whether a larger one may be better."""
-    before = min(c.step_time_us for c in self.candidates)
+  @property
+  def _is_late(self) -> bool:
+    """Whether the rest of the seconds is for what was tried."""
+    by_time = self._config.max_evaluations is None
+    return by_time and self._left_s < self._config.budget_s / 2
+
+  def _tried(self, count: int, devices: int) -> float:
+    """Tries a number of microbatches.
+
+    Returns:
+      Its step over the best one so far; infinite where there is none, 0 where
+      none is known yet.
+    """
+    before_us = min(c.step_time_us for c in self.candidates)
     candidate = self._attempt(self._split(count))
     if candidate.step is None:
       if len(self.candidates) == 2:  # no number of them will do
         self.candidates.pop()
         self.refused = candidate.why
         self.allowed = self._if_allowed(devices)
-      return False
+      return math.inf
     found_us = candidate.step_time_us
     if candidate.best is None and self._base.max_in_flight is None:
       found_us = self._in_flight(count)
-    if math.isfinite(before):
-      halving = self._halving
-      limit = halving.worse if count >= devices else halving.far_worse
-      if found_us > limit * before:
-        return False
-    return self._config.max_evaluations is not None or (
-      self._left_s > self._config.budget_s / 2
-    )
+    if math.isinf(before_us):
+      return 0.0
+    return found_us / before_us
 
   def _in_flight(self, count: int) -> float:
     """Tries 1, 2, 4, ... in flight, as long as it helps; the best step."""
@@ -275,10 +289,9 @@ class Race:
     self.candidates.append(candidate)
     try:
       candidate.step = self._open(split)
-    except TfplaceError as error:
-      candidate.why = str(error)
-      return candidate
-    self._search(candidate, self._share)
+      self._search(candidate, self._share)
+    except TfplaceError as error:  # a strategy may refuse a large graph
+      candidate.step, candidate.why = None, str(error)
     return candidate
 
   def _search(self, candidate: Candidate, share: float) -> None:
