@@ -22,12 +22,15 @@ class SavedRows:
     path: JSON file; made where there is none.
     settings: what all rows have in common; those of another run must not
       stand in the same file.
+    flag: the flag that names the file, for the error.
 
   Raises:
     UsageError: the file holds rows of other settings.
   """
 
-  def __init__(self, path: str, settings: Mapping[str, object]) -> None:
+  def __init__(
+    self, path: str, settings: Mapping[str, object], flag: str = "--result"
+  ) -> None:
     self._path = pathlib.Path(path)
     self._settings = dict(settings)
     self._rows: dict[str, dict] = {}
@@ -37,7 +40,7 @@ class SavedRows:
       if found != self._settings:
         raise app.UsageError(
           f"{path} holds rows of {found}, not of {self._settings}: choose"
-          " another --result"
+          f" another {flag}"
         )
 
   def row(self, key: str, measure: Callable[[], dict]) -> dict:

@@ -42,13 +42,18 @@ if TYPE_CHECKING:
     save_cluster,
     save_graph,
   )
-  from tfplace.keras import place_model, placed, plan_model
+  from tfplace.keras import (
+    place_model,
+    placed,
+    plan_model,
+    split_gradients,
+  )
   from tfplace.placers import Result, place
   from tfplace.plan.sources import extract
   from tfplace.simulate import Simulator
 
 _HOMES = {
-  "tfplace.keras": ("place_model", "placed", "plan_model"),
+  "tfplace.keras": ("place_model", "placed", "plan_model", "split_gradients"),
   "tfplace.errors": (
     "ApplyError",
     "ExtractionError",

@@ -203,8 +203,62 @@ def test_a_split_step_is_extracted_placed_explained_and_measured(
       assert last_json(capsys)["split"]["microbatches"] == 3
   assert measure.run([*source, *on, "--steps=2", "--warmup=1"]) == 0
   assert last_json(capsys)["source"] == "measured"
-  assert measure.run([*source[:2], *on]) == 1
-  assert "has no assignment" in capsys.readouterr().err
+  # The placement says how its step is split.
+  assert measure.run([*source[:2], *on, "--steps=2", "--warmup=1"]) == 0
+  assert last_json(capsys)["source"] == "measured"
+  assert measure.run([*source[:2], *on, "--microbatches=2"]) == 1
+  assert "is of 3 microbatches with 1 in flight" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def sequential_file(tmp_path_factory):
+  import keras
+
+  model = keras.Sequential([keras.Input((1024,))])
+  for _ in range(3):
+    model.add(keras.layers.Dense(1024, activation="relu"))
+  model.compile(optimizer="sgd", loss="mse", jit_compile=False)
+  path = tmp_path_factory.mktemp("keras") / "sequential.keras"
+  model.save(path)
+  return str(path)
+
+
+def test_the_split_is_chosen_written_and_known_by_every_command(
+  sequential_file, tmp_path, capsys
+):
+  plan, nodes = str(tmp_path / "p.json"), str(tmp_path / "g.pb")
+  source = [f"--keras_model={sequential_file}", "--cluster=v100x2", "--json"]
+  source.append("--batch_size=4096")
+  written = [f"--output={plan}", f"--output_graph_def={nodes}"]
+  chooses = ["--microbatches=auto", "--budget_s=3"]
+  assert place.run([*source, *chooses, *written]) == 0
+  out = capsys.readouterr().out
+  assert "1 (whole)" in out and "The step is split into" in out
+  placed = json.loads(out.splitlines()[-1])
+  assert placed["microbatches"] > 1 and placed["max_in_flight"] is None
+  tried = {row["microbatches"]: row["step_time_us"] for row in placed["splits"]}
+  assert tried[placed["microbatches"]] == placed["step_time_us"] < tried[1]
+  parts = f"microbatch_{placed['microbatches'] - 1}/"
+  assert any(op.startswith(parts) for op in formats.load_assignments(plan))
+  assert os.path.getsize(nodes) > 0
+  source.append(f"--placement={plan}")
+  assert simulate.run([flag for flag in source if flag != "--json"]) == 0
+  assert last_json(capsys)["step_time_us"] == placed["step_time_us"]
+  assert explain.run(source) == 0
+  assert last_json(capsys)
+  assert simulate.run([*source[:2], *source[3:], "--microbatches=auto"]) == 1
+  assert "leave it out where a placement is given" in capsys.readouterr().err
+
+
+def test_auto_of_what_cannot_be_split_says_why(
+  graph_file, cluster_file, capsys
+):
+  arguments = [f"--graph={graph_file}", f"--cluster={cluster_file}"]
+  arguments += ["--microbatches=auto", "--budget_s=2"]
+  assert place.run(arguments) == 0
+  assert "(graph) is a graph that was traced already" in capsys.readouterr().out
+  assert place.run([*arguments, "--init_placement=p.json"]) == 1
+  assert "--init_placement is of one split" in capsys.readouterr().err
 
 
 def test_measured_placement_on_a_real_worker(keras_file, tmp_path, capsys):
@@ -313,7 +367,7 @@ BAD_SPLITS = {
     ["--keras_model=K", "--microbatches=2.5"],
     "--microbatches='2.5'",
   ),
-  "auto": (["--keras_model=K", "--microbatches=auto"], "cannot choose it yet"),
+  "auto": (["--keras_model=K", "--microbatches=auto"], "only tfplace-place"),
   "none in flight": (
     ["--keras_model=K", "--microbatches=2", "--max_in_flight=0"],
     "--max_in_flight='0'",

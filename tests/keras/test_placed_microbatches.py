@@ -1,5 +1,6 @@
 """A placed model whose step is split trains as the unplaced, unsplit one."""
 
+import dataclasses
 import gc
 
 import apply_testing as at
@@ -10,7 +11,7 @@ import tensorflow as tf
 from keras import layers
 
 import tfplace
-from tfplace.errors import ApplyError, ExtractionError
+from tfplace.errors import ApplyError, ExtractionError, InfeasibleError
 from tfplace.extraction import trace_keras
 from tfplace.extraction.microbatches import (
   SplitConfig,
@@ -79,11 +80,12 @@ def fitted(model, name, epochs=EPOCHS, batch_size=BATCH):
   return history.history, model.get_weights()
 
 
-def assert_same(found, expected):
+def assert_same(found, expected, share=1e-5):
+  """Losses and metrics to 1e-5, weights to a share of the largest one."""
   for name, values in expected[0].items():
     np.testing.assert_allclose(found[0][name], values, rtol=1e-5)
   for mine, theirs in zip(found[1], expected[1], strict=True):
-    atol = 1e-5 * max(np.abs(theirs).max(), 1e-3)
+    atol = share * max(np.abs(theirs).max(), 1e-3)
     np.testing.assert_allclose(mine, theirs, rtol=0, atol=atol)
 
 
@@ -240,7 +242,8 @@ REFUSED = {
   "own step": (
     lambda: OwnStep([keras.Input((6,)), layers.Dense(3)], name="net"),
     {},
-    "it has a train_step of its own",
+    "model 'net' cannot be split: it has a train_step of its own, which must"
+    r" call tfplace.split_gradients\(self, data\) once, and calls it 0 times",
   ),
   "examples": (MODELS["dense"][0], {"microbatches": 9}, "the batch has 8"),
   "none": (
@@ -248,7 +251,6 @@ REFUSED = {
     {"microbatches": 0},
     "microbatches is 0; it must",
   ),
-  "auto": (MODELS["dense"][0], {"microbatches": "auto"}, "give a number"),
   "in flight": (
     MODELS["dense"][0],
     {"max_in_flight": -1},
@@ -273,10 +275,140 @@ def test_what_cannot_be_split_says_why(case):
     model.fit(*at.batch("dense"), batch_size=BATCH, verbose=0)
 
 
+def fast_cluster():
+  """This process's devices, as if each op started at once."""
+  local = at.local_cluster()
+  devices = tuple(
+    dataclasses.replace(device, op_overhead_us=0.0) for device in local.devices
+  )
+  links = tuple(
+    dataclasses.replace(link, bandwidth_bytes_per_us=1e6, latency_us=0.1)
+    for link in local.links
+  )
+  return tfplace.Cluster("fast", devices, links)
+
+
+def chosen(model, cluster, **options):
+  options = {"batch_size": BATCH, "budget_s": 5.0, **options}
+  return tfplace.place_model(model, cluster, microbatches="auto", **options)
+
+
+AMPLIFIED = 1e-4  # Adam divides rounding by small second moments
+
+
+def much_work():
+  return keras.Sequential(
+    [
+      keras.Input((6, 6, 2)),
+      layers.Conv2D(64, 3, padding="same", activation="relu", name="first"),
+      layers.Conv2D(64, 3, padding="same", activation="relu", name="second"),
+      layers.Flatten(),
+      layers.Dense(3, name="last"),
+    ],
+    name="net",
+  )
+
+
+def test_the_split_that_is_chosen_trains_as_the_whole_step():
+  name = "convolutional"  # its batches
+  expected = fitted(build(name, much_work), name)
+  model = chosen(build(name, much_work), fast_cluster())
+  told = model.placement
+  assert told.microbatches in (2, 3, 4, 6, 8)
+  assert f"is split into {told.microbatches} microbatches" in told.message
+  # One device runs the whole step, not its parts one after the other.
+  whole = tfplace.plan_model(
+    build(name, much_work), fast_cluster(), "single", BATCH
+  )
+  alone = told.single_device.step_time_us
+  assert alone == whole.evaluation.step_time_us
+  assert told.evaluation.step_time_us < alone
+  with at.recorded() as ran:
+    assert_same(fitted(model, name), expected, AMPLIFIED)
+  parts = {node.name.partition("/")[0] for node in ran}
+  assert f"microbatch_{told.microbatches - 1}" in parts
+
+
+def test_the_number_is_chosen_at_the_first_fit_too():
+  build_it = lambda: build("convolutional", much_work)  # noqa: E731
+  expected = fitted(build_it(), "convolutional", 1)
+  model = tfplace.placed(
+    cluster=fast_cluster(), microbatches="auto", budget_s=5.0
+  )(build_it)()
+  assert model.placement is None
+  assert_same(fitted(model, "convolutional", 1), expected, AMPLIFIED)
+  assert model.placement.microbatches > 1
+
+
+def test_memory_that_the_whole_step_lacks_splits_it():
+  # Whole it takes 19.2 MiB, in two microbatches 16.9 and, one in flight, 10.3.
+  model = build("convolutional", much_work)
+  plan = tfplace.plan_model(
+    model, "v100x1", batch_size=512, budget_s=5.0, microbatches="auto",
+    max_memory={"GPU:0": "12MiB", "CPU:0": 1},
+  )  # fmt: skip
+  assert (plan.microbatches, plan.max_in_flight) == (2, 1)
+  assert plan.evaluation.feasible and plan.single_device is None
+  assert "since whole it does not fit in memory" in plan.message
+  with pytest.raises(InfeasibleError, match="in up to 16 microbatches"):
+    tfplace.plan_model(
+      model, "v100x1", batch_size=512, budget_s=5.0, microbatches="auto",
+      max_memory={"GPU:0": "1MiB", "CPU:0": 1},
+    )  # fmt: skip
+
+
+WHOLE_STEPS = {
+  "launch-bound": (MODELS["dense"][0], {}, "since in 2 microbatches it takes"),
+  "statistics": (normalized, {}, "'second' computes statistics over the batch"),
+  "own step": (REFUSED["own step"][0], {}, "it has a train_step of its own"),
+}
+
+
+@pytest.mark.parametrize("case", WHOLE_STEPS)
+def test_a_step_that_is_left_whole_says_why(case):
+  function, options, said = WHOLE_STEPS[case]
+  plan = tfplace.plan_model(
+    build(None, function), "v100x2", batch_size=BATCH, budget_s=2.0,
+    microbatches="auto", **options,
+  )  # fmt: skip
+  assert plan.microbatches == 1
+  assert "the step is left whole, since" in plan.message
+  assert said in plan.message
+
+
+def test_a_plan_that_is_given_leaves_nothing_to_choose():
+  with pytest.raises(ApplyError, match="microbatches='auto' is for planning"):
+    tfplace.place_model(build("dense"), placement=at.SPLIT, microbatches="auto")
+
+
+def test_a_sequential_model_is_told_what_a_split_would_give():
+  wide = [layers.Dense(1024, activation="relu") for _ in range(3)]
+  model = keras.Sequential([keras.Input((1024,)), *wide], name="net")
+  model.compile("sgd", "mse")
+  told = lambda cluster: tfplace.plan_model(  # noqa: E731
+    model, cluster, batch_size=4096, budget_s=20.0
+  )
+  plan = told("v100x4")
+  assert plan.microbatches == 1
+  assert "in 4 microbatches it would take about" in plan.message
+  # These devices share one machine's cores.
+  assert "would take" not in told(fast_cluster()).message
+
+
 def test_inference_cannot_be_split():
   model = at.build("dense", compiled=False)
   with pytest.raises(ExtractionError, match="only a training step is split"):
     tfplace.plan_model(model, at.local_cluster(), microbatches=2)
+
+
+def two_norms():
+  image = keras.Input((8, 8, 3))
+  x = layers.Conv2D(4, 3, activation="relu", use_bias=False)(image)
+  norm = layers.BatchNormalization()
+  x = norm(layers.Activation("tanh")(norm(x)))  # two updates of one statistic
+  x = layers.Conv2D(3, 3, use_bias=False)(x)
+  x = layers.Flatten()(layers.BatchNormalization()(x))
+  return keras.Model(image, layers.Dense(3)(x), name="net")
 
 
 def test_statistics_over_the_batch_are_split_where_that_is_allowed():
@@ -294,16 +426,61 @@ def test_statistics_over_the_batch_are_split_where_that_is_allowed():
   assert found[-1] < found[0]
 
 
-def test_a_microbatch_without_examples_has_no_statistics():
+def test_statistics_are_of_the_microbatches_that_have_examples():
   function = lambda: keras.Sequential(  # noqa: E731
-    [keras.Input((6,)), layers.BatchNormalization(), layers.Dense(3)]
+    [keras.Input((6,)), layers.BatchNormalization(name="norm")]
   )
   model = build(None, function)
+  model.compile(keras.optimizers.SGD(0.0), "mse", jit_compile=False)
   tfplace.place_model(
     model, at.local_cluster(), "m_topo", batch_size=7, microbatches=2,
     allow_batch_statistics=True,
   )  # fmt: skip
-  with pytest.raises(
-    tf.errors.InvalidArgumentError, match="drop the remainder"
+  x = MODELS["dense"][1]
+  model.fit(x, x, batch_size=7, shuffle=False, verbose=0)
+  # 22 examples in batches of 7: the last has one, and one part none.
+  mean = np.zeros(6)
+  for begin, middle, end in (
+    (0, 4, 7),
+    (7, 11, 14),
+    (14, 18, 21),
+    (21, 22, 22),
   ):
-    fitted(model, "dense", 1, batch_size=7)  # the last batch has one example
+    parts = [x[begin:middle], x[middle:end]]
+    means = [part.mean(axis=0) for part in parts if len(part)]
+    mean = 0.99 * mean + 0.01 * np.mean(means, axis=0)
+  found = model.get_layer("norm").moving_mean
+  np.testing.assert_allclose(found, mean, rtol=1e-5, atol=1e-7)
+
+
+def test_statistics_of_microbatches_equal_those_of_mirrored_replicas():
+  def of_microbatches():
+    model = build(None, two_norms)
+    split = SplitConfig(2, allow_batch_statistics=True)
+    tfplace.place_model(
+      model,
+      placement=placement_of(model, split),
+      allow_batch_statistics=True,
+    )
+    return model
+
+  strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+  with strategy.scope():
+    mirrored = build(None, two_norms)
+  data = (normal(8, 8, 3)[: 2 * BATCH], normal(3)[: 2 * BATCH])
+  runs = []
+  for model in (of_microbatches(), mirrored):
+    batches = tf.data.Dataset.from_tensor_slices(data)
+    history = model.fit(batches.batch(BATCH), epochs=10, verbose=0)
+    runs.append((model, history.history))
+  (mine, found), (_, expected) = runs
+  for name, values in expected.items():  # 20 steps
+    np.testing.assert_allclose(found[name], values, rtol=1e-5)
+  for weight, replicated in zip(mine.weights, mirrored.weights, strict=True):
+    copies = strategy.experimental_local_results(replicated.value)
+    # Each replica keeps moving statistics of its own; other weights agree.
+    mean = np.mean([copy.numpy() for copy in copies], axis=0)
+    atol = 1e-5 * max(np.abs(mean).max(), 1e-3)
+    np.testing.assert_allclose(weight.numpy(), mean, rtol=0, atol=atol)
+    own = [np.abs(copy.numpy() - mean).max() for copy in copies]
+    assert ("moving" in weight.path) == (max(own) > 10 * atol)

@@ -41,9 +41,6 @@ class Devices:
     self.ran = []
     self._refit = refit
 
-  def profiled(self, problem, on_stage):
-    return problem
-
   def harness(self, problem, *, on_stage, measure_s):
     return self
 

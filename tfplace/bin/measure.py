@@ -63,7 +63,8 @@ def _main(values: flags.FlagValues) -> None:
   _check(values)
   began = time.perf_counter()
   with sources.opened_cluster(values) as (cluster, live):
-    source = sources.load_source(values, cluster, needs_trace=True)
+    split = sources.split_of_placement(values, values.placement)
+    source = sources.load_source(values, cluster, True, split)
     problem = bounds.tightened(core.Problem(source.graph, cluster))
     placement = formats.load_placement(values.placement, problem)
     if live is None or source.traced is None:

@@ -3,17 +3,25 @@
 import json
 import os
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from absl import flags
 from rich import console
+from rich.table import Table
+from rich.text import Text
 
 from tfplace import core
-from tfplace.bin import cli, sources
+from tfplace.bin import cli
 from tfplace.core.placement import Placement
 from tfplace.core.protocols import Result
 from tfplace.formats.results import evaluation_to_json
+from tfplace.plan.choice import SplitChoice, SplitTrial
 from tfplace.report import page, table, timeline, trace
+from tfplace.report.units import format_bytes, format_us
 from tfplace.simulate import Simulator
+
+if TYPE_CHECKING:
+  from tfplace.extraction.traced import TracedStep
 
 PICTURES = ("trace", "timeline", "report")
 
@@ -87,11 +95,53 @@ def print_results(
   results: Sequence[Result],
   best: Result,
   measured: Sequence[core.Evaluation] | None = None,
+  single: Result | None = None,
 ) -> None:
-  """Prints the table of placers, the best bold, with measured steps if any."""
+  """Prints the table of placers, the best bold, with measured steps if any.
+
+  They are compared with `single`, where it is not among them.
+  """
   open_console().print(
-    table.results_table(results, best=best, measured=measured)
+    table.results_table(results, best=best, measured=measured, single=single)
   )
+
+
+def print_choice(choice: SplitChoice, single: Result | None) -> None:
+  """Prints each way to split the step that was tried; the one chosen is bold.
+
+  Args:
+    choice: of the split.
+    single: the whole step on one device; None where none has the memory.
+  """
+  rows = Table()
+  rows.add_column("microbatches")
+  names = ("in flight", "step time", "vs one device", "peak memory (fullest)")
+  for name in (*names, "search s"):
+    rows.add_column(name, justify="right")
+  for trial in choice.trials:
+    style = "bold" if trial.split == choice.split else ""
+    rows.add_row(*map(Text, _cells(trial, single)), style=style)
+  open_console().print(rows)
+
+
+def _cells(trial: SplitTrial, single: Result | None) -> list[str]:
+  count, flight = trial.split.microbatches, trial.split.max_in_flight
+  name = "1 (whole)" if trial.split.is_whole else str(count)
+  held = "all" if flight is None else str(flight)
+  if trial.best is None:
+    return [name, held, trial.why, "-", "-", f"{trial.seconds:.2f}"]
+  evaluation, ratio = trial.best.evaluation, "-"
+  if single is not None:
+    ratio = f"{single.evaluation.step_time_us / trial.step_time_us:.3f}x"
+  how = " (measured)" if trial.measured_us is not None else ""
+  return [
+    name,
+    held,
+    format_us(trial.step_time_us) + how,
+    ratio,
+    format_bytes(max(evaluation.peak_memory_bytes.values())),
+    f"{trial.seconds:.2f}",
+  ]
 
 
 def open_console() -> console.Console:
@@ -132,7 +182,7 @@ def check_files(values: flags.FlagValues) -> None:
   """
   for flag in _FILES:
     cli.check_writable(values[flag].value)
-  if values.output_graph_def and sources.chosen_source(values) == "graph":
+  if values.output_graph_def and values.graph:
     raise cli.UsageError(
       "--output_graph_def needs a TensorFlow model; --graph has only costs"
     )
@@ -150,15 +200,21 @@ def needs_trace(values: flags.FlagValues) -> bool:
 
 
 def write_files(
-  values: flags.FlagValues, placement: Placement, source: sources.Source
+  values: flags.FlagValues, placement: Placement, traced: "TracedStep | None"
 ) -> None:
-  """Writes what was asked for, each file whole or not at all."""
+  """Writes what was asked for, each file whole or not at all.
+
+  Args:
+    values: the flags.
+    placement: of the step.
+    traced: the step; None where nothing needs it.
+  """
   if values.output:
     placement.save(values.output)
-  if values.output_graph_def and source.traced is not None:
+  if values.output_graph_def and traced is not None:
     from tfplace.keras import write_placed_graph_def  # imports TensorFlow
 
-    write_placed_graph_def(source.traced, placement, values.output_graph_def)
+    write_placed_graph_def(traced, placement, values.output_graph_def)
   if values.output_saved_model:
     from tfplace.keras import write_placed_saved_model
 

@@ -1,17 +1,23 @@
 """tfplace-place: proposes a placement and compares it with the baselines."""
 
+import dataclasses
 import math
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
 from tfplace import core, formats, placers
-from tfplace.bin import cli, guarded, outputs, sources
+from tfplace.bin import cli, guarded, outputs, sources, splits
 from tfplace.core import constraints
+from tfplace.extraction.microbatches import SplitConfig, split_of
 from tfplace.placers import registry
+from tfplace.plan import sources as plan_sources
+from tfplace.plan.choice import SplitChoice
 from tfplace.plan.clusters import LiveStep
-from tfplace.plan.measured import make_measured_plan
+from tfplace.plan.measured import make_measured_auto_plan, make_measured_plan
+from tfplace.plan.microbatches import make_auto_plan, split_hint
 from tfplace.plan.planner import (
   PlanConfig,
   PlanResult,
@@ -19,6 +25,10 @@ from tfplace.plan.planner import (
   is_beaten,
   make_plan,
 )
+from tfplace.plan.race import SplitStep
+
+if TYPE_CHECKING:
+  from tfplace.measure import OpenCluster
 
 _DESCRIPTION = (
   "Finds a device for every op of a model's step, prints the predicted (with"
@@ -137,7 +147,12 @@ def _check(values: flags.FlagValues) -> None:
   outputs.check_pictures(values)
   if values.init_placement:
     registry.check_searches(values.strategy)
-  kind = sources.chosen_source(values)
+    if splits.is_chosen(values):
+      raise cli.UsageError(
+        "--init_placement is of one split of the step: give its number of"
+        " microbatches instead of --microbatches=auto"
+      )
+  kind = sources.chosen_source(values, may_choose=True)
   cluster = cli.required(values, "cluster")
   if not values.measure:
     return
@@ -154,31 +169,94 @@ def _main(values: flags.FlagValues) -> None:
   _check(values)
   with sources.opened_cluster(values) as (described, devices):
     cluster = _limited(values, described)
-    needs_trace = devices is not None or outputs.needs_trace(values)
-    source = sources.load_source(values, cluster, needs_trace)
-    problem = core.Problem(_grouped(values, source.graph), cluster)
-    live = None
-    if devices is not None and source.traced is not None:
-      options = {"allow_side_effects": values.allow_side_effects}
-      live = LiveStep(
-        devices, source.traced, options, values.measure_s or math.inf
-      )
+    opened = _Opened(values, cluster, devices, Stages(cli.show_stage))
+    if splits.is_chosen(values):
+      plan, step = _auto(opened)
+    else:
+      plan, step = _whole(opened)
+    hint = _hint(opened, plan)
+  outputs.write_files(values, plan.best.placement, step.traced)
+  outputs.write_pictures(values, plan.best.placement, plan.results)
+  _print(values, plan, hint)
+
+
+# Steps that share the seconds of running where the split is chosen: at most as
+# many as are profiled, and two that run.
+_RUNNING_STEPS = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class _Opened:
+  """The source and the cluster of the flags: steps, split in any way."""
+
+  values: flags.FlagValues
+  cluster: core.Cluster
+  devices: "OpenCluster | None"
+  show: Stages
+
+  def step(self, split: SplitConfig) -> SplitStep:
+    """The step with its costs: profiled, where devices are open.
+
+    Raises:
+      TfplaceError: a bad source, a step that cannot be split so, or be run.
+    """
+    values = self.values
+    needs_trace = self.devices is not None or outputs.needs_trace(values)
+    source = sources.load_source(values, self.cluster, needs_trace, split)
+    problem = core.Problem(_grouped(values, source.graph), self.cluster)
     if values.strategy in ("auto", *placers.LEARNED):
       cli.load_tensorflow()  # for the learned policy; quiet, off the clock
-    stages = Stages(cli.show_stage)
-    config = _config(values, problem)
-    if values.measure and live is not None:
-      plan = make_measured_plan(problem, config, live, show=stages)
-    else:
-      plan = make_plan(problem, config, stages, live)
-  outputs.write_files(values, plan.best.placement, source)
-  outputs.write_pictures(values, plan.best.placement, plan.results)
-  _print(values, plan)
+    if self.devices is None or source.traced is None:
+      return SplitStep(problem, source.traced)
+    options = {"allow_side_effects": values.allow_side_effects}
+    live = LiveStep(
+      self.devices, source.traced, options, values.measure_s or math.inf
+    )
+    if splits.is_chosen(values):
+      live = live.shared(_RUNNING_STEPS)
+    with self.show("profiling", f" {problem.graph.name}") as on_stage:
+      problem = live.profiled(problem, on_stage)
+    return SplitStep(problem, source.traced, live)
 
 
-def _config(values: flags.FlagValues, problem: core.Problem) -> PlanConfig:
+def _auto(opened: _Opened) -> tuple[PlanResult, SplitStep]:
+  """Chooses the split with the placement."""
+  values = opened.values
+  base, config = splits.config(values), _config(values)
+  if values.measure:
+    return make_measured_auto_plan(opened.step, base, config, opened.show)
+  return make_auto_plan(opened.step, base, config, opened.show)
+
+
+def _whole(opened: _Opened) -> tuple[PlanResult, SplitStep]:
+  """Places the step as it is split by the flags."""
+  values = opened.values
+  step = opened.step(splits.config(values))
+  config = _config(values, step.problem)
+  if values.measure and step.live is not None:
+    plan = make_measured_plan(step.problem, config, step.live, show=opened.show)
+  else:
+    plan = make_plan(step.problem, config, opened.show)
+  return plan, step
+
+
+def _hint(opened: _Opened, plan: PlanResult) -> str:
+  """What a split would give, where none is asked for and no devices run."""
+  values = opened.values
+  asked = splits.is_chosen(values) or not splits.config(values).is_whole
+  kind = sources.chosen_source(values, may_choose=True)
+  if asked or opened.devices is not None or not values.training:
+    return ""
+  if kind not in plan_sources.SPLIT_KINDS:
+    return ""
+  return split_hint(opened.step, plan, _config(values), opened.show)
+
+
+def _config(
+  values: flags.FlagValues, problem: core.Problem | None = None
+) -> PlanConfig:
   init_placement = None
-  if values.init_placement:
+  if values.init_placement and problem is not None:
     init_placement = formats.load_placement(values.init_placement, problem)
   return PlanConfig(
     values.strategy,
@@ -190,23 +268,46 @@ def _config(values: flags.FlagValues, problem: core.Problem) -> PlanConfig:
   )
 
 
-def _print(values: flags.FlagValues, plan: PlanResult) -> None:
+def _print(values: flags.FlagValues, plan: PlanResult, hint: str) -> None:
   for strategy, error in plan.failures.items():
     print(f"{strategy}: {error}")
   best, single = plan.best, plan.single_device
-  outputs.print_results(plan.results, best, plan.measured)
+  if plan.choice is not None:
+    outputs.print_choice(plan.choice, single)
+  outputs.print_results(plan.results, best, plan.measured, single)
   if plan.measured is None and is_beaten(best, single):
     print("No placement that was found beats one device.")
+  for text in (plan.choice.reason if plan.choice else "", hint):
+    if text:
+      print(f"{text[0].upper()}{text[1:]}.")
   for strategy, why in plan.results[0].skipped.items():
     print(f"{strategy} was skipped: {why}")
   if values.json:
+    split = split_of(plan.problem.graph.names)
+    tried = {} if plan.choice is None else {"splits": _as_json(plan.choice)}
     outputs.print_evaluation(
       plan.evaluation.with_extra(
         strategy=best.strategy,
         seconds=best.seconds,
         evaluations=best.evaluations,
+        microbatches=split.microbatches,
+        max_in_flight=split.max_in_flight,
+        **tried,
       )
     )
+
+
+def _as_json(choice: SplitChoice) -> list[dict[str, Any]]:
+  """What was tried, each with its best step; none where nothing fits."""
+  return [
+    {
+      "microbatches": trial.split.microbatches,
+      "max_in_flight": trial.split.max_in_flight,
+      "step_time_us": None if trial.best is None else trial.step_time_us,
+      "seconds": trial.seconds,
+    }
+    for trial in choice.trials
+  ]
 
 
 def run(argv: Sequence[str] | None = None) -> int:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from absl import flags
 
 from tfplace import core, formats
-from tfplace.bin import cli, guarded
+from tfplace.bin import cli, guarded, splits
 from tfplace.cost import registry
 from tfplace.errors import shown
-from tfplace.extraction.microbatches import SplitConfig
+from tfplace.extraction.microbatches import SplitConfig, split_of
 from tfplace.extraction.stages import OnStage
 from tfplace.plan import clusters, graph_cache
 from tfplace.plan import sources as plan_sources
@@ -46,7 +46,8 @@ def load(values: flags.FlagValues) -> core.Placement:
   chosen_source(values)
   cluster = load_cluster(cli.required(values, "cluster"))
   path = cli.required(values, "placement")
-  graph = load_source(values, cluster).graph
+  split = split_of_placement(values, path)
+  graph = load_source(values, cluster, split=split).graph
   return formats.load_placement(path, core.Problem(graph, cluster))
 
 
@@ -101,7 +102,7 @@ def define_source_flags(values: flags.FlagValues) -> None:
   flags.DEFINE_bool(
     "training", True, "The training step, or inference.", flag_values=values
   )
-  _define_split_flags(values)
+  splits.define_flags(values)
   flags.DEFINE_string(
     "costs",
     registry.DEFAULT,
@@ -125,58 +126,22 @@ def define_source_flags(values: flags.FlagValues) -> None:
   )
 
 
-def _define_split_flags(values: flags.FlagValues) -> None:
-  """Adds what splits the training step of a Keras model."""
-  flags.DEFINE_string(
-    "microbatches",
-    "1",
-    "Parts into which the training step splits the batch, each with a forward"
-    " and a backward pass of its own; the step computes what the whole one"
-    " does. 1 leaves it whole.",
-    flag_values=values,
-  )
-  flags.DEFINE_string(
-    "max_in_flight",
-    None,
-    "Microbatches that may be under way at once: the forward pass of another"
-    " starts only when a backward pass has ended. All where left out.",
-    flag_values=values,
-  )
-  flags.DEFINE_bool(
-    "allow_batch_statistics",
-    False,
-    "Let BatchNormalization compute its statistics for each microbatch, as"
-    " replicated training does; else a step that has it is not split.",
-    flag_values=values,
-  )
-
-
-def split_config(values: flags.FlagValues) -> SplitConfig:
-  """What the flags say of microbatches.
+def split_of_placement(values: flags.FlagValues, path: str) -> SplitConfig:
+  """How the step is split that a placement is of, by the names of its ops.
 
   Raises:
-    UsageError: no whole number of at least 1.
+    UsageError: the flags say something else.
+    FormatError: the file is no placement file.
   """
-  return SplitConfig(
-    _count(values, "microbatches") or 1,
-    _count(values, "max_in_flight"),
-    values.allow_batch_statistics,
+  asked = splits.config(values)
+  if chosen_source(values) not in plan_sources.SPLIT_KINDS:
+    return asked
+  found = split_of(formats.load_assignments(path))
+  found = dataclasses.replace(
+    found, allow_batch_statistics=asked.allow_batch_statistics
   )
-
-
-def _count(values: flags.FlagValues, flag: str) -> int | None:
-  text = values[flag].value
-  if text is None:
-    return None
-  if text == "auto":
-    raise cli.UsageError(
-      f"--{flag}=auto: tfplace cannot choose it yet; give a number"
-    )
-  if not cli.is_count(text) or int(text) < 1:
-    raise cli.UsageError(
-      f"--{flag}={shown(text)}: it must be a whole number of at least 1"
-    )
-  return int(text)
+  splits.check_says(values, found, path)
+  return found
 
 
 def define_cluster_flag(
@@ -186,8 +151,8 @@ def define_cluster_flag(
   flags.DEFINE_string(
     "cluster",
     default,
-    "Devices: a preset such as k80x2 or v100x4, workers:N for N local"
-    " TensorFlow processes, gpus for this host's own (gpus:N splits its"
+    "Devices: a preset such as k80x2 or 2*v100x8 (two hosts), workers:N for N"
+    " local TensorFlow processes, gpus for this host's own (gpus:N splits its"
     " first into N logical ones), a tfplace.hosts.v1 file (workers on several"
     " machines, each started by tfplace-worker), or a tfplace.cluster.v1 file.",
     flag_values=values,
@@ -206,8 +171,12 @@ def define_measure_s_flag(values: flags.FlagValues) -> None:
   )
 
 
-def chosen_source(values: flags.FlagValues) -> str:
+def chosen_source(values: flags.FlagValues, may_choose: bool = False) -> str:
   """The one source flag that was given.
+
+  Args:
+    values: the flags.
+    may_choose: the command can choose the number of microbatches.
 
   Raises:
     UsageError: none, or more than one.
@@ -219,8 +188,14 @@ def chosen_source(values: flags.FlagValues) -> str:
     found = " and ".join(f"--{name}" for name in given) or "none"
     raise cli.UsageError(f"give exactly one of {choices}; found {found}")
   source = str(values[given[0]].value)
+  if splits.is_chosen(values) and not may_choose:
+    raise cli.UsageError(
+      "--microbatches=auto: only tfplace-place chooses it, with the placement,"
+      " which then says how its step is split; give a number, or leave it out"
+      " where a placement is given"
+    )
   plan_sources.check_split(
-    split_config(values), given[0], source, values.training
+    splits.config(values), given[0], source, values.training
   )
   return given[0]
 
@@ -229,18 +204,28 @@ def load_source(
   values: flags.FlagValues,
   cluster: core.Cluster,
   needs_trace: bool = False,
+  split: SplitConfig | None = None,
 ) -> Source:
   """The graph that the flags name, and the step itself where it is needed.
 
+  Args:
+    values: the flags.
+    cluster: whose device kinds are costed.
+    needs_trace: the step is wanted, too.
+    split: how the step is split; None is as the flags say.
+
   Raises:
-    TfplaceError: a bad flag, file or model.
+    TfplaceError: a bad flag, file or model, or the step cannot be split so.
   """
-  kind = chosen_source(values)
+  kind = chosen_source(values, may_choose=split is not None)
+  if split is None:
+    split = splits.config(values)
   if values["import"].value and kind != "keras_model":
     raise cli.UsageError("--import is for the classes of --keras_model")
-  if kind == "graph":
-    return Source(formats.load_graph(values.graph), None)
   name = str(values[kind].value)
+  if kind == "graph":
+    plan_sources.check_split(split, kind, name, values.training)
+    return Source(formats.load_graph(name), None)
   with (
     imported(values["import"].value or ()),
     guarded.holding_notices(),
@@ -254,7 +239,7 @@ def load_source(
       training=values.training,
       sizes=model_sizes(values),
       costs=values.costs,
-      split=split_config(values),
+      split=split,
       # What their own modules hold decides custom classes, and no hash has it.
       cache=None if values["import"].value else _graph_cache(values),
       needs_trace=needs_trace,

@@ -101,6 +101,11 @@ class OpGraph:
     return tuple(self.time_us)
 
   @property
+  def num_microbatches(self) -> int:
+    """Into which the step was split; 1 where it was not."""
+    return max(1, 1 + int(self.microbatch.max(initial=-1)))
+
+  @property
   def layer_paths(self) -> list[str | None]:
     """[num_ops] path of each op's layer, None where it is unknown."""
     names = (*self.layer_names, None)
@@ -310,4 +315,39 @@ def renumber(graph: OpGraph, order: np.ndarray) -> OpGraph:
     edge_src=rank[graph.edge_src],
     edge_dst=rank[graph.edge_dst],
     op_extra={int(rank[i]): extra for i, extra in graph.op_extra.items()},
+  )
+
+
+def subgraph(graph: OpGraph, ops: np.ndarray) -> OpGraph:
+  """Some ops of a graph, in their order, and the edges between them.
+
+  Args:
+    graph: any graph.
+    ops: [?] positions, ascending.
+  """
+  rank = np.full(graph.num_ops, -1, np.int32)
+  rank[ops] = np.arange(len(ops), dtype=np.int32)
+  counts = np.diff(graph.output_offsets)
+  outputs = np.repeat(rank >= 0, counts)
+  edges = np.flatnonzero(
+    (rank[graph.edge_src] >= 0) & (rank[graph.edge_dst] >= 0)
+  )
+  offsets = np.concatenate(([0], np.cumsum(counts[ops]))).astype(np.int64)
+  return dataclasses.replace(
+    graph,
+    names=tuple(graph.names[i] for i in ops.tolist()),
+    types=tuple(graph.types[i] for i in ops.tolist()),
+    time_us={kind: us[ops] for kind, us in graph.time_us.items()},
+    output_offsets=offsets,
+    output_bytes=graph.output_bytes[outputs],
+    persistent_bytes=graph.persistent_bytes[ops],
+    temp_bytes=graph.temp_bytes[ops],
+    colocation=graph.colocation[ops],
+    layer=graph.layer[ops],
+    microbatch=graph.microbatch[ops],
+    edge_src=rank[graph.edge_src[edges]],
+    edge_output=graph.edge_output[edges],
+    edge_dst=rank[graph.edge_dst[edges]],
+    op_extra={},
+    edge_extra={},
   )

@@ -1,14 +1,16 @@
-"""Clusters of known hardware: `k80x2`, `p100x4`, `v100x8-pcie` and the like.
+"""Clusters of known hardware: `k80x2`, `v100x8-pcie`, `2*v100x8` and the like.
 
-A preset is N GPUs and one CPU device in one host. It holds published figures
-only, as `GPUS`, `HOSTS` and the functions below name them, with their sources;
-clusters that were measured come from `tfplace.measure`, and others from a file.
+A preset is N GPUs and one CPU device in one host, or several such hosts in a
+network. It holds published figures only, as `GPUS`, `HOSTS`, `hosts.NETWORKS`
+and the functions below name them, with their sources; clusters that were
+measured come from `tfplace.measure`, and others from a file.
 """
 
 import dataclasses
 import re
 from typing import Any
 
+from tfplace.core import hosts
 from tfplace.core.cluster import Cluster, Device, Link
 from tfplace.errors import FormatError, shown
 
@@ -28,6 +30,7 @@ class GpuModel:
     bandwidth_bytes_per_us: memory bandwidth.
     architecture: major compute capability.
     host: key of `HOSTS`.
+    network: key of `hosts.NETWORKS`.
     nvlink_bytes_per_us: one way, of one NVLink; 0 where it has none.
     nvlinks: number of NVLinks.
     nvswitch: whether all NVLinks go into a switch.
@@ -42,6 +45,7 @@ class GpuModel:
   bandwidth_bytes_per_us: float
   architecture: int
   host: str
+  network: str
   nvlink_bytes_per_us: float
   nvlinks: int
   nvswitch: bool
@@ -99,31 +103,31 @@ HOSTS = {
 GPUS = {
   "k80": GpuModel(
     "Tesla K80 (one of its two GK210)", 12 * _GIB, 13, 2496, 875, 240000.0,
-    3, "dgx-1", 0.0, 0, False,
+    3, "dgx-1", "cloud", 0.0, 0, False,
     "NVIDIA Tesla K80 board specification BD-07317-001: 24 GB, 480 GB/s, "
     "8.73 TFLOPS and 4992 cores for two GPUs, boost to 875 MHz",
   ),
   "p100": GpuModel(
     "Tesla P100", 16 * _GIB, 56, 3584, 1303, 732000.0,
-    6, "dgx-1", 18310.0, 4, False,
+    6, "dgx-1", "cloud", 18310.0, 4, False,
     "NVIDIA Tesla P100 PCIe data sheet: 16 GB, 732 GB/s, 9.3 TFLOPS, boost "
     "1303 MHz; NVLink: 18.31 GB/s measured on a PowerEdge C4130 (Dell HPC)",
   ),
   "v100": GpuModel(
     "Tesla V100-SXM2", 16 * _GIB, 80, 5120, 1530, 900000.0,
-    7, "dgx-1", 23950.0, 6, False,
+    7, "dgx-1", "dgx-1", 23950.0, 6, False,
     "NVIDIA Tesla V100 data sheet: 16 GB, 900 GB/s, 15.7 TFLOPS, boost 1530 "
     "MHz; NVLink: 47.9 GB/s of two links measured on a PowerEdge C4130 (Dell)",
   ),
   "a100": GpuModel(
     "A100-SXM4-40GB", 40 * _GIB, 108, 6912, 1410, 1555000.0,
-    8, "dgx-a100", 25000.0, 12, True,
+    8, "dgx-a100", "dgx-a100", 25000.0, 12, True,
     "NVIDIA A100 white paper: 40 GB, 1555 GB/s, 19.5 TFLOPS (FP32, no tensor "
     "cores), boost 1410 MHz, 12 NVLinks of 25 GB/s each way",
   ),
   "h100": GpuModel(
     "H100-SXM5-80GB", 80 * _GIB, 132, 16896, 1980, 3350000.0,
-    9, "dgx-h100", 25000.0, 18, True,
+    9, "dgx-h100", "dgx-h100", 25000.0, 18, True,
     "NVIDIA H100 data sheet: 80 GB, 3.35 TB/s, 67 TFLOPS (FP32, no tensor "
     "cores), boost 1980 MHz, 18 NVLinks of 25 GB/s each way",
   ),
@@ -191,12 +195,14 @@ PLACETO_OP_OVERHEAD_US = 5.7
 # peer read and the tens that a copy scheduled by TensorFlow takes.
 TRANSFER_LATENCY_US = 10.0
 
-MAX_GPUS = 8
-_NAME = re.compile(r"([a-z0-9]+?)x([1-9][0-9]{0,5})(?:-(pcie|nvlink))?")
+MAX_GPUS = 8  # of a host
+_NAME = re.compile(
+  r"(?:([1-9][0-9]{0,5})\*)?([a-z0-9]+?)x([1-9][0-9]{0,5})(?:-(pcie|nvlink))?"
+)
 
 
 def cluster_preset(name: str) -> Cluster:
-  """A cluster of known hardware: `<gpu>x<count>[-pcie|-nvlink]`.
+  """A cluster of known hardware: `[<hosts>*]<gpu>x<count>[-pcie|-nvlink]`.
 
   GPUs 0 .. count-1 come first, then the CPU. Without a suffix k80 and p100
   are joined by PCIe, the others by NVLink. Figures as in `GPUS` and `HOSTS`:
@@ -207,6 +213,7 @@ def cluster_preset(name: str) -> Cluster:
   - NVLink, up to 4 GPUs: each pair has its own links (PowerEdge C4130: P100
     one link, V100 two); 8 V100 or P100: `DGX1_NVLINKS`, PCIe where that has
     none. A100 and H100: a switch, so one outgoing channel per GPU.
+  - `2*v100x8`: two such hosts in a network of `hosts.NETWORKS`, up to 64 GPUs.
 
   Each device's `extra["hardware"]` describes it to Grappler's estimator.
 
@@ -214,19 +221,34 @@ def cluster_preset(name: str) -> Cluster:
     FormatError: unknown name; lists the choices.
   """
   match = _NAME.fullmatch(name)
-  if match is None or match[1] not in GPUS or int(match[2]) > MAX_GPUS:
+  if match is None or match[2] not in GPUS or not _is_in_limits(match):
     raise FormatError(
       f"unknown cluster preset {shown(name)}: the form is <gpu>x<count>, with"
-      f" -pcie or -nvlink after it where wanted, a gpu of"
-      f" {', '.join(GPUS)}, and a count of 1 to {MAX_GPUS}"
+      f" -pcie or -nvlink after it where wanted, and <hosts>* before it for"
+      f" several hosts; a gpu of {', '.join(GPUS)}, a count of 1 to {MAX_GPUS},"
+      f" and 1 to {hosts.MAX_GPUS} GPUs on all hosts"
     )
-  gpu, count, wiring = GPUS[match[1]], int(match[2]), match[3]
+  gpu, wiring = GPUS[match[2]], match[4]
   if wiring == "nvlink" and not gpu.nvlinks:
     raise FormatError(
-      f"unknown cluster preset {name!r}: {match[1]} has no NVLink"
+      f"unknown cluster preset {name!r}: {match[2]} has no NVLink"
     )
   if wiring is None:
-    wiring = "pcie" if match[1] in ("k80", "p100") else "nvlink"
+    wiring = "pcie" if match[2] in ("k80", "p100") else "nvlink"
+  one = _one_host(name, gpu, int(match[3]), wiring)
+  if match[1] is None:
+    return one
+  network = hosts.NETWORKS[gpu.network]
+  return hosts.repeated(one, int(match[1]), network, TRANSFER_LATENCY_US)
+
+
+def _is_in_limits(match: re.Match[str]) -> bool:
+  num_hosts, count = int(match[1] or 1), int(match[3])
+  return count <= MAX_GPUS and num_hosts * count <= hosts.MAX_GPUS
+
+
+def _one_host(name: str, gpu: GpuModel, count: int, wiring: str) -> Cluster:
+  """GPUs and the CPU of a host; `wiring` is "pcie" or "nvlink"."""
   devices = [_gpu_device(gpu, i) for i in range(count)]
   devices.append(_cpu_device(HOSTS[gpu.host]))
   names = [device.name for device in devices]

@@ -29,11 +29,12 @@ class GrapplerCosts:
     Raises:
       ExtractionError: Grappler rejects the graph.
     """
+    repeated = estimate.repeated_in(step.graph_def, step.tf_graph, step.outputs)
     times = estimate.times_us(
-      step.graph_def, step.tf_graph, step.outputs, step.hardware
+      step.graph_def, step.tf_graph, step.outputs, step.hardware, repeated
     )
     called = calls.CallCosts(step.graph_def, step.hardware).of_graph(
-      step.tf_graph
+      step.tf_graph, repeated
     )
     time_us: dict[str, np.ndarray] = {}
     for kind, of_op in times.items():

@@ -8,6 +8,7 @@ the ops of a body is not counted; the call is one op.
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -74,19 +75,29 @@ class CallCosts:
     self._bodies: dict[Any, tuple[Body, CallCost]] = {}
     self._calling: list[str] = []
 
-  def of_graph(self, graph: tf.Graph) -> dict[str, CallCost]:
+  def of_graph(
+    self,
+    graph: tf.Graph,
+    repeated: Mapping[str, str] = MappingProxyType({}),
+  ) -> dict[str, CallCost]:
     """Op name -> cost of each op of `graph` that calls functions.
+
+    Args:
+      graph: imported.
+      repeated: op -> another one that costs the same.
 
     Raises:
       ExtractionError: a function is missing, calls itself or is rejected.
     """
     if not self._functions:
       return {}
-    return {
+    found = {
       op.name: self._of_op(op, names)
       for op in graph.get_operations()
-      if (names := self._called(op))
+      if op.name not in repeated and (names := self._called(op))
     }
+    same = {op: found[its] for op, its in repeated.items() if its in found}
+    return {**found, **same}
 
   def _called(self, op: tf.Operation) -> list[str]:
     names = nodes.called_functions(op.node_def)

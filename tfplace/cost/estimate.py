@@ -8,6 +8,7 @@ of each, with stand-ins for its inputs of the shapes that TensorFlow inferred.
 
 import math
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TypeAlias
 
 import tensorflow as tf
@@ -15,6 +16,7 @@ from tensorflow.core.protobuf.device_properties_pb2 import DeviceProperties
 from tensorflow.python.framework import tensor_util
 
 from tfplace.cost import grappler, sizes
+from tfplace.cost.repeated import repeated_ops
 from tfplace.extraction import nodes
 
 NodeDef: TypeAlias = tf.compat.v1.NodeDef
@@ -33,6 +35,7 @@ def times_us(
   graph: tf.Graph,
   specs: Specs,
   hardware: Mapping[str, DeviceProperties],
+  repeated: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, dict[str, float]]:
   """Device kind -> node name -> microseconds; absent where there is no cost.
 
@@ -41,11 +44,12 @@ def times_us(
     graph: the same, imported.
     specs: op name -> its outputs, as `sizes.output_specs` gives them.
     hardware: device kind -> its hardware.
+    repeated: op -> one that costs the same, as `repeated_in` gives them.
 
   Raises:
     ExtractionError: Grappler rejects the graph.
   """
-  classes = _Classes(graph_def, graph, specs)
+  classes = _Classes(graph_def, graph, specs, repeated)
   item = grappler.make_item(classes.graph_def)
   times = {}
   for kind, properties in hardware.items():
@@ -56,6 +60,15 @@ def times_us(
       if representative in of_class
     }
   return times
+
+
+def repeated_in(
+  graph_def: tf.compat.v1.GraphDef, graph: tf.Graph, specs: Specs
+) -> dict[str, str]:
+  """Op of a microbatch -> an op of another one that costs the same."""
+  return repeated_ops(
+    graph_def, graph, specs, _NAMES, lambda t: _static_value(t) is not None
+  )
 
 
 def _valid(time_us: float) -> float:
@@ -72,12 +85,17 @@ class _Classes:
   """
 
   def __init__(
-    self, graph_def: tf.compat.v1.GraphDef, graph: tf.Graph, specs: Specs
+    self,
+    graph_def: tf.compat.v1.GraphDef,
+    graph: tf.Graph,
+    specs: Specs,
+    repeated: Mapping[str, str],
   ) -> None:
     self.graph_def = tf.compat.v1.GraphDef(versions=graph_def.versions)
     self.of_op: dict[str, str] = {}
     self._specs = specs
-    self._values = _static_values(graph)
+    self._repeated = repeated
+    self._values = _static_values(graph, repeated)
     self._nodes = nodes.by_name(graph_def)
     self._known: dict[bytes, str] = {}
     self._inputs: dict[str, str] = {}
@@ -86,8 +104,12 @@ class _Classes:
       called = functions and functions.intersection(
         nodes.called_functions(node)
       )
-      if node.op not in _FREE and not called:
+      priced = node.op not in _FREE and not called
+      if priced and node.name not in repeated:
         self.of_op[node.name] = self._representative(node)
+    for name, original in repeated.items():
+      if original in self.of_op:
+        self.of_op[name] = self.of_op[original]
 
   def _representative(self, node: NodeDef) -> str:
     copy = NodeDef(op=node.op, attr=node.attr)
@@ -114,6 +136,9 @@ class _Classes:
   def _stand_in(self, text: str) -> NodeDef:
     """A constant, a variable or a placeholder of the same type and shape."""
     source, output = nodes.split_tensor(text)
+    if source in self._repeated:
+      source = self._repeated[source]
+      text = nodes.join_tensor(source, output)
     spec = self._specs[source][output]
     if text in self._values:
       return self._values[text]
@@ -132,10 +157,13 @@ class _Classes:
     return node
 
 
-def _static_values(graph: tf.Graph) -> dict[str, NodeDef]:
+def _static_values(
+  graph: tf.Graph, repeated: Mapping[str, str]
+) -> dict[str, NodeDef]:
   """Tensor, as inputs name it -> a constant of its value, where it is static.
 
   Only of what may decide a shape: small integers, and any input of a `Range`.
+  Those of repeated ops are left out.
   """
   values: dict[str, NodeDef] = {}
 
@@ -148,6 +176,8 @@ def _static_values(graph: tf.Graph) -> dict[str, NodeDef]:
       values[tensor.name.removesuffix(":0")] = node
 
   for op in graph.get_operations():
+    if op.name in repeated:
+      continue
     for tensor in op.outputs:
       add(tensor, _static_value(tensor))
     for tensor in op.inputs if op.type == "Range" else ():

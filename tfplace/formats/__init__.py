@@ -3,6 +3,7 @@
 from tfplace.formats.cluster import load_cluster, save_cluster
 from tfplace.formats.graph import load_graph, save_graph
 from tfplace.formats.results import (
+  load_assignments,
   load_evaluation,
   load_placement,
   save_evaluation,
@@ -10,6 +11,7 @@ from tfplace.formats.results import (
 )
 
 __all__ = [
+  "load_assignments",
   "load_cluster",
   "load_evaluation",
   "load_graph",

@@ -28,6 +28,17 @@ _EVALUATION_KEYS = frozenset(
 )
 
 
+def load_assignments(path: json_file.Path) -> dict[str, str]:
+  """Reads op name -> device name of a placement, of whatever graph.
+
+  Raises:
+    FormatError: names the file, the element and the value.
+  """
+  data = json_file.read_json(path, PLACEMENT)
+  with json_file.errors_naming(path):
+    return _assignments(data)
+
+
 def load_placement(path: json_file.Path, problem: Problem) -> Placement:
   """Reads a placement of `problem`.
 
@@ -43,13 +54,20 @@ def load_placement(path: json_file.Path, problem: Problem) -> Placement:
       raise FormatError(
         f"a placement of graph {shown(name)}, not of {problem.graph.name!r}"
       )
-    assignments = json_file.as_object(
-      json_file.required(data, "assignments", "placement"), "assignments"
-    )
-    for op, device in assignments.items():
-      json_file.as_name(device, f"assignments[{shown(op)}]")
+    assignments = _assignments(data)
     extra = json_file.unknown_keys(data, _PLACEMENT_KEYS, "placement")
     return Placement.from_assignments(problem, assignments, extra)
+
+
+def _assignments(data: Mapping[str, Any]) -> dict[str, str]:
+  """Of a parsed placement file."""
+  assignments = json_file.as_object(
+    json_file.required(data, "assignments", "placement"), "assignments"
+  )
+  return {
+    op: json_file.as_name(device, f"assignments[{shown(op)}]")
+    for op, device in assignments.items()
+  }
 
 
 def save_placement(placement: Placement, path: json_file.Path) -> None:

@@ -1,5 +1,6 @@
 """From a plan to the running Keras model, and to placed graphs and files."""
 
+from tfplace.keras.custom_step import split_gradients
 from tfplace.keras.exported import (
   placed_graph_def,
   write_placed_graph_def,
@@ -12,6 +13,7 @@ __all__ = [
   "placed",
   "placed_graph_def",
   "plan_model",
+  "split_gradients",
   "write_placed_graph_def",
   "write_placed_saved_model",
 ]

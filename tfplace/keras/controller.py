@@ -112,7 +112,10 @@ class Controller:
     split = WHOLE if self.applied is None else self.applied.split
     if kind != "train" or split.is_whole:
       return self._steps[kind]
-    return lambda data: split_step.split_train_step(self._model, data, split)[0]
+    own = self._steps[kind]
+    return lambda data: split_step.split_train_step(
+      self._model, data, split, own
+    )[0]
 
   def plan_now(self, kind: str, data: Any = None) -> None:
     """Plans the step `kind`, and moves the variables that the plan names.

@@ -21,8 +21,7 @@ from tfplace.core.placement import Placement
 from tfplace.errors import ApplyError, FormatError
 from tfplace.extraction import TracedStep
 from tfplace.extraction.microbatches import WHOLE, SplitConfig, split_of
-from tfplace.formats import json_file
-from tfplace.formats.results import PLACEMENT
+from tfplace.formats import results
 from tfplace.keras import state
 from tfplace.keras.controller import Planner
 from tfplace.keras.devices import check_layers
@@ -78,20 +77,18 @@ def _joined(own: SplitConfig, asked: SplitConfig) -> SplitConfig:
     ApplyError: they are not the same.
   """
   allowed = own.allow_batch_statistics or asked.allow_batch_statistics
-  if not (own.is_whole or asked.is_whole or _numbers(own) == _numbers(asked)):
-    (k, m), (asked_k, asked_m) = _numbers(own), _numbers(asked)
+  same = (own.microbatches, own.in_flight) == (
+    asked.microbatches,
+    asked.in_flight,
+  )
+  if not (own.is_whole or asked.is_whole or same):
     raise ApplyError(
-      f"the placement is of {k} microbatches with {m} in flight, and"
-      f" {asked_k} with {asked_m} are asked for: plan anew, or ask for none"
+      f"the placement is of {own.microbatches} microbatches with"
+      f" {own.in_flight} in flight, and {asked.microbatches} with"
+      f" {asked.in_flight} are asked for: plan anew, or ask for none"
     )
   split = asked if own.is_whole else own
   return dataclasses.replace(split, allow_batch_statistics=allowed)
-
-
-def _numbers(split: SplitConfig) -> tuple[int, int]:
-  """Microbatches, and how many of them are in flight at most."""
-  count = split.microbatches
-  return count, min(split.max_in_flight or count, count)
 
 
 def _is_partial(plan: Plan, model: keras.Model) -> bool:
@@ -130,7 +127,7 @@ def read_plan(placement: PlanLike, model: keras.Model) -> Plan:
     own = _of_variables(plan.ops, model)
     return dataclasses.replace(plan, ops={**plan.ops, **own})
   if isinstance(placement, (str, os.PathLike)):
-    placement = _read_assignments(placement)
+    placement = results.load_assignments(placement)
     placement |= _of_variables(placement, model)
   elif isinstance(placement, Mapping) and "assignments" in placement:
     placement = placement["assignments"]  # a file's content
@@ -196,13 +193,6 @@ def _from_mapping(placement: Mapping[str, str], model: keras.Model) -> Plan:
   layers = {name: d for name, d in full.items() if name in known}
   ops = {name: d for name, d in full.items() if name not in known}
   return Plan(ops, {}, layers, split=split_of(ops))
-
-
-def _read_assignments(path: str | os.PathLike[str]) -> dict[str, str]:
-  data = json_file.read_json(path, PLACEMENT)
-  with json_file.errors_naming(path):
-    assignments = json_file.required(data, "assignments", "placement")
-    return json_file.as_object(assignments, "assignments")
 
 
 def check_groups(groups: Iterable[LayerGroup]) -> tuple[tuple[str, ...], ...]:

@@ -14,7 +14,7 @@ import keras
 
 from tfplace.errors import ApplyError, ExtractionError
 from tfplace.extraction import keras_inputs as inputs
-from tfplace.extraction.microbatches import SplitConfig, split_step
+from tfplace.extraction.microbatches import AUTO, SplitConfig, split_step
 from tfplace.keras import given, planning, state
 from tfplace.keras.controller import Controller, Planner, controller_of
 from tfplace.keras.given import PlanLike
@@ -39,7 +39,7 @@ def place_model(
   keep_together: Iterable[str | Sequence[str]] = (),
   verbose: str | int = "auto",
   costs: str | None = None,
-  microbatches: int = 1,
+  microbatches: int | str = 1,
   max_in_flight: int | None = None,
   allow_batch_statistics: bool = False,
 ) -> ModelT:
@@ -67,7 +67,8 @@ def place_model(
       it does not change; "estimated", or the name of a cost model. None
       measures where `cluster` is None.
     microbatches, max_in_flight, allow_batch_statistics: how the training step
-      is split into parts that compute what the whole does (`SplitConfig`).
+      is split into parts that compute what the whole does (`SplitConfig`);
+      microbatches="auto" chooses their number with the placement.
 
   Raises:
     ApplyError: model, devices and placement do not fit each other.
@@ -79,13 +80,14 @@ def place_model(
   if placement is None:
     request = planning.make_request(
       cluster, strategy, batch_size, budget_s, seed, max_memory, keep_together,
-      verbose, costs, split=split,
+      verbose, costs, split=split, chooses_split=microbatches == AUTO,
     )  # fmt: skip
     planner = planning.searching(model, request)
   else:
     _check_nothing_to_plan(
       max_memory=max_memory, keep_together=keep_together, costs=costs
     )
+    _check_nothing_to_plan(**{"microbatches='auto'": microbatches == AUTO})
     planner = given.given(placement, model, split)
   return _planned(model, planner, placement is not None, batch_size)
 
@@ -102,7 +104,7 @@ def plan_model(
   sample: Any = None,
   verbose: str | int = "auto",
   costs: str | None = None,
-  microbatches: int = 1,
+  microbatches: int | str = 1,
   max_in_flight: int | None = None,
   allow_batch_statistics: bool = False,
 ) -> AppliedPlacement:
@@ -146,6 +148,7 @@ def plan_model(
   request = planning.make_request(
     cluster, strategy, batch_size, budget_s, seed, max_memory, keep_together,
     verbose, costs, is_what_if=True, split=split,
+    chooses_split=microbatches == AUTO,
   )  # fmt: skip
   planner = planning.searching(model, request)
   return planner("train" if model.compiled else "predict", sample)[1]
@@ -153,16 +156,17 @@ def plan_model(
 
 def _split(
   model: keras.Model,
-  microbatches: int,
+  microbatches: int | str,
   max_in_flight: int | None,
   allow_batch_statistics: bool,
 ) -> SplitConfig:
-  """How the step is to be split.
+  """How the step is to be split; what is to be chosen is left whole.
 
   Raises:
     ExtractionError: as far as is known by now, it cannot be; says why.
   """
-  split = SplitConfig(microbatches, max_in_flight, allow_batch_statistics)
+  count: Any = 1 if microbatches == AUTO else microbatches
+  split = SplitConfig(count, max_in_flight, allow_batch_statistics)
   split.check()
   if model.compiled and not split.is_whole:
     split_step.check_splits(model, split)

@@ -10,7 +10,7 @@ import logging
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import keras
 import numpy as np
@@ -29,9 +29,12 @@ from tfplace.keras import given
 from tfplace.keras.controller import Planner
 from tfplace.plan import local_devices, local_step
 from tfplace.plan import plan as plan_lib
+from tfplace.plan.choice import in_words
 from tfplace.plan.clusters import ClusterLike, find_cluster
+from tfplace.plan.microbatches import make_auto_plan, split_hint
 from tfplace.plan.plan import AppliedPlacement, Plan
-from tfplace.plan.planner import PlanConfig, Stages, make_plan
+from tfplace.plan.planner import PlanConfig, PlanResult, Stages, make_plan
+from tfplace.plan.race import SplitStep
 from tfplace.plan.sources import DEFAULT_COSTS, check_costs, op_graph
 
 _logger = logging.getLogger("tfplace")
@@ -54,6 +57,8 @@ class Request:
     measured: whether one step is run for its costs.
     is_what_if: the plan is only looked at.
     split: how the training step is split.
+    chooses_split: the number of microbatches is chosen with the placement, and
+      `split` says what is allowed.
   """
 
   cluster: Cluster
@@ -66,6 +71,7 @@ class Request:
   measured: bool = False
   is_what_if: bool = False
   split: SplitConfig = WHOLE
+  chooses_split: bool = False
 
 
 def make_request(
@@ -80,6 +86,7 @@ def make_request(
   costs: str | None = None,
   is_what_if: bool = False,
   split: SplitConfig = WHOLE,
+  chooses_split: bool = False,
 ) -> Request:
   """Checks what can be checked before there is a graph.
 
@@ -119,6 +126,7 @@ def make_request(
     costs == _MEASURED,
     is_what_if,
     split,
+    chooses_split,
   )
 
 
@@ -144,21 +152,109 @@ def _searched(
 ) -> AppliedPlacement:
   """The placement of one step, or that there is only one device."""
   split = request.split if kind == "train" else WHOLE
+  chooses = request.chooses_split and kind == "train"
   default = local_devices.default_device()
   names = [device.name for device in request.cluster.devices]
-  if names == [default] and not request.limited:
+  if names == [default] and not (request.limited or chooses):
     return plan_lib.only_device(default, model.name, kind == "train", split)
   show = Stages(_Shown(model.name, request.verbose).stage)
-  with show("tracing", f" its {kind} step"):
-    traced = trace(model, request, kind, data)
-  applied = decide(model, traced, request, show)
+  opened = _Opened(model, request, kind, data, show)
+  if chooses:
+    plan, step = make_auto_plan(opened.step, split, request.config, show)
+  else:
+    step = opened.step(split)
+    plan = make_plan(step.problem, request.config, show)
+  traced = cast(TracedStep, step.traced)  # `opened` always traces
+  applied = _described(plan, traced, request, _note(plan, opened))
   text = f"model {model.name!r}: {_seconds_phrase(show.seconds)}"
   _print_or_log(text, request.verbose, logging.INFO)
+  if plan.choice is not None:
+    split = plan.choice.split
   return dataclasses.replace(applied, seconds=show.seconds, split=split)
 
 
+def _note(plan: PlanResult, opened: "_Opened") -> str:
+  """What is to be said of the split: of the one chosen, or of one to ask for.
+
+  Devices that share one machine gain nothing by it.
+  """
+  if plan.choice is not None:
+    return plan.choice.reason
+  names = [device.name for device in opened.request.cluster.devices]
+  shared = local_devices.shared_phrase(names)
+  if opened.kind != "train" or not opened.request.split.is_whole or shared:
+    return ""
+  return split_hint(opened.step, plan, opened.request.config, opened.show)
+
+
+@dataclasses.dataclass
+class _Opened:
+  """Extracts one step of a model, split in any way.
+
+  Attributes:
+    model: whose slots stay beside their variables.
+    request: what was asked for.
+    kind: of the step.
+    data: one batch of it, where there is one.
+    show: shows and times what is done.
+  """
+
+  model: keras.Model
+  request: Request
+  kind: str
+  data: Any
+  show: Stages
+  _measured: bool | None = None  # whether costs are, once they are known
+
+  def step(self, split: SplitConfig) -> SplitStep:
+    """Traces the step, and costs its ops.
+
+    Raises:
+      ApplyError: nothing is like a name of `request.keep_together`.
+      TfplaceError: it cannot be split so, or, where other splits have measured
+        costs, not be run.
+    """
+    request, parts = self.request, ""
+    if not split.is_whole:
+      parts = f" {in_words(split)}"
+    with self.show("tracing", f" its {self.kind} step{parts}"):
+      traced = trace(self.model, request, self.kind, self.data, split)
+    with self.show("costs", f" of {len(traced.graph_def.node):,} ops"):
+      graph = op_graph(traced, request.cluster, costs=request.costs)
+      graph = given.grouped(graph, traced, self.model, request.keep_together)
+    problem = Problem(graph, request.cluster)
+    if request.measured and self._measured is not False:
+      with self.show("measuring", " its step on one device, for a few seconds"):
+        problem = self._with_measured_costs(problem, traced)
+    return SplitStep(problem, traced)
+
+  def _with_measured_costs(
+    self, problem: Problem, traced: TracedStep
+  ) -> Problem:
+    """With measured costs, or, where the step cannot be run, with estimates.
+
+    What is compared has the costs of the first step.
+    """
+    try:
+      problem = local_step.measured_problem(problem, traced)
+    except TfplaceError as error:
+      if self._measured:
+        raise
+      self._measured = False
+      _logger.warning(
+        "model %r is placed by estimated costs: %s", traced.name, error
+      )
+    else:
+      self._measured = True
+    return problem
+
+
 def trace(
-  model: keras.Model, request: Request, kind: str, data: Any = None
+  model: keras.Model,
+  request: Request,
+  kind: str,
+  data: Any = None,
+  split: SplitConfig = WHOLE,
 ) -> TracedStep:
   """Traces the step `kind`, on one batch of it where there is one.
 
@@ -168,7 +264,6 @@ def trace(
   sample = None
   if data is not None:
     sample = _sample(model, data, request.batch_size, kind)
-  split = request.split if kind == "train" else WHOLE
   return trace_keras(
     model, request.batch_size, sample=sample, kind=kind, split=split
   )
@@ -206,50 +301,20 @@ def _sample(
   return (x,) if y is None else (x, y)
 
 
-def decide(
-  model: keras.Model, traced: TracedStep, request: Request, show: Stages
+def _described(
+  plan: PlanResult, traced: TracedStep, request: Request, note: str
 ) -> AppliedPlacement:
-  """Searches a placement and compares it with the best single device.
-
-  Args:
-    model: whose slots stay beside their variables.
-    traced: its step.
-    request: what was asked for.
-    show: shows and times what is done.
-
-  Raises:
-    ApplyError: nothing is like a name of `request.keep_together`.
-    InfeasibleError: nothing fits in memory.
-    TfplaceError: as the placer and `Problem` do.
-  """
-  with show("costs", f" of {len(traced.graph_def.node):,} ops"):
-    graph = op_graph(traced, request.cluster, costs=request.costs)
-    graph = given.grouped(graph, traced, model, request.keep_together)
-  problem = Problem(graph, request.cluster)
-  if request.measured:
-    with show("measuring", " its step on one device, for a few seconds"):
-      problem = _measured(problem, traced)
-  plan = make_plan(problem, request.config, show)
+  """Takes one device where nothing is better, and describes the placement."""
   result, single = plan.best, plan.single_device
   used = _devices(result.placement)
   is_auto = request.config.strategy == "auto"
   beaten = plan_lib.is_beaten(result, single)
   one_device = len(used) == 1 or (is_auto and beaten)
-  if one_device and single is not None and is_auto:
+  is_split = plan.choice is not None and not plan.choice.split.is_whole
+  if one_device and single is not None and is_auto and not is_split:
     result = single
     used = _devices(result.placement)
-  return plan_lib.planned(result, single, used, one_device, traced)
-
-
-def _measured(problem: Problem, traced: TracedStep) -> Problem:
-  """With measured costs, or, where the step cannot be run, with estimates."""
-  try:
-    return local_step.measured_problem(problem, traced)
-  except TfplaceError as error:
-    _logger.warning(
-      "model %r is placed by estimated costs: %s", traced.name, error
-    )
-    return problem
+  return plan_lib.planned(result, single, used, one_device, traced, note)
 
 
 def _devices(placement: Placement) -> tuple[str, ...]:

@@ -33,9 +33,9 @@ def _optimizers_of(owner: Any) -> list[Any]:
   values: list[Any] = []
   for value in vars(owner).values():
     if isinstance(value, Mapping):
-      values += value.values()
+      values.extend(value.values())
     elif isinstance(value, (list, tuple)):
-      values += value
+      values.extend(value)  # "+" asks TensorFlow's wrapper of tuples, and fails
     else:
       values.append(value)
   return [v for v in values if isinstance(v, keras.optimizers.Optimizer)]

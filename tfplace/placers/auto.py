@@ -85,7 +85,7 @@ class AutoPlacer:
     run = _Run(self, problem, evaluator, budget, seed)
     if self.start is not None:
       run.attempt_start(self.start)
-    for strategy in registry.CLASSICAL:
+    for strategy in registry.classical(problem):
       run.attempt_classical(strategy)
     for strategy in self.learned:
       run.attempt_learned(strategy)

@@ -138,7 +138,7 @@ def warm_up(strategy: str, message_costs: bool = False) -> None:
   simulator = Simulator(problem)
   parts: tuple[str, ...] = (strategy,)
   if strategy == "auto":
-    parts = (*registry.CLASSICAL, "annealing")
+    parts = (*registry.CLASSICAL, "pipeline", "annealing")
   elif strategy in registry.LEARNED:
     parts = ("single",)
   for part in parts:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from tfplace.core.problem import Problem
 from tfplace.core.protocols import Placer
 from tfplace.errors import TfplaceError
 
@@ -20,6 +21,9 @@ _PLACERS: Mapping[str, str] = {
   "blocks": "tfplace.placers.rules.single:BlocksPlacer",
   "expert": "tfplace.placers.rules.expert:ExpertPlacer",
   "axes": "tfplace.placers.rules.axes:AxesPlacer",
+  "data_parallel": "tfplace.placers.rules.grid:DataParallelPlacer",
+  "pipeline": "tfplace.placers.rules.grid:PipelinePlacer",
+  "hybrid": "tfplace.placers.rules.grid:HybridPlacer",
   "m_topo": "tfplace.placers.list_scheduling.placers:MTopoPlacer",
   "m_etf": "tfplace.placers.list_scheduling.placers:MEtfPlacer",
   "m_sct": "tfplace.placers.list_scheduling.placers:MSctPlacer",
@@ -54,6 +58,8 @@ CLASSICAL = (
   "m_etf",
   "m_sct",
 )
+# Further ones for a step in microbatches.
+GRIDS = ("data_parallel", "pipeline", "hybrid")
 # The learned ones that `auto` asks; the others are there to compare with.
 ASKED = ("gdp",)
 # What can begin from a given placement.
@@ -62,8 +68,16 @@ SEARCHES = ("annealing", "auto")
 READY = tuple(
   name
   for name in STRATEGIES
-  if name != "exact" and (name not in LEARNED or name in ASKED)
+  if name not in ("exact", *GRIDS) and (name not in LEARNED or name in ASKED)
 )
+
+
+def classical(problem: Problem) -> tuple[str, ...]:
+  """What needs no search and no policy for this problem, in order."""
+  if problem.graph.num_microbatches < 2:
+    return CLASSICAL
+  # The first one runs in the shortest of searches, too.
+  return (GRIDS[0], CLASSICAL[0], *GRIDS[1:], *CLASSICAL[1:])
 
 
 def get_placer(

@@ -101,6 +101,10 @@ class LiveStep:
   options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   measure_s: float = math.inf
 
+  def shared(self, count: int) -> "LiveStep":
+    """The same with a share of the seconds, for one of so many steps."""
+    return dataclasses.replace(self, measure_s=self.measure_s / count)
+
   @property
   def run_s(self) -> float:
     """Seconds of running placements."""

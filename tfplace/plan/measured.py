@@ -11,15 +11,19 @@ import dataclasses
 import math
 import time
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, cast
 
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.core.protocols import Evaluation, Evaluator, Result
 from tfplace.errors import MeasurementError
 from tfplace.extraction import stages
+from tfplace.extraction.microbatches import SplitConfig
 from tfplace.placers import registry
+from tfplace.plan.choice import SplitChoice, SplitTrial, in_words
+from tfplace.plan.microbatches import make_auto_plan
 from tfplace.plan.planner import PlanConfig, PlanResult, Stages, make_plan
+from tfplace.plan.race import OpenSplit, SplitStep
 from tfplace.simulate import Simulator
 
 
@@ -49,9 +53,6 @@ class LiveDevices(Protocol):
   def run_s(self) -> float:
     """Seconds of running placements."""
 
-  def profiled(self, problem: Problem, on_stage: stages.OnStage) -> Problem:
-    """The problem with measured costs."""
-
   def harness(
     self, problem: Problem, *, on_stage: stages.OnStage, measure_s: float
   ) -> Evaluator:
@@ -76,7 +77,7 @@ def make_measured_plan(
   """Places a problem on running devices.
 
   Args:
-    problem: with estimated costs.
+    problem: with costs as profiled on the devices.
     config: how; a strategy that searches begins again after each measurement,
       from the fastest placement so far.
     live: the devices.
@@ -96,8 +97,6 @@ def make_measured_plan(
   stage = Stages() if show is None else show
   searches = config.strategy in registry.SEARCHES
   runs = _Runs(live)
-  with stage("profiling", f" {problem.graph.name}") as on_stage:
-    problem = live.profiled(problem, on_stage)
   for number in range(limits.max_rounds if searches else 1):
     is_last = not searches or number == limits.max_rounds - 1
     budget_s = config.budget_s if is_last else config.budget_s / 2
@@ -121,6 +120,92 @@ def make_measured_plan(
   results = runs.predicted(problem)
   best = results[runs.fastest() if searches else 0]
   return PlanResult(problem, results, best, plan.failures, runs.measured)
+
+
+def make_measured_auto_plan(
+  open_split: OpenSplit,
+  base: SplitConfig,
+  config: PlanConfig,
+  show: Stages | None = None,
+) -> tuple[PlanResult, SplitStep]:
+  """Chooses microbatches by measured costs, then measures the ones chosen.
+
+  The placements of the split that the simulator likes best run as those of any
+  step do. Beside them runs the whole step, at its best and on one device, or,
+  where that is what the simulator likes best, the best split: the faster one of
+  the two is taken.
+
+  Args:
+    open_split: extracts and profiles the step, split in one way.
+    base: as of `make_auto_plan`, as the others.
+    config: how to place.
+    show: shows and times what is done.
+
+  Returns:
+    The plan with its `choice`, and the step that it is of.
+
+  Raises:
+    TfplaceError: as `make_auto_plan` and `make_measured_plan` do.
+  """
+  stage = Stages() if show is None else show
+  opened: dict[SplitConfig, SplitStep] = {}
+
+  def opening(split: SplitConfig) -> SplitStep:
+    opened[split] = open_split(split)
+    return opened[split]
+
+  def finish(step: SplitStep, final: PlanConfig, stage: Stages) -> PlanResult:
+    return make_measured_plan(step.problem, final, _live(step), show=stage)
+
+  plan, step = make_auto_plan(opening, base, config, stage, finish)
+  choice = cast(SplitChoice, plan.choice)
+  choice = choice.with_measured(choice.split, plan.evaluation.step_time_us)
+  plan = dataclasses.replace(plan, choice=choice)
+  others = [t for t in choice.trials if t.best and t.split != choice.split]
+  if not choice.split.is_whole:
+    others = [trial for trial in others if trial.split.is_whole]
+  if not others:
+    return plan, step
+  rival = min(others, key=lambda trial: trial.step_time_us)
+  return _faster(plan, step, rival, opened[rival.split], stage)
+
+
+def _faster(
+  plan: PlanResult,
+  step: SplitStep,
+  rival: SplitTrial,
+  other: SplitStep,
+  show: Stages,
+) -> tuple[PlanResult, SplitStep]:
+  """The plan, or the rival of another split, whichever runs faster."""
+  choice = cast(SplitChoice, plan.choice)
+  wanted = [rival.best, choice.single if rival.split.is_whole else None]
+  results = {_key(result): result for result in wanted if result is not None}
+  runs = _Runs(_live(other))
+  try:
+    with show("measuring", f" the step {in_words(rival.split)}") as on_stage:
+      runs.add(other.problem, list(results.values()), on_stage)
+  except MeasurementError:
+    return plan, step
+  ran = runs.measured[runs.fastest()]
+  choice = choice.with_measured(rival.split, ran.step_time_us)
+  own = plan.evaluation
+  order = (not ran.feasible, ran.step_time_us)
+  if order >= (not own.feasible, own.step_time_us):
+    return dataclasses.replace(plan, choice=choice), step
+  choice = dataclasses.replace(choice, split=rival.split)
+  found = runs.predicted(other.problem)
+  best = found[runs.fastest()]
+  return (
+    PlanResult(other.problem, found, best, {}, runs.measured, choice),
+    other,
+  )
+
+
+def _live(step: SplitStep) -> LiveDevices:
+  if step.live is None:
+    raise MeasurementError("the step is on no devices that run")
+  return step.live
 
 
 class _Runs:

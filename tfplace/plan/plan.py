@@ -18,6 +18,7 @@ from tfplace.extraction.microbatches import SCOPE, WHOLE, SplitConfig, split_of
 from tfplace.formats import json_file
 from tfplace.formats.results import PLACEMENT
 from tfplace.plan import local_devices, local_step
+from tfplace.plan.choice import shown_us
 from tfplace.plan.planner import is_beaten
 
 _LISTED = 12  # of a model's layers; a message is to be read
@@ -251,16 +252,20 @@ def planned(
   used: tuple[str, ...],
   one_device: bool,
   traced: TracedStep,
+  note: str = "",
 ) -> AppliedPlacement:
   """Describes a placement that was searched for.
 
   Args:
     result: the placement chosen.
-    single: the best single device, if one has the memory.
+    single: the best single device, if one has the memory; of the whole step,
+      where it was chosen how to split it.
     used: full names of the devices that `result` uses.
     one_device: whether the model stays on one device.
     traced: the step that was planned.
+    note: what is to be said of its split.
   """
+  message = _message(result, single, used, one_device, traced.training)
   assignments = result.placement.assignments
   return AppliedPlacement(
     assignments=local_devices.full_names(assignments),
@@ -269,9 +274,10 @@ def planned(
     strategy=result.strategy,
     training=traced.training,
     one_device=one_device,
-    message=_message(result, single, used, one_device, traced.training),
+    message=f"{message}; {note}" if note else message,
     costs=_costs(result),
     step=local_step.without_values(traced),
+    split=split_of(result.placement.problem.graph.names),
     model=traced.name,
     placement=result.placement,
     evaluation=result.evaluation,
@@ -312,7 +318,7 @@ def _message(
   count = split_of(result.placement.problem.graph.names).microbatches
   if count > 1:
     kind += f" in {count} microbatches"
-  step = f"{kind} of {_shown(result.evaluation.step_time_us)}"
+  step = f"{kind} of {shown_us(result.evaluation.step_time_us)}"
   left = _left_to_gain(result.evaluation)
   shared = local_devices.shared_phrase(used)
   if single is None:
@@ -320,8 +326,8 @@ def _message(
       f"placed on {where} by {result.strategy}: a predicted {step} by {costs}"
       f" costs; no single device has the memory{left}{shared}"
     )
-  alone = _shown(single.evaluation.step_time_us)
-  if one_device:
+  alone = shown_us(single.evaluation.step_time_us)
+  if one_device and result.evaluation is single.evaluation:
     left = _left_to_gain(single.evaluation)
     return (
       f"stays on one device, {where}: a predicted {kind} of {alone} by {costs}"
@@ -344,11 +350,5 @@ def _left_to_gain(evaluation: Evaluation) -> str:
   proven = "; for these costs it is proven that no placement"
   if percent < _LEAST_PERCENT:
     return f"{proven} is faster"
-  least = f"{_shown(evaluation.lower_bound_us)} ({percent:.2g}% less)"
+  least = f"{shown_us(evaluation.lower_bound_us)} ({percent:.2g}% less)"
   return f"{proven} takes less than {least}"
-
-
-def _shown(time_us: float) -> str:
-  if time_us < 1e6:
-    return f"{time_us / 1e3:.3g} ms"
-  return f"{time_us / 1e6:.3g} s"

@@ -1,8 +1,8 @@
 """The facade of planning: from a problem to a placement and its baselines.
 
-`make_plan` proves a lower bound, compiles the placers, places, runs the
-baselines, and measures where devices are open. It does not extract graphs
-(`plan.sources`), and it applies and prints nothing.
+`make_plan` proves a lower bound, compiles the placers, places, and places
+by the baselines. It does not extract graphs (`plan.sources`), runs nothing
+(`plan.measured`), and it applies and prints nothing.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from tfplace.core.problem import Problem
 from tfplace.core.protocols import Evaluation, Result
 from tfplace.errors import TfplaceError
 from tfplace.extraction import stages
-from tfplace.plan.clusters import LiveStep
+from tfplace.plan.choice import SplitChoice
 
 SINGLE = "single"
 _BASELINE_BUDGET_S = 5.0  # none of them searches
@@ -37,6 +37,8 @@ class PlanConfig:
     init_placement: to start the search from; None for none.
     tolerance: share of the step time that `auto` may give up for less traffic.
       Costs err by more than the default, our choice.
+    max_evaluations: bounds the search by placements, so that the same seed
+      gives the same plan on any machine; None for seconds alone.
   """
 
   strategy: str = "auto"
@@ -46,6 +48,7 @@ class PlanConfig:
   baselines: tuple[str, ...] = (SINGLE,)
   init_placement: Placement | None = None
   tolerance: float = 0.005
+  max_evaluations: int | None = None
 
   def check(self) -> None:
     """Checks the values.
@@ -104,7 +107,8 @@ class Stages:
       ) as on_stage:
         yield on_stage
     finally:
-      self.seconds[stage] = time.monotonic() - began
+      took_s = time.monotonic() - began
+      self.seconds[stage] = self.seconds.get(stage, 0.0) + took_s
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,6 +123,7 @@ class PlanResult:
     best: the one to take.
     failures: baseline -> why it has no result.
     measured: what each of `results` took, where that was asked for.
+    choice: how the step is split, where that was chosen with the placement.
   """
 
   problem: Problem
@@ -126,10 +131,16 @@ class PlanResult:
   best: Result
   failures: Mapping[str, TfplaceError]
   measured: Sequence[Evaluation] | None = None
+  choice: SplitChoice | None = None
 
   @property
   def single_device(self) -> Result | None:
-    """The best single device; None where none has the memory."""
+    """The best single device; None where none has the memory.
+
+    Of the whole step, where it was chosen to split it.
+    """
+    if self.choice is not None and not self.choice.split.is_whole:
+      return self.choice.single
     return next((r for r in self.results if r.strategy == SINGLE), None)
 
   @property
@@ -155,7 +166,6 @@ def make_plan(
   problem: Problem,
   config: PlanConfig,
   show: Stages | None = None,
-  live: LiveStep | None = None,
 ) -> PlanResult:
   """Places a problem, and compares the placement with the baselines.
 
@@ -163,20 +173,13 @@ def make_plan(
     problem: what to place.
     config: how; as `PlanConfig.check` wants it.
     show: shows and times what is done.
-    live: the step on open devices, whose costs are measured first;
-      `plan.measured` runs the placements, too.
 
   Raises:
     InfeasibleError: nothing fits in memory.
-    TfplaceError: as the placer does, or the step cannot be run.
+    TfplaceError: as the placer does.
   """
   stage = Stages() if show is None else show
-  if live is not None:
-    with stage("profiling", f" {problem.graph.name}") as on_stage:
-      problem = live.profiled(problem, on_stage)
-  with stage("compiling the placers", ", once per installation"):
-    message_costs = problem.cluster.has_message_costs
-    placers.warm_up(config.strategy, message_costs)
+  compile_placers(problem, config, stage)
   with stage("proof", " of how fast a step can be at best"):
     problem, left_s = bounds.tightened_within(problem, config.budget_s)
   detail = f" by {config.strategy}, for up to {left_s:.0f} s"
@@ -189,11 +192,20 @@ def make_plan(
       policy=config.policy,
       init_placement=config.init_placement,
       tolerance=config.tolerance,
+      max_evaluations=config.max_evaluations,
     )
   with stage("comparison", f" with {', '.join(config.baselines)}"):
     baselines, failures = _baselines(problem, best, config)
   results = [best, *best.tried, *baselines]
   return PlanResult(problem, results, best, failures)
+
+
+def compile_placers(
+  problem: Problem, config: PlanConfig, stage: Stages
+) -> None:
+  """Compiles what a strategy needs, which no budget is for."""
+  with stage("compiling the placers", ", once per installation"):
+    placers.warm_up(config.strategy, problem.cluster.has_message_costs)
 
 
 def _baselines(

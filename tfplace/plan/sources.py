@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
   from tfplace.extraction.traced import TracedStep
 
+SPLIT_KINDS = ("model", "keras_model")  # of which a training step can be split
 KINDS = ("model", "saved_model", "keras_model", "graph_def")
 DEFAULT_CLUSTER = "v100x1"
 DEFAULT_COSTS = registry.DEFAULT
@@ -97,16 +98,15 @@ def check_split(
   split.check()
   if split.is_whole:
     return
-  asked = f"microbatches is {split.microbatches}"
-  if kind not in ("model", "keras_model"):
+  if kind not in SPLIT_KINDS:
     raise ExtractionError(
-      f"{asked}, and {source!r} ({kind}) is a graph that was traced already:"
-      " only steps of Keras models and of the zoo can be split"
+      f"{source!r} ({kind}) is a graph that was traced already: only steps of"
+      " Keras models and of the zoo can be split into microbatches"
     )
   if not training:
     raise ExtractionError(
-      f"{asked}, and inference of {source!r} is asked for: only a training"
-      " step is split"
+      f"inference of {source!r} is asked for: only a training step is split"
+      " into microbatches"
     )
 
 

@@ -17,6 +17,7 @@ def results_table(
   *,
   best: Result | None = None,
   measured: Sequence[Evaluation] | None = None,
+  single: Result | None = None,
 ) -> Table:
   """One row per result: what it costs, against what, and how long it took.
 
@@ -28,6 +29,7 @@ def results_table(
     results: of one problem.
     best: the result to mark; by default, the fastest that fits in memory.
     measured: what each result's placement measured on real devices.
+    single: what "vs single" is against; by default, `single` of the results.
   """
   table = Table()
   devices = list(results[0].evaluation.peak_memory_bytes) if results else []
@@ -37,12 +39,12 @@ def results_table(
     names.insert(1, "measured")
   for name in [*names, "seconds"]:
     table.add_column(Text(name), justify="right")
-  single = next(
-    (r.evaluation.step_time_us for r in results if r.strategy == BASELINE), None
-  )
+  if single is None:
+    single = next((r for r in results if r.strategy == BASELINE), None)
+  single_us = None if single is None else single.evaluation.step_time_us
   marked = best or min(results, key=rank, default=None)
   for i, result in enumerate(results):
-    cells = _cells(result, single, devices)
+    cells = _cells(result, single_us, devices)
     if measured is not None:
       cells.insert(2, format_us(measured[i].step_time_us))
     style = "bold" if result is marked else ""

@@ -11,6 +11,7 @@ from typing import Any
 
 from tfplace.errors import ExtractionError
 
+AUTO = "auto"  # in the place of a number: it is chosen with the placement
 SCOPE = "microbatch_"
 FUNCTION = "microbatch_step"  # the traced graph that microbatches are copies of
 BATCH_SCOPE = "part_of_batch"  # in SCOPE: where the batch is cut
@@ -65,9 +66,10 @@ class SplitConfig:
       value = getattr(self, name)
       if name == "max_in_flight" and value is None:
         continue
-      if value == "auto":
+      if value == AUTO:
         raise ExtractionError(
-          f"{name} is 'auto', which tfplace cannot choose yet: give a number"
+          f"{name} is 'auto', which place_model, plan_model and tfplace-place"
+          " choose with the placement: give a number"
         )
       if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ExtractionError(
@@ -78,6 +80,11 @@ class SplitConfig:
   def is_whole(self) -> bool:
     """Whether nothing is split."""
     return self.microbatches == 1
+
+  @property
+  def in_flight(self) -> int:
+    """Microbatches that are under way at once, at most."""
+    return min(self.max_in_flight or self.microbatches, self.microbatches)
 
 
 WHOLE = SplitConfig()

@@ -22,7 +22,8 @@ class GraphTemplate:
   Args:
     graph: the `FuncGraph`; its control edges keep side effects in order.
     results: tensors of it that copies are to have.
-    without: names of ops that copies leave out.
+    without: names of assignments that copies leave out; what reads the
+      variable after one gets the value that it assigns.
 
   Attributes:
     ops: names of the ops that a copy has: those that the results and the side
@@ -37,23 +38,43 @@ class GraphTemplate:
   ) -> None:
     self._graph = graph
     self._captures = {inner.name: outer for outer, inner in graph.captures}
-    self._reads = self._shared_reads()
+    self._instead = self._assigned_values(without)
+    self._reads = self._shared_reads(without)
     roots = [tensor.op for tensor in results]
     roots += [op for op in graph.get_operations() if _has_effect(op)]
     reads = {op.name for op in self._reads.values()}
     self._outside = reads | set(without)
     self.ops = self.needed_by(roots)
 
-  def _shared_reads(self) -> dict[str, tf.Operation]:
-    """Tensor name -> op, of reads of variables that nothing here assigns."""
-    assigned = {op.inputs[0].name for op in assignments(self._graph)}
+  def _assigned_values(self, without: Collection[str]) -> dict[str, tf.Tensor]:
+    """Tensor that is read of a variable -> what was assigned to it before."""
+    last: dict[str, tf.Tensor] = {}
+    instead = {}
+    for op in self._graph.get_operations():
+      if op.name in without:
+        last[op.inputs[0].name] = op.inputs[1]
+      elif op.type == _READ and op.inputs[0].name in last:
+        instead[op.outputs[0].name] = last[op.inputs[0].name]
+    return instead
+
+  def _shared_reads(self, without: Collection[str]) -> dict[str, tf.Operation]:
+    """Tensor name -> op, of reads of variables that no copy assigns."""
+    assigned = {
+      op.inputs[0].name
+      for op in assignments(self._graph)
+      if op.name not in without
+    }
     return {
       op.outputs[0].name: op
       for op in self._graph.get_operations()
       if op.type == _READ
       and op.inputs[0].name in self._captures
       and op.inputs[0].name not in assigned
+      and op.outputs[0].name not in self._instead
     }
+
+  def _inputs(self, op: tf.Operation) -> list[tf.Tensor]:
+    return [self._instead.get(t.name, t) for t in op.inputs]
 
   @functools.cached_property
   def _nodes(self) -> dict[str, Any]:
@@ -91,7 +112,7 @@ class GraphTemplate:
       given = op.name in self._outside or op.type == "Placeholder"
       if not given and op.name not in found:
         found.add(op.name)
-        open_ops += [tensor.op for tensor in op.inputs]
+        open_ops += [tensor.op for tensor in self._inputs(op)]
         open_ops += op.control_inputs
     return found
 
@@ -144,9 +165,10 @@ class GraphTemplate:
       node.CopyFrom(self._nodes[op.name])
       node.device = ""  # the device functions of the current graph decide
       here = [c for c in op.control_inputs if c.name in ops]
-      used |= {t.name for t in op.inputs if t.op.name not in ops}
+      inputs = self._inputs(op)
+      used |= {t.name for t in inputs if t.op.name not in ops}
       del node.input[:]
-      node.input.extend(tensor.name for tensor in op.inputs)
+      node.input.extend(tensor.name for tensor in inputs)
       node.input.extend(f"^{control.name}" for control in here)
       if not _colocated(node).issubset(ops):
         del node.attr["_class"]  # with what is read once, outside

@@ -5,8 +5,8 @@ the whole batch (`whole_batch`); `split_step` makes one step of all shares.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import keras
 import tensorflow as tf
@@ -22,6 +22,8 @@ from tfplace.extraction.microbatches import (
 )
 from tfplace.extraction.microbatches.whole_batch import WholeBatch
 
+# `x, y, sample_weight` of a part of the batch -> its loss.
+Forward: TypeAlias = Callable[[Any, Any, Any], tf.Tensor]
 Gradient = Any  # tf.Tensor, tf.IndexedSlices or None
 
 
@@ -47,22 +49,49 @@ class Parts:
     self.examples = tf.shape(flat[0])[0] if known is None else known
     self.count = count if known is None else min(count, known)
 
+  @property
+  def is_known(self) -> bool:
+    """Whether sizes are known while tracing; then no part is empty."""
+    return isinstance(self.examples, int)
+
   def size(self, index: int) -> Any:
     """Examples of a microbatch."""
     extra = self.examples % self.count
-    if isinstance(extra, int):
+    if self.is_known:
       return self.examples // self.count + (index < extra)
     return self.examples // self.count + tf.cast(index < extra, tf.int32)
 
   def part(self, index: int) -> Any:
-    """The data of a microbatch."""
+    """The data of a microbatch.
+
+    One without examples gets the last of the batch, for which nothing counts
+    (`WholeBatch.present`): many of TensorFlow's ops fail on none at all.
+    """
     extra, least = self.examples % self.count, self.examples // self.count
-    smaller = min if isinstance(extra, int) else tf.minimum
-    begin = index * least + smaller(index, extra)
-    end = begin + self.size(index)
+    if self.is_known:
+      begin = index * least + min(index, extra)
+      end = begin + self.size(index)
+    else:
+      begin = index * least + tf.minimum(index, extra)
+      begin = tf.minimum(begin, self.examples - 1)
+      end = begin + tf.maximum(self.size(index), 1)
     return tf.nest.map_structure(
       lambda t: None if t is None else t[begin:end], self._data
     )
+
+  def inputs(self, index: int) -> list[tf.Tensor]:
+    """The tensors of a microbatch; last, whether it has examples, if that is
+    not known while tracing."""
+    flat = [t for t in tf.nest.flatten(self.part(index)) if t is not None]
+    return flat if self.is_known else [*flat, self.size(index) > 0]
+
+  def structured(self, inputs: Sequence[tf.Tensor]) -> tuple[Any, Any]:
+    """Of what `inputs` gives: the data, and the scalar or None."""
+    left = iter(inputs)
+    data = tf.nest.map_structure(
+      lambda t: None if t is None else next(left), self._data
+    )
+    return data, next(left, None)
 
 
 @dataclasses.dataclass
@@ -87,10 +116,9 @@ class Traced:
     tensors += [tensor for _, tensor in self.whole.totals]
     return tensors + [tensor for _, tensor in self.whole.shown]
 
-  def inputs(self, data: Any) -> dict[str, tf.Tensor]:
+  def inputs(self, tensors: Sequence[tf.Tensor]) -> dict[str, tf.Tensor]:
     """Tensor name of each input -> its part of the batch."""
-    flat = [t for t in tf.nest.flatten(data) if t is not None]
-    return {t.name: part for t, part in zip(self.data, flat, strict=True)}
+    return {t.name: part for t, part in zip(self.data, tensors, strict=True)}
 
   def gated(
     self, given: dict[str, tf.Tensor], earlier: "Copy"
@@ -164,28 +192,31 @@ def _mapped(gradient: Gradient, made: Mapping[str, tf.Tensor]) -> Gradient:
   return made[gradient.name]
 
 
-def _trace(model: keras.Model, parts: Parts, index: int) -> Traced:
+def _trace(
+  model: keras.Model, parts: Parts, index: int, forward: Forward | None
+) -> Traced:
   """Traces the step of a microbatch."""
-  part = parts.part(index)
-  flat = [t for t in tf.nest.flatten(part) if t is not None]
+  inputs = parts.inputs(index)
   results: list[Traced] = []
 
   def microbatch_step(*tensors: tf.Tensor) -> None:
-    left = iter(tensors)
-    x, y, weight = tf.nest.map_structure(
-      lambda t: None if t is None else next(left), part
-    )
+    (x, y, weight), present = parts.structured(tensors)
     size = tensors[0].shape[0]
     if size is None:
       size = tf.shape(tensors[0])[0]
-    whole = WholeBatch(model, size, parts.examples)
-    results.append(_microbatch(model, x, y, weight, whole))
+    regularized = forward is not None
+    whole = WholeBatch(model, size, parts.examples, present, regularized)
+    with whole.metrics_kept():
+      results.append(_microbatch(whole, x, y, weight, forward))
 
-  specs = [tf.TensorSpec(t.shape, t.dtype) for t in flat]
+  specs = [tf.TensorSpec(t.shape, t.dtype) for t in inputs]
   function = tf.function(microbatch_step, jit_compile=False, autograph=False)
   concrete = function.get_concrete_function(*specs)
   traced = results[-1]
-  traced.graph, traced.data = concrete.graph, list(concrete.inputs[: len(flat)])
+  traced.graph, traced.data = (
+    concrete.graph,
+    list(concrete.inputs[: len(specs)]),
+  )
   assigned = _statistics(model, traced.graph)
   traced.statistics = {op.inputs[0].name: op.inputs[1] for op in assigned}
   traced.template = graph_copies.GraphTemplate(
@@ -195,22 +226,47 @@ def _trace(model: keras.Model, parts: Parts, index: int) -> Traced:
 
 
 def _microbatch(
-  model: keras.Model, x: Any, y: Any, weight: Any, whole: WholeBatch
+  whole: WholeBatch, x: Any, y: Any, weight: Any, forward: Forward | None
 ) -> Traced:
   """Forward and backward of one microbatch, and its share of the metrics."""
-  with whole.reductions(), tf.GradientTape() as tape:
-    options = {"training": True} if model._call_has_training_arg else {}
-    y_pred = model(x, **options)
-    losses = []
-    if model._compile_loss is not None:
-      losses.append(model._compile_loss(y, y_pred, weight))
-    for layer in model._flatten_layers():
-      losses += [whole.additional(loss) for loss in layer._get_own_losses()]
-    loss = tf.add_n([loss for loss in losses if loss is not None])
-    scaled = model.optimizer.scale_loss(loss)
+  model = whole.model
+  with whole.reductions():
+    loss, gradients = forward_and_backward(
+      model, (x, y, weight), forward, whole.share
+    )
+  return Traced(loss, gradients, whole)
+
+
+def forward_and_backward(
+  model: keras.Model,
+  data: Any,
+  forward: Forward | None,
+  share: Callable[[tf.Tensor], tf.Tensor] = lambda loss: loss,
+) -> tuple[tf.Tensor, list[Gradient]]:
+  """Loss and gradients of `x, y, sample_weight`, and metrics but of the loss.
+
+  Args:
+    model: whose optimizer scales the loss before the gradients are taken.
+    data: a batch or a part of one.
+    forward: gives the loss; None: as Keras' `train_step` does.
+    share: what to take of the loss.
+  """
+  x, y, weight = data
+  with tf.GradientTape() as tape:
+    if forward is not None:
+      loss = forward(x, y, weight)
+    else:
+      options = {"training": True} if model._call_has_training_arg else {}
+      y_pred = model(x, **options)
+      loss = model._compute_loss(x, y, y_pred, weight, training=True)
+    loss = share(loss)
+    scaled = loss
+    if model.optimizer is not None:
+      scaled = model.optimizer.scale_loss(loss)
   gradients = tape.gradient(scaled, model.trainable_weights)
-  model.compute_metrics(x, y, y_pred, sample_weight=weight)
-  return Traced(loss, list(gradients), whole)
+  if forward is None:
+    model.compute_metrics(x, y, y_pred, sample_weight=weight)
+  return loss, list(gradients)
 
 
 def _statistics(model: keras.Model, graph: Any) -> list[tf.Operation]:
@@ -233,7 +289,7 @@ def _statistics(model: keras.Model, graph: Any) -> list[tf.Operation]:
   found = []
   for op in graph_copies.assignments(graph):
     handle = outer.get(op.inputs[0].name)
-    if id(handle) in moving:
+    if id(handle) in moving and op.type == "AssignVariableOp":
       found.append(op)
     elif id(handle) not in kept:
       raise ExtractionError(
@@ -245,17 +301,20 @@ def _statistics(model: keras.Model, graph: Any) -> list[tf.Operation]:
 
 
 def microbatches(
-  model: keras.Model, parts: Parts, config: SplitConfig
+  model: keras.Model,
+  parts: Parts,
+  config: SplitConfig,
+  forward: Forward | None = None,
 ) -> list[Copy]:
   """The microbatches in the current graph, each in a scope of its own."""
-  steps = _by_size(model, parts)
+  steps = _by_size(model, parts, forward)
   values: dict[str, tf.Tensor] = {}
   captured = {id(step): step for step in steps}
   read = {key: s.template.captured(values) for key, s in captured.items()}
   given = []
   for index, step in enumerate(steps):
     with tf.name_scope(_batch_scope(index)):
-      given.append(read[id(step)] | step.inputs(parts.part(index)))
+      given.append(read[id(step)] | step.inputs(parts.inputs(index)))
   _add_totals(steps, given)
   copies: list[Copy] = []
   for index, step in enumerate(steps):
@@ -291,7 +350,9 @@ def _add_totals(
       known[step.whole.totals[number][0].name] = total
 
 
-def _by_size(model: keras.Model, parts: Parts) -> list[Traced]:
+def _by_size(
+  model: keras.Model, parts: Parts, forward: Forward | None
+) -> list[Traced]:
   """The traced step of each microbatch; those of one size share it."""
   known: dict[Any, Traced] = {}
   steps = []
@@ -299,6 +360,6 @@ def _by_size(model: keras.Model, parts: Parts) -> list[Traced]:
     size = parts.size(index)
     key = size if isinstance(size, int) else None
     if key not in known:
-      known[key] = _trace(model, parts, index)
+      known[key] = _trace(model, parts, index, forward)
     steps.append(known[key])
   return steps

@@ -8,8 +8,10 @@ graph (`graph_copies`). What a loss divides by, it divides by for the whole
 batch (`whole_batch`), so that the microbatches' losses add up to the loss.
 """
 
+import contextvars
+import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -20,6 +22,7 @@ from tfplace.extraction import keras_inputs
 from tfplace.extraction.microbatches import SplitConfig
 from tfplace.extraction.microbatches.microbatch import (
   Copy,
+  Forward,
   Gradient,
   Parts,
   microbatches,
@@ -28,38 +31,121 @@ from tfplace.extraction.microbatches.whole_batch import check_losses
 
 
 def split_train_step(
-  model: keras.Model, data: Any, config: SplitConfig
-) -> tuple[dict[str, Any], tf.Tensor]:
+  model: keras.Model,
+  data: Any,
+  config: SplitConfig,
+  own_step: Callable[[Any], Any] | None = None,
+) -> tuple[Any, tf.Tensor]:
   """One training step in microbatches; to be traced by a `tf.function`.
 
   Args:
-    model: compiled and built, with Keras' own `train_step`.
+    model: compiled and built.
     data: `x`, `(x, y)` or `(x, y, sample_weight)` of n examples.
     config: how it is split.
+    own_step: where the model has a `train_step` of its own, it; it asks for
+      `gradients`, once.
 
   Returns:
-    The metrics, as `train_step` does, and the loss of the batch.
+    What `train_step` does, the metrics, and the loss of the batch.
 
   Raises:
     ExtractionError: the step cannot be split without changing what it
       computes; says why.
   """
   check_splits(model, config)
+  if keras_inputs.has_own_step(model):
+    return _own(Active(model, config), own_step or model.train_step, data)
+  loss, found = gradients(model, data, config)
+  model.optimizer.apply_gradients(
+    zip(found, model.trainable_weights, strict=True)
+  )
+  return model.get_metrics_result(), loss
+
+
+def gradients(
+  model: keras.Model,
+  data: Any,
+  config: SplitConfig,
+  forward: Forward | None = None,
+) -> tuple[tf.Tensor, list[Gradient]]:
+  """Loss and gradients of a batch, in microbatches; metrics are updated.
+
+  Args:
+    model: as for `split_train_step`.
+    data: as for `split_train_step`.
+    config: how it is split.
+    forward: `x, y, sample_weight` of a part -> its loss; None: Keras' own.
+
+  Returns:
+    The loss, and by trainable weight its gradient, scaled for the optimizer.
+
+  Raises:
+    ExtractionError: as `split_train_step`.
+  """
   parts = Parts(data, config.microbatches)
-  copies = microbatches(model, parts, config)
-  gradients = [
+  copies = microbatches(model, parts, config, forward)
+  found = [
     _sum(variable, [copy.gradients[i] for copy in copies])
     for i, variable in enumerate(model.trainable_weights)
   ]
   loss = tf.add_n([copy.loss for copy in copies], name="loss")
-  loss, gradients = _regularized(model, loss, gradients)
+  if forward is None:
+    loss, found = _regularized(model, loss, found)
   _assign_means(copies, parts)
   model._loss_tracker.update_state(loss, sample_weight=parts.examples)
   _show_losses(copies, parts)
-  model.optimizer.apply_gradients(
-    zip(gradients, model.trainable_weights, strict=True)
-  )
-  return model.get_metrics_result(), loss
+  return loss, found
+
+
+@dataclasses.dataclass
+class Active:
+  """A step of a model's own while it is traced in microbatches.
+
+  Attributes:
+    model: the model.
+    config: how it is split.
+    losses: one of each time that gradients were asked for.
+  """
+
+  model: keras.Model
+  config: SplitConfig
+  losses: list[tf.Tensor] = dataclasses.field(default_factory=list)
+
+  def gradients(
+    self, data: Any, forward: Forward | None
+  ) -> tuple[tf.Tensor, list[Gradient]]:
+    """As `gradients`."""
+    loss, found = gradients(self.model, data, self.config, forward)
+    self.losses.append(loss)
+    return loss, found
+
+
+_active: contextvars.ContextVar[Active | None] = contextvars.ContextVar(
+  "tfplace_split_step", default=None
+)
+
+
+def active_split(model: keras.Model) -> Active | None:
+  """The split of the step of `model` that is being traced, if it is one."""
+  active = _active.get()
+  return active if active is not None and active.model is model else None
+
+
+def _own(
+  active: Active, step: Callable[[Any], Any], data: Any
+) -> tuple[Any, tf.Tensor]:
+  token = _active.set(active)
+  try:
+    logs = step(data)
+  finally:
+    _active.reset(token)
+  if len(active.losses) != 1:
+    raise ExtractionError(
+      f"the step of model {active.model.name!r} cannot be split: it has a"
+      " train_step of its own, which must call tfplace.split_gradients(self,"
+      f" data) once, and calls it {len(active.losses)} times"
+    )
+  return logs, active.losses[0]
 
 
 def check_splits(model: keras.Model, config: SplitConfig) -> None:
@@ -70,8 +156,6 @@ def check_splits(model: keras.Model, config: SplitConfig) -> None:
   """
   config.check()
   why = None
-  if keras_inputs.has_own_step(model):
-    why = "it has a train_step of its own"
   for method in ("compute_loss", "compute_metrics"):
     if getattr(type(model), method) is not getattr(keras.Model, method):
       why = f"it has a {method} of its own"
@@ -128,24 +212,23 @@ def _regularized(
 
 def _show_losses(copies: Sequence[Copy], parts: Parts) -> None:
   """Updates the metrics of single losses as Keras' `CompileLoss` does."""
-  known = isinstance(parts.examples, int)
   for column in zip(*(copy.shown for copy in copies), strict=True):
     metric = column[0][0]
     value = tf.add_n([share for _, share in column])
-    metric.update_state(value, parts.examples if known else None)
+    metric.update_state(value, parts.examples if parts.is_known else None)
 
 
 def _assign_means(copies: Sequence[Copy], parts: Parts) -> None:
   """Moving statistics become the mean of what the microbatches make of them,
-  as `tf.distribute.MirroredStrategy` has it. They need an example in each."""
-  if copies[0].statistics and not isinstance(parts.examples, int):
-    tf.debugging.assert_greater_equal(
-      parts.examples,
-      parts.count,
-      "a batch has less examples than microbatches: BatchNormalization has no"
-      " statistics; drop the remainder",
-    )
+  as `tf.distribute.MirroredStrategy` has it, without those of no examples."""
   for name, (handle, _) in copies[0].statistics.items():
     values = [copy.statistics[name][1] for copy in copies]
-    mean = tf.add_n(values) / float(len(values))
+    count: Any = len(values)
+    if not parts.is_known:
+      values = [
+        tf.where(parts.size(i) > 0, value, tf.zeros_like(value))
+        for i, value in enumerate(values)
+      ]
+      count = tf.minimum(parts.examples, count)
+    mean = tf.add_n(values) / tf.cast(count, values[0].dtype)
     tf.raw_ops.AssignVariableOp(resource=handle, value=mean)

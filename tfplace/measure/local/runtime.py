@@ -37,6 +37,13 @@ _KEEP_MEMORY = {
   "MALLOC_MMAP_MAX_": "0",
   "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
 }
+# Under a limit, what is freed must go back at once: what glibc keeps, and its
+# arena for each thread, would count as the step's (300 MB of a step of 50).
+_RETURN_MEMORY = {
+  "MALLOC_ARENA_MAX": "1",
+  "MALLOC_MMAP_THRESHOLD_": str(1 << 17),
+  "MALLOC_TRIM_THRESHOLD_": str(1 << 17),
+}
 _REAP_S = 10.0
 _DEATH_GRACE_S = 2.0  # a dead worker is noticed shortly after its peers fail
 _FAILURES = {
@@ -150,8 +157,8 @@ def _environment(config: messages.ChildConfig) -> dict[str, str]:
     "TF_GRPC_REUSE_PORT": "true",  # the parent holds the port: see host.py
     "PYTHONUNBUFFERED": "1",
   }
-  if config.memory_limit_bytes is None:  # kept memory would count
-    result |= _KEEP_MEMORY
+  limited = config.memory_limit_bytes is not None
+  result |= _RETURN_MEMORY if limited else _KEEP_MEMORY
   if not config.gpus:
     result["CUDA_VISIBLE_DEVICES"] = "-1"
   if config.op_threads:

@@ -13,7 +13,7 @@ baseline.)
 import dataclasses
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -53,15 +53,22 @@ def forward_name(name: str) -> str:
   return _GRADIENT.sub("", name)
 
 
-def read_scopes(groups: GroupGraph) -> Scopes:
+def read_scopes(
+  groups: GroupGraph, names: Sequence[str] | None = None
+) -> Scopes:
   """Scopes by the name of each group's longest op.
 
   A group whose name tells none is of the scope of a neighbour.
+
+  Args:
+    groups: of the problem.
+    names: [num_ops] to read them from; the ops' own by default.
   """
-  names = groups.problem.graph.names
+  if names is None:
+    names = groups.problem.graph.names
   known: dict[str, int] = {}
   of = np.full(groups.num_groups, UNKNOWN)
-  for group, op in enumerate(_longest_ops(groups).tolist()):
+  for group, op in enumerate(longest_ops(groups).tolist()):
     scope = _scope(names[op])
     if scope is not None:
       of[group] = known.setdefault(scope, len(known))
@@ -104,7 +111,7 @@ def _sweep(
         heaviest, values[group] = size[i], values[other]
 
 
-def _longest_ops(groups: GroupGraph) -> np.ndarray:
+def longest_ops(groups: GroupGraph) -> np.ndarray:
   """[num_groups] op of each group that takes longest; the first of equals."""
   problem = groups.problem
   order = np.lexsort((-problem.fastest_us, problem.group_of))

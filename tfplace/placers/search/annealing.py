@@ -21,8 +21,10 @@ from tfplace.placers import registry
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.repair import offer_packed
 from tfplace.placers.search.config import SearchConfig
+from tfplace.placers.search.halves import Place, search_halves
 from tfplace.placers.search.search import Search
 from tfplace.placers.tracker import Tracker
+from tfplace.simulate import Simulator
 
 # Share of all seconds after which no further classical placer is begun: the
 # quickest come first, and the search makes up for the others. (At 10 s, five
@@ -40,12 +42,13 @@ class AnnealingPlacer:
 
   Attributes:
     config: of the search.
-    starts: strategies whose placements it starts from.
+    starts: strategies whose placements it starts from; None for all that are
+      quick.
     start: [num_ops] devices of a placement to start from, too; None for none.
   """
 
   config: SearchConfig = dataclasses.field(default_factory=SearchConfig)
-  starts: tuple[str, ...] = registry.CLASSICAL
+  starts: tuple[str, ...] | None = None
   start: np.ndarray | None = None
   name: ClassVar[str] = "annealing"
 
@@ -57,7 +60,8 @@ class AnnealingPlacer:
     groups = GroupGraph(problem)
     found: list[Result] = []
     failed: dict[str, str] = {}
-    for strategy in self.starts:
+    wanted = self.starts
+    for strategy in registry.classical(problem) if wanted is None else wanted:
       if found and budget.spent > CLASSICAL_TOTAL:
         break
       if any(result.evaluation.is_optimal for result in found):
@@ -113,6 +117,16 @@ def improve(
   if tracker.is_optimal:
     return tracker.result()
   first = [groups.contract(start) for start in starts]
+  budget = tracker.budget
+  if groups.num_groups >= config.coarse_groups:
+    before = tracker.evaluations
+    halved = search_halves(tracker, groups, seed, _searching(config, seed))
+    if halved is not None:
+      tracker.offer(groups.expand(halved))
+      first.insert(0, halved)
+    if budget.max_evaluations is not None:
+      left = budget.max_evaluations - (tracker.evaluations - before)
+      budget = dataclasses.replace(budget, max_evaluations=max(0, left))
   search = Search(groups, seed, config, first[0])
   simulated: list[HistoryPoint] = []
 
@@ -122,7 +136,7 @@ def improve(
       HistoryPoint(tracker.seconds, total, step_time_us, tracker.name)
     )
 
-  search.run(first, tracker.budget, improved)
+  search.run(first, budget, improved)
   tracker.evaluations += search.evaluations
   if search.best is not None:
     tracker.offer(groups.expand(search.best))
@@ -134,6 +148,16 @@ def improve(
     points = improvements([*tracker.history, *simulated])
     result = dataclasses.replace(result, history=points)
   return result
+
+
+def _searching(config: SearchConfig, seed: int) -> Place:
+  """Searches a half of a problem as the whole is searched."""
+
+  def place(problem: Problem, budget: Budget) -> Result:
+    placer = AnnealingPlacer(config)
+    return placer.place(problem, Simulator(problem), budget, seed)
+
+  return place
 
 
 def _start(tracker: Tracker, groups: GroupGraph, seed: int) -> np.ndarray:

@@ -1,0 +1,118 @@
+"""The table of `split_step.py`: milliseconds, and ratios to `auto`."""
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping
+
+BY_HAND = ("data_parallel", "pipeline", "hybrid")
+HEADS = (
+  *("model", "cluster", "one device", "unsplit", "data parallel", "pipeline"),
+  *("their product", "auto", "microbatches", "seconds", "evaluations"),
+  *("unsplit / auto", "one device / auto", "best by hand / auto"),
+)
+RATIOS = HEADS[-3:]
+Rows = Mapping[tuple[str, str], Mapping[str, dict]]
+
+
+def ratios(row: Mapping[str, dict]) -> dict[str, float]:
+  """What others take, over what `auto` takes; of those that found a placement.
+
+  Args:
+    row: column -> its result.
+  """
+  auto_us = row["auto"].get("step_time_us")
+  if auto_us is None:
+    return {}
+  by_hand = [row[name].get("step_time_us", math.inf) for name in BY_HAND]
+  others = {
+    "unsplit / auto": row["unsplit"].get("step_time_us", math.inf),
+    "one device / auto": row["one device"].get("step_time_us", math.inf),
+    "best by hand / auto": min(by_hand),
+  }
+  return {
+    name: taken_us / auto_us
+    for name, taken_us in others.items()
+    if math.isfinite(taken_us)
+  }
+
+
+def geometric_mean(values: Iterable[float]) -> float:
+  """NaN without values."""
+  logs = [math.log(value) for value in values]
+  return math.exp(statistics.fmean(logs)) if logs else math.nan
+
+
+def markdown(rows: Rows, budget_s: float) -> str:
+  """A line for each row, then geometric means of each cluster and of all.
+
+  Args:
+    rows: (model, cluster) -> column -> its result.
+    budget_s: seconds of each search.
+  """
+  lines = [_line(HEADS), _line(["---"] * len(HEADS))]
+  for (model, cluster), row in rows.items():
+    lines.append(_line([model, cluster, *_cells(row)]))
+  clusters = list(dict.fromkeys(cluster for _, cluster in rows))
+  for name in clusters:
+    own = [row for (_, cluster), row in rows.items() if cluster == name]
+    lines.append(_means(name, own))
+  if len(clusters) > 1:
+    lines.append(_means("all", list(rows.values())))
+  return (
+    f"Simulated ms per step (microbatches), searches of {budget_s:g} s.\n\n"
+    + "\n".join(lines)
+    + f"\n\nLeast *best by hand / auto* of a row: {_number(_least(rows))}.\n"
+  )
+
+
+def _least(rows: Rows) -> float:
+  found = [ratios(row).get(RATIOS[2], math.nan) for row in rows.values()]
+  return min((r for r in found if not math.isnan(r)), default=math.nan)
+
+
+def _cells(row: Mapping[str, dict]) -> list[str]:
+  auto, rated = row["auto"], ratios(row)
+  return [
+    *(_shown(row[name]) for name in ("one device", "unsplit")),
+    *(_shown(row[name], with_count=True) for name in BY_HAND),
+    _shown(auto),
+    _split(auto),
+    f"{auto['seconds']:.0f}",
+    f"{auto['evaluations']:,}",
+    *(_number(rated.get(name, math.nan)) for name in RATIOS),
+  ]
+
+
+def _shown(found: dict, with_count: bool = False) -> str:
+  """Milliseconds, or what went wrong."""
+  if "step_time_us" not in found:
+    return "OOM" if "oom" in found else "-"
+  text = f"{found['step_time_us'] / 1e3:.1f}"
+  return f"{text} ({found['microbatches']})" if with_count else text
+
+
+def _split(found: dict) -> str:
+  """Microbatches and, where fewer are under way at once, how many."""
+  if "microbatches" not in found:
+    return "-"
+  in_flight = found.get("max_in_flight")
+  text = str(found["microbatches"])
+  return f"{text}, {in_flight} in flight" if in_flight else text
+
+
+def _means(name: str, rows: list[Mapping[str, dict]]) -> str:
+  found = [ratios(row) for row in rows]
+  means = [
+    geometric_mean(rated[ratio] for rated in found if ratio in rated)
+    for ratio in RATIOS
+  ]
+  blank = [""] * (len(HEADS) - 2 - len(RATIOS))
+  return _line(["*geometric mean*", f"*{name}*", *blank, *map(_number, means)])
+
+
+def _number(value: float) -> str:
+  return "-" if math.isnan(value) else f"{value:.2f}"
+
+
+def _line(cells: Iterable[str]) -> str:
+  return f"| {' | '.join(cells)} |"

@@ -1,0 +1,75 @@
+"""A model with its step in microbatches, and beside it the same one unsplit."""
+
+import functools
+
+import keras
+import numpy as np
+
+from tfplace.extraction.microbatches import SplitConfig
+from tfplace.extraction.microbatches.split_step import split_train_step
+
+RNG = np.random.default_rng(0)
+_FIRST = RNG.bit_generator.state
+EXAMPLES = 22
+
+
+def normal(*shape):
+  return RNG.normal(size=(EXAMPLES, *shape)).astype("float32")
+
+
+def classes(count, *shape):
+  return RNG.integers(0, count, size=(EXAMPLES, *shape))
+
+
+def split(model, *numbers, **options):
+  """The model, with its step in microbatches."""
+
+  @functools.wraps(model.train_step)  # it is Keras' step in all that it does
+  def train_step(data):
+    return split_train_step(model, data, SplitConfig(*numbers, **options))[0]
+
+  object.__setattr__(model, "train_step", train_step)
+  return model
+
+
+def compiled(model, loss="mse", optimizer="sgd", **options):
+  model.compile(optimizer, loss, jit_compile=False, **options)
+  return model
+
+
+def trained(model, data, batch_size=8, epochs=7, **options):
+  """Histories and weights after 21 steps; the third batch has 6 examples."""
+  history = model.fit(
+    *data,
+    batch_size=batch_size,
+    epochs=epochs,
+    shuffle=False,
+    verbose=0,
+    **options,
+  )
+  return history.history, model.get_weights()
+
+
+def assert_equal(mine, reference, rtol=1e-5):
+  for name, values in reference[0].items():
+    np.testing.assert_allclose(mine[0][name], values, rtol=rtol, atol=1e-7)
+  for found, expected in zip(mine[1], reference[1], strict=True):
+    # Adam makes 1e-8 of a gradient that is 0 but for rounding (biases of keys).
+    scale = max(np.abs(expected).max(), 1e-2)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=rtol * scale)
+
+
+def both(build, make, *numbers, options=None, **fit):
+  """The trained models: split, and not; same seed, same data."""
+  RNG.bit_generator.state = _FIRST
+  data = make()
+  models, runs = [], []
+  for is_split in (True, False):
+    keras.utils.set_random_seed(1)
+    models.append(build())
+    if not models[-1].built:
+      models[-1].build((None, 8))
+    if is_split:
+      split(models[-1], *numbers, **(options or {}))
+    runs.append(trained(models[-1], data, **fit))
+  return models, runs

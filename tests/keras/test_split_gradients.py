@@ -1,0 +1,174 @@
+"""A `train_step` of a model's own is split through `split_gradients`."""
+
+import apply_testing as at
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers, ops
+
+import tfplace
+from tfplace.errors import ExtractionError
+from tfplace.extraction import trace_keras
+from tfplace.extraction.microbatches import SplitConfig
+
+EXAMPLES, BATCH = 22, 8  # the third batch has 6 examples
+RNG = np.random.default_rng(0)
+X = RNG.integers(0, 11, size=(EXAMPLES, 7))
+Y = RNG.normal(size=(EXAMPLES, 3)).astype("float32")
+WEIGHTS = RNG.random(EXAMPLES).astype("float32")
+
+
+class Net(keras.Model):
+  """Sparse gradients, a regularizer and a loss that a layer adds."""
+
+  def __init__(self):
+    super().__init__(name="net")
+    self.first = layers.Embedding(11, 5, mask_zero=True, name="first")
+    self.pool = layers.GlobalAveragePooling1D()
+    self.second = layers.Dense(
+      8,
+      "tanh",
+      name="second",
+      kernel_regularizer="l2",
+      activity_regularizer="l1",
+    )
+    self.last = layers.Dense(3, name="last")
+
+  def call(self, x):
+    return self.last(self.second(self.pool(self.first(x))))
+
+
+class Halved(Net):
+  """Changes the gradients before it applies them."""
+
+  def train_step(self, data):
+    loss, gradients = tfplace.split_gradients(self, data)
+    gradients = [tf.convert_to_tensor(g) for g in gradients]
+    norm = ops.sqrt(sum(ops.sum(ops.square(g)) for g in gradients))
+    halves = [0.5 * g for g in gradients]
+    pairs = zip(halves, self.trainable_weights, strict=True)
+    self.optimizer.apply_gradients(pairs)
+    return {**self.get_metrics_result(), "total": loss, "norm": norm}
+
+
+class TwoLosses(Net):
+  """Adds terms to `compute_loss`: of outputs, and of weights alone."""
+
+  def __init__(self):
+    super().__init__()
+    self.size = keras.metrics.Mean(name="size")
+
+  def train_step(self, data):
+    def forward(x, y, sample_weight):
+      predicted = self(x, training=True)
+      loss = self.compute_loss(x, y, predicted, sample_weight)
+      self.compute_metrics(x, y, predicted, sample_weight)
+      self.size.update_state(ops.abs(predicted))
+      last = ops.sum(ops.square(self.last.kernel))  # [8, 3]: 8 is no batch
+      return 0.5 * loss + 0.1 * ops.mean(ops.square(predicted)) - last / 100.0
+
+    _, gradients = tfplace.split_gradients(self, data, forward)
+    pairs = zip(gradients, self.trainable_weights, strict=True)
+    self.optimizer.apply_gradients(pairs)
+    return self.get_metrics_result()
+
+
+class Worst(Net):
+  def train_step(self, data):
+    def forward(x, y, sample_weight):
+      predicted = self(x, training=True)
+      return self.compute_loss(x, y, predicted) + ops.max(predicted)
+
+    loss, _ = tfplace.split_gradients(self, data, forward)
+    return {"loss": loss}
+
+
+class Unhelped(Net):
+  def train_step(self, data):
+    return super().train_step(data)
+
+
+class Asking(Net):
+  """Keras' step, by the helper."""
+
+  def train_step(self, data):
+    _, gradients = tfplace.split_gradients(self, data)
+    pairs = zip(gradients, self.trainable_weights, strict=True)
+    self.optimizer.apply_gradients(pairs)
+    return self.get_metrics_result()
+
+
+def build(kind, optimizer=at.adam):
+  keras.utils.set_random_seed(7)
+  model = kind()
+  model.compile(optimizer(), "mse", metrics=["mae"], jit_compile=False)
+  return model
+
+
+def fitted(model, epochs=7):
+  """The history of 21 steps, and the weights at the end."""
+  history = model.fit(
+    X, Y, sample_weight=WEIGHTS, batch_size=BATCH, epochs=epochs,
+    shuffle=False, verbose=0,
+  )  # fmt: skip
+  return history.history, model.get_weights()
+
+
+def assert_same(found, expected):
+  assert found[0].keys() == expected[0].keys()
+  for name, values in expected[0].items():
+    np.testing.assert_allclose(found[0][name], values, rtol=1e-5)
+  for mine, theirs in zip(found[1], expected[1], strict=True):
+    atol = 1e-5 * max(np.abs(theirs).max(), 1e-2)
+    np.testing.assert_allclose(mine, theirs, rtol=0, atol=atol)
+
+
+def scaling():
+  return keras.optimizers.LossScaleOptimizer(
+    keras.optimizers.SGD(0.1), initial_scale=64.0, dynamic_growth_steps=4
+  )
+
+
+@pytest.mark.parametrize(
+  ("kind", "optimizer"), [(Halved, at.adam), (TwoLosses, scaling)]
+)
+def test_it_equals_the_unplaced_unsplit_model(kind, optimizer):
+  expected = fitted(build(kind, optimizer))
+  model = build(kind, optimizer)
+  batch = (X[:BATCH], Y[:BATCH], WEIGHTS[:BATCH])
+  traced = trace_keras(model, sample=batch, split=SplitConfig(3, 1))
+  tfplace.place_model(model, placement=at.random_placement(traced, 0))
+  with at.recorded() as ran:
+    assert_same(fitted(model), expected)
+  assert any(n.name.startswith("microbatch_2/net") for n in ran)
+
+
+def test_unsplit_it_is_the_step_of_keras():
+  assert_same(fitted(build(Asking)), fitted(build(Net)))
+
+
+def test_the_split_step_is_planned_at_the_first_fit():
+  expected = fitted(build(Halved), 1)
+  model = tfplace.place_model(
+    build(Halved), at.local_cluster(), "m_topo", microbatches=2
+  )
+  assert_same(fitted(model, 1), expected)
+  assert model.placement.microbatches == 2
+
+
+REFUSED = {
+  Unhelped: "'net' cannot be split: it has a train_step of its own, which must"
+  r" call tfplace.split_gradients\(self, data\) once, and calls it 0 times",
+  Worst: "model 'net' cannot be split: the loss '.*Max.*' that is added is"
+  " neither a sum nor a mean over examples",
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_cannot_be_split_says_why(kind):
+  model = tfplace.place_model(
+    build(kind), at.local_cluster(), "cpu", microbatches=2
+  )
+  with pytest.raises(ExtractionError, match=REFUSED[kind]):
+    fitted(model, 1)

@@ -1,0 +1,73 @@
+"""Training steps in microbatches, small enough to know their best placement."""
+
+from tfplace.core import OpSpec, build_graph
+
+
+def split_graph(
+  layers=4, microbatches=4, us=100.0, num_bytes=100.0, weight=1000.0, **known
+):
+  """A chain of layers, forward and back, gradients added, weights updated.
+
+  Args:
+    layers: each has a variable of `weight` bytes.
+    microbatches: each goes through all layers and back.
+    us: of a forward and of a backward op.
+    num_bytes: of an activation and of its gradient.
+    weight: bytes of a variable and of its gradient.
+    **known: `layer=False` leaves out the ops' layers.
+  """
+  ops, edges, at = [], [], {}
+
+  def add(key, op, inputs, **fields):
+    at[key] = len(ops)
+    ops.append(op)
+    edges.extend((at[source], 0, at[key]) for source in inputs)
+
+  for j in range(layers):
+    layer = f"net/layer_{j}" if known.get("layer", True) else None
+    for kind, size in (("var", 0.0), ("read", weight)):
+      held = weight if kind == "var" else 0.0
+      spec = OpSpec(
+        f"{kind}/net/layer_{j}/kernel",
+        kind,
+        {"GPU": 0.0},
+        (size,),
+        persistent_bytes=held,
+        colocation=f"kernel_{j}",
+        layer=layer,
+      )
+      add((kind, j), spec, [("var", j)] if kind == "read" else [])
+
+  def passes(i, j, kind, inputs, sizes):
+    layer = f"net/layer_{j}" if known.get("layer", True) else None
+    prefix = "gradient_tape/" if kind == "back" else ""
+    name = f"microbatch_{i}/{prefix}net/layer_{j}/MatMul"
+    name += "/MatMul_1" if prefix else ""
+    spec = OpSpec(name, "MatMul", {"GPU": us}, sizes, 0, 0, None, layer, i)
+    add((kind, i, j), spec, inputs)
+
+  for i in range(microbatches):
+    for j in range(layers):
+      before = [("forward", i, j - 1)] if j else []
+      passes(i, j, "forward", [("read", j), *before], (num_bytes,))
+    for j in reversed(range(layers)):
+      last = j == layers - 1
+      before = ("forward", i, j) if last else ("back", i, j + 1)
+      passes(i, j, "back", [before, ("read", j)], (num_bytes, weight))
+  for j in range(layers):
+    total = ("back", 0, j)
+    for i in range(1, microbatches):
+      name = f"accumulate/net/layer_{j}/kernel/add_{i}"
+      spec = OpSpec(name, "AddV2", {"GPU": 1.0}, (weight,))
+      add(("add", i, j), spec, [])
+      for source in (total, ("back", i, j)):
+        output = 1 if source[0] == "back" else 0
+        edges.append((at[source], output, at["add", i, j]))
+      total = ("add", i, j)
+    update = OpSpec(
+      f"update/net/layer_{j}", "Apply", {"GPU": 1.0}, colocation=f"kernel_{j}"
+    )
+    add(("update", j), update, [("var", j)])
+    output = 1 if total[0] == "back" else 0
+    edges.append((at[total], output, at["update", j]))
+  return build_graph("split", ops, edges), at

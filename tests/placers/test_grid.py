@@ -1,0 +1,193 @@
+"""Data parallelism, pipelines and their product, of steps in microbatches."""
+
+import dataclasses
+import itertools
+
+import numpy as np
+import problems
+import pytest
+import split_steps
+
+from tfplace.core import Placement, Problem
+from tfplace.errors import InfeasibleError, TfplaceError
+from tfplace.placers import place
+from tfplace.placers.registry import GRIDS, READY, classical
+from tfplace.placers.rules.grid import balanced_stages
+
+
+def placed(strategy, graph, cluster):
+  problem = Problem(graph, cluster)
+  result = place(problem, strategy, budget_s=20)
+  Placement(problem, result.placement.devices)
+  return result
+
+
+def devices(count, **fields):
+  return problems.cluster([np.inf] * count, bandwidth=100.0, **fields)
+
+
+def test_data_parallel_gives_each_microbatch_a_device():
+  graph, at = split_steps.split_graph(layers=4, microbatches=4)
+  result = placed("data_parallel", graph, devices(4))
+  where = result.placement.devices
+  for i in range(4):
+    mine = {
+      where[at[kind, i, j]] for kind in ("forward", "back") for j in range(4)
+    }
+    assert mine == {i}
+  assert sorted(where[at["var", j]] for j in range(4)) == [0, 1, 2, 3]
+  assert result.evaluation.step_time_us < 1000  # of 3200 on one device
+
+
+def test_more_microbatches_than_devices_are_in_blocks():
+  graph, at = split_steps.split_graph(layers=2, microbatches=6)
+  where = placed("data_parallel", graph, devices(3)).placement.devices
+  assert [where[at["back", i, 0]] for i in range(6)] == [0, 0, 1, 1, 2, 2]
+
+
+def test_less_microbatches_than_devices_use_as_many_devices():
+  graph, at = split_steps.split_graph(layers=4, microbatches=2)
+  where = placed("data_parallel", graph, devices(4)).placement.devices
+  assert set(where.tolist()) == {0, 1}
+  assert sorted(where[at["var", j]] for j in range(4)) == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize("along", [False, True])
+def test_gradients_are_added_where_it_is_faster(along):
+  # With a link for each pair, all gradients travel at once. On one bus it
+  # counts that sums are fewer.
+  graph, at = split_steps.split_graph(layers=1, microbatches=8, weight=20000.0)
+  cluster = devices(4)
+  if along:
+    links = [dataclasses.replace(k, channel="bus") for k in cluster.links]
+    cluster = dataclasses.replace(cluster, links=tuple(links))
+  where = placed("data_parallel", graph, cluster).placement.devices
+  adds = [int(where[at["add", i, 0]]) for i in range(1, 8)]
+  if along:
+    assert adds == [i // 2 for i in range(1, 8)]
+  else:
+    assert set(adds) == {int(where[at["var", 0]])}
+
+
+@pytest.mark.parametrize("layer", [True, False])
+def test_a_pipeline_keeps_a_layer_on_a_device(layer):
+  graph, at = split_steps.split_graph(layers=8, microbatches=4, layer=layer)
+  where = placed("pipeline", graph, devices(4)).placement.devices
+  for i, j in itertools.product(range(4), range(8)):
+    for kind in ("forward", "back"):
+      assert where[at[kind, i, j]] == j // 2
+    assert where[at["var", j]] == where[at["update", j]] == j // 2
+
+
+def test_a_step_that_is_whole_has_a_pipeline_too():
+  graph, at = split_steps.split_graph(layers=6, microbatches=1)
+  where = placed("pipeline", graph, devices(3)).placement.devices
+  assert [where[at["forward", 0, j]] for j in range(6)] == [0, 0, 1, 1, 2, 2]
+
+
+def test_the_product_has_replicas_of_stages():
+  graph, at = split_steps.split_graph(layers=4, microbatches=4)
+  where = placed("hybrid", graph, devices(4)).placement.devices
+  stages = [
+    {where[at["back", i, j]] for i in range(4) for j in half}
+    for half in ((0, 1), (2, 3))
+  ]
+  replicas = [
+    {where[at["back", i, j]] for i in half for j in range(4)}
+    for half in ((0, 1), (2, 3))
+  ]
+  assert [len(s) for s in (*stages, *replicas)] == [2, 2, 2, 2]
+  assert not stages[0] & stages[1]
+  assert not replicas[0] & replicas[1]
+
+
+@pytest.mark.parametrize("strategy", GRIDS)
+def test_memory_limits_hold(strategy):
+  graph, _ = split_steps.split_graph(layers=8, microbatches=4)
+  peaks = placed(strategy, graph, devices(4)).evaluation.peak_memory_bytes
+  limit = 0.95 * peaks["d1"]
+  tight = problems.cluster([np.inf, limit, np.inf, np.inf], bandwidth=100.0)
+  result = placed(strategy, graph, tight)
+  assert result.evaluation.feasible
+  assert result.evaluation.peak_memory_bytes["d1"] <= limit
+  with pytest.raises(InfeasibleError, match=r"needs .* too few"):
+    placed(strategy, graph, problems.cluster([900.0] * 4, bandwidth=100.0))
+
+
+@pytest.mark.parametrize("strategy", ["data_parallel", "hybrid"])
+def test_a_whole_step_is_refused_by_name(strategy):
+  graph, _ = split_steps.split_graph(microbatches=1)
+  with pytest.raises(TfplaceError, match=f"{strategy}.*'split' is not"):
+    placed(strategy, graph, devices(4))
+
+
+def test_the_product_says_what_it_needs():
+  graph, _ = split_steps.split_graph()
+  with pytest.raises(TfplaceError, match=r"four devices .* 'c' has 3"):
+    placed("hybrid", graph, devices(3))
+
+
+def test_missing_links_leave_what_they_allow():
+  graph, _ = split_steps.split_graph(layers=4, microbatches=2)
+  for strategy in ("data_parallel", "pipeline"):
+    alone = problems.cluster([np.inf] * 2, links=[])
+    result = placed(strategy, graph, alone)
+    assert len(set(result.placement.devices.tolist())) == 1
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_any_graph_may_say_which_microbatch_its_ops_are_of(seed):
+  problem = problems.random_problem(seed)
+  rng = np.random.default_rng(seed)
+  number = rng.integers(-1, 4, problem.graph.num_ops).astype(np.int32)
+  number[0] = 3
+  graph = dataclasses.replace(problem.graph, microbatch=number)
+  for strategy in GRIDS:
+    try:
+      result = placed(strategy, graph, problem.cluster)
+    except InfeasibleError:
+      continue  # what is left on a device without memory
+    except TfplaceError as error:
+      assert "needs four devices" in str(error)
+      continue
+    assert result.evaluation.feasible
+
+
+def test_a_graph_without_ops_is_a_pipeline():
+  result = placed("pipeline", problems.graph([], []), devices(2))
+  assert result.evaluation.step_time_us == 0
+
+
+def test_they_compete_where_a_step_is_split_and_only_there():
+  for microbatches, names in ((1, set()), (2, set(GRIDS))):
+    graph, _ = split_steps.split_graph(microbatches=microbatches)
+    problem = Problem(graph, devices(4))
+    assert set(classical(problem)) & set(GRIDS) == names
+    result = place(problem, "auto", budget_s=20, max_evaluations=400)
+    assert {r.strategy for r in result.tried} & set(GRIDS) == names
+  assert not set(READY) & set(GRIDS)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_stages_are_balanced_as_well_as_can_be(seed):
+  rng = np.random.default_rng(seed)
+  count, stages = int(rng.integers(1, 9)), int(rng.integers(1, 5))
+  work = rng.integers(1, 20, count).astype(float)
+  cut = rng.integers(0, 25, count - 1).astype(float)
+  found = balanced_stages(work, cut, stages)
+  used = min(stages, count)
+  assert (np.diff(found) >= 0).all()
+  assert set(found.tolist()) == set(range(used))
+
+  def slowest(borders):
+    ends = [0, *borders, count]
+    return max(
+      max(work[a:b].sum(), cut[a - 1] if a else 0.0)
+      for a, b in itertools.pairwise(ends)
+    )
+
+  best = min(
+    slowest(borders)
+    for borders in itertools.combinations(range(1, count), used - 1)
+  )
+  assert slowest(np.flatnonzero(np.diff(found)) + 1) == pytest.approx(best)

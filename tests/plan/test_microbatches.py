@@ -1,0 +1,318 @@
+"""Choosing k and m on hand-made steps, whose best splits are known."""
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+
+from tfplace.core import Cluster, Device, Link, OpSpec, Problem, build_graph
+from tfplace.errors import ExtractionError, InfeasibleError, MeasurementError
+from tfplace.extraction.microbatches import WHOLE, SplitConfig
+from tfplace.plan.measured import make_measured_auto_plan
+from tfplace.plan.microbatches import HintConfig, make_auto_plan, split_hint
+from tfplace.plan.planner import PlanConfig, Stages, make_plan
+from tfplace.plan.race import SplitStep, main_devices
+from tfplace.simulate import Simulator
+
+CONFIG = PlanConfig(budget_s=2.0)
+
+
+@dataclasses.dataclass
+class Step:
+  """A step of one layer: forward, then backward, and one update at the end.
+
+  Split k times it has k pairs of ops, each of an equal part of the time and of
+  the activation, which lives from the forward to the backward pass.
+
+  `opened` are the splits that were extracted.
+  """
+
+  work_us: float = 1000.0
+  overhead_us: float = 0.0
+  activation: float = 0.0
+  variable: float = 0.0
+  memory: float = np.inf
+  devices: int = 2
+  examples: int = 64
+  statistics: bool = False
+  layers: int = 1
+
+  def __post_init__(self):
+    self.opened = []
+
+  def __call__(self, split):
+    k = split.microbatches
+    if k > self.examples:
+      raise ExtractionError(f"the batch has {self.examples} examples")
+    if self.statistics and k > 1 and not split.allow_batch_statistics:
+      raise ExtractionError("layer 'norm' computes statistics")
+    self.opened.append((k, split.max_in_flight))
+    return SplitStep(Problem(self.graph(split), self.cluster()))
+
+  def graph(self, split):
+    k, names = split.microbatches, []
+    part_us = self.work_us / (2 * k * self.layers)
+    ops, edges = [], []
+    for i in range(k):
+      row = [f"{kind}{n}" for kind in "fb" for n in range(self.layers)]
+      for name in row:
+        size = self.activation / k if name.startswith("f") else 0.0
+        scope = f"microbatch_{i}/" if k > 1 else ""
+        names.append(scope + name)
+        ops.append(OpSpec(names[-1], "X", {"GPU": part_us}, [size]))
+      first = i * len(row)
+      edges += [(first + n, 0, first + n + 1) for n in range(len(row) - 1)]
+      edges.append((first + len(row) - 1, 0, k * len(row)))
+      if split.max_in_flight is not None and i >= split.max_in_flight:
+        before = first - (split.max_in_flight - 1) * len(row) - 1
+        edges.append((before, -1, first))
+    update = OpSpec("update", "X", {"GPU": 1.0}, [0.0], self.variable)
+    return build_graph("step", [*ops, update], edges)
+
+  def cluster(self):
+    names = [f"GPU:{i}" for i in range(self.devices)]
+    return Cluster(
+      "cluster",
+      tuple(Device(n, "GPU", self.memory, self.overhead_us) for n in names),
+      tuple(Link(a, b, 1e6, 1.0) for a, b in itertools.permutations(names, 2)),
+    )
+
+
+def chosen(step, base=WHOLE, config=CONFIG, **more):
+  plan, _ = make_auto_plan(step, base, config, **more)
+  return plan
+
+
+def test_a_step_of_much_work_is_split_for_the_devices():
+  # Two devices: 1000 us whole, 500 in 2 parts, and no less in more of them.
+  step = Step()
+  plan = chosen(step)
+  assert plan.choice.split == SplitConfig(2)
+  assert plan.single_device.evaluation.step_time_us == 1001.0  # of the whole
+  # Half of the work, a transfer of 1 us, the update.
+  assert plan.best.evaluation.step_time_us == 502.0
+  assert plan.best.placement.problem is plan.problem
+  assert "whole it takes 1 ms" in plan.choice.reason
+
+
+def test_a_step_of_short_ops_is_left_whole_and_not_split_further():
+  # 10 us of work and 200 us of gaps; in 2 parts each device has as many gaps.
+  step = Step(work_us=10.0, overhead_us=100.0)
+  plan = chosen(step)
+  assert plan.choice.split.is_whole
+  assert [k for k, _ in step.opened] == [1, 2]
+  assert "left whole, since in 2 microbatches it takes" in plan.choice.reason
+
+
+def test_memory_decides_with():
+  # One device of 60 bytes: whole an activation takes 100, in two parts, both
+  # of them in flight, 2 x 50, one at a time 50.
+  step = Step(activation=100.0, memory=60.0, devices=1)
+  plan = chosen(step)
+  assert plan.choice.split == SplitConfig(2, 1)
+  assert plan.best.evaluation.feasible
+  assert plan.single_device is None
+  assert plan.choice.trials[0].why == "does not fit in memory"
+  assert "whole it does not fit in memory" in plan.choice.reason
+
+
+def test_on_one_device_that_has_the_memory_nothing_is_split():
+  step = Step(devices=1)
+  assert chosen(step).choice.reason.endswith("there is one device for it")
+  assert step.opened == [(1, None)]
+
+
+def test_variables_that_fit_nowhere_are_not_split_in_vain():
+  step = Step(variable=100.0, memory=10.0)
+  with pytest.raises(InfeasibleError, match="update"):
+    chosen(step)
+  assert step.opened == [(1, None)]
+
+
+def test_what_fits_in_no_split_says_what_was_tried():
+  step = Step(activation=1e4, memory=60.0, devices=1)
+  with pytest.raises(InfeasibleError, match="fit in up to 16 microbatches"):
+    chosen(step)
+  assert (16, 1) in step.opened
+
+
+def test_the_number_in_flight_stays_as_it_was_asked_for():
+  step = Step()
+  plan = chosen(step, SplitConfig(1, max_in_flight=1))
+  assert {(k, m) for k, m in step.opened if k > 1} >= {(2, 1)}
+  assert all(m == 1 for k, m in step.opened if k > 1)
+  # One after the other, two microbatches take what the whole step does.
+  assert plan.choice.split.is_whole
+
+
+def test_no_more_microbatches_than_examples():
+  step = Step(devices=4, examples=2)
+  plan = chosen(step)
+  assert plan.choice.split == SplitConfig(2)
+  assert plan.choice.trials[-1].why == "the batch has 2 examples"
+
+
+def test_statistics_over_the_batch_leave_the_step_whole_and_say_the_gain():
+  plan = chosen(Step(statistics=True))
+  assert plan.choice.split.is_whole
+  assert plan.choice.reason.startswith(
+    "the step is left whole, since layer 'norm' computes statistics"
+  )
+  assert "would take about 0.502 ms instead of 1 ms" in plan.choice.reason
+  allowed = SplitConfig(1, allow_batch_statistics=True)
+  assert chosen(Step(statistics=True), allowed).choice.split.microbatches == 2
+
+
+def test_where_allowing_statistics_gains_nothing_it_is_not_said():
+  step = Step(work_us=10.0, overhead_us=100.0, statistics=True)
+  assert "would take" not in chosen(step).choice.reason
+
+
+def test_under_a_budget_of_evaluations_the_same_seed_gives_the_same_plan():
+  config = PlanConfig(budget_s=1e3, seed=3, max_evaluations=4000)
+  found = [
+    chosen(Step(layers=6, overhead_us=9.0), config=config) for _ in range(2)
+  ]
+  first, second = found
+  assert first.choice.split == second.choice.split
+  times = [[t.step_time_us for t in p.choice.trials] for p in found]
+  assert times[0] == times[1]
+  rows = [p.best.placement.devices for p in found]
+  np.testing.assert_array_equal(*rows)
+
+
+def test_all_searches_together_keep_the_seconds():
+  show = Stages()
+  step = Step(layers=40, overhead_us=3.0, devices=4)
+  config = PlanConfig("annealing", budget_s=4.0)
+  plan = chosen(step, config=config, show=show)
+  assert len(plan.choice.trials) >= 3
+  assert show.seconds["search"] + show.seconds["proof"] < 5.0
+  longest = max(plan.choice.trials, key=lambda trial: trial.seconds)
+  assert longest.split == plan.choice.split
+
+
+def test_a_strategy_that_does_not_search_is_run_for_each_split():
+  plan = chosen(Step(), config=dataclasses.replace(CONFIG, strategy="m_etf"))
+  assert plan.best.strategy == "m_etf"
+  assert plan.choice.split == SplitConfig(2)
+
+
+def test_the_devices_that_count_are_those_of_the_fastest_kind():
+  ops = [OpSpec("a", "X", {"GPU": 1.0, "CPU": 9.0})]
+  devices = [Device(f"GPU:{i}", "GPU") for i in range(3)]
+  devices.append(Device("CPU:0", "CPU"))
+  cluster = Cluster("mixed", tuple(devices))
+  assert main_devices(Problem(build_graph("one", ops, []), cluster)) == 3
+
+
+LONG = PlanConfig(budget_s=20.0)
+
+
+def hint_of(step, config=LONG, **more):
+  short = dataclasses.replace(config, budget_s=1.0)
+  plan = make_plan(step(WHOLE).problem, short)
+  hint = HintConfig(search_s=0.5, **more)
+  return split_hint(step, plan, config, Stages(), hint)
+
+
+def test_a_step_that_gains_nothing_is_told_what_a_split_would_give():
+  assert hint_of(Step()) == (
+    "in 2 microbatches it would take about 0.502 ms instead of 1 ms (a quick"
+    " estimate): ask for microbatches=auto"
+  )
+  told = hint_of(Step(statistics=True))
+  assert told.endswith("microbatches=auto and allow_batch_statistics")
+
+
+QUIET = {
+  "a small budget": (Step(), {"config": PlanConfig(budget_s=5.0)}),
+  "a strategy": (Step(), {"config": PlanConfig("heft", budget_s=30.0)}),
+  "a large step": (Step(), {"most_ops": 2}),
+  "one device": (Step(devices=1), {}),
+  "no gain": (Step(work_us=10.0, overhead_us=100.0), {}),
+  "no split": (Step(examples=1), {}),
+}
+
+
+@pytest.mark.parametrize("case", QUIET)
+def test_nothing_is_said_of_a_split_for(case):
+  step, options = QUIET[case]
+  assert hint_of(step, **options) == ""
+
+
+class Devices:
+  """A `LiveStep` that runs placements; a split step takes `slower` times."""
+
+  run_s = np.inf
+
+  def __init__(self, problem, slower):
+    self._simulator = Simulator(problem)
+    is_split = problem.graph.names[0].startswith("microbatch_")
+    self._rate = slower if is_split else 1.0
+
+  def harness(self, problem, *, on_stage, measure_s):
+    return self
+
+  def evaluate(self, placements):
+    found = self._simulator.evaluate(list(placements))
+    return [
+      dataclasses.replace(
+        e, source="measured", step_time_us=self._rate * e.step_time_us
+      )
+      for e in found
+    ]
+
+  def refitted(self, problem, placements, measured):
+    return problem
+
+
+def measured(slower, step=None):
+  step = step or Step()
+
+  def open_split(split):
+    opened = step(split)
+    devices = Devices(opened.problem, slower)
+    return dataclasses.replace(opened, live=devices)
+
+  return make_measured_auto_plan(open_split, WHOLE, CONFIG)
+
+
+def test_the_split_that_runs_faster_than_the_whole_step_is_taken():
+  plan, step = measured(slower=1.1)
+  assert plan.choice.split == SplitConfig(2)
+  assert plan.evaluation.step_time_us == pytest.approx(1.1 * 502.0)
+  assert plan.problem.graph.names == step.problem.graph.names
+  whole, split = plan.choice.trials[:2]
+  assert (whole.measured_us, split.measured_us) == (1001.0, 1.1 * 502.0)
+
+
+def test_a_split_that_runs_slower_than_the_whole_step_is_not_taken():
+  plan, step = measured(slower=3.0)
+  assert plan.choice.split.is_whole
+  assert plan.evaluation.step_time_us == 1001.0
+  assert "microbatch_0/f0" not in step.problem.graph.names
+  assert "since in 2 microbatches it takes 1.51 ms" in plan.choice.reason
+
+
+def test_a_split_that_runs_faster_than_predicted_is_taken():
+  # Predicted 212 us whole, and 314 in two parts.
+  plan, step = measured(0.5, Step(work_us=10.0, overhead_us=100.0))
+  assert plan.choice.split == SplitConfig(2)
+  assert "microbatch_0/f0" in step.problem.graph.names
+  whole, split = plan.choice.trials[:2]
+  assert plan.evaluation.step_time_us == split.measured_us < whole.measured_us
+
+
+def test_a_split_that_cannot_be_run_leaves_the_step_whole():
+  step = Step()
+
+  def open_split(split):
+    if not split.is_whole:
+      raise MeasurementError("worker died")
+    return step(split)
+
+  plan = chosen(open_split)
+  assert plan.choice.split.is_whole
+  assert "since worker died" in plan.choice.reason

@@ -1,0 +1,119 @@
+"""Clusters of several equal hosts, joined by a network.
+
+What leaves a host for any other takes turns on one channel with the bandwidth
+of all its adapters together, as if each message were cut into a part for each.
+What reaches a host from several others at once does not queue there: a link
+has one channel. `presets` gives these clusters their names.
+"""
+
+import dataclasses
+import itertools
+
+from tfplace.core.cluster import Cluster, Device, Link
+
+MAX_GPUS = 64  # of all hosts of a preset
+
+
+@dataclasses.dataclass(frozen=True)
+class NetworkModel:
+  """Published figures of the network between hosts.
+
+  Attributes:
+    adapters: what a host has.
+    bytes_per_us: one way, of all adapters of a host.
+    latency_us: besides what a transfer inside a host takes.
+    source: where the figures are from.
+  """
+
+  adapters: str
+  bytes_per_us: float
+  latency_us: float
+  source: str
+
+
+# NCCL's own estimate for one hop over InfiniBand (src/graph/tuning.cc,
+# `hwLatencies` of the network, ring, simple protocol).
+_NCCL_LATENCY_US = 14.0
+_NCCL = "; latency: NCCL, src/graph/tuning.cc"
+
+# 100 Gb/s are 12,500 B/us.
+NETWORKS = {
+  "cloud": NetworkModel(
+    "Ethernet of 32 Gb/s", 4000.0, 36.0,
+    "Google Cloud, Network bandwidths and GPUs: 32 Gb/s for N1 VMs with K80 or "
+    "P100; latency: half of 72 us, the mean round trip of two n1-highmem-8 "
+    "of one zone (tech.zarmory.com, 2017)",
+  ),
+  "dgx-1": NetworkModel(
+    "4 x InfiniBand EDR", 50000.0, _NCCL_LATENCY_US,
+    "NVIDIA DGX-1 white paper WP-08437: 4 adapters of 100 Gb/s" + _NCCL,
+  ),
+  "dgx-a100": NetworkModel(
+    "8 x InfiniBand HDR", 200000.0, _NCCL_LATENCY_US,
+    "NVIDIA DGX A100 data sheet: 8 ConnectX-6 of 200 Gb/s" + _NCCL,
+  ),
+  "dgx-h100": NetworkModel(
+    "8 x InfiniBand NDR", 400000.0, _NCCL_LATENCY_US,
+    "NVIDIA DGX H100 data sheet: 8 ConnectX-7 of 400 Gb/s" + _NCCL,
+  ),
+}  # fmt: skip
+
+
+def repeated(
+  host: Cluster, count: int, network: NetworkModel, latency_us: float
+) -> Cluster:
+  """`count` hosts like `host`, with a link between any two devices.
+
+  Device `/job:worker/replica:0/task:i/device:GPU:j` is GPU j of host i; each
+  host's devices are in order, host after host.
+
+  Args:
+    host: devices of one task, every pair linked.
+    count: number of hosts.
+    network: between them.
+    latency_us: of a transfer inside a host.
+  """
+  tasks = [_as_task(host, task) for task in range(count)]
+  links = [link for _, inside in tasks for link in inside]
+  links += [
+    Link(
+      src.name,
+      dst.name,
+      network.bytes_per_us,
+      latency_us + network.latency_us,
+      channel=f"{_task(i)}/network:out",
+    )
+    for i, j in itertools.permutations(range(count), 2)
+    for src in tasks[i][0]
+    for dst in tasks[j][0]
+  ]
+  devices = tuple(device for own, _ in tasks for device in own)
+  sources = {**host.extra.get("sources", {}), "network": network.source}
+  extra = {**host.extra, "sources": sources}
+  return Cluster(host.name, devices, tuple(links), extra)
+
+
+def _task(number: int) -> str:
+  return f"/job:worker/replica:0/task:{number}"
+
+
+def _as_task(host: Cluster, number: int) -> tuple[list[Device], list[Link]]:
+  """The host's devices and links under the names of a task of its own."""
+  names = {
+    device.name: f"{_task(number)}/device:{device.name.split('/device:')[1]}"
+    for device in host.devices
+  }
+  devices = [
+    dataclasses.replace(device, name=names[device.name])
+    for device in host.devices
+  ]
+  links = [
+    dataclasses.replace(
+      link,
+      src=names[link.src],
+      dst=names[link.dst],
+      channel=link.channel and f"{_task(number)}/{link.channel}",
+    )
+    for link in host.links
+  ]
+  return devices, links

@@ -1,0 +1,345 @@
+"""Data parallelism, pipelines and their product, of a step in microbatches.
+
+All three are one rule. Devices form a grid of replicas by stages: a microbatch
+belongs to a replica, a layer to a stage. With one stage this is data
+parallelism, with one replica a pipeline (GPipe; Huang et al., 2019; with
+`max_in_flight` as many as stages, PipeDream's 1F1B). Each variable lies on one
+device of its stage, spread by bytes, and its gradients are added there or on
+the way from replica to replica; the simulator says which is faster. Stages are
+balanced by dynamic programming over the layers, as PipeDream balances them
+(Harlap et al., arXiv 1806.03377).
+"""
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Iterator
+from typing import ClassVar
+
+import numpy as np
+
+from tfplace.core.paths import transfers, upward_ranks
+from tfplace.core.problem import Problem
+from tfplace.core.protocols import Budget, Evaluator, Result
+from tfplace.errors import TfplaceError
+from tfplace.placers.groups import GroupGraph, main_devices
+from tfplace.placers.repair import offer_repaired
+from tfplace.placers.rules.axes import UNKNOWN, longest_ops, read_scopes, spread
+from tfplace.placers.tracker import Tracker
+from tfplace.simulate.links import mean_transfer
+
+_MAX_UNITS = 512  # that the dynamic program cuts between
+_LEAST_KNOWN = 0.5  # of all work, what layers must tell; else names do
+
+
+@dataclasses.dataclass(frozen=True)
+class DataParallelPlacer:
+  """Every microbatch on a device of its own, as far as there are devices."""
+
+  name: ClassVar[str] = "data_parallel"
+
+  def place(
+    self, problem: Problem, evaluator: Evaluator, budget: Budget, seed: int
+  ) -> Result:
+    """One stage, of as many replicas as there are devices.
+
+    Raises:
+      TfplaceError: the step is not split.
+    """
+    step = SplitStep(_split(self.name, problem))
+    tracker = Tracker(self.name, problem, evaluator, budget)
+    return _best(tracker, step, [(step.most_replicas, 1)])
+
+
+@dataclasses.dataclass(frozen=True)
+class PipelinePlacer:
+  """Every stage, of layers next to each other, on a device of its own."""
+
+  name: ClassVar[str] = "pipeline"
+
+  def place(
+    self, problem: Problem, evaluator: Evaluator, budget: Budget, seed: int
+  ) -> Result:
+    """One replica, of as many stages as there are devices."""
+    step = SplitStep(GroupGraph(problem))
+    tracker = Tracker(self.name, problem, evaluator, budget)
+    return _best(tracker, step, [(1, len(step.devices))])
+
+
+@dataclasses.dataclass(frozen=True)
+class HybridPlacer:
+  """Replicas of a pipeline: the best of their grids."""
+
+  name: ClassVar[str] = "hybrid"
+
+  def place(
+    self, problem: Problem, evaluator: Evaluator, budget: Budget, seed: int
+  ) -> Result:
+    """Tries two and more replicas of two and more stages.
+
+    Raises:
+      TfplaceError: the step is not split, or there are less than four devices.
+    """
+    step = SplitStep(_split(self.name, problem))
+    grids = list(step.grids())
+    if not grids:
+      raise TfplaceError(
+        f"strategy {self.name!r} needs four devices of one kind, for two"
+        f" replicas of two stages; cluster {problem.cluster.name!r} has"
+        f" {len(step.devices)}"
+      )
+    tracker = Tracker(self.name, problem, evaluator, budget)
+    return _best(tracker, step, grids)
+
+
+def _split(strategy: str, problem: Problem) -> GroupGraph:
+  if problem.graph.num_microbatches < 2:
+    raise TfplaceError(
+      f"strategy {strategy!r} places a step that is split into microbatches,"
+      f" which that of graph {problem.graph.name!r} is not"
+    )
+  return GroupGraph(problem)
+
+
+def _best(
+  tracker: Tracker, step: "SplitStep", grids: list[tuple[int, int]]
+) -> Result:
+  """Offers every grid; memory is repaired where none fits."""
+  first, least = None, np.inf
+  for row in step.placements(grids):
+    found_us = tracker.offer(step.groups.expand(row)).step_time_us
+    if first is None or found_us < least:
+      first, least = row, found_us
+    if tracker.budget.left_s <= 0:
+      break
+  if tracker.best is None and first is not None:
+    offer_repaired(tracker, step.groups, first)
+  return tracker.result()
+
+
+class SplitStep:
+  """The groups of a step as a grid sees them.
+
+  Args:
+    groups: of the problem.
+
+  Attributes:
+    groups: of the problem.
+    devices: [num_main] of the kind that runs the work soonest.
+    microbatch: [num_groups] of each group; UNKNOWN where several share it.
+  """
+
+  def __init__(self, groups: GroupGraph) -> None:
+    self.groups = groups
+    self.devices = main_devices(groups)
+    self.microbatch = _of_groups(groups)
+    self.count = groups.problem.graph.num_microbatches
+
+  @property
+  def most_replicas(self) -> int:
+    """As many as there are devices and microbatches for."""
+    return min(self.count, len(self.devices))
+
+  def grids(self) -> Iterator[tuple[int, int]]:
+    """Replicas and stages, two of each at least, that use most devices."""
+    for replicas in range(2, self.most_replicas + 1):
+      stages = len(self.devices) // replicas
+      is_largest = stages > len(self.devices) // (replicas + 1)
+      if stages > 1 and is_largest:
+        yield replicas, stages
+
+  def placements(self, grids: list[tuple[int, int]]) -> Iterator[np.ndarray]:
+    """[num_groups] devices of every way to lay out and add up the grids."""
+    for replicas, stages in grids:
+      places = np.arange(replicas * stages)
+      layouts = [places.reshape(replicas, stages)]
+      if min(replicas, stages) > 1:
+        layouts.append(places.reshape(stages, replicas).T)
+      stage = self._stage_of_groups(stages)
+      on_way = (False, True) if replicas > 1 else (False,)
+      for layout, along in itertools.product(layouts, on_way):
+        yield self._placed(self.devices[layout], stage, along)
+
+  def _placed(
+    self, grid: np.ndarray, stage: np.ndarray, along: bool
+  ) -> np.ndarray:
+    """[num_groups] devices.
+
+    Args:
+      grid: [replicas, stages] devices.
+      stage: [num_groups] stage of each group.
+      along: gradients are added on the way from replica to replica, not where
+        the variable is.
+    """
+    replica = self._replicas(stage, len(grid), grid.shape[1], along)
+    wanted = grid[np.maximum(replica, 0), np.maximum(stage, 0)]
+    return self.groups.nearest(wanted)
+
+  def replicas(self, count: int) -> np.ndarray:
+    """[num_groups] replica of each group, where there is one stage."""
+    nothing = np.zeros(self.groups.num_groups, np.int64)
+    return np.maximum(self._replicas(nothing, count, 1, along=False), 0)
+
+  def _replicas(
+    self, stage: np.ndarray, count: int, stages: int, along: bool
+  ) -> np.ndarray:
+    """[num_groups] replica of each group; UNKNOWN where nothing tells."""
+    replica = np.where(
+      self.microbatch == UNKNOWN,
+      UNKNOWN,
+      self.microbatch * count // self.count,
+    )
+    for one in range(stages):
+      self._spread_variables(replica, stage == one, count)
+    if along:
+      self._add_along(replica)
+    return self._follow(replica)
+
+  def _spread_variables(
+    self, replica: np.ndarray, here: np.ndarray, count: int
+  ) -> None:
+    """Fills in [num_groups] replicas: the largest where there is least."""
+    size = self.groups.persistent_bytes
+    mine = np.flatnonzero(here & (replica == UNKNOWN) & (size > 0))
+    held = np.zeros(count)
+    for group in mine[np.argsort(-size[mine], kind="stable")].tolist():
+      replica[group] = held.argmin()
+      held[replica[group]] += size[group]
+
+  def _add_along(self, replica: np.ndarray) -> None:
+    """What adds up gradients of microbatches is where the last of them is."""
+    src, dst, _ = self.groups.edges
+    adds = (self.microbatch[src] != UNKNOWN) & (replica[dst] == UNKNOWN)
+    np.maximum.at(replica, dst[adds], replica[src[adds]])
+
+  def _follow(self, known: np.ndarray) -> np.ndarray:
+    """[num_groups] what is unknown: as the shared reader of most of it, else as
+    its neighbours."""
+    src, dst, size = self.groups.edges
+    shared = self.microbatch == UNKNOWN
+    rows = np.flatnonzero(shared[src] & shared[dst])
+    rows = rows[np.lexsort((dst[rows], -size[rows], src[rows]))]
+    reader = np.arange(self.groups.num_groups)
+    readers, first = np.unique(src[rows], return_index=True)
+    reader[readers] = dst[rows[first]]
+    reader = np.where(known == UNKNOWN, reader, np.arange(len(reader)))
+    for _ in range(int(self.groups.num_groups).bit_length()):
+      reader = reader[reader]
+    found = np.where(known == UNKNOWN, known[reader], known)
+    return spread(self.groups, found)
+
+  def _stage_of_groups(self, stages: int) -> np.ndarray:
+    """[num_groups] stages 0 to `stages` - 1 of equal time."""
+    unit = self._units
+    work = np.bincount(unit, self.groups.fastest_us)
+    of_unit = balanced_stages(work, self._cut_us, stages)
+    return of_unit[unit]
+
+  @functools.cached_property
+  def _units(self) -> np.ndarray:
+    """[num_groups] layer of each group, 0, 1, ... as the forward pass runs."""
+    groups = self.groups
+    unit = self._follow(self._layers())
+    unit = np.unique(unit, return_inverse=True)[1].reshape(-1)
+    # Most of the step comes after a layer's first op, of whatever it begins
+    # with: by its earliest start, a reshaped weight would count as an input.
+    after_us = upward_ranks(groups.problem.graph, groups.problem.fastest_us)
+    of_group = np.zeros(groups.num_groups)
+    np.maximum.at(of_group, groups.problem.group_of, after_us)
+    of_group[self.microbatch != (0 if self.count > 1 else UNKNOWN)] = 0.0
+    most = np.zeros(unit.max(initial=0) + 1)
+    np.maximum.at(most, unit, of_group)
+    rank = np.argsort(np.argsort(-most, kind="stable"), kind="stable")
+    return _merged(rank[unit], groups.fastest_us, _MAX_UNITS)
+
+  def _layers(self) -> np.ndarray:
+    """[num_groups] number of a layer, by the op that takes longest; UNKNOWN
+    where none is known."""
+    graph = self.groups.problem.graph
+    layer = graph.layer[longest_ops(self.groups)].astype(np.int64)
+    work = self.groups.fastest_us
+    in_passes = (self.microbatch != UNKNOWN) | (self.count == 1)
+    total = work[in_passes].sum()
+    if work[in_passes & (layer != UNKNOWN)].sum() >= _LEAST_KNOWN * total:
+      return layer
+    names = [
+      name.removeprefix(f"microbatch_{number}/")
+      for name, number in zip(
+        graph.names, graph.microbatch.tolist(), strict=True
+      )
+    ]
+    # What all share is named after something else, such as the optimizer.
+    return np.where(in_passes, read_scopes(self.groups, names).of, UNKNOWN)
+
+  @functools.cached_property
+  def _cut_us(self) -> np.ndarray:
+    """[num_units - 1] microseconds of what crosses each border of units."""
+    problem, unit = self.groups.problem, self._units
+    graph, cluster = problem.graph, problem.cluster
+    of_op = unit[problem.group_of]
+    across, _ = transfers(graph, of_op)
+    us_per_byte, fixed_us = mean_transfer(cluster, with_gap=True)
+    us = graph.edge_bytes[across] * us_per_byte + fixed_us
+    ends = of_op[graph.edge_src[across]], of_op[graph.edge_dst[across]]
+    change = np.zeros(unit.max(initial=0) + 1)
+    np.add.at(change, np.minimum(*ends), us)
+    np.subtract.at(change, np.maximum(*ends), us)
+    return np.cumsum(change)[:-1]
+
+
+def _of_groups(groups: GroupGraph) -> np.ndarray:
+  """[num_groups] microbatch of a group's ops; UNKNOWN where they differ."""
+  problem = groups.problem
+  least = np.full(groups.num_groups, np.iinfo(np.int64).max)
+  most = np.full(groups.num_groups, UNKNOWN)
+  of_op = problem.graph.microbatch.astype(np.int64)
+  np.minimum.at(least, problem.group_of, of_op)
+  np.maximum.at(most, problem.group_of, of_op)
+  return np.where(least == most, most, UNKNOWN)
+
+
+def _merged(unit: np.ndarray, work_us: np.ndarray, most: int) -> np.ndarray:
+  """[num_groups] units, neighbours merged where there are more than `most`."""
+  count = int(unit.max(initial=0)) + 1
+  if count <= most:
+    return unit
+  work = np.cumsum(np.bincount(unit, work_us, count))
+  block = np.minimum(work / max(work[-1], 1e-300) * most, most - 1).astype(int)
+  return np.unique(block, return_inverse=True)[1].reshape(-1)[unit]
+
+
+def balanced_stages(
+  work_us: np.ndarray, cut_us: np.ndarray, stages: int
+) -> np.ndarray:
+  """[num_units] stages of units in a row, so that the slowest is fastest.
+
+  A stage takes its units' time, or that of what crosses the border before it,
+  whichever is more; of equals, less crosses in all.
+
+  Args:
+    work_us: [num_units] microseconds of each unit.
+    cut_us: [num_units - 1] microseconds of what crosses each border.
+    stages: how many there may be; fewer where there are fewer units.
+  """
+  count = len(work_us)
+  stages = max(1, min(stages, count))
+  ends = np.concatenate(([0.0], np.cumsum(work_us)))
+  before = np.concatenate(([0.0], cut_us, [0.0]))
+  small = 1e-6 / max(1.0, float(before.sum()))
+  slowest = np.full(count + 1, np.inf)  # of the first units, in `s` stages
+  slowest[0] = 0.0
+  came_from = []
+  for _ in range(stages):
+    spans = ends[np.newaxis, :] - ends[:, np.newaxis]  # [begin, end]
+    spans = np.where(spans >= 0, np.maximum(spans, before[:, np.newaxis]), 0)
+    rows = np.maximum(slowest[:, np.newaxis], spans)
+    rows += small * before[:, np.newaxis]
+    rows[np.tril_indices(count + 1)] = np.inf  # a stage has a unit
+    came_from.append(rows.argmin(axis=0))
+    slowest = rows.min(axis=0)
+  stage, end = np.zeros(count, np.int64), count
+  for number in range(stages - 1, -1, -1):
+    begin = int(came_from[number][end])
+    stage[begin:end] = number
+    end = begin
+  return stage

@@ -1,0 +1,137 @@
+"""What was tried to choose how a step is split, what was chosen, and why.
+
+Data and sentences only: `plan.microbatches` does the trying.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+from tfplace.core.protocols import Result
+from tfplace.extraction.microbatches import SplitConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class SplitTrial:
+  """One way to split the step.
+
+  Attributes:
+    split: microbatches, and how many are in flight.
+    best: its best placement; None where there is none.
+    seconds: of searching.
+    why: why there is none; "" where there is one.
+    measured_us: what the fastest placement of it took where it ran; None where
+      none did.
+  """
+
+  split: SplitConfig
+  best: Result | None
+  seconds: float = 0.0
+  why: str = ""
+  measured_us: float | None = None
+
+  @property
+  def step_time_us(self) -> float:
+    """Of the best placement, measured where it ran; infinite without one."""
+    if self.measured_us is not None:
+      return self.measured_us
+    if self.best is None:
+      return float("inf")
+    return self.best.evaluation.step_time_us
+
+
+@dataclasses.dataclass(frozen=True)
+class SplitChoice:
+  """How a step is split, of all ways that were tried.
+
+  Attributes:
+    trials: in the order in which they were tried; the whole step is the first.
+    split: of the one that was chosen.
+    single: the whole step on the best single device; None where none has the
+      memory.
+    refused: why the step cannot be split; "" where it can.
+    allowed: the step split with statistics over the batch allowed, estimated
+      where nothing else stands in the way; None elsewhere.
+  """
+
+  trials: Sequence[SplitTrial]
+  split: SplitConfig
+  single: Result | None = None
+  refused: str = ""
+  allowed: SplitTrial | None = None
+
+  @property
+  def chosen(self) -> SplitTrial:
+    """The trial of the split that was chosen."""
+    return next(trial for trial in self.trials if trial.split == self.split)
+
+  def with_measured(
+    self, split: SplitConfig, measured_us: float
+  ) -> "SplitChoice":
+    """A copy that knows what the step took, split so."""
+    trials = [
+      dataclasses.replace(trial, measured_us=measured_us)
+      if trial.split == split
+      else trial
+      for trial in self.trials
+    ]
+    return dataclasses.replace(self, trials=trials)
+
+  @property
+  def reason(self) -> str:
+    """Why, as a part of a sentence."""
+    if not self.split.is_whole:
+      return self._against_whole()
+    whole = "the step is left whole"
+    if self.refused:
+      return f"{whole}, since {self.refused}{self._if_allowed()}"
+    others = [trial for trial in self.trials if not trial.split.is_whole]
+    if not others:
+      return f"{whole}, since there is one device for it"
+    best = min(others, key=lambda t: (t.measured_us is None, t.step_time_us))
+    if best.best is None:
+      return f"{whole}, since {in_words(best.split)} it {best.why}"
+    took = shown_us(best.step_time_us)
+    return f"{whole}, since {in_words(best.split)} it takes {took} at best"
+
+  def _against_whole(self) -> str:
+    whole = self.trials[0]
+    how = f"the step is split into {_counted(self.split)}, since whole it"
+    if whole.best is None:
+      return f"{how} {whole.why}"
+    return f"{how} takes {shown_us(whole.step_time_us)} at best"
+
+  def _if_allowed(self) -> str:
+    """What allowing statistics for each microbatch would give."""
+    whole_us = self.trials[0].step_time_us
+    if self.allowed is None or self.allowed.step_time_us >= whole_us:
+      return ""
+    return f"; {would_take(self.allowed, whole_us)} with allow_batch_statistics"
+
+
+def would_take(trial: SplitTrial, whole_us: float) -> str:
+  """An estimate of a split that is not made, as a part of a sentence."""
+  instead = (
+    "" if whole_us == float("inf") else f" instead of {shown_us(whole_us)}"
+  )
+  return (
+    f"{in_words(trial.split)} it would take about"
+    f" {shown_us(trial.step_time_us)}{instead}"
+  )
+
+
+def in_words(split: SplitConfig) -> str:
+  """ "in 4 microbatches, 2 in flight," and "whole"."""
+  return "whole" if split.is_whole else f"in {_counted(split)}"
+
+
+def _counted(split: SplitConfig) -> str:
+  flight = split.max_in_flight
+  held = "" if flight is None else f" with {flight} in flight"
+  return f"{split.microbatches} microbatches{held}"
+
+
+def shown_us(time_us: float) -> str:
+  """A time for a message, to three digits."""
+  if time_us < 1e6:
+    return f"{time_us / 1e3:.3g} ms"
+  return f"{time_us / 1e6:.3g} s"
