@@ -220,6 +220,29 @@ def test_stages_are_blocks_of_neighbouring_layers():
   assert "g0 has layer_0 to layer_1 and layer_4; g1 has layer_2 to" in words
 
 
+def test_a_pipeline_of_which_every_layer_lends_an_op_is_one():
+  # 10 microbatches; of each layer, one of 20 ops is elsewhere, then 4.
+  placement = placed_graphs.split_step([4.0, 4.0], 10, by_stage)
+  graph = placement.problem.graph
+  for count, followed in ((1, 0.95), (4, 0.8)):
+    devices = placement.devices.copy()
+    for layer in range(2):
+      own = (graph.microbatch >= 0) & (graph.layer == layer)
+      devices[np.flatnonzero(own)[:count]] = 1 - layer
+    explanation = explain(Placement(placement.problem, devices))
+    found = explanation.split.spread
+    assert (found.pattern, found.followed) == (spread.PIPELINE, followed)
+    assert f"a pipeline of 2 stages, with {100 * followed:.0f}% of" in " ".join(
+      summary(explanation)
+    )
+
+
+def test_microbatches_without_work_are_no_pattern():
+  _, report, words = report_of([0.0], 2, by_microbatch)
+  assert report.spread.groups == ()
+  assert "The 2 microbatches take no time." in words
+
+
 def test_phases_are_found_by_names_and_edges():
   placement = placed_graphs.split_step([4.0, 4.0], 2, by_stage)
   graph = placement.problem.graph

@@ -41,6 +41,8 @@ def _use(split: SplitReport) -> str:
   spread, count = split.spread, split.microbatches
   names = [device.name for device in split.devices]
   all_of_them = f"The {count} microbatches"
+  if not spread.groups:
+    return f"{all_of_them} take no time."
   part = ""
   if spread.followed < 1 - MIN_GAIN:
     part = f", with {format_share(spread.followed, 1)} of their work"
@@ -55,10 +57,8 @@ def _use(split: SplitReport) -> str:
     return f"{all_of_them} are used for data parallelism{part}: {homes}."
   if spread.pattern == spread_lib.PIPELINE:
     stages = _few([_stage(spread, d, names) for d in spread.stages])
-    return (
-      f"{all_of_them} are used for a pipeline of {len(spread.stages)}"
-      f" stages{part}: {stages}."
-    )
+    of = f" of {len(spread.stages)} stages" if len(spread.stages) > 1 else ""
+    return f"{all_of_them} are used for a pipeline{of}{part}: {stages}."
   if spread.pattern == spread_lib.PIPELINES:
     groups = _few([_group(group, names) for group in spread.groups])
     return (

@@ -54,8 +54,8 @@ class Spread:
     together: share of that time in layers whose microbatches share one device.
     apart: the same in the other layers with one device for each microbatch.
     groups: what is apart from each other.
-    stages: device -> its layers of what is together, as blocks of neighbours in
-      the order of the forward pass: names of the first and the last.
+    stages: device -> the layers that it computes most of, as blocks of
+      neighbours in the order of the forward pass: the first and the last name.
   """
 
   pattern: str
@@ -193,7 +193,7 @@ def _pattern(
   in_groups = work.by(work.layer * len(groups) + number[work.microbatch])
   for pattern, sums, is_possible in (
     (DATA_PARALLEL, homes, len(np.unique(homes.device)) > 1),
-    (PIPELINE, layers, True),
+    (PIPELINE, layers, len(np.unique(layers.device)) > 1),
     (PIPELINES, in_groups, len(groups) > 1),
   ):
     if is_possible and sums.share >= FOLLOWED:
@@ -222,9 +222,9 @@ def _stages(
 ) -> dict[int, tuple[tuple[str, str], ...]]:
   """The blocks of layers of each device, devices in the order of the first."""
   sums = work.by(work.layer)
-  is_one = (sums.main_us >= PURE * sums.whole_us) & (sums.whole_us > 0)
+  some = sums.whole_us > 0
   device_of = dict(
-    zip(sums.key[is_one].tolist(), sums.device[is_one].tolist(), strict=True)
+    zip(sums.key[some].tolist(), sums.device[some].tolist(), strict=True)
   )
   blocks: dict[int, list[tuple[str, str]]] = {}
   before = None
