@@ -12,6 +12,7 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+import trained_models
 
 from tfplace.core import Problem
 
@@ -53,8 +54,7 @@ def gpt(
   length, vocabulary, heads = 64, 4000, 4
   tokens = keras.Input((length,), dtype="int32", name="tokens")
   x = keras.layers.Embedding(vocabulary, units, name="layer0_tokens")(tokens)
-  positions = keras.layers.Embedding(length, units, name="layer0_positions")
-  x = x + positions(keras.ops.arange(length)[None])
+  x = trained_models.Positions(name="layer0_positions")(x)
   for i in range(layers):
     name = f"layer{i}_"
     y = keras.layers.LayerNormalization(name=name + "norm1")(x)

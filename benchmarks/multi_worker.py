@@ -33,8 +33,8 @@ class Steps:
   Attributes:
     step_us: [steps] of worker 0; workers wait for each other in every step.
     first_loss: of the whole batch, before the first update.
-    last_loss: the same after all but the last of the steps that
-      `MeasurementHarness` runs: one, the warm-up and the timed ones.
+    last_loss: the same after the last timed step; it is what the last step of
+      `MeasurementHarness`, which is not timed, shows.
   """
 
   step_us: list[float]

@@ -60,27 +60,38 @@ def test_inside_a_host_all_is_as_in_the_preset_of_one(one):
       assert device.extra == of_one.extra
 
 
-# Typed a second time: Gb/s of a host's adapters, and microseconds.
+# Typed a second time: B/us of an adapter, or of its PCIe slot, where that is
+# less (12,000, 24,000 and 48,000 of 100, 200 and 400 Gb/s); microseconds; and
+# adapters of a host.
 NETWORKS = {
-  "2*k80x2": (32, 46),
-  "2*p100x4": (32, 46),
-  "2*v100x8": (4 * 100, 24),
-  "2*a100x8": (8 * 200, 24),
-  "2*h100x8": (8 * 400, 24),
+  "2*k80x2": (32 * 125, 46, 1),
+  "2*p100x4": (32 * 125, 46, 1),
+  "2*v100x8": (12000, 24, 4),
+  "2*a100x8": (24000, 24, 8),
+  "2*h100x8": (48000, 24, 8),
 }
 
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_between_hosts_is_the_network_of_the_data_sheet(name):
   cluster = presets.cluster_preset(name)
-  gbit_per_s, latency_us = NETWORKS[name]
+  bytes_per_us, latency_us, adapters = NETWORKS[name]
   half = cluster.num_devices // 2
   for across in (np.s_[:half, half:], np.s_[half:, :half]):
-    assert (cluster.bandwidth[across] == gbit_per_s * 1e3 / 8).all()
+    assert (cluster.bandwidth[across] == bytes_per_us).all()
     assert (cluster.latency_us[across] == latency_us).all()
-    assert len(np.unique(cluster.channel[across])) == 1
+    assert len(np.unique(cluster.channel[across])) == adapters
   assert cluster.channel[0, half] != cluster.channel[half, 0]
   assert set(cluster.extra["sources"]) == {"gpu", "host", "network"}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_no_way_to_another_host_is_shorter_than_one_inside(name):
+  cluster = presets.cluster_preset(name)
+  half = cluster.num_devices // 2
+  inside = np.nanmin(cluster.bandwidth[:half, :half])
+  assert (cluster.bandwidth[:half, half:] <= inside).all()
+  assert (cluster.latency_us[:half, half:] > cluster.latency_us[0, 1]).all()
 
 
 def test_what_leaves_a_host_takes_turns_wherever_it_goes():
@@ -90,12 +101,19 @@ def test_what_leaves_a_host_takes_turns_wherever_it_goes():
   assert channel[5, 0] == channel[9, 10] != channel[0, 5]
 
 
-def test_two_tensors_that_leave_a_host_at_once_arrive_one_after_the_other():
-  # Both producers end at 10; a tensor of 5e6 bytes takes 100 us of the
-  # 50,000 B/us of a DGX-1, and 24 us of latency: the second one leaves at 110,
-  # arrives at 234, and is read for 10 us.
+def test_two_gpus_of_a_dgx_1_share_an_adapter():
+  channel = presets.cluster_preset("2*v100x8").channel
+  # Devices 0-7 and the CPU, 8, are host 0.
+  assert channel[0, 9] == channel[1, 12] == channel[8, 9]
+  assert channel[0, 9] != channel[2, 9] == channel[3, 17]
+
+
+def test_two_tensors_by_one_adapter_arrive_one_after_the_other():
+  # Both producers end at 10; a tensor of 1.2e6 bytes takes 100 us of a slot's
+  # 12,000 B/us, and 24 us of latency: the second one leaves at 110, arrives at
+  # 234, and is read for 10 us.
   ops = [
-    OpSpec(name, "Op", {"GPU": 10.0}, [5e6]) for name in ("a", "b", "c", "d")
+    OpSpec(name, "Op", {"GPU": 10.0}, [1.2e6]) for name in ("a", "b", "c", "d")
   ]
   graph = build_graph("two", ops, [(0, 0, 2), (1, 0, 3)])
   problem = Problem(graph, presets.cluster_preset("2*v100x2"))

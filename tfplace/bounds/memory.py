@@ -83,7 +83,7 @@ def _check_sums(problem: Problem) -> None:
     problem.group_of, graph.persistent_bytes, problem.num_groups
   )
   every = np.ones((1, len(memory)), bool)
-  for devices in np.unique(np.concatenate((every, allowed)), axis=0)[::-1]:
+  for devices in np.concatenate((every, problem.allowed_sets[0][::-1])):
     inside = ~(allowed & ~devices).any(axis=1)
     total, room = float(held[inside].sum()), float(memory[devices].sum())
     if total - room <= _ROUNDING * total:

@@ -1,9 +1,9 @@
 """Clusters of several equal hosts, joined by a network.
 
-What leaves a host for any other takes turns on one channel with the bandwidth
-of all its adapters together, as if each message were cut into a part for each.
-What reaches a host from several others at once does not queue there: a link
-has one channel. `presets` gives these clusters their names.
+What leaves a host goes through the network adapter on the PCIe switch of the
+device that sends it, and takes turns there, wherever it goes. What reaches a
+host from several others at once does not queue there: a link has one channel.
+`presets` gives these clusters their names.
 """
 
 import dataclasses
@@ -20,13 +20,16 @@ class NetworkModel:
 
   Attributes:
     adapters: what a host has.
-    bytes_per_us: one way, of all adapters of a host.
+    bytes_per_us: one way, of one adapter.
+    gpus_per_adapter: GPUs 0, 1, ... share adapter 0, and so on; the CPU uses
+      adapter 0.
     latency_us: besides what a transfer inside a host takes.
     source: where the figures are from.
   """
 
   adapters: str
   bytes_per_us: float
+  gpus_per_adapter: int
   latency_us: float
   source: str
 
@@ -39,28 +42,33 @@ _NCCL = "; latency: NCCL, src/graph/tuning.cc"
 # 100 Gb/s are 12,500 B/us.
 NETWORKS = {
   "cloud": NetworkModel(
-    "Ethernet of 32 Gb/s", 4000.0, 36.0,
+    "Ethernet of 32 Gb/s", 4000.0, 8, 36.0,
     "Google Cloud, Network bandwidths and GPUs: 32 Gb/s for N1 VMs with K80 or "
     "P100; latency: half of 72 us, the mean round trip of two n1-highmem-8 "
     "of one zone (tech.zarmory.com, 2017)",
   ),
   "dgx-1": NetworkModel(
-    "4 x InfiniBand EDR", 50000.0, _NCCL_LATENCY_US,
-    "NVIDIA DGX-1 white paper WP-08437: 4 adapters of 100 Gb/s" + _NCCL,
+    "4 x InfiniBand EDR", 12500.0, 2, _NCCL_LATENCY_US,
+    "NVIDIA DGX-1 white paper WP-08437: 4 adapters of 100 Gb/s, one on the "
+    "PCIe switch of two GPUs" + _NCCL,
   ),
   "dgx-a100": NetworkModel(
-    "8 x InfiniBand HDR", 200000.0, _NCCL_LATENCY_US,
+    "8 x InfiniBand HDR", 25000.0, 1, _NCCL_LATENCY_US,
     "NVIDIA DGX A100 data sheet: 8 ConnectX-6 of 200 Gb/s" + _NCCL,
   ),
   "dgx-h100": NetworkModel(
-    "8 x InfiniBand NDR", 400000.0, _NCCL_LATENCY_US,
+    "8 x InfiniBand NDR", 50000.0, 1, _NCCL_LATENCY_US,
     "NVIDIA DGX H100 data sheet: 8 ConnectX-7 of 400 Gb/s" + _NCCL,
   ),
 }  # fmt: skip
 
 
 def repeated(
-  host: Cluster, count: int, network: NetworkModel, latency_us: float
+  host: Cluster,
+  count: int,
+  network: NetworkModel,
+  pcie_bytes_per_us: float,
+  latency_us: float,
 ) -> Cluster:
   """`count` hosts like `host`, with a link between any two devices.
 
@@ -68,9 +76,10 @@ def repeated(
   host's devices are in order, host after host.
 
   Args:
-    host: devices of one task, every pair linked.
+    host: devices of one task, every pair linked: GPUs, then a CPU.
     count: number of hosts.
     network: between them.
+    pcie_bytes_per_us: of the slot of an adapter, which may be the slower one.
     latency_us: of a transfer inside a host.
   """
   tasks = [_as_task(host, task) for task in range(count)]
@@ -79,18 +88,23 @@ def repeated(
     Link(
       src.name,
       dst.name,
-      network.bytes_per_us,
+      min(network.bytes_per_us, pcie_bytes_per_us),
       latency_us + network.latency_us,
-      channel=f"{_task(i)}/network:out",
+      channel=f"{_task(i)}/network:{_adapter(network, src, number)}:out",
     )
     for i, j in itertools.permutations(range(count), 2)
-    for src in tasks[i][0]
+    for number, src in enumerate(tasks[i][0])
     for dst in tasks[j][0]
   ]
   devices = tuple(device for own, _ in tasks for device in own)
   sources = {**host.extra.get("sources", {}), "network": network.source}
   extra = {**host.extra, "sources": sources}
   return Cluster(host.name, devices, tuple(links), extra)
+
+
+def _adapter(network: NetworkModel, device: Device, number: int) -> int:
+  """The adapter that a device of a host sends by; `number` is its position."""
+  return 0 if device.kind == "CPU" else number // network.gpus_per_adapter
 
 
 def _task(number: int) -> str:

@@ -238,8 +238,13 @@ def cluster_preset(name: str) -> Cluster:
   one = _one_host(name, gpu, int(match[3]), wiring)
   if match[1] is None:
     return one
-  network = hosts.NETWORKS[gpu.network]
-  return hosts.repeated(one, int(match[1]), network, TRANSFER_LATENCY_US)
+  return hosts.repeated(
+    one,
+    int(match[1]),
+    hosts.NETWORKS[gpu.network],
+    HOSTS[gpu.host].pcie_bytes_per_us,
+    TRANSFER_LATENCY_US,
+  )
 
 
 def _is_in_limits(match: re.Match[str]) -> bool:

@@ -90,6 +90,21 @@ class Problem:
     return result
 
   @functools.cached_property
+  def allowed_sets(self) -> tuple[np.ndarray, np.ndarray]:
+    """Sets of devices that groups may run on: [num_sets, num_devices] bool, in
+    ascending order, and the number of each group's set, [num_groups]."""
+    allowed = self.group_allowed
+    # Devices of a kind have equal columns: rows of a few are sorted fast.
+    columns = {
+      allowed[:, i].tobytes(): i for i in reversed(range(allowed.shape[1]))
+    }
+    few = allowed[:, sorted(columns.values())]
+    _, first, of_group = np.unique(
+      few, axis=0, return_index=True, return_inverse=True
+    )
+    return allowed[first], of_group.reshape(-1)
+
+  @functools.cached_property
   def group_ops(self) -> tuple[np.ndarray, np.ndarray]:
     """Ops by group: offsets [num_groups + 1] int64, ops [num_ops] int32."""
     counts = np.bincount(self.group_of, minlength=self.num_groups)

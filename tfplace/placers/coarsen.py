@@ -275,7 +275,7 @@ def merged(problem: Problem, targets: Sequence[int]) -> list[np.ndarray]:
   """
   count = problem.num_groups
   time_us = np.bincount(problem.group_of, problem.fastest_us, count)
-  kind = np.unique(problem.group_allowed, axis=0, return_inverse=True)[1]
+  kind = problem.allowed_sets[1]
   offsets, other, num_bytes = _links(problem)
   result = []
   for target in targets:
@@ -287,7 +287,7 @@ def merged(problem: Problem, targets: Sequence[int]) -> list[np.ndarray]:
         other.copy(),
         num_bytes.copy(),
         time_us.copy(),
-        kind.reshape(-1),
+        kind,
         target,
         2.0 * float(time_us.sum()) / target,
       )

@@ -10,6 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from tfplace.core.cluster import MESSAGE_COSTS, Cluster
 from tfplace.core.problem import Problem
 from tfplace.core.protocols import Budget, Evaluator, Result
 from tfplace.errors import ProblemError
@@ -64,9 +65,30 @@ def _try_devices(tracker: Tracker, devices: Sequence[int]) -> None:
   tried: set[bytes] = set()
   for device in devices:
     row = groups.expand(groups.nearest(np.full(groups.num_groups, device)))
-    if row.tobytes() not in tried:
-      tried.add(row.tobytes())
+    alike = _alike(tracker.problem.cluster, device, row)
+    if alike not in tried:
+      tried.add(alike)
       tracker.offer(row)
+
+
+def _alike(cluster: Cluster, device: int, row: np.ndarray) -> bytes:
+  """Equal for placements that differ only in the name of `device`.
+
+  Args:
+    cluster: of the placement.
+    device: that everything is on that can be.
+    row: [num_ops] devices of the placement.
+  """
+  own = row == device
+  used = np.append(device, np.unique(row[~own]))
+  at = np.ix_(used, used)
+  about = cluster.devices[device]
+  parts = [np.array([about.memory_bytes, about.op_overhead_us])]
+  for field in ("bandwidth", "latency_us", "gap_us", *MESSAGE_COSTS):
+    parts.append(getattr(cluster, field)[at])
+  channel = cluster.channel[at].ravel()
+  parts += [channel[:, None] == channel, np.where(own, -1, row)]
+  return about.kind.encode() + b"".join(part.tobytes() for part in parts)
 
 
 @dataclasses.dataclass(frozen=True)
