@@ -181,6 +181,6 @@ def _reason(limit: Limit, split: SplitReport, path: PathSummary) -> str:
     return f"if no op had any, it would be {gain}; fewer microbatches have less"
   return (
     "links and balance aside, devices wait for microbatches on others for"
-    f" {format_share(limit.gain_us, step_us)} of the step; more microbatches"
-    " under way would hide it"
+    f" {format_share(limit.gain_us, step_us)} of the step; another number of"
+    " microbatches, or of those in flight, may shorten that"
   )
