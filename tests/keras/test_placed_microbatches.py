@@ -358,7 +358,7 @@ def test_memory_that_the_whole_step_lacks_splits_it():
 
 
 WHOLE_STEPS = {
-  "launch-bound": (MODELS["dense"][0], {}, "since in 2 microbatches it takes"),
+  "launch-bound": (MODELS["dense"][0], {}, "microbatches nothing faster than"),
   "statistics": (normalized, {}, "'second' computes statistics over the batch"),
   "own step": (REFUSED["own step"][0], {}, "it has a train_step of its own"),
 }

@@ -88,17 +88,12 @@ class SplitChoice:
     if not others:
       return f"{whole}, since there is one device for it"
     best = min(others, key=lambda t: (t.measured_us is None, t.step_time_us))
-    if best.best is None:
-      return f"{whole}, since {in_words(best.split)} it {best.why}"
-    took = shown_us(best.step_time_us)
-    return f"{whole}, since {in_words(best.split)} it takes {took} at best"
+    return f"{whole}, since {in_words(best.split)} {_found(best)}"
 
   def _against_whole(self) -> str:
     whole = self.trials[0]
-    how = f"the step is split into {_counted(self.split)}, since whole it"
-    if whole.best is None:
-      return f"{how} {whole.why}"
-    return f"{how} takes {shown_us(whole.step_time_us)} at best"
+    how = f"the step is split into {_counted(self.split)}, since whole"
+    return f"{how} {_found(whole)}"
 
   def _if_allowed(self) -> str:
     """What allowing statistics for each microbatch would give."""
@@ -106,6 +101,12 @@ class SplitChoice:
     if self.allowed is None or self.allowed.step_time_us >= whole_us:
       return ""
     return f"; {would_take(self.allowed, whole_us)} with allow_batch_statistics"
+
+
+def _found(trial: SplitTrial) -> str:
+  if trial.best is None:
+    return f"it {trial.why}"
+  return f"nothing faster than {shown_us(trial.step_time_us)} was found"
 
 
 def would_take(trial: SplitTrial, whole_us: float) -> str:
@@ -120,7 +121,7 @@ def would_take(trial: SplitTrial, whole_us: float) -> str:
 
 
 def in_words(split: SplitConfig) -> str:
-  """ "in 4 microbatches, 2 in flight," and "whole"."""
+  """ "in 4 microbatches with 2 in flight", or "whole"."""
   return "whole" if split.is_whole else f"in {_counted(split)}"
 
 
