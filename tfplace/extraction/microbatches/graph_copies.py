@@ -44,6 +44,7 @@ class GraphTemplate:
     roots += [op for op in graph.get_operations() if _has_effect(op)]
     reads = {op.name for op in self._reads.values()}
     self._outside = reads | set(without)
+    self._prepared: dict[frozenset[str], tuple[Any, set[str]]] = {}
     self.ops = self.needed_by(roots)
 
   def _assigned_values(self, without: Collection[str]) -> dict[str, tf.Tensor]:
@@ -138,7 +139,10 @@ class GraphTemplate:
     kept = getattr(current, "_tfplace_copied", ())
     current._tfplace_copied = (*kept, self._graph)
     chosen = self.ops if ops is None else ops
-    graph_def, used = self._graph_def(chosen)
+    key = frozenset(chosen)  # the same for all microbatches of a size
+    if key not in self._prepared:
+      self._prepared[key] = self._graph_def(chosen)
+    graph_def, used = self._prepared[key]
     imported = tf.graph_util.import_graph_def(
       graph_def,
       input_map={name: given[name] for name in used},
