@@ -28,7 +28,7 @@ from absl import app, flags
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import saved_rows
-import simulator_speed
+import synthetic
 
 from tfplace.bin import cli
 from tfplace.core import OpGraph, Problem
@@ -119,9 +119,7 @@ def cases(values: flags.FlagValues) -> list[tuple[str, str, Make]]:
     )
     found.append((label, values.on, make))
   if values.ops:
-    make = functools.partial(
-      simulator_speed.synthetic_graph, values.ops, values.seed
-    )
+    make = functools.partial(synthetic.synthetic_graph, values.ops, values.seed)
     label = f"{values.ops:,} synthetic ops"
     found.append((label, values.synthetic_on, make))
   return found
@@ -209,7 +207,7 @@ def simulate(path: str, cluster: str) -> dict:
   problem = load(path, cluster)
   began = time.perf_counter()
   simulator = Simulator(problem, num_threads=1)
-  row = simulator_speed.contiguous(problem)[None]
+  row = synthetic.contiguous(problem)[None]
   (first,) = simulator.evaluate(row)
   ready_s = time.perf_counter() - began
   done, began = 0, time.perf_counter()

@@ -25,7 +25,7 @@ from rich import console, table
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import saved_rows
-import simulator_speed
+import synthetic
 
 from tfplace import placers
 from tfplace.core import OpGraph, Problem
@@ -99,7 +99,7 @@ def sources() -> dict[str, Callable[[], OpGraph]]:
     )
   for ops in _OPS.value:
     found[f"synthetic_{ops}"] = functools.partial(
-      simulator_speed.synthetic_graph, int(ops), 0
+      synthetic.synthetic_graph, int(ops), 0
     )
   return found
 
@@ -127,7 +127,7 @@ def main(argv: list[str]) -> None:
     _RESULT.value, {"cluster": _ON.value, "times": _TIMES.value}
   )
   # The first call compiles, once per installation.
-  warm = simulator_speed.synthetic_graph(100, 0)
+  warm = synthetic.synthetic_graph(100, 0)
   for strategy in _PLACERS.value:
     measured(warm, strategy)
   found = {}

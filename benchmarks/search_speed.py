@@ -23,7 +23,7 @@ from rich import console, table
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import saved_rows
-import simulator_speed
+import synthetic
 
 from tfplace.core import Problem
 from tfplace.core.presets import cluster_preset
@@ -57,10 +57,10 @@ def measured(num_ops: int, on: str, seconds: float) -> dict:
 
 
 def _rates(num_ops: int, on: str, seconds: float) -> dict:
-  graph = simulator_speed.synthetic_graph(num_ops, seed=0)
+  graph = synthetic.synthetic_graph(num_ops, seed=0)
   problem = Problem(graph, cluster_preset(on))
-  start = simulator_speed.contiguous(problem)
-  random = [simulator_speed.random_placement(problem, i) for i in range(BATCH)]
+  start = synthetic.contiguous(problem)
+  random = [synthetic.random_placement(problem, i) for i in range(BATCH)]
   return {
     "ops": graph.num_ops,
     "edges": graph.num_edges,

@@ -15,11 +15,12 @@ import time
 from collections.abc import Callable
 
 import numpy as np
+import synthetic
 from absl import app, flags
 from matplotlib.figure import Figure
 from rich import console, table
 
-from tfplace.core import OpGraph, OpSpec, Problem, build_graph
+from tfplace.core import OpGraph, Problem
 from tfplace.core.presets import cluster_preset
 from tfplace.formats import load_graph
 from tfplace.formats.json_file import write_json
@@ -42,58 +43,6 @@ _OUT = flags.DEFINE_string(
   "out", str(HERE / "results" / "simulator_speed.json"), "JSON file to write."
 )
 MIN_TIMING_S = 0.05  # repeats a simulation until a timing takes so long
-
-
-def synthetic_graph(num_ops: int, seed: int) -> OpGraph:
-  """A graph with Inception-V3's proportions: 1.4 edges per op, 7% without
-  time, most edges short, some as long as from a layer to its gradient.
-  """
-  rng = np.random.default_rng(seed)
-  ops = []
-  for i in range(num_ops):
-    time_us = 0.0 if rng.random() < 0.07 else rng.lognormal(2.0, 1.5)
-    sizes = rng.lognormal(9.0, 3.0, 1).round()
-    kinds = {"GPU": time_us, "CPU": 10 * time_us}
-    ops.append(OpSpec(f"op{i}", "Op", kinds, sizes, temp_bytes=64.0))
-  edges = set()
-  for i in range(1, num_ops):
-    for _ in range(1 + rng.binomial(2, 0.2)):
-      far = rng.random() < 0.15
-      back = rng.integers(1, i + 1) if far else rng.geometric(0.2)
-      edges.add((max(0, i - int(back)), 0, i))
-  return build_graph(f"synthetic_{num_ops}", ops, sorted(edges))
-
-
-def contiguous(problem: Problem) -> np.ndarray:
-  """[num_ops] equal shares of the time, in topological order, on the devices
-  of the first one's kind; ops that cannot run there go where they can.
-  """
-  order = problem.graph.topological_order
-  kind = problem.cluster.devices[0].kind
-  devices = [i for i, d in enumerate(problem.cluster.devices) if d.kind == kind]
-  done = np.cumsum(problem.fastest_us[order])
-  share = np.minimum(done / max(done[-1], 1e-9), 1 - 1e-9) * len(devices)
-  result = np.empty(problem.graph.num_ops, np.int32)
-  result[order] = np.array(devices, np.int32)[share.astype(int)]
-  return _allowed(problem, result)
-
-
-def random_placement(problem: Problem, seed: int) -> np.ndarray:
-  """[num_ops] any device for each op."""
-  rng = np.random.default_rng(seed)
-  shape = problem.graph.num_ops
-  result = rng.integers(0, problem.cluster.num_devices, shape, np.int32)
-  return _allowed(problem, result)
-
-
-def _allowed(problem: Problem, devices: np.ndarray) -> np.ndarray:
-  """Moves whole colocation groups to a device that runs them."""
-  offsets, ops = problem.group_ops
-  wanted = devices[ops[offsets[:-1]]]
-  groups = np.arange(problem.num_groups)
-  fits = problem.group_allowed[groups, wanted]
-  wanted = np.where(fits, wanted, problem.group_allowed.argmax(axis=1))
-  return wanted[problem.group_of].astype(np.int32)
 
 
 def seconds_each(run: Callable[[int], object]) -> float:
@@ -154,8 +103,10 @@ def _row(
 def engine_rows(graph: OpGraph) -> list[dict]:
   problem = Problem(graph, cluster_preset(_CLUSTER.value))
   return [
-    engine_row(problem, "contiguous", contiguous(problem)),
-    engine_row(problem, "random", random_placement(problem, _SEED.value)),
+    engine_row(problem, "contiguous", synthetic.contiguous(problem)),
+    engine_row(
+      problem, "random", synthetic.random_placement(problem, _SEED.value)
+    ),
   ]
 
 
@@ -204,11 +155,13 @@ def main(argv: list[str]) -> None:
   print_rows(f"{_CLUSTER.value}, one core, ops + edges per second", model)
   growth: list[dict] = []
   for size in map(int, _SIZES.value):
-    growth += engine_rows(synthetic_graph(size, _SEED.value))
+    growth += engine_rows(synthetic.synthetic_graph(size, _SEED.value))
   print_rows("growth", growth)
-  small = synthetic_graph(_REFERENCE_OPS.value, _SEED.value)
+  small = synthetic.synthetic_graph(_REFERENCE_OPS.value, _SEED.value)
   problem = Problem(small, cluster_preset(_CLUSTER.value))
-  reference = reference_row(problem, "contiguous", contiguous(problem))
+  reference = reference_row(
+    problem, "contiguous", synthetic.contiguous(problem)
+  )
   print_rows("plain-Python reference", [reference])
   out = pathlib.Path(_OUT.value)
   out.parent.mkdir(parents=True, exist_ok=True)

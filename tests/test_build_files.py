@@ -87,3 +87,9 @@ def test_build_files_are_short():
     for path in (ROOT / folder).rglob("BUILD")
   ]
   assert sum(lines) < 800
+
+
+def test_no_two_files_of_tests_share_a_name():
+  # pytest imports them as modules by that name, and collects only the first.
+  names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
+  assert sorted(names) == sorted(set(names))

@@ -158,9 +158,11 @@ def _end_now(number: int) -> None:
   for child in _children():
     with contextlib.suppress(OSError):
       os.kill(child, signal.SIGTERM)
+  # Half imported, it has begun no file.
   staging = sys.modules.get("tfplace.formats.files")
-  if staging is not None:
-    staging.remove_all()
+  remove_all = getattr(staging, "remove_all", None)
+  if remove_all is not None:
+    remove_all()
   _say(number)
   os._exit(128 + number)
 
