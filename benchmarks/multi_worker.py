@@ -48,6 +48,7 @@ def run(
   weights: list[np.ndarray],
   warmup: int,
   steps: int,
+  onednn: bool,
 ) -> Steps:
   """Times steps of a model of `live_models.KERAS`.
 
@@ -57,6 +58,7 @@ def run(
     weights: of the model, in Keras' order.
     warmup: steps that are not timed, after the first one.
     steps: timed steps.
+    onednn: whether TensorFlow may use oneDNN's kernels.
 
   Raises:
     MeasurementError: a process failed, with the end of what it said.
@@ -67,7 +69,7 @@ def run(
     with host.reserved(WORKERS) as ports:
       addresses = [f"{host.LOOPBACK}:{port}" for port in ports]
       children = [
-        _start(folder, model, warmup, steps, addresses, task)
+        _start(folder, model, warmup, steps, addresses, task, onednn)
         for task in range(WORKERS)
       ]
       try:
@@ -87,6 +89,7 @@ def _start(
   steps: int,
   addresses: list[str],
   task: int,
+  onednn: bool,
 ) -> subprocess.Popen[str]:
   place = {"type": "worker", "index": task}
   config = {"cluster": {"worker": addresses}, "task": place}
@@ -97,6 +100,7 @@ def _start(
       **os.environ,
       "TF_CONFIG": json.dumps(config),
       "TF_CPP_MIN_LOG_LEVEL": "2",
+      "TF_ENABLE_ONEDNN_OPTS": str(int(onednn)),
       "TF_GRPC_REUSE_PORT": "true",  # `run` holds the ports
       "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
       "CUDA_VISIBLE_DEVICES": "",
