@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from random_problems import costly_case, random_case
 
-from tfplace.core.op_graph import renumber
+from tfplace.core.op_graph import subgraph
 from tfplace.core.problem import Problem
 from tfplace.simulate import engine
 
@@ -25,7 +25,7 @@ def test_any_order_of_the_ops_gives_the_same_times_to_the_last_digit(part):
     make = costly_case if seed % 2 else random_case
     problem, placement = make(rng)
     order = rng.permutation(problem.graph.num_ops)
-    other = Problem(renumber(problem.graph, order), problem.cluster)
+    other = Problem(subgraph(problem.graph, order), problem.cluster)
     devices = np.asarray(placement, np.int32)
     expected = run(problem, devices)
     found = run(other, np.ascontiguousarray(devices[order]), order)
@@ -44,7 +44,7 @@ def test_positions_decide_ties_and_not_the_new_numbers():
     rng = np.random.default_rng(seed)
     problem, placement = random_case(rng)
     order = np.arange(problem.graph.num_ops)[::-1]
-    other = Problem(renumber(problem.graph, order), problem.cluster)
+    other = Problem(subgraph(problem.graph, order), problem.cluster)
     devices = np.asarray(placement, np.int32)
     backwards = np.ascontiguousarray(devices[order])
     differs += run(other, backwards)[0] != run(problem, devices)[0]
@@ -55,7 +55,7 @@ def test_renumbering_keeps_names_costs_and_edges():
   problem, _ = random_case(np.random.default_rng(3))
   graph = problem.graph
   order = np.random.default_rng(0).permutation(graph.num_ops)
-  other = renumber(graph, order)
+  other = subgraph(graph, order)
   assert other.names == tuple(graph.names[i] for i in order)
 
   def edges(g):

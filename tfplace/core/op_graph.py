@@ -286,60 +286,31 @@ def _numbered(
   return np.array(numbers, np.int32), tuple(index)
 
 
-def renumber(graph: OpGraph, order: np.ndarray) -> OpGraph:
-  """The graph whose op i is `graph`'s op `order[i]`; edges keep their order.
-
-  Args:
-    graph: any graph.
-    order: [num_ops] a permutation of its positions.
-  """
-  rank = np.empty(graph.num_ops, np.int32)
-  rank[order] = np.arange(graph.num_ops, dtype=np.int32)
-  counts = np.diff(graph.output_offsets)[order]
-  offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
-  # Where each output was: its op's first one, and how many come between.
-  within = np.arange(len(graph.output_bytes)) - np.repeat(offsets[:-1], counts)
-  was = np.repeat(graph.output_offsets[:-1][order], counts) + within
-  return dataclasses.replace(
-    graph,
-    names=tuple(graph.names[i] for i in order),
-    types=tuple(graph.types[i] for i in order),
-    time_us={kind: us[order] for kind, us in graph.time_us.items()},
-    output_offsets=offsets,
-    output_bytes=graph.output_bytes[was],
-    persistent_bytes=graph.persistent_bytes[order],
-    temp_bytes=graph.temp_bytes[order],
-    colocation=graph.colocation[order],
-    layer=graph.layer[order],
-    microbatch=graph.microbatch[order],
-    edge_src=rank[graph.edge_src],
-    edge_dst=rank[graph.edge_dst],
-    op_extra={int(rank[i]): extra for i, extra in graph.op_extra.items()},
-  )
-
-
 def subgraph(graph: OpGraph, ops: np.ndarray) -> OpGraph:
-  """Some ops of a graph, in their order, and the edges between them.
+  """The graph whose op i is `graph`'s op `ops[i]`; edges keep their order.
 
   Args:
     graph: any graph.
-    ops: [?] positions, ascending.
+    ops: [?] positions, each once, in any order: a permutation renumbers, and
+      what is not among them is left out with its edges.
   """
   rank = np.full(graph.num_ops, -1, np.int32)
   rank[ops] = np.arange(len(ops), dtype=np.int32)
-  counts = np.diff(graph.output_offsets)
-  outputs = np.repeat(rank >= 0, counts)
   edges = np.flatnonzero(
     (rank[graph.edge_src] >= 0) & (rank[graph.edge_dst] >= 0)
   )
-  offsets = np.concatenate(([0], np.cumsum(counts[ops]))).astype(np.int64)
+  counts = np.diff(graph.output_offsets)[ops]
+  offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
+  # Where each output was: its op's first one, and how many come between.
+  within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], counts)
+  was = np.repeat(graph.output_offsets[:-1][ops], counts) + within
   return dataclasses.replace(
     graph,
-    names=tuple(graph.names[i] for i in ops.tolist()),
-    types=tuple(graph.types[i] for i in ops.tolist()),
+    names=tuple(graph.names[i] for i in ops),
+    types=tuple(graph.types[i] for i in ops),
     time_us={kind: us[ops] for kind, us in graph.time_us.items()},
     output_offsets=offsets,
-    output_bytes=graph.output_bytes[outputs],
+    output_bytes=graph.output_bytes[was],
     persistent_bytes=graph.persistent_bytes[ops],
     temp_bytes=graph.temp_bytes[ops],
     colocation=graph.colocation[ops],
@@ -348,6 +319,12 @@ def subgraph(graph: OpGraph, ops: np.ndarray) -> OpGraph:
     edge_src=rank[graph.edge_src[edges]],
     edge_output=graph.edge_output[edges],
     edge_dst=rank[graph.edge_dst[edges]],
-    op_extra={},
-    edge_extra={},
+    op_extra={
+      int(rank[i]): extra for i, extra in graph.op_extra.items() if rank[i] >= 0
+    },
+    edge_extra={
+      int(np.searchsorted(edges, i)): extra
+      for i, extra in graph.edge_extra.items()
+      if rank[graph.edge_src[i]] >= 0 and rank[graph.edge_dst[i]] >= 0
+    },
   )

@@ -14,14 +14,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from tfplace import placers
 from tfplace.core.problem import Problem
 from tfplace.core.protocols import Result
 from tfplace.errors import InfeasibleError, TfplaceError
 from tfplace.extraction.microbatches import SplitConfig
-from tfplace.placers import registry
+from tfplace.placers import groups, registry
 from tfplace.plan.choice import SplitChoice, SplitTrial, in_words
 from tfplace.plan.planner import SINGLE, PlanConfig, Stages, compile_placers
 
@@ -343,12 +341,8 @@ class Race:
 
 
 def main_devices(problem: Problem) -> int:
-  """Devices of the kind that would run most of the step."""
-  times = np.where(np.isfinite(problem.time_us), problem.time_us, np.inf)
-  fastest = times.min(axis=1, keepdims=True)
-  busy = np.where(times == fastest, fastest, 0.0).sum(axis=0)
-  kinds = [device.kind for device in problem.cluster.devices]
-  return kinds.count(kinds[int(busy.argmax())])
+  """Devices of the kind that runs the step soonest."""
+  return len(groups.main_devices(groups.GroupGraph(problem)))
 
 
 def _counts(devices: int, halving: HalvingConfig) -> list[int]:

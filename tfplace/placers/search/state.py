@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tfplace.core.op_graph import renumber
+from tfplace.core.op_graph import subgraph
 from tfplace.core.problem import Problem
 from tfplace.placers.coarsen import Coarsening
 from tfplace.placers.groups import GroupGraph
@@ -218,7 +218,7 @@ def time_order(
     if engine.simulate(tables, groups.expand(devices), work, np.inf) < np.inf:
       start_us = work.ops.time[: tables.num_ops]
   order = np.argsort(start_us, kind="stable")
-  graph = renumber(problem.graph, order)
+  graph = subgraph(problem.graph, order)
   inner = Problem(graph, problem.cluster, problem.proven_us)
   group_at = np.empty(groups.num_groups, np.int64)
   group_at[problem.group_of[order]] = inner.group_of
