@@ -37,7 +37,8 @@ def problem():
 
 
 def test_scattered_placements_move_less_and_less(problem):
-  rows = splits.scattered(problem, (0, 1), (1.0, 0.5, 0.1), seed=0)
+  start = np.zeros(problem.graph.num_ops, int)
+  rows = splits.scattered(problem, start, (0, 1), (1.0, 0.5, 0.1), seed=0)
   moved = (rows != 0).sum(axis=1)
   assert rows.shape == (3, problem.graph.num_ops)
   # Half of what is scattered lands at home again.
@@ -56,11 +57,12 @@ def test_devices_take_turns_in_the_order_of_the_graph(problem):
 
 def test_every_op_is_allowed_where_it_is():
   mixed = chains("GPU", "CPU")
+  at_home = splits.home(mixed)[mixed.group_of]
   rows = [
-    *splits.scattered(mixed, (0, 1), (1.0,), seed=1),
-    *splits.scattered(mixed, (0,), (1.0,), seed=1),
+    *splits.scattered(mixed, at_home, (0, 1), (1.0,), seed=1),
+    *splits.scattered(mixed, at_home, (0,), (1.0,), seed=1),
     splits.turns(mixed, (0, 1), 4),
-    splits.home(mixed)[mixed.group_of],
+    at_home,
   ]
   Simulator(mixed).evaluate(np.stack(rows))  # refuses what is not allowed
   assert splits.home(mixed)[mixed.group_of].tolist() == [0] * 20 + [1] * 100

@@ -26,21 +26,34 @@ def peers(problem: Problem) -> list[int]:
 
 
 def scattered(
-  problem: Problem, devices: Sequence[int], shares: Sequence[float], seed: int
+  problem: Problem,
+  start: np.ndarray,
+  devices: Sequence[int],
+  shares: Sequence[float],
+  seed: int,
 ) -> np.ndarray:
   """[len(shares), num_ops]: a share of the groups on random devices.
 
-  The others stay at home, and so does a group that may be on none of
-  `devices`. A larger share moves the same groups, and more.
+  The others stay where they are. A larger share moves the same groups, and
+  more.
+
+  Args:
+    problem: what is scattered.
+    start: [num_ops] a placement.
+    devices: where groups go; one that may be on none of them goes home.
+    shares: of the groups.
+    seed: of what goes where.
   """
   rng = np.random.default_rng(seed)
+  stay = np.empty(problem.num_groups, np.int64)
+  stay[problem.group_of] = start
   allowed = np.zeros_like(problem.group_allowed)
   allowed[:, devices] = problem.group_allowed[:, devices]
   # A random device among the allowed ones: the largest of random keys.
   keys = np.where(allowed, rng.random(allowed.shape), -1.0)
   away = np.where(allowed.any(axis=1), keys.argmax(axis=1), home(problem))
   moved = rng.random(problem.num_groups)
-  rows = [np.where(moved < share, away, home(problem)) for share in shares]
+  rows = [np.where(moved < share, away, stay) for share in shares]
   return np.stack(rows)[:, problem.group_of].astype(np.int32)
 
 
