@@ -62,13 +62,29 @@ def test_each_variable_is_read_once_for_all_microbatches(graph_of):
         readers[read.name].add(microbatch_of(name))
   reads = collections.Counter(nodes[read].input[0] for read in readers)
   metrics = {"mean_absolute_error/total", "mean_absolute_error/count"}
-  # What a loop reads inside, it reads by the handle, where the variable is.
-  weights = {v.path for v in tokens().weights if "lstm" not in v.path}
+  weights = {v.path for v in tokens().weights}  # the loops', too
   assert set(reads) - metrics == weights  # moving statistics, too
   assert all(reads[weight] == 1 for weight in weights)
   shared = [r for r in readers if nodes[r].input[0] in weights]
   assert all(readers[read] == {0, 1, 2, 3} for read in shared)
   assert all(microbatch_of(read) is None for read in shared)
+
+
+def test_loops_of_microbatches_may_be_on_different_devices():
+  graph = tfplace.extract(
+    tokens(), batch_size=BATCH, microbatches=2, allow_batch_statistics=True
+  )
+  groups = collections.defaultdict(set)
+  for i, op_type in enumerate(graph.types):
+    if op_type.endswith("While"):
+      groups[int(graph.microbatch[i])].add(int(graph.colocation[i]))
+  assert len(groups) == 2 and not groups[0] & groups[1]
+  handles = {
+    int(graph.colocation[i])
+    for i in range(graph.num_ops)
+    if graph.types[i] == "VarHandleOp"
+  }
+  assert not handles & (groups[0] | groups[1])
 
 
 def descendants(edges, start):

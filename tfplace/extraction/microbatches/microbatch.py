@@ -4,8 +4,9 @@ Here, losses and gradients of a microbatch are made to be shares of those of
 the whole batch (`whole_batch`); `split_step` makes one step of all shares.
 """
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import keras
@@ -252,7 +253,7 @@ def forward_and_backward(
     share: what to take of the loss.
   """
   x, y, weight = data
-  with tf.GradientTape() as tape:
+  with tf.GradientTape() as tape, _loop_weights_read(model):
     if forward is not None:
       loss = forward(x, y, weight)
     else:
@@ -267,6 +268,28 @@ def forward_and_backward(
   if forward is None:
     model.compute_metrics(x, y, y_pred, sample_weight=weight)
   return loss, list(gradients)
+
+
+@contextlib.contextmanager
+def _loop_weights_read(model: keras.Model) -> Iterator[None]:
+  """Weights of recurrent layers are read here, once, and not in their loops.
+
+  A loop that reads a variable must be on the variable's device, and all
+  microbatches with it; one that is given the value may be anywhere.
+  """
+  held: list[tuple[keras.Variable, tf.Variable]] = []
+  try:
+    for layer in model._flatten_layers():
+      if isinstance(layer, keras.layers.RNN):
+        for variable in layer.weights:
+          with tf.name_scope(f"{variable.path}/"):
+            value = variable._value.read_value()
+          held.append((variable, variable._value))
+          variable._value = value
+    yield
+  finally:
+    for variable, kept in reversed(held):
+      variable._value = kept
 
 
 def _statistics(model: keras.Model, graph: Any) -> list[tf.Operation]:
