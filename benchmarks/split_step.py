@@ -16,7 +16,7 @@ import pathlib
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from absl import app, flags
 
@@ -143,6 +143,17 @@ def open_rows(
     return saved_rows.SavedRows(values.out, settings, flag="--out")
   except app.UsageError as error:
     raise cli.UsageError(str(error)) from error
+
+
+class StepGraphs(Protocol):
+  """The graphs of one model's step."""
+
+  @property
+  def allows(self) -> SplitConfig:
+    """The whole step, with what splits of it may do."""
+
+  def problem(self, split: SplitConfig, cluster: str) -> Problem:
+    """The step split so, with the cluster's costs."""
 
 
 @dataclasses.dataclass
@@ -298,7 +309,7 @@ def best_of(by_count: Mapping[int, dict]) -> dict:
 
 
 def chosen(
-  graphs: Graphs, cluster: str, budget_s: float, seed: int
+  graphs: StepGraphs, cluster: str, budget_s: float, seed: int
 ) -> dict[str, Any]:
   """`auto`, which also chooses the microbatches, as the commands do."""
 
