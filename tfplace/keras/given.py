@@ -17,8 +17,9 @@ import keras
 
 from tfplace.core import constraints
 from tfplace.core.op_graph import OpGraph
+from tfplace.core.order import ARRIVAL
 from tfplace.core.placement import Placement
-from tfplace.errors import ApplyError, FormatError
+from tfplace.errors import ApplyError, FormatError, shown
 from tfplace.extraction import TracedStep
 from tfplace.extraction.microbatches import WHOLE, SplitConfig, split_of
 from tfplace.formats import results
@@ -105,6 +106,20 @@ def stays(applied: AppliedPlacement) -> bool:
   )
 
 
+def check_order(order: Any) -> None:
+  """Checks that `fit` can keep to an order of ops.
+
+  Raises:
+    ApplyError: it cannot, or there is no such order.
+  """
+  if order != ARRIVAL:
+    raise ApplyError(
+      f"order is {shown(order)}, and the ops of a model's fit can only run as"
+      " they become ready (order='arrival'): plan_model tells what order='rank'"
+      " would give, and tfplace-place writes graphs that keep to it"
+    )
+
+
 def read_plan(placement: PlanLike, model: keras.Model) -> Plan:
   """A plan from whatever names devices.
 
@@ -117,19 +132,22 @@ def read_plan(placement: PlanLike, model: keras.Model) -> Plan:
   Raises:
     FormatError: the file is no placement file.
     ApplyError: a device that this process lacks, a layer that the model lacks,
-      or nothing at all is placed.
+      nothing at all is placed, or ops go by rank.
   """
   if isinstance(placement, AppliedPlacement):
     plan = read_plan(placement.placement or placement.assignments, model)
     return dataclasses.replace(plan, split=placement.split)
   if isinstance(placement, Placement):
+    check_order(placement.problem.order)
     plan = plan_lib.from_placement(placement)
     own = _of_variables(plan.ops, model)
     return dataclasses.replace(plan, ops={**plan.ops, **own})
   if isinstance(placement, (str, os.PathLike)):
+    check_order(results.load_order(placement))
     placement = results.load_assignments(placement)
     placement |= _of_variables(placement, model)
   elif isinstance(placement, Mapping) and "assignments" in placement:
+    check_order(placement.get("order", ARRIVAL))
     placement = placement["assignments"]  # a file's content
   if (
     not isinstance(placement, Mapping)

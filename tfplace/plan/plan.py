@@ -10,6 +10,7 @@ import difflib
 import os
 from collections.abc import Iterable, Mapping
 
+from tfplace.core.order import ARRIVAL, order_to_json
 from tfplace.core.placement import Placement
 from tfplace.core.protocols import Evaluation, Result
 from tfplace.errors import ApplyError
@@ -144,6 +145,11 @@ class AppliedPlacement:
     """Microbatches that may be under way at once; None for all."""
     return self.split.max_in_flight
 
+  @property
+  def order(self) -> str:
+    """In which devices take their ready ops."""
+    return ARRIVAL if self.placement is None else self.placement.problem.order
+
   def __str__(self) -> str:
     """The decision, and one line per layer."""
     width = max(map(len, self.layers), default=0)
@@ -187,6 +193,7 @@ class AppliedPlacement:
     data = {
       "format": PLACEMENT,
       "graph": name,
+      **order_to_json(self.order),
       "assignments": dict(self.assignments),
     }
     json_file.write_json(path, data)
