@@ -107,16 +107,15 @@ def stays(applied: AppliedPlacement) -> bool:
 
 
 def check_order(order: Any) -> None:
-  """Checks that `fit` can keep to an order of ops.
+  """Checks that names of ops and devices are all that is needed.
 
   Raises:
-    ApplyError: it cannot, or there is no such order.
+    ApplyError: ops have turns, which only their costs tell.
   """
   if order != ARRIVAL:
     raise ApplyError(
-      f"order is {shown(order)}, and the ops of a model's fit can only run as"
-      " they become ready (order='arrival'): plan_model tells what order='rank'"
-      " would give, and tfplace-place writes graphs that keep to it"
+      f"the placement's order is {shown(order)}, and names alone do not tell"
+      " the turns of its ops: give what plan_model returned, or a Placement"
     )
 
 
@@ -132,13 +131,12 @@ def read_plan(placement: PlanLike, model: keras.Model) -> Plan:
   Raises:
     FormatError: the file is no placement file.
     ApplyError: a device that this process lacks, a layer that the model lacks,
-      nothing at all is placed, or ops go by rank.
+      nothing at all is placed, or ops go by rank in a file or its content.
   """
   if isinstance(placement, AppliedPlacement):
     plan = read_plan(placement.placement or placement.assignments, model)
     return dataclasses.replace(plan, split=placement.split)
   if isinstance(placement, Placement):
-    check_order(placement.problem.order)
     plan = plan_lib.from_placement(placement)
     own = _of_variables(plan.ops, model)
     return dataclasses.replace(plan, ops={**plan.ops, **own})

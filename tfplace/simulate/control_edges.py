@@ -26,16 +26,22 @@ def chains(placement: Placement) -> list[np.ndarray]:
 
   Ops without inputs, and those after a Switch or a loop, are left out.
   """
+  order = simulated_order(placement)
+  devices = placement.devices[order]
+  return [
+    order[devices == d] for d in range(placement.problem.cluster.num_devices)
+  ]
+
+
+def simulated_order(placement: Placement) -> np.ndarray:
+  """[?] ops of all devices in the order of their simulated starts, producers
+  before readers, without those that `chains` leaves out."""
   graph = placement.problem.graph
   position = graph.topological_position
   schedule = Simulator(placement.problem).schedule(placement)
   # Of one start, what takes no time comes first, producers before readers.
   order = np.lexsort((position, schedule.op_end_us, schedule.op_start_us))
-  order = order[_orderable(graph)[order]]
-  devices = placement.devices[order]
-  return [
-    order[devices == d] for d in range(placement.problem.cluster.num_devices)
-  ]
+  return order[_orderable(graph)[order]]
 
 
 def _orderable(graph: OpGraph) -> np.ndarray:
