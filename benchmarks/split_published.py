@@ -30,7 +30,7 @@ from tfplace.bin import cli
 from tfplace.core import Problem
 from tfplace.core.presets import cluster_preset
 from tfplace.extraction.microbatches import SplitConfig
-from tfplace.plan import graph_cache, sources
+from tfplace.plan import sources
 
 HERE = pathlib.Path(__file__).parent
 _DESCRIPTION = (
@@ -54,28 +54,7 @@ def define(values: flags.FlagValues) -> None:
     "GPUs, of those of each row; left out: p100, or else the row's first.",
     flag_values=values,
   )
-  flags.DEFINE_float(
-    "budget_s",
-    60.0,
-    "Seconds of each search, of all numbers of microbatches together.",
-    lower_bound=0,
-    flag_values=values,
-  )
-  flags.DEFINE_integer(
-    "seed", 0, "Of the searches.", lower_bound=0, flag_values=values
-  )
-  flags.DEFINE_string(
-    "graph_cache_dir",
-    graph_cache.default_directory(),
-    "Where extracted graphs are kept between runs; empty: nowhere.",
-    flag_values=values,
-  )
-  flags.DEFINE_string(
-    "out",
-    str(HERE / "results" / "split_published.json"),
-    "JSON file to write; the table lies beside it.",
-    flag_values=values,
-  )
+  split_step.define_search(values, "split_published.json")
 
 
 def main(values: flags.FlagValues) -> None:
@@ -83,7 +62,7 @@ def main(values: flags.FlagValues) -> None:
   cli.check_writable(values.out)
   jobs = wanted(values)
   cli.load_tensorflow()
-  settings = {"budget_s": values.budget_s, "seed": values.seed}
+  settings = {n: values[n].value for n in ("budget_s", "seed", "order")}
   try:
     rows = saved_rows.SavedRows(values.out, settings, flag="--out")
   except app.UsageError as error:
@@ -164,7 +143,7 @@ def measure(values: flags.FlagValues, row: published.Row, cluster: str) -> dict:
   graphs = RowGraphs(row, cluster, values.graph_cache_dir)
   whole = graphs.problem(graphs.allows, cluster)
   expert = split_step.placed(whole, "expert", values.budget_s, values.seed)
-  auto = split_step.chosen(graphs, cluster, values.budget_s, values.seed)
+  auto = split_step.chosen(graphs, cluster, values)
   return {"ops": whole.graph.num_ops, "expert": expert, "auto": auto}
 
 

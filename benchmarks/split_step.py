@@ -2,8 +2,8 @@
 
 For each model of `trained_models.py` and each cluster: one device, the best
 unsplit placement (`auto`), data parallelism, a pipeline and their product (each
-with the number of microbatches that suits it best), and `auto` with the number
-of microbatches chosen. All searches get the same seconds. Step times are
+with the number of microbatches and the order of ops that suit it best), and
+`auto` with both chosen. All searches get the same seconds. Step times are
 simulated, with Grappler's costs. Each row is saved as soon as it is there, and
 a run that was cut off goes on. Writes JSON, and a table in Markdown.
 
@@ -12,6 +12,7 @@ a run that was cut off goes on. Writes JSON, and a table in Markdown.
 """
 
 import dataclasses
+import math
 import pathlib
 import sys
 import time
@@ -27,6 +28,7 @@ import split_step_report
 from tfplace import placers
 from tfplace.bin import cli
 from tfplace.core import Cluster, OpGraph, Problem
+from tfplace.core.order import ARRIVAL, AUTO, ORDERS
 from tfplace.core.presets import cluster_preset
 from tfplace.core.protocols import Result
 from tfplace.errors import InfeasibleError, TfplaceError
@@ -54,6 +56,11 @@ def define(values: flags.FlagValues) -> None:
     ("microbatches", ["1", "2", "4", "8"], "Numbers that are tried."),
   ):
     flags.DEFINE_list(name, default, text, flag_values=values)
+  define_search(values, "split_step.json")
+
+
+def define_search(values: flags.FlagValues, out: str) -> None:
+  """Adds the flags of a benchmark of searches; `out` is its file's name."""
   flags.DEFINE_float(
     "budget_s",
     60.0,
@@ -64,6 +71,14 @@ def define(values: flags.FlagValues) -> None:
   flags.DEFINE_integer(
     "seed", 0, "Of the searches.", lower_bound=0, flag_values=values
   )
+  flags.DEFINE_enum(
+    "order",
+    AUTO,
+    (*ORDERS, AUTO),
+    "In which devices take their ready ops: of `auto`; placements by hand are"
+    " in the better one always.",
+    flag_values=values,
+  )
   flags.DEFINE_string(
     "graph_cache_dir",
     graph_cache.default_directory(),
@@ -72,7 +87,7 @@ def define(values: flags.FlagValues) -> None:
   )
   flags.DEFINE_string(
     "out",
-    str(HERE / "results" / "split_step.json"),
+    str(HERE / "results" / out),
     "JSON file to write; the table lies beside it.",
     flag_values=values,
   )
@@ -138,6 +153,7 @@ def open_rows(
     "budget_s": values.budget_s,
     "seed": values.seed,
     "microbatches": counts,
+    "order": values.order,
   }
   try:
     return saved_rows.SavedRows(values.out, settings, flag="--out")
@@ -252,13 +268,13 @@ def measure(
     **{
       strategy: best_of(
         {
-          count: placed(problem, strategy, values.budget_s, values.seed)
+          count: in_best_order(problem, strategy, values.budget_s, values.seed)
           for count, problem in problems.items()
         }
       )
       for strategy in split_step_report.BY_HAND
     },
-    "auto": chosen(graphs, cluster, values.budget_s, values.seed),
+    "auto": chosen(graphs, cluster, values),
   }
 
 
@@ -270,10 +286,24 @@ def one_device(problem: Problem) -> dict:
   return found
 
 
-def placed(problem: Problem, strategy: str, budget_s: float, seed: int) -> dict:
+def in_best_order(
+  problem: Problem, strategy: str, budget_s: float, seed: int
+) -> dict:
+  """The better result of one placer in each order of ops."""
+  found = [placed(problem, strategy, budget_s, seed, o) for o in ORDERS]
+  return min(found, key=lambda f: f.get("step_time_us", math.inf))
+
+
+def placed(
+  problem: Problem,
+  strategy: str,
+  budget_s: float,
+  seed: int,
+  order: str = ARRIVAL,
+) -> dict:
   """One placer's result; `oom` where nothing that it tried fits."""
   try:
-    found = placers.place(problem, strategy, budget_s, seed)
+    found = placers.place(problem, strategy, budget_s, seed, order=order)
   except InfeasibleError as error:
     return {"oom": str(error)}
   except TfplaceError as error:  # a placer of split steps only
@@ -287,6 +317,7 @@ def of_result(found: Result, cluster: Cluster) -> dict[str, Any]:
   kinds = {device.name: device.kind for device in cluster.devices}
   return {
     "step_time_us": found.evaluation.step_time_us,
+    "order": found.order,
     "seconds": found.seconds,
     "evaluations": found.evaluations,
     "peak_memory_bytes": max(found.evaluation.peak_memory_bytes.values()),
@@ -309,14 +340,19 @@ def best_of(by_count: Mapping[int, dict]) -> dict:
 
 
 def chosen(
-  graphs: StepGraphs, cluster: str, budget_s: float, seed: int
+  graphs: StepGraphs, cluster: str, values: flags.FlagValues
 ) -> dict[str, Any]:
   """`auto`, which also chooses the microbatches, as the commands do."""
 
   def open_split(split: SplitConfig) -> race.SplitStep:
     return race.SplitStep(graphs.problem(split, cluster))
 
-  config = planner.PlanConfig(budget_s=budget_s, seed=seed, baselines=())
+  config = planner.PlanConfig(
+    budget_s=values.budget_s,
+    seed=values.seed,
+    baselines=(),
+    order=values.order,
+  )
   plan, _ = microbatches.make_auto_plan(open_split, graphs.allows, config)
   tried = plan.choice.trials
   return {

@@ -59,7 +59,8 @@ def markdown(rows: Rows, budget_s: float) -> str:
   if len(clusters) > 1:
     lines.append(_means("all", list(rows.values())))
   return (
-    f"Simulated ms per step (microbatches), searches of {budget_s:g} s.\n\n"
+    f"Simulated ms per step (microbatches), searches of {budget_s:g} s; devices"
+    " take ops as they become ready, or by rank where that is said.\n\n"
     + "\n".join(lines)
     + f"\n\nLeast *best by hand / auto* of a row: {_number(_least(rows))}.\n"
   )
@@ -88,16 +89,23 @@ def _shown(found: dict, with_count: bool = False) -> str:
   if "step_time_us" not in found:
     return "OOM" if "oom" in found else "-"
   text = f"{found['step_time_us'] / 1e3:.1f}"
-  return f"{text} ({found['microbatches']})" if with_count else text
+  if with_count:
+    by_rank = ", by rank" if found.get("order") == "rank" else ""
+    text += f" ({found['microbatches']}{by_rank})"
+  return text
 
 
 def _split(found: dict) -> str:
-  """Microbatches and, where fewer are under way at once, how many."""
+  """Microbatches; where fewer are under way at once, how many; the order."""
   if "microbatches" not in found:
     return "-"
   in_flight = found.get("max_in_flight")
-  text = str(found["microbatches"])
-  return f"{text}, {in_flight} in flight" if in_flight else text
+  parts = [str(found["microbatches"])]
+  if in_flight:
+    parts.append(f"{in_flight} in flight")
+  if found.get("order") == "rank":
+    parts.append("by rank")
+  return ", ".join(parts)
 
 
 def _means(name: str, rows: list[Mapping[str, dict]]) -> str:

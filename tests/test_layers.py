@@ -34,7 +34,7 @@ ALLOWED = {
     "simulate",
   },
   "measure": {"core", "formats", "extraction", "cost", "simulate"},
-  "keras": {"core", "formats", "extraction", "plan"},
+  "keras": {"core", "formats", "extraction", "plan", "simulate"},
   "report": {"core", "formats", "simulate", "bounds", "placers"},
 }
 WITHOUT_TENSORFLOW = (

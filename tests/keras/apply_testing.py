@@ -176,6 +176,7 @@ class Ran:
   name: str
   type: str
   device: str
+  controls: tuple[str, ...] = ()  # ops that it waits for, but for their data
 
 
 @contextlib.contextmanager
@@ -203,7 +204,12 @@ def recorded(at_least=20):
       if node.op not in ("_Send", "_Recv", "_HostSend", "_HostRecv"):
         name = re.sub(r"^(StatefulPartitionedCall|Func)/", "", node.name)
         device = node.device.removeprefix(LOCAL)
-        ran.append(Ran(name, node.op, device))
+        controls = tuple(
+          re.sub(r"^\^((StatefulPartitionedCall|Func)/)?", "", text)
+          for text in node.input
+          if text.startswith("^")
+        )
+        ran.append(Ran(name, node.op, device, controls))
 
 
 def devices_of(ran, layer, op="MatMul"):

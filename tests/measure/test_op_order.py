@@ -8,7 +8,7 @@ from tfplace.core.cluster import Cluster, Device, Link
 from tfplace.core.op_graph import OpSpec, build_graph
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
-from tfplace.measure import placed_step
+from tfplace.simulate import control_edges
 
 DEVICES = (Device("d0", "CPU"), Device("d1", "CPU"))
 LINKS = (Link("d0", "d1", 100.0), Link("d1", "d0", 100.0))
@@ -36,7 +36,7 @@ def test_ops_of_a_device_follow_their_simulated_starts():
   # 0 feeds 1, 2, 3; 3 is on the other device, and 4 waits for 2 and 3.
   edges = [(0, 0, 1), (0, 0, 2), (0, 0, 3), (2, 0, 4), (3, 0, 4)]
   placement = placed(["Const"] + ["Relu"] * 4, edges, [0, 0, 0, 1, 0])
-  first, second = placed_step.chains(placement)
+  first, second = control_edges.chains(placement)
   assert first.tolist() == [1, 2, 4]
   assert second.tolist() == [3]
 
@@ -45,7 +45,7 @@ def test_control_edges_join_neighbours_and_make_no_cycle():
   edges = [(0, 0, 1), (0, 0, 2), (1, 0, 3), (2, 0, 3)]
   placement = placed(["Const"] + ["Relu"] * 3, edges, [0] * 4)
   graph_def = nodes(placement)
-  placed_step.enforce_order(graph_def, placement)
+  control_edges.enforce_order(graph_def, placement)
   found = {node.name: list(node.input) for node in graph_def.node}
   assert found == {"0": [], "1": [], "2": ["^1"], "3": ["^2"]}
 
@@ -54,4 +54,4 @@ def test_control_edges_join_neighbours_and_make_no_cycle():
 def test_ops_that_may_be_dead_or_in_a_loop_are_left_out(kind):
   edges = [(0, 0, 1), (1, 0, 2), (0, 0, 3), (3, 0, 4)]
   placement = placed(["Const", kind, "Relu", "Relu", "Relu"], edges, [0] * 5)
-  assert placed_step.chains(placement)[0].tolist() == [3, 4]
+  assert control_edges.chains(placement)[0].tolist() == [3, 4]

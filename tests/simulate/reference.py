@@ -1,5 +1,7 @@
 """Rules 1 to 7 of the formats in plain Python, written from the text alone.
 
+And the order of rank, from the text of `tfplace.core.order`.
+
 Nothing is precomputed or kept sorted: at every turn the whole state is
 searched for what the rules say happens next. Memory is not tracked while time
 passes but computed afterwards, as a sum over half-open intervals.
@@ -31,6 +33,39 @@ class _Message:
     self.receive_us = self.receive_start = self.receive_end = None
 
 
+def rank_of(problem):
+  """Op -> its turn, by position."""
+  graph = problem.graph
+  readers = {i: set() for i in range(graph.num_ops)}
+  for src, dst in zip(graph.edge_src, graph.edge_dst, strict=True):
+    readers[int(src)].add(int(dst))
+  present = {d.kind for d in problem.cluster.devices}
+  fastest = [
+    min(
+      float(us[i])
+      for kind, us in graph.time_us.items()
+      if kind in present and us[i] == us[i]
+    )
+    for i in readers
+  ]
+
+  def longest(i):
+    return max((longest(r) for r in readers[i]), default=0.0) + fastest[i]
+
+  def is_before_a_microbatch(i):
+    return any(
+      graph.microbatch[r] >= 0 or is_before_a_microbatch(r) for r in readers[i]
+    )
+
+  def turn(i):
+    if graph.microbatch[i] >= 0:
+      return int(graph.microbatch[i])
+    return -1 if is_before_a_microbatch(i) else max(graph.microbatch) + 1
+
+  order = sorted(readers, key=lambda i: (turn(i), -longest(i), i))
+  return {op: place for place, op in enumerate(order)}
+
+
 def reference_step(problem, devices):
   """Simulates one placement; `devices[i]` is the device of op i."""
   return Reference(problem, [int(d) for d in devices]).run()
@@ -60,7 +95,9 @@ class Reference:
       i: {(s, o) for s, o, d in self.edges if d == i} for i in ops
     }
     self.ready = {i: 0.0 for i in ops if not self.inputs_left[i]}
-    self.start, self.end, self.done = {}, {}, set()
+    self.start, self.end, self.done = {}, {}, set()  # `start` in order
+    self.last_end = [0.0] * len(names)
+    self.rank = rank_of(problem) if problem.order == "rank" else None
     self.device_free = [0.0] * len(names)
     self.channel_free = {self.channel(pair): 0.0 for pair in self.links}
     self.waiting, self.flying, self.arrived = [], [], []
@@ -190,6 +227,8 @@ class Reference:
       ]
       if queue:
         _, first = min(queue, key=lambda entry: entry[0])
+        if self.rank is not None:
+          first = self.next_by_rank(d, [entry[1] for entry in queue])
         if isinstance(first, _Message):
           self.run_receive(d, first)
         else:
@@ -197,10 +236,22 @@ class Reference:
         return True
     return False
 
+  def next_by_rank(self, d, waiting):
+    receives = [m for m in waiting if isinstance(m, _Message)]
+    receives.sort(key=lambda m: (m.arrival, m.key[:2]))
+    ops = sorted((i for i in waiting if i not in receives), key=self.rank.get)
+    if not ops:
+      return receives[0]
+    # As if a control edge led to it from the op that ran before.
+    since = max(self.ready[ops[0]], self.last_end[d])
+    if receives and receives[0].arrival <= since:
+      return receives[0]
+    return ops[0]
+
   def run_op(self, d, i, overhead):
     self.start[i] = self.now
     self.end[i] = self.now + self.time[i] + self.sending(i)
-    self.device_free[d] = self.end[i]
+    self.device_free[d] = self.last_end[d] = self.end[i]
     if self.time[i] > 0:
       self.device_free[d] = self.end[i] + overhead
 

@@ -67,6 +67,7 @@ def _main(values: flags.FlagValues) -> None:
     source = sources.load_source(values, cluster, True, split)
     problem = bounds.tightened(core.Problem(source.graph, cluster))
     placement = formats.load_placement(values.placement, problem)
+    problem = placement.problem  # in the placement's order
     if live is None or source.traced is None:
       raise cli.UsageError("nothing to run")  # `_check` saw to both
     what = f"Measuring {problem.graph.name}"

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from tfplace import core
 from tfplace.bin import cli
+from tfplace.core.order import ARRIVAL, RANK
 from tfplace.core.placement import Placement
 from tfplace.core.protocols import Result
 from tfplace.formats.results import evaluation_to_json
@@ -118,9 +119,13 @@ def print_choice(choice: SplitChoice, single: Result | None) -> None:
   names = ("in flight", "step time", "vs one device", "peak memory (fullest)")
   for name in (*names, "search s"):
     rows.add_column(name, justify="right")
+  shows_order = any(trial.order == RANK for trial in choice.trials)
+  if shows_order:
+    rows.add_column("order of ops")
   for trial in choice.trials:
     style = "bold" if trial.split == choice.split else ""
-    rows.add_row(*map(Text, _cells(trial, single)), style=style)
+    cells = _cells(trial, single) + [trial.order] * shows_order
+    rows.add_row(*map(Text, cells), style=style)
   open_console().print(rows)
 
 
@@ -188,6 +193,11 @@ def check_files(values: flags.FlagValues) -> None:
     )
   if not values.output_saved_model:
     return
+  if values.order != ARRIVAL:
+    raise cli.UsageError(
+      f"--order={values.order}: the functions of --output_saved_model cannot be"
+      " held to an order"
+    )
   if not values.saved_model:
     raise cli.UsageError("--output_saved_model is a copy of --saved_model")
   if os.path.lexists(values.output_saved_model):

@@ -11,6 +11,7 @@ from absl import flags
 from tfplace import core, formats, placers
 from tfplace.bin import cli, guarded, outputs, sources, splits
 from tfplace.core import constraints
+from tfplace.core.order import ARRIVAL, AUTO, ORDERS, order_to_json
 from tfplace.extraction.microbatches import SplitConfig, split_of
 from tfplace.placers import registry
 from tfplace.plan import sources as plan_sources
@@ -47,6 +48,17 @@ def _define(values: flags.FlagValues) -> None:
     None,
     "tfplace.placement.v1 file of the same graph to start the search from"
     " (strategies auto and annealing).",
+    flag_values=values,
+  )
+  flags.DEFINE_enum(
+    "order",
+    ARRIVAL,
+    (*ORDERS, AUTO),
+    "In which each device takes its ready ops: as they become ready, or by a"
+    " rank of each op (one microbatch after another, the longest way to the end"
+    " first), which the graph that is written keeps to by control edges. auto"
+    " tries both, and takes rank where it gains at least 3% or fits where"
+    " arrival does not.",
     flag_values=values,
   )
   _define_constraint_flags(values)
@@ -265,6 +277,7 @@ def _config(
     values.policy,
     _BASELINES,
     init_placement,
+    order=values.order,
   )
 
 
@@ -277,7 +290,8 @@ def _print(values: flags.FlagValues, plan: PlanResult, hint: str) -> None:
   outputs.print_results(plan.results, best, plan.measured, single)
   if plan.measured is None and is_beaten(best, single):
     print("No placement that was found beats one device.")
-  for text in (plan.choice.reason if plan.choice else "", hint):
+  split_reason = plan.choice.reason if plan.choice else ""
+  for text in (split_reason, plan.order_reason, hint):
     if text:
       print(f"{text[0].upper()}{text[1:]}.")
   for strategy, why in plan.results[0].skipped.items():
@@ -303,6 +317,7 @@ def _as_json(choice: SplitChoice) -> list[dict[str, Any]]:
     {
       "microbatches": trial.split.microbatches,
       "max_in_flight": trial.split.max_in_flight,
+      **order_to_json(trial.order or ARRIVAL),
       "step_time_us": None if trial.best is None else trial.step_time_us,
       "seconds": trial.seconds,
     }

@@ -5,6 +5,7 @@ import functools
 
 import numpy as np
 
+from tfplace.core import order as orders
 from tfplace.core import paths
 from tfplace.core.cluster import Cluster
 from tfplace.core.op_graph import OpGraph
@@ -22,17 +23,23 @@ class Problem:
     graph: what is placed.
     cluster: on what.
     proven_us: a lower bound of the step time that was proved elsewhere (see
-      `tfplace.bounds`), for `lower_bound_us`; 0 where none was.
+      `tfplace.bounds`), for `lower_bound_us`; 0 where none was. It holds in
+      any order.
+    order: in which devices take their ready ops, one of
+      `tfplace.core.order.ORDERS`.
 
   Raises:
-    ProblemError: an op, or a colocation group as a whole, can run nowhere.
+    ProblemError: an op, or a colocation group as a whole, can run nowhere; or
+      there is no such order.
   """
 
   graph: OpGraph
   cluster: Cluster
   proven_us: float = 0.0
+  order: str = orders.ARRIVAL
 
   def __post_init__(self) -> None:
+    orders.check_order(self.order)
     stuck = np.flatnonzero(~self.allowed.any(axis=1))
     if len(stuck):
       name = self.graph.names[stuck[0]]
@@ -50,6 +57,24 @@ class Problem:
         f" has no device of cluster {self.cluster.name!r} that runs all of it",
         op=self.graph.names[op],
       )
+
+  def in_order(self, order: str) -> "Problem":
+    """The problem in this order; itself where it is in it."""
+    same = order == self.order
+    return self if same else dataclasses.replace(self, order=order)
+
+  def priorities(self, position: np.ndarray | None = None) -> np.ndarray:
+    """[num_ops] int64: of ready ops, a device takes the smallest first; in
+    order of arrival, of those that became ready at one time.
+
+    Args:
+      position: [num_ops] each op's position, where the ops have been
+        renumbered; None is 0, 1, ...
+    """
+    if self.order == orders.RANK:
+      return orders.ranks(self.graph, self.fastest_us, position)
+    ops = np.arange(self.graph.num_ops) if position is None else position
+    return ops.astype(np.int64)
 
   @functools.cached_property
   def time_us(self) -> np.ndarray:

@@ -126,6 +126,8 @@ class Result:
     tried: of `auto`, one result per placer that found a placement.
     skipped: of `auto`, strategy -> why it gave none; of annealing, the same of
       starts that failed unexpectedly.
+    other_order_us: where the order of ops was chosen with the placement, the
+      best step found in the other one, infinite where none fits; else None.
   """
 
   strategy: str
@@ -136,6 +138,12 @@ class Result:
   evaluations: int
   tried: "tuple[Result, ...]" = ()
   skipped: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  other_order_us: float | None = None
+
+  @property
+  def order(self) -> str:
+    """In which devices take their ready ops."""
+    return self.placement.problem.order
 
 
 @dataclasses.dataclass(frozen=True)

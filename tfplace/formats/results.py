@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from tfplace.core.order import ARRIVAL, ORDERS, order_to_json
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.core.protocols import Evaluation
@@ -13,7 +14,7 @@ from tfplace.formats import json_file
 PLACEMENT = "tfplace.placement.v1"
 EVALUATION = "tfplace.evaluation.v1"
 _SOURCES = ("simulated", "measured")
-_PLACEMENT_KEYS = frozenset({"format", "graph", "assignments"})
+_PLACEMENT_KEYS = frozenset({"format", "graph", "assignments", "order"})
 _EVALUATION_KEYS = frozenset(
   [
     "format",
@@ -39,8 +40,33 @@ def load_assignments(path: json_file.Path) -> dict[str, str]:
     return _assignments(data)
 
 
+def load_order(path: json_file.Path) -> str:
+  """Reads the order of a placement file, of whatever graph.
+
+  Raises:
+    FormatError: names the file, the element and the value.
+  """
+  data = json_file.read_json(path, PLACEMENT)
+  with json_file.errors_naming(path):
+    return _order(data)
+
+
+def _order(data: Mapping[str, Any]) -> str:
+  order = data.get("order", ARRIVAL)
+  if order not in ORDERS:
+    raise FormatError(
+      f"order: {shown(order)} is not one of {', '.join(ORDERS)}"
+    )
+  return str(order)
+
+
 def load_placement(path: json_file.Path, problem: Problem) -> Placement:
-  """Reads a placement of `problem`.
+  """Reads a placement of `problem`, in the order that the file says.
+
+  Args:
+    path: of the file.
+    problem: whose order does not count; the placement has its problem in its
+      own.
 
   Raises:
     FormatError: names the file, the element and the value.
@@ -56,7 +82,8 @@ def load_placement(path: json_file.Path, problem: Problem) -> Placement:
       )
     assignments = _assignments(data)
     extra = json_file.unknown_keys(data, _PLACEMENT_KEYS, "placement")
-    return Placement.from_assignments(problem, assignments, extra)
+    ordered = problem.in_order(_order(data))
+    return Placement.from_assignments(ordered, assignments, extra)
 
 
 def _assignments(data: Mapping[str, Any]) -> dict[str, str]:
@@ -81,6 +108,7 @@ def save_placement(placement: Placement, path: json_file.Path) -> None:
     {
       "format": PLACEMENT,
       "graph": placement.problem.graph.name,
+      **order_to_json(placement.problem.order),
       "assignments": placement.assignments,
       **placement.extra,
     },

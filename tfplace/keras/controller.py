@@ -17,7 +17,7 @@ import tensorflow as tf
 from tfplace.errors import ApplyError, ExtractionError
 from tfplace.extraction import keras_inputs as inputs
 from tfplace.extraction.microbatches import WHOLE, split_step
-from tfplace.keras import devices, state
+from tfplace.keras import devices, op_order, state
 from tfplace.keras.devices import DeviceFunction, check_layers
 from tfplace.keras.state import KINDS
 from tfplace.plan import plan as plan_lib
@@ -102,10 +102,24 @@ class Controller:
       self._prepare(kind, data)
     with self._device_scope() as device_function:
       result = self._step(kind)(data)
+      if device_function is not None and kind == "train":
+        self._keep_order()
     if device_function is not None and kind == "train":
       self._check_used(device_function)
     self._settle()
     return result
+
+  def _keep_order(self) -> None:
+    """Holds the training step that has been traced to the plan's order."""
+    if self.plan is None or not self.plan.turns:
+      return
+    graph = tf.compat.v1.get_default_graph()
+    turns = {
+      op.name: turn
+      for op in graph.get_operations()
+      if (turn := self.plan.turn_of_op(op.name, op.type)) is not None
+    }
+    op_order.chain_ops(graph, turns)
 
   def _step(self, kind: str) -> Callable[[Any], Any]:
     """The step to run: training in microbatches, where the plan says so."""

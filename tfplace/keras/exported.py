@@ -17,6 +17,7 @@ import tensorflow as tf
 from google.protobuf import text_format
 from tensorflow.python.saved_model import fingerprinting_utils
 
+from tfplace.core.order import ARRIVAL
 from tfplace.core.placement import Placement
 from tfplace.errors import ApplyError
 from tfplace.extraction import structure
@@ -24,6 +25,7 @@ from tfplace.extraction.functions import FlatSignature, flatten_signature
 from tfplace.extraction.safety import safe_loading
 from tfplace.extraction.traced import TracedStep
 from tfplace.formats import files
+from tfplace.simulate.control_edges import enforce_order
 
 # From a node of a function, by the attribute that calls, to a node of another.
 NodePath: TypeAlias = tuple[str, ...]
@@ -36,6 +38,8 @@ def placed_graph_def(
   traced: TracedStep, placement: Placement
 ) -> tf.compat.v1.GraphDef:
   """A copy of the traced graph, every node on its planned device.
+
+  Where devices take ops by rank, each device's are chained by control edges.
 
   Args:
     traced: the step that `placement`'s graph was extracted from.
@@ -63,6 +67,8 @@ def placed_graph_def(
       f" {name!r}, which {traced.name!r} does not have",
       op=name,
     )
+  if placement.problem.order != ARRIVAL:
+    enforce_order(result, placement)
   return result
 
 
@@ -121,9 +127,15 @@ def write_placed_saved_model(
   Raises:
     ExtractionError: the SavedModel cannot be read.
     ApplyError: the placement is of another graph, XLA compiles what would be
-      divided, `output` is there, or it cannot be written.
+      divided, `output` is there, or it cannot be written; or it is by rank.
   """
   _check_output(output)
+  if placement.problem.order != ARRIVAL:
+    raise ApplyError(
+      f"{os.fspath(output)!r}: the placement has devices take their ops in the"
+      f" order {placement.problem.order!r}, and the functions of a SavedModel"
+      " cannot be held to an order; place it in that of arrival"
+    )
   flat = flatten_signature(source, batch_size, signature, allow_side_effects)
   placed = placed_graph_def(flat.traced, placement)
   content = safe_loading.read(os.fspath(source))

@@ -17,8 +17,9 @@ import keras
 
 from tfplace.core import constraints
 from tfplace.core.op_graph import OpGraph
+from tfplace.core.order import ARRIVAL
 from tfplace.core.placement import Placement
-from tfplace.errors import ApplyError, FormatError
+from tfplace.errors import ApplyError, FormatError, shown
 from tfplace.extraction import TracedStep
 from tfplace.extraction.microbatches import WHOLE, SplitConfig, split_of
 from tfplace.formats import results
@@ -105,6 +106,19 @@ def stays(applied: AppliedPlacement) -> bool:
   )
 
 
+def check_order(order: Any) -> None:
+  """Checks that names of ops and devices are all that is needed.
+
+  Raises:
+    ApplyError: ops have turns, which only their costs tell.
+  """
+  if order != ARRIVAL:
+    raise ApplyError(
+      f"the placement's order is {shown(order)}, and names alone do not tell"
+      " the turns of its ops: give what plan_model returned, or a Placement"
+    )
+
+
 def read_plan(placement: PlanLike, model: keras.Model) -> Plan:
   """A plan from whatever names devices.
 
@@ -117,7 +131,7 @@ def read_plan(placement: PlanLike, model: keras.Model) -> Plan:
   Raises:
     FormatError: the file is no placement file.
     ApplyError: a device that this process lacks, a layer that the model lacks,
-      or nothing at all is placed.
+      nothing at all is placed, or ops go by rank in a file or its content.
   """
   if isinstance(placement, AppliedPlacement):
     plan = read_plan(placement.placement or placement.assignments, model)
@@ -127,9 +141,11 @@ def read_plan(placement: PlanLike, model: keras.Model) -> Plan:
     own = _of_variables(plan.ops, model)
     return dataclasses.replace(plan, ops={**plan.ops, **own})
   if isinstance(placement, (str, os.PathLike)):
+    check_order(results.load_order(placement))
     placement = results.load_assignments(placement)
     placement |= _of_variables(placement, model)
   elif isinstance(placement, Mapping) and "assignments" in placement:
+    check_order(placement.get("order", ARRIVAL))
     placement = placement["assignments"]  # a file's content
   if (
     not isinstance(placement, Mapping)

@@ -12,6 +12,7 @@ from typing import Any, ParamSpec, TypeVar, overload
 
 import keras
 
+from tfplace.core.order import ARRIVAL
 from tfplace.errors import ApplyError, ExtractionError
 from tfplace.extraction import keras_inputs as inputs
 from tfplace.extraction.microbatches import AUTO, SplitConfig, split_step
@@ -42,6 +43,7 @@ def place_model(
   microbatches: int | str = 1,
   max_in_flight: int | None = None,
   allow_batch_statistics: bool = False,
+  order: str = ARRIVAL,
 ) -> ModelT:
   """Places a Keras 3 model's ops and variables on devices.
 
@@ -69,6 +71,9 @@ def place_model(
     microbatches, max_in_flight, allow_batch_statistics: how the training step
       is split into parts that compute what the whole does (`SplitConfig`);
       microbatches="auto" chooses their number with the placement.
+    order: in which devices take their ready ops: as they become ready
+      ("arrival"), by "rank", or "auto": rank where that gains at least 3% or
+      fits where arrival does not.
 
   Raises:
     ApplyError: model, devices and placement do not fit each other.
@@ -81,13 +86,16 @@ def place_model(
     request = planning.make_request(
       cluster, strategy, batch_size, budget_s, seed, max_memory, keep_together,
       verbose, costs, split=split, chooses_split=microbatches == AUTO,
+      order=order,
     )  # fmt: skip
     planner = planning.searching(model, request)
   else:
     _check_nothing_to_plan(
       max_memory=max_memory, keep_together=keep_together, costs=costs
     )
-    _check_nothing_to_plan(**{"microbatches='auto'": microbatches == AUTO})
+    chooses = microbatches == AUTO
+    _check_nothing_to_plan(**{"microbatches='auto'": chooses})
+    _check_nothing_to_plan(**{f"order={order!r:.60}": order != ARRIVAL})
     planner = given.given(placement, model, split)
   return _planned(model, planner, placement is not None, batch_size)
 
@@ -107,6 +115,7 @@ def plan_model(
   microbatches: int | str = 1,
   max_in_flight: int | None = None,
   allow_batch_statistics: bool = False,
+  order: str = ARRIVAL,
 ) -> AppliedPlacement:
   """Plans as `place_model` would, and leaves the model where it is.
 
@@ -129,6 +138,7 @@ def plan_model(
     microbatches: as `place_model`'s.
     max_in_flight: as `place_model`'s.
     allow_batch_statistics: as `place_model`'s.
+    order: as `place_model`'s.
 
   Returns:
     The plan, for `place_model(model, placement=plan)`, now or later.
@@ -148,7 +158,7 @@ def plan_model(
   request = planning.make_request(
     cluster, strategy, batch_size, budget_s, seed, max_memory, keep_together,
     verbose, costs, is_what_if=True, split=split,
-    chooses_split=microbatches == AUTO,
+    chooses_split=microbatches == AUTO, order=order,
   )  # fmt: skip
   planner = planning.searching(model, request)
   return planner("train" if model.compiled else "predict", sample)[1]

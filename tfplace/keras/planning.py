@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from tfplace.core import constraints, protocols
 from tfplace.core.cluster import Cluster
+from tfplace.core.order import ARRIVAL
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.errors import ExtractionError, TfplaceError
@@ -87,6 +88,7 @@ def make_request(
   is_what_if: bool = False,
   split: SplitConfig = WHOLE,
   chooses_split: bool = False,
+  order: str = ARRIVAL,
 ) -> Request:
   """Checks what can be checked before there is a graph.
 
@@ -103,7 +105,7 @@ def make_request(
     costs = _MEASURED if cluster is None else _ESTIMATED
   if not is_what_if or costs == _MEASURED:
     local_devices.check_cluster(described)
-  config = PlanConfig(strategy, budget_s, seed)
+  config = PlanConfig(strategy, budget_s, seed, order=order)
   config.check()
   split.check()
   if batch_size is not None:
@@ -165,7 +167,8 @@ def _searched(
     step = opened.step(split)
     plan = make_plan(step.problem, request.config, show)
   traced = cast(TracedStep, step.traced)  # `opened` always traces
-  applied = _described(plan, traced, request, _note(plan, opened))
+  notes = filter(None, (_note(plan, opened), plan.order_reason))
+  applied = _described(plan, traced, request, "; ".join(notes))
   text = f"model {model.name!r}: {_seconds_phrase(show.seconds)}"
   _print_or_log(text, request.verbose, logging.INFO)
   if plan.choice is not None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tfplace.core.order import order_to_json
 from tfplace.core.paths import transfers
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
@@ -55,7 +56,7 @@ def evaluation(
     bytes_moved=_bytes_moved(placement, reply.traces),
     lower_bound_us=placement.problem.lower_bound_us,
     source="measured",
-    extra=_extra(reply),
+    extra={**order_to_json(placement.problem.order), **_extra(reply)},
   )
 
 

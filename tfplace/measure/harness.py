@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from tfplace.core.order import ARRIVAL
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.core.protocols import Evaluation
@@ -151,7 +152,7 @@ class MeasurementHarness:
       self._traced,
       placement,
       self._seed,
-      self._workers.runs_in_order,
+      self._workers.runs_in_order or placement.problem.order != ARRIVAL,
       seconds=self._share_s,
       **self._counts,
     )

@@ -2,20 +2,14 @@
 
 Inputs become constants on the devices of their placeholders: a feed would be
 sent from the session's process in every step.
-
-TensorFlow's executor runs ready ops in any order, a simulated device in the
-order of readiness: control edges make a real one keep to that. (Hashemi et al.,
-TicTac, MLSys 2019, gain by enforcing an order.)
 """
 
-import itertools
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from tfplace.core.op_graph import OpGraph
 from tfplace.core.placement import Placement
 from tfplace.extraction.traced import (
   FeedSpec,
@@ -25,57 +19,7 @@ from tfplace.extraction.traced import (
   with_initializers,
 )
 from tfplace.measure.session import messages
-from tfplace.simulate import Simulator
-
-# An op after one of these may be dead, or in the frame of a loop.
-_CONTROL_FLOW = {
-  *("Switch", "RefSwitch", "_SwitchN", "Merge", "RefMerge"),
-  *("Enter", "RefEnter", "Exit", "RefExit", "NextIteration"),
-}
-
-
-def chains(placement: Placement) -> list[np.ndarray]:
-  """Per device, its ops in the order of their simulated starts.
-
-  Ops without inputs, and those after a Switch or a loop, are left out.
-  """
-  graph = placement.problem.graph
-  position = graph.topological_position
-  schedule = Simulator(placement.problem).schedule(placement)
-  order = np.lexsort((position, schedule.op_start_us))
-  order = order[_orderable(graph)[order]]
-  devices = placement.devices[order]
-  return [
-    order[devices == d] for d in range(placement.problem.cluster.num_devices)
-  ]
-
-
-def _orderable(graph: OpGraph) -> np.ndarray:
-  """[num_ops] bool: has inputs, and runs exactly once in every step."""
-  offsets, edges = graph.in_csr
-  conditional = np.array([t in _CONTROL_FLOW for t in graph.types])
-  for op in graph.topological_order:
-    before = graph.edge_src[edges[offsets[op] : offsets[op + 1]]]
-    conditional[op] |= conditional[before].any()
-  return ~conditional & (np.diff(offsets) > 0)
-
-
-def enforce_order(
-  graph_def: tf.compat.v1.GraphDef, placement: Placement
-) -> None:
-  """Adds control edges, in place, so that each device runs its chain in order.
-
-  Args:
-    graph_def: has a node for every op of the placement.
-    placement: of those ops.
-  """
-  names = placement.problem.graph.names
-  nodes = {node.name: node for node in graph_def.node}
-  for chain in chains(placement):
-    for before, after in itertools.pairwise(chain.tolist()):
-      node, control = nodes[names[after]], f"^{names[before]}"
-      if control not in node.input:
-        node.input.append(control)
+from tfplace.simulate.control_edges import enforce_order
 
 
 def step_request(

@@ -15,6 +15,7 @@ import numpy as np
 from tfplace.bounds import check_memory
 from tfplace.core.cluster import Cluster, Device, Link
 from tfplace.core.op_graph import OpSpec, build_graph
+from tfplace.core.order import AUTO, ORDERS, check_order
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.core.protocols import (
@@ -26,6 +27,7 @@ from tfplace.core.protocols import (
 )
 from tfplace.errors import TfplaceError
 from tfplace.placers import registry
+from tfplace.placers.order_choice import place_in_best_order
 from tfplace.placers.registry import get_placer
 from tfplace.placers.search.annealing import AnnealingPlacer
 from tfplace.placers.search.config import SearchConfig
@@ -41,6 +43,7 @@ def place(
   max_evaluations: int | None = None,
   init_placement: Placement | None = None,
   tolerance: float = 0.0,
+  order: str | None = None,
 ) -> Result:
   """Proposes a placement of `problem`.
 
@@ -59,6 +62,9 @@ def place(
       worse, where it fits in memory.
     tolerance: share of the step time that `auto` may give up for less traffic;
       the error of the costs is a good choice.
+    order: in which devices take their ready ops: "arrival", "rank", or "auto",
+      which tries both and takes rank where it gains at least 3% or fits where
+      arrival does not (`result.order` says which). None is the problem's own.
 
   Raises:
     TfplaceError: an unknown strategy (lists the choices), or an argument that
@@ -77,19 +83,56 @@ def place(
     check_count("max_evaluations", max_evaluations, 1)
   if not 0 <= tolerance < math.inf:
     raise TfplaceError(f"tolerance is {tolerance}; it must be at least 0")
-  start = None
-  if init_placement is not None:
-    start = _start(problem, init_placement)
-  placer = get_placer(strategy, policy, start, tolerance)
+  if order is not None:
+    check_order(order, (*ORDERS, AUTO))
+    _check_judged(problem, order, evaluator)
+
+  def place_from(
+    ordered: Problem, budget: Budget, start: Placement | None
+  ) -> Result:
+    devices = None if start is None else _start(ordered, start)
+    placer = get_placer(strategy, policy, devices, tolerance)
+    judge = _simulator(ordered) if evaluator is None else evaluator
+    return placer.place(ordered, judge, budget, seed)
+
+  get_placer(
+    strategy,
+    policy,
+    None if init_placement is None else _start(problem, init_placement),
+    tolerance,
+  )
   if evaluator is None:
     check_memory(problem)
   warm_up(strategy, problem.cluster.has_message_costs)
   budget = Budget(budget_s, max_evaluations)
-  if evaluator is None:
-    from tfplace.simulate import Simulator  # compiles; only when needed
+  if order == AUTO:
+    searches = strategy in registry.SEARCHES
+    return place_in_best_order(
+      problem, budget, init_placement, place_from, searches
+    )
+  ordered = problem.in_order(order or problem.order)
+  return place_from(ordered, budget, init_placement)
 
-    evaluator = Simulator(problem)
-  return placer.place(problem, evaluator, budget, seed)
+
+def _simulator(problem: Problem) -> Evaluator:
+  from tfplace.simulate import Simulator  # compiles; only when needed
+
+  return Simulator(problem)
+
+
+def _check_judged(
+  problem: Problem, order: str, evaluator: Evaluator | None
+) -> None:
+  """An evaluator that is given knows one order, that of its problem.
+
+  Raises:
+    TfplaceError: another one is asked for.
+  """
+  if evaluator is not None and order != evaluator.problem.order:
+    raise TfplaceError(
+      f"order is {order!r}, and the evaluator that is given judges in the order"
+      f" of its own problem, {evaluator.problem.order!r}"
+    )
 
 
 def _start(problem: Problem, placement: Placement) -> np.ndarray:

@@ -4,8 +4,10 @@ Data and sentences only: `plan.microbatches` does the trying.
 """
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
+from tfplace.core.order import ARRIVAL, LEAST_GAIN, RANK
 from tfplace.core.protocols import Result
 from tfplace.extraction.microbatches import SplitConfig
 
@@ -28,6 +30,11 @@ class SplitTrial:
   seconds: float = 0.0
   why: str = ""
   measured_us: float | None = None
+
+  @property
+  def order(self) -> str:
+    """In which devices take their ops; "" where there is no placement."""
+    return "" if self.best is None else self.best.order
 
   @property
   def step_time_us(self) -> float:
@@ -118,6 +125,27 @@ def would_take(trial: SplitTrial, whole_us: float) -> str:
     f"{in_words(trial.split)} it would take about"
     f" {shown_us(trial.step_time_us)}{instead}"
   )
+
+
+def order_reason(order: str, other_us: float | None) -> str:
+  """Why devices take their ops in this order, as a part of a sentence.
+
+  Args:
+    order: of the plan.
+    other_us: the best step found in the other order, infinite where none fits;
+      None where the order was not chosen.
+  """
+  if other_us is None:
+    return ""
+  ways = {ARRIVAL: "as they become ready", RANK: "by rank"}
+  (other,) = (way for name, way in ways.items() if name != order)
+  found = f"nothing faster than {shown_us(other_us)} was found"
+  if math.isinf(other_us):
+    found = "nothing was found that fits in memory"
+  enough = ""
+  if order == ARRIVAL and math.isfinite(other_us):
+    enough = f", and it must gain {LEAST_GAIN:.0%}"
+  return f"devices take their ops {ways[order]}, since {other} {found}{enough}"
 
 
 def in_words(split: SplitConfig) -> str:

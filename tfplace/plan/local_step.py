@@ -76,7 +76,8 @@ def measured_problem(problem: Problem, traced: TracedStep) -> Problem:
     _STEP: graph.extra[_STEP],
   }
   own = dataclasses.replace(problem.graph, time_us=times, extra=extra)
-  return Problem(own, _with_overhead(problem.cluster, graph.extra[_OVERHEAD]))
+  cluster = _with_overhead(problem.cluster, graph.extra[_OVERHEAD])
+  return Problem(own, cluster, order=problem.order)
 
 
 def _with_overhead(cluster: Cluster, overhead_us: dict[str, float]) -> Cluster:

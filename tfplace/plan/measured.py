@@ -104,7 +104,7 @@ def make_measured_plan(
   limits = limits or MeasuredConfig()
   stage = Stages() if show is None else show
   searches = config.strategy in registry.SEARCHES
-  runs = _Runs(live, limits)
+  runs, reason = _Runs(live, limits), ""
   for number in range(limits.max_rounds if searches else 1):
     is_last = not searches or number == limits.max_rounds - 1
     budget_s = config.budget_s if is_last else config.budget_s / 2
@@ -120,8 +120,10 @@ def make_measured_plan(
     if not new or agree or runs.left_s <= 0:
       break
     fastest = runs.results[runs.fastest()].placement
+    reason = reason or plan.order_reason
     config = dataclasses.replace(
       config,
+      order=plan.best.order,  # once it is chosen
       budget_s=config.budget_s - budget_s or config.budget_s,
       init_placement=Placement(problem, fastest.devices) if searches else None,
     )
@@ -130,7 +132,14 @@ def make_measured_plan(
       runs.repeat(problem, on_stage)
   results = runs.predicted(problem)
   best = results[runs.fastest() if searches else 0]
-  return PlanResult(problem, results, best, plan.failures, runs.measured)
+  return PlanResult(
+    problem,
+    results,
+    best,
+    plan.failures,
+    runs.measured,
+    order_reason=reason or plan.order_reason,
+  )
 
 
 def make_measured_auto_plan(
@@ -193,9 +202,10 @@ def _faster(
   wanted = [rival.best, choice.single if rival.split.is_whole else None]
   results = {_key(result): result for result in wanted if result is not None}
   runs = _Runs(_live(other), MeasuredConfig(repeat_share=0.0))
+  problem = other.problem.in_order(rival.order)
   try:
     with show("measuring", f" the step {in_words(rival.split)}") as on_stage:
-      runs.add(other.problem, list(results.values()), on_stage)
+      runs.add(problem, list(results.values()), on_stage)
   except MeasurementError:
     return plan, step
   ran = runs.measured[runs.fastest()]
@@ -205,10 +215,10 @@ def _faster(
   if order >= (not own.feasible, own.step_time_us):
     return dataclasses.replace(plan, choice=choice), step
   choice = dataclasses.replace(choice, split=rival.split)
-  found = runs.predicted(other.problem)
+  found = runs.predicted(problem)
   best = found[runs.fastest()]
   return (
-    PlanResult(other.problem, found, best, {}, runs.measured, choice),
+    PlanResult(problem, found, best, {}, runs.measured, choice),
     other,
   )
 

@@ -9,7 +9,12 @@ from collections.abc import Callable
 from tfplace import placers
 from tfplace.errors import TfplaceError
 from tfplace.extraction.microbatches import AUTO, SplitConfig
-from tfplace.plan.choice import SplitTrial, in_words, would_take
+from tfplace.plan.choice import (
+  SplitTrial,
+  in_words,
+  order_reason,
+  would_take,
+)
 from tfplace.plan.planner import PlanConfig, PlanResult, Stages, make_plan
 from tfplace.plan.race import (
   HalvingConfig,
@@ -61,7 +66,12 @@ def make_auto_plan(
     plan = finish(step, final, stage)
   winner.best = plan.best
   winner.seconds += plan.results[0].seconds
-  return dataclasses.replace(plan, choice=race.choice(winner)), step
+  plan = dataclasses.replace(
+    plan,
+    choice=race.choice(winner),
+    order_reason=order_reason(plan.best.order, winner.other_order_us),
+  )
+  return plan, step
 
 
 @dataclasses.dataclass(frozen=True)

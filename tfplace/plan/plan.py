@@ -10,6 +10,7 @@ import difflib
 import os
 from collections.abc import Iterable, Mapping
 
+from tfplace.core.order import ARRIVAL, order_to_json
 from tfplace.core.placement import Placement
 from tfplace.core.protocols import Evaluation, Result
 from tfplace.errors import ApplyError
@@ -20,6 +21,7 @@ from tfplace.formats.results import PLACEMENT
 from tfplace.plan import local_devices, local_step
 from tfplace.plan.choice import shown_us
 from tfplace.plan.planner import is_beaten
+from tfplace.simulate import control_edges
 
 _LISTED = 12  # of a model's layers; a message is to be read
 
@@ -35,6 +37,8 @@ class Plan:
     layers: layer name -> full device name.
     placement: what it was made from, if that was a `Placement`.
     split: how the training step is split.
+    turns: op name -> when its turn comes, of the ops whose order devices are to
+      keep; empty where they take ops as they become ready.
   """
 
   ops: Mapping[str, str]
@@ -42,6 +46,12 @@ class Plan:
   layers: Mapping[str, str] = dataclasses.field(default_factory=dict)
   placement: Placement | None = None
   split: SplitConfig = WHOLE
+  turns: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+  def turn_of_op(self, name: str, op_type: str) -> int | None:
+    """When the turn of this very op comes; None where it has none."""
+    same = self.types.get(name, op_type) == op_type
+    return self.turns.get(name) if same else None
 
   @property
   def devices(self) -> tuple[str, ...]:
@@ -78,7 +88,21 @@ def from_placement(placement: Placement) -> Plan:
   graph = placement.problem.graph
   types = dict(zip(graph.names, graph.types, strict=True))
   ops = local_devices.canonical_devices(placement.assignments)
-  return Plan(ops, types, placement=placement, split=split_of(ops))
+  return Plan(
+    ops,
+    types,
+    placement=placement,
+    split=split_of(ops),
+    turns=_turns(placement),
+  )
+
+
+def _turns(placement: Placement) -> dict[str, int]:
+  if placement.problem.order == ARRIVAL:
+    return {}
+  names = placement.problem.graph.names
+  in_turn = control_edges.simulated_order(placement)
+  return {names[op]: turn for turn, op in enumerate(in_turn)}
 
 
 WITHOUT_JIT = "jit_compile is off, since XLA would put all on one device"
@@ -144,6 +168,11 @@ class AppliedPlacement:
     """Microbatches that may be under way at once; None for all."""
     return self.split.max_in_flight
 
+  @property
+  def order(self) -> str:
+    """In which devices take their ready ops."""
+    return ARRIVAL if self.placement is None else self.placement.problem.order
+
   def __str__(self) -> str:
     """The decision, and one line per layer."""
     width = max(map(len, self.layers), default=0)
@@ -187,6 +216,7 @@ class AppliedPlacement:
     data = {
       "format": PLACEMENT,
       "graph": name,
+      **order_to_json(self.order),
       "assignments": dict(self.assignments),
     }
     json_file.write_json(path, data)

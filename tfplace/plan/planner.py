@@ -12,13 +12,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 from tfplace import bounds, placers
+from tfplace.core import order as orders
 from tfplace.core import protocols
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.core.protocols import Evaluation, Result
 from tfplace.errors import TfplaceError
 from tfplace.extraction import stages
-from tfplace.plan.choice import SplitChoice
+from tfplace.plan.choice import SplitChoice, order_reason
 
 SINGLE = "single"
 _BASELINE_BUDGET_S = 5.0  # none of them searches
@@ -39,6 +40,8 @@ class PlanConfig:
       Costs err by more than the default, our choice.
     max_evaluations: bounds the search by placements, so that the same seed
       gives the same plan on any machine; None for seconds alone.
+    order: in which devices take their ready ops, as `tfplace.place` has it;
+      "auto" chooses it with the placement.
   """
 
   strategy: str = "auto"
@@ -49,13 +52,14 @@ class PlanConfig:
   init_placement: Placement | None = None
   tolerance: float = 0.005
   max_evaluations: int | None = None
+  order: str = orders.ARRIVAL
 
   def check(self) -> None:
     """Checks the values.
 
     Raises:
-      TfplaceError: an unknown strategy (lists the choices), or a budget or
-        seed that makes no sense.
+      TfplaceError: an unknown strategy or order (lists the choices), or a
+        budget or seed that makes no sense.
     """
     if self.strategy not in placers.STRATEGIES:
       raise TfplaceError(
@@ -64,6 +68,7 @@ class PlanConfig:
       )
     protocols.check_budget(self.budget_s)
     protocols.check_count("seed", self.seed, 0)
+    orders.check_order(self.order, (*orders.ORDERS, orders.AUTO))
 
 
 class ShowStage(Protocol):
@@ -116,14 +121,16 @@ class PlanResult:
   """A placement, and what it is compared with.
 
   Attributes:
-    problem: the one given, with measured costs where devices are open, and with
-      the lower bound that was proven.
+    problem: the one given, with measured costs where devices are open, with
+      the lower bound that was proven, and in the order of the plan.
     results: of the strategy, of what `auto` tried for it, and of the baselines
       that were not among these.
     best: the one to take.
     failures: baseline -> why it has no result.
     measured: what each of `results` took, where that was asked for.
     choice: how the step is split, where that was chosen with the placement.
+    order_reason: why devices take ops in the order of the plan, as a part of a
+      sentence; "" where it was not chosen.
   """
 
   problem: Problem
@@ -132,6 +139,7 @@ class PlanResult:
   failures: Mapping[str, TfplaceError]
   measured: Sequence[Evaluation] | None = None
   choice: SplitChoice | None = None
+  order_reason: str = ""
 
   @property
   def single_device(self) -> Result | None:
@@ -193,11 +201,14 @@ def make_plan(
       init_placement=config.init_placement,
       tolerance=config.tolerance,
       max_evaluations=config.max_evaluations,
+      order=config.order,
     )
+  problem = best.placement.problem  # the baselines are in its order, too
   with stage("comparison", f" with {', '.join(config.baselines)}"):
     baselines, failures = _baselines(problem, best, config)
   results = [best, *best.tried, *baselines]
-  return PlanResult(problem, results, best, failures)
+  reason = order_reason(best.order, best.other_order_us)
+  return PlanResult(problem, results, best, failures, order_reason=reason)
 
 
 def compile_placers(

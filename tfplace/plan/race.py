@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from tfplace import placers
+from tfplace.core.order import AUTO, LEAST_GAIN, RANK
 from tfplace.core.problem import Problem
 from tfplace.core.protocols import Result
 from tfplace.errors import InfeasibleError, TfplaceError
@@ -81,7 +82,10 @@ OpenSplit = Callable[[SplitConfig], SplitStep]
 
 @dataclasses.dataclass(eq=False)
 class Candidate:
-  """A way to split that takes part; `step` goes with the last search of it."""
+  """A way to split that takes part; `step` goes with the last search of it.
+
+  Where the order of ops is to be chosen, the first search of a way chooses it.
+  """
 
   split: SplitConfig
   step: SplitStep | None = None
@@ -89,6 +93,7 @@ class Candidate:
   seconds: float = 0.0
   why: str = ""
   failure: InfeasibleError | None = None
+  other_order_us: float | None = None
 
   @property
   def step_time_us(self) -> float:
@@ -238,10 +243,13 @@ class Race:
     return kept
 
   def _rank(self, candidate: Candidate) -> tuple[float, int, int]:
-    """Sorts by step time; more microbatches must gain something."""
+    """Sorts by step time; more microbatches must gain something, and so must
+    ops by rank."""
     count = candidate.split.microbatches
     rate = 1 + self._halving.gain * math.log2(count)
     flight = candidate.split.max_in_flight or count
+    if self._config.order == AUTO and candidate.trial.order == RANK:
+      rate /= 1 - LEAST_GAIN
     return candidate.step_time_us * rate, count, flight
 
   def step_of(self, candidate: Candidate) -> SplitStep:
@@ -261,7 +269,12 @@ class Race:
       budget_s=max(self._left_s, _LEAST_SHARE * config.budget_s),
       max_evaluations=None if evaluations is None else max(1, evaluations),
       init_placement=start,
+      order=self._order(winner),
     )
+
+  def _order(self, candidate: Candidate) -> str:
+    """The order to search in: once one is chosen, that."""
+    return candidate.trial.order or self._config.order
 
   def choice(self, winner: Candidate) -> SplitChoice:
     """What was tried, and that this one was chosen."""
@@ -309,7 +322,10 @@ class Race:
           policy=config.policy,
           max_evaluations=self._evaluations(share),
           init_placement=start,
+          order=self._order(candidate),
         )
+        if start is None:
+          candidate.other_order_us = candidate.best.other_order_us
       except InfeasibleError as error:
         candidate.why, candidate.failure = _TOO_LARGE, error
       took_s = time.perf_counter() - began

@@ -64,7 +64,7 @@ def simulate(
     device = np.int64(0)  # a literal would be a type of its own
     while work.due_us[STARTS] <= now and device < tables.num_devices:
       if work.start_us[device] <= now:
-        node = queues.pop(work.ops, device)
+        node = queues.take(tables, work, device, costly)
         if not costly or node < tables.num_ops:
           end = _start_op(tables, devices, work, node, device, now, costly)
           least = end + tables.ops[node].tail_us
@@ -101,13 +101,14 @@ def _reset(tables: Tables, devices: np.ndarray, work: Workspace) -> None:
   work.busy_us[:] = 0.0
   work.peak_bytes[:] = 0.0
   work.memory[:] = 0.0
+  work.ended_us[:] = 0.0
   work.moved_bytes[0] = 0.0
   for i in range(tables.num_ops):
     work.ops.nodes[i].pending = tables.in_degree[i]
     work.memory[devices[i]] += tables.persistent_bytes[i]
   for i in range(len(tables.sources)):
     op = np.int64(tables.sources[i])
-    make_ready(work, op, np.int64(devices[op]), 0.0)
+    make_ready(tables, work, op, np.int64(devices[op]), 0.0)
 
 
 @inlined
@@ -157,6 +158,7 @@ def _start_op(
   end = now + time_us
   if costly:
     end += transfers.sending_us(tables, devices, work, op, device)
+    work.ended_us[device] = end
   _occupy(work, op, device, now, end)
   if time_us > 0:
     work.free_us[device] = end + tables.op_overhead_us[device]
@@ -203,7 +205,7 @@ def _complete(
 ) -> bool:
   """Ends what runs on `device`; false if a link is missing."""
   work.end_us[device] = np.inf
-  if not queues.is_empty(work.ops, device):
+  if not queues.is_idle(tables, work, device, costly):
     will_start(work, device)
   node = np.int64(work.running[device])
   if costly and node >= tables.num_ops:
@@ -240,7 +242,7 @@ def _publish(
   target = np.int64(devices[reader])
   if target != device:
     return transfers.queue(tables, work, slot, reader, device, target, now)
-  receive(work, reader, device, now)
+  receive(tables, work, reader, device, now)
   return True
 
 
@@ -263,7 +265,7 @@ def _share(
     work.left[at + target] += 1
     work.reader[target] = reader
     if target == device:
-      receive(work, reader, device, now)
+      receive(tables, work, reader, device, now)
   is_linked = True
   for other in range(tables.num_devices):
     if other != device and work.left[at + other] > 0:

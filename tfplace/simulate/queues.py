@@ -2,7 +2,8 @@
 
 Ready ops are queued by (ready time, position), receives before them by (ready
 time, producer's position, output), transfers by (queue time, slot
-and destination), events by time. Nodes are pushed in order of time, and mostly
+and destination), events by time. Where ops go by rank, they are queued by rank,
+and receives apart. Nodes are pushed in order of time, and mostly
 in order of key, so that a linked list that is kept sorted takes nearly all of
 them in constant time; a node that would not go at its end goes into a skew heap
 (Sleator and Tarjan, 1986) beside it, in logarithmic amortized time.
@@ -11,6 +12,7 @@ them in constant time; a node that would not go at its end goes into a skew heap
 import numpy as np
 
 from tfplace.simulate.jit import Index, helper, inlined
+from tfplace.simulate.tables import Tables
 from tfplace.simulate.workspace import EVENTS, STARTS, Queues, Workspace
 
 
@@ -47,11 +49,20 @@ def push(queues: Queues, queue: Index, node: Index) -> None:
 
 
 @inlined
+def first(queues: Queues, queue: Index) -> Index:
+  """The first node of a queue that is not empty."""
+  node, root = np.int64(queues.head[queue]), np.int64(queues.root[queue])
+  if root >= 0 and (node < 0 or _is_before(queues.nodes, root, node)):
+    return root
+  return node
+
+
+@inlined
 def pop(queues: Queues, queue: Index) -> Index:
   """Removes and returns the first node of a queue that is not empty."""
   nodes = queues.nodes
-  node, root = np.int64(queues.head[queue]), np.int64(queues.root[queue])
-  if root >= 0 and (node < 0 or _is_before(nodes, root, node)):
+  node, root = first(queues, queue), np.int64(queues.root[queue])
+  if node == root:
     left, right = np.int64(nodes[root].left), np.int64(nodes[root].right)
     queues.root[queue] = _meld(nodes, left, right)
     return root
@@ -125,19 +136,74 @@ def pop_event(work: Workspace) -> Index:
 
 
 @inlined
-def receive(work: Workspace, op: Index, device: Index, now: float) -> None:
+def receive(
+  tables: Tables, work: Workspace, op: Index, device: Index, now: float
+) -> None:
   """An input of `op` is there; the last one makes it ready."""
   node = work.ops.nodes[op]
   node.pending -= 1
   if node.pending == 0:
-    make_ready(work, op, device, now)
+    make_ready(tables, work, op, device, now)
 
 
 @inlined
-def make_ready(work: Workspace, op: Index, device: Index, now: float) -> None:
+def make_ready(
+  tables: Tables, work: Workspace, op: Index, device: Index, now: float
+) -> None:
   """Queues an op on its device."""
-  work.ops.nodes[op].time = now
+  if tables.is_ranked:
+    work.ops.nodes[op].time = 0.0
+    work.ready_us[op] = now
+  else:
+    work.ops.nodes[op].time = now
   push(work.ops, device, op)
+  _wake(work, device)
+
+
+@inlined
+def make_receive_ready(
+  tables: Tables, work: Workspace, node: Index, device: Index, now: float
+) -> None:
+  """Queues a receive on its device."""
+  work.ops.nodes[node].time = now
+  queue = device + tables.num_devices if tables.is_ranked else device
+  push(work.ops, queue, node)
+  _wake(work, device)
+
+
+@inlined
+def is_idle(
+  tables: Tables, work: Workspace, device: Index, costly: bool
+) -> bool:
+  """Whether nothing waits for a device."""
+  nothing = is_empty(work.ops, device)
+  if costly and tables.is_ranked:
+    nothing &= is_empty(work.ops, device + tables.num_devices)
+  return nothing
+
+
+@inlined
+def take(tables: Tables, work: Workspace, device: Index, costly: bool) -> Index:
+  """Removes and returns what a free device runs next; something waits.
+
+  Where ops go by rank, the first op counts as ready since the op before it has
+  ended, or since it became ready after that, and receives that have arrived by
+  then go before it: as if a control edge led from the one op to the other.
+  """
+  receives = device + tables.num_devices
+  if costly and tables.is_ranked and not is_empty(work.ops, receives):
+    if is_empty(work.ops, device):
+      return pop(work.ops, receives)
+    op = first(work.ops, device)
+    since_us = max(work.ready_us[op], work.ended_us[device])
+    if work.ops.nodes[first(work.ops, receives)].time <= since_us:
+      return pop(work.ops, receives)
+  return pop(work.ops, device)
+
+
+@inlined
+def _wake(work: Workspace, device: Index) -> None:
+  """Has an idle device start what waits for it."""
   if work.end_us[device] == np.inf:  # nothing runs there
     will_start(work, device)
 

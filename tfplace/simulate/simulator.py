@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tfplace.core.order import order_to_json
 from tfplace.core.placement import Placement, check_devices
 from tfplace.core.problem import Problem
 from tfplace.core.protocols import Evaluation
@@ -253,4 +254,5 @@ class Simulator:
       bytes_moved=float(batch.bytes_moved[row]),
       lower_bound_us=self.problem.lower_bound_us,
       source="simulated",
+      extra=order_to_json(self.problem.order),
     )

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tfplace.core.order import RANK
 from tfplace.core.paths import longest_paths
 from tfplace.core.problem import Problem
 from tfplace.simulate.links import least_transfer_us
@@ -53,7 +54,7 @@ class Tables(NamedTuple):
     op_overhead_us: [num_devices] float64.
     persistent_bytes: [num_ops] float64.
     in_degree: [num_ops] int32 number of incoming edges.
-    sources: [?] int32 ops without inputs, by position.
+    sources: [?] int32 ops without inputs, by `op_key`.
     ops: [num_ops] records:
       start_bytes: allocated when it starts: temporary memory and outputs.
       end_bytes: freed when it ends, besides shared inputs: temporary memory,
@@ -61,8 +62,9 @@ class Tables(NamedTuple):
       tail_us: the least time from its end to the step's.
       slots, slots_end: its slots.
       shared, shared_end: its part of `shared_inputs`.
-    op_key: [num_ops] int64, position in the rules: how ready ops of one time
-      are ordered.
+    is_ranked: whether devices take ops by rank, or else as they become ready.
+    op_key: [num_ops] int64, how ready ops are ordered: their rank, or, of those
+      of one time, their position in the rules.
     shared_inputs: [?] int32 shared slots above 0 bytes that each op reads.
     slots: [num_slots] records:
       bytes: 0 for control.
@@ -95,6 +97,7 @@ class Tables(NamedTuple):
   in_degree: np.ndarray
   sources: np.ndarray
   ops: np.ndarray
+  is_ranked: bool
   op_key: np.ndarray
   shared_inputs: np.ndarray
   slots: np.ndarray
@@ -138,6 +141,7 @@ def pack(problem: Problem, position: np.ndarray | None = None) -> Tables:
   kind, time_us = _times(problem)
   in_degree = np.bincount(graph.edge_dst, minlength=graph.num_ops)
   sources = np.flatnonzero(in_degree == 0)
+  op_key = problem.priorities(position)
   by_slot = np.lexsort((position[graph.edge_dst], slot_of))
   return Tables(
     num_ops=graph.num_ops,
@@ -147,9 +151,10 @@ def pack(problem: Problem, position: np.ndarray | None = None) -> Tables:
     op_overhead_us=cluster.op_overhead_us.astype(np.float64),
     persistent_bytes=graph.persistent_bytes.astype(np.float64),
     in_degree=in_degree.astype(np.int32),
-    sources=sources[np.argsort(position[sources])].astype(np.int32),
+    sources=sources[np.argsort(op_key[sources])].astype(np.int32),
     ops=ops,
-    op_key=position.astype(np.int64),
+    is_ranked=problem.order == RANK,
+    op_key=op_key,
     shared_inputs=shared_inputs,
     slots=slots,
     slot_output=slot_output,

@@ -9,7 +9,7 @@ from tfplace.simulate.jit import Index, inlined
 from tfplace.simulate.links import compiled_receive_us as receive_us
 from tfplace.simulate.links import compiled_send_us as send_us
 from tfplace.simulate.links import compiled_transfer_ends as transfer_ends
-from tfplace.simulate.queues import make_ready, receive
+from tfplace.simulate.queues import make_receive_ready, receive
 from tfplace.simulate.tables import Tables
 from tfplace.simulate.workspace import (
   EVENTS,
@@ -135,7 +135,7 @@ def _arrive(
   if recv_us > 0:
     receiving: Index = tables.num_ops + transfer
     work.ops.nodes[receiving].key = node.key + _BEFORE_OPS
-    make_ready(work, receiving, target, now)
+    make_receive_ready(tables, work, receiving, target, now)
   else:
     deliver(tables, devices, work, slot, reader, target, now)
 
@@ -152,13 +152,13 @@ def deliver(
 ) -> None:
   """Gives a slot to its only reader on `target`, or to all if it is -1."""
   if reader >= 0:
-    receive(work, reader, target, now)
+    receive(tables, work, reader, target, now)
     return
   about = tables.slots[slot]
   for i in range(about.readers, about.readers_end):
     reader = np.int64(tables.readers[i])
     if devices[reader] == target:
-      receive(work, reader, target, now)
+      receive(tables, work, reader, target, now)
 
 
 @inlined

@@ -75,9 +75,13 @@ class Workspace(NamedTuple):
     peak_bytes: [num_devices] float64.
     busy_us: [num_devices] float64.
     moved_bytes: [1] float64.
-    ops: what is ready on each device, ops and receives; the first num_ops of
+    ops: what is ready on each device, ops and receives; where ops go by rank,
+      receives have num_devices queues of their own behind. The first num_ops of
       `ops.time` are the starts of the ops, and number num_ops + i is that of
       transfer i's receive, where messages cost time of devices.
+    ready_us: [num_ops] float64 when each op became ready, and
+    ended_us: [num_devices] float64 when each device's last op ended; of use
+      only where ops go by rank and messages cost time of devices.
     transfers: queued transfers, numbered as they were queued;
       `transfers.time` is the start and `transfers.key` is
       slot key * num_devices + destination of the first `counts[TRANSFERS]`.
@@ -107,6 +111,8 @@ class Workspace(NamedTuple):
   busy_us: np.ndarray
   moved_bytes: np.ndarray
   ops: Queues
+  ready_us: np.ndarray
+  ended_us: np.ndarray
   transfers: Queues
   counts: np.ndarray
   left: np.ndarray
@@ -136,7 +142,9 @@ def workspace(tables: Tables) -> Workspace:
     peak_bytes=np.zeros(devices),
     busy_us=np.zeros(devices),
     moved_bytes=np.zeros(1),
-    ops=_queues(devices, ops),
+    ops=_queues(2 * devices, ops),
+    ready_us=np.zeros(tables.num_ops),
+    ended_us=np.zeros(devices),
     transfers=_queues(channels, np.zeros(edges, TRANSFER_NODE)),
     counts=np.zeros(4, np.int64),
     left=np.zeros(tables.num_shared * devices, np.int32),

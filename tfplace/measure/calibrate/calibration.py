@@ -37,7 +37,8 @@ def calibrated(
     return problem
   rows = samples(problem, seed)
   factors = fit.fit_runs(problem, rows, harness.evaluate(rows))
-  return Problem(problem.graph, factors.of(problem.cluster))
+  cluster = factors.of(problem.cluster)
+  return Problem(problem.graph, cluster, order=problem.order)
 
 
 def refitted(
@@ -70,7 +71,8 @@ def refitted(
   if not problem.cluster.links:
     return problem
   factors = fit.fit_runs(problem, rows, measured)
-  return Problem(problem.graph, factors.of(problem.cluster))
+  cluster = factors.of(problem.cluster)
+  return Problem(problem.graph, cluster, order=problem.order)
 
 
 def _scaled(problem: Problem, factor: float) -> Problem:
@@ -86,6 +88,7 @@ def _scaled(problem: Problem, factor: float) -> Problem:
   return Problem(
     dataclasses.replace(graph, time_us=times),
     dataclasses.replace(cluster, devices=devices),
+    order=problem.order,
   )
 
 

@@ -217,7 +217,8 @@ def fit_runs(
 
   def errors(doublings: np.ndarray) -> np.ndarray:
     cluster = Factors(*(2.0**doublings).tolist()).of(problem.cluster)
-    steps = Simulator(Problem(problem.graph, cluster)).run(rows[ran])
+    scaled = Problem(problem.graph, cluster, order=problem.order)
+    steps = Simulator(scaled).run(rows[ran])
     off = np.log(steps.step_time_us / times[ran])
     return np.concatenate([off, _PER_DOUBLING * doublings])
 

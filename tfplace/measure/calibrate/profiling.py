@@ -53,7 +53,8 @@ class Profile:
       )
       for d in cluster.devices
     )
-    return Problem(graph, dataclasses.replace(cluster, devices=devices))
+    cluster = dataclasses.replace(cluster, devices=devices)
+    return Problem(graph, cluster, order=problem.order)
 
 
 def profile(

@@ -174,7 +174,8 @@ def _part(
   kept = np.sort(np.concatenate((devices, others)))
   ops = np.flatnonzero(mine[problem.group_of])
   graph = subgraph(problem.graph, ops)
-  return Problem(graph, _only(problem.cluster, kept)), kept
+  cluster = _only(problem.cluster, kept)
+  return Problem(graph, cluster, order=problem.order), kept
 
 
 def _only(cluster: Cluster, kept: np.ndarray) -> Cluster:

@@ -8,7 +8,6 @@ from typing import NamedTuple
 import numpy as np
 
 from tfplace.core.op_graph import subgraph
-from tfplace.core.problem import Problem
 from tfplace.placers.coarsen import Coarsening
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.list_scheduling.costs import ListTables, list_tables
@@ -219,7 +218,7 @@ def time_order(
       start_us = work.ops.time[: tables.num_ops]
   order = np.argsort(start_us, kind="stable")
   graph = subgraph(problem.graph, order)
-  inner = Problem(graph, problem.cluster, problem.proven_us)
+  inner = dataclasses.replace(problem, graph=graph)
   group_at = np.empty(groups.num_groups, np.int64)
   group_at[problem.group_of[order]] = inner.group_of
   return TimeOrder(GroupGraph(inner), order, group_at)

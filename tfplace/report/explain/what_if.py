@@ -79,7 +79,9 @@ def try_other_hardware(
   for name, cluster, is_searched in _clusters(schedule):
     if on_progress is not None:
       on_progress(name)
-    problem = now if cluster is now.cluster else Problem(now.graph, cluster)
+    problem = now
+    if cluster is not now.cluster:
+      problem = Problem(now.graph, cluster, order=now.order)
     same = Placement(problem, schedule.placement.devices)
     result = WhatIf(
       name,

@@ -1,0 +1,64 @@
+"""--order of tfplace-place, and what reads the file that it writes."""
+
+import json
+
+import pytest
+from test_commands import last_json
+
+from tfplace import core, formats
+from tfplace.bin import explain, place, simulate
+
+
+@pytest.fixture
+def stages(tmp_path):
+  """Flags of a pipeline of two devices: 13 us by arrival, 11 by rank."""
+  ops, edges = [], []
+  for m in range(2):
+    first = len(ops)
+    for part, kind, us, sizes in (
+      ("f0", "GPU", 1.0, (0.0, 8.0)),
+      ("f1", "TPU", 2.0, (8.0,)),
+      ("b1", "TPU", 1.0, (0.0,)),
+      ("b0", "GPU", 3.0, (0.0,)),
+    ):
+      name = f"microbatch_{m}/{part}"
+      ops.append(core.OpSpec(name, "X", {kind: us}, sizes, microbatch=m))
+    edges += [(first + i, 0, first + i + 1) for i in range(3)]
+    edges += [(first, 1, first + 3), (first + 3, 0, 8)]
+  ops.append(core.OpSpec("update", "X", {"GPU": 1.0}))
+  formats.save_graph(core.build_graph("g", ops, edges), tmp_path / "g.json")
+  devices = (core.Device("g", "GPU"), core.Device("t", "TPU"))
+  links = (core.Link("g", "t", 1.0), core.Link("t", "g", 1.0))
+  cluster = core.Cluster("c", devices, links)
+  formats.save_cluster(cluster, tmp_path / "c.json")
+  return [f"--graph={tmp_path}/g.json", f"--cluster={tmp_path}/c.json"]
+
+
+def test_auto_says_the_order_and_why(stages, tmp_path, capsys):
+  plan = tmp_path / "p.json"
+  flags = [*stages, "--strategy=m_topo", "--json", "--order=auto"]
+  assert place.run([*flags, f"--output={plan}"]) == 0
+  out = capsys.readouterr().out
+  said = "Devices take their ops by rank, since as they become ready nothing"
+  assert f"{said} faster than 0.013 ms was found." in " ".join(out.split())
+  placed = json.loads(out.splitlines()[-1])
+  assert (placed["step_time_us"], placed["order"]) == (11, "rank")
+  assert json.loads(plan.read_text())["order"] == "rank"
+  assert simulate.run([*stages, f"--placement={plan}"]) == 0
+  simulated = last_json(capsys)
+  assert (simulated["step_time_us"], simulated["order"]) == (11, "rank")
+  assert explain.run([*stages, f"--placement={plan}", "--json"]) == 0
+  assert last_json(capsys)["step_time_us"] == 11
+
+
+def test_by_default_ops_run_as_they_arrive(stages, tmp_path, capsys):
+  plan = tmp_path / "p.json"
+  flags = [*stages, "--strategy=m_topo", "--json", f"--output={plan}"]
+  assert place.run(flags) == 0
+  assert last_json(capsys)["step_time_us"] == 13
+  assert "order" not in json.loads(plan.read_text())
+
+
+def test_an_unknown_order_is_an_error(stages, capsys):
+  assert place.run([*stages, "--order=fifo"]) == 1
+  assert "fifo" in capsys.readouterr().err

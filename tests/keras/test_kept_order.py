@@ -1,0 +1,171 @@
+"""`fit` holds the ops of a placed model to the order of its plan."""
+
+import dataclasses
+
+import apply_testing as at
+import numpy as np
+import pytest
+import tensorflow as tf
+from test_placed_microbatches import (
+  BATCH,
+  MODELS,
+  assert_same,
+  build,
+  fitted,
+  placement_of,
+)
+
+import tfplace
+from tfplace.core import Placement
+from tfplace.core.order import RANK
+from tfplace.errors import ApplyError, TfplaceError
+from tfplace.extraction.microbatches import SplitConfig
+from tfplace.keras import op_order
+from tfplace.keras.controller import controller_of
+
+
+@pytest.fixture
+def chained(monkeypatch):
+  """What was chained: graph, turns and edges of each trace."""
+  found = []
+  chain_ops = op_order.chain_ops
+
+  def recording(graph, turns):
+    found.append((graph, turns, chain_ops(graph, turns)))
+    return found[-1][2]
+
+  monkeypatch.setattr(op_order, "chain_ops", recording)
+  return found
+
+
+def by_rank(model, split):
+  placement = placement_of(model, split)
+  return Placement(placement.problem.in_order(RANK), placement.devices)
+
+
+def in_turn(graph, turns):
+  """Of the pairs of ops that one device runs, the share in their turns."""
+  order = op_order.total_order(graph.get_operations(), turns)
+  right = pairs = 0
+  for device in {op.device for op in order}:
+    own = [op for op in order if op.device == device]
+    own = np.array([turns[op.name] for op in own if op.name in turns], int)
+    right += np.triu(own[:, None] < own[None, :], 1).sum()
+    pairs += len(own) * (len(own) - 1) / 2
+  return right / pairs
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_split_model_by_rank_trains_as_the_unplaced_one(name, chained):
+  expected = fitted(build(name), name)
+  model = build(name)
+  placement = by_rank(model, SplitConfig(2))
+  tfplace.place_model(model, placement=placement)
+  assert model.placement.order == "rank"
+  with at.recorded() as ran:
+    assert_same(fitted(model, name), expected)
+  graph, turns, edges = chained[0]
+  assert edges > 50
+  # The traced graph is nearly the planned one, and what has a state runs as
+  # the program says.
+  share = in_turn(graph, turns)
+  assert share > 0.9
+  assert len(turns) > 0.3 * placement.problem.graph.num_ops
+  # What TensorFlow ran has control edges between ops of one device.
+  nodes = {node.name: node for node in ran}
+  waits = [(b, node) for node in ran for b in node.controls if b in nodes]
+  within = [b for b, n in waits if {b, n.name} <= set(turns)]
+  assert len(within) > 20
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("seed", range(3))
+def test_no_order_makes_a_cycle_or_another_result(name, seed, chained):
+  expected = fitted(build(name), name, epochs=1)
+  model = build(name)
+  tfplace.place_model(model, placement=by_rank(model, SplitConfig(2)))
+  controller = controller_of(model)
+  names = list(controller.plan.turns)
+  turns = np.random.default_rng(seed).permutation(len(names)).tolist()
+  controller.plan = dataclasses.replace(
+    controller.plan, turns=dict(zip(names, turns, strict=True))
+  )
+  assert_same(fitted(model, name, epochs=1), expected)
+  assert chained[0][2] > 50
+
+
+@pytest.mark.parametrize("kind", ["lstm", "conv_norm", "subclassed"])
+def test_unsplit_models_keep_an_order_too(kind, chained):
+  expected = at.losses(at.build(kind), kind, 3)
+  model = at.build(kind)
+  _, placement = at.unit_placement(model, kind)
+  ordered = Placement(placement.problem.in_order(RANK), placement.devices)
+  tfplace.place_model(model, placement=ordered)
+  np.testing.assert_allclose(at.losses(model, kind, 3), expected, rtol=1e-5)
+  assert chained[0][2] > 20
+
+
+def test_by_arrival_nothing_is_chained(chained):
+  model = build("dense")
+  placement = placement_of(model, SplitConfig(2))
+  tfplace.place_model(model, placement=placement)
+  fitted(model, "dense", epochs=1)
+  assert not chained
+
+
+def test_a_model_is_planned_by_rank_and_applied(chained):
+  expected = fitted(build("dense"), "dense")
+  model = build("dense")
+  tfplace.place_model(
+    model,
+    at.local_cluster(),
+    "pipeline",
+    batch_size=BATCH,
+    order="rank",
+    microbatches=2,
+  )
+  assert model.placement.order == "rank"
+  assert_same(fitted(model, "dense"), expected)
+  assert chained
+
+
+def test_a_plan_by_rank_is_applied_as_an_object_and_not_by_its_names(tmp_path):
+  model = build("dense")
+  plan = tfplace.plan_model(
+    model,
+    at.local_cluster(),
+    "pipeline",
+    batch_size=BATCH,
+    order="rank",
+    microbatches=2,
+  )
+  plan.save(tmp_path / "p.json")
+  with pytest.raises(ApplyError, match="'rank', and names alone do not tell"):
+    tfplace.place_model(model, placement=tmp_path / "p.json")
+  tfplace.place_model(model, placement=plan)
+  assert controller_of(model).plan.turns
+
+
+def test_a_bad_order_is_refused():
+  with pytest.raises(TfplaceError, match=r"'fifo'.*arrival, rank, auto"):
+    tfplace.place_model(build("dense"), at.local_cluster(), order="fifo")
+  model = build("dense")
+  placement = placement_of(model, SplitConfig(2))
+  with pytest.raises(ApplyError, match="order='rank' is for planning"):
+    tfplace.place_model(model, placement=placement, order="rank")
+
+
+def test_the_order_of_all_ops_by_hand():
+  with tf.Graph().as_default() as graph:
+    x = tf.constant(1.0, name="x")
+    a = tf.add(x, x, name="a")
+    tf.add(x, x, name="b")
+    tf.add(a, a, name="c")
+    turns = {"c": 0, "a": 1, "b": 2}
+    order = op_order.total_order(graph.get_operations(), turns)
+    # c waits for a; b's turn is after both.
+    assert [op.name for op in order] == ["x", "a", "c", "b"]
+    assert op_order.chain_ops(graph, turns) == 1  # a feeds c already
+    assert graph.get_operation_by_name("b").control_inputs == [
+      graph.get_operation_by_name("c")
+    ]

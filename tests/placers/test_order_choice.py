@@ -1,0 +1,126 @@
+"""The order of ops is chosen with the placement, where that is asked for."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from split_steps import split_graph
+
+import tfplace
+from tfplace.core import Cluster, Device, Link, OpSpec, Problem, build_graph
+from tfplace.errors import InfeasibleError, TfplaceError
+from tfplace.simulate import Simulator
+
+
+def two_stages(update_us=1.0, memory=np.inf):
+  """Two stages, two microbatches; each stage runs on one device only. The
+  second one's forward pass takes 2, the first one's backward pass 3, all else
+  1. By hand: 12 us by arrival, 10 by rank, and the update; the second device
+  holds two activations of 8 bytes, or one."""
+  ops, edges = [], []
+  for m in range(2):
+    first = len(ops)
+    ops += [
+      OpSpec(f"microbatch_{m}/f0", "X", {"GPU": 1.0}, (0.0, 8.0), microbatch=m),
+      OpSpec(f"microbatch_{m}/f1", "X", {"TPU": 2.0}, (8.0,), microbatch=m),
+      OpSpec(f"microbatch_{m}/b1", "X", {"TPU": 1.0}, (0.0,), microbatch=m),
+      OpSpec(f"microbatch_{m}/b0", "X", {"GPU": 3.0}, (0.0,), microbatch=m),
+    ]
+    edges += [(first + i, 0, first + i + 1) for i in range(3)]
+    edges += [(first, 1, first + 3), (first + 3, 0, 8)]
+  ops.append(OpSpec("update", "X", {"GPU": update_us}))
+  devices = (Device("g", "GPU"), Device("t", "TPU", memory))
+  links = (Link("g", "t", 1.0), Link("t", "g", 1.0))
+  return Problem(build_graph("g", ops, edges), Cluster("c", devices, links))
+
+
+@pytest.mark.parametrize("strategy", ["m_topo", "annealing"])
+def test_auto_takes_rank_where_it_gains(strategy):
+  result = tfplace.place(
+    two_stages(), strategy, budget_s=1.0, order="auto", max_evaluations=50
+  )
+  assert result.order == "rank"
+  assert result.evaluation.step_time_us == 11
+  assert result.other_order_us == 13
+
+
+def test_auto_stays_with_arrival_where_rank_gains_too_little():
+  # 2 us of 1012 are 0.2%.
+  result = tfplace.place(two_stages(1000.0), "m_topo", order="auto")
+  assert result.order == "arrival"
+  assert result.evaluation.step_time_us == 1012
+  assert result.other_order_us == 1010
+
+
+def test_auto_takes_rank_where_only_that_fits_in_memory():
+  problem = two_stages(1000.0, memory=10.0)
+  with pytest.raises(InfeasibleError):
+    tfplace.place(problem, "m_topo")
+  result = tfplace.place(problem, "m_topo", order="auto")
+  assert result.order == "rank" and result.evaluation.feasible
+  assert result.other_order_us == np.inf
+
+
+def test_where_nothing_fits_in_any_order_the_error_is_that_of_arrival():
+  with pytest.raises(InfeasibleError, match="4 bytes too few"):
+    tfplace.place(two_stages(memory=4.0), "m_topo", order="auto")
+
+
+def test_an_order_that_is_asked_for_is_taken():
+  problem = two_stages(1000.0)
+  result = tfplace.place(problem, "m_topo", order="rank")
+  assert result.order == "rank"
+  assert result.evaluation.step_time_us == 1010
+  assert result.other_order_us is None
+  again = tfplace.place(problem.in_order("rank"), "m_topo")
+  assert again.order == "rank"
+  assert tfplace.place(problem, "m_topo").order == "arrival"
+
+
+def test_a_search_in_both_orders_is_one_of_its_budget_and_its_seed():
+  graph, _ = split_graph()
+  problem = Problem(graph, tfplace.cluster_preset("v100x2"))
+  found = [
+    tfplace.place(
+      problem, "annealing", 60.0, 3, max_evaluations=400, order="auto"
+    )
+    for _ in range(2)
+  ]
+  for result in found:
+    judge = Simulator(problem.in_order(result.order))
+    (evaluation,) = judge.evaluate(result.placement.devices[None])
+    assert evaluation.step_time_us == result.evaluation.step_time_us
+    assert result.evaluations <= 440  # starts may exceed a trial's share
+    us = [point.step_time_us for point in result.history]
+    assert us == sorted(us, reverse=True)
+    assert us[-1] == result.evaluation.step_time_us
+  one, other = found
+  assert one.placement.assignments == other.placement.assignments
+  assert one.order == other.order
+
+
+def test_an_unknown_order_names_the_choices():
+  with pytest.raises(TfplaceError, match=r"'fifo'.*arrival, rank, auto"):
+    tfplace.place(two_stages(), "m_topo", order="fifo")
+
+
+def test_an_evaluator_judges_in_its_own_order():
+  problem = two_stages()
+  judge = Simulator(problem)
+  with pytest.raises(TfplaceError, match=r"'rank'.*'arrival'"):
+    tfplace.place(problem, "m_topo", evaluator=judge, order="rank")
+
+
+def test_a_start_of_another_order_is_a_start():
+  problem = two_stages()
+  start = tfplace.place(problem, "m_topo").placement
+  result = tfplace.place(
+    problem,
+    "annealing",
+    1.0,
+    init_placement=start,
+    max_evaluations=20,
+    order="rank",
+  )
+  assert result.evaluation.step_time_us == 11
+  assert dataclasses.replace(start.problem, order="rank").order == result.order

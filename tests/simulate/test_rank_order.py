@@ -1,0 +1,218 @@
+"""Ops that go by rank: the engine, the reference, and chains of control edges
+in order of arrival agree; what it changes is computed by hand.
+"""
+
+import collections
+import dataclasses
+import itertools
+import pickle
+
+import numpy as np
+import pytest
+import random_problems as cases
+from reference import Reference
+from small_steps_by_hand import cluster_of, op
+from test_equals_reference import assert_equal
+
+from tfplace.bounds import lower_bound
+from tfplace.core.op_graph import build_graph, subgraph
+from tfplace.core.order import RANK, ranks
+from tfplace.core.problem import Problem
+from tfplace.errors import ProblemError
+from tfplace.simulate import Simulator, engine
+
+
+def ranked_case(seed):
+  """A random problem in order of rank, mostly of a split step."""
+  rng = np.random.default_rng(seed)
+  make = cases.costly_case if seed % 2 else cases.random_case
+  problem, devices = make(rng)
+  graph = problem.graph
+  if rng.random() < 0.8:
+    microbatch = rng.integers(-1, 3, graph.num_ops).astype(np.int32)
+    graph = dataclasses.replace(graph, microbatch=microbatch)
+  return Problem(graph, problem.cluster, order=RANK), devices
+
+
+def chained(problem, devices, order):
+  """The graph in order of arrival, each device's ops chained in `order`."""
+  graph = problem.graph
+  there = set(
+    zip(
+      graph.edge_src.tolist(),
+      graph.edge_output.tolist(),
+      graph.edge_dst.tolist(),
+      strict=True,
+    )
+  )
+  added = []
+  for device in range(problem.cluster.num_devices):
+    chain = [i for i in order if devices[i] == device]
+    for edge in itertools.pairwise(chain):
+      if (edge[0], -1, edge[1]) not in there:
+        added.append((edge[0], -1, edge[1]))
+  src, output, dst = np.array(added, np.int32).reshape(-1, 3).T
+  graph = dataclasses.replace(
+    graph,
+    edge_src=np.concatenate((graph.edge_src, src)),
+    edge_output=np.concatenate((graph.edge_output, output)),
+    edge_dst=np.concatenate((graph.edge_dst, dst)),
+  )
+  return Problem(graph, problem.cluster)
+
+
+@pytest.mark.parametrize("block", range(8))
+def test_by_rank_is_by_arrival_with_a_chain_of_control_edges(block):
+  differs = collections.Counter()
+  for seed in range(250 * block, 250 * (block + 1)):
+    problem, devices = ranked_case(seed)
+    simulator = Simulator(problem)
+    schedule = simulator.schedule(devices)
+    reference = Reference(problem, devices.tolist())
+    reference.run()
+    other = chained(problem, devices, list(reference.start))
+    chain = Simulator(other).schedule(devices)
+    assert schedule.op_start_us.tolist() == chain.op_start_us.tolist(), seed
+    assert schedule.step_time_us == chain.step_time_us, seed
+    np.testing.assert_allclose(
+      schedule.peak_memory_bytes, chain.peak_memory_bytes, rtol=1e-9
+    )
+    arrival = Simulator(problem.in_order("arrival")).schedule(devices)
+    kind = "costly" if problem.cluster.has_message_costs else "free"
+    differs[kind] += arrival.step_time_us != schedule.step_time_us
+  assert min(differs["costly"], differs["free"]) >= 3, differs
+
+
+@pytest.mark.parametrize("block", range(8))
+def test_the_engine_equals_the_reference_by_rank(block):
+  for seed in range(400 * block, 400 * (block + 1)):
+    problem, devices = ranked_case(seed)
+    try:
+      assert_equal(problem, devices)
+    except AssertionError as error:
+      raise AssertionError(f"seed {seed}: {error}") from error
+
+
+def test_the_chained_graph_in_the_reference_takes_the_same_time():
+  for seed in range(200):
+    problem, devices = ranked_case(seed)
+    reference = Reference(problem, devices.tolist())
+    step = reference.run()
+    other = chained(problem, devices, list(reference.start))
+    again = Reference(other, devices.tolist()).run()
+    assert again.op_start_us == step.op_start_us, seed
+    assert again.transfers == step.transfers, seed
+    assert again.receives == step.receives, seed
+
+
+def test_renumbered_ops_keep_their_ranks():
+  for seed in range(200):
+    problem, devices = ranked_case(seed)
+    order = np.random.default_rng(seed).permutation(problem.graph.num_ops)
+    other = dataclasses.replace(problem, graph=subgraph(problem.graph, order))
+    tables = engine.pack(other, order)
+    work = engine.workspace(tables)
+    rows = np.ascontiguousarray(devices[order])
+    found = engine.simulate(tables, rows, work, np.inf)
+    assert found == Simulator(problem).run(devices).step_time_us[0], seed
+
+
+def test_proven_bounds_hold_by_rank():
+  for seed in range(150):
+    problem, _ = ranked_case(seed)
+    if not problem.graph.num_ops:
+      continue
+    rng = np.random.default_rng(seed)
+    rows = [cases.random_placement(rng, problem) for _ in range(20)]
+    steps = Simulator(problem).run(np.stack(rows))
+    least = steps.step_time_us[steps.feasible].min(initial=np.inf)
+    assert lower_bound(problem).us <= least * (1 + 1e-12), seed
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_cutoff_stops_only_longer_steps_by_rank(seed):
+  problem, devices = ranked_case(seed)
+  simulator = Simulator(problem)
+  step = simulator.run(devices).step_time_us[0]
+  assert simulator.run(devices, cutoff_us=step).step_time_us[0] == step
+  if step > 0:
+    shorter = simulator.run(devices, cutoff_us=step * 0.999)
+    assert shorter.step_time_us[0] == np.inf
+
+
+def pipeline():
+  """Two stages, two microbatches; the second stage's forward pass takes 2, the
+  first one's backward pass 3, all else 1. Activations have 8 bytes."""
+  ops = []
+  for m in range(2):
+    ops += [
+      dataclasses.replace(o, microbatch=m)
+      for o in (
+        op(f"{m}/forward0", 1.0, (0.0, 8.0)),
+        op(f"{m}/forward1", 2.0, (8.0,)),
+        op(f"{m}/backward1", 1.0, (0.0,)),
+        op(f"{m}/backward0", 3.0, (0.0,)),
+      )
+    ]
+  ops.append(op("update", 1.0))
+  edges = []
+  for a in (0, 4):
+    edges += [(a, 0, a + 1), (a + 1, 0, a + 2), (a + 2, 0, a + 3)]
+    edges += [(a, 1, a + 3), (a + 3, 0, 8)]
+  graph = build_graph("pipeline", ops, edges)
+  return Problem(graph, cluster_of(2)), np.array([0, 1, 1, 0] * 2 + [0])
+
+
+def test_a_pipeline_by_hand():
+  problem, devices = pipeline()
+  arrival = Simulator(problem).schedule(devices)
+  # The second forward pass is ready at 2, before the first backward pass at 3.
+  assert arrival.op_start_us.tolist() == [0, 1, 5, 6, 1, 3, 6, 9, 12]
+  assert arrival.step_time_us == 13
+  assert arrival.peak_memory_bytes.tolist() == [16, 16]
+  by_rank = Simulator(problem.in_order(RANK)).schedule(devices)
+  # What was begun is finished first (1F1B).
+  assert by_rank.op_start_us.tolist() == [0, 1, 3, 4, 1, 4, 6, 7, 10]
+  assert by_rank.step_time_us == 11
+  assert by_rank.peak_memory_bytes.tolist() == [16, 8]
+
+
+def test_ranks_by_hand():
+  # A read, two microbatches of a short and a long op, an update.
+  ops = [
+    op("update", 1.0),
+    dataclasses.replace(op("1/a", 1.0), microbatch=1),
+    dataclasses.replace(op("0/short", 1.0), microbatch=0),
+    dataclasses.replace(op("0/long", 5.0), microbatch=0),
+    op("read", 0.0),
+    op("beside", 9.0),
+  ]
+  edges = [(4, -1, 1), (4, -1, 2), (1, -1, 0), (2, -1, 0), (3, -1, 0)]
+  graph = build_graph("g", ops, edges)
+  # read; 0/long, 0/short; 1/a; beside (9 to the end), update.
+  wanted = [5, 3, 2, 1, 0, 4]
+  assert ranks(graph, graph.time_us["GPU"]).tolist() == wanted
+
+
+def test_of_equal_ranks_the_position_decides():
+  graph = build_graph("g", [op(name, 1.0) for name in "abc"], [])
+  times = graph.time_us["GPU"]
+  assert ranks(graph, times).tolist() == [0, 1, 2]
+  assert ranks(graph, times, np.array([2, 0, 1])).tolist() == [2, 0, 1]
+
+
+def test_the_order_goes_along_when_a_simulator_is_pickled():
+  problem, devices = pipeline()
+  simulator = Simulator(problem.in_order(RANK))
+  copy = pickle.loads(pickle.dumps(simulator))
+  (evaluation,) = copy.evaluate(devices[None])
+  assert evaluation.step_time_us == 11
+  assert evaluation.extra["order"] == "rank"
+  (arrival,) = Simulator(problem).evaluate(devices[None])
+  assert "order" not in arrival.extra
+
+
+def test_an_unknown_order_is_refused_by_name():
+  problem, _ = pipeline()
+  with pytest.raises(ProblemError, match=r"order is 'fifo'.*arrival, rank"):
+    problem.in_order("fifo")
