@@ -87,6 +87,7 @@ def make_request(
   is_what_if: bool = False,
   split: SplitConfig = WHOLE,
   chooses_split: bool = False,
+  init_placement: given.PlanLike | None = None,
 ) -> Request:
   """Checks what can be checked before there is a graph.
 
@@ -103,7 +104,10 @@ def make_request(
     costs = _MEASURED if cluster is None else _ESTIMATED
   if not is_what_if or costs == _MEASURED:
     local_devices.check_cluster(described)
-  config = PlanConfig(strategy, budget_s, seed)
+  start = None
+  if init_placement is not None:
+    start = given.assignments_of(init_placement)
+  config = PlanConfig(strategy, budget_s, seed, init_placement=start)
   config.check()
   split.check()
   if batch_size is not None:
