@@ -121,7 +121,7 @@ TEST: Sequence[SetRow] = tuple(
     ("diffusion", 4, "h100x8"),
     ("weather", 1, "p100x2"),
     ("convnext", 8, "v100x8"),
-    ("densenet", 4, "k80x2"),
+    ("densenet", 2, "k80x2"),
     ("efficientnet", 4, "2*a100x8"),
   )
 )

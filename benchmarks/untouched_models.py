@@ -150,10 +150,10 @@ def _diffused(
 
 
 def weather(
-  depth: int = 4, units: int = 64, steps: int = 24, size: int = 64
+  depth: int = 6, units: int = 64, steps: int = 48, size: int = 64
 ) -> keras.Model:
   """Shi et al., 2015 (ConvLSTM), a deeper one, unrolled: the next radar image
-  at each of 24 steps."""
+  at each of 48 steps."""
   images = keras.Input((steps, size, size, 1), name="images")
   x = images
   for i in range(depth):
@@ -191,7 +191,7 @@ MODELS = {
     conformer, 32, "Conformer, 16 layers of 256, batch 32 x 512"
   ),
   "diffusion": Trained(diffusion, 32, "DDPM, 128 units, batch 32 x 64 x 64"),
-  "weather": Trained(weather, 8, "ConvLSTM, 4 layers, 24 steps, batch 8"),
+  "weather": Trained(weather, 8, "ConvLSTM, 6 layers, 48 steps, batch 8"),
   "convnext": Trained(
     lambda: _application("ConvNeXtTiny", 224), 64, "ConvNeXt-T, batch 64 x 224"
   ),
