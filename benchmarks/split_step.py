@@ -12,6 +12,7 @@ a run that was cut off goes on. Writes JSON, and a table in Markdown.
 """
 
 import dataclasses
+import importlib
 import math
 import pathlib
 import sys
@@ -37,11 +38,11 @@ from tfplace.plan import graph_cache, microbatches, planner, race, sources
 
 if TYPE_CHECKING:
   import keras
+  from trained_models import Trained
 
   from tfplace.extraction.traced import TracedStep
 
 HERE = pathlib.Path(__file__).parent
-MODELS_FILE = HERE / "trained_models.py"
 _DESCRIPTION = (
   "Compares one device, the best unsplit placement, data parallelism,"
   " pipelines and auto with microbatches on models that people train."
@@ -177,17 +178,19 @@ class Graphs:
   """The graphs of a model, by microbatches and cluster.
 
   A step is traced once for all clusters. What lies in the cache is known by
-  the bytes of `trained_models.py`.
+  the bytes of the module that has the models.
 
   Attributes:
     name: of the model.
     clusters: presets, whose devices are costed.
     cache_dir: where graphs are kept between runs, or nothing.
+    module: of this folder; its `MODELS` has the model.
   """
 
   name: str
   clusters: Sequence[str]
   cache_dir: str | None
+  module: str = "trained_models"
   _found: dict[tuple[SplitConfig, str], OpGraph] = dataclasses.field(
     default_factory=dict
   )
@@ -205,22 +208,23 @@ class Graphs:
   @property
   def allows(self) -> SplitConfig:
     """The whole step, with what splits of it may do."""
-    import trained_models
+    return SplitConfig(
+      allow_batch_statistics=self._trained.has_batch_statistics
+    )
 
-    trained = trained_models.MODELS[self.name]
-    return SplitConfig(allow_batch_statistics=trained.has_batch_statistics)
+  @property
+  def _trained(self) -> "Trained":
+    return importlib.import_module(self.module).MODELS[self.name]
 
   def _load(self, split: SplitConfig) -> None:
-    import trained_models
-
-    trained = trained_models.MODELS[self.name]
+    trained = self._trained
     cache = graph_cache.GraphCache(self.cache_dir) if self.cache_dir else None
     began, traced = time.perf_counter(), None
     for preset in self.clusters:
       cluster = cluster_preset(preset)
       key = cache and graph_cache.content_key(
         "module",
-        str(MODELS_FILE),
+        str(HERE / f"{self.module}.py"),
         cluster,
         batch_size=trained.batch_size,
         sizes={self.name: 1},

@@ -514,3 +514,18 @@ def test_place_goes_on_from_a_placement(
   assert last_json(capsys)["step_time_us"] == 13.0
   assert place.run([*common, init, "--strategy=heft"]) == 1
   assert "annealing and auto can" in capsys.readouterr().err
+
+
+def test_place_goes_on_where_a_device_is_gone(
+  graph_file, cluster_file, tmp_path, capsys
+):
+  output, left = tmp_path / "p.json", tmp_path / "left.json"
+  graph = f"--graph={graph_file}"
+  place.run([graph, f"--cluster={cluster_file}", f"--output={output}"])
+  one = core.Cluster("left", (core.Device("g1", "GPU", 1e4),))
+  formats.save_cluster(one, left)
+  capsys.readouterr()
+  init = f"--init_placement={output}"
+  assert place.run([graph, f"--cluster={left}", init, "--json"]) == 0
+  # All that was on g0 is on g1: 1 + 10 + 10 + 1 us.
+  assert last_json(capsys)["step_time_us"] == 22.0

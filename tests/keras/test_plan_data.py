@@ -345,3 +345,32 @@ def test_xla_is_kept_where_the_model_stays_and_off_where_it_is_placed(early):
     assert model.jit_compile is jit and model.supports_jit is jit
     expected = _jit_model(False).fit(x, y, epochs=4, verbose=0, shuffle=False)
     np.testing.assert_allclose(losses, expected.history["loss"], atol=1e-5)
+
+
+def test_a_plan_goes_on_where_a_device_is_gone(tmp_path):
+  model, old = _plan()
+  old.save(tmp_path / "p.json")
+  whole = _cluster()
+  left = tfplace.Cluster(
+    "left",
+    whole.devices[:2],
+    tuple(k for k in whole.links if CPUS[2] not in (k.src, k.dst)),
+  )
+  for start in (old, str(tmp_path / "p.json"), old.assignments):
+    plan = tfplace.plan_model(
+      model, left, batch_size=at.BATCH, budget_s=1, init_placement=start
+    )
+    assert set(plan.devices) <= set(CPUS[:2])
+    assert len(plan.assignments) == len(old.assignments)
+
+
+def test_a_start_is_for_searches_and_one_split():
+  model = at.build("two_inputs")
+  for options, text in (
+    ({"strategy": "heft"}, "annealing and auto can"),
+    ({"microbatches": "auto"}, "init_placement is of one split"),
+    ({"init_placement": {}}, "a placement is a Placement"),
+  ):
+    given = {"init_placement": {"x": CPUS[0]}, **options}
+    with pytest.raises(TfplaceError, match=text):
+      tfplace.plan_model(model, _cluster(), batch_size=at.BATCH, **given)

@@ -45,11 +45,11 @@ def test_who_does_not_search_from_a_start_refuses_one(strategy):
     placers.place(problem, strategy, init_placement=start)
 
 
-def test_a_placement_of_something_else_is_refused():
-  problem, other = problems.random_problem(1), problems.random_problem(2)
-  start = placers.place(other, "single").placement
-  with pytest.raises(TfplaceError, match="init_placement is of graph"):
-    placers.place(problem, "auto", init_placement=start)
+def test_something_else_is_refused():
+  problem = problems.random_problem(1)
+  start = placers.place(problem, "single").placement
+  with pytest.raises(TfplaceError, match="init_placement names none of the"):
+    placers.place(problem, "auto", init_placement={"no such op": "d0"})
   with pytest.raises(TfplaceError, match="must be a Placement"):
     placers.place(problem, "auto", init_placement=start.devices)
 

@@ -46,8 +46,9 @@ def _define(values: flags.FlagValues) -> None:
   flags.DEFINE_string(
     "init_placement",
     None,
-    "tfplace.placement.v1 file of the same graph to start the search from"
-    " (strategies auto and annealing).",
+    "tfplace.placement.v1 file to start the search from (strategies auto and"
+    " annealing), such as the plan before a device was lost: of another graph"
+    " or cluster, what is still there is kept.",
     flag_values=values,
   )
   flags.DEFINE_enum(
@@ -244,7 +245,7 @@ def _whole(opened: _Opened) -> tuple[PlanResult, SplitStep]:
   """Places the step as it is split by the flags."""
   values = opened.values
   step = opened.step(splits.config(values))
-  config = _config(values, step.problem)
+  config = _config(values)
   if values.measure and step.live is not None:
     plan = make_measured_plan(step.problem, config, step.live, show=opened.show)
   else:
@@ -264,12 +265,10 @@ def _hint(opened: _Opened, plan: PlanResult) -> str:
   return split_hint(opened.step, plan, _config(values), opened.show)
 
 
-def _config(
-  values: flags.FlagValues, problem: core.Problem | None = None
-) -> PlanConfig:
+def _config(values: flags.FlagValues) -> PlanConfig:
   init_placement = None
-  if values.init_placement and problem is not None:
-    init_placement = formats.load_placement(values.init_placement, problem)
+  if values.init_placement:
+    init_placement = formats.load_assignments(values.init_placement)
   return PlanConfig(
     values.strategy,
     values.budget_s,

@@ -140,10 +140,26 @@ def read_plan(placement: PlanLike, model: keras.Model) -> Plan:
     plan = plan_lib.from_placement(placement)
     own = _of_variables(plan.ops, model)
     return dataclasses.replace(plan, ops={**plan.ops, **own})
+  assignments = dict(assignments_of(placement))
+  if isinstance(placement, (str, os.PathLike)):
+    assignments |= _of_variables(assignments, model)
+  return _from_mapping(assignments, model)
+
+
+def assignments_of(placement: PlanLike) -> Mapping[str, str]:
+  """Names to devices, as `read_plan` takes them, be they there or not.
+
+  Raises:
+    FormatError: the file is no placement file.
+    ApplyError: nothing is placed.
+  """
+  if isinstance(placement, AppliedPlacement):
+    placement = placement.placement or placement.assignments
+  if isinstance(placement, Placement):
+    return placement.assignments
   if isinstance(placement, (str, os.PathLike)):
     check_order(results.load_order(placement))
     placement = results.load_assignments(placement)
-    placement |= _of_variables(placement, model)
   elif isinstance(placement, Mapping) and "assignments" in placement:
     check_order(placement.get("order", ARRIVAL))
     placement = placement["assignments"]  # a file's content
@@ -156,7 +172,7 @@ def read_plan(placement: PlanLike, model: keras.Model) -> Plan:
       "a placement is a Placement, the path of a placement file, or a mapping"
       f" of op or layer names to device names, not {placement!r:.60}"
     )
-  return _from_mapping(placement, model)
+  return placement
 
 
 def _of_variables(ops: Mapping[str, str], model: keras.Model) -> dict[str, str]:

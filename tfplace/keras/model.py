@@ -116,6 +116,7 @@ def plan_model(
   max_in_flight: int | None = None,
   allow_batch_statistics: bool = False,
   order: str = ARRIVAL,
+  init_placement: PlanLike | None = None,
 ) -> AppliedPlacement:
   """Plans as `place_model` would, and leaves the model where it is.
 
@@ -139,6 +140,9 @@ def plan_model(
     max_in_flight: as `place_model`'s.
     allow_batch_statistics: as `place_model`'s.
     order: as `place_model`'s.
+    init_placement: an earlier plan, such as `place_model` takes for
+      `placement`, to start the search from; what it says of devices or ops
+      that are gone is carried over to others. Not with microbatches="auto".
 
   Returns:
     The plan, for `place_model(model, placement=plan)`, now or later.
@@ -155,10 +159,16 @@ def plan_model(
       f"microbatches is {microbatches}, and model {model.name!r} is not"
       " compiled: only a training step is split"
     )
+  if init_placement is not None and microbatches == AUTO:
+    raise ApplyError(
+      "init_placement is of one split of the step: give its number of"
+      " microbatches instead of microbatches='auto'"
+    )
   request = planning.make_request(
     cluster, strategy, batch_size, budget_s, seed, max_memory, keep_together,
     verbose, costs, is_what_if=True, split=split,
     chooses_split=microbatches == AUTO, order=order,
+    init_placement=init_placement,
   )  # fmt: skip
   planner = planning.searching(model, request)
   return planner("train" if model.compiled else "predict", sample)[1]

@@ -89,6 +89,7 @@ def make_request(
   split: SplitConfig = WHOLE,
   chooses_split: bool = False,
   order: str = ARRIVAL,
+  init_placement: given.PlanLike | None = None,
 ) -> Request:
   """Checks what can be checked before there is a graph.
 
@@ -105,7 +106,12 @@ def make_request(
     costs = _MEASURED if cluster is None else _ESTIMATED
   if not is_what_if or costs == _MEASURED:
     local_devices.check_cluster(described)
-  config = PlanConfig(strategy, budget_s, seed, order=order)
+  start = None
+  if init_placement is not None:
+    start = given.assignments_of(init_placement)
+  config = PlanConfig(
+    strategy, budget_s, seed, init_placement=start, order=order
+  )
   config.check()
   split.check()
   if batch_size is not None:

@@ -9,6 +9,7 @@ untouched, and once a placement is proven optimal nothing further is tried.
 """
 
 import dataclasses
+import functools
 import sys
 from collections.abc import Callable, Sequence
 from typing import ClassVar
@@ -22,6 +23,7 @@ from tfplace.errors import InfeasibleError, TfplaceError
 from tfplace.placers import registry
 from tfplace.placers.consolidate import consolidate
 from tfplace.placers.groups import GroupGraph
+from tfplace.placers.repair import offer_starts
 from tfplace.placers.search.annealing import (
   CLASSICAL_TOTAL,
   best_first,
@@ -59,7 +61,8 @@ class AutoPlacer:
     loaded_min_s: seconds that must be left for the learned policy where
       TensorFlow is loaded. (With 10 s in all, the policy took most of the
       search's time on 8-layer RNNLM.)
-    start: [num_ops] devices of a placement to start from, too; None for none.
+    start: [num_starts, num_ops] devices of placements to start from, too, of
+      which the best counts; None for none.
     tolerance: share of the best step time by which the result may be slower,
       for less traffic: of placements within the error of the costs, the one
       that moves less is the better guess. Where the best is proven optimal it
@@ -115,17 +118,21 @@ class _Run:
     self.skipped: dict[str, str] = {}
     self.failure: TfplaceError | None = None
 
+  @functools.cached_property
+  def groups(self) -> GroupGraph:
+    return GroupGraph(self.problem)
+
   @property
   def is_optimal(self) -> bool:
     """Whether a placement is known that nothing beats."""
     return any(result.evaluation.is_optimal for result in self.tried)
 
-  def attempt_start(self, devices: np.ndarray) -> None:
-    """Evaluates the placement that was given to start from."""
+  def attempt_start(self, starts: np.ndarray) -> None:
+    """Evaluates the placements that were given to start from, repaired."""
     tracker = Tracker(_START, self.problem, self.evaluator, self.budget)
 
     def offer() -> Result:
-      tracker.offer(devices)
+      offer_starts(tracker, self.groups, starts)
       return tracker.result()
 
     self._attempt(_START, offer)
@@ -170,18 +177,18 @@ class _Run:
       self.skipped["annealing"] = _OPTIMAL
       return
     starts = [result.placement.devices for result in self._starts()]
-    if self.placer.start is not None:
-      starts.insert(0, self.placer.start)
     left = self._before_consolidation
     # Without a placement, a last attempt takes what it needs.
     if self.tried and (left.left_s <= 0 or left.max_evaluations == 0):
       self.skipped["annealing"] = "nothing of the budget was left"
       return
     tracker = Tracker("annealing", self.problem, self.evaluator, left)
-    groups, config = GroupGraph(self.problem), SearchConfig()
+    config, is_given = SearchConfig(), self.placer.start is not None
     self._attempt(
       "annealing",
-      lambda: improve(tracker, groups, starts, self.seed, config),
+      lambda: improve(
+        tracker, self.groups, starts, self.seed, config, is_given
+      ),
     )
 
   def result(self) -> Result:
@@ -225,7 +232,7 @@ class _Run:
       return result
     tracker = Tracker("auto", self.problem, self.evaluator, left)
     devices, evaluation = consolidate(
-      tracker, GroupGraph(self.problem), result.placement.devices, limit_us
+      tracker, self.groups, result.placement.devices, limit_us
     )
     return dataclasses.replace(
       result,
@@ -254,12 +261,16 @@ class _Run:
     return None if limit is None else max(0, limit - self.tracker.evaluations)
 
   def _starts(self) -> list[Result]:
-    """What the search begins from, the best first."""
+    """What the search begins from: what was given, then the best first."""
+    given = [r for r in self.tried if r.strategy == _START]
     known = self.tried
     if self.placer.policy is None:
       learned = self.placer.learned
       known = [r for r in self.tried if r.strategy not in learned] or known
-    return best_first(known)[:_MAX_STARTS]
+    return [
+      *given,
+      *(r for r in best_first(known)[:_MAX_STARTS] if r not in given),
+    ]
 
   def _place(self, strategy: str, policy: str | None, budget: Budget) -> Result:
     placer = registry.get_placer(strategy, policy)

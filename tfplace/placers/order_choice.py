@@ -10,21 +10,21 @@ import math
 from collections.abc import Callable, Mapping
 
 from tfplace.core.order import ARRIVAL, LEAST_GAIN, ORDERS, RANK
-from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.core.protocols import Budget, Result
 from tfplace.errors import InfeasibleError
+from tfplace.placers.replan import Start
 
 _TRIAL = 0.2  # of the budget, for each order's short search; our choice
 
 # Places a problem within a budget, from a placement if there is one.
-Place = Callable[[Problem, Budget, Placement | None], Result]
+Place = Callable[[Problem, Budget, Start | None], Result]
 
 
 def place_in_best_order(
   problem: Problem,
   budget: Budget,
-  start: Placement | None,
+  start: Start | None,
   place: Place,
   searches: bool,
 ) -> Result:

@@ -9,6 +9,7 @@ not pay for that out of its budget.
 import functools
 import itertools
 import math
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -29,6 +30,7 @@ from tfplace.errors import TfplaceError
 from tfplace.placers import registry
 from tfplace.placers.order_choice import place_in_best_order
 from tfplace.placers.registry import get_placer
+from tfplace.placers.replan import Start, carried_over
 from tfplace.placers.search.annealing import AnnealingPlacer
 from tfplace.placers.search.config import SearchConfig
 
@@ -41,7 +43,7 @@ def place(
   evaluator: Evaluator | None = None,
   policy: str | None = None,
   max_evaluations: int | None = None,
-  init_placement: Placement | None = None,
+  init_placement: Start | None = None,
   tolerance: float = 0.0,
   order: str | None = None,
 ) -> Result:
@@ -57,9 +59,10 @@ def place(
     policy: directory of an exported policy, for `gdp` and `auto`.
     max_evaluations: bounds the search by placements instead of seconds: the
       same seed then gives the same placement on any machine.
-    init_placement: of the same ops on the same devices, for `auto` and
-      `annealing`: the search starts from it, too, and the result is never
-      worse, where it fits in memory.
+    init_placement: a placement, or op -> device, for `auto` and `annealing`:
+      the search starts from it, too, and the result is never worse, where it
+      is of the same ops and devices and fits in memory. Of another graph or
+      cluster, what both have in common is kept (`replan`).
     tolerance: share of the step time that `auto` may give up for less traffic;
       the error of the costs is a good choice.
     order: in which devices take their ready ops: "arrival", "rank", or "auto",
@@ -86,21 +89,18 @@ def place(
   if order is not None:
     check_order(order, (*ORDERS, AUTO))
     _check_judged(problem, order, evaluator)
+  if init_placement is not None:
+    registry.check_searches(strategy)
 
   def place_from(
-    ordered: Problem, budget: Budget, start: Placement | None
+    ordered: Problem, budget: Budget, start: Start | None
   ) -> Result:
     devices = None if start is None else _start(ordered, start)
     placer = get_placer(strategy, policy, devices, tolerance)
     judge = _simulator(ordered) if evaluator is None else evaluator
     return placer.place(ordered, judge, budget, seed)
 
-  get_placer(
-    strategy,
-    policy,
-    None if init_placement is None else _start(problem, init_placement),
-    tolerance,
-  )
+  get_placer(strategy, policy)  # refuses what it must before it compiles
   if evaluator is None:
     check_memory(problem)
   warm_up(strategy, problem.cluster.has_message_costs)
@@ -135,27 +135,23 @@ def _check_judged(
     )
 
 
-def _start(problem: Problem, placement: Placement) -> np.ndarray:
-  """[num_ops] devices of a placement that is to be improved.
+def _start(problem: Problem, placement: Start) -> np.ndarray:
+  """[num_starts, num_ops] devices that a given placement suggests.
 
   Raises:
-    TfplaceError: it is of other ops or devices.
-    PlacementError: `problem` does not allow it.
+    TfplaceError: it is no placement, or of none of the problem's ops.
   """
-  if not isinstance(placement, Placement):
+  if isinstance(placement, Placement):
+    given = placement.problem
+    if given.graph is problem.graph and given.cluster is problem.cluster:
+      return placement.devices[np.newaxis]
+    placement = placement.assignments
+  if not isinstance(placement, Mapping):
     raise TfplaceError(
       f"init_placement is a {type(placement).__name__}; it must be a Placement"
+      " or a mapping of ops to devices"
     )
-  given = placement.problem
-  same_ops = list(given.graph.names) == list(problem.graph.names)
-  names = [[d.name for d in p.cluster.devices] for p in (given, problem)]
-  if not same_ops or names[0] != names[1]:
-    raise TfplaceError(
-      f"init_placement is of graph {given.graph.name!r} on cluster"
-      f" {given.cluster.name!r}, not of the ops of {problem.graph.name!r} on"
-      f" the devices of {problem.cluster.name!r}"
-    )
-  return Placement(problem, placement.devices).devices
+  return carried_over(problem, placement)
 
 
 _EVALUATIONS = 8

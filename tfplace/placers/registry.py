@@ -92,7 +92,8 @@ def get_placer(
     strategy: one of `STRATEGIES`.
     policy: directory of an exported policy, for a learned strategy or `auto`;
       None is the policy that ships with the package.
-    start: [num_ops] devices to search from, for a strategy of `SEARCHES`.
+    start: [num_starts, num_ops] devices of placements, of which the best is to
+      be searched from, for a strategy of `SEARCHES`.
     tolerance: as `AutoPlacer` has it; other strategies have no use for it.
 
   Raises:

@@ -67,6 +67,19 @@ def offer_like(
   return offer_repaired(tracker, groups, wanted)
 
 
+def offer_starts(
+  tracker: Tracker, groups: GroupGraph, starts: np.ndarray
+) -> np.ndarray:
+  """Offers [num_starts, num_ops] devices, each with its repairs.
+
+  Returns:
+    [num_ops] devices of the tracker's best; the first start where nothing fits.
+  """
+  for devices in starts:
+    offer_like(tracker, groups, devices)
+  return starts[0] if tracker.best is None else tracker.best[0]
+
+
 def _room(groups: GroupGraph, evaluation: Evaluation) -> np.ndarray:
   """[num_devices] bytes free at the peak; negative where over."""
   cluster = groups.problem.cluster

@@ -19,6 +19,7 @@ from tfplace.core.problem import Problem
 from tfplace.core.protocols import Evaluation, Result
 from tfplace.errors import TfplaceError
 from tfplace.extraction import stages
+from tfplace.placers import registry
 from tfplace.plan.choice import SplitChoice, order_reason
 
 SINGLE = "single"
@@ -35,7 +36,8 @@ class PlanConfig:
     seed: fixes the random choices of the placer.
     policy: exported policy of a learned strategy; None takes the shipped one.
     baselines: strategies that the placement is compared with.
-    init_placement: to start the search from; None for none.
+    init_placement: to start the search from, as `tfplace.place` takes it; None
+      for none.
     tolerance: share of the step time that `auto` may give up for less traffic.
       Costs err by more than the default, our choice.
     max_evaluations: bounds the search by placements, so that the same seed
@@ -49,7 +51,7 @@ class PlanConfig:
   seed: int = 0
   policy: str | None = None
   baselines: tuple[str, ...] = (SINGLE,)
-  init_placement: Placement | None = None
+  init_placement: Placement | Mapping[str, str] | None = None
   tolerance: float = 0.005
   max_evaluations: int | None = None
   order: str = orders.ARRIVAL
@@ -66,6 +68,8 @@ class PlanConfig:
         f"unknown strategy {self.strategy!r}; choose one of"
         f" {', '.join(placers.STRATEGIES)}"
       )
+    if self.init_placement is not None:
+      registry.check_searches(self.strategy)
     protocols.check_budget(self.budget_s)
     protocols.check_count("seed", self.seed, 0)
     orders.check_order(self.order, (*orders.ORDERS, orders.AUTO))

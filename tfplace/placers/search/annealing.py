@@ -19,7 +19,7 @@ from tfplace.core.protocols import Budget, Evaluator, HistoryPoint, Result
 from tfplace.errors import TfplaceError
 from tfplace.placers import registry
 from tfplace.placers.groups import GroupGraph
-from tfplace.placers.repair import offer_packed
+from tfplace.placers.repair import offer_packed, offer_starts
 from tfplace.placers.search.config import SearchConfig
 from tfplace.placers.search.halves import Place, search_halves
 from tfplace.placers.search.search import Search
@@ -34,6 +34,10 @@ CLASSICAL_TOTAL = 0.15
 # which counts excess bytes as time, is better where activations decide.
 _PACKING_SHARE = 0.2
 _LEAST_PACKING_S = 0.5  # whatever is left
+# Seconds for each group that a search takes before its first move, and those
+# below which halves are not searched by themselves where a plan was given.
+_SETUP_S = 10e-6
+_HALVES_S = 60e-6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +48,8 @@ class AnnealingPlacer:
     config: of the search.
     starts: strategies whose placements it starts from; None for all that are
       quick.
-    start: [num_ops] devices of a placement to start from, too; None for none.
+    start: [num_starts, num_ops] devices of placements to start from, too, of
+      which the best counts; None for none.
   """
 
   config: SearchConfig = dataclasses.field(default_factory=SearchConfig)
@@ -75,8 +80,9 @@ class AnnealingPlacer:
         failed[strategy] = f"{type(error).__name__}: {error}"
     starts = [result.placement.devices for result in best_first(found)]
     if self.start is not None:
-      starts.insert(0, self.start)
-    result = improve(tracker, groups, starts, seed, self.config)
+      starts.insert(0, offer_starts(tracker, groups, self.start))
+    is_given = self.start is not None
+    result = improve(tracker, groups, starts, seed, self.config, is_given)
     return dataclasses.replace(result, skipped=failed)
 
 
@@ -99,12 +105,14 @@ def improve(
   starts: Sequence[np.ndarray],
   seed: int,
   config: SearchConfig,
+  is_given: bool = False,
 ) -> Result:
   """Searches from [num_ops] starts with what is left of the budget.
 
   Without a start, from a packing of the groups' memory, else from every group
   on its fastest device. Where nothing that it finds fits, what is left of the
-  budget goes to packing.
+  budget goes to packing. Where the first start is a plan that was given, what
+  takes long to begin is left out if little time is left.
 
   Returns:
     The best of the starts and of what the search found, by the tracker's
@@ -114,11 +122,12 @@ def improve(
     starts = [_start(tracker, groups, seed)]
   for start in starts:
     tracker.offer(start)
-  if tracker.is_optimal:
+  if tracker.is_optimal or (is_given and _is_short(tracker, groups, _SETUP_S)):
     return tracker.result()
   first = [groups.contract(start) for start in starts]
   budget = tracker.budget
-  if groups.num_groups >= config.coarse_groups:
+  is_large = groups.num_groups >= config.coarse_groups
+  if is_large and not (is_given and _is_short(tracker, groups, _HALVES_S)):
     before = tracker.evaluations
     halved = search_halves(tracker, groups, seed, _searching(config, seed))
     if halved is not None:
@@ -148,6 +157,15 @@ def improve(
     points = improvements([*tracker.history, *simulated])
     result = dataclasses.replace(result, history=points)
   return result
+
+
+def _is_short(tracker: Tracker, groups: GroupGraph, group_s: float) -> bool:
+  """Whether a placement is known, and fewer seconds are left than groups take;
+  never where evaluations count, whose result no machine decides."""
+  budget = tracker.budget
+  if tracker.best is None or budget.max_evaluations is not None:
+    return False
+  return budget.left_s < group_s * groups.num_groups
 
 
 def _searching(config: SearchConfig, seed: int) -> Place:

@@ -1,0 +1,95 @@
+"""The sets of graphs, and the command that measures the policy on one."""
+
+import json
+
+import graph_sets
+import pytest
+import saved_rows
+import synthetic
+import trained_models
+import untouched
+import untouched_models
+
+from tfplace.bounds import lower_bound
+from tfplace.core import Problem
+from tfplace.core.presets import cluster_preset
+
+
+class Tiny:
+  label = "tiny"
+
+  def problem(self, cache_dir):
+    del cache_dir
+    return Problem(synthetic.synthetic_graph(60, 0), cluster_preset("p100x2"))
+
+
+@pytest.fixture
+def run(monkeypatch, tmp_path):
+  monkeypatch.setattr(saved_rows, "pin_to_cores", lambda count: None)
+  monkeypatch.setitem(graph_sets.SETS, "development", [Tiny()])
+  out = tmp_path / "rows.json"
+  common = [f"--out={out}", "--budgets_s=2", "--seeds=0"]
+  return lambda *more: untouched.start([*common, *more])
+
+
+def test_a_row_has_both_arms_and_what_the_policy_does_alone(run, tmp_path):
+  assert run() == 0
+  rows = json.loads((tmp_path / "rows.json").read_text())["rows"]
+  alone, autos = rows["tiny/alone"], rows["tiny/2/0"]
+  least_us = lower_bound(Tiny().problem(None)).us * (1 - 1e-9)
+  # Baechi's and Scotch's placers among them, not the simple rules alone.
+  assert {"metis", "m_sct", "heft", "expert"} <= set(alone["one_shot"])
+  assert alone["random"]["evaluations"] == alone["policy"]["evaluations"]
+  for found in (alone["policy"], alone["random"], *autos.values()):
+    assert found["step_time_us"] >= least_us
+  assert 0 < autos["with"]["policy_s"] < 2
+  assert autos["without"]["policy_s"] == 0
+  text = (tmp_path / "rows.md").read_text()
+  gain = autos["without"]["step_time_us"] / autos["with"]["step_time_us"]
+  assert f"| {gain:.3f}, {gain:.3f} |" in text
+  over = alone["policy"]["step_time_us"] / alone["random"]["step_time_us"]
+  assert f"| {over:.3f} |" in text
+
+
+def test_counting_places_nothing(run, tmp_path, capsys):
+  assert run("--count") == 0
+  assert capsys.readouterr().out == "tiny: 60 ops\n"
+  assert not (tmp_path / "rows.json").exists()
+
+
+@pytest.mark.parametrize(
+  "flag, text",
+  [
+    ("--set=other", "set"),
+    ("--rows=foo", "names no row of --set=development: its rows are tiny"),
+    ("--seeds=a", "--seeds: 'a' is no whole number"),
+    ("--budgets_s=-3", "--budgets_s: '-3' is no whole number"),
+  ],
+)
+def test_wrong_flags_are_one_line(run, capsys, flag, text):
+  assert run(flag) == 1
+  error = capsys.readouterr().err
+  assert text in error
+  assert "Traceback" not in error
+
+
+def test_no_model_is_in_both_sets():
+  def models(rows):
+    return {
+      row.row.model if isinstance(row, graph_sets.PublishedRow) else row.model
+      for row in rows
+    }
+
+  untouched_rows = graph_sets.TEST
+  assert not models(untouched_rows) & models(graph_sets.DEVELOPMENT)
+  assert not models(untouched_rows) & set(trained_models.MODELS)
+  assert models(untouched_rows) <= set(untouched_models.MODELS)
+
+
+def test_the_test_set_is_of_many_sizes_of_clusters_and_has_splits():
+  devices = [
+    sum(d.kind == "GPU" for d in cluster_preset(row.cluster).devices)
+    for row in graph_sets.TEST
+  ]
+  assert (min(devices), max(devices)) == (2, 16)
+  assert sum(row.microbatches > 1 for row in graph_sets.TEST) >= 4

@@ -1,0 +1,142 @@
+"""A placement carried over to another graph or cluster, and searched from."""
+
+import dataclasses
+import itertools
+
+import numpy as np
+import problems
+import pytest
+
+from tfplace import placers
+from tfplace.core import Link, Placement, Problem
+from tfplace.core.placement import check_devices
+from tfplace.errors import TfplaceError
+from tfplace.placers.replan import carried_over
+from tfplace.simulate import Simulator
+
+
+def without(cluster, name):
+  """The cluster that is left when a device is gone."""
+  return dataclasses.replace(
+    cluster,
+    devices=tuple(d for d in cluster.devices if d.name != name),
+    links=tuple(k for k in cluster.links if name not in (k.src, k.dst)),
+  )
+
+
+def linked(cluster):
+  names = [device.name for device in cluster.devices]
+  links = [Link(a, b, 1.0) for a, b in itertools.permutations(names, 2)]
+  return dataclasses.replace(cluster, links=tuple(links))
+
+
+def independent(times, devices, memory=np.inf):
+  graph = problems.graph(times, [])
+  return Problem(graph, problems.cluster([memory] * devices))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_still_there_stays(seed):
+  problem = problems.random_problem(seed)
+  old = placers.place(problem, "auto", max_evaluations=100).placement
+  found = carried_over(problem, old.assignments)
+  np.testing.assert_array_equal(found, old.devices[None])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_guesses_are_allowed_when_a_device_is_gone(seed):
+  problem = problems.random_problem(seed)
+  cluster = problem.cluster
+  if cluster.num_devices == 1:
+    cluster = dataclasses.replace(cluster, name="the same")
+  else:
+    cluster = without(cluster, cluster.devices[-1].name)
+  old = placers.place(problem, "auto", max_evaluations=100).placement
+  changed = Problem(problem.graph, linked(cluster))
+  for guess in carried_over(changed, old.assignments):
+    check_devices(changed, guess)
+    kept = guess[old.devices < cluster.num_devices]
+    before = old.devices[old.devices < cluster.num_devices]
+    np.testing.assert_array_equal(kept, before)
+
+
+def test_a_lost_devices_work_levels_the_others():
+  # d0 has 6, d1 has 2, and d2, which goes, had 1 + 1 + 1 + 1: levelled, d1
+  # takes all four (6 against 6); inherited, too.
+  old = independent([6, 2, 1, 1, 1, 1], 3)
+  placement = Placement(old, [0, 1, 2, 2, 2, 2])
+  changed = Problem(old.graph, without(old.cluster, "d2"))
+  (guess,) = carried_over(changed, placement.assignments)
+  np.testing.assert_array_equal(guess, [0, 1, 1, 1, 1, 1])
+
+
+def test_a_lost_devices_work_is_cut_where_two_have_room():
+  # d0 and d1 have 2 each, d2 had 4 times 1: 4 and 4 when cut in two.
+  old = independent([2, 2, 1, 1, 1, 1], 3)
+  placement = Placement(old, [0, 1, 2, 2, 2, 2])
+  changed = Problem(old.graph, without(old.cluster, "d2"))
+  guesses = carried_over(changed, placement.assignments)
+  steps = Simulator(changed).evaluate(guesses)
+  assert sorted(s.step_time_us for s in steps) == [4.0, 6.0]
+
+
+def test_a_new_op_is_beside_what_it_exchanges_most_with():
+  # o2 reads 10 bytes of o0 and 90 of o1; o3 knows o2 alone.
+  graph = problems.graph(
+    [1, 1, 1, 1], [(0, 2), (1, 2), (2, 3)], output_bytes=[[10], [90], [1], [0]]
+  )
+  problem = Problem(graph, problems.cluster([np.inf] * 2))
+  (guess,) = carried_over(problem, {"o0": "d0", "o1": "d1", "gone": "d0"})
+  np.testing.assert_array_equal(guess, [0, 1, 1, 1])
+
+
+def test_a_device_may_be_named_by_its_end():
+  graph = problems.graph([1, 1], [])
+  cluster = problems.cluster([np.inf] * 2)
+  names = {"d0": "/job:a/device:GPU:0", "d1": "/job:a/device:GPU:1"}
+  named = dataclasses.replace(
+    cluster,
+    devices=tuple(
+      dataclasses.replace(d, name=names[d.name]) for d in cluster.devices
+    ),
+    links=(),
+  )
+  (guess,) = carried_over(Problem(graph, named), {"o0": "GPU:1", "o1": "GPU:0"})
+  np.testing.assert_array_equal(guess, [1, 0])
+
+
+def test_memory_is_repaired_where_an_op_has_grown():
+  # Two variables of 6 bytes beside each other on a device of 20, which are now
+  # of 12: one of them must go.
+  old = problems.graph([1, 1], [], persistent_bytes=[6.0, 6.0])
+  new = problems.graph([1, 1], [], persistent_bytes=[12.0, 12.0])
+  cluster = problems.cluster([20.0] * 2)
+  placement = Placement(Problem(old, cluster), [0, 0])
+  for strategy in ("auto", "annealing"):
+    found = placers.place(
+      Problem(new, cluster),
+      strategy,
+      max_evaluations=20,
+      init_placement=placement,
+    )
+    assert found.evaluation.feasible
+    assert set(found.placement.devices) == {0, 1}
+
+
+def test_the_search_goes_on_where_a_device_is_lost():
+  old = independent([3] * 6, 3)
+  placement = Placement(old, [0, 0, 1, 1, 2, 2])
+  changed = Problem(old.graph, without(old.cluster, "d1"))
+  found = placers.place(
+    changed, "auto", max_evaluations=50, init_placement=placement.assignments
+  )
+  (init,) = [r for r in found.tried if r.strategy == "init"]
+  # 18 us of work on two devices; the first guess has it already.
+  assert init.evaluation.step_time_us == 9.0
+  assert found.evaluation.step_time_us == 9.0
+
+
+def test_a_plan_of_nothing_in_the_graph_is_refused():
+  problem = independent([1, 1], 2)
+  with pytest.raises(TfplaceError, match="none of the 2 ops of graph 'g'"):
+    carried_over(problem, {"other": "d0"})
