@@ -1,4 +1,5 @@
 import dataclasses
+import itertools
 import os
 
 import apply_testing as at
@@ -7,10 +8,12 @@ import pytest
 import tensorflow as tf
 from google.protobuf import text_format
 
+from tfplace.core import Placement
 from tfplace.errors import ApplyError, FormatError
 from tfplace.extraction import feed_values, trace_keras, with_initializers
 from tfplace.extraction.microbatches import SplitConfig, microbatch_of
 from tfplace.keras import placed_graph_def, write_placed_graph_def
+from tfplace.simulate import control_edges
 
 tf1 = tf.compat.v1
 
@@ -126,3 +129,22 @@ def test_an_interrupted_write_leaves_the_old_file(tmp_path, monkeypatch):
     write_placed_graph_def(traced, placement, path)
   assert path.read_bytes() == b"old"
   assert os.listdir(tmp_path) == ["g.pb"]
+
+
+def test_by_rank_each_device_has_a_chain_and_the_losses_stay(tmp_path):
+  traced, given = at.unit_placement(at.build("dense"), "dense")
+  ordered = Placement(given.problem.in_order("rank"), given.devices)
+  write_placed_graph_def(traced, ordered, tmp_path / "g.pb")
+  loaded = dataclasses.replace(traced, graph_def=_load(tmp_path / "g.pb"))
+  inputs = {node.name: list(node.input) for node in loaded.graph_def.node}
+  names = ordered.problem.graph.names
+  for chain in control_edges.chains(ordered):
+    for before, after in itertools.pairwise(chain.tolist()):
+      assert f"^{names[before]}" in inputs[names[after]]
+  plain = placed_graph_def(traced, given)
+  assert sum(map(len, inputs.values())) > 50 + sum(
+    len(node.input) for node in plain.node
+  )
+  losses, _ = _run(loaded, 5)
+  expected, _ = _run(traced, 5)
+  np.testing.assert_allclose(losses, expected, atol=1e-5)

@@ -75,17 +75,7 @@ def place(
     InfeasibleError: nothing that was tried fits in memory, or it is proven that
       nothing does; says how many bytes are lacking on which device.
   """
-  if not isinstance(problem, Problem):
-    raise TfplaceError(
-      f"problem is a {type(problem).__name__}; it must be a Problem(graph,"
-      " cluster)"
-    )
-  check_budget(budget_s)
-  check_count("seed", seed, 0)
-  if max_evaluations is not None:
-    check_count("max_evaluations", max_evaluations, 1)
-  if not 0 <= tolerance < math.inf:
-    raise TfplaceError(f"tolerance is {tolerance}; it must be at least 0")
+  _check_arguments(problem, budget_s, seed, max_evaluations, tolerance)
   if order is not None:
     check_order(order, (*ORDERS, AUTO))
     _check_judged(problem, order, evaluator)
@@ -112,6 +102,27 @@ def place(
     )
   ordered = problem.in_order(order or problem.order)
   return place_from(ordered, budget, init_placement)
+
+
+def _check_arguments(
+  problem: Problem,
+  budget_s: float,
+  seed: int,
+  max_evaluations: int | None,
+  tolerance: float,
+) -> None:
+  """Raises `TfplaceError` for an argument of `place` that makes no sense."""
+  if not isinstance(problem, Problem):
+    raise TfplaceError(
+      f"problem is a {type(problem).__name__}; it must be a Problem(graph,"
+      " cluster)"
+    )
+  check_budget(budget_s)
+  check_count("seed", seed, 0)
+  if max_evaluations is not None:
+    check_count("max_evaluations", max_evaluations, 1)
+  if not 0 <= tolerance < math.inf:
+    raise TfplaceError(f"tolerance is {tolerance}; it must be at least 0")
 
 
 def _simulator(problem: Problem) -> Evaluator:
