@@ -146,12 +146,24 @@ def group_decisions(
 ) -> Decisions:
   """One decision per colocation group, or at most about `max_decisions`.
 
-  Groups are merged as in `placers.coarsen`.
+  Groups are merged as in `placers.coarsen`, those of one microbatch with each
+  other only: a cluster of several could follow no device of any of them.
   """
   parent = np.arange(problem.num_groups)
   if max_decisions is not None and problem.num_groups > max_decisions:
-    (parent,) = merged(problem, [max_decisions])
+    (parent,) = merged(problem, [max_decisions], _microbatches(problem))
   return Decisions(problem, _in_order(problem, parent))
+
+
+def _microbatches(problem: Problem) -> np.ndarray:
+  """[num_groups] microbatch of each group, -1 where its ops are of several or
+  of none."""
+  microbatch, group_of = problem.graph.microbatch, problem.group_of
+  low = np.full(problem.num_groups, problem.graph.num_microbatches)
+  high = np.full(problem.num_groups, -1)
+  np.minimum.at(low, group_of, microbatch)
+  np.maximum.at(high, group_of, microbatch)
+  return np.where(low == high, high, -1)
 
 
 def decisions_at(
