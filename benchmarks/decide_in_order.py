@@ -42,7 +42,15 @@ from tfplace.placers import registry
 from tfplace.simulate import Simulator
 
 STRATEGY = "ordered"
-ARMS = ("policy", "untrained", "random")
+WHOLE = 1_000_000_000  # draws: all of them decide everything
+# Arm -> its policy, and how many draws decide everything; then some decisions.
+ARMS = {
+  "policy": ("policy", WHOLE),
+  "untrained": ("untrained", WHOLE),
+  "random": ("random", WHOLE),
+  "policy, then parts": ("policy", 16),
+  "random, then parts": ("random", 16),
+}
 _GRAPHS = flags.DEFINE_list("graphs", [], "Graph files, or globs of them.")
 _ON = flags.DEFINE_list("on", ["v100x4"], "Clusters.")
 _WORK_DIR = flags.DEFINE_string("work_dir", None, "Checkpoints and policies.")
@@ -50,10 +58,10 @@ _OUT = flags.DEFINE_string("out", None, "JSON file of rows that are known.")
 _SEED = flags.DEFINE_integer("seed", 0, "Of weights, draws and searches.")
 _SECONDS = flags.DEFINE_float("seconds", 3.0, "Of each arm's draws.")
 _SEARCHES_S = flags.DEFINE_list("searches_s", ["3", "10", "60"], "Of `auto`.")
-_SIZES = flags.DEFINE_list("sizes", ["256"], "Decisions of each task.")
+_SIZES = flags.DEFINE_list("sizes", ["512"], "Decisions of each task.")
 _STEPS = flags.DEFINE_integer("imitation_steps", 300, "Per task.")
 _ITERATIONS = flags.DEFINE_integer("iterations", 0, "Of PPO, in all.")
-_SEARCHED = flags.DEFINE_integer("search_evaluations", 2500, "Per target.")
+_SEARCHED = flags.DEFINE_integer("search_evaluations", 5000, "Per target.")
 
 
 def main(argv: list[str]) -> None:
@@ -183,9 +191,9 @@ def compare() -> None:
 
   def measure(problem: Problem) -> dict:
     row = one_shots(problem)
-    for arm in ARMS:
-      policy = policies.get(arm)
-      placer = ordered_placer.OrderedPlacer(samples=100_000)
+    for arm, (name, whole) in ARMS.items():
+      policy = policies.get(name)
+      placer = ordered_placer.OrderedPlacer(samples=WHOLE, whole=whole)
       began = time.perf_counter()
       found = placer.draws(
         problem,
@@ -205,9 +213,12 @@ def compare() -> None:
 
   rows = {}
   for problem in problems():
-    for arm in ARMS:  # compiled, and traced, before the clock starts
+    for policy in (
+      *policies.values(),
+      None,
+    ):  # compiled before the clock starts
       ordered_placer.OrderedPlacer(samples=1).draws(
-        problem, Simulator(problem), Budget(60.0), 0, policies.get(arm), sizes
+        problem, Simulator(problem), Budget(60.0), 0, policy, sizes
       )
     key = f"{problem.graph.name}/{problem.cluster.name}"
     key += f"/{problem.graph.num_microbatches}"

@@ -5,9 +5,14 @@ import pytest
 from policies_testing import gpus, problem_of, random_graph
 
 from tfplace import Simulator, core
+from tfplace.core.protocols import Budget
 from tfplace.learned.decisions import group_decisions
 from tfplace.learned.gdp.decoding import SEEN, Head, decode
-from tfplace.learned.gdp.ordered_placer import Pass, decode_all, uniform_head
+from tfplace.learned.gdp.ordered_placer import (
+  OrderedPlacer,
+  decode_all,
+  uniform_head,
+)
 from tfplace.learned.gdp.partial import partial_tables
 
 LOAD, END, CUT = 2, 6, 8  # relative to the least
@@ -127,11 +132,23 @@ def test_missing_links_are_seen_as_far():
   assert draws.choices[0, 0] == draws.choices[0, 1]
 
 
+def best_of(problem, seed, whole, samples=60):
+  placer = OrderedPlacer(samples=samples, whole=whole)
+  budget = Budget(60.0)
+  return placer.draws(problem, Simulator(problem), budget, seed, None, [16])
+
+
 def test_a_seed_decides_the_draws():
-  decisions = group_decisions(problem_of(random_graph(50, 4), gpus(3)), 16)
-  one = Pass(decisions, uniform_head(decisions.num_decisions))
-  first, again, other = (
-    one.draw(np.random.default_rng(seed), 1.0) for seed in (0, 0, 1)
+  problem = problem_of(random_graph(50, 4), gpus(3))
+  first, again, other = (best_of(problem, seed, 60) for seed in (0, 0, 1))
+  assert (first.placement.devices == again.placement.devices).all()
+  assert (first.placement.devices != other.placement.devices).any()
+
+
+def test_deciding_some_anew_beats_as_many_whole_draws():
+  problem = problem_of(random_graph(50, 4), gpus(3))
+  some, whole = (
+    np.mean([best_of(problem, s, n).evaluation.step_time_us for s in range(5)])
+    for n in (10, 60)
   )
-  assert (first == again).all()
-  assert (first != other).any()
+  assert some < whole

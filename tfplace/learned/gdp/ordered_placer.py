@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -19,9 +20,10 @@ from tfplace.placers.groups import GroupGraph
 from tfplace.placers.repair import offer_like
 from tfplace.placers.tracker import Tracker
 
-SIZES = (64, 256)  # decisions of a pass, where the policy does not say
+SIZES = (512,)  # decisions of a pass, where the policy does not say
 # Of the draws, one after the other: hot draws differ more.
-TEMPERATURES = (0.3, 1.0, 2.0)
+TEMPERATURES = (0.2, 0.5, 1.0)
+WINDOWS = (0.02, 0.05, 0.1, 0.25)  # of the decisions, that are decided anew
 _NEVER_SLOW = 100.0  # nats for a device that is e times as slow
 
 
@@ -32,10 +34,14 @@ class OrderedPlacer:
   Attributes:
     policy: directory of an exported policy; None is the one that ships.
     samples: most draws per size, besides the most probable placement.
+    whole: so many of them decide everything; the others leave most decisions
+      as the best so far has them (learned large-neighborhood search, Wu et al.,
+      arXiv 2302.01578, where a network proposes what to decide anew).
   """
 
   policy: str | None = None
   samples: int = 64
+  whole: int = 16
   name: ClassVar[str] = "ordered"
 
   def place(
@@ -72,12 +78,11 @@ class OrderedPlacer:
     for one in passes:
       offer_like(tracker, groups, one.greedy())
     for draw in range(self.samples):
+      temperature = TEMPERATURES[draw % len(TEMPERATURES)]
       for one in passes:
         if tracker.is_done:
           return tracker.result()
-        with contextlib.suppress(PlacementError):
-          temperature = TEMPERATURES[draw % len(TEMPERATURES)]
-          tracker.offer(one.draw(rng, temperature))
+        one.draw(tracker, rng, temperature, draw < self.whole)
     return tracker.result()
 
 
@@ -98,6 +103,8 @@ class Pass:
     self.decisions = decisions
     self.tables: PartialTables = partial_tables(decisions)
     self.head = head
+    self._best: np.ndarray | None = None
+    self._best_us = math.inf
 
   @property
   def _shape(self) -> tuple[int, int]:
@@ -105,17 +112,45 @@ class Pass:
 
   def greedy(self) -> np.ndarray:
     """[num_ops] devices, the most probable one at each decision."""
-    return self._placement(np.zeros(self._shape, np.float32))
+    noise = np.zeros((1, *self._shape), np.float32)
+    return self.decisions.to_devices(decode_all(self.tables, self.head, noise))[
+      0
+    ]
 
-  def draw(self, rng: np.random.Generator, temperature: float) -> np.ndarray:
-    """[num_ops] devices."""
-    noise = rng.gumbel(size=self._shape) * temperature
-    return self._placement(noise.astype(np.float32))
+  def draw(
+    self,
+    tracker: Tracker,
+    rng: np.random.Generator,
+    temperature: float,
+    whole: bool = True,
+  ) -> None:
+    """Offers a draw: of all decisions, or of some beside the best so far."""
+    noise = rng.gumbel(size=(1, *self._shape)) * temperature
+    forced = np.full((1, self._shape[0]), -1, np.int32)
+    if self._best is not None and not whole:
+      forced[0] = np.where(self._some(rng), -1, self._best)
+    choices = decode(
+      self.tables, self.head, noise.astype(np.float32), forced, False
+    ).choices[0]
+    with contextlib.suppress(PlacementError):
+      found = tracker.offer(self.decisions.to_devices(choices))
+      if found.feasible and found.step_time_us < self._best_us:
+        self._best, self._best_us = choices, found.step_time_us
 
-  def _placement(self, noise: np.ndarray) -> np.ndarray:
-    return self.decisions.to_devices(
-      decode_all(self.tables, self.head, noise[None])[0]
-    )
+  def _some(self, rng: np.random.Generator) -> np.ndarray:
+    """[N] bool: decisions that are near each other in time, of one layer, or
+    of one microbatch in some layers."""
+    count, tables = self._shape[0], self.tables
+    if rng.random() < 0.5:
+      length = int(count * rng.choice(WINDOWS)) + 1
+      start = rng.integers(0, max(1, count - length + 1))
+      by_start = np.argsort(tables.position, kind="stable")
+      result = np.zeros(count, bool)
+      result[by_start[start : start + length]] = True
+      return result
+    chosen = rng.integers(0, count)
+    labels = (tables.layer, tables.pair)[rng.integers(0, 2)]
+    return labels == labels[chosen]
 
 
 def decode_all(
