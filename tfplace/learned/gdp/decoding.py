@@ -14,15 +14,19 @@ from typing import NamedTuple
 import numpy as np
 
 from tfplace.learned.gdp.partial import PartialTables
-from tfplace.simulate.jit import (
-  Index,
-  allocating,
-  allocating_helper,
-  allocating_inlined,
+from tfplace.learned.gdp.schedule import (
+  SEEN,
+  State,
+  arrival,
+  copy,
+  make_state,
+  open_devices,
+  reset,
+  run,
+  take,
 )
-from tfplace.simulate.links import arrival_us, free_us
+from tfplace.simulate.jit import Index, helper, inlined, kernel
 
-SEEN = 26  # numbers of a decision on a device
 NEVER = np.float32(-1e9)  # logit of a device that may not run the decision
 SLOWER = 24  # of these, log of how much slower the device is at the work
 _MOST = 4.0  # bound of what is seen
@@ -60,36 +64,6 @@ class Draws(NamedTuple):
   may: np.ndarray
 
 
-class _State(NamedTuple):
-  """The partial schedule. Arrays of [D] where nothing is said.
-
-  Attributes:
-    clock: microseconds until the device is free.
-    load: microseconds of all that was decided to be there.
-    persistent, held: bytes likewise, the second with outputs.
-    latest: position of the last decision there, -1 for none.
-    end: [num_ops] microseconds at which outputs are there.
-    arrived: [num_ops, D] when a copy is there, -1 where none was sent.
-    channel: [D * D] when each channel is free.
-    layer, micro, pair: [groups, D] microseconds of work decided there.
-    last: [1 + microbatches] device of the last decision of each; [0]: of any.
-  """
-
-  clock: np.ndarray
-  load: np.ndarray
-  persistent: np.ndarray
-  held: np.ndarray
-  latest: np.ndarray
-  end: np.ndarray
-  arrived: np.ndarray
-  channel: np.ndarray
-  layer: np.ndarray
-  micro: np.ndarray
-  pair: np.ndarray
-  last: np.ndarray
-
-
-@allocating
 def decode(
   tables: PartialTables,
   head: Head,
@@ -114,92 +88,68 @@ def decode(
     np.zeros((number, rows, devices, SEEN), np.float32),
     np.zeros((number, rows, devices), np.bool_),
   )
-  seen = np.zeros((devices, SEEN), np.float32)
-  may = np.zeros(devices, np.bool_)
-  logits = np.zeros(devices, np.float32)
-  work = np.zeros(len(head.bias) + head.first.shape[1], np.float32)
-  for row in range(number):
+  _decode(
+    tables,
+    head,
+    noise,
+    forced,
+    draws,
+    make_state(tables, head.first.shape[1], len(head.bias)),
+  )
+  return draws
+
+
+@kernel
+def _decode(
+  tables: PartialTables,
+  head: Head,
+  noise: np.ndarray,
+  forced: np.ndarray,
+  draws: Draws,
+  state: State,
+) -> None:
+  """Fills in the draws; `state` is room for a schedule."""
+  for row in range(len(noise)):
     device_of = draws.choices[row]
-    state = _empty(tables)
+    reset(state)
     for op in tables.order:
       decision = np.int64(tables.decision_of[op])
       if device_of[decision] < 0:
         best: Index = np.int64(forced[row, decision])
-        _open(tables, state, decision, may)
+        open_devices(tables, state, decision)
         if best >= 0:
-          may[best] = True
-        _look(tables, state, device_of, decision, op, may, seen)
+          state.may[best] = True
+        _look(tables, state, device_of, decision, op)
         if best < 0:
-          _score(head, decision, seen, may, logits, work)
-          best = np.int64(0)
-          for device in range(devices):
-            logits[device] += noise[row, decision, device]
-            if logits[device] > logits[best]:
-              best = np.int64(device)
-        if keeps:
-          draws.seen[row, decision] = seen
-          draws.may[row, decision] = may
-        _take(tables, state, device_of, decision, best)
-      _run(tables, state, device_of, op, np.int64(device_of[decision]))
-  return draws
+          best = _score(head, state, decision, noise[row, decision])
+        if draws.seen.shape[1] > 0:
+          for device in range(len(state.may)):
+            copy(draws.seen[row, decision, device], state.seen[device])
+          copy(draws.may[row, decision], state.may)
+        take(tables, state, device_of, decision, best)
+      run(tables, state, device_of, op, np.int64(device_of[decision]))
 
 
-@allocating_helper
-def _empty(tables: PartialTables) -> _State:
-  count, devices = tables.op_us.shape
-  layers, micros, pairs = tables.groups
-  return _State(
-    np.zeros(devices),
-    np.zeros(devices),
-    np.zeros(devices),
-    np.zeros(devices),
-    np.full(devices, -1.0),
-    np.zeros(count),
-    np.full((count, devices), -1.0),
-    np.zeros(devices * devices),
-    np.zeros((layers, devices)),
-    np.zeros((micros, devices)),
-    np.zeros((pairs, devices)),
-    np.full(1 + micros, -1, np.int64),
-  )
-
-
-@allocating_helper
-def _open(
-  tables: PartialTables, state: _State, decision: Index, may: np.ndarray
-) -> None:
-  """Fills in the devices to choose from."""
-  some = False
-  for device in range(len(may)):
-    needs = state.persistent[device] + tables.persistent_bytes[decision]
-    fits = needs <= tables.memory_bytes[device]
-    may[device] = tables.allowed[decision, device] and fits
-    some = some or may[device]
-  if not some:
-    may[:] = tables.allowed[decision]
-
-
-@allocating_helper
+@helper
 def _look(
   tables: PartialTables,
-  state: _State,
+  state: State,
   device_of: np.ndarray,
   decision: Index,
   op: Index,
-  may: np.ndarray,
-  seen: np.ndarray,
 ) -> None:
   """Fills in [D, SEEN] what there is to see, relative to the best device."""
+  seen, may, least = state.seen, state.may, state.least
+  start, end, cut = state.start, state.finish, state.cut
   devices = len(may)
   seen[:] = 0.0
+  least[:] = np.inf
   here_us = max(tables.fastest_us[decision], 0.01 * tables.mean_us)
-  least = np.full(4, np.inf)  # of load, start, end, cut
-  start, end = np.zeros(devices), np.zeros(devices)
-  cut = _traffic(tables, device_of, decision, seen)
+  _traffic(tables, state, device_of, decision)
   for device in range(devices):
     if not may[device]:
       continue
-    ready = _arrival(tables, state, device_of, op, device)
+    ready = arrival(tables, state, device_of, op, device)
     start[device] = max(ready, state.clock[device])
     end[device] = start[device] + tables.work_us[decision, device]
     least[0] = min(least[0], state.load[device])
@@ -208,76 +158,98 @@ def _look(
     least[3] = min(least[3], cut[device])
     wait = ready - state.clock[device]
     seen[device, 0] = np.tanh(wait / here_us)
-  ideal = tables.ideal_us
   for device in range(devices):
-    if not may[device]:
-      continue
-    row = seen[device]
-    load = state.load[device]
-    work_us = tables.work_us[decision, device]
-    row[1] = (load + work_us) / ideal
-    row[2] = (load - least[0]) / ideal
-    row[3] = np.tanh((load - least[0]) / here_us)
-    row[4] = (start[device] - least[1]) / ideal
-    row[5] = np.tanh((start[device] - least[1]) / here_us)
-    row[6] = (end[device] - least[2]) / ideal
-    row[7] = np.tanh((end[device] - least[2]) / here_us)
-    row[8] = (cut[device] - least[3]) / ideal
-    row[9] = np.log1p(cut[device] / here_us) - np.log1p(least[3] / here_us)
-    row[10] = np.log1p(cut[device] / here_us)
-    _kin(tables, state, decision, device, row)
-    row[20] = load <= 0.0
-    memory = max(tables.memory_bytes[device], 1.0)
-    persistent = state.persistent[device] + tables.persistent_bytes[decision]
-    row[21] = persistent / memory
-    row[22] = (state.held[device] + tables.held_bytes[decision]) / memory
-    row[23] = np.log(
-      max(work_us, 1e-9) / max(tables.fastest_us[decision], 1e-9)
-    )
-    row[SLOWER] = tables.slower[device]
-    row[25] = 1.0
-    if state.latest[device] >= 0.0:
-      row[25] = tables.position[decision] - state.latest[device]
-    for i in range(SEEN):
-      row[i] = min(max(row[i], -_MOST), _MOST)
+    if may[device]:
+      _relate(tables, state, decision, device, here_us)
 
 
-@allocating_helper
-def _traffic(
+@helper
+def _relate(
   tables: PartialTables,
-  device_of: np.ndarray,
+  state: State,
   decision: Index,
-  seen: np.ndarray,
-) -> np.ndarray:
-  """[D] microseconds of transfers with what was decided to be elsewhere; fills
-  in the shares of inputs and outputs there, and where the largest is."""
-  near = np.zeros((2, seen.shape[0]))
-  total = np.full(2, 1e-9)
-  largest, most = -1, 0.0
-  for i in range(
-    tables.near_offsets[decision], tables.near_offsets[decision + 1]
-  ):
-    side, other, us = 0, tables.near[i], tables.near_us[i]
-    if other < 0:
-      side, other = 1, -1 - other
-    total[side] += us
-    device = device_of[other]
-    if device >= 0:
-      near[side, device] += us
+  device: Index,
+  here_us: float,
+) -> None:
+  """Fills in what is seen of a device beside the best one."""
+  start, end, cut = state.start, state.finish, state.cut
+  least, ideal = state.least, tables.ideal_us
+  row = state.seen[device]
+  load = state.load[device]
+  work_us = tables.work_us[decision, device]
+  row[1] = (load + work_us) / ideal
+  row[2] = (load - least[0]) / ideal
+  row[3] = np.tanh((load - least[0]) / here_us)
+  row[4] = (start[device] - least[1]) / ideal
+  row[5] = np.tanh((start[device] - least[1]) / here_us)
+  row[6] = (end[device] - least[2]) / ideal
+  row[7] = np.tanh((end[device] - least[2]) / here_us)
+  row[8] = (cut[device] - least[3]) / ideal
+  row[9] = np.log1p(cut[device] / here_us) - np.log1p(least[3] / here_us)
+  row[10] = np.log1p(cut[device] / here_us)
+  _kin(tables, state, decision, device, row)
+  row[20] = load <= 0.0
+  memory = max(tables.memory_bytes[device], 1.0)
+  persistent = state.persistent[device] + tables.persistent_bytes[decision]
+  row[21] = persistent / memory
+  row[22] = (state.held[device] + tables.held_bytes[decision]) / memory
+  row[23] = np.log(max(work_us, 1e-9) / max(tables.fastest_us[decision], 1e-9))
+  row[SLOWER] = tables.slower[device]
+  row[25] = 1.0
+  if state.latest[device] >= 0.0:
+    row[25] = tables.position[decision] - state.latest[device]
+  for i in range(SEEN):
+    row[i] = min(max(row[i], -_MOST), _MOST)
+
+
+@helper
+def _traffic(
+  tables: PartialTables, state: State, device_of: np.ndarray, decision: Index
+) -> None:
+  """Fills in the microseconds of transfers with what was decided to be
+  elsewhere, the shares of inputs and outputs there, and where the largest
+  is."""
+  near, cut, seen = state.near, state.cut, state.seen
+  near[:] = 0.0
+  inputs = outputs = 1e-9
+  decided = most = 0.0
+  largest = np.int64(-1)
+  offsets = tables.near_offsets
+  for i in range(offsets[decision], offsets[decision + 1]):
+    other, us = tables.near[i], tables.near_us[i]
+    sends = other >= 0
+    if not sends:
+      other = -1 - other
+    if sends:
+      outputs += us
+    else:
+      inputs += us
+    where = np.int64(device_of[other])
+    if where >= 0:
+      near[0 if sends else 1, where] += us
+      decided += us
       if us > most:
-        largest, most = device, us
-  both = near[0] + near[1]
-  for device in range(seen.shape[0]):
-    seen[device, 17] = near[0, device] / total[0]
-    seen[device, 18] = near[1, device] / total[1]
+        largest, most = where, us
+  for device in range(len(cut)):
+    cut[device] = decided - near[0, device] - near[1, device]
+    seen[device, 17] = near[0, device] / outputs
+    seen[device, 18] = near[1, device] / inputs
     seen[device, 19] = device == largest
-  return both.sum() - both
 
 
-@allocating_inlined
+@inlined
+def _total(values: np.ndarray) -> float:
+  """The sum, at least a little above 0."""
+  result = 1e-9
+  for value in values:
+    result += value
+  return result
+
+
+@inlined
 def _kin(
   tables: PartialTables,
-  state: _State,
+  state: State,
   decision: Index,
   device: Index,
   row: np.ndarray,
@@ -287,124 +259,38 @@ def _kin(
   layers = state.layer[tables.layer[decision]]
   micros = state.micro[micro]
   pairs = state.pair[tables.pair[decision]]
-  row[11] = layers[device] / max(layers.sum(), 1e-9)
-  row[12] = micros[device] / max(micros.sum(), 1e-9)
-  row[13] = pairs[device] / max(pairs.sum(), 1e-9)
+  row[11] = layers[device] / _total(layers)
+  row[12] = micros[device] / _total(micros)
+  row[13] = pairs[device] / _total(pairs)
   row[14] = micros[device] / max(state.load[device], 1e-9)
   row[15] = state.last[1 + micro] == device
   row[16] = state.last[0] == device
 
 
-@allocating_helper
+@helper
 def _score(
-  head: Head,
-  decision: Index,
-  seen: np.ndarray,
-  may: np.ndarray,
-  logits: np.ndarray,
-  work: np.ndarray,
-) -> None:
-  """Fills in [D] logits; `work` holds the perceptron's layers."""
-  width = head.first.shape[1]
-  hidden, narrow = work[:width], work[width:]
-  for device in range(len(may)):
-    if not may[device]:
-      logits[device] = NEVER
-      continue
-    hidden[:] = head.context[decision]
-    narrow[:] = head.bias
-    score = np.float32(0.0)
-    for i in range(SEEN):
-      value = seen[device, i]
-      score += value * head.slope[decision, i]
-      if value != 0:
-        for j in range(width):
+  head: Head, state: State, decision: Index, noise: np.ndarray
+) -> Index:
+  """The device with the highest logit plus [D] noise."""
+  hidden, narrow, logits = state.hidden, state.narrow, state.logits
+  best: Index = np.int64(0)
+  for device in range(len(noise)):
+    logits[device] = NEVER
+    if state.may[device]:
+      copy(hidden, head.context[decision])
+      copy(narrow, head.bias)
+      logits[device] = noise[device]
+      for i in range(SEEN):
+        value = state.seen[device, i]
+        logits[device] += value * head.slope[decision, i]
+        for j in range(len(hidden)):
           hidden[j] += value * head.first[i, j]
-    for i in range(width):
-      value = hidden[i]
-      if value > 0:
+      for i in range(len(hidden)):
+        value = max(hidden[i], np.float32(0.0))
         for j in range(len(narrow)):
           narrow[j] += value * head.second[i, j]
-    for j in range(len(narrow)):
-      score += max(narrow[j], np.float32(0.0)) * head.last[j]
-    logits[device] = score
-
-
-@allocating_helper
-def _take(
-  tables: PartialTables,
-  state: _State,
-  device_of: np.ndarray,
-  decision: Index,
-  device: Index,
-) -> None:
-  """Puts a decision on a device."""
-  device_of[decision] = device
-  work_us = tables.work_us[decision, device]
-  state.load[device] += work_us
-  state.persistent[device] += tables.persistent_bytes[decision]
-  state.held[device] += tables.held_bytes[decision]
-  state.latest[device] = tables.position[decision]
-  state.layer[tables.layer[decision], device] += work_us
-  state.micro[tables.micro[decision], device] += work_us
-  state.pair[tables.pair[decision], device] += work_us
-  state.last[0] = device
-  state.last[1 + tables.micro[decision]] = device
-
-
-@allocating_inlined
-def _arrival(
-  tables: PartialTables,
-  state: _State,
-  device_of: np.ndarray,
-  op: Index,
-  device: Index,
-) -> float:
-  """When the inputs of `op` could be on `device`."""
-  ready = 0.0
-  for i in range(tables.in_offsets[op], tables.in_offsets[op + 1]):
-    producer = tables.in_src[i]
-    source = device_of[tables.decision_of[producer]]
-    at = state.end[producer]
-    if source != device:
-      if state.arrived[producer, device] >= 0:
-        at = state.arrived[producer, device]
-      else:
-        channel = tables.links.channel[source, device]
-        at = max(at, state.channel[channel])
-        size = tables.in_bytes[i]
-        at = arrival_us(tables.links, at, size, source, device)
-    ready = max(ready, at)
-  return ready
-
-
-@allocating_helper
-def _run(
-  tables: PartialTables,
-  state: _State,
-  device_of: np.ndarray,
-  op: Index,
-  device: Index,
-) -> None:
-  """Schedules an op where its decision is; sends what it needs there."""
-  ready = 0.0
-  for i in range(tables.in_offsets[op], tables.in_offsets[op + 1]):
-    producer = tables.in_src[i]
-    source = device_of[tables.decision_of[producer]]
-    at = state.end[producer]
-    if source != device:
-      if state.arrived[producer, device] < 0:
-        channel = tables.links.channel[source, device]
-        start = max(at, state.channel[channel])
-        sent = tables.links, start, tables.in_bytes[i], source, device
-        state.channel[channel] = free_us(*sent)
-        state.arrived[producer, device] = arrival_us(*sent)
-      at = state.arrived[producer, device]
-    ready = max(ready, at)
-  time_us = tables.op_us[op, device]
-  if time_us > 0:
-    start = max(ready, state.clock[device])
-    state.end[op] = start + time_us
-    state.clock[device] = state.end[op] + tables.overhead_us[device]
-  else:
-    state.end[op] = ready
+      for j in range(len(narrow)):
+        logits[device] += max(narrow[j], np.float32(0.0)) * head.last[j]
+    if logits[device] > logits[best]:
+      best = np.int64(device)
+  return best
