@@ -75,3 +75,31 @@ def test_sizes_that_merge_nothing_count_once():
   found = decisions_at(problem, [8, 40, None, 100])
   assert [d.num_decisions for d in found] == [8, problem.num_groups]
   assert [d.num_decisions for d in decisions_at(problem, [8, 8])] == [8]
+
+
+def test_no_cluster_mixes_microbatches_or_loses_variables_in_a_few():
+  # A variable of each layer feeds that layer in four microbatches; all
+  # activations are small, so that bytes alone would merge across microbatches.
+  ops = [
+    core.OpSpec(f"v{j}", "VarHandleOp", {"GPU": 0.0}, [1e6], 1e6)
+    for j in range(8)
+  ]
+  edges = []
+  for i in range(4):
+    for j in range(8):
+      at = len(ops)
+      name = f"microbatch_{i}/layer_{j}"
+      ops.append(
+        core.OpSpec(name, "MatMul", {"GPU": 10.0}, [10.0], microbatch=i)
+      )
+      edges.append((j, 0, at))
+      if j:
+        edges.append((at - 1, 0, at))
+  problem = problem_of(core.build_graph("split", ops, edges), gpus(2))
+  of = group_decisions(problem, 16).decision_of
+  microbatch = problem.graph.microbatch
+  assert of.max() + 1 <= 16
+  for decision in range(of.max() + 1):
+    assert len(set(microbatch[of == decision].tolist())) == 1
+  # 8 variables exchange nothing with each other: each is on its own.
+  assert len(set(of[:8].tolist())) == 8

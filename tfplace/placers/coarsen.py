@@ -262,20 +262,33 @@ def coarsen_by_merging(groups: GroupGraph, sizes: Sequence[int]) -> Coarsening:
   return Coarsening(tuple(labels))
 
 
-def merged(problem: Problem, targets: Sequence[int]) -> list[np.ndarray]:
+def merged(
+  problem: Problem,
+  targets: Sequence[int],
+  label: np.ndarray | None = None,
+  more_us: np.ndarray | None = None,
+) -> list[np.ndarray]:
   """Merges down to each target, from all groups anew.
 
   Args:
     problem: whose groups are merged.
     targets: how many to get down to; a group without a neighbor to join
       stays, so there may be more.
+    label: [num_groups] labels; groups of different ones never merge. None
+      lets all that run on the same devices merge.
+    more_us: [num_groups] microseconds that count as work besides the ops' time.
 
   Returns:
     Per target, [num_groups] the group that each group is merged into.
   """
   count = problem.num_groups
   time_us = np.bincount(problem.group_of, problem.fastest_us, count)
+  if more_us is not None:
+    time_us = time_us + more_us
   kind = problem.allowed_sets[1]
+  if label is not None:
+    pairs = np.stack((kind, label))
+    kind = np.unique(pairs, axis=1, return_inverse=True)[1].reshape(-1)
   offsets, other, num_bytes = _links(problem)
   result = []
   for target in targets:

@@ -1,4 +1,9 @@
-"""GDP: a graph network and a segment-recurrent placer, in one pass."""
+"""GDP: a graph network and a placer, in one pass or deciding in order.
+
+`gdp` ships: a segment-recurrent placer that decides everything at once.
+`ordered` decides clusters one after the other and sees the partial schedule; it
+has no line in the registry until a policy of it earns one.
+"""
 
 from tfplace.learned import Method
 from tfplace.learned.gdp import features
@@ -9,5 +14,11 @@ METHODS = {
     learner="tfplace.learned.gdp.learner:GdpLearner",
     version=features.VERSION,
     functions={"logits": features.signature(axes=0)},
-  )
+  ),
+  "ordered": Method(
+    placer="tfplace.learned.gdp.ordered_placer:OrderedPlacer",
+    learner="tfplace.learned.gdp.ordered_learner:OrderedLearner",
+    version=features.VERSION,
+    functions={"contexts": features.signature(axes=0), "head": {}},
+  ),
 }

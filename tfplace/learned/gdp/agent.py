@@ -213,7 +213,7 @@ def make_ppo(
   The value network sees a summary of the graph: it cannot favour one placement
   of a batch over another, and reports what is expected.
   """
-  summary = tf.constant(np.stack([_summary(g) for g in graphs]))
+  summary = tf.constant(np.stack([graph_summary(g) for g in graphs]))
   actor = ActorNetwork(bank, policy)
   value = ValueNetwork(
     bank.graph_spec(), lambda graph: tf.gather(summary, graph)
@@ -236,7 +236,7 @@ def make_ppo(
   )
 
 
-def _summary(graph: Features) -> np.ndarray:
+def graph_summary(graph: Features) -> np.ndarray:
   """[S] float32: means over decisions and devices, and the two sizes."""
   sizes = [np.log(graph.num_decisions) / 10, graph.num_devices / 8]
   parts = [graph.node.mean(axis=0), graph.device.mean(axis=0), sizes]

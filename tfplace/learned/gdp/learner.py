@@ -104,7 +104,7 @@ class GdpLearner(Learner):
     last = ts.termination(observed, rewards)
     greedy = logits.argmax(axis=1).astype(np.int32)
     greedy_us = float(task.evaluate(greedy[None])[0])
-    experience = _trajectory(first, last, actions, info)
+    experience = trajectory_of(first, last, actions, info)
     for _ in range(ppo.epochs):
       loss = self._ppo.train(experience).extra
       if loss.clip_fraction > ppo.max_clip_fraction:
@@ -182,7 +182,7 @@ class MovingAverage(tf.Module):
       average.assign(weight + keep * (average - weight))
 
 
-def _trajectory(
+def trajectory_of(
   first: ts.TimeStep, last: ts.TimeStep, actions: np.ndarray, info: dict
 ) -> trajectory.Trajectory:
   """[B, 2]: the episode's one step, then the boundary that PPO masks."""

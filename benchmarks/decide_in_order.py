@@ -1,0 +1,286 @@
+"""The policy that decides in order: trained, and compared on other graphs.
+
+Development graphs only; the test set of the README is not looked at here.
+`train` imitates searched placements, then goes on by PPO, resumes where it was
+cut off, and exports the policy and one of random weights. `compare` sets what
+the policy draws in some seconds (features, network, decoding and simulations;
+TensorFlow is loaded before) beside every one-shot placer, and beside the same
+decoder with random weights and with none. `ceiling` shows what a search finds
+in so many seconds over the best one-shot placer: what a policy could win.
+
+  python benchmarks/decide_in_order.py train --graphs='graphs/*.json.gz' \\
+    --on=v100x4,p100x8 --work_dir=/tmp/ordered
+  python benchmarks/decide_in_order.py compare --graphs='others/*.json.gz' \\
+    --on=v100x4 --work_dir=/tmp/ordered
+  python benchmarks/decide_in_order.py ceiling --graphs='graphs/*.json.gz' \\
+    --on=v100x4 --searches_s=3,10,60
+"""
+
+import glob
+import math
+import pathlib
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from absl import app, flags
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+import saved_rows
+
+import tfplace
+from tfplace.core import Problem, symmetry
+from tfplace.core.presets import cluster_preset
+from tfplace.core.protocols import Budget
+from tfplace.errors import TfplaceError
+from tfplace.learned import exported, training_process
+from tfplace.learned.decisions import Decisions, decisions_at
+from tfplace.placers import registry
+from tfplace.simulate import Simulator
+
+STRATEGY = "ordered"
+WHOLE = 1_000_000_000  # draws: all of them decide everything
+# Arm -> its policy, and how many draws decide everything; then some decisions.
+ARMS = {
+  "policy": ("policy", WHOLE),
+  "untrained": ("untrained", WHOLE),
+  "random": ("random", WHOLE),
+  "policy, then parts": ("policy", 16),
+  "random, then parts": ("random", 16),
+}
+_GRAPHS = flags.DEFINE_list("graphs", [], "Graph files, or globs of them.")
+_ON = flags.DEFINE_list("on", ["v100x4"], "Clusters.")
+_WORK_DIR = flags.DEFINE_string("work_dir", None, "Checkpoints and policies.")
+_OUT = flags.DEFINE_string("out", None, "JSON file of rows that are known.")
+_SEED = flags.DEFINE_integer("seed", 0, "Of weights, draws and searches.")
+_SECONDS = flags.DEFINE_float("seconds", 3.0, "Of each arm's draws.")
+_SEARCHES_S = flags.DEFINE_list("searches_s", ["3", "10", "60"], "Of `auto`.")
+_SIZES = flags.DEFINE_list("sizes", ["512"], "Decisions of each task.")
+_STEPS = flags.DEFINE_integer("imitation_steps", 300, "Per task.")
+_ITERATIONS = flags.DEFINE_integer("iterations", 0, "Of PPO, in all.")
+_SEARCHED = flags.DEFINE_integer("search_evaluations", 5000, "Per target.")
+
+
+def main(argv: list[str]) -> None:
+  actions = {"train": train, "compare": compare, "ceiling": ceiling}
+  if len(argv) != 2 or argv[1] not in actions:
+    raise app.UsageError(f"say what to do: {', '.join(actions)}")
+  registry.LEARNED[STRATEGY] = "tfplace.learned.gdp"  # type: ignore[index]
+  actions[argv[1]]()
+
+
+def problems() -> Iterator[Problem]:
+  """Every graph on every cluster."""
+  paths = sorted(path for wild in _GRAPHS.value for path in glob.glob(wild))
+  for path in paths:
+    graph = tfplace.load_graph(path)
+    for cluster in _ON.value:
+      yield Problem(graph, cluster_preset(cluster))
+
+
+def train() -> None:
+  """Imitation and PPO; progress is printed, checkpoints are kept."""
+  training_process.enter_training_process()
+  from tfplace.learned import export
+  from tfplace.learned.train import trainer as training
+  from tfplace.learned.train.config import Request
+  from tfplace.learned.train.tasks import Task
+
+  work = pathlib.Path(_WORK_DIR.value)
+  request = Request(
+    checkpoint_dir=str(work / "checkpoints"),
+    export_dir=str(work / "policy"),
+    iterations=_ITERATIONS.value,
+    imitation_steps=_STEPS.value,
+    max_decisions=tuple(int(size) for size in _SIZES.value),
+    search_evaluations=_SEARCHED.value,
+    seed=_SEED.value,
+    strategy=STRATEGY,
+    checkpoint_every=50,
+  )
+  with training_process.only_run_in(request.checkpoint_dir):
+    tasks = [
+      _task(Task, decisions, work)
+      for problem in problems()
+      for decisions in decisions_at(problem, request.max_decisions)
+    ]
+    run = training.Trainer(tasks, request.config(), request.checkpoint_dir)
+    print(f"{len(run.tasks)} tasks, {run.done} of {run.total} done", flush=True)
+    if not run.done:
+      export.export_policy(run.learner.exportable(), work / "untrained")
+    run.run(_Printer(len(run.tasks)))
+    training.finish(run, request)
+
+
+def _task(make: Any, decisions: Decisions, work: pathlib.Path) -> Any:
+  """A task whose target a search of the decisions has found; kept in a file."""
+  problem = decisions.problem
+  path = (
+    work
+    / "targets"
+    / (
+      f"{problem.graph.name}_{problem.graph.num_ops}_{problem.cluster.name}"
+      f"_{decisions.num_decisions}_{_SEARCHED.value}_{_SEED.value}.npy"
+    )
+  )
+  if not path.exists():
+    began = time.perf_counter()
+    grouped = decisions.as_groups
+    placer = registry.get_placer("annealing")
+    budget = Budget(1e9, _SEARCHED.value)
+    found = placer.place(grouped, Simulator(grouped), budget, _SEED.value)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.save(path, decisions.to_choices(found.placement.devices))
+    seconds = time.perf_counter() - began
+    told = f"{found.evaluation.step_time_us / 1e3:.1f} ms, {seconds:.0f} s"
+    print(f"{path.name}: {told}", flush=True)
+  classes = symmetry.device_classes(problem.cluster)
+  target = symmetry.by_first_use(np.load(path), classes)
+  simulator = Simulator(problem)
+  baseline = simulator.run(decisions.to_devices(target[None])).step_time_us[0]
+  task = make(decisions, simulator, float(baseline), target)
+  task.best_us, task.best = float(baseline), target
+  return task
+
+
+class _Printer:
+  """Prints means over so many steps."""
+
+  def __init__(self, every: int) -> None:
+    self._every = every
+    self._seen: list[Any] = []
+    self._began = time.perf_counter()
+
+  def __call__(self, report: Any) -> None:
+    self._seen.append(report)
+    if len(self._seen) < self._every:
+      return
+    seconds = time.perf_counter() - self._began
+    told = f"{report.done}/{report.total} {seconds:.0f} s"
+    losses = [r.loss for r in self._seen if r.loss is not None]
+    steps = [r.step for r in self._seen if r.step is not None]
+    if losses:
+      told += f" loss {statistics.fmean(losses):.3f}"
+    if steps:
+      told += f" reward {statistics.fmean(s.reward for s in steps):.4f}"
+      told += f" entropy {statistics.fmean(s.entropy for s in steps):.3f}"
+      clips = statistics.fmean(s.clip_fraction for s in steps)
+      told += f" clipped {clips:.3f}"
+    print(told, flush=True)
+    self._seen = []
+
+
+def compare() -> None:
+  """One row per problem; then the geometric means."""
+  from tfplace.learned.gdp import ordered_placer
+
+  work = pathlib.Path(_WORK_DIR.value)
+  policies = {
+    name: exported.load_policy(work / folder, STRATEGY)
+    for name, folder in (("policy", "policy"), ("untrained", "untrained"))
+  }
+  saved = saved_rows.SavedRows(
+    _OUT.value or str(work / "compare.json"),
+    {"seconds": _SECONDS.value, "seed": _SEED.value},
+    "--out",
+  )
+  sizes = [int(size) for size in _SIZES.value]
+
+  def measure(problem: Problem) -> dict:
+    row = one_shots(problem)
+    for arm, (name, whole) in ARMS.items():
+      policy = policies.get(name)
+      placer = ordered_placer.OrderedPlacer(samples=WHOLE, whole=whole)
+      began = time.perf_counter()
+      found = placer.draws(
+        problem,
+        Simulator(problem),
+        Budget(_SECONDS.value),
+        _SEED.value,
+        policy,
+        sizes,
+      )
+      row[arm] = {
+        "step_time_us": found.evaluation.step_time_us,
+        "seconds": time.perf_counter() - began,
+        "evaluations": found.evaluations,
+        "first_us": found.history[0].step_time_us,
+      }
+    return row
+
+  rows = {}
+  for problem in problems():
+    for policy in (
+      *policies.values(),
+      None,
+    ):  # compiled before the clock starts
+      ordered_placer.OrderedPlacer(samples=1).draws(
+        problem, Simulator(problem), Budget(60.0), 0, policy, sizes
+      )
+    key = f"{problem.graph.name}/{problem.cluster.name}"
+    key += f"/{problem.graph.num_microbatches}"
+    rows[key] = saved.row(key, lambda problem=problem: measure(problem))
+  heads = ["graph", "ops", "best one-shot (ms)", "by", *ARMS]
+  print("| " + " | ".join(heads) + " |\n" + "| --- " * len(heads) + "|")
+  for key, row in rows.items():
+    cells = [key, f"{row['ops']:,}", f"{row['one_shot_us'] / 1e3:.1f}"]
+    cells += [row["by"], *(f"{_ratio(row, arm):.3f}" for arm in ARMS)]
+    print("| " + " | ".join(cells) + " |")
+  means = [
+    math.exp(statistics.fmean(math.log(_ratio(r, arm)) for r in rows.values()))
+    for arm in ARMS
+  ]
+  print("geometric means", dict(zip(ARMS, np.round(means, 4), strict=True)))
+
+
+def _ratio(row: dict, arm: str) -> float:
+  """Step time over that of the best one-shot placer."""
+  return row[arm]["step_time_us"] / row["one_shot_us"]
+
+
+def one_shots(problem: Problem) -> dict:
+  """The best of all placers that neither search nor learn."""
+  simulator = Simulator(problem)
+  found = {}
+  for name in registry.classical(problem):
+    try:
+      placer = registry.get_placer(name)
+      result = placer.place(problem, simulator, Budget(60.0), _SEED.value)
+    except TfplaceError:
+      continue
+    found[name] = result.evaluation.step_time_us
+  best = min(found, key=found.__getitem__)
+  return {
+    "ops": problem.graph.num_ops,
+    "one_shot_us": found[best],
+    "by": best,
+    "one_shots": found,
+  }
+
+
+def ceiling() -> None:
+  """`auto` without a policy at each of so many seconds."""
+  from tfplace.placers.auto import AutoPlacer
+
+  saved = saved_rows.SavedRows(_OUT.value, {"seed": _SEED.value}, "--out")
+
+  def measure(problem: Problem) -> dict:
+    row = one_shots(problem)
+    for seconds in _SEARCHES_S.value:
+      found = AutoPlacer(learned=()).place(
+        problem, Simulator(problem), Budget(float(seconds)), _SEED.value
+      )
+      row[f"auto_{seconds}_s"] = found.evaluation.step_time_us
+    return row
+
+  for problem in problems():
+    key = f"{problem.graph.name}/{problem.cluster.name}"
+    key += f"/{problem.graph.num_microbatches}"
+    saved.row(key, lambda problem=problem: measure(problem))
+
+
+if __name__ == "__main__":
+  app.run(main)

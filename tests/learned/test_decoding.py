@@ -1,0 +1,154 @@
+"""The compiled decoder: what it sees, and what it makes of it."""
+
+import numpy as np
+import pytest
+from policies_testing import gpus, problem_of, random_graph
+
+from tfplace import Simulator, core
+from tfplace.core.protocols import Budget
+from tfplace.learned.decisions import group_decisions
+from tfplace.learned.gdp.decoding import SEEN, Head, decode
+from tfplace.learned.gdp.ordered_placer import (
+  OrderedPlacer,
+  decode_all,
+  uniform_head,
+)
+from tfplace.learned.gdp.partial import partial_tables
+
+LOAD, END, CUT = 2, 6, 8  # relative to the least
+
+
+def linear(count, **slopes):
+  """A head that adds up what it sees."""
+  head = uniform_head(count)
+  for at, slope in slopes.items():
+    head.slope[:, int(at[1:])] = slope
+  return head
+
+
+def tables_of(graph, cluster, size=None):
+  return partial_tables(group_decisions(problem_of(graph, cluster), size))
+
+
+def noise_of(tables, number=1, seed=0):
+  rng = np.random.default_rng(seed)
+  shape = (number, *tables.allowed.shape)
+  return rng.gumbel(size=shape).astype(np.float32)
+
+
+def ops(times, edges=(), num_bytes=0.0, **more):
+  specs = [
+    core.OpSpec(f"op{i}", "MatMul", {"GPU": t}, [num_bytes], **more)
+    for i, t in enumerate(times)
+  ]
+  return core.build_graph("by_hand", specs, [(a, 0, b) for a, b in edges])
+
+
+def test_earliest_end_is_greedy_list_scheduling():
+  # In order 8, 3, 3, 2 (overhead 1 each): 8 on one device; 3 and 3 on the
+  # other, which is free at 8; the first is free at 9; so 2 follows the 3s.
+  tables = tables_of(ops([8.0, 3.0, 3.0, 2.0]), gpus(2))
+  head = linear(4, f6=-1.0)
+  (choice,) = decode_all(tables, head, np.zeros((1, 4, 2), np.float32))
+  assert choice.tolist() == [0, 1, 1, 1]
+
+
+def test_least_traffic_keeps_a_chain_on_one_device():
+  tables = tables_of(
+    ops([5.0] * 6, [(i, i + 1) for i in range(5)], 1e6), gpus(3)
+  )
+  head = linear(6, f8=-100.0)
+  (choice,) = decode_all(tables, head, noise_of(tables))
+  assert len(set(choice.tolist())) == 1
+
+
+def test_transfers_and_clocks_are_as_simulated_on_a_chain_across_devices():
+  # 10 us, 4,000 bytes at 4,000 B/us and 2 us, 20 us: the third op, of 5 us,
+  # could start at 10 + 3 + 20 = 33 where the second is, and 3 later elsewhere.
+  graph = ops([10.0, 20.0, 5.0], [(0, 1), (1, 2)], 4000.0)
+  tables = tables_of(graph, gpus(2))
+  forced = np.array([[0, 1, 0]], np.int32)
+  zero = np.zeros((1, 3, 2), np.float32)
+  draws = decode(tables, uniform_head(3), zero, forced, True)
+  ideal = tables.ideal_us
+  end = draws.seen[0, 2, :, END] * ideal
+  # An op's launch gap keeps device 1 until 34: ends at 36 + 6, or at 34 + 6.
+  np.testing.assert_allclose(end, [2.0, 0.0], atol=1e-4)
+  simulated = Simulator(problem_of(graph, gpus(2))).run(forced)
+  assert simulated.step_time_us[0] == 10 + 3 + 20 + 3 + 5
+
+
+def test_what_is_forced_is_taken_and_seen():
+  tables = tables_of(random_graph(40, seed=1), gpus(4), 12)
+  count = len(tables.allowed)
+  forced = (np.arange(count, dtype=np.int32) % 4)[None]
+  draws = decode(tables, uniform_head(count), noise_of(tables), forced, True)
+  assert (draws.choices == forced).all()
+  assert draws.seen.shape == (1, count, 4, SEEN)
+  assert np.isfinite(draws.seen).all()
+  assert np.abs(draws.seen).max() <= 4.0
+
+
+def test_devices_are_interchangeable():
+  tables = tables_of(random_graph(60, seed=2), gpus(4), 20)
+  rng = np.random.default_rng(0)
+  count = len(tables.allowed)
+  shapes = ((count, 8), (count, SEEN), (SEEN, 8), (8, 4), (4,), (4,))
+  head = Head(*(rng.normal(size=s).astype(np.float32) for s in shapes))
+  noise, rename = noise_of(tables, 5), np.array([2, 0, 3, 1])
+  first = decode_all(tables, head, noise)
+  renamed = np.empty_like(noise)
+  renamed[..., rename] = noise
+  assert (decode_all(tables, head, renamed) == rename[first]).all()
+
+
+def test_no_decision_goes_where_it_has_no_kernel():
+  graph = random_graph(40, seed=3, cpu_only=True)
+  tables = tables_of(graph, gpus(2, cpu=True))
+  chosen = decode_all(
+    tables, uniform_head(len(tables.allowed)), noise_of(tables, 8)
+  )
+  assert tables.allowed[np.arange(len(tables.allowed)), chosen].all()
+  assert (~tables.allowed[:, :2]).any()  # some run on the CPU only
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_full_device_is_left_out(seed):
+  # Six variables of 400 bytes on three devices of 1,000: two on each.
+  graph = ops([1.0] * 6, persistent_bytes=400.0)
+  tables = tables_of(graph, gpus(3, memory_bytes=1000.0))
+  (chosen,) = decode_all(tables, uniform_head(6), noise_of(tables, seed=seed))
+  assert np.bincount(chosen).tolist() == [2, 2, 2]
+
+
+def test_missing_links_are_seen_as_far():
+  devices = gpus(2).devices
+  cluster = core.Cluster("apart", devices, ())
+  tables = tables_of(ops([1.0, 1.0], [(0, 1)], 8.0), cluster)
+  forced = np.full((1, 2), -1, np.int32)
+  noise = np.zeros((1, 2, 2), np.float32)
+  draws = decode(tables, linear(2, f6=-1.0), noise, forced, True)
+  assert np.isfinite(draws.seen).all()
+  assert draws.choices[0, 0] == draws.choices[0, 1]
+
+
+def best_of(problem, seed, whole, samples=60):
+  placer = OrderedPlacer(samples=samples, whole=whole)
+  budget = Budget(60.0)
+  return placer.draws(problem, Simulator(problem), budget, seed, None, [16])
+
+
+def test_a_seed_decides_the_draws():
+  problem = problem_of(random_graph(50, 4), gpus(3))
+  first, again, other = (best_of(problem, seed, 60) for seed in (0, 0, 1))
+  assert (first.placement.devices == again.placement.devices).all()
+  assert (first.placement.devices != other.placement.devices).any()
+
+
+def test_deciding_some_anew_beats_as_many_whole_draws():
+  problem = problem_of(random_graph(50, 4), gpus(3))
+  some, whole = (
+    np.mean([best_of(problem, s, n).evaluation.step_time_us for s in range(5)])
+    for n in (10, 60)
+  )
+  assert some < whole

@@ -1,0 +1,140 @@
+"""A policy that decides in order learns known optima, by imitation and PPO."""
+
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from policies_testing import gpus, problem_of, random_graph
+
+from tfplace import Simulator, core
+from tfplace.core.protocols import Budget
+from tfplace.learned import export, exported
+from tfplace.learned.decisions import group_decisions
+from tfplace.learned.gdp.decoding import decode
+from tfplace.learned.gdp.ordered_learner import OrderedLearner, shared_loss
+from tfplace.learned.gdp.ordered_placer import OrderedPlacer
+from tfplace.learned.train.config import (
+  ImitationConfig,
+  PPOConfig,
+  TrainConfig,
+)
+from tfplace.learned.train.tasks import Task
+from tfplace.placers import registry
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch):
+  monkeypatch.setitem(registry.LEARNED, "ordered", "tfplace.learned.gdp")
+
+
+def task_of(problem, target=None):
+  decisions = group_decisions(problem)
+  if target is None:
+    target = np.zeros(decisions.num_decisions, np.int32)
+  one_device = float(np.nansum(problem.time_us[:, 0]))
+  return Task(decisions, Simulator(problem), one_device, target)
+
+
+def learner_of(tasks, seed=0, **method):
+  config = TrainConfig(
+    seed=seed,
+    method=PPOConfig(**method),
+    imitation=ImitationConfig(learning_rate=5e-3),
+    strategy="ordered",
+  )
+  return OrderedLearner(tasks, config)
+
+
+def chains(number, length):
+  """Chains of equal ops that exchange nothing: one on each device is best."""
+  ops = [
+    core.OpSpec(f"chain{c}/op{i}", "MatMul", {"GPU": 10.0}, [4e6])
+    for i in range(length)
+    for c in range(number)
+  ]
+  edges = [(i, 0, i + number) for i in range(number * (length - 1))]
+  return core.build_graph("chains", ops, edges)
+
+
+def test_the_decoder_takes_what_the_network_says_is_most_probable():
+  problem = problem_of(random_graph(60, seed=1, cpu_only=True), gpus(3, True))
+  learner = learner_of([task_of(problem)])
+  rng = np.random.default_rng(0)
+  for variable in learner.policy.variables:  # the slopes are 0 at first
+    variable.assign_add(rng.normal(0, 0.3, variable.shape))
+  shape = learner._tables[0].allowed.shape
+  free = np.full((1, shape[0]), -1, np.int32)
+  zero = np.zeros((1, *shape), np.float32)
+  draws = decode(learner._tables[0], learner._told(0), zero, free, True)
+  told = learner.policy(learner._bank.get(tf.constant(0)))
+  logits = learner.policy.logits(told, draws.seen, draws.may).numpy()[0]
+  chosen = logits[np.arange(shape[0]), draws.choices[0]]
+  np.testing.assert_allclose(chosen, logits.max(axis=1), atol=1e-3)
+  assert len(set(draws.choices[0].tolist())) > 1
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_ppo_finds_the_optimum_of_ten_ops_from_a_random_start(seed):
+  problem = problem_of(random_graph(10, seed=3), gpus(3))
+  every = np.array(list(itertools.product(range(3), repeat=10)), np.int32)
+  optimum_us = Simulator(problem).run(every).step_time_us.min()
+  task = task_of(problem)
+  assert optimum_us < 0.75 * task.baseline_us  # there is something to find
+  learner = learner_of([task], seed, samples=32)
+  for iteration in range(150):
+    step = learner.improve(0, np.random.default_rng([seed, iteration]))
+    if step.greedy_us <= optimum_us:
+      break
+  assert step.greedy_us == optimum_us
+  print(f"seed {seed}: optimum after {task.evaluations} placements")
+
+
+def test_imitation_of_fifty_decisions_learns_the_optimum_and_generalizes():
+  # 5 chains of 10 ops on 5 devices: 10 ops and 9 launch gaps in a row.
+  problem = problem_of(chains(5, 10), gpus(5))
+  first = task_of(problem)
+  target = np.array([int(name[5]) for name in problem.graph.names], np.int32)
+  decided = np.zeros(50, np.int32)
+  decided[first.decisions.decision_of] = (target + 2) % 5  # any names
+  learner = learner_of([task_of(problem, decided)])
+  for _ in range(150):
+    loss = learner.imitate(0)
+  assert loss < 0.3  # smoothing alone leaves some 0.05
+  # Others, of other lengths, on other numbers of devices: not seen before.
+  for number, length in ((5, 10), (3, 14), (6, 8)):
+    other = problem_of(chains(number, length), gpus(number))
+    assert greedy_us(learner, other) == length * 10.0 + length - 1
+
+
+def greedy_us(learner, problem):
+  task = task_of(problem)
+  fresh = learner_of([task])
+  fresh.set_weights(learner.policy.variables)
+  return fresh.improve(0, np.random.default_rng(0)).greedy_us
+
+
+def test_devices_that_look_the_same_share_the_probability():
+  log_probs = tf.math.log([[1 / 3, 1 / 3, 1 / 3], [0.5, 0.25, 0.25]])
+  may = tf.ones((2, 3), tf.bool)
+  same = tf.constant([[True, True, True], [False, True, False]])
+  known = tf.constant([True, True])
+  loss = float(shared_loss(log_probs, may, same, known, 0.0))
+  assert loss == pytest.approx(np.log(4) / 2, abs=1e-5)  # 0, and log 4
+  only = float(shared_loss(log_probs, may, same, tf.constant([True, False]), 0))
+  assert only == pytest.approx(0.0, abs=1e-5)
+
+
+def test_an_exported_policy_places_as_it_did_in_training(tmp_path):
+  problem = problem_of(random_graph(30, seed=5), gpus(3))
+  learner = learner_of([task_of(problem)])
+  learner.imitate(0)
+  learner._average.restart()
+  export.export_policy(learner.exportable(), tmp_path / "policy")
+  policy = exported.load_policy(tmp_path / "policy", "ordered")
+  placer = OrderedPlacer(str(tmp_path / "policy"), samples=0)
+  found = placer.draws(
+    problem, Simulator(problem), Budget(60.0), 0, policy, [1000]
+  )
+  step = learner.improve(0, np.random.default_rng(0))
+  assert found.evaluation.step_time_us == step.greedy_us

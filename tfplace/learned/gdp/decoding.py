@@ -1,0 +1,296 @@
+"""Decides in order, seeing the partial schedule: compiled, without TensorFlow.
+
+Whenever the first op of a decision comes, each device that may run it is scored
+by a small perceptron, which all devices share, so that devices stay
+interchangeable and any number works. It sees `SEEN` numbers of the decision on
+the device, and of the decision what the graph network made of it. Then the op
+is scheduled where its decision is: when its inputs have arrived (transfers
+queue on their channels) and the device is free. (Doppler, ICLR 2026, decides
+likewise, op by op; that decisions are clusters is ours.)
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from tfplace.learned.gdp.partial import PartialTables
+from tfplace.learned.gdp.schedule import (
+  SEEN,
+  State,
+  arrival,
+  copy,
+  make_state,
+  open_devices,
+  reset,
+  run,
+  take,
+)
+from tfplace.simulate.jit import Index, helper, inlined, kernel
+
+NEVER = np.float32(-1e9)  # logit of a device that may not run the decision
+SLOWER = 24  # of these, log of how much slower the device is at the work
+_MOST = 4.0  # bound of what is seen
+
+
+class Head(NamedTuple):
+  """The perceptron's weights, and what it is told of each decision.
+
+  Attributes:
+    context: [N, H] float32 added to the first layer.
+    slope: [N, SEEN] float32: the logit's linear part.
+    first: [SEEN, H]; second: [H, K]; bias: [K]; last: [K] float32.
+  """
+
+  context: np.ndarray
+  slope: np.ndarray
+  first: np.ndarray
+  second: np.ndarray
+  bias: np.ndarray
+  last: np.ndarray
+
+
+class Draws(NamedTuple):
+  """Placements in the order in which they are decided.
+
+  Attributes:
+    choices: [B, N] int32 devices.
+    seen: [B, N, D, SEEN] float32, where asked for; else [B, 0, D, SEEN].
+    may: [B, N, D] bool: the devices chosen from: allowed, with memory left
+      where any has; like `seen`.
+  """
+
+  choices: np.ndarray
+  seen: np.ndarray
+  may: np.ndarray
+
+
+def decode(
+  tables: PartialTables,
+  head: Head,
+  noise: np.ndarray,
+  forced: np.ndarray,
+  keeps: bool,
+) -> Draws:
+  """Decides placements, one after the other.
+
+  Args:
+    tables: the problem.
+    head: of the policy.
+    noise: [B, N, D] float32 added to the logits: Gumbel noise for draws, 0 for
+      the most probable choices.
+    forced: [B, N] int32 devices to take whatever the logits say, -1 for none.
+    keeps: whether what was seen is returned.
+  """
+  number, count, devices = noise.shape
+  rows = count if keeps else 0
+  draws = Draws(
+    np.full((number, count), -1, np.int32),
+    np.zeros((number, rows, devices, SEEN), np.float32),
+    np.zeros((number, rows, devices), np.bool_),
+  )
+  _decode(
+    tables,
+    head,
+    noise,
+    forced,
+    draws,
+    make_state(tables, head.first.shape[1], len(head.bias)),
+  )
+  return draws
+
+
+@kernel
+def _decode(
+  tables: PartialTables,
+  head: Head,
+  noise: np.ndarray,
+  forced: np.ndarray,
+  draws: Draws,
+  state: State,
+) -> None:
+  """Fills in the draws; `state` is room for a schedule."""
+  for row in range(len(noise)):
+    device_of = draws.choices[row]
+    reset(state)
+    for op in tables.order:
+      decision = np.int64(tables.decision_of[op])
+      if device_of[decision] < 0:
+        best: Index = np.int64(forced[row, decision])
+        open_devices(tables, state, decision)
+        if best >= 0:
+          state.may[best] = True
+        _look(tables, state, device_of, decision, op)
+        if best < 0:
+          best = _score(head, state, decision, noise[row, decision])
+        if draws.seen.shape[1] > 0:
+          for device in range(len(state.may)):
+            copy(draws.seen[row, decision, device], state.seen[device])
+          copy(draws.may[row, decision], state.may)
+        take(tables, state, device_of, decision, best)
+      run(tables, state, device_of, op, np.int64(device_of[decision]))
+
+
+@helper
+def _look(
+  tables: PartialTables,
+  state: State,
+  device_of: np.ndarray,
+  decision: Index,
+  op: Index,
+) -> None:
+  """Fills in [D, SEEN] what there is to see, relative to the best device."""
+  seen, may, least = state.seen, state.may, state.least
+  start, end, cut = state.start, state.finish, state.cut
+  devices = len(may)
+  seen[:] = 0.0
+  least[:] = np.inf
+  here_us = max(tables.fastest_us[decision], 0.01 * tables.mean_us)
+  _traffic(tables, state, device_of, decision)
+  for device in range(devices):
+    if not may[device]:
+      continue
+    ready = arrival(tables, state, device_of, op, device)
+    start[device] = max(ready, state.clock[device])
+    end[device] = start[device] + tables.work_us[decision, device]
+    least[0] = min(least[0], state.load[device])
+    least[1] = min(least[1], start[device])
+    least[2] = min(least[2], end[device])
+    least[3] = min(least[3], cut[device])
+    wait = ready - state.clock[device]
+    seen[device, 0] = np.tanh(wait / here_us)
+  for device in range(devices):
+    if may[device]:
+      _relate(tables, state, decision, device, here_us)
+
+
+@helper
+def _relate(
+  tables: PartialTables,
+  state: State,
+  decision: Index,
+  device: Index,
+  here_us: float,
+) -> None:
+  """Fills in what is seen of a device beside the best one."""
+  start, end, cut = state.start, state.finish, state.cut
+  least, ideal = state.least, tables.ideal_us
+  row = state.seen[device]
+  load = state.load[device]
+  work_us = tables.work_us[decision, device]
+  row[1] = (load + work_us) / ideal
+  row[2] = (load - least[0]) / ideal
+  row[3] = np.tanh((load - least[0]) / here_us)
+  row[4] = (start[device] - least[1]) / ideal
+  row[5] = np.tanh((start[device] - least[1]) / here_us)
+  row[6] = (end[device] - least[2]) / ideal
+  row[7] = np.tanh((end[device] - least[2]) / here_us)
+  row[8] = (cut[device] - least[3]) / ideal
+  row[9] = np.log1p(cut[device] / here_us) - np.log1p(least[3] / here_us)
+  row[10] = np.log1p(cut[device] / here_us)
+  _kin(tables, state, decision, device, row)
+  row[20] = load <= 0.0
+  memory = max(tables.memory_bytes[device], 1.0)
+  persistent = state.persistent[device] + tables.persistent_bytes[decision]
+  row[21] = persistent / memory
+  row[22] = (state.held[device] + tables.held_bytes[decision]) / memory
+  row[23] = np.log(max(work_us, 1e-9) / max(tables.fastest_us[decision], 1e-9))
+  row[SLOWER] = tables.slower[device]
+  row[25] = 1.0
+  if state.latest[device] >= 0.0:
+    row[25] = tables.position[decision] - state.latest[device]
+  for i in range(SEEN):
+    row[i] = min(max(row[i], -_MOST), _MOST)
+
+
+@helper
+def _traffic(
+  tables: PartialTables, state: State, device_of: np.ndarray, decision: Index
+) -> None:
+  """Fills in the microseconds of transfers with what was decided to be
+  elsewhere, the shares of inputs and outputs there, and where the largest
+  is."""
+  near, cut, seen = state.near, state.cut, state.seen
+  near[:] = 0.0
+  inputs = outputs = 1e-9
+  decided = most = 0.0
+  largest = np.int64(-1)
+  offsets = tables.near_offsets
+  for i in range(offsets[decision], offsets[decision + 1]):
+    other, us = tables.near[i], tables.near_us[i]
+    sends = other >= 0
+    if not sends:
+      other = -1 - other
+    if sends:
+      outputs += us
+    else:
+      inputs += us
+    where = np.int64(device_of[other])
+    if where >= 0:
+      near[0 if sends else 1, where] += us
+      decided += us
+      if us > most:
+        largest, most = where, us
+  for device in range(len(cut)):
+    cut[device] = decided - near[0, device] - near[1, device]
+    seen[device, 17] = near[0, device] / outputs
+    seen[device, 18] = near[1, device] / inputs
+    seen[device, 19] = device == largest
+
+
+@inlined
+def _total(values: np.ndarray) -> float:
+  """The sum, at least a little above 0."""
+  result = 1e-9
+  for value in values:
+    result += value
+  return result
+
+
+@inlined
+def _kin(
+  tables: PartialTables,
+  state: State,
+  decision: Index,
+  device: Index,
+  row: np.ndarray,
+) -> None:
+  """Fills in where its layer and its microbatch went."""
+  micro = tables.micro[decision]
+  layers = state.layer[tables.layer[decision]]
+  micros = state.micro[micro]
+  pairs = state.pair[tables.pair[decision]]
+  row[11] = layers[device] / _total(layers)
+  row[12] = micros[device] / _total(micros)
+  row[13] = pairs[device] / _total(pairs)
+  row[14] = micros[device] / max(state.load[device], 1e-9)
+  row[15] = state.last[1 + micro] == device
+  row[16] = state.last[0] == device
+
+
+@helper
+def _score(
+  head: Head, state: State, decision: Index, noise: np.ndarray
+) -> Index:
+  """The device with the highest logit plus [D] noise."""
+  hidden, narrow, logits = state.hidden, state.narrow, state.logits
+  best: Index = np.int64(0)
+  for device in range(len(noise)):
+    logits[device] = NEVER
+    if state.may[device]:
+      copy(hidden, head.context[decision])
+      copy(narrow, head.bias)
+      logits[device] = noise[device]
+      for i in range(SEEN):
+        value = state.seen[device, i]
+        logits[device] += value * head.slope[decision, i]
+        for j in range(len(hidden)):
+          hidden[j] += value * head.first[i, j]
+      for i in range(len(hidden)):
+        value = max(hidden[i], np.float32(0.0))
+        for j in range(len(narrow)):
+          narrow[j] += value * head.second[i, j]
+      for j in range(len(narrow)):
+        logits[device] += max(narrow[j], np.float32(0.0)) * head.last[j]
+    if logits[device] > logits[best]:
+      best = np.int64(device)
+  return best

@@ -1,0 +1,100 @@
+"""The GDP network that decides in order (`decoding`): graph to contexts, and
+what was seen to logits, as the compiled decoder computes them.
+
+For a training process only.
+"""
+
+import dataclasses
+
+import tensorflow as tf
+
+from tfplace.learned.export import as_function
+from tfplace.learned.exported import Exportable
+from tfplace.learned.gdp import features
+from tfplace.learned.gdp.decoding import NEVER, SEEN
+from tfplace.learned.gdp.encoder import Encoder, EncoderConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class OrderedConfig(EncoderConfig):
+  """Sizes of the network; the decoder's cost grows with its own.
+
+  Attributes:
+    wide: width of the head's first layer.
+    narrow: width of its second.
+  """
+
+  wide: int = 32
+  narrow: int = 16
+
+
+class OrderedNetwork(Encoder):
+  """A graph network, and a head that all decisions and devices share."""
+
+  def __init__(self, config: OrderedConfig | None = None) -> None:
+    config = config or OrderedConfig()
+    super().__init__(config, "ordered_network")
+    dense = tf.keras.layers.Dense
+    self._context = dense(config.wide)
+    self._slope = dense(SEEN, kernel_initializer="zeros")
+    self._first = self._head("first", (SEEN, config.wide))
+    self._second = self._head("second", (config.wide, config.narrow))
+    self._bias = self._head("bias", (config.narrow,), "zeros")
+    self._last = self._head("last", (config.narrow, 1))
+
+  def _head(
+    self, name: str, shape: tuple[int, ...], start: str = "glorot_uniform"
+  ) -> tf.Variable:
+    return self.add_weight(name=name, shape=shape, initializer=start)
+
+  def call(
+    self, inputs: dict[str, tf.Tensor], recomputes: bool = False
+  ) -> tuple[tf.Tensor, tf.Tensor]:
+    """`Features.tensors()` of one problem -> what the head is told of each
+    decision: [N, wide] contexts and [N, SEEN] slopes."""
+    state, graph = self.encode(inputs, recomputes)
+    devices = tf.reduce_mean(inputs["device"], axis=0, keepdims=True)
+    told = tf.concat([graph, devices], axis=1)
+    told = tf.repeat(told, tf.shape(state)[0], axis=0)
+    joined = tf.concat([state, told], axis=1)
+    return self._context(joined), self._slope(joined)
+
+  def logits(
+    self,
+    told: tuple[tf.Tensor, tf.Tensor],
+    seen: tf.Tensor,
+    may: tf.Tensor,
+  ) -> tf.Tensor:
+    """[..., N, D] logits, as `decoding.decode` has them.
+
+    Args:
+      told: what `call` returns.
+      seen: [..., N, D, SEEN].
+      may: [..., N, D] bool.
+    """
+    context, slope = told
+    hidden = tf.tensordot(seen, self._first, 1) + context[:, None]
+    hidden = tf.tensordot(tf.nn.relu(hidden), self._second, 1) + self._bias
+    score = tf.tensordot(tf.nn.relu(hidden), self._last, 1)[..., 0]
+    score += tf.reduce_sum(seen * slope[:, None], axis=-1)
+    return tf.where(may, score, NEVER)
+
+  def head(self) -> tuple[tf.Tensor, ...]:
+    """The head's weights, as `decoding.Head` has them after the slope."""
+    weights = self._first, self._second, self._bias, self._last[:, 0]
+    return tuple(tf.convert_to_tensor(weight) for weight in weights)
+
+
+def exportable(network: OrderedNetwork) -> Exportable:
+  """`contexts`: `Features.tensors()` in order -> contexts and slopes; `head`:
+  the weights of the head."""
+  signature = features.signature(network.config.axes)
+  return Exportable(
+    strategy="ordered",
+    network=dataclasses.asdict(network.config),
+    variables=list(network.variables),
+    functions={
+      "contexts": as_function(lambda **seen: network(seen), signature),
+      "head": as_function(network.head, {}),
+    },
+  )
