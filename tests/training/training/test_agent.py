@@ -24,7 +24,7 @@ def agent_of(*sizes, **config):
   ]
   bank = GraphBank(graphs, features.signature(axes=0))
   policy = PlacementNetwork(SMALL)
-  return make_ppo(graphs, bank, policy, PPOConfig(**config)).agent
+  return make_ppo(bank, policy, PPOConfig(**config)).agent
 
 
 def time_steps(batch, graph):

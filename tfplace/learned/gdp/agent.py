@@ -6,13 +6,11 @@ step that changes anything: so ratios are clipped per decision.
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
-from tfplace.learned.gdp.features import Features
 from tfplace.learned.gdp.network import NEVER, PlacementNetwork
 from tfplace.learned.train import (
   network,
@@ -25,7 +23,7 @@ from tfplace.learned.train import (
 from tfplace.learned.train import time_step as ts
 from tfplace.learned.train.config import PPOConfig
 from tfplace.learned.train.objectives import margins
-from tfplace.learned.train.ppo import PPO, GraphBank, ValueNetwork
+from tfplace.learned.train.ppo import PPO, GraphBank
 
 LARGE = 8192  # decisions above which gradients save memory rather than time
 
@@ -75,6 +73,32 @@ class ActorNetwork(network.Network):
       tf.concat([logits, padding], axis=0),
       [bank.max_decisions, bank.max_devices],
     )
+
+
+class NoValue(network.Network):
+  """Zeros, where tf-agents' PPO asks for a value network; it has no weights.
+
+  An episode is one step of one graph, and so is a batch: what a network could
+  expect of the graph is the same for all of its placements, and the mean of
+  their rewards says it better.
+  """
+
+  def __init__(
+    self, spec: Any, graph_of: Callable[[Any], tf.Tensor] = lambda graph: graph
+  ) -> None:
+    super().__init__(input_tensor_spec=spec, name="no_value")
+    self._graph_of = graph_of
+
+  def call(
+    self,
+    observation: Any,
+    step_type: tf.Tensor | None = None,
+    network_state: Any = (),
+    training: bool = False,
+  ) -> tuple[tf.Tensor, Any]:
+    """[...] observations -> [...] zeros."""
+    graph = self._graph_of(observation)
+    return tf.zeros_like(graph, tf.float32), network_state
 
 
 class PerDecisionPPOAgent(ppo_clip_agent.PPOClipAgent):
@@ -131,6 +155,7 @@ class PerDecisionPPOAgent(ppo_clip_agent.PPOClipAgent):
   ) -> tf.Tensor:
     """[B, 1] `margins` of the returns, less their mean over the batch.
 
+    `value_preds` are zeros (`NoValue`).
     tf-agents then divides by the standard deviation over [B, 2], whose second
     column is padding: centred values keep their mean of 0 there.
     """
@@ -203,28 +228,17 @@ def is_large(bank: GraphBank) -> bool:
 
 
 def make_ppo(
-  graphs: Sequence[Features],
-  bank: GraphBank,
-  policy: PlacementNetwork,
-  config: PPOConfig,
+  bank: GraphBank, policy: PlacementNetwork, config: PPOConfig
 ) -> PPO:
-  """PPO on episodes of one step.
-
-  The value network sees a summary of the graph: it cannot favour one placement
-  of a batch over another, and reports what is expected.
-  """
-  summary = tf.constant(np.stack([graph_summary(g) for g in graphs]))
+  """PPO on episodes of one step, without a value network."""
   actor = ActorNetwork(bank, policy)
-  value = ValueNetwork(
-    bank.graph_spec(), lambda graph: tf.gather(summary, graph)
-  )
   # [max_decisions] devices; decisions past the graph's are padding.
   action_spec = tensor_spec.BoundedTensorSpec(
     (bank.max_decisions,), tf.int32, 0, bank.max_devices - 1, "devices"
   )
   return PPO(
     actor,
-    value,
+    NoValue(bank.graph_spec()),
     action_spec,
     config,
     functools.partial(PerDecisionPPOAgent, bank, config.elite),
@@ -234,10 +248,3 @@ def make_ppo(
     use_td_lambda_return=False,
     compute_value_and_advantage_in_train=True,
   )
-
-
-def graph_summary(graph: Features) -> np.ndarray:
-  """[S] float32: means over decisions and devices, and the two sizes."""
-  sizes = [np.log(graph.num_decisions) / 10, graph.num_devices / 8]
-  parts = [graph.node.mean(axis=0), graph.device.mean(axis=0), sizes]
-  return np.concatenate(parts).astype(np.float32)

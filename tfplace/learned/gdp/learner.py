@@ -44,7 +44,7 @@ class GdpLearner(Learner):
     self.policy = PlacementNetwork(self.sizes)
     if self._recomputes:
       self.policy.prepare(bank.get(tf.constant(0)))
-    self._ppo = make_ppo(self.inputs, bank, self.policy, self._method)
+    self._ppo = make_ppo(bank, self.policy, self._method)
     self.imitation_optimizer = self._adam(config.imitation.learning_rate)
     self._averaged = PlacementNetwork(self.sizes)
     self._averaged.prepare(bank.get(tf.constant(0)))
@@ -117,7 +117,6 @@ class GdpLearner(Learner):
       entropy=mean_entropy(logits),
       clip_fraction=float(loss.clip_fraction),
       policy_loss=float(loss.policy_gradient_loss),
-      value_loss=float(loss.value_estimation_loss),
     )
 
   def _draw(

@@ -2,19 +2,17 @@
 saw, and computes their probabilities anew."""
 
 import functools
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from tfplace.learned.gdp.agent import PerDecisionPPOAgent, graph_summary
+from tfplace.learned.gdp.agent import NoValue, PerDecisionPPOAgent
 from tfplace.learned.gdp.decoding import SEEN, Draws
-from tfplace.learned.gdp.features import Features
 from tfplace.learned.gdp.ordered import OrderedNetwork
 from tfplace.learned.train import network, tensor_spec, tfp
 from tfplace.learned.train.config import PPOConfig
-from tfplace.learned.train.ppo import PPO, GraphBank, ValueNetwork
+from tfplace.learned.train.ppo import PPO, GraphBank
 
 GRAPH, SEES, MAY = "graph", "seen", "may"  # parts of an observation
 
@@ -97,22 +95,14 @@ def observed(
   return {GRAPH: np.full(number, graph, np.int32), SEES: seen, MAY: may}
 
 
-def make_ppo(
-  graphs: Sequence[Features],
-  bank: GraphBank,
-  policy: OrderedNetwork,
-  config: PPOConfig,
-) -> PPO:
+def make_ppo(bank: GraphBank, policy: OrderedNetwork, config: PPOConfig) -> PPO:
   """PPO on episodes of one step, as `agent.make_ppo`."""
-  summary = tf.constant(np.stack([graph_summary(g) for g in graphs]))
-  spec = observation_spec(bank)
-  value = ValueNetwork(spec, lambda seen: tf.gather(summary, seen[GRAPH]))
   action_spec = tensor_spec.BoundedTensorSpec(
     (bank.max_decisions,), tf.int32, 0, bank.max_devices - 1, "devices"
   )
   return PPO(
     OrderedActor(bank, policy),
-    value,
+    NoValue(observation_spec(bank), lambda seen: seen[GRAPH]),
     action_spec,
     config,
     functools.partial(OrderedPPOAgent, bank, config.elite),

@@ -49,7 +49,7 @@ class OrderedLearner(Learner):
     self._tables = [partial_tables(task.decisions) for task in tasks]
     self.policy = OrderedNetwork(self.sizes)
     self.policy.prepare(self._bank.get(tf.constant(0)))
-    self._ppo = make_ppo(self.inputs, self._bank, self.policy, self._method)
+    self._ppo = make_ppo(self._bank, self.policy, self._method)
     self.imitation_optimizer = self._adam(config.imitation.learning_rate)
     self._averaged = OrderedNetwork(self.sizes)
     self._averaged.prepare(self._bank.get(tf.constant(0)))

@@ -26,6 +26,7 @@ class PPOConfig:
     learning_rate: of Adam, for PPO.
     entropy: weight of the mean entropy per decision (GO: 0.01).
     value_weight: weight of the value loss; nothing is shared with the actor.
+      GDP has no value network.
     max_clip_fraction: no further epoch once more of the decisions than this
       have left the clip's bounds.
     max_gradient_norm: gradients are scaled down to it (Placeto: 1.25).

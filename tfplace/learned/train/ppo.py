@@ -108,7 +108,7 @@ class PPO:
   def __init__(
     self,
     actor: network.Network,
-    value: ValueNetwork,
+    value: network.Network,
     action_spec: tensor_spec.BoundedTensorSpec,
     config: PPOConfig,
     agent_type: Callable[..., Any] = ppo_clip_agent.PPOClipAgent,
