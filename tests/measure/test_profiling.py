@@ -11,6 +11,7 @@ from tfplace.core.problem import Problem
 from tfplace.extraction.traced import TracedStep
 from tfplace.measure import ChildError, Profile, WorkerCluster, profile
 from tfplace.measure.calibrate import profiling
+from tfplace.measure.harness import MeasurementHarness
 from tfplace.measure.session.messages import OpTime, StepReply, Trace
 from tfplace.simulate import Simulator
 
@@ -71,7 +72,8 @@ class Small:
     return StepReply([24.0], {}, {}, [Trace(ops, (), {})], 0.0)
 
 
-def test_a_step_too_large_for_one_device_is_profiled_on_all_of_its_kind():
+def four_ops():
+  """The step a -> b -> c -> d on two devices."""
   with tf.Graph().as_default() as graph:
     x = tf.constant(1.0, name="a")
     for name in "bcd":
@@ -79,7 +81,29 @@ def test_a_step_too_large_for_one_device_is_profiled_on_all_of_its_kind():
   traced = TracedStep("t", graph.as_graph_def(), {}, (x.name,), (), {}, False)
   devices = (Device("d0", "CPU"), Device("d1", "CPU"))
   links = (Link("d0", "d1", 1.0), Link("d1", "d0", 1.0))
-  problem = Problem(as_graph(traced), Cluster("two", devices, links))
+  return Problem(as_graph(traced), Cluster("two", devices, links)), traced
+
+
+@pytest.mark.parametrize("failures", [0, 1, 2])
+def test_a_request_that_grpc_repeated_is_sent_once_more(failures):
+  class Repeating(Small):
+    def run(self, request, timeout_s):
+      if len(self.asked) < failures:
+        self.asked.append(None)
+        raise ChildError("lost", "The same request was received twice.")
+      return super().run(request, timeout_s)
+
+  problem, traced = four_ops()
+  harness = MeasurementHarness(problem, traced, Repeating())
+  (found,) = harness.evaluate(np.array([[0, 0, 1, 1]]))
+  if failures < 2:
+    assert found.step_time_us == 24.0
+  else:
+    assert found.extra["error_kind"] == "lost"
+
+
+def test_a_step_too_large_for_one_device_is_profiled_on_all_of_its_kind():
+  problem, traced = four_ops()
   small = Small()
   found = profile(problem, traced, small)
   assert small.asked == [{"d0": 4, "d1": 0}, {"d0": 2, "d1": 2}]
