@@ -184,14 +184,15 @@ def profiled(
   live: "measure.OpenCluster", name: str
 ) -> "tuple[Problem, TracedStep]":
   """The problem with measured op times and calibrated links."""
-  from tfplace.plan import sources
+  from tfplace.plan import clusters, sources
 
   batch_size, sizes = MODELS[name]
   with cli.showing_progress(f"Extracting {name}"):
     traced = sources.trace("model", name, batch_size=batch_size, sizes=sizes)
     graph = sources.op_graph(traced, live.cluster)
   with cli.showing_progress(f"Profiling {name}"):
-    return live.profiled(Problem(graph, live.cluster), traced), traced
+    step = clusters.LiveStep(live, traced)
+    return step.profiled(Problem(graph, live.cluster)), traced
 
 
 def placements(
@@ -244,15 +245,20 @@ def measured(
   traced: "TracedStep",
   rows: dict[str, np.ndarray],
 ) -> dict[str, list[float]]:
-  """Placement -> its steps of all rounds; none where it could not be run."""
+  """Placement -> its steps of all rounds; none where it could not be run.
+
+  Each round has an order of its own, so that a host that is slower for some
+  minutes is not taken for an error of one kind of placement.
+  """
   harness = live.harness(
     problem, traced, steps=values.steps, warmup=2, traced_steps=0
   )
   times: dict[str, list[float]] = {label: [] for label in rows}
+  rng = np.random.default_rng(values.seed)
   with cli.showing_progress(f"Running {len(rows)} placements"):
     for _ in range(values.rounds):
-      for label, row in rows.items():
-        (evaluation,) = harness.evaluate(row[None])
+      for label in rng.permutation(list(rows)).tolist():
+        (evaluation,) = harness.evaluate(rows[label][None])
         times[label] += evaluation.extra.get("step_times_us", [])
   return times
 

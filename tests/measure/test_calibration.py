@@ -36,8 +36,7 @@ class Real:
   """Devices whose messages cost more than the problem says."""
 
   def __init__(self, problem, factors, drift=0.0):
-    cluster = factors.of(problem.cluster)
-    self.simulator = Simulator(Problem(problem.graph, cluster))
+    self.simulator = Simulator(factors.of(problem))
     self.rng, self.drift = np.random.default_rng(0), drift
 
   def evaluate(self, placements):
@@ -72,7 +71,6 @@ def test_steps_of_other_placements_are_right_once_links_are_fitted(
   others = calibration.samples(problem, seed=7)[:4]
   took = [e.step_time_us for e in real.evaluate(others)]
   assert steps(found, others) == pytest.approx(took, rel=0.05)
-  assert found.graph is problem.graph
   if factors == Factors():
     for link in found.cluster.links:
       assert link.extra["fitted"] == pytest.approx(
@@ -101,7 +99,7 @@ def test_links_that_take_nothing_of_devices_keep_to_that():
 
 def test_factors_multiply_what_a_transfer_costs(problem):
   link = (
-    Factors(message=2.0, bytes=4.0, latency=8.0).of(problem.cluster).links[0]
+    Factors(message=2.0, bytes=4.0, latency=8.0).of(problem).cluster.links[0]
   )
   assert link.bandwidth_bytes_per_us == 25.0
   assert (link.send_us, link.recv_us) == (10.0, 8.0)
@@ -135,6 +133,55 @@ def test_placements_that_failed_are_left_out(problem):
   assert fit.fit_runs(problem, rows, ran) == without != Factors()
   nothing = [ran[0]] * len(rows)
   assert fit.fit_runs(problem, rows, nothing) == Factors()
+
+
+def test_ops_that_take_longer_beside_others_are_told_from_messages(problem):
+  factors = Factors(message=2.0, bytes=2.0, work=1.2)
+  rows = calibration.samples(problem, 0, two_and_two)
+  ran = Real(problem, factors).evaluate(rows)
+  found = fit.fit_runs(problem, rows, ran)
+  assert found.work == pytest.approx(1.2, rel=0.05)
+  took = [e.step_time_us for e in ran]
+  assert steps(found.of(problem), rows) == pytest.approx(took, rel=0.05)
+  longer = found.of(problem).time_us / problem.time_us
+  assert longer == pytest.approx(np.full(longer.shape, 1.2), rel=0.05)
+
+
+def two_and_two(problem):
+  """[1, num_ops]: half of the four chains on each device; nothing crosses."""
+  chain = [int(name.split("_")[0]) for name in problem.graph.names]
+  return np.array([chain], np.int32) // 2
+
+
+def test_placements_on_one_device_say_what_ops_take_there(problem):
+  # Ops run 1.5 times as fast as they were profiled, 1.2 times as long together.
+  graph, cluster = problem.graph, problem.cluster
+  slow = fit.with_work(Problem(graph, cluster), 1.5)
+  rows = np.concatenate(
+    [
+      np.zeros((1, graph.num_ops), int),
+      calibration.samples(problem, 0, two_and_two),
+    ]
+  )
+  ran = [
+    *Real(problem, Factors()).evaluate(rows[:1]),
+    *Real(problem, Factors(work=1.2)).evaluate(rows[1:]),
+  ]
+  found = calibration.refitted(slow, rows, ran)
+  took = [e.step_time_us for e in ran[1:]]
+  assert steps(found, rows[1:]) == pytest.approx(took, rel=0.05)
+  assert steps(found, rows[:1])[0] == pytest.approx(
+    1.2 * ran[0].step_time_us, rel=0.05
+  )
+
+
+def test_guesses_are_what_is_scattered(problem):
+  mine = two_and_two(problem)
+  found = calibration.samples(problem, 0, two_and_two)
+  assert (found[0] == mine[0]).all()
+  assert 0 < (found[4] != mine[0]).sum() < (found[1] != mine[0]).sum()
+  without = calibration.samples(problem, 0, lambda _: mine[:0])
+  assert (without == calibration.samples(problem, 0)).all()
 
 
 def test_a_single_device_has_nothing_to_calibrate(problem):

@@ -12,7 +12,7 @@ from tfplace.core import Placement, Problem
 from tfplace.errors import InfeasibleError, TfplaceError
 from tfplace.placers import place
 from tfplace.placers.registry import GRIDS, READY, classical
-from tfplace.placers.rules.grid import balanced_stages
+from tfplace.placers.rules.stages import balanced_stages
 
 
 def placed(strategy, graph, cluster):
@@ -168,26 +168,64 @@ def test_they_compete_where_a_step_is_split_and_only_there():
   assert not set(READY) & set(GRIDS)
 
 
+def cuts(count, stages):
+  """Every way to cut so many units into so many stages: pairs of ends."""
+  for borders in itertools.combinations(range(1, count), stages - 1):
+    yield list(itertools.pairwise([0, *borders, count]))
+
+
+def ends_of(stage):
+  """The ends of stages that were found."""
+  borders = (np.flatnonzero(np.diff(stage)) + 1).tolist()
+  return list(itertools.pairwise([0, *borders, len(stage)]))
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_stages_are_balanced_as_well_as_can_be(seed):
   rng = np.random.default_rng(seed)
   count, stages = int(rng.integers(1, 9)), int(rng.integers(1, 5))
   work = rng.integers(1, 20, count).astype(float)
   cut = rng.integers(0, 25, count - 1).astype(float)
-  found = balanced_stages(work, cut, stages)
+  held = rng.integers(1, 20, count).astype(float)
   used = min(stages, count)
+
+  def slowest(ends):
+    return max(max(work[a:b].sum(), cut[a - 1] if a else 0.0) for a, b in ends)
+
+  def fullest(ends):
+    return max(held[a:b].sum() for a, b in ends)
+
+  found = balanced_stages(work, cut, stages)
   assert (np.diff(found) >= 0).all()
   assert set(found.tolist()) == set(range(used))
-
-  def slowest(borders):
-    ends = [0, *borders, count]
-    return max(
-      max(work[a:b].sum(), cut[a - 1] if a else 0.0)
-      for a, b in itertools.pairwise(ends)
+  best = min(slowest(ends) for ends in cuts(count, used))
+  assert slowest(ends_of(found)) == pytest.approx(best)
+  least = min(fullest(ends) for ends in cuts(count, used))
+  for most in (least, 1.3 * least):
+    found = ends_of(balanced_stages(work, cut, stages, (held, most)))
+    assert fullest(found) <= most
+    best = min(
+      slowest(ends) for ends in cuts(count, used) if fullest(ends) <= most
     )
+    assert slowest(found) == pytest.approx(best)
+  found = ends_of(balanced_stages(work, cut, stages, (held, 0.7 * least)))
+  assert fullest(found) <= 1.5 * least  # nothing fits: nearly the least
 
-  best = min(
-    slowest(borders)
-    for borders in itertools.combinations(range(1, count), used - 1)
-  )
-  assert slowest(np.flatnonzero(np.diff(found)) + 1) == pytest.approx(best)
+
+def of_memory(num_bytes):
+  """Two devices."""
+  return problems.cluster([num_bytes] * 2, bandwidth=100.0)
+
+
+def test_a_pipeline_keeps_to_the_memory_of_its_devices():
+  graph, at = split_steps.split_graph(layers=4, microbatches=2)
+  wide = graph.persistent_bytes.copy()
+  wide[[at["var", 0], at["var", 1]]] = 10_000.0
+  graph = dataclasses.replace(graph, persistent_bytes=wide)
+  room = placed("pipeline", graph, of_memory(np.inf))
+  held = np.bincount(room.placement.devices, wide, 2)
+  assert held.max() >= 20_000  # layers 0 and 1 are one stage
+  tight = placed("pipeline", graph, of_memory(18_000.0))
+  assert tight.evaluation.feasible
+  where = tight.placement.devices
+  assert where[at["var", 0]] != where[at["var", 1]]

@@ -45,6 +45,7 @@ class OpenCluster:
     traced: TracedStep,
     measure_s: float = math.inf,
     on_stage: Callable[[str], None] = stages.ignore,
+    guesses: calibration.Guesses | None = None,
     **options: Any,
   ) -> Problem:
     """The problem with op times, overheads and links as measured here.
@@ -54,6 +55,7 @@ class OpenCluster:
       traced: its step.
       measure_s: seconds to run steps, half of them at most for the profile.
       on_stage: called as each stage begins.
+      guesses: placements to calibrate with, see `calibration.calibrated`.
       **options: of `MeasurementHarness`.
 
     Raises:
@@ -69,7 +71,7 @@ class OpenCluster:
     options |= {"traced_steps": 0}
     left_s = measure_s - (time.monotonic() - began)
     measuring = self.harness(timed, traced, **options, measure_s=left_s)
-    return calibration.calibrated(timed, measuring)
+    return calibration.calibrated(timed, measuring, guesses=guesses)
 
   def refitted(
     self,

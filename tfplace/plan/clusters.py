@@ -13,20 +13,27 @@ import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
+
 from tfplace import formats
 from tfplace.core.cluster import Cluster
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
-from tfplace.core.protocols import Evaluation, Evaluator
-from tfplace.errors import MeasurementError
+from tfplace.core.protocols import Budget, Evaluation, Evaluator
+from tfplace.errors import MeasurementError, TfplaceError
 from tfplace.extraction import stages
 from tfplace.formats import cluster as cluster_format
+from tfplace.placers import registry
+from tfplace.simulate import Simulator
 
 if TYPE_CHECKING:
   from tfplace.extraction.traced import TracedStep
   from tfplace.measure import MeasurementHarness, OpenCluster
   from tfplace.plan.planner import Stages
 
+# Of each short search for placements to calibrate with.
+_GUESS_S, _GUESS_EVALUATIONS = 5.0, 500
+_DEARER = 4.0  # links in a step than on their own, at a guess
 ClusterLike: TypeAlias = Cluster | str | os.PathLike[str]
 # Problems, and what measures placements of each.
 MeasuredProblems: TypeAlias = tuple[
@@ -123,6 +130,7 @@ class LiveStep:
       self.traced,
       measure_s=self.measure_s / 2,
       on_stage=on_stage,
+      guesses=guesses,
       **self.options,
     )
 
@@ -139,6 +147,30 @@ class LiveStep:
   ) -> Problem:
     """The problem with costs fitted to placements that ran."""
     return self.devices.refitted(problem, placements, measured)
+
+
+def guesses(problem: Problem) -> np.ndarray:
+  """[3, num_ops]: placements as a search ends with, to calibrate with.
+
+  Of METIS and of short searches: with links as they were timed on their own,
+  and as if they took some times as long, as they do in a step. Fewer where one
+  finds nothing that fits.
+  """
+  from tfplace.measure.calibrate.fit import Factors
+
+  budget = Budget(_GUESS_S, _GUESS_EVALUATIONS)
+  dearer = Factors(_DEARER, _DEARER, _DEARER).of(problem)
+  rows = []
+  for strategy, on in (
+    ("metis", problem),
+    ("annealing", problem),
+    ("annealing", dearer),
+  ):
+    placer = registry.get_placer(strategy)
+    with contextlib.suppress(TfplaceError):
+      found = placer.place(on, Simulator(on), budget, seed=0)
+      rows.append(found.placement.devices)
+  return np.array(rows, np.int32).reshape(-1, problem.graph.num_ops)
 
 
 @contextlib.contextmanager

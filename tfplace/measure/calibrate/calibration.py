@@ -2,13 +2,14 @@
 
 Transfers timed on their own find caches warm and threads awake. In a step they
 do not, so a few placements, from two halves to all scattered, are run, and the
-costs of the links are fitted until the simulated steps match. Most of them keep
-all devices busy, as the placements do that a search ends with: fitted to steps
-in which one device does nearly all, a message's work passes for latency.
+costs of the links are fitted until the simulated steps match. Most of them are
+such as a search ends with: fitted to steps in which one device does nearly all,
+a message's work passes for latency, and fitted to steps that messages fill,
+what ops lose while other devices compute does not show.
 """
 
-import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
@@ -22,8 +23,15 @@ _SHARES = (1.0, 0.5, 0.25, 0.1)  # of the groups that are scattered
 _RUNS = (2, 8)  # of groups that stay together
 
 
+# Placements of a problem to calibrate with: [placements, num_ops] devices.
+Guesses: TypeAlias = Callable[[Problem], np.ndarray]
+
+
 def calibrated(
-  problem: Problem, harness: harness.MeasurementHarness, seed: int = 0
+  problem: Problem,
+  harness: harness.MeasurementHarness,
+  seed: int = 0,
+  guesses: Guesses | None = None,
 ) -> Problem:
   """The problem with link costs that match measured steps.
 
@@ -32,13 +40,13 @@ def calibrated(
       whose placements cannot be run, is returned as it is.
     harness: runs placements of it.
     seed: of the placements.
+    guesses: placements such as will be asked about; left out, all devices are
+      kept busy whatever crosses.
   """
   if not problem.cluster.links:
     return problem
-  rows = samples(problem, seed)
-  factors = fit.fit_runs(problem, rows, harness.evaluate(rows))
-  cluster = factors.of(problem.cluster)
-  return Problem(problem.graph, cluster, order=problem.order)
+  rows = samples(problem, seed, guesses)
+  return fit.fit_runs(problem, rows, harness.evaluate(rows)).of(problem)
 
 
 def refitted(
@@ -67,39 +75,39 @@ def refitted(
   if alone:
     steps = Simulator(problem).run(np.stack([row for row, _ in alone]))
     took_us = np.array([us for _, us in alone])
-    problem = _scaled(problem, float(np.median(took_us / steps.step_time_us)))
+    factor = float(np.median(took_us / steps.step_time_us))
+    problem = fit.with_work(problem, factor)
   if not problem.cluster.links:
     return problem
-  factors = fit.fit_runs(problem, rows, measured)
-  cluster = factors.of(problem.cluster)
-  return Problem(problem.graph, cluster, order=problem.order)
-
-
-def _scaled(problem: Problem, factor: float) -> Problem:
-  """The problem with all work of devices so much longer."""
-  if not 0 < factor < np.inf:
+  together = [
+    (row, evaluation)
+    for row, evaluation in zip(rows, measured, strict=True)
+    if (row != row[0]).any()
+  ]
+  if not together:
     return problem
-  graph, cluster = problem.graph, problem.cluster
-  times = {kind: us * factor for kind, us in graph.time_us.items()}
-  devices = tuple(
-    dataclasses.replace(d, op_overhead_us=d.op_overhead_us * factor)
-    for d in cluster.devices
-  )
-  return Problem(
-    dataclasses.replace(graph, time_us=times),
-    dataclasses.replace(cluster, devices=devices),
-    order=problem.order,
-  )
+  rows = np.stack([row for row, _ in together])
+  return fit.fit_runs(problem, rows, [e for _, e in together]).of(problem)
 
 
-def samples(problem: Problem, seed: int) -> np.ndarray:
-  """[8, num_ops]: all devices busy, ever more of that scattered, two halves."""
+def samples(
+  problem: Problem, seed: int, guesses: Guesses | None = None
+) -> np.ndarray:
+  """[placements, num_ops]: guesses, ever more of the last scattered, halves."""
   devices = splits.peers(problem)
+  guessed = guesses(problem) if guesses else ()
+  rows = np.asarray(guessed) if len(guessed) else _busy(problem, devices)
+  scattered = splits.scattered(problem, rows[-1], devices, _SHARES, seed)
+  halves = [splits.turns(problem, devices, runs) for runs in _RUNS]
+  return np.concatenate([rows, scattered, np.stack(halves)])
+
+
+def _busy(problem: Problem, devices: Sequence[int]) -> np.ndarray:
+  """[2, num_ops]: every op where it can start first, whatever crosses, or as
+  long as messages are worth their while."""
   message_us = max(
     link.send_us + link.latency_us + link.recv_us
     for link in problem.cluster.links
   )
-  busy = [splits.balanced(problem, devices, us) for us in (message_us, 0.0)]
-  scattered = splits.scattered(problem, busy[0], devices, _SHARES, seed)
-  halves = [splits.turns(problem, devices, runs) for runs in _RUNS]
-  return np.stack([*busy, *scattered, *halves])
+  rows = [splits.balanced(problem, devices, us) for us in (0.0, message_us)]
+  return np.stack(rows)

@@ -155,19 +155,28 @@ def _fit_network(each_us: dict[int, float]) -> Costs:
 
 @dataclasses.dataclass(frozen=True)
 class Factors:
-  """Factors on what transfers cost, as runs of a real step show them.
+  """Factors on what a step costs, as runs of a real step show them.
 
   Attributes:
     message: on `send_us`, `recv_us` and `gap_us`.
     bytes: on all that a byte takes.
     latency: on `latency_us`.
+    work: on op times and overheads: ops were profiled on one device, and take
+      longer while others compute on the same host.
   """
 
   message: float = 1.0
   bytes: float = 1.0
   latency: float = 1.0
+  work: float = 1.0
 
-  def of(self, cluster: Cluster) -> Cluster:
+  def of(self, problem: Problem) -> Problem:
+    """The problem with ops and links that take so much longer."""
+    cluster = self.of_links(problem.cluster)
+    linked = Problem(problem.graph, cluster, order=problem.order)
+    return with_work(linked, self.work)
+
+  def of_links(self, cluster: Cluster) -> Cluster:
     """The cluster with links that cost so much more."""
     links = tuple(
       dataclasses.replace(
@@ -190,6 +199,9 @@ class Factors:
 # this. Chosen below the time of a message between two processes.
 _LEAST_US = 1.0
 _DOUBLINGS = (-2.0, 8.0)  # of a factor, least and most
+# Doublings of `work`: ops take 1.1 to 1.3 times as long where other devices of
+# their host compute; on hosts of their own they do not.
+_MOST_WORK, _NEARLY_0 = 0.6, 1e-6
 # Latency and work of devices are easily confused: starts with much of either.
 _STARTS = ((0, 0, 0), (0, 0, 3), (3, 0, 0), (3, 3, 0), (3, 0, 3))
 # Of two fits that are as good, the one nearer to the timed links.
@@ -216,25 +228,31 @@ def fit_runs(
     return Factors()
 
   def errors(doublings: np.ndarray) -> np.ndarray:
-    cluster = Factors(*(2.0**doublings).tolist()).of(problem.cluster)
+    # A step of which everything takes twice as long takes twice as long.
+    *relative, work = doublings
+    costs = Factors(*(2.0 ** (np.array(relative) - work)).tolist())
+    cluster = costs.of_links(problem.cluster)
     scaled = Problem(problem.graph, cluster, order=problem.order)
     steps = Simulator(scaled).run(rows[ran])
-    off = np.log(steps.step_time_us / times[ran])
+    off = np.log(steps.step_time_us / times[ran]) + work * np.log(2.0)
     return np.concatenate([off, _PER_DOUBLING * doublings])
 
   def slopes(doublings: np.ndarray) -> np.ndarray:
     moved = [errors(doublings + row) for row in _STEP * np.eye(len(doublings))]
     return (np.stack(moved, axis=1) - errors(doublings)[:, None]) / _STEP
 
-  starts = np.array(_STARTS, np.float64)
-  best = _least(errors, starts, _DOUBLINGS, slopes)
+  starts = np.array([(*start, 0.0) for start in _STARTS])
+  least, most = ([bound] * 3 for bound in _DOUBLINGS)
+  shares = min(link.latency_us for link in problem.cluster.links) < NETWORK_US
+  bounds = [*least, 0.0], [*most, _MOST_WORK if shares else _NEARLY_0]
+  best = _least(errors, starts, bounds, slopes)
   return Factors(*(2.0**best).tolist())
 
 
 def _least(
   errors: Callable[[np.ndarray], np.ndarray],
   starts: Iterable[np.ndarray],
-  bounds: tuple[float, float],
+  bounds: tuple[Any, Any],
   slopes: Any = "2-point",
 ) -> np.ndarray:
   """The best of the local optima from `starts`."""
@@ -251,6 +269,23 @@ def _least(
     for start in starts
   ]
   return min(found, key=lambda result: result.cost).x
+
+
+def with_work(problem: Problem, factor: float) -> Problem:
+  """The problem with all work of devices so much longer."""
+  if factor == 1.0 or not 0 < factor < np.inf:
+    return problem
+  graph, cluster = problem.graph, problem.cluster
+  times = {kind: us * factor for kind, us in graph.time_us.items()}
+  devices = tuple(
+    dataclasses.replace(d, op_overhead_us=d.op_overhead_us * factor)
+    for d in cluster.devices
+  )
+  return Problem(
+    dataclasses.replace(graph, time_us=times),
+    dataclasses.replace(cluster, devices=devices),
+    order=problem.order,
+  )
 
 
 def _times(time_us: float, factor: float) -> float:

@@ -23,8 +23,10 @@ from tfplace.core.problem import Problem
 from tfplace.core.protocols import Budget, Evaluator, Result
 from tfplace.errors import TfplaceError
 from tfplace.placers.groups import GroupGraph, main_devices
+from tfplace.placers.list_scheduling.placers import held_bytes
 from tfplace.placers.repair import offer_repaired
 from tfplace.placers.rules.axes import UNKNOWN, longest_ops, read_scopes, spread
+from tfplace.placers.rules.stages import balanced_stages, merged_units
 from tfplace.placers.tracker import Tracker
 from tfplace.simulate.links import mean_transfer
 
@@ -155,9 +157,10 @@ class SplitStep:
       layouts = [places.reshape(replicas, stages)]
       if min(replicas, stages) > 1:
         layouts.append(places.reshape(stages, replicas).T)
-      stage = self._stage_of_groups(stages)
       on_way = (False, True) if replicas > 1 else (False,)
-      for layout, along in itertools.product(layouts, on_way):
+      for stage, layout, along in itertools.product(
+        self._stagings(replicas, stages), layouts, on_way
+      ):
         yield self._placed(self.devices[layout], stage, along)
 
   def _placed(
@@ -228,12 +231,19 @@ class SplitStep:
     found = np.where(known == UNKNOWN, known[reader], known)
     return spread(self.groups, found)
 
-  def _stage_of_groups(self, stages: int) -> np.ndarray:
-    """[num_groups] stages 0 to `stages` - 1 of equal time."""
-    unit = self._units
-    work = np.bincount(unit, self.groups.fastest_us)
-    of_unit = balanced_stages(work, self._cut_us, stages)
-    return of_unit[unit]
+  def _stagings(self, replicas: int, stages: int) -> list[np.ndarray]:
+    """[num_groups] stages of equal time; where their devices are too small for
+    what they hold, of as equal time as memory allows, too."""
+    unit, groups = self._units, self.groups
+    work_us = np.bincount(unit, groups.fastest_us)
+    held = np.bincount(unit, held_bytes(groups)) / replicas
+    memory = groups.problem.cluster.memory_bytes[self.devices].min()
+    of_unit = balanced_stages(work_us, self._cut_us, stages)
+    found = [of_unit[unit]]
+    if np.bincount(of_unit, held).max(initial=0.0) > memory:
+      within = (held, float(memory))
+      found.append(balanced_stages(work_us, self._cut_us, stages, within)[unit])
+    return found
 
   @functools.cached_property
   def _units(self) -> np.ndarray:
@@ -250,7 +260,7 @@ class SplitStep:
     most = np.zeros(unit.max(initial=0) + 1)
     np.maximum.at(most, unit, of_group)
     rank = np.argsort(np.argsort(-most, kind="stable"), kind="stable")
-    return _merged(rank[unit], groups.fastest_us, _MAX_UNITS)
+    return merged_units(rank[unit], groups.fastest_us, _MAX_UNITS)
 
   def _layers(self) -> np.ndarray:
     """[num_groups] number of a layer, by the op that takes longest; UNKNOWN
@@ -296,50 +306,3 @@ def _of_groups(groups: GroupGraph) -> np.ndarray:
   np.minimum.at(least, problem.group_of, of_op)
   np.maximum.at(most, problem.group_of, of_op)
   return np.where(least == most, most, UNKNOWN)
-
-
-def _merged(unit: np.ndarray, work_us: np.ndarray, most: int) -> np.ndarray:
-  """[num_groups] units, neighbours merged where there are more than `most`."""
-  count = int(unit.max(initial=0)) + 1
-  if count <= most:
-    return unit
-  work = np.cumsum(np.bincount(unit, work_us, count))
-  block = np.minimum(work / max(work[-1], 1e-300) * most, most - 1).astype(int)
-  return np.unique(block, return_inverse=True)[1].reshape(-1)[unit]
-
-
-def balanced_stages(
-  work_us: np.ndarray, cut_us: np.ndarray, stages: int
-) -> np.ndarray:
-  """[num_units] stages of units in a row, so that the slowest is fastest.
-
-  A stage takes its units' time, or that of what crosses the border before it,
-  whichever is more; of equals, less crosses in all.
-
-  Args:
-    work_us: [num_units] microseconds of each unit.
-    cut_us: [num_units - 1] microseconds of what crosses each border.
-    stages: how many there may be; fewer where there are fewer units.
-  """
-  count = len(work_us)
-  stages = max(1, min(stages, count))
-  ends = np.concatenate(([0.0], np.cumsum(work_us)))
-  before = np.concatenate(([0.0], cut_us, [0.0]))
-  small = 1e-6 / max(1.0, float(before.sum()))
-  slowest = np.full(count + 1, np.inf)  # of the first units, in `s` stages
-  slowest[0] = 0.0
-  came_from = []
-  for _ in range(stages):
-    spans = ends[np.newaxis, :] - ends[:, np.newaxis]  # [begin, end]
-    spans = np.where(spans >= 0, np.maximum(spans, before[:, np.newaxis]), 0)
-    rows = np.maximum(slowest[:, np.newaxis], spans)
-    rows += small * before[:, np.newaxis]
-    rows[np.tril_indices(count + 1)] = np.inf  # a stage has a unit
-    came_from.append(rows.argmin(axis=0))
-    slowest = rows.min(axis=0)
-  stage, end = np.zeros(count, np.int64), count
-  for number in range(stages - 1, -1, -1):
-    begin = int(came_from[number][end])
-    stage[begin:end] = number
-    end = begin
-  return stage
