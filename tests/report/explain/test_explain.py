@@ -36,6 +36,18 @@ def test_moving_an_op_moves_all_that_must_stay_with_it():
   assert "shorten the step by 3.5 us (54%)" in words
 
 
+def test_the_order_of_a_plan_is_named_where_it_is_not_that_of_arrival():
+  placement = placed_graphs.chain()
+  arrival = explain(placement)
+  assert "by rank" not in " ".join(summary(arrival))
+  assert explanation_to_json(arrival)["order"] == "arrival"
+  ranked = explain(
+    Placement(placement.problem.in_order("rank"), placement.devices)
+  )
+  assert "Devices take their ops by rank" in " ".join(summary(ranked))
+  assert explanation_to_json(ranked)["order"] == "rank"
+
+
 def test_a_move_that_is_not_allowed_says_why():
   # x feeds y; there is no link back from gpu:1, and no kernel on the CPU.
   ops = [

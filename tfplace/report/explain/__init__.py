@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from tfplace.core.order import RANK
 from tfplace.core.placement import Placement
 from tfplace.report.explain.bottleneck import Load, find_loads
 from tfplace.report.explain.one_op import OpReport, report_op
@@ -110,6 +111,7 @@ def summary(explanation: Explanation) -> list[str]:
   """What matters about a placement, a sentence each."""
   return [
     *_step(explanation),
+    *_order(explanation),
     *_split(explanation),
     *_path(explanation),
     *_bottleneck(explanation),
@@ -143,6 +145,14 @@ def _step(explanation: Explanation) -> Iterator[str]:
     yield (
       f"{text}: {ratio:.2f} times the lower bound of {bound}, so no placement"
       f" can shorten it by more than {format_share(gain, 1)}."
+    )
+
+
+def _order(explanation: Explanation) -> Iterator[str]:
+  if explanation.schedule.placement.problem.order == RANK:
+    yield (
+      "Devices take their ops by rank, what was begun first, not as the ops"
+      " arrive."
     )
 
 

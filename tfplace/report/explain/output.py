@@ -29,6 +29,7 @@ def explanation_to_json(explanation: Explanation) -> dict[str, Any]:
     "format": FORMAT,
     "graph": problem.graph.name,
     "cluster": problem.cluster.name,
+    "order": problem.order,
     "step_time_us": schedule.step_time_us,
     "lower_bound_us": problem.lower_bound_us,
     "ratio_to_bound": explanation.ratio_to_bound,
