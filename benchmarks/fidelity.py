@@ -8,6 +8,7 @@ correlation with the measured one. Writes JSON and a scatter plot.
 
   python benchmarks/fidelity.py
   python benchmarks/fidelity.py --models=nmt   # anew, beside the others
+  python benchmarks/fidelity.py --models=nmt --delay_s=0.001 --out=apart.json
 
 It needs a core for each worker and nothing else running: the program says so
 where that is not given, and its figures then tell more of the host than of
@@ -23,6 +24,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import two_hosts
 from absl import flags
 from matplotlib.figure import Figure
 from rich import console, table
@@ -67,6 +69,14 @@ def define(values: flags.FlagValues) -> None:
     30,
     "Placements of each model.",
     lower_bound=1,
+    flag_values=values,
+  )
+  flags.DEFINE_float(
+    "delay_s",
+    None,
+    "Runs on two network namespaces, which messages take so many seconds"
+    " between, instead of on --cluster.",
+    lower_bound=0,
     flag_values=values,
   )
   define_runs(values, list(MODELS), 20.0, "fidelity.json")
@@ -116,7 +126,11 @@ def main(values: flags.FlagValues) -> None:
   found: dict[str, Any] = {"host": host(), "models": {}}
   if set(values.models) != set(MODELS) and out.exists():
     found["models"] = json.loads(out.read_text())["models"]  # of the others
-  with measure.open_cluster(values.cluster) as live:
+  with (
+    measure.open_cluster(values.cluster)
+    if values.delay_s is None
+    else two_hosts.opened(values.delay_s)
+  ) as live:
     print_needs(found["host"], len(live.cluster.devices))
     for name in values.models:
       found["models"][name] = compare(values, live, name)

@@ -1,6 +1,7 @@
 """The benchmark of fidelity: its placements, figures, and a tiny run."""
 
 import json
+import os
 
 import fidelity
 import numpy as np
@@ -98,6 +99,30 @@ def test_a_tiny_run_writes_its_figures(
   assert model["median_error"] >= 0
   assert model["links"][0]["fitted"]["latency"] > 0
   assert out.with_suffix(".png").stat().st_size > 0
+
+
+@pytest.mark.skipif(
+  "TFPLACE_SLOW_TESTS" not in os.environ, reason="set TFPLACE_SLOW_TESTS"
+)
+def test_workers_may_be_some_delay_apart(
+  tmp_path, monkeypatch, capsys, quick_links
+):
+  sizes = {"layers": 1, "units": 4, "vocabulary": 9, "length": 2}
+  monkeypatch.setattr(fidelity, "MODELS", {"nmt": (2, sizes)})
+  out = tmp_path / "apart.json"
+  with quick_links():
+    code = fidelity.start(
+      [
+        *("--models=nmt", "--placements=2", "--rounds=1", "--steps=2"),
+        *("--budget_s=0.5", f"--out={out}", "--delay_s=0.002"),
+      ]
+    )
+  said = capsys.readouterr().err
+  if "--delay_s=" in said:
+    pytest.skip(said.strip())
+  assert code == 0, said
+  (model,) = json.loads(out.read_text())["models"].values()
+  assert all(link["latency_us"] > 1500 for link in model["links"])
 
 
 def test_a_host_that_is_busy_or_has_too_few_cores_is_told(capsys):
