@@ -237,6 +237,16 @@ def normalized():
   return at.conv_norm("net")
 
 
+class Remembering(layers.Layer):
+  """A weight for each example of the batch."""
+
+  def build(self, shape):
+    self.memory = self.add_weight(shape=(BATCH, shape[-1]))
+
+  def call(self, x):
+    return x + self.memory
+
+
 REFUSED = {
   "statistics": (normalized, {}, "'second' computes statistics over the batch"),
   "own step": (
@@ -250,6 +260,14 @@ REFUSED = {
     MODELS["dense"][0],
     {"microbatches": 0},
     "microbatches is 0; it must",
+  ),
+  "of the batch's size": (
+    lambda: keras.Sequential(
+      [keras.Input((6,)), Remembering(), layers.Dense(3)], name="net"
+    ),
+    {},
+    f"model 'net' cannot be traced at batch size {BATCH} in 2 microbatches:"
+    ".*Dimensions must be equal, but are 4 and 8",
   ),
   "in flight": (
     MODELS["dense"][0],

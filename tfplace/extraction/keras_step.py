@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import functools
 import os
+import textwrap
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -26,6 +27,7 @@ from tfplace.extraction.safety import limits
 from tfplace.extraction.traced import TracedStep
 
 _COUNTERS = "object_name_uids"
+_BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"  # around the cause in Keras' messages
 
 
 @stages.collector_paused()
@@ -118,7 +120,7 @@ def trace_keras_file(
   except Exception as error:
     raise ExtractionError(
       f"Keras model file {name!r} cannot be loaded: {type(error).__name__}:"
-      f" {_first_line(error)}"
+      f" {_cause(error)}"
     ) from error
   if training:
     _renew_optimizer(model)
@@ -186,9 +188,12 @@ def _trace_step(
   except ExtractionError:
     raise
   except Exception as error:
+    parts = ""
+    if not split.is_whole:
+      parts = f" in {split.microbatches} microbatches"
     raise ExtractionError(
       f"model {model.name!r} cannot be traced at batch size"
-      f" {batch.batch_size}: {_first_line(error)}"
+      f" {batch.batch_size}{parts}: {_cause(error)}"
     ) from error
   return concrete, losses, recorders[-1]
 
@@ -208,8 +213,13 @@ def _check_split(
     )
 
 
-def _first_line(error: Exception) -> str:
-  return (str(error).strip() or type(error).__name__).splitlines()[0]
+def _cause(error: Exception) -> str:
+  """What went wrong, in a line: of Keras' errors, where, and what, in bold."""
+  lines = (str(error).strip() or type(error).__name__).splitlines()
+  bold = [line for line in lines if line.startswith(_BOLD)]
+  told = [lines[0], *bold[:1]]
+  text = " ".join(line.replace(_BOLD, "").replace(_PLAIN, "") for line in told)
+  return textwrap.shorten(text, 240, placeholder=" ...")
 
 
 def _build(model: keras.Model, structure: Any) -> None:
@@ -229,7 +239,7 @@ def _build(model: keras.Model, structure: Any) -> None:
     model._symbolic_build(data_batch=batch)
   except Exception as error:
     raise ExtractionError(
-      f"model {model.name!r} cannot be built: {_first_line(error)}"
+      f"model {model.name!r} cannot be built: {_cause(error)}"
     ) from error
 
 
