@@ -48,7 +48,6 @@ def run(
   weights: list[np.ndarray],
   warmup: int,
   steps: int,
-  onednn: bool,
 ) -> Steps:
   """Times steps of a model of `live_models.KERAS`.
 
@@ -58,7 +57,6 @@ def run(
     weights: of the model, in Keras' order.
     warmup: steps that are not timed, after the first one.
     steps: timed steps.
-    onednn: whether TensorFlow may use oneDNN's kernels.
 
   Raises:
     MeasurementError: a process failed, with the end of what it said.
@@ -69,7 +67,7 @@ def run(
     with host.reserved(WORKERS) as ports:
       addresses = [f"{host.LOOPBACK}:{port}" for port in ports]
       children = [
-        _start(folder, model, warmup, steps, addresses, task, onednn)
+        _start(folder, model, warmup, steps, addresses, task)
         for task in range(WORKERS)
       ]
       try:
@@ -89,7 +87,6 @@ def _start(
   steps: int,
   addresses: list[str],
   task: int,
-  onednn: bool,
 ) -> subprocess.Popen[str]:
   place = {"type": "worker", "index": task}
   config = {"cluster": {"worker": addresses}, "task": place}
@@ -100,7 +97,6 @@ def _start(
       **os.environ,
       "TF_CONFIG": json.dumps(config),
       "TF_CPP_MIN_LOG_LEVEL": "2",
-      "TF_ENABLE_ONEDNN_OPTS": str(int(onednn)),
       "TF_GRPC_REUSE_PORT": "true",  # `run` holds the ports
       "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
       "CUDA_VISIBLE_DEVICES": "",

@@ -45,13 +45,7 @@ _DESCRIPTION = (
 MODELS = ("gpt", "convolutional")
 MICROBATCHES = (2, 4)
 ONE, UNSPLIT = "one worker", "unsplit"
-# Our workers run without oneDNN, which fuses ops after they are placed; on CPUs
-# its convolutions are faster. So the strategy runs with the same kernels, and
-# with those that it would have.
-MIRRORED = {
-  "MultiWorkerMirrored": False,
-  "MultiWorkerMirrored, oneDNN": True,
-}
+MIRRORED = "MultiWorkerMirrored"
 WARMUP = 2
 SAME = 1e-3  # relative difference of losses up to which all compute the same
 
@@ -212,7 +206,7 @@ def run_rounds(
   """
   import multi_worker
 
-  times: dict[str, list[float]] = {label: [] for label in (*rows, *MIRRORED)}
+  times: dict[str, list[float]] = {label: [] for label in (*rows, MIRRORED)}
   losses: dict[str, list[float]] = {}
   for _ in range(values.rounds):
     for label, row in rows.items():
@@ -222,12 +216,9 @@ def run_rounds(
       losses[label] = [
         found.extra[which][key] for which in ("fetches", "last_fetches")
       ]
-    for label, onednn in MIRRORED.items():
-      mirrored = multi_worker.run(
-        name, data, weights, WARMUP, values.steps, onednn
-      )
-      times[label] += mirrored.step_us
-      losses[label] = [mirrored.first_loss, mirrored.last_loss]
+    mirrored = multi_worker.run(name, data, weights, WARMUP, values.steps)
+    times[MIRRORED] += mirrored.step_us
+    losses[MIRRORED] = [mirrored.first_loss, mirrored.last_loss]
   return times, losses
 
 

@@ -1,10 +1,9 @@
 """Sessions inside a measuring process: run placed graphs, query remote workers.
 
 The graph runs as placed: Grappler, constant folding, common subexpression
-elimination, XLA, soft placement and (by the environment of `runtime.Child`)
-oneDNN's fusion are off, and each session has its own variables. One pass cannot
-be turned off: TensorFlow copies constants of up to 16 elements to each device
-that reads them.
+elimination, XLA and soft placement are off, and each session has its own
+variables. Two passes remain: TensorFlow copies constants of up to 16 elements
+to each device that reads them, and oneDNN's chooses kernels within a device.
 
 Workers that others started do not know each other: each session brings the
 cluster (`ConfigProto.cluster_def`). The first worker is the sessions' master.
