@@ -50,7 +50,7 @@ _MEMBERS = flags.DEFINE_integer(
   "members", 24, "Of a family that train its policies, at most.", 1
 )
 _TESTS = flags.DEFINE_integer("tests", 8, "Of a family that test.", 1, 8)
-_DECISIONS = flags.DEFINE_integer("decisions", 32, "Groups per graph.", 2)
+_DECISIONS = flags.DEFINE_integer("decisions", 24, "Groups per graph.", 2)
 _PRETRAINING = flags.DEFINE_integer(
   "pretraining", 5000, "Iterations of a family's policies.", 1
 )
@@ -58,7 +58,7 @@ _EVALUATIONS = flags.DEFINE_integer(
   "evaluations", 5000, "Placements for training on a graph itself.", 1
 )
 _ZERO_SHOT = flags.DEFINE_integer(
-  "zero_shot", 200, "Placements for a policy that is not trained further.", 1
+  "zero_shot", 300, "Placements for a policy that is not trained further.", 1
 )
 _SEEDS = flags.DEFINE_list("seeds", ["0", "1", "2"], "Seeds.")
 _WORK = flags.DEFINE_string(

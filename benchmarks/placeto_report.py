@@ -150,7 +150,7 @@ def ablations(found: Mapping[str, Family]) -> list[str]:
 
 def draw(found: Mapping[str, Family], path: pathlib.Path) -> None:
   """CDFs of the step times over the unseen members, a panel per family."""
-  figure = Figure(figsize=(4.5 * len(found), 3.8), layout="constrained")
+  figure = Figure(figsize=(4.5 * len(found), 4.2), layout="constrained")
   panels = figure.subplots(1, len(found), squeeze=False)[0]
   for panel, (name, family) in zip(panels, found.items(), strict=True):
     for color, way in enumerate(ARMS):
@@ -170,5 +170,8 @@ def draw(found: Mapping[str, Family], path: pathlib.Path) -> None:
       xlabel="step time / bound",
       ylabel="share of the graphs",
     )
-  panels[0].legend(fontsize="small")
+  handles, names = panels[0].get_legend_handles_labels()
+  figure.legend(
+    handles, names, loc="outside lower center", ncols=3, fontsize="small"
+  )
   figure.savefig(path, dpi=100)
