@@ -1,13 +1,13 @@
 """Learned placers against each other and against search, on published rows.
 
-Every strategy gets the same number of simulator evaluations per run and the
-same number of tuning trials: with the first seed each of its `--trials`
-settings is run, and the best one of them also with the other seeds. Policies
-start from random weights, on one graph, unless `--imitation_steps` says
-otherwise. Each run is a process of its own that goes on from its checkpoint
-where it was cut off; what is in the JSON is kept. Writes JSON, a table in
-Markdown, and curves of the best step time against evaluations and seconds.
-Needs the extra `train`.
+Every strategy gets the same number of simulator evaluations per run, or the
+same seconds of training (`--seconds`), and the same number of tuning trials:
+with the first seed each of its `--trials` settings is run, and the best one of
+them also with the other seeds. Policies start from random weights, on one
+graph, unless `--imitation_steps` says otherwise. Each run is a process of its
+own that goes on from its checkpoint where it was cut off; what is in the JSON
+is kept. Writes JSON, tables in Markdown, at equal evaluations and at equal
+seconds, and curves of the best step time against both. Needs the extra `train`.
 
   python benchmarks/learned.py --rows='2-layer' --evaluations=2000 --trials=1
   python benchmarks/learned.py                     # nights
@@ -25,7 +25,6 @@ from absl import app, flags
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import learned_report
 import one_gpu
-import published
 from learned_run import SETTINGS
 
 from tfplace import bounds, core, formats
@@ -47,6 +46,13 @@ _LARGE_OPS = flags.DEFINE_integer(
 )
 _EVALUATIONS = flags.DEFINE_integer(
   "evaluations", 10_000, "Simulator evaluations of each run."
+)
+_SECONDS = flags.DEFINE_float(
+  "seconds",
+  None,
+  "Of each run, in place of --evaluations: of the processor; of the clock where"
+  " nothing is trained.",
+  lower_bound=1.0,
 )
 _TRIALS = flags.DEFINE_integer(
   "trials", 2, "Settings tried per strategy, on each row.", 1, 3
@@ -91,6 +97,8 @@ def load(out: pathlib.Path) -> dict:
     "decisions": _DECISIONS.value,
     "imitation_steps": _IMITATION.value,
   }
+  if _SECONDS.value:
+    about = {**about, "evaluations": sys.maxsize, "seconds": _SECONDS.value}
   if not out.exists():
     return {"about": about, "graphs": {}, "runs": {}}
   found = json.loads(out.read_text(encoding="utf-8"))
@@ -117,21 +125,11 @@ def cases() -> list[tuple[str, pathlib.Path, str]]:
   return [
     (
       f"{row.label}/{one_gpu.cluster_of(row)}",
-      extracted(row),
+      one_gpu.graph_file(row, pathlib.Path(_WORK.value) / "graphs"),
       one_gpu.cluster_of(row),
     )
     for row in one_gpu.rows()
   ]
-
-
-def extracted(row: published.Row) -> pathlib.Path:
-  """The file of a row's training graph, made when it is first needed."""
-  name = re.sub(r"\W+", "_", f"{row.label}_{one_gpu.cluster_of(row)}")
-  path = pathlib.Path(_WORK.value) / "graphs" / f"{name}.json.gz"
-  if not path.exists():
-    path.parent.mkdir(parents=True, exist_ok=True)
-    formats.save_graph(one_gpu.problem_of(row).graph, path)
-  return path
 
 
 def run_case(
@@ -184,13 +182,14 @@ def run(
     "strategy": strategy,
     "trial": trial,
     "seed": seed,
-    "evaluations": _EVALUATIONS.value,
+    "evaluations": results["about"]["evaluations"],
+    "seconds": results["about"].get("seconds"),
     "decisions": _DECISIONS.value,
     "imitation_steps": _IMITATION.value,
     "work_dir": str(work),
   }
   subprocess.run(
-    [sys.executable, str(HERE / "learned_run.py"), json.dumps(job)],
+    [sys.executable, str(HERE / "learned_run.py"), json.dumps([job])],
     check=True,
     env={**os.environ, training_process.SWITCH: "1"},
   )

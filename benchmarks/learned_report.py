@@ -16,6 +16,11 @@ CLAIMS = (
   ("gdp_zero_shot", "hierarchical_merged"),
   ("placeto", "rnn"),
 )
+# Compared at the seconds at which the first of each set ended.
+AT_SECONDS = (
+  ("gdp", "hierarchical"),
+  ("gdp_merged", "hierarchical_merged", "rnn", "placeto"),
+)
 PRETRAINED, TRAINED = "gdp_pretrained", "gdp_merged"
 ZERO_SHOT = "gdp_zero_shot"
 TUNING = 50  # iterations of fine-tuning; GDP claims fewer
@@ -30,8 +35,11 @@ def write(results: dict, out: pathlib.Path) -> None:
     for label in rows
   ]
   about = results["about"]
+  limit = f"{about['evaluations']} evaluations"
+  if "seconds" in about:
+    limit = f"{about['seconds']:g} seconds"
   title = (
-    f"{about['evaluations']} evaluations per run, {about['trials']} tuning"
+    f"{limit} per run, {about['trials']} tuning"
     f" trials per strategy and row, {about['decisions']} groups for those that"
     " merge; best step time / bound, median over seeds"
   )
@@ -42,6 +50,8 @@ def write(results: dict, out: pathlib.Path) -> None:
   lines = [title, "", markdown(["graph", *strategies], cells), ""]
   lines += [sentence for pair in CLAIMS for sentence in claim(results, *pair)]
   lines += transfer(results) + zero_shot(results)
+  for names in AT_SECONDS:
+    lines += equal_seconds(results, [n for n in names if n in strategies])
   out.with_suffix(".md").write_text("\n".join(lines) + "\n", encoding="utf-8")
   if results["runs"]:
     learned_plot.draw(
@@ -129,6 +139,46 @@ def claim(results: dict, first: str, second: str) -> list[str]:
   return [sentence + "."]
 
 
+def equal_seconds(results: dict, strategies: Sequence[str]) -> list[str]:
+  """A table of what each had found when the first of them had ended."""
+  if len(strategies) < 2:
+    return []
+  cells, ratios = [], []
+  for label, graph in results["graphs"].items():
+    runs = [runs_of(results, label, name) for name in strategies]
+    if not all(runs):
+      continue
+    least_s = min(r["seconds"] for found in runs for r in found)
+    best = [at_seconds(found, least_s) for found in runs]
+    ratios.append([us / graph["lower_bound_us"] for us in best])
+    cells.append([label, f"{least_s:.1f}", *map(ratio_cell, ratios[-1])])
+  if not ratios:
+    return []
+  whole = [row for row in ratios if all(map(math.isfinite, row))]
+  if whole:
+    means = map(geometric_mean, zip(*whole, strict=True))
+    name = f"*geometric mean of {len(whole)} graphs*"
+    cells.append([name, "", *map(ratio_cell, means)])
+  text = "At equal seconds, when the first had ended; step time / bound:"
+  return ["", text, "", markdown(["graph", "seconds", *strategies], cells)]
+
+
+def at_seconds(runs: Sequence[dict], seconds: float) -> float:
+  """Median over runs of the best step time by then; infinite if there is
+  none."""
+  return statistics.median(
+    min(
+      (us for _, s, us in run["curve"] if us and s <= seconds), default=math.inf
+    )
+    for run in runs
+  )
+
+
+def ratio_cell(value: float) -> str:
+  """A multiple of the bound."""
+  return f"{value:.3f}" if math.isfinite(value) else "-"
+
+
 def transfer(results: dict) -> list[str]:
   """How far the pre-trained policy is from training on the graph itself."""
   shot, tuned = [], []
@@ -179,6 +229,16 @@ def evaluations_to(runs: Sequence[dict], step_us: float) -> float:
     reached = [n for n, _, us in run["curve"] if us and us <= step_us]
     needed.append(reached[0] if reached else math.inf)
   return statistics.median(needed)
+
+
+def best_us(run: dict, most: int | None) -> float:
+  """Best step time of a run, after `most` placements; infinite if none."""
+  reached = [
+    step_us
+    for evaluations, _, step_us in run["curve"]
+    if step_us and (most is None or evaluations <= most)
+  ]
+  return min(reached, default=math.inf)
 
 
 def geometric_mean(values: Sequence[float]) -> float:

@@ -1,7 +1,8 @@
-"""One run of `learned.py`: a strategy on a graph, to so many evaluations.
+"""Runs of `learned.py`: a strategy on a graph, to so many evaluations.
 
-A process of its own, with Keras 2. Its one argument is the job, as JSON; its
-result is `result.json` in the job's folder.
+A process of its own, with Keras 2. Its one argument is a list of jobs, as JSON;
+the result of each is `result.json` in the job's folder. A job with `graphs`,
+pairs of graph and cluster, trains one policy on all of them, and exports it.
 """
 
 import dataclasses
@@ -13,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from learned_train import PRETRAINED, known, train
+from learned_train import PRETRAINED, known, train, train_on_all
 
 ZERO_SHOT = "_zero_shot"  # after a strategy's name: its shipped policy
 # Per strategy the settings that may be tried, in this order.
@@ -35,11 +36,13 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
   # From one device only, as little as the policies know.
   "annealing_from_single": [{"hot": h} for h in (0.01, 0.03, 0.003)],
   "random": [{}],  # nothing to tune
+  "random_gpus": [{}],  # on each group's fastest devices only
 }
+_DRAWS = 10  # random placements per point of a curve
 # These place at most `decisions` groups.
 MERGED = (
   *("gdp_merged", PRETRAINED, "placeto"),
-  *("hierarchical_merged", "rnn", "random"),
+  *("hierarchical_merged", "rnn", "random", "random_gpus"),
 )
 
 
@@ -53,20 +56,28 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
   from tfplace.formats import load_graph
   from tfplace.learned.decisions import group_decisions
 
-  cluster = sources.load_cluster(job["cluster"])
-  problem = Problem(load_graph(job["graph"]), cluster)
   size = job["decisions"] if job["strategy"] in MERGED else None
-  decisions = group_decisions(problem, size)
-  settings = SETTINGS[job["strategy"]][job["trial"]]
-  found = _runner(job["strategy"])(job, decisions, settings)
+  decisions = [
+    group_decisions(
+      Problem(load_graph(path), sources.load_cluster(cluster)), size
+    )
+    for path, cluster in job.get("graphs") or [(job["graph"], job["cluster"])]
+  ]
+  settings = {
+    **SETTINGS[job["strategy"]][job.get("trial", 0)],
+    **job.get("settings", {}),
+  }
+  if "graphs" in job:
+    return {"settings": settings, **train_on_all(job, decisions, settings)}
+  found = _runner(job["strategy"])(job, decisions[0], settings)
   curve = found.pop("curve")
   spent, seconds, _ = curve[-1]
   # What an iteration found past the limit does not count, unless it is the
   # first: an episode of Placeto can be longer than a short run.
-  curve = [p for p in curve if p[0] <= job["evaluations"]] or curve[:1]
+  curve = [p for p in curve if _is_within(p, job)] or curve[:1]
   return {
     "settings": settings,
-    "decisions": decisions.num_decisions,
+    "decisions": decisions[0].num_decisions,
     "evaluations": spent,
     "seconds": seconds,
     "step_time_us": curve[-1][2],
@@ -75,9 +86,16 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
   }
 
 
+def _is_within(point: list[Any], job: dict[str, Any]) -> bool:
+  """Whether a point of a curve is within the job's evaluations and seconds."""
+  evaluations, seconds, _ = point
+  most_s = job.get("seconds") or math.inf
+  return evaluations <= job["evaluations"] and seconds <= most_s
+
+
 def _runner(strategy: str) -> Callable[[dict, Any, dict], dict]:
   """What runs a strategy."""
-  if strategy == "random":
+  if strategy.startswith("random"):
     return draw
   if strategy.endswith(ZERO_SHOT):
     return shoot
@@ -98,7 +116,7 @@ def anneal(job: dict[str, Any], decisions: Any, settings: dict) -> dict:
   placer = AnnealingPlacer(SearchConfig(**settings))
   if job["strategy"] == "annealing_from_single":
     placer = dataclasses.replace(placer, starts=("single",))
-  budget = Budget(1e9, job["evaluations"])
+  budget = Budget(job.get("seconds") or 1e9, job["evaluations"])
   found = placer.place(problem, Simulator(problem), budget, job["seed"])
   return {"curve": _curve(found)}
 
@@ -110,8 +128,11 @@ def shoot(job: dict[str, Any], decisions: Any, settings: dict) -> dict:
   from tfplace.simulate import Simulator
 
   problem = decisions.problem
-  placer = registry.get_placer(job["strategy"].removesuffix(ZERO_SHOT))
-  budget = Budget(1e9, job["evaluations"])
+  placer = dataclasses.replace(
+    registry.get_placer(job["strategy"].removesuffix(ZERO_SHOT)),
+    policy=job.get("policy"),  # None is the one that ships
+  )
+  budget = Budget(job.get("seconds") or 1e9, job["evaluations"])
   found = placer.place(problem, Simulator(problem), budget, job["seed"])
   return {"curve": _curve(found)}
 
@@ -129,19 +150,23 @@ def draw(job: dict[str, Any], decisions: Any, settings: dict) -> dict:
   """Uniformly random placements of the groups."""
   import numpy as np
 
+  from tfplace.learned.placeto.features import fast_devices, random_choices
   from tfplace.learned.train.tasks import step_times
   from tfplace.simulate import Simulator
 
+  may = decisions.allowed
+  if job["strategy"] == "random_gpus":
+    may = fast_devices(decisions)
   simulator = Simulator(decisions.problem)
   rng = np.random.default_rng(job["seed"])
-  began, best, done, curve = time.perf_counter(), math.inf, 0, []
-  while done < job["evaluations"]:
-    batch = min(64, job["evaluations"] - done)
-    noise = rng.random((batch, *decisions.allowed.shape))
-    choices = np.where(decisions.allowed, noise, -1.0).argmax(axis=-1)
+  began, best, done, curve = time.process_time(), math.inf, 0, []
+  end = began + (job.get("seconds") or math.inf)
+  while done < job["evaluations"] and time.process_time() < end:
+    batch = min(_DRAWS, job["evaluations"] - done)
+    choices = random_choices(may, batch, rng)
     step_us = step_times(simulator, decisions.to_devices(choices))
     best, done = min(best, float(step_us.min())), done + batch
-    curve.append([done, time.perf_counter() - began, known(best)])
+    curve.append([done, time.process_time() - began, known(best)])
   return {"curve": curve}
 
 
@@ -150,8 +175,8 @@ def main() -> None:
   from tfplace.learned import training_process
 
   training_process.enter_training_process()
-  job = json.loads(sys.argv[1])
-  write_json(pathlib.Path(job["work_dir"]) / "result.json", run(job))
+  for job in json.loads(sys.argv[1]):
+    write_json(pathlib.Path(job["work_dir"]) / "result.json", run(job))
 
 
 if __name__ == "__main__":

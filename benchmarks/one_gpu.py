@@ -3,16 +3,21 @@
 The rows are the published ones, or the test members of synthetic families.
 """
 
+import pathlib
 import re
+from collections.abc import Iterable
 
 import published
 from absl import app, flags
 
+from tfplace import formats
 from tfplace.core import Problem
 from tfplace.core.presets import cluster_preset
 from tfplace.models import families
 from tfplace.plan import graph_cache, sources
 
+# Of `nmt`, members of one length are much alike: these lengths test.
+HELD_OUT_LENGTHS = (8, 14)
 MEMBERS_DEVICES = 4  # GPUs for a member of a synthetic family
 
 ROWS = flags.DEFINE_string("rows", "", "Pattern of the rows' labels.")
@@ -50,8 +55,10 @@ def rows() -> list[published.Row]:
   return found
 
 
-def members_of(family: str) -> list[published.Row]:
-  """The test members of a synthetic family.
+def members_of(
+  family: str, indices: Iterable[int] | None = None
+) -> list[published.Row]:
+  """Members of a synthetic family, of those that test if none are named.
 
   Raises:
     UsageError: there is no such family.
@@ -69,8 +76,20 @@ def members_of(family: str) -> list[published.Row]:
       published={},
       sizes={"index": index},
     )
-    for index in families.split("test")
+    for index in (families.split("test") if indices is None else indices)
   ]
+
+
+def unseen_split(family: str) -> tuple[list[int], list[int]]:
+  """Indices of the members that train, and of those that neither trained nor,
+  of `nmt`, share their length with one that did."""
+  if family != "nmt":
+    return list(families.split("train")), list(families.split("test"))
+  parts: tuple[list[int], list[int]] = ([], [])
+  for index in range(families.MEMBERS):
+    is_held_out = families.sizes(index)["length"] in HELD_OUT_LENGTHS
+    parts[is_held_out].append(index)
+  return parts
 
 
 def cluster_of(row: published.Row) -> str:
@@ -88,3 +107,13 @@ def problem_of(row: published.Row) -> Problem:
     cache_dir=CACHE.value,
   )
   return Problem(graph, cluster_preset(cluster_of(row)))
+
+
+def graph_file(row: published.Row, folder: pathlib.Path) -> pathlib.Path:
+  """The file of a row's training graph, made when it is first needed."""
+  name = re.sub(r"\W+", "_", f"{row.label}_{cluster_of(row)}")
+  path = folder / f"{name}.json.gz"
+  if not path.exists():
+    folder.mkdir(parents=True, exist_ok=True)
+    formats.save_graph(problem_of(row).graph, path)
+  return path

@@ -1,215 +1,193 @@
-"""Placeto from random placements, beside random search and annealing.
+"""Placeto's own experiments (arXiv 1906.08879): placing graphs it has not seen.
 
-For each model, merged to 128 groups: a policy without imitation is trained by
-PPO or REINFORCE; random search and annealing get as many evaluations. Nothing
-is told where a good placement is: all start from random placements over the
-GPUs. Writes JSON and learning curves; a run that was cut off goes on from its
-checkpoint. Needs the extra `train`.
+Of each synthetic family some members train a policy of Placeto and one of the
+RNN-based placer, from random weights; others, which neither has seen, are
+placed by them as they are (zero-shot), by policies that are trained on the
+graph itself, and at random. Writes JSON, the CDFs of the step times as a
+picture, and tables in Markdown: the step times, the placements needed, and
+Placeto without parts of it (`--variants`). What was cut off goes on. Needs the
+extra `train`.
 
-  python benchmarks/placeto.py --iterations=60
+  python benchmarks/placeto.py --members=3 --tests=2 --pretraining=30 --seeds=0
+  python benchmarks/placeto.py                     # nights
 """
 
-import json
-import os
 import pathlib
-import time
+import sys
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
 from absl import app, flags
-from matplotlib.figure import Figure
-from rich import console, table
 
-from tfplace.core import Problem
-from tfplace.core.presets import cluster_preset
-from tfplace.core.protocols import Budget
-from tfplace.formats import load_graph
-from tfplace.formats.json_file import write_json
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+import one_gpu
+import placeto_report
+import policy_jobs
+import published
+import saved_rows
+from placeto_report import DEFAULT, PLACETO, RANDOM, RNN, TRAINED, ZERO_SHOT
+
 from tfplace.learned import training_process
-from tfplace.learned.decisions import Decisions, group_decisions
-from tfplace.learned.placeto.features import fast_devices, random_choices
-from tfplace.placers.groups import GroupGraph
-from tfplace.placers.search.annealing import improve
-from tfplace.placers.search.search import SearchConfig
-from tfplace.placers.tracker import Tracker
-from tfplace.simulate import Simulator
+from tfplace.models import families
 
 HERE = pathlib.Path(__file__).parent
-_GRAPHS = flags.DEFINE_list(
-  "graphs",
-  None,
-  "Files that tfplace-extract wrote for the cluster, one per model.",
-  required=True,
+# What differs from Placeto as it is here: of its method, and its network.
+VARIANTS: dict[str, dict[str, Any]] = {
+  DEFAULT: {},
+  "no messages": {"network": {"rounds": 0}},
+  "2 rounds of messages": {"network": {"rounds": 2}},
+  "reward at the end only": {"intermediate_rewards": False},
+  "2 visits of each group": {"visits": 2},
+}
+# For a policy of many graphs (README.md says what they do there).
+PRETRAINING = {
+  PLACETO: {"entropy": 0.1, "learning_rate": 5e-4},
+  RNN: {"elite": 0.25, "entropy": 0.03, "learning_rate": 1e-3},
+}
+_FAMILIES = flags.DEFINE_list("families", list(families.FAMILIES), "Families.")
+_VARIANTS = flags.DEFINE_list("variants", list(VARIANTS), "Of Placeto.")
+_MEMBERS = flags.DEFINE_integer(
+  "members", 24, "Of a family that train its policies, at most.", 1
 )
-_CLUSTER = flags.DEFINE_string("cluster", "k80x2", "Cluster preset.")
-_DECISIONS = flags.DEFINE_integer("decisions", 128, "Groups per graph.")
-_ITERATIONS = flags.DEFINE_integer("iterations", 60, "Of training.")
-_EPISODES = flags.DEFINE_integer("episodes", 9, "Side by side, one greedy.")
-_ALGORITHM = flags.DEFINE_string("algorithm", "ppo", "Or reinforce.")
-_SEEDS = flags.DEFINE_list("seeds", ["0"], "Seeds.")
-_WORK = flags.DEFINE_string("work_dir", ".placeto", "Keeps checkpoints.")
-_OUT = flags.DEFINE_string(
-  "out", str(HERE / "results" / "placeto.json"), "JSON file to write."
+_TESTS = flags.DEFINE_integer("tests", 8, "Of a family that test.", 1, 8)
+_DECISIONS = flags.DEFINE_integer("decisions", 24, "Groups per graph.", 2)
+_PRETRAINING = flags.DEFINE_integer(
+  "pretraining", 5000, "Iterations of a family's policies.", 1
 )
-
-
-def train(decisions: Decisions, seed: int, work: pathlib.Path) -> dict:
-  """Placeto's curve: evaluations, best and greedy step times, CPU seconds."""
-  from tfplace.learned.placeto.agents import PlacetoConfig
-  from tfplace.learned.train.config import (
-    ImitationConfig,
-    PPOConfig,
-    TrainConfig,
-  )
-  from tfplace.learned.train.tasks import Task
-  from tfplace.learned.train.trainer import Trainer
-
-  simulator = Simulator(decisions.problem)
-  target = fast_devices(decisions).argmax(axis=1).astype(np.int32)
-  single = simulator.run(decisions.to_devices(target[None]))
-  task = Task(decisions, simulator, float(single.step_time_us[0]), target)
-  config = TrainConfig(
-    strategy="placeto",
-    iterations=_ITERATIONS.value,
-    seed=seed,
-    method=PlacetoConfig(
-      PPOConfig(
-        samples=_EPISODES.value,
-        epochs=3,
-        learning_rate=2e-3,
-        entropy=0.02,
-        max_clip_fraction=0.3,
-      ),
-      algorithm=_ALGORITHM.value,
-      minibatch=64,
-    ),
-    imitation=ImitationConfig(steps=0),
-  )
-  trainer = Trainer([task], config, checkpoint_dir=work)
-  seconds: list[float] = []
-  began = time.process_time()
-
-  def note(report: Any) -> None:
-    seconds.append(time.process_time() - began)
-    step = report.step
-    print(
-      f"{task.evaluations} evaluations: greedy {step.greedy_us / 1e3:.1f} ms,"
-      f" median {step.sample_us / 1e3:.1f}, best {task.best_us / 1e3:.1f},"
-      f" {step.entropy:.3f} nats, {seconds[-1]:.0f} CPU s",
-      flush=True,
-    )
-
-  trainer.run(note)
-  evaluations, best, greedy, _ = map(
-    list, zip(*trainer.history[0], strict=True)
-  )
-  return {
-    "evaluations": evaluations,
-    "best_us": best,
-    "greedy_us": greedy,
-    "cpu_seconds": seconds,
-    "baseline_us": task.baseline_us,
-  }
-
-
-def search_at_random(decisions: Decisions, seed: int, evaluations: int) -> dict:
-  """The best of so many random placements, after each hundred."""
-  rng, simulator = np.random.default_rng(seed), Simulator(decisions.problem)
-  fast, best, curve = fast_devices(decisions), np.inf, []
-  for done in range(0, evaluations, 100):
-    number = min(100, evaluations - done)
-    batch = simulator.run(
-      decisions.to_devices(random_choices(fast, number, rng))
-    )
-    best = min(best, *np.where(batch.feasible, batch.step_time_us, np.inf))
-    curve.append([done + number, float(best)])
-  counts, times = map(list, zip(*curve, strict=True))
-  return {"evaluations": counts, "best_us": times}
-
-
-def anneal(decisions: Decisions, seed: int, evaluations: int) -> dict:
-  """Annealing from one random placement."""
-  problem = decisions.problem
-  rng = np.random.default_rng(seed)
-  start = random_choices(fast_devices(decisions), 1, rng)[0]
-  tracker = Tracker(
-    "annealing", problem, Simulator(problem), Budget(1e9, evaluations)
-  )
-  result = improve(
-    tracker,
-    GroupGraph(problem),
-    [decisions.to_devices(start)],
-    seed,
-    SearchConfig(),
-  )
-  return {
-    "evaluations": [point.evaluations for point in result.history],
-    "best_us": [point.step_time_us for point in result.history],
-  }
-
-
-def run_row(graph: str, seed: int, work: pathlib.Path) -> dict:
-  """All three on one graph."""
-  problem = Problem(load_graph(graph), cluster_preset(_CLUSTER.value))
-  decisions = group_decisions(problem, _DECISIONS.value)
-  placeto = train(decisions, seed, work)
-  evaluations = placeto["evaluations"][-1]
-  return {
-    "decisions": decisions.num_decisions,
-    "placeto": placeto,
-    "random": search_at_random(decisions, seed, evaluations),
-    "annealing": anneal(decisions, seed, evaluations),
-  }
-
-
-def draw(rows: dict[str, dict], path: pathlib.Path) -> None:
-  """Best step time against evaluations, a panel per row."""
-  figure = Figure(figsize=(5 * len(rows), 4), layout="constrained")
-  axes = figure.subplots(1, len(rows), squeeze=False)[0]
-  for ax, (key, row) in zip(axes, rows.items(), strict=True):
-    end = row["placeto"]["evaluations"][-1]
-    for name in ("placeto", "random", "annealing"):
-      x, y = row[name]["evaluations"], row[name]["best_us"]
-      milliseconds = [value / 1e3 for value in [*y, y[-1]]]
-      ax.step([*x, end], milliseconds, where="post", label=name)
-    greedy = [value / 1e3 for value in row["placeto"]["greedy_us"]]
-    ax.plot(row["placeto"]["evaluations"], greedy, ":", label="its argmax")
-    ax.set(title=key, xlabel="evaluations", ylabel="step time (ms)")
-    ax.set_ylim(0, 1.5 * row["placeto"]["baseline_us"] / 1e3)
-    ax.legend()
-  figure.savefig(path, dpi=120)
-
-
-def print_table(rows: dict[str, dict]) -> None:
-  """Milliseconds at the end, one line per run."""
-  shown = table.Table(
-    "run", "evaluations", "one GPU", "random", "placeto", "annealing"
-  )
-  for key, row in rows.items():
-    ends = [row[n]["best_us"][-1] for n in ("random", "placeto", "annealing")]
-    shown.add_row(
-      key,
-      str(row["placeto"]["evaluations"][-1]),
-      *(f"{v / 1e3:.1f}" for v in [row["placeto"]["baseline_us"], *ends]),
-    )
-  console.Console(width=110).print(shown)
+_EVALUATIONS = flags.DEFINE_integer(
+  "evaluations", 5000, "Placements for training on a graph itself.", 1
+)
+_ZERO_SHOT = flags.DEFINE_integer(
+  "zero_shot", 300, "Placements for a policy that is not trained further.", 1
+)
+_SEEDS = flags.DEFINE_list("seeds", ["0", "1", "2"], "Seeds.")
+_WORK = flags.DEFINE_string(
+  "work_dir", ".papers", "Where graphs, checkpoints and policies are."
+)
+_RESULT = flags.DEFINE_string(
+  "result", str(HERE / "results" / "placeto.json"), "JSON file to write."
+)
 
 
 def main(argv: list[str]) -> None:
   del argv
-  training_process.enter_training_process()
-  out = pathlib.Path(_OUT.value)
-  rows = json.loads(out.read_text())["rows"] if out.exists() else {}
-  for graph in _GRAPHS.value:
-    name = os.path.basename(graph).split(".")[0]
-    for seed in _SEEDS.value:
-      key = f"{name}/{_CLUSTER.value}/{_DECISIONS.value}/{seed}"
-      if key not in rows:
-        work = pathlib.Path(_WORK.value) / key
-        rows[key] = run_row(graph, int(seed), work)
-        write_json(str(out), {"rows": rows})
-  print_table(rows)
-  draw(rows, out.with_suffix(".png"))
+  training_process.check_packages()
+  unknown = sorted(set(_VARIANTS.value) - set(VARIANTS))
+  if unknown:
+    raise app.UsageError(
+      f"--variants: {unknown[0]!r} is none of {', '.join(VARIANTS)}"
+    )
+  about = {
+    "gpu": one_gpu.GPU.value,
+    "members": _MEMBERS.value,
+    "decisions": _DECISIONS.value,
+    "pretraining": _PRETRAINING.value,
+    "evaluations": _EVALUATIONS.value,
+    "zero_shot": _ZERO_SHOT.value,
+  }
+  saved = saved_rows.SavedRows(_RESULT.value, about)
+  jobs = policy_jobs.Jobs(_WORK.value, saved)
+  found = {}
+  for family in _FAMILIES.value:
+    found[family] = run_family(family, jobs)
+    report = placeto_report.tables(found, about)
+  policy_jobs.write_report(_RESULT.value, report)
+  placeto_report.draw(found, pathlib.Path(_RESULT.value).with_suffix(".png"))
+
+
+def run_family(family: str, jobs: policy_jobs.Jobs) -> dict[str, dict]:
+  """Label of a test member -> its facts, and the runs by arm."""
+  train, test = (
+    one_gpu.members_of(family, indices)
+    for indices in one_gpu.unseen_split(family)
+  )
+  train_policies(family, train[: _MEMBERS.value], jobs)
+  test = test[: _TESTS.value]
+  graphs = {row.label: jobs.graph(row, row.label) for row in test}
+  wanted = {}
+  for row in test:
+    path, _ = graphs[row.label]
+    wanted.update(placements(family, row, path, jobs))
+  runs = policy_jobs.by_arm(jobs.run(wanted))
+  return {
+    name: {"graph": facts, "runs": runs[name]}
+    for name, (_, facts) in graphs.items()
+  }
+
+
+def train_policies(
+  family: str, seen: Sequence[published.Row], jobs: policy_jobs.Jobs
+) -> None:
+  """Trains each policy of a family on all the members that it may see."""
+  graphs = [
+    (jobs.graph(row, row.label)[0], one_gpu.cluster_of(row)) for row in seen
+  ]
+  jobs.run(
+    {
+      policy_key(family, strategy, variant, seed): {
+        **common(seen[0], strategy, variant, seed),
+        "settings": {**PRETRAINING[strategy], **VARIANTS[variant]},
+        "graphs": graphs,
+        "iterations": _PRETRAINING.value,
+      }
+      for strategy, variant, seed in policies()
+    }
+  )
+
+
+def placements(
+  family: str, row: published.Row, path: str, jobs: policy_jobs.Jobs
+) -> dict[str, dict]:
+  """All ways to place a graph that no policy of the family has seen."""
+  found = {}
+  for strategy, variant, seed in policies():
+    job = {**common(row, strategy, variant, seed), "graph": path}
+    arm = placeto_report.arm(strategy, variant, TRAINED)
+    found[f"{row.label}/{arm}/{seed}"] = {
+      **job,
+      "evaluations": _EVALUATIONS.value,
+    }
+    arm = placeto_report.arm(strategy, variant, ZERO_SHOT)
+    policy = jobs.policy(policy_key(family, strategy, variant, seed))
+    found[f"{row.label}/{arm}/{seed}"] = {
+      **job,
+      "strategy": f"{strategy}_zero_shot",
+      "settings": {},
+      "policy": str(policy),
+      "evaluations": _ZERO_SHOT.value,
+    }
+  for seed in _SEEDS.value:
+    found[f"{row.label}/{RANDOM}/{seed}"] = {
+      **common(row, "random_gpus", DEFAULT, seed),
+      "graph": path,
+      "evaluations": _EVALUATIONS.value,
+    }
+  return found
+
+
+def policies() -> Iterator[tuple[str, str, str]]:
+  """(strategy, variant, seed) of each policy."""
+  for seed in _SEEDS.value:
+    for variant in _VARIANTS.value:
+      yield PLACETO, variant, seed
+    yield RNN, DEFAULT, seed
+
+
+def policy_key(family: str, strategy: str, variant: str, seed: str) -> str:
+  return f"{family}/{strategy}, {variant}/policy/{seed}"
+
+
+def common(
+  row: published.Row, strategy: str, variant: str, seed: str
+) -> dict[str, Any]:
+  """What the jobs of a policy have in common."""
+  return {
+    "cluster": one_gpu.cluster_of(row),
+    "strategy": strategy,
+    "settings": VARIANTS[variant],
+    "decisions": _DECISIONS.value,
+    "seed": int(seed),
+  }
 
 
 if __name__ == "__main__":

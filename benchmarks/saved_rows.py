@@ -43,6 +43,9 @@ class SavedRows:
           f" another {flag}"
         )
 
+  def __contains__(self, key: str) -> bool:
+    return key in self._rows
+
   def row(self, key: str, measure: Callable[[], dict]) -> dict:
     """The row of that key; measured, saved and printed if it is not there."""
     if key not in self._rows:

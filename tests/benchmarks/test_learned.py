@@ -132,6 +132,38 @@ def test_zero_shot_is_the_best_of_the_policys_draws():
   assert learned_report.zero_shot(results(gdp__0__0=run_of((1, 9.0)))) == []
 
 
+def test_at_equal_seconds_only_what_was_found_by_then_counts():
+  found = results(
+    # Seconds are evaluations here: the second ends at 30.
+    gdp__0__0={**run_of((10, 100.0), (30, 75.0), (90, 60.0)), "seconds": 90.0},
+    hierarchical__0__0={**run_of((20, 80.0), (30, 70.0)), "seconds": 30.0},
+    rnn__0__0={**run_of((40, 80.0)), "seconds": 40.0},
+  )
+  *_, table = learned_report.equal_seconds(found, ["gdp", "hierarchical"])
+  assert table.splitlines()[2:] == [
+    "| g/k80x2 | 30.0 | 1.500 | 1.400 |",
+    "| *geometric mean of 1 graphs* |  | 1.500 | 1.400 |",
+  ]
+  # The RNN's first iteration took longer: it has nothing by then.
+  *_, table = learned_report.equal_seconds(found, ["hierarchical", "rnn"])
+  assert table.splitlines()[2:] == ["| g/k80x2 | 30.0 | 1.400 | - |"]
+  assert learned_report.equal_seconds(found, ["gdp"]) == []
+
+
+@needs_extra_train
+def test_seconds_end_a_run_in_place_of_evaluations(tmp_path):
+  save_chains(tmp_path)
+  more = "--strategies=random_gpus,rnn", "--seeds=0", "--seconds=2"
+  run_tiny(tmp_path, *more)
+  found = json.loads((tmp_path / "l.json").read_text())
+  assert len(found["runs"]) == 2
+  for run in found["runs"].values():
+    assert run["evaluations"] > 40  # the flag's
+    assert run["seconds"] >= 2.0
+    assert len(run["curve"]) > 1 and run["curve"][-1][1] <= 2.0
+  assert "2 seconds per run" in (tmp_path / "l.md").read_text()
+
+
 def test_a_run_in_which_nothing_fits_is_out_of_memory():
   found = results(rnn__0__0=run_of((10, None)))
   assert learned_report.cell(found, "g/k80x2", "rnn") == "OOM"

@@ -162,6 +162,7 @@ def check_scalars(scalars, tiny):
     (["--hint=yes"], ["hint"]),
     (["--strategy=placeto", "--elite=0.5"], ["--elite=0.5", "not placeto"]),
     (["--algorithm=reinforce"], ["--algorithm=reinforce", "placeto, not gdp"]),
+    (["--visits=2"], ["--visits=2", "placeto, not gdp"]),
   ],
 )
 @rl_testing.needs_extra_train

@@ -32,6 +32,7 @@ _REWARDS = ("simulate", "measure")
 # Flags that mean nothing to the other strategies.
 _STRATEGIES_OF = {
   "algorithm": ("placeto",),
+  "visits": ("placeto",),
   "elite": ("gdp", "hierarchical", "rnn"),
 }
 _REQUESTED = (
@@ -47,6 +48,7 @@ _REQUESTED = (
   "entropy",
   "seed",
   "algorithm",
+  "visits",
   "strategy",
   "elite",
 )
@@ -108,6 +110,7 @@ def _define_numbers(values: flags.FlagValues) -> None:
       0,
       "Placements that annealing may try to give imitation a better target.",
     ),
+    "visits": (1, 1, "Of placeto: times that an episode visits each group."),
     "checkpoint_every": (10, 1, "Iterations between checkpoints."),
     "seed": (0, 0, "Fixes every random choice."),
     "measured_steps": (5, 1, "Steps timed per placement that is measured."),

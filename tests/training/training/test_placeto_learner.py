@@ -80,17 +80,23 @@ def test_the_most_probable_devices_become_the_optimum(
 
 
 def play(task, config, seed=0, number=3):
-  """Rewards [number, N] of random episodes, first and last costs."""
+  """Rewards [number, visits * N] of random episodes, first and last
+  placements."""
   count = task.decisions.num_decisions
   rng = np.random.default_rng(seed)
   episodes = Episodes([task], count, config)
   first = random_choices(task.decisions.allowed, number, rng)
   now, rewards = episodes.reset(0, first), []
-  for step in range(count):
+  for step in range(config.visits * count):
     assert (now.observation["step"] == step).all()
     assert not now.is_last().any()
-    actions = random_choices(task.decisions.allowed, number, rng)[:, step]
-    now = episodes.step(actions)
+    drawn = random_choices(task.decisions.allowed, number, rng)
+    before = now.observation["placement"]
+    now = episodes.step(drawn[:, step % count])
+    others = np.arange(count) != step % count
+    after = now.observation["placement"]
+    assert (after[:, ~others] == drawn[:, ~others]).all()
+    assert (after[:, others] == before[:, others]).all()
     rewards.append(now.reward)
   assert now.is_last().all()
   return np.stack(rewards, axis=1), first, now.observation["placement"]
@@ -109,6 +115,39 @@ def test_rewards_add_up_to_the_ratio_of_first_and_last_step_time():
   )
   # One look before the first step and one after each.
   assert task.evaluations == 3 * 13
+
+
+def test_an_episode_of_two_visits_passes_over_all_groups_twice():
+  (task,) = tasks_of(6)
+  rewards, *_ = play(task, PlacetoConfig(visits=2))
+  assert rewards.shape == (3, 12)
+  learner = learner_of([task], samples=4, visits=2)
+  task.evaluations = 0
+  learner.improve(0, np.random.default_rng(0))
+  assert task.evaluations == 4 * 13  # a look first, then one for each step
+
+
+def test_the_policy_sees_the_group_of_the_visit_not_the_number_of_the_step():
+  (task,) = tasks_of(6)
+  learner = learner_of([task], visits=2)
+  episodes = Episodes([task], 6, PlacetoConfig(visits=2))
+  now = episodes.reset(0, np.zeros((4, 6), np.int32))
+  steps = np.array([2, 8, 5, 12], np.int32)  # two of group 2, two of group 5
+  seen = now._replace(observation={**now.observation, "step": steps})
+  actor = learner._update.agent.actor_net
+  logits = actor(seen.observation)[0].logits.numpy()
+  np.testing.assert_array_equal(logits[0], logits[1])
+  np.testing.assert_array_equal(logits[2], logits[3])
+  assert (logits[0] != logits[2]).any()
+
+
+def test_without_intermediate_rewards_the_last_step_is_worth_all():
+  every, last = (
+    play(tasks_of(6)[0], PlacetoConfig(intermediate_rewards=is_wanted))[0]
+    for is_wanted in (True, False)
+  )
+  assert (last[:, :-1] == 0).all() and (every[:, :-1] != 0).any()
+  np.testing.assert_allclose(last[:, -1], every.sum(axis=1), atol=1e-5)
 
 
 def test_memory_beyond_the_limit_costs_twice_its_gigabytes():

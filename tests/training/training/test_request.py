@@ -4,6 +4,7 @@ import types
 
 import pytest
 
+from tfplace.errors import TrainingError
 from tfplace.learned import learner_type
 from tfplace.learned.exported import Exportable
 from tfplace.learned.train import trainer
@@ -36,6 +37,12 @@ def test_flags_reach_every_strategy(strategy):
 def test_the_algorithm_of_placeto_is_asked_for():
   found = config_of(strategy="placeto", algorithm="reinforce")
   assert found.method.algorithm == "reinforce"
+
+
+def test_the_visits_of_placeto_are_asked_for():
+  assert config_of(strategy="placeto", visits=3).method.visits == 3
+  with pytest.raises(TrainingError, match="at least once, not 0 times"):
+    config_of(strategy="placeto", visits=0)
 
 
 def test_the_exported_policy_says_how_it_was_trained(monkeypatch, tmp_path):

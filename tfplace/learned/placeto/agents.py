@@ -41,6 +41,10 @@ class PlacetoConfig:
       paper's code: 2).
     max_cost: bound on the cost, which is 0 at the baseline. The paper gives
       no value; 9 is 8,100 times the baseline's step time.
+    visits: times that an episode visits every group, in passes of one order
+      (Placeto's n; its code: 1).
+    intermediate_rewards: a step is worth by how much the cost fell; otherwise
+      the last step alone, by how much the whole episode lowered it.
     from_best: share of the episodes that start from the best placement so far;
       the others start from a random one. (The paper's first placement is
       arbitrary; its code offers both.)
@@ -60,6 +64,8 @@ class PlacetoConfig:
   algorithm: str = "ppo"
   memory_penalty: float = 2.0
   max_cost: float = 9.0
+  visits: int = 1
+  intermediate_rewards: bool = True
   from_best: float = 0.5
   discount: float = 1.0
   gae_lambda: float = 0.9
@@ -78,21 +84,26 @@ class PlacetoConfig:
         f"Placeto's algorithm is one of {', '.join(ALGORITHMS)}, not"
         f" {self.algorithm!r}"
       )
+    if self.visits < 1:
+      raise TrainingError(
+        f"Placeto visits every group at least once, not {self.visits} times"
+      )
 
 
 def observation_spec(
-  bank: GraphBank,
+  bank: GraphBank, visits: int
 ) -> dict[str, tensor_spec.BoundedTensorSpec]:
   """Of one episode's state, padded to the largest graph.
 
-  Bounded, since building a network samples it. `step` is the number of
-  decisions once all are made; `cost` is that of the placement now.
+  Bounded, since building a network samples it. `step` counts over all `visits`
+  of the groups, and is their number once all are made; `cost` is that of the
+  placement now.
   """
   count, devices = bank.max_decisions, bank.max_devices
   bounded = tensor_spec.BoundedTensorSpec
   return {
     "graph": bank.graph_spec(),
-    "step": bounded((), tf.int32, 0, count, "step"),
+    "step": bounded((), tf.int32, 0, visits * count, "step"),
     "placement": bounded((count,), tf.int32, 0, devices - 1, "placement"),
     "start": bounded((count,), tf.float32, 0.0, 1.0, "start"),
     "cost": bounded((), tf.float32, -10.0, 10.0, "cost"),
@@ -102,10 +113,15 @@ def observation_spec(
 class PlacetoActor(network.Network):
   """States of one graph to distributions of the current group's device."""
 
-  def __init__(self, bank: GraphBank, policy: PlacetoNetwork) -> None:
-    super().__init__(input_tensor_spec=observation_spec(bank), name="actor")
+  def __init__(
+    self, bank: GraphBank, policy: PlacetoNetwork, visits: int
+  ) -> None:
+    super().__init__(
+      input_tensor_spec=observation_spec(bank, visits), name="actor"
+    )
     self._bank = bank
     self._policy = policy
+    self._visits = visits
 
   def call(
     self,
@@ -129,6 +145,7 @@ class PlacetoActor(network.Network):
     """[B] states of one graph, padded -> [B, max_devices] logits."""
     inputs = self._bank.get(state["graph"][0])
     count, devices = tf.unstack(tf.shape(inputs["allowed"]))
+    step = state["step"]
     logits = self._policy(
       (
         inputs,
@@ -136,7 +153,9 @@ class PlacetoActor(network.Network):
           "placement": state["placement"][:, :count],
           "start": state["start"][:, :count],
           # After its last step an episode has no current group.
-          "step": tf.minimum(state["step"], count - 1),
+          "step": tf.where(
+            step < self._visits * count, step % count, count - 1
+          ),
         },
       )
     )
@@ -164,7 +183,9 @@ class PPOUpdate(PPO):
     self, bank: GraphBank, policy: PlacetoNetwork, config: PlacetoConfig
   ) -> None:
     self._ppo = ppo = config.ppo
-    steps = (ppo.samples - 1) * int(tf.reduce_min(bank.num_decisions))
+    visits = config.visits
+    shortest = visits * int(tf.reduce_min(bank.num_decisions))
+    steps = (ppo.samples - 1) * shortest
     # Of one size for all graphs: another size would be traced anew.
     self._minibatch = max(1, min(config.minibatch, steps))
 
@@ -172,14 +193,15 @@ class PPOUpdate(PPO):
       """How far the episode is, what the placement costs now, which graph:
       what is to come is mostly what the start cost too much."""
       graph, cost = observation["graph"], observation["cost"]
-      count = tf.cast(tf.gather(bank.num_decisions, graph), tf.float32)
-      done = tf.cast(observation["step"], tf.float32) / count
+      steps = visits * tf.gather(bank.num_decisions, graph)
+      done = tf.cast(observation["step"], tf.float32)
+      done /= tf.cast(steps, tf.float32)
       seen = tf.stack([done, 1.0 - done, cost, cost * (1.0 - done)], axis=-1)
       return tf.concat([seen, tf.one_hot(graph, bank.num_graphs)], axis=-1)
 
     super().__init__(
-      PlacetoActor(bank, policy),
-      ValueNetwork(observation_spec(bank), see),
+      PlacetoActor(bank, policy, visits),
+      ValueNetwork(observation_spec(bank, visits), see),
       tensor_spec.BoundedTensorSpec(
         (), tf.int32, 0, bank.max_devices - 1, "device"
       ),
@@ -242,12 +264,14 @@ class ReinforceUpdate:
   ) -> None:
     self._config = config
     self._policy = policy
-    self._actor = PlacetoActor(bank, policy)
-    self._actor.create_variables(observation_spec(bank))
+    visits = config.visits
+    self._actor = PlacetoActor(bank, policy, visits)
+    self._actor.create_variables(observation_spec(bank, visits))
     self.optimizer = tf.keras.optimizers.Adam(config.first_learning_rate)
     self.optimizer.build(policy.trainable_variables)
     # The mean returns of each graph's last iterations, and their number.
-    shape = [bank.num_graphs, config.baseline_rounds, bank.max_decisions]
+    steps = visits * bank.max_decisions
+    shape = [bank.num_graphs, config.baseline_rounds, steps]
     self.returns = tf.Variable(tf.zeros(shape), trainable=False)
     rounds = tf.zeros([bank.num_graphs], tf.int32)
     self.rounds = tf.Variable(rounds, trainable=False)

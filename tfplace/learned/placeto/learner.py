@@ -68,18 +68,21 @@ class Episodes:
       choices: [B, N] int32 allowed devices, the first placements.
     """
     self._graph, self._choices, self._now = graph, choices.copy(), 0
-    self._cost = self._look()
+    self._first_cost = self._cost = self._look()
     return ts.restart(self._observe(), batch_size=len(choices))
 
   def step(self, action: np.ndarray) -> ts.TimeStep:
     """[B] devices of the current group -> what comes of it."""
-    before = self._cost
-    self._choices[:, self._now] = action
+    before, count = self._cost, self._choices.shape[1]
+    self._choices[:, self._now % count] = action
     self._now += 1
     self._cost = self._look()
+    is_over = self._now == self._config.visits * count
+    if not self._config.intermediate_rewards:
+      before = self._first_cost if is_over else self._cost
     reward = (before - self._cost).astype(np.float32)
     observation = self._observe()
-    if self._now == self._choices.shape[1]:
+    if is_over:
       return ts.termination(observation, reward)
     return ts.transition(observation, reward, np.ones_like(reward))
 
@@ -133,6 +136,8 @@ class PlacetoLearner(Learner):
   @classmethod
   def method_of(cls, asked: Mapping[str, Any]) -> PlacetoConfig:
     """See `Learner`; both algorithms take the numbers that they have."""
+    own = ("algorithm", "visits", "intermediate_rewards")
+    mine = {name: asked[name] for name in own if name in asked}
     numbers = ("samples", "learning_rate", "entropy", "elite")
     given = {k: v for k, v in asked.items() if k in numbers and v is not None}
     first = {
@@ -140,8 +145,7 @@ class PlacetoLearner(Learner):
       for name in ("learning_rate", "entropy")
       if name in given
     }
-    algorithm = asked.get("algorithm", "ppo")
-    return PlacetoConfig(PPOConfig(**given), algorithm, **first)
+    return PlacetoConfig(PPOConfig(**given), **mine, **first)
 
   def tracked(self) -> dict[str, Any]:
     """See `Learner`."""
@@ -186,9 +190,11 @@ class PlacetoLearner(Learner):
   def _play(
     self, graph: int, first: np.ndarray, rng: np.random.Generator
   ) -> tuple[trajectory.Trajectory, float]:
-    """Whole episodes but the first: [B - 1, N + 1] steps, mean entropy."""
+    """Whole episodes but the first: [B - 1, visits * N + 1] steps, mean
+    entropy."""
     now = self._episodes.reset(graph, first)
-    steps, entropy, count = [], 0.0, first.shape[1]
+    steps, entropy = [], 0.0
+    count = self._method.visits * first.shape[1]
     for _ in range(count):
       info = self._update.look(now)
       logits = info["dist_params"]["logits"].numpy()

@@ -158,7 +158,7 @@ class Request:
     search_evaluations: see `DemonstrationConfig`.
     learning_rate: of the strategy's Adam; None for the strategy's own.
     entropy: weight of the entropy; None for the strategy's own.
-    algorithm: of Placeto, see `PlacetoConfig`.
+    algorithm, visits: of Placeto, see `PlacetoConfig`.
     elite: of all but Placeto, see `PPOConfig`.
   """
 
@@ -176,6 +176,7 @@ class Request:
   seed: int = 0
   strategy: str = "gdp"
   algorithm: str = "ppo"
+  visits: int = 1
   elite: float = 1.0
 
   def config(self) -> TrainConfig:
