@@ -74,7 +74,7 @@ def main(argv: list[str]) -> None:
     )
   about = {
     "gpu": one_gpu.GPU.value,
-    "rows": one_gpu.ROWS.value,
+    "pattern": one_gpu.ROWS.value,
     "decisions": _DECISIONS.value,
     "pretraining": _PRETRAINING.value,
   }

@@ -105,11 +105,13 @@ def mean(values: Sequence[float]) -> str:
 
 
 def draw(found: Found, path: pathlib.Path) -> None:
-  """Bars: the step time of every row over the bound, a color per way."""
+  """Bars: the step time of every row over the bound, a color per way;
+  untrained policies are too slow to be shown."""
+  ways = [way for way in WAYS if way != UNTRAINED]
   figure = Figure(figsize=(2.2 + 1.9 * len(found), 3.8), layout="constrained")
   panel = figure.subplots()
-  width = 0.8 / len(WAYS)
-  for number, way in enumerate(WAYS):
+  width = 0.8 / len(ways)
+  for number, way in enumerate(ways):
     values = [ratio(member, way) for member in found.values()]
     panel.bar(
       [at + number * width for at in range(len(values))],
