@@ -16,6 +16,7 @@ in so many seconds over the best one-shot placer: what a policy could win.
     --on=v100x4 --searches_s=3,10,60
 """
 
+import dataclasses
 import glob
 import math
 import pathlib
@@ -51,34 +52,48 @@ ARMS = {
   "policy, then parts": ("policy", 16),
   "random, then parts": ("random", 16),
 }
-_GRAPHS = flags.DEFINE_list("graphs", [], "Graph files, or globs of them.")
-_ON = flags.DEFINE_list("on", ["v100x4"], "Clusters.")
+_GRAPHS = flags.DEFINE_list(
+  "graphs",
+  [],
+  "Graph files, or globs of them; FILE@CLUSTER+CLUSTER names their clusters.",
+)
+_ON = flags.DEFINE_list("on", ["v100x4"], "Clusters of all other files.")
 _WORK_DIR = flags.DEFINE_string("work_dir", None, "Checkpoints and policies.")
 _OUT = flags.DEFINE_string("out", None, "JSON file of rows that are known.")
 _SEED = flags.DEFINE_integer("seed", 0, "Of weights, draws and searches.")
 _SECONDS = flags.DEFINE_float("seconds", 3.0, "Of each arm's draws.")
 _SEARCHES_S = flags.DEFINE_list("searches_s", ["3", "10", "60"], "Of `auto`.")
 _SIZES = flags.DEFINE_list("sizes", ["512"], "Decisions of each task.")
+_INIT_FROM = flags.DEFINE_string("init_from", None, "Policy to go on from.")
+_ELITE = flags.DEFINE_float("elite", 1.0, "Share of the draws that teach.")
+_AVERAGING = flags.DEFINE_float("averaging", 0.99, "See `PPOConfig`.")
+_EXPORT_EVERY = flags.DEFINE_integer("export_every", 500, "Steps.")
 _STEPS = flags.DEFINE_integer("imitation_steps", 300, "Per task.")
 _ITERATIONS = flags.DEFINE_integer("iterations", 0, "Of PPO, in all.")
 _SEARCHED = flags.DEFINE_integer("search_evaluations", 5000, "Per target.")
+_SEARCH_MS = flags.DEFINE_float(
+  "search_ms_per_op", 1e9, "Of a target, at most; at least 10 s."
+)
 
 
 def main(argv: list[str]) -> None:
   actions = {"train": train, "compare": compare, "ceiling": ceiling}
   if len(argv) != 2 or argv[1] not in actions:
     raise app.UsageError(f"say what to do: {', '.join(actions)}")
-  registry.LEARNED[STRATEGY] = "tfplace.learned.gdp"  # type: ignore[index]
   actions[argv[1]]()
 
 
 def problems() -> Iterator[Problem]:
-  """Every graph on every cluster."""
-  paths = sorted(path for wild in _GRAPHS.value for path in glob.glob(wild))
-  for path in paths:
-    graph = tfplace.load_graph(path)
-    for cluster in _ON.value:
-      yield Problem(graph, cluster_preset(cluster))
+  """Every graph on every cluster that is named for it."""
+  for named in _GRAPHS.value:
+    wild, _, on = named.partition("@")
+    paths = sorted(glob.glob(wild))
+    if not paths:
+      raise app.UsageError(f"--graphs: {wild!r} names no file")
+    for path in paths:
+      graph = tfplace.load_graph(path)
+      for cluster in on.split("+") if on else _ON.value:
+        yield Problem(graph, cluster_preset(cluster))
 
 
 def train() -> None:
@@ -100,18 +115,31 @@ def train() -> None:
     seed=_SEED.value,
     strategy=STRATEGY,
     checkpoint_every=50,
+    elite=_ELITE.value,
   )
+  config = request.config()
+  method = dataclasses.replace(config.method, averaging=_AVERAGING.value)
+  config = dataclasses.replace(config, method=method)
   with training_process.only_run_in(request.checkpoint_dir):
     tasks = [
       _task(Task, decisions, work)
       for problem in problems()
       for decisions in decisions_at(problem, request.max_decisions)
     ]
-    run = training.Trainer(tasks, request.config(), request.checkpoint_dir)
+    run = training.Trainer(
+      tasks, config, request.checkpoint_dir, init_from=_INIT_FROM.value
+    )
     print(f"{len(run.tasks)} tasks, {run.done} of {run.total} done", flush=True)
     if not run.done:
       export.export_policy(run.learner.exportable(), work / "untrained")
-    run.run(_Printer(len(run.tasks)))
+    told = _Printer(len(run.tasks))
+
+    def on_step(report: Any) -> None:
+      told(report)
+      if report.done % _EXPORT_EVERY.value == 0:
+        training.finish(run, request)
+
+    run.run(on_step)
     training.finish(run, request)
 
 
@@ -130,7 +158,8 @@ def _task(make: Any, decisions: Decisions, work: pathlib.Path) -> Any:
     began = time.perf_counter()
     grouped = decisions.as_groups
     placer = registry.get_placer("annealing")
-    budget = Budget(1e9, _SEARCHED.value)
+    most_s = max(10.0, 1e-3 * _SEARCH_MS.value * problem.graph.num_ops)
+    budget = Budget(most_s, _SEARCHED.value)
     found = placer.place(grouped, Simulator(grouped), budget, _SEED.value)
     path.parent.mkdir(parents=True, exist_ok=True)
     np.save(path, decisions.to_choices(found.placement.devices))

@@ -136,8 +136,9 @@ class _Opened:
     if self._problem is None:
       self._problem = self._row.problem(self._cache_dir)
       message_costs = self._problem.cluster.has_message_costs
+      is_split = self._problem.graph.num_microbatches > 1
       for strategy in ("auto", *classical(self._problem)):
-        warm_up(strategy, message_costs)
+        warm_up(strategy, message_costs, is_split)
     return self._problem
 
 
@@ -173,7 +174,8 @@ def autos(
   """`auto` with the policy, and without it."""
   found: dict[str, Any] = {}
   for arm, learned in ARMS.items():
-    # Asked however little time is left, which is not the default.
+    # Asked however little time is left, which is not the default; the shipped
+    # one, about steps in microbatches only.
     placer = AutoPlacer(learned, policy if learned else None, loaded_min_s=0.0)
     result = placer.place(problem, Simulator(problem), Budget(budget_s), seed)
     by = {tried.strategy: tried for tried in result.tried}

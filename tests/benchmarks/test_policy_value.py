@@ -5,6 +5,7 @@ import json
 import tiny_row
 
 from tfplace.bounds import lower_bound
+from tfplace.learned import exported
 
 
 def test_both_arms_run_and_only_one_asks_the_policy(tmp_path):
@@ -12,11 +13,12 @@ def test_both_arms_run_and_only_one_asks_the_policy(tmp_path):
   tiny_row.run(
     "policy_value",
     *(f"--result={result}", "--budgets_s=4", "--seeds=0"),
+    f"--policy={exported.SHIPPED / 'ordered'}",  # asked whatever the step
     f"--graph_cache_dir={tmp_path}",
   )
   (row,) = json.loads(result.read_text())["rows"].values()
-  assert "gdp" in row["with"]["tried"]
-  assert "gdp" not in row["without"]["tried"]
+  assert "ordered" in row["with"]["tried"]
+  assert "ordered" not in row["without"]["tried"]
   bound_us = lower_bound(tiny_row.problem(tmp_path)).us * (1 - 1e-9)
   for arm in ("with", "without"):
     assert row[arm]["step_time_us"] >= bound_us

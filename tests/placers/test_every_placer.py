@@ -112,7 +112,7 @@ def test_auto_says_why_a_strategy_gave_nothing(monkeypatch):
   monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
   result = run(problems.two_halves(), "auto")
   assert "no device of kind 'CPU'" in result.skipped["cpu"]
-  assert "gdp" in result.skipped  # 20 s are too few to load it
+  assert "microbatches" in result.skipped["ordered"]
 
 
 def test_unknown_strategy_lists_the_choices():
@@ -288,27 +288,28 @@ def test_auto_asks_the_policy_that_it_was_given_where_tensorflow_is_loaded(
 
   def placer(strategy, policy=None):
     asked.append((strategy, policy))
-    return known("single" if strategy == "gdp" else strategy)
+    return known("single" if strategy in registry.OWN else strategy)
 
   monkeypatch.setitem(sys.modules, "tensorflow", types.ModuleType("tf"))
   monkeypatch.setattr(registry, "get_placer", placer)
   problem = problems.random_problem(4)
   auto = AutoPlacer(policy="somewhere", loaded_min_s=0.1)
   auto.place(problem, Simulator(problem), Budget(2), seed=0)
-  assert ("gdp", "somewhere") in asked
-  assert {policy for name, policy in asked if name != "gdp"} == {None}
+  given = {name for name, policy in asked if policy == "somewhere"}
+  assert given == {"ordered", "gdp"}  # it is of one of them
+  assert {policy for name, policy in asked if name not in given} == {None}
 
 
 @pytest.mark.parametrize("policy", [None, "somebody's own"])
-def test_autos_search_begins_from_a_policys_placement_if_it_is_no_stranger(
+def test_autos_search_begins_from_a_policys_placement_where_it_is_the_best(
   policy, monkeypatch
 ):
   class Optimal:
-    """As good as what the search finds; it calls itself gdp."""
+    """As good as what the search finds; it calls itself ordered."""
 
     def place(self, problem, evaluator, budget, seed):
       found = get_placer("annealing").place(problem, evaluator, budget, seed)
-      return dataclasses.replace(found, strategy="gdp")
+      return dataclasses.replace(found, strategy="ordered")
 
   searched = []
 
@@ -321,21 +322,29 @@ def test_autos_search_begins_from_a_policys_placement_if_it_is_no_stranger(
   monkeypatch.setattr(
     registry,
     "get_placer",
-    lambda name, *policy: Optimal() if name == "gdp" else known(name, *policy),
+    lambda name, *policy: (
+      Optimal() if name == "ordered" else known(name, *policy)
+    ),
   )
   monkeypatch.setattr("tfplace.placers.auto.improve", improve)
   problem = problems.random_problem(4)
+  if policy is None:  # the shipped one is asked about split steps
+    graph = problem.graph
+    half = np.arange(graph.num_ops, dtype=np.int32) % 2
+    problem = Problem(
+      dataclasses.replace(graph, microbatch=half), problem.cluster
+    )
   auto = AutoPlacer(policy=policy, loaded_min_s=0.1)
   result = auto.place(problem, Simulator(problem), Budget(2), seed=0)
   times = {t.strategy: t.evaluation.step_time_us for t in result.tried}
   others = [
-    us for name, us in times.items() if name not in ("gdp", "annealing")
+    us for name, us in times.items() if name not in ("ordered", "annealing")
   ]
-  assert times["gdp"] < min(others)
+  assert times["ordered"] < min(others)
   ((first, *_),) = searched
   (first_us,) = Simulator(problem).run(first[None]).step_time_us
-  assert first_us == (times["gdp"] if policy else min(others))
-  assert result.evaluation.step_time_us <= times["gdp"]
+  assert first_us == times["ordered"]
+  assert result.evaluation.step_time_us <= times["ordered"]
 
 
 def test_single_tries_one_of_devices_that_are_alike():

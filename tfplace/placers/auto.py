@@ -1,9 +1,9 @@
 """`auto`: spends its budget among all strategies and keeps the best.
 
 First the classical placers, which take moments; then the learned policy, if
-there is one and time to load it; then the search, from the best of the
-classical ones. At last, moves that gain less than the model of a step errs by
-are undone (`consolidate`): the result is slower than the best of all by
+there is one and time to load it; then the search, from the best of these. At
+last, moves that gain less than the model of a step errs by are undone
+(`consolidate`): the result is slower than the best of all by
 `tolerance` at most. Whatever goes wrong in one of them leaves the others
 untouched, and once a placement is proven optimal nothing further is tried.
 """
@@ -38,7 +38,8 @@ _OPTIMAL = "a placement is known that is proven to be optimal"
 # Of the seconds left, what a classical placer may count on that bounds itself
 # by them (m-SCT's linear program, Scotch).
 _CLASSICAL_SHARE = 0.25
-_LEARNED_SHARE = 0.1  # of the seconds left, for the learned policy
+# Of the seconds left, for the learned policy, which draws so often and no more.
+_LEARNED_SHARE = 0.2
 # Seconds that must be left for the learned policy to be worth loading where
 # TensorFlow, which takes several, is not loaded yet.
 _LEARNED_MIN_S = 25.0
@@ -50,17 +51,16 @@ _CONSOLIDATION_SHARE = 0.03  # of the budget, at its end
 class AutoPlacer:
   """The best of all placers.
 
-  The search starts from what a policy of the user's own finds, which may know
-  this very graph, but from what the shipped policy finds only where there is
-  nothing else: its steps are often shorter than those of the classical placers
-  and lead nowhere good.
+  The shipped policy is asked about steps in microbatches alone: of others its
+  draws are longer than those of the classical placers, and take time of the
+  search.
 
   Attributes:
     learned: the learned placers that it asks; () asks none.
-    policy: directory of the learned policy; None is the shipped one.
+    policy: directory of a policy, of a placer of `registry.OWN`, whatever
+      `learned` says; None is the shipped one.
     loaded_min_s: seconds that must be left for the learned policy where
-      TensorFlow is loaded. (With 10 s in all, the policy took most of the
-      search's time on 8-layer RNNLM.)
+      TensorFlow is loaded.
     start: [num_starts, num_ops] devices of placements to start from, too, of
       which the best counts; None for none.
     tolerance: share of the best step time by which the result may be slower,
@@ -72,7 +72,7 @@ class AutoPlacer:
 
   learned: Sequence[str] = registry.ASKED
   policy: str | None = None
-  loaded_min_s: float = 15.0
+  loaded_min_s: float = 2.0
   start: np.ndarray | None = None
   tolerance: float | None = 0.0
   name: ClassVar[str] = "auto"
@@ -90,11 +90,18 @@ class AutoPlacer:
       run.attempt_start(self.start)
     for strategy in registry.classical(problem):
       run.attempt_classical(strategy)
-    for strategy in self.learned:
+    for strategy in self._asked:
       run.attempt_learned(strategy)
     run.search()
     result = run.result()
     return result if self.tolerance is None else run.consolidated(result)
+
+  @property
+  def _asked(self) -> Sequence[str]:
+    """The learned placers, those that a given policy may be of among them."""
+    if self.policy is None or not self.learned:
+      return self.learned
+    return tuple(dict.fromkeys((*self.learned, *registry.OWN)))
 
 
 class _Run:
@@ -152,6 +159,9 @@ class _Run:
     """Runs a learned strategy within its share of the time."""
     if self.is_optimal:
       self.skipped[strategy] = _OPTIMAL
+      return
+    if self.placer.policy is None and not self._is_split:
+      self.skipped[strategy] = "its policy is for steps in microbatches"
       return
     left_s, least_s = self.budget.left_s, _LEARNED_MIN_S
     # What happens to be loaded must not decide where evaluations count.
@@ -255,6 +265,10 @@ class _Run:
     return dataclasses.replace(budget, seconds=seconds, max_evaluations=left)
 
   @property
+  def _is_split(self) -> bool:
+    return self.problem.graph.num_microbatches > 1
+
+  @property
   def _left_evaluations(self) -> int | None:
     """Of the budget; None where it counts seconds only."""
     limit = self.budget.max_evaluations
@@ -263,14 +277,8 @@ class _Run:
   def _starts(self) -> list[Result]:
     """What the search begins from: what was given, then the best first."""
     given = [r for r in self.tried if r.strategy == _START]
-    known = self.tried
-    if self.placer.policy is None:
-      learned = self.placer.learned
-      known = [r for r in self.tried if r.strategy not in learned] or known
-    return [
-      *given,
-      *(r for r in best_first(known)[:_MAX_STARTS] if r not in given),
-    ]
+    best = best_first(self.tried)[:_MAX_STARTS]
+    return [*given, *(r for r in best if r not in given)]
 
   def _place(self, strategy: str, policy: str | None, budget: Budget) -> Result:
     placer = registry.get_placer(strategy, policy)

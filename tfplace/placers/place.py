@@ -9,6 +9,7 @@ not pay for that out of its budget.
 import functools
 import itertools
 import math
+import sys
 from collections.abc import Mapping
 
 import numpy as np
@@ -93,7 +94,8 @@ def place(
   get_placer(strategy, policy)  # refuses what it must before it compiles
   if evaluator is None:
     check_memory(problem)
-  warm_up(strategy, problem.cluster.has_message_costs)
+  is_split = problem.graph.num_microbatches > 1
+  warm_up(strategy, problem.cluster.has_message_costs, is_split)
   budget = Budget(budget_s, max_evaluations)
   if order == AUTO:
     searches = strategy in registry.SEARCHES
@@ -170,7 +172,9 @@ _LARGE_EVALUATIONS = 200
 
 
 @functools.cache
-def warm_up(strategy: str, message_costs: bool = False) -> None:
+def warm_up(
+  strategy: str, message_costs: bool = False, is_split: bool = False
+) -> None:
   """Places a graph of four ops, by every compiled part of a strategy.
 
   Args:
@@ -187,8 +191,9 @@ def warm_up(strategy: str, message_costs: bool = False) -> None:
   problem = _diamond(message_costs)
   simulator = Simulator(problem)
   parts: tuple[str, ...] = (strategy,)
+  asked = registry.ASKED if is_split and "tensorflow" in sys.modules else ()
   if strategy == "auto":
-    parts = (*registry.CLASSICAL, "pipeline", "annealing")
+    parts = (*registry.CLASSICAL, "pipeline", "annealing", *asked)
   elif strategy in registry.LEARNED:
     parts = ("single",)
   for part in parts:

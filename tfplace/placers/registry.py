@@ -40,6 +40,7 @@ LEARNED: Mapping[str, str] = {
   "placeto": "tfplace.learned.placeto",
   "hierarchical": "tfplace.learned.sequence",
   "rnn": "tfplace.learned.sequence",
+  "ordered": "tfplace.learned.gdp",
 }
 _AUTO = "tfplace.placers.auto:AutoPlacer"
 STRATEGIES = (*_PLACERS, *LEARNED, "auto")
@@ -61,7 +62,9 @@ CLASSICAL = (
 # Further ones for a step in microbatches.
 GRIDS = ("data_parallel", "pipeline", "hybrid")
 # The learned ones that `auto` asks; the others are there to compare with.
-ASKED = ("gdp",)
+ASKED = ("ordered",)
+# Those that it asks with a policy of a user's own, which is of one of them.
+OWN = ("ordered", "gdp")
 # What can begin from a given placement.
 SEARCHES = ("annealing", "auto")
 # What competes where nothing is said.

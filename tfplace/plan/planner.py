@@ -220,7 +220,11 @@ def compile_placers(
 ) -> None:
   """Compiles what a strategy needs, which no budget is for."""
   with stage("compiling the placers", ", once per installation"):
-    placers.warm_up(config.strategy, problem.cluster.has_message_costs)
+    placers.warm_up(
+      config.strategy,
+      problem.cluster.has_message_costs,
+      problem.graph.num_microbatches > 1,
+    )
 
 
 def _baselines(

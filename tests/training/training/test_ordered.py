@@ -20,12 +20,6 @@ from tfplace.learned.train.config import (
   TrainConfig,
 )
 from tfplace.learned.train.tasks import Task
-from tfplace.placers import registry
-
-
-@pytest.fixture(autouse=True)
-def registered(monkeypatch):
-  monkeypatch.setitem(registry.LEARNED, "ordered", "tfplace.learned.gdp")
 
 
 def task_of(problem, target=None):

@@ -1,8 +1,8 @@
 """GDP: a graph network and a placer, in one pass or deciding in order.
 
-`gdp` ships: a segment-recurrent placer that decides everything at once.
-`ordered` decides clusters one after the other and sees the partial schedule; it
-has no line in the registry until a policy of it earns one.
+`gdp`: a segment-recurrent placer that decides everything at once. `ordered`
+decides clusters one after the other and sees the partial schedule; of the two,
+`auto` asks it.
 """
 
 from tfplace.learned import Method

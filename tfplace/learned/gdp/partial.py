@@ -119,7 +119,7 @@ def partial_tables(decisions: Decisions) -> PartialTables:
     position=_positions(decisions, order),
     slower=np.log(on_us / on_us.min()),
     ideal_us=max(float(fastest_us.sum()) / len(main), _LEAST_US),
-    mean_us=max(float(fastest_us.mean()), _LEAST_US),
+    mean_us=max(float(fastest_us.sum()) / max(1, len(fastest_us)), _LEAST_US),
   )
 
 
