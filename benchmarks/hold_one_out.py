@@ -32,10 +32,11 @@ from tfplace.learned import training_process
 
 HERE = pathlib.Path(__file__).parent
 TUNING = 50  # iterations of fine-tuning: GDP claims fewer
-# Sizes of the network that differ. One without attention is without
-# superposition, too: what is multiplied are the inputs of its dense layers.
+# What differs of the network. One without attention is without superposition,
+# too: what is multiplied are the inputs of its dense layers.
 VARIANTS: dict[str, dict[str, int]] = {
   DEFAULT: {},
+  "no superposition": {"superposition": False},
   "no attention": {"attention_layers": 0},
   "1 attention layer": {"attention_layers": 1},
   "1 round of messages": {"sage_layers": 1},

@@ -58,7 +58,7 @@ def define(values: flags.FlagValues) -> None:
   flags.DEFINE_float(
     "measure_s",
     120.0,
-    "Seconds of running steps before the comparison.",
+    "Seconds of running steps before the comparison, profile included.",
     lower_bound=0,
     flag_values=values,
   )
@@ -148,9 +148,8 @@ def search(
   from tfplace.plan.planner import PlanConfig
 
   config = PlanConfig("auto", values.budget_s, values.seed)
-  return make_measured_plan(
-    problem, config, LiveStep(live, traced, measure_s=values.measure_s)
-  )
+  step = LiveStep(live, traced, measure_s=values.measure_s)
+  return make_measured_plan(step.profiled(problem), config, step)
 
 
 def placements(

@@ -157,3 +157,39 @@ def test_what_only_seemed_faster_is_not_chosen():
   assert truth.step_time_us == best_us
   repeated = [row for row in devices.ran if devices.ran.count(row) > 1]
   assert repeated
+
+
+class Drifting(Devices):
+  """One device takes 1.2 times as long when it runs for the first time."""
+
+  def evaluate(self, placements):
+    known = set(self.ran)
+    found = super().evaluate(placements)
+    for i, placement in enumerate(placements):
+      row = tuple(placement.devices.tolist())
+      if row not in known and len(set(row)) == 1:
+        known.add(row)
+        step_us = 1.2 * found[i].step_time_us
+        found[i] = dataclasses.replace(found[i], step_time_us=step_us)
+    return found
+
+
+def test_one_device_runs_again_before_another_placement_is_chosen():
+  true = problem(send_us=125.0)
+  devices = Drifting(true)
+  plan = make_measured_plan(problem(), CONFIG, devices)
+  assert set(plan.best.placement.devices.tolist()) == {0}
+
+
+def test_of_steps_that_take_nearly_the_same_the_one_that_moves_less_is_chosen():
+  # Two devices take some 1% less than one.
+  true = problem(send_us=118.0)
+  devices = Devices(true)
+  plan = make_measured_plan(problem(), CONFIG, devices)
+  alone_us = devices.true_us([0] * 12)
+  best_us = min(devices.true_us(row) for row in devices.ran)
+  assert 0.98 * alone_us < best_us < alone_us
+  assert plan.evaluation.step_time_us == alone_us
+  config = MeasuredConfig(gain=0.0)
+  plan = make_measured_plan(problem(), CONFIG, devices, config)
+  assert plan.evaluation.step_time_us == best_us

@@ -108,7 +108,25 @@ def test_a_step_of_short_ops_is_left_whole_and_not_split_further():
   plan = chosen(step)
   assert plan.choice.split.is_whole
   assert [k for k, _ in step.opened] == [1, 2]
-  assert "whole, since in 2 microbatches nothing faster" in plan.choice.reason
+  assert "whole, since in 2 microbatches it takes at least" in plan.choice.reason
+
+
+def test_a_split_whose_bound_is_above_the_whole_step_is_not_searched():
+  step = Step(work_us=1.0)
+
+  def slower(split):  # each part reads all weights
+    k = split.microbatches
+    return dataclasses.replace(step, work_us=10.0 * 3**k)(split)
+
+  plan = chosen(slower)
+  assert plan.choice.split.is_whole
+  whole, *others = plan.choice.trials
+  assert whole.step_time_us == 31.0
+  assert [trial.split.microbatches for trial in others] == [2]
+  assert others[0].best is None and others[0].seconds == 0.0
+  assert others[0].why == "takes at least 0.046 ms"
+  told = "the step is left whole, since in 2 microbatches it takes at least"
+  assert plan.choice.reason.startswith(told)
 
 
 def test_memory_decides_with():

@@ -3,8 +3,9 @@
 A search goes where its simulator errs most. So the best few placements are
 run, the costs are fitted again to everything that ran, and the search begins
 anew from the fastest, until prediction and measurement agree or the seconds
-are spent. What counts in the end is the measured step, and one device is among
-what runs: no placement is chosen that is slower than it.
+are spent. What counts in the end is the measured step, and of steps that take
+nearly the same the one that moves less. One device is among what runs: no
+placement is chosen that is slower than it.
 """
 
 import dataclasses
@@ -41,8 +42,11 @@ class MeasuredConfig:
       traffic; fitted costs err by several percent.
     close: placements within this share of the fastest run again before one is
       chosen: a step that runs twice differs by as much.
+    close_alone: the same of one device, which is what others must beat.
     repeats: how often they do.
     repeat_share: of the seconds, kept for that.
+    gain: a placement must run faster by this share than one that moves less:
+      medians of several runs differ by as much.
   """
 
   candidates: int = 4
@@ -50,8 +54,10 @@ class MeasuredConfig:
   max_rounds: int = 4
   traffic_tolerance: float = 0.02
   close: float = 0.08
+  close_alone: float = 0.3
   repeats: int = 2
   repeat_share: float = 0.25
+  gain: float = 0.02
 
 
 class LiveDevices(Protocol):
@@ -94,8 +100,9 @@ def make_measured_plan(
 
   Returns:
     What ran, in order, as the costs that were fitted last predict it, each with
-    its measured evaluation. The best is the fastest that fits; of a strategy
-    that does not search, and so has no choice, its own placement.
+    its measured evaluation. The best is the fastest that fits, or moves less
+    and takes hardly longer; of a strategy that does not search, and so has no
+    choice, its own placement.
 
   Raises:
     InfeasibleError: nothing fits in memory.
@@ -131,7 +138,7 @@ def make_measured_plan(
     with stage("measuring", " the fastest again") as on_stage:
       runs.repeat(problem, on_stage)
   results = runs.predicted(problem)
-  best = results[runs.fastest() if searches else 0]
+  best = results[runs.chosen() if searches else 0]
   return PlanResult(
     problem,
     results,
@@ -208,7 +215,7 @@ def _faster(
       runs.add(problem, list(results.values()), on_stage)
   except MeasurementError:
     return plan, step
-  ran = runs.measured[runs.fastest()]
+  ran = runs.measured[runs.chosen()]
   choice = choice.with_measured(rival.split, ran.step_time_us)
   own = plan.evaluation
   order = (not ran.feasible, ran.step_time_us)
@@ -216,7 +223,7 @@ def _faster(
     return dataclasses.replace(plan, choice=choice), step
   choice = dataclasses.replace(choice, split=rival.split)
   found = runs.predicted(problem)
-  best = found[runs.fastest()]
+  best = found[runs.chosen()]
   return (
     PlanResult(problem, found, best, {}, runs.measured, choice),
     other,
@@ -302,7 +309,7 @@ class _Runs:
       i
       for i, evaluation in enumerate(self.measured)
       if evaluation.feasible
-      and evaluation.step_time_us <= (1 + limits.close) * fastest_us
+      and evaluation.step_time_us <= (1 + self._close(i)) * fastest_us
     ]
     left_s = max(0.0, self.left_s) + self._live.run_s * limits.repeat_share
     if len(close) < 2 or left_s <= 0:
@@ -319,12 +326,34 @@ class _Runs:
         self.measured[i], step_time_us=statistics.median(times)
       )
 
+  def _close(self, index: int) -> float:
+    moves = self.results[index].evaluation.bytes_moved > 0
+    return self._limits.close if moves else self._limits.close_alone
+
   def fastest(self) -> int:
     """Index of the shortest measured step, of those that fit if any does."""
     return min(
       range(len(self.results)),
       key=lambda i: (
         not self.measured[i].feasible,
+        self.measured[i].step_time_us,
+      ),
+    )
+
+  def chosen(self) -> int:
+    """Index of what moves least, of what runs nearly as fast as the fastest."""
+    fastest = self.measured[self.fastest()]
+    close_us = fastest.step_time_us / (1 - self._limits.gain)
+    close = [
+      i
+      for i, evaluation in enumerate(self.measured)
+      if evaluation.feasible == fastest.feasible
+      and evaluation.step_time_us <= close_us
+    ]
+    return min(
+      close,
+      key=lambda i: (
+        self.results[i].evaluation.bytes_moved,
         self.measured[i].step_time_us,
       ),
     )

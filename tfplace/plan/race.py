@@ -21,7 +21,7 @@ from tfplace.core.protocols import Result
 from tfplace.errors import InfeasibleError, TfplaceError
 from tfplace.extraction.microbatches import SplitConfig
 from tfplace.placers import groups, registry
-from tfplace.plan.choice import SplitChoice, SplitTrial, in_words
+from tfplace.plan.choice import SplitChoice, SplitTrial, in_words, shown_us
 from tfplace.plan.planner import SINGLE, PlanConfig, Stages, compile_placers
 
 if TYPE_CHECKING:
@@ -85,6 +85,8 @@ class Candidate:
   """A way to split that takes part; `step` goes with the last search of it.
 
   Where the order of ops is to be chosen, the first search of a way chooses it.
+  One whose proven bound is above the best step of another is not searched; on
+  devices that run there is none.
   """
 
   split: SplitConfig
@@ -94,6 +96,7 @@ class Candidate:
   why: str = ""
   failure: InfeasibleError | None = None
   other_order_us: float | None = None
+  bound_us: float = 0.0
 
   @property
   def step_time_us(self) -> float:
@@ -167,6 +170,11 @@ class Race:
     by_time = self._config.max_evaluations is None
     return by_time and self._left_s < self._config.budget_s / 2
 
+  @property
+  def _best_us(self) -> float:
+    """The best step found; infinite where there is none."""
+    return min(candidate.step_time_us for candidate in self.candidates)
+
   def _tried(self, count: int, devices: int) -> float:
     """Tries a number of microbatches.
 
@@ -174,8 +182,10 @@ class Race:
       Its step over the best one so far; infinite where there is none, 0 where
       none is known yet.
     """
-    before_us = min(c.step_time_us for c in self.candidates)
+    before_us = self._best_us
     candidate = self._attempt(self._split(count))
+    if candidate.bound_us >= before_us:
+      return candidate.bound_us / before_us
     if candidate.step is None:
       if len(self.candidates) == 2:  # no number of them will do
         self.candidates.pop()
@@ -231,12 +241,14 @@ class Race:
     return alive[0]
 
   def _kept(self, alive: Sequence[Candidate]) -> list[Candidate]:
-    """The better half, and what is close to the best."""
+    """The better half, and what is close to the best, if it may be better."""
     half = (len(alive) + 1) // 2
-    close_us = self._halving.close * alive[0].step_time_us
+    best_us = alive[0].step_time_us
     kept = []
     for i, candidate in enumerate(alive):
-      if i < half or candidate.step_time_us <= close_us:
+      is_close = candidate.step_time_us <= self._halving.close * best_us
+      may_win = i == 0 or candidate.bound_us < best_us
+      if may_win and (i < half or is_close):
         kept.append(candidate)
       else:
         candidate.step = None  # which may hold a copy of the weights
@@ -295,12 +307,18 @@ class Race:
     )
 
   def _attempt(self, split: SplitConfig) -> Candidate:
-    """Extracts and searches one more way, or notes why there is none."""
+    """Extracts and searches one more way, or notes why that is of no use."""
     candidate = Candidate(split)
     self.candidates.append(candidate)
     try:
       candidate.step = self._open(split)
-      self._search(candidate, self._share)
+      if candidate.step.live is None:  # else the costs that prove it may err
+        candidate.bound_us = candidate.step.problem.lower_bound_us
+      if candidate.bound_us < self._best_us:
+        self._search(candidate, self._share)
+      else:
+        candidate.step = None
+        candidate.why = f"takes at least {shown_us(candidate.bound_us)}"
     except TfplaceError as error:  # a strategy may refuse a large graph
       candidate.step, candidate.why = None, str(error)
     return candidate

@@ -14,12 +14,14 @@ import tensorflow as tf
 from keras.src.trainers.data_adapters import data_adapter_utils
 
 from tfplace.errors import ExtractionError
+from tfplace.extraction import keras_inputs
 from tfplace.extraction.microbatches import (
   BATCH_SCOPE,
   BEGIN,
   SCOPE,
   SplitConfig,
   graph_copies,
+  states,
 )
 from tfplace.extraction.microbatches.whole_batch import WholeBatch
 
@@ -34,11 +36,19 @@ class Parts:
   Attributes:
     examples: n; a number where it is known while tracing, else a tensor.
     count: parts; a batch that is known to have less examples has less parts.
+    states: variables with a row for each example, which are cut as data is.
   """
 
-  def __init__(self, data: Any, count: int) -> None:
+  def __init__(
+    self,
+    data: Any,
+    count: int,
+    variables: Sequence[keras.Variable] = (),
+  ) -> None:
     unpacked = data_adapter_utils.unpack_x_y_sample_weight(data)
     self._data = unpacked
+    self.states = variables
+    self._rows = states.read(variables)
     flat = [t for t in tf.nest.flatten(unpacked) if t is not None]
     for tensor in flat:
       if not isinstance(tensor, tf.Tensor):
@@ -63,7 +73,7 @@ class Parts:
     return self.examples // self.count + tf.cast(index < extra, tf.int32)
 
   def part(self, index: int) -> Any:
-    """The data of a microbatch.
+    """The data of a microbatch, and its rows of the states.
 
     One without examples gets the last of the batch, for which nothing counts
     (`WholeBatch.present`): many of TensorFlow's ops fail on none at all.
@@ -77,7 +87,7 @@ class Parts:
       begin = tf.minimum(begin, self.examples - 1)
       end = begin + tf.maximum(self.size(index), 1)
     return tf.nest.map_structure(
-      lambda t: None if t is None else t[begin:end], self._data
+      lambda t: None if t is None else t[begin:end], (self._data, self._rows)
     )
 
   def inputs(self, index: int) -> list[tf.Tensor]:
@@ -86,13 +96,27 @@ class Parts:
     flat = [t for t in tf.nest.flatten(self.part(index)) if t is not None]
     return flat if self.is_known else [*flat, self.size(index) > 0]
 
-  def structured(self, inputs: Sequence[tf.Tensor]) -> tuple[Any, Any]:
-    """Of what `inputs` gives: the data, and the scalar or None."""
+  def structured(self, inputs: Sequence[tf.Tensor]) -> tuple[Any, Any, Any]:
+    """Of what `inputs` gives: data, rows of states, and the scalar or None."""
     left = iter(inputs)
-    data = tf.nest.map_structure(
-      lambda t: None if t is None else next(left), self._data
+    data, rows = tf.nest.map_structure(
+      lambda t: None if t is None else next(left), (self._data, self._rows)
     )
-    return data, next(left, None)
+    return data, rows, next(left, None)
+
+  def with_known_size(self, examples: int) -> "Parts":
+    """The same batch, which must have so many examples when it runs."""
+    data = tf.nest.map_structure(
+      lambda t: (
+        None if t is None else tf.ensure_shape(t, (examples, *t.shape[1:]))
+      ),
+      self._data,
+    )
+    return Parts(data, self.count)
+
+  def with_states(self, variables: Sequence[keras.Variable]) -> "Parts":
+    """The same batch, with which these variables are cut."""
+    return Parts(self._data, self.count, variables)
 
 
 @dataclasses.dataclass
@@ -106,12 +130,14 @@ class Traced:
   data: list[tf.Tensor] = dataclasses.field(default_factory=list)
   # Handle of a moving statistic -> the value that it is given.
   statistics: dict[str, tf.Tensor] = dataclasses.field(default_factory=dict)
+  # Index of a state -> the rows that are left for the next batch.
+  states: dict[int, tf.Tensor] = dataclasses.field(default_factory=dict)
   template: Any = None  # graph_copies.GraphTemplate
 
   @property
   def results(self) -> list[tf.Tensor]:
     """What copies are asked for."""
-    tensors = [self.loss, *self.statistics.values()]
+    tensors = [self.loss, *self.statistics.values(), *self.states.values()]
     for gradient in self.gradients:
       tensors += _components(gradient)
     tensors += [tensor for _, tensor in self.whole.totals]
@@ -142,6 +168,7 @@ class Traced:
         made[name].name: (made[name], made[t.name])
         for name, t in self.statistics.items()
       },
+      {number: made[rows.name] for number, rows in self.states.items()},
     )
 
 
@@ -154,12 +181,14 @@ class Copy:
     gradients: of the trainable weights.
     shown: metrics of losses, and their shares.
     statistics: name of the handle of a moving statistic -> handle, new value.
+    states: index of a state -> its rows for the next batch.
   """
 
   loss: tf.Tensor
   gradients: list[Gradient]
   shown: list[tuple[keras.Metric, tf.Tensor]]
   statistics: dict[str, tuple[tf.Tensor, tf.Tensor]]
+  states: dict[int, tf.Tensor]
 
   @property
   def tensors(self) -> list[tf.Tensor]:
@@ -201,14 +230,16 @@ def _trace(
   results: list[Traced] = []
 
   def microbatch_step(*tensors: tf.Tensor) -> None:
-    (x, y, weight), present = parts.structured(tensors)
+    (x, y, weight), rows, present = parts.structured(tensors)
     size = tensors[0].shape[0]
     if size is None:
       size = tf.shape(tensors[0])[0]
     regularized = forward is not None
     whole = WholeBatch(model, size, parts.examples, present, regularized)
-    with whole.metrics_kept():
+    cut = states.cut(model, parts.states, rows)
+    with whole.metrics_kept(), cut as assigned:
       results.append(_microbatch(whole, x, y, weight, forward))
+    results[-1].states = assigned
 
   specs = [tf.TensorSpec(t.shape, t.dtype) for t in inputs]
   function = tf.function(microbatch_step, jit_compile=False, autograph=False)
@@ -281,7 +312,7 @@ def _loop_weights_read(model: keras.Model) -> Iterator[None]:
   try:
     for layer in model._flatten_layers():
       if isinstance(layer, keras.layers.RNN):
-        for variable in layer.weights:
+        for variable in layer.cell.weights:  # not states of the layer's own
           with tf.name_scope(f"{variable.path}/"):
             value = variable._value.read_value()
           held.append((variable, variable._value))
@@ -330,7 +361,7 @@ def microbatches(
   forward: Forward | None = None,
 ) -> list[Copy]:
   """The microbatches in the current graph, each in a scope of its own."""
-  steps = _by_size(model, parts, forward)
+  parts, steps = _traced(model, parts, forward)
   values: dict[str, tf.Tensor] = {}
   captured = {id(step): step for step in steps}
   read = {key: s.template.captured(values) for key, s in captured.items()}
@@ -346,6 +377,7 @@ def microbatches(
       with tf.name_scope(_batch_scope(index)):
         given[index] |= step.gated(given[index], copies[before])
     copies.append(step.copy(f"{SCOPE}{index}/", given[index]))
+  _keep_states(parts, copies)
   return copies
 
 
@@ -371,6 +403,53 @@ def _add_totals(
     total = tf.add_n(column, name=f"whole_batch_{number}")
     for step, known in zip(steps, given, strict=True):
       known[step.whole.totals[number][0].name] = total
+
+
+def _keep_states(parts: Parts, copies: Sequence[Copy]) -> None:
+  """Assigns the rows that all microbatches leave."""
+  for number, variable in enumerate(parts.states):
+    with tf.name_scope(f"keep/{variable.path}/"):
+      rows = tf.concat([copy.states[number] for copy in copies], 0)
+      variable.assign(rows)
+
+
+def _traced(
+  model: keras.Model, parts: Parts, forward: Forward | None
+) -> tuple[Parts, list[Traced]]:
+  """The traced step of each microbatch; what is cut are data and, only where
+  the step cannot be traced on a part of the data alone, states."""
+  try:
+    return parts, _by_size(model, parts, forward)
+  except Exception as error:
+    examples = keras_inputs.static_batch_size(model)
+    if not parts.is_known and examples is not None:
+      return _traced(model, parts.with_known_size(examples), forward)
+    if isinstance(error, ExtractionError) or not parts.is_known:
+      raise
+    variables = states.candidates(model, parts.examples)
+    try:
+      return _with_states(model, parts, variables, forward)
+    except Exception:
+      raise error from None
+
+
+def _with_states(
+  model: keras.Model,
+  parts: Parts,
+  variables: Sequence[keras.Variable],
+  forward: Forward | None,
+) -> tuple[Parts, list[Traced]]:
+  """As `_traced`, with those of the variables cut that the step assigns.
+
+  Raises:
+    Exception: it still cannot be traced.
+  """
+  parts = parts.with_states(variables)
+  steps = _by_size(model, parts, forward)
+  kept = [v for i, v in enumerate(variables) if i in steps[0].states]
+  if len(kept) < len(variables):
+    return _with_states(model, parts, kept, forward)
+  return parts, steps
 
 
 def _by_size(

@@ -160,10 +160,6 @@ def check_splits(model: keras.Model, config: SplitConfig) -> None:
     if getattr(type(model), method) is not getattr(keras.Model, method):
       why = f"it has a {method} of its own"
   for layer in model._flatten_layers():
-    if getattr(layer, "stateful", False) and isinstance(
-      layer, keras.layers.RNN
-    ):
-      why = f"layer {layer.name!r} keeps its state from batch to batch"
     statistics = isinstance(layer, keras.layers.BatchNormalization)
     if statistics and layer.trainable and not config.allow_batch_statistics:
       why = (

@@ -24,6 +24,8 @@ class EncoderConfig:
     heads: attention heads.
     segment: decisions per segment (the re-creation has 256).
     axes: of the ops' names, whose features it sees.
+    superposition: whether the graph's state multiplies what the attention
+      layers get.
   """
 
   units: int = 64
@@ -33,6 +35,7 @@ class EncoderConfig:
   heads: int = 4
   segment: int = 128
   axes: int = 3
+  superposition: bool = True
 
 
 class Encoder(tf.keras.layers.Layer):
@@ -53,7 +56,7 @@ class Encoder(tf.keras.layers.Layer):
     self._graph = dense(config.units, activation="tanh")
     self._gates = [
       dense(config.units, activation="sigmoid")
-      for _ in range(config.attention_layers)
+      for _ in range(config.attention_layers * config.superposition)
     ]
     self._attention = [
       layers.SegmentAttention(config.units, config.heads, config.segment)
@@ -83,9 +86,11 @@ class Encoder(tf.keras.layers.Layer):
       [tf.reduce_mean(state, axis=0), tf.reduce_max(state, axis=0)], axis=0
     )
     graph = self._graph(pooled[None])
-    for gate, attention in zip(self._gates, self._attention, strict=True):
-      # Twice the sigmoid, so that a gate starts at 1.
-      state = attention(state, 2.0 * gate(graph)[0], run)
+    # Twice the sigmoid, so that a gate starts at 1.
+    gates = [2.0 * gate(graph)[0] for gate in self._gates]
+    gates = gates or [tf.ones(self.config.units)] * len(self._attention)
+    for gate, attention in zip(gates, self._attention, strict=True):
+      state = attention(state, gate, run)
     return _spread(state), graph
 
   def _embed(self, inputs: dict[str, tf.Tensor], recomputes: bool) -> tf.Tensor:

@@ -21,6 +21,7 @@ from tfplace.simulate import Simulator
 
 _SHARES = (1.0, 0.5, 0.25, 0.1)  # of the groups that are scattered
 _RUNS = (2, 8)  # of groups that stay together
+_SURE_STEPS = 3
 
 
 # Placements of a problem to calibrate with: [placements, num_ops] devices.
@@ -58,8 +59,9 @@ def refitted(
   """The problem with op times and link costs that match what ran.
 
   Op times and overheads are scaled by the placements on one device, which are
-  without messages; a host is not as fast an hour later. The links' costs are
-  fitted to all.
+  without messages; a host is not as fast an hour later. Then all factors are
+  fitted to all. Where enough steps of some were timed, the others, whose first
+  steps count, tell nothing.
 
   Args:
     problem: with costs from an earlier fit.
@@ -67,27 +69,30 @@ def refitted(
     measured: what each took; not finite where it did not run.
     starting_us: of a measured step, until its devices begin.
   """
-  alone = [
-    (row, evaluation.step_time_us - starting_us)
-    for row, evaluation in zip(rows, measured, strict=True)
-    if (row == row[0]).all() and 0 < evaluation.step_time_us < np.inf
-  ]
-  if alone:
-    steps = Simulator(problem).run(np.stack([row for row, _ in alone]))
-    took_us = np.array([us for _, us in alone])
-    factor = float(np.median(took_us / steps.step_time_us))
-    problem = fit.with_work(problem, factor)
-  if not problem.cluster.links:
-    return problem
-  together = [
+  ran = [
     (row, evaluation)
     for row, evaluation in zip(rows, measured, strict=True)
-    if (row != row[0]).any()
+    if 0 < evaluation.step_time_us < np.inf
   ]
-  if not together:
+  ran = [pair for pair in ran if is_sure(pair[1])] or ran
+  alone = [(row, e) for row, e in ran if (row == row[0]).all()]
+  if alone:
+    steps = Simulator(problem).run(np.stack([row for row, _ in alone]))
+    took_us = np.array([e.step_time_us - starting_us for _, e in alone])
+    factor = float(np.median(took_us / steps.step_time_us))
+    problem = fit.with_work(problem, factor)
+  if not problem.cluster.links or len(alone) == len(ran):
     return problem
-  rows = np.stack([row for row, _ in together])
-  return fit.fit_runs(problem, rows, [e for _, e in together]).of(problem)
+  rows = np.stack([row for row, _ in ran])
+  known = fit.KNOWN_PER_DOUBLING
+  return fit.fit_runs(problem, rows, [e for _, e in ran], known).of(problem)
+
+
+def is_sure(measured: Evaluation) -> bool:
+  """Whether steps were timed often enough, as they are unless the seconds end:
+  the first ones of a placement take up to several times as long."""
+  times = measured.extra.get("step_times_us")
+  return times is None or len(times) >= _SURE_STEPS
 
 
 def samples(
