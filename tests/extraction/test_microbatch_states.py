@@ -17,7 +17,7 @@ from microbatch_testing import (
 )
 
 from tfplace.errors import ExtractionError
-from tfplace.models import zoo
+from tfplace.models.transformer_xl import transformer_xl
 
 layers = keras.layers
 BATCH = EXAMPLES // 2
@@ -62,8 +62,10 @@ def remembering():
   return compiled(keras.Model(inputs, layers.Dense(2)(x)), optimizer="adam")
 
 
-@pytest.mark.parametrize("numbers", [(2,), (4, 1), (11,)])
-@pytest.mark.parametrize("rnn", [layers.LSTM, layers.GRU, layers.SimpleRNN])
+@pytest.mark.parametrize(
+  ("rnn", "numbers"),
+  [(layers.LSTM, (2,)), (layers.GRU, (4, 1)), (layers.SimpleRNN, (11,))],
+)
 def test_states_of_recurrent_layers(rnn, numbers):
   runs = both(
     lambda: recurrent(rnn),
@@ -90,7 +92,7 @@ def test_transformer_xl():
   lengths = {"length": 3, "memory": 4, "segments": 2, "vocabulary": 11}
 
   def build():
-    return zoo.transformer_xl(batch_size=BATCH, **sizes, **lengths)[0]
+    return transformer_xl(batch_size=BATCH, **sizes, **lengths)[0]
 
   def make():
     words = classes(11, 7)

@@ -108,7 +108,9 @@ def test_a_step_of_short_ops_is_left_whole_and_not_split_further():
   plan = chosen(step)
   assert plan.choice.split.is_whole
   assert [k for k, _ in step.opened] == [1, 2]
-  assert "whole, since in 2 microbatches it takes at least" in plan.choice.reason
+  assert (
+    "whole, since in 2 microbatches it takes at least" in plan.choice.reason
+  )
 
 
 def test_a_split_whose_bound_is_above_the_whole_step_is_not_searched():

@@ -193,12 +193,10 @@ class _Run:
       self.skipped["annealing"] = "nothing of the budget was left"
       return
     tracker = Tracker("annealing", self.problem, self.evaluator, left)
-    config, is_given = SearchConfig(), self.placer.start is not None
+    config = SearchConfig()
     self._attempt(
       "annealing",
-      lambda: improve(
-        tracker, self.groups, starts, self.seed, config, is_given
-      ),
+      lambda: improve(tracker, self.groups, starts, self.seed, config),
     )
 
   def result(self) -> Result:

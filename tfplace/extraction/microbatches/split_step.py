@@ -24,9 +24,9 @@ from tfplace.extraction.microbatches.microbatch import (
   Copy,
   Forward,
   Gradient,
-  Parts,
   microbatches,
 )
+from tfplace.extraction.microbatches.parts import Parts
 from tfplace.extraction.microbatches.whole_batch import check_losses
 
 

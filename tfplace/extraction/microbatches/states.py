@@ -21,9 +21,12 @@ def candidates(model: keras.Model, examples: int) -> list[keras.Variable]:
   for layer in model._flatten_layers():
     if isinstance(layer, keras.layers.BatchNormalization):
       other |= {id(v) for v in layer.non_trainable_variables}
+  known = [*model.non_trainable_variables]
+  for layer in _stateful(model):  # Keras does not count their states
+    known += tf.nest.flatten(layer.states)
   return [
     variable
-    for variable in model.non_trainable_variables
+    for variable in known
     if tuple(variable.shape[:1]) == (examples,)
     and id(variable) not in other
     and variable.name != "seed_generator_state"
@@ -91,11 +94,7 @@ def _instead(
 @contextlib.contextmanager
 def _batch_size_of_loops(model: keras.Model, size: int) -> Iterator[None]:
   """Stateful recurrent layers expect so many examples."""
-  layers = [
-    layer
-    for layer in model._flatten_layers()
-    if isinstance(layer, keras.layers.RNN) and layer.stateful
-  ]
+  layers = _stateful(model)
   kept = [layer._expected_batch_size for layer in layers]
   try:
     for layer in layers:
@@ -104,3 +103,11 @@ def _batch_size_of_loops(model: keras.Model, size: int) -> Iterator[None]:
   finally:
     for layer, before in zip(layers, kept, strict=True):
       layer._expected_batch_size = before
+
+
+def _stateful(model: keras.Model) -> list[keras.layers.RNN]:
+  return [
+    layer
+    for layer in model._flatten_layers()
+    if isinstance(layer, keras.layers.RNN) and layer.stateful
+  ]

@@ -35,7 +35,7 @@ CLASSICAL_TOTAL = 0.15
 _PACKING_SHARE = 0.2
 _LEAST_PACKING_S = 0.5  # whatever is left
 # Seconds for each group that a search takes before its first move, and those
-# below which halves are not searched by themselves where a plan was given.
+# below which halves are not searched by themselves.
 _SETUP_S = 10e-6
 _HALVES_S = 60e-6
 
@@ -81,8 +81,7 @@ class AnnealingPlacer:
     starts = [result.placement.devices for result in best_first(found)]
     if self.start is not None:
       starts.insert(0, offer_starts(tracker, groups, self.start))
-    is_given = self.start is not None
-    result = improve(tracker, groups, starts, seed, self.config, is_given)
+    result = improve(tracker, groups, starts, seed, self.config)
     return dataclasses.replace(result, skipped=failed)
 
 
@@ -105,14 +104,13 @@ def improve(
   starts: Sequence[np.ndarray],
   seed: int,
   config: SearchConfig,
-  is_given: bool = False,
 ) -> Result:
   """Searches from [num_ops] starts with what is left of the budget.
 
   Without a start, from a packing of the groups' memory, else from every group
   on its fastest device. Where nothing that it finds fits, what is left of the
-  budget goes to packing. Where the first start is a plan that was given, what
-  takes long to begin is left out if little time is left.
+  budget goes to packing. What takes long to begin is left out if little time is
+  left.
 
   Returns:
     The best of the starts and of what the search found, by the tracker's
@@ -122,12 +120,12 @@ def improve(
     starts = [_start(tracker, groups, seed)]
   for start in starts:
     tracker.offer(start)
-  if tracker.is_optimal or (is_given and _is_short(tracker, groups, _SETUP_S)):
+  if tracker.is_optimal or _is_short(tracker, groups, _SETUP_S):
     return tracker.result()
   first = [groups.contract(start) for start in starts]
   budget = tracker.budget
   is_large = groups.num_groups >= config.coarse_groups
-  if is_large and not (is_given and _is_short(tracker, groups, _HALVES_S)):
+  if is_large and not _is_short(tracker, groups, _HALVES_S):
     before = tracker.evaluations
     halved = search_halves(tracker, groups, seed, _searching(config, seed))
     if halved is not None:

@@ -156,17 +156,15 @@ class Search:
   ) -> None:
     """Sweeps with all chains at once, each from another start first."""
     self._swept = None
-    allowance = Allowance(budget, settings.SWEEP_SHARE, self._chains)
+    is_done = self._done(budget.max_evaluations is None)
+    share = settings.SWEEP_SHARE
+    allowance = Allowance(budget, share, self._chains, is_done)
     groups = self._order.groups
     can_merge = groups.num_groups > min(SIZES)
     if not self._scale.is_large or not can_merge or allowance.is_nothing:
       return
-    is_done = self._done(budget.max_evaluations is None)
-
-    def spent(chain: Chain) -> float:
-      return 1.0 if is_done(chain) else allowance.spent(chain)
-
-    sweep_all(self._chains, groups, starts, spent, self._tell, self._rngs, pool)
+    told = self._tell, self._rngs, pool
+    sweep_all(self._chains, groups, starts, allowance, *told)
     self._collect()
     self._swept = [chain.best.copy() for chain in self._chains]
 

@@ -138,12 +138,28 @@ def _odds(
   def sums(per_group: np.ndarray) -> np.ndarray:
     return np.add.reduceat(per_group[members], offsets[:-1], axis=0)
 
-  allowed = groups.allowed
-  fastest = groups.fastest_us[:, None]
+  like = _like(groups)
+  kept = np.unique(like)  # devices that are alike have the same odds
+  allowed, fastest = groups.allowed[:, kept], groups.fastest_us[:, None]
   least_us = 1e-3
   speed = sums(np.where(allowed, fastest, 0.0)) + least_us
-  speed /= sums(np.where(allowed, groups.time_us, 0.0)) + least_us
-  return speed
+  speed /= sums(np.where(allowed, groups.time_us[:, kept], 0.0)) + least_us
+  return np.ascontiguousarray(speed[:, np.searchsorted(kept, like)])
+
+
+def _like(groups: GroupGraph) -> np.ndarray:
+  """[num_devices] the first device that runs every group as long as each."""
+  allowed, time_us = groups.allowed, groups.time_us
+  like: list[int] = []
+  for device in range(groups.num_devices):
+    same = (
+      other
+      for other in dict.fromkeys(like)
+      if np.array_equal(allowed[:, other], allowed[:, device])
+      and np.array_equal(time_us[:, other], time_us[:, device], equal_nan=True)
+    )
+    like.append(next(same, device))
+  return np.array(like)
 
 
 def search_state(

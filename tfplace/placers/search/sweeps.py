@@ -23,7 +23,8 @@ from tfplace.placers.search.state import SearchTables, search_tables
 SIZES = (1024, 256, 96, 32, 8, 3)  # units to merge down to
 COARSE = 4  # of these levels, how many are swept several times
 RESTARTS = 0.4  # share of the sweeps' budget for that
-_AT_ONCE = 8  # units between looks at the budget
+_AT_ONCE = 8  # units between looks at the budget, at most
+_LOOK_S = 0.2  # between looks at the clock, where one unit takes less
 
 
 class Allowance:
@@ -33,11 +34,17 @@ class Allowance:
     budget: of the whole search.
     share: of it, for the sweeps.
     chains: that sweep.
+    is_done: of a chain, whether it has nothing to gain.
   """
 
   def __init__(
-    self, budget: Budget, share: float, chains: Sequence[Chain]
+    self,
+    budget: Budget,
+    share: float,
+    chains: Sequence[Chain],
+    is_done: Callable[[Chain], bool],
   ) -> None:
+    self._is_done = is_done
     self._began = time.perf_counter()
     self._seconds = share * budget.left_s
     self._evaluations: float | None = None
@@ -55,17 +62,25 @@ class Allowance:
 
   def spent(self, chain: Chain) -> float:
     """The share of its allowance that a chain has used up."""
+    if self._is_done(chain):
+      return 1.0
     if self._evaluations is not None:
       used = chain.evaluations - self._before[id(chain)]
       return used / self._evaluations
     return (time.perf_counter() - self._began) / self._seconds
+
+  def units(self, chain: Chain) -> int:
+    """How many units a chain sweeps before it looks at what is left."""
+    if self._evaluations is not None:
+      return _AT_ONCE
+    return max(1, min(_AT_ONCE, int(_LOOK_S * chain.rate / 2)))
 
 
 def sweep_all(
   chains: Sequence[Chain],
   groups: GroupGraph,
   starts: Sequence[np.ndarray],
-  spent: Callable[[Chain], float],
+  allowance: Allowance,
   after: Callable[[Chain], None],
   rngs: Sequence[np.random.Generator],
   pool: concurrent.futures.Executor,
@@ -76,7 +91,7 @@ def sweep_all(
     chains: what sweeps; each has its best then.
     groups: of the problem, as the chains see it.
     starts: [num_groups] devices each, to start from in turn.
-    spent: share of its budget that a chain has used up.
+    allowance: what each chain may spend.
     after: called with a chain after each level.
     rngs: order the units, one per chain.
     pool: runs them.
@@ -84,7 +99,7 @@ def sweep_all(
   tables = search_tables(groups, coarsen_by_merging(groups, SIZES))
   jobs = [
     pool.submit(
-      _sweep, chain, tables, [*starts[i:], *starts[:i]], spent, after, rng
+      _sweep, chain, tables, [*starts[i:], *starts[:i]], allowance, after, rng
     )
     for i, (chain, rng) in enumerate(zip(chains, rngs, strict=True))
   ]
@@ -96,7 +111,7 @@ def _sweep(
   chain: Chain,
   merged_tables: SearchTables,
   starts: Sequence[np.ndarray],
-  spent: Callable[[Chain], float],
+  allowance: Allowance,
   after: Callable[[Chain], None],
   rng: np.random.Generator,
 ) -> None:
@@ -104,17 +119,17 @@ def _sweep(
   top = merged_tables.top_level
   coarse = range(top, max(0, top - COARSE), -1)
   number = 0
-  while number == 0 or spent(chain) < RESTARTS:
+  while number == 0 or allowance.spent(chain) < RESTARTS:
     chain.restart(starts[number % len(starts)])
     for level in coarse:
-      _sweep_level(chain, merged_tables, level, spent, rng)
+      _sweep_level(chain, merged_tables, level, allowance, rng)
       after(chain)
     number += 1
   chain.restart(chain.best)
   fine = [(merged_tables, level) for level in range(top - COARSE, 0, -1)]
   others = range(chain.tables.top_level, 0, -1)
   for tables, level in [*fine, *((chain.tables, level) for level in others)]:
-    _sweep_level(chain, tables, level, spent, rng)
+    _sweep_level(chain, tables, level, allowance, rng)
     after(chain)
 
 
@@ -122,11 +137,12 @@ def _sweep_level(
   chain: Chain,
   tables: SearchTables,
   level: int,
-  spent: Callable[[Chain], float],
+  allowance: Allowance,
   rng: np.random.Generator,
 ) -> None:
   units = rng.permutation(np.arange(*tables.level_offsets[level : level + 2]))
-  for at in range(0, len(units), _AT_ONCE):
-    if spent(chain) >= 1.0:
-      return
-    chain.sweep(tables, units[at : at + _AT_ONCE])
+  at = 0
+  while at < len(units) and allowance.spent(chain) < 1.0:
+    count = allowance.units(chain)
+    chain.sweep(tables, units[at : at + count])
+    at += count
