@@ -59,6 +59,9 @@ CLASSICAL = (
   "m_etf",
   "m_sct",
 )
+# The one of them to begin with where a graph has so many ops that others, too,
+# take seconds, and a search may not get far.
+PARTITION, LARGE = "metis", 200_000
 # Further ones for a step in microbatches.
 GRIDS = ("data_parallel", "pipeline", "hybrid")
 # The learned ones that `auto` asks; the others are there to compare with.
@@ -76,10 +79,14 @@ READY = tuple(
 
 
 def classical(problem: Problem) -> tuple[str, ...]:
-  """What needs no search and no policy for this problem, in order."""
+  """What needs no search and no policy for this problem, in order.
+
+  The first one runs in the shortest of searches, too.
+  """
   if problem.graph.num_microbatches < 2:
-    return CLASSICAL
-  # The first one runs in the shortest of searches, too.
+    if problem.graph.num_ops < LARGE:
+      return CLASSICAL
+    return (PARTITION, *(name for name in CLASSICAL if name != PARTITION))
   return (GRIDS[0], CLASSICAL[0], *GRIDS[1:], *CLASSICAL[1:])
 
 

@@ -34,9 +34,10 @@ CLASSICAL_TOTAL = 0.15
 # which counts excess bytes as time, is better where activations decide.
 _PACKING_SHARE = 0.2
 _LEAST_PACKING_S = 0.5  # whatever is left
-# Seconds for each group that a search takes before its first move, and those
-# below which halves are not searched by themselves.
-_SETUP_S = 10e-6
+# Seconds for each group that a search takes before its first move, and for each
+# group and device; and those for each group below which halves are not searched
+# by themselves.
+_SETUP_S, _SETUP_DEVICE_S = 8e-6, 0.6e-6
 _HALVES_S = 60e-6
 
 
@@ -120,7 +121,8 @@ def improve(
     starts = [_start(tracker, groups, seed)]
   for start in starts:
     tracker.offer(start)
-  if tracker.is_optimal or _is_short(tracker, groups, _SETUP_S):
+  setup_s = _SETUP_S + _SETUP_DEVICE_S * groups.num_devices
+  if tracker.is_optimal or _is_short(tracker, groups, setup_s):
     return tracker.result()
   first = [groups.contract(start) for start in starts]
   budget = tracker.budget
