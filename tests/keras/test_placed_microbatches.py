@@ -376,7 +376,7 @@ def test_memory_that_the_whole_step_lacks_splits_it():
 
 
 WHOLE_STEPS = {
-  "launch-bound": (MODELS["dense"][0], {}, "microbatches nothing faster than"),
+  "launch-bound": (MODELS["dense"][0], {}, "microbatches it takes at least"),
   "statistics": (normalized, {}, "'second' computes statistics over the batch"),
   "own step": (REFUSED["own step"][0], {}, "it has a train_step of its own"),
 }

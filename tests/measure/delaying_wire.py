@@ -8,7 +8,7 @@ the kernel lacks that.
 import collections
 import contextlib
 import os
-import select
+import selectors
 import sys
 import time
 
@@ -19,12 +19,15 @@ def main(one: int, other: int, delay_s: float) -> None:
   """Carries packets until it is killed."""
   queues = {one: collections.deque(), other: collections.deque()}
   across = {one: other, other: one}
+  ends = selectors.DefaultSelector()  # numbers may be above 1,023
+  for end in across:
+    ends.register(end, selectors.EVENT_READ)
   while True:
     firsts = [queue[0][0] for queue in queues.values() if queue]
     left = max(0.0, min(firsts) - time.monotonic()) if firsts else None
-    for end in select.select([one, other], [], [], left)[0]:
-      packet = os.read(end, _MAX_PACKET)
-      queues[across[end]].append((time.monotonic() + delay_s, packet))
+    for key, _ in ends.select(left):
+      packet = os.read(key.fd, _MAX_PACKET)
+      queues[across[key.fd]].append((time.monotonic() + delay_s, packet))
     for end, queue in queues.items():
       while queue and queue[0][0] <= time.monotonic():
         with contextlib.suppress(OSError):  # an end that is down
