@@ -1,21 +1,24 @@
-"""The policy that decides in order: trained, and compared on other graphs.
+"""The policy that changes placements in order: trained, and compared.
 
 Development graphs only; the test set of the README is not looked at here.
-`train` imitates searched placements, then goes on by PPO, resumes where it was
-cut off, and exports the policy and one of random weights. `compare` sets what
-the policy draws in some seconds (features, network, decoding and simulations;
-TensorFlow is loaded before) beside every one-shot placer, and beside the same
-decoder with random weights and with none. `ceiling` shows what a search finds
-in so many seconds over the best one-shot placer: what a policy could win.
+`train` has three tasks of each graph on each cluster: to change the two best
+placements by rules, and what a short search makes of the best. It imitates a
+longer search of the clusters, then goes on by PPO, resumes where it was cut
+off, and exports the policy and one of random weights. `compare` sets the best
+that the policy draws in some seconds (features, network, decoding and
+simulations; TensorFlow is loaded before) beside every one-shot placer, random
+weights and random changes. `ceiling` shows what a search finds in so many
+seconds over the best one-shot placer: what a policy could win.
 
   python benchmarks/decide_in_order.py train --graphs='graphs/*.json.gz' \\
-    --on=v100x4,p100x8 --work_dir=/tmp/ordered
+    --on=v100x4,p100x8 --work_dir=ordered
   python benchmarks/decide_in_order.py compare --graphs='others/*.json.gz' \\
-    --on=v100x4 --work_dir=/tmp/ordered
+    --on=v100x4 --work_dir=ordered
   python benchmarks/decide_in_order.py ceiling --graphs='graphs/*.json.gz' \\
     --on=v100x4 --searches_s=3,10,60
 """
 
+import contextlib
 import dataclasses
 import glob
 import math
@@ -23,7 +26,7 @@ import pathlib
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -40,18 +43,16 @@ from tfplace.errors import TfplaceError
 from tfplace.learned import exported, training_process
 from tfplace.learned.decisions import Decisions, decisions_at
 from tfplace.placers import registry
+from tfplace.placers.search.annealing import best_first
 from tfplace.simulate import Simulator
 
 STRATEGY = "ordered"
-WHOLE = 1_000_000_000  # draws: all of them decide everything
-# Arm -> its policy, and how many draws decide everything; then some decisions.
-ARMS = {
-  "policy": ("policy", WHOLE),
-  "untrained": ("untrained", WHOLE),
-  "random": ("random", WHOLE),
-  "policy, then parts": ("policy", 16),
-  "random, then parts": ("random", 16),
-}
+# Placers whose two best placements are changed, and how long each may take.
+RULES = (*registry.GRIDS, "expert", "axes", "metis", "heft")
+RULE_S = 5.0
+SHORT = 150  # evaluations of the search that makes the third
+ARMS = ("policy", "untrained", "random")
+NEVER = 1_000_000_000  # draws without a better one, after which it ends
 _GRAPHS = flags.DEFINE_list(
   "graphs",
   [],
@@ -65,14 +66,17 @@ _SECONDS = flags.DEFINE_float("seconds", 3.0, "Of each arm's draws.")
 _SEARCHES_S = flags.DEFINE_list("searches_s", ["3", "10", "60"], "Of `auto`.")
 _SIZES = flags.DEFINE_list("sizes", ["512"], "Decisions of each task.")
 _INIT_FROM = flags.DEFINE_string("init_from", None, "Policy to go on from.")
-_ELITE = flags.DEFINE_float("elite", 1.0, "Share of the draws that teach.")
-_AVERAGING = flags.DEFINE_float("averaging", 0.99, "See `PPOConfig`.")
+_ELITE = flags.DEFINE_float("elite", 0.25, "Share of the draws that teach.")
+_AVERAGING = flags.DEFINE_float("averaging", 0.998, "See `PPOConfig`.")
+_ENTROPY = flags.DEFINE_float("entropy", 0.0, "Weight, see `PPOConfig`.")
+_TEMPERATURE = flags.DEFINE_float("temperature", 0.5, "See `PPOConfig`.")
+_RATE = flags.DEFINE_float("learning_rate", 1e-3, "Of Adam, for PPO.")
 _EXPORT_EVERY = flags.DEFINE_integer("export_every", 500, "Steps.")
-_STEPS = flags.DEFINE_integer("imitation_steps", 300, "Per task.")
+_STEPS = flags.DEFINE_integer("imitation_steps", 25, "Per task.")
 _ITERATIONS = flags.DEFINE_integer("iterations", 0, "Of PPO, in all.")
 _SEARCHED = flags.DEFINE_integer("search_evaluations", 5000, "Per target.")
 _SEARCH_MS = flags.DEFINE_float(
-  "search_ms_per_op", 1e9, "Of a target, at most; at least 10 s."
+  "search_ms_per_op", 0.4, "Of a target, at most; at least 10 s."
 )
 
 
@@ -118,13 +122,20 @@ def train() -> None:
     elite=_ELITE.value,
   )
   config = request.config()
-  method = dataclasses.replace(config.method, averaging=_AVERAGING.value)
+  method = dataclasses.replace(
+    config.method,
+    averaging=_AVERAGING.value,
+    entropy=_ENTROPY.value,
+    temperature=_TEMPERATURE.value,
+    learning_rate=_RATE.value,
+  )
   config = dataclasses.replace(config, method=method)
   with training_process.only_run_in(request.checkpoint_dir):
     tasks = [
-      _task(Task, decisions, work)
+      task
       for problem in problems()
       for decisions in decisions_at(problem, request.max_decisions)
+      for task in _tasks(Task, decisions, work)
     ]
     run = training.Trainer(
       tasks, config, request.checkpoint_dir, init_from=_INIT_FROM.value
@@ -143,36 +154,66 @@ def train() -> None:
     training.finish(run, request)
 
 
-def _task(make: Any, decisions: Decisions, work: pathlib.Path) -> Any:
-  """A task whose target a search of the decisions has found; kept in a file."""
+def _tasks(
+  make: Any, decisions: Decisions, work: pathlib.Path
+) -> Iterator[Any]:
+  """Tasks of changing each of a few placements; their target a search of the
+  decisions has found. All are kept in files."""
   problem = decisions.problem
-  path = (
-    work
-    / "targets"
-    / (
-      f"{problem.graph.name}_{problem.graph.num_ops}_{problem.cluster.name}"
-      f"_{decisions.num_decisions}_{_SEARCHED.value}_{_SEED.value}.npy"
-    )
+  name = (
+    f"{problem.graph.name}_{problem.graph.num_ops}_{problem.cluster.name}"
+    f"_{decisions.num_decisions}_{_SEARCHED.value}_{_SEED.value}"
   )
+  folder = work / "targets"
+  folder.mkdir(parents=True, exist_ok=True)
+  bases = _kept(folder / f"{name}.bases.npy", lambda: _bases(problem))
+  found = None
+  if _STEPS.value:
+    found = _kept(folder / f"{name}.npy", lambda: _searched(decisions))
+  classes = symmetry.device_classes(problem.cluster)
+  simulator = Simulator(problem)
+  for base in bases:
+    based = dataclasses.replace(decisions, base=base)
+    target = based.base_choices
+    if found is not None:
+      target = symmetry.named_like(found, target, classes)
+    rows = np.stack((based.base_choices, target))
+    step_us = simulator.run(based.to_devices(rows)).step_time_us
+    task = make(based, simulator, float(step_us[0]), target)
+    task.keep(rows, step_us)
+    yield task
+
+
+def _kept(path: pathlib.Path, find: Callable[[], np.ndarray]) -> np.ndarray:
+  """What the file has, or what is found, which it has then."""
   if not path.exists():
     began = time.perf_counter()
-    grouped = decisions.as_groups
-    placer = registry.get_placer("annealing")
-    most_s = max(10.0, 1e-3 * _SEARCH_MS.value * problem.graph.num_ops)
-    budget = Budget(most_s, _SEARCHED.value)
-    found = placer.place(grouped, Simulator(grouped), budget, _SEED.value)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    np.save(path, decisions.to_choices(found.placement.devices))
-    seconds = time.perf_counter() - began
-    told = f"{found.evaluation.step_time_us / 1e3:.1f} ms, {seconds:.0f} s"
-    print(f"{path.name}: {told}", flush=True)
-  classes = symmetry.device_classes(problem.cluster)
-  target = symmetry.by_first_use(np.load(path), classes)
-  simulator = Simulator(problem)
-  baseline = simulator.run(decisions.to_devices(target[None])).step_time_us[0]
-  task = make(decisions, simulator, float(baseline), target)
-  task.best_us, task.best = float(baseline), target
-  return task
+    np.save(path, find())
+    print(f"{path.name}: {time.perf_counter() - began:.0f} s", flush=True)
+  return np.load(path)
+
+
+def _searched(decisions: Decisions) -> np.ndarray:
+  """[N] the best choices that a search of the decisions finds."""
+  grouped = decisions.as_groups
+  most_s = max(10.0, 1e-3 * _SEARCH_MS.value * grouped.graph.num_ops)
+  budget = Budget(most_s, _SEARCHED.value)
+  placer = registry.get_placer("annealing")
+  found = placer.place(grouped, Simulator(grouped), budget, _SEED.value)
+  return decisions.to_choices(found.placement.devices)
+
+
+def _bases(problem: Problem) -> np.ndarray:
+  """[3, num_ops] the two best placements by rules, and a short search's."""
+  simulator, results = Simulator(problem), []
+  for name in RULES:
+    with contextlib.suppress(TfplaceError):
+      placer = registry.get_placer(name)
+      results.append(placer.place(problem, simulator, Budget(RULE_S), 0))
+  best = [r.placement.devices for r in best_first(results)[:2]]
+  placer = registry.get_placer("annealing", start=best[0][None])
+  short = placer.place(problem, simulator, Budget(60.0, SHORT), 0)
+  return np.stack([*best, short.placement.devices])
 
 
 class _Printer:
@@ -220,9 +261,9 @@ def compare() -> None:
 
   def measure(problem: Problem) -> dict:
     row = one_shots(problem)
-    for arm, (name, whole) in ARMS.items():
-      policy = policies.get(name)
-      placer = ordered_placer.OrderedPlacer(samples=WHOLE, whole=whole)
+    for arm in ARMS:
+      policy = policies.get(arm)
+      placer = ordered_placer.OrderedPlacer(patience=NEVER)
       began = time.perf_counter()
       found = placer.draws(
         problem,

@@ -2,8 +2,10 @@
 
 Of each row of a set of `graph_sets.py`: `auto` with the policy against without
 it, same seeds and seconds, on one core; and what the policy does alone, as the
-best of all that it draws in 3 s (its network included), beside the best of all
-one-shot placers and as many random draws, each cluster on any accelerator.
+best of all that it draws in 3 s (its network, and the rules whose best
+placement it changes, included), beside the best of all one-shot placers, as
+many random changes of the same placement, and as many random draws, each
+cluster on any accelerator.
 Seconds stand beside evaluations. TensorFlow is loaded before any clock starts,
 and kernels are compiled. Each result is saved as soon as it is there.
 
@@ -15,6 +17,7 @@ can be counted before (`--count`): that places nothing.
   python benchmarks/untouched.py --set=test            # once, at the end
 """
 
+import dataclasses
 import math
 import pathlib
 import re
@@ -37,6 +40,7 @@ from tfplace.core import Problem
 from tfplace.core.protocols import Budget, Result
 from tfplace.errors import TfplaceError
 from tfplace.learned.decisions import group_decisions, sample
+from tfplace.learned.gdp.ordered_placer import SIZES, OrderedPlacer
 from tfplace.placers.auto import AutoPlacer
 from tfplace.placers.place import warm_up
 from tfplace.placers.registry import ASKED, classical, get_placer
@@ -51,6 +55,7 @@ ONE_SHOT_S = 60.0  # that a one-shot placer may take
 # Clusters that random draws take in turn: those that the policy is asked at.
 RANDOM_SIZES = (12, 16, 24, 32, 48, 64)
 _AT_ONCE = 16  # random draws of one size
+_NEVER = 1_000_000_000  # draws without a better one, after which it ends
 
 
 def define(values: flags.FlagValues) -> None:
@@ -174,10 +179,10 @@ def autos(
   """`auto` with the policy, and without it."""
   found: dict[str, Any] = {}
   for arm, learned in ARMS.items():
-    # Asked however little time is left, which is not the default; the shipped
-    # one, about steps in microbatches only.
-    placer = AutoPlacer(learned, policy if learned else None, loaded_min_s=0.0)
-    result = placer.place(problem, Simulator(problem), Budget(budget_s), seed)
+    placer = AutoPlacer(learned, policy if learned else None)
+    # A new one: what an arm has computed of it is not the next one's to use.
+    fresh = Problem(dataclasses.replace(problem.graph), problem.cluster)
+    result = placer.place(fresh, Simulator(fresh), Budget(budget_s), seed)
     by = {tried.strategy: tried for tried in result.tried}
     found[arm] = {
       **_kept(result),
@@ -200,10 +205,12 @@ def alone(problem: Problem, policy: str | None) -> dict[str, Any]:
       found["one_shot"][strategy] = {"error": str(error)}
     else:
       found["one_shot"][strategy] = _kept(result)
-  drawn = get_placer(ASKED[0], policy).place(
-    problem, simulator, Budget(ALONE_S), 0
-  )
+  placer = OrderedPlacer(policy, patience=_NEVER)
+  drawn = placer.place(problem, simulator, Budget(ALONE_S), 0)
   found["policy"] = _kept(drawn)
+  budget = Budget(ONE_SHOT_S, drawn.evaluations)
+  changed = placer.draws(problem, simulator, budget, 0, None, SIZES)
+  found["changes"] = _kept(changed)
   found["random"] = random_draws(problem, simulator, drawn.evaluations)
   return found
 
@@ -281,11 +288,12 @@ def _mean(ratios: Iterable[float]) -> float:
 def alone_table(found: Mapping[str, dict]) -> list[str]:
   """Markdown: the policy's draws over one-shot placers and random draws."""
   lines = [
-    "| graph | best one-shot, ms | policy, ms | policy / one-shot | random, ms"
-    " | policy / random | draws | policy, s | random, s |",
-    "| --- " * 9 + "|",
+    "| graph | best one-shot, ms | policy, ms | policy / one-shot | random"
+    " changes, ms | policy / changes | random, ms | policy / random | draws"
+    " | policy, s | random, s |",
+    "| --- " * 11 + "|",
   ]
-  over_shot, over_random = [], []
+  over_shot, over_random, over_changes = [], [], []
   for label, row in found.items():
     each = row["alone"]
     known = {
@@ -299,6 +307,9 @@ def alone_table(found: Mapping[str, dict]) -> list[str]:
     over_shot.append(mine_ms / known[name])
     cells = [label, f"{known[name]:.1f} {name}", f"{mine_ms:.1f}"]
     cells.append(f"{over_shot[-1]:.3f}")
+    changes_ms = each["changes"]["step_time_us"] / 1e3
+    over_changes.append(mine_ms / changes_ms)
+    cells += [f"{changes_ms:.1f}", f"{over_changes[-1]:.3f}"]
     if random_us is None:
       cells += ["OOM", "-"]
     else:
@@ -308,7 +319,7 @@ def alone_table(found: Mapping[str, dict]) -> list[str]:
     lines.append("| " + " | ".join([*cells, f"{random['seconds']:.2f}"]) + " |")
   lines.append(
     f"| *geometric mean* |  |  | {_mean(over_shot):.3f} |  |"
-    f" {_mean(over_random):.3f} |  |  |  |"
+    f" {_mean(over_changes):.3f} |  | {_mean(over_random):.3f} |  |  |  |"
   )
   return lines
 

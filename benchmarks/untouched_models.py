@@ -31,7 +31,7 @@ def llama(
     x = x + down(gate(y) * up(y))
   x = layers.RMSNormalization(name="norm")(x)
   logits = layers.Dense(vocabulary, use_bias=False, name="logits")(x)
-  return _compiled(keras.Model(tokens, logits))
+  return compiled(keras.Model(tokens, logits))
 
 
 def mixer(depth: int = 24, units: int = 768, size: int = 224) -> keras.Model:
@@ -50,7 +50,7 @@ def mixer(depth: int = 24, units: int = 768, size: int = 224) -> keras.Model:
     y = layers.Dense(4 * units, "gelu", name=name + "units_up")(y)
     x = x + layers.Dense(units, name=name + "units_down")(y)
   x = layers.GlobalAveragePooling1D()(layers.LayerNormalization(name="norm")(x))
-  return _compiled(keras.Model(images, layers.Dense(1000, name="logits")(x)))
+  return compiled(keras.Model(images, layers.Dense(1000, name="logits")(x)))
 
 
 def conformer(
@@ -70,7 +70,7 @@ def conformer(
     x = x + _convolution(x, units, name)
     x = x + 0.5 * _half_feed_forward(x, units, name + "second_")
     x = layers.LayerNormalization(name=name + "norm")(x)
-  return _compiled(keras.Model(sound, layers.Dense(1024, name="logits")(x)))
+  return compiled(keras.Model(sound, layers.Dense(1024, name="logits")(x)))
 
 
 def _half_feed_forward(
@@ -168,16 +168,16 @@ def weather(
   return model
 
 
-def _application(name: str, size: int) -> keras.Model:
+def application(name: str, size: int) -> keras.Model:
   """A model of `keras.applications` without weights."""
   make = getattr(keras.applications, name)
   model = make(
     weights=None, input_shape=(size, size, 3), classifier_activation=None
   )
-  return _compiled(model)
+  return compiled(model)
 
 
-def _compiled(model: keras.Model) -> keras.Model:
+def compiled(model: keras.Model) -> keras.Model:
   """To predict classes, with AdamW."""
   loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
   model.compile(keras.optimizers.AdamW(1e-4), loss, jit_compile=False)
@@ -193,16 +193,16 @@ MODELS = {
   "diffusion": Trained(diffusion, 32, "DDPM, 128 units, batch 32 x 64 x 64"),
   "weather": Trained(weather, 8, "ConvLSTM, 6 layers, 48 steps, batch 8"),
   "convnext": Trained(
-    lambda: _application("ConvNeXtTiny", 224), 64, "ConvNeXt-T, batch 64 x 224"
+    lambda: application("ConvNeXtTiny", 224), 64, "ConvNeXt-T, batch 64 x 224"
   ),
   "densenet": Trained(
-    lambda: _application("DenseNet201", 224),
+    lambda: application("DenseNet201", 224),
     32,
     "DenseNet-201, BatchNormalization allowed, batch 32 x 224",
     has_batch_statistics=True,
   ),
   "efficientnet": Trained(
-    lambda: _application("EfficientNetV2M", 224),
+    lambda: application("EfficientNetV2M", 224),
     32,
     "EfficientNetV2-M, BatchNormalization allowed, batch 32 x 224",
     has_batch_statistics=True,

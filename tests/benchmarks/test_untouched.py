@@ -7,6 +7,7 @@ import pytest
 import saved_rows
 import synthetic
 import trained_models
+import unseen_models
 import untouched
 import untouched_models
 
@@ -85,7 +86,8 @@ def test_no_model_is_in_both_sets():
   untouched_rows = graph_sets.TEST
   assert not models(untouched_rows) & models(graph_sets.DEVELOPMENT)
   assert not models(untouched_rows) & set(trained_models.MODELS)
-  assert models(untouched_rows) <= set(untouched_models.MODELS)
+  assert models(untouched_rows) <= set(unseen_models.MODELS)
+  assert models(graph_sets.LOOKED_AT) == set(untouched_models.MODELS)
 
 
 def test_the_test_set_is_of_many_sizes_of_clusters_and_has_splits():
@@ -93,5 +95,5 @@ def test_the_test_set_is_of_many_sizes_of_clusters_and_has_splits():
     sum(d.kind == "GPU" for d in cluster_preset(row.cluster).devices)
     for row in graph_sets.TEST
   ]
-  assert (min(devices), max(devices)) == (2, 16)
+  assert (min(devices), max(devices)) == (2, 8)
   assert sum(row.microbatches > 1 for row in graph_sets.TEST) >= 4

@@ -1,5 +1,7 @@
 """Units of decision: groups never split, and clusters respect kinds."""
 
+import dataclasses
+
 import numpy as np
 from policies_testing import gpus, problem_of, random_graph
 
@@ -53,6 +55,26 @@ def test_a_placement_of_clusters_survives_the_way_to_ops_and_back():
   )
   back = decisions.to_choices(decisions.to_devices(choices))
   assert back.tolist() == choices.tolist()
+
+
+def test_what_a_choice_leaves_alone_stays_op_by_op():
+  problem = problem_of(random_graph(50, seed=2), gpus(3))
+  rng = np.random.default_rng(0)
+  base = rng.integers(0, 3, problem.num_groups)[problem.group_of]
+  of_clusters = group_decisions(problem, max_decisions=10)
+  decisions = dataclasses.replace(of_clusters, base=base.astype(np.int32))
+  stay = decisions.base_choices
+  assert (decisions.to_devices(stay) == base).all()
+  assert (of_clusters.to_devices(stay) != base).any()  # clusters are on several
+  moved = stay.copy()
+  moved[3] = (stay[3] + 1) % 3
+  devices = decisions.to_devices(np.stack((stay, moved)))
+  inside = decisions.decision_of == 3
+  assert (devices[:, ~inside] == base[~inside]).all()
+  assert (devices[1, inside] == moved[3]).all()
+  shares = decisions.base_shares
+  np.testing.assert_allclose(shares.sum(axis=1), 1.0)
+  assert (shares.argmax(axis=1) == stay).all()
 
 
 def test_what_is_found_for_decisions_as_groups_is_said_exactly():

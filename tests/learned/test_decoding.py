@@ -1,5 +1,7 @@
 """The compiled decoder: what it sees, and what it makes of it."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from policies_testing import gpus, problem_of, random_graph
@@ -7,12 +9,8 @@ from policies_testing import gpus, problem_of, random_graph
 from tfplace import Simulator, core
 from tfplace.core.protocols import Budget
 from tfplace.learned.decisions import group_decisions
-from tfplace.learned.gdp.decoding import SEEN, Head, decode
-from tfplace.learned.gdp.ordered_placer import (
-  OrderedPlacer,
-  decode_all,
-  uniform_head,
-)
+from tfplace.learned.gdp.decoding import BASE, SEEN, Head, decode
+from tfplace.learned.gdp.ordered_placer import OrderedPlacer, uniform_head
 from tfplace.learned.gdp.partial import partial_tables
 
 LOAD, END, CUT = 2, 6, 8  # relative to the least
@@ -34,6 +32,11 @@ def noise_of(tables, number=1, seed=0):
   rng = np.random.default_rng(seed)
   shape = (number, *tables.allowed.shape)
   return rng.gumbel(size=shape).astype(np.float32)
+
+
+def decode_all(tables, head, noise):
+  free = np.full(noise.shape[:2], -1, np.int32)
+  return decode(tables, head, noise, free, False).choices
 
 
 def ops(times, edges=(), num_bytes=0.0, **more):
@@ -132,23 +135,57 @@ def test_missing_links_are_seen_as_far():
   assert draws.choices[0, 0] == draws.choices[0, 1]
 
 
-def best_of(problem, seed, whole, samples=60):
-  placer = OrderedPlacer(samples=samples, whole=whole)
+def best_of(problem, seed, start=None, samples=60):
+  placer = OrderedPlacer(samples=samples, start=start)
   budget = Budget(60.0)
   return placer.draws(problem, Simulator(problem), budget, seed, None, [16])
 
 
 def test_a_seed_decides_the_draws():
   problem = problem_of(random_graph(50, 4), gpus(3))
-  first, again, other = (best_of(problem, seed, 60) for seed in (0, 0, 1))
+  first, again, other = (best_of(problem, seed) for seed in (0, 0, 1))
   assert (first.placement.devices == again.placement.devices).all()
   assert (first.placement.devices != other.placement.devices).any()
 
 
-def test_deciding_some_anew_beats_as_many_whole_draws():
+@pytest.mark.parametrize("seed", range(3))
+def test_draws_change_what_they_are_given(seed):
   problem = problem_of(random_graph(50, 4), gpus(3))
-  some, whole = (
-    np.mean([best_of(problem, s, n).evaluation.step_time_us for s in range(5)])
-    for n in (10, 60)
+  rng = np.random.default_rng(seed)
+  start = rng.integers(0, 3, problem.num_groups)[problem.group_of]
+  (given,) = Simulator(problem).evaluate(start[None].astype(np.int32))
+  found = best_of(problem, seed, start[None])
+  assert found.history[0].step_time_us == given.step_time_us
+  assert found.evaluation.step_time_us < given.step_time_us
+  few = best_of(problem, seed, start[None], samples=1)
+  assert (few.placement.devices == start).mean() > 0.5
+
+
+def test_it_begins_where_a_rule_has_no_placement():
+  # Two replicas of two stages need four devices.
+  graph = random_graph(50, 4)
+  half = np.arange(graph.num_ops, dtype=np.int32) % 2
+  graph = dataclasses.replace(graph, microbatch=half)
+  found = best_of(problem_of(graph, gpus(2)), 0)
+  assert found.evaluation.feasible
+
+
+def test_it_ends_where_draws_find_nothing_better():
+  problem = problem_of(random_graph(50, 4), gpus(3))
+  placer = OrderedPlacer(samples=5000, patience=5)
+  found = placer.draws(problem, Simulator(problem), Budget(60.0), 0, None, [16])
+  last = found.history[-1].evaluations
+  assert found.evaluations - last == 5
+
+
+def test_what_is_changed_is_seen():
+  problem = problem_of(random_graph(40, seed=1), gpus(4))
+  decisions = group_decisions(problem, 12)
+  count = decisions.num_decisions
+  base = (np.arange(count) * 3 % 4)[decisions.decision_of].astype(np.int32)
+  tables = partial_tables(dataclasses.replace(decisions, base=base))
+  (chosen,) = decode_all(
+    tables, linear(count, **{f"f{BASE}": 1e3}), noise_of(tables)
   )
-  assert some < whole
+  assert (chosen == np.arange(count) * 3 % 4).all()
+  assert (partial_tables(decisions).base == -1).all()

@@ -38,10 +38,14 @@ class Decisions:
   Attributes:
     problem: what is placed and on what.
     decision_of: [num_ops] int32 decision of each op.
+    base: [num_ops] devices of a placement that choices change: the ops of a
+      decision whose choice is the device of most of its work there stay where
+      they are. None for choices that begin from nothing.
   """
 
   problem: Problem
   decision_of: np.ndarray
+  base: np.ndarray | None = None
 
   @property
   def num_decisions(self) -> int:
@@ -130,7 +134,12 @@ class Decisions:
 
   def to_devices(self, choices: np.ndarray) -> np.ndarray:
     """[..., num_decisions] devices -> [..., num_ops] int32 devices."""
-    return np.asarray(choices, np.int32)[..., self.decision_of]
+    choices = np.asarray(choices, np.int32)
+    devices = choices[..., self.decision_of]
+    if self.base is None:
+      return devices
+    stays = (choices == self.base_choices)[..., self.decision_of]
+    return np.where(stays, self.base, devices).astype(np.int32)
 
   def to_choices(self, devices: np.ndarray) -> np.ndarray:
     """[num_ops] devices -> [num_decisions] int32 devices.
@@ -138,11 +147,33 @@ class Decisions:
     A decision whose ops are on several devices takes the allowed one with the
     most op time, and the lowest-numbered of several.
     """
-    weight = np.zeros(self.allowed.shape)
+    return self._work_at(devices).argmax(axis=1).astype(np.int32)
+
+  @functools.cached_property
+  def base_choices(self) -> np.ndarray:
+    """[num_decisions] int32 choices that leave the base as it is; -1 for all
+    without one."""
+    if self.base is None:
+      return np.full(self.num_decisions, -1, np.int32)
+    return self.to_choices(self.base)
+
+  @functools.cached_property
+  def base_shares(self) -> np.ndarray:
+    """[num_decisions, num_devices] float64 share of each decision's work that
+    the base has on each device; 0 without one."""
+    if self.base is None:
+      return np.zeros(self.allowed.shape)
+    work = np.maximum(self._work_at(self.base), 0.0)
+    return work / np.maximum(work.sum(axis=1, keepdims=True), 1e-12)
+
+  def _work_at(self, devices: np.ndarray) -> np.ndarray:
+    """[num_decisions, num_devices] microseconds of the ops that are there, of
+    the fastest device for each; -1 where a decision is not allowed."""
+    count, number = self.allowed.shape
     time_us = self.problem.fastest_us + 1e-6
-    np.add.at(weight, (self.decision_of, devices), time_us)
-    weight[~self.allowed] = -1.0
-    return weight.argmax(axis=1).astype(np.int32)
+    at = self.decision_of.astype(np.int64) * number + devices
+    work = np.bincount(at, time_us, count * number).reshape(count, number)
+    return np.where(self.allowed, work, -1.0)
 
 
 def group_decisions(

@@ -38,10 +38,14 @@ _OPTIMAL = "a placement is known that is proven to be optimal"
 # Of the seconds left, what a classical placer may count on that bounds itself
 # by them (m-SCT's linear program, Scotch).
 _CLASSICAL_SHARE = 0.25
-# Of the seconds left, for the learned policy, which draws so often and no more.
-_LEARNED_SHARE = 0.2
-# Seconds that must be left for the learned policy to be worth loading where
-# TensorFlow, which takes several, is not loaded yet.
+# For the learned policy: a share of what is left, after the seconds that it
+# takes before its first draw, for each op and else. It ends sooner where its
+# draws are no longer better.
+_LEARNED_SHARE = 0.15
+_LEARNED_S_PER_OP, _LEARNED_S = 1e-5, 0.3
+# Seconds that must be left for it to be asked: times what it takes to begin;
+# and where TensorFlow, which takes several, is not loaded yet.
+_LEARNED_TIMES = 1.5
 _LEARNED_MIN_S = 25.0
 _MAX_STARTS = 3  # placements that the search starts from
 _CONSOLIDATION_SHARE = 0.03  # of the budget, at its end
@@ -60,7 +64,7 @@ class AutoPlacer:
     policy: directory of a policy, of a placer of `registry.OWN`, whatever
       `learned` says; None is the shipped one.
     loaded_min_s: seconds that must be left for the learned policy where
-      TensorFlow is loaded.
+      TensorFlow is loaded, whatever the graph's size.
     start: [num_starts, num_ops] devices of placements to start from, too, of
       which the best counts; None for none.
     tolerance: share of the best step time by which the result may be slower,
@@ -72,7 +76,7 @@ class AutoPlacer:
 
   learned: Sequence[str] = registry.ASKED
   policy: str | None = None
-  loaded_min_s: float = 2.0
+  loaded_min_s: float = 0.5
   start: np.ndarray | None = None
   tolerance: float | None = 0.0
   name: ClassVar[str] = "auto"
@@ -164,18 +168,19 @@ class _Run:
       self.skipped[strategy] = "its policy is for steps in microbatches"
       return
     left_s, least_s = self.budget.left_s, _LEARNED_MIN_S
+    begins_s = _LEARNED_S + _LEARNED_S_PER_OP * self.problem.graph.num_ops
     # What happens to be loaded must not decide where evaluations count.
     if "tensorflow" in sys.modules and self.budget.max_evaluations is None:
-      least_s = self.placer.loaded_min_s
+      least_s = max(self.placer.loaded_min_s, _LEARNED_TIMES * begins_s)
     if left_s < least_s:
       self.skipped[strategy] = (
-        f"{max(left_s, 0):.0f} s were left, and it is not loaded with fewer"
-        f" than {least_s:.0f} s"
+        f"{max(left_s, 0):.1f} s were left, and it is not loaded with fewer"
+        f" than {least_s:.1f} s"
       )
       return
     left = self._left_evaluations
     budget = Budget(
-      left_s * _LEARNED_SHARE,
+      begins_s + left_s * _LEARNED_SHARE,
       None if left is None else max(1, int(left * _LEARNED_SHARE)),
     )
     policy = self.placer.policy
@@ -279,7 +284,10 @@ class _Run:
     return [*given, *(r for r in best if r not in given)]
 
   def _place(self, strategy: str, policy: str | None, budget: Budget) -> Result:
-    placer = registry.get_placer(strategy, policy)
+    start = None
+    if self.tried and strategy in set(registry.LEARNED) & {*registry.SEARCHES}:
+      start = best_first(self.tried)[0].placement.devices[None]
+    placer = registry.get_placer(strategy, policy, start)
     return placer.place(self.problem, self.evaluator, budget, self.seed)
 
   def _attempt(self, strategy: str, find: Callable[[], Result]) -> None:

@@ -69,7 +69,7 @@ ASKED = ("ordered",)
 # Those that it asks with a policy of a user's own, which is of one of them.
 OWN = ("ordered", "gdp")
 # What can begin from a given placement.
-SEARCHES = ("annealing", "auto")
+SEARCHES = ("annealing", "auto", "ordered")
 # What competes where nothing is said.
 READY = tuple(
   name
@@ -135,7 +135,7 @@ def check_searches(strategy: str) -> None:
   if strategy not in SEARCHES:
     raise TfplaceError(
       f"strategy {strategy!r} cannot begin from a placement;"
-      f" {' and '.join(SEARCHES)} can"
+      f" {', '.join(SEARCHES[:-1])} and {SEARCHES[-1]} can"
     )
 
 

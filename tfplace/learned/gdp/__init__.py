@@ -1,13 +1,15 @@
 """GDP: a graph network and a placer, in one pass or deciding in order.
 
 `gdp`: a segment-recurrent placer that decides everything at once. `ordered`
-decides clusters one after the other and sees the partial schedule; of the two,
-`auto` asks it.
+changes a placement: it decides clusters one after the other, sees the partial
+schedule and what it changes; of the two, `auto` asks it.
 """
 
 from tfplace.learned import Method
 from tfplace.learned.gdp import features
 
+# Changes whenever what is seen of a decision does, too.
+_ORDERED = 100 * features.VERSION + 2
 METHODS = {
   "gdp": Method(
     placer="tfplace.learned.gdp.placer:GdpPlacer",
@@ -18,7 +20,7 @@ METHODS = {
   "ordered": Method(
     placer="tfplace.learned.gdp.ordered_placer:OrderedPlacer",
     learner="tfplace.learned.gdp.ordered_learner:OrderedLearner",
-    version=features.VERSION,
+    version=_ORDERED,
     functions={"contexts": features.signature(axes=0), "head": {}},
   ),
 }

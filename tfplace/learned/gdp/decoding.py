@@ -29,6 +29,7 @@ from tfplace.simulate.jit import Index, helper, inlined, kernel
 
 NEVER = np.float32(-1e9)  # logit of a device that may not run the decision
 SLOWER = 24  # of these, log of how much slower the device is at the work
+BASE = 26  # of these, whether the decision is there in what is changed
 _MOST = 4.0  # bound of what is seen
 
 
@@ -198,6 +199,12 @@ def _relate(
   row[25] = 1.0
   if state.latest[device] >= 0.0:
     row[25] = tables.position[decision] - state.latest[device]
+  base = tables.base[decision]
+  if base >= 0:
+    row[BASE] = base == device
+    row[27] = tables.base_shares[decision, device]
+    row[28] = tables.base_loads[device]
+    row[29] = tables.base_loads[device] - tables.base_loads[base]
   for i in range(SEEN):
     row[i] = min(max(row[i], -_MOST), _MOST)
 

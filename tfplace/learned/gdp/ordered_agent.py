@@ -24,9 +24,12 @@ class OrderedActor(network.Network):
   probability 1: their log-probability, ratio and entropy are 0, 1 and 0.
   """
 
-  def __init__(self, bank: GraphBank, policy: OrderedNetwork) -> None:
+  def __init__(
+    self, bank: GraphBank, policy: OrderedNetwork, temperature: float
+  ) -> None:
     super().__init__(input_tensor_spec=observation_spec(bank), name="actor")
     self._bank = bank
+    self._temperature = temperature
     self._policy = policy
 
   def call(
@@ -44,6 +47,7 @@ class OrderedActor(network.Network):
     told = tf.pad(context, more), tf.pad(slope, more)
     may = observation[MAY] > 0
     logits = self._policy.logits(told, observation[SEES], may)
+    logits /= self._temperature
     logits.set_shape(observation[MAY].shape)
     choices = tfp.distributions.Categorical(logits=logits, dtype=tf.int32)
     return tfp.distributions.Independent(choices, 1), network_state
@@ -101,7 +105,7 @@ def make_ppo(bank: GraphBank, policy: OrderedNetwork, config: PPOConfig) -> PPO:
     (bank.max_decisions,), tf.int32, 0, bank.max_devices - 1, "devices"
   )
   return PPO(
-    OrderedActor(bank, policy),
+    OrderedActor(bank, policy, config.temperature),
     NoValue(observation_spec(bank), lambda seen: seen[GRAPH]),
     action_spec,
     config,

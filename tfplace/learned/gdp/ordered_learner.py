@@ -5,7 +5,6 @@ from typing import Any, ClassVar
 import numpy as np
 import tensorflow as tf
 
-from tfplace.core import symmetry
 from tfplace.learned.exported import Exportable
 from tfplace.learned.gdp import features
 from tfplace.learned.gdp.decoding import Draws, Head, decode
@@ -31,7 +30,7 @@ SAME = 1e-5  # devices that look as much alike share the target's probability
 
 
 class OrderedLearner(Learner):
-  """A policy that decides in order.
+  """A policy that decides in order what to change of a placement.
 
   Imitation is teacher-forced: decisions are taken along the target, and each
   is asked for the device that the target names, or one that looks the same (of
@@ -42,6 +41,7 @@ class OrderedLearner(Learner):
 
   network_type: ClassVar[type] = OrderedConfig
   method_type: ClassVar[type] = PPOConfig
+  changes: ClassVar[bool] = True
 
   def __init__(self, tasks: list[Task], config: TrainConfig) -> None:
     super().__init__(tasks, config)
@@ -143,10 +143,11 @@ class OrderedLearner(Learner):
     task, number = self._tasks[graph], 1 + self._method.samples
     shape = (number, *self._shape(graph))
     noise = rng.gumbel(size=shape).astype(np.float32)
+    noise *= np.float32(self._method.temperature)
     noise[0] = 0.0
     forced = np.full(shape[:2], -1, np.int32)
     if task.best is not None:
-      forced[-1] = symmetry.by_first_use(task.best, task.classes)
+      forced[-1] = task.best
     return self._decode(graph, noise, forced)
 
   def _told(self, graph: int) -> Head:

@@ -41,6 +41,9 @@ class PartialTables(NamedTuple):
     groups: [3] int64 numbers of layers, microbatches and pairs.
     position: [N] float64 share of the order before its first op, 0 to 1.
     slower: [D] float64 log of the work's time there over the fastest device's.
+    base, base_shares, base_loads: of the placement that is changed:
+      [N] int32 choices that leave it, -1 for none; [N, D] float64 shares of
+      each decision's work; [D] float64 work beyond what all would share.
     ideal_us: of each main device, if all shared the work evenly.
     mean_us: work of a mean decision.
   """
@@ -68,6 +71,9 @@ class PartialTables(NamedTuple):
   groups: np.ndarray
   position: np.ndarray
   slower: np.ndarray
+  base: np.ndarray
+  base_shares: np.ndarray
+  base_loads: np.ndarray
   ideal_us: float
   mean_us: float
 
@@ -92,6 +98,7 @@ def partial_tables(decisions: Decisions) -> PartialTables:
     groups.allowed, groups.time_us, groups.fastest_us[:, None]
   )
   on_us = np.maximum(whole_us.sum(axis=0), _LEAST_US)
+  ideal_us = max(float(fastest_us.sum()) / len(main), _LEAST_US)
   return PartialTables(
     order=order,
     decision_of=decisions.decision_of,
@@ -118,9 +125,30 @@ def partial_tables(decisions: Decisions) -> PartialTables:
     groups=np.array([a.max(initial=-1) + 1 for a in (layer, micro, pair)]),
     position=_positions(decisions, order),
     slower=np.log(on_us / on_us.min()),
-    ideal_us=max(float(fastest_us.sum()) / len(main), _LEAST_US),
+    base=decisions.base_choices,
+    base_shares=decisions.base_shares,
+    base_loads=_base_loads(decisions, work_us, ideal_us),
+    ideal_us=ideal_us,
     mean_us=max(float(fastest_us.sum()) / max(1, len(fastest_us)), _LEAST_US),
   )
+
+
+def changed(tables: PartialTables, decisions: Decisions) -> PartialTables:
+  """The tables of the same decisions with another base."""
+  return tables._replace(
+    base=decisions.base_choices,
+    base_shares=decisions.base_shares,
+    base_loads=_base_loads(decisions, tables.work_us, tables.ideal_us),
+  )
+
+
+def _base_loads(
+  decisions: Decisions, work_us: np.ndarray, ideal_us: float
+) -> np.ndarray:
+  """[D] work of each device beyond what all would share; 0 without a base."""
+  if decisions.base is None:
+    return np.zeros(work_us.shape[1])
+  return (decisions.base_shares * work_us).sum(axis=0) / ideal_us - 1.0
 
 
 def _neighbours(
@@ -148,7 +176,7 @@ def _labels(
   has one; by the names of ops where the layers of the graph are unknown."""
   graph = decisions.problem.graph
   layer = _of_longest(decisions, graph.layer)
-  if (layer < 0).mean() > 0.5:
+  if (layer < 0).sum() > 0.5 * len(layer):
     layer = decisions.scopes
   layer = np.unique(layer, return_inverse=True)[1].reshape(-1)
   micro = _of_longest(decisions, graph.microbatch) + 1

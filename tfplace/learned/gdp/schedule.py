@@ -13,7 +13,7 @@ from tfplace.learned.gdp.partial import PartialTables
 from tfplace.simulate.jit import Index, helper, inlined
 from tfplace.simulate.links import arrival_us, free_us
 
-SEEN = 26  # numbers of a decision on a device
+SEEN = 30  # numbers of a decision on a device
 
 
 class State(NamedTuple):

@@ -37,6 +37,7 @@ class PPOConfig:
       iteration keeps (`MovingAverage`).
     elite: share of the samples that teach, see `objectives.margins`; 1 takes
       all rewards.
+    temperature: that logits are divided by in training, of `ordered`.
   """
 
   samples: int = 16
@@ -50,6 +51,7 @@ class PPOConfig:
   infeasible_reward: float = -2.0
   averaging: float = 0.999
   elite: float = 1.0
+  temperature: float = 1.0
 
   def __post_init__(self) -> None:
     check_elite(self.elite)

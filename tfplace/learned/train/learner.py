@@ -54,6 +54,7 @@ class Learner(tf.Module, abc.ABC):
       An exported policy carries it, so that training can go on from there.
     method_type: frozen dataclass of how the policy learns.
     max_decisions: of a graph, None for any number.
+    changes: whether the policy changes placements; others begin from nothing.
     sizes: of the network.
     inputs: what the policy sees of each graph, as its `_extract` has it.
     policy: the network; its `variables`, in order, are those of an exported
@@ -71,6 +72,7 @@ class Learner(tf.Module, abc.ABC):
   network_type: ClassVar[type]
   method_type: ClassVar[type]
   max_decisions: ClassVar[int | None] = None
+  changes: ClassVar[bool] = False
   policy: Any
   imitation_optimizer: tf.keras.optimizers.Optimizer
 

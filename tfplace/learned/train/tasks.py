@@ -94,8 +94,10 @@ def make_task(
   decisions: Decisions,
   evaluator: Evaluator,
   shown: DemonstrationConfig | None = None,
+  changes: bool = False,
 ) -> Task:
-  """The task of placing one problem, with the best demonstration as target.
+  """The task of placing one problem, with the best demonstration as target, or
+  of changing that demonstration.
 
   Demonstrations are compared in the simulator, whatever judges the policy:
   their best must be the same whenever the run goes on.
@@ -105,8 +107,11 @@ def make_task(
   """
   found = demonstrations.find(decisions, shown or DemonstrationConfig())
   classes = symmetry.device_classes(decisions.problem.cluster)
-  best = decisions.to_choices(found.best)
-  choices = symmetry.by_first_use(best, classes)
+  choices = decisions.to_choices(found.best)
+  if changes:
+    decisions = dataclasses.replace(decisions, base=found.best)
+  else:
+    choices = symmetry.by_first_use(choices, classes)
   step_us = step_times(evaluator, decisions.to_devices(choices[None]))[0]
   known = bool(np.isfinite(step_us))
   if not known:

@@ -267,8 +267,9 @@ def open_trainer(
     seed=request.seed,
     folder=os.path.join(request.checkpoint_dir, "teachers"),
   )
+  changes = learner_type(request.strategy).changes
   tasks = [
-    make_task(decisions, make_evaluator(problem), shown)
+    make_task(decisions, make_evaluator(problem), shown, changes)
     for problem in problems
     for decisions in decisions_at(problem, request.max_decisions)
   ]
