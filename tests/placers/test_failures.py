@@ -118,7 +118,7 @@ def failing(monkeypatch, names, error):
 
 def place_by(placer, evaluations=200):
   problem = problems.random_problem(0)  # none of the placers is optimal
-  return placer.place(problem, Simulator(problem), Budget(20, evaluations), 0)
+  return placer.place(problem, Simulator(problem), Budget(120, evaluations), 0)
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda e: type(e).__name__)
