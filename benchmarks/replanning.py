@@ -2,8 +2,10 @@
 
 Of each graph an old plan is made by `auto`. Then a device is lost, a link gets
 ten times slower, or the batch is doubled, and `auto` searches for some seconds
-from the old plan (`init_placement`) and from nothing. Seconds are of everything
-from the graph in memory on, on one core. A batch is doubled on paper: outputs
+from the old plan (as `init_placement` does), with the learned policy and
+without it, and from nothing, without it. Seconds are of everything from the
+graph in memory on, on one core; TensorFlow is loaded before. The policy is
+asked about steps in microbatches alone. A batch is doubled on paper: outputs
 of twice the bytes, and twice the time of each op that takes 20 us or more. Each
 row is saved as soon as it is there. Writes JSON and a table in Markdown.
 
@@ -28,10 +30,15 @@ import split_step
 import synthetic
 
 from tfplace import bounds, placers
+from tfplace.bin import cli
 from tfplace.core import Cluster, Evaluation, OpGraph, Placement, Problem
 from tfplace.core.presets import cluster_preset
+from tfplace.core.protocols import Budget
 from tfplace.extraction.microbatches import SplitConfig
 from tfplace.formats import load_graph
+from tfplace.placers.auto import AutoPlacer
+from tfplace.placers.registry import ASKED
+from tfplace.placers.replan import carried_over
 from tfplace.plan import graph_cache
 from tfplace.simulate import Simulator
 
@@ -132,20 +139,20 @@ def read_graph(name: str, on: str) -> OpGraph:
 
 
 def searched(
-  problem: Problem, seconds: float, seed: int, old: Placement | None
+  problem: Problem,
+  seconds: float,
+  seed: int,
+  old: Placement | None,
+  learned: Sequence[str],
 ) -> dict:
   """One search, on a problem of which nothing is known yet."""
-  problem = Problem(problem.graph, problem.cluster)
+  problem = Problem(dataclasses.replace(problem.graph), problem.cluster)
   began = time.perf_counter()
+  start = None if old is None else carried_over(problem, old.assignments)
   clocked = Clocked(problem)
   left_s = seconds - (time.perf_counter() - began)
-  found = placers.place(
-    problem,
-    budget_s=max(0.0, left_s),
-    seed=seed,
-    evaluator=clocked,
-    init_placement=old,
-  )
+  placer = AutoPlacer(learned, start=start)
+  found = placer.place(problem, clocked, Budget(max(0.0, left_s)), seed)
   return {
     "step_time_us": found.evaluation.step_time_us,
     "seconds": time.perf_counter() - began,
@@ -156,10 +163,17 @@ def searched(
 
 
 def measure(problem: Problem, old: Placement, seconds: float) -> dict:
-  """Both arms, with each seed."""
+  """All arms, with each seed."""
   return {
-    arm: [searched(problem, seconds, int(seed), start) for seed in _SEEDS.value]
-    for arm, start in (("old", old), ("nothing", None))
+    arm: [
+      searched(problem, seconds, int(seed), start, learned)
+      for seed in _SEEDS.value
+    ]
+    for arm, (start, learned) in {
+      "old": (old, ()),
+      "policy": (old, ASKED),
+      "nothing": (None, ()),
+    }.items()
   }
 
 
@@ -172,7 +186,8 @@ def table(rows: dict[tuple[str, str], dict[str, dict]]) -> list[str]:
   """Markdown: per graph and change, ms after each number of seconds."""
   heads = ["graph", "change", "first placement, s", "ms"]
   for seconds in _SECONDS.value:
-    heads += [f"{seconds} s: nothing", "old plan", "nothing / old"]
+    heads += [f"{seconds} s: nothing", "old plan", "and policy"]
+    heads += ["nothing / old", "old / policy"]
   lines = ["| " + " | ".join(heads) + " |", "| --- " * len(heads) + "|"]
   for (graph, change), by_seconds in rows.items():
     # Seeds and seconds do not matter for what is evaluated first.
@@ -180,11 +195,12 @@ def table(rows: dict[tuple[str, str], dict[str, dict]]) -> list[str]:
     cells = [graph, change, f"{median(first, 'first_s'):.2f}"]
     cells.append(f"{median(first, 'first_us') / 1e3:.1f}")
     for found in by_seconds.values():
-      nothing, old = (
-        median(found[arm], "step_time_us") for arm in ("nothing", "old")
+      nothing, old, policy = (
+        median(found[arm], "step_time_us")
+        for arm in ("nothing", "old", "policy")
       )
-      cells += [f"{nothing / 1e3:.1f}", f"{old / 1e3:.1f}"]
-      cells.append(f"{nothing / old:.2f}")
+      cells += [f"{us / 1e3:.1f}" for us in (nothing, old, policy)]
+      cells += [f"{nothing / old:.2f}", f"{old / policy:.3f}"]
     lines.append("| " + " | ".join(cells) + " |")
   return lines
 
@@ -197,7 +213,8 @@ def main(argv: list[str]) -> None:
     {"on": _ON.value, "old_s": _OLD_S.value, "seeds": _SEEDS.value},
   )
   cluster = cluster_preset(_ON.value)
-  placers.warm_up("auto", cluster.has_message_costs)
+  cli.load_tensorflow()
+  placers.warm_up("auto", cluster.has_message_costs, True)
   rows: dict[tuple[str, str], dict[str, dict]] = {}
   for name in _GRAPHS.value:
     graph, old = read_graph(name, _ON.value), None

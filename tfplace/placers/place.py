@@ -57,13 +57,13 @@ def place(
       Compiling, once per installation, is not counted (see `warm_up`).
     seed: fixes every random choice.
     evaluator: judges placements; None is the simulator.
-    policy: directory of an exported policy, for `gdp` and `auto`.
+    policy: directory of an exported policy, for a learned strategy and `auto`.
     max_evaluations: bounds the search by placements instead of seconds: the
       same seed then gives the same placement on any machine.
-    init_placement: a placement, or op -> device, for `auto` and `annealing`:
-      the search starts from it, too, and the result is never worse, where it
-      is of the same ops and devices and fits in memory. Of another graph or
-      cluster, what both have in common is kept (`replan`).
+    init_placement: a placement, or op -> device, for the strategies of
+      `registry.SEARCHES`: the search starts from it, too, and the result is
+      never worse, where it is of the same ops and devices and fits in memory.
+      Of another graph or cluster, what both have in common is kept (`replan`).
     tolerance: share of the step time that `auto` may give up for less traffic;
       the error of the costs is a good choice.
     order: in which devices take their ready ops: "arrival", "rank", or "auto",
