@@ -10,10 +10,12 @@ of twice the bytes, and twice the time of each op that takes 20 us or more. Each
 row is saved as soon as it is there. Writes JSON and a table in Markdown.
 
   python benchmarks/replanning.py
-  python benchmarks/replanning.py --graphs=g.json.gz --on=v100x4 --seconds=1
+  python benchmarks/replanning.py --graphs=g.json.gz --on=v100x4 --seconds=1 \\
+    --out=g_changed.json
 """
 
 import dataclasses
+import functools
 import math
 import pathlib
 import statistics
@@ -28,6 +30,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import saved_rows
 import split_step
 import synthetic
+import trained_models
 
 from tfplace import bounds, placers
 from tfplace.bin import cli
@@ -46,18 +49,110 @@ HERE = pathlib.Path(__file__).parent
 SLOWER = 10.0
 LONG_US = 20.0  # of an op whose time grows with the batch
 LOST = 1  # of the devices of the first one's kind
-_GRAPHS = flags.DEFINE_list(
-  "graphs",
-  ["synthetic/50000", "gpt_medium/8"],
-  "synthetic/OPS, MODEL/MICROBATCHES of trained_models.py, or a graph file.",
+_DESCRIPTION = (
+  "Places steps anew that have changed: from the old plan and from nothing."
 )
-_ON = flags.DEFINE_string("on", "v100x4", "Cluster preset.")
-_OLD_S = flags.DEFINE_float("old_s", 60.0, "Seconds for the old plan.")
-_SECONDS = flags.DEFINE_list("seconds", ["1", "3", "10"], "Of each search.")
-_SEEDS = flags.DEFINE_list("seeds", ["0", "1"], "Seeds of the searches.")
-_RESULT = flags.DEFINE_string(
-  "result", str(HERE / "results" / "replanning.json"), "JSON file to write."
-)
+
+
+def define(values: flags.FlagValues) -> None:
+  """Adds the flags."""
+  flags.DEFINE_float(
+    "old_s", 60.0, "Seconds for the old plan.", 0, flag_values=values
+  )
+  for name, defaults, text in (
+    (
+      "graphs",
+      ["synthetic/50000", "gpt_medium/8"],
+      "synthetic/OPS, MODEL/MICROBATCHES of trained_models.py, or graph files.",
+    ),
+    ("seconds", ["1", "3", "10"], "Of each search."),
+    ("seeds", ["0", "1"], "Seeds of the searches."),
+  ):
+    flags.DEFINE_list(name, defaults, text, flag_values=values)
+  for name, default, text in (
+    ("on", "v100x4", "Cluster preset."),
+    (
+      "out",
+      str(HERE / "results" / "replanning.json"),
+      "JSON file to write; the table lies beside it.",
+    ),
+  ):
+    flags.DEFINE_string(name, default, text, flag_values=values)
+
+
+def main(values: flags.FlagValues) -> None:
+  """Measures what is missing; saves after each row."""
+  cli.check_writable(values.out)
+  cluster = cluster_preset(values.on)
+  graphs = [(name, reader(name, values.on)) for name in values.graphs]
+  saved_rows.pin_to_cores(1)
+  settings = {name: values[name].value for name in ("on", "old_s", "seeds")}
+  try:
+    saved = saved_rows.SavedRows(values.out, settings, flag="--out")
+  except app.UsageError as error:
+    raise cli.UsageError(str(error)) from error
+  cli.load_tensorflow()
+  placers.warm_up("auto", cluster.has_message_costs, True)
+  rows: dict[tuple[str, str], dict[str, dict]] = {}
+  for name, read in graphs:
+    step = Step(read, cluster, values.old_s)
+    for change in CHANGES:
+      rows[name, change] = {
+        seconds: saved.row(
+          f"{name}/{change}/{seconds}",
+          lambda s=seconds, c=change, step=step: measured(
+            step, c, float(s), [int(seed) for seed in values.seeds]
+          ),
+        )
+        for seconds in values.seconds
+      }
+  report = "\n".join(table(rows)) + "\n"
+  pathlib.Path(values.out).with_suffix(".md").write_text(report)
+  print(report)
+
+
+def reader(name: str, on: str) -> Callable[[], OpGraph]:
+  """What reads, or makes, the graph that `--graphs` means by a name.
+
+  Raises:
+    UsageError: there is no such graph.
+  """
+  kind, _, count = name.rpartition("/")
+  if pathlib.Path(name).is_file():
+    return lambda: load_graph(name)
+  if kind == "synthetic" and count.isdigit():
+    return lambda: synthetic.synthetic_graph(int(count), seed=0)
+  if kind in trained_models.MODELS and count.isdigit():
+    graphs = split_step.Graphs(kind, [on], graph_cache.default_directory())
+    return lambda: graphs.problem(SplitConfig(int(count)), on).graph
+  raise cli.UsageError(
+    f"--graphs: {name!r} is no file, nor synthetic/OPS, nor"
+    f" MODEL/MICROBATCHES with a model of {', '.join(trained_models.MODELS)}"
+  )
+
+
+class Step:
+  """A graph with its old plan; both are made when a row is missing.
+
+  Attributes:
+    cluster: before the change.
+  """
+
+  def __init__(
+    self, read: Callable[[], OpGraph], cluster: Cluster, old_s: float
+  ) -> None:
+    self.cluster = cluster
+    self._read, self._old_s = read, old_s
+
+  @functools.cached_property
+  def graph(self) -> OpGraph:
+    return self._read()
+
+  @functools.cached_property
+  def old(self) -> Placement:
+    """What `auto` finds before the change."""
+    problem = Problem(self.graph, self.cluster)
+    return placers.place(problem, budget_s=self._old_s).placement
 
 
 def device_lost(graph: OpGraph, cluster: Cluster) -> Problem:
@@ -127,17 +222,6 @@ class Clocked:
     return found
 
 
-def read_graph(name: str, on: str) -> OpGraph:
-  """The graph that `--graphs` means by a name."""
-  kind, _, count = name.rpartition("/")
-  if kind == "synthetic":
-    return synthetic.synthetic_graph(int(count), seed=0)
-  if pathlib.Path(name).exists():
-    return load_graph(name)
-  graphs = split_step.Graphs(kind, [on], graph_cache.default_directory())
-  return graphs.problem(SplitConfig(int(count)), on).graph
-
-
 def searched(
   problem: Problem,
   seconds: float,
@@ -162,18 +246,19 @@ def searched(
   }
 
 
-def measure(problem: Problem, old: Placement, seconds: float) -> dict:
+def measured(
+  step: Step, change: str, seconds: float, seeds: Sequence[int]
+) -> dict:
   """All arms, with each seed."""
+  arms: dict[str, tuple[Placement | None, Sequence[str]]] = {
+    "old": (step.old, ()),
+    "policy": (step.old, ASKED),
+    "nothing": (None, ()),
+  }
+  problem = CHANGES[change](step.graph, step.cluster)
   return {
-    arm: [
-      searched(problem, seconds, int(seed), start, learned)
-      for seed in _SEEDS.value
-    ]
-    for arm, (start, learned) in {
-      "old": (old, ()),
-      "policy": (old, ASKED),
-      "nothing": (None, ()),
-    }.items()
+    arm: [searched(problem, seconds, seed, start, asked) for seed in seeds]
+    for arm, (start, asked) in arms.items()
   }
 
 
@@ -185,7 +270,7 @@ def median(found: list[dict], key: str) -> float:
 def table(rows: dict[tuple[str, str], dict[str, dict]]) -> list[str]:
   """Markdown: per graph and change, ms after each number of seconds."""
   heads = ["graph", "change", "first placement, s", "ms"]
-  for seconds in _SECONDS.value:
+  for seconds in next(iter(rows.values())):
     heads += [f"{seconds} s: nothing", "old plan", "and policy"]
     heads += ["nothing / old", "old / policy"]
   lines = ["| " + " | ".join(heads) + " |", "| --- " * len(heads) + "|"]
@@ -205,37 +290,10 @@ def table(rows: dict[tuple[str, str], dict[str, dict]]) -> list[str]:
   return lines
 
 
-def main(argv: list[str]) -> None:
-  del argv
-  saved_rows.pin_to_cores(1)
-  saved = saved_rows.SavedRows(
-    _RESULT.value,
-    {"on": _ON.value, "old_s": _OLD_S.value, "seeds": _SEEDS.value},
-  )
-  cluster = cluster_preset(_ON.value)
-  cli.load_tensorflow()
-  placers.warm_up("auto", cluster.has_message_costs, True)
-  rows: dict[tuple[str, str], dict[str, dict]] = {}
-  for name in _GRAPHS.value:
-    graph, old = read_graph(name, _ON.value), None
-    for change, make in CHANGES.items():
-      rows[name, change] = {}
-      for seconds in _SECONDS.value:
-
-        def row(make=make, seconds=seconds, graph=graph) -> dict:
-          nonlocal old
-          if old is None:
-            before = Problem(graph, cluster)
-            old = placers.place(before, budget_s=_OLD_S.value).placement
-          return measure(make(graph, cluster), old, float(seconds))
-
-        rows[name, change][seconds] = saved.row(
-          f"{name}/{change}/{seconds}", row
-        )
-  report = "\n".join(table(rows)) + "\n"
-  pathlib.Path(_RESULT.value).with_suffix(".md").write_text(report)
-  print(report)
+def start(argv: Sequence[str] | None = None) -> int:
+  """The program; returns its exit code."""
+  return cli.run_command("replanning", _DESCRIPTION, define, main, argv)
 
 
 if __name__ == "__main__":
-  app.run(main)
+  sys.exit(start())
