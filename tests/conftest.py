@@ -2,9 +2,12 @@
 
 import contextlib
 import itertools
+import pathlib
 from collections.abc import Callable, Iterator
 
 import pytest
+
+_HERE = pathlib.Path(__file__).parent
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -37,3 +40,24 @@ def _few_transfers() -> Iterator[None]:
     patch.setattr(links, "_ROUNDS", 1)
     patch.setattr(links, "_STEPS", 2)
     yield
+
+
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist
+def pytest_xdist_make_scheduler(config, log):
+  """As `--dist loadfile`, but all tests of `keras` go to one worker: they run
+  in a child, which each worker that has one of them would run anew."""
+  from xdist.scheduler import LoadFileScheduling
+
+  if config.getvalue("dist") != "loadfile":
+    return None
+  whole = (_HERE / "keras").relative_to(config.rootpath).as_posix()
+
+  class Scheduling(LoadFileScheduling):
+    def _split_scope(self, nodeid):
+      return (
+        whole
+        if nodeid.startswith(f"{whole}/")
+        else super()._split_scope(nodeid)
+      )
+
+  return Scheduling(config, log)

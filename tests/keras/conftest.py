@@ -6,11 +6,9 @@ be there for every other test of the same process.
 
 import os
 import pathlib
-import subprocess
 import sys
-import tempfile
-import xml.etree.ElementTree as ElementTree
 
+import child_pytest
 import pytest
 
 _CHILD = "TFPLACE_APPLY_TESTS"
@@ -40,8 +38,10 @@ def pytest_pyfunc_call(pyfuncitem):
   if _CHILD in os.environ:
     return None
   if not _results:
-    _run_child(pyfuncitem.config.rootpath)
-  crash = _results[""] or "it did not run"
+    root = pyfuncitem.config.rootpath
+    found = child_pytest.run_child(root, _selected, _environment(), _TIMEOUT_S)
+    _results.update(found)
+  crash = _results[child_pytest.CRASH] or "it did not run"
   failure = _results.get(_key(pyfuncitem.nodeid), crash)
   if failure is not None:
     pytest.fail(failure, pytrace=False)
@@ -53,32 +53,8 @@ def _key(nodeid):
   return f"{pathlib.PurePath(path).stem}::{name}"
 
 
-def _run_child(root):
-  with tempfile.TemporaryDirectory() as folder:
-    report = os.path.join(folder, "report.xml")
-    command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}"]
-    env = {**os.environ, _CHILD: "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
-    env.pop("TF_USE_LEGACY_KERAS", None)
-    env["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-    _results[""] = None
-    try:
-      done = subprocess.run(
-        [*command, "-p", "no:cacheprovider", *_selected],
-        check=False,
-        cwd=root,
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=_TIMEOUT_S,
-      )
-    except subprocess.TimeoutExpired:  # once is enough
-      _results[""] = f"the tests took more than {_TIMEOUT_S} s"
-      return
-    if not os.path.exists(report):
-      _results[""] = done.stdout + done.stderr
-      return
-    for case in ElementTree.parse(report).iter("testcase"):
-      module = case.get("classname", "").rpartition(".")[2]
-      bad = [case.find(tag) for tag in ("failure", "error")]
-      text = next((b.text or "" for b in bad if b is not None), None)
-      _results[f"{module}::{case.get('name')}"] = text
+def _environment():
+  env = {**os.environ, _CHILD: "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
+  env.pop("TF_USE_LEGACY_KERAS", None)
+  env["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+  return env

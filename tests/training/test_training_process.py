@@ -1,32 +1,29 @@
 """Runs the tests that need Keras 2, in a process that has it."""
 
-import subprocess
-import sys
-
+import child_pytest
 import pytest
 import rl_testing
 
 FOLDER = rl_testing.HERE / "training"
 MODULES = sorted(path.stem for path in FOLDER.glob("test_*.py"))
+_TIMEOUT_S = 1800
+
+
+@pytest.fixture(scope="module")
+def results():
+  """By "module::test", what failed."""
+  environment = rl_testing.environment(TF_USE_LEGACY_KERAS="1")
+  return child_pytest.run_child(
+    rl_testing.ROOT, [str(FOLDER)], environment, _TIMEOUT_S
+  )
 
 
 @rl_testing.needs_extra_train
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("module", MODULES)
-def test_in_a_training_process(module):
-  done = subprocess.run(
-    [
-      sys.executable,
-      "-m",
-      "pytest",
-      "-q",
-      "-p",
-      "no:cacheprovider",
-      str(FOLDER / f"{module}.py"),
-    ],
-    env=rl_testing.environment(TF_USE_LEGACY_KERAS="1"),
-    capture_output=True,
-    text=True,
-    check=False,
-  )
-  assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
+def test_in_a_training_process(results, module):
+  crash = results[child_pytest.CRASH]
+  assert crash is None, crash[-5000:]
+  found = {k: v for k, v in results.items() if k.startswith(f"{module}::")}
+  assert found, "none of its tests ran"
+  failed = "\n".join(f"{k}: {v}" for k, v in found.items() if v is not None)
+  assert not failed, failed[-5000:]
