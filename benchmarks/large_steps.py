@@ -24,7 +24,7 @@ from multiprocessing import connection
 from typing import Any
 
 import numpy as np
-from absl import app, flags
+from absl import flags
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import saved_rows
@@ -87,10 +87,7 @@ def main(values: flags.FlagValues) -> None:
         f" {', '.join(registry.STRATEGIES)}"
       )
   settings = {"budget_s": values.budget_s, "limit_s": values.limit_s}
-  try:
-    rows = saved_rows.SavedRows(values.out, settings, flag="--out")
-  except app.UsageError as error:
-    raise cli.UsageError(str(error)) from error
+  rows = saved_rows.of_command(values.out, settings)
   found = {}
   with tempfile.TemporaryDirectory() as folder:
     for label, cluster, make in cases(values):

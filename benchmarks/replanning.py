@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from absl import app, flags
+from absl import flags
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import saved_rows
@@ -87,10 +87,7 @@ def main(values: flags.FlagValues) -> None:
   graphs = [(name, reader(name, values.on)) for name in values.graphs]
   saved_rows.pin_to_cores(1)
   settings = {name: values[name].value for name in ("on", "old_s", "seeds")}
-  try:
-    saved = saved_rows.SavedRows(values.out, settings, flag="--out")
-  except app.UsageError as error:
-    raise cli.UsageError(str(error)) from error
+  saved = saved_rows.of_command(values.out, settings)
   cli.load_tensorflow()
   placers.warm_up("auto", cluster.has_message_costs, True)
   rows: dict[tuple[str, str], dict[str, dict]] = {}

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 
 from absl import app
 
+from tfplace.bin import cli
 from tfplace.formats.json_file import write_json
 
 
@@ -54,6 +55,18 @@ class SavedRows:
       write_json(self._path, {**self._settings, "rows": self._rows})
       print(key, self._rows[key], flush=True)
     return self._rows[key]
+
+
+def of_command(path: str, settings: Mapping[str, object]) -> SavedRows:
+  """The rows of `--out` of a program that `cli.run_command` runs.
+
+  Raises:
+    UsageError: of `cli`; as of `SavedRows`.
+  """
+  try:
+    return SavedRows(path, settings, flag="--out")
+  except app.UsageError as error:
+    raise cli.UsageError(str(error)) from error
 
 
 def pin_to_cores(count: int) -> None:

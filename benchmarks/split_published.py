@@ -18,7 +18,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from absl import app, flags
+from absl import flags
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import published
@@ -63,10 +63,7 @@ def main(values: flags.FlagValues) -> None:
   jobs = wanted(values)
   cli.load_tensorflow()
   settings = {n: values[n].value for n in ("budget_s", "seed", "order")}
-  try:
-    rows = saved_rows.SavedRows(values.out, settings, flag="--out")
-  except app.UsageError as error:
-    raise cli.UsageError(str(error)) from error
+  rows = saved_rows.of_command(values.out, settings)
   found = {}
   for row, gpu in jobs:
     cluster = row.cluster(gpu)

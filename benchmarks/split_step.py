@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from absl import app, flags
+from absl import flags
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import saved_rows
@@ -156,10 +156,7 @@ def open_rows(
     "microbatches": counts,
     "order": values.order,
   }
-  try:
-    return saved_rows.SavedRows(values.out, settings, flag="--out")
-  except app.UsageError as error:
-    raise cli.UsageError(str(error)) from error
+  return saved_rows.of_command(values.out, settings)
 
 
 class StepGraphs(Protocol):

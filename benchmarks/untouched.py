@@ -96,7 +96,7 @@ def main(values: flags.FlagValues) -> None:
   out = values.out or str(HERE / "results" / f"untouched_{values.set}.json")
   cli.check_writable(out)
   settings = {"set": values.set, "policy": values.policy or "shipped"}
-  saved = saved_rows.SavedRows(out, settings, flag="--out")
+  saved = saved_rows.of_command(out, settings)
   found = {row.label: measured(values, row, saved) for row in rows}
   text = "\n".join([*auto_table(found), "", *alone_table(found)]) + "\n"
   pathlib.Path(out).with_suffix(".md").write_text(text, encoding="utf-8")

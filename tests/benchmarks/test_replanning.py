@@ -54,7 +54,9 @@ def run(tmp_path, monkeypatch):
   return lambda *flags: (replanning.start([*common, *flags]), out)
 
 
-def test_each_change_has_a_row_and_no_plan_is_worse_than_the_old_one(run):
+def test_each_change_has_a_row_and_no_plan_is_worse_than_the_old_one(
+  run, capsys
+):
   flags = ("--graphs=synthetic/300", "--seconds=0.5")
   code, out = run(*flags)
   assert code == 0
@@ -72,6 +74,10 @@ def test_each_change_has_a_row_and_no_plan_is_worse_than_the_old_one(run):
   assert run(*flags)[0] == 0
   assert out.read_text() == before
   assert len(out.with_suffix(".md").read_text().splitlines()) == 5
+  # Rows of other settings are no rows of the same table.
+  assert run(*flags, "--seeds=1")[0] == 1
+  assert "holds rows of" in capsys.readouterr().err
+  assert out.read_text() == before
 
 
 @pytest.mark.parametrize("name", ["gpt_huge/8", "synthetic/many", "no.json"])
