@@ -102,6 +102,19 @@ def test_a_step_of_much_work_is_split_for_the_devices():
   assert "since whole nothing faster than 1 ms was found" in plan.choice.reason
 
 
+def test_what_split_steps_need_is_compiled_before_the_seconds_count(
+  monkeypatch,
+):
+  calls = []
+  monkeypatch.setattr(placers, "warm_up", lambda *given: calls.append(given))
+  step = Step()
+  opened = []
+  chosen(lambda split: opened.append(len(calls)) or step(split))
+  # Nothing is split before the policy of split steps is there.
+  assert calls[0] == ("auto", False, True)
+  assert opened[:2] == [0, 1]
+
+
 def test_a_step_of_short_ops_is_left_whole_and_not_split_further():
   # 10 us of work and 200 us of gaps; in 2 parts each device has as many gaps.
   step = Step(work_us=10.0, overhead_us=100.0)

@@ -191,7 +191,8 @@ def make_plan(
     TfplaceError: as the placer does.
   """
   stage = Stages() if show is None else show
-  compile_placers(problem, config, stage)
+  is_split = problem.graph.num_microbatches > 1
+  compile_placers(problem, config, stage, is_split)
   with stage("proof", " of how fast a step can be at best"):
     problem, left_s = bounds.tightened_within(problem, config.budget_s)
   detail = f" by {config.strategy}, for up to {left_s:.0f} s"
@@ -216,14 +217,15 @@ def make_plan(
 
 
 def compile_placers(
-  problem: Problem, config: PlanConfig, stage: Stages
+  problem: Problem, config: PlanConfig, stage: Stages, is_split: bool
 ) -> None:
-  """Compiles what a strategy needs, which no budget is for."""
+  """Compiles, and loads, what a strategy needs, which no budget is for;
+  `is_split` for steps in microbatches, too."""
   with stage("compiling the placers", ", once per installation"):
     placers.warm_up(
       config.strategy,
       problem.cluster.has_message_costs,
-      problem.graph.num_microbatches > 1,
+      is_split,
     )
 
 

@@ -143,7 +143,7 @@ class Race:
     whole.step = self._open(whole.split)
     self.candidates.append(whole)
     problem = whole.step.problem
-    compile_placers(problem, self._config, self._show)
+    compile_placers(problem, self._config, self._show, is_split=True)
     self.single = _on_one_device(problem, self._config.seed)
     devices = main_devices(problem)
     counts = _counts(devices, self._halving)
