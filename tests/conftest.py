@@ -2,12 +2,26 @@
 
 import contextlib
 import itertools
-import pathlib
 from collections.abc import Callable, Iterator
 
 import pytest
 
-_HERE = pathlib.Path(__file__).parent
+# Of these folders a file can take minutes.
+_LONG = ("training", "keras", "extraction", "models", "measure", "benchmarks")
+
+
+def pytest_configure(config):
+  """Workers of pytest-xdist get files in the order of the next function."""
+  config.option.loadscopereorder = False
+
+
+def pytest_collection_modifyitems(items):
+  """Long files first: no worker is left with one when the other has ended."""
+  items.sort(key=lambda item: _order(item.path.parent.name))
+
+
+def _order(folder):
+  return _LONG.index(folder) if folder in _LONG else len(_LONG)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -40,24 +54,3 @@ def _few_transfers() -> Iterator[None]:
     patch.setattr(links, "_ROUNDS", 1)
     patch.setattr(links, "_STEPS", 2)
     yield
-
-
-@pytest.hookimpl(optionalhook=True)  # of pytest-xdist
-def pytest_xdist_make_scheduler(config, log):
-  """As `--dist loadfile`, but all tests of `keras` go to one worker: they run
-  in a child, which each worker that has one of them would run anew."""
-  from xdist.scheduler import LoadFileScheduling
-
-  if config.getvalue("dist") != "loadfile":
-    return None
-  whole = (_HERE / "keras").relative_to(config.rootpath).as_posix()
-
-  class Scheduling(LoadFileScheduling):
-    def _split_scope(self, nodeid):
-      return (
-        whole
-        if nodeid.startswith(f"{whole}/")
-        else super()._split_scope(nodeid)
-      )
-
-  return Scheduling(config, log)

@@ -1,4 +1,4 @@
-"""Runs the tests of this folder in one child process with three CPU devices.
+"""Runs each file of this folder in a child process with three CPU devices.
 
 Logical devices can only be configured before TensorFlow starts, and would then
 be there for every other test of the same process.
@@ -13,9 +13,7 @@ import pytest
 
 _CHILD = "TFPLACE_APPLY_TESTS"
 _TIMEOUT_S = 3600 if "TFPLACE_ALL_MODELS" in os.environ else 900
-_HERE = pathlib.Path(__file__).parent
-_results: dict[str, str | None] = {}
-_selected: list[str] = []
+_results: dict[pathlib.Path, dict[str, str | None]] = {}
 
 if _CHILD in os.environ:
   # Has no effect until a test turns auto-clustering on.
@@ -28,24 +26,24 @@ if _CHILD in os.environ:
   )
 
 
-def pytest_collection_finish(session):
-  """What is left once `-k` and the like have had their say."""
-  mine = [item for item in session.items if _HERE in item.path.parents]
-  _selected[:] = [item.nodeid for item in mine]
-
-
 def pytest_pyfunc_call(pyfuncitem):
   if _CHILD in os.environ:
     return None
-  if not _results:
-    root = pyfuncitem.config.rootpath
-    found = child_pytest.run_child(root, _selected, _environment(), _TIMEOUT_S)
-    _results.update(found)
-  crash = _results[child_pytest.CRASH] or "it did not run"
-  failure = _results.get(_key(pyfuncitem.nodeid), crash)
+  path = pyfuncitem.path
+  if path not in _results:
+    _results[path] = _run_file(pyfuncitem.session, path)
+  crash = _results[path][child_pytest.CRASH] or "it did not run"
+  failure = _results[path].get(_key(pyfuncitem.nodeid), crash)
   if failure is not None:
     pytest.fail(failure, pytrace=False)
   return True
+
+
+def _run_file(session, path):
+  """Its tests that `-k` and the like left."""
+  selected = [item.nodeid for item in session.items if item.path == path]
+  root = session.config.rootpath
+  return child_pytest.run_child(root, selected, _environment(), _TIMEOUT_S)
 
 
 def _key(nodeid):
