@@ -163,6 +163,19 @@ def check_scalars(scalars, tiny):
     (["--strategy=placeto", "--elite=0.5"], ["--elite=0.5", "not placeto"]),
     (["--algorithm=reinforce"], ["--algorithm=reinforce", "placeto, not gdp"]),
     (["--visits=2"], ["--visits=2", "placeto, not gdp"]),
+    (["--microbatches=2"], ["--microbatches=2", "split it with tfplace-ext"]),
+    (["--microbatches=auto"], ["--microbatches=auto", "give a number"]),
+    (["--microbatches=0"], ["--microbatches='0'", "at least 1"]),
+    (
+      [
+        "--graphs=",
+        "--models=nmt",
+        "--cluster=workers:2",
+        "--reward=measure",
+        "--microbatches=2",
+      ],
+      ["--microbatches=2", "needs --reward=simulate"],
+    ),
   ],
 )
 @rl_testing.needs_extra_train

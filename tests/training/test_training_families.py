@@ -1,4 +1,4 @@
-"""What tfplace-train trains on: members, the split, clusters in turn."""
+"""What tfplace-train trains on: members, split steps, clusters in turn."""
 
 import pytest
 from absl import flags
@@ -81,8 +81,28 @@ def test_a_member_is_extracted_once_and_has_a_name_of_its_own(
     return training_graphs.subprocess.CompletedProcess(command, 0, "", "")
 
   monkeypatch.setattr(training_graphs.subprocess, "run", run)
-  given = (str(tmp_path), "ptb", "index=3", "k80x2", policies_testing.gpus(2))
+  cluster = ("k80x2", policies_testing.gpus(2))
+  given = (str(tmp_path), [], "ptb", "index=3", *cluster)
   names = [training_graphs._extracted(*given).name for _ in range(2)]
   assert names == ["ptb.index=3"] * 2
   assert len(commands) == 1 and "--model_sizes=index=3" in commands[0]
   assert not list((tmp_path / "graphs").glob("*.part.*"))
+
+
+def test_the_steps_of_models_are_split_into_microbatches(tmp_path):
+  import keras
+
+  inputs = keras.Input((4,), name="inputs")
+  model = keras.Model(inputs, keras.layers.Dense(2)(inputs))
+  model.compile("sgd", "mse")
+  model.save(tmp_path / "tiny.keras")
+  values = flags.FlagValues()
+  training_graphs.define(values)
+  flags.DEFINE_string("checkpoint_dir", str(tmp_path), "", flag_values=values)
+  arguments = [f"--models={tmp_path / 'tiny.keras'}", "--cluster=k80x2,k80x4"]
+  values(["tfplace-train", *arguments, "--microbatches=4", "--max_in_flight=2"])
+  training_graphs.check_split(values)
+  found = [problem.graph for problem in training_graphs.problems(values)]
+  assert [graph.num_microbatches for graph in found] == [4, 4]
+  names = {graph.name for graph in found}
+  assert names == {"tiny.keras.microbatches=4.max_in_flight=2"}

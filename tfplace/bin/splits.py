@@ -54,6 +54,12 @@ def config(values: flags.FlagValues) -> SplitConfig:
   )
 
 
+def arguments(values: flags.FlagValues) -> list[str]:
+  """The flags that are given, for the command line of another command."""
+  names = ("microbatches", "max_in_flight", "allow_batch_statistics")
+  return [f"--{n}={values[n].value}" for n in names if values[n].present]
+
+
 def _count(values: flags.FlagValues, flag: str) -> int | None:
   text = values[flag].value
   if text is None:

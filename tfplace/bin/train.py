@@ -13,7 +13,7 @@ from absl import flags
 from rich import console, progress, table
 
 from tfplace import bounds, core
-from tfplace.bin import cli, sources, training_graphs
+from tfplace.bin import cli, sources, splits, training_graphs
 from tfplace.errors import shown
 from tfplace.learned import training_process
 from tfplace.placers import LEARNED
@@ -33,7 +33,7 @@ _REWARDS = ("simulate", "measure")
 _STRATEGIES_OF = {
   "algorithm": ("placeto",),
   "visits": ("placeto",),
-  "elite": ("gdp", "hierarchical", "rnn"),
+  "elite": ("gdp", "ordered", "hierarchical", "rnn"),
 }
 _REQUESTED = (
   "checkpoint_dir",
@@ -166,6 +166,7 @@ def _check(values: flags.FlagValues) -> None:
   if not any(values[name].value for name in training_graphs.SOURCES):
     choices = ", ".join(f"--{name}" for name in training_graphs.SOURCES)
     raise cli.UsageError(f"give at least one of {choices}")
+  training_graphs.check_split(values)
   _check_strategy(values)
   live = [name for name in values.cluster if sources.is_live(name)]
   if values.reward == "measure":
@@ -199,6 +200,11 @@ def _check_measured(values: flags.FlagValues, live: Sequence[str]) -> None:
       "--reward=measure runs --models; --graphs and --synthetic have only"
       " costs, and --families and --training_split are for pre-training in the"
       " simulator"
+    )
+  if not splits.config(values).is_whole:
+    raise cli.UsageError(
+      f"--microbatches={values.microbatches} needs --reward=simulate:"
+      " --reward=measure runs whole steps"
     )
 
 

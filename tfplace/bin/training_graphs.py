@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from absl import flags
 
 from tfplace import core, formats
-from tfplace.bin import cli, sources
+from tfplace.bin import cli, sources, splits
 from tfplace.errors import TrainingError
 from tfplace.learned import synthetic, training_process
 
@@ -75,6 +75,31 @@ def define(values: flags.FlagValues) -> None:
     lower_bound=0,
     flag_values=values,
   )
+  splits.define_flags(values)
+
+
+def check_split(values: flags.FlagValues) -> None:
+  """Refuses to split what is not extracted here.
+
+  Raises:
+    UsageError: names the flag.
+    ExtractionError: names the number that makes no sense.
+  """
+  if splits.is_chosen(values):
+    raise cli.UsageError(
+      "--microbatches=auto: only tfplace-place chooses it; give a number"
+    )
+  split = splits.config(values)
+  split.check()
+  if split.is_whole:
+    return
+  extracted = ("models", "families", "training_split")
+  if not any(values[name].value for name in extracted):
+    raise cli.UsageError(
+      f"--microbatches={split.microbatches} splits the steps of"
+      f" {', '.join(f'--{name}' for name in extracted)}; what --graphs names"
+      " was traced already: split it with tfplace-extract"
+    )
 
 
 def problems(
@@ -115,7 +140,13 @@ def _loaders(values: flags.FlagValues) -> Iterator[_Loader]:
     *_members(values.families, values.members),
     *_split(values.training_split),
   ):
-    yield functools.partial(_extracted, values.checkpoint_dir, model, sizes)
+    yield functools.partial(
+      _extracted,
+      values.checkpoint_dir,
+      splits.arguments(values),
+      model,
+      sizes,
+    )
   for seed in range(values.synthetic):
     yield functools.partial(_synthetic, seed)
 
@@ -174,6 +205,7 @@ def _graph_files(patterns: Sequence[str]) -> list[str]:
 
 def _extracted(
   folder: str,
+  split: Sequence[str],
   model: str,
   sizes: str,
   cluster_name: str,
@@ -183,7 +215,8 @@ def _extracted(
   sees the same one. One file serves clusters of the same hardware. A process of
   its own extracts it: models are Keras 3's.
   """
-  name = os.path.basename(model) + (f".{sizes}" if sizes else "")
+  parts = [os.path.basename(model), sizes, *(flag[2:] for flag in split)]
+  name = ".".join(part for part in parts if part)
   path = os.path.join(folder, "graphs", f"{name}.{_hardware(cluster)}.json.gz")
   if not os.path.exists(path):
     os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -191,6 +224,7 @@ def _extracted(
     command = [sys.executable, "-m", "tfplace.bin.extract", f"--{kind}={model}"]
     command += [f"--cluster={cluster_name}", f"--output={path}"]
     command += [f"--model_sizes={sizes}"] if sizes else []
+    command += split
     with cli.showing_progress(f"Extracting {name}"):
       done = subprocess.run(
         command,
@@ -205,4 +239,5 @@ def _extracted(
       lines = done.stderr.strip().splitlines() or ["extraction failed"]
       raise TrainingError(f"model {name}: {lines[-1]}")
   graph = formats.load_graph(path)
-  return dataclasses.replace(graph, name=name) if sizes else graph
+  is_variant = name != os.path.basename(model)
+  return dataclasses.replace(graph, name=name) if is_variant else graph
