@@ -9,7 +9,7 @@ and by no more than a limit in all. (Ours.)
 """
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import scipy.sparse
@@ -40,6 +40,49 @@ class _Units:
   home: np.ndarray
   work_us: np.ndarray
   gain_us: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Moves:
+  """Units and the devices where they save transfers.
+
+  Attributes:
+    views: ways to see the placement.
+    view, unit, target: [num_moves] of each move; the target is a device.
+    gain_us: [num_moves] transfers saved.
+    work_us: [num_moves] the unit's work there.
+  """
+
+  views: Sequence[_Units]
+  view: np.ndarray
+  unit: np.ndarray
+  target: np.ndarray
+  gain_us: np.ndarray
+  work_us: np.ndarray
+
+  @classmethod
+  def of(cls, views: Sequence[_Units]) -> "_Moves":
+    """All of them, view by view."""
+    found = [np.nonzero(view.gain_us > 0) for view in views]
+    unit, target = (np.concatenate(part) for part in zip(*found, strict=True))
+    return cls(
+      views,
+      np.repeat(np.arange(len(views)), [len(units) for units, _ in found]),
+      unit,
+      target,
+      np.concatenate(
+        [v.gain_us[at] for v, at in zip(views, found, strict=True)]
+      ),
+      np.concatenate(
+        [v.work_us[at] for v, at in zip(views, found, strict=True)]
+      ),
+    )
+
+  def ordered(self, score: np.ndarray) -> Iterator[tuple[_Units, int, int]]:
+    """View, unit and target of each, by [num_moves] scores, the highest first;
+    of equals, in the order of `of`."""
+    for i in np.argsort(-score, kind="stable"):
+      yield self.views[self.view[i]], self.unit[i], self.target[i]
 
 
 def consolidate(
@@ -143,17 +186,13 @@ class _Pass:
     """[num_groups] devices each: units that go alone, those that save the most
     for the least work first; then exchanges, those that save the most first."""
     views = [self._units(label) for label in [*self.partitions, self._islands]]
-    found = [
-      (view, unit, target, float(view.gain_us[unit, target]))
-      for view in views
-      for unit, target in np.argwhere(view.gain_us > 0).tolist()
-    ]
-    for view, unit, target, _ in sorted(
-      found, key=lambda move: -move[3] / (move[0].work_us[move[1:3]] + 1e-3)
+    moves = _Moves.of(views)
+    for view, unit, target in moves.ordered(
+      moves.gain_us / (moves.work_us + 1e-3)
     ):
       if view.work_us[unit, target] <= self.room_us[target]:
         yield self._moved(view, (unit,), (target,))
-    for view, unit, target, _ in sorted(found, key=lambda move: -move[3]):
+    for view, unit, target in moves.ordered(moves.gain_us):
       for other in self._partners(view, unit, target):
         yield self._moved(view, (unit, other), (target, view.home[unit]))
 
