@@ -8,7 +8,7 @@ from tfplace.core import Problem
 from tfplace.core.paths import transfers
 from tfplace.core.protocols import Budget
 from tfplace.errors import TfplaceError
-from tfplace.placers import place, registry
+from tfplace.placers import auto, place, registry
 from tfplace.placers.auto import AutoPlacer
 from tfplace.placers.consolidate import consolidate
 from tfplace.placers.groups import GroupGraph
@@ -157,3 +157,16 @@ def test_auto_is_no_slower_than_what_it_is_given_to_start_from():
 def test_a_tolerance_that_makes_no_sense_is_refused(tolerance):
   with pytest.raises(TfplaceError, match="tolerance is"):
     place(problems.random_problem(0), "single", tolerance=tolerance)
+
+
+@pytest.mark.parametrize(("seconds", "is_begun"), [(1e-9, True), (1e9, False)])
+def test_auto_leaves_it_out_where_it_would_not_end(
+  monkeypatch, seconds, is_begun
+):
+  begun = []
+  monkeypatch.setattr(auto, "_CONSOLIDATION_S_PER_OP", seconds)
+  monkeypatch.setattr(
+    auto, "consolidate", lambda *a: begun.append(1) or consolidate(*a)
+  )
+  place(towers(), "auto", budget_s=60, max_evaluations=200)
+  assert bool(begun) == is_begun

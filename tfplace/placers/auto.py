@@ -48,7 +48,10 @@ _LEARNED_S_PER_OP, _LEARNED_S = 1e-5, 0.3
 _LEARNED_TIMES = 1.5
 _LEARNED_MIN_S = 25.0
 _MAX_STARTS = 3  # placements that the search starts from
-_CONSOLIDATION_SHARE = 0.03  # of the budget, at its end
+# Of the budget, at its end, where the seconds that it takes before its first
+# evaluation, for each op, fit; and those.
+_CONSOLIDATION_SHARE = 0.03
+_CONSOLIDATION_S_PER_OP = 6e-6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -241,7 +244,7 @@ class _Run:
     left = dataclasses.replace(
       self.budget, max_evaluations=self._left_evaluations
     )
-    if left.left_s <= 0 or left.max_evaluations == 0:
+    if left.left_s <= self._consolidation_s or left.max_evaluations == 0:
       return result
     tracker = Tracker("auto", self.problem, self.evaluator, left)
     devices, evaluation = consolidate(
@@ -264,8 +267,16 @@ class _Run:
     if left is not None and budget.max_evaluations is not None:
       kept = int(_CONSOLIDATION_SHARE * budget.max_evaluations)
       left = max(0, left - kept)
-    seconds = budget.seconds * (1 - _CONSOLIDATION_SHARE)
+    kept_s = _CONSOLIDATION_SHARE * budget.seconds
+    if kept_s < self._consolidation_s:
+      kept_s = 0.0
+    seconds = budget.seconds - kept_s
     return dataclasses.replace(budget, seconds=seconds, max_evaluations=left)
+
+  @property
+  def _consolidation_s(self) -> float:
+    """Seconds that consolidation takes before its first evaluation."""
+    return _CONSOLIDATION_S_PER_OP * self.problem.graph.num_ops
 
   @property
   def _is_split(self) -> bool:
