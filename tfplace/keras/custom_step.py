@@ -7,7 +7,7 @@ import keras
 import tensorflow as tf
 
 from tfplace.extraction.microbatches import split_step
-from tfplace.extraction.microbatches.microbatch import forward_and_backward
+from tfplace.extraction.microbatches.forward import forward_and_backward
 
 
 def split_gradients(

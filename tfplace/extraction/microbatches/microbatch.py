@@ -4,10 +4,9 @@ Here, losses and gradients of a microbatch are made to be shares of those of
 the whole batch (`whole_batch`); `split_step` makes one step of all shares.
 """
 
-import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -22,12 +21,19 @@ from tfplace.extraction.microbatches import (
   graph_copies,
   states,
 )
+from tfplace.extraction.microbatches.examine import (
+  Findings,
+  assigned_states,
+  examine,
+)
+from tfplace.extraction.microbatches.forward import (
+  Forward,
+  Gradient,
+  forward_and_backward,
+)
 from tfplace.extraction.microbatches.parts import Parts
-from tfplace.extraction.microbatches.whole_batch import WholeBatch
-
-# `x, y, sample_weight` of a part of the batch -> its loss.
-Forward: TypeAlias = Callable[[Any, Any, Any], tf.Tensor]
-Gradient = Any  # tf.Tensor, tf.IndexedSlices or None
+from tfplace.extraction.microbatches.sparse import SparseGradient, followed
+from tfplace.extraction.microbatches.whole_batch import Deferred, WholeBatch
 
 
 @dataclasses.dataclass
@@ -52,6 +58,8 @@ class Traced:
     for gradient in self.gradients:
       tensors += _components(gradient)
     tensors += [tensor for _, tensor in self.whole.totals]
+    for update in self.whole.updates:
+      tensors += update.tensors
     return tensors + [tensor for _, tensor in self.whole.shown]
 
   def inputs(self, tensors: Sequence[tf.Tensor]) -> dict[str, tf.Tensor]:
@@ -80,6 +88,8 @@ class Traced:
         for name, t in self.statistics.items()
       },
       {number: made[rows.name] for number, rows in self.states.items()},
+      [[made[t.name] for t in u.tensors] for u in self.whole.updates],
+      self.whole.updates,
     )
 
 
@@ -93,6 +103,8 @@ class Copy:
     shown: metrics of losses, and their shares.
     statistics: name of the handle of a moving statistic -> handle, new value.
     states: index of a state -> its rows for the next batch.
+    arguments: tensors of this microbatch for each of `updates`.
+    updates: of metrics, to be made for the whole batch.
   """
 
   loss: tf.Tensor
@@ -100,6 +112,8 @@ class Copy:
   shown: list[tuple[keras.Metric, tf.Tensor]]
   statistics: dict[str, tuple[tf.Tensor, tf.Tensor]]
   states: dict[int, tf.Tensor]
+  arguments: list[list[tf.Tensor]]
+  updates: Sequence[Deferred]
 
   @property
   def tensors(self) -> list[tf.Tensor]:
@@ -113,9 +127,8 @@ class Copy:
 def _components(gradient: Gradient) -> list[tf.Tensor]:
   if gradient is None:
     return []
-  if isinstance(gradient, tf.IndexedSlices):
-    parts = (gradient.values, gradient.indices, gradient.dense_shape)
-    return [part for part in parts if part is not None]
+  if isinstance(gradient, SparseGradient):
+    return gradient.tensors
   return [gradient]
 
 
@@ -123,18 +136,17 @@ def _mapped(gradient: Gradient, made: Mapping[str, tf.Tensor]) -> Gradient:
   """The gradient in a copy."""
   if gradient is None:
     return None
-  if isinstance(gradient, tf.IndexedSlices):
-    shape = gradient.dense_shape
-    return tf.IndexedSlices(
-      made[gradient.values.name],
-      made[gradient.indices.name],
-      None if shape is None else made[shape.name],
-    )
+  if isinstance(gradient, SparseGradient):
+    return gradient.mapped(made)
   return made[gradient.name]
 
 
 def _trace(
-  model: keras.Model, parts: Parts, index: int, forward: Forward | None
+  model: keras.Model,
+  parts: Parts,
+  index: int,
+  forward: Forward | None,
+  findings: Findings,
 ) -> Traced:
   """Traces the step of a microbatch."""
   inputs = parts.inputs(index)
@@ -145,8 +157,15 @@ def _trace(
     size = tensors[0].shape[0]
     if size is None:
       size = tf.shape(tensors[0])[0]
-    regularized = forward is not None
-    whole = WholeBatch(model, size, parts.examples, present, regularized)
+    whole = WholeBatch(
+      model,
+      size,
+      parts.examples,
+      iter(findings.kinds),
+      present,
+      forward is not None,
+      findings.deferred,
+    )
     cut = states.cut(model, parts.states, rows)
     with whole.metrics_kept(), cut as assigned:
       results.append(_microbatch(whole, x, y, weight, forward))
@@ -160,6 +179,13 @@ def _trace(
     concrete.graph,
     list(concrete.inputs[: len(specs)]),
   )
+  names = {tensor.name for tensor in traced.data}
+  traced.gradients = [
+    followed(gradient, findings.lookups, names)
+    if isinstance(gradient, tf.IndexedSlices)
+    else gradient
+    for gradient in traced.gradients
+  ]
   assigned = _statistics(model, traced.graph)
   traced.statistics = {op.inputs[0].name: op.inputs[1] for op in assigned}
   traced.template = graph_copies.GraphTemplate(
@@ -178,60 +204,6 @@ def _microbatch(
       model, (x, y, weight), forward, whole.share
     )
   return Traced(loss, gradients, whole)
-
-
-def forward_and_backward(
-  model: keras.Model,
-  data: Any,
-  forward: Forward | None,
-  share: Callable[[tf.Tensor], tf.Tensor] = lambda loss: loss,
-) -> tuple[tf.Tensor, list[Gradient]]:
-  """Loss and gradients of `x, y, sample_weight`, and metrics but of the loss.
-
-  Args:
-    model: whose optimizer scales the loss before the gradients are taken.
-    data: a batch or a part of one.
-    forward: gives the loss; None: as Keras' `train_step` does.
-    share: what to take of the loss.
-  """
-  x, y, weight = data
-  with tf.GradientTape() as tape, _loop_weights_read(model):
-    if forward is not None:
-      loss = forward(x, y, weight)
-    else:
-      options = {"training": True} if model._call_has_training_arg else {}
-      y_pred = model(x, **options)
-      loss = model._compute_loss(x, y, y_pred, weight, training=True)
-    loss = share(loss)
-    scaled = loss
-    if model.optimizer is not None:
-      scaled = model.optimizer.scale_loss(loss)
-  gradients = tape.gradient(scaled, model.trainable_weights)
-  if forward is None:
-    model.compute_metrics(x, y, y_pred, sample_weight=weight)
-  return loss, list(gradients)
-
-
-@contextlib.contextmanager
-def _loop_weights_read(model: keras.Model) -> Iterator[None]:
-  """Weights of recurrent layers are read here, once, and not in their loops.
-
-  A loop that reads a variable must be on the variable's device, and all
-  microbatches with it; one that is given the value may be anywhere.
-  """
-  held: list[tuple[keras.Variable, tf.Variable]] = []
-  try:
-    for layer in model._flatten_layers():
-      if isinstance(layer, keras.layers.RNN):
-        for variable in layer.cell.weights:  # not states of the layer's own
-          with tf.name_scope(f"{variable.path}/"):
-            value = variable._value.read_value()
-          held.append((variable, variable._value))
-          variable._value = value
-    yield
-  finally:
-    for variable, kept in reversed(held):
-      variable._value = kept
 
 
 def _statistics(model: keras.Model, graph: Any) -> list[tf.Operation]:
@@ -272,7 +244,7 @@ def microbatches(
   forward: Forward | None = None,
 ) -> list[Copy]:
   """The microbatches in the current graph, each in a scope of its own."""
-  parts, steps = _traced(model, parts, forward)
+  parts, steps = _traced(model, parts, config, forward)
   values: dict[str, tf.Tensor] = {}
   captured = {id(step): step for step in steps}
   read = {key: s.template.captured(values) for key, s in captured.items()}
@@ -325,23 +297,27 @@ def _keep_states(parts: Parts, copies: Sequence[Copy]) -> None:
 
 
 def _traced(
-  model: keras.Model, parts: Parts, forward: Forward | None
+  model: keras.Model,
+  parts: Parts,
+  config: SplitConfig,
+  forward: Forward | None,
 ) -> tuple[Parts, list[Traced]]:
   """The traced step of each microbatch; what is cut are data and, only where
   the step cannot be traced on a part of the data alone, states."""
   try:
-    return parts, _by_size(model, parts, forward)
+    return parts, _by_size(model, parts, config, forward)
   except Exception as error:
     examples = keras_inputs.static_batch_size(model)
     if not parts.is_known and examples is not None:
-      return _traced(model, parts.with_known_size(examples), forward)
+      known = parts.with_known_size(examples)
+      return _traced(model, known, config, forward)
     if isinstance(error, ExtractionError) or not parts.is_known:
       raise
     variables = states.candidates(model, parts.examples)
     if not variables:
       raise
     try:
-      return _with_states(model, parts, variables, forward)
+      return _with_states(model, parts, variables, config, forward)
     except Exception:
       raise error from None
 
@@ -350,6 +326,7 @@ def _with_states(
   model: keras.Model,
   parts: Parts,
   variables: Sequence[keras.Variable],
+  config: SplitConfig,
   forward: Forward | None,
 ) -> tuple[Parts, list[Traced]]:
   """As `_traced`, with those of the variables cut that the step assigns.
@@ -357,26 +334,29 @@ def _with_states(
   Raises:
     Exception: it still cannot be traced.
   """
-  parts = parts.with_states(variables)
-  steps = _by_size(model, parts, forward)
-  kept = [v for i, v in enumerate(variables) if i in steps[0].states]
+  kept = assigned_states(model, parts.with_states(variables), forward)
   if not kept:
     raise ExtractionError(f"model {model.name!r} keeps none of its variables")
   if len(kept) < len(variables):
-    return _with_states(model, parts, kept, forward)
-  return parts, steps
+    return _with_states(model, parts, kept, config, forward)
+  parts = parts.with_states(kept)
+  return parts, _by_size(model, parts, config, forward)
 
 
 def _by_size(
-  model: keras.Model, parts: Parts, forward: Forward | None
+  model: keras.Model,
+  parts: Parts,
+  config: SplitConfig,
+  forward: Forward | None,
 ) -> list[Traced]:
   """The traced step of each microbatch; those of one size share it."""
+  findings = examine(model, parts, config, forward)
   known: dict[Any, Traced] = {}
   steps = []
   for index in range(parts.count):
     size = parts.size(index)
     key = size if isinstance(size, int) else None
     if key not in known:
-      known[key] = _trace(model, parts, index, forward)
+      known[key] = _trace(model, parts, index, forward, findings)
     steps.append(known[key])
   return steps

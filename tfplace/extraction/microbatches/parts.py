@@ -18,6 +18,7 @@ class Parts:
     examples: n; a number where it is known while tracing, else a tensor.
     count: parts; a batch that is known to have less examples has less parts.
     states: variables with a row for each example, which are cut as data is.
+    sources: tensors of the whole batch as they were given.
   """
 
   def __init__(
@@ -25,6 +26,7 @@ class Parts:
     data: Any,
     count: int,
     variables: Sequence[keras.Variable] = (),
+    sources: Sequence[tf.Tensor] | None = None,
   ) -> None:
     unpacked = data_adapter_utils.unpack_x_y_sample_weight(data)
     self._data = unpacked
@@ -40,6 +42,13 @@ class Parts:
     known = rows.pop() if len(rows) == 1 else None
     self.examples = tf.shape(flat[0])[0] if known is None else known
     self.count = count if known is None else min(count, known)
+    self.sources = flat if sources is None else sources
+
+  @property
+  def tensors(self) -> list[tf.Tensor]:
+    """The tensors that are cut, in the order of `inputs`."""
+    flat = tf.nest.flatten((self._data, self._rows))
+    return [tensor for tensor in flat if tensor is not None]
 
   @property
   def is_known(self) -> bool:
@@ -93,8 +102,8 @@ class Parts:
       ),
       self._data,
     )
-    return Parts(data, self.count)
+    return Parts(data, self.count, sources=self.sources)
 
   def with_states(self, variables: Sequence[keras.Variable]) -> "Parts":
     """The same batch, with which these variables are cut."""
-    return Parts(self._data, self.count, variables)
+    return Parts(self._data, self.count, variables, self.sources)

@@ -20,13 +20,10 @@ import tensorflow as tf
 from tfplace.errors import ExtractionError
 from tfplace.extraction import keras_inputs
 from tfplace.extraction.microbatches import SplitConfig
-from tfplace.extraction.microbatches.microbatch import (
-  Copy,
-  Forward,
-  Gradient,
-  microbatches,
-)
+from tfplace.extraction.microbatches.forward import Forward, Gradient
+from tfplace.extraction.microbatches.microbatch import Copy, microbatches
 from tfplace.extraction.microbatches.parts import Parts
+from tfplace.extraction.microbatches.sparse import SparseGradient, added
 from tfplace.extraction.microbatches.whole_batch import check_losses
 
 
@@ -94,6 +91,7 @@ def gradients(
   _assign_means(copies, parts)
   model._loss_tracker.update_state(loss, sample_weight=parts.examples)
   _show_losses(copies, parts)
+  _update_deferred(copies, parts)
   return loss, found
 
 
@@ -183,12 +181,8 @@ def _sum(variable: keras.Variable, parts: Sequence[Gradient]) -> Gradient:
   if not known:
     return None
   with tf.name_scope(f"accumulate/{variable.path}/"):
-    if all(isinstance(part, tf.IndexedSlices) for part in known):
-      return tf.IndexedSlices(
-        tf.concat([part.values for part in known], 0),
-        tf.concat([part.indices for part in known], 0),
-        known[0].dense_shape,
-      )
+    if all(isinstance(part, SparseGradient) for part in known):
+      return added(known)
     return functools.reduce(tf.add, map(tf.convert_to_tensor, known))
 
 
@@ -199,11 +193,13 @@ def _regularized(
   if all(v.regularizer is None for v in model.trainable_weights):
     return loss, gradients
   with tf.GradientTape() as tape:
-    added = tf.add_n(model._get_regularization_losses())
-    scaled = model.optimizer.scale_loss(added)
+    terms = tf.add_n(model._get_regularization_losses())
+    scaled = model.optimizer.scale_loss(terms)
   more = tape.gradient(scaled, model.trainable_weights)
   pairs = zip(model.trainable_weights, gradients, more, strict=True)
-  return loss + added, [_sum(v, [a, b]) for v, a, b in pairs]
+  return loss + terms, [
+    a if b is None else _sum(v, [a, b]) for v, a, b in pairs
+  ]
 
 
 def _show_losses(copies: Sequence[Copy], parts: Parts) -> None:
@@ -212,6 +208,23 @@ def _show_losses(copies: Sequence[Copy], parts: Parts) -> None:
     metric = column[0][0]
     value = tf.add_n([share for _, share in column])
     metric.update_state(value, parts.examples if parts.is_known else None)
+
+
+def _update_deferred(copies: Sequence[Copy], parts: Parts) -> None:
+  """Updates metrics that are no sum over examples, for the whole batch."""
+  for number, update in enumerate(copies[0].updates):
+    with tf.name_scope(f"whole_batch/{update.metric.name}/"):
+      columns = zip(*(copy.arguments[number] for copy in copies), strict=True)
+      update.update([_joined(column, parts) for column in columns])
+
+
+def _joined(column: Sequence[tf.Tensor], parts: Parts) -> tf.Tensor:
+  """A tensor of the batch, of those of its microbatches: shares are added."""
+  if column[0].shape.rank == 0:
+    return tf.add_n(list(column))
+  if not parts.is_known:  # what has no examples was computed with one
+    column = [t[: parts.size(i)] for i, t in enumerate(column)]
+  return tf.concat(list(column), 0)
 
 
 def _assign_means(copies: Sequence[Copy], parts: Parts) -> None:

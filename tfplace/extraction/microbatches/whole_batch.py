@@ -1,28 +1,53 @@
 """Losses of microbatches that add up to the loss of the whole batch.
 
-While the step of a microbatch is traced, Keras' reductions divide by what the
-whole batch counts instead of what the microbatch does: by elements where every
-example counts, else (masks, sums of weights) by a placeholder that stands for
-the sum of a recorded tensor over all microbatches.
+While the step of a microbatch is traced, the losses of the model divide by what
+the whole batch counts instead of what the microbatch does: by elements where
+every example counts, else (masks, sums of weights) by a placeholder that stands
+for the sum of a recorded tensor over all microbatches.
 """
 
 import contextlib
 import dataclasses
-import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
-from unittest import mock
 
 import keras
 import tensorflow as tf
-from keras.src.losses import loss as keras_loss
+from keras.src.backend import get_keras_mask
+from keras.src.losses.loss import squeeze_or_expand_to_same_rank
 
 from tfplace.errors import ExtractionError
 from tfplace.extraction.microbatches import graph_copies
 
 _MEANS = ("mean", "sum_over_batch_size", "mean_with_sample_weight")
-# Losses whose values for one example depend on the others of its batch.
-_COMPARING = (keras.losses.Circle, keras.losses.Dice, keras.losses.Tversky)
+
+
+@dataclasses.dataclass(frozen=True)
+class Deferred:
+  """One update of a metric, to be made for the whole batch.
+
+  Attributes:
+    metric: to be updated.
+    arguments: positional arguments and keywords of `update_state`, tensors of
+      the microbatch in them.
+  """
+
+  metric: keras.Metric
+  arguments: tuple[tuple[Any, ...], dict[str, Any]]
+
+  @property
+  def tensors(self) -> list[tf.Tensor]:
+    """The tensors of the arguments, flat."""
+    flat = tf.nest.flatten(self.arguments)
+    return [value for value in flat if isinstance(value, tf.Tensor)]
+
+  def update(self, tensors: list[tf.Tensor]) -> None:
+    """Updates the metric with other tensors in the place of these."""
+    left = iter(tensors)
+    args, kwargs = tf.nest.map_structure(
+      lambda v: next(left) if isinstance(v, tf.Tensor) else v, self.arguments
+    )
+    self.metric.update_state(*args, **kwargs)
 
 
 @dataclasses.dataclass
@@ -33,40 +58,76 @@ class WholeBatch:
     model: the model.
     size: examples of the microbatch; a number or a tensor.
     whole: examples of the batch; a number or a tensor.
+    kinds: how each loss that is added is reduced over examples, in the order
+      in which they are traced: "sum", "mean", or "weights" where it depends on
+      weights alone.
     present: whether the microbatch has examples, a scalar; None: it has. If
       not, the one example that it computes with counts for nothing.
     with_regularization: whether `compute_loss` adds that of the weights.
+    deferred: ids of the metrics that are updated for the whole batch.
+    values: values of losses by example, and what they are weighted with.
     totals: pairs of a placeholder and the scalar of this microbatch whose sum
       over all microbatches takes its place.
     shown: pairs of a metric that shows the loss of one output, and the share
       of this microbatch.
+    updates: updates of metrics that are deferred.
   """
 
   model: keras.Model
   size: Any
   whole: Any
+  kinds: Iterator[str] = iter(())
   present: tf.Tensor | None = None
   with_regularization: bool = False
+  deferred: frozenset[int] = frozenset()
+  values: list[tf.Tensor] = dataclasses.field(default_factory=list)
   totals: list[tuple[tf.Tensor, tf.Tensor]] = dataclasses.field(
     default_factory=list
   )
   shown: list[tuple[keras.Metric, tf.Tensor]] = dataclasses.field(
     default_factory=list
   )
+  updates: list[Deferred] = dataclasses.field(default_factory=list)
   _shares: list[tf.Tensor] = dataclasses.field(default_factory=list)
 
   @contextlib.contextmanager
   def reductions(self) -> Iterator[None]:
-    """Keras' losses are of the whole batch; metrics of them are recorded."""
+    """Inside, the model's losses are shares of those of the whole batch.
+
+    Single losses are recorded instead of shown; deferred metrics are recorded
+    instead of updated. Only objects of the model are changed.
+    """
     with contextlib.ExitStack() as stack:
-      patch = mock.patch.object
-      stack.enter_context(patch(keras_loss, "reduce_values", self._reduce))
-      stack.enter_context(patch(keras_loss, "apply_mask", self._apply_mask))
       stack.enter_context(_replaced(self.model, "compute_loss", self._loss))
       for metric in getattr(self.model._compile_loss, "metrics", ()):
-        record = functools.partial(self._record, metric)
-        stack.enter_context(_replaced(metric, "update_state", record))
+        stack.enter_context(self._recorded(metric, self._show))
+      for metric in compiled_metrics(self.model):
+        if id(metric) in self.deferred:
+          stack.enter_context(self._recorded(metric, self._defer))
       yield
+
+  @contextlib.contextmanager
+  def _recorded(
+    self, metric: keras.Metric, record: Callable[..., None]
+  ) -> Iterator[None]:
+    def update_state(*args: Any, **kwargs: Any) -> None:
+      record(metric, *args, **kwargs)
+
+    with _replaced(metric, "update_state", update_state):
+      yield
+
+  def _show(
+    self, metric: keras.Metric, value: tf.Tensor, sample_weight: Any = None
+  ) -> None:
+    self.shown.append((metric, value))
+
+  def _defer(self, metric: keras.Metric, *args: Any, **kwargs: Any) -> None:
+    def of_batch(value: Any) -> Any:
+      is_scalar = isinstance(value, tf.Tensor) and value.shape.rank == 0
+      return self.share(value) if is_scalar else value
+
+    arguments = tf.nest.map_structure(of_batch, (args, kwargs))
+    self.updates.append(Deferred(metric, arguments))
 
   @contextlib.contextmanager
   def metrics_kept(self) -> Iterator[None]:
@@ -83,11 +144,6 @@ class WholeBatch:
       if graph.capture(variable.value.handle).name in assigned:
         variable.assign(tf.where(self.present, variable, value))
 
-  def _record(
-    self, metric: keras.Metric, value: tf.Tensor, sample_weight: Any = None
-  ) -> None:
-    self.shown.append((metric, value))
-
   def _loss(
     self,
     x: Any = None,
@@ -99,7 +155,7 @@ class WholeBatch:
     """As `keras.Model.compute_loss`, for the whole batch."""
     model, losses = self.model, []
     if model._compile_loss is not None:
-      losses.append(model._compile_loss(y, y_pred, sample_weight))
+      losses.append(self._compiled(y, y_pred, sample_weight))
     for layer in model._flatten_layers():
       losses += [self._additional(loss) for loss in layer._get_own_losses()]
     if self.with_regularization:
@@ -108,6 +164,18 @@ class WholeBatch:
     loss = tf.add_n([loss for loss in losses if loss is not None])
     self._shares.append(loss)
     return loss
+
+  def _compiled(self, y: Any, y_pred: Any, sample_weight: Any) -> Any:
+    """The compiled losses, each of them reduced over the whole batch."""
+    compiled = self.model._compile_loss
+    if not compiled.built:  # the ops of this call are not used
+      compiled(y, y_pred, sample_weight)
+    losses = [
+      entry._replace(loss=_LossOfWhole(entry.loss, self))
+      for entry in compiled._flat_losses
+    ]
+    with _replaced(compiled, "_flat_losses", losses):
+      return compiled(y, y_pred, sample_weight)
 
   def share(self, loss: tf.Tensor) -> tf.Tensor:
     """The share of a loss made of what `compute_loss` gave and other terms.
@@ -136,61 +204,69 @@ class WholeBatch:
     return self._additional(loss)
 
   def _additional(self, loss: tf.Tensor) -> tf.Tensor:
-    """The share of a sum or a mean over examples, or of what has none.
-
-    Raises:
-      ExtractionError: it is neither.
-    """
-    kind = _reduction(loss, self.size) if _is_of_batch(loss) else "mean"
-    if kind == "sum":
+    """The share of a sum or a mean over examples, or of a term of weights."""
+    if next(self.kinds) == "sum":
       return self._counted(loss)
-    if kind == "mean":
-      share = tf.cast(self.size, loss.dtype) / tf.cast(self.whole, loss.dtype)
-      return self._counted(loss * share)
-    raise ExtractionError(
-      f"the step of model {self.model.name!r} cannot be split: the loss"
-      f" {loss.op.name!r} that is added is neither a sum nor a mean over"
-      " examples",
-      op=loss.op.name,
-    )
+    share = tf.cast(self.size, loss.dtype) / tf.cast(self.whole, loss.dtype)
+    return self._counted(loss * share)
 
-  def _reduce(
+  def reduced(
     self,
     values: tf.Tensor,
-    sample_weight: tf.Tensor | None = None,
-    reduction: str | None = "sum_over_batch_size",
+    sample_weight: tf.Tensor | None,
+    mask: tf.Tensor | None,
+    reduction: str | None,
   ) -> tf.Tensor:
-    """As `keras.src.losses.loss.reduce_values`, for the whole batch."""
+    """As Keras reduces the values of a loss, for the whole batch.
+
+    Args:
+      values: [examples, ...], or a scalar that is a sum or mean over examples.
+      sample_weight: weights of examples or of elements.
+      mask: elements that count.
+      reduction: name of Keras' reduction.
+
+    Raises:
+      ExtractionError: it has none, or no value per example that is weighted.
+    """
+    if values.shape.rank == 0 and sample_weight is None and mask is None:
+      return self._additional(values)
     self._check_values(values, reduction)
+    if mask is not None:
+      mask = tf.cast(mask, values.dtype)
+    weight = self._masked(sample_weight, mask, reduction)
+    self.values += [t for t in (values, sample_weight, mask) if t is not None]
+    if weight is not None:
+      weight = tf.cast(weight, values.dtype)
+      values, weight = squeeze_or_expand_to_same_rank(values, weight)
+      values = values * weight
     loss = self._counted(tf.reduce_sum(values))
     if reduction in _MEANS:
       weighted = reduction == "mean_with_sample_weight"
-      if weighted and sample_weight is not None:
-        count = self._total(tf.cast(tf.reduce_sum(sample_weight), loss.dtype))
+      if weighted and weight is not None:
+        count = self._total(tf.cast(tf.reduce_sum(weight), loss.dtype))
       else:
         count = self._elements(values, loss.dtype)
       loss = tf.math.divide_no_nan(loss, count)
     return loss
 
-  def _apply_mask(
+  def _masked(
     self,
-    sample_weight: Any,
+    sample_weight: tf.Tensor | None,
     mask: tf.Tensor | None,
-    dtype: str,
-    reduction: str,
-  ) -> Any:
-    """As `keras.src.losses.loss.apply_mask`, for the whole batch."""
+    reduction: str | None,
+  ) -> tf.Tensor | None:
+    """Weights with the mask in them: elements that count make up for others."""
     if mask is None:
       return sample_weight
-    weight = tf.cast(mask, dtype)
+    weight = mask
     if reduction in ("mean", "sum_over_batch_size"):
-      elements = self._elements(mask, weight.dtype)
-      valid = self._total(tf.reduce_sum(weight))
-      weight = weight * tf.math.divide_no_nan(elements, valid)
+      elements = self._elements(mask, mask.dtype)
+      valid = self._total(tf.reduce_sum(mask))
+      weight = mask * tf.math.divide_no_nan(elements, valid)
     if sample_weight is None:
       return weight
-    sample_weight = tf.cast(sample_weight, dtype)
-    weight, sample_weight = keras_loss.squeeze_or_expand_to_same_rank(
+    sample_weight = tf.cast(sample_weight, mask.dtype)
+    weight, sample_weight = squeeze_or_expand_to_same_rank(
       weight, sample_weight
     )
     return sample_weight * weight
@@ -220,39 +296,81 @@ class WholeBatch:
     )
     if wrong or reduction in (None, "none"):
       why = "has no reduction" if not wrong else "gives no value per example"
+      if values.shape.rank == 0:
+        why += ", which masks or sample weights need"
       raise ExtractionError(
         f"the step of model {self.model.name!r} cannot be split: its loss"
         f" {name!r} {why} (shape {values.shape}, reduction {reduction!r})"
       )
 
 
+class _LossOfWhole:
+  """A loss of a compiled model, reduced over the whole batch."""
+
+  def __init__(self, loss: keras.losses.Loss, whole: WholeBatch) -> None:
+    self._loss, self._whole = loss, whole
+
+  def __call__(self, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+    """As `keras.losses.Loss.__call__`."""
+    loss = self._loss
+    masks = [get_keras_mask(y_pred)]
+    with keras.name_scope(loss.name):
+      convert = _converter(loss.dtype)
+      y_pred = keras.tree.map_structure(convert, y_pred)
+      y = keras.tree.map_structure(convert, y)
+      values = loss.call(y, y_pred)
+      masks.append(get_keras_mask(values))
+      known = [mask for mask in masks if mask is not None]
+      mask = known[0] if known else None
+      if len(known) > 1:
+        mask = known[0] & known[1]
+      if sample_weight is not None:
+        sample_weight = convert(sample_weight)
+      return self._whole.reduced(
+        convert(values), sample_weight, mask, loss.reduction
+      )
+
+
+def _converter(dtype: str) -> Callable[[Any], Any]:
+  return lambda value: keras.ops.convert_to_tensor(value, dtype=dtype)
+
+
 def check_losses(model: keras.Model) -> None:
-  """Refuses losses that are no sum or mean over examples.
+  """Refuses losses that reduce their values by themselves.
 
   Raises:
     ExtractionError: names the loss.
   """
   losses = getattr(model._compile_loss, "_flat_losses", None)
-  for loss in tf.nest.flatten(losses or []):
+  for entry in losses or []:
+    loss = getattr(entry, "loss", entry)
     own = getattr(loss, "fn", loss)
-    if isinstance(loss, _COMPARING):
-      why = "compares examples with each other"
-    elif (
-      isinstance(loss, keras.losses.Loss)
-      and type(loss).__call__ is not keras.losses.Loss.__call__
-    ):
-      why = "reduces its values by itself"
-    else:
-      continue
-    raise ExtractionError(
-      f"the step of model {model.name!r} cannot be split: its loss"
-      f" {getattr(own, '__name__', type(own).__name__)!r} {why}"
-    )
+    if type(loss).__call__ is not keras.losses.Loss.__call__:
+      raise ExtractionError(
+        f"the step of model {model.name!r} cannot be split: its loss"
+        f" {getattr(own, '__name__', type(own).__name__)!r} reduces its values"
+        " by itself: give it a call() that returns one value per example"
+      )
+
+
+def compiled_metrics(model: keras.Model) -> list[keras.Metric]:
+  """Metrics that a step updates, those of losses left out, nested ones too."""
+  losses = list(getattr(model._compile_loss, "metrics", ()))
+  found: list[keras.Metric] = []
+  waiting = list(model.metrics)
+  while waiting:
+    metric = waiting.pop(0)
+    inner = getattr(metric, "_flat_metrics", None)
+    if inner is not None:  # Keras' own container of compiled metrics
+      waiting += [m for m in getattr(metric, "metrics", ()) if m is not metric]
+    elif not any(metric is known for known in (*losses, *found)):
+      found.append(metric)
+  return found
 
 
 @contextlib.contextmanager
 def _replaced(owner: Any, name: str, method: Any) -> Iterator[None]:
-  """Inside, the object has the method; past Keras' tracking of attributes."""
+  """Inside, the object has the attribute; past Keras' tracking of them."""
   before = vars(owner).get(name)
   object.__setattr__(owner, name, method)
   try:
@@ -262,59 +380,3 @@ def _replaced(owner: Any, name: str, method: Any) -> Iterator[None]:
       object.__delattr__(owner, name)
     else:
       object.__setattr__(owner, name, before)
-
-
-def _is_of_batch(loss: tf.Tensor) -> bool:
-  """Whether a tensor depends on the batch, and not on variables alone."""
-  captured = {inner.name for _, inner in loss.graph.captures}
-  seen: set[str] = set()
-  waiting = [loss.op]
-  while waiting:
-    op = waiting.pop()
-    if op.name in seen:
-      continue
-    seen.add(op.name)
-    if op.type == "Placeholder" and op.outputs[0].name not in captured:
-      return True
-    waiting += [tensor.op for tensor in op.inputs]
-  return False
-
-
-def _reduction(loss: tf.Tensor, size: Any) -> str | None:
-  """ "sum" or "mean" of a scalar that is one over examples; None: neither.
-
-  Scaled by constants and added up it still is.
-  """
-  op = loss.op
-  inputs = list(op.inputs)
-  if op.type in ("Sum", "Mean"):
-    rows = inputs[0].shape[0] if inputs[0].shape.rank else None
-    axes = tf.get_static_value(inputs[1])
-    over = axes is not None and 0 in axes.reshape(-1).tolist()
-    fits = rows == size or rows is None
-    if inputs[0].shape.rank and over and fits:
-      return op.type.lower()
-  if op.type in ("Identity", "Neg", "Cast"):
-    return _reduction(inputs[0], size)
-  if op.type in ("DivNoNan", "RealDiv") and _is_size(inputs[1], size):
-    return "mean" if _reduction(inputs[0], size) == "sum" else None
-  if op.type in ("Mul", "RealDiv"):
-    constant = [tf.get_static_value(t) is not None for t in inputs]
-    if any(constant) and (op.type == "Mul" or constant[1]):
-      return _reduction(inputs[constant[0]], size)
-  if op.type in ("Add", "AddV2", "Sub"):
-    first, second = (_reduction(t, size) for t in inputs)
-    return first if first == second else None
-  if op.type in ("Sum", "Mean") and inputs[0].shape.rank == 0:
-    return _reduction(inputs[0], size)
-  return None
-
-
-def _is_size(tensor: tf.Tensor, size: Any) -> bool:
-  """Whether a scalar is the number of examples."""
-  value = tf.get_static_value(tensor)
-  if value is not None:
-    return bool(value == size)
-  while tensor.op.type in ("Cast", "StridedSlice", "Identity"):
-    tensor = tensor.op.inputs[0]
-  return tensor.op.type == "Shape"

@@ -1,0 +1,153 @@
+"""Rules of loops, branches and calls, and of the lists that loops write."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from tensorflow.python.ops import cond_v2, while_v2
+
+from tfplace.extraction.microbatches.batch_axis import analysis
+from tfplace.extraction.microbatches.batch_axis.registry import rule
+from tfplace.extraction.microbatches.batch_axis.values import (
+  FIXED,
+  Fixed,
+  Mixed,
+  Mixes,
+  OpPair,
+  Rows,
+  Sized,
+  TensorList,
+  Value,
+  merge,
+)
+
+_MOST_ROUNDS = 10  # until what holds of a loop's variables must be stable
+
+
+@rule("While", "StatelessWhile")
+def _while(op: OpPair, inputs: list[Value]) -> list[Value]:
+  bodies, conditions = (
+    [
+      while_v2._get_graph(one, name, f"_{name}_graph")
+      for one in (op.first, op.second)
+    ]
+    for name in ("body", "cond")
+  )
+  values = list(inputs)
+  for _ in range(_MOST_ROUNDS):
+    results = _called(bodies, values, op)
+    merged = [_merged(op, a, b) for a, b in zip(values, results, strict=True)]
+    if merged == values:
+      break
+    values = merged
+  else:
+    raise Mixes("is a loop that could not be followed")
+  (goes_on,) = _called(conditions, values, op)
+  if goes_on != FIXED:
+    raise Mixes("runs until all examples of the batch are done")
+  return values
+
+
+def _merged(op: OpPair, first: Value, second: Value) -> Value:
+  try:
+    return merge(first, second)
+  except Mixes as mixes:
+    return Mixed(op.name, op.type, str(mixes))
+
+
+@rule("If", "StatelessIf")
+def _if(op: OpPair, inputs: list[Value]) -> list[Value]:
+  if inputs[0] != FIXED:
+    raise Mixes("takes a branch that depends on the batch")
+  pairs = zip(
+    cond_v2.get_func_graphs(op.first),
+    cond_v2.get_func_graphs(op.second),
+    strict=True,
+  )
+  first, second = (_called(graphs, inputs[1:], op) for graphs in pairs)
+  return [_merged(op, a, b) for a, b in zip(first, second, strict=True)]
+
+
+@rule("PartitionedCall", "StatefulPartitionedCall")
+def _call(op: OpPair, inputs: list[Value]) -> list[Value]:
+  graphs = []
+  for one in (op.first, op.second):
+    function = one.graph._get_function(one.get_attr("f").name)
+    graph = getattr(function, "graph", None)
+    if graph is None:
+      raise Mixes("calls a function that could not be followed")
+    graphs.append(graph)
+  return _called(graphs, inputs, op)
+
+
+def _called(
+  graphs: Sequence[Any], inputs: Sequence[Value], op: OpPair
+) -> list[Value]:
+  """What the results of a function hold; mixing is told of the call."""
+  first, second = graphs
+  given = {t.name: v for t, v in zip(first.inputs, inputs, strict=True)}
+  found = analysis.follow(first, second, op.sizes, given)
+  return [found[tensor.name] for tensor in first.outputs]
+
+
+@rule("TensorListReserve", "EmptyTensorList")
+def _list(op: OpPair, inputs: list[Value]) -> Value:
+  if any(not isinstance(value, (Fixed, Sized)) for value in inputs):
+    raise Mixes("makes a list whose length depends on the batch")
+  if op.type == "TensorListReserve" and inputs[1] != FIXED:
+    raise Mixes("makes a list with an entry for each example")
+  return TensorList()
+
+
+@rule("TensorListFromTensor")
+def _unstacked(op: OpPair, inputs: list[Value]) -> Value:
+  rows = inputs[0]
+  if isinstance(rows, Fixed):
+    return TensorList(FIXED)
+  if not isinstance(rows, Rows) or rows.axis == 0:
+    raise Mixes("makes a list with an entry for each example")
+  return TensorList(rows.plain(rows.axis - 1))
+
+
+@rule("TensorListSetItem", "TensorListPushBack")
+def _set_item(op: OpPair, inputs: list[Value]) -> Value:
+  held, item = inputs[0], inputs[-1]
+  if op.type == "TensorListSetItem":
+    held, index, item = inputs[:3]
+    if index != FIXED:
+      raise Mixes("writes an entry whose number depends on the batch")
+  return merge(_as_list(held), TensorList(item))
+
+
+@rule("TensorListGetItem", "TensorListStack", "TensorListConcatV2")
+def _get_item(op: OpPair, inputs: list[Value]) -> Value | list[Value]:
+  element = _as_list(inputs[0]).element
+  if op.type == "TensorListConcatV2":
+    if not isinstance(element, Rows) or element.axis == 0:
+      raise Mixes("joins lists of examples")
+    return [element, FIXED]
+  if op.type == "TensorListGetItem" and inputs[1] != FIXED:
+    raise Mixes("reads an entry whose number depends on the batch")
+  if element is None:  # never written: zeros
+    raise Mixes("reads a list that nothing is written to")
+  if op.type == "TensorListStack" and isinstance(element, Rows):
+    return element.plain(element.axis + 1)
+  return element
+
+
+@rule("TensorListPopBack")
+def _pop_back(op: OpPair, inputs: list[Value]) -> list[Value]:
+  held = _as_list(inputs[0])
+  if held.element is None:
+    raise Mixes("reads a list that nothing is written to")
+  return [held, held.element]
+
+
+@rule("TensorListLength", "TensorListElementShape")
+def _length(op: OpPair, inputs: list[Value]) -> Value:
+  return FIXED
+
+
+def _as_list(value: Value) -> TensorList:
+  if not isinstance(value, TensorList):
+    raise Mixes("is a list that depends on the batch")
+  return value

@@ -1,0 +1,147 @@
+"""Rules of ops that look entries up by index, or add to entries by index."""
+
+from tfplace.extraction.microbatches.batch_axis.registry import rule
+from tfplace.extraction.microbatches.batch_axis.values import (
+  FIXED,
+  Fixed,
+  Handle,
+  Mixes,
+  OpPair,
+  Reduced,
+  Rows,
+  State,
+  Value,
+  join,
+)
+
+
+@rule("ReadVariableOp")
+def _read(op: OpPair, inputs: list[Value]) -> Value:
+  (handle,) = inputs
+  return State(handle.name) if isinstance(handle, Handle) else FIXED
+
+
+def _rows(value: Value) -> Rows:
+  if isinstance(value, Rows):
+    if value.position or value.column is not None:
+      raise Mixes("numbers the examples of the batch")
+    return value
+  raise Mixes("looks up a sum or mean over the examples of the batch")
+
+
+@rule("GatherV2", "ResourceGather")
+def _gather(op: OpPair, inputs: list[Value]) -> Value:
+  table, indices = inputs[:2]
+  batch_dims = op.attr("batch_dims")
+  axis = 0
+  if op.type == "GatherV2":
+    axes = op.axes(2, op.in_rank(0))
+    axis = axes[0]
+  width = op.in_rank(1) - batch_dims
+  if isinstance(table, Fixed):
+    rows = _rows(indices)
+    if rows.axis < batch_dims:
+      raise Mixes("looks up rows by the number of the example")
+    return rows.plain(rows.axis + axis - batch_dims)
+  rows = _rows(table)
+  if rows.axis == axis:
+    raise Mixes("looks up examples of the batch by index")
+  moved = rows.axis
+  if rows.axis > axis:
+    moved = rows.axis + width - 1
+  if isinstance(indices, Fixed):
+    if rows.axis < batch_dims:
+      raise Mixes("looks up rows by the number of the example")
+    return rows.plain(moved)
+  by = _rows(indices)
+  if rows.axis >= batch_dims or by.axis != rows.axis:
+    raise Mixes("looks up rows of each example for every other")
+  return join([rows, by])
+
+
+@rule("GatherNd", "ResourceGatherNd")
+def _gather_nd(op: OpPair, inputs: list[Value]) -> Value:
+  table, indices = inputs
+  if not isinstance(indices, Rows):
+    if not isinstance(table, Rows) or indices != FIXED:
+      raise Mixes("looks up a sum or mean over the examples of the batch")
+    depth = op.in_shapes(1)[0][-1]
+    if table.axis < depth:
+      raise Mixes("looks up examples of the batch by index")
+    return table.plain(table.axis - depth + op.in_rank(1) - 1)
+  last = op.in_rank(1) - 1
+  if indices.axis == last:
+    raise Mixes("looks up examples of the batch by index")
+  if isinstance(table, Fixed):
+    return _rows(indices).plain()
+  column = 0 if indices.position else indices.column
+  is_own = (
+    isinstance(table, Rows)
+    and column == table.axis
+    and (table.outer, table.inner) == (1, 1)
+  )
+  if not is_own:
+    raise Mixes("looks up examples of the batch by index")
+  return indices.plain()
+
+
+@rule("OneHot")
+def _one_hot(op: OpPair, inputs: list[Value]) -> Value:
+  rows = _rows(inputs[0])
+  if any(value != FIXED for value in inputs[1:]):
+    raise Mixes("makes an entry for each pair of examples")
+  new = op.attr("axis") % op.out_rank()
+  return rows.plain(rows.axis + (new <= rows.axis))
+
+
+@rule("UnsortedSegmentSum")
+def _segment_sum(op: OpPair, inputs: list[Value]) -> Value:
+  """Sums of entries by segment; examples that share one are added up."""
+  data, segments, count = inputs
+  if count != FIXED:
+    raise Mixes("makes a segment for each example of the batch")
+  if isinstance(segments, Rows):
+    if isinstance(data, Rows):
+      join([data, _rows(segments)])
+    elif data != FIXED:
+      raise Mixes("computes with the number of examples in the batch")
+    return Reduced("sum")
+  rows = _rows(data)
+  moved = rows.axis - op.in_rank(1)
+  if segments != FIXED or moved < 0:
+    raise Mixes("adds examples of the batch to each other")
+  return rows.plain(moved + 1)
+
+
+@rule("ScatterNd")
+def _scatter_nd(op: OpPair, inputs: list[Value]) -> Value:
+  indices, updates, shape = inputs
+  if shape != FIXED or not isinstance(indices, Rows):
+    raise Mixes("scatters into a tensor whose shape depends on the batch")
+  rows = _rows(indices)
+  if rows.axis == op.in_rank(0) - 1:
+    raise Mixes("looks up examples of the batch by index")
+  if isinstance(updates, Rows):
+    join([rows, updates])
+  elif updates != FIXED:
+    raise Mixes("computes with the number of examples in the batch")
+  return Reduced("sum")
+
+
+@rule("DenseBincount", "Bincount")
+def _bincount(op: OpPair, inputs: list[Value]) -> Value:
+  if inputs[1] != FIXED:
+    raise Mixes("counts up to a number that depends on the batch")
+  values, _, weights = inputs
+  joined = join([_rows(v) for v in (values, weights) if v != FIXED])
+  if op.type == "DenseBincount":
+    if op.in_rank(0) == 2 and joined.axis == 0:
+      return joined
+    if op.attr("binary_output"):
+      raise Mixes("looks for a value in any example of the batch")
+  return Reduced("sum")
+
+
+@rule("LookupTableFindV2")
+def _table(op: OpPair, inputs: list[Value]) -> Value:
+  return _rows(inputs[1])

@@ -1,0 +1,286 @@
+"""What a tensor of a traced step holds of the examples of a batch."""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.client import pywrap_tf_session as c_api
+from tensorflow.python.framework import tensor_util
+
+
+@dataclasses.dataclass(frozen=True)
+class Fixed:
+  """The same tensor in every microbatch: weights, constants, positions."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Sized:
+  """A tensor that depends on the number of examples, and not on their data."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+  """A tensor with independent examples along one axis.
+
+  The axis has `outer * examples * inner` entries: entry
+  `(o * examples + e) * inner + i` belongs to example `e` alone.
+
+  Attributes:
+    axis: the batch axis, not negative.
+    outer: repetitions around the examples, such as time steps that were merged
+      with the batch.
+    inner: entries of one example that follow each other.
+    uniform: any split of the axis into outer and inner is right, as for zeros
+      and random numbers.
+    position: each entry is the number of its example in the batch.
+    column: index in the last axis whose entries are such numbers; None: none.
+  """
+
+  axis: int
+  outer: int = 1
+  inner: int = 1
+  uniform: bool = False
+  position: bool = False
+  column: int | None = None
+
+  def plain(self, axis: int | None = None) -> "Rows":
+    """Rows on the given axis, without what is known of their entries."""
+    kept = self.axis if axis is None else axis
+    return Rows(kept, self.outer, self.inner, self.uniform)
+
+
+@dataclasses.dataclass(frozen=True)
+class Reduced:
+  """A sum or mean over the examples of a microbatch, without a batch axis.
+
+  Attributes:
+    kind: "sum" or "mean".
+  """
+
+  kind: str
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorList:
+  """A list of tensors (`tf.TensorArray`); None while it is empty."""
+
+  element: "Value | None" = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Handle:
+  """The handle of a variable that accumulates over batches (a metric's)."""
+
+  name: str
+
+
+@dataclasses.dataclass(frozen=True)
+class State:
+  """The value of such a variable, with additive terms or without.
+
+  Attributes:
+    name: of its handle.
+    added: whether sums over examples were added to it.
+  """
+
+  name: str
+  added: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Mixed:
+  """A tensor in which an example depends on others of its batch.
+
+  Attributes:
+    op: name of the op that mixes them.
+    op_type: its type.
+    why: what it does, as a clause whose subject is the op.
+  """
+
+  op: str
+  op_type: str
+  why: str
+
+
+Value: TypeAlias = (
+  Fixed | Sized | Rows | Reduced | TensorList | Handle | State | Mixed
+)
+FIXED, SIZED = Fixed(), Sized()
+
+
+class Mixes(Exception):
+  """Raised by a rule whose op mixes examples; the text says how."""
+
+
+class OpPair:
+  """One op of the step, as traced at each of two batch sizes.
+
+  Attributes:
+    first: the op in the first graph.
+    second: the op in the second graph.
+    sizes: examples of the two graphs.
+  """
+
+  def __init__(
+    self, first: tf.Operation, second: tf.Operation, sizes: tuple[int, int]
+  ) -> None:
+    self.first, self.second, self.sizes = first, second, sizes
+    self.name: str = first.name
+    self.type: str = first.type
+
+  def attr(self, name: str) -> Any:
+    """An attribute, which is the same in both graphs."""
+    return self.first.get_attr(name)
+
+  def in_shapes(self, index: int) -> tuple[list[int], list[int]]:
+    """Static shapes of an input in both graphs.
+
+    Raises:
+      Mixes: a dimension is unknown.
+    """
+    return _shapes(self.first.inputs[index], self.second.inputs[index])
+
+  def out_shapes(self, index: int = 0) -> tuple[list[int], list[int]]:
+    """Static shapes of an output in both graphs.
+
+    Raises:
+      Mixes: a dimension is unknown.
+    """
+    return _shapes(self.first.outputs[index], self.second.outputs[index])
+
+  def in_rank(self, index: int) -> int:
+    """Rank of an input."""
+    return _rank(self.first.inputs[index])
+
+  def out_rank(self, index: int = 0) -> int:
+    """Rank of an output."""
+    return _rank(self.first.outputs[index])
+
+  def constants(self, index: int) -> tuple[Any, Any]:
+    """Static values of an input in both graphs; None where unknown."""
+    return (
+      static_value(self.first.inputs[index]),
+      static_value(self.second.inputs[index]),
+    )
+
+  def partial(self, index: int, which: int) -> list[int | None]:
+    """Entries of an integer vector in one graph; None where unknown.
+
+    Args:
+      index: of the input.
+      which: 0 for the first graph, 1 for the second.
+    """
+    tensor = (self.first, self.second)[which].inputs[index]
+    value = tensor_util.constant_value(tensor, partial=True)
+    if value is None:
+      return [None] * (tensor.shape[0] or 0)
+    return list(np.asarray(value).reshape(-1))
+
+  def constant(self, index: int) -> np.ndarray:
+    """Static value of an input, the same in both graphs.
+
+    Raises:
+      Mixes: it is unknown or differs.
+    """
+    first, second = self.constants(index)
+    if first is None or second is None or not np.array_equal(first, second):
+      raise Mixes("has an argument that is no constant")
+    return np.asarray(first)
+
+  def axes(self, index: int, rank: int) -> list[int]:
+    """Axes that an input names, none negative.
+
+    Raises:
+      Mixes: they are unknown.
+    """
+    named = self.constant(index).reshape(-1).tolist()
+    return [int(axis) % rank if rank else 0 for axis in named]
+
+
+def static_value(tensor: tf.Tensor) -> Any:
+  """The value of a tensor that depends on constants alone, else None."""
+  if tensor.dtype in (tf.resource, tf.variant):
+    return None
+  value = tf.get_static_value(tensor)
+  if value is None:  # TensorFlow's own evaluation knows every op
+    with tensor.graph._c_graph.get() as graph:
+      value = c_api.TF_TryEvaluateConstant_wrapper(
+        graph, tensor._as_tf_output()
+      )
+  return value
+
+
+def _shapes(first: tf.Tensor, second: tf.Tensor) -> tuple[list[int], list[int]]:
+  if not (first.shape.is_fully_defined() and second.shape.is_fully_defined()):
+    raise Mixes("has a shape that depends on data")
+  return first.shape.as_list(), second.shape.as_list()
+
+
+def _rank(tensor: tf.Tensor) -> int:
+  rank = tensor.shape.rank
+  if rank is None:
+    raise Mixes("has a rank that depends on data")
+  return rank
+
+
+def join(rows: Sequence[Rows]) -> Rows:
+  """Rows of several tensors that are combined example by example.
+
+  Raises:
+    Mixes: they hold the examples on different axes or in another order.
+  """
+  return functools.reduce(_join, [value.plain() for value in rows])
+
+
+def _join(first: Rows, second: Rows) -> Rows:
+  if first.axis != second.axis:
+    raise Mixes("combines each example with every other")
+  if second.uniform:
+    return first
+  if first.uniform or first == second:
+    return second
+  raise Mixes("combines examples with others of their batch")
+
+
+def merge(first: Value, second: Value) -> Value:
+  """What holds of a tensor that is one or the other (loops, branches).
+
+  Raises:
+    Mixes: nothing that is known holds of both.
+  """
+  if first == second:
+    return first
+  if isinstance(first, Mixed) or isinstance(second, Mixed):
+    return first if isinstance(first, Mixed) else second
+  if isinstance(first, Rows) and isinstance(second, Rows):
+    return join([first, second])
+  if isinstance(first, TensorList) and isinstance(second, TensorList):
+    if first.element is None or second.element is None:
+      return second if first.element is None else first
+    return TensorList(merge(first.element, second.element))
+  raise Mixes("depends on the batch in some cases only")
+
+
+def rows_of(examples: np.ndarray, size: int, axis: int) -> Rows:
+  """Rows whose entries along `axis` belong to the examples given.
+
+  Args:
+    examples: [entries], the example of each entry.
+    size: examples of the batch.
+    axis: of the tensor.
+
+  Raises:
+    Mixes: some examples are left out, repeated unevenly or in another order.
+  """
+  changes = np.flatnonzero(np.diff(examples))
+  inner = int(changes[0]) + 1 if len(changes) else len(examples)
+  period = size * inner
+  if len(examples) and len(examples) % period == 0:
+    outer = len(examples) // period
+    expected = np.tile(np.repeat(np.arange(size), inner), outer)
+    if np.array_equal(expected, examples):
+      return Rows(axis, outer, inner)
+  raise Mixes("takes some examples of the batch, or changes their order")

@@ -1,0 +1,382 @@
+"""Proves that a step can run in microbatches, or refuses it.
+
+The forward pass is traced at two batch sizes, and the batch axis is followed
+through both graphs (`batch_axis`): from the data to the values of the losses,
+what the metrics accumulate, and the states that are kept for each example. A
+microbatch is traced afterwards with what was found: how each added loss is
+reduced, which metrics the whole batch must update, and which lookups are the
+same in every microbatch.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+from tensorflow.python.framework import func_graph
+
+from tfplace.errors import ExtractionError
+from tfplace.extraction.layers import LayerRecorder
+from tfplace.extraction.microbatches import (
+  FUNCTION,
+  SplitConfig,
+  batch_axis,
+  states,
+)
+from tfplace.extraction.microbatches.batch_axis import values as axis_values
+from tfplace.extraction.microbatches.batch_axis.values import (
+  FIXED,
+  Fixed,
+  Handle,
+  Mixed,
+  Mixes,
+  Reduced,
+  Rows,
+  Sized,
+  State,
+  Value,
+)
+from tfplace.extraction.microbatches.forward import Forward, run_forward
+from tfplace.extraction.microbatches.parts import Parts
+from tfplace.extraction.microbatches.whole_batch import (
+  WholeBatch,
+  compiled_metrics,
+)
+
+_SIZES = (2, 3)  # examples of the two traces
+_WHOLE = 6  # examples of the batch that they are parts of
+_LENGTH = 16  # stands for every other dimension that is unknown
+_WAY_OUT = (
+  "plan the whole step (microbatches=1), or let each example be computed by"
+  " itself"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Findings:
+  """What was found in a step that can run in microbatches.
+
+  Attributes:
+    kinds: how each loss that is added is reduced over examples ("sum", "mean",
+      "weights"), in the order in which they are traced.
+    deferred: ids of metrics that no sum over examples updates.
+    lookups: name of a tensor of indices -> whether it is of the batch; of all
+      lookups of the forward pass.
+  """
+
+  kinds: tuple[str, ...] = ()
+  deferred: frozenset[int] = frozenset()
+  lookups: Mapping[str, bool] = dataclasses.field(default_factory=dict)
+
+
+def examine(
+  model: keras.Model,
+  parts: Parts,
+  config: SplitConfig,
+  forward: Forward | None = None,
+) -> Findings:
+  """Examines the step of a model.
+
+  Args:
+    model: compiled and built.
+    parts: the batch; only its shapes, dtypes and states count.
+    config: whether statistics over the batch are allowed.
+    forward: `x, y, sample_weight` -> loss; None: Keras' own.
+
+  Raises:
+    ExtractionError: the step mixes examples; names the layer and the op.
+  """
+  deferred: frozenset[int] = frozenset()
+  while True:
+    traces = [_Trace(model, parts, n, forward, deferred) for n in _SIZES]
+    if traces[0].op_types != traces[1].op_types:
+      # The first call builds what is not built yet, with ops of its own.
+      traces[0] = _Trace(model, parts, _SIZES[0], forward, deferred)
+    checked = _Checked(model, config, traces)
+    found = checked.findings()
+    if found.deferred <= deferred:
+      return found
+    deferred |= found.deferred
+
+
+def assigned_states(
+  model: keras.Model, parts: Parts, forward: Forward | None
+) -> list[keras.Variable]:
+  """Those of the variables that are cut with the batch that the step assigns.
+
+  Raises:
+    Exception: the step cannot be traced so.
+  """
+  trace = _Trace(model, parts, _SIZES[0], forward, frozenset())
+  return [v for i, v in enumerate(parts.states) if i in trace.states]
+
+
+class _Examined(WholeBatch):
+  """Records the losses that are added; placeholders stand for their shares.
+
+  Attributes:
+    terms: the added losses, each with its placeholder.
+  """
+
+  terms: list[tuple[tf.Tensor, tf.Tensor]]
+
+  def _additional(self, loss: tf.Tensor) -> tf.Tensor:
+    share = tf.compat.v1.placeholder(loss.dtype, (), name="share")
+    self.terms.append((loss, share))
+    return share
+
+
+class _Trace:
+  """The forward pass, losses and metrics at one batch size."""
+
+  def __init__(
+    self,
+    model: keras.Model,
+    parts: Parts,
+    size: int,
+    forward: Forward | None,
+    deferred: frozenset[int],
+  ) -> None:
+    self.outer = tf.compat.v1.get_default_graph()
+    self.graph: Any = func_graph.FuncGraph(FUNCTION)
+    self.recorder = LayerRecorder(self.graph, model)
+    with self.graph.as_default(), self.graph.device(self.recorder):
+      self.data = [_placeholder(t, size) for t in parts.tensors]
+      (x, y, weight), rows, _ = parts.structured(self.data)
+      self.whole = _Examined(
+        model,
+        size,
+        _WHOLE,
+        with_regularization=forward is not None,
+        deferred=deferred,
+      )
+      self.whole.terms = []
+      with (
+        self.whole.reductions(),
+        states.cut(model, parts.states, rows) as self.states,
+      ):
+        try:
+          loss, finish = run_forward(model, (x, y, weight), forward)
+          self.loss = self.whole.share(loss)
+          finish()
+        except Exception:
+          check_captures(model, self.graph, self.outer, parts)
+          raise
+    check_captures(model, self.graph, self.outer, parts)
+
+  @property
+  def op_types(self) -> list[str]:
+    """Types of all ops in the order in which they were traced."""
+    return [op.type for op in self.graph.get_operations()]
+
+  def assigned(self) -> list[tf.Operation]:
+    """Ops that may change variables."""
+    return [
+      op
+      for op in self.graph.get_operations()
+      if op.op_def.is_stateful
+      and op.type != "ReadVariableOp"
+      and any(t.dtype == tf.resource for t in op.inputs)
+    ]
+
+
+def _placeholder(tensor: tf.Tensor, size: int) -> tf.Tensor:
+  shape = [_LENGTH if d is None else d for d in tensor.shape[1:]]
+  return tf.compat.v1.placeholder(tensor.dtype, [size, *shape])
+
+
+class _Checked:
+  """Two traces of a step, with what their tensors hold of the batch."""
+
+  def __init__(
+    self, model: keras.Model, config: SplitConfig, traces: Sequence[_Trace]
+  ) -> None:
+    self._model = model
+    self._trace = traces[0]
+    self._second = traces[1]
+    self._layers = self._trace.recorder.layers
+    self._normalizing = {
+      layer.name
+      for layer in model._flatten_layers()
+      if config.allow_batch_statistics
+      and isinstance(layer, keras.layers.BatchNormalization)
+    }
+    self._owners = _owners(model, self._trace.graph)
+    given: dict[str, Value] = {t.name: Rows(0) for t in self._trace.data}
+    given |= {name: Handle(name) for name in self._owners}
+    given |= {t.name: Reduced("sum") for _, t in self._trace.whole.terms}
+    try:
+      self._values = batch_axis.follow(
+        self._trace.graph,
+        self._second.graph,
+        _SIZES,
+        given,
+        self._has_statistics,
+      )
+    except Mixes as mixes:
+      raise ExtractionError(
+        f"the step of model {model.name!r} cannot be split: it {mixes};"
+        f" {_WAY_OUT}"
+      ) from None
+
+  def _has_statistics(self, op: str) -> bool:
+    return any(n in self._normalizing for n in self._layers_of(op))
+
+  def _layers_of(self, op: str) -> tuple[str, ...]:
+    scope = op
+    while scope:
+      if scope in self._layers:
+        return self._layers[scope]
+      scope = scope.rpartition("/")[0]
+    return ()
+
+  def findings(self) -> Findings:
+    """What the step is, or why it cannot be split."""
+    whole = self._trace.whole
+    for tensor in whole.values:
+      self._check_rows(tensor, "its loss")
+    kinds = tuple(self._kind(loss) for loss, _ in whole.terms)
+    self._check_shares([self._trace.loss, *(t for _, t in whole.totals)])
+    for rows in self._trace.states.values():
+      self._check_rows(rows, "a state that it keeps")
+    for update in whole.updates:
+      for tensor in update.tensors:
+        if tensor.shape.rank:
+          self._check_rows(tensor, f"metric {update.metric.name!r}")
+    return Findings(kinds, self._deferred(), self._lookups())
+
+  def _value(self, tensor: tf.Tensor) -> Value:
+    return self._values[tensor.name]
+
+  def _check_rows(self, tensor: tf.Tensor, what: str) -> None:
+    value = self._value(tensor)
+    if isinstance(value, (Fixed, Sized)) or value == Rows(0):
+      return
+    if isinstance(value, Rows) and value.uniform and value.axis == 0:
+      return
+    self._refuse(tensor, value, f"{what} has no value for each example")
+
+  def _kind(self, term: tf.Tensor) -> str:
+    """How an added loss is reduced over the examples."""
+    value = self._value(term)
+    if isinstance(value, Reduced):
+      return value.kind
+    if isinstance(value, Fixed):
+      return "weights"
+    self._refuse(
+      term,
+      value,
+      f"the loss {term.op.name!r} that is added is neither a sum nor a mean"
+      " over examples",
+    )
+
+  def _check_shares(self, tensors: Iterable[tf.Tensor]) -> None:
+    for tensor in tensors:
+      value = self._value(tensor)
+      if isinstance(value, Mixed):
+        self._refuse(tensor, value, "its loss mixes examples")
+
+  def _refuse(self, tensor: tf.Tensor, value: Value, what: str) -> Any:
+    """Raises that examples are mixed, where and how."""
+    op, where = tensor.op.name, what
+    if isinstance(value, Mixed):
+      layers = self._layers_of(value.op)
+      place = f"layer {layers[0]!r}" if layers else "the loss"
+      if layers and layers[0] == self._model.name:
+        place = "its call()"
+      op = value.op
+      where = (
+        f"{place} mixes the examples of a batch: op {value.op!r}"
+        f" ({value.op_type}) {value.why}"
+      )
+    raise ExtractionError(
+      f"the step of model {self._model.name!r} cannot be split: {where};"
+      f" {_WAY_OUT}",
+      op=op,
+    )
+
+  def _deferred(self) -> frozenset[int]:
+    """Metrics that accumulate something else than sums over examples."""
+    found = set()
+    for op in self._trace.assigned():
+      handles = [t.name for t in op.inputs if t.name in self._owners]
+      for handle in handles:
+        if not self._adds_up(op, handle):
+          found.add(self._owners[handle])
+    return frozenset(found)
+
+  def _adds_up(self, op: tf.Operation, handle: str) -> bool:
+    if len(op.inputs) != 2 or op.inputs[0].name != handle:
+      return False
+    value = self._value(op.inputs[1])
+    if op.type == "AssignVariableOp":
+      return value == State(handle, added=True)
+    if op.type == "AssignAddVariableOp":
+      second = self._second.graph.get_operation_by_name(op.name)
+      pair = axis_values.OpPair(op, second, _SIZES)
+      return batch_axis.elementwise.is_additive(pair, 1, value)
+    return False
+
+  def _lookups(self) -> dict[str, bool]:
+    found = {}
+    for op in self._trace.graph.get_operations():
+      if op.type in ("GatherV2", "ResourceGather"):
+        indices = op.inputs[1]
+        found[indices.name] = self._value(indices) != FIXED
+    return found
+
+
+def _owners(model: keras.Model, graph: Any) -> dict[str, int]:
+  """Name of the handle of each metric's variable -> `id` of the metric."""
+  owners = {
+    id(variable.value.handle): id(metric)
+    for metric in compiled_metrics(model)
+    for variable in metric.variables
+  }
+  return {
+    inner.name: owners[id(outer)]
+    for outer, inner in graph.captures
+    if id(outer) in owners
+  }
+
+
+def check_captures(
+  model: keras.Model, graph: Any, outer: tf.Graph, parts: Parts
+) -> None:
+  """Refuses a forward function that uses the batch in place of its arguments.
+
+  Args:
+    model: whose step it is.
+    graph: what the function was traced as.
+    outer: the graph around it.
+    parts: the batch.
+
+  Raises:
+    ExtractionError: the function uses tensors of the whole batch.
+  """
+  batch = {id(tensor) for tensor in parts.sources}
+  for source, inner in graph.captures:
+    if getattr(source, "graph", None) is not outer:
+      continue
+    if source.dtype != tf.resource and _depends(source, batch):
+      raise ExtractionError(
+        f"the step of model {model.name!r} cannot be split: its forward"
+        f" function uses {source.name!r}, which is of the whole batch: it must"
+        " compute with its arguments x, y, sample_weight alone",
+        op=inner.op.name,
+      )
+
+
+def _depends(tensor: tf.Tensor, sources: set[int]) -> bool:
+  """Whether a tensor depends on one of those with the ids given."""
+  seen: set[str] = set()
+  waiting = [tensor]
+  while waiting:
+    current = waiting.pop()
+    if id(current) in sources:
+      return True
+    if current.op.name not in seen:
+      seen.add(current.op.name)
+      waiting += list(current.op.inputs)
+  return False

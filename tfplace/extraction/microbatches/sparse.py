@@ -1,0 +1,130 @@
+"""Sparse gradients of microbatches, added as the whole step has them.
+
+Keras' optimizers square the values of `tf.IndexedSlices` without adding slices
+of equal index first, so the sum over microbatches must have the slices that the
+whole step has: those of a lookup by example side by side, those of a lookup
+that is the same in every microbatch (of positions) added up.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Collection, Mapping, Sequence
+
+import tensorflow as tf
+
+from tfplace.errors import ExtractionError
+
+_PASSES_INDICES = ("Reshape", "Identity", "Cast", "ExpandDims", "Squeeze")
+
+
+@dataclasses.dataclass(frozen=True)
+class SparseGradient:
+  """The gradient of a variable that only lookups read.
+
+  Attributes:
+    lookups: slices of each lookup.
+    of_batch: whether the indices of each lookup are of the batch.
+  """
+
+  lookups: tuple[tf.IndexedSlices, ...]
+  of_batch: tuple[bool, ...]
+
+  @property
+  def tensors(self) -> list[tf.Tensor]:
+    """All tensors of the slices."""
+    found = []
+    for part in self.lookups:
+      found += [part.values, part.indices]
+      if part.dense_shape is not None:
+        found.append(part.dense_shape)
+    return found
+
+  def mapped(self, made: Mapping[str, tf.Tensor]) -> "SparseGradient":
+    """The same with other tensors, by the names of these."""
+    parts = [
+      tf.IndexedSlices(
+        made[part.values.name],
+        made[part.indices.name],
+        None if part.dense_shape is None else made[part.dense_shape.name],
+      )
+      for part in self.lookups
+    ]
+    return SparseGradient(tuple(parts), self.of_batch)
+
+
+def followed(
+  gradient: tf.IndexedSlices,
+  lookups: Mapping[str, bool],
+  batch: Collection[str],
+) -> SparseGradient:
+  """Takes a sparse gradient apart into those of single lookups.
+
+  Args:
+    gradient: of one microbatch.
+    lookups: name of a tensor of indices -> whether it is of the batch.
+    batch: names of the tensors of the microbatch's data.
+
+  Raises:
+    ExtractionError: it cannot be told whether a lookup is of the batch.
+  """
+  shape = gradient.dense_shape
+  pairs = _pairs(gradient.values, gradient.indices)
+  return SparseGradient(
+    tuple(tf.IndexedSlices(v, i, shape) for v, i in pairs),
+    tuple(_is_of_batch(indices, lookups, batch) for _, indices in pairs),
+  )
+
+
+def _pairs(
+  values: tf.Tensor, indices: tf.Tensor
+) -> list[tuple[tf.Tensor, tf.Tensor]]:
+  """Values and indices of each lookup, as the gradient tape joined them."""
+  ops = values.op, indices.op
+  is_joined = all(op.type == "ConcatV2" for op in ops)
+  if not is_joined or len(ops[0].inputs) != len(ops[1].inputs):
+    return [(values, indices)]
+  parts = zip(ops[0].inputs[:-1], ops[1].inputs[:-1], strict=True)
+  return [pair for v, i in parts for pair in _pairs(v, i)]
+
+
+def _is_of_batch(
+  indices: tf.Tensor, lookups: Mapping[str, bool], batch: Collection[str]
+) -> bool:
+  tensor = indices
+  while tensor.name not in lookups and tensor.op.type in _PASSES_INDICES:
+    tensor = tensor.op.inputs[0]
+  if tensor.name in lookups:
+    return lookups[tensor.name]
+  waiting, seen = [tensor], set()
+  while waiting:
+    current = waiting.pop()
+    if current.name in batch:
+      raise ExtractionError(
+        f"the sparse gradient {indices.name!r} cannot be split: its lookup is"
+        " in a function or a loop of its own, so that its indices cannot be"
+        " followed: look up outside of it",
+        op=indices.op.name,
+      )
+    if current.name not in seen:
+      seen.add(current.name)
+      waiting += list(current.op.inputs)
+  return False
+
+
+def added(gradients: Sequence[SparseGradient]) -> tf.IndexedSlices:
+  """The gradient of the batch, of those of its microbatches."""
+  values, indices = [], []
+  first = gradients[0]
+  for number, of_batch in enumerate(first.of_batch):
+    parts = [gradient.lookups[number] for gradient in gradients]
+    if of_batch:
+      values += [part.values for part in parts]
+      indices += [part.indices for part in parts]
+    else:
+      values.append(functools.reduce(tf.add, [part.values for part in parts]))
+      indices.append(parts[0].indices)
+  if len(values) == 1:
+    return tf.IndexedSlices(values[0], indices[0], first.lookups[0].dense_shape)
+  return tf.IndexedSlices(
+    tf.concat(values, 0), tf.concat(indices, 0), first.lookups[0].dense_shape
+  )
