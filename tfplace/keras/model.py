@@ -44,6 +44,7 @@ def place_model(
   max_in_flight: int | None = None,
   allow_batch_statistics: bool = False,
   order: str = ARRIVAL,
+  check: bool = True,
 ) -> ModelT:
   """Places a Keras 3 model's ops and variables on devices.
 
@@ -74,6 +75,8 @@ def place_model(
     order: in which devices take their ready ops: as they become ready
       ("arrival"), by "rank", or "auto": rank where that gains at least 3% or
       fits where arrival does not.
+    check: runs a microbatched step once beside the whole step, on this host, and
+      compares loss, metrics and updates; False leaves that out.
 
   Raises:
     ApplyError: model, devices and placement do not fit each other.
@@ -86,7 +89,7 @@ def place_model(
     request = planning.make_request(
       cluster, strategy, batch_size, budget_s, seed, max_memory, keep_together,
       verbose, costs, split=split, chooses_split=microbatches == AUTO,
-      order=order,
+      order=order, check=check,
     )  # fmt: skip
     planner = planning.searching(model, request)
   else:
@@ -117,6 +120,7 @@ def plan_model(
   allow_batch_statistics: bool = False,
   order: str = ARRIVAL,
   init_placement: PlanLike | None = None,
+  check: bool = True,
 ) -> AppliedPlacement:
   """Plans as `place_model` would, and leaves the model where it is.
 
@@ -143,6 +147,7 @@ def plan_model(
     init_placement: an earlier plan, such as `place_model` takes for
       `placement`, to start the search from; what it says of devices or ops
       that are gone is carried over to others. Not with microbatches="auto".
+    check: as `place_model`'s.
 
   Returns:
     The plan, for `place_model(model, placement=plan)`, now or later.
@@ -168,7 +173,7 @@ def plan_model(
     cluster, strategy, batch_size, budget_s, seed, max_memory, keep_together,
     verbose, costs, is_what_if=True, split=split,
     chooses_split=microbatches == AUTO, order=order,
-    init_placement=init_placement,
+    init_placement=init_placement, check=check,
   )  # fmt: skip
   planner = planning.searching(model, request)
   return planner("train" if model.compiled else "predict", sample)[1]

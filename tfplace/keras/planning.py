@@ -28,7 +28,7 @@ from tfplace.extraction.microbatches import WHOLE, SplitConfig
 from tfplace.extraction.traced import DEFAULT_BATCH_SIZE
 from tfplace.keras import given
 from tfplace.keras.controller import Planner
-from tfplace.plan import local_devices, local_step
+from tfplace.plan import local_devices, local_step, split_check
 from tfplace.plan import plan as plan_lib
 from tfplace.plan.choice import in_words
 from tfplace.plan.clusters import ClusterLike, find_cluster
@@ -60,6 +60,7 @@ class Request:
     split: how the training step is split.
     chooses_split: the number of microbatches is chosen with the placement, and
       `split` says what is allowed.
+    check: whether a microbatched step is compared with the whole one by numbers.
   """
 
   cluster: Cluster
@@ -73,6 +74,7 @@ class Request:
   is_what_if: bool = False
   split: SplitConfig = WHOLE
   chooses_split: bool = False
+  check: bool = True
 
 
 def make_request(
@@ -90,6 +92,7 @@ def make_request(
   chooses_split: bool = False,
   order: str = ARRIVAL,
   init_placement: given.PlanLike | None = None,
+  check: bool = True,
 ) -> Request:
   """Checks what can be checked before there is a graph.
 
@@ -135,6 +138,7 @@ def make_request(
     is_what_if,
     split,
     chooses_split,
+    check,
   )
 
 
@@ -172,13 +176,14 @@ def _searched(
   else:
     step = opened.step(split)
     plan = make_plan(step.problem, request.config, show)
+  if plan.choice is not None:
+    split = plan.choice.split
+  unchecked = opened.check(step, split)
   traced = cast(TracedStep, step.traced)  # `opened` always traces
-  notes = filter(None, (_note(plan, opened), plan.order_reason))
+  notes = filter(None, (_note(plan, opened), plan.order_reason, unchecked))
   applied = _described(plan, traced, request, "; ".join(notes))
   text = f"model {model.name!r}: {_seconds_phrase(show.seconds)}"
   _print_or_log(text, request.verbose, logging.INFO)
-  if plan.choice is not None:
-    split = plan.choice.split
   return dataclasses.replace(applied, seconds=show.seconds, split=split)
 
 
@@ -214,6 +219,7 @@ class _Opened:
   data: Any
   show: Stages
   _measured: bool | None = None  # whether costs are, once they are known
+  _whole: SplitStep | None = None  # the step that is not split, once traced
 
   def step(self, split: SplitConfig) -> SplitStep:
     """Traces the step, and costs its ops.
@@ -235,7 +241,33 @@ class _Opened:
     if request.measured and self._measured is not False:
       with self.show("measuring", " its step on one device, for a few seconds"):
         problem = self._with_measured_costs(problem, traced)
-    return SplitStep(problem, traced)
+    step = SplitStep(problem, traced)
+    if split.is_whole:
+      self._whole = step
+    return step
+
+  def check(self, step: SplitStep, split: SplitConfig) -> str:
+    """Compares a microbatched step with the whole one, by numbers.
+
+    Returns:
+      Why it was not compared; "" where it was, or where nothing is split.
+
+    Raises:
+      ExtractionError: the steps differ.
+    """
+    if split.is_whole or not self.request.check:
+      return ""
+    why = ""
+    if split.allow_batch_statistics and _has_batch_statistics(self.model):
+      why = "statistics of microbatches are allowed to differ"
+    else:
+      whole = self._whole or self.step(WHOLE)
+      traced = cast(TracedStep, whole.traced)
+      why = split_check.why_not(whole.problem.graph, traced)
+      if not why:
+        with self.show("checking", f" the step {in_words(split)} by numbers"):
+          split_check.check_split(traced, cast(TracedStep, step.traced))
+    return f"not checked by numbers: {why}" if why else ""
 
   def _with_measured_costs(
     self, problem: Problem, traced: TracedStep
@@ -256,6 +288,13 @@ class _Opened:
     else:
       self._measured = True
     return problem
+
+
+def _has_batch_statistics(model: keras.Model) -> bool:
+  return any(
+    isinstance(layer, keras.layers.BatchNormalization) and layer.trainable
+    for layer in model._flatten_layers()
+  )
 
 
 def trace(

@@ -37,6 +37,16 @@ def memory_bytes() -> float:
   return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
 
 
+def free_bytes() -> float:
+  """Memory that programs can still take without swapping."""
+  with contextlib.suppress(OSError):
+    for line in pathlib.Path("/proc/meminfo").read_text("utf-8").splitlines():
+      key, _, value = line.partition(":")
+      if key == "MemAvailable":
+        return float(value.split()[0]) * 1024.0
+  return memory_bytes()
+
+
 def cpu_name() -> str:
   """The processor's name, or at least its architecture."""
   with contextlib.suppress(OSError):

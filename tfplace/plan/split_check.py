@@ -1,0 +1,326 @@
+"""Checks by numbers that a microbatched step computes what the whole step does.
+
+Both steps run once on this host, from the same state and on the same batch:
+loss, metrics and updated variables must agree to 1e-4. Random ops give a
+constant, since the two steps draw in another order. The model is not touched:
+the steps run in sessions of their own, with copies of its variables.
+
+Rounding moves some updates by more than that (Adam divides gradients that are
+zero but for rounding by their own size). How much is measured: the whole step
+runs once more from weights that differ in their last digits, and what that
+moves is allowed for.
+"""
+
+import dataclasses
+import itertools
+import re
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfplace.core.cluster import Cluster, Device
+from tfplace.core.op_graph import OpGraph
+from tfplace.core.problem import Problem
+from tfplace.errors import ExtractionError, TfplaceError
+from tfplace.extraction.safety import side_effects
+from tfplace.extraction.traced import TracedStep, with_initializers
+from tfplace.measure.local import host
+from tfplace.simulate import Simulator
+
+_CPU = "CPU"
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckConfig:
+  """What the check allows and costs; the values are our choice.
+
+  Attributes:
+    tolerance: of a relative difference.
+    noise: times what rounding alone moves, which is allowed besides.
+    uninformative: share of an update that rounding moves, from which on the
+      update tells nothing.
+    perturbation: relative change of the weights that stands for rounding.
+    most_seconds: estimated for one step, above which nothing is run.
+    memory_share: of the host's free memory that a step may need.
+    seed: of made-up data.
+  """
+
+  tolerance: float = 1e-4
+  noise: float = 10.0
+  uninformative: float = 0.02
+  perturbation: float = 3e-7
+  most_seconds: float = 20.0
+  memory_share: float = 0.5
+  seed: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class _Outcome:
+  """What one step did.
+
+  Attributes:
+    loss: of the batch.
+    before: variable -> value before the step.
+    after: variable -> value after it.
+  """
+
+  loss: float
+  before: Mapping[str, np.ndarray]
+  after: Mapping[str, np.ndarray]
+
+  def update(self, name: str) -> np.ndarray:
+    """What the step added to a variable."""
+    return self.after[name].astype(np.float64) - self.before[name]
+
+
+def why_not(
+  graph: OpGraph, whole: TracedStep, config: CheckConfig | None = None
+) -> str:
+  """Why the check is not run on this host; "" where it can be.
+
+  Args:
+    graph: the whole step, with estimated costs.
+    whole: the same as it is run.
+    config: what the check may cost.
+  """
+  config = config or CheckConfig()
+  if side_effects.when_run(whole.graph_def):
+    return "the step has side effects"
+  if others := _other_random_ops(whole.graph_def):
+    return f"the step has random ops of type {others[0]}"
+  cluster = Cluster("host", (Device("CPU:0", _CPU, np.inf),), ())
+  try:
+    problem = Problem(graph, cluster)
+  except TfplaceError:  # some op has no kernel there
+    return "the step cannot run on this host's CPU"
+  row = np.zeros((1, graph.num_ops), np.int32)
+  (found,) = Simulator(problem).evaluate(row)
+  seconds = found.step_time_us / 1e6
+  if seconds > config.most_seconds:
+    return f"one step would take about {seconds:.0f} s on this host"
+  needed = max(found.peak_memory_bytes.values())
+  free = config.memory_share * host.free_bytes()
+  if needed > free:
+    return (
+      f"one step needs about {needed / 2**30:.1f} GiB, and this host has"
+      f" {free / 2**30:.1f} GiB to spare"
+    )
+  return ""
+
+
+def check_split(
+  whole: TracedStep, split: TracedStep, config: CheckConfig | None = None
+) -> float:
+  """Compares one microbatched step with the whole one.
+
+  Args:
+    whole: the step as it is.
+    split: the same in microbatches.
+    config: what may differ.
+
+  Returns:
+    Seconds that it took.
+
+  Raises:
+    ExtractionError: they differ; names the loss or the variable and by how
+      much.
+  """
+  config = config or CheckConfig()
+  began = time.monotonic()
+  feeds = _batch(whole, config.seed)
+  reference = _run(whole, feeds, 0.0)
+  rounded = _run(whole, feeds, config.perturbation)
+  found = _run(split, feeds, 0.0)
+  _compare(whole.name, split.microbatches, reference, rounded, found, config)
+  return time.monotonic() - began
+
+
+def _batch(traced: TracedStep, seed: int) -> dict[str, np.ndarray]:
+  """Tensor name -> value: of the sample, or made up where it says nothing.
+
+  Made-up integers are 0 and 1, which are valid tokens, classes and masks of
+  nearly every model.
+  """
+  rng = np.random.default_rng(seed)
+  feeds = {}
+  for feed in traced.feeds.values():
+    value = feed.value
+    if value is None or (value.size > 1 and (value == value.flat[0]).all()):
+      if feed.dtype.is_floating:
+        value = rng.random(feed.shape).astype(feed.dtype.as_numpy_dtype)
+      elif feed.dtype == tf.string:
+        value = np.full(feed.shape, b"", object)
+      elif feed.dtype == tf.bool:
+        value = rng.integers(0, 2, feed.shape).astype(bool)
+      else:
+        kind = feed.dtype.as_numpy_dtype
+        value = rng.integers(0, 2, feed.shape).astype(kind)
+    feeds[feed.tensor] = value
+  return feeds
+
+
+def _run(
+  traced: TracedStep, feeds: Mapping[str, np.ndarray], perturbation: float
+) -> _Outcome:
+  """One step from the state of the model, weights perturbed."""
+  prepared = with_initializers(traced)
+  _fix_random(prepared.graph_def)
+  rng = np.random.default_rng(1)
+  initial = {
+    name: _perturbed(value, perturbation, rng)
+    for name, value in prepared.feeds.items()
+  }
+  with tf.Graph().as_default() as graph:
+    tf.import_graph_def(prepared.graph_def, name="")
+    reads = {
+      name: tf.raw_ops.ReadVariableOp(
+        resource=graph.get_tensor_by_name(f"{name}:0"), dtype=spec.dtype
+      )
+      for name, spec in traced.variables.items()
+      if graph.get_operation_by_name(name).type == "VarHandleOp"
+    }
+    with tf.compat.v1.Session(graph=graph) as session:
+      session.run(list(prepared.assignments), initial)
+      before = session.run(reads)
+      fetched, _ = session.run([traced.fetches[0], traced.targets], dict(feeds))
+      after = session.run(reads)
+  kept = [n for n in reads if not n.endswith("seed_generator_state")]
+  return _Outcome(
+    float(np.sum(fetched)),
+    {name: before[name] for name in kept},
+    {name: after[name] for name in kept},
+  )
+
+
+def _perturbed(
+  value: np.ndarray, perturbation: float, rng: np.random.Generator
+) -> np.ndarray:
+  if not perturbation or value.dtype.kind != "f" or not value.any():
+    return value
+  factor = 1.0 + perturbation * rng.choice((-1.0, 1.0), value.shape)
+  return (value * factor).astype(value.dtype)
+
+
+def _compare(
+  model: str,
+  count: int,
+  reference: _Outcome,
+  rounded: _Outcome,
+  found: _Outcome,
+  config: CheckConfig,
+) -> None:
+  """Raises where the outcome is not the reference, up to rounding.
+
+  Raises:
+    ExtractionError: names what differs.
+  """
+  scale = max(abs(reference.loss), 1e-6)
+  allowed = config.tolerance * scale
+  allowed += config.noise * abs(rounded.loss - reference.loss)
+  if not abs(found.loss - reference.loss) <= allowed:
+    raise _differs(
+      model, count, f"its loss is {found.loss:.7g}, not {reference.loss:.7g}"
+    )
+  for name in reference.after:
+    if name not in found.after:
+      continue
+    expected = reference.update(name)
+    size = np.linalg.norm(expected)
+    if not size or not np.isfinite(size):
+      continue
+    noise = np.linalg.norm(rounded.update(name) - expected) / size
+    if noise > config.uninformative:
+      continue
+    off = np.linalg.norm(found.update(name) - expected) / size
+    if not off <= config.tolerance + config.noise * noise:
+      raise _differs(
+        model, count, f"the update of {name!r} is {off:.2g} of its size off"
+      )
+
+
+def _differs(model: str, count: int, what: str) -> ExtractionError:
+  return ExtractionError(
+    f"the step of model {model!r} in {count} microbatches does not compute what"
+    f" the whole step does: {what}; plan the whole step (microbatches=1), or"
+    " pass check=False if that is meant"
+  )
+
+
+# Random op -> the index of the input that takes its place; None: a constant.
+_RANDOM: dict[str, int | None] = {
+  "RandomUniform": None,
+  "RandomStandardNormal": None,
+  "TruncatedNormal": None,
+  "StatelessRandomUniform": None,
+  "StatelessRandomUniformV2": None,
+  "StatelessRandomNormal": None,
+  "StatelessRandomNormalV2": None,
+  "StatelessTruncatedNormal": None,
+  "StatelessTruncatedNormalV2": None,
+  "RandomUniformInt": 1,
+  "StatelessRandomUniformInt": 2,
+  "StatelessRandomUniformIntV2": 4,
+}
+# Of random numbers in [0, 1): with it, no dropout drops anything.
+_CONSTANT = 0.999
+
+
+def _other_random_ops(graph_def: tf.compat.v1.GraphDef) -> list[str]:
+  """Types of random ops that no constant can take the place of."""
+  nodes = itertools.chain(
+    graph_def.node, *(f.node_def for f in graph_def.library.function)
+  )
+  return sorted(
+    {
+      node.op
+      for node in nodes
+      if re.search("Random|Multinomial|Poisson|ParameterizedTruncated", node.op)
+      and node.op not in (*_RANDOM, *_SEEDS)
+    }
+  )
+
+
+_SEEDS = ("StatelessRandomGetKeyCounter", "StatelessRandomGetAlg",
+          "StatelessRandomGetKeyCounterAlg")  # fmt: skip
+
+
+def _fix_random(graph_def: tf.compat.v1.GraphDef) -> None:
+  """Replaces random ops by constants of their shape."""
+  _fix_nodes(graph_def.node, "{}")
+  for function in graph_def.library.function:
+    _fix_nodes(function.node_def, "{}:output:0")
+
+
+def _fix_nodes(nodes: Any, reference: str) -> None:
+  for node in [node for node in nodes if node.op in _RANDOM]:
+    data = [name for name in node.input if not name.startswith("^")]
+    controls = [name for name in node.input if name.startswith("^")]
+    dtype = _first(node, ("dtype", "Tout"))
+    index = _first(node, ("Tshape", "T"))
+    value = _RANDOM[node.op]
+    if value is None:
+      fixed = nodes.add(name=f"{node.name}/fixed", op="Const")
+      fixed.device = node.device
+      fixed.attr["dtype"].type = dtype
+      fixed.attr["value"].tensor.CopyFrom(
+        tf.make_tensor_proto(_CONSTANT, tf.DType(dtype), ())
+      )
+      data = [data[0], reference.format(fixed.name)]
+    else:
+      data = [data[0], data[value]]
+    if node.op == "RandomUniformInt":
+      dtype, index = node.attr["Tout"].type, node.attr["T"].type
+    node.op = "Fill"
+    del node.input[:]
+    node.input.extend([*data, *controls])
+    node.attr.clear()
+    node.attr["T"].type = dtype
+    node.attr["index_type"].type = index
+
+
+def _first(node: Any, names: Sequence[str]) -> int:
+  """The dtype of the first of the attributes that the node has."""
+  return next((node.attr[n].type for n in names if n in node.attr), 0)
