@@ -96,7 +96,7 @@ def examine(
     checked = _Checked(model, config, traces)
     found = checked.findings()
     if found.deferred <= deferred:
-      return found
+      return dataclasses.replace(found, deferred=deferred)
     deferred |= found.deferred
 
 

@@ -11,6 +11,7 @@ batch (`whole_batch`), so that the microbatches' losses add up to the loss.
 import contextvars
 import dataclasses
 import functools
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,6 +26,11 @@ from tfplace.extraction.microbatches.microbatch import Copy, microbatches
 from tfplace.extraction.microbatches.parts import Parts
 from tfplace.extraction.microbatches.sparse import SparseGradient, added
 from tfplace.extraction.microbatches.whole_batch import check_losses
+
+
+# Layers and metrics of a model, which other models may share, are other than
+# they are while its microbatches are traced.
+_TRACING = threading.RLock()
 
 
 def split_train_step(
@@ -80,7 +86,8 @@ def gradients(
     ExtractionError: as `split_train_step`.
   """
   parts = Parts(data, config.microbatches)
-  copies = microbatches(model, parts, config, forward)
+  with _TRACING:
+    copies = microbatches(model, parts, config, forward)
   found = [
     _sum(variable, [copy.gradients[i] for copy in copies])
     for i, variable in enumerate(model.trainable_weights)

@@ -122,6 +122,8 @@ def _sum(op: OpPair, inputs: list[Value]) -> Value:
     return Reduced("sum")
   if kinds <= {"mean", "fixed"}:
     return Reduced("mean")
+  if any(isinstance(value, Rows) for value in inputs):
+    raise Mixes("computes with a sum or mean over the examples of the batch")
   raise Mixes("adds a sum over examples and something that is none")
 
 
