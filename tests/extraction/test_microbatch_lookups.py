@@ -1,0 +1,112 @@
+"""Sparse gradients have the slices that the whole step has.
+
+Keras squares the values of slices without adding those of equal index, so an
+optimizer with second moments tells them apart. The reference is Keras itself.
+"""
+
+import os
+
+import keras
+import numpy as np
+import pytest
+from keras import layers, ops, optimizers
+from microbatch_testing import assert_equal, both, classes, compiled, normal
+
+LENGTH, TOKENS, WIDTH = 7, 11, 6
+
+
+class Positions(layers.Layer):
+  """Adds a learned vector for each position: a lookup without a batch."""
+
+  def __init__(self, table=None):
+    super().__init__()
+    self.table = table or layers.Embedding(LENGTH, WIDTH)
+
+  def build(self, shape):
+    if not self.table.built:
+      self.table.build((None,))
+    self.built = True
+
+  def call(self, x):
+    return x + self.table(ops.arange(LENGTH))
+
+
+class RepeatedPositions(Positions):
+  """The same, looked up again for each example."""
+
+  def call(self, x):
+    numbers = ops.broadcast_to(ops.arange(LENGTH), ops.shape(x)[:2])
+    return x + self.table(numbers)
+
+
+class Tied(layers.Layer):
+  """Projects on the table of an embedding: its gradient is dense."""
+
+  def __init__(self, table):
+    super().__init__()
+    self.table = table
+
+  def call(self, x):
+    return ops.matmul(x, ops.transpose(self.table.embeddings))
+
+
+def built(kind, optimizer):
+  words = layers.Embedding(TOKENS, WIDTH)
+  tokens = keras.Input((LENGTH,), dtype="int32")
+  x = words(tokens)
+  if kind == "positions":
+    x = Positions()(x)
+  elif kind == "repeated":
+    x = RepeatedPositions()(x)
+  elif kind == "shared":  # one table for tokens and for positions
+    x = Positions(words)(x)
+  elif kind == "tied":
+    x = Tied(words)(Positions()(x))
+  x = layers.Dense(8, "tanh")(layers.Flatten()(x))
+  model = keras.Model(tokens, layers.Dense(3)(x))
+  return compiled(model, optimizer=optimizer())
+
+
+OPTIMIZERS = {
+  "adam": lambda: optimizers.Adam(0.01),
+  "rmsprop": lambda: optimizers.RMSprop(0.01),
+  "adagrad": lambda: optimizers.Adagrad(0.05),
+  "sgd": lambda: optimizers.SGD(0.1, momentum=0.9),
+  "adadelta": lambda: optimizers.Adadelta(0.5),
+  "adamax": lambda: optimizers.Adamax(0.01),
+  "adamw": lambda: optimizers.AdamW(0.01),
+  "amsgrad": lambda: optimizers.Adam(0.01, amsgrad=True),
+  "centered": lambda: optimizers.RMSprop(0.01, centered=True, momentum=0.5),
+  "ftrl": lambda: optimizers.Ftrl(0.05),
+  "lamb": lambda: optimizers.Lamb(0.01),
+  "lion": lambda: optimizers.Lion(0.001),
+  "nadam": lambda: optimizers.Nadam(0.01),
+  "clipped": lambda: optimizers.Adam(0.01, global_clipnorm=0.01),
+  "loss_scaled": lambda: optimizers.LossScaleOptimizer(
+    optimizers.RMSprop(0.01), initial_scale=64.0
+  ),
+}
+KINDS = ("tokens", "positions", "repeated", "shared", "tied")
+ALL = bool(os.environ.get("TFPLACE_SLOW_TESTS"))
+CASES = [(kind, "rmsprop") for kind in KINDS]
+CASES += [("shared", name) for name in ("adam", "adagrad")]
+if ALL:
+  CASES = [(kind, name) for kind in KINDS for name in OPTIMIZERS]
+
+
+@pytest.mark.parametrize(("kind", "name"), CASES)
+def test_updates_of_lookups_equal_those_of_the_whole_batch(kind, name):
+  def data():
+    return classes(TOKENS, LENGTH), normal(3)
+
+  models, runs = both(
+    lambda: built(kind, OPTIMIZERS[name]), data, 3, epochs=2
+  )
+  assert_equal(*runs)
+  states = zip(*(m.optimizer.variables for m in models), strict=True)
+  for mine, reference in states:
+    expected = np.asarray(reference)
+    scale = max(np.abs(expected).max(), 1e-6)
+    np.testing.assert_allclose(
+      np.asarray(mine), expected, rtol=0, atol=1e-4 * scale
+    )
