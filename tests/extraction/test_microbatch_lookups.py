@@ -99,9 +99,7 @@ def test_updates_of_lookups_equal_those_of_the_whole_batch(kind, name):
   def data():
     return classes(TOKENS, LENGTH), normal(3)
 
-  models, runs = both(
-    lambda: built(kind, OPTIMIZERS[name]), data, 3, epochs=2
-  )
+  models, runs = both(lambda: built(kind, OPTIMIZERS[name]), data, 3, epochs=2)
   assert_equal(*runs)
   states = zip(*(m.optimizer.variables for m in models), strict=True)
   for mine, reference in states:

@@ -99,7 +99,7 @@ def test_unit_normalization_over_the_batch_is_refused():
   model = keras.Sequential(
     [keras.Input((6,)), layers.UnitNormalization(axis=0), layers.Dense(3)]
   )
-  with pytest.raises(ExtractionError, match="unit_normalization.*mixes"):
+  with pytest.raises(ExtractionError, match=r"unit_normalization.*mixes"):
     trace(compiled(model), X, Y)
 
 
@@ -189,7 +189,7 @@ def test_added_loss_not_linear_in_a_mean_is_refused():
   model = keras.Sequential(
     [keras.Input((6,)), layers.Dense(3), SquaredPenalty()]
   )
-  with pytest.raises(ExtractionError, match="neither a sum nor a mean|mixes"):
+  with pytest.raises(ExtractionError, match=r"neither a sum nor a mean|mixes"):
     trace(compiled(model), X, Y)
 
 
@@ -251,9 +251,7 @@ def test_metrics_equal_those_of_the_whole_batch(name):
 )
 def test_metrics_of_classes_equal_those_of_the_whole_batch(metric):
   def build():
-    model = keras.Sequential(
-      [keras.Input((6,)), layers.Dense(3, "sigmoid")]
-    )
+    model = keras.Sequential([keras.Input((6,)), layers.Dense(3, "sigmoid")])
     fresh = type(metric).from_config(metric.get_config())
     return compiled(model, "binary_crossentropy", metrics=[fresh])
 

@@ -160,8 +160,8 @@ def test_the_split_step_is_planned_at_the_first_fit():
 REFUSED = {
   Unhelped: "'net' cannot be split: it has a train_step of its own, which must"
   r" call tfplace.split_gradients\(self, data\) once, and calls it 0 times",
-  Worst: "model 'net' cannot be split: the loss '.*Max.*' that is added is"
-  " neither a sum nor a mean over examples",
+  Worst: "model 'net' cannot be split: the loss mixes the examples of a batch:"
+  r" op 'Max' \(Max\) reduces over the examples",
 }
 
 
@@ -172,3 +172,87 @@ def test_what_cannot_be_split_says_why(kind):
   )
   with pytest.raises(ExtractionError, match=REFUSED[kind]):
     fitted(model, 1)
+
+
+class Forward(Net):
+  """A `train_step` around any forward function."""
+
+  def train_step(self, data):
+    forward = self.forward(*keras.utils.unpack_x_y_sample_weight(data))
+    loss, gradients = tfplace.split_gradients(self, data, forward)
+    pairs = zip(gradients, self.trainable_weights, strict=True)
+    self.optimizer.apply_gradients(pairs)
+    shown = [m for m in self.metrics if m.name == "shown"]
+    return {"loss": loss, **{m.name: m.result() for m in shown}}
+
+
+class Comparing(Forward):
+  def forward(self, *_):
+    def compared(x, y, sample_weight):
+      predicted = self(x, training=True)
+      return ops.mean(ops.square(predicted - ops.mean(predicted, axis=0)))
+
+    return compared
+
+
+class Closure(Forward):
+  """Uses the batch of `train_step` in place of its arguments."""
+
+  def forward(self, x, y, sample_weight):
+    def closure(*_):
+      return self.compute_loss(x, y, self(x, training=True), sample_weight)
+
+    return closure
+
+
+class HalfClosure(Forward):
+  """Uses the targets of `train_step`, of which it takes the mean."""
+
+  def forward(self, x, y, sample_weight):
+    def closure(part, *_):
+      return ops.mean(ops.square(self(part, training=True) - ops.mean(y)))
+
+    return closure
+
+
+class Shown(Forward):
+  """Shows its loss by a metric of its own."""
+
+  def __init__(self):
+    super().__init__()
+    self.shown = keras.metrics.Mean(name="shown")
+
+  def forward(self, *_):
+    def forward(x, y, sample_weight):
+      predicted = self(x, training=True)
+      self.compute_metrics(x, y, predicted, sample_weight)
+      loss = ops.mean(ops.square(predicted - y))
+      self.shown.update_state(loss)
+      return loss
+
+    return forward
+
+
+def split_trace(kind):
+  batch = (X[:BATCH], Y[:BATCH], WEIGHTS[:BATCH])
+  return trace_keras(build(kind), sample=batch, split=SplitConfig(3))
+
+
+def test_forward_that_compares_examples_is_refused():
+  with pytest.raises(ExtractionError, match=r"cannot be split.*examples"):
+    split_trace(Comparing)
+
+
+@pytest.mark.parametrize("kind", [Closure, HalfClosure])
+def test_forward_that_uses_the_whole_batch_is_refused(kind):
+  with pytest.raises(ExtractionError, match="which is of the whole batch"):
+    split_trace(kind)
+
+
+def test_loss_shown_by_a_metric_of_the_model_is_that_of_the_batch():
+  expected = fitted(build(Shown))
+  model = build(Shown)
+  batch = (X[:BATCH], Y[:BATCH], WEIGHTS[:BATCH])
+  traced = trace_keras(model, sample=batch, split=SplitConfig(3, 1))
+  tfplace.place_model(model, placement=at.random_placement(traced, 0))
+  assert_same(fitted(model), expected)

@@ -66,9 +66,7 @@ def transformer(optimizer="adam"):
 
 def checked(model, x, microbatches=4):
   whole = trace_keras(model, sample=(x, Y))
-  split = trace_keras(
-    model, sample=(x, Y), split=SplitConfig(microbatches)
-  )
+  split = trace_keras(model, sample=(x, Y), split=SplitConfig(microbatches))
   return split_check.check_split(whole, split)
 
 
@@ -129,7 +127,7 @@ def test_mixed_examples_are_found(name, unexamined):
 
 
 def test_slices_of_positions_side_by_side_are_found(unexamined):
-  with pytest.raises(ExtractionError, match="the update of '.*embedding"):
+  with pytest.raises(ExtractionError, match=r"the update of '.*embedding"):
     checked(transformer("rmsprop"), TOKENS)
 
 
@@ -138,7 +136,7 @@ def root(y, predicted):
 
 
 def test_metric_of_the_parts_is_found(unexamined):
-  with pytest.raises(ExtractionError, match="the update of '.*(total|count)"):
+  with pytest.raises(ExtractionError, match=r"the update of '.*(total|count)"):
     checked(dense(metrics=[root]), X)
 
 
@@ -175,9 +173,7 @@ def test_threads_leave_losses_of_keras_as_they_were():
   results, models = {}, [dense() for _ in range(4)]
 
   def fit(number):
-    model = tfplace.place_model(
-      models[number], microbatches=2, budget_s=0.5
-    )
+    model = tfplace.place_model(models[number], microbatches=2, budget_s=0.5)
     history = model.fit(X, Y, batch_size=4, verbose=0, shuffle=False)
     results[number] = history.history["loss"]
 

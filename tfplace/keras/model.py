@@ -75,8 +75,8 @@ def place_model(
     order: in which devices take their ready ops: as they become ready
       ("arrival"), by "rank", or "auto": rank where that gains at least 3% or
       fits where arrival does not.
-    check: runs a microbatched step once beside the whole step, on this host, and
-      compares loss, metrics and updates; False leaves that out.
+    check: runs a microbatched step once beside the whole step, on this host,
+      and compares loss, metrics and updates; False leaves that out.
 
   Raises:
     ApplyError: model, devices and placement do not fit each other.

@@ -60,7 +60,8 @@ class Request:
     split: how the training step is split.
     chooses_split: the number of microbatches is chosen with the placement, and
       `split` says what is allowed.
-    check: whether a microbatched step is compared with the whole one by numbers.
+    check: whether a microbatched step is compared with the whole one by
+      numbers.
   """
 
   cluster: Cluster

@@ -10,7 +10,7 @@ same in every microbatch.
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import keras
 import tensorflow as tf
@@ -44,7 +44,8 @@ from tfplace.extraction.microbatches.whole_batch import (
   compiled_metrics,
 )
 
-_SIZES = (2, 3)  # examples of the two traces
+_UNKNOWN = (4, 32)  # examples of the two traces where no size is known
+_LEAST = 2  # examples of a trace; of one alone, broadcasting hides the batch
 _WHOLE = 6  # examples of the batch that they are parts of
 _LENGTH = 16  # stands for every other dimension that is unknown
 _WAY_OUT = (
@@ -88,16 +89,25 @@ def examine(
     ExtractionError: the step mixes examples; names the layer and the op.
   """
   deferred: frozenset[int] = frozenset()
+  sizes = _sizes(parts)
   while True:
-    traces = [_Trace(model, parts, n, forward, deferred) for n in _SIZES]
+    traces = [_Trace(model, parts, n, forward, deferred) for n in sizes]
     if traces[0].op_types != traces[1].op_types:
       # The first call builds what is not built yet, with ops of its own.
-      traces[0] = _Trace(model, parts, _SIZES[0], forward, deferred)
+      traces[0] = _Trace(model, parts, sizes[0], forward, deferred)
     checked = _Checked(model, config, traces)
     found = checked.findings()
     if found.deferred <= deferred:
       return dataclasses.replace(found, deferred=deferred)
     deferred |= found.deferred
+
+
+def _sizes(parts: Parts) -> tuple[int, int]:
+  """Examples of the two traces: of a microbatch, and of the batch."""
+  if not parts.is_known:
+    return _UNKNOWN
+  size = max(parts.size(0), _LEAST)
+  return size, max(parts.examples, size + 1)
 
 
 def assigned_states(
@@ -108,7 +118,7 @@ def assigned_states(
   Raises:
     Exception: the step cannot be traced so.
   """
-  trace = _Trace(model, parts, _SIZES[0], forward, frozenset())
+  trace = _Trace(model, parts, _sizes(parts)[0], forward, frozenset())
   return [v for i, v in enumerate(parts.states) if i in trace.states]
 
 
@@ -138,6 +148,7 @@ class _Trace:
     forward: Forward | None,
     deferred: frozenset[int],
   ) -> None:
+    self.size = size
     self.outer = tf.compat.v1.get_default_graph()
     self.graph: Any = func_graph.FuncGraph(FUNCTION)
     self.recorder = LayerRecorder(self.graph, model)
@@ -195,6 +206,7 @@ class _Checked:
     self._model = model
     self._trace = traces[0]
     self._second = traces[1]
+    self._sizes = traces[0].size, traces[1].size
     self._layers = self._trace.recorder.layers
     self._normalizing = {
       layer.name
@@ -210,7 +222,7 @@ class _Checked:
       self._values = batch_axis.follow(
         self._trace.graph,
         self._second.graph,
-        _SIZES,
+        self._sizes,
         given,
         self._has_statistics,
       )
@@ -277,7 +289,7 @@ class _Checked:
       if isinstance(value, Mixed):
         self._refuse(tensor, value, "its loss mixes examples")
 
-  def _refuse(self, tensor: tf.Tensor, value: Value, what: str) -> Any:
+  def _refuse(self, tensor: tf.Tensor, value: Value, what: str) -> NoReturn:
     """Raises that examples are mixed, where and how."""
     op, where = tensor.op.name, what
     if isinstance(value, Mixed):
@@ -314,7 +326,7 @@ class _Checked:
       return value == State(handle, added=True)
     if op.type == "AssignAddVariableOp":
       second = self._second.graph.get_operation_by_name(op.name)
-      pair = axis_values.OpPair(op, second, _SIZES)
+      pair = axis_values.OpPair(op, second, self._sizes)
       return batch_axis.elementwise.is_additive(pair, 1, value)
     return False
 

@@ -7,7 +7,6 @@ from typing import Any, TypeAlias
 import keras
 import tensorflow as tf
 
-
 # `x, y, sample_weight` of a part of the batch -> its loss.
 Forward: TypeAlias = Callable[[Any, Any, Any], tf.Tensor]
 # A tensor, `tf.IndexedSlices` or, of a microbatch, `SparseGradient`; or None.

@@ -27,7 +27,6 @@ from tfplace.extraction.microbatches.parts import Parts
 from tfplace.extraction.microbatches.sparse import SparseGradient, added
 from tfplace.extraction.microbatches.whole_batch import check_losses
 
-
 # Layers and metrics of a model, which other models may share, are other than
 # they are while its microbatches are traced.
 _TRACING = threading.RLock()

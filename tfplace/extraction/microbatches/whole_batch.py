@@ -76,7 +76,7 @@ class WholeBatch:
   model: keras.Model
   size: Any
   whole: Any
-  kinds: Iterator[str] = iter(())
+  kinds: Iterator[str] = dataclasses.field(default_factory=lambda: iter(()))
   present: tf.Tensor | None = None
   with_regularization: bool = False
   deferred: frozenset[int] = frozenset()

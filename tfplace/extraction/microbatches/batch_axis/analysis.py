@@ -113,7 +113,7 @@ def _outputs(
     result = _transferred(op, inputs)
   except Mixes as mixes:
     result = Mixed(op.name, op.type, str(mixes))
-  values = [result] * count if isinstance(result, _VALUE) else list(result)
+  values = list(result) if isinstance(result, Sequence) else [result] * count
   if any(isinstance(v, (Mixed, Reduced)) for v in values) and (
     has_statistics(op.name)
   ):
@@ -178,7 +178,6 @@ _ARITHMETIC = frozenset(
   ("Add", "AddV2", "Sub", "AddN", "Mul", "RealDiv", "DivNoNan", "Identity",
    "Slice", "StridedSlice")
 )  # fmt: skip
-_VALUE = Value.__args__  # type: ignore[attr-defined]
 _MOST_FOLDED = 64  # entries of a tensor that is evaluated
 
 
@@ -217,10 +216,11 @@ def _of_constant(op: OpPair) -> Value:
   first, second = (tf.make_ndarray(proto) for proto in protos)
   if first.shape == second.shape:
     return FIXED if np.array_equal(first, second) else SIZED
-  axes = [
-    axis for axis, (a, b) in enumerate(zip(first.shape, second.shape)) if a != b
-  ]
-  if first.ndim != second.ndim or len(axes) != 1:
+  axes = []
+  if first.ndim == second.ndim:
+    lengths = zip(first.shape, second.shape, strict=True)
+    axes = [axis for axis, (a, b) in enumerate(lengths) if a != b]
+  if len(axes) != 1:
     raise Mixes("is a constant with an entry for each pair of examples")
   (axis,) = axes
   return _of_entries(
@@ -235,9 +235,9 @@ def _of_entries(
   count, rest = divmod(len(first), sizes[0])
   if rest or len(second) != count * sizes[1]:
     raise Mixes("is a constant whose size depends on the batch in its own way")
-  if (first == first[:1]).all() and np.array_equal(second[:1], first[:1]):
-    if (second == second[:1]).all():
-      return Rows(axis, 1, count, uniform=True)
+  is_same = np.array_equal(second[:1], first[:1])
+  if is_same and all((a == a[:1]).all() for a in (first, second)):
+    return Rows(axis, 1, count, uniform=True)
   for outer in range(1, count + 1):
     if count % outer:
       continue

@@ -26,8 +26,8 @@ Shapes = tuple[list[int], list[int]]
 
 def _varying(shapes: Shapes) -> list[int]:
   """Axes whose length depends on the number of examples."""
-  first, second = shapes
-  return [i for i, (a, b) in enumerate(zip(first, second)) if a != b]
+  pairs = enumerate(zip(*shapes, strict=True))
+  return [axis for axis, (first, second) in pairs if first != second]
 
 
 def _rows(value: Value) -> Rows:
@@ -52,13 +52,19 @@ def _reshape(op: OpPair, inputs: list[Value]) -> Value:
     right = inner * math.prod(before[rows.axis + 1 :])
     new_left, new_right = math.prod(after[:axis]), math.prod(after[axis + 1 :])
     if left % new_left == 0 and right % new_right == 0:
-      outer, inner = left // new_left, right // new_right
       uniform = rows.uniform and (new_left, new_right) == (
         math.prod(before[: rows.axis]),
         math.prod(before[rows.axis + 1 :]),
       )
       column = rows.column if before[-1] == after[-1] else None
-      return Rows(axis, outer, inner, uniform, rows.position, column)
+      return Rows(
+        axis,
+        left // new_left,
+        right // new_right,
+        uniform,
+        rows.position,
+        column,
+      )
   raise Mixes("splits the batch axis across its examples")
 
 
@@ -166,7 +172,7 @@ def _concat(op: OpPair, inputs: list[Value]) -> Value:
     raise Mixes("joins batches whose examples are in another order")
   (inner_size,) = inner
   length = op.out_shapes()[0][axis] // op.sizes[0]
-  for index, value in enumerate(rows):
+  for index in range(len(rows)):
     if op.in_shapes(index)[0][axis] // op.sizes[0] % inner_size:
       raise Mixes("joins batches whose examples are in another order")
   is_uniform = all(value.uniform for value in rows)
@@ -246,9 +252,10 @@ def _strided_slice(op: OpPair, inputs: list[Value]) -> Value:
   for which, shape in enumerate(op.in_shapes(0)):
     spec = _slice_spec(op, which, len(shape))
     dims = [item for item in spec if item is not None]  # new axes left out
-    parts.append(dims[rows.axis])
-    if isinstance(parts[-1], int):
+    part = dims[rows.axis]
+    if isinstance(part, int):
       raise Mixes("takes one example of the batch")
+    parts.append(part)
     position = [i for i, item in enumerate(spec) if item is not None]
     kept = spec[: position[rows.axis]]
     axes.add(sum(not isinstance(item, int) for item in kept))
@@ -420,29 +427,11 @@ def _batch_to_space(op: OpPair, inputs: list[Value]) -> Value:
 
 @rule("Range", "LinSpace")
 def _range(op: OpPair, inputs: list[Value]) -> Value:
-  first, second = (
-    len(tensor) if tensor is not None else None
-    for tensor in _outputs_of_range(op)
-  )
-  if first is None or second is None:
-    raise Mixes("counts in a way that depends on data")
-  if first == second:
+  lengths = tuple(shape[0] for shape in op.out_shapes())
+  if lengths[0] == lengths[1]:
     return SIZED
-  if op.type == "Range" and (first, second) == op.sizes:
-    values, others = _outputs_of_range(op)
-    if np.array_equal(values, np.arange(first)) and np.array_equal(
-      others, np.arange(second)
-    ):
-      return Rows(0, position=True)
+  starts, _, steps = (op.constants(i) for i in range(3))
+  counts = starts == (0, 0) and steps == (1, 1)
+  if op.type == "Range" and lengths == op.sizes and counts:
+    return Rows(0, position=True)
   raise Mixes("numbers the examples of the batch")
-
-
-def _outputs_of_range(op: OpPair) -> tuple[np.ndarray | None, ...]:
-  results = []
-  for which in (0, 1):
-    values = [op.constants(i)[which] for i in range(3)]
-    if any(value is None for value in values):
-      results.append(None)
-    else:
-      results.append(np.arange(*values) if op.type == "Range" else None)
-  return tuple(results)
