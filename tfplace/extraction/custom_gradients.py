@@ -4,15 +4,16 @@ Each `tf.custom_gradient` that is traced registers its gradient function with
 TensorFlow forever. That function holds tensors, hence its graph, hence every
 variable that the graph captured: the weights of the model. Keras' optimizers
 trace one in each training step (`ReplicaContext.all_reduce`), and so do
-activations such as `silu`.
+activations such as `silu`. Loading a SavedModel registers those that it has.
 """
 
 import contextlib
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.checkpoint import trackable_view
 from tensorflow.python.framework import ops
 
 _PREFIX = "CustomGradient-"
@@ -35,6 +36,44 @@ def released_with_graphs() -> Iterator[None]:
     for name in entries.keys() - before:
       if name.startswith(_PREFIX):
         _release_with_graph(entries, name)
+
+
+@contextlib.contextmanager
+def released_after_use(loaded: Any) -> Iterator[None]:
+  """At the end, the registered gradients of a loaded SavedModel are dropped.
+
+  Those that capture none of its variables stay: they hold little.
+
+  Args:
+    loaded: of `tf.saved_model.load`; no gradient is taken of it afterwards.
+  """
+  try:
+    yield
+  finally:
+    parts = trackable_view.TrackableView(loaded).descendants()
+    handles = {id(v.handle) for v in parts if isinstance(v, tf.Variable)}
+    entries = ops.gradient_registry._registry
+    for name in [n for n in entries if n.startswith(_PREFIX)]:
+      function = _enclosed(entries[name][_TYPE]).get("func")
+      captured = getattr(function, "captured_inputs", ())
+      if not handles.isdisjoint(_held(captured)):
+        del entries[name]
+
+
+def _held(tensors: Iterable[Any]) -> set[int]:
+  """`id` of each eager tensor that these are or that their graphs captured."""
+  found: set[int] = set()
+  seen: set[int] = set()
+  waiting = list(tensors)
+  while waiting:
+    tensor = waiting.pop()
+    graph = getattr(tensor, "graph", None)  # eager tensors have none
+    if graph is None:
+      found.add(id(tensor))
+    elif id(graph) not in seen:
+      seen.add(id(graph))
+      waiting += [outer for outer, _ in getattr(graph, "captures", ())]
+  return found
 
 
 def _release_with_graph(entries: dict[str, Any], name: str) -> None:
