@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfplace.errors import ExtractionError
-from tfplace.extraction import inline, structure
+from tfplace.extraction import custom_gradients, inline, structure
 from tfplace.extraction import nodes as node_lib
 from tfplace.extraction.safety import safe_loading
 from tfplace.extraction.traced import (
@@ -309,9 +309,11 @@ def flatten_signature(
     loaded = safe_loading.load_unchecked(path, path)
   else:
     loaded = safe_loading.load(path)
-  key, function = _signature(loaded, path, signature)
-  static = static_shapes(function, size)
-  flat = flatten_function(static, name=os.path.basename(os.path.normpath(path)))
+  with custom_gradients.released_after_use(loaded):
+    key, function = _signature(loaded, path, signature)
+    static = static_shapes(function, size)
+    name = os.path.basename(os.path.normpath(path))
+    flat = flatten_function(static, name=name)
   places = {id(t): i for i, t in enumerate(function.captured_inputs)}
   # The variables' values were copied, so `loaded` may go.
   return FlatSignature(

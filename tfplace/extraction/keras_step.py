@@ -20,7 +20,13 @@ import keras
 import tensorflow as tf
 
 from tfplace.errors import ExtractionError
-from tfplace.extraction import functions, keras_inputs, microbatches, stages
+from tfplace.extraction import (
+  custom_gradients,
+  functions,
+  keras_inputs,
+  microbatches,
+  stages,
+)
 from tfplace.extraction.layers import LayerRecorder, layers_of_variables
 from tfplace.extraction.microbatches import split_step
 from tfplace.extraction.safety import limits
@@ -31,6 +37,7 @@ _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"  # around the cause in Keras' messages
 
 
 @stages.collector_paused()
+@custom_gradients.released_with_graphs()
 def trace_keras(
   model: keras.Model,
   batch_size: int | None = None,

@@ -15,6 +15,7 @@ import keras
 import tensorflow as tf
 
 from tfplace.errors import ApplyError, ExtractionError
+from tfplace.extraction import custom_gradients
 from tfplace.extraction import keras_inputs as inputs
 from tfplace.extraction.microbatches import WHOLE, split_step
 from tfplace.keras import devices, op_order, state
@@ -92,6 +93,7 @@ class Controller:
     placed_step.__wrapped__ = self._steps[kind]  # type: ignore[attr-defined]
     return placed_step
 
+  @custom_gradients.released_with_graphs()
   def _run(self, kind: str, data: Any) -> Any:
     if self._busy:  # the planner traces the model's own step
       return self._steps[kind](data)

@@ -1,0 +1,150 @@
+"""Models that were planned, placed or extracted leave no weights behind."""
+
+import ctypes
+import gc
+import pathlib
+import re
+import weakref
+
+import keras
+import numpy as np
+import pytest
+
+import tfplace
+from tfplace.extraction.microbatches import SplitConfig
+from tfplace.plan import sources
+from tfplace.plan.clusters import find_cluster
+
+WIDTH, BATCH = 1800, 8
+# Two kernels of 1800^2 floats, and two slots of Adam for each.
+STEP_MB = 3 * 2 * WIDTH**2 * 4 / 1e6
+ROUNDS = 10
+PLANS = (
+  {"cluster": "v100x2"},
+  {"cluster": "v100x2", "microbatches": 2},
+  {"cluster": "v100x2", "microbatches": "auto"},
+  {"cluster": None, "costs": "estimated"},
+  {"cluster": None, "costs": "measured", "microbatches": 2},
+)
+# Kind of a file, or None for a model itself, and microbatches.
+SOURCES = (
+  (None, 1),
+  (None, 2),
+  ("keras_model", 1),
+  ("keras_model", 2),
+  ("saved_model", 1),
+)
+
+
+def _model():
+  layers = keras.layers
+  model = keras.Sequential(
+    [
+      keras.Input((WIDTH,)),
+      layers.Dense(WIDTH, activation="silu"),
+      layers.Dense(WIDTH, activation="relu"),
+      layers.Dense(4),
+    ]
+  )
+  model.compile("adam", "mse")
+  return model
+
+
+def _fit(model):
+  x, y = np.ones((BATCH, WIDTH), "float32"), np.ones((BATCH, 4), "float32")
+  model.fit(x, y, batch_size=BATCH, verbose=0)
+
+
+def _resident_mb():
+  """Without what is free, but not yet returned to the system."""
+  ctypes.CDLL(None).malloc_trim(0)
+  status = pathlib.Path("/proc/self/status").read_text()
+  return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) / 1e3
+
+
+def _check_rounds(use):
+  """Nothing lives on of ten models, and memory stays what three took.
+
+  Args:
+    use: number of a round -> the objects that must die.
+  """
+  after = []
+  for number in range(ROUNDS):
+    dead = [weakref.ref(part) for part in use(number)]
+    keras.utils.clear_session()
+    gc.collect()
+    assert [ref() for ref in dead if ref() is not None] == []
+    after.append(_resident_mb())
+  # Weights that are held are STEP_MB a round: seven times that at the end.
+  assert after[-1] < after[2] + 2 * STEP_MB, after
+
+
+def _parts(model):
+  """The model, its variables, and the handles that hold their values."""
+  variables = [variable.value for variable in model.variables]
+  return [model, *variables, *(v.handle for v in variables)]
+
+
+def test_plans_leave_no_weights():
+  def plan(number):
+    options = PLANS[number % len(PLANS)]
+    model = _model()
+    tfplace.plan_model(
+      model, strategy="m_topo", batch_size=BATCH, budget_s=0.1, **options
+    )
+    return _parts(model)
+
+  _check_rounds(plan)
+
+
+def test_placed_models_leave_no_weights():
+  def place(number):
+    model = tfplace.place_model(
+      _model(),
+      strategy="m_topo",
+      batch_size=BATCH,
+      budget_s=0.1,
+      costs="estimated",
+      microbatches=1 + number % 2,
+    )
+    _fit(model)
+    assert len(model.placement.devices) > 1
+    return _parts(model)
+
+  _check_rounds(place)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+  """A model as a Keras file and as a SavedModel, by the kind of source."""
+  folder = tmp_path_factory.mktemp("files")
+  files = {
+    "keras_model": str(folder / "model.keras"),
+    "saved_model": str(folder / "saved_model"),
+  }
+  model = _model()
+  model.save(files["keras_model"])
+  model.export(files["saved_model"], verbose=False)
+  return files
+
+
+def test_extractions_leave_no_weights(files):
+  """Of a model, and of files as the commands extract them."""
+
+  def extract(number):
+    kind, microbatches = SOURCES[number % len(SOURCES)]
+    if kind is None:
+      model = _model()
+      tfplace.extract(model, batch_size=BATCH, microbatches=microbatches)
+      return _parts(model)
+    _, traced = sources.load_or_extract(
+      kind,
+      files[kind],
+      find_cluster("v100x2"),
+      batch_size=BATCH,
+      split=SplitConfig(microbatches),
+      needs_trace=True,
+    )
+    return [spec.value for spec in traced.variables.values()]
+
+  _check_rounds(extract)
