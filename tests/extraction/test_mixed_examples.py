@@ -292,7 +292,7 @@ KEEPING = {
   "vectorized_map": lambda h: tf.vectorized_map(
     lambda row: row - tf.reduce_mean(row), h
   ),
-  "in_a_function": lambda h: tf.function(lambda a: tf.nn.relu(a) * 2.0)(h),
+  "in_a_function": tf.function(lambda a: tf.nn.relu(a) * 2.0),
 }
 
 
