@@ -105,6 +105,15 @@ def _squeeze(op: OpPair, inputs: list[Value]) -> Value:
   return Rows(axis, rows.outer, rows.inner, rows.uniform, rows.position)
 
 
+@rule("Bitcast")
+def _bitcast(op: OpPair, inputs: list[Value]) -> Value:
+  """The last axis goes where entries of it are merged into one."""
+  rows = _rows(inputs[0])
+  if op.out_rank() < op.in_rank(0) and rows.axis == op.in_rank(0) - 1:
+    raise Mixes("combines the examples of the batch")
+  return rows.plain()
+
+
 @rule("Pack")
 def _pack(op: OpPair, inputs: list[Value]) -> Value:
   if all(isinstance(v, (Reduced, Fixed)) for v in inputs):
