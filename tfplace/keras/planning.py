@@ -179,7 +179,14 @@ def _searched(
     plan = make_plan(step.problem, request.config, show)
   if plan.choice is not None:
     split = plan.choice.split
-  unchecked = opened.check(step, split)
+  try:
+    unchecked = opened.check(step, split)
+  except ExtractionError as error:
+    if not chooses:
+      raise
+    split, unchecked = WHOLE, f"the step is left whole: {error}"
+    step = opened.step(WHOLE)
+    plan = make_plan(step.problem, request.config, show)
   traced = cast(TracedStep, step.traced)  # `opened` always traces
   notes = filter(None, (_note(plan, opened), plan.order_reason, unchecked))
   applied = _described(plan, traced, request, "; ".join(notes))
@@ -195,6 +202,8 @@ def _note(plan: PlanResult, opened: "_Opened") -> str:
   """
   if plan.choice is not None:
     return plan.choice.reason
+  if opened.request.chooses_split:  # what was chosen did not stand the check
+    return ""
   names = [device.name for device in opened.request.cluster.devices]
   shared = local_devices.shared_phrase(names)
   if opened.kind != "train" or not opened.request.split.is_whole or shared:
