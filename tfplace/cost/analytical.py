@@ -4,6 +4,8 @@ No device and no run is needed. `estimate` times single ops, `calls` what
 functions take that could not be inlined.
 """
 
+import logging
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,9 @@ from tfplace.core.protocols import OpCosts
 from tfplace.cost import calls, estimate
 from tfplace.cost.assemble import Step, by_op
 
+_logger = logging.getLogger("tfplace")
+_LISTED = 3  # rejected ops in a warning
+
 
 class GrapplerCosts:
   """Estimates by `Device.extra["hardware"]`, or the default of the kind.
@@ -19,25 +24,27 @@ class GrapplerCosts:
   An op that Grappler leaves out takes 0. Temporary bytes are what the body of a
   call holds at once; Grappler estimates none for other ops. Loops of unknown
   length count one iteration and are listed in `extra["unknown_trip_counts"]`.
+  An op that Grappler rejects takes its bytes over the memory bandwidth; such
+  ops, and calls of such ops, are listed in `extra["rejected_by_grappler"]`.
   """
 
   name = "grappler"
 
   def op_costs(self, step: Step) -> OpCosts:
-    """Times per kind, and temporary bytes of calls.
+    """Times per kind, and temporary bytes of calls; warns of rejected ops.
 
     Raises:
-      ExtractionError: Grappler rejects the graph.
+      ExtractionError: TensorFlow rejects a function.
     """
     repeated = estimate.repeated_in(step.graph_def, step.tf_graph, step.outputs)
-    times = estimate.times_us(
+    own = estimate.op_times(
       step.graph_def, step.tf_graph, step.outputs, step.hardware, repeated
     )
     called = calls.CallCosts(step.graph_def, step.hardware).of_graph(
       step.tf_graph, repeated
     )
     time_us: dict[str, np.ndarray] = {}
-    for kind, of_op in times.items():
+    for kind, of_op in own.time_us.items():
       of_calls = {
         name: call.time_us[kind]
         for name, call in called.items()
@@ -49,4 +56,42 @@ class GrapplerCosts:
     extra: dict[str, Any] = {}
     if guessed:
       extra["unknown_trip_counts"] = guessed
+    rejected = {name: [name] for name in own.rejected}
+    rejected |= {
+      name: list(call.rejected)
+      for name, call in called.items()
+      if call.rejected
+    }
+    if rejected:
+      extra["rejected_by_grappler"] = list(rejected)
+      reasons = {**own.rejected, **calls.rejected_in(called.values())}
+      _warn(step, rejected, reasons)
     return OpCosts(time_us, by_op(step.graph, temp_bytes), extra)
+
+
+def _warn(
+  step: Step, rejected: Mapping[str, list[str]], reasons: Mapping[str, str]
+) -> None:
+  """Names the first rejected ops, with their layers.
+
+  Args:
+    step: of whose ops some are rejected.
+    rejected: op of the step -> itself, or the ops that it calls.
+    reasons: rejected op -> why.
+  """
+  layers = step.graph.layer_paths
+  shown = []
+  for name, inner in rejected.items():
+    layer = layers[step.graph.index[name]]
+    of_layer = f" of layer {layer!r}" if layer else ""
+    called = "" if inner == [name] else f" called by {name!r}"
+    shown += [f"{op!r}{called}{of_layer}" for op in inner]
+  more = len(shown) - _LISTED
+  _logger.warning(
+    "model %r: TensorFlow's estimator rejects %s%s, so that the time of such an"
+    " op is taken to be its bytes over the memory bandwidth (%s)",
+    step.graph.name,
+    ", ".join(shown[:_LISTED]),
+    f" and {more} other ops" if more > 0 else "",
+    next(iter(reasons.values())),
+  )

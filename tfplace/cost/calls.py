@@ -34,16 +34,19 @@ class CallCost:
     temp_bytes: most memory that its body holds at once.
     is_sure: False where some loop's number of iterations is unknown and it
       was counted once.
+    rejected: op of the body that Grappler rejects -> why.
   """
 
   time_us: Mapping[str, float]
   temp_bytes: float
   is_sure: bool
+  rejected: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
   def scaled(self, times: int | None) -> "CallCost":
     """That many runs, one after the other; None is one, and not sure."""
     scaled = {kind: t * (times or 1) for kind, t in self.time_us.items()}
-    return CallCost(scaled, self.temp_bytes, self.is_sure and times is not None)
+    is_sure = self.is_sure and times is not None
+    return dataclasses.replace(self, time_us=scaled, is_sure=is_sure)
 
 
 class Body(NamedTuple):
@@ -140,18 +143,20 @@ class CallCosts:
   def _of_body(self, body: Body) -> CallCost:
     calls = self.of_graph(body.graph)
     specs = sizes.output_specs(body.graph, check_placeholders=False)
-    times = estimate.times_us(body.graph_def, body.graph, specs, self._hardware)
+    own = estimate.op_times(body.graph_def, body.graph, specs, self._hardware)
     total = {
       kind: sum(
         calls[op.name].time_us[kind]
         if op.name in calls
-        else times[kind].get(op.name, 0.0)
+        else times.get(op.name, 0.0)
         for op in body.graph.get_operations()
       )
-      for kind in times
+      for kind, times in own.time_us.items()
     }
     sure = all(call.is_sure for call in calls.values())
-    return CallCost(total, _peak_bytes(body.graph, specs, calls), sure)
+    rejected = {**own.rejected, **rejected_in(calls.values())}
+    peak = _peak_bytes(body.graph, specs, calls)
+    return CallCost(total, peak, sure, rejected)
 
 
 def _combined(costs: list[CallCost], combine: Any) -> CallCost:
@@ -160,7 +165,13 @@ def _combined(costs: list[CallCost], combine: Any) -> CallCost:
     {kind: combine(cost.time_us[kind] for cost in costs) for kind in kinds},
     max(cost.temp_bytes for cost in costs),
     all(cost.is_sure for cost in costs),
+    rejected_in(costs),
   )
+
+
+def rejected_in(costs: Iterable[CallCost]) -> dict[str, str]:
+  """Op that Grappler rejects in the bodies of any of the calls -> why."""
+  return {op: why for cost in costs for op, why in cost.rejected.items()}
 
 
 def _peak_bytes(

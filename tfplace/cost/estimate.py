@@ -4,10 +4,13 @@ Grappler's estimate of an op depends on its type, its attributes and its
 inputs' types, shapes and (of shapes, axes and the like) values. A step has
 thousands of ops and a few hundred such classes: the estimator is given one op
 of each, with stand-ins for its inputs of the shapes that TensorFlow inferred.
+An op that it rejects takes its bytes over the memory bandwidth, as Grappler
+has it for an op that it does not know.
 """
 
+import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from types import MappingProxyType
 from typing import TypeAlias
 
@@ -15,7 +18,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf.device_properties_pb2 import DeviceProperties
 from tensorflow.python.framework import tensor_util
 
-from tfplace.cost import grappler, sizes
+from tfplace.cost import rejections, sizes
 from tfplace.cost.repeated import repeated_ops
 from tfplace.extraction import nodes
 
@@ -30,14 +33,27 @@ _NAMES = ("_class", "shared_name", "container", "_output_shapes")
 _FREE = ("Const", "NoOp", "Placeholder", "VarHandleOp")
 
 
-def times_us(
+@dataclasses.dataclass(frozen=True)
+class OpTimes:
+  """Times of the ops of one graph.
+
+  Attributes:
+    time_us: device kind -> node -> microseconds; nodes without cost are absent.
+    rejected: node that Grappler rejects -> why; its time is of its bytes.
+  """
+
+  time_us: Mapping[str, Mapping[str, float]]
+  rejected: Mapping[str, str]
+
+
+def op_times(
   graph_def: tf.compat.v1.GraphDef,
   graph: tf.Graph,
   specs: Specs,
   hardware: Mapping[str, DeviceProperties],
   repeated: Mapping[str, str] = MappingProxyType({}),
-) -> dict[str, dict[str, float]]:
-  """Device kind -> node name -> microseconds; absent where there is no cost.
+) -> OpTimes:
+  """Times each op that calls no function.
 
   Args:
     graph_def: flat graph with the shapes of its placeholders.
@@ -45,21 +61,42 @@ def times_us(
     specs: op name -> its outputs, as `sizes.output_specs` gives them.
     hardware: device kind -> its hardware.
     repeated: op -> one that costs the same, as `repeated_in` gives them.
-
-  Raises:
-    ExtractionError: Grappler rejects the graph.
   """
   classes = _Classes(graph_def, graph, specs, repeated)
-  item = grappler.make_item(classes.graph_def)
+  representatives = list(dict.fromkeys(classes.of_op.values()))
+  found = rejections.estimates(classes.graph_def, representatives, hardware)
+  rejected = {
+    name: found.rejected[representative]
+    for name, representative in classes.of_op.items()
+    if representative in found.rejected
+  }
+  num_bytes = _bytes_of(graph_def, specs, rejected)
   times = {}
   for kind, properties in hardware.items():
-    of_class = grappler.op_times_us(item, properties)
+    of_class = found.time_us[kind]
     times[kind] = {
       name: _valid(of_class[representative])
       for name, representative in classes.of_op.items()
       if representative in of_class
     }
-  return times
+    bytes_per_us = properties.bandwidth * 1e-3  # from KB/s
+    for name, size in num_bytes.items():
+      times[kind][name] = _valid(size / bytes_per_us)
+  return OpTimes(times, rejected)
+
+
+def _bytes_of(
+  graph_def: tf.compat.v1.GraphDef, specs: Specs, names: Container[str]
+) -> dict[str, float]:
+  """Bytes that each of the named ops reads and writes."""
+  result = {}
+  for node in graph_def.node:
+    if node.name in names:
+      read = map(nodes.split_tensor, node.input)
+      tensors = [specs[source][i] for source, i in read if i >= 0]
+      tensors += specs[node.name]
+      result[node.name] = sum(spec.num_bytes for spec in tensors)
+  return result
 
 
 def repeated_in(
@@ -72,7 +109,7 @@ def repeated_in(
 
 
 def _valid(time_us: float) -> float:
-  """Grappler overflows on absurd sizes; a time is finite and not negative."""
+  """Absurd sizes overflow; a time is finite and not negative."""
   return time_us if math.isfinite(time_us) and time_us > 0 else 0.0
 
 

@@ -1,0 +1,125 @@
+"""Ops that Grappler rejects are priced by their bytes, the others as ever."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfplace.core.presets import cluster_preset
+from tfplace.cost import grappler, op_graph
+from tfplace.errors import ExtractionError
+from tfplace.extraction import trace_keras
+from tfplace.extraction.traced import TracedStep
+
+SIDE = 256
+# A K80's memory bandwidth in bytes per us, by its data sheet: 240 GB/s.
+K80_BANDWIDTH = 240e3
+RELU_US = 2 * SIDE * SIDE * 4 / K80_BANDWIDTH  # reads and writes a matrix
+
+
+@pytest.fixture(params=["reading", "measuring"])
+def reject(request, monkeypatch):
+  """Makes Grappler reject each graph that has an op of a type."""
+
+  def reject(op_type):
+    def make_item(graph_def):
+      types = {node.op for node in graph_def.node}
+      if op_type in types and request.param == "reading":
+        raise ExtractionError("Grappler rejects the graph: no such op")
+      return own_item(graph_def), types
+
+    def op_times_us(item, hardware):
+      item, types = item
+      if op_type in types:
+        raise ExtractionError("Grappler rejects the graph: no such op")
+      return own_times(item, hardware)
+
+    own_item, own_times = grappler.make_item, grappler.op_times_us
+    monkeypatch.setattr(grappler, "make_item", make_item)
+    monkeypatch.setattr(grappler, "op_times_us", op_times_us)
+
+  return reject
+
+
+def _step(function):
+  """A function of one [SIDE, SIDE] matrix, its control flow not inlined."""
+  spec = tf.TensorSpec([SIDE, SIDE], name="x")
+  concrete = tf.function(function).get_concrete_function(spec)
+  graph_def = concrete.graph.as_graph_def()
+  fetch = concrete.outputs[0].name
+  return TracedStep("step", graph_def, {}, (fetch,), (), {}, False)
+
+
+def _times(graph, kind="GPU"):
+  return dict(zip(graph.names, graph.time_us[kind].tolist(), strict=True))
+
+
+def test_a_rejected_op_takes_its_bytes_over_the_bandwidth(reject, caplog):
+  def layers(x):
+    for i in range(3):
+      x = tf.nn.relu(tf.matmul(x, x), name=f"relu_{i}")
+    return tf.nn.tanh(x)
+
+  step = _step(layers)
+  expected = _times(op_graph(step, cluster_preset("k80x1")))
+  reject("Relu")
+  graph = op_graph(step, cluster_preset("k80x1"))
+  names = [f"relu_{i}" for i in range(3)]
+  expected.update(dict.fromkeys(names, RELU_US))
+  assert _times(graph) == pytest.approx(expected, rel=1e-9)
+  assert graph.extra["rejected_by_grappler"] == names
+  (record,) = caplog.records
+  assert record.name == "tfplace"
+  assert "'relu_0', 'relu_1', 'relu_2'" in record.getMessage()
+  assert "no such op" in record.getMessage()
+
+
+def test_a_rejected_op_costs_what_grappler_says_of_unknown_ops(reject):
+  def loss(x):
+    return tf.raw_ops.CTCLoss(
+      inputs=tf.reshape(x, [SIDE, 2, SIDE // 2]),
+      labels_indices=np.zeros([3, 2], np.int64),
+      labels_values=np.zeros([3], np.int32),
+      sequence_length=np.full([2], SIDE, np.int32),
+      name="loss",
+    ).loss
+
+  step = _step(loss)
+  expected = _times(op_graph(step, cluster_preset("k80x1")), "CPU")["loss"]
+  reject("CTCLoss")
+  found = _times(op_graph(step, cluster_preset("k80x1")), "CPU")["loss"]
+  assert found == pytest.approx(expected, rel=1e-3)
+
+
+def test_a_rejected_op_of_a_loop_counts_each_time(reject, caplog):
+  def loop(x):
+    return tf.while_loop(
+      lambda i, y: i < 7,
+      lambda i, y: (i + 1, tf.nn.relu(y, name="in_loop")),
+      [0, x],
+      name="loop",
+    )[1]
+
+  reject("Relu")
+  graph = op_graph(_step(loop), cluster_preset("k80x1"))
+  # Counting and comparing scalars is nothing beside the matrix.
+  assert _times(graph)["loop"] == pytest.approx(7 * RELU_US, rel=1e-2)
+  assert graph.extra["rejected_by_grappler"] == ["loop"]
+  (record,) = caplog.records
+  assert "in_loop' called by 'loop'" in record.getMessage()
+
+
+def test_a_warning_names_layers_and_a_few_ops(reject, caplog):
+  layers = [keras.layers.Dense(4, "elu", name=f"dense_{i}") for i in range(5)]
+  model = keras.Sequential([keras.Input((3,)), *layers], name="many")
+  reject("Elu")
+  op_graph(trace_keras(model, 2, training=False), cluster_preset("k80x1"))
+  (record,) = caplog.records
+  assert "model 'many'" in record.getMessage()
+  assert "'many_1/dense_0_1/Elu' of layer 'many/dense_0'" in record.getMessage()
+  assert "and 2 other ops" in record.getMessage()
+
+
+def test_a_step_without_an_op_to_estimate_is_free():
+  graph = op_graph(_step(lambda x: x), cluster_preset("k80x1"))
+  assert _times(graph) == dict.fromkeys(graph.names, 0.0)

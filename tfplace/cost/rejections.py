@@ -1,0 +1,74 @@
+"""Times of independent ops, of which Grappler may reject some.
+
+Grappler takes a graph as a whole: one op that it rejects would leave all of
+them without a time. The ops are halved until those that it rejects are found;
+the others are estimated as ever.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import tensorflow as tf
+from tensorflow.core.protobuf.device_properties_pb2 import DeviceProperties
+
+from tfplace.cost import grappler
+from tfplace.errors import ExtractionError
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimates:
+  """What Grappler says of a graph.
+
+  Attributes:
+    time_us: device kind -> node -> microseconds; nodes without cost are absent.
+    rejected: node that Grappler rejects -> why.
+  """
+
+  time_us: Mapping[str, Mapping[str, float]]
+  rejected: Mapping[str, str]
+
+
+def estimates(
+  graph_def: tf.compat.v1.GraphDef,
+  ops: Sequence[str],
+  hardware: Mapping[str, DeviceProperties],
+) -> Estimates:
+  """Estimates each op, or says why it cannot be.
+
+  Args:
+    graph_def: the ops and what they read, which are no ops of these.
+    ops: names of the nodes that are wanted.
+    hardware: device kind -> its hardware.
+  """
+  if not ops:  # Grappler wants a node to fetch
+    return Estimates({kind: {} for kind in hardware}, {})
+  try:
+    item = grappler.make_item(graph_def)
+    times = {
+      kind: grappler.op_times_us(item, properties)
+      for kind, properties in hardware.items()
+    }
+    return Estimates(times, {})
+  except ExtractionError as error:
+    if len(ops) == 1:
+      return Estimates({kind: {} for kind in hardware}, {ops[0]: str(error)})
+  middle = len(ops) // 2
+  one, other = (
+    estimates(_part(graph_def, half), half, hardware)
+    for half in (ops[:middle], ops[middle:])
+  )
+  return Estimates(
+    {kind: {**one.time_us[kind], **other.time_us[kind]} for kind in hardware},
+    {**one.rejected, **other.rejected},
+  )
+
+
+def _part(
+  graph_def: tf.compat.v1.GraphDef, ops: Sequence[str]
+) -> tf.compat.v1.GraphDef:
+  """The graph of these ops and what they read."""
+  own = set(ops)
+  wanted = own.union(*(n.input for n in graph_def.node if n.name in own))
+  part = tf.compat.v1.GraphDef(versions=graph_def.versions)
+  part.node.extend(node for node in graph_def.node if node.name in wanted)
+  return part
