@@ -353,6 +353,21 @@ BAD_FLAGS = {
     ["--graph=G", "--cluster=workers:2"],
     ["--graph has only costs"],
   ),
+  "two sizes of a device": (
+    place,
+    ["--graph=G", "--cluster=k80x2", "--max_memory=GPU:0=1GiB,GPU:0=2GiB"],
+    ["--max_memory gives 'GPU:0' two sizes, '1GiB' and '2GiB'"],
+  ),
+  "in flight of a graph": (
+    place,
+    ["--graph=G", "--cluster=C", "--max_in_flight=2"],
+    ["max_in_flight is 2, and", "(graph) is a graph that was traced already"],
+  ),
+  "in flight, any number of microbatches of a graph": (
+    place,
+    ["--graph=G", "--cluster=C", "--microbatches=auto", "--max_in_flight=2"],
+    ["max_in_flight is 2, and", "leave max_in_flight out"],
+  ),
   "workers of nothing": (
     place,
     ["--model=nmt", "--cluster=workers:x"],
@@ -424,6 +439,25 @@ def test_bad_flags_get_one_line_and_exit_1(
   for word in words:
     assert word in errors[0]
   assert sorted(os.listdir(tmp_path)) == before
+
+
+@pytest.mark.parametrize("strategy", ["annealing", "auto"])
+def test_a_start_in_no_known_order_is_named(
+  strategy, graph_file, cluster_file, capsys, tmp_path
+):
+  start = {
+    "format": "tfplace.placement.v1",
+    "graph": "diamond",
+    "order": "zz",
+    "assignments": dict.fromkeys("abcd", "g0"),
+  }
+  path = tmp_path / "p.json"
+  path.write_text(json.dumps(start))
+  arguments = [f"--graph={graph_file}", f"--cluster={cluster_file}"]
+  arguments += [f"--strategy={strategy}", f"--init_placement={path}"]
+  assert place.run(arguments) == 1
+  (line,) = capsys.readouterr().err.splitlines()
+  assert f"{path}: order: 'zz' is not one of arrival, rank" in line
 
 
 @pytest.mark.parametrize("flag", ["timeline", "report"])

@@ -228,6 +228,23 @@ def test_a_preset_of_absent_gpus_names_the_first():
     ({"verbose": "yes"}, "verbose is 'yes'; it must be 'auto', 0 or 1"),
     ({"verbose": None}, "verbose is None"),
     ({"budget_s": "30"}, "budget_s is '30'; it must be a number"),
+    ({"budget_s": True}, "budget_s is True; it must be a number"),
+    ({"batch_size": True}, "batch_size is True; it must be a whole number"),
+    ({"seed": True}, "seed is True; it must be a whole number"),
+    ({"microbatches": True}, "microbatches is True; it must be an integer"),
+    ({"microbatches": np.float32(2)}, "microbatches is .*2.0.*; it must be an"),
+    (
+      {"microbatches": 2, "max_in_flight": np.True_},
+      "max_in_flight is .*True.*; it must be an integer",
+    ),
+    (
+      {"allow_batch_statistics": "no"},
+      "allow_batch_statistics is 'no'; it must be True or False",
+    ),
+    (
+      {"max_memory": {"CPU:0": "1GiB", "/device:CPU:0": "2GiB"}},
+      "CPU:0' is given two memory sizes, .*'/device:CPU:0'; give it one",
+    ),
     ({"batch_size": 0}, "batch_size"),
     ({"batch_size": 0.5}, "batch_size is 0.5; it must be a whole number"),
     ({"seed": -1}, "seed is -1"),

@@ -127,15 +127,21 @@ def _limited(values: flags.FlagValues, cluster: core.Cluster) -> core.Cluster:
   """The cluster with the memory of `--max_memory`.
 
   Raises:
-    UsageError: an item that is not device=size.
-    FormatError: no such device, or no size.
+    UsageError: an item that is not device=size, or a device that is named
+      twice.
+    FormatError: no such device, no size, or two names of one device.
   """
-  sizes = {}
+  sizes: dict[str, str] = {}
   for item in values.max_memory:
     device, equals, size = item.rpartition("=")
     if not equals:
       raise cli.UsageError(
         f"--max_memory: {item!r} is not of the form GPU:0=8GiB"
+      )
+    if device in sizes:
+      raise cli.UsageError(
+        f"--max_memory gives {device!r} two sizes, {sizes[device]!r} and"
+        f" {size!r}; give it one"
       )
     sizes[device] = size
   return constraints.with_max_memory(cluster, sizes)

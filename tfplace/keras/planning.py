@@ -115,7 +115,7 @@ def make_request(
   config.check()
   split.check()
   if batch_size is not None:
-    protocols.check_count("batch_size", batch_size, 1)
+    batch_size = protocols.check_count("batch_size", batch_size, 1)
   model = DEFAULT_COSTS if costs in (_MEASURED, _ESTIMATED) else costs
   check_costs(model)
   if not isinstance(max_memory or {}, Mapping):

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 
 from tfplace.core.order import ARRIVAL, order_to_json
 from tfplace.core.placement import Placement
-from tfplace.core.protocols import Evaluation, Result
+from tfplace.core.protocols import Evaluation, Result, check_count
 from tfplace.errors import ApplyError
 from tfplace.extraction import TracedStep
 from tfplace.extraction.microbatches import SCOPE, WHOLE, SplitConfig, split_of
@@ -192,10 +192,12 @@ class AppliedPlacement:
       steps: timed steps, of which the median counts.
 
     Raises:
+      TfplaceError: `steps` is no whole number of at least 1.
       ApplyError: this placement was not planned in this process, or is for
         devices that it lacks.
       MeasurementError: the step cannot be run beside the model.
     """
+    steps = check_count("steps", steps, 1)
     if self.step is None or self.placement is None:
       raise ApplyError(
         f"model {self.model!r}: only what place_model or plan_model planned in"
