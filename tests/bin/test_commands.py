@@ -119,6 +119,30 @@ def test_auto_splits_a_diamond(graph_file, cluster_file, capsys):
   assert last_json(capsys)["step_time_us"] == 13
 
 
+@pytest.mark.parametrize("strategy", ["blocks", "auto"])
+def test_a_strategy_that_is_named_is_taken_whatever_it_costs(
+  strategy, graph_file, tmp_path, capsys
+):
+  # 100 bytes take 100 us, and a step on one device 22.
+  devices = (core.Device("g0", "GPU", 1e4), core.Device("g1", "GPU", 1e4))
+  links = (core.Link("g0", "g1", 1.0), core.Link("g1", "g0", 1.0))
+  cluster, plan = str(tmp_path / "slow.json"), str(tmp_path / "p.json")
+  formats.save_cluster(core.Cluster("slow", devices, links), cluster)
+  arguments = [f"--graph={graph_file}", f"--cluster={cluster}"]
+  arguments += [f"--strategy={strategy}", "--budget_s=2", f"--output={plan}"]
+  assert place.run(arguments) == 0
+  out = capsys.readouterr().out
+  used = set(formats.load_assignments(plan).values())
+  if strategy == "auto":
+    assert "No placement that was found beats one device." in out
+    assert len(used) == 1
+  else:
+    # a, b | c, d: c and b's output wait for a transfer of 100 us; a ends at 1,
+    # its output arrives at 101, c ends at 111; b's arrives at 201, d at 202.
+    assert "The step by blocks is 9.18 times as long as 0.022 ms on" in out
+    assert used == {"g0", "g1"}
+
+
 def test_place_reports_the_proven_bound(graph_file, cluster_file, capsys):
   problem = core.Problem(
     formats.load_graph(graph_file), formats.load_cluster(cluster_file)

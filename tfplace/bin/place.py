@@ -20,9 +20,12 @@ from tfplace.plan.clusters import LiveStep
 from tfplace.plan.measured import make_measured_auto_plan, make_measured_plan
 from tfplace.plan.microbatches import make_auto_plan, split_hint
 from tfplace.plan.planner import (
+  CHOOSING,
+  SINGLE,
   PlanConfig,
   PlanResult,
   Stages,
+  against_single,
   is_beaten,
   make_plan,
 )
@@ -293,8 +296,11 @@ def _print(values: flags.FlagValues, plan: PlanResult, hint: str) -> None:
   if plan.choice is not None:
     outputs.print_choice(plan.choice, single)
   outputs.print_results(plan.results, best, plan.measured, single)
-  if plan.measured is None and is_beaten(best, single):
-    print("No placement that was found beats one device.")
+  if plan.measured is None and single is not None and is_beaten(best, single):
+    if values.strategy == CHOOSING:
+      print("No placement that was found beats one device.")
+    elif best.strategy != SINGLE:
+      print(f"The step by {best.strategy} is {against_single(best, single)}.")
   split_reason = plan.choice.reason if plan.choice else ""
   for text in (split_reason, plan.order_reason, hint):
     if text:

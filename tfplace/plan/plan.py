@@ -20,7 +20,7 @@ from tfplace.formats import json_file
 from tfplace.formats.results import PLACEMENT
 from tfplace.plan import local_devices, local_step
 from tfplace.plan.choice import shown_us
-from tfplace.plan.planner import is_beaten
+from tfplace.plan.planner import against_single
 from tfplace.simulate import control_edges
 
 _LISTED = 12  # of a model's layers; a message is to be read
@@ -358,18 +358,16 @@ def _message(
       f"placed on {where} by {result.strategy}: a predicted {step} by {costs}"
       f" costs; no single device has the memory{left}{shared}"
     )
-  alone = shown_us(single.evaluation.step_time_us)
   if one_device and result.evaluation is single.evaluation:
+    alone = shown_us(single.evaluation.step_time_us)
     left = _left_to_gain(single.evaluation)
     return (
       f"stays on one device, {where}: a predicted {kind} of {alone} by {costs}"
       f" costs, which no placement found beats{left}"
     )
-  beaten = is_beaten(result, single)
-  against = "no better than" if beaten else "against"
   return (
     f"placed on {where} by {result.strategy}: a predicted {step} by {costs}"
-    f" costs, {against} {alone} on one device{left}{shared}"
+    f" costs, {against_single(result, single)}{left}{shared}"
   )
 
 
