@@ -119,6 +119,30 @@ def test_auto_splits_a_diamond(graph_file, cluster_file, capsys):
   assert last_json(capsys)["step_time_us"] == 13
 
 
+@pytest.mark.parametrize("strategy", ["blocks", "auto"])
+def test_a_strategy_that_is_named_is_taken_whatever_it_costs(
+  strategy, graph_file, tmp_path, capsys
+):
+  # 100 bytes take 100 us, and a step on one device 22.
+  devices = (core.Device("g0", "GPU", 1e4), core.Device("g1", "GPU", 1e4))
+  links = (core.Link("g0", "g1", 1.0), core.Link("g1", "g0", 1.0))
+  cluster, plan = str(tmp_path / "slow.json"), str(tmp_path / "p.json")
+  formats.save_cluster(core.Cluster("slow", devices, links), cluster)
+  arguments = [f"--graph={graph_file}", f"--cluster={cluster}"]
+  arguments += [f"--strategy={strategy}", "--budget_s=2", f"--output={plan}"]
+  assert place.run(arguments) == 0
+  out = capsys.readouterr().out
+  used = set(formats.load_assignments(plan).values())
+  if strategy == "auto":
+    assert "No placement that was found beats one device." in out
+    assert len(used) == 1
+  else:
+    # a, b | c, d: c and b's output wait for a transfer of 100 us; a ends at 1,
+    # its output arrives at 101, c ends at 111; b's arrives at 201, d at 202.
+    assert "The step by blocks is 9.18 times as long as 0.022 ms on" in out
+    assert used == {"g0", "g1"}
+
+
 def test_place_reports_the_proven_bound(graph_file, cluster_file, capsys):
   problem = core.Problem(
     formats.load_graph(graph_file), formats.load_cluster(cluster_file)
@@ -353,6 +377,21 @@ BAD_FLAGS = {
     ["--graph=G", "--cluster=workers:2"],
     ["--graph has only costs"],
   ),
+  "two sizes of a device": (
+    place,
+    ["--graph=G", "--cluster=k80x2", "--max_memory=GPU:0=1GiB,GPU:0=2GiB"],
+    ["--max_memory gives 'GPU:0' two sizes, '1GiB' and '2GiB'"],
+  ),
+  "in flight of a graph": (
+    place,
+    ["--graph=G", "--cluster=C", "--max_in_flight=2"],
+    ["max_in_flight is 2, and", "(graph) is a graph that was traced already"],
+  ),
+  "in flight, any number of microbatches of a graph": (
+    place,
+    ["--graph=G", "--cluster=C", "--microbatches=auto", "--max_in_flight=2"],
+    ["max_in_flight is 2, and", "leave max_in_flight out"],
+  ),
   "workers of nothing": (
     place,
     ["--model=nmt", "--cluster=workers:x"],
@@ -424,6 +463,25 @@ def test_bad_flags_get_one_line_and_exit_1(
   for word in words:
     assert word in errors[0]
   assert sorted(os.listdir(tmp_path)) == before
+
+
+@pytest.mark.parametrize("strategy", ["annealing", "auto"])
+def test_a_start_in_no_known_order_is_named(
+  strategy, graph_file, cluster_file, capsys, tmp_path
+):
+  start = {
+    "format": "tfplace.placement.v1",
+    "graph": "diamond",
+    "order": "zz",
+    "assignments": dict.fromkeys("abcd", "g0"),
+  }
+  path = tmp_path / "p.json"
+  path.write_text(json.dumps(start))
+  arguments = [f"--graph={graph_file}", f"--cluster={cluster_file}"]
+  arguments += [f"--strategy={strategy}", f"--init_placement={path}"]
+  assert place.run(arguments) == 1
+  (line,) = capsys.readouterr().err.splitlines()
+  assert f"{path}: order: 'zz' is not one of arrival, rank" in line
 
 
 @pytest.mark.parametrize("flag", ["timeline", "report"])

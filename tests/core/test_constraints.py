@@ -67,6 +67,11 @@ def test_a_name_of_devices_of_two_hosts_is_refused():
   assert limited.memory_bytes.tolist() == [np.inf, 1]
 
 
+def test_two_sizes_of_one_device_are_refused():
+  with pytest.raises(FormatError, match=r"two memory sizes, .*'GPU:0'"):
+    with_max_memory(_cluster(), {LOCAL + "GPU:0": 1, "GPU:0": 2})
+
+
 def _graph():
   groups = (None, "x", "x", None, "y", "y", None)
   names = ("net/a", "net/b", "b/c", "d", "net_1/a", "f", "g")

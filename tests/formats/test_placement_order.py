@@ -39,3 +39,5 @@ def test_an_unknown_order_is_refused_by_name(tmp_path):
     (tmp_path / "bad.json").write_text(json.dumps(data))
     with pytest.raises(FormatError, match=r"bad.json.*order: .*arrival, rank"):
       formats.load_placement(tmp_path / "bad.json", placed.problem)
+    with pytest.raises(FormatError, match=r"bad.json.*order: .*arrival, rank"):
+      formats.load_assignments(tmp_path / "bad.json")

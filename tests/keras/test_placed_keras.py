@@ -195,7 +195,7 @@ def test_what_runs_eagerly_is_refused_when_placed_and_when_it_is_run(said):
     tf.config.run_functions_eagerly(False)
     model = _placed()
     EAGER[said](model)
-    with pytest.raises(ApplyError, match=f"'net' cannot be placed.*{said}"):
+    with pytest.raises(ApplyError, match=f"'net' was placed as.*{said}"):
       getattr(model, use)(x, y)
   tf.config.run_functions_eagerly(False)
   model.compile(at.sgd(), "mse", run_eagerly=False)

@@ -277,6 +277,24 @@ REFUSED = {
 }
 
 
+def test_numbers_of_numpy_are_numbers():
+  options = {"seed": 3, "microbatches": 2, "max_in_flight": 1}
+  plans = [
+    tfplace.plan_model(
+      build(None, MODELS["dense"][0]),
+      at.local_cluster(),
+      "cpu",
+      batch_size=kind(BATCH),
+      **{name: kind(value) for name, value in options.items()},
+    )
+    for kind in (int, np.int64)
+  ]
+  assert plans[0].split == plans[1].split == SplitConfig(2, 1)
+  assert type(plans[1].microbatches) is type(plans[1].max_in_flight) is int
+  times = {plan.evaluation.step_time_us for plan in plans}
+  assert len(times) == 1
+
+
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_cannot_be_split_says_why(case):
   function, options, said = REFUSED[case]

@@ -370,6 +370,10 @@ def test_a_start_is_for_searches_and_one_split():
     ({"strategy": "heft"}, "annealing, auto and ordered can"),
     ({"microbatches": "auto"}, "init_placement is of one split"),
     ({"init_placement": {}}, "a placement is a Placement"),
+    (
+      {"init_placement": {"order": "zz", "assignments": {"x": CPUS[0]}}},
+      "order is 'zz'; it must be one of arrival, rank",
+    ),
   ):
     given = {"init_placement": {"x": CPUS[0]}, **options}
     with pytest.raises(TfplaceError, match=text):

@@ -146,6 +146,33 @@ def test_where_nothing_beats_one_device_the_model_is_left_on_it(caplog):
   assert {node.device for node in ran} == {"CPU:0"}
 
 
+NAMED = ("blocks", "expert", "metis", "m_topo", "heft")
+
+
+@pytest.mark.parametrize("strategy", NAMED)
+def test_a_named_strategy_is_applied_whatever_it_costs(strategy, caplog):
+  model = at.build("dense")
+  with caplog.at_level(logging.WARNING, "tfplace"):
+    tfplace.place_model(model, SLOW, strategy, batch_size=at.BATCH, budget_s=1)
+  told = model.placement
+  ratio = told.evaluation.step_time_us / told.single_device.step_time_us
+  assert ratio > 100  # a transfer takes a second, a step on one device less
+  assert told.strategy == strategy and not told.one_device
+  assert f"{ratio:,.0f} times as long as " in told.message
+  assert told.message in caplog.text
+  with at.recorded() as ran:
+    at.losses(model, "dense", 1)
+  used = {d.removeprefix(at.LOCAL) for d in told.devices}
+  assert len(used) > 1 and used <= {node.device for node in ran}
+
+
+def test_a_plan_by_a_named_strategy_is_applied_whatever_it_costs():
+  plan = tfplace.plan_model(at.build("dense"), SLOW, "blocks", budget_s=1)
+  assert not plan.one_device and "times as long as " in plan.message
+  model = tfplace.place_model(at.build("dense"), placement=plan)
+  assert set(model.placement.devices) == set(plan.devices) > {CPUS[0]}
+
+
 def test_what_cannot_be_improved_is_said_to_be_proven():
   # One op after the other: on two devices, transfers come on top.
   model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(4)])
@@ -228,6 +255,23 @@ def test_a_preset_of_absent_gpus_names_the_first():
     ({"verbose": "yes"}, "verbose is 'yes'; it must be 'auto', 0 or 1"),
     ({"verbose": None}, "verbose is None"),
     ({"budget_s": "30"}, "budget_s is '30'; it must be a number"),
+    ({"budget_s": True}, "budget_s is True; it must be a number"),
+    ({"batch_size": True}, "batch_size is True; it must be a whole number"),
+    ({"seed": True}, "seed is True; it must be a whole number"),
+    ({"microbatches": True}, "microbatches is True; it must be an integer"),
+    ({"microbatches": np.float32(2)}, "microbatches is .*2.0.*; it must be an"),
+    (
+      {"microbatches": 2, "max_in_flight": np.True_},
+      "max_in_flight is .*True.*; it must be an integer",
+    ),
+    (
+      {"allow_batch_statistics": "no"},
+      "allow_batch_statistics is 'no'; it must be True or False",
+    ),
+    (
+      {"max_memory": {"CPU:0": "1GiB", "/device:CPU:0": "2GiB"}},
+      "CPU:0' is given two memory sizes, .*'/device:CPU:0'; give it one",
+    ),
     ({"batch_size": 0}, "batch_size"),
     ({"batch_size": 0.5}, "batch_size is 0.5; it must be a whole number"),
     ({"seed": -1}, "seed is -1"),

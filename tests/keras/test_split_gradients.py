@@ -157,6 +157,80 @@ def test_the_split_step_is_planned_at_the_first_fit():
   assert model.placement.microbatches == 2
 
 
+class Given(Net):
+  """Asks with a `forward` that is set from outside."""
+
+  def train_step(self, data):
+    def forward(x, y, sample_weight):
+      return self.forward(self, x, y)
+
+    loss, gradients = tfplace.split_gradients(self, data, forward)
+    pairs = zip(gradients, self.trainable_weights, strict=True)
+    self.optimizer.apply_gradients(pairs)
+    return {"loss": loss}
+
+
+def per_example(model, x, y):
+  return ops.mean(ops.square(model(x) - y), -1)
+
+
+def of_no_weight(model, x, y):
+  model(x)
+  return ops.mean(y)
+
+
+class AskingOther(Net):
+  def train_step(self, data):
+    loss, gradients = tfplace.split_gradients(self.other, data)
+    pairs = zip(gradients, self.trainable_weights, strict=True)
+    self.optimizer.apply_gradients(pairs)
+    return {"loss": loss}
+
+
+WRONG_LOSSES = {
+  "None": (lambda *_: None, "returned None; it must return the loss"),
+  "a number": (lambda *_: 0.5, r"returned 0.5 \(float\); it must return"),
+  "a value": (lambda *_: np.float32(1), r"returned .*1.0.* \(float32\);"),
+  "a loss of each example": (
+    per_example,
+    r"a tensor of shape \(\d,\); .* scalar",
+  ),
+  "an integer": (lambda *_: tf.constant(1), "a tensor of int32; .* of floats"),
+  "of no weight": (of_no_weight, "depends on none of the model's trainable"),
+}
+
+
+@pytest.mark.parametrize("microbatches", [1, 2])
+@pytest.mark.parametrize("case", WRONG_LOSSES)
+def test_a_forward_that_gives_no_loss_is_refused(case, microbatches):
+  forward, said = WRONG_LOSSES[case]
+  model = build(Given)
+  model.forward = forward
+  if microbatches > 1:
+    tfplace.place_model(
+      model, at.local_cluster(), "cpu", microbatches=microbatches
+    )
+  with pytest.raises(ExtractionError, match=f"^model 'net': .*{said}"):
+    model.fit(X[:BATCH], Y[:BATCH], batch_size=BATCH, verbose=0)
+
+
+def test_the_gradients_of_another_model_are_refused():
+  model, other = build(AskingOther), build(Net)
+  other.name = "other"
+  _ = model(X), other(X)  # the same numbers of weights
+  object.__setattr__(model, "other", other)  # past Keras' tracking
+  tfplace.place_model(model, at.local_cluster(), "cpu", microbatches=2)
+  said = r"'net' cannot be split: .* with another model, 'other'; give it"
+  with pytest.raises(ExtractionError, match=said):
+    fitted(model, 1)
+  with pytest.raises(ExtractionError, match="'net', which is not compiled"):
+    tfplace.split_gradients(Net(), (X, Y))
+  with pytest.raises(ExtractionError, match="train_step calls it, self, not 3"):
+    tfplace.split_gradients(3, (X, Y))
+  with pytest.raises(ExtractionError, match="is 3; it must be a function of x"):
+    tfplace.split_gradients(other, (X, Y), 3)
+
+
 REFUSED = {
   Unhelped: "'net' cannot be split: it has a train_step of its own, which must"
   r" call tfplace.split_gradients\(self, data\) once, and calls it 0 times",

@@ -52,6 +52,11 @@ def test_something_else_is_refused():
     placers.place(problem, "auto", init_placement={"no such op": "d0"})
   with pytest.raises(TfplaceError, match="must be a Placement"):
     placers.place(problem, "auto", init_placement=start.devices)
+  whole_file = {"order": "arrival", "assignments": start.assignments}
+  with pytest.raises(
+    TfplaceError, match=r"'assignments' on .*names of devices"
+  ):
+    placers.place(problem, "auto", init_placement=whole_file)
 
 
 def test_a_start_for_a_problem_with_a_tighter_bound_is_the_same_start():

@@ -321,15 +321,41 @@ class Devices:
     return problem
 
 
-def measured(slower, step=None):
+class DevicesApart(Devices):
+  """Placements on several devices take 10 times as long as they should."""
+
+  def evaluate(self, placements):
+    return [
+      dataclasses.replace(
+        e,
+        step_time_us=e.step_time_us * (10 if np.ptp(placement.devices) else 1),
+      )
+      for e, placement in zip(
+        super().evaluate(placements), placements, strict=True
+      )
+    ]
+
+
+def measured(slower, step=None, config=CONFIG, kind=Devices):
   step = step or Step()
 
   def open_split(split):
     opened = step(split)
-    devices = Devices(opened.problem, slower)
+    devices = kind(opened.problem, slower)
     return dataclasses.replace(opened, live=devices)
 
-  return make_measured_auto_plan(open_split, WHOLE, CONFIG)
+  return make_measured_auto_plan(open_split, WHOLE, config)
+
+
+@pytest.mark.parametrize("strategy", ["blocks", "expert"])
+def test_a_named_strategy_keeps_its_placement_beside_the_whole_step(strategy):
+  config = dataclasses.replace(CONFIG, strategy=strategy)
+  # Two parts, as predicted the best, take longer than the whole step.
+  plan, _ = measured(3.0, config=config, kind=DevicesApart)
+  alone_us = plan.single_device.evaluation.step_time_us
+  assert plan.best.strategy == strategy
+  assert plan.choice.split.is_whole
+  assert plan.evaluation.step_time_us > alone_us
 
 
 def test_the_split_that_runs_faster_than_the_whole_step_is_taken():

@@ -165,6 +165,7 @@ def check_scalars(scalars, tiny):
     (["--visits=2"], ["--visits=2", "placeto, not gdp"]),
     (["--microbatches=2"], ["--microbatches=2", "split it with tfplace-ext"]),
     (["--microbatches=auto"], ["--microbatches=auto", "give a number"]),
+    (["--max_in_flight=2"], ["--max_in_flight=2", "was traced already"]),
     (["--microbatches=0"], ["--microbatches='0'", "at least 1"]),
     (
       [

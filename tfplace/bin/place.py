@@ -20,9 +20,12 @@ from tfplace.plan.clusters import LiveStep
 from tfplace.plan.measured import make_measured_auto_plan, make_measured_plan
 from tfplace.plan.microbatches import make_auto_plan, split_hint
 from tfplace.plan.planner import (
+  CHOOSING,
+  SINGLE,
   PlanConfig,
   PlanResult,
   Stages,
+  against_single,
   is_beaten,
   make_plan,
 )
@@ -127,15 +130,21 @@ def _limited(values: flags.FlagValues, cluster: core.Cluster) -> core.Cluster:
   """The cluster with the memory of `--max_memory`.
 
   Raises:
-    UsageError: an item that is not device=size.
-    FormatError: no such device, or no size.
+    UsageError: an item that is not device=size, or a device that is named
+      twice.
+    FormatError: no such device, no size, or two names of one device.
   """
-  sizes = {}
+  sizes: dict[str, str] = {}
   for item in values.max_memory:
     device, equals, size = item.rpartition("=")
     if not equals:
       raise cli.UsageError(
         f"--max_memory: {item!r} is not of the form GPU:0=8GiB"
+      )
+    if device in sizes:
+      raise cli.UsageError(
+        f"--max_memory gives {device!r} two sizes, {sizes[device]!r} and"
+        f" {size!r}; give it one"
       )
     sizes[device] = size
   return constraints.with_max_memory(cluster, sizes)
@@ -287,8 +296,11 @@ def _print(values: flags.FlagValues, plan: PlanResult, hint: str) -> None:
   if plan.choice is not None:
     outputs.print_choice(plan.choice, single)
   outputs.print_results(plan.results, best, plan.measured, single)
-  if plan.measured is None and is_beaten(best, single):
-    print("No placement that was found beats one device.")
+  if plan.measured is None and single is not None and is_beaten(best, single):
+    if values.strategy == CHOOSING:
+      print("No placement that was found beats one device.")
+    elif best.strategy != SINGLE:
+      print(f"The step by {best.strategy} is {against_single(best, single)}.")
   split_reason = plan.choice.reason if plan.choice else ""
   for text in (split_reason, plan.order_reason, hint):
     if text:

@@ -91,12 +91,15 @@ def check_split(values: flags.FlagValues) -> None:
     )
   split = splits.config(values)
   split.check()
-  if split.is_whole:
+  if split.is_whole and split.max_in_flight is None:
     return
+  flag = f"--microbatches={split.microbatches}"
+  if split.is_whole:
+    flag = f"--max_in_flight={split.max_in_flight}"
   extracted = ("models", "families", "training_split")
   if not any(values[name].value for name in extracted):
     raise cli.UsageError(
-      f"--microbatches={split.microbatches} splits the steps of"
+      f"{flag} is for the steps of"
       f" {', '.join(f'--{name}' for name in extracted)}; what --graphs names"
       " was traced already: split it with tfplace-extract"
     )

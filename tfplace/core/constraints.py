@@ -45,9 +45,19 @@ def with_max_memory(
       in full, or by its end where that fits one only, as "GPU:0" does.
 
   Raises:
-    FormatError: no such device, or no size; names it.
+    FormatError: no such device, no size, or a device that is named twice;
+      names it.
   """
-  memory = {find_device(cluster, k): num_bytes(v) for k, v in limits.items()}
+  memory: dict[str, float] = {}
+  for name, size in limits.items():
+    device = find_device(cluster, name)
+    if device in memory:
+      raise FormatError(
+        f"device {device!r} is given two memory sizes, one of them by the name"
+        f" {shown(name)}; give it one",
+        device=device,
+      )
+    memory[device] = num_bytes(size)
   devices = tuple(
     dataclasses.replace(d, memory_bytes=memory.get(d.name, d.memory_bytes))
     for d in cluster.devices

@@ -8,6 +8,7 @@ import dataclasses
 import importlib
 import math
 import numbers
+import operator
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -235,8 +236,7 @@ def check_budget(budget_s: float) -> None:
   Raises:
     TfplaceError: they are not.
   """
-  if not isinstance(budget_s, numbers.Real):
-    raise TfplaceError(f"budget_s is {budget_s!r:.60}; it must be a number")
+  check_number("budget_s", budget_s)
   if not 0 < budget_s < math.inf:
     raise TfplaceError(
       f"budget_s is {budget_s}; it must be above 0"
@@ -244,18 +244,46 @@ def check_budget(budget_s: float) -> None:
     )
 
 
-def check_count(name: str, value: int, least: int) -> None:
-  """A whole number of at least so much.
+def check_number(name: str, value: Any) -> None:
+  """Checks that an argument is a real number; True and False are none.
+
+  Raises:
+    TfplaceError: it is not.
+  """
+  if not isinstance(value, numbers.Real) or isinstance(value, bool):
+    raise TfplaceError(f"{name} is {value!r:.60}; it must be a number")
+
+
+def whole_number(value: Any) -> int | None:
+  """The int that a value is, such as a NumPy integer; None where it is none.
+
+  True and False are none.
+  """
+  if isinstance(value, bool | np.bool_):
+    return None
+  try:
+    return operator.index(value)
+  except TypeError:
+    return None
+
+
+def check_count(name: str, value: Any, least: int) -> int:
+  """Checks that an argument is a whole number of at least `least`.
 
   Args:
     name: of the argument.
     value: to check.
     least: value that is allowed.
 
+  Returns:
+    The number as an int.
+
   Raises:
     TfplaceError: it is no such number.
   """
-  if not isinstance(value, numbers.Integral):
+  number = whole_number(value)
+  if number is None:
     raise TfplaceError(f"{name} is {value!r:.60}; it must be a whole number")
-  if value < least:
-    raise TfplaceError(f"{name} is {value}; it must be {least} or more")
+  if number < least:
+    raise TfplaceError(f"{name} is {number}; it must be {least} or more")
+  return number

@@ -244,6 +244,8 @@ def _build(model: keras.Model, structure: Any) -> None:
       structure,
     )
     model._symbolic_build(data_batch=batch)
+  except ExtractionError:
+    raise
   except Exception as error:
     raise ExtractionError(
       f"model {model.name!r} cannot be built: {_cause(error)}"

@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import tensor_shape
 
+from tfplace.core.protocols import whole_number
 from tfplace.errors import ExtractionError
 from tfplace.extraction import nodes as node_lib
 
@@ -84,13 +85,18 @@ def checked_batch_size(batch_size: int | None, model: str) -> int:
   """The batch size, or the default where it is None.
 
   Raises:
-    ExtractionError: below 1.
+    ExtractionError: no whole number, or below 1.
   """
   if batch_size is None:
     return DEFAULT_BATCH_SIZE
-  if batch_size < 1:
-    raise ExtractionError(f"batch size {batch_size} of {model!r} is below 1")
-  return batch_size
+  number = whole_number(batch_size)
+  if number is None:
+    raise ExtractionError(
+      f"batch size {batch_size!r:.60} of {model!r} is no whole number"
+    )
+  if number < 1:
+    raise ExtractionError(f"batch size {number} of {model!r} is below 1")
+  return number
 
 
 def fill_batch(

@@ -32,11 +32,14 @@ _EVALUATION_KEYS = frozenset(
 def load_assignments(path: json_file.Path) -> dict[str, str]:
   """Reads op name -> device name of a placement, of whatever graph.
 
+  The order of the placement is checked, and is for `load_order` to read.
+
   Raises:
     FormatError: names the file, the element and the value.
   """
   data = json_file.read_json(path, PLACEMENT)
   with json_file.errors_naming(path):
+    _order(data)
     return _assignments(data)
 
 

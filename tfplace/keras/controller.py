@@ -99,7 +99,7 @@ class Controller:
       return self._steps[kind](data)
     is_own = self.applied and not self.plan and self.applied.split.is_whole
     if tf.executing_eagerly() and not is_own:
-      state.check_not_eager(self._model)
+      state.check_not_eager(self._model, self.applied is not None)
     with tf.init_scope():
       self._prepare(kind, data)
     with self._device_scope() as device_function:

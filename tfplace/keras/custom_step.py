@@ -1,11 +1,13 @@
 """The gradients of a `train_step` of a model's own, which tfplace can split."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from tfplace.errors import ExtractionError
 from tfplace.extraction.microbatches import split_step
 from tfplace.extraction.microbatches.forward import forward_and_backward
 
@@ -39,13 +41,78 @@ def split_gradients(
     `tf.IndexedSlices` or None, scaled where the optimizer scales losses.
 
   Raises:
-    ExtractionError: what is split would not compute the same; says why.
+    ExtractionError: no compiled model, or not the one whose step is traced; a
+      loss that is no scalar tensor of floats or that no weight changes; or
+      what is split would not compute the same; says why.
   """
+  if not isinstance(model, keras.Model):
+    raise ExtractionError(
+      "split_gradients takes the model whose train_step calls it, self, not"
+      f" {model!r:.60}"
+    )
   active = split_step.active_split(model)
+  _check_compiled(model)
+  if forward is not None:
+    forward = _checked(forward, model.name)
   if active is not None:
-    return active.gradients(data, forward)
-  x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-  loss, gradients = forward_and_backward(model, (x, y, sample_weight), forward)
-  examples = tf.shape(tf.nest.flatten(x)[0])[0]
-  model._loss_tracker.update_state(loss, sample_weight=examples)
+    loss, gradients = active.gradients(data, forward)
+  else:
+    x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
+    loss, gradients = forward_and_backward(model, (x, y, weight), forward)
+    examples = tf.shape(tf.nest.flatten(x)[0])[0]
+    model._loss_tracker.update_state(loss, sample_weight=examples)
+  if gradients and all(gradient is None for gradient in gradients):
+    raise ExtractionError(
+      f"model {model.name!r}: the loss of split_gradients depends on none of"
+      " the model's trainable weights; compute it from the model's output"
+    )
   return loss, gradients
+
+
+def _check_compiled(model: keras.Model) -> None:
+  if not model.compiled:
+    raise ExtractionError(
+      f"split_gradients is given model {model.name!r}, which is not compiled:"
+      " give it the model whose train_step calls it, self"
+    )
+
+
+def _checked(
+  forward: Callable[[Any, Any, Any], Any], model: str
+) -> Callable[[Any, Any, Any], tf.Tensor]:
+  """`forward` of the model of that name, with its loss checked.
+
+  Raises:
+    ExtractionError: it is no function.
+  """
+  called = f"model {model!r}: forward, which split_gradients is given,"
+  if not callable(forward):
+    raise ExtractionError(
+      f"{called} is {forward!r:.60}; it must be a function of x, y and"
+      " sample_weight"
+    )
+
+  @functools.wraps(forward)
+  def checked(x: Any, y: Any, sample_weight: Any) -> tf.Tensor:
+    loss = forward(x, y, sample_weight)
+    wrong = None
+    if not tf.is_tensor(loss):
+      wrong = "None" if loss is None else f"{loss!r:.60} ({_type_name(loss)})"
+    elif not isinstance(loss, tf.Tensor):
+      wrong = f"a {_type_name(loss)}"
+    elif loss.shape.rank not in (0, None):
+      wrong = f"a tensor of shape {tuple(loss.shape)}"
+    elif not loss.dtype.is_floating:
+      wrong = f"a tensor of {loss.dtype.name}"
+    if wrong is not None:
+      raise ExtractionError(
+        f"{called} returned {wrong}; it must return the loss of its part of"
+        " the batch, a scalar tensor of floats"
+      )
+    return loss
+
+  return checked
+
+
+def _type_name(value: Any) -> str:
+  return type(value).__name__

@@ -17,7 +17,7 @@ import keras
 
 from tfplace.core import constraints
 from tfplace.core.op_graph import OpGraph
-from tfplace.core.order import ARRIVAL
+from tfplace.core.order import ARRIVAL, ORDERS
 from tfplace.core.placement import Placement
 from tfplace.errors import ApplyError, FormatError, shown
 from tfplace.extraction import TracedStep
@@ -110,8 +110,13 @@ def check_order(order: Any) -> None:
   """Checks that names of ops and devices are all that is needed.
 
   Raises:
-    ApplyError: ops have turns, which only their costs tell.
+    ApplyError: no order, or ops have turns, which only their costs tell.
   """
+  if order not in ORDERS:
+    raise ApplyError(
+      f"the placement's order is {shown(order)}; it must be one of"
+      f" {', '.join(ORDERS)}"
+    )
   if order != ARRIVAL:
     raise ApplyError(
       f"the placement's order is {shown(order)}, and names alone do not tell"

@@ -52,7 +52,8 @@ def place_model(
   `compile`, and gains `model.placement` (an `AppliedPlacement`, None while the
   plan is awaited) and `model.placement_scope()` for a GradientTape loop. What
   planning lacks (loss, optimizer, shapes) it takes at the first fit. Where
-  nothing beats one device, the model is left as it was.
+  "auto" finds nothing that beats one device, the model is left as it was; a
+  strategy that is named is applied whatever it costs, which the message says.
 
   Args:
     model: a Keras 3 model on the TensorFlow backend.

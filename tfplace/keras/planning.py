@@ -34,7 +34,14 @@ from tfplace.plan.choice import in_words
 from tfplace.plan.clusters import ClusterLike, find_cluster
 from tfplace.plan.microbatches import make_auto_plan, split_hint
 from tfplace.plan.plan import AppliedPlacement, Plan
-from tfplace.plan.planner import PlanConfig, PlanResult, Stages, make_plan
+from tfplace.plan.planner import (
+  CHOOSING,
+  PlanConfig,
+  PlanResult,
+  Stages,
+  is_beaten,
+  make_plan,
+)
 from tfplace.plan.race import SplitStep
 from tfplace.plan.sources import DEFAULT_COSTS, check_costs, op_graph
 
@@ -119,7 +126,7 @@ def make_request(
   config.check()
   split.check()
   if batch_size is not None:
-    protocols.check_count("batch_size", batch_size, 1)
+    batch_size = protocols.check_count("batch_size", batch_size, 1)
   model = DEFAULT_COSTS if costs in (_MEASURED, _ESTIMATED) else costs
   check_costs(model)
   if not isinstance(max_memory or {}, Mapping):
@@ -148,7 +155,9 @@ def searching(model: keras.Model, request: Request) -> Planner:
 
   def planner(kind: str, data: Any) -> tuple[Plan | None, AppliedPlacement]:
     applied = _searched(model, request, kind, data)
-    level = logging.WARNING if applied.one_device else logging.INFO
+    level = logging.INFO
+    if applied.one_device or _costs_time(applied):
+      level = logging.WARNING
     _print_or_log(
       f"model {model.name!r} {applied.message}", request.verbose, level
     )
@@ -362,17 +371,29 @@ def _sample(
 def _described(
   plan: PlanResult, traced: TracedStep, request: Request, note: str
 ) -> AppliedPlacement:
-  """Takes one device where nothing is better, and describes the placement."""
+  """Describes the placement.
+
+  "auto" takes one device where nothing is better; the placement of a strategy
+  that the user named is taken whatever it costs.
+  """
   result, single = plan.best, plan.single_device
   used = _devices(result.placement)
-  is_auto = request.config.strategy == "auto"
-  beaten = plan_lib.is_beaten(result, single)
+  is_auto = request.config.strategy == CHOOSING
+  beaten = is_beaten(result, single)
   one_device = len(used) == 1 or (is_auto and beaten)
   is_split = plan.choice is not None and not plan.choice.split.is_whole
   if one_device and single is not None and is_auto and not is_split:
     result = single
     used = _devices(result.placement)
   return plan_lib.planned(result, single, used, one_device, traced, note)
+
+
+def _costs_time(applied: AppliedPlacement) -> bool:
+  """Whether one device alone is predicted to be as fast."""
+  placed, single = applied.evaluation, applied.single_device
+  if placed is None or single is None:
+    return False
+  return placed.step_time_us >= single.step_time_us
 
 
 def _devices(placement: Placement) -> tuple[str, ...]:

@@ -129,22 +129,28 @@ def layer_devices(
   return found
 
 
-def check_not_eager(model: keras.Model) -> None:
+def check_not_eager(model: keras.Model, is_planned: bool = False) -> None:
   """Refuses a model whose steps run op by op: nothing of them can be placed.
+
+  Args:
+    model: to be placed, or placed already.
+    is_planned: whether its plan was made before its steps ran op by op.
 
   Raises:
     ApplyError: says what makes them so, and what to do.
   """
   if model.run_eagerly:
-    why, instead = (
-      "run_eagerly=True is set",
-      "compile it with run_eagerly=False",
-    )
+    why, instead = "run_eagerly=True is set", "set model.run_eagerly = False"
   elif tf.config.functions_run_eagerly():
     why = "tf.config.run_functions_eagerly(True) was called"
     instead = "call it with False"
   else:
     return
+  if is_planned:
+    raise ApplyError(
+      f"model {model.name!r} was placed as a graph, and its steps run op by op"
+      f" since then: {why}; {instead}"
+    )
   raise ApplyError(
     f"model {model.name!r} cannot be placed, since its steps run op by op and"
     f" not as a graph: {why}; {instead}"

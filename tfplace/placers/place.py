@@ -26,6 +26,7 @@ from tfplace.core.protocols import (
   Result,
   check_budget,
   check_count,
+  check_number,
 )
 from tfplace.errors import TfplaceError
 from tfplace.placers import registry
@@ -123,6 +124,7 @@ def _check_arguments(
   check_count("seed", seed, 0)
   if max_evaluations is not None:
     check_count("max_evaluations", max_evaluations, 1)
+  check_number("tolerance", tolerance)
   if not 0 <= tolerance < math.inf:
     raise TfplaceError(f"tolerance is {tolerance}; it must be at least 0")
 

@@ -15,7 +15,7 @@ from tfplace.core.cluster import Cluster
 from tfplace.core.constraints import find_device
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
-from tfplace.errors import FormatError, TfplaceError
+from tfplace.errors import FormatError, TfplaceError, shown
 from tfplace.placers.groups import GroupGraph, main_devices
 
 # What a search may begin from; a mapping is of ops to devices.
@@ -44,8 +44,15 @@ def carried_over(
     once; colocated ops are together.
 
   Raises:
-    TfplaceError: the plan knows none of the graph's ops.
+    TfplaceError: the plan knows none of the graph's ops, or maps one to
+      something else than a name.
   """
+  for op, device in assignments.items():
+    if not isinstance(device, str):
+      raise TfplaceError(
+        f"init_placement puts {shown(op)} on {shown(device)}; it must map ops"
+        " to names of devices"
+      )
   names = sorted(set(assignments.values()))
   old = _of_ops(problem, assignments, names)
   if problem.graph.num_ops and (old == _NEW).all():

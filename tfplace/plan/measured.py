@@ -160,7 +160,8 @@ def make_measured_auto_plan(
   The placements of the split that the simulator likes best run as those of any
   step do. Beside them runs the whole step, at its best and on one device, or,
   where that is what the simulator likes best, the best split: the faster one of
-  the two is taken.
+  the two is taken. A strategy that does not search keeps its own placement of
+  the split that is chosen.
 
   Args:
     open_split: extracts and profiles the step, split in one way.
@@ -194,7 +195,8 @@ def make_measured_auto_plan(
   if not others:
     return plan, step
   rival = min(others, key=lambda trial: trial.step_time_us)
-  return _faster(plan, step, rival, opened[rival.split], stage)
+  searches = config.strategy in registry.SEARCHES
+  return _faster(plan, step, rival, opened[rival.split], searches, stage)
 
 
 def _faster(
@@ -202,9 +204,11 @@ def _faster(
   step: SplitStep,
   rival: SplitTrial,
   other: SplitStep,
+  searches: bool,
   show: Stages,
 ) -> tuple[PlanResult, SplitStep]:
-  """The plan, or the rival of another split, whichever runs faster."""
+  """The plan, or the rival of another split, whichever runs faster; of the
+  rival's placements its own one, unless the strategy `searches`."""
   choice = cast(SplitChoice, plan.choice)
   wanted = [rival.best, choice.single if rival.split.is_whole else None]
   results = {_key(result): result for result in wanted if result is not None}
@@ -215,7 +219,8 @@ def _faster(
       runs.add(problem, list(results.values()), on_stage)
   except MeasurementError:
     return plan, step
-  ran = runs.measured[runs.chosen()]
+  chosen = runs.chosen() if searches else 0
+  ran = runs.measured[chosen]
   choice = choice.with_measured(rival.split, ran.step_time_us)
   own = plan.evaluation
   order = (not ran.feasible, ran.step_time_us)
@@ -223,7 +228,7 @@ def _faster(
     return dataclasses.replace(plan, choice=choice), step
   choice = dataclasses.replace(choice, split=rival.split)
   found = runs.predicted(problem)
-  best = found[runs.chosen()]
+  best = found[chosen]
   return (
     PlanResult(problem, found, best, {}, runs.measured, choice),
     other,

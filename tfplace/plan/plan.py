@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 
 from tfplace.core.order import ARRIVAL, order_to_json
 from tfplace.core.placement import Placement
-from tfplace.core.protocols import Evaluation, Result
+from tfplace.core.protocols import Evaluation, Result, check_count
 from tfplace.errors import ApplyError
 from tfplace.extraction import TracedStep
 from tfplace.extraction.microbatches import SCOPE, WHOLE, SplitConfig, split_of
@@ -20,7 +20,7 @@ from tfplace.formats import json_file
 from tfplace.formats.results import PLACEMENT
 from tfplace.plan import local_devices, local_step
 from tfplace.plan.choice import shown_us
-from tfplace.plan.planner import is_beaten
+from tfplace.plan.planner import against_single
 from tfplace.simulate import control_edges
 
 _LISTED = 12  # of a model's layers; a message is to be read
@@ -192,10 +192,12 @@ class AppliedPlacement:
       steps: timed steps, of which the median counts.
 
     Raises:
+      TfplaceError: `steps` is no whole number of at least 1.
       ApplyError: this placement was not planned in this process, or is for
         devices that it lacks.
       MeasurementError: the step cannot be run beside the model.
     """
+    steps = check_count("steps", steps, 1)
     if self.step is None or self.placement is None:
       raise ApplyError(
         f"model {self.model!r}: only what place_model or plan_model planned in"
@@ -356,18 +358,16 @@ def _message(
       f"placed on {where} by {result.strategy}: a predicted {step} by {costs}"
       f" costs; no single device has the memory{left}{shared}"
     )
-  alone = shown_us(single.evaluation.step_time_us)
   if one_device and result.evaluation is single.evaluation:
+    alone = shown_us(single.evaluation.step_time_us)
     left = _left_to_gain(single.evaluation)
     return (
       f"stays on one device, {where}: a predicted {kind} of {alone} by {costs}"
       f" costs, which no placement found beats{left}"
     )
-  beaten = is_beaten(result, single)
-  against = "no better than" if beaten else "against"
   return (
     f"placed on {where} by {result.strategy}: a predicted {step} by {costs}"
-    f" costs, {against} {alone} on one device{left}{shared}"
+    f" costs, {against_single(result, single)}{left}{shared}"
   )
 
 

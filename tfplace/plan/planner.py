@@ -20,9 +20,11 @@ from tfplace.core.protocols import Evaluation, Result
 from tfplace.errors import TfplaceError
 from tfplace.extraction import stages
 from tfplace.placers import registry
-from tfplace.plan.choice import SplitChoice, order_reason
+from tfplace.plan.choice import SplitChoice, order_reason, shown_us
 
 SINGLE = "single"
+CHOOSING = "auto"  # chooses among strategies; any other one is named by a user
+_SAME = 1.005  # ratio of step times below which nobody would call one longer
 _BASELINE_BUDGET_S = 5.0  # none of them searches
 
 
@@ -172,6 +174,19 @@ def is_beaten(result: Result, single: Result | None) -> bool:
   return single is not None and (
     result.evaluation.step_time_us >= single.evaluation.step_time_us
   )
+
+
+def against_single(result: Result, single: Result) -> str:
+  """The step compared with that of one device, as a part of a sentence."""
+  alone_us = single.evaluation.step_time_us
+  alone = f"{shown_us(alone_us)} on one device"
+  if not is_beaten(result, single):
+    return f"against {alone}"
+  ratio = result.evaluation.step_time_us / alone_us if alone_us else 1.0
+  if ratio < _SAME:
+    return f"no better than {alone}"
+  digits = f"{ratio:.3g}" if ratio < 100 else f"{ratio:,.0f}"
+  return f"{digits} times as long as {alone}"
 
 
 def make_plan(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tfplace.core.cluster import Cluster
 from tfplace.core.op_graph import OpGraph
+from tfplace.core.protocols import check_count
 from tfplace.cost import registry
 from tfplace.errors import ExtractionError, TfplaceError
 from tfplace.extraction import stages
@@ -96,12 +97,14 @@ def check_split(
     ExtractionError: names the source, or the number that makes no sense.
   """
   split.check()
-  if split.is_whole:
+  if split.is_whole and split.max_in_flight is None:
     return
   if kind not in SPLIT_KINDS:
+    name = "max_in_flight" if split.is_whole else "microbatches"
     raise ExtractionError(
-      f"{source!r} ({kind}) is a graph that was traced already: only steps of"
-      " Keras models and of the zoo can be split into microbatches"
+      f"{name} is {getattr(split, name)}, and {source!r} ({kind}) is a graph"
+      " that was traced already: only steps of Keras models and of the zoo can"
+      f" be split into microbatches; leave {name} out"
     )
   if not training:
     raise ExtractionError(
@@ -271,6 +274,8 @@ def extract(
     TfplaceError: no such cost model.
   """
   split = SplitConfig(microbatches, max_in_flight, allow_batch_statistics)
+  if batch_size is not None:
+    batch_size = check_count("batch_size", batch_size, 1)
   if isinstance(model, str | os.PathLike):
     (graph,) = extract_each(
       model,

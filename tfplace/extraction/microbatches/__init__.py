@@ -9,6 +9,9 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
+
+from tfplace.core.protocols import whole_number
 from tfplace.errors import ExtractionError
 
 AUTO = "auto"  # in the place of a number: it is chosen with the placement
@@ -56,22 +59,36 @@ class SplitConfig:
   max_in_flight: int | None = None
   allow_batch_statistics: bool = False
 
+  def __post_init__(self) -> None:
+    """Turns NumPy's integers into Python's."""
+    for name in ("microbatches", "max_in_flight"):
+      number = whole_number(getattr(self, name))
+      if number is not None:
+        object.__setattr__(self, name, number)
+
   def check(self) -> None:
-    """Checks the numbers.
+    """Checks the values.
 
     Raises:
-      ExtractionError: one is no integer of at least 1.
+      ExtractionError: a number is no integer of at least 1, or the permission
+        is neither True nor False.
     """
+    if not isinstance(self.allow_batch_statistics, bool | np.bool_):
+      raise ExtractionError(
+        f"allow_batch_statistics is {self.allow_batch_statistics!r:.60}; it"
+        " must be True or False"
+      )
     for name in ("microbatches", "max_in_flight"):
       value = getattr(self, name)
       if name == "max_in_flight" and value is None:
         continue
-      if value == AUTO:
+      if isinstance(value, str) and value == AUTO:
         raise ExtractionError(
           f"{name} is 'auto', which place_model, plan_model and tfplace-place"
           " choose with the placement: give a number"
         )
-      if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+      number = whole_number(value)
+      if number is None or number < 1:
         raise ExtractionError(
           f"{name} is {value!r:.60}; it must be an integer of at least 1"
         )

@@ -130,9 +130,19 @@ _active: contextvars.ContextVar[Active | None] = contextvars.ContextVar(
 
 
 def active_split(model: keras.Model) -> Active | None:
-  """The split of the step of `model` that is being traced, if it is one."""
+  """The split of the step of `model` that is being traced, if it is one.
+
+  Raises:
+    ExtractionError: the step of another model is.
+  """
   active = _active.get()
-  return active if active is not None and active.model is model else None
+  if active is not None and active.model is not model:
+    raise ExtractionError(
+      f"the step of model {active.model.name!r} cannot be split: its train_step"
+      f" calls tfplace.split_gradients with another model, {model.name!r}; give"
+      " it the model whose step it is, self"
+    )
+  return active
 
 
 def _own(
