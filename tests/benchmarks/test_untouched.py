@@ -45,7 +45,7 @@ def test_a_row_has_both_arms_and_what_the_policy_does_alone(run, tmp_path):
   assert alone["random"]["evaluations"] == alone["policy"]["evaluations"]
   for found in (alone["policy"], alone["random"], *autos.values()):
     assert found["step_time_us"] >= least_us
-  assert 0 < autos["with"]["policy_s"] < 2
+  assert autos["with"]["policy_s"] > 0
   assert autos["without"]["policy_s"] == 0
   text = (tmp_path / "rows.md").read_text()
   gain = autos["without"]["step_time_us"] / autos["with"]["step_time_us"]

@@ -143,6 +143,24 @@ def test_a_strategy_that_is_named_is_taken_whatever_it_costs(
     assert used == {"g0", "g1"}
 
 
+@pytest.mark.parametrize(
+  ("flags", "tolerance"), [([], None), (["--tolerance=0.005"], 0.005)]
+)
+def test_time_is_given_up_for_less_traffic_only_where_it_is_asked_for(
+  flags, tolerance, graph_file, cluster_file, monkeypatch
+):
+  asked, real = [], place.make_plan
+
+  def make_plan(problem, config, *others):
+    asked.append(config.tolerance)
+    return real(problem, config, *others)
+
+  monkeypatch.setattr(place, "make_plan", make_plan)
+  arguments = [f"--graph={graph_file}", f"--cluster={cluster_file}", *flags]
+  assert place.run([*arguments, "--strategy=single"]) == 0
+  assert asked == [tolerance]
+
+
 def test_place_reports_the_proven_bound(graph_file, cluster_file, capsys):
   problem = core.Problem(
     formats.load_graph(graph_file), formats.load_cluster(cluster_file)
@@ -363,6 +381,7 @@ BAD_FLAGS = {
     ["--output_graph_def needs"],
   ),
   "bad number": (place, ["--graph=G", "--budget_s=soon"], ["soon"]),
+  "negative tolerance": (place, ["--graph=G", "--tolerance=-1"], ["-1"]),
   "negative budget": (place, ["--graph=G", "--budget_s=-1"], ["-1"]),
   "stray argument": (extract, ["stray"], ["unexpected argument 'stray'"]),
   "misspelt flag": (extract, ["--modle=nmt"], ["modle"]),

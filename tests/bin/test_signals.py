@@ -14,7 +14,7 @@ import tfplace
 from tfplace import core, formats
 
 ROOT = pathlib.Path(tfplace.__file__).parent.parent
-ENDS_WITHIN_S = 4.0  # 2 s, and as much for a machine that is busy
+ENDS_WITHIN_S = 20.0  # 2 s, on a machine that is busy; what it does takes 60
 SIGNALS = {
   signal.SIGINT: (130, "interrupted"),
   signal.SIGTERM: (143, "terminated"),
@@ -192,15 +192,15 @@ def test_a_command_ends_soon_whatever_it_does(tmp_path, case, number):
 
 def test_a_second_signal_ends_it_at_once(tmp_path):
   program = tmp_path / "tfplace-test"
-  program.write_text(PROGRAM.format(DOING["deaf"]))
+  patient = "from tfplace.bin import signals\nsignals._GRACE_S = 600.0\n"
+  program.write_text(patient + PROGRAM.format(DOING["deaf"]))
   process = started(tmp_path, program)
   process.stdout.readline()
-  began = time.monotonic()
-  process.send_signal(signal.SIGINT)
-  time.sleep(0.1)
-  process.send_signal(signal.SIGINT)
-  assert process.wait(60) == 130
-  assert time.monotonic() - began < 1.4  # the first alone takes 1.5 s
+  deadline = time.monotonic() + 60  # the first alone takes 600 s
+  while process.poll() is None and time.monotonic() < deadline:
+    process.send_signal(signal.SIGINT)  # two at once would be one
+    time.sleep(0.2)
+  assert process.wait(1) == 130
   assert os.listdir(tmp_path) == ["tfplace-test"]
 
 

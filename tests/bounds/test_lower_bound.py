@@ -365,7 +365,8 @@ def test_a_proof_leaves_most_of_a_budget_to_the_search(budget_s):
   began = time.perf_counter()
   _, left_s = tightened_within(_layered(8_000), budget_s)
   took_s = time.perf_counter() - began
-  assert max(budget_s / 2, budget_s - took_s) <= left_s <= budget_s
+  least_s = max(budget_s / 2, budget_s - took_s)
+  assert least_s - 1e-6 <= left_s <= budget_s + 1e-6  # clocks are rounded
 
 
 def test_empty_graph_takes_no_time():

@@ -1,8 +1,11 @@
+import dataclasses
+
 import numpy as np
 import pytest
 
 from tfplace.core.op_graph import OpSpec, build_graph
 from tfplace.cost import with_measured_times
+from tfplace.cost.profile import STEP_NOISE, noise_of, step_noise
 from tfplace.errors import MeasurementError
 
 NAN = float("nan")
@@ -50,3 +53,31 @@ def test_a_measurement_of_another_graph_is_refused():
     with_measured_times(_graph(), "GPU", {"z": 1.0})
   with pytest.raises(MeasurementError, match="measured on TPU"):
     with_measured_times(_graph(), "TPU", {"a": 1.0})
+
+
+@pytest.mark.parametrize("count", [10, 20, 100])
+def test_noise_is_the_deviation_of_the_median_of_repeated_steps(count):
+  # Of 4,000 medians of `count` steps each, with a deviation of 5% of a step.
+  steps = np.random.default_rng(0).normal(200.0, 10.0, (4000, count))
+  truth = np.std(np.median(steps, axis=1)) / 200.0
+  found = np.mean([step_noise(row) for row in steps])
+  assert found == pytest.approx(truth, rel=0.1)
+
+
+def test_a_slow_step_among_many_is_no_noise():
+  assert step_noise([100.0] * 19 + [900.0]) == 0.0
+
+
+@pytest.mark.parametrize("times", [[], [5.0], [0.0, 0.0], [1.0, np.inf]])
+def test_steps_that_tell_nothing_have_no_noise(times):
+  assert step_noise(times) == 0.0
+
+
+@pytest.mark.parametrize(
+  ("known", "noise"),
+  [(0.01, 0.01), (1, 1.0), (None, 0.0), ("0.1", 0.0), (True, 0.0), (-1, 0.0)],
+)
+def test_the_noise_of_a_graph_is_that_of_its_measured_costs(known, noise):
+  graph = dataclasses.replace(_graph(), extra={STEP_NOISE: known})
+  assert noise_of(graph) == noise
+  assert noise_of(_graph()) == 0.0

@@ -258,9 +258,10 @@ def test_a_long_graph_is_judged_in_linear_time(tmp_path):
       node = meta_graph.graph_def.node.add(name=name, op="NoOp")
       node.input.append(f"^{source}")
 
-  start = time.perf_counter()
+  start = time.process_time()
   assert trace_saved_model(edited(model, add)).variables
-  assert time.perf_counter() - start < 10
+  # About 1 s; each with all before it would take minutes.
+  assert time.process_time() - start < 30
 
 
 def test_a_graph_is_loaded_as_it_was_checked(tmp_path, canary, monkeypatch):

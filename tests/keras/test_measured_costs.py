@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 import tfplace
+from tfplace.cost.profile import STEP_NOISE
 from tfplace.errors import ApplyError, MeasurementError, TfplaceError
 from tfplace.keras import state
 from tfplace.plan import graph_cache, local_step
@@ -122,6 +123,10 @@ def test_a_measured_step_is_kept_and_not_run_again(monkeypatch, tmp_path):
   again = plan(model, costs="measured")
   assert again.costs == "measured"
   assert again.single_device == first.single_device
+  noise, kept = (
+    each.placement.problem.graph.extra[STEP_NOISE] for each in (first, again)
+  )
+  assert 0 <= noise == kept
   other = plan(model, costs="measured", batch_size=65)
   assert other.costs == "estimated" and "by estimated costs" in other.message
 

@@ -315,7 +315,7 @@ def test_who_waits_for_a_stage_is_told(stage, monkeypatch, caplog, capsys):
   monkeypatch.setattr(planning, "_SILENCE_S", 0.05)
   monkeypatch.setattr(module, name, slow)
   plan = tfplace.plan_model(at.build("dense"), FAST, "m_etf")
-  assert plan.seconds[stage] > 0.05
+  assert plan.seconds[stage] > 0.04  # 0.05, but for the clock's rounding
   assert capsys.readouterr().out == ""
 
 
@@ -357,8 +357,9 @@ def test_proof_and_search_share_the_budget(monkeypatch):
   real = planner.placers.place
   monkeypatch.setattr(planner.placers, "place", place)
   plan = tfplace.plan_model(at.build("dense"), FAST, "m_etf", budget_s=2)
-  assert 1 <= given[0] < 2
-  assert given[0] == pytest.approx(2 - plan.seconds["proof"], abs=0.5)
+  # The stage is a bit longer than the proof, which leaves half at least.
+  least_s = max(1.0, 2.0 - plan.seconds["proof"])
+  assert least_s - 1e-3 <= given[0] < 2
 
 
 def test_a_custom_train_step_is_planned_and_placed():

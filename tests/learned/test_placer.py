@@ -151,8 +151,8 @@ def test_ten_thousand_decisions_take_seconds():
   place(problem_of(random_graph(10, seed=10), gpus(4)))  # loads and compiles
   began = time.perf_counter()
   place(problem, samples=4)
-  # About 1.5 s on an idle core.
-  assert time.perf_counter() - began < 30
+  # About 1.5 s on an idle core; each with all others would be hours.
+  assert time.perf_counter() - began < 120
 
 
 @pytest.mark.parametrize("strategy", LEARNED)

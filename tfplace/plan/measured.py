@@ -38,8 +38,6 @@ class MeasuredConfig:
     tolerance: prediction and measurement of what a search ends with agree when
       they differ by at most this share of the measured step.
     max_rounds: searches at most; each takes half of the seconds that are left.
-    traffic_tolerance: share of the step time that a search gives up for less
-      traffic; fitted costs err by several percent.
     close: placements within this share of the fastest run again before one is
       chosen: a step that runs twice differs by as much.
     close_alone: the same of one device, which is what others must beat.
@@ -52,7 +50,6 @@ class MeasuredConfig:
   candidates: int = 4
   tolerance: float = 0.05
   max_rounds: int = 4
-  traffic_tolerance: float = 0.02
   close: float = 0.08
   close_alone: float = 0.3
   repeats: int = 2
@@ -115,9 +112,7 @@ def make_measured_plan(
   for number in range(limits.max_rounds if searches else 1):
     is_last = not searches or number == limits.max_rounds - 1
     budget_s = config.budget_s if is_last else config.budget_s / 2
-    search = dataclasses.replace(
-      config, budget_s=budget_s, tolerance=limits.traffic_tolerance
-    )
+    search = dataclasses.replace(config, budget_s=budget_s)
     plan = make_plan(problem, search, stage)
     new = runs.new(plan, limits.candidates)
     with stage("measuring", f" {len(new)} placements") as on_stage:

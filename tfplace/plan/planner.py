@@ -17,6 +17,7 @@ from tfplace.core import protocols
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.core.protocols import Evaluation, Result
+from tfplace.cost.profile import noise_of
 from tfplace.errors import TfplaceError
 from tfplace.extraction import stages
 from tfplace.placers import registry
@@ -41,11 +42,14 @@ class PlanConfig:
     init_placement: to start the search from, as `tfplace.place` takes it; None
       for none.
     tolerance: share of the step time that `auto` may give up for less traffic.
-      Costs err by more than the default, our choice.
+      None: the noise of measured costs (`cost.profile.step_noise`), and 0 where
+      costs are described.
     max_evaluations: bounds the search by placements, so that the same seed
       gives the same plan on any machine; None for seconds alone.
     order: in which devices take their ready ops, as `tfplace.place` has it;
       "auto" chooses it with the placement.
+    most_noise: of measured costs, what counts as a tolerance at most; our
+      choice.
   """
 
   strategy: str = "auto"
@@ -54,9 +58,16 @@ class PlanConfig:
   policy: str | None = None
   baselines: tuple[str, ...] = (SINGLE,)
   init_placement: Placement | Mapping[str, str] | None = None
-  tolerance: float = 0.005
+  tolerance: float | None = None
   max_evaluations: int | None = None
   order: str = orders.ARRIVAL
+  most_noise: float = 0.02
+
+  def tolerance_of(self, problem: Problem) -> float:
+    """The tolerance for the costs of this problem."""
+    if self.tolerance is not None:
+      return self.tolerance
+    return min(noise_of(problem.graph), self.most_noise)
 
   def check(self) -> None:
     """Checks the values.
@@ -219,7 +230,7 @@ def make_plan(
       seed=config.seed,
       policy=config.policy,
       init_placement=config.init_placement,
-      tolerance=config.tolerance,
+      tolerance=config.tolerance_of(problem),
       max_evaluations=config.max_evaluations,
       order=config.order,
     )

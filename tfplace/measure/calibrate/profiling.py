@@ -17,7 +17,7 @@ import numpy as np
 
 from tfplace.core.problem import Problem
 from tfplace.core.protocols import Evaluation
-from tfplace.cost.profile import with_measured_times
+from tfplace.cost.profile import STEP_NOISE, step_noise, with_measured_times
 from tfplace.errors import MeasurementError
 from tfplace.extraction.traced import TracedStep
 from tfplace.measure import harness
@@ -36,17 +36,22 @@ class Profile:
     step_time_us: kind -> the step with every op on the first device of the
       kind (on all of them where one lacks the memory), or elsewhere where the
       kind cannot run it.
+    noise: kind -> share by which that step, a median, is unsure.
   """
 
   times_us: Mapping[str, Mapping[str, float]]
   op_overhead_us: Mapping[str, float]
   step_time_us: Mapping[str, float]
+  noise: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
   def apply(self, problem: Problem) -> Problem:
     """The problem with measured times and overheads."""
     graph, cluster = problem.graph, problem.cluster
     for kind, times in self.times_us.items():
       graph = with_measured_times(graph, kind, times)
+    if self.noise:
+      extra = {**graph.extra, STEP_NOISE: max(self.noise.values())}
+      graph = dataclasses.replace(graph, extra=extra)
     devices = tuple(
       dataclasses.replace(
         d, op_overhead_us=self.op_overhead_us.get(d.kind, d.op_overhead_us)
@@ -79,7 +84,7 @@ def profile(
   measuring = harness.MeasurementHarness(
     problem, traced, workers, **{"traced_steps": 9, **options}
   )
-  times, overhead, step = {}, {}, {}
+  times, overhead, step, noise = {}, {}, {}, {}
   for kind in dict.fromkeys(d.kind for d in problem.cluster.devices):
     if kind not in problem.graph.kinds:
       continue
@@ -97,6 +102,7 @@ def profile(
     placed = [problem.graph.names[op] for op in here]
     names = [problem.cluster.devices[i].name for i in devices]
     step[kind] = evaluation.step_time_us
+    noise[kind] = step_noise(evaluation.extra["step_times_us"])
     found = op_times_us(measuring.traces)
     if shared:
       overhead[kind] = gap_us(measuring.traces, names)
@@ -105,7 +111,7 @@ def profile(
       found, overhead[kind] = fitted(found, running_us, (row == row[0]).all())
     # An op that the runtime pruned took no time.
     times[kind] = {name: found.get(name, 0.0) for name in placed}
-  return Profile(times, overhead, step)
+  return Profile(times, overhead, step, noise)
 
 
 def op_times_us(traces: Sequence[messages.Trace]) -> dict[str, float]:

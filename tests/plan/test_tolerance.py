@@ -1,0 +1,59 @@
+"""What `auto` gives up for less traffic: the noise of measured costs."""
+
+import dataclasses
+
+import pytest
+
+from tfplace.core import OpSpec, Problem, build_graph
+from tfplace.core.presets import cluster_preset
+from tfplace.cost.profile import STEP_NOISE
+from tfplace.learned.synthetic import training_step
+from tfplace.plan.planner import PlanConfig, make_plan
+
+
+def chain(noise):
+  ops = [OpSpec(name, "X", {"GPU": 1.0}) for name in "ab"]
+  graph = build_graph("chain", ops, [(0, 0, 1)])
+  if noise is not None:
+    graph = dataclasses.replace(graph, extra={STEP_NOISE: noise})
+  return Problem(graph, cluster_preset("v100x2"))
+
+
+@pytest.mark.parametrize(
+  ("noise", "asked", "tolerance"),
+  [
+    (None, None, 0.0),
+    (0.004, None, 0.004),
+    (0.5, None, 0.02),  # of a very noisy measurement 2% at most
+    (0.004, 0.0, 0.0),
+    (None, 0.005, 0.005),
+  ],
+)
+def test_the_tolerance_is_what_is_asked_for_or_the_noise(
+  noise, asked, tolerance
+):
+  config = PlanConfig(tolerance=asked)
+  assert config.tolerance_of(chain(noise)) == tolerance
+
+
+@pytest.mark.parametrize("seed", range(100, 106))
+def test_auto_gives_up_no_time_by_described_costs(seed):
+  problem = Problem(training_step(seed), cluster_preset("v100x2"))
+  config = PlanConfig(max_evaluations=500, seed=seed)
+  result = make_plan(problem, config).results[0]
+  best_us = min(tried.evaluation.step_time_us for tried in result.tried)
+  assert result.evaluation.step_time_us <= best_us
+
+
+def test_measured_costs_give_up_what_they_are_unsure_by():
+  graph = training_step(101)
+  cluster = cluster_preset("p100x4")
+  found = {}
+  for noise in (0.0, 0.01):
+    noisy = dataclasses.replace(graph, extra={STEP_NOISE: noise})
+    config = PlanConfig(max_evaluations=2000)
+    found[noise] = make_plan(Problem(noisy, cluster), config).results[0]
+  exact, noisy = (found[noise].evaluation for noise in (0.0, 0.01))
+  best_us = min(t.evaluation.step_time_us for t in found[0.01].tried)
+  assert noisy.bytes_moved < exact.bytes_moved
+  assert best_us < noisy.step_time_us <= 1.01 * best_us
