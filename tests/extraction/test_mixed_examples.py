@@ -44,6 +44,12 @@ def static(function, otherwise=lambda h: h):
   return lambda h: function(h) if h.shape[0] else otherwise(h)
 
 
+def numbered(h):
+  """[examples, 2]: the number of each example, and 0."""
+  numbers = tf.range(tf.shape(h)[0])
+  return tf.stack([numbers, tf.zeros_like(numbers)], axis=1)
+
+
 MIXING = {
   "mean": lambda h: h - ops.mean(h, axis=0),
   "mean_of_all": lambda h: h - ops.mean(h),
@@ -66,6 +72,23 @@ MIXING = {
   "size": lambda h: h / tf.cast(tf.size(h), h.dtype),
   "range": lambda h: (
     h + ops.cast(ops.arange(ops.shape(h)[0]), h.dtype)[:, None]
+  ),
+  "numbers_in_columns": lambda h: (
+    h + tf.cast(tf.expand_dims(numbered(h), 1), h.dtype)[:, 0, :1]
+  ),
+  "scatter_to_others": static(
+    lambda h: tf.scatter_nd(numbered(h)[::-1, :1], h, (h.shape[0], h.shape[1]))
+  ),
+  "update_of_first": static(
+    lambda h: tf.tensor_scatter_nd_update(h, [[0]], h[1:2])
+  ),
+  "traced_for_small": static(
+    lambda h: h * (1.0 if h.shape[0] < 4 else float(h.shape[0]))
+  ),
+  "wired_for_small": static(
+    lambda h: (lambda a, b: tf.nn.relu(a if h.shape[0] < 4 else b))(
+      h + 1.0, h + 2.0
+    )
   ),
   "eye": static(lambda h: ops.matmul(ops.eye(h.shape[0]), h)),
   "unstack": static(lambda h: ops.stack(ops.unstack(h, axis=0)[::-1])),
@@ -285,6 +308,12 @@ KEEPING = {
     ops.reshape(ops.repeat(h, 3, axis=0), (-1, 3, 8)), axis=1
   ),
   "last_word": lambda h: LastWord()(ops.reshape(h, (-1, 4, 2))),
+  "scatter_to_own": lambda h: tf.scatter_nd(
+    numbered(h), h[:, 0], tf.shape(h[:, :2])
+  ),
+  "update_of_features": lambda h: tf.transpose(
+    tf.tensor_scatter_nd_update(tf.transpose(h), [[1]], [2 * h[:, 0]])
+  ),
   "along_axis": lambda h: ops.take_along_axis(
     h, ops.argsort(h, axis=1), axis=1
   ),

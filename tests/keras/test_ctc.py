@@ -49,17 +49,20 @@ def unplaced():
   return _losses(_model())
 
 
-@pytest.mark.parametrize("costs", ["estimated", "measured"])
-def test_a_placed_model_with_a_ctc_loss_trains_as_unplaced(costs, unplaced):
+@pytest.mark.parametrize(
+  "options",
+  [{"costs": "estimated"}, {"costs": "measured"}, {"microbatches": 2}],
+)
+def test_placed_model_with_a_ctc_loss_trains_as_unplaced(options, unplaced):
   model = tfplace.place_model(
-    _model(), strategy="m_topo", batch_size=BATCH, budget_s=0.2, costs=costs
+    _model(), strategy="m_topo", batch_size=BATCH, budget_s=0.2, **options
   )
   found = _losses(model)
   assert len(model.placement.devices) > 1
   np.testing.assert_allclose(found, unplaced, rtol=1e-5)
 
 
-def test_the_loops_of_a_ctc_loss_have_costs():
+def test_loops_of_a_ctc_loss_have_costs():
   plan = tfplace.plan_model(
     _model(),
     "v100x2",

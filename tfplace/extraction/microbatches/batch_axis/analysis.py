@@ -27,9 +27,9 @@ _INPUTS = frozenset(("Placeholder", "PlaceholderWithDefault"))
 # Ops that make tensors from sizes have rules that say what becomes of them.
 _SIZES_ASIDE = frozenset(
   (
-    "Fill", "BroadcastTo", "Tile", "Range", "LinSpace", "Reshape", "Add",
-    "AddV2", "Sub", "AddN", "Mul", "RealDiv", "DivNoNan", "Slice",
-    "StridedSlice", "TensorListReserve", "EmptyTensorList",
+    "Fill", "Empty", "BroadcastTo", "Tile", "Range", "LinSpace", "Reshape",
+    "Add", "AddV2", "Sub", "AddN", "Mul", "RealDiv", "DivNoNan", "Slice",
+    "StridedSlice", "ScatterNd", "TensorListReserve", "EmptyTensorList",
     "TensorListFromTensor", "TensorListStack", "TensorListGetItem",
     "TensorListConcatV2", "Conv2DBackpropInput", "Conv3DBackpropInputV2",
     "DepthwiseConv2dNativeBackpropInput", "While", "StatelessWhile", "If",
@@ -39,12 +39,18 @@ _SIZES_ASIDE = frozenset(
 )  # fmt: skip
 
 
-# Ops that pass the numbers of examples on, or look up examples by them.
-_NUMBERS_ASIDE = frozenset(
+# Ops that pass the numbers of examples on.
+_PASS_NUMBERS = frozenset(
   (
     "Identity", "IdentityN", "Cast", "StopGradient", "Reshape", "ExpandDims",
     "Squeeze", "Transpose", "Tile", "BroadcastTo", "Pack", "ConcatV2", "Slice",
-    "StridedSlice", "GatherNd", "ZerosLike", "OnesLike", "PartitionedCall",
+    "StridedSlice",
+  )
+)  # fmt: skip
+# Ops that look up examples by them, or do not read them.
+_READ_NUMBERS = frozenset(
+  (
+    "GatherNd", "ScatterNd", "ZerosLike", "OnesLike", "PartitionedCall",
     "StatefulPartitionedCall",
   )
 )  # fmt: skip
@@ -83,24 +89,86 @@ def follow(
   Raises:
     Mixes: the graphs have different ops.
   """
+  found: dict[str, Value] = {}
+  twins: dict[str, str] = {}  # tensor of the second graph -> of the first
+  for one, other in _aligned(first, second, sizes):
+    if other is None:
+      values: Sequence[Value] = [Mixed(one.name, one.type, _SOME_SIZES)]
+    elif one.type in _INPUTS:
+      values = [given.get(one.outputs[0].name, FIXED)]
+    else:
+      inputs = [
+        _input(found, tensor, twins.get(twin.name))
+        for tensor, twin in zip(one.inputs, other.inputs, strict=False)
+      ]
+      values = _outputs(OpPair(one, other, sizes), inputs, has_statistics)
+    for tensor, value in zip(one.outputs, values, strict=True):
+      found[tensor.name] = value
+    if other is not None:
+      twins |= {
+        twin.name: tensor.name
+        for tensor, twin in zip(one.outputs, other.outputs, strict=False)
+      }
+  return found
+
+
+_SOME_SIZES = "is traced for some numbers of examples only"
+
+
+def _input(
+  found: Mapping[str, Value], tensor: tf.Tensor, twin: str | None
+) -> Value:
+  """What an input holds; `twin` names what the op reads at the other size."""
+  if twin != tensor.name:
+    return Mixed(tensor.op.name, tensor.op.type, _SOME_SIZES)
+  return found[tensor.name]
+
+
+def _aligned(
+  first: tf.Graph, second: tf.Graph, sizes: tuple[int, int]
+) -> list[tuple[tf.Operation, tf.Operation | None]]:
+  """Pairs the ops of two traces, in the order of the first.
+
+  TensorFlow folds small fills (`zeros_like`) into constants, so one trace may
+  have a constant where the other, larger one has a fill. Such ops are paired by
+  name, where both traces have them; all others by their order.
+
+  Raises:
+    Mixes: the other ops differ.
+  """
   ops = first.get_operations(), second.get_operations()
-  if [op.type for op in ops[0]] != [op.type for op in ops[1]]:
+  if _types(ops[0]) == _types(ops[1]):
+    return list(zip(*ops, strict=True))
+  rest = [[op for op in one if not _is_filled(op)] for one in ops]
+  if _types(rest[0]) != _types(rest[1]):
     raise Mixes(
       f"is traced as {len(ops[0])} ops for {sizes[0]} examples, and as"
       f" {len(ops[1])} others for {sizes[1]}"
     )
-  found: dict[str, Value] = {}
-  for one, other in zip(*ops, strict=True):
-    pair = OpPair(one, other, sizes)
-    if one.type in _INPUTS:
-      name = one.outputs[0].name
-      found[name] = given.get(name, FIXED)
-      continue
-    inputs = [found[tensor.name] for tensor in one.inputs]
-    outputs = _outputs(pair, inputs, has_statistics)
-    for tensor, value in zip(one.outputs, outputs, strict=True):
-      found[tensor.name] = value
-  return found
+  filled = {op.name: op for op in ops[1] if _is_filled(op)}
+  others = iter(rest[1])
+  return [
+    (op, filled.get(op.name) if _is_filled(op) else next(others))
+    for op in ops[0]
+  ]
+
+
+def _types(ops: Sequence[tf.Operation]) -> list[str]:
+  return [_kind(op) for op in ops]
+
+
+def _kind(op: tf.Operation) -> str:
+  """The type of an op; a type that names a function (`Defun`) is a call."""
+  if op.type in RULES or op.graph._get_function(op.type) is None:
+    return op.type
+  return "PartitionedCall"
+
+
+def _is_filled(op: tf.Operation) -> bool:
+  """Whether an op is a constant, or a fill of constants."""
+  return op.type == "Const" or (
+    op.type == "Fill" and all(t.op.type == "Const" for t in op.inputs)
+  )
 
 
 def _outputs(
@@ -112,7 +180,7 @@ def _outputs(
   try:
     result = _transferred(op, inputs)
   except Mixes as mixes:
-    result = Mixed(op.name, op.type, str(mixes))
+    result = _evaluated(op) or Mixed(op.name, op.type, str(mixes))
   values = list(result) if isinstance(result, Sequence) else [result] * count
   if any(isinstance(v, (Mixed, Reduced)) for v in values) and (
     has_statistics(op.name)
@@ -148,16 +216,24 @@ def _transferred(op: OpPair, inputs: list[Value]) -> Value | Sequence[Value]:
   Raises:
     Mixes: the op mixes examples.
   """
-  if op.type == "Const":
+  if op.type == "Const" or _kind(op.first) != _kind(op.second):
     return _of_constant(op)
   if op.type in _SHAPES:
     return _of_sizes(op)
   for value in inputs:
     if isinstance(value, Mixed):
       return value
-    if _is_numbered(value) and op.type not in _NUMBERS_ASIDE:
-      raise Mixes("numbers the examples of the batch")
-  rule = RULES.get(op.type)
+  if not any(_is_numbered(v) for v in inputs) or op.type in _READ_NUMBERS:
+    return _by_rule(op, inputs)
+  if op.type in _PASS_NUMBERS:
+    result = _by_rule(op, inputs)
+    if isinstance(result, Sequence) or _is_numbered(result):
+      return result
+  raise Mixes("numbers the examples of the batch")
+
+
+def _by_rule(op: OpPair, inputs: list[Value]) -> Value | Sequence[Value]:
+  rule = RULES.get(_kind(op.first))
   kinds = {type(value) for value in inputs}
   if kinds <= {Fixed} and (rule is None or "Random" not in op.type):
     return FIXED
@@ -194,7 +270,16 @@ def _folded(op: OpPair) -> Value | None:
   values = [static_value(tensor) for tensor in tensors]
   if values[0] is None or values[1] is None:
     return None
-  return FIXED if np.array_equal(values[0], values[1]) else SIZED
+  return FIXED if _is_same(*values) else SIZED
+
+
+def _is_same(first: np.ndarray, second: np.ndarray) -> bool:
+  """Whether two constants are equal, bit by bit (NaN equals NaN)."""
+  return first.shape == second.shape and (
+    np.array_equal(first, second)
+    if first.dtype == object
+    else first.tobytes() == second.tobytes()
+  )
 
 
 def _of_sizes(op: OpPair) -> Value:
@@ -208,14 +293,34 @@ def _of_sizes(op: OpPair) -> Value:
   return SIZED
 
 
+def _evaluated(op: OpPair) -> Value | None:
+  """What an op gives that depends on constants and sizes alone, or None."""
+  if len(op.first.outputs) != 1:
+    return None
+  values = [static_value(one.outputs[0]) for one in (op.first, op.second)]
+  if any(value is None for value in values):
+    return None
+  try:
+    return _of_constants(*values, op.sizes)
+  except Mixes:
+    return None
+
+
 def _of_constant(op: OpPair) -> Value:
   """A constant; one that differs between the graphs depends on the batch."""
-  protos = [one.get_attr("value") for one in (op.first, op.second)]
-  if protos[0] == protos[1]:
+  first, second = (
+    static_value(one.outputs[0]) for one in (op.first, op.second)
+  )
+  return _of_constants(first, second, op.sizes)
+
+
+def _of_constants(
+  first: np.ndarray, second: np.ndarray, sizes: tuple[int, int]
+) -> Value:
+  if _is_same(first, second):
     return FIXED
-  first, second = (tf.make_ndarray(proto) for proto in protos)
   if first.shape == second.shape:
-    return FIXED if np.array_equal(first, second) else SIZED
+    return SIZED
   axes = []
   if first.ndim == second.ndim:
     lengths = zip(first.shape, second.shape, strict=True)
@@ -224,7 +329,7 @@ def _of_constant(op: OpPair) -> Value:
     raise Mixes("is a constant with an entry for each pair of examples")
   (axis,) = axes
   return _of_entries(
-    np.moveaxis(first, axis, 0), np.moveaxis(second, axis, 0), axis, op.sizes
+    np.moveaxis(first, axis, 0), np.moveaxis(second, axis, 0), axis, sizes
   )
 
 
@@ -250,8 +355,30 @@ def _of_entries(
       (view == view[:1]).all() for view in views
     ):
       return Rows(axis, outer, inner)
-  if first.ndim == 1 and count == 1:
-    numbers = [np.arange(size) for size in sizes]
-    if np.array_equal(first, numbers[0]) and np.array_equal(second, numbers[1]):
-      return Rows(axis, position=True)
+  if count == 1:
+    columns = [_numbered_column(array) for array in (first, second)]
+    if columns[0] == columns[1] and columns[0] is not None:
+      if first.ndim == 1:
+        return Rows(axis, position=True)
+      return Rows(axis, column=columns[0])
   raise Mixes("is a constant that numbers the examples of the batch")
+
+
+def _numbered_column(entries: np.ndarray) -> int | None:
+  """The column that numbers the examples, where the others are all alike.
+
+  Args:
+    entries: [examples, ..., columns], or [examples].
+  """
+  if not np.issubdtype(entries.dtype, np.integer):
+    return None
+  columns = entries.reshape(len(entries), -1, entries.shape[-1])
+  if entries.ndim == 1:
+    columns = entries.reshape(-1, 1, 1)
+  offsets = columns - columns[:1]
+  numbers = np.arange(len(entries))
+  (changing,) = np.nonzero(offsets.any(axis=(0, 1)))
+  if len(changing) != 1:
+    return None
+  column = columns[:, :, changing[0]]
+  return int(changing[0]) if (column == numbers[:, None]).all() else None

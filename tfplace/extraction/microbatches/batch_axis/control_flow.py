@@ -3,10 +3,15 @@
 from collections.abc import Sequence
 from typing import Any
 
+import tensorflow as tf
+from tensorflow.python.framework import function_def_to_graph
 from tensorflow.python.ops import cond_v2, while_v2
 
 from tfplace.extraction.microbatches.batch_axis import analysis
-from tfplace.extraction.microbatches.batch_axis.registry import rule
+from tfplace.extraction.microbatches.batch_axis.registry import (
+  RULES,
+  rule,
+)
 from tfplace.extraction.microbatches.batch_axis.values import (
   FIXED,
   Fixed,
@@ -26,10 +31,7 @@ _MOST_ROUNDS = 10  # until what holds of a loop's variables must be stable
 @rule("While", "StatelessWhile")
 def _while(op: OpPair, inputs: list[Value]) -> list[Value]:
   bodies, conditions = (
-    [
-      while_v2._get_graph(one, name, f"_{name}_graph")
-      for one in (op.first, op.second)
-    ]
+    [_loop_graph(one, name) for one in (op.first, op.second)]
     for name in ("body", "cond")
   )
   values = list(inputs)
@@ -42,9 +44,33 @@ def _while(op: OpPair, inputs: list[Value]) -> list[Value]:
   else:
     raise Mixes("is a loop that could not be followed")
   (goes_on,) = _called(conditions, values, op)
+  if isinstance(goes_on, Mixed):
+    raise Mixes(f"is a loop in which {goes_on.op!r} {goes_on.why}")
   if goes_on != FIXED:
     raise Mixes("runs until all examples of the batch are done")
   return values
+
+
+def _loop_graph(loop: tf.Operation, part: str) -> Any:
+  """The body or the condition of a loop."""
+  if loop.get_attr("output_shapes"):
+    return while_v2._get_graph(loop, part, f"_{part}_graph")
+  # A loop of the old kind (`functional_ops.While`): its variables keep their
+  # shapes, as TensorFlow's shape function has it.
+  return _defun(loop, loop.get_attr(part).name)
+
+
+def _defun(op: tf.Operation, name: str) -> Any:
+  """The graph of an old function (`Defun`), with the shapes of a call."""
+  definition = op.graph._get_function(name).cached_definition
+  known = type(definition)()
+  known.CopyFrom(definition)
+  known.ClearField("arg_attr")  # Shapes there replace those that are given.
+  shapes = [tensor.shape for tensor in op.inputs]
+  with op.graph.as_default():
+    return function_def_to_graph.function_def_to_graph(
+      known, None, None, shapes
+    )
 
 
 def _merged(op: OpPair, first: Value, second: Value) -> Value:
@@ -71,11 +97,9 @@ def _if(op: OpPair, inputs: list[Value]) -> list[Value]:
 def _call(op: OpPair, inputs: list[Value]) -> list[Value]:
   graphs = []
   for one in (op.first, op.second):
-    function = one.graph._get_function(one.get_attr("f").name)
-    graph = getattr(function, "graph", None)
-    if graph is None:
-      raise Mixes("calls a function that could not be followed")
-    graphs.append(graph)
+    name = one.get_attr("f").name if one.type in RULES else one.type
+    function = one.graph._get_function(name)
+    graphs.append(getattr(function, "graph", None) or _defun(one, name))
   return _called(graphs, inputs, op)
 
 

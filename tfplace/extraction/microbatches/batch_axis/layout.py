@@ -378,6 +378,11 @@ def _fill(op: OpPair, inputs: list[Value]) -> Value:
   return made(op)
 
 
+@rule("Empty")
+def _empty(op: OpPair, inputs: list[Value]) -> Value:
+  return made(op)
+
+
 @rule(
   "RandomUniform", "RandomUniformInt", "RandomStandardNormal",
   "TruncatedNormal", "ParameterizedTruncatedNormal", "StatelessRandomUniform",

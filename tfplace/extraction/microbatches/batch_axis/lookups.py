@@ -1,5 +1,6 @@
 """Rules of ops that look entries up by index, or add to entries by index."""
 
+from tfplace.extraction.microbatches.batch_axis.layout import made
 from tfplace.extraction.microbatches.batch_axis.registry import rule
 from tfplace.extraction.microbatches.batch_axis.values import (
   FIXED,
@@ -115,17 +116,43 @@ def _segment_sum(op: OpPair, inputs: list[Value]) -> Value:
 
 @rule("ScatterNd")
 def _scatter_nd(op: OpPair, inputs: list[Value]) -> Value:
+  """Sums of updates by index; an example may write to its own entries."""
   indices, updates, shape = inputs
-  if shape != FIXED or not isinstance(indices, Rows):
+  if not isinstance(indices, Rows):
     raise Mixes("scatters into a tensor whose shape depends on the batch")
-  rows = _rows(indices)
-  if rows.axis == op.in_rank(0) - 1:
+  if indices.axis == op.in_rank(0) - 1:
     raise Mixes("looks up examples of the batch by index")
   if isinstance(updates, Rows):
-    join([rows, updates])
+    join([indices, updates])
   elif updates != FIXED:
     raise Mixes("computes with the number of examples in the batch")
-  return Reduced("sum")
+  if shape == FIXED and not (indices.position or indices.column is not None):
+    return Reduced("sum")
+  own = made(op)
+  if not isinstance(own, Rows) or own.axis != indices.column:
+    raise Mixes("scatters into a tensor whose shape depends on the batch")
+  return Rows(own.axis)
+
+
+@rule(
+  "TensorScatterUpdate", "TensorScatterAdd", "TensorScatterSub",
+  "TensorScatterMax", "TensorScatterMin",
+)  # fmt: skip
+def _tensor_scatter(op: OpPair, inputs: list[Value]) -> Value:
+  """Writes slices of a tensor at fixed places of its first axes."""
+  tensor, indices, updates = inputs
+  if indices != FIXED:
+    raise Mixes("writes examples of the batch by index")
+  depth = op.in_shapes(1)[0][-1]
+  rows = [_rows(tensor)] if tensor != FIXED else []
+  if updates != FIXED:
+    written = _rows(updates)
+    axis = written.axis - (op.in_rank(1) - 1) + depth
+    rows.append(written.plain(axis))
+  joined = join(rows)
+  if joined.axis < depth or any(r.axis != joined.axis for r in rows):
+    raise Mixes("writes examples of the batch by index")
+  return joined
 
 
 @rule("DenseBincount", "Bincount")
