@@ -158,13 +158,13 @@ def test_plan_says_the_seconds_of_the_check():
 
 def test_step_that_is_too_large_for_this_host_is_not_run():
   model = dense()
-  whole = trace_keras(model, sample=(X, Y))
-  graph = sources.op_graph(whole, tfplace.cluster_preset("v100x2"))
-  assert split_check.why_not(graph, whole) == ""
+  split = trace_keras(model, sample=(X, Y), split=SplitConfig(2))
+  graph = sources.op_graph(split, tfplace.cluster_preset("v100x2"))
+  assert split_check.why_not(graph, split) == ""
   slow = split_check.CheckConfig(most_seconds=0.0)
-  assert "would take about" in split_check.why_not(graph, whole, slow)
+  assert "would take about" in split_check.why_not(graph, split, config=slow)
   large = split_check.CheckConfig(memory_share=0.0)
-  assert "GiB" in split_check.why_not(graph, whole, large)
+  assert "GiB" in split_check.why_not(graph, split, config=large)
 
 
 def test_threads_leave_losses_of_keras_as_they_were():

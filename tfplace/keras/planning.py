@@ -280,13 +280,18 @@ class _Opened:
     if split.allow_batch_statistics and _has_batch_statistics(self.model):
       why = "statistics of microbatches are allowed to differ"
     else:
-      whole = self._whole or self.step(WHOLE)
-      traced = cast(TracedStep, whole.traced)
-      why = split_check.why_not(whole.problem.graph, traced)
+      traced = cast(TracedStep, step.traced)
+      why = split_check.why_not(step.problem.graph, traced, split.max_in_flight)
       if not why:
         with self.show("checking", f" the step {in_words(split)} by numbers"):
-          split_check.check_split(traced, cast(TracedStep, step.traced))
+          split_check.check_split(self._traced_whole(), traced)
     return f"not checked by numbers: {why}" if why else ""
+
+  def _traced_whole(self) -> TracedStep:
+    """The step that is not split."""
+    if self._whole is not None:
+      return cast(TracedStep, self._whole.traced)
+    return trace(self.model, self.request, self.kind, self.data)
 
   def _with_measured_costs(
     self, problem: Problem, traced: TracedStep

@@ -78,19 +78,26 @@ class _Outcome:
 
 
 def why_not(
-  graph: OpGraph, whole: TracedStep, config: CheckConfig | None = None
+  graph: OpGraph,
+  split: TracedStep,
+  max_in_flight: int | None = None,
+  config: CheckConfig | None = None,
 ) -> str:
   """Why the check is not run on this host; "" where it can be.
 
+  The whole step takes about as long as its microbatches one after another, and
+  holds what all of them hold.
+
   Args:
-    graph: the whole step, with estimated costs.
-    whole: the same as it is run.
+    graph: the microbatched step, with estimated costs.
+    split: the same as it is run.
+    max_in_flight: microbatches that may be in flight; None: all.
     config: what the check may cost.
   """
   config = config or CheckConfig()
-  if side_effects.when_run(whole.graph_def):
+  if side_effects.when_run(split.graph_def):
     return "the step has side effects"
-  if others := _other_random_ops(whole.graph_def):
+  if others := _other_random_ops(split.graph_def):
     return f"the step has random ops of type {others[0]}"
   cluster = Cluster("host", (Device("CPU:0", _CPU, np.inf),), ())
   try:
@@ -102,7 +109,10 @@ def why_not(
   seconds = found.step_time_us / 1e6
   if seconds > config.most_seconds:
     return f"one step would take about {seconds:.0f} s on this host"
-  needed = max(found.peak_memory_bytes.values())
+  kept = float(np.sum(graph.persistent_bytes))
+  in_flight = max(found.peak_memory_bytes.values()) - kept
+  share = (max_in_flight or split.microbatches) / split.microbatches
+  needed = kept + in_flight / min(share, 1.0)
   free = config.memory_share * host.free_bytes()
   if needed > free:
     return (

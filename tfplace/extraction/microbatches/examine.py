@@ -92,7 +92,7 @@ def examine(
   sizes = _sizes(parts)
   while True:
     traces = [_Trace(model, parts, n, forward, deferred) for n in sizes]
-    if traces[0].op_types != traces[1].op_types:
+    if not batch_axis.have_same_ops(*(trace.graph for trace in traces)):
       # The first call builds what is not built yet, with ops of its own.
       traces[0] = _Trace(model, parts, sizes[0], forward, deferred)
     checked = _Checked(model, config, traces)
@@ -175,11 +175,6 @@ class _Trace:
           check_captures(model, self.graph, self.outer, parts)
           raise
     check_captures(model, self.graph, self.outer, parts)
-
-  @property
-  def op_types(self) -> list[str]:
-    """Types of all ops in the order in which they were traced."""
-    return [op.type for op in self.graph.get_operations()]
 
   def assigned(self) -> list[tf.Operation]:
     """Ops that may change variables."""

@@ -9,7 +9,10 @@ The same Python code is traced at two batch sizes. Dimensions and constants that
 differ between the two graphs depend on the number of examples.
 """
 
-from tfplace.extraction.microbatches.batch_axis.analysis import follow
+from tfplace.extraction.microbatches.batch_axis.analysis import (
+  follow,
+  have_same_ops,
+)
 
 # Importing the modules of rules fills the table of the analysis.
 from tfplace.extraction.microbatches.batch_axis import (  # isort: skip
@@ -25,6 +28,7 @@ __all__ = [
   "control_flow",
   "elementwise",
   "follow",
+  "have_same_ops",
   "layout",
   "lookups",
   "products",

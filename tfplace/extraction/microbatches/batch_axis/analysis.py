@@ -124,29 +124,40 @@ def _input(
   return found[tensor.name]
 
 
+def have_same_ops(first: tf.Graph, second: tf.Graph) -> bool:
+  """Whether two traces have the same ops in the same order.
+
+  TensorFlow folds small fills (`zeros_like`) into constants, so one trace may
+  have a constant where the other, larger one has a fill: such ops aside.
+  """
+  ops = first.get_operations(), second.get_operations()
+  if _types(ops[0]) == _types(ops[1]):
+    return True
+  rest = [[op for op in one if not _is_filled(op)] for one in ops]
+  return _types(rest[0]) == _types(rest[1])
+
+
 def _aligned(
   first: tf.Graph, second: tf.Graph, sizes: tuple[int, int]
 ) -> list[tuple[tf.Operation, tf.Operation | None]]:
   """Pairs the ops of two traces, in the order of the first.
 
-  TensorFlow folds small fills (`zeros_like`) into constants, so one trace may
-  have a constant where the other, larger one has a fill. Such ops are paired by
-  name, where both traces have them; all others by their order.
+  Constants and fills are paired by name, where both traces have them; all
+  others by their order.
 
   Raises:
-    Mixes: the other ops differ.
+    Mixes: the traces have different ops.
   """
   ops = first.get_operations(), second.get_operations()
   if _types(ops[0]) == _types(ops[1]):
     return list(zip(*ops, strict=True))
-  rest = [[op for op in one if not _is_filled(op)] for one in ops]
-  if _types(rest[0]) != _types(rest[1]):
+  if not have_same_ops(first, second):
     raise Mixes(
       f"is traced as {len(ops[0])} ops for {sizes[0]} examples, and as"
       f" {len(ops[1])} others for {sizes[1]}"
     )
   filled = {op.name: op for op in ops[1] if _is_filled(op)}
-  others = iter(rest[1])
+  others = (op for op in ops[1] if not _is_filled(op))
   return [
     (op, filled.get(op.name) if _is_filled(op) else next(others))
     for op in ops[0]
