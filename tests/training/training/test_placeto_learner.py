@@ -136,9 +136,10 @@ def test_the_policy_sees_the_group_of_the_visit_not_the_number_of_the_step():
   seen = now._replace(observation={**now.observation, "step": steps})
   actor = learner._update.agent.actor_net
   logits = actor(seen.observation)[0].logits.numpy()
-  np.testing.assert_array_equal(logits[0], logits[1])
-  np.testing.assert_array_equal(logits[2], logits[3])
-  assert (logits[0] != logits[2]).any()
+  # Rows of one product may be rounded apart from each other.
+  np.testing.assert_allclose(logits[0], logits[1], rtol=1e-5)
+  np.testing.assert_allclose(logits[2], logits[3], rtol=1e-5)
+  assert not np.allclose(logits[0], logits[2], rtol=1e-3)
 
 
 def test_without_intermediate_rewards_the_last_step_is_worth_all():
