@@ -1,7 +1,7 @@
-"""From TensorFlow models to flat GraphDefs, with the structure of an op graph.
+"""Traces TensorFlow models into flat GraphDefs and extracts their structure.
 
-Names are resolved when first used, so that importing this package does not
-import TensorFlow.
+Names are resolved on first use, so importing this package does not import
+TensorFlow.
 """
 
 from typing import TYPE_CHECKING

@@ -1,11 +1,12 @@
-"""State that a step keeps for each example, cut as the batch is.
+"""Per-example states of a step, sliced like the batch.
 
-A stateful recurrent layer or the memory of Transformer-XL is a variable with a
-row for each example: what one batch leaves there is read by the next. A
-microbatch gets its examples' rows, and the rows that all microbatches leave are
-assigned together. Nothing says which variables these are: they are what the
-forward pass assigns, with as many rows as the batch has examples, in a step
-that cannot be traced on a part of the batch unless they are cut, too.
+The state of a stateful recurrent layer or the memory of Transformer-XL is a
+variable with one row per example, which one batch writes and the next one
+reads. A microbatch gets the rows of its examples, and the rows that all
+microbatches leave are assigned together. Models do not declare these variables.
+They are variables with as many rows as the batch has examples that the forward
+pass assigns, in a step that can only be traced on a slice of the batch if they
+are sliced, too.
 """
 
 import contextlib
@@ -16,13 +17,13 @@ import tensorflow as tf
 
 
 def candidates(model: keras.Model, examples: int) -> list[keras.Variable]:
-  """Variables that may have a row for each of so many examples."""
+  """Lists the variables that may have one row per example."""
   other = {id(v) for metric in model.metrics for v in metric.variables}
   for layer in model._flatten_layers():
     if isinstance(layer, keras.layers.BatchNormalization):
       other |= {id(v) for v in layer.non_trainable_variables}
   known = [*model.non_trainable_variables]
-  for layer in _stateful(model):  # Keras does not count their states
+  for layer in _stateful(model):  # Keras does not list their states
     known += tf.nest.flatten(layer.states)
   return [
     variable
@@ -34,7 +35,7 @@ def candidates(model: keras.Model, examples: int) -> list[keras.Variable]:
 
 
 def read(variables: Sequence[keras.Variable]) -> list[tf.Tensor]:
-  """Their values, in the current graph."""
+  """Reads the variables in the current graph."""
   values = []
   for variable in variables:
     with tf.name_scope(f"{variable.path}/"):
@@ -48,15 +49,15 @@ def cut(
   variables: Sequence[keras.Variable],
   rows: Sequence[tf.Tensor],
 ) -> Iterator[dict[int, tf.Tensor]]:
-  """Inside, the variables are what a microbatch has of them.
+  """Replaces the variables by a microbatch's rows in this context.
 
   Args:
-    model: whose variables they are.
-    variables: to cut.
-    rows: the microbatch's rows of each.
+    model: the model of the variables.
+    variables: the per-example variables.
+    rows: the microbatch's rows of each variable.
 
   Yields:
-    Index of a variable -> its rows as they were last assigned.
+    Index of a variable -> the rows last assigned to it.
   """
   assigned: dict[int, tf.Tensor] = {}
   with contextlib.ExitStack() as stack:
@@ -76,7 +77,7 @@ def _instead(
   number: int,
   assigned: dict[int, tf.Tensor],
 ) -> Iterator[None]:
-  """One variable is its rows, and what is assigned goes to `assigned`."""
+  """Replaces a variable by its rows and records assignments in `assigned`."""
   kept = variable._value, variable._shape
 
   def assign(value: tf.Tensor) -> None:
@@ -93,7 +94,7 @@ def _instead(
 
 @contextlib.contextmanager
 def _batch_size_of_loops(model: keras.Model, size: int) -> Iterator[None]:
-  """Stateful recurrent layers expect so many examples."""
+  """Sets the batch size that stateful recurrent layers expect."""
   layers = _stateful(model)
   kept = [layer._expected_batch_size for layer in layers]
   try:

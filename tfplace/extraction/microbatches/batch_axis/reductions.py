@@ -1,4 +1,4 @@
-"""Rules of ops that reduce, scan or normalize along some axes."""
+"""Rules for ops that reduce, scan or normalize along axes."""
 
 from tfplace.extraction.microbatches.batch_axis.registry import rule
 from tfplace.extraction.microbatches.batch_axis.values import (
@@ -74,7 +74,7 @@ def _roll(op: OpPair, inputs: list[Value]) -> Value:
 
 
 def _inner(op: OpPair, value: Value, dims: int) -> Rows:
-  """Rows of an op that treats the last axes as one thing."""
+  """Checks that the batch axis is not among the last `dims` axes."""
   rows = _rows(value)
   if rows.axis >= op.in_rank(0) - dims:
     raise Mixes("combines the examples of the batch")
