@@ -1,7 +1,7 @@
-"""Running placed graphs on real devices.
+"""Execution and timing of placed graphs on real devices.
 
-Names are resolved when first used, so that importing this package does not
-import TensorFlow.
+Names are resolved on first use, so importing this package does not import
+TensorFlow.
 """
 
 from typing import TYPE_CHECKING
