@@ -1,9 +1,9 @@
-"""A placement as one self-contained HTML file, drawn with Bokeh.
+"""Self-contained HTML report of a placement, drawn with Bokeh.
 
-Bokeh's JavaScript (1.3 MB) is in the file, and the page's own policy forbids
-it any request. Bokeh draws on a canvas, which is fast with thousands of bars,
-and is a quarter of the size of Plotly's scripts (4.8 MB); Vega would need a
-network. Bokeh is an extra, so it is imported only to draw.
+Bokeh's JavaScript (1.3 MB) is part of the file, and the page's own policy
+forbids all requests. Bokeh draws on a canvas, which is fast with thousands of
+bars, and is a quarter of the size of Plotly's scripts (4.8 MB); Vega would need
+a network. Bokeh is an optional dependency, imported only for drawing.
 """
 
 import collections
@@ -35,10 +35,10 @@ _TEMPLATE = pathlib.Path(__file__).with_name("page.html")
 
 
 def check_installed() -> None:
-  """Checks that the extra `report` is installed; imports nothing.
+  """Checks that the extra `report` is installed, without importing it.
 
   Raises:
-    TfplaceError: it is not; says how to install it.
+    TfplaceError: the extra is missing; says how to install it.
   """
   needed = ("bokeh", "jinja2")
   missing = [n for n in needed if importlib.util.find_spec(n) is None]
@@ -50,10 +50,10 @@ def check_installed() -> None:
 
 
 def check_suffix(path: str | os.PathLike[str]) -> None:
-  """Checks the name of a report to write.
+  """Checks the file name of a report.
 
   Raises:
-    TfplaceError: another suffix than `SUFFIX`.
+    TfplaceError: the suffix is not `SUFFIX`.
   """
   if pathlib.Path(path).suffix.lower() != SUFFIX:
     raise TfplaceError(f"{os.fspath(path)}: a report's name ends in {SUFFIX}")
@@ -64,17 +64,17 @@ def save_report(
   path: str | os.PathLike[str],
   results: Sequence[Result] = (),
 ) -> None:
-  """Writes a page about a placement, whole or not at all.
+  """Writes a report of a placement, atomically.
 
   Args:
-    placement: what to look at.
+    placement: the placement to report.
     path: the .html file to write.
-    results: of placers on the same problem, for the table of placers; the
-      one whose placement this is is marked.
+    results: results of placers on the same problem, for the table of placers;
+      the result with this placement is marked.
 
   Raises:
-    TfplaceError: another suffix, the extra `report` is not installed, or the
-      file cannot be written.
+    TfplaceError: the suffix is wrong, the extra `report` is not installed, or
+      the file cannot be written.
   """
   check_suffix(path)
   check_installed()
@@ -83,7 +83,6 @@ def save_report(
 
 
 def _render(explanation: Explanation, results: Sequence[Result]) -> str:
-  """The page as HTML: the template filled with text, tables and figures."""
   import jinja2
   import markupsafe
   from bokeh.embed import components
@@ -123,7 +122,6 @@ def _render(explanation: Explanation, results: Sequence[Result]) -> str:
 
 
 def _figures(explanation: Explanation) -> dict[str, Any]:
-  """The figures of the page by their names in the template."""
   from tfplace.report.page import (
     figures,
     layers_plot,
@@ -165,7 +163,7 @@ def _subtitle(schedule: Schedule) -> str:
 def _tiles(
   explanation: Explanation, results: Sequence[Result]
 ) -> list[tuple[str, str]]:
-  """Figures in large print, and what they are."""
+  """Lists the key figures and their captions."""
   schedule = explanation.schedule
   step_us, names = schedule.step_time_us, device_names(schedule)
   tiles = [(format_us(step_us), "step time")]
@@ -193,11 +191,12 @@ def _tiles(
 def _placers(
   results: Sequence[Result], placement: Placement
 ) -> list[dict[str, Any]]:
-  """A row per result, the fastest that fits first."""
+  """Lists a row per result, the fastest feasible one first."""
   ranked = sorted(results, key=rank)
   ran = [r.evaluation.step_time_us for r in ranked if r.evaluation.feasible]
   best_us = min(ran, default=np.inf)
-  # The slowest would flatten the others: bars end at five times the best.
+  # A slow result would compress the other bars, so bars end at five times the
+  # best.
   longest = min(max(ran, default=1.0), 5 * best_us)
   rows = []
   marked = False
