@@ -1,11 +1,10 @@
 """Releases the graphs of finished traces despite their custom gradients.
 
 TensorFlow registers the gradient function of every traced `tf.custom_gradient`
-forever. The function holds tensors, therefore their graph, and therefore every
-variable that the graph captured: the weights of the model. Keras' optimizers
-trace one in each training step (`ReplicaContext.all_reduce`), and so do
-activations such as `silu`. Loading a SavedModel registers the custom gradients
-that it contains.
+forever. The function holds tensors, and thereby their graph and all variables
+that the graph captured: the weights of the model. Custom gradients are traced
+by Keras' optimizers in each step (`ReplicaContext.all_reduce`) and by
+activations such as `silu`, and loaded with SavedModels.
 """
 
 import contextlib
@@ -43,12 +42,8 @@ def released_with_graphs() -> Iterator[None]:
 def released_after_use(loaded: Any) -> Iterator[None]:
   """Unregisters the gradients of a loaded SavedModel on exit.
 
-  Gradients that capture none of the model's variables stay registered, because
-  they hold little memory.
-
-  Args:
-    loaded: the result of `tf.saved_model.load`; no gradient of it may be
-      computed after this context.
+  No gradient of `loaded` may be computed afterwards. Gradients that capture
+  none of its variables hold little memory and stay registered.
   """
   try:
     yield
@@ -103,11 +98,7 @@ def _weak(function: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 
 def _graph_of(function: Callable[..., Any]) -> Any:
-  """Finds the graph of the tensors that a gradient function belongs to.
-
-  Returns None where the function does not have the closure that
-  `tf.custom_gradient` builds.
-  """
+  """Finds the graph of a gradient's tensors; None without the usual closure."""
   inner = _enclosed(function).get("tape_grad_fn")
   result = _enclosed(inner).get("result") if inner is not None else None
   for tensor in tf.nest.flatten(result, expand_composites=True):
@@ -117,7 +108,6 @@ def _graph_of(function: Callable[..., Any]) -> Any:
 
 
 def _enclosed(function: Callable[..., Any]) -> dict[str, Any]:
-  """Maps the names of a closure's variables to their values."""
   code = getattr(function, "__code__", None)
   cells = getattr(function, "__closure__", None) or ()
   if code is None:

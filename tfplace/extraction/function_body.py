@@ -44,12 +44,7 @@ class FunctionBody:
     self.tensors: dict[str, str] = {}
 
   def _free_names(self) -> dict[str, str]:
-    """Maps each node of the body to its name in the flat graph.
-
-    The scope is the call's name, with a number on a name clash. A call with a
-    default name such as "PartitionedCall" uses its enclosing scope where that
-    has no clash.
-    """
+    """Names the nodes in the call's scope, or outside a default call name."""
     inner = [node.name for node in self.function.node_def]
     for scope in self._scopes():
       clashes = [name for name in inner if scope + name in self.used]
@@ -142,7 +137,6 @@ class FunctionBody:
     return copy
 
   def _attr(self, node: NodeDef, name: str) -> Any:
-    """Looks up the call's attribute that a polymorphic body refers to."""
     if name not in self.attrs:
       raise ExtractionError(
         f"node {self.call.name!r} gives no attribute {name!r}, which node"

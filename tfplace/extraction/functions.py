@@ -164,7 +164,6 @@ def _replace_captures(
   graph: Any,
   variable_names: Mapping[int, str],
 ) -> tuple[dict[str, VariableSpec], dict[str, int]]:
-  """Replaces the placeholders of captures by variable handles and constants."""
   variables = {id(v.handle): v for v in graph.variables}
   nodes = node_lib.by_name(graph_def)
   used = set(nodes)

@@ -75,11 +75,7 @@ def trace_graph_def(
 
 
 def read_graph_def(path: str) -> tf.compat.v1.GraphDef:
-  """Parses a GraphDef file.
-
-  Raises:
-    ExtractionError: the file is unreadable, too large or not a GraphDef.
-  """
+  """Parses a GraphDef file; raises ExtractionError if that is impossible."""
   graph_def = tf.compat.v1.GraphDef()
   limits.read_proto(path, graph_def, limits.GRAPH_DEF)
   return graph_def
@@ -108,7 +104,6 @@ def _fill_placeholders(
 def _roots(
   result: inline.Inlined, outputs: Sequence[str] | None, where: str
 ) -> list[str]:
-  """Lists what the step computes: tensors, and nodes without outputs."""
   flat = result.graph_def
   if outputs is None:
     read = {nodes.split_tensor(i)[0] for n in flat.node for i in n.input}

@@ -1,15 +1,14 @@
 """Inlines the function calls of a GraphDef, exactly and without dropping ops.
 
-A call is replaced by the nodes of its function body, with the call's name as
-their scope, as TensorFlow's own inliner does at run time. Readers of the call
-wait for its control outputs, and its control inputs hold back the body. A
-`While` stays one op, because a loop is not a directed acyclic graph. An `If`
-with a constant predicate is replaced by the branch taken. An `If` that
-TensorFlow itself would lower becomes `Switch` and `Merge`, as in TensorFlow's
-`lower_if_op.cc`: each input passes a `Switch` into one of the branches, and the
-ops of the other branch are dead and do not run. Ops of a branch that read no
-input wait for the pivot of the branch. A simulated step counts both branches,
-which is an upper bound.
+A call is replaced by the nodes of its function body, scoped by the call's name,
+as in TensorFlow's own inliner. Readers of the call wait for its control
+outputs, and its control inputs hold back the body. A `While` stays one op,
+because a loop is not a directed acyclic graph. An `If` with a constant
+predicate is replaced by the branch taken. An `If` that TensorFlow itself would
+lower becomes `Switch` and `Merge`, as in `lower_if_op.cc`: each input passes a
+`Switch` into one branch, the ops of the other branch are dead, and ops without
+inputs wait for the pivot of their branch. A simulated step counts both
+branches, an upper bound.
 """
 
 import dataclasses
@@ -93,7 +92,6 @@ class _Inliner:
     self.conditional = False  # whether a tensor may be dead
 
   def expand(self, nodes: Sequence[NodeDef]) -> tuple[list[NodeDef], bool]:
-    """Inlines one level of calls; also returns whether there was a call."""
     index = {node.name: node for node in nodes}
     self.conditional = any(node.op in _SWITCHES for node in nodes)
     result: list[NodeDef] = []
@@ -110,7 +108,6 @@ class _Inliner:
   def _expand(
     self, node: NodeDef, index: Mapping[str, NodeDef]
   ) -> list[NodeDef] | None:
-    """Returns the nodes that replace `node`, or None if it is not a call."""
     if node.op in self.functions:
       return self._call(node, "", _data(node))
     if node.op in CALLS:
@@ -144,12 +141,6 @@ class _Inliner:
     inputs: Sequence[str],
     scope: str | None = None,
   ) -> FunctionBody:
-    """Creates the body of the function that `node` calls by attribute or op.
-
-    Raises:
-      ExtractionError: the library lacks the function, or the number of inputs
-        is wrong.
-    """
     called: Any = node.attr[attribute].func if attribute else node
     name = called.name if attribute else node.op
     if name not in self.functions:
@@ -176,7 +167,6 @@ class _Inliner:
   def _lower(
     self, node: NodeDef, predicate: str, inputs: Sequence[str]
   ) -> list[NodeDef]:
-    """Lowers an `If` to `Switch` nodes, both branches and `Merge` nodes."""
     nodes: list[NodeDef] = []
 
     def add(op: str, name: str, sources: Sequence[str], dtype: int) -> str:

@@ -102,11 +102,8 @@ def _from_sample(
 def has_own_step(model: keras.Model, kind: str = "train") -> bool:
   """Returns whether the model overrides Keras' step of this kind.
 
-  Only an overridden step knows the structure of its batch.
-
-  Args:
-    model: a Keras model.
-    kind: "train", "test" or "predict".
+  Only an overridden step knows the structure of its batch. `kind` is "train",
+  "test" or "predict".
   """
   step = inspect.unwrap(getattr(model, f"{kind}_step"))
   keras_step = getattr(keras.Model, f"{kind}_step")
@@ -136,11 +133,6 @@ def _inputs(model: keras.Model) -> Any:
 
 
 def _shape(model: keras.Model, tensor: Any, size: int, what: str) -> Any:
-  """Returns the static shape of an input or output.
-
-  Raises:
-    ExtractionError: a dimension other than the batch is unknown.
-  """
   shape = (size, *tensor.shape[1:])
   if None in shape:
     help_text = (

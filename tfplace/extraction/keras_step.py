@@ -147,7 +147,6 @@ def _renew_optimizer(model: keras.Model) -> None:
 
 
 def _variable_names(model: keras.Model) -> dict[int, str]:
-  """Maps the `id` of each `tf.Variable` that the step may use to its path."""
   variables = list(model.variables)
   if getattr(model, "optimizer", None) is not None:
     variables += model.optimizer.variables
@@ -176,7 +175,6 @@ def _trace_step(
   on_stage: stages.OnStage,
   split: microbatches.SplitConfig,
 ) -> tuple[Any, list[tf.Tensor], LayerRecorder]:
-  """Traces the step as a function of the batch, and its losses and layers."""
   losses: list[tf.Tensor] = []
   recorders: list[LayerRecorder] = []
 
@@ -232,11 +230,7 @@ def _cause(error: Exception) -> str:
 
 
 def _build(model: keras.Model, structure: Any) -> None:
-  """Creates the variables of layers, metrics and optimizer, as `fit` does.
-
-  A model's own step may call its layers on data other than the batch, so that
-  step is traced instead.
-  """
+  """Creates all variables as `fit` does, or as the model's own step does."""
   try:
     if keras_inputs.has_own_step(model):
       step = tf.function(model.train_step, autograph=False)
@@ -259,7 +253,6 @@ def _build(model: keras.Model, structure: Any) -> None:
 def _recorded_loss(
   model: keras.Model, losses: list[tf.Tensor]
 ) -> Iterator[None]:
-  """Appends each loss that the step computes to `losses`."""
   compute = model.compute_loss
 
   @functools.wraps(compute)  # Keras inspects the signature
@@ -277,7 +270,6 @@ def _recorded_loss(
 
 
 def _fetches(concrete: Any, losses: list[tf.Tensor]) -> list[tf.Tensor]:
-  """Lists the loss of the batch, if the step computes one, and all outputs."""
   mine = [
     t for t in losses if isinstance(t, tf.Tensor) and t.graph is concrete.graph
   ]

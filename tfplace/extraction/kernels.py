@@ -1,13 +1,11 @@
 """Device kinds with a kernel for an op, from TensorFlow's kernel registry.
 
-A `DEFAULT` kernel serves every kind. An int32 GPU kernel that keeps its tensors
-in host memory counts as a GPU kernel. XLA's pseudo devices are ignored.
-TensorFlow's pip build for Linux registers its GPU kernels on every host. The
-builds for macOS, for Windows and for CPUs only do not, but users of these
-builds may also plan for a cluster with GPUs. Therefore `gpu_kernels.json` holds
-the result of `collect` for the Linux x86-64 build of the version that it names.
-Renew it with `python -c "from tfplace.extraction import kernels;
-kernels.write()"`.
+A `DEFAULT` kernel serves every kind. A GPU kernel for int32 that keeps its
+tensors in host memory counts as a GPU kernel. XLA's pseudo devices are ignored.
+Only TensorFlow's pip build for Linux registers GPU kernels on every host, but
+users of other builds may also plan for GPUs. Therefore `gpu_kernels.json` holds
+the result of `collect` for the Linux x86-64 build that it names. To renew it,
+run `python -c "from tfplace.extraction import kernels; kernels.write()"`.
 """
 
 import collections
@@ -54,10 +52,7 @@ def shipped() -> dict[str, list[Registration]]:
 
 
 def collect() -> dict[str, list[Registration]]:
-  """Collects the same registrations from this TensorFlow build.
-
-  The build must have GPU kernels.
-  """
+  """Collects the same from this TensorFlow build, which needs GPU kernels."""
   found: dict[str, set[Registration]] = {}
   for kernel in registry.get_all_registered_kernels().kernel:
     if kernel.device_type in ("GPU", _DEFAULT):
@@ -80,7 +75,6 @@ def _registration(kernel: Any) -> Registration:
 
 
 def _merged(rows: Iterable[Registration]) -> list[Registration]:
-  """Merges registrations that differ only in the types of one attribute."""
   result = sorted(rows)
   for at in range(max(len(constraints) for _, constraints in result)):
     types: dict[Any, set[int]] = collections.defaultdict(set)

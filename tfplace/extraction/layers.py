@@ -22,19 +22,14 @@ _PASS_ON = frozenset(("Identity", "Switch", "Enter"))
 
 
 class LayerRecorder:
-  """Device function that records which layers are being called.
-
-  It leaves the device of every op unchanged.
-  """
+  """Device function that records open layers and changes no device."""
 
   def __init__(self, graph: tf.Graph, model: keras.Model) -> None:
-    """Records ops of `graph` itself in `model` and its layers."""
     self._known = {layer.name for layer in model._flatten_layers()}
     self.layers: dict[str, Layers] = {}  # by name of an op or a scope
     self._graph = graph
 
   def __call__(self, op: tf.Operation) -> str:
-    """Records a new op; `tf.Graph.device` calls this for the op's device."""
     if op.graph is self._graph or op.graph.name == microbatches.FUNCTION:
       # Losses and optimizers open scopes, too.
       names = tuple(name for name in open_layers() if name in self._known)
@@ -48,11 +43,8 @@ class LayerRecorder:
   ) -> dict[str, Layers]:
     """Maps nodes of a flat graph to their layers, innermost first.
 
-    Gradients, inlined function bodies and variable updates are included.
-
-    Args:
-      graph_def: the flat graph.
-      variables: node of each variable -> its layers.
+    Gradients, inlined function bodies and updates are included. `variables`
+    maps the node of each variable to its layers.
     """
     found = dict(variables)
     for node in graph_def.node:
@@ -120,10 +112,7 @@ def with_updates(
 
 
 def _sources(nodes: Sequence[node_lib.NodeDef]) -> dict[str, list[str]]:
-  """Maps each node to the nodes whose outputs it reads, bypassing `IdentityN`.
-
-  An `IdentityN` would mix the sources of all tensors that it passes on.
-  """
+  """Maps each node to the nodes that it reads, looking through `IdentityN`."""
   found: dict[str, list[str]] = {}
   passed: dict[tuple[str, int], str] = {}
   for node in nodes:
@@ -140,7 +129,6 @@ def _handles(
   sources: Mapping[str, Sequence[str]],
   layers: Mapping[str, Layers],
 ) -> dict[str, Layers]:
-  """Maps variable handles, and nodes that forward them, to the layers."""
   found: dict[str, Layers] = {}
   for node in nodes:
     if node.op == "VarHandleOp" and node.name in layers:

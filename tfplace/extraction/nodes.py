@@ -104,11 +104,7 @@ def producers_first(
 
 
 def op_def_of(node: NodeDef, functions: Mapping[str, FunctionDef]) -> OpDef:
-  """Returns the definition of the node's op; a function's is its signature.
-
-  Raises:
-    ExtractionError: this TensorFlow does not know the op.
-  """
+  """Returns the node's op definition, or raises ExtractionError if unknown."""
   op_def = op_def_registry.get(node.op)
   if op_def is not None:
     return op_def
@@ -172,10 +168,7 @@ def attr_kinds(op: str) -> dict[str, str]:
 
 
 def function_names(node: NodeDef) -> list[str]:
-  """Lists the functions named in the node's attributes, in attribute order.
-
-  Includes functions named in the attributes of these functions.
-  """
+  """Lists the functions named in the node's attributes, at any depth."""
   names: list[str] = []
   _find_names(node.attr, names)
   return [name for name in names if name]

@@ -129,13 +129,9 @@ def _edges(
 def prune(
   graph_def: tf.compat.v1.GraphDef, roots: Iterable[str]
 ) -> tf.compat.v1.GraphDef:
-  """Keeps the nodes that the roots depend on, in their order.
+  """Keeps the ancestors of the roots (nodes or tensors), in their order.
 
   A session and a function's runtime prune the same way. The library is kept.
-
-  Args:
-    graph_def: the graph.
-    roots: names of nodes or tensors.
   """
   nodes = node_lib.by_name(graph_def)
   stack = [node_lib.split_tensor(root)[0] for root in roots]
@@ -156,12 +152,7 @@ def prune(
 def colocation_groups(
   graph_def: tf.compat.v1.GraphDef,
 ) -> tuple[str | None, ...]:
-  """Names the colocation group of each node.
-
-  Returns:
-    [num_nodes] name of the first node of the group; None for a node that is
-    colocated with no other.
-  """
+  """Returns [num_nodes] the first node of each colocation group, or None."""
   functions = node_lib.functions_of(graph_def)
   index = {node.name: i for i, node in enumerate(graph_def.node)}
   sets = DisjointSets(len(graph_def.node))
@@ -210,11 +201,8 @@ def repair_constraints(
 ) -> None:
   """Makes every constraint name a node of the flat graph, in place.
 
-  An absent target is replaced by the first node that names it.
-
-  Args:
-    graph_def: the flat graph.
-    renamed: old node name -> new node name.
+  `renamed` maps old node names to new ones. The first node that names an absent
+  target replaces it.
   """
   present = {node.name for node in graph_def.node}
   stand_in: dict[str, str] = {}

@@ -83,11 +83,7 @@ class TracedStep:
 
 
 def checked_batch_size(batch_size: int | None, model: str) -> int:
-  """Returns the batch size as an int, or the default for None.
-
-  Raises:
-    ExtractionError: the value is not a whole number or is below 1.
-  """
+  """Checks a batch size, None for the default; raises ExtractionError."""
   if batch_size is None:
     return DEFAULT_BATCH_SIZE
   number = whole_number(batch_size)
@@ -122,11 +118,7 @@ def fill_batch(
 def variables_of(
   graph_def: tf.compat.v1.GraphDef, where: str
 ) -> dict[str, VariableSpec]:
-  """Collects TensorFlow 1 and 2 variables by node name, without values.
-
-  Raises:
-    ExtractionError: a shape is not static; names `where` and the node.
-  """
+  """Collects variables without values; raises ExtractionError if not static."""
   result = {}
   for node in graph_def.node:
     if node.op not in _VARIABLES:
@@ -238,8 +230,7 @@ def run_steps(
 ) -> list[list[np.ndarray]]:
   """Runs one step per mapping of `feeds` and returns the fetches of each.
 
-  Uses a plain local session, for checks of a trace; `tfplace.measure` times
-  steps.
+  The plain local session only checks a trace; `tfplace.measure` times steps.
   """
   prepared = with_initializers(traced)
   with tf.Graph().as_default() as graph:

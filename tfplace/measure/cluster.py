@@ -22,12 +22,7 @@ from tfplace.measure.remote import hosts, workers
 
 
 class OpenCluster:
-  """Running devices.
-
-  Attributes:
-    cluster: the devices and the measured links between them.
-    runtime: their processes.
-  """
+  """Running devices: a `cluster` with measured links, and its `runtime`."""
 
   def __init__(self, cluster: Cluster, processes: runtime.Runtime) -> None:
     self.cluster = cluster

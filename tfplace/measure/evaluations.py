@@ -38,11 +38,7 @@ def evaluation(
 ) -> Evaluation:
   """Returns the evaluation of a placement that ran.
 
-  Args:
-    placement: the placement.
-    reply: its measured steps.
-    held_bytes: device -> bytes held for the whole step, which are not in
-      traces.
+  `held_bytes` of each device are held for the whole step and not in traces.
   """
   devices = placement.problem.cluster.devices
   peaks = {
@@ -105,7 +101,6 @@ def _median_peak(traces: Sequence[messages.Trace], device: str) -> float:
 
 
 def _busy_us(traces: Sequence[messages.Trace], device: str) -> float:
-  """Returns the median over steps of the time in kernels on the device."""
   sums = [
     sum(op.compute_us for op in trace.ops.values() if op.device == device)
     for trace in traces

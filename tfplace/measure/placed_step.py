@@ -63,7 +63,6 @@ def _hold_inputs(
   traced: TracedStep,
   values: Mapping[str, np.ndarray],
 ) -> None:
-  """Replaces fed placeholders by constants of the same name."""
   for node in graph_def.node:
     feed = traced.feeds.get(node.name)
     if feed is None:

@@ -112,12 +112,7 @@ def lighter(color: str) -> str:
 
 
 def _main_types(schedule: Schedule, limit: int) -> tuple[np.ndarray, list[str]]:
-  """Finds the op types that take longest.
-
-  Returns:
-    [num_ops] int64 index of each op's type, and the names of the types; the
-    last index is all other types.
-  """
+  """Returns [num_ops] indices of main op types, and the types' names."""
   types = schedule.placement.problem.graph.types
   time_us = compute_end_us(schedule) - schedule.op_start_us
   total: dict[str, float] = {}

@@ -70,7 +70,6 @@ def _gradients(graph: OpGraph) -> np.ndarray:
 
 
 def _reached(start: np.ndarray, src: np.ndarray, dst: np.ndarray) -> np.ndarray:
-  """Returns [num_ops] bool: ops in `start` and everything reachable from it."""
   count = len(start)
   begins = np.flatnonzero(start)
   rows = np.concatenate((src, np.full(len(begins), count)))

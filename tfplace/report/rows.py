@@ -1,7 +1,4 @@
-"""Rows of a timeline: activity of devices and channels, and the critical path.
-
-Also reduces the number of marks to draw in a browser.
-"""
+"""Rows of a timeline: devices, channels and the critical path through them."""
 
 import dataclasses
 
@@ -60,10 +57,7 @@ def device_names(schedule: Schedule) -> list[str]:
 
 
 def channel_names(schedule: Schedule) -> list[str]:
-  """Returns the [num_channels] names of channels with short device names.
-
-  A channel without a name is "source -> destination".
-  """
+  """Returns [num_channels] names with short device names."""
   cluster = schedule.placement.problem.cluster
   short = device_names(schedule)
   names = [""] * cluster.num_channels
@@ -158,7 +152,6 @@ def critical_ends_us(schedule: Schedule) -> list[float]:
 def _critical_spans(
   schedule: Schedule,
 ) -> dict[tuple[str, int], list[tuple[float, float]]]:
-  """Groups the start and end of critical path segments by row."""
   result: dict[tuple[str, int], list[tuple[float, float]]] = {}
   ends_us = critical_ends_us(schedule)
   for segment, end_us in zip(schedule.critical_path, ends_us, strict=True):

@@ -68,11 +68,7 @@ def save_timeline(
 
 
 def picture_kind(path: str | os.PathLike[str]) -> str:
-  """Returns "png", "svg" or "pdf", by the suffix of the path.
-
-  Raises:
-    FormatError: the suffix is not supported.
-  """
+  """Returns "png", "svg" or "pdf" by the suffix, or raises FormatError."""
   suffix = pathlib.Path(path).suffix.lower()
   if suffix not in SUFFIXES:
     raise FormatError(
@@ -109,7 +105,6 @@ def draw_timeline(schedule: Schedule) -> Figure:
 def _draw_rows(
   axes: Axes, schedule: Schedule, rows: list[Row], heights: np.ndarray
 ) -> None:
-  """Draws the rows: devices first, channels below."""
   step_us = schedule.step_time_us
   scale, unit = time_scale(step_us)
   tops = np.cumsum(heights) - heights

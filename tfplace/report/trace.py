@@ -115,7 +115,6 @@ def _slice(
 
 
 def _passes(schedule: Schedule) -> Iterator[Event]:
-  """Yields the uninterrupted stretches of one pass of a microbatch."""
   graph, at = schedule.placement.problem.graph, schedule.placement.devices
   if not phases.is_split(graph):
     return
@@ -181,7 +180,6 @@ def _transfers(schedule: Schedule) -> Iterator[Event]:
 
 
 def _messages(schedule: Schedule) -> Iterator[Event]:
-  """Yields sends and receives that occupy devices."""
   sent = schedule.transfers
   both = (
     ("send", sent.src, sent.send_start_us, sent.send_end_us),

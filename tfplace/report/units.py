@@ -1,7 +1,4 @@
-"""Human-readable times, sizes, shares and device names.
-
-Sizes are formatted by `core.constraints`, because its errors need them, too.
-"""
+"""Human-readable times, sizes, shares and device names."""
 
 import math
 from collections.abc import Sequence
@@ -50,10 +47,7 @@ def size_scale(num_bytes: float) -> tuple[float, str]:
 
 
 def short_names(names: Sequence[str]) -> list[str]:
-  """Removes common prefixes of device names, such as "/job:a/task:0".
-
-  Returns full names if short ones would be ambiguous.
-  """
+  """Strips common prefixes of device names, unless they become ambiguous."""
   parts = [name.strip("/").split("/") for name in names]
   shortest = min(map(len, parts), default=1)
   shared = 0

@@ -61,7 +61,6 @@ class SplitConfig:
   allow_batch_statistics: bool = False
 
   def __post_init__(self) -> None:
-    """Converts NumPy integers to Python integers."""
     for name in ("microbatches", "max_in_flight"):
       number = whole_number(getattr(self, name))
       if number is not None:

@@ -104,7 +104,6 @@ def examine(
 
 
 def _sizes(parts: Parts) -> tuple[int, int]:
-  """Returns the examples in the two traces: a microbatch, and the batch."""
   if not parts.is_known:
     return _UNKNOWN
   size = max(parts.size(0), _LEAST)
@@ -114,21 +113,13 @@ def _sizes(parts: Parts) -> tuple[int, int]:
 def assigned_states(
   model: keras.Model, parts: Parts, forward: Forward | None
 ) -> list[keras.Variable]:
-  """Lists the per-example variables of `parts` that the step assigns.
-
-  Raises:
-    Exception: the step cannot be traced with these variables sliced.
-  """
+  """Lists variables of `parts` that the step assigns, if it can be traced."""
   trace = _Trace(model, parts, _sizes(parts)[0], forward, frozenset())
   return [v for i, v in enumerate(parts.states) if i in trace.states]
 
 
 class _Examined(WholeBatch):
-  """Records the added losses and replaces them by placeholders.
-
-  Attributes:
-    terms: pairs of an added loss and its placeholder.
-  """
+  """Replaces added losses by placeholders; `terms` holds pairs of both."""
 
   terms: list[tuple[tf.Tensor, tf.Tensor]]
 
@@ -139,8 +130,6 @@ class _Examined(WholeBatch):
 
 
 class _Trace:
-  """Trace of forward pass, losses and metrics at one batch size."""
-
   def __init__(
     self,
     model: keras.Model,
@@ -178,7 +167,6 @@ class _Trace:
     check_captures(model, self.graph, self.outer, parts)
 
   def assigned(self) -> list[tf.Operation]:
-    """Lists the ops that may change variables."""
     return [
       op
       for op in self.graph.get_operations()
@@ -194,7 +182,7 @@ def _placeholder(tensor: tf.Tensor, size: int) -> tf.Tensor:
 
 
 class _Checked:
-  """Two traces of a step, and the relation of their tensors to the batch."""
+  """Two traces of a step, and the abstract values of their tensors."""
 
   def __init__(
     self, model: keras.Model, config: SplitConfig, traces: Sequence[_Trace]
@@ -240,7 +228,6 @@ class _Checked:
     return ()
 
   def findings(self) -> Findings:
-    """Returns the findings; raises if the step cannot be split."""
     whole = self._trace.whole
     for tensor in whole.values:
       self._check_rows(tensor, "its loss")
@@ -266,7 +253,6 @@ class _Checked:
     self._refuse(tensor, value, f"{what} has no value for each example")
 
   def _kind(self, term: tf.Tensor) -> str:
-    """Returns the reduction of an added loss over examples."""
     value = self._value(term)
     if isinstance(value, Reduced):
       return value.kind
@@ -286,7 +272,6 @@ class _Checked:
         self._refuse(tensor, value, "its loss mixes examples")
 
   def _refuse(self, tensor: tf.Tensor, value: Value, what: str) -> NoReturn:
-    """Raises an error that names the place where examples are mixed."""
     op, where = tensor.op.name, what
     if isinstance(value, Mixed):
       layers = self._layers_of(value.op)
@@ -305,7 +290,6 @@ class _Checked:
     )
 
   def _deferred(self) -> frozenset[int]:
-    """Returns the metrics that do not accumulate sums over examples."""
     found = set()
     for op in self._trace.assigned():
       handles = [t.name for t in op.inputs if t.name in self._owners]
@@ -354,14 +338,8 @@ def check_captures(
 ) -> None:
   """Rejects a forward function that reads the batch instead of its arguments.
 
-  Args:
-    model: the model of the step.
-    graph: the trace of the function.
-    outer: the graph that encloses `graph`.
-    parts: the batch.
-
-  Raises:
-    ExtractionError: the function uses tensors of the whole batch.
+  Raises ExtractionError if `graph`, the trace of the function, captures tensors
+  of the whole batch from `outer`, the graph around it.
   """
   batch = {id(tensor) for tensor in parts.sources}
   for source, inner in graph.captures:
@@ -377,7 +355,6 @@ def check_captures(
 
 
 def _depends(tensor: tf.Tensor, sources: set[int]) -> bool:
-  """Returns whether a tensor depends on a tensor with one of the ids."""
   seen: set[str] = set()
   waiting = [tensor]
   while waiting:

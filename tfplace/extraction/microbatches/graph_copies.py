@@ -59,7 +59,6 @@ class GraphTemplate:
     return instead
 
   def _shared_reads(self, without: Collection[str]) -> dict[str, tf.Operation]:
-    """Maps tensor names to the reads of variables that no copy assigns."""
     assigned = {
       op.inputs[0].name
       for op in assignments(self._graph)
@@ -84,14 +83,8 @@ class GraphTemplate:
   def captured(self, values: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     """Brings the function's captures into the current graph.
 
-    Variables are read once.
-
-    Args:
-      values: name of a handle in the current graph -> value of the variable;
-        new reads are added.
-
-    Returns:
-      Tensor name in the function -> tensor in the current graph.
+    Each variable is read once: `values` holds the values by handle name, and
+    new reads are added to it. Returns tensors by their names in the function.
     """
     current = tf.compat.v1.get_default_graph()
     given = {
@@ -159,7 +152,6 @@ class GraphTemplate:
     }
 
   def _graph_def(self, ops: Collection[str]) -> tuple[Any, set[str]]:
-    """Returns the ops, and the names of tensors they read from outside."""
     whole = self._graph.as_graph_def(add_shapes=False)
     graph_def = tf.compat.v1.GraphDef(
       versions=whole.versions, library=whole.library
@@ -183,7 +175,6 @@ class GraphTemplate:
 
 
 def _colocated(node: Any) -> set[str]:
-  """Returns the ops that a node is constrained to share a device with."""
   if "_class" not in node.attr:
     return set()
   groups = [group.decode() for group in node.attr["_class"].list.s]

@@ -195,7 +195,6 @@ def _trace(
 def _microbatch(
   whole: WholeBatch, x: Any, y: Any, weight: Any, forward: Forward | None
 ) -> Traced:
-  """Traces forward and backward pass of one microbatch."""
   model = whole.model
   with whole.reductions():
     loss, gradients = forward_and_backward(
@@ -205,12 +204,7 @@ def _microbatch(
 
 
 def _statistics(model: keras.Model, graph: Any) -> list[tf.Operation]:
-  """Lists the assignments of moving statistics.
-
-  Raises:
-    ExtractionError: the forward pass assigns a variable that is not a moving
-      statistic, a metric or the seed of random masks.
-  """
+  """Lists the assignments of moving statistics; rejects other variables."""
   moving, kept = set(), set()
   for layer in model._flatten_layers():
     if isinstance(layer, keras.layers.BatchNormalization):
@@ -269,11 +263,7 @@ def _batch_scope(index: int) -> str:
 def _add_totals(
   steps: Sequence[Traced], given: Sequence[dict[str, tf.Tensor]]
 ) -> None:
-  """Sums what the microbatches contribute to the counts of the whole batch.
-
-  Only the ops that compute these counts are copied here. The remaining copies
-  build on them.
-  """
+  """Copies the ops that count for the whole batch, and adds up their counts."""
   counts = []
   for index, (step, known) in enumerate(zip(steps, given, strict=True)):
     mine = [tensor for _, tensor in step.whole.totals]
@@ -288,7 +278,6 @@ def _add_totals(
 
 
 def _keep_states(parts: Parts, copies: Sequence[Copy]) -> None:
-  """Assigns the rows that all microbatches left in their states."""
   for number, variable in enumerate(parts.states):
     with tf.name_scope(f"keep/{variable.path}/"):
       rows = tf.concat([copy.states[number] for copy in copies], 0)
@@ -301,11 +290,7 @@ def _traced(
   config: SplitConfig,
   forward: Forward | None,
 ) -> tuple[Parts, list[Traced]]:
-  """Traces the step of each microbatch.
-
-  Only data is sliced at first. Per-example states are sliced, too, if the step
-  cannot be traced on a slice of the data alone.
-  """
+  """Traces the microbatches; slices states only if data is not enough."""
   try:
     return parts, _by_size(model, parts, config, forward)
   except Exception as error:
@@ -331,11 +316,7 @@ def _with_states(
   config: SplitConfig,
   forward: Forward | None,
 ) -> tuple[Parts, list[Traced]]:
-  """Traces as `_traced`, also slicing those variables that the step assigns.
-
-  Raises:
-    Exception: the step still cannot be traced.
-  """
+  """Traces as `_traced`, also slicing those variables that the step assigns."""
   kept = assigned_states(model, parts.with_states(variables), forward)
   if not kept:
     raise ExtractionError(f"model {model.name!r} keeps none of its variables")

@@ -92,11 +92,7 @@ class Parts:
     return flat if self.is_known else [*flat, self.size(index) > 0]
 
   def structured(self, inputs: Sequence[tf.Tensor]) -> tuple[Any, Any, Any]:
-    """Restores the structure of `inputs`.
-
-    Returns:
-      The data, the rows of the states, and the last scalar or None.
-    """
+    """Restores data and rows of states, and returns the scalar or None."""
     left = iter(inputs)
     data, rows = tf.nest.map_structure(
       lambda t: None if t is None else next(left), (self._data, self._rows)

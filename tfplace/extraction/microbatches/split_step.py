@@ -73,19 +73,14 @@ def gradients(
 ) -> tuple[tf.Tensor, list[Gradient]]:
   """Computes loss and gradients in microbatches, and updates the metrics.
 
+  Arguments and errors are those of `split_train_step`, except:
+
   Args:
-    model: a compiled and built model.
-    data: `x`, `(x, y)` or `(x, y, sample_weight)` of n examples.
-    config: microbatches of the step.
     forward: `x, y, sample_weight` of a microbatch -> its loss; None for Keras'
       own.
 
   Returns:
-    The loss, and the gradient of each trainable weight, scaled for the
-    optimizer.
-
-  Raises:
-    ExtractionError: microbatches would change the result of the step.
+    The loss, and the gradients by trainable weight, scaled for the optimizer.
   """
   parts = Parts(data, config.microbatches)
   with _TRACING:
@@ -106,13 +101,7 @@ def gradients(
 
 @dataclasses.dataclass
 class Active:
-  """A model's own `train_step` that is being traced in microbatches.
-
-  Attributes:
-    model: the model.
-    config: microbatches of the step.
-    losses: one loss per call of `gradients`.
-  """
+  """A model's own step being traced; `losses` has one per `gradients` call."""
 
   model: keras.Model
   config: SplitConfig
@@ -133,11 +122,7 @@ _active: contextvars.ContextVar[Active | None] = contextvars.ContextVar(
 
 
 def active_split(model: keras.Model) -> Active | None:
-  """Returns the microbatched step of `model` being traced, if there is one.
-
-  Raises:
-    ExtractionError: the step being traced belongs to another model.
-  """
+  """Returns the step of `model` being traced; raises for another model's."""
   active = _active.get()
   if active is not None and active.model is not model:
     raise ExtractionError(
@@ -166,11 +151,7 @@ def _own(
 
 
 def check_splits(model: keras.Model, config: SplitConfig) -> None:
-  """Rejects a step whose result would change in microbatches.
-
-  Raises:
-    ExtractionError: names the obstacle.
-  """
+  """Raises ExtractionError if microbatches would change the step's result."""
   config.check()
   why = None
   for method in ("compute_loss", "compute_metrics"):
@@ -192,10 +173,7 @@ def check_splits(model: keras.Model, config: SplitConfig) -> None:
 
 
 def _sum(variable: keras.Variable, parts: Sequence[Gradient]) -> Gradient:
-  """Sums the gradients of microbatches; sparse gradients stay sparse.
-
-  Adds from left to right, so each gradient can be freed after its addition.
-  """
+  """Adds gradients from left to right, so each can be freed once added."""
   known = [part for part in parts if part is not None]
   if not known:
     return None
@@ -208,7 +186,6 @@ def _sum(variable: keras.Variable, parts: Sequence[Gradient]) -> Gradient:
 def _regularized(
   model: keras.Model, loss: tf.Tensor, gradients: list[Gradient]
 ) -> tuple[tf.Tensor, list[Gradient]]:
-  """Adds the weight regularization once for the whole batch."""
   if all(v.regularizer is None for v in model.trainable_weights):
     return loss, gradients
   with tf.GradientTape() as tape:
@@ -230,7 +207,6 @@ def _show_losses(copies: Sequence[Copy], parts: Parts) -> None:
 
 
 def _update_deferred(copies: Sequence[Copy], parts: Parts) -> None:
-  """Updates metrics that are not sums over examples, with the whole batch."""
   for number, update in enumerate(copies[0].updates):
     with tf.name_scope(f"whole_batch/{update.metric.name}/"):
       columns = zip(*(copy.arguments[number] for copy in copies), strict=True)
@@ -247,11 +223,7 @@ def _joined(column: Sequence[tf.Tensor], parts: Parts) -> tf.Tensor:
 
 
 def _assign_means(copies: Sequence[Copy], parts: Parts) -> None:
-  """Assigns moving statistics their mean over the microbatches.
-
-  This follows `tf.distribute.MirroredStrategy`. Microbatches without examples
-  are left out.
-  """
+  """Assigns mean moving statistics as `tf.distribute.MirroredStrategy` does."""
   for name, (handle, _) in copies[0].statistics.items():
     values = [copy.statistics[name][1] for copy in copies]
     count: Any = len(values)

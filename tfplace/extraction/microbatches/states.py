@@ -1,12 +1,11 @@
 """Per-example states of a step, sliced like the batch.
 
 The state of a stateful recurrent layer or the memory of Transformer-XL is a
-variable with one row per example, which one batch writes and the next one
-reads. A microbatch gets the rows of its examples, and the rows that all
-microbatches leave are assigned together. Models do not declare these variables.
-They are variables with as many rows as the batch has examples that the forward
-pass assigns, in a step that can only be traced on a slice of the batch if they
-are sliced, too.
+variable with one row per example that connects batches. A microbatch gets the
+rows of its examples, and the rows that all microbatches leave are assigned
+together. Models do not declare these variables. They have as many rows as the
+batch has examples, the forward pass assigns them, and the step cannot be traced
+on a slice of the batch unless they are sliced, too.
 """
 
 import contextlib
@@ -51,11 +50,6 @@ def cut(
 ) -> Iterator[dict[int, tf.Tensor]]:
   """Replaces the variables by a microbatch's rows in this context.
 
-  Args:
-    model: the model of the variables.
-    variables: the per-example variables.
-    rows: the microbatch's rows of each variable.
-
   Yields:
     Index of a variable -> the rows last assigned to it.
   """
@@ -77,7 +71,6 @@ def _instead(
   number: int,
   assigned: dict[int, tf.Tensor],
 ) -> Iterator[None]:
-  """Replaces a variable by its rows and records assignments in `assigned`."""
   kept = variable._value, variable._shape
 
   def assign(value: tf.Tensor) -> None:
@@ -94,7 +87,6 @@ def _instead(
 
 @contextlib.contextmanager
 def _batch_size_of_loops(model: keras.Model, size: int) -> Iterator[None]:
-  """Sets the batch size that stateful recurrent layers expect."""
   layers = _stateful(model)
   kept = [layer._expected_batch_size for layer in layers]
   try:

@@ -24,13 +24,7 @@ _MEANS = ("mean", "sum_over_batch_size", "mean_with_sample_weight")
 
 @dataclasses.dataclass(frozen=True)
 class Deferred:
-  """One metric update to make for the whole batch.
-
-  Attributes:
-    metric: the metric to update.
-    arguments: positional and keyword arguments of `update_state`, with tensors
-      of the microbatch.
-  """
+  """A metric update for the whole batch, with a microbatch's arguments."""
 
   metric: keras.Metric
   arguments: tuple[tuple[Any, ...], dict[str, Any]]
@@ -152,7 +146,6 @@ class WholeBatch:
     sample_weight: Any = None,
     training: bool = True,
   ) -> tf.Tensor:
-    """Replaces `keras.Model.compute_loss`, for the whole batch."""
     model, losses = self.model, []
     if model._compile_loss is not None:
       losses.append(self._compiled(y, y_pred, sample_weight))
@@ -166,7 +159,6 @@ class WholeBatch:
     return loss
 
   def _compiled(self, y: Any, y_pred: Any, sample_weight: Any) -> Any:
-    """Computes the compiled losses, each reduced over the whole batch."""
     compiled = self.model._compile_loss
     if not compiled.built:  # only builds it; the ops of this call are unused
       compiled(y, y_pred, sample_weight)
@@ -206,7 +198,6 @@ class WholeBatch:
     return self._additional(loss)
 
   def _additional(self, loss: tf.Tensor) -> tf.Tensor:
-    """Returns the share of an added loss, by its reduction over examples."""
     if next(self.kinds) == "sum":
       return self._counted(loss)
     share = tf.cast(self.size, loss.dtype) / tf.cast(self.whole, loss.dtype)
@@ -308,13 +299,10 @@ class WholeBatch:
 
 
 class _LossOfWhole:
-  """A loss of a compiled model, reduced over the whole batch."""
-
   def __init__(self, loss: keras.losses.Loss, whole: WholeBatch) -> None:
     self._loss, self._whole = loss, whole
 
   def __call__(self, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-    """Computes the loss as `keras.losses.Loss.__call__` does."""
     loss = self._loss
     masks = [get_keras_mask(y_pred)]
     with keras.name_scope(loss.name):
@@ -339,11 +327,7 @@ def _converter(dtype: str) -> Callable[[Any], Any]:
 
 
 def check_losses(model: keras.Model) -> None:
-  """Rejects losses that reduce their own values.
-
-  Raises:
-    ExtractionError: names the loss.
-  """
+  """Raises ExtractionError for a loss that reduces its own values."""
   losses = getattr(model._compile_loss, "_flat_losses", None)
   for entry in losses or []:
     loss = getattr(entry, "loss", entry)
@@ -357,10 +341,7 @@ def check_losses(model: keras.Model) -> None:
 
 
 def compiled_metrics(model: keras.Model) -> list[keras.Metric]:
-  """Lists the metrics that a step updates, without metrics of losses.
-
-  Metrics nested in Keras' containers are included.
-  """
+  """Lists the metrics that a step updates, even nested, except of losses."""
   losses = list(getattr(model._compile_loss, "metrics", ()))
   found: list[keras.Metric] = []
   waiting = list(model.metrics)
@@ -376,7 +357,6 @@ def compiled_metrics(model: keras.Model) -> list[keras.Metric]:
 
 @contextlib.contextmanager
 def _replaced(owner: Any, name: str, method: Any) -> Iterator[None]:
-  """Replaces an attribute in this context, bypassing Keras' tracking."""
   before = vars(owner).get(name)
   object.__setattr__(owner, name, method)
   try:

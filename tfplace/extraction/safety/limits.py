@@ -100,7 +100,6 @@ class _BrokenError(Exception):
 
 
 def _nodes(data: memoryview, fields: Fields) -> Iterator[None]:
-  """Yields one item per node, without copying."""
   at, end = 0, len(data)
   while at < end:
     key, at = _varint(data, at)
@@ -124,7 +123,6 @@ def _nodes(data: memoryview, fields: Fields) -> Iterator[None]:
 
 
 def _varint(data: memoryview, at: int) -> tuple[int, int]:
-  """Reads a number; returns it and the position after it."""
   result = shift = 0
   while shift < 70:
     if at >= len(data):

@@ -2,17 +2,16 @@
 
 `tf.saved_model.load` runs parts of the model's own graph: for TensorFlow 1, the
 restore op and the initialization; for TensorFlow 2, the functions that create,
-initialize, restore and destroy resources. Therefore no op is exempt because of
-its name. First, everything that the loader never runs is removed: the flat
-graph of a TensorFlow 2 model (its variables are restored without it), functions
-that no object has, and ops of TensorFlow 1 that save, with their consumers.
-Every remaining op must have no side effects (`side_effects`) or read a file of
-the model. Such a file is the checkpoint, under the file name that the loader
-passes to the saver's restore op, or an asset inside the model's folder, under
-the name that the loader binds to its tensor or argument. Tensors of these names
-become placeholders, so running such an op without the loader is an error and
-reads no file. Finally, the model is loaded from a temporary folder with the
-checked graph and copies of the assets, so the loaded files are the checked
+initialize, restore and destroy resources. First, everything that the loader
+never runs is removed: the flat graph of a TensorFlow 2 model (its variables are
+restored without it), functions that no object has, and saving ops of TensorFlow
+1 with their consumers. Every remaining op must have no side effects
+(`side_effects`) or read a file of the model: the checkpoint, under the file
+name that the loader passes to the saver's restore op, or an asset inside the
+model's folder, under the name that the loader binds to its tensor or argument.
+Tensors of these names become placeholders, so running such an op without the
+loader is an error. Finally, the model is loaded from a temporary folder with
+the checked graph and copies of the assets, so the loaded files are the checked
 ones. Only the checkpoint, which is plain data, is a link.
 """
 
@@ -90,11 +89,7 @@ def load(path: str, check: Check | None = None) -> Any:
 
 
 def load_unchecked(folder: str, path: str) -> Any:
-  """Loads a folder with TensorFlow; error messages call it `path`.
-
-  Raises:
-    ExtractionError: TensorFlow cannot load it.
-  """
+  """Loads a folder by TensorFlow, or raises an ExtractionError about `path`."""
   try:
     return tf.saved_model.load(folder)
   except Exception as error:
@@ -106,11 +101,7 @@ def load_unchecked(folder: str, path: str) -> Any:
 
 
 def read(path: str) -> saved_model_pb2.SavedModel:
-  """Reads the main file of a SavedModel.
-
-  Raises:
-    ExtractionError: the file is missing or cannot be read.
-  """
+  """Reads the main file of a SavedModel, or raises ExtractionError."""
   files = [os.path.join(path, name) for name in FILES]
   found = [file for file in files if os.path.isfile(file)]
   if not found:
@@ -123,7 +114,6 @@ def read(path: str) -> saved_model_pb2.SavedModel:
 
 
 def _own_files(meta_graph: Any, where: str) -> saved_model_parts.OwnFiles:
-  """Determines which of its files a model may read; removes saving ops."""
   graph_def = meta_graph.graph_def
   if meta_graph.HasField("object_graph_def"):
     captured = _captured_assets(meta_graph.object_graph_def)
@@ -133,10 +123,7 @@ def _own_files(meta_graph: Any, where: str) -> saved_model_parts.OwnFiles:
 
 
 def _captured_assets(objects: Any) -> dict[str, list[bool]]:
-  """Maps functions to flags: which of the captured tensors are assets.
-
-  Includes every function of an object, even one that declares no captures.
-  """
+  """Maps functions of objects to flags of captured tensors: is it an asset?"""
   assets = [
     node.WhichOneof("kind") == "asset" and not node.registered_name
     for node in objects.nodes
@@ -187,11 +174,7 @@ def _asset_protos(meta_graph: Any) -> list[Any]:
 
 
 def _assets(path: str, meta_graph: Any) -> dict[str, str]:
-  """Maps the name of each asset in the asset folder to its file.
-
-  Raises:
-    ExtractionError: an asset is outside the model's folder.
-  """
+  """Maps asset names to files; rejects files outside the model's folder."""
   root = os.path.realpath(path)
   result = {}
   for asset in _asset_protos(meta_graph):
@@ -219,7 +202,6 @@ def _assets(path: str, meta_graph: Any) -> dict[str, str]:
 def _write(
   path: str, folder: str, content: Any, assets: Mapping[str, str]
 ) -> None:
-  """Writes the model to be loaded into a temporary folder."""
   with open(os.path.join(folder, FILES[0]), "wb") as file:
     file.write(content.SerializeToString())
   variables = os.path.realpath(os.path.join(path, "variables"))

@@ -69,11 +69,7 @@ def _keep(items: Any, is_kept: Callable[[Any], bool]) -> None:
 
 
 def cut_saving(meta_graph: Any, where: str) -> None:
-  """Removes saving ops and their consumers from a flat graph.
-
-  Raises:
-    ExtractionError: the loader or a signature needs one of them.
-  """
+  """Removes saving ops and their consumers; rejects a model that needs them."""
   graph_def = meta_graph.graph_def
   saves = _saving_functions(graph_def.library.function)
   saving = {
@@ -121,7 +117,6 @@ def _reversed(edges: Mapping[str, Iterable[str]]) -> dict[str, list[str]]:
 def _reached(
   start: Iterable[str], edges: Mapping[str, Iterable[str]]
 ) -> set[str]:
-  """Returns everything reachable from `start`, including `start`."""
   queue = list(start)
   reached = set(queue)
   for name in queue:  # the list grows during the loop
@@ -157,11 +152,13 @@ _CHECKPOINT, _ASSET = "checkpoint", "asset"
 class OwnFiles:
   """Finds ops of one MetaGraph that read only the model's own files.
 
-  Args of the constructor: graph_def: its graph, without recursive calls. named:
-  node of the flat graph -> kind of file ("checkpoint" or "asset") whose name
-  the loader binds to its output. The node must have no value of its own.
-  captured: function that can be called directly -> for each of its last inputs,
-  whether the loader binds an asset to it.
+  Args:
+    graph_def: its graph, without recursive calls.
+    named: node of the flat graph -> kind of file ("checkpoint" or "asset")
+      whose name the loader binds to its output. The node must have no value of
+      its own.
+    captured: function that can be called directly -> for each of its last
+      inputs, whether the loader binds an asset to it.
   """
 
   def __init__(
@@ -192,7 +189,6 @@ class OwnFiles:
     return False
 
   def _is(self, function: str | None, text: str, kind: str) -> bool:
-    """Returns whether a tensor always names a file of that kind."""
     body = self._nodes(function)
     if len(body) != len(self._bodies[function]):
       return False  # duplicate names
@@ -250,10 +246,7 @@ class OwnFiles:
 def _called(
   node: nodes.NodeDef, functions: Mapping[str, Any]
 ) -> Iterator[tuple[str, int]]:
-  """Yields the functions that a node calls and the index of their first input.
-
-  The index is -1 if inputs are not simply passed on.
-  """
+  """Yields called functions, and the index of their first input or -1."""
   if node.op in functions:
     yield node.op, 0
   for name in nodes.function_names(node):

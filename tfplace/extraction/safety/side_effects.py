@@ -1,14 +1,13 @@
 """Detection of ops with side effects on files, processes, Python or network.
 
-An untrusted graph is harmless data until it runs. All code that runs a graph,
-or lets TensorFlow load or import one, checks it here first. The check is an
-allowlist: a stateful op (TensorFlow's own mark of ops that do more than
-compute) passes only if it is known to affect only the step's variables, random
-numbers and containers in memory. Stateless ops with side effects are listed by
-name, and so are ops with side effects that depend on an attribute. Such an
-attribute must be absent or be set in the node itself. An attribute that the
-caller of a function provides is rejected, and so is a call of a function that
-the caller names.
+All code that runs an untrusted graph, or lets TensorFlow load or import one,
+checks it here first. The check is an allowlist: a stateful op (TensorFlow's own
+mark of ops that do more than compute) passes only if it is known to affect only
+the step's variables, random numbers and containers in memory. Stateless ops
+with side effects are listed by name, and so are ops whose side effects depend
+on an attribute. Such an attribute must be absent or be set in the node itself.
+An attribute that the caller of a function provides is rejected, and so is a
+call of a function that the caller names.
 """
 
 import dataclasses
@@ -122,14 +121,7 @@ _WHAT = (
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-  """An op with side effects.
-
-  Attributes:
-    name: name of the op.
-    op: type of the op.
-    function: function that contains the op, or None.
-    what: description of the side effect.
-  """
+  """An op with side effects, its function (or None), and what it does."""
 
   name: str
   op: str
@@ -181,10 +173,7 @@ def first(
 
 
 def reaches_out(node: NodeDef) -> bool:
-  """Returns whether the node itself has side effects when it runs.
-
-  Functions that it calls are not examined.
-  """
+  """Returns whether the node, without its functions, has side effects."""
   if _calls_unknown_function(node) or _reaches_out_by_attribute(node):
     return True
   if _OUTSIDE.fullmatch(node.op):
@@ -202,7 +191,6 @@ def _reaches_out_by_attribute(node: NodeDef) -> bool:
 
 
 def _calls_unknown_function(node: NodeDef) -> bool:
-  """Returns whether the caller of the node's function names what it calls."""
   given = [
     key
     for key, v in node.attr.items()

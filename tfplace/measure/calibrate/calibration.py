@@ -3,10 +3,10 @@
 Transfers timed in isolation find warm caches and running threads; those of a
 step do not. A few placements, from two halves to randomly scattered ones, are
 run, and the link costs are fitted until the simulated step times match. Most of
-these placements resemble results of a search. In a fit to steps that use almost
-only one device, communication overhead is mistaken for latency. In a fit to
-steps dominated by messages, the slowdown of ops while other devices compute
-does not show.
+these placements resemble results of a search, because other steps mislead the
+fit: on almost a single device, communication overhead is mistaken for latency,
+and under many messages, the slowdown of ops while other devices compute does
+not show.
 """
 
 from collections.abc import Callable, Sequence
@@ -91,11 +91,7 @@ def refitted(
 
 
 def is_sure(measured: Evaluation) -> bool:
-  """Returns whether enough steps were timed.
-
-  The first steps of a placement can take several times as long. Fewer steps are
-  timed only if the time limit was reached.
-  """
+  """Returns whether enough steps were timed; the first steps are slower."""
   times = measured.extra.get("step_times_us")
   return times is None or len(times) >= _SURE_STEPS
 

@@ -137,11 +137,7 @@ def fit_link(timed: Sequence[Timed]) -> Costs:
 
 
 def _fit_network(each_us: dict[int, float]) -> Costs:
-  """Fits latency and time per byte of a slow link to message times by size.
-
-  Steps without messages wait for the network, too, so the other patterns are
-  not informative.
-  """
+  """Fits a slow link to round trips; other patterns wait for the network."""
   sizes = np.array(list(each_us), np.float64)
   times = np.array(list(each_us.values()))
   rows = np.stack([np.ones(len(sizes)), sizes / sizes.max()], axis=1)
@@ -263,7 +259,6 @@ def _least(
   bounds: tuple[Any, Any],
   slopes: Any = "2-point",
 ) -> np.ndarray:
-  """Returns the best of the local optima found from `starts`."""
   found = [
     optimize.least_squares(
       errors,

@@ -122,11 +122,7 @@ def _products(device: str) -> list[tf.Tensor]:
 def duplex_links(
   runner: runtime.Runtime, devices: Sequence[str]
 ) -> tuple[Link, ...]:
-  """Measures a link for each ordered pair of devices.
-
-  Raises:
-    ChildError: a transfer failed.
-  """
+  """Measures links of ordered pairs; raises ChildError if a transfer fails."""
   ways = itertools.permutations(devices, 2)
   return tuple(measure(runner, *way) for way in ways)
 
@@ -134,11 +130,7 @@ def duplex_links(
 def loopback_links(
   runner: runtime.Runtime, devices: Sequence[str]
 ) -> tuple[Link, ...]:
-  """Measures one link for all pairs of equal processes on one host.
-
-  Raises:
-    ChildError: a transfer failed.
-  """
+  """Measures one link for all pairs of equal processes on one host."""
   if len(devices) < 2:
     return ()
   link = measure(runner, *devices[:2])
@@ -171,7 +163,6 @@ def measure(runner: runtime.Runtime, src: str, dst: str) -> Link:
 
 
 def _timed(runner: runtime.Runtime, src: str, dst: str) -> list[fit.Timed]:
-  """Times every pattern with every size that the link is fast enough for."""
   result: list[fit.Timed] = []
   expected_us = 1.0  # time of a message of this size
   for (size, most), (larger, _) in itertools.pairwise((*LOADS, LOADS[-1])):

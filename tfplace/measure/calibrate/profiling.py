@@ -116,10 +116,7 @@ def profile(
 
 
 def op_times_us(traces: Sequence[messages.Trace]) -> dict[str, float]:
-  """Returns the lower quartile over traces of the time in each op's kernel.
-
-  Disturbances only ever add to the time of an op.
-  """
+  """Returns lower quartiles of op times, since disturbances only add time."""
   samples: dict[str, list[float]] = {}
   for trace in traces:
     for name, op in trace.ops.items():
@@ -154,7 +151,7 @@ def fitted(
 def gap_us(traces: Sequence[messages.Trace], devices: Container[str]) -> float:
   """Returns the median time between consecutive ops of a device.
 
-  Used for steps on several devices, where idle time is not overhead.
+  This is the overhead in steps on several devices, which also idle.
   """
   gaps: list[float] = []
   for trace in traces:

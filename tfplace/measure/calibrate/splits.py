@@ -32,19 +32,10 @@ def scattered(
   shares: Sequence[float],
   seed: int,
 ) -> np.ndarray:
-  """Moves a share of the groups to random devices.
+  """Moves shares of the groups to random devices: [len(shares), num_ops].
 
-  A larger share moves the same groups and additional ones.
-
-  Args:
-    problem: the problem.
-    start: [num_ops] initial placement.
-    devices: target devices; a group that may use none of them goes home.
-    shares: fractions of the groups to move.
-    seed: seed of the random choices.
-
-  Returns:
-    [len(shares), num_ops] placements.
+  A larger share moves the same groups and additional ones. A group of the
+  placement `start` [num_ops] that may use none of `devices` goes home.
   """
   rng = np.random.default_rng(seed)
   stay = np.empty(problem.num_groups, np.int64)
@@ -60,15 +51,10 @@ def scattered(
 
 
 def turns(problem: Problem, devices: Sequence[int], runs: int) -> np.ndarray:
-  """Places runs of consecutive groups on devices in turn, with few transfers.
+  """Places runs of consecutive groups on devices in turn: [num_ops].
 
-  Args:
-    problem: the problem.
-    devices: indices of the devices that take turns.
-    runs: number of runs, with equal numbers of groups.
-
-  Returns:
-    [num_ops] placement; a group that may not use its device goes home.
+  The `runs` runs have equally many groups, and few tensors are transferred. A
+  group that may not use its device goes home.
   """
   position = problem.graph.topological_position
   first = np.full(problem.num_groups, len(position))
@@ -84,20 +70,11 @@ def turns(problem: Problem, devices: Sequence[int], runs: int) -> np.ndarray:
 def balanced(
   problem: Problem, devices: Sequence[int], message_us: float
 ) -> np.ndarray:
-  """Places each op on the device where it can start first.
+  """Places each op on the device where it can start first: [num_ops].
 
-  This is list scheduling in which every transfer takes `message_us`. All
-  devices are used, and cheaper messages use more of them. A group follows its
-  first op.
-
-  Args:
-    problem: the problem.
-    devices: indices of the devices that share the work.
-    message_us: microseconds of a transfer; with 0, tensors are transferred
-      whenever that is not slower.
-
-  Returns:
-    [num_ops] placement.
+  This is list scheduling in which every transfer takes `message_us`
+  microseconds. All devices are used, and cheaper messages use more of them. A
+  group follows its first op.
   """
   graph, group_of = problem.graph, problem.group_of
   offsets, edges = graph.in_csr

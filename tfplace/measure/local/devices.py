@@ -147,7 +147,6 @@ class LocalDevices(runtime.Runtime):
 
   @property
   def _devices(self) -> dict[str, float]:
-    """Maps device names to memory in bytes."""
     return {n: m for ready in self._ready for n, m in ready.devices.items()}
 
   def _spawn(self) -> None:

@@ -86,11 +86,7 @@ def reserved(count: int) -> Iterator[list[int]]:
 
 @contextlib.contextmanager
 def held(host: str, port: int) -> Iterator[int]:
-  """Reserves a port on which nobody listens; port 0 selects any.
-
-  Raises:
-    MeasurementError: the address is not this host's, or the port is in use.
-  """
+  """Reserves a port (any for 0), or raises MeasurementError."""
   family = socket.AF_INET6 if ":" in host else socket.AF_INET
   with socket.socket(family) as probe, socket.socket(family) as holder:
     try:
@@ -112,11 +108,7 @@ def held(host: str, port: int) -> Iterator[int]:
 
 
 def resolve(host: str) -> Address:
-  """Resolves a host name to its first address.
-
-  Raises:
-    MeasurementError: the name has no address.
-  """
+  """Resolves a host name; raises MeasurementError if it has no address."""
   try:
     found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
   except (OSError, ValueError) as error:  # ValueError: not a name
@@ -161,7 +153,6 @@ def restrict(port: int, address: Address) -> None:
 
 @contextlib.contextmanager
 def _listening(port: int) -> Iterator[socket.socket]:
-  """Finds this process's listening socket on `port`."""
   for entry in os.listdir("/proc/self/fd"):
     try:
       found = socket.socket(fileno=os.dup(int(entry)))
@@ -186,10 +177,7 @@ def _listens(found: socket.socket, port: int) -> bool:
 
 
 def _only_to(address: Address) -> list[tuple[int, int, int, int]]:
-  """Builds a filter that keeps only packets to this destination.
-
-  An instruction is (code, jump if true, jump if false, value).
-  """
+  """Builds a packet filter of (code, jump if true, jump if false, value)."""
   words = struct.unpack(f"!{len(address.packed) // 4}I", address.packed)
   destination = 16 if address.version == 4 else 24  # byte offset in the header
   program = [
@@ -216,7 +204,6 @@ def _attach(
 
 
 def _connections(port: int) -> Iterator[tuple[Address, Address]]:
-  """Yields (local, remote) addresses of connections to a local port."""
   for table in ("tcp", "tcp6"):
     path = pathlib.Path("/proc/self/net") / table
     if not path.exists():  # a kernel without IPv6

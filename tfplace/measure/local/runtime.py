@@ -70,12 +70,7 @@ class ChildError(MeasurementError):
 
 
 class Child:
-  """One measuring process and the socket to it.
-
-  Args:
-    name: name of the process in error messages.
-    config: configuration of its TensorFlow runtime.
-  """
+  """One measuring process, called `name` in errors, and the socket to it."""
 
   def __init__(self, name: str, config: messages.ChildConfig) -> None:
     self.name = name
@@ -305,11 +300,7 @@ class Runtime(abc.ABC):
 
   @abc.abstractmethod
   def cluster(self) -> Cluster:
-    """Returns the devices and the measured links between them.
-
-    Raises:
-      MeasurementError: the transfers could not be timed.
-    """
+    """Returns devices and measured links, or raises MeasurementError."""
 
   def starting_us(self, device: str) -> float:
     """Returns the time to start a step in the device's process."""
@@ -321,11 +312,7 @@ class Runtime(abc.ABC):
     """Appends new children to `_children`."""
 
   def start(self) -> None:
-    """Starts the processes unless they are running.
-
-    Raises:
-      ChildError: a process did not start in time.
-    """
+    """Starts the processes if needed; raises ChildError on failure."""
     if self._closed:
       raise MeasurementError("the measuring processes have been closed")
     if self._children:

@@ -71,7 +71,6 @@ class HostCluster(runtime.Runtime):
       )
 
   def _register(self, answers: Sequence[messages.Answer]) -> None:
-    """Checks the handshakes and records the workers' devices."""
     devices: dict[str, float] = {}
     hosts = [worker.host for worker in self._hosts.workers]
     pairs = zip(self._hosts.workers, answers, strict=True)
@@ -139,7 +138,6 @@ class HostCluster(runtime.Runtime):
     return [f"{worker} was lost" for worker, was, now in found if was != now]
 
   def _round_trip_us(self) -> float:
-    """Returns the time of a request to the first worker and its answer."""
     self.start()
     cpu = next(n for n in self._devices if host.kind_and_number(n)[0] == "CPU")
     return self._empty_step_us(cpu)
@@ -158,9 +156,8 @@ class HostCluster(runtime.Runtime):
   def measured_links(self) -> tuple[Link, ...]:
     """Measures a link for each ordered pair of devices.
 
-    Two workers on one host share its memory and cores, and therefore one
-    channel; only one direction is timed for both. Between machines, and within
-    a worker, each direction has its own channel.
+    Two workers on one host share its memory and cores, so one direction is
+    timed for both.
     """
     found: list[Link] = []
     for a, b in itertools.combinations(self.device_names, 2):

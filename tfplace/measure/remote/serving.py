@@ -131,7 +131,6 @@ class _Signals:
 
 @contextlib.contextmanager
 def _ended_by_signals() -> Iterator[_Signals]:
-  """Ends the context on SIGTERM or SIGINT."""
   signals = _Signals()
   before = [signal.signal(n, signals.handle) for n in signals.WANTED]
   try:

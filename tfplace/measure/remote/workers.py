@@ -87,11 +87,7 @@ def is_hosts_file(path: str) -> bool:
 
 
 def load_hosts(path: json_file.Path) -> Hosts:
-  """Reads a hosts file.
-
-  Raises:
-    FormatError: names the file, the element and the value.
-  """
+  """Reads a hosts file; raises FormatError with file, element and value."""
   data = json_file.read_json(path, FORMAT)
   with json_file.errors_naming(path):
     name = json_file.as_name(json_file.required(data, "name", "hosts"), "name")
@@ -128,11 +124,7 @@ def _check_different(values: list[str], what: str) -> None:
 
 
 def split_address(address: str, any_port: bool = False) -> tuple[str, int]:
-  """Splits "host:port"; the port may be 0 with `any_port`.
-
-  Raises:
-    FormatError: the address has another form.
-  """
+  """Splits "host:port", or raises FormatError; `any_port` allows port 0."""
   host, colon, port = address.rpartition(":")
   bracketed = host.startswith("[") and host.endswith("]")
   bare = host[1:-1] if bracketed else host

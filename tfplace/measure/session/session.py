@@ -254,7 +254,6 @@ def _unconnected(addresses: Sequence[str]) -> tuple[int, int] | None:
 def _reaches(
   addresses: Sequence[str], master: int, others: Sequence[int]
 ) -> bool:
-  """Returns whether `master` can open a session with the other workers."""
   config = tf1.ConfigProto(
     operation_timeout_in_ms=_TIMEOUT_MS, isolate_session_state=True
   )

@@ -69,7 +69,6 @@ def high_water_bytes(names: Iterable[str]) -> dict[str, float]:
 
 
 def _gpus(names: Iterable[str]) -> dict[str, str]:
-  """Maps full names to short ones ("GPU:0") for GPUs of this process."""
   found = {name: host.kind_and_number(name) for name in names}
   return {
     name: f"GPU:{number}"
@@ -84,11 +83,8 @@ def parse(
   """Converts the step stats of one step to plain data.
 
   GPU kernels are timed on their streams if TensorFlow traced those, because an
-  op's own stats only cover the kernel launch.
-
-  Args:
-    stats: step stats of one step.
-    known: names of the graph's ops; TensorFlow adds its own ops.
+  op's own stats only cover the kernel launch. `known` are the names of the
+  graph's ops; TensorFlow adds its own ops.
   """
   devices = [d for d in stats.dev_stats if "/stream:" not in d.device]
   starts = [_start_ns(n) for d in devices for n in d.node_stats]
@@ -166,11 +162,7 @@ def _use_kernel_times(
 
 
 def _peak_bytes(nodes: Iterable[step_stats_pb2.NodeExecStats]) -> float:
-  """Computes the peak of allocated bytes.
-
-  In the same microsecond, releases come before allocations, as in a simulated
-  step.
-  """
+  """Computes a peak; at one instant, releases come first, as when simulated."""
   live = peak = 0.0
   for _, size in sorted(_allocations(nodes)):
     live += size

@@ -78,10 +78,7 @@ def _die_with_parent() -> None:
 
 
 def _prefer_for_oom_kill() -> None:
-  """Makes this process the kernel's first victim when memory runs out.
-
-  Also disables core dumps.
-  """
+  """Makes this process the first OOM victim, and disables core dumps."""
   _, hard = resource.getrlimit(resource.RLIMIT_CORE)
   resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
   with (
@@ -92,11 +89,7 @@ def _prefer_for_oom_kill() -> None:
 
 
 def _skip_keras() -> None:
-  """Prevents TensorFlow from importing Keras, a third of the startup time.
-
-  TensorFlow tries to import Keras (and with it Matplotlib and pandas), but does
-  not need it to run a graph.
-  """
+  """Blocks TensorFlow's optional import of Keras, a third of startup time."""
   sys.modules.setdefault("keras", None)  # type: ignore[arg-type]
 
 
@@ -112,8 +105,6 @@ def _serve(runtime: "_Runtime", parent: connection.Connection) -> None:
 
 
 class _Runtime:
-  """TensorFlow in this process: sessions and, optionally, a server."""
-
   def __init__(self, config: messages.ChildConfig) -> None:
     # Both modules import TensorFlow.
     from tfplace.measure.session import session, step_stats
@@ -178,11 +169,7 @@ def limit_data(growth_bytes: float) -> None:
 
 
 def _restrict(config: messages.ChildConfig) -> bool:
-  """Restricts the server to its address; returns whether it is loopback.
-
-  Raises:
-    MeasurementError: the server cannot be restricted to `listens_on`.
-  """
+  """Restricts the server to its address; returns whether that is loopback."""
   port = int(config.addresses[config.task].rpartition(":")[2])
   address = ipaddress.ip_address(config.listens_on or host.LOOPBACK)
   try:

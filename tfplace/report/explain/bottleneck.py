@@ -119,7 +119,6 @@ def _neighbours(schedule: Schedule) -> tuple[np.ndarray, np.ndarray]:
 def _by_node(
   node: np.ndarray, value: np.ndarray, num_nodes: int
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Groups values by node: offsets [num_nodes + 1] and values."""
   counts = np.bincount(node, minlength=num_nodes)
   offsets = np.concatenate(([0], np.cumsum(counts)))
   return offsets, value[np.argsort(node, kind="stable")]
@@ -144,9 +143,7 @@ def _fill_starts(
 def times_on(problem: Problem, schedule: Schedule) -> Times:
   """Returns the durations of a step on a problem's hardware.
 
-  Args:
-    problem: a problem with the same ops, whose first devices are the same.
-    schedule: the step.
+  The problem has the same ops, and its first devices are those of the step.
   """
   sent, devices = schedule.transfers, schedule.placement.devices
   cluster, ends = problem.cluster, (sent.src, sent.dst)

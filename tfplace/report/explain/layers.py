@@ -73,13 +73,7 @@ def forward_starts(
 ) -> np.ndarray:
   """Returns [num_layers] mean start times of forward ops, weighted by time.
 
-  A layer without forward ops uses all its ops.
-
-  Args:
-    layers: layers of the ops.
-    start_us: [num_ops] float64.
-    time_us: [num_ops] float64.
-    is_forward: [num_ops] bool.
+  A layer without forward ops uses all its ops. Arguments are [num_ops].
   """
   count = len(layers.names)
   weight = time_us * np.where(is_forward, 1.0, 1e-9)

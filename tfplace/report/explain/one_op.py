@@ -1,7 +1,4 @@
-"""Report on one op: reasons for its device, and step times on others.
-
-An op moves together with its colocation group.
-"""
+"""Report on one op: reasons for its device, and step times on others."""
 
 import dataclasses
 import difflib

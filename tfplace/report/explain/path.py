@@ -75,12 +75,7 @@ class LayerShare:
 
 @dataclasses.dataclass(frozen=True)
 class PathSummary:
-  """Totals of the critical path.
-
-  Attributes:
-    parts: devices and links on the path, largest first.
-    layers: layers on the path, largest first.
-  """
+  """Totals of the critical path by `parts` and `layers`, largest first."""
 
   parts: tuple[Part, ...]
   layers: tuple[LayerShare, ...]

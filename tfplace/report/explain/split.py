@@ -128,7 +128,6 @@ def report_split(schedule: Schedule) -> SplitReport | None:
 
 
 def _workers(schedule: Schedule, spread: Spread) -> np.ndarray:
-  """Lists all devices of the kinds that run microbatches."""
   devices = schedule.placement.problem.cluster.devices
   us = spread.time_us.sum(axis=0)
   of_kind: dict[str, float] = {}
@@ -214,7 +213,6 @@ def _free(times: Times) -> Times:
 
 
 def _even(schedule: Schedule, times: Times, workers: np.ndarray) -> Times:
-  """Balances the work of microbatches over the workers."""
   at, count = schedule.placement.devices, len(schedule.memory)
   own = schedule.placement.problem.graph.microbatch >= 0
   taken_us = np.bincount(at[own], (times.op + times.overhead)[own], count)

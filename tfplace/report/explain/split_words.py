@@ -21,12 +21,7 @@ _BLOCKS = 2  # blocks of a stage's layers to name
 
 
 def split_summary(split: SplitReport, path: PathSummary) -> list[str]:
-  """Summarizes a microbatched step, one sentence per item.
-
-  Args:
-    split: report on the microbatches.
-    path: critical path of the step.
-  """
+  """Summarizes a microbatched step and its critical path, as sentences."""
   return [
     _use(split),
     *_bubble(split),
@@ -105,7 +100,6 @@ def _group(group: Group, names: Sequence[str]) -> str:
 
 
 def _few(parts: Sequence[str]) -> str:
-  """Joins the parts, or the first ones and the number of others."""
   shown = "; ".join(parts[:_NAMED])
   more = len(parts) - _NAMED
   return f"{shown}; and {more} more" if more > 0 else shown

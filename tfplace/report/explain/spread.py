@@ -32,12 +32,7 @@ _USED = 0.1  # minimum use of a device by a microbatch, in equal shares
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Group:
-  """Microbatches and the devices that work only on them.
-
-  Attributes:
-    microbatches: indices, ascending.
-    devices: indices, ascending.
-  """
+  """Ascending indices of microbatches, and of devices used only by these."""
 
   microbatches: tuple[int, ...]
   devices: tuple[int, ...]
@@ -84,7 +79,6 @@ class _Work:
   num_devices: int
 
   def by(self, key: np.ndarray) -> "_Sums":
-    """Sums the time of ops by an integer key [n]."""
     pairs, of = np.unique(
       key.astype(np.int64) * self.num_devices + self.device,
       return_inverse=True,
@@ -108,7 +102,6 @@ class _Sums:
 
   @property
   def share(self) -> float:
-    """Returns the fraction of all time on main devices."""
     return float(self.main_us.sum() / max(self.whole_us.sum(), 1e-300))
 
 
@@ -219,7 +212,6 @@ def _forward_order(schedule: Schedule, layers: Layers) -> np.ndarray:
 def _stages(
   work: _Work, layers: Layers, order: np.ndarray
 ) -> dict[int, tuple[tuple[str, str], ...]]:
-  """Returns the blocks of layers of each device, in forward order."""
   sums = work.by(work.layer)
   some = sums.whole_us > 0
   device_of = dict(

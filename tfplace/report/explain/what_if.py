@@ -119,7 +119,6 @@ def _clusters(schedule: Schedule) -> Iterator[tuple[str, Cluster, bool]]:
 def _faster_links(
   cluster: Cluster, bandwidth: float, latency: float, others: float = 1.0
 ) -> Cluster:
-  """Multiplies the bandwidth, latency and other costs of all links."""
   links = [
     dataclasses.replace(
       link,
@@ -135,10 +134,7 @@ def _faster_links(
 def _searched(
   result: WhatIf, same: Placement, seconds: float, seed: int
 ) -> WhatIf:
-  """Finds the best feasible placement: the given one, `auto`, or a search.
-
-  The search continues from both; `auto` and the search get half the time each.
-  """
+  """Tries the given placement, `auto`, and a search that starts from both."""
   problem = bounds.tightened(same.problem)
   simulator = Simulator(problem)
   now = simulator.evaluate(same.devices[None])[0]
@@ -198,7 +194,6 @@ def one_more_device(cluster: Cluster, like: int) -> Cluster:
 
 
 def _free_name(cluster: Cluster, name: str) -> str:
-  """Returns the name with the next number that no device has."""
   match = _NUMBER.search(name)
   if match is None:
     head, number, tail = f"{name}:", 0, ""
@@ -213,11 +208,7 @@ def _free_name(cluster: Cluster, name: str) -> str:
 def _copied_channel(
   cluster: Cluster, link: Link, old: str, new: str
 ) -> str | None:
-  """Returns the channel of a copied link.
-
-  It is shared, unless it belongs to one link, or to the old device for all that
-  it sends or all that it receives.
-  """
+  """Returns the channel of a copied link: shared, unless only `old` uses it."""
   sharing = [x for x in cluster.links if x.channel == link.channel]
   if link.channel is None or len(sharing) == 1:
     return None

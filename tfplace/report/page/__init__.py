@@ -35,11 +35,7 @@ _TEMPLATE = pathlib.Path(__file__).with_name("page.html")
 
 
 def check_installed() -> None:
-  """Checks that the extra `report` is installed, without importing it.
-
-  Raises:
-    TfplaceError: the extra is missing; says how to install it.
-  """
+  """Raises TfplaceError unless the extra `report` is installed."""
   needed = ("bokeh", "jinja2")
   missing = [n for n in needed if importlib.util.find_spec(n) is None]
   if missing:
@@ -50,11 +46,7 @@ def check_installed() -> None:
 
 
 def check_suffix(path: str | os.PathLike[str]) -> None:
-  """Checks the file name of a report.
-
-  Raises:
-    TfplaceError: the suffix is not `SUFFIX`.
-  """
+  """Raises TfplaceError unless the path ends in `SUFFIX`."""
   if pathlib.Path(path).suffix.lower() != SUFFIX:
     raise TfplaceError(f"{os.fspath(path)}: a report's name ends in {SUFFIX}")
 
@@ -163,7 +155,6 @@ def _subtitle(schedule: Schedule) -> str:
 def _tiles(
   explanation: Explanation, results: Sequence[Result]
 ) -> list[tuple[str, str]]:
-  """Lists the key figures and their captions."""
   schedule = explanation.schedule
   step_us, names = schedule.step_time_us, device_names(schedule)
   tiles = [(format_us(step_us), "step time")]
@@ -191,7 +182,6 @@ def _tiles(
 def _placers(
   results: Sequence[Result], placement: Placement
 ) -> list[dict[str, Any]]:
-  """Lists a row per result, the fastest feasible one first."""
   ranked = sorted(results, key=rank)
   ran = [r.evaluation.step_time_us for r in ranked if r.evaluation.feasible]
   best_us = min(ran, default=np.inf)

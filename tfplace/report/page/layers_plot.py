@@ -79,7 +79,6 @@ def columns(schedule: Schedule) -> Layers:
 
 
 def _fold_small(layers: Layers, weight: np.ndarray) -> Layers:
-  """Merges layers with a small share of the weight [num_layers] into OTHER."""
   is_small = weight < LEAST_SHARE * float(weight.sum())
   if not is_small.any() or is_small.all():
     return layers
@@ -97,15 +96,8 @@ def merge_in_order(
 ) -> Layers:
   """Merges neighboring layers into at most `limit` blocks of similar weight.
 
-  Args:
-    layers: the layers.
-    position: [num_layers] sort key of each layer.
-    weight: [num_layers] weight of each layer.
-    limit: maximum number of blocks, at least 1.
-
-  Returns:
-    The layers sorted by `position`; a block is named by its first and last
-    layer.
+  `position` and `weight` are [num_layers]. The result is sorted by position,
+  and a block is named by its first and last layer.
   """
   order = np.argsort(position, kind="stable")
   block = np.arange(len(order))
@@ -167,7 +159,6 @@ def _draw_discs(plot: Any, schedule: Schedule, layers: Layers) -> Any:
 
 
 def _draw_arcs(plot: Any, schedule: Schedule, layers: Layers) -> Any:
-  """Draws the heaviest traffic between devices, in the sender's color."""
   sent, short = schedule.transfers, device_names(schedule)
   if not sent.num_bytes.any():
     return None
@@ -226,7 +217,6 @@ def _first_readers(schedule: Schedule) -> np.ndarray:
 def _arc(
   a: int, src: int, b: int, dst: int, bulge: float
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Computes a cubic curve that starts and ends vertically."""
   t = np.linspace(0, 1, _POINTS)
   lean = (dst - src) * 0.5
   control = np.array(

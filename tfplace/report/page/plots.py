@@ -159,7 +159,6 @@ def gain_plot(explanation: Explanation) -> Any:
 
 
 def _new_rows(name: str, names: Sequence[str], right: float) -> Any:
-  """Creates a figure with a row per name, the first on top."""
   count = max(len(names), 1)
   plot = figures.new_figure(
     name,

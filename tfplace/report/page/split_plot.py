@@ -58,7 +58,6 @@ def split_plot(schedule: Schedule) -> Any:
 def _draw_cells(
   plot: Any, schedule: Schedule, names: tuple[str, ...], time_us: np.ndarray
 ) -> list[Any]:
-  """Draws each device's part of the cells: [columns, rows, devices]."""
   short = device_names(schedule)
   share = time_us / np.maximum(time_us.sum(axis=2, keepdims=True), 1e-300)
   left = np.cumsum(share, axis=2) - share

@@ -81,7 +81,6 @@ def _draw_bars(
   lanes: Sequence[tuple[Row, float, float]],
   scale: float,
 ) -> list[Any]:
-  """Draws ops, sends, receives and transfers in their colors."""
   ops = op_colors(schedule, figures.OP_TYPES, figures.OTHER)
   colors = [*ops.colors, figures.MESSAGE, figures.TRANSFER]
   message, transfer = len(ops.colors), len(ops.colors) + 1
@@ -122,7 +121,6 @@ def _draw_bars(
 def _op_text(
   schedule: Schedule, row: Row, at: int, many: str, mostly: str
 ) -> tuple[str, str]:
-  """Returns the tooltip of a bar whose longest item is an op."""
   graph, op = schedule.placement.problem.graph, int(row.items[at])
   name = shorten(graph.names[op])
   if many:
@@ -134,7 +132,6 @@ def _op_text(
 def _transfer_text(
   schedule: Schedule, row: Row, at: int, many: str, mostly: str
 ) -> tuple[str, str]:
-  """Returns the tooltip of a transfer, a send or a receive."""
   sent, short = schedule.transfers, device_names(schedule)
   transfer = int(row.items[at])
   what = format_bytes(float(sent.num_bytes[transfer]))
@@ -171,7 +168,6 @@ def _draw_critical(
   step_us: float,
   scale: float,
 ) -> None:
-  """Draws a strip at the bottom of the rows on the critical path."""
   marks: Marks = []
   for row, top, height in lanes:
     start, end = row.critical_us.T

@@ -119,7 +119,6 @@ _SOME_SIZES = "is traced for some numbers of examples only"
 def _input(
   found: Mapping[str, Value], tensor: tf.Tensor, twin: str | None
 ) -> Value:
-  """Returns an input's value; `twin` is the tensor read at the other size."""
   if twin != tensor.name:
     return Mixed(tensor.op.name, tensor.op.type, _SOME_SIZES)
   return found[tensor.name]
@@ -144,10 +143,7 @@ def _aligned(
   """Pairs the ops of two traces, in the order of the first.
 
   If the traces differ, constants and fills are paired by name and other ops by
-  order.
-
-  Raises:
-    Mixes: the traces have different ops.
+  order. Raises Mixes if other ops differ.
   """
   ops = first.get_operations(), second.get_operations()
   if _types(ops[0]) == _types(ops[1]):
@@ -203,7 +199,6 @@ def _outputs(
 def _as_statistics(
   op: OpPair, inputs: list[Value], values: list[Value]
 ) -> list[Value]:
-  """Replaces values of an op whose reductions over the batch are allowed."""
   if op.type.startswith("FusedBatchNorm") and isinstance(inputs[0], Rows):
     return [inputs[0].plain(), *[FIXED] * (len(values) - 1)]
   if all(isinstance(v, (Rows, Fixed, Sized)) for v in inputs):
@@ -280,7 +275,6 @@ def _folded(op: OpPair) -> Value | None:
 
 
 def _is_same(first: np.ndarray, second: np.ndarray) -> bool:
-  """Returns whether two constants are equal bit by bit (NaN equals NaN)."""
   return first.shape == second.shape and (
     np.array_equal(first, second)
     if first.dtype == object
@@ -289,7 +283,6 @@ def _is_same(first: np.ndarray, second: np.ndarray) -> bool:
 
 
 def _of_sizes(op: OpPair) -> Value:
-  """Returns the value of an output that depends only on sizes."""
   folded = _folded(op)
   if folded is not None:
     return folded
@@ -300,7 +293,6 @@ def _of_sizes(op: OpPair) -> Value:
 
 
 def _evaluated(op: OpPair) -> Value | None:
-  """Returns the value of an output that is static at both sizes, or None."""
   if len(op.first.outputs) != 1:
     return None
   values = [static_value(one.outputs[0]) for one in (op.first, op.second)]
@@ -341,7 +333,6 @@ def _of_constants(
 def _of_entries(
   first: np.ndarray, second: np.ndarray, axis: int, sizes: tuple[int, int]
 ) -> Value:
-  """Compares constants of the two graphs, with the batch axis first."""
   count, rest = divmod(len(first), sizes[0])
   if rest or len(second) != count * sizes[1]:
     raise Mixes("is a constant whose size depends on the batch in its own way")
@@ -370,11 +361,7 @@ def _of_entries(
 
 
 def _numbered_column(entries: np.ndarray) -> int | None:
-  """Returns the only column that varies, if it holds indices of examples.
-
-  Args:
-    entries: [examples, ..., columns], or [examples].
-  """
+  """Finds the column with indices of examples: [examples, ..., columns]."""
   if not np.issubdtype(entries.dtype, np.integer):
     return None
   columns = entries.reshape(len(entries), -1, entries.shape[-1])

@@ -25,7 +25,6 @@ Shapes = tuple[list[int], list[int]]
 
 
 def _varying(shapes: Shapes) -> list[int]:
-  """Lists the axes whose length depends on the number of examples."""
   pairs = enumerate(zip(*shapes, strict=True))
   return [axis for axis, (first, second) in pairs if first != second]
 
@@ -133,11 +132,7 @@ def _pack(op: OpPair, inputs: list[Value]) -> Value:
 def _only_position(
   inputs: Sequence[Value], columns: Sequence[int]
 ) -> int | None:
-  """Returns the column of the one input that holds indices of examples.
-
-  Raises:
-    Mixes: several inputs hold them.
-  """
+  """Returns the one column with indices of examples; rejects several."""
   found = [
     column
     for value, column in zip(inputs, columns, strict=True)
@@ -214,7 +209,6 @@ def _selected(
   new_axis: int,
   parts: Sequence[slice | np.ndarray],
 ) -> Value:
-  """Selects entries of the batch axis in both graphs."""
   found = []
   for shape, size, part in zip(
     op.in_shapes(index), op.sizes, parts, strict=True
@@ -273,10 +267,7 @@ def _strided_slice(op: OpPair, inputs: list[Value]) -> Value:
 
 
 def _slice_spec(op: OpPair, which: int, rank: int) -> list[slice | int | None]:
-  """Returns the part of each axis that a StridedSlice takes.
-
-  A part is a slice, an index (which removes the axis) or None (a new axis).
-  """
+  """Returns a slice, an index (the axis goes) or None (a new axis) per axis."""
   begin, end, strides = (op.partial(i, which) for i in (1, 2, 3))
   masks = {
     name: op.attr(f"{name}_mask")

@@ -139,7 +139,6 @@ def _scatter_nd(op: OpPair, inputs: list[Value]) -> Value:
   "TensorScatterMax", "TensorScatterMin",
 )  # fmt: skip
 def _tensor_scatter(op: OpPair, inputs: list[Value]) -> Value:
-  """Writes slices at fixed indices of the first axes."""
   tensor, indices, updates = inputs
   if indices != FIXED:
     raise Mixes("writes examples of the batch by index")

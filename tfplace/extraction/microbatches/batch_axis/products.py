@@ -21,7 +21,6 @@ Labels = Sequence[Hashable]
 def _contracted(
   values: Sequence[Value], labels: Sequence[Labels], output: Labels
 ) -> Value:
-  """Sums products over all labels that are missing in the output."""
   reduced = [value for value in values if isinstance(value, Reduced)]
   if reduced:
     if len(reduced) == 1 and sum(v == FIXED for v in values) == len(values) - 1:

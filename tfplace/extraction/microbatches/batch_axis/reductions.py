@@ -74,7 +74,6 @@ def _roll(op: OpPair, inputs: list[Value]) -> Value:
 
 
 def _inner(op: OpPair, value: Value, dims: int) -> Rows:
-  """Checks that the batch axis is not among the last `dims` axes."""
   rows = _rows(value)
   if rows.axis >= op.in_rank(0) - dims:
     raise Mixes("combines the examples of the batch")

@@ -87,12 +87,9 @@ class State:
 
 @dataclasses.dataclass(frozen=True)
 class Mixed:
-  """A tensor in which an example depends on other examples.
+  """A tensor in which an example depends on others, as the op `op` mixes them.
 
-  Attributes:
-    op: name of the op that mixes examples.
-    op_type: type of that op.
-    why: description of the mixing, as a clause whose subject is the op.
+  `why` describes the mixing, as a clause whose subject is the op.
   """
 
   op: str
@@ -111,13 +108,7 @@ class Mixes(Exception):
 
 
 class OpPair:
-  """One op of the step, traced at two batch sizes.
-
-  Attributes:
-    first: the op in the first graph.
-    second: the op in the second graph.
-    sizes: number of examples in each graph.
-  """
+  """One op of the step, traced in two graphs of `sizes` examples."""
 
   def __init__(
     self, first: tf.Operation, second: tf.Operation, sizes: tuple[int, int]
@@ -131,19 +122,11 @@ class OpPair:
     return self.first.get_attr(name)
 
   def in_shapes(self, index: int) -> tuple[list[int], list[int]]:
-    """Returns the static shapes of an input in both graphs.
-
-    Raises:
-      Mixes: a dimension is unknown.
-    """
+    """Returns an input's static shapes in both graphs, or raises Mixes."""
     return _shapes(self.first.inputs[index], self.second.inputs[index])
 
   def out_shapes(self, index: int = 0) -> tuple[list[int], list[int]]:
-    """Returns the static shapes of an output in both graphs.
-
-    Raises:
-      Mixes: a dimension is unknown.
-    """
+    """Returns an output's static shapes in both graphs, or raises Mixes."""
     return _shapes(self.first.outputs[index], self.second.outputs[index])
 
   def in_rank(self, index: int) -> int:
@@ -162,9 +145,7 @@ class OpPair:
   def partial(self, index: int, which: int) -> list[int | None]:
     """Returns the static entries of an integer vector; unknown ones are None.
 
-    Args:
-      index: index of the input.
-      which: 0 for the first graph, 1 for the second.
+    `which` is 0 for the first graph and 1 for the second.
     """
     tensor = (self.first, self.second)[which].inputs[index]
     value = tensor_util.constant_value(tensor, partial=True)
@@ -173,22 +154,14 @@ class OpPair:
     return list(np.asarray(value).reshape(-1))
 
   def constant(self, index: int) -> np.ndarray:
-    """Returns the static value of an input, equal in both graphs.
-
-    Raises:
-      Mixes: the value is unknown or differs.
-    """
+    """Returns an input's static value; raises Mixes if unknown or different."""
     first, second = self.constants(index)
     if first is None or second is None or not np.array_equal(first, second):
       raise Mixes("has an argument that is no constant")
     return np.asarray(first)
 
   def axes(self, index: int, rank: int) -> list[int]:
-    """Returns the axes that an input names, as non-negative numbers.
-
-    Raises:
-      Mixes: the axes are unknown.
-    """
+    """Returns the axes that an input names, all >= 0, or raises Mixes."""
     named = self.constant(index).reshape(-1).tolist()
     return [int(axis) % rank if rank else 0 for axis in named]
 
@@ -220,11 +193,7 @@ def _rank(tensor: tf.Tensor) -> int:
 
 
 def join(rows: Sequence[Rows]) -> Rows:
-  """Combines the rows of tensors whose examples correspond.
-
-  Raises:
-    Mixes: the batch axes or the orders of examples differ.
-  """
+  """Combines rows of the same examples, or raises Mixes if these differ."""
   return functools.reduce(_join, [value.plain() for value in rows])
 
 
@@ -239,11 +208,7 @@ def _join(first: Rows, second: Rows) -> Rows:
 
 
 def merge(first: Value, second: Value) -> Value:
-  """Returns the value of a tensor that is one of two (loops, branches).
-
-  Raises:
-    Mixes: no value describes both.
-  """
+  """Returns a value that holds for both (loops, branches), or raises Mixes."""
   if first == second:
     return first
   if isinstance(first, Mixed) or isinstance(second, Mixed):
