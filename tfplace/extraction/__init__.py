@@ -1,8 +1,4 @@
-"""Traces TensorFlow models into flat GraphDefs and extracts their structure.
-
-Names are resolved on first use, so importing this package does not import
-TensorFlow.
-"""
+"""Traces TensorFlow models into flat GraphDefs and extracts their structure."""
 
 from typing import TYPE_CHECKING
 

@@ -98,7 +98,7 @@ def _weak(function: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 
 def _graph_of(function: Callable[..., Any]) -> Any:
-  """Finds the graph of a gradient's tensors; None without the usual closure."""
+  """Finds the graph of a gradient's tensors; None for an unfamiliar closure."""
   inner = _enclosed(function).get("tape_grad_fn")
   result = _enclosed(inner).get("result") if inner is not None else None
   for tensor in tf.nest.flatten(result, expand_composites=True):

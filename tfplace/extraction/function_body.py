@@ -44,7 +44,7 @@ class FunctionBody:
     self.tensors: dict[str, str] = {}
 
   def _free_names(self) -> dict[str, str]:
-    """Names the nodes in the call's scope, or outside a default call name."""
+    """Maps nodes of the body to unused names in the scope of the call."""
     inner = [node.name for node in self.function.node_def]
     for scope in self._scopes():
       clashes = [name for name in inner if scope + name in self.used]

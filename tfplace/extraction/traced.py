@@ -83,7 +83,11 @@ class TracedStep:
 
 
 def checked_batch_size(batch_size: int | None, model: str) -> int:
-  """Checks a batch size, None for the default; raises ExtractionError."""
+  """Returns the batch size as an int, or the default for None.
+
+  Raises:
+    ExtractionError: the value is not a whole number or is below 1.
+  """
   if batch_size is None:
     return DEFAULT_BATCH_SIZE
   number = whole_number(batch_size)

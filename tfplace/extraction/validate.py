@@ -147,7 +147,7 @@ def _refusal(graph_def: tf.compat.v1.GraphDef) -> str | None:
 
 
 def _culprit(graph_def: tf.compat.v1.GraphDef) -> str | None:
-  """Finds the node that completes the first rejected prefix of the graph."""
+  """Finds the node that completes the shortest rejected prefix of the graph."""
   if any(node.op in BACK_EDGES for node in graph_def.node):
     return None  # no prefix of a loop is valid by itself
   order = node_lib.producers_first(graph_def)

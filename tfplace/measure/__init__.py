@@ -1,8 +1,4 @@
-"""Execution and timing of placed graphs on real devices.
-
-Names are resolved on first use, so importing this package does not import
-TensorFlow.
-"""
+"""Execution and timing of placed graphs on real devices."""
 
 from typing import TYPE_CHECKING
 

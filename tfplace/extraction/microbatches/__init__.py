@@ -45,7 +45,7 @@ def is_template(graph: Any) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class SplitConfig:
-  """Microbatches of a step.
+  """Division of a training step into microbatches.
 
   Attributes:
     microbatches: number k of microbatches; n examples are divided into
@@ -67,12 +67,7 @@ class SplitConfig:
         object.__setattr__(self, name, number)
 
   def check(self) -> None:
-    """Checks the values.
-
-    Raises:
-      ExtractionError: a number is not an integer of at least 1, or
-        `allow_batch_statistics` is not a boolean.
-    """
+    """Raises ExtractionError for a number below 1 or a wrong type."""
     if not isinstance(self.allow_batch_statistics, bool | np.bool_):
       raise ExtractionError(
         f"allow_batch_statistics is {self.allow_batch_statistics!r:.60}; it"

@@ -48,11 +48,8 @@ def forward_and_backward(
 ) -> tuple[tf.Tensor, list[Gradient]]:
   """Computes loss and gradients, and updates all metrics except the loss.
 
-  Args:
-    model: a model; its optimizer scales the loss before differentiation.
-    data: `x, y, sample_weight` of the batch or of a microbatch.
-    forward: computes the loss; None for Keras' `train_step`.
-    share: maps the loss to the part of it to differentiate.
+  The arguments are those of `run_forward`, and `share`, which maps the loss to
+  the part of it to differentiate. The model's optimizer scales the loss.
   """
   with tf.GradientTape() as tape:
     loss, update_metrics = run_forward(model, data, forward)

@@ -101,7 +101,13 @@ def gradients(
 
 @dataclasses.dataclass
 class Active:
-  """A model's own step being traced; `losses` has one per `gradients` call."""
+  """A model's own `train_step` that is being traced in microbatches.
+
+  Attributes:
+    model: the model.
+    config: microbatches of the step.
+    losses: one loss per call of `gradients`.
+  """
 
   model: keras.Model
   config: SplitConfig
@@ -122,7 +128,11 @@ _active: contextvars.ContextVar[Active | None] = contextvars.ContextVar(
 
 
 def active_split(model: keras.Model) -> Active | None:
-  """Returns the step of `model` being traced; raises for another model's."""
+  """Returns the microbatched step of `model` that is being traced, if any.
+
+  Raises:
+    ExtractionError: the step belongs to another model.
+  """
   active = _active.get()
   if active is not None and active.model is not model:
     raise ExtractionError(

@@ -172,10 +172,8 @@ class WholeBatch:
   def share(self, loss: tf.Tensor) -> tf.Tensor:
     """Returns this microbatch's share of a loss.
 
-    The loss may combine the result of `compute_loss` with other terms.
-
-    Raises:
-      ExtractionError: a term is neither a sum nor a mean over examples.
+    The loss may combine the result of `compute_loss` with other terms. Raises
+    ExtractionError if a term is neither a sum nor a mean over examples.
     """
     if any(loss is known for known in self._shares):
       return loss

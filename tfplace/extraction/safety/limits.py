@@ -96,7 +96,7 @@ def _read_bytes(path: str, kind: str, limit: int) -> bytes:
 
 
 class _BrokenError(Exception):
-  """Bytes that are not a valid protocol buffer."""
+  """Raised for bytes that are not a protocol buffer."""
 
 
 def _nodes(data: memoryview, fields: Fields) -> Iterator[None]:

@@ -123,7 +123,7 @@ def _own_files(meta_graph: Any, where: str) -> saved_model_parts.OwnFiles:
 
 
 def _captured_assets(objects: Any) -> dict[str, list[bool]]:
-  """Maps functions of objects to flags of captured tensors: is it an asset?"""
+  """Maps functions of objects to whether each captured tensor is an asset."""
   assets = [
     node.WhichOneof("kind") == "asset" and not node.registered_name
     for node in objects.nodes

@@ -89,7 +89,8 @@ class Timed:
     stream = one + (self.count - 1) * slowest
     if self.pattern == "burst":
       return self.alone_us + stream
-    # The last op is at the source, which an empty message informs.
+    # The last op is at the source; an empty message tells it that the
+    # destination is done.
     told = costs.send_us + costs.latency_us + costs.recv_us
     busy = send if self.pattern == "send" else recv
     return max(self.alone_us + self.count * busy, stream + told)
@@ -193,7 +194,7 @@ class Factors:
 # A latency or gap below this, including a noisy 0, grows as if it had this
 # value, which is below the time of a message between two processes.
 _LEAST_US = 1.0
-_DOUBLINGS = (-2.0, 8.0)  # bounds of a factor
+_DOUBLINGS = (-2.0, 8.0)  # bounds of a factor, in doublings
 # Doublings of `work`: ops take 1.1 to 1.3 times as long while other devices of
 # their host compute, but not on separate hosts.
 _MOST_WORK, _NEARLY_0 = 0.6, 1e-6

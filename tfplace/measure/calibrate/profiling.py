@@ -140,8 +140,8 @@ def fitted(
   total_us = sum(times_us.values())
   rest_us = step_time_us - total_us
   if rest_us >= 0:
-    # The step ends with its last op, before that op's overhead (rule 2 (device)
-    # of docs/simulation.md).
+    # Rule 2 (device) of docs/simulation.md: the step ends with its last op,
+    # before that op's overhead.
     timed = sum(us > 0 for us in times_us.values())
     return dict(times_us), rest_us / max(1, timed - 1)
   scale = max(step_time_us, 0.0) / total_us if alone else 1.0
@@ -151,7 +151,7 @@ def fitted(
 def gap_us(traces: Sequence[messages.Trace], devices: Container[str]) -> float:
   """Returns the median time between consecutive ops of a device.
 
-  This is the overhead in steps on several devices, which also idle.
+  It estimates the overhead in steps on several devices, which also wait.
   """
   gaps: list[float] = []
   for trace in traces:

@@ -86,7 +86,7 @@ def reserved(count: int) -> Iterator[list[int]]:
 
 @contextlib.contextmanager
 def held(host: str, port: int) -> Iterator[int]:
-  """Reserves a port (any for 0), or raises MeasurementError."""
+  """Reserves a free port of `host`, any for 0, or raises MeasurementError."""
   family = socket.AF_INET6 if ":" in host else socket.AF_INET
   with socket.socket(family) as probe, socket.socket(family) as holder:
     try:

@@ -118,7 +118,7 @@ def _model_scope(scopes: Sequence[Scope], weight: np.ndarray) -> Scope:
   while least > 0 and len(head) < _MAX_MODEL_DEPTH:
     sums: dict[str, float] = {}
     for scope, weighs in inside:
-      # Without inner scopes, it is a layer.
+      # A scope without inner scopes is a layer, not the model.
       if len(scope) > len(head) + 1:
         sums[scope[len(head)]] = sums.get(scope[len(head)], 0.0) + weighs
     heaviest = max(sums, key=lambda name: sums[name], default="")

@@ -32,7 +32,12 @@ _USED = 0.1  # minimum use of a device by a microbatch, in equal shares
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Group:
-  """Ascending indices of microbatches, and of devices used only by these."""
+  """A group of microbatches, and the devices that work only on these.
+
+  Attributes:
+    microbatches: indices, ascending.
+    devices: indices, ascending.
+  """
 
   microbatches: tuple[int, ...]
   devices: tuple[int, ...]

@@ -87,7 +87,7 @@ class State:
 
 @dataclasses.dataclass(frozen=True)
 class Mixed:
-  """A tensor in which an example depends on others, as the op `op` mixes them.
+  """A tensor in which examples depend on each other because of op `op`.
 
   `why` describes the mixing, as a clause whose subject is the op.
   """
