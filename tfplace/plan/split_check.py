@@ -26,7 +26,11 @@ from tfplace.core.op_graph import OpGraph
 from tfplace.core.problem import Problem
 from tfplace.errors import ExtractionError, TfplaceError
 from tfplace.extraction.safety import side_effects
-from tfplace.extraction.traced import TracedStep, with_initializers
+from tfplace.extraction.traced import (
+  TracedStep,
+  check_runs_alone,
+  with_initializers,
+)
 from tfplace.measure.local import host
 from tfplace.simulate import Simulator
 
@@ -97,6 +101,10 @@ def why_not(
   config = config or CheckConfig()
   if side_effects.when_run(split.graph_def):
     return "the step has side effects"
+  try:
+    check_runs_alone(split)
+  except ExtractionError as error:
+    return str(error)
   if others := _other_random_ops(split.graph_def):
     return f"the step has random ops of type {others[0]}"
   cluster = Cluster("host", (Device("CPU:0", _CPU, np.inf),), ())

@@ -383,9 +383,8 @@ def _numbered_column(entries: np.ndarray) -> int | None:
   """
   if not np.issubdtype(entries.dtype, np.integer):
     return None
-  columns = entries.reshape(len(entries), -1, entries.shape[-1])
-  if entries.ndim == 1:
-    columns = entries.reshape(-1, 1, 1)
+  width = entries.shape[-1] if entries.ndim > 1 else 1
+  columns = entries.reshape(len(entries), -1, width)
   offsets = columns - columns[:1]
   numbers = np.arange(len(entries))
   (changing,) = np.nonzero(offsets.any(axis=(0, 1)))
