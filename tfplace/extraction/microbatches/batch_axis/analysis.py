@@ -312,7 +312,7 @@ def _evaluated(op: OpPair) -> Value | None:
   if any(value is None for value in values):
     return None
   try:
-    return _of_constants(*values, op.sizes)
+    return _of_constants(values[0], values[1], op.sizes)
   except Mixes:
     return None
 
