@@ -118,10 +118,14 @@ def test_a_strategy_of_split_steps_alone_splits_the_step():
 
 def test_a_strategy_that_refuses_every_step_says_why():
   config = dataclasses.replace(CONFIG, strategy="hybrid")
-  with pytest.raises(
-    TfplaceError, match="'hybrid' places a step that is split"
-  ):
+  with pytest.raises(TfplaceError, match="'hybrid' needs four devices"):
     chosen(Step(), config=config)
+
+
+def test_a_step_that_is_placed_neither_whole_nor_split_says_why():
+  config = dataclasses.replace(CONFIG, strategy="data_parallel")
+  with pytest.raises(TfplaceError, match="layer 'norm' computes statistics"):
+    chosen(Step(statistics=True), config=config)
 
 
 def test_what_split_steps_need_is_compiled_before_the_seconds_count(

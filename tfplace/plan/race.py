@@ -235,6 +235,8 @@ class Race:
     """
     alive = sorted((c for c in self.candidates if c.best), key=self._rank)
     if not alive:
+      if self._whole_error and self.refused:
+        raise TfplaceError(self.refused)  # why the step is not split, either
       raise self._whole_error or self._none_fits()
     searches = self._config.strategy in registry.SEARCHES
     for _ in range(1, self._halving.rounds if searches else 1):
