@@ -169,7 +169,7 @@ def with_initializers(
     ExtractionError: the step uses a lookup table or another resource of the
       model's process, which a separate session lacks.
   """
-  _check_runs_alone(traced)
+  check_runs_alone(traced)
   result = tf.compat.v1.GraphDef()
   result.CopyFrom(traced.graph_def if graph_def is None else graph_def)
   nodes = node_lib.by_name(result)
@@ -196,7 +196,13 @@ def with_initializers(
   return Initializers(result, tuple(assignments), feeds)
 
 
-def _check_runs_alone(traced: TracedStep) -> None:
+def check_runs_alone(traced: TracedStep) -> None:
+  """Checks that a session of its own can run the step.
+
+  Raises:
+    ExtractionError: the step uses a lookup table or another resource of the
+      model's process.
+  """
   resource = tf.resource.as_datatype_enum
   for node in traced.graph_def.node:
     if node.op == "Placeholder" and node.attr["dtype"].type == resource:

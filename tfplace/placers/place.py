@@ -126,7 +126,9 @@ def _check_arguments(
     check_count("max_evaluations", max_evaluations, 1)
   check_number("tolerance", tolerance)
   if not 0 <= tolerance < math.inf:
-    raise TfplaceError(f"tolerance is {tolerance}; it must be at least 0")
+    raise TfplaceError(
+      f"tolerance is {tolerance}; it must be at least 0 and finite"
+    )
 
 
 def _simulator(problem: Problem) -> Evaluator:

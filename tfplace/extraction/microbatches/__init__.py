@@ -22,6 +22,11 @@ BEGIN = "begin"  # in BATCH_SCOPE: waits for an earlier microbatch
 _SCOPED = re.compile(rf"{SCOPE}(\d+)/(.*)", re.DOTALL)
 
 
+def is_auto(microbatches: Any) -> bool:
+  """Whether the number of microbatches is chosen with the placement."""
+  return isinstance(microbatches, str) and microbatches == AUTO
+
+
 def microbatch_of(op: str) -> int | None:
   """Returns the microbatch of an op, or None if all microbatches share it."""
   found = _SCOPED.match(op)
@@ -77,7 +82,7 @@ class SplitConfig:
       value = getattr(self, name)
       if name == "max_in_flight" and value is None:
         continue
-      if isinstance(value, str) and value == AUTO:
+      if is_auto(value):
         raise ExtractionError(
           f"{name} is 'auto', which place_model, plan_model and tfplace-place"
           " choose with the placement: give a number"

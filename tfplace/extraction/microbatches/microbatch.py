@@ -221,9 +221,13 @@ def _statistics(model: keras.Model, graph: Any) -> list[tf.Operation]:
     if id(handle) in moving and op.type == "AssignVariableOp":
       found.append(op)
     elif id(handle) not in kept:
+      paths = {id(v.value.handle): v.path for v in model.variables}
+      name = paths.get(id(handle), op.inputs[0].name)
       raise ExtractionError(
-        f"the step of model {model.name!r} cannot be split: {op.name!r}"
-        " updates a variable in the forward pass",
+        f"the step of model {model.name!r} cannot be split: op {op.name!r}"
+        f" updates variable {name!r} in the forward pass, which a microbatched"
+        " step would do once for each microbatch; plan the whole step"
+        " (microbatches=1)",
         op=op.name,
       )
   return found

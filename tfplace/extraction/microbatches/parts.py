@@ -42,7 +42,7 @@ class Parts:
     rows = {t.shape[0] for t in flat}
     known = rows.pop() if len(rows) == 1 else None
     self.examples = tf.shape(flat[0])[0] if known is None else known
-    self.count = count if known is None else min(count, known)
+    self.count = count if known is None else max(1, min(count, known))
     self.sources = flat if sources is None else sources
 
   @property

@@ -71,6 +71,10 @@ class HostCluster(runtime.Runtime):
       )
 
   def _register(self, answers: Sequence[messages.Answer]) -> None:
+    named = zip(self._hosts.workers, answers, strict=True)
+    for (one, a), (other, b) in itertools.combinations(named, 2):
+      if not a.error and a.incarnation == b.incarnation:
+        raise MeasurementError(f"{one} and {other} are the same: name it once")
     devices: dict[str, float] = {}
     hosts = [worker.host for worker in self._hosts.workers]
     pairs = zip(self._hosts.workers, answers, strict=True)

@@ -299,7 +299,7 @@ def _evaluated(op: OpPair) -> Value | None:
   if any(value is None for value in values):
     return None
   try:
-    return _of_constants(*values, op.sizes)
+    return _of_constants(values[0], values[1], op.sizes)
   except Mixes:
     return None
 
@@ -364,9 +364,8 @@ def _numbered_column(entries: np.ndarray) -> int | None:
   """Finds the column with indices of examples: [examples, ..., columns]."""
   if not np.issubdtype(entries.dtype, np.integer):
     return None
-  columns = entries.reshape(len(entries), -1, entries.shape[-1])
-  if entries.ndim == 1:
-    columns = entries.reshape(-1, 1, 1)
+  width = entries.shape[-1] if entries.ndim > 1 else 1
+  columns = entries.reshape(len(entries), -1, width)
   offsets = columns - columns[:1]
   numbers = np.arange(len(entries))
   (changing,) = np.nonzero(offsets.any(axis=(0, 1)))

@@ -32,6 +32,7 @@ _UNARY = (
   "ComplexAbs", "BesselI0", "BesselI0e", "BesselI1", "BesselI1e",
   "FakeQuantWithMinMaxArgs", "PopulationCount", "StringToHashBucketFast",
   "StringToHashBucketStrong", "StringLower", "StringUpper", "AsString",
+  "Bucketize",
 )  # fmt: skip
 _BINARY = (
   "Div", "FloorDiv", "TruncateDiv", "Mod", "FloorMod", "TruncateMod", "Pow",

@@ -125,17 +125,15 @@ def _pack(op: OpPair, inputs: list[Value]) -> Value:
   axis = rows.axis + (new <= rows.axis)
   column = None
   if new == op.out_rank() - 1:
-    column = _only_position(inputs, range(len(inputs)))
+    column = _only_position(inputs)
   return Rows(axis, rows.outer, rows.inner, rows.uniform, column=column)
 
 
-def _only_position(
-  inputs: Sequence[Value], columns: Sequence[int]
-) -> int | None:
-  """Returns the one column with indices of examples; rejects several."""
+def _only_position(inputs: Sequence[Value]) -> int | None:
+  """Returns the one input with indices of examples; rejects several."""
   found = [
-    column
-    for value, column in zip(inputs, columns, strict=True)
+    index
+    for index, value in enumerate(inputs)
     if isinstance(value, Rows) and value.position
   ]
   if len(found) > 1:
@@ -166,8 +164,14 @@ def _concat(op: OpPair, inputs: list[Value]) -> Value:
     if axis == rank - 1:
       lengths = [op.in_shapes(i)[0][axis] for i in range(len(rows))]
       starts = [0, *itertools.accumulate(lengths)][:-1]
-      if all(n == 1 for n, v in zip(lengths, rows, strict=True) if v.position):
-        column = _only_position(rows, starts)
+      numbers = [
+        start + (value.column or 0)
+        for start, length, value in zip(starts, lengths, rows, strict=True)
+        if value.column is not None or (value.position and length == 1)
+      ]
+      if len(numbers) > 1:
+        raise Mixes("numbers the examples of the batch")
+      column = numbers[0] if numbers else None
     return Rows(
       joined.axis, joined.outer, joined.inner, joined.uniform, column=column
     )
