@@ -197,7 +197,7 @@ def with_initializers(
 
 
 def check_runs_alone(traced: TracedStep) -> None:
-  """Checks that a session of its own can run the step.
+  """Checks that a separate session can run the step.
 
   Raises:
     ExtractionError: the step uses a lookup table or another resource of the

@@ -23,7 +23,7 @@ _SCOPED = re.compile(rf"{SCOPE}(\d+)/(.*)", re.DOTALL)
 
 
 def is_auto(microbatches: Any) -> bool:
-  """Whether the number of microbatches is chosen with the placement."""
+  """Returns whether the number is chosen together with the placement."""
   return isinstance(microbatches, str) and microbatches == AUTO
 
 

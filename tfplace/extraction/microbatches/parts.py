@@ -17,7 +17,7 @@ class Parts:
   Attributes:
     examples: number n of examples; an int if known while tracing, else a
       tensor.
-    count: number of microbatches, at most n if n is known.
+    count: number of microbatches, from 1 to n if n is known.
     states: variables with one row per example, which are sliced like data.
     sources: tensors of the whole batch in their original form.
   """

@@ -103,7 +103,7 @@ def _of_matrices(op: OpPair, inputs: list[Value]) -> Value:
 
 @rule("MatrixSolve", "MatrixTriangularSolve", "MatrixSolveLs")
 def _solved(op: OpPair, inputs: list[Value]) -> Value:
-  """Systems of equations: the last two axes are matrices."""
+  """Solvers of linear systems; the last two axes are matrices."""
   _check_fixed(inputs[2:])
   rank = op.out_rank()
   rows = []
@@ -116,7 +116,7 @@ def _solved(op: OpPair, inputs: list[Value]) -> Value:
 
 @rule("LowerBound", "UpperBound")
 def _searched(op: OpPair, inputs: list[Value]) -> Value:
-  """Places of values in sorted rows: both are [rows, entries]."""
+  """Searches in sorted rows; all tensors are [rows, entries]."""
   joined = join([_rows(value) for value in inputs if value != FIXED])
   if joined.axis or FIXED in inputs:
     raise Mixes("looks up values in rows of other examples")
@@ -125,7 +125,7 @@ def _searched(op: OpPair, inputs: list[Value]) -> Value:
 
 @rule("SegmentSum", "SegmentMean", "SegmentMax", "SegmentMin", "SegmentProd")
 def _segments(op: OpPair, inputs: list[Value]) -> Value:
-  """Reductions of runs of the first axis, of which no example is part."""
+  """Reductions of runs of the first axis, which must not be the batch axis."""
   data = _rows(inputs[0])
   if inputs[1] != FIXED or not data.axis:
     raise Mixes("reduces over the examples of the batch")
