@@ -1,4 +1,4 @@
-"""This host's memory, processor, device names and server ports.
+"""Memory, processor, device names and server ports of this host.
 
 TensorFlow's gRPC server listens on every interface, without an option to change
 that, and does not authenticate clients. Therefore `restrict` binds its socket

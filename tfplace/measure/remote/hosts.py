@@ -147,7 +147,7 @@ class HostCluster(runtime.Runtime):
     return self._empty_step_us(cpu)
 
   def starting_us(self, device: str) -> float:
-    """Returns the time the first worker takes to start a step there."""
+    """Returns the time the first worker needs to start a step on a device."""
     return max(self._empty_step_us(device) - self._round_trip_us(), 0.0)
 
   def _empty_step_us(self, device: str) -> float:

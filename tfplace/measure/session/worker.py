@@ -149,7 +149,7 @@ class _Runtime:
     )
 
   def _limit_memory(self) -> None:
-    """Limits memory of task 0, which builds the graphs, after that."""
+    """Limits the memory of task 0 once it has built the graph."""
     if self._config.memory_limit_bytes is not None and not self._config.task:
       limit_data(self._config.memory_limit_bytes)
 
