@@ -151,7 +151,8 @@ def fitted(
 def gap_us(traces: Sequence[messages.Trace], devices: Container[str]) -> float:
   """Returns the median time between consecutive ops of a device.
 
-  It estimates the overhead in steps on several devices, which also wait.
+  Estimates the overhead per op in steps on several devices, where the idle time
+  of a device is not all overhead.
   """
   gaps: list[float] = []
   for trace in traces:

@@ -130,9 +130,11 @@ class OpPair:
     return _shapes(self.first.outputs[index], self.second.outputs[index])
 
   def in_rank(self, index: int) -> int:
+    """Returns the rank of an input."""
     return _rank(self.first.inputs[index])
 
   def out_rank(self, index: int = 0) -> int:
+    """Returns the rank of an output."""
     return _rank(self.first.outputs[index])
 
   def constants(self, index: int) -> tuple[Any, Any]:
