@@ -177,4 +177,6 @@ class _Fields:
     return number
 
   def _error(self, message: str) -> ProblemError:
-    return ProblemError(f"device {self.device!r}: {message}", device=self.device)
+    return ProblemError(
+      f"device {self.device!r}: {message}", device=self.device
+    )

@@ -144,8 +144,8 @@ GPUS = {
     9.0, "dgx-h100", "dgx-h100", 25000.0, 18, True,
     494.7, 989.4, 989.4, 50, 700, "hbm",
     "NVIDIA H100 data sheet: 80 GB, 3.35 TB/s, 67 TFLOPS (FP32, no tensor "
-    "cores), 989 TF32 and 1979 FP16 and BF16 with sparsity, boost 1980 MHz, 700 "
-    "W, 18 NVLinks of 25 GB/s each way; L2: Hopper white paper",
+    "cores), 989 TF32 and 1979 FP16 and BF16 with sparsity, boost 1980 MHz, "
+    "700 W, 18 NVLinks of 25 GB/s each way; L2: Hopper white paper",
   ),
   "h100-pcie": GpuModel(
     "H100-PCIE-80GB", 80 * _GIB, 114, 14592, 1755, 2039000.0,

@@ -114,7 +114,8 @@ def cluster_preset(name: str) -> Cluster:
   """A cluster of known hardware: `[<hosts>*]<gpu>x<count>[-pcie|-nvlink]`.
 
   GPUs 0 .. count-1 come first, then the CPU. Without a suffix, p100 and
-  the GPUs without NVLink are joined by PCIe, the others by NVLink. Figures as in `GPUS` and `HOSTS`:
+  the GPUs without NVLink are joined by PCIe, the others by NVLink. Figures as
+  in `GPUS` and `HOSTS`:
 
   - K80: Placeto's simulator, one outgoing channel per device.
   - PCIe: two GPUs share the switch that leads to the host, in each direction
