@@ -115,7 +115,7 @@ class _Fields:
   def architecture(self) -> float:
     """The compute capability."""
     environment = self.described.get("environment") or {}
-    text = environment.get("architecture")
+    text: Any = environment.get("architecture")
     try:
       value = float(text)
     except (TypeError, ValueError):
