@@ -50,6 +50,8 @@ _RIDGE = 1e-3  # per row
 CHOSEN = {
   "newer_gain": 3.0,
   "tensor_gain": 7.0,
+  "newer_tensor_gain": 12.0,
+  "kepler_share": 562 / 875 * 128 / 192,
   "tensor_share": 0.75,
 }
 FLOOR_US = 2.0  # of a kernel

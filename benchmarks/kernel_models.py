@@ -30,7 +30,11 @@ class FusedBatchNormalization(keras.layers.Layer):
   def build(self, shape) -> None:
     self.gamma, self.beta, self.mean, self.variance = (
       self.add_weight(
-        shape=(shape[-1],), dtype="float32", name=name, autocast=False
+        shape=(shape[-1],),
+        dtype="float32",
+        name=name,
+        autocast=False,
+        trainable=name in ("gamma", "beta"),
       )
       for name in ("gamma", "beta", "moving_mean", "moving_variance")
     )
@@ -66,7 +70,12 @@ class FusedLayerNormalization(keras.layers.Layer):
 
 
 class Block(keras.layers.Layer):
-  """A transformer layer; with memory, the attention of Transformer-XL."""
+  """A transformer layer; with memory, one of Transformer-XL.
+
+  That one is written as the program measured: attention with two biases, a
+  causal mask, a softmax over the second axis, dropout, and layer normalization
+  of elementwise kernels.
+  """
 
   def __init__(self, units: int, heads: int, memory: int, fused: bool) -> None:
     super().__init__()
@@ -75,32 +84,55 @@ class Block(keras.layers.Layer):
     self.query, self.key, self.value, self.out = (dense(units) for _ in "qkvo")
     self.position = dense(units, use_bias=False)
     self.inner, self.outer = dense(4 * units), dense(units)
-    norm = (
-      FusedLayerNormalization if fused else keras.layers.LayerNormalization
-    )
+    fused = fused and not memory
+    norm = FusedLayerNormalization if fused else keras.layers.LayerNormalization
     self.norms = [norm(), norm()]
 
+  def build(self, *unused_shapes) -> None:
+    """Each layer is built where it is called first."""
+    width = self.units // self.heads
+    self.biases = [
+      self.add_weight(shape=(self.heads, 1, width), name=name)
+      for name in ("content", "place")
+    ]
+
   def call(self, x):
-    context = x
-    if self.memory:
-      old = tf.zeros([x.shape[0], self.memory, self.units], x.dtype)
-      context = tf.concat([old, x], axis=1)
-    query, key, value = (
-      self._split(layer(tensor))
-      for layer, tensor in (
-        (self.query, x),
-        (self.key, context),
-        (self.value, context),
-      )
-    )
-    scores = tf.matmul(query, key, transpose_b=True)
-    if self.memory:
-      scores += self._relative(query, context)
-    weights = tf.nn.softmax(scores * (self.units // self.heads) ** -0.5)
-    heard = tf.transpose(tf.matmul(weights, value), [0, 2, 1, 3])
-    x = self.norms[0](x + self.out(tf.reshape(heard, x.shape)))
+    attend = self._attend_memory if self.memory else self._attend
+    heard = tf.transpose(attend(x), [0, 2, 1, 3])
+    heard = self._dropped(self.out(tf.reshape(heard, x.shape)))
+    x = self.norms[0](x + heard)
     # One elementwise kernel each way, as a fused GELU is.
-    return self.norms[1](x + self.outer(tf.nn.relu(self.inner(x))))
+    inner = self._dropped(tf.nn.relu(self.inner(x)))
+    return self.norms[1](x + self._dropped(self.outer(inner)))
+
+  def _attend(self, x):
+    layers = (self.query, self.key, self.value)
+    query, key, value = (self._split(layer(x)) for layer in layers)
+    scores = tf.matmul(query, key, transpose_b=True)
+    scale = (self.units // self.heads) ** -0.5
+    return tf.matmul(tf.nn.softmax(scores * scale), value)
+
+  def _attend_memory(self, x):
+    old = tf.zeros([x.shape[0], self.memory, self.units], x.dtype)
+    context = tf.concat([old, x], axis=1)
+    query = self._split(self.query(x))
+    key, value = (
+      self._split(layer(context)) for layer in (self.key, self.value)
+    )
+    content, place = (tf.cast(bias, x.dtype) for bias in self.biases)
+    scores = tf.matmul(query + content, key, transpose_b=True)
+    scores += self._relative(query + place, context)
+    # Scores of [rows, columns, batch, heads] there: the softmax turns them.
+    scores = tf.transpose(scores, [2, 3, 0, 1])
+    scores *= (self.units // self.heads) ** -0.5
+    mask = tf.ones([*scores.shape[:2], 1, 1], scores.dtype)
+    scores = scores * (1 - mask) - 1e4 * mask
+    weights = tf.nn.softmax(tf.transpose(scores, [2, 3, 0, 1]))
+    weights = self._dropped(tf.transpose(weights, [2, 3, 0, 1]))
+    return tf.matmul(tf.transpose(weights, [2, 3, 0, 1]), value)
+
+  def _dropped(self, x):
+    return tf.nn.dropout(x, 0.1) if self.memory else x
 
   def _split(self, x):
     shape = [x.shape[0], x.shape[1], self.heads, self.units // self.heads]
@@ -128,8 +160,13 @@ class Scores(keras.layers.Layer):
     head = _CUTOFFS[0] + len(_TAIL_SHARES) if adaptive else vocabulary
     self.sizes = [head]
     if adaptive:
-      self.sizes += [b - a for a, b in zip(_CUTOFFS, _CUTOFFS[1:], strict=False)]
+      self.sizes += [
+        b - a for a, b in zip(_CUTOFFS, _CUTOFFS[1:], strict=False)
+      ]
     self.parts = [keras.layers.Dense(size) for size in self.sizes]
+
+  def build(self, *unused_shapes) -> None:
+    """Each layer is built where it is called first."""
 
   def call(self, x):
     rows = tf.reshape(x, [-1, x.shape[-1]])
@@ -218,7 +255,7 @@ def _compile(model: keras.Model) -> None:
 
 
 def build(name: str, batch: int, fused: bool) -> tuple[keras.Model, object]:
-  """A model of the published rows, and a sample of its training data.
+  """A model of the published rows, and a sample where it needs one.
 
   Args:
     name: as in the data.
@@ -226,17 +263,14 @@ def build(name: str, batch: int, fused: bool) -> tuple[keras.Model, object]:
     fused: whether normalization is one kernel, as in the programs measured.
   """
   images = {
-    "inception_v3": (keras.applications.InceptionV3, 299),
-    "resnet50": (keras.applications.ResNet50, 224),
-    "efficientnet_b0": (keras.applications.EfficientNetB0, 224),
+    "inception_v3": keras.applications.InceptionV3,
+    "resnet50": keras.applications.ResNet50,
+    "efficientnet_b0": keras.applications.EfficientNetB0,
   }
   if name in images:
-    make, side = images[name]
-    sample = np.zeros((batch, side, side, 3), "float32")
-    return image_model(make, fused), (sample, np.zeros((batch,), "int32"))
+    return image_model(images[name], fused), None
   if name == "unet_industrial":
-    sample = np.zeros((batch, 512, 512, 1), "float32")
-    return u_net(batch), (sample, sample)
+    return u_net(batch), None
   if name == "transformer_xl_base":
     model = transformer(
       batch, 16, 512, 8, 192, _CUTOFFS[-1],

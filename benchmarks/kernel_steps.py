@@ -37,6 +37,9 @@ from tfplace.simulate import Simulator
 HERE = pathlib.Path(__file__).parent
 _DATA = flags.DEFINE_string("data", None, "gpu_steps.csv of published steps.")
 _MODELS = flags.DEFINE_list("models", None, "Models; by default all.")
+_SUBSET = flags.DEFINE_enum(
+  "subset", "all", ["all", "development", "holdout"], "Rows to predict."
+)
 _FUSED = flags.DEFINE_boolean("fused", True, "Fused normalization kernels.")
 _COSTS = flags.DEFINE_string("costs", "kernels", "Cost model.")
 _OUT = flags.DEFINE_string(
@@ -110,11 +113,15 @@ def predicted_us(step: TracedStep, row: dict[str, str]) -> dict[str, Any]:
 
 
 def rows_of_one_gpu(path: str) -> list[dict[str, str]]:
-  """Rows on one GPU of the chosen models."""
+  """Rows on one GPU of the chosen models and subset."""
   with open(path, encoding="utf-8") as file:
     rows = [row for row in csv.DictReader(file) if row["gpus"] == "1"]
   chosen = _MODELS.value
-  return [row for row in rows if not chosen or row["model"] in chosen]
+  rows = [row for row in rows if not chosen or row["model"] in chosen]
+  if _SUBSET.value == "all":
+    return rows
+  wanted = _SUBSET.value == "development"
+  return [row for row in rows if is_development(row) == wanted]
 
 
 def policy_of(row: dict[str, str]) -> str:

@@ -93,8 +93,7 @@ def times_us(
   """
   implicit = _as_products(shapes, is_filter_gradient)
   result = gemm.times_us(implicit, rates, product)
-  # An implicit product reads the image once, not a matrix of its patches.
-  if not rates.tensor:
+  if rates.winograd:
     chosen = is_winograd(shapes) & ~is_filter_gradient
     result[chosen] = three_by_three_us(shapes.part(chosen), rates, parameters)
     chosen = is_winograd(shapes) & is_filter_gradient
@@ -213,7 +212,7 @@ def features(shapes: Shapes, rates: Rates) -> np.ndarray:
   channels, filters = shapes.channels, shapes.filters
   area = shapes.filter_height * shapes.filter_width
   size = (shapes.elements + channels * filters * area) * rates.element_bytes
-  machine = rates.peak_flops_per_us / rates.peak_bytes_per_us
+  machine = rates.fp32_flops_per_us / rates.peak_bytes_per_us
   intensity = 2 * pixels * filters * channels * area / size / machine
   waves = np.ceil(pixels / 128) * np.ceil(filters / 128)
   waves = waves / rates.multiprocessors

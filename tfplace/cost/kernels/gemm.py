@@ -59,7 +59,7 @@ def features(shapes: np.ndarray, rates: Rates) -> np.ndarray:
   """[n, num_features] of the correction."""
   batch, m, n, k = shapes
   size = batch * (m * k + n * k + m * n) * rates.element_bytes
-  machine = rates.peak_flops_per_us / rates.peak_bytes_per_us
+  machine = rates.fp32_flops_per_us / rates.peak_bytes_per_us
   intensity = 2 * batch * m * n * k / size / machine
   waves = np.ceil(m / 128) * np.ceil(n / 128) * batch / rates.multiprocessors
   narrow = np.minimum(np.minimum(m, n), 1024)

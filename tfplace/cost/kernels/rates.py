@@ -13,7 +13,7 @@ import numpy as np
 
 from tfplace.core.gpu_hardware import GpuHardware
 
-_ARCHITECTURE_OF_VOLTA = 7.0
+_MAXWELL, _VOLTA, _AMPERE = 5.0, 7.0, 8.0  # their compute capabilities
 TENSOR_CORES = ("tf32", "fp16", "bf16")
 BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2}
 
@@ -26,7 +26,12 @@ class Limits:
     flops_per_joule: of fp32 multiply-adds up to compute capability 8.0, in
       GFLOP per joule; fitted together with the GEMM kernels.
     newer_gain: the same of later capabilities, over the above; extrapolated.
-    tensor_gain: FLOPs per joule of fp16 tensor cores over those of fp32.
+    tensor_gain: FLOPs per joule of fp16 tensor cores over those of fp32, for
+      Volta and Turing; extrapolated.
+    newer_tensor_gain: the same since Ampere; extrapolated.
+    kepler_share: of the peak, before Maxwell: the base clock over the boost
+      clock of the K80's data sheet (562 and 875 MHz), and the 128 of 192 lanes
+      that four schedulers feed without dual issue (Kepler white paper).
     tensor_share: share of the tensor peak that large kernels reach; chosen on
       the development steps.
     bandwidth_share: of the bandwidth, elementwise kernels, HBM since Volta.
@@ -36,6 +41,8 @@ class Limits:
   flops_per_joule: float
   newer_gain: float
   tensor_gain: float
+  newer_tensor_gain: float
+  kepler_share: float
   tensor_share: float
   bandwidth_share: float
   old_bandwidth_share: float
@@ -46,7 +53,8 @@ class Rates(NamedTuple):
 
   Attributes:
     flops_per_us: sustained, of all multiprocessors.
-    peak_flops_per_us: of the data sheet.
+    fp32_flops_per_us: peak of the data sheet, whatever the precision: features of
+      corrections, which are fitted to fp32, are relative to it.
     bytes_per_us: sustained memory bandwidth.
     peak_bytes_per_us: of the data sheet.
     multiprocessors: of the GPU.
@@ -56,10 +64,12 @@ class Rates(NamedTuple):
     power_ratio: log2 of the fp32 peak over what the power limit allows.
     element_bytes: of the kernel's operands.
     tensor: 1 with tensor cores, else 0.
+    winograd: 1 where libraries have kernels for it (since Maxwell, without
+      tensor cores), else 0.
   """
 
   flops_per_us: Any
-  peak_flops_per_us: Any
+  fp32_flops_per_us: Any
   bytes_per_us: Any
   peak_bytes_per_us: Any
   multiprocessors: Any
@@ -69,6 +79,7 @@ class Rates(NamedTuple):
   power_ratio: Any
   element_bytes: Any
   tensor: Any
+  winograd: Any
 
 
 def peak_of(gpu: GpuHardware, precision: str) -> tuple[str, float]:
@@ -97,21 +108,25 @@ def rates(gpu: GpuHardware, precision: str, limits: Limits) -> Rates:
   tensor = computed in TENSOR_CORES
   fp32 = gpu.peak_flops_per_us["fp32"]
   per_joule = limits.flops_per_joule * 1e3  # in FLOP per microsecond and watt
-  if gpu.architecture > 8.0:
+  if gpu.architecture > _AMPERE:
     per_joule *= limits.newer_gain
   by_power = gpu.power_watts * per_joule
-  sustained = min(peak, by_power)
+  if gpu.architecture < _MAXWELL:
+    peak_share = limits.kepler_share
+  else:
+    peak_share = limits.tensor_share if tensor else 1.0
   if tensor:
-    share = peak / max(gpu.peak_flops_per_us.get("fp16", peak), peak)
-    by_power *= limits.tensor_gain * share
-    sustained = min(peak * limits.tensor_share, by_power)
-  is_old = gpu.architecture < _ARCHITECTURE_OF_VOLTA
+    half = gpu.peak_flops_per_us.get("fp16", peak)
+    is_ampere = gpu.architecture >= _AMPERE
+    gain = limits.newer_tensor_gain if is_ampere else limits.tensor_gain
+    by_power *= gain * min(1.0, peak / half)
+  is_old = gpu.architecture < _VOLTA
   is_modern = gpu.memory_type == "hbm" and not is_old
   share = limits.bandwidth_share if is_modern else limits.old_bandwidth_share
   ratio = np.log2(fp32 / (gpu.power_watts * per_joule))
   return Rates(
-    flops_per_us=sustained,
-    peak_flops_per_us=peak,
+    flops_per_us=min(peak * peak_share, by_power),
+    fp32_flops_per_us=fp32,
     bytes_per_us=gpu.bandwidth_bytes_per_us * share,
     peak_bytes_per_us=gpu.bandwidth_bytes_per_us,
     multiprocessors=gpu.multiprocessors,
@@ -121,4 +136,5 @@ def rates(gpu: GpuHardware, precision: str, limits: Limits) -> Rates:
     power_ratio=float(np.clip(ratio, -2, 2)),
     element_bytes=BYTES[precision],
     tensor=float(tensor),
+    winograd=float(gpu.architecture >= _MAXWELL and not tensor),
   )
