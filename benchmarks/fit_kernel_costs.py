@@ -52,7 +52,7 @@ CHOSEN = {
   "tensor_gain": 7.0,
   "newer_tensor_gain": 12.0,
   "kepler_share": 562 / 875 * 128 / 192,
-  "tensor_share": 0.75,
+  "tensor_share": 0.7,
 }
 FLOOR_US = 2.0  # of a kernel
 LATENCY_US = 2.0  # of the first bytes from memory

@@ -7,6 +7,7 @@ image models, Adam for Transformer-XL, plain SGD for the rest.
 """
 
 import functools
+import itertools
 import math
 from collections.abc import Callable
 from unittest import mock
@@ -160,9 +161,7 @@ class Scores(keras.layers.Layer):
     head = _CUTOFFS[0] + len(_TAIL_SHARES) if adaptive else vocabulary
     self.sizes = [head]
     if adaptive:
-      self.sizes += [
-        b - a for a, b in zip(_CUTOFFS, _CUTOFFS[1:], strict=False)
-      ]
+      self.sizes += [b - a for a, b in itertools.pairwise(_CUTOFFS)]
     self.parts = [keras.layers.Dense(size) for size in self.sizes]
 
   def build(self, *unused_shapes) -> None:

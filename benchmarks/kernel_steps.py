@@ -10,13 +10,14 @@ are the holdout.
 
 import csv
 import dataclasses
-import gc
 import itertools
 import json
 import math
+import multiprocessing
 import pathlib
 import sys
-from typing import Any
+from concurrent import futures
+from typing import Any, TypeAlias
 
 import keras
 import kernel_data
@@ -33,6 +34,8 @@ from tfplace.cost.kernels.model import KernelCosts
 from tfplace.extraction import trace_keras
 from tfplace.extraction.traced import TracedStep
 from tfplace.simulate import Simulator
+
+Key: TypeAlias = tuple[str, int, str, str]
 
 HERE = pathlib.Path(__file__).parent
 _DATA = flags.DEFINE_string("data", None, "gpu_steps.csv of published steps.")
@@ -78,22 +81,29 @@ def cluster_of(gpu: str) -> Cluster:
   return dataclasses.replace(cluster, devices=tuple(devices))
 
 
-def traced(model: str, batch: int, policy: str, mode: str) -> TracedStep:
-  """The step of a model, normalized as `--fused` says."""
-  keras.backend.clear_session()
+def traced(key: Key, fused: bool) -> TracedStep:
+  """The step of a model, with fused normalization or with Keras' own."""
+  model, batch, policy, mode = key
   keras.mixed_precision.set_global_policy(policy)
-  built, sample = kernel_models.build(model, batch, _FUSED.value)
-  step = trace_keras(built, batch, training=mode == "train", sample=sample)
-  keras.mixed_precision.set_global_policy("float32")
-  gc.collect()
-  return step
+  built, sample = kernel_models.build(model, batch, fused)
+  return trace_keras(built, batch, training=mode == "train", sample=sample)
 
 
-def predicted_us(step: TracedStep, row: dict[str, str]) -> dict[str, Any]:
+def predicted(
+  key: Key, rows: list[dict[str, str]], fused: bool, costs: str
+) -> list[dict[str, Any]]:
+  """Predictions of the rows of one step, which is traced once."""
+  step = traced(key, fused)
+  return [predicted_on(step, row, costs) for row in rows]
+
+
+def predicted_on(
+  step: TracedStep, row: dict[str, str], costs: str
+) -> dict[str, Any]:
   """Step time on one GPU of the row, with what it consists of."""
   cluster = cluster_of(row["gpu"])
-  model: Any = _COSTS.value
-  if model == "kernels":
+  model: Any = costs
+  if costs == "kernels":
     model = KernelCosts(tensor_float_32=row["precision"] != "fp32")
   graph = cost.op_graph(step, cluster, cost_model=model)
   gpu = graph.time_us["GPU"]
@@ -128,31 +138,40 @@ def policy_of(row: dict[str, str]) -> str:
   return "mixed_float16" if row["precision"] == "mixed" else "float32"
 
 
+def step_key(row: dict[str, str]) -> Key:
+  """Model, batch, Keras policy and mode of a row's step."""
+  return row["model"], int(row["batch_per_gpu"]), policy_of(row), row["mode"]
+
+
 def predictions(rows: list[dict[str, str]]) -> list[dict[str, Any]]:
-  """One result per row; each step is traced once for all its GPUs."""
-
-  def step_key(row: dict[str, str]) -> tuple[str, int, str, str]:
-    batch = int(row["batch_per_gpu"])
-    return row["model"], batch, policy_of(row), row["mode"]
-
+  """One result per row; each step is traced by a process of its own."""
   results = []
-  for key, group in itertools.groupby(sorted(rows, key=step_key), step_key):
+  for key, each in itertools.groupby(sorted(rows, key=step_key), step_key):
     print(*key, file=sys.stderr, flush=True)
-    step = traced(*key)
-    for row in group:
-      found = predicted_us(step, row)
-      names = ("model", "mode", "gpu", "batch_per_gpu", "precision", "xla")
-      published = float(row["step_ms"])
-      results.append(
-        {
-          **{name: row[name] for name in names},
-          "development": is_development(row),
-          "published_ms": published,
-          **found,
-          "ratio": found["predicted_ms"] / published,
-        }
-      )
+    group = [*each]
+    spawn = multiprocessing.get_context("spawn")
+    with futures.ProcessPoolExecutor(1, mp_context=spawn) as process:
+      future = process.submit(predicted, key, group, _FUSED.value, _COSTS.value)
+      try:
+        found = future.result()
+      except futures.process.BrokenProcessPool:
+        print("  killed: not enough memory", file=sys.stderr, flush=True)
+        continue
+    results += [merged(*pair) for pair in zip(group, found, strict=True)]
   return results
+
+
+def merged(row: dict[str, str], found: dict[str, Any]) -> dict[str, Any]:
+  """A published row with its prediction."""
+  names = ("model", "mode", "gpu", "batch_per_gpu", "precision", "xla")
+  published = float(row["step_ms"])
+  return {
+    **{name: row[name] for name in names},
+    "development": is_development(row),
+    "published_ms": published,
+    **found,
+    "ratio": found["predicted_ms"] / published,
+  }
 
 
 def summary(results: list[dict[str, Any]]) -> dict[str, Any]:

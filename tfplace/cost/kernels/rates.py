@@ -53,7 +53,7 @@ class Rates(NamedTuple):
 
   Attributes:
     flops_per_us: sustained, of all multiprocessors.
-    fp32_flops_per_us: peak of the data sheet, whatever the precision: features of
+    fp32_flops_per_us: peak of the data sheet, in every precision: features of
       corrections, which are fitted to fp32, are relative to it.
     bytes_per_us: sustained memory bandwidth.
     peak_bytes_per_us: of the data sheet.
