@@ -70,10 +70,9 @@ def gpu_hardware(device: str, described: Mapping[str, Any]) -> GpuHardware:
   """
   fields = _Fields(device, described)
   architecture = fields.architecture()
-  peak = fields.fp32_gflops(architecture)
-  peaks = {"fp32": peak, **_tensor_peaks(architecture, peak)}
-  if "peak_gflops" in described:
-    peaks = {"fp32": peak, **fields.peaks()}
+  said = fields.peaks()
+  peak = said.get("fp32") or fields.fp32_gflops(architecture)
+  peaks = {"fp32": peak, **(said or _tensor_peaks(architecture, peak))}
   bandwidth = fields.number("bandwidth") * 1e-3  # from KB/s
   default = "gddr" if bandwidth < _GDDR_BYTES_PER_US else "hbm"
   return GpuHardware(
@@ -128,17 +127,14 @@ class _Fields:
     return value
 
   def fp32_gflops(self, architecture: float) -> float:
-    """The single-precision peak, said or of cores and clock."""
-    said = self.described.get("peak_gflops")
-    if isinstance(said, Mapping) and "fp32" in said:
-      return self._positive("peak_gflops of fp32", said["fp32"])
+    """The single-precision peak of cores and clock."""
     lanes = lanes_per_core(architecture)
     clock = self.number("frequency")
     return 2e-3 * self.number("num_cores") * lanes * clock
 
   def peaks(self) -> dict[str, float]:
-    """Precision -> GFLOP/s, as described."""
-    said = self.described["peak_gflops"]
+    """Precision -> GFLOP/s, as described; empty where nothing is."""
+    said = self.described.get("peak_gflops", {})
     if not isinstance(said, Mapping):
       raise self._error(
         f"peak_gflops of its hardware is {shown(said)}; it must be an object"

@@ -90,7 +90,7 @@ def described_by_kind(cluster: Cluster) -> dict[str, Hardware]:
 
 def _parse(name: str, described: Any) -> Hardware:
   _check_fields(name, described)
-  described = _with_cores(described)
+  described = _with_cores(name, described)
   own = {k: v for k, v in described.items() if k not in gpu_hardware.FIELDS}
   try:
     properties = json_format.ParseDict(own, DeviceProperties())
@@ -141,20 +141,20 @@ def _check_fields(name: str, described: Any) -> None:
       )
 
 
-def _with_cores(described: Mapping[str, Any]) -> dict[str, Any]:
+def _with_cores(name: str, described: Mapping[str, Any]) -> dict[str, Any]:
   """The description with the cores and the clock that Grappler wants.
 
   A data sheet gives the peak and the multiprocessors; Grappler takes cores of
   a fixed number of lanes. Where both are left out, they follow.
   """
   result = dict(described)
-  peaks = result.get("peak_gflops")
-  derivable = isinstance(peaks, Mapping) and "multiprocessors" in result
-  if result.get("type") != "GPU" or not derivable:
+  if result.get("type") != "GPU" or "peak_gflops" not in result:
     return result
   if "num_cores" in result or "frequency" in result:
     return result
-  gpu = gpu_hardware.gpu_hardware("", {**result, "num_cores": 1})
+  gpu = gpu_hardware.gpu_hardware(
+    name, {"num_cores": 1, "frequency": 1, **result}
+  )
   lanes = gpu_hardware.lanes_per_core(gpu.architecture)
   clock = gpu.peak_flops_per_us["fp32"] / (2 * lanes * gpu.multiprocessors)
   return {**result, "num_cores": gpu.multiprocessors, "frequency": round(clock)}

@@ -37,7 +37,8 @@ def times_us(
     [n] microseconds.
   """
   factor = parameters.correction.factor(features(shapes, rates))
-  return analytic_us(shapes, rates, parameters.tiles) * factor
+  time_us = analytic_us(shapes, rates, parameters.tiles) * factor
+  return np.maximum(time_us, 2 * shapes.prod(axis=0) / rates.peak_flops_per_us)
 
 
 def analytic_us(

@@ -53,6 +53,7 @@ class Rates(NamedTuple):
 
   Attributes:
     flops_per_us: sustained, of all multiprocessors.
+    peak_flops_per_us: of the data sheet, in the precision of the kernels.
     fp32_flops_per_us: peak of the data sheet, in every precision: features of
       corrections, which are fitted to fp32, are relative to it.
     bytes_per_us: sustained memory bandwidth.
@@ -69,6 +70,7 @@ class Rates(NamedTuple):
   """
 
   flops_per_us: Any
+  peak_flops_per_us: Any
   fp32_flops_per_us: Any
   bytes_per_us: Any
   peak_bytes_per_us: Any
@@ -126,6 +128,7 @@ def rates(gpu: GpuHardware, precision: str, limits: Limits) -> Rates:
   ratio = np.log2(fp32 / (gpu.power_watts * per_joule))
   return Rates(
     flops_per_us=min(peak * peak_share, by_power),
+    peak_flops_per_us=peak,
     fp32_flops_per_us=fp32,
     bytes_per_us=gpu.bandwidth_bytes_per_us * share,
     peak_bytes_per_us=gpu.bandwidth_bytes_per_us,
