@@ -1,11 +1,14 @@
 """The cost model of kernel times on whole steps."""
 
 import dataclasses
+import pathlib
+import re
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+import tfplace
 from tfplace import cost
 from tfplace.core.cluster import Cluster, Device
 from tfplace.core.presets import cluster_preset
@@ -64,11 +67,14 @@ def test_it_is_the_default_and_times_kernels_by_the_parameters():
 
 def test_other_parameters_give_other_times(monkeypatch):
   before, _ = _times(cluster_preset("v100x1"))
-  slow = dataclasses.replace(parameters.load(), floor_us=1e6)
+  loaded = parameters.load()
+  halved = dataclasses.replace(
+    loaded.limits, bandwidth_share=loaded.limits.bandwidth_share / 2
+  )
+  slow = dataclasses.replace(loaded, limits=halved)
   monkeypatch.setattr(model.parameters, "load", lambda: slow)
   after, _ = _times(cluster_preset("v100x1"))
-  assert before["relu"] < 1e3
-  assert after["relu"] == after["product"] == 1e6
+  assert after["relu"] == pytest.approx(2 * before["relu"])
 
 
 def test_cpus_keep_grapplers_estimates():
@@ -139,3 +145,16 @@ def test_a_wrong_hardware_field_is_one_sentence(changes, message):
   with pytest.raises(ProblemError, match=message) as caught:
     cost.op_graph(_step(), _cluster({**CARD, **changes}))
   assert "\n" not in str(caught.value)
+
+
+def test_the_documented_card_has_costs(tmp_path):
+  root = pathlib.Path(__file__).parents[2]
+  text = (root / "docs" / "costs.md").read_text(encoding="utf-8")
+  (example,) = re.findall(
+    r"^```json\n(.*?)^```$", text, re.MULTILINE | re.DOTALL
+  )
+  path = tmp_path / "card.json"
+  path.write_text(example)
+  times, _ = _times(tfplace.load_cluster(path))
+  # Not faster than its 35.6 TFLOPS, and more than a third of them.
+  assert 1 <= 35.6e6 * times["product"] / (2 * SIDE**3) < 3

@@ -85,9 +85,14 @@ def test_winograd_makes_wide_3x3_convolutions_faster_than_the_peak():
     assert flops / _us("v100", other)[0] < 15.7e6
 
 
-def test_small_kernels_take_the_floor():
-  found = _us("h100", Kernel("elementwise", "fp32", (8.0, 1, 1)))
-  assert found[0] == pytest.approx(PARAMETERS.floor_us, rel=1e-3)
+@pytest.mark.parametrize("name", ["matmul", "batch_matmul"])
+def test_a_larger_product_is_never_faster(name):
+  batch = 1 if name == "matmul" else 4
+  sides = 2 ** np.arange(6, 13)
+  kernels = [Kernel(name, "fp32", (batch, n, n, n)) for n in sides.tolist()]
+  times = _us("v100", *kernels)
+  assert (np.diff(times) > 0).all()
+  assert times[0] < 10  # no more than a launch or two
 
 
 def test_times_do_not_depend_on_what_else_is_timed():

@@ -32,7 +32,6 @@ class KernelParameters:
     batch_matmul: batches of products.
     convolution: 3x3 convolutions of stride 1, and what others share.
     memory: class of memory-bound kernels -> its parameters.
-    floor_us: least time of a kernel.
   """
 
   limits: Limits
@@ -40,7 +39,6 @@ class KernelParameters:
   batch_matmul: GemmParameters
   convolution: ConvolutionParameters
   memory: Mapping[str, MemoryParameters]
-  floor_us: float
 
   def to_json(self) -> dict[str, Any]:
     """Plain data that `from_json` reads."""
@@ -65,7 +63,6 @@ def from_json(data: Mapping[str, Any]) -> KernelParameters:
     _gemm(data["batch_matmul"]),
     ConvolutionParameters(**convolution),
     memory,
-    data["floor_us"],
   )
 
 

@@ -24,7 +24,7 @@ def times_us(
     parameters: fitted.
 
   Returns:
-    [num_kernels] microseconds, at least `floor_us` each.
+    [num_kernels] microseconds, without launching them.
   """
   groups: dict[tuple[str, str], list[int]] = {}
   for i, kernel in enumerate(kernels):
@@ -33,7 +33,7 @@ def times_us(
   for (name, precision), members in groups.items():
     sizes = stacked([kernels[i] for i in members])
     result[members] = _of_class(name, precision, sizes, gpu, parameters)
-  return np.maximum(result, parameters.floor_us)
+  return result
 
 
 def _of_class(
