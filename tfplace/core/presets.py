@@ -12,49 +12,10 @@ from typing import Any
 
 from tfplace.core import hosts
 from tfplace.core.cluster import Cluster, Device, Link
+from tfplace.core.gpus import GPUS, GpuModel, gpu_description
 from tfplace.errors import FormatError, shown
 
 _GIB = 2**30
-
-
-@dataclasses.dataclass(frozen=True)
-class GpuModel:
-  """Published figures of one GPU.
-
-  Attributes:
-    model: its name.
-    memory_bytes: capacity as sold (GiB of the data sheet).
-    multiprocessors: streaming multiprocessors.
-    cuda_cores: single-precision lanes.
-    frequency_mhz: the boost clock of the data sheet's single-precision peak.
-    bandwidth_bytes_per_us: memory bandwidth.
-    architecture: major compute capability.
-    host: key of `HOSTS`.
-    network: key of `hosts.NETWORKS`.
-    nvlink_bytes_per_us: one way, of one NVLink; 0 where it has none.
-    nvlinks: number of NVLinks.
-    nvswitch: whether all NVLinks go into a switch.
-    source: where the figures are from.
-  """
-
-  model: str
-  memory_bytes: int
-  multiprocessors: int
-  cuda_cores: int
-  frequency_mhz: int
-  bandwidth_bytes_per_us: float
-  architecture: int
-  host: str
-  network: str
-  nvlink_bytes_per_us: float
-  nvlinks: int
-  nvswitch: bool
-  source: str
-
-  @property
-  def peak_gflops(self) -> float:
-    """Single precision, a multiply-add as two."""
-    return 2e-3 * self.cuda_cores * self.frequency_mhz
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,39 +61,6 @@ HOSTS = {
   ),
 }  # fmt: skip
 
-GPUS = {
-  "k80": GpuModel(
-    "Tesla K80 (one of its two GK210)", 12 * _GIB, 13, 2496, 875, 240000.0,
-    3, "dgx-1", "cloud", 0.0, 0, False,
-    "NVIDIA Tesla K80 board specification BD-07317-001: 24 GB, 480 GB/s, "
-    "8.73 TFLOPS and 4992 cores for two GPUs, boost to 875 MHz",
-  ),
-  "p100": GpuModel(
-    "Tesla P100", 16 * _GIB, 56, 3584, 1303, 732000.0,
-    6, "dgx-1", "cloud", 18310.0, 4, False,
-    "NVIDIA Tesla P100 PCIe data sheet: 16 GB, 732 GB/s, 9.3 TFLOPS, boost "
-    "1303 MHz; NVLink: 18.31 GB/s measured on a PowerEdge C4130 (Dell HPC)",
-  ),
-  "v100": GpuModel(
-    "Tesla V100-SXM2", 16 * _GIB, 80, 5120, 1530, 900000.0,
-    7, "dgx-1", "dgx-1", 23950.0, 6, False,
-    "NVIDIA Tesla V100 data sheet: 16 GB, 900 GB/s, 15.7 TFLOPS, boost 1530 "
-    "MHz; NVLink: 47.9 GB/s of two links measured on a PowerEdge C4130 (Dell)",
-  ),
-  "a100": GpuModel(
-    "A100-SXM4-40GB", 40 * _GIB, 108, 6912, 1410, 1555000.0,
-    8, "dgx-a100", "dgx-a100", 25000.0, 12, True,
-    "NVIDIA A100 white paper: 40 GB, 1555 GB/s, 19.5 TFLOPS (FP32, no tensor "
-    "cores), boost 1410 MHz, 12 NVLinks of 25 GB/s each way",
-  ),
-  "h100": GpuModel(
-    "H100-SXM5-80GB", 80 * _GIB, 132, 16896, 1980, 3350000.0,
-    9, "dgx-h100", "dgx-h100", 25000.0, 18, True,
-    "NVIDIA H100 data sheet: 80 GB, 3.35 TB/s, 67 TFLOPS (FP32, no tensor "
-    "cores), boost 1980 MHz, 18 NVLinks of 25 GB/s each way",
-  ),
-}  # fmt: skip
-
 # NVLinks between each pair of GPUs of a DGX-1 with V100, a hybrid cube mesh of
 # 6 links per GPU, as `nvidia-smi topo -m` prints it there.
 DGX1_NVLINKS = (
@@ -145,26 +73,6 @@ DGX1_NVLINKS = (
   (0, 0, 1, 0, 1, 2, 0, 2),
   (0, 0, 0, 1, 2, 1, 2, 0),
 )
-
-
-def gpu_hardware(gpu: GpuModel) -> dict[str, Any]:
-  """A GPU as Grappler's `DeviceProperties`: MHz, KB/s, bytes.
-
-  Grappler derives the peak from `num_cores` multiprocessors of 192 lanes
-  (architecture 3) or 64 (6 and later). H100's have 128 lanes, so it is
-  described as twice as many: the peak is right.
-  """
-  lanes = 192 if gpu.architecture == 3 else 64
-  return {
-    "type": "GPU",
-    "vendor": "NVIDIA",
-    "model": gpu.model,
-    "frequency": gpu.frequency_mhz,
-    "num_cores": gpu.cuda_cores // lanes,
-    "bandwidth": int(gpu.bandwidth_bytes_per_us * 1e3),
-    "memory_size": gpu.memory_bytes,
-    "environment": {"architecture": str(gpu.architecture)},
-  }
 
 
 def cpu_hardware(host: HostModel) -> dict[str, Any]:
@@ -197,15 +105,17 @@ TRANSFER_LATENCY_US = 10.0
 
 MAX_GPUS = 8  # of a host
 _NAME = re.compile(
-  r"(?:([1-9][0-9]{0,5})\*)?([a-z0-9]+?)x([1-9][0-9]{0,5})(?:-(pcie|nvlink))?"
+  r"(?:([1-9][0-9]{0,5})\*)?([a-z0-9]+(?:-[a-z0-9]+)?)x([1-9][0-9]{0,5})"
+  r"(?:-(pcie|nvlink))?"
 )
 
 
 def cluster_preset(name: str) -> Cluster:
   """A cluster of known hardware: `[<hosts>*]<gpu>x<count>[-pcie|-nvlink]`.
 
-  GPUs 0 .. count-1 come first, then the CPU. Without a suffix k80 and p100
-  are joined by PCIe, the others by NVLink. Figures as in `GPUS` and `HOSTS`:
+  GPUs 0 .. count-1 come first, then the CPU. Without a suffix, p100 and
+  the GPUs without NVLink are joined by PCIe, the others by NVLink. Figures as
+  in `GPUS` and `HOSTS`:
 
   - K80: Placeto's simulator, one outgoing channel per device.
   - PCIe: two GPUs share the switch that leads to the host, in each direction
@@ -234,7 +144,8 @@ def cluster_preset(name: str) -> Cluster:
       f"unknown cluster preset {name!r}: {match[2]} has no NVLink"
     )
   if wiring is None:
-    wiring = "pcie" if match[2] in ("k80", "p100") else "nvlink"
+    has_nvlink = gpu.nvlinks and match[2] != "p100"
+    wiring = "nvlink" if has_nvlink else "pcie"
   one = _one_host(name, gpu, int(match[3]), wiring)
   if match[1] is None:
     return one
@@ -273,7 +184,7 @@ def _gpu_device(gpu: GpuModel, index: int) -> Device:
     "GPU",
     float(gpu.memory_bytes),
     PLACETO_OP_OVERHEAD_US,
-    {"hardware": gpu_hardware(gpu)},
+    {"hardware": gpu_description(gpu)},
   )
 
 
