@@ -1,12 +1,15 @@
-"""What the documents say: links lead somewhere, examples run, tables hold."""
+"""Documents: links resolve, examples run, command lines parse, tables hold."""
 
+import importlib
 import pathlib
 import pkgutil
 import re
+import shlex
 import subprocess
 import sys
 
 import pytest
+from absl import flags
 from test_layers import ALLOWED
 
 from tfplace.core import OpSpec, build_graph
@@ -19,8 +22,12 @@ PAGES = sorted(
   for pattern in ("*.md", "docs/*.md", "examples/*.md", "benchmarks/*.md")
   for path in ROOT.glob(pattern)
 )
+USER_PAGES = [
+  f"docs/{name}.md" for name in ("commands", "keras", "measuring", "training")
+]
 _FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
+_SHELL = re.compile(r"^```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _TESTED = re.compile(
   r"<!-- test: ([^>]+) -->\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL
 )
@@ -73,6 +80,45 @@ def test_programs_and_modules_that_are_named_exist(page):
     assert (ROOT / path).exists(), f"{page} names {path}"
 
 
+def commands():
+  """The names after `tfplace-` of the console scripts."""
+  setup = text_of("setup.py").split("COMMANDS = (")[1].split("\n)")[0]
+  return re.findall(r'"(\w+)"', setup)
+
+
+def command_lines():
+  """(page, words) of every tfplace command in a block of shell code."""
+  for page in PAGES:
+    for code in _SHELL.findall(text_of(page)):
+      for line in code.splitlines():
+        for part in line.split(" | "):
+          found = re.search(r"(?:^|[/ ])(tfplace-\w+ .*)", part)
+          if found:
+            yield page, shlex.split(found[1].split(" && ")[0], comments=True)
+
+
+@pytest.mark.parametrize(
+  ("page", "words"),
+  command_lines(),
+  ids=lambda value: value if isinstance(value, str) else value[0],
+)
+def test_command_line_parses(page, words):
+  name = words[0].removeprefix("tfplace-")
+  module = importlib.import_module(f"tfplace.bin.{name}")
+  values = flags.FlagValues()
+  module._define(values)
+  assert values(words) == words[:1], f"{page}: {shlex.join(words)}"
+
+
+@pytest.mark.parametrize("name", commands())
+def test_every_flag_is_documented(name):
+  values = flags.FlagValues()
+  importlib.import_module(f"tfplace.bin.{name}")._define(values)
+  text = "\\n".join(map(text_of, PAGES))
+  documented = set(re.findall(r"--(?:no)?(\w+)", text))
+  assert set(values) - {"debug"} <= documented
+
+
 @pytest.mark.parametrize(
   ("page", "name"), EXAMPLES, ids=[f"{p}:{n}" for p, n in EXAMPLES]
 )
@@ -120,9 +166,7 @@ def test_every_strategy_is_in_the_table_of_strategies():
 def test_every_command_is_in_the_table_of_commands():
   text = text_of("docs/commands.md")
   said = re.findall(r"^\| `(tfplace-\w+)", text, re.MULTILINE)
-  setup = (ROOT / "setup.py").read_text(encoding="utf-8")
-  block = setup.split("COMMANDS = (")[1].split("\n)")[0]
-  assert set(said) == {f"tfplace-{n}" for n in re.findall(r'"(\w+)"', block)}
+  assert set(said) == {f"tfplace-{name}" for name in commands()}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,189 @@
+"""docs/formats.md describes what the loaders read and the savers write."""
+
+import copy
+import json
+import pathlib
+import re
+
+import numpy as np
+import pytest
+
+from tfplace import formats
+from tfplace.core import Problem
+from tfplace.core.placement import Placement
+from tfplace.errors import FormatError, TfplaceError
+from tfplace.formats import cluster as cluster_format
+from tfplace.formats import graph as graph_format
+from tfplace.formats import results
+from tfplace.learned import exported
+from tfplace.measure.remote.workers import load_hosts
+from tfplace.report.explain import explain
+from tfplace.report.explain.output import explanation_to_json
+
+DOCS = pathlib.Path(__file__).parents[2] / "docs"
+TEXT = (DOCS / "formats.md").read_text(encoding="utf-8")
+TABLE = re.compile(r"<!-- fields: (.*?) -->\n\n((?:\|.*\n)+)")
+EXAMPLE = r"<!-- example: {} -->\n```json\n(.*?)^```$"
+SAVED = ("graph", "cluster", "placement", "evaluation")
+LOADED = (*SAVED, "hosts", "policy")
+READ_KEYS = {  # what the loaders know; they keep or ignore all else
+  "graph": graph_format._GRAPH_KEYS,
+  "graph ops[]": graph_format._OP_KEYS,
+  "graph edges[]": graph_format._EDGE_KEYS,
+  "cluster": cluster_format._CLUSTER_KEYS,
+  "cluster devices[]": cluster_format._DEVICE_KEYS,
+  "cluster links[]": cluster_format._LINK_KEYS,
+  "placement": results._PLACEMENT_KEYS,
+  "evaluation": results._EVALUATION_KEYS,
+}
+
+
+def documented():
+  """Table -> field -> default, both as the page has them."""
+  tables = {}
+  for name, rows in TABLE.findall(TEXT):
+    fields = tables.setdefault(name, {})
+    for row in rows.splitlines()[2:]:
+      cells = [cell.strip() for cell in row.strip("|").split("|")]
+      assert len(cells) == 5, row
+      for field in re.findall(r"`(\w+)`", cells[0]):
+        fields[field] = cells[3]
+  return tables
+
+
+TABLES = documented()
+CASES = [
+  (table, field)
+  for table, fields in TABLES.items()
+  if table.split()[0] in LOADED
+  for field in fields
+]
+
+
+def example(name, page=TEXT):
+  found = re.search(EXAMPLE.format(name), page, re.MULTILINE | re.DOTALL)
+  return json.loads(found[1])
+
+
+def elements(data, table):
+  """The objects of `data` that a table describes."""
+  _, _, path = table.partition(" ")
+  return data[path.removesuffix("[]")] if path else [data]
+
+
+def load(name, data, folder):
+  """Loads `data` as a file of that format."""
+  path = folder / "policy.json"
+  path.write_text(json.dumps(data))
+  if name == "placement":
+    graph = graph_format.graph_from_json(example("graph"))
+    cluster = cluster_format.cluster_from_json(example("cluster"))
+    return formats.load_placement(path, Problem(graph, cluster))
+  if name == "policy":
+    return exported.load_policy(folder)
+  loaders = {
+    "graph": formats.load_graph,
+    "cluster": formats.load_cluster,
+    "evaluation": formats.load_evaluation,
+    "hosts": load_hosts,
+  }
+  return loaders[name](path)
+
+
+def saved(name, loaded, folder):
+  """What the package writes for something that was loaded."""
+  path = folder / "saved.json"
+  getattr(formats, f"save_{name}")(loaded, path)
+  return json.loads(path.read_text())
+
+
+@pytest.fixture(autouse=True)
+def no_saved_model(monkeypatch):
+  """Only the description of a policy is looked at, not its network."""
+  monkeypatch.setattr(exported, "Policy", lambda path, info: info)
+
+
+@pytest.mark.parametrize("name", LOADED)
+def test_example_loads(name, tmp_path):
+  load(name, example(name), tmp_path)
+
+
+@pytest.mark.parametrize("name", SAVED)
+def test_example_survives_a_round_trip(name, tmp_path):
+  loaded = load(name, example(name), tmp_path)
+  written = saved(name, loaded, tmp_path)
+  again = saved(name, load(name, written, tmp_path), tmp_path)
+  assert again == written
+
+
+@pytest.mark.parametrize(("table", "field"), CASES)
+def test_field_is_required_or_has_its_default(table, field, tmp_path):
+  name, default = table.split()[0], TABLES[table][field]
+  data = example(name)
+  for element in elements(data, table):
+    element.pop(field, None)
+  if default == "required":
+    with pytest.raises(TfplaceError, match=field):
+      load(name, data, tmp_path)
+    return
+  without = load(name, data, tmp_path)
+  if default.startswith("`") and name in SAVED:
+    given = copy.deepcopy(data)
+    for element in elements(given, table):
+      element[field] = json.loads(default.strip("`"))
+    expected = saved(name, load(name, given, tmp_path), tmp_path)
+    assert saved(name, without, tmp_path) == expected
+
+
+@pytest.mark.parametrize("table", READ_KEYS)
+def test_fields_that_the_loader_knows_are_those_with_a_default(table):
+  read = {f for f, default in TABLES[table].items() if default != "absent"}
+  assert read == READ_KEYS[table]
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_example_and_saved_file_have_documented_keys_only(table, tmp_path):
+  name = table.split()[0]
+  files = [example(name)]
+  if name in SAVED:
+    files.append(saved(name, load(name, files[0], tmp_path), tmp_path))
+  for data in files:
+    for element in elements(data, table):
+      assert set(element) <= set(TABLES[table])
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_example_shows_every_field_that_is_read(table):
+  shown = set().union(*elements(example(table.split()[0]), table))
+  read = {f for f, default in TABLES[table].items() if default != "absent"}
+  assert read <= shown
+
+
+def test_unknown_keys_survive_a_round_trip(tmp_path):
+  for name in SAVED:
+    data = {**example(name), "note": ["kept"]}
+    loaded = load(name, data, tmp_path)
+    assert saved(name, loaded, tmp_path)["note"] == ["kept"]
+
+
+def test_error_names_file_element_and_value(tmp_path):
+  data = example("graph")
+  data["ops"][1]["temp_bytes"] = -7
+  with pytest.raises(FormatError, match=r"policy.json: ops\[1\].*MatMul.*-7"):
+    load("graph", data, tmp_path)
+
+
+def test_explanation_matches_the_example_of_the_rules():
+  rules = (DOCS / "simulation.md").read_text(encoding="utf-8")
+  problem = Problem(
+    graph_format.graph_from_json(example("graph", rules)),
+    cluster_format.cluster_from_json(example("cluster", rules)),
+  )
+  placement = Placement(problem, np.array([0, 0, 1], np.int32))
+  explanation = explanation_to_json(explain(placement, op="c"))
+  data = json.loads(json.dumps(explanation))  # with lists in place of tuples
+  shown = example("explanation")
+  assert {key: data[key] for key in shown} == shown
+  assert set(data) | {"split"} == set(TABLES["explanation"])
+  left_out = [key for key in TABLES["explanation"] if key not in shown]
+  assert left_out == [*TABLES["explanation"]][-5:]
