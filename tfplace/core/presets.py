@@ -1,9 +1,9 @@
-"""Clusters of known hardware: `k80x2`, `v100x8-pcie`, `2*v100x8` and the like.
+"""Presets of known hardware, such as `k80x2`, `v100x8-pcie` or `2*v100x8`.
 
 A preset is N GPUs and one CPU device in one host, or several such hosts in a
-network. It holds published figures only, as `GPUS`, `HOSTS`, `hosts.NETWORKS`
-and the functions below name them, with their sources; clusters that were
-measured come from `tfplace.measure`, and others from a file.
+network. All figures are published; `GPUS`, `HOSTS`, `hosts.NETWORKS` and the
+functions below name their sources. Measured clusters come from
+`tfplace.measure`, all others from files.
 """
 
 import dataclasses
@@ -24,12 +24,12 @@ class HostModel:
 
   Attributes:
     model: its processors.
-    cores: of all its sockets.
+    cores: total cores of all sockets.
     frequency_mhz: base clock.
-    memory_bytes: of the host.
+    memory_bytes: host memory.
     bandwidth_bytes_per_us: memory bandwidth of all sockets.
-    pcie_bytes_per_us: one way, of one x16 slot.
-    source: where the figures are from.
+    pcie_bytes_per_us: one-way bandwidth of one x16 slot.
+    source: source of the figures.
   """
 
   model: str
@@ -41,8 +41,8 @@ class HostModel:
   source: str
 
 
-# PCIe: 12,000 B/us is what a x16 slot of generation 3 (15,750 on the wire)
-# moves after packet headers; generations 4 and 5 double it each.
+# A PCIe 3.0 x16 slot moves 12,000 B/us after packet headers (15,750 on the
+# wire). Generations 4 and 5 each double that.
 HOSTS = {
   "dgx-1": HostModel(
     "2 x Intel Xeon E5-2698 v4", 40, 2200, 512 * _GIB, 136500.0, 12000.0,
@@ -61,8 +61,8 @@ HOSTS = {
   ),
 }  # fmt: skip
 
-# NVLinks between each pair of GPUs of a DGX-1 with V100, a hybrid cube mesh of
-# 6 links per GPU, as `nvidia-smi topo -m` prints it there.
+# Number of NVLinks between each pair of GPUs of a DGX-1 with V100, a hybrid
+# cube mesh with 6 links per GPU, as printed by `nvidia-smi topo -m`.
 DGX1_NVLINKS = (
   (0, 1, 1, 2, 2, 0, 0, 0),
   (1, 0, 2, 1, 0, 2, 0, 0),
@@ -76,7 +76,7 @@ DGX1_NVLINKS = (
 
 
 def cpu_hardware(host: HostModel) -> dict[str, Any]:
-  """A host as Grappler's `DeviceProperties`: MHz, KB/s, bytes."""
+  """Describes a host as Grappler's `DeviceProperties`: MHz, KB/s, bytes."""
   return {
     "type": "CPU",
     "vendor": host.model.split()[2],
@@ -91,19 +91,20 @@ def cpu_hardware(host: HostModel) -> dict[str, Any]:
 
 _TASK = "/job:localhost/replica:0/task:0/device:"
 
-# Placeto (arXiv 1906.08879), its public simulator: K80s on one host moved
-# 7600 B/us with 25 us between messages, and an op cost 5.7 us to launch. The
-# launch is the work of TensorFlow's executor on the host, and nobody published
-# it for the other devices, so they all get it.
+# Placeto (arXiv 1906.08879), public simulator: K80s on one host with 7600 B/us,
+# 25 us between messages, and 5.7 us to launch an op. TensorFlow's executor on
+# the host does the launch. No value is published for the other devices, so all
+# presets use this one.
 PLACETO_BYTES_PER_US = 7600.0
 PLACETO_GAP_US = 25.0
 PLACETO_OP_OVERHEAD_US = 5.7
 
-# The sources above give no value; chosen between the few microseconds of a raw
-# peer read and the tens that a copy scheduled by TensorFlow takes.
+# The sources above give no latency. The value lies between the few microseconds
+# of a raw peer read and the tens of microseconds of a copy scheduled by
+# TensorFlow.
 TRANSFER_LATENCY_US = 10.0
 
-MAX_GPUS = 8  # of a host
+MAX_GPUS = 8  # GPUs per host.
 _NAME = re.compile(
   r"(?:([1-9][0-9]{0,5})\*)?([a-z0-9]+(?:-[a-z0-9]+)?)x([1-9][0-9]{0,5})"
   r"(?:-(pcie|nvlink))?"
@@ -111,24 +112,27 @@ _NAME = re.compile(
 
 
 def cluster_preset(name: str) -> Cluster:
-  """A cluster of known hardware: `[<hosts>*]<gpu>x<count>[-pcie|-nvlink]`.
+  """Builds a preset `[<hosts>*]<gpu>x<count>[-pcie|-nvlink]`.
 
   GPUs 0 .. count-1 come first, then the CPU. Without a suffix, p100 and
   the GPUs without NVLink are joined by PCIe, the others by NVLink. Figures as
   in `GPUS` and `HOSTS`:
 
-  - K80: Placeto's simulator, one outgoing channel per device.
-  - PCIe: two GPUs share the switch that leads to the host, in each direction
-    (DGX-1 white paper); they reach each other through it without the host.
-  - NVLink, up to 4 GPUs: each pair has its own links (PowerEdge C4130: P100
-    one link, V100 two); 8 V100 or P100: `DGX1_NVLINKS`, PCIe where that has
-    none. A100 and H100: a switch, so one outgoing channel per GPU.
-  - `2*v100x8`: two such hosts in a network of `hosts.NETWORKS`, up to 64 GPUs.
+  - K80: Placeto's simulator, with one outgoing channel per device.
+  - PCIe: two GPUs share a switch that leads to the host, in each direction
+    (DGX-1 white paper). They reach each other through the switch, without the
+    host.
+  - NVLink with up to 4 GPUs: each pair has its own links, one for P100 and two
+    for V100 (PowerEdge C4130). With more, `DGX1_NVLINKS` gives the links, and
+    pairs without NVLink use PCIe. A100 and H100 have a switch, so each GPU has
+    one outgoing channel.
+  - `2*v100x8`: two such hosts in a network of `hosts.NETWORKS`, with up to 64
+    GPUs in total.
 
-  Each device's `extra["hardware"]` describes it to Grappler's estimator.
+  `extra["hardware"]` of each device describes it to Grappler's estimator.
 
   Raises:
-    FormatError: unknown name; lists the choices.
+    FormatError: the name is unknown; lists the choices.
   """
   match = _NAME.fullmatch(name)
   if match is None or match[2] not in GPUS or not _is_in_limits(match):
@@ -164,7 +168,7 @@ def _is_in_limits(match: re.Match[str]) -> bool:
 
 
 def _one_host(name: str, gpu: GpuModel, count: int, wiring: str) -> Cluster:
-  """GPUs and the CPU of a host; `wiring` is "pcie" or "nvlink"."""
+  """Builds the GPUs and the CPU of a host; `wiring` is "pcie" or "nvlink"."""
   devices = [_gpu_device(gpu, i) for i in range(count)]
   devices.append(_cpu_device(HOSTS[gpu.host]))
   names = [device.name for device in devices]
@@ -229,7 +233,7 @@ def _num_nvlinks(gpu: GpuModel, count: int, src: int, dst: int) -> int:
 
 
 def _pcie_channel(cpu: int, src: int, dst: int) -> str:
-  """Two GPUs to a switch; out of it and into it one transfer at a time."""
+  """Names the channel of a PCIe link; two GPUs share a switch."""
   if src == cpu:
     return f"pcie:switch-{dst // 2}:in"
   if dst != cpu and src // 2 == dst // 2:
