@@ -34,10 +34,7 @@ NOISE: dict[str, Tensor] = {"noise": ((None, None, None), "float32")}
 
 
 def signature(types: int) -> dict[str, Tensor]:
-  """Describes `OpEmbedding.tensors()`, in order, for any problem.
-
-  `types` is the number of op types with their own embedding.
-  """
+  """Describes `OpEmbedding.tensors()`, in order, for `types` op types."""
   return {
     "types": ((None, types + 1), "float32"),
     "sizes": ((None, OUTPUTS), "float32"),

@@ -60,7 +60,6 @@ class SequenceLearner(Learner):
     self._imitate = self._function(self._imitation, noise, chosen)
 
   def _function(self, method: Any, *more: Any) -> Any:
-    """Compiles a method of the policy inputs and further arguments."""
     seen = _specs(features.signature(len(self.sizes.types)))
     return tf.function(method, input_signature=[seen, *more], autograph=False)
 
@@ -76,7 +75,7 @@ class SequenceLearner(Learner):
   def _draw(
     self, graph: int, rng: np.random.Generator, samples: int
   ) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
-    """Returns noise on the logits, and [1 + samples, K] choices per kind.
+    """Returns logit noise and, per kind, [1 + samples, K] choices.
 
     The first row contains the most probable choices.
     """

@@ -171,7 +171,6 @@ def simplified(
   """Simplifies a searched placement where its choices gain nothing.
 
   Args:
-    problem: Problem to place.
     searched: [num_ops] devices of a feasible placement.
     simple: [num_ops] devices of the placement to return to. Identical devices
       may be permuted.
@@ -204,10 +203,7 @@ def simplified(
 
 
 def _levels(groups: GroupGraph) -> list[np.ndarray]:
-  """Returns [num_groups] labels per level, from coarse groups to groups.
-
-  Every second level is used; fine levels hardly differ from single groups.
-  """
+  """Returns [num_groups] labels of every second level, largest first."""
   found = (
     list(reversed(coarsen_by_work(groups).labels)) if groups.num_groups else []
   )

@@ -65,10 +65,7 @@ class Task:
     return symmetry.device_classes(self.decisions.problem.cluster)
 
   def evaluate(self, choices: np.ndarray) -> np.ndarray:
-    """Maps [B, num_decisions] devices to [B] step times.
-
-    Infeasible placements are infinite.
-    """
+    """Maps [B, num_decisions] devices to [B] times, infinite if infeasible."""
     step_us = step_times(self.evaluator, self.decisions.to_devices(choices))
     self.keep(choices, step_us)
     return step_us

@@ -114,8 +114,6 @@ def scale_of(
   """Computes the scale of a problem.
 
   Args:
-    groups: Groups of the problem.
-    config: Settings of the search.
     num_movable: Number of groups that can be on more than one device.
     longest_us: Longest path, including minimum waits.
   """

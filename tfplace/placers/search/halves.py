@@ -45,7 +45,6 @@ def search_halves(
 
   Args:
     tracker: Evaluates whether the halves run in parallel.
-    groups: Groups of the problem.
     seed: Seed of METIS.
     place: Searches a half.
 
@@ -147,7 +146,6 @@ def _may_run_at_once(groups: GroupGraph) -> bool:
 
 
 def _are_apart(groups: GroupGraph, half: np.ndarray) -> bool:
-  """Returns True if the halves exchange little and neither is small."""
   work = np.bincount(half, groups.fastest_us, 2)
   src, dst, size = groups.edges
   across = half[src] != half[dst]
