@@ -82,7 +82,10 @@ class Decisions:
     return dataclasses.replace(problem, graph=graph)
 
   def clusters(self, max_clusters: int) -> np.ndarray:
-    """Returns [num_decisions] int32 labels of `max_clusters` or so groups."""
+    """Merges decisions to about `max_clusters`; returns their labels.
+
+    The labels are [num_decisions] int32.
+    """
     coarse = group_decisions(self.problem, max_clusters).decision_of
     result = np.zeros(self.num_decisions, np.int32)
     # Takes the group of the first op.

@@ -151,7 +151,7 @@ def zero_state(words: tf.Tensor, units: int) -> State:
 
 
 def residual(layer: int, value: tf.Tensor, output: tf.Tensor) -> tf.Tensor:
-  """Adds the layer below from the third layer on (arXiv 1609.08144)."""
+  """Adds a residual connection from the third layer on (arXiv 1609.08144)."""
   return output + value if layer >= 2 else output
 
 

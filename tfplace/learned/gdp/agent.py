@@ -199,7 +199,7 @@ class PerDecisionPPOAgent(ppo_clip_agent.PPOClipAgent):
     weights: tf.Tensor,
     debug_summaries: bool = False,
   ) -> tf.Tensor:
-    """Averages `entropy`, [B, T], a sum over decisions, per decision."""
+    """Returns the entropy loss per decision; `entropy` is a [B, T] sum."""
     count = tf.gather(self._num_decisions, time_steps.observation)
     each = entropy / tf.cast(count, tf.float32)
     total = tf.maximum(tf.reduce_sum(weights), 1.0)

@@ -82,7 +82,7 @@ def decode(
       the most probable choices.
     forced: [B, N] int32 devices to choose regardless of the logits, -1 for
       none.
-    keeps: Returns what the decisions observed.
+    keeps: True to return what the decisions observed.
   """
   number, count, devices = noise.shape
   rows = count if keeps else 0

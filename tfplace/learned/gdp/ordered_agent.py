@@ -1,4 +1,4 @@
-"""PPO that recomputes the choices of samples from their observations."""
+"""PPO that recomputes choice probabilities from stored observations."""
 
 import functools
 from typing import Any

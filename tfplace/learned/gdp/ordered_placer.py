@@ -95,7 +95,7 @@ class OrderedPlacer:
     return tracker.result()
 
   def _begin(self, tracker: Tracker) -> np.ndarray:
-    """Offers the starts; returns [num_ops] devices of the best, else first."""
+    """Offers all starts; returns [num_ops] devices of the best or first."""
     starts = self.start
     if starts is None:
       starts = np.stack(list(ruled(tracker)))

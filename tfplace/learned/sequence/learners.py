@@ -65,7 +65,8 @@ class SequenceLearner(Learner):
 
   # Methods in which the two policies differ.
 
-  _kinds: ClassVar[int]  # of decisions: groups and devices, or devices only
+  # Number of kinds of decision: groups and devices, or devices only.
+  _kinds: ClassVar[int]
 
   @abc.abstractmethod
   def _make_network(self) -> Any:

@@ -127,7 +127,7 @@ class HierarchicalNetwork(_OpNetwork):
   def logits(
     self, inputs: dict[str, tf.Tensor], grouping: tf.Tensor, choices: tf.Tensor
   ) -> tf.Tensor:
-    """Computes the logits of the groups' devices.
+    """Computes the groups' device logits from `OpEmbedding.tensors()`.
 
     Each group is conditioned on the choices before it.
 

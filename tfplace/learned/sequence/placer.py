@@ -110,7 +110,7 @@ class RnnPlacer:
 
 @dataclasses.dataclass(frozen=True)
 class HierarchicalPlacer(RnnPlacer):
-  """Zero-shot placement by a hierarchical policy; samples group anew."""
+  """Zero-shot placement by a hierarchical policy, a grouping per sample."""
 
   name: ClassVar[str] = "hierarchical"
   _draws: ClassVar[type[_RnnDraws]] = _HierarchicalDraws

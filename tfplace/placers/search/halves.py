@@ -23,7 +23,7 @@ from tfplace.placers.rules.grid import SplitStep
 from tfplace.placers.tracker import Tracker
 from tfplace.simulate.links import mean_transfer
 
-SHARE = 0.7  # of the remaining seconds, for both halves
+SHARE = 0.7  # fraction of the remaining seconds for both halves
 _TRAFFIC = 0.5  # maximum traffic between halves relative to the work of one
 _LONGEST = 0.6  # maximum longest path relative to all work
 # Maximum step on two devices relative to half of the step on one.
