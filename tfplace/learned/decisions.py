@@ -180,7 +180,7 @@ def group_decisions(
   Groups are merged as in `placers.coarsen`. In a microbatched step only groups
   of the same microbatch are merged, because a coarse group of several
   microbatches could not follow each of them to its device. The transfers of
-  variables count as work, so that shared variables end up in more than a few
+  variables count as work, so that shared variables are spread over several
   coarse groups.
   """
   parent = np.arange(problem.num_groups)

@@ -22,7 +22,7 @@ class EncoderConfig:
     attention_layers: Segment-recurrent layers (the re-creation: 3).
     heads: Attention heads.
     segment: Decisions per segment (the re-creation: 256).
-    axes: Op-name axes whose features are used.
+    axes: Number of op-name axes whose features are used.
     superposition: Multiplies the inputs of the attention layers by a gate
       computed from the graph state.
   """
