@@ -30,7 +30,7 @@ _LARGE = 20_000
 _LARGE_REACHES = (8, 32, 128)
 # Number of ops from which a pilot run estimates the time of the first.
 _PILOT = 5_000
-_BUDGET_SHARE = 0.25  # Share of a search's budget.
+_BUDGET_SHARE = 0.25  # Share of a search budget for the bound.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,10 +94,7 @@ def tightened(
 ) -> Problem:
   """Returns the problem with its proven bound raised by `lower_bound`.
 
-  Args:
-    problem: the graph and the cluster.
-    limit_s: as in `lower_bound`.
-    at_most_s: as in `lower_bound`.
+  The arguments are those of `lower_bound`.
   """
   proven_us = max(
     problem.proven_us, lower_bound(problem, limit_s, at_most_s).us

@@ -136,11 +136,9 @@ class _Run:
 
   @property
   def is_optimal(self) -> bool:
-    """True if a placement is proven optimal."""
     return any(result.evaluation.is_optimal for result in self.tried)
 
   def attempt_start(self, starts: np.ndarray) -> None:
-    """Evaluates the given placements, with repairs."""
     tracker = Tracker(_START, self.problem, self.evaluator, self.budget)
 
     def offer() -> Result:
@@ -150,7 +148,6 @@ class _Run:
     self._attempt(_START, offer)
 
   def attempt_classical(self, strategy: str) -> None:
-    """Runs a classical strategy."""
     if self.is_optimal:
       return
     if self.tried and self.budget.spent > CLASSICAL_TOTAL:
@@ -161,7 +158,6 @@ class _Run:
     self._attempt(strategy, lambda: self._place(strategy, None, budget))
 
   def attempt_learned(self, strategy: str) -> None:
-    """Runs a learned strategy within its share of the time."""
     if self.is_optimal:
       self.skipped[strategy] = _OPTIMAL
       return
@@ -188,7 +184,6 @@ class _Run:
     self._attempt(strategy, lambda: self._place(strategy, policy, budget))
 
   def search(self) -> None:
-    """Runs annealing from the best placements with the remaining time."""
     if self.is_optimal:
       self.skipped["annealing"] = _OPTIMAL
       return
@@ -260,7 +255,6 @@ class _Run:
 
   @property
   def _before_consolidation(self) -> Budget:
-    """Budget of the search."""
     budget, left = self.budget, self._left_evaluations
     if self.placer.tolerance is None:
       return dataclasses.replace(budget, max_evaluations=left)
@@ -284,7 +278,6 @@ class _Run:
 
   @property
   def _left_evaluations(self) -> int | None:
-    """Remaining evaluations; None if the budget only counts seconds."""
     limit = self.budget.max_evaluations
     return None if limit is None else max(0, limit - self.tracker.evaluations)
 

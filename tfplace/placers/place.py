@@ -227,7 +227,6 @@ def _ladder(cluster: Cluster) -> Problem:
 
 
 def _diamond(message_costs: bool) -> Problem:
-  """Builds two branches between two ops, on two GPUs and a CPU."""
   ops = [
     OpSpec(f"op_{i}", "MatMul", {"GPU": 1.0 + i, "CPU": 9.0}, [64.0], 8.0)
     for i in range(4)

@@ -170,7 +170,6 @@ class _Allowance:
     self._ends = time.perf_counter() + limit_s
 
   def take(self) -> bool:
-    """Returns True if one more exchange is allowed."""
     self._left -= 1
     if self._is_timed:
       return time.perf_counter() < self._ends

@@ -104,7 +104,7 @@ class Links(NamedTuple):
 def arrival_us(
   links: Links, start_us: float, num_bytes: float, src: Index, dst: Index
 ) -> float:
-  """Returns the arrival of an output whose send starts on a free channel."""
+  """Returns when readers get an output sent at `start_us` on a free channel."""
   return (
     start_us
     + num_bytes * links.us_per_byte[src, dst]
@@ -116,7 +116,7 @@ def arrival_us(
 def free_us(
   links: Links, start_us: float, num_bytes: float, src: Index, dst: Index
 ) -> float:
-  """Returns when the channel of a transfer that starts now is free again."""
+  """Returns when the channel of a transfer started at `start_us` is free."""
   return (
     start_us
     + num_bytes * links.channel_us_per_byte[src, dst]

@@ -139,7 +139,6 @@ def search(
 
 
 def _offer_starts(tracker: Tracker, seed: int) -> None:
-  """Offers the placements of other strategies as a start."""
   problem, budget = tracker.problem, tracker.budget
   for start in _STARTS:
     if tracker.best and tracker.is_done:

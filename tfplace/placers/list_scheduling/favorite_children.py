@@ -210,7 +210,6 @@ def _constraints(nodes: Chains) -> "tuple[sparse.csr_matrix, np.ndarray]":
   def rows(
     count: int, *terms: tuple[np.ndarray, np.ndarray, np.ndarray]
   ) -> "sparse.coo_matrix":
-    """Builds `count` rows from (coefficients, rows, columns)."""
     values, at, columns = map(np.concatenate, zip(*terms, strict=True))
     return sparse.coo_matrix((values, (at, columns)), (count, width))
 

@@ -107,7 +107,6 @@ def _split(strategy: str, problem: Problem) -> GroupGraph:
 def _best(
   tracker: Tracker, step: "SplitStep", grids: list[tuple[int, int]]
 ) -> Result:
-  """Offers every grid, and repairs memory if none fits."""
   first, least = None, np.inf
   for row in step.placements(grids):
     found_us = tracker.offer(step.groups.expand(row)).step_time_us
@@ -174,13 +173,9 @@ class SplitStep:
   def _placed(
     self, grid: np.ndarray, stage: np.ndarray, along: bool
   ) -> np.ndarray:
-    """Returns [num_groups] devices of one grid.
+    """Returns [num_groups] devices of one [replicas, stages] grid.
 
-    Args:
-      grid: [replicas, stages] devices.
-      stage: [num_groups] stage of each group.
-      along: add gradients on the way from replica to replica instead of at the
-        variable.
+    `along` adds gradients from replica to replica instead of at the variable.
     """
     replica = self._replicas(stage, len(grid), grid.shape[1], along)
     wanted = grid[np.maximum(replica, 0), np.maximum(stage, 0)]

@@ -72,12 +72,9 @@ def _try_devices(tracker: Tracker, devices: Sequence[int]) -> None:
 
 
 def _alike(cluster: Cluster, device: int, row: np.ndarray) -> bytes:
-  """Returns a key that is equal for placements on equivalent devices.
+  """Returns a key that is equal for placements that differ only in `device`.
 
-  Args:
-    cluster: cluster of the placement.
-    device: main device of the placement.
-    row: [num_ops] devices of the placement.
+  `row` is the [num_ops] placement with everything possible on `device`.
   """
   own = row == device
   used = np.append(device, np.unique(row[~own]))
