@@ -28,7 +28,7 @@ _REACHES = (32, 128, 512)
 # Number of ops from which `_LARGE_REACHES` replaces `_REACHES`.
 _LARGE = 20_000
 _LARGE_REACHES = (8, 32, 128)
-# Number of ops from which a pilot run estimates the time of the first.
+# Number of ops from which a pilot run estimates the time of the first reach.
 _PILOT = 5_000
 _BUDGET_SHARE = 0.25  # Share of a search budget for the bound.
 

@@ -38,8 +38,8 @@ _OPTIMAL = "a placement is known that is proven to be optimal"
 # linear program of m-SCT, Scotch).
 _CLASSICAL_SHARE = 0.25
 # Share of the remaining seconds for the learned policy, in addition to its
-# setup time per op and in total. It ends early once its samples no longer
-# improve.
+# setup time: a time per op plus a constant. The policy ends early once its
+# samples no longer improve.
 _LEARNED_SHARE = 0.15
 _LEARNED_S_PER_OP, _LEARNED_S = 1e-5, 0.3
 # Minimum remaining time for the learned policy: a multiple of its setup time,
