@@ -122,9 +122,6 @@ def _best(
 class SplitStep:
   """The groups of a step, arranged for grids of replicas and stages.
 
-  Args:
-    groups: groups of the problem.
-
   Attributes:
     groups: groups of the problem.
     devices: [num_main] devices of the kind that runs the work fastest.
