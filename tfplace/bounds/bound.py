@@ -107,8 +107,7 @@ def tightened_within(
 ) -> tuple[Problem, float]:
   """Tightens a problem with part of a search budget.
 
-  Returns:
-    The problem, and the seconds left to search: at least half of `budget_s`.
+  Returns the problem and the seconds left, at least half of `budget_s`.
   """
   warm_up()
   began = time.perf_counter()

@@ -85,11 +85,7 @@ class AutoPlacer:
   def place(
     self, problem: Problem, evaluator: Evaluator, budget: Budget, seed: int
   ) -> Result:
-    """Runs all strategies in turn.
-
-    Raises:
-      InfeasibleError: no strategy found a placement that fits.
-    """
+    """Runs all strategies in turn; raises InfeasibleError if nothing fits."""
     run = _Run(self, problem, evaluator, budget, seed)
     if self.start is not None:
       run.attempt_start(self.start)
@@ -201,12 +197,7 @@ class _Run:
     )
 
   def result(self) -> Result:
-    """Returns the best placement, with the history of all strategies.
-
-    Raises:
-      TfplaceError: no placement fits; reports the nearest miss, or else the
-        first failure.
-    """
+    """Returns the best placement, or raises the nearest miss or first error."""
     told = "no strategy found a placement"
     if not self.tried and self.tracker.nearest is not None:
       raise infeasible(told, self.problem, self.tracker.nearest)

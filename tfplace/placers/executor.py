@@ -38,11 +38,7 @@ class ExecutorEvaluator:
   def evaluate(
     self, placements: np.ndarray | Sequence[Placement]
   ) -> list[Evaluation]:
-    """Evaluates [batch, num_ops] device indices or `Placement`s, in order.
-
-    Raises:
-      TfplaceError: the evaluator failed for a part.
-    """
+    """Evaluates [batch, num_ops] device indices or `Placement`s, in order."""
     if isinstance(placements, np.ndarray):
       rows = placements
     else:

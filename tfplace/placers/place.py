@@ -151,8 +151,7 @@ def _check_judged(
 def _start(problem: Problem, placement: Start) -> np.ndarray:
   """Converts a given placement to [num_starts, num_ops] devices.
 
-  Raises:
-    TfplaceError: it is not a placement, or has none of the problem's ops.
+  Raises TfplaceError if it is not a placement or has none of the graph's ops.
   """
   if isinstance(placement, Placement):
     given = placement.problem

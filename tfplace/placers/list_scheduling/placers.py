@@ -102,13 +102,8 @@ class MEtfPlacer:
 def schedule(groups: GroupGraph, favorites: np.ndarray) -> np.ndarray:
   """Schedules by earliest start, with ties broken by upward rank.
 
-  Args:
-    groups: groups of the problem.
-    favorites: [num_ops] favorite child of each op, for which its device is
-      reserved, or -1.
-
-  Returns:
-    [num_groups] int32 devices.
+  `favorites` has the [num_ops] favorite child of each op, for which its device
+  is reserved, or -1. Returns [num_groups] int32 devices.
   """
   tables = list_tables(groups)
   graph = groups.problem.graph

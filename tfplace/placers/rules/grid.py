@@ -45,8 +45,7 @@ class DataParallelPlacer:
   ) -> Result:
     """Uses one stage and as many replicas as possible.
 
-    Raises:
-      TfplaceError: the step is not microbatched.
+    Raises TfplaceError if the step is not microbatched.
     """
     step = SplitStep(_split(self.name, problem))
     tracker = Tracker(self.name, problem, evaluator, budget)
@@ -79,9 +78,7 @@ class HybridPlacer:
   ) -> Result:
     """Tries grids of at least two replicas and two stages.
 
-    Raises:
-      TfplaceError: the step is not microbatched, or there are fewer than four
-        devices.
+    Raises TfplaceError without microbatches or with fewer than four devices.
     """
     step = SplitStep(_split(self.name, problem))
     grids = list(step.grids())

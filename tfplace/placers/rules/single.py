@@ -43,11 +43,7 @@ class CpuPlacer:
   def place(
     self, problem: Problem, evaluator: Evaluator, budget: Budget, seed: int
   ) -> Result:
-    """Tries each CPU device.
-
-    Raises:
-      ProblemError: the cluster has no device of kind CPU.
-    """
+    """Tries each CPU device; raises ProblemError if the cluster has none."""
     devices = problem.cluster.devices
     cpus = [i for i, device in enumerate(devices) if device.kind == "CPU"]
     if not cpus:
