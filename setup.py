@@ -33,6 +33,7 @@ setuptools.setup(
   package_data={
     "tfplace": [
       "py.typed",
+      "cost/kernels/*.json",
       "extraction/*.json",
       "report/page/*.html",
       "learned/pretrained/**",

@@ -157,7 +157,7 @@ def test_time_is_given_up_for_less_traffic_only_where_it_is_asked_for(
 
   monkeypatch.setattr(place, "make_plan", make_plan)
   arguments = [f"--graph={graph_file}", f"--cluster={cluster_file}", *flags]
-  assert place.run([*arguments, "--strategy=single"]) == 0
+  assert place.run([*arguments, "--budget_s=1"]) == 0
   assert asked == [tolerance]
 
 
@@ -382,6 +382,21 @@ BAD_FLAGS = {
   ),
   "bad number": (place, ["--graph=G", "--budget_s=soon"], ["soon"]),
   "negative tolerance": (place, ["--graph=G", "--tolerance=-1"], ["-1"]),
+  "infinite tolerance": (
+    place,
+    ["--graph=G", "--cluster=C", "--tolerance=inf"],
+    ["tolerance is inf; it must be at least 0 and finite"],
+  ),
+  "tolerance of a rule": (
+    place,
+    ["--graph=G", "--cluster=C", "--strategy=expert", "--tolerance=0.1"],
+    ["strategy 'expert' gives up no time", "--tolerance=0.1"],
+  ),
+  "seconds of running on described devices": (
+    place,
+    ["--graph=G", "--cluster=C", "--measure_s=3"],
+    ["--measure_s=3 bounds steps on real devices"],
+  ),
   "negative budget": (place, ["--graph=G", "--budget_s=-1"], ["-1"]),
   "stray argument": (extract, ["stray"], ["unexpected argument 'stray'"]),
   "misspelt flag": (extract, ["--modle=nmt"], ["modle"]),
@@ -429,6 +444,10 @@ BAD_SPLITS = {
   "none in flight": (
     ["--keras_model=K", "--microbatches=2", "--max_in_flight=0"],
     "--max_in_flight='0'",
+  ),
+  "in flight of a whole step": (
+    ["--keras_model=K", "--max_in_flight=2"],
+    "--max_in_flight=2 is of a step in microbatches: give --microbatches, too",
   ),
   "more than examples": (
     ["--keras_model=K", "--microbatches=9"],

@@ -22,7 +22,9 @@ def _step(function):
 
 
 def _costs(function):
-  return op_graph(_step(function), cluster_preset("k80x1"))
+  return op_graph(
+    _step(function), cluster_preset("k80x1"), cost_model="grappler"
+  )
 
 
 def _of_type(graph, *types):

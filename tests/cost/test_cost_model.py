@@ -81,5 +81,7 @@ def test_measured_costs_are_those_of_a_graph_with_measured_times(traced):
 
 
 def test_an_unknown_cost_model_is_refused_with_the_choices(traced):
-  with pytest.raises(TfplaceError, match="'guess'; choose one of grappler, me"):
+  with pytest.raises(
+    TfplaceError, match="'guess'; choose one of grappler, kernels"
+  ):
     cost.op_graph(traced, CLUSTER, cost_model="guess")

@@ -55,7 +55,9 @@ def _op(graph, name):
 
 
 def test_a_matmul_takes_its_flops_over_peak_plus_bytes_over_bandwidth():
-  graph = op_graph(_traced(_matmul), cluster_preset("k80x2"))
+  graph = op_graph(
+    _traced(_matmul), cluster_preset("k80x2"), cost_model="grappler"
+  )
   flops = 2 * 256 * 512 * 1024
   num_bytes = 4 * (256 * 512 + 512 * 1024 + 256 * 1024)
   times = _op(graph, "product")["time_us"]
@@ -72,7 +74,9 @@ def test_a_convolution_takes_its_flops_over_peak_plus_bytes_over_bandwidth():
     image, kernel = _placeholder([8, 32, 32, 16]), tf.zeros([3, 3, 16, 64])
     return tf.nn.conv2d(image, kernel, 1, "SAME", name="convolution")
 
-  graph = op_graph(_traced(build), cluster_preset("k80x1"))
+  graph = op_graph(
+    _traced(build), cluster_preset("k80x1"), cost_model="grappler"
+  )
   flops = 2 * 8 * 32 * 32 * 64 * 3 * 3 * 16
   num_bytes = 4 * (8 * 32 * 32 * (16 + 64) + 3 * 3 * 16 * 64)
   assert _op(graph, "convolution")["time_us"]["GPU"] == pytest.approx(
@@ -84,7 +88,9 @@ def test_small_ops_are_timed_below_a_microsecond_and_above_zero():
   def build():
     return tf.add(_placeholder([100]), _placeholder([100], "y"), name="sum")
 
-  graph = op_graph(_traced(build), cluster_preset("v100x1"))
+  graph = op_graph(
+    _traced(build), cluster_preset("v100x1"), cost_model="grappler"
+  )
   # 1200 bytes at 900 GB/s are 1.3 ns, and 100 flops less.
   assert 0.001 < _op(graph, "sum")["time_us"]["GPU"] < 0.003
 
@@ -255,8 +261,9 @@ def test_a_models_training_step_becomes_a_problem(training_step):
 def test_every_op_that_computes_has_a_time(training_step):
   _, _, graph = training_step
   free = {t for i, t in enumerate(graph.types) if not graph.time_us["GPU"][i]}
+  # A sum of integers may be of shapes, which are in host memory.
   assert free.isdisjoint(
-    {"MatMul", "Conv2D", "Conv2DBackpropInput", "Mul", "AddV2", "AddN"}
+    {"MatMul", "Conv2D", "Conv2DBackpropInput", "Tanh", "BiasAdd", "Softmax"}
   )
   assert {"Const", "VarHandleOp", "ReadVariableOp", "Reshape"} <= free
 
@@ -267,7 +274,8 @@ def _is_unknown(shape):
 
 def test_an_op_costs_what_grappler_says_of_it_in_the_whole_graph(training_step):
   """The estimator sees one op of each class, the reference all of them."""
-  _, traced, graph = training_step
+  _, traced, _ = training_step
+  graph = op_graph(traced, cluster_preset("k80x2"), cost_model="grappler")
   properties = grappler.hardware_by_kind(cluster_preset("k80x2"))["GPU"]
   whole = grappler.make_item(sizes.with_feed_shapes(traced))
   expected = grappler.op_times_us(whole, properties)

@@ -162,6 +162,21 @@ def test_a_batch_of_less_examples_than_microbatches_trains_the_same():
   assert_same(fitted(model, "dense", 1, batch_size=7), expected)
 
 
+def test_a_batch_without_examples_trains_as_unplaced():
+  _, x, y = MODELS["dense"]
+  found = []
+  for microbatches in (1, 3):
+    model = build("dense")
+    if microbatches > 1:
+      plan = {"first": "CPU:1"}
+      tfplace.place_model(model, placement=plan, microbatches=microbatches)
+    results = [model.train_on_batch(x[:n], y[:n]) for n in (BATCH, 0, BATCH)]
+    found.append((results, model.get_weights()))
+  np.testing.assert_allclose(found[1][0], found[0][0], rtol=1e-5)
+  for mine, theirs in zip(found[1][1], found[0][1], strict=True):
+    np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-6)
+
+
 def test_a_plan_of_layers_places_each_microbatch():
   model = build("dense")
   expected = fitted(build("dense"), "dense", 1)

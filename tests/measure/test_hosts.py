@@ -266,6 +266,19 @@ def test_a_worker_that_is_not_there_is_named_in_time(tmp_path, served):
   )
 
 
+def test_two_addresses_of_one_worker_are_refused(tmp_path, served):
+  port = served[0].port
+  addresses = {"x": f"127.0.0.1:{port}", "y": f"localhost:{port}"}
+  path = write_hosts(tmp_path / "h.json", addresses)
+  with (
+    pytest.raises(
+      MeasurementError, match=r"'x' at .* and worker 'y' at .* are"
+    ),
+    HostCluster(workers.load_hosts(path)),
+  ):
+    pass
+
+
 def test_the_command_names_the_worker_in_one_line(tmp_path, capsys):
   path = write_hosts(tmp_path / "h.json", {"x": "127.0.0.1:1"})
   assert place.run(["--model=nmt", f"--cluster={path}"]) == 1

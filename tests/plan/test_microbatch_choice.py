@@ -68,7 +68,10 @@ class Step:
         size = self.activation / k if name.startswith("f") else 0.0
         scope = f"microbatch_{i}/" if k > 1 else ""
         names.append(scope + name)
-        ops.append(OpSpec(names[-1], "X", {"GPU": part_us}, [size]))
+        of = i if k > 1 else None
+        ops.append(
+          OpSpec(names[-1], "X", {"GPU": part_us}, [size], microbatch=of)
+        )
       first = i * len(row)
       edges += [(first + n, 0, first + n + 1) for n in range(len(row) - 1)]
       edges.append((first + len(row) - 1, 0, k * len(row)))
@@ -102,6 +105,27 @@ def test_a_step_of_much_work_is_split_for_the_devices():
   assert plan.best.evaluation.step_time_us == 502.0
   assert plan.best.placement.problem is plan.problem
   assert "since whole nothing faster than 1 ms was found" in plan.choice.reason
+
+
+def test_a_strategy_of_split_steps_alone_splits_the_step():
+  # A microbatch of 500 us for each of two devices.
+  config = dataclasses.replace(CONFIG, strategy="data_parallel")
+  plan = chosen(Step(), config=config)
+  assert plan.choice.split == SplitConfig(2)
+  reason = "since whole it is not placed by data_parallel"
+  assert reason in plan.choice.reason
+
+
+def test_a_strategy_that_refuses_every_step_says_why():
+  config = dataclasses.replace(CONFIG, strategy="hybrid")
+  with pytest.raises(TfplaceError, match="'hybrid' needs four devices"):
+    chosen(Step(), config=config)
+
+
+def test_a_step_that_is_placed_neither_whole_nor_split_says_why():
+  config = dataclasses.replace(CONFIG, strategy="data_parallel")
+  with pytest.raises(TfplaceError, match="layer 'norm' computes statistics"):
+    chosen(Step(statistics=True), config=config)
 
 
 def test_what_split_steps_need_is_compiled_before_the_seconds_count(

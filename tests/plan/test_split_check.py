@@ -167,6 +167,24 @@ def test_step_that_is_too_large_for_this_host_is_not_run():
   assert "GiB" in split_check.why_not(graph, split, config=large)
 
 
+def test_step_with_a_lookup_table_is_planned_unchecked():
+  model = keras.Sequential(
+    [
+      keras.Input((5,), dtype="int32"),
+      layers.IntegerLookup(vocabulary=[1, 2, 3]),
+      layers.Embedding(5, 3),
+      layers.Flatten(),
+      layers.Dense(3),
+    ]
+  )
+  model.compile("adam", "mse", jit_compile=False)
+  plan = tfplace.plan_model(
+    model, "v100x2", strategy="m_topo", batch_size=8, microbatches=2
+  )
+  assert "not checked by numbers" in plan.message
+  assert "lookup table" in plan.message
+
+
 def test_threads_leave_losses_of_keras_as_they_were():
   kept = keras.src.losses.loss.reduce_values, keras.src.losses.loss.apply_mask
   expected = [dense().fit(X, Y, batch_size=4, verbose=0, shuffle=False)]

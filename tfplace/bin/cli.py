@@ -15,6 +15,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TextIO, cast
 
 from absl import flags
 from rich import console, progress
@@ -75,6 +76,7 @@ class ClockBar(progress.Progress):
 
 
 _MOST_CHARACTERS = 2000  # of an error's line
+_HELP = frozenset({"--help", "-h", "--helpfull", "--helpshort"})
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
@@ -108,17 +110,15 @@ def run_command(
     "debug", False, "Show the traceback of an error.", flag_values=values
   )
   arguments = list(sys.argv[1:] if argv is None else argv)
-  if {"--help", "-h", "--helpfull", "--helpshort"} & set(arguments):
-    print(_help_text(name, description, values))
-    return 0
   try:
-    rest = values([name, *arguments])[1:]
-    _check_local(values)
-    if rest:
-      raise UsageError(f"unexpected argument {rest[0]!r}")
-    _check_numbers(values)
-    with signals.raising():
-      main(values)
+    with contextlib.redirect_stdout(cast(TextIO, _Output(sys.stdout))):
+      if _HELP.isdisjoint(arguments):
+        _parse([name, *arguments], values)
+        with signals.raising():
+          main(values)
+      else:
+        print(_help_text(name, description, values))
+      sys.stdout.flush()
   except (KeyboardInterrupt, signals.Ended):
     return signals.end(name, signals.received() or signal.SIGINT)
   except Exception as error:
@@ -130,6 +130,47 @@ def run_command(
     print(f"{name}: error: {_one_line(error)}", file=sys.stderr)
     return 1
   return 0
+
+
+def _parse(arguments: list[str], values: flags.FlagValues) -> None:
+  """Raises `TfplaceError` or `flags.Error` for what no command takes."""
+  rest = values(arguments)[1:]
+  _check_local(values)
+  if rest:
+    raise UsageError(f"unexpected argument {rest[0]!r}")
+  _check_numbers(values)
+
+
+class _Output:
+  """Standard output whose errors say so; what it does not take is dropped."""
+
+  def __init__(self, stream: TextIO) -> None:
+    self._stream = stream
+
+  def __getattr__(self, name: str) -> Any:
+    return getattr(self._stream, name)
+
+  def write(self, text: str) -> int:
+    with self._told():
+      return self._stream.write(text)
+
+  def flush(self) -> None:
+    with self._told():
+      self._stream.flush()
+
+  @contextlib.contextmanager
+  def _told(self) -> Iterator[None]:
+    try:
+      yield
+    except OSError as error:
+      # Python flushes once more as it ends: https://docs.python.org/3/library/
+      # signal.html#note-on-sigpipe
+      nowhere = os.open(os.devnull, os.O_WRONLY)
+      os.dup2(nowhere, self._stream.fileno())
+      os.close(nowhere)
+      raise UsageError(
+        f"standard output cannot be written: {error.strerror}"
+      ) from error
 
 
 def _check_local(values: flags.FlagValues) -> None:

@@ -183,8 +183,18 @@ def _check(values: flags.FlagValues) -> None:
         "--init_placement is of one split of the step: give its number of"
         " microbatches instead of --microbatches=auto"
       )
+  if values["tolerance"].present and values.strategy != CHOOSING:
+    raise cli.UsageError(
+      f"strategy {values.strategy!r} gives up no time for less traffic, yet"
+      f" --tolerance={values.tolerance:g} was given; {CHOOSING} may"
+    )
   kind = sources.chosen_source(values, may_choose=True)
   cluster = cli.required(values, "cluster")
+  if values.measure_s and not sources.is_live(cluster):
+    raise cli.UsageError(
+      f"--measure_s={values.measure_s:g} bounds steps on real devices, and"
+      f" {cluster!r} has none: leave it out"
+    )
   if not values.measure:
     return
   if kind == "graph":

@@ -59,6 +59,7 @@ def install_in_command() -> None:
   _watched.name = _command()
   if not _watched.name:
     return
+  _open_closed()
   with contextlib.suppress(OSError):  # closed
     _watched.stderr = os.dup(2)
   if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
@@ -101,6 +102,19 @@ def _command() -> str:
   else:
     found = re.fullmatch(r"tfplace-([a-z]+)(\.exe)?", program)
   return f"tfplace-{found[1]}" if found else ""
+
+
+def _open_closed() -> None:
+  """Opens the null device in the place of standard files that are closed.
+
+  Else the next file that is opened, such as an output, takes their number, and
+  what C++ or a child process prints goes there.
+  """
+  for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+    if getattr(sys, name) is None:
+      number = os.open(os.devnull, os.O_RDWR)  # the lowest that is free
+      os.set_inheritable(number, True)
+      setattr(sys, name, os.fdopen(number, mode))
 
 
 @contextlib.contextmanager

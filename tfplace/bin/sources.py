@@ -197,6 +197,7 @@ def chosen_source(values: flags.FlagValues, may_choose: bool = False) -> str:
   plan_sources.check_split(
     splits.config(values), given[0], source, values.training
   )
+  splits.check_given(values)
   return given[0]
 
 

@@ -60,6 +60,19 @@ def arguments(values: flags.FlagValues) -> list[str]:
   return [f"--{n}={values[n].value}" for n in names if values[n].present]
 
 
+def check_given(values: flags.FlagValues) -> None:
+  """Refuses `--max_in_flight` where nothing says into what a step is split.
+
+  Raises:
+    UsageError: it would be ignored.
+  """
+  if values["max_in_flight"].present and not values["microbatches"].present:
+    raise cli.UsageError(
+      f"--max_in_flight={values.max_in_flight} is of a step in microbatches:"
+      " give --microbatches, too"
+    )
+
+
 def _count(values: flags.FlagValues, flag: str) -> int | None:
   text = values[flag].value
   if text is None:

@@ -103,6 +103,7 @@ def check_split(values: flags.FlagValues) -> None:
       f" {', '.join(f'--{name}' for name in extracted)}; what --graphs names"
       " was traced already: split it with tfplace-extract"
     )
+  splits.check_given(values)
 
 
 def problems(

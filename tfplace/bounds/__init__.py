@@ -1,6 +1,4 @@
-"""Proofs about every placement: the least time of a step, tighter than the
-simple bound of the formats, and the memory that is lacking.
-"""
+"""Proven bounds: the least step time and the memory that is missing."""
 
 from tfplace.bounds.bound import Bound, lower_bound, tightened, tightened_within
 from tfplace.bounds.memory import check_memory

@@ -1,4 +1,4 @@
-"""`lower_bound`: the largest of all that can be proved in the time allowed."""
+"""The best lower bound that can be proven within a time limit."""
 
 import dataclasses
 import functools
@@ -22,13 +22,15 @@ from tfplace.core.problem import Problem
 from tfplace.core.protocols import ROUNDING
 
 SIMPLE, WORK, GROUP, PATH, WINDOW = "simple", "work", "group", "path", "window"
-# How far to look back for work in series. The first is always tried; each of
-# the others takes a few times as long as the one before and gains little more.
+# Numbers of ops to look back for serial work. The first is always tried. Each
+# further one takes several times as long and gains little more.
 _REACHES = (32, 128, 512)
-_LARGE = 20_000  # ops from which the first is shorter
+# Number of ops from which `_LARGE_REACHES` replaces `_REACHES`.
+_LARGE = 20_000
 _LARGE_REACHES = (8, 32, 128)
-_PILOT = 5_000  # ops from which what the first will take is tried before
-_BUDGET_SHARE = 0.25  # of a whole budget; the rest is for the search
+# Number of ops from which a pilot run estimates the time of the first.
+_PILOT = 5_000
+_BUDGET_SHARE = 0.25  # Share of a search's budget.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,13 +38,13 @@ class Bound:
   """A proven lower bound of the step time of every feasible placement.
 
   Attributes:
-    us: the bound in microseconds; at least `Problem.simple_bound_us`.
-    argument: the one that gave it.
-    by_argument: argument -> what it proves, microseconds: "simple" (rule 7 of
-      the formats), "work" (divisible, each kind at its own speed), "path"
-      (heads and tails with transfers), "window" (work between them) and
-      "group" (work between them that one device does).
-    seconds: that it took.
+    us: bound in microseconds; at least `Problem.simple_bound_us`.
+    argument: argument that proves it.
+    by_argument: argument -> microseconds that it proves: "simple" (rule 7
+      (bound) of docs/simulation.md), "work" (divisible, with the speed of each
+      kind), "path" (heads and tails with transfers), "window" (work between
+      heads and tails) and "group" (such work on one device).
+    seconds: duration of the proof.
   """
 
   us: float
@@ -58,10 +60,10 @@ def lower_bound(
 
   Args:
     problem: the graph and the cluster.
-    limit_s: seconds to try for more. With 0, the same everywhere: a fixed
-      effort, about a second or two at 10,000 ops.
-    at_most_s: seconds that the fixed effort may take, by estimate; where that
-      is not enough, what was proved by then holds.
+    limit_s: seconds to spend on further improvement. 0 means a fixed effort,
+      equal on all machines, of one to two seconds at 10,000 ops.
+    at_most_s: estimated limit of the fixed effort in seconds. If it does not
+      suffice, the result is the bound proven so far.
   """
   began = time.perf_counter()
   found = {SIMPLE: problem.simple_bound_us}
@@ -74,7 +76,7 @@ def lower_bound(
     before, took_s = 0, 0.0
     for reach in (*pilot, *reaches):
       left_s = at_most_s - (time.perf_counter() - began)
-      # What looks twice as far back takes twice as long.
+      # The time grows in proportion to the reach.
       if left_s <= 0 or took_s * reach / max(before, 2) > left_s:
         break
       took_s = _windows(relaxed, price, reach, found, left_s / 3)
@@ -90,7 +92,7 @@ def lower_bound(
 def tightened(
   problem: Problem, limit_s: float = 0.0, at_most_s: float = math.inf
 ) -> Problem:
-  """The problem with the best bound known to all that report its bound.
+  """Returns the problem with its proven bound raised by `lower_bound`.
 
   Args:
     problem: the graph and the cluster.
@@ -106,10 +108,10 @@ def tightened(
 def tightened_within(
   problem: Problem, budget_s: float
 ) -> tuple[Problem, float]:
-  """As `tightened`, as a part of a search that has `budget_s` seconds.
+  """Tightens a problem with part of a search budget.
 
   Returns:
-    The problem, and the seconds that are left to search: at least half.
+    The problem, and the seconds left to search: at least half of `budget_s`.
   """
   warm_up()
   began = time.perf_counter()
@@ -120,7 +122,7 @@ def tightened_within(
 
 @functools.cache
 def warm_up() -> None:
-  """Compiles what proves, or loads it: no budget is for that."""
+  """Compiles or loads the kernels, so that no budget pays for that."""
   ops = [OpSpec(name, "MatMul", {"CPU": 1.0}, [1.0]) for name in "ab"]
   graph = build_graph("warm_up", ops, [(0, 0, 1)])
   lower_bound(Problem(graph, Cluster("warm_up", (Device("CPU:0", "CPU"),))))
@@ -133,10 +135,9 @@ def _windows(
   found: dict[str, float],
   solver_s: float,
 ) -> float:
-  """Raises what paths and windows prove with heads of this reach.
+  """Raises the path, group and window bounds with heads of this reach.
 
-  Returns:
-    The seconds that it took, but for the solver.
+  Returns the seconds spent without the solver.
   """
   began = time.perf_counter()
   head, tail = heads_and_tails(relaxed, price, reach)
@@ -147,7 +148,7 @@ def _windows(
   best, chosen = busiest_window(head.min(axis=1), tail.min(axis=1), work, free)
   took_s = time.perf_counter() - began
   if len(chosen):
-    # The set again, now with its groups whole and at prices of its own.
+    # Price the best set again, with whole groups and its own prices.
     at = head[chosen].min(), tail[chosen].min()
     again_us, _ = work_prices(relaxed, chosen, solver_s)
     best = max(best, float(sum(at)) + again_us)

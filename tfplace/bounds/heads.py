@@ -1,11 +1,10 @@
-"""Heads and tails: the least time before and after each op, with transfers.
+"""Heads and tails: the least time before and after each op.
 
-A longest path on which every step costs something real: the idle gap where
-producer and consumer share a device, the transfer where they do not; and on
-it, the work that must be done before an op by one device or by all. The work of
-one device is that of producers that are too far away to be on another: it is
-done in series however many others there are, which is what splitting small or
-tightly coupled ops cannot beat, and what a longest path does not see.
+A head is a longest path on which each edge costs either the idle gap, if
+producer and consumer share a device, or the transfer. It also counts the work
+that one device, or all devices, must do before an op. The work of one device
+comes from producers that are too far away to be on another device. It runs in
+series however many devices there are, which a longest path ignores.
 """
 
 import heapq
@@ -18,20 +17,23 @@ from tfplace.bounds.work import priced_work
 from tfplace.simulate.jit import Index, allocating, allocating_helper
 from tfplace.simulate.links import arrival_us
 
-_REACH = 8  # working ops of the shortest series; then 4 times as many each
-_LATEST = 8192  # ops looked at for the work before one: those of latest heads
-_BLOCK = 64  # ops whose ancestors are found together, one bit each
+# Working ops of the shortest series; each further one has 4 times as many.
+_REACH = 8
+_LATEST = 8192  # Ops of latest heads that count as the work before an op.
+_BLOCK = 64  # Ops whose ancestors are found together, one bit each.
 
 
 def heads_and_tails(
   relaxed: Relaxed, price: np.ndarray, reach: int
 ) -> tuple[np.ndarray, np.ndarray]:
-  """[num_ops, num_classes] each: the least time before the start of each op,
-  and after its end, if it is on a device of that class.
+  """Returns [num_ops, num_classes] heads and tails in microseconds.
+
+  An entry is the least time before the start (or after the end) of the op if it
+  runs on that class.
 
   Args:
-    relaxed: of the problem.
-    price: [num_classes] of one device, from `work_prices`.
+    relaxed: relaxed problem.
+    price: [num_classes] price of one device, from `work_prices`.
     reach: as in `heads`.
   """
   work, free = priced_work(relaxed, price)
@@ -40,25 +42,26 @@ def heads_and_tails(
 
 
 def heads(flow: Flow, work: np.ndarray, free: float, reach: int) -> np.ndarray:
-  """[num_ops, num_classes] the least time before each op if it is there.
+  """Returns the [num_ops, num_classes] least time before each op.
 
-  Proof, by induction in topological order. Let v run on device d of class c.
-  Edges: let u feed v. If u is on d, v starts after u and its idle gap (rule
-  2); else after u, wherever it is, and a transfer (rule 3). Each u may choose
-  the better for itself, which only relaxes.
-  Series: take any u before v, by whatever path, that is not on d. Every path
-  crosses onto d, and the cheapest way along one path gives an arrival r(u).
-  If v started at T, all u with r(u) > T would be on d, one at a time with
-  their gaps, and v after them; so T >= min(r, h + their work after h) for
-  the u with the latest r, and every h before which none of them starts.
-  Work: all u before v that cannot start before h have run when v starts, so
-  h plus their divisible work is a lower bound of v's start, for every h.
+  Proof by induction in topological order. Let op v run on device d of class c.
+  The rules are those of docs/simulation.md.
+  Edges: let u feed v. If u is on d, v starts after u and its idle gap, by rule
+  2 (device). Otherwise v starts after u, on any other device, and a transfer,
+  by rule 3 (channel). Each u may take the cheaper choice, which only relaxes.
+  Series: let u precede v by any path and not be on d. Every path from u crosses
+  onto d, and the cheapest crossing of one path gives an arrival r(u). If v
+  started at T, all u with r(u) > T would be on d, one at a time with their
+  gaps, and v after them. So T >= min(r, h + their work after h), where r is the
+  latest r(u) and h any time before which none of them starts.
+  Work: all u before v that cannot start before h have run when v starts. So h
+  plus their divisible work is a lower bound of v's start, for every h.
 
   Args:
     flow: the problem, in either direction.
     work: [num_ops] from `priced_work`.
-    free: from `priced_work`.
-    reach: working ops to look back for a series; more is tighter.
+    free: constant to subtract, from `priced_work`.
+    reach: number of working ops to look back for a series; more is tighter.
   """
   result = np.zeros(flow.time_us.shape)
   _heads(flow, work, free, reach, result)
@@ -71,9 +74,10 @@ def _heads(
 ) -> None:
   num_ops, num_classes = head.shape
   near, far = np.zeros(num_ops), np.zeros((num_ops, num_classes))
-  found = np.full(num_ops, -1)  # scratch of the series
+  found = np.full(num_ops, -1)  # Scratch of the series.
   mask = np.zeros(num_ops, np.uint64)
-  starts = np.empty(num_ops)  # of the working ops so far, descending
+  # Starts of the working ops so far, in descending order.
+  starts = np.empty(num_ops)
   ops = np.empty(num_ops, np.int64)
   count = 0
   for place in range(num_ops):
@@ -91,7 +95,7 @@ def _heads(
         continue
       for i in range(flow.offsets[op], flow.offsets[op + 1]):
         head[op, c] = max(head[op, c], _arrival(flow, head, op, c, i))
-      # The nearest first: what is proved of few need not be tried with many.
+      # Start with a short series, which makes most longer ones unnecessary.
       near_by = _REACH if is_joint and head[op, c] < np.inf else reach + 1
       while near_by <= reach:
         raise_by_series(flow, head, op, c, near_by, near, far, found)
@@ -112,7 +116,7 @@ def _work_before(
   work: np.ndarray,
   free: float,
 ) -> float:
-  """max over h of h + the work of what comes before and cannot start by h."""
+  """Returns the maximum over h of h + work before that cannot start by h."""
   total, best = -free, 0.0
   for i in range(min(count, _LATEST)):
     if mask[ops[i]] & bit:
@@ -123,7 +127,7 @@ def _work_before(
 
 @allocating_helper
 def _arrival(flow: Flow, head: np.ndarray, op: int, c: int, edge: int) -> float:
-  """Least time at which `edge` brings its input to `op` on class `c`."""
+  """Returns the least time at which `edge` delivers its input to `op` on c."""
   u = flow.before[edge]
   best = head[u, c] + flow.time_us[u, c] + flow.gap_us[edge, c]
   if flow.group_of[u] != flow.group_of[op]:
@@ -143,7 +147,7 @@ def _arrival(flow: Flow, head: np.ndarray, op: int, c: int, edge: int) -> float:
 
 @allocating_helper
 def _ancestors(mask: np.ndarray, first: int, last: int, flow: Flow) -> None:
-  """Sets bit i of `mask[u]` where u comes before the i-th op of the block."""
+  """Sets bit i of `mask[u]` if u precedes the i-th op of the block."""
   mask[:] = 0
   for place in range(last - 1, -1, -1):
     op = flow.order[place]
@@ -159,7 +163,7 @@ def _ancestors(mask: np.ndarray, first: int, last: int, flow: Flow) -> None:
 def _insert(
   starts: np.ndarray, ops: np.ndarray, count: int, start: float, op: int
 ) -> None:
-  """Keeps `starts` in descending order."""
+  """Inserts into `starts` in descending order."""
   i = count
   while i > 0 and starts[i - 1] < start:
     starts[i] = starts[i - 1]
@@ -169,7 +173,7 @@ def _insert(
   ops[i] = op
 
 
-_SIZES = 8  # ops looked at for each working op, at most
+_SIZES = 8  # Maximum number of ops to visit per working op.
 
 
 @allocating_helper
@@ -187,10 +191,10 @@ def raise_by_series(
 
   Args:
     flow: the problem, in either direction.
-    head: [num_ops, num_classes], final for all that comes before the root.
+    head: [num_ops, num_classes], final for all ops before the root.
     root: position of the op.
     c: class of its device.
-    reach: working ops to look back.
+    reach: number of working ops to look back.
     near: [num_ops] scratch.
     far: [num_ops, num_classes] scratch.
     place: [num_ops] scratch, all -1 before and after.
@@ -199,7 +203,7 @@ def raise_by_series(
   size = _gather(flow, head, root, c, reach, near, far, place, found)
   ops = found[:size]
   num_classes = head.shape[1]
-  at = np.empty(size)  # arrivals of the ops found, if they are elsewhere
+  at = np.empty(size)  # Arrivals of the ops if they are on another device.
   start = np.empty(size)
   work = np.empty(size)
   count = 0
@@ -237,9 +241,10 @@ def _gather(
   place: np.ndarray,
   found: np.ndarray,
 ) -> int:
-  """Ops before the root, each after all that it feeds; returns how many.
+  """Collects ops before the root, each after all that it feeds.
 
-  Fills `near` and `far` on the way, and `place` with the index in `found`.
+  Fills `near`, `far`, and `place` with the index in `found`. Returns the number
+  of ops.
   """
   queue = [(-np.inf, np.int64(0), np.int64(0))]
   queue.pop()
@@ -249,10 +254,11 @@ def _gather(
     for i in range(flow.offsets[op], flow.offsets[op + 1]):
       u = flow.before[i]
       if place[u] == -1:
-        place[u] = -2  # waits in the queue
+        place[u] = -2  # The op waits in the queue.
         near[u] = 0.0
         far[u, :] = 0.0
-        # Latest ends first, ties by order: it comes after what it feeds.
+        # Take the latest ends first; ties in reverse order put an op after all
+        # that it feeds.
         heapq.heappush(
           queue,
           (-least_end(flow, head, u), -flow.rank[u], np.int64(u)),
@@ -279,12 +285,14 @@ def _forced(
   spare: float,
   least: float,
 ) -> float:
-  """max over k of min(k-th latest arrival, series of the k latest); or
-  `least`, if that is more."""
+  """Returns max over k of min(k-th latest arrival, series of the k latest).
+
+  The result is at least `least`.
+  """
   result = least
   order = np.argsort(-at)
   starts = np.empty(len(at))
-  series = np.empty(len(at))  # start + all work of later or equal starts
+  series = np.empty(len(at))  # start + all work of equal or later starts
   for k in range(len(order)):
     i = order[k]
     if at[i] <= result:

@@ -1,7 +1,7 @@
-"""What a deadline forces onto one device: transfers there and back.
+"""Ops that a deadline forces onto one device.
 
-An op between two others that are on one device pays to get away from it and
-to come back. So the more is known to be on that device, the less can leave.
+An op between two others on one device pays for transfers to leave it and to
+come back. So the more ops are known to be on the device, the fewer can leave.
 """
 
 import numpy as np
@@ -10,7 +10,7 @@ from tfplace.bounds.relaxed import Flow
 from tfplace.simulate.jit import Index, allocating_helper
 from tfplace.simulate.links import arrival_us
 
-_HALVINGS = 8  # of the interval of deadlines
+_HALVINGS = 8  # Bisection steps on the interval of deadlines.
 
 
 @allocating_helper
@@ -23,10 +23,11 @@ def relax_edge(
   near: np.ndarray,
   far: np.ndarray,
 ) -> None:
-  """Carries the way from `op` to `root` (on class c) over an edge into `op`.
+  """Propagates the path times from `op` to the root over an edge into `op`.
 
-  `near[w]` is the least time from the end of w to the start of the root if
-  both are on one device, `far[w, k]` if w is on another, of class k.
+  The root is on class c. `near[w]` is the least time from the end of w to the
+  start of the root if both share a device, `far[w, k]` if w is on another
+  device, of class k.
   """
   num_classes = far.shape[1]
   u = flow.before[edge]
@@ -70,32 +71,34 @@ def latest_impossible(
   least: float,
   most: float,
 ) -> float:
-  """A start of the root, on a device of class `c`, that nothing can beat.
+  """Finds a late time at which the root on class `c` provably cannot start.
 
-  Proof. Suppose that the root starts at T or before. An op that would then
-  arrive too late from any other device is on the root's. Given the set M of
-  those, an op on another device pays the way from what of M it needs, and the
-  way back to what of M it feeds, so more ops arrive too late, and so on until
-  nothing changes. All of M runs in series: if that ends after T, the root
-  starts after T. Any T may be tried; halving an interval finds a late one.
+  Proof. Suppose that the root starts at time T or before. An op whose output
+  would arrive too late from any other device must be on the root's device. Let
+  M be the set of these ops. Any other op elsewhere pays transfers from the ops
+  of M that it needs and to those that it feeds, so further ops may arrive too
+  late and join M, until M stops growing. All of M runs in series. If that ends
+  after T, the root starts after T. Any T may be tried; bisection finds a late
+  one.
 
   Args:
     flow: the problem, in either direction.
     head: [num_ops, num_classes], final for `ops`.
     root: position of the op.
     c: class of its device.
-    ops: what comes before the root, each after all that it feeds.
+    ops: ops before the root, each after all that it feeds.
     place: [num_ops] index in `ops`, negative for others.
     near: [num_ops] scratch.
     far: [num_ops, num_classes] scratch.
     least: a proven start.
-    most: beyond which this proves nothing.
+    most: time from which nothing can be proven.
   """
   size, num_classes = len(ops), head.shape[1]
   here = np.empty(size)
   away = np.empty((size, num_classes))
   forced = np.zeros(size, np.bool_)
-  # Most often not even the first is impossible, and else often the last.
+  # Usually even the first deadline is possible. Otherwise the last one is often
+  # impossible.
   last = most * (1 - 1e-12)
   best, deadline = least, least
   for turn in range(_HALVINGS):
@@ -128,7 +131,7 @@ def _is_impossible(
   away: np.ndarray,
   forced: np.ndarray,
 ) -> bool:
-  """Whether the root cannot start at `deadline` or before."""
+  """Returns True if the root provably starts after `deadline`."""
   size, num_classes = len(ops), head.shape[1]
   forced[:] = False
   while True:
@@ -164,7 +167,7 @@ def _ways_back(
   far: np.ndarray,
   forced: np.ndarray,
 ) -> None:
-  """`near` and `far` to the root, where what is forced is not away."""
+  """Computes `near` and `far` to the root with forced ops on its device."""
   near[ops] = 0.0
   for i in range(len(ops)):
     far[ops[i], :] = 0.0
@@ -188,7 +191,7 @@ def _ways_there(
   away: np.ndarray,
   forced: np.ndarray,
 ) -> None:
-  """Least starts on the root's device and on another of each class."""
+  """Computes the least starts on the root's device and on other devices."""
   num_classes = head.shape[1]
   for at in range(len(ops) - 1, -1, -1):
     op = ops[at]
@@ -231,7 +234,7 @@ def _series(
   near: np.ndarray,
   forced: np.ndarray,
 ) -> float:
-  """The latest that the root must start because of what is forced."""
+  """Returns the least start of the root after the forced ops run in series."""
   result, total = 0.0, flow.spare_us[root, c]
   for i in np.argsort(-here):
     op = ops[i]

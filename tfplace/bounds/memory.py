@@ -1,9 +1,9 @@
-"""What memory every placement lacks, if any: proofs, without a search.
+"""Proofs that no placement fits in memory, without a search.
 
-Rule 6 of the formats, of which two things hold whatever the placement and the
-order of ops: a device holds the persistent bytes of its ops for the whole step,
-and, while an op that takes time runs, that op's inputs, outputs and temporary
-memory as well. What a step holds besides is left out.
+Two parts of rule 6 (memory) of docs/simulation.md hold for every placement and
+order: a device holds the persistent bytes of its ops for the whole step and,
+while an op of nonzero time runs, its inputs, outputs and temporary memory. All
+other memory is ignored.
 """
 
 import numpy as np
@@ -13,31 +13,33 @@ from tfplace.core.problem import Problem
 from tfplace.errors import InfeasibleError
 from tfplace.simulate.links import serial_us
 
-_ROUNDING = 1e-9  # share of a sum of bytes that doubles may lose
+_ROUNDING = 1e-9  # Relative error that a sum of bytes may have.
 
 
 def check_memory(problem: Problem) -> None:
-  """Refuses a problem of which it is proven that no placement fits.
+  """Rejects a problem for which provably no placement fits in memory.
 
   Raises:
-    InfeasibleError: an op, or a colocation group, needs more memory than any
-      device that runs it has, or all ops together hold more for the whole step
-      than their devices have together; says how much at least.
+    InfeasibleError: an op or colocation group needs more memory than any device
+      that runs it has, or all persistent bytes exceed the devices' total
+      memory; gives the least shortfall.
   """
   _check_groups(problem)
   _check_sums(problem)
 
 
 def _group_bytes(problem: Problem) -> np.ndarray:
-  """[num_groups, num_devices] bytes that each group holds at once, at least,
-  on each device; infinite where it cannot run."""
+  """Returns [num_groups, num_devices] least bytes that a group holds at once.
+
+  The value is infinite where the group cannot run.
+  """
   graph, group_of = problem.graph, problem.group_of
   count = graph.num_ops
   producer = np.repeat(np.arange(count), np.diff(graph.output_offsets))
   running = graph.temp_bytes + np.bincount(producer, graph.output_bytes, count)
   running += np.bincount(graph.edge_dst, graph.edge_bytes, count)
   most = np.zeros((problem.num_groups, problem.cluster.num_devices))
-  # Added to a late time, a very short one is lost.
+  # Adding a very short time to a late one may lose it to rounding.
   takes_time = np.nan_to_num(problem.time_us) > 1e-12 * serial_us(problem)
   np.maximum.at(most, group_of, np.where(takes_time, running[:, None], 0.0))
   held = np.bincount(group_of, graph.persistent_bytes, problem.num_groups)
@@ -45,7 +47,7 @@ def _group_bytes(problem: Problem) -> np.ndarray:
 
 
 def _check_groups(problem: Problem) -> None:
-  """Each group against the device that lacks the least for it."""
+  """Checks each group against its device with the smallest shortfall."""
   need, memory = _group_bytes(problem), problem.cluster.memory_bytes
   fits = need * (1 - _ROUNDING) <= memory
   stuck = np.flatnonzero(~(fits & problem.group_allowed).any(axis=1))
@@ -76,7 +78,7 @@ def _check_groups(problem: Problem) -> None:
 
 
 def _check_sums(problem: Problem) -> None:
-  """Each set of devices against the groups that run nowhere else."""
+  """Checks each set of devices against the groups confined to it."""
   allowed = problem.group_allowed
   graph, memory = problem.graph, problem.cluster.memory_bytes
   held = np.bincount(

@@ -1,8 +1,8 @@
-"""A problem as lower bounds see it, in the direction of time or against it.
+"""Relaxed problems for lower bounds, forward or backward in time.
 
-Devices of a kind stand for each other. Every relaxation here can only make a
-step shorter, so what is proved of the relaxed problem holds for the real one.
-Tails are the heads of the reversed problem, so one kernel proves both.
+Devices of the same kind and overhead are interchangeable. Each relaxation can
+only shorten a step, so a bound of the relaxed problem holds for the real one.
+Tails are heads of the reversed problem, so one kernel proves both.
 """
 
 import dataclasses
@@ -17,19 +17,19 @@ from tfplace.simulate.links import Links, best_links, reversed_links
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Relaxed:
-  """Device classes, and the least that each op and each edge costs on them.
+  """Device classes, and the least cost of each op and edge on them.
 
-  A class is the devices of one kind and one overhead. A transfer between two
-  classes takes the best bandwidth and the best latency of any link from one
-  to another device of them, on a free channel.
+  A class is the set of devices of one kind and one overhead. A transfer between
+  two classes takes the best bandwidth and the best latency of any link between
+  devices of these classes, on a free channel.
 
   Attributes:
-    problem: the real one.
+    problem: the real problem.
     class_of: [num_devices] class of each device.
     size: [num_classes] number of devices.
-    time_us: [num_ops, num_classes] op time; inf where the op cannot be there.
-    gap_us: [num_ops, num_classes] idle time that follows it on its device.
-    links: between classes.
+    time_us: [num_ops, num_classes] op time; inf where the op cannot run.
+    gap_us: [num_ops, num_classes] idle time after the op on its device.
+    links: links between classes.
   """
 
   problem: Problem
@@ -47,13 +47,13 @@ class Relaxed:
 
   @property
   def memory_bytes(self) -> np.ndarray:
-    """[num_classes] of all its devices together."""
+    """[num_classes] total memory of the devices of each class."""
     memory = self.problem.cluster.memory_bytes
     return np.bincount(self.class_of, memory, len(self.size))
 
 
 def relax(problem: Problem) -> Relaxed:
-  """Groups the devices and drops what cannot be in any feasible placement."""
+  """Groups devices into classes and drops provably infeasible choices."""
   devices = problem.cluster.devices
   numbers: dict[tuple[str, float], int] = {}
   class_of = np.array(
@@ -77,11 +77,11 @@ def relax(problem: Problem) -> Relaxed:
 
 
 def _allowed(problem: Problem, class_of: np.ndarray) -> np.ndarray:
-  """[num_groups, num_classes] bool: by kind, and by what the group holds.
+  """Returns [num_groups, num_classes] bool choices, by kind and by memory.
 
-  By rule 6 a device holds a group's persistent bytes throughout, and while an
-  op of nonzero time runs, its inputs, outputs and temporary bytes as well.
-  Where that leaves a group no class, there is no feasible placement to bound,
+  By rule 6 (memory) of docs/simulation.md, a device holds a group's persistent
+  bytes throughout and, while an op of nonzero time runs, its inputs, outputs
+  and temporary bytes. If no class is left for a group, no placement is feasible
   and memory is ignored.
   """
   num_classes = int(class_of.max()) + 1
@@ -94,7 +94,7 @@ def _allowed(problem: Problem, class_of: np.ndarray) -> np.ndarray:
 
 
 def _least_bytes(problem: Problem, first: np.ndarray) -> np.ndarray:
-  """[num_groups, num_classes] bytes that a device with the group must have."""
+  """Returns [num_groups, num_classes] bytes that each group needs at least."""
   graph, groups = problem.graph, problem.num_groups
   kept = np.bincount(problem.group_of, graph.persistent_bytes, groups)
   inputs = np.bincount(graph.edge_dst, graph.edge_bytes, graph.num_ops)
@@ -103,29 +103,29 @@ def _least_bytes(problem: Problem, first: np.ndarray) -> np.ndarray:
   for column, device in enumerate(first):
     held = np.where(problem.time_us[:, device] > 0, running, 0.0)
     np.maximum.at(result[:, column], problem.group_of, held)
-  # Sums are rounded: what misses the limit by that much may fit.
+  # Allow for rounding of the sums.
   return (result + kept[:, np.newaxis]) * (1 - 1e-12)
 
 
 class Flow(NamedTuple):
-  """A relaxed problem, in the direction of time or against it.
+  """A relaxed problem, forward or backward in time.
 
-  Against time, producers and consumers swap, and so does what precedes an op:
-  `head_us` of the reversed problem is the tail of the real one.
+  Backward, producers and consumers swap, so the heads of the reversed problem
+  are the tails of the real one.
 
   Attributes:
-    order: [num_ops] what comes before first.
-    rank: [num_ops] place in `order`.
-    offsets: [num_ops + 1] into the edges that arrive at each op.
-    before: [num_edges] the op at the other end.
-    num_bytes: [num_edges].
+    order: [num_ops] ops, predecessors first.
+    rank: [num_ops] index of each op in `order`.
+    offsets: [num_ops + 1] offsets into the incoming edges of each op.
+    before: [num_edges] op at the other end of each edge.
+    num_bytes: [num_edges] size of each edge.
     gap_us: [num_edges, num_classes] idle time of the edge's producer.
-    time_us: [num_ops, num_classes]; inf where the op cannot be.
-    work_us: [num_ops, num_classes] time and gap; inf where it cannot be.
-    links: from the other end's class.
-    group_of: [num_ops].
-    spare_us: [num_ops, num_classes] at most 0: added to the work that is in
-      series with an op, for the gap that may lie outside.
+    time_us: [num_ops, num_classes]; inf where the op cannot run.
+    work_us: [num_ops, num_classes] time and gap; inf where it cannot run.
+    links: links from the class at the other end.
+    group_of: [num_ops] group of each op.
+    spare_us: [num_ops, num_classes] at most 0; added to serial work before an
+      op for the gap that may lie outside it.
   """
 
   order: np.ndarray
@@ -142,7 +142,7 @@ class Flow(NamedTuple):
 
 
 def flow_of(relaxed: Relaxed, backward: bool = False) -> Flow:
-  """Packs a problem."""
+  """Packs a relaxed problem for the kernels."""
   graph = relaxed.problem.graph
   offsets, edges = graph.out_csr if backward else graph.in_csr
   ends = graph.edge_dst if backward else graph.edge_src
@@ -171,7 +171,7 @@ def flow_of(relaxed: Relaxed, backward: bool = False) -> Flow:
 
 @allocating_helper
 def least_end(flow: Flow, head: np.ndarray, op: int) -> float:
-  """The earliest that `op` can have ended, wherever it is."""
+  """Returns the earliest possible end of `op` on any class."""
   best = np.inf
   for c in range(head.shape[1]):
     best = min(best, head[op, c] + flow.time_us[op, c])

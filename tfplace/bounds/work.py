@@ -1,10 +1,10 @@
-"""Work that must be done somewhere, in the whole step or in a window of it.
+"""Bounds from work: in the whole step, or between a head and a tail.
 
-The bound that knows each kind's speed: every group of ops may be split between
-devices at will, and order and communication cost nothing, which is a linear
-program (HiGHS, through SciPy). Between a head and a tail, as Carlier (1982) and
-Fernandez and Bussell (1973) argue: ops that cannot start before h, and that
-leave t to do after them, have only the time between for all their work.
+The work bound lets every group be divided between devices at will and ignores
+order and communication. This is a linear program, solved by HiGHS through
+SciPy. A window bound (Fernandez and Bussell, 1973; Carlier, 1982) applies it to
+ops that cannot start before some time h and that leave at least t to do after
+them: all their work falls between h and t.
 """
 
 import math
@@ -22,24 +22,24 @@ if TYPE_CHECKING:
 def work_prices(
   relaxed: Relaxed, ops: np.ndarray | None = None, limit_s: float = math.inf
 ) -> tuple[float, np.ndarray]:
-  """The divisible work of some ops, and what an hour of each device is worth.
+  """Bounds the divisible work of some ops by pricing device time.
 
-  Proof. A device of overhead o that runs the ops J has an idle gap after each
-  but its last, so sum(time + gap) <= T + o by rule 2 (o is 0 on the right
-  where J is empty, which only helps). Weigh this by a price p >= 0 per device,
-  the prices of all devices adding up to 1, and add: T >= sum over groups of
-  the least, over the classes, of price times the group's time there, less
-  sum(p o). This holds for any prices, so the prices that the linear program's
-  solver finds need not be exact; a memory price m adds m times the group's
-  persistent bytes, less m times the memory, by rule 6 in the same way.
+  Proof. A device of overhead o that runs the ops J idles after each op but its
+  last, so sum(time + gap) <= T + o by rule 2 (device) of docs/simulation.md. If
+  J is empty, o may be 0, which only helps. Weigh this inequality by a price p
+  >= 0 per device, where all prices add up to 1, and add them up: T >= sum over
+  groups of the minimum, over the classes, of price times the group's time
+  there, minus sum(p o). Any prices give a valid bound, so the prices of the
+  linear program need not be exact. By rule 6 (memory), a price m per byte
+  likewise adds m times the group's persistent bytes minus m times the memory.
 
   Args:
-    relaxed: of the problem.
-    ops: [some] positions; None is all of them.
-    limit_s: seconds for the solver; prices without it prove less.
+    relaxed: relaxed problem.
+    ops: [num_chosen] positions of the ops; None means all.
+    limit_s: time limit of the solver in seconds; other prices prove less.
 
   Returns:
-    The bound in microseconds, and [num_classes] the price of one device.
+    The bound in microseconds, and the [num_classes] price of one device.
   """
   spent, held = _group_costs(relaxed, ops)
   with_memory = bool(
@@ -60,10 +60,10 @@ def work_prices(
 def priced_work(
   relaxed: Relaxed, price: np.ndarray
 ) -> tuple[np.ndarray, float]:
-  """[num_ops] least priced work of each op, and what is to be taken off once.
+  """Returns [num_ops] least priced work of each op and a constant to subtract.
 
-  For any set S of ops, the devices need at least sum(priced work of S) less
-  the second value (see `work_prices`, without memory).
+  For any set S of ops, the devices need at least sum(priced work of S) minus
+  the constant (see `work_prices`, without memory).
   """
   closed = np.isinf(relaxed.time_us)
   cost = np.where(closed, 0.0, relaxed.time_us) + relaxed.gap_us
@@ -74,7 +74,7 @@ def priced_work(
 def _values(
   spent: np.ndarray, held: np.ndarray, price: np.ndarray, rent: np.ndarray
 ) -> np.ndarray:
-  """[groups] the least that each costs at these prices."""
+  """Returns the [num_priced_groups] least cost of each group at the prices."""
   closed = np.isinf(spent)
   cost = np.where(closed, 0.0, spent) * price + held[:, np.newaxis] * rent
   return np.where(closed, np.inf, cost).min(axis=1, initial=np.inf)
@@ -83,9 +83,10 @@ def _values(
 def _group_costs(
   relaxed: Relaxed, ops: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Time with gaps [groups, classes], inf where disallowed, and bytes kept.
+  """Returns time with gaps and persistent bytes of each group.
 
-  Groups without time or bytes are left out.
+  The time has shape [num_priced_groups, num_classes] and is inf where the group
+  cannot run. Groups without time or bytes are dropped.
   """
   problem = relaxed.problem
   chosen = np.arange(problem.graph.num_ops) if ops is None else ops
@@ -95,7 +96,7 @@ def _group_costs(
   held = np.bincount(
     problem.group_of, problem.graph.persistent_bytes, problem.num_groups
   )
-  # Groups keep their bytes where they are, whether or not they are counted.
+  # A group holds its bytes on its device even if its ops are not counted.
   idle = ~np.isin(np.arange(len(spent)), problem.group_of[chosen])
   if idle.any():
     first = np.unique(problem.group_of, return_index=True)[1]
@@ -108,7 +109,7 @@ def _group_costs(
 def _two_prices(
   relaxed: Relaxed, spent: np.ndarray, held: np.ndarray
 ) -> np.ndarray:
-  """The best prices of two classes: the bound is concave in the first."""
+  """Finds the best prices of two classes; the bound is concave in the first."""
 
   def prices(first: float) -> np.ndarray:
     return np.array([first, (1 - first * relaxed.size[0]) / relaxed.size[1]])
@@ -119,7 +120,7 @@ def _two_prices(
     return float(_values(spent, held, price, np.zeros(2)).sum()) - free
 
   low, high = 0.0, 1 / float(relaxed.size[0])
-  for _ in range(60):  # thirds: the interval shrinks below 1e-10
+  for _ in range(60):  # Ternary search shrinks the interval below 1e-10.
     third = (high - low) / 3
     if bound(low + third) < bound(high - third):
       low += third
@@ -132,8 +133,10 @@ def _two_prices(
 def _price_table(
   spent: np.ndarray, held: np.ndarray, limited: np.ndarray
 ) -> "sparse.coo_matrix":
-  """The constraints value_g <= price_c * spent_gc + rent_c * held_g for every
-  group and each class that it may be on, as rows whose limit is 0."""
+  """Builds one constraint row per group and class that the group may be on.
+
+  A row says value_g <= price_c * spent_gc + rent_c * held_g; its limit is 0.
+  """
   from scipy.sparse import coo_matrix
 
   groups, classes = spent.shape
@@ -159,12 +162,13 @@ def _dual(
   with_memory: bool,
   limit_s: float,
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Prices per device and rents per byte that make the bound large.
+  """Solves the linear program for prices per device and rents per byte.
 
-  Maximises the bound itself, a linear program in one variable per group, one
+  The objective is the bound itself. The variables are one value per group, one
   price per class and one rent per class of limited memory.
   """
-  from scipy.optimize import linprog  # slow to import
+  # Imported here because it is slow to import.
+  from scipy.optimize import linprog
 
   groups, classes = spent.shape
   fallback = np.full(classes, 1 / relaxed.size.sum()), np.zeros(classes)
@@ -209,16 +213,16 @@ def _dual(
 def busiest_window(
   head: np.ndarray, tail: np.ndarray, work: np.ndarray, free: float
 ) -> tuple[float, np.ndarray]:
-  """The largest head + work + tail over all pairs of thresholds.
+  """Finds the largest head + work + tail over all pairs of thresholds.
 
-  Proof. Let S be the ops with head >= h and tail >= t. From h to t before the
-  end the devices do all of S, so step time >= h + divisible work(S) + t.
+  Proof. Let S be the ops with head >= h and tail >= t. The devices do all work
+  of S between h and t before the end, so T >= h + divisible work(S) + t.
 
   Args:
     head: [num_ops] proven heads.
     tail: [num_ops] proven tails.
     work: [num_ops] from `priced_work`.
-    free: from `priced_work`.
+    free: constant to subtract, from `priced_work`.
 
   Returns:
     The bound in microseconds, and the positions of the best S.
@@ -239,10 +243,10 @@ def busiest_window(
 def _sweep(
   head: np.ndarray, level: np.ndarray, work: np.ndarray, levels: np.ndarray
 ) -> tuple[float, float, int]:
-  """Adds ops by descending head to a tree over the levels of tails.
+  """Adds ops by descending head to a segment tree over the levels of tails.
 
-  A node holds what is added to all its leaves, and the largest leaf below it
-  with the leaf's number. The leaf of level t holds t + work of tails >= t.
+  A node holds the sum added to all its leaves, and the value and index of its
+  largest leaf. The leaf of tail t holds t + the work of ops with tails >= t.
   """
   width = 1
   while width < len(levels):
@@ -253,7 +257,7 @@ def _sweep(
   best, from_head, from_tail = -np.inf, 0.0, 0
   for i in range(len(head)):
     at = width + level[i]
-    if top[at] == -np.inf:  # the first of its tail: now S may end there
+    if top[at] == -np.inf:  # The first op of its tail, so S may end here.
       top[at] = levels[level[i]] + add[at]
       leaf[at] = level[i]
     _add_upto(add, top, leaf, width, level[i], work[i])
@@ -282,7 +286,6 @@ def _add_upto(
   last: int,
   value: float,
 ) -> None:
-  """Adds `value` to the leaves 0 .. last."""
   node = width + last
   add[node] += value
   top[node] += value
@@ -297,14 +300,14 @@ def _add_upto(
 def busiest_group(
   relaxed: Relaxed, head: np.ndarray, tail: np.ndarray
 ) -> float:
-  """The largest head + work + tail of a colocation group.
+  """Finds the largest head + work + tail of a colocation group.
 
-  Proof. The group is on one device, of some class: there its ops run one
-  after another with their gaps but the last (rule 2). So among those with
-  head >= h and tail >= t, step time >= h + times and gaps - overhead + t.
+  Proof. One device, of some class, runs all ops of the group one by one, with
+  gaps after all but the last, by rule 2 (device) of docs/simulation.md. For its
+  ops with head >= h and tail >= t, T >= h + times and gaps - overhead + t.
 
   Args:
-    relaxed: of the problem.
+    relaxed: relaxed problem.
     head: [num_ops, num_classes] proven heads.
     tail: [num_ops, num_classes] proven tails.
   """
@@ -339,14 +342,15 @@ def _busiest_group(
   return best
 
 
-_MAX_MEMBERS = 400  # of a group whose every window is tried: their square
+# Limit per group; the windows that are tried grow with its square.
+_MAX_MEMBERS = 400
 
 
 @allocating_helper
 def _in_series(
   members: np.ndarray, head: np.ndarray, tail: np.ndarray, work: np.ndarray
 ) -> float:
-  """max over h and t of h + work of the members between + t."""
+  """Returns the maximum over h and t of h + work of members between + t."""
   order = members[np.argsort(-head[members])]
   best, total = 0.0, 0.0
   least = np.inf

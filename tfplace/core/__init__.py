@@ -1,4 +1,4 @@
-"""The types everyone meets: graphs, clusters, problems, placements."""
+"""Core types: graphs, clusters, problems, placements and evaluations."""
 
 from tfplace.core.cluster import Cluster, Device, Link
 from tfplace.core.op_graph import OpGraph, OpSpec, build_graph

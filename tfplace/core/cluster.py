@@ -1,4 +1,4 @@
-"""The devices and the links between them. Presets live in `presets`."""
+"""Devices and the links between them."""
 
 import dataclasses
 import functools
@@ -10,19 +10,20 @@ import numpy as np
 
 from tfplace.errors import FormatError
 
-NO_CHANNEL = -1  # in `Cluster.channel`: no link
-# Fields of a `Link`: what a transfer takes of its two devices' time.
+NO_CHANNEL = -1  # Entry of `Cluster.channel` for a missing link.
+# Fields of `Link` with the communication overhead on the endpoint devices.
 MESSAGE_COSTS = ("send_us", "send_us_per_byte", "recv_us", "recv_us_per_byte")
 
 
 @dataclasses.dataclass(frozen=True)
 class Device:
-  """One device.
+  """A device of a cluster.
 
   Attributes:
-    name: a full TensorFlow device name.
-    kind: such as "GPU" or "CPU"; an op runs here if it has a time for it.
-    memory_bytes: capacity; infinite where unlimited.
+    name: full TensorFlow device name.
+    kind: device kind, such as "GPU" or "CPU". The device runs ops that have a
+      time for this kind.
+    memory_bytes: capacity; infinite if unlimited.
     op_overhead_us: idle time after each op of nonzero time.
     extra: unknown keys of the file.
   """
@@ -41,14 +42,15 @@ class Link:
   Attributes:
     src: name of the sending device.
     dst: name of the receiving device.
-    bandwidth_bytes_per_us: above 0.
+    bandwidth_bytes_per_us: bandwidth, above 0.
     latency_us: added to each transfer; does not occupy the channel.
     gap_us: time that the channel stays busy after each transfer.
-    channel: links of one channel share it; None is a channel of its own.
-    send_us: of the sending device's time, for each transfer.
-    send_us_per_byte: besides, for each byte.
-    recv_us: of the receiving device's time, for each transfer.
-    recv_us_per_byte: besides, for each byte.
+    channel: name of the channel; links with the same name share it, and None
+      means a channel of its own.
+    send_us: time on the sending device per transfer.
+    send_us_per_byte: further time on the sending device per byte.
+    recv_us: time on the receiving device per transfer.
+    recv_us_per_byte: further time on the receiving device per byte.
     extra: unknown keys of the file.
   """
 
@@ -67,12 +69,12 @@ class Link:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Cluster:
-  """Devices, numbered in order, and the links between them.
+  """A set of numbered devices and the links between them.
 
   Attributes:
     name: name of the cluster.
-    devices: [num_devices], unique names.
-    links: at most one per ordered pair of devices.
+    devices: [num_devices] devices with unique names.
+    links: at most one link per ordered pair of devices.
     extra: unknown keys of the file.
   """
 
@@ -119,12 +121,12 @@ class Cluster:
 
   @functools.cached_property
   def memory_bytes(self) -> np.ndarray:
-    """[num_devices] float64 capacity."""
+    """Memory capacity of each device, [num_devices] float64."""
     return np.array([d.memory_bytes for d in self.devices], np.float64)
 
   @functools.cached_property
   def op_overhead_us(self) -> np.ndarray:
-    """[num_devices] float64."""
+    """Overhead after each op, [num_devices] float64."""
     return np.array([d.op_overhead_us for d in self.devices], np.float64)
 
   @functools.cached_property
@@ -164,7 +166,7 @@ class Cluster:
 
   @property
   def has_message_costs(self) -> bool:
-    """Whether any transfer takes of its devices' time."""
+    """True if any link has communication overhead on its endpoint devices."""
     return any(getattr(self, name).any() for name in MESSAGE_COSTS)
 
   @functools.cached_property
@@ -173,7 +175,8 @@ class Cluster:
     result = np.full((self.num_devices, self.num_devices), NO_CHANNEL, np.int32)
     numbers: dict[object, int] = {}
     for link in self.links:
-      # A named channel never meets an unnamed one: the keys differ in type.
+      # Named and unnamed channels cannot collide because their key types
+      # differ.
       key = (link.src, link.dst) if link.channel is None else link.channel
       number = numbers.setdefault(key, len(numbers))
       result[self.index[link.src], self.index[link.dst]] = number
@@ -181,7 +184,7 @@ class Cluster:
 
   @functools.cached_property
   def is_fully_linked(self) -> bool:
-    """Whether there is a link from every device to every other."""
+    """True if every device has a link to every other device."""
     is_self = np.eye(self.num_devices, dtype=bool)
     return bool(((self.channel >= 0) | is_self).all())
 

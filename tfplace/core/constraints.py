@@ -1,8 +1,8 @@
-"""What a user asks of a placement: memory limits, and ops that go together.
+"""User constraints: memory limits and ops that must share a device.
 
-Limits such as `{"GPU:0": "10GiB"}` stand in the place of what a cluster says of
-its devices. Ops that belong together become a colocation group, so that every
-placer, the simulator and the file formats know it already.
+Memory limits such as `{"GPU:0": "10GiB"}` override the memory sizes of a
+cluster. Ops that must share a device become a colocation group, which every
+placer, the simulator and the file formats already support.
 """
 
 import collections
@@ -36,17 +36,17 @@ _SIZES = ((2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B"))
 def with_max_memory(
   cluster: Cluster, limits: Mapping[str, str | float]
 ) -> Cluster:
-  """The cluster with other memory sizes.
+  """Returns a copy of the cluster with other memory sizes.
 
   Args:
     cluster: devices that `limits` does not name keep their size.
-    limits: device -> bytes, or a size with a unit: "10GiB" is 10 * 2**30
-      bytes, "10GB" is 10**10; a device of 0 holds nothing. A device is named
-      in full, or by its end where that fits one only, as "GPU:0" does.
+    limits: device -> bytes, or a size with a unit: "10GiB" is 10 * 2**30 bytes,
+      "10GB" is 10**10. A device of size 0 holds nothing. A device is named in
+      full, or by a suffix that only it has, such as "GPU:0".
 
   Raises:
-    FormatError: no such device, no size, or a device that is named twice;
-      names it.
+    FormatError: a device is unknown, ambiguous or named twice, or a size is
+      invalid; names it.
   """
   memory: dict[str, float] = {}
   for name, size in limits.items():
@@ -66,11 +66,7 @@ def with_max_memory(
 
 
 def find_device(cluster: Cluster, name: str) -> str:
-  """The full name of the device that is meant by `name`.
-
-  Raises:
-    FormatError: the cluster has none, or several.
-  """
+  """Resolves a device name or unique suffix; raises FormatError otherwise."""
   names = [device.name for device in cluster.devices]
   if name in names:
     return name
@@ -87,11 +83,10 @@ def find_device(cluster: Cluster, name: str) -> str:
 
 
 def num_bytes(size: str | float) -> float:
-  """Bytes of a number or of a text such as "10GiB", "1.5 GB" or "4096".
+  """Parses a number of bytes, such as 4096, "10GiB" or "1.5 GB".
 
   Raises:
-    FormatError: neither; a unit in lower case is refused, since it may mean
-      bits.
+    FormatError: the size is invalid. Units in lower case may mean bits.
   """
   if isinstance(size, str):
     match = _SIZE.fullmatch(size.strip())
@@ -108,26 +103,26 @@ def num_bytes(size: str | float) -> float:
 
 
 def format_bytes(num_bytes: float) -> str:
-  """3 * 2**30 -> "3 GiB": three digits."""
+  """Formats bytes with three significant digits: 3 * 2**30 -> "3 GiB"."""
   return in_units(num_bytes, _SIZES)
 
 
 def exact_bytes(num_bytes: float) -> str:
-  """3 * 2**30 -> "3 GiB (3221225472 bytes)"."""
+  """Formats bytes twice: 3 * 2**30 -> "3 GiB (3221225472 bytes)"."""
   count = math.ceil(num_bytes)
   exact = f"{count} byte{'s' * (count != 1)}"
   return exact if num_bytes < 1024 else f"{format_bytes(num_bytes)} ({exact})"
 
 
 def in_units(value: float, units: Sequence[tuple[float, str]]) -> str:
-  """A value to three digits in the largest unit that it reaches.
+  """Formats a finite value with three digits in the largest fitting unit.
 
   Args:
-    value: finite.
-    units: (size, name) of each, the largest first and 1 at the end.
+    value: a finite number.
+    units: (size, name) of each unit, largest first; the last size is 1.
   """
   for scale, unit in units:
-    # As rounded: 999.9 us is "1 ms", not "1e+03 us".
+    # Compare the rounded value: 999.9 us is "1 ms", not "1e+03 us".
     if float(f"{value / scale:.3g}") >= 1 or scale == 1.0:
       digits = f"{value / scale:.3g}"
       return (
@@ -137,14 +132,13 @@ def in_units(value: float, units: Sequence[tuple[float, str]]) -> str:
 
 
 def keep_together(graph: OpGraph, groups: Iterable[Sequence[int]]) -> OpGraph:
-  """The graph with each group's ops, and all colocated with them, as one.
+  """Returns a copy of the graph in which each group shares a device.
 
-  Args:
-    graph: whose colocation groups are merged where a new one touches them.
-    groups: positions of ops; groups that share an op become one.
+  Groups are lists of op positions. Groups that share an op, and existing
+  colocation groups that they touch, are merged.
   """
   sets = DisjointSets(graph.num_ops)
-  first: dict[int, int] = {}  # of each colocation group that is there
+  first: dict[int, int] = {}  # The first op of each existing colocation group.
   for op, group in enumerate(graph.colocation.tolist()):
     if group >= 0:
       sets.union(first.setdefault(group, op), op)
@@ -163,15 +157,15 @@ def keep_together(graph: OpGraph, groups: Iterable[Sequence[int]]) -> OpGraph:
 
 
 def matching(graph: OpGraph, pattern: str) -> list[int]:
-  """Positions of the ops whose name, or a scope of it, is like `pattern`.
+  """Returns the positions of ops whose name or scope matches a pattern.
 
   Args:
-    graph: whose ops are looked through.
-    pattern: as a shell's: `*` for any text, `?` for one character. "encoder"
-      and "encoder/*" both stand for all ops in that scope.
+    graph: graph to search.
+    pattern: shell-style pattern: `*` matches any text, `?` one character.
+      "encoder" and "encoder/*" both match all ops in that scope.
 
   Raises:
-    FormatError: no op is.
+    FormatError: no op matches.
   """
   found = [
     i

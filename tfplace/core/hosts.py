@@ -1,9 +1,9 @@
-"""Clusters of several equal hosts, joined by a network.
+"""Clusters of several identical hosts in a network.
 
-What leaves a host goes through the network adapter on the PCIe switch of the
-device that sends it, and takes turns there, wherever it goes. What reaches a
-host from several others at once does not queue there: a link has one channel.
-`presets` gives these clusters their names.
+A transfer between hosts leaves through the network adapter on the PCIe switch
+of the sending device and queues there, whatever its destination. Transfers that
+reach a host from several others do not queue, because a link has only one
+channel. `presets` names these clusters.
 """
 
 import dataclasses
@@ -11,20 +11,20 @@ import itertools
 
 from tfplace.core.cluster import Cluster, Device, Link
 
-MAX_GPUS = 64  # of all hosts of a preset
+MAX_GPUS = 64  # GPUs on all hosts of a preset.
 
 
 @dataclasses.dataclass(frozen=True)
 class NetworkModel:
-  """Published figures of the network between hosts.
+  """Published figures of a network between hosts.
 
   Attributes:
-    adapters: what a host has.
-    bytes_per_us: one way, of one adapter.
-    gpus_per_adapter: GPUs 0, 1, ... share adapter 0, and so on; the CPU uses
-      adapter 0.
-    latency_us: besides what a transfer inside a host takes.
-    source: where the figures are from.
+    adapters: adapters of a host.
+    bytes_per_us: one-way bandwidth of one adapter.
+    gpus_per_adapter: consecutive GPUs that share an adapter, starting with GPU
+      0 on adapter 0. The CPU uses adapter 0.
+    latency_us: added to the latency of a transfer inside a host.
+    source: source of the figures.
   """
 
   adapters: str
@@ -34,12 +34,12 @@ class NetworkModel:
   source: str
 
 
-# NCCL's own estimate for one hop over InfiniBand (src/graph/tuning.cc,
-# `hwLatencies` of the network, ring, simple protocol).
+# NCCL's estimate for one hop over InfiniBand (src/graph/tuning.cc,
+# `hwLatencies` of network, ring, simple protocol).
 _NCCL_LATENCY_US = 14.0
 _NCCL = "; latency: NCCL, src/graph/tuning.cc"
 
-# 100 Gb/s are 12,500 B/us.
+# 100 Gb/s equal 12,500 B/us.
 NETWORKS = {
   "cloud": NetworkModel(
     "Ethernet of 32 Gb/s", 4000.0, 8, 36.0,
@@ -70,17 +70,17 @@ def repeated(
   pcie_bytes_per_us: float,
   latency_us: float,
 ) -> Cluster:
-  """`count` hosts like `host`, with a link between any two devices.
+  """Builds a cluster of `count` copies of a host, fully linked.
 
-  Device `/job:worker/replica:0/task:i/device:GPU:j` is GPU j of host i; each
-  host's devices are in order, host after host.
+  Device `/job:worker/replica:0/task:i/device:GPU:j` is GPU j of host i. Devices
+  are listed host by host.
 
   Args:
-    host: devices of one task, every pair linked: GPUs, then a CPU.
+    host: devices of one task with all pairs linked; GPUs first, then a CPU.
     count: number of hosts.
-    network: between them.
-    pcie_bytes_per_us: of the slot of an adapter, which may be the slower one.
-    latency_us: of a transfer inside a host.
+    network: network between the hosts.
+    pcie_bytes_per_us: bandwidth of an adapter's PCIe slot, which may limit it.
+    latency_us: latency of a transfer inside a host.
   """
   tasks = [_as_task(host, task) for task in range(count)]
   links = [link for _, inside in tasks for link in inside]
@@ -103,7 +103,7 @@ def repeated(
 
 
 def _adapter(network: NetworkModel, device: Device, number: int) -> int:
-  """The adapter that a device of a host sends by; `number` is its position."""
+  """Returns the adapter of the device at position `number` of its host."""
   return 0 if device.kind == "CPU" else number // network.gpus_per_adapter
 
 
@@ -112,7 +112,7 @@ def _task(number: int) -> str:
 
 
 def _as_task(host: Cluster, number: int) -> tuple[list[Device], list[Link]]:
-  """The host's devices and links under the names of a task of its own."""
+  """Renames the devices and links of a host for task `number`."""
   names = {
     device.name: f"{_task(number)}/device:{device.name.split('/device:')[1]}"
     for device in host.devices

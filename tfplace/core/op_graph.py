@@ -1,7 +1,7 @@
-"""The dataflow graph to be placed: ops, their costs, and their edges.
+"""The dataflow graph to place: ops, their costs, and their edges.
 
-`OpGraph` is plain NumPy data with nothing of TensorFlow in it. It knows no
-devices; `Problem` joins it to a `Cluster`.
+`OpGraph` is plain NumPy data without TensorFlow. It knows no devices; `Problem`
+combines it with a `Cluster`.
 """
 
 import dataclasses
@@ -14,20 +14,20 @@ import numpy as np
 from tfplace.core import paths
 from tfplace.errors import FormatError, shown
 
-CONTROL_OUTPUT = -1  # output index of a control edge: a message of 0 bytes
+CONTROL_OUTPUT = -1  # Output index of a control edge, a message of 0 bytes.
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class OpGraph:
-  """A dataflow graph with costs. Immutable; transformations return new ones.
+  """An immutable dataflow graph with costs.
 
-  Ops are numbered 0 .. num_ops-1 in file order ("position"), edges
-  0 .. num_edges-1. Byte counts are doubles, exact up to 2**53.
+  Ops are numbered 0 .. num_ops-1 in file order ("position"), edges 0 ..
+  num_edges-1. Byte counts are doubles, exact up to 2**53.
 
   Attributes:
     name: name of the graph.
-    names: op names, [num_ops], unique.
-    types: op types such as "MatMul", [num_ops].
+    names: [num_ops] unique op names.
+    types: [num_ops] op types such as "MatMul".
     time_us: device kind -> [num_ops] float64 microseconds; NaN where a device
       of that kind cannot run the op.
     output_offsets: [num_ops + 1] int64; the outputs of op i are entries
@@ -35,15 +35,15 @@ class OpGraph:
     output_bytes: [num_outputs] float64.
     persistent_bytes: [num_ops] float64, held for the whole step (variables).
     temp_bytes: [num_ops] float64, held while the op runs.
-    colocation: [num_ops] int32 index into `colocation_names`, -1 where the op
-      is free. Ops with the same index share a device.
-    colocation_names: the strings that `colocation` indexes.
-    layer: [num_ops] int32 index into `layer_names`, -1 where it is unknown or
-      the op is in no layer.
-    layer_names: paths of layers as the model's author named them, the model
-      first: "net/encoder/dense".
-    microbatch: [num_ops] int32, of a step that was split; -1 where all share
-      the op, or nothing was split.
+    colocation: [num_ops] int32 index into `colocation_names`, -1 if the op is
+      free. Ops with the same index share a device.
+    colocation_names: names of the colocation groups.
+    layer: [num_ops] int32 index into `layer_names`, -1 if the op is in no layer
+      or its layer is unknown.
+    layer_names: layer paths as the model's author named them, starting with the
+      model: "net/encoder/dense".
+    microbatch: [num_ops] int32 microbatch of each op, -1 if all microbatches
+      share the op or the step is not microbatched.
     edge_src: [num_edges] int32 producer.
     edge_output: [num_edges] int32 output of the producer, -1 for control.
     edge_dst: [num_edges] int32 consumer.
@@ -79,7 +79,7 @@ class OpGraph:
   def __post_init__(self) -> None:
     for value in self._arrays():
       value.setflags(write=False)
-    # Fails on a cycle, so that no OpGraph that exists has one.
+    # Sort once, so that construction fails on a cycle.
     _ = self.topological_order
 
   def _arrays(self) -> list[np.ndarray]:
@@ -97,19 +97,19 @@ class OpGraph:
 
   @property
   def kinds(self) -> tuple[str, ...]:
-    """Device kinds that some op has a time for."""
+    """Device kinds that at least one op has a time for."""
     return tuple(self.time_us)
 
   @property
   def num_microbatches(self) -> int:
-    """Into which the step was split; 1 where it was not."""
+    """Number of microbatches; 1 if the step is not microbatched."""
     return max(1, 1 + int(self.microbatch.max(initial=-1)))
 
   @property
   def layer_paths(self) -> list[str | None]:
-    """[num_ops] path of each op's layer, None where it is unknown."""
+    """[num_ops] layer path of each op, None if unknown."""
     names = (*self.layer_names, None)
-    return [names[i] for i in self.layer.tolist()]  # -1 is the last
+    return [names[i] for i in self.layer.tolist()]  # Index -1 selects the last.
 
   @functools.cached_property
   def index(self) -> Mapping[str, int]:
@@ -120,7 +120,7 @@ class OpGraph:
   def out_csr(self) -> tuple[np.ndarray, np.ndarray]:
     """Edges by producer: offsets [num_ops + 1], edge numbers [num_edges].
 
-    The edges of one producer are in the order (output, dst).
+    The edges of a producer are ordered by (output, consumer).
     """
     order = np.lexsort((self.edge_dst, self.edge_output, self.edge_src))
     return _offsets(self.edge_src, self.num_ops), order.astype(np.int32)
@@ -133,7 +133,7 @@ class OpGraph:
 
   @functools.cached_property
   def edge_bytes(self) -> np.ndarray:
-    """[num_edges] float64: bytes of the tensor on each edge, 0 on control."""
+    """[num_edges] float64 bytes of the tensor on each edge, 0 on control."""
     if not self.num_edges:
       return np.zeros(0)
     is_data = self.edge_output >= 0
@@ -144,17 +144,13 @@ class OpGraph:
 
   @functools.cached_property
   def op_output_bytes(self) -> np.ndarray:
-    """[num_ops] float64: sum of the bytes of each op's outputs."""
+    """[num_ops] float64 total output bytes of each op."""
     sums = np.concatenate(([0.0], np.cumsum(self.output_bytes)))
     return sums[self.output_offsets[1:]] - sums[self.output_offsets[:-1]]
 
   @functools.cached_property
   def topological_order(self) -> np.ndarray:
-    """[num_ops] int32 positions, producers first (Kahn).
-
-    Raises:
-      FormatError: the graph has a cycle; names an op on it.
-    """
+    """[num_ops] int32 positions, producers first; FormatError on a cycle."""
     offsets, edges = self.out_csr
     order = paths.topological_order(offsets, self.edge_dst[edges])
     if len(order) < self.num_ops:
@@ -163,13 +159,13 @@ class OpGraph:
 
   @functools.cached_property
   def topological_position(self) -> np.ndarray:
-    """[num_ops] int64: the place of each op in `topological_order`."""
+    """[num_ops] int64 index of each op in `topological_order`."""
     position = np.empty(self.num_ops, np.int64)
     position[self.topological_order] = np.arange(self.num_ops)
     return position
 
   def _raise_cycle(self, order: np.ndarray) -> None:
-    """Walks back among unfinished ops until one repeats: it is on a cycle."""
+    """Walks backward among the unsorted ops until one repeats."""
     offsets, edges = self.in_csr
     missing = np.ones(self.num_ops, bool)
     missing[order] = False
@@ -192,7 +188,7 @@ def _offsets(keys: np.ndarray, num_ops: int) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class OpSpec:
-  """One op as a builder of graphs gives it; fields as in `OpGraph`."""
+  """One op for `build_graph`; the fields correspond to those of `OpGraph`."""
 
   name: str
   type: str
@@ -211,14 +207,14 @@ def build_graph(
   edges: Sequence[tuple[int, int, int]],
   **extras: Any,
 ) -> OpGraph:
-  """Packs op specs and edges into an `OpGraph`.
+  """Builds an `OpGraph` from op specs and edges.
 
   Args:
     name: name of the graph.
     ops: the ops, in position order.
-    edges: (producer, output or -1, consumer) by position, in file order. A
-      repeated edge must have been dropped.
-    **extras: `extra`, `op_extra`, `edge_extra` of `OpGraph`.
+    edges: (producer, output or -1, consumer) by position, in file order,
+      without repeated edges.
+    **extras: `extra`, `op_extra` and `edge_extra` of `OpGraph`.
 
   Raises:
     FormatError: an edge is not three integers, or the edges form a cycle.
@@ -258,7 +254,7 @@ def build_graph(
 
 
 def _edge_table(edges: Sequence[tuple[int, int, int]]) -> np.ndarray:
-  """[num_edges, 3] int32."""
+  """Converts edges to [num_edges, 3] int32."""
   try:
     return np.array(edges, np.int32).reshape(-1, 3)
   except (OverflowError, TypeError, ValueError) as error:
@@ -277,7 +273,7 @@ def _edge_table(edges: Sequence[tuple[int, int, int]]) -> np.ndarray:
 def _numbered(
   names: Sequence[str | None],
 ) -> tuple[np.ndarray, tuple[str, ...]]:
-  """Index of each name among the distinct ones (-1 for None), and those."""
+  """Numbers the distinct names; returns an index per name (-1 for None)."""
   index: dict[str, int] = {}
   for name in names:
     if name is not None:
@@ -287,12 +283,12 @@ def _numbered(
 
 
 def subgraph(graph: OpGraph, ops: np.ndarray) -> OpGraph:
-  """The graph whose op i is `graph`'s op `ops[i]`; edges keep their order.
+  """Returns the graph of the given ops, renumbered; edges keep their order.
 
   Args:
     graph: any graph.
-    ops: [?] positions, each once, in any order: a permutation renumbers, and
-      what is not among them is left out with its edges.
+    ops: [new_num_ops] distinct positions in any order. Op i of the result is op
+      `ops[i]` of `graph`; other ops and their edges are dropped.
   """
   rank = np.full(graph.num_ops, -1, np.int32)
   rank[ops] = np.arange(len(ops), dtype=np.int32)
@@ -301,7 +297,7 @@ def subgraph(graph: OpGraph, ops: np.ndarray) -> OpGraph:
   )
   counts = np.diff(graph.output_offsets)[ops]
   offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
-  # Where each output was: its op's first one, and how many come between.
+  # The old index of each output: its op's first output plus its offset there.
   within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], counts)
   was = np.repeat(graph.output_offsets[:-1][ops], counts) + within
   return dataclasses.replace(

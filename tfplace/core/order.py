@@ -1,8 +1,8 @@
-"""The order in which a device takes its ready ops: a part of a plan.
+"""Execution order: the order in which a device takes its ready ops.
 
-As ops arrive, which is what the formats mean by a placement without more, or by
-a rank that each op has beforehand. A chain of control edges per device makes
-the first of the second, in the simulator as in TensorFlow's executor.
+Devices take ops by arrival, the default of placement files, or by a rank that
+is fixed in advance. A chain of control edges per device enforces a rank order
+in both the simulator and TensorFlow's executor.
 """
 
 from typing import TYPE_CHECKING
@@ -15,20 +15,17 @@ from tfplace.errors import ProblemError, shown
 if TYPE_CHECKING:
   from tfplace.core.op_graph import OpGraph
 
-ARRIVAL = "arrival"  # (ready time, position): rule 2 of the formats
-RANK = "rank"  # by `ranks` alone
+# (ready time, position): rule 2 (device) of docs/simulation.md
+ARRIVAL = "arrival"
+RANK = "rank"  # By `ranks` alone.
 ORDERS = (ARRIVAL, RANK)
-AUTO = "auto"  # to be chosen with the placement
-# Share of the step time that rank must gain, or it is not worth its chains.
+AUTO = "auto"  # Chosen together with the placement.
+# Minimum relative gain of rank order; below it the control edges do not pay.
 LEAST_GAIN = 0.03
 
 
 def check_order(order: str, among: tuple[str, ...] = ORDERS) -> None:
-  """Checks the name of an order.
-
-  Raises:
-    ProblemError: names the value and the choices.
-  """
+  """Raises ProblemError unless an execution order is among the choices."""
   if order not in among:
     raise ProblemError(
       f"order is {shown(order)}; it must be one of {', '.join(among)}"
@@ -36,28 +33,28 @@ def check_order(order: str, among: tuple[str, ...] = ORDERS) -> None:
 
 
 def order_to_json(order: str) -> dict[str, str]:
-  """What files say of an order: of that of arrival, nothing."""
+  """Returns the JSON entry of an order; empty for arrival, the default."""
   return {} if order == ARRIVAL else {"order": order}
 
 
 def ranks(
   graph: "OpGraph", op_us: np.ndarray, position: np.ndarray | None = None
 ) -> np.ndarray:
-  """[num_ops] int64: each op's turn, the smaller the sooner.
+  """Returns the static execution rank of each op, [num_ops] int64.
 
-  Of a split step, what all microbatches need comes first (reads of variables),
-  then one microbatch after another, then what comes after all of them (the
-  optimizer): what was begun is finished first, so that a pipeline holds few
-  microbatches (1F1B of PipeDream, Narayanan et al., 2019). Within these, the
-  longest way to the end of the step goes first, as in HEFT's list scheduling
-  (upward rank, Topcuoglu et al., 2002), then the position. TensorFlow's
-  executor can be held to such an order (TicTac, Hashemi et al., 2019).
+  Ops run by stage, then by decreasing upward rank (HEFT, Topcuoglu et al.,
+  2002), then by position. The stages of a microbatched step are the ops that
+  microbatches depend on (reads of variables), each microbatch in turn, and all
+  other ops (the optimizer). Finishing a microbatch before the next one keeps
+  few of them in memory, as in 1F1B (PipeDream, Narayanan et al., 2019).
+  TensorFlow's executor can be held to such an order (TicTac, Hashemi et al.,
+  2019).
 
   Args:
     graph: the step.
-    op_us: [num_ops] microseconds that an op counts for.
-    position: [num_ops] each op's position, where the ops have been renumbered;
-      None is 0, 1, ...
+    op_us: [num_ops] weight of each op in microseconds.
+    position: [num_ops] position of each op if the ops have been renumbered;
+      None means 0, 1, ...
   """
   if position is None:
     position = np.arange(graph.num_ops)

@@ -1,7 +1,4 @@
-"""Algorithms on dataflow graphs that several parts of the package need: a
-topological order, longest paths and ranks, the transfers of a placement, and
-disjoint sets. NumPy only; nothing here knows devices' speeds or links.
-"""
+"""Graph algorithms shared by several packages, in plain NumPy."""
 
 from typing import TYPE_CHECKING
 
@@ -14,20 +11,20 @@ if TYPE_CHECKING:
 def topological_order(
   offsets: np.ndarray, successors: np.ndarray
 ) -> np.ndarray:
-  """int32 nodes, producers first, by Kahn's algorithm with a queue.
+  """Sorts nodes topologically, producers first (Kahn's algorithm).
 
   Args:
-    offsets: [num_nodes + 1] into `successors`.
-    successors: [num_edges] by producer.
+    offsets: [num_nodes + 1] offsets into `successors`.
+    successors: [num_edges] successors of each node, grouped by producer.
 
   Returns:
-    [num_nodes] nodes; fewer where there is a cycle.
+    [num_nodes] int32 nodes; fewer if the graph has a cycle.
   """
   count = len(offsets) - 1
   missing = np.bincount(successors, minlength=count).tolist()
   after, bounds = successors.tolist(), offsets.tolist()
   order = [i for i in range(count) if missing[i] == 0]
-  for node in order:  # grows while it is read: a queue
+  for node in order:  # The list grows while it is read, as a queue.
     for successor in after[bounds[node] : bounds[node + 1]]:
       missing[successor] -= 1
       if missing[successor] == 0:
@@ -38,13 +35,13 @@ def topological_order(
 def longest_paths(
   graph: "OpGraph", *edge_us: np.ndarray, backward: bool = False
 ) -> np.ndarray:
-  """[num_ops] float64: the longest path to each op, or backward from it.
+  """Returns the longest path to (or from) each op, [num_ops] float64.
 
   Args:
     graph: any graph.
-    *edge_us: [num_edges] microseconds each; the length of an edge is their
-      sum, added to the path one after another.
-    backward: from each op to the end of the step, against the edges.
+    *edge_us: [num_edges] microseconds each. The length of an edge is their sum,
+      added to the path one term after another.
+    backward: measure paths from each op to the end of the step.
   """
   offsets, edges = graph.out_csr if backward else graph.in_csr
   ends = graph.edge_dst if backward else graph.edge_src
@@ -65,12 +62,10 @@ def longest_paths(
 
 
 def downward_ranks(graph: "OpGraph", op_us: np.ndarray) -> np.ndarray:
-  """[num_ops] longest path to each op's start, communication free: the earliest
-  start (ASAP).
+  """Returns the longest path to each op's start, [num_ops] microseconds.
 
-  Args:
-    graph: any graph.
-    op_us: [num_ops] microseconds that an op counts for.
+  This is the earliest start (ASAP) with free communication, where each op takes
+  [num_ops] `op_us`.
   """
   return longest_paths(graph, op_us[graph.edge_src])
 
@@ -81,14 +76,15 @@ def upward_ranks(
   us_per_byte: float = 0.0,
   latency_us: float = 0.0,
 ) -> np.ndarray:
-  """[num_ops] longest path from each op's start to the end of the step (HEFT,
-  Topcuoglu et al., 2002).
+  """Returns the upward ranks of HEFT (Topcuoglu et al., 2002), [num_ops].
+
+  The upward rank is the longest path from an op's start to the end of the step.
 
   Args:
     graph: any graph.
-    op_us: [num_ops] microseconds that an op counts for.
-    us_per_byte: microseconds that a byte on an edge counts for.
-    latency_us: microseconds that an edge counts for, besides.
+    op_us: [num_ops] weight of each op in microseconds.
+    us_per_byte: weight of each byte on an edge in microseconds.
+    latency_us: fixed weight of each edge in microseconds.
   """
   parts = [op_us[graph.edge_dst]]
   if us_per_byte or latency_us:
@@ -100,21 +96,21 @@ def upward_ranks(
 def transfers(
   graph: "OpGraph", where: np.ndarray, among: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-  """What has to be sent: each output once to each place that reads it.
+  """Lists the transfers of a placement: one per output and destination.
 
   Args:
     graph: any graph.
-    where: [num_ops] device of each op, or another set that it is in.
-    among: the edges to look at; None is those between different places.
+    where: [num_ops] device of each op, or the index of any other set it is in.
+    among: edges to consider; None means those between different sets.
 
   Returns:
-    [num_transfers] an edge of each transfer, in the order (producer, output,
-    destination); and [num_edges] int64 the transfer of each edge, -1 where it
-    has none.
+    [num_transfers] one edge per transfer, in the order (producer, output,
+    destination), and [num_edges] int64 transfer of each edge, -1 for none.
   """
   if among is None:
     among = np.flatnonzero(where[graph.edge_src] != where[graph.edge_dst])
-  outputs = int(graph.edge_output.max(initial=0)) + 2  # -1 is control
+  # The added 2 makes room for control output -1.
+  outputs = int(graph.edge_output.max(initial=0)) + 2
   places = int(where.max(initial=0)) + 1
   keys = graph.edge_src[among].astype(np.int64) * outputs
   keys = (keys + graph.edge_output[among] + 1) * places
@@ -126,13 +122,13 @@ def transfers(
 
 
 class DisjointSets:
-  """Sets of numbers that grow together (union-find with path halving)."""
+  """Union-find over integers, with path halving."""
 
   def __init__(self, count: int) -> None:
     self._parent = list(range(count))
 
   def find(self, i: int) -> int:
-    """The least member of the set that `i` is in."""
+    """Returns the smallest member of the set that contains `i`."""
     parent = self._parent
     while parent[i] != i:
       parent[i] = parent[parent[i]]
@@ -140,13 +136,13 @@ class DisjointSets:
     return i
 
   def union(self, a: int, b: int) -> int:
-    """Joins the sets of two numbers; returns the least member."""
+    """Merges the sets of two numbers and returns the smallest member."""
     a, b = self.find(a), self.find(b)
     least = min(a, b)
     self._parent[max(a, b)] = least
     return least
 
   def roots(self) -> np.ndarray:
-    """[count] int64: the least member of each number's set."""
+    """Returns the smallest member of each number's set, [count] int64."""
     every = range(len(self._parent))
     return np.fromiter(map(self.find, every), np.int64, len(self._parent))

@@ -1,4 +1,4 @@
-"""A device for every op, checked against a problem."""
+"""Placements: a device for each op, checked against a problem."""
 
 import dataclasses
 import importlib
@@ -14,10 +14,10 @@ from tfplace.errors import PlacementError, shown
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Placement:
-  """One device index per op of a problem's graph.
+  """A device index for each op of a problem's graph.
 
   Attributes:
-    problem: what is placed and on what.
+    problem: graph and cluster of the placement.
     devices: [num_ops] int32 index into `problem.cluster.devices`.
     extra: unknown keys of the file.
   """
@@ -34,7 +34,7 @@ class Placement:
 
   @property
   def assignments(self) -> dict[str, str]:
-    """Op name -> device name: the plan as plain data."""
+    """Op name -> device name, as plain data."""
     names = [device.name for device in self.problem.cluster.devices]
     graph = self.problem.graph
     return {
@@ -48,7 +48,7 @@ class Placement:
     assignments: Mapping[str, str],
     extra: Mapping[str, Any] | None = None,
   ) -> "Placement":
-    """The inverse of `assignments`.
+    """Builds a placement from op name -> device name.
 
     Raises:
       PlacementError: an op is missing or unknown, a device is unknown, or the
@@ -77,7 +77,7 @@ class Placement:
     return cls(problem, devices, extra or {})
 
   def save(self, path: str | os.PathLike[str]) -> None:
-    """Writes `tfplace.placement.v1`; an interrupted write loses nothing."""
+    """Writes `tfplace.placement.v1` atomically."""
     results = importlib.import_module("tfplace.formats.results")
 
     results.save_placement(self, path)
@@ -87,8 +87,8 @@ def check_devices(problem: Problem, devices: np.ndarray) -> None:
   """Checks one [num_ops] row of device indices.
 
   Raises:
-    PlacementError: wrong shape, no such device, a kind that cannot run the
-      op, colocated ops apart, or a transfer between unlinked devices.
+    PlacementError: the shape or a device index is wrong, a device kind cannot
+      run its op, colocated ops are separated, or a transfer lacks a link.
   """
   graph, cluster = problem.graph, problem.cluster
   if devices.shape != (graph.num_ops,):
@@ -142,10 +142,10 @@ def _check_colocation(problem: Problem, devices: np.ndarray) -> None:
 
 
 def check_links(problem: Problem, devices: np.ndarray) -> None:
-  """Checks the transfers of one [num_ops] row of device indices.
+  """Checks that every transfer of a [num_ops] row of devices has a link.
 
   Raises:
-    PlacementError: one is between devices without a link.
+    PlacementError: a transfer is between devices without a link.
   """
   graph, cluster = problem.graph, problem.cluster
   if cluster.is_fully_linked:

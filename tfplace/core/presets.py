@@ -1,9 +1,9 @@
-"""Clusters of known hardware: `k80x2`, `v100x8-pcie`, `2*v100x8` and the like.
+"""Presets of known hardware, such as `k80x2`, `v100x8-pcie` or `2*v100x8`.
 
 A preset is N GPUs and one CPU device in one host, or several such hosts in a
-network. It holds published figures only, as `GPUS`, `HOSTS`, `hosts.NETWORKS`
-and the functions below name them, with their sources; clusters that were
-measured come from `tfplace.measure`, and others from a file.
+network. All figures are published; `GPUS`, `HOSTS`, `hosts.NETWORKS` and the
+functions below name their sources. Measured clusters come from
+`tfplace.measure`, all others from files.
 """
 
 import dataclasses
@@ -12,49 +12,10 @@ from typing import Any
 
 from tfplace.core import hosts
 from tfplace.core.cluster import Cluster, Device, Link
+from tfplace.core.gpus import GPUS, GpuModel, gpu_description
 from tfplace.errors import FormatError, shown
 
 _GIB = 2**30
-
-
-@dataclasses.dataclass(frozen=True)
-class GpuModel:
-  """Published figures of one GPU.
-
-  Attributes:
-    model: its name.
-    memory_bytes: capacity as sold (GiB of the data sheet).
-    multiprocessors: streaming multiprocessors.
-    cuda_cores: single-precision lanes.
-    frequency_mhz: the boost clock of the data sheet's single-precision peak.
-    bandwidth_bytes_per_us: memory bandwidth.
-    architecture: major compute capability.
-    host: key of `HOSTS`.
-    network: key of `hosts.NETWORKS`.
-    nvlink_bytes_per_us: one way, of one NVLink; 0 where it has none.
-    nvlinks: number of NVLinks.
-    nvswitch: whether all NVLinks go into a switch.
-    source: where the figures are from.
-  """
-
-  model: str
-  memory_bytes: int
-  multiprocessors: int
-  cuda_cores: int
-  frequency_mhz: int
-  bandwidth_bytes_per_us: float
-  architecture: int
-  host: str
-  network: str
-  nvlink_bytes_per_us: float
-  nvlinks: int
-  nvswitch: bool
-  source: str
-
-  @property
-  def peak_gflops(self) -> float:
-    """Single precision, a multiply-add as two."""
-    return 2e-3 * self.cuda_cores * self.frequency_mhz
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,12 +24,12 @@ class HostModel:
 
   Attributes:
     model: its processors.
-    cores: of all its sockets.
+    cores: total cores of all sockets.
     frequency_mhz: base clock.
-    memory_bytes: of the host.
+    memory_bytes: host memory.
     bandwidth_bytes_per_us: memory bandwidth of all sockets.
-    pcie_bytes_per_us: one way, of one x16 slot.
-    source: where the figures are from.
+    pcie_bytes_per_us: one-way bandwidth of one x16 slot.
+    source: source of the figures.
   """
 
   model: str
@@ -80,8 +41,8 @@ class HostModel:
   source: str
 
 
-# PCIe: 12,000 B/us is what a x16 slot of generation 3 (15,750 on the wire)
-# moves after packet headers; generations 4 and 5 double it each.
+# A PCIe 3.0 x16 slot moves 12,000 B/us after packet headers (15,750 on the
+# wire). Generations 4 and 5 each double that.
 HOSTS = {
   "dgx-1": HostModel(
     "2 x Intel Xeon E5-2698 v4", 40, 2200, 512 * _GIB, 136500.0, 12000.0,
@@ -100,41 +61,8 @@ HOSTS = {
   ),
 }  # fmt: skip
 
-GPUS = {
-  "k80": GpuModel(
-    "Tesla K80 (one of its two GK210)", 12 * _GIB, 13, 2496, 875, 240000.0,
-    3, "dgx-1", "cloud", 0.0, 0, False,
-    "NVIDIA Tesla K80 board specification BD-07317-001: 24 GB, 480 GB/s, "
-    "8.73 TFLOPS and 4992 cores for two GPUs, boost to 875 MHz",
-  ),
-  "p100": GpuModel(
-    "Tesla P100", 16 * _GIB, 56, 3584, 1303, 732000.0,
-    6, "dgx-1", "cloud", 18310.0, 4, False,
-    "NVIDIA Tesla P100 PCIe data sheet: 16 GB, 732 GB/s, 9.3 TFLOPS, boost "
-    "1303 MHz; NVLink: 18.31 GB/s measured on a PowerEdge C4130 (Dell HPC)",
-  ),
-  "v100": GpuModel(
-    "Tesla V100-SXM2", 16 * _GIB, 80, 5120, 1530, 900000.0,
-    7, "dgx-1", "dgx-1", 23950.0, 6, False,
-    "NVIDIA Tesla V100 data sheet: 16 GB, 900 GB/s, 15.7 TFLOPS, boost 1530 "
-    "MHz; NVLink: 47.9 GB/s of two links measured on a PowerEdge C4130 (Dell)",
-  ),
-  "a100": GpuModel(
-    "A100-SXM4-40GB", 40 * _GIB, 108, 6912, 1410, 1555000.0,
-    8, "dgx-a100", "dgx-a100", 25000.0, 12, True,
-    "NVIDIA A100 white paper: 40 GB, 1555 GB/s, 19.5 TFLOPS (FP32, no tensor "
-    "cores), boost 1410 MHz, 12 NVLinks of 25 GB/s each way",
-  ),
-  "h100": GpuModel(
-    "H100-SXM5-80GB", 80 * _GIB, 132, 16896, 1980, 3350000.0,
-    9, "dgx-h100", "dgx-h100", 25000.0, 18, True,
-    "NVIDIA H100 data sheet: 80 GB, 3.35 TB/s, 67 TFLOPS (FP32, no tensor "
-    "cores), boost 1980 MHz, 18 NVLinks of 25 GB/s each way",
-  ),
-}  # fmt: skip
-
-# NVLinks between each pair of GPUs of a DGX-1 with V100, a hybrid cube mesh of
-# 6 links per GPU, as `nvidia-smi topo -m` prints it there.
+# Number of NVLinks between each pair of GPUs of a DGX-1 with V100, a hybrid
+# cube mesh with 6 links per GPU, as printed by `nvidia-smi topo -m`.
 DGX1_NVLINKS = (
   (0, 1, 1, 2, 2, 0, 0, 0),
   (1, 0, 2, 1, 0, 2, 0, 0),
@@ -147,28 +75,8 @@ DGX1_NVLINKS = (
 )
 
 
-def gpu_hardware(gpu: GpuModel) -> dict[str, Any]:
-  """A GPU as Grappler's `DeviceProperties`: MHz, KB/s, bytes.
-
-  Grappler derives the peak from `num_cores` multiprocessors of 192 lanes
-  (architecture 3) or 64 (6 and later). H100's have 128 lanes, so it is
-  described as twice as many: the peak is right.
-  """
-  lanes = 192 if gpu.architecture == 3 else 64
-  return {
-    "type": "GPU",
-    "vendor": "NVIDIA",
-    "model": gpu.model,
-    "frequency": gpu.frequency_mhz,
-    "num_cores": gpu.cuda_cores // lanes,
-    "bandwidth": int(gpu.bandwidth_bytes_per_us * 1e3),
-    "memory_size": gpu.memory_bytes,
-    "environment": {"architecture": str(gpu.architecture)},
-  }
-
-
 def cpu_hardware(host: HostModel) -> dict[str, Any]:
-  """A host as Grappler's `DeviceProperties`: MHz, KB/s, bytes."""
+  """Describes a host as Grappler's `DeviceProperties`: MHz, KB/s, bytes."""
   return {
     "type": "CPU",
     "vendor": host.model.split()[2],
@@ -183,42 +91,48 @@ def cpu_hardware(host: HostModel) -> dict[str, Any]:
 
 _TASK = "/job:localhost/replica:0/task:0/device:"
 
-# Placeto (arXiv 1906.08879), its public simulator: K80s on one host moved
-# 7600 B/us with 25 us between messages, and an op cost 5.7 us to launch. The
-# launch is the work of TensorFlow's executor on the host, and nobody published
-# it for the other devices, so they all get it.
+# Placeto (arXiv 1906.08879), public simulator: K80s on one host with 7600 B/us,
+# 25 us between messages, and 5.7 us to launch an op. TensorFlow's executor on
+# the host does the launch. No value is published for the other devices, so all
+# presets use this one.
 PLACETO_BYTES_PER_US = 7600.0
 PLACETO_GAP_US = 25.0
 PLACETO_OP_OVERHEAD_US = 5.7
 
-# The sources above give no value; chosen between the few microseconds of a raw
-# peer read and the tens that a copy scheduled by TensorFlow takes.
+# The sources above give no latency. The value lies between the few microseconds
+# of a raw peer read and the tens of microseconds of a copy scheduled by
+# TensorFlow.
 TRANSFER_LATENCY_US = 10.0
 
-MAX_GPUS = 8  # of a host
+MAX_GPUS = 8  # GPUs per host.
 _NAME = re.compile(
-  r"(?:([1-9][0-9]{0,5})\*)?([a-z0-9]+?)x([1-9][0-9]{0,5})(?:-(pcie|nvlink))?"
+  r"(?:([1-9][0-9]{0,5})\*)?([a-z0-9]+(?:-[a-z0-9]+)?)x([1-9][0-9]{0,5})"
+  r"(?:-(pcie|nvlink))?"
 )
 
 
 def cluster_preset(name: str) -> Cluster:
-  """A cluster of known hardware: `[<hosts>*]<gpu>x<count>[-pcie|-nvlink]`.
+  """Builds a preset `[<hosts>*]<gpu>x<count>[-pcie|-nvlink]`.
 
-  GPUs 0 .. count-1 come first, then the CPU. Without a suffix k80 and p100
-  are joined by PCIe, the others by NVLink. Figures as in `GPUS` and `HOSTS`:
+  GPUs 0 .. count-1 come first, then the CPU. Without a suffix, p100 and
+  the GPUs without NVLink are joined by PCIe, the others by NVLink. Figures as
+  in `GPUS` and `HOSTS`:
 
-  - K80: Placeto's simulator, one outgoing channel per device.
-  - PCIe: two GPUs share the switch that leads to the host, in each direction
-    (DGX-1 white paper); they reach each other through it without the host.
-  - NVLink, up to 4 GPUs: each pair has its own links (PowerEdge C4130: P100
-    one link, V100 two); 8 V100 or P100: `DGX1_NVLINKS`, PCIe where that has
-    none. A100 and H100: a switch, so one outgoing channel per GPU.
-  - `2*v100x8`: two such hosts in a network of `hosts.NETWORKS`, up to 64 GPUs.
+  - K80: Placeto's simulator, with one outgoing channel per device.
+  - PCIe: two GPUs share a switch that leads to the host, in each direction
+    (DGX-1 white paper). They reach each other through the switch, without the
+    host.
+  - NVLink with up to 4 GPUs: each pair has its own links, one for P100 and two
+    for V100 (PowerEdge C4130). With more, `DGX1_NVLINKS` gives the links, and
+    pairs without NVLink use PCIe. A100 and H100 have a switch, so each GPU has
+    one outgoing channel.
+  - `2*v100x8`: two such hosts in a network of `hosts.NETWORKS`, with up to 64
+    GPUs in total.
 
-  Each device's `extra["hardware"]` describes it to Grappler's estimator.
+  `extra["hardware"]` of each device describes it to Grappler's estimator.
 
   Raises:
-    FormatError: unknown name; lists the choices.
+    FormatError: the name is unknown; lists the choices.
   """
   match = _NAME.fullmatch(name)
   if match is None or match[2] not in GPUS or not _is_in_limits(match):
@@ -234,7 +148,8 @@ def cluster_preset(name: str) -> Cluster:
       f"unknown cluster preset {name!r}: {match[2]} has no NVLink"
     )
   if wiring is None:
-    wiring = "pcie" if match[2] in ("k80", "p100") else "nvlink"
+    has_nvlink = gpu.nvlinks and match[2] != "p100"
+    wiring = "nvlink" if has_nvlink else "pcie"
   one = _one_host(name, gpu, int(match[3]), wiring)
   if match[1] is None:
     return one
@@ -253,7 +168,7 @@ def _is_in_limits(match: re.Match[str]) -> bool:
 
 
 def _one_host(name: str, gpu: GpuModel, count: int, wiring: str) -> Cluster:
-  """GPUs and the CPU of a host; `wiring` is "pcie" or "nvlink"."""
+  """Builds the GPUs and the CPU of a host; `wiring` is "pcie" or "nvlink"."""
   devices = [_gpu_device(gpu, i) for i in range(count)]
   devices.append(_cpu_device(HOSTS[gpu.host]))
   names = [device.name for device in devices]
@@ -273,7 +188,7 @@ def _gpu_device(gpu: GpuModel, index: int) -> Device:
     "GPU",
     float(gpu.memory_bytes),
     PLACETO_OP_OVERHEAD_US,
-    {"hardware": gpu_hardware(gpu)},
+    {"hardware": gpu_description(gpu)},
   )
 
 
@@ -318,7 +233,7 @@ def _num_nvlinks(gpu: GpuModel, count: int, src: int, dst: int) -> int:
 
 
 def _pcie_channel(cpu: int, src: int, dst: int) -> str:
-  """Two GPUs to a switch; out of it and into it one transfer at a time."""
+  """Names the channel of a PCIe link; two GPUs share a switch."""
   if src == cpu:
     return f"pcie:switch-{dst // 2}:in"
   if dst != cpu and src // 2 == dst // 2:

@@ -1,4 +1,4 @@
-"""A graph joined to a cluster: what may run where, and how fast at best."""
+"""A placement problem: a graph, a cluster, and the derived constraints."""
 
 import dataclasses
 import functools
@@ -14,23 +14,22 @@ from tfplace.errors import ProblemError
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Problem:
-  """Where each op of `graph` may run on `cluster`, and how long it takes.
+  """A graph to place on a cluster.
 
-  Groups are the units of decision: the ops of one colocation string, or one
-  free op. They are numbered by their first op.
+  A group is the unit of placement: the ops of one colocation group, or a single
+  free op. Groups are numbered by their first op.
 
   Attributes:
-    graph: what is placed.
-    cluster: on what.
-    proven_us: a lower bound of the step time that was proved elsewhere (see
-      `tfplace.bounds`), for `lower_bound_us`; 0 where none was. It holds in
-      any order.
-    order: in which devices take their ready ops, one of
-      `tfplace.core.order.ORDERS`.
+    graph: graph to place.
+    cluster: devices to place it on.
+    proven_us: lower bound of the step time proven elsewhere (see
+      `tfplace.bounds`), in any execution order; 0 without one. It enters
+      `lower_bound_us`.
+    order: execution order of ready ops, one of `tfplace.core.order.ORDERS`.
 
   Raises:
-    ProblemError: an op, or a colocation group as a whole, can run nowhere; or
-      there is no such order.
+    ProblemError: an op or a whole colocation group cannot run on any device, or
+      the order is unknown.
   """
 
   graph: OpGraph
@@ -59,17 +58,18 @@ class Problem:
       )
 
   def in_order(self, order: str) -> "Problem":
-    """The problem in this order; itself where it is in it."""
+    """Returns the problem with another order, or itself if it is the same."""
     same = order == self.order
     return self if same else dataclasses.replace(self, order=order)
 
   def priorities(self, position: np.ndarray | None = None) -> np.ndarray:
-    """[num_ops] int64: of ready ops, a device takes the smallest first; in
-    order of arrival, of those that became ready at one time.
+    """Returns [num_ops] int64 priorities; the smallest ready op runs first.
+
+    In order of arrival, priorities break ties between equal ready times.
 
     Args:
-      position: [num_ops] each op's position, where the ops have been
-        renumbered; None is 0, 1, ...
+      position: [num_ops] position of each op if the ops have been renumbered;
+        None means 0, 1, ...
     """
     if self.order == orders.RANK:
       return orders.ranks(self.graph, self.fastest_us, position)
@@ -78,7 +78,7 @@ class Problem:
 
   @functools.cached_property
   def time_us(self) -> np.ndarray:
-    """[num_ops, num_devices] float64; NaN where the op cannot run."""
+    """[num_ops, num_devices] float64 op times; NaN where an op cannot run."""
     none = np.full(self.graph.num_ops, np.nan)
     columns = [
       self.graph.time_us.get(d.kind, none) for d in self.cluster.devices
@@ -87,7 +87,7 @@ class Problem:
 
   @functools.cached_property
   def allowed(self) -> np.ndarray:
-    """[num_ops, num_devices] bool: the op has a kernel there."""
+    """[num_ops, num_devices] bool; True where the op has a kernel."""
     return ~np.isnan(self.time_us)
 
   @functools.cached_property
@@ -109,17 +109,20 @@ class Problem:
 
   @functools.cached_property
   def group_allowed(self) -> np.ndarray:
-    """[num_groups, num_devices] bool: every op of the group runs there."""
+    """[num_groups, num_devices] bool; True where all ops of the group run."""
     result = np.ones((self.num_groups, self.cluster.num_devices), bool)
     np.logical_and.at(result, self.group_of, self.allowed)
     return result
 
   @functools.cached_property
   def allowed_sets(self) -> tuple[np.ndarray, np.ndarray]:
-    """Sets of devices that groups may run on: [num_sets, num_devices] bool, in
-    ascending order, and the number of each group's set, [num_groups]."""
+    """Distinct sets of devices that groups may run on.
+
+    [num_sets, num_devices] bool in ascending order, and the [num_groups] set of
+    each group.
+    """
     allowed = self.group_allowed
-    # Devices of a kind have equal columns: rows of a few are sorted fast.
+    # Devices of one kind have equal columns. Distinct columns sort faster.
     columns = {
       allowed[:, i].tobytes(): i for i in reversed(range(allowed.shape[1]))
     }
@@ -131,26 +134,26 @@ class Problem:
 
   @functools.cached_property
   def group_ops(self) -> tuple[np.ndarray, np.ndarray]:
-    """Ops by group: offsets [num_groups + 1] int64, ops [num_ops] int32."""
+    """Ops by group: [num_groups + 1] int64 offsets, [num_ops] int32 ops."""
     counts = np.bincount(self.group_of, minlength=self.num_groups)
     offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
     return offsets, np.argsort(self.group_of, kind="stable").astype(np.int32)
 
   @functools.cached_property
   def fastest_us(self) -> np.ndarray:
-    """[num_ops] float64: each op's time at its fastest kind in the cluster."""
+    """[num_ops] float64 time of each op on its fastest kind in the cluster."""
     return (
       np.nanmin(self.time_us, axis=1) if self.graph.num_ops else np.zeros(0)
     )
 
   @property
   def lower_bound_us(self) -> float:
-    """No feasible placement's step is shorter: the best bound known."""
+    """Best known lower bound of the step time of any feasible placement."""
     return max(self.simple_bound_us, self.proven_us)
 
   @functools.cached_property
   def simple_bound_us(self) -> float:
-    """The bound of rule 7 of the formats."""
+    """Lower bound by rule 7 (bound) of docs/simulation.md."""
     if not self.graph.num_ops:
       return 0.0
     devices = self.cluster.num_devices
@@ -161,12 +164,11 @@ class Problem:
 
   @functools.cached_property
   def earliest_start_us(self) -> np.ndarray:
-    """[num_ops] longest path of `fastest_us` to each op's start, communication
-    and overhead free."""
+    """[num_ops] longest path of `fastest_us` to each op; communication free."""
     return paths.downward_ranks(self.graph, self.fastest_us)
 
   @functools.cached_property
   def longest_path_us(self) -> float:
-    """Longest path of `fastest_us`, communication and overhead free."""
+    """Longest path of `fastest_us`; communication and overhead are free."""
     ends = self.earliest_start_us + self.fastest_us
     return float(ends.max(initial=0.0))

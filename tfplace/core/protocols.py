@@ -1,7 +1,7 @@
-"""The map of the package: what placers and evaluators take and return.
+"""Interfaces of evaluators, placers and cost models, and what they return.
 
-An `Evaluator` says what placements cost, as `Evaluation`s; a `Placer` proposes
-one within a `Budget`, as a `Result`. Besides, checks of a caller's arguments.
+An `Evaluator` returns the `Evaluation`s of placements. A `Placer` searches for
+a placement within a `Budget` and returns a `Result`.
 """
 
 import dataclasses
@@ -21,27 +21,27 @@ from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.errors import TfplaceError
 
-# Proven bounds add and subtract doubles; none loses more than this share.
+# Maximum relative rounding error of the proven bounds.
 ROUNDING = 1e-9
 
 
 def is_optimal(step_time_us: float, lower_bound_us: float) -> bool:
-  """Whether a simulated step takes as long as its bound, but for rounding."""
+  """Returns True if the simulated step equals its bound up to rounding."""
   return step_time_us <= lower_bound_us * (1 + 2 * ROUNDING)
 
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-  """One placement's step (`tfplace.evaluation.v1`).
+  """The evaluated step of a placement (`tfplace.evaluation.v1`).
 
   Attributes:
-    step_time_us: end of the last op, microseconds; infinite where the
-      placement could not be run (then `extra["error"]` says why).
-    feasible: no device's peak exceeds its memory.
+    step_time_us: end of the last op in microseconds; infinite if the placement
+      could not be run (then `extra["error"]` gives the reason).
+    feasible: True if no device's peak exceeds its memory.
     peak_memory_bytes: device name -> bytes.
     busy_us: device name -> op time without overhead.
     bytes_moved: bytes sent between devices.
-    lower_bound_us: no placement of the problem is faster.
+    lower_bound_us: lower bound of the step time of any placement.
     source: "simulated" or "measured".
     extra: further keys, such as `strategy`, `seconds` and `evaluations`.
   """
@@ -57,17 +57,14 @@ class Evaluation:
 
   @property
   def ratio_to_bound(self) -> float | None:
-    """The step over its lower bound; at 1, no placement is faster.
-
-    None where the step failed, or where the bound is 0.
-    """
+    """Step time over its bound; None if the step failed or the bound is 0."""
     if self.lower_bound_us <= 0 or not math.isfinite(self.step_time_us):
       return None
     return self.step_time_us / self.lower_bound_us
 
   @property
   def is_optimal(self) -> bool:
-    """Whether it fits, and its simulated step is proven to be the shortest."""
+    """True if the simulated placement fits and is proven optimal."""
     return (
       self.feasible
       and self.source == "simulated"
@@ -75,36 +72,36 @@ class Evaluation:
     )
 
   def with_extra(self, **extra: Any) -> "Evaluation":
-    """A copy with further keys."""
+    """Returns a copy with further keys."""
     return dataclasses.replace(self, extra={**self.extra, **extra})
 
   def save(self, path: str | os.PathLike[str]) -> None:
-    """Writes `tfplace.evaluation.v1`; an interrupted write loses nothing."""
+    """Writes `tfplace.evaluation.v1` atomically."""
     results = importlib.import_module("tfplace.formats.results")
 
     results.save_evaluation(self, path)
 
 
 class Evaluator(Protocol):
-  """Costs placements of one problem, by simulation or by measurement."""
+  """Evaluates placements of one problem by simulation or measurement."""
 
   problem: Problem
 
   def evaluate(
     self, placements: np.ndarray | Sequence[Placement]
   ) -> list[Evaluation]:
-    """Evaluates [batch, num_ops] device indices, or `Placement`s, in order."""
+    """Evaluates [batch, num_ops] device indices or `Placement`s, in order."""
 
 
 @dataclasses.dataclass(frozen=True)
 class HistoryPoint:
-  """One improvement: the best step time after so much work.
+  """An improvement during a search.
 
   Attributes:
-    seconds: since the search began.
-    evaluations: placements evaluated by then.
-    step_time_us: best feasible step time by then.
-    strategy: the placer that found it.
+    seconds: time since the search began.
+    evaluations: number of placements evaluated so far.
+    step_time_us: best feasible step time so far.
+    strategy: name of the placer that found it.
   """
 
   seconds: float
@@ -115,20 +112,20 @@ class HistoryPoint:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-  """What a placer returns: its best placement and how it got there.
+  """The best placement of a placer and the history of its search.
 
   Attributes:
     strategy: name of the placer.
-    placement: the best feasible placement that it found.
-    evaluation: what that costs, by the evaluator it was given.
+    placement: best feasible placement found.
+    evaluation: its evaluation by the placer's evaluator.
     history: improvements, in order.
-    seconds: that it took.
-    evaluations: placements that it evaluated.
-    tried: of `auto`, one result per placer that found a placement.
-    skipped: of `auto`, strategy -> why it gave none; of annealing, the same of
-      starts that failed unexpectedly.
-    other_order_us: where the order of ops was chosen with the placement, the
-      best step found in the other one, infinite where none fits; else None.
+    seconds: duration of the search.
+    evaluations: number of placements evaluated.
+    tried: for `auto`, one result per placer that found a placement.
+    skipped: strategy -> reason; for `auto`, placers without a placement, for
+      `annealing`, starts that failed unexpectedly.
+    other_order_us: best step time found in the other execution order if the
+      order was chosen with the placement, infinite if nothing fits; else None.
   """
 
   strategy: str
@@ -143,18 +140,18 @@ class Result:
 
   @property
   def order(self) -> str:
-    """In which devices take their ready ops."""
+    """Execution order of ready ops."""
     return self.placement.problem.order
 
 
 @dataclasses.dataclass(frozen=True)
 class Budget:
-  """How long a placer may take.
+  """The time and number of evaluations that a placer may use.
 
   Attributes:
     seconds: wall-clock seconds; one-shot placers may ignore it.
-    max_evaluations: placements that may be evaluated, or None.
-    started: `time.perf_counter()` when the clock began.
+    max_evaluations: maximum number of evaluated placements, or None.
+    started: `time.perf_counter()` at the start of the clock.
   """
 
   seconds: float
@@ -167,14 +164,14 @@ class Budget:
 
   @property
   def spent(self) -> float:
-    """Share of the seconds that has gone by; above 1 when they are over."""
+    """Elapsed fraction of `seconds`; above 1 when they are over."""
     return (time.perf_counter() - self.started) / max(self.seconds, 1e-9)
 
 
 class Placer(Protocol):
-  """An algorithm that proposes a placement. Deterministic given its seed
-  and a number of evaluations; never returns a placement that the problem does
-  not allow.
+  """An algorithm that proposes an allowed placement.
+
+  It is deterministic given its seed and a number of evaluations.
   """
 
   name: str
@@ -182,22 +179,18 @@ class Placer(Protocol):
   def place(
     self, problem: Problem, evaluator: Evaluator, budget: Budget, seed: int
   ) -> Result:
-    """Proposes the best placement that it finds within `budget`.
-
-    Raises:
-      InfeasibleError: nothing that it tried fits in memory.
-    """
+    """Returns the best placement found; InfeasibleError if nothing fits."""
 
 
 @dataclasses.dataclass(frozen=True)
 class OpCosts:
-  """What a cost model says of the ops of a step.
+  """Costs of the ops of a step, as given by a cost model.
 
   Attributes:
-    time_us: device kind -> [num_ops] float64 microseconds; what it says of an
-      op on a kind without a kernel for it does not count.
-    temp_bytes: [num_ops] float64 held while an op runs, or None for none.
-    extra: keys for `OpGraph.extra`, such as the ops whose costs are a guess.
+    time_us: device kind -> [num_ops] float64 microseconds; ignored for kinds
+      without a kernel for the op.
+    temp_bytes: [num_ops] float64 held while an op runs, or None for unknown.
+    extra: keys for `OpGraph.extra`, such as the ops with guessed costs.
   """
 
   time_us: Mapping[str, np.ndarray]
@@ -205,7 +198,7 @@ class OpCosts:
   extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
   def fill(self, graph: OpGraph) -> OpGraph:
-    """The graph with these costs where its `time_us` is not NaN."""
+    """Returns the graph with these costs wherever its `time_us` is not NaN."""
     time_us = {
       kind: np.where(np.isnan(before), np.nan, self.time_us[kind])
       for kind, before in graph.time_us.items()
@@ -217,25 +210,21 @@ class OpCosts:
 
 
 class CostModel(Protocol):
-  """Says what the ops of a step cost; estimated, measured or learned."""
+  """A model of op costs: estimated, measured or learned."""
 
   name: str
 
   def op_costs(self, step: Any) -> OpCosts:
-    """The costs of a step's ops on each kind of device.
+    """Returns the costs of a step's ops on each device kind.
 
     Args:
-      step: a `tfplace.cost.Step`: the graph without costs, TensorFlow's
-        nodes and shapes, and the hardware of each kind.
+      step: a `tfplace.cost.Step`: the graph without costs, TensorFlow's nodes
+        and shapes, and the hardware of each kind.
     """
 
 
 def check_budget(budget_s: float) -> None:
-  """Seconds that a placer may take: finite and above 0.
-
-  Raises:
-    TfplaceError: they are not.
-  """
+  """Raises TfplaceError unless a budget in seconds is finite and above 0."""
   check_number("budget_s", budget_s)
   if not 0 < budget_s < math.inf:
     raise TfplaceError(
@@ -245,20 +234,13 @@ def check_budget(budget_s: float) -> None:
 
 
 def check_number(name: str, value: Any) -> None:
-  """Checks that an argument is a real number; True and False are none.
-
-  Raises:
-    TfplaceError: it is not.
-  """
+  """Raises TfplaceError unless an argument is a real number and not a bool."""
   if not isinstance(value, numbers.Real) or isinstance(value, bool):
     raise TfplaceError(f"{name} is {value!r:.60}; it must be a number")
 
 
 def whole_number(value: Any) -> int | None:
-  """The int that a value is, such as a NumPy integer; None where it is none.
-
-  True and False are none.
-  """
+  """Converts an integer, such as NumPy's, to int; None for all else or bool."""
   if isinstance(value, bool | np.bool_):
     return None
   try:
@@ -268,18 +250,15 @@ def whole_number(value: Any) -> int | None:
 
 
 def check_count(name: str, value: Any, least: int) -> int:
-  """Checks that an argument is a whole number of at least `least`.
+  """Returns an integer argument of at least `least` as an int.
 
   Args:
-    name: of the argument.
-    value: to check.
-    least: value that is allowed.
-
-  Returns:
-    The number as an int.
+    name: name of the argument, for the error message.
+    value: value to check.
+    least: smallest allowed value.
 
   Raises:
-    TfplaceError: it is no such number.
+    TfplaceError: the value is not such an integer.
   """
   number = whole_number(value)
   if number is None:

@@ -1,9 +1,9 @@
-"""Devices that can be swapped without changing any step time.
+"""Symmetry: devices that can be swapped without changing any step time.
 
-With D identical devices every placement has D! names. A policy that is told
-about all of them at once learns nothing, for their average is uniform, and a
-solver would search them all. Costs do not tell such placements apart; ties,
-which go by position, still can.
+With D identical devices, every placement has D! equivalent namings. A policy
+trained on all of them learns nothing, because their average is uniform, and a
+solver would search them all. Costs are equal for all namings; ties, which go by
+position, can still differ.
 """
 
 import itertools
@@ -16,7 +16,7 @@ from tfplace.core.problem import Problem
 
 
 def swappable(cluster: Cluster, i: int, j: int) -> bool:
-  """Whether exchanging two devices, and their links, changes nothing."""
+  """Returns True if swapping two devices and their links changes nothing."""
   a, b = cluster.devices[i], cluster.devices[j]
   if (a.kind, a.memory_bytes, a.op_overhead_us) != (
     b.kind,
@@ -35,16 +35,16 @@ def swappable(cluster: Cluster, i: int, j: int) -> bool:
 
 
 def _shares(channel: np.ndarray) -> np.ndarray:
-  """Which links share a channel, whatever the channels' numbers."""
+  """Renumbers channels so that equal sharing gives equal matrices."""
   _, first, inverse = np.unique(channel, return_index=True, return_inverse=True)
   return np.where(channel < 0, -1, first[inverse.reshape(channel.shape)])
 
 
-_MAX_ALIKE = 4  # devices of a chain: each placement has that many! names
+_MAX_ALIKE = 4  # Devices per chain; a chain has _MAX_ALIKE! namings.
 
 
 def alike_devices(problem: Problem) -> list[list[int]]:
-  """Chains of devices of which any two neighbours can be exchanged."""
+  """Finds chains of devices in which neighbors can be swapped."""
   chains: list[list[int]] = []
   for device in range(problem.cluster.num_devices):
     last = chains[-1] if chains else []
@@ -58,10 +58,10 @@ def alike_devices(problem: Problem) -> list[list[int]]:
 
 
 def device_classes(cluster: Cluster) -> np.ndarray:
-  """[num_devices] int32 class of each device, numbered by first device.
+  """Assigns interchangeable devices to a class, [num_devices] int32.
 
-  Two devices are in one class if swapping them, and their links, gives the
-  same cluster again. Any permutation within classes then does.
+  The class is numbered by its first device. Any permutation of devices within
+  classes gives the same cluster.
   """
   result = np.arange(cluster.num_devices, dtype=np.int32)
   for i, j in itertools.combinations(range(cluster.num_devices), 2):
@@ -71,10 +71,10 @@ def device_classes(cluster: Cluster) -> np.ndarray:
 
 
 def by_first_use(choices: np.ndarray, classes: np.ndarray) -> np.ndarray:
-  """[N] devices, renamed so that each class is used in order of its devices.
+  """Renames [N] devices so that each class is used in order of its devices.
 
-  The first decision on a device of a class is on the class's first device, the
-  next one elsewhere in the class on its second, and so on.
+  The first decision on a device of a class goes to the first device of the
+  class, the next decision on another device of it to the second, and so on.
   """
   rename = np.full(len(classes), -1, np.int32)
   used, first = np.unique(choices, return_index=True)
@@ -90,19 +90,19 @@ def by_first_use(choices: np.ndarray, classes: np.ndarray) -> np.ndarray:
 def likeliest(
   choices: np.ndarray, logits: np.ndarray, classes: np.ndarray
 ) -> np.ndarray:
-  """Names each placement as a policy would most probably name it.
+  """Renames the devices of each placement to maximize its probability.
 
-  Of all names of one placement, the one with the highest probability: an
-  assignment problem per placement. A policy that has decided on names keeps
-  them; one that has not settles on what its smallest preferences say.
+  Among all equivalent namings, the most probable one under the policy solves an
+  assignment problem. A policy that has settled on a naming keeps it. Otherwise
+  its small preferences decide.
 
   Args:
     choices: [B, N] devices.
-    logits: [N, D] of the policy, normalised or not.
-    classes: [D] from `device_classes`.
+    logits: [N, D] logits of the policy, normalized or not.
+    classes: [D] classes from `device_classes`.
 
   Returns:
-    [B, N] int32 devices; the same placements up to swaps within classes.
+    [B, N] int32 devices, equal to `choices` up to swaps within classes.
   """
   if len(np.unique(classes)) == len(classes):
     return choices
@@ -120,5 +120,5 @@ def likeliest(
 def named_like(
   choices: np.ndarray, other: np.ndarray, classes: np.ndarray
 ) -> np.ndarray:
-  """[N] devices, renamed within classes to agree most with [N] `other`."""
+  """Renames devices within classes to agree best with [N] `other`."""
   return likeliest(choices[None], np.eye(len(classes))[other], classes)[0]

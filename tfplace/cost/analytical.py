@@ -36,37 +36,46 @@ class GrapplerCosts:
     Raises:
       ExtractionError: TensorFlow rejects a function.
     """
-    repeated = estimate.repeated_in(step.graph_def, step.tf_graph, step.outputs)
-    own = estimate.op_times(
-      step.graph_def, step.tf_graph, step.outputs, step.hardware, repeated
-    )
-    called = calls.CallCosts(step.graph_def, step.hardware).of_graph(
-      step.tf_graph, repeated
-    )
-    time_us: dict[str, np.ndarray] = {}
-    for kind, of_op in own.time_us.items():
-      of_calls = {
-        name: call.time_us[kind]
-        for name, call in called.items()
-        if kind in call.time_us
-      }
-      time_us[kind] = by_op(step.graph, {**of_op, **of_calls})
-    temp_bytes = {name: call.temp_bytes for name, call in called.items()}
-    guessed = [name for name, call in called.items() if not call.is_sure]
-    extra: dict[str, Any] = {}
-    if guessed:
-      extra["unknown_trip_counts"] = guessed
-    rejected = {name: [name] for name in own.rejected}
-    rejected |= {
-      name: list(call.rejected)
+    return estimated_costs(step, estimate.GrapplerTimer(step.hardware))
+
+
+def estimated_costs(step: Step, op_times: estimate.OpTimer) -> OpCosts:
+  """Costs of a step's ops, of which calls cost what their bodies do.
+
+  Args:
+    step: whose ops have no costs.
+    op_times: times ops that call no function.
+
+  Raises:
+    ExtractionError: TensorFlow rejects a function.
+  """
+  repeated = estimate.repeated_in(step.graph_def, step.tf_graph, step.outputs)
+  own = op_times(step.graph_def, step.tf_graph, step.outputs, repeated)
+  called = calls.CallCosts(step.graph_def, op_times).of_graph(
+    step.tf_graph, repeated
+  )
+  time_us: dict[str, np.ndarray] = {}
+  for kind, of_op in own.time_us.items():
+    of_calls = {
+      name: call.time_us[kind]
       for name, call in called.items()
-      if call.rejected
+      if kind in call.time_us
     }
-    if rejected:
-      extra["rejected_by_grappler"] = list(rejected)
-      reasons = {**own.rejected, **calls.rejected_in(called.values())}
-      _warn(step, rejected, reasons)
-    return OpCosts(time_us, by_op(step.graph, temp_bytes), extra)
+    time_us[kind] = by_op(step.graph, {**of_op, **of_calls})
+  temp_bytes = {name: call.temp_bytes for name, call in called.items()}
+  guessed = [name for name, call in called.items() if not call.is_sure]
+  extra: dict[str, Any] = {}
+  if guessed:
+    extra["unknown_trip_counts"] = guessed
+  rejected = {name: [name] for name in own.rejected}
+  rejected |= {
+    name: list(call.rejected) for name, call in called.items() if call.rejected
+  }
+  if rejected:
+    extra["rejected_by_grappler"] = list(rejected)
+    reasons = {**own.rejected, **calls.rejected_in(called.values())}
+    _warn(step, rejected, reasons)
+  return OpCosts(time_us, by_op(step.graph, temp_bytes), extra)
 
 
 def _warn(

@@ -13,6 +13,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf.device_properties_pb2 import DeviceProperties
 
 from tfplace.core.cluster import Cluster
+from tfplace.core.gpu_hardware import GpuHardware
 from tfplace.core.op_graph import OpGraph, OpSpec, build_graph
 from tfplace.core.protocols import CostModel
 from tfplace.cost import grappler, registry, sizes
@@ -33,6 +34,8 @@ class Step:
     tf_graph: `graph_def`, imported, with the shapes that TensorFlow infers.
     outputs: op name -> shape and type of each of its outputs.
     hardware: device kind -> what a device of that kind is made of.
+    gpus: device kind -> the fields that its kernel times depend on; only of
+      kinds that are GPUs.
   """
 
   graph: OpGraph
@@ -40,6 +43,7 @@ class Step:
   tf_graph: tf.Graph
   outputs: Mapping[str, tuple[sizes.TensorSpec, ...]]
   hardware: Mapping[str, DeviceProperties]
+  gpus: Mapping[str, GpuHardware] = dataclasses.field(default_factory=dict)
 
 
 @stages.collector_paused()
@@ -75,13 +79,13 @@ def op_graph(
   """
   if isinstance(cost_model, str):
     cost_model = registry.get_cost_model(cost_model)
-  hardware = grappler.hardware_by_kind(cluster)
+  described = grappler.described_by_kind(cluster)
   count = f"of {len(traced.graph_def.node):,} ops"
   on_stage(f"kernels and colocation {count}")
   structure = skeleton(traced)
   on_stage(f"shapes {count}")
-  step = _step(traced, structure, hardware)
-  on_stage(f"costs {count} on {' and '.join(hardware)}")
+  step = _step(traced, structure, described)
+  on_stage(f"costs {count} on {' and '.join(described)}")
   costs = cost_model.op_costs(step)
   extra = {"costs": cost_model.name, **step.graph.extra, **costs.extra}
   return dataclasses.replace(costs.fill(step.graph), extra=extra)
@@ -90,8 +94,10 @@ def op_graph(
 def _step(
   traced: TracedStep,
   structure: Skeleton,
-  hardware: Mapping[str, DeviceProperties],
+  described: Mapping[str, grappler.Hardware],
 ) -> Step:
+  hardware = {kind: found.properties for kind, found in described.items()}
+  gpus = {kind: found.gpu for kind, found in described.items() if found.gpu}
   graph_def = sizes.with_feed_shapes(traced)
   tf_graph = sizes.import_step(graph_def, traced.name)
   outputs = sizes.output_specs(tf_graph)
@@ -124,7 +130,7 @@ def _step(
   if unknown_shapes:
     extra["unknown_shapes"] = unknown_shapes
   graph = build_graph(traced.name, ops, structure.edges, extra=extra)
-  return Step(graph, graph_def, tf_graph, outputs, hardware)
+  return Step(graph, graph_def, tf_graph, outputs, hardware, gpus)
 
 
 def by_op(graph: OpGraph, values: Mapping[str, float]) -> np.ndarray:

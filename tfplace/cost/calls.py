@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.protobuf.device_properties_pb2 import DeviceProperties
 from tensorflow.python.framework import function_def_to_graph, tensor_util
 
 from tfplace.cost import estimate, sizes
@@ -71,10 +70,10 @@ class CallCosts:
   def __init__(
     self,
     graph_def: tf.compat.v1.GraphDef,
-    hardware: Mapping[str, DeviceProperties],
+    op_times: estimate.OpTimer,
   ) -> None:
     self._functions = {f.signature.name: f for f in graph_def.library.function}
-    self._hardware = hardware
+    self._op_times = op_times
     self._bodies: dict[Any, tuple[Body, CallCost]] = {}
     self._calling: list[str] = []
 
@@ -143,7 +142,7 @@ class CallCosts:
   def _of_body(self, body: Body) -> CallCost:
     calls = self.of_graph(body.graph)
     specs = sizes.output_specs(body.graph, check_placeholders=False)
-    own = estimate.op_times(body.graph_def, body.graph, specs, self._hardware)
+    own = self._op_times(body.graph_def, body.graph, specs)
     total = {
       kind: sum(
         calls[op.name].time_us[kind]

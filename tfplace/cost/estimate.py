@@ -10,9 +10,9 @@ has it for an op that it does not know.
 
 import dataclasses
 import math
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import tensorflow as tf
 from tensorflow.core.protobuf.device_properties_pb2 import DeviceProperties
@@ -46,25 +46,67 @@ class OpTimes:
   rejected: Mapping[str, str]
 
 
-def op_times(
+class OpTimer(Protocol):
+  """Times the ops of one graph on each kind of device."""
+
+  def __call__(
+    self,
+    graph_def: tf.compat.v1.GraphDef,
+    graph: tf.Graph,
+    specs: Specs,
+    repeated: Mapping[str, str] = MappingProxyType({}),
+  ) -> OpTimes:
+    """Times each op that calls no function.
+
+    Args:
+      graph_def: flat graph with the shapes of its placeholders.
+      graph: the same, imported.
+      specs: op name -> its outputs, as `sizes.output_specs` gives them.
+      repeated: op -> one that costs the same, as `repeated_in` gives them.
+    """
+
+
+@dataclasses.dataclass(frozen=True)
+class GrapplerTimer:
+  """Times ops by Grappler's estimator.
+
+  Attributes:
+    hardware: device kind -> its hardware.
+  """
+
+  hardware: Mapping[str, DeviceProperties]
+
+  def __call__(
+    self,
+    graph_def: tf.compat.v1.GraphDef,
+    graph: tf.Graph,
+    specs: Specs,
+    repeated: Mapping[str, str] = MappingProxyType({}),
+  ) -> OpTimes:
+    """As `OpTimer` says."""
+    classes = OpClasses(graph_def, graph, specs, repeated)
+    return class_times(graph_def, specs, self.hardware, classes)
+
+
+def class_times(
   graph_def: tf.compat.v1.GraphDef,
-  graph: tf.Graph,
   specs: Specs,
   hardware: Mapping[str, DeviceProperties],
-  repeated: Mapping[str, str] = MappingProxyType({}),
+  classes: "OpClasses",
 ) -> OpTimes:
-  """Times each op that calls no function.
+  """Grappler's time of each op, estimated once for each class.
 
   Args:
     graph_def: flat graph with the shapes of its placeholders.
-    graph: the same, imported.
-    specs: op name -> its outputs, as `sizes.output_specs` gives them.
+    specs: op name -> its outputs.
     hardware: device kind -> its hardware.
-    repeated: op -> one that costs the same, as `repeated_in` gives them.
+    classes: of the ops.
   """
-  classes = _Classes(graph_def, graph, specs, repeated)
-  representatives = list(dict.fromkeys(classes.of_op.values()))
-  found = rejections.estimates(classes.graph_def, representatives, hardware)
+  if not hardware:
+    return OpTimes({}, {})
+  found = rejections.estimates(
+    classes.graph_def, classes.representatives, hardware
+  )
   rejected = {
     name: found.rejected[representative]
     for name, representative in classes.of_op.items()
@@ -113,7 +155,7 @@ def _valid(time_us: float) -> float:
   return time_us if math.isfinite(time_us) and time_us > 0 else 0.0
 
 
-class _Classes:
+class OpClasses:
   """One op of each class, with stand-ins for what it reads.
 
   Attributes:
@@ -147,6 +189,11 @@ class _Classes:
     for name, original in repeated.items():
       if original in self.of_op:
         self.of_op[name] = self.of_op[original]
+
+  @property
+  def representatives(self) -> Sequence[str]:
+    """Names of the representatives, each once."""
+    return list(dict.fromkeys(self.of_op.values()))
 
   def _representative(self, node: NodeDef) -> str:
     copy = NodeDef(op=node.op, attr=node.attr)

@@ -12,7 +12,7 @@ share the description.
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 from google.protobuf import json_format
@@ -24,18 +24,41 @@ from tensorflow.core.protobuf.device_properties_pb2 import (
 from tensorflow.python.grappler import cluster as grappler_cluster
 from tensorflow.python.grappler import item as grappler_item
 
-from tfplace.core import presets
+from tfplace.core import gpu_hardware, gpus, presets
 from tfplace.core.cluster import Cluster
-from tfplace.errors import ExtractionError, ProblemError
+from tfplace.core.gpu_hardware import GpuHardware
+from tfplace.errors import ExtractionError, ProblemError, shown
 
 # By type, for a device without a description: the presets' host, and its V100.
 DEFAULTS: Mapping[str, Mapping[str, Any]] = {
   "CPU": presets.cpu_hardware(presets.HOSTS["dgx-1"]),
-  "GPU": presets.gpu_hardware(presets.GPUS["v100"]),
+  "GPU": gpus.gpu_description(gpus.GPUS["v100"]),
 }
 
 
+class Hardware(NamedTuple):
+  """What the devices of one kind are made of.
+
+  Attributes:
+    properties: as Grappler takes it.
+    gpu: the fields that kernel times depend on; None of a CPU.
+  """
+
+  properties: DeviceProperties
+  gpu: GpuHardware | None
+
+
 def hardware_by_kind(cluster: Cluster) -> dict[str, DeviceProperties]:
+  """Device kind -> its hardware as Grappler takes it.
+
+  Raises:
+    ProblemError: as of `described_by_kind`.
+  """
+  described = described_by_kind(cluster)
+  return {kind: found.properties for kind, found in described.items()}
+
+
+def described_by_kind(cluster: Cluster) -> dict[str, Hardware]:
   """Device kind -> its hardware, in order of the devices.
 
   Raises:
@@ -43,7 +66,7 @@ def hardware_by_kind(cluster: Cluster) -> dict[str, DeviceProperties]:
       fields, lacks type, frequency, cores or bandwidth, or a kind without one
       is neither "CPU" nor "GPU".
   """
-  result: dict[str, DeviceProperties] = {}
+  result: dict[str, Hardware] = {}
   described_by: dict[str, str] = {}
   for device in cluster.devices:
     described = device.extra.get("hardware", DEFAULTS.get(device.kind))
@@ -53,10 +76,10 @@ def hardware_by_kind(cluster: Cluster) -> dict[str, DeviceProperties]:
         f" hardware; only {' and '.join(DEFAULTS)} have a default",
         device=device.name,
       )
-    properties = _parse(device.name, described)
-    known = result.setdefault(device.kind, properties)
+    hardware = _parse(device.name, described)
+    known = result.setdefault(device.kind, hardware)
     first = described_by.setdefault(device.kind, device.name)
-    if known != properties:
+    if known != hardware:
       raise ProblemError(
         f"devices {first!r} and {device.name!r} are both of kind"
         f" {device.kind!r} but describe different hardware",
@@ -65,13 +88,15 @@ def hardware_by_kind(cluster: Cluster) -> dict[str, DeviceProperties]:
   return result
 
 
-def _parse(name: str, described: Any) -> DeviceProperties:
+def _parse(name: str, described: Any) -> Hardware:
+  _check_fields(name, described)
+  described = _with_cores(name, described)
+  own = {k: v for k, v in described.items() if k not in gpu_hardware.FIELDS}
   try:
-    properties = json_format.ParseDict(described, DeviceProperties())
+    properties = json_format.ParseDict(own, DeviceProperties())
   except Exception as error:  # protobuf promises no class of its own
     raise ProblemError(
-      f"device {name!r}: its hardware {described!r} is not understood: {error}",
-      device=name,
+      f"device {name!r}: its hardware is not understood: {error}", device=name
     ) from error
   if properties.type not in DEFAULTS:
     raise ProblemError(
@@ -86,13 +111,53 @@ def _parse(name: str, described: Any) -> DeviceProperties:
         f" {getattr(properties, field)}",
         device=name,
       )
-  if properties.type == "GPU" and "architecture" not in properties.environment:
+  if properties.type == "CPU":
+    return Hardware(properties, None)
+  if "architecture" not in properties.environment:
     raise ProblemError(
       f"device {name!r}: the environment of its hardware lacks 'architecture',"
       " the compute capability",
       device=name,
     )
-  return properties
+  return Hardware(properties, gpu_hardware.gpu_hardware(name, described))
+
+
+def _check_fields(name: str, described: Any) -> None:
+  """Refuses what is no object, and fields that nothing reads."""
+  if not isinstance(described, Mapping):
+    raise ProblemError(
+      f"device {name!r}: its hardware {shown(described)} is not understood: it"
+      " must be an object",
+      device=name,
+    )
+  of_proto = DeviceProperties.DESCRIPTOR.fields
+  known = {f.name for f in of_proto} | {*gpu_hardware.FIELDS}
+  for field in described:
+    if field not in known and field not in {f.json_name for f in of_proto}:
+      raise ProblemError(
+        f"device {name!r}: its hardware is not understood: unknown field"
+        f" {shown(field)}; choose from {', '.join(sorted(known))}",
+        device=name,
+      )
+
+
+def _with_cores(name: str, described: Mapping[str, Any]) -> dict[str, Any]:
+  """The description with the cores and the clock that Grappler wants.
+
+  A data sheet gives the peak and the multiprocessors; Grappler takes cores of
+  a fixed number of lanes. Where both are left out, they follow.
+  """
+  result = dict(described)
+  if result.get("type") != "GPU" or "peak_gflops" not in result:
+    return result
+  if "num_cores" in result or "frequency" in result:
+    return result
+  gpu = gpu_hardware.gpu_hardware(
+    name, {"num_cores": 1, "frequency": 1, **result}
+  )
+  lanes = gpu_hardware.lanes_per_core(gpu.architecture)
+  clock = gpu.peak_flops_per_us["fp32"] / (2 * lanes * gpu.multiprocessors)
+  return {**result, "num_cores": gpu.multiprocessors, "frequency": round(clock)}
 
 
 # The name only serves to place the ops; what counts are the properties. A

@@ -15,9 +15,10 @@ from tfplace.errors import TfplaceError
 # `get_cost_model`.
 COST_MODELS: Mapping[str, str] = {
   "grappler": "tfplace.cost.analytical:GrapplerCosts",
+  "kernels": "tfplace.cost.kernels.model:KernelCosts",
   "measured": "tfplace.cost.profile:MeasuredCosts",
 }
-DEFAULT = "grappler"
+DEFAULT = "kernels"
 
 
 def get_cost_model(name: str, **options: Any) -> CostModel:
@@ -25,7 +26,7 @@ def get_cost_model(name: str, **options: Any) -> CostModel:
 
   Args:
     name: one of `COST_MODELS`.
-    **options: of the model's own; "grappler" has none.
+    **options: of the model's own, such as `tensor_float_32` of "kernels".
 
   Raises:
     TfplaceError: unknown name.

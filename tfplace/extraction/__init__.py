@@ -1,8 +1,4 @@
-"""From TensorFlow models to flat GraphDefs, with the structure of an op graph.
-
-Names are resolved when first used, so that importing this package does not
-import TensorFlow.
-"""
+"""Traces TensorFlow models into flat GraphDefs and extracts their structure."""
 
 from typing import TYPE_CHECKING
 

@@ -1,10 +1,10 @@
-"""Lets the graphs of finished traces go, in spite of their custom gradients.
+"""Releases the graphs of finished traces despite their custom gradients.
 
-Each `tf.custom_gradient` that is traced registers its gradient function with
-TensorFlow forever. That function holds tensors, hence its graph, hence every
-variable that the graph captured: the weights of the model. Keras' optimizers
-trace one in each training step (`ReplicaContext.all_reduce`), and so do
-activations such as `silu`. Loading a SavedModel registers those that it has.
+TensorFlow registers the gradient function of every traced `tf.custom_gradient`
+forever. The function holds tensors, and thereby their graph and all variables
+that the graph captured: the weights of the model. Custom gradients are traced
+by Keras' optimizers in each step (`ReplicaContext.all_reduce`) and by
+activations such as `silu`, and loaded with SavedModels.
 """
 
 import contextlib
@@ -18,15 +18,15 @@ from tensorflow.python.framework import ops
 
 _PREFIX = "CustomGradient-"
 _KEPT = "_tfplace_custom_gradients"  # attribute of a graph
-_TYPE = "type"  # of an entry of TensorFlow's registry: the function
+_TYPE = "type"  # key of the function in an entry of TensorFlow's registry
 
 
 @contextlib.contextmanager
 def released_with_graphs() -> Iterator[None]:
-  """Custom gradients traced inside live as long as the graphs they are of.
+  """Ties custom gradients traced in this context to their graphs' lifetime.
 
-  A gradient that is still to be taken finds them: the graph that it is taken of
-  is there. Works as a decorator, too.
+  A gradient can still be computed later, because its graph is then alive. Can
+  also be used as a decorator.
   """
   entries = ops.gradient_registry._registry
   before = set(entries)
@@ -40,12 +40,10 @@ def released_with_graphs() -> Iterator[None]:
 
 @contextlib.contextmanager
 def released_after_use(loaded: Any) -> Iterator[None]:
-  """At the end, the registered gradients of a loaded SavedModel are dropped.
+  """Unregisters the gradients of a loaded SavedModel on exit.
 
-  Those that capture none of its variables stay: they hold little.
-
-  Args:
-    loaded: of `tf.saved_model.load`; no gradient is taken of it afterwards.
+  No gradient of `loaded` may be computed afterwards. Gradients that capture
+  none of its variables hold little memory and stay registered.
   """
   try:
     yield
@@ -61,13 +59,13 @@ def released_after_use(loaded: Any) -> Iterator[None]:
 
 
 def _held(tensors: Iterable[Any]) -> set[int]:
-  """`id` of each eager tensor that these are or that their graphs captured."""
+  """Collects the `id` of each eager tensor, following captures of graphs."""
   found: set[int] = set()
   seen: set[int] = set()
   waiting = list(tensors)
   while waiting:
     tensor = waiting.pop()
-    graph = getattr(tensor, "graph", None)  # eager tensors have none
+    graph = getattr(tensor, "graph", None)  # eager tensors have no graph
     if graph is None:
       found.add(id(tensor))
     elif id(graph) not in seen:
@@ -100,10 +98,7 @@ def _weak(function: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 
 def _graph_of(function: Callable[..., Any]) -> Any:
-  """The graph whose tensors a gradient function of TensorFlow's is for.
-
-  None where it is not built as `tf.custom_gradient` builds it.
-  """
+  """Finds the graph of a gradient's tensors; None for an unfamiliar closure."""
   inner = _enclosed(function).get("tape_grad_fn")
   result = _enclosed(inner).get("result") if inner is not None else None
   for tensor in tf.nest.flatten(result, expand_composites=True):
@@ -113,7 +108,6 @@ def _graph_of(function: Callable[..., Any]) -> Any:
 
 
 def _enclosed(function: Callable[..., Any]) -> dict[str, Any]:
-  """The variables of a closure, by name."""
   code = getattr(function, "__code__", None)
   cells = getattr(function, "__closure__", None) or ()
   if code is None:

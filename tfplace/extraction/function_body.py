@@ -1,4 +1,4 @@
-"""The nodes that stand for one call once its function is inlined."""
+"""Nodes that replace a call when its function is inlined."""
 
 import itertools
 import re
@@ -13,11 +13,11 @@ _DEFAULT = re.compile(r"(Stateful)?PartitionedCall(_\d+)?\Z")
 
 
 class FunctionBody:
-  """One instance of a function's body in the place of a call.
+  """One instance of a function body that replaces a call.
 
   Attributes:
-    outputs: after `instantiate`, input strings for the call's outputs.
-    done: a node that ends when the call would.
+    outputs: input strings of the call's outputs; set by `instantiate`.
+    done: node that ends when the call would end; set by `instantiate`.
   """
 
   def __init__(
@@ -44,16 +44,13 @@ class FunctionBody:
     self.tensors: dict[str, str] = {}
 
   def _free_names(self) -> dict[str, str]:
-    """Node of the body -> its name in the flat graph.
-
-    The scope is the call's name, with a number where names would clash; or the
-    scope around a call that TensorFlow named itself, where that is free.
-    """
+    """Maps nodes of the body to unused names in the scope of the call."""
     inner = [node.name for node in self.function.node_def]
     for scope in self._scopes():
       clashes = [name for name in inner if scope + name in self.used]
       outer = scope != f"{self.name}/"
-      # Names such as Identity and NoOp may take a number to stay readable.
+      # Short names such as Identity and NoOp may get a number instead, which
+      # keeps them readable.
       if not clashes or (outer and not any("/" in name for name in clashes)):
         break
     names = {name: scope + name for name in inner}
@@ -82,24 +79,24 @@ class FunctionBody:
     gated: bool = False,
     conditional: bool = False,
   ) -> list[NodeDef]:
-    """Nodes of the instance, in the order of the body.
+    """Creates the nodes of the instance, in the order of the body.
 
     Args:
-      inputs: the call's data inputs.
-      controls: what the body waits for ("^node").
-      gated: whether every input waits for `controls` already.
-      conditional: whether inputs may be dead; then no op runs without them.
+      inputs: data inputs of the call.
+      controls: control inputs ("^node") that the body waits for.
+      gated: whether every input already waits for `controls`.
+      conditional: whether inputs may be dead; if so, no op runs without them.
     """
     nodes: list[NodeDef] = []
     self.gated = gated
     controls = list(controls)
     if conditional and inputs:
-      # A control edge from a Switch says nothing of which side is dead; one
-      # from an op that reads the side does.
+      # A control edge from a Switch does not tell which branch is dead. A
+      # control edge from an op that reads one branch does.
       first = self.function.signature.input_arg[0]
       nodes.append(self._identity("input_0", first, inputs[0]))
       controls.append("^" + nodes[0].name)
-    if len(controls) > 1:  # one node to wait for instead of many edges
+    if len(controls) > 1:  # one node to wait for, instead of many edges
       nodes.append(self._no_op("input_control_node", controls))
       controls = ["^" + nodes[-1].name]
     self.controls = controls
@@ -140,7 +137,6 @@ class FunctionBody:
     return copy
 
   def _attr(self, node: NodeDef, name: str) -> Any:
-    """The call's attribute that a polymorphic body refers to."""
     if name not in self.attrs:
       raise ExtractionError(
         f"node {self.call.name!r} gives no attribute {name!r}, which node"
@@ -156,8 +152,8 @@ class FunctionBody:
 
   def _connect(self, copy: NodeDef, node: NodeDef) -> None:
     inputs = [self._input(node, text) for text in node.input]
-    # What starts the body, and what reads an argument, waits for the call's
-    # control inputs; everything else follows from these.
+    # Nodes without inputs and readers of arguments wait for the call's control
+    # inputs. All other nodes depend on those.
     reads = any(text.lstrip("^") in self.arguments for text in node.input)
     if not node.input or (reads and not self.gated):
       inputs.extend(self.controls)
@@ -179,7 +175,7 @@ class FunctionBody:
     )
 
   def _finish(self) -> list[NodeDef]:
-    """Sets `outputs` and `done`; returns the nodes that they need."""
+    """Sets `outputs` and `done`, and returns the nodes that these need."""
     nodes = []
     for i, arg in enumerate(self.function.signature.output_arg):
       text = self.function.ret[arg.name]
@@ -212,10 +208,10 @@ class FunctionBody:
     return identity
 
   def _effects(self) -> list[str]:
-    """Control inputs for what the call's end waits for."""
+    """Lists the control inputs that the end of the call waits for."""
     if self.function.control_ret:
       names = list(self.function.control_ret.values())
-    else:  # an old function: every stateful node runs
+    else:  # a function without control outputs: run every stateful node
       names = [
         node.name
         for node in self.function.node_def

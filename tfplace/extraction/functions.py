@@ -1,7 +1,7 @@
-"""From a traced `tf.function`, or a SavedModel's signature, to a `TracedStep`.
+"""Flattens traced `tf.function`s and SavedModel signatures into `TracedStep`s.
 
-Captured variables become `VarHandleOp` nodes with a `shared_name` of their own,
-captured constants become `Const`, and calls are inlined.
+Captured variables become `VarHandleOp` nodes, each with its own `shared_name`.
+Captured constants become `Const` nodes, and calls are inlined.
 """
 
 import dataclasses
@@ -26,17 +26,17 @@ from tfplace.extraction.traced import (
 )
 
 DEFAULT_SIGNATURE = "serving_default"
-_MAX_CONSTANT_BYTES = 1 << 30  # a GraphDef holds 2 GiB in all
+_MAX_CONSTANT_BYTES = 1 << 30  # a GraphDef holds at most 2 GiB
 
 
 @dataclasses.dataclass(frozen=True)
 class FlatFunction:
-  """A flattened function and where its nodes come from.
+  """A flattened function and the origins of its nodes.
 
   Attributes:
     traced: the step.
-    origins: as `inline.Inlined.origins`.
-    handles: node of a captured variable -> `id` of its handle's tensor.
+    origins: path to each inlined node; see `inline.Inlined.origins`.
+    handles: node of a captured variable -> `id` of its handle tensor.
   """
 
   traced: TracedStep
@@ -45,7 +45,7 @@ class FlatFunction:
 
 
 def trace_function(function: Any, **options: Any) -> TracedStep:
-  """Flattens one concrete function, as `flatten_function` has it."""
+  """Flattens one concrete function; takes the options of `flatten_function`."""
   return flatten_function(function, **options).traced
 
 
@@ -63,17 +63,17 @@ def flatten_function(
 
   Args:
     function: a `tf.types.experimental.ConcreteFunction`.
-    batch_size: stands for an unknown first dimension of the inputs.
-    name: of the step; the function's own by default.
+    batch_size: replaces an unknown first dimension of the inputs.
+    name: name of the step; the function's own by default.
     training: recorded in the result.
     fetches: tensors of `function.graph` to fetch; its outputs by default.
-    variable_names: `id` of a captured `tf.Variable` -> wanted node name; its
-      own name by default.
-    values: sample value per input placeholder.
+    variable_names: `id` of a captured `tf.Variable` -> requested node name; the
+      variable's own name by default.
+    values: sample value of each input placeholder.
 
   Raises:
-    ExtractionError: an input's shape is not static, or a captured constant is
-      too big for a GraphDef.
+    ExtractionError: the shape of an input is not static, or a captured constant
+      is too large for a GraphDef.
   """
   if batch_size is not None:
     function = static_shapes(function, batch_size)
@@ -102,7 +102,7 @@ def flatten_function(
 
 
 def static_shapes(function: Any, batch_size: int) -> Any:
-  """The same function with its unknown batch dimensions filled in.
+  """Retraces the function with its unknown batch dimensions filled in.
 
   Raises:
     ExtractionError: another dimension is unknown, or tracing fails.
@@ -164,7 +164,6 @@ def _replace_captures(
   graph: Any,
   variable_names: Mapping[int, str],
 ) -> tuple[dict[str, VariableSpec], dict[str, int]]:
-  """Turns the placeholders of captures into handles and constants."""
   variables = {id(v.handle): v for v in graph.variables}
   nodes = node_lib.by_name(graph_def)
   used = set(nodes)
@@ -180,7 +179,7 @@ def _replace_captures(
 
   for outer, inner in graph.captures:
     node = nodes[inner.op.name]
-    # TensorFlow gives what has no name a number, a new one every time.
+    # TensorFlow numbers unnamed captures, differently in every trace.
     is_number = node.name.isdecimal()
     if outer.dtype == tf.resource:
       variable = variables.get(id(outer))
@@ -189,7 +188,7 @@ def _replace_captures(
         rename(node, variable_names.get(id(variable), own))
         result[node.name] = _make_handle(node, variable)
         handles[node.name] = id(outer)
-      elif is_number:  # a table or an iterator: stays a Placeholder
+      elif is_number:  # a lookup table or an iterator stays a Placeholder
         rename(node, "captured_resource")
     elif outer.dtype != tf.variant:
       if is_number:
@@ -214,11 +213,11 @@ def _make_handle(
 
 
 def _value(variable: tf.Variable) -> np.ndarray:
-  """The value now; shares memory until the variable is next written."""
+  """Reads the value; it shares memory until the variable is next written."""
   value = variable.read_value()
   try:
     return np.asarray(memoryview(value))
-  except (BufferError, TypeError, ValueError):  # strings, bfloat16
+  except (BufferError, TypeError, ValueError):  # strings and bfloat16
     return value.numpy()
 
 
@@ -257,19 +256,22 @@ def trace_saved_model(
   signature: str | None = None,
   allow_side_effects: bool = False,
 ) -> TracedStep:
-  """One call of a SavedModel's signature, an inference step.
+  """Traces one call of a SavedModel signature: an inference step.
 
   Args:
-    directory: of a SavedModel of TensorFlow 1 or 2.
-    batch_size: stands for an unknown first dimension of the inputs; 32 by
+    directory: a SavedModel of TensorFlow 1 or 2.
+    batch_size: replaces an unknown first dimension of the inputs; 32 by
       default.
-    signature: its key; "serving_default", or the only one, by default.
-    allow_side_effects: loading the model may touch files (beyond its own),
-      processes and Python: TensorFlow runs what initialises its resources.
+    signature: key of the signature; by default "serving_default", or the only
+      signature.
+    allow_side_effects: lets loading touch files outside the SavedModel,
+      processes and Python, because TensorFlow runs the initializers of the
+      model's resources.
 
   Raises:
-    ExtractionError: not a SavedModel, damaged, no such signature, an input of
-      unknown shape, or an op that is not allowed.
+    ExtractionError: the directory is not a SavedModel or is damaged, the
+      signature does not exist, an input shape is unknown, or an op is not
+      allowed.
   """
   return flatten_signature(
     directory, batch_size, signature, allow_side_effects
@@ -278,15 +280,16 @@ def trace_saved_model(
 
 @dataclasses.dataclass(frozen=True)
 class FlatSignature:
-  """One call of a signature, and where its nodes are in the SavedModel.
+  """One call of a signature, and the origins of its nodes in the SavedModel.
 
   Attributes:
-    key: of the signature.
-    traced: the call.
-    origins: node -> the path to it from the signature's function: a node of
-      that function, the attribute by which it calls ("" where its op does), a
-      node of the function it calls, and so on. Without what joins bodies.
-    captures: node of a variable -> its place among the captured inputs.
+    key: key of the signature.
+    traced: the step that makes the call.
+    origins: node -> its path from the signature's function: a node of that
+      function, the attribute that names the called function ("" if the op
+      itself does), a node of the called function, and so on. Nodes that join
+      bodies are absent.
+    captures: node of a variable -> its index in the captured inputs.
   """
 
   key: str
@@ -301,11 +304,11 @@ def flatten_signature(
   signature: str | None = None,
   allow_side_effects: bool = False,
 ) -> FlatSignature:
-  """As `trace_saved_model`, and where its nodes come from."""
+  """Traces a signature as `trace_saved_model` does, with the nodes' origins."""
   path = os.fspath(directory)
   size = checked_batch_size(batch_size, path)
   if allow_side_effects:
-    safe_loading.read(path)  # says what is wrong with it
+    safe_loading.read(path)  # raises an error that describes the damage
     loaded = safe_loading.load_unchecked(path, path)
   else:
     loaded = safe_loading.load(path)
@@ -315,7 +318,7 @@ def flatten_signature(
     name = os.path.basename(os.path.normpath(path))
     flat = flatten_function(static, name=name)
   places = {id(t): i for i, t in enumerate(function.captured_inputs)}
-  # The variables' values were copied, so `loaded` may go.
+  # The values of the variables are copied, so `loaded` is no longer needed.
   return FlatSignature(
     key=key,
     traced=flat.traced,
@@ -331,7 +334,7 @@ def flatten_signature(
 def _origins(
   flat: FlatFunction, function: Any, wrapped: bool
 ) -> dict[str, tuple[str, ...]]:
-  """The paths from the signature's function, not from one that calls it."""
+  """Returns paths that start at the signature's function, not at a wrapper."""
   nodes = [node.name for node in flat.traced.graph_def.node]
   paths = {name: flat.origins[name] for name in nodes if name in flat.origins}
   if wrapped:

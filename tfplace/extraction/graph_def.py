@@ -1,4 +1,4 @@
-"""Extracts a GraphDef file (`.pb` or `.pbtxt`) as one step."""
+"""Traces a GraphDef file (`.pb` or `.pbtxt`) as one step."""
 
 import os
 from collections.abc import Sequence
@@ -24,21 +24,21 @@ def trace_graph_def(
   outputs: Sequence[str] | None = None,
   allow_side_effects: bool = False,
 ) -> TracedStep:
-  """One run of a GraphDef.
+  """Traces one run of a GraphDef file.
 
   Args:
-    path: `.pbtxt` is read as text, anything else as binary.
-    batch_size: stands for the unknown first dimension of a `Placeholder`; 32
-      by default.
-    outputs: nodes or tensors that the step computes; only what they need is
-      kept. By default every node is kept, and the step computes every node
-      that no other one reads.
-    allow_side_effects: TensorFlow may run, as it imports the graph, ops that
-      read files or call Python.
+    path: `.pbtxt` is parsed as text, every other file as binary.
+    batch_size: replaces the unknown first dimension of a `Placeholder`; 32 by
+      default.
+    outputs: nodes or tensors that the step computes; only their ancestors are
+      kept. By default, every node is kept, and the step computes every node
+      that has no consumer.
+    allow_side_effects: lets TensorFlow run ops that read files or call Python
+      while it imports the graph.
 
   Raises:
-    ExtractionError: the file is not a GraphDef, or not a well-formed graph, or
-      an input's shape is unknown; names the file and the node.
+    ExtractionError: the file is not a well-formed GraphDef, or the shape of an
+      input is unknown; names the file and the node.
   """
   where = os.fspath(path)
   size = checked_batch_size(batch_size, where)
@@ -52,7 +52,7 @@ def trace_graph_def(
   feeds = _fill_placeholders(graph_def, size, where)
   result = inline.inline_functions(graph_def)
   structure.repair_constraints(result.graph_def, {})
-  if result.moved:  # else it is the graph that was checked
+  if result.moved:  # otherwise the graph is the one already checked
     validate.validate(result.graph_def, where)
     validate.import_check(result.graph_def, where)
   roots = _roots(result, outputs, where)
@@ -75,11 +75,7 @@ def trace_graph_def(
 
 
 def read_graph_def(path: str) -> tf.compat.v1.GraphDef:
-  """Parses a file.
-
-  Raises:
-    ExtractionError: unreadable, too big, or no GraphDef.
-  """
+  """Parses a GraphDef file; raises ExtractionError if that is impossible."""
   graph_def = tf.compat.v1.GraphDef()
   limits.read_proto(path, graph_def, limits.GRAPH_DEF)
   return graph_def
@@ -108,7 +104,6 @@ def _fill_placeholders(
 def _roots(
   result: inline.Inlined, outputs: Sequence[str] | None, where: str
 ) -> list[str]:
-  """What the step computes: tensors, or nodes without outputs."""
   flat = result.graph_def
   if outputs is None:
     read = {nodes.split_tensor(i)[0] for n in flat.node for i in n.input}
@@ -129,5 +124,5 @@ def _fetchable(types: dict[str, list[int]], tensor: str) -> bool:
 
 
 def _is_update(op: str) -> bool:
-  """Whether the op is an optimizer's, so that the graph trains."""
+  """Returns whether the op is an optimizer update, as in a training graph."""
   return op.removeprefix("Resource").removeprefix("Sparse").startswith("Apply")

@@ -1,16 +1,14 @@
-"""Inlines function calls of a GraphDef, exactly and with nothing dropped.
+"""Inlines the function calls of a GraphDef, exactly and without dropping ops.
 
-A call becomes the nodes of its body under the call's name as a scope, as by
-TensorFlow's own inliner at run time. What waited for the call waits for its
-control outputs, and what the call waited for holds back the body. `While` stays
-one op, since a loop is no directed acyclic graph.
-
-An `If` of constant predicate becomes its branch. Where TensorFlow itself would
-lower another one, it becomes `Switch` and `Merge`, after TensorFlow's
-`lower_if_op.cc`: each input passes a `Switch` into one of the branches, and the
-ops of the other are dead and do not run. Ops of a branch that read no input
-wait for a pivot of their branch. A simulated step counts both branches, which
-is an upper bound.
+A call is replaced by the nodes of its function body, scoped by the call's name,
+as in TensorFlow's own inliner. Readers of the call wait for its control
+outputs, and its control inputs hold back the body. A `While` stays one op,
+because a loop is not a directed acyclic graph. An `If` with a constant
+predicate is replaced by the branch taken. An `If` that TensorFlow itself would
+lower becomes `Switch` and `Merge`, as in `lower_if_op.cc`: each input passes a
+`Switch` into one branch, the ops of the other branch are dead, and ops without
+inputs wait for the pivot of their branch. A simulated step counts both
+branches, an upper bound.
 """
 
 import dataclasses
@@ -29,21 +27,22 @@ from tfplace.extraction.safety import limits
 CALLS = frozenset(("PartitionedCall", "StatefulPartitionedCall"))
 CONDITIONS = frozenset(("If", "StatelessIf"))
 _SWITCHES = frozenset(("Switch", "RefSwitch", "_SwitchN"))
-_BRANCHES = ("else_branch", "then_branch")  # by output index of a Switch
+_BRANCHES = ("else_branch", "then_branch")  # indexed by the output of a Switch
 _LOWERED = "_lower_using_switch_merge"
 
 
 @dataclasses.dataclass(frozen=True)
 class Inlined:
-  """A flat graph and where the tensors and nodes of the old one went.
+  """A flat graph, and a map from the original graph to it.
 
   Attributes:
-    graph_def: the flat graph; its library holds what the rest still needs.
-    moved: input string -> input string, for outputs of inlined calls
-      ("call", "call:1") and for their control ("^call").
-    origins: node of a body -> the path to it: the call's node, the attribute
-      that names the function ("" where the op does), a node of that function,
-      and so on. Absent for nodes of the old graph and for what joins bodies.
+    graph_def: the flat graph; its library holds the functions still in use.
+    moved: input string -> input string, for outputs of inlined calls ("call",
+      "call:1") and for their control outputs ("^call").
+    origins: node of a function body -> its path: the call's node, the attribute
+      that names the function ("" if the op itself does), a node of that
+      function, and so on. Absent for nodes of the original graph and for nodes
+      that join bodies.
   """
 
   graph_def: tf.compat.v1.GraphDef
@@ -51,28 +50,28 @@ class Inlined:
   origins: Mapping[str, tuple[str, ...]]
 
   def tensor(self, name: str) -> str:
-    """The full name ("node:0") in the flat graph of a tensor of the old."""
+    """Maps a tensor of the original graph to its full name ("node:0") here."""
     short = _follow(self.moved, node_lib.canonical(name))
     node, output = node_lib.split_tensor(short)
     return f"{node}:{output}"
 
   def node(self, name: str) -> str:
-    """The node of the flat graph that ends when the old graph's ended."""
+    """Returns the flat node that ends when the original node would end."""
     return _follow(self.moved, "^" + name)[1:]
 
 
 def inline_functions(graph_def: tf.compat.v1.GraphDef) -> Inlined:
-  """Inlines every call, also those inside bodies.
+  """Inlines every call, including calls inside function bodies.
 
   Raises:
-    ExtractionError: a function is missing, recursive, called with the wrong
-      number of inputs, or the result is too large (`limits`).
+    ExtractionError: a function is missing, is recursive or is called with the
+      wrong number of inputs, or the result exceeds the limits of `limits`.
   """
   limits.check_calls(graph_def)
   inliner = _Inliner(graph_def)
   nodes: Sequence[NodeDef] = graph_def.node
   found = True
-  while found:  # ends, since no function calls itself
+  while found:  # terminates, since no function calls itself
     nodes, found = inliner.expand(nodes)
   result = tf.compat.v1.GraphDef(versions=graph_def.versions)
   result.node.extend(nodes)
@@ -83,7 +82,7 @@ def inline_functions(graph_def: tf.compat.v1.GraphDef) -> Inlined:
 
 
 class _Inliner:
-  """The library, the names in use, and what has moved so far."""
+  """State of an inlining: the library, used names, and moved outputs."""
 
   def __init__(self, graph_def: tf.compat.v1.GraphDef) -> None:
     self.functions = node_lib.functions_of(graph_def)
@@ -93,7 +92,6 @@ class _Inliner:
     self.conditional = False  # whether a tensor may be dead
 
   def expand(self, nodes: Sequence[NodeDef]) -> tuple[list[NodeDef], bool]:
-    """Inlines one level of calls; also says whether there was one."""
     index = {node.name: node for node in nodes}
     self.conditional = any(node.op in _SWITCHES for node in nodes)
     result: list[NodeDef] = []
@@ -110,7 +108,6 @@ class _Inliner:
   def _expand(
     self, node: NodeDef, index: Mapping[str, NodeDef]
   ) -> list[NodeDef] | None:
-    """The nodes that stand for a call; None if `node` is none."""
     if node.op in self.functions:
       return self._call(node, "", _data(node))
     if node.op in CALLS:
@@ -144,11 +141,6 @@ class _Inliner:
     inputs: Sequence[str],
     scope: str | None = None,
   ) -> FunctionBody:
-    """A body for the function that an attribute of `node` names, or its op.
-
-    Raises:
-      ExtractionError: the library lacks it, or it takes other inputs.
-    """
     called: Any = node.attr[attribute].func if attribute else node
     name = called.name if attribute else node.op
     if name not in self.functions:
@@ -175,7 +167,6 @@ class _Inliner:
   def _lower(
     self, node: NodeDef, predicate: str, inputs: Sequence[str]
   ) -> list[NodeDef]:
-    """`Switch`, both branches and `Merge` for an `If`."""
     nodes: list[NodeDef] = []
 
     def add(op: str, name: str, sources: Sequence[str], dtype: int) -> str:
@@ -246,5 +237,6 @@ def _constant_predicate(
   if node is None or node.op != "Const":
     return None
   value = tensor_util.MakeNdarray(node.attr["value"].tensor)
-  # TensorFlow's rule: a scalar counts by its value, else by being non-empty.
+  # TensorFlow's rule: a scalar predicate counts by its value, any other by
+  # being non-empty.
   return bool(value) if value.ndim == 0 else value.size > 0

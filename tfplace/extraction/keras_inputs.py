@@ -1,4 +1,4 @@
-"""Shapes and dtypes of a Keras model's batch: inputs, targets, weights."""
+"""Shapes and dtypes of a Keras model's batch: inputs, targets and weights."""
 
 import dataclasses
 import inspect
@@ -14,13 +14,13 @@ from tfplace.extraction.traced import checked_batch_size
 
 @dataclasses.dataclass(frozen=True)
 class BatchSpec:
-  """One batch.
+  """Specification of one batch.
 
   Attributes:
-    structure: nested `tf.TensorSpec`s with static shapes, as the step takes
-      its data.
-    values: sample arrays of the specs in flattened order, or None each.
-    batch_size: first dimension.
+    structure: nested `tf.TensorSpec`s with static shapes, in the structure that
+      the step takes.
+    values: sample array of each spec in flattened order, or None.
+    batch_size: size of the first dimension.
   """
 
   structure: Any
@@ -31,17 +31,18 @@ class BatchSpec:
 def batch_spec(
   model: keras.Model, batch_size: int | None, kind: str, sample: Any
 ) -> BatchSpec:
-  """The batch of a step of `model`, from the sample where there is one.
+  """Derives the batch of a step from the sample or, without one, the model.
 
   Args:
-    model: its inputs and targets count where there is no sample.
+    model: its inputs and targets define the batch if there is no sample.
     batch_size: first dimension; None takes the sample's or the model's own.
     kind: "train", "test" or "predict".
-    sample: arrays as the step takes them; for Keras' own step, `x` will do.
+    sample: arrays in the structure that the step takes; Keras' own step also
+      accepts `x` alone.
 
   Raises:
-    ExtractionError: neither the model nor a sample says the inputs or targets,
-      or a dimension besides the batch is unknown.
+    ExtractionError: neither the model nor the sample defines the inputs or
+      targets, or a dimension other than the batch is unknown.
   """
   size = checked_batch_size(batch_size, model.name)
   if batch_size is None:
@@ -62,7 +63,7 @@ def batch_spec(
 
 
 def static_batch_size(model: keras.Model) -> int | None:
-  """The batch size that the model's inputs demand, if they do."""
+  """Returns the batch size that the model's inputs fix, or None."""
   inputs = getattr(model, "inputs", None) or ()
   sizes = {tensor.shape[0] for tensor in inputs if len(tensor.shape)}
   return sizes.pop() if len(sizes) == 1 else None
@@ -99,9 +100,10 @@ def _from_sample(
 
 
 def has_own_step(model: keras.Model, kind: str = "train") -> bool:
-  """Whether the "train", "test" or "predict" step is the model's own.
+  """Returns whether the model overrides Keras' step of this kind.
 
-  Then only that step knows what a batch is.
+  Only an overridden step knows the structure of its batch. `kind` is "train",
+  "test" or "predict".
   """
   step = inspect.unwrap(getattr(model, f"{kind}_step"))
   keras_step = getattr(keras.Model, f"{kind}_step")
@@ -109,7 +111,7 @@ def has_own_step(model: keras.Model, kind: str = "train") -> bool:
 
 
 def _as_array(value: Any) -> np.ndarray | None:
-  """As Keras' data adapter: floating-point data takes the default float."""
+  """Converts to an array; floats get Keras' default dtype, as in `fit`."""
   if value is None:
     return None
   array = np.asarray(value)
@@ -131,11 +133,6 @@ def _inputs(model: keras.Model) -> Any:
 
 
 def _shape(model: keras.Model, tensor: Any, size: int, what: str) -> Any:
-  """The static shape of an input or output.
-
-  Raises:
-    ExtractionError: a dimension besides the batch is unknown.
-  """
   shape = (size, *tensor.shape[1:])
   if None in shape:
     help_text = (
@@ -150,7 +147,7 @@ def _shape(model: keras.Model, tensor: Any, size: int, what: str) -> Any:
 
 
 def _targets(model: keras.Model, size: int) -> Any:
-  """Targets shaped as the loss wants them: like the output, or class ids."""
+  """Returns targets as the loss expects them: like the output, or class ids."""
   outputs = getattr(model, "_outputs_struct", None)
   if outputs is None and isinstance(model, keras.Sequential):
     outputs = model.outputs[0]

@@ -1,9 +1,9 @@
-"""Traces a Keras 3 model's training or inference step.
+"""Traces the training or inference step of a Keras 3 model.
 
-The step is the model's own `train_step`, metrics included, as `fit` traces it
-without XLA, so that names agree with what `fit` runs. The data pipeline and
-callbacks are no part of it. Layers are recorded as the step is traced
-(`layers`).
+The step is the model's own `train_step`, including metrics, traced without XLA
+as `fit` does, so op names agree with those that `fit` runs. The data pipeline
+and callbacks are not part of it. The layer of each op is recorded during
+tracing (`layers`).
 """
 
 import collections
@@ -47,31 +47,31 @@ def trace_keras(
   kind: str | None = None,
   split: microbatches.SplitConfig = microbatches.WHOLE,
 ) -> TracedStep:
-  """One step of a Keras model as a flat graph.
+  """Traces one step of a Keras model into a flat graph.
 
-  The model keeps its weights; it is built (also optimizer and metrics) where
-  it was not.
+  The model keeps its weights. If the model, its optimizer or its metrics are
+  not built yet, they are built.
 
   Args:
-    model: compiled with loss and optimizer if `training`.
+    model: a model, compiled with loss and optimizer if `training`.
     batch_size: first dimension of every input; by default the sample's, else
       32.
-    training: the whole training step (forward, gradients, optimizer update,
-      metrics), else inference (`predict_step`).
+    training: traces the whole training step (forward pass, gradients, optimizer
+      update, metrics) if true, else inference (`predict_step`).
     sample: a batch `x`, `(x, y)` or `(x, y, sample_weight)` of arrays or
-      tensors, or what a step of the model's own takes; needed where the model
-      does not say its inputs, or the loss not its targets.
-    on_stage: called as each stage begins.
-    kind: "train", "test" or "predict"; by default as `training` says.
-    split: how the training step is split into microbatches; by default not.
+      tensors, or the data of the model's own step; required if the model does
+      not define its inputs, or the loss its targets.
+    on_stage: called at the start of each stage.
+    kind: "train", "test" or "predict"; follows `training` by default.
+    split: microbatches of the training step; one by default.
 
   Returns:
-    `fetches[0]` is the loss of the batch where the step has one, else the
-    first output. A variable's node is named by its Keras path.
+    The traced step. `fetches[0]` is the loss of the batch if the step has one,
+    else the first output. The node of a variable is named by its Keras path.
 
   Raises:
-    ExtractionError: not compiled, shapes unknown, tracing fails, or the step
-      cannot be split.
+    ExtractionError: the model is not compiled, shapes are unknown, tracing
+      fails, or the step cannot be split into microbatches.
   """
   kind = kind or ("train" if training else "predict")
   training = kind == "train"
@@ -84,7 +84,7 @@ def trace_keras(
   _check_split(split, training, batch.batch_size)
   concrete, losses, recorder = _trace_step(model, batch, kind, on_stage, split)
   on_stage("inlining")
-  samples = zip(concrete.inputs, batch.values, strict=False)  # flattened order
+  samples = zip(concrete.inputs, batch.values, strict=False)  # in flat order
   traced = functions.trace_function(
     concrete,
     name=model.name,
@@ -107,13 +107,14 @@ def trace_keras_file(
   on_stage: stages.OnStage = stages.ignore,
   split: microbatches.SplitConfig = microbatches.WHOLE,
 ) -> TracedStep:
-  """One step of a model in a `.keras` or `.h5` file; see `trace_keras`.
+  """Traces one step of a `.keras` or `.h5` model file; see `trace_keras`.
 
-  Python code in the file is not run (Keras' safe mode), and no other file read.
+  Python code in the file is not run (Keras' safe mode), and no other file is
+  read.
 
   Raises:
-    ExtractionError: besides those of `trace_keras`, the file is missing,
-      damaged, unpacks to too much, or needs classes that Keras does not know.
+    ExtractionError: as `trace_keras`, and if the file is missing or damaged,
+      unpacks to too many bytes, or needs classes unknown to Keras.
   """
   name = os.fspath(path)
   if not os.path.isfile(name):
@@ -121,7 +122,8 @@ def trace_keras_file(
   limits.check_keras_file(name)
   try:
     with warnings.catch_warnings():
-      # Of a file saved before its first `fit`: a step has no use for slots.
+      # Keras warns about files saved before the first `fit`. Their missing
+      # optimizer slots do not matter to a trace.
       warnings.filterwarnings("ignore", "Skipping variable loading for optim")
       model = keras.saving.load_model(name, compile=training, safe_mode=True)
   except Exception as error:
@@ -135,7 +137,7 @@ def trace_keras_file(
 
 
 def _renew_optimizer(model: keras.Model) -> None:
-  """A new optimizer where that of an `.h5` file is of other variables."""
+  """Replaces a loaded optimizer that was built for other variables."""
   optimizer = getattr(model, "optimizer", None)
   if optimizer is None or not optimizer.built:
     return
@@ -145,7 +147,6 @@ def _renew_optimizer(model: keras.Model) -> None:
 
 
 def _variable_names(model: keras.Model) -> dict[int, str]:
-  """`id` of each `tf.Variable` of model, optimizer and metrics -> its path."""
   variables = list(model.variables)
   if getattr(model, "optimizer", None) is not None:
     variables += model.optimizer.variables
@@ -174,7 +175,6 @@ def _trace_step(
   on_stage: stages.OnStage,
   split: microbatches.SplitConfig,
 ) -> tuple[Any, list[tf.Tensor], LayerRecorder]:
-  """The step as a function of the batch, its losses, and its layers."""
   losses: list[tf.Tensor] = []
   recorders: list[LayerRecorder] = []
 
@@ -221,7 +221,7 @@ def _check_split(
 
 
 def _cause(error: Exception) -> str:
-  """What went wrong, in a line: of Keras' errors, where, and what, in bold."""
+  """Summarizes an error in one line; Keras marks place and cause in bold."""
   lines = (str(error).strip() or type(error).__name__).splitlines()
   bold = [line for line in lines if line.startswith(_BOLD)]
   told = [lines[0], *bold[:1]]
@@ -230,10 +230,7 @@ def _cause(error: Exception) -> str:
 
 
 def _build(model: keras.Model, structure: Any) -> None:
-  """Creates variables of layers, metrics and optimizer, as `fit` does.
-
-  A step of the model's own may use its parts on other data than the batch.
-  """
+  """Creates all variables as `fit` does, or as the model's own step does."""
   try:
     if keras_inputs.has_own_step(model):
       step = tf.function(model.train_step, autograph=False)
@@ -256,16 +253,15 @@ def _build(model: keras.Model, structure: Any) -> None:
 def _recorded_loss(
   model: keras.Model, losses: list[tf.Tensor]
 ) -> Iterator[None]:
-  """Appends each loss that the step computes to `losses`."""
   compute = model.compute_loss
 
-  @functools.wraps(compute)  # Keras looks at the signature
+  @functools.wraps(compute)  # Keras inspects the signature
   def recording(*args: Any, **kwargs: Any) -> Any:
     loss = compute(*args, **kwargs)
     losses.append(loss)
     return loss
 
-  # Past Keras' attribute tracking, which has no business with a method.
+  # This bypasses Keras' attribute tracking, which is not meant for methods.
   object.__setattr__(model, "compute_loss", recording)
   try:
     yield
@@ -274,7 +270,6 @@ def _recorded_loss(
 
 
 def _fetches(concrete: Any, losses: list[tf.Tensor]) -> list[tf.Tensor]:
-  """The batch's loss where `train_step` computes one, then all outputs."""
   mine = [
     t for t in losses if isinstance(t, tf.Tensor) and t.graph is concrete.graph
   ]
@@ -287,14 +282,15 @@ def _fetches(concrete: Any, losses: list[tf.Tensor]) -> list[tf.Tensor]:
 
 @contextlib.contextmanager
 def fresh_names() -> Iterator[None]:
-  """Counts Keras' names from the start inside, and goes on outside.
+  """Restarts Keras' name counters in this context and restores them on exit.
 
-  Keras numbers what it names itself ("conv2d_94") through a whole process; so
-  a placement or a cached graph of one build of a model fits the next.
+  Keras numbers its automatic names ("conv2d_94") across the whole process.
+  Restarting the counters lets a placement or a cached graph of one build of a
+  model fit the next build.
   """
   try:
     from keras.src.backend.common import global_state
-  except ImportError:  # a Keras that keeps them elsewhere
+  except ImportError:  # a Keras version that keeps the counters elsewhere
     yield
     return
   kept = global_state.get_global_attribute(_COUNTERS)

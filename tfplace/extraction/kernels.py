@@ -1,13 +1,11 @@
-"""Which kinds of device have a kernel for an op, by TensorFlow's registry.
+"""Device kinds with a kernel for an op, from TensorFlow's kernel registry.
 
-A `DEFAULT` kernel serves every kind. An int32 kernel that keeps its tensors in
-host memory counts as its device's. XLA's pseudo devices do not count.
-
-TensorFlow's pip build for Linux registers its GPU kernels on every host; the
-builds for macOS, Windows and CPUs alone do not, and yet someone may plan there
-for a cluster with GPUs. `gpu_kernels.json` holds what `collect` found in the
-Linux x86-64 build of the version that it names. To renew it:
-`python -c "from tfplace.extraction import kernels; kernels.write()"`.
+A `DEFAULT` kernel serves every kind. A GPU kernel for int32 that keeps its
+tensors in host memory counts as a GPU kernel. XLA's pseudo devices are ignored.
+Only TensorFlow's pip build for Linux registers GPU kernels on every host, but
+users of other builds may also plan for GPUs. Therefore `gpu_kernels.json` holds
+the result of `collect` for the Linux x86-64 build that it names. To renew it,
+run `python -c "from tfplace.extraction import kernels; kernels.write()"`.
 """
 
 import collections
@@ -22,26 +20,27 @@ from tensorflow.python.framework import kernels as registry
 
 from tfplace.extraction import nodes
 
-# Label, and per constrained attribute its name and allowed `DataType`s.
+# A kernel's label, and the name and allowed `DataType`s of each constrained
+# attribute.
 Registration: TypeAlias = tuple[str, tuple[tuple[str, tuple[int, ...]], ...]]
 
 KINDS = ("CPU", "GPU")
 _EVERY = frozenset(KINDS)
 _DEFAULT = "DEFAULT"
 _FILE = pathlib.Path(__file__).with_name("gpu_kernels.json")
-_WITNESS = "MatMul"  # has a GPU kernel in every build with GPUs
+_WITNESS = "MatMul"  # has a GPU kernel in every build with GPU support
 
 
 @functools.cache
 def is_needed() -> bool:
-  """Whether this TensorFlow has no GPU kernels of its own."""
+  """Returns whether this TensorFlow build lacks GPU kernels."""
   found = registry.get_registered_kernels_for_op(_WITNESS).kernel
   return not any(kernel.device_type == "GPU" for kernel in found)
 
 
 @functools.cache
 def shipped() -> dict[str, list[Registration]]:
-  """Op type -> registrations that a GPU serves, from the file."""
+  """Reads the registrations that a GPU serves, by op type, from the file."""
   content = json.loads(_FILE.read_text(encoding="utf-8"))
   return {
     op: [
@@ -53,7 +52,7 @@ def shipped() -> dict[str, list[Registration]]:
 
 
 def collect() -> dict[str, list[Registration]]:
-  """The same of this TensorFlow, which must have GPU kernels."""
+  """Collects the same from this TensorFlow build, which needs GPU kernels."""
   found: dict[str, set[Registration]] = {}
   for kernel in registry.get_all_registered_kernels().kernel:
     if kernel.device_type in ("GPU", _DEFAULT):
@@ -62,7 +61,7 @@ def collect() -> dict[str, list[Registration]]:
 
 
 def write() -> None:
-  """Renews the file."""
+  """Rewrites `gpu_kernels.json` from this TensorFlow build."""
   content = {"tensorflow": tf.__version__, "kernels": collect()}
   _FILE.write_text(json.dumps(content, separators=(",", ":")) + "\n")
 
@@ -76,7 +75,6 @@ def _registration(kernel: Any) -> Registration:
 
 
 def _merged(rows: Iterable[Registration]) -> list[Registration]:
-  """Joins registrations that differ in the types of one attribute only."""
   result = sorted(rows)
   for at in range(max(len(constraints) for _, constraints in result)):
     types: dict[Any, set[int]] = collections.defaultdict(set)
@@ -96,22 +94,22 @@ def _merged(rows: Iterable[Registration]) -> list[Registration]:
 
 
 class KernelTable:
-  """Answers `kinds` for the nodes of one graph; remembers by op and types."""
+  """Device kinds of the nodes of one graph, cached by op and types."""
 
   def __init__(self, functions: Mapping[str, nodes.FunctionDef]) -> None:
     self._functions = functions
-    # By op: device type and registration of each kernel, and the attributes
-    # that some kernel constrains.
+    # By op: the device type and registration of each kernel, and the attributes
+    # that any kernel constrains.
     self._kernels: dict[str, list[tuple[str, Registration]]] = {}
     self._attributes: dict[str, tuple[str, ...]] = {}
     self._answers: dict[object, frozenset[str]] = {}
     self._bodies: dict[str, frozenset[str]] = {}
 
   def kinds(self, node: nodes.NodeDef) -> frozenset[str]:
-    """Kinds that can run the node; empty where nothing can.
+    """Returns the kinds that can run the node; empty if none can.
 
-    An op that calls functions runs where every op of their bodies runs, since
-    its body is placed on its device.
+    An op that calls functions needs a kind that can run every op of their
+    bodies, because the bodies run on the op's device.
     """
     result = self._own_kinds(node)
     for name in nodes.called_functions(node):
@@ -158,7 +156,7 @@ class KernelTable:
 
   def _function_kinds(self, name: str) -> frozenset[str]:
     if name not in self._bodies:
-      self._bodies[name] = _EVERY  # a recursive call adds nothing
+      self._bodies[name] = _EVERY  # a recursive call adds no constraint
       result = _EVERY
       for node in self._functions[name].node_def:
         result &= self.kinds(node)
@@ -167,7 +165,7 @@ class KernelTable:
 
 
 def _types(value: Any) -> tuple[int, ...] | None:
-  """Types in an attribute; None where a function leaves them open."""
+  """Returns the types in an attribute; None if a function leaves them open."""
   field = None if value is None else value.WhichOneof("value")
   if field == "type":
     return (value.type,)

@@ -1,9 +1,9 @@
-"""Which Keras layer each op of a step belongs to.
+"""Maps each op of a step to its Keras layers.
 
-Layers are recorded as the step is traced, since names alone do not tell: the
-second call of layer "dense" and the first of "dense_1" both have the scope
-"dense_1". What no layer's call makes, but works for one, is found in the graph:
-the update of a variable, and the sums of gradients.
+Layers are recorded during tracing, because names alone are ambiguous: the
+second call of layer "dense" and the first call of "dense_1" both have the scope
+"dense_1". Ops that serve one layer but are created outside its call are found
+in the graph: the updates of its variables and the sums of its gradients.
 """
 
 import collections
@@ -22,16 +22,14 @@ _PASS_ON = frozenset(("Identity", "Switch", "Enter"))
 
 
 class LayerRecorder:
-  """A device function that only looks: which layers are being called."""
+  """Device function that records open layers and changes no device."""
 
   def __init__(self, graph: tf.Graph, model: keras.Model) -> None:
-    """Records ops of `graph` itself, in layers of `model`, it included."""
     self._known = {layer.name for layer in model._flatten_layers()}
     self.layers: dict[str, Layers] = {}  # by name of an op or a scope
     self._graph = graph
 
   def __call__(self, op: tf.Operation) -> str:
-    """What `tf.Graph.device` asks for each new op: its device, unchanged."""
     if op.graph is self._graph or op.graph.name == microbatches.FUNCTION:
       # Losses and optimizers open scopes, too.
       names = tuple(name for name in open_layers() if name in self._known)
@@ -43,9 +41,10 @@ class LayerRecorder:
   def of_nodes(
     self, graph_def: tf.compat.v1.GraphDef, variables: Mapping[str, Layers]
   ) -> dict[str, Layers]:
-    """Node -> its layers; of a flat graph, gradients, bodies, updates included.
+    """Maps nodes of a flat graph to their layers, innermost first.
 
-    `variables` maps the node of each variable to its layers.
+    Gradients, inlined function bodies and updates are included. `variables`
+    maps the node of each variable to its layers.
     """
     found = dict(variables)
     for node in graph_def.node:
@@ -57,7 +56,7 @@ class LayerRecorder:
 
 
 def _candidates(name: str) -> Iterator[str]:
-  """The op itself, what it is the gradient of, and the scopes around."""
+  """Yields the op, the op it is a gradient of, and their enclosing scopes."""
   forward = name.rpartition(_GRADIENT_SCOPE)[2]
   while forward:
     yield forward
@@ -65,7 +64,7 @@ def _candidates(name: str) -> Iterator[str]:
 
 
 def layers_of_variables(model: keras.Model) -> dict[str, Layers]:
-  """Path of each variable of a layer -> that layer and those around it."""
+  """Maps the path of each layer variable to the layer and those around it."""
   found: dict[str, Layers] = {}
 
   def visit(layer: Any, around: Layers) -> None:
@@ -80,7 +79,7 @@ def layers_of_variables(model: keras.Model) -> dict[str, Layers]:
 
 
 def open_layers() -> list[str]:
-  """Names of the layers whose call is being traced, innermost first."""
+  """Lists the layers whose call is being traced, innermost first."""
   from keras.src.backend.common import global_state
 
   stack = global_state.get_global_attribute("name_scope_stack") or []
@@ -90,23 +89,22 @@ def open_layers() -> list[str]:
 def with_updates(
   graph_def: tf.compat.v1.GraphDef, layers: Mapping[str, Layers]
 ) -> dict[str, Layers]:
-  """Adds what works for one layer alone, by the edges of the graph.
+  """Adds the ops that serve a single layer, following the edges of the graph.
 
-  That is the update of its variables (gradients added, clipped and scaled, the
-  optimizer's slots and its arithmetic), and the sums of gradients that its own
-  gradients need. What layers share has none: the learning rate, the norm of all
-  gradients, the loss.
+  These are the updates of its variables (addition, clipping and scaling of
+  gradients, the optimizer's slots and its arithmetic), and the sums of
+  gradients that its own gradients read. Ops that several layers share get no
+  layer: the learning rate, the global gradient norm, the loss.
 
   Args:
     graph_def: a flat graph.
-    layers: node -> its layers, innermost first, of variables and of what was
-      recorded.
+    layers: layers, innermost first, of each variable and each recorded node.
   """
   nodes = node_lib.producers_first(graph_def)
   sources = _sources(nodes)
   found: dict[str, Layers] = {}
   count = -1
-  while len(found) > count:  # a slot that is known makes its update known
+  while len(found) > count:  # a known slot makes its update known
     count = len(found)
     held = _handles(nodes, sources, {**found, **layers})
     found = _walk_back(nodes, sources, layers, held)
@@ -114,8 +112,7 @@ def with_updates(
 
 
 def _sources(nodes: Sequence[node_lib.NodeDef]) -> dict[str, list[str]]:
-  """Node -> the nodes whose outputs it reads; as if no `IdentityN` were there,
-  which would make one of all that it passes on."""
+  """Maps each node to the nodes that it reads, looking through `IdentityN`."""
   found: dict[str, list[str]] = {}
   passed: dict[tuple[str, int], str] = {}
   for node in nodes:
@@ -132,7 +129,6 @@ def _handles(
   sources: Mapping[str, Sequence[str]],
   layers: Mapping[str, Layers],
 ) -> dict[str, Layers]:
-  """Handles of variables, and what passes them on -> layers of the variable."""
   found: dict[str, Layers] = {}
   for node in nodes:
     if node.op == "VarHandleOp" and node.name in layers:
@@ -148,7 +144,7 @@ def _walk_back(
   given: Mapping[str, Layers],
   handles: Mapping[str, Layers],
 ) -> dict[str, Layers]:
-  """Layers of updates and sums, readers before what they read."""
+  """Finds the layers of updates and sums, visiting readers before sources."""
   updating: dict[str, set[Layers]] = collections.defaultdict(set)
   needing: dict[str, set[Layers]] = collections.defaultdict(set)
   found: dict[str, Layers] = {}
@@ -162,7 +158,7 @@ def _walk_back(
     layers = layers or updating[name]
     if len(layers) == 1:
       (found[name],) = layers
-      # What a gradient is computed of is no update.
+      # The inputs of a gradient are not part of an update.
       for source in () if is_gradient else sources[name]:
         updating[source].add(found[name])
     elif node.op == "AddN" and not layers and len(needing[name]) == 1:

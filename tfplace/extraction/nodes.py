@@ -1,6 +1,6 @@
-"""Nodes of a GraphDef: names of nodes and tensors, op definitions, attributes.
+"""Node names, tensor names, op definitions and attributes of a GraphDef.
 
-Works without building a `tf.Graph`, so a file can be judged before it is
+Works without building a `tf.Graph`, so a file can be checked before it is
 imported.
 """
 
@@ -14,20 +14,20 @@ from tensorflow.python.framework import op_def_registry
 from tfplace.errors import ExtractionError
 
 NodeDef: TypeAlias = tf.compat.v1.NodeDef
-FunctionDef: TypeAlias = Any  # of `function.proto`
-OpDef: TypeAlias = Any  # of `op_def.proto`
-_MAX_TENSORS = 1_000_000  # of one argument of one node
+FunctionDef: TypeAlias = Any  # a `FunctionDef` of `function.proto`
+OpDef: TypeAlias = Any  # an `OpDef` of `op_def.proto`
+_MAX_TENSORS = 1_000_000  # in one argument of one node
 _ILLEGAL = re.compile(r"[^A-Za-z0-9_.\\/>-]")
 _LEGAL = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*\Z")
 
 
 def is_legal(name: str) -> bool:
-  """Whether TensorFlow accepts the name for a node."""
+  """Returns whether TensorFlow accepts the name for a node."""
   return bool(_LEGAL.match(name))
 
 
 def split_tensor(text: str) -> tuple[str, int]:
-  """Node and output index of an input string; -1 for "^control"."""
+  """Splits an input string into node and output index; -1 for "^control"."""
   if text.startswith("^"):
     return text[1:], -1
   node, colon, index = text.rpartition(":")
@@ -37,19 +37,19 @@ def split_tensor(text: str) -> tuple[str, int]:
 
 
 def join_tensor(node: str, output: int) -> str:
-  """The inverse of `split_tensor`, in TensorFlow's short form."""
+  """Joins a node and an output index into TensorFlow's short form."""
   if output < 0:
     return "^" + node
   return node if output == 0 else f"{node}:{output}"
 
 
 def canonical(text: str) -> str:
-  """The short form of an input string: "x:0" is "x"."""
+  """Returns the short form of an input string: "x" for "x:0"."""
   return join_tensor(*split_tensor(text))
 
 
 def unique_name(wanted: str, used: Iterable[str]) -> str:
-  """A legal node name near `wanted` that is not among `used`."""
+  """Returns a legal node name close to `wanted` that is not in `used`."""
   base = _ILLEGAL.sub("_", wanted).lstrip("_\\/>-") or "node"
   name, number = base, 0
   while name in used:
@@ -59,19 +59,19 @@ def unique_name(wanted: str, used: Iterable[str]) -> str:
 
 
 def controls_last(inputs: Iterable[str]) -> list[str]:
-  """Data inputs, then each control input once: the order of a NodeDef."""
+  """Moves control inputs behind data inputs and drops duplicate controls."""
   inputs = list(inputs)
   data = [i for i in inputs if not i.startswith("^")]
   return data + list(dict.fromkeys(i for i in inputs if i.startswith("^")))
 
 
 def by_name(graph_def: tf.compat.v1.GraphDef) -> dict[str, NodeDef]:
-  """Node name -> node."""
+  """Maps node names to nodes."""
   return {node.name: node for node in graph_def.node}
 
 
 def functions_of(graph_def: tf.compat.v1.GraphDef) -> dict[str, FunctionDef]:
-  """Name -> function of the graph's library."""
+  """Maps names to functions of the graph's library."""
   return {f.signature.name: f for f in graph_def.library.function}
 
 
@@ -79,10 +79,10 @@ def producers_first(
   graph_def: tf.compat.v1.GraphDef,
   cut: Callable[[NodeDef, NodeDef], bool] | None = None,
 ) -> list[NodeDef]:
-  """The nodes in a topological order; without those on or after a cycle.
+  """Sorts nodes topologically, without nodes on or after a cycle.
 
   Args:
-    graph_def: every input names one of its nodes.
+    graph_def: a graph in which every input names an existing node.
     cut: (producer, consumer) -> whether to ignore an edge.
   """
   nodes = by_name(graph_def)
@@ -95,7 +95,7 @@ def producers_first(
         consumers[source].append(node.name)
         missing[node.name] += 1
   ready = [name for name, count in missing.items() if not count]
-  for name in ready:  # grows while it is read
+  for name in ready:  # the list grows during the loop
     for consumer in consumers[name]:
       missing[consumer] -= 1
       if not missing[consumer]:
@@ -104,11 +104,7 @@ def producers_first(
 
 
 def op_def_of(node: NodeDef, functions: Mapping[str, FunctionDef]) -> OpDef:
-  """The definition of the node's op; a library function's is its signature.
-
-  Raises:
-    ExtractionError: this TensorFlow knows no such op.
-  """
+  """Returns the node's op definition, or raises ExtractionError if unknown."""
   op_def = op_def_registry.get(node.op)
   if op_def is not None:
     return op_def
@@ -122,7 +118,7 @@ def op_def_of(node: NodeDef, functions: Mapping[str, FunctionDef]) -> OpDef:
 
 
 def attr_of(node: NodeDef, op_def: OpDef, name: str) -> Any:
-  """The node's `AttrValue`, else the op's default, else None."""
+  """Returns the node's `AttrValue`, else the op's default, else None."""
   if name in node.attr:
     return node.attr[name]
   for attr in op_def.attr:
@@ -132,7 +128,7 @@ def attr_of(node: NodeDef, op_def: OpDef, name: str) -> Any:
 
 
 def arg_types(node: NodeDef, op_def: OpDef, arg: Any) -> list[int]:
-  """The `DataType`s of one input or output argument, in order."""
+  """Lists the `DataType`s of one input or output argument."""
   if arg.type_list_attr:
     value = attr_of(node, op_def, arg.type_list_attr)
     return list(value.list.type) if value is not None else []
@@ -156,7 +152,7 @@ def arg_types(node: NodeDef, op_def: OpDef, arg: Any) -> list[int]:
 def output_types(
   node: NodeDef, functions: Mapping[str, FunctionDef]
 ) -> list[int]:
-  """The `DataType` of every output; a reference type stays one (above 100)."""
+  """Lists the `DataType` of every output; reference types are above 100."""
   op_def = op_def_of(node, functions)
   return [
     dtype + 100 * arg.is_ref
@@ -166,16 +162,13 @@ def output_types(
 
 
 def attr_kinds(op: str) -> dict[str, str]:
-  """Attribute -> its type, such as "func", of an op that TensorFlow knows."""
+  """Maps attributes of an op known to TensorFlow to types, such as "func"."""
   op_def = op_def_registry.get(op)
   return {attr.name: attr.type for attr in op_def.attr} if op_def else {}
 
 
 def function_names(node: NodeDef) -> list[str]:
-  """Names of the functions in the node's attributes, in attribute order.
-
-  A function may be given functions by attributes of its own; they count, too.
-  """
+  """Lists the functions named in the node's attributes, at any depth."""
   names: list[str] = []
   _find_names(node.attr, names)
   return [name for name in names if name]
@@ -191,17 +184,17 @@ def _find_names(attrs: Mapping[str, Any], names: list[str]) -> None:
 
 
 def called_functions(node: NodeDef) -> list[str]:
-  """`function_names`, and the op itself, which may name a function."""
+  """Lists `function_names` and the op, which may itself name a function."""
   return [*function_names(node), node.op]
 
 
 def reached_functions(
   nodes: Iterable[NodeDef], functions: Mapping[str, FunctionDef]
 ) -> list[FunctionDef]:
-  """The functions that nodes call, and those call, in order of discovery."""
+  """Lists the functions that nodes reach by calls, in order of discovery."""
   found: dict[str, None] = {}
   queue = list(nodes)
-  for node in queue:  # grows while it is read
+  for node in queue:  # the list grows during the loop
     for name in called_functions(node):
       if name in functions and name not in found:
         found[name] = None

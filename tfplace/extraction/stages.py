@@ -1,8 +1,8 @@
-"""Progress of an extraction, and a pause of the cycle collector during it.
+"""Progress of an extraction, and a pause of the garbage collector during it.
 
-Large graphs take a minute. Tracing and importing make millions of objects that
-stay, and Python's collector would walk over all of them again and again, for a
-quarter of the time.
+Extraction of large graphs takes a minute. Tracing and importing create millions
+of objects that stay alive. Python's cyclic garbage collector would traverse all
+of them repeatedly, which takes a quarter of the time.
 """
 
 import contextlib
@@ -12,22 +12,25 @@ from typing import Protocol
 
 
 class OnStage(Protocol):
-  """Called as each stage of an extraction begins."""
+  """Callback at the start of each stage of an extraction."""
 
   def __call__(self, what: str, count: Callable[[], int] | None = None) -> None:
-    """Args:
-    what: the stage, such as "shapes of 11,898 ops".
-    count: ops so far, where they are made one by one; any thread may ask.
+    """Reports a stage.
+
+    Args:
+      what: the stage, such as "shapes of 11,898 ops".
+      count: number of ops so far, where ops are created one by one; may be
+        called from any thread.
     """
 
 
 def ignore(what: str, count: Callable[[], int] | None = None) -> None:
-  """For callers that show no progress."""
+  """Ignores progress."""
 
 
 @contextlib.contextmanager
 def collector_paused() -> Iterator[None]:
-  """Inside (or in a function so decorated), cycles are not looked for."""
+  """Disables the cyclic garbage collector; can also be used as a decorator."""
   was_enabled = gc.isenabled()
   gc.disable()
   try:

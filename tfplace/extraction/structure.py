@@ -1,10 +1,11 @@
-"""The bare structure of a traced step: ops, edges, kinds, colocation.
+"""Structure of a traced step: ops, edges, device kinds and colocation.
 
-Ops that make, pass on or use a resource handle or a reference stay together, as
-do the ends of a variant edge (a TensorList has no size that could be costed),
-the ends of a TensorFlow 1 loop's back edge, handles of one `shared_name`, and
-`_class: loc:@op` constraints; groups that meet are merged. Constraints that
-name absent nodes are repaired, since TensorFlow's importer refuses them.
+Some ops must share a device: producers, forwarders and users of a resource
+handle or a reference; both ends of a variant edge, because a TensorList has no
+known size; both ends of the back edge of a TensorFlow 1 loop; handles with the
+same `shared_name`; and ops joined by `_class: loc:@op` constraints. Overlapping
+colocation groups are merged. Constraints that name absent nodes are repaired,
+because TensorFlow's importer rejects them.
 """
 
 import collections
@@ -21,27 +22,28 @@ from tfplace.extraction.microbatches import microbatch_of
 from tfplace.extraction.traced import TracedStep
 
 _STICKY = frozenset((tf.resource.as_datatype_enum, tf.variant.as_datatype_enum))
-_REFERENCE = 100  # reference types are numbered above it
+_REFERENCE = 100  # reference types have larger numbers
 _LOCATION = "loc:@"
 
 
 @dataclasses.dataclass(frozen=True)
 class Skeleton:
-  """Ops in the order of the GraphDef, without any cost.
+  """Ops in the order of the GraphDef, without costs.
 
   Attributes:
-    names: [num_ops].
+    names: [num_ops] op names.
     types: [num_ops] TensorFlow op types.
     kinds: [num_ops] device kinds with a kernel for the op.
-    num_outputs: [num_ops].
-    edges: (producer, output, consumer), positions of ops; output -1 is a
-      control edge. Each occurs once; sorted by consumer. Without the edge from
-      a `NextIteration` back to its `Merge`: one pass of a loop is costed, and
-      the two ops share a colocation group.
-    colocation: [num_ops] group name, or None.
+    num_outputs: [num_ops] number of output tensors.
+    edges: (producer, output, consumer) as indices of ops; output -1 is a
+      control edge. Edges are unique and sorted by consumer. The back edge from
+      a `NextIteration` to its `Merge` is left out: costs count one iteration of
+      a loop, and the two ops share a colocation group.
+    colocation: [num_ops] name of the colocation group, or None.
     layers: [num_ops] path of the innermost Keras layer, the model first, such
-      as "net/encoder/dense"; None where the op is in no layer.
-    microbatches: [num_ops] of a split step; None on what all share.
+      as "net/encoder/dense"; None for ops outside layers.
+    microbatches: [num_ops] microbatch of the op in a microbatched step; None
+      for ops that all microbatches share.
   """
 
   names: tuple[str, ...]
@@ -59,11 +61,11 @@ class Skeleton:
 
 
 def skeleton(traced: TracedStep) -> Skeleton:
-  """The structure of a step.
+  """Extracts the structure of a step.
 
   Raises:
-    ExtractionError: an op has a kernel on no kind, reads an unknown node or
-      output, or this TensorFlow does not know its type.
+    ExtractionError: no device kind has a kernel for an op, an op reads an
+      unknown node or output, or this TensorFlow does not know its type.
   """
   graph_def = traced.graph_def
   functions = node_lib.functions_of(graph_def)
@@ -127,9 +129,9 @@ def _edges(
 def prune(
   graph_def: tf.compat.v1.GraphDef, roots: Iterable[str]
 ) -> tf.compat.v1.GraphDef:
-  """The nodes that the roots (names of nodes or tensors) need, in their order.
+  """Keeps the ancestors of the roots (nodes or tensors), in their order.
 
-  A session and a function's runtime prune the same way. The library stays.
+  A session and a function's runtime prune the same way. The library is kept.
   """
   nodes = node_lib.by_name(graph_def)
   stack = [node_lib.split_tensor(root)[0] for root in roots]
@@ -150,7 +152,7 @@ def prune(
 def colocation_groups(
   graph_def: tf.compat.v1.GraphDef,
 ) -> tuple[str | None, ...]:
-  """[num_nodes] name of the first node of each node's group; None if free."""
+  """Returns [num_nodes] the first node of each colocation group, or None."""
   functions = node_lib.functions_of(graph_def)
   index = {node.name: i for i, node in enumerate(graph_def.node)}
   sets = DisjointSets(len(graph_def.node))
@@ -187,7 +189,7 @@ def _is_sticky(types: Sequence[int], output: int) -> bool:
 
 
 def locations(node: node_lib.NodeDef) -> list[str]:
-  """What the node's `loc:@` constraints name, in order."""
+  """Lists the targets of the node's `loc:@` constraints, in order."""
   if "_class" not in node.attr:
     return []
   texts = [s.decode(errors="replace") for s in node.attr["_class"].list.s]
@@ -199,8 +201,8 @@ def repair_constraints(
 ) -> None:
   """Makes every constraint name a node of the flat graph, in place.
 
-  `renamed` maps old names to new ones. The first node that names an absent one
-  stands for it from then on.
+  `renamed` maps old node names to new ones. The first node that names an absent
+  target replaces it.
   """
   present = {node.name for node in graph_def.node}
   stand_in: dict[str, str] = {}

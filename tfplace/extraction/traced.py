@@ -1,7 +1,7 @@
-"""A step of a model as one flat GraphDef, and running it in a session.
+"""One step of a model as a flat GraphDef, and its execution in a session.
 
-Values of variables go in through placeholders, so that a graph never carries
-its weights (a GraphDef ends at 2 GiB).
+Values of variables are fed through placeholders, so a graph never contains its
+weights (a GraphDef is limited to 2 GiB).
 """
 
 import dataclasses
@@ -15,20 +15,20 @@ from tfplace.core.protocols import whole_number
 from tfplace.errors import ExtractionError
 from tfplace.extraction import nodes as node_lib
 
-DEFAULT_BATCH_SIZE = 32  # Keras' own default of `fit`
+DEFAULT_BATCH_SIZE = 32  # default of Keras' `fit`
 _INIT = "tfplace_init"
 _VARIABLES = frozenset(("VarHandleOp", "VariableV2", "Variable"))
 
 
 @dataclasses.dataclass(frozen=True)
 class VariableSpec:
-  """A variable of a traced step.
+  """Variable of a traced step.
 
   Attributes:
     node: name of its node in the GraphDef.
     shape: static shape.
     dtype: element type.
-    value: initial value, or None where it is unknown (zeros stand in).
+    value: initial value, or None if unknown (zeros are used).
   """
 
   node: str
@@ -39,7 +39,7 @@ class VariableSpec:
 
 @dataclasses.dataclass(frozen=True)
 class FeedSpec:
-  """An input of a traced step: fully static shape, and a sample if known."""
+  """Input of a traced step: a static shape, and a sample value if known."""
 
   tensor: str
   shape: tuple[int, ...]
@@ -49,23 +49,24 @@ class FeedSpec:
 
 @dataclasses.dataclass(frozen=True)
 class TracedStep:
-  """One step (training or inference) as a session runs it.
+  """One training or inference step in the form that a session runs.
 
-  Every node of `graph_def` is one op of the extracted `OpGraph`, under the
-  same name. Variables captured by the traced function are `VarHandleOp` nodes
-  with a `shared_name` of their own.
+  Each node of `graph_def` is one op of the extracted `OpGraph`, with the same
+  name. Variables captured by the traced function are `VarHandleOp` nodes, each
+  with its own `shared_name`.
 
   Attributes:
     name: name of the model.
-    graph_def: flat graph; functional control flow is inlined where exact.
+    graph_def: flat graph; functional control flow is inlined where that is
+      exact.
     feeds: placeholders to feed, by node name.
-    fetches: tensor names to fetch; the loss comes first when training.
-    targets: node names to run for their effect (updates of variables).
-    variables: by node name.
-    training: whether it is a training step.
-    layers: op name -> names of the Keras layers whose op, gradient, variable or
-      update it is, innermost first; without what belongs to no layer.
-    microbatches: into which the batch is split.
+    fetches: names of tensors to fetch; in training, the loss comes first.
+    targets: names of nodes to run for their effect (variable updates).
+    variables: variables by node name.
+    training: whether this is a training step.
+    layers: op name -> names of the Keras layers, innermost first, that the op,
+      gradient, variable or update belongs to; ops of no layer are absent.
+    microbatches: number of microbatches.
   """
 
   name: str
@@ -82,10 +83,10 @@ class TracedStep:
 
 
 def checked_batch_size(batch_size: int | None, model: str) -> int:
-  """The batch size, or the default where it is None.
+  """Returns the batch size as an int, or the default for None.
 
   Raises:
-    ExtractionError: no whole number, or below 1.
+    ExtractionError: the value is not a whole number or is below 1.
   """
   if batch_size is None:
     return DEFAULT_BATCH_SIZE
@@ -102,7 +103,7 @@ def checked_batch_size(batch_size: int | None, model: str) -> int:
 def fill_batch(
   shape: tf.TensorShape, batch_size: int, tensor: str | None, model: str
 ) -> tuple[int, ...]:
-  """The static shape of an input, its unknown first dimension filled.
+  """Returns the shape of an input with its unknown first dimension filled.
 
   Raises:
     ExtractionError: the rank or another dimension is unknown; names the input
@@ -121,11 +122,7 @@ def fill_batch(
 def variables_of(
   graph_def: tf.compat.v1.GraphDef, where: str
 ) -> dict[str, VariableSpec]:
-  """Every variable by node name, of TensorFlow 1 or 2; no values.
-
-  Raises:
-    ExtractionError: a shape is not static; names `where` and the node.
-  """
+  """Collects variables without values; raises ExtractionError if not static."""
   result = {}
   for node in graph_def.node:
     if node.op not in _VARIABLES:
@@ -144,13 +141,13 @@ def variables_of(
 
 @dataclasses.dataclass(frozen=True)
 class Initializers:
-  """A graph with nodes that set the variables.
+  """A graph with additional nodes that initialize its variables.
 
   Attributes:
-    graph_def: the step's graph and, per variable, a placeholder and an
+    graph_def: the step's graph plus, per variable, a placeholder and an
       assignment on the variable's device.
-    assignments: nodes to run once before the first step.
-    feeds: tensor name -> value for that run.
+    assignments: names of nodes to run once before the first step.
+    feeds: tensor name -> value, for that run.
   """
 
   graph_def: tf.compat.v1.GraphDef
@@ -161,18 +158,18 @@ class Initializers:
 def with_initializers(
   traced: TracedStep, graph_def: tf.compat.v1.GraphDef | None = None
 ) -> Initializers:
-  """Adds the initialisation of every variable; zero where no value is known.
+  """Adds an initialization of every variable; unknown values become zero.
 
   Args:
     traced: the step.
     graph_def: its graph with devices set; `traced.graph_def` by default. An
-      assignment takes the device of its variable.
+      assignment runs on the device of its variable.
 
   Raises:
     ExtractionError: the step uses a lookup table or another resource of the
-      model's process, which a session of its own lacks.
+      model's process, which a separate session lacks.
   """
-  _check_runs_alone(traced)
+  check_runs_alone(traced)
   result = tf.compat.v1.GraphDef()
   result.CopyFrom(traced.graph_def if graph_def is None else graph_def)
   nodes = node_lib.by_name(result)
@@ -199,7 +196,13 @@ def with_initializers(
   return Initializers(result, tuple(assignments), feeds)
 
 
-def _check_runs_alone(traced: TracedStep) -> None:
+def check_runs_alone(traced: TracedStep) -> None:
+  """Checks that a separate session can run the step.
+
+  Raises:
+    ExtractionError: the step uses a lookup table or another resource of the
+      model's process.
+  """
   resource = tf.resource.as_datatype_enum
   for node in traced.graph_def.node:
     if node.op == "Placeholder" and node.attr["dtype"].type == resource:
@@ -211,10 +214,11 @@ def _check_runs_alone(traced: TracedStep) -> None:
 
 
 def feed_values(traced: TracedStep, seed: int = 0) -> dict[str, np.ndarray]:
-  """Tensor name -> value: the samples, else seeded floats in [0, 1) and zeros.
+  """Maps input tensors to their samples, or to generated values.
 
-  Zeros stand for integers, since they are valid class and token numbers
-  whatever the model; a float in [0, 1) is one too, once it is rounded down.
+  Generated floats are drawn from [0, 1) with the seed. Generated integers are
+  zero, because zero is a valid class or token id in any model; a float in [0,
+  1) rounds down to one, too.
   """
   rng = np.random.default_rng(seed)
   return {f.tensor: _feed_value(f, rng) for f in traced.feeds.values()}
@@ -234,9 +238,9 @@ def _feed_value(feed: FeedSpec, rng: np.random.Generator) -> np.ndarray:
 def run_steps(
   traced: TracedStep, feeds: Sequence[Mapping[str, np.ndarray]]
 ) -> list[list[np.ndarray]]:
-  """Runs one step per mapping of `feeds`; returns the fetches of each.
+  """Runs one step per mapping of `feeds` and returns the fetches of each.
 
-  A plain local session, to check a trace; timing lives in `tfplace.measure`.
+  The plain local session only checks a trace; `tfplace.measure` times steps.
   """
   prepared = with_initializers(traced)
   with tf.Graph().as_default() as graph:

@@ -1,8 +1,9 @@
-"""Refuses a GraphDef that is not a well-formed graph, naming the node.
+"""Validation of a GraphDef, with errors that name the node.
 
-`validate` comes first and says where: TensorFlow's importer would refuse most
-of it too, some by ending the process. Then `import_check` lets the importer
-judge attributes, types and shapes, and finds the node that it refuses.
+`validate` runs first and locates the error. TensorFlow's importer would reject
+most of these graphs, too, but some of them by ending the process. Afterwards
+`import_check` lets the importer check attributes, types and shapes, and finds
+the node that it rejects.
 """
 
 import contextlib
@@ -21,8 +22,8 @@ def validate(graph_def: tf.compat.v1.GraphDef, where: str) -> None:
   """Checks names, ops, inputs and cycles.
 
   Raises:
-    ExtractionError: no nodes, an illegal or duplicate name, an op or input
-      that is unknown, or a cycle that is no loop of TensorFlow 1; names the
+    ExtractionError: the graph has no nodes, an illegal or duplicate name, an
+      unknown op or input, or a cycle that is not a TensorFlow 1 loop; names the
       file `where` and the node.
   """
   if not graph_def.node:
@@ -43,7 +44,7 @@ def validate(graph_def: tf.compat.v1.GraphDef, where: str) -> None:
 
 
 def is_back_edge(source: node_lib.NodeDef, target: node_lib.NodeDef) -> bool:
-  """Whether an edge closes a `while` loop of TensorFlow 1."""
+  """Returns whether an edge closes a `while` loop of TensorFlow 1."""
   return source.op in BACK_EDGES and target.op in MERGES
 
 
@@ -61,7 +62,7 @@ def _check_names(names: Iterable[str], where: str) -> None:
 
 @contextlib.contextmanager
 def located(where: str) -> Iterator[None]:
-  """Puts the file's name before what goes wrong with one node."""
+  """Prefixes errors about a node with the file's name."""
   try:
     yield
   except ExtractionError as error:
@@ -103,7 +104,7 @@ def _check_cycles(graph_def: tf.compat.v1.GraphDef, where: str) -> None:
 
 
 def _on_cycle(graph_def: tf.compat.v1.GraphDef, done: Collection[str]) -> str:
-  """Walks back among unfinished nodes until one repeats."""
+  """Finds a node on a cycle by walking back among unfinished nodes."""
   nodes = node_lib.by_name(graph_def)
   name = next(name for name in nodes if name not in done)
   seen: set[str] = set()
@@ -122,7 +123,8 @@ def import_check(graph_def: tf.compat.v1.GraphDef, where: str) -> None:
   """Checks attributes, types and shapes of a graph that passed `validate`.
 
   Raises:
-    ExtractionError: TensorFlow refuses a node; names it and says why.
+    ExtractionError: TensorFlow rejects the graph; names the node and gives the
+      reason.
   """
   message = _refusal(graph_def)
   if message is None:
@@ -145,11 +147,11 @@ def _refusal(graph_def: tf.compat.v1.GraphDef) -> str | None:
 
 
 def _culprit(graph_def: tf.compat.v1.GraphDef) -> str | None:
-  """The first node, producers first, without which the rest is accepted."""
+  """Finds the node that completes the shortest rejected prefix of the graph."""
   if any(node.op in BACK_EDGES for node in graph_def.node):
-    return None  # a loop has no prefix that stands alone
+    return None  # no prefix of a loop is valid by itself
   order = node_lib.producers_first(graph_def)
-  good, bad = 0, len(order)  # `good` nodes are accepted, `bad` are refused
+  good, bad = 0, len(order)  # accepted and rejected prefix lengths
   while bad - good > 1:
     middle = (good + bad) // 2
     prefix = tf.compat.v1.GraphDef(

@@ -1,4 +1,4 @@
-"""The JSON formats of graphs, clusters, placements and evaluations."""
+"""JSON file formats of graphs, clusters, placements and evaluations."""
 
 from tfplace.formats.cluster import load_cluster, save_cluster
 from tfplace.formats.graph import load_graph, save_graph

@@ -1,4 +1,4 @@
-"""`tfplace.cluster.v1`: clusters as files."""
+"""Cluster files (`tfplace.cluster.v1`)."""
 
 import math
 import os
@@ -23,7 +23,7 @@ def load_cluster(path: json_file.Path) -> Cluster:
   """Reads a cluster file.
 
   Raises:
-    FormatError: names the file, the element and the value.
+    FormatError: the file is invalid; names the file, element and value.
   """
   data = json_file.read_json(path, FORMAT)
   with json_file.errors_naming(path):
@@ -31,19 +31,15 @@ def load_cluster(path: json_file.Path) -> Cluster:
 
 
 def save_cluster(cluster: Cluster, path: json_file.Path) -> None:
-  """Writes a cluster file; an interrupted write leaves the old one.
-
-  Raises:
-    FormatError: the file cannot be written.
-  """
+  """Writes a cluster file atomically; raises FormatError if it cannot."""
   json_file.write_json(path, cluster_to_json(cluster))
 
 
 def cluster_from_json(data: Mapping[str, Any]) -> Cluster:
-  """The cluster of a parsed file.
+  """Converts a parsed file to a cluster.
 
   Raises:
-    FormatError: names the element and the value.
+    FormatError: the data is invalid; names the element and value.
   """
   required, as_list = json_file.required, json_file.as_list
   name = json_file.as_name(required(data, "name", "cluster"), "name")
@@ -118,8 +114,7 @@ def _link(raw: Any, where: str) -> Link:
 
 
 def cluster_to_json(cluster: Cluster) -> dict[str, Any]:
-  """The JSON object of a cluster; what is unlimited, unset or an
-  optional cost of 0 is left out."""
+  """Converts a cluster to JSON, without unlimited sizes and default values."""
   return {
     "format": FORMAT,
     "name": cluster.name,
@@ -155,14 +150,14 @@ def _link_to_json(link: Link) -> dict[str, Any]:
 
 
 def find_cluster(cluster: Any) -> Cluster:
-  """The cluster that is meant, wherever an API takes one.
+  """Resolves any cluster argument of the API to a cluster.
 
   Args:
-    cluster: a `Cluster`, the name of a preset, or the path of a file (a text
+    cluster: a `Cluster`, the name of a preset, or the path of a file (a string
       that ends in .json or .json.gz, or any `os.PathLike`).
 
   Raises:
-    FormatError: no such preset, a broken file, or something else.
+    FormatError: the preset, the file or the type of the argument is invalid.
   """
   if isinstance(cluster, Cluster):
     return cluster

@@ -1,11 +1,10 @@
-"""Files that users name: read without waiting for ever, written whole.
+"""Atomic writes and bounded reads of user files.
 
-A regular file is replaced in one step. What is no regular file (a terminal,
-/dev/null, a pipe) is written through; nothing ever takes its place. A file or
-folder in the making lies beside its target, under a short name of its own, and
-is locked (flock) by the process that makes it. The kernel releases the lock
-when that process ends, however it does; so what is not locked was left behind,
-and whoever next makes something in the same folder removes it.
+Regular files are replaced in one step. Terminals, pipes and /dev/null are
+written in place. Temporary files and folders lie beside their target under a
+short name, locked (flock) by the process that creates them. The kernel releases
+the lock when that process ends, so an unlocked one is a leftover, and the next
+writer in the same folder removes it.
 """
 
 import contextlib
@@ -22,14 +21,15 @@ from collections.abc import Iterator
 
 from tfplace.errors import FormatError
 
-# Short, whatever the target's name: that may be as long as names can be.
+# Temporary names are short because the target's name may have any length.
 _NAME = re.compile(r"\.tfplace-[0-9a-f]{16}\.part")
-_AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # of renameat2(2)
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # Constants of renameat2(2).
 _mine: set[str] = set()
 
 Path = str | os.PathLike[str]
-_WRITER_WAIT_S = 5.0  # until somebody opens the other end of a named pipe
-_READER_WAIT_S = 60.0  # longer: what was computed would be lost
+# Wait for a process to open the write end of a named pipe.
+_WRITER_WAIT_S = 5.0
+_READER_WAIT_S = 60.0  # Longer, because a timeout loses computed results.
 _POLL_S = 0.05
 _CHUNK_BYTES = 1 << 16
 _NEVER_WRITTEN = {
@@ -41,10 +41,10 @@ _NEVER_WRITTEN = {
 
 @contextlib.contextmanager
 def new_folder(folder: str) -> Iterator[str]:
-  """Path of an empty folder, removed at the end if still there.
+  """Creates a temporary folder, removed on exit unless it was moved.
 
   Raises:
-    OSError: it cannot be made.
+    OSError: the folder cannot be created.
   """
   with new_file(folder, 0o777, is_folder=True) as (path, _):
     yield path
@@ -54,15 +54,18 @@ def new_folder(folder: str) -> Iterator[str]:
 def new_file(
   folder: str, mode: int = 0o666, is_folder: bool = False
 ) -> Iterator[tuple[str, int]]:
-  """Path and descriptor of an empty file, removed at the end if still there.
+  """Creates a temporary file, removed on exit unless it was moved.
 
   Args:
-    folder: where to make it; what others left there is removed.
-    mode: its permissions, less the process's umask.
-    is_folder: whether it is a folder.
+    folder: parent folder; leftovers of ended processes in it are removed.
+    mode: permissions before the process's umask.
+    is_folder: create a folder instead of a file.
+
+  Yields:
+    Path and locked file descriptor.
 
   Raises:
-    OSError: it cannot be made.
+    OSError: the file cannot be created.
   """
   folder = os.path.abspath(folder)
   _remove_left_behind(folder)
@@ -82,7 +85,7 @@ def new_file(
 
 
 def _try_make(path: str, mode: int, is_folder: bool) -> int | None:
-  """A locked descriptor; None where somebody took it for left behind."""
+  """Returns a locked descriptor, or None if another process removed it."""
   if is_folder:
     os.mkdir(path, mode)
     flags = os.O_RDONLY | os.O_DIRECTORY
@@ -99,7 +102,7 @@ def _try_make(path: str, mode: int, is_folder: bool) -> int | None:
     is_there = os.path.samestat(os.stat(path), os.fstat(handle))
   except (BlockingIOError, FileNotFoundError):
     is_there = False
-  except OSError:  # a file system without locks, where nobody can remove it
+  except OSError:  # The file system has no locks, so no process can remove it.
     is_there = True
   if is_there:
     return handle
@@ -117,7 +120,7 @@ def _remove_left_behind(folder: str) -> None:
 
 def _remove_unless_locked(entry: os.DirEntry[str]) -> None:
   is_folder = entry.is_dir(follow_symlinks=False)
-  # NFS locks only what is open for writing, which no folder can be.
+  # NFS locks only files that are open for writing. Folders never are.
   flags = os.O_RDONLY if is_folder else os.O_RDWR
   flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
   handle = os.open(entry.path, flags)
@@ -140,24 +143,24 @@ def _remove(path: str) -> None:
 
 
 def remove_all() -> None:
-  """Removes what this process has in the making; for its sudden end."""
+  """Removes all temporary files of this process, for its abrupt end."""
   for path in list(_mine):
     _remove(path)
 
 
 def put_folder(made: str, target: str) -> None:
-  """Puts a folder of `new_folder` in its place, at every moment a whole one.
+  """Moves a folder of `new_folder` to its target, atomically where possible.
 
-  What was there takes the name of `made`, and goes with it. A file system
-  that cannot exchange two names has none under the target's for a moment.
+  An existing target is exchanged with `made` and later removed with it. On a
+  file system without exchange, the target is missing for a moment.
 
   Raises:
-    OSError: it cannot be done.
+    OSError: the folder cannot be moved.
   """
   if not os.path.lexists(target):
     os.rename(made, target)
   elif not _exchanged(made, target):
-    old = f"{made}.old"  # not a name that anybody removes
+    old = f"{made}.old"  # No process removes this name as a leftover.
     os.rename(target, old)
     os.rename(made, target)
     shutil.rmtree(old)
@@ -165,17 +168,17 @@ def put_folder(made: str, target: str) -> None:
 
 def _exchanged(one: str, other: str) -> bool:
   names = os.fsencode(one), os.fsencode(other)
-  rename = getattr(ctypes.CDLL(None), "renameat2", None)  # of Linux
+  rename = getattr(ctypes.CDLL(None), "renameat2", None)  # Linux only.
   if rename is None:
     return False
   return rename(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE) == 0
 
 
 def read_bytes(path: Path, limit: int) -> bytes:
-  """The bytes of a file or pipe, at most `limit` + 1 of them.
+  """Reads at most `limit` + 1 bytes of a file or pipe.
 
   Raises:
-    OSError: it cannot be read, or is a pipe to which nobody writes.
+    OSError: the file cannot be read, or no process writes to the pipe.
   """
   with open(path, "rb", opener=_open_at_once) as file:
     is_pipe = stat.S_ISFIFO(os.fstat(file.fileno()).st_mode)
@@ -189,7 +192,7 @@ def _open_at_once(path: str, flags: int) -> int:
 
 
 def _first_bytes(handle: int) -> bytes:
-  """What a pipe has; nothing where its writer has not written yet."""
+  """Reads the first bytes of a pipe; empty if its writer has none yet."""
   deadline = time.monotonic() + _WRITER_WAIT_S
   while time.monotonic() < deadline:
     try:
@@ -203,10 +206,10 @@ def _first_bytes(handle: int) -> bytes:
 
 
 def check_writable(path: Path) -> None:
-  """Fails before the work is done rather than after it.
+  """Checks, before any work, that a file can be written.
 
   Raises:
-    FormatError: `path` cannot be written; says why.
+    FormatError: the file cannot be written; gives the reason.
   """
   with _refusing(path):
     status = _status(path)
@@ -229,25 +232,24 @@ def check_writable(path: Path) -> None:
 
 
 def is_standard_output(path: Path) -> bool:
-  """Whether a path leads to where this process prints."""
+  """Returns True if a path leads to this process's standard output."""
   with _refusing(path):
     return _own_stream(_status(path)) == 1
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-  """Writes a file: a reader sees the old one or the new one, whole.
+  """Writes a file atomically: readers see the old content or the new one.
 
-  What is no regular file gets the bytes as they are, and a symbolic link
-  stays one.
+  Files that are not regular are written in place. Symbolic links stay links.
 
   Raises:
-    FormatError: the file cannot be written; an old one is untouched.
+    FormatError: the file cannot be written. An existing file is left unchanged.
   """
   with _refusing(path):
     status = _status(path)
     stream = _own_stream(status)
     if stream is not None:
-      print(end="", flush=True)  # what was printed before comes before
+      print(end="", flush=True)  # Flush first to keep the order of outputs.
       _write(os.dup(stream), content)
     elif status is None or stat.S_ISREG(status.st_mode):
       _replace(os.path.realpath(path), status, content)
@@ -263,13 +265,12 @@ def write_bytes(path: Path, content: bytes) -> None:
 def _refusing(path: Path) -> Iterator[None]:
   try:
     yield
-  except (OSError, ValueError) as error:  # the latter of a null character
+  except (OSError, ValueError) as error:  # A null character raises ValueError.
     reason = getattr(error, "strerror", None) or str(error)
     raise FormatError(f"{path}: cannot be written: {reason}") from error
 
 
 def _status(path: Path) -> os.stat_result | None:
-  """Of what a path leads to; None where nothing is there."""
   try:
     return os.stat(path)
   except FileNotFoundError:
@@ -277,20 +278,20 @@ def _status(path: Path) -> os.stat_result | None:
 
 
 def _own_stream(status: os.stat_result | None) -> int | None:
-  """The descriptor, where a file is what this process prints to.
+  """Returns 1 or 2 if a file is this process's standard output or error.
 
-  As /dev/stdout is: opened anew it would begin at the start of the file, and
-  if it were replaced, what is printed later would be lost.
+  A path such as /dev/stdout must not be reopened, which would write from the
+  start of the file, nor replaced, which would lose later output.
   """
   for stream in (1, 2):
-    with contextlib.suppress(OSError):  # closed
+    with contextlib.suppress(OSError):  # The stream is closed.
       if status is not None and os.path.samestat(status, os.fstat(stream)):
         return stream
   return None
 
 
 def _opened_pipe(path: Path) -> int:
-  """The end to write to, once a process reads from the other."""
+  """Opens a pipe for writing once another process reads from it."""
   deadline = time.monotonic() + _READER_WAIT_S
   while True:
     try:
@@ -326,6 +327,6 @@ def _replace(
     except OSError as error:
       if error.errno != errno.EBUSY:
         raise
-      # A file that is mounted, as into a container, keeps its place.
+      # A mounted file, as in a container, cannot be replaced.
       with open(target, "wb") as file:
         file.write(content)

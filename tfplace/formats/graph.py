@@ -1,4 +1,4 @@
-"""`tfplace.graph.v1`: op graphs as files."""
+"""Graph files (`tfplace.graph.v1`)."""
 
 import math
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ def load_graph(path: json_file.Path) -> OpGraph:
   """Reads a graph file (`.json` or `.json.gz`).
 
   Raises:
-    FormatError: names the file, the element and the value.
+    FormatError: the file is invalid; names the file, element and value.
   """
   data = json_file.read_json(path, FORMAT)
   with json_file.errors_naming(path):
@@ -41,19 +41,15 @@ def load_graph(path: json_file.Path) -> OpGraph:
 
 
 def save_graph(graph: OpGraph, path: json_file.Path) -> None:
-  """Writes a graph file; an interrupted write leaves the old one.
-
-  Raises:
-    FormatError: the file cannot be written.
-  """
+  """Writes a graph file atomically; raises FormatError if it cannot."""
   json_file.write_json(path, graph_to_json(graph))
 
 
 def graph_from_json(data: Mapping[str, Any]) -> OpGraph:
-  """The graph of a parsed file.
+  """Converts a parsed file to a graph.
 
   Raises:
-    FormatError: names the element and the value.
+    FormatError: the data is invalid; names the element and value.
   """
   name = json_file.as_name(json_file.required(data, "name", "graph"), "name")
   raw_ops = json_file.as_list(json_file.required(data, "ops", "graph"), "ops")
@@ -138,7 +134,7 @@ def _microbatch(op: Mapping[str, Any], where: str) -> int | None:
 def _edges(
   data: Mapping[str, Any], ops: list[OpSpec], index: Mapping[str, int]
 ) -> tuple[list[tuple[int, int, int]], dict[int, dict[str, Any]]]:
-  """Edges without repeats, and the unknown keys of those that have any."""
+  """Reads edges without repeats, and the unknown keys of each edge."""
   raw = json_file.as_list(json_file.required(data, "edges", "graph"), "edges")
   _check_count("edges", len(raw), MAX_EDGES)
   numbers: dict[tuple[int, int, int], int] = {}
@@ -178,7 +174,7 @@ def _output(value: Any, where: str, src: OpSpec) -> int:
 
 
 def graph_to_json(graph: OpGraph) -> dict[str, Any]:
-  """The JSON object of a graph."""
+  """Converts a graph to JSON."""
   edges = zip(
     graph.edge_src.tolist(),
     graph.edge_output.tolist(),
@@ -203,7 +199,7 @@ def graph_to_json(graph: OpGraph) -> dict[str, Any]:
 
 
 def _ops_to_json(graph: OpGraph) -> list[dict[str, Any]]:
-  # Lists first: NumPy hands out single elements slowly.
+  # Convert arrays to lists first; NumPy returns single elements slowly.
   number = json_file.plain_number
   times = [(kind, column.tolist()) for kind, column in graph.time_us.items()]
   sizes = [number(size) for size in graph.output_bytes.tolist()]

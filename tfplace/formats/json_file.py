@@ -1,7 +1,7 @@
-"""Reading and writing of the JSON formats: limits, and positions in errors.
+"""Reads and writes JSON files, with limits and positions in error messages.
 
-A hostile or broken file is refused by name and position, and what was read can
-be written again.
+Invalid or hostile files are rejected with the file name and the position of the
+problem. Everything that was read can be written again.
 """
 
 import collections
@@ -19,26 +19,27 @@ from tfplace.errors import FormatError, TfplaceError, shown
 from tfplace.formats import files
 
 Path = files.Path
-MAX_JSON_BYTES = 1 << 30  # unpacked; a graph of 10**6 ops takes about 250 MB
-MAX_JSON_VALUES = 32_000_000  # about 100 bytes each once they are parsed
+# After decompression; a graph of 10**6 ops takes about 250 MB.
+MAX_JSON_BYTES = 1 << 30
+MAX_JSON_VALUES = 32_000_000  # A parsed value takes about 100 bytes.
 MAX_NAME_LENGTH = 4096
-MAX_DEPTH = 100  # of what stands under a key that nobody knows
-# Of what is added up or divided: 10**8 quotients of two such, and the squares
-# of such sums, are finite.
+MAX_DEPTH = 100  # Nesting under an unknown key.
+# Maximum of values that are summed or divided. Sums of 10**8 quotients of two
+# such values, and the squares of these sums, stay finite.
 MAX_SUMMAND = 1e60
-# Graphs shrink 20 to 40 times; data made to fill memory, a thousand times.
+# Graphs compress 20 to 40 times, decompression bombs 1000 times.
 MAX_GZIP_RATIO = 250
 _UNSUSPICIOUS_BYTES = 64 << 20
 _CHUNK_BYTES = 16 << 20
-_GZIP_LEVEL = 6  # 9 takes four times as long for a tenth less
+_GZIP_LEVEL = 6  # Level 9 takes four times as long for 10% smaller files.
 
 
 def read_json(path: Path, expected_format: str) -> dict[str, Any]:
   """Reads one JSON object and checks its `format` key.
 
   Raises:
-    FormatError: unreadable, too large, not JSON (with line and column), not
-      an object, a repeated key, or another format.
+    FormatError: the file is unreadable, too large, not JSON (names line and
+      column), not an object, has a repeated key, or has another format.
   """
   try:
     text = _read_text(path).decode("utf-8")
@@ -63,7 +64,7 @@ def read_json(path: Path, expected_format: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def errors_naming(path: Path) -> Iterator[None]:
-  """Puts the file's name before the message of any `TfplaceError` inside."""
+  """Prefixes the message of any `TfplaceError` inside with the file name."""
   try:
     yield
   except TfplaceError as error:
@@ -76,11 +77,11 @@ def errors_naming(path: Path) -> Iterator[None]:
 
 
 def write_json(path: Path, data: Mapping[str, Any]) -> None:
-  """Writes JSON (gzip of it where the name ends in .gz), whole or not at all.
+  """Writes JSON atomically, compressed if the name ends in .gz.
 
   Raises:
-    FormatError: the data is no JSON, or the file cannot be written; an old
-      one is untouched.
+    FormatError: the data is not JSON, or the file cannot be written. An
+      existing file is left unchanged.
   """
   try:
     text = json.dumps(data, ensure_ascii=False, allow_nan=False)
@@ -105,7 +106,7 @@ def _read_text(path: Path) -> bytes:
 
 
 def _unpacked(packed: bytes) -> bytes:
-  """At most `MAX_JSON_BYTES` + 1; stops early where gzip packed too well."""
+  """Decompresses up to `MAX_JSON_BYTES` + 1 bytes; rejects huge ratios."""
   allowed = max(_UNSUSPICIOUS_BYTES, MAX_GZIP_RATIO * len(packed))
   chunks, size = [], 0
   with gzip.GzipFile(fileobj=io.BytesIO(packed)) as unpacked:
@@ -142,28 +143,28 @@ def _check_format(data: Any, expected: str) -> dict[str, Any]:
 
 
 def required(data: Mapping[str, Any], key: str, where: str) -> Any:
-  """`data[key]`, or an error that names the element and the key."""
+  """Returns `data[key]`; a FormatError names a missing key and its element."""
   if key not in data:
     raise FormatError(f"{where}: missing required key {key!r}")
   return data[key]
 
 
 def as_object(value: Any, where: str) -> dict[str, Any]:
-  """A JSON object, or an error that names the element and the value."""
+  """Checks that a value is a JSON object and returns it."""
   if not isinstance(value, dict):
     raise FormatError(f"{where}: expected an object, found {shown(value)}")
   return value
 
 
 def as_list(value: Any, where: str) -> list[Any]:
-  """A JSON array, or an error that names the element and the value."""
+  """Checks that a value is a JSON array and returns it."""
   if not isinstance(value, list):
     raise FormatError(f"{where}: expected an array, found {shown(value)}")
   return value
 
 
 def as_name(value: Any, where: str) -> str:
-  """A non-empty printable string; control characters are refused."""
+  """Checks that a value is a non-empty printable string and returns it."""
   if not isinstance(value, str) or not value:
     raise FormatError(f"{where}: expected a name, found {shown(value)}")
   if len(value) > MAX_NAME_LENGTH:
@@ -176,7 +177,7 @@ def as_name(value: Any, where: str) -> str:
 
 
 def as_number(value: Any, where: str, most: float = MAX_SUMMAND) -> float:
-  """A finite number from 0 to `most`."""
+  """Checks that a value is a finite number from 0 to `most`."""
   if isinstance(value, bool) or not isinstance(value, int | float):
     raise FormatError(f"{where}: expected a number, found {shown(value)}")
   try:
@@ -195,11 +196,11 @@ def as_number(value: Any, where: str, most: float = MAX_SUMMAND) -> float:
 def unknown_keys(
   data: Mapping[str, Any], known: frozenset[str], where: str
 ) -> dict[str, Any]:
-  """The keys of an element that this version does not know.
+  """Returns the keys of an element that this version does not know.
 
   Raises:
-    FormatError: they hold what could not be written again (NaN, infinity,
-      half of a surrogate pair, endless nesting); names the key.
+    FormatError: a value cannot be written again (NaN, infinity, an unpaired
+      surrogate, excessive nesting); names the key.
   """
   unknown = {key: data[key] for key in data if key not in known}
   for key, value in unknown.items():
@@ -235,7 +236,7 @@ def _is_text(value: str) -> bool:
 
 
 def plain_number(value: float) -> int | float:
-  """An int where the number is one, for files that people read."""
+  """Converts integral floats to ints, for readable files."""
   number = float(value)
   whole = number.is_integer() and abs(number) <= 2**53
   return int(number) if whole else number

@@ -1,9 +1,8 @@
-"""Op graphs as one block of bytes: quick to read, checked, never executed.
+"""Packed graphs: a fast binary format for caches, validated on reading.
 
-For caches; what people exchange is `formats.graph`. A block holds NumPy's
-`.npz` (no pickles are read) behind a digest of it, so that a truncated or
-damaged block is told from a whole one, and every index is checked before it
-can reach compiled code.
+A packed graph is NumPy's `.npz` (without pickles) after a digest that detects
+truncated or damaged data. Every index is checked before it reaches compiled
+code. Users exchange graphs in the JSON format of `formats.graph` instead.
 """
 
 import hashlib
@@ -52,10 +51,10 @@ _BROKEN = (
 
 
 def pack_graph(graph: OpGraph) -> bytes:
-  """The graph as a block for `unpack_graph`.
+  """Packs a graph into bytes for `unpack_graph`.
 
   Raises:
-    FormatError: an unknown key of the graph holds what JSON cannot.
+    FormatError: an unknown key of the graph holds a value that is not JSON.
   """
   types = {name: i for i, name in enumerate(dict.fromkeys(graph.types))}
   try:
@@ -83,7 +82,7 @@ def pack_graph(graph: OpGraph) -> bytes:
 
 
 def _text(graph: OpGraph, types: list[str]) -> dict[str, Any]:
-  """Everything of a graph that is no number of an op or edge."""
+  """Returns all fields of a graph except the arrays of ops and edges."""
   return {
     "name": graph.name,
     "names": graph.names,
@@ -98,10 +97,10 @@ def _text(graph: OpGraph, types: list[str]) -> dict[str, Any]:
 
 
 def unpack_graph(content: bytes) -> OpGraph:
-  """The graph of a block.
+  """Unpacks and validates a packed graph.
 
   Raises:
-    FormatError: the block is no graph of this version, or not whole.
+    FormatError: the data is damaged or of another version.
   """
   body = content[_BODY:]
   if content[:_BODY] != _MAGIC + _DIGEST(body).digest():
@@ -173,7 +172,7 @@ def _check_values(arrays: Mapping[str, np.ndarray]) -> None:
   for name in ("output_bytes", "persistent_bytes", "temp_bytes", "time_us"):
     values = arrays[name]
     fine = np.isfinite(values) & (values >= 0)
-    if name == "time_us":  # of a kind that lacks a kernel
+    if name == "time_us":  # NaN marks kinds without a kernel.
       fine |= np.isnan(values)
     _check(bool(fine.all()), f"{name} is negative or not finite")
 

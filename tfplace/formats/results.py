@@ -1,4 +1,4 @@
-"""`tfplace.placement.v1` and `tfplace.evaluation.v1`: results as files."""
+"""Placement and evaluation files (`tfplace.{placement,evaluation}.v1`)."""
 
 import math
 from collections.abc import Mapping
@@ -30,12 +30,12 @@ _EVALUATION_KEYS = frozenset(
 
 
 def load_assignments(path: json_file.Path) -> dict[str, str]:
-  """Reads op name -> device name of a placement, of whatever graph.
+  """Reads op name -> device name of a placement file of any graph.
 
-  The order of the placement is checked, and is for `load_order` to read.
+  `load_order` reads the execution order, which is only validated here.
 
   Raises:
-    FormatError: names the file, the element and the value.
+    FormatError: the file is invalid; names the file, element and value.
   """
   data = json_file.read_json(path, PLACEMENT)
   with json_file.errors_naming(path):
@@ -44,10 +44,10 @@ def load_assignments(path: json_file.Path) -> dict[str, str]:
 
 
 def load_order(path: json_file.Path) -> str:
-  """Reads the order of a placement file, of whatever graph.
+  """Reads the execution order of a placement file of any graph.
 
   Raises:
-    FormatError: names the file, the element and the value.
+    FormatError: the file is invalid; names the file, element and value.
   """
   data = json_file.read_json(path, PLACEMENT)
   with json_file.errors_naming(path):
@@ -64,17 +64,17 @@ def _order(data: Mapping[str, Any]) -> str:
 
 
 def load_placement(path: json_file.Path, problem: Problem) -> Placement:
-  """Reads a placement of `problem`, in the order that the file says.
+  """Reads a placement of `problem`.
 
   Args:
-    path: of the file.
-    problem: whose order does not count; the placement has its problem in its
-      own.
+    path: file to read.
+    problem: problem of the placement. The result's problem has the execution
+      order of the file instead of its own.
 
   Raises:
-    FormatError: names the file, the element and the value.
-    PlacementError: the placement is of another graph or is not allowed; names
-      the file, the op and the device.
+    FormatError: the file is invalid or has a placement of another graph; names
+      the file, element and value.
+    PlacementError: the placement is not allowed; names the file, op and device.
   """
   data = json_file.read_json(path, PLACEMENT)
   with json_file.errors_naming(path):
@@ -90,7 +90,6 @@ def load_placement(path: json_file.Path, problem: Problem) -> Placement:
 
 
 def _assignments(data: Mapping[str, Any]) -> dict[str, str]:
-  """Of a parsed placement file."""
   assignments = json_file.as_object(
     json_file.required(data, "assignments", "placement"), "assignments"
   )
@@ -101,11 +100,7 @@ def _assignments(data: Mapping[str, Any]) -> dict[str, str]:
 
 
 def save_placement(placement: Placement, path: json_file.Path) -> None:
-  """Writes a placement file; an interrupted write leaves the old one.
-
-  Raises:
-    FormatError: the file cannot be written.
-  """
+  """Writes a placement file atomically; raises FormatError if it cannot."""
   json_file.write_json(
     path,
     {
@@ -122,7 +117,7 @@ def load_evaluation(path: json_file.Path) -> Evaluation:
   """Reads an evaluation file.
 
   Raises:
-    FormatError: names the file, the element and the value.
+    FormatError: the file is invalid; names the file, element and value.
   """
   data = json_file.read_json(path, EVALUATION)
   with json_file.errors_naming(path):
@@ -130,19 +125,15 @@ def load_evaluation(path: json_file.Path) -> Evaluation:
 
 
 def save_evaluation(evaluation: Evaluation, path: json_file.Path) -> None:
-  """Writes an evaluation file; an interrupted write leaves the old one.
-
-  Raises:
-    FormatError: the file cannot be written.
-  """
+  """Writes an evaluation file atomically; raises FormatError if it cannot."""
   json_file.write_json(path, evaluation_to_json(evaluation))
 
 
 def evaluation_from_json(data: Mapping[str, Any]) -> Evaluation:
-  """The evaluation of a parsed file.
+  """Converts a parsed file to an evaluation.
 
   Raises:
-    FormatError: names the element and the value.
+    FormatError: the data is invalid; names the element and value.
   """
   values = {
     k: json_file.required(data, k, "evaluation") for k in _EVALUATION_KEYS
@@ -181,10 +172,10 @@ def _numbers(values: Mapping[str, Any], key: str) -> dict[str, float]:
 
 
 def evaluation_to_json(evaluation: Evaluation) -> dict[str, Any]:
-  """The JSON object of an evaluation.
+  """Converts an evaluation to JSON.
 
-  A step that never ended (a failed measurement) has `step_time_us` null:
-  JSON has no infinity.
+  An infinite `step_time_us` (a failed measurement) becomes null because JSON
+  has no infinity.
   """
   number = json_file.plain_number
   step = evaluation.step_time_us

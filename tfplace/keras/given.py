@@ -238,7 +238,7 @@ def check_groups(groups: Iterable[LayerGroup]) -> tuple[tuple[str, ...], ...]:
   Raises:
     ApplyError: something else than names.
   """
-  if isinstance(groups, str):
+  if isinstance(groups, str) or not isinstance(groups, Iterable):
     groups = (groups,)
   result = []
   for group in groups:

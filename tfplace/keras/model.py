@@ -15,7 +15,7 @@ import keras
 from tfplace.core.order import ARRIVAL
 from tfplace.errors import ApplyError, ExtractionError
 from tfplace.extraction import keras_inputs as inputs
-from tfplace.extraction.microbatches import AUTO, SplitConfig, split_step
+from tfplace.extraction.microbatches import SplitConfig, is_auto, split_step
 from tfplace.keras import given, planning, state
 from tfplace.keras.controller import Controller, Planner, controller_of
 from tfplace.keras.given import PlanLike
@@ -89,7 +89,7 @@ def place_model(
   if placement is None:
     request = planning.make_request(
       cluster, strategy, batch_size, budget_s, seed, max_memory, keep_together,
-      verbose, costs, split=split, chooses_split=microbatches == AUTO,
+      verbose, costs, split=split, chooses_split=is_auto(microbatches),
       order=order, check=check,
     )  # fmt: skip
     planner = planning.searching(model, request)
@@ -97,7 +97,7 @@ def place_model(
     _check_nothing_to_plan(
       max_memory=max_memory, keep_together=keep_together, costs=costs
     )
-    chooses = microbatches == AUTO
+    chooses = is_auto(microbatches)
     _check_nothing_to_plan(**{"microbatches='auto'": chooses})
     _check_nothing_to_plan(**{f"order={order!r:.60}": order != ARRIVAL})
     planner = given.given(placement, model, split)
@@ -165,7 +165,7 @@ def plan_model(
       f"microbatches is {microbatches}, and model {model.name!r} is not"
       " compiled: only a training step is split"
     )
-  if init_placement is not None and microbatches == AUTO:
+  if init_placement is not None and is_auto(microbatches):
     raise ApplyError(
       "init_placement is of one split of the step: give its number of"
       " microbatches instead of microbatches='auto'"
@@ -173,7 +173,7 @@ def plan_model(
   request = planning.make_request(
     cluster, strategy, batch_size, budget_s, seed, max_memory, keep_together,
     verbose, costs, is_what_if=True, split=split,
-    chooses_split=microbatches == AUTO, order=order,
+    chooses_split=is_auto(microbatches), order=order,
     init_placement=init_placement, check=check,
   )  # fmt: skip
   planner = planning.searching(model, request)
@@ -191,7 +191,7 @@ def _split(
   Raises:
     ExtractionError: as far as is known by now, it cannot be; says why.
   """
-  count: Any = 1 if microbatches == AUTO else microbatches
+  count: Any = 1 if is_auto(microbatches) else microbatches
   split = SplitConfig(count, max_in_flight, allow_batch_statistics)
   split.check()
   if model.compiled and not split.is_whole:

@@ -134,6 +134,8 @@ def make_request(
       "max_memory is a mapping from devices to sizes, such as"
       f" {{'GPU:0': '10GiB'}}, not {max_memory!r:.60}"
     )
+  if not isinstance(check, bool | np.bool_):
+    raise TfplaceError(f"check is {check!r:.60}; it must be True or False")
   return Request(
     constraints.with_max_memory(described, max_memory or {}),
     config,

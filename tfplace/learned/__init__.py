@@ -1,7 +1,7 @@
-"""Learned placers, a folder per method, and their training.
+"""Learned placers and their training, one folder per method.
 
-A method's folder describes its strategies by `METHODS` in its `__init__.py`;
-`LEARNED` of `tfplace.placers.registry` says which folder has which strategy.
+The `__init__.py` of a method describes its strategies in `METHODS`.
+`tfplace.placers.registry.LEARNED` maps each strategy to its folder.
 """
 
 import dataclasses
@@ -12,24 +12,24 @@ from typing import Any
 from tfplace.errors import TrainingError
 from tfplace.placers import registry
 
-# Shape, None where it differs between problems, and dtype.
+# Shape (None for dimensions that differ between problems) and dtype.
 Tensor = tuple[tuple[int | None, ...], str]
-# Names and kinds of a function's arguments, in order.
+# Argument names and types of a function, in order.
 Signature = Mapping[str, Tensor]
 
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-  """What a learned strategy consists of.
+  """Components of a learned strategy.
 
-  Classes are named, "module:class", and imported when asked for.
+  Classes are given as "module:class" and imported on demand.
 
   Attributes:
-    placer: a `Placer` with a field `policy`; needs the base install only.
-    learner: a `train.learner.Learner`; needs a training process.
-    version: of the features; a policy trained on others is refused.
-    functions: of an exported policy, with their arguments: no SavedModel with
-      other ones is loaded. Only dtypes count, whatever the shapes.
+    placer: A `Placer` with a field `policy`; needs the base install only.
+    learner: A `train.learner.Learner`; needs a training process.
+    version: Version of the features. Policies of other versions are rejected.
+    functions: Functions of an exported policy and their arguments. A SavedModel
+      with other functions or dtypes is not loaded; shapes are not checked.
   """
 
   placer: str
@@ -39,10 +39,10 @@ class Method:
 
 
 def find_method(strategy: str) -> Method:
-  """The method behind a strategy.
+  """Returns the method of a strategy.
 
   Raises:
-    TrainingError: unknown strategy (lists the choices).
+    TrainingError: The strategy is unknown (the message lists the choices).
   """
   if strategy not in registry.LEARNED:
     raise TrainingError(
@@ -54,10 +54,10 @@ def find_method(strategy: str) -> Method:
 
 
 def learner_type(strategy: str) -> Any:
-  """The `train.learner.Learner` of a strategy; needs a training process.
+  """Imports the learner of a strategy; needs a training process.
 
   Raises:
-    TrainingError: unknown strategy (lists the choices).
+    TrainingError: The strategy is unknown (the message lists the choices).
   """
   module, name = find_method(strategy).learner.split(":")
   return getattr(importlib.import_module(module), name)

@@ -1,8 +1,8 @@
-"""The units that a policy decides on, and draws of their devices. NumPy only.
+"""Decisions of a policy and samples of their devices (NumPy only).
 
-A decision is one colocation group or, where a graph has more groups than a
-policy should decide on, a cluster of them. What is simulated is always the full
-graph.
+A policy makes one decision per colocation group, or per coarse group if a graph
+has more groups than the policy should decide on. The simulator always runs the
+full graph.
 """
 
 import dataclasses
@@ -17,30 +17,31 @@ from tfplace.placers.groups import GroupGraph
 from tfplace.placers.rules.axes import UNKNOWN, Scopes, find_axes, read_scopes
 from tfplace.simulate.links import mean_transfer
 
-# Numbers of clusters that explore together, where there are more decisions. Of
-# few clusters some draws are good at once, from random weights too.
+# Numbers of coarse groups that share exploration noise, if there are more
+# decisions. With few coarse groups some samples are good at once, even from
+# random weights.
 EXPLORATION = (4, 16, 64, 256)
-# Of the draws of the placer `gdp`, half each. A policy is sure of itself where
-# it is wrong, too; hot draws follow it only where it is very sure.
+# Temperatures of the samples of `gdp`, half each. A policy can be confident and
+# wrong; high-temperature samples follow it only where it is very confident.
 TEMPERATURES = (1.0, 5.0)
-# Of a variable with its optimizer's state, where clusters are made (chosen on a
-# 12-layer GPT in four microbatches from 0, 1 and 4).
+# Transfers of each variable, including optimizer state, that count as work in
+# coarsening (chosen from 0, 1 and 4 on a 12-layer GPT in four microbatches).
 _SENDS = 4.0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Decisions:
-  """Which decision each op of a problem follows.
+  """Assignment of the ops of a problem to decisions.
 
-  Decisions are numbered in the order in which their work can begin: that of
-  the groups' earliest starts, where a variable comes with its first reader.
+  Decisions are numbered by the earliest start of their groups; a variable
+  starts with its first reader.
 
   Attributes:
-    problem: what is placed and on what.
+    problem: Problem to place.
     decision_of: [num_ops] int32 decision of each op.
-    base: [num_ops] devices of a placement that choices change: the ops of a
-      decision whose choice is the device of most of its work there stay where
-      they are. None for choices that begin from nothing.
+    base: [num_ops] devices of a placement to modify. If the choice of a
+      decision is the device of most of its work in the base, its ops keep their
+      devices. None if choices define the whole placement.
   """
 
   problem: Problem
@@ -53,7 +54,7 @@ class Decisions:
 
   @functools.cached_property
   def allowed(self) -> np.ndarray:
-    """[num_decisions, num_devices] bool: every op of it runs there."""
+    """[num_decisions, num_devices] bool, True if all ops can run there."""
     shape = (self.num_decisions, self.problem.cluster.num_devices)
     result = np.ones(shape, bool)
     np.logical_and.at(result, self.decision_of, self.problem.allowed)
@@ -61,8 +62,10 @@ class Decisions:
 
   @functools.cached_property
   def time_us(self) -> np.ndarray:
-    """[num_decisions, num_devices] float64 sums of the ops' times, of those
-    that run there; finite where not `allowed`, too."""
+    """[num_decisions, num_devices] float64 total time of the ops.
+
+    Sums only the ops that run on a device, so it is always finite.
+    """
     count = self.num_decisions
     columns = np.nan_to_num(self.problem.time_us).T
     sums = [np.bincount(self.decision_of, times, count) for times in columns]
@@ -70,8 +73,10 @@ class Decisions:
 
   @functools.cached_property
   def as_groups(self) -> Problem:
-    """The same problem with decisions as its colocation groups: what a placer
-    finds there, decisions can say exactly."""
+    """Same problem with decisions as colocation groups.
+
+    Every placement of this problem can be expressed by decisions.
+    """
     problem = self.problem
     if self.num_decisions == problem.num_groups:
       return problem
@@ -83,17 +88,16 @@ class Decisions:
     return dataclasses.replace(problem, graph=graph)
 
   def clusters(self, max_clusters: int) -> np.ndarray:
-    """[num_decisions] int32 cluster of each decision, of about
-    `max_clusters`."""
+    """Returns [num_decisions] int32 labels of `max_clusters` or so groups."""
     coarse = group_decisions(self.problem, max_clusters).decision_of
     result = np.zeros(self.num_decisions, np.int32)
-    result[self.decision_of[::-1]] = coarse[::-1]  # of its first op
+    # Takes the group of the first op.
+    result[self.decision_of[::-1]] = coarse[::-1]
     return result
 
   @functools.cached_property
   def explorations(self) -> tuple[np.ndarray, ...]:
-    """[num_decisions] cluster of each decision, in ways that draws of a
-    placement take in turn (`sample`)."""
+    """Groupings for exploration, each [num_decisions], used in turn."""
     return tuple(
       self.clusters(size)
       for size in EXPLORATION
@@ -102,24 +106,25 @@ class Decisions:
 
   @functools.cached_property
   def clusterings(self) -> list[np.ndarray]:
-    """[num_decisions] cluster of each decision, in all of the ways in which
-    draws of a placer take them; none where there are few decisions."""
+    """`explorations` and `scopes`; empty if decisions are few."""
     found = list(self.explorations)
     return [*found, self.scopes] if found else found
 
   @functools.cached_property
   def scopes(self) -> np.ndarray:
-    """[num_decisions] int32 scope of each decision, by the names of its ops,
-    such as one layer of one time step, forward and backward."""
+    """[num_decisions] int32 name scope, such as a layer of a time step."""
     groups, scopes = self._named
     of_op = scopes.of[groups.problem.group_of]
     result = np.zeros(self.num_decisions, np.int32)
-    result[self.decision_of[::-1]] = of_op[::-1]  # of its first op
+    # Takes the scope of the first op.
+    result[self.decision_of[::-1]] = of_op[::-1]
     return result
 
   def axes(self, number: int) -> np.ndarray:
-    """[number, num_decisions] int32 rank of each decision on the first axes
-    that the names of ops tell (layers, time steps, ...), -1 where on none."""
+    """Returns [number, num_decisions] int32 ranks on op-name axes.
+
+    Axes are layers, time steps and so on; -1 marks decisions on no axis.
+    """
     groups, scopes = self._named
     result = np.full((number, self.num_decisions), UNKNOWN, np.int32)
     found = find_axes(groups, scopes, number)
@@ -133,7 +138,7 @@ class Decisions:
     return groups, read_scopes(groups)
 
   def to_devices(self, choices: np.ndarray) -> np.ndarray:
-    """[..., num_decisions] devices -> [..., num_ops] int32 devices."""
+    """Maps [..., num_decisions] devices to [..., num_ops] int32."""
     choices = np.asarray(choices, np.int32)
     devices = choices[..., self.decision_of]
     if self.base is None:
@@ -142,33 +147,30 @@ class Decisions:
     return np.where(stays, self.base, devices).astype(np.int32)
 
   def to_choices(self, devices: np.ndarray) -> np.ndarray:
-    """[num_ops] devices -> [num_decisions] int32 devices.
+    """Maps [num_ops] devices to [num_decisions] int32.
 
-    A decision whose ops are on several devices takes the allowed one with the
-    most op time, and the lowest-numbered of several.
+    A decision whose ops are on several devices gets the allowed device with the
+    most op time; ties go to the lowest index.
     """
     return self._work_at(devices).argmax(axis=1).astype(np.int32)
 
   @functools.cached_property
   def base_choices(self) -> np.ndarray:
-    """[num_decisions] int32 choices that leave the base as it is; -1 for all
-    without one."""
+    """[num_decisions] int32 choices that keep the base; -1 without a base."""
     if self.base is None:
       return np.full(self.num_decisions, -1, np.int32)
     return self.to_choices(self.base)
 
   @functools.cached_property
   def base_shares(self) -> np.ndarray:
-    """[num_decisions, num_devices] float64 share of each decision's work that
-    the base has on each device; 0 without one."""
+    """[num_decisions, num_devices] work shares in the base; 0 without."""
     if self.base is None:
       return np.zeros(self.allowed.shape)
     work = np.maximum(self._work_at(self.base), 0.0)
     return work / np.maximum(work.sum(axis=1, keepdims=True), 1e-12)
 
   def _work_at(self, devices: np.ndarray) -> np.ndarray:
-    """[num_decisions, num_devices] microseconds of the ops that are there, of
-    the fastest device for each; -1 where a decision is not allowed."""
+    """Returns [num_decisions, num_devices] op time, -1 if not allowed."""
     count, number = self.allowed.shape
     time_us = self.problem.fastest_us + 1e-6
     at = self.decision_of.astype(np.int64) * number + devices
@@ -179,12 +181,13 @@ class Decisions:
 def group_decisions(
   problem: Problem, max_decisions: int | None = None
 ) -> Decisions:
-  """One decision per colocation group, or at most about `max_decisions`.
+  """Makes one decision per group, or at most about `max_decisions`.
 
-  Groups are merged as in `placers.coarsen`; of a step in microbatches, those of
-  one microbatch with each other only, for a cluster of several could follow no
-  device of any of them, and the transfers of variables count as work, so that
-  what microbatches share is in more than a few clusters.
+  Groups are merged as in `placers.coarsen`. In a microbatched step only groups
+  of the same microbatch are merged, because a coarse group of several
+  microbatches could not follow each of them to its device. The transfers of
+  variables count as work, so that shared variables end up in more than a few
+  coarse groups.
   """
   parent = np.arange(problem.num_groups)
   if max_decisions is not None and problem.num_groups > max_decisions:
@@ -196,8 +199,7 @@ def group_decisions(
 
 
 def _microbatches(problem: Problem) -> np.ndarray:
-  """[num_groups] microbatch of each group, -1 where its ops are of several or
-  of none."""
+  """Returns [num_groups] microbatch; -1 for several or none."""
   microbatch, group_of = problem.graph.microbatch, problem.group_of
   low = np.full(problem.num_groups, problem.graph.num_microbatches)
   high = np.full(problem.num_groups, -1)
@@ -207,7 +209,6 @@ def _microbatches(problem: Problem) -> np.ndarray:
 
 
 def _variables_us(problem: Problem) -> np.ndarray:
-  """[num_groups] microseconds to send each group's variables so often."""
   num_bytes = problem.graph.persistent_bytes * _SENDS
   total = np.bincount(problem.group_of, num_bytes, problem.num_groups)
   return total * mean_transfer(problem.cluster)[0]
@@ -216,7 +217,7 @@ def _variables_us(problem: Problem) -> np.ndarray:
 def decisions_at(
   problem: Problem, sizes: Iterable[int | None]
 ) -> list[Decisions]:
-  """`group_decisions` at each size; sizes that merge nothing count once."""
+  """Applies `group_decisions` at each size that merges differently."""
   distinct = dict.fromkeys(
     n if n is not None and n < problem.num_groups else None for n in sizes
   )
@@ -224,7 +225,6 @@ def decisions_at(
 
 
 def _in_order(problem: Problem, parent: np.ndarray) -> np.ndarray:
-  """[num_ops] decision numbers, by the first group of each decision."""
   order = GroupGraph(problem).order
   _, first, inverse = np.unique(
     parent[order], return_index=True, return_inverse=True
@@ -243,13 +243,13 @@ def sample(
   clusterings: Sequence[np.ndarray] = (),
   temperatures: Sequence[float] = (1.0,),
 ) -> np.ndarray:
-  """[number, N] int32 draws from [N, D] logits, by the Gumbel trick.
+  """Samples [number, N] int32 choices from [N, D] logits (Gumbel trick).
 
   Args:
-    logits: of each decision.
-    number: of placements.
-    rng: draws the noise.
-    clusterings, temperatures: see `shared_noise`.
+    logits: [N, D] logits of the decisions.
+    number: Number of placements.
+    rng: Source of the noise.
+    clusterings, temperatures: See `shared_noise`.
   """
   count, devices = logits.shape
   noise = shared_noise(rng, number, count, devices, clusterings, temperatures)
@@ -267,18 +267,18 @@ def shared_noise(
   clusterings: Sequence[np.ndarray] = (),
   temperatures: Sequence[float] = (1.0,),
 ) -> Iterator[np.ndarray]:
-  """`number` times [count, devices] float32 Gumbel noise.
+  """Yields `number` arrays [count, devices] of float32 Gumbel noise.
 
   Args:
-    rng: draws it.
-    number: of placements.
-    count: decisions of a placement, N.
-    devices: of a decision.
-    clusterings: [N] cluster of each decision, in one or several ways, which
-      the placements take in turn. Decisions of one cluster get the same noise:
-      they move together, yet each one's distribution is the policy's.
-    temperatures: of equal shares of the placements, one after the other; above
-      1, draws are nearer to even odds.
+    rng: Source of the noise.
+    number: Number of placements.
+    count: Decisions per placement, N.
+    devices: Devices per decision.
+    clusterings: Groupings, each [N], which placements use in turn. Decisions of
+      one group get the same noise. They move together, yet each follows the
+      distribution of the policy.
+    temperatures: Temperatures of equal consecutive shares of the placements.
+      Above 1, samples are closer to uniform.
   """
   for row in range(number):
     of = clusterings[row % len(clusterings)] if clusterings else None
@@ -295,10 +295,10 @@ def decoding_noise(
   devices: int,
   clusterings: Sequence[np.ndarray] = (),
 ) -> np.ndarray:
-  """[1 + samples, steps, devices] float32 for a policy that decodes in steps.
+  """Samples [1 + samples, steps, devices] float32 decoding noise.
 
-  The first row is zeros, for the most probable placement; the others are
-  `shared_noise`.
+  The first row is zeros, which decodes the most probable placement. The others
+  are `shared_noise`.
   """
   noise = np.zeros((samples + 1, steps, devices), np.float32)
   drawn = shared_noise(rng, samples, steps, devices, clusterings)
@@ -310,17 +310,18 @@ def decoding_noise(
 def greedy_and_samples(
   logits: np.ndarray, samples: int, rng: np.random.Generator
 ) -> np.ndarray:
-  """[1 + samples, N] int32: the most probable choices, then draws.
+  """Returns [1 + samples, N] int32: greedy choices, then samples.
 
-  Draws by inversion: one random number per decision, where `sample` takes one
-  per decision and choice. For many choices.
+  `logits` are [N, choices]. Inverse transform sampling takes one random number
+  per decision, where `sample` takes one per decision and choice.
   """
   count, choices = logits.shape
   weight = np.exp(logits - logits.max(axis=1, keepdims=True), dtype=np.float64)
   bound = np.cumsum(weight, axis=1)
   bound /= bound[:, -1:]
   row = np.arange(count)
-  # Rows end to end, each one above the last: sorted, so one search does.
+  # Concatenated rows, each above the previous one, are sorted, so that one
+  # search covers all of them.
   edges = (bound + row[:, None]).ravel()
   result = np.empty((samples + 1, count), np.int64)
   result[0] = logits.argmax(axis=1)

@@ -1,9 +1,9 @@
-"""What a policy is as a SavedModel: how one is written, and what is none.
+"""Export of policies as SavedModels, and checks of untrusted policies.
 
-A policy that someone hands on is a program. So before one is loaded
-(`tfplace.learned.exported`), its functions, their arguments, its objects and
-every op must be those that `export_policy` writes: computation on arguments and
-variables, and nothing that runs while it is loaded.
+A policy file is a program. Before `tfplace.learned.exported` loads one, its
+functions, their arguments, its objects and all ops must be those that
+`export_policy` writes: computation on arguments and variables, and nothing that
+runs during loading.
 """
 
 import json
@@ -21,7 +21,7 @@ from tfplace.formats import files
 from tfplace.learned import Signature, find_method
 from tfplace.learned.exported import FORMAT, INFO_FILE, Exportable
 
-# Every op of the networks of all strategies, whatever their options.
+# All ops of the networks of all strategies, for all options.
 _OPS = re.compile(
   r"AddV2|ArgMax|BatchMatMulV2|BiasAdd|BlockLSTMV2|BroadcastTo|Cast"
   r"|ConcatV2|Const|Einsum|EnsureShape|Equal|ExpandDims|Fill|FloorDiv"
@@ -43,12 +43,12 @@ def export_policy(
   directory: str | os.PathLike[str],
   add: Callable[[pathlib.Path], None] | None = None,
 ) -> None:
-  """Writes a policy, whole or not at all; replaces one that is there.
+  """Writes a policy atomically; replaces an existing one.
 
   Args:
-    policy: what to write.
-    directory: where to.
-    add: writes further files into the folder that it is given.
+    policy: Policy to write.
+    directory: Target directory.
+    add: Writes further files into the folder that it is given.
 
   Raises:
     TrainingError: `directory` exists and is not an exported policy, or cannot
@@ -56,7 +56,7 @@ def export_policy(
   """
   target = pathlib.Path(os.path.realpath(directory))
   check_export_dir(target)
-  # The module must not track Keras layers: loading would look for Keras 2.
+  # The module must not track Keras layers, because loading would need Keras 2.
   module = tf.Module(name="exported_policy")
   module.weights = list(policy.variables)
   for name, function in policy.functions.items():
@@ -86,11 +86,11 @@ def export_policy(
 
 
 def check_export_dir(directory: str | os.PathLike[str]) -> None:
-  """Checks that `export_policy` may replace a directory.
+  """Checks that `export_policy` can replace a directory.
 
   Raises:
-    TrainingError: it is a file, holds something else than a policy, or
-      nothing can be written beside it.
+    TrainingError: The path is a file, contains something else than a policy, or
+      its parent is not writable.
   """
   target = pathlib.Path(directory)
   if target.is_file():
@@ -117,7 +117,7 @@ def check_export_dir(directory: str | os.PathLike[str]) -> None:
 def as_function(
   method: Callable[..., Any], signature: Signature
 ) -> tf.types.experimental.PolymorphicFunction:
-  """A function to export, of a method that takes its arguments by name."""
+  """Wraps a method with keyword arguments as a function to export."""
   specs = [tf.TensorSpec(s, t, n) for n, (s, t) in signature.items()]
 
   @tf.function(input_signature=specs, autograph=False)
@@ -128,10 +128,11 @@ def as_function(
 
 
 def check_policy(meta_graph: Any, strategy: str, where: str) -> None:
-  """Checks the meta graph of what is about to be loaded from `where`.
+  """Checks the meta graph of a policy before it is loaded from `where`.
 
   Raises:
-    TrainingError: it is not what tfplace exports; says in what.
+    TrainingError: The policy differs from what tfplace exports; the message
+      names the difference.
   """
   reason = _difference(meta_graph, find_method(strategy).functions)
   if reason:
@@ -169,7 +170,6 @@ def _difference(
 
 
 def _is_foreign(meta_graph: Any) -> Any:
-  """Whether a node is none of a policy's, given its function, for `first`."""
   own = {f.signature.name for f in meta_graph.graph_def.library.function}
 
   def is_foreign(node: Any, function: str | None) -> bool:
@@ -180,7 +180,7 @@ def _is_foreign(meta_graph: Any) -> Any:
 
 
 def _has_arguments(meta_graph: Any, number: int, arguments: Signature) -> bool:
-  """Whether an object is one function of these arguments, and variables."""
+  """Checks that an object is one function of arguments and variables."""
   objects = meta_graph.object_graph_def
   if not 0 <= number < len(objects.nodes):
     return False

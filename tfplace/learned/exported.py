@@ -1,6 +1,6 @@
-"""Exported policies: what is written of one, and reading and running it.
+"""Exported policies: loading and inference with the base install.
 
-Needs the base install only; `tfplace.learned.export` writes policies.
+`tfplace.learned.export` writes policies.
 """
 
 import dataclasses
@@ -22,10 +22,10 @@ SHIPPED = pathlib.Path(__file__).parent / "pretrained"
 
 
 class PolicyInputs:
-  """Base of the dataclasses of arrays that policies read.
+  """Base of the dataclasses of policy inputs.
 
   Attributes:
-    allowed: [N, D] bool: which decisions may be on which devices.
+    allowed: [N, D] bool, True where a decision can be on a device.
   """
 
   allowed: np.ndarray
@@ -39,7 +39,7 @@ class PolicyInputs:
     return self.allowed.shape[1]
 
   def tensors(self) -> dict[str, np.ndarray]:
-    """Field name -> array: the first arguments of a policy."""
+    """Maps field names to arrays, the first arguments of a policy."""
     return {
       field.name: getattr(self, field.name)
       for field in dataclasses.fields(self)  # type: ignore[arg-type]
@@ -48,15 +48,15 @@ class PolicyInputs:
 
 @dataclasses.dataclass(frozen=True)
 class Exportable:
-  """A trained policy as `export.export_policy` writes it.
+  """Trained policy as written by `export.export_policy`.
 
   Attributes:
-    strategy: its name, such as "gdp".
-    network: sizes of its network, plain JSON values.
-    variables: `tf.Variable`s, in the order in which its network has them.
-    functions: name -> `tf.function` with an input signature, of plain tensors.
-    decisions: numbers of decisions that it was trained at, None for every
-      group; () where that is not known.
+    strategy: Name of the strategy, such as "gdp".
+    network: Sizes of the network as plain JSON values.
+    variables: `tf.Variable`s in the order of the network.
+    functions: Name -> `tf.function` of plain tensors with an input signature.
+    decisions: Numbers of decisions used in training, None for one per group.
+      Empty if unknown.
   """
 
   strategy: str
@@ -67,18 +67,19 @@ class Exportable:
 
 
 class Policy:
-  """A policy ready to run.
+  """Loaded policy.
 
   Attributes:
-    info: content of its `policy.json`.
+    info: Content of its `policy.json`.
 
   Raises:
-    TrainingError: it cannot be loaded, or is none that tfplace exported, in
-      which case nothing of it has run.
+    TrainingError: The policy cannot be loaded or was not exported by tfplace.
+      In the latter case none of its code has run.
   """
 
   def __init__(self, directory: pathlib.Path, info: Mapping[str, Any]) -> None:
-    # TensorFlow takes seconds to import; only when a policy runs.
+    # TensorFlow takes seconds to import, so it is imported only to run a
+    # policy.
     from tfplace.extraction.safety import safe_loading
     from tfplace.learned import export
 
@@ -95,33 +96,35 @@ class Policy:
 
   @property
   def weights(self) -> list[Any]:
-    """The policy's variables, in the order in which its network has them."""
+    """Variables in the order of the network."""
     return list(self._module.weights)
 
   @property
   def axes(self) -> int:
-    """Axes of the ops' names whose features a GDP policy sees, 0 if none."""
+    """Number of op-name axes that a GDP policy observes; 0 for none."""
     return int(self.info.get("network", {}).get("axes", 0))
 
   def decisions(self, most: int | None = None) -> tuple[int | None, ...]:
-    """Numbers of decisions to place at: those that it was trained at, or
-    `most`, where they are more or it does not say; None is every group."""
+    """Returns the numbers of decisions to place at; None is every group.
+
+    These are the numbers used in training up to `most`, or `most` if unknown.
+    """
     trained = self.info.get("decisions") or [most]
     if most is None:
       return tuple(dict.fromkeys(trained))
     return tuple(dict.fromkeys(min(n or most, most) for n in trained))
 
   def run(self, function: str, arrays: Iterable[np.ndarray]) -> Any:
-    """Calls one of its functions; returns its result as arrays."""
+    """Calls an exported function and returns its result as arrays."""
     import tensorflow as tf
 
     result = getattr(self._module, function)(*map(tf.constant, arrays))
     return tf.nest.map_structure(lambda tensor: tensor.numpy(), result)
 
   def logits(self, inputs: PolicyInputs) -> np.ndarray:
-    """[num_decisions, num_devices] float32, about -1e9 where not allowed.
+    """Computes logits for policies that decide in one pass (GDP).
 
-    Of policies that decide everything at once (GDP).
+    Returns [num_decisions, num_devices] float32, about -1e9 where not allowed.
     """
     return self.run("logits", inputs.tensors().values())
 
@@ -132,8 +135,8 @@ def load_policy(
   """Loads an exported policy.
 
   Raises:
-    TrainingError: the directory holds none, or one of another strategy or of
-      another version of its features.
+    TrainingError: The directory contains no policy, or one of another strategy
+      or feature version.
   """
   path = pathlib.Path(directory)
   try:
@@ -175,10 +178,10 @@ def _check(path: pathlib.Path, info: Any, strategy: str) -> None:
 
 
 def load_placers_policy(strategy: str, directory: str | None) -> Policy:
-  """The policy that a placer was given, or else the one that ships.
+  """Loads the given policy, or the shipped one for None.
 
   Raises:
-    TrainingError: none ships for the strategy; or see `load_policy`.
+    TrainingError: No policy of the strategy ships; see also `load_policy`.
   """
   if directory is None:
     shipped = SHIPPED / strategy
@@ -187,7 +190,8 @@ def load_placers_policy(strategy: str, directory: str | None) -> Policy:
         f"no policy of strategy {strategy!r} ships with tfplace; train one"
         " with tfplace-train and name its directory"
       )
-    return _shipped(shipped, strategy)  # it does not change: loaded once
+    # Shipped policies never change, so they are cached.
+    return _shipped(shipped, strategy)
   return load_policy(directory, strategy)
 
 

@@ -1,4 +1,4 @@
-"""Random training steps to train policies on, besides real models."""
+"""Random training steps for training policies."""
 
 from collections.abc import Sequence
 
@@ -10,12 +10,12 @@ _TYPES = ("MatMul", "Conv2D", "Relu", "AddV2", "Softmax", "Mul", "BiasAdd")
 
 
 def training_step(seed: int) -> OpGraph:
-  """A random training step of 30 to 1,000 ops.
+  """Generates a random training step of 30 to 1,000 ops.
 
-  Every layer has one to six parallel branches; each branch's forward op reads
-  one or two of the layer before and mostly has a variable. The backward half
-  mirrors it and reads the forward outputs. A variable shares a colocation
-  group with its update. An op takes 10 to 20 times longer on a CPU.
+  Each layer has one to six parallel branches. The forward op of a branch reads
+  one or two ops of the previous layer and usually has a variable. The backward
+  pass mirrors the forward pass and reads its outputs. A variable shares a
+  colocation group with its update. An op takes 10 to 20 times longer on a CPU.
   """
   rng = np.random.default_rng(seed)
   maker = _Maker(rng)
@@ -31,8 +31,6 @@ def training_step(seed: int) -> OpGraph:
 
 
 class _Maker:
-  """Ops and edges of one graph while it is made."""
-
   def __init__(self, rng: np.random.Generator) -> None:
     self._rng = rng
     self._typical_us = float(10 ** rng.uniform(0.5, 3))
@@ -52,7 +50,6 @@ class _Maker:
     persistent: float = 0.0,
     colocation: str | None = None,
   ) -> int:
-    """Adds an op that reads the first output of each input."""
     number = len(self.ops)
     size = self._typical_bytes * float(self._rng.lognormal(0, 1))
     slower = float(self._rng.uniform(10, 20))
@@ -65,7 +62,6 @@ class _Maker:
     return number
 
   def forward(self, name: str, layer: list[int]) -> int:
-    """A forward op, mostly with a variable."""
     rng = self._rng
     count = min(len(layer), int(rng.integers(1, 3)))
     inputs = [int(i) for i in rng.choice(layer, count, replace=False)]
@@ -83,7 +79,6 @@ class _Maker:
     return op
 
   def backward(self, op: int, gradient: dict[int, int]) -> None:
-    """The op's gradient, and its variable's update, if any gradient came."""
     if op not in gradient:
       return
     spec = self.ops[op]

@@ -1,7 +1,7 @@
-"""A training process: with Keras 2, and alone in its checkpoint directory.
+"""Setup of training processes and exclusive checkpoint directories.
 
-TF-GNN and tf-agents need `tf.keras` to be Keras 2, which an environment
-variable decides for a whole process before TensorFlow is imported.
+TF-GNN and tf-agents require `tf.keras` to be Keras 2. An environment variable,
+set before TensorFlow is imported, decides this for the whole process.
 """
 
 import contextlib
@@ -14,15 +14,15 @@ from collections.abc import Iterator
 from tfplace.errors import TrainingError
 
 SWITCH = "TF_USE_LEGACY_KERAS"
-_LOCK = "lock"  # holds the process id of the run
+_LOCK = "lock"  # contains the process id of the run
 PACKAGES = ("tf_agents", "tensorflow_gnn", "tf_keras", "tensorboard")
 
 
 def check_packages() -> None:
-  """Checks that the extra `train` is installed; imports nothing.
+  """Checks that the extra `train` is installed, without importing it.
 
   Raises:
-    TrainingError: names what is missing and how to get it.
+    TrainingError: A package is missing; the message says how to install it.
   """
   missing = [p for p in PACKAGES if importlib.util.find_spec(p) is None]
   if missing:
@@ -33,11 +33,11 @@ def check_packages() -> None:
 
 
 def enter_training_process() -> None:
-  """Makes this a training process. Call before TensorFlow is imported.
+  """Makes this a training process; call before importing TensorFlow.
 
   Raises:
-    TrainingError: the extra `train` is missing, or TensorFlow has been
-      imported with Keras 3.
+    TrainingError: The extra `train` is missing, or TensorFlow has been imported
+      with Keras 3.
   """
   check_packages()
   if "tensorflow" in sys.modules and os.environ.get(SWITCH) != "1":
@@ -49,10 +49,10 @@ def enter_training_process() -> None:
 
 
 def check_training_process() -> None:
-  """Checks that `enter_training_process` came first.
+  """Checks that `enter_training_process` has been called.
 
   Raises:
-    TrainingError: it did not, or the extra `train` is missing.
+    TrainingError: It has not been called, or the extra `train` is missing.
   """
   check_packages()
   if os.environ.get(SWITCH) != "1":
@@ -64,13 +64,14 @@ def check_training_process() -> None:
 
 @contextlib.contextmanager
 def only_run_in(directory: str | os.PathLike[str]) -> Iterator[None]:
-  """Makes a checkpoint directory, and keeps other runs out of it.
+  """Creates a checkpoint directory and locks out other runs.
 
-  Two would overwrite each other's checkpoints. The lock (flock) is the
-  kernel's, which takes it back when the process ends, however it does.
+  Two runs would overwrite each other's checkpoints. The kernel releases the
+  lock (flock) when the process ends in any way.
 
   Raises:
-    TrainingError: a run is going on in it, or it cannot be made or written.
+    TrainingError: Another run uses the directory, or it cannot be created or
+      written.
   """
   path = os.path.join(directory, _LOCK)
   try:
@@ -91,9 +92,10 @@ def only_run_in(directory: str | os.PathLike[str]) -> Iterator[None]:
         f"checkpoint directory {os.fspath(directory)!r} is in use: {who} is"
         " training in it"
       ) from error
-    except OSError:  # a file system without locks
+    except OSError:  # The file system has no locks.
       pass
-    with contextlib.suppress(OSError):  # a full disk: the first save tells
+    # A full disk is reported by the first save.
+    with contextlib.suppress(OSError):
       os.ftruncate(handle, 0)
       os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
     yield

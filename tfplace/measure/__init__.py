@@ -1,8 +1,4 @@
-"""Running placed graphs on real devices.
-
-Names are resolved when first used, so that importing this package does not
-import TensorFlow.
-"""
+"""Execution and timing of placed graphs on real devices."""
 
 from typing import TYPE_CHECKING
 

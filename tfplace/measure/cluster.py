@@ -1,4 +1,4 @@
-"""Opens the clusters that can be measured on, by the names of the flags."""
+"""Clusters of real devices, opened by their names in flags."""
 
 import contextlib
 import math
@@ -22,12 +22,7 @@ from tfplace.measure.remote import hosts, workers
 
 
 class OpenCluster:
-  """Running devices.
-
-  Attributes:
-    cluster: the devices and the measured links between them.
-    runtime: their processes.
-  """
+  """Running devices: a `cluster` with measured links, and its `runtime`."""
 
   def __init__(self, cluster: Cluster, processes: runtime.Runtime) -> None:
     self.cluster = cluster
@@ -36,7 +31,7 @@ class OpenCluster:
   def harness(
     self, problem: Problem, traced: TracedStep, **options: Any
   ) -> harness.MeasurementHarness:
-    """An evaluator of placements; the options are the harness'."""
+    """Creates an evaluator of placements; see `MeasurementHarness`."""
     return harness.MeasurementHarness(problem, traced, self.runtime, **options)
 
   def profiled(
@@ -48,15 +43,15 @@ class OpenCluster:
     guesses: calibration.Guesses | None = None,
     **options: Any,
   ) -> Problem:
-    """The problem with op times, overheads and links as measured here.
+    """Replaces op times, overheads and links by measurements on this cluster.
 
     Args:
-      problem: with estimated costs.
+      problem: the problem, with estimated costs.
       traced: its step.
-      measure_s: seconds to run steps, half of them at most for the profile.
-      on_stage: called as each stage begins.
-      guesses: placements to calibrate with, see `calibration.calibrated`.
-      **options: of `MeasurementHarness`.
+      measure_s: seconds to run steps; the profile takes at most half of them.
+      on_stage: called at the start of each stage.
+      guesses: placements for the calibration; see `calibration.calibrated`.
+      **options: options of `MeasurementHarness`.
 
     Raises:
       MeasurementError: the step could not be run.
@@ -79,12 +74,12 @@ class OpenCluster:
     placements: Sequence[Placement],
     measured: Sequence[Evaluation],
   ) -> Problem:
-    """The problem with costs that match placements that ran here.
+    """Refits the costs to placements that ran on this cluster.
 
     Args:
-      problem: as `profiled` or an earlier call returned it.
-      placements: what ran.
-      measured: what each took; not finite where it did not run.
+      problem: result of `profiled` or of an earlier call.
+      placements: the placements that ran.
+      measured: their evaluations; not finite for failed runs.
     """
     starting_us = max(map(self.runtime.starting_us, self.runtime.device_names))
     rows = np.stack([placement.devices for placement in placements])
@@ -93,16 +88,16 @@ class OpenCluster:
 
 @contextlib.contextmanager
 def open_cluster(name: str, **options: Any) -> Iterator[OpenCluster]:
-  """Starts the devices that `name` says, and ends them on exit.
+  """Starts the devices called `name`, and stops them on exit.
 
   Args:
-    name: "workers:N", "gpus" (all of this host's), "gpus:N" (its first
-      GPU as N logical ones), or a tfplace.hosts.v1 file of workers elsewhere.
-    **options: of `WorkerCluster`, `LocalDevices` or `HostCluster`.
+    name: "workers:N", "gpus" (all GPUs of this host), "gpus:N" (its first GPU
+      as N logical GPUs), or the path of a tfplace.hosts.v1 file.
+    **options: options of `WorkerCluster`, `LocalDevices` or `HostCluster`.
 
   Raises:
-    MeasurementError: no such name, no GPU here, or the processes did not
-      come up.
+    MeasurementError: the name is invalid, there is no GPU, or the processes did
+      not start.
   """
   with _runtime(name, options) as processes:
     yield OpenCluster(processes.cluster(), processes)

@@ -1,4 +1,4 @@
-"""Turns measured steps into `Evaluation`s."""
+"""Conversion of measured steps to `Evaluation`s."""
 
 import math
 import statistics
@@ -17,7 +17,7 @@ from tfplace.measure.session import messages
 
 
 def failed(problem: Problem, error: runtime.ChildError) -> Evaluation:
-  """The evaluation of a placement that could not be run."""
+  """Returns the evaluation of a placement that could not be run."""
   zeros = {d.name: 0.0 for d in problem.cluster.devices}
   return Evaluation(
     step_time_us=math.inf,
@@ -36,12 +36,9 @@ def evaluation(
   reply: messages.StepReply,
   held_bytes: Mapping[str, float],
 ) -> Evaluation:
-  """The evaluation of a placement that ran.
+  """Returns the evaluation of a placement that ran.
 
-  Args:
-    placement: what ran.
-    reply: its steps.
-    held_bytes: device -> bytes held for the whole step, which traces lack.
+  `held_bytes` of each device are held for the whole step and not in traces.
   """
   devices = placement.problem.cluster.devices
   peaks = {
@@ -78,7 +75,7 @@ def _extra(reply: messages.StepReply) -> dict[str, Any]:
 
 
 def non_finite(reply: messages.StepReply) -> list[str]:
-  """Fetches with a NaN or an infinity in the first or the last step."""
+  """Lists the fetches with a NaN or infinity in the first or last step."""
   values = (*reply.first_values.items(), *reply.last_values.items())
   return list(dict.fromkeys(n for n, v in values if not _finite(v)))
 
@@ -104,7 +101,6 @@ def _median_peak(traces: Sequence[messages.Trace], device: str) -> float:
 
 
 def _busy_us(traces: Sequence[messages.Trace], device: str) -> float:
-  """Median over steps of the time in kernels on the device."""
   sums = [
     sum(op.compute_us for op in trace.ops.values() if op.device == device)
     for trace in traces
@@ -115,7 +111,7 @@ def _busy_us(traces: Sequence[messages.Trace], device: str) -> float:
 def _bytes_moved(
   placement: Placement, traces: Sequence[messages.Trace]
 ) -> float:
-  """Bytes of all transfers, by the trace's sizes or else by the graph's."""
+  """Sums the bytes of all transfers, with sizes of the trace if known."""
   graph = placement.problem.graph
   ops = traces[0].ops if traces else {}
   total = 0.0

@@ -1,8 +1,8 @@
-"""The evaluator that runs placements on real devices.
+"""Evaluator that runs placements on real devices.
 
-It is an `Evaluator`, as the simulator. A placement that kills its process,
-hangs, runs out of memory or yields other numbers gets an evaluation that says
-so, and the next one starts on fresh processes.
+It implements the same `Evaluator` protocol as the simulator. A placement that
+kills its process, hangs, runs out of memory or changes the numbers gets an
+evaluation that says so, and the next placement runs on fresh processes.
 """
 
 import math
@@ -25,9 +25,9 @@ from tfplace.measure.local import runtime
 from tfplace.measure.session import messages
 
 _START_ATTEMPTS = 3
-_GRACE_S = 10.0  # for a step that began in time to end
-# gRPC may send a request again, which TensorFlow's workers refuse: nothing is
-# wrong with them, nor with the placement.
+_GRACE_S = 10.0  # for a step that started in time
+# gRPC may repeat a request, which TensorFlow's workers reject. Neither the
+# workers nor the placement are at fault.
 _SENT_TWICE = "request was received twice"
 
 
@@ -35,31 +35,33 @@ class MeasurementHarness:
   """Times placements of one traced step on the processes of a runtime.
 
   Args:
-    problem: its graph is that of `traced`, its cluster that of `workers`.
-    traced: the step that runs.
-    workers: a `WorkerCluster` or `LocalDevices`; started when needed.
-    warmup: steps that are not timed.
-    steps: timed steps; the step time is their median.
-    timeout_s: for one placement, after which it counts as hanging.
-    traced_steps: further steps with step stats; 0: no profile, no peaks.
-    phase_s: warming up, timing and tracing each stop after so many seconds,
-      so that a slow step is run less often (3 timed steps at least).
-    seed: of inputs without a sample value.
-    allow_side_effects: run it even if its ops may touch files, processes,
-      Python or the network.
-    measure_s: seconds of all calls of `evaluate` together. The placements of
-      a call share what is left evenly: a slow step is run less often, once at
-      least. When nothing is left, no placement is run. The last one may take
-      10 s longer.
-    on_stage: called as each placement and stage begins, such as "placement 2
-      of 6, the timed steps", and with each step time.
+    problem: a problem with the graph of `traced` and the cluster of `workers`.
+    traced: the step to run.
+    workers: a `WorkerCluster`, `LocalDevices` or `HostCluster`; started on
+      demand.
+    warmup: number of steps before timing.
+    steps: number of timed steps; the step time is their median.
+    timeout_s: seconds after which a placement counts as hung.
+    traced_steps: number of further steps with step stats; 0 gives no profile
+      and no memory peaks.
+    phase_s: seconds after which warm-up, timing and tracing each stop early; at
+      least 3 steps are timed.
+    seed: seed of inputs without a sample value.
+    allow_side_effects: runs the step even if its ops may touch files,
+      processes, Python or the network.
+    measure_s: seconds for all calls of `evaluate` together. The placements of a
+      call share the remaining seconds evenly: slow steps run less often, but at
+      least once. Without remaining seconds, no placement is run. The last
+      placement may exceed the limit by 10 s.
+    on_stage: called at the start of each placement and stage ("placement 2 of
+      6, the timed steps") and with each step time.
 
   Attributes:
     traces: the step stats of the last placement.
 
   Raises:
-    MeasurementError: the ops of `problem` are not the nodes of `traced`, or
-      its devices not those of `workers`, or an op may have side effects.
+    MeasurementError: the ops of `problem` differ from those of `traced`, its
+      devices differ from those of `workers`, or an op may have side effects.
   """
 
   def __init__(
@@ -94,7 +96,7 @@ class MeasurementHarness:
     self._timeout_s = timeout_s
     self._seed = seed
     self._measure_s = self._left_s = measure_s
-    self._share_s = measure_s  # of the placement that runs
+    self._share_s = measure_s  # share of the current placement
     self._on_stage = on_stage
     self._doing = ""
     self._reference = _Reference(self._run, problem)
@@ -102,16 +104,16 @@ class MeasurementHarness:
   def evaluate(
     self, placements: np.ndarray | Sequence[Placement]
   ) -> list[Evaluation]:
-    """Measures [batch, num_ops] device indices, or `Placement`s, in order.
+    """Measures [batch, num_ops] device indices or `Placement`s, in order.
 
-    `step_time_us` is the median; `extra` has `step_time_quartiles_us`,
+    `step_time_us` is the median. `extra` has `step_time_quartiles_us`,
     `step_times_us`, `setup_us`, `fetches` and `last_fetches` (scalars of the
-    first and the last step), `high_water_bytes` (of GPUs) and `non_finite`
-    (fetches with a NaN or an infinity, also with every op on one device). Of a
-    placement that could not be run it has `error` and `error_kind`: "died",
-    "hung", "out_of_memory", "failed", "non_finite" (numbers that are finite on
-    one device), "not_started" (the processes did not start) or "not_measured"
-    (`measure_s` were over).
+    first and last step), `high_water_bytes` (of GPUs) and `non_finite` (fetches
+    with a NaN or infinity that also occurs on one device). For a failed
+    placement, `extra` has `error` and `error_kind`: "died", "hung",
+    "out_of_memory", "failed", "non_finite" (numbers that are finite on one
+    device), "not_started" (the processes did not start) or "not_measured"
+    (`measure_s` had elapsed).
 
     Raises:
       PlacementError: a row is not a placement of the problem.
@@ -176,7 +178,6 @@ class MeasurementHarness:
       self._workers.on_stage = stages.ignore
 
   def _start(self) -> None:
-    """Starts the processes unless they run."""
     for left in reversed(range(_START_ATTEMPTS)):
       try:
         return self._workers.start()
@@ -212,14 +213,10 @@ def _check(
 
 
 class _Reference:
-  """The step on one device, which runs once, when it is first needed.
+  """Reference run of the step on one device, made when first needed.
 
-  A model may yield NaNs on made-up inputs wherever its ops run. A placement is
-  at fault only for numbers that are finite with every op on one device.
-
-  Args:
-    run: runs a placement.
-    problem: its groups run on the first device that they may be on.
+  A model may produce NaNs on generated inputs wherever its ops run. A placement
+  is at fault only for numbers that are finite with every op on one device.
   """
 
   def __init__(
@@ -233,11 +230,7 @@ class _Reference:
     self._why_unknown = ""
 
   def check(self, placement: Placement, reply: messages.StepReply) -> None:
-    """Checks that what is finite on one device is finite here.
-
-    Raises:
-      ChildError: of the kind "non_finite"; names what is not.
-    """
+    """Raises a ChildError if a fetch is finite on one device but not here."""
     broken = evaluations.non_finite(reply)
     if not broken:
       return
@@ -259,5 +252,5 @@ class _Reference:
     try:
       self._broken = frozenset(evaluations.non_finite(self._run(home)))
       self._why_unknown = ""
-    except runtime.ChildError as error:  # tried again at the next NaN
+    except runtime.ChildError as error:  # retried at the next NaN
       self._why_unknown = f"which one device cannot be compared with: {error}"

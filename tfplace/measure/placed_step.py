@@ -1,7 +1,7 @@
-"""A traced step with the devices of a placement, ready to run.
+"""Traced steps with the devices of a placement, ready to run.
 
-Inputs become constants on the devices of their placeholders: a feed would be
-sent from the session's process in every step.
+Inputs become constants on the devices of their placeholders, because a feed
+would be sent from the session's process in every step.
 """
 
 from collections.abc import Mapping
@@ -29,14 +29,14 @@ def step_request(
   in_order: bool = False,
   **counts: Any,
 ) -> messages.StepRequest:
-  """The run of `traced` under `placement`.
+  """Builds the request that runs `traced` under `placement`.
 
   Args:
     traced: the step.
-    placement: of its nodes (see `MeasurementHarness`).
-    seed: of inputs that have no sample value.
-    in_order: whether each device keeps to the simulated order.
-    **counts: how often it runs: fields of `StepRequest`.
+    placement: a placement of its nodes; see `MeasurementHarness`.
+    seed: seed of inputs without a sample value.
+    in_order: whether each device follows the simulated order.
+    **counts: numbers of steps; fields of `StepRequest`.
   """
   graph_def = tf.compat.v1.GraphDef()
   graph_def.CopyFrom(traced.graph_def)
@@ -63,7 +63,6 @@ def _hold_inputs(
   traced: TracedStep,
   values: Mapping[str, np.ndarray],
 ) -> None:
-  """Turns the placeholders that are fed into constants of the same name."""
   for node in graph_def.node:
     feed = traced.feeds.get(node.name)
     if feed is None:
@@ -81,7 +80,7 @@ def _hold_inputs(
 def held_bytes(
   traced: TracedStep, assignments: Mapping[str, str]
 ) -> dict[str, float]:
-  """Device -> bytes of variables and inputs, held for the whole step."""
+  """Sums bytes of variables and inputs, held for the whole step, by device."""
   result: dict[str, float] = {}
   specs: Mapping[str, VariableSpec | FeedSpec]
   specs = {**traced.variables, **traced.feeds}

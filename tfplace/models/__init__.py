@@ -1,4 +1,4 @@
-"""Real models of the field."""
+"""Model zoo: the models of the placement literature, built by name."""
 
 from tfplace.models.zoo import INDEXED, MODELS, VARIANTS, ZooModel, build
 

@@ -1,13 +1,11 @@
-"""Families of models for pre-training, and the sizes to pre-train on.
+"""Families of models for pre-training, and the training configurations.
 
-Placeto's three sets of 32 graphs each (arXiv 1906.08879): `cifar10` and `ptb`
-are random cells of an architecture search, `nmt` a translation model in 32
-sizes. Which graphs Placeto had is not published; these are drawn here, each by
-its index alone; the zoo has them with the size `index`.
-
-`TRAINING_SPLIT` has models of the published tables in other sizes than any of
-their rows, with some thousands of ops each. WaveNet, AmoebaNet and NASNet are
-not among them, so as to be unseen in pre-training.
+The families follow Placeto's three sets of 32 graphs each (arXiv 1906.08879).
+`cifar10` and `ptb` are random cells of an architecture search. `nmt` is a
+translation model in 32 sizes. Placeto's own graphs are not published; each
+member here is sampled from its index alone. `TRAINING_SPLIT` contains models of
+the published tables in sizes that no table row uses. WaveNet, AmoebaNet and
+NASNet are left out as holdout models.
 """
 
 import itertools
@@ -23,14 +21,14 @@ from tfplace.models.image_models import classifier
 from tfplace.models.lstm import Sampler
 from tfplace.models.zoo import ZooModel, build
 
-MEMBERS = 32  # of each family, as in Placeto (arXiv 1906.08879)
+MEMBERS = 32  # per family, as in Placeto (arXiv 1906.08879)
 
 
 def generator(family: str, index: int) -> np.random.Generator:
-  """The random numbers of one member, the same in every run.
+  """Returns the random generator that defines a family member.
 
   Raises:
-    ExtractionError: the family has no such member.
+    ExtractionError: The family has no member of this index.
   """
   if not 0 <= index < MEMBERS:
     raise ExtractionError(
@@ -39,9 +37,9 @@ def generator(family: str, index: int) -> np.random.Generator:
   return np.random.default_rng((zlib.crc32(family.encode()), index))
 
 
-TRAINING = 24  # members; the others test
+TRAINING = 24  # members for training; the others are for testing
 
-# Family -> its name in the zoo.
+# Family -> name in the zoo.
 FAMILIES: Mapping[str, str] = {
   "cifar10": "cifar10",
   "ptb": "ptb",
@@ -56,13 +54,13 @@ def member(
   """Builds a member of a family.
 
   Args:
-    family: a key of `FAMILIES`.
-    index: 0 to 31; the same graph in every run.
-    batch_size: examples per step; None is the member's own.
-    **sizes: further sizes, as the zoo's model documents them.
+    family: A key of `FAMILIES`.
+    index: 0 to 31. An index always yields the same graph.
+    batch_size: Examples per step. None selects the default of the member.
+    **sizes: Further sizes, as documented by the zoo model.
 
   Raises:
-    ExtractionError: no such family, member or size.
+    ExtractionError: The family, the member or a size does not exist.
   """
   if family not in FAMILIES:
     raise ExtractionError(
@@ -72,10 +70,10 @@ def member(
 
 
 def split(part: str) -> range:
-  """The indices of the members for "train" (24) or "test" (8).
+  """Returns the member indices of "train" (24) or "test" (8).
 
   Raises:
-    ExtractionError: another part.
+    ExtractionError: `part` is neither of them.
   """
   if part not in _PARTS:
     raise ExtractionError(
@@ -85,26 +83,26 @@ def split(part: str) -> range:
 
 
 NAME = "nmt_family"
-# Every pair is one member. Placeto gives no values; chosen for graphs of about
-# one to five thousand ops.
+# Each pair of length and batch size is one member. Placeto gives no values;
+# these yield graphs of about one to five thousand ops.
 LENGTHS = (4, 6, 8, 10, 12, 14, 16, 18)
 BATCH_SIZES = (16, 32, 64, 128)
 
 
 def sizes(index: int) -> dict[str, int]:
-  """Length and batch of a member, in an order that mixes both.
+  """Returns the length and the batch size of a member, in mixed order.
 
   Raises:
-    ExtractionError: no such member.
+    ExtractionError: There is no such member.
   """
-  generator(NAME, index)  # refuses an index out of range
+  generator(NAME, index)  # Rejects an index that is out of range.
   order = generator(NAME, 0).permutation(MEMBERS)
   pairs = list(itertools.product(LENGTHS, BATCH_SIZES))
   length, batch_size = pairs[order[index]]
   return {"length": length, "batch_size": batch_size}
 
 
-# (Name in the zoo, sizes that differ from its defaults.)
+# (Name in the zoo, sizes that differ from the defaults.)
 TRAINING_SPLIT: tuple[tuple[str, Mapping[str, int]], ...] = (
   ("rnnlm", {"layers": 1, "length": 30}),
   ("rnnlm", {"layers": 3, "length": 20}),
@@ -134,20 +132,21 @@ _IMAGE_SIZE, _CLASSES = 32, 10  # CIFAR-10
 
 
 def draw_cells(index: int) -> tuple[Cell, Cell]:
-  """The normal and the reduction cell of a member of `cifar10`.
+  """Samples the normal and the reduction cell of a `cifar10` member.
 
-  Of the micro search space of ENAS (Pham et al., arXiv 1802.03268): five sums,
-  each of two earlier states through two of five operations.
+  The cells come from the micro search space of ENAS (Pham et al., arXiv
+  1802.03268): five sums, each of two earlier states transformed by two of five
+  operations.
 
   Raises:
-    ExtractionError: no such member.
+    ExtractionError: There is no such member.
   """
   rng = generator("cifar10", index)
   return _draw_cell(rng), _draw_cell(rng)
 
 
 def _draw_cell(rng: np.random.Generator) -> Cell:
-  """A cell whose output is the states that no sum uses."""
+  """Samples a cell whose output is the states that no sum uses."""
 
   def edge(states: int) -> Edge:
     return Edge(
@@ -163,17 +162,19 @@ def _draw_cell(rng: np.random.Generator) -> Cell:
 def cifar10(
   index: int = 0, batch_size: int = 160, cells: int = 2, filters: int = 20
 ) -> tuple[keras.Model, Sampler]:
-  """Member `index` of the family `cifar10`: a network of ENAS' cells.
+  """Builds member `index` of the family `cifar10`, a network of ENAS cells.
 
-  From ENAS' public search: batch 160, 20 filters, SGD with Nesterov momentum
-  of 0.9 and rate 0.05. It has 8 cells; 4, a reduction before each of 2 normal
-  ones, are chosen for graphs of moderate size.
+  Batch size 160, 20 filters and SGD with Nesterov momentum 0.9 and learning
+  rate 0.05 are those of the public ENAS search. ENAS uses 8 cells. The default
+  here is 2 normal cells, each preceded by a reduction cell, which keeps the
+  graph at a moderate size.
 
   Args:
-    index: which member, 0 to 31.
-    batch_size: images per step.
-    cells: normal cells.
-    filters: of a first normal cell; the reduction before it doubles them.
+    index: Member, 0 to 31.
+    batch_size: Images per step.
+    cells: Number of normal cells.
+    filters: Base number of filters. The reduction cell before the first normal
+      cell doubles it.
   """
   normal, reduction = draw_cells(index)
   network = CellNetwork(

@@ -1,14 +1,13 @@
-"""Image networks made of cells: a normal cell repeated, a reduction between.
+"""Image networks of repeated normal cells with reductions in between.
 
-The structure that NASNet (Zoph et al., arXiv 1707.07012) introduced and
-AmoebaNet and ENAS kept. A cell reads the outputs of the two cells before it,
-adds pairs of operations on earlier states, and concatenates some of its states.
-
-The operations are those of NASNet's search space, in the order of activation,
-convolution and batch normalisation that the public code of both has. Each takes
-a Keras tensor [batch, height, width, channels] and returns one of `filters`
-channels, smaller by `stride`. Layers of cell N are called `cellN_...` and the
-one that ends it `mixedN`, as in Inception-V3.
+NASNet (Zoph et al., arXiv 1707.07012) introduced the structure; AmoebaNet and
+ENAS kept it. A cell reads the outputs of the two previous cells, adds pairs of
+operations on earlier states, and concatenates some of its states. The
+operations are those of NASNet's search space, in the order activation,
+convolution, batch normalization of the public NASNet and AmoebaNet code. Each
+maps a Keras tensor [batch, height, width, channels] to one of `filters`
+channels, downsampled by `stride`. The layers of cell N are called `cellN_...`,
+its last layer `mixedN`, as in Inception-V3.
 """
 
 import dataclasses
@@ -25,12 +24,12 @@ Operation = Callable[[keras.KerasTensor, int, int, str], keras.KerasTensor]
 
 
 def channels(value: keras.KerasTensor) -> int:
-  """The last dimension of a Keras tensor."""
+  """Returns the last dimension of a Keras tensor."""
   return int(value.shape[-1])
 
 
 def norm(value: keras.KerasTensor, name: str) -> keras.KerasTensor:
-  """Batch normalisation with the decay and epsilon of NASNet's code."""
+  """Applies batch normalization with the decay and epsilon of NASNet."""
   return keras.layers.BatchNormalization(
     momentum=0.9997, epsilon=1e-3, name=name
   )(value)
@@ -39,7 +38,7 @@ def norm(value: keras.KerasTensor, name: str) -> keras.KerasTensor:
 def conv(
   value: keras.KerasTensor, filters: int, size: Size, stride: Size, name: str
 ) -> keras.KerasTensor:
-  """A convolution without bias that pads, and its batch normalisation."""
+  """Applies a padded convolution without bias, then batch normalization."""
   value = keras.layers.Conv2D(
     filters,
     size,
@@ -59,7 +58,7 @@ def activated_conv(
   name: str,
   stride: Size = 1,
 ) -> keras.KerasTensor:
-  """ReLU, convolution, batch normalisation."""
+  """Applies ReLU, a convolution and batch normalization."""
   value = keras.layers.ReLU(name=f"{name}_relu")(value)
   return conv(value, filters, size, stride, name)
 
@@ -67,7 +66,7 @@ def activated_conv(
 def halved(
   value: keras.KerasTensor, filters: int, name: str
 ) -> keras.KerasTensor:
-  """Half the height and width; odd and even pixels by paths of their own."""
+  """Halves height and width by separate paths for odd and even pixels."""
   value = keras.layers.ReLU(name=f"{name}_relu")(value)
   shifted = keras.layers.ZeroPadding2D(((0, 1), (0, 1)), name=f"{name}_pad")
   cropped = keras.layers.Cropping2D(((1, 0), (1, 0)), name=f"{name}_crop")
@@ -89,7 +88,6 @@ def halved(
 def _separable(
   value: keras.KerasTensor, filters: int, stride: int, name: str, *, size: int
 ) -> keras.KerasTensor:
-  """A separable convolution, twice; only the first strides."""
   for i in range(2):
     value = keras.layers.ReLU(name=f"{name}_relu{i}")(value)
     value = keras.layers.SeparableConv2D(
@@ -112,9 +110,9 @@ def _bottleneck(
   *,
   sizes: tuple[tuple[int, int], ...],
 ) -> keras.KerasTensor:
-  """Convolutions on a quarter of the filters, as AmoebaNet's code has it.
+  """Applies convolutions on a quarter of the filters, as AmoebaNet's code.
 
-  A stride applies along the dimensions that a kernel covers.
+  The stride applies only to the dimensions that a kernel covers.
   """
   inner = max(filters // 4, 1)
   value = activated_conv(value, inner, 1, f"{name}_in")
@@ -148,7 +146,6 @@ def _project(
 def _identity(
   value: keras.KerasTensor, filters: int, stride: int, name: str
 ) -> keras.KerasTensor:
-  """The value itself, projected where its size must change."""
   if stride == 1 and channels(value) == filters:
     return value
   return _project(value, filters, stride, name)
@@ -174,12 +171,12 @@ _STEM_KERNEL = 3  # height and width
 
 
 class Edge(NamedTuple):
-  """An operation on a state of a cell.
+  """Operation on a state of a cell.
 
   Attributes:
-    state: 0 is the output of the cell before, 1 that of the one before it,
-      2 and on the sums of this cell.
-    operation: a key of `OPERATIONS`.
+    state: 0 is the output of the previous cell, 1 that of the cell before it, 2
+      and up are the sums of this cell.
+    operation: A key of `OPERATIONS`.
   """
 
   state: int
@@ -188,12 +185,12 @@ class Edge(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-  """What a cell computes.
+  """Structure of a cell.
 
   Attributes:
-    sums: each makes one more state, the sum of two operations.
-    output: states that are concatenated; an input that is larger than the
-      last sum is halved.
+    sums: Pairs of operations. Each pair is added and becomes a new state.
+    output: States to concatenate. An input that is larger than the last sum is
+      halved first.
   """
 
   sums: tuple[tuple[Edge, Edge], ...]
@@ -202,16 +199,16 @@ class Cell:
 
 @dataclasses.dataclass(frozen=True)
 class CellNetwork:
-  """How cells make a network.
+  """Structure of a network of cells.
 
   Attributes:
-    normal: the cell that keeps the image's size.
-    reduction: the cell that halves it; filters double there.
-    cells: number of normal cells; reduction cells part them into thirds.
-    filters: of the operations of the first normal cells.
-    stem_filters: of the convolution that reads the images.
-    stem_cells: reduction cells before the first normal cell, with fewer
-      filters; 2 for large images, whose stem also has stride 2, else 0.
+    normal: Cell that keeps the size of the image.
+    reduction: Cell that halves the size and doubles the filters.
+    cells: Number of normal cells. Reduction cells divide them into thirds.
+    filters: Filters of the operations of the first normal cells.
+    stem_filters: Filters of the convolution that reads the images.
+    stem_cells: Reduction cells before the first normal cell, with fewer
+      filters: 2 for large images, whose stem also has stride 2, else 0.
   """
 
   normal: Cell
@@ -222,10 +219,10 @@ class CellNetwork:
   stem_cells: int
 
   def model(self, name: str, image_size: int, classes: int) -> keras.Model:
-    """A classifier of images [batch, image_size, image_size, 3].
+    """Builds a classifier of images [batch, image_size, image_size, 3].
 
     Raises:
-      ExtractionError: images too small for the stem.
+      ExtractionError: The images are too small for the stem.
     """
     if image_size < _STEM_KERNEL:
       raise ExtractionError(
@@ -280,7 +277,7 @@ def _apply(
   stride: int,
   number: int,
 ) -> keras.KerasTensor:
-  """The output of one cell; `before` is None in the first."""
+  """Applies one cell; `before` is None for the first cell."""
   scope = f"cell{number}"
   before = _fitted(before, value, filters, f"{scope}_before")
   states = [activated_conv(value, filters, 1, f"{scope}_base"), before]
@@ -311,7 +308,7 @@ def _fitted(
   filters: int,
   name: str,
 ) -> keras.KerasTensor:
-  """The output of the cell before the last, in the size of the last's."""
+  """Resizes the output of the cell before the last to that of the last."""
   if before is None:
     return value
   if before.shape[1] != value.shape[1]:

@@ -1,11 +1,10 @@
 """Image models: Inception-V3, NASNet-A and AmoebaNet-D.
 
-Inception-V3 is the image model that every placement paper starts with; NASNet-A
-(Zoph et al., arXiv 1707.07012) is one of Placeto's three models; AmoebaNet-D
-(Real et al., arXiv 1802.01548) was found by evolution and is here in the form
-that Google's TPU code published and GPipe trained. `classifier` compiles and
-feeds all of them. Sizes that all take: `batch_size` images per step,
-`image_size` pixels of height and width, `classes` labels.
+Inception-V3 is the image model of every placement paper. NASNet-A (Zoph et al.,
+arXiv 1707.07012) is one of Placeto's three models. AmoebaNet-D (Real et al.,
+arXiv 1802.01548) has the form of Google's TPU code, which GPipe trained. All
+models take `batch_size` (images per step), `image_size` (height and width in
+pixels) and `classes` (number of labels).
 """
 
 import keras
@@ -23,7 +22,7 @@ def classifier(
   image_size: int,
   classes: int,
 ) -> tuple[keras.Model, Sampler]:
-  """Compiles an image classifier and makes its source of random batches.
+  """Compiles an image classifier and returns it with its batch sampler.
 
   The model maps images [batch, image_size, image_size, 3] to probabilities
   [batch, classes].
@@ -42,20 +41,20 @@ def classifier(
   return model, sample
 
 
-SMALLEST_IMAGE = 75  # of keras.applications; the paper's are 299
+SMALLEST_IMAGE = 75  # limit of keras.applications; the paper uses 299
 
 
 def inception_v3(
   batch_size: int = 32, image_size: int = 299, classes: int = 1000
 ) -> tuple[keras.Model, Sampler]:
-  """Inception-V3 of `keras.applications` without weights.
+  """Builds Inception-V3 of `keras.applications` with random weights.
 
-  Szegedy et al., "Rethinking the Inception Architecture" (2016), with its
-  optimizer: RMSProp of decay 0.9, epsilon 1.0, learning rate 0.045. Batch 32
-  is that of the placement papers (GO's table 1).
+  The optimizer is that of Szegedy et al., "Rethinking the Inception
+  Architecture" (2016): RMSProp with decay 0.9, epsilon 1.0 and learning rate
+  0.045. Batch size 32 is that of the placement papers (GO's table 1).
 
   Raises:
-    ExtractionError: images too small for the network.
+    ExtractionError: The images are too small for the network.
   """
   if image_size < SMALLEST_IMAGE:
     raise ExtractionError(
@@ -89,7 +88,7 @@ NASNET_REDUCTION = Cell(
   ),
   output=(3, 4, 5, 6),
 )
-# The last cells concatenate six states of four times the first filters.
+# The last cells concatenate six states, each of four times the first filters.
 _PENULTIMATE_PER_FILTER = 24
 
 
@@ -100,17 +99,18 @@ def nasnet(
   num_blocks: int = 4,
   penultimate_filters: int = 1056,
 ) -> tuple[keras.Model, Sampler]:
-  """NASNet-A (N @ P): `num_blocks` @ `penultimate_filters`.
+  """Builds NASNet-A (N @ P).
 
-  The default is the published 4 @ 1056 for images of 224 pixels; 6 @ 4032 at
-  331 pixels is the large one, 6 @ 768 at 32 pixels was for CIFAR-10. Placeto
-  gives neither size nor batch; both are chosen. RMSProp is as in Inception-V3
-  here. Not built: the auxiliary head and dropped paths.
+  The default is the published 4 @ 1056 for images of 224 pixels. The large
+  variant is 6 @ 4032 at 331 pixels; 6 @ 768 at 32 pixels is for CIFAR-10.
+  Placeto gives neither image size nor batch size; both are choices of this zoo.
+  RMSProp is configured as in `inception_v3`. Not implemented: the auxiliary
+  head and dropped paths.
 
   Args:
-    num_blocks: N, normal cells between two reductions.
-    penultimate_filters: P, channels of the last cell's output; rounded down
-      to a multiple of 96.
+    num_blocks: N, normal cells between two reduction cells.
+    penultimate_filters: P, channels of the last cell's output; rounded down to
+      a multiple of 96.
   """
   filters = max(penultimate_filters // (4 * _PENULTIMATE_PER_FILTER), 1) * 4
   network = CellNetwork(
@@ -126,9 +126,9 @@ def nasnet(
   return classifier(model, optimizer, batch_size, image_size, classes)
 
 
-# States and operations as in `model_specs.py` of github.com/tensorflow/tpu.
-# Its normal cell puts out states 0, 3, 4 and 6, the paper's 4, 5 and 6; GPipe
-# trained the code's.
+# States and operations as in `model_specs.py` of github.com/tensorflow/tpu. Its
+# normal cell outputs states 0, 3, 4 and 6, that of the paper 4, 5 and 6. GPipe
+# trained the cell of the code.
 AMOEBANET_NORMAL = Cell(
   sums=(
     (Edge(1, "1x1"), Edge(1, "max_pool_3x3")),
@@ -158,17 +158,18 @@ def amoebanet_d(
   cells: int = 18,
   filters: int = 208,
 ) -> tuple[keras.Model, Sampler]:
-  """AmoebaNet-D (L, D) of GPipe: `cells` and `filters`.
+  """Builds AmoebaNet-D (L, D) of GPipe.
 
-  The default (18, 208), 81 million weights, is about the largest that GPipe
-  (arXiv 1811.06965) trained on one accelerator; batch 32 and RMSProp are those
-  of the TPU code. GO gives no size; 224 pixels are chosen. Not built: what
-  regularises only (auxiliary head, dropped paths, dropout, weight decay, label
-  smoothing).
+  The default (18, 208) has 81 million weights, about the largest that GPipe
+  (arXiv 1811.06965) trained on one accelerator. Batch size 32 and RMSProp are
+  those of the TPU code. GO gives no image size; 224 pixels are a choice of this
+  zoo. Not implemented: regularization (auxiliary head, dropped paths, dropout,
+  weight decay, label smoothing).
 
   Args:
-    cells: normal cells; reduction cells part them into thirds.
-    filters: of the first normal cells; rounded down to a multiple of 8.
+    cells: L, normal cells; reduction cells divide them into thirds.
+    filters: D, filters of the first normal cells; rounded down to a multiple of
+      8.
   """
   network = CellNetwork(
     AMOEBANET_NORMAL,

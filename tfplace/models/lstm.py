@@ -1,10 +1,11 @@
-"""LSTM layers unrolled step by step, and a language model of them.
+"""Unrolled LSTM layers, and the RNNLM language model.
 
-Weights are read once per training step, and every time step has ops of its own,
-such as `rnnlm/language_model/step_7/lstm_layer_1/MatMul` and their gradients
-`gradient_tape/rnnlm/...`: Keras' own LSTM layer hides the steps, and placement
-needs them separate. A model puts out the log-probability of each given word, so
-that the vocabulary's width never leaves the softmax.
+Each time step has its own ops, such as
+`rnnlm/language_model/step_7/lstm_layer_1/MatMul`, with gradients under
+`gradient_tape/rnnlm/...`. Placement needs these separate steps, which the LSTM
+layer of Keras hides. Weights are read once per training step. A model outputs
+only the log-probability of each given word, so that no tensor of vocabulary
+width leaves the softmax.
 """
 
 from collections.abc import Callable
@@ -18,7 +19,7 @@ Sampler = Callable[[np.random.Generator], tuple[Any, np.ndarray]]
 
 
 class Softmax(NamedTuple):
-  """Weights that score words: [units, vocabulary] and [vocabulary]."""
+  """Softmax weights: kernel [units, vocabulary], bias [vocabulary]."""
 
   kernel: keras.Variable
   bias: keras.Variable
@@ -27,7 +28,7 @@ class Softmax(NamedTuple):
 def add_softmax(
   layer: keras.layers.Layer, units: int, vocabulary: int
 ) -> Softmax:
-  """Gives a layer the weights of a softmax over its vocabulary."""
+  """Adds the weights of a softmax over the vocabulary to a layer."""
   return Softmax(
     layer.add_weight((units, vocabulary), name="softmax_kernel"),
     layer.add_weight((vocabulary,), initializer="zeros", name="softmax_bias"),
@@ -37,9 +38,10 @@ def add_softmax(
 def word_scorer(
   softmax: Softmax,
 ) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
-  """Reads the weights once; (output, word) -> log-probability of the word.
+  """Reads the softmax weights once and returns a scoring function.
 
-  For outputs of [..., units] and int32 words of [...], under `softmax`.
+  The function maps outputs [..., units] and int32 words [...] to the
+  log-probabilities of the words. Its ops are in the name scope `softmax`.
   """
   with tf.name_scope("softmax"):
     kernel = tf.convert_to_tensor(softmax.kernel)
@@ -55,14 +57,17 @@ def word_scorer(
 
 @keras.saving.register_keras_serializable("tfplace")
 def word_loss(weights: tf.Tensor, log_probabilities: tf.Tensor) -> tf.Tensor:
-  """Negative log-likelihood per sentence; weights are 0 after its end."""
+  """Computes the negative log-likelihood per sentence.
+
+  Weights are 0 after the end of a sentence.
+  """
   return -tf.reduce_sum(weights * log_probabilities, axis=-1)
 
 
 def random_words(
   rng: np.random.Generator, vocabulary: int, shape: tuple[int, ...]
 ) -> np.ndarray:
-  """int32 words, each as likely as any other."""
+  """Samples int32 words uniformly."""
   return rng.integers(0, vocabulary, shape, np.int32)
 
 
@@ -75,12 +80,12 @@ def language_model(
   vocabulary: int,
   is_fixed: bool = False,
 ) -> tuple[keras.Model, Sampler]:
-  """A compiled model that predicts words, and its random batches.
+  """Builds a compiled language model and its batch sampler.
 
-  Each batch is `(words, weights)`: [batch_size, length + 1] int32, the first
-  word being given, and [batch_size, length] float32. `scorer` maps words to the
-  log-probability of all but the first; the model takes other batch sizes, too,
-  unless `is_fixed`.
+  A batch is `(words, weights)`: int32 [batch_size, length + 1], whose first
+  word is given, and float32 [batch_size, length]. `scorer` maps words to the
+  log-probabilities of all words but the first. The model accepts other batch
+  sizes unless `is_fixed`.
   """
   words = keras.Input(
     (length + 1,), batch_size if is_fixed else None, dtype="int32", name="words"
@@ -96,7 +101,7 @@ def language_model(
 
 
 class Cell(NamedTuple):
-  """Weights of an LSTM layer: [input + units, 4 * units] and [4 * units]."""
+  """LSTM weights: kernel [input + units, 4 * units], bias [4 * units]."""
 
   kernel: tf.Tensor
   bias: tf.Tensor
@@ -117,7 +122,7 @@ class LstmWeights(keras.layers.Layer):
     self.units = units
 
   def build(self, input_shape: tuple[Any, ...]) -> None:
-    """Makes the weights for inputs of [batch, input_shape[-1]]."""
+    """Creates the weights for inputs [batch, input_shape[-1]]."""
     rows = input_shape[-1] + self.units
     self.kernel = self.add_weight((rows, 4 * self.units), name="kernel")
     self.bias = self.add_weight(
@@ -125,7 +130,7 @@ class LstmWeights(keras.layers.Layer):
     )
 
   def read(self) -> Cell:
-    """Reads the weights, under the layer's name."""
+    """Reads the weights in the name scope of the layer."""
     with tf.name_scope(self.name):
       return Cell(
         tf.convert_to_tensor(self.kernel), tf.convert_to_tensor(self.bias)
@@ -133,7 +138,7 @@ class LstmWeights(keras.layers.Layer):
 
 
 def lstm_step(inputs: list[tf.Tensor], state: State, cell: Cell) -> State:
-  """One step of an LSTM with forget bias 1; inputs are concatenated."""
+  """Runs one LSTM step with forget bias 1 on concatenated inputs."""
   joined = tf.concat([*inputs, state.output], axis=1)
   gates = tf.nn.bias_add(tf.matmul(joined, cell.kernel), cell.bias)
   enter, update, forget, leave = tf.split(gates, 4, axis=1)
@@ -143,22 +148,22 @@ def lstm_step(inputs: list[tf.Tensor], state: State, cell: Cell) -> State:
 
 
 def zero_state(words: tf.Tensor, units: int) -> State:
-  """Where a sentence starts, for words of [batch, length]."""
+  """Returns the initial state for words [batch, length]."""
   zeros = tf.zeros((tf.shape(words)[0], units))
   return State(zeros, zeros)
 
 
 def residual(layer: int, value: tf.Tensor, output: tf.Tensor) -> tf.Tensor:
-  """Adds what the layer below gave, from the third layer on.
+  """Adds `value` from the layer below, from the third layer on.
 
-  As Wu et al. (arXiv 1609.08144) do; both are [batch, units].
+  Follows Wu et al. (arXiv 1609.08144). Both tensors are [batch, units].
   """
   return output + value if layer >= 2 else output
 
 
 @keras.saving.register_keras_serializable("tfplace")
 class LanguageModel(keras.layers.Layer):
-  """Scores sentences, word by word."""
+  """Scores sentences word by word."""
 
   def __init__(
     self, layers: int, units: int, vocabulary: int, **kwargs: Any
@@ -171,24 +176,21 @@ class LanguageModel(keras.layers.Layer):
     self.embedding = keras.layers.Embedding(vocabulary, units, name="embedding")
 
   def build(self, *unused_shapes: Any, **unused: Any) -> None:
-    """Makes all weights."""
+    """Creates all weights."""
     self.embedding.build((None, None))
     for cell in self.cells:
       cell.build((None, self.units))
     self.softmax = add_softmax(self, self.units, self.vocabulary)
 
   def compute_output_shape(self, words_shape: tuple) -> tuple:
-    """[batch, length]; spares Keras an unrolled trace."""
+    """Returns [batch, length]; avoids a trace of the unrolled layer."""
     return words_shape[0], words_shape[1] - 1
 
   def call(self, words: tf.Tensor) -> tf.Tensor:
-    """Log-probability of every word but the first, given those before it.
+    """Maps int32 words [batch, length + 1] to log-probabilities.
 
-    Args:
-      words: [batch, length + 1] int32.
-
-    Returns:
-      [batch, length] float32.
+    The result, float32 [batch, length], scores each word but the first given
+    the words before it.
     """
     following = tf.unstack(words, axis=1)[1:]
     inputs = tf.unstack(self.embedding(words[:, :-1]), axis=1)
@@ -214,21 +216,22 @@ def rnnlm(
   vocabulary: int = 10000,
   length: int = 150,
 ) -> tuple[keras.Model, Sampler]:
-  """A language model in the manner of Jozefowicz et al., "Exploring the Limits
-  of Language Modeling" (arXiv 1602.02410).
+  """Builds an LSTM language model.
 
-  From the paper: LSTM layers of 2048 units. Not from it: no projection; 10,000
-  words with a full softmax, those of Zaremba et al. (arXiv 1409.2329), instead
-  of 793,471 with a sampled one; nothing is dropped out; each sentence starts
-  from zeros. Adam of 1e-3, batch 64 and length 150 are chosen, the length so
-  that 8 layers make over 50,000 ops, as in the placement papers.
+  The model follows Jozefowicz et al., "Exploring the Limits of Language
+  Modeling" (arXiv 1602.02410), which uses LSTM layers of 2048 units.
+  Differences: no projection, no dropout, a zero state at the start of each
+  sentence, and a full softmax over the 10,000 words of Zaremba et al. (arXiv
+  1409.2329) instead of a sampled softmax over 793,471. Adam with learning rate
+  1e-3, batch size 64 and length 150 are choices of this zoo. At this length 8
+  layers have over 50,000 ops, as in the placement papers.
 
   Args:
-    batch_size: sentences per step.
-    layers: LSTM layers; the placement papers have 2, 4 and 8.
-    units: units per layer, and size of the embedding.
-    vocabulary: number of words.
-    length: words that are predicted in each sentence.
+    batch_size: Sentences per step.
+    layers: LSTM layers; the placement papers use 2, 4 and 8.
+    units: Units per layer, and embedding size.
+    vocabulary: Number of words.
+    length: Predicted words per sentence.
   """
   scorer = LanguageModel(layers, units, vocabulary, name="language_model")
   optimizer = keras.optimizers.Adam(1e-3)

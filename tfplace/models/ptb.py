@@ -1,11 +1,11 @@
-"""Random recurrent cells of ENAS, unrolled: Placeto's `ptb` set.
+"""Random recurrent cells of ENAS, unrolled: the `ptb` family of Placeto.
 
-A member draws a cell from the recurrent search space of Pham et al. (arXiv
-1802.03268): node 0 sees the word and the state; every other node sees one
-earlier node, chosen at random, through a highway gate and one of four
-activations; the mean of the nodes that nobody sees is the new state. Ops are
-named by step and node, such as `ptb/language_model/step_7/recurrent_layer_0/
-node_3/MatMul`.
+A member samples a cell from the recurrent search space of Pham et al. (arXiv
+1802.03268). Node 0 reads the word and the state. Each other node reads one
+random earlier node through a highway gate and one of four activations. The new
+state is the mean of the nodes that no other node reads. Op names contain the
+step and the node, as in
+`ptb/language_model/step_7/recurrent_layer_0/node_3/MatMul`.
 """
 
 from typing import Any, NamedTuple
@@ -26,11 +26,12 @@ _LAYER = "recurrent_layer_0"
 
 
 class Node(NamedTuple):
-  """A node of a recurrent cell.
+  """Node of a recurrent cell.
 
   Attributes:
-    before: the earlier node that it sees; -1 is the old state, with the word.
-    activation: one of `ACTIVATIONS`.
+    before: Earlier node that this node reads. -1 stands for the word and the
+      old state.
+    activation: One of `ACTIVATIONS`.
   """
 
   before: int
@@ -38,10 +39,10 @@ class Node(NamedTuple):
 
 
 def draw_nodes(index: int, nodes: int) -> tuple[Node, ...]:
-  """The cell of a member.
+  """Samples the cell of a member.
 
   Raises:
-    ExtractionError: no such member.
+    ExtractionError: There is no such member.
   """
   rng = generator("ptb", index)
   return tuple(
@@ -55,12 +56,12 @@ def draw_nodes(index: int, nodes: int) -> tuple[Node, ...]:
 
 @keras.saving.register_keras_serializable("tfplace")
 class RecurrentCell(keras.layers.Layer):
-  """Scores sentences, word by word, with a recurrent cell.
+  """Scores sentences word by word with a recurrent cell.
 
   Args:
-    nodes: of the cell, each `(before, activation)`.
-    units: of each node, and size of the embedding.
-    vocabulary: number of words.
+    nodes: Nodes of the cell, each `(before, activation)`.
+    units: Units per node, and embedding size.
+    vocabulary: Number of words.
   """
 
   def __init__(
@@ -76,7 +77,7 @@ class RecurrentCell(keras.layers.Layer):
     self.embedding = keras.layers.Embedding(vocabulary, units, name="embedding")
 
   def build(self, *unused_shapes: Any, **unused: Any) -> None:
-    """Makes all weights."""
+    """Creates all weights."""
     self.embedding.build((None, None))
     self.kernels = [
       self.add_weight(
@@ -88,18 +89,15 @@ class RecurrentCell(keras.layers.Layer):
     self.softmax = add_softmax(self, self.units, self.vocabulary)
 
   def get_config(self) -> dict[str, Any]:
-    """What rebuilds the layer."""
+    """Returns the arguments that rebuild the layer."""
     sizes = {"units": self.units, "vocabulary": self.vocabulary}
     return {**super().get_config(), **sizes, "nodes": self.nodes}
 
   def call(self, words: tf.Tensor) -> tf.Tensor:
-    """Log-probability of every word but the first, given those before it.
+    """Maps int32 words [batch, length + 1] to log-probabilities.
 
-    Args:
-      words: [batch, length + 1] int32.
-
-    Returns:
-      [batch, length] float32.
+    The result, float32 [batch, length], scores each word but the first given
+    the words before it.
     """
     following = tf.unstack(words, axis=1)[1:]
     inputs = tf.unstack(self.embedding(words[:, :-1]), axis=1)
@@ -118,7 +116,6 @@ class RecurrentCell(keras.layers.Layer):
   def _step(
     self, word: tf.Tensor, state: tf.Tensor, kernels: list[tf.Tensor]
   ) -> tf.Tensor:
-    """The state after a word; all are [batch, units]."""
     states: list[tf.Tensor] = []
     for i, (node, kernel) in enumerate(zip(self.nodes, kernels, strict=True)):
       with tf.name_scope(f"node_{i}"):
@@ -142,20 +139,20 @@ def ptb(
   vocabulary: int = 10000,
   length: int = 8,
 ) -> tuple[keras.Model, Sampler]:
-  """Member `index` of the family.
+  """Builds member `index` of the family.
 
-  From ENAS' public search: 12 nodes, 720 units, batch 20, SGD of rate 0.25 on
-  Penn Treebank's 10,000 words. Length 8 instead of 35 is chosen for graphs of
-  moderate size. Not built: the sharing of weights by embedding and softmax,
-  dropout, the clipping of gradients.
+  12 nodes, 720 units, batch size 20 and SGD with learning rate 0.25 on the
+  10,000 words of Penn Treebank are those of the public ENAS search. Length 8
+  instead of 35 keeps the graph at a moderate size. Not implemented: weights
+  shared by embedding and softmax, dropout, gradient clipping.
 
   Args:
-    index: which member, 0 to 31.
-    batch_size: sentences per step.
-    nodes: of the cell.
-    units: of each node.
-    vocabulary: number of words.
-    length: words that are predicted in each sentence.
+    index: Member, 0 to 31.
+    batch_size: Sentences per step.
+    nodes: Number of nodes of the cell.
+    units: Units per node.
+    vocabulary: Number of words.
+    length: Predicted words per sentence.
   """
   cell = draw_nodes(index, nodes)
   scorer = RecurrentCell(cell, units, vocabulary, name="language_model")

@@ -1,9 +1,9 @@
-"""One layer of Transformer-XL: relative attention, feed-forward, memory.
+"""Transformer-XL layer: relative attention, feed-forward and memory.
 
-Dai et al., "Transformer-XL" (arXiv 1901.02860), section 3.3: the score of key
-j for query i adds, to the product of their contents, the product of the query
-and an embedding of their distance i - j. The weights are read once per training
-step; each segment has ops of its own.
+The layer follows section 3.3 of Dai et al., "Transformer-XL" (arXiv
+1901.02860). The score of key j for query i is the product of their contents
+plus the product of the query with an embedding of the distance i - j. Weights
+are read once per training step; each segment has its own ops.
 """
 
 from typing import Any, NamedTuple
@@ -11,18 +11,18 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-_EPSILON = 1e-5  # of the layer normalisation; chosen, as frameworks do
+_EPSILON = 1e-5  # of the layer normalization; a common framework default
 _NEVER = -1e9  # added to the score of a key that a query must not see
 
 
 class Span(NamedTuple):
-  """What is the same in every layer and every segment.
+  """Tensors that all layers and segments share.
 
   Attributes:
-    positions: [memory + length, units] embeddings of the distances from
-      memory + length - 1 down to 0.
-    mask: [length, memory + length], 0 where a query sees a key, else about
-      minus infinity.
+    positions: [memory + length, units] embeddings of the distances from memory
+      + length - 1 down to 0.
+    mask: [length, memory + length], 0 where a query sees a key, else a large
+      negative number.
   """
 
   positions: tf.Tensor
@@ -30,7 +30,7 @@ class Span(NamedTuple):
 
 
 def span(length: int, memory: int, units: int) -> Span:
-  """Sinusoids of the distances, and the mask that hides later words."""
+  """Computes distance embeddings and the mask that hides later words."""
   keys = memory + length
   distances = tf.range(keys - 1.0, -1.0, -1.0)[:, tf.newaxis]
   rates = tf.pow(10000.0, -tf.range(0.0, units, 2.0) / units)[tf.newaxis]
@@ -41,25 +41,26 @@ def span(length: int, memory: int, units: int) -> Span:
 
 
 class Affine(NamedTuple):
-  """A dense layer, or the scale and offset of a normalisation, as read."""
+  """Kernel and bias of a dense layer, or scale and offset of a norm."""
 
   kernel: tf.Tensor
   bias: tf.Tensor
 
 
 class Weights(NamedTuple):
-  """All that a layer reads once per training step.
+  """Tensors that a layer reads once per training step.
 
   Attributes:
-    query, key, value, output: [units, units] of the attention.
-    biases: [heads, 1, units / heads] each; what every query asks for besides,
-      about contents and about distances (u and v in the paper).
+    query, key, value, output: [units, units] kernels of the attention.
+    biases: Two tensors [heads, 1, units / heads] that are added to each query,
+      for contents and for distances (u and v in the paper).
     distances: [heads, memory + length, units / heads] keys of the distances.
-    norms: after the attention and after the feed-forward part, [units] each.
-    hidden: [units, feed_forward].
-    last: [feed_forward, units].
-    mask: of the span.
-    memory: [batch, words, units] of the last training step.
+    norms: Norms after the attention and after the feed-forward part, [units]
+      each.
+    hidden: First feed-forward layer, kernel [units, feed_forward].
+    last: Second feed-forward layer, kernel [feed_forward, units].
+    mask: Mask of the span.
+    memory: [batch, words, units] memory of the last training step.
   """
 
   query: tf.Tensor
@@ -78,12 +79,13 @@ class Weights(NamedTuple):
 def attend(
   weights: Weights, hidden: tf.Tensor, context: tf.Tensor
 ) -> tf.Tensor:
-  """One segment's attention to itself and to what came before.
+  """Computes the attention of one segment to itself and the memory.
 
   Args:
-    weights: of the layer.
+    weights: Weights of the layer.
     hidden: [batch, length, units], the segment.
-    context: [batch, memory + length, units], the memory, then the segment.
+    context: [batch, memory + length, units], the memory followed by the
+      segment.
 
   Returns:
     [batch, length, units].
@@ -102,7 +104,7 @@ def attend(
 
 
 def split_heads(value: tf.Tensor, heads: int) -> tf.Tensor:
-  """[batch, length, units] -> [batch, heads, length, units / heads]."""
+  """Maps [batch, length, units] to [batch, heads, length, units / heads]."""
   _, length, units = value.shape
   parts = tf.reshape(value, (-1, length, heads, units // heads))
   return tf.transpose(parts, (0, 2, 1, 3))
@@ -114,17 +116,17 @@ def relative_scores(
   keys: tf.Tensor,
   distances: tf.Tensor,
 ) -> tf.Tensor:
-  """Scores of keys for queries, before scaling.
+  """Computes the unscaled scores of keys for queries.
 
   Args:
-    by_content: [batch, heads, length, depth] queries about contents.
-    by_position: [batch, heads, length, depth] queries about distances.
+    by_content: [batch, heads, length, depth] queries for contents.
+    by_position: [batch, heads, length, depth] queries for distances.
     keys: [batch, heads, memory + length, depth].
     distances: [heads, memory + length, depth], from the largest to 0.
 
   Returns:
-    [batch, heads, length, memory + length]; meaningless where a key comes
-    after its query.
+    [batch, heads, length, memory + length]. Entries of keys that come after
+    their query are meaningless.
   """
   contents = tf.matmul(by_content, keys, transpose_b=True)
   positions = tf.matmul(by_position, distances, transpose_b=True)
@@ -132,10 +134,9 @@ def relative_scores(
 
 
 def _shift(scores: tf.Tensor) -> tf.Tensor:
-  """Row i moves left by length - 1 - i: from distances to keys.
+  """Shifts row i left by length - 1 - i, from distances to keys.
 
-  The paper's appendix B: pad a column, and read the buffer in rows that are
-  one shorter than they were.
+  Pads a column, then reshapes to rows one shorter (appendix B of the paper).
   """
   _, heads, length, keys = scores.shape
   padded = tf.pad(scores, ((0, 0), (0, 0), (0, 0), (1, 0)))
@@ -144,7 +145,6 @@ def _shift(scores: tf.Tensor) -> tf.Tensor:
 
 
 def _product(value: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
-  """[batch, length, units] times [units, columns], as one product."""
   _, length, units = value.shape
   flat = tf.matmul(tf.reshape(value, (-1, units)), kernel)
   return tf.reshape(flat, (-1, length, kernel.shape[1]))
@@ -154,9 +154,9 @@ class TransformerLayer(keras.layers.Layer):
   """Weights and memory of one layer.
 
   Args:
-    memory_shape: [batch, words, units] of what is remembered.
-    heads: of the attention.
-    feed_forward: hidden units.
+    memory_shape: [batch, words, units] of the memory.
+    heads: Attention heads.
+    feed_forward: Hidden units.
   """
 
   def __init__(
@@ -171,7 +171,7 @@ class TransformerLayer(keras.layers.Layer):
     self.feed_forward = feed_forward
 
   def build(self, *unused_shapes: Any, **unused: Any) -> None:
-    """Makes the weights, and a memory of zeros."""
+    """Creates the weights and a zero memory."""
     units, hidden = self.memory_shape[2], self.feed_forward
     square, bias = (units, units), (self.heads, 1, units // self.heads)
     self.attention = {
@@ -198,7 +198,7 @@ class TransformerLayer(keras.layers.Layer):
     ]
 
   def read(self, span: Span) -> Weights:
-    """Reads all weights, under the layer's name."""
+    """Reads all weights in the name scope of the layer."""
     with tf.name_scope(self.name):
       read = {k: tf.convert_to_tensor(v) for k, v in self.attention.items()}
       distances = tf.matmul(span.positions, read.pop("distance"))
@@ -220,7 +220,7 @@ class TransformerLayer(keras.layers.Layer):
       )
 
   def remember(self, memory: tf.Tensor) -> None:
-    """Keeps [batch, words, units] for the next training step."""
+    """Stores [batch, words, units] for the next training step."""
     with tf.name_scope(f"remember/{self.name}"):
       self.memory.assign(memory)
 
@@ -231,16 +231,17 @@ class TransformerLayer(keras.layers.Layer):
     memory: tf.Tensor,
     before: tf.Tensor | None,
   ) -> tuple[tf.Tensor, tf.Tensor]:
-    """One segment.
+    """Processes one segment.
 
     Args:
-      weights: as read.
-      value: [batch, length, units], what the layer below says.
-      memory: [batch, words, units], what it said before.
-      before: this layer's output of the segment before, to wait for.
+      weights: Result of `read`.
+      value: [batch, length, units], the output of the layer below.
+      memory: [batch, words, units], earlier outputs of the layer below.
+      before: Output of this layer for the previous segment, which becomes a
+        control dependency.
 
     Returns:
-      The layer's output, like `value`, and its memory of `value`.
+      The output of the layer, shaped like `value`, and the new memory.
     """
     waits = [] if before is None else [before]
     with tf.name_scope(self.name):
@@ -264,7 +265,6 @@ def _feed_forward(value: tf.Tensor, weights: Weights) -> tf.Tensor:
 
 
 def _normalised(value: tf.Tensor, norm: Affine) -> tf.Tensor:
-  """Layer normalisation over units."""
   mean, variance = tf.nn.moments(value, axes=[-1], keepdims=True)
   scaled = (value - mean) * tf.math.rsqrt(variance + _EPSILON)
   return scaled * norm.kernel + norm.bias

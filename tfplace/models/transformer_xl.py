@@ -1,10 +1,11 @@
-"""Transformer-XL: a language model whose layers remember the last segment.
+"""Transformer-XL: a language model with segment-level recurrence.
 
-A training step takes several segments in turn, each with ops of its own under
-`transformer_xl/segments/segment_2/transformer_layer_1`. What a layer heard in a
-segment is its memory in the next; that of the last one is kept in a variable
-for the next training step. No gradient flows into memory. A layer takes one
-segment after the other, by control edges: nothing else orders them.
+A training step processes several segments. Each has its own ops under a scope
+such as `transformer_xl/segments/segment_2/transformer_layer_1`. The inputs of a
+layer in one segment are its memory in the next; a variable keeps the memory of
+the last segment for the next training step. No gradient flows into the memory.
+Control edges make each layer process the segments in order, because no data
+dependency does.
 """
 
 from typing import Any
@@ -24,7 +25,7 @@ from tfplace.models.transformer_layer import TransformerLayer, span
 
 @keras.saving.register_keras_serializable("tfplace")
 class SegmentModel(keras.layers.Layer):
-  """Scores consecutive segments of text; sizes as of `transformer_xl`."""
+  """Scores segments of text; sizes are those of `transformer_xl`."""
 
   def __init__(
     self,
@@ -53,24 +54,21 @@ class SegmentModel(keras.layers.Layer):
     ]
 
   def build(self, *unused_shapes: Any, **unused: Any) -> None:
-    """Makes all weights."""
+    """Creates all weights."""
     self.embedding.build((None, None))
     for layer in self.layers:
       layer.build()
     self.softmax = add_softmax(self, self.units, self.vocabulary)
 
   def compute_output_shape(self, words_shape: tuple) -> tuple:
-    """[batch_size, segments * length]; spares Keras an unrolled trace."""
+    """Returns [batch_size, segments * length]; avoids a trace."""
     return words_shape[0], words_shape[1] - 1
 
   def call(self, words: tf.Tensor) -> tf.Tensor:
-    """Log-probability of every word but the first, given those before it.
+    """Maps int32 words [batch_size, segments * length + 1] to scores.
 
-    Args:
-      words: [batch_size, segments * length + 1] int32.
-
-    Returns:
-      [batch_size, segments * length] float32.
+    The result, float32 [batch_size, segments * length], contains the
+    log-probability of each word but the first given the words before it.
     """
     length = self.length
     with tf.name_scope("position_embedding"):
@@ -106,29 +104,29 @@ def transformer_xl(
   memory: int = 512,
   segments: int = 4,
 ) -> tuple[keras.Model, Sampler]:
-  """Dai et al., "Transformer-XL: Attentive Language Models Beyond a
-  Fixed-Length Context" (arXiv 1901.02860), for the bytes of enwik8.
+  """Builds Transformer-XL for the bytes of enwik8.
 
-  From the paper and its published settings: 12 layers of 512 units in 8 heads,
-  2,048 hidden units, segments and memory of 512, batch 22, Adam of 2.5e-4. The
-  placement papers have 2, 4 and 8 layers. Not from it: several segments in one
-  training step (4, chosen so that layers can work side by side), no dropout,
-  and a plain softmax instead of the adaptive one, which 204 symbols do not
-  need.
+  Source: Dai et al., "Transformer-XL: Attentive Language Models Beyond a
+  Fixed-Length Context" (arXiv 1901.02860). The paper and its published settings
+  give 12 layers of 512 units in 8 heads, 2,048 hidden units, segments and
+  memory of 512, batch size 22 and Adam with learning rate 2.5e-4. The placement
+  papers use 2, 4 and 8 layers. Differences: 4 segments per training step, so
+  that layers can run in parallel; no dropout; a plain softmax instead of the
+  adaptive softmax, which 204 symbols do not need.
 
   Args:
-    batch_size: texts at a time.
-    layers: of attention and feed-forward.
-    units: size of embeddings and layers.
-    heads: of the attention; divides `units`, which is even.
-    feed_forward: hidden units of a layer.
-    vocabulary: number of symbols.
-    length: symbols of a segment.
-    memory: symbols before a segment that are remembered.
-    segments: per training step.
+    batch_size: Texts per step.
+    layers: Layers of attention and feed-forward.
+    units: Size of embeddings and layers.
+    heads: Attention heads; must divide `units`, which must be even.
+    feed_forward: Hidden units of a layer.
+    vocabulary: Number of symbols.
+    length: Symbols per segment.
+    memory: Symbols before a segment that are remembered.
+    segments: Segments per training step.
 
   Raises:
-    ExtractionError: `units` is odd or no multiple of `heads`.
+    ExtractionError: `units` is odd or not a multiple of `heads`.
   """
   if units % 2 or units % heads:
     raise ExtractionError(

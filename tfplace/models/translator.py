@@ -1,12 +1,12 @@
-"""Translators, NMT and GNMT: an unrolled LSTM encoder-decoder with attention.
+"""NMT and GNMT: unrolled LSTM encoder-decoders with attention.
 
-The model scores given translations (training by teacher forcing); it has no
-beam search. Every time step has ops of its own, named by step and layer, such
-as `nmt/translator/decode_7/decoder_layer_1/MatMul`, and their gradients
-`gradient_tape/nmt/...`; those of the bottom encoder layer's backward direction
-are under `encode_back_7/encoder_layer_0_backward`, 7 being the word's position.
-Each weight is read once per training step: a layer that is split over two
-devices sends its weights once.
+The model scores given translations (teacher forcing); it has no beam search.
+Each time step has its own ops, named by step and layer, such as
+`nmt/translator/decode_7/decoder_layer_1/MatMul`, with gradients under
+`gradient_tape/nmt/...`. The backward direction of the bottom encoder layer is
+under `encode_back_7/encoder_layer_0_backward`, where 7 is the position of the
+word. Weights are read once per training step, so that a layer on two devices
+transfers its weights once.
 """
 
 from collections.abc import Callable
@@ -37,10 +37,10 @@ class Translator(keras.layers.Layer):
 
   Args:
     layers: LSTM layers of the encoder, and of the decoder.
-    units: units of each, and size of embeddings and attention.
-    vocabulary: words of each language.
-    bidirectional: whether the bottom encoder layer reads both ways, as in Wu
-      et al. (arXiv 1609.08144); then there are at least 2 layers.
+    units: Units per layer, and size of embeddings and attention.
+    vocabulary: Number of words of each language.
+    bidirectional: Makes the bottom encoder layer bidirectional, as in Wu et al.
+      (arXiv 1609.08144). Requires at least 2 layers.
   """
 
   def __init__(
@@ -70,7 +70,7 @@ class Translator(keras.layers.Layer):
     )
 
   def build(self, *unused_shapes: Any, **unused: Any) -> None:
-    """Makes all weights."""
+    """Creates all weights."""
     self.source.build((None, None))
     self.target.build((None, None))
     for i, cell in enumerate(self.encoder):
@@ -78,7 +78,8 @@ class Translator(keras.layers.Layer):
       cell.build((None, 2 * self.units if both else self.units))
     if self.bidirectional:
       self.backward.build((None, self.units))
-    for cell in self.decoder:  # the layer below, and the attention's context
+    # Inputs: the layer below and the attention context.
+    for cell in self.decoder:
       cell.build((None, 2 * self.units))
     square = (self.units, self.units)
     self.memory_kernel = self.add_weight(square, name="attention_memory")
@@ -89,26 +90,22 @@ class Translator(keras.layers.Layer):
   def compute_output_shape(
     self, source_shape: tuple, target_shape: tuple
   ) -> tuple:
-    """[batch, target_length]; spares Keras an unrolled trace."""
+    """Returns [batch, target_length]; avoids an unrolled trace."""
     return source_shape[0], target_shape[1] - 1
 
   def call(self, source: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
-    """Log-probability of every target word but the first.
+    """Computes the log-probability of each target word but the first.
 
-    Args:
-      source: [batch, source_length] int32 words.
-      target: [batch, target_length + 1] int32 words, start word first.
-
-    Returns:
-      [batch, target_length] float32.
+    Maps int32 words [batch, source_length] and [batch, target_length + 1],
+    which begins with the start word, to float32 [batch, target_length].
     """
     outputs, states = self._encode(source)
     return self._decode(outputs, states, target)
 
   def _encode(self, source: tf.Tensor) -> tuple[list[tf.Tensor], list[State]]:
-    """Outputs of the top layer at each step; last state of each layer.
+    """Returns the top layer's output per step and each layer's last state.
 
-    Of a bottom layer that reads both ways, the state is the backward one's.
+    The state of a bidirectional bottom layer is that of its backward direction.
     """
     inputs = tf.unstack(self.source(source), axis=1)
     states = [zero_state(source, self.units)] * self.layers
@@ -128,7 +125,6 @@ class Translator(keras.layers.Layer):
     return outputs, [*(backward[:1] or states[:1]), *states[1:]]
 
   def _backward(self, inputs: list[tf.Tensor], state: State) -> list[State]:
-    """By position, states of the bottom layer that reads backwards."""
     cell = self.backward.read()
     states = []
     for step in reversed(range(len(inputs))):
@@ -161,7 +157,7 @@ class Translator(keras.layers.Layer):
   def _attention(
     self, memory: list[tf.Tensor]
   ) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Bahdanau et al.'s additive attention: query -> context."""
+    """Builds the additive attention of Bahdanau et al.: query -> context."""
     with tf.name_scope("attention"):
       values = tf.stack(memory, axis=1)  # [batch, source_length, units]
       keys = tf.tensordot(values, tf.convert_to_tensor(self.memory_kernel), 1)
@@ -185,10 +181,10 @@ def translation_model(
   batch_size: int,
   length: int,
 ) -> tuple[keras.Model, Sampler]:
-  """A compiled model around a translator, and its random batches.
+  """Builds a compiled model around a translator and its batch sampler.
 
-  Sentences of `length` words, in `batch_size` pairs. The name is the first
-  scope in the names of the model's ops.
+  A batch has `batch_size` pairs of sentences of `length` words. `name` is the
+  first scope of the op names.
   """
   source = keras.Input((length,), dtype="int32", name="source")
   target = keras.Input((length + 1,), dtype="int32", name="target")
@@ -212,21 +208,21 @@ def nmt(
   vocabulary: int = 30000,
   length: int = 40,
 ) -> tuple[keras.Model, Sampler]:
-  """A 2-layer NMT model in the manner of Wu et al., "Google's Neural Machine
-  Translation System" (arXiv 1609.08144).
+  """Builds an LSTM translation model with attention.
 
-  From the paper: 1024 units, attention asked by the bottom decoder layer and
-  heard by all, residual connections from the third layer on. Not from it: one
-  direction in the encoder, a vocabulary of 30,000 words (Bahdanau et al.,
-  arXiv 1409.0473), length 40 and Adam of 1e-3; batch 64 and length 40 are
-  chosen, about what placement papers ran.
+  The model follows Wu et al., "Google's Neural Machine Translation System"
+  (arXiv 1609.08144): 1024 units, attention that the bottom decoder layer
+  queries and all decoder layers read, residual connections from the third layer
+  on. Differences: a unidirectional encoder, a vocabulary of 30,000 words
+  (Bahdanau et al., arXiv 1409.0473) and Adam with learning rate 1e-3. Batch
+  size 64 and length 40 are about those of the placement papers.
 
   Args:
-    batch_size: sentence pairs per step.
+    batch_size: Sentence pairs per step.
     layers: LSTM layers of the encoder, and of the decoder.
-    units: units per layer.
-    vocabulary: words of each language.
-    length: words of a source sentence, and of a target sentence.
+    units: Units per layer.
+    vocabulary: Number of words of each language.
+    length: Words of a source sentence, and of a target sentence.
   """
   translator = Translator(layers, units, vocabulary, name="translator")
   optimizer = keras.optimizers.Adam(1e-3)
@@ -240,21 +236,21 @@ def gnmt(
   vocabulary: int = 32000,
   length: int = 64,
 ) -> tuple[keras.Model, Sampler]:
-  """GNMT of Wu et al., "Google's Neural Machine Translation System" (arXiv
-  1609.08144); sizes as of `nmt`.
+  """Builds GNMT; the sizes are those of `nmt`.
 
-  From the paper: 8 layers of 1024 units, the bottom one of the encoder in two
-  directions, residual connections from the third layer on, attention asked by
-  the bottom decoder layer and heard by all, 32,000 word pieces, batches of 128
-  sentence pairs, Adam of 2e-4. Not from it: the decoder starts from the
-  encoder's last states, every layer of it hears the attention of its own step
-  (the bottom one, of the step before), nothing is dropped out, and gradients
-  are not clipped (Keras would send them all through one op). The paper gives
-  no one length; 64 is chosen so that 8 layers make over 50,000 ops, as in the
-  placement papers.
+  Wu et al., "Google's Neural Machine Translation System" (arXiv 1609.08144)
+  give 8 layers of 1024 units, a bidirectional bottom encoder layer, residual
+  connections from the third layer on, attention that the bottom decoder layer
+  queries and all decoder layers read, 32,000 word pieces, batches of 128
+  sentence pairs and Adam with learning rate 2e-4. Differences: the decoder
+  starts from the last states of the encoder; each decoder layer reads the
+  attention of its own step, the bottom layer that of the previous step; no
+  dropout; no gradient clipping, for which Keras would send all gradients
+  through one op. The paper gives no single length; at 64, 8 layers have over
+  50,000 ops, as in the placement papers.
 
   Raises:
-    ExtractionError: fewer than 2 layers.
+    ExtractionError: `layers` is less than 2.
   """
   if layers < 2:
     raise ExtractionError(

@@ -1,9 +1,9 @@
 """WaveNet: a deep stack of dilated causal convolutions over raw audio.
 
-Van den Oord et al., arXiv 1609.03499, trained on samples at once (teacher
-forcing); it does not generate. All ops of a layer are under the layer's scope,
-`wavenet/stack_1_layer_7/...`, with the running sum of skip connections;
-`postprocess` and `softmax` come last.
+The model of van den Oord et al. (arXiv 1609.03499) is trained on whole
+sequences (teacher forcing); it has no generation. All ops of a layer, including
+the running sum of skip connections, are in the scope of the layer, such as
+`wavenet/stack_1_layer_7/...`. `postprocess` and `softmax` come last.
 """
 
 from typing import Any
@@ -14,20 +14,20 @@ import tensorflow as tf
 
 from tfplace.models.lstm import Sampler
 
-LEVELS = 256  # of mu-law coded audio, the paper's
-LARGEST_DILATION = 512  # the paper's; then it starts again from 1
-_TAPS = 2  # samples that a causal convolution sees, as in the paper's figures
+LEVELS = 256  # of mu-law encoded audio, as in the paper
+LARGEST_DILATION = 512  # as in the paper; dilations then restart from 1
+_TAPS = 2  # kernel size of a causal convolution, as in the paper's figures
 
 
 @keras.saving.register_keras_serializable("tfplace")
 class GatedLayer(keras.layers.Layer):
-  """A dilated causal convolution, gated, with residual and skip outputs.
+  """Gated dilated causal convolution with residual and skip outputs.
 
   Args:
-    dilation: distance between the two samples that it sees.
-    last: no layer follows, so nothing is passed on.
-    channels: of the residual path, the filter and the gate.
-    skip_channels: of the skip connections.
+    dilation: Distance between the two input samples of the convolution.
+    last: Omits the residual output, because no layer follows.
+    channels: Channels of the residual path, the filter and the gate.
+    skip_channels: Channels of the skip connections.
   """
 
   def __init__(
@@ -52,7 +52,7 @@ class GatedLayer(keras.layers.Layer):
     self.to_skip = keras.layers.Conv1D(skip_channels, 1, name="skip")
 
   def build(self, *unused_shapes: Any, **unused: Any) -> None:
-    """Makes the weights."""
+    """Creates the weights."""
     for layer in (self.gated, self.to_skip):
       layer.build((None, None, self.channels))
     if not self.last:
@@ -61,15 +61,16 @@ class GatedLayer(keras.layers.Layer):
   def call(
     self, value: tf.Tensor, skips: tf.Tensor | None = None
   ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Passes a value on and adds to the sum of skip connections.
+    """Computes the residual output and adds to the skip connections.
 
     Args:
       value: [batch, time, channels].
-      skips: [batch, time, skip_channels] of the layers before; None in the
-        first.
+      skips: [batch, time, skip_channels], the sum of the previous layers. None
+        in the first layer.
 
     Returns:
-      Both, of the same shapes; the value unchanged by the last layer.
+      The residual output and the new sum, shaped like the arguments. The last
+      layer returns `value` unchanged.
     """
     filtered, gate = tf.split(self.gated(value), 2, axis=2)
     active = tf.tanh(filtered) * tf.sigmoid(gate)
@@ -88,21 +89,22 @@ def wavenet(
   channels: int = 64,
   skip_channels: int = 256,
 ) -> tuple[keras.Model, Sampler]:
-  """WaveNet with `stacks` stacks of `layers_per_stack` layers.
+  """Builds WaveNet with `stacks` stacks of `layers_per_stack` layers.
 
-  2 x 18 and 4 x 36 are the rows of GO's table 1 (arXiv 2010.12438). From the
-  paper: 256 levels, dilations 1, 2, 4, ..., 512 and again from 1 (and at the
-  start of a stack), gates, residual and skip connections, two 1x1 convolutions
-  before the softmax. The paper gives no widths, length or batch; chosen so
-  that 4 x 36 needs more than one GPU of 16 GB. Adam of 1e-3 is chosen.
+  2 x 18 and 4 x 36 are the rows of GO's table 1 (arXiv 2010.12438). The paper
+  gives 256 levels, dilations 1, 2, 4, ..., 512 that restart from 1 (here also
+  at the start of a stack), gates, residual and skip connections, and two 1x1
+  convolutions before the softmax. It gives no channels, length or batch size;
+  the defaults make 4 x 36 exceed one GPU of 16 GB. Adam with learning rate 1e-3
+  is a choice of this zoo.
 
   Args:
-    batch_size: sequences per step.
-    stacks: how often the dilations start again, at least.
-    layers_per_stack: layers in each.
-    samples: length of a sequence.
-    channels: of the residual path, filter and gate.
-    skip_channels: of the skip connections.
+    batch_size: Sequences per step.
+    stacks: Number of stacks. Dilations restart at each stack.
+    layers_per_stack: Layers per stack.
+    samples: Length of a sequence.
+    channels: Channels of the residual path, the filter and the gate.
+    skip_channels: Channels of the skip connections.
   """
   audio = keras.Input((samples,), dtype="int32", name="audio")
   value = keras.layers.CategoryEncoding(

@@ -1,8 +1,8 @@
-"""What a model of the zoo is, and the registry that builds one by name.
+"""Registry of the zoo models.
 
-A zoo model is a compiled Keras 3 model with random weights and a source of
-random batches of the right shapes: enough to trace, time and train a step. It
-brings no data sets and no pre-trained weights.
+A zoo model is a compiled Keras 3 model with random weights and a sampler of
+random batches. It is enough to trace, time and train a step. No data sets or
+pre-trained weights are included.
 """
 
 import dataclasses
@@ -21,15 +21,15 @@ Batch = tuple[Any, Any]
 
 @dataclasses.dataclass(frozen=True)
 class ZooModel:
-  """A model ready to be traced or trained.
+  """Model that is ready to be traced or trained.
 
   Attributes:
-    name: its name in the zoo.
-    model: built and compiled, with `jit_compile=False`: XLA would put the
-      whole step on one device.
-    batch_size: examples per step.
-    sizes: every size it was built with, defaults included.
-    sampler: what `sample` calls.
+    name: Name in the zoo.
+    model: Built model, compiled with `jit_compile=False` because XLA would put
+      the whole step on one device.
+    batch_size: Examples per step.
+    sizes: All sizes that the model was built with, including defaults.
+    sampler: Function behind `sample`.
   """
 
   name: str
@@ -39,12 +39,12 @@ class ZooModel:
   sampler: Callable[[np.random.Generator], Batch]
 
   def sample(self, seed: int) -> Batch:
-    """A random batch (x, y) as `model.train_on_batch` takes it."""
+    """Returns a random batch (x, y) for `model.train_on_batch`."""
     return self.sampler(np.random.default_rng(seed))
 
 
-# Family -> "module:function"; the function takes `batch_size` and its sizes as
-# keywords with defaults and returns (model, sampler).
+# Model name -> "module:function". The function takes `batch_size` and its sizes
+# as keywords with defaults and returns (model, sampler).
 MODELS: Mapping[str, str] = {
   "inception_v3": "tfplace.models.image_models:inception_v3",
   "nmt": "tfplace.models.translator:nmt",
@@ -58,13 +58,13 @@ MODELS: Mapping[str, str] = {
   "ptb": "tfplace.models.ptb:ptb",
 }
 
-# Name of a family that is one model in many sizes -> that model and the
-# function from the size `index` to its sizes.
+# Name of a family of one model in many sizes -> the model, and the function
+# that maps the size `index` to the sizes of a member.
 INDEXED: Mapping[str, tuple[str, str]] = {
   "nmt_family": ("nmt", "tfplace.models.families:sizes"),
 }
 
-# Name of a published size -> its family and the sizes that make it.
+# Name of a published configuration -> the model and the sizes that define it.
 VARIANTS: Mapping[str, tuple[str, Mapping[str, int]]] = {
   **{
     f"{family}_{layers}": (family, {"layers": layers})
@@ -85,16 +85,16 @@ VARIANTS: Mapping[str, tuple[str, Mapping[str, int]]] = {
 def build(
   name: str, /, batch_size: int | None = None, **sizes: int
 ) -> ZooModel:
-  """Builds a model of the zoo with random weights.
+  """Builds a zoo model with random weights.
 
   Args:
-    name: a key of `MODELS`, `VARIANTS` or `INDEXED`.
-    batch_size: examples per step; None is the model's published one.
-    **sizes: the model's own sizes, as its function documents them.
+    name: A key of `MODELS`, `VARIANTS` or `INDEXED`.
+    batch_size: Examples per step. None selects the default of the model.
+    **sizes: Sizes of the model, as documented by its function.
 
   Raises:
-    ExtractionError: unknown name or size (lists the choices), or a size that
-      is no positive integer; an `index` may be 0.
+    ExtractionError: The name or a size is unknown (the message lists the
+      choices), or a size is not a positive integer. `index` may be 0.
   """
   choices = [*MODELS, *VARIANTS, *INDEXED]
   if name not in choices:
@@ -126,7 +126,6 @@ def build(
 
 
 def _check_size(name: str, key: str, value: int) -> None:
-  """Whether a size is a positive integer; its family checks an index."""
   wrong = isinstance(value, bool) or not isinstance(value, int)
   if wrong or (value < 1 and key != "index"):
     raise ExtractionError(
@@ -135,6 +134,5 @@ def _check_size(name: str, key: str, value: int) -> None:
 
 
 def _imported(source: str) -> Callable[..., Any]:
-  """The function that "module:function" names."""
   module, function = source.split(":")
   return getattr(importlib.import_module(module), function)

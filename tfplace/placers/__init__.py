@@ -1,4 +1,4 @@
-"""Placement algorithms, the registry of strategies, and `auto`."""
+"""Placement algorithms, the strategy registry, and `auto`."""
 
 from tfplace.core.protocols import (
   Budget,

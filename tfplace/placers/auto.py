@@ -1,11 +1,10 @@
-"""`auto`: spends its budget among all strategies and keeps the best.
+"""The `auto` strategy: divides its budget among all strategies.
 
-First the classical placers, which take moments; then the learned policy, if
-there is one and time to load it; then the search, from the best of these. At
-last, moves that gain nothing, or less than `tolerance` in all, are undone
-where they cause traffic (`consolidate`). Whatever goes wrong in one of them
-leaves the others untouched, and once a placement is proven optimal nothing
-further is tried.
+It runs the fast classical placers, then the learned policy if there is time to
+load it, and then the search from the best placements. Finally, `consolidate`
+undoes moves that cause traffic and gain nothing, or less than `tolerance` in
+total. A failure of one strategy does not affect the others. Once a placement is
+proven optimal, no further strategy runs.
 """
 
 import dataclasses
@@ -33,48 +32,47 @@ from tfplace.placers.search.annealing import (
 from tfplace.placers.search.config import SearchConfig
 from tfplace.placers.tracker import Tracker, infeasible
 
-_START = "init"  # named so among what was tried
+_START = "init"  # Name of the given placements among the results.
 _OPTIMAL = "a placement is known that is proven to be optimal"
-# Of the seconds left, what a classical placer may count on that bounds itself
-# by them (m-SCT's linear program, Scotch).
+# Share of the remaining seconds for a classical placer that limits itself (the
+# linear program of m-SCT, Scotch).
 _CLASSICAL_SHARE = 0.25
-# For the learned policy: a share of what is left, after the seconds that it
-# takes before its first draw, for each op and else. It ends sooner where its
-# draws are no longer better.
+# Share of the remaining seconds for the learned policy, in addition to its
+# setup time per op and in total. It ends early once its samples no longer
+# improve.
 _LEARNED_SHARE = 0.15
 _LEARNED_S_PER_OP, _LEARNED_S = 1e-5, 0.3
-# Seconds that must be left for it to be asked: times what it takes to begin;
-# and where TensorFlow, which takes several, is not loaded yet.
+# Minimum remaining time for the learned policy: a multiple of its setup time,
+# and seconds if TensorFlow, which loads slowly, is not loaded yet.
 _LEARNED_TIMES = 1.5
 _LEARNED_MIN_S = 25.0
-_MAX_STARTS = 3  # placements that the search starts from
-# Of the budget, at its end, where the seconds that it takes before its first
-# evaluation, for each op, fit; and those.
+_MAX_STARTS = 3  # Number of placements from which the search starts.
+# Share of the budget reserved for consolidation if it covers the setup time of
+# consolidation, and that setup time per op.
 _CONSOLIDATION_SHARE = 0.03
 _CONSOLIDATION_S_PER_OP = 6e-6
 
 
 @dataclasses.dataclass(frozen=True)
 class AutoPlacer:
-  """The best of all placers.
+  """Runs all placers and keeps the best placement.
 
-  The shipped policy is asked about steps in microbatches alone: of others its
-  draws are longer than those of the classical placers, and take time of the
-  search.
+  The shipped policy only runs on microbatched steps. On other steps its samples
+  are worse than the classical placements and take time from the search.
 
   Attributes:
-    learned: the learned placers that it asks; () asks none.
-    policy: directory of a policy, of a placer of `registry.OWN`, whatever
-      `learned` says; None is the shipped one.
-    loaded_min_s: seconds that must be left for the learned policy where
-      TensorFlow is loaded, whatever the graph's size.
-    start: [num_starts, num_ops] devices of placements to start from, too, of
-      which the best counts; None for none.
-    tolerance: share of the best step time by which the result may be slower,
-      for less traffic: of placements within the noise of measured costs, the
-      one that moves less is the better guess. Where the best is proven optimal
-      it grows by nothing, and never beyond `start`. 0 undoes only what gains
-      nothing; None turns this off.
+    learned: learned placers to run; () for none.
+    policy: directory of a policy for a placer in `registry.OWN`, independent of
+      `learned`; None means the shipped policy.
+    loaded_min_s: minimum remaining seconds for the learned policy if TensorFlow
+      is loaded, whatever the graph's size.
+    start: [num_starts, num_ops] devices of further placements to start from, or
+      None; the best of them counts.
+    tolerance: share of the best step time that may be given up for less
+      traffic, because among placements within the noise of measured costs, the
+      one with less traffic is the better guess. 0 undoes only moves without
+      gain; None turns consolidation off. The result is never slower than a
+      proven optimum or `start`.
   """
 
   learned: Sequence[str] = registry.ASKED
@@ -87,7 +85,7 @@ class AutoPlacer:
   def place(
     self, problem: Problem, evaluator: Evaluator, budget: Budget, seed: int
   ) -> Result:
-    """Tries everything, one after the other.
+    """Runs all strategies in turn.
 
     Raises:
       InfeasibleError: no strategy found a placement that fits.
@@ -105,14 +103,14 @@ class AutoPlacer:
 
   @property
   def _asked(self) -> Sequence[str]:
-    """The learned placers, those that a given policy may be of among them."""
+    """Learned placers, including those that a given policy may belong to."""
     if self.policy is None or not self.learned:
       return self.learned
     return tuple(dict.fromkeys((*self.learned, *registry.OWN)))
 
 
 class _Run:
-  """One call of `AutoPlacer.place`: what it has found so far."""
+  """The state of one call of `AutoPlacer.place`."""
 
   def __init__(
     self,
@@ -138,11 +136,11 @@ class _Run:
 
   @property
   def is_optimal(self) -> bool:
-    """Whether a placement is known that nothing beats."""
+    """True if a placement is proven optimal."""
     return any(result.evaluation.is_optimal for result in self.tried)
 
   def attempt_start(self, starts: np.ndarray) -> None:
-    """Evaluates the placements that were given to start from, repaired."""
+    """Evaluates the given placements, with repairs."""
     tracker = Tracker(_START, self.problem, self.evaluator, self.budget)
 
     def offer() -> Result:
@@ -152,7 +150,7 @@ class _Run:
     self._attempt(_START, offer)
 
   def attempt_classical(self, strategy: str) -> None:
-    """Runs a strategy that takes moments."""
+    """Runs a classical strategy."""
     if self.is_optimal:
       return
     if self.tried and self.budget.spent > CLASSICAL_TOTAL:
@@ -172,7 +170,7 @@ class _Run:
       return
     left_s, least_s = self.budget.left_s, _LEARNED_MIN_S
     begins_s = _LEARNED_S + _LEARNED_S_PER_OP * self.problem.graph.num_ops
-    # What happens to be loaded must not decide where evaluations count.
+    # With an evaluation budget, results must not depend on loaded modules.
     if "tensorflow" in sys.modules and self.budget.max_evaluations is None:
       least_s = max(self.placer.loaded_min_s, _LEARNED_TIMES * begins_s)
     if left_s < least_s:
@@ -190,13 +188,13 @@ class _Run:
     self._attempt(strategy, lambda: self._place(strategy, policy, budget))
 
   def search(self) -> None:
-    """Anneals from the best placements, with the time that is left."""
+    """Runs annealing from the best placements with the remaining time."""
     if self.is_optimal:
       self.skipped["annealing"] = _OPTIMAL
       return
     starts = [result.placement.devices for result in self._starts()]
     left = self._before_consolidation
-    # Without a placement, a last attempt takes what it needs.
+    # Without any placement, annealing runs even if the budget is spent.
     if self.tried and (left.left_s <= 0 or left.max_evaluations == 0):
       self.skipped["annealing"] = "nothing of the budget was left"
       return
@@ -208,10 +206,11 @@ class _Run:
     )
 
   def result(self) -> Result:
-    """The best of all, with all of their histories.
+    """Returns the best placement, with the history of all strategies.
 
     Raises:
-      TfplaceError: there is none: the nearest miss, else the first failure.
+      TfplaceError: no placement fits; reports the nearest miss, or else the
+        first failure.
     """
     told = "no strategy found a placement"
     if not self.tried and self.tracker.nearest is not None:
@@ -231,7 +230,7 @@ class _Run:
     )
 
   def consolidated(self, result: Result) -> Result:
-    """The result with moves undone that gain no more than `tolerance`."""
+    """Undoes moves of the result that gain no more than `tolerance`."""
     best = result.evaluation
     if best.source != "simulated":
       return result
@@ -239,7 +238,8 @@ class _Run:
     if best.is_optimal:
       limit_us = best.step_time_us
     for tried in self.tried:
-      if tried.strategy == _START:  # the result is no worse
+      # The result must not be slower than the start.
+      if tried.strategy == _START:
         limit_us = min(limit_us, tried.evaluation.step_time_us)
     left = dataclasses.replace(
       self.budget, max_evaluations=self._left_evaluations
@@ -260,7 +260,7 @@ class _Run:
 
   @property
   def _before_consolidation(self) -> Budget:
-    """What is left for the search."""
+    """Budget of the search."""
     budget, left = self.budget, self._left_evaluations
     if self.placer.tolerance is None:
       return dataclasses.replace(budget, max_evaluations=left)
@@ -284,12 +284,12 @@ class _Run:
 
   @property
   def _left_evaluations(self) -> int | None:
-    """Of the budget; None where it counts seconds only."""
+    """Remaining evaluations; None if the budget only counts seconds."""
     limit = self.budget.max_evaluations
     return None if limit is None else max(0, limit - self.tracker.evaluations)
 
   def _starts(self) -> list[Result]:
-    """What the search begins from: what was given, then the best first."""
+    """Returns the starts of the search: the given one, then the best."""
     given = [r for r in self.tried if r.strategy == _START]
     best = best_first(self.tried)[:_MAX_STARTS]
     return [*given, *(r for r in best if r not in given)]
@@ -302,7 +302,7 @@ class _Run:
     return placer.place(self.problem, self.evaluator, budget, self.seed)
 
   def _attempt(self, strategy: str, find: Callable[[], Result]) -> None:
-    """Keeps what is found; a failure, of any kind, is noted, not raised."""
+    """Runs a strategy; records its result, or its failure of any kind."""
     began_s, before = self.tracker.seconds, self.tracker.evaluations
     try:
       result = find()
@@ -322,7 +322,8 @@ class _Run:
 
   def _note(self, strategy: str, error: Exception) -> None:
     if not isinstance(error, TfplaceError):
-      told = f"{type(error).__name__}: {error}"  # its message may say little
+      # The message alone may say little.
+      told = f"{type(error).__name__}: {error}"
       self.skipped[strategy] = told
       error = TfplaceError(f"strategy {strategy!r} failed: {told}")
     self.skipped.setdefault(strategy, str(error))

@@ -1,12 +1,12 @@
-"""Coarsens the groups of a problem, into units of groups that move together.
+"""Coarsening of groups into coarse groups that move together.
 
-Three ways, for no one way serves all graphs; none puts more work into one unit
-than its level allows. By edges, as METIS does (Karypis and Kumar, 1998): from
-the edge that costs most to cut down to the cheapest, the two ends join. By
-work: from the unit with the least work up, each joins the neighbor with the
-highest cost of a cut. By merging, as Placeto does (arXiv 1906.08879): always
-the unit with the least work joins the neighbor with which it exchanges the most
-bytes, among those that run on the same devices, down to some dozens of units.
+No single method suits all graphs, so there are three, all of which limit the
+work of a coarse group. By edges (METIS, Karypis and Kumar, 1998): the two ends
+of an edge merge, from the edge with the highest cut cost to the cheapest. By
+work: each coarse group, from the one with the least work up, merges with the
+neighbor with the highest cut cost. By merging (Placeto, arXiv 1906.08879): the
+one with the least work merges with the neighbor with which it exchanges most
+bytes, among those that run on the same devices, until some dozens are left.
 """
 
 import dataclasses
@@ -22,26 +22,26 @@ from tfplace.simulate.jit import Index, allocating, allocating_inlined
 from tfplace.simulate.links import mean_transfer
 
 _NONE = -1
-# Largest share of all work in one unit, level by level (chosen by trial).
+# Largest share of all work in one coarse group, by level (chosen by trial).
 _SHARES = tuple(1 / 2**i for i in range(12, 1, -1))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Coarsening:
-  """Partitions of the groups into units, from the finest to the coarsest.
+  """Partitions of the groups into coarse groups, finest first.
 
   Attributes:
-    labels: per level, [num_groups] unit of each group, 0, 1, ...
+    labels: for each level, [num_groups] coarse group of each group, 0, 1, ...
   """
 
   labels: tuple[np.ndarray, ...]
 
   def members(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """All levels in one list of units, the groups themselves first.
+    """Lists the coarse groups of all levels, preceded by the groups.
 
     Returns:
-      level_offsets [num_levels + 2] int64 into the units; unit_offsets
-      [num_units + 1] int64 into the members; members [?] int32 groups.
+      level_offsets [num_levels + 2] int64 into the list; unit_offsets
+      [num_units + 1] int64 into the members; members int32 groups.
     """
     num_groups = len(self.labels[0])
     labels = [np.arange(num_groups), *self.labels]
@@ -56,7 +56,7 @@ class Coarsening:
 
 
 def coarsen_by_edges(groups: GroupGraph) -> Coarsening:
-  """Joins along the edges that cost most to cut first."""
+  """Merges along the edges with the highest cut cost first."""
   graph = _graph(groups)
   order = np.argsort(-graph.cut_us, kind="stable")
   ends = graph.low[order], graph.high[order]
@@ -69,7 +69,7 @@ def coarsen_by_edges(groups: GroupGraph) -> Coarsening:
 
 
 def coarsen_by_work(groups: GroupGraph) -> Coarsening:
-  """Joins the units of least work first, with each level's limit anew."""
+  """Merges the coarse groups with the least work first, level by level."""
   start = _graph(groups)
 
   def join(label: np.ndarray, limit: float) -> np.ndarray:
@@ -93,7 +93,7 @@ def coarsen_by_work(groups: GroupGraph) -> Coarsening:
 def _by_levels(
   groups: GroupGraph, join: Callable[[np.ndarray, float], np.ndarray]
 ) -> Coarsening:
-  """Joins with each level's limit; keeps levels with fewer units."""
+  """Merges with the limit of each level; keeps levels that get coarser."""
   label = np.arange(groups.num_groups)
   total = float(groups.fastest_us.sum())
   kept: list[np.ndarray] = []
@@ -105,7 +105,7 @@ def _by_levels(
 
 
 class _Graph(NamedTuple):
-  """An undirected graph of units.
+  """An undirected graph of coarse groups.
 
   Attributes:
     low, high: [num_pairs] ends of each pair.
@@ -141,7 +141,7 @@ def _contract(graph: _Graph, label: np.ndarray) -> _Graph:
 
 
 def _adjacency(graph: _Graph) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Both ways: offsets [count + 1], neighbors and costs, the highest first."""
+  """Returns offsets [count + 1], neighbors and costs, highest cost first."""
   ends = np.concatenate((graph.low, graph.high))
   other = np.concatenate((graph.high, graph.low))
   cut_us = np.concatenate((graph.cut_us, graph.cut_us))
@@ -151,7 +151,7 @@ def _adjacency(graph: _Graph) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _graph(groups: GroupGraph) -> _Graph:
-  """Groups, and what a transfer between them takes on a mean link."""
+  """Builds the graph of groups with transfer times on a mean link."""
   cluster = groups.problem.cluster
   src, dst, size = groups.edges
   us_per_byte, fixed_us = 1.0, 1.0
@@ -175,7 +175,7 @@ def _join_by_edges(
   allowed: np.ndarray,
   limit: float,
 ) -> np.ndarray:
-  """[num_groups] units after joining along the edges, in their order."""
+  """Merges along the edges in order; returns the [num_groups] new labels."""
   count = len(label)
   parent = np.arange(count)
   held = np.zeros(count)
@@ -207,14 +207,14 @@ def _join_by_work(
   allowed: np.ndarray,
   limit: float,
 ) -> np.ndarray:
-  """[count] new unit of each unit after one pass in an order."""
+  """Merges in one pass in the given order; returns the [count] new labels."""
   count = len(work)
   parent = np.arange(count)
   held = work.copy()
   free = allowed.copy()
   for a in order:
     if parent[a] != a or held[a] > work[a]:
-      continue  # it has joined, or others have joined it
+      continue  # It has been merged already.
     for i in range(offsets[a], offsets[a + 1]):
       b = _root(parent, neighbors[i])
       if b == a or held[a] + held[b] > limit or not _meet(free, a, b):
@@ -230,17 +230,16 @@ def _join_by_work(
 
 @allocating_inlined
 def _root(parent: np.ndarray, a: Index) -> Index:
-  """The representative of a set, with path halving."""
   while parent[a] != a:
     parent[a] = parent[parent[a]]
     a = parent[a]
   return a
 
 
-# As array expressions these two take seconds to compile.
+# These are loops because array expressions take seconds to compile.
 @allocating_inlined
 def _meet(free: np.ndarray, a: Index, b: Index) -> bool:
-  """Whether two units may share a device."""
+  """Returns True if two coarse groups may share a device."""
   for device in range(free.shape[1]):
     if free[a, device] and free[b, device]:
       return True
@@ -249,13 +248,13 @@ def _meet(free: np.ndarray, a: Index, b: Index) -> bool:
 
 @allocating_inlined
 def _narrow(free: np.ndarray, a: Index, allowed: np.ndarray, b: Index) -> None:
-  """Leaves unit `a` only the devices that row `b` allows."""
+  """Restricts coarse group `a` to the devices that row `b` allows."""
   for device in range(free.shape[1]):
     free[a, device] = free[a, device] and allowed[b, device]
 
 
 def coarsen_by_merging(groups: GroupGraph, sizes: Sequence[int]) -> Coarsening:
-  """Merges down to each of these numbers of units, from all groups anew."""
+  """Merges to each of the given sizes, each time from all groups."""
   wanted = [size for size in sizes if size < groups.num_groups]
   parents = merged(groups.problem, wanted)
   labels = (np.unique(p, return_inverse=True)[1].reshape(-1) for p in parents)
@@ -268,18 +267,18 @@ def merged(
   label: np.ndarray | None = None,
   more_us: np.ndarray | None = None,
 ) -> list[np.ndarray]:
-  """Merges down to each target, from all groups anew.
+  """Merges to each target size, each time from all groups.
 
   Args:
-    problem: whose groups are merged.
-    targets: how many to get down to; a group without a neighbor to join
-      stays, so there may be more.
-    label: [num_groups] labels; groups of different ones never merge. None
-      lets all that run on the same devices merge.
-    more_us: [num_groups] microseconds that count as work besides the ops' time.
+    problem: problem whose groups are merged.
+    targets: numbers of coarse groups; a group that cannot merge remains, so the
+      result may have more.
+    label: [num_groups] labels; only groups of equal labels merge. None allows
+      all groups that run on the same devices.
+    more_us: [num_groups] microseconds of work in addition to op times.
 
   Returns:
-    Per target, [num_groups] the group that each group is merged into.
+    For each target, the [num_groups] group that each group is merged into.
   """
   count = problem.num_groups
   time_us = np.bincount(problem.group_of, problem.fastest_us, count)
@@ -311,7 +310,7 @@ def merged(
 
 
 def _links(problem: Problem) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Adjacency of groups, both ways: offsets, neighbors, bytes per edge."""
+  """Returns the adjacency of groups: offsets, neighbors, bytes per edge."""
   graph, group_of = problem.graph, problem.group_of
   src, dst = group_of[graph.edge_src], group_of[graph.edge_dst]
   apart = src != dst
@@ -335,9 +334,9 @@ def _merge(
   target: int,
   limit: float,
 ) -> None:
-  """Fills [num_groups] `parent`; the adjacency and the times are used up."""
+  """Fills [num_groups] `parent`; overwrites the adjacency and the times."""
   count = len(parent)
-  after = np.arange(1, len(other) + 1)  # the next of a group's entries
+  after = np.arange(1, len(other) + 1)  # Linked lists of each group's entries.
   first, last = np.full(count, _NONE), np.full(count, _NONE)
   costs, keys, size = np.empty(2 * count), np.empty(2 * count, np.int64), 0
   for group in range(count):
@@ -345,13 +344,13 @@ def _merge(
       first[group], last[group] = offsets[group], offsets[group + 1] - 1
       after[last[group]] = _NONE
     size = kernels.push(costs, keys, size, time_us[group], group)
-  seen = np.full(count, _NONE)  # entry of each neighbor of the group at hand
+  seen = np.full(count, _NONE)  # Entry of each neighbor of the current group.
   left = count
   while left > target and size > 0:
     cost, group = costs[0], keys[0]
     size = kernels.pop(costs, keys, size)
     if parent[group] != group or cost != time_us[group]:
-      continue  # merged or grown since it was pushed
+      continue  # It was merged or has grown since it was pushed.
     _gather(parent, first, last, after, other, num_bytes, seen, group)
     into, most = _NONE, 0.0
     entry = first[group]
@@ -362,7 +361,7 @@ def _merge(
       entry = after[entry]
       if kind[near] != kind[group] or time_us[near] + cost > limit:
         continue
-      # More bytes, then less work, then the lower number.
+      # Prefer more bytes, then less work, then the lower number.
       if into == _NONE or (-size_here, time_us[near], near) < (
         -most,
         time_us[into],
@@ -393,7 +392,7 @@ def _gather(
   seen: np.ndarray,
   group: int,
 ) -> None:
-  """Leaves one entry per neighbor of a group, with all of its bytes."""
+  """Keeps one entry per neighbor of a group, with the sum of bytes."""
   entry = first[group]
   first[group] = last[group] = _NONE
   while entry != _NONE:

@@ -1,11 +1,11 @@
-"""Undoes moves that gain no more than a tolerance, for less traffic.
+"""Consolidation: undoes moves that cost traffic and gain almost nothing.
 
-A search leaves odd ones: a single gradient on the host, one layer of a tower on
-the other tower's device. The simulated step is a hair shorter for them, a real
-one rarely: each tensor that crosses takes time of both devices. So units of
-groups go where what they exchange tensors with is, alone or against a unit of
-like work, while the step grows by no more than the transfers saved would take,
-and by no more than a limit in all. (Ours.)
+A search leaves odd moves, such as a single gradient on the host, that shorten
+the simulated step slightly but a real one rarely, because each transfer
+occupies both devices. So coarse groups move to devices with which they exchange
+tensors, alone or in exchange for one of similar work. A move is kept if the
+step grows by at most the transfer time that it saves and stays below a limit.
+The method is specific to tfplace.
 """
 
 import dataclasses
@@ -22,18 +22,19 @@ from tfplace.placers.groups import GroupGraph
 from tfplace.placers.tracker import Tracker
 from tfplace.simulate.links import mean_transfer
 
-_PARTNERS = 3  # units that one is exchanged with, those of the nearest work
+# Coarse groups to exchange one with, those of the most similar work.
+_PARTNERS = 3
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Units:
-  """One way to see a placement: parts of a partition, each on one device.
+  """A view of a placement: coarse groups, each on one device.
 
   Attributes:
-    of: [num_groups] unit of each group.
+    of: [num_groups] coarse group of each group.
     home: [num_units] device.
-    work_us: [num_units, num_devices] of all its groups; inf where disallowed.
-    gain_us: [num_units, num_devices] transfers saved by going there, roughly.
+    work_us: [num_units, num_devices] total work; inf where not allowed.
+    gain_us: [num_units, num_devices] estimate of transfer time saved there.
   """
 
   of: np.ndarray
@@ -44,13 +45,13 @@ class _Units:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Moves:
-  """Units and the devices where they save transfers.
+  """Coarse groups and the devices where they save transfers.
 
   Attributes:
-    views: ways to see the placement.
-    view, unit, target: [num_moves] of each move; the target is a device.
-    gain_us: [num_moves] transfers saved.
-    work_us: [num_moves] the unit's work there.
+    views: views of the placement.
+    view, unit, target: [num_moves] view, coarse group and device of each move.
+    gain_us: [num_moves] transfer time saved.
+    work_us: [num_moves] work of the coarse group on the target.
   """
 
   views: Sequence[_Units]
@@ -62,7 +63,7 @@ class _Moves:
 
   @classmethod
   def of(cls, views: Sequence[_Units]) -> "_Moves":
-    """All of them, view by view."""
+    """Collects the moves of all views, in order."""
     found = [np.nonzero(view.gain_us > 0) for view in views]
     unit, target = (np.concatenate(part) for part in zip(*found, strict=True))
     return cls(
@@ -79,8 +80,7 @@ class _Moves:
     )
 
   def ordered(self, score: np.ndarray) -> Iterator[tuple[_Units, int, int]]:
-    """View, unit and target of each, by [num_moves] scores, the highest first;
-    of equals, in the order of `of`."""
+    """Yields view, unit and target by decreasing [num_moves] score."""
     for i in np.argsort(-score, kind="stable"):
       yield self.views[self.view[i]], self.unit[i], self.target[i]
 
@@ -88,16 +88,16 @@ class _Moves:
 def consolidate(
   tracker: Tracker, groups: GroupGraph, devices: np.ndarray, limit_us: float
 ) -> tuple[np.ndarray, Evaluation]:
-  """Walks to placements with less and less traffic.
+  """Moves coarse groups while traffic decreases.
 
   Args:
-    tracker: evaluates, the given one first; its budget bounds the work.
-    groups: of the problem.
-    devices: [num_ops] to begin from; it fits.
-    limit_us: the step may take so long.
+    tracker: evaluates placements, the given one first; limits the work.
+    groups: groups of the problem.
+    devices: [num_ops] feasible placement to start from.
+    limit_us: maximum step time.
 
   Returns:
-    [num_ops] devices, which fit, and their evaluation.
+    [num_ops] devices of a feasible placement, and its evaluation.
   """
   walk = _Pass(tracker, groups, devices, limit_us)
   walk.run()
@@ -105,7 +105,7 @@ def consolidate(
 
 
 class _Pass:
-  """One walk; `current` is [num_groups] the last placement that was kept."""
+  """The state of one consolidation; `current` is the last kept placement."""
 
   def __init__(
     self,
@@ -132,7 +132,7 @@ class _Pass:
     ]
 
   def run(self) -> None:
-    """Goes on until nothing is left to undo, or the budget is spent."""
+    """Runs until no move is kept or the budget is spent."""
     before = None
     while before is not self.current:
       before = self.current
@@ -148,7 +148,7 @@ class _Pass:
     return is_counted or budget.left_s <= 0
 
   def _try(self, row: np.ndarray) -> None:
-    """Keeps [num_groups] devices where that is worth it."""
+    """Evaluates [num_groups] devices and keeps them if they are worth it."""
     moved = np.flatnonzero(row != self.current)
     key = moved.tobytes() + row[moved].tobytes()
     if key in self.refused:
@@ -165,9 +165,9 @@ class _Pass:
       self.room_us = self._room()
 
   def _room(self) -> np.ndarray:
-    """[num_devices] microseconds of work that each may take besides.
+    """Returns [num_devices] microseconds of work that each can still take.
 
-    A step lasts as long as its busiest device, but for the gap at its end.
+    A step lasts at least as long as its busiest device, without the last gap.
     """
     groups = self.groups
     time_us = groups.time_us[np.arange(groups.num_groups), self.current]
@@ -176,15 +176,17 @@ class _Pass:
     return self.limit_us - load_us + overhead_us
 
   def _traffic(self, devices: np.ndarray) -> tuple[float, float]:
-    """Microseconds that all transfers take on a mean link, and bytes."""
+    """Returns the time of all transfers on a mean link, and their bytes."""
     graph = self.groups.problem.graph
     across, _ = transfers(graph, devices)
     size = float(graph.edge_bytes[across].sum())
     return len(across) * self.fixed_us + size * self.us_per_byte, size
 
   def _candidates(self) -> Iterator[np.ndarray]:
-    """[num_groups] devices each: units that go alone, those that save the most
-    for the least work first; then exchanges, those that save the most first."""
+    """Yields [num_groups] devices of moves, then of exchanges.
+
+    Moves are sorted by the time saved per work, exchanges by the time saved.
+    """
     views = [self._units(label) for label in [*self.partitions, self._islands]]
     moves = _Moves.of(views)
     for view, unit, target in moves.ordered(
@@ -197,7 +199,7 @@ class _Pass:
         yield self._moved(view, (unit, other), (target, view.home[unit]))
 
   def _partners(self, view: _Units, unit: int, target: int) -> np.ndarray:
-    """Units there that would take its place, of the nearest work."""
+    """Returns coarse groups on the target to exchange for `unit`."""
     home = view.home[unit]
     saved_us = view.gain_us[:, home] + view.gain_us[unit, target]
     others = np.flatnonzero((view.home == target) & (saved_us > 0))
@@ -214,7 +216,7 @@ class _Pass:
 
   @property
   def _islands(self) -> np.ndarray:
-    """[num_groups] label: what is connected on one device."""
+    """[num_groups] label of the connected component within a device."""
     src, dst, _ = self.groups.edges
     same = self.current[src] == self.current[dst]
     shape = (self.groups.num_groups, self.groups.num_groups)
@@ -224,7 +226,7 @@ class _Pass:
     return csgraph.connected_components(linked, directed=False)[1]
 
   def _units(self, label: np.ndarray) -> _Units:
-    """A partition, each part of which is cut where devices differ."""
+    """Splits the parts of a partition by device."""
     groups, num_devices = self.groups, self.groups.num_devices
     keys = label.astype(np.int64) * num_devices + self.current
     keys, of = np.unique(keys, return_inverse=True)

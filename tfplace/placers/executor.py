@@ -1,6 +1,4 @@
-"""Any evaluator, spread over any `concurrent.futures.Executor`: a process
-pool of this machine, or the executor of a cluster engine.
-"""
+"""Evaluation on a `concurrent.futures.Executor`."""
 
 import concurrent.futures
 from collections.abc import Sequence
@@ -13,14 +11,15 @@ from tfplace.core.protocols import Evaluation, Evaluator
 
 
 class ExecutorEvaluator:
-  """Evaluates batches in parts, each a task of an executor.
+  """Evaluates each batch in parts on an executor.
 
-  The evaluator travels with each part, so it must be picklable where the
-  executor's workers are processes; a `Simulator` is, and is laid out anew
-  there, which pays from a few hundred placements on.
+  The executor may be a process pool or that of a cluster engine. The evaluator
+  is sent with each part, so it must be picklable for worker processes. A
+  `Simulator` is picklable, but is packed again in each worker, which pays off
+  from a few hundred placements.
 
   Attributes:
-    problem: what is placed and on what.
+    problem: problem of the evaluator.
   """
 
   def __init__(
@@ -34,7 +33,7 @@ class ExecutorEvaluator:
     Args:
       evaluator: evaluates one part.
       executor: runs the parts; the caller shuts it down.
-      num_parts: tasks per batch, say the number of workers.
+      num_parts: tasks per batch, such as the number of workers.
     """
     self.problem: Problem = evaluator.problem
     self._evaluator = evaluator
@@ -44,10 +43,10 @@ class ExecutorEvaluator:
   def evaluate(
     self, placements: np.ndarray | Sequence[Placement]
   ) -> list[Evaluation]:
-    """Evaluates [batch, num_ops] device indices, or `Placement`s, in order.
+    """Evaluates [batch, num_ops] device indices or `Placement`s, in order.
 
     Raises:
-      TfplaceError: whatever the evaluator raises for a part.
+      TfplaceError: the evaluator failed for a part.
     """
     if isinstance(placements, np.ndarray):
       rows = placements

@@ -1,7 +1,8 @@
-"""A problem at the level of its groups, the units that placers decide about.
+"""The graph of groups, the unit of decision for placers.
 
-Sums of the ops' costs, the graph between groups, and the orders in which
-placers walk through it. Placements here are [num_groups] device indices.
+It provides costs summed by group, the edges between groups, and the orders in
+which placers visit them. Placements in this module are [num_groups] device
+indices.
 """
 
 import dataclasses
@@ -15,7 +16,7 @@ from tfplace.core.problem import Problem
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GroupGraph:
-  """Groups of a problem, their costs and their neighbours."""
+  """Groups of a problem, their costs and their neighbors."""
 
   problem: Problem
 
@@ -34,7 +35,7 @@ class GroupGraph:
 
   @functools.cached_property
   def time_us(self) -> np.ndarray:
-    """[num_groups, num_devices] float64 with overhead; inf where disallowed."""
+    """[num_groups, num_devices] float64 with overhead; inf if not allowed."""
     problem = self.problem
     op_us = problem.time_us + np.where(
       problem.time_us > 0, problem.cluster.op_overhead_us, 0.0
@@ -45,23 +46,22 @@ class GroupGraph:
 
   @functools.cached_property
   def fastest_us(self) -> np.ndarray:
-    """[num_groups] float64: least of `time_us`."""
+    """[num_groups] float64 minimum of `time_us`."""
     return self.time_us.min(axis=1)
 
   def nearest(self, wanted: np.ndarray) -> np.ndarray:
-    """[num_groups] int32: the wanted device, or the fastest where the group has
-    no kernel for it."""
+    """Returns [num_groups] wanted devices, or the fastest if not allowed."""
     here = self.allowed[np.arange(self.num_groups), wanted]
     return np.where(here, wanted, self.time_us.argmin(axis=1)).astype(np.int32)
 
   @functools.cached_property
   def persistent_bytes(self) -> np.ndarray:
-    """[num_groups] float64: held for the whole step."""
+    """[num_groups] float64 bytes held for the whole step."""
     return self._sum(self.problem.graph.persistent_bytes)
 
   @functools.cached_property
   def total_bytes(self) -> np.ndarray:
-    """[num_groups] float64: persistent bytes and all outputs."""
+    """[num_groups] float64 persistent bytes and all outputs."""
     return self.persistent_bytes + self._sum(self.problem.graph.op_output_bytes)
 
   def _sum(self, per_op: np.ndarray) -> np.ndarray:
@@ -69,9 +69,9 @@ class GroupGraph:
 
   @functools.cached_property
   def edges(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Pairs of groups with traffic: source, destination, bytes; [num_pairs].
+    """Source, destination and bytes of connected groups, [num_pairs] each.
 
-    An output that several ops of the destination read counts once.
+    An output with several readers in the destination counts once.
     """
     graph, group_of = self.problem.graph, self.problem.group_of
     src, dst = group_of[graph.edge_src], group_of[graph.edge_dst]
@@ -87,10 +87,10 @@ class GroupGraph:
 
   @functools.cached_property
   def neighbours(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Adjacency both ways: offsets, groups, bytes.
+    """Undirected adjacency: offsets, groups, bytes.
 
-    An entry for each pair and direction; where the group sends, the entry is
-    the neighbour's number, where it receives, -1 - number.
+    Each pair has an entry in both directions. The entry is the neighbor's
+    number where the group sends, and -1 - number where it receives.
     """
     src, dst, size = self.edges
     ends = np.concatenate((src, dst))
@@ -106,20 +106,24 @@ class GroupGraph:
 
   @property
   def op_start_us(self) -> np.ndarray:
-    """[num_ops] float64: earliest starts, communication free (ASAP), but as
-    late as the first consumer allows for ops that take no inputs."""
+    """[num_ops] float64 earliest starts (ASAP), communication free.
+
+    Ops without inputs start as late as their first consumer allows.
+    """
     return self._starts[0]
 
   @functools.cached_property
   def _starts(self) -> tuple[np.ndarray, np.ndarray]:
-    """`op_start_us`, and the op that each op goes with: its first consumer
-    if it takes no inputs, else itself."""
+    """`op_start_us` and a companion of each op.
+
+    The companion is the first consumer of an op without inputs, else the op.
+    """
     graph, op_us = self.problem.graph, self.problem.fastest_us
     start = self.problem.earliest_start_us.copy()
     beside = np.arange(graph.num_ops)
     _, edges = graph.out_csr
     edges = edges[np.diff(graph.in_csr[0])[graph.edge_src[edges]] == 0]
-    # Consumers by start; of equals, the first by (output, position).
+    # Sort consumers by start; ties go to the first by (output, position).
     src, dst = graph.edge_src[edges], graph.edge_dst[edges]
     ranked = np.lexsort((start[dst], src))
     ops, first = np.unique(src[ranked], return_index=True)
@@ -129,13 +133,15 @@ class GroupGraph:
 
   @functools.cached_property
   def order(self) -> np.ndarray:
-    """[num_groups] int32: groups by the earliest start of their first op that
-    takes time, of their first op where none does; inputs beside their first
-    consumer; ties by position."""
+    """[num_groups] int32 groups by the earliest start of their first op.
+
+    The first op is the first that takes time, if there is one. Ops without
+    inputs go with their first consumer. Ties go by position.
+    """
     start, beside = self._starts
     group_of, idle = self.problem.group_of, self.problem.fastest_us <= 0
     by_start = np.lexsort((np.arange(len(start)), beside, start))
-    # The first op of each group, working ops before idle ones.
+    # Find the first op of each group, ops of nonzero time first.
     ranked = by_start[np.argsort(idle[by_start], kind="stable")]
     _, first = np.unique(group_of[ranked], return_index=True)
     rank = np.empty(len(start), np.int64)
@@ -143,26 +149,26 @@ class GroupGraph:
     return np.argsort(rank[ranked[first]], kind="stable").astype(np.int32)
 
   def expand(self, group_devices: np.ndarray) -> np.ndarray:
-    """[num_groups] devices -> [num_ops] devices."""
+    """Converts [num_groups] devices to [num_ops] devices."""
     return np.ascontiguousarray(
       group_devices[self.problem.group_of], dtype=np.int32
     )
 
   @functools.cached_property
   def first_ops(self) -> np.ndarray:
-    """[num_groups] the first op of each group."""
+    """[num_groups] first op of each group."""
     offsets, ops = self.problem.group_ops
     return ops[offsets[:-1]]
 
   def contract(self, devices: np.ndarray) -> np.ndarray:
-    """[num_ops] devices of an allowed placement -> [num_groups] devices."""
+    """Converts [num_ops] devices of an allowed placement to [num_groups]."""
     return np.ascontiguousarray(devices[self.first_ops], dtype=np.int32)
 
 
 def main_devices(groups: GroupGraph) -> np.ndarray:
-  """Devices of the kind that runs all the work soonest, in order.
+  """Returns the devices of the kind that would finish all work first.
 
-  Work that a kind cannot run counts at its fastest elsewhere.
+  Groups that a kind cannot run count with their fastest time elsewhere.
   """
   cluster = groups.problem.cluster
   kinds = [device.kind for device in cluster.devices]
@@ -180,7 +186,7 @@ def equal_blocks(groups: GroupGraph, order: np.ndarray) -> np.ndarray:
   """Cuts an order of the groups into blocks of equal time, one per device.
 
   Args:
-    groups: of the problem.
+    groups: groups of the problem.
     order: [num_groups] groups in the order in which devices are filled.
 
   Returns:
@@ -190,9 +196,10 @@ def equal_blocks(groups: GroupGraph, order: np.ndarray) -> np.ndarray:
   work = np.empty(groups.num_groups)
   work[order] = np.cumsum(groups.fastest_us[order])
   total = max(float(groups.fastest_us.sum()), 1e-300)
-  # By the middle of its work, so that a long group goes where most of it lies.
+  # Use the middle of a group's work, which puts a long group where most of it
+  # lies.
   middle = (work - groups.fastest_us / 2) / total
-  # What takes no time belongs to what comes before it.
+  # Groups of zero time belong to the block before them.
   block = np.ceil(middle * len(devices) - 1e-9).astype(int) - 1
   block = np.clip(block, 0, len(devices) - 1)
   return groups.nearest(devices[block])

@@ -1,8 +1,8 @@
-"""Chooses the order in which devices take their ops, with the placement.
+"""Joint choice of execution order and placement.
 
-A race of two: each order gets a short search, the second one from what the
-first has found, and the better one the rest of the budget (the first rounds of
-successive halving, as for microbatches in `tfplace.plan.race`).
+Each order gets a short search, the second one from the result of the first. The
+better order gets the rest of the budget. This is the first rung of successive
+halving, as used for microbatches.
 """
 
 import dataclasses
@@ -15,9 +15,9 @@ from tfplace.core.protocols import Budget, Result
 from tfplace.errors import InfeasibleError
 from tfplace.placers.replan import Start
 
-_TRIAL = 0.2  # of the budget, for each order's short search; our choice
+_TRIAL = 0.2  # Share of the budget for the short search in each order.
 
-# Places a problem within a budget, from a placement if there is one.
+# Places a problem within a budget, from a placement if one is given.
 Place = Callable[[Problem, Budget, Start | None], Result]
 
 
@@ -28,21 +28,21 @@ def place_in_best_order(
   place: Place,
   searches: bool,
 ) -> Result:
-  """The best placement in the order that serves it best.
+  """Finds the best placement in the best execution order.
 
-  By rank only where that gains `LEAST_GAIN` of the step time, or fits where
-  arrival does not.
+  Rank order is chosen if it shortens the step by `LEAST_GAIN` or if only its
+  placement fits.
 
   Args:
-    problem: in any order.
-    budget: for both orders together.
-    start: to start from; None for none.
-    place: places in one order.
-    searches: whether `place` goes on from a start, for as long as it may; else
-      it runs once for each order.
+    problem: problem in any order.
+    budget: budget for both orders together.
+    start: placement to start from, or None.
+    place: places a problem in one order.
+    searches: True if `place` continues from a start for as long as allowed;
+      otherwise it runs once per order.
 
   Raises:
-    InfeasibleError: nothing fits, in either order.
+    InfeasibleError: nothing fits in either order.
   """
   found: dict[str, Result] = {}
   failure: InfeasibleError | None = None
@@ -93,7 +93,7 @@ def _left(budget: Budget, found: Mapping[str, Result]) -> Budget:
 
 
 def _followed(first: Result, last: Result) -> Result:
-  """The last of two searches, with what both took."""
+  """Merges two consecutive searches into the result of the second."""
   later = [
     dataclasses.replace(
       point,

@@ -1,9 +1,9 @@
-"""`place`: one call from a problem to a placement by any strategy.
+"""`place`: finds a placement by any strategy in one call.
 
-`warm_up` compiles what a strategy needs before its clock starts: Numba compiles
-on first use, about 27 s for all of `auto` on one core, once per installation;
-later processes load the machine code from disk in under a second. A search must
-not pay for that out of its budget.
+`warm_up` compiles the kernels of a strategy before its clock starts, so that no
+search pays for it. Numba compiles on first use, once per installation: about 27
+s for all of `auto` on one core. Later processes load the machine code from disk
+in under a second.
 """
 
 import functools
@@ -49,33 +49,33 @@ def place(
   tolerance: float = 0.0,
   order: str | None = None,
 ) -> Result:
-  """Proposes a placement of `problem`.
+  """Places `problem` by a strategy.
 
   Args:
     problem: the graph and the cluster.
     strategy: one of `registry.STRATEGIES`.
     budget_s: seconds that the strategy may take; one-shot placers take less.
-      Compiling, once per installation, is not counted (see `warm_up`).
-    seed: fixes every random choice.
-    evaluator: judges placements; None is the simulator.
-    policy: directory of an exported policy, for a learned strategy and `auto`.
-    max_evaluations: bounds the search by placements instead of seconds: the
-      same seed then gives the same placement on any machine.
-    init_placement: a placement, or op -> device, for the strategies of
-      `registry.SEARCHES`: the search starts from it, too, and the result is
-      never worse, where it is of the same ops and devices and fits in memory.
-      Of another graph or cluster, what both have in common is kept (`replan`).
-    tolerance: share of the step time that `auto` may give up for less traffic;
-      the noise of measured costs is a good choice.
-    order: in which devices take their ready ops: "arrival", "rank", or "auto",
-      which tries both and takes rank where it gains at least 3% or fits where
-      arrival does not (`result.order` says which). None is the problem's own.
+      Compilation, once per installation, is not counted (see `warm_up`).
+    seed: seed of all random choices.
+    evaluator: evaluates placements; None means the simulator.
+    policy: directory of an exported policy, for a learned strategy or `auto`.
+    max_evaluations: limits the search by placements instead of seconds, which
+      makes results for a seed equal on all machines.
+    init_placement: a placement or op -> device mapping to start from, for
+      strategies in `registry.SEARCHES`. If it has the same ops and devices and
+      fits in memory, the result is never worse. From another graph or cluster,
+      the common part is kept (see `replan`).
+    tolerance: share of the step time that `auto` may give up for less traffic,
+      such as the noise of measured costs.
+    order: execution order: "arrival", "rank", or "auto". The last tries both
+      and chooses rank if it gains at least 3% or only its placement fits
+      (`result.order` has the choice). None means the problem's own.
 
   Raises:
-    TfplaceError: an unknown strategy (lists the choices), or an argument that
-      makes no sense.
-    InfeasibleError: nothing that was tried fits in memory, or it is proven that
-      nothing does; says how many bytes are lacking on which device.
+    TfplaceError: the strategy is unknown (lists the choices) or an argument is
+      invalid.
+    InfeasibleError: nothing found fits in memory, or provably nothing does;
+      gives the missing bytes and the device.
   """
   _check_arguments(problem, budget_s, seed, max_evaluations, tolerance)
   if order is not None:
@@ -92,7 +92,7 @@ def place(
     judge = _simulator(ordered) if evaluator is None else evaluator
     return placer.place(ordered, judge, budget, seed)
 
-  get_placer(strategy, policy)  # refuses what it must before it compiles
+  get_placer(strategy, policy)  # Reject invalid arguments before compiling.
   if evaluator is None:
     check_memory(problem)
   is_split = problem.graph.num_microbatches > 1
@@ -114,7 +114,6 @@ def _check_arguments(
   max_evaluations: int | None,
   tolerance: float,
 ) -> None:
-  """Raises `TfplaceError` for an argument of `place` that makes no sense."""
   if not isinstance(problem, Problem):
     raise TfplaceError(
       f"problem is a {type(problem).__name__}; it must be a Problem(graph,"
@@ -126,11 +125,14 @@ def _check_arguments(
     check_count("max_evaluations", max_evaluations, 1)
   check_number("tolerance", tolerance)
   if not 0 <= tolerance < math.inf:
-    raise TfplaceError(f"tolerance is {tolerance}; it must be at least 0")
+    raise TfplaceError(
+      f"tolerance is {tolerance}; it must be at least 0 and finite"
+    )
 
 
 def _simulator(problem: Problem) -> Evaluator:
-  from tfplace.simulate import Simulator  # compiles; only when needed
+  # Compiles, so it is imported only when needed.
+  from tfplace.simulate import Simulator
 
   return Simulator(problem)
 
@@ -138,11 +140,7 @@ def _simulator(problem: Problem) -> Evaluator:
 def _check_judged(
   problem: Problem, order: str, evaluator: Evaluator | None
 ) -> None:
-  """An evaluator that is given knows one order, that of its problem.
-
-  Raises:
-    TfplaceError: another one is asked for.
-  """
+  """Raises TfplaceError if `order` differs from the given evaluator's order."""
   if evaluator is not None and order != evaluator.problem.order:
     raise TfplaceError(
       f"order is {order!r}, and the evaluator that is given judges in the order"
@@ -151,10 +149,10 @@ def _check_judged(
 
 
 def _start(problem: Problem, placement: Start) -> np.ndarray:
-  """[num_starts, num_ops] devices that a given placement suggests.
+  """Converts a given placement to [num_starts, num_ops] devices.
 
   Raises:
-    TfplaceError: it is no placement, or of none of the problem's ops.
+    TfplaceError: it is not a placement, or has none of the problem's ops.
   """
   if isinstance(placement, Placement):
     given = placement.problem
@@ -177,18 +175,21 @@ _LARGE_EVALUATIONS = 200
 def warm_up(
   strategy: str, message_costs: bool = False, is_split: bool = False
 ) -> None:
-  """Places a graph of four ops, by every compiled part of a strategy.
+  """Compiles a strategy by placing a graph of four ops with all its parts.
 
   Args:
-    strategy: one of `registry.STRATEGIES`; of a learned one, only the
-      simulator is compiled.
-    message_costs: for links that take time of their devices, as a cluster's
-      `has_message_costs` says; what simulates is compiled for either alone.
+    strategy: one of `registry.STRATEGIES`; of a learned one, only the simulator
+      is compiled.
+    message_costs: compile for links that occupy their endpoint devices (see
+      `Cluster.has_message_costs`). Each case is compiled separately.
+    is_split: also run the learned strategies of `auto` for microbatched steps,
+      if TensorFlow is loaded.
 
   Raises:
-    TfplaceError: unknown strategy (lists the choices).
+    TfplaceError: the strategy is unknown; lists the choices.
   """
-  from tfplace.simulate import Simulator  # compiles; only when needed
+  # Compiles, so it is imported only when needed.
+  from tfplace.simulate import Simulator
 
   problem = _diamond(message_costs)
   simulator = Simulator(problem)
@@ -200,13 +201,14 @@ def warm_up(
     parts = ("single",)
   for part in parts:
     placer = registry.get_placer(part)
-    # A placer may find this problem beneath it; it has compiled all the same.
+    # Some placers reject problems this small; their kernels are compiled by
+    # then.
     try:
       placer.place(problem, simulator, Budget(1e6, _EVALUATIONS), 0)
     except TfplaceError:
       continue
   if "annealing" in parts:
-    # As a large graph is searched, of which there is none to wait for here.
+    # Search a small graph in the way that large graphs are searched.
     large = AnnealingPlacer(SearchConfig(coarse_groups=1), ("single",))
     ladder = _ladder(problem.cluster)
     budget = Budget(1e6, _LARGE_EVALUATIONS)
@@ -214,7 +216,7 @@ def warm_up(
 
 
 def _ladder(cluster: Cluster) -> Problem:
-  """Enough groups to be merged and swept, and no start proven optimal."""
+  """Builds a graph that is large enough to coarsen and never proven optimal."""
   count = 12
   ops = [
     OpSpec(f"op_{i}", "MatMul", {"GPU": 1.0, "CPU": 9.0}, [1e4], 8.0)
@@ -225,7 +227,7 @@ def _ladder(cluster: Cluster) -> Problem:
 
 
 def _diamond(message_costs: bool) -> Problem:
-  """Two branches between two ops, on two GPUs and a CPU."""
+  """Builds two branches between two ops, on two GPUs and a CPU."""
   ops = [
     OpSpec(f"op_{i}", "MatMul", {"GPU": 1.0 + i, "CPU": 9.0}, [64.0], 8.0)
     for i in range(4)

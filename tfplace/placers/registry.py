@@ -1,8 +1,8 @@
-"""Strategy names and the placers behind them, loaded only when asked for.
+"""The registry of strategies; placers are imported on first use.
 
-A new strategy is one line: "module:class" of its placer or, where it learns,
-the package that describes it (`tfplace.learned.Method`). They are strings, so
-that neither that package nor TensorFlow is imported here.
+A strategy takes one line: the "module:class" of its placer or, for a learned
+strategy, the package with its `tfplace.learned.Method`. Strings avoid importing
+these packages and TensorFlow here.
 """
 
 import importlib
@@ -34,7 +34,7 @@ _PLACERS: Mapping[str, str] = {
   "brkga": "tfplace.placers.search.brkga:BrkgaPlacer",
   "exact": "tfplace.placers.exact.placer:ExactPlacer",
 }
-# Those that learn: packages with a table `METHODS`.
+# Learned strategies: packages with a table `METHODS`.
 LEARNED: Mapping[str, str] = {
   "gdp": "tfplace.learned.gdp",
   "placeto": "tfplace.learned.placeto",
@@ -44,8 +44,8 @@ LEARNED: Mapping[str, str] = {
 }
 _AUTO = "tfplace.placers.auto:AutoPlacer"
 STRATEGIES = (*_PLACERS, *LEARNED, "auto")
-# What needs no search and no policy, roughly the quickest first: in this order
-# `auto` and annealing try them, and reports show them.
+# Strategies without search or policy, roughly by speed. `auto` and annealing
+# run them, and reports list them, in this order.
 CLASSICAL = (
   "single",
   "cpu",
@@ -59,18 +59,18 @@ CLASSICAL = (
   "m_etf",
   "m_sct",
 )
-# The one of them to begin with where a graph has so many ops that others, too,
-# take seconds, and a search may not get far.
+# Strategy to start with on a graph with at least this many ops, where the
+# others take seconds and a search may not get far.
 PARTITION, LARGE = "metis", 200_000
-# Further ones for a step in microbatches.
+# Further strategies for microbatched steps.
 GRIDS = ("data_parallel", "pipeline", "hybrid")
-# The learned ones that `auto` asks; the others are there to compare with.
+# Learned strategies that `auto` runs; the others serve for comparison.
 ASKED = ("ordered",)
-# Those that it asks with a policy of a user's own, which is of one of them.
+# Learned strategies that `auto` tries with a user's own policy.
 OWN = ("ordered", "gdp")
-# What can begin from a given placement.
+# Strategies that can start from a given placement.
 SEARCHES = ("annealing", "auto", "ordered")
-# What competes where nothing is said.
+# Default strategies.
 READY = tuple(
   name
   for name in STRATEGIES
@@ -79,9 +79,9 @@ READY = tuple(
 
 
 def classical(problem: Problem) -> tuple[str, ...]:
-  """What needs no search and no policy for this problem, in order.
+  """Returns the strategies without search or policy for a problem, in order.
 
-  The first one runs in the shortest of searches, too.
+  Even the shortest search runs the first one.
   """
   if problem.graph.num_microbatches < 2:
     if problem.graph.num_ops < LARGE:
@@ -96,19 +96,19 @@ def get_placer(
   start: np.ndarray | None = None,
   tolerance: float | None = None,
 ) -> Placer:
-  """The placer of a strategy.
+  """Creates the placer of a strategy.
 
   Args:
     strategy: one of `STRATEGIES`.
     policy: directory of an exported policy, for a learned strategy or `auto`;
-      None is the policy that ships with the package.
-    start: [num_starts, num_ops] devices of placements, of which the best is to
-      be searched from, for a strategy of `SEARCHES`.
-    tolerance: as `AutoPlacer` has it; other strategies have no use for it.
+      None means the policy that ships with the package.
+    start: [num_starts, num_ops] devices of placements; a strategy in `SEARCHES`
+      starts from the best.
+    tolerance: see `AutoPlacer`; other strategies ignore it.
 
   Raises:
-    TfplaceError: unknown strategy, a policy for one that learns nothing, or a
-      start for one that does not search.
+    TfplaceError: the strategy is unknown, does not take a policy, or cannot
+      start from a placement.
   """
   placer = _placer_type(strategy)
   options: dict[str, Any] = {}
@@ -127,11 +127,7 @@ def get_placer(
 
 
 def check_searches(strategy: str) -> None:
-  """Checks that a strategy can begin from a given placement.
-
-  Raises:
-    TfplaceError: it cannot; names those that can.
-  """
+  """Raises TfplaceError unless a strategy can start from a given placement."""
   if strategy not in SEARCHES:
     raise TfplaceError(
       f"strategy {strategy!r} cannot begin from a placement;"

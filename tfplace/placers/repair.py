@@ -1,15 +1,14 @@
-"""Makes placements fit in devices' memory.
+"""Repairs of placements that do not fit in memory.
 
-One-shot placers count memory by sums, yet what a step holds at once is known
-only from its schedule: `offer_repaired` evaluates, moves the groups that hold
-most to where there is room, and evaluates again. `offer_packed` is for where no
-placer found a placement that fits: bin packing by exchanges. From any
-assignment, up to two groups of a device that holds too much change places with
-up to two of another, so that both come nearest to what they have; then again
-from another start. (Thirty sizes between 100,000 and 200,000 bytes on four
-devices with 20 to spare take seconds; HiGHS found none of four such packings in
-20 s.) What a step holds besides persistent bytes is kept free in the next
-attempt.
+One-shot placers count memory by sums, but only a schedule shows the memory in
+use at once. `offer_repaired` evaluates a placement, moves the groups that hold
+most to devices with room, and repeats. `offer_packed` is for problems where no
+placer finds a feasible placement. It solves bin packing by exchanges: up to two
+groups of an overfull device trade places with up to two of another one such
+that both come closest to equal room, with restarts. Memory besides persistent
+bytes is reserved in the next attempt. Thirty sizes between 100,000 and 200,000
+bytes on four devices with 20 bytes to spare take seconds, while HiGHS solved
+none of four such packings in 20 s.
 """
 
 import time
@@ -20,23 +19,23 @@ from tfplace.core.protocols import Evaluation
 from tfplace.placers.groups import GroupGraph, equal_blocks
 from tfplace.placers.tracker import Tracker
 
-_MAX_ROUNDS = 40  # each costs one evaluation; most repairs take under ten
+_MAX_ROUNDS = 40  # Each takes one evaluation; most repairs need fewer than ten.
 
 
 def offer_repaired(
   tracker: Tracker, groups: GroupGraph, group_devices: np.ndarray
 ) -> Evaluation:
-  """Offers a placement, and repaired versions of it until one fits.
+  """Offers a placement and repaired versions of it until one fits.
 
-  Where it needs a missing link, all ops on one device are offered instead.
+  If it needs a missing link, placements on single devices are offered instead.
 
   Args:
     tracker: receives every version.
-    groups: of the problem.
-    group_devices: [num_groups] int32 devices, allowed.
+    groups: groups of the problem.
+    group_devices: [num_groups] int32 allowed devices.
 
   Returns:
-    The last version's evaluation; feasible if the repair worked.
+    The evaluation of the last version; feasible if the repair succeeded.
   """
   current = group_devices.copy()
   held = groups.persistent_bytes.copy()
@@ -50,7 +49,7 @@ def offer_repaired(
   for round_number in range(_MAX_ROUNDS):
     if evaluation.feasible or not np.isfinite(evaluation.step_time_us):
       break
-    # Outputs are freed in time: trust them less, the longer this goes on.
+    # Outputs are freed during the step, so every other round ignores them.
     weight = held if round_number % 2 else groups.total_bytes
     if not _move_off(groups, current, _room(groups, evaluation), weight):
       break
@@ -61,8 +60,7 @@ def offer_repaired(
 def offer_like(
   tracker: Tracker, groups: GroupGraph, devices: np.ndarray
 ) -> Evaluation:
-  """`offer_repaired`, of what is allowed and like [num_ops] devices, on which
-  colocated ops are together."""
+  """Offers, with repairs, the placement nearest to [num_ops] devices."""
   wanted = groups.nearest(groups.contract(devices))
   return offer_repaired(tracker, groups, wanted)
 
@@ -72,8 +70,8 @@ def offer_starts(
 ) -> np.ndarray:
   """Offers [num_starts, num_ops] devices, each with its repairs.
 
-  Returns:
-    [num_ops] devices of the tracker's best; the first start where nothing fits.
+  Returns the [num_ops] devices of the tracker's best placement, or the first
+  start if nothing fits.
   """
   for devices in starts:
     offer_like(tracker, groups, devices)
@@ -81,13 +79,12 @@ def offer_starts(
 
 
 def _room(groups: GroupGraph, evaluation: Evaluation) -> np.ndarray:
-  """[num_devices] bytes free at the peak; negative where over."""
+  """Returns [num_devices] free bytes at the peak; negative if exceeded."""
   cluster = groups.problem.cluster
   return cluster.memory_bytes - _peaks(groups, evaluation)
 
 
 def _peaks(groups: GroupGraph, evaluation: Evaluation) -> np.ndarray:
-  """[num_devices] bytes."""
   peaks = evaluation.peak_memory_bytes
   return np.array(
     [peaks.get(device.name, 0.0) for device in groups.problem.cluster.devices]
@@ -100,10 +97,10 @@ def _move_off(
   room: np.ndarray,
   held: np.ndarray,
 ) -> bool:
-  """Moves groups from the fullest device until the excess would be gone."""
+  """Moves groups off the fullest device until its excess is covered."""
   full = int(room.argmin())
   candidates = np.flatnonzero((current == full) & (held > 0))
-  # Those near the end of the order first: they are at the border of a block.
+  # Groups at the end of the order come first, because they border a block.
   position = np.empty(groups.num_groups)
   position[groups.order] = np.arange(groups.num_groups)
   excess, moved = -room[full], False
@@ -126,8 +123,7 @@ def _cover(
   excess: float,
   position: np.ndarray,
 ) -> np.ndarray:
-  """Candidates, the smallest that covers the excess alone first, then the
-  others from the largest."""
+  """Sorts candidates: the smallest that covers the excess, then by size."""
   enough = candidates[held[candidates] >= excess]
   rest = candidates[held[candidates] < excess]
   enough = enough[np.lexsort((-position[enough], held[enough]))]
@@ -142,10 +138,10 @@ def _target(
   group: int,
   size: float,
 ) -> int | None:
-  """The fastest allowed device with room, the roomiest of equals.
+  """Returns the fastest allowed device with room; ties go to the most room.
 
-  Where none has room, the one that is then the least over, if that is better
-  than now: an error should name the nearest miss.
+  If no device has room, returns the one with the smallest excess, provided it
+  is smaller than the present one, so that errors name the nearest miss.
   """
   best, best_key = None, (True, np.inf, np.inf)
   for device in np.flatnonzero(groups.allowed[group]):
@@ -159,15 +155,14 @@ def _target(
   return best
 
 
-_PER_START = 300  # exchanges from one start
-_ALL = 30_000  # exchanges in all where evaluations count: the same everywhere
-_PACKINGS = 100  # that are simulated
-_PER_DEVICE = 24  # groups of a device that an exchange looks at
+_PER_START = 300  # Exchanges per start.
+_ALL = 30_000  # Maximum exchanges if the budget counts evaluations.
+_PACKINGS = 100  # Packings to simulate.
+_PER_DEVICE = 24  # Groups per device that an exchange considers.
 
 
 class _Allowance:
-  """How long a packing may take: seconds, or exchanges where evaluations are
-  the budget."""
+  """A limit of a packing in seconds, or in exchanges for evaluation budgets."""
 
   def __init__(self, tracker: Tracker, limit_s: float) -> None:
     self._left = _ALL
@@ -175,7 +170,7 @@ class _Allowance:
     self._ends = time.perf_counter() + limit_s
 
   def take(self) -> bool:
-    """Whether there is time for one more exchange."""
+    """Returns True if one more exchange is allowed."""
     self._left -= 1
     if self._is_timed:
       return time.perf_counter() < self._ends
@@ -185,13 +180,14 @@ class _Allowance:
 def offer_packed(
   tracker: Tracker, groups: GroupGraph, seed: int, limit_s: float
 ) -> None:
-  """Offers packings until one fits, or the time is over.
+  """Offers packings until one fits or the limit is reached.
 
   Args:
-    tracker: receives them; where one fits, it has a best then.
-    groups: of the problem.
-    seed: of random choices.
-    limit_s: seconds; where evaluations are the budget, a fixed effort instead.
+    tracker: receives the packings.
+    groups: groups of the problem.
+    seed: seed of random choices.
+    limit_s: time limit in seconds; replaced by a fixed effort if the budget
+      counts evaluations.
   """
   rng, allowance = np.random.default_rng(seed), _Allowance(tracker, limit_s)
   memory = groups.problem.cluster.memory_bytes
@@ -202,7 +198,7 @@ def offer_packed(
     if found is None:
       if not besides.any():
         return
-      # So much room there is not: another start may need less of it.
+      # The reserve is too large; another start may need less.
       wanted = _spread(groups, wanted, memory, rng)
       besides = np.zeros_like(besides)
       continue
@@ -222,17 +218,20 @@ def pack(
   rng: np.random.Generator,
   allowance: _Allowance,
 ) -> np.ndarray | None:
-  """[num_groups] int32 devices with room for their persistent bytes, or None.
+  """Packs the groups' persistent bytes into the devices' room.
 
   Args:
-    groups: of the problem.
-    start: [num_groups] devices to begin from; other starts follow.
+    groups: groups of the problem.
+    start: [num_groups] devices to start from; other starts follow.
     room: [num_devices] bytes.
-    rng: random numbers.
-    allowance: of exchanges.
+    rng: random generator.
+    allowance: limit of exchanges.
+
+  Returns:
+    [num_groups] int32 devices, or None.
   """
   held = groups.persistent_bytes
-  # More than all is not needed, and infinities have no middle.
+  # Cap unlimited room, because infinities have no midpoint.
   room = np.minimum(room, held.sum())
   if held.sum() > room.sum():
     return None
@@ -254,8 +253,10 @@ def _spread(
   room: np.ndarray,
   rng: np.random.Generator,
 ) -> np.ndarray:
-  """Another start: the largest first, roughly, each where most room is left;
-  what holds nothing stays."""
+  """Returns another start: large groups first, each to the most room.
+
+  The order is randomized. Groups without persistent bytes stay.
+  """
   held, left, devices = groups.persistent_bytes, room.copy(), devices.copy()
   order = np.argsort(-held * rng.uniform(0.8, 1.2, len(held)))
   for group in order[held[order] > 0]:
@@ -271,13 +272,16 @@ def _exchange(
   left: np.ndarray,
   rng: np.random.Generator,
 ) -> None:
-  """Groups of a device that holds too much change places with some of another,
-  unless that is worse; changes `devices` and [num_devices] `left`."""
+  """Trades groups of an overfull device with another one, in place.
+
+  Nothing changes if the trade increases the excess. `left` is [num_devices]
+  free bytes.
+  """
   full = int(rng.choice(np.flatnonzero(left < 0)))
   other = int((full + rng.integers(1, max(len(left), 2))) % len(left))
   sizes, out = _choices(groups, devices, full, other, rng)
   back_sizes, back = _choices(groups, devices, other, full, rng)
-  # Both then have the same room.
+  # Equal room on both devices is the target.
   wanted = (left[other] - left[full]) / 2
   after = np.searchsorted(back_sizes, sizes - wanted)
   at = np.stack((after - 1, after)).clip(0, len(back) - 1)
@@ -301,7 +305,7 @@ def _choices(
   target: int,
   rng: np.random.Generator,
 ) -> tuple[np.ndarray, np.ndarray]:
-  """None, one or two of a device's groups that another may run.
+  """Lists none, one or two of a device's groups that another may run.
 
   Returns:
     [num_choices] bytes, ascending, and [num_choices, 2] groups, -1 for none.

@@ -1,10 +1,10 @@
-"""Carries a placement over to a problem that has changed since it was made.
+"""Replanning: adapts a placement to a changed problem.
 
-A device was lost, a link is slower, a batch is larger, ops came and went: the
-old plan is the best guess of a new one. What it says of ops and devices that
-are still there stays; this module decides about the rest, by rules, in
-moments. It neither evaluates nor repairs memory: the placers do, as they
-compare the guesses, and search from there.
+After a lost device, a slower link, a larger batch or changed ops, the old
+placement is the best start for a new one. The module keeps the assignments of
+ops and devices that still exist and assigns the rest by fast rules. It neither
+evaluates placements nor repairs memory; the placers compare the guesses and
+search from them.
 """
 
 from collections.abc import Mapping
@@ -18,34 +18,33 @@ from tfplace.core.problem import Problem
 from tfplace.errors import FormatError, TfplaceError, shown
 from tfplace.placers.groups import GroupGraph, main_devices
 
-# What a search may begin from; a mapping is of ops to devices.
+# A start of a search: a placement, or a mapping of ops to devices.
 Start = Placement | Mapping[str, str]
 
-_NEW = -1  # of an op or a group: the old plan does not know it
-_ROUNDS = 100  # in which new groups follow their neighbours, at most
+_NEW = -1  # An op or group without a device in the old placement.
+_ROUNDS = 100  # Maximum rounds in which new groups follow their neighbors.
 
 
 def carried_over(
   problem: Problem, assignments: Mapping[str, str]
 ) -> np.ndarray:
-  """Guesses of a placement, from a placement of another problem.
+  """Derives placements from a placement of another problem.
 
-  Ops that the graph lacks are ignored. Groups that the plan does not know go
-  where most of the bytes that they exchange are. What was on devices that the
-  cluster lacks goes, as a whole, to those that have least to do; or it is cut
-  into blocks that level the devices' work, by time or by microbatch.
+  Unknown ops are ignored. New groups follow most of the bytes that they
+  exchange. Groups of lost devices move, in one guess, as a whole to the device
+  with the least work. In other guesses they are cut into blocks that balance
+  the work of all devices, by time or by microbatch.
 
   Args:
-    problem: to be placed.
-    assignments: op -> device, named in full or by an end such as "GPU:0".
+    problem: problem to place.
+    assignments: op -> device, by full name or by a suffix such as "GPU:0".
 
   Returns:
-    [num_guesses, num_ops] int32 devices, allowed, at least one guess, each
-    once; colocated ops are together.
+    [num_guesses, num_ops] int32 allowed devices; one or more distinct guesses.
 
   Raises:
-    TfplaceError: the plan knows none of the graph's ops, or maps one to
-      something else than a name.
+    TfplaceError: the assignments have none of the graph's ops, or a value that
+      is not a name.
   """
   for op, device in assignments.items():
     if not isinstance(device, str):
@@ -63,7 +62,8 @@ def carried_over(
   groups = GroupGraph(problem)
   old = _of_groups(groups, old, len(names))
   now = np.array([_find(problem.cluster, name) for name in names], np.int64)
-  now = np.append(now, _NEW)[old]  # `old` of a new group is the last one
+  # Index -1, of new groups, selects the last entry.
+  now = np.append(now, _NEW)[old]
   lost = np.where(now < 0, old, _NEW)
   guesses = [
     _followed(groups, guess)
@@ -76,7 +76,7 @@ def carried_over(
 def _of_ops(
   problem: Problem, assignments: Mapping[str, str], names: list[str]
 ) -> np.ndarray:
-  """[num_ops] index into the old devices' names, `_NEW` where there is none."""
+  """Returns [num_ops] index into the old devices' names, or `_NEW`."""
   index = {name: i for i, name in enumerate(names)}
   return np.array(
     [index.get(assignments.get(op, ""), _NEW) for op in problem.graph.names],
@@ -85,17 +85,18 @@ def _of_ops(
 
 
 def _of_groups(groups: GroupGraph, old: np.ndarray, count: int) -> np.ndarray:
-  """[num_groups] old device on which most of each group's time was."""
+  """Returns the [num_groups] old device with most of each group's time."""
   problem = groups.problem
   known = old != _NEW
   votes = np.zeros((groups.num_groups, max(count, 1)))
-  weight = 1e-6 + problem.fastest_us[known]  # ops without time have a say, too
+  # Ops of zero time count a little, too.
+  weight = 1e-6 + problem.fastest_us[known]
   np.add.at(votes, (problem.group_of[known], old[known]), weight)
   return np.where(votes.any(axis=1), votes.argmax(axis=1), _NEW)
 
 
 def _find(cluster: Cluster, name: str) -> int:
-  """The number of a device; -1 where the cluster lacks it."""
+  """Returns the index of a device, or -1 if the cluster lacks it."""
   try:
     return cluster.index[find_device(cluster, name)]
   except FormatError:
@@ -103,7 +104,7 @@ def _find(cluster: Cluster, name: str) -> int:
 
 
 def _loads(groups: GroupGraph, devices: np.ndarray) -> np.ndarray:
-  """[num_devices] us of work of the groups that have a device."""
+  """Returns [num_devices] microseconds of work of the assigned groups."""
   placed = np.flatnonzero(devices >= 0)
   where = groups.nearest(np.maximum(devices, 0))[placed]
   return np.bincount(where, groups.time_us[placed, where], groups.num_devices)
@@ -112,8 +113,10 @@ def _loads(groups: GroupGraph, devices: np.ndarray) -> np.ndarray:
 def _inherited(
   groups: GroupGraph, now: np.ndarray, lost: np.ndarray
 ) -> np.ndarray:
-  """[num_groups] devices: all that was on a lost one goes to one other, the
-  largest share first, each to where least is by then."""
+  """Moves all groups of a lost device together; returns [num_groups] devices.
+
+  Lost devices go by decreasing work, each to the device with the least work.
+  """
   devices, main = now.copy(), main_devices(groups)
   loads = _loads(groups, now)[main]
   work = np.bincount(
@@ -129,8 +132,7 @@ def _inherited(
 def _levelled(
   groups: GroupGraph, now: np.ndarray, lost: np.ndarray
 ) -> list[np.ndarray]:
-  """[num_groups] devices each: what was on lost ones is cut into blocks, by
-  time alone and by microbatch, then time."""
+  """Cuts the groups of lost devices into blocks, by time and by microbatch."""
   gone = np.flatnonzero(lost >= 0)
   if not len(gone):
     return []
@@ -148,12 +150,11 @@ def _levelled(
 
 
 def _rooms(loads: np.ndarray, work: float) -> np.ndarray:
-  """How much of `work` each device takes so that loads are as level as can
-  be: they are filled up from the least one, like water."""
+  """Returns how much of `work` each device takes for the most even loads."""
   ranked = np.sort(loads)
   counts = np.arange(1, len(ranked) + 1)
   levels = (work + np.cumsum(ranked)) / counts
-  # Of the devices below the level, the level is what they reach together.
+  # Fill up the devices below the common level.
   return np.maximum(0.0, levels[levels >= ranked][-1] - loads)
 
 
@@ -164,7 +165,7 @@ def _cut(
   main: np.ndarray,
   room: np.ndarray,
 ) -> np.ndarray:
-  """[num_groups] devices where `order` fills the devices' room in turn."""
+  """Returns [num_groups] devices; `order` fills each device's room in turn."""
   devices, took = now.copy(), groups.fastest_us[order]
   middle = np.cumsum(took) - took / 2
   block = np.searchsorted(np.cumsum(room), middle)
@@ -173,14 +174,17 @@ def _cut(
 
 
 def _followed(groups: GroupGraph, devices: np.ndarray) -> np.ndarray:
-  """[num_groups] int32 devices, allowed: groups without one go where most of
-  what they exchange is, and what has no such neighbour where least is."""
+  """Assigns new groups to devices; returns [num_groups] allowed devices.
+
+  A group follows most of the bytes that it exchanges. Groups without assigned
+  neighbors go to the device with the least work.
+  """
   if (devices >= 0).all():
     return groups.nearest(devices)
   devices = devices.copy()
   src, dst, size = groups.edges
   ends, others = np.concatenate((src, dst)), np.concatenate((dst, src))
-  weight = np.concatenate((size, size)) + 1.0  # of empty messages, too
+  weight = np.concatenate((size, size)) + 1.0  # Empty messages count, too.
   for _ in range(_ROUNDS):
     open_edges = (devices[ends] < 0) & (devices[others] >= 0)
     if not open_edges.any():

@@ -1,4 +1,4 @@
-"""Keeps the best placement that a placer has tried, and how it got there."""
+"""The best placement found by a placer, and its history."""
 
 import math
 import time
@@ -17,13 +17,13 @@ from tfplace.core.protocols import (
 )
 from tfplace.errors import InfeasibleError, PlacementError
 
-_TOLD = 4  # devices that an error speaks of
+_TOLD = 4  # Maximum number of devices listed in an error.
 
 
 def overflow(problem: Problem, evaluation: Evaluation) -> tuple[float, str]:
-  """Bytes by which the fullest device is over its memory, and its name.
+  """Returns the excess bytes of the fullest device, and its name.
 
-  At or below 0 where all fits: then minus the least room that is left.
+  The excess is 0 or negative if everything fits.
   """
   return max(
     (evaluation.peak_memory_bytes.get(d.name, 0.0) - d.memory_bytes, d.name)
@@ -32,7 +32,7 @@ def overflow(problem: Problem, evaluation: Evaluation) -> tuple[float, str]:
 
 
 def excess(problem: Problem, evaluation: Evaluation) -> dict[str, float]:
-  """Device -> bytes by which its peak exceeds its memory, the most first."""
+  """Returns device -> excess bytes of its peak, in decreasing order."""
   peaks = evaluation.peak_memory_bytes
   over = {
     d.name: peaks.get(d.name, 0.0) - d.memory_bytes
@@ -45,12 +45,12 @@ def excess(problem: Problem, evaluation: Evaluation) -> dict[str, float]:
 def infeasible(
   told: str, problem: Problem, evaluation: Evaluation
 ) -> InfeasibleError:
-  """Says what the nearest placement needs, and what would help.
+  """Builds an error with the needs of the nearest placement and advice.
 
   Args:
-    told: that none was found, as the sentence begins.
-    problem: that it was to place.
-    evaluation: of the placement that exceeds the devices' memory by the least.
+    told: start of the message, such as "... found no placement".
+    problem: problem that was placed.
+    evaluation: evaluation of the placement with the least excess.
   """
   over = excess(problem, evaluation)
   memory = {d.name: d.memory_bytes for d in problem.cluster.devices}
@@ -73,7 +73,7 @@ def infeasible(
 
 
 def _unlinked(problem: Problem, devices: np.ndarray) -> Evaluation | None:
-  """The failure of a placement that needs a missing link; else None."""
+  """Returns the failed evaluation of a placement without a link, or None."""
   try:
     check_links(problem, devices)
   except PlacementError as error:
@@ -91,7 +91,7 @@ def _unlinked(problem: Problem, devices: np.ndarray) -> Evaluation | None:
 
 
 class Tracker:
-  """Evaluates candidates and remembers the best feasible one."""
+  """Evaluates candidates and keeps the best feasible one."""
 
   def __init__(
     self, name: str, problem: Problem, evaluator: Evaluator, budget: Budget
@@ -103,19 +103,19 @@ class Tracker:
     self.evaluations = 0
     self.history: list[HistoryPoint] = []
     self.best: tuple[np.ndarray, Evaluation] | None = None
-    self.nearest: Evaluation | None = None  # of those that do not fit
-    self._excess = math.inf  # bytes, of `nearest` on all devices
+    self.nearest: Evaluation | None = None  # The least infeasible evaluation.
+    self._excess = math.inf  # Total excess of `nearest` in bytes.
     self._error: str | None = None
     self._began = time.perf_counter()
 
   @property
   def is_optimal(self) -> bool:
-    """Whether the best is proven to be the best of all."""
+    """True if the best placement is proven optimal."""
     return self.best is not None and self.best[1].is_optimal
 
   @property
   def is_done(self) -> bool:
-    """Whether the budget is spent, or nothing better exists."""
+    """True if the budget is spent or the best placement is proven optimal."""
     limit = self.budget.max_evaluations
     return (
       self.is_optimal
@@ -132,9 +132,9 @@ class Tracker:
     return self.offer_all(np.asarray(devices, np.int32).reshape(1, -1))[0]
 
   def offer_all(self, rows: np.ndarray) -> list[Evaluation]:
-    """Evaluates [batch, num_ops] rows at once, and keeps the best so far.
+    """Evaluates [batch, num_ops] rows at once and keeps the best so far.
 
-    A row that needs a missing link takes infinitely long, as in the search.
+    A row that needs a missing link has infinite step time, as in the search.
     """
     failures = [_unlinked(self.problem, row) for row in rows]
     linked = [failure is None for failure in failures]
@@ -160,16 +160,16 @@ class Tracker:
       )
 
   def note_miss(self, evaluation: Evaluation) -> None:
-    """Keeps what does not fit, if it exceeds memory by the least so far."""
+    """Keeps an infeasible evaluation if its excess is the smallest so far."""
     missing = sum(excess(self.problem, evaluation).values())
     if missing < self._excess:
       self._excess, self.nearest = missing, evaluation
 
   def result(self) -> Result:
-    """The best feasible placement.
+    """Returns the best feasible placement.
 
     Raises:
-      InfeasibleError: no candidate fits (or ran at all).
+      InfeasibleError: no candidate fits, or none could be run.
     """
     if self.best is None:
       who = f"strategy {self.name!r}"

@@ -31,6 +31,7 @@ from typing import Any
 
 from tfplace.core.cluster import Cluster
 from tfplace.core.op_graph import OpGraph
+from tfplace.cost import registry
 from tfplace.errors import FormatError
 from tfplace.extraction.microbatches import WHOLE, SplitConfig
 from tfplace.formats import files
@@ -271,7 +272,7 @@ def content_key(
   batch_size: int | None = None,
   training: bool = True,
   sizes: Mapping[str, int] | None = None,
-  costs: str = "grappler",
+  costs: str = registry.DEFAULT,
   split: SplitConfig = WHOLE,
 ) -> str | None:
   """A hexadecimal digest; None where not everything can be known.
@@ -293,7 +294,7 @@ def content_key(
       batch_size=batch_size,
       training=training,
       sizes=dict(sizes or {}),
-      costs=costs,
+      costs=[costs, _tensor_float_32()],
       split=dataclasses.astuple(split),
       hardware=_hardware(cluster),
     )
@@ -319,6 +320,18 @@ def _digest(**parts: Any) -> str:
   parts |= {"code": _code(), "software": _software()}
   text = json.dumps(parts, sort_keys=True)
   return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _tensor_float_32() -> bool:
+  """Whether TensorFlow multiplies float32 in TF32, as it does by default.
+
+  A process that has not loaded TensorFlow has not turned it off.
+  """
+  tensorflow = sys.modules.get("tensorflow")
+  config = getattr(tensorflow, "config", None)
+  if config is None:
+    return True
+  return config.experimental.tensor_float_32_execution_enabled()
 
 
 def _hardware(cluster: Cluster) -> list[Any]:

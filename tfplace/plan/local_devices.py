@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfplace.core import presets
+from tfplace.core import gpus, presets
 from tfplace.core.cluster import Cluster, Device, Link
 from tfplace.errors import ApplyError
 
@@ -150,14 +150,21 @@ def _gpus() -> list[tuple[Device, str]]:
 def _gpu(name: str, physical: Any, part: Any, parts: int) -> Device:
   details = tf.config.experimental.get_device_details(physical)
   words = re.findall(r"[a-z]+\d+", details.get("device_name", "").lower())
-  model = next((w for w in words if w in presets.GPUS), _UNKNOWN_GPU)
-  hardware = presets.gpu_hardware(presets.GPUS[model])
-  hardware["num_cores"] = max(1, hardware["num_cores"] // parts)
+  model = next((w for w in words if w in gpus.GPUS), _UNKNOWN_GPU)
+  hardware = _part_of(gpus.gpu_description(gpus.GPUS[model]), parts)
   limit_mb = getattr(part, "memory_limit", None)
-  known = presets.GPUS[model].memory_bytes / parts
+  known = gpus.GPUS[model].memory_bytes / parts
   memory = limit_mb * 2**20 if limit_mb else known
   overhead = presets.PLACETO_OP_OVERHEAD_US
   return Device(name, "GPU", float(memory), overhead, {"hardware": hardware})
+
+
+def _part_of(hardware: dict[str, Any], parts: int) -> dict[str, Any]:
+  """One of several logical GPUs, which share the cores of the physical one."""
+  peaks = hardware["peak_gflops"].items()
+  for field in ("num_cores", "multiprocessors"):
+    hardware[field] = max(1, hardware[field] // parts)
+  return {**hardware, "peak_gflops": {name: p / parts for name, p in peaks}}
 
 
 def _cpu(name: str, parts: int) -> Device:

@@ -124,6 +124,7 @@ class Race:
     self.single: Result | None = None
     self.refused = ""
     self.allowed: SplitTrial | None = None
+    self._whole_error: TfplaceError | None = None
     self._open = open_split
     self._base = base
     self._config = config
@@ -148,7 +149,11 @@ class Race:
     devices = main_devices(problem)
     counts = _counts(devices, self._halving)
     self._share = self._halving.rung_share / len(counts)
-    self._search(whole, self._share)
+    try:
+      self._search(whole, self._share)
+    except TfplaceError as error:  # some strategies place only split steps
+      whole.step, self._whole_error = None, error
+      whole.why = f"is not placed by {self._config.strategy}"
     if whole.best is None and _holds_too_much(problem):
       return
     if whole.best is not None and devices == 1:
@@ -226,10 +231,13 @@ class Race:
 
     Raises:
       InfeasibleError: none has a placement.
+      TfplaceError: the placer refuses the whole step, and no other was placed.
     """
     alive = sorted((c for c in self.candidates if c.best), key=self._rank)
     if not alive:
-      raise self._none_fits()
+      if self._whole_error and self.refused:
+        raise TfplaceError(self.refused)  # why the step is not split, either
+      raise self._whole_error or self._none_fits()
     searches = self._config.strategy in registry.SEARCHES
     for _ in range(1, self._halving.rounds if searches else 1):
       alive = self._kept(alive)

@@ -1,7 +1,4 @@
-"""The colour of each op in pictures of a step: where the step was split, of its
-microbatch, light in the forward pass and dark in the backward pass, and grey
-for what microbatches share; else of its type.
-"""
+"""Colors of ops in pictures of a step, by microbatch or by op type."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -13,24 +10,28 @@ from tfplace.report import phases
 from tfplace.report.rows import compute_end_us
 from tfplace.simulate import Schedule
 
-MAX_MICROBATCHES = 12  # colours; of more, neighbours share one
-# Ever brighter from purple to yellow, as in Viridis (S. van der Walt and N.
-# Smith, 2015), so that the order is seen with any kind of colour vision; with
-# less black at its begin and more blue, so that neighbours differ more.
+MAX_MICROBATCHES = 12  # number of colors; beyond that, neighbors share one
+# Lightness grows from purple to yellow, as in Viridis (S. van der Walt and N.
+# Smith, 2015), so the order is visible with any color vision. The start is
+# lighter and the scale has more blue, so neighbors differ more.
 _ANCHORS = ("#6a2c91", "#3f5fc0", "#1f93a8", "#2fb673", "#95c93d", "#e3c71c")
-_LIGHTER = 0.55  # of the way to white
+_LIGHTER = 0.55  # fraction of the way to white
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class OpColors:
-  """The kinds of ops that a picture tells apart; the last is all others.
+  """Kinds of ops that a picture distinguishes; the last holds all others.
+
+  In a microbatched step, a kind is one pass of a microbatch: light for the
+  forward pass, dark for the backward pass, gray for shared ops. Otherwise, a
+  kind is an op type.
 
   Attributes:
-    kind: [num_ops] int64 kind of each op.
-    labels: [num_kinds] what an op of the kind is.
-    legend: [num_kinds] the label in the legend, where neighbours may share one.
+    kind: [num_ops] int64 index of each op's kind.
+    labels: [num_kinds] description of an op of the kind.
+    legend: [num_kinds] label in the legend; neighbors may share one.
     colors: [num_kinds] "#rrggbb".
-    is_split: by microbatch and not by type.
+    is_split: whether kinds are passes of microbatches, not op types.
   """
 
   kind: np.ndarray
@@ -43,12 +44,13 @@ class OpColors:
 def op_colors(
   schedule: Schedule, type_colors: Sequence[str], other: str
 ) -> OpColors:
-  """Kinds and colours of the ops of a step.
+  """Assigns kinds and colors to the ops of a step.
 
   Args:
     schedule: the step.
-    type_colors: of the op types that take longest, where nothing was split.
-    other: of all other types, or of what microbatches share.
+    type_colors: colors of the longest-running op types, used for a step without
+      microbatches.
+    other: color of other types, or of ops that microbatches share.
   """
   graph = schedule.placement.problem.graph
   if phases.is_split(graph):
@@ -89,7 +91,7 @@ def _name(numbers: Sequence[int]) -> str:
 
 
 def sequential(count: int) -> list[str]:
-  """[count] colours in an order that can be seen."""
+  """Returns [count] colors with a visible order."""
   anchors = np.array([_channels(color) for color in _ANCHORS])
   at = np.linspace(0, len(anchors) - 1, max(count, 2))[:count]
   rgb = [np.interp(at, range(len(anchors)), part) for part in anchors.T]
@@ -97,7 +99,6 @@ def sequential(count: int) -> list[str]:
 
 
 def _channels(color: str) -> list[int]:
-  """ "#rrggbb" -> red, green, blue."""
   return [int(color[i : i + 2], 16) for i in (1, 3, 5)]
 
 
@@ -106,17 +107,12 @@ def _hex(channels: Sequence[float]) -> str:
 
 
 def lighter(color: str) -> str:
-  """The colour of the forward pass, "#rrggbb", from that of the backward."""
+  """Returns the color of a forward pass, given its backward pass's color."""
   return _hex([x + _LIGHTER * (255 - x) for x in _channels(color)])
 
 
 def _main_types(schedule: Schedule, limit: int) -> tuple[np.ndarray, list[str]]:
-  """The op types that take longest.
-
-  Returns:
-    [num_ops] int64 number of each op's type among them, and their names; the
-    last one is all other types.
-  """
+  """Returns [num_ops] indices of main op types, and the types' names."""
   types = schedule.placement.problem.graph.types
   time_us = compute_end_us(schedule) - schedule.op_start_us
   total: dict[str, float] = {}

@@ -1,8 +1,7 @@
-"""What each op of a training step is for: the forward pass, the backward pass,
-the update; in a split step, of one microbatch or of all.
+"""Phases of the ops of a training step: forward, backward, update, shared.
 
-By edges where they tell, by names where only those do: what computes a gradient
-is in TensorFlow's scope of gradients.
+Phases follow from edges where possible, and otherwise from names: gradient ops
+are in TensorFlow's gradient scope.
 """
 
 import re
@@ -21,27 +20,28 @@ _SCOPES = re.compile(
 
 
 def is_gradient(name: str) -> bool:
-  """Whether an op computes a gradient, by its name."""
+  """Returns whether an op's name is that of a gradient op."""
   found = _SCOPES.match(name)
   return found is not None and found[1] is not None
 
 
 def forward_name(name: str) -> str:
-  """`microbatch_1/gradient_tape/net/dense/MatMul` -> `net/dense/MatMul`."""
+  """Maps `microbatch_1/gradient_tape/dense/MatMul` to `dense/MatMul`."""
   return _SCOPES.sub("", name, count=1)
 
 
 def is_split(graph: OpGraph) -> bool:
-  """Whether the step is one of several microbatches."""
+  """Returns whether the step has several microbatches."""
   return bool((graph.microbatch > 0).any())
 
 
 def phases(graph: OpGraph) -> np.ndarray:
-  """[num_ops] int64: the phase of each op of a split step.
+  """Returns the [num_ops] int64 phases of a microbatched step.
 
-  FORWARD or BACKWARD of one microbatch. Of what all microbatches share, UPDATE
-  is what some of their ops lead to and none follows: gradients are added,
-  metrics and variables updated; SHARED is the rest, such as reads of variables.
+  FORWARD and BACKWARD ops belong to one microbatch. Of the shared ops, UPDATE
+  ops have predecessors but no successors in microbatches: additions of
+  gradients, updates of metrics and variables. SHARED are all others, such as
+  reads of variables.
   """
   own, src, dst = graph.microbatch >= 0, graph.edge_src, graph.edge_dst
   within = own[src] & (graph.microbatch[src] == graph.microbatch[dst])
@@ -54,14 +54,14 @@ def phases(graph: OpGraph) -> np.ndarray:
 
 
 def is_forward(graph: OpGraph) -> np.ndarray:
-  """[num_ops] bool: in the forward pass; all ops where nothing is learned."""
+  """Returns [num_ops] bool: forward ops, or all ops without gradients."""
   if is_split(graph):
     return phases(graph) == FORWARD
   src, dst = graph.edge_src, graph.edge_dst
   gradients = _gradients(graph)
   if not gradients.any():
     return ~gradients
-  # The arithmetic of slots comes after no gradient, but leads to none, either.
+  # Arithmetic on optimizer slots neither follows nor precedes gradients.
   return _reached(gradients, dst, src) & ~_reached(gradients, src, dst)
 
 
@@ -70,7 +70,6 @@ def _gradients(graph: OpGraph) -> np.ndarray:
 
 
 def _reached(start: np.ndarray, src: np.ndarray, dst: np.ndarray) -> np.ndarray:
-  """[num_ops] bool: in `start` [num_ops] bool, or at an edge's end after it."""
   count = len(start)
   begins = np.flatnonzero(start)
   rows = np.concatenate((src, np.full(len(begins), count)))

@@ -1,6 +1,4 @@
-"""The rows of a timeline: what each device and each channel does when, and
-where the critical path goes; and fewer marks for what is drawn in a browser.
-"""
+"""Rows of a timeline: devices, channels and the critical path through them."""
 
 import dataclasses
 
@@ -13,25 +11,25 @@ from tfplace.simulate.critical_path import OP as OP_SEGMENT
 from tfplace.simulate.critical_path import TRANSFER as TRANSFER_SEGMENT
 
 DEVICE, LINK = "device", "link"
-OP, SEND, RECEIVE, TRANSFER = range(4)  # what an interval of a row is
+OP, SEND, RECEIVE, TRANSFER = range(4)  # kinds of intervals in a row
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Row:
-  """What one device or channel does in a step.
+  """Activity of one device or channel in a step.
 
   Attributes:
     kind: "device" or "link".
-    index: of the device or channel.
+    index: index of the device or channel.
     name: its short name.
-    busy_us: a device computes, or a channel carries bytes.
-    what: [n] int64: OP, SEND or RECEIVE on a device, TRANSFER on a channel.
-    items: [n] int64: the op, or the transfer that is sent or received.
-    start_us: [n] float64.
-    end_us: [n] float64 when the op's own time, the send or the receive ends, or
-      the last byte is on its way.
-    critical_us: [m, 2] float64 start and end of the segments of the critical
-      path.
+    busy_us: time in which the device computes or the channel sends bytes.
+    what: [n] int64 kinds: OP, SEND or RECEIVE on a device, TRANSFER on a
+      channel.
+    items: [n] int64 index of the op or transfer.
+    start_us: [n] float64 start of each interval.
+    end_us: [n] float64 end of the op's own time, of the send or receive, or of
+      the last byte's departure.
+    critical_us: [m, 2] float64 start and end of segments of the critical path.
   """
 
   kind: str
@@ -46,22 +44,20 @@ class Row:
 
 
 def as_schedule(step: Schedule | Placement) -> Schedule:
-  """The schedule of a placement; a schedule is one already."""
+  """Simulates a placement; returns a schedule unchanged."""
   if isinstance(step, Placement):
     return Simulator(step.problem).schedule(step)
   return step
 
 
 def device_names(schedule: Schedule) -> list[str]:
-  """[num_devices] short names."""
+  """Returns the [num_devices] short names of devices."""
   devices = schedule.placement.problem.cluster.devices
   return short_names([device.name for device in devices])
 
 
 def channel_names(schedule: Schedule) -> list[str]:
-  """[num_channels] each channel's own name, with short names of devices in it,
-  or "source -> destination".
-  """
+  """Returns [num_channels] names with short device names."""
   cluster = schedule.placement.problem.cluster
   short = device_names(schedule)
   names = [""] * cluster.num_channels
@@ -69,7 +65,7 @@ def channel_names(schedule: Schedule) -> list[str]:
     src, dst = cluster.index[link.src], cluster.index[link.dst]
     own = f"{short[src]} -> {short[dst]}"
     names[cluster.channel[src, dst]] = link.channel or own
-  # Longest first: one name may begin another.
+  # Longest first, since a name may be a prefix of another.
   full = [device.name for device in cluster.devices]
   for i in sorted(range(len(full)), key=lambda i: -len(full[i])):
     names = [name.replace(full[i], short[i]) for name in names]
@@ -77,7 +73,7 @@ def channel_names(schedule: Schedule) -> list[str]:
 
 
 def channel_busy_us(schedule: Schedule) -> np.ndarray:
-  """[num_channels] float64: time that each channel sends."""
+  """Returns [num_channels] float64 time in which each channel sends."""
   sent = schedule.transfers
   return np.bincount(
     sent.channel,
@@ -87,7 +83,7 @@ def channel_busy_us(schedule: Schedule) -> np.ndarray:
 
 
 def step_rows(schedule: Schedule) -> list[Row]:
-  """A row for each device, then one for each channel in use."""
+  """Builds a row for each device, then one for each channel in use."""
   sent, at = schedule.transfers, schedule.placement.devices
   critical, computed = _critical_spans(schedule), compute_end_us(schedule)
   ops = np.arange(len(at))
@@ -118,14 +114,14 @@ def step_rows(schedule: Schedule) -> list[Row]:
 
 
 def compute_end_us(schedule: Schedule) -> np.ndarray:
-  """[num_ops] when each op's own time is over, before it sends its outputs."""
+  """Returns the [num_ops] ends of the ops' own time, before their sends."""
   at = schedule.placement.devices
   time_us = schedule.placement.problem.time_us[np.arange(len(at)), at]
   return schedule.op_start_us + time_us
 
 
 def transfer_name(schedule: Schedule, transfer: int) -> str:
-  """As TensorFlow names an input: "op:0", or "^op" for control."""
+  """Names a transfer like a TensorFlow input: "op:0", or "^op" for control."""
   sent = schedule.transfers
   output = int(sent.output[transfer])
   op = schedule.placement.problem.graph.names[sent.src_op[transfer]]
@@ -133,7 +129,7 @@ def transfer_name(schedule: Schedule, transfer: int) -> str:
 
 
 def segment_row(schedule: Schedule, segment: Segment) -> tuple[str, int]:
-  """The kind and index of the row that a segment of the path is in."""
+  """Returns the kind and index of the row that holds a path segment."""
   if segment.kind == OP_SEGMENT:
     return DEVICE, int(schedule.placement.devices[segment.index])
   if segment.kind == TRANSFER_SEGMENT:
@@ -142,8 +138,10 @@ def segment_row(schedule: Schedule, segment: Segment) -> tuple[str, int]:
 
 
 def critical_ends_us(schedule: Schedule) -> list[float]:
-  """When each segment of the critical path ends, at the latest when the next
-  one starts: a channel starts the next transfer before this one has arrived.
+  """Returns the end of each segment of the critical path.
+
+  A segment ends when the next one starts, if not before: a channel starts its
+  next transfer before the previous one has arrived.
   """
   path = schedule.critical_path
   following = [segment.start_us for segment in path[1:]]
@@ -154,7 +152,6 @@ def critical_ends_us(schedule: Schedule) -> list[float]:
 def _critical_spans(
   schedule: Schedule,
 ) -> dict[tuple[str, int], list[tuple[float, float]]]:
-  """Start and end of the segments of the critical path, by row."""
   result: dict[tuple[str, int], list[tuple[float, float]]] = {}
   ends_us = critical_ends_us(schedule)
   for segment, end_us in zip(schedule.critical_path, ends_us, strict=True):
@@ -164,7 +161,7 @@ def _critical_spans(
 
 
 def row_kinds(row: Row, op_kind: np.ndarray, message: int) -> np.ndarray:
-  """[n] int64: `op_kind` [num_ops] of a device's ops, `message` of the rest."""
+  """Returns [n] int64: `op_kind` [num_ops] for ops, `message` for the rest."""
   kinds = np.full(len(row.items), message)
   is_op = row.what == OP
   kinds[is_op] = op_kind[row.items[is_op]]
@@ -173,18 +170,18 @@ def row_kinds(row: Row, op_kind: np.ndarray, message: int) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Bars:
-  """Bars of one row, in order of time, none over another.
+  """Bars of one row, in order of time, without overlap.
 
-  A long interval has a bar of its own. A run of short ones shares a bar, to be
-  drawn as high as it is busy, so that the area of ink stays true.
+  A long interval has its own bar. Adjacent short intervals share a bar whose
+  height shows how busy it is, so the drawn area stays correct.
 
   Attributes:
-    start_us: [num_bars] float64.
-    end_us: [num_bars] float64.
-    busy: [num_bars] float64 in 0 to 1, the share of the bar that is busy.
-    count: [num_bars] int64 intervals merged into each.
-    kind: [num_bars] int64, the kind that takes longest in it.
-    item: [num_bars] int64, the longest interval in it.
+    start_us: [num_bars] float64 start.
+    end_us: [num_bars] float64 end.
+    busy: [num_bars] float64 in 0 to 1, busy fraction of the bar.
+    count: [num_bars] int64 number of merged intervals.
+    kind: [num_bars] int64 kind with the most time in the bar.
+    item: [num_bars] int64 longest interval in the bar.
   """
 
   start_us: np.ndarray
@@ -205,14 +202,14 @@ def make_bars(
   limit: int,
   span_us: float,
 ) -> Bars:
-  """At most `limit` bars for the intervals of one row.
+  """Merges the intervals of one row into at most `limit` bars.
 
   Args:
-    start_us: [n] float64 of intervals that do not overlap.
-    end_us: [n] float64; those of no length are left out.
+    start_us: [n] float64 starts of intervals that do not overlap.
+    end_us: [n] float64 ends; empty intervals are dropped.
     kind: [n] small integers.
-    limit: at least 3.
-    span_us: the length of the whole row.
+    limit: maximum number of bars, at least 3.
+    span_us: length of the row.
   """
   items = np.flatnonzero(end_us > start_us)
   items = items[np.argsort(start_us[items], kind="stable")]
@@ -237,11 +234,11 @@ def make_bars(
 
 
 def _runs(start: np.ndarray, end: np.ndarray, unit_us: float) -> np.ndarray:
-  """[n] numbers of runs, ascending.
+  """Numbers the runs of intervals: [n], ascending.
 
-  A run is one interval longer than the unit, or shorter ones of one cell of
-  that length. There are fewer long ones than units, and a long one cuts a cell
-  into two runs: three runs a unit at most.
+  A run is one interval longer than the unit, or all shorter ones in a cell of
+  that length. Long intervals are fewer than units, and each divides a cell into
+  two runs, so there are at most three runs per unit.
   """
   is_long = end - start > unit_us
   cell = (start / unit_us).astype(np.int64)
@@ -253,7 +250,6 @@ def _runs(start: np.ndarray, end: np.ndarray, unit_us: float) -> np.ndarray:
 def _main_kind(
   run: np.ndarray, kind: np.ndarray, time: np.ndarray
 ) -> np.ndarray:
-  """[num_runs] the kind with most time in each."""
   if not len(run):
     return np.zeros(0, np.int64)
   pairs, inverse = np.unique(np.stack((run, kind)), axis=1, return_inverse=True)
@@ -265,17 +261,17 @@ def _main_kind(
 def thin_steps(
   time: np.ndarray, value: np.ndarray, limit: int, span: float
 ) -> tuple[np.ndarray, np.ndarray]:
-  """A step function with at most `limit` steps that keeps every peak.
+  """Thins a step function to at most `limit` steps, preserving every peak.
 
   Args:
-    time: [n] ascending.
-    value: [n] from `time[i]` on.
-    limit: at least 3.
-    span: the length of the whole.
+    time: [n] ascending times.
+    value: [n] values from `time[i]` on.
+    limit: maximum number of steps, at least 3.
+    span: total length.
 
   Returns:
-    Times and values; in each cell of about `2 * span / limit`, its largest
-    value from its first time on, and its last from its last time on.
+    Times and values. Each cell of about `2 * span / limit` has its largest
+    value from its first time on and its last value from its last time on.
   """
   if len(time) <= limit or span <= 0:
     return time, value

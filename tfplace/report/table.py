@@ -1,4 +1,4 @@
-"""Results of several placers side by side, as a Rich table."""
+"""Rich table that compares the results of placers."""
 
 from collections.abc import Sequence
 
@@ -19,17 +19,17 @@ def results_table(
   measured: Sequence[Evaluation] | None = None,
   single: Result | None = None,
 ) -> Table:
-  """One row per result: what it costs, against what, and how long it took.
+  """Builds a table with one row per result.
 
-  "vs single" divides by the step time of the strategy `single` among the
-  results (above 1 is faster), "vs bound" is the step time over the lower
-  bound (1 is the best there can be). The best row is bold.
+  "vs single" is the speedup over the strategy `single` (above 1 is faster). "vs
+  bound" is the step time divided by the lower bound (1 is optimal). The best
+  row is bold.
 
   Args:
-    results: of one problem.
-    best: the result to mark; by default, the fastest that fits in memory.
-    measured: what each result's placement measured on real devices.
-    single: what "vs single" is against; by default, `single` of the results.
+    results: results for one problem.
+    best: result to mark; by default the fastest that fits in memory.
+    measured: measured evaluation of each result's placement.
+    single: reference of "vs single"; by default `single` of the results.
   """
   table = Table()
   devices = list(results[0].evaluation.peak_memory_bytes) if results else []
@@ -53,7 +53,7 @@ def results_table(
 
 
 def rank(result: Result) -> tuple[bool, float]:
-  """Sorts results: the fastest that fits in memory first."""
+  """Returns a sort key: feasible results first, then by step time."""
   return not result.evaluation.feasible, result.evaluation.step_time_us
 
 

@@ -1,6 +1,6 @@
-"""A picture of one simulated step: what each device and channel does when, the
-critical path, and the memory in use. Drawn by Matplotlib without a display and
-without pyplot's global state.
+"""Timeline of a simulated step: devices, channels, critical path and memory.
+
+Drawn with Matplotlib, without a display and without pyplot's global state.
 """
 
 import io
@@ -36,8 +36,8 @@ from tfplace.report.units import (
 from tfplace.simulate import Schedule
 
 SUFFIXES = (".png", ".svg", ".pdf")
-# Op types with a colour of their own: Tableau's ten less its red, orange and
-# grey, which mean something else here, and three more.
+# Colors of op types: Tableau's ten without red, orange and gray, which have
+# other meanings here, and three more.
 TYPE_COLORS = (
   *("#1f77b4", "#2ca02c", "#9467bd", "#8c564b", "#e377c2", "#bcbd22"),
   *("#17becf", "#17406b", "#a6d854"),
@@ -46,20 +46,20 @@ OTHER_COLOR = "#b5b5b5"
 TRANSFER_COLOR = "#d98200"
 MESSAGE_COLOR = "#f2c27f"
 CRITICAL_COLOR = "#d40000"
-_LINK_HEIGHT = 0.5  # of a device's row
+_LINK_HEIGHT = 0.5  # relative to a device's row
 
 
 def save_timeline(
   step: Schedule | Placement, path: str | os.PathLike[str]
 ) -> None:
-  """Draws a step into a .png, .svg or .pdf file, whole or not at all.
+  """Draws a step into a .png, .svg or .pdf file, atomically.
 
   Args:
-    step: what was simulated, or is to be.
+    step: a schedule, or a placement to simulate.
     path: the file to write.
 
   Raises:
-    FormatError: another suffix, or the file cannot be written.
+    FormatError: the suffix is not supported, or the file cannot be written.
   """
   kind = picture_kind(path)
   buffer = io.BytesIO()
@@ -68,11 +68,7 @@ def save_timeline(
 
 
 def picture_kind(path: str | os.PathLike[str]) -> str:
-  """ "png", "svg" or "pdf", by the suffix of a file to write.
-
-  Raises:
-    FormatError: another suffix.
-  """
+  """Returns "png", "svg" or "pdf" by the suffix, or raises FormatError."""
   suffix = pathlib.Path(path).suffix.lower()
   if suffix not in SUFFIXES:
     raise FormatError(
@@ -83,7 +79,7 @@ def picture_kind(path: str | os.PathLike[str]) -> str:
 
 
 def draw_timeline(schedule: Schedule) -> Figure:
-  """The picture as a Matplotlib figure."""
+  """Draws the timeline as a Matplotlib figure."""
   rows = step_rows(schedule)
   heights = np.array([1.0 if r.kind == DEVICE else _LINK_HEIGHT for r in rows])
   height = 1.2 + 0.45 * float(heights.sum())
@@ -109,7 +105,6 @@ def draw_timeline(schedule: Schedule) -> Figure:
 def _draw_rows(
   axes: Axes, schedule: Schedule, rows: list[Row], heights: np.ndarray
 ) -> None:
-  """Devices above, channels below them."""
   step_us = schedule.step_time_us
   scale, unit = time_scale(step_us)
   tops = np.cumsum(heights) - heights
@@ -117,7 +112,7 @@ def _draw_rows(
   other = len(ops.colors) - 1
   of_ops = np.array([*ops.colors, MESSAGE_COLOR])
   of_links = np.array([*ops.colors[:other], TRANSFER_COLOR])
-  # In a split step, what microbatches send has their colours, too.
+  # In a microbatched step, transfers have the color of their microbatch.
   sent = np.full(len(schedule.transfers), other)
   if ops.is_split:
     sent = ops.kind[schedule.transfers.src_op]
@@ -148,7 +143,7 @@ def _draw_rows(
 
 
 def _legend_of_rows(ops: OpColors, drawn: set[int]) -> dict[str, Any]:
-  """Handles and labels of the kinds that are drawn, one for those of a name."""
+  """Returns the legend of the drawn kinds; equal names share an entry."""
   named = [*zip(ops.legend, ops.colors, strict=True)]
   named.append(("send, receive", MESSAGE_COLOR))
   patches: dict[str, list[Patch]] = {}
@@ -167,8 +162,7 @@ def _legend_of_rows(ops: OpColors, drawn: set[int]) -> dict[str, Any]:
 def _bars(
   axes: Axes, spans: np.ndarray, bottom: float, height: float, color: Any
 ) -> None:
-  """Bars of [n, 2] spans; a hairline keeps one visible that is narrower than a
-  pixel."""
+  """Draws [n, 2] spans; an outline keeps bars below a pixel visible."""
   if len(spans):
     ranges = np.stack((spans[:, 0], spans[:, 1] - spans[:, 0]), axis=1)
     colors = {"facecolor": color, "edgecolor": color}
@@ -196,7 +190,7 @@ def _draw_memory(axes: Axes, schedule: Schedule) -> None:
 
 
 def _add_legend(axes: Axes, columns: int, **options: Any) -> None:
-  """A legend above the axes, with its texts as they are: no TeX in them."""
+  """Adds a legend above the axes, without TeX in its labels."""
   legend = axes.legend(
     loc="lower left",
     bbox_to_anchor=(0, 1.0),

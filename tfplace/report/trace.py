@@ -1,9 +1,8 @@
-"""A simulated step as a Chrome trace, which https://ui.perfetto.dev opens:
-devices and channels as tracks, memory as counters, the critical path; of a
-split step also the passes of its microbatches.
+"""Chrome trace of a simulated step, which https://ui.perfetto.dev opens.
 
-The format is the "Trace Event Format" of Chromium's catapult project; its
-times are microseconds, as ours.
+Devices and channels are tracks, and memory is a counter. The critical path and
+the passes of microbatches have their own tracks. The format is the "Trace Event
+Format" of Chromium's catapult project, with times in microseconds.
 """
 
 import itertools
@@ -34,10 +33,10 @@ DEVICES, CHANNELS, CRITICAL, MEMORY, PASSES = range(1, 6)  # process ids
 def save_trace(
   step: Schedule | Placement, path: str | os.PathLike[str]
 ) -> None:
-  """Writes the trace, whole or not at all; gzip where the name ends in .gz.
+  """Writes the trace atomically, with gzip if the name ends in .gz.
 
   Args:
-    step: what was simulated, or is to be.
+    step: a schedule, or a placement to simulate.
     path: the file to write.
 
   Raises:
@@ -47,7 +46,7 @@ def save_trace(
 
 
 def make_trace(schedule: Schedule) -> dict[str, Any]:
-  """The trace as JSON data."""
+  """Builds the trace as JSON data."""
   problem = schedule.placement.problem
   events = itertools.chain(
     _names(schedule),
@@ -116,7 +115,6 @@ def _slice(
 
 
 def _passes(schedule: Schedule) -> Iterator[Event]:
-  """What each device does of one pass of one microbatch without a break."""
   graph, at = schedule.placement.problem.graph, schedule.placement.devices
   if not phases.is_split(graph):
     return
@@ -137,7 +135,6 @@ def _passes(schedule: Schedule) -> Iterator[Event]:
 
 
 def _known(graph: OpGraph, op: int) -> Event:
-  """Layer and microbatch of an op, where they are known."""
   args: Event = {}
   if graph.microbatch[op] >= 0:
     args["microbatch"] = int(graph.microbatch[op])
@@ -183,7 +180,6 @@ def _transfers(schedule: Schedule) -> Iterator[Event]:
 
 
 def _messages(schedule: Schedule) -> Iterator[Event]:
-  """Sends and receives, where they take time of a device."""
   sent = schedule.transfers
   both = (
     ("send", sent.src, sent.send_start_us, sent.send_end_us),

@@ -1,7 +1,4 @@
-"""Times, sizes, shares and device names as people read them.
-
-Sizes are formatted by `core.constraints`, whose errors need them, too.
-"""
+"""Human-readable times, sizes, shares and device names."""
 
 import math
 from collections.abc import Sequence
@@ -15,20 +12,20 @@ _SIZES = {"GiB": 2.0**30, "MiB": 2.0**20, "KiB": 2.0**10}
 
 
 def format_us(time_us: float) -> str:
-  """12345.6 -> "12.3 ms": three digits. Infinite: the placement failed."""
+  """Formats 12345.6 as "12.3 ms"; infinite times are "failed"."""
   if math.isinf(time_us):
     return "failed"
   return in_units(time_us, _TIMES)
 
 
 def format_change_us(change_us: float) -> str:
-  """-1500 -> "-1.5 ms", 20 -> "+20 us", 0 -> "none"."""
+  """Formats -1500 as "-1.5 ms", 20 as "+20 us" and 0 as "none"."""
   sign = "-" if change_us < 0 else "+"
   return f"{sign}{format_us(abs(change_us))}" if change_us else "none"
 
 
 def format_share(part: float, whole: float) -> str:
-  """(1, 3) -> "33%", (1, 30) -> "3.3%"; of nothing: "-"."""
+  """Formats (1, 3) as "33%" and (1, 30) as "3.3%"; "-" if `whole` is 0."""
   if whole <= 0:
     return "-"
   percent = 100 * part / whole
@@ -38,21 +35,19 @@ def format_share(part: float, whole: float) -> str:
 
 
 def time_scale(step_us: float) -> tuple[float, str]:
-  """Microseconds in the unit that suits a step, and the unit's name."""
+  """Returns the suitable unit for a step, in microseconds, and its name."""
   unit = format_us(step_us).split()[-1]
   return {name: us for us, name in _TIMES}.get(unit, 1.0), unit
 
 
 def size_scale(num_bytes: float) -> tuple[float, str]:
-  """Bytes in the unit that suits a size, and the unit's name."""
+  """Returns the suitable unit for a size, in bytes, and its name."""
   unit = format_bytes(num_bytes).split()[-1]
   return _SIZES.get(unit, 1.0), unit
 
 
 def short_names(names: Sequence[str]) -> list[str]:
-  """Device names without what they share: "/job:a/task:0/device:GPU:1" among
-  its like is "GPU:1". Full names where that would confuse two.
-  """
+  """Strips common prefixes of device names, unless they become ambiguous."""
   parts = [name.strip("/").split("/") for name in names]
   shortest = min(map(len, parts), default=1)
   shared = 0
@@ -63,14 +58,14 @@ def short_names(names: Sequence[str]) -> list[str]:
 
 
 def listed(parts: Sequence[str]) -> str:
-  """["a", "b", "c"] -> "a, b and c"."""
+  """Joins ["a", "b", "c"] to "a, b and c"."""
   if len(parts) < 2:
     return "".join(parts)
   return f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
 def shorten(name: str, limit: int = 64) -> str:
-  """A long name without its middle."""
+  """Shortens a long name by cutting out its middle."""
   if len(name) <= limit:
     return name
   keep = (limit - 1) // 2

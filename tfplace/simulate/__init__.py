@@ -1,4 +1,4 @@
-"""The exact simulator of a placed step."""
+"""Exact event-driven simulation of a placed step."""
 
 from tfplace.simulate.critical_path import Segment
 from tfplace.simulate.schedule import MemoryCurve, Schedule, Transfers

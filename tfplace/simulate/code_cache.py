@@ -1,9 +1,9 @@
-"""Where compiled code is kept when neither the package nor the home directory
-can be written: a directory of this user's under the system's temporary one.
+"""Fallback cache directory for compiled code.
 
-Numba itself keeps code beside the source or in the user's cache directory, and
-otherwise refuses to keep it at all. What is kept is run, so a directory that
-another user could have made, or can write to, is never used.
+Numba caches code next to the source or in the user's cache directory. If
+neither is writable, this module offers a private directory below the system's
+temporary directory. Cached code is executed, so a directory that another user
+owns or can write to is never used.
 """
 
 import contextlib
@@ -17,14 +17,15 @@ from typing import Any
 
 from numba.core import config as numba_config
 
-_config: Any = numba_config  # its names are set at run time
+_config: Any = numba_config  # Its attributes are set at run time.
 _logger = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
 def fallback() -> Iterator[bool]:
-  """Has Numba keep what is decorated meanwhile in the directory of last resort;
-  other packages' code goes where it did. False where there is none.
+  """Makes Numba cache functions decorated inside in the fallback directory.
+
+  Yields False if there is no safe directory. Other packages keep their cache.
   """
   path = _told_dir()
   before = _config.CACHE_DIR
@@ -37,7 +38,7 @@ def fallback() -> Iterator[bool]:
 
 @functools.cache
 def _told_dir() -> str | None:
-  """`private_dir`, which is said once."""
+  """Returns `private_dir` and logs it once."""
   path = private_dir()
   why = "neither the package's folder nor the home directory can be written"
   if path is None:
@@ -57,9 +58,7 @@ def _told_dir() -> str | None:
 
 
 def private_dir() -> str | None:
-  """A directory that this user owns and no other can write; None where the
-  system's temporary directory has none and lets none be made.
-  """
+  """Returns a temporary directory that only this user can write, or None."""
   user = os.getuid() if hasattr(os, "getuid") else "user"
   try:
     parent = tempfile.gettempdir()
@@ -73,16 +72,17 @@ def private_dir() -> str | None:
 
 
 def _is_private(path: str) -> bool:
-  """Whether it is a directory itself, this user's, and closed to others."""
+  """Returns True for a real directory that only this user can write."""
   about = os.lstat(path)
   if not stat.S_ISDIR(about.st_mode):
     return False
-  if not hasattr(os, "getuid"):  # such systems have a directory per user
+  # Such systems have a temporary directory per user.
+  if not hasattr(os, "getuid"):
     return True
   return about.st_uid == os.getuid() and not about.st_mode & 0o022
 
 
 def _keeps_names(parent: str) -> bool:
-  """Whether no other user can put another directory in the place of one."""
+  """Returns True if no other user can replace a directory in `parent`."""
   mode = os.stat(parent).st_mode
   return not mode & 0o022 or bool(mode & stat.S_ISVTX)

@@ -1,8 +1,8 @@
-"""Holds real devices to the simulated order of ops, by control edges.
+"""Control edges that enforce the simulated execution order on devices.
 
-TensorFlow's executor runs ready ops in any order, a simulated device in that of
-its placement's problem. A chain of control edges per device makes the executor
-do the same. (Hashemi et al., TicTac, MLSys 2019, gain by enforcing an order.)
+TensorFlow's executor runs ready ops in any order. A chain of control edges per
+device makes it follow the order of the simulation. Enforcing an order can also
+shorten steps (TicTac, Hashemi et al., MLSys 2019).
 """
 
 import itertools
@@ -14,7 +14,7 @@ from tfplace.core.op_graph import OpGraph
 from tfplace.core.placement import Placement
 from tfplace.simulate.simulator import Simulator
 
-# An op after one of these may be dead, or in the frame of a loop.
+# An op after one of these may be dead or part of a loop.
 _CONTROL_FLOW = {
   *("Switch", "RefSwitch", "_SwitchN", "Merge", "RefMerge"),
   *("Enter", "RefEnter", "Exit", "RefExit", "NextIteration"),
@@ -22,9 +22,9 @@ _CONTROL_FLOW = {
 
 
 def chains(placement: Placement) -> list[np.ndarray]:
-  """Per device, its ops in the order of their simulated starts.
+  """Returns, for each device, its ops in the order of simulated starts.
 
-  Ops without inputs, and those after a Switch or a loop, are left out.
+  Ops without inputs and ops after a Switch or a loop are omitted.
   """
   order = simulated_order(placement)
   devices = placement.devices[order]
@@ -34,18 +34,20 @@ def chains(placement: Placement) -> list[np.ndarray]:
 
 
 def simulated_order(placement: Placement) -> np.ndarray:
-  """[?] ops of all devices in the order of their simulated starts, producers
-  before readers, without those that `chains` leaves out."""
+  """Returns the ops of all devices in the order of simulated starts.
+
+  Producers precede their readers. The ops that `chains` omits are omitted.
+  """
   graph = placement.problem.graph
   position = graph.topological_position
   schedule = Simulator(placement.problem).schedule(placement)
-  # Of one start, what takes no time comes first, producers before readers.
+  # Among equal starts, ops of zero time come first, producers before readers.
   order = np.lexsort((position, schedule.op_end_us, schedule.op_start_us))
   return order[_orderable(graph)[order]]
 
 
 def _orderable(graph: OpGraph) -> np.ndarray:
-  """[num_ops] bool: has inputs, and runs exactly once in every step."""
+  """Returns [num_ops] bool: the op has inputs and runs once in every step."""
   offsets, edges = graph.in_csr
   conditional = np.array([t in _CONTROL_FLOW for t in graph.types])
   for op in graph.topological_order:
@@ -55,11 +57,11 @@ def _orderable(graph: OpGraph) -> np.ndarray:
 
 
 def enforce_order(graph_def: Any, placement: Placement) -> None:
-  """Adds control edges, in place, so that each device runs its chain in order.
+  """Adds control edges in place that run each device's chain in order.
 
   Args:
-    graph_def: a `GraphDef` that has a node for every op of the placement.
-    placement: of those ops.
+    graph_def: a `GraphDef` with a node for each op of the placement.
+    placement: placement of these ops.
   """
   names = placement.problem.graph.names
   nodes = {node.name: node for node in graph_def.node}

@@ -1,7 +1,7 @@
-"""Why a simulated step takes as long as it does.
+"""The critical path of a simulated step.
 
-`critical_path` explains one schedule to people: the chain of ops, transfers and
-waits that ends with the step's last op. It is no bound.
+The critical path explains one schedule: the chain of ops, transfers and waits
+that ends with the last op. It is not a bound.
 """
 
 import dataclasses
@@ -13,23 +13,23 @@ import numpy as np
 if TYPE_CHECKING:
   from tfplace.simulate.schedule import Schedule
 
-OP, TRANSFER, RECEIVE = "op", "transfer", "receive"  # kinds of segments
-INPUT = "input"  # its last input had just arrived, or its output was ready
-DEVICE = "device"  # its device had just become free
-CHANNEL = "channel"  # its channel had just become free
-BEGIN = "begin"  # the step began
+OP, TRANSFER, RECEIVE = "op", "transfer", "receive"  # Kinds of segments.
+INPUT = "input"  # Started when its last input arrived or its output was ready.
+DEVICE = "device"  # Started when its device became free.
+CHANNEL = "channel"  # Started when its channel became free.
+BEGIN = "begin"  # Started with the step.
 
 
 @dataclasses.dataclass(frozen=True)
 class Segment:
-  """One op, transfer or receive on the critical path.
+  """An op, transfer or receive on the critical path.
 
   Attributes:
     kind: "op", "transfer" or "receive".
     index: position of the op, or number of the transfer.
-    start_us: when it starts.
-    end_us: when the op or receive ends, or the transfer arrives.
-    waited_for: what let it start only then: "input", "device", "channel" or
+    start_us: start of the segment.
+    end_us: end of the op or receive, or arrival of the transfer.
+    waited_for: event that allowed the start: "input", "device", "channel" or
       "begin".
   """
 
@@ -41,21 +41,21 @@ class Segment:
 
 
 def critical_path(schedule: "Schedule") -> tuple[Segment, ...]:
-  """The critical path, from the begin of the step to its last end.
+  """Returns the critical path from the start of the step to its last end.
 
-  Where an op or transfer starts both when its input comes and when its device
-  or channel becomes free, the path follows the input.
+  If an input arrives at the same time as the device or channel becomes free,
+  the path follows the input.
   """
   if not len(schedule.op_end_us):
     return ()
   return tuple(_Walk(schedule).back_from(int(schedule.op_end_us.argmax())))
 
 
-Step = tuple[str, int]  # kind and index of a segment
+Step = tuple[str, int]  # Kind and index of a segment.
 
 
 class _Walk:
-  """Walks a schedule against time, from each start to what allowed it."""
+  """Walks a schedule backward, from each start to the event that allowed it."""
 
   def __init__(self, schedule: "Schedule") -> None:
     self.schedule = schedule
@@ -97,7 +97,7 @@ class _Walk:
   def before_on_device(
     self, device: int, start_us: float
   ) -> tuple[Step | None, str]:
-    """No input came then, so the device was busy with what ran before."""
+    """Finds the op or receive that occupied the device until `start_us`."""
     before = self.on_device.before(device, start_us)
     if before is None:
       return None, BEGIN
@@ -106,7 +106,7 @@ class _Walk:
     return (RECEIVE, int(self.received[before - len(self.devices)])), DEVICE
 
   def inputs(self, op: int) -> Iterator[tuple[Step, float]]:
-    """What brings each input of `op` to its device, and when."""
+    """Yields the segment that delivers each input of `op`, and its end."""
     graph, sent = self.schedule.placement.problem.graph, self.schedule.transfers
     offsets, edges = graph.in_csr
     for edge in edges[offsets[op] : offsets[op + 1]]:
@@ -135,7 +135,7 @@ class _Walk:
 
 
 class _Occupied:
-  """Who held each device, or each channel, before a given time."""
+  """Usage intervals of each device or channel."""
 
   def __init__(
     self, holder: np.ndarray, start_us: np.ndarray, until_us: np.ndarray
@@ -147,6 +147,6 @@ class _Occupied:
     self.starts = {h: start_us[part] for h, part in self.parts.items()}
 
   def before(self, holder: int, time_us: float) -> int | None:
-    """The last to start before `time_us`."""
+    """Returns the last user of `holder` to start before `time_us`, or None."""
     at = int(np.searchsorted(self.starts[int(holder)], time_us)) - 1
     return int(self.parts[int(holder)][at]) if at >= 0 else None

@@ -1,9 +1,9 @@
-"""The kernel: one step of one placement, by rules 1 to 7 of the formats.
+"""The simulation kernel: one step by rules 1-7 of docs/simulation.md.
 
-Event-driven and exact. Everything here is Numba code that allocates nothing
-and holds no lock, so that a search can call `simulate` from its own compiled
-loop, and threads can run it side by side, each with a `workspace` of its own.
-Placements are not checked; `Simulator.evaluate` does that.
+The kernel is Numba code that allocates nothing and holds no lock. A search can
+call `simulate` from its own compiled loop, and threads can run it in parallel,
+each with its own `workspace`. Placements are not checked; `Simulator.evaluate`
+does that.
 """
 
 import numpy as np
@@ -32,24 +32,23 @@ def simulate(
   """Simulates one step.
 
   Args:
-    tables: from `pack`.
+    tables: packed problem from `pack`.
     devices: [num_ops] int32 device of each op.
-    work: from `workspace`; afterwards it holds peaks, busy times, bytes moved
-      and the start of every op and transfer (see `Workspace`).
-    cutoff: microseconds; give up once the step is known to take longer, by
-      the ops that have started and the shortest paths from there to the end.
+    work: workspace; receives peaks, busy times, bytes moved and the start of
+      each op and transfer (see `Workspace`).
+    cutoff: microseconds; the simulation stops once the started ops and the
+      shortest paths from there prove a longer step.
 
   Returns:
-    The step time in microseconds. Infinity, and a workspace that means
-    nothing, if it exceeds `cutoff`, an op cannot run on its device, or a
-    transfer has no link.
+    The step time in microseconds. Infinity, with an undefined workspace, if it
+    exceeds `cutoff`, an op cannot run on its device, or a link is missing.
   """
-  # A constant, by the type of `tables`: code that it rules out is not compiled.
+  # The type of `tables` makes this a constant, so dead code is not compiled.
   costly = tables.has_message_costs is not None
   _reset(tables, devices, work)
   now = 0.0
   step_time_us = 0.0
-  limit = cutoff * (1 + 1e-12)  # the sums of `tail_us` are rounded otherwise
+  limit = cutoff * (1 + 1e-12)  # The sums of `tail_us` round differently.
   is_limited = limit < np.inf
   if is_limited and not _load(tables, devices, work, limit):
     return np.inf
@@ -61,7 +60,7 @@ def simulate(
           return np.inf
     transfers.process_events(tables, devices, work, now, costly)
     transfers.start(tables, devices, work, now, costly)
-    device = np.int64(0)  # a literal would be a type of its own
+    device = np.int64(0)  # A literal would have a type of its own.
     while work.due_us[STARTS] <= now and device < tables.num_devices:
       if work.start_us[device] <= now:
         node = queues.take(tables, work, device, costly)
@@ -70,7 +69,8 @@ def simulate(
           least = end + tables.ops[node].tail_us
           if is_limited:
             least = max(least, end + _still(tables, work, device))
-          if not least <= limit:  # NaN too: the op cannot run here
+          # NaN, for an op that cannot run here, also ends the simulation.
+          if not least <= limit:
             return np.inf
           step_time_us = max(step_time_us, end)
         else:
@@ -115,7 +115,7 @@ def _reset(tables: Tables, devices: np.ndarray, work: Workspace) -> None:
 def _load(
   tables: Tables, devices: np.ndarray, work: Workspace, limit: float
 ) -> bool:
-  """Adds up the work of every device; false if one has too much."""
+  """Sums the work of each device; returns False if one exceeds the limit."""
   work.load_us[:] = 0.0
   for op in range(tables.num_ops):
     device = devices[op]
@@ -134,8 +134,10 @@ def _load(
 
 @inlined
 def _still(tables: Tables, work: Workspace, device: Index) -> float:
-  """Takes the op that starts off its device's account: the least time from
-  its end to that of the device's last op."""
+  """Subtracts the running op from its device's remaining work.
+
+  Returns the least time from its end to the end of the device's last op.
+  """
   time_us = tables.time_us[work.running[device], tables.kind[device]]
   if time_us > 0:
     time_us += tables.op_overhead_us[device]
@@ -185,7 +187,7 @@ def _start_receive(
 def _occupy(
   work: Workspace, node: Index, device: Index, now: float, end: float
 ) -> None:
-  """An op or a receive runs on `device` from now to `end`."""
+  """Marks `device` as running an op or a receive until `end`."""
   work.ops.nodes[node].time = now
   work.running[device] = node
   work.end_us[device] = end
@@ -203,7 +205,7 @@ def _complete(
   now: float,
   costly: bool,
 ) -> bool:
-  """Ends what runs on `device`; false if a link is missing."""
+  """Ends the op or receive on `device`; returns False if a link is missing."""
   work.end_us[device] = np.inf
   if not queues.is_idle(tables, work, device, costly):
     will_start(work, device)
@@ -235,7 +237,7 @@ def _publish(
   device: Index,
   now: float,
 ) -> bool:
-  """Gives an output to its readers here and queues it for other devices."""
+  """Passes an output to its local readers and queues its transfers."""
   reader = np.int64(tables.slots[slot].reader)
   if reader < 0:
     return _share(tables, devices, work, slot, device, now)
@@ -255,7 +257,7 @@ def _share(
   device: Index,
   now: float,
 ) -> bool:
-  """The same of a shared slot, whose needs are counted by device."""
+  """Publishes a shared slot and counts its readers per device."""
   about = tables.slots[slot]
   at = np.int64(about.left)
   work.left[at : at + tables.num_devices] = 0
@@ -281,7 +283,7 @@ def _share(
 
 @inlined
 def _advance(tables: Tables, work: Workspace, now: float) -> float:
-  """Ends an instant: notes the peaks and returns the next, or infinity."""
+  """Ends an instant: updates peaks and returns the next time, or infinity."""
   if work.counts[GROWN]:
     work.counts[GROWN] = 0
     for i in range(tables.num_devices):

@@ -1,9 +1,8 @@
-"""What a transfer takes on a link: rule 3 of the formats, for all who estimate,
-prove or explain besides the engine, which calls it too.
+"""Transfer times on links, by rule 3 (channel) of docs/simulation.md.
 
-The engine divides bytes by the bandwidth, as the formats say. Estimates and
-proofs multiply by its inverse, in `Links`, where classes of devices may stand
-for devices and a missing link takes infinitely long.
+The engine divides bytes by the bandwidth. Estimates and proofs multiply by its
+inverse, stored in `Links`, which can also describe classes of devices and gives
+missing links infinite latency.
 """
 
 from typing import NamedTuple, Protocol, TypeVar
@@ -18,7 +17,7 @@ Us = TypeVar("Us", float, np.ndarray)
 
 
 class Matrices(Protocol):
-  """The [num_devices, num_devices] fields of links, as of a `Cluster`."""
+  """[num_devices, num_devices] link fields, as in `Cluster`."""
 
   @property
   def bandwidth(self) -> np.ndarray: ...
@@ -43,12 +42,12 @@ def transfer_ends(
   src: Index | np.ndarray,
   dst: Index | np.ndarray,
 ) -> tuple[Us, Us, Us]:
-  """When a transfer that starts then is sent, arrives, and frees its channel.
+  """Returns when a transfer is sent, arrives, and frees its channel.
 
   Args:
-    links: of the cluster.
-    start_us: when it gets its channel; like the others a number or an array.
-    num_bytes: its size.
+    links: link matrices of the cluster.
+    start_us: start on the channel; all arguments are numbers or arrays.
+    num_bytes: size of the transfer.
     src: sending device.
     dst: receiving device.
   """
@@ -63,7 +62,7 @@ def send_us(
   src: Index | np.ndarray,
   dst: Index | np.ndarray,
 ) -> Us:
-  """What sending takes of the producer's device, after the op's time."""
+  """Returns the time of a send on the producer's device, after the op."""
   return links.send_us[src, dst] + num_bytes * links.send_us_per_byte[src, dst]
 
 
@@ -73,7 +72,7 @@ def receive_us(
   src: Index | np.ndarray,
   dst: Index | np.ndarray,
 ) -> Us:
-  """What receiving takes of the destination; where 0, there is no receive."""
+  """Returns the time of a receive on the destination; 0 means no receive."""
   return links.recv_us[src, dst] + num_bytes * links.recv_us_per_byte[src, dst]
 
 
@@ -83,15 +82,15 @@ compiled_receive_us = inlined(receive_us)
 
 
 class Links(NamedTuple):
-  """The links between devices, or between classes of devices, for kernels.
+  """Links between n devices or classes of devices, for kernels.
 
   Attributes:
-    us_per_byte: [n, n] float64 from, to; 0 without a link. Sending, the
-      transfer and receiving together.
-    latency_us: [n, n] float64, the same; infinite without a link.
+    us_per_byte: [n, n] float64 total of send, transfer and receive, by (source,
+      destination); 0 without a link.
+    latency_us: [n, n] float64 fixed part of the same; infinite without a link.
     channel_us_per_byte: [n, n] float64 of the transfer alone.
     gap_us: [n, n] float64.
-    channel: [n, n] int32; -1 without a link, and between classes.
+    channel: [n, n] int32; -1 without a link and between classes.
   """
 
   us_per_byte: np.ndarray
@@ -105,7 +104,7 @@ class Links(NamedTuple):
 def arrival_us(
   links: Links, start_us: float, num_bytes: float, src: Index, dst: Index
 ) -> float:
-  """When readers have what begins to be sent then, on a free channel."""
+  """Returns the arrival of an output whose send starts on a free channel."""
   return (
     start_us
     + num_bytes * links.us_per_byte[src, dst]
@@ -117,7 +116,7 @@ def arrival_us(
 def free_us(
   links: Links, start_us: float, num_bytes: float, src: Index, dst: Index
 ) -> float:
-  """When the channel of a transfer that starts then is free again."""
+  """Returns when the channel of a transfer that starts now is free again."""
   return (
     start_us
     + num_bytes * links.channel_us_per_byte[src, dst]
@@ -126,7 +125,7 @@ def free_us(
 
 
 def links_of(cluster: Cluster) -> Links:
-  """The links between a cluster's devices."""
+  """Builds the links between the devices of a cluster."""
   linked = cluster.channel >= 0
   us_per_byte, latency_us = _delays(cluster)
   return Links(
@@ -139,20 +138,25 @@ def links_of(cluster: Cluster) -> Links:
 
 
 def _delays(cluster: Cluster) -> tuple[np.ndarray, np.ndarray]:
-  """[num_devices, num_devices] microseconds per byte, and besides, from the end
-  of an op's own time to its reader's input; NaN per byte without a link."""
+  """Returns time per byte and fixed time from an op's end to its reader.
+
+  Both are [num_devices, num_devices] microseconds and include sends and
+  receives. The time per byte is NaN without a link.
+  """
   per_byte = cluster.send_us_per_byte + cluster.recv_us_per_byte
   fixed_us = cluster.send_us + cluster.recv_us
   return 1 / cluster.bandwidth + per_byte, cluster.latency_us + fixed_us
 
 
 def best_links(cluster: Cluster, class_of: np.ndarray) -> Links:
-  """Between classes of devices, the least time per byte and the least latency
-  of any link from one to another device of them, without gaps.
+  """Builds the best links between classes of devices, without gaps.
+
+  Each entry has the least time per byte and the least latency of any link
+  between two devices of these classes.
 
   Args:
     cluster: the devices.
-    class_of: [num_devices] class of each.
+    class_of: [num_devices] class of each device.
   """
   count = int(class_of.max()) + 1
   us_per_byte = np.full((count, count), np.inf)
@@ -175,19 +179,20 @@ def best_links(cluster: Cluster, class_of: np.ndarray) -> Links:
 
 
 def reversed_links(links: Links) -> Links:
-  """The same against time: what was sent is received."""
+  """Transposes links, for time reversal: sends become receives."""
   return Links(*(np.ascontiguousarray(matrix.T) for matrix in links))
 
 
 def mean_transfer(
   cluster: Cluster, with_gap: bool = False
 ) -> tuple[float, float]:
-  """Mean microseconds per byte, and besides, over the links, of sending, the
-  transfer and receiving; 0 without any.
+  """Returns the mean microseconds per byte and per transfer over all links.
+
+  The means include sends and receives, and are 0 without links.
 
   Args:
     cluster: the devices.
-    with_gap: count the gap after a transfer, too.
+    with_gap: also count the gap after a transfer.
   """
   linked = (cluster.channel >= 0) & ~np.eye(cluster.num_devices, dtype=bool)
   if not linked.any():
@@ -198,8 +203,10 @@ def mean_transfer(
 
 
 def least_transfer_us(cluster: Cluster, num_bytes: np.ndarray) -> np.ndarray:
-  """The least from the ends of ops, which have sent by then, to the inputs of
-  their readers on another device; infinite without links."""
+  """Returns the least time from an op's end to a reader on another device.
+
+  The op's end includes its sends. The result is infinite without links.
+  """
   if not cluster.links:
     return np.full(len(num_bytes), np.inf)
   fixed_us = min(link.latency_us + link.recv_us for link in cluster.links)
@@ -209,7 +216,7 @@ def least_transfer_us(cluster: Cluster, num_bytes: np.ndarray) -> np.ndarray:
 
 
 def serial_us(problem: Problem) -> float:
-  """No step takes longer: every op, gap, send, transfer and receive in turn."""
+  """Bounds any step from above: all ops and transfers run one by one."""
   cluster, linked = problem.cluster, problem.cluster.channel >= 0
   op_us = np.where(problem.time_us > 0, cluster.op_overhead_us, 0.0)
   op_us += np.nan_to_num(problem.time_us)

@@ -1,12 +1,11 @@
-"""The priority queues of the kernel, and how ops become ready.
+"""Priority queues of the kernel.
 
-Ready ops are queued by (ready time, position), receives before them by (ready
-time, producer's position, output), transfers by (queue time, slot
-and destination), events by time. Where ops go by rank, they are queued by rank,
-and receives apart. Nodes are pushed in order of time, and mostly
-in order of key, so that a linked list that is kept sorted takes nearly all of
-them in constant time; a node that would not go at its end goes into a skew heap
-(Sleator and Tarjan, 1986) beside it, in logarithmic amortized time.
+Ready ops are sorted by (ready time, position) or by rank, receives by (ready
+time, producer's position, output), transfers by (queue time, slot,
+destination), and events by time. Nodes arrive in order of time and mostly in
+order of key, so a sorted linked list takes nearly all of them in constant time.
+A node that does not belong at the list's end goes to a skew heap (Sleator and
+Tarjan, 1986) in logarithmic amortized time.
 """
 
 import numpy as np
@@ -25,13 +24,13 @@ def clear(queues: Queues) -> None:
 
 @inlined
 def is_empty(queues: Queues, queue: Index) -> bool:
-  """Whether `queue` has no node."""
+  """Returns True if `queue` has no node."""
   return queues.head[queue] < 0 and queues.root[queue] < 0
 
 
 @inlined
 def push(queues: Queues, queue: Index, node: Index) -> None:
-  """Adds `node`, whose time is no less than that of any node before."""
+  """Adds a node whose time is at least that of all earlier nodes."""
   nodes = queues.nodes
   nodes[node].left = -1
   if queues.head[queue] < 0:
@@ -50,7 +49,7 @@ def push(queues: Queues, queue: Index, node: Index) -> None:
 
 @inlined
 def first(queues: Queues, queue: Index) -> Index:
-  """The first node of a queue that is not empty."""
+  """Returns the first node of a non-empty queue."""
   node, root = np.int64(queues.head[queue]), np.int64(queues.root[queue])
   if root >= 0 and (node < 0 or _is_before(queues.nodes, root, node)):
     return root
@@ -59,7 +58,7 @@ def first(queues: Queues, queue: Index) -> Index:
 
 @inlined
 def pop(queues: Queues, queue: Index) -> Index:
-  """Removes and returns the first node of a queue that is not empty."""
+  """Removes and returns the first node of a non-empty queue."""
   nodes = queues.nodes
   node, root = first(queues, queue), np.int64(queues.root[queue])
   if node == root:
@@ -79,7 +78,7 @@ def _is_before(nodes: np.ndarray, a: Index, b: Index) -> bool:
 
 @helper
 def _meld(nodes: np.ndarray, a: Index, b: Index) -> Index:
-  """Joins two skew heaps, -1 being an empty one, and returns the root."""
+  """Merges two skew heaps (-1 is empty) and returns the root."""
   if a < 0:
     return b
   if b < 0:
@@ -101,7 +100,7 @@ def _meld(nodes: np.ndarray, a: Index, b: Index) -> Index:
 
 @inlined
 def push_event(work: Workspace, time: float, event: Index) -> None:
-  """Adds to the binary heap of events."""
+  """Adds an event to the binary heap."""
   times, ids = work.event_us, work.event_id
   i = work.counts[EVENTS]
   work.counts[EVENTS] = i + 1
@@ -116,7 +115,7 @@ def push_event(work: Workspace, time: float, event: Index) -> None:
 
 @inlined
 def pop_event(work: Workspace) -> Index:
-  """Removes and returns the earliest event; there is one."""
+  """Removes and returns the earliest event; the heap must not be empty."""
   times, ids = work.event_us, work.event_id
   result = np.int64(ids[0])
   size = work.counts[EVENTS] - 1
@@ -139,7 +138,7 @@ def pop_event(work: Workspace) -> Index:
 def receive(
   tables: Tables, work: Workspace, op: Index, device: Index, now: float
 ) -> None:
-  """An input of `op` is there; the last one makes it ready."""
+  """Counts an arrived input of `op`; the last one makes it ready."""
   node = work.ops.nodes[op]
   node.pending -= 1
   if node.pending == 0:
@@ -175,7 +174,7 @@ def make_receive_ready(
 def is_idle(
   tables: Tables, work: Workspace, device: Index, costly: bool
 ) -> bool:
-  """Whether nothing waits for a device."""
+  """Returns True if no op or receive waits for a device."""
   nothing = is_empty(work.ops, device)
   if costly and tables.is_ranked:
     nothing &= is_empty(work.ops, device + tables.num_devices)
@@ -184,11 +183,11 @@ def is_idle(
 
 @inlined
 def take(tables: Tables, work: Workspace, device: Index, costly: bool) -> Index:
-  """Removes and returns what a free device runs next; something waits.
+  """Removes and returns the next op or receive of a free device.
 
-  Where ops go by rank, the first op counts as ready since the op before it has
-  ended, or since it became ready after that, and receives that have arrived by
-  then go before it: as if a control edge led from the one op to the other.
+  With ranks, the first op counts as ready from the later of its ready time and
+  the end of the op before it, as if a control edge connected the two ops.
+  Receives that arrived by then go first.
   """
   receives = device + tables.num_devices
   if costly and tables.is_ranked and not is_empty(work.ops, receives):
@@ -203,14 +202,14 @@ def take(tables: Tables, work: Workspace, device: Index, costly: bool) -> Index:
 
 @inlined
 def _wake(work: Workspace, device: Index) -> None:
-  """Has an idle device start what waits for it."""
-  if work.end_us[device] == np.inf:  # nothing runs there
+  """Lets an idle device start its waiting work."""
+  if work.end_us[device] == np.inf:  # No op runs.
     will_start(work, device)
 
 
 @inlined
 def will_start(work: Workspace, device: Index) -> None:
-  """Notes when an idle device starts what waits for it."""
+  """Records when an idle device starts its waiting work."""
   start_us = work.free_us[device]
   work.start_us[device] = start_us
   work.due_us[STARTS] = min(work.due_us[STARTS], start_us)

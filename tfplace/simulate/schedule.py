@@ -1,8 +1,8 @@
-"""When everything in one simulated step takes place: ops, transfers, memory and
-the critical path. For people and reports; searches use the kernel itself.
+"""Schedules: the times of all ops and transfers, memory, critical path.
 
-The kernel counts memory as time passes; here intervals are added up, so that
-the one checks the other.
+Schedules serve reports, while searches call the kernel directly. The kernel
+counts memory as time passes. A schedule sums intervals instead, so the two
+results check each other.
 """
 
 import dataclasses
@@ -21,10 +21,10 @@ from tfplace.simulate.workspace import TRANSFERS, Workspace
 
 
 class MemoryCurve(NamedTuple):
-  """A step function of time.
+  """Memory use of a device as a step function of time.
 
   Attributes:
-    time_us: [num_steps] float64, ascending, the first is 0.
+    time_us: [num_steps] float64, ascending from 0.
     num_bytes: [num_steps] float64 in use from `time_us[i]` on.
   """
 
@@ -41,10 +41,12 @@ def memory_curves(
   transfer_start_us: np.ndarray,
   transfer_arrival_us: np.ndarray,
 ) -> list[MemoryCurve]:
-  """Rule 6 of the formats: one curve per device.
+  """Computes the memory of each device, by rule 6 (memory).
+
+  The rules are in docs/simulation.md.
 
   Args:
-    tables: from `pack`.
+    tables: packed problem from `pack`.
     devices: [num_ops] int32.
     op_start_us: [num_ops] float64.
     op_end_us: [num_ops] float64.
@@ -67,7 +69,7 @@ def memory_curves(
   np.maximum.at(until, home[slot], transfer_arrival_us)
 
   read = np.bincount(slots["src"], slots["bytes"], tables.num_ops)
-  groups = (  # device, bytes, from, to
+  groups = (  # The columns are device, bytes, start and end.
     (devices, tables.ops["start_bytes"] - read, op_start_us, op_end_us),
     (source, slots["bytes"], op_start_us[slots["src"]], until[home]),
     (
@@ -91,7 +93,7 @@ def _curve(
   some = size > 0
   times = np.concatenate(([0.0], start[some], end[some]))
   changes = np.concatenate(([always], size[some], -size[some]))
-  # All changes of one instant count together: frees before allocations.
+  # Sum all changes of an instant, because frees precede allocations.
   instants, at = np.unique(times, return_inverse=True)
   return MemoryCurve(
     instants, np.cumsum(np.bincount(at, changes, len(instants)))
@@ -100,25 +102,25 @@ def _curve(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Transfers:
-  """The transfers of a step, in the order in which they were queued.
+  """The transfers of a step, in queue order.
 
   Attributes:
     src_op: [num_transfers] int32 producer.
-    output: [num_transfers] int32 its output, -1 for control.
-    send_start_us: [num_transfers] float64 when its producer, whose time is
-      over, begins to send it.
-    send_end_us: [num_transfers] float64, and ends.
+    output: [num_transfers] int32 output of the producer, -1 for control.
     src: [num_transfers] int32 sending device.
     dst: [num_transfers] int32 receiving device.
     channel: [num_transfers] int32.
     num_bytes: [num_transfers] float64.
-    start_us: [num_transfers] float64 when it gets its channel.
-    sent_us: [num_transfers] float64, the start and bytes / bandwidth.
-    arrival_us: [num_transfers] float64, and the latency.
-    free_us: [num_transfers] float64 when its channel is free again.
-    recv_start_us: [num_transfers] float64 when its receive starts; the arrival
-      where receiving takes no time of the device.
-    recv_end_us: [num_transfers] float64 when its readers have it.
+    start_us: [num_transfers] float64 start on the channel.
+    sent_us: [num_transfers] float64 start + bytes / bandwidth.
+    arrival_us: [num_transfers] float64 `sent_us` + latency.
+    free_us: [num_transfers] float64 time when the channel is free again.
+    send_start_us: [num_transfers] float64 start of the send on the producer's
+      device, after the op's own time.
+    send_end_us: [num_transfers] float64 end of that send.
+    recv_start_us: [num_transfers] float64 start of the receive; the arrival if
+      there is no receive.
+    recv_end_us: [num_transfers] float64 time when the input reaches readers.
   """
 
   src_op: np.ndarray
@@ -138,7 +140,7 @@ class Transfers:
 
   @property
   def is_received(self) -> np.ndarray:
-    """[num_transfers] bool: receiving takes time of the destination."""
+    """[num_transfers] bool; True if receiving occupies the destination."""
     return self.recv_end_us > self.arrival_us
 
   def __len__(self) -> int:
@@ -147,14 +149,14 @@ class Transfers:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Schedule:
-  """One simulated step.
+  """The events of one simulated step.
 
   Attributes:
-    placement: what was simulated.
-    step_time_us: rule 5.
+    placement: simulated placement.
+    step_time_us: step time by rule 5 (step time) of docs/simulation.md.
     op_start_us: [num_ops] float64.
-    op_end_us: [num_ops] float64, its time and its sends after the start.
-    transfers: the transfers.
+    op_end_us: [num_ops] float64 end of each op, including its sends.
+    transfers: all transfers.
     peak_memory_bytes: [num_devices] float64.
     busy_us: [num_devices] float64 op time without overhead.
     memory: one curve per device.
@@ -171,11 +173,11 @@ class Schedule:
 
   @functools.cached_property
   def transfer_of_edge(self) -> np.ndarray:
-    """[num_edges] int64: the number of the transfer, -1 within one device."""
+    """[num_edges] int64 transfer of each edge, -1 within a device."""
     sent = self.transfers
     graph, devices = self.placement.problem.graph, self.placement.devices
     _, transfer_of = transfers(graph, devices)
-    # There, transfers are in the order of these keys; here, as queued.
+    # Convert from the order of keys to queue order.
     number = np.lexsort((sent.dst, sent.output, sent.src_op))
     is_sent = transfer_of >= 0
     transfer_of[is_sent] = number[transfer_of[is_sent]]
@@ -183,14 +185,14 @@ class Schedule:
 
   @functools.cached_property
   def critical_path(self) -> tuple[Segment, ...]:
-    """The chain of ops and transfers that ends with the last op."""
+    """Chain of ops and transfers that ends with the last op."""
     return critical_path(self)
 
 
 def make_schedule(
   placement: Placement, tables: Tables, work: Workspace
 ) -> Schedule:
-  """Simulates `placement` and reads the times from the workspace."""
+  """Simulates a placement and reads all times from the workspace."""
   devices = placement.devices.copy()
   step_time_us = engine.simulate(tables, devices, work, np.inf)
   start = work.ops.time[: tables.num_ops].copy()
@@ -216,13 +218,9 @@ def make_schedule(
 def _transfers(
   placement: Placement, tables: Tables, work: Workspace, computed: np.ndarray
 ) -> tuple[Transfers, np.ndarray]:
-  """The transfers, and [num_ops] the ends of the ops after their sends.
+  """Reads the transfers, and the [num_ops] ends of ops with their sends.
 
-  Args:
-    placement: what was simulated.
-    tables: from `pack`.
-    work: after the simulation.
-    computed: [num_ops] when each op's own time is over.
+  `computed` is the [num_ops] end of each op's own time.
   """
   count = int(work.counts[TRANSFERS])
   rank, dst = np.divmod(work.transfers.key[:count], tables.num_devices)
@@ -264,10 +262,10 @@ def _transfers(
 def _sends(
   key: np.ndarray, src_op: np.ndarray, taken: np.ndarray, computed: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """When each send starts and ends, and [num_ops] when each op has sent all.
+  """Returns the start and end of each send and the [num_ops] ends of ops.
 
-  An op's sends follow its time, one after another in the order of `key`; their
-  times are added up before they are added to the op's, as in the engine.
+  The sends of an op follow its own time in the order of `key`. Their times are
+  summed before the sum is added to the op's end, as in the engine.
   """
   total = np.zeros(len(computed))
   before, after = np.empty(len(key)), np.empty(len(key))

@@ -1,6 +1,4 @@
-"""The `Evaluator` that simulates: many placements of one problem at once, on
-all cores. Checks, batches and results; layout and kernel are elsewhere.
-"""
+"""The simulating `Evaluator`: batches of placements, on all cores."""
 
 import concurrent.futures
 import functools
@@ -23,19 +21,19 @@ from tfplace.simulate.schedule import Schedule, make_schedule
 from tfplace.simulate.tables import Tables
 from tfplace.simulate.workspace import Workspace
 
-# Below so many ops and edges in all, starting threads costs more than it saves.
+# Threads pay off only above this total number of ops and edges.
 MIN_PARALLEL_SIZE = 50_000
 
 
 class Batch(NamedTuple):
-  """What a batch of placements costs.
+  """Results of a batch of simulated placements.
 
   Attributes:
-    step_time_us: [batch] float64; infinite where a placement cannot run.
+    step_time_us: [batch] float64; infinite if a placement cannot run.
     peak_memory_bytes: [batch, num_devices] float64.
     busy_us: [batch, num_devices] float64 op time without overhead.
     bytes_moved: [batch] float64.
-    feasible: [batch] bool: it runs, and no peak exceeds its device's memory.
+    feasible: [batch] bool; True if a placement runs and fits in memory.
   """
 
   step_time_us: np.ndarray
@@ -46,7 +44,7 @@ class Batch(NamedTuple):
 
 
 def available_cores() -> int:
-  """Cores that this process may use."""
+  """Returns the number of cores that this process may use."""
   if hasattr(os, "sched_getaffinity"):
     return len(os.sched_getaffinity(0))
   return os.cpu_count() or 1
@@ -65,7 +63,7 @@ def _simulate_rows(
 ) -> None:
   """Simulates rows `first` to `last - 1` of `devices` into `batch`.
 
-  `starts` has as many rows as `devices`, or none where nobody asks.
+  `starts` has as many rows as `devices`, or none if starts are not requested.
   """
   for row in range(first, last):
     step_time_us = engine.simulate(tables, devices[row], work, cutoff)
@@ -91,17 +89,17 @@ def simulate_batch(
   cutoff: float = np.inf,
   starts: np.ndarray | None = None,
 ) -> Batch:
-  """Simulates [batch, num_ops] int32 `devices`, which are not checked.
+  """Simulates a batch of placements without checking them.
 
   Args:
-    tables: from `pack`.
+    tables: packed problem from `pack`.
     devices: [batch, num_ops] int32, contiguous and writable.
-    workspaces: spare ones; more are made as needed and left here. Safe to
-      share between threads.
-    num_threads: at most so many threads.
+    workspaces: spare workspaces, shared between threads; missing ones are
+      created and added.
+    num_threads: maximum number of threads.
     cutoff: as in `engine.simulate`.
-    starts: [batch, num_ops] float64 that receives when each op starts, us;
-      meaningless where the step time is infinite. None is not to know.
+    starts: [batch, num_ops] float64 output for the start of each op in
+      microseconds, or None. Rows of infinite step time are undefined.
   """
   rows = len(devices)
   size = rows * (tables.num_ops + len(tables.readers))
@@ -115,12 +113,12 @@ def simulate_batch(
     _simulate_rows(tables, devices, work, first, last, cutoff, batch, op_starts)
     workspaces.append(work)
 
-  # Parts are smaller than a thread's share, so that none waits for the last.
+  # Use several parts per thread so that no thread waits long for the last one.
   parts = 1 if threads == 1 else min(rows, 4 * threads)
   if threads == 1:
     simulate_part(0)
   else:
-    # A pool of its own: threads of a kept one would not survive a fork.
+    # Create a new pool because threads of a kept one do not survive a fork.
     with concurrent.futures.ThreadPoolExecutor(threads) as pool:
       list(pool.map(simulate_part, range(parts)))
   return batch
@@ -144,14 +142,14 @@ def _empty_batch(rows: int, num_devices: int) -> Batch:
 
 
 class Simulator:
-  """Simulates placements of one problem by rules 1 to 7 of the formats.
+  """Simulates placements of one problem by rules 1-7 of docs/simulation.md.
 
-  Safe to call from several threads at once, to pickle and to use after a
-  fork. The kernel is compiled at the first call ever, and kept on disk.
+  A simulator can be shared between threads, pickled, and used after a fork. The
+  kernel is compiled on first use and cached on disk.
 
   Attributes:
-    problem: what is placed and on what.
-    num_threads: threads of a batch; by default, the cores of this process.
+    problem: problem whose placements are simulated.
+    num_threads: threads per batch; defaults to the cores of this process.
   """
 
   def __init__(self, problem: Problem, num_threads: int | None = None) -> None:
@@ -164,7 +162,7 @@ class Simulator:
 
   @functools.cached_property
   def tables(self) -> tables_lib.Tables:
-    """The problem as `engine.simulate` wants it."""
+    """The packed problem for `engine.simulate`."""
     return tables_lib.pack(self.problem)
 
   def evaluate(
@@ -176,7 +174,7 @@ class Simulator:
       placements: [batch, num_ops] integer device indices, or `Placement`s.
 
     Raises:
-      PlacementError: a placement that the problem does not allow.
+      PlacementError: the problem does not allow a placement.
     """
     batch = self.run(self._checked(placements))
     return [self._evaluation(batch, row) for row in range(len(batch[0]))]
@@ -187,16 +185,15 @@ class Simulator:
     cutoff_us: float = np.inf,
     starts: np.ndarray | None = None,
   ) -> Batch:
-    """Simulates without checks: for searches, which know what they propose.
+    """Simulates placements without checking them, for searches.
 
     Args:
-      devices: [batch, num_ops] integer device indices below `num_devices`.
-        An index out of range corrupts memory; an op on a kind that cannot run
-        it, or a missing link, gives an infinite step time. Colocation is not
-        looked at.
-      cutoff_us: placements that take longer get an infinite step time, and
-        peaks that mean nothing, after less work.
-      starts: [batch, num_ops] float64 to fill with the start of every op in
+      devices: [batch, num_ops] integer device indices below `num_devices`. An
+        index out of range corrupts memory. An op on a kind that cannot run it,
+        or a missing link, gives an infinite step time. Colocation is ignored.
+      cutoff_us: slower placements get an infinite step time and undefined
+        peaks, with less work.
+      starts: [batch, num_ops] float64 output for the start of each op in
         microseconds, or None.
     """
     rows = np.array(devices, np.int32, ndmin=2, order="C")
@@ -205,10 +202,10 @@ class Simulator:
     )
 
   def schedule(self, placement: Placement | np.ndarray) -> Schedule:
-    """Simulates one placement and tells when everything happens.
+    """Simulates one placement and returns the times of all events.
 
     Raises:
-      PlacementError: a placement that the problem does not allow.
+      PlacementError: the problem does not allow the placement.
     """
     if not isinstance(placement, Placement):
       placement = Placement(self.problem, placement)
@@ -219,7 +216,7 @@ class Simulator:
   def _checked(
     self, placements: np.ndarray | Sequence[Placement]
   ) -> np.ndarray:
-    """[batch, num_ops] device indices that the problem allows."""
+    """Converts placements to checked [batch, num_ops] device indices."""
     if isinstance(placements, np.ndarray):
       if placements.ndim != 2 or placements.dtype.kind not in "iu":
         raise PlacementError(
@@ -240,7 +237,7 @@ class Simulator:
     for row, placement in zip(rows, placements, strict=True):
       if placement.problem is not self.problem:
         check_devices(self.problem, placement.devices)
-      row[:] = placement.devices  # checked when the Placement was made
+      row[:] = placement.devices  # Already checked by `Placement`.
     return rows
 
   def _evaluation(self, batch: Batch, row: int) -> Evaluation:

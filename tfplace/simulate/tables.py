@@ -1,7 +1,7 @@
-"""A problem's constants as the kernel reads them. No simulating here.
+"""A problem packed into arrays for the simulation kernel.
 
-What is read together lies together: an op's or a slot's fields are a record
-of one cache line or less, for at 50,000 ops the simulator waits for memory.
+The fields of an op or slot form a record of at most one cache line, because
+memory access limits the simulator at 50,000 ops.
 """
 
 from typing import NamedTuple
@@ -40,11 +40,11 @@ SLOT = np.dtype(
 
 
 class Tables(NamedTuple):
-  """A problem, laid out for the kernel; read-only, shared by all threads.
+  """A packed problem, read-only and shared by all threads.
 
-  A slot is one (producer, output) that some op reads, control outputs
-  included; slots are numbered in the order (producer, output). It is shared
-  if several ops read it.
+  A slot is an output (or the control output) that some op reads. Slots are
+  numbered in the order (producer, output). A slot with several readers is
+  shared.
 
   Attributes:
     num_ops: number of ops.
@@ -54,35 +54,36 @@ class Tables(NamedTuple):
     op_overhead_us: [num_devices] float64.
     persistent_bytes: [num_ops] float64.
     in_degree: [num_ops] int32 number of incoming edges.
-    sources: [?] int32 ops without inputs, by `op_key`.
+    sources: [num_sources] int32 ops without inputs, sorted by `op_key`.
     ops: [num_ops] records:
-      start_bytes: allocated when it starts: temporary memory and outputs.
-      end_bytes: freed when it ends, besides shared inputs: temporary memory,
-        outputs that nobody reads, inputs that nobody else reads.
-      tail_us: the least time from its end to the step's.
-      slots, slots_end: its slots.
-      shared, shared_end: its part of `shared_inputs`.
-    is_ranked: whether devices take ops by rank, or else as they become ready.
-    op_key: [num_ops] int64, how ready ops are ordered: their rank, or, of those
-      of one time, their position in the rules.
-    shared_inputs: [?] int32 shared slots above 0 bytes that each op reads.
+        start_bytes: allocated at the start: temporary memory and outputs.
+        end_bytes: freed at the end, besides shared inputs: temporary memory,
+          outputs without readers, inputs without other readers.
+        tail_us: least time from the op's end to the end of the step.
+        slots, slots_end: range of its slots.
+        shared, shared_end: range of its `shared_inputs`.
+    is_ranked: True if devices take ops by rank, False if by ready time.
+    op_key: [num_ops] int64 rank of each op, or, without ranks, its position,
+      which breaks ties between equal ready times.
+    shared_inputs: [num_shared_inputs] int32 shared slots above 0 bytes that
+      each op reads.
     slots: [num_slots] records:
-      bytes: 0 for control.
-      src: producer.
-      key: its place among the slots in the order of the rules.
-      reader: the only one, or -1 if it is shared.
-      left: if it is shared, its part of `Workspace.left`.
-      readers, readers_end: its part of `readers`.
+        bytes: size of the output, 0 for control.
+        src: producer.
+        key: rank of the slot by (producer's position, output).
+        reader: the only reader, or -1 if the slot is shared.
+        left: offset of a shared slot in `Workspace.left`.
+        readers, readers_end: range of its `readers`.
     slot_output: [num_slots] int32 output of the producer, -1 for control.
-    slot_at: [num_slots] int32, the inverse of the slots' `key`.
-    readers: [num_edges] int32 consumers of each slot, by position.
+    slot_at: [num_slots] int32 inverse of the slots' `key`.
+    readers: [num_edges] int32 readers of each slot, by position.
     num_shared: number of shared slots.
     bandwidth: [num_devices, num_devices] float64 bytes/us.
     latency_us: [num_devices, num_devices] float64.
     gap_us: [num_devices, num_devices] float64.
-    channel: [num_devices, num_devices] int32, -1 where there is no link.
-    has_message_costs: True where a transfer takes of its devices' time, else
-      None: another type, so that a kernel is compiled for either alone.
+    channel: [num_devices, num_devices] int32, -1 without a link.
+    has_message_costs: True if transfers occupy their endpoint devices, else
+      None. The types differ so that a kernel is compiled for each case.
     send_us, send_us_per_byte: [num_devices, num_devices] float64.
     recv_us, recv_us_per_byte: [num_devices, num_devices] float64.
     memory_bytes: [num_devices] float64 capacities.
@@ -118,18 +119,17 @@ class Tables(NamedTuple):
 
   @property
   def tail_us(self) -> np.ndarray:
-    """[num_ops] float64 of `ops`."""
+    """[num_ops] float64 `tail_us` of `ops`."""
     return self.ops["tail_us"]
 
 
 def pack(problem: Problem, position: np.ndarray | None = None) -> Tables:
-  """Lays out `problem` for the kernel: once, then many simulations.
+  """Packs a problem once for many simulations.
 
   Args:
-    problem: what is simulated.
-    position: [num_ops] each op's position for the rules that order what
-      happens at one time, where the ops have been renumbered; None is 0, 1,
-      ...
+    problem: problem to simulate.
+    position: [num_ops] position of each op for breaking ties if the ops have
+      been renumbered; None means 0, 1, ...
   """
   graph, cluster = problem.graph, problem.cluster
   if position is None:
@@ -175,7 +175,6 @@ def pack(problem: Problem, position: np.ndarray | None = None) -> Tables:
 
 
 def _times(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
-  """`kind` and `time_us` of `Tables`."""
   kinds = [device.kind for device in problem.cluster.devices]
   _, first, kind = np.unique(kinds, return_index=True, return_inverse=True)
   time_us = np.ascontiguousarray(problem.time_us[:, first], np.float64)
@@ -185,9 +184,7 @@ def _times(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
 def _slots(
   problem: Problem, position: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """The slots but for their keys, their outputs, and [num_edges] the slot of
-  each edge.
-  """
+  """Returns slots without keys, their outputs, and the slot of each edge."""
   graph = problem.graph
   by_src = np.lexsort(
     (position[graph.edge_dst], graph.edge_output, graph.edge_src)
@@ -215,7 +212,6 @@ def _slots(
 def _ops(
   problem: Problem, slots: np.ndarray, slot_of: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-  """`ops` and `shared_inputs` of `Tables`."""
   graph = problem.graph
   producer = np.repeat(np.arange(graph.num_ops), np.diff(graph.output_offsets))
   outputs = np.bincount(producer, graph.output_bytes, graph.num_ops)
@@ -236,16 +232,17 @@ def _ops(
 
 
 def _parts(keys: np.ndarray, num_keys: int) -> tuple[np.ndarray, np.ndarray]:
-  """First and end of each key's part of an array that is ordered by key."""
+  """Returns the start and end of each key's range in an array sorted by key."""
   ends = np.cumsum(np.bincount(keys, minlength=num_keys))
   return np.concatenate(([0], ends))[:-1], ends
 
 
 def _tails(problem: Problem) -> np.ndarray:
-  """[num_ops] microseconds that no placement's step ends earlier after an op.
+  """Returns [num_ops] least microseconds from an op's end to the step's end.
 
-  The longest path, each op at its fastest. After an op that takes time, its
-  reader waits for the idle gap here or for a transfer elsewhere.
+  The value is the longest path with each op on its fastest kind. After an op of
+  nonzero time, its reader waits for the idle gap on the same device or for a
+  transfer to another one.
   """
   graph, cluster = problem.graph, problem.cluster
   gap_us = np.minimum(
@@ -253,5 +250,5 @@ def _tails(problem: Problem) -> np.ndarray:
   )
   gap_us[problem.fastest_us[graph.edge_src] <= 0] = 0.0
   edge_us = gap_us + problem.fastest_us[graph.edge_dst]
-  # Sums in another order than the engine's may differ in the last digits.
+  # Stay below the engine's sums, which add in another order.
   return longest_paths(graph, edge_us, backward=True) * (1 - 1e-9)

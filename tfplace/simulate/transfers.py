@@ -1,6 +1,4 @@
-"""The kernel's transfers: sent, queued on channels, received; rule 3 of the
-formats.
-"""
+"""Kernel code for transfers, by rule 3 (channel) of docs/simulation.md."""
 
 import numpy as np
 
@@ -19,7 +17,8 @@ from tfplace.simulate.workspace import (
   Workspace,
 )
 
-_BEFORE_OPS = np.int64(-1 << 62)  # added to keys, orders receives before ops
+# Added to keys of receives, which go before ops.
+_BEFORE_OPS = np.int64(-1 << 62)
 
 
 @inlined
@@ -30,7 +29,7 @@ def sending_us(
   op: Index,
   device: Index,
 ) -> float:
-  """What the transfers of `op` will take of its device after the op's time."""
+  """Sums the time of an op's sends on its device."""
   total_us = 0.0
   about = tables.ops[op]
   for i in range(about.slots, about.slots_end):
@@ -66,9 +65,9 @@ def queue(
   target: Index,
   now: float,
 ) -> bool:
-  """Queues a transfer on its link's channel; false if there is no link.
+  """Queues a transfer on its link's channel; returns False without a link.
 
-  `reader` is the only one on `target`, or -1.
+  `reader` is the only reader on `target`, or -1.
   """
   channel = np.int64(tables.channel[source, target])
   if channel < 0:
@@ -104,7 +103,7 @@ def _wake(work: Workspace, channel: Index) -> None:
 def process_events(
   tables: Tables, devices: np.ndarray, work: Workspace, now: float, costly: bool
 ) -> None:
-  """Arrivals of this instant, and channels that become free in it."""
+  """Handles the arrivals and freed channels of this instant."""
   while work.counts[EVENTS] > 0 and work.event_us[0] <= now:
     event = queues.pop_event(work)
     if event >= 0:
@@ -150,7 +149,7 @@ def deliver(
   target: Index,
   now: float,
 ) -> None:
-  """Gives a slot to its only reader on `target`, or to all if it is -1."""
+  """Delivers a slot to its only reader on `target`, or to all readers if -1."""
   if reader >= 0:
     receive(tables, work, reader, target, now)
     return
@@ -165,7 +164,7 @@ def deliver(
 def release(
   tables: Tables, work: Workspace, slot: Index, device: Index
 ) -> float:
-  """One need less of a shared slot on `device`; the bytes freed there."""
+  """Removes one need of a shared slot on `device`; returns the freed bytes."""
   about = tables.slots[slot]
   at = about.left + device
   work.left[at] -= 1
@@ -176,7 +175,7 @@ def release(
 def start(
   tables: Tables, devices: np.ndarray, work: Workspace, now: float, costly: bool
 ) -> None:
-  """Starts what the free channels can start in this instant."""
+  """Starts transfers on all free channels."""
   for i in range(work.counts[WAKEUPS]):
     channel = np.int64(work.wakeups[i])
     while not queues.is_empty(work.transfers, channel):

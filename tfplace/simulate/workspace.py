@@ -1,4 +1,4 @@
-"""The state of one simulation, which the kernel writes. No simulating here."""
+"""The mutable state of one simulation."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from tfplace.simulate.tables import Tables
 
-_NODE = [  # of a queue
+_NODE = [  # Fields of all queue nodes.
   ("time", np.float64),
   ("key", np.int64),
   ("left", np.int32),
@@ -24,12 +24,12 @@ TRANSFER_NODE = np.dtype(
   ],
   align=True,
 )
-TRANSFERS = 0  # in `Workspace.counts`: transfers queued so far
-EVENTS = 1  # events in the heap
-WAKEUPS = 2  # entries of `wakeups`
-GROWN = 3  # whether memory has been allocated in this instant
-ENDS = 0  # in `Workspace.due_us`: the least of `end_us`
-STARTS = 1  # the least of `start_us`
+TRANSFERS = 0  # Index in `Workspace.counts`: number of queued transfers.
+EVENTS = 1  # Number of events in the heap.
+WAKEUPS = 2  # Number of entries of `wakeups`.
+GROWN = 3  # Nonzero if memory was allocated in this instant.
+ENDS = 0  # Index in `Workspace.due_us`: minimum of `end_us`.
+STARTS = 1  # Minimum of `start_us`.
 
 
 class Queues(NamedTuple):
@@ -37,17 +37,17 @@ class Queues(NamedTuple):
 
   Attributes:
     head: [num_queues] int32 first node of the sorted list, -1 if empty.
-    tail: [num_queues] int32 its last node; meaningless if empty.
+    tail: [num_queues] int32 last node of the list; undefined if empty.
     root: [num_queues] int32 root of the heap, -1 if empty.
     nodes: [num_nodes] records:
-      time: first key.
-      key: second key.
-      left: next node in a list, or child in a heap; -1 where there is none.
-      right: child in a heap, or -1.
-      pending: of an op, inputs still missing.
-      bytes, source, target: of a transfer.
-      reader: the only one there of what a transfer carries, or -1.
-      slot: what a transfer carries, -1 where only `reader` reads it.
+        time: first key.
+        key: second key.
+        left: next node in a list, or child in a heap; -1 for none.
+        right: child in a heap, or -1.
+        pending: number of missing inputs of an op.
+        bytes, source, target: size and devices of a transfer.
+        reader: only reader of a transfer at its destination, or -1.
+        slot: slot of a transfer, -1 if only `reader` reads it.
   """
 
   head: np.ndarray
@@ -57,54 +57,55 @@ class Queues(NamedTuple):
 
   @property
   def time(self) -> np.ndarray:
-    """[num_nodes] float64 of `nodes`."""
+    """[num_nodes] float64 `time` of `nodes`."""
     return self.nodes["time"]
 
   @property
   def key(self) -> np.ndarray:
-    """[num_nodes] int64 of `nodes`."""
+    """[num_nodes] int64 `key` of `nodes`."""
     return self.nodes["key"]
 
 
 class Workspace(NamedTuple):
-  """State of one simulation; one per thread, reused from call to call.
+  """State of one simulation; each thread reuses its own.
 
-  After `engine.simulate`, these hold the results:
+  After `engine.simulate`, `peak_bytes`, `busy_us`, `moved_bytes`, and the times
+  of `ops` and `transfers` hold the results.
 
   Attributes:
     peak_bytes: [num_devices] float64.
     busy_us: [num_devices] float64.
     moved_bytes: [1] float64.
-    ops: what is ready on each device, ops and receives; where ops go by rank,
-      receives have num_devices queues of their own behind. The first num_ops of
-      `ops.time` are the starts of the ops, and number num_ops + i is that of
-      transfer i's receive, where messages cost time of devices.
-    ready_us: [num_ops] float64 when each op became ready, and
-    ended_us: [num_devices] float64 when each device's last op ended; of use
-      only where ops go by rank and messages cost time of devices.
-    transfers: queued transfers, numbered as they were queued;
-      `transfers.time` is the start and `transfers.key` is
-      slot key * num_devices + destination of the first `counts[TRANSFERS]`.
+    ops: ready ops and receives of each device. With ranks, receives use
+      num_devices further queues. The first num_ops of `ops.time` are the starts
+      of ops, and entry num_ops + i is the start of transfer i's receive, if
+      transfers occupy devices.
+    ready_us: [num_ops] float64 ready time of each op; only used with ranks and
+      transfers that occupy devices.
+    ended_us: [num_devices] float64 end of each device's last op; used likewise.
+    transfers: transfers, numbered in queue order. For the first
+      `counts[TRANSFERS]`, `transfers.time` is the start and `transfers.key` is
+      slot key * num_devices + destination.
     counts: [4] int64; see the constants above.
-    left: [num_shared * num_devices] int32 readers, and on the producer's
-      device transfers, that still need the bytes there.
-    reader: [num_devices] int32 one of the readers there of a slot.
-    running: [num_devices] int32 op; meaningless if none runs.
+    left: [num_shared * num_devices] int32 number of readers (and, on the
+      producer's device, transfers) that still need a shared slot.
+    reader: [num_devices] int32 a reader of the current slot on each device.
+    running: [num_devices] int32 running op; undefined if idle.
     end_us: [num_devices] float64 end of the running op, or infinity.
-    free_us: [num_devices] float64 when it can start another one.
-    start_us: [num_devices] float64 when it will, as far as is known.
-    due_us: [2] float64, see the constants above; where it is no later than
-      now, it may be out of date.
-    load_us: [num_devices] float64 work that has not started, with the idle
-      times after it; only where there is a cutoff.
+    free_us: [num_devices] float64 earliest start of the next op.
+    start_us: [num_devices] float64 planned start of the next op, or infinity.
+    due_us: [2] float64 minima, see the constants above; a value of now or
+      earlier may be outdated.
+    load_us: [num_devices] float64 work not yet started, with idle gaps; only
+      used with a cutoff.
     memory: [num_devices] float64 bytes in use.
-    channel_us: [num_channels] float64 when each channel is free.
-    channel_queued: [num_channels] uint8, whether it is in `wakeups` or has an
-      event.
-    wakeups: [num_channels] int32 channels to look at in this instant.
+    channel_us: [num_channels] float64 time when each channel is free.
+    channel_queued: [num_channels] uint8, nonzero if the channel is in `wakeups`
+      or has an event.
+    wakeups: [num_channels] int32 channels to check in this instant.
     event_us: [num_edges + num_channels] float64 heap of events.
-    event_id: [num_edges + num_channels] int32, an arriving transfer, or
-      -1 - channel.
+    event_id: [num_edges + num_channels] int32 arriving transfer, or -1 -
+      channel.
   """
 
   peak_bytes: np.ndarray
@@ -132,7 +133,7 @@ class Workspace(NamedTuple):
 
 
 def workspace(tables: Tables) -> Workspace:
-  """Memory for simulations of `tables`, one at a time."""
+  """Allocates a workspace for simulations of `tables`."""
   devices, edges = tables.num_devices, len(tables.readers)
   channels = int(tables.channel.max()) + 1
   receives = edges if tables.has_message_costs else 0

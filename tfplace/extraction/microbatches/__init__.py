@@ -1,7 +1,7 @@
-"""A training step in microbatches that computes what the whole step does.
+"""Microbatched training steps that compute the same result as the whole step.
 
-Here: how a step is split, and how its ops are named; without TensorFlow. The
-step itself is in `split_step`.
+This module holds the configuration of microbatches and the names of their ops,
+and does not need TensorFlow. `split_step` builds the step itself.
 """
 
 import dataclasses
@@ -14,28 +14,33 @@ import numpy as np
 from tfplace.core.protocols import whole_number
 from tfplace.errors import ExtractionError
 
-AUTO = "auto"  # in the place of a number: it is chosen with the placement
+AUTO = "auto"  # instead of a number: chosen together with the placement
 SCOPE = "microbatch_"
-FUNCTION = "microbatch_step"  # the traced graph that microbatches are copies of
-BATCH_SCOPE = "part_of_batch"  # in SCOPE: where the batch is cut
-BEGIN = "begin"  # in BATCH_SCOPE: awaits the end of an earlier microbatch
+FUNCTION = "microbatch_step"  # name of the traced graph that microbatches copy
+BATCH_SCOPE = "part_of_batch"  # in SCOPE: ops that slice the batch
+BEGIN = "begin"  # in BATCH_SCOPE: waits for an earlier microbatch
 _SCOPED = re.compile(rf"{SCOPE}(\d+)/(.*)", re.DOTALL)
 
 
+def is_auto(microbatches: Any) -> bool:
+  """Returns whether the number is chosen together with the placement."""
+  return isinstance(microbatches, str) and microbatches == AUTO
+
+
 def microbatch_of(op: str) -> int | None:
-  """The microbatch of an op of a split step; None where all share it."""
+  """Returns the microbatch of an op, or None if all microbatches share it."""
   found = _SCOPED.match(op)
   return int(found[1]) if found else None
 
 
 def name_in_whole(op: str) -> str:
-  """The name of an op without its microbatch."""
+  """Returns the name of an op without its microbatch scope."""
   found = _SCOPED.match(op)
   return found[2] if found else op
 
 
 def is_template(graph: Any) -> bool:
-  """Whether microbatches are copies of the graph, or of one around it."""
+  """Returns whether microbatches copy the graph or a graph around it."""
   while graph is not None:
     if getattr(graph, "name", None) == FUNCTION:
       return True
@@ -45,13 +50,14 @@ def is_template(graph: Any) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class SplitConfig:
-  """How a step is split.
+  """Division of a training step into microbatches.
 
   Attributes:
-    microbatches: k: n examples are cut into parts of n // k or n // k + 1.
-    max_in_flight: the forward pass of microbatch i + this starts only when the
-      backward pass of microbatch i has ended; None: k.
-    allow_batch_statistics: statistics over the batch (BatchNormalization) may
+    microbatches: number k of microbatches; n examples are divided into
+      microbatches of n // k or n // k + 1 examples.
+    max_in_flight: m: the forward pass of microbatch i + m waits for the
+      backward pass of microbatch i; None means k.
+    allow_batch_statistics: lets statistics over the batch (BatchNormalization)
       be computed for each microbatch, as replicated training does.
   """
 
@@ -60,19 +66,13 @@ class SplitConfig:
   allow_batch_statistics: bool = False
 
   def __post_init__(self) -> None:
-    """Turns NumPy's integers into Python's."""
     for name in ("microbatches", "max_in_flight"):
       number = whole_number(getattr(self, name))
       if number is not None:
         object.__setattr__(self, name, number)
 
   def check(self) -> None:
-    """Checks the values.
-
-    Raises:
-      ExtractionError: a number is no integer of at least 1, or the permission
-        is neither True nor False.
-    """
+    """Raises ExtractionError for a number below 1 or a wrong type."""
     if not isinstance(self.allow_batch_statistics, bool | np.bool_):
       raise ExtractionError(
         f"allow_batch_statistics is {self.allow_batch_statistics!r:.60}; it"
@@ -82,7 +82,7 @@ class SplitConfig:
       value = getattr(self, name)
       if name == "max_in_flight" and value is None:
         continue
-      if isinstance(value, str) and value == AUTO:
+      if is_auto(value):
         raise ExtractionError(
           f"{name} is 'auto', which place_model, plan_model and tfplace-place"
           " choose with the placement: give a number"
@@ -95,12 +95,12 @@ class SplitConfig:
 
   @property
   def is_whole(self) -> bool:
-    """Whether nothing is split."""
+    """Returns whether the step has a single microbatch."""
     return self.microbatches == 1
 
   @property
   def in_flight(self) -> int:
-    """Microbatches that are under way at once, at most."""
+    """Returns the largest number of microbatches in flight at once."""
     return min(self.max_in_flight or self.microbatches, self.microbatches)
 
 
@@ -108,9 +108,9 @@ WHOLE = SplitConfig()
 
 
 def split_of(ops: Iterable[str]) -> SplitConfig:
-  """How the step was split whose ops have these names.
+  """Infers the microbatches of a step from the names of its ops.
 
-  Whether statistics over the batch are allowed, names do not tell: no.
+  Names do not record `allow_batch_statistics`; it is False in the result.
   """
   found, held = -1, []
   for op in ops:

@@ -1,11 +1,11 @@
-"""Proves that a step can run in microbatches, or refuses it.
+"""Proof that a step can run in microbatches.
 
 The forward pass is traced at two batch sizes, and the batch axis is followed
 through both graphs (`batch_axis`): from the data to the values of the losses,
-what the metrics accumulate, and the states that are kept for each example. A
-microbatch is traced afterwards with what was found: how each added loss is
-reduced, which metrics the whole batch must update, and which lookups are the
-same in every microbatch.
+the updates of the metrics, and the per-example states. The findings control the
+later trace of a microbatch: the reduction of each added loss, the metrics that
+the whole batch must update, and the lookups that are the same in every
+microbatch.
 """
 
 import dataclasses
@@ -44,10 +44,10 @@ from tfplace.extraction.microbatches.whole_batch import (
   compiled_metrics,
 )
 
-_UNKNOWN = (4, 32)  # examples of the two traces where no size is known
-_LEAST = 2  # examples of a trace; of one alone, broadcasting hides the batch
-_WHOLE = 6  # examples of the batch that they are parts of
-_LENGTH = 16  # stands for every other dimension that is unknown
+_UNKNOWN = (4, 32)  # examples in the two traces if the batch size is unknown
+_LEAST = 2  # examples in a trace; broadcasting would hide a batch axis of 1
+_WHOLE = 6  # examples in the batch that the traced microbatch belongs to
+_LENGTH = 16  # replaces every other unknown dimension
 _WAY_OUT = (
   "plan the whole step (microbatches=1), or let each example be computed by"
   " itself"
@@ -56,14 +56,14 @@ _WAY_OUT = (
 
 @dataclasses.dataclass(frozen=True)
 class Findings:
-  """What was found in a step that can run in microbatches.
+  """Findings about a step that can run in microbatches.
 
   Attributes:
-    kinds: how each loss that is added is reduced over examples ("sum", "mean",
-      "weights"), in the order in which they are traced.
-    deferred: ids of metrics that no sum over examples updates.
-    lookups: name of a tensor of indices -> whether it is of the batch; of all
-      lookups of the forward pass.
+    kinds: reduction over examples of each added loss ("sum", "mean",
+      "weights"), in the order of tracing.
+    deferred: ids of metrics whose update is not a sum over examples.
+    lookups: name of the index tensor of each lookup in the forward pass ->
+      whether the indices depend on the batch.
   """
 
   kinds: tuple[str, ...] = ()
@@ -80,10 +80,10 @@ def examine(
   """Examines the step of a model.
 
   Args:
-    model: compiled and built.
-    parts: the batch; only its shapes, dtypes and states count.
-    config: whether statistics over the batch are allowed.
-    forward: `x, y, sample_weight` -> loss; None: Keras' own.
+    model: a compiled and built model.
+    parts: the batch; only its shapes, dtypes and states are used.
+    config: says whether statistics over the batch are allowed.
+    forward: `x, y, sample_weight` -> loss; None for Keras' own.
 
   Raises:
     ExtractionError: the step mixes examples; names the layer and the op.
@@ -93,7 +93,8 @@ def examine(
   while True:
     traces = [_Trace(model, parts, n, forward, deferred) for n in sizes]
     if not batch_axis.have_same_ops(*(trace.graph for trace in traces)):
-      # The first call builds what is not built yet, with ops of its own.
+      # The first call builds missing layers, which adds ops that later traces
+      # do not have.
       traces[0] = _Trace(model, parts, sizes[0], forward, deferred)
     checked = _Checked(model, config, traces)
     found = checked.findings()
@@ -103,7 +104,6 @@ def examine(
 
 
 def _sizes(parts: Parts) -> tuple[int, int]:
-  """Examples of the two traces: of a microbatch, and of the batch."""
   if not parts.is_known:
     return _UNKNOWN
   size = max(parts.size(0), _LEAST)
@@ -113,21 +113,13 @@ def _sizes(parts: Parts) -> tuple[int, int]:
 def assigned_states(
   model: keras.Model, parts: Parts, forward: Forward | None
 ) -> list[keras.Variable]:
-  """Those of the variables that are cut with the batch that the step assigns.
-
-  Raises:
-    Exception: the step cannot be traced so.
-  """
+  """Lists variables of `parts` that the step assigns, if it can be traced."""
   trace = _Trace(model, parts, _sizes(parts)[0], forward, frozenset())
   return [v for i, v in enumerate(parts.states) if i in trace.states]
 
 
 class _Examined(WholeBatch):
-  """Records the losses that are added; placeholders stand for their shares.
-
-  Attributes:
-    terms: the added losses, each with its placeholder.
-  """
+  """Replaces added losses by placeholders; `terms` holds pairs of both."""
 
   terms: list[tuple[tf.Tensor, tf.Tensor]]
 
@@ -138,8 +130,6 @@ class _Examined(WholeBatch):
 
 
 class _Trace:
-  """The forward pass, losses and metrics at one batch size."""
-
   def __init__(
     self,
     model: keras.Model,
@@ -177,7 +167,6 @@ class _Trace:
     check_captures(model, self.graph, self.outer, parts)
 
   def assigned(self) -> list[tf.Operation]:
-    """Ops that may change variables."""
     return [
       op
       for op in self.graph.get_operations()
@@ -193,7 +182,7 @@ def _placeholder(tensor: tf.Tensor, size: int) -> tf.Tensor:
 
 
 class _Checked:
-  """Two traces of a step, with what their tensors hold of the batch."""
+  """Two traces of a step, and the abstract values of their tensors."""
 
   def __init__(
     self, model: keras.Model, config: SplitConfig, traces: Sequence[_Trace]
@@ -239,7 +228,6 @@ class _Checked:
     return ()
 
   def findings(self) -> Findings:
-    """What the step is, or why it cannot be split."""
     whole = self._trace.whole
     for tensor in whole.values:
       self._check_rows(tensor, "its loss")
@@ -265,7 +253,6 @@ class _Checked:
     self._refuse(tensor, value, f"{what} has no value for each example")
 
   def _kind(self, term: tf.Tensor) -> str:
-    """How an added loss is reduced over the examples."""
     value = self._value(term)
     if isinstance(value, Reduced):
       return value.kind
@@ -285,7 +272,6 @@ class _Checked:
         self._refuse(tensor, value, "its loss mixes examples")
 
   def _refuse(self, tensor: tf.Tensor, value: Value, what: str) -> NoReturn:
-    """Raises that examples are mixed, where and how."""
     op, where = tensor.op.name, what
     if isinstance(value, Mixed):
       layers = self._layers_of(value.op)
@@ -304,7 +290,6 @@ class _Checked:
     )
 
   def _deferred(self) -> frozenset[int]:
-    """Metrics that accumulate something else than sums over examples."""
     found = set()
     for op in self._trace.assigned():
       handles = [t.name for t in op.inputs if t.name in self._owners]
@@ -335,7 +320,7 @@ class _Checked:
 
 
 def _owners(model: keras.Model, graph: Any) -> dict[str, int]:
-  """Name of the handle of each metric's variable -> `id` of the metric."""
+  """Maps the handle of each metric variable to the `id` of its metric."""
   owners = {
     id(variable.value.handle): id(metric)
     for metric in compiled_metrics(model)
@@ -351,16 +336,10 @@ def _owners(model: keras.Model, graph: Any) -> dict[str, int]:
 def check_captures(
   model: keras.Model, graph: Any, outer: tf.Graph, parts: Parts
 ) -> None:
-  """Refuses a forward function that uses the batch in place of its arguments.
+  """Rejects a forward function that reads the batch instead of its arguments.
 
-  Args:
-    model: whose step it is.
-    graph: what the function was traced as.
-    outer: the graph around it.
-    parts: the batch.
-
-  Raises:
-    ExtractionError: the function uses tensors of the whole batch.
+  Raises ExtractionError if `graph`, the trace of the function, captures tensors
+  of the whole batch from `outer`, the graph around it.
   """
   batch = {id(tensor) for tensor in parts.sources}
   for source, inner in graph.captures:
@@ -376,7 +355,6 @@ def check_captures(
 
 
 def _depends(tensor: tf.Tensor, sources: set[int]) -> bool:
-  """Whether a tensor depends on one of those with the ids given."""
   seen: set[str] = set()
   waiting = [tensor]
   while waiting:

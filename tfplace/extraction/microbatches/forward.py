@@ -1,4 +1,4 @@
-"""The forward pass of a step: the loss of a batch, and its metrics."""
+"""Forward pass of a step: the loss and the metrics of a batch."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -7,9 +7,9 @@ from typing import Any, TypeAlias
 import keras
 import tensorflow as tf
 
-# `x, y, sample_weight` of a part of the batch -> its loss.
+# Maps `x, y, sample_weight` of a microbatch to its loss.
 Forward: TypeAlias = Callable[[Any, Any, Any], tf.Tensor]
-# A tensor, `tf.IndexedSlices` or, of a microbatch, `SparseGradient`; or None.
+# A tensor, `tf.IndexedSlices`, `SparseGradient` (in a microbatch) or None.
 Gradient: TypeAlias = Any
 
 
@@ -19,12 +19,12 @@ def run_forward(
   """Computes the loss of `x, y, sample_weight`.
 
   Args:
-    model: to be called.
-    data: a batch or a part of one.
-    forward: gives the loss; None: as Keras' `train_step` does.
+    model: the model to call.
+    data: the batch, or the data of a microbatch.
+    forward: computes the loss; None for Keras' `train_step`.
 
   Returns:
-    The loss, a scalar, and a function that updates the metrics that are left.
+    The loss, a scalar, and a function that updates the remaining metrics.
   """
   x, y, weight = data
   with _loop_weights_read(model):
@@ -46,13 +46,10 @@ def forward_and_backward(
   forward: Forward | None,
   share: Callable[[tf.Tensor], tf.Tensor] = lambda loss: loss,
 ) -> tuple[tf.Tensor, list[Gradient]]:
-  """Loss and gradients of `x, y, sample_weight`, and metrics but of the loss.
+  """Computes loss and gradients, and updates all metrics except the loss.
 
-  Args:
-    model: whose optimizer scales the loss before the gradients are taken.
-    data: a batch or a part of one.
-    forward: gives the loss; None: as Keras' `train_step` does.
-    share: what to take of the loss.
+  The arguments are those of `run_forward`, and `share`, which maps the loss to
+  the part of it to differentiate. The model's optimizer scales the loss.
   """
   with tf.GradientTape() as tape:
     loss, update_metrics = run_forward(model, data, forward)
@@ -67,16 +64,17 @@ def forward_and_backward(
 
 @contextlib.contextmanager
 def _loop_weights_read(model: keras.Model) -> Iterator[None]:
-  """Weights of recurrent layers are read here, once, and not in their loops.
+  """Reads weights of recurrent layers once here instead of in their loops.
 
-  A loop that reads a variable must be on the variable's device, and all
-  microbatches with it; one that is given the value may be anywhere.
+  A loop that reads a variable must run on the variable's device, and so must
+  the loops of all microbatches. A loop that receives the value can run on any
+  device.
   """
   held: list[tuple[keras.Variable, tf.Variable]] = []
   try:
     for layer in model._flatten_layers():
       if isinstance(layer, keras.layers.RNN):
-        for variable in layer.cell.weights:  # not states of the layer's own
+        for variable in layer.cell.weights:  # without the layer's own states
           with tf.name_scope(f"{variable.path}/"):
             value = variable._value.read_value()
           held.append((variable, variable._value))

@@ -1,9 +1,9 @@
-"""Copies of a traced function's graph, made without tracing it again.
+"""Copies of a traced graph, made without tracing again.
 
-Each copy is imported into the graph that is being built, under a name scope of
-its own, with tensors of that graph in the place of the function's inputs.
-Variables that the function does not assign are read once, outside of the
-copies, so that a device that needs one gets it by one transfer.
+Each copy is imported into the graph under construction, in its own name scope,
+with tensors of that graph as the function's inputs. Variables that the function
+does not assign are read once, outside the copies, so one transfer brings them
+to a device.
 """
 
 import functools
@@ -17,17 +17,17 @@ _GIVEN = ("Placeholder", "NoOp")
 
 
 class GraphTemplate:
-  """The graph of a traced function, to be copied into the current graph.
+  """Graph of a traced function that can be copied into the current graph.
 
   Args:
-    graph: the `FuncGraph`; its control edges keep side effects in order.
-    results: tensors of it that copies are to have.
-    without: names of assignments that copies leave out; what reads the
-      variable after one gets the value that it assigns.
+    graph: the `FuncGraph`; its control edges order side effects.
+    results: tensors of `graph` that copies must contain.
+    without: names of assignments that copies omit; later reads of the variable
+      get the assigned value instead.
 
   Attributes:
-    ops: names of the ops that a copy has: those that the results and the side
-      effects of the function need.
+    ops: names of the ops of a copy: ancestors of the results and of the
+      function's side effects.
   """
 
   def __init__(
@@ -48,7 +48,7 @@ class GraphTemplate:
     self.ops = self.needed_by(roots)
 
   def _assigned_values(self, without: Collection[str]) -> dict[str, tf.Tensor]:
-    """Tensor that is read of a variable -> what was assigned to it before."""
+    """Maps reads of a variable to the value assigned to it before."""
     last: dict[str, tf.Tensor] = {}
     instead = {}
     for op in self._graph.get_operations():
@@ -59,7 +59,6 @@ class GraphTemplate:
     return instead
 
   def _shared_reads(self, without: Collection[str]) -> dict[str, tf.Operation]:
-    """Tensor name -> op, of reads of variables that no copy assigns."""
     assigned = {
       op.inputs[0].name
       for op in assignments(self._graph)
@@ -82,14 +81,10 @@ class GraphTemplate:
     return {node.name: node for node in self._graph.as_graph_def().node}
 
   def captured(self, values: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """What the function captured, in the current graph, variables read once.
+    """Brings the function's captures into the current graph.
 
-    Args:
-      values: name of a handle in the current graph -> value of the variable;
-        what is read here is added.
-
-    Returns:
-      Tensor name in the function -> tensor.
+    Each variable is read once: `values` holds the values by handle name, and
+    new reads are added to it. Returns tensors by their names in the function.
     """
     current = tf.compat.v1.get_default_graph()
     given = {
@@ -105,7 +100,7 @@ class GraphTemplate:
     return given
 
   def needed_by(self, roots: Iterable[tf.Operation]) -> set[str]:
-    """Names of the ops, and of all that they need in a copy."""
+    """Returns the names of the ops and of their ancestors in a copy."""
     found: set[str] = set()
     open_ops = list(roots)
     while open_ops:
@@ -126,20 +121,21 @@ class GraphTemplate:
     """Imports the ops once.
 
     Args:
-      scope: name scope with a slash at its end.
-      given: tensor name in the function -> tensor to take its place, of every
-        tensor that is not made by `ops`.
-      ops: names of the ops; None for all that are needed.
+      scope: name scope, ending with a slash.
+      given: tensor name in the function -> replacement, for every tensor that
+        `ops` do not produce.
+      ops: names of the ops; None for all in `self.ops`.
 
     Returns:
       Tensor name in the function -> tensor of the copy.
     """
-    # TensorFlow forgets what loops call once the graph that made it is gone.
+    # The functions that loops call live only as long as the graph that created
+    # them, so the current graph keeps that graph alive.
     current: Any = tf.compat.v1.get_default_graph()
     kept = getattr(current, "_tfplace_copied", ())
     current._tfplace_copied = (*kept, self._graph)
     chosen = self.ops if ops is None else ops
-    key = frozenset(chosen)  # the same for all microbatches of a size
+    key = frozenset(chosen)  # equal for all microbatches of one size
     if key not in self._prepared:
       self._prepared[key] = self._graph_def(chosen)
     graph_def, used = self._prepared[key]
@@ -156,7 +152,6 @@ class GraphTemplate:
     }
 
   def _graph_def(self, ops: Collection[str]) -> tuple[Any, set[str]]:
-    """The ops, and the names of the tensors that they need from elsewhere."""
     whole = self._graph.as_graph_def(add_shapes=False)
     graph_def = tf.compat.v1.GraphDef(
       versions=whole.versions, library=whole.library
@@ -167,7 +162,7 @@ class GraphTemplate:
         continue
       node = graph_def.node.add()
       node.CopyFrom(self._nodes[op.name])
-      node.device = ""  # the device functions of the current graph decide
+      node.device = ""  # device functions of the current graph set it
       here = [c for c in op.control_inputs if c.name in ops]
       inputs = self._inputs(op)
       used |= {t.name for t in inputs if t.op.name not in ops}
@@ -175,12 +170,11 @@ class GraphTemplate:
       node.input.extend(tensor.name for tensor in inputs)
       node.input.extend(f"^{control.name}" for control in here)
       if not _colocated(node).issubset(ops):
-        del node.attr["_class"]  # with what is read once, outside
+        del node.attr["_class"]  # colocated with ops outside the copy
     return graph_def, used
 
 
 def _colocated(node: Any) -> set[str]:
-  """Names of the ops that a node shares a device with."""
   if "_class" not in node.attr:
     return set()
   groups = [group.decode() for group in node.attr["_class"].list.s]
@@ -188,7 +182,7 @@ def _colocated(node: Any) -> set[str]:
 
 
 def assignments(graph: Any) -> list[tf.Operation]:
-  """Ops that assign variables."""
+  """Lists the ops that assign variables."""
   return [
     op
     for op in graph.get_operations()

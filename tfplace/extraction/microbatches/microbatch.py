@@ -1,7 +1,7 @@
-"""One microbatch of a training step: traced once for each size, then copied.
+"""One microbatch of a training step: traced once per size, then copied.
 
-Here, losses and gradients of a microbatch are made to be shares of those of
-the whole batch (`whole_batch`); `split_step` makes one step of all shares.
+The losses and gradients of a microbatch are shares of those of the whole batch
+(`whole_batch`). `split_step` combines the shares into one step.
 """
 
 import dataclasses
@@ -38,22 +38,22 @@ from tfplace.extraction.microbatches.whole_batch import Deferred, WholeBatch
 
 @dataclasses.dataclass
 class Traced:
-  """The step of one microbatch as it was traced; tensors of its own graph."""
+  """Trace of one microbatch's step; its tensors belong to its own graph."""
 
   loss: tf.Tensor
   gradients: list[Gradient]
   whole: WholeBatch
   graph: Any = None
   data: list[tf.Tensor] = dataclasses.field(default_factory=list)
-  # Handle of a moving statistic -> the value that it is given.
+  # Handle of a moving statistic -> the value assigned to it.
   statistics: dict[str, tf.Tensor] = dataclasses.field(default_factory=dict)
-  # Index of a state -> the rows that are left for the next batch.
+  # Index of a state -> the rows left for the next batch.
   states: dict[int, tf.Tensor] = dataclasses.field(default_factory=dict)
-  template: Any = None  # graph_copies.GraphTemplate
+  template: Any = None  # a graph_copies.GraphTemplate
 
   @property
   def results(self) -> list[tf.Tensor]:
-    """What copies are asked for."""
+    """Lists the tensors that copies must contain."""
     tensors = [self.loss, *self.statistics.values(), *self.states.values()]
     for gradient in self.gradients:
       tensors += _components(gradient)
@@ -63,20 +63,20 @@ class Traced:
     return tensors + [tensor for _, tensor in self.whole.shown]
 
   def inputs(self, tensors: Sequence[tf.Tensor]) -> dict[str, tf.Tensor]:
-    """Tensor name of each input -> its part of the batch."""
+    """Maps the name of each input to the tensor of this microbatch."""
     return {t.name: part for t, part in zip(self.data, tensors, strict=True)}
 
   def gated(
     self, given: dict[str, tf.Tensor], earlier: "Copy"
   ) -> dict[str, tf.Tensor]:
-    """The inputs, there only once an earlier microbatch has ended."""
+    """Delays the inputs until an earlier microbatch has ended."""
     with tf.control_dependencies(earlier.tensors):
       ended = tf.no_op(BEGIN)
     with tf.control_dependencies([ended]):
       return {t.name: tf.identity(given[t.name]) for t in self.data}
 
   def copy(self, scope: str, given: dict[str, tf.Tensor]) -> "Copy":
-    """One more microbatch, of what is not made yet."""
+    """Copies one more microbatch, except ops with results in `given`."""
     ops = {op for op in self.template.ops if f"{op}:0" not in given}
     made = given | self.template.copy(scope, given, ops)
     return Copy(
@@ -98,13 +98,13 @@ class Copy:
   """One microbatch in the graph of the step.
 
   Attributes:
-    loss: its share.
-    gradients: of the trainable weights.
-    shown: metrics of losses, and their shares.
-    statistics: name of the handle of a moving statistic -> handle, new value.
+    loss: its share of the loss.
+    gradients: its shares of the gradients of the trainable weights.
+    shown: metrics that report losses, and this microbatch's shares.
+    statistics: handle name of a moving statistic -> its handle and new value.
     states: index of a state -> its rows for the next batch.
     arguments: tensors of this microbatch for each of `updates`.
-    updates: of metrics, to be made for the whole batch.
+    updates: metric updates to make for the whole batch.
   """
 
   loss: tf.Tensor
@@ -117,7 +117,7 @@ class Copy:
 
   @property
   def tensors(self) -> list[tf.Tensor]:
-    """All that the backward pass ends with."""
+    """Lists the tensors that the backward pass produces."""
     found = [self.loss]
     for gradient in self.gradients:
       found += _components(gradient)
@@ -133,7 +133,6 @@ def _components(gradient: Gradient) -> list[tf.Tensor]:
 
 
 def _mapped(gradient: Gradient, made: Mapping[str, tf.Tensor]) -> Gradient:
-  """The gradient in a copy."""
   if gradient is None:
     return None
   if isinstance(gradient, SparseGradient):
@@ -148,7 +147,6 @@ def _trace(
   forward: Forward | None,
   findings: Findings,
 ) -> Traced:
-  """Traces the step of a microbatch."""
   inputs = parts.inputs(index)
   results: list[Traced] = []
 
@@ -197,7 +195,6 @@ def _trace(
 def _microbatch(
   whole: WholeBatch, x: Any, y: Any, weight: Any, forward: Forward | None
 ) -> Traced:
-  """Forward and backward of one microbatch, and its share of the metrics."""
   model = whole.model
   with whole.reductions():
     loss, gradients = forward_and_backward(
@@ -207,12 +204,7 @@ def _microbatch(
 
 
 def _statistics(model: keras.Model, graph: Any) -> list[tf.Operation]:
-  """Assignments of moving statistics.
-
-  Raises:
-    ExtractionError: the forward pass assigns another variable of a layer than
-      those, or the seeds of random masks.
-  """
+  """Lists the assignments of moving statistics; rejects other variables."""
   moving, kept = set(), set()
   for layer in model._flatten_layers():
     if isinstance(layer, keras.layers.BatchNormalization):
@@ -229,9 +221,13 @@ def _statistics(model: keras.Model, graph: Any) -> list[tf.Operation]:
     if id(handle) in moving and op.type == "AssignVariableOp":
       found.append(op)
     elif id(handle) not in kept:
+      paths = {id(v.value.handle): v.path for v in model.variables}
+      name = paths.get(id(handle), op.inputs[0].name)
       raise ExtractionError(
-        f"the step of model {model.name!r} cannot be split: {op.name!r}"
-        " updates a variable in the forward pass",
+        f"the step of model {model.name!r} cannot be split: op {op.name!r}"
+        f" updates variable {name!r} in the forward pass, which a microbatched"
+        " step would do once for each microbatch; plan the whole step"
+        " (microbatches=1)",
         op=op.name,
       )
   return found
@@ -243,7 +239,7 @@ def microbatches(
   config: SplitConfig,
   forward: Forward | None = None,
 ) -> list[Copy]:
-  """The microbatches in the current graph, each in a scope of its own."""
+  """Builds the microbatches in the current graph, each in its own scope."""
   parts, steps = _traced(model, parts, config, forward)
   values: dict[str, tf.Tensor] = {}
   captured = {id(step): step for step in steps}
@@ -271,10 +267,7 @@ def _batch_scope(index: int) -> str:
 def _add_totals(
   steps: Sequence[Traced], given: Sequence[dict[str, tf.Tensor]]
 ) -> None:
-  """Makes what counts for the whole batch, of all microbatches.
-
-  The ops that count are copied here; the other copies go on from them.
-  """
+  """Copies the ops that count for the whole batch, and adds up their counts."""
   counts = []
   for index, (step, known) in enumerate(zip(steps, given, strict=True)):
     mine = [tensor for _, tensor in step.whole.totals]
@@ -289,7 +282,6 @@ def _add_totals(
 
 
 def _keep_states(parts: Parts, copies: Sequence[Copy]) -> None:
-  """Assigns the rows that all microbatches leave."""
   for number, variable in enumerate(parts.states):
     with tf.name_scope(f"keep/{variable.path}/"):
       rows = tf.concat([copy.states[number] for copy in copies], 0)
@@ -302,8 +294,7 @@ def _traced(
   config: SplitConfig,
   forward: Forward | None,
 ) -> tuple[Parts, list[Traced]]:
-  """The traced step of each microbatch; what is cut are data and, only where
-  the step cannot be traced on a part of the data alone, states."""
+  """Traces the microbatches; slices states only if data is not enough."""
   try:
     return parts, _by_size(model, parts, config, forward)
   except Exception as error:
@@ -329,11 +320,7 @@ def _with_states(
   config: SplitConfig,
   forward: Forward | None,
 ) -> tuple[Parts, list[Traced]]:
-  """As `_traced`, with those of the variables cut that the step assigns.
-
-  Raises:
-    Exception: it still cannot be traced.
-  """
+  """Traces as `_traced`, also slicing those variables that the step assigns."""
   kept = assigned_states(model, parts.with_states(variables), forward)
   if not kept:
     raise ExtractionError(f"model {model.name!r} keeps none of its variables")
@@ -349,7 +336,7 @@ def _by_size(
   config: SplitConfig,
   forward: Forward | None,
 ) -> list[Traced]:
-  """The traced step of each microbatch; those of one size share it."""
+  """Traces each microbatch; microbatches of one size share a trace."""
   findings = examine(model, parts, config, forward)
   known: dict[Any, Traced] = {}
   steps = []

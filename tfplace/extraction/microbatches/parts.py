@@ -1,4 +1,4 @@
-"""A batch, and how it is cut into the parts that microbatches work on."""
+"""A batch and its division into microbatches."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,13 +12,14 @@ from tfplace.extraction.microbatches import states
 
 
 class Parts:
-  """The batch, and how it is cut.
+  """A batch that is divided into microbatches.
 
   Attributes:
-    examples: n; a number where it is known while tracing, else a tensor.
-    count: parts; a batch that is known to have less examples has less parts.
-    states: variables with a row for each example, which are cut as data is.
-    sources: tensors of the whole batch as they were given.
+    examples: number n of examples; an int if known while tracing, else a
+      tensor.
+    count: number of microbatches, from 1 to n if n is known.
+    states: variables with one row per example, which are sliced like data.
+    sources: tensors of the whole batch in their original form.
   """
 
   def __init__(
@@ -41,32 +42,33 @@ class Parts:
     rows = {t.shape[0] for t in flat}
     known = rows.pop() if len(rows) == 1 else None
     self.examples = tf.shape(flat[0])[0] if known is None else known
-    self.count = count if known is None else min(count, known)
+    self.count = count if known is None else max(1, min(count, known))
     self.sources = flat if sources is None else sources
 
   @property
   def tensors(self) -> list[tf.Tensor]:
-    """The tensors that are cut, in the order of `inputs`."""
+    """Lists the tensors that are sliced, in the order of `inputs`."""
     flat = tf.nest.flatten((self._data, self._rows))
     return [tensor for tensor in flat if tensor is not None]
 
   @property
   def is_known(self) -> bool:
-    """Whether sizes are known while tracing; then no part is empty."""
+    """Returns whether sizes are known while tracing; then none is 0."""
     return isinstance(self.examples, int)
 
   def size(self, index: int) -> Any:
-    """Examples of a microbatch."""
+    """Returns the number of examples in a microbatch."""
     extra = self.examples % self.count
     if self.is_known:
       return self.examples // self.count + (index < extra)
     return self.examples // self.count + tf.cast(index < extra, tf.int32)
 
   def part(self, index: int) -> Any:
-    """The data of a microbatch, and its rows of the states.
+    """Slices the data of a microbatch and its rows of the states.
 
-    One without examples gets the last of the batch, for which nothing counts
-    (`WholeBatch.present`): many of TensorFlow's ops fail on none at all.
+    A microbatch without examples gets the last example of the batch, which is
+    then ignored (`WholeBatch.present`), because many TensorFlow ops fail on
+    empty tensors.
     """
     extra, least = self.examples % self.count, self.examples // self.count
     if self.is_known:
@@ -81,13 +83,16 @@ class Parts:
     )
 
   def inputs(self, index: int) -> list[tf.Tensor]:
-    """The tensors of a microbatch; last, whether it has examples, if that is
-    not known while tracing."""
+    """Lists the tensors of a microbatch.
+
+    If sizes are not known while tracing, the last one is a scalar that says
+    whether the microbatch has examples.
+    """
     flat = [t for t in tf.nest.flatten(self.part(index)) if t is not None]
     return flat if self.is_known else [*flat, self.size(index) > 0]
 
   def structured(self, inputs: Sequence[tf.Tensor]) -> tuple[Any, Any, Any]:
-    """Of what `inputs` gives: data, rows of states, and the scalar or None."""
+    """Restores data and rows of states, and returns the scalar or None."""
     left = iter(inputs)
     data, rows = tf.nest.map_structure(
       lambda t: None if t is None else next(left), (self._data, self._rows)
@@ -95,7 +100,7 @@ class Parts:
     return data, rows, next(left, None)
 
   def with_known_size(self, examples: int) -> "Parts":
-    """The same batch, which must have so many examples when it runs."""
+    """Fixes the number of examples, which is checked at run time."""
     data = tf.nest.map_structure(
       lambda t: (
         None if t is None else tf.ensure_shape(t, (examples, *t.shape[1:]))
@@ -105,5 +110,5 @@ class Parts:
     return Parts(data, self.count, sources=self.sources)
 
   def with_states(self, variables: Sequence[keras.Variable]) -> "Parts":
-    """The same batch, with which these variables are cut."""
+    """Returns the batch with additional per-example variables to slice."""
     return Parts(self._data, self.count, variables, self.sources)

@@ -1,9 +1,9 @@
-"""Sparse gradients of microbatches, added as the whole step has them.
+"""Accumulation of sparse gradients that keeps the slices of the whole step.
 
-Keras' optimizers square the values of `tf.IndexedSlices` without adding slices
-of equal index first, so the sum over microbatches must have the slices that the
-whole step has: those of a lookup by example side by side, those of a lookup
-that is the same in every microbatch (of positions) added up.
+Keras' optimizers square the values of `tf.IndexedSlices` without first adding
+slices of equal index. The sum over microbatches must therefore have the same
+slices as the whole step. Slices of lookups by example are concatenated. Slices
+of lookups that are the same in every microbatch (such as positions) are added.
 """
 
 import dataclasses
@@ -19,11 +19,11 @@ _PASSES_INDICES = ("Reshape", "Identity", "Cast", "ExpandDims", "Squeeze")
 
 @dataclasses.dataclass(frozen=True)
 class SparseGradient:
-  """The gradient of a variable that only lookups read.
+  """Gradient of a variable that only lookups read.
 
   Attributes:
     lookups: slices of each lookup.
-    of_batch: whether the indices of each lookup are of the batch.
+    of_batch: whether the indices of each lookup depend on the batch.
   """
 
   lookups: tuple[tf.IndexedSlices, ...]
@@ -31,7 +31,7 @@ class SparseGradient:
 
   @property
   def tensors(self) -> list[tf.Tensor]:
-    """All tensors of the slices."""
+    """Lists all tensors of the slices."""
     found = []
     for part in self.lookups:
       found += [part.values, part.indices]
@@ -40,7 +40,7 @@ class SparseGradient:
     return found
 
   def mapped(self, made: Mapping[str, tf.Tensor]) -> "SparseGradient":
-    """The same with other tensors, by the names of these."""
+    """Replaces each tensor by the one that `made` has for its name."""
     parts = [
       tf.IndexedSlices(
         made[part.values.name],
@@ -57,15 +57,15 @@ def followed(
   lookups: Mapping[str, bool],
   batch: Collection[str],
 ) -> SparseGradient:
-  """Takes a sparse gradient apart into those of single lookups.
+  """Splits a sparse gradient into the gradients of single lookups.
 
   Args:
-    gradient: of one microbatch.
-    lookups: name of a tensor of indices -> whether it is of the batch.
-    batch: names of the tensors of the microbatch's data.
+    gradient: the gradient of one microbatch.
+    lookups: name of an index tensor -> whether it depends on the batch.
+    batch: names of the microbatch's data tensors.
 
   Raises:
-    ExtractionError: it cannot be told whether a lookup is of the batch.
+    ExtractionError: a lookup's dependence on the batch cannot be determined.
   """
   shape = gradient.dense_shape
   pairs = _pairs(gradient.values, gradient.indices)
@@ -78,7 +78,7 @@ def followed(
 def _pairs(
   values: tf.Tensor, indices: tf.Tensor
 ) -> list[tuple[tf.Tensor, tf.Tensor]]:
-  """Values and indices of each lookup, as the gradient tape joined them."""
+  """Separates the values and indices that the gradient tape concatenated."""
   ops = values.op, indices.op
   is_joined = all(op.type == "ConcatV2" for op in ops)
   if not is_joined or len(ops[0].inputs) != len(ops[1].inputs):
@@ -112,7 +112,7 @@ def _is_of_batch(
 
 
 def added(gradients: Sequence[SparseGradient]) -> tf.IndexedSlices:
-  """The gradient of the batch, of those of its microbatches."""
+  """Adds the gradients of all microbatches."""
   values, indices = [], []
   first = gradients[0]
   for number, of_batch in enumerate(first.of_batch):

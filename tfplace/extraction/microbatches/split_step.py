@@ -1,11 +1,12 @@
-"""Splits the training step of a Keras model into microbatches.
+"""Microbatched training steps of Keras models.
 
-Forward and backward run once for each part of the batch, the gradients are
-added, and the optimizer runs once: the step computes what the whole one does
-(GPipe's accumulation; Huang et al., 2019), as one graph whose parts a placer
-can spread over devices. One microbatch is traced, the others are copies of its
-graph (`graph_copies`). What a loss divides by, it divides by for the whole
-batch (`whole_batch`), so that the microbatches' losses add up to the loss.
+Forward and backward pass run once per microbatch, the gradients are added, and
+the optimizer runs once, so the step computes the same result as the whole step
+(gradient accumulation as in GPipe; Huang et al., 2019). A placer can spread the
+ops of the microbatches over devices, because all are part of one graph. One
+microbatch is traced, and the others are copies of its graph (`graph_copies`).
+Loss denominators count the whole batch (`whole_batch`), so the losses of the
+microbatches add up to the loss of the batch.
 """
 
 import contextvars
@@ -27,8 +28,8 @@ from tfplace.extraction.microbatches.parts import Parts
 from tfplace.extraction.microbatches.sparse import SparseGradient, added
 from tfplace.extraction.microbatches.whole_batch import check_losses
 
-# Layers and metrics of a model, which other models may share, are other than
-# they are while its microbatches are traced.
+# Tracing microbatches temporarily modifies layers and metrics, which other
+# models may share.
 _TRACING = threading.RLock()
 
 
@@ -38,21 +39,21 @@ def split_train_step(
   config: SplitConfig,
   own_step: Callable[[Any], Any] | None = None,
 ) -> tuple[Any, tf.Tensor]:
-  """One training step in microbatches; to be traced by a `tf.function`.
+  """Builds one microbatched training step; call it inside a `tf.function`.
 
   Args:
-    model: compiled and built.
+    model: a compiled and built model.
     data: `x`, `(x, y)` or `(x, y, sample_weight)` of n examples.
-    config: how it is split.
-    own_step: where the model has a `train_step` of its own, it; it asks for
-      `gradients`, once.
+    config: microbatches of the step.
+    own_step: the model's own `train_step`, if it has one; it must call
+      `split_gradients` exactly once.
 
   Returns:
-    What `train_step` does, the metrics, and the loss of the batch.
+    The result of `train_step` (the metrics), and the loss of the batch.
 
   Raises:
-    ExtractionError: the step cannot be split without changing what it
-      computes; says why.
+    ExtractionError: microbatches would change the result of the step; gives the
+      reason.
   """
   check_splits(model, config)
   if keras_inputs.has_own_step(model):
@@ -70,19 +71,16 @@ def gradients(
   config: SplitConfig,
   forward: Forward | None = None,
 ) -> tuple[tf.Tensor, list[Gradient]]:
-  """Loss and gradients of a batch, in microbatches; metrics are updated.
+  """Computes loss and gradients in microbatches, and updates the metrics.
+
+  Arguments and errors are those of `split_train_step`, except:
 
   Args:
-    model: as for `split_train_step`.
-    data: as for `split_train_step`.
-    config: how it is split.
-    forward: `x, y, sample_weight` of a part -> its loss; None: Keras' own.
+    forward: `x, y, sample_weight` of a microbatch -> its loss; None for Keras'
+      own.
 
   Returns:
-    The loss, and by trainable weight its gradient, scaled for the optimizer.
-
-  Raises:
-    ExtractionError: as `split_train_step`.
+    The loss, and the gradients by trainable weight, scaled for the optimizer.
   """
   parts = Parts(data, config.microbatches)
   with _TRACING:
@@ -103,12 +101,12 @@ def gradients(
 
 @dataclasses.dataclass
 class Active:
-  """A step of a model's own while it is traced in microbatches.
+  """A model's own `train_step` that is being traced in microbatches.
 
   Attributes:
     model: the model.
-    config: how it is split.
-    losses: one of each time that gradients were asked for.
+    config: microbatches of the step.
+    losses: one loss per call of `gradients`.
   """
 
   model: keras.Model
@@ -118,7 +116,7 @@ class Active:
   def gradients(
     self, data: Any, forward: Forward | None
   ) -> tuple[tf.Tensor, list[Gradient]]:
-    """As `gradients`."""
+    """Computes loss and gradients, and records the loss."""
     loss, found = gradients(self.model, data, self.config, forward)
     self.losses.append(loss)
     return loss, found
@@ -130,10 +128,10 @@ _active: contextvars.ContextVar[Active | None] = contextvars.ContextVar(
 
 
 def active_split(model: keras.Model) -> Active | None:
-  """The split of the step of `model` that is being traced, if it is one.
+  """Returns the microbatched step of `model` that is being traced, if any.
 
   Raises:
-    ExtractionError: the step of another model is.
+    ExtractionError: the step belongs to another model.
   """
   active = _active.get()
   if active is not None and active.model is not model:
@@ -163,11 +161,7 @@ def _own(
 
 
 def check_splits(model: keras.Model, config: SplitConfig) -> None:
-  """Refuses a step that a split would change.
-
-  Raises:
-    ExtractionError: says what stands in the way, by name.
-  """
+  """Raises ExtractionError if microbatches would change the step's result."""
   config.check()
   why = None
   for method in ("compute_loss", "compute_metrics"):
@@ -189,10 +183,7 @@ def check_splits(model: keras.Model, config: SplitConfig) -> None:
 
 
 def _sum(variable: keras.Variable, parts: Sequence[Gradient]) -> Gradient:
-  """The gradient of the batch; sparse ones stay sparse.
-
-  Added from left to right, so that each can be freed once it is added.
-  """
+  """Adds gradients from left to right, so each can be freed once added."""
   known = [part for part in parts if part is not None]
   if not known:
     return None
@@ -205,7 +196,6 @@ def _sum(variable: keras.Variable, parts: Sequence[Gradient]) -> Gradient:
 def _regularized(
   model: keras.Model, loss: tf.Tensor, gradients: list[Gradient]
 ) -> tuple[tf.Tensor, list[Gradient]]:
-  """Adds the regularization of the weights, once for the batch."""
   if all(v.regularizer is None for v in model.trainable_weights):
     return loss, gradients
   with tf.GradientTape() as tape:
@@ -227,7 +217,6 @@ def _show_losses(copies: Sequence[Copy], parts: Parts) -> None:
 
 
 def _update_deferred(copies: Sequence[Copy], parts: Parts) -> None:
-  """Updates metrics that are no sum over examples, for the whole batch."""
   for number, update in enumerate(copies[0].updates):
     with tf.name_scope(f"whole_batch/{update.metric.name}/"):
       columns = zip(*(copy.arguments[number] for copy in copies), strict=True)
@@ -235,17 +224,16 @@ def _update_deferred(copies: Sequence[Copy], parts: Parts) -> None:
 
 
 def _joined(column: Sequence[tf.Tensor], parts: Parts) -> tf.Tensor:
-  """A tensor of the batch, of those of its microbatches: shares are added."""
+  """Joins a tensor of all microbatches; scalars are shares and are added."""
   if column[0].shape.rank == 0:
     return tf.add_n(list(column))
-  if not parts.is_known:  # what has no examples was computed with one
+  if not parts.is_known:  # drop the filler rows of empty microbatches
     column = [t[: parts.size(i)] for i, t in enumerate(column)]
   return tf.concat(list(column), 0)
 
 
 def _assign_means(copies: Sequence[Copy], parts: Parts) -> None:
-  """Moving statistics become the mean of what the microbatches make of them,
-  as `tf.distribute.MirroredStrategy` has it, without those of no examples."""
+  """Assigns mean moving statistics as `tf.distribute.MirroredStrategy` does."""
   for name, (handle, _) in copies[0].statistics.items():
     values = [copy.statistics[name][1] for copy in copies]
     count: Any = len(values)

@@ -1,11 +1,11 @@
-"""State that a step keeps for each example, cut as the batch is.
+"""Per-example states of a step, sliced like the batch.
 
-A stateful recurrent layer or the memory of Transformer-XL is a variable with a
-row for each example: what one batch leaves there is read by the next. A
-microbatch gets its examples' rows, and the rows that all microbatches leave are
-assigned together. Nothing says which variables these are: they are what the
-forward pass assigns, with as many rows as the batch has examples, in a step
-that cannot be traced on a part of the batch unless they are cut, too.
+The state of a stateful recurrent layer or the memory of Transformer-XL is a
+variable with one row per example that connects batches. A microbatch gets the
+rows of its examples, and the rows that all microbatches leave are assigned
+together. Models do not declare these variables. They have as many rows as the
+batch has examples, the forward pass assigns them, and the step cannot be traced
+on a slice of the batch unless they are sliced, too.
 """
 
 import contextlib
@@ -16,13 +16,13 @@ import tensorflow as tf
 
 
 def candidates(model: keras.Model, examples: int) -> list[keras.Variable]:
-  """Variables that may have a row for each of so many examples."""
+  """Lists the variables that may have one row per example."""
   other = {id(v) for metric in model.metrics for v in metric.variables}
   for layer in model._flatten_layers():
     if isinstance(layer, keras.layers.BatchNormalization):
       other |= {id(v) for v in layer.non_trainable_variables}
   known = [*model.non_trainable_variables]
-  for layer in _stateful(model):  # Keras does not count their states
+  for layer in _stateful(model):  # Keras does not list their states
     known += tf.nest.flatten(layer.states)
   return [
     variable
@@ -34,7 +34,7 @@ def candidates(model: keras.Model, examples: int) -> list[keras.Variable]:
 
 
 def read(variables: Sequence[keras.Variable]) -> list[tf.Tensor]:
-  """Their values, in the current graph."""
+  """Reads the variables in the current graph."""
   values = []
   for variable in variables:
     with tf.name_scope(f"{variable.path}/"):
@@ -48,15 +48,10 @@ def cut(
   variables: Sequence[keras.Variable],
   rows: Sequence[tf.Tensor],
 ) -> Iterator[dict[int, tf.Tensor]]:
-  """Inside, the variables are what a microbatch has of them.
-
-  Args:
-    model: whose variables they are.
-    variables: to cut.
-    rows: the microbatch's rows of each.
+  """Replaces the variables by a microbatch's rows in this context.
 
   Yields:
-    Index of a variable -> its rows as they were last assigned.
+    Index of a variable -> the rows last assigned to it.
   """
   assigned: dict[int, tf.Tensor] = {}
   with contextlib.ExitStack() as stack:
@@ -76,7 +71,6 @@ def _instead(
   number: int,
   assigned: dict[int, tf.Tensor],
 ) -> Iterator[None]:
-  """One variable is its rows, and what is assigned goes to `assigned`."""
   kept = variable._value, variable._shape
 
   def assign(value: tf.Tensor) -> None:
@@ -93,7 +87,6 @@ def _instead(
 
 @contextlib.contextmanager
 def _batch_size_of_loops(model: keras.Model, size: int) -> Iterator[None]:
-  """Stateful recurrent layers expect so many examples."""
   layers = _stateful(model)
   kept = [layer._expected_batch_size for layer in layers]
   try:

@@ -1,9 +1,9 @@
 """Losses of microbatches that add up to the loss of the whole batch.
 
-While the step of a microbatch is traced, the losses of the model divide by what
-the whole batch counts instead of what the microbatch does: by elements where
-every example counts, else (masks, sums of weights) by a placeholder that stands
-for the sum of a recorded tensor over all microbatches.
+While the step of a microbatch is traced, the model's losses divide by the count
+of the whole batch instead of the microbatch's. The count is the number of
+elements if all examples count. With masks or sums of weights, it is a
+placeholder for the sum of a recorded tensor over all microbatches.
 """
 
 import contextlib
@@ -24,25 +24,19 @@ _MEANS = ("mean", "sum_over_batch_size", "mean_with_sample_weight")
 
 @dataclasses.dataclass(frozen=True)
 class Deferred:
-  """One update of a metric, to be made for the whole batch.
-
-  Attributes:
-    metric: to be updated.
-    arguments: positional arguments and keywords of `update_state`, tensors of
-      the microbatch in them.
-  """
+  """A metric update for the whole batch, with a microbatch's arguments."""
 
   metric: keras.Metric
   arguments: tuple[tuple[Any, ...], dict[str, Any]]
 
   @property
   def tensors(self) -> list[tf.Tensor]:
-    """The tensors of the arguments, flat."""
+    """Lists the tensors in the arguments."""
     flat = tf.nest.flatten(self.arguments)
     return [value for value in flat if isinstance(value, tf.Tensor)]
 
   def update(self, tensors: list[tf.Tensor]) -> None:
-    """Updates the metric with other tensors in the place of these."""
+    """Updates the metric with `tensors` in place of the recorded ones."""
     left = iter(tensors)
     args, kwargs = tf.nest.map_structure(
       lambda v: next(left) if isinstance(v, tf.Tensor) else v, self.arguments
@@ -52,25 +46,25 @@ class Deferred:
 
 @dataclasses.dataclass
 class WholeBatch:
-  """What a microbatch is a part of, while it is traced.
+  """Whole-batch context of a microbatch that is being traced.
 
   Attributes:
     model: the model.
-    size: examples of the microbatch; a number or a tensor.
-    whole: examples of the batch; a number or a tensor.
-    kinds: how each loss that is added is reduced over examples, in the order
-      in which they are traced: "sum", "mean", or "weights" where it depends on
-      weights alone.
-    present: whether the microbatch has examples, a scalar; None: it has. If
-      not, the one example that it computes with counts for nothing.
-    with_regularization: whether `compute_loss` adds that of the weights.
-    deferred: ids of the metrics that are updated for the whole batch.
-    values: values of losses by example, and what they are weighted with.
-    totals: pairs of a placeholder and the scalar of this microbatch whose sum
-      over all microbatches takes its place.
-    shown: pairs of a metric that shows the loss of one output, and the share
-      of this microbatch.
-    updates: updates of metrics that are deferred.
+    size: examples in the microbatch; a number or a tensor.
+    whole: examples in the batch; a number or a tensor.
+    kinds: reduction over examples of each added loss, in the order of tracing:
+      "sum", "mean", or "weights" for a loss that depends on weights only.
+    present: scalar that says whether the microbatch has examples; None if it
+      always has. A microbatch without examples computes with one filler example
+      that contributes nothing.
+    with_regularization: whether `compute_loss` adds the weight regularization.
+    deferred: ids of the metrics to update with the whole batch.
+    values: per-example loss values and their weights.
+    totals: pairs of a placeholder and a scalar of this microbatch; the sum of
+      the scalar over all microbatches replaces the placeholder.
+    shown: pairs of a metric that reports the loss of one output and this
+      microbatch's share.
+    updates: updates of deferred metrics.
   """
 
   model: keras.Model
@@ -92,10 +86,10 @@ class WholeBatch:
 
   @contextlib.contextmanager
   def reductions(self) -> Iterator[None]:
-    """Inside, the model's losses are shares of those of the whole batch.
+    """Turns the model's losses into shares of the whole batch's losses.
 
-    Single losses are recorded instead of shown; deferred metrics are recorded
-    instead of updated. Only objects of the model are changed.
+    Within this context, metrics of single losses and deferred metrics are
+    recorded instead of updated. Only objects of the model are modified.
     """
     with contextlib.ExitStack() as stack:
       stack.enter_context(_replaced(self.model, "compute_loss", self._loss))
@@ -131,7 +125,7 @@ class WholeBatch:
 
   @contextlib.contextmanager
   def metrics_kept(self) -> Iterator[None]:
-    """Where the microbatch has no examples, metrics end as they began."""
+    """Restores the metrics on exit if the microbatch has no examples."""
     if self.present is None:
       yield
       return
@@ -152,7 +146,6 @@ class WholeBatch:
     sample_weight: Any = None,
     training: bool = True,
   ) -> tf.Tensor:
-    """As `keras.Model.compute_loss`, for the whole batch."""
     model, losses = self.model, []
     if model._compile_loss is not None:
       losses.append(self._compiled(y, y_pred, sample_weight))
@@ -166,9 +159,8 @@ class WholeBatch:
     return loss
 
   def _compiled(self, y: Any, y_pred: Any, sample_weight: Any) -> Any:
-    """The compiled losses, each of them reduced over the whole batch."""
     compiled = self.model._compile_loss
-    if not compiled.built:  # the ops of this call are not used
+    if not compiled.built:  # only builds it; the ops of this call are unused
       compiled(y, y_pred, sample_weight)
     losses = [
       entry._replace(loss=_LossOfWhole(entry.loss, self))
@@ -178,10 +170,10 @@ class WholeBatch:
       return compiled(y, y_pred, sample_weight)
 
   def share(self, loss: tf.Tensor) -> tf.Tensor:
-    """The share of a loss made of what `compute_loss` gave and other terms.
+    """Returns this microbatch's share of a loss.
 
-    Raises:
-      ExtractionError: a term is neither a sum nor a mean over examples.
+    The loss may combine the result of `compute_loss` with other terms. Raises
+    ExtractionError if a term is neither a sum nor a mean over examples.
     """
     if any(loss is known for known in self._shares):
       return loss
@@ -204,7 +196,6 @@ class WholeBatch:
     return self._additional(loss)
 
   def _additional(self, loss: tf.Tensor) -> tf.Tensor:
-    """The share of a sum or a mean over examples, or of a term of weights."""
     if next(self.kinds) == "sum":
       return self._counted(loss)
     share = tf.cast(self.size, loss.dtype) / tf.cast(self.whole, loss.dtype)
@@ -217,16 +208,17 @@ class WholeBatch:
     mask: tf.Tensor | None,
     reduction: str | None,
   ) -> tf.Tensor:
-    """As Keras reduces the values of a loss, for the whole batch.
+    """Reduces loss values as Keras does, but for the whole batch.
 
     Args:
-      values: [examples, ...], or a scalar that is a sum or mean over examples.
+      values: [examples, ...], or a scalar sum or mean over examples.
       sample_weight: weights of examples or of elements.
       mask: elements that count.
       reduction: name of Keras' reduction.
 
     Raises:
-      ExtractionError: it has none, or no value per example that is weighted.
+      ExtractionError: the loss has no reduction, or lacks the per-example
+        values that masks or weights need.
     """
     if values.shape.rank == 0 and sample_weight is None and mask is None:
       return self._additional(values)
@@ -255,7 +247,7 @@ class WholeBatch:
     mask: tf.Tensor | None,
     reduction: str | None,
   ) -> tf.Tensor | None:
-    """Weights with the mask in them: elements that count make up for others."""
+    """Combines weights and mask; kept elements make up for masked ones."""
     if mask is None:
       return sample_weight
     weight = mask
@@ -272,19 +264,19 @@ class WholeBatch:
     return sample_weight * weight
 
   def _total(self, tensor: tf.Tensor) -> tf.Tensor:
-    """A placeholder for the sum of a scalar over all microbatches."""
+    """Creates a placeholder for the sum of a scalar over all microbatches."""
     whole = tf.compat.v1.placeholder(tensor.dtype, (), name="of_whole_batch")
     self.totals.append((whole, self._counted(tensor)))
     return whole
 
   def _counted(self, scalar: tf.Tensor) -> tf.Tensor:
-    """The scalar, or 0 of a microbatch without examples."""
+    """Returns the scalar, or 0 for a microbatch without examples."""
     if self.present is None:
       return scalar
     return tf.where(self.present, scalar, tf.zeros_like(scalar))
 
   def _elements(self, values: tf.Tensor, dtype: Any) -> tf.Tensor:
-    """Elements of a tensor [examples, ...] for the whole batch."""
+    """Counts the elements that [examples, ...] has for the whole batch."""
     each = tf.reduce_prod(tf.shape(values)[1:])
     return tf.cast(each, dtype) * tf.cast(self.whole, dtype)
 
@@ -305,13 +297,10 @@ class WholeBatch:
 
 
 class _LossOfWhole:
-  """A loss of a compiled model, reduced over the whole batch."""
-
   def __init__(self, loss: keras.losses.Loss, whole: WholeBatch) -> None:
     self._loss, self._whole = loss, whole
 
   def __call__(self, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-    """As `keras.losses.Loss.__call__`."""
     loss = self._loss
     masks = [get_keras_mask(y_pred)]
     with keras.name_scope(loss.name):
@@ -336,11 +325,7 @@ def _converter(dtype: str) -> Callable[[Any], Any]:
 
 
 def check_losses(model: keras.Model) -> None:
-  """Refuses losses that reduce their values by themselves.
-
-  Raises:
-    ExtractionError: names the loss.
-  """
+  """Raises ExtractionError for a loss that reduces its own values."""
   losses = getattr(model._compile_loss, "_flat_losses", None)
   for entry in losses or []:
     loss = getattr(entry, "loss", entry)
@@ -354,7 +339,7 @@ def check_losses(model: keras.Model) -> None:
 
 
 def compiled_metrics(model: keras.Model) -> list[keras.Metric]:
-  """Metrics that a step updates, those of losses left out, nested ones too."""
+  """Lists the metrics that a step updates, even nested, except of losses."""
   losses = list(getattr(model._compile_loss, "metrics", ()))
   found: list[keras.Metric] = []
   waiting = list(model.metrics)
@@ -370,7 +355,6 @@ def compiled_metrics(model: keras.Model) -> list[keras.Metric]:
 
 @contextlib.contextmanager
 def _replaced(owner: Any, name: str, method: Any) -> Iterator[None]:
-  """Inside, the object has the attribute; past Keras' tracking of them."""
   before = vars(owner).get(name)
   object.__setattr__(owner, name, method)
   try:

@@ -1,1 +1,1 @@
-"""Untrusted files: what is checked before TensorFlow reads them."""
+"""Checks of untrusted files before TensorFlow reads them."""

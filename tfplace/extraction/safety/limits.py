@@ -1,16 +1,13 @@
-"""Limits on untrusted files, checked before anything reads them whole.
+"""Limits on untrusted files, checked before a file is read in full.
 
-Protocol buffers: a parser turns two bytes of a hostile file into a hundred in
-memory, and takes a second for each megabyte of text; so the size of a file and,
-in a binary one, the number of its nodes are checked before it is parsed.
-
-Calls: TensorFlow follows them as it imports a graph. It runs out of stack where
-a function calls itself, and out of time where thirty functions each call the
-next one four times; so inlined nodes are counted without inlining them.
-
-Keras files: Keras stores its zip members uncompressed and weights as HDF5
-datasets of plain bytes. A file that unpacks to many times its size was made to
-fill the memory, one whose weights lie in another file to read that.
+A protocol buffer parser turns two bytes of a hostile file into a hundred in
+memory, and takes a second per megabyte of text, so the size of a file and the
+number of its nodes are checked before parsing. TensorFlow follows calls while
+it imports a graph: it runs out of stack if a function calls itself, and out of
+time if thirty functions each call the next one four times, so inlined nodes are
+counted without inlining. Keras stores its zip members uncompressed, and weights
+as HDF5 datasets of plain bytes. A file that unpacks to many times its size, or
+whose weights are in another file, is therefore hostile.
 """
 
 import os
@@ -26,28 +23,31 @@ from tfplace.errors import ExtractionError
 from tfplace.extraction import nodes as node_lib
 from tfplace.formats import files
 
-MAX_BYTES = (1 << 31) - 1  # what a protocol buffer can hold
+MAX_BYTES = (1 << 31) - 1  # limit of a protocol buffer
 MAX_TEXT_BYTES = 128 << 20  # minutes of parsing; weights do not belong in text
-MAX_NODES = 4_000_000  # about 0.5 GB parsed, if they are empty
-MAX_KERAS_GROWTH = 20  # times its size, that a file may have unpacked
-FREE_KERAS_BYTES = 256 << 20  # may be unpacked from a file of any size
+MAX_NODES = 4_000_000  # about 0.5 GB when parsed, if empty
+MAX_KERAS_GROWTH = 20  # largest ratio of unpacked size to file size
+FREE_KERAS_BYTES = 256 << 20  # allowed unpacked size of a file of any size
 MAX_INLINED_NODES = 5_000_000
 MAX_DEPTH = 100
-# Where the nodes lie: field -> what lies below it; None is a node.
+# Message fields that lead to nodes: field number -> fields below it; None marks
+# a node.
 Fields = Mapping[int, "Fields | None"]
 GRAPH_DEF: Fields = {1: None, 2: {1: {3: None}}}  # own nodes, and functions'
-SAVED_MODEL: Fields = {2: {2: GRAPH_DEF}}  # of every MetaGraphDef
+SAVED_MODEL: Fields = {2: {2: GRAPH_DEF}}  # the graph of every MetaGraphDef
 _TEXT = (".pbtxt", ".txt")
 _TEXT_NODE = re.compile(rb"\bnode(?:_def)?\s*[:{<]")
 
 
 def read_proto(path: str, result: message.Message, fields: Fields) -> None:
-  """Parses a file, as text by its suffix, into the empty message `result`.
+  """Parses a file into the empty message `result`.
 
-  `fields` are those of the message that lead to nodes.
+  The suffix of the path decides between text and binary. `fields` are the
+  fields of the message that lead to nodes.
 
   Raises:
-    ExtractionError: unreadable, too large, too many nodes, or not parsable.
+    ExtractionError: the file is unreadable, too large, malformed, or has too
+      many nodes.
   """
   kind = type(result).__name__
   is_text = path.endswith(_TEXT)
@@ -80,7 +80,7 @@ def read_proto(path: str, result: message.Message, fields: Fields) -> None:
 def _read_bytes(path: str, kind: str, limit: int) -> bytes:
   try:
     size = os.stat(path).st_size
-    # A pipe or a device has no size, and may never end.
+    # A pipe or a device has no size, and reading it may never end.
     data = b"" if size > limit else files.read_bytes(path, limit)
   except OSError as error:
     raise ExtractionError(
@@ -96,11 +96,10 @@ def _read_bytes(path: str, kind: str, limit: int) -> bytes:
 
 
 class _BrokenError(Exception):
-  """The bytes are no protocol buffer."""
+  """Raised for bytes that are not a protocol buffer."""
 
 
 def _nodes(data: memoryview, fields: Fields) -> Iterator[None]:
-  """One item for each node; nothing is copied or kept."""
   at, end = 0, len(data)
   while at < end:
     key, at = _varint(data, at)
@@ -124,7 +123,6 @@ def _nodes(data: memoryview, fields: Fields) -> Iterator[None]:
 
 
 def _varint(data: memoryview, at: int) -> tuple[int, int]:
-  """The number that begins at a position, and where it ends."""
   result = shift = 0
   while shift < 70:
     if at >= len(data):
@@ -139,12 +137,12 @@ def _varint(data: memoryview, at: int) -> tuple[int, int]:
 
 
 def check_calls(graph_def: tf.compat.v1.GraphDef) -> None:
-  """Checks the graph and every function, also those that nobody calls.
+  """Checks calls in the graph and in every function, even uncalled ones.
 
   Raises:
-    ExtractionError: a function calls itself, by others or directly; calls are
-      nested deeper than `MAX_DEPTH`; or something has more than
-      `MAX_INLINED_NODES` nodes with all its calls inlined.
+    ExtractionError: a function is recursive; calls are nested deeper than
+      `MAX_DEPTH`; or the graph or a function exceeds `MAX_INLINED_NODES` nodes
+      with its calls inlined.
   """
   tree = _CallTree(graph_def)
   for name in tree.functions:
@@ -153,8 +151,6 @@ def check_calls(graph_def: tf.compat.v1.GraphDef) -> None:
 
 
 class _CallTree:
-  """The sizes of the functions of one library."""
-
   def __init__(self, graph_def: tf.compat.v1.GraphDef) -> None:
     self.functions = node_lib.functions_of(graph_def)
     self._gradients = {
@@ -164,7 +160,7 @@ class _CallTree:
     self._entered: list[str] = []
 
   def size_of(self, name: str) -> int:
-    """Nodes of a function; 0 of what is none."""
+    """Counts the nodes of a function; 0 if there is no such function."""
     if name in self._sizes or name not in self.functions:
       return self._sizes.get(name, 0)
     if name in self._entered:
@@ -183,7 +179,6 @@ class _CallTree:
     return self._sizes[name]
 
   def total(self, nodes: Iterable[node_lib.NodeDef], what: str) -> int:
-    """Nodes with all their calls inlined."""
     size = 0
     for node in nodes:
       names = node_lib.called_functions(node)
@@ -202,8 +197,8 @@ def check_keras_file(path: str) -> None:
   """Checks a `.keras` or `.h5` file.
 
   Raises:
-    ExtractionError: it is neither, is damaged, unpacks to too much, or has
-      its weights elsewhere.
+    ExtractionError: the file has another format, is damaged, unpacks to too
+      many bytes, or refers to weights in another file.
   """
   try:
     if path.endswith(".keras"):
@@ -255,7 +250,7 @@ def _check_h5(file: h5py.File, path: str, what: str) -> None:
 
 
 def _external_name(name: bytes, info: h5py.h5l.LinkInfo) -> bytes | None:
-  """Ends a visit of links at one to another file."""
+  """Stops a visit of links at a link to another file."""
   return name if info.type == h5py.h5l.TYPE_EXTERNAL else None
 
 

@@ -1,22 +1,18 @@
-"""Loads an untrusted SavedModel such that nothing of it reaches out.
+"""Safe loading of untrusted SavedModels, confined to the model's own files.
 
-`tf.saved_model.load` runs parts of what it loads: the restore op and the
-initialisation of TensorFlow 1, and of TensorFlow 2 what creates, initialises,
-restores and in the end destroys each resource. All that is the model's own
-graph. So nothing there is excused by the name of its op:
-
-- What the loader never runs is taken out: the flat graph of a model of
-  TensorFlow 2 (its variables are restored without it), functions that no object
-  has, and of TensorFlow 1 what saves and what follows from that.
-- Every op that remains must keep to the step (`side_effects`), or read a file
-  of the model's own: the checkpoint, under the file name that the loader gives
-  to the saver's restore op, or an asset that lies inside the model's folder,
-  under the name that the loader gives to the tensor or argument bound to it.
-  The tensors of these names are made placeholders: who runs such an op without
-  the loader gets an error, not a file.
-- What was checked is what is loaded: from a folder of this process, which holds
-  the graph as it was checked and copies of the assets. Only the checkpoint is a
-  link; it is data.
+`tf.saved_model.load` runs parts of the model's own graph: for TensorFlow 1, the
+restore op and the initialization; for TensorFlow 2, the functions that create,
+initialize, restore and destroy resources. First, everything that the loader
+never runs is removed: the flat graph of a TensorFlow 2 model (its variables are
+restored without it), functions that no object has, and saving ops of TensorFlow
+1 with their consumers. Every remaining op must have no side effects
+(`side_effects`) or read a file of the model: the checkpoint, under the file
+name that the loader passes to the saver's restore op, or an asset inside the
+model's folder, under the name that the loader binds to its tensor or argument.
+Tensors of these names become placeholders, so running such an op without the
+loader is an error. Finally, the model is loaded from a temporary folder with
+the checked graph and copies of the assets, so the loaded files are the checked
+ones. Only the checkpoint, which is plain data, is a link.
 """
 
 import os
@@ -40,22 +36,22 @@ from tfplace.extraction.safety import (
 
 FILES = ("saved_model.pb", "saved_model.pbtxt")
 _NAMES = frozenset(("Const", "Placeholder", "PlaceholderWithDefault"))
-_OLD_ASSETS = "saved_model_assets"  # where TensorFlow 1 writes them
-# Refuses a model that is not allowed, given what the loader would run.
+_OLD_ASSETS = "saved_model_assets"  # asset collection of TensorFlow 1
+# Rejects a model that is not allowed, given the MetaGraph that would be loaded.
 Check = Callable[[Any], None]
 
 
 def load(path: str, check: Check | None = None) -> Any:
-  """The loaded model.
+  """Loads the model.
 
   Args:
-    path: of its folder.
-    check: is asked first of the MetaGraph; of TensorFlow 2, as it would be
-      loaded.
+    path: folder of the model.
+    check: called first with the MetaGraph; for TensorFlow 2, after parts that
+      are not loaded have been removed.
 
   Raises:
-    ExtractionError: no SavedModel, damaged, or one whose loading would reach
-      out; or `check`'s own.
+    ExtractionError: the folder is not a SavedModel or is damaged, loading would
+      have side effects, or `check` raises it.
   """
   content = read(path)
   where = f"SavedModel {path!r}"
@@ -88,16 +84,12 @@ def load(path: str, check: Check | None = None) -> Any:
       _write(path, folder, content, assets)
     except OSError as error:
       raise ExtractionError(f"{where} cannot be copied: {error}") from error
-    del content  # TensorFlow parses it again
+    del content  # frees memory, since TensorFlow parses it again
     return load_unchecked(folder, path)
 
 
 def load_unchecked(folder: str, path: str) -> Any:
-  """What TensorFlow loads from a folder, which errors call `path`.
-
-  Raises:
-    ExtractionError: TensorFlow cannot load it.
-  """
+  """Loads a folder by TensorFlow, or raises an ExtractionError about `path`."""
   try:
     return tf.saved_model.load(folder)
   except Exception as error:
@@ -109,11 +101,7 @@ def load_unchecked(folder: str, path: str) -> Any:
 
 
 def read(path: str) -> saved_model_pb2.SavedModel:
-  """The content of a SavedModel's main file.
-
-  Raises:
-    ExtractionError: there is none, or it cannot be read.
-  """
+  """Reads the main file of a SavedModel, or raises ExtractionError."""
   files = [os.path.join(path, name) for name in FILES]
   found = [file for file in files if os.path.isfile(file)]
   if not found:
@@ -126,7 +114,6 @@ def read(path: str) -> saved_model_pb2.SavedModel:
 
 
 def _own_files(meta_graph: Any, where: str) -> saved_model_parts.OwnFiles:
-  """Says which of its files a model can read; takes out what saves."""
   graph_def = meta_graph.graph_def
   if meta_graph.HasField("object_graph_def"):
     captured = _captured_assets(meta_graph.object_graph_def)
@@ -136,10 +123,7 @@ def _own_files(meta_graph: Any, where: str) -> saved_model_parts.OwnFiles:
 
 
 def _captured_assets(objects: Any) -> dict[str, list[bool]]:
-  """Function -> for each tensor that it captures, whether it is an asset.
-
-  Of every function that an object has, even if it is said to capture nothing.
-  """
+  """Maps functions of objects to whether each captured tensor is an asset."""
   assets = [
     node.WhichOneof("kind") == "asset" and not node.registered_name
     for node in objects.nodes
@@ -155,7 +139,7 @@ def _captured_assets(objects: Any) -> dict[str, list[bool]]:
 
 
 def _unbind(meta_graph: Any) -> dict[str, str]:
-  """Node -> kind of file that it names; these lose their own values."""
+  """Maps nodes to the kind of file that they name, and clears their values."""
   saver = node_lib.split_tensor(meta_graph.saver_def.filename_tensor_name)[0]
   named = {saver: "checkpoint"} if saver else {}
   for asset in _asset_protos(meta_graph):
@@ -184,21 +168,17 @@ def _asset_protos(meta_graph: Any) -> list[Any]:
       result.append(meta_graph_pb2.AssetFileDef())
       try:
         packed.Unpack(result[-1])
-      except message.DecodeError:  # TensorFlow refuses it, too
+      except message.DecodeError:  # TensorFlow rejects it, too
         del result[-1]
   return result
 
 
 def _assets(path: str, meta_graph: Any) -> dict[str, str]:
-  """Name of each asset, below the folder of assets -> its file.
-
-  Raises:
-    ExtractionError: it lies outside of the model's folder.
-  """
+  """Maps asset names to files; rejects files outside the model's folder."""
   root = os.path.realpath(path)
   result = {}
   for asset in _asset_protos(meta_graph):
-    name = asset.filename.replace("\0", "?")  # no file's name has one
+    name = asset.filename.replace("\0", "?")  # no file name has a null byte
     file = os.path.realpath(os.path.join(root, "assets", name))
     is_plain = os.path.normpath(name) == name and not os.path.isabs(name)
     if not is_plain or os.path.commonpath((root, file)) != root:
@@ -222,7 +202,6 @@ def _assets(path: str, meta_graph: Any) -> dict[str, str]:
 def _write(
   path: str, folder: str, content: Any, assets: Mapping[str, str]
 ) -> None:
-  """Writes the model that is to be loaded into a folder of this process."""
   with open(os.path.join(folder, FILES[0]), "wb") as file:
     file.write(content.SerializeToString())
   variables = os.path.realpath(os.path.join(path, "variables"))
@@ -231,7 +210,7 @@ def _write(
   for name, source in assets.items():
     target = os.path.join(folder, "assets", name)
     os.makedirs(os.path.dirname(target), exist_ok=True)
-    # No link, for none was there when it was checked.
+    # The checked file was not a link, so a link here is an attack.
     source_file = os.open(source, os.O_RDONLY | os.O_NOFOLLOW)
     with open(source_file, "rb") as file, open(target, "wb") as copy:
       shutil.copyfileobj(file, copy)

@@ -1,13 +1,12 @@
-"""What of a SavedModel its loader runs, and what reads only its own files.
+"""Parts of a SavedModel that its loader runs, and ops that read only its files.
 
-What the loader does not run is taken out: `tf.saved_model.load` restores the
-variables of TensorFlow 2 by its objects, without the flat graph, and of
-TensorFlow 1 by the saver's restore op; neither ever saves.
-
-The loader gives a file's name to a graph in two ways: TensorFlow 1's binds a
-tensor of the flat graph (the saver's file name, an asset), TensorFlow 2's an
-argument of a function (an asset that it captured). An op that reads the file
-that such a tensor names reads a file of the model, wherever the model lies.
+Parts that the loader never runs are removed. `tf.saved_model.load` restores the
+variables of TensorFlow 2 through its objects, without the flat graph, and those
+of TensorFlow 1 through the saver's restore op; neither ever saves. The loader
+passes file names to a graph in two ways. TensorFlow 1 binds a tensor of the
+flat graph (the saver's file name, an asset). TensorFlow 2 binds an argument of
+a function (a captured asset). An op that reads the file named by such a tensor
+reads a file of the model, wherever the model is stored.
 """
 
 import re
@@ -24,7 +23,7 @@ _INIT_OPS = ("saved_model_main_op", "legacy_init_op")
 
 
 def keep_objects(meta_graph: Any) -> None:
-  """Keeps what the objects of TensorFlow 2 have: functions and constants."""
+  """Keeps only functions and constants that TensorFlow 2 objects use."""
   graph_def = meta_graph.graph_def
   objects = meta_graph.object_graph_def
   constants = {node.constant.operation for node in objects.nodes} - {""}
@@ -35,7 +34,7 @@ def keep_objects(meta_graph: Any) -> None:
 
 
 def objects_functions(objects: Any) -> set[str]:
-  """Names of the functions that objects have, or take something from."""
+  """Returns the names of the functions that objects own or capture from."""
   names = set(objects.concrete_functions)
   for node in objects.nodes:
     names.update(node.function.concrete_functions)
@@ -45,11 +44,11 @@ def objects_functions(objects: Any) -> set[str]:
 
 
 def _keep_functions(graph_def: Any, roots: Iterable[str]) -> None:
-  """Drops what neither `roots`, gradients nor the flat graph reach."""
+  """Drops functions not reached from `roots`, gradients or the flat graph."""
   library = graph_def.library
   start = [*roots, *(g.gradient_func for g in library.registered_gradients)]
   start += _called_by(graph_def.node)
-  functions = nodes.functions_of(graph_def)  # of two of one name, one
+  functions = nodes.functions_of(graph_def)  # drops duplicate names
   calls = {name: _called_by(f.node_def) for name, f in functions.items()}
   for gradient in library.gradient:
     calls.setdefault(gradient.function_name, []).append(gradient.gradient_func)
@@ -64,18 +63,13 @@ def _called_by(body: Iterable[nodes.NodeDef]) -> list[str]:
 
 
 def _keep(items: Any, is_kept: Callable[[Any], bool]) -> None:
-  """Drops the others of a repeated field."""
   kept = [item for item in items if is_kept(item)]
   del items[:]
   items.extend(kept)
 
 
 def cut_saving(meta_graph: Any, where: str) -> None:
-  """Cuts what saves, and what follows from it, out of a flat graph.
-
-  Raises:
-    ExtractionError: the loader or a signature needs it.
-  """
+  """Removes saving ops and their consumers; rejects a model that needs them."""
   graph_def = meta_graph.graph_def
   saves = _saving_functions(graph_def.library.function)
   saving = {
@@ -101,7 +95,7 @@ def cut_saving(meta_graph: Any, where: str) -> None:
 
 
 def _saving_functions(functions: Iterable[Any]) -> set[str]:
-  """Names of those that save, or call what does."""
+  """Returns the names of functions that save, directly or by calls."""
   functions = list(functions)
   called = {f.signature.name: _called_by(f.node_def) for f in functions}
   saving = [
@@ -123,10 +117,9 @@ def _reversed(edges: Mapping[str, Iterable[str]]) -> dict[str, list[str]]:
 def _reached(
   start: Iterable[str], edges: Mapping[str, Iterable[str]]
 ) -> set[str]:
-  """What can be reached from `start`, itself among it."""
   queue = list(start)
   reached = set(queue)
-  for name in queue:  # grows while it is read
+  for name in queue:  # the list grows during the loop
     for target in edges.get(name, ()):
       if target not in reached:
         reached.add(target)
@@ -135,7 +128,7 @@ def _reached(
 
 
 def _tensors(meta_graph: Any) -> set[str]:
-  """Names that the loader looks up in a flat graph."""
+  """Returns the names that the loader looks up in a flat graph."""
   names = {meta_graph.saver_def.restore_op_name.removeprefix("^")}
   for key in _INIT_OPS:
     if key in meta_graph.collection_def:
@@ -157,14 +150,15 @@ _CHECKPOINT, _ASSET = "checkpoint", "asset"
 
 
 class OwnFiles:
-  """Judges the ops of one MetaGraph.
+  """Finds ops of one MetaGraph that read only the model's own files.
 
-  Args of the constructor:
-    graph_def: its graph; its calls are not recursive.
-    named: node of the flat graph -> "checkpoint" or "asset": what the loader
-      binds to its output. It must have no value of its own.
-    captured: function that can be called by itself -> its last inputs: whether
-      the loader binds an asset to each.
+  Args:
+    graph_def: its graph, without recursive calls.
+    named: node of the flat graph -> kind of file ("checkpoint" or "asset")
+      whose name the loader binds to its output. The node must have no value of
+      its own.
+    captured: function that can be called directly -> for each of its last
+      inputs, whether the loader binds an asset to it.
   """
 
   def __init__(
@@ -187,7 +181,7 @@ class OwnFiles:
     self._known: dict[tuple[str, int, str], bool] = {}
 
   def reads_own_file(self, node: nodes.NodeDef, function: str | None) -> bool:
-    """Whether the node reads a file, and that can only be the model's."""
+    """Returns whether the node reads a file that is always the model's."""
     if _RESTORE.fullmatch(node.op):
       return bool(node.input) and self._is(function, node.input[0], _CHECKPOINT)
     if _TABLE.fullmatch(node.op) and len(node.input) > 1:
@@ -195,13 +189,12 @@ class OwnFiles:
     return False
 
   def _is(self, function: str | None, text: str, kind: str) -> bool:
-    """Whether a tensor of a function always names a file of that kind."""
     body = self._nodes(function)
     if len(body) != len(self._bodies[function]):
-      return False  # two of one name
+      return False  # duplicate names
     name, output = nodes.split_tensor(text)
     node = body.get(name.partition(":")[0])
-    for _ in body:  # not for ever: identities may go in circles
+    for _ in body:  # bounded, since identities may form a cycle
       if node is None or node.op != "Identity" or not node.input:
         break
       name, output = nodes.split_tensor(node.input[0])
@@ -220,7 +213,7 @@ class OwnFiles:
   def _is_argument(self, function: str, number: int, kind: str) -> bool:
     arguments = self._functions[function].signature.input_arg
     if len(arguments) != len(self._arguments[function]):
-      return False  # two of one name
+      return False  # duplicate names
     if function in self._captured:
       bound = self._captured[function]
       first = len(arguments) - len(bound)
@@ -240,7 +233,7 @@ class OwnFiles:
     return self._index[function]
 
   def _calls_of(self, function: str) -> list[Call]:
-    """Caller, node, and place of the first argument among its inputs."""
+    """Lists calls: the caller, the node and the input index of argument 0."""
     if self._calls is None:
       self._calls = {}
       for caller, body in self._bodies.items():
@@ -253,10 +246,7 @@ class OwnFiles:
 def _called(
   node: nodes.NodeDef, functions: Mapping[str, Any]
 ) -> Iterator[tuple[str, int]]:
-  """Functions that a node calls, and where its inputs for them begin.
-
-  -1 stands for inputs that are not simply passed on.
-  """
+  """Yields called functions, and the index of their first input or -1."""
   if node.op in functions:
     yield node.op, 0
   for name in nodes.function_names(node):

@@ -1,13 +1,13 @@
-"""Ops that reach beyond the step: to files, processes, Python, the network.
+"""Detection of ops with side effects on files, processes, Python or network.
 
-An untrusted graph is data until someone runs it. Whoever runs one, or
-lets TensorFlow load or import one, asks here first. What is allowed is listed,
-not what is forbidden: a stateful op (TensorFlow's own mark of an op that does
-more than compute) passes only if it is known to keep to the step's variables,
-random numbers and containers in memory. Ops that reach out without that mark
-are listed by name, as are those that do so by an attribute. Such an attribute
-must be left out or lie in the node itself: one that the caller of a function
-fills in is refused, and so is a call of a function that the caller names.
+All code that runs an untrusted graph, or lets TensorFlow load or import one,
+checks it here first. The check is an allowlist: a stateful op (TensorFlow's own
+mark of ops that do more than compute) passes only if it is known to affect only
+the step's variables, random numbers and containers in memory. Stateless ops
+with side effects are listed by name, and so are ops whose side effects depend
+on an attribute. Such an attribute must be absent or be set in the node itself.
+An attribute that the caller of a function provides is rejected, and so is a
+call of a function that the caller names.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ from tensorflow.python.framework import op_def_registry
 from tfplace.errors import ExtractionError, TfplaceError
 from tfplace.extraction.nodes import NodeDef, attr_kinds
 
-# Stateful, and known to stay inside.
+# Stateful ops without external side effects.
 _INSIDE = re.compile(
   "|".join(
     (
@@ -54,9 +54,9 @@ _INSIDE = re.compile(
     )
   )
 )
-# Not stateful: TensorFlow even runs them while it imports a graph, to infer
-# shapes. (In-memory data sets are among them for what can hide in one: a
-# whole graph in a string.)
+# Stateless ops with side effects, which TensorFlow may even run during import
+# to infer shapes. In-memory datasets are included because a string in one can
+# hide a whole graph.
 _OUTSIDE = re.compile(
   r"ReadFile|MatchingFiles|PyFuncStateless|GenerateVocabRemapping"
   r"|ImmutableConst|InitializeTableFromTextFile|Reader\w+|Copy|CopyHost"
@@ -74,7 +74,7 @@ def _has_own_descriptor(source: bytes) -> bool:
 
 
 def _keeps_optimizers(text: bytes) -> bool:
-  """Whether a serialized `ConfigProto` names no graph optimizer by itself."""
+  """Returns whether a serialized `ConfigProto` names no graph optimizers."""
   try:
     config = config_pb2.ConfigProto.FromString(text)
   except message.DecodeError:
@@ -92,7 +92,8 @@ _CALL: dict[str, Callable[[bytes], bool]] = {
   "config_proto": _keeps_optimizers,
   "executor_type": _is_empty,
 }
-# Op -> attribute, a string, that can make it reach out -> which values do not.
+# Op -> string attribute that can cause side effects -> check for harmless
+# values.
 _BY_ATTRIBUTE: dict[str, dict[str, Callable[[bytes], bool]]] = {
   "PrintV2": {"output_stream": _STREAMS.__contains__},
   "DecodeProtoV2": {"descriptor_source": _has_own_descriptor},
@@ -120,7 +121,7 @@ _WHAT = (
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-  """An op that reaches out, its function (or None), and what it does."""
+  """An op with side effects, its function (or None), and what it does."""
 
   name: str
   op: str
@@ -133,12 +134,12 @@ class Finding:
 
 
 def when_run(graph_def: tf.compat.v1.GraphDef) -> Finding | None:
-  """The first op that reaches out when the graph runs."""
+  """Finds the first op with side effects when the graph runs."""
   return first(graph_def, lambda node, _: reaches_out(node))
 
 
 def when_imported(graph_def: tf.compat.v1.GraphDef) -> Finding | None:
-  """The first op that may reach out when TensorFlow imports the graph."""
+  """Finds the first op that may have side effects during import."""
   return first(
     graph_def, lambda node, _: reaches_out(node) and not _is_stateful(node)
   )
@@ -149,7 +150,7 @@ def refuse(
   where: str,
   error: type[TfplaceError] = ExtractionError,
 ) -> None:
-  """Raises `error` where something was found in the file or step `where`."""
+  """Raises `error` if there is a finding in the file or step `where`."""
   if found is not None:
     raise error(
       f"{where}: {found}; --allow_side_effects (in Python,"
@@ -161,7 +162,7 @@ def refuse(
 def first(
   graph_def: tf.compat.v1.GraphDef, bad: Callable[[NodeDef, str | None], bool]
 ) -> Finding | None:
-  """The first `bad(node, its function)`; functions that nobody calls count."""
+  """Finds the first `bad(node, its function)`, even in uncalled functions."""
   bodies = [(None, graph_def.node)]
   bodies += [(f.signature.name, f.node_def) for f in graph_def.library.function]
   for function, nodes in bodies:
@@ -172,7 +173,7 @@ def first(
 
 
 def reaches_out(node: NodeDef) -> bool:
-  """Whether the node reaches out when it runs, its functions apart."""
+  """Returns whether the node, without its functions, has side effects."""
   if _calls_unknown_function(node) or _reaches_out_by_attribute(node):
     return True
   if _OUTSIDE.fullmatch(node.op):
@@ -190,7 +191,6 @@ def _reaches_out_by_attribute(node: NodeDef) -> bool:
 
 
 def _calls_unknown_function(node: NodeDef) -> bool:
-  """Whether the caller of the node's function says what the node calls."""
   given = [
     key
     for key, v in node.attr.items()
@@ -201,7 +201,7 @@ def _calls_unknown_function(node: NodeDef) -> bool:
 
 
 def _is_stateful(node: NodeDef) -> bool:
-  op_def = op_def_registry.get(node.op)  # None: a function of the library
+  op_def = op_def_registry.get(node.op)  # None for a library function
   return op_def is not None and op_def.is_stateful
 
 

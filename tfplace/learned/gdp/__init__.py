@@ -1,14 +1,14 @@
-"""GDP: a graph network and a placer, in one pass or deciding in order.
+"""GDP: a graph network that places in one pass or decision by decision.
 
-`gdp`: a segment-recurrent placer that decides everything at once. `ordered`
-changes a placement: it decides clusters one after the other, sees the partial
-schedule and what it changes; of the two, `auto` asks it.
+`gdp` is a segment-recurrent placer that makes all decisions in one pass.
+`ordered` modifies a placement one decision after the other, given the partial
+schedule and the base placement; `auto` uses this one.
 """
 
 from tfplace.learned import Method
 from tfplace.learned.gdp import features
 
-# Changes whenever what is seen of a decision does, too.
+# Incremented when the inputs of a decision change.
 _ORDERED = 100 * features.VERSION + 2
 METHODS = {
   "gdp": Method(

@@ -1,8 +1,8 @@
-"""GDP by PPO: the actor, the agent with a ratio for every decision.
+"""GDP by PPO: actor, and agent with an importance ratio per decision.
 
-An action is thousands of device choices, and the ratio of joint probabilities a
-product of thousands of ratios, which is clipped away, or explodes, at the first
-step that changes anything: so ratios are clipped per decision.
+An action consists of thousands of device choices. The joint importance ratio, a
+product of thousands of ratios, is clipped or explodes at the first update.
+Ratios are therefore clipped per decision.
 """
 
 import functools
@@ -25,15 +25,15 @@ from tfplace.learned.train.config import PPOConfig
 from tfplace.learned.train.objectives import margins
 from tfplace.learned.train.ppo import PPO, GraphBank
 
-LARGE = 8192  # decisions above which gradients save memory rather than time
+LARGE = 8192  # decisions above which gradients trade time for memory
 
 
 class ActorNetwork(network.Network):
-  """Graph numbers to a distribution over placements.
+  """Network from graph indices to distributions over placements.
 
-  A batch holds one graph: the policy runs once, its logits are broadcast.
-  Padding decisions have one device (the first) of probability 1: their
-  log-probability, ratio and entropy are 0, 1 and 0 whatever the weights.
+  A batch contains one graph; the policy runs once and its logits are broadcast.
+  Padding decisions choose the first device with probability 1, so that their
+  log-probability, ratio and entropy are always 0, 1 and 0.
   """
 
   def __init__(self, bank: GraphBank, policy: PlacementNetwork) -> None:
@@ -48,7 +48,7 @@ class ActorNetwork(network.Network):
     network_state: Any = (),
     training: bool = False,
   ) -> tuple[tfp.distributions.Distribution, Any]:
-    """[...] equal graph numbers -> distribution over [..., max_decisions]."""
+    """Maps [...] equal indices to a distribution over [..., max_decisions]."""
     logits = self.padded_logits(tf.reshape(observation, [-1])[0])
     outer = tf.shape(observation)
     logits = tf.broadcast_to(logits, tf.concat([outer, tf.shape(logits)], 0))
@@ -59,7 +59,7 @@ class ActorNetwork(network.Network):
     return tfp.distributions.Independent(choices, 1), network_state
 
   def padded_logits(self, graph: tf.Tensor) -> tf.Tensor:
-    """Scalar graph number -> [max_decisions, max_devices] logits."""
+    """Maps a scalar graph index to [max_decisions, max_devices] logits."""
     bank = self._bank
     logits = self._policy(bank.get(graph), recomputes=is_large(bank))
     decisions, devices = tf.shape(logits)[0], tf.shape(logits)[1]
@@ -76,11 +76,10 @@ class ActorNetwork(network.Network):
 
 
 class NoValue(network.Network):
-  """Zeros, where tf-agents' PPO asks for a value network; it has no weights.
+  """Value network of zeros without weights, for tf-agents' PPO.
 
-  An episode is one step of one graph, and so is a batch: what a network could
-  expect of the graph is the same for all of its placements, and the mean of
-  their rewards says it better.
+  An episode is one step of one graph. The best possible prediction is the same
+  for all placements of the graph, and the mean reward of the batch is better.
   """
 
   def __init__(
@@ -96,17 +95,17 @@ class NoValue(network.Network):
     network_state: Any = (),
     training: bool = False,
   ) -> tuple[tf.Tensor, Any]:
-    """[...] observations -> [...] zeros."""
+    """Maps [...] observations to [...] zeros."""
     graph = self._graph_of(observation)
     return tf.zeros_like(graph, tf.float32), network_state
 
 
 class PerDecisionPPOAgent(ppo_clip_agent.PPOClipAgent):
-  """`PPOClipAgent` with a ratio, and a clip, for every decision.
+  """`PPOClipAgent` with a clipped importance ratio per decision.
 
-  The advantage of a placement is shared by its decisions; losses are means
-  over the decisions of the graph, padding excluded. The baseline of a reward is
-  the mean over the batch, which holds one graph.
+  The decisions of a placement share its advantage. Losses are means over the
+  decisions of the graph without padding. The baseline is the mean reward of the
+  batch, which contains one graph.
   """
 
   def __init__(
@@ -128,8 +127,11 @@ class PerDecisionPPOAgent(ppo_clip_agent.PPOClipAgent):
     *args: Any,
     **kwargs: Any,
   ) -> tf_agent.LossInfo:
-    """As `PPOAgent.get_loss`, with old log-probabilities per decision, from the
-    stored parameters of the distribution: those passed are joint."""
+    """Computes the loss with old log-probabilities per decision.
+
+    They are recomputed from the stored distribution parameters, because those
+    that `PPOAgent.get_loss` receives are joint.
+    """
     old = ppo_utils.distribution_from_spec(
       self._action_distribution_spec,
       action_distribution_parameters,
@@ -153,11 +155,11 @@ class PerDecisionPPOAgent(ppo_clip_agent.PPOClipAgent):
     discounts: tf.Tensor,
     value_preds: tf.Tensor,
   ) -> tf.Tensor:
-    """[B, 1] `margins` of the returns, less their mean over the batch.
+    """Returns [B, 1] `margins` of the returns minus their batch mean.
 
-    `value_preds` are zeros (`NoValue`).
-    tf-agents then divides by the standard deviation over [B, 2], whose second
-    column is padding: centred values keep their mean of 0 there.
+    `value_preds` are zeros (`NoValue`). tf-agents then divides by the standard
+    deviation over [B, 2], whose second column is padding. Centered values keep
+    their mean of 0 there.
     """
     returns = margins(returns, self._elite)
     return returns - tf.reduce_mean(returns)
@@ -172,16 +174,16 @@ class PerDecisionPPOAgent(ppo_clip_agent.PPOClipAgent):
     weights: tf.Tensor,
     debug_summaries: bool = False,
   ) -> tf.Tensor:
-    """The clipped objective, per decision, then its mean.
+    """Computes the mean clipped objective over decisions.
 
     Args:
       time_steps: [B, T] of one graph.
       actions: [B, T, max_decisions] devices.
-      sample_action_log_probs: [B, T, max_decisions] when they were drawn.
+      sample_action_log_probs: [B, T, max_decisions] at sampling time.
       advantages: [B, T].
-      current_policy_distribution: over [B, T, max_decisions].
+      current_policy_distribution: Distribution over [B, T, max_decisions].
       weights: [B, T], 0 where a step is padding.
-      debug_summaries: ignored.
+      debug_summaries: Ignored.
     """
     log_probs = decision_log_prob(current_policy_distribution, actions)
     ratio = tf.exp(log_probs - sample_action_log_probs)
@@ -202,15 +204,17 @@ class PerDecisionPPOAgent(ppo_clip_agent.PPOClipAgent):
     weights: tf.Tensor,
     debug_summaries: bool = False,
   ) -> tf.Tensor:
-    """Minus the mean entropy per decision, weighted; [B, T] `entropy` is summed
-    over decisions, as tf-agents has it."""
+    """Returns the weighted negative mean entropy per decision.
+
+    tf-agents passes `entropy`, [B, T], summed over decisions.
+    """
     count = tf.gather(self._num_decisions, time_steps.observation)
     each = entropy / tf.cast(count, tf.float32)
     total = tf.maximum(tf.reduce_sum(weights), 1.0)
     return -self._entropy_regularization * tf.reduce_sum(each * weights) / total
 
   def _decision_mask(self, graph: tf.Tensor) -> tf.Tensor:
-    """[...] graph numbers -> [..., max_decisions], 0 at padding."""
+    """Maps [...] graph indices to [..., max_decisions], 0 at padding."""
     count = tf.gather(self._num_decisions, graph)[..., None]
     return tf.cast(tf.range(self._max_decisions) < count, tf.float32)
 
@@ -218,21 +222,21 @@ class PerDecisionPPOAgent(ppo_clip_agent.PPOClipAgent):
 def decision_log_prob(
   distribution: tfp.distributions.Independent, actions: tf.Tensor
 ) -> tf.Tensor:
-  """[..., max_decisions] log-probability of each choice."""
+  """Returns [..., max_decisions] log-probabilities of the choices."""
   return distribution.distribution.log_prob(actions)
 
 
 def is_large(bank: GraphBank) -> bool:
-  """Whether gradients recompute what they need (`layers.recomputed`)."""
+  """Returns True if gradients should recompute (`layers.recomputed`)."""
   return bank.max_decisions > LARGE
 
 
 def make_ppo(
   bank: GraphBank, policy: PlacementNetwork, config: PPOConfig
 ) -> PPO:
-  """PPO on episodes of one step, without a value network."""
+  """Builds PPO for one-step episodes, without a value network."""
   actor = ActorNetwork(bank, policy)
-  # [max_decisions] devices; decisions past the graph's are padding.
+  # [max_decisions] devices, padded beyond the decisions of the graph.
   action_spec = tensor_spec.BoundedTensorSpec(
     (bank.max_decisions,), tf.int32, 0, bank.max_devices - 1, "devices"
   )

@@ -1,12 +1,12 @@
-"""Decides in order, seeing the partial schedule: compiled, without TensorFlow.
+"""Compiled decoder that makes decisions in order.
 
-Whenever the first op of a decision comes, each device that may run it is scored
-by a small perceptron, which all devices share, so that devices stay
-interchangeable and any number works. It sees `SEEN` numbers of the decision on
-the device, and of the decision what the graph network made of it. Then the op
-is scheduled where its decision is: when its inputs have arrived (transfers
-queue on their channels) and the device is free. (Doppler, ICLR 2026, decides
-likewise, op by op; that decisions are clusters is ours.)
+When the first op of a decision is reached, a small MLP scores each device that
+can run it. All devices share the MLP, so that devices are interchangeable and
+any number works. Its inputs are `SEEN` features of the decision on the device
+and the decision's context from the graph network. The op is then scheduled
+after its inputs have arrived (transfers queue on their channels) and the device
+is free. Doppler (ICLR 2026) decides op by op in the same way; decisions on
+coarse groups are ours.
 """
 
 from typing import NamedTuple
@@ -27,19 +27,22 @@ from tfplace.learned.gdp.schedule import (
 )
 from tfplace.simulate.jit import Index, helper, inlined, kernel
 
-NEVER = np.float32(-1e9)  # logit of a device that may not run the decision
-SLOWER = 24  # of these, log of how much slower the device is at the work
-BASE = 26  # of these, whether the decision is there in what is changed
-_MOST = 4.0  # bound of what is seen
+NEVER = np.float32(-1e9)  # Logit of a device that cannot run the decision.
+SLOWER = 24  # index of the log slowdown of the device on the work
+BASE = 26  # index of the flag for the device of the base
+_MOST = 4.0  # bound on the features
 
 
 class Head(NamedTuple):
-  """The perceptron's weights, and what it is told of each decision.
+  """Weights of the MLP and its inputs for each decision.
 
   Attributes:
-    context: [N, H] float32 added to the first layer.
-    slope: [N, SEEN] float32: the logit's linear part.
-    first: [SEEN, H]; second: [H, K]; bias: [K]; last: [K] float32.
+    context: [N, H] float32, added to the first layer.
+    slope: [N, SEEN] float32, linear part of the logit.
+    first: [SEEN, H] float32.
+    second: [H, K] float32.
+    bias: [K] float32.
+    last: [K] float32.
   """
 
   context: np.ndarray
@@ -51,13 +54,13 @@ class Head(NamedTuple):
 
 
 class Draws(NamedTuple):
-  """Placements in the order in which they are decided.
+  """Sampled placements and what their decisions observed.
 
   Attributes:
     choices: [B, N] int32 devices.
-    seen: [B, N, D, SEEN] float32, where asked for; else [B, 0, D, SEEN].
-    may: [B, N, D] bool: the devices chosen from: allowed, with memory left
-      where any has; like `seen`.
+    seen: [B, N, D, SEEN] float32 features, or [B, 0, D, SEEN] if not kept.
+    may: [B, N, D] bool devices to choose from, empty like `seen`. These are the
+      allowed devices with free memory, or all allowed ones if there are none.
   """
 
   choices: np.ndarray
@@ -72,15 +75,16 @@ def decode(
   forced: np.ndarray,
   keeps: bool,
 ) -> Draws:
-  """Decides placements, one after the other.
+  """Decodes placements one after the other.
 
   Args:
-    tables: the problem.
-    head: of the policy.
-    noise: [B, N, D] float32 added to the logits: Gumbel noise for draws, 0 for
+    tables: Tables of the problem.
+    head: Head of the policy.
+    noise: [B, N, D] float32 added to the logits: Gumbel noise to sample, 0 for
       the most probable choices.
-    forced: [B, N] int32 devices to take whatever the logits say, -1 for none.
-    keeps: whether what was seen is returned.
+    forced: [B, N] int32 devices to choose regardless of the logits, -1 for
+      none.
+    keeps: Returns what the decisions observed.
   """
   number, count, devices = noise.shape
   rows = count if keeps else 0
@@ -109,7 +113,7 @@ def _decode(
   draws: Draws,
   state: State,
 ) -> None:
-  """Fills in the draws; `state` is room for a schedule."""
+  """Fills in `draws`; `state` is scratch space for a schedule."""
   for row in range(len(noise)):
     device_of = draws.choices[row]
     reset(state)
@@ -139,7 +143,7 @@ def _look(
   decision: Index,
   op: Index,
 ) -> None:
-  """Fills in [D, SEEN] what there is to see, relative to the best device."""
+  """Fills in [D, SEEN] features, relative to the best device."""
   seen, may, least = state.seen, state.may, state.least
   start, end, cut = state.start, state.finish, state.cut
   devices = len(may)
@@ -172,7 +176,7 @@ def _relate(
   device: Index,
   here_us: float,
 ) -> None:
-  """Fills in what is seen of a device beside the best one."""
+  """Fills in the features of one device relative to the best device."""
   start, end, cut = state.start, state.finish, state.cut
   least, ideal = state.least, tables.ideal_us
   row = state.seen[device]
@@ -213,9 +217,11 @@ def _relate(
 def _traffic(
   tables: PartialTables, state: State, device_of: np.ndarray, decision: Index
 ) -> None:
-  """Fills in the microseconds of transfers with what was decided to be
-  elsewhere, the shares of inputs and outputs there, and where the largest
-  is."""
+  """Fills in transfers with earlier decisions on other devices.
+
+  Also fills in the shares of inputs and outputs on each device, and the device
+  of the largest transfer.
+  """
   near, cut, seen = state.near, state.cut, state.seen
   near[:] = 0.0
   inputs = outputs = 1e-9
@@ -246,7 +252,7 @@ def _traffic(
 
 @inlined
 def _total(values: np.ndarray) -> float:
-  """The sum, at least a little above 0."""
+  """Returns the sum, slightly above 0."""
   result = 1e-9
   for value in values:
     result += value
@@ -261,7 +267,7 @@ def _kin(
   device: Index,
   row: np.ndarray,
 ) -> None:
-  """Fills in where its layer and its microbatch went."""
+  """Fills in the devices of the decision's layer and microbatch."""
   micro = tables.micro[decision]
   layers = state.layer[tables.layer[decision]]
   micros = state.micro[micro]
@@ -278,7 +284,7 @@ def _kin(
 def _score(
   head: Head, state: State, decision: Index, noise: np.ndarray
 ) -> Index:
-  """The device with the highest logit plus [D] noise."""
+  """Returns the device with the highest logit plus [D] noise."""
   hidden, narrow, logits = state.hidden, state.narrow, state.logits
   best: Index = np.int64(0)
   for device in range(len(noise)):

@@ -1,7 +1,4 @@
-"""The part of GDP's networks that reads a graph: decisions to their states.
-
-For a training process only.
-"""
+"""Graph encoder of the GDP networks (training process only)."""
 
 import dataclasses
 from typing import Any
@@ -14,18 +11,20 @@ from tfplace.learned.train import tfgnn
 
 @dataclasses.dataclass(frozen=True)
 class EncoderConfig:
-  """Sizes of the encoder. GDP publishes none; chosen small, to train on CPUs.
+  """Sizes of the encoder.
+
+  GDP publishes none; these are small enough to train on CPUs.
 
   Attributes:
-    units: width of every hidden state.
-    type_units: width of the embedding of op types.
-    sage_layers: rounds of message passing (a public re-creation of GO has 2).
-    attention_layers: segment-recurrent layers (the re-creation has 3).
-    heads: attention heads.
-    segment: decisions per segment (the re-creation has 256).
-    axes: of the ops' names, whose features it sees.
-    superposition: whether the graph's state multiplies what the attention
-      layers get.
+    units: Width of all hidden states.
+    type_units: Width of the op type embedding.
+    sage_layers: Rounds of message passing (a public re-creation of GO: 2).
+    attention_layers: Segment-recurrent layers (the re-creation: 3).
+    heads: Attention heads.
+    segment: Decisions per segment (the re-creation: 256).
+    axes: Op-name axes whose features are used.
+    superposition: Multiplies the inputs of the attention layers by a gate
+      computed from the graph state.
   """
 
   units: int = 64
@@ -39,8 +38,11 @@ class EncoderConfig:
 
 
 class Encoder(tf.keras.layers.Layer):
-  """GraphSAGE over both directions of the links, then attention over the
-  topological order conditioned on the pooled graph (GDP, arXiv 1910.01578)."""
+  """GraphSAGE over both edge directions, then attention.
+
+  Attention follows the topological order and is conditioned on the pooled graph
+  (GDP, arXiv 1910.01578).
+  """
 
   def __init__(self, config: EncoderConfig, name: str) -> None:
     super().__init__(name=name)
@@ -64,8 +66,10 @@ class Encoder(tf.keras.layers.Layer):
     ]
 
   def prepare(self, inputs: dict[str, tf.Tensor]) -> None:
-    """Makes the variables, by one decision: must come before a call that
-    recomputes, whose loop could not make them."""
+    """Creates the variables by a call on one decision.
+
+    Needed before a call with `recomputes`, whose loop cannot create variables.
+    """
     links = ("edge", "edge_src", "edge_dst")
     kept = {name: inputs[name][:0] for name in links}
     for name in ("type_id", "node", "pair", "allowed"):
@@ -75,10 +79,10 @@ class Encoder(tf.keras.layers.Layer):
   def encode(
     self, inputs: dict[str, tf.Tensor], recomputes: bool = False
   ) -> tuple[tf.Tensor, tf.Tensor]:
-    """`Features.tensors()` of one problem -> [N, units] states of decisions and
-    the [1, units] state of the graph.
+    """Maps `Features.tensors()` to [N, units] and [1, units] states.
 
-    With `recomputes`, gradients cost a second computation instead of memory.
+    These are the states of the decisions and of the graph. `recomputes` saves
+    memory in gradients at the cost of a second forward pass.
     """
     state = self._embed(inputs, recomputes)
     run = layers.recomputed if recomputes else layers.whole
@@ -86,7 +90,7 @@ class Encoder(tf.keras.layers.Layer):
       [tf.reduce_mean(state, axis=0), tf.reduce_max(state, axis=0)], axis=0
     )
     graph = self._graph(pooled[None])
-    # Twice the sigmoid, so that a gate starts at 1.
+    # Twice the sigmoid, so that the gates start at 1.
     gates = [2.0 * gate(graph)[0] for gate in self._gates]
     gates = gates or [tf.ones(self.config.units)] * len(self._attention)
     for gate, attention in zip(gates, self._attention, strict=True):
@@ -94,7 +98,6 @@ class Encoder(tf.keras.layers.Layer):
     return _spread(state), graph
 
   def _embed(self, inputs: dict[str, tf.Tensor], recomputes: bool) -> tf.Tensor:
-    """[N, units] states after message passing."""
     types = self._types(inputs["type_id"])
     state = self._node(tf.concat([inputs["node"], types], axis=-1))
     links = inputs["edge"], inputs["edge_src"], inputs["edge_dst"]
@@ -109,7 +112,9 @@ class Encoder(tf.keras.layers.Layer):
 
 
 def _spread(state: tf.Tensor) -> tf.Tensor:
-  """[N, units] states -> the same with mean 0 and variance 1 over decisions:
-  what all have in common says nothing about which should part."""
+  """Standardizes [N, units] states over decisions.
+
+  What all decisions have in common does not help to separate them.
+  """
   mean, variance = tf.nn.moments(state, axes=[0], keepdims=True)
   return (state - mean) * tf.math.rsqrt(variance + 1e-6)

@@ -1,10 +1,10 @@
-"""What a GDP policy sees of a problem: scaled NumPy arrays, no TensorFlow.
+"""Features of the GDP policies (scaled NumPy arrays).
 
-Every number is relative to the graph and the cluster that it describes, so that
-one policy serves graphs and clusters of any size. GDP names op type, output
-shape and adjacency as its features (arXiv 1910.01578); the rest is chosen here.
-What the names of ops tell (layers, time steps) comes by the axes of the placer
-`axes`: structure alone hardly tells one unrolled step from the next.
+All numbers are relative to the graph and the cluster, so that one policy serves
+graphs and clusters of any size. GDP's features are op type, output shape and
+adjacency (arXiv 1910.01578); the others are ours. The axes of the placer `axes`
+add what op names tell (layers, time steps), because structure alone hardly
+distinguishes unrolled steps.
 """
 
 import dataclasses
@@ -19,21 +19,21 @@ from tfplace.learned.decisions import Decisions
 from tfplace.learned.exported import PolicyInputs
 from tfplace.placers.rules.axes import UNKNOWN
 
-VERSION = 1  # changes whenever a policy must be trained again
-TYPE_VOCABULARY = 512  # op types, by a stable hash of their name
-NODE_FEATURES = 16  # besides those of axes
+VERSION = 1  # Incremented when policies must be retrained.
+TYPE_VOCABULARY = 512  # buckets of op types, by a stable hash of the name
+NODE_FEATURES = 16  # without those of axes
 EDGE_FEATURES = 3
-RANKS = 8  # devices of one kind are told apart up to this many
+RANKS = 8  # number of ranks that distinguish devices of one kind
 DEVICE_FEATURES = 9 + RANKS
-# Besides those of axes. The last three are 0: policies of this version read
-# them, and once saw a placement to start from there.
+# Without those of axes. The last three are always 0; policies of this version
+# expect them.
 PAIR_FEATURES = 9
-PER_NODE = 2  # features of each axis, of a decision
-PER_PAIR = 3  # and of a decision on a device
+PER_NODE = 2  # features per axis and decision
+PER_PAIR = 3  # features per axis and decision-device pair
 
 
 def signature(axes: int) -> dict[str, Tensor]:
-  """`Features.tensors()`, in its order, with so many axes."""
+  """Describes `Features.tensors()`, in order, for a number of axes."""
   return {
     "type_id": ((None,), "int32"),
     "node": ((None, NODE_FEATURES + PER_NODE * axes), "float32"),
@@ -48,17 +48,17 @@ def signature(axes: int) -> dict[str, Tensor]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Features(PolicyInputs):
-  """One problem as a policy sees it. N decisions, D devices, E links.
+  """Inputs of a policy for N decisions, D devices and E links.
 
   Attributes:
-    type_id: [N] int32 in [0, TYPE_VOCABULARY): type of the decision's op with
-      the most time.
+    type_id: [N] int32 in [0, TYPE_VOCABULARY), type of the decision's longest
+      op.
     node: [N, NODE_FEATURES + 2 * axes] float32.
-    edge_src: [E] int32 decision that sends; never equal to `edge_dst`.
-    edge_dst: [E] int32 decision that receives.
+    edge_src: [E] int32 sending decision, never equal to `edge_dst`.
+    edge_dst: [E] int32 receiving decision.
     edge: [E, EDGE_FEATURES] float32.
     device: [D, DEVICE_FEATURES] float32.
-    pair: [N, D, PAIR_FEATURES + 3 * axes] float32, a decision on a device.
+    pair: [N, D, PAIR_FEATURES + 3 * axes] float32 decision-device pairs.
     allowed: [N, D] bool.
   """
 
@@ -74,7 +74,7 @@ class Features(PolicyInputs):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Sums:
-  """Per decision, summed over its ops: [N] each; `on_us` is [N, D]."""
+  """Sums over the ops of each decision, [N]; `on_us` is [N, D]."""
 
   time_us: np.ndarray
   on_us: np.ndarray
@@ -85,7 +85,7 @@ class _Sums:
 
 
 def extract(decisions: Decisions, axes: int = 0) -> Features:
-  """The features of a problem, with those of so many axes appended."""
+  """Extracts the features of a problem, including those of `axes` axes."""
   problem = decisions.problem
   sums = _sum(decisions)
   edge_src, edge_dst, num_bytes, is_data = _edges(decisions)
@@ -116,7 +116,7 @@ def extract(decisions: Decisions, axes: int = 0) -> Features:
 
 
 class _Scale:
-  """The units that make features of one problem comparable with others'."""
+  """Units that make the features of different problems comparable."""
 
   def __init__(
     self, problem: Problem, sums: _Sums, data_bytes: np.ndarray
@@ -162,7 +162,7 @@ def _sum(decisions: Decisions) -> _Sums:
 def _edges(
   decisions: Decisions,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-  """Links between decisions: src, dst, bytes, whether any of it is data."""
+  """Returns src, dst and bytes of links, and a flag for data links."""
   graph, of = decisions.problem.graph, decisions.decision_of
   src, dst = of[graph.edge_src].astype(np.int64), of[graph.edge_dst]
   apart = src != dst
@@ -185,7 +185,7 @@ def _edges(
 
 
 def _type_ids(decisions: Decisions) -> np.ndarray:
-  """[N] int32: hashed type of the decision's costliest (then first) op."""
+  """Returns [N] int32 hashed type of each decision's longest, first op."""
   problem = decisions.problem
   types = problem.graph.types
   hashes = {t: zlib.crc32(t.encode()) % TYPE_VOCABULARY for t in set(types)}
@@ -235,7 +235,7 @@ def _node(
 
 
 def _kind_ranks(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
-  """[D] rank of each device among those of its kind, [D] their number."""
+  """Returns [D] rank of each device within its kind, [D] size of the kind."""
   kinds = [d.kind for d in problem.cluster.devices]
   rank = np.array([kinds[:i].count(k) for i, k in enumerate(kinds)], float)
   return rank, np.array([kinds.count(k) for k in kinds], float)
@@ -270,7 +270,7 @@ def _device(
 
 
 def _pair(decisions: Decisions, sums: _Sums, share: np.ndarray) -> np.ndarray:
-  """[N, D, PAIR_FEATURES]: speed, blocks in order, memory."""
+  """Returns [N, D, PAIR_FEATURES]: speed, blocks in order, memory."""
   problem = decisions.problem
   rank, number = _kind_ranks(problem)
   memory = sums.persistent + sums.out_bytes
@@ -295,15 +295,21 @@ def _stack(*columns: object) -> np.ndarray:
 
 
 def _op_ranks(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
-  """[num_ops] upward and downward ranks in microseconds (HEFT, Topcuoglu et al.
-  2002), each op at its fastest device, without communication."""
+  """Returns [num_ops] upward and downward ranks in microseconds.
+
+  Ops run on their fastest device without communication (HEFT, Topcuoglu et al.
+  2002).
+  """
   upward = paths.upward_ranks(problem.graph, problem.fastest_us)
   return upward, problem.earliest_start_us
 
 
 def _axes_of_nodes(axes: np.ndarray) -> np.ndarray:
-  """[A, N] ranks -> [N, PER_NODE * A] float32: how far along each axis, 0 to 1
-  and 0 where on none; whether on it."""
+  """Maps [A, N] ranks to [N, PER_NODE * A] float32.
+
+  The columns are the positions along the axes, 0 to 1, and flags for being on
+  the axes.
+  """
   columns = np.maximum(_along(axes), 0.0), axes != UNKNOWN
   return np.concatenate(columns).T.astype(np.float32)
 
@@ -311,12 +317,12 @@ def _axes_of_nodes(axes: np.ndarray) -> np.ndarray:
 def _axes_of_pairs(
   axes: np.ndarray, rank: np.ndarray, number: np.ndarray
 ) -> np.ndarray:
-  """[A, N] ranks -> [N, D, PER_PAIR * A] float32: a decision on a device.
+  """Maps [A, N] ranks to [N, D, PER_PAIR * A] float32.
 
-  Per axis: how many blocks lie between the decision and the device, if the
-  devices of its kind share the axis in equal blocks, -2 to 2; whether it is in
-  the device's block; whether it is the device's turn, if they are dealt out in
-  turn. All 0 where on no axis. `rank` and `number` are `_kind_ranks`.
+  Per axis: the distance in blocks between decision and device, -2 to 2, if the
+  devices of one kind share the axis in equal blocks; a flag for the device's
+  block; a flag for the device's turn in a round-robin assignment. All are 0 for
+  decisions not on the axis. `rank` and `number` come from `_kind_ranks`.
   """
   parts = []
   for axis, along in zip(axes, _along(axes), strict=True):
@@ -329,5 +335,5 @@ def _axes_of_pairs(
 
 
 def _along(axes: np.ndarray) -> np.ndarray:
-  """[A, N] ranks -> how far along its axis each is; below 0 where on none."""
+  """Returns [A, N] relative positions on the axes, negative if not on one."""
   return (axes + 0.5) / (axes.max(axis=1, initial=0, keepdims=True) + 1.0)

@@ -1,8 +1,9 @@
-"""Layers of the GDP network: GraphSAGE, segment-recurrent attention, blocks.
+"""Layers of the GDP networks: GraphSAGE, segment attention, blocks.
 
-A graph of 50,000 ops makes gigabytes of intermediate values. So layers that
-look at few rows at once run on a block of rows at a time; for gradients blocks
-are computed again (Chen et al. 2016, arXiv 1604.06174). For a training process.
+A graph of 50,000 ops has gigabytes of intermediate values. Layers that need few
+rows at once therefore run on one block of rows at a time, and gradients
+recompute the blocks (Chen et al. 2016, arXiv 1604.06174). Training process
+only.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,11 +14,11 @@ import tensorflow as tf
 from tfplace.learned.train import tfgnn
 
 NODES = "decisions"
-FEEDS = "feeds"  # a link from producer to consumer
-FED_BY = "fed_by"  # the same link the other way
+FEEDS = "feeds"  # link from producer to consumer
+FED_BY = "fed_by"  # the same link in the other direction
 DIRECTIONS = (FEEDS, FED_BY)
-BLOCK = 1024  # decisions at once, of layers that go by blocks
-# (first row, a block of each of `rows`, shared) -> a block of the result.
+BLOCK = 1024  # decisions per block
+# (first row, a block of each of `rows`, shared) -> block of the result.
 BlockFunction = Callable[
   [tf.Tensor, Sequence[tf.Tensor], Sequence[tf.Tensor]], tf.Tensor
 ]
@@ -30,7 +31,7 @@ def whole(
   size: int,
   width: int | None = None,
 ) -> tf.Tensor:
-  """As `forward`, all rows at once, without a loop."""
+  """Computes `forward` on all rows at once, without a loop."""
   del size
   return tf.ensure_shape(function(tf.constant(0), rows, shared), [None, width])
 
@@ -42,15 +43,15 @@ def forward(
   size: int,
   width: int | None = None,
 ) -> tf.Tensor:
-  """[N, width] result of `function` on blocks of `size` rows, joined.
+  """Applies `function` to blocks of `size` rows; returns [N, width].
 
   Args:
-    function: may read whole tensors besides its arguments, into which no
-      gradient flows.
-    rows: [N, ...] each; at least one.
-    shared: of which every block gets the whole.
-    size: rows per block; the last block may have fewer.
-    width: of the result, where it is known.
+    function: Applied to each block. Gradients flow only into its arguments, not
+      into other tensors that it reads.
+    rows: At least one tensor [N, ...] to divide into blocks.
+    shared: Tensors that every block receives as a whole.
+    size: Rows per block; the last block can be smaller.
+    width: Width of the result, if known.
   """
   count = tf.shape(rows[0])[0]
 
@@ -75,9 +76,9 @@ def recomputed(
   size: int,
   width: int | None = None,
 ) -> tf.Tensor:
-  """As `forward`; a gradient computes every block again.
+  """Computes `forward` with gradients that recompute every block.
 
-  The layers that `function` calls must have their variables already.
+  The layers that `function` calls must already have their variables.
   """
   number = len(rows)
 
@@ -107,7 +108,7 @@ def _backward(
   upstream: tf.Tensor,
   variables: Sequence[tf.Variable],
 ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-  """Gradients of the rows, and of what is shared and the variables."""
+  """Returns gradients of rows, and of shared tensors and variables."""
   count = tf.shape(rows[0])[0]
   added = [*shared, *variables]
 
@@ -146,8 +147,11 @@ def _backward(
 
 
 class MaxPoolConv(tfgnn.keras.layers.AnyToAnyConvolutionBase):
-  """Max over neighbours u of sigmoid(W [h_u, e_uv] + b); 0 with no neighbour:
-  GraphSAGE's pooling aggregator (Hamilton et al. 2017, eq. 3) as GDP has it."""
+  """Max pooling aggregator of GraphSAGE, as used by GDP.
+
+  Computes the maximum over neighbors u of sigmoid(W [h_u, e_uv] + b), or 0
+  without neighbors (Hamilton et al. 2017, eq. 3).
+  """
 
   def __init__(self, units: int, **kwargs: Any) -> None:
     super().__init__(
@@ -169,15 +173,15 @@ class MaxPoolConv(tfgnn.keras.layers.AnyToAnyConvolutionBase):
     pool_to_receiver: Callable[..., tf.Tensor],
     **unused: Any,
   ) -> tf.Tensor:
-    """[num_links] messages -> [num_decisions, units]."""
-    # W h_u once per node, not once per link.
+    """Aggregates [num_links] messages to [num_decisions, units]."""
+    # Computes W h_u once per node, not once per link.
     message = broadcast_from_sender_node(self._of_node(sender_node_input))
     message = tf.sigmoid(message + self._of_edge(sender_edge_input))
     return pool_to_receiver(message, reduce_type="max_no_inf")
 
 
 class NextState(tf.keras.layers.Layer):
-  """LN(h + relu(W [h, pooled in, pooled out])): f(concat) of GraphSAGE."""
+  """LN(h + relu(W [h, pooled in, pooled out])), the update of GraphSAGE."""
 
   def __init__(self, units: int) -> None:
     super().__init__()
@@ -185,14 +189,14 @@ class NextState(tf.keras.layers.Layer):
     self._norm = tf.keras.layers.LayerNormalization()
 
   def call(self, inputs: tuple[Any, ...]) -> tf.Tensor:
-    """[N, units] states and pooled messages -> [N, units]."""
+    """Maps [N, units] states and pooled messages to [N, units]."""
     state, messages, _ = inputs
     joined = tf.concat([state, *messages.values()], axis=-1)
     return self._norm(state + self._dense(joined))
 
 
 def sage_layer(units: int) -> tf.keras.layers.Layer:
-  """One round of message passing along and against the links."""
+  """Builds one round of message passing in both edge directions."""
   return tfgnn.keras.layers.GraphUpdate(
     node_sets={
       NODES: tfgnn.keras.layers.NodeSetUpdate(
@@ -206,7 +210,7 @@ def sage_layer(units: int) -> tf.keras.layers.Layer:
 def graph_tensor(
   state: tf.Tensor, edge: tf.Tensor, src: tf.Tensor, dst: tf.Tensor
 ) -> tfgnn.GraphTensor:
-  """[N, units] states and [E, F] links as a `GraphTensor`, both directions."""
+  """Builds a bidirectional graph from [N, units] states, [E, F] links."""
 
   def edge_set(source: tf.Tensor, target: tf.Tensor) -> tfgnn.EdgeSet:
     return tfgnn.EdgeSet.from_fields(
@@ -228,12 +232,12 @@ def graph_tensor(
 
 
 class SegmentAttention(tf.keras.layers.Layer):
-  """Attention over segments of a sequence with the last segment as memory.
+  """Attention over segments with the previous segment as memory.
 
-  Transformer-XL (Dai et al. 2019) as GDP uses it: a segment attends to itself
-  and to the cached states of the one before it, into which no gradient flows,
-  without positional encoding. `gate` is GDP's superposition: it multiplies the
-  inputs of the dense layers. Linear in N.
+  Follows Transformer-XL (Dai et al. 2019) as used by GDP: a segment attends to
+  itself and to the cached states of the previous segment, without gradient and
+  without positional encoding. `gate` is GDP's superposition, which multiplies
+  the inputs of the dense layers. The cost is linear in N.
   """
 
   def __init__(self, units: int, heads: int, segment: int) -> None:
@@ -249,8 +253,10 @@ class SegmentAttention(tf.keras.layers.Layer):
   def call(
     self, state: tf.Tensor, gate: tf.Tensor, run: Callable = forward
   ) -> tf.Tensor:
-    """[N, units] states in topological order, [units] gate -> [N, units], by
-    `forward`, `whole` or `recomputed`."""
+    """Maps [N, units] states in topological order to [N, units].
+
+    `gate` is [units]; `run` is `forward`, `whole` or `recomputed`.
+    """
     size = self._segment
     cached = tf.stop_gradient(tf.pad(state * gate, [[size, 0], [0, 0]]))
 
@@ -263,7 +269,7 @@ class SegmentAttention(tf.keras.layers.Layer):
   def _segments(
     self, start: tf.Tensor, state: tf.Tensor, gate: tf.Tensor, cached: tf.Tensor
   ) -> tf.Tensor:
-    """Whole segments of states from row `start` on; [size + N] `cached`."""
+    """Processes whole segments from row `start`; `cached` is [size + N]."""
     size, units = self._segment, self._units
     count = tf.shape(state)[0]
     segments = (count + size - 1) // size
@@ -272,8 +278,8 @@ class SegmentAttention(tf.keras.layers.Layer):
     before = cached[start : start + segments * size]
     before = tf.reshape(before, [segments, size, units])
     context = tf.concat([before, now], axis=1)
-    # Position of each key in the block; keys before the sequence's start and
-    # past its end are padding.
+    # Position of each key in the block. Keys before the start of the sequence
+    # and past its end are padding.
     at = tf.range(segments)[:, None] * size + tf.range(-size, size)[None]
     valid = (at + start >= 0) & (at < count)
     mixed = self._attend(now, context, valid)

@@ -1,4 +1,4 @@
-"""GDP in training: imitation and PPO on graphs whose decisions come at once."""
+"""Learner of GDP: imitation and PPO in one pass per graph."""
 
 from typing import Any, ClassVar
 
@@ -25,11 +25,12 @@ from tfplace.learned.train.tasks import Task, log_rewards
 
 
 class GdpLearner(Learner):
-  """A GDP policy in training.
+  """Learner of a GDP policy.
 
   An iteration is a batch of one-step episodes on one graph. One sample is the
-  graph's best placement so far (self-imitation, Oh et al. 2018, by the clipped
-  objective): a rare find is not lost in the noise of thousands of decisions.
+  best placement so far (self-imitation, Oh et al. 2018, with the clipped
+  objective), so that a rare success is not lost in the noise of thousands of
+  decisions.
   """
 
   network_type: ClassVar[type] = NetworkConfig
@@ -66,17 +67,17 @@ class GdpLearner(Learner):
     }
 
   def set_weights(self, weights: Any) -> None:
-    """See `Learner`; the average begins anew."""
+    """See `Learner`; restarts the average."""
     super().set_weights(weights)
     self._average.restart()
 
   def fingerprint(self) -> dict[str, Any]:
-    """See `Learner`; networks once had one weight more."""
+    """See `Learner`; includes the number of weights."""
     weights = {"weights": len(self.policy.variables)}
     return {**super().fingerprint(), **weights}
 
   def exportable(self) -> Exportable:
-    """The network, its weights averaged, as a function of features."""
+    """Returns the averaged network as a function of features."""
     return exportable(self._averaged)
 
   def imitate(self, graph: int) -> float:
@@ -89,7 +90,7 @@ class GdpLearner(Learner):
     return loss
 
   def improve(self, graph: int, rng: np.random.Generator) -> Step:
-    """One PPO iteration: draw placements of a graph, judge them, update."""
+    """Runs one PPO iteration: samples and evaluates placements, updates."""
     task, ppo = self._tasks[graph], self._method
     count = task.decisions.num_decisions
     observed = np.full(ppo.samples, graph, np.int32)
@@ -122,7 +123,7 @@ class GdpLearner(Learner):
   def _draw(
     self, task: Task, logits: np.ndarray, rng: np.random.Generator
   ) -> np.ndarray:
-    """[samples, N] devices: draws, and the best so far."""
+    """Returns [samples, N] devices: samples, and the best so far."""
     mine = logits[:, : len(task.classes)]
     drawn = sample(mine, self._method.samples, rng, task.clusterings)
     if task.best is not None:
@@ -145,17 +146,15 @@ class GdpLearner(Learner):
 
 
 class MovingAverage(tf.Module):
-  """Weights that follow those of a policy in training.
+  """Moving average of the weights of a policy in training.
 
-  Each step of reinforcement learning sees one graph, and moves the policy
-  towards it: the average is better on all of them, and on graphs that are in
-  none (Polyak and Juditsky 1992).
+  Each step trains on one graph and biases the policy toward it. The average is
+  better on all graphs, including holdout graphs (Polyak and Juditsky 1992).
 
   Args:
-    weights: what is followed.
-    average: variables of the same shapes; they take over the values of now.
-    decay: share of the average that each step keeps, in the long run: after n
-      steps at most (1 + n) / (10 + n), as in
+    weights: Variables to average.
+    average: Variables of the same shapes; they are initialized to `weights`.
+    decay: Decay per step. After n steps it is at most (1 + n) / (10 + n), as in
       `tf.train.ExponentialMovingAverage`.
   """
 
@@ -168,13 +167,12 @@ class MovingAverage(tf.Module):
     self.restart()
 
   def restart(self) -> None:
-    """Takes over the weights as they are."""
+    """Sets the average to the current weights."""
     self._steps.assign(0.0)
     for average, weight in self._pairs:
       average.assign(weight)
 
   def _step(self) -> None:
-    """Moves the average towards the weights, once."""
     steps = self._steps.assign_add(1.0)
     keep = tf.minimum(self._decay, (1.0 + steps) / (10.0 + steps))
     for average, weight in self._pairs:
@@ -184,7 +182,10 @@ class MovingAverage(tf.Module):
 def trajectory_of(
   first: ts.TimeStep, last: ts.TimeStep, actions: np.ndarray, info: dict
 ) -> trajectory.Trajectory:
-  """[B, 2]: the episode's one step, then the boundary that PPO masks."""
+  """Builds [B, 2] steps: the only step of an episode and a boundary.
+
+  PPO masks the boundary.
+  """
   step = policy_step.PolicyStep(actions, (), info)
   pair = (
     trajectory.from_transition(first, step, last),

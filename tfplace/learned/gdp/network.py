@@ -1,7 +1,4 @@
-"""The GDP placement network: a problem's features to logits per device.
-
-For a training process only.
-"""
+"""GDP placement network: features to logits (training process only)."""
 
 import dataclasses
 from typing import Any
@@ -13,7 +10,7 @@ from tfplace.learned.exported import Exportable
 from tfplace.learned.gdp import features, layers
 from tfplace.learned.gdp.encoder import Encoder, EncoderConfig
 
-NEVER = -1e9  # logit of a device that cannot run the decision
+NEVER = -1e9  # Logit of a device that cannot run the decision.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,20 +18,19 @@ class NetworkConfig(EncoderConfig):
   """Sizes of the network.
 
   Attributes:
-    pair_units: width of the scorer of a decision on a device.
+    pair_units: Width of the scorer of decision-device pairs.
   """
 
   pair_units: int = 48
 
 
 class PlacementNetwork(Encoder):
-  """Features of one problem to logits.
+  """Network from the features of one problem to logits.
 
-  GraphSAGE over both directions of the links, attention over the topological
-  order conditioned on the pooled graph, then a scorer shared by all devices:
-  f(decision, device, decision on device). So one set of weights serves any
-  graph and any number of devices (GDP, arXiv 1910.01578; the device-aware
-  scorer is tfplace's own).
+  GraphSAGE over both edge directions, attention in topological order
+  conditioned on the pooled graph, then a scorer f(decision, device, pair)
+  shared by all devices. One set of weights serves any graph and number of
+  devices. Follows GDP (arXiv 1910.01578); the device-aware scorer is ours.
   """
 
   def __init__(self, config: NetworkConfig | None = None) -> None:
@@ -53,9 +49,9 @@ class PlacementNetwork(Encoder):
   def call(
     self, inputs: dict[str, tf.Tensor], recomputes: bool = False
   ) -> tf.Tensor:
-    """`Features.tensors()` of one problem -> [N, D] masked logits.
+    """Maps `Features.tensors()` of one problem to [N, D] masked logits.
 
-    With `recomputes`, gradients cost a second computation instead of memory.
+    `recomputes` saves memory in gradients at the cost of a second forward pass.
     """
     state, graph = self.encode(inputs, recomputes)
     run = layers.recomputed if recomputes else layers.whole
@@ -68,7 +64,7 @@ class PlacementNetwork(Encoder):
     return tf.where(inputs["allowed"], logits, NEVER)
 
   def _scores(self, start: Any, rows: Any, shared: Any) -> tf.Tensor:
-    """[B, units] states and [B, D, F] pairs -> [B, D] logits."""
+    """Maps [B, units] states and [B, D, F] pairs to [B, D] logits."""
     (state, pair), (device,) = rows, shared
     joined = (
       self._of_node(state)[:, None]
@@ -76,14 +72,17 @@ class PlacementNetwork(Encoder):
       + self._of_pair(pair)
     )
     logits = self._score(self._scorer(tf.nn.relu(joined)))[..., 0]
-    # The product of decision and device lets neighbours differ in their
-    # preferences from the first step on; the sum alone learns that slowly.
+    # The product of decision and device lets the preferences of neighbors
+    # differ from the first step on. The sum alone learns that slowly.
     product = tf.matmul(self._query(state), self._key(device), transpose_b=True)
     return logits + product * self._pair_units**-0.5
 
 
 def exportable(network: PlacementNetwork) -> Exportable:
-  """`logits`: `Features.tensors()` in order -> [N, D]."""
+  """Returns the network with exported function `logits`.
+
+  It maps `Features.tensors()`, in order, to [N, D].
+  """
   signature = features.signature(network.config.axes)
   return Exportable(
     strategy="gdp",

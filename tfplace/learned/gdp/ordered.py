@@ -1,7 +1,7 @@
-"""The GDP network that decides in order (`decoding`): graph to contexts, and
-what was seen to logits, as the compiled decoder computes them.
+"""Network that decides in order (training process only).
 
-For a training process only.
+It maps a graph to contexts, and observations to the logits that the compiled
+decoder (`decoding`) computes.
 """
 
 import dataclasses
@@ -17,11 +17,11 @@ from tfplace.learned.gdp.encoder import Encoder, EncoderConfig
 
 @dataclasses.dataclass(frozen=True)
 class OrderedConfig(EncoderConfig):
-  """Sizes of the network; the decoder's cost grows with its own.
+  """Sizes of the network; the cost of the decoder grows with them.
 
   Attributes:
-    wide: width of the head's first layer.
-    narrow: width of its second.
+    wide: Width of the first layer of the head.
+    narrow: Width of the second layer.
   """
 
   wide: int = 32
@@ -29,7 +29,7 @@ class OrderedConfig(EncoderConfig):
 
 
 class OrderedNetwork(Encoder):
-  """A graph network, and a head that all decisions and devices share."""
+  """Graph network with a head shared by all decisions and devices."""
 
   def __init__(self, config: OrderedConfig | None = None) -> None:
     config = config or OrderedConfig()
@@ -50,8 +50,7 @@ class OrderedNetwork(Encoder):
   def call(
     self, inputs: dict[str, tf.Tensor], recomputes: bool = False
   ) -> tuple[tf.Tensor, tf.Tensor]:
-    """`Features.tensors()` of one problem -> what the head is told of each
-    decision: [N, wide] contexts and [N, SEEN] slopes."""
+    """Maps `Features.tensors()` to [N, wide] contexts, [N, SEEN] slopes."""
     state, graph = self.encode(inputs, recomputes)
     devices = tf.reduce_mean(inputs["device"], axis=0, keepdims=True)
     told = tf.concat([graph, devices], axis=1)
@@ -65,10 +64,10 @@ class OrderedNetwork(Encoder):
     seen: tf.Tensor,
     may: tf.Tensor,
   ) -> tf.Tensor:
-    """[..., N, D] logits, as `decoding.decode` has them.
+    """Computes [..., N, D] logits like `decoding.decode`.
 
     Args:
-      told: what `call` returns.
+      told: Result of `call`.
       seen: [..., N, D, SEEN].
       may: [..., N, D] bool.
     """
@@ -80,14 +79,17 @@ class OrderedNetwork(Encoder):
     return tf.where(may, score, NEVER)
 
   def head(self) -> tuple[tf.Tensor, ...]:
-    """The head's weights, as `decoding.Head` has them after the slope."""
+    """Returns the weights of `decoding.Head` after the slope."""
     weights = self._first, self._second, self._bias, self._last[:, 0]
     return tuple(tf.convert_to_tensor(weight) for weight in weights)
 
 
 def exportable(network: OrderedNetwork) -> Exportable:
-  """`contexts`: `Features.tensors()` in order -> contexts and slopes; `head`:
-  the weights of the head."""
+  """Returns the network with two exported functions.
+
+  `contexts` maps `Features.tensors()`, in order, to contexts and slopes. `head`
+  returns the weights of the head.
+  """
   signature = features.signature(network.config.axes)
   return Exportable(
     strategy="ordered",

@@ -1,5 +1,8 @@
-"""PPO of a policy that decides in order: it is shown what each draw's decisions
-saw, and computes their probabilities anew."""
+"""PPO for policies that decide in order.
+
+The agent recomputes the probabilities of choices from what the decisions of
+each sample observed.
+"""
 
 import functools
 from typing import Any
@@ -18,10 +21,11 @@ GRAPH, SEES, MAY = "graph", "seen", "may"  # parts of an observation
 
 
 class OrderedActor(network.Network):
-  """Observations to a distribution over placements, given what was seen.
+  """Network from observations to distributions over placements.
 
-  A batch is about one graph. Padding decisions have one device (the first) of
-  probability 1: their log-probability, ratio and entropy are 0, 1 and 0.
+  A batch contains one graph. Padding decisions choose the first device with
+  probability 1, so that their log-probability, ratio and entropy are 0, 1 and
+  0.
   """
 
   def __init__(
@@ -39,7 +43,7 @@ class OrderedActor(network.Network):
     network_state: Any = (),
     training: bool = False,
   ) -> tuple[tfp.distributions.Distribution, Any]:
-    """[...] observations -> distribution over [..., max_decisions]."""
+    """Maps [...] observations to a distribution over [..., max_decisions]."""
     bank = self._bank
     graph = tf.reshape(observation[GRAPH], [-1])[0]
     context, slope = self._policy(bank.get(graph))
@@ -54,18 +58,18 @@ class OrderedActor(network.Network):
 
 
 class OrderedPPOAgent(PerDecisionPPOAgent):
-  """`PerDecisionPPOAgent` whose observations hold more than a graph number."""
+  """`PerDecisionPPOAgent` whose observations contain more than an index."""
 
   def policy_gradient_loss(
     self, time_steps: Any, *args: Any, **kwargs: Any
   ) -> tf.Tensor:
-    """As in the base."""
+    """See `PerDecisionPPOAgent`."""
     return super().policy_gradient_loss(_numbers(time_steps), *args, **kwargs)
 
   def entropy_regularization_loss(
     self, time_steps: Any, *args: Any, **kwargs: Any
   ) -> tf.Tensor:
-    """As in the base."""
+    """See `PerDecisionPPOAgent`."""
     return super().entropy_regularization_loss(
       _numbers(time_steps), *args, **kwargs
     )
@@ -76,7 +80,7 @@ def _numbers(time_steps: Any) -> Any:
 
 
 def observation_spec(bank: GraphBank) -> dict[str, Any]:
-  """Graph number, and what the decisions saw."""
+  """Describes observations: graph index and features of decisions."""
   shape = (bank.max_decisions, bank.max_devices)
   return {
     GRAPH: bank.graph_spec(),
@@ -88,7 +92,7 @@ def observation_spec(bank: GraphBank) -> dict[str, Any]:
 def observed(
   bank: GraphBank, graph: int, draws: Draws
 ) -> dict[str, np.ndarray]:
-  """[B] observations of draws of a graph."""
+  """Converts samples of a graph to [B] padded observations."""
   number, count, devices, _ = draws.seen.shape
   shape = (number, bank.max_decisions, bank.max_devices)
   seen = np.zeros((*shape, SEEN), np.float32)
@@ -100,7 +104,7 @@ def observed(
 
 
 def make_ppo(bank: GraphBank, policy: OrderedNetwork, config: PPOConfig) -> PPO:
-  """PPO on episodes of one step, as `agent.make_ppo`."""
+  """Builds PPO for one-step episodes, like `agent.make_ppo`."""
   action_spec = tensor_spec.BoundedTensorSpec(
     (bank.max_decisions,), tf.int32, 0, bank.max_devices - 1, "devices"
   )

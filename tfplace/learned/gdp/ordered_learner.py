@@ -1,4 +1,4 @@
-"""A policy that decides in order, in training: imitation, then PPO."""
+"""Learner of policies that decide in order: imitation, then PPO."""
 
 from typing import Any, ClassVar
 
@@ -23,20 +23,20 @@ from tfplace.learned.train.objectives import mean_entropy
 from tfplace.learned.train.ppo import GraphBank
 from tfplace.learned.train.tasks import Task, log_rewards
 
-# Of a path that is imitated, the share of decisions that the policy itself
-# takes, in every second pass: what to do next to a mistake is learned, too.
+# Fraction of the decisions on an imitated path that the policy makes itself, in
+# every second pass. The policy thus learns how to continue after a mistake.
 OWN_SHARE = 0.1
-SAME = 1e-5  # devices that look as much alike share the target's probability
+SAME = 1e-5  # Devices that differ less are equivalent imitation targets.
 
 
 class OrderedLearner(Learner):
-  """A policy that decides in order what to change of a placement.
+  """Learner of a policy that modifies a placement in order.
 
-  Imitation is teacher-forced: decisions are taken along the target, and each
-  is asked for the device that the target names, or one that looks the same (of
-  equal empty devices, which one is named first means nothing). An iteration of
-  PPO is a batch of draws of one graph; one of them is the best placement so
-  far (self-labelling of the best, SLIM, arXiv 2401.11849).
+  Imitation is teacher-forced: decisions follow the target. The loss accepts the
+  target device or any device with the same features, because the order of equal
+  empty devices has no meaning. A PPO iteration is a batch of samples of one
+  graph, one of which is the best placement so far (self-labeling, SLIM, arXiv
+  2401.11849).
   """
 
   network_type: ClassVar[type] = OrderedConfig
@@ -75,16 +75,16 @@ class OrderedLearner(Learner):
     }
 
   def set_weights(self, weights: Any) -> None:
-    """See `Learner`; the average begins anew."""
+    """See `Learner`; restarts the average."""
     super().set_weights(weights)
     self._average.restart()
 
   def exportable(self) -> Exportable:
-    """The network, its weights averaged, and its head."""
+    """Returns the averaged network and its head."""
     return exportable(self._averaged)
 
   def imitate(self, graph: int) -> float:
-    """See `Learner`. Random draws follow from the number of steps done."""
+    """See `Learner`; samples depend on the number of completed steps."""
     step = int(self.imitation_optimizer.iterations)
     rng = np.random.default_rng([self._config.seed, step])
     target = self._tasks[graph].target
@@ -97,7 +97,7 @@ class OrderedLearner(Learner):
     at = np.arange(len(target))
     wanted = seen[at, target][:, None]
     same = may & (np.abs(seen - wanted).max(axis=-1) <= SAME)
-    known = same.any(axis=1)  # the target may have no room off its path
+    known = same.any(axis=1)  # Off its path, the target may have no room.
     loss = self._imitate(
       tf.constant(graph), *map(tf.constant, (seen, may, same, known))
     )
@@ -105,7 +105,7 @@ class OrderedLearner(Learner):
     return float(loss)
 
   def improve(self, graph: int, rng: np.random.Generator) -> Step:
-    """One PPO iteration: draw placements of a graph, judge them, update."""
+    """Runs one PPO iteration: samples and evaluates placements, updates."""
     task, ppo = self._tasks[graph], self._method
     draws = self._draw(graph, rng)
     greedy_us = float(task.evaluate(draws.choices[:1])[0])
@@ -138,8 +138,7 @@ class OrderedLearner(Learner):
     )
 
   def _draw(self, graph: int, rng: np.random.Generator) -> Draws:
-    """The most probable placement, then `samples`: draws, and the best so
-    far."""
+    """Returns the most probable placement, samples, and the best so far."""
     task, number = self._tasks[graph], 1 + self._method.samples
     shape = (number, *self._shape(graph))
     noise = rng.gumbel(size=shape).astype(np.float32)
@@ -157,7 +156,7 @@ class OrderedLearner(Learner):
     return self._tables[graph].allowed.shape
 
   def _decode(self, graph: int, noise: np.ndarray, forced: np.ndarray) -> Draws:
-    """Draws with what they saw."""
+    """Decodes placements and keeps their observations."""
     head = self._told(graph)
     return decode(self._tables[graph], head, noise, forced, True)
 
@@ -187,14 +186,14 @@ def shared_loss(
   known: tf.Tensor,
   smoothing: float,
 ) -> tf.Tensor:
-  """Mean of minus the log-probability of the target or of what looks the same.
+  """Computes the cross-entropy with a set of equivalent targets.
 
   Args:
     log_probs: [N, D].
-    may: [N, D] bool: the devices chosen from.
-    same: [N, D] bool: of these, the target and those that look the same.
-    known: [N] bool: decisions with a target.
-    smoothing: weight of the mean over all devices that may be chosen.
+    may: [N, D] bool devices to choose from.
+    same: [N, D] bool target and its equivalents.
+    known: [N] bool decisions with a target.
+    smoothing: Weight of the mean over all devices to choose from.
   """
   log_probs = tf.maximum(log_probs, -30.0)
   wanted = tf.reduce_logsumexp(tf.where(same, log_probs, -1e9), axis=1)

@@ -1,4 +1,4 @@
-"""A policy that decides in order as a placer; needs the base install."""
+"""Placer `ordered`: a policy that decides in order (base install)."""
 
 import contextlib
 import dataclasses
@@ -21,31 +21,31 @@ from tfplace.placers.groups import GroupGraph
 from tfplace.placers.repair import offer_starts
 from tfplace.placers.tracker import Tracker
 
-SIZES = (512,)  # decisions of a pass, where the policy does not say
-# Temperature of a draw, and nats for leaving a decision as it is, which make a
-# policy that is sure of too much change less: of the first draws, and of the
-# others in turn.
+SIZES = (512,)  # numbers of decisions, unless the policy has its own
+# (temperature, bonus in nats for keeping a decision) of the first samples, and
+# of the others in turn. The bonus reduces the changes of an overconfident
+# policy.
 FIRST = ((0.0, 0.0), (0.0, 1.0), (0.0, 2.0))
 TURNS = ((0.5, 0.0), (0.5, 1.0), (0.25, 0.0), (0.5, 2.0))
-RULES = ("expert", "axes", "single")  # of a whole step
-_KEEPS = 1.5  # nats for leaving a decision, of random changes
-_NEVER_SLOW = 100.0  # nats for a device that is e times as slow
+RULES = ("expert", "axes", "single")  # for steps without microbatches
+_KEEPS = 1.5  # bonus in nats for keeping a decision in random changes
+_NEVER_SLOW = 100.0  # penalty in nats for a device that is e times slower
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class OrderedPlacer:
-  """Changes a placement: decides clusters one after the other, each draw
-  beginning from the best so far, and keeps the best.
+  """Improves a placement decision by decision.
 
-  Learned large-neighborhood search (Wu et al., arXiv 2107.07105), but that one
-  pass decides both what changes and to what.
+  Each sample modifies the best placement so far. This is a learned
+  large-neighborhood search (Wu et al., arXiv 2107.07105) in which one pass
+  decides both what changes and how.
 
   Attributes:
-    policy: directory of an exported policy; None is the one that ships.
-    samples: most draws per size.
-    patience: draws without a better one after which it ends.
-    start: [num_starts, num_ops] devices of placements, the best of which is
-      changed first; None for the best of the rules' placements.
+    policy: Directory of an exported policy; None selects the shipped one.
+    samples: Maximum number of samples per size.
+    patience: Samples without improvement after which the search ends.
+    start: [num_starts, num_ops] devices of starts, of which the best is
+      modified first. None uses the best placement of the rules.
   """
 
   policy: str | None = None
@@ -57,12 +57,11 @@ class OrderedPlacer:
   def place(
     self, problem: Problem, evaluator: Evaluator, budget: Budget, seed: int
   ) -> Result:
-    """The best of the placement that it begins from and of the draws, at each
-    size in turn.
+    """Returns the best of the start and the samples at each size.
 
     Raises:
-      TrainingError: no policy is there, or it cannot be loaded.
-      InfeasibleError: nothing that it tried fits in memory.
+      TrainingError: There is no policy, or it cannot be loaded.
+      InfeasibleError: No tried placement fits in memory.
     """
     policy = exported.load_placers_policy(self.name, self.policy)
     sizes = [n for n in policy.decisions() if n is not None] or SIZES
@@ -77,7 +76,7 @@ class OrderedPlacer:
     policy: exported.Policy | None,
     sizes: Sequence[int],
   ) -> Result:
-    """As `place`, with so many decisions; without a policy, random changes."""
+    """Runs `place` at given sizes; without a policy, changes are random."""
     tracker = Tracker(self.name, problem, evaluator, budget)
     rng = np.random.default_rng(seed)
     base = self._begin(tracker)
@@ -85,7 +84,7 @@ class OrderedPlacer:
       Pass(dataclasses.replace(decisions, base=base), policy)
       for decisions in decisions_at(problem, sizes)
     ]
-    better = 0  # the draw that found the best
+    better = 0  # index of the sample that found the best placement
     turns = itertools.chain(FIRST, itertools.cycle(TURNS))
     for draw, turn in zip(range(self.samples), turns, strict=False):
       for one in passes:
@@ -96,8 +95,10 @@ class OrderedPlacer:
     return tracker.result()
 
   def _begin(self, tracker: Tracker) -> np.ndarray:
-    """Offers what draws begin from; returns the [num_ops] devices of the best,
-    or of the first where nothing fits."""
+    """Offers the starts and returns [num_ops] devices of the best.
+
+    If none fits, returns the first.
+    """
     starts = self.start
     if starts is None:
       starts = np.stack(list(ruled(tracker)))
@@ -105,8 +106,10 @@ class OrderedPlacer:
 
 
 def ruled(tracker: Tracker) -> Iterator[np.ndarray]:
-  """[num_ops] devices by each of the rules that take moments; where none finds
-  a placement that fits, each op on the first device that may run it."""
+  """Yields [num_ops] devices of each fast rule that succeeds.
+
+  If none does, each op goes to the first device that can run it.
+  """
   problem, evaluator = tracker.problem, tracker.evaluator
   is_split = problem.graph.num_microbatches > 1
   found = 0
@@ -123,8 +126,10 @@ def ruled(tracker: Tracker) -> Iterator[np.ndarray]:
 
 
 def policy_head(policy: exported.Policy | None, decisions: Decisions) -> Head:
-  """What a policy says of a problem, before anything is decided; without one,
-  that all devices are as good."""
+  """Computes the head of a policy for a problem.
+
+  Without a policy, all devices are equally good.
+  """
   if policy is None:
     return uniform_head(decisions.num_decisions)
   seen = features.extract(decisions, policy.axes)
@@ -133,8 +138,7 @@ def policy_head(policy: exported.Policy | None, decisions: Decisions) -> Head:
 
 
 class Pass:
-  """Draws of a policy, or without one random changes, at one number of
-  decisions."""
+  """Samples of a policy, or random changes, at one number of decisions."""
 
   def __init__(
     self, decisions: Decisions, policy: exported.Policy | None
@@ -150,8 +154,10 @@ class Pass:
     temperature: float,
     keeping: float,
   ) -> bool:
-    """Offers a draw; see `TURNS`. Whether it is the best so far: then the next
-    ones begin from it."""
+    """Offers a sample; returns True and makes it the base if it is best.
+
+    `temperature` and `keeping` are described at `TURNS`.
+    """
     shape = self.tables.allowed.shape
     noise = rng.gumbel(size=shape) * temperature
     noise[np.arange(shape[0]), self.decisions.base_choices] += keeping
@@ -170,8 +176,7 @@ class Pass:
 
 
 def uniform_head(num_decisions: int) -> Head:
-  """Of a policy that knows nothing but which devices are slow: all others are
-  as good."""
+  """Returns a head that only avoids slow devices."""
   shapes = ((num_decisions, 1), (num_decisions, SEEN), (SEEN, 1), (1, 1))
   weights = [np.zeros(shape, np.float32) for shape in (*shapes, (1,), (1,))]
   weights[1][:, SLOWER] = -_NEVER_SLOW

@@ -1,9 +1,8 @@
-"""A problem as a policy decides on it in order: arrays for `decoding`.
+"""Problem tables for decisions in order (NumPy only).
 
-Ops are scheduled one after the other, in the order in which they could start
-if communication were free. A decision is due when the first of its ops comes;
-by then the devices' clocks, the outputs that are there already and the bytes
-that are held say what each device has to offer. NumPy only.
+Ops are scheduled in the order of their earliest starts without communication. A
+decision is made when its first op is reached. At that time, device clocks,
+available outputs and occupied memory determine what each device offers.
 """
 
 from typing import NamedTuple
@@ -17,35 +16,37 @@ from tfplace.placers.list_scheduling.placers import held_bytes
 from tfplace.simulate.links import Links, mean_transfer
 
 _LEAST_US = 1e-9
-_NO_LINK_US = 1e12  # in the place of infinity, of which differences are NaN
+_NO_LINK_US = 1e12  # Replaces infinity, whose differences are NaN.
 
 
 class PartialTables(NamedTuple):
-  """A problem and its decisions, for the decoder. N decisions, D devices.
+  """Problem and decisions in array form: N decisions, D devices.
 
   Attributes:
-    order: [num_ops] ops as they are scheduled, producers before consumers.
+    order: [num_ops] ops in scheduling order, producers first.
     decision_of: [num_ops] int32.
-    op_us: [num_ops, D] float64; infinite where disallowed.
+    op_us: [num_ops, D] float64; infinite where not allowed.
     overhead_us: [D] float64.
-    links: between the devices.
-    in_offsets, in_src, in_bytes: edges by consumer, see `ListTables`.
+    links: Links between the devices.
+    in_offsets, in_src, in_bytes: Edges by consumer, see `ListTables`.
     allowed: [N, D] bool.
-    work_us: [N, D] float64 with overhead; 0 where disallowed.
-    fastest_us: [N] float64: least of `work_us` of the allowed devices.
-    near_offsets, near, near_us: neighbours by decision: number, or -1 - number
-      where it sends to this one; what a mean link takes for it.
-    persistent_bytes, held_bytes: [N] float64, the second with outputs.
+    work_us: [N, D] float64 with overhead; 0 where not allowed.
+    fastest_us: [N] float64 minimum of `work_us` over allowed devices.
+    near_offsets, near, near_us: Adjacency of the decisions. An entry is the
+      decision that receives, or -1 - number of the one that sends; with the
+      transfer time on a mean link.
+    persistent_bytes, held_bytes: [N] float64; the second includes outputs.
     memory_bytes: [D] float64.
-    layer, micro, pair: [N] int64: layer, microbatch, and both together.
+    layer, micro, pair: [N] int64 layer, microbatch, and combination of both.
     groups: [3] int64 numbers of layers, microbatches and pairs.
-    position: [N] float64 share of the order before its first op, 0 to 1.
-    slower: [D] float64 log of the work's time there over the fastest device's.
-    base, base_shares, base_loads: of the placement that is changed:
-      [N] int32 choices that leave it, -1 for none; [N, D] float64 shares of
-      each decision's work; [D] float64 work beyond what all would share.
-    ideal_us: of each main device, if all shared the work evenly.
-    mean_us: work of a mean decision.
+    position: [N] float64 fraction of the work before the first op, 0 to 1.
+    slower: [D] float64 log of the time of all work relative to the fastest
+      device.
+    base: [N] int32 choices that keep the base placement, -1 for none.
+    base_shares: [N, D] float64 work shares of each decision in the base.
+    base_loads: [D] float64 relative load of the base beyond an even share.
+    ideal_us: Work of each main device if evenly shared.
+    mean_us: Mean work of a decision.
   """
 
   order: np.ndarray
@@ -82,7 +83,7 @@ def partial_tables(decisions: Decisions) -> PartialTables:
   """Packs a problem for the decoder."""
   problem = decisions.as_groups
   groups = GroupGraph(problem)
-  # Groups of `problem` are the decisions, by other numbers.
+  # The groups of `problem` are the decisions, in another order.
   group = np.empty(groups.num_groups, np.int64)
   group[decisions.decision_of] = problem.group_of
   tables = list_tables(groups)
@@ -134,7 +135,7 @@ def partial_tables(decisions: Decisions) -> PartialTables:
 
 
 def changed(tables: PartialTables, decisions: Decisions) -> PartialTables:
-  """The tables of the same decisions with another base."""
+  """Replaces the base of the tables by that of `decisions`."""
   return tables._replace(
     base=decisions.base_choices,
     base_shares=decisions.base_shares,
@@ -145,7 +146,7 @@ def changed(tables: PartialTables, decisions: Decisions) -> PartialTables:
 def _base_loads(
   decisions: Decisions, work_us: np.ndarray, ideal_us: float
 ) -> np.ndarray:
-  """[D] work of each device beyond what all would share; 0 without a base."""
+  """Returns [D] relative load beyond an even share; 0 without a base."""
   if decisions.base is None:
     return np.zeros(work_us.shape[1])
   return (decisions.base_shares * work_us).sum(axis=0) / ideal_us - 1.0
@@ -154,7 +155,7 @@ def _base_loads(
 def _neighbours(
   groups: GroupGraph, group: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Adjacency of decisions, both ways: offsets, numbers, microseconds."""
+  """Returns offsets, entries and microseconds of the adjacency."""
   number = np.empty(len(group), np.int64)
   number[group] = np.arange(len(group))
   src, dst, size = groups.edges
@@ -172,8 +173,11 @@ def _neighbours(
 def _labels(
   decisions: Decisions,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """[N] int64 layer, microbatch, and both, of each decision's longest op that
-  has one; by the names of ops where the layers of the graph are unknown."""
+  """Returns [N] int64 layers, microbatches and pairs of decisions.
+
+  Labels are those of the longest op that has one. If the layers are unknown,
+  they are replaced by name scopes.
+  """
   graph = decisions.problem.graph
   layer = _of_longest(decisions, graph.layer)
   if (layer < 0).sum() > 0.5 * len(layer):
@@ -186,17 +190,18 @@ def _labels(
 
 
 def _of_longest(decisions: Decisions, label: np.ndarray) -> np.ndarray:
-  """[N] label of each decision's longest op that has one; -1 without."""
+  """Returns [N] label of the longest labeled op, -1 without one."""
   known = np.flatnonzero(label >= 0)
   us = decisions.problem.fastest_us[known]
   by_time = known[np.argsort(us, kind="stable")]
   result = np.full(decisions.num_decisions, -1, np.int64)
-  result[decisions.decision_of[by_time]] = label[by_time]  # the last one wins
+  # The last assignment wins.
+  result[decisions.decision_of[by_time]] = label[by_time]
   return result
 
 
 def _positions(decisions: Decisions, order: np.ndarray) -> np.ndarray:
-  """[N] share of the work before each decision's first op."""
+  """Returns [N] fraction of the work before each decision's first op."""
   us = decisions.problem.fastest_us[order]
   before = (np.cumsum(us) - us) / max(float(us.sum()), _LEAST_US)
   result = np.zeros(decisions.num_decisions)

@@ -1,4 +1,4 @@
-"""`gdp`: a trained policy as a placer, zero-shot; needs the base install."""
+"""Placer `gdp`: a trained policy, zero-shot (base install)."""
 
 import contextlib
 import dataclasses
@@ -23,18 +23,18 @@ from tfplace.placers.groups import GroupGraph
 from tfplace.placers.repair import offer_like
 from tfplace.placers.tracker import Tracker
 
-# Numbers of decisions of a policy's passes, besides those that it was trained
-# at. Coarse decisions make few transfers, fine ones balance better.
+# Numbers of decisions to try besides those used in training. Few decisions make
+# few transfers; many balance the load better.
 SIZES = (12, 16, 24, 32, 48, 64)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GdpPlacer:
-  """Places a graph by one pass of a GDP policy per size, without training.
+  """Zero-shot placement by one pass of a GDP policy per size.
 
   Attributes:
-    policy: directory of an exported policy; None is the one that ships.
-    samples: placements drawn per size, besides the most probable one.
+    policy: Directory of an exported policy; None selects the shipped one.
+    samples: Samples per size, besides the most probable placement.
   """
 
   policy: str | None = None
@@ -44,11 +44,11 @@ class GdpPlacer:
   def place(
     self, problem: Problem, evaluator: Evaluator, budget: Budget, seed: int
   ) -> Result:
-    """The best of the most probable placements and of some samples.
+    """Returns the best of the most probable placements and samples.
 
     Raises:
-      TrainingError: no policy is there, or it cannot be loaded.
-      InfeasibleError: nothing that it tried fits in memory.
+      TrainingError: There is no policy, or it cannot be loaded.
+      InfeasibleError: No tried placement fits in memory.
     """
     policy = exported.load_placers_policy(self.name, self.policy)
     tracker = Tracker(self.name, problem, evaluator, budget)
@@ -70,8 +70,11 @@ class GdpPlacer:
 
 
 def _passes(problem: Problem, policy: exported.Policy) -> Iterator[Decisions]:
-  """The decisions of each pass, few first: a pass over many is not cut off.
-  Sizes that merge nothing are passes, too, that draw anew."""
+  """Yields the decisions of each pass, smallest sizes first.
+
+  A long pass over many decisions is not interrupted, so it comes last. Sizes
+  that merge nothing are separate passes with new samples.
+  """
   sizes = {*policy.decisions(), *SIZES}
   for size in sorted(sizes, key=lambda n: math.inf if n is None else n):
     yield group_decisions(problem, size)
@@ -84,7 +87,7 @@ def candidates(
   rng: np.random.Generator,
   temperatures: Sequence[float] = TEMPERATURES,
 ) -> list[np.ndarray]:
-  """[num_ops] devices each: the most probable placement, then samples."""
+  """Returns the most probable placement and samples, [num_ops] each."""
   drawn = sample(logits, samples, rng, decisions.clusterings, temperatures)
   first = logits.argmax(axis=1).astype(np.int32)
   return [decisions.to_devices(choices) for choices in (first, *drawn)]

@@ -1,8 +1,8 @@
-"""The partial schedule that decisions in order are made on, compiled.
+"""Compiled partial schedule for decisions in order.
 
-An op runs where its decision is: when its inputs have arrived, in transfers
-that queue on their channels, and the device is free. It is an estimate: the
-simulator takes ready ops in another order.
+An op runs on the device of its decision once its inputs have arrived, in
+transfers that queue on their channels, and the device is free. The schedule is
+an estimate: the simulator runs ready ops in another order.
 """
 
 from typing import NamedTuple
@@ -13,27 +13,28 @@ from tfplace.learned.gdp.partial import PartialTables
 from tfplace.simulate.jit import Index, helper, inlined
 from tfplace.simulate.links import arrival_us, free_us
 
-SEEN = 30  # numbers of a decision on a device
+SEEN = 30  # features of a decision on a device
 
 
 class State(NamedTuple):
-  """The partial schedule. Arrays of [D] where nothing is said.
+  """Partial schedule; arrays are [D] unless stated otherwise.
 
   Attributes:
-    clock: microseconds until the device is free.
-    load: microseconds of all that was decided to be there.
-    persistent, held: bytes likewise, the second with outputs.
-    latest: position of the last decision there, -1 for none.
-    end: [num_ops] microseconds at which outputs are there.
-    arrived: [num_ops, D] when a copy is there, -1 where none was sent.
-    channel: [D * D] when each channel is free.
-    layer, micro, pair: [groups, D] microseconds of work decided there.
-    last: [1 + microbatches] device of the last decision of each; [0]: of any.
-    seen, may, logits: of the decision at hand, [D, SEEN], [D], [D].
-    start, finish, cut: of the decision at hand, microseconds.
-    near: [2, D] of its inputs and its outputs.
-    least: [4] of load, start, finish and cut.
-    hidden, narrow: the perceptron's layers.
+    clock: Time at which the device is free, in microseconds.
+    load: Total work assigned to the device, in microseconds.
+    persistent, held: Assigned bytes; the second includes outputs.
+    latest: Position of the last decision on the device, -1 for none.
+    end: [num_ops] time at which outputs are available, in microseconds.
+    arrived: [num_ops, D] arrival time of a copy, -1 if none was sent.
+    channel: [D * D] time at which each channel is free.
+    layer, micro, pair: [groups, D] assigned work in microseconds.
+    last: [1 + microbatches] device of the last decision of each microbatch;
+      index 0 is that of any decision.
+    seen, may, logits: [D, SEEN], [D], [D] of the current decision.
+    start, finish, cut: Times of the current decision, in microseconds.
+    near: [2, D] transfer times of its outputs and inputs.
+    least: [4] minima of load, start, finish and cut.
+    hidden, narrow: Layers of the MLP.
   """
 
   clock: np.ndarray
@@ -61,7 +62,7 @@ class State(NamedTuple):
 
 
 def make_state(tables: PartialTables, wide: int, narrow: int) -> State:
-  """Room for a schedule, and for a perceptron's layers."""
+  """Allocates a schedule and the layers of the MLP."""
   count, devices = tables.op_us.shape
   layers, micros, pairs = tables.groups
   each = [np.zeros(devices) for _ in range(8)]
@@ -93,14 +94,14 @@ def make_state(tables: PartialTables, wide: int, narrow: int) -> State:
 
 @inlined
 def copy(target: np.ndarray, source: np.ndarray) -> None:
-  """What `target[:] = source` does, which may allocate."""
+  """Copies without the allocation that `target[:] = source` can cause."""
   for i in range(len(source)):
     target[i] = source[i]
 
 
 @helper
 def reset(state: State) -> None:
-  """Nothing is decided or sent."""
+  """Clears all decisions and transfers."""
   for part in (
     *(state.clock, state.load, state.persistent, state.held),
     *(state.end, state.channel),
@@ -135,7 +136,7 @@ def take(
   decision: Index,
   device: Index,
 ) -> None:
-  """Puts a decision on a device."""
+  """Assigns a decision to a device."""
   device_of[decision] = device
   work_us = tables.work_us[decision, device]
   state.load[device] += work_us
@@ -157,7 +158,7 @@ def arrival(
   op: Index,
   device: Index,
 ) -> float:
-  """When the inputs of `op` could be on `device`."""
+  """Returns the time at which the inputs of `op` could be on `device`."""
   ready = 0.0
   for i in range(tables.in_offsets[op], tables.in_offsets[op + 1]):
     producer = tables.in_src[i]
@@ -183,7 +184,7 @@ def run(
   op: Index,
   device: Index,
 ) -> None:
-  """Schedules an op where its decision is; sends what it needs there."""
+  """Schedules an op on the device of its decision and its transfers."""
   ready = 0.0
   for i in range(tables.in_offsets[op], tables.in_offsets[op + 1]):
     producer = tables.in_src[i]

@@ -1,4 +1,4 @@
-"""Placeto: the groups of ops are visited in order, and each is placed anew."""
+"""Placeto: visits groups in order and re-places one at a time."""
 
 from tfplace.learned import Method
 from tfplace.learned.placeto import features

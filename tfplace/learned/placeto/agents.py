@@ -1,6 +1,7 @@
-"""What trains Placeto's policy: PPO, or REINFORCE as in its paper.
+"""Policy updates of Placeto: PPO, or REINFORCE as in the paper.
 
-A trajectory names its graph by number; a batch holds states of one graph.
+A trajectory stores the index of its graph. A batch contains states of one
+graph.
 """
 
 import dataclasses
@@ -28,36 +29,37 @@ ALGORITHMS = ("ppo", "reinforce")
 
 @dataclasses.dataclass(frozen=True)
 class PlacetoConfig:
-  """Episodes, and what is done with them.
+  """Episodes and policy updates.
 
-  The paper's values where it gives any (arXiv 1906.08879 and its code); PPO is
-  tfplace's own choice.
+  Defaults are those of the paper (arXiv 1906.08879) and its code where given.
+  PPO is an addition of tfplace.
 
   Attributes:
-    ppo: numbers shared with other strategies; `samples` is the number of
-      episodes that advance together.
+    ppo: Settings shared with other strategies; `samples` is the number of
+      parallel episodes.
     algorithm: "ppo" or "reinforce".
-    memory_penalty: added to the cost per GB above a device's memory (the
-      paper's code: 2).
-    max_cost: bound on the cost, which is 0 at the baseline. The paper gives
-      no value; 9 is 8,100 times the baseline's step time.
-    visits: times that an episode visits every group, in passes of one order
-      (Placeto's n; its code: 1).
-    intermediate_rewards: a step is worth by how much the cost fell; otherwise
-      the last step alone, by how much the whole episode lowered it.
-    from_best: share of the episodes that start from the best placement so far;
-      the others start from a random one. (The paper's first placement is
+    memory_penalty: Cost per GB over a device's memory (the paper's code: 2).
+    max_cost: Upper bound on the cost, which is 0 at the baseline. The paper
+      gives no value; 9 is 8,100 times the baseline step time.
+    visits: Number of passes over all groups per episode (Placeto's n; its code:
+      1).
+    intermediate_rewards: Rewards each step with its decrease of the cost. If
+      False, only the last step is rewarded, with the decrease over the episode.
+    from_best: Fraction of the episodes that start from the best placement so
+      far; the others start from a random one. (The paper's initial placement is
       arbitrary; its code offers both.)
-    discount: of later rewards (paper: 1).
-    gae_lambda: of PPO's advantages. The paper has no PPO; chosen by trial.
-    minibatch: states per gradient step of PPO; bounds memory.
-    first_learning_rate, last_learning_rate: of REINFORCE's Adam.
-    first_entropy, last_entropy: weight of the entropy in REINFORCE.
-    anneal_iterations: over so many iterations go both from first to last,
-      linearly. The paper gives no value.
-    baseline_rounds: REINFORCE's baseline of a step is its mean return over so
-      many iterations (the paper's code: 10).
-    max_gradient_norm: of REINFORCE (the paper's code: 1.25).
+    discount: Discount of later rewards (paper: 1).
+    gae_lambda: Lambda of PPO's advantages, chosen by trial; the paper has no
+      PPO.
+    minibatch: States per gradient step of PPO; bounds memory.
+    first_learning_rate, last_learning_rate: Learning rates of REINFORCE's Adam.
+    first_entropy, last_entropy: Entropy weights of REINFORCE.
+    anneal_iterations: Iterations over which both change linearly from first to
+      last. The paper gives no value.
+    baseline_rounds: Iterations over which REINFORCE's baseline of a step
+      averages its return (the paper's code: 10).
+    max_gradient_norm: Gradient norm limit of REINFORCE (the paper's code:
+      1.25).
   """
 
   ppo: PPOConfig = dataclasses.field(default_factory=PPOConfig)
@@ -93,11 +95,11 @@ class PlacetoConfig:
 def observation_spec(
   bank: GraphBank, visits: int
 ) -> dict[str, tensor_spec.BoundedTensorSpec]:
-  """Of one episode's state, padded to the largest graph.
+  """Describes the state of an episode, padded to the largest graph.
 
-  Bounded, since building a network samples it. `step` counts over all `visits`
-  of the groups, and is their number once all are made; `cost` is that of the
-  placement now.
+  It is bounded because building a network samples it. `step` counts over all
+  `visits` and equals their number at the end. `cost` is that of the current
+  placement.
   """
   count, devices = bank.max_decisions, bank.max_devices
   bounded = tensor_spec.BoundedTensorSpec
@@ -111,7 +113,7 @@ def observation_spec(
 
 
 class PlacetoActor(network.Network):
-  """States of one graph to distributions of the current group's device."""
+  """Network from states of one graph to distributions over devices."""
 
   def __init__(
     self, bank: GraphBank, policy: PlacetoNetwork, visits: int
@@ -130,7 +132,7 @@ class PlacetoActor(network.Network):
     network_state: Any = (),
     training: bool = False,
   ) -> tuple[tfp.distributions.Distribution, Any]:
-    """[...] states of one graph -> distribution over [...] devices."""
+    """Maps [...] states of one graph to a distribution over [...] devices."""
     outer = observation["step"].shape
     squash = BatchSquash(len(outer))
     names = ("graph", *STATE)
@@ -142,7 +144,7 @@ class PlacetoActor(network.Network):
     return choice, network_state
 
   def logits(self, state: dict[str, tf.Tensor]) -> tf.Tensor:
-    """[B] states of one graph, padded -> [B, max_devices] logits."""
+    """Maps [B] padded states of one graph to [B, max_devices] logits."""
     inputs = self._bank.get(state["graph"][0])
     count, devices = tf.unstack(tf.shape(inputs["allowed"]))
     step = state["step"]
@@ -152,7 +154,7 @@ class PlacetoActor(network.Network):
         {
           "placement": state["placement"][:, :count],
           "start": state["start"][:, :count],
-          # After its last step an episode has no current group.
+          # A finished episode has no current group.
           "step": tf.where(
             step < self._visits * count, step % count, count - 1
           ),
@@ -164,7 +166,7 @@ class PlacetoActor(network.Network):
 
 
 class Losses(NamedTuple):
-  """Of the last gradient step of an iteration."""
+  """Losses of the last gradient step of an iteration."""
 
   policy: float
   value: float
@@ -172,11 +174,11 @@ class Losses(NamedTuple):
 
 
 class PPOUpdate(PPO):
-  """PPO on the episodes of one iteration after the other.
+  """Updates a policy by PPO after each iteration of episodes.
 
-  An action is one device, so the ratio of probabilities is that of one
-  decision as it is. Returns and advantages are computed once per iteration
-  (`preprocess_sequence`), before minibatches are drawn.
+  An action is one device, so the importance ratio is already per decision.
+  Returns and advantages are computed once per iteration
+  (`preprocess_sequence`), before minibatches are sampled.
   """
 
   def __init__(
@@ -186,12 +188,15 @@ class PPOUpdate(PPO):
     visits = config.visits
     shortest = visits * int(tf.reduce_min(bank.num_decisions))
     steps = (ppo.samples - 1) * shortest
-    # Of one size for all graphs: another size would be traced anew.
+    # All graphs share one minibatch size, because another size would be
+    # retraced.
     self._minibatch = max(1, min(config.minibatch, steps))
 
     def see(observation: dict[str, tf.Tensor]) -> tf.Tensor:
-      """How far the episode is, what the placement costs now, which graph:
-      what is to come is mostly what the start cost too much."""
+      """Returns progress, current cost and graph of an episode.
+
+      The return mostly depends on how far the start cost can still fall.
+      """
       graph, cost = observation["graph"], observation["cost"]
       steps = visits * tf.gather(bank.num_decisions, graph)
       done = tf.cast(observation["step"], tf.float32)
@@ -216,11 +221,11 @@ class PPOUpdate(PPO):
   def update(
     self, episodes: trajectory.Trajectory, rng: np.random.Generator
   ) -> Losses:
-    """A few epochs over [B, N + 1] steps, the last of them a boundary.
+    """Trains for a few epochs on [B, N + 1] steps.
 
     Args:
-      episodes: whole ones, of one graph.
-      rng: draws the minibatches.
+      episodes: Complete episodes of one graph; the last step is a boundary.
+      rng: Samples the minibatches.
     """
     ready = self.agent.preprocess_sequence(episodes)
     states = tf.nest.map_structure(_flat, ready)
@@ -246,17 +251,17 @@ class PPOUpdate(PPO):
 
 
 def _flat(tensor: tf.Tensor) -> tf.Tensor:
-  """[B, N + 1, ...] -> [B * N, 1, ...] without the boundaries."""
+  """Reshapes [B, N + 1, ...] to [B * N, 1, ...] without boundaries."""
   inner = tensor[:, :-1]
   return tf.reshape(inner, [-1, 1, *inner.shape[2:]])
 
 
 class ReinforceUpdate:
-  """REINFORCE on the episodes of one iteration after the other.
+  """Updates a policy by REINFORCE after each iteration of episodes.
 
-  Losses are means over states, so that the weight of the entropy means the same
-  on every graph. Gradients are summed over minibatches before one step of Adam:
-  an episode of 128 groups does not fit through the network at once.
+  Losses are means over states, so that the entropy weight is independent of the
+  graph. Gradients are summed over minibatches before one Adam step, because an
+  episode of 128 groups does not fit through the network at once.
   """
 
   def __init__(
@@ -269,7 +274,7 @@ class ReinforceUpdate:
     self._actor.create_variables(observation_spec(bank, visits))
     self.optimizer = tf.keras.optimizers.Adam(config.first_learning_rate)
     self.optimizer.build(policy.trainable_variables)
-    # The mean returns of each graph's last iterations, and their number.
+    # Mean returns of the last iterations of each graph, and their number.
     steps = visits * bank.max_decisions
     shape = [bank.num_graphs, config.baseline_rounds, steps]
     self.returns = tf.Variable(tf.zeros(shape), trainable=False)
@@ -279,7 +284,7 @@ class ReinforceUpdate:
     self._gradient = tf.function(self._loss_and_gradient, autograph=False)
 
   def tracked(self) -> dict[str, Any]:
-    """For a checkpoint, besides the policy."""
+    """Returns the objects to checkpoint besides the policy."""
     return {
       "optimizer": self.optimizer,
       "returns": self.returns,
@@ -287,14 +292,14 @@ class ReinforceUpdate:
     }
 
   def look(self, time_step: ts.TimeStep) -> dict[str, Any]:
-    """The logits, [B, max_devices], named as `PPO.look` names them."""
+    """Returns [B, max_devices] logits in the format of `PPO.look`."""
     state = tf.nest.map_structure(tf.convert_to_tensor, time_step.observation)
     return {"dist_params": {"logits": self._look(state)}}
 
   def update(
     self, episodes: trajectory.Trajectory, rng: np.random.Generator
   ) -> Losses:
-    """One step of Adam on [B, N + 1] steps, the last of them a boundary."""
+    """Takes one Adam step on [B, N + 1] steps; the last is a boundary."""
     rewards = episodes.reward.numpy()[:, :-1]
     returns = discounted_returns(rewards, self._config.discount)
     graph = int(episodes.observation["graph"][0, 0])
@@ -336,7 +341,7 @@ class ReinforceUpdate:
     return first + min(1.0, done) * (last - first)
 
   def _baseline(self, graph: int, mean: np.ndarray) -> np.ndarray:
-    """[N] mean return of each step over the last rounds, this one included."""
+    """Returns [N] mean returns over the last rounds, including this one."""
     at = int(self.rounds[graph]) % self._config.baseline_rounds
     row = np.zeros(self.returns.shape[-1], np.float32)
     row[: len(mean)] = mean
@@ -353,7 +358,6 @@ class ReinforceUpdate:
     entropy_weight: tf.Tensor,
     share: tf.Tensor,
   ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-    """Of some states, which are a share of the iteration's."""
     with tf.GradientTape() as tape:
       logits = self._actor.logits(states)[:, None]
       kind = Choices(logits, actions[:, None], tf.ones_like(logits[..., 0]))
@@ -364,7 +368,7 @@ class ReinforceUpdate:
 
 
 def discounted_returns(rewards: np.ndarray, discount: float) -> np.ndarray:
-  """[B, N] rewards -> [B, N] sums of each and, discounted, all later ones."""
+  """Maps [B, N] rewards to [B, N] discounted returns."""
   returns = rewards.astype(np.float64)
   for step in reversed(range(returns.shape[1] - 1)):
     returns[:, step] += discount * returns[:, step + 1]

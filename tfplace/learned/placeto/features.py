@@ -1,11 +1,11 @@
-"""What Placeto's policy sees of a problem: NumPy arrays, no TensorFlow.
+"""Features of Placeto's policy (NumPy only).
 
-The features are the paper's (arXiv 1906.08879): cost and output bytes of each
-group, whether it was visited, whether it is the current one, when it starts
-relative to the current one, and its device. The paper's one-hot of the device
-ties a policy to a number of devices; here the network scores one device at a
-time, and the one-hot becomes one flag, "on the device that is scored", beside
-the group's cost there. A device's own features are those of GDP.
+The features are those of the paper (arXiv 1906.08879): cost and output bytes of
+each group, visited flag, current flag, start time relative to the current
+group, and device. The paper's one-hot device ties a policy to a number of
+devices. Here the network scores one device at a time, so the one-hot becomes a
+flag for the scored device, together with the group's cost there. Device
+features are those of GDP.
 """
 
 import dataclasses
@@ -21,14 +21,14 @@ from tfplace.learned.gdp import features
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.tracker import overflow
 
-# Of a policy: changes whenever it must be trained again.
+# Incremented when policies must be retrained.
 VERSION = 100 * features.VERSION + 1
 NODE_FEATURES = 2
 DEVICE_FEATURES = features.DEVICE_FEATURES
 MAX_SLOWER = 5.0
 BYTES_PER_GB = 1e9
 
-# `PlacetoFeatures.tensors()`, then the states of B episodes.
+# `PlacetoFeatures.tensors()`, followed by the states of B episodes.
 SIGNATURE: dict[str, Tensor] = {
   "node": ((None, NODE_FEATURES), "float32"),
   "on_device": ((None, None), "float32"),
@@ -45,20 +45,20 @@ SIGNATURE: dict[str, Tensor] = {
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PlacetoFeatures(PolicyInputs):
-  """What does not change in an episode. N groups, D devices.
+  """Inputs that are constant during an episode; N groups, D devices.
 
   Attributes:
-    node: [N, NODE_FEATURES] float32: time on the fastest device, output bytes,
-      each divided by the graph's maximum.
-    on_device: [N, D] float32: time on each device, divided by that device's
-      maximum; 0 where not allowed.
-    slower: [N, D] float32: logarithm of a group's time on a device over that
-      on its fastest, at most MAX_SLOWER; 0 where not allowed.
+    node: [N, NODE_FEATURES] float32 time on the fastest device and output
+      bytes, each divided by the graph's maximum.
+    on_device: [N, D] float32 time on each device divided by the maximum of that
+      device; 0 where not allowed.
+    slower: [N, D] float32 log of the time relative to the fastest device, at
+      most MAX_SLOWER; 0 where not allowed.
     device: [D, DEVICE_FEATURES] float32.
-    feeds: [N, N] float32: 1 where the column's group feeds the row's.
-    ancestors: [N, N] float32: 1 where a path leads from the column's group to
-      the row's. Merged groups feed each other in cycles, so that all would be
-      ancestors of all: an edge against the visiting order is no step of a path.
+    feeds: [N, N] float32, 1 where the column's group feeds the row's.
+    ancestors: [N, N] float32, 1 where a path leads from the column's group to
+      the row's. Paths use only edges in visiting order, because merged groups
+      form cycles that would make all groups ancestors of each other.
     allowed: [N, D] bool.
   """
 
@@ -72,7 +72,7 @@ class PlacetoFeatures(PolicyInputs):
 
 
 def extract(decisions: Decisions) -> PlacetoFeatures:
-  """The constant features of a problem, in the order of its decisions."""
+  """Extracts the constant features of a problem, in decision order."""
   graph, of = decisions.problem.graph, decisions.decision_of
   count, allowed = decisions.num_decisions, decisions.allowed
   on_us = np.where(allowed, decisions.time_us, 0.0)
@@ -94,28 +94,29 @@ def extract(decisions: Decisions) -> PlacetoFeatures:
 
 
 def _scaled(values: np.ndarray) -> np.ndarray:
-  """Values, each column divided by its maximum; float32."""
+  """Divides each column by its maximum."""
   most = values.max(axis=0, initial=0.0, keepdims=True)
   return (values / np.where(most > 0, most, 1.0)).astype(np.float32)
 
 
 def _closure(feeds: np.ndarray) -> np.ndarray:
-  """[N, N] bool: which groups reach a group, of edges in visiting order."""
+  """Returns [N, N] reachability for edges in visiting order."""
   reached = feeds.copy()
-  for group in range(len(reached)):  # those that feed it are complete
+  # The rows of groups that feed it are complete.
+  for group in range(len(reached)):
     reached[group] |= reached[feeds[group]].any(axis=0)
   return reached
 
 
 class Look(NamedTuple):
-  """What a batch of placements looks like.
+  """Observations of a batch of placements.
 
   Attributes:
-    step_us: [B] float64; infinite where a placement cannot run.
-    excess_gb: [B] float64: by how much the fullest device exceeds its memory;
-      0 where all fit.
-    start: [B, N] float32: when each group's first op that takes time starts,
-      as a share of the step time.
+    step_us: [B] float64, infinite where a placement cannot run.
+    excess_gb: [B] float64 bytes over capacity on the fullest device, in GB; 0
+      where all fit.
+    start: [B, N] float32 start of each group's first op that takes time,
+      relative to the step time.
   """
 
   step_us: np.ndarray
@@ -129,10 +130,10 @@ class Look(NamedTuple):
 
 
 class Observer:
-  """Looks at placements of one problem's decisions through an evaluator.
+  """Observes placements of a problem's decisions through an evaluator.
 
-  A `Simulator` tells when ops start; of another evaluator (real devices) only
-  step times are known, and the starts are those without communication.
+  A `Simulator` provides op start times. Other evaluators (real devices) provide
+  only step times; starts are then those without communication.
   """
 
   def __init__(self, decisions: Decisions, evaluator: Evaluator) -> None:
@@ -140,7 +141,8 @@ class Observer:
     self._evaluator = evaluator
     problem, of = decisions.problem, decisions.decision_of
     self._memory = problem.cluster.memory_bytes
-    # Ops that take time, all ops of a decision where none does, by decision.
+    # Groups ops by decision. Ops that take no time count only in decisions
+    # where no op takes time.
     works = problem.fastest_us > 0
     idle = np.bincount(of, works, decisions.num_decisions) == 0
     ops = np.flatnonzero(works | idle[of])
@@ -150,7 +152,7 @@ class Observer:
     )
 
   def look(self, choices: np.ndarray) -> Look:
-    """Evaluates [B, N] devices, which the problem must allow."""
+    """Evaluates [B, N] devices, which must be allowed."""
     devices = np.ascontiguousarray(self._decisions.to_devices(choices))
     run = getattr(self._evaluator, "run", None)
     if run is None:
@@ -189,15 +191,15 @@ class Observer:
 def random_choices(
   allowed: np.ndarray, number: int, rng: np.random.Generator
 ) -> np.ndarray:
-  """[number, N] int32 devices, each drawn evenly from those allowed."""
+  """Samples [number, N] int32 devices uniformly from those allowed."""
   noise = rng.random((number, *allowed.shape))
   return np.where(allowed, noise, -1.0).argmax(axis=-1).astype(np.int32)
 
 
 def fast_devices(decisions: Decisions) -> np.ndarray:
-  """[N, D] bool: where each group takes the least time; at least one device.
+  """Returns [N, D] bool, True for the fastest devices of each group.
 
-  Random first placements are drawn from these, not from CPUs.
+  Random initial placements use these devices rather than CPUs.
   """
   allowed = decisions.allowed
   time_us = np.where(allowed, decisions.time_us, np.inf)

@@ -1,8 +1,8 @@
-"""Placeto in training: episodes, imitation and reinforcement learning.
+"""Learner of Placeto: episodes, imitation and reinforcement learning.
 
-The groups of a graph are visited once, in order; each step re-places one, and
-its reward is by how much the step time fell (arXiv 1906.08879). Many episodes
-advance together, so a step of all of them is one batched simulation.
+An episode visits the groups of a graph in order. Each step re-places one group
+and is rewarded by the decrease of the step time (arXiv 1906.08879). Episodes
+advance in parallel, so that each step is one batched simulation.
 """
 
 from collections.abc import Mapping
@@ -44,12 +44,12 @@ _UPDATES: dict[str, type[PPOUpdate] | type[ReinforceUpdate]] = {
 
 
 class Episodes:
-  """Episodes on one graph that advance in lockstep.
+  """Parallel episodes on one graph.
 
   Attributes:
-    observers: one for each graph.
-    final_us: [B] step times of the placements as they are now, infinite where
-      one does not fit.
+    observers: One observer per graph.
+    final_us: [B] step times of the current placements, infinite where
+      infeasible.
   """
 
   def __init__(
@@ -61,18 +61,13 @@ class Episodes:
     self._config = config
 
   def reset(self, graph: int, choices: np.ndarray) -> ts.TimeStep:
-    """Begins episodes.
-
-    Args:
-      graph: number of the task.
-      choices: [B, N] int32 allowed devices, the first placements.
-    """
+    """Starts episodes on a graph from [B, N] int32 allowed devices."""
     self._graph, self._choices, self._now = graph, choices.copy(), 0
     self._first_cost = self._cost = self._look()
     return ts.restart(self._observe(), batch_size=len(choices))
 
   def step(self, action: np.ndarray) -> ts.TimeStep:
-    """[B] devices of the current group -> what comes of it."""
+    """Applies [B] devices to the current group."""
     before, count = self._cost, self._choices.shape[1]
     self._choices[:, self._now % count] = action
     self._now += 1
@@ -87,7 +82,7 @@ class Episodes:
     return ts.transition(observation, reward, np.ones_like(reward))
 
   def _look(self) -> np.ndarray:
-    """[B] costs of the placements as they are; notes the best."""
+    """Returns [B] costs of the current placements and keeps the best."""
     task = self._tasks[self._graph]
     look = self.observers[self._graph].look(self._choices)
     self._starts = look.start
@@ -108,15 +103,15 @@ class Episodes:
 
 
 class PlacetoLearner(Learner):
-  """A Placeto policy in training on a fixed list of graphs.
+  """Learner of a Placeto policy on a fixed list of graphs.
 
-  Of `samples` episodes the first takes the most probable devices and is not
-  trained on; the others draw theirs.
+  Of the `samples` episodes, the first takes the most probable devices and is
+  not used for training. The others are sampled.
   """
 
   network_type: ClassVar[type] = PlacetoNetworkConfig
   method_type: ClassVar[type] = PlacetoConfig
-  # An episode visits every group, and each visit is a look at all of them.
+  # An episode visits every group, and each visit observes all of them.
   max_decisions: ClassVar[int | None] = 512
 
   def __init__(self, tasks: list[Task], config: TrainConfig) -> None:
@@ -135,7 +130,7 @@ class PlacetoLearner(Learner):
 
   @classmethod
   def method_of(cls, asked: Mapping[str, Any]) -> PlacetoConfig:
-    """See `Learner`; both algorithms take the numbers that they have."""
+    """See `Learner`; both algorithms use the shared settings."""
     own = ("algorithm", "visits", "intermediate_rewards")
     mine = {name: asked[name] for name in own if name in asked}
     numbers = ("samples", "learning_rate", "entropy", "elite")
@@ -152,15 +147,13 @@ class PlacetoLearner(Learner):
     return {**super().tracked(), **self._update.tracked()}
 
   def exportable(self) -> Exportable:
-    """The network as a function of a problem's features and a state."""
+    """Returns the network as a function of features and state."""
     return exportable(self.policy)
 
   def improve(self, graph: int, rng: np.random.Generator) -> Step:
-    """One iteration: episodes that advance together, then an update.
+    """Runs one iteration: parallel episodes, then an update.
 
-    Args:
-      graph: number of the graph.
-      rng: draws first placements, devices and minibatches.
+    `rng` samples initial placements, devices and minibatches.
     """
     first = self._first_placements(graph, rng)
     episodes, entropy = self._play(graph, first, rng)
@@ -179,7 +172,7 @@ class PlacetoLearner(Learner):
   def _first_placements(
     self, graph: int, rng: np.random.Generator
   ) -> np.ndarray:
-    """[B, N]: random ones, then the best so far; the first is random."""
+    """Returns [B, N]: random placements, then copies of the best."""
     number, task = self._method.ppo.samples, self._tasks[graph]
     choices = random_choices(self._fast[graph], number, rng)
     best = round(self._method.from_best * number)
@@ -190,8 +183,10 @@ class PlacetoLearner(Learner):
   def _play(
     self, graph: int, first: np.ndarray, rng: np.random.Generator
   ) -> tuple[trajectory.Trajectory, float]:
-    """Whole episodes but the first: [B - 1, visits * N + 1] steps, mean
-    entropy."""
+    """Plays episodes; returns all but the first, and the mean entropy.
+
+    Trajectories have [B - 1, visits * N + 1] steps.
+    """
     now = self._episodes.reset(graph, first)
     steps, entropy = [], 0.0
     count = self._method.visits * first.shape[1]
@@ -205,7 +200,7 @@ class PlacetoLearner(Learner):
       steps.append(_step(now, action, info, after))
       entropy += mean_entropy(logits[1:]) / count
       now = after
-    # PPO asks for a value after the last step.
+    # PPO needs a value after the last step.
     boundary = ts.restart(now.observation, batch_size=len(action))
     steps.append(_step(now, action, self._update.look(now), boundary))
     episodes = tf.nest.map_structure(
@@ -214,11 +209,11 @@ class PlacetoLearner(Learner):
     return episodes, entropy
 
   def imitate(self, graph: int) -> float:
-    """One gradient step towards the graph's target; returns the loss.
+    """Takes one gradient step toward the target; returns the loss.
 
-    Each state is somewhere in an episode that has followed the target up to
-    there from a random placement. What is drawn follows from the seed and the
-    number of imitation steps so far.
+    Each state is a random step of an episode that has followed the target from
+    a random placement. Samples depend only on the seed and the number of
+    imitation steps.
     """
     task = self._tasks[graph]
     done = int(self.imitation_optimizer.iterations)
@@ -256,8 +251,7 @@ class PlacetoLearner(Learner):
 
 
 def _costs(task: Task, look: Look, config: PlacetoConfig) -> np.ndarray:
-  """[B] float64: log of step times relative to the baseline's, and a penalty
-  for memory."""
+  """Returns [B] float64 log relative step times plus memory penalties."""
   with np.errstate(divide="ignore"):
     cost = np.log(look.step_us / task.baseline_us)
   cost = cost + config.memory_penalty * look.excess_gb
@@ -267,6 +261,6 @@ def _costs(task: Task, look: Look, config: PlacetoConfig) -> np.ndarray:
 def _step(
   now: ts.TimeStep, action: np.ndarray, info: Any, after: ts.TimeStep
 ) -> trajectory.Trajectory:
-  """[B] steps of the episodes, as arrays."""
+  """Builds [B] trajectory steps as arrays."""
   made = policy_step.PolicyStep(action, (), info)
   return trajectory.from_transition(now, made, after)

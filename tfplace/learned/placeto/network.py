@@ -1,7 +1,7 @@
-"""The network of Placeto (arXiv 1906.08879), in plain matrix products.
+"""Network of Placeto (arXiv 1906.08879) in plain matrix products.
 
-Message passing along and against the edges, poolings from the current group's
-point of view, a classifier. For the training process only (Keras 2).
+It consists of message passing along and against the edges, poolings relative to
+the current group, and a classifier. Training process only (Keras 2).
 """
 
 import dataclasses
@@ -13,9 +13,9 @@ from tfplace.learned.export import as_function
 from tfplace.learned.exported import Exportable
 from tfplace.learned.placeto import features
 
-NEVER = -1e9  # logit of a device that cannot run the group
-# At first a device's odds fall with the square of a group's time there: a CPU
-# is ruled out by its speed, which the paper's equal GPUs need not be.
+NEVER = -1e9  # Logit of a device that cannot run the group.
+# Initially the odds of a device fall with the square of a group's time on it.
+# This rules out slow CPUs, which the paper's equal GPUs do not need.
 SPEED_WEIGHT = 2.0
 STATE = ("placement", "start", "step")
 
@@ -25,9 +25,9 @@ class PlacetoNetworkConfig:
   """Sizes of the network.
 
   Attributes:
-    units: width of every embedding (the paper's code: as many as there are
-      features, here 7).
-    rounds: of message passing, in each direction (the paper's code: 8).
+    units: Width of all embeddings (the paper's code: the number of features,
+      here 7).
+    rounds: Rounds of message passing per direction (the paper's code: 8).
   """
 
   units: int = 8
@@ -35,10 +35,11 @@ class PlacetoNetworkConfig:
 
 
 class Mlp(tf.keras.layers.Layer):
-  """Dense layers with ReLU between them and, where asked for, after them.
+  """Dense layers with ReLU in between and, optionally, at the end.
 
-  On rows, [R, units], as one matrix product each: that is what is fast.
-  `is_score` starts with outputs near 0: a policy that prefers nothing yet.
+  Operates on rows [R, units], one fast matrix product per layer. `is_score`
+  scales initial outputs to almost 0, so that the policy starts without
+  preference.
   """
 
   def __init__(
@@ -50,7 +51,7 @@ class Mlp(tf.keras.layers.Layer):
     self._relus = [True] * (len(units) - 1) + [ends_in_relu]
 
   def build(self, shape: tf.TensorShape) -> None:
-    """Makes the weights: Glorot's and biases of 0, as the paper's code."""
+    """Creates Glorot weights and zero biases, as in the paper's code."""
     self._layers = []
     before = shape[-1]
     for i, units in enumerate(self._units):
@@ -66,7 +67,7 @@ class Mlp(tf.keras.layers.Layer):
       before = units
 
   def call(self, rows: tf.Tensor) -> tf.Tensor:
-    """[R, units before] -> [R, last of units]."""
+    """Maps [R, input units] to [R, units[-1]]."""
     for (kernel, bias), relu in zip(self._layers, self._relus, strict=True):
       rows = tf.nn.bias_add(tf.matmul(rows, kernel), bias)
       rows = tf.nn.relu(rows) if relu else rows
@@ -74,7 +75,7 @@ class Mlp(tf.keras.layers.Layer):
 
 
 class Aggregate(tf.keras.layers.Layer):
-  """g(sum of f(x) over a set); f and g are two layers each, with ReLU."""
+  """Computes g(sum of f(x) over a set) with two-layer ReLU MLPs f and g."""
 
   def __init__(self, units: int) -> None:
     super().__init__()
@@ -84,22 +85,21 @@ class Aggregate(tf.keras.layers.Layer):
   def call(
     self, rows: tf.Tensor, sum_over: Callable[[tf.Tensor], tf.Tensor]
   ) -> tf.Tensor:
-    """[R, units] members -> [S, units], one row for each of S sets.
+    """Maps [R, units] members to [S, units], one row per set.
 
-    Args:
-      rows: the members.
-      sum_over: [R, units] -> [S, units] sums of each set's members.
+    `sum_over` maps [R, units] to the [S, units] sums of the members of each
+    set.
     """
     return self._g(sum_over(self._f(rows)))
 
 
 class PlacetoNetwork(tf.keras.layers.Layer):
-  """States of episodes on one problem to logits of the current group.
+  """Network from episode states to logits of the current group.
 
-  A device is scored from embeddings in which every group knows whether it is
-  on that device; the classifier also sees the device's own features. So one
-  set of weights serves any number of devices. (The paper embeds a one-hot of
-  all devices and has one output per device.)
+  A device is scored from embeddings in which each group has a flag for being on
+  that device, and from the device features. One set of weights thus serves any
+  number of devices. (The paper embeds a one-hot over all devices and has one
+  output per device.)
   """
 
   def __init__(self, config: PlacetoNetworkConfig | None = None) -> None:
@@ -122,12 +122,13 @@ class PlacetoNetwork(tf.keras.layers.Layer):
   def call(
     self, inputs: tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]
   ) -> tf.Tensor:
-    """Logits of the devices for each episode's current group.
+    """Computes the logits of each episode's current group.
 
     Args:
       inputs: `PlacetoFeatures.tensors()`, and the state of B episodes:
-        `placement` [B, N] int32 devices; `start` [B, N] float32 shares of the
-        step time; `step` [B] int32 current group, those before it are visited.
+        `placement` [B, N] int32 devices, `start` [B, N] float32 fractions of
+        the step time, `step` [B] int32 current group. Groups before it are
+        visited.
 
     Returns:
       [B, D] float32, NEVER where not allowed.
@@ -146,7 +147,7 @@ class PlacetoNetwork(tf.keras.layers.Layer):
   def features(
     self, graph: dict[str, tf.Tensor], state: dict[str, tf.Tensor]
   ) -> tf.Tensor:
-    """[N, B, D, 7]: what each group knows, seen from each device."""
+    """Returns [N, B, D, 7] group features relative to each device."""
     step, start = state["step"], state["start"]
     count = tf.shape(graph["feeds"])[0]
     number = tf.range(count)[:, None]
@@ -179,7 +180,7 @@ class PlacetoNetwork(tf.keras.layers.Layer):
     )
 
   def embed(self, given: tf.Tensor, feeds: tf.Tensor) -> tf.Tensor:
-    """[N, B, D, F] features -> [N * B * D, 2 * units] embeddings."""
+    """Maps [N, B, D, F] features to [N * B * D, 2 * units] embeddings."""
     first = self._transform(tf.reshape(given, [-1, given.shape[-1]]))
     count, units = tf.shape(feeds)[0], self.config.units
     found = []
@@ -209,15 +210,15 @@ class PlacetoNetwork(tf.keras.layers.Layer):
     step: tf.Tensor,
     devices: tf.Tensor,
   ) -> tf.Tensor:
-    """Three poolings and the own embedding, for B episodes.
+    """Concatenates three poolings and the current group's embedding.
 
-    A pooling over no group is g(0).
+    The pooling of an empty set is g(0).
 
     Args:
       rows: [N * B * D, 2 * units] embeddings.
       ancestors: [N, N], see `PlacetoFeatures`.
       step: [B] current group.
-      devices: scalar D.
+      devices: Scalar D.
 
     Returns:
       [B * D, 8 * units].
@@ -246,17 +247,22 @@ class PlacetoNetwork(tf.keras.layers.Layer):
     return tf.concat([*parts, tf.reshape(own, [-1, units])], axis=-1)
 
   def _weights(self, members: tf.Tensor) -> tf.Tensor:
-    """[S, N] 1 for each member of a set -> its weight in the set's mean.
+    """Converts [S, N] memberships to weights of a mean.
 
-    An option of the paper's code for poolings; here of messages, too: sums over
-    dozens of neighbours start a policy that is certain of everything.
+    The paper's code has means as an option for poolings. Messages use them,
+    too, because sums over dozens of neighbors make the initial policy
+    overconfident.
     """
     number = tf.reduce_sum(members, axis=1, keepdims=True)
     return members / tf.maximum(number, 1.0)
 
 
 def exportable(network: PlacetoNetwork) -> Exportable:
-  """`logits`: a problem's features, then the states of B episodes -> [B, D]."""
+  """Returns the network with exported function `logits`.
+
+  Its arguments are the features and the states of B episodes; the result is [B,
+  D].
+  """
 
   def logits(**given: tf.Tensor) -> tf.Tensor:
     state = {name: given.pop(name) for name in STATE}

@@ -1,8 +1,8 @@
-"""`placeto`: a trained Placeto policy as a placer; needs the base install.
+"""Placer `placeto`: a trained Placeto policy (base install).
 
-The first rollout takes the most probable device of every group; further ones
-draw theirs, side by side, until the budget ends, at each number of groups that
-the policy was trained at in turn. The best placement on the way counts.
+The first rollout takes the most probable device of each group. Further rollouts
+sample devices in parallel until the budget ends, at each number of groups used
+in training in turn. The best intermediate placement is returned.
 """
 
 import dataclasses
@@ -30,13 +30,12 @@ from tfplace.placers.tracker import Tracker
 
 @dataclasses.dataclass(frozen=True)
 class PlacetoPlacer:
-  """Re-places the groups of a graph one after the other, without training.
+  """Zero-shot placement that re-places groups one at a time.
 
   Attributes:
-    policy: directory of an exported policy; None is the one that ships.
-    samples: rollouts that advance together after the first.
-    max_decisions: groups are merged down to about so many, or to as many as
-      the policy was trained at, if these are fewer.
+    policy: Directory of an exported policy; None selects the shipped one.
+    samples: Parallel rollouts after the first.
+    max_decisions: Number of coarse groups, or that used in training if smaller.
   """
 
   policy: str | None = None
@@ -47,11 +46,11 @@ class PlacetoPlacer:
   def place(
     self, problem: Problem, evaluator: Evaluator, budget: Budget, seed: int
   ) -> Result:
-    """The best placement of all rollouts.
+    """Returns the best placement of all rollouts.
 
     Raises:
-      TrainingError: no policy is there, or it cannot be loaded.
-      InfeasibleError: nothing that it tried fits in memory.
+      TrainingError: There is no policy, or it cannot be loaded.
+      InfeasibleError: No tried placement fits in memory.
     """
     policy = exported.load_placers_policy(self.name, self.policy)
     tracker = Tracker(self.name, problem, evaluator, budget)
@@ -92,8 +91,10 @@ class _Rollouts:
 
   @property
   def room(self) -> int:
-    """Placements that the budget still allows to look at together: one less
-    than may be evaluated, for the best of them is evaluated once more."""
+    """Number of placements that the budget still allows in one batch.
+
+    One evaluation is reserved, because the best placement is evaluated again.
+    """
     budget = self._tracker.budget
     if self._tracker.is_done:
       return 0
@@ -102,11 +103,11 @@ class _Rollouts:
     return max(0, budget.max_evaluations - self._tracker.evaluations - 1)
 
   def fastest(self) -> np.ndarray:
-    """[N] the first device on which each group takes the least time."""
+    """Returns [N] the first fastest device of each group."""
     return self._fast.argmax(axis=1).astype(np.int32)
 
   def starts(self, number: int, rng: np.random.Generator) -> np.ndarray:
-    """[number, N]: every second one random, the others the best so far."""
+    """Returns [number, N] starts, alternately the best so far and random."""
     choices = random_choices(self._fast, number, rng)
     if self._tracker.best is not None:
       choices[::2] = self.decisions.to_choices(self._tracker.best[0])
@@ -115,14 +116,10 @@ class _Rollouts:
   def run(
     self, choices: np.ndarray, rng: np.random.Generator | None
   ) -> np.ndarray:
-    """Plays episodes from [B, N] placements to the end or that of the budget.
+    """Runs episodes from [B, N] allowed devices, within the budget.
 
-    Args:
-      choices: allowed devices.
-      rng: draws devices; None takes the most probable ones.
-
-    Returns:
-      [B, N] the placements at the end.
+    `rng` samples devices; None takes the most probable ones. Returns the final
+    [B, N] devices.
     """
     choices = choices.copy()
     count = self._features.num_decisions
@@ -141,7 +138,7 @@ class _Rollouts:
     return choices
 
   def _look(self, choices: np.ndarray) -> Look:
-    """Looks at placements; offers the best one if there was no better."""
+    """Observes placements and offers the best one if it improves."""
     look, tracker = self._observer.look(choices), self._tracker
     tracker.evaluations += len(choices)
     first = int(look.feasible_us.argmin())

@@ -1,4 +1,4 @@
-"""The recurrent placers: the RNN-based one and the hierarchical one (HDP)."""
+"""Recurrent placers: the RNN-based placer and the hierarchical placer (HDP)."""
 
 from tfplace.learned import Method
 from tfplace.learned.sequence import features

@@ -1,11 +1,10 @@
-"""What the recurrent policies see of a problem: NumPy arrays, no TensorFlow.
+"""Features of the recurrent policies (NumPy only).
 
-Types, output sizes and neighbours of ops, as the RNN-based placer (Mirhoseini
-et al. 2017) and the hierarchical one (HDP, Mirhoseini et al. 2018) have them.
-An op here is a decision of `tfplace.learned.decisions`: a co-location group,
-or several of them. Graphs of tfplace know the bytes of outputs, not their
-shapes. Beside the papers' features stand those of the devices, so that one
-policy serves any cluster.
+Types, output sizes and neighbors of ops are the features of the RNN-based
+placer (Mirhoseini et al. 2017) and of HDP (Mirhoseini et al. 2018). An op is a
+decision of `tfplace.learned.decisions`, that is, a group or coarse group.
+Output sizes are bytes, because graphs do not contain shapes. Device features
+are added, so that one policy serves any cluster.
 """
 
 import collections
@@ -20,24 +19,24 @@ from tfplace.learned.decisions import Decisions
 from tfplace.learned.exported import PolicyInputs
 from tfplace.learned.gdp import features
 
-VERSION = 1  # changes whenever a policy must be trained again
-TYPES = 200  # HDP: the commonest types have an embedding of their own
-OUTPUTS = 5  # TensorFlow's hierarchical_controller looks at so many outputs
-NEIGHBOURS = 6  # HDP: at most so many producers, and so many consumers
-_LOG_BYTES = 20.0  # log(1 + bytes) of half a gigabyte: sizes are about 0 to 1
+VERSION = 1  # Incremented when policies must be retrained.
+TYPES = 200  # HDP: number of most common types with their own embedding
+OUTPUTS = 5  # number of outputs used by TensorFlow's hierarchical_controller
+NEIGHBOURS = 6  # HDP: maximum number of producers, and of consumers
+# Log(1 + bytes) of half a gigabyte, which scales sizes to about [0, 1].
+_LOG_BYTES = 20.0
 
-# Arguments of the policies' functions, besides `signature`: groups of
-# decisions, choices so far, and noise on the logits of what is to be drawn.
+# Arguments of exported functions besides `signature`: the groups of decisions,
+# previous choices, and noise on the logits.
 GROUPING: dict[str, Tensor] = {"grouping": ((None, None), "int32")}
 CHOICES: dict[str, Tensor] = {"choices": ((None, None), "int32")}
 NOISE: dict[str, Tensor] = {"noise": ((None, None, None), "float32")}
 
 
 def signature(types: int) -> dict[str, Tensor]:
-  """`OpEmbedding.tensors()`, in its order, for any problem.
+  """Describes `OpEmbedding.tensors()`, in order, for any problem.
 
-  Args:
-    types: number of op types with an embedding of their own.
+  `types` is the number of op types with their own embedding.
   """
   return {
     "types": ((None, types + 1), "float32"),
@@ -52,16 +51,16 @@ def signature(types: int) -> dict[str, Tensor]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class OpEmbedding(PolicyInputs):
-  """One problem as a recurrent policy sees it. N decisions, D devices, E links.
+  """Inputs of a recurrent policy for N decisions, D devices and E links.
 
   Attributes:
-    types: [N, T + 1] float32, the share of each type among the decision's ops;
-      the last is that of all types without an embedding of their own.
-    sizes: [N, OUTPUTS] float32, log of the bytes of the largest outputs.
-    adjacency: [N, 2 * NEIGHBOURS] float32: (number + 1) / N of the producers,
-      then of the consumers, with which it exchanges most; 0 where none.
-    edge_src: [E] int32 decision that sends.
-    edge_dst: [E] int32 decision that receives.
+    types: [N, T + 1] float32 fraction of the ops of each type. The last column
+      contains all types without their own embedding.
+    sizes: [N, OUTPUTS] float32 log bytes of the largest outputs.
+    adjacency: [N, 2 * NEIGHBOURS] float32 (number + 1) / N of the producers,
+      then of the consumers, with the most traffic; 0 pads.
+    edge_src: [E] int32 sending decision.
+    edge_dst: [E] int32 receiving decision.
     device: [D, features.DEVICE_FEATURES] float32.
     allowed: [N, D] bool.
   """
@@ -78,7 +77,7 @@ class OpEmbedding(PolicyInputs):
 def commonest_types(
   problems: Sequence[Problem], number: int = TYPES
 ) -> tuple[str, ...]:
-  """The types with the most ops, most first; ties by name."""
+  """Returns the most common op types, in order; ties go by name."""
   counts = collections.Counter[str]()
   for problem in problems:
     counts.update(problem.graph.types)
@@ -87,12 +86,7 @@ def commonest_types(
 
 
 def extract(decisions: Decisions, types: Sequence[str]) -> OpEmbedding:
-  """The embedding of a problem's decisions.
-
-  Args:
-    decisions: the problem and its units of decision.
-    types: T types with an embedding of their own.
-  """
+  """Extracts the inputs of a problem; `types` have their own embedding."""
   seen = features.extract(decisions)
   links = seen.edge_src, seen.edge_dst, seen.edge[:, 0]
   return OpEmbedding(
@@ -107,10 +101,10 @@ def extract(decisions: Decisions, types: Sequence[str]) -> OpEmbedding:
 
 
 def fallback_devices(decisions: Decisions) -> np.ndarray:
-  """[N] int32: each decision's fastest device, the first of several.
+  """Returns [N] int32 fastest device of each decision.
 
-  Where a decision follows a group to a device without a kernel for it, it goes
-  here instead, as TensorFlow's soft placement does.
+  A decision uses it if its group is on a device without a kernel for it, like
+  TensorFlow's soft placement. Ties go to the first device.
   """
   time_us = np.where(decisions.allowed, decisions.time_us, np.inf)
   return time_us.argmin(axis=1).astype(np.int32)
@@ -122,13 +116,13 @@ def follow_groups(
   allowed: np.ndarray,
   fallback: np.ndarray,
 ) -> np.ndarray:
-  """[B, N] int32 device of each decision: its group's, or its fallback.
+  """Returns [B, N] int32 devices: those of the groups or the fallbacks.
 
   Args:
     grouping: [B, N] group of each decision.
     devices: [B, G] device of each group.
     allowed: [N, D] bool.
-    fallback: [N] from `fallback_devices`.
+    fallback: [N] result of `fallback_devices`.
   """
   wanted = np.take_along_axis(devices, grouping, axis=1)
   runs = allowed[np.arange(len(fallback)), wanted]
@@ -173,6 +167,6 @@ def _adjacency(
 
 
 def _ranked(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """Sorted row numbers, and each entry's rank within its row."""
+  """Returns sorted row numbers and the rank of each entry in its row."""
   first = np.searchsorted(rows, rows)
   return rows, np.arange(len(rows)) - first

@@ -1,8 +1,8 @@
-"""The recurrent policies in training: the RNN-based and the hierarchical one.
+"""Learners of the RNN-based and the hierarchical policy.
 
-They draw placements with NumPy's noise, have them judged in one call, and take
-gradient steps of REINFORCE or of imitation. The hierarchical one's grouper and
-placer both see the advantage of the placement that they made together.
+They sample placements with NumPy noise, evaluate them in one batch, and take
+gradient steps of REINFORCE or imitation. In the hierarchical policy, grouper
+and placer share the advantage of their placement.
 """
 
 import abc
@@ -38,7 +38,7 @@ Inputs = dict[str, tf.Tensor]
 
 
 class SequenceLearner(Learner):
-  """A recurrent policy in training on a fixed list of graphs."""
+  """Base learner of recurrent policies on a fixed list of graphs."""
 
   method_type: ClassVar[type] = ReinforceConfig
 
@@ -60,48 +60,50 @@ class SequenceLearner(Learner):
     self._imitate = self._function(self._imitation, noise, chosen)
 
   def _function(self, method: Any, *more: Any) -> Any:
-    """A method of what the policy sees, and more, as one graph."""
+    """Compiles a method of the policy inputs and further arguments."""
     seen = _specs(features.signature(len(self.sizes.types)))
     return tf.function(method, input_signature=[seen, *more], autograph=False)
 
-  # What the two policies differ in.
+  # Methods in which the two policies differ.
 
-  _kinds: ClassVar[int]  # of decisions: groups and devices, or devices
+  _kinds: ClassVar[int]  # of decisions: groups and devices, or devices only
 
   @abc.abstractmethod
   def _make_network(self) -> Any:
-    """The network of complete sizes."""
+    """Builds the network of complete sizes."""
 
   @abc.abstractmethod
   def _draw(
     self, graph: int, rng: np.random.Generator, samples: int
   ) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
-    """Noise on the logits, and per kind [1 + samples, K] choices, the most
-    probable ones first."""
+    """Returns noise on the logits, and [1 + samples, K] choices per kind.
+
+    The first row contains the most probable choices.
+    """
 
   @abc.abstractmethod
   def _to_choices(
     self, graph: int, chosen: tuple[np.ndarray, ...]
   ) -> np.ndarray:
-    """Per kind [B, K] choices -> [B, num_decisions] devices."""
+    """Maps [B, K] choices per kind to [B, num_decisions] devices."""
 
   @abc.abstractmethod
   def _target(self, graph: int) -> tuple[np.ndarray, ...]:
-    """Per kind [1, K] choices that give the task's target."""
+    """Returns [1, K] choices per kind that produce the target."""
 
   @abc.abstractmethod
   def _choices(
     self, inputs: Inputs, noise: tf.Tensor, chosen: Sequence[tf.Tensor]
   ) -> list[Choices]:
-    """Per kind the logits of what was chosen."""
+    """Computes the logits of the choices per kind."""
 
-  # The learner.
+  # Methods of the learner.
 
   def _complete(self, sizes: Any) -> Any:
-    """Op types are those of the tasks, if none yet."""
+    """Fills in the op types of the tasks, unless types are given."""
     if sizes.types:
       return dataclasses.replace(sizes, types=tuple(sizes.types))
-    # Tasks of one graph, at several sizes, count once.
+    # A graph that occurs in several tasks, at several sizes, counts once.
     problems = [t.decisions.problem for t in self._tasks]
     distinct = {id(problem): problem for problem in problems}
     types = features.commonest_types(list(distinct.values()))
@@ -123,7 +125,7 @@ class SequenceLearner(Learner):
     return {**super().fingerprint(), "types": list(self.sizes.types)}
 
   def exportable(self) -> Exportable:
-    """The network as functions of a problem's embedding."""
+    """Returns the network as functions of `OpEmbedding.tensors()`."""
     return exportable(self._config.strategy, self.policy)
 
   def imitate(self, graph: int) -> float:
@@ -133,7 +135,7 @@ class SequenceLearner(Learner):
     return float(self._imitate(self._inputs[graph], none, chosen))
 
   def improve(self, graph: int, rng: np.random.Generator) -> Step:
-    """One iteration: draw placements of a graph, judge them, update."""
+    """Runs one iteration: samples and evaluates placements, updates."""
     task, config = self._tasks[graph], self._method
     noise, drawn = self._draw(graph, rng, config.samples)
     every_us = task.evaluate(self._to_choices(graph, drawn))
@@ -163,7 +165,6 @@ class SequenceLearner(Learner):
     chosen: list[tf.Tensor],
     advantages: tf.Tensor,
   ) -> tuple[tf.Tensor, tf.Tensor]:
-    """The loss and the entropy before the step."""
     with tf.GradientTape() as tape:
       kinds = self._choices(inputs, noise, chosen)
       policy = policy_loss(kinds, advantages)
@@ -175,7 +176,7 @@ class SequenceLearner(Learner):
   def _imitation(
     self, inputs: Inputs, noise: tf.Tensor, chosen: list[tf.Tensor]
   ) -> tf.Tensor:
-    """The mean cross-entropy with the target, smoothed over what is allowed."""
+    """Computes the cross-entropy, with smoothing over allowed choices."""
     with tf.GradientTape() as tape:
       loss = 0.0
       for kind in self._choices(inputs, noise, chosen):
@@ -192,7 +193,7 @@ class SequenceLearner(Learner):
 
 
 class RnnLearner(SequenceLearner):
-  """One kind of decision: the device of each co-location group."""
+  """Learner with one kind of decision: the device of each group."""
 
   network_type: ClassVar[type] = RnnConfig
   _kinds: ClassVar[int] = 1
@@ -229,7 +230,7 @@ class RnnLearner(SequenceLearner):
 
 
 class HierarchicalLearner(SequenceLearner):
-  """Two kinds of decision: the group of each op, the device of each group."""
+  """Learner with two kinds of decision: groups and their devices."""
 
   network_type: ClassVar[type] = HierarchicalConfig
   _kinds: ClassVar[int] = 2
@@ -301,13 +302,13 @@ def _specs(signature: Mapping[str, Tensor]) -> dict[str, tf.TensorSpec]:
 def target_groups(
   target: np.ndarray, groups: int
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Groups and their devices that give a placement; HDP imitates none.
+  """Constructs groups and devices that produce a placement.
 
-  Each device has groups in proportion to its decisions, at least one, and its
-  decisions fill them in order.
+  Each device gets groups in proportion to its decisions, at least one; its
+  decisions fill them in order. (HDP itself has no imitation.)
 
   Args:
-    target: [N] devices, of at most `groups` different ones.
+    target: [N] devices, at most `groups` different ones.
     groups: G.
 
   Returns:

@@ -1,11 +1,10 @@
-"""The networks of the recurrent placers.
+"""Networks of the recurrent placers (training process only).
 
-The RNN-based one (Mirhoseini et al. 2017) reads the embeddings of co-location
-groups in order and names a device for each, seeing the devices that it named
-before. The hierarchical one (HDP, Mirhoseini et al. 2018) gives every op a
-group by a feed-forward grouper, and every group a device as the other does;
-sizes and embeddings are those of its paper and of TensorFlow's old
-`hierarchical_controller`. For a training process only.
+The RNN-based network (Mirhoseini et al. 2017) reads the embeddings of groups in
+order and outputs a device for each, given its previous choices. The
+hierarchical network (HDP, Mirhoseini et al. 2018) assigns ops to groups by a
+feed-forward grouper, and groups to devices by the same method. Sizes and
+embeddings follow the paper and TensorFlow's `hierarchical_controller`.
 """
 
 import dataclasses
@@ -28,13 +27,13 @@ class RnnConfig:
   """Sizes of the network.
 
   Attributes:
-    units: of the LSTMs. HDP's paper has 256, its code 512; fewer by default, to
-      train on CPUs: the attention of a training step holds samples x groups^2 x
-      units numbers several times.
-    type_units: width of the embedding of op types (HDP: 20).
-    types: op types with an embedding of their own; empty takes the commonest
-      of the graphs that are trained on (HDP: 200).
-    is_bidirectional: of the encoder; the paper's reads forward only.
+    units: Units of the LSTMs (HDP: 256 in the paper, 512 in the code). The
+      default is smaller to train on CPUs, because the attention of a training
+      step stores several times samples x groups^2 x units numbers.
+    type_units: Width of the op type embedding (HDP: 20).
+    types: Op types with their own embedding. If empty, the most common types of
+      the training graphs (HDP: 200).
+    is_bidirectional: Makes the encoder bidirectional; the paper's is not.
   """
 
   units: int = 64
@@ -45,13 +44,13 @@ class RnnConfig:
 
 @dataclasses.dataclass(frozen=True)
 class HierarchicalConfig(RnnConfig):
-  """Sizes of the network, besides those of `RnnConfig`.
+  """Sizes of the network, in addition to `RnnConfig`.
 
   Attributes:
-    groups: G; 0 takes TensorFlow's min(256, 20 x devices), of the largest
-      cluster that is trained on (the paper: 256), and no more than the largest
-      graph has ops.
-    grouper_units: hidden size of the grouper (HDP: 64).
+    groups: G. 0 selects TensorFlow's min(256, 20 x devices) for the largest
+      training cluster (the paper: 256), limited to the ops of the largest
+      graph.
+    grouper_units: Hidden units of the grouper (HDP: 64).
   """
 
   is_bidirectional: bool = True
@@ -60,7 +59,7 @@ class HierarchicalConfig(RnnConfig):
 
 
 class _OpNetwork(tf.Module):
-  """What both networks make of a decision's embedding."""
+  """Embedding of decisions, shared by both networks."""
 
   def __init__(self, name: str, config: RnnConfig) -> None:
     super().__init__(name=name)
@@ -68,7 +67,7 @@ class _OpNetwork(tf.Module):
     self._types.build([None, len(config.types) + 1])
 
   def _embed(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
-    """`OpEmbedding.tensors()` -> [N, F]."""
+    """Maps `OpEmbedding.tensors()` to [N, F]."""
     parts = [self._types(inputs["types"]), inputs["sizes"], inputs["adjacency"]]
     return tf.concat(parts, axis=-1)
 
@@ -82,7 +81,7 @@ class _OpNetwork(tf.Module):
 
 
 class RnnNetwork(_OpNetwork):
-  """Embeddings of one problem's decisions to devices, one after the other."""
+  """Network that assigns decisions to devices in sequence."""
 
   def __init__(self, config: RnnConfig) -> None:
     super().__init__("rnn_network", config)
@@ -92,9 +91,9 @@ class RnnNetwork(_OpNetwork):
   def logits(
     self, inputs: dict[str, tf.Tensor], choices: tf.Tensor
   ) -> tf.Tensor:
-    """`OpEmbedding.tensors()`, [B, N] int32 choices -> [B, N, D] logits.
+    """Maps `OpEmbedding.tensors()` and [B, N] choices to [B, N, D] logits.
 
-    Those of a decision are given the choices before it.
+    The logits of a decision are conditioned on the choices before it.
     """
     return self._seq2seq.logits(
       self._embed(inputs)[None],
@@ -104,7 +103,7 @@ class RnnNetwork(_OpNetwork):
     )
 
   def decode(self, inputs: dict[str, tf.Tensor], noise: tf.Tensor) -> tf.Tensor:
-    """`OpEmbedding.tensors()`, [B, N, D] noise -> [B, N] int32 choices."""
+    """Maps `OpEmbedding.tensors()`, [B, N, D] noise to [B, N] int32 choices."""
     return self._seq2seq.decode(
       self._embed(inputs)[None],
       inputs["device"],
@@ -114,7 +113,7 @@ class RnnNetwork(_OpNetwork):
 
 
 class HierarchicalNetwork(_OpNetwork):
-  """Embeddings of one problem's decisions to groups, and groups to devices."""
+  """Network that assigns decisions to groups and groups to devices."""
 
   def __init__(self, config: HierarchicalConfig) -> None:
     super().__init__("hierarchical_network", config)
@@ -128,13 +127,15 @@ class HierarchicalNetwork(_OpNetwork):
     self._seq2seq = self._make_seq2seq(config, self._features)
 
   def group_logits(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
-    """`OpEmbedding.tensors()` -> [N, G] logits."""
+    """Maps `OpEmbedding.tensors()` to [N, G] logits."""
     return self._softmax(self._grouper(self._embed(inputs)))
 
   def logits(
     self, inputs: dict[str, tf.Tensor], grouping: tf.Tensor, choices: tf.Tensor
   ) -> tf.Tensor:
-    """Logits of the groups' devices, each given the choices before it.
+    """Computes the logits of the groups' devices.
+
+    Each group is conditioned on the choices before it.
 
     Args:
       inputs: `OpEmbedding.tensors()`.
@@ -154,7 +155,7 @@ class HierarchicalNetwork(_OpNetwork):
   def decode(
     self, inputs: dict[str, tf.Tensor], grouping: tf.Tensor, noise: tf.Tensor
   ) -> tf.Tensor:
-    """[B, N] grouping, [B, G, D] noise -> [B, G] int32 choices."""
+    """Maps [B, N] grouping, [B, G, D] noise to [B, G] int32 choices."""
     return self._seq2seq.decode(
       self.embed_groups(inputs, grouping),
       inputs["device"],
@@ -165,11 +166,11 @@ class HierarchicalNetwork(_OpNetwork):
   def embed_groups(
     self, inputs: dict[str, tf.Tensor], grouping: tf.Tensor
   ) -> tf.Tensor:
-    """[B, G, type_units + OUTPUTS + 2 G] for a [B, N] grouping.
+    """Maps [B, N] to [B, G, type_units + OUTPUTS + 2 G] embeddings.
 
-    The mean of the members' types and of their output sizes; the numbers of
-    links to and from every group, each row divided by its maximum + 1. An
-    empty group has zeros.
+    An embedding contains the mean types and output sizes of the members, and
+    the number of links to and from each group, divided by the row's maximum +
+    1. Empty groups are zero.
     """
     groups = self.config.groups
     batch = tf.shape(grouping)[0]
@@ -195,10 +196,11 @@ class HierarchicalNetwork(_OpNetwork):
   def group_allowed(
     self, inputs: dict[str, tf.Tensor], grouping: tf.Tensor
   ) -> tf.Tensor:
-    """[B, G, D] bool: some member runs there; all devices of an empty group.
+    """Returns [B, G, D] bool, True where some member can run.
 
-    A member that does not follows `features.fallback_devices`. To ask that
-    all members run there would send every group with one CPU op to the CPU.
+    Other members go to their `features.fallback_devices`. If all members had to
+    run there, one CPU op would send its whole group to the CPU. An empty group
+    can be on all devices.
     """
     groups = self.config.groups
     batch, devices = tf.shape(grouping)[0], tf.shape(inputs["allowed"])[1]
@@ -210,14 +212,14 @@ class HierarchicalNetwork(_OpNetwork):
     return runs | (self.members(grouping) == 0)[..., None]
 
   def members(self, grouping: tf.Tensor) -> tf.Tensor:
-    """[B, N] groups -> [B, G] int32 numbers of decisions."""
+    """Maps [B, N] groups to [B, G] int32 member counts."""
     at = tf.reshape(self._at(grouping), [-1])
     size = tf.shape(grouping)[0] * self.config.groups
     counts = tf.math.unsorted_segment_sum(tf.ones_like(at), at, size)
     return tf.reshape(counts, [-1, self.config.groups])
 
   def _at(self, grouping: tf.Tensor) -> tf.Tensor:
-    """[B, N] groups, numbered through the batch."""
+    """Returns [B, N] groups with unique numbers across the batch."""
     batch = tf.shape(grouping)[0]
     return grouping + self.config.groups * tf.range(batch)[:, None]
 
@@ -225,7 +227,7 @@ class HierarchicalNetwork(_OpNetwork):
 def exportable(
   strategy: str, network: RnnNetwork | HierarchicalNetwork
 ) -> Exportable:
-  """The network's methods that the strategy's `METHODS` name, as functions."""
+  """Wraps the methods named in `METHODS` as functions to export."""
   seen = features.signature(len(network.config.types))
   return Exportable(
     strategy=strategy,

@@ -1,7 +1,7 @@
-"""`rnn` and `hierarchical`: trained recurrent policies as placers.
+"""Placers `rnn` and `hierarchical`: trained recurrent policies.
 
-The most probable placement at each number of decisions that the policy was
-trained at, then samples at each in turn until the budget ends. Needs the base
+They try the most probable placement at each number of decisions used in
+training, then samples at each in turn until the budget ends. They need the base
 install only.
 """
 
@@ -28,7 +28,7 @@ from tfplace.placers.tracker import Tracker
 
 
 class _RnnDraws:
-  """Placements from an RNN policy: the most probable one, then samples."""
+  """Samples of an RNN policy, after the most probable placement."""
 
   def __init__(self, policy: exported.Policy, decisions: Decisions) -> None:
     self.decisions = decisions
@@ -37,14 +37,14 @@ class _RnnDraws:
     self._tensors = list(self._seen.tensors().values())
 
   def __call__(self, rng: np.random.Generator, samples: int) -> np.ndarray:
-    """[1 + samples, N] devices."""
+    """Returns [1 + samples, N] devices."""
     shape = self._seen.num_decisions, self._seen.num_devices
     noise = decoding_noise(rng, samples, *shape, self.decisions.clusterings)
     return self._policy.run("decode", [*self._tensors, noise])
 
 
 class _HierarchicalDraws(_RnnDraws):
-  """As `_RnnDraws`, from a hierarchical policy."""
+  """Samples of a hierarchical policy, like `_RnnDraws`."""
 
   def __init__(self, policy: exported.Policy, decisions: Decisions) -> None:
     super().__init__(policy, decisions)
@@ -52,7 +52,7 @@ class _HierarchicalDraws(_RnnDraws):
     self._logits = policy.run("group_logits", self._tensors)
 
   def __call__(self, rng: np.random.Generator, samples: int) -> np.ndarray:
-    """[1 + samples, N] devices."""
+    """Returns [1 + samples, N] devices."""
     grouping = greedy_and_samples(self._logits, samples, rng)
     groups = self._logits.shape[1]
     noise = decoding_noise(rng, samples, groups, self._seen.num_devices)
@@ -64,27 +64,27 @@ class _HierarchicalDraws(_RnnDraws):
 
 @dataclasses.dataclass(frozen=True)
 class RnnPlacer:
-  """Places a graph by a policy of the RNN-based placer, without training.
+  """Zero-shot placement by a policy of the RNN-based placer.
 
   Attributes:
-    policy: directory of an exported policy; None is the one that ships.
-    samples: placements drawn at a time.
+    policy: Directory of an exported policy; None selects the shipped one.
+    samples: Placements per batch.
   """
 
   policy: str | None = None
   samples: int = 16
   name: ClassVar[str] = "rnn"
   _draws: ClassVar[type[_RnnDraws]] = _RnnDraws
-  _most: ClassVar[int | None] = 256  # a sequence of more takes too long
+  _most: ClassVar[int | None] = 256  # Longer sequences take too long.
 
   def place(
     self, problem: Problem, evaluator: Evaluator, budget: Budget, seed: int
   ) -> Result:
-    """The best of the most probable placements and of samples.
+    """Returns the best of the most probable placements and samples.
 
     Raises:
-      TrainingError: no policy is there, or it cannot be loaded.
-      InfeasibleError: nothing that it tried fits in memory.
+      TrainingError: There is no policy, or it cannot be loaded.
+      InfeasibleError: No tried placement fits in memory.
     """
     policy = exported.load_placers_policy(self.name, self.policy)
     every = [
@@ -92,7 +92,8 @@ class RnnPlacer:
       for decisions in decisions_at(problem, policy.decisions(self._most))
     ]
     tracker = Tracker(self.name, problem, evaluator, budget)
-    if not problem.graph.num_ops:  # the policies cannot decode nothing
+    # The policies cannot decode an empty sequence.
+    if not problem.graph.num_ops:
       tracker.offer(np.zeros(0, np.int32))
       return tracker.result()
     rng = np.random.default_rng(seed)
@@ -112,8 +113,10 @@ class RnnPlacer:
 
 @dataclasses.dataclass(frozen=True)
 class HierarchicalPlacer(RnnPlacer):
-  """As `RnnPlacer`, by the hierarchical placer: each sample has a grouping of
-  its own."""
+  """Zero-shot placement by a hierarchical policy.
+
+  Each sample has its own grouping.
+  """
 
   name: ClassVar[str] = "hierarchical"
   _draws: ClassVar[type[_RnnDraws]] = _HierarchicalDraws
@@ -123,6 +126,7 @@ class HierarchicalPlacer(RnnPlacer):
 def _offer_all(tracker: Tracker, rows: np.ndarray) -> None:
   try:
     tracker.offer_all(rows)
-  except PlacementError:  # a transfer without a link: other draws may do
+  # A transfer has no link; other samples may not need it.
+  except PlacementError:
     for devices in rows if len(rows) > 1 else ():
       _offer_all(tracker, devices[None])

@@ -1,20 +1,20 @@
-"""A sequence of ops to a sequence of devices: LSTMs with content attention.
+"""Sequence-to-sequence LSTM with content attention.
 
-The placing half of the RNN-based placer (Mirhoseini et al. 2017) and of the
-hierarchical one (HDP, Mirhoseini et al. 2018). LSTMs run as one kernel,
-TensorFlow's `BlockLSTMV2`. For a training process only.
+It maps a sequence of ops to devices, as in the RNN-based placer (Mirhoseini et
+al. 2017) and HDP (Mirhoseini et al. 2018). LSTMs run as one `BlockLSTMV2`
+kernel. Training process only.
 """
 
 import tensorflow as tf
 
-NEVER = -1e9  # logit of a device that cannot run the decision
+NEVER = -1e9  # Logit of a device that cannot run the decision.
 
 
 class Lstm(tf.Module):
-  """An LSTM over a sequence, and the same one step at a time.
+  """LSTM over a sequence or one step at a time.
 
-  Gates in the order input, forget, cell, output; no peepholes. The forget
-  gate's bias starts at 1, as in the papers' code.
+  Gates are in the order input, forget, cell, output, without peepholes. The
+  forget bias starts at 1, as in the code of the papers.
   """
 
   def __init__(self, inputs: int, units: int) -> None:
@@ -30,7 +30,7 @@ class Lstm(tf.Module):
   def sequence(
     self, inputs: tf.Tensor, h: tf.Tensor, c: tf.Tensor
   ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """[S, B, F] inputs, [B, units] h and c -> [S, B, units], last h and c."""
+    """Maps [S, B, F] inputs and [B, units] h, c to [S, B, units], h and c."""
     nothing = tf.zeros([self.units])
     result = tf.raw_ops.BlockLSTMV2(
       seq_len_max=tf.shape(inputs, out_type=tf.int64)[0],
@@ -50,7 +50,7 @@ class Lstm(tf.Module):
   def step(
     self, inputs: tf.Tensor, h: tf.Tensor, c: tf.Tensor
   ) -> tuple[tf.Tensor, tf.Tensor]:
-    """[B, F] inputs, [B, units] h and c -> the next h and c."""
+    """Maps [B, F] inputs and [B, units] h, c to the next h and c."""
     gates = tf.matmul(tf.concat([inputs, h], 1), self.kernel) + self.bias
     i, f, g, o = tf.split(gates, 4, axis=1)
     c = tf.sigmoid(f) * c + tf.sigmoid(i) * tf.tanh(g)
@@ -60,15 +60,15 @@ class Lstm(tf.Module):
 class Seq2Seq(tf.Module):
   """Encoder, attention and decoder over S steps.
 
-  The decoder starts from the encoder's last state, reads the device of the
-  step before (a vector of its own before the first) and, which no paper has,
-  the encoder's state of its own step, and attends to all of the encoder's
-  states by v tanh(W1 e + W2 h), as Bahdanau et al. (2015) do. The
-  papers have a vector and a row of the softmax for each device; here both are
-  linear in the device's features, which hold its number among its kind.
+  The decoder starts from the last encoder state. Its input is the device of the
+  previous step (a learned vector at the first step) and, unlike in the papers,
+  the encoder state of its own step. It attends to all encoder states by v
+  tanh(W1 e + W2 h), as in Bahdanau et al. (2015). The papers learn an embedding
+  and a softmax row per device. Here both are linear in the device features,
+  which include the rank of the device within its kind.
 
   Attributes:
-    units: size of the encoder's and the decoder's states.
+    units: Size of the encoder and decoder states.
   """
 
   def __init__(
@@ -81,10 +81,10 @@ class Seq2Seq(tf.Module):
     """Builds all weights.
 
     Args:
-      units: see above; each direction of the encoder has half of them.
-      inputs: features of a step.
-      device_features: features of a device.
-      is_bidirectional: whether the encoder reads the sequence backwards, too.
+      units: See above. A bidirectional encoder has half of them per direction.
+      inputs: Features per step.
+      device_features: Features per device.
+      is_bidirectional: Makes the encoder bidirectional.
     """
     super().__init__(name="seq2seq")
     self.units = units
@@ -107,7 +107,7 @@ class Seq2Seq(tf.Module):
     allowed: tf.Tensor,
     choices: tf.Tensor,
   ) -> tf.Tensor:
-    """Logits of every step, given the choices of the steps before.
+    """Computes the logits of all steps, given the choices before them.
 
     Args:
       inputs: [B, S, F], or [1, S, F] for all placements.
@@ -136,14 +136,12 @@ class Seq2Seq(tf.Module):
     allowed: tf.Tensor,
     noise: tf.Tensor,
   ) -> tf.Tensor:
-    """[B, S] int32 devices: at each step the best of logits plus noise.
+    """Decodes [B, S] int32 devices that maximize logits plus noise.
 
-    A row of zeros decodes greedily, one of Gumbel noise draws a sample.
+    Zero noise decodes greedily; Gumbel noise yields samples.
 
     Args:
-      inputs: as for `logits`.
-      device: as for `logits`.
-      allowed: as for `logits`.
+      inputs, device, allowed: See `logits`.
       noise: [B, S, D] float32.
     """
     batch = tf.shape(noise)[0]
@@ -178,7 +176,7 @@ class Seq2Seq(tf.Module):
     return tf.transpose(choices.stack())
 
   def encode(self, inputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """[B, S, F] -> [B, S, units] states, [B, units] last h and last c."""
+    """Maps [B, S, F] to [B, S, units] states and [B, units] last h and c."""
     parts = []
     for number, lstm in enumerate(self._encoders):
       steps = _swap(inputs)[::-1] if number else _swap(inputs)
@@ -191,14 +189,14 @@ class Seq2Seq(tf.Module):
   def attend(
     self, h: tf.Tensor, memory: tf.Tensor
   ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Content attention of T queries.
+    """Computes the content attention of T queries.
 
     Args:
-      h: [B, T, units] states of the decoder.
-      memory: [B or 1, S, units] W1 e, of the encoder's states e.
+      h: [B, T, units] decoder states.
+      memory: [B or 1, S, units] W1 e of the encoder states e.
 
     Returns:
-      [B, T, S] weights that sum to 1, [B, T, units] the weighted memory.
+      [B, T, S] weights that sum to 1, and [B, T, units] weighted memory.
     """
     joined = tf.tanh((h @ self._query)[:, :, None] + memory[:, None])
     score = tf.tensordot(joined, self._score[:, 0], 1)
@@ -208,13 +206,12 @@ class Seq2Seq(tf.Module):
   def _encode_for(
     self, inputs: tf.Tensor, batch: tf.Tensor
   ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """`encode`, with h and c for `batch` placements."""
     states, h, c = self.encode(inputs)
     shape = [batch, self.units]
     return states, tf.broadcast_to(h, shape), tf.broadcast_to(c, shape)
 
   def _table(self, device: tf.Tensor) -> tf.Tensor:
-    """[D + 1, units] what the decoder reads: devices, then the beginning."""
+    """Returns [D + 1, units] decoder inputs: the devices, then the start."""
     return tf.concat([device @ self._device, self._first], axis=0)
 
   def _score_devices(
@@ -224,7 +221,7 @@ class Seq2Seq(tf.Module):
     device: tf.Tensor,
     allowed: tf.Tensor,
   ) -> tf.Tensor:
-    """[B, T, units] twice -> [B, T, D] masked logits."""
+    """Maps two [B, T, units] tensors to [B, T, D] masked logits."""
     logits = tf.concat([h, context], -1) @ tf.transpose(device @ self._softmax)
     return tf.where(allowed, logits, NEVER)
 
@@ -235,5 +232,5 @@ def _linear(inputs: int, outputs: int) -> tf.Variable:
 
 
 def _swap(values: tf.Tensor) -> tf.Tensor:
-  """[B, S, ...] -> [S, B, ...], and back."""
+  """Transposes [B, S, ...] to [S, B, ...] and back."""
   return tf.transpose(values, [1, 0, 2])

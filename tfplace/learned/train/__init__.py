@@ -1,8 +1,8 @@
 """Training of learned placers by imitation and reinforcement learning.
 
-Importing it checks that this is a training process, and then imports the
-libraries that need Keras 2: TF-GNN, tf-agents, TensorFlow Probability. Networks
-and learners take them from here, so that the check comes first.
+The import checks that this is a training process before it imports the
+libraries that need Keras 2: TF-GNN, tf-agents and TensorFlow Probability.
+Networks and learners import these libraries from here.
 """
 
 from tfplace.learned import training_process

@@ -1,4 +1,4 @@
-"""Where a run goes on: its checkpoints, and exported policies to start from."""
+"""Checkpoints of training runs, and weights of exported policies."""
 
 import contextlib
 import dataclasses
@@ -14,10 +14,10 @@ from tfplace.learned.exported import load_policy
 
 
 class JsonState(tf.train.experimental.PythonState):
-  """What a run must remember besides variables, as JSON in the checkpoint.
+  """Non-variable state of a run, stored as JSON in the checkpoint.
 
   Attributes:
-    value: plain JSON data.
+    value: Plain JSON data.
   """
 
   def __init__(self, value: dict[str, Any]) -> None:
@@ -30,7 +30,7 @@ class JsonState(tf.train.experimental.PythonState):
     self.value = json.loads(string_value)
 
 
-# Options that there were once, and the only value that tfplace still has.
+# Removed options, with the only value that is still supported.
 _FORMER = {
   "credit": "shared",
   "credit_weight": 0.5,
@@ -47,11 +47,11 @@ _FORMER = {
 def restore_network(
   directory: str | os.PathLike[str], strategy: str, network_type: type
 ) -> tuple[Any, list[tf.Variable]]:
-  """The sizes (a `network_type`) and weights of an exported policy.
+  """Loads the sizes (a `network_type`) and weights of an exported policy.
 
   Raises:
-    TrainingError: no exported policy of that strategy and version of features
-      is there, or one whose network has options that tfplace no longer has.
+    TrainingError: There is no policy of this strategy and feature version, or
+      its network has unsupported options.
   """
   policy = load_policy(directory, strategy)
   sizes = dict(policy.info["network"])
@@ -67,13 +67,13 @@ def restore_network(
       f"policy {os.fspath(directory)!r} has a network with"
       f" {unknown[0]}={shown(sizes[unknown[0]])}, which cannot be trained"
     )
-  # GDP's once had a first weight, a number, for a placement to start from.
+  # Older GDP policies have a scalar first weight, which is not used.
   is_old = strategy == "gdp" and not policy.weights[0].shape.rank
   return network_type(**sizes), policy.weights[is_old:]
 
 
 def _current(settings: Any) -> Any:
-  """Settings of a run, those of earlier versions as this one has them."""
+  """Converts settings of earlier versions to the current format."""
   if not isinstance(settings, dict) or "ppo" not in settings:
     return settings
   rest = dict(settings)
@@ -83,7 +83,7 @@ def _current(settings: Any) -> Any:
 
 
 def _agree(theirs: Any, mine: Any) -> bool:
-  """Whether settings are equal, but for options that only they still had."""
+  """Compares settings; ignores removed options of supported value."""
   if not isinstance(theirs, dict) or not isinstance(mine, dict):
     return theirs == mine
   return set(mine) <= set(theirs) and all(
@@ -95,19 +95,19 @@ def _agree(theirs: Any, mine: Any) -> bool:
 
 
 class Checkpoints:
-  """Keeps the newest checkpoints of one run in one directory.
+  """Keeps the latest checkpoints of one run in a directory.
 
-  TensorFlow names a checkpoint in the directory's index only once it is
-  complete, so a run that is killed while it writes one has the one before.
+  TensorFlow adds a checkpoint to the index only once it is complete. A run that
+  is killed while writing keeps the previous checkpoint.
 
   Args:
-    directory: where to keep them.
-    tracked: variables, optimizers and modules to save, by name.
-    state: further state.
-    fingerprint: what the run is about; a checkpoint of another one is refused.
+    directory: Directory of the checkpoints.
+    tracked: Name -> variable, optimizer or module to save.
+    state: Further state.
+    fingerprint: Identity of the run; checkpoints of other runs are rejected.
 
   Raises:
-    TrainingError: the directory cannot be made, or its index cannot be read.
+    TrainingError: The directory cannot be created, or its index cannot be read.
   """
 
   def __init__(
@@ -118,7 +118,7 @@ class Checkpoints:
     fingerprint: Mapping[str, Any],
   ) -> None:
     self._directory = os.fspath(directory)
-    # As it comes back from a checkpoint, where a tuple is a list.
+    # The round trip converts tuples to lists, as in a restored checkpoint.
     self._fingerprint = json.loads(json.dumps(fingerprint))
     self._state = state
     self._checkpoint = tf.train.Checkpoint(state=state, **tracked)
@@ -131,7 +131,7 @@ class Checkpoints:
     self._manager = self._open()
 
   def _open(self) -> tf.train.CheckpointManager:
-    """The manager; TensorFlow's own ignores an index that it cannot parse."""
+    """Opens the manager; unlike TensorFlow, rejects an invalid index."""
     index = os.path.join(self._directory, "checkpoint")
     with _reading(index):
       manager = tf.train.CheckpointManager(
@@ -142,10 +142,10 @@ class Checkpoints:
     return manager
 
   def restore(self) -> bool:
-    """Restores the newest checkpoint; false if there is none.
+    """Restores the latest checkpoint; returns False if there is none.
 
     Raises:
-      TrainingError: it is of another run, or cannot be read.
+      TrainingError: The checkpoint belongs to another run or cannot be read.
     """
     newest = self._manager.latest_checkpoint
     if newest is None:
@@ -171,10 +171,10 @@ class Checkpoints:
         )
 
   def save(self, number: int) -> None:
-    """Writes the checkpoint of step `number` of the run.
+    """Writes the checkpoint of step `number`.
 
     Raises:
-      TrainingError: it cannot be written; the one before is still there.
+      TrainingError: It cannot be written; the previous one is kept.
     """
     self._state.value["fingerprint"] = self._fingerprint
     with writing(self._directory):
@@ -185,7 +185,8 @@ class Checkpoints:
 def _reading(path: str) -> Iterator[None]:
   try:
     yield
-  except Exception as error:  # a damaged file makes TensorFlow raise anything
+  # A damaged file makes TensorFlow raise arbitrary errors.
+  except Exception as error:
     raise TrainingError(
       f"checkpoint {path!r} cannot be read: {_reason(error)}"
     ) from error
@@ -193,8 +194,7 @@ def _reading(path: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def writing(path: str) -> Iterator[None]:
-  """Raises a `TrainingError` that names the path where TensorFlow cannot write
-  to it."""
+  """Converts write errors to a `TrainingError` that names the path."""
   try:
     yield
   except (OSError, tf.errors.OpError) as error:

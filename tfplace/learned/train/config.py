@@ -1,4 +1,4 @@
-"""What decides the outcome of a training run, as plain values."""
+"""Configuration of training runs."""
 
 import dataclasses
 from typing import Any
@@ -8,7 +8,7 @@ from tfplace.learned import learner_type
 
 
 def check_elite(share: float) -> None:
-  """Raises a `TrainingError` unless it is a share of samples."""
+  """Raises a `TrainingError` unless `share` is in (0, 1]."""
   if not 0 < share <= 1:
     raise TrainingError(
       f"the elite's share of the samples is {share}, not in (0, 1]"
@@ -17,27 +17,26 @@ def check_elite(share: float) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class PPOConfig:
-  """Proximal policy optimization; no default of tf-agents is relied on.
+  """Proximal policy optimization; no tf-agents default is used.
 
   Attributes:
-    samples: placements per iteration (the batch of one update).
-    epochs: passes over them (a public re-creation of GO has 4).
-    clip: bound on each decision's probability ratio (PPO, GO: 0.2).
-    learning_rate: of Adam, for PPO.
-    entropy: weight of the mean entropy per decision (GO: 0.01).
-    value_weight: weight of the value loss; nothing is shared with the actor.
-      GDP has no value network.
-    max_clip_fraction: no further epoch once more of the decisions than this
-      have left the clip's bounds.
-    max_gradient_norm: gradients are scaled down to it (Placeto: 1.25).
-    infeasible_reward: of a placement that does not fit or cannot run, unless
-      one that fits has less (`log_rewards`); -2 is 7.4 times the baseline's
+    samples: Placements per iteration, the batch size of an update.
+    epochs: Passes over the batch (a public re-creation of GO: 4).
+    clip: Bound on the importance ratio of each decision (PPO, GO: 0.2).
+    learning_rate: Learning rate of Adam.
+    entropy: Weight of the mean entropy per decision (GO: 0.01).
+    value_weight: Weight of the value loss. The value network shares nothing
+      with the actor. GDP has none.
+    max_clip_fraction: Clipped fraction of decisions above which no further
+      epoch runs.
+    max_gradient_norm: Gradient norm limit (Placeto: 1.25).
+    infeasible_reward: Reward of infeasible placements, or the lowest feasible
+      reward if that is lower (`log_rewards`). -2 is 7.4 times the baseline
       time.
-    averaging: share of the exported weights, a moving average, that each
-      iteration keeps (`MovingAverage`).
-    elite: share of the samples that teach, see `objectives.margins`; 1 takes
-      all rewards.
-    temperature: that logits are divided by in training, of `ordered`.
+    averaging: Decay of the exported moving average (`MovingAverage`).
+    elite: Fraction of the samples to learn from, see `objectives.margins`; 1
+      uses all rewards.
+    temperature: Temperature of the logits in training of `ordered`.
   """
 
   samples: int = 16
@@ -59,26 +58,27 @@ class PPOConfig:
 
 @dataclasses.dataclass(frozen=True)
 class ReinforceConfig:
-  """REINFORCE as the recurrent placers use it; values without a source were
-  chosen by trial.
+  """REINFORCE for the recurrent placers.
+
+  Values without a source were chosen by trial.
 
   Attributes:
-    samples: placements per iteration, judged in one call.
-    learning_rate: of Adam (hierarchical_controller: 0.1).
-    entropy: weight of the mean entropy per decision.
-    baseline_decay: share of the moving-average baseline that each iteration
-      keeps (TensorFlow's hierarchical_controller: 0.9).
-    infeasible_reward: of a placement that does not fit or cannot run, unless
-      one that fits has less (`root_rewards`); -3 is 9 times the baseline's
-      time. HDP has -10 where step times are in seconds, mostly below 1.
-    noise: standard deviation of the noise on the grouper's logits, as a share
-      of their root mean square (hierarchical_controller: 0.5).
-    noise_steps: iterations of a graph with that noise (HDP: 500).
-    valid_only_after: iterations of a graph after which only placements that
-      fit teach (hierarchical_controller: 1,000).
-    max_gradient_norm: gradients are scaled down to it (hierarchical_controller:
-      1).
-    elite: share of the samples that teach, see `PPOConfig`; the papers' is 1.
+    samples: Placements per iteration, evaluated in one batch.
+    learning_rate: Learning rate of Adam (hierarchical_controller: 0.1).
+    entropy: Weight of the mean entropy per decision.
+    baseline_decay: Decay of the moving-average baseline (TensorFlow's
+      hierarchical_controller: 0.9).
+    infeasible_reward: Reward of infeasible placements, or the lowest feasible
+      reward if that is lower (`root_rewards`). -3 is 9 times the baseline time.
+      HDP uses -10 for step times in seconds, mostly below 1.
+    noise: Standard deviation of the noise on the grouper's logits relative to
+      their root mean square (hierarchical_controller: 0.5).
+    noise_steps: Iterations per graph with that noise (HDP: 500).
+    valid_only_after: Iterations per graph after which only feasible placements
+      are used (hierarchical_controller: 1,000).
+    max_gradient_norm: Gradient norm limit (hierarchical_controller: 1).
+    elite: Fraction of the samples to learn from, see `PPOConfig`; 1 in the
+      papers.
   """
 
   samples: int = 16
@@ -98,17 +98,18 @@ class ReinforceConfig:
 
 @dataclasses.dataclass(frozen=True)
 class ImitationConfig:
-  """Cross-entropy on the best classical placement, before reinforcement
-  learning, and on the best one found since, during it.
+  """Cross-entropy on the best classical placement, before RL.
+
+  During reinforcement learning, the target is the best placement so far.
 
   Attributes:
-    steps: gradient steps per graph; 0 starts from random weights.
-    learning_rate: of Adam.
-    smoothing: probability kept for the devices that the target does not name,
-      so that there is something to explore.
-    rehearsals: gradient steps towards the best placement so far before each
-      iteration of a run that began with imitation, so that a policy does not
-      fall back to one GPU for everything.
+    steps: Gradient steps per graph; 0 starts from random weights.
+    learning_rate: Learning rate of Adam.
+    smoothing: Probability of devices other than the target, so that exploration
+      remains possible.
+    rehearsals: Gradient steps toward the best placement before each iteration
+      of a run that began with imitation. They prevent a collapse to a single
+      GPU.
   """
 
   steps: int = 100
@@ -119,18 +120,17 @@ class ImitationConfig:
 
 @dataclasses.dataclass(frozen=True)
 class TrainConfig:
-  """A training run.
+  """Settings of a training run.
 
   Attributes:
-    iterations: of reinforcement learning, each on one graph, in turn.
-    seed: decides initial weights and every sample.
-    checkpoint_every: iterations between checkpoints.
-    strategy: a learned one.
-    network: sizes of the policy, of its learner's `network_type`; None for the
+    iterations: Iterations of reinforcement learning, each on one graph in turn.
+    seed: Seed of initial weights and all samples.
+    checkpoint_every: Iterations between checkpoints.
+    strategy: Name of a learned strategy.
+    network: Network sizes, a `network_type` of the learner; None for defaults.
+    method: Algorithm settings, a `method_type` of the learner; None for
       defaults.
-    method: how the policy learns, of its learner's `method_type`; None for the
-      defaults.
-    imitation: see `ImitationConfig`.
+    imitation: See `ImitationConfig`.
   """
 
   iterations: int = 100
@@ -146,22 +146,25 @@ class TrainConfig:
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-  """What the caller of a run decides; the flags of tfplace-train.
+  """Training request, as given by the flags of tfplace-train.
 
-  Other fields are as in `TrainConfig` and in the strategy's own config.
+  Other fields are those of `TrainConfig` and of the strategy's config.
 
   Attributes:
-    checkpoint_dir: checkpoints and, in `logs`, TensorBoard's scalars.
-    export_dir: receives the policy and, in `placements`, what was found.
-    init_from: exported policy to start from; "shipped" is the package's own.
-    imitation_steps: see `ImitationConfig.steps`.
-    max_decisions: each graph is a task at each of these numbers of decisions;
-      None keeps all groups.
-    search_evaluations: see `DemonstrationConfig`.
-    learning_rate: of the strategy's Adam; None for the strategy's own.
-    entropy: weight of the entropy; None for the strategy's own.
-    algorithm, visits: of Placeto, see `PlacetoConfig`.
-    elite: of all but Placeto, see `PPOConfig`.
+    checkpoint_dir: Directory of checkpoints and, in `logs`, TensorBoard
+      scalars.
+    export_dir: Directory for the policy and, in `placements`, the best
+      placements.
+    init_from: Exported policy to start from; "shipped" is the one of the
+      package.
+    imitation_steps: See `ImitationConfig.steps`.
+    max_decisions: Numbers of decisions; each graph is one task per number. None
+      keeps all groups.
+    search_evaluations: See `DemonstrationConfig`.
+    learning_rate: Learning rate of Adam; None for the strategy's default.
+    entropy: Weight of the entropy; None for the strategy's default.
+    algorithm, visits: Settings of Placeto, see `PlacetoConfig`.
+    elite: Setting of all strategies but Placeto, see `PPOConfig`.
   """
 
   checkpoint_dir: str
@@ -182,7 +185,7 @@ class Request:
   elite: float = 1.0
 
   def config(self) -> TrainConfig:
-    """The training run that is asked for."""
+    """Returns the configuration of the requested run."""
     learner = learner_type(self.strategy)
     return TrainConfig(
       iterations=self.iterations,

@@ -1,9 +1,9 @@
-"""What a policy imitates: the best placements of classical placers and search.
+"""Imitation targets: the best placements of classical placers and search.
 
-They are kept in files, so that a run that goes on does not search again. In a
-searched placement thousands of small ops are wherever annealing left them,
-which is noise to a policy. So clusters of it, from large ones to single groups,
-go back to where a simple placement has them, where that costs hardly anything.
+Targets are cached in files, so that a resumed run does not search again. In a
+searched placement, annealing leaves thousands of small ops in arbitrary places,
+which is noise to a policy. Coarse groups, from large to single groups, are
+therefore moved back to a simple placement where that costs almost nothing.
 """
 
 import dataclasses
@@ -26,14 +26,14 @@ from tfplace.placers.groups import GroupGraph
 from tfplace.placers.registry import get_placer
 from tfplace.simulate import Simulator, engine
 
-# One-shot placers: fast, and the same on every machine.
+# Fast deterministic placers.
 DEMONSTRATORS = (
   *("single", "blocks", "expert", "axes"),
   *("m_topo", "m_etf", "heft"),
 )
 SEARCH = "annealing"
-MAX_LOSS = 0.01  # of the step time, that simplifying may cost in all
-MAX_EVALUATIONS = 8000  # of simplifying
+MAX_LOSS = 0.01  # maximum relative increase of the step time by simplification
+MAX_EVALUATIONS = 8000  # of simplification
 _NO_LIMIT_S = 1e9
 _BROKEN_FILE = (
   *(OSError, EOFError, ValueError, TypeError, KeyError, NotImplementedError),
@@ -43,13 +43,13 @@ _BROKEN_FILE = (
 
 @dataclasses.dataclass(frozen=True)
 class DemonstrationConfig:
-  """Which classical placements a policy may learn from.
+  """Classical placers that provide imitation targets.
 
   Attributes:
-    strategies: one-shot placers, the best of which is the target.
-    search_evaluations: placements that annealing may try; 0 leaves it out.
-    seed: of the annealing.
-    folder: keeps what was found; None keeps nothing.
+    strategies: One-shot placers; the best placement is the target.
+    search_evaluations: Evaluations of annealing; 0 disables it.
+    seed: Seed of the annealing.
+    folder: Cache directory; None disables the cache.
   """
 
   strategies: Sequence[str] = DEMONSTRATORS
@@ -60,11 +60,11 @@ class DemonstrationConfig:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Demonstration:
-  """The best classical placement of a problem.
+  """Best classical placement of a problem.
 
   Attributes:
     best: [num_ops] devices.
-    evaluations: placements that were tried for it.
+    evaluations: Number of placements evaluated to find it.
   """
 
   best: np.ndarray
@@ -72,13 +72,13 @@ class Demonstration:
 
 
 def find(decisions: Decisions, config: DemonstrationConfig) -> Demonstration:
-  """The best placement, or what was the best when it was first asked for.
+  """Returns the best placement, from the cache if it is there.
 
-  A file's name holds a digest of graph, cluster, grouping and config.
+  File names contain a digest of graph, cluster, decisions and config.
 
   Raises:
-    TrainingError: a file that cannot be read or written.
-    InfeasibleError: no placement fits in memory.
+    TrainingError: A file cannot be read or written.
+    InfeasibleError: No placement fits in memory.
   """
   path = None
   if config.folder is not None:
@@ -126,10 +126,12 @@ def _file_name(decisions: Decisions, config: DemonstrationConfig) -> str:
 
 
 def search(decisions: Decisions, config: DemonstrationConfig) -> Demonstration:
-  """The best placement of all strategies, the first of several, as simulated.
+  """Returns the best simulated placement of all strategies.
+
+  Ties go to the first strategy.
 
   Raises:
-    InfeasibleError: none found a placement that fits.
+    InfeasibleError: No strategy found a placement that fits.
   """
   problem = decisions.as_groups
   simulator = Simulator(problem)
@@ -166,17 +168,17 @@ def _best(results: Sequence[Result]) -> Result:
 def simplified(
   problem: Problem, searched: np.ndarray, simple: np.ndarray
 ) -> tuple[np.ndarray, int]:
-  """A searched placement without what its search did for no reason.
+  """Simplifies a searched placement where its choices gain nothing.
 
   Args:
-    problem: what is placed.
+    problem: Problem to place.
     searched: [num_ops] devices of a feasible placement.
-    simple: [num_ops] of the one to go back to; identical devices may have
-      other names there.
+    simple: [num_ops] devices of the placement to return to. Identical devices
+      may be permuted.
 
   Returns:
-    [num_ops] devices, in the names of `simple`, of a placement that fits and
-    takes at most `MAX_LOSS` longer; and how many placements were simulated.
+    [num_ops] devices, named as in `simple`, of a feasible placement that takes
+    at most `MAX_LOSS` longer; and the number of simulated placements.
   """
   groups = GroupGraph(problem)
   classes = symmetry.device_classes(problem.cluster)
@@ -202,8 +204,10 @@ def simplified(
 
 
 def _levels(groups: GroupGraph) -> list[np.ndarray]:
-  """[num_groups] clusters each, from large ones to single groups; of the
-  finest, where hardly any is larger than a group, one is enough."""
+  """Returns [num_groups] labels per level, from coarse groups to groups.
+
+  Every second level is used; fine levels hardly differ from single groups.
+  """
   found = (
     list(reversed(coarsen_by_work(groups).labels)) if groups.num_groups else []
   )

@@ -1,4 +1,4 @@
-"""The base of learners, which make the steps of a run for `trainer.Trainer`."""
+"""Base class of learners, which `trainer.Trainer` drives."""
 
 import abc
 import dataclasses
@@ -18,17 +18,17 @@ from tfplace.learned.train.tasks import Task
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-  """What one iteration of reinforcement learning did, for the logs.
+  """Metrics of one iteration of reinforcement learning.
 
   Attributes:
-    reward: mean over the samples.
-    greedy_us: step time of the most probable placement, infinite where it
-      does not fit.
-    sample_us: the samples' median step time.
-    entropy: nats per decision, before the update.
-    policy_loss: of the last epoch.
-    value_loss: of the last epoch; 0 without a value network.
-    clip_fraction: of decisions, in the last epoch; 0 for REINFORCE.
+    reward: Mean over the samples.
+    greedy_us: Step time of the most probable placement, infinite if infeasible.
+    sample_us: Median step time of the samples.
+    entropy: Nats per decision, before the update.
+    policy_loss: Policy loss of the last epoch.
+    value_loss: Value loss of the last epoch; 0 without a value network.
+    clip_fraction: Clipped fraction of decisions in the last epoch; 0 for
+      REINFORCE.
   """
 
   reward: float
@@ -41,32 +41,31 @@ class Step:
 
 
 class Learner(tf.Module, abc.ABC):
-  """A policy in training on a fixed list of graphs, as `Trainer` drives it.
+  """Policy and optimizers for a fixed list of graphs.
 
-  A subclass sets `policy` and builds every variable and every slot of its
-  optimizers in its constructor, so that a checkpoint finds them. Besides the
-  tracked variables and the tasks' best placements nothing may hold state, or a
-  resumed run ends elsewhere than an uninterrupted one. Placements are judged by
-  `Task.evaluate` or counted by `Task.keep`, which keep the best.
+  A subclass sets `policy` and creates all variables and optimizer slots in its
+  constructor, so that a checkpoint finds them. All state is in the tracked
+  variables and the tasks' best placements; otherwise a resumed run would differ
+  from an uninterrupted one. Placements are evaluated by `Task.evaluate` or
+  reported to `Task.keep`, which keep the best.
 
   Attributes:
-    network_type: frozen dataclass of the network's sizes, of plain JSON values.
-      An exported policy carries it, so that training can go on from there.
-    method_type: frozen dataclass of how the policy learns.
-    max_decisions: of a graph, None for any number.
-    changes: whether the policy changes placements; others begin from nothing.
-    sizes: of the network.
-    inputs: what the policy sees of each graph, as its `_extract` has it.
-    policy: the network; its `variables`, in order, are those of an exported
-      policy.
-    imitation_optimizer: Adam of the imitation.
+    network_type: Frozen dataclass of network sizes (plain JSON values). An
+      exported policy contains it, so that training can continue.
+    method_type: Frozen dataclass of algorithm settings.
+    max_decisions: Maximum number of decisions of a graph, None for no limit.
+    changes: True if the policy modifies an existing placement.
+    sizes: Sizes of the network.
+    inputs: Policy inputs of each graph, from `_extract`.
+    policy: Network whose `variables` are those of an exported policy, in order.
+    imitation_optimizer: Adam optimizer of the imitation.
 
   Args:
-    tasks: the graphs.
-    config: of the run.
+    tasks: Graphs to train on.
+    config: Settings of the run.
 
   Raises:
-    TrainingError: a graph with too many decisions.
+    TrainingError: A graph has too many decisions.
   """
 
   network_type: ClassVar[type]
@@ -88,38 +87,42 @@ class Learner(tf.Module, abc.ABC):
 
   @abc.abstractmethod
   def _extract(self, task: Task) -> PolicyInputs:
-    """What the policy sees of a graph."""
+    """Extracts the policy inputs of a graph."""
 
   def _complete(self, sizes: Any) -> Any:
-    """Sizes of the network, with those that follow from the tasks."""
+    """Completes the network sizes that depend on the tasks."""
     return sizes
 
   @abc.abstractmethod
   def imitate(self, graph: int) -> float:
-    """One gradient step towards `tasks[graph].target`; returns the loss."""
+    """Takes a gradient step toward the target of `tasks[graph]`.
+
+    Returns the loss.
+    """
 
   @abc.abstractmethod
   def improve(self, graph: int, rng: np.random.Generator) -> Step:
-    """One iteration of reinforcement learning on a task, by its number; `rng`,
-    seeded from the step's number, is the only source of randomness."""
+    """Runs one iteration of reinforcement learning on `tasks[graph]`.
+
+    `rng`, seeded by the step number, is the only source of randomness.
+    """
 
   @abc.abstractmethod
   def exportable(self) -> Exportable:
-    """The policy as plain TensorFlow functions, with its sizes."""
+    """Returns the policy as plain TensorFlow functions, with its sizes."""
 
   def tracked(self) -> dict[str, Any]:
-    """Variables, optimizers and modules that decide what the next step does,
-    by name, for a checkpoint."""
+    """Returns the variables, optimizers and modules to checkpoint."""
     return {
       "policy": self.policy,
       "imitation_optimizer": self.imitation_optimizer,
     }
 
   def set_weights(self, weights: Sequence[tf.Variable]) -> None:
-    """Takes over the variables of an exported policy, in its order.
+    """Assigns the variables of an exported policy, in order.
 
     Raises:
-      TrainingError: they are of other sizes.
+      TrainingError: The variables have other shapes.
     """
     mine = self.policy.variables
     if [w.shape for w in weights] != [w.shape for w in mine]:
@@ -131,8 +134,10 @@ class Learner(tf.Module, abc.ABC):
       weight.assign(value)
 
   def fingerprint(self) -> dict[str, Any]:
-    """Plain JSON that must be equal for a run to go on, besides the config
-    and the targets."""
+    """Returns plain JSON that a resumed run must share.
+
+    The config and the targets are compared separately.
+    """
     digest = 0
     for seen in self.inputs:
       for array in seen.tensors().values():
@@ -141,8 +146,10 @@ class Learner(tf.Module, abc.ABC):
 
   @classmethod
   def method_of(cls, asked: Mapping[str, Any]) -> Any:
-    """How the policy learns, with what the caller of a run asks for: fields of
-    `method_type`, None for the strategy's own; others mean nothing to it."""
+    """Builds the `method_type` from the options of a request.
+
+    None selects the default. Options of other methods are ignored.
+    """
     fields = {field.name for field in dataclasses.fields(cls.method_type)}
     given = {k: v for k, v in asked.items() if v is not None and k in fields}
     return cls.method_type(**given)
@@ -157,7 +164,7 @@ class Learner(tf.Module, abc.ABC):
       )
 
   def _adam(self, learning_rate: float) -> tf.keras.optimizers.Optimizer:
-    """Adam of the policy's weights, with its slots."""
+    """Creates Adam with slots for the weights of the policy."""
     adam = tf.keras.optimizers.Adam(learning_rate)
     adam.build(self.policy.trainable_variables)
     return adam
@@ -169,7 +176,7 @@ class Learner(tf.Module, abc.ABC):
     optimizer: tf.keras.optimizers.Optimizer,
     max_norm: float,
   ) -> None:
-    """One step of the policy's weights against the clipped gradient."""
+    """Applies the clipped gradient to the weights of the policy."""
     variables = self.policy.trainable_variables
     gradients = clipped(tape.gradient(loss, variables), max_norm)
     optimizer.apply_gradients(zip(gradients, variables, strict=True))

@@ -1,7 +1,7 @@
-"""What learners make of logits and rewards: losses, gradients, baselines.
+"""Losses, gradient clipping, baselines and entropy of learners.
 
-Log-probabilities are those of single decisions, then a mean: a placement's
-joint one is a sum of thousands.
+Losses average log-probabilities per decision, because the joint log-probability
+of a placement is a sum of thousands of terms.
 """
 
 import dataclasses
@@ -14,11 +14,11 @@ from tfplace.learned.train.config import ReinforceConfig
 
 
 def clipped(gradients: Sequence[tf.Tensor], max_norm: float) -> list[tf.Tensor]:
-  """Scaled down together to a norm of at most `max_norm`.
+  """Clips gradients to a global norm of `max_norm`.
 
-  `tf.clip_by_global_norm` makes NaNs of finite gradients whose squares
-  overflow, as those of an LSTM over 48 steps do now and then. All zeros where
-  one of the gradients is infinite or NaN; sparse ones become dense.
+  Unlike `tf.clip_by_global_norm`, finite gradients whose squares overflow yield
+  no NaNs; an LSTM over 48 steps produces such gradients. If a gradient is
+  infinite or NaN, all are set to zero. Sparse gradients become dense.
   """
   dense = [tf.convert_to_tensor(gradient) for gradient in gradients]
   largest = tf.reduce_max([tf.reduce_max(tf.abs(g)) for g in dense])
@@ -31,15 +31,15 @@ def clipped(gradients: Sequence[tf.Tensor], max_norm: float) -> list[tf.Tensor]:
 
 
 def margins(rewards: tf.Tensor, share: float) -> tf.Tensor:
-  """What those of the elite are above the best of the others; others have 0.
+  """Computes the rewards of the elite above the best of the others.
 
-  Risk-seeking policy gradient (Petersen et al., "Deep symbolic regression",
-  ICLR 2021): what a placer keeps is the best of its draws, not their mean.
+  The others get 0. This is the risk-seeking policy gradient (Petersen et al.,
+  "Deep symbolic regression", ICLR 2021): a placer keeps its best sample, so the
+  mean does not matter.
 
   Args:
-    rewards: [B] or [B, 1], of one graph's samples.
-    share: of the samples that are the elite, in (0, 1]; 1 leaves the rewards
-      as they are.
+    rewards: [B] or [B, 1] rewards of samples of one graph.
+    share: Elite fraction of the samples, in (0, 1]; 1 returns the rewards.
   """
   if share >= 1.0:
     return rewards
@@ -53,9 +53,9 @@ def margins(rewards: tf.Tensor, share: float) -> tf.Tensor:
 def imitation_loss(
   logits: tf.Tensor, allowed: tf.Tensor, target: tf.Tensor, smoothing: float
 ) -> tf.Tensor:
-  """Mean cross-entropy of [N, D] logits with smoothed [N] targets.
+  """Computes the mean cross-entropy of [N, D] logits and [N] targets.
 
-  The smoothing goes to the other devices that are allowed, evenly.
+  Smoothing distributes probability evenly over the other allowed devices.
   """
   exact = tf.one_hot(target, tf.shape(logits)[1])
   others = tf.cast(allowed, tf.float32) - exact
@@ -68,7 +68,7 @@ def imitation_loss(
 
 
 def mean_entropy(logits: np.ndarray) -> float:
-  """Mean entropy per decision of [N, D] masked logits, nats."""
+  """Computes the mean entropy of [N, D] masked logits in nats."""
   shifted = logits - logits.max(axis=1, keepdims=True)
   weight = np.exp(shifted)
   probs = weight / weight.sum(axis=1, keepdims=True)
@@ -78,12 +78,12 @@ def mean_entropy(logits: np.ndarray) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Choices:
-  """One kind of decision of a policy: its logits and what was chosen.
+  """Logits and choices of one kind of decision.
 
   Attributes:
-    logits: [B or 1, K, C], far below 0 where not allowed.
+    logits: [B or 1, K, C], large negative where not allowed.
     chosen: [B, K] int32.
-    weight: [B or 1, K] float32, 0 for a decision without an effect.
+    weight: [B or 1, K] float32, 0 for a decision without effect.
   """
 
   logits: tf.Tensor
@@ -91,31 +91,31 @@ class Choices:
   weight: tf.Tensor
 
   def log_probs(self) -> tf.Tensor:
-    """[B, K] log-probability of each choice."""
+    """Returns [B, K] log-probabilities of the choices."""
     every = tf.nn.log_softmax(self.logits)
     if self.logits.shape[0] != 1:
       return tf.gather(every, self.chosen, batch_dims=2)
-    # The same logits for all placements: no copy of them for each.
+    # Placements share the logits; gathering by decision avoids copies.
     found = tf.gather(every[0], tf.transpose(self.chosen), batch_dims=1)
     return tf.transpose(found)
 
   def mean(self, values: tf.Tensor) -> tf.Tensor:
-    """[B, K] -> [B], weighted means over the decisions of a placement."""
+    """Averages [B, K] values over decisions, weighted, to [B]."""
     total = tf.maximum(tf.reduce_sum(self.weight, axis=1), 1e-9)
     return tf.reduce_sum(values * self.weight, axis=1) / total
 
   def entropy(self) -> tf.Tensor:
-    """Scalar, nats per decision."""
+    """Returns the mean entropy per decision in nats."""
     log_probs = tf.nn.log_softmax(self.logits)
     terms = tf.where(log_probs > -1e8, tf.exp(log_probs) * log_probs, 0.0)
     return -tf.reduce_mean(self.mean(tf.reduce_sum(terms, axis=-1)))
 
 
 def policy_loss(kinds: Sequence[Choices], advantages: tf.Tensor) -> tf.Tensor:
-  """Scalar to be minimised: the sum over kinds of means over decisions.
+  """Computes the policy gradient loss, summed over kinds of decision.
 
   Args:
-    kinds: what was chosen, such as groups and devices.
+    kinds: Choices of each kind, such as groups and devices.
     advantages: [B], shared by all decisions of a placement.
   """
   loss = 0.0
@@ -125,8 +125,11 @@ def policy_loss(kinds: Sequence[Choices], advantages: tf.Tensor) -> tf.Tensor:
 
 
 class MovingBaseline(tf.Module):
-  """Moving averages of each graph's rewards and, beyond the papers, of their
-  spread, so that the weight of entropy means the same on every graph."""
+  """Moving averages of the mean and variance of each graph's rewards.
+
+  The papers average only the mean. The variance normalizes advantages, so that
+  the entropy weight is independent of the graph.
+  """
 
   def __init__(self, graphs: int, config: ReinforceConfig) -> None:
     super().__init__(name="moving_baseline")
@@ -137,17 +140,17 @@ class MovingBaseline(tf.Module):
     self._updates = tf.Variable(zeros.astype(np.int64), name="updates")
 
   def updates(self, graph: int) -> int:
-    """Batches of a graph seen so far."""
+    """Returns the number of batches of a graph so far."""
     return int(self._updates[graph])
 
   def advantages(
     self, graph: int, step_us: np.ndarray, rewards: np.ndarray
   ) -> np.ndarray:
-    """[B] rewards less the baseline, over the spread; then the update.
+    """Normalizes [B] rewards by the baseline, then updates it.
 
-    A graph's first batch is its own baseline. After `valid_only_after`
-    batches, placements that do not fit ([B] `step_us` infinite) neither teach
-    nor count.
+    The first batch of a graph is its own baseline. After `valid_only_after`
+    batches, infeasible placements (infinite `step_us`, [B]) get advantage 0 and
+    do not update the baseline.
     """
     config = self._config
     counts = np.isfinite(step_us)

@@ -1,7 +1,7 @@
-"""What the methods that learn by tf-agents' PPO share.
+"""Shared parts of the methods that use tf-agents' PPO.
 
-An observation names a graph by its number in a bank: a trajectory that carried
-whole graphs would spend its memory on copies. A batch is about one graph.
+Observations contain the index of a graph in a `GraphBank`, so that trajectories
+do not store copies of graphs. A batch contains one graph.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,16 +18,16 @@ from tfplace.learned.train.config import PPOConfig
 
 
 class GraphBank(tf.Module):
-  """What a policy sees of G graphs, each field joined end to end.
+  """Policy inputs of G graphs, concatenated per field.
 
   Args:
-    graphs: at least one.
-    signature: of `tensors()` of each, at least.
+    graphs: At least one graph.
+    signature: Signature of each graph's `tensors()`, at least.
 
   Attributes:
     num_graphs: G.
-    max_decisions: most decisions of any graph.
-    max_devices: most devices of any graph.
+    max_decisions: Maximum number of decisions of a graph.
+    max_devices: Maximum number of devices of a graph.
     num_decisions: [G] int32.
   """
 
@@ -49,7 +49,7 @@ class GraphBank(tf.Module):
       self._fields[field] = (joined, tf.constant(bounds), shapes)
 
   def get(self, graph: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Scalar graph number -> `PolicyInputs.tensors()` of that graph."""
+    """Returns `PolicyInputs.tensors()` of a graph by scalar index."""
     result = {}
     for field, (joined, bounds, shapes) in self._fields.items():
       part = joined[bounds[graph] : bounds[graph + 1]]
@@ -58,19 +58,23 @@ class GraphBank(tf.Module):
     return result
 
   def graph_spec(self) -> tensor_spec.BoundedTensorSpec:
-    """Scalar graph number; bounded, since building a network samples it."""
+    """Returns the spec of a graph index.
+
+    It is bounded because building a network samples it.
+    """
     return tensor_spec.BoundedTensorSpec(
       (), tf.int32, 0, self.num_graphs - 1, "graph"
     )
 
 
 class ValueNetwork(network.Network):
-  """Observations to expected rewards: a small MLP that shares nothing with the
-  policy.
+  """Small MLP from observations to expected rewards.
+
+  It shares nothing with the policy.
 
   Args:
-    observation_spec: of the observations.
-    see: [...] observations -> [..., F] what the MLP reads.
+    observation_spec: Spec of the observations.
+    see: Maps [...] observations to [..., F] inputs of the MLP.
   """
 
   def __init__(
@@ -88,21 +92,21 @@ class ValueNetwork(network.Network):
     network_state: Any = (),
     training: bool = False,
   ) -> tuple[tf.Tensor, Any]:
-    """[...] observations -> [...] expected rewards."""
+    """Maps [...] observations to [...] expected rewards."""
     value = self._value(self._hidden(self._see(observation)))
     return value[..., 0], network_state
 
 
 class PPO:
-  """An agent, ready to train; no default of tf-agents' PPO is relied on.
+  """Initialized PPO agent; no tf-agents default is used.
 
   Args:
-    actor: observations to a distribution of actions.
-    value: observations to expected rewards.
-    action_spec: of an action.
-    config: see `PPOConfig`.
-    agent_type: makes the agent, as `PPOClipAgent` does.
-    **differs: settings in which the methods differ.
+    actor: Network from observations to action distributions.
+    value: Network from observations to expected rewards.
+    action_spec: Spec of an action.
+    config: See `PPOConfig`.
+    agent_type: Constructor of the agent, such as `PPOClipAgent`.
+    **differs: Settings in which the methods differ.
   """
 
   def __init__(
@@ -129,9 +133,10 @@ class PPO:
       value_function_l2_reg=0.0,
       shared_vars_l2_reg=0.0,
       value_pred_loss_coef=config.value_weight,
-      num_epochs=1,  # learners call `train` once per pass: less to trace
-      normalize_rewards=False,  # relative to a baseline of each graph already
-      normalize_observations=False,  # devices and numbers of graphs
+      num_epochs=1,  # Learners call `train` once per epoch, which traces less.
+      normalize_rewards=False,  # Rewards are relative to each graph's baseline.
+      # Observations are devices and graph indices.
+      normalize_observations=False,
       log_prob_clipping=0.0,
       gradient_clipping=config.max_gradient_norm,
       value_clipping=None,
@@ -141,13 +146,13 @@ class PPO:
       **differs,
     )
     self.agent.initialize()
-    # The slots, which a checkpoint must find.
+    # Creates the optimizer slots, which a checkpoint must find.
     self._optimizer.build([*actor.trainable_weights, *value.trainable_weights])
     self.train = tf.function(self.agent.train, autograph=False)
     self._look = tf.function(self._distribution, autograph=False)
 
   def tracked(self) -> dict[str, Any]:
-    """For a checkpoint, besides the policy."""
+    """Returns the objects to checkpoint besides the policy."""
     return {
       "value": self._value,
       "optimizer": self._optimizer,
@@ -155,7 +160,7 @@ class PPO:
     }
 
   def look(self, time_step: ts.TimeStep) -> dict[str, Any]:
-    """What of the policy training needs later: `dist_params` with logits."""
+    """Returns `dist_params`, the logits that training needs later."""
     return self._look(tf.nest.map_structure(tf.convert_to_tensor, time_step))
 
   def _distribution(self, time_step: ts.TimeStep) -> dict[str, Any]:

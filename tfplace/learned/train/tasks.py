@@ -1,8 +1,8 @@
-"""The tasks of a training run: a graph to place, and what a placement is worth.
+"""Training tasks: graphs to place and the rewards of placements.
 
-Rewards are relative to a step time of the graph, on two scales: PPO's
-logarithm, and the papers' negative root. Rewards have no lower bound: a policy
-with random weights would see the same reward everywhere.
+Rewards are relative to a step time of the graph: the logarithm for PPO, the
+negative square root of the papers for REINFORCE. Rewards have no lower bound,
+because a random policy would then get the same reward everywhere.
 """
 
 import dataclasses
@@ -21,17 +21,17 @@ from tfplace.learned.train.demonstrations import DemonstrationConfig
 
 @dataclasses.dataclass
 class Task:
-  """One graph to place, and the best that was found for it.
+  """Graph to place and its best placement so far.
 
   Attributes:
-    decisions: the problem and its units of decision.
-    evaluator: judges placements of the problem.
-    baseline_us: step time that rewards are relative to.
+    decisions: Problem and its decisions.
+    evaluator: Evaluates placements of the problem.
+    baseline_us: Step time that rewards are relative to.
     target: [num_decisions] placement to imitate.
-    clusterings: see `decisions.shared_noise`.
-    best_us: best feasible step time so far; infinite before the first.
-    best: [num_decisions] the placement that has it, or None.
-    evaluations: placements evaluated so far.
+    clusterings: See `decisions.shared_noise`.
+    best_us: Best feasible step time so far; infinite if there is none.
+    best: [num_decisions] placement of `best_us`, or None.
+    evaluations: Number of placements evaluated so far.
   """
 
   decisions: Decisions
@@ -52,7 +52,7 @@ class Task:
 
   @functools.cached_property
   def name(self) -> str:
-    """Says which graph is placed, on what, and at which size."""
+    """Description of graph, cluster and number of decisions."""
     problem = self.decisions.problem
     return (
       f"{problem.graph.name} on {problem.cluster.name},"
@@ -61,17 +61,20 @@ class Task:
 
   @functools.cached_property
   def classes(self) -> np.ndarray:
-    """[num_devices] from `symmetry.device_classes`."""
+    """[num_devices] result of `symmetry.device_classes`."""
     return symmetry.device_classes(self.decisions.problem.cluster)
 
   def evaluate(self, choices: np.ndarray) -> np.ndarray:
-    """[B, num_decisions] devices -> [B] step times; infinite if infeasible."""
+    """Maps [B, num_decisions] devices to [B] step times.
+
+    Infeasible placements are infinite.
+    """
     step_us = step_times(self.evaluator, self.decisions.to_devices(choices))
     self.keep(choices, step_us)
     return step_us
 
   def keep(self, choices: np.ndarray, step_us: np.ndarray) -> None:
-    """Counts evaluated placements and remembers the best; as `evaluate`."""
+    """Counts evaluated placements and keeps the best, like `evaluate`."""
     self.evaluations += len(choices)
     at = int(step_us.argmin())
     if step_us[at] < self.best_us:
@@ -79,9 +82,9 @@ class Task:
 
 
 def step_times(evaluator: Evaluator, devices: np.ndarray) -> np.ndarray:
-  """[B, num_ops] devices -> [B] step times, infinite where infeasible."""
+  """Maps [B, num_ops] devices to [B] step times, infinite if infeasible."""
   run = getattr(evaluator, "run", None)
-  if run is not None:  # the simulator's batch, without checks and reports
+  if run is not None:  # The simulator's batch call skips checks and reports.
     batch = run(np.ascontiguousarray(devices, np.int32))
     return np.where(batch.feasible, batch.step_time_us, np.inf)
   evaluations = evaluator.evaluate(devices)
@@ -96,14 +99,13 @@ def make_task(
   shown: DemonstrationConfig | None = None,
   changes: bool = False,
 ) -> Task:
-  """The task of placing one problem, with the best demonstration as target, or
-  of changing that demonstration.
+  """Creates a task with the best demonstration as target.
 
-  Demonstrations are compared in the simulator, whatever judges the policy:
-  their best must be the same whenever the run goes on.
+  With `changes`, the task is to modify that demonstration. Demonstrations are
+  always compared in the simulator, so that a resumed run has the same target.
 
   Raises:
-    InfeasibleError: no demonstration fits in memory.
+    InfeasibleError: No demonstration fits in memory.
   """
   found = demonstrations.find(decisions, shown or DemonstrationConfig())
   classes = symmetry.device_classes(decisions.problem.cluster)
@@ -132,13 +134,13 @@ def make_task(
 def log_rewards(
   step_us: np.ndarray, baseline_us: float, infeasible: float
 ) -> np.ndarray:
-  """[B] float32 log(baseline / step time).
+  """Computes [B] float32 rewards log(baseline / step time).
 
   Args:
-    step_us: [B], infinite where a placement does not fit or cannot run.
-    baseline_us: step time whose reward is 0; 10% faster is worth 0.1.
-    infeasible: reward of what does not fit; less if anything that fits does
-      not have more.
+    step_us: [B], infinite where infeasible.
+    baseline_us: Step time of reward 0; 10% faster is worth 0.1.
+    infeasible: Reward of infeasible placements, or the lowest feasible reward
+      if that is lower.
   """
   with np.errstate(divide="ignore"):
     return _below(np.log(baseline_us / step_us), step_us, infeasible)
@@ -147,9 +149,10 @@ def log_rewards(
 def root_rewards(
   step_us: np.ndarray, baseline_us: float, infeasible: float
 ) -> np.ndarray:
-  """[B] float32 -sqrt(step time / baseline), as `log_rewards`.
+  """Computes [B] float32 rewards -sqrt(step time / baseline).
 
-  HDP has -sqrt(seconds), and -10 for what does not fit; GDP the same.
+  Arguments are those of `log_rewards`. HDP and GDP use -sqrt(seconds), and -10
+  for infeasible placements.
   """
   return _below(-np.sqrt(step_us / baseline_us), step_us, infeasible)
 
@@ -157,7 +160,7 @@ def root_rewards(
 def _below(
   reward: np.ndarray, step_us: np.ndarray, infeasible: float
 ) -> np.ndarray:
-  """`reward` where it fits; elsewhere `infeasible`, or the worst of those."""
+  """Replaces infeasible rewards by `infeasible` or a lower minimum."""
   fits = np.isfinite(step_us)
   worst = min(infeasible, float(reward[fits].min(initial=infeasible)))
   return np.where(fits, reward, worst).astype(np.float32)

@@ -1,8 +1,8 @@
-"""A training run: its tasks, imitation, reinforcement learning, the export.
+"""Training runs: tasks, imitation, reinforcement learning and export.
 
-Every step is a function of the weights, the optimizers' slots, and the step's
-number, from which its random draws are seeded; a checkpoint holds just that,
-and a run that goes on ends as if it had not stopped.
+A step depends only on the weights, the optimizer slots and its number, which
+seeds its samples. Checkpoints contain exactly this state, so a resumed run
+gives the same result as an uninterrupted one.
 """
 
 import dataclasses
@@ -34,7 +34,7 @@ from tfplace.learned.train.learner import Step
 from tfplace.learned.train.tasks import Task, make_task
 from tfplace.simulate import Simulator
 
-IMITATION_CHECKPOINT = 50  # steps of imitation between checkpoints
+IMITATION_CHECKPOINT = 50  # imitation steps between checkpoints
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,12 +42,12 @@ class Report:
   """Progress after one step of a run.
 
   Attributes:
-    done: steps done.
-    total: steps of the whole run.
-    graph: name of the step's task.
-    loss: imitation loss, or None in reinforcement learning.
-    step: what reinforcement learning did, or None in imitation.
-    best_us: the graph's best step time so far.
+    done: Completed steps.
+    total: Steps of the whole run.
+    graph: Name of the task.
+    loss: Imitation loss, or None in reinforcement learning.
+    step: Result of reinforcement learning, or None in imitation.
+    best_us: Best step time of the graph so far.
   """
 
   done: int
@@ -59,19 +59,18 @@ class Report:
 
 
 class Trainer:
-  """One training run on a list of graphs.
+  """Training run on a list of graphs.
 
   Args:
-    tasks: the graphs; their `best` is filled in. At least one.
-    config: see `TrainConfig`.
-    checkpoint_dir: where the run goes on if it is there already; None keeps
-      no checkpoints.
-    log_dir: where TensorBoard finds the scalars; None writes none.
-    init_from: an exported policy to start from, whose sizes win over those of
-      `config`.
+    tasks: At least one graph. The trainer sets their `best`.
+    config: See `TrainConfig`.
+    checkpoint_dir: Directory from which the run resumes; None disables
+      checkpoints.
+    log_dir: Directory of TensorBoard scalars; None disables them.
+    init_from: Exported policy to start from. Its sizes override `config`.
 
   Raises:
-    TrainingError: a bad checkpoint or policy, or one of another run.
+    TrainingError: A checkpoint or policy is damaged or belongs to another run.
   """
 
   def __init__(
@@ -118,17 +117,17 @@ class Trainer:
 
   @property
   def done(self) -> int:
-    """Steps done, those before a resume among them."""
+    """Number of completed steps, including those before a resume."""
     return self._state.value["done"]
 
   @property
   def total(self) -> int:
-    """Steps of the whole run: imitation of every graph, then the rest."""
+    """Number of steps of the run, including imitation."""
     return self._imitation_steps + self.config.iterations
 
   @property
   def history(self) -> list[list[list[float]]]:
-    """Per graph: [evaluations, best, greedy, mean reward] of each iteration."""
+    """[evaluations, best, greedy, mean reward] per graph and iteration."""
     return self._state.value["history"]
 
   @property
@@ -136,7 +135,7 @@ class Trainer:
     return self.config.imitation.steps * len(self.tasks)
 
   def run(self, on_step: Callable[[Report], None] | None = None) -> None:
-    """Runs what is left of the run; `on_step` is told after every step."""
+    """Runs the remaining steps; calls `on_step` after each."""
     while self.done < self.total:
       report = self._one_step(self.done)
       self._state.value["done"] += 1
@@ -155,7 +154,7 @@ class Trainer:
     return done % every == 0 or done in (self._imitation_steps, self.total)
 
   def _graph(self, number: int) -> int:
-    """The graph of a step: every pass takes all, in an order of its own."""
+    """Returns the graph of a step; each pass is a random permutation."""
     passes, at = divmod(number, len(self.tasks))
     rng = np.random.default_rng([self.config.seed, passes])
     return int(rng.permutation(len(self.tasks))[at])
@@ -179,7 +178,7 @@ class Trainer:
     return report
 
   def _rehearse(self, graph: int) -> None:
-    """Keeps a policy that began with imitation near the best so far."""
+    """Imitates the best placement so far if the run began with imitation."""
     task, imitation = self.tasks[graph], self.config.imitation
     if not imitation.steps or task.best is None:
       return
@@ -188,7 +187,7 @@ class Trainer:
       self.learner.imitate(graph)
 
   def save(self) -> None:
-    """Writes a checkpoint, where the run keeps any."""
+    """Writes a checkpoint if the run has a checkpoint directory."""
     if self._checkpoints is None:
       return
     self._state.value["tasks"] = [
@@ -208,7 +207,8 @@ class Trainer:
         task.best_us = saved["best_us"]
         task.best = np.array(saved["best"], np.int32)
       task.evaluations = saved["evaluations"]
-      task.baseline_us = saved["baseline_us"]  # measured times are not exact
+      # Measured times are not reproducible.
+      task.baseline_us = saved["baseline_us"]
 
   def _write_scalars(self, report: Report, number: int) -> None:
     if self._log is None:
@@ -233,7 +233,10 @@ class Trainer:
 def _fingerprint(
   config: TrainConfig, tasks: Sequence[Task], weights: list | None
 ) -> dict[str, object]:
-  """What must be equal for a run to go on; more iterations are allowed."""
+  """Returns the settings that a resumed run must share.
+
+  The number of iterations may change.
+  """
   settings = dataclasses.asdict(config)
   del settings["iterations"], settings["checkpoint_every"]
   digest = 0
@@ -255,11 +258,11 @@ def open_trainer(
   request: Request,
   make_evaluator: Callable[[Problem], Evaluator] = Simulator,
 ) -> Trainer:
-  """A trainer on `problems`, from its last checkpoint if there is one.
+  """Creates a trainer on `problems` and resumes from its last checkpoint.
 
   Raises:
-    TrainingError: a directory or policy that cannot be used.
-    InfeasibleError: no classical placement of a problem fits in memory.
+    TrainingError: A directory or policy cannot be used.
+    InfeasibleError: No classical placement of a problem fits in memory.
   """
   export.check_export_dir(request.export_dir)
   shown = DemonstrationConfig(
@@ -286,10 +289,10 @@ def open_trainer(
 
 
 def finish(trainer: Trainer, request: Request) -> None:
-  """Exports the policy and the best placements of a run that is done.
+  """Exports the policy and the best placements of a completed run.
 
   Raises:
-    TrainingError: the export directory cannot be written.
+    TrainingError: The export directory cannot be written.
   """
   exportable = dataclasses.replace(
     trainer.learner.exportable(), decisions=request.max_decisions
@@ -300,7 +303,6 @@ def finish(trainer: Trainer, request: Request) -> None:
 
 
 def _save_best(trainer: Trainer, exported_to: pathlib.Path) -> None:
-  """Writes the best placements, in a folder of their own."""
   folder = exported_to / "placements"
   folder.mkdir()
   for task in trainer.tasks:
@@ -314,7 +316,7 @@ def _save_best(trainer: Trainer, exported_to: pathlib.Path) -> None:
 
 
 def best_us(trainer: Trainer, problem: Problem) -> float:
-  """The best step time found for a problem at any number of decisions."""
+  """Returns the best step time of a problem at any number of decisions."""
   return min(
     task.best_us for task in trainer.tasks if task.decisions.problem is problem
   )

@@ -1,1 +1,1 @@
-"""What ops and messages cost on real devices, fitted to runs."""
+"""Costs of ops and messages on real devices, fitted to measurements."""

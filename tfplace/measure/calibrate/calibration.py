@@ -1,11 +1,12 @@
-"""Corrects timed links by placements of a real step that are run.
+"""Calibration of timed links with runs of a real step.
 
-Transfers timed on their own find caches warm and threads awake. In a step they
-do not, so a few placements, from two halves to all scattered, are run, and the
-costs of the links are fitted until the simulated steps match. Most of them are
-such as a search ends with: fitted to steps in which one device does nearly all,
-a message's work passes for latency, and fitted to steps that messages fill,
-what ops lose while other devices compute does not show.
+Transfers timed in isolation find warm caches and running threads; those of a
+step do not. A few placements, from two halves to randomly scattered ones, are
+run, and the link costs are fitted until the simulated step times match. Most of
+these placements resemble results of a search, because other steps mislead the
+fit: on almost a single device, communication overhead is mistaken for latency,
+and under many messages, the slowdown of ops while other devices compute does
+not show.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,12 +20,13 @@ from tfplace.measure import harness
 from tfplace.measure.calibrate import fit, splits
 from tfplace.simulate import Simulator
 
-_SHARES = (1.0, 0.5, 0.25, 0.1)  # of the groups that are scattered
-_RUNS = (2, 8)  # of groups that stay together
+_SHARES = (1.0, 0.5, 0.25, 0.1)  # fractions of the groups that are scattered
+_RUNS = (2, 8)  # numbers of runs of consecutive groups
 _SURE_STEPS = 3
 
 
-# Placements of a problem to calibrate with: [placements, num_ops] devices.
+# Maps a problem to placements for its calibration: [placements, num_ops]
+# devices.
 Guesses: TypeAlias = Callable[[Problem], np.ndarray]
 
 
@@ -34,15 +36,15 @@ def calibrated(
   seed: int = 0,
   guesses: Guesses | None = None,
 ) -> Problem:
-  """The problem with link costs that match measured steps.
+  """Fits the link costs to measured steps.
 
   Args:
-    problem: op times measured, links timed; a problem with one device, or
-      whose placements cannot be run, is returned as it is.
-    harness: runs placements of it.
-    seed: of the placements.
-    guesses: placements such as will be asked about; left out, all devices are
-      kept busy whatever crosses.
+    problem: a problem with measured op times and timed links. It is returned
+      unchanged if it has one device or if no placement can be run.
+    harness: runs placements of the problem.
+    seed: seed of the placements.
+    guesses: placements that resemble those to predict; by default, all devices
+      are kept busy regardless of transfers.
   """
   if not problem.cluster.links:
     return problem
@@ -56,18 +58,18 @@ def refitted(
   measured: Sequence[Evaluation],
   starting_us: float = 0.0,
 ) -> Problem:
-  """The problem with op times and link costs that match what ran.
+  """Fits op times and link costs to placements that ran.
 
-  Op times and overheads are scaled by the placements on one device, which are
-  without messages; a host is not as fast an hour later. Then all factors are
-  fitted to all. Where enough steps of some were timed, the others, whose first
-  steps count, tell nothing.
+  First, op times and overheads are scaled to the placements on one device,
+  which have no messages, because the speed of a host changes over time. Then
+  all factors are fitted to all placements. Placements with few timed steps are
+  ignored if others have enough, because first steps are slower.
 
   Args:
-    problem: with costs from an earlier fit.
-    rows: [placements, num_ops] what ran.
-    measured: what each took; not finite where it did not run.
-    starting_us: of a measured step, until its devices begin.
+    problem: a problem with costs of an earlier fit.
+    rows: [placements, num_ops] placements that ran.
+    measured: their evaluations; not finite for failed runs.
+    starting_us: time in each measured step before its devices start.
   """
   ran = [
     (row, evaluation)
@@ -89,8 +91,7 @@ def refitted(
 
 
 def is_sure(measured: Evaluation) -> bool:
-  """Whether steps were timed often enough, as they are unless the seconds end:
-  the first ones of a placement take up to several times as long."""
+  """Returns whether enough steps were timed; the first steps are slower."""
   times = measured.extra.get("step_times_us")
   return times is None or len(times) >= _SURE_STEPS
 
@@ -98,7 +99,7 @@ def is_sure(measured: Evaluation) -> bool:
 def samples(
   problem: Problem, seed: int, guesses: Guesses | None = None
 ) -> np.ndarray:
-  """[placements, num_ops]: guesses, ever more of the last scattered, halves."""
+  """Returns [placements, num_ops] guesses, scattered ones and halves."""
   devices = splits.peers(problem)
   guessed = guesses(problem) if guesses else ()
   rows = np.asarray(guessed) if len(guessed) else _busy(problem, devices)
@@ -108,8 +109,7 @@ def samples(
 
 
 def _busy(problem: Problem, devices: Sequence[int]) -> np.ndarray:
-  """[2, num_ops]: every op where it can start first, whatever crosses, or as
-  long as messages are worth their while."""
+  """Returns [2, num_ops] balanced placements with free and costly messages."""
   message_us = max(
     link.send_us + link.latency_us + link.recv_us
     for link in problem.cluster.links

@@ -1,14 +1,12 @@
-"""What the transfers of a link cost, fitted to timed steps with SciPy.
+"""Least-squares fits of transfer costs to timed steps, with SciPy.
 
-`fit_link` finds the fields of a `Link` from its microbenchmark, `fit_runs`
-corrects those of a cluster by placements of a real step that were run. Both
-take the time of a step under the rules of the simulator as their model, so what
-is predicted afterwards is the simulator on the cluster.
-
-Which fields are seen where (LogGP: Alexandrov et al., SPAA 1995): time of the
-sending device beside a busy producer, time of the receiving device beside a
-busy destination, latency and the time per byte of the link in round trips
-between idle devices, and what the link itself takes in a burst of messages.
+`fit_link` finds the fields of a `Link` from its microbenchmark. `fit_runs`
+corrects the links of a cluster with placements of a real step. Both model a
+step by the rules of the simulator, so predictions use the simulator with the
+fitted cluster. Each cost is visible in one pattern (LogGP: Alexandrov et al.,
+SPAA 1995): time on the sending device next to a busy producer, time on the
+receiving device next to a busy destination, latency and time per byte in round
+trips between idle devices, and occupancy of the link in a burst of messages.
 """
 
 import dataclasses
@@ -25,18 +23,19 @@ from tfplace.errors import MeasurementError
 from tfplace.simulate import Simulator
 
 _LEAST_US_PER_BYTE = 1e-6  # 1 TB/s, faster than any copy
-_OUTLIER = 0.1  # relative error from which one counts by its size, not square
-_PULL = 1e-4  # of a cost towards 0, where the steps do not determine it
-# Between idle devices, receiving begins while sending goes on: shorter than
-# the rules say, so that round trips must not decide what either takes.
+_OUTLIER = 0.1  # relative error above which the loss becomes linear
+_PULL = 1e-4  # weight that pulls a cost to 0 if the steps do not determine it
+# Between idle devices, receiving overlaps with sending. Round trips are shorter
+# than the simulation rules say and must not dominate the estimates of either.
 _TRIP_WEIGHT = 0.25
-# A message that takes so long crosses a network, whose delay hides what it
-# takes of the devices; between processes of a host it takes some 0.1 ms.
+# A message that takes this long crosses a network, whose latency hides the
+# overhead on the devices. Between processes of a host, a message takes some 0.1
+# ms.
 NETWORK_US = 1e3
 
 
 class Costs(NamedTuple):
-  """The cost fields of a `Link`; per byte, the link takes 1 / bandwidth."""
+  """Cost fields of a `Link`; `us_per_byte` is 1 / bandwidth."""
 
   send_us: float
   send_us_per_byte: float
@@ -47,7 +46,7 @@ class Costs(NamedTuple):
   us_per_byte: float
 
   def link(self, src: str, dst: str) -> Link:
-    """A link with these costs, on a channel of its own."""
+    """Returns a link with these costs and its own channel."""
     fields = self._asdict()
     slowness = max(fields.pop("us_per_byte"), _LEAST_US_PER_BYTE)
     return Link(src, dst, 1.0 / slowness, **fields)
@@ -55,16 +54,16 @@ class Costs(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Timed:
-  """The timed steps of one load of the microbenchmark.
+  """Timed steps of one load of the microbenchmark.
 
   Attributes:
-    pattern: "send" and "recv": the source or the destination is busy with
-      other ops for `alone_us`; "burst": neither is; "trip": there and back,
-      one message after the other.
+    pattern: "send" or "recv": the source or the destination is busy with other
+      ops for `alone_us`; "burst": neither is busy; "trip": sequential round
+      trips.
     size: bytes of each message.
-    count: messages of the step.
-    alone_us: the same ops without messages.
-    step_us: the step.
+    count: messages in the step.
+    alone_us: time of the same ops without messages.
+    step_us: time of the step.
   """
 
   pattern: str
@@ -75,11 +74,11 @@ class Timed:
 
   @property
   def each_us(self) -> float:
-    """What a message adds to the step."""
+    """Returns the time that one message adds to the step."""
     return max(self.step_us - self.alone_us, 0.0) / self.count
 
   def expected_us(self, costs: Costs) -> float:
-    """What the rules of a simulated step say of `step_us`."""
+    """Predicts `step_us` by the simulation rules."""
     send = costs.send_us + self.size * costs.send_us_per_byte
     recv = costs.recv_us + self.size * costs.recv_us_per_byte
     carry = self.size * costs.us_per_byte
@@ -90,20 +89,21 @@ class Timed:
     stream = one + (self.count - 1) * slowest
     if self.pattern == "burst":
       return self.alone_us + stream
-    # The last op is at the source; an empty message tells it of the others.
+    # The last op is at the source; an empty message tells it that the
+    # destination is done.
     told = costs.send_us + costs.latency_us + costs.recv_us
     busy = send if self.pattern == "send" else recv
     return max(self.alone_us + self.count * busy, stream + told)
 
 
 def fit_link(timed: Sequence[Timed]) -> Costs:
-  """The costs under which the steps take what was timed.
+  """Fits link costs to timed steps.
 
-  Least squares of the relative errors of what messages add to a step, robust
-  against outliers (soft L1); no cost is negative.
+  Minimizes the squared relative errors of the time that messages add to a step,
+  with soft L1 loss against outliers. Costs are nonnegative.
 
   Raises:
-    MeasurementError: no size was timed.
+    MeasurementError: no round trip was timed.
   """
   trips = [t for t in timed if t.pattern == "trip"]
   if not trips:
@@ -117,7 +117,7 @@ def fit_link(timed: Sequence[Timed]) -> Costs:
   is_bytes = np.array(["byte" in field for field in Costs._fields])
   scale = np.where(is_bytes, byte_us, message_us)
   added = np.array([t.step_us - t.alone_us for t in timed])
-  # What is lost in the noise of the step, a percent of it, counts little.
+  # Added times within the noise of the step, one percent, get little weight.
   noise = np.abs(added) + 0.01 * np.array([t.alone_us for t in timed]) + 1e-3
   is_trip = np.array([t.pattern == "trip" for t in timed])
   weights = np.where(is_trip, _TRIP_WEIGHT, 1.0) / noise
@@ -128,7 +128,7 @@ def fit_link(timed: Sequence[Timed]) -> Costs:
     off = (expected - [t.step_us for t in timed]) * weights
     return np.concatenate([off, _PULL * shares])
 
-  starts = [  # the devices' work, the link's, both
+  starts = [  # costs on the devices, on the link, or both
     np.array([0.4, 0.4, 0.4, 0.4, 0.2, 0.0, 0.2]),
     np.array([0.0, 0.0, 0.0, 0.0, 0.5, 0.5, 1.0]),
     np.full(7, 0.3),
@@ -138,11 +138,7 @@ def fit_link(timed: Sequence[Timed]) -> Costs:
 
 
 def _fit_network(each_us: dict[int, float]) -> Costs:
-  """Latency and time per byte of a slow link: bytes -> time of one message.
-
-  The steps without messages wait for the network, too, so that the other
-  patterns tell nothing of it.
-  """
+  """Fits a slow link to round trips; other patterns wait for the network."""
   sizes = np.array(list(each_us), np.float64)
   times = np.array(list(each_us.values()))
   rows = np.stack([np.ones(len(sizes)), sizes / sizes.max()], axis=1)
@@ -155,14 +151,14 @@ def _fit_network(each_us: dict[int, float]) -> Costs:
 
 @dataclasses.dataclass(frozen=True)
 class Factors:
-  """Factors on what a step costs, as runs of a real step show them.
+  """Correction factors of costs, fitted to runs of a real step.
 
   Attributes:
-    message: on `send_us`, `recv_us` and `gap_us`.
-    bytes: on all that a byte takes.
-    latency: on `latency_us`.
-    work: on op times and overheads: ops were profiled on one device, and take
-      longer while others compute on the same host.
+    message: factor of `send_us`, `recv_us` and `gap_us`.
+    bytes: factor of all costs per byte.
+    latency: factor of `latency_us`.
+    work: factor of op times and overheads; ops were profiled on one device and
+      slow down while other devices of the host compute.
   """
 
   message: float = 1.0
@@ -171,13 +167,13 @@ class Factors:
   work: float = 1.0
 
   def of(self, problem: Problem) -> Problem:
-    """The problem with ops and links that take so much longer."""
+    """Applies the factors to the ops and links of a problem."""
     cluster = self.of_links(problem.cluster)
     linked = Problem(problem.graph, cluster, order=problem.order)
     return with_work(linked, self.work)
 
   def of_links(self, cluster: Cluster) -> Cluster:
-    """The cluster with links that cost so much more."""
+    """Applies the factors to the links of a cluster."""
     links = tuple(
       dataclasses.replace(
         link,
@@ -195,21 +191,23 @@ class Factors:
     return dataclasses.replace(cluster, links=links)
 
 
-# A latency or gap timed below this, or at 0 for noise, grows as if it were
-# this. Chosen below the time of a message between two processes.
+# A latency or gap below this, including a noisy 0, grows as if it had this
+# value, which is below the time of a message between two processes.
 _LEAST_US = 1.0
-_DOUBLINGS = (-2.0, 8.0)  # of a factor, least and most
-# Doublings of `work`: ops take 1.1 to 1.3 times as long where other devices of
-# their host compute; on hosts of their own they do not.
+_DOUBLINGS = (-2.0, 8.0)  # bounds of a factor, in doublings
+# Doublings of `work`: ops take 1.1 to 1.3 times as long while other devices of
+# their host compute, but not on separate hosts.
 _MOST_WORK, _NEARLY_0 = 0.6, 1e-6
-# Latency and work of devices are easily confused: starts with much of either.
+# Latency and work on devices are easily confused, so some starts have much of
+# either.
 _STARTS = ((0, 0, 0), (0, 0, 3), (3, 0, 0), (3, 3, 0), (3, 0, 3))
-# Of two fits that are as good, the one nearer to the timed links.
+# Penalty that prefers, among equally good fits, the one closest to the timed
+# links.
 _PER_DOUBLING = 0.002
-# The same of links that were fitted before, to placements that differ more:
-# what a search ends with may have few messages, and tells little of them.
+# Penalty for links that were fitted before to more diverse placements. Results
+# of a search may have few messages and say little about links.
 KNOWN_PER_DOUBLING = 0.03
-_STEP = 0.1  # doublings, to see what a factor changes: a step has kinks
+_STEP = 0.1  # doublings for finite differences, since step times have kinks
 
 
 def fit_runs(
@@ -218,16 +216,16 @@ def fit_runs(
   measured: Sequence[Evaluation],
   per_doubling: float = _PER_DOUBLING,
 ) -> Factors:
-  """The factors under which simulated steps take what was measured.
+  """Fits the factors with which simulated steps match measured ones.
 
-  Least squares of log(simulated / measured), robust against outliers. Where no
-  placement ran, all are 1.
+  Minimizes squared errors of log(simulated / measured), robust against
+  outliers. All factors are 1 if no placement ran.
 
   Args:
-    problem: with op times as measured and links as timed.
-    rows: [placements, num_ops] what was run.
-    measured: what each took; not finite where it did not run.
-    per_doubling: error of a step that doubling a cost must explain.
+    problem: a problem with measured op times and timed links.
+    rows: [placements, num_ops] placements that ran.
+    measured: their evaluations; not finite for failed runs.
+    per_doubling: relative error that must justify doubling a cost.
   """
   times = np.array([e.step_time_us for e in measured])
   ran = np.isfinite(times) & (times > 0)  # 0: lost in the round trip to a host
@@ -235,7 +233,7 @@ def fit_runs(
     return Factors()
 
   def errors(doublings: np.ndarray) -> np.ndarray:
-    # A step of which everything takes twice as long takes twice as long.
+    # Doubling all costs doubles the step, so work is factored out.
     *relative, work = doublings
     costs = Factors(*(2.0 ** (np.array(relative) - work)).tolist())
     cluster = costs.of_links(problem.cluster)
@@ -262,7 +260,6 @@ def _least(
   bounds: tuple[Any, Any],
   slopes: Any = "2-point",
 ) -> np.ndarray:
-  """The best of the local optima from `starts`."""
   found = [
     optimize.least_squares(
       errors,
@@ -279,7 +276,7 @@ def _least(
 
 
 def with_work(problem: Problem, factor: float) -> Problem:
-  """The problem with all work of devices so much longer."""
+  """Scales all op times and overheads of a problem."""
   if factor == 1.0 or not 0 < factor < np.inf:
     return problem
   graph, cluster = problem.graph, problem.cluster
@@ -296,7 +293,7 @@ def with_work(problem: Problem, factor: float) -> Problem:
 
 
 def _times(time_us: float, factor: float) -> float:
-  """`time_us * factor`, which grows with the factor even from 0."""
+  """Scales a time by a factor, growing even from 0."""
   if factor <= 1.0:
     return time_us * factor
   return time_us + max(time_us, _LEAST_US) * (factor - 1.0)

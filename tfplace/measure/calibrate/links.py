@@ -1,10 +1,11 @@
-"""Times messages between two devices; `fit` turns the times into a `Link`.
+"""Microbenchmark of messages between two devices.
 
-Four patterns see apart what a transfer costs (`fit.Timed`): messages from a
-busy source to an idle destination, from an idle source to a busy destination,
-a burst between idle devices, and single messages there and back. Each is timed
-beside the same ops without messages, in steps that alternate, so that a busy
-moment of the host hits both. The graphs all end in the node "last".
+Four patterns separate the costs of a transfer (`fit.Timed`): messages from a
+busy source to an idle destination, messages from an idle source to a busy
+destination, a burst between idle devices, and single round trips. Each pattern
+alternates with steps of the same ops without messages, so load on the host
+affects both. All graphs end in the node "last". `fit` turns the times into a
+`Link`.
 """
 
 import dataclasses
@@ -22,31 +23,31 @@ from tfplace.measure.session import messages
 
 LAST = "last"
 TIMEOUT_S = 60.0
-# Bytes of a message, and how many of them one step sends at most.
+# Bytes of a message, and the largest number of messages in a step.
 LOADS = (
   *((4, 32), (16 << 10, 32), (128 << 10, 16)),
   *((512 << 10, 8), (1 << 20, 8)),
 )
-_HELD_OUT = 512 << 10  # bytes: timed to check the fit, which does not see it
+_HELD_OUT = 512 << 10  # bytes; timed to validate the fit, not used in it
 _PATTERNS = ("trip", "send", "recv", "burst")
-_TRIPS = 8  # of single messages in one step, at most
-_SIDE = 128  # of the matrices that keep a device busy
+_TRIPS = 8  # single messages in one step, at most
+_SIDE = 128  # size of the matrices that keep a device busy
 _PRODUCTS = 100
 _ROUNDS = 3
-_PATTERN_S = 1.0  # after which no further round of a pattern begins
+_PATTERN_S = 1.0  # after which no further round of a pattern starts
 _STEPS = 5
-_LONG_US = 1e6  # what the messages of a step may take
+_LONG_US = 1e6  # limit of the time that the messages of a step take
 
 
 def empty_step(device: str) -> bytes:
-  """A step without work on `device`."""
+  """Builds a step without work on `device`."""
   with tf.Graph().as_default() as graph, tf.device(device):
     tf.no_op(LAST)
   return graph.as_graph_def().SerializeToString()
 
 
 def round_trips(src: str, dst: str, size: int, count: int) -> bytes:
-  """A tensor that crosses `count` times, from `src` to `dst` and back."""
+  """Builds a step in which a tensor moves `count` times between two devices."""
   with tf.Graph().as_default() as graph:
     with tf.device(src):
       tensor = _payload(size)
@@ -61,23 +62,23 @@ def round_trips(src: str, dst: str, size: int, count: int) -> bytes:
 def stream(
   src: str, dst: str, busy: str | None, size: int, count: int, crosses: bool
 ) -> bytes:
-  """Tensors made at `src` and read at `dst`, each on its own.
+  """Builds a step of independent tensors, made at `src` and read at `dst`.
 
   Args:
-    src: where tensors are made.
-    dst: where as many tensors are read.
-    busy: a device that computes products meanwhile.
+    src: device that makes the tensors.
+    dst: device that reads as many tensors.
+    busy: device that computes matrix products at the same time.
     size: bytes of a tensor.
-    count: tensors.
-    crosses: the tensors that are read are those made; else no tensor crosses,
-      and the ops are the same.
+    count: number of tensors.
+    crosses: whether the tensors made are those read; if not, the ops are the
+      same but no tensor is transferred.
   """
   with tf.Graph().as_default() as graph:
     products = {busy: _products(busy)} if busy else {}
     made = _tensors(src, size, count, products.get(src, []))
     local = _tensors(dst, size, count, [])
     with tf.device(dst):
-      # The rank reads no element: the transfer is all there is to it.
+      # Rank reads no elements, so only the transfer takes time.
       ranks = [
         tf.raw_ops.Rank(input=tensor) for tensor in (made if crosses else local)
       ]
@@ -94,7 +95,7 @@ def stream(
 def _tensors(
   device: str, size: int, count: int, after: Sequence[tf.Tensor]
 ) -> list[tf.Tensor]:
-  """Tensors, spread over the first half of `after` to arrive before its end."""
+  """Makes tensors spread over the first half of `after`, to arrive in time."""
   result = []
   with tf.device(device):
     payload = _payload(size)
@@ -110,7 +111,6 @@ def _payload(size: int) -> tf.Tensor:
 
 
 def _products(device: str) -> list[tf.Tensor]:
-  """A chain of matrix products."""
   with tf.device(device):
     matrix = tf.constant(np.full((_SIDE, _SIDE), 1 / _SIDE, np.float32))
     result = [tf.matmul(matrix, matrix)]
@@ -122,11 +122,7 @@ def _products(device: str) -> list[tf.Tensor]:
 def duplex_links(
   runner: runtime.Runtime, devices: Sequence[str]
 ) -> tuple[Link, ...]:
-  """A measured link for each ordered pair.
-
-  Raises:
-    ChildError: a transfer failed.
-  """
+  """Measures links of ordered pairs; raises ChildError if a transfer fails."""
   ways = itertools.permutations(devices, 2)
   return tuple(measure(runner, *way) for way in ways)
 
@@ -134,11 +130,7 @@ def duplex_links(
 def loopback_links(
   runner: runtime.Runtime, devices: Sequence[str]
 ) -> tuple[Link, ...]:
-  """Links between alike processes of one host: one is measured for all.
-
-  Raises:
-    ChildError: a transfer failed.
-  """
+  """Measures one link for all pairs of equal processes on one host."""
   if len(devices) < 2:
     return ()
   link = measure(runner, *devices[:2])
@@ -149,10 +141,10 @@ def loopback_links(
 
 
 def measure(runner: runtime.Runtime, src: str, dst: str) -> Link:
-  """The link from `src` to `dst`.
+  """Measures the link from `src` to `dst`.
 
-  `extra` has `held_out_error`: relative, of the time that messages of a size
-  that was not fitted add to a step, by pattern.
+  `extra["held_out_error"]` has, by pattern, the relative error of the time that
+  messages of a size not used in the fit add to a step.
 
   Raises:
     ChildError: a transfer failed.
@@ -171,19 +163,18 @@ def measure(runner: runtime.Runtime, src: str, dst: str) -> Link:
 
 
 def _timed(runner: runtime.Runtime, src: str, dst: str) -> list[fit.Timed]:
-  """Every pattern with every size that the link is fast enough for."""
   result: list[fit.Timed] = []
-  expected_us = 1.0  # a message of the size
+  expected_us = 1.0  # time of a message of this size
   for (size, most), (larger, _) in itertools.pairwise((*LOADS, LOADS[-1])):
     count = min(most, int(_LONG_US / expected_us))
     if count < 2:
       break
-    # Of a network, only round trips tell: see `fit.fit_link`.
+    # On a network, only round trips are informative; see `fit.fit_link`.
     is_network = bool(result) and result[0].each_us > fit.NETWORK_US
     for pattern in _PATTERNS[:1] if is_network else _PATTERNS:
       result.append(_time(runner, src, dst, pattern, size, count))
     expected_us = max(result[-1].each_us, 1.0)
-    if size > LOADS[0][0]:  # the smallest tells nothing of the rate
+    if size > LOADS[0][0]:  # the smallest size says nothing about the rate
       expected_us *= larger / size
   return result
 
@@ -209,21 +200,18 @@ def _time(
   while len(rounds) < _ROUNDS:
     rounds.append([_step_us(runner, graph) for graph in graphs])
     if time.monotonic() - began > _PATTERN_S:
-      break  # a slow link, of which a busy moment hides little
+      break  # a slow link, so load on the host matters little
   alone_us, step_us = (min(column) for column in zip(*rounds, strict=True))
   return fit.Timed(pattern, size, count, alone_us, step_us)
 
 
 def _step_us(runner: runtime.Runtime, graph_def: bytes) -> float:
-  """The fastest step that runs the node "last".
-
-  The time that other processes of the host add is not the link's.
-  """
+  """Returns the fastest step time, the least affected by other processes."""
   return min(runner.run(request(graph_def, _STEPS), TIMEOUT_S).step_us)
 
 
 def request(graph_def: bytes, steps: int) -> messages.StepRequest:
-  """Asks for steps of a graph that ends in the node "last"."""
+  """Requests steps of a graph that ends in the node "last"."""
   return messages.StepRequest(
     graph_def=graph_def,
     initializers=(),

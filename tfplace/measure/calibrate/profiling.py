@@ -1,10 +1,10 @@
-"""Profiles a step: the time of each op, and the overhead between ops.
+"""Profile of a step: the time of each op, and the overhead between ops.
 
-A profile replaces the estimates of a problem, so that the simulator predicts
-these devices and not described ones. Tracing slows ops down (it tracks their
-allocations and writes its records beside them): the kernels of a traced step
-may take longer than the whole step does untraced. So op times and overheads of
-one device always add up to the step that was timed without tracing.
+A profile replaces the estimated costs of a problem, so that the simulator
+predicts the measured devices. Tracing slows ops down, because it tracks
+allocations and writes records. The kernels of a traced step may take longer
+than the whole step without tracing. Op times and overheads of one device are
+therefore scaled to add up to the time of an untraced step.
 """
 
 import dataclasses
@@ -28,15 +28,15 @@ from tfplace.measure.session import messages
 
 @dataclasses.dataclass(frozen=True)
 class Profile:
-  """Measured costs, by device kind.
+  """Measured costs by device kind.
 
   Attributes:
     times_us: kind -> op name -> microseconds in the op's kernel.
     op_overhead_us: kind -> microseconds between two ops of one device.
-    step_time_us: kind -> the step with every op on the first device of the
-      kind (on all of them where one lacks the memory), or elsewhere where the
-      kind cannot run it.
-    noise: kind -> share by which that step, a median, is unsure.
+    step_time_us: kind -> time of the step with every op on the kind's first
+      device (on all its devices if one lacks the memory). Ops that the kind
+      cannot run are on other devices.
+    noise: kind -> relative uncertainty of that step time, a median.
   """
 
   times_us: Mapping[str, Mapping[str, float]]
@@ -45,7 +45,7 @@ class Profile:
   noise: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
   def apply(self, problem: Problem) -> Problem:
-    """The problem with measured times and overheads."""
+    """Replaces the problem's times and overheads by the measured ones."""
     graph, cluster = problem.graph, problem.cluster
     for kind, times in self.times_us.items():
       graph = with_measured_times(graph, kind, times)
@@ -70,13 +70,14 @@ def profile(
 ) -> Profile:
   """Runs the step on one device of each kind and times its ops.
 
-  Where that device lacks the memory, the kind's devices share the ops.
+  If the device lacks the memory, all devices of the kind share the ops.
 
   Args:
-    problem: with estimated costs.
+    problem: the problem, with estimated costs.
     traced: its step.
     workers: the devices.
-    **options: of `MeasurementHarness`; more steps are traced by default.
+    **options: options of `MeasurementHarness`; the default of `traced_steps` is
+      9.
 
   Raises:
     MeasurementError: the step could not be run.
@@ -109,16 +110,13 @@ def profile(
     else:
       running_us = step[kind] - workers.starting_us(names[0])
       found, overhead[kind] = fitted(found, running_us, (row == row[0]).all())
-    # An op that the runtime pruned took no time.
+    # The runtime pruned ops without a time.
     times[kind] = {name: found.get(name, 0.0) for name in placed}
   return Profile(times, overhead, step, noise)
 
 
 def op_times_us(traces: Sequence[messages.Trace]) -> dict[str, float]:
-  """Op name -> lower quartile over the traces of the time in its kernel.
-
-  What disturbs an op only ever adds to its time.
-  """
+  """Returns lower quartiles of op times, since disturbances only add time."""
   samples: dict[str, list[float]] = {}
   for trace in traces:
     for name, op in trace.ops.items():
@@ -131,18 +129,19 @@ def op_times_us(traces: Sequence[messages.Trace]) -> dict[str, float]:
 def fitted(
   times_us: Mapping[str, float], step_time_us: float, alone: bool = True
 ) -> tuple[dict[str, float], float]:
-  """Op times and the overhead per op that add up to a step on one device.
+  """Fits op times and overhead per op to the time of a step.
 
   Args:
     times_us: op name -> time in traced steps.
-    step_time_us: the step without tracing.
-    alone: one device runs all ops; else op times, of which some overlap, stay
-      as they are.
+    step_time_us: time of the step without tracing.
+    alone: whether one device runs all ops; otherwise ops overlap and their
+      times stay unchanged.
   """
   total_us = sum(times_us.values())
   rest_us = step_time_us - total_us
   if rest_us >= 0:
-    # Rule 2: the step ends with its last op, before that op's overhead.
+    # Rule 2 (device) of docs/simulation.md: the step ends with its last op,
+    # before that op's overhead.
     timed = sum(us > 0 for us in times_us.values())
     return dict(times_us), rest_us / max(1, timed - 1)
   scale = max(step_time_us, 0.0) / total_us if alone else 1.0
@@ -150,9 +149,10 @@ def fitted(
 
 
 def gap_us(traces: Sequence[messages.Trace], devices: Container[str]) -> float:
-  """Median time between the end of an op and the start of its device's next.
+  """Returns the median time between consecutive ops of a device.
 
-  For steps on several devices, whose idle time is no overhead.
+  Estimates the overhead per op in steps on several devices, where the idle time
+  of a device is not all overhead.
   """
   gaps: list[float] = []
   for trace in traces:

@@ -1,4 +1,4 @@
-"""Placements to calibrate and profile with; good ones are not sought."""
+"""Placements for calibration and profiling, not optimized for speed."""
 
 from collections.abc import Sequence
 
@@ -8,16 +8,16 @@ from tfplace.core.problem import Problem
 
 
 def home(problem: Problem) -> np.ndarray:
-  """[num_groups]: the first device that each group may be on."""
+  """Returns [num_groups] the first device that each group may use."""
   return problem.group_allowed.argmax(axis=1)
 
 
 def peers(problem: Problem) -> list[int]:
-  """The devices that the work is shared among: those of one kind.
+  """Lists the devices that share the work: all devices of one kind.
 
-  The kind is the one that most groups are at home on; where it has a single
-  device, all devices. (Scattered over a GPU and the host's CPU, a step tells
-  of the CPU alone.)
+  The kind is the one that is home to most groups. If it has a single device,
+  all devices are returned. (A step scattered over a GPU and the host's CPU
+  would only show the CPU's speed.)
   """
   kinds = np.array([d.kind for d in problem.cluster.devices])
   common = np.bincount(home(problem), minlength=len(kinds)).argmax()
@@ -32,24 +32,17 @@ def scattered(
   shares: Sequence[float],
   seed: int,
 ) -> np.ndarray:
-  """[len(shares), num_ops]: a share of the groups on random devices.
+  """Moves shares of the groups to random devices: [len(shares), num_ops].
 
-  The others stay where they are. A larger share moves the same groups, and
-  more.
-
-  Args:
-    problem: what is scattered.
-    start: [num_ops] a placement.
-    devices: where groups go; one that may be on none of them goes home.
-    shares: of the groups.
-    seed: of what goes where.
+  A larger share moves the same groups and additional ones. A group of the
+  placement `start` [num_ops] that may use none of `devices` goes home.
   """
   rng = np.random.default_rng(seed)
   stay = np.empty(problem.num_groups, np.int64)
   stay[problem.group_of] = start
   allowed = np.zeros_like(problem.group_allowed)
   allowed[:, devices] = problem.group_allowed[:, devices]
-  # A random device among the allowed ones: the largest of random keys.
+  # The largest random key selects a random allowed device.
   keys = np.where(allowed, rng.random(allowed.shape), -1.0)
   away = np.where(allowed.any(axis=1), keys.argmax(axis=1), home(problem))
   moved = rng.random(problem.num_groups)
@@ -58,14 +51,10 @@ def scattered(
 
 
 def turns(problem: Problem, devices: Sequence[int], runs: int) -> np.ndarray:
-  """[num_ops]: runs of groups, in the order of the graph, on devices in turn.
+  """Places runs of consecutive groups on devices in turn: [num_ops].
 
-  Few tensors cross. A group that may not be where its turn is stays at home.
-
-  Args:
-    problem: what is split.
-    devices: indices of the devices that take turns.
-    runs: how many runs of as many groups each.
+  The `runs` runs have equally many groups, and few tensors are transferred. A
+  group that may not use its device goes home.
   """
   position = problem.graph.topological_position
   first = np.full(problem.num_groups, len(position))
@@ -81,16 +70,11 @@ def turns(problem: Problem, devices: Sequence[int], runs: int) -> np.ndarray:
 def balanced(
   problem: Problem, devices: Sequence[int], message_us: float
 ) -> np.ndarray:
-  """[num_ops]: ops in the order of the graph, each where it can start first.
+  """Places each op on the device where it can start first: [num_ops].
 
-  List scheduling, as if every tensor that crosses took `message_us`: all
-  devices are at work, and the less a message takes the more of them there are.
-  A group is where its first op is.
-
-  Args:
-    problem: what is split.
-    devices: indices of the devices that share the work.
-    message_us: microseconds, at 0 tensors cross wherever that is no worse.
+  This is list scheduling in which every transfer takes `message_us`
+  microseconds. All devices are used, and cheaper messages use more of them. A
+  group follows its first op.
   """
   graph, group_of = problem.graph, problem.group_of
   offsets, edges = graph.in_csr

@@ -1,1 +1,1 @@
-"""This host's devices: worker processes, GPUs, logical devices."""
+"""Devices of this host: worker processes, GPUs and logical devices."""

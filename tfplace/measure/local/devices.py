@@ -1,10 +1,11 @@
-"""The devices of this host: worker processes, GPUs, or logical devices.
+"""Devices of this host: worker processes, GPUs and logical devices.
 
-`WorkerCluster` serves TensorFlow's gRPC runtime from N processes on loopback;
-each computes on one thread, on a core of its own where there are enough. Task 0
-also holds the sessions. `LocalDevices` is one process with GPUs, logical parts
-of a GPU or logical CPUs; each measurement has a fresh process, since a GPU's
-allocator returns no memory to the system and is configured once per process.
+`WorkerCluster` serves TensorFlow's gRPC runtime from N loopback processes. Each
+computes on one thread, on its own core if there are enough cores. Task 0 also
+holds the sessions. `LocalDevices` is one process with GPUs, logical GPUs on one
+GPU, or logical CPUs. Each of its measurements uses a fresh process, because a
+GPU's allocator returns no memory to the system and is configured once per
+process.
 """
 
 import contextlib
@@ -19,22 +20,22 @@ from tfplace.measure.local import host, runtime
 from tfplace.measure.session import messages
 
 _START_ATTEMPTS = 3
-# One computes (`runs_in_order`). With one thread alone a tensor would be sent
-# only after the ops that follow its producer on the same worker.
+# One thread computes (`runs_in_order`). With a single thread, a tensor would be
+# sent only after the ops that follow its producer on the same worker.
 _EXECUTOR_THREADS = 2
-_USABLE = 0.9  # of a GPU's memory, for its logical GPUs together
+_USABLE = 0.9  # fraction of a GPU's memory for its logical GPUs
 
 
 class WorkerCluster(runtime.Runtime):
-  """`count` worker processes.
+  """Cluster of `count` worker processes.
 
   Args:
     count: number of workers.
     memory_limit_bytes: memory of each device. The kernel (RLIMIT_DATA) ends a
-      worker that takes 256 MiB (threads of the runtime) more than that on top
-      of its empty runtime. None: not limited, and the cluster says the host's
-      memory / count.
-    startup_timeout_s: for one worker to start.
+      worker that uses over 256 MiB (threads of the runtime) more than this in
+      addition to its empty runtime. None sets no limit, and the cluster reports
+      the host's memory / count.
+    startup_timeout_s: startup timeout of one worker.
 
   Raises:
     MeasurementError: `count` is below 1.
@@ -63,7 +64,7 @@ class WorkerCluster(runtime.Runtime):
 
   @property
   def loopback_only(self) -> bool:
-    """Whether every server refuses connections from other hosts."""
+    """Returns whether every server refuses connections from other hosts."""
     return all(ready.loopback_only for ready in self._ready)
 
   def _spawn(self) -> None:
@@ -92,7 +93,7 @@ class WorkerCluster(runtime.Runtime):
     self._await_ready(self._children)
 
   def cluster(self) -> Cluster:
-    """The workers as devices of kind "CPU" (see `Runtime.cluster`)."""
+    """Returns the workers as "CPU" devices; see `Runtime.cluster`."""
     memory = self.memory_limit_bytes or host.memory_bytes() / self.count
     extra = {"product": host.cpu_name()}
     return Cluster(
@@ -106,14 +107,16 @@ class WorkerCluster(runtime.Runtime):
 
 
 class LocalDevices(runtime.Runtime):
-  """The devices of one fresh process per measurement.
+  """Devices of one process, which is new in each measurement.
 
   Args:
-    logical_gpus: number of parts of the first GPU; None: every GPU, whole.
-    memory_bytes: of each logical GPU; None: an equal share of 0.9 of the GPU.
-    logical_cpus: number of logical CPU devices, without any GPU; they share
-      the host's cores and memory, and stand in for GPUs in tests.
-    startup_timeout_s: for the process to start.
+    logical_gpus: number of logical GPUs on the first GPU; None to use every GPU
+      whole.
+    memory_bytes: memory of each logical GPU; None for equal shares of 0.9 of
+      the GPU.
+    logical_cpus: number of logical CPU devices, without any GPU. They share the
+      host's cores and memory and replace GPUs in tests.
+    startup_timeout_s: startup timeout of the process.
   """
 
   def __init__(
@@ -139,12 +142,11 @@ class LocalDevices(runtime.Runtime):
 
   @property
   def device_names(self) -> tuple[str, ...]:
-    """GPUs first, then the CPU; empty before the first start."""
+    """Lists the GPUs, then the CPU; empty before the first start."""
     return tuple(sorted(self._devices, key=host.gpus_first))
 
   @property
   def _devices(self) -> dict[str, float]:
-    """Name -> memory, bytes."""
     return {n: m for ready in self._ready for n, m in ready.devices.items()}
 
   def _spawn(self) -> None:
@@ -163,9 +165,8 @@ class LocalDevices(runtime.Runtime):
       )
 
   def _split(self, count: int) -> None:
-    """Sets the memory of each logical GPU."""
     share = self._memory_bytes
-    if share is None:  # a process is started to read the whole
+    if share is None:  # start a process to read the GPU's memory
       self._spawn_one()
       whole = min(m for n, m in self._devices.items() if _kind(n) == "GPU")
       self.stop()
@@ -185,7 +186,7 @@ class LocalDevices(runtime.Runtime):
 
   @contextlib.contextmanager
   def one_process(self) -> Iterator[None]:
-    """Lets the runs inside share one process, for small graphs of transfers."""
+    """Lets runs in this context share a process, for small transfer graphs."""
     self._keep = True
     try:
       yield
@@ -194,7 +195,7 @@ class LocalDevices(runtime.Runtime):
       self.stop()
 
   def device_memory_bytes(self, name: str) -> float:
-    """Memory of a device; logical CPUs share the host's evenly."""
+    """Returns a device's memory; logical CPUs share the host's evenly."""
     if _kind(name) == "GPU":
       return self._devices[name]
     return host.memory_bytes() / self._config.cpu_devices
@@ -224,13 +225,13 @@ def _kind(name: str) -> str:
 
 
 def leave_gpus() -> None:
-  """Keeps this process off the GPUs, whose memory the measuring ones need.
+  """Keeps this process off the GPUs, whose memory the measurements need.
 
-  TensorFlow takes nearly all of a GPU's memory at its first op: building a
-  model here would leave nothing to measure with.
+  TensorFlow takes nearly all memory of a GPU at its first op, so building a
+  model in this process would leave none to measure with.
 
   Raises:
-    MeasurementError: TensorFlow has been started on a GPU already.
+    MeasurementError: TensorFlow has already started on a GPU.
   """
   import tensorflow as tf
 

@@ -1,10 +1,10 @@
-"""This host: its memory, processor and device names, and its servers' ports.
+"""Memory, processor, device names and server ports of this host.
 
-TensorFlow's gRPC server listens on every interface, has no option to change
-that, and does not authenticate clients. So `restrict` ties its socket to one
-address after the server has made it and before the server answers: to the
-loopback device, and by a socket filter (classic BPF, socket(7)) that drops
-packets to any other address. Linux only. Nothing here imports TensorFlow.
+TensorFlow's gRPC server listens on every interface, without an option to change
+that, and does not authenticate clients. Therefore `restrict` binds its socket
+to one address after the server has created it and before the server answers: to
+the loopback device, and by a socket filter (classic BPF, socket(7)) that drops
+packets to other addresses. Linux only. This module does not import TensorFlow.
 """
 
 import contextlib
@@ -26,19 +26,19 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 LOOPBACK = "127.0.0.1"
 _DEVICE = re.compile(r".*/device:(\w+):(\d+)")
 _SO_ATTACH_FILTER = 26  # of Linux, on the architectures of TensorFlow's wheels
-_NETWORK_HEADER = 0xFFF00000  # SKF_NET_OFF: offsets from there on
+_NETWORK_HEADER = 0xFFF00000  # SKF_NET_OFF: base of header offsets
 _LOAD_BYTE, _LOAD_WORD, _AND, _JUMP_IF_EQUAL, _RETURN = 48, 32, 84, 21, 6
 _ACCEPT, _DROP = 0xFFFFFFFF, 0
 _ESTABLISHED = "01"  # in /proc/net/tcp
 
 
 def memory_bytes() -> float:
-  """The host's memory."""
+  """Returns the memory of the host in bytes."""
   return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
 
 
 def free_bytes() -> float:
-  """Memory that programs can still take without swapping."""
+  """Returns the bytes that programs can allocate without swapping."""
   with contextlib.suppress(OSError):
     for line in pathlib.Path("/proc/meminfo").read_text("utf-8").splitlines():
       key, _, value = line.partition(":")
@@ -48,7 +48,7 @@ def free_bytes() -> float:
 
 
 def cpu_name() -> str:
-  """The processor's name, or at least its architecture."""
+  """Returns the name of the processor, or its architecture."""
   with contextlib.suppress(OSError):
     for line in pathlib.Path("/proc/cpuinfo").read_text("utf-8").splitlines():
       key, _, value = line.partition(":")
@@ -58,23 +58,23 @@ def cpu_name() -> str:
 
 
 def kind_and_number(device: str) -> tuple[str, int]:
-  """("GPU", 1) of ".../device:GPU:1"; ("", 0) of anything else."""
+  """Parses ".../device:GPU:1" to ("GPU", 1); other names to ("", 0)."""
   match = _DEVICE.fullmatch(device)
   return (match[1], int(match[2])) if match else ("", 0)
 
 
 def gpus_first(device: str) -> tuple[bool, int]:
-  """A sort key: placers prefer the first devices."""
+  """Returns a sort key for GPUs first, since placers prefer first devices."""
   kind, number = kind_and_number(device)
   return kind != "GPU", number
 
 
 @contextlib.contextmanager
 def reserved(count: int) -> Iterator[list[int]]:
-  """Distinct free ports that no other process is given meanwhile.
+  """Reserves distinct free ports against other processes.
 
-  Each is bound with SO_REUSEPORT, but not listened on: a worker of the same
-  user that asks for the port and for reuse gets it without a race.
+  Each port is bound with SO_REUSEPORT but not listened on. A worker of the same
+  user that requests the port with reuse gets it without a race.
   """
   with contextlib.ExitStack() as stack:
     holders = [stack.enter_context(socket.socket()) for _ in range(count)]
@@ -86,15 +86,11 @@ def reserved(count: int) -> Iterator[list[int]]:
 
 @contextlib.contextmanager
 def held(host: str, port: int) -> Iterator[int]:
-  """Holds one port of an address on which nobody listens; port 0 is any.
-
-  Raises:
-    MeasurementError: the address is not this host's, or the port is taken.
-  """
+  """Reserves a free port of `host`, any for 0, or raises MeasurementError."""
   family = socket.AF_INET6 if ":" in host else socket.AF_INET
   with socket.socket(family) as probe, socket.socket(family) as holder:
     try:
-      # Without SO_REUSEPORT a port that anybody listens on is refused.
+      # Without SO_REUSEPORT, binding fails if anyone listens on the port.
       probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
       probe.bind((host, port))
       found = int(probe.getsockname()[1])
@@ -112,11 +108,7 @@ def held(host: str, port: int) -> Iterator[int]:
 
 
 def resolve(host: str) -> Address:
-  """The first address of a host's name.
-
-  Raises:
-    MeasurementError: it has none.
-  """
+  """Resolves a host name; raises MeasurementError if it has no address."""
   try:
     found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
   except (OSError, ValueError) as error:  # ValueError: not a name
@@ -128,20 +120,20 @@ def resolve(host: str) -> Address:
 
 
 def restrict(port: int, address: Address) -> None:
-  """Lets this process's socket on `port` take connections to `address` only.
+  """Restricts this process's socket on `port` to connections to `address`.
 
-  To be called after the server is made and before it starts. The unspecified
-  address (0.0.0.0 or ::) leaves the socket as it is.
+  Must be called after the server is created and before it starts. The
+  unspecified address (0.0.0.0 or ::) sets no restriction.
 
   Raises:
-    MeasurementError: the kernel does not offer it, or a client has
-      connected already.
+    MeasurementError: the kernel does not support it, or a client is already
+      connected.
   """
   if address.is_unspecified:
     return
   try:
     with _listening(port) as found:
-      if address.is_loopback:  # shown by `ss`; needs Linux 5.7
+      if address.is_loopback:  # visible in `ss`; needs Linux 5.7
         found.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lo\0")
       _attach(found, _only_to(address))
   except (OSError, AttributeError) as error:
@@ -149,7 +141,8 @@ def restrict(port: int, address: Address) -> None:
       f"port {port} cannot be tied to {address}: {error}; TensorFlow's server"
       " would be open to every network of this host"
     ) from error
-  # The socket was open for a moment; who connected then would be served.
+  # The socket was open for a moment, and a client connected then would be
+  # served.
   for local, remote in _connections(port):
     if local != address:
       raise MeasurementError(
@@ -160,11 +153,10 @@ def restrict(port: int, address: Address) -> None:
 
 @contextlib.contextmanager
 def _listening(port: int) -> Iterator[socket.socket]:
-  """This process's listening socket on `port`."""
   for entry in os.listdir("/proc/self/fd"):
     try:
       found = socket.socket(fileno=os.dup(int(entry)))
-    except OSError:  # no socket, or closed meanwhile
+    except OSError:  # not a socket, or closed by now
       continue
     with found:
       if _listens(found, port):
@@ -185,12 +177,9 @@ def _listens(found: socket.socket, port: int) -> bool:
 
 
 def _only_to(address: Address) -> list[tuple[int, int, int, int]]:
-  """A filter that keeps packets with this destination and drops others.
-
-  An instruction is (code, jump if true, jump if false, value).
-  """
+  """Builds a packet filter of (code, jump if true, jump if false, value)."""
   words = struct.unpack(f"!{len(address.packed) // 4}I", address.packed)
-  destination = 16 if address.version == 4 else 24  # in the header, bytes
+  destination = 16 if address.version == 4 else 24  # byte offset in the header
   program = [
     (_LOAD_BYTE, 0, 0, _NETWORK_HEADER),
     (_AND, 0, 0, 0xF0),
@@ -215,7 +204,6 @@ def _attach(
 
 
 def _connections(port: int) -> Iterator[tuple[Address, Address]]:
-  """(local, remote) addresses of the connections to a local port."""
   for table in ("tcp", "tcp6"):
     path = pathlib.Path("/proc/self/net") / table
     if not path.exists():  # a kernel without IPv6
@@ -228,7 +216,7 @@ def _connections(port: int) -> Iterator[tuple[Address, Address]]:
 
 
 def _parsed(number: str) -> Address:
-  """An address as the kernel prints it: words in the host's byte order."""
+  """Parses an address as the kernel prints it, in host byte order."""
   words = [int(number[i : i + 8], 16) for i in range(0, len(number), 8)]
   address = ipaddress.ip_address(struct.pack(f"={len(words)}I", *words))
   if isinstance(address, ipaddress.IPv6Address):

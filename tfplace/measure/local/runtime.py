@@ -1,8 +1,8 @@
-"""Child processes that run steps: started, read from, and always ended.
+"""Child processes that run steps, with deadlines and guaranteed cleanup.
 
-`Runtime` is the base of `WorkerCluster`, `LocalDevices` and `HostCluster`; the
-harness does not know which one it has. A child can die, hang inside TensorFlow
-or be killed: the parent never waits for it without a deadline.
+`Runtime` is the base of `WorkerCluster`, `LocalDevices` and `HostCluster`,
+which the harness uses alike. A child can die, hang inside TensorFlow or be
+killed, so the parent never waits for it without a deadline.
 """
 
 import abc
@@ -30,22 +30,24 @@ from tfplace.measure.session import messages
 STARTUP_TIMEOUT_S = 90.0
 _LOG_NOISE = re.compile(r"[IW]\d{4} |WARNING: All log|.*failed call to cuInit")
 # glibc returns freed buffers of tens of megabytes to the kernel, which zeroes
-# their pages at the next use, in some steps only: a convolution took twice as
-# long. Devices with memory pools of their own keep what is freed.
+# their pages on the next use. In some steps, that doubles the time of a
+# convolution. Devices with their own memory pools keep freed memory, so the
+# children do, too.
 _KEEP_MEMORY = {
   "MALLOC_ARENA_MAX": "1",
   "MALLOC_MMAP_MAX_": "0",
   "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
 }
-# Under a limit, what is freed must go back at once: what glibc keeps, and its
-# arena for each thread, would count as the step's (300 MB of a step of 50).
+# Under a limit, freed memory must be returned at once. Memory that glibc keeps,
+# and its arena for each thread, would count as the step's: 300 MB for a step of
+# 50 MB.
 _RETURN_MEMORY = {
   "MALLOC_ARENA_MAX": "1",
   "MALLOC_MMAP_THRESHOLD_": str(1 << 17),
   "MALLOC_TRIM_THRESHOLD_": str(1 << 17),
 }
 _REAP_S = 10.0
-_DEATH_GRACE_S = 2.0  # a dead worker is noticed shortly after its peers fail
+_DEATH_GRACE_S = 2.0  # a worker's death shows shortly after its peers fail
 _FAILURES = {
   "failed": "failed",
   "lost": "lost a worker",
@@ -55,11 +57,11 @@ _FAILURES = {
 
 
 class ChildError(MeasurementError):
-  """A measuring process failed.
+  """Failure of a measuring process.
 
   Attributes:
     kind: "died", "hung", "out_of_memory", "address_in_use", "failed", "lost",
-      "non_finite" or "not_started".
+      "non_finite", "not_started" or "not_measured".
   """
 
   def __init__(self, kind: str, message: str, **about: Any) -> None:
@@ -68,12 +70,7 @@ class ChildError(MeasurementError):
 
 
 class Child:
-  """One measuring process and the socket to it.
-
-  Args:
-    name: of the process in error messages.
-    config: its TensorFlow runtime.
-  """
+  """One measuring process, called `name` in errors, and the socket to it."""
 
   def __init__(self, name: str, config: messages.ChildConfig) -> None:
     self.name = name
@@ -84,7 +81,7 @@ class Child:
     with theirs:
       self._process = subprocess.Popen(
         [sys.executable, "-m", "tfplace.measure.session.worker", number],
-        stdin=subprocess.PIPE,  # the child ends when it is closed: worker.py
+        stdin=subprocess.PIPE,  # the child ends when it closes: see worker.py
         stdout=self._log,
         stderr=self._log,
         pass_fds=[theirs.fileno()],
@@ -93,7 +90,7 @@ class Child:
     self.connection: connection.Connection = connection.Connection(
       ours.detach()
     )
-    with contextlib.suppress(OSError):  # if it has died, `receive` reports it
+    with contextlib.suppress(OSError):  # `receive` reports a dead child
       self.connection.send(config)
 
   @property
@@ -101,7 +98,7 @@ class Child:
     return self._process.pid
 
   def kill(self) -> None:
-    """Kills the process and its group, stopped or not, and reaps it."""
+    """Kills the process and its group, even if stopped, and reaps it."""
     with contextlib.suppress(OSError):  # it may not have its group yet
       os.killpg(self.pid, signal.SIGKILL)
     self._process.kill()
@@ -114,7 +111,7 @@ class Child:
     self._log.close()
 
   def death(self) -> str | None:
-    """How the process died, with the end of its log; None while it lives."""
+    """Describes the death of the process; None if it is alive."""
     code = self._process.poll()
     if code is None:
       return None
@@ -126,14 +123,14 @@ class Child:
     return how + (f"; its log ends: {tail}" if tail else "")
 
   def is_stopped(self) -> bool:
-    """Whether the process is stopped (SIGSTOP)."""
+    """Returns whether the process is stopped (SIGSTOP)."""
     wanted = os.WSTOPPED | os.WNOHANG | os.WNOWAIT
     with contextlib.suppress(ChildProcessError):
       return os.waitid(os.P_PID, self.pid, wanted) is not None
     return False
 
   def log_tail(self, max_chars: int = 300) -> str:
-    """The end of its output without TensorFlow's routine messages."""
+    """Returns the end of its output without TensorFlow's routine messages."""
     end = self._log.seek(0, os.SEEK_END)
     self._log.seek(max(0, end - 64 * max_chars))
     lines = self._log.read().decode("utf-8", "replace").splitlines()
@@ -142,12 +139,11 @@ class Child:
 
 
 def _environment(config: messages.ChildConfig) -> dict[str, str]:
-  """The parent's environment with the config's threads and this package.
+  """Returns the child's environment, with its threads and this package.
 
-  oneDNN is left as it is, on by default on x86: its layout pass runs on each
-  device's part of the placed graph, so that what it fuses (Conv2D with BiasAdd)
-  stays on the device where it was placed. Convolutions take less than half of
-  the time with it.
+  oneDNN keeps its default, on for x86. Its layout pass runs on each device's
+  part of the placed graph, so ops that it fuses (Conv2D with BiasAdd) stay on
+  their device, and convolutions take less than half the time.
   """
   package = str(pathlib.Path(tfplace.__file__).parent.parent)
   path = os.environ.get("PYTHONPATH")
@@ -175,17 +171,18 @@ def receive(
   doing: str,
   on_stage: Callable[[str], None] = stages.ignore,
 ) -> Any:
-  """The next answer of `sender`, as long as all of `watched` live.
+  """Waits for the next answer of `sender` while all of `watched` live.
 
   Args:
-    sender: answers.
-    watched: all processes of the measurement, `sender` included.
-    timeout_s: for the answer.
-    doing: what error messages begin with.
+    sender: the answering process.
+    watched: all processes of the measurement, including `sender`.
+    timeout_s: timeout of the answer.
+    doing: start of error messages.
     on_stage: called with each stage that `sender` reports.
 
   Raises:
-    ChildError: one died, `sender` reported a failure, or the time ran out.
+    ChildError: a process died, `sender` reported a failure, or the timeout
+      elapsed.
   """
   deadline = time.monotonic() + timeout_s
   while True:
@@ -195,7 +192,7 @@ def receive(
       raise _hung(sender, watched, timeout_s, doing)
     for child in watched:
       if child is not sender and child.connection in ready:
-        raise _died([child, *watched], doing)  # the others only send an EOF
+        raise _died([child, *watched], doing)  # the others only see an EOF
     try:
       answer = sender.connection.recv()
     except (EOFError, OSError):
@@ -215,7 +212,7 @@ def _failed(
   failure: messages.Failure,
   doing: str,
 ) -> ChildError:
-  """A failure, or the death of another process that caused it."""
+  """Returns the failure, or the death of another process that caused it."""
   if failure.kind in ("failed", "lost"):
     for child in watched:
       if child is not sender and child.connection.poll(0.2):
@@ -254,9 +251,9 @@ AnyRuntime = TypeVar("AnyRuntime", bound="Runtime")
 class Runtime(abc.ABC):
   """Processes that run steps; a context manager that ends them all.
 
-  After a death, a hang, an interrupt or a lack of memory every process is
-  killed, and the next `run` starts new ones, so that one failed measurement
-  does not affect another.
+  After a death, a hang, an interrupt or lack of memory, all processes are
+  killed, and the next `run` starts new ones. A failed measurement therefore
+  does not affect the next.
 
   Attributes:
     runs_in_order: whether each device runs one op at a time, in the simulated
@@ -288,30 +285,26 @@ class Runtime(abc.ABC):
 
   @property
   def pids(self) -> tuple[int, ...]:
-    """Process ids of the children."""
+    """Lists the process ids of the children."""
     return tuple(child.pid for child in self._children)
 
   @property
   def stage(self) -> str:
-    """Stage of the measurement, such as "the timed steps", or ""."""
+    """Names the current stage, such as "the timed steps", or ""."""
     return self._children[0].stage if self._children else ""
 
   @property
   @abc.abstractmethod
   def device_names(self) -> tuple[str, ...]:
-    """Full names of the devices, in order."""
+    """Lists the full names of the devices."""
 
   @abc.abstractmethod
   def cluster(self) -> Cluster:
-    """The devices and the measured links between them.
-
-    Raises:
-      MeasurementError: the transfers could not be timed.
-    """
+    """Returns devices and measured links, or raises MeasurementError."""
 
   def starting_us(self, device: str) -> float:
-    """Time of every step to start it in the device's process."""
-    del device  # local processes: part of the op overhead
+    """Returns the time to start a step in the device's process."""
+    del device  # local processes: included in the op overhead
     return 0.0
 
   @abc.abstractmethod
@@ -319,11 +312,7 @@ class Runtime(abc.ABC):
     """Appends new children to `_children`."""
 
   def start(self) -> None:
-    """Starts the processes unless they run.
-
-    Raises:
-      ChildError: one did not start in time.
-    """
+    """Starts the processes if needed; raises ChildError on failure."""
     if self._closed:
       raise MeasurementError("the measuring processes have been closed")
     if self._children:
@@ -349,22 +338,22 @@ class Runtime(abc.ABC):
   def run(
     self, request: messages.StepRequest, timeout_s: float
   ) -> messages.StepReply:
-    """Runs the steps of `request`; ends every process when that fails.
+    """Runs the steps of `request`; on failure, ends every process.
 
     Raises:
-      ChildError: a process died, hung past `timeout_s`, ran out of memory or
+      ChildError: a process died, exceeded `timeout_s`, ran out of memory or
         could not run the graph.
     """
     self.start()
     driver = self._children[0]
     try:
       driver.stage = "sending the graph"
-      with contextlib.suppress(OSError):  # then `receive` says who died
+      with contextlib.suppress(OSError):  # `receive` reports who died
         driver.connection.send(request)
       return receive(
         driver, self._children, timeout_s, "measuring", self.on_stage
       )
-    except BaseException as error:  # an interrupt too: they are mid-step
+    except BaseException as error:  # also interrupts: they are mid-step
       if not (isinstance(error, ChildError) and error.kind == "failed"):
         self.stop()
       raise

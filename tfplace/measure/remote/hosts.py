@@ -1,7 +1,7 @@
-"""Workers on several machines as devices, each started by `tfplace-worker`.
+"""Devices of workers on several machines, started by `tfplace-worker`.
 
-The sessions run on the first worker, as they do for local workers; this
-process only requests steps, and the time of the request is not counted.
+The sessions run on the first worker, as for local workers. This process only
+requests steps; the time of the request is not counted.
 """
 
 import contextlib
@@ -19,20 +19,20 @@ from tfplace.measure.local import host, runtime
 from tfplace.measure.remote import workers
 from tfplace.measure.session import messages
 
-_RETURN_S = 60.0  # for a worker that died to be started again
+_RETURN_S = 60.0  # for a dead worker to restart
 _EMPTY_STEPS = 30
 _KINDS = ("CPU", "GPU")
 
 
 class HostCluster(runtime.Runtime):
-  """The devices of workers that others started; one harness at a time.
+  """Devices of existing workers, for one harness at a time.
 
-  This process starts and ends only the process that holds the session. A
-  worker that died is waited for, since tfplace-worker starts it again.
+  This process only starts and ends the process that holds the session. A dead
+  worker is waited for, because tfplace-worker restarts it.
 
   Args:
     hosts: the workers; they must reach each other by the same addresses.
-    startup_timeout_s: for all of them to answer.
+    startup_timeout_s: timeout for the answers of all workers.
   """
 
   def __init__(
@@ -50,7 +50,7 @@ class HostCluster(runtime.Runtime):
 
   @property
   def device_names(self) -> tuple[str, ...]:
-    """By worker, GPUs before its CPU; known once started."""
+    """Lists the devices by worker, GPUs first; empty before the start."""
     return tuple(self._devices)
 
   def _spawn(self) -> None:
@@ -71,7 +71,10 @@ class HostCluster(runtime.Runtime):
       )
 
   def _register(self, answers: Sequence[messages.Answer]) -> None:
-    """Checks the handshakes and keeps the workers' devices."""
+    named = zip(self._hosts.workers, answers, strict=True)
+    for (one, a), (other, b) in itertools.combinations(named, 2):
+      if not a.error and a.incarnation == b.incarnation:
+        raise MeasurementError(f"{one} and {other} are the same: name it once")
     devices: dict[str, float] = {}
     hosts = [worker.host for worker in self._hosts.workers]
     pairs = zip(self._hosts.workers, answers, strict=True)
@@ -87,18 +90,18 @@ class HostCluster(runtime.Runtime):
           self._worker_of[name] = worker
     self._devices = devices
     self._incarnations = [answer.incarnation for answer in answers]
-    # A GPU's streams have an order of their own.
+    # A GPU's streams execute in their own order.
     self.runs_in_order = not any(":GPU:" in name for name in devices)
 
   def run(
     self, request: messages.StepRequest, timeout_s: float
   ) -> messages.StepReply:
-    """Runs the steps; `step_us` is without the round trip of the request.
+    """Runs the steps; `step_us` excludes the round trip of the request.
 
     Raises:
       ChildError: see `Runtime.run`; names the workers that are gone.
     """
-    self.start()  # fails at once if a lost worker did not return
+    self.start()  # fails at once if a lost worker is still gone
     try:
       self._check_all_there()
       request_us = self._round_trip_us()
@@ -119,16 +122,16 @@ class HostCluster(runtime.Runtime):
     return dataclasses.replace(reply, step_us=step_us)
 
   def _check_all_there(self) -> None:
-    """Raises at once; a session would wait for a lost worker."""
+    """Raises at once, since a session would wait for a lost worker."""
     problems = workers.check(self._hosts.workers)
     if problems:
       self.stop()
       raise runtime.ChildError("died", "no session was opened")
 
   def _lost(self, error: runtime.ChildError) -> list[str]:
-    """Sentences on workers that died and answer again as new processes.
+    """Names workers that died and answer again as new processes.
 
-    TensorFlow may name the other end of the broken connection.
+    TensorFlow's error may name the other end of the broken connection.
     """
     if error.kind != "lost":
       return []
@@ -139,13 +142,12 @@ class HostCluster(runtime.Runtime):
     return [f"{worker} was lost" for worker, was, now in found if was != now]
 
   def _round_trip_us(self) -> float:
-    """Time of a request to the first worker and its answer."""
     self.start()
     cpu = next(n for n in self._devices if host.kind_and_number(n)[0] == "CPU")
     return self._empty_step_us(cpu)
 
   def starting_us(self, device: str) -> float:
-    """Time that the first worker takes to start a step on the device."""
+    """Returns the time the first worker needs to start a step on a device."""
     return max(self._empty_step_us(device) - self._round_trip_us(), 0.0)
 
   def _empty_step_us(self, device: str) -> float:
@@ -156,11 +158,10 @@ class HostCluster(runtime.Runtime):
     return self._empty_us[device]
 
   def measured_links(self) -> tuple[Link, ...]:
-    """A measured link for each ordered pair of devices.
+    """Measures a link for each ordered pair of devices.
 
-    Two workers of one host share its memory and cores, and so one channel;
-    between machines, and in one worker, each direction has its own. Of two
-    workers of one host, one way is timed for both.
+    Two workers on one host share its memory and cores, so one direction is
+    timed for both.
     """
     found: list[Link] = []
     for a, b in itertools.combinations(self.device_names, 2):
@@ -178,7 +179,7 @@ class HostCluster(runtime.Runtime):
       name,
       f"{kind}-{worker.kind}" if worker.kind else kind,
       memory_bytes=self._devices[name],
-      # Estimates to begin with, for profiles to scale.
+      # Initial estimates, which profiles scale.
       extra={"hardware": grappler.DEFAULTS[kind], "worker": worker.name},
     )
 
@@ -193,11 +194,11 @@ class HostCluster(runtime.Runtime):
 def handshake(
   worker: workers.Worker, answer: messages.Answer
 ) -> workers.Handshake:
-  """The handshake in a worker's answer.
+  """Reads the handshake in a worker's answer.
 
   Raises:
-    MeasurementError: it does not answer, tfplace-worker did not start it, or it
-      has another version of TensorFlow.
+    MeasurementError: the worker does not answer, was not started by
+      tfplace-worker, or runs another version of TensorFlow.
   """
   if answer.error:
     raise MeasurementError(

@@ -1,8 +1,8 @@
-"""Serves one TensorFlow worker until a signal, for `tfplace-worker`.
+"""Server of one TensorFlow worker, for `tfplace-worker`.
 
-The server is a child process with the settings of a local worker. When it dies
-(a measured placement may take all of its memory), it is started again on the
-same port, so that other placements can still be measured.
+The server is a child process with the settings of a local worker. If it dies,
+for example because a measured placement used all its memory, it is restarted on
+the same port, so other placements can still be measured.
 """
 
 import contextlib
@@ -18,19 +18,19 @@ from tfplace.measure.local import host, runtime
 from tfplace.measure.remote import workers
 from tfplace.measure.session import messages
 
-_EXECUTOR_THREADS = 2  # of each device: its op, and the sending of tensors
+_EXECUTOR_THREADS = 2  # per device: one for ops, one to send tensors
 _BETWEEN_STARTS_S = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Server:
-  """What is served.
+  """Configuration of a served worker.
 
   Attributes:
     host: address or name of this host to listen on; "0.0.0.0" or "::" for all.
-    port: or 0 for any that is free.
-    threads: that an op may use; 0: as many as cores.
-    gpus: whether the host's GPUs are devices too.
+    port: port number, or 0 for any free port.
+    threads: threads inside an op; 0 for as many as cores.
+    gpus: whether the host's GPUs are devices, too.
   """
 
   host: str
@@ -40,7 +40,7 @@ class Server:
 
 
 class _Stopped(BaseException):
-  """A signal asked for the end."""
+  """Raised when a signal asks to stop."""
 
 
 def serve(
@@ -51,13 +51,13 @@ def serve(
   """Serves until SIGTERM or SIGINT; leaves no process behind.
 
   Args:
-    server: what is served.
-    on_ready: called with host:port each time that the server is up.
-    on_death: called with how the server died, before it is started again.
+    server: the configuration.
+    on_ready: called with host:port each time the server is up.
+    on_death: called with the cause of death before each restart.
 
   Raises:
-    MeasurementError: the address cannot be served on.
-    ChildError: the server does not come up.
+    MeasurementError: the address cannot be served.
+    ChildError: the server does not start.
   """
   address = host.resolve(server.host)
   shown = f"[{address}]" if address.version == 6 else str(address)
@@ -69,8 +69,8 @@ def serve(
     while True:
       with _child(config, signals) as child:
         on_ready(f"{shown}:{port}")
-        connection.wait([child.connection])  # it never speaks again
-        time.sleep(_BETWEEN_STARTS_S)  # its end shows a moment later
+        connection.wait([child.connection])  # readable only at its end
+        time.sleep(_BETWEEN_STARTS_S)  # the exit code follows a moment later
         on_death(child.death() or "closed its connection")
 
 
@@ -79,7 +79,7 @@ def _config(server: Server, address: str, port: int) -> messages.ChildConfig:
     metadata.version("tensorflow"), host.memory_bytes()
   )
   return messages.ChildConfig(
-    addresses=[f"localhost:{port}"],  # only the port counts
+    addresses=[f"localhost:{port}"],  # only the port matters
     job=handshake.job,
     listens_on=address,
     threads=_EXECUTOR_THREADS,
@@ -93,7 +93,7 @@ def _child(
   config: messages.ChildConfig, signals: "_Signals"
 ) -> Iterator[runtime.Child]:
   with contextlib.ExitStack() as stack:
-    with signals.deferred():  # else a signal could leave the process running
+    with signals.deferred():  # otherwise a signal could leave it running
       child = runtime.Child("the server", config)
       stack.callback(child.kill)
     runtime.receive(
@@ -103,7 +103,7 @@ def _child(
 
 
 class _Signals:
-  """Handles SIGTERM and SIGINT by raising `_Stopped`, possibly deferred."""
+  """Handler that raises `_Stopped` on SIGTERM and SIGINT, or defers it."""
 
   WANTED = (signal.SIGTERM, signal.SIGINT)
 
@@ -111,7 +111,7 @@ class _Signals:
     self._later = self._came = False
 
   def handle(self, number: int, frame: FrameType | None) -> None:
-    for other in self.WANTED:  # a second one must not interrupt cleaning up
+    for other in self.WANTED:  # protects the cleanup from a second signal
       signal.signal(other, signal.SIG_IGN)
     self._came = True
     if not self._later:
@@ -119,7 +119,7 @@ class _Signals:
 
   @contextlib.contextmanager
   def deferred(self) -> Iterator[None]:
-    """Raises for a signal that comes inside only at the end."""
+    """Defers signals in this context to its end."""
     self._later = True
     try:
       yield
@@ -131,7 +131,6 @@ class _Signals:
 
 @contextlib.contextmanager
 def _ended_by_signals() -> Iterator[_Signals]:
-  """Ends what is inside on SIGTERM or SIGINT."""
   signals = _Signals()
   before = [signal.signal(n, signals.handle) for n in signals.WANTED]
   try:

@@ -1,24 +1,21 @@
-"""Workers on other hosts: the file that names them, and what they answer.
+"""Workers on other hosts: their file, health check and handshake.
 
     {"format": "tfplace.hosts.v1", "name": "lab",
      "workers": [{"address": "10.0.0.1:2222", "name": "a", "kind": "old"},
                  ...]}
 
-An address is host:port (an IPv6 host in brackets) as every machine reaches it.
-The name is used in messages and is the address by default. Devices of one kind
-are taken to be equally fast, so machines unlike the others have a kind of their
-own: "old" makes a worker's devices "CPU-old" and "GPU-old", and each kind is
-profiled.
-
-The health check opens an HTTP/2 connection, as gRPC does, and waits for the
-server's settings: within a bounded time and without TensorFlow it tells apart a
-server that is gone, one that hangs and one that is not gRPC.
-
-The handshake gives a worker's TensorFlow version and its host's memory.
-TensorFlow's protocol has no call for either, but a server names its devices by
-its job, whose name is free: tfplace-worker serves as the job
-`tfplace_tf_2_21_0_mib_32000`, which a client reads from the list of devices.
-(When the harness opens a session, it gives every worker a task of its own.)
+An address is host:port (an IPv6 host in brackets) under which every machine
+reaches the worker. The name is used in messages and defaults to the address.
+Devices of one kind are assumed to be equally fast, so different machines need
+their own kind: "old" makes a worker's devices "CPU-old" and "GPU-old", and each
+kind is profiled. The health check opens an HTTP/2 connection, as gRPC does, and
+waits for the server's settings. In bounded time and without TensorFlow, it
+distinguishes a server that is gone, one that hangs and one that is not gRPC.
+The handshake transmits a worker's TensorFlow version and its host's memory.
+TensorFlow's protocol has no call for these, but a server names its devices by
+its job, and the job's name is free. tfplace-worker serves the job
+`tfplace_tf_2_21_0_mib_32000`, which a client reads from the list of devices. (A
+harness's session gives every worker its own task.)
 """
 
 import dataclasses
@@ -35,7 +32,7 @@ from tfplace.formats import json_file
 FORMAT = "tfplace.hosts.v1"
 MAX_WORKERS = 256
 TIMEOUT_S = 5.0
-# RFC 9113, 3.4: the client's preface, and its settings: none.
+# RFC 9113, 3.4: the client's preface and its empty settings.
 _SETTINGS = 4
 _PREFACE = (
   b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, _SETTINGS)) + bytes(5)
@@ -51,8 +48,8 @@ class Worker:
 
   Attributes:
     address: host:port.
-    name: in messages.
-    kind: what sets its machine apart from others, or "".
+    name: name in messages.
+    kind: distinguishes its machine from others, or "".
   """
 
   address: str
@@ -61,7 +58,7 @@ class Worker:
 
   @property
   def host(self) -> str:
-    """The host of the address, without brackets."""
+    """Returns the host of the address, without brackets."""
     return split_address(self.address)[0]
 
   def __str__(self) -> str:
@@ -72,14 +69,14 @@ class Worker:
 
 @dataclasses.dataclass(frozen=True)
 class Hosts:
-  """The workers of a file; the first also runs the sessions."""
+  """Workers of a hosts file; the first one also runs the sessions."""
 
   name: str
   workers: tuple[Worker, ...]
 
 
 def is_hosts_file(path: str) -> bool:
-  """Whether a file says that it has this format; the rest may be wrong."""
+  """Returns whether a file declares this format, even if malformed."""
   if not path.endswith((".json", ".json.gz")):
     return False
   try:
@@ -90,11 +87,7 @@ def is_hosts_file(path: str) -> bool:
 
 
 def load_hosts(path: json_file.Path) -> Hosts:
-  """Reads a hosts file.
-
-  Raises:
-    FormatError: names the file, the element and the value.
-  """
+  """Reads a hosts file; raises FormatError with file, element and value."""
   data = json_file.read_json(path, FORMAT)
   with json_file.errors_naming(path):
     name = json_file.as_name(json_file.required(data, "name", "hosts"), "name")
@@ -131,11 +124,7 @@ def _check_different(values: list[str], what: str) -> None:
 
 
 def split_address(address: str, any_port: bool = False) -> tuple[str, int]:
-  """Host and port of "host:port"; with `any_port` the port may be 0.
-
-  Raises:
-    FormatError: it is not of that form.
-  """
+  """Splits "host:port", or raises FormatError; `any_port` allows port 0."""
   host, colon, port = address.rpartition(":")
   bracketed = host.startswith("[") and host.endswith("]")
   bare = host[1:-1] if bracketed else host
@@ -155,14 +144,14 @@ def split_address(address: str, any_port: bool = False) -> tuple[str, int]:
 
 
 def check(workers: Sequence[Worker], timeout_s: float = TIMEOUT_S) -> list[str]:
-  """A sentence for each worker that does not answer; all are asked at once."""
+  """Queries all workers at once; returns a sentence per failed worker."""
   with futures.ThreadPoolExecutor(max(1, len(workers))) as pool:
     found = pool.map(lambda worker: _problem(worker, timeout_s), workers)
   return [sentence for sentence in found if sentence]
 
 
 def check_until(workers: Sequence[Worker], deadline: float) -> list[str]:
-  """`check`, repeated until all answer or `time.monotonic()` passes."""
+  """Repeats `check` until all workers answer, or until a deadline."""
   while True:
     found = check(workers)
     if not found or time.monotonic() > deadline:
@@ -193,11 +182,11 @@ def _problem(worker: Worker, timeout_s: float) -> str | None:
 
 @dataclasses.dataclass(frozen=True)
 class Handshake:
-  """The content of a worker's job name.
+  """Content of a worker's job name.
 
   Attributes:
-    version: of its TensorFlow; "2.21.0-rc1" is read as "2.21.0.rc1".
-    memory_bytes: of its host.
+    version: version of its TensorFlow; "2.21.0-rc1" is read as "2.21.0.rc1".
+    memory_bytes: memory of its host.
   """
 
   version: str
@@ -205,7 +194,7 @@ class Handshake:
 
   @property
   def job(self) -> str:
-    """The name of the job for this content."""
+    """Returns the job name that encodes this content."""
     version = re.sub(r"\W", "_", self.version)
     return f"tfplace_tf_{version}_mib_{int(self.memory_bytes) // _MIB}"
 
@@ -214,7 +203,7 @@ class Handshake:
 
 
 def read_handshake(device_names: Iterable[str]) -> Handshake | None:
-  """The handshake in device names; None of a server of another program."""
+  """Reads the handshake in device names; None for other programs' servers."""
   for name in device_names:
     match = _JOB.fullmatch(name)
     if match:

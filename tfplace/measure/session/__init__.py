@@ -1,1 +1,1 @@
-"""What runs inside a measuring process, and how it is told."""
+"""Code and messages of measuring processes."""

@@ -1,7 +1,7 @@
-"""The messages between a measuring process and its parent.
+"""Messages between a measuring process and its parent.
 
-Plain data, pickled over a socket pair that only the two share. Nothing here
-imports TensorFlow, which a child loads later.
+Plain data, pickled over a private socket pair. This module does not import
+TensorFlow, which a child loads later.
 """
 
 import dataclasses
@@ -13,26 +13,26 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class ChildConfig:
-  """How a child process sets up its TensorFlow runtime.
+  """Configuration of a child's TensorFlow runtime.
 
   Attributes:
-    addresses: host:port of every worker; empty for a process without a
-      server, whose session runs on its own devices.
+    addresses: host:port of every worker; empty for a process without a server,
+      whose session runs on its own devices.
     task: index of this worker in `addresses`.
     job: name of the server's job.
-    listens_on: the only address whose connections the server takes; None:
-      loopback, where the kernel allows to choose.
-    remote: host:port of workers that others started, on which the sessions of
-      this process run; the first is their master.
-    threads: of the op executor.
-    op_threads: inside an op; 0: as many as cores.
+    listens_on: the only address on which the server accepts connections; None
+      for loopback where the kernel supports the restriction.
+    remote: host:port of existing workers that run the sessions of this process;
+      the first is their master.
+    threads: threads of the op executor.
+    op_threads: threads inside an op; 0 for as many as cores.
     core: the core that the process runs on, or None for any.
     cpu_devices: number of logical CPU devices.
-    gpu_memory_mb: memory of each logical GPU of the first GPU; empty: every
-      GPU, whole.
+    gpu_memory_mb: memory of each logical GPU on the first GPU; empty to use all
+      GPUs whole.
     gpus: whether GPUs are used at all.
-    memory_limit_bytes: by which the process's data may grow once its runtime
-      has started, or None.
+    memory_limit_bytes: limit on the growth of the process's data after its
+      runtime has started, or None.
   """
 
   addresses: Sequence[str] = ()
@@ -51,12 +51,12 @@ class ChildConfig:
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-  """A remote worker's answer to the request for its devices.
+  """Answer of a remote worker to the request for its devices.
 
   Attributes:
-    devices: name, as the worker gives it -> memory, bytes.
-    error: why it did not answer, or "".
-    incarnation: a random number, new at each start of the worker.
+    devices: device name, as the worker gives it -> memory, bytes.
+    error: reason for a missing answer, or "".
+    incarnation: random number, new at each start of the worker.
   """
 
   devices: Mapping[str, float]
@@ -66,14 +66,15 @@ class Answer:
 
 @dataclasses.dataclass(frozen=True)
 class Ready:
-  """A child's first message: its runtime has started.
+  """First message of a child: its runtime has started.
 
   Attributes:
-    loopback_only: whether its server takes connections of this host only.
-    devices: name -> memory of its devices, bytes.
-    hardware: name -> what the device is, such as "NVIDIA H100 80GB HBM3".
-    answers: of each worker of `ChildConfig.remote`.
-    unconnected: two of them, of which one does not reach the other, or None.
+    loopback_only: whether its server accepts connections of this host only.
+    devices: device name -> memory, bytes.
+    hardware: device name -> product, such as "NVIDIA H100 80GB HBM3".
+    answers: answer of each worker in `ChildConfig.remote`.
+    unconnected: indices of two workers, one of which cannot reach the other, or
+      None.
   """
 
   loopback_only: bool
@@ -85,11 +86,11 @@ class Ready:
 
 @dataclasses.dataclass(frozen=True)
 class Failure:
-  """A request failed in a child that is still alive.
+  """Failure of a request in a child that is still alive.
 
   Attributes:
-    kind: "out_of_memory", "address_in_use", "lost" (another worker went away)
-      or "failed".
+    kind: "out_of_memory", "address_in_use", "lost" (another worker is gone) or
+      "failed".
     message: one line.
   """
 
@@ -99,7 +100,7 @@ class Failure:
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-  """The stage of a measurement that begins."""
+  """Start of a stage of a measurement."""
 
   name: str
 
@@ -109,20 +110,19 @@ class StepRequest:
   """A placed graph to run.
 
   Attributes:
-    graph_def: serialised GraphDef, a device on every node, nothing to feed.
+    graph_def: serialized GraphDef with a device on every node and no feeds.
     initializers: nodes to run once before the first step.
-    initializer_feeds: per initializer, the tensor to feed and its value.
-    fetches: tensors whose values are fetched in one step before and one after
-      all others.
+    initializer_feeds: tensor to feed and its value, for each initializer.
+    fetches: tensors to fetch in one step before and one after all others.
     targets: nodes that every step runs.
-    warmup: steps that are not counted.
-    steps: timed steps.
-    traced_steps: further steps with step stats.
-    phase_s: warming up, timing and tracing each begin no further step after
-      so many seconds; 1, 3 and 1 steps run in any case.
-    seconds: for all of it: a third may go by before the last warm-up step
-      begins, two thirds before the last timed one, all before the last traced
-      one; 0, 1 and 1 steps run in any case.
+    warmup: number of untimed steps.
+    steps: number of timed steps.
+    traced_steps: number of further steps with step stats.
+    phase_s: seconds after which warm-up, timing and tracing each start no
+      further step; at least 1, 3 and 1 steps run.
+    seconds: seconds for all phases: no warm-up step starts after a third, no
+      timed step after two thirds, no traced step after all of them; at least 0,
+      1 and 1 steps run.
   """
 
   graph_def: bytes
@@ -139,11 +139,11 @@ class StepRequest:
 
 @dataclasses.dataclass(frozen=True)
 class OpTime:
-  """One op of one traced step.
+  """One op of a traced step.
 
   Attributes:
-    device: where it ran.
-    start_us: start of its kernel, since the step's first op.
+    device: the device that ran the op.
+    start_us: start of its kernel since the step's first op.
     compute_us: time in its kernel.
     output_bytes: output index -> bytes of the tensor.
   """
@@ -160,10 +160,10 @@ class Transfer:
 
   Attributes:
     label: TensorFlow's text: size, rate, producer, devices.
-    device: the device that received.
-    start_us: of the request for it, since the step's first op.
-    duration_us: from the request to the arrival; waiting for the producer
-      included.
+    device: the receiving device.
+    start_us: time of the request since the step's first op.
+    duration_us: time from the request to the arrival, including waiting for the
+      producer.
   """
 
   label: str
@@ -179,7 +179,7 @@ class Trace:
   Attributes:
     ops: op name -> its time.
     transfers: tensors received.
-    peak_bytes: device -> peak of what ops allocated in the step, without
+    peak_bytes: device -> peak of allocations by ops in the step, without
       variables and constants.
   """
 
@@ -190,14 +190,14 @@ class Trace:
 
 @dataclasses.dataclass(frozen=True)
 class StepReply:
-  """What the steps of a `StepRequest` took.
+  """Measurements of a `StepRequest`.
 
   Attributes:
     step_us: [steps] wall time of each timed step.
-    first_values: the fetches of the first step.
-    last_values: the fetches of the last step.
-    traces: one per traced step.
-    setup_us: building the session and initialising the variables.
+    first_values: fetches of the first step.
+    last_values: fetches of the last step.
+    traces: one trace per traced step.
+    setup_us: time to build the session and initialize the variables.
     high_water_bytes: GPU -> peak of its allocator during the steps.
   """
 

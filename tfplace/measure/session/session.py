@@ -1,12 +1,11 @@
-"""Sessions inside a measuring process: run placed graphs, query remote workers.
+"""Sessions in a measuring process that run placed graphs or query workers.
 
-The graph runs as placed: Grappler, constant folding, common subexpression
+Graphs run as placed: Grappler, constant folding, common subexpression
 elimination, XLA and soft placement are off, and each session has its own
-variables. Two passes remain: TensorFlow copies constants of up to 16 elements
-to each device that reads them, and oneDNN's chooses kernels within a device.
-
-Workers that others started do not know each other: each session brings the
-cluster (`ConfigProto.cluster_def`). The first worker is the sessions' master.
+variables. Two passes remain active: TensorFlow copies constants of up to 16
+elements to each device that reads them, and oneDNN chooses kernels within a
+device. Remote workers do not know each other, so each session specifies the
+cluster (`ConfigProto.cluster_def`), with the first worker as its master.
 """
 
 import time
@@ -19,13 +18,13 @@ import tensorflow.compat.v1 as tf1
 from tfplace.measure.session import messages, step_stats
 
 JOB = "worker"
-_TIMEOUT_MS = 10_000  # of a remote worker's answer, except to a step
+_TIMEOUT_MS = 10_000  # for answers of a remote worker, except steps
 _OWN = "/job:localhost/"  # devices of this process, without a server
-_MAX_FEED_BYTES = 256 << 20  # per run: a message may not pass 2 GiB
+_MAX_FEED_BYTES = 256 << 20  # per run, since a message is limited to 2 GiB
 
 
 def session_config(config: messages.ChildConfig) -> tf1.ConfigProto:
-  """The session's options, without any optimization of the graph."""
+  """Returns session options without any graph optimization."""
   proto = tf1.ConfigProto(
     inter_op_parallelism_threads=config.threads,
     intra_op_parallelism_threads=config.op_threads,
@@ -53,7 +52,7 @@ def session_config(config: messages.ChildConfig) -> tf1.ConfigProto:
 def make_server(
   config: messages.ChildConfig, proto: tf1.ConfigProto
 ) -> tf.distribute.Server:
-  """This process's worker, on its port and not started yet."""
+  """Creates this process's worker server without starting it."""
   return tf.distribute.Server(
     {config.job: list(config.addresses)},
     job_name=config.job,
@@ -64,7 +63,7 @@ def make_server(
 
 
 def devices(target: str, proto: tf1.ConfigProto) -> dict[str, float]:
-  """Name -> memory in bytes of the devices that a session sees."""
+  """Maps the names of the devices that a session sees to memory in bytes."""
   with tf1.Session(target, graph=tf.Graph(), config=proto) as session:
     found = session.list_devices()
   return {
@@ -81,14 +80,14 @@ def run_steps(
   report: Callable[[str], None],
   before_init: Callable[[], None],
 ) -> messages.StepReply:
-  """Initialises, warms up, times and traces the steps of `request`.
+  """Initializes, warms up, times and traces the steps of `request`.
 
   Args:
-    request: what to run.
-    target: the session's target.
-    proto: the session's options.
-    report: called with each stage before it begins.
-    before_init: called when the graph is built, before anything runs.
+    request: the steps to run.
+    target: target of the session.
+    proto: options of the session.
+    report: called with each stage before it starts.
+    before_init: called after the graph is built, before anything runs.
   """
   report("building the session")
   started = time.perf_counter()
@@ -140,7 +139,7 @@ def _timed(
 
 
 class _Clock:
-  """Ends each phase of a measurement by the seconds of its request."""
+  """Time limits of the phases of a measurement."""
 
   def __init__(self, request: messages.StepRequest) -> None:
     self._started = time.perf_counter()
@@ -149,14 +148,13 @@ class _Clock:
   def repeat(
     self, count: int, share: float, at_least: int, hurried: int
   ) -> Iterator[int]:
-    """Up to `count` turns.
+    """Yields up to `count` turns.
 
     Args:
-      count: turns, where time permits.
-      share: of the request's `seconds`, which may go by in this phase and
-        those before.
-      at_least: turns that do not depend on `phase_s`.
-      hurried: turns that do not depend on `seconds`.
+      count: number of turns if time permits.
+      share: fraction of the request's `seconds` at which this phase ends.
+      at_least: turns that run regardless of `phase_s`.
+      hurried: turns that run regardless of `seconds`.
     """
     began = time.perf_counter()
     ends = self._started + share * self._request.seconds
@@ -176,7 +174,7 @@ def _since_us(started: float) -> float:
 def _values(
   session: tf1.Session, fetches: Sequence[str], nodes: Sequence[tf.Operation]
 ) -> dict[str, np.ndarray]:
-  """The fetches of a step, which is not timed: fetching takes time, too."""
+  """Fetches values in an untimed step, because fetching takes time."""
   values, _ = session.run([list(fetches), list(nodes)])
   return {f: np.asarray(v) for f, v in zip(fetches, values, strict=True)}
 
@@ -209,12 +207,12 @@ def _initialise(session: tf1.Session, request: messages.StepRequest) -> None:
 
 
 def target(address: str) -> str:
-  """The session target of a worker's address."""
+  """Returns the session target of a worker's address."""
   return f"grpc://{address}"
 
 
 def add_cluster(proto: tf1.ConfigProto, addresses: Sequence[str]) -> None:
-  """Makes the workers the tasks of the session's cluster, in order."""
+  """Sets the workers, in order, as tasks of the session's cluster."""
   spec = tf.train.ClusterSpec({JOB: list(addresses)})
   proto.cluster_def.CopyFrom(spec.as_cluster_def())
 
@@ -222,14 +220,14 @@ def add_cluster(proto: tf1.ConfigProto, addresses: Sequence[str]) -> None:
 def ask(
   addresses: Sequence[str],
 ) -> tuple[list[messages.Answer], tuple[int, int] | None]:
-  """Each worker's devices, and two that cannot reach each other, or None."""
+  """Queries each worker's devices; also finds two unconnected workers."""
   found = [answer(address) for address in addresses]
   failed = any(one.error for one in found)
   return found, None if failed else _unconnected(addresses)
 
 
 def answer(address: str) -> messages.Answer:
-  """A worker's devices; ends sessions that an earlier harness left there."""
+  """Queries a worker's devices and ends sessions of earlier harnesses."""
   config = tf1.ConfigProto(operation_timeout_in_ms=_TIMEOUT_MS)
   try:
     with tf1.Session(target(address), graph=tf.Graph(), config=config) as asked:
@@ -256,7 +254,6 @@ def _unconnected(addresses: Sequence[str]) -> tuple[int, int] | None:
 def _reaches(
   addresses: Sequence[str], master: int, others: Sequence[int]
 ) -> bool:
-  """Whether a session of `master` with the others can be opened."""
   config = tf1.ConfigProto(
     operation_timeout_in_ms=_TIMEOUT_MS, isolate_session_state=True
   )

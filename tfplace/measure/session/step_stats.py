@@ -1,7 +1,8 @@
 """Devices, memory and step stats inside a measuring process.
 
-A session shares its GPU allocators with TensorFlow's eager context, whose API
-reads their peaks. Step stats give op times, transfers and allocated memory.
+Sessions share their GPU allocators with TensorFlow's eager context, whose API
+reads the allocators' peaks. Step stats provide op times, transfers and memory
+allocations.
 """
 
 import dataclasses
@@ -18,7 +19,7 @@ _GPU_STREAMS = "/stream:all"
 
 
 def configure(config: messages.ChildConfig) -> None:
-  """Gives the eager context the same devices as sessions; runs nothing."""
+  """Configures the eager context's devices like those of sessions."""
   gpus = tf.config.list_physical_devices("GPU") if config.gpus else []
   if config.gpu_memory_mb:
     tf.config.set_visible_devices(gpus[:1], "GPU")
@@ -39,7 +40,7 @@ def configure(config: messages.ChildConfig) -> None:
 def hardware(
   names: Iterable[str], config: messages.ChildConfig
 ) -> dict[str, str]:
-  """Device name -> such as "NVIDIA H100 80GB HBM3"."""
+  """Maps device names to products, such as "NVIDIA H100 80GB HBM3"."""
   gpus = tf.config.list_physical_devices("GPU") if config.gpus else []
   result = {}
   for name in names:
@@ -54,13 +55,13 @@ def hardware(
 
 
 def reset_high_water(names: Iterable[str]) -> None:
-  """Resets the peaks of the GPUs among the devices."""
+  """Resets the memory peaks of the GPUs among the devices."""
   for gpu in _gpus(names).values():
     tf.config.experimental.reset_memory_stats(gpu)
 
 
 def high_water_bytes(names: Iterable[str]) -> dict[str, float]:
-  """GPU's name -> peak bytes of its allocator since the reset."""
+  """Maps GPU names to the peak bytes of their allocators since the reset."""
   return {
     name: float(tf.config.experimental.get_memory_info(gpu)["peak"])
     for name, gpu in _gpus(names).items()
@@ -68,7 +69,6 @@ def high_water_bytes(names: Iterable[str]) -> dict[str, float]:
 
 
 def _gpus(names: Iterable[str]) -> dict[str, str]:
-  """Full name -> "GPU:0", for the GPUs of this process."""
   found = {name: host.kind_and_number(name) for name in names}
   return {
     name: f"GPU:{number}"
@@ -80,14 +80,11 @@ def _gpus(names: Iterable[str]) -> dict[str, str]:
 def parse(
   stats: step_stats_pb2.StepStats, known: Container[str]
 ) -> messages.Trace:
-  """One step's stats as plain data.
+  """Converts the step stats of one step to plain data.
 
-  A GPU's kernels are timed on its streams where TensorFlow traced those; an
-  op's own stats have only the launch.
-
-  Args:
-    stats: of one step.
-    known: names of the graph's ops; TensorFlow adds its own.
+  GPU kernels are timed on their streams if TensorFlow traced those, because an
+  op's own stats only cover the kernel launch. `known` are the names of the
+  graph's ops; TensorFlow adds its own ops.
   """
   devices = [d for d in stats.dev_stats if "/stream:" not in d.device]
   starts = [_start_ns(n) for d in devices for n in d.node_stats]
@@ -108,7 +105,7 @@ def parse(
 
 
 def _start_ns(node: step_stats_pb2.NodeExecStats) -> int:
-  """Transfers have no nanoseconds."""
+  """Returns the start in nanoseconds; transfers only have microseconds."""
   return node.all_start_nanos or node.all_start_micros * 1000
 
 
@@ -132,7 +129,7 @@ def _op_time(
 def _add(
   ops: dict[str, messages.OpTime], name: str, time: messages.OpTime
 ) -> None:
-  """An op that ran more than once (in a loop) took the sum of its times."""
+  """Adds an op; the times of repeated runs (in a loop) are summed."""
   before = ops.get(name, time)
   total_us = time.compute_us + (before.compute_us if name in ops else 0.0)
   ops[name] = dataclasses.replace(
@@ -154,7 +151,7 @@ def _use_kernel_times(
   ops: dict[str, messages.OpTime],
   kernels: Iterable[step_stats_pb2.NodeExecStats],
 ) -> None:
-  """Replaces the ops' times by the sums of their kernels ("op:Type")."""
+  """Replaces op times by the sums of their kernels ("op:Type")."""
   sums: dict[str, float] = {}
   for kernel in kernels:
     name = kernel.node_name.rpartition(":")[0] or kernel.node_name
@@ -165,10 +162,7 @@ def _use_kernel_times(
 
 
 def _peak_bytes(nodes: Iterable[step_stats_pb2.NodeExecStats]) -> float:
-  """Peak of allocations less releases, in the order of time.
-
-  In the same microsecond, releases come first, as in a simulated step.
-  """
+  """Computes a peak; at one instant, releases come first, as when simulated."""
   live = peak = 0.0
   for _, size in sorted(_allocations(nodes)):
     live += size

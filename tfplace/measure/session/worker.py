@@ -1,9 +1,8 @@
-"""A measuring process: `python -m tfplace.measure.session.worker FD`.
+"""Measuring process: `python -m tfplace.measure.session.worker FD`.
 
-Started by `runtime.Child` only. It serves a TensorFlow worker on loopback (or,
-without addresses, uses its own devices) and runs the steps that its parent
-sends. It ends with its parent: its standard input is a pipe that the parent
-holds.
+Only `runtime.Child` starts it. It serves a TensorFlow worker on loopback, or
+uses its own devices if it has no addresses, and runs the steps that its parent
+sends. It ends with its parent, which holds the pipe of its standard input.
 """
 
 import contextlib
@@ -31,11 +30,11 @@ _FAILURES = {
   "UnavailableError": "lost",
   "AbortedError": "lost",
 }
-_RUNTIME_BYTES = 256 << 20  # stacks and arenas of threads to be started
+_RUNTIME_BYTES = 256 << 20  # stacks and arenas of threads not started yet
 
 
 def main(argv: list[str]) -> None:
-  """Serves the parent on the socket `argv[1]` until it closes it."""
+  """Serves the parent on the socket `argv[1]` until the parent closes it."""
   _die_with_parent()
   _prefer_for_oom_kill()
   _skip_keras()
@@ -51,18 +50,18 @@ def main(argv: list[str]) -> None:
   parent.send(runtime.ready)
   with contextlib.suppress(EOFError, OSError):
     _serve(runtime, parent)
-  # TensorFlow's servers cannot be stopped cleanly: skip their destructors.
+  # TensorFlow's servers cannot be stopped cleanly, so destructors are skipped.
   os._exit(0)
 
 
 def _die_with_parent() -> None:
-  """Ends this process when the parent has ended, however that happened.
+  """Ends this process when its parent ends, for any reason.
 
-  Linux' parent-death signal is sent when the thread that spawned the child
-  ends, so a pipe is used, and the parent's id is watched, since a fork of the
-  parent may hold the pipe open. A stopped process watches nothing: but its own
-  process group is orphaned with the parent, and the kernel then sends stopped
-  members SIGHUP and SIGCONT.
+  Linux sends its parent-death signal when the spawning thread ends, so a pipe
+  is used instead. A fork of the parent may keep the pipe open, so the parent's
+  id is watched, too. A stopped process cannot watch anything. But its own
+  process group becomes orphaned, and the kernel then sends SIGHUP and SIGCONT
+  to stopped members.
   """
   signal.signal(signal.SIGHUP, signal.SIG_DFL)
   os.setpgid(0, 0)
@@ -79,10 +78,7 @@ def _die_with_parent() -> None:
 
 
 def _prefer_for_oom_kill() -> None:
-  """Makes the kernel end this process first when the host lacks memory.
-
-  Nor does a crash write a core file.
-  """
+  """Makes this process the first OOM victim, and disables core dumps."""
   _, hard = resource.getrlimit(resource.RLIMIT_CORE)
   resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
   with (
@@ -93,11 +89,7 @@ def _prefer_for_oom_kill() -> None:
 
 
 def _skip_keras() -> None:
-  """Keeps TensorFlow from importing Keras, a third of the time to start.
-
-  TensorFlow tries to import it (and so Matplotlib and pandas), but does not
-  need it to run a graph.
-  """
+  """Blocks TensorFlow's optional import of Keras, a third of startup time."""
   sys.modules.setdefault("keras", None)  # type: ignore[arg-type]
 
 
@@ -113,10 +105,8 @@ def _serve(runtime: "_Runtime", parent: connection.Connection) -> None:
 
 
 class _Runtime:
-  """This process's TensorFlow: its server, if any, and sessions."""
-
   def __init__(self, config: messages.ChildConfig) -> None:
-    # Both load TensorFlow.
+    # Both modules import TensorFlow.
     from tfplace.measure.session import session, step_stats
 
     step_stats.configure(config)
@@ -129,7 +119,7 @@ class _Runtime:
       self._server = session.make_server(config, self._proto)
       loopback_only = _restrict(config)
       self._server.start()
-    # With a server, a session would wait for the other workers here.
+    # With a server, a session would wait for the other workers at this point.
     alone = not (config.addresses or config.remote)
     devices = session.devices("", self._proto) if alone else {}
     self.ready = messages.Ready(
@@ -159,7 +149,7 @@ class _Runtime:
     )
 
   def _limit_memory(self) -> None:
-    """Task 0 builds the graphs; its limit counts from then on."""
+    """Limits the memory of task 0 once it has built the graph."""
     if self._config.memory_limit_bytes is not None and not self._config.task:
       limit_data(self._config.memory_limit_bytes)
 
@@ -167,8 +157,8 @@ class _Runtime:
 def limit_data(growth_bytes: float) -> None:
   """Limits the growth of this process's private data.
 
-  The kernel counts the stacks of threads at their largest possible size: they
-  have an allowance of their own.
+  The kernel counts thread stacks at their maximum size, so these get an
+  additional allowance.
   """
   with open("/proc/self/status", encoding="ascii") as status:
     fields = dict(line.split(":", 1) for line in status if ":" in line)
@@ -179,11 +169,7 @@ def limit_data(growth_bytes: float) -> None:
 
 
 def _restrict(config: messages.ChildConfig) -> bool:
-  """Restricts the server to its address; returns whether that is loopback.
-
-  Raises:
-    MeasurementError: it cannot be restricted to `listens_on`.
-  """
+  """Restricts the server to its address; returns whether that is loopback."""
   port = int(config.addresses[config.task].rpartition(":")[2])
   address = ipaddress.ip_address(config.listens_on or host.LOOPBACK)
   try:

@@ -1,1 +1,1 @@
-"""The optimum of small problems, by constraint programming."""
+"""Optimal placement of small problems by constraint programming."""

@@ -1,10 +1,10 @@
-"""An exact schedule and its placement, by constraint programming (CP-SAT).
+"""A constraint model (CP-SAT) of placement and scheduling.
 
-A model of rules 1 to 3 of the formats in which a solver may choose the order of
-ops and of transfers, besides their devices. The simulator is a scheduler of one
-fixed order, so every simulated step is a solution of the model: what the solver
-proves of the model holds for the simulator. For a few dozen groups; needs the
-extra `exact` (OR-tools).
+The model follows rules 1-3 (ready, device, channel) of docs/simulation.md, but
+lets the solver choose the order of ops and transfers as well as the devices.
+Every simulated step is a solution of the model, so bounds of the model hold for
+the simulator. The model suits a few dozen groups and needs the extra `exact`
+(OR-tools).
 """
 
 import dataclasses
@@ -25,13 +25,10 @@ from tfplace.simulate.links import transfer_ends
 
 
 def cp_model() -> Any:
-  """The module of OR-tools.
-
-  Raises:
-    TfplaceError: it is not installed; names the extra that has it.
-  """
+  """Imports OR-tools' CP-SAT; raises TfplaceError if it is not installed."""
   try:
-    from ortools.sat.python import cp_model as module  # heavy and optional
+    # A large optional dependency.
+    from ortools.sat.python import cp_model as module
   except ImportError as error:
     raise TfplaceError(
       "strategy 'exact' needs OR-tools: pip install 'tfplace[exact]'"
@@ -44,20 +41,19 @@ class Schedule:
   """A constraint model of one problem.
 
   Proof that its optimum bounds the simulated step. Take any feasible placement
-  and its simulated step, and round all its times down to ticks. Each
-  constraint is a difference b - a >= p of times, of which the model rounds
-  down p; floor(b) >= floor(a + p) >= floor(a) + floor(p), so it still holds.
-  What the model leaves out (the order of queues, memory over time, sends and
-  receives, that an op of no time waits for its device) would only rule out
-  more.
+  and its simulated step, and round all its times down to ticks. Each constraint
+  is a difference b - a >= p of times, where the model rounds p down. Since
+  floor(b) >= floor(a + p) >= floor(a) + floor(p), it still holds. The parts of
+  the rules that the model omits would only exclude more: queue order, memory
+  over time, sends and receives, and waiting of zero-time ops for their device.
 
   Attributes:
     model: the `CpModel`.
     step: its objective, in ticks.
     on: [num_groups][num_devices] literals.
-    tick_us: microseconds of one unit of the model.
-    alike: sets of devices that stand for each other: of the placements that
-      differ in their names alone, the model has one.
+    tick_us: microseconds per tick.
+    alike: sets of interchangeable devices. The model keeps one of the
+      placements that differ only in their names.
   """
 
   model: Any
@@ -67,17 +63,17 @@ class Schedule:
   alike: list[list[int]]
 
   def forbid(self, group_devices: np.ndarray) -> None:
-    """Leaves out a placement that has been judged, under all its names."""
+    """Excludes a simulated placement under all its namings."""
     self.model.add_bool_or(
       [row[d].negated() for row, d in zip(self.on, group_devices, strict=True)]
     )
 
   def beat(self, step_time_us: float) -> None:
-    """Leaves out every step that is not faster by more than a tick."""
+    """Excludes steps that are not faster by more than a tick."""
     self.model.add(self.step <= math.floor(step_time_us / self.tick_us) - 1)
 
   def renamed(self, group_devices: np.ndarray) -> list[np.ndarray]:
-    """The placement under every naming of the devices that are alike."""
+    """Returns the placement under every naming of interchangeable devices."""
     rows = []
     each = [itertools.permutations(chain) for chain in self.alike]
     for names in itertools.product(*each):
@@ -91,23 +87,23 @@ class Schedule:
 def solve(
   schedule: Schedule, limit_s: float, seed: int
 ) -> tuple[float, list[np.ndarray]]:
-  """Searches for at most so long.
+  """Runs the solver.
 
   Args:
-    schedule: from `make_schedule`.
-    limit_s: seconds.
-    seed: of the solver.
+    schedule: model from `make_schedule`.
+    limit_s: time limit in seconds.
+    seed: seed of the solver.
 
   Returns:
-    A proven lower bound in microseconds of what the model has left, infinite
-    where it has nothing left, and [num_groups] devices of each of the better
-    and better schedules that were met.
+    A proven lower bound in microseconds of the remaining placements, infinite
+    if there are none, and the [num_groups] devices of each improved schedule
+    found.
   """
   module = cp_model()
   met: list[np.ndarray] = []
 
   class Tell(module.CpSolverSolutionCallback):  # type: ignore[name-defined]
-    """Reads the devices out of each solution."""
+    """Records the devices of each solution."""
 
     def on_solution_callback(self) -> None:
       values = [[self.boolean_value(x) for x in row] for row in schedule.on]
@@ -116,7 +112,8 @@ def solve(
   solver = module.CpSolver()
   solver.parameters.max_time_in_seconds = limit_s
   solver.parameters.random_seed = seed % 2**31
-  # Many strategies in turn, on one core: the same result on any machine.
+  # Eight interleaved strategies on one core give the same result on any
+  # machine.
   solver.parameters.num_workers = 8
   solver.parameters.interleave_search = True
   if solver.solve(schedule.model, Tell()) == module.INFEASIBLE:
@@ -124,23 +121,24 @@ def solve(
   return max(0.0, solver.best_objective_bound) * schedule.tick_us, met
 
 
-_TICKS = 2**24  # of the shortest known step: what rounding down may lose
-_REACH = 256  # of `heads`; the graphs are small
-_MAX_CHOICES = 20_000  # ops x devices that a model is made for
+# Ticks of the shortest known step, which limits the rounding error.
+_TICKS = 2**24
+_REACH = 256  # Reach of `heads`; the graphs are small.
+_MAX_CHOICES = 20_000  # Maximum ops x devices of a model.
 
 
 def make_schedule(problem: Problem, most_us: float) -> Schedule:
-  """The model, whose steps take at most `most_us`.
+  """Builds the model of steps that take at most `most_us`.
 
   Args:
-    problem: what is placed and on what.
+    problem: problem to place.
     most_us: step time of a known placement, above 0.
   """
   return _Builder(problem, most_us).build()
 
 
 def check(problem: Problem) -> None:
-  """Refuses at once what cannot be solved.
+  """Rejects problems that cannot be solved.
 
   Raises:
     TfplaceError: OR-tools is not installed, or the problem is too large.
@@ -156,7 +154,7 @@ def check(problem: Problem) -> None:
 
 
 class _Builder:
-  """Adds variables and constraints, one kind of rule at a time."""
+  """Adds the variables and constraints of each rule."""
 
   def __init__(self, problem: Problem, most_us: float) -> None:
     self.problem, self.graph = problem, problem.graph
@@ -189,7 +187,7 @@ class _Builder:
     return Schedule(self.model, self.step, self.on, self.tick_us, alike)
 
   def _devices_of(self, group: int) -> list[Any]:
-    """One literal per device, exactly one of them true."""
+    """Adds one literal per device, exactly one of them true."""
     row = [
       self.model.new_bool_var(f"x{group},{d}")
       for d in range(self.cluster.num_devices)
@@ -209,7 +207,7 @@ class _Builder:
     return self.on[self.problem.group_of[op]][device]
 
   def _windows(self) -> None:
-    """What is proved of every step (`tfplace.bounds`) guides the solver."""
+    """Adds proven bounds (`tfplace.bounds`) to guide the solver."""
     self.model.add(self.step >= self.ticks(self.problem.lower_bound_us))
     _, price = work_prices(self.relaxed)
     head, tail = heads_and_tails(self.relaxed, price, _REACH)
@@ -230,7 +228,7 @@ class _Builder:
         )
 
   def _devices(self) -> None:
-    """Rule 2: one op at a time, and the gap after each that takes time."""
+    """Adds rule 2 (device): one op at a time, with overhead gaps."""
     for device in range(self.cluster.num_devices):
       c, intervals = self._class(device), []
       for op in range(self.graph.num_ops):
@@ -244,12 +242,12 @@ class _Builder:
       self.model.add_no_overlap(intervals)
 
   def _busy(self, op: int, c: int) -> int:
-    """Ticks that an op holds a device of class `c`; 0 if it cannot run."""
+    """Returns the ticks that an op holds a device of class `c`, or 0."""
     busy_us = self.relaxed.time_us[op, c] + self.relaxed.gap_us[op, c]
     return 0 if math.isinf(busy_us) else self.ticks(busy_us)
 
   def _memory(self) -> None:
-    """Rule 6, of persistent bytes alone."""
+    """Adds rule 6 (memory) for persistent bytes only."""
     held = np.floor(self.groups.persistent_bytes).astype(np.int64)
     for device, memory in enumerate(self.cluster.memory_bytes):
       if math.isfinite(memory):
@@ -260,7 +258,7 @@ class _Builder:
         )
 
   def _edges(self) -> None:
-    """Rules 1 and 2 where producer and consumer share a device."""
+    """Adds rules 1 (ready) and 2 (device) for edges within a device."""
     group_of = self.problem.group_of
     ends = np.unique(
       np.stack((self.graph.edge_src, self.graph.edge_dst)), axis=1
@@ -274,7 +272,7 @@ class _Builder:
         ).only_enforce_if(both)
 
   def _both(self, group: int, device: int, other: int, target: int) -> Any:
-    """A literal that is true if the two groups are on these devices."""
+    """Returns a literal that is true if both groups are on these devices."""
     if group == other:
       return self.on[group][device]
     key = int(group), device, int(other), target
@@ -288,7 +286,7 @@ class _Builder:
     return self.pairs[key]
 
   def _transfers(self) -> None:
-    """Rule 3: once per output and device, one at a time on each channel."""
+    """Adds rule 3 (channel): one transfer per output and device."""
     group_of = self.problem.group_of
     queues: dict[int, list[Any]] = {}
     readers: dict[tuple[int, int], list[int]] = {}
@@ -307,7 +305,7 @@ class _Builder:
   def _transfer(
     self, src: int, edges: list[int], target: int, queues: dict[int, list[Any]]
   ) -> None:
-    """The transfer of one output to one device, wherever it comes from."""
+    """Adds the transfer of one output to one device, from any device."""
     group_of, cluster = self.problem.group_of, self.cluster
     size = float(self.graph.edge_bytes[edges[0]])
     begin = self.model.new_int_var(0, self.most, "")
@@ -344,7 +342,7 @@ class _Builder:
     size: float,
     queues: dict[int, list[Any]],
   ) -> None:
-    """Its start after the producer, and its time on the channel."""
+    """Adds the start of a transfer and its time on the channel."""
     cluster = self.cluster
     present = self.model.new_bool_var("")
     self.model.add_bool_or(sent).only_enforce_if(present)
@@ -363,10 +361,10 @@ class _Builder:
       )
 
   def _in_order(self, chain: list[int]) -> None:
-    """Of devices that are alike, groups use lower ones first.
+    """Makes groups use interchangeable devices in order.
 
-    Any schedule can be renamed so: the first group that is on one of them
-    comes before the first that is on the next.
+    Any schedule can be renamed such that the first group on a device precedes
+    the first group on the next device.
     """
     for device, after in itertools.pairwise(chain):
       for group, row in enumerate(self.on):

@@ -1,10 +1,10 @@
-"""`exact`: the best placement of a small problem, and how good it can be.
+"""The `exact` placer: optimal placements of small problems, with proof.
 
-CP-SAT searches devices and orders at once (see `cp_sat`); the simulator judges
-every placement that it meets, and the evaluator the best of them. Needs the
-extra `exact` (OR-tools). OR-tools and TensorFlow each bring their own copy of
-the same libraries, and a process that has loaded both dies in the solver: so
-the search runs in a fresh Python that never loads TensorFlow.
+CP-SAT searches devices and orders together (see `cp_sat`). The simulator
+evaluates every placement found, and the evaluator the best one. The placer
+needs the extra `exact` (OR-tools). OR-tools and TensorFlow bundle their own
+copies of the same libraries, and the solver crashes in a process that has
+loaded both, so the search runs in a fresh Python process without TensorFlow.
 """
 
 import contextlib
@@ -37,27 +37,28 @@ from tfplace.simulate import Simulator
 from tfplace.simulate.links import serial_us
 
 _STARTS = ("single", "heft", "annealing")
-_START_SHARE = 0.2  # of the budget, for each; the solver does the rest
+# Share of the budget for each start; the solver gets the rest.
+_START_SHARE = 0.2
 _START_EVALUATIONS = 20_000
-_GRACE_S = 120.0  # to start, compile and stop
+_GRACE_S = 120.0  # Time to start, compile and stop.
 _LONGEST_S = 1e6
-_LENGTH_BYTES = 8  # of the number before the request
+_LENGTH_BYTES = 8  # Length of the size prefix of a request.
 
 
 @dataclasses.dataclass(frozen=True)
 class ExactPlacer:
-  """The best placement that CP-SAT finds within the budget."""
+  """Finds the best placement with CP-SAT, within the budget."""
 
   name: ClassVar[str] = "exact"
 
   def place(
     self, problem: Problem, evaluator: Evaluator, budget: Budget, seed: int
   ) -> Result:
-    """Searches until the budget ends or nothing better exists.
+    """Searches until the budget ends or optimality is proven.
 
     Raises:
       TfplaceError: OR-tools is not installed, or the problem is too large.
-      InfeasibleError: nothing that it met fits in memory.
+      InfeasibleError: no placement found fits in memory.
     """
     tracker = Tracker(self.name, problem, evaluator, budget)
     _, devices, evaluations = search_apart(
@@ -71,25 +72,25 @@ class ExactPlacer:
 def prove(
   problem: Problem, limit_s: float = 60.0, seed: int = 0
 ) -> tuple[float, Placement]:
-  """A proven lower bound of the step time, and the best placement found.
+  """Proves a lower bound of the step time and finds the best placement.
 
   Args:
-    problem: a small one.
-    limit_s: seconds.
-    seed: of the solver.
+    problem: a small problem.
+    limit_s: time limit in seconds.
+    seed: seed of the solver.
 
   Returns:
     The bound in microseconds, at least that of `tfplace.bounds`, and the
-    placement. Where they meet, the placement is an optimum.
+    placement. If they are equal, the placement is optimal.
 
   Raises:
     TfplaceError: OR-tools is not installed, or the problem is too large.
-    InfeasibleError: nothing that it met fits in memory.
+    InfeasibleError: no placement found fits in memory.
   """
   found_us, devices, _ = search_apart(problem, limit_s, None, seed)
   placement = Placement(problem, devices)
   (evaluation,) = Simulator(problem).evaluate([placement])
-  # What the solver rules out is only what beats the best placement met.
+  # The solver only rules out placements better than the best one found.
   bound_us = min(found_us, evaluation.step_time_us)
   return max(bound_us, lower_bound(problem).us), placement
 
@@ -100,16 +101,16 @@ def search(
   """Searches in this process, which must not have loaded TensorFlow.
 
   Args:
-    problem: a small one.
-    limit_s: seconds.
-    max_evaluations: of placements, or None.
-    seed: of the solver.
+    problem: a small problem.
+    limit_s: time limit in seconds.
+    max_evaluations: maximum number of evaluated placements, or None.
+    seed: seed of the solver.
 
   Returns:
-    A bound in microseconds, and the best placement as simulated.
+    A bound in microseconds, and the best placement by simulation.
 
   Raises:
-    TfplaceError: as of `ExactPlacer.place`.
+    TfplaceError: see `ExactPlacer.place`.
   """
   cp_sat.check(problem)
   budget = Budget(limit_s, max_evaluations)
@@ -123,22 +124,22 @@ def search(
     return 0.0, tracker.result()
   schedule = cp_sat.make_schedule(problem, most_us)
   bound_us, met = 0.0, [np.zeros(0, np.int32)]
-  # Each round proves that what has not been judged takes `bound_us` or more,
-  # and judges the best of it; once that is no faster, the best is an optimum.
+  # Each round proves that the remaining placements take `bound_us` or more, and
+  # evaluates the best of them. Once those are no faster, the best is optimal.
   while met and bound_us < _best_us(tracker, math.inf) and not tracker.is_done:
     found_us, met = solve(schedule, budget.left_s, seed)
     bound_us = max(bound_us, found_us)
-    for row in reversed(met):  # the best first
+    for row in reversed(met):  # Start with the best.
       _judge(tracker, groups, schedule, row)
     if tracker.best:
       schedule.beat(tracker.best[1].step_time_us)
-  # `beat` leaves out what is faster by less than a tick.
+  # `beat` excludes placements that are faster by less than a tick.
   best_us = _best_us(tracker, math.inf) - 2 * schedule.tick_us
   return min(bound_us, best_us) * (1 - ROUNDING), tracker.result()
 
 
 def _offer_starts(tracker: Tracker, seed: int) -> None:
-  """What must be beaten."""
+  """Offers the placements of other strategies as a start."""
   problem, budget = tracker.problem, tracker.budget
   for start in _STARTS:
     if tracker.best and tracker.is_done:
@@ -153,7 +154,8 @@ def _offer_starts(tracker: Tracker, seed: int) -> None:
       result = placer.place(problem, tracker.evaluator, limit, seed)
     except InfeasibleError:
       continue
-    tracker.evaluations += result.evaluations - 1  # and the offer's own
+    # The offer below counts one more.
+    tracker.evaluations += result.evaluations - 1
     tracker.offer(result.placement.devices)
 
 
@@ -167,13 +169,13 @@ def _judge(
   schedule: Schedule,
   group_devices: np.ndarray,
 ) -> None:
-  """Simulates a placement under all its names, for ties go by names.
+  """Simulates a placement under all namings, since ties depend on names.
 
-  Where it does not fit, placements near it are tried as well.
+  If it does not fit, repaired versions are tried as well.
   """
   for row in schedule.renamed(group_devices):
     if tracker.is_done:
-      return  # it stays in the model: not all of its names were judged
+      return  # Keep it in the model, because not all namings were simulated.
     evaluation = tracker.offer(groups.expand(row))
   if not evaluation.feasible:
     offer_repaired(tracker, groups, group_devices)
@@ -187,10 +189,10 @@ def search_apart(
 
   Returns:
     A proven bound in microseconds, [num_ops] devices, and the number of
-    placements evaluated.
+    evaluated placements.
 
   Raises:
-    TfplaceError: what the search raised, or the process died or hung.
+    TfplaceError: the search failed, or the process died or hung.
   """
   limit_s = min(limit_s, _LONGEST_S)
   request = pickle.dumps((problem, limit_s, max_evaluations, seed))
@@ -211,7 +213,7 @@ def search_apart(
 
 
 def _run(request: bytes, timeout_s: float, answers: object, log: object) -> int:
-  """Starts the child, hands it the request, and waits; its exit code."""
+  """Runs the child process with the request; returns its exit code."""
   package = str(pathlib.Path(tfplace.__file__).parent.parent)
   path = os.environ.get("PYTHONPATH")
   child = subprocess.Popen(
@@ -225,7 +227,8 @@ def _run(request: bytes, timeout_s: float, answers: object, log: object) -> int:
     },
   )
   try:
-    with contextlib.suppress(BrokenPipeError):  # it died: its exit code tells
+    # The exit code tells if it died.
+    with contextlib.suppress(BrokenPipeError):
       child.stdin.write(len(request).to_bytes(_LENGTH_BYTES, "big") + request)
       child.stdin.flush()
     return child.wait(timeout_s)
@@ -245,7 +248,7 @@ def _main() -> None:
   length = int.from_bytes(requests.read(_LENGTH_BYTES), "big")
   problem, limit_s, max_evaluations, seed = pickle.loads(requests.read(length))
   threading.Thread(target=_die_with_parent, daemon=True).start()
-  answers = os.dup(1)  # whatever else is printed goes to stderr
+  answers = os.dup(1)  # All other output goes to stderr.
   os.dup2(2, 1)
   try:
     bound_us, result = search(problem, limit_s, max_evaluations, seed)
@@ -254,11 +257,11 @@ def _main() -> None:
     answer = error
   with open(answers, "wb") as stream:
     stream.write(pickle.dumps(answer))
-  os._exit(0)  # the thread that watches stdin holds its lock
+  os._exit(0)  # The thread that watches stdin holds its lock.
 
 
 def _die_with_parent() -> None:
-  os.read(0, 1)  # returns when the parent is gone
+  os.read(0, 1)  # Returns when the parent is gone.
   os._exit(1)
 
 

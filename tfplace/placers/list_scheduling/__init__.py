@@ -1,1 +1,1 @@
-"""List schedulers: HEFT and Baechi's m-TOPO, m-ETF, m-SCT."""
+"""List schedulers: HEFT and Baechi's m-TOPO, m-ETF and m-SCT."""

@@ -1,9 +1,8 @@
-"""Baechi's co-placement: ops that belong together become one decision.
+"""Baechi's co-placement: merges ops that belong together into groups.
 
-Jeon et al., "Baechi: Fast Device Placement of Machine Learning Graphs" (SoCC
-2020), whose placers all see the graph like this: an op goes with its only
-consumer, and a gradient op with its forward op. The rules chain, so a group
-may be a whole layer. They come on top of the graph's own colocation.
+All placers of Baechi (Jeon et al., SoCC 2020) place an op with its only
+consumer and a gradient op with its forward op. The rules chain, so a group may
+be a whole layer. They extend the graph's own colocation.
 """
 
 import dataclasses
@@ -19,16 +18,16 @@ from tfplace.placers.groups import GroupGraph
 from tfplace.placers.repair import offer_repaired
 from tfplace.placers.tracker import Tracker
 
-# The rules of each grouping: only consumers, gradients. Baechi's public code
-# has the first; the paper has both. Neither wins everywhere, nor does none.
+# Rules of each grouping: (only consumers, gradients). Baechi's public code has
+# the first and the paper both. None of the three is best everywhere.
 GROUPINGS: Mapping[str, tuple[bool, bool]] = {
   "none": (False, False),
   "consumers": (True, False),
   "both": (True, True),
 }
 
-# TensorFlow 2 writes `gradient_tape/<forward op>/...` where it can, TensorFlow
-# 1 `gradients/<forward op>_grad/...`.
+# TensorFlow 2 usually writes `gradient_tape/<forward op>/...`, TensorFlow 1
+# `gradients/<forward op>_grad/...`.
 _GRADIENT = re.compile(r"^(?:gradient_tape|gradients)/(.+)$")
 
 
@@ -37,12 +36,12 @@ def offer_groupings(
   groupings: Sequence[str],
   schedule: Callable[[GroupGraph], np.ndarray],
 ) -> None:
-  """Offers what an algorithm makes of the problem under each grouping.
+  """Offers the placements of an algorithm under each grouping.
 
   Args:
-    tracker: receives every placement, repaired where it does not fit.
-    groupings: of `GROUPINGS`.
-    schedule: from a problem's groups to their devices, [num_groups] int32.
+    tracker: receives every placement, repaired if it does not fit.
+    groupings: keys of `GROUPINGS`.
+    schedule: function from groups to their [num_groups] int32 devices.
   """
   groups = GroupGraph(tracker.problem)
   for grouping in groupings:
@@ -57,16 +56,15 @@ def offer_groupings(
 def co_placed(
   problem: Problem, consumers: bool = True, gradients: bool = True
 ) -> Problem:
-  """The same ops with more of them colocated; placements fit the original.
+  """Returns the problem with further colocation; placements fit the original.
 
-  Two groups are only joined where a device runs both, and where the variables
-  of both fit into the largest device that does (the paper gives no rule for
-  either).
+  Groups are merged if some device can run both and the variables of both fit on
+  the largest such device. The paper gives no rule for either.
 
   Args:
-    problem: the problem.
-    consumers: join an op to its only consumer.
-    gradients: join a gradient op to its forward op.
+    problem: any problem.
+    consumers: merge an op with its only consumer.
+    gradients: merge a gradient op with its forward op.
   """
   sets = _Groups(problem)
   graph = problem.graph
@@ -88,9 +86,9 @@ def co_placed(
 
 
 def only_consumers(graph: OpGraph) -> np.ndarray:
-  """[num_ops] the one op that follows each op; -1 where none or several do.
+  """Returns the [num_ops] only consumer of each op; -1 for none or several.
 
-  A control edge makes a follower too, as in Baechi's public code.
+  Control edges count, as in Baechi's public code.
   """
   result = np.full(graph.num_ops, -1, np.int64)
   pairs = np.unique(np.stack((graph.edge_src, graph.edge_dst)), axis=1)
@@ -101,10 +99,10 @@ def only_consumers(graph: OpGraph) -> np.ndarray:
 
 
 def forward_ops(graph: OpGraph) -> np.ndarray:
-  """[num_ops] the forward op of each gradient op; -1 elsewhere.
+  """Returns the [num_ops] forward op of each gradient op, or -1.
 
-  By name: the longest scope of a gradient op's name that is the name of an op;
-  else by type: an op of type `XGrad` goes with an `X` among its inputs.
+  The forward op is named by the longest scope of the gradient op that is an op
+  name. Otherwise an op of type `XGrad` belongs to its input of type `X`.
   """
   result = np.full(graph.num_ops, -1, np.int64)
   index = graph.index
@@ -123,7 +121,7 @@ def forward_ops(graph: OpGraph) -> np.ndarray:
 
 
 class _Groups:
-  """Disjoint sets of a problem's groups, each with a device to be on."""
+  """Union-find over groups that keeps a device possible for each set."""
 
   def __init__(self, problem: Problem) -> None:
     self._group_of = problem.group_of.tolist()
@@ -135,7 +133,7 @@ class _Groups:
     self._memory = problem.cluster.memory_bytes
 
   def join(self, op: int, other: int) -> None:
-    """Joins the groups of two ops, where some device can take both."""
+    """Merges the groups of two ops if some device can take both."""
     a = self._sets.find(self._group_of[op])
     b = self._sets.find(self._group_of[other])
     if a == b:
@@ -148,5 +146,4 @@ class _Groups:
     self._allowed[root], self._held[root] = both, held
 
   def roots(self) -> np.ndarray:
-    """[num_groups] int64: the representative of each group's set."""
     return self._sets.roots()

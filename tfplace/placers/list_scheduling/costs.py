@@ -1,7 +1,4 @@
-"""A problem as the list schedulers read it: arrays of its costs.
-
-What a placement is worth is for the evaluator to say; here are estimates.
-"""
+"""Costs of a problem as arrays for the list schedulers."""
 
 from typing import NamedTuple
 
@@ -11,23 +8,23 @@ from tfplace.core.op_graph import OpGraph
 from tfplace.placers.groups import GroupGraph
 from tfplace.simulate.links import Links, links_of
 
-# What can have ended within this share of the longest path follows its first
-# consumer: reading a weight decides nothing.
+# An op that can end within this share of the longest path, such as the read of
+# a weight, follows its first consumer.
 _CHEAP = 1e-3
 
 
 class ListTables(NamedTuple):
-  """A problem for list schedulers.
+  """A problem packed for list schedulers.
 
   Attributes:
-    time_us: [num_ops, num_devices] float64, inf where disallowed.
+    time_us: [num_ops, num_devices] float64, inf where an op may not run.
     overhead_us: [num_devices] float64.
-    links: between the devices.
+    links: links between the devices.
     in_offsets: [num_ops + 1]; in_src, in_bytes: [num_edges] by consumer.
     out_offsets: [num_ops + 1]; out_dst: [num_edges] by producer.
-    is_source: [num_ops] bool: follows its first consumer.
-    group_of: [num_ops].
-    group_offsets, group_entries: neighbours of groups, see `GroupGraph`.
+    is_source: [num_ops] bool; True if the op follows its first consumer.
+    group_of: [num_ops] group of each op.
+    group_offsets, group_entries: neighbors of groups, see `GroupGraph`.
   """
 
   time_us: np.ndarray
@@ -45,7 +42,7 @@ class ListTables(NamedTuple):
 
 
 def list_tables(groups: GroupGraph) -> ListTables:
-  """Packs a problem."""
+  """Packs the problem of `groups`."""
   problem = groups.problem
   graph, cluster = problem.graph, problem.cluster
   in_offsets, by_dst = graph.in_csr
@@ -70,12 +67,12 @@ def list_tables(groups: GroupGraph) -> ListTables:
 
 
 def mean_times(tables: ListTables) -> np.ndarray:
-  """[num_ops] float64: mean over the devices that can run each op."""
+  """Returns the [num_ops] float64 mean time over devices that run the op."""
   allowed = np.isfinite(tables.time_us)
   total = np.where(allowed, tables.time_us, 0.0).sum(axis=1)
   return total / allowed.sum(axis=1)
 
 
 def rank_order(graph: OpGraph, ranks: np.ndarray) -> np.ndarray:
-  """[num_ops] int64: ops by decreasing rank, ties in topological order."""
+  """Sorts [num_ops] ops by decreasing rank, then in topological order."""
   return np.lexsort((graph.topological_position, -ranks))

@@ -1,11 +1,12 @@
-"""Compiled ETF: of all ready ops and devices, the pair that can start first;
-and SCT, where a device may wait for the favorite child of its last op.
+"""Compiled ETF and SCT.
 
-Per device two queues: ops whose inputs arrive later than the device is idle,
-by arrival, and ops that wait for the device alone, by rank. An op changes from
-the first to the second as the device gets busy, and an arrival can only get
-later, so that what is first in a queue is checked and nothing else: n log n
-in all, where one queue of pairs takes time in the square of the ready ops.
+ETF schedules the pair of a ready op and a device that can start first. In SCT,
+a device may also wait for the favorite child of its last op. Each device has
+two queues: ops whose inputs arrive after the device is idle, by arrival, and
+ops that only wait for the device, by rank. An op moves from the first queue to
+the second as the device gets busy, and arrivals only get later. So only the
+head of a queue must be checked. The total time is n log n, while a single queue
+of pairs takes quadratic time in the ready ops.
 """
 
 from typing import NamedTuple
@@ -35,12 +36,12 @@ class _Queues(NamedTuple):
   """Ready ops of each device, as heaps.
 
   Attributes:
-    later_us: [num_devices, num_ops + 1] arrival of the inputs, as last known.
+    later_us: [num_devices, num_ops + 1] last known arrival of the inputs.
     later: [num_devices, num_ops + 1] positions of ops that wait for inputs.
-    rank: [num_devices, num_ops + 1] positions, as float64.
-    waiting: [num_devices, num_ops + 1] positions of ops whose inputs are
-      there before the device is idle.
-    size: [num_devices, 2] of both.
+    rank: [num_devices, num_ops + 1] positions as float64.
+    waiting: [num_devices, num_ops + 1] positions of ops whose inputs arrive
+      before the device is idle.
+    size: [num_devices, 2] sizes of both queues.
   """
 
   later_us: np.ndarray
@@ -51,21 +52,21 @@ class _Queues(NamedTuple):
 
 
 class _State(NamedTuple):
-  """A schedule in the making.
+  """A partial schedule.
 
   Attributes:
-    free: [num_groups, num_devices] bool devices to choose from; narrowed.
-    held: [num_groups] bytes that a group counts for.
-    room: [num_devices] bytes; reduced.
-    device_of: [num_groups] int32, -1 where undecided.
-    end: [num_ops] float64, -1 where undecided.
-    idle_us: [num_devices] float64.
-    left: [num_ops] devices whose queues still hold the op.
-    position: [num_ops] breaks ties, the lowest first.
+    free: [num_groups, num_devices] bool possible devices; modified in place.
+    held: [num_groups] bytes that each group counts.
+    room: [num_devices] free bytes; modified in place.
+    device_of: [num_groups] int32, -1 if undecided.
+    end: [num_ops] float64, -1 if undecided.
+    idle_us: [num_devices] float64 time when each device is idle.
+    left: [num_ops] number of devices whose queues hold the op.
+    position: [num_ops] priority for ties, the lowest first.
     op_at: [num_ops] op at each position.
-    favorite: [num_ops] child that an op's device is kept for, or -1.
-    last: [num_devices] op that each device ran last, -1 before the first.
-    waits: [num_ops] inputs that are not there yet.
+    favorite: [num_ops] child that an op's device is reserved for, or -1.
+    last: [num_devices] last op of each device, or -1.
+    waits: [num_ops] number of missing inputs.
   """
 
   free: np.ndarray
@@ -91,16 +92,17 @@ def earliest_start(
   room: np.ndarray,
   favorite: np.ndarray,
 ) -> np.ndarray:
-  """Schedules every op where, and when, one of those ready can start first.
+  """Schedules the op and device that can start first, until all are done.
 
   Args:
-    tables: the problem.
-    position: [num_ops] breaks ties, the lowest first; then the first device.
-    free: [num_groups, num_devices] bool devices to choose from; narrowed.
-    held: [num_groups] bytes that a group counts for.
-    room: [num_devices] bytes; reduced.
-    favorite: [num_ops] the op that each op's device is kept for, -1 for
-      none; see `_kept`.
+    tables: packed problem.
+    position: [num_ops] priority for ties, the lowest first; further ties go to
+      the first device.
+    free: [num_groups, num_devices] bool possible devices; modified in place.
+    held: [num_groups] bytes that each group counts.
+    room: [num_devices] free bytes; modified in place.
+    favorite: [num_ops] child that each op's device is reserved for, or -1; see
+      `_kept`.
 
   Returns:
     [num_groups] int32 devices.
@@ -136,7 +138,6 @@ def _nothing_done(
   room: np.ndarray,
   favorite: np.ndarray,
 ) -> _State:
-  """The schedule before its first op."""
   num_ops, num_devices = tables.time_us.shape
   waits = np.zeros(num_ops, np.int64)
   for op in range(num_ops):
@@ -177,7 +178,7 @@ def _empty_queues(tables: ListTables) -> _Queues:
 def _run(
   tables: ListTables, state: _State, traffic: Traffic, op: int, device: int
 ) -> None:
-  """Sends an op's inputs to its device, and runs it there."""
+  """Sends an op's inputs to its device and runs it there."""
   start = send_inputs(tables, traffic, state.device_of, state.end, op)
   start = max(start, state.idle_us[device])
   time_us = tables.time_us[op, device]
@@ -194,7 +195,7 @@ def _enqueue(
   op: Index,
   ready_us: float,
 ) -> None:
-  """Puts a ready op on every device's queue, with a bound on its arrival."""
+  """Adds a ready op to all queues, with a lower bound of its arrival."""
   state.left[op] = len(state.idle_us)
   for device in range(len(state.idle_us)):
     queues.size[device, 0] = kernels.push(
@@ -210,9 +211,9 @@ def _enqueue(
 def _first(
   tables: ListTables, queues: _Queues, state: _State, traffic: Traffic
 ) -> tuple[int, int]:
-  """The next op and its device; (-1, -1) at the end.
+  """Returns the next op and its device; (-1, -1) at the end.
 
-  The op is still in the queues, where its end marks it as done.
+  The op stays in the queues, where its end marks it as done.
   """
   while True:
     best, best_us, target = -1, np.inf, np.int64(-1)
@@ -244,10 +245,10 @@ def _head(
   traffic: Traffic,
   device: int,
 ) -> tuple[float, int]:
-  """The earliest start on a device and its op's position; -1 without one.
+  """Returns the earliest start on a device and its op's position, or -1.
 
-  Leaves that op at the head of the queue of those that wait for the device,
-  or, when that one is empty, of those that wait for inputs.
+  The op stays at the head of the queue of ops that wait for the device or, if
+  that is empty, of ops that wait for inputs.
   """
   idle_us = state.idle_us[device]
   while queues.size[device, 0] > 0 and (
@@ -300,11 +301,11 @@ def _kept(
   start: float,
   at: int,
 ) -> tuple[float, int]:
-  """What a device does instead of what `_head` says: start and position.
+  """Returns the start and position of the op that SCT runs on a device.
 
-  The rule of SCT: where the favorite child of the device's last op has all
-  its inputs and can start nowhere sooner, the device waits for it. Only an
-  urgent op, whose inputs are by then wherever it may run, goes first.
+  The device waits for the favorite child of its last op if that child has all
+  its inputs and cannot start sooner elsewhere. Only an urgent op goes first:
+  one whose inputs are by then on every device where it may run.
   """
   child, op = state.favorite[state.last[device]], state.op_at[at]
   if child < 0 or child == op or state.waits[child] or state.end[child] >= 0:
@@ -359,7 +360,7 @@ def _pop_waiting(queues: _Queues, device: Index) -> None:
 
 @allocating_inlined
 def _drop(queues: _Queues, state: _State, device: Index) -> None:
-  """Takes the head of `_head` off its queue."""
+  """Removes the op that `_head` returned from its queue."""
   if queues.size[device, 1] > 0:
     _pop_waiting(queues, device)
   else:

@@ -1,11 +1,12 @@
-"""SCT's favorite children: for each op at most one that should follow it on
-its device, by a linear program.
+"""Favorite children of SCT, by a linear program.
 
-Hanen and Munier, "An approximation algorithm for scheduling dependent tasks on
-m processors with small communication delays" (1995), as in Baechi (Jeon et
-al., SoCC 2020): devices without end, one transfer time per edge, which a
-favorite child is spared; the relaxation of the shortest schedule is rounded.
-Baechi used a commercial solver, here it is HiGHS through SciPy.
+SCT (Hanen and Munier, 1995, "An approximation algorithm for scheduling
+dependent tasks on m processors with small communication delays") gives each op
+at most one favorite child that should follow it on its device, without a
+transfer. The program relaxes the shortest schedule on unlimited devices with
+one transfer time per edge, as in Baechi (Jeon et al., SoCC 2020), and its
+solution is rounded. Baechi used a commercial solver; tfplace uses HiGHS through
+SciPy.
 """
 
 import dataclasses
@@ -23,22 +24,25 @@ from tfplace.simulate.links import mean_transfer
 if TYPE_CHECKING:
   from scipy import sparse
 
-# Baechi's public code calls an edge a favorite where the relaxed variable,
-# which is 1 where the transfer is paid, is at most 0.1.
+# Baechi's public code takes edges whose relaxed variable, 1 for a paid
+# transfer, is at most 0.1.
 THRESHOLD = 0.9
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Chains:
-  """Ops and edges as the program sees them: an op and its only consumer are
-  one node, since nothing else could be its favorite.
+  """Nodes and pairs of the linear program.
+
+  A node is a chain of ops, each the only consumer of the one before. Such a
+  consumer is the only possible favorite. A pair is an edge between nodes.
 
   Attributes:
     time_us: [num_nodes] float64.
-    src: [num_pairs] int64 node, and dst: [num_pairs] int64 node.
-    transfer_us: [num_pairs] float64, over the cluster's mean link.
-    sender: [num_pairs] int64 op of `src`, and receiver: [num_pairs] int64 op
-      of `dst`, whose edge stands for the pair.
+    src: [num_pairs] int64 producing node.
+    dst: [num_pairs] int64 consuming node.
+    transfer_us: [num_pairs] float64 transfer time on a mean link.
+    sender: [num_pairs] int64 op of `src` that represents the pair.
+    receiver: [num_pairs] int64 op of `dst` that represents the pair.
   """
 
   time_us: np.ndarray
@@ -52,17 +56,16 @@ class Chains:
 def favorite_children(
   problem: Problem, tables: ListTables, time_limit_s: float
 ) -> np.ndarray:
-  """[num_ops] int64 favorite child of each op; -1 for none.
+  """Returns the [num_ops] int64 favorite child of each op, or -1.
 
-  No op is the favorite of two. Where the solver does not finish in time, the
-  edges are taken greedily, the longest transfer first; that alone may make
-  two runs differ.
+  No op is the favorite of two. If the solver times out, edges are taken
+  greedily by decreasing transfer time, so only a timeout makes runs differ.
 
   Args:
-    problem: what is placed and on what.
-    tables: of the same problem; its sources follow their first consumer and
-      have no part in this.
-    time_limit_s: seconds for the solver.
+    problem: problem to place.
+    tables: tables of the same problem; its sources follow their first consumer
+      and are excluded.
+    time_limit_s: time limit of the solver in seconds.
   """
   only = only_consumers(problem.graph)
   only[tables.is_source] = -1
@@ -81,8 +84,11 @@ def favorite_children(
 def _within_chains(
   graph: OpGraph, only: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-  """[num_ops] favorites, and whose favorite each is, among only consumers:
-  of several parents the one that sends most."""
+  """Returns [num_ops] favorites and their parents among only consumers.
+
+  If several ops have the same only consumer, the one that sends most is its
+  parent.
+  """
   sent = graph.op_output_bytes
   parents = np.flatnonzero(only >= 0)
   parents = parents[np.argsort(-sent[parents], kind="stable")]
@@ -97,7 +103,7 @@ def _within_chains(
 def _assign(
   nodes: Chains, chosen: np.ndarray, favorite: np.ndarray, parent: np.ndarray
 ) -> None:
-  """Takes pairs in turn while both ends are free of other pairs."""
+  """Takes pairs in order if both their nodes are free."""
   sends = np.zeros(len(nodes.time_us), bool)
   receives = np.zeros(len(nodes.time_us), bool)
   for pair in chosen.tolist():
@@ -112,12 +118,12 @@ def _assign(
 
 
 def chains(problem: Problem, only: np.ndarray, tables: ListTables) -> Chains:
-  """Joins each op to its only consumer, which cannot close a cycle.
+  """Merges each op with its only consumer, which cannot create a cycle.
 
   Args:
-    problem: what is placed and on what.
-    only: [num_ops] the only consumer of each op, -1 for none.
-    tables: of the problem.
+    problem: problem to place.
+    only: [num_ops] only consumer of each op, or -1.
+    tables: tables of the problem.
   """
   graph = problem.graph
   root = np.where(only >= 0, only, np.arange(graph.num_ops))
@@ -127,7 +133,7 @@ def chains(problem: Problem, only: np.ndarray, tables: ListTables) -> Chains:
   keep = ~(tables.is_source[graph.edge_src] | tables.is_source[graph.edge_dst])
   keep &= root[graph.edge_src] != root[graph.edge_dst]
   edges = np.flatnonzero(keep)
-  # The receiver of a pair is the first of the ops that wait for the sender.
+  # The first op that waits for the sender is the receiver of a pair.
   position = graph.topological_position
   edges = edges[np.argsort(position[graph.edge_dst[edges]], kind="stable")]
   sender, receiver = graph.edge_src[edges], graph.edge_dst[edges]
@@ -154,17 +160,16 @@ def chains(problem: Problem, only: np.ndarray, tables: ListTables) -> Chains:
 
 
 def relaxed(nodes: Chains, time_limit_s: float) -> np.ndarray | None:
-  """[num_pairs] how far each pair is spared its transfer, from 0 to 1.
+  """Solves the relaxed program; returns [num_pairs] y from 0 to 1.
 
-  Minimises w over y and s >= 0 such that, for each pair from i to j,
-  s_i + p_i + c (1 - y) <= s_j; for each node, s + p <= w, the y of its pairs
-  out sum to at most 1, and those of its pairs in as well.
+  y is 1 for a pair without a transfer. The program minimizes w over y and s >=
+  0 such that s_i + p_i + c (1 - y) <= s_j for each pair (i, j) and, for each
+  node, s + p <= w, its outgoing y sum to at most 1, and so do its incoming y.
 
-  Returns:
-    y of an optimum; None where the solver stopped without one, mostly at the
-    time limit.
+  Returns None if the solver stops without an optimum, usually at the time
+  limit.
   """
-  from scipy import optimize  # slow to import, seldom used
+  from scipy import optimize  # Imported here because it is slow to import.
 
   num_pairs = len(nodes.src)
   if not num_pairs:
@@ -181,16 +186,17 @@ def relaxed(nodes: Chains, time_limit_s: float) -> np.ndarray | None:
     b_ub=limits,
     bounds=np.stack((np.zeros(width), upper), axis=1),
     method="highs-ds",
-    # Presolving takes longer than it saves on recurrent models.
+    # Presolving costs more than it saves on recurrent models.
     options={"time_limit": time_limit_s, "presolve": False},
   )
   return found.x[:num_pairs] if found.status == 0 else None
 
 
 def _constraints(nodes: Chains) -> "tuple[sparse.csr_matrix, np.ndarray]":
-  """The rows of `relaxed` and their upper limits; columns y, then s, then w.
+  """Builds the rows of `relaxed` and their upper limits.
 
-  Times are shares of all work, so that numbers are near 1.
+  The columns are y, s and w. Times are fractions of all work, which keeps
+  numbers near 1.
   """
   from scipy import sparse
 
@@ -204,7 +210,7 @@ def _constraints(nodes: Chains) -> "tuple[sparse.csr_matrix, np.ndarray]":
   def rows(
     count: int, *terms: tuple[np.ndarray, np.ndarray, np.ndarray]
   ) -> "sparse.coo_matrix":
-    """That many rows, of (coefficients, rows, columns)."""
+    """Builds `count` rows from (coefficients, rows, columns)."""
     values, at, columns = map(np.concatenate, zip(*terms, strict=True))
     return sparse.coo_matrix((values, (at, columns)), (count, width))
 

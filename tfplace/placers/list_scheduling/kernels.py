@@ -1,9 +1,8 @@
-"""Compiled HEFT, and what it shares with ETF (`earliest_start`), with a binary
-heap of (time, key) pairs in two arrays.
+"""Compiled HEFT, and the kernels that it shares with ETF (`earliest_start`).
 
-Both decide a group at its first op that is not a source (see `ListTables`), and
-count memory by sums where that is possible. A transfer waits for those that
-were decided before it on its channel.
+Both schedulers assign a group at its first op that is not a source (see
+`ListTables`) and count memory by sums of bytes where possible. A transfer waits
+for those scheduled before it on its channel.
 """
 
 from typing import NamedTuple
@@ -29,7 +28,7 @@ def _before(time: np.ndarray, key: np.ndarray, a: Index, b: Index) -> bool:
 def push(
   time: np.ndarray, key: np.ndarray, size: int, new_us: float, new_key: int
 ) -> int:
-  """Adds to a binary heap by (time, key); returns its size."""
+  """Adds to a binary heap of (time, key); returns its new size."""
   time[size], key[size] = new_us, new_key
   at = size
   while at > 0:
@@ -44,10 +43,10 @@ def push(
 
 @allocating_helper
 def pop(time: np.ndarray, key: np.ndarray, size: int) -> int:
-  """Drops the first of a binary heap by (time, key); returns its size."""
+  """Removes the first entry of a binary heap; returns its new size."""
   size -= 1
   time[0], key[0] = time[size], key[size]
-  at: Index = np.int64(0)  # a literal would be a type of its own
+  at: Index = np.int64(0)  # A literal would have a type of its own.
   while True:
     child = 2 * at + 1
     if child >= size:
@@ -61,15 +60,15 @@ def pop(time: np.ndarray, key: np.ndarray, size: int) -> int:
     at = child
 
 
-_GAPS = 256  # idle gaps that insertion looks at, from the latest back
+_GAPS = 256  # Latest idle gaps that insertion considers.
 
 
 class Traffic(NamedTuple):
-  """Transfers decided so far.
+  """Transfers scheduled so far.
 
   Attributes:
-    arrival_us: [num_ops, num_devices] float64, -1 where nothing was sent.
-    channel_us: [num_channels] float64, when each channel is free.
+    arrival_us: [num_ops, num_devices] float64, -1 if not sent.
+    channel_us: [num_channels] float64 time when each channel is free.
   """
 
   arrival_us: np.ndarray
@@ -77,12 +76,12 @@ class Traffic(NamedTuple):
 
 
 class _Busy(NamedTuple):
-  """When each device runs something, in order of time.
+  """Busy intervals of each device, in order of time.
 
   Attributes:
-    start: [num_devices, num_ops] float64; the first `spans` entries hold.
+    start: [num_devices, num_ops] float64; the first `spans` entries are used.
     end: [num_devices, num_ops] float64, overhead included.
-    spans: [num_devices] int64, how many they are.
+    spans: [num_devices] int64 number of intervals.
   """
 
   start: np.ndarray
@@ -92,7 +91,7 @@ class _Busy(NamedTuple):
 
 @allocating_helper
 def no_traffic(tables: ListTables) -> Traffic:
-  """Nothing sent yet."""
+  """Allocates an empty `Traffic`."""
   num_ops, num_devices = tables.time_us.shape
   return Traffic(
     np.full((num_ops, num_devices), -1.0),
@@ -108,14 +107,14 @@ def earliest_finish(
   held: np.ndarray,
   room: np.ndarray,
 ) -> np.ndarray:
-  """HEFT's second phase: each op in turn where it finishes first.
+  """Schedules each op in turn where it finishes first (HEFT, phase 2).
 
   Args:
-    tables: the problem.
-    order: [num_ops] producers before consumers.
-    free: [num_groups, num_devices] bool devices to choose from; narrowed.
-    held: [num_groups] bytes that a group counts for.
-    room: [num_devices] bytes; reduced.
+    tables: packed problem.
+    order: [num_ops] ops, producers before consumers.
+    free: [num_groups, num_devices] bool possible devices; modified in place.
+    held: [num_groups] bytes that each group counts.
+    room: [num_devices] free bytes; modified in place.
 
   Returns:
     [num_groups] int32 devices.
@@ -138,12 +137,13 @@ def earliest_finish(
     best = _first_to_finish(
       tables, traffic, busy, device_of, end, op, free[group], room, needed
     )
-    if best < 0:  # nowhere by sums of bytes; they may not be held at once
+    # No device has room for the sum of bytes, which may not be held at once.
+    if best < 0:
       best = _first_to_finish(
         tables, traffic, busy, device_of, end, op, free[group], room, -np.inf
       )
     take(tables, free, held, room, device_of, op, best, end, stack)
-    # With all its inputs on their way at once, it may start a little later.
+    # Sending all inputs together may delay the start a little.
     ready = send_inputs(tables, traffic, device_of, end, op)
     start, length = _start(tables, busy, op, best, ready)
     end[op] = start + tables.time_us[op, best]
@@ -164,9 +164,9 @@ def _first_to_finish(
   room: np.ndarray,
   needed: float,
 ) -> int:
-  """The device where `op` ends first; of equals, the one with fewer bytes sent.
+  """Returns the device where `op` finishes first; ties go to fewer bytes sent.
 
-  Only those with so much room; -1 without one.
+  Only devices with `needed` bytes of room count; -1 if there are none.
   """
   best, best_end, best_bytes = -1, np.inf, np.inf
   for device in range(len(allowed)):
@@ -184,7 +184,7 @@ def _first_to_finish(
 def _start(
   tables: ListTables, busy: _Busy, op: int, device: int, ready: float
 ) -> tuple[float, float]:
-  """When `op` can start on a device, and how long it keeps it."""
+  """Returns the earliest start of `op` on a device and the time it occupies."""
   time_us = tables.time_us[op, device]
   length = time_us + tables.overhead_us[device] if time_us > 0 else 0.0
   start = _gap(
@@ -202,7 +202,7 @@ def arrival(
   op: int,
   device: int,
 ) -> tuple[float, float]:
-  """When the inputs of `op` could be on `device`, and the bytes to be sent."""
+  """Returns when the inputs of `op` could be on `device`, and bytes to send."""
   ready, moved = 0.0, 0.0
   for i in range(tables.in_offsets[op], tables.in_offsets[op + 1]):
     producer = tables.in_src[i]
@@ -228,7 +228,7 @@ def send_inputs(
   end: np.ndarray,
   op: int,
 ) -> float:
-  """Sends what `op` needs from elsewhere; returns when all of it is there."""
+  """Sends the missing inputs of `op`; returns when all have arrived."""
   ready = 0.0
   device = device_of[tables.group_of[op]]
   for i in range(tables.in_offsets[op], tables.in_offsets[op + 1]):
@@ -290,7 +290,7 @@ def _assign(
   group: Index,
   device: int,
 ) -> None:
-  """Fixes a group unless it is fixed."""
+  """Assigns a group unless it is already assigned."""
   if device_of[group] >= 0:
     return
   device_of[group] = device
@@ -301,7 +301,7 @@ def _assign(
 
 @allocating_inlined
 def roomiest(domain: np.ndarray, room: np.ndarray) -> int:
-  """The allowed device with the most bytes left; -1 without one."""
+  """Returns the allowed device with the most free bytes, or -1."""
   best = -1
   for device in range(len(domain)):
     if domain[device] and (best < 0 or room[device] > room[best]):
@@ -316,7 +316,7 @@ def place_rest(
   room: np.ndarray,
   device_of: np.ndarray,
 ) -> np.ndarray:
-  """Sources that nobody reads: to the roomiest devices."""
+  """Puts sources without readers on the devices with the most free bytes."""
   for group in range(len(device_of)):
     if device_of[group] < 0:
       device = roomiest(free[group], room)
@@ -328,7 +328,7 @@ def place_rest(
 def _gap(
   starts: np.ndarray, ends: np.ndarray, count: int, ready: float, length: float
 ) -> float:
-  """The earliest start at or after `ready` of an idle gap of `length`."""
+  """Returns the earliest start from `ready` on of a gap of `length`."""
   first = max(0, count - _GAPS)
   at = np.searchsorted(ends[first:count], ready) + first
   start = ready

@@ -1,10 +1,10 @@
-"""The list schedulers: HEFT, and Baechi's m-TOPO, m-ETF and m-SCT.
+"""List-scheduling placers: HEFT and Baechi's m-TOPO, m-ETF and m-SCT.
 
-Each is tried on the ops and on co-placed groups of them (`co_placement`), and
-the best is kept. HEFT is Topcuoglu, Hariri and Wu, "Performance-effective and
-low-complexity task scheduling for heterogeneous computing" (2002); the others
-are Jeon et al., "Baechi: Fast Device Placement of Machine Learning Graphs"
-(SoCC 2020).
+Each placer tries the ops alone and with co-placement (`co_placement`), and
+keeps the best. HEFT is from Topcuoglu, Hariri and Wu, "Performance-effective
+and low-complexity task scheduling for heterogeneous computing" (2002), the
+others from Jeon et al., "Baechi: Fast Device Placement of Machine Learning
+Graphs" (SoCC 2020).
 """
 
 import dataclasses
@@ -35,11 +35,13 @@ from tfplace.simulate.links import mean_transfer
 
 @dataclasses.dataclass(frozen=True)
 class MTopoPlacer:
-  """Baechi's m-TOPO: fills devices in topological order, each until it holds
-  the average memory per device plus the largest op's.
+  """Baechi's m-TOPO: fills devices in topological order.
+
+  A device is full when it holds the average memory per device plus the memory
+  of the largest group.
 
   Attributes:
-    groupings: of `GROUPINGS`, those to try.
+    groupings: keys of `GROUPINGS` to try.
   """
 
   groupings: tuple[str, ...] = tuple(GROUPINGS)
@@ -48,7 +50,7 @@ class MTopoPlacer:
   def place(
     self, problem: Problem, evaluator: Evaluator, budget: Budget, seed: int
   ) -> Result:
-    """Fills the devices of the fastest kind, in their order."""
+    """Fills the devices of the fastest kind, in order."""
     tracker = Tracker(self.name, problem, evaluator, budget)
     offer_groupings(tracker, self.groupings, _filled)
     return tracker.result()
@@ -59,7 +61,6 @@ def _filled(groups: GroupGraph) -> np.ndarray:
 
 
 def _fill(groups: GroupGraph) -> np.ndarray:
-  """[num_groups] the device whose turn it is when the group's comes."""
   devices = main_devices(groups)
   held = held_bytes(groups)
   largest = float(held.max(initial=0.0))
@@ -78,12 +79,14 @@ def _fill(groups: GroupGraph) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class MEtfPlacer:
-  """Baechi's m-ETF, after Hwang et al.'s ETF (1989): of all ready ops and all
-  devices with memory left, the pair that can start first. Ties go to the op
-  with the longest path behind it (the paper gives no rule).
+  """Baechi's m-ETF, after the ETF of Hwang et al. (1989).
+
+  Schedules the pair of a ready op and a device with free memory that can start
+  first. Ties go to the op with the largest upward rank, since the paper gives
+  no rule.
 
   Attributes:
-    groupings: of `GROUPINGS`, those to try.
+    groupings: keys of `GROUPINGS` to try.
   """
 
   groupings: tuple[str, ...] = tuple(GROUPINGS)
@@ -92,7 +95,7 @@ class MEtfPlacer:
   def place(
     self, problem: Problem, evaluator: Evaluator, budget: Budget, seed: int
   ) -> Result:
-    """Schedules on the devices of the fastest kind, others where needed."""
+    """Schedules on the fastest kind of device, or on others where needed."""
     tracker = Tracker(self.name, problem, evaluator, budget)
 
     def scheduled(groups: GroupGraph) -> np.ndarray:
@@ -103,11 +106,15 @@ class MEtfPlacer:
 
 
 def schedule(groups: GroupGraph, favorites: np.ndarray) -> np.ndarray:
-  """[num_groups] int32 devices by earliest start, ties by upward rank.
+  """Schedules by earliest start, with ties broken by upward rank.
 
   Args:
-    groups: of the problem.
-    favorites: [num_ops] op that each op's device is kept for; -1 for none.
+    groups: groups of the problem.
+    favorites: [num_ops] favorite child of each op, for which its device is
+      reserved, or -1.
+
+  Returns:
+    [num_groups] int32 devices.
   """
   tables = list_tables(groups)
   graph = groups.problem.graph
@@ -125,8 +132,7 @@ def schedule(groups: GroupGraph, favorites: np.ndarray) -> np.ndarray:
 
 
 def preferred(groups: GroupGraph) -> np.ndarray:
-  """[num_groups, num_devices] bool: the devices that run a group, without those
-  of slower kinds where that leaves any."""
+  """Returns [num_groups, num_devices] bool devices, the fastest kind if any."""
   main = np.zeros(groups.num_devices, bool)
   main[main_devices(groups)] = True
   narrowed = groups.allowed & main
@@ -135,10 +141,11 @@ def preferred(groups: GroupGraph) -> np.ndarray:
 
 
 def held_bytes(groups: GroupGraph) -> np.ndarray:
-  """[num_groups] bytes that a group counts for against a device's memory.
+  """Returns the [num_groups] bytes that each group counts against memory.
 
-  Persistent bytes, and outputs as far as the cluster could hold all of them
-  at once (they are freed during the step; Baechi counts them as held).
+  These are persistent bytes plus a share of the outputs, reduced such that the
+  cluster could hold all at once. Outputs are freed during the step, but Baechi
+  counts them as held.
   """
   outputs = groups.total_bytes - groups.persistent_bytes
   capacity = float(groups.problem.cluster.memory_bytes.sum())
@@ -149,16 +156,18 @@ def held_bytes(groups: GroupGraph) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class MSctPlacer:
-  """Baechi's m-SCT, after Hanen and Munier (1995): a linear program gives each
-  op at most one favorite child; then ops are scheduled as by m-ETF, but a
-  device waits for the favorite child of its last op where that can start
-  nowhere sooner. Past the program's time limit, favorites are chosen greedily.
+  """Baechi's m-SCT, after Hanen and Munier (1995).
+
+  A linear program gives each op at most one favorite child. Ops are then
+  scheduled as by m-ETF, but a device waits for the favorite child of its last
+  op if that op cannot start sooner elsewhere. If the program times out,
+  favorites are chosen greedily.
 
   Attributes:
-    groupings: of `GROUPINGS`, those to try.
-    time_limit_s: seconds for the linear program, and an eighth of what is
-      left of the budget at most (50,000 ops take it about 6 s). Not limited
-      where the budget counts evaluations.
+    groupings: keys of `GROUPINGS` to try.
+    time_limit_s: time limit of the program in seconds (50,000 ops take about 6
+      s), at most an eighth of the remaining budget. Unlimited if the budget
+      counts evaluations.
   """
 
   groupings: tuple[str, ...] = tuple(GROUPINGS)
@@ -168,11 +177,11 @@ class MSctPlacer:
   def place(
     self, problem: Problem, evaluator: Evaluator, budget: Budget, seed: int
   ) -> Result:
-    """Finds the favorites once, then schedules for each grouping."""
+    """Finds the favorite children once, then schedules for each grouping."""
     tracker = Tracker(self.name, problem, evaluator, budget)
     limit_s = min(self.time_limit_s, max(0.1, budget.left_s / 8))
     if budget.max_evaluations is not None:
-      limit_s = np.inf  # so that the same seed gives the same on any machine
+      limit_s = np.inf  # Makes results for a seed equal on all machines.
     tables = list_tables(GroupGraph(problem))
     favorites = favorite_children(problem, tables, limit_s)
 
@@ -185,13 +194,14 @@ class MSctPlacer:
 
 @dataclasses.dataclass(frozen=True)
 class HeftPlacer:
-  """Heterogeneous earliest finish time, with insertion: ops in decreasing order
-  of the longest path to the end (mean times, mean communication), each to the
-  device where it finishes first. A colocation group goes where its first op
-  goes.
+  """Heterogeneous earliest finish time (HEFT) with insertion.
+
+  Ops are scheduled by decreasing upward rank (mean times, mean communication),
+  each on the device where it finishes first. A colocation group follows its
+  first op.
 
   Attributes:
-    groupings: of `GROUPINGS`, those to try.
+    groupings: keys of `GROUPINGS` to try.
   """
 
   groupings: tuple[str, ...] = tuple(GROUPINGS)
@@ -200,7 +210,7 @@ class HeftPlacer:
   def place(
     self, problem: Problem, evaluator: Evaluator, budget: Budget, seed: int
   ) -> Result:
-    """Ranks, then places each op in turn."""
+    """Ranks the ops, then places each in turn."""
     tracker = Tracker(self.name, problem, evaluator, budget)
     offer_groupings(tracker, self.groupings, _ranked)
     return tracker.result()
@@ -218,9 +228,9 @@ def _ranked(groups: GroupGraph) -> np.ndarray:
 def schedule_by_rank(
   groups: GroupGraph, tables: ListTables, ranks: np.ndarray
 ) -> np.ndarray:
-  """[num_groups] int32 devices by earliest finish in the order of `ranks`.
+  """Returns [num_groups] int32 devices by earliest finish, in rank order.
 
-  Memory counts by persistent bytes.
+  Only persistent bytes count against memory.
   """
   return earliest_finish(
     tables,

@@ -1,1 +1,1 @@
-"""Placers by graph partitioning: METIS and Scotch."""
+"""Graph-partitioning placers: METIS and Scotch."""

@@ -1,11 +1,11 @@
-"""METIS: parts of equal work with the fewest bytes between them.
+"""METIS: parts of equal work with few bytes between them.
 
-Karypis and Kumar, "A fast and high quality multilevel scheme for partitioning
-irregular graphs" (1998), by pymetis, with the weights of the placement papers
-(op cost on vertices, bytes on edges). METIS knows neither the order of ops nor
-memory: the papers report OOM for many of its placements. Here one that does
-not fit is repaired like any other placer's, so that it is a competitor
-everywhere, and better than published.
+METIS is from Karypis and Kumar, "A fast and high quality multilevel scheme for
+partitioning irregular graphs" (1998), and is called through pymetis. The
+weights are those of the placement papers: op times on vertices, bytes on edges.
+METIS ignores the order of ops and memory, and the papers report OOM for many of
+its placements. tfplace repairs placements that do not fit, so its results are
+better than published ones.
 """
 
 import contextlib
@@ -24,15 +24,15 @@ from tfplace.placers.groups import GroupGraph, main_devices
 from tfplace.placers.repair import offer_repaired
 from tfplace.placers.tracker import Tracker
 
-_TOTAL = 2**28  # METIS sums weights in integers, of 32 bits in some builds
-# The k-way scheme shrinks a graph to this many vertices per part before it
-# starts; on a graph as small as that it may leave parts empty.
+_TOTAL = 2**28  # METIS sums weights in integers of 32 bits in some builds.
+# The k-way scheme first coarsens a graph to this many vertices per part. On
+# smaller graphs it may leave parts empty.
 _KWAY_VERTICES = 30
 
 
 @dataclasses.dataclass(frozen=True)
 class MetisPlacer:
-  """METIS on the devices of the fastest kind."""
+  """Partitions with METIS on the devices of the fastest kind."""
 
   name: ClassVar[str] = "metis"
 
@@ -42,7 +42,7 @@ class MetisPlacer:
     """Cuts the groups into as many parts as there are devices.
 
     Raises:
-      TfplaceError: pymetis is not installed.
+      TfplaceError: pymetis is not installed, or METIS fails.
     """
     tracker = Tracker(self.name, problem, evaluator, budget)
     groups = GroupGraph(problem)
@@ -54,14 +54,14 @@ class MetisPlacer:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class WeightedGraph:
-  """An undirected graph; every edge is there from both of its ends.
+  """An undirected weighted graph; each edge is listed at both ends.
 
   Attributes:
     offsets: [num_vertices + 1] int64; the edges of vertex i are entries
-      `offsets[i]:offsets[i + 1]` of the two below.
-    adjacent: [2 * num_edges] int64, ascending for each vertex.
-    edge_weights: [2 * num_edges] int64, 1 or more.
-    vertex_weights: [num_vertices] int64, 0 or more.
+      `offsets[i]:offsets[i + 1]` of `adjacent` and `edge_weights`.
+    adjacent: [2 * num_edges] int64 neighbors, ascending for each vertex.
+    edge_weights: [2 * num_edges] int64, at least 1.
+    vertex_weights: [num_vertices] int64, at least 0.
   """
 
   offsets: np.ndarray
@@ -73,14 +73,14 @@ class WeightedGraph:
 def weighted_graph(
   groups: GroupGraph, devices: np.ndarray, total: int
 ) -> WeightedGraph:
-  """Microseconds and bytes, each scaled to integers of about one sum.
+  """Builds a graph weighted by microseconds and bytes, scaled to integers.
 
   Args:
-    groups: of the problem.
-    devices: [num_parts] that are to share the work; a group that none of
-      them can run weighs nothing, for it goes elsewhere.
-    total: what the weights of all vertices, and of all edges, are scaled to
-      sum to; rounding may add one per edge.
+    groups: groups of the problem.
+    devices: [num_parts] devices that share the work. A group that none of them
+      can run has weight 0, because it runs elsewhere.
+    total: approximate sum of all vertex weights and of all edge weights;
+      rounding may add one per edge.
   """
   time_us = groups.time_us[:, devices].min(axis=1, initial=np.inf)
   time_us = np.where(np.isfinite(time_us), time_us, 0.0)
@@ -96,14 +96,14 @@ def weighted_graph(
   return WeightedGraph(
     offsets=np.concatenate(([0], np.cumsum(counts))).astype(np.int64),
     adjacent=others[order].astype(np.int64),
-    # An edge without bytes is still a dependency; METIS wants positive ones.
+    # An edge without bytes is still a dependency, and METIS needs weights above
+    # 0.
     edge_weights=np.maximum(np.concatenate((size, size))[order], 1),
     vertex_weights=_scaled(time_us, total),
   )
 
 
 def _scaled(values: np.ndarray, total: int) -> np.ndarray:
-  """int64 values in proportion, of about the sum `total`."""
   share = values / max(float(values.sum()), 1e-300)
   return np.rint(share * total).astype(np.int64)
 
@@ -111,23 +111,23 @@ def _scaled(values: np.ndarray, total: int) -> np.ndarray:
 def offer_parts(
   tracker: Tracker, groups: GroupGraph, parts: np.ndarray
 ) -> None:
-  """Offers a partition as a placement, repaired where it does not fit.
+  """Offers a partition as a placement, repaired if it does not fit.
 
   Args:
     tracker: receives every version.
-    groups: of the problem.
-    parts: [num_groups] index each into `main_devices`; a group that cannot
-      be there goes to its fastest device that has a kernel for it.
+    groups: groups of the problem.
+    parts: [num_groups] index of each group's device in `main_devices`. A group
+      that cannot run there goes to its fastest allowed device.
   """
   wanted = main_devices(groups)[parts]
   offer_repaired(tracker, groups, groups.nearest(wanted))
 
 
 def cut(graph: WeightedGraph, num_parts: int, seed: int) -> np.ndarray:
-  """[num_vertices] part of each vertex, by METIS with its own defaults.
+  """Partitions a graph with METIS; returns the [num_vertices] parts.
 
-  Multilevel k-way, as published; by recursive bisection where the graph is
-  too small for that.
+  The scheme is multilevel k-way with METIS's defaults, as published, or
+  recursive bisection for graphs that are too small.
 
   Raises:
     TfplaceError: pymetis is not installed, or METIS fails.
@@ -136,7 +136,7 @@ def cut(graph: WeightedGraph, num_parts: int, seed: int) -> np.ndarray:
   if num_parts == 1 or num_vertices == 0:
     return np.zeros(num_vertices, np.int64)
   try:
-    import pymetis  # a compiled library, wanted by this placer only
+    import pymetis  # Only this placer needs this compiled library.
   except ImportError as error:
     raise TfplaceError(
       f"strategy 'metis' needs the package pymetis: {error}"
@@ -159,11 +159,14 @@ def cut(graph: WeightedGraph, num_parts: int, seed: int) -> np.ndarray:
 
 @contextlib.contextmanager
 def _without_stdout() -> Iterator[None]:
-  """Drops what METIS prints there: "***Cannot bisect a graph with 0 vertices!",
-  wherever one half of a bisection is empty, for which it offers no option."""
+  """Suppresses METIS's output to stdout.
+
+  METIS prints "***Cannot bisect a graph with 0 vertices!" for every empty half
+  and has no option against it.
+  """
   try:
     kept = os.dup(1)
-  except OSError:  # a process without it
+  except OSError:  # The process has no standard output.
     yield
     return
   with open(os.devnull, "wb") as nowhere:
@@ -171,6 +174,6 @@ def _without_stdout() -> Iterator[None]:
   try:
     yield
   finally:
-    ctypes.CDLL(None).fflush(None)  # the C library's own buffer
+    ctypes.CDLL(None).fflush(None)  # Flush the C library's own buffer.
     os.dup2(kept, 1)
     os.close(kept)

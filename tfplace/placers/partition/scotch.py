@@ -1,12 +1,12 @@
-"""Scotch: maps the graph onto the devices and the links between them.
+"""Scotch: maps the graph onto devices and the links between them.
 
-Pellegrini and Roman, "Scotch: a software package for static mapping by dual
-recursive bipartitioning" (1996), by its program `gmap` (Debian's package
-`scotch`; nothing of it is bundled) and its three text formats: graph (`.grf`),
-target (`deco 0`) and mapping. Unlike METIS it knows how far apart devices are:
-a byte counts as much as the link that it takes is slow. Like METIS it knows
-neither the order of ops nor memory, so what does not fit is repaired. The
-program takes no seed; on one thread each run gives the same.
+Scotch is from Pellegrini and Roman, "Scotch: a software package for static
+mapping by dual recursive bipartitioning" (1996). tfplace runs its program
+`gmap` (Debian package `scotch`, not bundled) with three text formats: graph
+(`.grf`), target (`deco 0`) and mapping. Unlike METIS, Scotch knows the
+distances between devices, so a byte costs more on a slow link. Like METIS, it
+ignores the order of ops and memory, and placements that do not fit are
+repaired. The program takes no seed and is deterministic on one thread.
 """
 
 import dataclasses
@@ -32,10 +32,10 @@ from tfplace.placers.tracker import Tracker
 
 
 def graph_text(graph: WeightedGraph) -> str:
-  """A `.grf` file: sizes, then per vertex its weight, degree and edges.
+  """Formats a `.grf` file: sizes, then each vertex's weight, degree and edges.
 
-  Flags 011: no labels, weights of edges, weights of vertices. A graph that
-  weighs nothing gets weights of 1, for the program divides by their sum.
+  Flags 011 mean no labels, edge weights and vertex weights. If all weights are
+  0 they become 1, because the program divides by their sum.
   """
   weights = graph.vertex_weights
   if not weights.any():
@@ -52,15 +52,11 @@ def graph_text(graph: WeightedGraph) -> str:
 
 
 def target_text(distance: np.ndarray) -> str:
-  """A `deco 0` file: the devices as leaves of a tree of halves.
+  """Formats a `deco 0` file: devices as leaves of a binary tree.
 
-  Args:
-    distance: [num_parts, num_parts] int64, symmetric.
-
-  Returns:
-    For each device a line of label, weight (1) and number of its leaf (the
-    root is 1, the halves of i are 2 i and 2 i + 1); then the distances below
-    the diagonal, row by row.
+  After the header, each device has a line with its label, weight (1) and leaf
+  number (the root is 1, the children of i are 2 i and 2 i + 1). The lower
+  triangle of `distance`, [num_parts, num_parts] int64 and symmetric, follows.
   """
   leaf = leaves(distance)
   lines = ["deco", "0", f"{len(leaf)} {max(leaf)}"]
@@ -71,9 +67,9 @@ def target_text(distance: np.ndarray) -> str:
 
 
 def leaves(distance: np.ndarray) -> list[int]:
-  """[num_parts] leaf of each device in a tree of halves that are near.
+  """Returns the leaf of each device in a tree that keeps near devices close.
 
-  A set is halved around the two of its devices that are farthest apart.
+  A set is split around its two devices that are farthest apart.
   """
   result = [0] * len(distance)
 
@@ -95,10 +91,10 @@ def leaves(distance: np.ndarray) -> list[int]:
 
 
 def parse_mapping(text: str, num_vertices: int, num_parts: int) -> np.ndarray:
-  """[num_vertices] int64 part of each vertex, from a `.map` file.
+  """Parses a `.map` file to the [num_vertices] int64 part of each vertex.
 
   Raises:
-    TfplaceError: anything but one line for each vertex, with its part.
+    TfplaceError: the file does not give exactly one valid part per vertex.
   """
   try:
     values = np.array([int(word) for word in text.split()], np.int64)
@@ -123,18 +119,20 @@ def parse_mapping(text: str, num_vertices: int, num_parts: int) -> np.ndarray:
   return result
 
 
-# Debian's name; its authors' own, `gmap`, is also that of a genome aligner.
+# The name in Debian. The authors' own name, `gmap`, is also that of a genome
+# aligner.
 PROGRAMS = ("scotch_gmap",)
-# Sums of weight times distance must fit into the 32 bits of Debian's build.
+# Sums of weight times distance must fit in the 32 bits of Debian's build.
 _TOTAL = 2**24
-_ENVIRONMENT = {"SCOTCH_PTHREAD_NUMBER": "1"}  # threads race: no two runs agree
-_LONGEST_S = 60.0  # for the program, if the budget allows so much
-_NEAR, _FAR = 4, 64  # distance of the fastest link, and the largest of any
+# Several threads give results that vary.
+_ENVIRONMENT = {"SCOTCH_PTHREAD_NUMBER": "1"}
+_LONGEST_S = 60.0  # Maximum time of the program, if the budget allows it.
+_NEAR, _FAR = 4, 64  # Distance of the fastest link and maximum distance.
 
 
 @dataclasses.dataclass(frozen=True)
 class ScotchPlacer:
-  """Scotch on the devices of the fastest kind."""
+  """Maps with Scotch onto the devices of the fastest kind."""
 
   name: ClassVar[str] = "scotch"
 
@@ -144,8 +142,8 @@ class ScotchPlacer:
     """Maps the groups.
 
     Raises:
-      TfplaceError: the program is not installed, fails, takes too long, or
-        answers what is no mapping.
+      TfplaceError: the program is not installed, fails, times out, or returns
+        an invalid mapping.
     """
     tracker = Tracker(self.name, problem, evaluator, budget)
     program = find_program()
@@ -161,11 +159,7 @@ class ScotchPlacer:
 
 
 def find_program() -> str:
-  """Path of Scotch's mapper.
-
-  Raises:
-    TfplaceError: it is not installed.
-  """
+  """Finds Scotch's mapper; raises TfplaceError if it is not installed."""
   for name in PROGRAMS:
     path = shutil.which(name)
     if path is not None:
@@ -177,10 +171,10 @@ def find_program() -> str:
 
 
 def distances(groups: GroupGraph, devices: np.ndarray) -> np.ndarray:
-  """[num_parts, num_parts] int64: how slow a byte is between two devices.
+  """Returns [num_parts, num_parts] int64 slowness of each device pair.
 
-  In proportion to microseconds per byte, the slower of the two directions;
-  the fastest link is 4 and the slowest, or none at all, 64 at most.
+  The value is proportional to microseconds per byte, in the slower direction.
+  The fastest link is 4. The slowest, or a missing link, is at most 64.
   """
   cluster = groups.problem.cluster
   among = np.ix_(devices, devices)
@@ -198,10 +192,10 @@ def distances(groups: GroupGraph, devices: np.ndarray) -> np.ndarray:
 def run(
   program: str, graph: WeightedGraph, distance: np.ndarray, timeout_s: float
 ) -> np.ndarray:
-  """[num_vertices] part of each vertex, by one run of the program.
+  """Runs the program once; returns the [num_vertices] part of each vertex.
 
   Raises:
-    TfplaceError: it fails, takes too long, or answers what is no mapping.
+    TfplaceError: the program fails, times out, or returns an invalid mapping.
   """
   try:
     with tempfile.TemporaryDirectory(prefix="tfplace_scotch_") as name:
@@ -212,7 +206,8 @@ def run(
       _run(command, folder, timeout_s)
       mapping = folder / "mapping.map"
       text = mapping.read_text(errors="replace") if mapping.exists() else ""
-  except OSError as error:  # no room for the files, or no program after all
+  # There is no space for the files, or the program is missing.
+  except OSError as error:
     raise TfplaceError(f"Scotch's {program} does not run: {error}") from error
   return parse_mapping(text, len(graph.vertex_weights), len(distance))
 

@@ -1,1 +1,1 @@
-"""Placers by rule: one device, blocks, an expert's rules, axes."""
+"""Rule-based placers: single device, blocks, expert rules, axes, grids."""

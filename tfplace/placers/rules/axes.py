@@ -1,13 +1,13 @@
-"""Splits a model along its axes: layers, time steps, segments, stacks.
+"""Axis splits: layers, time steps, segments or stacks, from op names.
 
-TensorFlow names an op by the layers around it, and its gradient after it:
+TensorFlow names an op after its layers and a gradient after its op.
 `gradient_tape/model/decode_37/lstm_layer_1/MatMul/MatMul_1` is a gradient in
 the scope `model/decode_37/lstm_layer_1`, whose parts `decode` and `lstm_layer`
-have the numbers 37 and 1. Each such family of numbers is an axis to split
-along, as pipelines split layers and data parallelism splits examples; two axes
-make a grid of devices, or one splits what the other leaves. All of these few
-placements are simulated, and the best is kept. (Ours; the papers have no such
-baseline.)
+have the numbers 37 and 1. Each family of numbers is an axis to split along, as
+pipelines split layers and data parallelism splits examples. Two axes form a
+grid of devices, or the second splits the ops that the first leaves. The placer
+simulates all of these splits and keeps the best. The method is specific to
+tfplace.
 """
 
 import dataclasses
@@ -26,12 +26,12 @@ from tfplace.placers.tracker import Tracker
 from tfplace.simulate.jit import allocating
 
 UNKNOWN = -1
-Part = tuple[str, int]  # a component of a name, and its number or UNKNOWN
+Part = tuple[str, int]  # A component of a name, and its number or UNKNOWN.
 
 _GRADIENT = re.compile(r"^(gradient_tape|gradients|Gradients)/")
-# More digits are a hash, which numbers nothing.
+# A longer number is a hash.
 _NUMBERED = re.compile(r"^(.*?)_?(?<!\d)(\d{1,9})$")
-# A name of fewer parts (`AddN_3`, `adam/Mul_2`) tells no scope.
+# Names of fewer parts (`AddN_3`, `adam/Mul_2`) have no scope.
 _LEAST_PARTS = 3
 
 
@@ -41,7 +41,8 @@ class Scopes:
 
   Attributes:
     of: [num_groups] scope of each group, 0, 1, ...
-    paths: per scope, its parts from the outside in; () where names tell none.
+    paths: [num_scopes] parts of each scope, outermost first; () if names give
+      no scope.
   """
 
   of: np.ndarray
@@ -49,20 +50,20 @@ class Scopes:
 
 
 def forward_name(name: str) -> str:
-  """The name of a gradient's forward op; other names as they are."""
+  """Returns the name of a gradient's forward op; other names unchanged."""
   return _GRADIENT.sub("", name)
 
 
 def read_scopes(
   groups: GroupGraph, names: Sequence[str] | None = None
 ) -> Scopes:
-  """Scopes by the name of each group's longest op.
+  """Reads scopes from the name of each group's longest op.
 
-  A group whose name tells none is of the scope of a neighbour.
+  A group without a scope takes the scope of a neighbor.
 
   Args:
-    groups: of the problem.
-    names: [num_ops] to read them from; the ops' own by default.
+    groups: groups of the problem.
+    names: [num_ops] names to read; by default the names of the ops.
   """
   if names is None:
     names = groups.problem.graph.names
@@ -79,10 +80,10 @@ def read_scopes(
 
 
 def spread(groups: GroupGraph, wanted: np.ndarray) -> np.ndarray:
-  """[num_groups]: what is unknown takes the value of a neighbour.
+  """Fills in unknown [num_groups] values from neighboring groups.
 
-  Of the neighbours with a value, that with the most traffic, in three sweeps
-  forth, back and forth through the groups' order.
+  Among the neighbors with a value, the one with the most traffic counts. Three
+  sweeps go forward, backward and forward through the groups' order.
   """
   offsets, entries, size = groups.neighbours
   result = wanted.astype(np.int64)
@@ -100,7 +101,7 @@ def _sweep(
   size: np.ndarray,
   order: np.ndarray,
 ) -> None:
-  """Fills in [num_groups] values, in order; of equals the first counts."""
+  """Fills in [num_groups] values in order; ties go to the first neighbor."""
   for group in order:
     if values[group] != UNKNOWN:
       continue
@@ -112,7 +113,7 @@ def _sweep(
 
 
 def longest_ops(groups: GroupGraph) -> np.ndarray:
-  """[num_groups] op of each group that takes longest; the first of equals."""
+  """Returns [num_groups] longest op of each group; ties go to the first."""
   problem = groups.problem
   order = np.lexsort((-problem.fastest_us, problem.group_of))
   offsets, _ = problem.group_ops
@@ -120,12 +121,12 @@ def longest_ops(groups: GroupGraph) -> np.ndarray:
 
 
 def _scope(name: str) -> str | None:
-  """A name's scope, that of its forward op; None if it tells none."""
+  """Returns the scope of a name or of its forward op, or None."""
   forward = forward_name(name)
   parts = forward.split("/")
   if len(parts) < _LEAST_PARTS:
     return None
-  # A gradient's name is that of the forward op, and its own.
+  # A gradient's name ends with the forward op's name and its own.
   own = 2 if forward != name and len(parts) > _LEAST_PARTS else 1
   return "/".join(parts[:-own])
 
@@ -139,19 +140,19 @@ def _part(text: str) -> Part:
   return (match[1], int(match[2])) if match else (text, UNKNOWN)
 
 
-_LEAST_SHARE = 0.02  # of all work, what must be numbered by an axis
+_LEAST_SHARE = 0.02  # Minimum share of the work that an axis must number.
 
 
 @dataclasses.dataclass(frozen=True)
 class AxesPlacer:
-  """The best split along one or two axes."""
+  """Places the best split along one or two axes."""
 
   name: ClassVar[str] = "axes"
 
   def place(
     self, problem: Problem, evaluator: Evaluator, budget: Budget, seed: int
   ) -> Result:
-    """Tries every split; without any axis, one device has it all."""
+    """Tries every split; without an axis, one device runs everything."""
     tracker = Tracker(self.name, problem, evaluator, budget)
     groups = GroupGraph(problem)
     devices = main_devices(groups)
@@ -175,21 +176,21 @@ class AxesPlacer:
 def find_axes(
   groups: GroupGraph, scopes: Scopes, max_axes: int = 4
 ) -> list[np.ndarray]:
-  """The axes of a model, the one with the most work in it first.
+  """Finds the axes of a model, ordered by decreasing work.
 
   Args:
-    groups: of the problem.
-    scopes: of these groups.
-    max_axes: how many to find at most.
+    groups: groups of the problem.
+    scopes: scopes of these groups.
+    max_axes: maximum number of axes.
 
   Returns:
-    Per axis, [num_scopes] rank of each scope's number among those of the axis,
-    UNKNOWN where it has none.
+    For each axis, the [num_scopes] rank of each scope's number, UNKNOWN without
+    one.
   """
   work = np.bincount(scopes.of, groups.fastest_us, len(scopes.paths))
   families: dict[str, dict[int, int]] = {}
   for scope, path in enumerate(scopes.paths):
-    for base, number in reversed(path):  # the outermost number counts
+    for base, number in reversed(path):  # The outermost number counts.
       if number != UNKNOWN:
         families.setdefault(base, {})[scope] = number
   total = max(float(work.sum()), 1e-300)
@@ -206,7 +207,7 @@ def find_axes(
 
 
 def splits(axes: list[np.ndarray], num_parts: int) -> Iterator[np.ndarray]:
-  """Per split, [num_scopes] part of each scope, UNKNOWN where none is said."""
+  """Yields the [num_scopes] part of each scope per split, or UNKNOWN."""
   for deal in (_blocks, _in_turn):
     for axis in axes:
       yield deal(axis, num_parts)
@@ -227,18 +228,18 @@ def _grid(outer: np.ndarray, inner: np.ndarray) -> np.ndarray:
 
 
 def _blocks(ranks: np.ndarray, num_parts: int) -> np.ndarray:
-  """Neighbours on an axis stay together."""
+  """Divides an axis into contiguous blocks."""
   part = ranks * num_parts // (ranks.max() + 1)
   return np.where(ranks == UNKNOWN, UNKNOWN, part)
 
 
 def _in_turn(ranks: np.ndarray, num_parts: int) -> np.ndarray:
-  """One after the other, as cards are dealt."""
+  """Deals the ranks of an axis to parts in turn."""
   return np.where(ranks == UNKNOWN, UNKNOWN, ranks % num_parts)
 
 
 def _ranks(numbers: dict[int, int], num_scopes: int) -> np.ndarray:
-  """[num_scopes]: numbers -> 0, 1, ... without gaps; UNKNOWN without one."""
+  """Returns [num_scopes] gapless ranks of the numbers; UNKNOWN without one."""
   result = np.full(num_scopes, UNKNOWN)
   values = np.array(list(numbers.values()))
   result[list(numbers)] = np.unique(values, return_inverse=True)[1]
@@ -248,6 +249,6 @@ def _ranks(numbers: dict[int, int], num_scopes: int) -> np.ndarray:
 def _placed(
   groups: GroupGraph, part: np.ndarray, devices: np.ndarray
 ) -> np.ndarray:
-  """[num_groups] parts -> devices; what has no part goes with neighbours."""
+  """Converts [num_groups] parts to devices; unknown parts follow neighbors."""
   wanted = devices[np.maximum(spread(groups, part), 0)]
   return groups.nearest(wanted)

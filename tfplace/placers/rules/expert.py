@@ -1,13 +1,12 @@
-"""What a human expert would do: layers in contiguous blocks, one per device.
+"""Expert rules: layers in contiguous blocks, one block per device.
 
-The rules are those of the placement papers' baselines (Mirhoseini et al. 2017;
-GO, arXiv 2010.12438): blocks of consecutive layers have equal time; of a model
-of sequences, layers are shared out by their number (encoder and decoder layers
-of one depth share a device), embeddings go with the first layer, attention and
-softmax to the last device; an Inception-like model is cut between cells only.
-Layers are known by the scopes in op names; gradients go with their forward ops,
-optimizers with the variables. A graph without scopes is cut along its
-topological order.
+The rules follow the baselines of placement papers (Mirhoseini et al., 2017; GO,
+arXiv 2010.12438). Blocks of consecutive layers have equal time. Sequence models
+divide layers by number, so encoder and decoder layers of one depth share a
+device; embeddings join the first layer, attention and softmax the last device.
+Inception-like models are only cut between cells. Layers are recognized by the
+scopes in op names. Gradients stay with their forward ops, and optimizers with
+the variables. A graph without scopes is cut along its topological order.
 """
 
 import collections
@@ -34,14 +33,14 @@ _CELL_END = re.compile(r"/mixed(\d{1,9})[_\d]*/")
 
 @dataclasses.dataclass(frozen=True)
 class ExpertPlacer:
-  """Layers in contiguous blocks, by op names."""
+  """Places contiguous blocks of layers, recognized by op names."""
 
   name: ClassVar[str] = "expert"
 
   def place(
     self, problem: Problem, evaluator: Evaluator, budget: Budget, seed: int
   ) -> Result:
-    """Recognises the family of the model by its op names and cuts it."""
+    """Recognizes the model family by op names and divides its layers."""
     tracker = Tracker(self.name, problem, evaluator, budget)
     groups = GroupGraph(problem)
     names = [forward_name(name) for name in problem.graph.names]
@@ -54,13 +53,13 @@ class ExpertPlacer:
 
 
 def _numbered(groups: GroupGraph, names: list[str]) -> np.ndarray:
-  """[num_groups] devices of a model of sequences, layer by layer."""
+  """Returns [num_groups] devices of a sequence model, divided by layer."""
   devices = main_devices(groups)
   last = len(devices) - 1
   depths = [_NUMBERED.search(name) for name in names]
   num_layers = 1 + max(int(d.group(1)) for d in depths if d)
   block = np.full(len(names), UNKNOWN)
-  # With a device to spare, the last one is for attention and softmax alone.
+  # A spare last device runs only attention and softmax.
   blocks = last if last >= num_layers else len(devices)
   for op, (name, depth) in enumerate(zip(names, depths, strict=True)):
     if depth:
@@ -73,7 +72,7 @@ def _numbered(groups: GroupGraph, names: list[str]) -> np.ndarray:
 
 
 def _layered(groups: GroupGraph, names: list[str]) -> np.ndarray:
-  """[num_groups] devices of a feed-forward model, cut between layers."""
+  """Returns [num_groups] devices of a feed-forward model, divided by layer."""
   layers = _layer_numbers(groups, names)
   devices = main_devices(groups)
   if layers.max(initial=UNKNOWN) + 1 < len(devices):
@@ -91,16 +90,16 @@ def _layered(groups: GroupGraph, names: list[str]) -> np.ndarray:
 
 
 def _layer_numbers(groups: GroupGraph, names: list[str]) -> np.ndarray:
-  """[num_ops] layer of each op in order of first use; -1 where unknown.
+  """Returns [num_ops] layer of each op in order of first use, or UNKNOWN.
 
-  Between two ends of cells (Inception's `mixed0`, `mixed1`, ...), all layers
-  are one, for an expert keeps a cell together.
+  An expert keeps cells together, so all layers between two cell ends
+  (Inception's `mixed0`, `mixed1`, ...) count as one.
   """
   graph, op_us = groups.problem.graph, groups.problem.fastest_us
   scopes, start = _scopes(names), groups.op_start_us
   cells = _cells(groups, names)
-  # A layer is where its longest forward op is: reading its weights waits for
-  # nothing and says nothing.
+  # The longest forward op locates a layer. Reads of its weights depend on
+  # nothing and may run at any time.
   lead: dict[str, int] = {}
   for op, scope in enumerate(scopes):
     if scope and names[op] == graph.names[op]:
@@ -123,9 +122,9 @@ def _layer_numbers(groups: GroupGraph, names: list[str]) -> np.ndarray:
 
 
 def _scopes(names: list[str]) -> list[str]:
-  """The layer's scope in each name: `model/layer/...` -> `model/layer`.
+  """Returns the layer scope of each name: `model/layer/...` -> `model/layer`.
 
-  The model's scope is what most names begin with; "" where there is no layer.
+  The model's scope is the most common first part; "" means no layer.
   """
   parts = [name.split("/") for name in names]
   heads = collections.Counter(part[0] for part in parts if len(part) > 2)
@@ -139,7 +138,7 @@ def _scopes(names: list[str]) -> list[str]:
 
 
 def _cells(groups: GroupGraph, names: list[str]) -> np.ndarray | None:
-  """[num_ops] cell of each op: `mixedN` on the way to it makes it N + 1."""
+  """Returns [num_ops] cell of each op: N + 1 behind `mixedN`, else 0."""
   graph = groups.problem.graph
   end_of = np.zeros(graph.num_ops, int)
   for op, name in enumerate(names):
@@ -160,15 +159,15 @@ def _cells(groups: GroupGraph, names: list[str]) -> np.ndarray | None:
 def _by_blocks(
   groups: GroupGraph, block: np.ndarray, devices: np.ndarray
 ) -> np.ndarray:
-  """Ops' blocks -> [num_groups] devices.
+  """Converts [num_ops] blocks to [num_groups] devices.
 
-  A group goes where most of its ops' time is known to belong; one of which
-  nothing is known, where its inputs are, else where its outputs go.
+  A group goes to the block with most of its ops' time. A group without known
+  ops follows the neighbor with the most traffic.
   """
   group_of = groups.problem.group_of
   votes = np.zeros((groups.num_groups, len(devices)))
   known = block >= 0
-  # Ops of zero time vote too, if nothing else does.
+  # Ops of zero time only count if the group has no others.
   weight = groups.problem.fastest_us[known] + 1e-6
   np.add.at(votes, (group_of[known], block[known]), weight)
   wanted = np.where(votes.any(axis=1), votes.argmax(axis=1), UNKNOWN)

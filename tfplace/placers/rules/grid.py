@@ -1,13 +1,12 @@
-"""Data parallelism, pipelines and their product, of a step in microbatches.
+"""Data parallelism, pipelines and hybrids of microbatched steps.
 
-All three are one rule. Devices form a grid of replicas by stages: a microbatch
-belongs to a replica, a layer to a stage. With one stage this is data
-parallelism, with one replica a pipeline (GPipe; Huang et al., 2019; with
-`max_in_flight` as many as stages, PipeDream's 1F1B). Each variable lies on one
-device of its stage, spread by bytes, and its gradients are added there or on
-the way from replica to replica; the simulator says which is faster. Stages are
-balanced by dynamic programming over the layers, as PipeDream balances them
-(Harlap et al., arXiv 1806.03377).
+Devices form a grid of replicas by stages. A microbatch belongs to a replica, a
+layer to a stage. One stage is data parallelism and one replica is a pipeline
+(GPipe, Huang et al., 2019; with `max_in_flight` equal to the number of stages,
+PipeDream's 1F1B). Each variable lies on one device of its stage, balanced by
+bytes. Its gradients are added there or on the way from replica to replica,
+whichever simulates faster. Stages are balanced by dynamic programming over
+layers (PipeDream, Harlap et al., arXiv 1806.03377).
 """
 
 import dataclasses
@@ -30,23 +29,24 @@ from tfplace.placers.rules.stages import balanced_stages, merged_units
 from tfplace.placers.tracker import Tracker
 from tfplace.simulate.links import mean_transfer
 
-_MAX_UNITS = 512  # that the dynamic program cuts between
-_LEAST_KNOWN = 0.5  # of all work, what layers must tell; else names do
+_MAX_UNITS = 512  # Maximum number of units for the dynamic program.
+# Share of work that must have known layers; otherwise op names are used.
+_LEAST_KNOWN = 0.5
 
 
 @dataclasses.dataclass(frozen=True)
 class DataParallelPlacer:
-  """Every microbatch on a device of its own, as far as there are devices."""
+  """Places each microbatch on its own device, as far as devices suffice."""
 
   name: ClassVar[str] = "data_parallel"
 
   def place(
     self, problem: Problem, evaluator: Evaluator, budget: Budget, seed: int
   ) -> Result:
-    """One stage, of as many replicas as there are devices.
+    """Uses one stage and as many replicas as possible.
 
     Raises:
-      TfplaceError: the step is not split.
+      TfplaceError: the step is not microbatched.
     """
     step = SplitStep(_split(self.name, problem))
     tracker = Tracker(self.name, problem, evaluator, budget)
@@ -55,14 +55,14 @@ class DataParallelPlacer:
 
 @dataclasses.dataclass(frozen=True)
 class PipelinePlacer:
-  """Every stage, of layers next to each other, on a device of its own."""
+  """Places each stage of consecutive layers on its own device."""
 
   name: ClassVar[str] = "pipeline"
 
   def place(
     self, problem: Problem, evaluator: Evaluator, budget: Budget, seed: int
   ) -> Result:
-    """One replica, of as many stages as there are devices."""
+    """Uses one replica and as many stages as there are devices."""
     step = SplitStep(GroupGraph(problem))
     tracker = Tracker(self.name, problem, evaluator, budget)
     return _best(tracker, step, [(1, len(step.devices))])
@@ -70,17 +70,18 @@ class PipelinePlacer:
 
 @dataclasses.dataclass(frozen=True)
 class HybridPlacer:
-  """Replicas of a pipeline: the best of their grids."""
+  """Places replicas of a pipeline in the best grid."""
 
   name: ClassVar[str] = "hybrid"
 
   def place(
     self, problem: Problem, evaluator: Evaluator, budget: Budget, seed: int
   ) -> Result:
-    """Tries two and more replicas of two and more stages.
+    """Tries grids of at least two replicas and two stages.
 
     Raises:
-      TfplaceError: the step is not split, or there are less than four devices.
+      TfplaceError: the step is not microbatched, or there are fewer than four
+        devices.
     """
     step = SplitStep(_split(self.name, problem))
     grids = list(step.grids())
@@ -106,7 +107,7 @@ def _split(strategy: str, problem: Problem) -> GroupGraph:
 def _best(
   tracker: Tracker, step: "SplitStep", grids: list[tuple[int, int]]
 ) -> Result:
-  """Offers every grid; memory is repaired where none fits."""
+  """Offers every grid, and repairs memory if none fits."""
   first, least = None, np.inf
   for row in step.placements(grids):
     found_us = tracker.offer(step.groups.expand(row)).step_time_us
@@ -120,15 +121,15 @@ def _best(
 
 
 class SplitStep:
-  """The groups of a step as a grid sees them.
+  """The groups of a step, arranged for grids of replicas and stages.
 
   Args:
-    groups: of the problem.
+    groups: groups of the problem.
 
   Attributes:
-    groups: of the problem.
-    devices: [num_main] of the kind that runs the work soonest.
-    microbatch: [num_groups] of each group; UNKNOWN where several share it.
+    groups: groups of the problem.
+    devices: [num_main] devices of the kind that runs the work fastest.
+    microbatch: [num_groups] microbatch of each group, UNKNOWN if shared.
   """
 
   def __init__(self, groups: GroupGraph) -> None:
@@ -139,11 +140,14 @@ class SplitStep:
 
   @property
   def most_replicas(self) -> int:
-    """As many as there are devices and microbatches for."""
+    """Maximum number of replicas, limited by devices and microbatches."""
     return min(self.count, len(self.devices))
 
   def grids(self) -> Iterator[tuple[int, int]]:
-    """Replicas and stages, two of each at least, that use most devices."""
+    """Yields (replicas, stages) of two or more each.
+
+    Grids whose devices would suffice for another replica are skipped.
+    """
     for replicas in range(2, self.most_replicas + 1):
       stages = len(self.devices) // replicas
       is_largest = stages > len(self.devices) // (replicas + 1)
@@ -151,7 +155,11 @@ class SplitStep:
         yield replicas, stages
 
   def placements(self, grids: list[tuple[int, int]]) -> Iterator[np.ndarray]:
-    """[num_groups] devices of every way to lay out and add up the grids."""
+    """Yields [num_groups] devices of every variant of the grids.
+
+    The variants are stages by time or memory, layouts on devices, and gradients
+    added at the variable or on the way.
+    """
     for replicas, stages in grids:
       places = np.arange(replicas * stages)
       layouts = [places.reshape(replicas, stages)]
@@ -166,27 +174,27 @@ class SplitStep:
   def _placed(
     self, grid: np.ndarray, stage: np.ndarray, along: bool
   ) -> np.ndarray:
-    """[num_groups] devices.
+    """Returns [num_groups] devices of one grid.
 
     Args:
       grid: [replicas, stages] devices.
       stage: [num_groups] stage of each group.
-      along: gradients are added on the way from replica to replica, not where
-        the variable is.
+      along: add gradients on the way from replica to replica instead of at the
+        variable.
     """
     replica = self._replicas(stage, len(grid), grid.shape[1], along)
     wanted = grid[np.maximum(replica, 0), np.maximum(stage, 0)]
     return self.groups.nearest(wanted)
 
   def replicas(self, count: int) -> np.ndarray:
-    """[num_groups] replica of each group, where there is one stage."""
+    """Returns [num_groups] replica of each group with a single stage."""
     nothing = np.zeros(self.groups.num_groups, np.int64)
     return np.maximum(self._replicas(nothing, count, 1, along=False), 0)
 
   def _replicas(
     self, stage: np.ndarray, count: int, stages: int, along: bool
   ) -> np.ndarray:
-    """[num_groups] replica of each group; UNKNOWN where nothing tells."""
+    """Returns [num_groups] replica of each group, UNKNOWN if undetermined."""
     replica = np.where(
       self.microbatch == UNKNOWN,
       UNKNOWN,
@@ -201,7 +209,7 @@ class SplitStep:
   def _spread_variables(
     self, replica: np.ndarray, here: np.ndarray, count: int
   ) -> None:
-    """Fills in [num_groups] replicas: the largest where there is least."""
+    """Assigns variables in place, the largest first, to balance their bytes."""
     size = self.groups.persistent_bytes
     mine = np.flatnonzero(here & (replica == UNKNOWN) & (size > 0))
     held = np.zeros(count)
@@ -210,14 +218,17 @@ class SplitStep:
       held[replica[group]] += size[group]
 
   def _add_along(self, replica: np.ndarray) -> None:
-    """What adds up gradients of microbatches is where the last of them is."""
+    """Assigns ops that add gradients to the last microbatch's replica."""
     src, dst, _ = self.groups.edges
     adds = (self.microbatch[src] != UNKNOWN) & (replica[dst] == UNKNOWN)
     np.maximum.at(replica, dst[adds], replica[src[adds]])
 
   def _follow(self, known: np.ndarray) -> np.ndarray:
-    """[num_groups] what is unknown: as the shared reader of most of it, else as
-    its neighbours."""
+    """Fills in unknown [num_groups] values.
+
+    An unknown group follows the shared reader of most of its bytes, or else its
+    neighbors.
+    """
     src, dst, size = self.groups.edges
     shared = self.microbatch == UNKNOWN
     rows = np.flatnonzero(shared[src] & shared[dst])
@@ -232,8 +243,11 @@ class SplitStep:
     return spread(self.groups, found)
 
   def _stagings(self, replicas: int, stages: int) -> list[np.ndarray]:
-    """[num_groups] stages of equal time; where their devices are too small for
-    what they hold, of as equal time as memory allows, too."""
+    """Returns [num_groups] stages balanced by time.
+
+    If these exceed the memory of the devices, stages balanced within memory are
+    returned as well.
+    """
     unit, groups = self._units, self.groups
     work_us = np.bincount(unit, groups.fastest_us)
     held = np.bincount(unit, held_bytes(groups)) / replicas
@@ -247,12 +261,12 @@ class SplitStep:
 
   @functools.cached_property
   def _units(self) -> np.ndarray:
-    """[num_groups] layer of each group, 0, 1, ... as the forward pass runs."""
+    """[num_groups] layer of each group, numbered in forward order."""
     groups = self.groups
     unit = self._follow(self._layers())
     unit = np.unique(unit, return_inverse=True)[1].reshape(-1)
-    # Most of the step comes after a layer's first op, of whatever it begins
-    # with: by its earliest start, a reshaped weight would count as an input.
+    # Sort layers by the time from their first op to the end of the step. By
+    # earliest start, a layer's reshaped weight would count as its input.
     after_us = upward_ranks(groups.problem.graph, groups.problem.fastest_us)
     of_group = np.zeros(groups.num_groups)
     np.maximum.at(of_group, groups.problem.group_of, after_us)
@@ -263,8 +277,7 @@ class SplitStep:
     return merged_units(rank[unit], groups.fastest_us, _MAX_UNITS)
 
   def _layers(self) -> np.ndarray:
-    """[num_groups] number of a layer, by the op that takes longest; UNKNOWN
-    where none is known."""
+    """Returns [num_groups] layer of each group's longest op, or UNKNOWN."""
     graph = self.groups.problem.graph
     layer = graph.layer[longest_ops(self.groups)].astype(np.int64)
     work = self.groups.fastest_us
@@ -278,12 +291,12 @@ class SplitStep:
         graph.names, graph.microbatch.tolist(), strict=True
       )
     ]
-    # What all share is named after something else, such as the optimizer.
+    # Shared ops have names from other places, such as the optimizer.
     return np.where(in_passes, read_scopes(self.groups, names).of, UNKNOWN)
 
   @functools.cached_property
   def _cut_us(self) -> np.ndarray:
-    """[num_units - 1] microseconds of what crosses each border of units."""
+    """[num_units - 1] microseconds of the transfers across each border."""
     problem, unit = self.groups.problem, self._units
     graph, cluster = problem.graph, problem.cluster
     of_op = unit[problem.group_of]
@@ -298,7 +311,7 @@ class SplitStep:
 
 
 def _of_groups(groups: GroupGraph) -> np.ndarray:
-  """[num_groups] microbatch of a group's ops; UNKNOWN where they differ."""
+  """Returns [num_groups] microbatch of each group; UNKNOWN if ops differ."""
   problem = groups.problem
   least = np.full(groups.num_groups, np.iinfo(np.int64).max)
   most = np.full(groups.num_groups, UNKNOWN)

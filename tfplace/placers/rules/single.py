@@ -1,7 +1,7 @@
-"""Placers without a choice: one device for all, or contiguous blocks.
+"""Baseline placers: one device for everything, or contiguous blocks.
 
 `single` and `cpu` are the "1 GPU" and "CPU only" columns of the Placeto and GO
-papers. Ops without a kernel there go where they can.
+papers. Ops without a kernel on the device go to another one.
 """
 
 import dataclasses
@@ -21,14 +21,14 @@ from tfplace.placers.tracker import Tracker
 
 @dataclasses.dataclass(frozen=True)
 class SinglePlacer:
-  """Everything on the fastest single device that holds it."""
+  """Places everything on the fastest single device that holds it."""
 
   name: ClassVar[str] = "single"
 
   def place(
     self, problem: Problem, evaluator: Evaluator, budget: Budget, seed: int
   ) -> Result:
-    """Tries each device, one of each set of equals first."""
+    """Tries each device, skipping equivalent ones."""
     tracker = Tracker(self.name, problem, evaluator, budget)
     _try_devices(tracker, range(problem.cluster.num_devices))
     return tracker.result()
@@ -36,7 +36,7 @@ class SinglePlacer:
 
 @dataclasses.dataclass(frozen=True)
 class CpuPlacer:
-  """Everything on the fastest CPU device that holds it."""
+  """Places everything on the fastest CPU device that holds it."""
 
   name: ClassVar[str] = "cpu"
 
@@ -72,11 +72,11 @@ def _try_devices(tracker: Tracker, devices: Sequence[int]) -> None:
 
 
 def _alike(cluster: Cluster, device: int, row: np.ndarray) -> bytes:
-  """Equal for placements that differ only in the name of `device`.
+  """Returns a key that is equal for placements on equivalent devices.
 
   Args:
-    cluster: of the placement.
-    device: that everything is on that can be.
+    cluster: cluster of the placement.
+    device: main device of the placement.
     row: [num_ops] devices of the placement.
   """
   own = row == device
@@ -93,14 +93,14 @@ def _alike(cluster: Cluster, device: int, row: np.ndarray) -> bytes:
 
 @dataclasses.dataclass(frozen=True)
 class BlocksPlacer:
-  """Contiguous blocks balanced by time."""
+  """Places contiguous blocks balanced by time."""
 
   name: ClassVar[str] = "blocks"
 
   def place(
     self, problem: Problem, evaluator: Evaluator, budget: Budget, seed: int
   ) -> Result:
-    """Cuts the groups' order into one block per device."""
+    """Cuts the topological order of groups into one block per device."""
     tracker = Tracker(self.name, problem, evaluator, budget)
     groups = GroupGraph(problem)
     offer_repaired(tracker, groups, equal_blocks(groups, groups.order))

@@ -1,4 +1,4 @@
-"""Layers cut into the stages of a pipeline, by dynamic programming."""
+"""Pipeline stages: balanced cuts of a row of layers, by dynamic programming."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ import numpy as np
 def merged_units(
   unit: np.ndarray, work_us: np.ndarray, most: int
 ) -> np.ndarray:
-  """[num_groups] units, neighbours merged where there are more than `most`."""
+  """Merges neighboring units (layers) of [num_groups] groups down to `most`."""
   count = int(unit.max(initial=0)) + 1
   if count <= most:
     return unit
@@ -21,17 +21,21 @@ def balanced_stages(
   stages: int,
   within: tuple[np.ndarray, float] | None = None,
 ) -> np.ndarray:
-  """[num_units] stages of units in a row, so that the slowest is fastest.
+  """Cuts a row of units into stages so that the slowest stage is fastest.
 
-  A stage takes its units' time, or that of what crosses the border before it,
-  whichever is more; of equals, less crosses in all.
+  A stage takes the longer of its units' time and the transfers across the
+  border before it. Among equal cuts, the one with less total transfer time
+  wins.
 
   Args:
     work_us: [num_units] microseconds of each unit.
-    cut_us: [num_units - 1] microseconds of what crosses each border.
-    stages: how many there may be; fewer where there are fewer units.
-    within: [num_units] bytes that each unit holds, and the most that a stage
-      may; where no cut keeps to that, the least is too much.
+    cut_us: [num_units - 1] microseconds of the transfers across each border.
+    stages: maximum number of stages.
+    within: [num_units] bytes that each unit holds, and the maximum per stage.
+      If no cut satisfies it, the excess is minimized.
+
+  Returns:
+    [num_units] stage of each unit.
   """
   count = len(work_us)
   stages = max(1, min(stages, count))
@@ -44,26 +48,28 @@ def balanced_stages(
     over = np.maximum(_spans(held) - most, 0.0) / max(float(held.sum()), 1.0)
     longest = float(taken.max(initial=0.0))
     taken += np.where(over > 0, longest * (1.0 + over), 0.0)
-  slowest = np.full(count + 1, np.inf)  # of the first units, in `s` stages
+  # Time of the slowest stage for each number of first units.
+  slowest = np.full(count + 1, np.inf)
   slowest[0] = 0.0
   came_from = []
   for _ in range(stages):
     rows = np.maximum(slowest[:, np.newaxis], taken)
     rows += small * before[:, np.newaxis]
-    rows[np.tril_indices(count + 1)] = np.inf  # a stage has a unit
+    # Every stage has at least one unit.
+    rows[np.tril_indices(count + 1)] = np.inf
     came_from.append(rows.argmin(axis=0))
     slowest = rows.min(axis=0)
   return _traced_back(came_from)
 
 
 def _spans(of_unit: np.ndarray) -> np.ndarray:
-  """[num_units + 1, num_units + 1] sums of the units from one to another."""
+  """Returns [num_units + 1, num_units + 1] sums over all ranges of units."""
   ends = np.concatenate(([0.0], np.cumsum(of_unit)))
   return ends[np.newaxis, :] - ends[:, np.newaxis]
 
 
 def _traced_back(came_from: list[np.ndarray]) -> np.ndarray:
-  """[num_units] stages, from where each stage that ends somewhere begins."""
+  """Reconstructs [num_units] stages from the start of each stage's best cut."""
   end = len(came_from[0]) - 1
   stage = np.zeros(end, np.int64)
   for number in range(len(came_from) - 1, -1, -1):

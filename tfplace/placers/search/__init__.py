@@ -1,1 +1,1 @@
-"""Local search by the exact simulator, and BRKGA."""
+"""Search placers: simulated annealing with the exact simulator, and BRKGA."""

@@ -1,10 +1,10 @@
-"""Simulated annealing over the placements of groups, by the exact simulator.
+"""Simulated annealing over placements with the exact simulator.
 
-Kirkpatrick, Gelatt and Vecchi (1983), from the best of the classical
-placements (on a large graph, from what `sweeps` make of them), with moves that
-know the graph: single groups, swaps, blocks in time, neighborhoods, units of
-groups at several levels (`coarsen`), and waits on the critical path. `search`
-holds the schedule, `chain` the compiled loop.
+Follows Kirkpatrick, Gelatt and Vecchi (1983). The search starts from the best
+placements of the classical placers; on a large graph, `sweeps` improves them
+first. Moves use the graph: single groups, swaps, blocks in time, neighborhoods,
+coarse groups at several levels (`coarsen`) and waits on the critical path.
+`search` contains the schedule, `chain` the compiled loop.
 """
 
 import dataclasses
@@ -26,17 +26,17 @@ from tfplace.placers.search.search import Search
 from tfplace.placers.tracker import Tracker
 from tfplace.simulate import Simulator
 
-# Share of all seconds after which no further classical placer is begun: the
-# quickest come first, and the search makes up for the others. (At 10 s, five
-# graphs of 19,000 to 54,000 ops ended 1.3% lower with 0.15 than with 0.4.)
+# Fraction of the budget after which no further classical placer is started. The
+# fastest placers run first, and the search compensates for the others. (With 10
+# s, five graphs of 19,000 to 54,000 ops were 1.3% faster at 0.15 than at 0.4.)
 CLASSICAL_TOTAL = 0.15
-# Of the seconds left where nothing fits yet, for a first packing: annealing,
-# which counts excess bytes as time, is better where activations decide.
+# Fraction of the remaining seconds for a first packing if nothing fits yet.
+# Annealing, which adds a penalty for excess bytes, is better where activations
+# decide.
 _PACKING_SHARE = 0.2
-_LEAST_PACKING_S = 0.5  # whatever is left
-# Seconds for each group that a search takes before its first move, and for each
-# group and device; and those for each group below which halves are not searched
-# by themselves.
+_LEAST_PACKING_S = 0.5  # minimum, whatever time is left
+# Setup time of the search per group, and per group and device; and the seconds
+# per group below which halves are not searched separately.
 _SETUP_S, _SETUP_DEVICE_S = 8e-6, 0.6e-6
 _HALVES_S = 60e-6
 
@@ -46,11 +46,10 @@ class AnnealingPlacer:
   """Simulated annealing from the best classical placements.
 
   Attributes:
-    config: of the search.
-    starts: strategies whose placements it starts from; None for all that are
-      quick.
-    start: [num_starts, num_ops] devices of placements to start from, too, of
-      which the best counts; None for none.
+    config: Settings of the search.
+    starts: Strategies that provide the starts. None uses all fast ones.
+    start: [num_starts, num_ops] devices of additional starts, of which the best
+      is used. None adds none.
   """
 
   config: SearchConfig = dataclasses.field(default_factory=SearchConfig)
@@ -76,7 +75,7 @@ class AnnealingPlacer:
         placer = registry.get_placer(strategy)
         found.append(placer.place(problem, evaluator, budget, seed))
       except TfplaceError:
-        continue  # what does not fit, or has no CPU: the other starts do
+        continue  # Does not fit or needs a CPU: the other starts suffice.
       except Exception as error:
         failed[strategy] = f"{type(error).__name__}: {error}"
     starts = [result.placement.devices for result in best_first(found)]
@@ -87,7 +86,7 @@ class AnnealingPlacer:
 
 
 def best_first(results: Sequence[Result]) -> list[Result]:
-  """By step time; equal placements once."""
+  """Sorts results by step time and removes duplicate placements."""
   ordered = sorted(results, key=lambda r: r.evaluation.step_time_us)
   seen: set[bytes] = set()
   distinct = []
@@ -106,16 +105,16 @@ def improve(
   seed: int,
   config: SearchConfig,
 ) -> Result:
-  """Searches from [num_ops] starts with what is left of the budget.
+  """Searches from [num_ops] starts with the remaining budget.
 
-  Without a start, from a packing of the groups' memory, else from every group
-  on its fastest device. Where nothing that it finds fits, what is left of the
-  budget goes to packing. What takes long to begin is left out if little time is
+  Without a start, the search begins with a packing of the groups' memory, or
+  else with each group on its fastest device. If nothing fits, the remaining
+  budget goes to packing. Phases with a long setup are skipped if little time is
   left.
 
   Returns:
-    The best of the starts and of what the search found, by the tracker's
-    evaluator; the search itself always simulates.
+    The best of the starts and of the search, according to the tracker's
+    evaluator. The search itself always simulates.
   """
   if not starts:
     starts = [_start(tracker, groups, seed)]
@@ -160,8 +159,10 @@ def improve(
 
 
 def _is_short(tracker: Tracker, groups: GroupGraph, group_s: float) -> bool:
-  """Whether a placement is known, and fewer seconds are left than groups take;
-  never where evaluations count, whose result no machine decides."""
+  """Returns True if a placement is known and too few seconds are left.
+
+  Evaluation budgets ignore time, so that results do not depend on the machine.
+  """
   budget = tracker.budget
   if tracker.best is None or budget.max_evaluations is not None:
     return False
@@ -169,8 +170,6 @@ def _is_short(tracker: Tracker, groups: GroupGraph, group_s: float) -> bool:
 
 
 def _searching(config: SearchConfig, seed: int) -> Place:
-  """Searches a half of a problem as the whole is searched."""
-
   def place(problem: Problem, budget: Budget) -> Result:
     placer = AnnealingPlacer(config)
     return placer.place(problem, Simulator(problem), budget, seed)
@@ -179,7 +178,6 @@ def _searching(config: SearchConfig, seed: int) -> Place:
 
 
 def _start(tracker: Tracker, groups: GroupGraph, seed: int) -> np.ndarray:
-  """[num_ops] devices to begin from where no placement is known to fit."""
   limit_s = _PACKING_SHARE * tracker.budget.left_s
   offer_packed(tracker, groups, seed, max(limit_s, _LEAST_PACKING_S))
   if tracker.best is not None:
@@ -188,7 +186,7 @@ def _start(tracker: Tracker, groups: GroupGraph, seed: int) -> np.ndarray:
 
 
 def improvements(points: Sequence[HistoryPoint]) -> tuple[HistoryPoint, ...]:
-  """Those points, in order of time, that are better than all before."""
+  """Returns the points that improve on all earlier ones, in time order."""
   best, kept = math.inf, []
   for point in sorted(points, key=lambda p: (p.seconds, p.evaluations)):
     if point.step_time_us < best:

@@ -1,16 +1,14 @@
-"""BRKGA: a genetic algorithm over random keys, decoded into placements.
+"""BRKGA: a biased random-key genetic algorithm.
 
-Goncalves and Resende, "Biased random-key genetic algorithms for combinatorial
-optimization" (2011): vectors of numbers in [0, 1) evolve by copying the best,
-adding random ones, and mixing one of the best with one of the rest. It is the
-baseline that REGAL (Paliwal et al., ICLR 2020, arXiv 1905.02494) improves,
-with 10,000 evaluations.
-
-Keys here: one per group and device, how much the group wants the device, and
-one per group, its turn. The decoder takes the groups by turn, and gives each
-the device it wants most of those with memory left. Devices of slower kinds take
-part only where nothing else can run a group. Many groups are co-placed first
-(`co_placement`): random keys for each of 10,000 tear every layer apart.
+Vectors of keys in [0, 1) evolve by elitism, random mutants and biased crossover
+(Goncalves and Resende, "Biased random-key genetic algorithms for combinatorial
+optimization", 2011). BRKGA is the baseline of REGAL (Paliwal et al., ICLR 2020,
+arXiv 1905.02494), with 10,000 evaluations. Here each group has one key per
+device, its preference, and one key for its turn. The decoder visits groups by
+turn and assigns each to its preferred device among those with enough memory.
+Slower kinds of device are used only for groups that nothing else can run. Large
+graphs are co-placed first (`co_placement`), because independent random keys for
+10,000 groups scatter every layer.
 """
 
 import dataclasses
@@ -27,22 +25,23 @@ from tfplace.placers.repair import offer_repaired
 from tfplace.placers.tracker import Tracker, overflow
 from tfplace.simulate.jit import allocating
 
-_BATCH = 20  # evaluations between two looks at the clock
-_UNFIT = 1e30  # worse than any step time that fits
+_BATCH = 20  # evaluations between two checks of the budget
+_UNFIT = 1e30  # more than any step time of a placement that fits
 
 
 @dataclasses.dataclass(frozen=True)
 class BrkgaConfig:
-  """Settings of the algorithm, within the ranges that its authors recommend;
-  the population is such that 10,000 evaluations are over 100 generations.
+  """Settings of BRKGA, within the ranges that its authors recommend.
+
+  The population yields over 100 generations in 10,000 evaluations.
 
   Attributes:
-    population: vectors of keys.
-    elite: share of the population that is copied.
-    mutants: share of the population that is random.
-    bias: chance that a child takes a key from its elite parent.
-    max_groups: with more, groups are co-placed: by the first rules that leave
-      so few, else by all rules.
+    population: Number of key vectors.
+    elite: Fraction of the population that is copied.
+    mutants: Fraction of the population that is random.
+    bias: Probability that a child takes a key from its elite parent.
+    max_groups: Number of groups above which groups are co-placed, by the first
+      rules that reach it, else by all rules.
   """
 
   population: int = 100
@@ -72,8 +71,8 @@ class BrkgaPlacer:
   ) -> Result:
     """Evolves until the budget is spent.
 
-    Where no vector has fitted into memory by then, the nearest is repaired,
-    which takes some more evaluations.
+    If no placement fits by then, the closest one is repaired, which takes some
+    extra evaluations.
     """
     tracker = Tracker(self.name, problem, evaluator, budget)
     decoder = Decoder(GroupGraph(_coarse(problem, self.config.max_groups)))
@@ -81,7 +80,7 @@ class BrkgaPlacer:
     config = self.config
     keys = rng.random((config.population, *decoder.shape), np.float32)
     cost = np.full(config.population, np.inf)
-    first = 0  # what is before it has been evaluated
+    first = 0  # Vectors before `first` have been evaluated.
     while evaluate(tracker, decoder, keys[first:], cost[first:]):
       if not decoder.has_choice:
         break
@@ -99,7 +98,6 @@ class BrkgaPlacer:
 
 
 def _coarse(problem: Problem, max_groups: int) -> Problem:
-  """The problem under the first of `GROUPINGS` with so few groups."""
   coarse = problem
   for rules in GROUPINGS.values():
     if coarse.num_groups > max_groups:
@@ -108,13 +106,13 @@ def _coarse(problem: Problem, max_groups: int) -> Problem:
 
 
 class Decoder:
-  """From keys to placements of groups.
+  """Decodes keys into placements of groups.
 
   Attributes:
-    groups: of the problem.
-    shape: (num_groups, num_devices + 1) of one vector of keys; the last
-      column holds the turns, and the largest goes first.
-    has_choice: whether some group may go to several devices.
+    groups: Groups of the problem.
+    shape: (num_groups, num_devices + 1) of a key vector. The last column
+      contains the turns; the largest goes first.
+    has_choice: True if some group can be on several devices.
   """
 
   def __init__(self, groups: GroupGraph) -> None:
@@ -125,7 +123,7 @@ class Decoder:
     self.has_choice = bool((self._allowed.sum(axis=1) > 1).any())
 
   def decode(self, keys: np.ndarray) -> np.ndarray:
-    """[num_groups] int32 devices; `keys` is of `shape`."""
+    """Decodes keys of `shape` into [num_groups] int32 devices."""
     order = np.argsort(-keys[:, -1], kind="stable")
     room = self.groups.problem.cluster.memory_bytes.copy()
     return _decode(keys, order, self._allowed, self._held, room)
@@ -139,7 +137,7 @@ def _decode(
   held: np.ndarray,
   room: np.ndarray,
 ) -> np.ndarray:
-  """The device wanted most with room, else the one with most room."""
+  """Picks the preferred device with room, else the one with most room."""
   num_groups, num_devices = allowed.shape
   result = np.empty(num_groups, np.int32)
   for group in order:
@@ -161,13 +159,11 @@ def _decode(
 def evaluate(
   tracker: Tracker, decoder: Decoder, keys: np.ndarray, cost: np.ndarray
 ) -> bool:
-  """Fills in [count] costs of [count, *shape] vectors: step times, or above
-  1e30 by the bytes missing.
+  """Evaluates [count, *shape] key vectors and fills [count] costs.
 
-  The first vector ever is evaluated whatever the budget says.
-
-  Returns:
-    False where the budget ended before, or an optimum was met.
+  A cost is the step time, or above 1e30 by the missing bytes. The first vector
+  is evaluated regardless of the budget. Returns False if the budget ended early
+  or an optimum was found.
   """
   budget = tracker.budget
   for first in range(0, len(keys), _BATCH):
@@ -192,8 +188,7 @@ def _cost(problem: Problem, evaluation: Evaluation) -> float:
 def evolve(
   keys: np.ndarray, config: BrkgaConfig, rng: np.random.Generator
 ) -> None:
-  """Replaces all but the elite of [population, ...] vectors, the best first: by
-  children, and by mutants at the end."""
+  """Replaces all but the elite of [population, ...] sorted vectors."""
   elite, size = config.num_elite, len(keys)
   num_children = max(0, size - elite - config.num_mutants)
   better = rng.integers(0, elite, num_children)

@@ -1,11 +1,9 @@
-"""One chain of the search: a placement that is annealed, and the compiled loop
-that proposes, simulates, and keeps or undoes.
+"""Simulated annealing chain: proposes, simulates, accepts or reverts moves.
 
-Simulated annealing over groups' devices by the exact simulator. A proposal's
-threshold is drawn before it is simulated, so that the simulation stops as
-soon as it must be rejected. The objective is the step time where all fits;
-where it does not, a penalty that grows with the excess bytes comes on top.
-A placement that needs a missing link takes infinitely long, and is never kept.
+The acceptance threshold of a move is sampled before the simulation, which stops
+as soon as it exceeds the threshold. The objective is the step time plus a
+penalty that grows with the bytes over capacity. A placement that needs a
+missing link takes infinitely long and is never accepted.
 """
 
 import time
@@ -33,15 +31,15 @@ from tfplace.simulate.workspace import Workspace
 
 
 class Cooling(NamedTuple):
-  """How a chain anneals.
+  """Temperature schedule of a chain.
 
   Attributes:
-    evaluations: how many placements to simulate.
-    hot_us: temperature at the start, microseconds of step time.
-    cold_us: temperature at the end; in between it falls geometrically.
-    lowest: least level of units that move as one.
-    highest: greatest such level.
-    part_share: see `propose`.
+    evaluations: Number of placements to simulate.
+    hot_us: First temperature, in microseconds of step time.
+    cold_us: Last temperature; the schedule is geometric.
+    lowest: Lowest level of units to move.
+    highest: Highest level of units to move.
+    part_share: See `propose`.
   """
 
   evaluations: int
@@ -58,18 +56,18 @@ _NO_UNITS = np.empty(0, np.int64)
 
 
 class Chain:
-  """A placement that is annealed.
+  """Placement that is annealed.
 
   Args:
-    state: where it is; changed in place.
-    tables: of the problem, with the units that it moves.
-    step: the simulator's tables.
-    scale: of the problem.
+    state: State of the chain; modified in place.
+    tables: Tables of the problem, including the units that this chain moves.
+    step: Tables of the simulator.
+    scale: Scale of the problem.
 
   Attributes:
-    tables: of the problem, with the units that it moves.
-    rate: evaluations per second, as last measured.
-    done: evaluations of this round.
+    tables: Tables of the problem.
+    rate: Latest measured evaluations per second.
+    done: Evaluations in the current round.
   """
 
   def __init__(
@@ -89,52 +87,52 @@ class Chain:
 
   @property
   def devices(self) -> np.ndarray:
-    """[num_groups] int32 where it is."""
+    """Current devices, [num_groups] int32."""
     return self._state.devices
 
   @property
   def best(self) -> np.ndarray:
-    """[num_groups] int32 the best that it has been on."""
+    """Best devices so far, [num_groups] int32."""
     return self._state.best
 
   @property
   def current_us(self) -> float:
-    """The step time where it is, and the penalty for what does not fit."""
+    """Current step time plus the penalty for excess memory."""
     return float(self._state.numbers[CURRENT])
 
   @property
   def best_us(self) -> float:
-    """The best step time; infinite where nothing has fitted."""
+    """Best step time; infinite if nothing has fit in memory."""
     return float(self._state.numbers[BEST])
 
   @property
   def least_us(self) -> float:
-    """The least of what `current_us` was."""
+    """Best objective while nothing has fit in memory."""
     return float(self._state.numbers[LEAST])
 
   @property
   def evaluations(self) -> int:
-    """Placements simulated so far."""
+    """Number of simulated placements so far."""
     return int(self._state.counts[EVALUATIONS])
 
   def restart(self, devices: np.ndarray) -> None:
-    """Puts it on [num_groups] devices."""
+    """Sets the current placement to [num_groups] devices."""
     self._state.devices[:] = devices
     self._run(self.tables, _RESTART)
 
   def sweep(self, tables: SearchTables, units: np.ndarray) -> None:
-    """Tries whole units elsewhere, and keeps what shortens the step.
+    """Tries each unit on a neighbor's device and on one more device.
 
-    Each is tried where a neighbor is, and on one more device.
+    Keeps moves that shorten the step.
 
     Args:
-      tables: of the problem, with these units.
-      units: [?] int64, in order.
+      tables: Tables of the problem with these units.
+      units: [?] int64 units in order.
     """
     self._run(tables, _SWEEP, units=units)
 
   def cool(self, cooling: Cooling) -> int:
-    """Anneals; returns evaluations, fewer where no move changes anything."""
+    """Anneals; returns the evaluations, fewer if no move has an effect."""
     return self._run(self.tables, _ANNEAL, cooling)
 
   def _run(
@@ -157,16 +155,17 @@ class Chain:
     is_done: Callable[["Chain"], bool],
     after_chunk: Callable[["Chain"], None],
   ) -> None:
-    """Anneals, in chunks, up to a share of a round, or until no move changes
-    anything.
+    """Anneals in chunks until a fraction of a round has passed.
+
+    Stops early if there is nothing to gain or no move has an effect.
 
     Args:
-      rounds: all of them.
-      number: of the round.
-      hot_us: first temperature of the round.
-      until: share of the round that is over then.
-      is_done: of this chain, whether there is nothing to gain.
-      after_chunk: called with this chain after each chunk.
+      rounds: All rounds.
+      number: Index of the round.
+      hot_us: First temperature of the round.
+      until: Fraction of the round at which to stop.
+      is_done: Returns True for a chain that has nothing to gain.
+      after_chunk: Called with this chain after each chunk.
     """
     at = rounds.progress(number, self.done, self.rate, 0)
     while at < until and not is_done(self):
@@ -186,7 +185,6 @@ class Chain:
   def _cooling(
     self, evaluations: int, hot_us: float, start: float, end: float
   ) -> Cooling:
-    """From one share of a round to another."""
     fall = self._scale.cold_us / hot_us
     return Cooling(
       evaluations,
@@ -208,8 +206,10 @@ def _run(
   cooling: Cooling,
   units: np.ndarray,
 ) -> int:
-  """The one entry from Python, and no helpers that simulate but `_judge`: each
-  would be compiled with the whole simulator once more."""
+  """Runs a task; the only entry point from Python.
+
+  Only `_judge` simulates, because each caller compiles the whole simulator.
+  """
   if task == _RESTART:
     for group in range(len(state.devices)):
       _set(tables, state, group, np.int64(state.devices[group]))
@@ -234,7 +234,7 @@ def _run(
   while done < cooling.evaluations and idle < 1000:
     propose(tables, state, lowest, highest, cooling.part_share)
     if not _apply(tables, state):
-      idle += 1  # nothing changes: not worth a simulation
+      idle += 1  # Nothing changes, so a simulation would be wasted.
       continue
     idle = 0
     limit = state.numbers[CURRENT] - temperature * np.log(uniform(state))
@@ -256,7 +256,7 @@ def _set(
 
 @helper
 def _apply(tables: SearchTables, state: SearchState) -> bool:
-  """Makes the move; false, and nothing changed, if it is not one."""
+  """Applies the move; returns False if it changes nothing."""
   kept = 0
   for i in range(state.counts[MOVED]):
     group, target = np.int64(state.moved[i]), np.int64(state.targets[i])
@@ -285,7 +285,7 @@ def _judge(
   limit: float,
   penalty_us: float,
 ) -> bool:
-  """Simulates the changed state; keeps it if its objective is in the limit."""
+  """Simulates the changed state; accepts it up to an objective of `limit`."""
   state.counts[EVALUATIONS] += 1
   step_time_us = engine.simulate(step, state.op_devices, work, limit)
   if step_time_us == np.inf:
@@ -302,7 +302,7 @@ def _judge(
   state.numbers[CURRENT] = objective
   for op in range(len(state.start_us)):
     state.start_us[op] = work.ops.nodes[op].time
-  # Until something fits, what fits least badly is the best.
+  # Until a placement fits, the best is the one with the lowest objective.
   rank = BEST if excess == 0.0 else LEAST
   is_best = excess == 0.0 or state.numbers[BEST] == np.inf
   if is_best and objective < state.numbers[rank]:

@@ -1,4 +1,4 @@
-"""How a search spends its budget: its settings, its scale and its rounds."""
+"""Search settings, temperature scale and rounds."""
 
 import dataclasses
 import time
@@ -6,39 +6,40 @@ import time
 from tfplace.core.protocols import is_optimal
 from tfplace.placers.groups import GroupGraph
 
-# All values chosen by trial.
-SWEEP_SHARE = 0.5  # of the budget, what the sweeps of a large graph may take
-SWEPT = 0.1  # share of the first temperature, where a large graph was swept
-WARM = 0.4  # share of it, where a round continues from the best placement
-EVALUATIONS_PER_GROUP = 400.0  # of a round, per group and chain
-PATIENCE = 40  # rounds without an improvement that end the search early
-CHUNK_EVALUATIONS = 500  # between looks at the clock, where they are the budget
-_CHUNK_S = 0.1  # between looks at the clock, where seconds are
-_LARGE_HOT = 0.006  # `SearchConfig.hot` of a large graph
-_COLD = 3e-5  # last temperature of a round, as a share of the lower bound
-# What an excess of all of a device's memory costs, in lower bounds.
+# All values were chosen by trial.
+SWEEP_SHARE = 0.5  # of the budget, for the sweeps of a large graph
+SWEPT = 0.1  # factor on the first temperature after the sweeps of a large graph
+WARM = 0.4  # the same factor where a round continues from the best placement
+EVALUATIONS_PER_GROUP = 400.0  # per round, group and chain
+PATIENCE = 40  # rounds without improvement before the search ends
+CHUNK_EVALUATIONS = 500  # between two checks of a budget of evaluations
+_CHUNK_S = 0.1  # between two checks of a budget of seconds
+_LARGE_HOT = 0.006  # `SearchConfig.hot` for large graphs
+_COLD = 3e-5  # last temperature of a round, relative to the lower bound
+# Penalty, in lower bounds, for exceeding the memory of a device by 100%.
 _PENALTY = 5.0
-_WARM_LEVELS = 0.5  # share of the levels that a round from the best begins with
-_COARSE_SHARE = 0.8  # share of a round after which single groups may move, too
-# Share of a large graph's moves that take, of a unit, only what is on one
-# device.
+# Fraction of the levels that a round from the best starts with.
+_WARM_LEVELS = 0.5
+_COARSE_SHARE = 0.8  # fraction of a round before single groups can move
+# Fraction of a large graph's moves that move only those groups of a coarse
+# group that are on one device.
 _PART_SHARE = 0.5
-_WINDOW = 3  # levels above the least that move, too, where there are many
-# Shares of a large graph's round after which the chain that is worst off goes
-# on from where the best one is.
+_WINDOW = 3  # levels above the lowest that also move
+# Fractions of a large graph's round at which the worst chain continues from the
+# placement of the best chain.
 _MEETINGS = (0.3, 0.6)
 
 
 @dataclasses.dataclass(frozen=True)
 class SearchConfig:
-  """What may be set of a search; defaults chosen by trial.
+  """Settings of the search; defaults were chosen by trial.
 
   Attributes:
-    chains: chains, and threads; the result depends on it.
-    hot: first temperature, as a share of the lower bound; the mean work of a
-      group where that is more, so that every move has a chance at first.
-    coarse_groups: from so many groups on a graph is large, and a round begins
-      with units of them only.
+    chains: Number of chains and threads. The result depends on it.
+    hot: First temperature relative to the lower bound; at least the mean work
+      of a group, so that every move has a chance at first.
+    coarse_groups: Number of groups from which a graph is large. A round of a
+      large graph first moves coarse groups only.
   """
 
   chains: int = 2
@@ -48,13 +49,13 @@ class SearchConfig:
 
 @dataclasses.dataclass(frozen=True)
 class Scale:
-  """What temperatures and moves go by, for one problem.
+  """Temperatures and penalties of one problem.
 
   Attributes:
-    unit_us: what temperatures and penalties are shares of.
-    hot_us: first temperature.
-    bound_us: no step is faster.
-    is_large: whether single groups wait until units have been placed.
+    unit_us: Reference time for temperatures and penalties.
+    hot_us: First temperature.
+    bound_us: Lower bound on the step time.
+    is_large: True if single groups move only after coarse groups.
   """
 
   unit_us: float
@@ -69,7 +70,7 @@ class Scale:
 
   @property
   def penalty_us(self) -> float:
-    """What an excess of all of a device's memory costs."""
+    """Penalty for exceeding the memory of a device by 100%."""
     return _PENALTY * self.unit_us
 
   @property
@@ -78,22 +79,22 @@ class Scale:
 
   @property
   def stages(self) -> tuple[float, ...]:
-    """Shares of a round after which chains meet, and its end."""
+    """Fractions of a round at which chains exchange placements, and 1."""
     return (*_MEETINGS, 1.0) if self.is_large else (1.0,)
 
   def is_optimal(self, step_time_us: float) -> bool:
     return is_optimal(step_time_us, self.bound_us)
 
   def levels(self, top: int, progress: float, hot_us: float) -> tuple[int, int]:
-    """Least and greatest level of the units to move.
+    """Returns the lowest and the highest level of the moves.
 
-    A small graph uses all levels all the time. A large one begins with few
-    large units: single groups would scatter while it is hot.
+    A small graph uses all levels. A large graph starts with a few large coarse
+    groups, because single groups would scatter at high temperature.
 
     Args:
-      top: the greatest level.
-      progress: share of the round that is over.
-      hot_us: first temperature of the round.
+      top: The highest level.
+      progress: Completed fraction of the round.
+      hot_us: First temperature of the round.
     """
     if not self.is_large:
       return 0, top
@@ -110,16 +111,16 @@ def scale_of(
   num_movable: int,
   longest_us: float,
 ) -> Scale:
-  """The scale of a problem.
+  """Computes the scale of a problem.
 
   Args:
-    groups: of the problem.
-    config: of the search.
-    num_movable: groups that may be on more than one device.
-    longest_us: the longest path, with its least waits.
+    groups: Groups of the problem.
+    config: Settings of the search.
+    num_movable: Number of groups that can be on more than one device.
+    longest_us: Longest path, including minimum waits.
   """
   problem = groups.problem
-  # An empty or free graph has nothing to search.
+  # The minimum avoids a zero scale for graphs that are empty or take no time.
   unit_us = max(problem.simple_bound_us, 1e-9)
   work_us = float(groups.fastest_us.sum()) / max(groups.num_groups, 1)
   is_large = num_movable >= config.coarse_groups
@@ -134,13 +135,14 @@ def scale_of(
 
 @dataclasses.dataclass(frozen=True)
 class Rounds:
-  """How the budget is divided into rounds of equal length.
+  """Division of the budget into rounds of equal length.
 
   Attributes:
-    count: of rounds.
-    quota: evaluations of each chain in all, or None where seconds count.
-    began: when the rounds began, `time.perf_counter()`.
-    seconds: for all rounds.
+    count: Number of rounds.
+    quota: Evaluations per chain over all rounds. None if seconds are the
+      budget.
+    began: `time.perf_counter()` at the start of the first round.
+    seconds: Time for all rounds.
   """
 
   count: int
@@ -149,7 +151,7 @@ class Rounds:
   seconds: float
 
   def chunk(self, number: int, done: int, rate: float) -> int:
-    """Evaluations until the next look at the clock; 0 at the round's end."""
+    """Returns the evaluations until the next check; 0 ends the round."""
     if self.quota is not None:
       return min(CHUNK_EVALUATIONS, self._share(number) - done)
     left_s = self._ends(number) - time.perf_counter()
@@ -158,7 +160,7 @@ class Rounds:
     return max(1, int(rate * min(_CHUNK_S, left_s)))
 
   def progress(self, number: int, done: int, rate: float, ahead: int) -> float:
-    """Share of a round that is over after `ahead` more evaluations."""
+    """Returns the completed fraction after `ahead` more evaluations."""
     if self.quota is not None:
       return done / max(1, self._share(number))
     length = max(self.seconds / self.count, 1e-9)
@@ -166,7 +168,6 @@ class Rounds:
     return 1.0 - left_s / length
 
   def _share(self, number: int) -> int:
-    """Evaluations of a chain in a round."""
     quota = self.quota or 0
     return quota * (number + 1) // self.count - quota * number // self.count
 

@@ -1,10 +1,10 @@
-"""Gives two nearly independent halves of a graph devices of their own.
+"""Separate search of two nearly independent halves of a graph.
 
-Towers, and microbatches that share nothing but variables, are problems of half
-the size on half the devices: searched one by one, they end where a search of
-the whole does not get (two Inception-V3 side by side on four V100s took 1.13
-times one on two of them). A half may fall into halves again. (Ours; the halves
-are METIS' or, of a split step, of its microbatches.)
+Towers, and microbatches that share only variables, are problems of half the
+size on half the devices. Searching each half separately finds better placements
+than searching the whole: for two copies of Inception-V3 on four V100s the whole
+search took 1.13 times the step of one copy on two. A half can be divided again.
+The method is ours; METIS or the microbatches define the halves.
 """
 
 import dataclasses
@@ -23,34 +23,35 @@ from tfplace.placers.rules.grid import SplitStep
 from tfplace.placers.tracker import Tracker
 from tfplace.simulate.links import mean_transfer
 
-SHARE = 0.7  # of the seconds left, for both halves
-_TRAFFIC = 0.5  # between halves, at most, as a share of the work of one
-_LONGEST = 0.6  # path, at most, as a share of all work
-_TOGETHER = 1.2  # times half of one device's step: on two devices, at most
-_TOTAL = 2**28  # of METIS' weights
+SHARE = 0.7  # of the remaining seconds, for both halves
+_TRAFFIC = 0.5  # maximum traffic between halves relative to the work of one
+_LONGEST = 0.6  # maximum longest path relative to all work
+# Maximum step on two devices relative to half of the step on one.
+_TOGETHER = 1.2
+_TOTAL = 2**28  # total of METIS weights
 
 _COSTS = (
   *("output_offsets", "output_bytes", "persistent_bytes", "temp_bytes"),
   *("edge_src", "edge_output", "edge_dst"),
 )
-# Places a problem of a half within a budget.
+# Places the problem of a half within a budget.
 Place = Callable[[Problem, Budget], Result]
 
 
 def search_halves(
   tracker: Tracker, groups: GroupGraph, seed: int, place: Place
 ) -> np.ndarray | None:
-  """[num_groups] devices where each half was searched by itself.
+  """Searches two halves separately and joins their placements.
 
   Args:
-    tracker: evaluates what tells whether the halves run at once.
-    groups: of the problem.
-    seed: of METIS.
-    place: searches a half.
+    tracker: Evaluates whether the halves run in parallel.
+    groups: Groups of the problem.
+    seed: Seed of METIS.
+    place: Searches a half.
 
   Returns:
-    None where the devices do not fall into two halves of one kind, the graph
-    does not, or a half does not fit on its devices.
+    [num_groups] devices. None if the devices do not form two equal halves, the
+    graph has no independent halves, or a half does not fit.
   """
   devices = main_devices(groups)
   if len(devices) < 4 or len(devices) % 2:
@@ -77,7 +78,6 @@ def search_halves(
 
 
 def _share(tracker: Tracker, searches: int) -> tuple[float, int | None]:
-  """Seconds and evaluations that each search may spend."""
   seconds = SHARE / searches * tracker.budget.left_s
   most = tracker.budget.max_evaluations
   if most is not None:
@@ -87,7 +87,7 @@ def _share(tracker: Tracker, searches: int) -> tuple[float, int | None]:
 
 
 def _are_twins(one: Problem, other: Problem) -> bool:
-  """Whether a placement of one is one of the other, and as good."""
+  """Returns True if placements of one half suit the other equally."""
   same = all(
     np.array_equal(getattr(one.graph, name), getattr(other.graph, name))
     for name in _COSTS
@@ -98,7 +98,7 @@ def _are_twins(one: Problem, other: Problem) -> bool:
 
 
 def _links(cluster: Cluster) -> list[object]:
-  """Devices and links, whatever their names."""
+  """Returns devices and links without their names, for comparison."""
   rank = {device.name: i for i, device in enumerate(cluster.devices)}
   memory = [device.memory_bytes for device in cluster.devices]
   ends = [(rank[link.src], rank[link.dst]) for link in cluster.links]
@@ -112,7 +112,7 @@ def _links(cluster: Cluster) -> list[object]:
 def _independent(
   tracker: Tracker, groups: GroupGraph, devices: np.ndarray, seed: int
 ) -> Iterator[np.ndarray]:
-  """[num_groups] 0 or 1, of each way to halve the graph that serves."""
+  """Yields [num_groups] 0 or 1 for each suitable division."""
   if not _may_run_at_once(groups):
     return
   alone_us = None
@@ -136,7 +136,7 @@ def _ways(
   try:
     graph = metis.weighted_graph(groups, devices, _TOTAL)
     yield metis.cut(graph, 2, seed)
-  except TfplaceError:  # it is not installed
+  except TfplaceError:  # METIS is not installed.
     return
 
 
@@ -147,7 +147,7 @@ def _may_run_at_once(groups: GroupGraph) -> bool:
 
 
 def _are_apart(groups: GroupGraph, half: np.ndarray) -> bool:
-  """Whether little passes between the halves, and neither is small."""
+  """Returns True if the halves exchange little and neither is small."""
   work = np.bincount(half, groups.fastest_us, 2)
   src, dst, size = groups.edges
   across = half[src] != half[dst]
@@ -161,11 +161,10 @@ def _are_apart(groups: GroupGraph, half: np.ndarray) -> bool:
 def _part(
   groups: GroupGraph, mine: np.ndarray, devices: np.ndarray
 ) -> tuple[Problem, np.ndarray]:
-  """The problem of some groups on some of the main devices and all others.
+  """Returns the problem of some groups and the indices of its devices.
 
-  Returns:
-    The problem, whose groups are in the order of the whole one's; and its
-    devices' numbers in the whole one.
+  Groups keep their order. The cluster has the given main devices and all
+  others.
   """
   problem = groups.problem
   others = np.setdiff1d(

@@ -1,10 +1,10 @@
-"""Moves of the search: which groups change devices together. Compiled.
+"""Compiled moves of the search.
 
-A move only fills `moved` and `targets` of a chain's state; `chain` applies,
-judges and keeps or undoes it. Some moves remove a wait on the critical path,
-which is traced here from the op that ends last back to the start: at each op,
-what it waited for is an input computed on its device, an input from elsewhere,
-or the op before it.
+A move only fills `moved` and `targets` of the state of a chain; `chain` applies
+and evaluates it. Some moves remove a wait on the critical path, which is traced
+back from the op that ends last. Each op on the path waited for an input from
+its own device, for an input from another device, or for the previous op on its
+device.
 """
 
 import numpy as np
@@ -20,9 +20,9 @@ from tfplace.placers.search.state import (
 from tfplace.simulate.jit import Index, helper, inlined
 from tfplace.simulate.links import arrival_us
 
-LOCAL = 0  # waited for an input from the same device
-REMOTE = 1  # waited for a transfer
-BUSY = 2  # waited for the device
+LOCAL = 0  # Waited for an input from the same device.
+REMOTE = 1  # Waited for a transfer.
+BUSY = 2  # Waited for the device.
 
 _SLACK_US = 1e-6
 
@@ -47,7 +47,7 @@ def trace(tables: SearchTables, state: SearchState) -> None:
 
 @inlined
 def _end(tables: SearchTables, state: SearchState, op: Index) -> float:
-  """Without its sends, of which a proposal of moves need not know."""
+  """Returns the end of an op without its sends, which moves can ignore."""
   return state.start_us[op] + tables.ops.time_us[op, state.op_devices[op]]
 
 
@@ -55,7 +55,7 @@ def _end(tables: SearchTables, state: SearchState, op: Index) -> float:
 def _waited_for(
   tables: SearchTables, state: SearchState, op: Index
 ) -> tuple[Index, int]:
-  """The op that `op` waited for, -1 if none, and the cause."""
+  """Returns the op that `op` waited for, or -1, and the cause."""
   start, device = state.start_us[op], state.op_devices[op]
   local, local_end = np.int64(-1), -1.0
   remote, remote_end = np.int64(-1), -1.0
@@ -76,21 +76,21 @@ def _waited_for(
   while previous >= 0 and state.start_us[previous] == start:
     previous = np.int64(
       state.before[previous]
-    )  # it took no time: not worth a wait
+    )  # An op of zero duration is not worth a wait.
   if previous >= 0:
     end = _end(tables, state, previous)
     if tables.ops.time_us[previous, device] > 0:
       end += tables.ops.overhead_us[device]
     if end >= start - _SLACK_US:
       return previous, BUSY
-  if remote >= 0:  # it may have queued for the channel: then it is late
+  if remote >= 0:  # The transfer may be late because it queued for the channel.
     return remote, REMOTE
   return previous if start > 0 else -1, BUSY
 
 
 @inlined
 def _order_by_start(tables: SearchTables, state: SearchState) -> None:
-  """Shell sort of `by_start` (nearly sorted already), then `before`."""
+  """Sorts `by_start` (Shell sort, nearly sorted input), fills `before`."""
   order, start = state.by_start, state.start_us
   gap = 1
   while gap < len(order) // 9:
@@ -113,12 +113,12 @@ def _order_by_start(tables: SearchTables, state: SearchState) -> None:
         last = order[i]
 
 
-_ANY = np.int64(-1)  # a device other than where a group is
+_ANY = np.int64(-1)  # any device other than the current one
 
 
 @inlined
 def uniform(state: SearchState) -> float:
-  """A random number in (0, 1): xorshift64*, Vigna 2016."""
+  """Samples a number in (0, 1) with xorshift64* (Vigna 2016)."""
   x = state.rng[0]
   x ^= x >> np.uint64(12)
   x ^= x << np.uint64(25)
@@ -130,7 +130,7 @@ def uniform(state: SearchState) -> float:
 
 @inlined
 def below(state: SearchState, count: int) -> int:
-  """A random integer from 0 to count - 1."""
+  """Samples an integer from 0 to count - 1."""
   return int(uniform(state) * count)
 
 
@@ -145,12 +145,12 @@ def propose(
   """Fills `moved` and `targets` with one random move.
 
   Args:
-    tables: the problem.
-    state: the chain.
-    lowest: least level of units that move as one; 0 is single groups.
-    highest: greatest such level.
-    part_share: share of the moves that leave alone what a unit has on
-      other devices, and so keep what was found at a finer level.
+    tables: Tables of the problem.
+    state: State of the chain.
+    lowest: Lowest level of units to move; 0 is single groups.
+    highest: Highest level of units to move.
+    part_share: Fraction of the moves that move only those groups of a unit that
+      are on one device, which preserves decisions made at a finer level.
   """
   state.counts[MOVED] = 0
   state.counts[IS_PART] = part_share > 0 and uniform(state) < part_share
@@ -178,7 +178,6 @@ def _add(
   group: Index,
   device: Index,
 ) -> None:
-  """Adds the unit of `group` at `level`, or a part, to the move."""
   own = state.devices[group]
   unit = tables.unit_of[level, group]
   first, last = tables.unit_offsets[unit], tables.unit_offsets[unit + 1]
@@ -197,7 +196,6 @@ def _add(
 def _random_group(
   tables: SearchTables, state: SearchState, level: int
 ) -> Index:
-  """A random group of a random unit of `level`."""
   if level == 0:
     return np.int64(tables.movable[below(state, len(tables.movable))])
   first, last = tables.level_offsets[level], tables.level_offsets[level + 1]
@@ -210,8 +208,7 @@ def _random_group(
 def _other_device(
   tables: SearchTables, state: SearchState, level: int, group: Index
 ) -> Index:
-  """An allowed device other than the group's own, by the odds of its unit;
-  its own if none."""
+  """Samples another allowed device, or else the current one."""
   own: Index = np.int64(state.devices[group])
   total = 0.0
   odds = tables.odds[tables.unit_of[level, group]]
@@ -232,7 +229,6 @@ def _other_device(
 def _near_device(
   tables: SearchTables, state: SearchState, level: int, group: Index
 ) -> Index:
-  """The device of a random neighbour if that is elsewhere, else any other."""
   first = tables.ops.group_offsets[group]
   last = tables.ops.group_offsets[group + 1]
   if last > first and uniform(state) < 0.5:
@@ -247,7 +243,7 @@ def _near_device(
 def move_unit(
   tables: SearchTables, state: SearchState, unit: int, is_near: bool
 ) -> None:
-  """A whole unit goes where a neighbour is, or to any other device."""
+  """Moves a whole unit to the device of a neighbor or to any other."""
   first, last = tables.unit_offsets[unit], tables.unit_offsets[unit + 1]
   group = np.int64(tables.unit_groups[first + below(state, last - first)])
   level = 0
@@ -271,7 +267,6 @@ def _single(tables: SearchTables, state: SearchState, level: int) -> None:
 
 @helper
 def _swap(tables: SearchTables, state: SearchState, level: int) -> None:
-  """Two units on different devices change places."""
   a = _random_group(tables, state, level)
   for _ in range(4):
     b = _random_group(tables, state, level)
@@ -284,7 +279,7 @@ def _swap(tables: SearchTables, state: SearchState, level: int) -> None:
 
 @helper
 def _block(tables: SearchTables, state: SearchState, level: int) -> None:
-  """Units next to each other in time, those of one device, move on."""
+  """Moves units of one device that are consecutive in time."""
   first = _random_group(tables, state, level)
   own = state.devices[first]
   target = _other_device(tables, state, level, first)
@@ -307,12 +302,13 @@ def _pull(
   group: Index,
   target: Index,
 ) -> None:
-  """A unit, and some neighbours, and some of theirs, go to one device."""
+  """Moves a unit and a random neighborhood to one device."""
   if target < 0:
     target = _other_device(tables, state, level, group)
   at = state.counts[MOVED]
   _add(tables, state, level, group, target)
-  size = state.counts[MOVED] - at  # a unit's neighbours are its likes
+  # The neighbors of a unit have about its size.
+  size = state.counts[MOVED] - at
   limit = min(int(2.0 / uniform(state)) * size, len(state.moved))
   keep = uniform(state)
   while at < state.counts[MOVED] and state.counts[MOVED] < limit:
@@ -331,7 +327,6 @@ def _pull(
 
 @helper
 def _critical(tables: SearchTables, state: SearchState, level: int) -> None:
-  """Removes one wait on the critical path."""
   if state.counts[IS_STALE]:
     trace(tables, state)
   if state.counts[PATH] == 0:

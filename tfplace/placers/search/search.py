@@ -1,14 +1,13 @@
-"""Runs chains of the compiled search in threads, round after round.
+"""Parallel search: anneals several chains in rounds.
 
-Each round anneals every chain from hot to cold. Even turns continue from the
-best placement so far, odd ones from one of the given starts; rounds are short
-where the graph is small, so that a small graph gets many starts. On a large one
-each chain begins with greedy sweeps (`sweeps`); it is cooled once, slowly, from
-large units to single groups, by chains that coarsen it in different ways: which
-way serves a graph shows only as it cools, so twice on the way the chain that is
-worst off takes over the best one's placement. With a number of evaluations as
-the budget, the result depends on the seed alone; with seconds, on the machine
-too.
+Each round anneals every chain from the first to the last temperature. Even
+turns continue from the best placement, odd turns from one of the starts. Small
+graphs have short rounds and thus many starts. On a large graph each chain
+begins with greedy sweeps (`sweeps`) and then cools once, slowly, from large
+coarse groups to single groups. Chains use different coarsenings; which one
+suits a graph shows only as it cools, so the worst chain twice takes over the
+placement of the best. The result depends only on the seed if evaluations are
+the budget, and also on the machine if seconds are.
 """
 
 import concurrent.futures
@@ -31,18 +30,17 @@ from tfplace.placers.search.sweeps import SIZES, Allowance, sweep_all
 from tfplace.simulate import engine
 
 Improved = Callable[[float, int], None]
-NEAR = 1.1  # sweeps begin from starts that take so much longer than the best
+NEAR = 1.1  # maximum step time of a start for sweeps, relative to the best
 
 
 class Search:
-  """A search over the placements of one problem.
+  """Search over the placements of one problem.
 
   Args:
-    groups: of the problem.
-    seed: of its choices.
-    config: of the search.
-    like: [num_groups] devices of a placement like those that it will look at;
-      these are simulated faster.
+    groups: Groups of the problem.
+    seed: Random seed.
+    config: Settings of the search.
+    like: [num_groups] devices. Placements similar to these simulate faster.
   """
 
   def __init__(
@@ -55,7 +53,7 @@ class Search:
     config = config or SearchConfig()
     self._order = time_order(groups, like)
     groups = self._order.groups
-    # Chains that see a graph in different ways fail in different ways.
+    # Different coarsenings make the chains fail in different ways.
     tables = [
       search_tables(groups, find(groups))
       for find in (coarsen_by_work, coarsen_by_edges)
@@ -83,12 +81,12 @@ class Search:
 
   @property
   def best(self) -> np.ndarray | None:
-    """[num_groups] devices of the best placement, None before the first."""
+    """Best placement as [num_groups] devices; None if there is none."""
     return None if self._best is None else self._order.leave(self._best)
 
   @property
   def evaluations(self) -> int:
-    """Placements simulated so far."""
+    """Number of simulated placements so far."""
     return sum(chain.evaluations for chain in self._chains)
 
   def run(
@@ -97,12 +95,13 @@ class Search:
     budget: Budget,
     improved: Improved | None = None,
   ) -> None:
-    """Searches until the budget is spent; then `best` holds the result.
+    """Searches until the budget is spent and sets `best`.
 
     Args:
-      starts: [num_groups] devices each, allowed, the most promising first.
-      budget: seconds left, or placements, for this call.
-      improved: called with each new best step time, and the evaluations done.
+      starts: Allowed placements as [num_groups] devices, the most promising
+        first.
+      budget: Remaining seconds, or placements for this call.
+      improved: Called with each new best step time and the evaluations so far.
     """
     if not self._num_movable or not len(starts):
       return
@@ -127,7 +126,6 @@ class Search:
           break
 
   def _evaluate(self, starts: Sequence[np.ndarray]) -> list[float]:
-    """Evaluates the starts: what `Chain.current_us` is on each."""
     began = time.perf_counter()
     chain, found_us = self._chains[0], []
     for start in starts:
@@ -140,7 +138,6 @@ class Search:
     return found_us
 
   def _left(self, budget: Budget, before: int) -> Budget:
-    """What is left of a budget, of which evaluations count from `before` on."""
     if budget.max_evaluations is None:
       return budget
     used = self.evaluations - before
@@ -154,7 +151,6 @@ class Search:
     starts: Sequence[np.ndarray],
     budget: Budget,
   ) -> None:
-    """Sweeps with all chains at once, each from another start first."""
     self._swept = None
     is_done = self._done(budget.max_evaluations is None)
     share = settings.SWEEP_SHARE
@@ -169,7 +165,6 @@ class Search:
     self._swept = [chain.best.copy() for chain in self._chains]
 
   def _rounds(self, budget: Budget) -> Rounds:
-    """Divides the budget into rounds."""
     quota, left_s = None, max(0.0, budget.left_s)
     if budget.max_evaluations is not None:
       quota = budget.max_evaluations // len(self._chains)
@@ -181,12 +176,12 @@ class Search:
   def _begin(
     self, index: int, number: int, starts: Sequence[np.ndarray]
   ) -> float:
-    """Puts a chain on its start for a round; returns its temperature."""
+    """Restarts a chain for a round and returns its first temperature."""
     chain = self._chains[index]
     chain.done = 0
     turn = index + number
     if self._scale.is_large and number == 0:
-      # From what its own sweeps have found: cooled slowly, chains part anyway.
+      # Slow cooling separates the chains even if they share a start.
       chain.restart(starts[0] if self._swept is None else self._swept[index])
       warmth = 1.0 if self._swept is None else settings.SWEPT
       return warmth * self._scale.hot_us
@@ -203,8 +198,7 @@ class Search:
     number: int,
     starts: Sequence[np.ndarray],
   ) -> None:
-    """Anneals all chains at once, each from its start."""
-    # All of them start before any improves the best.
+    # All chains start before any of them improves the best placement.
     hot_us = [self._begin(i, number, starts) for i in range(len(self._chains))]
     is_done = self._done(rounds.quota is None)
     for until in self._scale.stages:
@@ -221,10 +215,10 @@ class Search:
     self._collect()
 
   def _done(self, is_timed: bool) -> Callable[[Chain], bool]:
-    """Whether a chain has nothing to gain: an optimum is known.
+    """Returns a function that is True once an optimum is known.
 
-    Where evaluations count, its own best decides: when another chain finds one
-    depends on the machine.
+    With a budget of evaluations only the chain's own best counts, because the
+    order of discovery depends on the machine.
     """
 
     def is_done(chain: Chain) -> bool:
@@ -234,13 +228,13 @@ class Search:
     return is_done
 
   def _meet(self) -> None:
-    """The chain that is worst off goes on from where the best one is."""
+    """Continues the worst chain from the placement of the best."""
     ranked = sorted(self._chains, key=lambda chain: chain.current_us)
     if len(ranked) > 1:
       ranked[-1].restart(ranked[0].devices)
 
   def _tell(self, chain: Chain) -> None:
-    """Reports a chain's best, if it is the best that any has found."""
+    """Reports the best of a chain if it is a new overall best."""
     with self._lock:
       found = chain.best_us
       if found < self._told_us:
@@ -249,10 +243,9 @@ class Search:
           self._improved(found, self.evaluations)
 
   def _collect(self) -> None:
-    """Takes over the best of all chains; of equals, that of the first.
+    """Takes over the best of all chains; ties go to the first chain.
 
-    Called between rounds only: which chain is first to find a step time
-    depends on the machine.
+    Runs only between rounds: the order of discovery depends on the machine.
     """
     for chain in self._chains:
       if chain.best_us < self.best_us:

@@ -1,11 +1,11 @@
-"""Greedy sweeps over whole units, from the largest to small ones.
+"""Greedy sweeps over coarse groups, from large to small.
 
-Every unit is tried elsewhere and stays where the exact step is shorter.
-Annealing a large graph takes tens of thousands of simulations to get as far as
-a few hundred of these, if the units are merged (`coarsen`); on 4-layer RNNLM
-it never did. The first sweeps, of few units, decide much and depend on their
-order, so they are run several times, and the best goes on. (Ours; coarse to
-fine as in multilevel partitioning.)
+Each unit (coarse group) is tried on other devices and moves if the exact step
+gets shorter. A few hundred such moves on merged groups (`coarsen`) achieve what
+annealing a large graph takes tens of thousands of simulations for, or never
+achieves, as on the 4-layer RNNLM. The first sweeps cover few units, decide much
+and depend on their order, so they are repeated and the best result is kept. The
+method is ours; it is coarse-to-fine like multilevel partitioning.
 """
 
 import concurrent.futures
@@ -21,20 +21,20 @@ from tfplace.placers.search.chain import Chain
 from tfplace.placers.search.state import SearchTables, search_tables
 
 SIZES = (1024, 256, 96, 32, 8, 3)  # units to merge down to
-COARSE = 4  # of these levels, how many are swept several times
-RESTARTS = 0.4  # share of the sweeps' budget for that
-_AT_ONCE = 8  # units between looks at the budget, at most
-_LOOK_S = 0.2  # between looks at the clock, where one unit takes less
+COARSE = 4  # number of the first levels that are swept repeatedly
+RESTARTS = 0.4  # of the sweep budget, for the repeated levels
+_AT_ONCE = 8  # maximum number of units between checks of the budget
+_LOOK_S = 0.2  # between checks of the clock, if one unit takes less
 
 
 class Allowance:
-  """What each chain may spend on sweeps: seconds, or evaluations.
+  """Budget of each chain for sweeps, in seconds or evaluations.
 
   Args:
-    budget: of the whole search.
-    share: of it, for the sweeps.
-    chains: that sweep.
-    is_done: of a chain, whether it has nothing to gain.
+    budget: Budget of the whole search.
+    share: Fraction of the budget for sweeps.
+    chains: Chains that sweep.
+    is_done: Returns True for a chain that has nothing to gain.
   """
 
   def __init__(
@@ -54,14 +54,14 @@ class Allowance:
 
   @property
   def is_nothing(self) -> bool:
-    """Whether it is too little for anything."""
+    """True if the allowance is too small for any sweep."""
     few = 4 * _AT_ONCE
     return self._seconds <= 0 or (
       self._evaluations is not None and self._evaluations < few
     )
 
   def spent(self, chain: Chain) -> float:
-    """The share of its allowance that a chain has used up."""
+    """Returns the spent fraction of the allowance of a chain."""
     if self._is_done(chain):
       return 1.0
     if self._evaluations is not None:
@@ -70,7 +70,7 @@ class Allowance:
     return (time.perf_counter() - self._began) / self._seconds
 
   def units(self, chain: Chain) -> int:
-    """How many units a chain sweeps before it looks at what is left."""
+    """Returns the number of units to sweep before the next check."""
     if self._evaluations is not None:
       return _AT_ONCE
     return max(1, min(_AT_ONCE, int(_LOOK_S * chain.rate / 2)))
@@ -85,16 +85,16 @@ def sweep_all(
   rngs: Sequence[np.random.Generator],
   pool: concurrent.futures.Executor,
 ) -> None:
-  """Sweeps with all chains at once, each from another start first.
+  """Sweeps all chains in parallel, each from a different start first.
 
   Args:
-    chains: what sweeps; each has its best then.
-    groups: of the problem, as the chains see it.
-    starts: [num_groups] devices each, to start from in turn.
-    allowance: what each chain may spend.
-    after: called with a chain after each level.
-    rngs: order the units, one per chain.
-    pool: runs them.
+    chains: Chains to sweep; afterwards each holds its best placement.
+    groups: Groups of the problem as the chains see it.
+    starts: Placements as [num_groups] devices, used in turn.
+    allowance: Budget of each chain.
+    after: Called with a chain after each level.
+    rngs: One generator per chain, for the order of the units.
+    pool: Runs the chains.
   """
   tables = search_tables(groups, coarsen_by_merging(groups, SIZES))
   jobs = [
@@ -115,7 +115,7 @@ def _sweep(
   after: Callable[[Chain], None],
   rng: np.random.Generator,
 ) -> None:
-  """Sweeps one chain; the units that it anneals come last."""
+  """Sweeps one chain over merged units, then over its own units."""
   top = merged_tables.top_level
   coarse = range(top, max(0, top - COARSE), -1)
   number = 0

@@ -1,6 +1,4 @@
-"""Why a placement takes as long as it does, and what would change that: as data
-(`explain`) and in sentences (`summary`).
-"""
+"""Explanation of a placement's step time, as data and as sentences."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -29,23 +27,23 @@ from tfplace.report.units import (
 )
 from tfplace.simulate import Schedule, Simulator
 
-# A bottleneck shortens the step by this share at least when twice as fast.
+# A bottleneck shortens the step by at least this fraction if twice as fast.
 MIN_GAIN = 0.01
 _SHOWN = 3
-_NOTICED = 1.005  # a ratio of step times from which they differ
+_NOTICED = 1.005  # ratio above which step times count as different
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Explanation:
-  """Why a step takes as long as it does.
+  """Explanation of a step time.
 
   Attributes:
     schedule: the simulated step.
-    path: its critical path, added up.
-    loads: devices and links, by what each would gain if twice as fast.
-    what_if: the step on other hardware; the first is the cluster as it is.
-    op: the op that was asked for, if any.
-    split: the step by microbatch, if it was split.
+    path: summary of its critical path.
+    loads: devices and links, sorted by the gain from doubling their speed.
+    what_if: the step on other hardware, starting with the given cluster.
+    op: report on the requested op, if any.
+    split: report on microbatches, if there are several.
   """
 
   schedule: Schedule
@@ -57,20 +55,20 @@ class Explanation:
 
   @property
   def ratio_to_bound(self) -> float | None:
-    """Step time over the lower bound; None where that is 0."""
+    """Returns the step time divided by the lower bound; None if that is 0."""
     bound_us = self.schedule.placement.problem.lower_bound_us
     return self.schedule.step_time_us / bound_us if bound_us > 0 else None
 
   @property
   def bottleneck(self) -> Load | None:
-    """What gains most by being twice as fast, if anything gains at all."""
+    """Returns the load with the largest gain, if it exceeds `MIN_GAIN`."""
     least_us = MIN_GAIN * self.schedule.step_time_us
     best = self.loads[0] if self.loads else None
     return best if best is not None and best.gain_us > least_us else None
 
   @property
   def is_feasible(self) -> bool:
-    """Every device's peak is within its memory."""
+    """Returns whether every device's peak fits in its memory."""
     limits = self.schedule.placement.problem.cluster.memory_bytes
     return bool(np.all(self.schedule.peak_memory_bytes <= limits))
 
@@ -82,16 +80,16 @@ def explain(
   seed: int = 0,
   on_progress: Progress | None = None,
 ) -> Explanation:
-  """Explains a placement by simulating it, and changes of it.
+  """Explains a placement by simulating it and modified hardware.
 
   Args:
-    placement: of a problem; with `bounds.tightened`, its bound is the proven
-      one, else the simple one of the formats.
-    op: name of an op to look at.
-    seconds: to search a new placement for each change of the hardware; 0
-      searches none.
-    seed: of the searches.
-    on_progress: told what is tried next.
+    placement: the placement. Its problem's bound is the proven one after
+      `bounds.tightened`, else that of rule 7 (bound) of docs/simulation.md.
+    op: name of an op to report on.
+    seconds: search time for a new placement on each modified hardware; 0 for no
+      search.
+    seed: seed of the searches.
+    on_progress: called with a description of the next step.
 
   Raises:
     TfplaceError: there is no such op.
@@ -108,7 +106,7 @@ def explain(
 
 
 def summary(explanation: Explanation) -> list[str]:
-  """What matters about a placement, a sentence each."""
+  """Summarizes an explanation, one sentence per item."""
   return [
     *_step(explanation),
     *_order(explanation),
@@ -231,7 +229,7 @@ def _what_if(explanation: Explanation) -> Iterator[str]:
     )
   for other in others:
     if other.name.startswith(ONE_MORE) and other.replaced_us is None:
-      continue  # the placement does not use it, so there is nothing to say
+      continue  # the placement does not use it
     text = (
       f"With {other.name}, this placement would take"
       f" {format_us(other.same_order_us)} in the same order"

@@ -1,11 +1,11 @@
-"""Which device or link holds a placement back: each is made twice as fast, one
-after the other, with the placement and the order of ops as they are.
+"""Sensitivity of the step time to the speed of each device and link.
 
-What is busy is not always on the critical path. Simulated anew, a step can take
-longer on faster hardware, for each device runs what is ready first and a change
-of order may make it worse (R. L. Graham, "Bounds on multiprocessing timing
-anomalies", 1969). With the order on each device and channel fixed, the step is
-a longest path, and nothing faster makes it longer.
+Each device and link is made twice as fast, one at a time, with the same
+placement and order of ops. Being busy is not the same as being critical. A new
+simulation could even take longer on faster hardware, because devices run ready
+ops first and a changed order can be worse (R. L. Graham, "Bounds on
+multiprocessing timing anomalies", 1969). With a fixed order on each device and
+channel, the step time is a longest path, which faster hardware never lengthens.
 """
 
 import dataclasses
@@ -24,16 +24,16 @@ FASTER = 2.0  # speed of a device; bandwidth of a link, whose latency halves
 
 
 class Times(NamedTuple):
-  """How long everything takes, microseconds.
+  """Durations in microseconds.
 
   Attributes:
     op: [num_ops] float64.
-    sends: [num_ops] float64, of the device, after the op.
-    overhead: [num_ops] float64, idle time of the device after both.
+    sends: [num_ops] float64 device time for sends after the op.
+    overhead: [num_ops] float64 idle time of the device after both.
     transfer: [num_transfers] float64.
     latency: [num_transfers] float64.
-    gap: [num_transfers] float64, of the channel after the transfer.
-    receive: [num_receives] float64, of the device.
+    gap: [num_transfers] float64 channel time after the transfer.
+    receive: [num_receives] float64 device time.
   """
 
   op: np.ndarray
@@ -47,14 +47,13 @@ class Times(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FixedOrder:
-  """The order of a step: nodes are its ops, then its transfers, then the
-  receives that take time of a device.
+  """Order of a step, as a graph of ops, transfers and receives, in this order.
 
   Attributes:
-    order: [num_nodes] nodes, each after all that it waits for.
-    in_offsets: [num_nodes + 1] into `in_nodes`.
-    in_nodes: what each waits for: node i, to have its output, or
-      num_nodes + i, to have its device or channel.
+    order: [num_nodes] topological order of the nodes.
+    in_offsets: [num_nodes + 1] offsets into `in_nodes`.
+    in_nodes: predecessors: i if node i's output is needed, num_nodes + i if its
+      device or channel is.
   """
 
   order: np.ndarray
@@ -62,12 +61,12 @@ class FixedOrder:
   in_nodes: np.ndarray
 
   def step_time_us(self, times: Times) -> float:
-    """The step with other times, in this order."""
+    """Returns the step time with other durations in this order."""
     us = times.op + times.sends
     return float((self.starts_us(times)[: len(us)] + us).max(initial=0.0))
 
   def starts_us(self, times: Times) -> np.ndarray:
-    """[num_nodes] when each starts, as early as its order allows."""
+    """Returns the [num_nodes] earliest start times."""
     us = times.op + times.sends
     ready = us, times.transfer + times.latency, times.receive
     free = us + times.overhead, times.transfer + times.gap, times.receive
@@ -78,13 +77,13 @@ class FixedOrder:
 
 
 def fixed_order(schedule: Schedule) -> FixedOrder:
-  """The order of a simulated step."""
+  """Extracts the order of a simulated step."""
   sent, graph = schedule.transfers, schedule.placement.problem.graph
   received = np.flatnonzero(sent.is_received)
   transfers = graph.num_ops + np.arange(len(sent))
   receives = graph.num_ops + len(sent) + np.arange(len(received))
   num_nodes = graph.num_ops + len(sent) + len(received)
-  # A reader waits for the producer, or for the transfer or its receive.
+  # A reader waits for the producer, the transfer or its receive.
   brings = transfers.copy()
   brings[received] = receives
   at = schedule.transfer_of_edge
@@ -100,14 +99,14 @@ def fixed_order(schedule: Schedule) -> FixedOrder:
 
 
 def _neighbours(schedule: Schedule) -> tuple[np.ndarray, np.ndarray]:
-  """Nodes, and the one that runs before each on its device or channel."""
+  """Pairs each node with the node before it on its device or channel."""
   sent, problem = schedule.transfers, schedule.placement.problem
   received = np.flatnonzero(sent.is_received)
   channels = sent.channel + problem.cluster.num_devices
   holder = (schedule.placement.devices, channels, sent.dst[received])
   starts = schedule.op_start_us, sent.start_us, sent.recv_start_us[received]
   ends = schedule.op_end_us, sent.free_us, sent.recv_end_us[received]
-  # At one instant, what takes no time comes first, by the graph's own order.
+  # At one instant, items without duration come first, in the graph's order.
   rank = problem.graph.topological_position
   ranks = rank, rank[sent.src_op], rank[sent.src_op[received]]
   keys = [np.concatenate(parts) for parts in (ranks, ends, starts, holder)]
@@ -120,7 +119,6 @@ def _neighbours(schedule: Schedule) -> tuple[np.ndarray, np.ndarray]:
 def _by_node(
   node: np.ndarray, value: np.ndarray, num_nodes: int
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Values by node: offsets [num_nodes + 1], values."""
   counts = np.bincount(node, minlength=num_nodes)
   offsets = np.concatenate(([0], np.cumsum(counts)))
   return offsets, value[np.argsort(node, kind="stable")]
@@ -134,7 +132,7 @@ def _fill_starts(
   in_nodes: np.ndarray,
   delay: np.ndarray,
 ) -> None:
-  """Fills `start` [num_nodes]; `delay` [2 * num_nodes] as `in_nodes` has it."""
+  """Fills `start` [num_nodes] from `delay` [2 * num_nodes] by `in_nodes`."""
   for node in order:
     for i in range(in_offsets[node], in_offsets[node + 1]):
       needed = in_nodes[i]
@@ -143,11 +141,9 @@ def _fill_starts(
 
 
 def times_on(problem: Problem, schedule: Schedule) -> Times:
-  """What the ops and transfers of a step take on a problem's hardware.
+  """Returns the durations of a step on a problem's hardware.
 
-  Args:
-    problem: of the same ops, with the same devices first.
-    schedule: the step.
+  The problem has the same ops, and its first devices are those of the step.
   """
   sent, devices = schedule.transfers, schedule.placement.devices
   cluster, ends = problem.cluster, (sent.src, sent.dst)
@@ -166,17 +162,17 @@ def times_on(problem: Problem, schedule: Schedule) -> Times:
 
 @dataclasses.dataclass(frozen=True)
 class Load:
-  """The work of one device or link in a step, and the gain of a faster one.
+  """Work of one device or link, and the gain from doubling its speed.
 
   Attributes:
     kind: "device" or "link".
     name: its short name.
-    index: of the device or channel.
-    busy_us: computing, or sending.
-    if_twice_as_fast_us: the step in the same order with this device's ops in
-      half the time, or this link with twice the bandwidth and half the
-      latency; overheads, gaps, sends and receives stay.
-    gain_us: how much shorter that step is, 0 or more.
+    index: index of the device or channel.
+    busy_us: time computing or sending.
+    if_twice_as_fast_us: step time in the same order with half the op times on
+      this device, or with twice the bandwidth and half the latency of this
+      link; overheads, gaps, sends and receives are unchanged.
+    gain_us: reduction of the step time, at least 0.
   """
 
   kind: str
@@ -188,7 +184,7 @@ class Load:
 
 
 def find_loads(schedule: Schedule) -> tuple[Load, ...]:
-  """Every device with ops and every link that sends, by their gain."""
+  """Lists all devices with ops and links in use, by decreasing gain."""
   order = fixed_order(schedule)
   times = times_on(schedule.placement.problem, schedule)
   now_us = order.step_time_us(times)

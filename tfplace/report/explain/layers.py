@@ -1,6 +1,7 @@
-"""Which layer of the model each op belongs to: as the graph says, where it
-knows; else by the scopes in op names. A gradient counts with its forward op,
-and the steps of an unrolled loop and the microbatches of a step are one layer.
+"""Layers of ops, from the graph or from the scopes in op names.
+
+A gradient belongs to the layer of its forward op. The steps of an unrolled loop
+and the microbatches of a step share a layer.
 """
 
 import dataclasses
@@ -14,7 +15,7 @@ from tfplace.report.phases import forward_name
 _CALL = re.compile(r"_\d+$")
 _STEP = re.compile(r"(?:step|encode|encode_back|decode|segment)_\d+")
 OTHER = "(outside of layers)"
-# A scope that holds so much of the work is the model, not a layer of it.
+# A scope with this fraction of the work is the model, not a layer.
 _MODEL_SHARE = 0.6
 _MAX_MODEL_DEPTH = 4
 
@@ -23,11 +24,11 @@ Scope = tuple[str, ...]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Layers:
-  """Ops by layer.
+  """Ops grouped by layer.
 
   Attributes:
-    names: [num_layers] of the layers.
-    layer_of: [num_ops] int64 number of each op's layer.
+    names: [num_layers] names of the layers.
+    layer_of: [num_ops] int64 index of each op's layer.
   """
 
   names: tuple[str, ...]
@@ -39,16 +40,15 @@ def find_layers(
   weight: np.ndarray,
   paths: Sequence[str | None] | None = None,
 ) -> Layers:
-  """The layers of a graph, in order of appearance.
+  """Finds the layers of a graph, in order of appearance.
 
   Without layers and scopes, each op is a layer.
 
   Args:
     names: [num_ops] op names.
-    weight: [num_ops] what each op counts for, such as its time: tells the
+    weight: [num_ops] weight of each op, such as its time, used to tell the
       scope of the model from those of its layers.
-    paths: [num_ops] `OpGraph.layer_paths`: where there is one, it counts
-      instead of the name.
+    paths: [num_ops] `OpGraph.layer_paths`, preferred over names.
   """
   scopes = _as_called([_scopes(name) for name in names])
   for op, path in enumerate(paths or ()):
@@ -71,14 +71,9 @@ def forward_starts(
   time_us: np.ndarray,
   is_forward: np.ndarray,
 ) -> np.ndarray:
-  """[num_layers] when the forward ops of each start, on average by their time;
-  of a layer without any, all ops count.
+  """Returns [num_layers] mean start times of forward ops, weighted by time.
 
-  Args:
-    layers: of the ops.
-    start_us: [num_ops] float64.
-    time_us: [num_ops] float64.
-    is_forward: [num_ops] bool.
+  A layer without forward ops uses all its ops. Arguments are [num_ops].
   """
   count = len(layers.names)
   weight = time_us * np.where(is_forward, 1.0, 1e-9)
@@ -88,17 +83,17 @@ def forward_starts(
 
 
 def _scopes(name: str) -> Scope:
-  """`gradient_tape/model/step_3/lstm/MatMul` -> ("model", "lstm")."""
+  """Maps `gradient_tape/model/step_3/lstm/MatMul` to ("model", "lstm")."""
   parts = forward_name(name).split("/")[:-1]
   return tuple(part for part in parts if not _STEP.fullmatch(part))
 
 
 def _as_called(scopes: list[Scope]) -> list[Scope]:
-  """The scopes by the names that a Keras model has for its layers.
+  """Replaces scopes by the Keras names of layers.
 
-  Keras opens a layer's scope once to build it and once more for each call, and
-  TensorFlow makes scopes unique: the ops of layer "dense" of model "net" are
-  in "net_1/dense_1", and its variables are "net/dense/kernel", which tells.
+  Keras opens a layer's scope to build it and again for each call, and
+  TensorFlow makes scopes unique. Ops of layer "dense" in model "net" are in
+  "net_1/dense_1", but its variables are in "net/dense", which reveals the name.
   """
   there = set(scopes)
   true = [tuple(_CALL.sub("", part) for part in scope) for scope in scopes]
@@ -116,14 +111,14 @@ def _as_called(scopes: list[Scope]) -> list[Scope]:
 
 
 def _model_scope(scopes: Sequence[Scope], weight: np.ndarray) -> Scope:
-  """The scopes at the front of names that are the model's own."""
+  """Finds the leading scopes that belong to the model as a whole."""
   head: Scope = ()
   inside = list(zip(scopes, weight.tolist(), strict=True))
   least = _MODEL_SHARE * float(weight.sum())
   while least > 0 and len(head) < _MAX_MODEL_DEPTH:
     sums: dict[str, float] = {}
     for scope, weighs in inside:
-      # With something below it, else it is a layer.
+      # A scope without inner scopes is a layer, not the model.
       if len(scope) > len(head) + 1:
         sums[scope[len(head)]] = sums.get(scope[len(head)], 0.0) + weighs
     heaviest = max(sums, key=lambda name: sums[name], default="")

@@ -1,6 +1,4 @@
-"""Why one op is where it is: what ties it to its device, and the step time with
-it, and all ops of its colocation group, on each other device.
-"""
+"""Report on one op: reasons for its device, and step times on others."""
 
 import dataclasses
 import difflib
@@ -14,19 +12,19 @@ from tfplace.report.units import format_bytes, format_share, format_us
 from tfplace.simulate import Schedule, Simulator
 
 _SHOWN_NAMES = 3
-_SAME = 1e-9  # of the step: a change below it is none
+_SAME = 1e-9  # relative to the step; smaller changes count as none
 
 
 @dataclasses.dataclass(frozen=True)
 class Move:
-  """The op's colocation group on another device, all else as it is.
+  """Move of the op's colocation group to another device.
 
   Attributes:
     device: short name of the device.
-    step_time_us: simulated; None where the device is not allowed.
-    change_us: how much longer the step is then; None likewise.
-    fits: no device's peak exceeds its memory.
-    reason: why it is not allowed or does not fit; "" where it does.
+    step_time_us: simulated step time; None if the device is not allowed.
+    change_us: increase of the step time; None if the device is not allowed.
+    fits: whether every device's peak fits in its memory.
+    reason: why the move is not allowed or does not fit, or "".
   """
 
   device: str
@@ -41,16 +39,16 @@ class OpReport:
   """One op in its step.
 
   Attributes:
-    name: of the op.
-    type: such as "MatMul".
+    name: name of the op.
+    type: op type, such as "MatMul".
     device: short name of its device.
     colocation: names of the other ops of its colocation group.
-    start_us: when it starts.
-    end_us: when it ends.
-    is_critical: it is on the critical path.
-    received_bytes: its inputs that come from other devices.
-    sent_bytes: its outputs to other devices, once per device.
-    moves: to each other device, in their order.
+    start_us: start time.
+    end_us: end time.
+    is_critical: whether it is on the critical path.
+    received_bytes: bytes of its inputs from other devices.
+    sent_bytes: bytes of its outputs to other devices, once per device.
+    moves: moves to each other device, in device order.
   """
 
   name: str
@@ -66,10 +64,10 @@ class OpReport:
 
 
 def report_op(schedule: Schedule, name: str) -> OpReport:
-  """Looks at one op and tries every other device for it.
+  """Reports on one op and simulates it on every other device.
 
   Raises:
-    TfplaceError: the graph has no such op; names those with similar names.
+    TfplaceError: the graph has no such op; suggests similar names.
   """
   problem = schedule.placement.problem
   graph, sent = problem.graph, schedule.transfers
@@ -101,7 +99,7 @@ def report_op(schedule: Schedule, name: str) -> OpReport:
 
 def _unknown_op(graph: str, names: tuple[str, ...], name: str) -> str:
   inside = [n for n in names if n.startswith(f"{name.rstrip('/')}/")]
-  # What is called `head` in a model is `model/head` in its graph.
+  # `head` in a model is `model/head` in its graph.
   inner = [n for n in names if f"/{name.strip('/')}/" in f"/{n}/"]
   near = inside or inner or difflib.get_close_matches(name, names, n=3)
   hint = ""
@@ -131,7 +129,7 @@ def _move(
 
 
 def op_summary(op: OpReport, step_time_us: float) -> list[str]:
-  """Why an op is where it is, a sentence each."""
+  """Summarizes why an op is on its device, one sentence per item."""
   where = "on the critical path" if op.is_critical else "off the critical path"
   sentences = [
     f"{op.name} ({op.type}) runs on {op.device} from {format_us(op.start_us)}"

@@ -1,4 +1,4 @@
-"""An explanation as JSON data (`tfplace.explanation.v1`) and as Rich tables."""
+"""Explanations as JSON data (`tfplace.explanation.v1`) and as Rich tables."""
 
 import dataclasses
 import math
@@ -21,7 +21,7 @@ MAX_ROWS = 12
 
 
 def explanation_to_json(explanation: Explanation) -> dict[str, Any]:
-  """Times in microseconds, sizes in bytes, as in the other formats."""
+  """Converts to JSON, with times in microseconds and sizes in bytes."""
   schedule, path = explanation.schedule, explanation.path
   problem = schedule.placement.problem
   bottleneck = explanation.bottleneck
@@ -106,7 +106,7 @@ def _split(split: SplitReport) -> dict[str, Any]:
 
 
 def explanation_tables(explanation: Explanation) -> Iterator[RenderableType]:
-  """Sentences and tables, in the order to be read."""
+  """Yields sentences and tables in reading order."""
   step_us = explanation.schedule.step_time_us
   if explanation.op is not None:
     yield _sentences(op_summary(explanation.op, step_us))
@@ -168,7 +168,7 @@ def _shares_table(split: SplitReport) -> Table:
 
 
 def _microbatches_of(split: SplitReport, device: int) -> str:
-  """Numbers of the microbatches on a device; of parts, the share: "2 (48%)"."""
+  """Lists a device's microbatches, with shares of partial ones: "2 (48%)"."""
   time_us = split.spread.time_us
   shares = time_us[:, device] / np.maximum(time_us.sum(axis=1), 1e-300)
   most = np.argsort(-shares, kind="stable")[:MAX_ROWS]

@@ -1,8 +1,8 @@
-"""What the critical path of a step is made of, by device, link and layer.
+"""Summary of the critical path by device, link and layer.
 
-Each op and transfer of the path does work that the next one needs, or that the
-next one, whose inputs are there, merely queues behind; then come sends, where
-they take time of the device, and idle time. The parts add up to the step time.
+Work on the path is either needed by the next segment, or the next segment has
+its inputs and only queues behind it. Sends and receives that occupy a device,
+and idle time, are counted separately. All parts add up to the step time.
 """
 
 import dataclasses
@@ -26,17 +26,17 @@ from tfplace.simulate import Schedule, critical_path
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-  """What one device or one channel contributes to the critical path.
+  """Contribution of one device or channel to the critical path.
 
   Attributes:
     kind: "device" or "link".
     name: its short name.
-    count: ops and receives, or transfers, on the path.
-    needed_us: computing or sending that the next of the path needed.
-    queue_us: computing or sending that the next of the path only queued
-      behind: its inputs were there, and the device or link was taken.
+    count: number of ops and receives, or of transfers, on the path.
+    needed_us: work that the next segment needed.
+    queue_us: work that the next segment, whose inputs were ready, only queued
+      behind.
     idle_us: overhead of ops; latency and gaps of a link.
-    message_us: a device's time for sends and receives.
+    message_us: time of a device for sends and receives.
   """
 
   kind: str
@@ -58,13 +58,13 @@ class Part:
 
 @dataclasses.dataclass(frozen=True)
 class LayerShare:
-  """What the ops of one layer compute on the critical path.
+  """Contribution of one layer's ops to the critical path.
 
   Attributes:
-    name: of the layer.
-    count: its ops on the path.
-    compute_us: that they take.
-    devices: short names of the devices where they run, most time first.
+    name: name of the layer.
+    count: number of its ops on the path.
+    compute_us: their computation time.
+    devices: short names of their devices, by decreasing time.
   """
 
   name: str
@@ -75,47 +75,42 @@ class LayerShare:
 
 @dataclasses.dataclass(frozen=True)
 class PathSummary:
-  """The critical path, added up.
-
-  Attributes:
-    parts: largest first; only those that are on the path.
-    layers: largest first.
-  """
+  """Totals of the critical path by `parts` and `layers`, largest first."""
 
   parts: tuple[Part, ...]
   layers: tuple[LayerShare, ...]
 
   @property
   def compute_us(self) -> float:
-    """Computation: ops that run."""
+    """Returns the computation time."""
     return sum(p.work_us for p in self.parts if p.kind == DEVICE)
 
   @property
   def transfer_us(self) -> float:
-    """Communication: tensors on links."""
+    """Returns the communication time on links."""
     return sum(p.work_us for p in self.parts if p.kind == LINK)
 
   @property
   def idle_us(self) -> float:
-    """Overhead of ops, latency and gaps between transfers."""
+    """Returns overheads of ops, latencies and gaps between transfers."""
     return sum(p.idle_us for p in self.parts)
 
   @property
   def message_us(self) -> float:
-    """Sends and receives: what transfers take of the devices' time."""
+    """Returns the communication overhead on the endpoint devices."""
     return sum(p.message_us for p in self.parts)
 
   @property
   def queue_us(self) -> float:
-    """Of computation and communication, what the next only queued behind."""
+    """Returns the work that the next segment only queued behind."""
     return sum(p.queue_us for p in self.parts)
 
 
 class _Piece(NamedTuple):
-  """One segment of the path, until the next one starts."""
+  """One segment of the path, up to the start of the next."""
 
-  row: tuple[str, int]  # device or channel
-  op: int  # -1 of a transfer or receive
+  row: tuple[str, int]  # kind and index of the device or channel
+  op: int  # -1 for a transfer or receive
   work_us: float
   message_us: float
   idle_us: float
@@ -123,7 +118,7 @@ class _Piece(NamedTuple):
 
 
 def summarize_path(schedule: Schedule) -> PathSummary:
-  """Adds up the critical path of a simulated step."""
+  """Summarizes the critical path of a simulated step."""
   pieces = list(_pieces(schedule))
   return PathSummary(_parts(schedule, pieces), _layers(schedule, pieces))
 

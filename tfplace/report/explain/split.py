@@ -1,12 +1,10 @@
-"""What holds a split step back: how long devices idle (the bubble), and what of
-it is due to the balance of stages, links, the update, the pipeline's fill and
-drain, and overhead of ops.
+"""Bottlenecks of a microbatched step: the bubble and its causes.
 
-Each is asked by a change of the simulated step, whose ops and transfers stay in
-their order (as in `bottleneck`): the microbatches' work spread evenly, free
-communication, an update that takes no time, no overhead. Fill and drain are
-what devices wait for microbatches on others, with work spread evenly and free
-links.
+The bubble is the idle time of devices. Each cause is quantified by a change of
+the simulated step in a fixed order (as in `bottleneck`): balanced work of the
+microbatches, free communication, an update that takes no time, no overhead.
+Fill and drain of the pipeline is the time that devices wait for microbatches on
+others, with balanced work and free communication.
 """
 
 import dataclasses
@@ -28,21 +26,21 @@ LINKS = "links"
 THE_UPDATE = "the update"
 FILL = "fill and drain"
 OVERHEAD = "overhead of ops"
-_LEAST_WORK = 0.05  # of the microbatches' time, that makes a kind a worker
+_LEAST_WORK = 0.05  # minimum fraction of microbatch time of a worker's kind
 
 
 @dataclasses.dataclass(frozen=True)
 class DeviceShare:
-  """What one device does in a split step, microseconds.
+  """Time of one device in a microbatched step, microseconds.
 
   Attributes:
     name: its short name.
-    forward_us: computing forward passes.
-    backward_us: computing backward passes.
-    shared_us: computing the update and what else all microbatches share.
-    overhead_us: idle after an op that took time.
-    message_us: sending and receiving, where that takes time of the device.
-    waiting_us: nothing of these.
+    forward_us: forward passes.
+    backward_us: backward passes.
+    shared_us: the update and other work that all microbatches share.
+    overhead_us: idle time after ops that took time.
+    message_us: sends and receives that occupy the device.
+    waiting_us: the rest.
   """
 
   name: str
@@ -55,23 +53,23 @@ class DeviceShare:
 
   @property
   def own_us(self) -> float:
-    """Computing microbatches."""
+    """Returns the computation time of microbatches."""
     return self.forward_us + self.backward_us
 
   @property
   def busy_us(self) -> float:
-    """Computing."""
+    """Returns the computation time."""
     return self.own_us + self.shared_us
 
 
 @dataclasses.dataclass(frozen=True)
 class Limit:
-  """One thing that holds the step back.
+  """One limit on the step time.
 
   Attributes:
     name: one of the names above.
-    gain_us: how much shorter the step would be without it, 0 or more; of "fill
-      and drain", how long devices wait for it on average.
+    gain_us: reduction of the step time without it, at least 0; for "fill and
+      drain", the mean waiting time of devices.
   """
 
   name: str
@@ -80,15 +78,15 @@ class Limit:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SplitReport:
-  """A split step, looked at by microbatch.
+  """Report on a microbatched step.
 
   Attributes:
-    step_time_us: of the step.
-    spread: which device works on what.
-    devices: each device's share of the work.
-    workers: the devices of the kinds that run microbatches.
-    limits: what holds the step back, most first.
-    tail_us: the end of the step, when all microbatches are done.
+    step_time_us: the step time.
+    spread: distribution of the microbatches over devices.
+    devices: time of each device.
+    workers: devices of the kinds that run microbatches.
+    limits: limits on the step time, largest first.
+    tail_us: time after the end of all microbatches.
   """
 
   step_time_us: float
@@ -100,19 +98,19 @@ class SplitReport:
 
   @property
   def microbatches(self) -> int:
-    """How many there are."""
+    """Returns the number of microbatches."""
     return len(self.spread.time_us)
 
   @property
   def bubble(self) -> float:
-    """The share of the step in which workers, on average, compute nothing."""
+    """Returns the mean idle fraction of the step over the workers."""
     whole_us = self.step_time_us * len(self.workers)
     busy_us = sum(self.devices[i].busy_us for i in self.workers)
     return 1.0 - busy_us / whole_us if whole_us > 0 else 0.0
 
 
 def report_split(schedule: Schedule) -> SplitReport | None:
-  """Looks at a step in microbatches; None where nothing was split."""
+  """Analyzes a microbatched step; returns None for a single microbatch."""
   graph = schedule.placement.problem.graph
   if not phases.is_split(graph):
     return None
@@ -130,7 +128,6 @@ def report_split(schedule: Schedule) -> SplitReport | None:
 
 
 def _workers(schedule: Schedule, spread: Spread) -> np.ndarray:
-  """Devices of the kinds that run microbatches, idle ones included."""
   devices = schedule.placement.problem.cluster.devices
   us = spread.time_us.sum(axis=0)
   of_kind: dict[str, float] = {}
@@ -150,7 +147,7 @@ def _device_shares(
   by_phase = np.zeros((count, len(phases.NAMES)))
   np.add.at(by_phase, (at, phase), times.op)
   forward, backward = by_phase[:, phases.FORWARD], by_phase[:, phases.BACKWARD]
-  # The last op's overhead may last longer than the step.
+  # The last op's overhead may extend beyond the step.
   overhead = np.minimum(times.overhead, step_us - schedule.op_end_us)
   overhead_us = np.bincount(at, overhead, count)
   message_us = np.bincount(
@@ -195,7 +192,8 @@ def _limits(
     Limit(name, max(0.0, now_us - order.step_time_us(other)))
     for name, other in changed.items()
   ]
-  # In another order it may be less, but never more than what they wait now.
+  # Another order may have less waiting time, but never more than the current
+  # one.
   waiting_us = [
     _waiting_us(schedule, order.starts_us(x), x, workers)
     for x in (times, _free(even))
@@ -205,7 +203,6 @@ def _limits(
 
 
 def _free(times: Times) -> Times:
-  """The times with free communication."""
   return times._replace(
     sends=np.zeros_like(times.sends),
     transfer=np.zeros_like(times.transfer),
@@ -216,7 +213,6 @@ def _free(times: Times) -> Times:
 
 
 def _even(schedule: Schedule, times: Times, workers: np.ndarray) -> Times:
-  """The times with the microbatches' work spread evenly over the workers."""
   at, count = schedule.placement.devices, len(schedule.memory)
   own = schedule.placement.problem.graph.microbatch >= 0
   taken_us = np.bincount(at[own], (times.op + times.overhead)[own], count)
@@ -230,7 +226,7 @@ def _even(schedule: Schedule, times: Times, workers: np.ndarray) -> Times:
 def _waiting_us(
   schedule: Schedule, start_us: np.ndarray, times: Times, workers: np.ndarray
 ) -> float:
-  """How long workers with microbatches wait until the last one is done."""
+  """Returns the mean wait of workers until the last microbatch has ended."""
   graph, at = schedule.placement.problem.graph, schedule.placement.devices
   own = graph.microbatch >= 0
   start = start_us[: graph.num_ops]

@@ -1,6 +1,4 @@
-"""A split step in sentences: how its microbatches are used, how long devices
-idle, and what holds it back.
-"""
+"""Sentences about a microbatched step: parallelism, bubble and limits."""
 
 from collections.abc import Iterator, Sequence
 
@@ -17,18 +15,13 @@ from tfplace.report.explain.split import (
 from tfplace.report.explain.spread import Group, Spread
 from tfplace.report.units import format_share, listed
 
-MIN_GAIN = 0.01  # of the step: less holds nothing back
-_NAMED = 4  # devices, groups or stages; of more, some are named
-_BLOCKS = 2  # of a stage's layers
+MIN_GAIN = 0.01  # fraction of the step; smaller limits are not reported
+_NAMED = 4  # devices, groups or stages to name in a sentence
+_BLOCKS = 2  # blocks of a stage's layers to name
 
 
 def split_summary(split: SplitReport, path: PathSummary) -> list[str]:
-  """What matters about a split step, a sentence each.
-
-  Args:
-    split: the step by microbatch.
-    path: its critical path.
-  """
+  """Summarizes a microbatched step and its critical path, as sentences."""
   return [
     _use(split),
     *_bubble(split),
@@ -37,7 +30,6 @@ def split_summary(split: SplitReport, path: PathSummary) -> list[str]:
 
 
 def _use(split: SplitReport) -> str:
-  """How the split is used."""
   spread, count = split.spread, split.microbatches
   names = [device.name for device in split.devices]
   all_of_them = f"The {count} microbatches"
@@ -83,7 +75,6 @@ def _mixture(spread: Spread, all_of_them: str) -> str:
 
 
 def _homes(spread: Spread, names: Sequence[str]) -> str:
-  """Which microbatches run where."""
   home = spread.time_us.argmax(axis=1).tolist()
   parts = []
   for device in dict.fromkeys(home):
@@ -109,7 +100,6 @@ def _group(group: Group, names: Sequence[str]) -> str:
 
 
 def _few(parts: Sequence[str]) -> str:
-  """All parts, or the first and how many more there are."""
   shown = "; ".join(parts[:_NAMED])
   more = len(parts) - _NAMED
   return f"{shown}; and {more} more" if more > 0 else shown

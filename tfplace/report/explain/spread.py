@@ -1,8 +1,8 @@
-"""How the microbatches of a split step are spread over devices, in the words of
-the field: data parallelism, a pipeline, pipelines side by side, a mixture.
+"""Distribution of microbatches over devices, classified by parallelism.
 
-Found from the placement alone, by the time that ops take: the search knows no
-such patterns, and hardly ever follows one to the last op.
+The patterns are data parallelism, a pipeline, pipelines side by side and a
+mixture. They are inferred from the placement, weighted by op time, because a
+search does not know them and rarely follows one exactly.
 """
 
 import dataclasses
@@ -25,17 +25,17 @@ DATA_PARALLEL = "data parallel"
 PIPELINE = "pipeline"
 PIPELINES = "pipelines side by side"
 MIXTURE = "mixture"
-FOLLOWED = 0.8  # of the work, that makes a pattern
-PURE = 0.9  # of the work of a layer: what is so but for odd ops
-_USED = 0.1  # of an even share of a microbatch: a device that works on it
+FOLLOWED = 0.8  # fraction of the work that defines a pattern
+PURE = 0.9  # fraction of a layer's work, tolerating odd ops
+_USED = 0.1  # minimum use of a device by a microbatch, in equal shares
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Group:
-  """Microbatches and the devices that work on them, and on no others.
+  """A group of microbatches, and the devices that work only on these.
 
   Attributes:
-    microbatches: numbers, ascending.
+    microbatches: indices, ascending.
     devices: indices, ascending.
   """
 
@@ -45,17 +45,18 @@ class Group:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Spread:
-  """Which device works on what of the microbatches.
+  """Distribution of the microbatches' work over devices.
 
   Attributes:
     pattern: one of the names above.
-    followed: share of the work that is where the pattern has it.
-    time_us: [num_microbatches, num_devices] what their ops take.
-    together: share of that time in layers whose microbatches share one device.
-    apart: the same in the other layers with one device for each microbatch.
-    groups: what is apart from each other.
-    stages: device -> the layers that it computes most of, as blocks of
-      neighbours in the order of the forward pass: the first and the last name.
+    followed: fraction of the work that follows the pattern.
+    time_us: [num_microbatches, num_devices] op time.
+    together: fraction of that time in layers with one device for all
+      microbatches.
+    apart: fraction in other layers with one device per microbatch.
+    groups: microbatches and devices without connections between groups.
+    stages: device -> the layers that it computes most of, as (first, last)
+      names of blocks of neighbors in forward order.
   """
 
   pattern: str
@@ -68,13 +69,13 @@ class Spread:
 
   @property
   def divided(self) -> float:
-    """Share of the time in layers that are divided within a microbatch."""
+    """Returns the fraction of time in layers divided within a microbatch."""
     return max(0.0, 1.0 - self.together - self.apart)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Work:
-  """Ops of microbatches: [n] each; int64, and float64 microseconds."""
+  """Ops of microbatches: [n] int64, and float64 microseconds."""
 
   layer: np.ndarray
   microbatch: np.ndarray
@@ -83,7 +84,6 @@ class _Work:
   num_devices: int
 
   def by(self, key: np.ndarray) -> "_Sums":
-    """Sums over the ops of one key [n], whole numbers."""
     pairs, of = np.unique(
       key.astype(np.int64) * self.num_devices + self.device,
       return_inverse=True,
@@ -98,7 +98,7 @@ class _Work:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Sums:
-  """Of each key [num_keys]: its time, that on its main device, that device."""
+  """Time of each key [num_keys], in total and on its main device."""
 
   key: np.ndarray
   whole_us: np.ndarray
@@ -107,12 +107,11 @@ class _Sums:
 
   @property
   def share(self) -> float:
-    """Of all time, what is on the main device of its key."""
     return float(self.main_us.sum() / max(self.whole_us.sum(), 1e-300))
 
 
 def find_spread(schedule: Schedule) -> Spread:
-  """Looks at the microbatches of a split step."""
+  """Analyzes the microbatches of a step."""
   placement = schedule.placement
   graph, num_devices = placement.problem.graph, len(schedule.memory)
   layers = find_layers(
@@ -143,7 +142,7 @@ def find_spread(schedule: Schedule) -> Spread:
 
 
 def _shares(work: _Work, count: int) -> tuple[float, float]:
-  """Time in layers with one device, and with one for each microbatch."""
+  """Returns the fractions with one device, and with one per microbatch."""
   layers, parts = work.by(work.layer), work.by(_pair(work, count))
   whole_us = max(layers.whole_us.sum(), 1e-300)
   is_one = layers.main_us >= PURE * layers.whole_us
@@ -157,12 +156,11 @@ def _shares(work: _Work, count: int) -> tuple[float, float]:
 
 
 def _pair(work: _Work, count: int) -> np.ndarray:
-  """[n] a number of each layer of each microbatch."""
   return work.layer * count + work.microbatch
 
 
 def _groups(time_us: np.ndarray) -> tuple[Group, ...]:
-  """What time_us [num_microbatches, num_devices] joins, little of it aside."""
+  """Finds connected groups in time_us [num_microbatches, num_devices]."""
   count, num_devices = time_us.shape
   least_us = _USED / num_devices * time_us.sum(axis=1, keepdims=True)
   pairs = np.argwhere((time_us >= least_us) & (time_us > 0)).tolist()
@@ -182,7 +180,7 @@ def _groups(time_us: np.ndarray) -> tuple[Group, ...]:
 def _pattern(
   work: _Work, time_us: np.ndarray, groups: tuple[Group, ...]
 ) -> tuple[str, float]:
-  """The first pattern that most of the work follows, and how much of it."""
+  """Returns the first pattern that most work follows, and its fraction."""
   if sum(len(group.devices) for group in groups) < 2:
     whole_us = max(float(time_us.sum()), 1e-300)
     return ONE_DEVICE, float(time_us.sum(axis=0).max()) / whole_us
@@ -202,8 +200,7 @@ def _pattern(
 
 
 def _forward_order(schedule: Schedule, layers: Layers) -> np.ndarray:
-  """Numbers of the layers in the order in which they compute; the model's own,
-  where the graph knows them."""
+  """Returns layer indices in forward order; the model's own layers if known."""
   graph = schedule.placement.problem.graph
   known = np.unique(layers.layer_of[graph.layer >= 0])
   if not len(known):
@@ -220,7 +217,6 @@ def _forward_order(schedule: Schedule, layers: Layers) -> np.ndarray:
 def _stages(
   work: _Work, layers: Layers, order: np.ndarray
 ) -> dict[int, tuple[tuple[str, str], ...]]:
-  """The blocks of layers of each device, devices in the order of the first."""
   sums = work.by(work.layer)
   some = sums.whole_us > 0
   device_of = dict(

@@ -1,9 +1,10 @@
-"""The step on other hardware: one device more, faster links, no overhead.
+"""Simulation of a placement on other hardware.
 
-The same placement is simulated on each, and, where there is time, a placement
-is searched for it. Devices keep their numbers, so that a placement on the one
-cluster is a placement on the other. A search on the cluster as it is tells the
-gain of better hardware from that of more search.
+The variants are one more device, faster links and no overhead. The placement is
+simulated on each, and a new placement is searched if there is time. Devices
+keep their indices, so placements are valid on all variants. A search on the
+unmodified cluster separates the gain of better hardware from that of more
+search.
 """
 
 import contextlib
@@ -27,10 +28,10 @@ from tfplace.report.explain.bottleneck import fixed_order, times_on
 from tfplace.simulate import Schedule, Simulator
 
 AS_IT_IS = "as it is"
-ONE_MORE = "one more"  # and the kind of the device
+ONE_MORE = "one more"  # followed by the kind of the device
 SAME_PLACEMENT = "the same placement"
 FROM_HERE = "search from here"
-_NUMBER = re.compile(r"\d+(?!.*\d)")  # the last one in a name
+_NUMBER = re.compile(r"\d+(?!.*\d)")  # the last number in a name
 
 Progress = Callable[[str], None]
 
@@ -40,16 +41,16 @@ class WhatIf:
   """The step on other hardware.
 
   Attributes:
-    name: what is different.
-    step_time_us: with the placement as it is, simulated anew. May be longer
-      on faster hardware, where the order of the ops changes for the worse.
-    same_order_us: the same with the ops and transfers in the order in which
-      they are now; never longer on faster hardware.
-    replaced_us: with the best placement found for that hardware, which is
-      never worse than the one as it is; None where none was searched.
-    replaced_by: the placer that found it, "search from here" or "the same
-      placement"; "" where none was searched.
-    lower_bound_us: proven for that hardware; None where it was not tried.
+    name: description of the difference.
+    step_time_us: simulated step time of the given placement. It may be longer
+      on faster hardware if the order of ops changes for the worse.
+    same_order_us: step time with ops and transfers in the current order; never
+      longer on faster hardware.
+    replaced_us: step time of the best placement found for that hardware, never
+      worse than the given one; None without a search.
+    replaced_by: placer that found it, "search from here" or "the same
+      placement"; "" without a search.
+    lower_bound_us: proven bound for that hardware; None without a search.
   """
 
   name: str
@@ -69,10 +70,10 @@ def try_other_hardware(
   """Simulates a placement on other hardware.
 
   Args:
-    schedule: of the placement.
-    seconds: to search a placement for each; 0 searches none.
-    seed: of the searches.
-    on_progress: told the name of each change before it is tried.
+    schedule: schedule of the placement.
+    seconds: search time for each hardware; 0 for no search.
+    seed: seed of the searches.
+    on_progress: called with the name of each change before it is tried.
   """
   found = []
   now, order = schedule.placement.problem, fixed_order(schedule)
@@ -95,7 +96,7 @@ def try_other_hardware(
 
 
 def _clusters(schedule: Schedule) -> Iterator[tuple[str, Cluster, bool]]:
-  """Name, cluster, and whether a search on it tells anything of use."""
+  """Yields names, clusters, and whether a search on them is informative."""
   cluster = schedule.placement.problem.cluster
   yield AS_IT_IS, cluster, True
   if cluster.links:
@@ -118,7 +119,6 @@ def _clusters(schedule: Schedule) -> Iterator[tuple[str, Cluster, bool]]:
 def _faster_links(
   cluster: Cluster, bandwidth: float, latency: float, others: float = 1.0
 ) -> Cluster:
-  """The cluster with bandwidth, latency and other costs of links multiplied."""
   links = [
     dataclasses.replace(
       link,
@@ -134,8 +134,7 @@ def _faster_links(
 def _searched(
   result: WhatIf, same: Placement, seconds: float, seed: int
 ) -> WhatIf:
-  """The best that fits of the placement as it is, of `auto`, and of a search
-  that goes on from both; half of the time for each."""
+  """Tries the given placement, `auto`, and a search that starts from both."""
   problem = bounds.tightened(same.problem)
   simulator = Simulator(problem)
   now = simulator.evaluate(same.devices[None])[0]
@@ -163,17 +162,17 @@ def _searched(
 
 
 def one_more_device(cluster: Cluster, like: int) -> Cluster:
-  """The cluster and, at its end, a copy of one of its devices.
+  """Appends a copy of one device to the cluster, with copies of its links.
 
-  The copy has a copy of each of that device's links. A channel of one link, one
-  that only this device sends on, or only it receives on, is copied too; one
-  that others share (a switch, say) carries the copy's transfers as well.
-  Between the two, the links are like that to another device of their kind,
-  else like the fastest that the device has.
+  Each copied link gets its own channel if the original has a channel of its
+  own, or shares one that only this device sends on or only it receives on.
+  Channels shared with others (such as a switch) also carry the copy's
+  transfers. Links between the two devices are like those to another device of
+  their kind, or else like the device's fastest link.
 
   Args:
-    cluster: the devices.
-    like: index of the device that is copied.
+    cluster: the cluster.
+    like: index of the device to copy.
   """
   old = cluster.devices[like]
   new = dataclasses.replace(old, name=_free_name(cluster, old.name))
@@ -195,7 +194,6 @@ def one_more_device(cluster: Cluster, like: int) -> Cluster:
 
 
 def _free_name(cluster: Cluster, name: str) -> str:
-  """The name with the next number that no device has."""
   match = _NUMBER.search(name)
   if match is None:
     head, number, tail = f"{name}:", 0, ""
@@ -210,8 +208,7 @@ def _free_name(cluster: Cluster, name: str) -> str:
 def _copied_channel(
   cluster: Cluster, link: Link, old: str, new: str
 ) -> str | None:
-  """The channel of the copy of a link: shared, unless it is a link's own, or
-  the old device's own for all that it sends, or all that it receives."""
+  """Returns the channel of a copied link: shared, unless only `old` uses it."""
   sharing = [x for x in cluster.links if x.channel == link.channel]
   if link.channel is None or len(sharing) == 1:
     return None
@@ -222,7 +219,7 @@ def _copied_channel(
 
 
 def _links_between(cluster: Cluster, old: Device, new: Device) -> list[Link]:
-  """Links from a device to its copy and back, like the best that it has."""
+  """Creates links between a device and its copy, like the device's best one."""
   alike = {d.name for d in cluster.devices if d.kind == old.kind}
   best = max(
     (link for link in cluster.links if link.src == old.name),
@@ -237,7 +234,7 @@ def _links_between(cluster: Cluster, old: Device, new: Device) -> list[Link]:
     return []
   there = back = None
   sharing = [x for x in cluster.links if x.channel == best.channel]
-  # A channel of one link, or into one receiver, is not for others.
+  # A channel of one link or into one receiver does not serve other links.
   if len({x.dst for x in sharing}) > 1:
     there = best.channel
     back = _copied_channel(cluster, best, old.name, new.name)

@@ -1,9 +1,9 @@
-"""A placement as one self-contained HTML file, drawn with Bokeh.
+"""Self-contained HTML report of a placement, drawn with Bokeh.
 
-Bokeh's JavaScript (1.3 MB) is in the file, and the page's own policy forbids
-it any request. Bokeh draws on a canvas, which is fast with thousands of bars,
-and is a quarter of the size of Plotly's scripts (4.8 MB); Vega would need a
-network. Bokeh is an extra, so it is imported only to draw.
+Bokeh's JavaScript (1.3 MB) is part of the file, and the page's own policy
+forbids all requests. Bokeh draws on a canvas, which is fast with thousands of
+bars, and is a quarter of the size of Plotly's scripts (4.8 MB); Vega would need
+a network. Bokeh is an optional dependency, imported only for drawing.
 """
 
 import collections
@@ -35,11 +35,7 @@ _TEMPLATE = pathlib.Path(__file__).with_name("page.html")
 
 
 def check_installed() -> None:
-  """Checks that the extra `report` is installed; imports nothing.
-
-  Raises:
-    TfplaceError: it is not; says how to install it.
-  """
+  """Raises TfplaceError unless the extra `report` is installed."""
   needed = ("bokeh", "jinja2")
   missing = [n for n in needed if importlib.util.find_spec(n) is None]
   if missing:
@@ -50,11 +46,7 @@ def check_installed() -> None:
 
 
 def check_suffix(path: str | os.PathLike[str]) -> None:
-  """Checks the name of a report to write.
-
-  Raises:
-    TfplaceError: another suffix than `SUFFIX`.
-  """
+  """Raises TfplaceError unless the path ends in `SUFFIX`."""
   if pathlib.Path(path).suffix.lower() != SUFFIX:
     raise TfplaceError(f"{os.fspath(path)}: a report's name ends in {SUFFIX}")
 
@@ -64,17 +56,17 @@ def save_report(
   path: str | os.PathLike[str],
   results: Sequence[Result] = (),
 ) -> None:
-  """Writes a page about a placement, whole or not at all.
+  """Writes a report of a placement, atomically.
 
   Args:
-    placement: what to look at.
+    placement: the placement to report.
     path: the .html file to write.
-    results: of placers on the same problem, for the table of placers; the
-      one whose placement this is is marked.
+    results: results of placers on the same problem, for the table of placers;
+      the result with this placement is marked.
 
   Raises:
-    TfplaceError: another suffix, the extra `report` is not installed, or the
-      file cannot be written.
+    TfplaceError: the suffix is wrong, the extra `report` is not installed, or
+      the file cannot be written.
   """
   check_suffix(path)
   check_installed()
@@ -83,7 +75,6 @@ def save_report(
 
 
 def _render(explanation: Explanation, results: Sequence[Result]) -> str:
-  """The page as HTML: the template filled with text, tables and figures."""
   import jinja2
   import markupsafe
   from bokeh.embed import components
@@ -123,7 +114,6 @@ def _render(explanation: Explanation, results: Sequence[Result]) -> str:
 
 
 def _figures(explanation: Explanation) -> dict[str, Any]:
-  """The figures of the page by their names in the template."""
   from tfplace.report.page import (
     figures,
     layers_plot,
@@ -165,7 +155,6 @@ def _subtitle(schedule: Schedule) -> str:
 def _tiles(
   explanation: Explanation, results: Sequence[Result]
 ) -> list[tuple[str, str]]:
-  """Figures in large print, and what they are."""
   schedule = explanation.schedule
   step_us, names = schedule.step_time_us, device_names(schedule)
   tiles = [(format_us(step_us), "step time")]
@@ -193,11 +182,11 @@ def _tiles(
 def _placers(
   results: Sequence[Result], placement: Placement
 ) -> list[dict[str, Any]]:
-  """A row per result, the fastest that fits first."""
   ranked = sorted(results, key=rank)
   ran = [r.evaluation.step_time_us for r in ranked if r.evaluation.feasible]
   best_us = min(ran, default=np.inf)
-  # The slowest would flatten the others: bars end at five times the best.
+  # A slow result would compress the other bars, so bars end at five times the
+  # best.
   longest = min(max(ran, default=1.0), 5 * best_us)
   rows = []
   marked = False

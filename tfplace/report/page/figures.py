@@ -1,8 +1,8 @@
-"""What all figures of a page share: colours, fonts, axes, tools, hovers.
+"""Common style of the figures of a page: colors, fonts, axes, tools, tooltips.
 
-The colours can be told apart with any kind of colour vision: the eight of M.
-Okabe and K. Ito, "Color Universal Design" (2008). The yellow is darkened, since
-it is drawn on white, and black is for the critical path.
+The colors are distinguishable with any color vision: the eight of M. Okabe and
+K. Ito, "Color Universal Design" (2008), with a darker yellow for white
+backgrounds. Black is reserved for the critical path.
 """
 
 import math
@@ -23,8 +23,9 @@ from bokeh.models import (
 from bokeh.plotting import figure
 
 FONT = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif"
-_WIDE, _NARROW = 940, 430  # pixels; on less, the page scrolls sideways
-# Pixels in a legend: of a character, of a glyph with its margins, of a row.
+_WIDE, _NARROW = 940, 430  # pixels; the page scrolls if it is narrower
+# Pixels in a legend: width of a character, of a glyph with margins, height of a
+# row.
 _LABEL_WIDTH, _GLYPH_WIDTH, _LEGEND_ROW = 7.0, 37.0, 28
 INK, LIGHT, GRID = "#2B2F36", "#6B7280", "#E5E7EB"
 BLUE, ORANGE, GREEN, PINK = "#0072B2", "#E69F00", "#009E73", "#CC79A7"
@@ -41,12 +42,12 @@ _DASHES = ("solid", "dashed", "dotted", "dotdash")
 
 
 def device_color(index: int) -> str:
-  """The colour of a device, the same in every picture of a page."""
+  """Returns the color of a device, the same in every figure of a page."""
   return _DEVICES[index % len(_DEVICES)]
 
 
 def device_dash(index: int) -> str:
-  """A line pattern that tells apart devices of one colour, and neighbours."""
+  """Returns a line pattern that separates devices of one color."""
   return _DASHES[(index // len(_DEVICES) + index // 4) % len(_DASHES)]
 
 
@@ -57,14 +58,14 @@ def new_figure(
   y_range: Range1d,
   zooms: bool = True,
 ) -> Any:
-  """An empty figure as wide as the page.
+  """Creates an empty figure with the page's style.
 
   Args:
-    name: how tests and scripts find it.
-    height: pixels.
-    x_range: of values.
-    y_range: of values.
-    zooms: along its axis of time; False for a still picture.
+    name: identifier for tests and scripts.
+    height: height in pixels.
+    x_range: range of the x axis.
+    y_range: range of the y axis.
+    zooms: whether the time axis can be zoomed; otherwise the figure is static.
   """
   tools: list[Any] = [SaveTool()]
   if zooms:
@@ -84,7 +85,7 @@ def new_figure(
     y_range=y_range,
     tools=tools,
     toolbar_location="above" if zooms else None,
-    min_border_left=150 if zooms else 0,  # so that axes of time are aligned
+    min_border_left=150 if zooms else 0,  # aligns the time axes
     min_border_right=16,
     outline_line_color=None,
   )
@@ -111,24 +112,21 @@ def new_figure(
 
 
 def name_ticks(axis: Any, at: Sequence[float], names: Sequence[str]) -> None:
-  """Names instead of numbers on an axis, taken as they are: no TeX in them."""
+  """Labels an axis with names, without TeX."""
   axis.ticker = FixedTicker(ticks=list(map(float, at)))
-  # Keys are as JavaScript prints the numbers: 2, not 2.0.
+  # Keys are formatted as in JavaScript: 2, not 2.0.
   axis.major_label_overrides = {
     float(x): PlainText(text=name) for x, name in zip(at, names, strict=True)
   }
 
 
 def hover(renderers: Sequence[Any], rows: Sequence[tuple[str, str]]) -> Any:
-  """A tooltip with a line per pair of label and `@column`; text, not HTML."""
+  """Creates a tooltip of (label, `@column`) lines, as text, not HTML."""
   return HoverTool(renderers=list(renderers), tooltips=list(rows))
 
 
 def style_legend(plot: Any) -> None:
-  """The legend above the axes, in as many rows as its labels need.
-
-  The plot grows by the rows after the first.
-  """
+  """Moves the legend above the axes and grows the plot by additional rows."""
   legend = plot.legend
   if not legend:
     return
@@ -138,7 +136,7 @@ def style_legend(plot: Any) -> None:
   columns = max(1, min(len(labels), int(room / widest)))
   plot.height += _LEGEND_ROW * (math.ceil(len(labels) / columns) - 1)
   plot.add_layout(legend[0], "above")
-  legend.location = "top_left"  # on a narrow window the right end is hidden
+  legend.location = "top_left"  # narrow windows hide the right end
   legend.orientation = "horizontal"
   legend.ncols = columns
   legend.label_text_font = FONT
@@ -156,11 +154,11 @@ def style_legend(plot: Any) -> None:
 
 
 def between(start: float, end: float) -> Range1d:
-  """A range that nothing moves; from the larger down for rows, top first."""
+  """Creates a fixed range; descending for rows, top first."""
   return Range1d(start=start, end=end)
 
 
 def span(step_us: float, scale: float) -> Range1d:
-  """The axis of time: the step and nothing beyond."""
+  """Creates the range of the time axis, which is exactly the step."""
   end = max(step_us / scale, 1e-9)
   return Range1d(start=0, end=end, bounds=(0, end))

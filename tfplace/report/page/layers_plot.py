@@ -1,6 +1,4 @@
-"""The graph by layer and device: a column per layer, a row per device, a disc
-where they meet, and the traffic between them.
-"""
+"""Figure of layers and devices: a disc for work, arcs for traffic."""
 
 from typing import Any
 
@@ -21,15 +19,15 @@ from tfplace.simulate import Schedule
 
 MAX_LAYERS = 28
 MAX_ARCS = 120
-LEAST_SHARE = 0.002  # of all op time, for a column of its own
-BETWEEN = " \N{HORIZONTAL ELLIPSIS} "  # the first and the last layer of a block
-_POINTS = 20  # of an arc
-_LARGEST = 38.0  # pixels, diameter of a disc
+LEAST_SHARE = 0.002  # fraction of op time that deserves a column
+BETWEEN = " \N{HORIZONTAL ELLIPSIS} "  # joins first and last layer of a block
+_POINTS = 20  # points of an arc
+_LARGEST = 38.0  # diameter of the largest disc, pixels
 _ROW = 58  # pixels
 
 
 def layers_plot(schedule: Schedule) -> Any:
-  """The figure."""
+  """Draws a column per layer and a row per device."""
   layers = columns(schedule)
   devices = len(schedule.memory)
   plot = figures.new_figure(
@@ -47,7 +45,7 @@ def layers_plot(schedule: Schedule) -> Any:
   figures.name_ticks(plot.yaxis[0], range(devices), rows)
   plot.xaxis.major_label_orientation = 0.95
   plot.min_width = 32 * len(layers.names) + 180
-  plot.min_border_left = 150  # a slanted label needs room, or it is moved
+  plot.min_border_left = 150  # room for slanted labels
   plot.yaxis.major_tick_line_color = None
   plot.xgrid.grid_line_color = None
   plot.ygrid.grid_line_color = figures.GRID
@@ -61,17 +59,18 @@ def layers_plot(schedule: Schedule) -> Any:
 
 
 def columns(schedule: Schedule) -> Layers:
-  """Layers in the order in which they compute, small ones folded."""
+  """Returns layers in order of execution, with small ones merged."""
   graph = schedule.placement.problem.graph
   time_us = compute_end_us(schedule) - schedule.op_start_us
   layers = find_layers(
     graph.names, schedule.placement.problem.fastest_us, graph.layer_paths
   )
   total = np.bincount(layers.layer_of, time_us, len(layers.names))
-  if len(layers.names) <= MAX_LAYERS:  # else small ones merge with neighbours
+  if len(layers.names) <= MAX_LAYERS:  # else `merge_in_order` merges them
     layers = _fold_small(layers, total)
   total = np.bincount(layers.layer_of, time_us, len(layers.names))
-  # The forward pass orders them, where there is one; what is outside is last.
+  # Layers are ordered by their forward pass, if any. Ops outside layers come
+  # last.
   position = forward_starts(
     layers, schedule.op_start_us, time_us, phases.is_forward(graph)
   )
@@ -80,7 +79,6 @@ def columns(schedule: Schedule) -> Layers:
 
 
 def _fold_small(layers: Layers, weight: np.ndarray) -> Layers:
-  """The layers, those with little of all weight [num_layers] being one."""
   is_small = weight < LEAST_SHARE * float(weight.sum())
   if not is_small.any() or is_small.all():
     return layers
@@ -96,17 +94,10 @@ def _fold_small(layers: Layers, weight: np.ndarray) -> Layers:
 def merge_in_order(
   layers: Layers, position: np.ndarray, weight: np.ndarray, limit: int
 ) -> Layers:
-  """At most `limit` layers: neighbours in order become blocks of like weight.
+  """Merges neighboring layers into at most `limit` blocks of similar weight.
 
-  Args:
-    layers: to be merged.
-    position: [num_layers] where each layer stands.
-    weight: [num_layers] what each counts for.
-    limit: at least 1.
-
-  Returns:
-    The layers in order of `position`; a block has the names of its first and
-    its last layer.
+  `position` and `weight` are [num_layers]. The result is sorted by position,
+  and a block is named by its first and last layer.
   """
   order = np.argsort(position, kind="stable")
   block = np.arange(len(order))
@@ -125,7 +116,7 @@ def merge_in_order(
 
 
 def short_block(name: str) -> str:
-  """The name of a layer or block as a label."""
+  """Shortens the name of a layer or block to a label."""
   ends = name.split(BETWEEN)
   return BETWEEN.join(shorten(end, 30 // len(ends)) for end in ends)
 
@@ -168,7 +159,6 @@ def _draw_discs(plot: Any, schedule: Schedule, layers: Layers) -> Any:
 
 
 def _draw_arcs(plot: Any, schedule: Schedule, layers: Layers) -> Any:
-  """The heaviest traffic between devices, in the colour of the sender."""
   sent, short = schedule.transfers, device_names(schedule)
   if not sent.num_bytes.any():
     return None
@@ -216,7 +206,7 @@ def _draw_arcs(plot: Any, schedule: Schedule, layers: Layers) -> Any:
 
 
 def _first_readers(schedule: Schedule) -> np.ndarray:
-  """[num_transfers] an op that reads each at its destination."""
+  """Returns [num_transfers] one reader of each transfer at its destination."""
   transfer = schedule.transfer_of_edge
   sent = np.flatnonzero(transfer >= 0)[::-1]
   result = np.zeros(len(schedule.transfers), np.int64)
@@ -227,7 +217,6 @@ def _first_readers(schedule: Schedule) -> np.ndarray:
 def _arc(
   a: int, src: int, b: int, dst: int, bulge: float
 ) -> tuple[np.ndarray, np.ndarray]:
-  """A cubic curve that leaves downwards or upwards and arrives likewise."""
   t = np.linspace(0, 1, _POINTS)
   lean = (dst - src) * 0.5
   control = np.array(

@@ -1,6 +1,4 @@
-"""Memory over the step, the critical path by device and link, and what each
-would gain from being twice as fast.
-"""
+"""Figures of memory, critical path and gains from faster hardware."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -21,9 +19,9 @@ from tfplace.report.units import (
 )
 from tfplace.simulate import Schedule
 
-MAX_POINTS = 6000  # of the memory of all devices
+MAX_POINTS = 6000  # in the memory curves of all devices together
 MAX_ROWS = 10
-# A capacity is drawn where the axis need not grow by more than this for it.
+# A capacity is drawn if the axis grows by no more than this factor.
 _ROOM = 4.0
 _ROW = 28  # pixels
 _KINDS = (
@@ -35,7 +33,7 @@ _KINDS = (
 
 
 def memory_plot(schedule: Schedule, x_range: Range1d, scale: float) -> Any:
-  """Memory in use; the axis of time is that of the timeline."""
+  """Draws the memory in use, on the time axis of the timeline."""
   peaks = schedule.peak_memory_bytes
   limits = schedule.placement.problem.cluster.memory_bytes
   highest = max(float(peaks.max(initial=0.0)), 1.0)
@@ -64,7 +62,7 @@ def memory_plot(schedule: Schedule, x_range: Range1d, scale: float) -> Any:
 
 
 def capacity_text(schedule: Schedule) -> str:
-  """What the dotted lines of the figure are, and what it leaves out."""
+  """Explains the dotted lines of the memory figure and missing capacities."""
   highest = max(float(schedule.peak_memory_bytes.max(initial=0.0)), 1.0)
   limits = schedule.placement.problem.cluster.memory_bytes
   limits = limits[np.isfinite(limits)]
@@ -111,7 +109,7 @@ def _draw_memory(
 
 
 def path_plot(explanation: Explanation) -> Any:
-  """What the critical path is made of: a stacked bar per device and link."""
+  """Draws a stacked bar of critical path time per device and link."""
   parts = explanation.path.parts[:MAX_ROWS]
   scale, unit = time_scale(explanation.schedule.step_time_us)
   longest = max((part.total_us for part in parts), default=1.0)
@@ -140,7 +138,7 @@ def path_plot(explanation: Explanation) -> Any:
 
 
 def gain_plot(explanation: Explanation) -> Any:
-  """How much shorter the step would be if each were twice as fast."""
+  """Draws the gain in step time from doubling each device's or link's speed."""
   loads = explanation.loads[:MAX_ROWS]
   step_us = max(explanation.schedule.step_time_us, 1e-300)
   gains = [100 * load.gain_us / step_us for load in loads]
@@ -161,7 +159,6 @@ def gain_plot(explanation: Explanation) -> Any:
 
 
 def _new_rows(name: str, names: Sequence[str], right: float) -> Any:
-  """A figure with a row per name, the first on top."""
   count = max(len(names), 1)
   plot = figures.new_figure(
     name,
@@ -179,7 +176,6 @@ def _new_rows(name: str, names: Sequence[str], right: float) -> Any:
 def _hbar(
   plot: Any, data: dict[str, Any], color: str, name: str, **options: Any
 ) -> Any:
-  """A bar per row, from "left" to "right"."""
   rows = {"y": list(range(len(data["where"])))}
   return plot.hbar(
     y="y",

@@ -1,6 +1,7 @@
-"""A split step by layer and microbatch: a cell for each, in the colours of the
-devices that compute it. Rows of one colour are data parallelism, columns of one
-colour a pipeline.
+"""Figure of a microbatched step by layer and microbatch.
+
+Each cell has the colors of the devices that compute it. Rows of one color are
+data parallelism, and columns of one color are a pipeline.
 """
 
 from typing import Any
@@ -13,13 +14,13 @@ from tfplace.report.rows import compute_end_us, device_names
 from tfplace.report.units import format_share, format_us, shorten
 from tfplace.simulate import Schedule
 
-MAX_ROWS = 32  # of more microbatches, the first
-_LEAST = 0.02  # of a cell, that is drawn
-_CELL = 0.88  # of a column and a row
+MAX_ROWS = 32  # further microbatches are not drawn
+_LEAST = 0.02  # smallest fraction of a cell that is drawn
+_CELL = 0.88  # fraction of a column and a row
 
 
 def split_plot(schedule: Schedule) -> Any:
-  """The figure."""
+  """Draws a cell per layer and microbatch."""
   graph, at = schedule.placement.problem.graph, schedule.placement.devices
   layers = layers_plot.columns(schedule)
   count = min(int(graph.microbatch.max()) + 1, MAX_ROWS)
@@ -45,7 +46,7 @@ def split_plot(schedule: Schedule) -> Any:
   figures.name_ticks(plot.yaxis[0], range(count), rows)
   plot.xaxis.major_label_orientation = 0.95
   plot.min_width = 32 * columns + 180
-  plot.min_border_left = 150  # a slanted label needs room, or it is moved
+  plot.min_border_left = 150  # room for slanted labels
   plot.yaxis.major_tick_line_color = None
   plot.xgrid.grid_line_color = None
   what = [("", "@what"), ("on", "@device"), ("for", "@time")]
@@ -57,7 +58,6 @@ def split_plot(schedule: Schedule) -> Any:
 def _draw_cells(
   plot: Any, schedule: Schedule, names: tuple[str, ...], time_us: np.ndarray
 ) -> list[Any]:
-  """A part of each cell for each device: time_us [columns, rows, devices]."""
   short = device_names(schedule)
   share = time_us / np.maximum(time_us.sum(axis=2, keepdims=True), 1e-300)
   left = np.cumsum(share, axis=2) - share

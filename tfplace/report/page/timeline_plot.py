@@ -1,6 +1,4 @@
-"""The timeline: what each device computes and each link sends, when, and the
-critical path through it. Bounded in its number of bars however large the graph.
-"""
+"""Timeline figure with a bounded number of bars, even for large graphs."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -31,17 +29,17 @@ from tfplace.simulate import Schedule
 
 MAX_OP_BARS = 4500
 MAX_TRANSFER_BARS = 2400
-MAX_CRITICAL_BARS = 900  # a row
+MAX_CRITICAL_BARS = 900  # in each row
 MAX_LINKS = 16  # the busiest are drawn; a host of 8 GPUs has 72
 _DEVICE_ROW, _LINK_ROW = 34, 22  # pixels
-_LINK_HEIGHT = _LINK_ROW / _DEVICE_ROW  # in rows of a device
-_LEAST = 0.2  # of a row: a bar that is hardly busy is still seen
+_LINK_HEIGHT = _LINK_ROW / _DEVICE_ROW  # relative to a device's row
+_LEAST = 0.2  # fraction of a row; keeps nearly idle bars visible
 
 Marks = list[dict[str, Any]]
 
 
 def timeline_plot(schedule: Schedule, x_range: Range1d, scale: float) -> Any:
-  """The figure; `scale` is microseconds in a unit of `x_range`."""
+  """Draws the timeline; `scale` is microseconds per unit of `x_range`."""
   rows, step_us = _shown_rows(schedule), schedule.step_time_us
   heights = [1.0 if row.kind == DEVICE else _LINK_HEIGHT for row in rows]
   gap = [0.15 if row.kind != DEVICE else 0.0 for row in rows]
@@ -66,12 +64,11 @@ def timeline_plot(schedule: Schedule, x_range: Range1d, scale: float) -> Any:
 
 
 def num_hidden_links(schedule: Schedule) -> int:
-  """Links that send something and are not drawn."""
+  """Counts the links in use that are not drawn."""
   return max(0, len(np.unique(schedule.transfers.channel)) - MAX_LINKS)
 
 
 def _shown_rows(schedule: Schedule) -> list[Row]:
-  """Every device and the busiest channels, in their order."""
   rows = step_rows(schedule)
   devices = len(schedule.memory)
   links = sorted(rows[devices:], key=lambda row: -row.busy_us)[:MAX_LINKS]
@@ -84,12 +81,11 @@ def _draw_bars(
   lanes: Sequence[tuple[Row, float, float]],
   scale: float,
 ) -> list[Any]:
-  """Ops by their colours, sends and receives, transfers."""
   ops = op_colors(schedule, figures.OP_TYPES, figures.OTHER)
   colors = [*ops.colors, figures.MESSAGE, figures.TRANSFER]
   message, transfer = len(ops.colors), len(ops.colors) + 1
   labels = [*ops.labels, "send, receive", "transfers"]
-  # In a split step, what microbatches send has their colours, too.
+  # In a microbatched step, transfers have the color of their microbatch.
   sent = np.full(len(schedule.transfers), transfer)
   if ops.is_split:
     sent = ops.kind[schedule.transfers.src_op]
@@ -125,7 +121,6 @@ def _draw_bars(
 def _op_text(
   schedule: Schedule, row: Row, at: int, many: str, mostly: str
 ) -> tuple[str, str]:
-  """The lines under the mouse for a bar whose longest item is an op."""
   graph, op = schedule.placement.problem.graph, int(row.items[at])
   name = shorten(graph.names[op])
   if many:
@@ -137,7 +132,6 @@ def _op_text(
 def _transfer_text(
   schedule: Schedule, row: Row, at: int, many: str, mostly: str
 ) -> tuple[str, str]:
-  """The same for a transfer, or for its send or receive."""
   sent, short = schedule.transfers, device_names(schedule)
   transfer = int(row.items[at])
   what = format_bytes(float(sent.num_bytes[transfer]))
@@ -154,7 +148,6 @@ def _transfer_text(
 def _bar(
   bars: Bars, i: int, top: float, height: float, scale: float
 ) -> dict[str, Any]:
-  """One bar in its row, above the strip of the critical path."""
   floor = top + 0.84 * height
   tall = 0.78 * height * max(_LEAST, float(bars.busy[i]))
   start, end = float(bars.start_us[i]), float(bars.end_us[i])
@@ -175,7 +168,6 @@ def _draw_critical(
   step_us: float,
   scale: float,
 ) -> None:
-  """A strip at the foot of the rows that the path goes through."""
   marks: Marks = []
   for row, top, height in lanes:
     start, end = row.critical_us.T

@@ -1,12 +1,11 @@
-"""Follows the batch axis through a traced step, op by op.
+"""Analysis of the batch axis through a traced step, op by op.
 
 A step can run in microbatches only if its forward pass treats the examples of a
-batch independently. The analysis proves that: each op of the traced forward
-pass either keeps examples apart, reduces them in a way that adds up over
-microbatches, or mixes them. What it does not know counts as mixing.
-
-The same Python code is traced at two batch sizes. Dimensions and constants that
-differ between the two graphs depend on the number of examples.
+batch independently. The analysis proves this by abstract interpretation: each
+op keeps examples apart, reduces them in a way that adds up over microbatches,
+or mixes them. Unknown ops count as mixing. The same Python code is traced at
+two batch sizes; dimensions and constants that differ between the two graphs
+depend on the number of examples.
 """
 
 from tfplace.extraction.microbatches.batch_axis.analysis import (
@@ -14,7 +13,7 @@ from tfplace.extraction.microbatches.batch_axis.analysis import (
   have_same_ops,
 )
 
-# Importing the modules of rules fills the table of the analysis.
+# Importing the rule modules fills the table of rules.
 from tfplace.extraction.microbatches.batch_axis import (  # isort: skip
   control_flow,
   elementwise,

@@ -1,4 +1,4 @@
-"""Follows what each tensor of a traced graph holds of the batch."""
+"""Abstract interpretation of a traced graph at two batch sizes."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -21,10 +21,11 @@ from tfplace.extraction.microbatches.batch_axis.values import (
   static_value,
 )
 
-# Their outputs depend on shapes alone.
+# Ops whose outputs depend only on shapes.
 _SHAPES = frozenset(("Shape", "ShapeN", "Size", "Rank"))
 _INPUTS = frozenset(("Placeholder", "PlaceholderWithDefault"))
-# Ops that make tensors from sizes have rules that say what becomes of them.
+# Ops that create tensors from sizes. Their rules accept inputs that depend on
+# the number of examples.
 _SIZES_ASIDE = frozenset(
   (
     "Fill", "Empty", "BroadcastTo", "Tile", "Range", "LinSpace", "Reshape",
@@ -39,7 +40,7 @@ _SIZES_ASIDE = frozenset(
 )  # fmt: skip
 
 
-# Ops that pass the numbers of examples on.
+# Ops that pass on indices of examples.
 _PASS_NUMBERS = frozenset(
   (
     "Identity", "IdentityN", "Cast", "StopGradient", "Reshape", "ExpandDims",
@@ -47,7 +48,7 @@ _PASS_NUMBERS = frozenset(
     "StridedSlice",
   )
 )  # fmt: skip
-# Ops that look up examples by them, or do not read them.
+# Ops that look up examples by these indices, or ignore their inputs' entries.
 _READ_NUMBERS = frozenset(
   (
     "GatherNd", "ScatterNd", "ZerosLike", "OnesLike", "PartitionedCall",
@@ -73,18 +74,18 @@ def follow(
   given: Mapping[str, Value],
   has_statistics: Callable[[str], bool] = lambda op: False,
 ) -> dict[str, Value]:
-  """Follows the batch through a graph that was traced at two batch sizes.
+  """Computes the abstract value of every tensor of a graph.
 
   Args:
-    first: the graph at the first size.
-    second: the same at the second size.
-    sizes: numbers of examples, two that differ, both at least 2.
-    given: name of an input of the graph -> what it holds; others are fixed.
-    has_statistics: whether an op, by name, belongs to a layer whose statistics
-      over the batch may be those of the microbatch.
+    first: the graph at the first batch size.
+    second: the graph at the second batch size.
+    sizes: the two batch sizes, different and at least 2.
+    given: abstract values of inputs, by tensor name; other inputs are fixed.
+    has_statistics: name of an op -> whether it belongs to a layer that may
+      compute its batch statistics per microbatch.
 
   Returns:
-    Tensor name -> what it holds.
+    Tensor name -> abstract value.
 
   Raises:
     Mixes: the graphs have different ops.
@@ -118,17 +119,16 @@ _SOME_SIZES = "is traced for some numbers of examples only"
 def _input(
   found: Mapping[str, Value], tensor: tf.Tensor, twin: str | None
 ) -> Value:
-  """What an input holds; `twin` names what the op reads at the other size."""
   if twin != tensor.name:
     return Mixed(tensor.op.name, tensor.op.type, _SOME_SIZES)
   return found[tensor.name]
 
 
 def have_same_ops(first: tf.Graph, second: tf.Graph) -> bool:
-  """Whether two traces have the same ops in the same order.
+  """Returns whether two traces have the same ops in the same order.
 
-  TensorFlow folds small fills (`zeros_like`) into constants, so one trace may
-  have a constant where the other, larger one has a fill: such ops aside.
+  Constants and fills are ignored, because TensorFlow folds small fills
+  (`zeros_like`) into constants, but not the larger fills of the other trace.
   """
   ops = first.get_operations(), second.get_operations()
   if _types(ops[0]) == _types(ops[1]):
@@ -142,11 +142,8 @@ def _aligned(
 ) -> list[tuple[tf.Operation, tf.Operation | None]]:
   """Pairs the ops of two traces, in the order of the first.
 
-  Constants and fills are paired by name, where both traces have them; all
-  others by their order.
-
-  Raises:
-    Mixes: the traces have different ops.
+  If the traces differ, constants and fills are paired by name and other ops by
+  order. Raises Mixes if other ops differ.
   """
   ops = first.get_operations(), second.get_operations()
   if _types(ops[0]) == _types(ops[1]):
@@ -169,14 +166,13 @@ def _types(ops: Sequence[tf.Operation]) -> list[str]:
 
 
 def _kind(op: tf.Operation) -> str:
-  """The type of an op; a type that names a function (`Defun`) is a call."""
+  """Returns the op's type; a type that names a function (`Defun`) is a call."""
   if op.type in RULES or op.graph._get_function(op.type) is None:
     return op.type
   return "PartitionedCall"
 
 
 def _is_filled(op: tf.Operation) -> bool:
-  """Whether an op is a constant, or a fill of constants."""
   return op.type == "Const" or (
     op.type == "Fill" and all(t.op.type == "Const" for t in op.inputs)
   )
@@ -203,7 +199,6 @@ def _outputs(
 def _as_statistics(
   op: OpPair, inputs: list[Value], values: list[Value]
 ) -> list[Value]:
-  """What an op gives whose reductions over the batch are allowed."""
   if op.type.startswith("FusedBatchNorm") and isinstance(inputs[0], Rows):
     return [inputs[0].plain(), *[FIXED] * (len(values) - 1)]
   if all(isinstance(v, (Rows, Fixed, Sized)) for v in inputs):
@@ -222,11 +217,6 @@ def _has_fixed_shape(pair: tuple[tf.Tensor, tf.Tensor]) -> bool:
 
 
 def _transferred(op: OpPair, inputs: list[Value]) -> Value | Sequence[Value]:
-  """What the outputs hold.
-
-  Raises:
-    Mixes: the op mixes examples.
-  """
   if op.type == "Const" or _kind(op.first) != _kind(op.second):
     return _of_constant(op)
   if op.type in _SHAPES:
@@ -265,11 +255,11 @@ _ARITHMETIC = frozenset(
   ("Add", "AddV2", "Sub", "AddN", "Mul", "RealDiv", "DivNoNan", "Identity",
    "Slice", "StridedSlice")
 )  # fmt: skip
-_MOST_FOLDED = 64  # entries of a tensor that is evaluated
+_MOST_FOLDED = 64  # elements of a tensor that may be evaluated
 
 
 def _folded(op: OpPair) -> Value | None:
-  """FIXED, where the output has the same static value at both sizes."""
+  """Returns FIXED or SIZED for an output with static values, else None."""
   if len(op.first.outputs) != 1:
     return None
   tensors = op.first.outputs[0], op.second.outputs[0]
@@ -285,7 +275,6 @@ def _folded(op: OpPair) -> Value | None:
 
 
 def _is_same(first: np.ndarray, second: np.ndarray) -> bool:
-  """Whether two constants are equal, bit by bit (NaN equals NaN)."""
   return first.shape == second.shape and (
     np.array_equal(first, second)
     if first.dtype == object
@@ -294,7 +283,6 @@ def _is_same(first: np.ndarray, second: np.ndarray) -> bool:
 
 
 def _of_sizes(op: OpPair) -> Value:
-  """What is made of sizes alone."""
   folded = _folded(op)
   if folded is not None:
     return folded
@@ -305,20 +293,18 @@ def _of_sizes(op: OpPair) -> Value:
 
 
 def _evaluated(op: OpPair) -> Value | None:
-  """What an op gives that depends on constants and sizes alone, or None."""
   if len(op.first.outputs) != 1:
     return None
   values = [static_value(one.outputs[0]) for one in (op.first, op.second)]
   if any(value is None for value in values):
     return None
   try:
-    return _of_constants(*values, op.sizes)
+    return _of_constants(values[0], values[1], op.sizes)
   except Mixes:
     return None
 
 
 def _of_constant(op: OpPair) -> Value:
-  """A constant; one that differs between the graphs depends on the batch."""
   first, second = (
     static_value(one.outputs[0]) for one in (op.first, op.second)
   )
@@ -347,7 +333,6 @@ def _of_constants(
 def _of_entries(
   first: np.ndarray, second: np.ndarray, axis: int, sizes: tuple[int, int]
 ) -> Value:
-  """What constants of the two graphs hold, the batch axis first."""
   count, rest = divmod(len(first), sizes[0])
   if rest or len(second) != count * sizes[1]:
     raise Mixes("is a constant whose size depends on the batch in its own way")
@@ -376,16 +361,11 @@ def _of_entries(
 
 
 def _numbered_column(entries: np.ndarray) -> int | None:
-  """The column that numbers the examples, where the others are all alike.
-
-  Args:
-    entries: [examples, ..., columns], or [examples].
-  """
+  """Finds the column with indices of examples: [examples, ..., columns]."""
   if not np.issubdtype(entries.dtype, np.integer):
     return None
-  columns = entries.reshape(len(entries), -1, entries.shape[-1])
-  if entries.ndim == 1:
-    columns = entries.reshape(-1, 1, 1)
+  width = entries.shape[-1] if entries.ndim > 1 else 1
+  columns = entries.reshape(len(entries), -1, width)
   offsets = columns - columns[:1]
   numbers = np.arange(len(entries))
   (changing,) = np.nonzero(offsets.any(axis=(0, 1)))

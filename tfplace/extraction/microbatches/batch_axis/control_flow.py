@@ -1,4 +1,4 @@
-"""Rules of loops, branches and calls, and of the lists that loops write."""
+"""Rules for loops, branches, calls and the lists that loops write."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -25,7 +25,7 @@ from tfplace.extraction.microbatches.batch_axis.values import (
   merge,
 )
 
-_MOST_ROUNDS = 10  # until what holds of a loop's variables must be stable
+_MOST_ROUNDS = 10  # iterations in which a loop's values must converge
 
 
 @rule("While", "StatelessWhile")
@@ -52,20 +52,19 @@ def _while(op: OpPair, inputs: list[Value]) -> list[Value]:
 
 
 def _loop_graph(loop: tf.Operation, part: str) -> Any:
-  """The body or the condition of a loop."""
   if loop.get_attr("output_shapes"):
     return while_v2._get_graph(loop, part, f"_{part}_graph")
-  # A loop of the old kind (`functional_ops.While`): its variables keep their
-  # shapes, as TensorFlow's shape function has it.
+  # In an old-style loop (`functional_ops.While`), variables keep their shapes,
+  # as TensorFlow's shape function requires.
   return _defun(loop, loop.get_attr(part).name)
 
 
 def _defun(op: tf.Operation, name: str) -> Any:
-  """The graph of an old function (`Defun`), with the shapes of a call."""
+  """Builds the graph of an old-style function (`Defun`) for a call's shapes."""
   definition = op.graph._get_function(name).cached_definition
   known = type(definition)()
   known.CopyFrom(definition)
-  known.ClearField("arg_attr")  # Shapes there replace those that are given.
+  known.ClearField("arg_attr")  # shapes there would replace the given ones
   shapes = [tensor.shape for tensor in op.inputs]
   with op.graph.as_default():
     return function_def_to_graph.function_def_to_graph(
@@ -106,7 +105,6 @@ def _call(op: OpPair, inputs: list[Value]) -> list[Value]:
 def _called(
   graphs: Sequence[Any], inputs: Sequence[Value], op: OpPair
 ) -> list[Value]:
-  """What the results of a function hold; mixing is told of the call."""
   first, second = graphs
   given = {t.name: v for t, v in zip(first.inputs, inputs, strict=True)}
   found = analysis.follow(first, second, op.sizes, given)
@@ -151,7 +149,7 @@ def _get_item(op: OpPair, inputs: list[Value]) -> Value | list[Value]:
     return [element, FIXED]
   if op.type == "TensorListGetItem" and inputs[1] != FIXED:
     raise Mixes("reads an entry whose number depends on the batch")
-  if element is None:  # never written: zeros
+  if element is None:  # never written: all zeros
     raise Mixes("reads a list that nothing is written to")
   if op.type == "TensorListStack" and isinstance(element, Rows):
     return element.plain(element.axis + 1)

@@ -1,5 +1,4 @@
-"""Rules of ops that compute each entry of their output from the same entries of
-their inputs, broadcast as NumPy does."""
+"""Rules for element-wise ops with NumPy broadcasting."""
 
 from collections.abc import Sequence
 
@@ -33,6 +32,7 @@ _UNARY = (
   "ComplexAbs", "BesselI0", "BesselI0e", "BesselI1", "BesselI1e",
   "FakeQuantWithMinMaxArgs", "PopulationCount", "StringToHashBucketFast",
   "StringToHashBucketStrong", "StringLower", "StringUpper", "AsString",
+  "Bucketize",
 )  # fmt: skip
 _BINARY = (
   "Div", "FloorDiv", "TruncateDiv", "Mod", "FloorMod", "TruncateMod", "Pow",
@@ -49,7 +49,7 @@ _SUMS = ("Add", "AddV2", "Sub", "AddN", "AccumulateNV2")
 
 
 def broadcast(op: OpPair, inputs: Sequence[Value]) -> Value:
-  """Rows of tensors that are broadcast against each other."""
+  """Joins the rows of tensors that are broadcast against each other."""
   rank = op.out_rank()
   rows = []
   for index, value in enumerate(inputs):
@@ -96,7 +96,7 @@ def _entries(op: OpPair, inputs: list[Value]) -> Value:
 def _select(op: OpPair, inputs: list[Value]) -> Value:
   rank = op.in_rank(0)
   if rank == 1 and op.out_rank() > 1 and isinstance(inputs[0], Rows):
-    # A vector of conditions is for the first axis.
+    # A vector of conditions applies to the first axis.
     others = [v for v in inputs[1:] if isinstance(v, Rows)]
     return join([inputs[0], *others])
   return broadcast(op, inputs)
@@ -111,7 +111,6 @@ def _bias(op: OpPair, inputs: list[Value]) -> Value:
 
 @rule(*_SUMS)
 def _sum(op: OpPair, inputs: list[Value]) -> Value:
-  """Sums of rows, or of what was reduced over the examples."""
   if any(isinstance(value, State) for value in inputs):
     return _accumulated(op, inputs)
   kinds = {_kind(op, i, v) for i, v in enumerate(inputs)}
@@ -139,7 +138,7 @@ def _kind(op: OpPair, index: int, value: Value) -> str:
 
 
 def _accumulated(op: OpPair, inputs: list[Value]) -> Value:
-  """The value of a metric's variable, with more sums over examples."""
+  """Returns the value of a metric variable after adding sums over examples."""
   states = [value for value in inputs if isinstance(value, State)]
   if len(states) != 1 or (op.type == "Sub" and states[0] is not inputs[0]):
     raise Mixes("accumulates over batches something that is no sum")
@@ -150,12 +149,12 @@ def _accumulated(op: OpPair, inputs: list[Value]) -> Value:
 
 
 def is_additive(op: OpPair, index: int, value: Value) -> bool:
-  """Whether an input of an op adds up over microbatches."""
+  """Returns whether an input of an op adds up over microbatches."""
   return _kind(op, index, value) in ("sum", "zero")
 
 
 def is_count(constants: Sequence[object], sizes: tuple[int, int]) -> bool:
-  """Whether constants of the two graphs are proportional to their sizes."""
+  """Returns whether two constants are proportional to the batch sizes."""
   first, second = constants
   if first is None or second is None:
     return False
@@ -167,7 +166,6 @@ def is_count(constants: Sequence[object], sizes: tuple[int, int]) -> bool:
 
 @rule("Mul", "RealDiv", "DivNoNan")
 def _scaled(op: OpPair, inputs: list[Value]) -> Value:
-  """Products, and what was reduced over the examples times a constant."""
   reduced = [i for i, v in enumerate(inputs) if isinstance(v, Reduced)]
   if not reduced:
     return broadcast(op, inputs)

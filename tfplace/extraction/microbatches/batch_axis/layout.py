@@ -1,4 +1,4 @@
-"""Rules of ops that move entries: reshapes, slices, concatenations, tiles."""
+"""Rules for ops that move entries: reshapes, slices, concatenations, tiles."""
 
 import itertools
 import math
@@ -25,7 +25,6 @@ Shapes = tuple[list[int], list[int]]
 
 
 def _varying(shapes: Shapes) -> list[int]:
-  """Axes whose length depends on the number of examples."""
   pairs = enumerate(zip(*shapes, strict=True))
   return [axis for axis, (first, second) in pairs if first != second]
 
@@ -69,7 +68,7 @@ def _reshape(op: OpPair, inputs: list[Value]) -> Value:
 
 
 def _splits(rows: Rows, count: int) -> list[tuple[int, int]]:
-  """Pairs of outer and inner that describe the rows."""
+  """Lists the (outer, inner) pairs that describe the rows."""
   if not rows.uniform:
     return [(rows.outer, rows.inner)]
   return [(d, count // d) for d in range(1, count + 1) if count % d == 0]
@@ -107,7 +106,7 @@ def _squeeze(op: OpPair, inputs: list[Value]) -> Value:
 
 @rule("Bitcast")
 def _bitcast(op: OpPair, inputs: list[Value]) -> Value:
-  """The last axis goes where entries of it are merged into one."""
+  """Merging entries removes the last axis, so it must not be the batch axis."""
   rows = _rows(inputs[0])
   if op.out_rank() < op.in_rank(0) and rows.axis == op.in_rank(0) - 1:
     raise Mixes("combines the examples of the batch")
@@ -126,21 +125,15 @@ def _pack(op: OpPair, inputs: list[Value]) -> Value:
   axis = rows.axis + (new <= rows.axis)
   column = None
   if new == op.out_rank() - 1:
-    column = _only_position(inputs, range(len(inputs)))
+    column = _only_position(inputs)
   return Rows(axis, rows.outer, rows.inner, rows.uniform, column=column)
 
 
-def _only_position(
-  inputs: Sequence[Value], columns: Sequence[int]
-) -> int | None:
-  """The column of the one input that numbers the examples.
-
-  Raises:
-    Mixes: several do.
-  """
+def _only_position(inputs: Sequence[Value]) -> int | None:
+  """Returns the one input with indices of examples; rejects several."""
   found = [
-    column
-    for value, column in zip(inputs, columns, strict=True)
+    index
+    for index, value in enumerate(inputs)
     if isinstance(value, Rows) and value.position
   ]
   if len(found) > 1:
@@ -171,8 +164,14 @@ def _concat(op: OpPair, inputs: list[Value]) -> Value:
     if axis == rank - 1:
       lengths = [op.in_shapes(i)[0][axis] for i in range(len(rows))]
       starts = [0, *itertools.accumulate(lengths)][:-1]
-      if all(n == 1 for n, v in zip(lengths, rows, strict=True) if v.position):
-        column = _only_position(rows, starts)
+      numbers = [
+        start + (value.column or 0)
+        for start, length, value in zip(starts, lengths, rows, strict=True)
+        if value.column is not None or (value.position and length == 1)
+      ]
+      if len(numbers) > 1:
+        raise Mixes("numbers the examples of the batch")
+      column = numbers[0] if numbers else None
     return Rows(
       joined.axis, joined.outer, joined.inner, joined.uniform, column=column
     )
@@ -214,7 +213,6 @@ def _selected(
   new_axis: int,
   parts: Sequence[slice | np.ndarray],
 ) -> Value:
-  """Rows of which entries of the batch axis are selected, in both graphs."""
   found = []
   for shape, size, part in zip(
     op.in_shapes(index), op.sizes, parts, strict=True
@@ -260,7 +258,7 @@ def _strided_slice(op: OpPair, inputs: list[Value]) -> Value:
   parts, axes = [], set()
   for which, shape in enumerate(op.in_shapes(0)):
     spec = _slice_spec(op, which, len(shape))
-    dims = [item for item in spec if item is not None]  # new axes left out
+    dims = [item for item in spec if item is not None]  # without new axes
     part = dims[rows.axis]
     if isinstance(part, int):
       raise Mixes("takes one example of the batch")
@@ -273,8 +271,7 @@ def _strided_slice(op: OpPair, inputs: list[Value]) -> Value:
 
 
 def _slice_spec(op: OpPair, which: int, rank: int) -> list[slice | int | None]:
-  """What a StridedSlice takes of each axis: a slice, an index (that axis goes)
-  or None (a new axis)."""
+  """Returns a slice, an index (the axis goes) or None (a new axis) per axis."""
   begin, end, strides = (op.partial(i, which) for i in (1, 2, 3))
   masks = {
     name: op.attr(f"{name}_mask")
@@ -294,7 +291,7 @@ def _slice_spec(op: OpPair, which: int, rank: int) -> list[slice | int | None]:
     elif has("new_axis", i):
       spec.append(None)
     elif has("shrink_axis", i):
-      spec.append(0)  # which entry does not matter
+      spec.append(0)  # any index gives the same result
     else:
       first = None if has("begin", i) else _known(begin[i])
       last = None if has("end", i) else _known(end[i])
@@ -304,11 +301,11 @@ def _slice_spec(op: OpPair, which: int, rank: int) -> list[slice | int | None]:
 
 
 def _known(bound: int | None) -> int:
-  """A bound of a slice; of one that depends on data no batch axis may be."""
+  """Returns a bound of a slice; data-dependent bounds reject a batch axis."""
   return _UNKNOWN if bound is None else int(bound)
 
 
-_UNKNOWN = 1 << 30  # an empty slice, which no rule accepts of a batch axis
+_UNKNOWN = 1 << 30  # an empty slice, which no rule accepts on a batch axis
 
 
 @rule("Tile")
@@ -347,14 +344,14 @@ def _broadcast_to(op: OpPair, inputs: list[Value]) -> Value:
 
 
 def made(op: OpPair, before: Shapes | None = None) -> Value:
-  """Rows of a fixed tensor that is repeated for each example, or random rows.
+  """Returns the value of a tensor repeated per example, or of random rows.
 
   Args:
-    op: an op whose output has a shape made of the number of examples.
-    before: shapes of the tensor that is repeated; by default of a scalar.
+    op: an op whose output shape depends on the number of examples.
+    before: shapes of the tensor before repetition; scalars by default.
 
   Raises:
-    Mixes: more than one axis depends on the number of examples.
+    Mixes: several axes depend on the number of examples.
   """
   axes = _varying(op.out_shapes())
   if not axes:
@@ -394,7 +391,7 @@ def _empty(op: OpPair, inputs: list[Value]) -> Value:
   "StatelessRandomGammaV3", "StatelessRandomBinomial",
 )  # fmt: skip
 def _random(op: OpPair, inputs: list[Value]) -> Value:
-  """Random numbers are independent, whatever their order."""
+  """Random numbers are independent, so the order of rows does not matter."""
   if any(not isinstance(value, (Fixed, Sized)) for value in inputs):
     raise Mixes("has a distribution that depends on the batch")
   return made(op)

@@ -1,4 +1,4 @@
-"""Rules of ops that look entries up by index, or add to entries by index."""
+"""Rules for ops that look up, or add to, entries by index."""
 
 from tfplace.extraction.microbatches.batch_axis.layout import made
 from tfplace.extraction.microbatches.batch_axis.registry import rule
@@ -97,7 +97,7 @@ def _one_hot(op: OpPair, inputs: list[Value]) -> Value:
 
 @rule("UnsortedSegmentSum")
 def _segment_sum(op: OpPair, inputs: list[Value]) -> Value:
-  """Sums of entries by segment; examples that share one are added up."""
+  """Sums entries by segment; examples in the same segment are added."""
   data, segments, count = inputs
   if count != FIXED:
     raise Mixes("makes a segment for each example of the batch")
@@ -116,7 +116,7 @@ def _segment_sum(op: OpPair, inputs: list[Value]) -> Value:
 
 @rule("ScatterNd")
 def _scatter_nd(op: OpPair, inputs: list[Value]) -> Value:
-  """Sums of updates by index; an example may write to its own entries."""
+  """Sums updates by index; an example may write to its own entries only."""
   indices, updates, shape = inputs
   if not isinstance(indices, Rows):
     raise Mixes("scatters into a tensor whose shape depends on the batch")
@@ -139,7 +139,6 @@ def _scatter_nd(op: OpPair, inputs: list[Value]) -> Value:
   "TensorScatterMax", "TensorScatterMin",
 )  # fmt: skip
 def _tensor_scatter(op: OpPair, inputs: list[Value]) -> Value:
-  """Writes slices of a tensor at fixed places of its first axes."""
   tensor, indices, updates = inputs
   if indices != FIXED:
     raise Mixes("writes examples of the batch by index")

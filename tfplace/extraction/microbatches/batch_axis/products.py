@@ -1,4 +1,4 @@
-"""Rules of ops that multiply and sum: matrix products, Einsum, convolutions."""
+"""Rules for sums of products: matrix products, Einsum and convolutions."""
 
 from collections.abc import Hashable, Sequence
 
@@ -21,7 +21,6 @@ Labels = Sequence[Hashable]
 def _contracted(
   values: Sequence[Value], labels: Sequence[Labels], output: Labels
 ) -> Value:
-  """A sum of products over all labels that the output lacks."""
   reduced = [value for value in values if isinstance(value, Reduced)]
   if reduced:
     if len(reduced) == 1 and sum(v == FIXED for v in values) == len(values) - 1:
@@ -55,7 +54,7 @@ def _product(op: OpPair, inputs: list[Value]) -> Value:
   if op.attr(prefix[1]):
     right.reverse()
 
-  def batch(rank: int) -> list[Hashable]:  # axes that are broadcast
+  def batch(rank: int) -> list[Hashable]:  # broadcast axes
     return [-axis for axis in range(rank, 2, -1)]
 
   return _contracted(
@@ -98,7 +97,7 @@ def _of_images(value: Value) -> Rows:
   "AdjustHue", "AdjustSaturation", "FractionalAvgPool", "FractionalMaxPool",
 )  # fmt: skip
 def _image(op: OpPair, inputs: list[Value]) -> Value:
-  """Ops on images: the first axis is the batch, in every data format."""
+  """Ops on images; the first axis is the batch in every data format."""
   if any(not isinstance(value, Fixed) for value in inputs[1:]):
     raise Mixes("has weights or arguments that depend on the batch")
   if op.type == "MaxPoolWithArgmax" and op.attr("include_batch_in_index"):
@@ -152,7 +151,7 @@ def _batch_norm(op: OpPair, inputs: list[Value]) -> Value | list[Value]:
     if any(value != FIXED for value in inputs[1:]):
       raise Mixes("has weights that depend on the batch")
     return [_of_images(rows), *[FIXED] * (len(op.first.outputs) - 1)]
-  # Statistics are computed for each channel.
+  # Statistics are computed per channel.
   last = op.attr("data_format")[-1:] == b"C"
   if rows.axis != (op.in_rank(0) - 1 if last else 1):
     raise Mixes("computes statistics over the examples of the batch")

@@ -1,4 +1,4 @@
-"""Rules of ops that reduce, scan or normalize along some axes."""
+"""Rules for ops that reduce, scan or normalize along axes."""
 
 from tfplace.extraction.microbatches.batch_axis.registry import rule
 from tfplace.extraction.microbatches.batch_axis.values import (
@@ -73,10 +73,9 @@ def _roll(op: OpPair, inputs: list[Value]) -> Value:
   return rows.plain()
 
 
-def _inner(op: OpPair, value: Value, dims: int) -> Rows:
-  """Rows of an op that treats the last axes as one thing."""
+def _inner(op: OpPair, value: Value, dims: int, index: int = 0) -> Rows:
   rows = _rows(value)
-  if rows.axis >= op.in_rank(0) - dims:
+  if rows.axis >= op.in_rank(index) - dims:
     raise Mixes("combines the examples of the batch")
   return rows.plain()
 
@@ -100,6 +99,37 @@ def _of_matrices(op: OpPair, inputs: list[Value]) -> Value:
     return _inner(op, join(rows), 2)
   _check_fixed(inputs[1:])
   return _inner(op, inputs[0], 2)
+
+
+@rule("MatrixSolve", "MatrixTriangularSolve", "MatrixSolveLs")
+def _solved(op: OpPair, inputs: list[Value]) -> Value:
+  """Solvers of linear systems; the last two axes are matrices."""
+  _check_fixed(inputs[2:])
+  rank = op.out_rank()
+  rows = []
+  for index, value in enumerate(inputs[:2]):
+    if value != FIXED:
+      one = _inner(op, value, 2, index)
+      rows.append(one.plain(one.axis + rank - op.in_rank(index)))
+  return join(rows)
+
+
+@rule("LowerBound", "UpperBound")
+def _searched(op: OpPair, inputs: list[Value]) -> Value:
+  """Searches in sorted rows; all tensors are [rows, entries]."""
+  joined = join([_rows(value) for value in inputs if value != FIXED])
+  if joined.axis or FIXED in inputs:
+    raise Mixes("looks up values in rows of other examples")
+  return joined
+
+
+@rule("SegmentSum", "SegmentMean", "SegmentMax", "SegmentMin", "SegmentProd")
+def _segments(op: OpPair, inputs: list[Value]) -> Value:
+  """Reductions of runs of the first axis, which must not be the batch axis."""
+  data = _rows(inputs[0])
+  if inputs[1] != FIXED or not data.axis:
+    raise Mixes("reduces over the examples of the batch")
+  return data.plain()
 
 
 @rule("MatrixDiag", "MatrixDiagV2", "MatrixDiagV3")

@@ -1,8 +1,8 @@
-"""The table of transfer rules, by op type.
+"""Table of transfer rules by op type.
 
-A rule gets an op and what its inputs hold, and returns what its outputs hold:
-one value for all of them, or one for each. It raises `Mixes` if the op makes an
-example depend on others. It is never asked about inputs that are mixed.
+A rule maps the abstract values of an op's inputs to those of its outputs: one
+value for all outputs, or one per output. It raises `Mixes` if the op makes an
+example depend on others. Rules are never called with mixed inputs.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ RULES: dict[str, Rule] = {}
 
 
 def rule(*op_types: str) -> Callable[[Rule], Rule]:
-  """Registers a rule for ops of these types."""
+  """Registers a rule for ops of the given types."""
 
   def register(function: Rule) -> Rule:
     for op_type in op_types:

@@ -1,4 +1,4 @@
-"""What a tensor of a traced step holds of the examples of a batch."""
+"""Abstract values: relations of a tensor to the examples of a batch."""
 
 import dataclasses
 import functools
@@ -18,25 +18,24 @@ class Fixed:
 
 @dataclasses.dataclass(frozen=True)
 class Sized:
-  """A tensor that depends on the number of examples, and not on their data."""
+  """A tensor that depends on the number of examples but not on their data."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
   """A tensor with independent examples along one axis.
 
-  The axis has `outer * examples * inner` entries: entry
-  `(o * examples + e) * inner + i` belongs to example `e` alone.
+  The axis has `outer * examples * inner` entries. Entry `(o * examples + e) *
+  inner + i` belongs to example `e` alone.
 
   Attributes:
     axis: the batch axis, not negative.
-    outer: repetitions around the examples, such as time steps that were merged
-      with the batch.
-    inner: entries of one example that follow each other.
-    uniform: any split of the axis into outer and inner is right, as for zeros
-      and random numbers.
-    position: each entry is the number of its example in the batch.
-    column: index in the last axis whose entries are such numbers; None: none.
+    outer: repetitions around the examples, such as time steps merged with the
+      batch axis.
+    inner: consecutive entries of one example.
+    uniform: any outer and inner are valid, as for zeros and random numbers.
+    position: each entry is the index of its example in the batch.
+    column: index in the last axis of entries that are such indices, or None.
   """
 
   axis: int
@@ -47,42 +46,38 @@ class Rows:
   column: int | None = None
 
   def plain(self, axis: int | None = None) -> "Rows":
-    """Rows on the given axis, without what is known of their entries."""
+    """Returns rows on the given axis without facts about their entries."""
     kept = self.axis if axis is None else axis
     return Rows(kept, self.outer, self.inner, self.uniform)
 
 
 @dataclasses.dataclass(frozen=True)
 class Reduced:
-  """A sum or mean over the examples of a microbatch, without a batch axis.
-
-  Attributes:
-    kind: "sum" or "mean".
-  """
+  """A sum or mean ("kind") over the examples of a microbatch."""
 
   kind: str
 
 
 @dataclasses.dataclass(frozen=True)
 class TensorList:
-  """A list of tensors (`tf.TensorArray`); None while it is empty."""
+  """A list of tensors (`tf.TensorArray`); `element` is None while empty."""
 
   element: "Value | None" = None
 
 
 @dataclasses.dataclass(frozen=True)
 class Handle:
-  """The handle of a variable that accumulates over batches (a metric's)."""
+  """The handle of a variable that accumulates over batches, as in a metric."""
 
   name: str
 
 
 @dataclasses.dataclass(frozen=True)
 class State:
-  """The value of such a variable, with additive terms or without.
+  """The value of an accumulating variable.
 
   Attributes:
-    name: of its handle.
+    name: name of its handle.
     added: whether sums over examples were added to it.
   """
 
@@ -92,12 +87,9 @@ class State:
 
 @dataclasses.dataclass(frozen=True)
 class Mixed:
-  """A tensor in which an example depends on others of its batch.
+  """A tensor in which examples depend on each other because of op `op`.
 
-  Attributes:
-    op: name of the op that mixes them.
-    op_type: its type.
-    why: what it does, as a clause whose subject is the op.
+  `why` describes the mixing, as a clause whose subject is the op.
   """
 
   op: str
@@ -112,17 +104,11 @@ FIXED, SIZED = Fixed(), Sized()
 
 
 class Mixes(Exception):
-  """Raised by a rule whose op mixes examples; the text says how."""
+  """Raised by a rule whose op mixes examples; the text describes how."""
 
 
 class OpPair:
-  """One op of the step, as traced at each of two batch sizes.
-
-  Attributes:
-    first: the op in the first graph.
-    second: the op in the second graph.
-    sizes: examples of the two graphs.
-  """
+  """One op of the step, traced in two graphs of `sizes` examples."""
 
   def __init__(
     self, first: tf.Operation, second: tf.Operation, sizes: tuple[int, int]
@@ -132,46 +118,36 @@ class OpPair:
     self.type: str = first.type
 
   def attr(self, name: str) -> Any:
-    """An attribute, which is the same in both graphs."""
+    """Returns an attribute, which is the same in both graphs."""
     return self.first.get_attr(name)
 
   def in_shapes(self, index: int) -> tuple[list[int], list[int]]:
-    """Static shapes of an input in both graphs.
-
-    Raises:
-      Mixes: a dimension is unknown.
-    """
+    """Returns an input's static shapes in both graphs, or raises Mixes."""
     return _shapes(self.first.inputs[index], self.second.inputs[index])
 
   def out_shapes(self, index: int = 0) -> tuple[list[int], list[int]]:
-    """Static shapes of an output in both graphs.
-
-    Raises:
-      Mixes: a dimension is unknown.
-    """
+    """Returns an output's static shapes in both graphs, or raises Mixes."""
     return _shapes(self.first.outputs[index], self.second.outputs[index])
 
   def in_rank(self, index: int) -> int:
-    """Rank of an input."""
+    """Returns the rank of an input."""
     return _rank(self.first.inputs[index])
 
   def out_rank(self, index: int = 0) -> int:
-    """Rank of an output."""
+    """Returns the rank of an output."""
     return _rank(self.first.outputs[index])
 
   def constants(self, index: int) -> tuple[Any, Any]:
-    """Static values of an input in both graphs; None where unknown."""
+    """Returns the static values of an input in both graphs, or None."""
     return (
       static_value(self.first.inputs[index]),
       static_value(self.second.inputs[index]),
     )
 
   def partial(self, index: int, which: int) -> list[int | None]:
-    """Entries of an integer vector in one graph; None where unknown.
+    """Returns the static entries of an integer vector; unknown ones are None.
 
-    Args:
-      index: of the input.
-      which: 0 for the first graph, 1 for the second.
+    `which` is 0 for the first graph and 1 for the second.
     """
     tensor = (self.first, self.second)[which].inputs[index]
     value = tensor_util.constant_value(tensor, partial=True)
@@ -180,32 +156,24 @@ class OpPair:
     return list(np.asarray(value).reshape(-1))
 
   def constant(self, index: int) -> np.ndarray:
-    """Static value of an input, the same in both graphs.
-
-    Raises:
-      Mixes: it is unknown or differs.
-    """
+    """Returns an input's static value; raises Mixes if unknown or different."""
     first, second = self.constants(index)
     if first is None or second is None or not np.array_equal(first, second):
       raise Mixes("has an argument that is no constant")
     return np.asarray(first)
 
   def axes(self, index: int, rank: int) -> list[int]:
-    """Axes that an input names, none negative.
-
-    Raises:
-      Mixes: they are unknown.
-    """
+    """Returns the axes that an input names, all >= 0, or raises Mixes."""
     named = self.constant(index).reshape(-1).tolist()
     return [int(axis) % rank if rank else 0 for axis in named]
 
 
 def static_value(tensor: tf.Tensor) -> Any:
-  """The value of a tensor that depends on constants alone, else None."""
+  """Returns the value of a tensor that depends only on constants, else None."""
   if tensor.dtype in (tf.resource, tf.variant):
     return None
   value = tf.get_static_value(tensor)
-  if value is None:  # TensorFlow's own evaluation knows every op
+  if value is None:  # TensorFlow's own evaluation covers every op
     with tensor.graph._c_graph.get() as graph:
       value = c_api.TF_TryEvaluateConstant_wrapper(
         graph, tensor._as_tf_output()
@@ -227,11 +195,7 @@ def _rank(tensor: tf.Tensor) -> int:
 
 
 def join(rows: Sequence[Rows]) -> Rows:
-  """Rows of several tensors that are combined example by example.
-
-  Raises:
-    Mixes: they hold the examples on different axes or in another order.
-  """
+  """Combines rows of the same examples, or raises Mixes if these differ."""
   return functools.reduce(_join, [value.plain() for value in rows])
 
 
@@ -246,11 +210,7 @@ def _join(first: Rows, second: Rows) -> Rows:
 
 
 def merge(first: Value, second: Value) -> Value:
-  """What holds of a tensor that is one or the other (loops, branches).
-
-  Raises:
-    Mixes: nothing that is known holds of both.
-  """
+  """Returns a value that holds for both (loops, branches), or raises Mixes."""
   if first == second:
     return first
   if isinstance(first, Mixed) or isinstance(second, Mixed):
@@ -265,15 +225,15 @@ def merge(first: Value, second: Value) -> Value:
 
 
 def rows_of(examples: np.ndarray, size: int, axis: int) -> Rows:
-  """Rows whose entries along `axis` belong to the examples given.
+  """Returns the rows whose entries belong to the given examples.
 
   Args:
     examples: [entries], the example of each entry.
-    size: examples of the batch.
-    axis: of the tensor.
+    size: number of examples in the batch.
+    axis: the batch axis.
 
   Raises:
-    Mixes: some examples are left out, repeated unevenly or in another order.
+    Mixes: examples are missing, repeated unevenly or in another order.
   """
   changes = np.flatnonzero(np.diff(examples))
   inner = int(changes[0]) + 1 if len(changes) else len(examples)

@@ -1,0 +1,101 @@
+"""Descriptions of GPUs: precisions, defaults by capability, and bad fields."""
+
+import pytest
+
+from tfplace.core.gpu_hardware import gpu_hardware
+from tfplace.core.gpus import GPUS, gpu_description
+from tfplace.errors import ProblemError
+
+# name: TFLOPS in fp32, TF32 and fp16 with tensor cores, multiprocessors, watts:
+# the data sheets again, typed a second time.
+DATA_SHEETS = {
+  "k80": (4.37, 0, 0, 13, 150),
+  "p4": (5.5, 0, 0, 20, 75),
+  "p100": (9.3, 0, 0, 56, 250),
+  "v100": (15.7, 0, 125, 80, 300),
+  "v100-32gb": (15.7, 0, 125, 80, 300),
+  "v100-pcie": (14.0, 0, 112, 80, 250),
+  "t4": (8.1, 0, 65, 40, 70),
+  "a100": (19.5, 156, 312, 108, 400),
+  "a100-80gb": (19.5, 156, 312, 108, 400),
+  "a100-pcie": (19.5, 156, 312, 108, 250),
+  "a10": (31.2, 62.5, 125, 72, 150),
+  "l4": (30.3, 60, 121, 58, 72),
+  "h100": (67, 495, 990, 132, 700),
+  "h100-pcie": (51, 378, 756, 114, 350),
+}
+# An RTX 3090 (GA102 white paper), which has no preset.
+CARD = {
+  "type": "GPU",
+  "environment": {"architecture": "8.6"},
+  "multiprocessors": 82,
+  "bandwidth": 936_000_000,
+  "peak_gflops": {"fp32": 35600, "tf32": 35600, "fp16": 71000},
+}
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_presets_have_the_peaks_of_their_data_sheets(name):
+  fp32, tf32, fp16, multiprocessors, watts = DATA_SHEETS[name]
+  found = gpu_hardware(name, gpu_description(GPUS[name]))
+  peaks = found.peak_flops_per_us
+  assert peaks["fp32"] == pytest.approx(fp32 * 1e6, rel=0.012)
+  assert peaks.get("tf32", 0) == pytest.approx(tf32 * 1e6, rel=0.01)
+  assert peaks.get("fp16", 0) == pytest.approx(fp16 * 1e6, rel=0.01)
+  assert found.multiprocessors == multiprocessors
+  assert found.power_watts == watts
+
+
+def test_a_card_is_described_from_its_data_sheet():
+  found = gpu_hardware("d", CARD)
+  assert found.peak_flops_per_us == {
+    "fp32": 35.6e6,
+    "tf32": 35.6e6,
+    "fp16": 71e6,
+  }
+  assert found.bandwidth_bytes_per_us == 936_000
+  # 936 GB/s is above what GDDR6 cards of servers have.
+  assert found.memory_type == "hbm"
+  assert (
+    gpu_hardware("d", {**CARD, "memory_type": "gddr"}).memory_type == "gddr"
+  )
+
+
+def test_tensor_peaks_follow_from_the_capability_where_none_are_given():
+  described = {
+    "environment": {"architecture": "8.0"},
+    "num_cores": 108,
+    "frequency": 1410,
+    "bandwidth": 1_555_000_000,
+  }
+  peaks = gpu_hardware("d", described).peak_flops_per_us
+  fp32 = 2 * 108 * 64 * 1410  # a multiply-add of each lane and clock
+  assert peaks["fp32"] == pytest.approx(fp32)
+  assert peaks["tf32"] == pytest.approx(8 * fp32)
+  assert peaks["fp16"] == pytest.approx(16 * fp32)
+  described["environment"] = {"architecture": "6.1"}
+  assert set(gpu_hardware("d", described).peak_flops_per_us) == {"fp32"}
+
+
+@pytest.mark.parametrize(
+  ("changes", "message"),
+  [
+    (
+      {"peak_gflops": {"fp32": 1.0, "fp8": 2.0}},
+      "unknown precision 'fp8'; choose from fp64, fp32, tf32, fp16, bf16",
+    ),
+    ({"peak_gflops": {"fp32": -1}}, "fp32 .* above 0, not -1"),
+    ({"peak_gflops": 5}, "peak_gflops .* is 5; it must be an object"),
+    ({"power_watts": "many"}, "power_watts .* above 0, not 'many'"),
+    ({"multiprocessors": 0}, "multiprocessors .* above 0, not 0"),
+    ({"memory_type": "hbm9"}, "memory_type .* 'hbm9'; choose from gddr, hbm"),
+    (
+      {"environment": {"architecture": "new"}},
+      "architecture .* 'new'; it must",
+    ),
+  ],
+)
+def test_a_bad_value_is_refused_by_field(changes, message):
+  described = {"frequency": 1000, "num_cores": 10, **CARD, **changes}
+  with pytest.raises(ProblemError, match=f"device 'd': .*{message}"):
+    gpu_hardware("d", described)

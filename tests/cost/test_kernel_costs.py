@@ -1,0 +1,160 @@
+"""The cost model of kernel times on whole steps."""
+
+import dataclasses
+import pathlib
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfplace
+from tfplace import cost
+from tfplace.core.cluster import Cluster, Device
+from tfplace.core.presets import cluster_preset
+from tfplace.cost.kernels import model, parameters
+from tfplace.cost.kernels.ops import Kernel
+from tfplace.cost.kernels.times import times_us
+from tfplace.errors import ProblemError
+from tfplace.extraction.traced import TracedStep
+from tfplace.plan import graph_cache
+
+SIDE = 1024
+# A GPU from its data sheet, without what Grappler derives a peak from.
+CARD = {
+  "type": "GPU",
+  "environment": {"architecture": "8.6"},
+  "multiprocessors": 84,
+  "bandwidth": 696_000_000,
+  "peak_gflops": {"fp32": 38700, "tf32": 74800, "fp16": 149700},
+  "power_watts": 300,
+  "memory_type": "gddr",
+}
+
+
+def _step(dtype=tf.float32):
+  with tf.Graph().as_default() as graph:
+    x = tf.compat.v1.placeholder(dtype, [SIDE, SIDE], name="x")
+    product = tf.matmul(x, x, name="product")
+    tf.nn.relu(product, name="relu")
+  names = ("relu:0",)
+  return TracedStep("g", graph.as_graph_def(), {}, names, (), {}, False)
+
+
+def _times(cluster, dtype=tf.float32, **options):
+  costs = cost.get_cost_model("kernels", **options)
+  graph = cost.op_graph(_step(dtype), cluster, cost_model=costs)
+  return {n: graph.time_us["GPU"][i] for n, i in graph.index.items()}, graph
+
+
+def _cluster(hardware):
+  return Cluster("c", (Device("d", "GPU", 1e9, 0.0, {"hardware": hardware}),))
+
+
+def test_it_is_the_default_and_times_kernels_by_the_parameters():
+  cluster = cluster_preset("v100x1")
+  graph = cost.op_graph(_step(), cluster)
+  assert graph.extra["costs"] == "kernels"
+  kernels = [
+    Kernel("matmul", "tf32", (1, SIDE, SIDE, SIDE)),
+    Kernel("elementwise", "fp32", (2 * 4 * SIDE * SIDE, SIDE, SIDE)),
+  ]
+  gpu = cost.assemble.grappler.described_by_kind(cluster)["GPU"].gpu
+  expected = times_us(kernels, gpu, parameters.load())
+  found = [graph.time_us["GPU"][graph.index[n]] for n in ("product", "relu")]
+  np.testing.assert_allclose(found, expected)
+
+
+def test_other_parameters_give_other_times(monkeypatch):
+  before, _ = _times(cluster_preset("v100x1"))
+  loaded = parameters.load()
+  halved = dataclasses.replace(
+    loaded.limits, bandwidth_share=loaded.limits.bandwidth_share / 2
+  )
+  slow = dataclasses.replace(loaded, limits=halved)
+  monkeypatch.setattr(model.parameters, "load", lambda: slow)
+  after, _ = _times(cluster_preset("v100x1"))
+  assert after["relu"] == pytest.approx(2 * before["relu"])
+
+
+def test_cpus_keep_grapplers_estimates():
+  cluster = cluster_preset("v100x1")
+  _, graph = _times(cluster)
+  by_grappler = cost.op_graph(_step(), cluster, cost_model="grappler")
+  np.testing.assert_array_equal(
+    graph.time_us["CPU"], by_grappler.time_us["CPU"]
+  )
+
+
+def test_tensor_float_32_follows_the_argument_then_tensorflow():
+  cluster = cluster_preset("a100x1")
+  on, _ = _times(cluster, tensor_float_32=True)
+  off, _ = _times(cluster, tensor_float_32=False)
+  assert off["product"] > 2 * on["product"]
+  assert off["relu"] == on["relu"]
+  default, _ = _times(cluster)
+  assert default == on
+  tf.config.experimental.enable_tensor_float_32_execution(False)
+  try:
+    assert _times(cluster)[0] == off
+  finally:
+    tf.config.experimental.enable_tensor_float_32_execution(True)
+
+
+def test_halves_take_tensor_cores_and_half_the_traffic():
+  single, _ = _times(cluster_preset("v100x1"))
+  half, _ = _times(cluster_preset("v100x1"), tf.float16)
+  assert half["product"] < single["product"] / 2
+  assert half["relu"] < single["relu"]
+
+
+def test_the_cache_keeps_costs_and_tf32_apart():
+  def key(costs):
+    cluster = cluster_preset("a100x1")
+    return graph_cache.content_key("model", "nmt", cluster, costs=costs)
+
+  assert key("kernels") != key("grappler")
+  before = key("kernels")
+  tf.config.experimental.enable_tensor_float_32_execution(False)
+  try:
+    assert key("kernels") != before
+  finally:
+    tf.config.experimental.enable_tensor_float_32_execution(True)
+
+
+def test_a_card_of_a_data_sheet_needs_neither_cores_nor_clock():
+  times, graph = _times(_cluster(CARD))
+  # Not faster than its TF32 peak.
+  assert 2 * SIDE**3 / times["product"] < 74.8e6
+  assert "grappler" not in graph.extra["costs"]
+  assert cost.op_graph(_step(), _cluster(CARD), cost_model="grappler")
+
+
+@pytest.mark.parametrize(
+  ("changes", "message"),
+  [
+    ({"tdp": 300}, "unknown field 'tdp'; choose from .*power_watts"),
+    (
+      {"peak_gflops": {"int4": 1}},
+      "unknown precision 'int4'; choose from fp64",
+    ),
+    ({"bandwidth": "fast"}, "bandwidth .* above 0, not 'fast'"),
+  ],
+)
+def test_a_wrong_hardware_field_is_one_sentence(changes, message):
+  with pytest.raises(ProblemError, match=message) as caught:
+    cost.op_graph(_step(), _cluster({**CARD, **changes}))
+  assert "\n" not in str(caught.value)
+
+
+def test_the_documented_card_has_costs(tmp_path):
+  root = pathlib.Path(__file__).parents[2]
+  text = (root / "docs" / "costs.md").read_text(encoding="utf-8")
+  (example,) = re.findall(
+    r"^```json\n(.*?)^```$", text, re.MULTILINE | re.DOTALL
+  )
+  path = tmp_path / "card.json"
+  path.write_text(example)
+  times, _ = _times(tfplace.load_cluster(path))
+  # Not faster than its 35.6 TFLOPS, and more than a third of them.
+  assert 1 <= 35.6e6 * times["product"] / (2 * SIDE**3) < 3

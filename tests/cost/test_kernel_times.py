@@ -1,0 +1,155 @@
+"""Properties of kernel times, and bounds that hold on any GPU."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from tfplace.core.gpu_hardware import gpu_hardware
+from tfplace.core.gpus import GPUS, gpu_description
+from tfplace.cost.kernels import parameters, tiles
+from tfplace.cost.kernels.correction import Correction, fullness, quadratic
+from tfplace.cost.kernels.ops import Kernel
+from tfplace.cost.kernels.rates import rates
+from tfplace.cost.kernels.times import times_us
+
+PARAMETERS = parameters.load()
+
+
+def _gpu(name):
+  return gpu_hardware(name, gpu_description(GPUS[name]))
+
+
+def _us(name, *kernels):
+  return times_us(kernels, _gpu(name), PARAMETERS)
+
+
+def _matmul(m, n, k, precision="fp32"):
+  return Kernel("matmul", precision, (1, m, n, k))
+
+
+def _convolution(side, channels, filters, kernel=3, stride=1, batch=32):
+  elements = batch * side**2 * (channels * stride**2 + filters)
+  sizes = (batch, side, side, channels, filters, kernel, kernel, stride)
+  return Kernel("convolution", "fp32", (*sizes, elements))
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_no_product_is_faster_than_the_peak_of_its_gpu(name):
+  for precision in ("fp32", "tf32", "fp16", "bf16"):
+    peaks = _gpu(name).peak_flops_per_us
+    peak = peaks.get(precision, peaks["fp32"])
+    (time_us,) = _us(name, _matmul(8192, 8192, 8192, precision))
+    assert 2 * 8192**3 / time_us <= peak * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_no_elementwise_kernel_is_faster_than_the_memory(name):
+  num_bytes = 3e9
+  (time_us,) = _us(name, Kernel("elementwise", "fp32", (num_bytes, 1e4, 1e4)))
+  ratio = num_bytes / time_us / _gpu(name).bandwidth_bytes_per_us
+  assert 0.5 < ratio < 1
+
+
+def test_tensor_cores_make_large_products_faster():
+  fp32, tf32, fp16 = _us(
+    "a100", *(_matmul(4096, 4096, 4096, p) for p in ("fp32", "tf32", "fp16"))
+  )
+  # Peaks of 19.5, 156 and 312 TFLOPS.
+  assert 3 < fp32 / tf32 < 8
+  assert 1.3 < tf32 / fp16 < 2.2
+
+
+def test_a_gpu_without_tensor_cores_multiplies_halves_as_floats():
+  one, other = _us(
+    "p100", _matmul(4096, 4096, 4096), _matmul(4096, 4096, 4096, "fp16")
+  )
+  assert 0.8 < other / one <= 1.001  # only memory traffic is less
+
+
+def test_winograd_makes_wide_3x3_convolutions_faster_than_the_peak():
+  kernel = _convolution(28, 256, 256)
+  flops = 2 * 32 * 28**2 * 256 * 256 * 9
+  (time_us,) = _us("v100", kernel)
+  assert 1.0 < flops / time_us / 15.7e6 < 4  # F(4x4, 3x3) saves 4 at most
+  # Neither Kepler, nor another filter, nor a stride has it.
+  (kepler,) = _us("k80", kernel)
+  assert flops / kepler < 4.37e6
+  for other in (
+    _convolution(28, 256, 256, 5),
+    _convolution(28, 256, 256, 3, 2),
+  ):
+    batch, side, _, channels, filters, kernel_side, *_ = other.sizes
+    flops = 2 * batch * side**2 * channels * filters * kernel_side**2
+    assert flops / _us("v100", other)[0] < 15.7e6
+
+
+@pytest.mark.parametrize("name", ["matmul", "batch_matmul"])
+def test_a_larger_product_is_never_faster(name):
+  batch = 1 if name == "matmul" else 4
+  sides = 2 ** np.arange(6, 13)
+  kernels = [Kernel(name, "fp32", (batch, n, n, n)) for n in sides.tolist()]
+  times = _us("v100", *kernels)
+  assert (np.diff(times) > 0).all()
+  assert times[0] < 10  # no more than a launch or two
+
+
+def test_times_do_not_depend_on_what_else_is_timed():
+  kernels = [
+    _matmul(512, 512, 512),
+    Kernel("softmax", "fp16", (1e6, 500, 500)),
+    _convolution(14, 64, 64),
+    _matmul(64, 64, 64, "fp16"),
+  ]
+  together = _us("t4", *kernels)
+  alone = [_us("t4", kernel)[0] for kernel in kernels]
+  np.testing.assert_allclose(together, alone, rtol=1e-12)
+
+
+def test_a_partial_wave_takes_as_long_as_a_whole_one():
+  limits = dataclasses.replace(PARAMETERS.limits, flops_per_joule=1e9)
+  of_gpu = rates(_gpu("v100"), "fp32", limits)
+  simple = dataclasses.replace(
+    PARAMETERS.matmul.tiles, fill_k=0.0, fill_power=0.0, half_intensity=0.0
+  )
+  # 80 multiprocessors of 15.67 TFLOPS: a 128 x 128 tile of K = 800 takes
+  # 2 * 128 * 128 * 800 / (15.67e6 / 80) us.
+  one = 2 * 128 * 128 * 800 / (2e-3 * 5120 * 1530 * 1e3 / 80)
+  waves = np.array([1.0, 2.0])
+  found = tiles.compute_us(waves, (128, 128), np.full(2, 800), of_gpu, simple)
+  np.testing.assert_allclose(found, [one, 2 * one])
+
+
+def test_times_combine_between_their_sum_and_the_longer():
+  one, other = np.array([3.0]), np.array([4.0])
+  assert tiles.combined(one, other, 1.0) == pytest.approx([7.0])
+  assert tiles.combined(one, other, 2.0) == pytest.approx([5.0])
+  assert tiles.combined(one, other, 64.0) == pytest.approx([4.0], rel=1e-3)
+
+
+def test_a_correction_is_bounded():
+  found = Correction([100.0]).factor(np.array([[1.0], [-1.0], [0.0]]))
+  np.testing.assert_allclose(found, [np.e, 1 / np.e, 1.0])
+
+
+def test_quadratic_features_are_one_each_and_every_product():
+  columns = quadratic([np.array([2.0]), np.array([-9.0])])
+  # The second is clipped to -2.5.
+  assert [c[0] for c in columns] == [1, 2, -2.5, 4, -5, 6.25]
+
+
+def test_fullness_is_the_share_of_whole_tiles():
+  found = np.exp(fullness(np.array([64.0, 65.0, 32.0]), 64))
+  np.testing.assert_allclose(found, [1, 65 / 128, 0.5])
+
+
+def test_the_parameter_file_survives_a_round_trip():
+  content = json.loads(json.dumps(PARAMETERS.to_json()))
+  assert parameters.from_json(content) == PARAMETERS
+
+
+def test_the_parameter_file_names_its_origin():
+  content = json.loads(parameters.PATH.read_text())
+  assert "MIT" in content["origin"]["data"]
+  assert "tensor_share" in content["origin"]["extrapolated"]

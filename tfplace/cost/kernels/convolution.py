@@ -1,0 +1,244 @@
+"""Times of convolutions: the fastest of implicit GEMM and Winograd.
+
+Winograd's F(2x2, 3x3) needs 2.25 times fewer multiplications than a direct
+3x3 convolution of stride 1, F(4x4, 3x3) 4 times fewer (Lavin and Gray, CVPR
+2016), and transforms images, filters and results for it. Fitted to forward 3x3
+convolutions of stride 1 in fp32 on P4, P100, V100, T4 and A100. Other filters
+and strides take the implicit GEMM of the matrix products' parameters, and
+gradients the time of a convolution of their shape; both are extrapolated.
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+import numpy as np
+
+from tfplace.cost.kernels import gemm, tiles
+from tfplace.cost.kernels.correction import Correction, fullness, quadratic
+from tfplace.cost.kernels.rates import Rates
+
+FILTER = 3  # that Winograd is for
+OUTPUT_TILES = (2, 4)  # of F(2x2, 3x3) and F(4x4, 3x3)
+
+
+@dataclasses.dataclass(frozen=True)
+class ConvolutionParameters:
+  """Fitted to convolutions.
+
+  Attributes:
+    tiles: of implicit GEMM and of the products of Winograd.
+    winograd_fill_k: `fill_k` of the products of Winograd.
+    winograd_share: throughput of these, over that of implicit GEMM, for each of
+      `OUTPUT_TILES`.
+    transform: memory traffic of the transforms of F(4x4, 3x3), over what they
+      write and read once.
+    correction: of 3x3 filters of stride 1.
+  """
+
+  tiles: tiles.TileParameters
+  winograd_fill_k: float
+  winograd_share: tuple[float, float]
+  transform: float
+  correction: Correction
+
+
+class Shapes(NamedTuple):
+  """Convolutions; each field is an `[n]` array of numbers above 0.
+
+  Attributes:
+    batch: images.
+    height: of the output.
+    width: of the output.
+    channels: of the input.
+    filters: channels of the output.
+    filter_height: of the filter.
+    filter_width: of the filter.
+    stride: the same in both directions.
+    elements: of input and output together.
+  """
+
+  batch: np.ndarray
+  height: np.ndarray
+  width: np.ndarray
+  channels: np.ndarray
+  filters: np.ndarray
+  filter_height: np.ndarray
+  filter_width: np.ndarray
+  stride: np.ndarray
+  elements: np.ndarray
+
+  def part(self, chosen: np.ndarray) -> "Shapes":
+    """The chosen ones."""
+    return Shapes(*(field[chosen] for field in self))
+
+
+def times_us(
+  shapes: Shapes,
+  is_filter_gradient: np.ndarray,
+  rates: Rates,
+  parameters: ConvolutionParameters,
+  product: gemm.GemmParameters,
+) -> np.ndarray:
+  """Time of each convolution on one GPU.
+
+  Args:
+    shapes: of the convolutions; a gradient has the shape of the forward one.
+    is_filter_gradient: [n] whether it is the gradient of the filter.
+    rates: of the GPU.
+    parameters: fitted.
+    product: parameters of matrix products, for the other filters.
+
+  Returns:
+    [n] microseconds.
+  """
+  implicit = _as_products(shapes, is_filter_gradient)
+  result = gemm.times_us(implicit, rates, product)
+  if rates.winograd:
+    chosen = is_winograd(shapes) & ~is_filter_gradient
+    result[chosen] = three_by_three_us(shapes.part(chosen), rates, parameters)
+    chosen = is_winograd(shapes) & is_filter_gradient
+    by_winograd = three_by_three_us(shapes.part(chosen), rates, parameters)
+    result[chosen] = np.minimum(result[chosen], by_winograd)
+  return result
+
+
+def is_winograd(shapes: Shapes) -> np.ndarray:
+  """[n] whether the filter is 3x3 and the stride 1."""
+  square = shapes.filter_height == FILTER
+  square &= shapes.filter_width == FILTER
+  return square & (shapes.stride == 1)
+
+
+def three_by_three_us(
+  shapes: Shapes, rates: Rates, parameters: ConvolutionParameters
+) -> np.ndarray:
+  """[n] microseconds of 3x3 convolutions of stride 1."""
+  factor = parameters.correction.factor(features(shapes, rates))
+  return analytic_us(shapes, rates, parameters) * factor
+
+
+def analytic_us(
+  shapes: Shapes, rates: Rates, parameters: ConvolutionParameters
+) -> np.ndarray:
+  """[n] the time of 3x3 convolutions before its correction."""
+  area = shapes.filter_height * shapes.filter_width
+  weights = shapes.channels * shapes.filters
+  traffic = (shapes.elements + weights * area) * rates.element_bytes
+  found = tiles.combined(
+    _tiled_us(
+      np.ones_like(area),
+      shapes.batch * shapes.height * shapes.width,
+      shapes.filters,
+      shapes.channels * area,
+      rates,
+      parameters.tiles,
+    ),
+    traffic / rates.bytes_per_us,
+    parameters.tiles.overlap,
+  )
+  for tile, share in zip(OUTPUT_TILES, parameters.winograd_share, strict=True):
+    time_us = _winograd_us(shapes, traffic, tile, share, rates, parameters)
+    found = np.minimum(found, time_us)
+  return found
+
+
+def _winograd_us(
+  shapes: Shapes,
+  traffic: np.ndarray,
+  tile: int,
+  share: float,
+  rates: Rates,
+  parameters: ConvolutionParameters,
+) -> np.ndarray:
+  """Products of the transformed tiles, one for each of their elements."""
+  points = float((tile + FILTER - 1) ** 2)
+  count = np.ceil(shapes.height / tile) * np.ceil(shapes.width / tile)
+  count = count * shapes.batch
+  weights = shapes.channels * shapes.filters
+  products = _tiled_us(
+    np.full_like(count, points),
+    count,
+    shapes.filters,
+    shapes.channels,
+    rates,
+    dataclasses.replace(parameters.tiles, fill_k=parameters.winograd_fill_k),
+  )
+  moved = points * weights * rates.element_bytes
+  if tile == OUTPUT_TILES[0]:  # one fused kernel
+    memory = traffic + moved
+  else:
+    images = points * count * (shapes.channels + shapes.filters)
+    whole = 2 * (images * rates.element_bytes + moved)
+    memory = traffic + parameters.transform * whole
+  return tiles.combined(
+    products / share, memory / rates.bytes_per_us, parameters.tiles.overlap
+  )
+
+
+def _tiled_us(
+  batch: np.ndarray,
+  m: np.ndarray,
+  n: np.ndarray,
+  k: np.ndarray,
+  rates: Rates,
+  parameters: tiles.TileParameters,
+) -> np.ndarray:
+  """[n] compute time of products whose traffic is counted elsewhere."""
+  best = np.full(m.shape, np.inf)
+  for tile in tiles.TILES:
+    blocks = np.ceil(m / tile[0]) * np.ceil(n / tile[1]) * batch
+    waves = np.ceil(blocks / rates.multiprocessors)
+    found = tiles.compute_us(waves, tile, k, rates, parameters)
+    best = np.minimum(best, found)
+  return best
+
+
+def _as_products(shapes: Shapes, is_filter_gradient: np.ndarray) -> np.ndarray:
+  """[4, n] the matrix products that convolutions are.
+
+  Images and pixels are rows of the forward product. They are what the gradient
+  of the filter sums over.
+  """
+  pixels = shapes.batch * shapes.height * shapes.width
+  patch = shapes.channels * shapes.filter_height * shapes.filter_width
+  forward = np.stack([np.ones_like(pixels), pixels, shapes.filters, patch])
+  gradient = np.stack([np.ones_like(pixels), shapes.filters, patch, pixels])
+  return np.where(is_filter_gradient, gradient, forward)
+
+
+def features(shapes: Shapes, rates: Rates) -> np.ndarray:
+  """[n, num_features] of the correction."""
+  pixels = shapes.batch * shapes.height * shapes.width
+  channels, filters = shapes.channels, shapes.filters
+  area = shapes.filter_height * shapes.filter_width
+  size = (shapes.elements + channels * filters * area) * rates.element_bytes
+  machine = rates.fp32_flops_per_us / rates.peak_bytes_per_us
+  intensity = 2 * pixels * filters * channels * area / size / machine
+  waves = np.ceil(pixels / 128) * np.ceil(filters / 128)
+  waves = waves / rates.multiprocessors
+  side = np.sqrt(shapes.height * shapes.width)
+  centered = [
+    (np.log2(pixels) - 13) / 3,
+    (np.log2(channels) - 8) / 2.5,
+    (np.log2(filters) - 8) / 2.5,
+    np.log2(intensity) / 4 - 1,
+    np.log2(size / rates.l2_bytes) / 4,
+    (np.log2(side) - 4) / 1.5,
+    (np.log2(waves) - 2) / 3,
+  ]
+  ones = np.ones_like(pixels)
+  z = [np.clip(feature, -2.5, 2.5) for feature in centered]
+  columns = [
+    *quadratic(centered),
+    rates.power_ratio * ones,
+    *(rates.is_old * x for x in (ones, z[1], z[2], z[3])),
+    fullness(filters, 64),
+    fullness(channels, 8),
+    fullness(side, 2),
+    fullness(side, 4),
+    fullness(side, 8),
+    (channels % 4 == 0).astype(float),
+    (filters % 4 == 0).astype(float),
+    (waves < 1).astype(float),
+  ]
+  return np.stack(columns, axis=-1)

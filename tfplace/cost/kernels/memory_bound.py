@@ -1,0 +1,82 @@
+"""Times of kernels that memory limits: elementwise, softmax, normalization.
+
+The time is bytes over the bandwidth that the class reaches. Softmax and layer
+normalization depend on the length of a row, too. Reads that hit the L2 cache
+are not modeled: a kernel that small takes as long as its launch,
+which is the `op_overhead_us` of its device.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from tfplace.cost.kernels.correction import Correction, quadratic
+from tfplace.cost.kernels.rates import Rates
+
+
+@dataclasses.dataclass(frozen=True)
+class MemoryParameters:
+  """Of one class of kernels.
+
+  Attributes:
+    share: of the sustained bandwidth that large kernels reach.
+    latency_us: of the first bytes.
+    correction: by rows and their length; None where those do not matter.
+  """
+
+  share: float
+  latency_us: float
+  correction: Correction | None = None
+
+
+def times_us(
+  num_bytes: np.ndarray,
+  rows: np.ndarray,
+  rates: Rates,
+  parameters: MemoryParameters,
+) -> np.ndarray:
+  """Time of each kernel.
+
+  Args:
+    num_bytes: [n] bytes that it reads and writes.
+    rows: [2, n] number of rows, and elements of each.
+    rates: of the GPU.
+    parameters: fitted.
+
+  Returns:
+    [n] microseconds.
+  """
+  time_us = analytic_us(num_bytes, rates, parameters)
+  if parameters.correction is None:
+    return time_us
+  return time_us * parameters.correction.factor(features(rows, rates))
+
+
+def analytic_us(
+  num_bytes: np.ndarray, rates: Rates, parameters: MemoryParameters
+) -> np.ndarray:
+  """[n] the time before its correction."""
+  rate = rates.bytes_per_us * parameters.share
+  return parameters.latency_us + num_bytes / rate
+
+
+def features(rows: np.ndarray, rates: Rates) -> np.ndarray:
+  """[n, num_features] of the correction."""
+  count, length = rows
+  size = count * length * rates.element_bytes
+  centered = [
+    (np.log2(length) - 10) / 2,
+    np.log2(size / rates.l2_bytes) / 4,
+    (np.log2(count / rates.multiprocessors) - 6) / 3,
+  ]
+  ones = np.ones_like(length)
+  z = np.clip(centered[0], -2.5, 2.5)
+  kinds = (rates.is_old * ones, rates.is_modern_memory * ones)
+  columns = [
+    *quadratic(centered),
+    *kinds,
+    *(kind * z for kind in kinds),
+    (length > 1024).astype(float),
+    (length % 4 == 0).astype(float),
+  ]
+  return np.stack(columns, axis=-1)

@@ -1,0 +1,104 @@
+"""The cost model of fitted kernel times; CPUs keep Grappler's estimates."""
+
+import dataclasses
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import tensorflow as tf
+from tensorflow.core.protobuf.device_properties_pb2 import DeviceProperties
+
+from tfplace.core.gpu_hardware import GpuHardware
+from tfplace.core.protocols import OpCosts
+from tfplace.cost import analytical, estimate
+from tfplace.cost.assemble import Step
+from tfplace.cost.kernels import ops, parameters
+from tfplace.cost.kernels.times import times_us
+
+
+class KernelCosts:
+  """Kernel times on GPUs, by shapes, precision and `hardware` of the device.
+
+  An op without a kernel takes 0. Calls, temporary bytes and CPUs are as of the
+  cost model "grappler".
+
+  Args:
+    tensor_float_32: whether float32 is multiplied in TF32 where a GPU can;
+      None: as `tf.config.experimental.enable_tensor_float_32_execution` says.
+  """
+
+  name = "kernels"
+
+  def __init__(self, tensor_float_32: bool | None = None) -> None:
+    self.tensor_float_32 = tensor_float_32
+
+  def op_costs(self, step: Step) -> OpCosts:
+    """Times per kind, and temporary bytes of calls.
+
+    Raises:
+      ExtractionError: TensorFlow rejects a function.
+    """
+    enabled = self.tensor_float_32
+    if enabled is None:
+      enabled = tf.config.experimental.tensor_float_32_execution_enabled()
+    others = {k: p for k, p in step.hardware.items() if k not in step.gpus}
+    timer = _Timer(others, step.gpus, parameters.load(), enabled)
+    return analytical.estimated_costs(step, timer)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Timer:
+  """Times ops: of CPUs by Grappler, of GPUs by kernels.
+
+  Attributes:
+    hardware: kinds that Grappler estimates.
+    gpus: kinds that kernels are timed on.
+    parameters: fitted.
+    tensor_float_32: whether float32 is multiplied in TF32.
+  """
+
+  hardware: Mapping[str, DeviceProperties]
+  gpus: Mapping[str, GpuHardware]
+  parameters: parameters.KernelParameters
+  tensor_float_32: bool
+
+  def __call__(
+    self,
+    graph_def: tf.compat.v1.GraphDef,
+    graph: tf.Graph,
+    specs: estimate.Specs,
+    repeated: Mapping[str, str] = MappingProxyType({}),
+  ) -> estimate.OpTimes:
+    """As `estimate.OpTimer` says."""
+    classes = estimate.OpClasses(graph_def, graph, specs, repeated)
+    found = estimate.class_times(graph_def, specs, self.hardware, classes)
+    kernels = self._kernels(graph, specs, classes)
+    times = {**found.time_us}
+    for kind, gpu in self.gpus.items():
+      each = times_us([*kernels.values()], gpu, self.parameters)
+      of_class = dict(zip(kernels, each.tolist(), strict=True))
+      times[kind] = {
+        name: of_class[representative]
+        for name, representative in classes.of_op.items()
+        if representative in of_class
+      }
+    return estimate.OpTimes(times, found.rejected)
+
+  def _kernels(
+    self,
+    graph: tf.Graph,
+    specs: estimate.Specs,
+    classes: estimate.OpClasses,
+  ) -> dict[str, ops.Kernel]:
+    """Class -> the kernel of its ops; classes without one are absent."""
+    members: dict[str, str] = {}
+    for name, representative in classes.of_op.items():
+      members.setdefault(representative, name)
+    result = {}
+    for representative, name in members.items():
+      op = graph.get_operation_by_name(name)
+      inputs = [specs[t.op.name][t.value_index] for t in op.inputs]
+      view = ops.Op(op.type, op.node_def.attr, inputs, specs[name])
+      kernel = ops.kernel_of(view, self.tensor_float_32)
+      if kernel is not None:
+        result[representative] = kernel
+    return result

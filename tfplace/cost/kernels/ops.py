@@ -1,0 +1,281 @@
+"""From a TensorFlow op to the GPU kernel that it launches.
+
+Matrix products and convolutions are described by their sizes, all others by
+the bytes that they read and write; an op that no table names counts all of its
+inputs and outputs once.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from tfplace.cost.sizes import TensorSpec
+
+# No kernel: metadata, host code, or a buffer that is handed on.
+FREE = frozenset({
+  "Assert", "AssignVariableOp", "BroadcastArgs", "BroadcastGradientArgs",
+  "CheckNumerics", "ConcatOffset", "Const", "DestroyResourceOp", "EnsureShape",
+  "ExpandDims", "Identity", "IdentityN", "InvertPermutation", "Merge", "NoOp",
+  "Placeholder", "PlaceholderWithDefault", "PreventGradient", "Rank",
+  "ReadVariableOp", "RefIdentity", "Reshape", "Shape", "ShapeN", "Size",
+  "Squeeze", "StopGradient", "Switch", "VarHandleOp", "VariableShape",
+})  # fmt: skip
+
+# Op -> times that its largest tensor is read or written.
+_PASSES: Mapping[str, float] = {
+  "AssignAddVariableOp": 3,  # reads the variable and the value, writes it
+  "AssignSubVariableOp": 3,
+  "FusedBatchNorm": 3,  # statistics, then the output
+  "FusedBatchNormV2": 3,
+  "FusedBatchNormV3": 3,
+  "FusedBatchNormGrad": 5,  # reads image and gradient for sums, then again
+  "FusedBatchNormGradV2": 5,
+  "FusedBatchNormGradV3": 5,
+  "Gather": 2,
+  "GatherV2": 2,
+  "ResourceApplyAdam": 7,
+  "ResourceApplyGradientDescent": 3,
+  "ResourceApplyKerasMomentum": 5,
+  "ResourceApplyMomentum": 5,
+  "ResourceApplyRMSProp": 7,
+  "ResourceGather": 2,
+  "ResourceScatterAdd": 3,
+  "ResourceScatterSub": 3,
+  "ResourceScatterUpdate": 2,
+}
+# Only what is written was read before.
+_OUTPUT_TWICE = frozenset(
+  {"Gather", "GatherV2", "GatherNd", "ResourceGather", "Slice", "StridedSlice"}
+)
+_OUTPUT_ONCE = frozenset({
+  "Fill", "OnesLike", "RandomStandardNormal", "RandomUniform",
+  "StatelessRandomUniformV2", "ZerosLike",
+})  # fmt: skip
+_SOFTMAX = {"Softmax": 2.0, "LogSoftmax": 2.0}
+_CROSS_ENTROPY = frozenset({
+  "SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits",
+})  # fmt: skip
+
+_PRECISIONS = {tf.float16: "fp16", tf.bfloat16: "bf16", tf.float64: "fp64"}
+_HOST_ELEMENTS = 64  # of integers that TensorFlow keeps in host memory
+
+
+class Op(NamedTuple):
+  """An op with the types and shapes of its tensors.
+
+  Attributes:
+    type: of the op.
+    attributes: of its node.
+    inputs: one for each.
+    outputs: one for each.
+  """
+
+  type: str
+  attributes: Mapping[str, Any]
+  inputs: Sequence[TensorSpec]
+  outputs: Sequence[TensorSpec]
+
+
+class Kernel(NamedTuple):
+  """A kernel of one class.
+
+  Attributes:
+    name: "matmul", "batch_matmul", "convolution", "filter_gradient", or a class
+      of memory-bound kernels.
+    precision: as asked for; the GPU may lack it.
+    sizes: batch, M, N and K of a product; the fields of `convolution.Shapes`;
+      bytes, rows and their length of a memory-bound kernel.
+  """
+
+  name: str
+  precision: str
+  sizes: tuple[float, ...]
+
+
+def kernel_of(op: Op, tensor_float_32: bool) -> Kernel | None:
+  """The kernel that takes an op's time; None where it launches none.
+
+  Args:
+    op: with shapes; unknown sizes count as 1.
+    tensor_float_32: whether float32 is multiplied in TF32 where a GPU can.
+  """
+  if op.type in FREE or _is_on_host(op):
+    return None
+  precision = _precision(op, tensor_float_32)
+  product = _PRODUCTS.get(op.type)
+  if product is not None:
+    found = product(op, precision)
+    if found is not None:
+      return found
+  return _memory_bound(op, "fp32" if precision == "tf32" else precision)
+
+
+def _is_on_host(op: Op) -> bool:
+  """Shapes, axes and the like: a few integers in host memory."""
+  tensors = [*op.inputs, *op.outputs]
+  return bool(op.outputs) and all(
+    spec.dtype in (tf.int32, tf.int64)
+    and spec.is_known
+    and math.prod(shape(spec)) <= _HOST_ELEMENTS
+    for spec in tensors
+  )
+
+
+def _precision(op: Op, tensor_float_32: bool) -> str:
+  for spec in (*op.inputs, *op.outputs):
+    if spec.dtype.is_floating:
+      default = "tf32" if tensor_float_32 else "fp32"
+      return _PRECISIONS.get(spec.dtype, default)
+  return "fp32"
+
+
+def shape(spec: TensorSpec) -> tuple[int, ...]:
+  """Static sizes, 1 where one is unknown."""
+  return tuple(1 if size is None else size for size in spec.shape or ())
+
+
+def _matmul(op: Op, precision: str) -> Kernel | None:
+  left, right = (shape(spec) for spec in op.inputs[:2])
+  if len(left) < 2 or len(right) < 2:
+    return None
+  flags = ("transpose_a", "transpose_b", "adj_x", "adj_y")
+  is_set = [name in op.attributes and op.attributes[name].b for name in flags]
+  m, k = left[-2:] if not (is_set[0] or is_set[2]) else left[:-3:-1]
+  n = right[-2] if is_set[1] or is_set[3] else right[-1]
+  batch = math.prod(shape(op.outputs[0])[:-2])
+  return _product(batch, m, n, k, precision)
+
+
+def _product(
+  batch: float, m: float, n: float, k: float, precision: str
+) -> Kernel | None:
+  if min(batch, m, n, k) < 1:
+    return None
+  name = "matmul" if batch == 1 else "batch_matmul"
+  return Kernel(name, precision, (batch, m, n, k))
+
+
+def _einsum(op: Op, precision: str) -> Kernel | None:
+  equation = op.attributes["equation"].s.decode().replace(" ", "")
+  operands, _, output = equation.partition("->")
+  labels = operands.split(",")
+  if len(labels) != 2 or "." in equation:
+    return None
+  size: dict[str, int] = {}
+  for of_labels, spec in zip(labels, op.inputs, strict=True):
+    size.update(zip(of_labels, shape(spec), strict=False))
+  left, right, kept = set(labels[0]), set(labels[1]), set(output)
+  parts = (
+    left & right & kept,
+    (left - right) & kept,
+    (right - left) & kept,
+    (left & right) - kept,
+  )
+  batch, m, n, k = (math.prod(size.get(x, 1) for x in part) for part in parts)
+  return _product(batch, m, n, k, precision)
+
+
+def _convolution(op: Op, precision: str) -> Kernel | None:
+  """Forward, or a gradient, which has the shapes of the forward one."""
+  image, filters, result = _convolution_shapes(op)
+  if len(filters) not in (4, 5) or len(image) != len(filters):
+    return None
+  axis = _channel_axis(op, len(image))
+  channels, num_filters = filters[-2:]
+  groups = image[axis] / max(channels, 1)
+  numbers = (*image, *filters, *result)
+  if groups > 1 or min(numbers) < 1:
+    return None
+  spatial = [i for i in range(1, len(image)) if i != axis]
+  out = [result[i] for i in spatial]
+  area = filters[: len(out)]
+  stride = max(op.attributes["strides"].list.i or [1])
+  if any("dilations" in op.attributes and d > 1
+         for d in op.attributes["dilations"].list.i):  # fmt: skip
+    stride = max(stride, 2)  # no Winograd
+  is_gradient = op.type.endswith(("BackpropFilter", "BackpropFilterV2"))
+  return Kernel(
+    "filter_gradient" if is_gradient else "convolution",
+    precision,
+    (
+      image[0],
+      math.prod(out[:-1]),
+      out[-1],
+      channels,
+      num_filters,
+      math.prod(area[:-1]),
+      area[-1],
+      stride,
+      math.prod(image) + math.prod(result),
+    ),
+  )
+
+
+def _convolution_shapes(op: Op) -> tuple[tuple[int, ...], ...]:
+  """Image, filter and result of the forward convolution."""
+  shapes = [shape(spec) for spec in op.inputs]
+  if op.type.endswith(("BackpropInput", "BackpropInputV2")):
+    return shape(op.outputs[0]), shapes[1], shapes[2]
+  if op.type.endswith(("BackpropFilter", "BackpropFilterV2")):
+    return shapes[0], shape(op.outputs[0]), shapes[2]
+  return shapes[0], shapes[1], shape(op.outputs[0])
+
+
+def _channel_axis(op: Op, rank: int) -> int:
+  is_first = False
+  if "data_format" in op.attributes:
+    is_first = op.attributes["data_format"].s.startswith(b"NC")
+  return 1 if is_first else rank - 1
+
+
+_PRODUCTS = {
+  **dict.fromkeys(
+    ("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"), _matmul
+  ),
+  "Einsum": _einsum,
+  **dict.fromkeys(
+    (
+      "Conv2D", "Conv2DBackpropInput", "Conv2DBackpropInputV2",
+      "Conv2DBackpropFilter", "Conv2DBackpropFilterV2", "Conv3D",
+      "Conv3DBackpropInputV2", "Conv3DBackpropFilterV2",
+    ),
+    _convolution,
+  ),
+}  # fmt: skip
+
+
+def _memory_bound(op: Op, precision: str) -> Kernel:
+  read = [spec.num_bytes for spec in op.inputs]
+  written = [spec.num_bytes for spec in op.outputs]
+  name = "elementwise"
+  if op.type in _SOFTMAX or op.type in _CROSS_ENTROPY:
+    name = "softmax"
+  elif op.type.startswith("Depthwise"):
+    name = "depthwise"
+  num_bytes = sum(read) + sum(written)
+  if op.type in _OUTPUT_TWICE:
+    num_bytes = 2 * sum(written)
+  elif op.type in _PASSES:
+    num_bytes = _PASSES[op.type] * max([*read, *written], default=0.0)
+  elif op.type in _OUTPUT_ONCE:
+    num_bytes = sum(written)
+  rows, length = _rows(op)
+  return Kernel(name, precision, (max(num_bytes, 1.0), rows, length))
+
+
+def _rows(op: Op) -> tuple[float, float]:
+  """Number of rows and their length, of the first tensor with any."""
+  for spec in (*op.inputs, *op.outputs):
+    sizes = shape(spec)
+    if sizes and spec.dtype.is_floating:
+      length = max(sizes[-1], 1)
+      return max(math.prod(sizes) // length, 1), length
+  return 1.0, 1.0
+
+
+def stacked(kernels: Sequence[Kernel]) -> np.ndarray:
+  """[num_sizes, n] of kernels of one class."""
+  return np.array([kernel.sizes for kernel in kernels], dtype=float).T

@@ -1,0 +1,143 @@
+"""Sustained rates of a GPU for one precision, as the kernel classes take them.
+
+A GPU computes no faster than its power limit allows. In the measured kernels
+that is one number of floating-point operations per joule for P4, T4 and A100
+(see `Limits`). It reaches only a share of the memory bandwidth of its data
+sheet: less with GDDR memory and before Volta than with HBM2.
+"""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tfplace.core.gpu_hardware import GpuHardware
+
+_MAXWELL, _VOLTA, _AMPERE = 5.0, 7.0, 8.0  # their compute capabilities
+TENSOR_CORES = ("tf32", "fp16", "bf16")
+BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2}
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+  """What GPUs sustain, of what their data sheets promise.
+
+  Attributes:
+    flops_per_joule: of fp32 multiply-adds up to compute capability 8.0, in
+      GFLOP per joule; fitted together with the GEMM kernels.
+    newer_gain: the same of later capabilities, over the above; extrapolated.
+    tensor_gain: FLOPs per joule of fp16 tensor cores over those of fp32, for
+      Volta and Turing; extrapolated.
+    newer_tensor_gain: the same since Ampere; extrapolated.
+    kepler_share: of the peak, before Maxwell: the base clock over the boost
+      clock of the K80's data sheet (562 and 875 MHz), and the 128 of 192 lanes
+      that four schedulers feed without dual issue (Kepler white paper).
+    tensor_share: share of the tensor peak that large kernels reach; chosen on
+      the development steps.
+    bandwidth_share: of the bandwidth, elementwise kernels, HBM since Volta.
+    old_bandwidth_share: the same of GDDR memory, and of all before Volta.
+  """
+
+  flops_per_joule: float
+  newer_gain: float
+  tensor_gain: float
+  newer_tensor_gain: float
+  kepler_share: float
+  tensor_share: float
+  bandwidth_share: float
+  old_bandwidth_share: float
+
+
+class Rates(NamedTuple):
+  """Rates of one GPU, or of the GPUs of many kernels: floats or `[n]` arrays.
+
+  Attributes:
+    flops_per_us: sustained, of all multiprocessors.
+    peak_flops_per_us: of the data sheet, in the precision of the kernels.
+    fp32_flops_per_us: peak of the data sheet, in every precision: features of
+      corrections, which are fitted to fp32, are relative to it.
+    bytes_per_us: sustained memory bandwidth.
+    peak_bytes_per_us: of the data sheet.
+    multiprocessors: of the GPU.
+    l2_bytes: of the GPU.
+    is_old: 1 before Volta, else 0.
+    is_modern_memory: 1 with HBM since Volta, else 0.
+    power_ratio: log2 of the fp32 peak over what the power limit allows.
+    element_bytes: of the kernel's operands.
+    tensor: 1 with tensor cores, else 0.
+    winograd: 1 where libraries have kernels for it (since Maxwell, without
+      tensor cores), else 0.
+  """
+
+  flops_per_us: Any
+  peak_flops_per_us: Any
+  fp32_flops_per_us: Any
+  bytes_per_us: Any
+  peak_bytes_per_us: Any
+  multiprocessors: Any
+  l2_bytes: Any
+  is_old: Any
+  is_modern_memory: Any
+  power_ratio: Any
+  element_bytes: Any
+  tensor: Any
+  winograd: Any
+
+
+def peak_of(gpu: GpuHardware, precision: str) -> tuple[str, float]:
+  """The precision that the GPU computes in for one asked for, and its peak.
+
+  Without tensor cores for it, a precision is computed as fp32; fp64 without a
+  described peak runs at half of that rate.
+  """
+  peaks = gpu.peak_flops_per_us
+  if precision in peaks:
+    return precision, peaks[precision]
+  if precision == "fp64":
+    return precision, peaks["fp32"] / 2
+  return "fp32", peaks["fp32"]
+
+
+def rates(gpu: GpuHardware, precision: str, limits: Limits) -> Rates:
+  """What a GPU sustains for kernels of a precision.
+
+  Args:
+    gpu: its data sheet.
+    precision: one of `gpu_hardware.PRECISIONS`.
+    limits: fitted shares.
+  """
+  computed, peak = peak_of(gpu, precision)
+  tensor = computed in TENSOR_CORES
+  fp32 = gpu.peak_flops_per_us["fp32"]
+  per_joule = limits.flops_per_joule * 1e3  # in FLOP per microsecond and watt
+  if gpu.architecture > _AMPERE:
+    per_joule *= limits.newer_gain
+  by_power = gpu.power_watts * per_joule
+  if gpu.architecture < _MAXWELL:
+    peak_share = limits.kepler_share
+  else:
+    peak_share = limits.tensor_share if tensor else 1.0
+  if tensor:
+    half = gpu.peak_flops_per_us.get("fp16", peak)
+    is_ampere = gpu.architecture >= _AMPERE
+    gain = limits.newer_tensor_gain if is_ampere else limits.tensor_gain
+    by_power *= gain * min(1.0, peak / half)
+  is_old = gpu.architecture < _VOLTA
+  is_modern = gpu.memory_type == "hbm" and not is_old
+  share = limits.bandwidth_share if is_modern else limits.old_bandwidth_share
+  ratio = np.log2(fp32 / (gpu.power_watts * per_joule))
+  return Rates(
+    flops_per_us=min(peak * peak_share, by_power),
+    peak_flops_per_us=peak,
+    fp32_flops_per_us=fp32,
+    bytes_per_us=gpu.bandwidth_bytes_per_us * share,
+    peak_bytes_per_us=gpu.bandwidth_bytes_per_us,
+    multiprocessors=gpu.multiprocessors,
+    l2_bytes=gpu.l2_bytes,
+    is_old=float(is_old),
+    is_modern_memory=float(is_modern),
+    power_ratio=float(np.clip(ratio, -2, 2)),
+    element_bytes=BYTES[precision],
+    tensor=float(tensor),
+    winograd=float(gpu.architecture >= _MAXWELL and not tensor),
+  )
