@@ -28,9 +28,9 @@ _REACHES = (32, 128, 512)
 # Number of ops from which `_LARGE_REACHES` replaces `_REACHES`.
 _LARGE = 20_000
 _LARGE_REACHES = (8, 32, 128)
-# Number of ops from which a pilot run estimates the time of the first.
+# Number of ops from which a pilot run estimates the time of the first reach.
 _PILOT = 5_000
-_BUDGET_SHARE = 0.25  # Share of a search's budget.
+_BUDGET_SHARE = 0.25  # Share of a search budget for the bound.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,10 +94,7 @@ def tightened(
 ) -> Problem:
   """Returns the problem with its proven bound raised by `lower_bound`.
 
-  Args:
-    problem: the graph and the cluster.
-    limit_s: as in `lower_bound`.
-    at_most_s: as in `lower_bound`.
+  The arguments are those of `lower_bound`.
   """
   proven_us = max(
     problem.proven_us, lower_bound(problem, limit_s, at_most_s).us
@@ -110,8 +107,7 @@ def tightened_within(
 ) -> tuple[Problem, float]:
   """Tightens a problem with part of a search budget.
 
-  Returns:
-    The problem, and the seconds left to search: at least half of `budget_s`.
+  Returns the problem and the seconds left, at least half of `budget_s`.
   """
   warm_up()
   began = time.perf_counter()

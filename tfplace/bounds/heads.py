@@ -46,16 +46,19 @@ def heads(flow: Flow, work: np.ndarray, free: float, reach: int) -> np.ndarray:
 
   Proof by induction in topological order. Let op v run on device d of class c.
   The rules are those of docs/simulation.md.
-  Edges: let u feed v. If u is on d, v starts after u and its idle gap, by rule
-  2 (device). Otherwise v starts after u, on any other device, and a transfer,
-  by rule 3 (channel). Each u may take the cheaper choice, which only relaxes.
-  Series: let u precede v by any path and not be on d. Every path from u crosses
-  onto d, and the cheapest crossing of one path gives an arrival r(u). If v
-  started at T, all u with r(u) > T would be on d, one at a time with their
-  gaps, and v after them. So T >= min(r, h + their work after h), where r is the
-  latest r(u) and h any time before which none of them starts.
-  Work: all u before v that cannot start before h have run when v starts. So h
-  plus their divisible work is a lower bound of v's start, for every h.
+
+  - Edges: let u feed v. If u is on d, v starts after u and its idle gap, by
+    rule 2 (device). Otherwise v starts after u, on any other device, and a
+    transfer, by rule 3 (channel). Each u may take the cheaper choice, which
+    only relaxes.
+  - Series: let u precede v by any path and not be on d. Every path from u
+    crosses onto d, and the cheapest crossing of one path gives an arrival r(u).
+    If v started at T, all u with r(u) > T would be on d, one at a time with
+    their gaps, and v after them. So, for the k ops with the latest arrivals, T
+    >= min(r, h + their work after h), where r is the k-th latest arrival and h
+    any time before which none of them starts.
+  - Work: all u before v that cannot start before h have run when v starts. So h
+    plus their divisible work is a lower bound of v's start, for every h.
 
   Args:
     flow: the problem, in either direction.
@@ -163,7 +166,6 @@ def _ancestors(mask: np.ndarray, first: int, last: int, flow: Flow) -> None:
 def _insert(
   starts: np.ndarray, ops: np.ndarray, count: int, start: float, op: int
 ) -> None:
-  """Inserts into `starts` in descending order."""
   i = count
   while i > 0 and starts[i - 1] < start:
     starts[i] = starts[i - 1]

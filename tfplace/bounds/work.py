@@ -26,8 +26,8 @@ def work_prices(
 
   Proof. A device of overhead o that runs the ops J idles after each op but its
   last, so sum(time + gap) <= T + o by rule 2 (device) of docs/simulation.md. If
-  J is empty, o may be 0, which only helps. Weigh this inequality by a price p
-  >= 0 per device, where all prices add up to 1, and add them up: T >= sum over
+  J is empty, o may be 0, which only helps. Multiply each device's inequality by
+  a price p >= 0, with prices that sum to 1, and add them up: T >= sum over
   groups of the minimum, over the classes, of price times the group's time
   there, minus sum(p o). Any prices give a valid bound, so the prices of the
   linear program need not be exact. By rule 6 (memory), a price m per byte
@@ -36,7 +36,8 @@ def work_prices(
   Args:
     relaxed: relaxed problem.
     ops: [num_chosen] positions of the ops; None means all.
-    limit_s: time limit of the solver in seconds; other prices prove less.
+    limit_s: time limit of the solver in seconds; prices found without it prove
+      less.
 
   Returns:
     The bound in microseconds, and the [num_classes] price of one device.

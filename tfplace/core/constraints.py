@@ -86,7 +86,8 @@ def num_bytes(size: str | float) -> float:
   """Parses a number of bytes, such as 4096, "10GiB" or "1.5 GB".
 
   Raises:
-    FormatError: the size is invalid. Units in lower case may mean bits.
+    FormatError: the size or its unit is invalid. Lower-case units are rejected
+      because they may mean bits.
   """
   if isinstance(size, str):
     match = _SIZE.fullmatch(size.strip())

@@ -103,7 +103,6 @@ def repeated(
 
 
 def _adapter(network: NetworkModel, device: Device, number: int) -> int:
-  """Returns the adapter of the device at position `number` of its host."""
   return 0 if device.kind == "CPU" else number // network.gpus_per_adapter
 
 

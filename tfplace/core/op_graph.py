@@ -254,7 +254,6 @@ def build_graph(
 
 
 def _edge_table(edges: Sequence[tuple[int, int, int]]) -> np.ndarray:
-  """Converts edges to [num_edges, 3] int32."""
   try:
     return np.array(edges, np.int32).reshape(-1, 3)
   except (OverflowError, TypeError, ValueError) as error:

@@ -142,11 +142,7 @@ def _check_colocation(problem: Problem, devices: np.ndarray) -> None:
 
 
 def check_links(problem: Problem, devices: np.ndarray) -> None:
-  """Checks that every transfer of a [num_ops] row of devices has a link.
-
-  Raises:
-    PlacementError: a transfer is between devices without a link.
-  """
+  """Raises PlacementError if a transfer of [num_ops] devices lacks a link."""
   graph, cluster = problem.graph, problem.cluster
   if cluster.is_fully_linked:
     return

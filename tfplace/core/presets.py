@@ -120,8 +120,7 @@ def cluster_preset(name: str) -> Cluster:
 
   - K80: Placeto's simulator, with one outgoing channel per device.
   - PCIe: two GPUs share a switch that leads to the host, in each direction
-    (DGX-1 white paper). They reach each other through the switch, without the
-    host.
+    (DGX-1 white paper). They reach each other through the switch alone.
   - NVLink with up to 4 GPUs: each pair has its own links, one for P100 and two
     for V100 (PowerEdge C4130). With more, `DGX1_NVLINKS` gives the links, and
     pairs without NVLink use PCIe. A100 and H100 have a switch, so each GPU has

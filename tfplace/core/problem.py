@@ -65,7 +65,7 @@ class Problem:
   def priorities(self, position: np.ndarray | None = None) -> np.ndarray:
     """Returns [num_ops] int64 priorities; the smallest ready op runs first.
 
-    In order of arrival, priorities break ties between equal ready times.
+    In order of arrival, priorities only break ties between equal ready times.
 
     Args:
       position: [num_ops] position of each op if the ops have been renumbered;
@@ -164,7 +164,7 @@ class Problem:
 
   @functools.cached_property
   def earliest_start_us(self) -> np.ndarray:
-    """[num_ops] longest path of `fastest_us` to each op; communication free."""
+    """[num_ops] earliest starts; communication and overhead are free."""
     return paths.downward_ranks(self.graph, self.fastest_us)
 
   @functools.cached_property

@@ -189,7 +189,8 @@ class OpCosts:
   Attributes:
     time_us: device kind -> [num_ops] float64 microseconds; ignored for kinds
       without a kernel for the op.
-    temp_bytes: [num_ops] float64 held while an op runs, or None for unknown.
+    temp_bytes: [num_ops] float64 held while an op runs; None keeps those of the
+      graph.
     extra: keys for `OpGraph.extra`, such as the ops with guessed costs.
   """
 

@@ -40,7 +40,7 @@ def _shares(channel: np.ndarray) -> np.ndarray:
   return np.where(channel < 0, -1, first[inverse.reshape(channel.shape)])
 
 
-_MAX_ALIKE = 4  # Devices per chain; a chain has _MAX_ALIKE! namings.
+_MAX_ALIKE = 4  # Devices per chain, which limits its namings.
 
 
 def alike_devices(problem: Problem) -> list[list[int]]:

@@ -20,11 +20,7 @@ _LINK_KEYS = frozenset(
 
 
 def load_cluster(path: json_file.Path) -> Cluster:
-  """Reads a cluster file.
-
-  Raises:
-    FormatError: the file is invalid; names the file, element and value.
-  """
+  """Reads a cluster file; a FormatError names the file, element and value."""
   data = json_file.read_json(path, FORMAT)
   with json_file.errors_naming(path):
     return cluster_from_json(data)
@@ -36,11 +32,7 @@ def save_cluster(cluster: Cluster, path: json_file.Path) -> None:
 
 
 def cluster_from_json(data: Mapping[str, Any]) -> Cluster:
-  """Converts a parsed file to a cluster.
-
-  Raises:
-    FormatError: the data is invalid; names the element and value.
-  """
+  """Converts a parsed file; a FormatError names the element and value."""
   required, as_list = json_file.required, json_file.as_list
   name = json_file.as_name(required(data, "name", "cluster"), "name")
   devices = as_list(required(data, "devices", "cluster"), "devices")

@@ -41,11 +41,7 @@ _NEVER_WRITTEN = {
 
 @contextlib.contextmanager
 def new_folder(folder: str) -> Iterator[str]:
-  """Creates a temporary folder, removed on exit unless it was moved.
-
-  Raises:
-    OSError: the folder cannot be created.
-  """
+  """Creates a temporary folder, removed on exit unless it was moved."""
   with new_file(folder, 0o777, is_folder=True) as (path, _):
     yield path
 
@@ -206,11 +202,7 @@ def _first_bytes(handle: int) -> bytes:
 
 
 def check_writable(path: Path) -> None:
-  """Checks, before any work, that a file can be written.
-
-  Raises:
-    FormatError: the file cannot be written; gives the reason.
-  """
+  """Raises FormatError, before work is done, if a file cannot be written."""
   with _refusing(path):
     status = _status(path)
     if _own_stream(status) is not None:

@@ -30,11 +30,7 @@ _EDGE_KEYS = frozenset({"src", "output", "dst"})
 
 
 def load_graph(path: json_file.Path) -> OpGraph:
-  """Reads a graph file (`.json` or `.json.gz`).
-
-  Raises:
-    FormatError: the file is invalid; names the file, element and value.
-  """
+  """Reads a graph file; a FormatError names the file, element and value."""
   data = json_file.read_json(path, FORMAT)
   with json_file.errors_naming(path):
     return graph_from_json(data)
@@ -46,11 +42,7 @@ def save_graph(graph: OpGraph, path: json_file.Path) -> None:
 
 
 def graph_from_json(data: Mapping[str, Any]) -> OpGraph:
-  """Converts a parsed file to a graph.
-
-  Raises:
-    FormatError: the data is invalid; names the element and value.
-  """
+  """Converts a parsed file; a FormatError names the element and value."""
   name = json_file.as_name(json_file.required(data, "name", "graph"), "name")
   raw_ops = json_file.as_list(json_file.required(data, "ops", "graph"), "ops")
   _check_count("ops", len(raw_ops), MAX_OPS)

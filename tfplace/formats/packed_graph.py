@@ -51,11 +51,7 @@ _BROKEN = (
 
 
 def pack_graph(graph: OpGraph) -> bytes:
-  """Packs a graph into bytes for `unpack_graph`.
-
-  Raises:
-    FormatError: an unknown key of the graph holds a value that is not JSON.
-  """
+  """Packs a graph; raises FormatError if JSON cannot hold its unknown keys."""
   types = {name: i for i, name in enumerate(dict.fromkeys(graph.types))}
   try:
     text = json.dumps(_text(graph, list(types)), ensure_ascii=False)
@@ -97,11 +93,7 @@ def _text(graph: OpGraph, types: list[str]) -> dict[str, Any]:
 
 
 def unpack_graph(content: bytes) -> OpGraph:
-  """Unpacks and validates a packed graph.
-
-  Raises:
-    FormatError: the data is damaged or of another version.
-  """
+  """Unpacks a graph; raises FormatError if damaged or of another version."""
   body = content[_BODY:]
   if content[:_BODY] != _MAGIC + _DIGEST(body).digest():
     raise FormatError("packed graph: of no known version, or damaged")

@@ -44,11 +44,7 @@ def load_assignments(path: json_file.Path) -> dict[str, str]:
 
 
 def load_order(path: json_file.Path) -> str:
-  """Reads the execution order of a placement file of any graph.
-
-  Raises:
-    FormatError: the file is invalid; names the file, element and value.
-  """
+  """Reads the execution order of a placement file of any graph."""
   data = json_file.read_json(path, PLACEMENT)
   with json_file.errors_naming(path):
     return _order(data)
@@ -114,11 +110,7 @@ def save_placement(placement: Placement, path: json_file.Path) -> None:
 
 
 def load_evaluation(path: json_file.Path) -> Evaluation:
-  """Reads an evaluation file.
-
-  Raises:
-    FormatError: the file is invalid; names the file, element and value.
-  """
+  """Reads an evaluation; a FormatError names the file, element and value."""
   data = json_file.read_json(path, EVALUATION)
   with json_file.errors_naming(path):
     return evaluation_from_json(data)
@@ -130,11 +122,7 @@ def save_evaluation(evaluation: Evaluation, path: json_file.Path) -> None:
 
 
 def evaluation_from_json(data: Mapping[str, Any]) -> Evaluation:
-  """Converts a parsed file to an evaluation.
-
-  Raises:
-    FormatError: the data is invalid; names the element and value.
-  """
+  """Converts a parsed file; a FormatError names the element and value."""
   values = {
     k: json_file.required(data, k, "evaluation") for k in _EVALUATION_KEYS
   }

@@ -62,10 +62,7 @@ class Decisions:
 
   @functools.cached_property
   def time_us(self) -> np.ndarray:
-    """[num_decisions, num_devices] float64 total time of the ops.
-
-    Sums only the ops that run on a device, so it is always finite.
-    """
+    """[num_decisions, num_devices] float64 time of the ops that run there."""
     count = self.num_decisions
     columns = np.nan_to_num(self.problem.time_us).T
     sums = [np.bincount(self.decision_of, times, count) for times in columns]
@@ -73,10 +70,7 @@ class Decisions:
 
   @functools.cached_property
   def as_groups(self) -> Problem:
-    """Same problem with decisions as colocation groups.
-
-    Every placement of this problem can be expressed by decisions.
-    """
+    """Same problem with decisions as colocation groups."""
     problem = self.problem
     if self.num_decisions == problem.num_groups:
       return problem
@@ -88,7 +82,10 @@ class Decisions:
     return dataclasses.replace(problem, graph=graph)
 
   def clusters(self, max_clusters: int) -> np.ndarray:
-    """Returns [num_decisions] int32 labels of `max_clusters` or so groups."""
+    """Merges decisions to about `max_clusters`; returns their labels.
+
+    The labels are [num_decisions] int32.
+    """
     coarse = group_decisions(self.problem, max_clusters).decision_of
     result = np.zeros(self.num_decisions, np.int32)
     # Takes the group of the first op.
@@ -121,10 +118,7 @@ class Decisions:
     return result
 
   def axes(self, number: int) -> np.ndarray:
-    """Returns [number, num_decisions] int32 ranks on op-name axes.
-
-    Axes are layers, time steps and so on; -1 marks decisions on no axis.
-    """
+    """Returns [number, num_decisions] int32 ranks on op-name axes, or -1."""
     groups, scopes = self._named
     result = np.full((number, self.num_decisions), UNKNOWN, np.int32)
     found = find_axes(groups, scopes, number)
@@ -186,7 +180,7 @@ def group_decisions(
   Groups are merged as in `placers.coarsen`. In a microbatched step only groups
   of the same microbatch are merged, because a coarse group of several
   microbatches could not follow each of them to its device. The transfers of
-  variables count as work, so that shared variables end up in more than a few
+  variables count as work, so that shared variables are spread over several
   coarse groups.
   """
   parent = np.arange(problem.num_groups)
@@ -246,9 +240,6 @@ def sample(
   """Samples [number, N] int32 choices from [N, D] logits (Gumbel trick).
 
   Args:
-    logits: [N, D] logits of the decisions.
-    number: Number of placements.
-    rng: Source of the noise.
     clusterings, temperatures: See `shared_noise`.
   """
   count, devices = logits.shape
@@ -270,8 +261,6 @@ def shared_noise(
   """Yields `number` arrays [count, devices] of float32 Gumbel noise.
 
   Args:
-    rng: Source of the noise.
-    number: Number of placements.
     count: Decisions per placement, N.
     devices: Devices per decision.
     clusterings: Groupings, each [N], which placements use in turn. Decisions of

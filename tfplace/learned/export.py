@@ -46,8 +46,6 @@ def export_policy(
   """Writes a policy atomically; replaces an existing one.
 
   Args:
-    policy: Policy to write.
-    directory: Target directory.
     add: Writes further files into the folder that it is given.
 
   Raises:

@@ -122,10 +122,7 @@ class Policy:
     return tf.nest.map_structure(lambda tensor: tensor.numpy(), result)
 
   def logits(self, inputs: PolicyInputs) -> np.ndarray:
-    """Computes logits for policies that decide in one pass (GDP).
-
-    Returns [num_decisions, num_devices] float32, about -1e9 where not allowed.
-    """
+    """Computes [N, D] float32 GDP logits, about -1e9 where not allowed."""
     return self.run("logits", inputs.tensors().values())
 
 

@@ -21,7 +21,7 @@ from tfplace.models.image_models import classifier
 from tfplace.models.lstm import Sampler
 from tfplace.models.zoo import ZooModel, build
 
-MEMBERS = 32  # per family, as in Placeto (arXiv 1906.08879)
+MEMBERS = 32  # members per family, as in Placeto (arXiv 1906.08879)
 
 
 def generator(family: str, index: int) -> np.random.Generator:
@@ -37,7 +37,7 @@ def generator(family: str, index: int) -> np.random.Generator:
   return np.random.default_rng((zlib.crc32(family.encode()), index))
 
 
-TRAINING = 24  # members for training; the others are for testing
+TRAINING = 24  # training members; the remaining members are for testing
 
 # Family -> name in the zoo.
 FAMILIES: Mapping[str, str] = {

@@ -277,7 +277,6 @@ def _apply(
   stride: int,
   number: int,
 ) -> keras.KerasTensor:
-  """Applies one cell; `before` is None for the first cell."""
   scope = f"cell{number}"
   before = _fitted(before, value, filters, f"{scope}_before")
   states = [activated_conv(value, filters, 1, f"{scope}_base"), before]

@@ -57,10 +57,7 @@ def word_scorer(
 
 @keras.saving.register_keras_serializable("tfplace")
 def word_loss(weights: tf.Tensor, log_probabilities: tf.Tensor) -> tf.Tensor:
-  """Computes the negative log-likelihood per sentence.
-
-  Weights are 0 after the end of a sentence.
-  """
+  """Computes the negative log-likelihood; weights are 0 past the end."""
   return -tf.reduce_sum(weights * log_probabilities, axis=-1)
 
 
@@ -154,10 +151,7 @@ def zero_state(words: tf.Tensor, units: int) -> State:
 
 
 def residual(layer: int, value: tf.Tensor, output: tf.Tensor) -> tf.Tensor:
-  """Adds `value` from the layer below, from the third layer on.
-
-  Follows Wu et al. (arXiv 1609.08144). Both tensors are [batch, units].
-  """
+  """Adds a residual connection from the third layer on (arXiv 1609.08144)."""
   return output + value if layer >= 2 else output
 
 

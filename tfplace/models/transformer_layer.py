@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-_EPSILON = 1e-5  # of the layer normalization; a common framework default
+# Epsilon of the layer normalization, a common framework default.
+_EPSILON = 1e-5
 _NEVER = -1e9  # added to the score of a key that a query must not see
 
 

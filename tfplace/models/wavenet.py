@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tfplace.models.lstm import Sampler
 
-LEVELS = 256  # of mu-law encoded audio, as in the paper
+LEVELS = 256  # levels of mu-law encoded audio, as in the paper
 LARGEST_DILATION = 512  # as in the paper; dilations then restart from 1
 _TAPS = 2  # kernel size of a causal convolution, as in the paper's figures
 

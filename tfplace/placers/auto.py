@@ -38,8 +38,8 @@ _OPTIMAL = "a placement is known that is proven to be optimal"
 # linear program of m-SCT, Scotch).
 _CLASSICAL_SHARE = 0.25
 # Share of the remaining seconds for the learned policy, in addition to its
-# setup time per op and in total. It ends early once its samples no longer
-# improve.
+# setup time: a time per op plus a constant. The policy ends early once its
+# samples no longer improve.
 _LEARNED_SHARE = 0.15
 _LEARNED_S_PER_OP, _LEARNED_S = 1e-5, 0.3
 # Minimum remaining time for the learned policy: a multiple of its setup time,
@@ -85,11 +85,7 @@ class AutoPlacer:
   def place(
     self, problem: Problem, evaluator: Evaluator, budget: Budget, seed: int
   ) -> Result:
-    """Runs all strategies in turn.
-
-    Raises:
-      InfeasibleError: no strategy found a placement that fits.
-    """
+    """Runs all strategies in turn; raises InfeasibleError if nothing fits."""
     run = _Run(self, problem, evaluator, budget, seed)
     if self.start is not None:
       run.attempt_start(self.start)
@@ -136,11 +132,9 @@ class _Run:
 
   @property
   def is_optimal(self) -> bool:
-    """True if a placement is proven optimal."""
     return any(result.evaluation.is_optimal for result in self.tried)
 
   def attempt_start(self, starts: np.ndarray) -> None:
-    """Evaluates the given placements, with repairs."""
     tracker = Tracker(_START, self.problem, self.evaluator, self.budget)
 
     def offer() -> Result:
@@ -150,7 +144,6 @@ class _Run:
     self._attempt(_START, offer)
 
   def attempt_classical(self, strategy: str) -> None:
-    """Runs a classical strategy."""
     if self.is_optimal:
       return
     if self.tried and self.budget.spent > CLASSICAL_TOTAL:
@@ -161,7 +154,6 @@ class _Run:
     self._attempt(strategy, lambda: self._place(strategy, None, budget))
 
   def attempt_learned(self, strategy: str) -> None:
-    """Runs a learned strategy within its share of the time."""
     if self.is_optimal:
       self.skipped[strategy] = _OPTIMAL
       return
@@ -188,7 +180,6 @@ class _Run:
     self._attempt(strategy, lambda: self._place(strategy, policy, budget))
 
   def search(self) -> None:
-    """Runs annealing from the best placements with the remaining time."""
     if self.is_optimal:
       self.skipped["annealing"] = _OPTIMAL
       return
@@ -206,12 +197,7 @@ class _Run:
     )
 
   def result(self) -> Result:
-    """Returns the best placement, with the history of all strategies.
-
-    Raises:
-      TfplaceError: no placement fits; reports the nearest miss, or else the
-        first failure.
-    """
+    """Returns the best placement, or raises the nearest miss or first error."""
     told = "no strategy found a placement"
     if not self.tried and self.tracker.nearest is not None:
       raise infeasible(told, self.problem, self.tracker.nearest)
@@ -260,7 +246,6 @@ class _Run:
 
   @property
   def _before_consolidation(self) -> Budget:
-    """Budget of the search."""
     budget, left = self.budget, self._left_evaluations
     if self.placer.tolerance is None:
       return dataclasses.replace(budget, max_evaluations=left)
@@ -284,7 +269,6 @@ class _Run:
 
   @property
   def _left_evaluations(self) -> int | None:
-    """Remaining evaluations; None if the budget only counts seconds."""
     limit = self.budget.max_evaluations
     return None if limit is None else max(0, limit - self.tracker.evaluations)
 

@@ -239,7 +239,6 @@ def _root(parent: np.ndarray, a: Index) -> Index:
 # These are loops because array expressions take seconds to compile.
 @allocating_inlined
 def _meet(free: np.ndarray, a: Index, b: Index) -> bool:
-  """Returns True if two coarse groups may share a device."""
   for device in range(free.shape[1]):
     if free[a, device] and free[b, device]:
       return True

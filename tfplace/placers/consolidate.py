@@ -63,7 +63,6 @@ class _Moves:
 
   @classmethod
   def of(cls, views: Sequence[_Units]) -> "_Moves":
-    """Collects the moves of all views, in order."""
     found = [np.nonzero(view.gain_us > 0) for view in views]
     unit, target = (np.concatenate(part) for part in zip(*found, strict=True))
     return cls(
@@ -132,7 +131,6 @@ class _Pass:
     ]
 
   def run(self) -> None:
-    """Runs until no move is kept or the budget is spent."""
     before = None
     while before is not self.current:
       before = self.current
@@ -176,7 +174,6 @@ class _Pass:
     return self.limit_us - load_us + overhead_us
 
   def _traffic(self, devices: np.ndarray) -> tuple[float, float]:
-    """Returns the time of all transfers on a mean link, and their bytes."""
     graph = self.groups.problem.graph
     across, _ = transfers(graph, devices)
     size = float(graph.edge_bytes[across].sum())

@@ -18,8 +18,10 @@ class ExecutorEvaluator:
   `Simulator` is picklable, but is packed again in each worker, which pays off
   from a few hundred placements.
 
-  Attributes:
-    problem: problem of the evaluator.
+  Args:
+    evaluator: evaluates one part.
+    executor: runs the parts; the caller shuts it down.
+    num_parts: tasks per batch, such as the number of workers.
   """
 
   def __init__(
@@ -28,13 +30,6 @@ class ExecutorEvaluator:
     executor: concurrent.futures.Executor,
     num_parts: int,
   ) -> None:
-    """Binds an evaluator to an executor.
-
-    Args:
-      evaluator: evaluates one part.
-      executor: runs the parts; the caller shuts it down.
-      num_parts: tasks per batch, such as the number of workers.
-    """
     self.problem: Problem = evaluator.problem
     self._evaluator = evaluator
     self._executor = executor
@@ -43,11 +38,7 @@ class ExecutorEvaluator:
   def evaluate(
     self, placements: np.ndarray | Sequence[Placement]
   ) -> list[Evaluation]:
-    """Evaluates [batch, num_ops] device indices or `Placement`s, in order.
-
-    Raises:
-      TfplaceError: the evaluator failed for a part.
-    """
+    """Evaluates [batch, num_ops] device indices or `Placement`s, in order."""
     if isinstance(placements, np.ndarray):
       rows = placements
     else:

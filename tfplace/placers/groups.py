@@ -185,12 +185,8 @@ def main_devices(groups: GroupGraph) -> np.ndarray:
 def equal_blocks(groups: GroupGraph, order: np.ndarray) -> np.ndarray:
   """Cuts an order of the groups into blocks of equal time, one per device.
 
-  Args:
-    groups: groups of the problem.
-    order: [num_groups] groups in the order in which devices are filled.
-
-  Returns:
-    [num_groups] int32 devices.
+  Devices are filled in the [num_groups] `order`. Returns [num_groups] int32
+  devices.
   """
   devices = main_devices(groups)
   work = np.empty(groups.num_groups)

@@ -17,7 +17,7 @@ from tfplace.placers.replan import Start
 
 _TRIAL = 0.2  # Share of the budget for the short search in each order.
 
-# Places a problem within a budget, from a placement if one is given.
+# Function that places a problem within a budget, from a placement if given.
 Place = Callable[[Problem, Budget, Start | None], Result]
 
 

@@ -151,8 +151,7 @@ def _check_judged(
 def _start(problem: Problem, placement: Start) -> np.ndarray:
   """Converts a given placement to [num_starts, num_ops] devices.
 
-  Raises:
-    TfplaceError: it is not a placement, or has none of the problem's ops.
+  Raises TfplaceError if it is not a placement or has none of the graph's ops.
   """
   if isinstance(placement, Placement):
     given = placement.problem
@@ -227,7 +226,6 @@ def _ladder(cluster: Cluster) -> Problem:
 
 
 def _diamond(message_costs: bool) -> Problem:
-  """Builds two branches between two ops, on two GPUs and a CPU."""
   ops = [
     OpSpec(f"op_{i}", "MatMul", {"GPU": 1.0 + i, "CPU": 9.0}, [64.0], 8.0)
     for i in range(4)

@@ -170,7 +170,6 @@ class _Allowance:
     self._ends = time.perf_counter() + limit_s
 
   def take(self) -> bool:
-    """Returns True if one more exchange is allowed."""
     self._left -= 1
     if self._is_timed:
       return time.perf_counter() < self._ends
@@ -307,8 +306,7 @@ def _choices(
 ) -> tuple[np.ndarray, np.ndarray]:
   """Lists none, one or two of a device's groups that another may run.
 
-  Returns:
-    [num_choices] bytes, ascending, and [num_choices, 2] groups, -1 for none.
+  Returns [num_choices] bytes, ascending, and [num_choices, 2] groups or -1.
   """
   held = groups.persistent_bytes
   movable = (devices == source) & (held > 0) & groups.allowed[:, target]

@@ -96,7 +96,6 @@ def _of_groups(groups: GroupGraph, old: np.ndarray, count: int) -> np.ndarray:
 
 
 def _find(cluster: Cluster, name: str) -> int:
-  """Returns the index of a device, or -1 if the cluster lacks it."""
   try:
     return cluster.index[find_device(cluster, name)]
   except FormatError:
@@ -104,7 +103,6 @@ def _find(cluster: Cluster, name: str) -> int:
 
 
 def _loads(groups: GroupGraph, devices: np.ndarray) -> np.ndarray:
-  """Returns [num_devices] microseconds of work of the assigned groups."""
   placed = np.flatnonzero(devices >= 0)
   where = groups.nearest(np.maximum(devices, 0))[placed]
   return np.bincount(where, groups.time_us[placed, where], groups.num_devices)

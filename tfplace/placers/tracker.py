@@ -45,12 +45,9 @@ def excess(problem: Problem, evaluation: Evaluation) -> dict[str, float]:
 def infeasible(
   told: str, problem: Problem, evaluation: Evaluation
 ) -> InfeasibleError:
-  """Builds an error with the needs of the nearest placement and advice.
+  """Builds an error from the evaluation with the least excess, with advice.
 
-  Args:
-    told: start of the message, such as "... found no placement".
-    problem: problem that was placed.
-    evaluation: evaluation of the placement with the least excess.
+  `told` starts the message, such as "... found no placement".
   """
   over = excess(problem, evaluation)
   memory = {d.name: d.memory_bytes for d in problem.cluster.devices}
@@ -166,11 +163,7 @@ class Tracker:
       self._excess, self.nearest = missing, evaluation
 
   def result(self) -> Result:
-    """Returns the best feasible placement.
-
-    Raises:
-      InfeasibleError: no candidate fits, or none could be run.
-    """
+    """Returns the best placement; raises InfeasibleError if there is none."""
     if self.best is None:
       who = f"strategy {self.name!r}"
       if self.nearest is None:

@@ -23,9 +23,10 @@ _logger = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def fallback() -> Iterator[bool]:
-  """Makes Numba cache functions decorated inside in the fallback directory.
+  """Directs Numba's cache to the fallback directory inside the context.
 
-  Yields False if there is no safe directory. Other packages keep their cache.
+  Yields False if there is no safe directory. Only functions decorated inside
+  are affected, not other packages.
   """
   path = _told_dir()
   before = _config.CACHE_DIR
@@ -38,7 +39,6 @@ def fallback() -> Iterator[bool]:
 
 @functools.cache
 def _told_dir() -> str | None:
-  """Returns `private_dir` and logs it once."""
   path = private_dir()
   why = "neither the package's folder nor the home directory can be written"
   if path is None:

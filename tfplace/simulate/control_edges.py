@@ -59,9 +59,7 @@ def _orderable(graph: OpGraph) -> np.ndarray:
 def enforce_order(graph_def: Any, placement: Placement) -> None:
   """Adds control edges in place that run each device's chain in order.
 
-  Args:
-    graph_def: a `GraphDef` with a node for each op of the placement.
-    placement: placement of these ops.
+  `graph_def` must have a node for each op of the placement.
   """
   names = placement.problem.graph.names
   nodes = {node.name: node for node in graph_def.node}

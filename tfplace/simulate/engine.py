@@ -155,7 +155,6 @@ def _start_op(
   now: float,
   costly: bool,
 ) -> float:
-  """Starts a ready op on its free device and returns its end."""
   time_us = tables.time_us[op, tables.kind[device]]
   end = now + time_us
   if costly:
@@ -174,7 +173,6 @@ def _start_op(
 def _start_receive(
   tables: Tables, work: Workspace, node: Index, device: Index, now: float
 ) -> float:
-  """Starts a ready receive on its free device and returns its end."""
   transfer: Index = node - tables.num_ops
   about = work.transfers.nodes[transfer]
   source = np.int64(about.source)
@@ -187,7 +185,6 @@ def _start_receive(
 def _occupy(
   work: Workspace, node: Index, device: Index, now: float, end: float
 ) -> None:
-  """Marks `device` as running an op or a receive until `end`."""
   work.ops.nodes[node].time = now
   work.running[device] = node
   work.end_us[device] = end

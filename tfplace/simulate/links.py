@@ -44,12 +44,7 @@ def transfer_ends(
 ) -> tuple[Us, Us, Us]:
   """Returns when a transfer is sent, arrives, and frees its channel.
 
-  Args:
-    links: link matrices of the cluster.
-    start_us: start on the channel; all arguments are numbers or arrays.
-    num_bytes: size of the transfer.
-    src: sending device.
-    dst: receiving device.
+  `start_us` is the start on the channel. Arguments are numbers or arrays.
   """
   sent_us = start_us + num_bytes / links.bandwidth[src, dst]
   arrival_us = sent_us + links.latency_us[src, dst]
@@ -104,7 +99,7 @@ class Links(NamedTuple):
 def arrival_us(
   links: Links, start_us: float, num_bytes: float, src: Index, dst: Index
 ) -> float:
-  """Returns the arrival of an output whose send starts on a free channel."""
+  """Returns when readers get an output sent at `start_us` on a free channel."""
   return (
     start_us
     + num_bytes * links.us_per_byte[src, dst]
@@ -116,7 +111,7 @@ def arrival_us(
 def free_us(
   links: Links, start_us: float, num_bytes: float, src: Index, dst: Index
 ) -> float:
-  """Returns when the channel of a transfer that starts now is free again."""
+  """Returns when the channel of a transfer started at `start_us` is free."""
   return (
     start_us
     + num_bytes * links.channel_us_per_byte[src, dst]
@@ -152,11 +147,8 @@ def best_links(cluster: Cluster, class_of: np.ndarray) -> Links:
   """Builds the best links between classes of devices, without gaps.
 
   Each entry has the least time per byte and the least latency of any link
-  between two devices of these classes.
-
-  Args:
-    cluster: the devices.
-    class_of: [num_devices] class of each device.
+  between two devices of these classes. `class_of` has the [num_devices]
+  classes.
   """
   count = int(class_of.max()) + 1
   us_per_byte = np.full((count, count), np.inf)
@@ -188,11 +180,8 @@ def mean_transfer(
 ) -> tuple[float, float]:
   """Returns the mean microseconds per byte and per transfer over all links.
 
-  The means include sends and receives, and are 0 without links.
-
-  Args:
-    cluster: the devices.
-    with_gap: also count the gap after a transfer.
+  The means include sends and receives and, if `with_gap`, the gap after a
+  transfer. They are 0 without links.
   """
   linked = (cluster.channel >= 0) & ~np.eye(cluster.num_devices, dtype=bool)
   if not linked.any():

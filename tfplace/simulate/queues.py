@@ -202,7 +202,6 @@ def take(tables: Tables, work: Workspace, device: Index, costly: bool) -> Index:
 
 @inlined
 def _wake(work: Workspace, device: Index) -> None:
-  """Lets an idle device start its waiting work."""
   if work.end_us[device] == np.inf:  # No op runs.
     will_start(work, device)
 

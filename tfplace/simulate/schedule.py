@@ -41,9 +41,7 @@ def memory_curves(
   transfer_start_us: np.ndarray,
   transfer_arrival_us: np.ndarray,
 ) -> list[MemoryCurve]:
-  """Computes the memory of each device, by rule 6 (memory).
-
-  The rules are in docs/simulation.md.
+  """Computes each device's memory by rule 6 (memory) of docs/simulation.md.
 
   Args:
     tables: packed problem from `pack`.

@@ -127,11 +127,7 @@ class PerDecisionPPOAgent(ppo_clip_agent.PPOClipAgent):
     *args: Any,
     **kwargs: Any,
   ) -> tf_agent.LossInfo:
-    """Computes the loss with old log-probabilities per decision.
-
-    They are recomputed from the stored distribution parameters, because those
-    that `PPOAgent.get_loss` receives are joint.
-    """
+    """Computes the loss with old log-probabilities per decision, not joint."""
     old = ppo_utils.distribution_from_spec(
       self._action_distribution_spec,
       action_distribution_parameters,
@@ -183,7 +179,6 @@ class PerDecisionPPOAgent(ppo_clip_agent.PPOClipAgent):
       advantages: [B, T].
       current_policy_distribution: Distribution over [B, T, max_decisions].
       weights: [B, T], 0 where a step is padding.
-      debug_summaries: Ignored.
     """
     log_probs = decision_log_prob(current_policy_distribution, actions)
     ratio = tf.exp(log_probs - sample_action_log_probs)
@@ -204,17 +199,13 @@ class PerDecisionPPOAgent(ppo_clip_agent.PPOClipAgent):
     weights: tf.Tensor,
     debug_summaries: bool = False,
   ) -> tf.Tensor:
-    """Returns the weighted negative mean entropy per decision.
-
-    tf-agents passes `entropy`, [B, T], summed over decisions.
-    """
+    """Returns the entropy loss per decision; `entropy` is a [B, T] sum."""
     count = tf.gather(self._num_decisions, time_steps.observation)
     each = entropy / tf.cast(count, tf.float32)
     total = tf.maximum(tf.reduce_sum(weights), 1.0)
     return -self._entropy_regularization * tf.reduce_sum(each * weights) / total
 
   def _decision_mask(self, graph: tf.Tensor) -> tf.Tensor:
-    """Maps [...] graph indices to [..., max_decisions], 0 at padding."""
     count = tf.gather(self._num_decisions, graph)[..., None]
     return tf.cast(tf.range(self._max_decisions) < count, tf.float32)
 

@@ -78,13 +78,11 @@ def decode(
   """Decodes placements one after the other.
 
   Args:
-    tables: Tables of the problem.
-    head: Head of the policy.
     noise: [B, N, D] float32 added to the logits: Gumbel noise to sample, 0 for
       the most probable choices.
     forced: [B, N] int32 devices to choose regardless of the logits, -1 for
       none.
-    keeps: Returns what the decisions observed.
+    keeps: True to return what the decisions observed.
   """
   number, count, devices = noise.shape
   rows = count if keeps else 0
@@ -113,7 +111,6 @@ def _decode(
   draws: Draws,
   state: State,
 ) -> None:
-  """Fills in `draws`; `state` is scratch space for a schedule."""
   for row in range(len(noise)):
     device_of = draws.choices[row]
     reset(state)
@@ -176,7 +173,6 @@ def _relate(
   device: Index,
   here_us: float,
 ) -> None:
-  """Fills in the features of one device relative to the best device."""
   start, end, cut = state.start, state.finish, state.cut
   least, ideal = state.least, tables.ideal_us
   row = state.seen[device]
@@ -217,11 +213,7 @@ def _relate(
 def _traffic(
   tables: PartialTables, state: State, device_of: np.ndarray, decision: Index
 ) -> None:
-  """Fills in transfers with earlier decisions on other devices.
-
-  Also fills in the shares of inputs and outputs on each device, and the device
-  of the largest transfer.
-  """
+  """Fills in traffic with earlier decisions, per device."""
   near, cut, seen = state.near, state.cut, state.seen
   near[:] = 0.0
   inputs = outputs = 1e-9
@@ -284,7 +276,6 @@ def _kin(
 def _score(
   head: Head, state: State, decision: Index, noise: np.ndarray
 ) -> Index:
-  """Returns the device with the highest logit plus [D] noise."""
   hidden, narrow, logits = state.hidden, state.narrow, state.logits
   best: Index = np.int64(0)
   for device in range(len(noise)):

@@ -22,7 +22,7 @@ class EncoderConfig:
     attention_layers: Segment-recurrent layers (the re-creation: 3).
     heads: Attention heads.
     segment: Decisions per segment (the re-creation: 256).
-    axes: Op-name axes whose features are used.
+    axes: Number of op-name axes whose features are used.
     superposition: Multiplies the inputs of the attention layers by a gate
       computed from the graph state.
   """
@@ -66,10 +66,7 @@ class Encoder(tf.keras.layers.Layer):
     ]
 
   def prepare(self, inputs: dict[str, tf.Tensor]) -> None:
-    """Creates the variables by a call on one decision.
-
-    Needed before a call with `recomputes`, whose loop cannot create variables.
-    """
+    """Creates all variables, which a call with `recomputes` cannot do."""
     links = ("edge", "edge_src", "edge_dst")
     kept = {name: inputs[name][:0] for name in links}
     for name in ("type_id", "node", "pair", "allowed"):
@@ -79,10 +76,10 @@ class Encoder(tf.keras.layers.Layer):
   def encode(
     self, inputs: dict[str, tf.Tensor], recomputes: bool = False
   ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Maps `Features.tensors()` to [N, units] and [1, units] states.
+    """Maps `Features.tensors()` to [N, units] decision and graph states.
 
-    These are the states of the decisions and of the graph. `recomputes` saves
-    memory in gradients at the cost of a second forward pass.
+    The graph state is [1, units]. `recomputes` saves memory in gradients at the
+    cost of a second forward pass.
     """
     state = self._embed(inputs, recomputes)
     run = layers.recomputed if recomputes else layers.whole
@@ -112,9 +109,6 @@ class Encoder(tf.keras.layers.Layer):
 
 
 def _spread(state: tf.Tensor) -> tf.Tensor:
-  """Standardizes [N, units] states over decisions.
-
-  What all decisions have in common does not help to separate them.
-  """
+  """Standardizes [N, units] states, which removes what all have in common."""
   mean, variance = tf.nn.moments(state, axes=[0], keepdims=True)
   return (state - mean) * tf.math.rsqrt(variance + 1e-6)

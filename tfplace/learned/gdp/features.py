@@ -185,7 +185,6 @@ def _edges(
 
 
 def _type_ids(decisions: Decisions) -> np.ndarray:
-  """Returns [N] int32 hashed type of each decision's longest, first op."""
   problem = decisions.problem
   types = problem.graph.types
   hashes = {t: zlib.crc32(t.encode()) % TYPE_VOCABULARY for t in set(types)}
@@ -270,7 +269,6 @@ def _device(
 
 
 def _pair(decisions: Decisions, sums: _Sums, share: np.ndarray) -> np.ndarray:
-  """Returns [N, D, PAIR_FEATURES]: speed, blocks in order, memory."""
   problem = decisions.problem
   rank, number = _kind_ranks(problem)
   memory = sums.persistent + sums.out_bytes
@@ -295,21 +293,13 @@ def _stack(*columns: object) -> np.ndarray:
 
 
 def _op_ranks(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
-  """Returns [num_ops] upward and downward ranks in microseconds.
-
-  Ops run on their fastest device without communication (HEFT, Topcuoglu et al.
-  2002).
-  """
+  """Returns [num_ops] HEFT ranks without communication, in microseconds."""
   upward = paths.upward_ranks(problem.graph, problem.fastest_us)
   return upward, problem.earliest_start_us
 
 
 def _axes_of_nodes(axes: np.ndarray) -> np.ndarray:
-  """Maps [A, N] ranks to [N, PER_NODE * A] float32.
-
-  The columns are the positions along the axes, 0 to 1, and flags for being on
-  the axes.
-  """
+  """Maps [A, N] ranks to [N, PER_NODE * A] positions and on-axis flags."""
   columns = np.maximum(_along(axes), 0.0), axes != UNKNOWN
   return np.concatenate(columns).T.astype(np.float32)
 

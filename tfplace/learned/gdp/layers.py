@@ -108,7 +108,6 @@ def _backward(
   upstream: tf.Tensor,
   variables: Sequence[tf.Variable],
 ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-  """Returns gradients of rows, and of shared tensors and variables."""
   count = tf.shape(rows[0])[0]
   added = [*shared, *variables]
 

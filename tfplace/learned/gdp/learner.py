@@ -123,7 +123,6 @@ class GdpLearner(Learner):
   def _draw(
     self, task: Task, logits: np.ndarray, rng: np.random.Generator
   ) -> np.ndarray:
-    """Returns [samples, N] devices: samples, and the best so far."""
     mine = logits[:, : len(task.classes)]
     drawn = sample(mine, self._method.samples, rng, task.clusterings)
     if task.best is not None:
@@ -182,10 +181,7 @@ class MovingAverage(tf.Module):
 def trajectory_of(
   first: ts.TimeStep, last: ts.TimeStep, actions: np.ndarray, info: dict
 ) -> trajectory.Trajectory:
-  """Builds [B, 2] steps: the only step of an episode and a boundary.
-
-  PPO masks the boundary.
-  """
+  """Builds [B, 2] steps: a one-step episode and its masked boundary."""
   step = policy_step.PolicyStep(actions, (), info)
   pair = (
     trajectory.from_transition(first, step, last),

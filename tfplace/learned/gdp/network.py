@@ -79,10 +79,7 @@ class PlacementNetwork(Encoder):
 
 
 def exportable(network: PlacementNetwork) -> Exportable:
-  """Returns the network with exported function `logits`.
-
-  It maps `Features.tensors()`, in order, to [N, D].
-  """
+  """Exports `logits`: `Features.tensors()`, in order -> [N, D]."""
   signature = features.signature(network.config.axes)
   return Exportable(
     strategy="gdp",

@@ -1,8 +1,4 @@
-"""Network that decides in order (training process only).
-
-It maps a graph to contexts, and observations to the logits that the compiled
-decoder (`decoding`) computes.
-"""
+"""Network that decides in order, as in `decoding` (training process only)."""
 
 import dataclasses
 
@@ -85,11 +81,7 @@ class OrderedNetwork(Encoder):
 
 
 def exportable(network: OrderedNetwork) -> Exportable:
-  """Returns the network with two exported functions.
-
-  `contexts` maps `Features.tensors()`, in order, to contexts and slopes. `head`
-  returns the weights of the head.
-  """
+  """Exports `contexts` (features -> contexts, slopes) and `head` (weights)."""
   signature = features.signature(network.config.axes)
   return Exportable(
     strategy="ordered",

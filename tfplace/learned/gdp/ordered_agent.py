@@ -1,8 +1,4 @@
-"""PPO for policies that decide in order.
-
-The agent recomputes the probabilities of choices from what the decisions of
-each sample observed.
-"""
+"""PPO that recomputes choice probabilities from stored observations."""
 
 import functools
 from typing import Any

@@ -156,7 +156,6 @@ class OrderedLearner(Learner):
     return self._tables[graph].allowed.shape
 
   def _decode(self, graph: int, noise: np.ndarray, forced: np.ndarray) -> Draws:
-    """Decodes placements and keeps their observations."""
     head = self._told(graph)
     return decode(self._tables[graph], head, noise, forced, True)
 

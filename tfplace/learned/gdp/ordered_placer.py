@@ -95,10 +95,7 @@ class OrderedPlacer:
     return tracker.result()
 
   def _begin(self, tracker: Tracker) -> np.ndarray:
-    """Offers the starts and returns [num_ops] devices of the best.
-
-    If none fits, returns the first.
-    """
+    """Offers all starts; returns [num_ops] devices of the best or first."""
     starts = self.start
     if starts is None:
       starts = np.stack(list(ruled(tracker)))
@@ -126,10 +123,7 @@ def ruled(tracker: Tracker) -> Iterator[np.ndarray]:
 
 
 def policy_head(policy: exported.Policy | None, decisions: Decisions) -> Head:
-  """Computes the head of a policy for a problem.
-
-  Without a policy, all devices are equally good.
-  """
+  """Computes a policy's head for a problem; uniform without a policy."""
   if policy is None:
     return uniform_head(decisions.num_decisions)
   seen = features.extract(decisions, policy.axes)
@@ -154,10 +148,7 @@ class Pass:
     temperature: float,
     keeping: float,
   ) -> bool:
-    """Offers a sample; returns True and makes it the base if it is best.
-
-    `temperature` and `keeping` are described at `TURNS`.
-    """
+    """Offers a sample, see `TURNS`; returns True if it becomes the base."""
     shape = self.tables.allowed.shape
     noise = rng.gumbel(size=shape) * temperature
     noise[np.arange(shape[0]), self.decisions.base_choices] += keeping

@@ -146,7 +146,6 @@ def changed(tables: PartialTables, decisions: Decisions) -> PartialTables:
 def _base_loads(
   decisions: Decisions, work_us: np.ndarray, ideal_us: float
 ) -> np.ndarray:
-  """Returns [D] relative load beyond an even share; 0 without a base."""
   if decisions.base is None:
     return np.zeros(work_us.shape[1])
   return (decisions.base_shares * work_us).sum(axis=0) / ideal_us - 1.0
@@ -155,7 +154,6 @@ def _base_loads(
 def _neighbours(
   groups: GroupGraph, group: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Returns offsets, entries and microseconds of the adjacency."""
   number = np.empty(len(group), np.int64)
   number[group] = np.arange(len(group))
   src, dst, size = groups.edges
@@ -173,10 +171,9 @@ def _neighbours(
 def _labels(
   decisions: Decisions,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Returns [N] int64 layers, microbatches and pairs of decisions.
+  """Returns the labels of each decision's longest labeled op.
 
-  Labels are those of the longest op that has one. If the layers are unknown,
-  they are replaced by name scopes.
+  If most layers are unknown, name scopes replace them.
   """
   graph = decisions.problem.graph
   layer = _of_longest(decisions, graph.layer)
@@ -190,7 +187,6 @@ def _labels(
 
 
 def _of_longest(decisions: Decisions, label: np.ndarray) -> np.ndarray:
-  """Returns [N] label of the longest labeled op, -1 without one."""
   known = np.flatnonzero(label >= 0)
   us = decisions.problem.fastest_us[known]
   by_time = known[np.argsort(us, kind="stable")]
@@ -201,7 +197,6 @@ def _of_longest(decisions: Decisions, label: np.ndarray) -> np.ndarray:
 
 
 def _positions(decisions: Decisions, order: np.ndarray) -> np.ndarray:
-  """Returns [N] fraction of the work before each decision's first op."""
   us = decisions.problem.fastest_us[order]
   before = (np.cumsum(us) - us) / max(float(us.sum()), _LEAST_US)
   result = np.zeros(decisions.num_decisions)

@@ -193,10 +193,7 @@ class PPOUpdate(PPO):
     self._minibatch = max(1, min(config.minibatch, steps))
 
     def see(observation: dict[str, tf.Tensor]) -> tf.Tensor:
-      """Returns progress, current cost and graph of an episode.
-
-      The return mostly depends on how far the start cost can still fall.
-      """
+      """Returns progress, cost so far and graph, which predict the return."""
       graph, cost = observation["graph"], observation["cost"]
       steps = visits * tf.gather(bank.num_decisions, graph)
       done = tf.cast(observation["step"], tf.float32)

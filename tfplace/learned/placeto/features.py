@@ -197,10 +197,7 @@ def random_choices(
 
 
 def fast_devices(decisions: Decisions) -> np.ndarray:
-  """Returns [N, D] bool, True for the fastest devices of each group.
-
-  Random initial placements use these devices rather than CPUs.
-  """
+  """Returns [N, D] bool, True for the fastest devices of each group."""
   allowed = decisions.allowed
   time_us = np.where(allowed, decisions.time_us, np.inf)
   least = time_us.min(axis=1, keepdims=True, initial=np.inf)

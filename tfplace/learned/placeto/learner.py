@@ -151,10 +151,7 @@ class PlacetoLearner(Learner):
     return exportable(self.policy)
 
   def improve(self, graph: int, rng: np.random.Generator) -> Step:
-    """Runs one iteration: parallel episodes, then an update.
-
-    `rng` samples initial placements, devices and minibatches.
-    """
+    """Runs one iteration: parallel episodes, then an update."""
     first = self._first_placements(graph, rng)
     episodes, entropy = self._play(graph, first, rng)
     final_us = self._episodes.final_us
@@ -183,10 +180,7 @@ class PlacetoLearner(Learner):
   def _play(
     self, graph: int, first: np.ndarray, rng: np.random.Generator
   ) -> tuple[trajectory.Trajectory, float]:
-    """Plays episodes; returns all but the first, and the mean entropy.
-
-    Trajectories have [B - 1, visits * N + 1] steps.
-    """
+    """Plays episodes; returns [B - 1, visits * N + 1] steps and entropy."""
     now = self._episodes.reset(graph, first)
     steps, entropy = [], 0.0
     count = self._method.visits * first.shape[1]
@@ -261,6 +255,5 @@ def _costs(task: Task, look: Look, config: PlacetoConfig) -> np.ndarray:
 def _step(
   now: ts.TimeStep, action: np.ndarray, info: Any, after: ts.TimeStep
 ) -> trajectory.Trajectory:
-  """Builds [B] trajectory steps as arrays."""
   made = policy_step.PolicyStep(action, (), info)
   return trajectory.from_transition(now, made, after)

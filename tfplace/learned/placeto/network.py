@@ -249,20 +249,15 @@ class PlacetoNetwork(tf.keras.layers.Layer):
   def _weights(self, members: tf.Tensor) -> tf.Tensor:
     """Converts [S, N] memberships to weights of a mean.
 
-    The paper's code has means as an option for poolings. Messages use them,
-    too, because sums over dozens of neighbors make the initial policy
-    overconfident.
+    The paper's code uses means as an option for poolings. Sums over dozens of
+    neighbors in messages make the initial policy overconfident.
     """
     number = tf.reduce_sum(members, axis=1, keepdims=True)
     return members / tf.maximum(number, 1.0)
 
 
 def exportable(network: PlacetoNetwork) -> Exportable:
-  """Returns the network with exported function `logits`.
-
-  Its arguments are the features and the states of B episodes; the result is [B,
-  D].
-  """
+  """Exports `logits`: features and states of B episodes -> [B, D]."""
 
   def logits(**given: tf.Tensor) -> tf.Tensor:
     state = {name: given.pop(name) for name in STATE}

@@ -77,8 +77,6 @@ class PlacetoPlacer:
 
 
 class _Rollouts:
-  """Episodes of an exported policy on one problem."""
-
   def __init__(
     self, policy: exported.Policy, decisions: Decisions, tracker: Tracker
   ) -> None:
@@ -138,7 +136,6 @@ class _Rollouts:
     return choices
 
   def _look(self, choices: np.ndarray) -> Look:
-    """Observes placements and offers the best one if it improves."""
     look, tracker = self._observer.look(choices), self._tracker
     tracker.evaluations += len(choices)
     first = int(look.feasible_us.argmin())

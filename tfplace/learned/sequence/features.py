@@ -23,7 +23,7 @@ VERSION = 1  # Incremented when policies must be retrained.
 TYPES = 200  # HDP: number of most common types with their own embedding
 OUTPUTS = 5  # number of outputs used by TensorFlow's hierarchical_controller
 NEIGHBOURS = 6  # HDP: maximum number of producers, and of consumers
-# Log(1 + bytes) of half a gigabyte, which scales sizes to about [0, 1].
+# Scales sizes to about [0, 1]: log(1 + bytes) of half a gigabyte.
 _LOG_BYTES = 20.0
 
 # Arguments of exported functions besides `signature`: the groups of decisions,
@@ -34,10 +34,7 @@ NOISE: dict[str, Tensor] = {"noise": ((None, None, None), "float32")}
 
 
 def signature(types: int) -> dict[str, Tensor]:
-  """Describes `OpEmbedding.tensors()`, in order, for any problem.
-
-  `types` is the number of op types with their own embedding.
-  """
+  """Describes `OpEmbedding.tensors()`, in order, for `types` op types."""
   return {
     "types": ((None, types + 1), "float32"),
     "sizes": ((None, OUTPUTS), "float32"),

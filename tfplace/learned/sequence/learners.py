@@ -60,13 +60,13 @@ class SequenceLearner(Learner):
     self._imitate = self._function(self._imitation, noise, chosen)
 
   def _function(self, method: Any, *more: Any) -> Any:
-    """Compiles a method of the policy inputs and further arguments."""
     seen = _specs(features.signature(len(self.sizes.types)))
     return tf.function(method, input_signature=[seen, *more], autograph=False)
 
   # Methods in which the two policies differ.
 
-  _kinds: ClassVar[int]  # of decisions: groups and devices, or devices only
+  # Number of kinds of decision: groups and devices, or devices only.
+  _kinds: ClassVar[int]
 
   @abc.abstractmethod
   def _make_network(self) -> Any:
@@ -76,7 +76,7 @@ class SequenceLearner(Learner):
   def _draw(
     self, graph: int, rng: np.random.Generator, samples: int
   ) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
-    """Returns noise on the logits, and [1 + samples, K] choices per kind.
+    """Returns logit noise and, per kind, [1 + samples, K] choices.
 
     The first row contains the most probable choices.
     """

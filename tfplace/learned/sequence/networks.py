@@ -59,15 +59,12 @@ class HierarchicalConfig(RnnConfig):
 
 
 class _OpNetwork(tf.Module):
-  """Embedding of decisions, shared by both networks."""
-
   def __init__(self, name: str, config: RnnConfig) -> None:
     super().__init__(name=name)
     self._types = tf.keras.layers.Dense(config.type_units, use_bias=False)
     self._types.build([None, len(config.types) + 1])
 
   def _embed(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
-    """Maps `OpEmbedding.tensors()` to [N, F]."""
     parts = [self._types(inputs["types"]), inputs["sizes"], inputs["adjacency"]]
     return tf.concat(parts, axis=-1)
 
@@ -91,10 +88,7 @@ class RnnNetwork(_OpNetwork):
   def logits(
     self, inputs: dict[str, tf.Tensor], choices: tf.Tensor
   ) -> tf.Tensor:
-    """Maps `OpEmbedding.tensors()` and [B, N] choices to [B, N, D] logits.
-
-    The logits of a decision are conditioned on the choices before it.
-    """
+    """Maps inputs and [B, N] int32 earlier choices to [B, N, D] logits."""
     return self._seq2seq.logits(
       self._embed(inputs)[None],
       inputs["device"],
@@ -133,12 +127,11 @@ class HierarchicalNetwork(_OpNetwork):
   def logits(
     self, inputs: dict[str, tf.Tensor], grouping: tf.Tensor, choices: tf.Tensor
   ) -> tf.Tensor:
-    """Computes the logits of the groups' devices.
+    """Computes the groups' device logits from `OpEmbedding.tensors()`.
 
     Each group is conditioned on the choices before it.
 
     Args:
-      inputs: `OpEmbedding.tensors()`.
       grouping: [B, N] int32 group of each decision.
       choices: [B, G] int32 device of each group.
 

@@ -1,8 +1,7 @@
-"""Placers `rnn` and `hierarchical`: trained recurrent policies.
+"""Placers `rnn` and `hierarchical`: recurrent policies (base install).
 
 They try the most probable placement at each number of decisions used in
-training, then samples at each in turn until the budget ends. They need the base
-install only.
+training, then samples at each in turn until the budget ends.
 """
 
 import dataclasses
@@ -44,8 +43,6 @@ class _RnnDraws:
 
 
 class _HierarchicalDraws(_RnnDraws):
-  """Samples of a hierarchical policy, like `_RnnDraws`."""
-
   def __init__(self, policy: exported.Policy, decisions: Decisions) -> None:
     super().__init__(policy, decisions)
     self._fallback = features.fallback_devices(decisions)
@@ -113,10 +110,7 @@ class RnnPlacer:
 
 @dataclasses.dataclass(frozen=True)
 class HierarchicalPlacer(RnnPlacer):
-  """Zero-shot placement by a hierarchical policy.
-
-  Each sample has its own grouping.
-  """
+  """Zero-shot placement by a hierarchical policy, a grouping per sample."""
 
   name: ClassVar[str] = "hierarchical"
   _draws: ClassVar[type[_RnnDraws]] = _HierarchicalDraws

@@ -221,7 +221,6 @@ class Seq2Seq(tf.Module):
     device: tf.Tensor,
     allowed: tf.Tensor,
   ) -> tf.Tensor:
-    """Maps two [B, T, units] tensors to [B, T, D] masked logits."""
     logits = tf.concat([h, context], -1) @ tf.transpose(device @ self._softmax)
     return tf.where(allowed, logits, NEVER)
 

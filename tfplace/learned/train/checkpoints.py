@@ -14,11 +14,7 @@ from tfplace.learned.exported import load_policy
 
 
 class JsonState(tf.train.experimental.PythonState):
-  """Non-variable state of a run, stored as JSON in the checkpoint.
-
-  Attributes:
-    value: Plain JSON data.
-  """
+  """Plain JSON state of a run, stored in the checkpoint."""
 
   def __init__(self, value: dict[str, Any]) -> None:
     self.value = value
@@ -101,9 +97,7 @@ class Checkpoints:
   is killed while writing keeps the previous checkpoint.
 
   Args:
-    directory: Directory of the checkpoints.
     tracked: Name -> variable, optimizer or module to save.
-    state: Further state.
     fingerprint: Identity of the run; checkpoints of other runs are rejected.
 
   Raises:

@@ -33,7 +33,7 @@ DEMONSTRATORS = (
 )
 SEARCH = "annealing"
 MAX_LOSS = 0.01  # maximum relative increase of the step time by simplification
-MAX_EVALUATIONS = 8000  # of simplification
+MAX_EVALUATIONS = 8000  # limit on the evaluations of the simplification
 _NO_LIMIT_S = 1e9
 _BROKEN_FILE = (
   *(OSError, EOFError, ValueError, TypeError, KeyError, NotImplementedError),
@@ -104,7 +104,7 @@ def find(decisions: Decisions, config: DemonstrationConfig) -> Demonstration:
 def _file_name(decisions: Decisions, config: DemonstrationConfig) -> str:
   problem = decisions.problem
   graph, cluster = problem.graph, problem.cluster
-  about = (  # as files of earlier versions have it
+  about = (  # This format keeps the names of existing files valid.
     f"Teaching(strategies={config.strategies},"
     f" search_evaluations={config.search_evaluations}, seed={config.seed},"
     " folder=None)"
@@ -171,7 +171,6 @@ def simplified(
   """Simplifies a searched placement where its choices gain nothing.
 
   Args:
-    problem: Problem to place.
     searched: [num_ops] devices of a feasible placement.
     simple: [num_ops] devices of the placement to return to. Identical devices
       may be permuted.
@@ -204,10 +203,7 @@ def simplified(
 
 
 def _levels(groups: GroupGraph) -> list[np.ndarray]:
-  """Returns [num_groups] labels per level, from coarse groups to groups.
-
-  Every second level is used; fine levels hardly differ from single groups.
-  """
+  """Returns [num_groups] labels: every second level, then single groups."""
   found = (
     list(reversed(coarsen_by_work(groups).labels)) if groups.num_groups else []
   )

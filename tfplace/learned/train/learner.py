@@ -60,10 +60,6 @@ class Learner(tf.Module, abc.ABC):
     policy: Network whose `variables` are those of an exported policy, in order.
     imitation_optimizer: Adam optimizer of the imitation.
 
-  Args:
-    tasks: Graphs to train on.
-    config: Settings of the run.
-
   Raises:
     TrainingError: A graph has too many decisions.
   """
@@ -95,10 +91,7 @@ class Learner(tf.Module, abc.ABC):
 
   @abc.abstractmethod
   def imitate(self, graph: int) -> float:
-    """Takes a gradient step toward the target of `tasks[graph]`.
-
-    Returns the loss.
-    """
+    """Takes a gradient step toward `tasks[graph].target`; returns the loss."""
 
   @abc.abstractmethod
   def improve(self, graph: int, rng: np.random.Generator) -> Step:
@@ -134,10 +127,7 @@ class Learner(tf.Module, abc.ABC):
       weight.assign(value)
 
   def fingerprint(self) -> dict[str, Any]:
-    """Returns plain JSON that a resumed run must share.
-
-    The config and the targets are compared separately.
-    """
+    """Returns JSON, besides config and targets, that a resume must match."""
     digest = 0
     for seen in self.inputs:
       for array in seen.tensors().values():
@@ -164,7 +154,6 @@ class Learner(tf.Module, abc.ABC):
       )
 
   def _adam(self, learning_rate: float) -> tf.keras.optimizers.Optimizer:
-    """Creates Adam with slots for the weights of the policy."""
     adam = tf.keras.optimizers.Adam(learning_rate)
     adam.build(self.policy.trainable_variables)
     return adam
@@ -176,7 +165,6 @@ class Learner(tf.Module, abc.ABC):
     optimizer: tf.keras.optimizers.Optimizer,
     max_norm: float,
   ) -> None:
-    """Applies the clipped gradient to the weights of the policy."""
     variables = self.policy.trainable_variables
     gradients = clipped(tape.gradient(loss, variables), max_norm)
     optimizer.apply_gradients(zip(gradients, variables, strict=True))

@@ -17,7 +17,7 @@ def clipped(gradients: Sequence[tf.Tensor], max_norm: float) -> list[tf.Tensor]:
   """Clips gradients to a global norm of `max_norm`.
 
   Unlike `tf.clip_by_global_norm`, finite gradients whose squares overflow yield
-  no NaNs; an LSTM over 48 steps produces such gradients. If a gradient is
+  no NaNs; an LSTM over 48 steps can produce such gradients. If a gradient is
   infinite or NaN, all are set to zero. Sparse gradients become dense.
   """
   dense = [tf.convert_to_tensor(gradient) for gradient in gradients]

@@ -58,10 +58,7 @@ class GraphBank(tf.Module):
     return result
 
   def graph_spec(self) -> tensor_spec.BoundedTensorSpec:
-    """Returns the spec of a graph index.
-
-    It is bounded because building a network samples it.
-    """
+    """Returns the bounded spec of a graph index, which agents sample."""
     return tensor_spec.BoundedTensorSpec(
       (), tf.int32, 0, self.num_graphs - 1, "graph"
     )
@@ -104,7 +101,6 @@ class PPO:
     actor: Network from observations to action distributions.
     value: Network from observations to expected rewards.
     action_spec: Spec of an action.
-    config: See `PPOConfig`.
     agent_type: Constructor of the agent, such as `PPOClipAgent`.
     **differs: Settings in which the methods differ.
   """

@@ -1,8 +1,8 @@
 """Training tasks: graphs to place and the rewards of placements.
 
 Rewards are relative to a step time of the graph: the logarithm for PPO, the
-negative square root of the papers for REINFORCE. Rewards have no lower bound,
-because a random policy would then get the same reward everywhere.
+negative square root of the papers for REINFORCE. They are not clipped from
+below, because a random policy would get the same clipped reward everywhere.
 """
 
 import dataclasses
@@ -65,10 +65,7 @@ class Task:
     return symmetry.device_classes(self.decisions.problem.cluster)
 
   def evaluate(self, choices: np.ndarray) -> np.ndarray:
-    """Maps [B, num_decisions] devices to [B] step times.
-
-    Infeasible placements are infinite.
-    """
+    """Maps [B, num_decisions] devices to [B] times, infinite if infeasible."""
     step_us = step_times(self.evaluator, self.decisions.to_devices(choices))
     self.keep(choices, step_us)
     return step_us

@@ -63,7 +63,6 @@ class Trainer:
 
   Args:
     tasks: At least one graph. The trainer sets their `best`.
-    config: See `TrainConfig`.
     checkpoint_dir: Directory from which the run resumes; None disables
       checkpoints.
     log_dir: Directory of TensorBoard scalars; None disables them.
@@ -233,10 +232,7 @@ class Trainer:
 def _fingerprint(
   config: TrainConfig, tasks: Sequence[Task], weights: list | None
 ) -> dict[str, object]:
-  """Returns the settings that a resumed run must share.
-
-  The number of iterations may change.
-  """
+  """Returns what a resumed run must match; iterations may change."""
   settings = dataclasses.asdict(config)
   del settings["iterations"], settings["checkpoint_every"]
   digest = 0

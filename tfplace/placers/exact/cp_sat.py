@@ -128,21 +128,12 @@ _MAX_CHOICES = 20_000  # Maximum ops x devices of a model.
 
 
 def make_schedule(problem: Problem, most_us: float) -> Schedule:
-  """Builds the model of steps that take at most `most_us`.
-
-  Args:
-    problem: problem to place.
-    most_us: step time of a known placement, above 0.
-  """
+  """Builds the model of steps that take at most `most_us`, above 0."""
   return _Builder(problem, most_us).build()
 
 
 def check(problem: Problem) -> None:
-  """Rejects problems that cannot be solved.
-
-  Raises:
-    TfplaceError: OR-tools is not installed, or the problem is too large.
-  """
+  """Raises TfplaceError if OR-tools is missing or the problem is too large."""
   cp_model()
   choices = problem.graph.num_ops * problem.cluster.num_devices
   if choices > _MAX_CHOICES:

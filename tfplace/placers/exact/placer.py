@@ -100,17 +100,8 @@ def search(
 ) -> tuple[float, Result]:
   """Searches in this process, which must not have loaded TensorFlow.
 
-  Args:
-    problem: a small problem.
-    limit_s: time limit in seconds.
-    max_evaluations: maximum number of evaluated placements, or None.
-    seed: seed of the solver.
-
-  Returns:
-    A bound in microseconds, and the best placement by simulation.
-
-  Raises:
-    TfplaceError: see `ExactPlacer.place`.
+  Returns a lower bound in microseconds, and the best placement by simulation.
+  Raises TfplaceError if OR-tools is missing or the problem is too large.
   """
   cp_sat.check(problem)
   budget = Budget(limit_s, max_evaluations)
@@ -139,7 +130,6 @@ def search(
 
 
 def _offer_starts(tracker: Tracker, seed: int) -> None:
-  """Offers the placements of other strategies as a start."""
   problem, budget = tracker.problem, tracker.budget
   for start in _STARTS:
     if tracker.best and tracker.is_done:
@@ -187,12 +177,8 @@ def search_apart(
 ) -> tuple[float, np.ndarray, int]:
   """Runs `search` in a child process.
 
-  Returns:
-    A proven bound in microseconds, [num_ops] devices, and the number of
-    evaluated placements.
-
-  Raises:
-    TfplaceError: the search failed, or the process died or hung.
+  Returns the proven bound in microseconds, [num_ops] devices, and the number of
+  evaluated placements. Raises TfplaceError if the search fails or hangs.
   """
   limit_s = min(limit_s, _LONGEST_S)
   request = pickle.dumps((problem, limit_s, max_evaluations, seed))

@@ -133,7 +133,6 @@ class _Groups:
     self._memory = problem.cluster.memory_bytes
 
   def join(self, op: int, other: int) -> None:
-    """Merges the groups of two ops if some device can take both."""
     a = self._sets.find(self._group_of[op])
     b = self._sets.find(self._group_of[other])
     if a == b:

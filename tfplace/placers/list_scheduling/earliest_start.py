@@ -178,7 +178,6 @@ def _empty_queues(tables: ListTables) -> _Queues:
 def _run(
   tables: ListTables, state: _State, traffic: Traffic, op: int, device: int
 ) -> None:
-  """Sends an op's inputs to its device and runs it there."""
   start = send_inputs(tables, traffic, state.device_of, state.end, op)
   start = max(start, state.idle_us[device])
   time_us = tables.time_us[op, device]

@@ -118,12 +118,9 @@ def _assign(
 
 
 def chains(problem: Problem, only: np.ndarray, tables: ListTables) -> Chains:
-  """Merges each op with its only consumer, which cannot create a cycle.
+  """Merges each op with its [num_ops] only consumer (-1 for none).
 
-  Args:
-    problem: problem to place.
-    only: [num_ops] only consumer of each op, or -1.
-    tables: tables of the problem.
+  Merging cannot create a cycle.
   """
   graph = problem.graph
   root = np.where(only >= 0, only, np.arange(graph.num_ops))
@@ -210,7 +207,6 @@ def _constraints(nodes: Chains) -> "tuple[sparse.csr_matrix, np.ndarray]":
   def rows(
     count: int, *terms: tuple[np.ndarray, np.ndarray, np.ndarray]
   ) -> "sparse.coo_matrix":
-    """Builds `count` rows from (coefficients, rows, columns)."""
     values, at, columns = map(np.concatenate, zip(*terms, strict=True))
     return sparse.coo_matrix((values, (at, columns)), (count, width))
 

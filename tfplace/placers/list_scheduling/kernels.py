@@ -290,7 +290,6 @@ def _assign(
   group: Index,
   device: int,
 ) -> None:
-  """Assigns a group unless it is already assigned."""
   if device_of[group] >= 0:
     return
   device_of[group] = device

@@ -39,12 +39,9 @@ class MTopoPlacer:
 
   A device is full when it holds the average memory per device plus the memory
   of the largest group.
-
-  Attributes:
-    groupings: keys of `GROUPINGS` to try.
   """
 
-  groupings: tuple[str, ...] = tuple(GROUPINGS)
+  groupings: tuple[str, ...] = tuple(GROUPINGS)  # Groupings to try.
   name: ClassVar[str] = "m_topo"
 
   def place(
@@ -84,12 +81,9 @@ class MEtfPlacer:
   Schedules the pair of a ready op and a device with free memory that can start
   first. Ties go to the op with the largest upward rank, since the paper gives
   no rule.
-
-  Attributes:
-    groupings: keys of `GROUPINGS` to try.
   """
 
-  groupings: tuple[str, ...] = tuple(GROUPINGS)
+  groupings: tuple[str, ...] = tuple(GROUPINGS)  # Groupings to try.
   name: ClassVar[str] = "m_etf"
 
   def place(
@@ -108,13 +102,8 @@ class MEtfPlacer:
 def schedule(groups: GroupGraph, favorites: np.ndarray) -> np.ndarray:
   """Schedules by earliest start, with ties broken by upward rank.
 
-  Args:
-    groups: groups of the problem.
-    favorites: [num_ops] favorite child of each op, for which its device is
-      reserved, or -1.
-
-  Returns:
-    [num_groups] int32 devices.
+  `favorites` has the [num_ops] favorite child of each op, for which its device
+  is reserved, or -1. Returns [num_groups] int32 devices.
   """
   tables = list_tables(groups)
   graph = groups.problem.graph
@@ -199,12 +188,9 @@ class HeftPlacer:
   Ops are scheduled by decreasing upward rank (mean times, mean communication),
   each on the device where it finishes first. A colocation group follows its
   first op.
-
-  Attributes:
-    groupings: keys of `GROUPINGS` to try.
   """
 
-  groupings: tuple[str, ...] = tuple(GROUPINGS)
+  groupings: tuple[str, ...] = tuple(GROUPINGS)  # Groupings to try.
   name: ClassVar[str] = "heft"
 
   def place(

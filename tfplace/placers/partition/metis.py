@@ -39,11 +39,7 @@ class MetisPlacer:
   def place(
     self, problem: Problem, evaluator: Evaluator, budget: Budget, seed: int
   ) -> Result:
-    """Cuts the groups into as many parts as there are devices.
-
-    Raises:
-      TfplaceError: pymetis is not installed, or METIS fails.
-    """
+    """Cuts the groups into as many parts as there are devices (see `cut`)."""
     tracker = Tracker(self.name, problem, evaluator, budget)
     groups = GroupGraph(problem)
     devices = main_devices(groups)

@@ -93,8 +93,7 @@ def leaves(distance: np.ndarray) -> list[int]:
 def parse_mapping(text: str, num_vertices: int, num_parts: int) -> np.ndarray:
   """Parses a `.map` file to the [num_vertices] int64 part of each vertex.
 
-  Raises:
-    TfplaceError: the file does not give exactly one valid part per vertex.
+  Raises TfplaceError unless it gives exactly one valid part per vertex.
   """
   try:
     values = np.array([int(word) for word in text.split()], np.int64)
@@ -139,12 +138,7 @@ class ScotchPlacer:
   def place(
     self, problem: Problem, evaluator: Evaluator, budget: Budget, seed: int
   ) -> Result:
-    """Maps the groups.
-
-    Raises:
-      TfplaceError: the program is not installed, fails, times out, or returns
-        an invalid mapping.
-    """
+    """Maps the groups (see `find_program` and `run` for its errors)."""
     tracker = Tracker(self.name, problem, evaluator, budget)
     program = find_program()
     groups = GroupGraph(problem)
@@ -194,8 +188,7 @@ def run(
 ) -> np.ndarray:
   """Runs the program once; returns the [num_vertices] part of each vertex.
 
-  Raises:
-    TfplaceError: the program fails, times out, or returns an invalid mapping.
+  Raises TfplaceError if it fails, times out, or returns an invalid mapping.
   """
   try:
     with tempfile.TemporaryDirectory(prefix="tfplace_scotch_") as name:

@@ -239,7 +239,6 @@ def _in_turn(ranks: np.ndarray, num_parts: int) -> np.ndarray:
 
 
 def _ranks(numbers: dict[int, int], num_scopes: int) -> np.ndarray:
-  """Returns [num_scopes] gapless ranks of the numbers; UNKNOWN without one."""
   result = np.full(num_scopes, UNKNOWN)
   values = np.array(list(numbers.values()))
   result[list(numbers)] = np.unique(values, return_inverse=True)[1]

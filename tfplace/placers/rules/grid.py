@@ -45,8 +45,7 @@ class DataParallelPlacer:
   ) -> Result:
     """Uses one stage and as many replicas as possible.
 
-    Raises:
-      TfplaceError: the step is not microbatched.
+    Raises TfplaceError if the step is not microbatched.
     """
     step = SplitStep(_split(self.name, problem))
     tracker = Tracker(self.name, problem, evaluator, budget)
@@ -79,9 +78,7 @@ class HybridPlacer:
   ) -> Result:
     """Tries grids of at least two replicas and two stages.
 
-    Raises:
-      TfplaceError: the step is not microbatched, or there are fewer than four
-        devices.
+    Raises TfplaceError without microbatches or with fewer than four devices.
     """
     step = SplitStep(_split(self.name, problem))
     grids = list(step.grids())
@@ -107,7 +104,6 @@ def _split(strategy: str, problem: Problem) -> GroupGraph:
 def _best(
   tracker: Tracker, step: "SplitStep", grids: list[tuple[int, int]]
 ) -> Result:
-  """Offers every grid, and repairs memory if none fits."""
   first, least = None, np.inf
   for row in step.placements(grids):
     found_us = tracker.offer(step.groups.expand(row)).step_time_us
@@ -122,9 +118,6 @@ def _best(
 
 class SplitStep:
   """The groups of a step, arranged for grids of replicas and stages.
-
-  Args:
-    groups: groups of the problem.
 
   Attributes:
     groups: groups of the problem.
@@ -174,13 +167,9 @@ class SplitStep:
   def _placed(
     self, grid: np.ndarray, stage: np.ndarray, along: bool
   ) -> np.ndarray:
-    """Returns [num_groups] devices of one grid.
+    """Returns [num_groups] devices of one [replicas, stages] grid.
 
-    Args:
-      grid: [replicas, stages] devices.
-      stage: [num_groups] stage of each group.
-      along: add gradients on the way from replica to replica instead of at the
-        variable.
+    `along` adds gradients from replica to replica instead of at the variable.
     """
     replica = self._replicas(stage, len(grid), grid.shape[1], along)
     wanted = grid[np.maximum(replica, 0), np.maximum(stage, 0)]

@@ -43,11 +43,7 @@ class CpuPlacer:
   def place(
     self, problem: Problem, evaluator: Evaluator, budget: Budget, seed: int
   ) -> Result:
-    """Tries each CPU device.
-
-    Raises:
-      ProblemError: the cluster has no device of kind CPU.
-    """
+    """Tries each CPU device; raises ProblemError if the cluster has none."""
     devices = problem.cluster.devices
     cpus = [i for i, device in enumerate(devices) if device.kind == "CPU"]
     if not cpus:
@@ -72,12 +68,9 @@ def _try_devices(tracker: Tracker, devices: Sequence[int]) -> None:
 
 
 def _alike(cluster: Cluster, device: int, row: np.ndarray) -> bytes:
-  """Returns a key that is equal for placements on equivalent devices.
+  """Returns a key that is equal for placements that differ only in `device`.
 
-  Args:
-    cluster: cluster of the placement.
-    device: main device of the placement.
-    row: [num_ops] devices of the placement.
+  `row` is the [num_ops] placement with everything possible on `device`.
   """
   own = row == device
   used = np.append(device, np.unique(row[~own]))

@@ -61,8 +61,6 @@ class Chain:
   Args:
     state: State of the chain; modified in place.
     tables: Tables of the problem, including the units that this chain moves.
-    step: Tables of the simulator.
-    scale: Scale of the problem.
 
   Attributes:
     tables: Tables of the problem.
@@ -160,7 +158,6 @@ class Chain:
     Stops early if there is nothing to gain or no move has an effect.
 
     Args:
-      rounds: All rounds.
       number: Index of the round.
       hot_us: First temperature of the round.
       until: Fraction of the round at which to stop.

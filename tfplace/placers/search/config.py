@@ -7,13 +7,13 @@ from tfplace.core.protocols import is_optimal
 from tfplace.placers.groups import GroupGraph
 
 # All values were chosen by trial.
-SWEEP_SHARE = 0.5  # of the budget, for the sweeps of a large graph
+SWEEP_SHARE = 0.5  # fraction of the budget for the sweeps of a large graph
 SWEPT = 0.1  # factor on the first temperature after the sweeps of a large graph
 WARM = 0.4  # the same factor where a round continues from the best placement
-EVALUATIONS_PER_GROUP = 400.0  # per round, group and chain
+EVALUATIONS_PER_GROUP = 400.0  # evaluations per round, group and chain
 PATIENCE = 40  # rounds without improvement before the search ends
-CHUNK_EVALUATIONS = 500  # between two checks of a budget of evaluations
-_CHUNK_S = 0.1  # between two checks of a budget of seconds
+CHUNK_EVALUATIONS = 500  # evaluations between two checks of the budget
+_CHUNK_S = 0.1  # seconds between two checks of the clock
 _LARGE_HOT = 0.006  # `SearchConfig.hot` for large graphs
 _COLD = 3e-5  # last temperature of a round, relative to the lower bound
 # Penalty, in lower bounds, for exceeding the memory of a device by 100%.
@@ -114,8 +114,6 @@ def scale_of(
   """Computes the scale of a problem.
 
   Args:
-    groups: Groups of the problem.
-    config: Settings of the search.
     num_movable: Number of groups that can be on more than one device.
     longest_us: Longest path, including minimum waits.
   """

@@ -23,7 +23,7 @@ from tfplace.placers.rules.grid import SplitStep
 from tfplace.placers.tracker import Tracker
 from tfplace.simulate.links import mean_transfer
 
-SHARE = 0.7  # of the remaining seconds, for both halves
+SHARE = 0.7  # fraction of the remaining seconds for both halves
 _TRAFFIC = 0.5  # maximum traffic between halves relative to the work of one
 _LONGEST = 0.6  # maximum longest path relative to all work
 # Maximum step on two devices relative to half of the step on one.
@@ -45,7 +45,6 @@ def search_halves(
 
   Args:
     tracker: Evaluates whether the halves run in parallel.
-    groups: Groups of the problem.
     seed: Seed of METIS.
     place: Searches a half.
 
@@ -147,7 +146,6 @@ def _may_run_at_once(groups: GroupGraph) -> bool:
 
 
 def _are_apart(groups: GroupGraph, half: np.ndarray) -> bool:
-  """Returns True if the halves exchange little and neither is small."""
   work = np.bincount(half, groups.fastest_us, 2)
   src, dst, size = groups.edges
   across = half[src] != half[dst]

@@ -145,8 +145,6 @@ def propose(
   """Fills `moved` and `targets` with one random move.
 
   Args:
-    tables: Tables of the problem.
-    state: State of the chain.
     lowest: Lowest level of units to move; 0 is single groups.
     highest: Highest level of units to move.
     part_share: Fraction of the moves that move only those groups of a unit that

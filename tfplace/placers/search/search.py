@@ -37,9 +37,6 @@ class Search:
   """Search over the placements of one problem.
 
   Args:
-    groups: Groups of the problem.
-    seed: Random seed.
-    config: Settings of the search.
     like: [num_groups] devices. Placements similar to these simulate faster.
   """
 
@@ -234,7 +231,6 @@ class Search:
       ranked[-1].restart(ranked[0].devices)
 
   def _tell(self, chain: Chain) -> None:
-    """Reports the best of a chain if it is a new overall best."""
     with self._lock:
       found = chain.best_us
       if found < self._told_us:

@@ -134,11 +134,7 @@ def search_tables(groups: GroupGraph, found: Coarsening) -> SearchTables:
 def _odds(
   groups: GroupGraph, offsets: np.ndarray, members: np.ndarray
 ) -> np.ndarray:
-  """Returns [num_units, num_devices] weights that favor fast devices.
-
-  Weights are proportional to speed, because moves to much slower devices are
-  nearly always rejected.
-  """
+  """Returns [num_units, num_devices] weights, proportional to speed."""
 
   def sums(per_group: np.ndarray) -> np.ndarray:
     return np.add.reduceat(per_group[members], offsets[:-1], axis=0)
@@ -226,7 +222,6 @@ def time_order(
   original positions, so the simulated step stays the same.
 
   Args:
-    groups: Groups of the problem.
     devices: [num_groups] devices of the placement that defines the start times.
       None uses the earliest starts without communication (ASAP).
   """

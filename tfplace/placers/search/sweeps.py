@@ -22,9 +22,9 @@ from tfplace.placers.search.state import SearchTables, search_tables
 
 SIZES = (1024, 256, 96, 32, 8, 3)  # units to merge down to
 COARSE = 4  # number of the first levels that are swept repeatedly
-RESTARTS = 0.4  # of the sweep budget, for the repeated levels
+RESTARTS = 0.4  # fraction of the sweep budget for the repeated levels
 _AT_ONCE = 8  # maximum number of units between checks of the budget
-_LOOK_S = 0.2  # between checks of the clock, if one unit takes less
+_LOOK_S = 0.2  # seconds between checks of the clock, if one unit takes less
 
 
 class Allowance:
