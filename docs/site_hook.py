@@ -27,11 +27,13 @@ _LINK = re.compile(r"\]\(\s*([^)\s#]+)(#[^)\s]*)?\)")
 
 def on_files(files: Files, *, config: Any) -> Files:
   """Adds the pages and pictures from outside of docs/."""
-  pictures = (ROOT / "benchmarks" / "results").glob("*.png")
+  results = ROOT / "benchmarks" / "results"
+  shown = [*results.glob("*.png"), *results.glob("*.md")]
   extra = {
     **PAGES,
     "LICENSE": "LICENSE.txt",
-    **{_name(path): f"results/{path.name}" for path in pictures},
+    **{_name(path): f"results/{path.name}" for path in shown},
+    "benchmarks/graph_sets.py": "benchmarks/graph_sets.py",
     **{_name(path): _name(path) for path in (ROOT / "examples").glob("*.py")},
   }
   for source, target in extra.items():

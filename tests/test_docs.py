@@ -143,7 +143,7 @@ def test_example_runs(page, name, tmp_path):
 
 def test_readme_is_short_and_has_the_test_command():
   text = text_of("README.md")
-  assert len(text.splitlines()) <= 200
+  assert len(text.splitlines()) <= 150
   marked = text.split("<!-- test command -->")[1]
   assert "-m pytest" in marked.split("```")[1]
 

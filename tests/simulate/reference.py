@@ -1,4 +1,4 @@
-"""Rules 1 to 7 of the formats in plain Python, written from the text alone.
+"""The rules of docs/simulation.md in plain Python, written from the text.
 
 And the order of rank, from the text of `tfplace.core.order`.
 

@@ -1,4 +1,4 @@
-"""Each rule of the formats on cases small enough to do by hand."""
+"""Each rule of docs/simulation.md on cases small enough to do by hand."""
 
 import numpy as np
 import pytest

@@ -70,9 +70,11 @@ def place_model(
     costs: "measured" runs the step for a few seconds, beside the model, which
       it does not change; "estimated", or the name of a cost model. None
       measures where `cluster` is None.
-    microbatches, max_in_flight, allow_batch_statistics: how the training step
-      is split into parts that compute what the whole does (`SplitConfig`);
-      microbatches="auto" chooses their number with the placement.
+    microbatches: number of microbatches of the training step;
+      "auto" chooses it with the placement.
+    max_in_flight: microbatches under way at once; None: all.
+    allow_batch_statistics: whether BatchNormalization may use the statistics
+      of a microbatch.
     order: in which devices take their ready ops: as they become ready
       ("arrival"), by "rank", or "auto": rank where that gains at least 3% or
       fits where arrival does not.

@@ -264,8 +264,10 @@ def extract(
     cache_dir: directory where graphs of named models and of files are kept by
       a hash of all that decides them; None extracts anew.
     costs: name of the cost model that says what each op takes.
-    microbatches, max_in_flight, allow_batch_statistics: how a training step is
-      split into parts that compute what the whole does: see `SplitConfig`.
+    microbatches: number of microbatches of a training step.
+    max_in_flight: microbatches under way at once; None: all.
+    allow_batch_statistics: whether BatchNormalization may use the statistics
+      of a microbatch.
 
   Raises:
     ExtractionError: names the model or file and what is wrong with it, or why
