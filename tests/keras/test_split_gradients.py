@@ -307,6 +307,27 @@ class Shown(Forward):
     return forward
 
 
+class Penalized(Forward):
+  """Adds a mean over examples to the loss that Keras computes."""
+
+  def forward(self, *_):
+    def forward(x, y, sample_weight):
+      predicted = self(x, training=True)
+      loss = self.compute_loss(x, y, predicted, sample_weight)
+      return loss + 0.1 * ops.mean(ops.square(predicted))
+
+    return forward
+
+
+def test_forward_that_adds_to_the_loss_passes_the_check():
+  batch = (X[:BATCH], Y[:BATCH], WEIGHTS[:BATCH])
+  plan = tfplace.plan_model(
+    build(Penalized), "v100x2", "m_topo", sample=batch, microbatches=2
+  )
+  assert "not checked" not in plan.message
+  assert "2 microbatches" in plan.message
+
+
 def split_trace(kind):
   batch = (X[:BATCH], Y[:BATCH], WEIGHTS[:BATCH])
   return trace_keras(build(kind), sample=batch, split=SplitConfig(3))

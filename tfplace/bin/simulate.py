@@ -10,7 +10,7 @@ from tfplace.bin import cli, outputs, sources
 from tfplace.simulate import Simulator
 
 _DESCRIPTION = (
-  "Simulates one step of a placed graph by the rules of the formats, and"
+  "Simulates one step of a placed graph by the rules of docs/simulation.md, and"
   " writes its evaluation, a Perfetto trace and a timeline picture."
 )
 

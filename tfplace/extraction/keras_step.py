@@ -261,6 +261,7 @@ def _recorded_loss(
     losses.append(loss)
     return loss
 
+  recording.record_loss = losses.append  # type: ignore[attr-defined]
   # This bypasses Keras' attribute tracking, which is not meant for methods.
   object.__setattr__(model, "compute_loss", recording)
   try:

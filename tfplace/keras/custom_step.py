@@ -61,6 +61,10 @@ def split_gradients(
     loss, gradients = forward_and_backward(model, (x, y, weight), forward)
     examples = tf.shape(tf.nest.flatten(x)[0])[0]
     model._loss_tracker.update_state(loss, sample_weight=examples)
+    # The loss of the step is `forward`'s, which may add to `compute_loss`'s.
+    record_loss = getattr(model.compute_loss, "record_loss", None)
+    if record_loss is not None:
+      record_loss(loss)
   if gradients and all(gradient is None for gradient in gradients):
     raise ExtractionError(
       f"model {model.name!r}: the loss of split_gradients depends on none of"
