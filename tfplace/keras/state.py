@@ -107,7 +107,7 @@ def slots(model: keras.Model) -> Iterator[tuple[keras.Variable, Any]]:
 
 
 def layer_names(model: keras.Model) -> set[str]:
-  """Returns the names of the model and all its layers, including nested ones."""
+  """Returns the names of the model and of all layers, nested ones included."""
   return {layer.name for layer in model._flatten_layers()}
 
 
