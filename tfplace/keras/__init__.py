@@ -1,4 +1,4 @@
-"""From a plan to the running Keras model, and to placed graphs and files."""
+"""Placement of Keras models, graphs and SavedModels by a plan."""
 
 from tfplace.keras.custom_step import split_gradients
 from tfplace.keras.exported import (

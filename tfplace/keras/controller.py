@@ -1,8 +1,8 @@
-"""Holds one model to its plan: what `place_model` leaves attached to a model.
+"""Controller that `place_model` attaches to a model.
 
-The controller wraps the model's three step functions (instance attributes; the
-class stays as it is), so that whatever traces them finds the variables on
-their devices and a device function on the graph.
+The controller wraps the model's three step functions as instance attributes;
+the class of the model stays unchanged. Every trace of a wrapped step finds the
+variables on their devices and a device function on the graph.
 """
 
 import contextlib
@@ -28,39 +28,44 @@ _logger = logging.getLogger("tfplace")
 
 _STEPS = tuple(f"{kind}_step" for kind in KINDS)
 _ATTRIBUTE = "_tfplace_controller"
-# Of the ops of a plan's layers in the step that is traced, what it calls left
-# aside. Of another model's, losses at most.
+# The least share of the ops of a plan's layers that the traced step must
+# contain, called functions excluded. Another model shares only its loss ops.
 _LEAST_FOUND = 1 / 3
 
 
 class Planner(Protocol):
-  """Makes the plan of a model, at once or when a batch is there."""
+  """Callable that plans one step of a model."""
 
   def __call__(
     self, kind: str, data: Any
   ) -> tuple[Plan | None, AppliedPlacement]:
-    """A plan of the step `kind` (None: the model stays) and its description.
+    """Plans a step.
 
-    `data` is one batch as that step takes it, or None.
+    Args:
+      kind: kind of the step, one of `KINDS`.
+      data: one batch in the form that the step takes, or None.
+
+    Returns:
+      The plan, or None if the model stays unplaced, and its description.
     """
 
 
 class Controller:
-  """Keeps a model placed through compile, fit, evaluate, predict and save.
+  """Controller that keeps a model placed through compile, fit and save.
 
   Attributes:
-    plan: the plan in force; None until it is made, and where the model stays
-      on one device.
-    applied: its description, `model.placement`; None until it is made.
+    plan: the plan in force. None before planning, and if the model stays on
+      one device.
+    applied: description of the plan, `model.placement`. None before planning.
   """
 
   def __init__(self, model: keras.Model, planner: Planner) -> None:
-    """Attaches to `model`; plans nothing yet."""
+    """Attaches to `model` without planning."""
     self.plan: Plan | None = None
     self.applied: AppliedPlacement | None = None
     self._model = model
     self._planner = planner
-    self._settled: dict[int, Any] = {}  # id -> variable that moves no more
+    self._settled: dict[int, Any] = {}  # The variables in their final place.
     self._busy = False
     self._steps = {k: getattr(model, f"{k}_step") for k in KINDS}
     self._own = {n: v for n, v in vars(model).items() if n in _STEPS}
@@ -77,10 +82,10 @@ class Controller:
     state.reset_functions(model)
 
   def detach(self) -> None:
-    """Gives the model its own steps back; its variables stay where they are."""
+    """Restores the model's own steps; variables stay on their devices."""
     for name in (*_STEPS, "placement", "placement_scope", _ATTRIBUTE):
       delattr(self._model, name)
-    for name, step in self._own.items():  # that the user gave this very model
+    for name, step in self._own.items():  # Steps that the user set.
       setattr(self._model, name, step)
     self._jit.detach()
     state.reset_functions(self._model)
@@ -95,7 +100,7 @@ class Controller:
 
   @custom_gradients.released_with_graphs()
   def _run(self, kind: str, data: Any) -> Any:
-    if self._busy:  # the planner traces the model's own step
+    if self._busy:  # The planner traces the model's own step.
       return self._steps[kind](data)
     is_own = self.applied and not self.plan and self.applied.split.is_whole
     if tf.executing_eagerly() and not is_own:
@@ -112,7 +117,7 @@ class Controller:
     return result
 
   def _keep_order(self) -> None:
-    """Holds the training step that has been traced to the plan's order."""
+    """Imposes the plan's op order on the traced training step."""
     if self.plan is None or not self.plan.turns:
       return
     graph = tf.compat.v1.get_default_graph()
@@ -124,7 +129,7 @@ class Controller:
     op_order.chain_ops(graph, turns)
 
   def _step(self, kind: str) -> Callable[[Any], Any]:
-    """The step to run: training in microbatches, where the plan says so."""
+    """Returns the step to run, microbatched if the plan says so."""
     split = WHOLE if self.applied is None else self.applied.split
     if kind != "train" or split.is_whole:
       return self._steps[kind]
@@ -134,11 +139,11 @@ class Controller:
     )[0]
 
   def plan_now(self, kind: str, data: Any = None) -> None:
-    """Plans the step `kind`, and moves the variables that the plan names.
+    """Plans the step `kind` and moves the variables that the plan names.
 
     Raises:
-      ExtractionError: shapes, loss or optimizer are lacking.
-      TfplaceError: as the planner does.
+      ExtractionError: shapes, loss or optimizer are unknown.
+      TfplaceError: the planner fails.
     """
     with self._own_steps():
       self.plan, self.applied = self._planner(kind, data)
@@ -154,7 +159,7 @@ class Controller:
       self._move(devices.named_devices(self._model, self.plan))
 
   def _prepare(self, kind: str, data: Any) -> None:
-    """Before a trace of step `kind` on `data`: all is built, and in place."""
+    """Builds and places the model before a trace of step `kind` on `data`."""
     with self._own_steps():
       state.build(self._model, kind, self._steps[kind], data)
     if self.plan is not None:
@@ -163,7 +168,7 @@ class Controller:
       self._plan_first(kind, data)
     elif kind == "train" and not self.applied.training:
       self.plan_now(kind, data)
-      # What was traced for the plan before holds variables that have moved.
+      # Functions traced for the previous plan hold variables that have moved.
       state.reset_functions(self._model, besides=kind)
     if self.plan is None or self._is_settled():
       return
@@ -175,9 +180,9 @@ class Controller:
     self._settle()
 
   def _plan_first(self, kind: str, data: Any) -> None:
-    """Plans the training step where the batch tells it, else the step `kind`.
+    """Plans the training step if the batch determines it, else step `kind`.
 
-    The batch of a step of the model's own is for that step alone.
+    The batch of a custom step is valid only for that step.
     """
     own = any(inputs.has_own_step(self._model, k) for k in {kind, "train"})
     if kind != "train" and self._model.compiled and not own:
@@ -195,7 +200,7 @@ class Controller:
 
   @contextlib.contextmanager
   def _own_steps(self) -> Iterator[None]:
-    """Inside, the step functions are the model's own."""
+    """Restores the model's own step functions inside the context."""
     before, self._busy = self._busy, True
     try:
       with devices.gradients_recorded():
@@ -206,7 +211,7 @@ class Controller:
   def _move(self, found: dict[int, str]) -> None:
     for variable in state.variables(self._model):
       device = found.get(id(variable))
-      # A function traced before may hold what has settled.
+      # An earlier traced function may hold the settled variables.
       if device is not None and id(variable) not in self._settled:
         state.move(variable, device)
         self._settled[id(variable)] = variable
@@ -220,7 +225,10 @@ class Controller:
     return all(id(variable) in self._settled for variable in variables)
 
   def _check_used(self, used: DeviceFunction) -> None:
-    """Refuses a given plan for another model: `fit` has all but a few ops."""
+    """Rejects a given plan of another model.
+
+    The step that `fit` traces contains nearly all ops of a matching plan.
+    """
     planned_here = self.applied is not None and self.applied.strategy != "given"
     if self.plan is None or planned_here:
       return
@@ -256,16 +264,16 @@ class Controller:
 
   @contextlib.contextmanager
   def placement_scope(self) -> Iterator[None]:
-    """Places the ops that are traced inside: for custom training loops.
+    """Places the ops of custom training loops that are traced inside.
 
-    Enter it inside the `tf.function` of the step, around the forward pass,
-    the gradients and the update. Entered outside, it places what functions
-    traced inside it create from their call of the model on; what is run
-    eagerly goes where TensorFlow puts it, next to the placed variables.
+    Enter the scope inside the `tf.function` of the step, around the forward
+    pass, the gradients and the update. If it is entered outside, it places the
+    ops of functions traced inside it, from their first call of the model on.
+    TensorFlow places eager ops, next to the placed variables.
 
     Raises:
-      ExtractionError: the plan is still to be made, and the model does not
-        say its shapes: build the model first.
+      ExtractionError: planning is pending and the input shapes are unknown.
+        Build the model first.
     """
     with tf.init_scope():
       if self.applied is None:
@@ -288,10 +296,11 @@ class Controller:
 
 
 def _judged(ops: Iterable[str], calls: Set[str], model: str) -> list[str]:
-  """Of the ops of a plan, those that tell whether it is for the model.
+  """Returns the planned ops that identify the model.
 
-  Ops of its layers, where it names any: loss and optimizer may be others by
-  now. What is called is not to be seen from here.
+  These are the ops of the plan's layers if it names any, because loss and
+  optimizer may have changed. Ops inside called functions are excluded, because
+  they are not visible in the graph of the step.
   """
   own = re.compile(rf"(.*/)?{re.escape(model)}(_\d+)?/")
   seen = [name for name in ops if not _is_inside(name, calls)]
@@ -299,14 +308,14 @@ def _judged(ops: Iterable[str], calls: Set[str], model: str) -> list[str]:
 
 
 def _is_inside(name: str, scopes: Set[str]) -> bool:
-  """Whether the op is in one of the scopes ("cond/"), however deep.
+  """Returns whether the op is in one of the scopes ("cond/"), at any depth.
 
-  What one op calls is planned op by op, under its name.
+  The plan lists the ops of a called function under the name of the calling op.
   """
   ends = (i + 1 for i, letter in enumerate(name) if letter == "/")
   return any(name[:end] in scopes for end in ends)
 
 
 def controller_of(model: keras.Model) -> Controller | None:
-  """The controller of a placed model, or None."""
+  """Returns the controller of a placed model, or None."""
   return vars(model).get(_ATTRIBUTE)

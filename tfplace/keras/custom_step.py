@@ -1,4 +1,4 @@
-"""The gradients of a `train_step` of a model's own, which tfplace can split."""
+"""Gradients of a custom `train_step` that can be split into microbatches."""
 
 import functools
 from collections.abc import Callable
@@ -17,11 +17,12 @@ def split_gradients(
   data: Any,
   forward: Callable[[Any, Any, Any], tf.Tensor] | None = None,
 ) -> tuple[tf.Tensor, list[Any]]:
-  """Loss and gradients of a batch, for a `train_step` of the model's own.
+  """Computes loss and gradients of a batch in a custom `train_step`.
 
-  In a step that is split into microbatches it computes them so; in any other
-  it is Keras' `train_step` without the update. The metric of the loss and the
-  compiled metrics are updated. Call it once a step, and apply the gradients:
+  In a microbatched step, the function computes them from microbatches. In any
+  other step, it does what Keras' `train_step` does before the weight update.
+  It updates the loss metric and, unless `forward` is given, the compiled
+  metrics. Call it once per step and apply the gradients:
 
     def train_step(self, data):
       loss, gradients = tfplace.split_gradients(self, data)
@@ -30,20 +31,22 @@ def split_gradients(
 
   Args:
     model: the model itself.
-    data: what `train_step` is given: `x`, `(x, y)` or `(x, y, sample_weight)`.
-    forward: `x, y, sample_weight` of a part of the batch -> its loss, a scalar:
-      calls the model and `compute_loss`, may add sums and means over examples
-      or terms of weights alone, and updates the metrics that it wants. None:
-      as Keras' `train_step`, compiled metrics included.
+    data: argument of `train_step`: `x`, `(x, y)` or `(x, y, sample_weight)`.
+    forward: function that takes `x`, `y` and `sample_weight` of a part of the
+      batch and returns its scalar loss. It calls the model and `compute_loss`.
+      It may add sums and means over examples and terms that depend only on
+      weights, and it updates metrics of its choice. None computes the loss and
+      updates the compiled metrics as Keras' `train_step` does.
 
   Returns:
-    The loss of the batch, and by trainable weight its gradient: a tensor,
-    `tf.IndexedSlices` or None, scaled where the optimizer scales losses.
+    The loss of the batch and a list with the gradient of each trainable
+    weight: a tensor, `tf.IndexedSlices` or None. Gradients are scaled if the
+    optimizer scales losses.
 
   Raises:
-    ExtractionError: no compiled model, or not the one whose step is traced; a
-      loss that is no scalar tensor of floats or that no weight changes; or
-      what is split would not compute the same; says why.
+    ExtractionError: the model is not compiled or is not the one whose step is
+      traced; the loss is not a scalar float tensor or depends on no weight; or
+      the microbatched step would compute another result.
   """
   if not isinstance(model, keras.Model):
     raise ExtractionError(
@@ -61,7 +64,7 @@ def split_gradients(
     loss, gradients = forward_and_backward(model, (x, y, weight), forward)
     examples = tf.shape(tf.nest.flatten(x)[0])[0]
     model._loss_tracker.update_state(loss, sample_weight=examples)
-    # The loss of the step is `forward`'s, which may add to `compute_loss`'s.
+    # `forward` may add terms to `compute_loss`, so its loss is the step's loss.
     record_loss = getattr(model.compute_loss, "record_loss", None)
     if record_loss is not None:
       record_loss(loss)
@@ -84,10 +87,10 @@ def _check_compiled(model: keras.Model) -> None:
 def _checked(
   forward: Callable[[Any, Any, Any], Any], model: str
 ) -> Callable[[Any, Any, Any], tf.Tensor]:
-  """`forward` of the model of that name, with its loss checked.
+  """Wraps `forward` with a check of the returned loss.
 
   Raises:
-    ExtractionError: it is no function.
+    ExtractionError: `forward` is not callable.
   """
   called = f"model {model!r}: forward, which split_gradients is given,"
   if not callable(forward):

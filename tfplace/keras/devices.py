@@ -1,10 +1,10 @@
-"""Which device each op and each variable of a model goes on, by a plan.
+"""Devices that a plan gives to the ops and variables of a model.
 
-`DeviceFunction` tells TensorFlow the device of each op as a graph is traced.
-The graph that `fit` traces is not quite the one that was planned on, so an op
-that the plan lacks takes its place from what is around it. An op on a variable
-must be where the variable is, so the devices planned for such ops say where
-the variable goes. Nothing is moved here.
+`DeviceFunction` tells TensorFlow the device of each op while a graph is traced.
+The graph that `fit` traces differs slightly from the planned graph. An op that
+the plan lacks therefore takes its device from its surroundings. An op on a
+variable must run on the variable's device, so the planned devices of such ops
+determine the device of the variable. This module moves no variables.
 """
 
 import collections
@@ -23,8 +23,8 @@ from tfplace.keras import state
 from tfplace.plan.plan import Plan, choices
 
 _GRADIENT_SCOPE = "gradient_tape/"
-# Their bodies carry devices of their own, and they may take resources of
-# several devices: a resource does not decide where they are.
+# The bodies of these ops have their own devices and may take resources on
+# several devices, so a resource does not determine the device of the call.
 _CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 LOOPS_AND_CALLS = frozenset(
   {"While", "StatelessWhile", "If", "StatelessIf", "Case", "StatelessCase"}
@@ -33,14 +33,21 @@ LOOPS_AND_CALLS = frozenset(
 
 
 class DeviceFunction:
-  """Names the device of each op of a graph as it is traced.
+  """Device function that places each op of a graph during its trace.
 
-  In this order: an op on a resource is where the resource is (anything else
-  fails); the plan's device for an op of this name and type; the planned device
-  of the layer that is being called (or was, as the graph was traced of which a
-  microbatch is a copy); what the user's own `tf.device` says; of a
-  gradient, its forward op's device; its first placed input's. Else the op
-  stays without: inside a loop's body it then runs where the loop does.
+  The first rule that applies determines the device of an op:
+
+  1. An op on a resource runs on the device of the resource. TensorFlow rejects
+     any other device.
+  2. The plan names a device for an op of this name and type.
+  3. The plan names a device for the layer that is being called. For an op of a
+     microbatch, the layer is the one called while the copied graph was traced.
+  4. The user opened a `tf.device` scope.
+  5. A gradient op runs on the device of its forward op.
+  6. The op runs on the device of its first placed input.
+
+  If no rule applies, the op gets no device. Inside the body of a loop it then
+  runs on the device of the loop.
 
   Use one instance per trace of a function and its nested graphs.
   """
@@ -53,9 +60,10 @@ class DeviceFunction:
     self.planned: set[str] = set()  # ops that the plan named
 
   def __call__(self, op: tf.Operation) -> str:
-    """The device of `op`, "" for none: called by `tf.Graph.device`."""
+    """Returns the device of `op` or "", as `tf.Graph.device` requires."""
     if microbatches.is_template(op.graph):
-      # It never runs; what its ops call runs where they do.
+      # The template never runs. Functions that its ops call run on the devices
+      # of these ops.
       self._copied[op.name] = self._layer_device() or op.device
       return op.device
     device = self._decide(op)
@@ -89,7 +97,7 @@ class DeviceFunction:
     return None
 
   def _forward_device(self, name: str) -> str | None:
-    """Of gradient_tape/a/MatMul/Mul_1: that of a/MatMul."""
+    """Returns the device of a/MatMul for gradient_tape/a/MatMul/Mul_1."""
     _, found, forward = name.rpartition(_GRADIENT_SCOPE)
     microbatch = name.removesuffix(microbatches.name_in_whole(name))
     while found and forward:
@@ -109,7 +117,7 @@ class DeviceFunction:
     return None
 
   def _read_device(self, tensor: Any) -> str | None:
-    """TensorFlow itself leaves reads of variables without a device."""
+    """Returns the device of a variable read, which TensorFlow leaves unset."""
     op = getattr(tensor, "op", None)
     return None if op is None else self._resource_device(op)
 
@@ -122,7 +130,7 @@ class DeviceFunction:
     return None
 
   def _source(self, tensor: Any) -> Any:
-    """What a captured `tensor` stands for outside, out to the outermost."""
+    """Follows a captured `tensor` to its source in the outermost graph."""
     while not isinstance(tensor, tf.__internal__.EagerTensor):
       if tensor.op.type != "Placeholder":
         return tensor
@@ -142,10 +150,10 @@ class DeviceFunction:
 
 @contextlib.contextmanager
 def gradients_recorded() -> Iterator[None]:
-  """Inside, gradient tapes of this thread record again.
+  """Lets the gradient tapes of this thread record inside `tf.init_scope`.
 
-  `tf.init_scope` stops them, and a training step traced there, as in the middle
-  of a fit, would have no gradients.
+  `tf.init_scope` stops gradient tapes. A training step that is traced there,
+  for example during a fit, would have no gradients.
   """
   if not pywrap_tfe.TFE_Py_TapeSetIsStopped():
     yield
@@ -158,10 +166,11 @@ def gradients_recorded() -> Iterator[None]:
 
 
 def place_rest_of_trace(device_function: Callable[[tf.Operation], str]) -> None:
-  """Places all that the functions now being traced will still create.
+  """Places the remaining ops of all functions that are being traced.
 
-  The innermost function and those around it get the device function below
-  whatever `tf.device` is open, so that it ends with their trace.
+  Adds the device function to the innermost function graph and to all graphs
+  around it. The device function goes below any open `tf.device` scope, so it
+  stays in force until the trace ends.
   """
   graph: Any = tf.compat.v1.get_default_graph()
   while hasattr(graph, "outer_graph"):  # a function's graph
@@ -177,7 +186,7 @@ def place_rest_of_trace(device_function: Callable[[tf.Operation], str]) -> None:
 
 @contextlib.contextmanager
 def on_each_call(model: Any, action: Callable[[], None]) -> Iterator[None]:
-  """Inside, `action` runs before each call of `model` that is traced."""
+  """Runs `action` before each traced call of `model`."""
   call = model.call
 
   def acting(*args: Any, **kwargs: Any) -> Any:
@@ -197,10 +206,14 @@ def on_each_call(model: Any, action: Callable[[], None]) -> Iterator[None]:
 
 
 def named_devices(model: keras.Model, plan: Plan) -> dict[int, str]:
-  """`id` of each variable that the plan places by name -> full device name.
+  """Returns the devices of the variables that the plan places by name.
 
-  By the name of its layer, or by its path, which is the name of its handle in
-  an extracted graph; a slot goes with the variable whose slot it is.
+  The plan names the layer of a variable, or its path. The path is the name of
+  the variable's handle in an extracted graph. An optimizer slot that the plan
+  does not name gets the device of its variable.
+
+  Returns:
+    Full device name by `id` of the variable.
   """
   found = _from_layers(model, plan)
   variables = state.variables(model)
@@ -215,9 +228,20 @@ def named_devices(model: keras.Model, plan: Plan) -> dict[int, str]:
 def traced_devices(
   model: keras.Model, plan: Plan, step: Callable[..., Any], data: Any
 ) -> dict[int, str]:
-  """As `named_devices`, and by the ops of a trace, for plans without handles.
+  """Returns the devices of variables, also for plans without handles.
 
-  `step` is the model's own, traced on `data` once, only to look.
+  Extends `named_devices`: if the plan names ops and some variables have no
+  device, the function traces the step once. A variable without a device then
+  gets the device of a planned op that uses it.
+
+  Args:
+    model: the model that owns the variables.
+    plan: the plan.
+    step: the model's own step.
+    data: batch on which the step is traced.
+
+  Returns:
+    Full device name by `id` of the variable.
   """
   found = named_devices(model, plan)
   if plan.ops and any(id(v) not in found for v in model.variables):
@@ -242,7 +266,10 @@ def _from_layers(model: keras.Model, plan: Plan) -> dict[int, str]:
 def _from_ops(
   model: keras.Model, plan: Plan, step: Callable[..., Any], data: Any
 ) -> dict[int, str]:
-  """By the devices planned for the ops that use each variable."""
+  """Returns the device planned for the first op that uses each variable.
+
+  Loops and calls come last.
+  """
   traced = state.traced(step, data)
   outer = {id(inner): source for source, inner in traced.graph.captures}
   votes: dict[int, str] = {}
@@ -261,10 +288,11 @@ def _from_ops(
 
 
 def check_layers(plan: Plan, model: keras.Model) -> None:
-  """Refuses a plan of layers that a model, once built, lacks.
+  """Checks that a built model has all layers that a plan names.
 
   Raises:
-    ApplyError: names the first, and the layers that may have been meant.
+    ApplyError: a layer is missing. The message names the first missing layer
+      and similar layers of the model.
   """
   known = state.layer_names(model)
   for name, device in plan.layers.items():

@@ -1,10 +1,10 @@
-"""Placements written into graphs and files that run without tfplace.
+"""Export of placements to graphs and files that run without tfplace.
 
-`placed_graph_def` is a traced step with a device on every node. A placed
-SavedModel is a copy with other device fields in a signature's functions and
-variables. A function that is called from several places may be placed
-differently in each: then it is copied. What runs as one op, such as a loop,
-has one device, and so has all inside it.
+`placed_graph_def` returns a traced step with a device on every node. A placed
+SavedModel is a copy with new device fields in the functions and variables of
+one signature. A function with several callers is copied if its callers need
+different placements. An op that runs a whole function, such as a loop, has one
+device for everything inside it.
 """
 
 import collections
@@ -27,7 +27,7 @@ from tfplace.extraction.traced import TracedStep
 from tfplace.formats import files
 from tfplace.simulate.control_edges import enforce_order
 
-# From a node of a function, by the attribute that calls, to a node of another.
+# Alternates node names with the attributes that name the called functions.
 NodePath: TypeAlias = tuple[str, ...]
 _COMPILED = "_XlaMustCompile"
 _FINGERPRINT = "fingerprint.pb"
@@ -37,16 +37,16 @@ _HANDLE = "VarHandleOp"
 def placed_graph_def(
   traced: TracedStep, placement: Placement
 ) -> tf.compat.v1.GraphDef:
-  """A copy of the traced graph, every node on its planned device.
+  """Returns a copy of the traced graph with the planned device on every node.
 
-  Where devices take ops by rank, each device's are chained by control edges.
+  If the order is by rank, control edges chain the ops of each device.
 
   Args:
     traced: the step that `placement`'s graph was extracted from.
-    placement: a device for each of its nodes.
+    placement: placement with a device for each node of the step.
 
   Raises:
-    ApplyError: a node has no place, or the placement names other ops.
+    ApplyError: a node has no device, or the placement names other ops.
   """
   assignments = placement.assignments
   result = tf.compat.v1.GraphDef()
@@ -77,13 +77,13 @@ def write_placed_graph_def(
   placement: Placement,
   path: str | os.PathLike[str],
 ) -> None:
-  """Writes `placed_graph_def`: `.pbtxt` as text, any other name as binary.
+  """Writes the placed graph, as text to `.pbtxt` files and else as binary.
 
-  The file appears whole or not at all; an interrupted write leaves the old.
+  The write is atomic; an interrupted write keeps the old file.
 
   Raises:
-    ApplyError: as `placed_graph_def`, or more than the 2 GiB that a binary
-      GraphDef holds.
+    ApplyError: `placed_graph_def` fails, or the graph exceeds the 2 GiB limit
+      of a binary GraphDef.
     FormatError: the file cannot be written.
   """
   graph_def = placed_graph_def(traced, placement)
@@ -107,27 +107,29 @@ def write_placed_saved_model(
   signature: str | None = None,
   allow_side_effects: bool = False,
 ) -> None:
-  """Writes a copy of a SavedModel that runs as placed.
+  """Writes a placed copy of a SavedModel.
 
-  `tf.saved_model.load` and TensorFlow Serving need no tfplace to load it. The
-  variables lie on their planned devices where the loader honours them: Serving
-  does, and `tf.saved_model.load` with `experimental_variable_policy=
-  "save_variable_devices"`; else they lie on the first device, and what reads
-  them runs there.
+  `tf.saved_model.load` and TensorFlow Serving load it without tfplace.
+  Variables are on their planned devices if the loader honors variable devices:
+  Serving does, and `tf.saved_model.load` does with
+  `experimental_variable_policy="save_variable_devices"`. Otherwise the
+  variables and the ops that read them are on the first device.
 
   Args:
     source: directory of the SavedModel.
-    placement: of the ops of the signature, as `trace_saved_model` names them.
-    output: directory that is not there yet; it appears whole or not at all.
-    batch_size: that the placement was made for, as for `trace_saved_model`.
-    signature: key of the placed signature; "serving_default", or the only
-      one, by default. The others go on working.
-    allow_side_effects: as for `trace_saved_model`.
+    placement: placement of the signature's ops, by the names that
+      `trace_saved_model` gives them.
+    output: new directory. It is created completely or not at all.
+    batch_size: batch size of the placement, see `trace_saved_model`.
+    signature: key of the signature to place. None selects "serving_default" or
+      the only signature. Other signatures keep working.
+    allow_side_effects: see `trace_saved_model`.
 
   Raises:
     ExtractionError: the SavedModel cannot be read.
-    ApplyError: the placement is of another graph, XLA compiles what would be
-      divided, `output` is there, or it cannot be written; or it is by rank.
+    ApplyError: the placement is of another graph or has order "rank", it would
+      divide a function that XLA compiles, or `output` exists or cannot be
+      written.
   """
   _check_output(output)
   if placement.problem.order != ARRIVAL:
@@ -144,7 +146,7 @@ def write_placed_saved_model(
 
 
 def _check_output(output: str | os.PathLike[str]) -> None:
-  """Raises `ApplyError` where something is there or nothing can be."""
+  """Raises `ApplyError` if `output` exists or cannot be created."""
   path = os.path.abspath(output)
   if os.path.lexists(path):
     raise ApplyError(f"{os.fspath(output)!r} is there already")
@@ -170,7 +172,7 @@ def _place(
     if node in devices and node not in arguments
   }
   objects = meta_graph.object_graph_def
-  if not objects.nodes:  # of TensorFlow 1: one flat graph
+  if not objects.nodes:  # A TensorFlow 1 SavedModel has one flat graph.
     handles = {tuple([name]): devices[name] for name in flat.captures}
     _place_nodes(meta_graph.graph_def, {**paths, **handles})
     return
@@ -186,7 +188,7 @@ def _place(
 
 
 def _beside_tables(graph_def: tf.compat.v1.GraphDef) -> list[str]:
-  """Ops on a table or the like, which stays where the loader puts it."""
+  """Returns the ops on resources that the loader places, such as tables."""
   groups = structure.colocation_groups(graph_def)
   resource = tf.resource.as_datatype_enum
   outside = {
@@ -204,14 +206,14 @@ def _beside_tables(graph_def: tf.compat.v1.GraphDef) -> list[str]:
 def _place_nodes(
   graph_def: tf.compat.v1.GraphDef, paths: Mapping[tuple[str, ...], str]
 ) -> None:
-  """Places the graph of TensorFlow 1.
+  """Places the nodes of a TensorFlow 1 graph.
 
   Raises:
-    ApplyError: a node is not there.
+    ApplyError: a node is missing.
   """
   nodes = {node.name: node for node in graph_def.node}
   for path, device in paths.items():
-    # A node named like an output has had a number put to its name since.
+    # A node with the name of an output has received a numeric suffix.
     name = path[0] if path[0] in nodes else path[0].rpartition("_")[0]
     if len(path) > 1 or name not in nodes:
       raise ApplyError(
@@ -224,7 +226,7 @@ def _place_nodes(
 
 
 def _function_of(objects: Any, key: str) -> str:
-  """Name of the function of a signature."""
+  """Returns the name of the function of a signature."""
   node = objects.nodes[0]
   for name in ("signatures", key):
     child = next(c for c in node.children if c.local_name == name)
@@ -235,7 +237,7 @@ def _function_of(objects: Any, key: str) -> str:
 def _place_handles(
   meta_graph: Any, key: str, devices: list[str | None]
 ) -> None:
-  """Places the variables' nodes in the graph that C++ loaders use."""
+  """Places the variable nodes of the graph that C++ loaders use."""
   outputs = meta_graph.signature_def[key].outputs.values()
   calls = {tensor.name.split(":")[0] for tensor in outputs}
   nodes = {node.name: node for node in meta_graph.graph_def.node}
@@ -255,7 +257,7 @@ def _write(
   output: str | os.PathLike[str],
   content: Any,
 ) -> None:
-  """Copies the directory with another graph, under its name when complete."""
+  """Copies the directory with a new graph and renames the complete copy."""
   target = os.path.abspath(output)
   try:
     with files.new_folder(os.path.dirname(target)) as made:
@@ -275,10 +277,10 @@ def _write(
 
 
 class FunctionPlacer:
-  """Places functions of one library, in place."""
+  """Placer of the functions of one library; modifies the library in place."""
 
   def __init__(self, library: Any) -> None:
-    """Takes a `FunctionDefLibrary`; adds copies to it."""
+    """Takes the `FunctionDefLibrary`, to which copies are added."""
     self._library = library
     self._placed: dict[Any, str] = {}
     self._originals: dict[str, Any] = {}
@@ -290,19 +292,19 @@ class FunctionPlacer:
     self._free = {f.signature.name: f for f in library.function}
 
   def place(self, name: str, devices: Mapping[NodePath, str]) -> str:
-    """Places one function and all that it calls.
+    """Places a function and all functions that it calls.
 
     Args:
-      name: of the function.
-      devices: path from the function -> full device name.
+      name: name of the function.
+      devices: full device name by node path, relative to the function.
 
     Returns:
-      The name of the placed function: the same for the first placement of a
-      function, and a copy's for another one.
+      The name of the placed function. The first placement of a function keeps
+      its name; every further placement creates a copy.
 
     Raises:
-      ApplyError: the library lacks the function, or XLA compiles it as one
-        and it would be divided.
+      ApplyError: the library lacks the function, or the placement would divide
+        a function that XLA compiles.
     """
     key = name, frozenset(devices.items())
     if key not in self._placed:
@@ -334,7 +336,7 @@ class FunctionPlacer:
           called.name = self.place(called.name, inner)
 
   def _fill_called(self, node: Any, device: str) -> None:
-    """Puts all that an op such as `While` runs on its device."""
+    """Places the functions that an op such as `While` runs on its device."""
     for value in node.attr.values():
       called = [value.func] if value.HasField("func") else value.list.func
       for function in called:
@@ -344,7 +346,7 @@ class FunctionPlacer:
           function.name = self.place(function.name, inner)
 
   def _instance(self, name: str) -> Any:
-    """The function itself the first time, then a copy of what it was."""
+    """Returns the function on the first call, then copies of the original."""
     if name in self._free:
       return self._free.pop(name)
     function = self._library.function.add()

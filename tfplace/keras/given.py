@@ -1,9 +1,9 @@
-"""What users say of a model's placement: all of it, or what stays together.
+"""User-given placements and colocation groups of a model.
 
-A placement that is given is an object, a file, or plain data; its devices must
-be this process's, and its layers the model's. Where a placement is to be
-searched, layers and ops may be kept on one device; an optimizer's slots are
-beside their variable always.
+A given placement is an object, a file or plain data. It must name devices of
+this process and layers of the model. For a search, users may keep layers and
+ops together on one device. Optimizer slots always share the device of their
+variable.
 """
 
 import collections
@@ -33,25 +33,25 @@ from tfplace.plan.plan import AppliedPlacement, Plan, choices
 PlanLike: TypeAlias = (
   AppliedPlacement | Placement | Mapping[str, Any] | str | os.PathLike[str]
 )
-# A layer, a pattern, or several of them that share one device.
+# A layer name, a pattern, or several of them that share one device.
 LayerGroup: TypeAlias = str | Sequence[str]
 
 
 def given(
   placement: PlanLike, model: keras.Model, split: SplitConfig = WHOLE
 ) -> Planner:
-  """Hands out a plan that is there already.
+  """Returns a planner that hands out a given placement.
 
-  A plan to stay on the default device leaves the model as it is.
+  A placement with everything on the default device leaves the model unplaced.
 
   Args:
-    placement: as `read_plan` takes it.
-    model: to be placed.
-    split: how the step is to be split, where the plan does not say.
+    placement: placement in any form that `read_plan` accepts.
+    model: model to place.
+    split: microbatches of the training step, used if the plan has none.
 
   Raises:
-    ApplyError: the plan is of another split.
-    TfplaceError: as `read_plan`.
+    ApplyError: the plan is for other microbatches.
+    TfplaceError: `read_plan` fails.
   """
   plan: Plan | None = None
   if isinstance(placement, AppliedPlacement) and stays(placement):
@@ -72,10 +72,10 @@ def given(
 
 
 def _joined(own: SplitConfig, asked: SplitConfig) -> SplitConfig:
-  """The split of a plan of ops; the one asked for where it has none.
+  """Returns the microbatches of a plan, or the requested ones if it has none.
 
   Raises:
-    ApplyError: they are not the same.
+    ApplyError: the plan and the request differ.
   """
   allowed = own.allow_batch_statistics or asked.allow_batch_statistics
   same = (own.microbatches, own.in_flight) == (
@@ -93,24 +93,26 @@ def _joined(own: SplitConfig, asked: SplitConfig) -> SplitConfig:
 
 
 def _is_partial(plan: Plan, model: keras.Model) -> bool:
-  """Whether a plan leaves anything open: layers do not name loss and metrics,
-  and a plan of all ops names all variables.
+  """Returns whether a plan leaves parts of the model unplaced.
+
+  A plan of layers does not cover loss and metrics. A complete plan of ops
+  names all variables.
   """
   return bool(plan.layers) or any(v.path not in plan.ops for v in model.weights)
 
 
 def stays(applied: AppliedPlacement) -> bool:
-  """Whether everything stays on TensorFlow's default device."""
+  """Returns whether everything stays on TensorFlow's default device."""
   return (
     applied.one_device and local_devices.default_device() in applied.devices
   )
 
 
 def check_order(order: Any) -> None:
-  """Checks that names of ops and devices are all that is needed.
+  """Checks that op and device names alone determine the plan.
 
   Raises:
-    ApplyError: no order, or ops have turns, which only their costs tell.
+    ApplyError: the order is invalid, or it is by rank. Ranks require op costs.
   """
   if order not in ORDERS:
     raise ApplyError(
@@ -125,18 +127,18 @@ def check_order(order: Any) -> None:
 
 
 def read_plan(placement: PlanLike, model: keras.Model) -> Plan:
-  """A plan from whatever names devices.
+  """Reads a plan from any supported form of a placement.
 
   Args:
-    placement: a `Placement`, or an `AppliedPlacement`; the path of a placement
-      file, or what it holds; or a mapping from op names, or from names of
-      layers, to device names ("CPU:1" will do).
-    model: whose layers a mapping may name.
+    placement: a `Placement` or `AppliedPlacement`, the path or content of a
+      placement file, or a mapping from op or layer names to device names
+      (short names such as "CPU:1" are allowed).
+    model: model whose layers a mapping may name.
 
   Raises:
-    FormatError: the file is no placement file.
-    ApplyError: a device that this process lacks, a layer that the model lacks,
-      nothing at all is placed, or ops go by rank in a file or its content.
+    FormatError: the file is not a placement file.
+    ApplyError: this process lacks a device, the model lacks a layer, the
+      placement is empty, or a file or its content has order "rank".
   """
   if isinstance(placement, AppliedPlacement):
     plan = read_plan(placement.placement or placement.assignments, model)
@@ -152,11 +154,11 @@ def read_plan(placement: PlanLike, model: keras.Model) -> Plan:
 
 
 def assignments_of(placement: PlanLike) -> Mapping[str, str]:
-  """Names to devices, as `read_plan` takes them, be they there or not.
+  """Returns the device names of a placement without checking them.
 
   Raises:
-    FormatError: the file is no placement file.
-    ApplyError: nothing is placed.
+    FormatError: the file is not a placement file.
+    ApplyError: the placement is empty.
   """
   if isinstance(placement, AppliedPlacement):
     placement = placement.placement or placement.assignments
@@ -167,7 +169,7 @@ def assignments_of(placement: PlanLike) -> Mapping[str, str]:
     placement = results.load_assignments(placement)
   elif isinstance(placement, Mapping) and "assignments" in placement:
     check_order(placement.get("order", ARRIVAL))
-    placement = placement["assignments"]  # a file's content
+    placement = placement["assignments"]  # The content of a placement file.
   if (
     not isinstance(placement, Mapping)
     or not placement
@@ -181,13 +183,13 @@ def assignments_of(placement: PlanLike) -> Mapping[str, str]:
 
 
 def _of_variables(ops: Mapping[str, str], model: keras.Model) -> dict[str, str]:
-  """The variables of `model` that a placement of all ops has in another scope.
+  """Returns the variables of `model` that a placement has in another scope.
 
-  Keras names those that a subclassed model makes when it is first called
-  "model/layer/kernel", and once it is loaded from a file "layer/kernel".
+  Keras names a variable that a subclassed model creates on its first call
+  "model/layer/kernel". After loading from a file the name is "layer/kernel".
 
   Raises:
-    ApplyError: it has none of the variables that the model has by now.
+    ApplyError: the placement has none of the model's existing variables.
   """
   paths = [variable.path for variable in model.weights]
   layers = state.layer_names(model)
@@ -209,7 +211,7 @@ def _of_variables(ops: Mapping[str, str], model: keras.Model) -> dict[str, str]:
 def _in_other_scopes(
   ops: Iterable[str], paths: Sequence[str]
 ) -> Iterator[list[str]]:
-  """The paths inside of one more scope, then outside of one; likely ones."""
+  """Returns likely paths with one more scope, then with one scope less."""
   for name in ops:
     if name.endswith(f"/{paths[0]}"):
       scope = name.removesuffix(paths[0])
@@ -221,7 +223,7 @@ def _in_other_scopes(
 def _from_mapping(placement: Mapping[str, str], model: keras.Model) -> Plan:
   full = local_devices.canonical_devices(placement)
   known = state.layer_names(model)
-  # A plan of ops always has scoped names; without any, it is one of layers.
+  # A plan of ops always has scoped names. A plan without them names layers.
   if not any("/" in name for name in full):
     plan = Plan({}, {}, full)
     if model.built:
@@ -233,10 +235,10 @@ def _from_mapping(placement: Mapping[str, str], model: keras.Model) -> Plan:
 
 
 def check_groups(groups: Iterable[LayerGroup]) -> tuple[tuple[str, ...], ...]:
-  """The groups of `keep_together`, each as a tuple of names.
+  """Returns the groups of `keep_together`, each as a tuple of names.
 
   Raises:
-    ApplyError: something else than names.
+    ApplyError: an entry is not a name.
   """
   if isinstance(groups, str) or not isinstance(groups, Iterable):
     groups = (groups,)
@@ -258,10 +260,10 @@ def grouped(
   model: keras.Model,
   keep_together: Iterable[Sequence[str]],
 ) -> OpGraph:
-  """The graph with slots beside their variables and the user's groups.
+  """Adds the groups of optimizer slots and of the user to a graph.
 
   Raises:
-    ApplyError: a name is no layer of the model and like no name in it.
+    ApplyError: a name matches no layer and no op of the model.
   """
   groups = _slot_groups(graph, model)
   for names in keep_together:
@@ -270,10 +272,9 @@ def grouped(
 
 
 def _slot_groups(graph: OpGraph, model: keras.Model) -> list[list[int]]:
-  """Positions of each slot's handle and its variable's, both found by path.
+  """Returns the positions of the handles of slots and variables, by path.
 
-  Of several variables of one path none is found here; the controller puts
-  their slots beside them.
+  Variables with the same path are omitted; the controller places their slots.
   """
   count = collections.Counter(v.path for v in state.variables(model))
   return [
@@ -284,7 +285,7 @@ def _slot_groups(graph: OpGraph, model: keras.Model) -> list[list[int]]:
 
 
 def _ops(graph: OpGraph, traced: TracedStep, name: str) -> list[int]:
-  """Ops of the layer of that name, of layers like it, or of ops like it."""
+  """Returns the ops of a named layer, of matching layers, or matching ops."""
   known = {layer for layers in traced.layers.values() for layer in layers}
   wanted = {name} & known or set(fnmatch.filter(known, name))
   if not wanted:

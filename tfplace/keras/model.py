@@ -1,7 +1,7 @@
-"""`place_model`, `plan_model` and `placed`: what users call on Keras 3 models.
+"""User functions that plan and place Keras 3 models.
 
-They change the model object they are given, and nothing global: no environment
-variable, no class of Keras, no setting of TensorFlow.
+They modify only the given model object. Environment variables, Keras classes
+and TensorFlow settings stay as they are.
 """
 
 import functools
@@ -48,42 +48,52 @@ def place_model(
 ) -> ModelT:
   """Places a Keras 3 model's ops and variables on devices.
 
-  The very model is changed and returned. It keeps weights, optimizer state and
-  `compile`, and gains `model.placement` (an `AppliedPlacement`, None while the
-  plan is awaited) and `model.placement_scope()` for a GradientTape loop. What
-  planning lacks (loss, optimizer, shapes) it takes at the first fit. Where
-  "auto" finds nothing that beats one device, the model is left as it was; a
-  strategy that is named is applied whatever it costs, which the message says.
+  Modifies the model in place and returns it. The model keeps its weights,
+  optimizer state and `compile`. It gains `model.placement` (an
+  `AppliedPlacement`, None until the plan is made) and
+  `model.placement_scope()` for a GradientTape loop. If the loss, optimizer or
+  shapes are unknown, planning waits for the first fit. If strategy "auto"
+  finds nothing faster than one device, the model stays unchanged. A strategy
+  given by name is always applied; the message reports a slowdown.
 
   Args:
     model: a Keras 3 model on the TensorFlow backend.
-    cluster: a `Cluster`, a preset or the path of a file, of this process's
-      devices. None: its GPUs and CPU:0, or without GPUs its CPU devices.
-    strategy: name of a placer; `seed` fixes its random choices.
-    batch_size: to plan for; None: that of the model's inputs or the first fit.
-    budget_s: seconds of the search.
-    placement: to apply, instead of planning: what `plan_model` gave, a
-      `Placement`, a file, or a mapping from ops or layers to devices.
-    max_memory: device -> bytes, or text such as "10GiB", that it may fill.
-    keep_together: layers, patterns such as "block_1_*", or lists of these.
-    verbose: 1 prints the stages of planning; "auto": on a terminal.
-    costs: "measured" runs the step for a few seconds, beside the model, which
-      it does not change; "estimated", or the name of a cost model. None
-      measures where `cluster` is None.
-    microbatches: number of microbatches of the training step;
-      "auto" chooses it with the placement.
-    max_in_flight: microbatches under way at once; None: all.
+    cluster: a `Cluster`, a preset or the path of a cluster file. Its devices
+      must belong to this process. None selects the GPUs and CPU:0, or the CPU
+      devices if there are no GPUs.
+    strategy: name of a placer.
+    batch_size: batch size to plan for. None takes it from the model's inputs
+      or from the first fit.
+    budget_s: time limit of the search, in seconds.
+    seed: seed of the placer's random choices.
+    placement: existing placement to apply without planning: a result of
+      `plan_model`, a `Placement`, a file, or a mapping from ops or layers to
+      devices.
+    max_memory: memory limit by device, in bytes or as text such as "10GiB".
+    keep_together: layers, patterns such as "block_1_*", or lists of these;
+      each entry gets one device.
+    verbose: 1 prints the stages of planning; "auto" prints on a terminal.
+    costs: "measured" runs the step for a few seconds without changing the
+      model; "estimated" or the name of a cost model does not run it. None
+      measures if `cluster` is None.
+    microbatches: number of microbatches of the training step; "auto" chooses
+      it together with the placement.
+    max_in_flight: maximum number of microbatches in flight; None means all.
     allow_batch_statistics: whether BatchNormalization may use the statistics
       of a microbatch.
-    order: in which devices take their ready ops: as they become ready
-      ("arrival"), by "rank", or "auto": rank where that gains at least 3% or
-      fits where arrival does not.
-    check: runs a microbatched step once beside the whole step, on this host,
-      and compares loss, metrics and updates; False leaves that out.
+    order: order in which a device runs its ready ops: "arrival", "rank" or
+      "auto". "auto" selects rank if it gains at least 3%, or if the step fits
+      in memory only by rank.
+    check: whether to run a microbatched step and the whole step once on this
+      host and compare loss, metrics and updates.
+
+  Returns:
+    `model`.
 
   Raises:
-    ApplyError: model, devices and placement do not fit each other.
-    TfplaceError: a bad argument, a step that cannot be split, or nothing fits.
+    ApplyError: model, devices and placement do not match.
+    TfplaceError: an argument is invalid, the step cannot be split, or no
+      placement fits in memory.
   """
   _check_model(model)
   state.check_not_eager(model)
@@ -125,40 +135,43 @@ def plan_model(
   init_placement: PlanLike | None = None,
   check: bool = True,
 ) -> AppliedPlacement:
-  """Plans as `place_model` would, and leaves the model where it is.
+  """Plans a placement of a Keras 3 model without applying it.
 
   Args:
-    model: compiled: its training step is planned; else its inference. It is
-      built, optimizer included, if it was not.
-    cluster: as `place_model`'s, like the other arguments of the same names;
-      but this process needs no such devices ("v100x2"). What is planned so can
-      be applied where they are.
+    model: a Keras 3 model on the TensorFlow backend. The training step of a
+      compiled model is planned, otherwise its inference step. The model and
+      its optimizer are built if necessary.
+    cluster: see `place_model`. This process need not have the devices of the
+      cluster (for example "v100x2"); the plan can be applied on a host that
+      has them.
     strategy: name of a placer.
-    batch_size: of the step; the sample's, or else 32.
-    budget_s: seconds for proof and search, as `place_model`'s.
-    seed: fixes the search's random choices.
-    max_memory: device -> bytes or text such as "10GiB".
-    keep_together: layers or patterns that get one device each.
-    sample: a batch `x`, `(x, y)` or `(x, y, sample_weight)`; needed where the
-      model does not say its shapes.
-    verbose: as `place_model`'s.
-    costs: as `place_model`'s.
-    microbatches: as `place_model`'s.
-    max_in_flight: as `place_model`'s.
-    allow_batch_statistics: as `place_model`'s.
-    order: as `place_model`'s.
-    init_placement: an earlier plan, such as `place_model` takes for
-      `placement`, to start the search from; what it says of devices or ops
-      that are gone is carried over to others. Not with microbatches="auto".
-    check: as `place_model`'s.
+    batch_size: batch size of the step. None takes the batch size of `sample`,
+      or 32.
+    budget_s: time limit of proof and search, in seconds.
+    seed: seed of the placer's random choices.
+    max_memory: memory limit by device, in bytes or as text such as "10GiB".
+    keep_together: layers or patterns; each entry gets one device.
+    sample: a batch `x`, `(x, y)` or `(x, y, sample_weight)`. Required if the
+      model does not define its input shapes.
+    verbose: see `place_model`.
+    costs: see `place_model`.
+    microbatches: see `place_model`.
+    max_in_flight: see `place_model`.
+    allow_batch_statistics: see `place_model`.
+    order: see `place_model`.
+    init_placement: earlier plan from which the search starts, in any form that
+      `place_model` accepts as `placement`. Missing devices and ops are
+      replaced by others. Not allowed with microbatches="auto".
+    check: see `place_model`.
 
   Returns:
-    The plan, for `place_model(model, placement=plan)`, now or later.
+    The plan, to be applied with `place_model(model, placement=plan)`.
 
   Raises:
-    ExtractionError: the shapes are unknown, and no sample says them; or the
-      step cannot be split.
-    TfplaceError: as `place_model`.
+    ApplyError: `init_placement` is given with microbatches="auto".
+    ExtractionError: the shapes are unknown and no sample is given, or the step
+      cannot be split.
+    TfplaceError: see `place_model`.
   """
   _check_model(model)
   split = _split(model, microbatches, max_in_flight, allow_batch_statistics)
@@ -188,10 +201,10 @@ def _split(
   max_in_flight: int | None,
   allow_batch_statistics: bool,
 ) -> SplitConfig:
-  """How the step is to be split; what is to be chosen is left whole.
+  """Returns the requested microbatches, or the whole step for "auto".
 
   Raises:
-    ExtractionError: as far as is known by now, it cannot be; says why.
+    ExtractionError: the step is known to be impossible to split.
   """
   count: Any = 1 if is_auto(microbatches) else microbatches
   split = SplitConfig(count, max_in_flight, allow_batch_statistics)
@@ -230,7 +243,7 @@ def _check_model(model: Any) -> None:
 def _planned(
   model: ModelT, planner: Planner, is_given: bool, batch_size: int | None
 ) -> ModelT:
-  """The model with a new controller, which plans now if all is known."""
+  """Attaches a new controller, which plans at once if all is known."""
   previous = controller_of(model)
   if previous is not None:
     previous.detach()
@@ -271,12 +284,15 @@ def placed(function: Any = None, /, **options: Any) -> Any:
       def build(): ...
 
   Args:
-    function: builds and returns a Keras model.
-    **options: the keywords of `place_model`.
+    function: function that builds and returns a Keras model.
+    **options: keyword arguments of `place_model`.
+
+  Returns:
+    The decorated function, or a decorator if only options are given.
 
   Raises:
-    ApplyError: when called, if the function returns no Keras 3 model.
-    TypeError: an unknown keyword, or no function.
+    ApplyError: raised on the call, if the function returns no Keras 3 model.
+    TypeError: a keyword is unknown, or `function` is not callable.
   """
   _check_options(options)
   if function is None:

@@ -1,11 +1,10 @@
-"""Holds the ops of a step that `fit` traces to the order of its plan.
+"""Control edges that impose the op order of a plan on a traced step.
 
-TensorFlow's executor runs ready ops in any order; a chain of control edges per
-device makes it keep to one. The traced graph is not quite the planned one, and
-TensorFlow adds edges of its own when the trace ends: what has a state runs in
-the order of the program (automatic control dependencies). Chains follow one
-order of all ops that agrees with every edge, there already or still to come, so
-that there is no cycle.
+TensorFlow's executor runs ready ops in any order. A chain of control edges per
+device imposes one order. The traced graph differs slightly from the planned
+graph, and TensorFlow adds edges when the trace ends: stateful ops run in
+program order (automatic control dependencies). The chains follow one total
+order that agrees with all present and future edges, so they create no cycle.
 """
 
 import heapq
@@ -17,21 +16,21 @@ from typing import Any
 import tensorflow as tf
 
 _READS = ("ReadVariableOp", "ResourceGather", "ResourceGatherNd")
-_AT_ONCE = -1  # turn of an op that the plan does not have
+_AT_ONCE = -1  # The turn of an op that the plan does not have.
 
 
 def chain_ops(graph: tf.Graph, turns: Mapping[str, int]) -> int:
-  """Adds control edges, so that each device runs its planned ops in turn.
+  """Adds control edges so that each device runs its planned ops in turn.
 
-  To be called at the end of a trace, before the function's graph is frozen.
+  Call it at the end of a trace, before the function's graph is frozen.
 
   Args:
-    graph: of the function that is being traced.
-    turns: op name -> when its turn comes; ops that are not there run as soon as
-      they can.
+    graph: graph of the function that is being traced.
+    turns: turn of each op by name. Ops without a turn run as soon as they are
+      ready.
 
   Returns:
-    How many edges were added.
+    The number of added edges.
   """
   count = 0
   last: dict[str, tf.Operation] = {}
@@ -49,13 +48,13 @@ def chain_ops(graph: tf.Graph, turns: Mapping[str, int]) -> int:
 def total_order(
   ops: Sequence[tf.Operation], turns: Mapping[str, int]
 ) -> list[tf.Operation]:
-  """All ops, each after what it waits for, else by their turns.
+  """Returns a topological order of all ops that follows their turns.
 
-  What an op waits for comes no later than its turn.
+  The predecessors of an op inherit its turn if theirs is later.
 
   Args:
-    ops: all of one graph, in the order in which they were made.
-    turns: as of `chain_ops`.
+    ops: all ops of one graph, in order of creation.
+    turns: turn of each op by name, see `chain_ops`.
   """
   number = {op: i for i, op in enumerate(ops)}
   readers: list[list[int]] = [[] for _ in ops]
@@ -74,7 +73,7 @@ def total_order(
 def _by_key(
   readers: Sequence[Sequence[int]], keys: Sequence[float]
 ) -> list[int]:
-  """A topological order that takes the least key of those that are ready."""
+  """Returns the topological order that takes the ready op of least key."""
   missing = [0] * len(readers)
   for after in itertools.chain.from_iterable(readers):
     missing[after] += 1
@@ -92,16 +91,16 @@ def _by_key(
 
 
 def _before(op: tf.Operation) -> list[tf.Operation]:
-  """What an op waits for by its own edges."""
+  """Returns the direct predecessors of an op in the graph."""
   inputs = {tensor.op: None for tensor in op.inputs}
   return [*inputs, *op.control_inputs]
 
 
 def _program_order(ops: Sequence[tf.Operation]) -> list[tuple[int, int]]:
-  """The edges that automatic control dependencies may add, and more.
+  """Returns a superset of the edges of automatic control dependencies.
 
-  Ops on one resource run in the order of the program, but for reads between two
-  writes; so do stateful ops without a resource.
+  Ops on one resource run in program order, except for the reads between two
+  writes. Stateful ops without a resource run in program order, too.
   """
   edges = []
   writes: dict[Any, int] = {}
@@ -119,7 +118,7 @@ def _program_order(ops: Sequence[tf.Operation]) -> list[tuple[int, int]]:
 
 
 def _states(op: tf.Operation) -> set[Any]:
-  """The resources of an op, by their tensors; None for a state without any."""
+  """Returns the resource tensors of an op; None stands for other state."""
   if op.type == "Placeholder":
     return set()
   kinds = {tensor.dtype for tensor in op.inputs}

@@ -1,7 +1,7 @@
-"""Searches the plan of a Keras model: from a request to its placement.
+"""Planning of Keras models, from a request to a placement.
 
-A request is checked when it is made; the search may run at once or in the
-middle of the first fit. Nothing of the model is changed but that it is built.
+A request is checked on creation. The search runs at once or during the first
+fit. Planning may build the model but does not change it otherwise.
 """
 
 import contextlib
@@ -47,28 +47,30 @@ from tfplace.plan.sources import DEFAULT_COSTS, check_costs, op_graph
 
 _logger = logging.getLogger("tfplace")
 _MEASURED, _ESTIMATED = "measured", "estimated"
-_SILENCE_S = 10.0  # after which a silent stage is logged
+_SILENCE_S = 10.0  # A silent stage is logged after so many seconds.
 
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-  """What `place_model` was asked for.
+  """Checked arguments of `place_model` or `plan_model`.
 
   Attributes:
-    cluster: what to plan for.
-    config: how to plan.
-    batch_size: to plan for; None takes the batch's own, else Keras's 32.
-    keep_together: names of layers or patterns; each tuple is one device's.
-    limited: whether the user set memory limits, which one device must pass.
+    cluster: cluster to plan for.
+    config: settings of the planner.
+    batch_size: batch size to plan for. None takes the size of the batch, or
+      Keras' default of 32.
+    keep_together: names of layers or patterns; each tuple shares one device.
+    limited: whether the user set memory limits, which also apply to a single
+      device.
     verbose: 1 prints each stage.
-    costs: cost model of what is estimated.
-    measured: whether one step is run for its costs.
-    is_what_if: the plan is only looked at.
-    split: how the training step is split.
-    chooses_split: the number of microbatches is chosen with the placement, and
-      `split` says what is allowed.
-    check: whether a microbatched step is compared with the whole one by
-      numbers.
+    costs: name of the cost model for estimated costs.
+    measured: whether the step is run to measure its costs.
+    is_what_if: whether the plan is not applied.
+    split: microbatches of the training step.
+    chooses_split: whether the number of microbatches is chosen together with
+      the placement. `split` then holds the constraints.
+    check: whether a microbatched step is compared numerically with the whole
+      step.
   """
 
   cluster: Cluster
@@ -102,15 +104,15 @@ def make_request(
   init_placement: given.PlanLike | None = None,
   check: bool = True,
 ) -> Request:
-  """Checks what can be checked before there is a graph.
+  """Creates a request and checks all that does not require a graph.
 
-  The arguments are `place_model`'s; with `is_what_if`, the plan is only looked
-  at, and its devices may be others than this process has.
+  The arguments are those of `place_model`. With `is_what_if`, the plan is not
+  applied, and its devices need not belong to this process.
 
   Raises:
-    ApplyError: a device that this process lacks.
-    TfplaceError: an unknown strategy (lists the choices), or a value that
-      makes no sense.
+    ApplyError: this process lacks a device.
+    TfplaceError: the strategy is unknown (the message lists the choices), or
+      another argument is invalid.
   """
   described = find_cluster(cluster)
   if costs is None:
@@ -153,7 +155,7 @@ def make_request(
 
 
 def searching(model: keras.Model, request: Request) -> Planner:
-  """What carries out the request, at once or in the middle of a fit."""
+  """Returns a planner that carries out the request when it is called."""
 
   def planner(kind: str, data: Any) -> tuple[Plan | None, AppliedPlacement]:
     applied = _searched(model, request, kind, data)
@@ -174,7 +176,7 @@ def searching(model: keras.Model, request: Request) -> Planner:
 def _searched(
   model: keras.Model, request: Request, kind: str, data: Any
 ) -> AppliedPlacement:
-  """The placement of one step, or that there is only one device."""
+  """Searches the placement of one step unless there is only one device."""
   split = request.split if kind == "train" else WHOLE
   chooses = request.chooses_split and kind == "train"
   default = local_devices.default_device()
@@ -198,7 +200,7 @@ def _searched(
     split, unchecked = WHOLE, f"the step is left whole: {error}"
     step = opened.step(WHOLE)
     plan = make_plan(step.problem, request.config, show)
-  traced = cast(TracedStep, step.traced)  # `opened` always traces
+  traced = cast(TracedStep, step.traced)  # `opened` always traces.
   notes = filter(None, (_note(plan, opened), plan.order_reason, unchecked))
   applied = _described(plan, traced, request, "; ".join(notes))
   text = f"model {model.name!r}: {_seconds_phrase(show.seconds)}"
@@ -207,13 +209,13 @@ def _searched(
 
 
 def _note(plan: PlanResult, opened: "_Opened") -> str:
-  """What is to be said of the split: of the one chosen, or of one to ask for.
+  """Describes the chosen microbatches, or suggests microbatches.
 
-  Devices that share one machine gain nothing by it.
+  Devices that share one physical device gain nothing from microbatches.
   """
   if plan.choice is not None:
     return plan.choice.reason
-  if opened.request.chooses_split:  # what was chosen did not stand the check
+  if opened.request.chooses_split:  # The chosen split failed the check.
     return ""
   names = [device.name for device in opened.request.cluster.devices]
   shared = local_devices.shared_phrase(names)
@@ -224,14 +226,14 @@ def _note(plan: PlanResult, opened: "_Opened") -> str:
 
 @dataclasses.dataclass
 class _Opened:
-  """Extracts one step of a model, split in any way.
+  """Extractor of the step variants of one model.
 
   Attributes:
-    model: whose slots stay beside their variables.
-    request: what was asked for.
-    kind: of the step.
-    data: one batch of it, where there is one.
-    show: shows and times what is done.
+    model: the model. Optimizer slots share the device of their variables.
+    request: the request.
+    kind: kind of the step.
+    data: one batch of the step, or None.
+    show: reports and times the stages.
   """
 
   model: keras.Model
@@ -239,16 +241,16 @@ class _Opened:
   kind: str
   data: Any
   show: Stages
-  _measured: bool | None = None  # whether costs are, once they are known
-  _whole: SplitStep | None = None  # the step that is not split, once traced
+  _measured: bool | None = None  # None until the first costs are known.
+  _whole: SplitStep | None = None  # None until the whole step is traced.
 
   def step(self, split: SplitConfig) -> SplitStep:
-    """Traces the step, and costs its ops.
+    """Traces a step variant and computes the costs of its ops.
 
     Raises:
-      ApplyError: nothing is like a name of `request.keep_together`.
-      TfplaceError: it cannot be split so, or, where other splits have measured
-        costs, not be run.
+      ApplyError: a name in `request.keep_together` matches nothing.
+      TfplaceError: the step cannot be split this way, or it cannot be run
+        although other variants have measured costs.
     """
     request, parts = self.request, ""
     if not split.is_whole:
@@ -268,10 +270,11 @@ class _Opened:
     return step
 
   def check(self, step: SplitStep, split: SplitConfig) -> str:
-    """Compares a microbatched step with the whole one, by numbers.
+    """Compares a microbatched step numerically with the whole step.
 
     Returns:
-      Why it was not compared; "" where it was, or where nothing is split.
+      The reason if the steps were not compared. "" if they were, if the step is
+      whole, or if `request.check` is False.
 
     Raises:
       ExtractionError: the steps differ.
@@ -290,7 +293,7 @@ class _Opened:
     return f"not checked by numbers: {why}" if why else ""
 
   def _traced_whole(self) -> TracedStep:
-    """The step that is not split."""
+    """Returns the trace of the whole step."""
     if self._whole is not None:
       return cast(TracedStep, self._whole.traced)
     return trace(self.model, self.request, self.kind, self.data)
@@ -298,9 +301,10 @@ class _Opened:
   def _with_measured_costs(
     self, problem: Problem, traced: TracedStep
   ) -> Problem:
-    """With measured costs, or, where the step cannot be run, with estimates.
+    """Replaces estimated costs by measured costs if the step can be run.
 
-    What is compared has the costs of the first step.
+    All step variants use the kind of costs of the first one, so that they are
+    comparable.
     """
     try:
       problem = local_step.measured_problem(problem, traced)
@@ -330,10 +334,10 @@ def trace(
   data: Any = None,
   split: SplitConfig = WHOLE,
 ) -> TracedStep:
-  """Traces the step `kind`, on one batch of it where there is one.
+  """Traces the step `kind`, on one batch if it is given.
 
   Raises:
-    ExtractionError: shapes, loss or optimizer are lacking.
+    ExtractionError: shapes, loss or optimizer are unknown.
   """
   sample = None
   if data is not None:
@@ -346,7 +350,7 @@ def trace(
 def _sample(
   model: keras.Model, data: Any, batch_size: int | None, kind: str
 ) -> Any:
-  """Zeros shaped like `data`: of a traced batch only shapes are known."""
+  """Returns zeros shaped like `data`, since a traced batch has only shapes."""
   own_size = inputs.static_batch_size(model)
 
   def zeros(tensor: Any) -> Any:
@@ -378,10 +382,10 @@ def _sample(
 def _described(
   plan: PlanResult, traced: TracedStep, request: Request, note: str
 ) -> AppliedPlacement:
-  """Describes the placement.
+  """Describes the selected placement.
 
-  "auto" takes one device where nothing is better; the placement of a strategy
-  that the user named is taken whatever it costs.
+  Strategy "auto" selects one device if nothing is faster. The placement of a
+  strategy given by name is always selected.
   """
   result, single = plan.best, plan.single_device
   used = _devices(result.placement)
@@ -396,7 +400,7 @@ def _described(
 
 
 def _costs_time(applied: AppliedPlacement) -> bool:
-  """Whether one device alone is predicted to be as fast."""
+  """Returns whether a single device is predicted to be as fast."""
   placed, single = applied.evaluation, applied.single_device
   if placed is None or single is None:
     return False
@@ -411,11 +415,13 @@ def _devices(placement: Placement) -> tuple[str, ...]:
 
 
 def check_verbose(verbose: str | int) -> int:
-  """0 or 1: "auto" is 1 on a terminal and in a notebook, as long as Keras'
-  interactive logging is on.
+  """Converts the `verbose` argument to 0 or 1.
+
+  "auto" becomes 1 on a terminal or in a notebook if Keras' interactive logging
+  is on.
 
   Raises:
-    TfplaceError: something else.
+    TfplaceError: the value is not "auto", 0, 1 or 2.
   """
   if verbose == "auto":
     return int(keras.config.is_interactive_logging_enabled() and _is_watched())
@@ -431,10 +437,10 @@ def _is_watched() -> bool:
 
 
 class _Shown:
-  """Shows stages in Keras' manner: lines on standard output, or a log."""
+  """Progress display in Keras' style, on standard output or in a log."""
 
   def __init__(self, model: str, verbose: int) -> None:
-    """Of the model of that name; prints where `verbose`."""
+    """Takes the name of the model; prints to standard output if `verbose`."""
     self._model = model
     self._verbose = verbose
 
@@ -442,7 +448,7 @@ class _Shown:
   def stage(
     self, stage: str, detail: str, seconds: float | None
   ) -> Iterator[stages.OnStage]:
-    """Prints that a stage begins, or logs one that takes long unexpectedly."""
+    """Prints the start of a stage, or logs a stage that takes too long."""
     text = f"planning model {self._model!r}: {stage}{detail}"
     timer = threading.Timer(_SILENCE_S, _logger.warning, ["%s", text])
     timer.daemon = True
@@ -457,7 +463,7 @@ class _Shown:
 
 
 def _seconds_phrase(seconds: Mapping[str, float]) -> str:
-  """The seconds of all stages but those that took none, in one phrase."""
+  """Lists the seconds of all stages of at least 0.1 s in one phrase."""
   whole = sum(seconds.values())
   parts = [f"{k} {v:.1f} s" for k, v in seconds.items() if v >= 0.1]
   return f"planned in {whole:.1f} s ({', '.join(parts) or 'at once'})"

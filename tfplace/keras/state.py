@@ -1,7 +1,7 @@
-"""The state of a Keras 3 model: its variables, its functions, its XLA choice.
+"""Variables, step functions and XLA setting of a Keras 3 model.
 
-All of Keras's private attributes that placing a model touches are used in this
-module. The numbers never change: a variable moves with its value.
+This module collects the accesses to Keras' private attributes that placement
+requires. Moving a variable preserves its value.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -17,7 +17,7 @@ KINDS = ("train", "test", "predict")  # of steps, and of their functions
 
 
 def optimizers(model: keras.Model) -> list[Any]:
-  """The optimizers that `model` holds, inner ones of wrappers included."""
+  """Returns the optimizers of `model`, including those inside wrappers."""
   found: list[Any] = []
   waiting = _optimizers_of(model)
   while waiting:
@@ -29,22 +29,25 @@ def optimizers(model: keras.Model) -> list[Any]:
 
 
 def _optimizers_of(owner: Any) -> list[Any]:
-  """Those among its attributes, and in lists and mappings among them."""
+  """Returns the optimizers in the attributes of `owner`.
+
+  Attributes that are lists, tuples or mappings are searched, too.
+  """
   values: list[Any] = []
   for value in vars(owner).values():
     if isinstance(value, Mapping):
       values.extend(value.values())
     elif isinstance(value, (list, tuple)):
-      values.extend(value)  # "+" asks TensorFlow's wrapper of tuples, and fails
+      values.extend(value)  # "+" fails on TensorFlow's tuple wrapper.
     else:
       values.append(value)
   return [v for v in values if isinstance(v, keras.optimizers.Optimizer)]
 
 
 def variables(model: keras.Model) -> list[keras.Variable]:
-  """Weights, seeds, metrics and optimizer slots of `model`, each once.
+  """Returns weights, seeds, metrics and optimizer slots without duplicates.
 
-  Only variables that exist by now and are plain resource variables.
+  The result contains only plain resource variables that already exist.
   """
   every = [*model.variables, *model.metrics_variables]
   for optimizer in optimizers(model):
@@ -54,21 +57,21 @@ def variables(model: keras.Model) -> list[keras.Variable]:
 
 
 def handle_key(variable: keras.Variable) -> int:
-  """Identifies the resource of `variable` as a traced function captures it."""
+  """Returns the key of the resource that traced functions capture."""
   return id(variable._value.handle)
 
 
 def device_of(variable: keras.Variable) -> str:
-  """The full name of the device that holds `variable`."""
+  """Returns the full name of the device that holds `variable`."""
   return variable._value.device
 
 
 def move(variable: keras.Variable, device: str) -> None:
   """Replaces the resource of `variable` by a copy on `device`.
 
-  Functions traced before still hold the old resource: they must be traced
-  again. The copy keeps the unique id, by which optimizers (also those that
-  the model does not know) find a variable's slots.
+  Functions that were traced before hold the old resource and must be traced
+  again. The copy keeps the unique id, because optimizers find the slots of a
+  variable by it, including optimizers that the model does not hold.
   """
   old = variable._value
   if old.device == device:
@@ -88,7 +91,7 @@ def move(variable: keras.Variable, device: str) -> None:
 
 
 def slots(model: keras.Model) -> Iterator[tuple[keras.Variable, Any]]:
-  """Pairs (slot, variable whose slot it is) over all optimizers.
+  """Yields pairs (slot, owning variable) of all optimizers.
 
   An optimizer keeps its slots in lists parallel to its trainable variables.
   """
@@ -104,16 +107,16 @@ def slots(model: keras.Model) -> Iterator[tuple[keras.Variable, Any]]:
 
 
 def layer_names(model: keras.Model) -> set[str]:
-  """Names of all layers, nested ones included, and of the model itself."""
+  """Returns the names of the model and of all layers, nested ones included."""
   return {layer.name for layer in model._flatten_layers()}
 
 
 def layer_devices(
   model: keras.Model, devices: Mapping[str, str]
 ) -> dict[int, str]:
-  """`id` of a variable -> device, from layer name -> device.
+  """Converts devices by layer name to devices by `id` of the variable.
 
-  A layer inside a named layer follows it unless it is named itself.
+  A layer inside a named layer inherits its device unless it is named itself.
   """
   found: dict[int, str] = {}
 
@@ -130,14 +133,15 @@ def layer_devices(
 
 
 def check_not_eager(model: keras.Model, is_planned: bool = False) -> None:
-  """Refuses a model whose steps run op by op: nothing of them can be placed.
+  """Rejects a model whose steps run eagerly, which cannot be placed.
 
   Args:
-    model: to be placed, or placed already.
-    is_planned: whether its plan was made before its steps ran op by op.
+    model: model to place, or a placed model.
+    is_planned: whether the model already has a plan.
 
   Raises:
-    ApplyError: says what makes them so, and what to do.
+    ApplyError: steps run eagerly. The message names the setting and the
+      remedy.
   """
   if model.run_eagerly:
     why, instead = "run_eagerly=True is set", "set model.run_eagerly = False"
@@ -158,7 +162,7 @@ def check_not_eager(model: keras.Model, is_planned: bool = False) -> None:
 
 
 def reset_functions(model: keras.Model, besides: str | None = None) -> None:
-  """Makes the next fit, evaluate and predict trace again, `besides` one."""
+  """Discards the traced functions of all steps except the kind `besides`."""
   for kind in KINDS:
     if kind != besides:
       setattr(model, f"{kind}_function", None)
@@ -167,12 +171,18 @@ def reset_functions(model: keras.Model, besides: str | None = None) -> None:
 def build(
   model: keras.Model, kind: str, step: Callable[[Any], Any], data: Any
 ) -> None:
-  """Builds layers, and for training metrics and optimizer, from `data`.
+  """Builds the layers of a model, and its metrics and optimizer for training.
 
-  A step of the model's own is traced: only it knows what its parts are called
-  with. `data` is one batch as `step`, of that kind, gets it.
+  A custom step is traced, because only the step defines the inputs of its
+  parts.
+
+  Args:
+    model: model to build.
+    kind: kind of the step, one of `KINDS`.
+    step: step function of this kind.
+    data: one batch in the form that `step` takes.
   """
-  # What trains knows which variables the optimizer is for.
+  # The training step determines which variables the optimizer updates.
   own = any(inputs.has_own_step(model, k) for k in {kind, "train"})
   if kind != "predict" and not own and model.compiled:
     model._symbolic_build(data_batch=data)
@@ -188,7 +198,7 @@ def _is_built(model: keras.Model, kind: str) -> bool:
 
 
 def traced(step: Callable[[Any], Any], data: Any) -> Any:
-  """The concrete function of a step for batches like `data`; only to look."""
+  """Traces a step for batches like `data` and returns the concrete function."""
   specs = keras.tree.map_structure(_spec, data)
   return tf.function(step, autograph=False).get_concrete_function(specs)
 
@@ -200,43 +210,44 @@ def _spec(value: Any) -> Any:
 
 
 class JitSwitch:
-  """Holds back a model's `jit_compile` until it is known to be harmless.
+  """Switch that disables a model's `jit_compile` while a placement needs it.
 
-  Keras sets `jit_compile` anew at each `compile`, asking `supports_jit` first.
+  Each call of `compile` sets `jit_compile` again, after a check of
+  `supports_jit`.
   """
 
   def __init__(self, model: keras.Model) -> None:
-    """Off, until `allow`."""
+    """Disables XLA until `allow` is called."""
     self._model = model
     self._supported: bool = model.supports_jit
     self._wanted: bool = model.jit_compile
     self._compile = model.compile
-    self._awaited = True  # nothing is decided: what is asked for is noted
+    self._awaited = True  # The decision is open; `compile` calls are recorded.
     self._off = True
     model.compile = self._compile_and_note
     self._apply()
 
   def is_dropped(self) -> bool:
-    """Whether a compiled model asks for XLA that a placement denies it."""
+    """Returns whether a compiled model requests XLA, which placements lack."""
     return self._wanted and bool(self._model.compiled)
 
   def forbid(self) -> None:
-    """The model is placed: XLA is off, and Keras says so if it is asked."""
+    """Disables XLA for a placed model; Keras reports it on request."""
     self._awaited, self._off = False, True
     self._apply()
 
   def allow(self) -> None:
-    """The model stays as it is: it gets what was chosen."""
+    """Restores the user's XLA setting for a model that is not placed."""
     self._awaited, self._off = False, False
     self._apply()
     if not self._model.jit_compile:
       return
-    for kind in KINDS:  # a fit may be running
+    for kind in KINDS:  # A fit may be running.
       if getattr(self._model, f"{kind}_function") is not None:
         getattr(self._model, f"make_{kind}_function")(force=True)
 
   def detach(self) -> None:
-    """Gives the model its own `compile` and choice back."""
+    """Restores the model's own `compile` and XLA setting."""
     del self._model.compile
     self._off = False
     self._apply()

@@ -1,1 +1,1 @@
-"""From a source and a cluster to a plan: what commands and Keras call."""
+"""Planning from a source and a cluster, used by commands and Keras."""

@@ -1,6 +1,6 @@
-"""What was tried to choose how a step is split, what was chosen, and why.
+"""Record of the tried numbers of microbatches and of the choice among them.
 
-Data and sentences only: `plan.microbatches` does the trying.
+This module holds data and messages only. `plan.microbatches` runs the trials.
 """
 
 import dataclasses
@@ -14,15 +14,14 @@ from tfplace.extraction.microbatches import SplitConfig
 
 @dataclasses.dataclass(frozen=True)
 class SplitTrial:
-  """One way to split the step.
+  """Trial of one step variant.
 
   Attributes:
-    split: microbatches, and how many are in flight.
-    best: its best placement; None where there is none.
-    seconds: of searching.
-    why: why there is none; "" where there is one.
-    measured_us: what the fastest placement of it took where it ran; None where
-      none did.
+    split: number of microbatches, and how many are in flight.
+    best: best placement found, or None.
+    seconds: search time in seconds.
+    why: reason why there is no placement; "" if there is one.
+    measured_us: step time of the fastest measured placement, or None.
   """
 
   split: SplitConfig
@@ -33,12 +32,12 @@ class SplitTrial:
 
   @property
   def order(self) -> str:
-    """In which devices take their ops; "" where there is no placement."""
+    """Order of the best placement; "" if there is no placement."""
     return "" if self.best is None else self.best.order
 
   @property
   def step_time_us(self) -> float:
-    """Of the best placement, measured where it ran; infinite without one."""
+    """Step time of the best placement, measured if available, or infinity."""
     if self.measured_us is not None:
       return self.measured_us
     if self.best is None:
@@ -48,16 +47,16 @@ class SplitTrial:
 
 @dataclasses.dataclass(frozen=True)
 class SplitChoice:
-  """How a step is split, of all ways that were tried.
+  """Choice of one step variant among all trials.
 
   Attributes:
-    trials: in the order in which they were tried; the whole step is the first.
-    split: of the one that was chosen.
-    single: the whole step on the best single device; None where none has the
-      memory.
-    refused: why the step cannot be split; "" where it can.
-    allowed: the step split with statistics over the batch allowed, estimated
-      where nothing else stands in the way; None elsewhere.
+    trials: trials in order of execution; the first is the whole step.
+    split: chosen microbatches.
+    single: the whole step on the best single device, or None if no device has
+      enough memory.
+    refused: reason why the step cannot be split; "" if it can.
+    allowed: estimate of a step whose microbatches may use their own batch
+      statistics. None unless these statistics are the only obstacle.
   """
 
   trials: Sequence[SplitTrial]
@@ -68,13 +67,13 @@ class SplitChoice:
 
   @property
   def chosen(self) -> SplitTrial:
-    """The trial of the split that was chosen."""
+    """Trial of the chosen step variant."""
     return next(trial for trial in self.trials if trial.split == self.split)
 
   def with_measured(
     self, split: SplitConfig, measured_us: float
   ) -> "SplitChoice":
-    """A copy that knows what the step took, split so."""
+    """Returns a copy with the measured step time of a step variant."""
     trials = [
       dataclasses.replace(trial, measured_us=measured_us)
       if trial.split == split
@@ -85,7 +84,7 @@ class SplitChoice:
 
   @property
   def reason(self) -> str:
-    """Why, as a part of a sentence."""
+    """Reason for the choice, as part of a sentence."""
     if not self.split.is_whole:
       return self._against_whole()
     whole = "the step is left whole"
@@ -103,7 +102,7 @@ class SplitChoice:
     return f"{how} {_found(whole)}"
 
   def _if_allowed(self) -> str:
-    """What allowing statistics for each microbatch would give."""
+    """Describes the gain from allowing statistics of a microbatch."""
     whole_us = self.trials[0].step_time_us
     if self.allowed is None or self.allowed.step_time_us >= whole_us:
       return ""
@@ -117,7 +116,7 @@ def _found(trial: SplitTrial) -> str:
 
 
 def would_take(trial: SplitTrial, whole_us: float) -> str:
-  """An estimate of a split that is not made, as a part of a sentence."""
+  """Describes the estimate of an unused split, as part of a sentence."""
   instead = (
     "" if whole_us == float("inf") else f" instead of {shown_us(whole_us)}"
   )
@@ -128,12 +127,12 @@ def would_take(trial: SplitTrial, whole_us: float) -> str:
 
 
 def order_reason(order: str, other_us: float | None) -> str:
-  """Why devices take their ops in this order, as a part of a sentence.
+  """Describes the reason for an order, as part of a sentence.
 
   Args:
-    order: of the plan.
-    other_us: the best step found in the other order, infinite where none fits;
-      None where the order was not chosen.
+    order: order of the plan.
+    other_us: best step time in the other order, infinite if nothing fits. None
+      if the order was not chosen.
   """
   if other_us is None:
     return ""
@@ -149,7 +148,7 @@ def order_reason(order: str, other_us: float | None) -> str:
 
 
 def in_words(split: SplitConfig) -> str:
-  """ "in 4 microbatches with 2 in flight", or "whole"."""
+  """Returns, for example, "in 4 microbatches with 2 in flight" or "whole"."""
   return "whole" if split.is_whole else f"in {_counted(split)}"
 
 
@@ -160,7 +159,7 @@ def _counted(split: SplitConfig) -> str:
 
 
 def shown_us(time_us: float) -> str:
-  """A time for a message, to three digits."""
+  """Formats a time with three digits for a message."""
   if time_us < 1e6:
     return f"{time_us / 1e3:.3g} ms"
   return f"{time_us / 1e6:.3g} s"

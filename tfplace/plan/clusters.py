@@ -1,8 +1,8 @@
-"""Clusters by every name that users give them, and steps on those that run.
+"""Clusters by user-given name, and steps on running devices.
 
-Presets and files need no device. This process's logical devices are described
-by `local_devices`. "workers:N", "gpus" and files of hosts are devices that
-`tfplace.measure` starts: a `LiveStep` is one model's step on them.
+Presets and cluster files require no device. `local_devices` describes this
+process's logical devices. "workers:N", "gpus" and host files name devices that
+`tfplace.measure` starts. A `LiveStep` is the step of one model on them.
 """
 
 import contextlib
@@ -33,33 +33,34 @@ if TYPE_CHECKING:
 
 # Of each short search for placements to calibrate with.
 _GUESS_S, _GUESS_EVALUATIONS = 5.0, 500
-_DEARER = 4.0  # links in a step than on their own, at a guess
+_DEARER = 4.0  # The guessed ratio of link times in a step to isolated ones.
 ClusterLike: TypeAlias = Cluster | str | os.PathLike[str]
-# Problems, and what measures placements of each.
+# Problems, each with the harness that measures its placements.
 MeasuredProblems: TypeAlias = tuple[
   list[Problem], Callable[[Problem], Evaluator]
 ]
 
 
 def find_cluster(cluster: ClusterLike | None) -> Cluster:
-  """The description of a cluster; starts no devices.
+  """Returns the description of a cluster without starting devices.
 
   Args:
-    cluster: a `Cluster`, the name of a preset, the path of a file, or None for
-      the logical devices of this process.
+    cluster: a `Cluster`, the name of a preset, the path of a cluster file, or
+      None for the logical devices of this process.
 
   Raises:
-    FormatError: no such preset, a broken file, or something else.
+    FormatError: the preset is unknown, the file is invalid, or the argument
+      has another type.
   """
   if cluster is not None:
     return cluster_format.find_cluster(cluster)
-  from tfplace.plan import local_devices  # imports TensorFlow
+  from tfplace.plan import local_devices  # This import loads TensorFlow.
 
   return local_devices.local_cluster()
 
 
 def is_live(name: str) -> bool:
-  """Whether a name is of devices that run, here or on other hosts."""
+  """Returns whether a name refers to running devices, local or remote."""
   from tfplace.measure.remote import workers
 
   kind = name.partition(":")[0]
@@ -70,14 +71,14 @@ def is_live(name: str) -> bool:
 def opened(
   name: str, show: "Stages"
 ) -> "Iterator[tuple[Cluster, OpenCluster | None]]":
-  """The cluster of a name, with its devices started where it has any.
+  """Opens a cluster by name and starts its devices if it has any.
 
   Args:
-    name: of a preset, a file, or of devices that run.
-    show: shows that devices start.
+    name: name of a preset, a file, or running devices.
+    show: reports the start of devices.
 
   Raises:
-    TfplaceError: a bad name or file, or devices that do not start.
+    TfplaceError: the name or file is invalid, or devices do not start.
   """
   if not is_live(name):
     yield find_cluster(name), None
@@ -94,13 +95,14 @@ def opened(
 
 @dataclasses.dataclass(frozen=True)
 class LiveStep:
-  """A step that can be run on devices that are open.
+  """Step that runs on open devices.
 
   Attributes:
-    devices: the devices.
-    traced: the step.
-    options: of `MeasurementHarness`.
-    measure_s: seconds of running steps: half of them to profile and calibrate.
+    devices: the open devices.
+    traced: the traced step.
+    options: options of `MeasurementHarness`.
+    measure_s: time limit for running steps, in seconds. Half of it is for
+      profiling and calibration.
   """
 
   devices: "OpenCluster"
@@ -109,18 +111,18 @@ class LiveStep:
   measure_s: float = math.inf
 
   def shared(self, count: int) -> "LiveStep":
-    """The same with a share of the seconds, for one of so many steps."""
+    """Returns a copy with an equal share of the seconds for each step."""
     return dataclasses.replace(self, measure_s=self.measure_s / count)
 
   @property
   def run_s(self) -> float:
-    """Seconds of running placements."""
+    """Time limit for running placements, in seconds."""
     return self.measure_s / 2
 
   def profiled(
     self, problem: Problem, on_stage: stages.OnStage = stages.ignore
   ) -> Problem:
-    """The problem with op times, overheads and links as measured.
+    """Returns the problem with measured op times, overheads and links.
 
     Raises:
       MeasurementError: the step could not be run.
@@ -135,7 +137,7 @@ class LiveStep:
     )
 
   def harness(self, problem: Problem, **more: Any) -> "MeasurementHarness":
-    """Measures placements of the problem; `more` options of the harness."""
+    """Opens a harness for the problem, with `more` options."""
     options = {"measure_s": self.run_s, **self.options, **more}
     return self.devices.harness(problem, self.traced, **options)
 
@@ -145,16 +147,17 @@ class LiveStep:
     placements: Sequence[Placement],
     measured: Sequence[Evaluation],
   ) -> Problem:
-    """The problem with costs fitted to placements that ran."""
+    """Returns the problem with costs fitted to measured placements."""
     return self.devices.refitted(problem, placements, measured)
 
 
 def guesses(problem: Problem) -> np.ndarray:
-  """[3, num_ops]: placements as a search ends with, to calibrate with.
+  """Returns placements for calibration, `[3, num_ops]`.
 
-  Of METIS and of short searches: with links as they were timed on their own,
-  and as if they took some times as long, as they do in a step. Fewer where one
-  finds nothing that fits.
+  The placements resemble results of a search. One comes from METIS. Two come
+  from short searches: one with link times from isolated measurements, and one
+  with several times longer ones, as links in a step are slower. The result has
+  fewer rows if a placer finds no feasible placement.
   """
   from tfplace.measure.calibrate.fit import Factors
 
@@ -181,20 +184,20 @@ def measured_problems(
   show: "Stages",
   **options: Any,
 ) -> Iterator[MeasuredProblems]:
-  """Problems with measured costs, and what measures placements of each.
+  """Opens problems with measured costs and a harness for each.
 
-  A model is profiled once and kept in `folder` as graph and cluster files, so
-  that a training run that goes on sees the problem with which it began.
+  Each model is profiled once. Its graph and cluster files stay in `folder`, so
+  that a resumed training run uses the same problem.
 
   Args:
-    models: of the zoo, or Keras files.
-    cluster: name of devices that run.
-    folder: where the problems are kept.
-    show: shows what is done.
-    **options: of `MeasurementHarness`.
+    models: names of zoo models, or Keras files.
+    cluster: name of running devices.
+    folder: directory for the problems.
+    show: reports the stages.
+    **options: options of `MeasurementHarness`.
 
   Raises:
-    TfplaceError: a model or device that does not work.
+    TfplaceError: a model or device does not work.
   """
   from tfplace.plan import sources
 
@@ -220,7 +223,7 @@ def _kept(
   folder: pathlib.Path,
   on_stage: stages.OnStage,
 ) -> Problem:
-  """The problem as it was kept, or else with costs as measured now."""
+  """Loads the stored problem, or measures its costs."""
   names = f"{problem.graph.name}.{problem.cluster.name}"
   graph_file, cluster_file = (
     folder / f"{names}.{part}".replace("/", "_")

@@ -1,9 +1,8 @@
-"""This process's logical devices: their names, and their cluster.
+"""Names and cluster description of this process's logical devices.
 
-A plan that names a device which this process lacks fails here, before anything
-is changed. The cluster is described, not measured: GPUs that the presets know
-by their figures, anything else by modest ones; `tfplace.measure` measures
-transfers.
+A plan with a device that this process lacks fails here, before any change. The
+cluster is described, not measured: GPUs of a preset have its figures, and
+other devices have modest ones. `tfplace.measure` measures transfers.
 """
 
 import os
@@ -21,20 +20,20 @@ _LOCAL = "/job:localhost/replica:0/task:0"
 
 
 def logical_names(kind: str) -> list[str]:
-  """Full names of this process's logical devices of a kind ("GPU")."""
+  """Returns the full names of the logical devices of a kind ("GPU")."""
   return [_LOCAL + d.name for d in tf.config.list_logical_devices(kind)]
 
 
 def short_name(name: str) -> str:
-  """ "GPU:1" for a full device name, for messages."""
+  """Shortens a full device name to, for example, "GPU:1" for messages."""
   return name.rpartition("/device:")[2]
 
 
 def canonical_device(name: str, what: str) -> str:
-  """The full name of a logical device such as "CPU:1" or "/device:GPU:0".
+  """Returns the full name of a device such as "CPU:1" or "/device:GPU:0".
 
   Raises:
-    ApplyError: the name is no device name, or this process has no such device.
+    ApplyError: the name is not a device name, or this process lacks the device.
   """
   full = _full_name(name)
   known = [_LOCAL + d.name for d in tf.config.list_logical_devices()]
@@ -48,7 +47,7 @@ def canonical_device(name: str, what: str) -> str:
 
 
 def full_names(assignments: Mapping[str, str]) -> dict[str, str]:
-  """`assignments` with full names of devices of this or another process."""
+  """Expands device names of this or another process to full names."""
   return {op: _full_name(name) or name for op, name in assignments.items()}
 
 
@@ -65,7 +64,11 @@ def _full_name(name: Any) -> str | None:
 
 
 def canonical_devices(assignments: Mapping[str, str]) -> dict[str, str]:
-  """The same of this process; else an `ApplyError` that names op or layer."""
+  """Expands device names of this process to full names.
+
+  Raises:
+    ApplyError: this process lacks a device. The message names the op or layer.
+  """
   full: dict[str, str] = {}
   for op, name in assignments.items():
     if name not in full:
@@ -74,17 +77,17 @@ def canonical_devices(assignments: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_cluster(cluster: Cluster) -> None:
-  """Every device of `cluster` is a logical device of this process.
+  """Checks that every device of `cluster` belongs to this process.
 
   Raises:
-    ApplyError: one is not; names it.
+    ApplyError: this process lacks a device. The message names it.
   """
   for device in cluster.devices:
     canonical_device(device.name, f"a part of cluster {cluster.name!r}")
 
 
 def shared_phrase(names: Iterable[str]) -> str:
-  """What a message says where devices are parts of one; "" where none are."""
+  """Describes logical devices that share a physical device; "" for none."""
   owners: dict[str, str] = {name: "machine" for name in logical_names("CPU")}
   owners |= {device.name: owner for device, owner in _gpus()}
   used = [owners[name] for name in names if name in owners]
@@ -98,7 +101,7 @@ def shared_phrase(names: Iterable[str]) -> str:
 
 
 def default_device() -> str:
-  """Where TensorFlow runs what nobody places: its first GPU, else CPU:0."""
+  """Returns TensorFlow's default device: the first GPU, or else CPU:0."""
   kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
   return f"{_LOCAL}/device:{kind}:0"
 
@@ -113,10 +116,10 @@ _CPU_KB_PER_S = 20_000_000  # about one channel of DDR4
 
 
 def local_cluster() -> Cluster:
-  """The process's GPUs with CPU:0 beside them, or without any its CPUs.
+  """Describes this process's GPUs and CPU:0, or its CPU devices if no GPU.
 
-  CPU:0 is there for ops without a GPU kernel. Logical devices of one physical
-  one are described as equal parts of it.
+  CPU:0 runs ops without a GPU kernel. Logical devices of one physical device
+  are described as equal parts of it.
   """
   gpus = _gpus()
   cpus = logical_names("CPU")
@@ -135,7 +138,7 @@ def local_cluster() -> Cluster:
 
 
 def _gpus() -> list[tuple[Device, str]]:
-  """Each logical GPU and the name of the physical one that it is part of."""
+  """Returns each logical GPU with the name of its physical GPU."""
   names = logical_names("GPU")
   result: list[tuple[Device, str]] = []
   for physical in tf.config.list_physical_devices("GPU"):
@@ -160,7 +163,7 @@ def _gpu(name: str, physical: Any, part: Any, parts: int) -> Device:
 
 
 def _part_of(hardware: dict[str, Any], parts: int) -> dict[str, Any]:
-  """One of several logical GPUs, which share the cores of the physical one."""
+  """Describes one of several logical GPUs that share a physical GPU."""
   peaks = hardware["peak_gflops"].items()
   for field in ("num_cores", "multiprocessors"):
     hardware[field] = max(1, hardware[field] // parts)

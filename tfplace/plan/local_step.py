@@ -1,9 +1,9 @@
-"""Runs a traced step on this process's devices: its costs, and its time.
+"""Measured costs and step time of a traced step on this process's devices.
 
-The step runs in a session of its own, with variables of its own: weights,
-optimizer, metrics and random states of the model are not touched. Devices are
-those of the process, with as many threads; Grappler is off, so that ops keep
-their names.
+The step runs in its own session with its own variables, so the weights,
+optimizer, metrics and random states of the model stay unchanged. The session
+has the devices and threads of this process. Profiling disables Grappler so
+that ops keep their names.
 """
 
 import dataclasses
@@ -47,19 +47,19 @@ _STEP = "step_time_us"
 
 
 def measured_problem(problem: Problem, traced: TracedStep) -> Problem:
-  """The problem with the costs of one step that runs on the first device.
+  """Returns the problem with costs measured in steps on the first device.
 
-  Op times and overhead of that device's kind are such that the simulated step
-  on it takes what the real one takes; of another kind, only ops that had to run
-  there are timed. Kept in the graph cache.
+  Op times and overhead of that device's kind are scaled so that the simulated
+  step time equals the measured one. On another kind, only ops that must run
+  there are timed. The graph cache stores the result.
 
   Args:
-    problem: with estimated costs, of this process's devices.
-    traced: its step.
+    problem: problem with estimated costs on this process's devices.
+    traced: traced step of the problem.
 
   Raises:
-    MeasurementError: the step cannot be run beside the model: it has side
-      effects, reads a table of the model's, or does not fit.
+    MeasurementError: the step cannot be run beside the model, because it has
+      side effects, reads a table of the model, or does not fit in memory.
   """
   folder = graph_cache.default_directory()
   key = graph_cache.measured_key(_content(traced), _devices(problem.cluster))
@@ -92,7 +92,7 @@ def _with_overhead(cluster: Cluster, overhead_us: dict[str, float]) -> Cluster:
 
 
 def _measured(problem: Problem, traced: TracedStep) -> OpGraph:
-  """The graph with measured times; overhead and step are in `extra`."""
+  """Returns the graph with measured times; `extra` has overhead and step."""
   graph, home = problem.graph, problem.cluster.devices[0]
   row = splits.home(problem)[problem.group_of].astype(np.int32)
   reply = _run(traced, Placement(problem, row), optimized=False, **_COUNTS)
@@ -117,9 +117,10 @@ def _measured(problem: Problem, traced: TracedStep) -> OpGraph:
 
 
 def _content(traced: TracedStep) -> bytes:
-  """What decides the step but for the values of variables and inputs.
+  """Serializes the step without the values of variables and inputs.
 
-  TensorFlow numbers functions and gradients through a whole process.
+  Numbers in function and gradient names are normalized, because TensorFlow
+  counts them over the whole process.
   """
   graph_def = tf1.GraphDef()
   graph_def.CopyFrom(traced.graph_def)
@@ -155,7 +156,7 @@ def _devices(cluster: Cluster) -> dict[str, Any]:
 
 
 def without_values(traced: TracedStep) -> TracedStep:
-  """The step without weights and inputs, to be kept and run later."""
+  """Returns a copy of the step without weights and inputs, for later runs."""
   return dataclasses.replace(
     traced,
     variables={
@@ -168,12 +169,12 @@ def without_values(traced: TracedStep) -> TracedStep:
 
 
 def measure(traced: TracedStep, placement: Placement, steps: int) -> Evaluation:
-  """A placed step as it really runs, on made-up weights and inputs.
+  """Measures a placed step with synthetic weights and inputs.
 
   Args:
-    traced: the step.
-    placement: of all its ops, on this process's devices.
-    steps: timed steps, of which the median counts.
+    traced: the traced step.
+    placement: placement of all its ops on this process's devices.
+    steps: number of timed steps; the median is used.
 
   Raises:
     MeasurementError: the step cannot be run beside the model.
@@ -190,7 +191,7 @@ def _run(
   optimized: bool,
   **counts: Any,
 ) -> messages.StepReply:
-  """Runs the step, `optimized` by Grappler as in `fit`, or op by op."""
+  """Runs the step, with Grappler as in `fit` if `optimized`."""
   found = side_effects.when_run(traced.graph_def)
   side_effects.refuse(found, repr(traced.name), MeasurementError)
   request = placed_step.step_request(traced, placement, **counts)
@@ -206,7 +207,7 @@ def _run(
 
 
 def _config(optimized: bool) -> tf1.ConfigProto:
-  """Sessions on the devices and threads that this process has."""
+  """Returns a session config with this process's devices and threads."""
   proto = context.context().config
   proto.isolate_session_state = True
   proto.allow_soft_placement = False

@@ -1,6 +1,6 @@
-"""Chooses how many microbatches a step is split into, with its placement.
+"""Joint choice of microbatches and placement.
 
-Where nobody asks for that, a quick estimate says what a split would give.
+If the user does not request microbatches, a quick estimate reports their gain.
 """
 
 import dataclasses
@@ -35,24 +35,25 @@ def make_auto_plan(
   finish: Finish | None = None,
   halving: HalvingConfig | None = None,
 ) -> tuple[PlanResult, SplitStep]:
-  """Chooses microbatches and how many are in flight, and places that step.
+  """Chooses microbatches and the number in flight, and places the step.
 
   Args:
-    open_split: extracts the step, split in one way; `base` says whether
-      statistics over the batch are allowed, and may fix how many are in flight.
-    base: what does not change; its number of microbatches does not count.
-    config: how to place; its seconds are for all ways together. It begins from
-      no placement.
-    show: shows and times what is done.
-    finish: the last search, of the way chosen; `make_plan` by default.
-    halving: how the seconds are shared.
+    open_split: function that extracts a step variant.
+    base: fixed settings of all step variants. They state whether a microbatch
+      may use its own statistics, and may fix the number in flight. The number
+      of microbatches in `base` is ignored.
+    config: settings of the planner. The budget is shared by all step variants.
+      `init_placement` must be None.
+    show: reports and times the stages.
+    finish: last search, of the chosen step variant; `make_plan` by default.
+    halving: settings of successive halving.
 
   Returns:
-    The plan with its `choice`, and the step that it is of.
+    The plan with its `choice`, and the planned step variant.
 
   Raises:
-    InfeasibleError: nothing fits in memory, however the step is split.
-    TfplaceError: as extraction of the whole step and the placer do.
+    InfeasibleError: no step variant fits in memory.
+    TfplaceError: extraction of the whole step fails, or the placer fails.
   """
   stage = Stages() if show is None else show
   race = Race(open_split, base, config, stage, halving or HalvingConfig())
@@ -76,15 +77,17 @@ def make_auto_plan(
 
 @dataclasses.dataclass(frozen=True)
 class HintConfig:
-  """When a plan says what a split would give; the values are our choice.
+  """Conditions for suggesting microbatches; the values are our choice.
 
   Attributes:
-    least_budget_s: of the whole search; of less, nothing is spent on it.
-    search_s: of the estimate.
-    most_ops: of the whole step; larger ones take long to extract.
-    gain: of the placement over one device, from which nothing is said. Models
-      whose layers follow one another gain 1.3 to 1.6 times on four devices.
-    split_gain: of the split over the placement, below which nothing is said.
+    least_budget_s: least search budget with an estimate, in seconds.
+    search_s: time limit of the estimate, in seconds.
+    most_ops: largest number of ops of the whole step, because larger steps
+      take long to extract.
+    gain: speedup of the placement over one device from which no suggestion is
+      made. Models of consecutive layers reach 1.3 to 1.6 on four devices.
+    split_gain: least speedup of microbatches over the placement for a
+      suggestion.
   """
 
   least_budget_s: float = 20.0
@@ -101,19 +104,19 @@ def split_hint(
   show: Stages,
   hint: HintConfig | None = None,
 ) -> str:
-  """What a split would give where several devices gain little without.
+  """Estimates the gain from microbatches if several devices gain little.
 
-  A quick estimate: as many microbatches as devices, searched for a moment.
+  The estimate is a short search with as many microbatches as devices.
 
   Args:
-    open_split: extracts the step, split in one way.
-    plan: of the whole step.
-    config: how it was planned.
-    show: shows and times what is done.
-    hint: when to estimate.
+    open_split: function that extracts a step variant.
+    plan: plan of the whole step.
+    config: settings of that plan.
+    show: reports and times the stages.
+    hint: conditions for the estimate.
 
   Returns:
-    A part of a sentence; "" where there is nothing to say.
+    Part of a sentence; "" if there is nothing to suggest.
   """
   hint = hint or HintConfig()
   single, best_us = plan.single_device, plan.best.evaluation.step_time_us

@@ -1,8 +1,8 @@
-"""Plans as data: which op, layer and variable goes on which device, and why.
+"""Plans as plain data: devices of ops and layers, and their reasons.
 
-`Plan` is what a placed model follows; `AppliedPlacement` is what
-`model.placement` shows of it, to print, edit and keep. Both know names only:
-no model, and no TensorFlow graph.
+A placed model follows a `Plan`. `model.placement` is an `AppliedPlacement`,
+which users print, edit and save. Both hold names only, no model and no
+TensorFlow graph.
 """
 
 import dataclasses
@@ -28,17 +28,17 @@ _LISTED = 12  # of a model's layers; a message is to be read
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-  """Where things go, by name.
+  """Devices of ops and layers by name.
 
   Attributes:
-    ops: op name -> full device name.
-    types: op name -> op type; an op of the same name and another type is not
-      the planned one. Empty where the types are unknown.
-    layers: layer name -> full device name.
-    placement: what it was made from, if that was a `Placement`.
-    split: how the training step is split.
-    turns: op name -> when its turn comes, of the ops whose order devices are to
-      keep; empty where they take ops as they become ready.
+    ops: full device name by op name.
+    types: op type by op name. An op of the same name and another type is not
+      the planned one. Empty if the types are unknown.
+    layers: full device name by layer name.
+    placement: the `Placement` that the plan was made from, or None.
+    split: microbatches of the training step.
+    turns: turn by op name, for ops with a fixed order. Empty for order
+      "arrival".
   """
 
   ops: Mapping[str, str]
@@ -49,19 +49,19 @@ class Plan:
   turns: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
   def turn_of_op(self, name: str, op_type: str) -> int | None:
-    """When the turn of this very op comes; None where it has none."""
+    """Returns the turn of an op, or None if it has none."""
     same = self.types.get(name, op_type) == op_type
     return self.turns.get(name) if same else None
 
   @property
   def devices(self) -> tuple[str, ...]:
-    """The devices that the plan uses, sorted."""
+    """Sorted full names of the devices that the plan uses."""
     return tuple(sorted({*self.ops.values(), *self.layers.values()}))
 
   def device_of_op(self, name: str, op_type: str) -> str | None:
-    """The device planned for this very op, or None.
+    """Returns the planned device of an op, or None.
 
-    What is not split follows microbatch 0: a step that evaluates, say.
+    Ops of a whole step, such as evaluation, follow microbatch 0.
     """
     names = (name,) if self.split.is_whole else (name, f"{SCOPE}0/{name}")
     for known in names:
@@ -71,7 +71,7 @@ class Plan:
 
 
 def choices(name: str, layers: Iterable[str]) -> str:
-  """The names nearest to an unknown one and some others, for a message."""
+  """Lists the names most similar to an unknown name, for a message."""
   known = sorted(layers)
   near = difflib.get_close_matches(name, known, n=3)
   meant = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
@@ -80,10 +80,10 @@ def choices(name: str, layers: Iterable[str]) -> str:
 
 
 def from_placement(placement: Placement) -> Plan:
-  """The plan that a `Placement` is, with the types of its ops.
+  """Converts a `Placement` to a plan with the types of its ops.
 
   Raises:
-    ApplyError: a device that this process lacks.
+    ApplyError: this process lacks a device.
   """
   graph = placement.problem.graph
   types = dict(zip(graph.names, graph.types, strict=True))
@@ -111,33 +111,33 @@ _LEAST_PERCENT = 0.1  # of the step; nobody would call less a gap
 
 @dataclasses.dataclass(frozen=True)
 class AppliedPlacement:
-  """How a model is placed, or would be.
+  """Description of an applied or planned placement of a model.
 
-  `assignments` and `layers` are plain data: print them, edit a copy, keep it
-  as JSON, and hand it to `place_model(model, placement=...)`, which then plans
-  nothing. So does the whole object.
+  `assignments` and `layers` are plain data. They can be printed, edited in a
+  copy, saved as JSON and passed to `place_model(model, placement=...)`, which
+  then skips planning. The whole object can be passed, too.
 
   Attributes:
-    assignments: op name (or layer name, where the plan is of layers) -> full
-      device name.
-    layers: layer name -> the device where most of its time is spent: the plan
-      in short, which is not all of it where a layer is divided.
-    devices: the devices in use, sorted.
-    strategy: the placer that proposed it, or "given".
-    training: whether the training step was planned, or inference only.
-    one_device: True where the model stays on one device, because nothing
-      better was found or asked for; then it is as it was, unplaced.
-    message: one sentence that says what was decided and why.
+    assignments: full device name by op name, or by layer name for a plan of
+      layers.
+    layers: device by layer name, where the layer spends most of its time. This
+      summary is incomplete if a layer is divided among devices.
+    devices: sorted names of the devices in use.
+    strategy: the placer that proposed the placement, or "given".
+    training: whether the training step was planned rather than inference.
+    one_device: whether the model stays unplaced on one device, because nothing
+      better was found or requested.
+    message: one sentence with the decision and its reason.
     model: name of the model.
-    placement: what was planned, where it was planned here or given as such.
-    evaluation: the simulated step of `placement`; its `ratio_to_bound` is how
-      many times as fast, at the very most, another placement could be.
-    single_device: the simulated step of the best single device.
-    seconds: stage of planning -> seconds that it took.
-    costs: "measured" (one step ran on this process's devices), "estimated", or
-      "" where nothing was planned.
-    step: what was planned, without weights, for `measure`.
-    split: how the training step is split.
+    placement: the planned or given `Placement`, or None.
+    evaluation: simulated step of `placement`. Its `ratio_to_bound` is an upper
+      bound of the speedup of any other placement.
+    single_device: simulated step on the best single device.
+    seconds: duration in seconds by stage of planning.
+    costs: "measured" if a step ran on this process's devices, "estimated", or
+      "" if nothing was planned.
+    step: planned step without weights, used by `measure`.
+    split: microbatches of the training step.
   """
 
   assignments: Mapping[str, str]
@@ -160,21 +160,21 @@ class AppliedPlacement:
 
   @property
   def microbatches(self) -> int:
-    """The parts into which the training step splits the batch; 1 for none."""
+    """Number of microbatches of the training step; 1 for the whole step."""
     return self.split.microbatches
 
   @property
   def max_in_flight(self) -> int | None:
-    """Microbatches that may be under way at once; None for all."""
+    """Maximum number of microbatches in flight; None means all."""
     return self.split.max_in_flight
 
   @property
   def order(self) -> str:
-    """In which devices take their ready ops."""
+    """Order in which a device runs its ready ops."""
     return ARRIVAL if self.placement is None else self.placement.problem.order
 
   def __str__(self) -> str:
-    """The decision, and one line per layer."""
+    """Returns the decision and one line per layer."""
     width = max(map(len, self.layers), default=0)
     lines = [
       f"  {name:{width}}  {local_devices.short_name(device)}"
@@ -183,18 +183,18 @@ class AppliedPlacement:
     return "\n".join([self.message, *lines])
 
   def measure(self, steps: int = 20) -> Evaluation:
-    """Runs the planned step as placed, and times it; the model is not touched.
+    """Runs and times the placed step without changing the model.
 
-    It runs beside the model, on weights and inputs of its own: not in the
-    middle of a `fit`, and with memory for both.
+    The step runs beside the model, with its own weights and inputs. It requires
+    memory for both and must not be measured during `fit`.
 
     Args:
-      steps: timed steps, of which the median counts.
+      steps: number of timed steps; the median is used.
 
     Raises:
-      TfplaceError: `steps` is no whole number of at least 1.
-      ApplyError: this placement was not planned in this process, or is for
-        devices that it lacks.
+      TfplaceError: `steps` is not a whole number of at least 1.
+      ApplyError: the placement was not planned in this process, or this
+        process lacks its devices.
       MeasurementError: the step cannot be run beside the model.
     """
     steps = check_count("steps", steps, 1)
@@ -225,12 +225,12 @@ class AppliedPlacement:
 
 
 def given(plan: Plan, model: str, is_partial: bool) -> AppliedPlacement:
-  """Describes a placement that the user gave for the model of that name.
+  """Describes a placement that the user gave.
 
   Args:
-    plan: what was given.
+    plan: the given plan.
     model: name of the model.
-    is_partial: whether there is more in the model than the plan names.
+    is_partial: whether the plan leaves parts of the model unplaced.
   """
   assignments = {**plan.ops, **plan.layers}
   default = local_devices.default_device()
@@ -264,7 +264,7 @@ def _listed(devices: Iterable[str]) -> str:
 def only_device(
   device: str, model: str, training: bool, split: SplitConfig = WHOLE
 ) -> AppliedPlacement:
-  """Describes a cluster of one device: there is nothing to choose from."""
+  """Describes the trivial placement on a cluster of one device."""
   return AppliedPlacement(
     assignments={},
     layers={},
@@ -286,16 +286,16 @@ def planned(
   traced: TracedStep,
   note: str = "",
 ) -> AppliedPlacement:
-  """Describes a placement that was searched for.
+  """Describes a placement that a search found.
 
   Args:
-    result: the placement chosen.
-    single: the best single device, if one has the memory; of the whole step,
-      where it was chosen how to split it.
+    result: chosen placement.
+    single: result on the best single device, or None if no device has enough
+      memory. It is of the whole step if microbatches were chosen.
     used: full names of the devices that `result` uses.
     one_device: whether the model stays on one device.
-    traced: the step that was planned.
-    note: what is to be said of its split.
+    traced: the planned step.
+    note: additional text for the message.
   """
   message = _message(result, single, used, one_device, traced.training)
   assignments = result.placement.assignments
@@ -318,7 +318,7 @@ def planned(
 
 
 def _layers(placement: Placement, traced: TracedStep) -> dict[str, str]:
-  """Layer -> the device of most of its time; in order of their first ops."""
+  """Returns the main device of each layer, in order of their first ops."""
   problem = placement.problem
   votes: dict[str, dict[str, float]] = {}
   for op, name in enumerate(problem.graph.names):
@@ -372,7 +372,7 @@ def _message(
 
 
 def _left_to_gain(evaluation: Evaluation) -> str:
-  """What the proven bound leaves to be gained; empty where there is none."""
+  """Describes the remaining headroom by the proven bound; "" for no bound."""
   ratio = evaluation.ratio_to_bound
   if ratio is None:
     return ""

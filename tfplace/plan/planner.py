@@ -1,8 +1,8 @@
-"""The facade of planning: from a problem to a placement and its baselines.
+"""Planning facade: from a problem to a placement and its baselines.
 
-`make_plan` proves a lower bound, compiles the placers, places, and places
-by the baselines. It does not extract graphs (`plan.sources`), runs nothing
-(`plan.measured`), and it applies and prints nothing.
+`make_plan` proves a lower bound, compiles the placers, and runs the strategy
+and the baselines. `plan.sources` extracts graphs, and `plan.measured` runs
+placements on devices. This module applies and prints nothing.
 """
 
 import contextlib
@@ -24,32 +24,33 @@ from tfplace.placers import registry
 from tfplace.plan.choice import SplitChoice, order_reason, shown_us
 
 SINGLE = "single"
-CHOOSING = "auto"  # chooses among strategies; any other one is named by a user
-_SAME = 1.005  # ratio of step times below which nobody would call one longer
+CHOOSING = "auto"  # The strategy that chooses among the others.
+_SAME = 1.005  # Step times with a smaller ratio are reported as equal.
 _BASELINE_BUDGET_S = 5.0  # none of them searches
 
 
 @dataclasses.dataclass(frozen=True)
 class PlanConfig:
-  """How to plan.
+  """Settings of the planner.
 
   Attributes:
     strategy: name of a placer.
-    budget_s: seconds for the proof of a lower bound and the placer.
-    seed: fixes the random choices of the placer.
-    policy: exported policy of a learned strategy; None takes the shipped one.
-    baselines: strategies that the placement is compared with.
-    init_placement: to start the search from, as `tfplace.place` takes it; None
-      for none.
+    budget_s: time limit of the lower-bound proof and the placer, in seconds.
+    seed: seed of the placer's random choices.
+    policy: exported policy of a learned strategy. None selects the shipped
+      policy.
+    baselines: strategies to compare the placement with.
+    init_placement: placement from which the search starts, see
+      `tfplace.place`, or None.
     tolerance: share of the step time that `auto` may give up for less traffic.
-      None: the noise of measured costs (`cost.profile.step_noise`), and 0 where
-      costs are described.
-    max_evaluations: bounds the search by placements, so that the same seed
-      gives the same plan on any machine; None for seconds alone.
-    order: in which devices take their ready ops, as `tfplace.place` has it;
-      "auto" chooses it with the placement.
-    most_noise: of measured costs, what counts as a tolerance at most; our
-      choice.
+      None selects the noise of measured costs (`cost.profile.step_noise`), or
+      0 for estimated costs.
+    max_evaluations: limit of the number of evaluations, so that a seed gives
+      the same plan on every machine. None means a time limit only.
+    order: order in which a device runs its ready ops, see `tfplace.place`.
+      "auto" chooses it together with the placement.
+    most_noise: upper limit of the tolerance that follows from the noise of
+      measured costs; our choice.
   """
 
   strategy: str = "auto"
@@ -64,7 +65,7 @@ class PlanConfig:
   most_noise: float = 0.02
 
   def tolerance_of(self, problem: Problem) -> float:
-    """The tolerance for the costs of this problem."""
+    """Returns the tolerance for the costs of a problem."""
     if self.tolerance is not None:
       return self.tolerance
     return min(noise_of(problem.graph), self.most_noise)
@@ -73,8 +74,8 @@ class PlanConfig:
     """Checks the values.
 
     Raises:
-      TfplaceError: an unknown strategy or order (lists the choices), or a
-        budget or seed that makes no sense.
+      TfplaceError: a strategy or order is unknown (the message lists the
+        choices), or a budget or seed is invalid.
     """
     if self.strategy not in placers.STRATEGIES:
       raise TfplaceError(
@@ -89,29 +90,29 @@ class PlanConfig:
 
 
 class ShowStage(Protocol):
-  """Shows a stage of planning for as long as it lasts."""
+  """Callable that displays a stage of planning while it runs."""
 
   def __call__(
     self, stage: str, detail: str, seconds: float | None
   ) -> contextlib.AbstractContextManager[stages.OnStage]:
-    """A context to be open meanwhile; yields what is told of parts of it.
+    """Returns a context for the stage, which yields a progress callback.
 
     Args:
-      stage: such as "search".
-      detail: goes on from there, such as " by auto, for up to 30 s".
-      seconds: that the stage takes at most, where that is known.
+      stage: name of the stage, such as "search".
+      detail: text after the name, such as " by auto, for up to 30 s".
+      seconds: time limit of the stage in seconds, or None.
     """
 
 
 class Stages:
-  """The stages of planning: each is shown while it lasts, and timed.
+  """Display and timer of the stages of planning.
 
   Attributes:
-    seconds: stage -> seconds that it took.
+    seconds: duration in seconds by stage.
   """
 
   def __init__(self, show: ShowStage | None = None) -> None:
-    """Without `show`, they are only timed."""
+    """Takes the display of stages; without `show`, stages are only timed."""
     self.seconds: dict[str, float] = {}
     self._show = show
 
@@ -119,7 +120,7 @@ class Stages:
   def __call__(
     self, stage: str, detail: str = "", seconds: float | None = None
   ) -> Iterator[stages.OnStage]:
-    """A stage; the arguments and what is yielded are `ShowStage`'s."""
+    """Displays and times a stage; see `ShowStage`."""
     began = time.monotonic()
     try:
       with (
@@ -135,19 +136,19 @@ class Stages:
 
 @dataclasses.dataclass(frozen=True)
 class PlanResult:
-  """A placement, and what it is compared with.
+  """Placement with the results that it is compared with.
 
   Attributes:
-    problem: the one given, with measured costs where devices are open, with
-      the lower bound that was proven, and in the order of the plan.
-    results: of the strategy, of what `auto` tried for it, and of the baselines
-      that were not among these.
-    best: the one to take.
-    failures: baseline -> why it has no result.
-    measured: what each of `results` took, where that was asked for.
-    choice: how the step is split, where that was chosen with the placement.
-    order_reason: why devices take ops in the order of the plan, as a part of a
-      sentence; "" where it was not chosen.
+    problem: the given problem with the proven lower bound and the order of the
+      plan. Its costs are measured if devices are open.
+    results: results of the strategy, of the placers that `auto` tried, and of
+      the remaining baselines.
+    best: selected result.
+    failures: reason by baseline without a result.
+    measured: measured evaluations of `results`, if requested.
+    choice: choice of microbatches, if they were chosen with the placement.
+    order_reason: reason for the order, as part of a sentence; "" if the order
+      was not chosen.
   """
 
   problem: Problem
@@ -160,9 +161,9 @@ class PlanResult:
 
   @property
   def single_device(self) -> Result | None:
-    """The best single device; None where none has the memory.
+    """Result on the best single device, or None if no device has the memory.
 
-    Of the whole step, where it was chosen to split it.
+    If microbatches were chosen, the result is of the whole step.
     """
     if self.choice is not None and not self.choice.split.is_whole:
       return self.choice.single
@@ -170,7 +171,7 @@ class PlanResult:
 
   @property
   def evaluation(self) -> Evaluation:
-    """Of `best`: measured, where it was, and then with the prediction."""
+    """Evaluation of `best`, measured and with the prediction if available."""
     predicted = self.best.evaluation
     if self.measured is None:
       return predicted
@@ -181,14 +182,14 @@ class PlanResult:
 
 
 def is_beaten(result: Result, single: Result | None) -> bool:
-  """Whether one device alone is predicted to be as fast as `result`."""
+  """Returns whether one device is predicted to be as fast as `result`."""
   return single is not None and (
     result.evaluation.step_time_us >= single.evaluation.step_time_us
   )
 
 
 def against_single(result: Result, single: Result) -> str:
-  """The step compared with that of one device, as a part of a sentence."""
+  """Compares the step with that of one device, as part of a sentence."""
   alone_us = single.evaluation.step_time_us
   alone = f"{shown_us(alone_us)} on one device"
   if not is_beaten(result, single):
@@ -205,16 +206,16 @@ def make_plan(
   config: PlanConfig,
   show: Stages | None = None,
 ) -> PlanResult:
-  """Places a problem, and compares the placement with the baselines.
+  """Places a problem and compares the placement with the baselines.
 
   Args:
-    problem: what to place.
-    config: how; as `PlanConfig.check` wants it.
-    show: shows and times what is done.
+    problem: problem to place.
+    config: settings that pass `PlanConfig.check`.
+    show: reports and times the stages.
 
   Raises:
-    InfeasibleError: nothing fits in memory.
-    TfplaceError: as the placer does.
+    InfeasibleError: no placement fits in memory.
+    TfplaceError: the placer fails.
   """
   stage = Stages() if show is None else show
   is_split = problem.graph.num_microbatches > 1
@@ -234,7 +235,7 @@ def make_plan(
       max_evaluations=config.max_evaluations,
       order=config.order,
     )
-  problem = best.placement.problem  # the baselines are in its order, too
+  problem = best.placement.problem  # The baselines use its order, too.
   with stage("comparison", f" with {', '.join(config.baselines)}"):
     baselines, failures = _baselines(problem, best, config)
   results = [best, *best.tried, *baselines]
@@ -245,8 +246,10 @@ def make_plan(
 def compile_placers(
   problem: Problem, config: PlanConfig, stage: Stages, is_split: bool
 ) -> None:
-  """Compiles, and loads, what a strategy needs, which no budget is for;
-  `is_split` for steps in microbatches, too."""
+  """Compiles and loads the placers of a strategy outside its budget.
+
+  With `is_split`, the code for microbatched steps is compiled, too.
+  """
   with stage("compiling the placers", ", once per installation"):
     placers.warm_up(
       config.strategy,
@@ -258,7 +261,7 @@ def compile_placers(
 def _baselines(
   problem: Problem, best: Result, config: PlanConfig
 ) -> tuple[list[Result], dict[str, TfplaceError]]:
-  """Results of the baselines that were not tried, and why some have none."""
+  """Runs the baselines without a result; also returns reasons of failures."""
   tried = {best.strategy, *best.skipped, *(r.strategy for r in best.tried)}
   results: list[Result] = []
   failures: dict[str, TfplaceError] = {}

@@ -1,7 +1,7 @@
-"""From anything that holds a model to its op graph: trace, then costs.
+"""Op graphs with costs from all supported model sources.
 
-This is the one place that joins the model zoo, `extraction`, `cost` and the
-cache of earlier results. It imports TensorFlow when something must be traced.
+This module joins the model zoo, `extraction`, `cost` and the graph cache. It
+imports TensorFlow only to trace a step.
 """
 
 import functools
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
   from tfplace.extraction.traced import TracedStep
 
-SPLIT_KINDS = ("model", "keras_model")  # of which a training step can be split
+SPLIT_KINDS = ("model", "keras_model")  # The sources that support microbatches.
 KINDS = ("model", "saved_model", "keras_model", "graph_def")
 DEFAULT_CLUSTER = "v100x1"
 DEFAULT_COSTS = registry.DEFAULT
@@ -41,23 +41,24 @@ def trace(
   allow_side_effects: bool = False,
   on_stage: stages.OnStage = stages.ignore,
 ) -> "TracedStep":
-  """Traces one step of a model that is named or lies in a file.
+  """Traces one step of a zoo model or of a model file.
 
   Args:
-    kind: one of `KINDS`.
-    source: a name of the zoo, a SavedModel directory, a Keras file, or a
+    kind: kind of the source, one of `KINDS`.
+    source: name of a zoo model, a SavedModel directory, a Keras file, or a
       GraphDef file.
-    batch_size: examples per step; None is the model's own default.
-    training: the training step, or inference; a SavedModel and a GraphDef are
-      what they are.
-    sizes: further sizes of a zoo model, such as {"length": 20}.
-    split: how the training step is split; see `check_split`.
-    allow_side_effects: of loading a SavedModel or a GraphDef: TensorFlow may
-      run ops of theirs that touch files, processes or Python.
-    on_stage: called as each stage begins.
+    batch_size: examples per step. None selects the model's default.
+    training: whether to trace the training step or inference. Ignored for a
+      SavedModel and a GraphDef.
+    sizes: additional sizes of a zoo model, such as {"length": 20}.
+    split: microbatches of the training step; see `check_split`.
+    allow_side_effects: whether a SavedModel or GraphDef may contain ops that
+      access files, processes or Python. TensorFlow may run them on loading.
+    on_stage: called at the start of each stage.
 
   Raises:
-    ExtractionError: names the file or model and what is wrong with it.
+    ExtractionError: the step cannot be traced. The message names the file or
+      model and the problem.
   """
   from tfplace import extraction as tracing
   from tfplace.extraction.keras_step import fresh_names
@@ -91,10 +92,10 @@ def trace(
 def check_split(
   split: SplitConfig, kind: str, source: str, training: bool
 ) -> None:
-  """Refuses to split what is not the training step of a Keras model.
+  """Checks that a split applies to the training step of a Keras model.
 
   Raises:
-    ExtractionError: names the source, or the number that makes no sense.
+    ExtractionError: the source cannot be split, or a number is invalid.
   """
   split.check()
   if split.is_whole and split.max_in_flight is None:
@@ -144,10 +145,10 @@ def _trace_zoo(
 
 
 def check_costs(name: str) -> None:
-  """Checks that a cost model can say what ops take before any has run.
+  """Checks that a cost model exists and requires no measurement.
 
   Raises:
-    TfplaceError: there is none of that name; lists those that are there.
+    TfplaceError: the name is unknown. The message lists the choices.
   """
   names = [model for model in registry.COST_MODELS if model != "measured"]
   if name not in names:
@@ -162,7 +163,7 @@ def op_graph(
   on_stage: stages.OnStage = stages.ignore,
   costs: str = DEFAULT_COSTS,
 ) -> OpGraph:
-  """The op graph of a traced step, with costs for the cluster's kinds."""
+  """Returns the op graph of a traced step with costs for a cluster's kinds."""
   from tfplace.cost import assemble
 
   return assemble.op_graph(traced, cluster, on_stage, costs)
@@ -184,20 +185,25 @@ def load_or_extract(
   allow_side_effects: bool = False,
   on_stage: stages.OnStage = stages.ignore,
 ) -> "tuple[OpGraph, TracedStep | None]":
-  """The op graph, from the cache where it is, and the step if it is known.
+  """Loads the op graph from the cache, or extracts it.
 
   Args:
-    kind, source, batch_size, training, sizes, split: as in `trace`.
-    cluster: whose device kinds are costed.
+    kind, source, batch_size, training, sizes, split: see `trace`.
+    cluster: cluster whose device kinds get costs.
     costs: name of a cost model.
-    cache: where graphs are kept; None extracts anew.
-    needs_trace: the step is wanted too, which no cache holds.
-    traced: of an earlier call with the same arguments for another cluster.
-    allow_side_effects: of loading.
-    on_stage: called as each stage begins; never for a cached graph.
+    cache: graph cache. None always extracts.
+    needs_trace: whether the traced step is required; it is never cached.
+    traced: step from an earlier call with the same arguments and another
+      cluster.
+    allow_side_effects: see `trace`.
+    on_stage: called at the start of each stage, never for a cached graph.
+
+  Returns:
+    The op graph, and the traced step, or None for a cached graph.
 
   Raises:
-    ExtractionError: names the file or model and what is wrong with it.
+    ExtractionError: extraction fails. The message names the file or model and
+      the problem.
   """
   check_costs(costs)
   check_split(split, kind, source, training)
@@ -224,7 +230,7 @@ def load_or_extract(
     )
   if graph is None or not _is_of(graph, traced):
     graph = op_graph(traced, cluster, on_stage, costs)
-    if cache and key and find_key() == key:  # no file has changed meanwhile
+    if cache and key and find_key() == key:  # No file has changed meanwhile.
       cache.store(key, graph)
   return graph, traced
 
@@ -250,30 +256,31 @@ def extract(
   max_in_flight: int | None = None,
   allow_batch_statistics: bool = False,
 ) -> OpGraph:
-  """The dataflow graph of a model's step, with the cost of every op.
+  """Extracts the op graph of a model's step, with the cost of every op.
 
   Args:
-    model: a Keras 3 model (compiled, if `training`), a name of the zoo, or the
-      path of a Keras file (.keras), a GraphDef (.pb, .pbtxt) or a SavedModel
-      directory.
-    cluster: whose device kinds are costed; a `Cluster`, the name of a preset,
-      the path of a file, or None for this process's logical devices.
-    batch_size: examples per step; None is the model's own default.
-    training: the training step (forward, gradients, optimizer) or inference.
-    sizes: further sizes of a zoo model, such as {"length": 20}.
-    cache_dir: directory where graphs of named models and of files are kept by
-      a hash of all that decides them; None extracts anew.
-    costs: name of the cost model that says what each op takes.
+    model: a Keras 3 model (compiled if `training`), the name of a zoo model,
+      or the path of a Keras file (.keras), a GraphDef (.pb, .pbtxt) or a
+      SavedModel directory.
+    cluster: cluster whose device kinds get costs: a `Cluster`, the name of a
+      preset, the path of a file, or None for this process's logical devices.
+    batch_size: examples per step. None selects the model's default.
+    training: whether to extract the training step (forward, gradients,
+      optimizer) or inference.
+    sizes: additional sizes of a zoo model, such as {"length": 20}.
+    cache_dir: directory of the graph cache for zoo models and files. The key
+      is a hash of everything that determines the graph. None disables it.
+    costs: name of the cost model.
     microbatches: number of microbatches of a training step.
-    max_in_flight: microbatches under way at once; None: all.
+    max_in_flight: maximum number of microbatches in flight; None means all.
     allow_batch_statistics: whether BatchNormalization may use the statistics
       of a microbatch.
 
   Raises:
-    ExtractionError: names the model or file and what is wrong with it, or why
-      its step cannot be split.
-    FormatError: no such preset, or a broken file.
-    TfplaceError: no such cost model.
+    ExtractionError: the model cannot be traced or its step cannot be split.
+      The message names the model or file and the problem.
+    FormatError: the preset is unknown, or the file is invalid.
+    TfplaceError: the cost model is unknown.
   """
   split = SplitConfig(microbatches, max_in_flight, allow_batch_statistics)
   if batch_size is not None:
@@ -313,24 +320,25 @@ def extract_each(
   costs: str = DEFAULT_COSTS,
   split: SplitConfig = WHOLE,
 ) -> list[OpGraph]:
-  """As `extract` for each of several clusters, but traces once at most.
+  """Extracts the op graph for several clusters with at most one trace.
 
   Args:
-    source: as of `extract`, like the others, but no Keras model.
-    clusters: each as of `extract`.
+    source: see `extract`; a Keras model is not accepted.
+    clusters: clusters, each in a form that `extract` accepts.
     batch_size: examples per step.
-    training: the training step or inference.
-    sizes: of a zoo model.
-    cache_dir: where graphs are kept.
+    training: whether to extract the training step or inference.
+    sizes: additional sizes of a zoo model.
+    cache_dir: directory of the graph cache.
     costs: name of the cost model.
-    split: how the training step is split.
+    split: microbatches of the training step.
 
   Returns:
-    A graph for each cluster, in order.
+    One op graph per cluster, in order.
 
   Raises:
-    ExtractionError: names the model or file and what is wrong with it.
-    FormatError: no such preset.
+    ExtractionError: extraction fails. The message names the model or file and
+      the problem.
+    FormatError: a preset is unknown.
   """
   source = os.fspath(source)
   traced: TracedStep | None = None
