@@ -1,4 +1,4 @@
-"""Which models can be split, and what proving and checking it costs.
+"""Models that can be split, and the seconds of the proof and of the check.
 
 Plans a step of two microbatches for models of `keras.applications`, of
 keras-hub (where it is installed) and of `trained_models.py`. Each is examined
@@ -55,7 +55,7 @@ def _timed_examination() -> Iterator[list[float]]:
 
 
 def planned(build: Callable[[], exactness_models.Foreign]) -> dict:
-  """What becomes of one model: a row of the table."""
+  """Plans one model and returns its row of the table."""
   keras.utils.clear_session()
   keras.utils.set_random_seed(1)
   foreign = build()

@@ -156,7 +156,7 @@ class Foreign:
 
   @property
   def has_batch_statistics(self) -> bool:
-    """Whether some layer computes statistics over the batch."""
+    """Returns whether a layer computes statistics over the batch."""
     return any(
       isinstance(layer, layers.BatchNormalization)
       for layer in self.model._flatten_layers()

@@ -113,7 +113,7 @@ def solve(
 
 
 class Clock(NamedTuple):
-  """What measuring adds to a kernel's time.
+  """Time that measuring adds to a kernel.
 
   Attributes:
     floor_us: of launching it.
@@ -124,7 +124,7 @@ class Clock(NamedTuple):
   event_us: float
 
   def measured(self, time_us: np.ndarray) -> np.ndarray:
-    """What is measured of kernels that take so long."""
+    """Returns the measured time of kernels that take this long."""
     return np.cbrt((time_us + self.event_us) ** 3 + self.floor_us**3)
 
   def kernel(self, measured_us: np.ndarray) -> np.ndarray:

@@ -60,7 +60,7 @@ _PRESETS = {"a100-sxm-40gb": "a100", "a100-pcie-80gb": "a100-pcie"}
 
 
 def is_development(row: dict[str, str]) -> bool:
-  """Whether choices may look at a row."""
+  """Returns whether a row is a development row."""
   model = row["model"]
   return model in DEVELOPMENT or DEVELOPMENT_GPU.get(model) == row["gpu"]
 

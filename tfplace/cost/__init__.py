@@ -1,4 +1,4 @@
-"""What each op costs on each kind of device.
+"""Costs of each op on each kind of device.
 
 `op_graph` and `Step` are resolved when first used, so that importing this
 package does not import TensorFlow.

@@ -24,7 +24,7 @@ from tfplace.extraction.traced import TracedStep
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-  """What a cost model is given: a step whose ops have no costs yet.
+  """Input of a cost model: a step whose ops have no costs yet.
 
   Attributes:
     graph: its ops, edges and bytes; `time_us` is 0 for each kind that has a

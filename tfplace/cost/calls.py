@@ -26,7 +26,7 @@ _SAME = ("Identity", "StopGradient", "Cast")
 
 @dataclasses.dataclass(frozen=True)
 class CallCost:
-  """What a call costs.
+  """Cost of a call.
 
   Attributes:
     time_us: device kind -> microseconds.
@@ -42,7 +42,7 @@ class CallCost:
   rejected: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
   def scaled(self, times: int | None) -> "CallCost":
-    """That many runs, one after the other; None is one, and not sure."""
+    """Returns the cost of `times` runs in sequence; None is one, uncertain."""
     scaled = {kind: t * (times or 1) for kind, t in self.time_us.items()}
     is_sure = self.is_sure and times is not None
     return dataclasses.replace(self, time_us=scaled, is_sure=is_sure)

@@ -83,7 +83,7 @@ class GrapplerTimer:
     specs: Specs,
     repeated: Mapping[str, str] = MappingProxyType({}),
   ) -> OpTimes:
-    """As `OpTimer` says."""
+    """Implements `OpTimer`."""
     classes = OpClasses(graph_def, graph, specs, repeated)
     return class_times(graph_def, specs, self.hardware, classes)
 

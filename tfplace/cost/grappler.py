@@ -37,7 +37,7 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
 
 
 class Hardware(NamedTuple):
-  """What the devices of one kind are made of.
+  """Hardware of the devices of one kind.
 
   Attributes:
     properties: as Grappler takes it.

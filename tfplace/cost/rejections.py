@@ -17,7 +17,7 @@ from tfplace.errors import ExtractionError
 
 @dataclasses.dataclass(frozen=True)
 class Estimates:
-  """What Grappler says of a graph.
+  """Grappler's verdict on a graph.
 
   Attributes:
     time_us: device kind -> node -> microseconds; nodes without cost are absent.

@@ -192,7 +192,7 @@ def _version(name: str) -> str | None:
 
 
 def _gpus() -> list[Any]:
-  """What tells a host with GPUs from one without, TensorFlow aside."""
+  """Fingerprint of the GPUs of this host, found without TensorFlow."""
   found = [path for path in _GPU_FILES if os.path.exists(path)]
   tensorflow = sys.modules.get("tensorflow")
   if found and tensorflow is not None:
@@ -240,7 +240,7 @@ def _keras_file() -> dict[str, Any]:
 
 
 def _has_custom_objects() -> bool:
-  """Whether a Keras file may load classes that a user wrote."""
+  """Returns whether a Keras file may load user-defined classes."""
   keras = sys.modules.get("keras")
   if keras is None:
     return False
@@ -323,7 +323,7 @@ def _digest(**parts: Any) -> str:
 
 
 def _tensor_float_32() -> bool:
-  """Whether TensorFlow multiplies float32 in TF32, as it does by default.
+  """Returns whether TensorFlow multiplies float32 in TF32, its default.
 
   A process that has not loaded TensorFlow has not turned it off.
   """
@@ -377,7 +377,7 @@ def _file_digest(path: str) -> str:
 
 
 def _code_digest() -> str:
-  """Of the sources that decide a graph; `OSError` where a zip file has them."""
+  """Digest of the sources that determine a graph; `OSError` inside a zip."""
   digest = hashlib.sha256()
   for name in _CODE:
     top = _PACKAGE / name

@@ -31,7 +31,7 @@ from tfplace.simulate import Simulator
 
 @dataclasses.dataclass(frozen=True)
 class MeasuredConfig:
-  """How search and measurement take turns; the values are our choice.
+  """Alternation of search and measurement; the values are our choice.
 
   Attributes:
     candidates: placements that a round runs, beside the baselines of the first.
@@ -248,11 +248,11 @@ class _Runs:
 
   @property
   def placements(self) -> list[Placement]:
-    """What ran, in order."""
+    """Measured placements, in order."""
     return [result.placement for result in self.results]
 
   def new(self, plan: PlanResult, count: int) -> list[Result]:
-    """What to run after a search: the best by prediction that did not run.
+    """Returns the best predicted placements that have not run yet.
 
     The strategy's own comes first. The first round also runs one device and
     the other baselines.
@@ -365,7 +365,7 @@ class _Runs:
     return abs(result.evaluation.step_time_us / took_us - 1.0)
 
   def predicted(self, problem: Problem) -> list[Result]:
-    """What ran, as the costs of `problem` predict it."""
+    """Measured placements as predicted by the costs of `problem`."""
     rows = [Placement(problem, r.placement.devices) for r in self.results]
     evaluations = Simulator(problem).evaluate(rows)
     return [

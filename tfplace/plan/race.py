@@ -34,7 +34,7 @@ _TOO_LARGE = "does not fit in memory"
 
 @dataclasses.dataclass(frozen=True)
 class HalvingConfig:
-  """How the seconds are shared among ways to split; the values are our choice.
+  """Division of the budget among step variants; the values are our choice.
 
   Attributes:
     most: microbatches at most.
@@ -100,12 +100,12 @@ class Candidate:
 
   @property
   def step_time_us(self) -> float:
-    """Of the best placement; infinite where there is none."""
+    """Step time of the best placement; infinite without one."""
     return self.trial.step_time_us
 
   @property
   def trial(self) -> SplitTrial:
-    """What came of it."""
+    """Describes the outcome in words."""
     return SplitTrial(self.split, self.best, self.seconds, self.why)
 
 
@@ -171,7 +171,7 @@ class Race:
 
   @property
   def _is_late(self) -> bool:
-    """Whether the rest of the seconds is for what was tried."""
+    """Returns whether the rest of the budget goes to variants already tried."""
     by_time = self._config.max_evaluations is None
     return by_time and self._left_s < self._config.budget_s / 2
 
@@ -279,7 +279,7 @@ class Race:
     return candidate.step
 
   def final_config(self, winner: Candidate) -> PlanConfig:
-    """How the last search goes on from the winner's best placement."""
+    """Returns the settings of the final search from the best placement."""
     config, start = self._config, None
     if winner.best is not None and config.strategy in registry.SEARCHES:
       start = winner.best.placement
@@ -297,7 +297,7 @@ class Race:
     return candidate.trial.order or self._config.order
 
   def choice(self, winner: Candidate) -> SplitChoice:
-    """What was tried, and that this one was chosen."""
+    """Describes the variants tried and the choice."""
     return SplitChoice(
       [candidate.trial for candidate in self.candidates],
       winner.split,
@@ -401,7 +401,7 @@ def _counts(devices: int, halving: HalvingConfig) -> list[int]:
 
 
 def _holds_too_much(problem: Problem) -> bool:
-  """Whether variables alone are too much, whatever is split."""
+  """Returns whether the variables alone exceed the memory."""
   held = problem.graph.persistent_bytes.sum()
   return bool(held > sum(d.memory_bytes for d in problem.cluster.devices))
 

@@ -1,9 +1,9 @@
-"""Checks by numbers that a microbatched step computes what the whole step does.
+"""Numeric check that a microbatched step equals the whole step.
 
-Both steps run once on this host, from the same state and on the same batch:
-loss, metrics and updated variables must agree to 1e-4. Random ops give a
-constant, since the two steps draw in another order. The model is not touched:
-the steps run in sessions of their own, with copies of its variables.
+Both steps run once on this host, from the same state and on the same batch.
+Loss, metrics and updated variables must agree to 1e-4. Random ops return a
+constant, because the two steps draw in different orders. The steps run in
+sessions of their own with copies of the variables; the model is unchanged.
 
 Rounding moves some updates by more than that (Adam divides gradients that are
 zero but for rounding by their own size). The check measures by how much: the
@@ -42,7 +42,7 @@ _SEED = "seed_generator_state"  # each microbatch draws from it
 
 @dataclasses.dataclass(frozen=True)
 class CheckConfig:
-  """What the check allows and costs; the values are our choice.
+  """Tolerances and limits of the check; the values are our choice.
 
   Attributes:
     tolerance: of a relative difference.
@@ -68,7 +68,7 @@ class CheckConfig:
 
 @dataclasses.dataclass(frozen=True)
 class _Outcome:
-  """What one step did.
+  """Result of one step.
 
   Attributes:
     loss: of the batch.
@@ -81,7 +81,7 @@ class _Outcome:
   after: Mapping[str, np.ndarray]
 
   def update(self, name: str) -> np.ndarray:
-    """What the step added to a variable."""
+    """Returns the change of a variable."""
     return self.after[name] - self.before[name]
 
 
@@ -248,7 +248,7 @@ def _unoptimized() -> tf.compat.v1.ConfigProto:
 def _perturbed(
   value: np.ndarray, perturbation: float, rng: np.random.Generator
 ) -> np.ndarray:
-  """Entries that are a little larger or smaller, at random."""
+  """Returns the value with entries slightly changed at random."""
   if value.dtype.kind != "f":
     return value
   signs = rng.integers(0, 2, value.shape, np.int8) * 2 - 1
@@ -261,7 +261,7 @@ def _difference(
   found: _Outcome,
   config: CheckConfig,
 ) -> str:
-  """What differs from the reference by more than rounding; "" if nothing."""
+  """Describes a difference beyond rounding; "" if there is none."""
   noise = max((abs(r.loss - reference.loss) for r in rounded), default=0.0)
   allowed = config.tolerance * max(abs(reference.loss), 1e-6)
   if not abs(found.loss - reference.loss) <= allowed + config.noise * noise:

@@ -17,7 +17,7 @@ _VECTOR_BYTES = 16  # the widest load
 
 @dataclasses.dataclass(frozen=True)
 class GemmParameters:
-  """Of one kind of products: of two matrices, or of batches of them."""
+  """Parameters of one class of products: of matrices or of batches."""
 
   tiles: tiles.TileParameters
   correction: Correction

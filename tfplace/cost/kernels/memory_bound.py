@@ -16,7 +16,7 @@ from tfplace.cost.kernels.rates import Rates
 
 @dataclasses.dataclass(frozen=True)
 class MemoryParameters:
-  """Of one class of kernels.
+  """Parameters of one class of kernels.
 
   Attributes:
     share: of the sustained bandwidth that large kernels reach.

@@ -68,7 +68,7 @@ class _Timer:
     specs: estimate.Specs,
     repeated: Mapping[str, str] = MappingProxyType({}),
   ) -> estimate.OpTimes:
-    """As `estimate.OpTimer` says."""
+    """Implements `estimate.OpTimer`."""
     classes = estimate.OpClasses(graph_def, graph, specs, repeated)
     found = estimate.class_times(graph_def, specs, self.hardware, classes)
     kernels = self._kernels(graph, specs, classes)

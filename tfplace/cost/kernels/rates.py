@@ -20,7 +20,7 @@ BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2}
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-  """What GPUs sustain, of what their data sheets promise.
+  """Sustained shares of the data-sheet rates of GPUs.
 
   Attributes:
     flops_per_joule: of fp32 multiply-adds up to compute capability 8.0, in
@@ -99,7 +99,7 @@ def peak_of(gpu: GpuHardware, precision: str) -> tuple[str, float]:
 
 
 def rates(gpu: GpuHardware, precision: str, limits: Limits) -> Rates:
-  """What a GPU sustains for kernels of a precision.
+  """Returns the sustained rates of a GPU for one precision.
 
   Args:
     gpu: its data sheet.
