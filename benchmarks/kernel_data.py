@@ -37,7 +37,7 @@ CLASSES = {
 
 
 def _a100_pcie_80gb() -> GpuHardware:
-  """By its product brief: as the 40 GB card, with 1935 GB/s and 300 W."""
+  """Returns the 40 GB card with 1935 GB/s and 300 W (product brief)."""
   forty = GPUS["a100-pcie"]
   changed = dataclasses.replace(
     forty, bandwidth_bytes_per_us=1935000.0, power_watts=300
