@@ -46,7 +46,8 @@ _LEAST_US = 60.0  # of a row that is fitted: below, it is a launch
 _SCALE = 0.08  # of log errors: larger ones count less than their square
 # Per row; of three values each, the one with the least error on left-out GPUs.
 _RIDGE, _RIDGE_OF_ROWS = 1e-2, 1e-1
-# No kernel of the data determines these; docs/costs.md says how each was chosen.
+# No kernel of the data determines these; docs/costs.md says how each was
+# chosen.
 CHOSEN = {
   "newer_gain": 3.0,
   "tensor_gain": 7.0,

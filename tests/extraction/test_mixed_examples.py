@@ -79,6 +79,11 @@ MIXING = {
   "scatter_to_others": static(
     lambda h: tf.scatter_nd(numbered(h)[::-1, :1], h, (h.shape[0], h.shape[1]))
   ),
+  "scatter_to_every_other": static(
+    lambda h: tf.scatter_nd(
+      numbered(h)[:, :1], h, (2 * h.shape[0], h.shape[1])
+    )[::2]
+  ),
   "update_of_first": static(
     lambda h: tf.tensor_scatter_nd_update(h, [[0]], h[1:2])
   ),

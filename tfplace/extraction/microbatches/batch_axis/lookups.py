@@ -129,7 +129,8 @@ def _scatter_nd(op: OpPair, inputs: list[Value]) -> Value:
   if shape == FIXED and not (indices.position or indices.column is not None):
     return Reduced("sum")
   own = made(op)
-  if not isinstance(own, Rows) or own.axis != indices.column:
+  # One entry for each example: `made` gives the entries per example as `inner`.
+  if not isinstance(own, Rows) or own.inner != 1 or own.axis != indices.column:
     raise Mixes("scatters into a tensor whose shape depends on the batch")
   return Rows(own.axis)
 
