@@ -74,7 +74,7 @@ def test_links_lead_to_files_and_headings_that_exist(page):
 @pytest.mark.parametrize("page", PAGES)
 def test_programs_and_modules_that_are_named_exist(page):
   text = text_of(page)
-  programs = re.findall(r"python3? ((?:benchmarks|examples)/\w+\.py)", text)
+  programs = re.findall(r"python3? ((?:benchmarks|examples)/[\w/]+\.py)", text)
   modules = re.findall(r"`(tfplace/[\w/]+(?:\.py)?)", text)
   for path in programs + modules:
     assert (ROOT / path).exists(), f"{page} names {path}"

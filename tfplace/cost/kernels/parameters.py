@@ -1,6 +1,6 @@
 """Fitted parameters of the kernel classes: one JSON file of the package.
 
-`benchmarks/fit_kernel_costs.py` writes it. Its key "origin" says which data
+`benchmarks/gpu/fit_kernel_costs.py` writes it. Its key "origin" says which data
 each part was fitted to.
 """
 

@@ -5,7 +5,7 @@ model, costs it with the cost model `kernels`, and simulates the step on the GPU
 of the row. `DEVELOPMENT` names the rows that choices may look at; all others
 are the holdout.
 
-  python benchmarks/kernel_steps.py --data=gpu_steps.csv
+  python benchmarks/gpu/run_published_steps.py --data=gpu_steps.csv
 """
 
 import csv
@@ -37,7 +37,7 @@ from tfplace.simulate import Simulator
 
 Key: TypeAlias = tuple[str, int, str, str]
 
-HERE = pathlib.Path(__file__).parent
+RESULTS = pathlib.Path(__file__).parents[1] / "results"
 _DATA = flags.DEFINE_string("data", None, "gpu_steps.csv of published steps.")
 _MODELS = flags.DEFINE_list("models", None, "Models; by default all.")
 _SUBSET = flags.DEFINE_enum(
@@ -46,7 +46,7 @@ _SUBSET = flags.DEFINE_enum(
 _FUSED = flags.DEFINE_boolean("fused", True, "Fused normalization kernels.")
 _COSTS = flags.DEFINE_string("costs", "kernels", "Cost model.")
 _OUT = flags.DEFINE_string(
-  "out", str(HERE / "results" / "kernel_steps.json"), "JSON file to write."
+  "out", str(RESULTS / "kernel_steps.json"), "JSON file to write."
 )
 
 # Chosen before any prediction: models whose rows choices may look at.

@@ -7,7 +7,7 @@ The small kernels of the data have the time of a launch, which is no kernel
 time: every class gets one such floor, and one time that the events around a
 kernel add to it. Both stay in this file.
 
-  python benchmarks/fit_kernel_costs.py --data=gpu_kernels.csv.gz --write
+  python benchmarks/gpu/fit_kernel_costs.py --data=gpu_kernels.csv.gz --write
 """
 
 import dataclasses
@@ -32,14 +32,14 @@ from tfplace.cost.kernels.memory_bound import MemoryParameters
 from tfplace.cost.kernels.rates import Limits
 from tfplace.cost.kernels.tiles import TileParameters
 
-HERE = pathlib.Path(__file__).parent
+RESULTS = pathlib.Path(__file__).parents[1] / "results"
 _DATA = flags.DEFINE_string("data", None, "gpu_kernels.csv.gz to fit to.")
 _WRITE = flags.DEFINE_boolean("write", False, "Write the package's parameters.")
 _LEAVE_OUT = flags.DEFINE_boolean("leave_out", True, "Fit without each GPU.")
 _SAMPLE = flags.DEFINE_integer("sample", 600, "Rows per GPU of analytic fits.")
 _SEED = flags.DEFINE_integer("seed", 0, "Of the sample.")
 _OUT = flags.DEFINE_string(
-  "out", str(HERE / "results" / "kernel_costs.json"), "JSON file to write."
+  "out", str(RESULTS / "kernel_costs.json"), "JSON file to write."
 )
 
 _LEAST_US = 60.0  # of a row that is fitted: below, it is a launch
@@ -402,7 +402,7 @@ def package(fits: dict[str, Fit], limits: Limits) -> dict[str, Any]:
     " limits.newer_tensor_gain, limits.kepler_share, limits.tensor_share and"
     " memory.depthwise: no kernel of the data has them; docs/costs.md says what"
     " they were chosen by",
-    "command": "python benchmarks/fit_kernel_costs.py --data=... --write",
+    "command": "python benchmarks/gpu/fit_kernel_costs.py --data=... --write",
   }
   return {"origin": origin, **_rounded(fitted.to_json())}
 
