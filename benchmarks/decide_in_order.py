@@ -37,8 +37,8 @@ import saved_rows
 
 import tfplace
 from tfplace.core import Problem, symmetry
+from tfplace.core.budget import Budget
 from tfplace.core.presets import cluster_preset
-from tfplace.core.protocols import Budget
 from tfplace.errors import TfplaceError
 from tfplace.learned import exported, training_process
 from tfplace.learned.decisions import Decisions, decisions_at

@@ -23,7 +23,7 @@ import published
 import saved_rows
 
 from tfplace.core import Problem
-from tfplace.core.protocols import Budget
+from tfplace.core.budget import Budget
 from tfplace.models.families import TRAINING_SPLIT
 from tfplace.placers.auto import AutoPlacer
 from tfplace.placers.place import warm_up

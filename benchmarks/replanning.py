@@ -35,8 +35,8 @@ import trained_models
 from tfplace import bounds, placers
 from tfplace.bin import cli
 from tfplace.core import Cluster, Evaluation, OpGraph, Placement, Problem
+from tfplace.core.budget import Budget
 from tfplace.core.presets import cluster_preset
-from tfplace.core.protocols import Budget
 from tfplace.extraction.microbatches import SplitConfig
 from tfplace.formats import load_graph
 from tfplace.placers.auto import AutoPlacer

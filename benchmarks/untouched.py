@@ -37,7 +37,8 @@ import saved_rows
 
 from tfplace.bin import cli
 from tfplace.core import Problem
-from tfplace.core.protocols import Budget, Result
+from tfplace.core.budget import Budget
+from tfplace.core.evaluation import Result
 from tfplace.errors import TfplaceError
 from tfplace.learned.decisions import group_decisions, sample
 from tfplace.learned.gdp.ordered_placer import SIZES, OrderedPlacer

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import tfplace
-from tfplace.core.protocols import Budget
+from tfplace.core.budget import Budget
 from tfplace.learned.decisions import group_decisions, sample
 from tfplace.placers import get_placer, registry
 

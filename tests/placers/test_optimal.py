@@ -9,7 +9,8 @@ import pytest
 
 from tfplace.bounds import tightened
 from tfplace.core import Problem
-from tfplace.core.protocols import ROUNDING, Budget, is_optimal
+from tfplace.core.budget import Budget
+from tfplace.core.evaluation import ROUNDING, is_optimal
 from tfplace.placers import place, registry, warm_up
 from tfplace.placers.search.annealing import AnnealingPlacer
 from tfplace.placers.search.config import SearchConfig

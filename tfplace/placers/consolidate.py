@@ -15,8 +15,8 @@ import numpy as np
 import scipy.sparse
 from scipy.sparse import csgraph
 
+from tfplace.core.evaluation import Evaluation
 from tfplace.core.paths import transfers
-from tfplace.core.protocols import Evaluation
 from tfplace.placers.coarsen import coarsen_by_work
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.tracker import Tracker

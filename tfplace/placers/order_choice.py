@@ -9,9 +9,10 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping
 
+from tfplace.core.budget import Budget
+from tfplace.core.evaluation import Result
 from tfplace.core.order import ARRIVAL, LEAST_GAIN, ORDERS, RANK
 from tfplace.core.problem import Problem
-from tfplace.core.protocols import Budget, Result
 from tfplace.errors import InfeasibleError
 from tfplace.placers.replan import Start
 

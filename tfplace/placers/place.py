@@ -15,19 +15,15 @@ from collections.abc import Mapping
 import numpy as np
 
 from tfplace.bounds import check_memory
+from tfplace.core.argument_checks import check_count, check_number
+from tfplace.core.budget import Budget, check_budget
 from tfplace.core.cluster import Cluster, Device, Link
+from tfplace.core.evaluation import Result
 from tfplace.core.op_graph import OpSpec, build_graph
 from tfplace.core.order import AUTO, ORDERS, check_order
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
-from tfplace.core.protocols import (
-  Budget,
-  Evaluator,
-  Result,
-  check_budget,
-  check_count,
-  check_number,
-)
+from tfplace.core.protocols import Evaluator
 from tfplace.errors import TfplaceError
 from tfplace.placers import registry
 from tfplace.placers.order_choice import place_in_best_order

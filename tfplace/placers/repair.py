@@ -15,7 +15,7 @@ import time
 
 import numpy as np
 
-from tfplace.core.protocols import Evaluation
+from tfplace.core.evaluation import Evaluation
 from tfplace.placers.groups import GroupGraph, equal_blocks
 from tfplace.placers.tracker import Tracker
 

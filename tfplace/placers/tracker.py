@@ -5,16 +5,12 @@ import time
 
 import numpy as np
 
-from tfplace.core.constraints import exact_bytes, format_bytes
+from tfplace.core.budget import Budget
+from tfplace.core.evaluation import Evaluation, HistoryPoint, Result
 from tfplace.core.placement import Placement, check_links
 from tfplace.core.problem import Problem
-from tfplace.core.protocols import (
-  Budget,
-  Evaluation,
-  Evaluator,
-  HistoryPoint,
-  Result,
-)
+from tfplace.core.protocols import Evaluator
+from tfplace.core.units import exact_bytes, format_bytes
 from tfplace.errors import InfeasibleError, PlacementError
 
 _TOLD = 4  # Maximum number of devices listed in an error.

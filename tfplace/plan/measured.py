@@ -15,9 +15,10 @@ import time
 from collections.abc import Sequence
 from typing import Protocol, cast
 
+from tfplace.core.evaluation import Evaluation, Result
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
-from tfplace.core.protocols import Evaluation, Evaluator, Result
+from tfplace.core.protocols import Evaluator
 from tfplace.errors import MeasurementError
 from tfplace.extraction import stages
 from tfplace.extraction.microbatches import SplitConfig

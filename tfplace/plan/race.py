@@ -15,13 +15,14 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from tfplace import placers
+from tfplace.core.evaluation import Result
 from tfplace.core.order import AUTO, LEAST_GAIN, RANK
 from tfplace.core.problem import Problem
-from tfplace.core.protocols import Result
+from tfplace.core.units import format_us
 from tfplace.errors import InfeasibleError, TfplaceError
 from tfplace.extraction.microbatches import SplitConfig
 from tfplace.placers import groups, registry
-from tfplace.plan.choice import SplitChoice, SplitTrial, in_words, shown_us
+from tfplace.plan.choice import SplitChoice, SplitTrial, in_words
 from tfplace.plan.planner import SINGLE, PlanConfig, Stages, compile_placers
 
 if TYPE_CHECKING:
@@ -326,7 +327,7 @@ class Race:
         self._search(candidate, self._share)
       else:
         candidate.step = None
-        candidate.why = f"takes at least {shown_us(candidate.bound_us)}"
+        candidate.why = f"takes at least {format_us(candidate.bound_us)}"
     except TfplaceError as error:  # a strategy may refuse a large graph
       candidate.step, candidate.why = None, str(error)
     return candidate

@@ -8,7 +8,7 @@ import pytest
 from policies_testing import gpus, problem_of, random_graph
 
 from tfplace import Simulator
-from tfplace.core.protocols import Budget
+from tfplace.core.budget import Budget
 from tfplace.errors import TrainingError
 from tfplace.learned import exported
 from tfplace.learned.train.config import Request

@@ -23,9 +23,11 @@ import numpy as np
 
 import tfplace
 from tfplace.bounds import lower_bound
+from tfplace.core.budget import Budget
+from tfplace.core.evaluation import ROUNDING, Result
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
-from tfplace.core.protocols import ROUNDING, Budget, Evaluator, Result
+from tfplace.core.protocols import Evaluator
 from tfplace.errors import InfeasibleError, TfplaceError
 from tfplace.placers.exact import cp_sat
 from tfplace.placers.exact.cp_sat import Schedule, solve

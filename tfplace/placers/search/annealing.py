@@ -14,8 +14,10 @@ from typing import ClassVar
 
 import numpy as np
 
+from tfplace.core.budget import Budget
+from tfplace.core.evaluation import HistoryPoint, Result
 from tfplace.core.problem import Problem
-from tfplace.core.protocols import Budget, Evaluator, HistoryPoint, Result
+from tfplace.core.protocols import Evaluator
 from tfplace.errors import TfplaceError
 from tfplace.placers import registry
 from tfplace.placers.groups import GroupGraph

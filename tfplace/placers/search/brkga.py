@@ -16,8 +16,10 @@ from typing import ClassVar
 
 import numpy as np
 
+from tfplace.core.budget import Budget
+from tfplace.core.evaluation import Evaluation, Result
 from tfplace.core.problem import Problem
-from tfplace.core.protocols import Budget, Evaluation, Evaluator, Result
+from tfplace.core.protocols import Evaluator
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.list_scheduling.co_placement import GROUPINGS, co_placed
 from tfplace.placers.list_scheduling.placers import held_bytes, preferred

@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from tfplace.core.budget import Budget
 from tfplace.core.cluster import Cluster
+from tfplace.core.evaluation import Result
 from tfplace.core.op_graph import subgraph
 from tfplace.core.problem import Problem
-from tfplace.core.protocols import Budget, Result
 from tfplace.errors import TfplaceError
 from tfplace.placers.groups import GroupGraph, main_devices
 from tfplace.placers.partition import metis
