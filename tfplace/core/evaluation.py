@@ -1,12 +1,12 @@
 """Evaluated placements, and the results and history of a search."""
 
 import dataclasses
-import importlib
 import math
 import os
 from collections.abc import Mapping
 from typing import Any
 
+from tfplace import lazy
 from tfplace.core.placement import Placement
 
 # Maximum relative rounding error of the proven bounds.
@@ -65,9 +65,7 @@ class Evaluation:
 
   def save(self, path: str | os.PathLike[str]) -> None:
     """Writes `tfplace.evaluation.v1` atomically."""
-    results = importlib.import_module("tfplace.formats.results")
-
-    results.save_evaluation(self, path)
+    lazy.call("save_evaluation", self, path)
 
 
 @dataclasses.dataclass(frozen=True)
