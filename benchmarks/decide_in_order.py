@@ -48,7 +48,7 @@ from tfplace.simulate import Simulator
 
 STRATEGY = "ordered"
 # Placers whose two best placements are changed, and how long each may take.
-RULES = (*registry.GRIDS, "expert", "axes", "metis", "heft")
+RULES = (*registry.MICROBATCHED, "expert", "axes", "metis", "heft")
 RULE_S = 5.0
 SHORT = 150  # evaluations of the search that makes the third
 ARMS = ("policy", "untrained", "random")

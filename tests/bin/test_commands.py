@@ -609,7 +609,7 @@ def test_place_goes_on_from_a_placement(
   # 100 bytes at 100 bytes a us; d beside c, 12 to 13.
   assert last_json(capsys)["step_time_us"] == 13.0
   assert place.run([*common, init, "--strategy=heft"]) == 1
-  assert "annealing, auto and ordered can" in capsys.readouterr().err
+  assert "annealing, ordered and auto can" in capsys.readouterr().err
 
 
 def test_place_goes_on_where_a_device_is_gone(

@@ -83,7 +83,7 @@ def test_auto_tries_nothing_after_an_optimum():
   result = place(problem, "auto", budget_s=60)
   assert [tried.strategy for tried in result.tried] == ["single"]
   assert not {*result.skipped} & {*registry.CLASSICAL}
-  for name in (*registry.ASKED, "annealing"):
+  for name in (*registry.LEARNED_IN_AUTO, "annealing"):
     assert "proven to be optimal" in result.skipped[name]
 
 

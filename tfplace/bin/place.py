@@ -178,7 +178,7 @@ def _check(values: flags.FlagValues) -> None:
   outputs.check_files(values)
   outputs.check_pictures(values)
   if values.init_placement:
-    registry.check_searches(values.strategy)
+    registry.check_accepts_start(values.strategy)
     if splits.is_chosen(values):
       raise cli.UsageError(
         "--init_placement is of one split of the step: give its number of"

@@ -64,8 +64,8 @@ class AutoPlacer:
 
   Attributes:
     learned: learned placers to run; () for none.
-    policy: directory of a policy for a placer in `registry.OWN`, independent of
-      `learned`; None means the shipped policy.
+    policy: directory of a policy for a strategy that takes a user's policy,
+      independent of `learned`; None means the shipped policy.
     loaded_min_s: minimum remaining seconds for the learned policy if TensorFlow
       is loaded, whatever the graph's size.
     start: [num_starts, num_ops] devices of further placements to start from, or
@@ -77,7 +77,7 @@ class AutoPlacer:
       proven optimum or `start`.
   """
 
-  learned: Sequence[str] = registry.ASKED
+  learned: Sequence[str] = registry.LEARNED_IN_AUTO
   policy: str | None = None
   loaded_min_s: float = 0.5
   start: np.ndarray | None = None
@@ -104,7 +104,8 @@ class AutoPlacer:
     """Learned placers, including those that a given policy may belong to."""
     if self.policy is None or not self.learned:
       return self.learned
-    return tuple(dict.fromkeys((*self.learned, *registry.OWN)))
+    others = registry.named(takes_users_policy=True)
+    return tuple(dict.fromkeys((*self.learned, *others)))
 
 
 class _Run:
@@ -282,7 +283,8 @@ class _Run:
 
   def _place(self, strategy: str, policy: str | None, budget: Budget) -> Result:
     start = None
-    if self.tried and strategy in set(registry.LEARNED) & {*registry.SEARCHES}:
+    known = registry.STRATEGIES[strategy]
+    if self.tried and known.accepts_start and known.family == "learned":
       start = best_first(self.tried)[0].placement.devices[None]
     placer = registry.get_placer(strategy, policy, start)
     return placer.place(self.problem, self.evaluator, budget, self.seed)

@@ -85,7 +85,7 @@ class PlanConfig:
         f" {', '.join(placers.STRATEGIES)}"
       )
     if self.init_placement is not None:
-      registry.check_searches(self.strategy)
+      registry.check_accepts_start(self.strategy)
     check_budget(self.budget_s)
     check_count("seed", self.seed, 0)
     orders.check_order(self.order, (*orders.ORDERS, orders.AUTO))

@@ -239,7 +239,7 @@ class Race:
       if self._whole_error and self.refused:
         raise TfplaceError(self.refused)  # why the step is not split, either
       raise self._whole_error or self._none_fits()
-    searches = self._config.strategy in registry.SEARCHES
+    searches = registry.STRATEGIES[self._config.strategy].accepts_start
     for _ in range(1, self._halving.rounds if searches else 1):
       alive = self._kept(alive)
       if len(alive) == 1:
@@ -282,7 +282,10 @@ class Race:
   def final_config(self, winner: Candidate) -> PlanConfig:
     """Returns the settings of the final search from the best placement."""
     config, start = self._config, None
-    if winner.best is not None and config.strategy in registry.SEARCHES:
+    if (
+      winner.best is not None
+      and registry.STRATEGIES[config.strategy].accepts_start
+    ):
       start = winner.best.placement
     evaluations = self._left_evaluations
     return dataclasses.replace(

@@ -112,7 +112,7 @@ def ruled(tracker: Tracker) -> Iterator[np.ndarray]:
   problem, evaluator = tracker.problem, tracker.evaluator
   is_split = problem.graph.num_microbatches > 1
   found = 0
-  for name in registry.GRIDS if is_split else RULES:
+  for name in registry.MICROBATCHED if is_split else RULES:
     placer = registry.get_placer(name)
     # A rule may need more devices, or find nothing that fits.
     with contextlib.suppress(TfplaceError):
