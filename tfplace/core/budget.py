@@ -27,9 +27,30 @@ class Budget:
     return self.seconds - (time.perf_counter() - self.started)
 
   @property
+  def is_timed(self) -> bool:
+    """True if only time limits it; results then depend on the machine."""
+    return self.max_evaluations is None
+
+  @property
+  def is_over(self) -> bool:
+    return self.left_s <= 0 or self.max_evaluations == 0
+
+  @property
   def spent(self) -> float:
     """Elapsed fraction of `seconds`; above 1 when they are over."""
     return (time.perf_counter() - self.started) / max(self.seconds, 1e-9)
+
+  def fraction(self, share: float) -> "Budget":
+    """Returns a share of the whole budget, of at least one evaluation."""
+    most = self.max_evaluations
+    most = None if most is None else max(1, int(share * most))
+    return Budget(share * self.seconds, most)
+
+  def minus(self, evaluations: int, seconds: float = 0.0) -> "Budget":
+    """Returns the rest after evaluations, elapsed time and further seconds."""
+    most = self.max_evaluations
+    most = None if most is None else max(0, most - evaluations)
+    return Budget(max(0.0, self.left_s - seconds), most)
 
 
 def check_budget(budget_s: float) -> None:

@@ -141,9 +141,7 @@ class _Pass:
 
   @property
   def _is_spent(self) -> bool:
-    budget, most = self.tracker.budget, self.tracker.budget.max_evaluations
-    is_counted = most is not None and self.tracker.evaluations >= most
-    return is_counted or budget.left_s <= 0
+    return self.tracker.left.is_over
 
   def _try(self, row: np.ndarray) -> None:
     """Evaluates [num_groups] devices and keeps them if they are worth it."""

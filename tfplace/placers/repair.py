@@ -166,7 +166,7 @@ class _Allowance:
 
   def __init__(self, tracker: Tracker, limit_s: float) -> None:
     self._left = _ALL
-    self._is_timed = tracker.budget.max_evaluations is None
+    self._is_timed = tracker.budget.is_timed
     self._ends = time.perf_counter() + limit_s
 
   def take(self) -> bool:

@@ -109,12 +109,12 @@ class Tracker:
   @property
   def is_done(self) -> bool:
     """True if the budget is spent or the best placement is proven optimal."""
-    limit = self.budget.max_evaluations
-    return (
-      self.is_optimal
-      or self.budget.left_s <= 0
-      or (limit is not None and self.evaluations >= limit)
-    )
+    return self.is_optimal or self.left.is_over
+
+  @property
+  def left(self) -> Budget:
+    """The rest of the budget."""
+    return self.budget.minus(self.evaluations)
 
   @property
   def seconds(self) -> float:

@@ -99,9 +99,9 @@ class RnnPlacer:
     for turn, draws in enumerate(itertools.cycle(every)):
       if turn and tracker.is_done:
         break
-      limit, samples = budget.max_evaluations, self.samples
-      if limit is not None:
-        samples = min(limit - tracker.evaluations, samples)
+      left, samples = tracker.left.max_evaluations, self.samples
+      if left is not None:
+        samples = min(left, samples)
       rows = draws(rng, 0) if turn < len(every) else draws(rng, samples)[1:]
       _offer_all(tracker, draws.decisions.to_devices(rows))
     if tracker.best is None:

@@ -136,9 +136,8 @@ def _offer_starts(tracker: Tracker, seed: int) -> None:
   for start in _STARTS:
     if tracker.best and tracker.is_done:
       break
-    evaluations = _START_EVALUATIONS
-    if budget.max_evaluations is not None:
-      left = budget.max_evaluations - tracker.evaluations
+    evaluations, left = _START_EVALUATIONS, tracker.left.max_evaluations
+    if left is not None:
       evaluations = max(1, min(evaluations, left))
     limit = Budget(_START_SHARE * budget.seconds, evaluations)
     placer = get_placer(start)

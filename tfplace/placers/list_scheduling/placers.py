@@ -171,7 +171,7 @@ class MSctPlacer:
     """Finds the favorite children once, then schedules for each grouping."""
     tracker = Tracker(self.name, problem, evaluator, budget)
     limit_s = min(self.time_limit_s, max(0.1, budget.left_s / 8))
-    if budget.max_evaluations is not None:
+    if not budget.is_timed:
       limit_s = np.inf  # Makes results for a seed equal on all machines.
     tables = list_tables(GroupGraph(problem))
     favorites = favorite_children(problem, tables, limit_s)

@@ -167,11 +167,11 @@ def evaluate(
   is evaluated regardless of the budget. Returns False if the budget ended early
   or an optimum was found.
   """
-  budget = tracker.budget
   for first in range(0, len(keys), _BATCH):
     count = min(_BATCH, len(keys) - first)
-    if budget.max_evaluations is not None:
-      count = min(count, budget.max_evaluations - tracker.evaluations)
+    left = tracker.left.max_evaluations
+    if left is not None:
+      count = min(count, left)
     if tracker.evaluations and tracker.is_done:
       return False
     chosen = slice(first, first + max(count, 1))
