@@ -13,10 +13,10 @@ from absl import flags
 
 from tfplace import core, formats
 from tfplace.bin import cli, guarded, splits
+from tfplace.core.progress import Progress
 from tfplace.cost import registry
 from tfplace.errors import shown
 from tfplace.extraction.microbatches import SplitConfig, split_of
-from tfplace.extraction.stages import OnStage
 from tfplace.plan import clusters, graph_cache
 from tfplace.plan import sources as plan_sources
 from tfplace.plan.clusters import find_cluster as load_cluster
@@ -250,7 +250,7 @@ def load_source(
   return Source(*loaded)
 
 
-def _loading_tensorflow(on_stage: OnStage) -> OnStage:
+def _loading_tensorflow(on_stage: Progress) -> Progress:
   """Has TensorFlow loaded before the first stage, which needs it."""
 
   def loading(what: str, count: Callable[[], int] | None = None) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfplace.core.progress import Progress, silent
 from tfplace.errors import ExtractionError
 from tfplace.extraction import (
   custom_gradients,
@@ -43,7 +44,7 @@ def trace_keras(
   batch_size: int | None = None,
   training: bool = True,
   sample: Any = None,
-  on_stage: stages.OnStage = stages.ignore,
+  on_stage: Progress = silent,
   kind: str | None = None,
   split: microbatches.SplitConfig = microbatches.WHOLE,
 ) -> TracedStep:
@@ -104,7 +105,7 @@ def trace_keras_file(
   batch_size: int | None = None,
   training: bool = True,
   sample: Any = None,
-  on_stage: stages.OnStage = stages.ignore,
+  on_stage: Progress = silent,
   split: microbatches.SplitConfig = microbatches.WHOLE,
 ) -> TracedStep:
   """Traces one step of a `.keras` or `.h5` model file; see `trace_keras`.
@@ -172,7 +173,7 @@ def _trace_step(
   model: keras.Model,
   batch: keras_inputs.BatchSpec,
   kind: str,
-  on_stage: stages.OnStage,
+  on_stage: Progress,
   split: microbatches.SplitConfig,
 ) -> tuple[Any, list[tf.Tensor], LayerRecorder]:
   losses: list[tf.Tensor] = []

@@ -21,8 +21,9 @@ from tfplace.core.cluster import Cluster, with_max_memory
 from tfplace.core.order import ARRIVAL
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
+from tfplace.core.progress import Progress, silent
 from tfplace.errors import ExtractionError, TfplaceError
-from tfplace.extraction import TracedStep, stages, trace_keras
+from tfplace.extraction import TracedStep, trace_keras
 from tfplace.extraction import keras_inputs as inputs
 from tfplace.extraction.microbatches import WHOLE, SplitConfig
 from tfplace.extraction.traced import DEFAULT_BATCH_SIZE
@@ -447,7 +448,7 @@ class _Shown:
   @contextlib.contextmanager
   def stage(
     self, stage: str, detail: str, seconds: float | None
-  ) -> Iterator[stages.OnStage]:
+  ) -> Iterator[Progress]:
     """Prints the start of a stage, or logs a stage that takes too long."""
     text = f"planning model {self._model!r}: {stage}{detail}"
     timer = threading.Timer(_SILENCE_S, _logger.warning, ["%s", text])
@@ -457,7 +458,7 @@ class _Shown:
     elif seconds is None:
       timer.start()
     try:
-      yield stages.ignore
+      yield silent
     finally:
       timer.cancel()
 

@@ -21,9 +21,9 @@ from tfplace.core.cluster import Cluster
 from tfplace.core.evaluation import Evaluation
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
+from tfplace.core.progress import Progress, silent
 from tfplace.core.protocols import Evaluator
 from tfplace.errors import MeasurementError, TfplaceError
-from tfplace.extraction import stages
 from tfplace.formats import cluster as cluster_format
 from tfplace.placers import registry
 from tfplace.simulate import Simulator
@@ -121,9 +121,7 @@ class LiveStep:
     """Time limit for running placements, in seconds."""
     return self.measure_s / 2
 
-  def profiled(
-    self, problem: Problem, on_stage: stages.OnStage = stages.ignore
-  ) -> Problem:
+  def profiled(self, problem: Problem, on_stage: Progress = silent) -> Problem:
     """Returns the problem with measured op times, overheads and links.
 
     Raises:
@@ -223,7 +221,7 @@ def _kept(
   problem: Problem,
   live: LiveStep,
   folder: pathlib.Path,
-  on_stage: stages.OnStage,
+  on_stage: Progress,
 ) -> Problem:
   """Loads the stored problem, or measures its costs."""
   names = f"{problem.graph.name}.{problem.cluster.name}"

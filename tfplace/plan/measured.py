@@ -18,9 +18,9 @@ from typing import Protocol, cast
 from tfplace.core.evaluation import Evaluation, Result
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
+from tfplace.core.progress import Progress
 from tfplace.core.protocols import Evaluator
 from tfplace.errors import MeasurementError
-from tfplace.extraction import stages
 from tfplace.extraction.microbatches import SplitConfig
 from tfplace.placers import registry
 from tfplace.plan.choice import SplitChoice, SplitTrial, in_words
@@ -66,7 +66,7 @@ class LiveDevices(Protocol):
     """Seconds of running placements."""
 
   def harness(
-    self, problem: Problem, *, on_stage: stages.OnStage, measure_s: float
+    self, problem: Problem, *, on_stage: Progress, measure_s: float
   ) -> Evaluator:
     """Runs placements."""
 
@@ -283,7 +283,7 @@ class _Runs:
     return list(found.values())
 
   def add(
-    self, problem: Problem, results: Sequence[Result], on_stage: stages.OnStage
+    self, problem: Problem, results: Sequence[Result], on_stage: Progress
   ) -> None:
     """Runs them.
 
@@ -302,7 +302,7 @@ class _Runs:
       why = self.measured[0].extra.get("error", "for an unknown reason")
       raise MeasurementError(f"no placement could be run: {why}")
 
-  def repeat(self, problem: Problem, on_stage: stages.OnStage) -> None:
+  def repeat(self, problem: Problem, on_stage: Progress) -> None:
     """Runs what is close to the fastest again, in turns; medians count."""
     limits = self._limits
     fastest_us = self.measured[self.fastest()].step_time_us
