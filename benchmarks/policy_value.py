@@ -25,7 +25,7 @@ import saved_rows
 from tfplace.core import Problem
 from tfplace.core.budget import Budget
 from tfplace.models.families import TRAINING_SPLIT
-from tfplace.placers.auto import AutoPlacer
+from tfplace.placers.auto import AutoConfig, AutoPlacer
 from tfplace.placers.place import warm_up
 from tfplace.placers.registry import LEARNED_IN_AUTO
 from tfplace.simulate import Simulator
@@ -92,7 +92,9 @@ def measure(
   }
   for arm, learned in ARMS.items():
     # Asked however little time is left, which is not the default.
-    placer = AutoPlacer(learned, _POLICY.value, loaded_min_s=0.0)
+    placer = AutoPlacer(
+      learned, _POLICY.value, config=AutoConfig(learned_least_s=0.0)
+    )
     found = placer.place(problem, Simulator(problem), Budget(budget_s), seed)
     result[arm] = {
       "step_time_us": found.evaluation.step_time_us,
