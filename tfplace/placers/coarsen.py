@@ -23,8 +23,6 @@ from tfplace.simulate.jit import Index, allocating, allocating_inlined
 from tfplace.simulate.links import mean_transfer
 
 _NONE = -1
-# Largest share of all work in one coarse group, by level (chosen by trial).
-_SHARES = tuple(1 / 2**i for i in range(12, 1, -1))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -92,14 +90,21 @@ def coarsen_by_work(groups: GroupGraph) -> Coarsening:
 
 
 def _by_levels(
-  groups: GroupGraph, join: Callable[[np.ndarray, float], np.ndarray]
+  groups: GroupGraph,
+  join: Callable[[np.ndarray, float], np.ndarray],
+  finest: int = 12,
+  coarsest: int = 2,
 ) -> Coarsening:
-  """Merges with the limit of each level; keeps levels that get coarser."""
+  """Merges level by level; keeps levels that get coarser.
+
+  A coarse group has at most a share 2**-finest, ..., 2**-coarsest of all work.
+  The defaults were chosen by trial.
+  """
   label = np.arange(groups.num_groups)
   total = float(groups.fastest_us.sum())
   kept: list[np.ndarray] = []
-  for share in _SHARES:
-    label = join(label, share * total)
+  for exponent in range(finest, coarsest - 1, -1):
+    label = join(label, total / 2**exponent)
     if not kept or label.max(initial=0) < kept[-1].max(initial=0):
       kept.append(label)
   return Coarsening(tuple(kept))

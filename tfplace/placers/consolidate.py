@@ -22,9 +22,6 @@ from tfplace.placers.groups import GroupGraph
 from tfplace.placers.tracker import Tracker
 from tfplace.simulate.links import mean_transfer
 
-# Coarse groups to exchange one with, those of the most similar work.
-_PARTNERS = 3
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Units:
@@ -193,13 +190,18 @@ class _Pass:
       for other in self._partners(view, unit, target):
         yield self._moved(view, (unit, other), (target, view.home[unit]))
 
-  def _partners(self, view: _Units, unit: int, target: int) -> np.ndarray:
-    """Returns coarse groups on the target to exchange for `unit`."""
+  def _partners(
+    self, view: _Units, unit: int, target: int, count: int = 3
+  ) -> np.ndarray:
+    """Returns the `count` coarse groups of most similar work on the target.
+
+    They are exchanged for `unit`. The count was chosen by trial.
+    """
     home = view.home[unit]
     saved_us = view.gain_us[:, home] + view.gain_us[unit, target]
     others = np.flatnonzero((view.home == target) & (saved_us > 0))
     apart = np.abs(view.work_us[others, home] - view.work_us[unit, home])
-    return others[np.argsort(apart, kind="stable")[:_PARTNERS]]
+    return others[np.argsort(apart, kind="stable")[:count]]
 
   def _moved(
     self, view: _Units, units: tuple[int, ...], targets: tuple[int, ...]

@@ -32,9 +32,18 @@ from tfplace.placers.rules.stages import balanced_stages, merged_units
 from tfplace.placers.tracker import Tracker
 from tfplace.simulate.links import mean_transfer
 
-_MAX_UNITS = 512  # Maximum number of units for the dynamic program.
-# Share of work that must have known layers; otherwise op names are used.
-_LEAST_KNOWN = 0.5
+
+@dataclasses.dataclass(frozen=True)
+class GridConfig:
+  """Settings of grids; all defaults were chosen by trial."""
+
+  # Maximum number of layers for the dynamic program, which is cubic.
+  most_layers: int = 512
+  # Share of work that must have known layers; otherwise op names are used.
+  least_known: float = 0.5
+
+
+_CONFIG = GridConfig()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -266,7 +275,7 @@ class SplitStep:
     most = np.zeros(unit.max(initial=0) + 1)
     np.maximum.at(most, unit, of_group)
     rank = np.argsort(np.argsort(-most, kind="stable"), kind="stable")
-    return merged_units(rank[unit], groups.fastest_us, _MAX_UNITS)
+    return merged_units(rank[unit], groups.fastest_us, _CONFIG.most_layers)
 
   def _layers(self) -> np.ndarray:
     """Returns [num_groups] layer of each group's longest op, or UNKNOWN."""
@@ -275,7 +284,9 @@ class SplitStep:
     work = self.groups.fastest_us
     in_passes = (self.microbatch != UNKNOWN) | (self.count == 1)
     total = work[in_passes].sum()
-    if work[in_passes & (layer != UNKNOWN)].sum() >= _LEAST_KNOWN * total:
+    if (
+      work[in_passes & (layer != UNKNOWN)].sum() >= _CONFIG.least_known * total
+    ):
       return layer
     names = [
       name.removeprefix(f"microbatch_{number}/")
