@@ -1,4 +1,4 @@
-"""Merged units and the greedy sweeps over them."""
+"""Merged groups and the greedy sweeps over them."""
 
 import numpy as np
 import problems

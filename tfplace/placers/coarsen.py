@@ -39,8 +39,8 @@ class Coarsening:
     """Lists the coarse groups of all levels, preceded by the groups.
 
     Returns:
-      level_offsets [num_levels + 2] int64 into the list; unit_offsets
-      [num_units + 1] int64 into the members; members int32 groups.
+      level_offsets [num_levels + 2] int64 into the list; coarse_offsets
+      [num_coarse + 1] int64 into the members; members int32 groups.
     """
     num_groups = len(self.labels[0])
     labels = [np.arange(num_groups), *self.labels]

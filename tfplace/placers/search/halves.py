@@ -20,7 +20,7 @@ from tfplace.core.problem import Problem
 from tfplace.errors import TfplaceError
 from tfplace.placers.groups import GroupGraph, main_devices
 from tfplace.placers.partition import metis
-from tfplace.placers.rules.grid import SplitStep
+from tfplace.placers.rules.grid import DeviceGrid
 from tfplace.placers.search.config import HalvesConfig
 from tfplace.placers.tracker import Tracker
 from tfplace.simulate.links import mean_transfer
@@ -126,7 +126,7 @@ def _ways(
   groups: GroupGraph, devices: np.ndarray, seed: int
 ) -> Iterator[np.ndarray]:
   if 2 <= groups.problem.graph.num_microbatches < len(devices):
-    yield SplitStep(groups).replicas(2)
+    yield DeviceGrid(groups).replicas(2)
   try:
     graph = metis.weighted_graph(groups, devices)
     yield metis.cut(graph, 2, seed)

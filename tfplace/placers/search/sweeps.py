@@ -1,11 +1,11 @@
 """Greedy sweeps over coarse groups, from large to small.
 
-Each unit (coarse group) is tried on other devices and moves if the exact step
-gets shorter. A few hundred such moves on merged groups (`coarsen`) achieve what
+Each coarse group is tried on other devices and moves if the exact step gets
+shorter. A few hundred such moves of merged groups (`coarsen`) achieve what
 annealing a large graph takes tens of thousands of simulations for, or never
-achieves, as on the 4-layer RNNLM. The first sweeps cover few units, decide much
-and depend on their order, so they are repeated and the best result is kept. The
-method is ours; it is coarse-to-fine like multilevel partitioning.
+achieves, as on the 4-layer RNNLM. The first sweeps cover few coarse groups,
+decide much and depend on their order, so they are repeated and the best result
+is kept. The method is ours; it is coarse-to-fine like multilevel partitioning.
 """
 
 import concurrent.futures
@@ -67,8 +67,8 @@ class Allowance:
       return used / self._evaluations
     return (time.perf_counter() - self._began) / self._seconds
 
-  def units(self, chain: Chain) -> int:
-    """Returns the number of units to sweep before the next check."""
+  def coarse_groups(self, chain: Chain) -> int:
+    """Returns the number of coarse groups to sweep before the next check."""
     if self._evaluations is not None:
       return self.config.sweep_at_once
     in_time = int(self.config.sweep_check_s * chain.rate / 2)
@@ -92,7 +92,7 @@ def sweep_all(
     starts: Placements as [num_groups] devices, used in turn.
     allowance: Budget of each chain.
     after: Called with a chain after each level.
-    rngs: One generator per chain, for the order of the units.
+    rngs: One generator per chain, for the order of the coarse groups.
     pool: Runs the chains.
   """
   merged = coarsen_by_merging(groups, allowance.config.sweep_sizes)
@@ -115,7 +115,7 @@ def _sweep(
   after: Callable[[Chain], None],
   rng: np.random.Generator,
 ) -> None:
-  """Sweeps one chain over merged units, then over its own units."""
+  """Sweeps one chain over merged groups, then over its own coarse groups."""
   top, repeated = merged_tables.top_level, allowance.config.repeated_levels
   coarse = range(top, max(0, top - repeated), -1)
   number = 0
@@ -140,9 +140,11 @@ def _sweep_level(
   allowance: Allowance,
   rng: np.random.Generator,
 ) -> None:
-  units = rng.permutation(np.arange(*tables.level_offsets[level : level + 2]))
+  coarse_groups = rng.permutation(
+    np.arange(*tables.level_offsets[level : level + 2])
+  )
   at = 0
-  while at < len(units) and allowance.spent(chain) < 1.0:
-    count = allowance.units(chain)
-    chain.sweep(tables, units[at : at + count])
+  while at < len(coarse_groups) and allowance.spent(chain) < 1.0:
+    count = allowance.coarse_groups(chain)
+    chain.sweep(tables, coarse_groups[at : at + count])
     at += count
