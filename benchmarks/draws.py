@@ -9,8 +9,9 @@ from tfplace.core import Problem
 from tfplace.core.protocols import Budget
 from tfplace.errors import TfplaceError
 from tfplace.learned.decisions import Decisions, group_decisions
-from tfplace.learned.exported import Policy
-from tfplace.learned.gdp import features, placer
+from tfplace.learned.encoder import features
+from tfplace.learned.gdp import placer
+from tfplace.learned.policies import Policy
 from tfplace.placers.registry import get_placer
 from tfplace.simulate import Simulator
 

@@ -40,7 +40,7 @@ from tfplace.core import Problem
 from tfplace.core.protocols import Budget, Result
 from tfplace.errors import TfplaceError
 from tfplace.learned.decisions import group_decisions, sample
-from tfplace.learned.gdp.ordered_placer import SIZES, OrderedPlacer
+from tfplace.learned.ordered.placer import SIZES, OrderedPlacer
 from tfplace.placers.auto import AutoPlacer
 from tfplace.placers.place import warm_up
 from tfplace.placers.registry import ASKED, classical, get_placer
@@ -209,7 +209,7 @@ def alone(problem: Problem, policy: str | None) -> dict[str, Any]:
   drawn = placer.place(problem, simulator, Budget(ALONE_S), 0)
   found["policy"] = _kept(drawn)
   budget = Budget(ONE_SHOT_S, drawn.evaluations)
-  changed = placer.draws(problem, simulator, budget, 0, None, SIZES)
+  changed = placer.search(problem, simulator, budget, 0, None, SIZES)
   found["changes"] = _kept(changed)
   found["random"] = random_draws(problem, simulator, drawn.evaluations)
   return found

@@ -17,6 +17,7 @@ from tfplace.placers.groups import GroupGraph
 from tfplace.placers.rules.axes import UNKNOWN, Scopes, find_axes, read_scopes
 from tfplace.simulate.links import mean_transfer
 
+NEVER = np.float32(-1e9)  # logit of a device that cannot run the decision
 # Numbers of coarse groups that share exploration noise, if there are more
 # decisions. With few coarse groups some samples are good at once, even from
 # random weights.

@@ -40,7 +40,7 @@ LEARNED: Mapping[str, str] = {
   "placeto": "tfplace.learned.placeto",
   "hierarchical": "tfplace.learned.sequence",
   "rnn": "tfplace.learned.sequence",
-  "ordered": "tfplace.learned.gdp",
+  "ordered": "tfplace.learned.ordered",
 }
 _AUTO = "tfplace.placers.auto:AutoPlacer"
 STRATEGIES = (*_PLACERS, *LEARNED, "auto")

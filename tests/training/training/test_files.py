@@ -16,14 +16,15 @@ from policies_testing import gpus, problem_of, random_graph
 
 from tfplace.errors import TrainingError
 from tfplace.formats import files
-from tfplace.learned import export, exported
+from tfplace.learned import export
 from tfplace.learned.decisions import group_decisions
-from tfplace.learned.gdp import features
+from tfplace.learned.encoder import features
 from tfplace.learned.gdp.network import (
   NetworkConfig,
   PlacementNetwork,
   exportable,
 )
+from tfplace.learned.policy_format import INFO_FILE
 from tfplace.learned.train import demonstrations
 from tfplace.learned.train.checkpoints import Checkpoints, JsonState
 from tfplace.learned.train.config import ImitationConfig, TrainConfig
@@ -266,7 +267,7 @@ def test_a_link_to_a_policy_stays_one(tmp_path, policy):
   os.symlink(tmp_path / "there", tmp_path / "policy")
   export.export_policy(policy, tmp_path / "policy")
   assert os.path.islink(tmp_path / "policy")
-  assert json.loads((tmp_path / "there" / exported.INFO_FILE).read_text())
+  assert json.loads((tmp_path / "there" / INFO_FILE).read_text())
 
 
 @pytest.mark.parametrize("where", ["in a file", "of the kernel"])

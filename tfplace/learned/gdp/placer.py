@@ -11,14 +11,14 @@ import numpy as np
 from tfplace.core.problem import Problem
 from tfplace.core.protocols import Budget, Evaluator, Result
 from tfplace.errors import PlacementError
-from tfplace.learned import exported
+from tfplace.learned import policies
 from tfplace.learned.decisions import (
   TEMPERATURES,
   Decisions,
   group_decisions,
   sample,
 )
-from tfplace.learned.gdp import features
+from tfplace.learned.encoder import features
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.repair import offer_like
 from tfplace.placers.tracker import Tracker
@@ -50,7 +50,7 @@ class GdpPlacer:
       TrainingError: There is no policy, or it cannot be loaded.
       InfeasibleError: No tried placement fits in memory.
     """
-    policy = exported.load_placers_policy(self.name, self.policy)
+    policy = policies.load_placers_policy(self.name, self.policy)
     tracker = Tracker(self.name, problem, evaluator, budget)
     groups = GroupGraph(problem)
     rng = np.random.default_rng(seed)
@@ -69,7 +69,7 @@ class GdpPlacer:
     return tracker.result()
 
 
-def _passes(problem: Problem, policy: exported.Policy) -> Iterator[Decisions]:
+def _passes(problem: Problem, policy: policies.Policy) -> Iterator[Decisions]:
   """Yields the decisions of each pass, smallest sizes first.
 
   A long pass over many decisions is not interrupted, so it comes last. Sizes

@@ -9,11 +9,11 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from tfplace.learned.decisions import NEVER
 from tfplace.learned.export import as_function
-from tfplace.learned.exported import Exportable
 from tfplace.learned.placeto import features
+from tfplace.learned.policy_format import Exportable
 
-NEVER = -1e9  # Logit of a device that cannot run the group.
 # Initially the odds of a device fall with the square of a group's time on it.
 # This rules out slow CPUs, which the paper's equal GPUs do not need.
 SPEED_WEIGHT = 2.0

@@ -13,7 +13,7 @@ import numpy as np
 from tfplace.core.problem import Problem
 from tfplace.core.protocols import Budget, Evaluator, Result
 from tfplace.errors import PlacementError
-from tfplace.learned import exported
+from tfplace.learned import policies
 from tfplace.learned.decisions import (
   Decisions,
   decisions_at,
@@ -29,7 +29,7 @@ from tfplace.placers.tracker import Tracker
 class _RnnDraws:
   """Samples of an RNN policy, after the most probable placement."""
 
-  def __init__(self, policy: exported.Policy, decisions: Decisions) -> None:
+  def __init__(self, policy: policies.Policy, decisions: Decisions) -> None:
     self.decisions = decisions
     self._policy = policy
     self._seen = features.extract(decisions, policy.info["network"]["types"])
@@ -43,7 +43,7 @@ class _RnnDraws:
 
 
 class _HierarchicalDraws(_RnnDraws):
-  def __init__(self, policy: exported.Policy, decisions: Decisions) -> None:
+  def __init__(self, policy: policies.Policy, decisions: Decisions) -> None:
     super().__init__(policy, decisions)
     self._fallback = features.fallback_devices(decisions)
     self._logits = policy.run("group_logits", self._tensors)
@@ -83,7 +83,7 @@ class RnnPlacer:
       TrainingError: There is no policy, or it cannot be loaded.
       InfeasibleError: No tried placement fits in memory.
     """
-    policy = exported.load_placers_policy(self.name, self.policy)
+    policy = policies.load_placers_policy(self.name, self.policy)
     every = [
       self._draws(policy, decisions)
       for decisions in decisions_at(problem, policy.decisions(self._most))

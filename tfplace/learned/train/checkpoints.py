@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfplace.errors import TrainingError, shown
-from tfplace.learned.exported import load_policy
+from tfplace.learned.policies import load_policy
 
 
 class JsonState(tf.train.experimental.PythonState):

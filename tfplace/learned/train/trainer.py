@@ -20,7 +20,7 @@ from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.core.protocols import Evaluator
 from tfplace.errors import TrainingError
-from tfplace.learned import export, exported, learner_type
+from tfplace.learned import export, learner_type, policies
 from tfplace.learned.decisions import decisions_at
 from tfplace.learned.train.checkpoints import (
   Checkpoints,
@@ -274,7 +274,7 @@ def open_trainer(
   ]
   start = request.init_from
   if start == "shipped":
-    start = os.fspath(exported.SHIPPED / request.strategy)
+    start = os.fspath(policies.SHIPPED / request.strategy)
   return Trainer(
     tasks,
     request.config(),

@@ -1,4 +1,4 @@
-"""Features of the GDP policies (scaled NumPy arrays).
+"""Features of graphs and clusters (scaled NumPy arrays).
 
 All numbers are relative to the graph and the cluster, so that one policy serves
 graphs and clusters of any size. GDP's features are op type, output shape and
@@ -16,7 +16,7 @@ from tfplace.core import paths
 from tfplace.core.problem import Problem
 from tfplace.learned import Tensor
 from tfplace.learned.decisions import Decisions
-from tfplace.learned.exported import PolicyInputs
+from tfplace.learned.policy_format import PolicyInputs
 from tfplace.placers.rules.axes import UNKNOWN
 
 VERSION = 1  # Incremented when policies must be retrained.

@@ -11,11 +11,15 @@ import numpy as np
 from tfplace.core.problem import Problem
 from tfplace.core.protocols import Budget, Evaluator, Result
 from tfplace.errors import PlacementError, TfplaceError
-from tfplace.learned import exported
+from tfplace.learned import policies
 from tfplace.learned.decisions import Decisions, decisions_at
-from tfplace.learned.gdp import features
-from tfplace.learned.gdp.decoding import BASE, SEEN, SLOWER, Head, decode
-from tfplace.learned.gdp.partial import PartialTables, changed, partial_tables
+from tfplace.learned.encoder import features
+from tfplace.learned.ordered.decoding import BASE, SEEN, SLOWER, Head, decode
+from tfplace.learned.ordered.tables import (
+  PartialTables,
+  changed,
+  partial_tables,
+)
 from tfplace.placers import registry
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.repair import offer_starts
@@ -63,17 +67,17 @@ class OrderedPlacer:
       TrainingError: There is no policy, or it cannot be loaded.
       InfeasibleError: No tried placement fits in memory.
     """
-    policy = exported.load_placers_policy(self.name, self.policy)
+    policy = policies.load_placers_policy(self.name, self.policy)
     sizes = [n for n in policy.decisions() if n is not None] or SIZES
-    return self.draws(problem, evaluator, budget, seed, policy, sizes)
+    return self.search(problem, evaluator, budget, seed, policy, sizes)
 
-  def draws(
+  def search(
     self,
     problem: Problem,
     evaluator: Evaluator,
     budget: Budget,
     seed: int,
-    policy: exported.Policy | None,
+    policy: policies.Policy | None,
     sizes: Sequence[int],
   ) -> Result:
     """Runs `place` at given sizes; without a policy, changes are random."""
@@ -86,12 +90,12 @@ class OrderedPlacer:
     ]
     better = 0  # index of the sample that found the best placement
     turns = itertools.chain(FIRST, itertools.cycle(TURNS))
-    for draw, turn in zip(range(self.samples), turns, strict=False):
+    for number, turn in zip(range(self.samples), turns, strict=False):
       for one in passes:
-        if tracker.is_done or draw - better > self.patience:
+        if tracker.is_done or number - better > self.patience:
           return tracker.result()
-        if one.draw(tracker, rng, *turn):
-          better = draw
+        if one.offer_sample(tracker, rng, *turn):
+          better = number
     return tracker.result()
 
   def _begin(self, tracker: Tracker) -> np.ndarray:
@@ -122,7 +126,7 @@ def ruled(tracker: Tracker) -> Iterator[np.ndarray]:
     yield groups.expand(groups.nearest(np.zeros(groups.num_groups, int)))
 
 
-def policy_head(policy: exported.Policy | None, decisions: Decisions) -> Head:
+def policy_head(policy: policies.Policy | None, decisions: Decisions) -> Head:
   """Computes a policy's head for a problem; uniform without a policy."""
   if policy is None:
     return uniform_head(decisions.num_decisions)
@@ -135,13 +139,13 @@ class Pass:
   """Samples of a policy, or random changes, at one number of decisions."""
 
   def __init__(
-    self, decisions: Decisions, policy: exported.Policy | None
+    self, decisions: Decisions, policy: policies.Policy | None
   ) -> None:
     self.decisions = decisions
     self.tables: PartialTables = partial_tables(decisions)
     self.head = policy_head(policy, decisions)
 
-  def draw(
+  def offer_sample(
     self,
     tracker: Tracker,
     rng: np.random.Generator,
