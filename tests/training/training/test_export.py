@@ -173,24 +173,14 @@ def test_the_policy_that_ships_can_be_trained_further(strategy):
     made.set_weights(weights[1:])
 
 
-def test_options_that_there_were_once_are_read_at_their_only_value(
-  network, tmp_path
-):
+def test_network_of_unknown_sizes_cannot_be_trained(network, tmp_path):
   export.export_policy(exportable(network), tmp_path / "policy")
   path = tmp_path / "policy" / INFO_FILE
   info = json.loads(path.read_text())
-  info["network"]["means"], info["hints"] = True, [False]
-  path.write_text(json.dumps(info))
-  sizes, _ = restore_network(tmp_path / "policy", "gdp", NetworkConfig)
-  assert sizes == SMALL
   info["network"]["means"] = False
   path.write_text(json.dumps(info))
   with pytest.raises(TrainingError, match="means=False"):
     restore_network(tmp_path / "policy", "gdp", NetworkConfig)
-  info["hints"] = [True]
-  path.write_text(json.dumps(info))
-  with pytest.raises(TrainingError, match="placement to start from"):
-    policies.load_policy(tmp_path / "policy")
 
 
 def test_an_unknown_strategy_is_refused():

@@ -104,11 +104,7 @@ def find(decisions: Decisions, config: DemonstrationConfig) -> Demonstration:
 def _file_name(decisions: Decisions, config: DemonstrationConfig) -> str:
   problem = decisions.problem
   graph, cluster = problem.graph, problem.cluster
-  about = (  # This format keeps the names of existing files valid.
-    f"Teaching(strategies={config.strategies},"
-    f" search_evaluations={config.search_evaluations}, seed={config.seed},"
-    " folder=None)"
-  )
+  about = dataclasses.replace(config, folder=None)
   digest = zlib.crc32(f"{about}{cluster}{graph.names}".encode())
   for array in (
     decisions.decision_of,
