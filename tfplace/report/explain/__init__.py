@@ -9,10 +9,13 @@ from tfplace.core.order import RANK
 from tfplace.core.placement import Placement
 from tfplace.report.explain.bottleneck import Load, find_loads
 from tfplace.report.explain.efficiency import peak_shares, utilization
+from tfplace.report.explain.microbatches import (
+  MicrobatchReport,
+  microbatch_sentences,
+  report_microbatches,
+)
 from tfplace.report.explain.one_op import OpReport, report_op
 from tfplace.report.explain.path import PathSummary, summarize_path
-from tfplace.report.explain.split import SplitReport, report_split
-from tfplace.report.explain.split_words import split_summary
 from tfplace.report.explain.what_if import (
   ONE_MORE,
   Progress,
@@ -44,7 +47,7 @@ class Explanation:
     loads: devices and links, sorted by the gain from doubling their speed.
     what_if: the step on other hardware, starting with the given cluster.
     op: report on the requested op, if any.
-    split: report on microbatches, if there are several.
+    microbatches: report on microbatches, if there are several.
     peak_shares: [num_devices] share of each device's data-sheet peak, NaN where
       it is unknown.
   """
@@ -55,7 +58,7 @@ class Explanation:
   what_if: tuple[WhatIf, ...]
   peak_shares: np.ndarray
   op: OpReport | None = None
-  split: SplitReport | None = None
+  microbatches: MicrobatchReport | None = None
 
   @property
   def ratio_to_bound(self) -> float | None:
@@ -110,7 +113,7 @@ def explain(
     path=summarize_path(schedule),
     loads=find_loads(schedule),
     what_if=try_other_hardware(schedule, seconds, seed, on_progress),
-    split=report_split(schedule),
+    microbatches=report_microbatches(schedule),
     peak_shares=peak_shares(schedule),
   )
 
@@ -121,7 +124,7 @@ def summary(explanation: Explanation) -> list[str]:
     *_step(explanation),
     *_utilization(explanation),
     *_order(explanation),
-    *_split(explanation),
+    *_microbatches(explanation),
     *_path(explanation),
     *_bottleneck(explanation),
     *_layers(explanation),
@@ -176,9 +179,9 @@ def _order(explanation: Explanation) -> Iterator[str]:
     )
 
 
-def _split(explanation: Explanation) -> Iterator[str]:
-  if explanation.split is not None:
-    yield from split_summary(explanation.split, explanation.path)
+def _microbatches(explanation: Explanation) -> Iterator[str]:
+  if explanation.microbatches is not None:
+    yield from microbatch_sentences(explanation.microbatches, explanation.path)
 
 
 def _path(explanation: Explanation) -> Iterator[str]:

@@ -101,7 +101,7 @@ def _render(explanation: Explanation, results: Sequence[Result]) -> str:
     placers=_placers(results, schedule.placement),
     figures={name: markupsafe.Markup(div) for name, div in divs.items()},
     hidden_links=timeline_plot.num_hidden_links(schedule),
-    split=explanation.split,
+    split=explanation.microbatches,
     capacities=plots.capacity_text(schedule),
     max_arcs=layers_plot.MAX_ARCS,
     hardware=[
@@ -117,8 +117,8 @@ def _figures(explanation: Explanation) -> dict[str, Any]:
   from tfplace.report.page import (
     figures,
     layers_plot,
+    microbatch_plot,
     plots,
-    split_plot,
     timeline_plot,
   )
 
@@ -130,8 +130,8 @@ def _figures(explanation: Explanation) -> dict[str, Any]:
   for plot in (timeline, memory):
     plot.xaxis.axis_label = f"time, {unit}"
   split = {}
-  if explanation.split is not None:
-    split["split"] = split_plot.split_plot(schedule)
+  if explanation.microbatches is not None:
+    split["split"] = microbatch_plot.microbatch_plot(schedule)
   return {
     **split,
     "timeline": timeline,
@@ -168,9 +168,9 @@ def _tiles(
   if explanation.utilization is not None:
     share = format_share(explanation.utilization, 1)
     tiles.append((share, "of the data-sheet peak (MFU)"))
-  if explanation.split is not None:
-    bubble = format_share(explanation.split.bubble, 1)
-    what = f"bubble, {explanation.split.microbatches} microbatches"
+  if explanation.microbatches is not None:
+    bubble = format_share(explanation.microbatches.bubble, 1)
+    what = f"bubble, {explanation.microbatches.num_microbatches} microbatches"
     tiles.append((bubble, what))
   busiest = int(schedule.busy_us.argmax())
   busy = format_share(schedule.busy_us[busiest], step_us)

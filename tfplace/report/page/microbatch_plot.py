@@ -19,7 +19,7 @@ _LEAST = 0.02  # smallest fraction of a cell that is drawn
 _CELL = 0.88  # fraction of a column and a row
 
 
-def split_plot(schedule: Schedule) -> Any:
+def microbatch_plot(schedule: Schedule) -> Any:
   """Draws a cell per layer and microbatch."""
   graph, at = schedule.placement.problem.graph, schedule.placement.devices
   layers = layers_plot.columns(schedule)

@@ -31,7 +31,7 @@ _USED = 0.1  # minimum use of a device by a microbatch, in equal shares
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Group:
+class MicrobatchGroup:
   """A group of microbatches, and the devices that work only on these.
 
   Attributes:
@@ -44,7 +44,7 @@ class Group:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Spread:
+class Parallelism:
   """Distribution of the microbatches' work over devices.
 
   Attributes:
@@ -64,12 +64,12 @@ class Spread:
   time_us: np.ndarray
   together: float
   apart: float
-  groups: tuple[Group, ...]
+  groups: tuple[MicrobatchGroup, ...]
   stages: dict[int, tuple[tuple[str, str], ...]]
 
   @property
   def divided(self) -> float:
-    """Returns the fraction of time in layers divided within a microbatch."""
+    """Fraction of time in layers divided within a microbatch."""
     return max(0.0, 1.0 - self.together - self.apart)
 
 
@@ -110,7 +110,7 @@ class _Sums:
     return float(self.main_us.sum() / max(self.whole_us.sum(), 1e-300))
 
 
-def find_spread(schedule: Schedule) -> Spread:
+def find_parallelism(schedule: Schedule) -> Parallelism:
   """Analyzes the microbatches of a step."""
   placement = schedule.placement
   graph, num_devices = placement.problem.graph, len(schedule.memory)
@@ -131,7 +131,7 @@ def find_spread(schedule: Schedule) -> Spread:
   time_us = np.bincount(cell, work.time_us, count * num_devices)
   time_us = time_us.reshape(count, num_devices)
   groups, (together, apart) = _groups(time_us), _shares(work, count)
-  return Spread(
+  return Parallelism(
     *_pattern(work, time_us, groups),
     time_us,
     together,
@@ -159,7 +159,7 @@ def _pair(work: _Work, count: int) -> np.ndarray:
   return work.layer * count + work.microbatch
 
 
-def _groups(time_us: np.ndarray) -> tuple[Group, ...]:
+def _groups(time_us: np.ndarray) -> tuple[MicrobatchGroup, ...]:
   """Finds connected groups in time_us [num_microbatches, num_devices]."""
   count, num_devices = time_us.shape
   least_us = _USED / num_devices * time_us.sum(axis=1, keepdims=True)
@@ -169,7 +169,7 @@ def _groups(time_us: np.ndarray) -> tuple[Group, ...]:
     sets.union(microbatch, count + device)
   roots = sets.roots()
   return tuple(
-    Group(
+    MicrobatchGroup(
       tuple(np.flatnonzero(roots[:count] == root).tolist()),
       tuple(np.flatnonzero(roots[count:] == root).tolist()),
     )
@@ -178,7 +178,7 @@ def _groups(time_us: np.ndarray) -> tuple[Group, ...]:
 
 
 def _pattern(
-  work: _Work, time_us: np.ndarray, groups: tuple[Group, ...]
+  work: _Work, time_us: np.ndarray, groups: tuple[MicrobatchGroup, ...]
 ) -> tuple[str, float]:
   """Returns the first pattern that most work follows, and its fraction."""
   if sum(len(group.devices) for group in groups) < 2:
