@@ -17,7 +17,7 @@ import numpy as np
 from tfplace.core.problem import Problem
 from tfplace.core.protocols import Evaluation
 from tfplace.measure import harness
-from tfplace.measure.calibrate import fit, splits
+from tfplace.measure.calibrate import fit, placements
 from tfplace.simulate import Simulator
 
 _SHARES = (1.0, 0.5, 0.25, 0.1)  # fractions of the groups that are scattered
@@ -76,7 +76,7 @@ def refitted(
     for row, evaluation in zip(rows, measured, strict=True)
     if 0 < evaluation.step_time_us < np.inf
   ]
-  ran = [pair for pair in ran if is_sure(pair[1])] or ran
+  ran = [pair for pair in ran if has_enough_steps(pair[1])] or ran
   alone = [(row, e) for row, e in ran if (row == row[0]).all()]
   if alone:
     steps = Simulator(problem).run(np.stack([row for row, _ in alone]))
@@ -90,7 +90,7 @@ def refitted(
   return fit.fit_runs(problem, rows, [e for _, e in ran], known).of(problem)
 
 
-def is_sure(measured: Evaluation) -> bool:
+def has_enough_steps(measured: Evaluation) -> bool:
   """Returns whether enough steps were timed; the first steps are slower."""
   times = measured.extra.get("step_times_us")
   return times is None or len(times) >= _SURE_STEPS
@@ -100,11 +100,11 @@ def samples(
   problem: Problem, seed: int, guesses: Guesses | None = None
 ) -> np.ndarray:
   """Returns [placements, num_ops] guesses, scattered ones and halves."""
-  devices = splits.peers(problem)
+  devices = placements.peers(problem)
   guessed = guesses(problem) if guesses else ()
   rows = np.asarray(guessed) if len(guessed) else _busy(problem, devices)
-  scattered = splits.scattered(problem, rows[-1], devices, _SHARES, seed)
-  halves = [splits.turns(problem, devices, runs) for runs in _RUNS]
+  scattered = placements.scattered(problem, rows[-1], devices, _SHARES, seed)
+  halves = [placements.round_robin(problem, devices, runs) for runs in _RUNS]
   return np.concatenate([rows, scattered, np.stack(halves)])
 
 
@@ -114,5 +114,5 @@ def _busy(problem: Problem, devices: Sequence[int]) -> np.ndarray:
     link.send_us + link.latency_us + link.recv_us
     for link in problem.cluster.links
   )
-  rows = [splits.balanced(problem, devices, us) for us in (0.0, message_us)]
+  rows = [placements.balanced(problem, devices, us) for us in (0.0, message_us)]
   return np.stack(rows)

@@ -169,8 +169,8 @@ def _reason(limit: Limit, report: MicrobatchReport, path: PathSummary) -> str:
   if limit.name == THE_UPDATE:
     return (
       f"{format_share(report.tail_us, step_us)} of the step comes after the"
-      " last microbatch; if adding gradients and updating variables took no time, it"
-      f" would be {gain}"
+      " last microbatch; if adding gradients and updating variables took no"
+      f" time, it would be {gain}"
     )
   if limit.name == OVERHEAD:
     return f"if no op had any, it would be {gain}; fewer microbatches have less"
