@@ -36,7 +36,7 @@ def at_each_size(
       arm with each of these, in order.
   """
   found = []
-  for size in placer.SIZES:
+  for size in placer.GdpPlacer.sizes:
     decisions = group_decisions(problem, size)
     seen = {p.axes: features.extract(decisions, axes=p.axes) for p in policies}
     logits = [policy.logits(seen[policy.axes]) for policy in policies]

@@ -24,7 +24,7 @@ import saved_rows
 
 from tfplace.core import Problem
 from tfplace.learned import policies
-from tfplace.learned.decisions import TEMPERATURES
+from tfplace.learned.gdp.placer import GdpPlacer
 from tfplace.learned.policies import Policy
 from tfplace.simulate import Simulator
 
@@ -63,7 +63,7 @@ def main(argv: list[str]) -> None:
 def measure(problem: Problem, policy: Policy) -> dict:
   """Of one row: by size, step times of the policy's draws and random ones."""
   simulator = Simulator(problem)
-  arms = (1.0,), TEMPERATURES
+  arms = (1.0,), GdpPlacer.temperatures
   return {
     "ops": problem.graph.num_ops,
     "one_shot_us": draws.one_shot(problem, simulator),

@@ -24,7 +24,7 @@ def test_a_row_is_measured_at_every_size(tmp_path):
     "zero_shot", f"--result={result}", f"--graph_cache_dir={tmp_path}"
   )
   (row,) = json.loads(result.read_text())["rows"].values()
-  assert list(row["sizes"]) == [str(size) for size in placer.SIZES]
+  assert list(row["sizes"]) == [str(size) for size in placer.GdpPlacer.sizes]
   problem = tiny_row.problem(tmp_path)
   policy = policies.load_placers_policy("gdp", None)
   for size, found in row["sizes"].items():

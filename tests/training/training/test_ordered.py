@@ -13,11 +13,14 @@ from tfplace.core.protocols import Budget
 from tfplace.learned import export, policies
 from tfplace.learned.decisions import group_decisions
 from tfplace.learned.ordered.decoding import decode
-from tfplace.learned.ordered.learner import OrderedLearner, shared_loss
+from tfplace.learned.ordered.learner import (
+  OrderedLearner,
+  OrderedPPOConfig,
+  shared_loss,
+)
 from tfplace.learned.ordered.placer import Pass
 from tfplace.learned.train.config import (
   ImitationConfig,
-  PPOConfig,
   TrainConfig,
 )
 from tfplace.learned.train.tasks import Task
@@ -35,7 +38,7 @@ def task_of(problem, target=None):
 def learner_of(tasks, seed=0, **method):
   config = TrainConfig(
     seed=seed,
-    method=PPOConfig(**method),
+    method=OrderedPPOConfig(**method),
     imitation=ImitationConfig(learning_rate=5e-3),
     strategy="ordered",
   )

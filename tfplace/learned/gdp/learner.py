@@ -19,15 +19,16 @@ from tfplace.learned.train import time_step as ts
 from tfplace.learned.train.objectives import imitation_loss
 from tfplace.learned.train.ppo import GraphBank
 
-LARGE = 8192  # decisions above which gradients trade time for memory
-
 
 class GdpActor(PlacementActor):
   """Runs the policy once per batch and repeats its logits."""
 
-  def __init__(self, bank: GraphBank, policy: PlacementNetwork) -> None:
+  def __init__(
+    self, bank: GraphBank, policy: PlacementNetwork, recomputes: bool = False
+  ) -> None:
     super().__init__(bank, {GRAPH: bank.graph_spec()})
     self._policy = policy
+    self._recomputes = recomputes
 
   def logits(self, observation: dict[str, tf.Tensor]) -> tf.Tensor:
     """See `PlacementActor`."""
@@ -39,7 +40,7 @@ class GdpActor(PlacementActor):
   def padded_logits(self, graph: tf.Tensor) -> tf.Tensor:
     """Maps a scalar graph index to [max_decisions, max_devices] logits."""
     bank = self.bank
-    logits = self._policy(bank.get(graph), recomputes=is_large(bank))
+    logits = self._policy(bank.get(graph), recomputes=self._recomputes)
     decisions, devices = tf.unstack(tf.shape(logits))
     more = bank.max_decisions - decisions
     logits = tf.pad(
@@ -50,11 +51,6 @@ class GdpActor(PlacementActor):
     return tf.concat([logits, padding], axis=0)
 
 
-def is_large(bank: GraphBank) -> bool:
-  """Returns True if gradients should recompute (`layers.recomputed`)."""
-  return bank.max_decisions > LARGE
-
-
 class GdpLearner(EncoderLearner):
   """Learner of a GDP policy."""
 
@@ -62,7 +58,11 @@ class GdpLearner(EncoderLearner):
   network_class: ClassVar[type] = PlacementNetwork
 
   def _make_actor(self) -> GdpActor:
-    return GdpActor(self._bank, self.policy)
+    return GdpActor(self._bank, self.policy, self._recomputes)
+
+  @property
+  def _recomputes(self) -> bool:
+    return self._bank.max_decisions > self._method.recompute_above
 
   def exportable(self) -> Exportable:
     """Returns the averaged network as a function of features."""
@@ -80,7 +80,7 @@ class GdpLearner(EncoderLearner):
   def _imitation_loss(self, graph: tf.Tensor, *given: tf.Tensor) -> tf.Tensor:
     (target,) = given
     inputs = self._bank.get(graph)
-    logits = self.policy(inputs, recomputes=is_large(self._bank))
+    logits = self.policy(inputs, recomputes=self._recomputes)
     return imitation_loss(
       logits,
       inputs["allowed"],
@@ -95,7 +95,7 @@ class GdpLearner(EncoderLearner):
     first, info = self._look({GRAPH: np.full(number, graph, np.int32)})
     count = task.decisions.num_decisions
     logits = logits_of(info)[0, :count, : len(task.classes)]
-    drawn = sample(logits, number, rng, task.clusterings)
+    drawn = sample(logits, number, rng, task.groupings)
     if task.best is not None:
       drawn[-1] = task.best
     drawn = symmetry.likeliest(drawn, logits, task.classes)

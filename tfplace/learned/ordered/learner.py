@@ -1,5 +1,6 @@
 """Learner of policies that decide in order: imitation, then PPO."""
 
+import dataclasses
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,13 +17,26 @@ from tfplace.learned.ordered.network import (
 from tfplace.learned.ordered.tables import partial_tables
 from tfplace.learned.policy_format import Exportable
 from tfplace.learned.train import time_step as ts
-from tfplace.learned.train.config import TrainConfig
+from tfplace.learned.train.config import PPOConfig, TrainConfig
 from tfplace.learned.train.tasks import Task
 
-# Fraction of the decisions on an imitated path that the policy makes itself, in
-# every second pass. The policy thus learns how to continue after a mistake.
-OWN_SHARE = 0.1
-SAME = 1e-5  # Devices that differ less are equivalent imitation targets.
+
+@dataclasses.dataclass(frozen=True)
+class OrderedPPOConfig(PPOConfig):
+  """Settings in addition to `PPOConfig`.
+
+  Attributes:
+    temperature: Temperature of the logits in training.
+    own_choices: Fraction of the decisions on an imitated path that the policy
+      makes itself, in every second pass. The policy thus learns how to continue
+      after a mistake.
+    same_features: Devices whose features differ less are equivalent imitation
+      targets.
+  """
+
+  temperature: float = 1.0
+  own_choices: float = 0.1
+  same_features: float = 1e-5
 
 
 class OrderedLearner(EncoderLearner):
@@ -35,6 +49,7 @@ class OrderedLearner(EncoderLearner):
   """
 
   network_type: ClassVar[type] = OrderedConfig
+  method_type: ClassVar[type] = OrderedPPOConfig
   network_class: ClassVar[type] = OrderedNetwork
   changes: ClassVar[bool] = True
 
@@ -62,12 +77,13 @@ class OrderedLearner(EncoderLearner):
     forced = target.copy()
     noise = rng.gumbel(size=self._shape(graph)).astype(np.float32)
     if step % 2:
-      forced[rng.random(len(target)) < OWN_SHARE] = -1
+      forced[rng.random(len(target)) < self._method.own_choices] = -1
     samples = self._decode(graph, noise[None], forced[None])
     seen, may = samples.seen[0], samples.may[0]
     at = np.arange(len(target))
     wanted = seen[at, target][:, None]
-    same = may & (np.abs(seen - wanted).max(axis=-1) <= SAME)
+    off = np.abs(seen - wanted).max(axis=-1)
+    same = may & (off <= self._method.same_features)
     known = same.any(axis=1)  # Off its path, the target may have no room.
     loss = self._imitate(
       tf.constant(graph), *map(tf.constant, (seen, may, same, known))

@@ -38,7 +38,7 @@ class _RnnDraws:
   def __call__(self, rng: np.random.Generator, samples: int) -> np.ndarray:
     """Returns [1 + samples, N] devices."""
     shape = self._seen.num_decisions, self._seen.num_devices
-    noise = decoding_noise(rng, samples, *shape, self.decisions.clusterings)
+    noise = decoding_noise(rng, samples, *shape, self.decisions.groupings)
     return self._policy.run("decode", [*self._tensors, noise])
 
 

@@ -34,8 +34,6 @@ from tfplace.learned.train.learner import Step
 from tfplace.learned.train.tasks import Task, make_task
 from tfplace.simulate import Simulator
 
-IMITATION_CHECKPOINT = 50  # imitation steps between checkpoints
-
 
 @dataclasses.dataclass(frozen=True)
 class Report:
@@ -149,7 +147,7 @@ class Trainer:
   def _is_checkpoint(self, done: int) -> bool:
     every = self.config.checkpoint_every
     if done < self._imitation_steps:
-      every = IMITATION_CHECKPOINT
+      every = self.config.imitation.checkpoint_every
     return done % every == 0 or done in (self._imitation_steps, self.total)
 
   def _graph(self, number: int) -> int:
