@@ -8,6 +8,7 @@ import numpy as np
 from tfplace.core.order import RANK
 from tfplace.core.placement import Placement
 from tfplace.report.explain.bottleneck import Load, find_loads
+from tfplace.report.explain.config import CONFIG
 from tfplace.report.explain.efficiency import peak_shares, utilization
 from tfplace.report.explain.microbatches import (
   MicrobatchReport,
@@ -30,11 +31,6 @@ from tfplace.report.units import (
   listed,
 )
 from tfplace.simulate import Schedule, Simulator
-
-# A bottleneck shortens the step by at least this fraction if twice as fast.
-MIN_GAIN = 0.01
-_SHOWN = 3
-_NOTICED = 1.005  # ratio above which step times count as different
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -73,8 +69,8 @@ class Explanation:
 
   @property
   def bottleneck(self) -> Load | None:
-    """Returns the load with the largest gain, if it exceeds `MIN_GAIN`."""
-    least_us = MIN_GAIN * self.schedule.step_time_us
+    """Load with the largest gain, if that is worth reporting."""
+    least_us = CONFIG.min_gain * self.schedule.step_time_us
     best = self.loads[0] if self.loads else None
     return best if best is not None and best.gain_us > least_us else None
 
@@ -218,7 +214,8 @@ def _bottleneck(explanation: Explanation) -> Iterator[str]:
   elif explanation.loads:
     yield (
       "There is no single bottleneck: no device or link, made twice as fast,"
-      f" would shorten the step by more than {format_share(MIN_GAIN, 1)}."
+      " would shorten the step by more than"
+      f" {format_share(CONFIG.min_gain, 1)}."
     )
   names = device_names(schedule)
   idle = [n for n, us in zip(names, schedule.busy_us, strict=True) if us == 0]
@@ -229,11 +226,13 @@ def _bottleneck(explanation: Explanation) -> Iterator[str]:
 
 def _layers(explanation: Explanation) -> Iterator[str]:
   step_us = explanation.schedule.step_time_us
-  top = [x for x in explanation.path.layers if x.compute_us > 0][:_SHOWN]
+  top = [x for x in explanation.path.layers if x.compute_us > 0][
+    : CONFIG.max_layers
+  ]
   if top and step_us > 0:
     parts = [
       f"{x.name} ({format_share(x.compute_us, step_us)}, on"
-      f" {listed(x.devices[:_SHOWN])})"
+      f" {listed(x.devices[: CONFIG.max_layers])})"
       for x in top
     ]
     yield f"The layers that take longest on it are {listed(parts)}."
@@ -259,7 +258,7 @@ def _what_if(explanation: Explanation) -> Iterator[str]:
       f"With {other.name}, this placement would take"
       f" {format_us(other.same_order_us)} in the same order"
     )
-    if other.step_time_us > _NOTICED * other.same_order_us:
+    if other.step_time_us > CONFIG.noticed * other.same_order_us:
       text += f", {format_us(other.step_time_us)} simulated anew"
     if other.replaced_us is not None:
       text += f"; the best one found for it, {format_us(other.replaced_us)}"

@@ -11,13 +11,13 @@ from rich.table import Table
 from rich.text import Text
 
 from tfplace.report.explain import Explanation, summary
+from tfplace.report.explain.config import CONFIG
 from tfplace.report.explain.microbatches import MicrobatchReport
 from tfplace.report.explain.one_op import OpReport, op_summary
 from tfplace.report.rows import channel_busy_us, channel_names
 from tfplace.report.units import format_change_us, format_share, format_us
 
 FORMAT = "tfplace.explanation.v1"
-MAX_ROWS = 12
 
 
 def explanation_to_json(explanation: Explanation) -> dict[str, Any]:
@@ -173,7 +173,7 @@ def _microbatches_of(report: MicrobatchReport, device: int) -> str:
   """Lists a device's microbatches, with shares of partial ones: "2 (48%)"."""
   time_us = report.parallelism.time_us
   shares = time_us[:, device] / np.maximum(time_us.sum(axis=1), 1e-300)
-  most = np.argsort(-shares, kind="stable")[:MAX_ROWS]
+  most = np.argsort(-shares, kind="stable")[: CONFIG.max_rows]
   cells = [
     f"{i}" if shares[i] == 1 else f"{i} ({format_share(shares[i], 1)})"
     for i in sorted(most.tolist())
@@ -193,7 +193,7 @@ def _path_table(explanation: Explanation) -> Table:
     *("idle", "share"),
   )
   step_us = explanation.schedule.step_time_us
-  for part in explanation.path.parts[:MAX_ROWS]:
+  for part in explanation.path.parts[: CONFIG.max_rows]:
     times = [part.needed_us, part.queue_us]
     times += [part.message_us] if has_messages else []
     times.append(part.idle_us)
@@ -208,7 +208,7 @@ def _layers_table(explanation: Explanation) -> Table:
   table.add_column("devices")
   step_us = explanation.schedule.step_time_us
   layers = [x for x in explanation.path.layers if x.compute_us > 0]
-  for layer in layers[:MAX_ROWS]:
+  for layer in layers[: CONFIG.max_rows]:
     _add(
       table,
       layer.name,
@@ -227,7 +227,7 @@ def _loads_table(explanation: Explanation) -> Table:
     *("busy", "of the step", "step time", "change"),
   )
   step_us = explanation.schedule.step_time_us
-  for load in explanation.loads[:MAX_ROWS]:
+  for load in explanation.loads[: CONFIG.max_rows]:
     _add(
       table,
       f"{load.kind} {load.name}",

@@ -20,6 +20,7 @@ from tfplace.core.protocols import Result
 from tfplace.errors import TfplaceError
 from tfplace.formats.files import write_bytes
 from tfplace.report.explain import Explanation, explain, summary
+from tfplace.report.page.config import CONFIG
 from tfplace.report.rows import device_names
 from tfplace.report.table import BASELINE, rank
 from tfplace.report.units import (
@@ -80,7 +81,7 @@ def _render(explanation: Explanation, results: Sequence[Result]) -> str:
   from bokeh.embed import components
   from bokeh.resources import Resources
 
-  from tfplace.report.page import layers_plot, plots, timeline_plot
+  from tfplace.report.page import plots, timeline_plot
 
   schedule = explanation.schedule
   problem = schedule.placement.problem
@@ -103,7 +104,7 @@ def _render(explanation: Explanation, results: Sequence[Result]) -> str:
     hidden_links=timeline_plot.num_hidden_links(schedule),
     split=explanation.microbatches,
     capacities=plots.capacity_text(schedule),
-    max_arcs=layers_plot.MAX_ARCS,
+    max_arcs=CONFIG.max_arcs,
     hardware=[
       (x.name, format_us(x.same_order_us), format_us(x.step_time_us))
       for x in explanation.what_if

@@ -17,6 +17,7 @@ from tfplace.report.explain.bottleneck import (
   fixed_order,
   times_on,
 )
+from tfplace.report.explain.config import CONFIG
 from tfplace.report.explain.microbatches.parallelism import (
   Parallelism,
   find_parallelism,
@@ -29,7 +30,6 @@ LINKS = "links"
 THE_UPDATE = "the update"
 FILL = "fill and drain"
 OVERHEAD = "overhead of ops"
-_LEAST_WORK = 0.05  # minimum fraction of microbatch time of a worker's kind
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,7 +135,7 @@ def _workers(schedule: Schedule, parallelism: Parallelism) -> np.ndarray:
   of_kind: dict[str, float] = {}
   for device, own_us in zip(devices, us.tolist(), strict=True):
     of_kind[device.kind] = of_kind.get(device.kind, 0.0) + own_us
-  least_us = _LEAST_WORK * float(us.sum())
+  least_us = CONFIG.worker_share * float(us.sum())
   is_worker = [of_kind[device.kind] >= least_us for device in devices]
   return np.flatnonzero(is_worker)
 

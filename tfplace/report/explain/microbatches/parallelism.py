@@ -11,6 +11,7 @@ import numpy as np
 
 from tfplace.core.paths import DisjointSets
 from tfplace.report import phases
+from tfplace.report.explain.config import CONFIG
 from tfplace.report.explain.layers import (
   OTHER,
   Layers,
@@ -25,9 +26,6 @@ DATA_PARALLEL = "data parallel"
 PIPELINE = "pipeline"
 PIPELINES = "pipelines side by side"
 MIXTURE = "mixture"
-FOLLOWED = 0.8  # fraction of the work that defines a pattern
-PURE = 0.9  # fraction of a layer's work, tolerating odd ops
-_USED = 0.1  # minimum use of a device by a microbatch, in equal shares
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -145,10 +143,10 @@ def _shares(work: _Work, count: int) -> tuple[float, float]:
   """Returns the fractions with one device, and with one per microbatch."""
   layers, parts = work.by(work.layer), work.by(_pair(work, count))
   whole_us = max(layers.whole_us.sum(), 1e-300)
-  is_one = layers.main_us >= PURE * layers.whole_us
+  is_one = layers.main_us >= CONFIG.layer_share * layers.whole_us
   at = np.searchsorted(layers.key, parts.key // count)
   each_us = np.bincount(at, parts.main_us, len(layers.key))
-  is_each = ~is_one & (each_us >= PURE * layers.whole_us)
+  is_each = ~is_one & (each_us >= CONFIG.layer_share * layers.whole_us)
   return (
     float(layers.whole_us[is_one].sum() / whole_us),
     float(layers.whole_us[is_each].sum() / whole_us),
@@ -162,7 +160,7 @@ def _pair(work: _Work, count: int) -> np.ndarray:
 def _groups(time_us: np.ndarray) -> tuple[MicrobatchGroup, ...]:
   """Finds connected groups in time_us [num_microbatches, num_devices]."""
   count, num_devices = time_us.shape
-  least_us = _USED / num_devices * time_us.sum(axis=1, keepdims=True)
+  least_us = CONFIG.used / num_devices * time_us.sum(axis=1, keepdims=True)
   pairs = np.argwhere((time_us >= least_us) & (time_us > 0)).tolist()
   sets = DisjointSets(count + num_devices)
   for microbatch, device in pairs:
@@ -194,7 +192,7 @@ def _pattern(
     (PIPELINE, layers, len(np.unique(layers.device)) > 1),
     (PIPELINES, in_groups, len(groups) > 1),
   ):
-    if is_possible and sums.share >= FOLLOWED:
+    if is_possible and sums.share >= CONFIG.pattern_share:
       return pattern, sums.share
   return MIXTURE, 1.0
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from tfplace.report.explain.config import CONFIG
 from tfplace.report.explain.microbatches import parallelism as patterns
 from tfplace.report.explain.microbatches.bubble import (
   BALANCE,
@@ -17,10 +18,6 @@ from tfplace.report.explain.microbatches.parallelism import (
 )
 from tfplace.report.explain.path import PathSummary
 from tfplace.report.units import format_share, listed
-
-MIN_GAIN = 0.01  # fraction of the step; smaller limits are not reported
-_NAMED = 4  # devices, groups or stages to name in a sentence
-_BLOCKS = 2  # blocks of a stage's layers to name
 
 
 def microbatch_sentences(
@@ -41,7 +38,7 @@ def _use(report: MicrobatchReport) -> str:
   if not found.groups:
     return f"{all_of_them} take no time."
   part = ""
-  if found.followed < 1 - MIN_GAIN:
+  if found.followed < 1 - CONFIG.min_gain:
     part = f", with {format_share(found.followed, 1)} of their work"
   if found.pattern == patterns.ONE_DEVICE:
     used = [names[d] for group in found.groups for d in group.devices]
@@ -74,7 +71,7 @@ def _mixture(found: Parallelism, all_of_them: str) -> str:
   parts = [
     f"{format_share(share, 1)} of the work is in layers with {what}"
     for share, what in sorted(shares, reverse=True)
-    if share >= MIN_GAIN
+    if share >= CONFIG.min_gain
   ]
   return f"{all_of_them} are used in a mixture: {listed(parts)}."
 
@@ -93,9 +90,11 @@ def _stage(found: Parallelism, device: int, names: Sequence[str]) -> str:
     first if first == last else f"{first} to {last}"
     for first, last in found.stages[device]
   ]
-  more = len(blocks) - _BLOCKS
+  more = len(blocks) - CONFIG.max_blocks
   if more > 0:
-    blocks[_BLOCKS:] = [f"{more} more block{'s' if more > 1 else ''} of layers"]
+    blocks[CONFIG.max_blocks :] = [
+      f"{more} more block{'s' if more > 1 else ''} of layers"
+    ]
   return f"{names[device]} has {listed(blocks)}"
 
 
@@ -105,8 +104,8 @@ def _group(group: MicrobatchGroup, names: Sequence[str]) -> str:
 
 
 def _few(parts: Sequence[str]) -> str:
-  shown = "; ".join(parts[:_NAMED])
-  more = len(parts) - _NAMED
+  shown = "; ".join(parts[: CONFIG.max_parts])
+  more = len(parts) - CONFIG.max_parts
   return f"{shown}; and {more} more" if more > 0 else shown
 
 
@@ -117,7 +116,7 @@ def _bubble(report: MicrobatchReport) -> Iterator[str]:
     return
   idle = [(step_us - device.busy_us, device.name) for device in workers]
   each = [f"{name} for {format_share(us, step_us)}" for us, name in idle]
-  if len(each) > _NAMED:
+  if len(each) > CONFIG.max_parts:
     ends = ((min(idle), "least"), (max(idle), "most"))
     each = [
       f"{name} for {format_share(us, step_us)} (the {which})"
@@ -129,19 +128,21 @@ def _bubble(report: MicrobatchReport) -> Iterator[str]:
     f" {listed(each)}"
   )
   overhead = sum(device.overhead_us for device in workers) / len(workers)
-  if overhead > MIN_GAIN * step_us:
+  if overhead > CONFIG.min_gain * step_us:
     text += f"; {format_share(overhead, step_us)} is overhead of ops"
   yield f"{text}."
 
 
 def _limits(report: MicrobatchReport, path: PathSummary) -> Iterator[str]:
   step_us = report.step_time_us
-  limits = [x for x in report.limits if x.gain_us >= MIN_GAIN * step_us > 0]
+  limits = [
+    x for x in report.limits if x.gain_us >= CONFIG.min_gain * step_us > 0
+  ]
   if not limits:
     yield (
       "Nothing of the split holds it back: stages are balanced, and links, the"
       f" update and the pipeline's fill and drain take under"
-      f" {format_share(MIN_GAIN, 1)} of the step each."
+      f" {format_share(CONFIG.min_gain, 1)} of the step each."
     )
   for i, limit in enumerate(limits):
     begin = "What limits it most is" if i == 0 else "Then comes"
