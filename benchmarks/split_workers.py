@@ -29,8 +29,8 @@ from absl import flags
 
 from tfplace.bin import cli
 from tfplace.core import Evaluation, Placement, Problem
+from tfplace.core.microbatches import MicrobatchConfig
 from tfplace.errors import MeasurementError
-from tfplace.extraction.microbatches import SplitConfig
 from tfplace.formats.json_file import write_json
 from tfplace.simulate import Simulator
 
@@ -156,7 +156,7 @@ def trace(
 
   model.set_weights(weights)
   return trace_keras(
-    model, sample=(data["x"], data["y"]), split=SplitConfig(count)
+    model, sample=(data["x"], data["y"]), microbatches=MicrobatchConfig(count)
   )
 
 
@@ -247,8 +247,8 @@ def run(
 def summary(result: dict[str, dict[str, Any]]) -> dict[str, Any]:
   """Ratios of measured steps to the best split one, and of losses."""
   took = {label: row["measured_us"] for label, row in result.items()}
-  split = [label for label in took if label.endswith("microbatches")]
-  best = min(split, key=lambda label: took[label])
+  divided = [label for label in took if label.endswith("microbatches")]
+  best = min(divided, key=lambda label: took[label])
   expected = np.array(result[ONE]["losses"])
   errors = {
     label: float(np.abs(np.array(row["losses"]) / expected - 1).max())

@@ -8,9 +8,9 @@ import tensorflow as tf
 from keras import layers, ops
 
 import tfplace
+from tfplace.core.microbatches import MicrobatchConfig
 from tfplace.errors import ExtractionError
 from tfplace.extraction import trace_keras
-from tfplace.extraction.microbatches import SplitConfig
 
 EXAMPLES, BATCH = 22, 8  # the third batch has 6 examples
 RNG = np.random.default_rng(0)
@@ -137,7 +137,7 @@ def test_it_equals_the_unplaced_unsplit_model(kind, optimizer):
   expected = fitted(build(kind, optimizer))
   model = build(kind, optimizer)
   batch = (X[:BATCH], Y[:BATCH], WEIGHTS[:BATCH])
-  traced = trace_keras(model, sample=batch, split=SplitConfig(3, 1))
+  traced = trace_keras(model, sample=batch, microbatches=MicrobatchConfig(3, 1))
   tfplace.place_model(model, placement=at.random_placement(traced, 0))
   with at.recorded() as ran:
     assert_same(fitted(model), expected)
@@ -330,7 +330,9 @@ def test_forward_that_adds_to_the_loss_passes_the_check():
 
 def split_trace(kind):
   batch = (X[:BATCH], Y[:BATCH], WEIGHTS[:BATCH])
-  return trace_keras(build(kind), sample=batch, split=SplitConfig(3))
+  return trace_keras(
+    build(kind), sample=batch, microbatches=MicrobatchConfig(3)
+  )
 
 
 def test_forward_that_compares_examples_is_refused():
@@ -348,6 +350,6 @@ def test_loss_shown_by_a_metric_of_the_model_is_that_of_the_batch():
   expected = fitted(build(Shown))
   model = build(Shown)
   batch = (X[:BATCH], Y[:BATCH], WEIGHTS[:BATCH])
-  traced = trace_keras(model, sample=batch, split=SplitConfig(3, 1))
+  traced = trace_keras(model, sample=batch, microbatches=MicrobatchConfig(3, 1))
   tfplace.place_model(model, placement=at.random_placement(traced, 0))
   assert_same(fitted(model), expected)

@@ -9,8 +9,8 @@ from importlib import metadata
 
 import pytest
 
+from tfplace.core.microbatches import MicrobatchConfig
 from tfplace.core.presets import cluster_preset
-from tfplace.extraction.microbatches import SplitConfig
 from tfplace.plan import graph_cache
 from tfplace.plan.graph_cache import content_key
 
@@ -37,9 +37,9 @@ CHANGES = {
   "inference": {"training": False},
   "size": {"sizes": {"length": 4}},
   "another size": {"sizes": {"length": 3, "layers": 1}},
-  "microbatches": {"split": SplitConfig(2)},
-  "in flight": {"split": SplitConfig(1, 1)},
-  "batch statistics": {"split": SplitConfig(1, None, True)},
+  "microbatches": {"microbatches": MicrobatchConfig(2)},
+  "in flight": {"microbatches": MicrobatchConfig(1, 1)},
+  "batch statistics": {"microbatches": MicrobatchConfig(1, None, True)},
 }
 
 

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from tfplace.core import Cluster, Device, Link, OpSpec, Problem, build_graph
+from tfplace.core.microbatches import WHOLE, MicrobatchConfig
 from tfplace.errors import ExtractionError
-from tfplace.extraction.microbatches import WHOLE, SplitConfig
 from tfplace.plan.choice import order_reason
 from tfplace.plan.microbatches import make_auto_plan
 from tfplace.plan.planner import PlanConfig, make_plan
 from tfplace.plan.race import SplitStep
 
 
-def two_stages(split):
+def two_stages(microbatches):
   """Two stages, each on a device of its own: what the second GPU's memory holds
   is none of it. 14 us of work and an update.
 
@@ -22,7 +22,7 @@ def two_stages(split):
   ready, for the second forward pass (2 us) of the second stage goes before the
   first backward pass there, and 11 by rank.
   """
-  k = split.microbatches
+  k = microbatches.count
   if k > 2:
     raise ExtractionError("the batch has 2 examples")
   ops, edges = [], []
@@ -57,11 +57,11 @@ def two_stages(split):
 def test_each_number_of_microbatches_has_its_order(strategy, order):
   config = PlanConfig(strategy, budget_s=1.0, order=order, baselines=())
   plan, _ = make_auto_plan(two_stages, WHOLE, config)
-  assert plan.choice.split == SplitConfig(2)
+  assert plan.choice.microbatches == MicrobatchConfig(2)
   taken = "arrival" if order == "arrival" else "rank"
   assert plan.best.order == plan.problem.order == taken
   assert plan.best.evaluation.step_time_us == (13 if taken == "arrival" else 11)
-  trials = {t.split.microbatches: t.order for t in plan.choice.trials}
+  trials = {t.microbatches.count: t.order for t in plan.choice.trials}
   # The whole step is a chain: rank gains nothing there.
   assert trials[1] == ("rank" if order == "rank" else "arrival")
   said = "by rank, since as they become ready nothing faster than 0.013 ms"
@@ -69,7 +69,7 @@ def test_each_number_of_microbatches_has_its_order(strategy, order):
 
 
 def test_baselines_are_in_the_order_of_the_plan():
-  problem = two_stages(SplitConfig(2)).problem
+  problem = two_stages(MicrobatchConfig(2)).problem
   config = PlanConfig("m_topo", 1.0, order="auto", baselines=("m_etf",))
   plan = make_plan(problem, config)
   assert [r.order for r in plan.results] == ["rank", "rank"]

@@ -63,8 +63,8 @@ def _main(values: flags.FlagValues) -> None:
   _check(values)
   began = time.perf_counter()
   with sources.opened_cluster(values) as (cluster, live):
-    split = sources.split_of_placement(values, values.placement)
-    source = sources.load_source(values, cluster, True, split)
+    microbatches = sources.microbatches_of_placement(values, values.placement)
+    source = sources.load_source(values, cluster, True, microbatches)
     problem = bounds.tightened(core.Problem(source.graph, cluster))
     placement = formats.load_placement(values.placement, problem)
     problem = placement.problem  # in the placement's order

@@ -123,15 +123,15 @@ def print_choice(choice: SplitChoice, single: Result | None) -> None:
   if shows_order:
     rows.add_column("order of ops")
   for trial in choice.trials:
-    style = "bold" if trial.split == choice.split else ""
+    style = "bold" if trial.microbatches == choice.microbatches else ""
     cells = _cells(trial, single) + [trial.order] * shows_order
     rows.add_row(*map(Text, cells), style=style)
   open_console().print(rows)
 
 
 def _cells(trial: SplitTrial, single: Result | None) -> list[str]:
-  count, flight = trial.split.microbatches, trial.split.max_in_flight
-  name = "1 (whole)" if trial.split.is_whole else str(count)
+  count, flight = trial.microbatches.count, trial.microbatches.max_in_flight
+  name = "1 (whole)" if trial.microbatches.is_whole else str(count)
   held = "all" if flight is None else str(flight)
   if trial.best is None:
     return [name, held, trial.why, "-", "-", f"{trial.seconds:.2f}"]

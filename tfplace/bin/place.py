@@ -11,8 +11,8 @@ from absl import flags
 from tfplace import core, formats, placers
 from tfplace.bin import cli, guarded, outputs, sources, splits
 from tfplace.core import constraints
+from tfplace.core.microbatches import MicrobatchConfig, microbatches_of
 from tfplace.core.order import ARRIVAL, AUTO, ORDERS, order_to_json
-from tfplace.extraction.microbatches import SplitConfig, split_of
 from tfplace.placers import registry
 from tfplace.plan import sources as plan_sources
 from tfplace.plan.choice import SplitChoice
@@ -235,7 +235,7 @@ class _Opened:
   devices: "OpenCluster | None"
   show: Stages
 
-  def step(self, split: SplitConfig) -> SplitStep:
+  def step(self, microbatches: MicrobatchConfig) -> SplitStep:
     """The step with its costs: profiled, where devices are open.
 
     Raises:
@@ -243,7 +243,9 @@ class _Opened:
     """
     values = self.values
     needs_trace = self.devices is not None or outputs.needs_trace(values)
-    source = sources.load_source(values, self.cluster, needs_trace, split)
+    source = sources.load_source(
+      values, self.cluster, needs_trace, microbatches
+    )
     problem = core.Problem(_grouped(values, source.graph), self.cluster)
     if values.strategy in ("auto", *placers.LEARNED):
       cli.load_tensorflow()  # for the learned policy; quiet, off the clock
@@ -288,7 +290,7 @@ def _hint(opened: _Opened, plan: PlanResult) -> str:
   kind = sources.chosen_source(values, may_choose=True)
   if asked or opened.devices is not None or not values.training:
     return ""
-  if kind not in plan_sources.SPLIT_KINDS:
+  if kind not in plan_sources.MICROBATCH_KINDS:
     return ""
   return split_hint(opened.step, plan, _config(values), opened.show)
 
@@ -328,15 +330,15 @@ def _print(values: flags.FlagValues, plan: PlanResult, hint: str) -> None:
   for strategy, why in plan.results[0].skipped.items():
     print(f"{strategy} was skipped: {why}")
   if values.json:
-    split = split_of(plan.problem.graph.names)
+    microbatches = microbatches_of(plan.problem.graph.names)
     tried = {} if plan.choice is None else {"splits": _as_json(plan.choice)}
     outputs.print_evaluation(
       plan.evaluation.with_extra(
         strategy=best.strategy,
         seconds=best.seconds,
         evaluations=best.evaluations,
-        microbatches=split.microbatches,
-        max_in_flight=split.max_in_flight,
+        microbatches=microbatches.count,
+        max_in_flight=microbatches.max_in_flight,
         **tried,
       )
     )
@@ -346,8 +348,8 @@ def _as_json(choice: SplitChoice) -> list[dict[str, Any]]:
   """What was tried, each with its best step; none where nothing fits."""
   return [
     {
-      "microbatches": trial.split.microbatches,
-      "max_in_flight": trial.split.max_in_flight,
+      "microbatches": trial.microbatches.count,
+      "max_in_flight": trial.microbatches.max_in_flight,
       **order_to_json(trial.order or ARRIVAL),
       "step_time_us": None if trial.best is None else trial.step_time_us,
       "seconds": trial.seconds,

@@ -13,9 +13,9 @@ from absl import flags
 
 from tfplace import core, formats
 from tfplace.bin import cli, guarded, splits
+from tfplace.core.microbatches import MicrobatchConfig, microbatches_of
 from tfplace.cost import registry
 from tfplace.errors import shown
-from tfplace.extraction.microbatches import SplitConfig, split_of
 from tfplace.extraction.stages import OnStage
 from tfplace.plan import clusters, graph_cache
 from tfplace.plan import sources as plan_sources
@@ -46,8 +46,8 @@ def load(values: flags.FlagValues) -> core.Placement:
   chosen_source(values)
   cluster = load_cluster(cli.required(values, "cluster"))
   path = cli.required(values, "placement")
-  split = split_of_placement(values, path)
-  graph = load_source(values, cluster, split=split).graph
+  microbatches = microbatches_of_placement(values, path)
+  graph = load_source(values, cluster, microbatches=microbatches).graph
   return formats.load_placement(path, core.Problem(graph, cluster))
 
 
@@ -126,7 +126,9 @@ def define_source_flags(values: flags.FlagValues) -> None:
   )
 
 
-def split_of_placement(values: flags.FlagValues, path: str) -> SplitConfig:
+def microbatches_of_placement(
+  values: flags.FlagValues, path: str
+) -> MicrobatchConfig:
   """How the step is split that a placement is of, by the names of its ops.
 
   Raises:
@@ -134,9 +136,9 @@ def split_of_placement(values: flags.FlagValues, path: str) -> SplitConfig:
     FormatError: the file is no placement file.
   """
   asked = splits.config(values)
-  if chosen_source(values) not in plan_sources.SPLIT_KINDS:
+  if chosen_source(values) not in plan_sources.MICROBATCH_KINDS:
     return asked
-  found = split_of(formats.load_assignments(path))
+  found = microbatches_of(formats.load_assignments(path))
   found = dataclasses.replace(
     found, allow_batch_statistics=asked.allow_batch_statistics
   )
@@ -194,7 +196,7 @@ def chosen_source(values: flags.FlagValues, may_choose: bool = False) -> str:
       " which then says how its step is split; give a number, or leave it out"
       " where a placement is given"
     )
-  plan_sources.check_split(
+  plan_sources.check_microbatches(
     splits.config(values), given[0], source, values.training
   )
   splits.check_given(values)
@@ -205,7 +207,7 @@ def load_source(
   values: flags.FlagValues,
   cluster: core.Cluster,
   needs_trace: bool = False,
-  split: SplitConfig | None = None,
+  microbatches: MicrobatchConfig | None = None,
 ) -> Source:
   """The graph that the flags name, and the step itself where it is needed.
 
@@ -213,19 +215,19 @@ def load_source(
     values: the flags.
     cluster: whose device kinds are costed.
     needs_trace: the step is wanted, too.
-    split: how the step is split; None is as the flags say.
+    microbatches: microbatches of the step; None takes those of the flags.
 
   Raises:
     TfplaceError: a bad flag, file or model, or the step cannot be split so.
   """
-  kind = chosen_source(values, may_choose=split is not None)
-  if split is None:
-    split = splits.config(values)
+  kind = chosen_source(values, may_choose=microbatches is not None)
+  if microbatches is None:
+    microbatches = splits.config(values)
   if values["import"].value and kind != "keras_model":
     raise cli.UsageError("--import is for the classes of --keras_model")
   name = str(values[kind].value)
   if kind == "graph":
-    plan_sources.check_split(split, kind, name, values.training)
+    plan_sources.check_microbatches(microbatches, kind, name, values.training)
     return Source(formats.load_graph(name), None)
   with (
     imported(values["import"].value or ()),
@@ -240,7 +242,7 @@ def load_source(
       training=values.training,
       sizes=model_sizes(values),
       costs=values.costs,
-      split=split,
+      microbatches=microbatches,
       # What their own modules hold decides custom classes, and no hash has it.
       cache=None if values["import"].value else _graph_cache(values),
       needs_trace=needs_trace,

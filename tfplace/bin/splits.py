@@ -3,8 +3,8 @@
 from absl import flags
 
 from tfplace.bin import cli
+from tfplace.core.microbatches import AUTO, MicrobatchConfig
 from tfplace.errors import shown
-from tfplace.extraction.microbatches import AUTO, SplitConfig
 
 
 def define_flags(values: flags.FlagValues) -> None:
@@ -40,14 +40,14 @@ def is_chosen(values: flags.FlagValues) -> bool:
   return bool(values.microbatches == AUTO)
 
 
-def config(values: flags.FlagValues) -> SplitConfig:
+def config(values: flags.FlagValues) -> MicrobatchConfig:
   """What the flags say of microbatches; what is to be chosen is left whole.
 
   Raises:
     UsageError: no whole number of at least 1.
   """
   count = None if is_chosen(values) else _count(values, "microbatches")
-  return SplitConfig(
+  return MicrobatchConfig(
     count or 1,
     _count(values, "max_in_flight"),
     values.allow_batch_statistics,
@@ -84,7 +84,9 @@ def _count(values: flags.FlagValues, flag: str) -> int | None:
   return int(text)
 
 
-def check_says(values: flags.FlagValues, found: SplitConfig, path: str) -> None:
+def check_says(
+  values: flags.FlagValues, found: MicrobatchConfig, path: str
+) -> None:
   """Checks that the flags, where they are given, say what a placement does.
 
   Raises:
@@ -92,13 +94,13 @@ def check_says(values: flags.FlagValues, found: SplitConfig, path: str) -> None:
   """
   asked = config(values)
   pairs = {
-    "microbatches": (asked.microbatches, found.microbatches),
+    "microbatches": (asked.count, found.count),
     "max_in_flight": (asked.in_flight, found.in_flight),
   }
   for flag, (wanted, there) in pairs.items():
     if values[flag].present and wanted != there:
       raise cli.UsageError(
         f"--{flag}={values[flag].value}, and placement {path!r} is of"
-        f" {found.microbatches} microbatches with {found.in_flight} in flight:"
+        f" {found.count} microbatches with {found.in_flight} in flight:"
         " leave the flag out"
       )

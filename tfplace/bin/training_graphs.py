@@ -89,13 +89,13 @@ def check_split(values: flags.FlagValues) -> None:
     raise cli.UsageError(
       "--microbatches=auto: only tfplace-place chooses it; give a number"
     )
-  split = splits.config(values)
-  split.check()
-  if split.is_whole and split.max_in_flight is None:
+  microbatches = splits.config(values)
+  microbatches.check()
+  if microbatches.is_whole and microbatches.max_in_flight is None:
     return
-  flag = f"--microbatches={split.microbatches}"
-  if split.is_whole:
-    flag = f"--max_in_flight={split.max_in_flight}"
+  flag = f"--microbatches={microbatches.count}"
+  if microbatches.is_whole:
+    flag = f"--max_in_flight={microbatches.max_in_flight}"
   extracted = ("models", "families", "training_split")
   if not any(values[name].value for name in extracted):
     raise cli.UsageError(

@@ -14,10 +14,11 @@ from typing import Any, Protocol
 import keras
 import tensorflow as tf
 
+from tfplace.core.microbatches import WHOLE
 from tfplace.errors import ApplyError, ExtractionError
 from tfplace.extraction import custom_gradients
 from tfplace.extraction import keras_inputs as inputs
-from tfplace.extraction.microbatches import WHOLE, split_step
+from tfplace.extraction.microbatches import microbatched_step
 from tfplace.keras import devices, op_order, state
 from tfplace.keras.devices import DeviceFunction, check_layers
 from tfplace.keras.state import KINDS
@@ -102,7 +103,9 @@ class Controller:
   def _run(self, kind: str, data: Any) -> Any:
     if self._busy:  # The planner traces the model's own step.
       return self._steps[kind](data)
-    is_own = self.applied and not self.plan and self.applied.split.is_whole
+    is_own = (
+      self.applied and not self.plan and self.applied.microbatch_config.is_whole
+    )
     if tf.executing_eagerly() and not is_own:
       state.check_not_eager(self._model, self.applied is not None)
     with tf.init_scope():
@@ -130,12 +133,14 @@ class Controller:
 
   def _step(self, kind: str) -> Callable[[Any], Any]:
     """Returns the step to run, microbatched if the plan says so."""
-    split = WHOLE if self.applied is None else self.applied.split
-    if kind != "train" or split.is_whole:
+    microbatches = (
+      WHOLE if self.applied is None else self.applied.microbatch_config
+    )
+    if kind != "train" or microbatches.is_whole:
       return self._steps[kind]
     own = self._steps[kind]
-    return lambda data: split_step.split_train_step(
-      self._model, data, split, own
+    return lambda data: microbatched_step.microbatched_train_step(
+      self._model, data, microbatches, own
     )[0]
 
   def plan_now(self, kind: str, data: Any = None) -> None:

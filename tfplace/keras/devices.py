@@ -16,9 +16,10 @@ import keras
 import tensorflow as tf
 from tensorflow.python import pywrap_tfe
 
+from tfplace.core.microbatches import microbatch_of, name_in_whole
 from tfplace.errors import ApplyError
-from tfplace.extraction import microbatches
 from tfplace.extraction.layers import open_layers
+from tfplace.extraction.microbatches import is_template
 from tfplace.keras import state
 from tfplace.plan.plan import Plan, choices
 
@@ -61,7 +62,7 @@ class DeviceFunction:
 
   def __call__(self, op: tf.Operation) -> str:
     """Returns the device of `op` or "", as `tf.Graph.device` requires."""
-    if microbatches.is_template(op.graph):
+    if is_template(op.graph):
       # The template never runs. Functions that its ops call run on the devices
       # of these ops.
       self._copied[op.name] = self._layer_device() or op.device
@@ -74,8 +75,8 @@ class DeviceFunction:
   def _decide(self, op: tf.Operation) -> str:
     resource = None if op.type in _CALLS else self._resource_device(op)
     planned = self._plan.device_of_op(op.name, op.type) or self._layer_device()
-    if microbatches.microbatch_of(op.name) is not None:
-      copied = self._copied.get(microbatches.name_in_whole(op.name))
+    if microbatch_of(op.name) is not None:
+      copied = self._copied.get(name_in_whole(op.name))
       planned = planned or copied or None
     if planned is not None:
       self.planned.add(op.name)
@@ -99,7 +100,7 @@ class DeviceFunction:
   def _forward_device(self, name: str) -> str | None:
     """Returns the device of a/MatMul for gradient_tape/a/MatMul/Mul_1."""
     _, found, forward = name.rpartition(_GRADIENT_SCOPE)
-    microbatch = name.removesuffix(microbatches.name_in_whole(name))
+    microbatch = name.removesuffix(name_in_whole(name))
     while found and forward:
       same = microbatch + forward
       device = self._plan.ops.get(same) or self._placed.get(same)

@@ -16,12 +16,16 @@ from typing import Any, TypeAlias
 import keras
 
 from tfplace.core import constraints
+from tfplace.core.microbatches import (
+  WHOLE,
+  MicrobatchConfig,
+  microbatches_of,
+)
 from tfplace.core.op_graph import OpGraph
 from tfplace.core.order import ARRIVAL, ORDERS
 from tfplace.core.placement import Placement
 from tfplace.errors import ApplyError, FormatError, shown
 from tfplace.extraction import TracedStep
-from tfplace.extraction.microbatches import WHOLE, SplitConfig, split_of
 from tfplace.formats import results
 from tfplace.keras import state
 from tfplace.keras.controller import Planner
@@ -38,7 +42,9 @@ LayerGroup: TypeAlias = str | Sequence[str]
 
 
 def given(
-  placement: PlanLike, model: keras.Model, split: SplitConfig = WHOLE
+  placement: PlanLike,
+  model: keras.Model,
+  microbatches: MicrobatchConfig = WHOLE,
 ) -> Planner:
   """Returns a planner that hands out a given placement.
 
@@ -47,7 +53,7 @@ def given(
   Args:
     placement: placement in any form that `read_plan` accepts.
     model: model to place.
-    split: microbatches of the training step, used if the plan has none.
+    microbatches: microbatches of the training step, used if the plan has none.
 
   Raises:
     ApplyError: the plan is for other microbatches.
@@ -56,12 +62,14 @@ def given(
   plan: Plan | None = None
   if isinstance(placement, AppliedPlacement) and stays(placement):
     applied = placement
-    joined = _joined(applied.split, split)
-    if joined != applied.split:
-      applied = dataclasses.replace(applied, split=joined)
+    joined = _joined(applied.microbatch_config, microbatches)
+    if joined != applied.microbatch_config:
+      applied = dataclasses.replace(applied, microbatch_config=joined)
   else:
     plan = read_plan(placement, model)
-    plan = dataclasses.replace(plan, split=_joined(plan.split, split))
+    plan = dataclasses.replace(
+      plan, microbatches=_joined(plan.microbatches, microbatches)
+    )
     applied = plan_lib.given(plan, model.name, _is_partial(plan, model))
 
   def planner(kind: str, data: Any) -> tuple[Plan | None, AppliedPlacement]:
@@ -71,25 +79,25 @@ def given(
   return planner
 
 
-def _joined(own: SplitConfig, asked: SplitConfig) -> SplitConfig:
+def _joined(own: MicrobatchConfig, asked: MicrobatchConfig) -> MicrobatchConfig:
   """Returns the microbatches of a plan, or the requested ones if it has none.
 
   Raises:
     ApplyError: the plan and the request differ.
   """
   allowed = own.allow_batch_statistics or asked.allow_batch_statistics
-  same = (own.microbatches, own.in_flight) == (
-    asked.microbatches,
+  same = (own.count, own.in_flight) == (
+    asked.count,
     asked.in_flight,
   )
   if not (own.is_whole or asked.is_whole or same):
     raise ApplyError(
-      f"the placement is of {own.microbatches} microbatches with"
-      f" {own.in_flight} in flight, and {asked.microbatches} with"
+      f"the placement is of {own.count} microbatches with"
+      f" {own.in_flight} in flight, and {asked.count} with"
       f" {asked.in_flight} are asked for: plan anew, or ask for none"
     )
-  split = asked if own.is_whole else own
-  return dataclasses.replace(split, allow_batch_statistics=allowed)
+  microbatches = asked if own.is_whole else own
+  return dataclasses.replace(microbatches, allow_batch_statistics=allowed)
 
 
 def _is_partial(plan: Plan, model: keras.Model) -> bool:
@@ -142,7 +150,7 @@ def read_plan(placement: PlanLike, model: keras.Model) -> Plan:
   """
   if isinstance(placement, AppliedPlacement):
     plan = read_plan(placement.placement or placement.assignments, model)
-    return dataclasses.replace(plan, split=placement.split)
+    return dataclasses.replace(plan, microbatches=placement.microbatch_config)
   if isinstance(placement, Placement):
     plan = plan_lib.from_placement(placement)
     own = _of_variables(plan.ops, model)
@@ -231,7 +239,7 @@ def _from_mapping(placement: Mapping[str, str], model: keras.Model) -> Plan:
     return plan
   layers = {name: d for name, d in full.items() if name in known}
   ops = {name: d for name, d in full.items() if name not in known}
-  return Plan(ops, {}, layers, split=split_of(ops))
+  return Plan(ops, {}, layers, microbatches=microbatches_of(ops))
 
 
 def check_groups(groups: Iterable[LayerGroup]) -> tuple[tuple[str, ...], ...]:

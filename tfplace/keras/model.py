@@ -12,10 +12,11 @@ from typing import Any, ParamSpec, TypeVar, overload
 
 import keras
 
+from tfplace.core.microbatches import MicrobatchConfig, is_auto
 from tfplace.core.order import ARRIVAL
 from tfplace.errors import ApplyError, ExtractionError
 from tfplace.extraction import keras_inputs as inputs
-from tfplace.extraction.microbatches import SplitConfig, is_auto, split_step
+from tfplace.extraction.microbatches import microbatched_step
 from tfplace.keras import given, planning, state
 from tfplace.keras.controller import Controller, Planner, controller_of
 from tfplace.keras.given import PlanLike
@@ -97,11 +98,13 @@ def place_model(
   """
   _check_model(model)
   state.check_not_eager(model)
-  split = _split(model, microbatches, max_in_flight, allow_batch_statistics)
+  config = _microbatches(
+    model, microbatches, max_in_flight, allow_batch_statistics
+  )
   if placement is None:
     request = planning.make_request(
       cluster, strategy, batch_size, budget_s, seed, max_memory, keep_together,
-      verbose, costs, split=split, chooses_split=is_auto(microbatches),
+      verbose, costs, microbatches=config, chooses_split=is_auto(microbatches),
       order=order, check=check,
     )  # fmt: skip
     planner = planning.searching(model, request)
@@ -112,7 +115,7 @@ def place_model(
     chooses = is_auto(microbatches)
     _check_nothing_to_plan(**{"microbatches='auto'": chooses})
     _check_nothing_to_plan(**{f"order={order!r:.60}": order != ARRIVAL})
-    planner = given.given(placement, model, split)
+    planner = given.given(placement, model, config)
   return _planned(model, planner, placement is not None, batch_size)
 
 
@@ -174,8 +177,10 @@ def plan_model(
     TfplaceError: see `place_model`.
   """
   _check_model(model)
-  split = _split(model, microbatches, max_in_flight, allow_batch_statistics)
-  if not (model.compiled or split.is_whole):
+  config = _microbatches(
+    model, microbatches, max_in_flight, allow_batch_statistics
+  )
+  if not (model.compiled or config.is_whole):
     raise ExtractionError(
       f"microbatches is {microbatches}, and model {model.name!r} is not"
       " compiled: only a training step is split"
@@ -187,7 +192,7 @@ def plan_model(
     )
   request = planning.make_request(
     cluster, strategy, batch_size, budget_s, seed, max_memory, keep_together,
-    verbose, costs, is_what_if=True, split=split,
+    verbose, costs, is_what_if=True, microbatches=config,
     chooses_split=is_auto(microbatches), order=order,
     init_placement=init_placement, check=check,
   )  # fmt: skip
@@ -195,23 +200,23 @@ def plan_model(
   return planner("train" if model.compiled else "predict", sample)[1]
 
 
-def _split(
+def _microbatches(
   model: keras.Model,
   microbatches: int | str,
   max_in_flight: int | None,
   allow_batch_statistics: bool,
-) -> SplitConfig:
+) -> MicrobatchConfig:
   """Returns the requested microbatches, or the whole step for "auto".
 
   Raises:
     ExtractionError: the step is known to be impossible to split.
   """
   count: Any = 1 if is_auto(microbatches) else microbatches
-  split = SplitConfig(count, max_in_flight, allow_batch_statistics)
-  split.check()
-  if model.compiled and not split.is_whole:
-    split_step.check_splits(model, split)
-  return split
+  config = MicrobatchConfig(count, max_in_flight, allow_batch_statistics)
+  config.check()
+  if model.compiled and not config.is_whole:
+    microbatched_step.check_microbatches(model, config)
+  return config
 
 
 def _check_nothing_to_plan(**options: Any) -> None:

@@ -18,13 +18,13 @@ import tensorflow as tf
 
 from tfplace.core import constraints, protocols
 from tfplace.core.cluster import Cluster
+from tfplace.core.microbatches import WHOLE, MicrobatchConfig
 from tfplace.core.order import ARRIVAL
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.errors import ExtractionError, TfplaceError
 from tfplace.extraction import TracedStep, stages, trace_keras
 from tfplace.extraction import keras_inputs as inputs
-from tfplace.extraction.microbatches import WHOLE, SplitConfig
 from tfplace.extraction.traced import DEFAULT_BATCH_SIZE
 from tfplace.keras import given
 from tfplace.keras.controller import Planner
@@ -66,9 +66,9 @@ class Request:
     costs: name of the cost model for estimated costs.
     measured: whether the step is run to measure its costs.
     is_what_if: whether the plan is not applied.
-    split: microbatches of the training step.
+    microbatches: microbatches of the training step.
     chooses_split: whether the number of microbatches is chosen together with
-      the placement. `split` then holds the constraints.
+      the placement. `microbatches` then holds the constraints.
     check: whether a microbatched step is compared numerically with the whole
       step.
   """
@@ -82,7 +82,7 @@ class Request:
   costs: str = DEFAULT_COSTS
   measured: bool = False
   is_what_if: bool = False
-  split: SplitConfig = WHOLE
+  microbatches: MicrobatchConfig = WHOLE
   chooses_split: bool = False
   check: bool = True
 
@@ -98,7 +98,7 @@ def make_request(
   verbose: str | int = "auto",
   costs: str | None = None,
   is_what_if: bool = False,
-  split: SplitConfig = WHOLE,
+  microbatches: MicrobatchConfig = WHOLE,
   chooses_split: bool = False,
   order: str = ARRIVAL,
   init_placement: given.PlanLike | None = None,
@@ -126,7 +126,7 @@ def make_request(
     strategy, budget_s, seed, init_placement=start, order=order
   )
   config.check()
-  split.check()
+  microbatches.check()
   if batch_size is not None:
     batch_size = protocols.check_count("batch_size", batch_size, 1)
   model = DEFAULT_COSTS if costs in (_MEASURED, _ESTIMATED) else costs
@@ -148,7 +148,7 @@ def make_request(
     model,
     costs == _MEASURED,
     is_what_if,
-    split,
+    microbatches,
     chooses_split,
     check,
   )
@@ -177,27 +177,29 @@ def _searched(
   model: keras.Model, request: Request, kind: str, data: Any
 ) -> AppliedPlacement:
   """Searches the placement of one step unless there is only one device."""
-  split = request.split if kind == "train" else WHOLE
+  microbatches = request.microbatches if kind == "train" else WHOLE
   chooses = request.chooses_split and kind == "train"
   default = local_devices.default_device()
   names = [device.name for device in request.cluster.devices]
   if names == [default] and not (request.limited or chooses):
-    return plan_lib.only_device(default, model.name, kind == "train", split)
+    return plan_lib.only_device(
+      default, model.name, kind == "train", microbatches
+    )
   show = Stages(_Shown(model.name, request.verbose).stage)
   opened = _Opened(model, request, kind, data, show)
   if chooses:
-    plan, step = make_auto_plan(opened.step, split, request.config, show)
+    plan, step = make_auto_plan(opened.step, microbatches, request.config, show)
   else:
-    step = opened.step(split)
+    step = opened.step(microbatches)
     plan = make_plan(step.problem, request.config, show)
   if plan.choice is not None:
-    split = plan.choice.split
+    microbatches = plan.choice.microbatches
   try:
-    unchecked = opened.check(step, split)
+    unchecked = opened.check(step, microbatches)
   except ExtractionError as error:
     if not chooses:
       raise
-    split, unchecked = WHOLE, f"the step is left whole: {error}"
+    microbatches, unchecked = WHOLE, f"the step is left whole: {error}"
     step = opened.step(WHOLE)
     plan = make_plan(step.problem, request.config, show)
   traced = cast(TracedStep, step.traced)  # `opened` always traces.
@@ -205,7 +207,9 @@ def _searched(
   applied = _described(plan, traced, request, "; ".join(notes))
   text = f"model {model.name!r}: {_seconds_phrase(show.seconds)}"
   _print_or_log(text, request.verbose, logging.INFO)
-  return dataclasses.replace(applied, seconds=show.seconds, split=split)
+  return dataclasses.replace(
+    applied, seconds=show.seconds, microbatch_config=microbatches
+  )
 
 
 def _note(plan: PlanResult, opened: "_Opened") -> str:
@@ -219,7 +223,9 @@ def _note(plan: PlanResult, opened: "_Opened") -> str:
     return ""
   names = [device.name for device in opened.request.cluster.devices]
   shared = local_devices.shared_phrase(names)
-  if opened.kind != "train" or not opened.request.split.is_whole or shared:
+  if (
+    opened.kind != "train" or not opened.request.microbatches.is_whole or shared
+  ):
     return ""
   return split_hint(opened.step, plan, opened.request.config, opened.show)
 
@@ -244,7 +250,7 @@ class _Opened:
   _measured: bool | None = None  # None until the first costs are known.
   _whole: SplitStep | None = None  # None until the whole step is traced.
 
-  def step(self, split: SplitConfig) -> SplitStep:
+  def step(self, microbatches: MicrobatchConfig) -> SplitStep:
     """Traces a step variant and computes the costs of its ops.
 
     Raises:
@@ -253,10 +259,10 @@ class _Opened:
         although other variants have measured costs.
     """
     request, parts = self.request, ""
-    if not split.is_whole:
-      parts = f" {in_words(split)}"
+    if not microbatches.is_whole:
+      parts = f" {in_words(microbatches)}"
     with self.show("tracing", f" its {self.kind} step{parts}"):
-      traced = trace(self.model, request, self.kind, self.data, split)
+      traced = trace(self.model, request, self.kind, self.data, microbatches)
     with self.show("costs", f" of {len(traced.graph_def.node):,} ops"):
       graph = op_graph(traced, request.cluster, costs=request.costs)
       graph = given.grouped(graph, traced, self.model, request.keep_together)
@@ -265,11 +271,11 @@ class _Opened:
       with self.show("measuring", " its step on one device, for a few seconds"):
         problem = self._with_measured_costs(problem, traced)
     step = SplitStep(problem, traced)
-    if split.is_whole:
+    if microbatches.is_whole:
       self._whole = step
     return step
 
-  def check(self, step: SplitStep, split: SplitConfig) -> str:
+  def check(self, step: SplitStep, microbatches: MicrobatchConfig) -> str:
     """Compares a microbatched step numerically with the whole step.
 
     Returns:
@@ -279,16 +285,22 @@ class _Opened:
     Raises:
       ExtractionError: the steps differ.
     """
-    if split.is_whole or not self.request.check:
+    if microbatches.is_whole or not self.request.check:
       return ""
     why = ""
-    if split.allow_batch_statistics and _has_batch_statistics(self.model):
+    if microbatches.allow_batch_statistics and _has_batch_statistics(
+      self.model
+    ):
       why = "statistics of microbatches are allowed to differ"
     else:
       traced = cast(TracedStep, step.traced)
-      why = split_check.why_not(step.problem.graph, traced, split.max_in_flight)
+      why = split_check.why_not(
+        step.problem.graph, traced, microbatches.max_in_flight
+      )
       if not why:
-        with self.show("checking", f" the step {in_words(split)} by numbers"):
+        with self.show(
+          "checking", f" the step {in_words(microbatches)} by numbers"
+        ):
           split_check.check_split(self._traced_whole(), traced)
     return f"not checked by numbers: {why}" if why else ""
 
@@ -332,7 +344,7 @@ def trace(
   request: Request,
   kind: str,
   data: Any = None,
-  split: SplitConfig = WHOLE,
+  microbatches: MicrobatchConfig = WHOLE,
 ) -> TracedStep:
   """Traces the step `kind`, on one batch if it is given.
 
@@ -343,7 +355,11 @@ def trace(
   if data is not None:
     sample = _sample(model, data, request.batch_size, kind)
   return trace_keras(
-    model, request.batch_size, sample=sample, kind=kind, split=split
+    model,
+    request.batch_size,
+    sample=sample,
+    kind=kind,
+    microbatches=microbatches,
   )
 
 
@@ -392,7 +408,7 @@ def _described(
   is_auto = request.config.strategy == CHOOSING
   beaten = is_beaten(result, single)
   one_device = len(used) == 1 or (is_auto and beaten)
-  is_split = plan.choice is not None and not plan.choice.split.is_whole
+  is_split = plan.choice is not None and not plan.choice.microbatches.is_whole
   if one_device and single is not None and is_auto and not is_split:
     result = single
     used = _devices(result.placement)

@@ -7,9 +7,9 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
+from tfplace.core.microbatches import MicrobatchConfig
 from tfplace.core.order import ARRIVAL, LEAST_GAIN, RANK
 from tfplace.core.protocols import Result
-from tfplace.extraction.microbatches import SplitConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,14 +17,14 @@ class SplitTrial:
   """Trial of one step variant.
 
   Attributes:
-    split: number of microbatches, and how many are in flight.
+    microbatches: number of microbatches, and how many are in flight.
     best: best placement found, or None.
     seconds: search time in seconds.
     why: reason why there is no placement; "" if there is one.
     measured_us: step time of the fastest measured placement, or None.
   """
 
-  split: SplitConfig
+  microbatches: MicrobatchConfig
   best: Result | None
   seconds: float = 0.0
   why: str = ""
@@ -51,7 +51,7 @@ class SplitChoice:
 
   Attributes:
     trials: trials in order of execution; the first is the whole step.
-    split: chosen microbatches.
+    microbatches: chosen microbatches.
     single: the whole step on the best single device, or None if no device has
       enough memory.
     refused: reason why the step cannot be split; "" if it can.
@@ -60,7 +60,7 @@ class SplitChoice:
   """
 
   trials: Sequence[SplitTrial]
-  split: SplitConfig
+  microbatches: MicrobatchConfig
   single: Result | None = None
   refused: str = ""
   allowed: SplitTrial | None = None
@@ -68,15 +68,17 @@ class SplitChoice:
   @property
   def chosen(self) -> SplitTrial:
     """Trial of the chosen step variant."""
-    return next(trial for trial in self.trials if trial.split == self.split)
+    return next(
+      trial for trial in self.trials if trial.microbatches == self.microbatches
+    )
 
   def with_measured(
-    self, split: SplitConfig, measured_us: float
+    self, microbatches: MicrobatchConfig, measured_us: float
   ) -> "SplitChoice":
     """Returns a copy with the measured step time of a step variant."""
     trials = [
       dataclasses.replace(trial, measured_us=measured_us)
-      if trial.split == split
+      if trial.microbatches == microbatches
       else trial
       for trial in self.trials
     ]
@@ -85,20 +87,20 @@ class SplitChoice:
   @property
   def reason(self) -> str:
     """Reason for the choice, as part of a sentence."""
-    if not self.split.is_whole:
+    if not self.microbatches.is_whole:
       return self._against_whole()
     whole = "the step is left whole"
     if self.refused:
       return f"{whole}, since {self.refused}{self._if_allowed()}"
-    others = [trial for trial in self.trials if not trial.split.is_whole]
+    others = [trial for trial in self.trials if not trial.microbatches.is_whole]
     if not others:
       return f"{whole}, since there is one device for it"
     best = min(others, key=lambda t: (t.measured_us is None, t.step_time_us))
-    return f"{whole}, since {in_words(best.split)} {_found(best)}"
+    return f"{whole}, since {in_words(best.microbatches)} {_found(best)}"
 
   def _against_whole(self) -> str:
     whole = self.trials[0]
-    how = f"the step is split into {_counted(self.split)}, since whole"
+    how = f"the step is split into {_counted(self.microbatches)}, since whole"
     return f"{how} {_found(whole)}"
 
   def _if_allowed(self) -> str:
@@ -121,7 +123,7 @@ def would_take(trial: SplitTrial, whole_us: float) -> str:
     "" if whole_us == float("inf") else f" instead of {shown_us(whole_us)}"
   )
   return (
-    f"{in_words(trial.split)} it would take about"
+    f"{in_words(trial.microbatches)} it would take about"
     f" {shown_us(trial.step_time_us)}{instead}"
   )
 
@@ -147,15 +149,15 @@ def order_reason(order: str, other_us: float | None) -> str:
   return f"devices take their ops {ways[order]}, since {other} {found}{enough}"
 
 
-def in_words(split: SplitConfig) -> str:
+def in_words(microbatches: MicrobatchConfig) -> str:
   """Returns, for example, "in 4 microbatches with 2 in flight" or "whole"."""
-  return "whole" if split.is_whole else f"in {_counted(split)}"
+  return "whole" if microbatches.is_whole else f"in {_counted(microbatches)}"
 
 
-def _counted(split: SplitConfig) -> str:
-  flight = split.max_in_flight
+def _counted(microbatches: MicrobatchConfig) -> str:
+  flight = microbatches.max_in_flight
   held = "" if flight is None else f" with {flight} in flight"
-  return f"{split.microbatches} microbatches{held}"
+  return f"{microbatches.count} microbatches{held}"
 
 
 def shown_us(time_us: float) -> str:

@@ -30,10 +30,10 @@ from importlib import metadata
 from typing import Any
 
 from tfplace.core.cluster import Cluster
+from tfplace.core.microbatches import WHOLE, MicrobatchConfig
 from tfplace.core.op_graph import OpGraph
 from tfplace.cost import registry
 from tfplace.errors import FormatError
-from tfplace.extraction.microbatches import WHOLE, SplitConfig
 from tfplace.formats import files
 from tfplace.formats.packed_graph import pack_graph, unpack_graph
 
@@ -273,7 +273,7 @@ def content_key(
   training: bool = True,
   sizes: Mapping[str, int] | None = None,
   costs: str = registry.DEFAULT,
-  split: SplitConfig = WHOLE,
+  microbatches: MicrobatchConfig = WHOLE,
 ) -> str | None:
   """A hexadecimal digest; None where not everything can be known.
 
@@ -285,7 +285,7 @@ def content_key(
     training: as asked for.
     sizes: as asked for; the defaults are part of the code.
     costs: name of the cost model.
-    split: as asked for.
+    microbatches: as asked for.
   """
   try:
     return _digest(
@@ -295,7 +295,7 @@ def content_key(
       training=training,
       sizes=dict(sizes or {}),
       costs=[costs, _tensor_float_32()],
-      split=dataclasses.astuple(split),
+      microbatches=dataclasses.astuple(microbatches),
       hardware=_hardware(cluster),
     )
   except (OSError, TypeError, ValueError, _UnknownError):

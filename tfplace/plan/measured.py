@@ -15,12 +15,12 @@ import time
 from collections.abc import Sequence
 from typing import Protocol, cast
 
+from tfplace.core.microbatches import MicrobatchConfig
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.core.protocols import Evaluation, Evaluator, Result
 from tfplace.errors import MeasurementError
 from tfplace.extraction import stages
-from tfplace.extraction.microbatches import SplitConfig
 from tfplace.placers import registry
 from tfplace.plan.choice import SplitChoice, SplitTrial, in_words
 from tfplace.plan.microbatches import make_auto_plan
@@ -146,7 +146,7 @@ def make_measured_plan(
 
 def make_measured_auto_plan(
   open_split: OpenSplit,
-  base: SplitConfig,
+  base: MicrobatchConfig,
   config: PlanConfig,
   show: Stages | None = None,
 ) -> tuple[PlanResult, SplitStep]:
@@ -171,27 +171,31 @@ def make_measured_auto_plan(
     TfplaceError: as `make_auto_plan` and `make_measured_plan` do.
   """
   stage = Stages() if show is None else show
-  opened: dict[SplitConfig, SplitStep] = {}
+  opened: dict[MicrobatchConfig, SplitStep] = {}
 
-  def opening(split: SplitConfig) -> SplitStep:
-    opened[split] = open_split(split)
-    return opened[split]
+  def opening(microbatches: MicrobatchConfig) -> SplitStep:
+    opened[microbatches] = open_split(microbatches)
+    return opened[microbatches]
 
   def finish(step: SplitStep, final: PlanConfig, stage: Stages) -> PlanResult:
     return make_measured_plan(step.problem, final, _live(step), show=stage)
 
   plan, step = make_auto_plan(opening, base, config, stage, finish)
   choice = cast(SplitChoice, plan.choice)
-  choice = choice.with_measured(choice.split, plan.evaluation.step_time_us)
+  choice = choice.with_measured(
+    choice.microbatches, plan.evaluation.step_time_us
+  )
   plan = dataclasses.replace(plan, choice=choice)
-  others = [t for t in choice.trials if t.best and t.split != choice.split]
-  if not choice.split.is_whole:
-    others = [trial for trial in others if trial.split.is_whole]
+  others = [
+    t for t in choice.trials if t.best and t.microbatches != choice.microbatches
+  ]
+  if not choice.microbatches.is_whole:
+    others = [trial for trial in others if trial.microbatches.is_whole]
   if not others:
     return plan, step
   rival = min(others, key=lambda trial: trial.step_time_us)
   searches = config.strategy in registry.SEARCHES
-  return _faster(plan, step, rival, opened[rival.split], searches, stage)
+  return _faster(plan, step, rival, opened[rival.microbatches], searches, stage)
 
 
 def _faster(
@@ -205,23 +209,25 @@ def _faster(
   """The plan, or the rival of another split, whichever runs faster; of the
   rival's placements its own one, unless the strategy `searches`."""
   choice = cast(SplitChoice, plan.choice)
-  wanted = [rival.best, choice.single if rival.split.is_whole else None]
+  wanted = [rival.best, choice.single if rival.microbatches.is_whole else None]
   results = {_key(result): result for result in wanted if result is not None}
   runs = _Runs(_live(other), MeasuredConfig(repeat_share=0.0))
   problem = other.problem.in_order(rival.order)
   try:
-    with show("measuring", f" the step {in_words(rival.split)}") as on_stage:
+    with show(
+      "measuring", f" the step {in_words(rival.microbatches)}"
+    ) as on_stage:
       runs.add(problem, list(results.values()), on_stage)
   except MeasurementError:
     return plan, step
   chosen = runs.chosen() if searches else 0
   ran = runs.measured[chosen]
-  choice = choice.with_measured(rival.split, ran.step_time_us)
+  choice = choice.with_measured(rival.microbatches, ran.step_time_us)
   own = plan.evaluation
   order = (not ran.feasible, ran.step_time_us)
   if order >= (not own.feasible, own.step_time_us):
     return dataclasses.replace(plan, choice=choice), step
-  choice = dataclasses.replace(choice, split=rival.split)
+  choice = dataclasses.replace(choice, microbatches=rival.microbatches)
   found = runs.predicted(problem)
   best = found[chosen]
   return (

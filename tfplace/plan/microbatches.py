@@ -7,8 +7,8 @@ import dataclasses
 from collections.abc import Callable
 
 from tfplace import placers
+from tfplace.core.microbatches import AUTO, MicrobatchConfig
 from tfplace.errors import TfplaceError
-from tfplace.extraction.microbatches import AUTO, SplitConfig
 from tfplace.plan.choice import (
   SplitTrial,
   in_words,
@@ -29,7 +29,7 @@ Finish = Callable[[SplitStep, PlanConfig, Stages], PlanResult]
 
 def make_auto_plan(
   open_split: OpenSplit,
-  base: SplitConfig,
+  base: MicrobatchConfig,
   config: PlanConfig,
   show: Stages | None = None,
   finish: Finish | None = None,
@@ -130,10 +130,12 @@ def split_hint(
   if config.budget_s < hint.least_budget_s:
     return ""
   for allowed in (False, True):
-    split = SplitConfig(devices, allow_batch_statistics=allowed)
+    microbatches = MicrobatchConfig(devices, allow_batch_statistics=allowed)
     try:
-      with show("estimate", f" of the step {in_words(split)}", hint.search_s):
-        problem = open_split(split).problem
+      with show(
+        "estimate", f" of the step {in_words(microbatches)}", hint.search_s
+      ):
+        problem = open_split(microbatches).problem
         found = placers.place(
           problem, AUTO, budget_s=hint.search_s, seed=config.seed
         )
@@ -141,7 +143,7 @@ def split_hint(
       continue
     if found.evaluation.step_time_us * hint.split_gain > best_us:
       return ""
-    told = would_take(SplitTrial(split, found), best_us)
+    told = would_take(SplitTrial(microbatches, found), best_us)
     with_what = " and allow_batch_statistics" if allowed else ""
     return f"{told} (a quick estimate): ask for microbatches={AUTO}{with_what}"
   return ""

@@ -10,12 +10,17 @@ import difflib
 import os
 from collections.abc import Iterable, Mapping
 
+from tfplace.core.microbatches import (
+  SCOPE,
+  WHOLE,
+  MicrobatchConfig,
+  microbatches_of,
+)
 from tfplace.core.order import ARRIVAL, order_to_json
 from tfplace.core.placement import Placement
 from tfplace.core.protocols import Evaluation, Result, check_count
 from tfplace.errors import ApplyError
 from tfplace.extraction import TracedStep
-from tfplace.extraction.microbatches import SCOPE, WHOLE, SplitConfig, split_of
 from tfplace.formats import json_file
 from tfplace.formats.results import PLACEMENT
 from tfplace.plan import local_devices, local_step
@@ -36,7 +41,7 @@ class Plan:
       the planned one. Empty if the types are unknown.
     layers: full device name by layer name.
     placement: the `Placement` that the plan was made from, or None.
-    split: microbatches of the training step.
+    microbatches: microbatches of the training step.
     turns: turn by op name, for ops with a fixed order. Empty for order
       "arrival".
   """
@@ -45,7 +50,7 @@ class Plan:
   types: Mapping[str, str] = dataclasses.field(default_factory=dict)
   layers: Mapping[str, str] = dataclasses.field(default_factory=dict)
   placement: Placement | None = None
-  split: SplitConfig = WHOLE
+  microbatches: MicrobatchConfig = WHOLE
   turns: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
   def turn_of_op(self, name: str, op_type: str) -> int | None:
@@ -63,7 +68,9 @@ class Plan:
 
     Ops of a whole step, such as evaluation, follow microbatch 0.
     """
-    names = (name,) if self.split.is_whole else (name, f"{SCOPE}0/{name}")
+    names = (
+      (name,) if self.microbatches.is_whole else (name, f"{SCOPE}0/{name}")
+    )
     for known in names:
       if known in self.ops and self.types.get(known, op_type) == op_type:
         return self.ops[known]
@@ -92,7 +99,7 @@ def from_placement(placement: Placement) -> Plan:
     ops,
     types,
     placement=placement,
-    split=split_of(ops),
+    microbatches=microbatches_of(ops),
     turns=_turns(placement),
   )
 
@@ -137,7 +144,7 @@ class AppliedPlacement:
     costs: "measured" if a step ran on this process's devices, "estimated", or
       "" if nothing was planned.
     step: planned step without weights, used by `measure`.
-    split: microbatches of the training step.
+    microbatch_config: microbatches of the training step.
   """
 
   assignments: Mapping[str, str]
@@ -156,17 +163,17 @@ class AppliedPlacement:
   step: TracedStep | None = dataclasses.field(
     default=None, repr=False, compare=False
   )
-  split: SplitConfig = WHOLE
+  microbatch_config: MicrobatchConfig = WHOLE
 
   @property
   def microbatches(self) -> int:
     """Number of microbatches of the training step; 1 for the whole step."""
-    return self.split.microbatches
+    return self.microbatch_config.count
 
   @property
   def max_in_flight(self) -> int | None:
     """Maximum number of microbatches in flight; None means all."""
-    return self.split.max_in_flight
+    return self.microbatch_config.max_in_flight
 
   @property
   def order(self) -> str:
@@ -247,7 +254,7 @@ def given(plan: Plan, model: str, is_partial: bool) -> AppliedPlacement:
     message=message,
     model=model,
     placement=plan.placement,
-    split=plan.split,
+    microbatch_config=plan.microbatches,
   )
 
 
@@ -262,7 +269,10 @@ def _listed(devices: Iterable[str]) -> str:
 
 
 def only_device(
-  device: str, model: str, training: bool, split: SplitConfig = WHOLE
+  device: str,
+  model: str,
+  training: bool,
+  microbatches: MicrobatchConfig = WHOLE,
 ) -> AppliedPlacement:
   """Describes the trivial placement on a cluster of one device."""
   return AppliedPlacement(
@@ -274,7 +284,7 @@ def only_device(
     one_device=True,
     message=f"stays on {local_devices.short_name(device)}, the only device",
     model=model,
-    split=split,
+    microbatch_config=microbatches,
   )
 
 
@@ -309,7 +319,7 @@ def planned(
     message=f"{message}; {note}" if note else message,
     costs=_costs(result),
     step=local_step.without_values(traced),
-    split=split_of(result.placement.problem.graph.names),
+    microbatch_config=microbatches_of(result.placement.problem.graph.names),
     model=traced.name,
     placement=result.placement,
     evaluation=result.evaluation,
@@ -347,7 +357,7 @@ def _message(
 ) -> str:
   where, costs = _listed(used), _costs(result)
   kind = "step" if training else "inference step"
-  count = split_of(result.placement.problem.graph.names).microbatches
+  count = microbatches_of(result.placement.problem.graph.names).count
   if count > 1:
     kind += f" in {count} microbatches"
   step = f"{kind} of {shown_us(result.evaluation.step_time_us)}"

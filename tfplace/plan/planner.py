@@ -165,7 +165,7 @@ class PlanResult:
 
     If microbatches were chosen, the result is of the whole step.
     """
-    if self.choice is not None and not self.choice.split.is_whole:
+    if self.choice is not None and not self.choice.microbatches.is_whole:
       return self.choice.single
     return next((r for r in self.results if r.strategy == SINGLE), None)
 

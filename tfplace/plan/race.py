@@ -15,11 +15,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from tfplace import placers
+from tfplace.core.microbatches import MicrobatchConfig
 from tfplace.core.order import AUTO, LEAST_GAIN, RANK
 from tfplace.core.problem import Problem
 from tfplace.core.protocols import Result
 from tfplace.errors import InfeasibleError, TfplaceError
-from tfplace.extraction.microbatches import SplitConfig
 from tfplace.placers import groups, registry
 from tfplace.plan.choice import SplitChoice, SplitTrial, in_words, shown_us
 from tfplace.plan.planner import SINGLE, PlanConfig, Stages, compile_placers
@@ -77,7 +77,7 @@ class SplitStep:
 
 
 # Extracts a split of the step. It raises `TfplaceError` where there is none.
-OpenSplit = Callable[[SplitConfig], SplitStep]
+OpenSplit = Callable[[MicrobatchConfig], SplitStep]
 
 
 @dataclasses.dataclass(eq=False)
@@ -89,7 +89,7 @@ class Candidate:
   devices that run there is none.
   """
 
-  split: SplitConfig
+  microbatches: MicrobatchConfig
   step: SplitStep | None = None
   best: Result | None = None
   seconds: float = 0.0
@@ -106,7 +106,7 @@ class Candidate:
   @property
   def trial(self) -> SplitTrial:
     """Describes the outcome in words."""
-    return SplitTrial(self.split, self.best, self.seconds, self.why)
+    return SplitTrial(self.microbatches, self.best, self.seconds, self.why)
 
 
 class Race:
@@ -115,7 +115,7 @@ class Race:
   def __init__(
     self,
     open_split: OpenSplit,
-    base: SplitConfig,
+    base: MicrobatchConfig,
     config: PlanConfig,
     show: Stages,
     halving: HalvingConfig,
@@ -141,7 +141,7 @@ class Race:
       TfplaceError: the whole step has no problem to search.
     """
     whole = Candidate(self._split(1))
-    whole.step = self._open(whole.split)
+    whole.step = self._open(whole.microbatches)
     self.candidates.append(whole)
     problem = whole.step.problem
     compile_placers(problem, self._config, self._show, is_split=True)
@@ -219,10 +219,10 @@ class Race:
     then be split."""
     if self._base.allow_batch_statistics:
       return None
-    split = dataclasses.replace(
+    microbatches = dataclasses.replace(
       self._split(max(2, devices)), allow_batch_statistics=True
     )
-    found = self._attempt(split)
+    found = self._attempt(microbatches)
     self.candidates.remove(found)
     return None if found.best is None else found.trial
 
@@ -265,9 +265,9 @@ class Race:
   def _rank(self, candidate: Candidate) -> tuple[float, int, int]:
     """Sorts by step time; more microbatches must gain something, and so must
     ops by rank."""
-    count = candidate.split.microbatches
+    count = candidate.microbatches.count
     rate = 1 + self._halving.gain * math.log2(count)
-    flight = candidate.split.max_in_flight or count
+    flight = candidate.microbatches.max_in_flight or count
     if self._config.order == AUTO and candidate.trial.order == RANK:
       rate /= 1 - LEAST_GAIN
     return candidate.step_time_us * rate, count, flight
@@ -275,7 +275,9 @@ class Race:
   def step_of(self, candidate: Candidate) -> SplitStep:
     """Its step, which it has while it may win."""
     if candidate.step is None:
-      raise TfplaceError(f"the step {in_words(candidate.split)} is not open")
+      raise TfplaceError(
+        f"the step {in_words(candidate.microbatches)} is not open"
+      )
     return candidate.step
 
   def final_config(self, winner: Candidate) -> PlanConfig:
@@ -300,26 +302,24 @@ class Race:
     """Describes the variants tried and the choice."""
     return SplitChoice(
       [candidate.trial for candidate in self.candidates],
-      winner.split,
+      winner.microbatches,
       self.single,
       self.refused,
       self.allowed,
     )
 
-  def _split(self, count: int, flight: int | None = None) -> SplitConfig:
+  def _split(self, count: int, flight: int | None = None) -> MicrobatchConfig:
     flight = flight or self._base.max_in_flight
     if flight is not None and flight >= count:
       flight = None
-    return dataclasses.replace(
-      self._base, microbatches=count, max_in_flight=flight
-    )
+    return dataclasses.replace(self._base, count=count, max_in_flight=flight)
 
-  def _attempt(self, split: SplitConfig) -> Candidate:
+  def _attempt(self, microbatches: MicrobatchConfig) -> Candidate:
     """Extracts and searches one more way, or notes why that is of no use."""
-    candidate = Candidate(split)
+    candidate = Candidate(microbatches)
     self.candidates.append(candidate)
     try:
-      candidate.step = self._open(split)
+      candidate.step = self._open(microbatches)
       if candidate.step.live is None:  # else the costs that prove it may err
         candidate.bound_us = candidate.step.problem.lower_bound_us
       if candidate.bound_us < self._best_us:
@@ -336,7 +336,7 @@ class Race:
     config, step = self._config, self.step_of(candidate)
     seconds = max(share, _LEAST_SHARE) * config.budget_s
     start = None if candidate.best is None else candidate.best.placement
-    what = f" of the step {in_words(candidate.split)}"
+    what = f" of the step {in_words(candidate.microbatches)}"
     with self._show("search", f"{what}, for up to {seconds:.1f} s", seconds):
       began = time.perf_counter()
       try:
@@ -369,7 +369,7 @@ class Race:
 
   def _none_fits(self) -> InfeasibleError:
     """The error where nothing fits, in however many microbatches."""
-    tried = [c.split.microbatches for c in self.candidates if c.failure]
+    tried = [c.microbatches.count for c in self.candidates if c.failure]
     error = self.candidates[0].failure or InfeasibleError("nothing fits")
     if tried[-1:] == [1]:
       return error
