@@ -34,7 +34,7 @@ from tfplace.core.order import ARRIVAL, AUTO, ORDERS
 from tfplace.core.presets import cluster_preset
 from tfplace.core.protocols import Result
 from tfplace.errors import InfeasibleError, TfplaceError
-from tfplace.plan import graph_cache, microbatches, planner, race, sources
+from tfplace.plan import graph_cache, microbatches, planner, sources, variants
 
 if TYPE_CHECKING:
   import keras
@@ -351,8 +351,8 @@ def chosen(
 ) -> dict[str, Any]:
   """`auto`, which also chooses the microbatches, as the commands do."""
 
-  def open_split(microbatches: MicrobatchConfig) -> race.SplitStep:
-    return race.SplitStep(graphs.problem(microbatches, cluster))
+  def open_variant(microbatches: MicrobatchConfig) -> variants.StepVariant:
+    return variants.StepVariant(graphs.problem(microbatches, cluster))
 
   config = planner.PlanConfig(
     budget_s=values.budget_s,
@@ -360,7 +360,7 @@ def chosen(
     baselines=(),
     order=values.order,
   )
-  plan, _ = microbatches.make_auto_plan(open_split, graphs.allows, config)
+  plan, _ = microbatches.make_auto_plan(open_variant, graphs.allows, config)
   tried = plan.choice.trials
   return {
     **of_result(plan.best, cluster_preset(cluster)),

@@ -20,7 +20,8 @@ from tfplace.errors import (
 from tfplace.plan.measured import make_measured_auto_plan
 from tfplace.plan.microbatches import HintConfig, make_auto_plan, split_hint
 from tfplace.plan.planner import PlanConfig, Stages, make_plan
-from tfplace.plan.race import SplitStep, main_devices
+from tfplace.plan.successive_halving import main_devices
+from tfplace.plan.variants import StepVariant
 from tfplace.simulate import Simulator
 
 CONFIG = PlanConfig(budget_s=2.0)
@@ -56,7 +57,7 @@ class Step:
     if self.statistics and k > 1 and not microbatches.allow_batch_statistics:
       raise ExtractionError("layer 'norm' computes statistics")
     self.opened.append((k, microbatches.max_in_flight))
-    return SplitStep(Problem(self.graph(microbatches), self.cluster()))
+    return StepVariant(Problem(self.graph(microbatches), self.cluster()))
 
   def graph(self, microbatches):
     k, names = microbatches.count, []
@@ -378,12 +379,12 @@ class DevicesApart(Devices):
 def measured(slower, step=None, config=CONFIG, kind=Devices):
   step = step or Step()
 
-  def open_split(microbatches):
+  def open_variant(microbatches):
     opened = step(microbatches)
     devices = kind(opened.problem, slower)
     return dataclasses.replace(opened, live=devices)
 
-  return make_measured_auto_plan(open_split, WHOLE, config)
+  return make_measured_auto_plan(open_variant, WHOLE, config)
 
 
 @pytest.mark.parametrize("strategy", ["blocks", "expert"])
@@ -426,11 +427,11 @@ def test_a_split_that_runs_faster_than_predicted_is_taken():
 def test_a_split_that_cannot_be_run_leaves_the_step_whole():
   step = Step()
 
-  def open_split(microbatches):
+  def open_variant(microbatches):
     if not microbatches.is_whole:
       raise MeasurementError("worker died")
     return step(microbatches)
 
-  plan = chosen(open_split)
+  plan = chosen(open_variant)
   assert plan.choice.microbatches.is_whole
   assert "since worker died" in plan.choice.reason

@@ -16,7 +16,7 @@ from tfplace.core.order import ARRIVAL, RANK
 from tfplace.core.placement import Placement
 from tfplace.core.protocols import Result
 from tfplace.formats.results import evaluation_to_json
-from tfplace.plan.choice import SplitChoice, SplitTrial
+from tfplace.plan.variants import VariantChoice, VariantTrial
 from tfplace.report import page, table, timeline, trace
 from tfplace.report.units import format_bytes, format_us
 from tfplace.simulate import Simulator
@@ -107,7 +107,7 @@ def print_results(
   )
 
 
-def print_choice(choice: SplitChoice, single: Result | None) -> None:
+def print_choice(choice: VariantChoice, single: Result | None) -> None:
   """Prints each way to split the step that was tried; the one chosen is bold.
 
   Args:
@@ -129,7 +129,7 @@ def print_choice(choice: SplitChoice, single: Result | None) -> None:
   open_console().print(rows)
 
 
-def _cells(trial: SplitTrial, single: Result | None) -> list[str]:
+def _cells(trial: VariantTrial, single: Result | None) -> list[str]:
   count, flight = trial.microbatches.count, trial.microbatches.max_in_flight
   name = "1 (whole)" if trial.microbatches.is_whole else str(count)
   held = "all" if flight is None else str(flight)

@@ -15,7 +15,6 @@ from tfplace.core.microbatches import MicrobatchConfig, microbatches_of
 from tfplace.core.order import ARRIVAL, AUTO, ORDERS, order_to_json
 from tfplace.placers import registry
 from tfplace.plan import sources as plan_sources
-from tfplace.plan.choice import SplitChoice
 from tfplace.plan.clusters import LiveStep
 from tfplace.plan.measured import make_measured_auto_plan, make_measured_plan
 from tfplace.plan.microbatches import make_auto_plan, split_hint
@@ -29,7 +28,7 @@ from tfplace.plan.planner import (
   is_beaten,
   make_plan,
 )
-from tfplace.plan.race import SplitStep
+from tfplace.plan.variants import StepVariant, VariantChoice
 
 if TYPE_CHECKING:
   from tfplace.measure import OpenCluster
@@ -235,7 +234,7 @@ class _Opened:
   devices: "OpenCluster | None"
   show: Stages
 
-  def step(self, microbatches: MicrobatchConfig) -> SplitStep:
+  def step(self, microbatches: MicrobatchConfig) -> StepVariant:
     """The step with its costs: profiled, where devices are open.
 
     Raises:
@@ -250,7 +249,7 @@ class _Opened:
     if values.strategy in ("auto", *placers.LEARNED):
       cli.load_tensorflow()  # for the learned policy; quiet, off the clock
     if self.devices is None or source.traced is None:
-      return SplitStep(problem, source.traced)
+      return StepVariant(problem, source.traced)
     options = {"allow_side_effects": values.allow_side_effects}
     live = LiveStep(
       self.devices, source.traced, options, values.measure_s or math.inf
@@ -259,10 +258,10 @@ class _Opened:
       live = live.shared(_RUNNING_STEPS)
     with self.show("profiling", f" {problem.graph.name}") as on_stage:
       problem = live.profiled(problem, on_stage)
-    return SplitStep(problem, source.traced, live)
+    return StepVariant(problem, source.traced, live)
 
 
-def _auto(opened: _Opened) -> tuple[PlanResult, SplitStep]:
+def _auto(opened: _Opened) -> tuple[PlanResult, StepVariant]:
   """Chooses the split with the placement."""
   values = opened.values
   base, config = splits.config(values), _config(values)
@@ -271,7 +270,7 @@ def _auto(opened: _Opened) -> tuple[PlanResult, SplitStep]:
   return make_auto_plan(opened.step, base, config, opened.show)
 
 
-def _whole(opened: _Opened) -> tuple[PlanResult, SplitStep]:
+def _whole(opened: _Opened) -> tuple[PlanResult, StepVariant]:
   """Places the step as it is split by the flags."""
   values = opened.values
   step = opened.step(splits.config(values))
@@ -344,7 +343,7 @@ def _print(values: flags.FlagValues, plan: PlanResult, hint: str) -> None:
     )
 
 
-def _as_json(choice: SplitChoice) -> list[dict[str, Any]]:
+def _as_json(choice: VariantChoice) -> list[dict[str, Any]]:
   """What was tried, each with its best step; none where nothing fits."""
   return [
     {

@@ -30,7 +30,6 @@ from tfplace.keras import given
 from tfplace.keras.controller import Planner
 from tfplace.plan import local_devices, local_step, split_check
 from tfplace.plan import plan as plan_lib
-from tfplace.plan.choice import in_words
 from tfplace.plan.clusters import ClusterLike, find_cluster
 from tfplace.plan.microbatches import make_auto_plan, split_hint
 from tfplace.plan.plan import AppliedPlacement, Plan
@@ -42,8 +41,8 @@ from tfplace.plan.planner import (
   is_beaten,
   make_plan,
 )
-from tfplace.plan.race import SplitStep
 from tfplace.plan.sources import DEFAULT_COSTS, check_costs, op_graph
+from tfplace.plan.variants import StepVariant, in_words
 
 _logger = logging.getLogger("tfplace")
 _MEASURED, _ESTIMATED = "measured", "estimated"
@@ -248,9 +247,9 @@ class _Opened:
   data: Any
   show: Stages
   _measured: bool | None = None  # None until the first costs are known.
-  _whole: SplitStep | None = None  # None until the whole step is traced.
+  _whole: StepVariant | None = None  # None until the whole step is traced.
 
-  def step(self, microbatches: MicrobatchConfig) -> SplitStep:
+  def step(self, microbatches: MicrobatchConfig) -> StepVariant:
     """Traces a step variant and computes the costs of its ops.
 
     Raises:
@@ -270,12 +269,12 @@ class _Opened:
     if request.measured and self._measured is not False:
       with self.show("measuring", " its step on one device, for a few seconds"):
         problem = self._with_measured_costs(problem, traced)
-    step = SplitStep(problem, traced)
+    step = StepVariant(problem, traced)
     if microbatches.is_whole:
       self._whole = step
     return step
 
-  def check(self, step: SplitStep, microbatches: MicrobatchConfig) -> str:
+  def check(self, step: StepVariant, microbatches: MicrobatchConfig) -> str:
     """Compares a microbatched step numerically with the whole step.
 
     Returns:

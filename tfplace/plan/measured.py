@@ -13,19 +13,25 @@ import math
 import statistics
 import time
 from collections.abc import Sequence
-from typing import Protocol, cast
+from typing import cast
 
 from tfplace.core.microbatches import MicrobatchConfig
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
-from tfplace.core.protocols import Evaluation, Evaluator, Result
+from tfplace.core.protocols import Evaluation, Result
 from tfplace.errors import MeasurementError
 from tfplace.extraction import stages
 from tfplace.placers import registry
-from tfplace.plan.choice import SplitChoice, SplitTrial, in_words
 from tfplace.plan.microbatches import make_auto_plan
 from tfplace.plan.planner import PlanConfig, PlanResult, Stages, make_plan
-from tfplace.plan.race import OpenSplit, SplitStep
+from tfplace.plan.variants import (
+  LiveDevices,
+  OpenVariant,
+  StepVariant,
+  VariantChoice,
+  VariantTrial,
+  in_words,
+)
 from tfplace.simulate import Simulator
 
 
@@ -55,27 +61,6 @@ class MeasuredConfig:
   repeats: int = 2
   repeat_share: float = 0.25
   gain: float = 0.02
-
-
-class LiveDevices(Protocol):
-  """Devices that can run placements of a step: `plan.clusters.LiveStep`."""
-
-  @property
-  def run_s(self) -> float:
-    """Seconds of running placements."""
-
-  def harness(
-    self, problem: Problem, *, on_stage: stages.OnStage, measure_s: float
-  ) -> Evaluator:
-    """Runs placements."""
-
-  def refitted(
-    self,
-    problem: Problem,
-    placements: Sequence[Placement],
-    measured: Sequence[Evaluation],
-  ) -> Problem:
-    """The problem with costs fitted to placements that ran."""
 
 
 def make_measured_plan(
@@ -145,11 +130,11 @@ def make_measured_plan(
 
 
 def make_measured_auto_plan(
-  open_split: OpenSplit,
+  open_variant: OpenVariant,
   base: MicrobatchConfig,
   config: PlanConfig,
   show: Stages | None = None,
-) -> tuple[PlanResult, SplitStep]:
+) -> tuple[PlanResult, StepVariant]:
   """Chooses microbatches by measured costs, then measures the ones chosen.
 
   The placements of the split that the simulator likes best run as those of any
@@ -159,7 +144,7 @@ def make_measured_auto_plan(
   the split that is chosen.
 
   Args:
-    open_split: extracts and profiles the step, split in one way.
+    open_variant: extracts and profiles the step, split in one way.
     base: as of `make_auto_plan`, as the others.
     config: how to place.
     show: shows and times what is done.
@@ -171,17 +156,17 @@ def make_measured_auto_plan(
     TfplaceError: as `make_auto_plan` and `make_measured_plan` do.
   """
   stage = Stages() if show is None else show
-  opened: dict[MicrobatchConfig, SplitStep] = {}
+  opened: dict[MicrobatchConfig, StepVariant] = {}
 
-  def opening(microbatches: MicrobatchConfig) -> SplitStep:
-    opened[microbatches] = open_split(microbatches)
+  def opening(microbatches: MicrobatchConfig) -> StepVariant:
+    opened[microbatches] = open_variant(microbatches)
     return opened[microbatches]
 
-  def finish(step: SplitStep, final: PlanConfig, stage: Stages) -> PlanResult:
+  def finish(step: StepVariant, final: PlanConfig, stage: Stages) -> PlanResult:
     return make_measured_plan(step.problem, final, _live(step), show=stage)
 
   plan, step = make_auto_plan(opening, base, config, stage, finish)
-  choice = cast(SplitChoice, plan.choice)
+  choice = cast(VariantChoice, plan.choice)
   choice = choice.with_measured(
     choice.microbatches, plan.evaluation.step_time_us
   )
@@ -200,15 +185,15 @@ def make_measured_auto_plan(
 
 def _faster(
   plan: PlanResult,
-  step: SplitStep,
-  rival: SplitTrial,
-  other: SplitStep,
+  step: StepVariant,
+  rival: VariantTrial,
+  other: StepVariant,
   searches: bool,
   show: Stages,
-) -> tuple[PlanResult, SplitStep]:
+) -> tuple[PlanResult, StepVariant]:
   """The plan, or the rival of another split, whichever runs faster; of the
   rival's placements its own one, unless the strategy `searches`."""
-  choice = cast(SplitChoice, plan.choice)
+  choice = cast(VariantChoice, plan.choice)
   wanted = [rival.best, choice.single if rival.microbatches.is_whole else None]
   results = {_key(result): result for result in wanted if result is not None}
   runs = _Runs(_live(other), MeasuredConfig(repeat_share=0.0))
@@ -236,7 +221,7 @@ def _faster(
   )
 
 
-def _live(step: SplitStep) -> LiveDevices:
+def _live(step: StepVariant) -> LiveDevices:
   if step.live is None:
     raise MeasurementError("the step is on no devices that run")
   return step.live

@@ -9,36 +9,36 @@ from collections.abc import Callable
 from tfplace import placers
 from tfplace.core.microbatches import AUTO, MicrobatchConfig
 from tfplace.errors import TfplaceError
-from tfplace.plan.choice import (
-  SplitTrial,
+from tfplace.plan.planner import PlanConfig, PlanResult, Stages, make_plan
+from tfplace.plan.successive_halving import (
+  HalvingConfig,
+  SuccessiveHalving,
+  main_devices,
+)
+from tfplace.plan.variants import (
+  OpenVariant,
+  StepVariant,
+  VariantTrial,
   in_words,
   order_reason,
   would_take,
 )
-from tfplace.plan.planner import PlanConfig, PlanResult, Stages, make_plan
-from tfplace.plan.race import (
-  HalvingConfig,
-  OpenSplit,
-  Race,
-  SplitStep,
-  main_devices,
-)
 
-Finish = Callable[[SplitStep, PlanConfig, Stages], PlanResult]
+Finish = Callable[[StepVariant, PlanConfig, Stages], PlanResult]
 
 
 def make_auto_plan(
-  open_split: OpenSplit,
+  open_variant: OpenVariant,
   base: MicrobatchConfig,
   config: PlanConfig,
   show: Stages | None = None,
   finish: Finish | None = None,
-  halving: HalvingConfig | None = None,
-) -> tuple[PlanResult, SplitStep]:
+  limits: HalvingConfig | None = None,
+) -> tuple[PlanResult, StepVariant]:
   """Chooses microbatches and the number in flight, and places the step.
 
   Args:
-    open_split: function that extracts a step variant.
+    open_variant: function that extracts a step variant.
     base: fixed settings of all step variants. They state whether a microbatch
       may use its own statistics, and may fix the number in flight. The number
       of microbatches in `base` is ignored.
@@ -46,7 +46,7 @@ def make_auto_plan(
       `init_placement` must be None.
     show: reports and times the stages.
     finish: last search, of the chosen step variant; `make_plan` by default.
-    halving: settings of successive halving.
+    limits: settings of successive halving.
 
   Returns:
     The plan with its `choice`, and the planned step variant.
@@ -56,11 +56,13 @@ def make_auto_plan(
     TfplaceError: extraction of the whole step fails, or the placer fails.
   """
   stage = Stages() if show is None else show
-  race = Race(open_split, base, config, stage, halving or HalvingConfig())
-  race.explore()
-  winner = race.halve()
-  step = race.step_of(winner)
-  final = race.final_config(winner)
+  halving = SuccessiveHalving(
+    open_variant, base, config, stage, limits or HalvingConfig()
+  )
+  halving.explore()
+  winner = halving.halve()
+  step = winner.opened
+  final = halving.final_config(winner)
   if finish is None:
     plan = make_plan(step.problem, final, stage)
   else:
@@ -69,7 +71,7 @@ def make_auto_plan(
   winner.seconds += plan.results[0].seconds
   plan = dataclasses.replace(
     plan,
-    choice=race.choice(winner),
+    choice=halving.choice(winner),
     order_reason=order_reason(plan.best.order, winner.other_order_us),
   )
   return plan, step
@@ -98,7 +100,7 @@ class HintConfig:
 
 
 def split_hint(
-  open_split: OpenSplit,
+  open_variant: OpenVariant,
   plan: PlanResult,
   config: PlanConfig,
   show: Stages,
@@ -109,7 +111,7 @@ def split_hint(
   The estimate is a short search with as many microbatches as devices.
 
   Args:
-    open_split: function that extracts a step variant.
+    open_variant: function that extracts a step variant.
     plan: plan of the whole step.
     config: settings of that plan.
     show: reports and times the stages.
@@ -135,7 +137,7 @@ def split_hint(
       with show(
         "estimate", f" of the step {in_words(microbatches)}", hint.search_s
       ):
-        problem = open_split(microbatches).problem
+        problem = open_variant(microbatches).problem
         found = placers.place(
           problem, AUTO, budget_s=hint.search_s, seed=config.seed
         )
@@ -143,7 +145,7 @@ def split_hint(
       continue
     if found.evaluation.step_time_us * hint.split_gain > best_us:
       return ""
-    told = would_take(SplitTrial(microbatches, found), best_us)
+    told = would_take(VariantTrial(microbatches, found), best_us)
     with_what = " and allow_batch_statistics" if allowed else ""
     return f"{told} (a quick estimate): ask for microbatches={AUTO}{with_what}"
   return ""

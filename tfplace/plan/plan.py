@@ -24,8 +24,8 @@ from tfplace.extraction import TracedStep
 from tfplace.formats import json_file
 from tfplace.formats.results import PLACEMENT
 from tfplace.plan import local_devices, local_step
-from tfplace.plan.choice import shown_us
 from tfplace.plan.planner import against_single
+from tfplace.plan.variants import shown_us
 from tfplace.simulate import control_edges
 
 _LISTED = 12  # of a model's layers; a message is to be read

@@ -21,7 +21,7 @@ from tfplace.cost.profile import noise_of
 from tfplace.errors import TfplaceError
 from tfplace.extraction import stages
 from tfplace.placers import registry
-from tfplace.plan.choice import SplitChoice, order_reason, shown_us
+from tfplace.plan.variants import VariantChoice, order_reason, shown_us
 
 SINGLE = "single"
 CHOOSING = "auto"  # The strategy that chooses among the others.
@@ -156,7 +156,7 @@ class PlanResult:
   best: Result
   failures: Mapping[str, TfplaceError]
   measured: Sequence[Evaluation] | None = None
-  choice: SplitChoice | None = None
+  choice: VariantChoice | None = None
   order_reason: str = ""
 
   @property

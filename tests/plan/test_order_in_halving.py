@@ -8,10 +8,9 @@ import pytest
 from tfplace.core import Cluster, Device, Link, OpSpec, Problem, build_graph
 from tfplace.core.microbatches import WHOLE, MicrobatchConfig
 from tfplace.errors import ExtractionError
-from tfplace.plan.choice import order_reason
 from tfplace.plan.microbatches import make_auto_plan
 from tfplace.plan.planner import PlanConfig, make_plan
-from tfplace.plan.race import SplitStep
+from tfplace.plan.variants import StepVariant, order_reason
 
 
 def two_stages(microbatches):
@@ -49,7 +48,7 @@ def two_stages(microbatches):
   names = [device.name for device in devices]
   links = [Link(a, b, 1.0) for a, b in itertools.permutations(names, 2)]
   cluster = Cluster("c", devices, tuple(links))
-  return SplitStep(Problem(build_graph("g", ops, edges), cluster))
+  return StepVariant(Problem(build_graph("g", ops, edges), cluster))
 
 
 @pytest.mark.parametrize("strategy", ["m_topo", "annealing"])

@@ -1,19 +1,66 @@
-"""Record of the tried numbers of microbatches and of the choice among them.
+"""Step variants, the record of their trials, and the choice among them.
 
-This module holds data and messages only. `plan.microbatches` runs the trials.
+A step variant is the step with one choice of microbatches.
 """
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from tfplace.core.microbatches import MicrobatchConfig
 from tfplace.core.order import ARRIVAL, LEAST_GAIN, RANK
-from tfplace.core.protocols import Result
+from tfplace.core.placement import Placement
+from tfplace.core.problem import Problem
+from tfplace.core.protocols import Evaluation, Evaluator, Result
+from tfplace.extraction import stages
+
+if TYPE_CHECKING:
+  from tfplace.extraction.traced import TracedStep
+
+
+class LiveDevices(Protocol):
+  """Devices that run placements of one step, see `plan.live_step`."""
+
+  @property
+  def run_s(self) -> float:
+    """Time limit for running placements, in seconds."""
+
+  def harness(
+    self, problem: Problem, *, on_stage: stages.OnStage, measure_s: float
+  ) -> Evaluator:
+    """Opens a harness that measures placements."""
+
+  def refitted(
+    self,
+    problem: Problem,
+    placements: Sequence[Placement],
+    measured: Sequence[Evaluation],
+  ) -> Problem:
+    """Returns the problem with costs fitted to measured placements."""
 
 
 @dataclasses.dataclass(frozen=True)
-class SplitTrial:
+class StepVariant:
+  """Step with one choice of microbatches.
+
+  Attributes:
+    problem: graph and cluster, with the costs for the search.
+    traced: the traced step, or None if it is not needed.
+    live: open devices, whose measured costs `problem` has, or None.
+  """
+
+  problem: Problem
+  traced: "TracedStep | None" = None
+  live: LiveDevices | None = None
+
+
+# Extracts a step variant. Raises `TfplaceError` if it is impossible.
+OpenVariant: TypeAlias = Callable[[MicrobatchConfig], StepVariant]
+
+
+@dataclasses.dataclass(frozen=True)
+class VariantTrial:
   """Trial of one step variant.
 
   Attributes:
@@ -46,7 +93,7 @@ class SplitTrial:
 
 
 @dataclasses.dataclass(frozen=True)
-class SplitChoice:
+class VariantChoice:
   """Choice of one step variant among all trials.
 
   Attributes:
@@ -59,14 +106,14 @@ class SplitChoice:
       statistics. None unless these statistics are the only obstacle.
   """
 
-  trials: Sequence[SplitTrial]
+  trials: Sequence[VariantTrial]
   microbatches: MicrobatchConfig
   single: Result | None = None
   refused: str = ""
-  allowed: SplitTrial | None = None
+  allowed: VariantTrial | None = None
 
   @property
-  def chosen(self) -> SplitTrial:
+  def chosen(self) -> VariantTrial:
     """Trial of the chosen step variant."""
     return next(
       trial for trial in self.trials if trial.microbatches == self.microbatches
@@ -74,7 +121,7 @@ class SplitChoice:
 
   def with_measured(
     self, microbatches: MicrobatchConfig, measured_us: float
-  ) -> "SplitChoice":
+  ) -> "VariantChoice":
     """Returns a copy with the measured step time of a step variant."""
     trials = [
       dataclasses.replace(trial, measured_us=measured_us)
@@ -111,13 +158,13 @@ class SplitChoice:
     return f"; {would_take(self.allowed, whole_us)} with allow_batch_statistics"
 
 
-def _found(trial: SplitTrial) -> str:
+def _found(trial: VariantTrial) -> str:
   if trial.best is None:
     return f"it {trial.why}"
   return f"nothing faster than {shown_us(trial.step_time_us)} was found"
 
 
-def would_take(trial: SplitTrial, whole_us: float) -> str:
+def would_take(trial: VariantTrial, whole_us: float) -> str:
   """Describes the estimate of an unused split, as part of a sentence."""
   instead = (
     "" if whole_us == float("inf") else f" instead of {shown_us(whole_us)}"
