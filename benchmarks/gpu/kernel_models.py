@@ -21,38 +21,25 @@ _TAIL_SHARES = (0.05, 0.04, 0.01)
 _CUTOFFS = (20000, 40000, 200000, 267735)
 
 
-class FusedBatchNormalization(keras.layers.Layer):
+class FusedBatchNormalization(keras.layers.BatchNormalization):
   """Batch normalization by TensorFlow's fused kernel."""
 
-  def __init__(self, axis: int = -1, epsilon: float = 1e-3, **kwargs) -> None:
-    super().__init__(name=kwargs.get("name"))
-    self.epsilon = epsilon
-
-  def build(self, shape) -> None:
-    self.gamma, self.beta, self.mean, self.variance = (
-      self.add_weight(
-        shape=(shape[-1],),
-        dtype="float32",
-        name=name,
-        autocast=False,
-        trainable=name in ("gamma", "beta"),
-      )
-      for name in ("gamma", "beta", "moving_mean", "moving_variance")
-    )
-
   def call(self, x, training=False):
-    y, mean, variance = tf.compat.v1.nn.fused_batch_norm(
+    values = (self.gamma, self.beta, self.moving_mean, self.moving_variance)
+    scale, offset, *moving = (tf.cast(v, "float32") for v in values)
+    y, *batch = tf.compat.v1.nn.fused_batch_norm(
       x,
-      self.gamma,
-      self.beta,
-      None if training else self.mean,
-      None if training else self.variance,
+      scale,
+      offset,
+      *((None, None) if training else moving),
       epsilon=self.epsilon,
       is_training=bool(training),
     )
     if training:
-      for old, new in ((self.mean, mean), (self.variance, variance)):
-        old.assign(old * 0.9 + new * 0.1)
+      for old, new in zip(
+        (self.moving_mean, self.moving_variance), batch, strict=True
+      ):
+        old.assign(old * self.momentum + new * (1 - self.momentum))
     return y
 
 
@@ -168,17 +155,18 @@ class Scores(keras.layers.Layer):
     """Each layer is built where it is called first."""
 
   def call(self, x):
-    rows = tf.reshape(x, [-1, x.shape[-1]])
+    """Loss of each example, [batch, 1]."""
     shares = (1.0, *_TAIL_SHARES)
     losses = []
     for part, size, share in zip(self.parts, self.sizes, shares, strict=False):
-      chosen = rows[: max(1, round(rows.shape[0] * share))]
-      labels = tf.zeros([chosen.shape[0]], tf.int32)
-      logits = tf.cast(part(chosen), tf.float32)
+      words = max(1, round(x.shape[1] * share))
+      rows = tf.reshape(x[:, :words], [-1, x.shape[-1]])
+      labels = tf.zeros([rows.shape[0]], tf.int32)
+      logits = tf.cast(part(rows), tf.float32)
       loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-      losses.append(tf.reduce_sum(loss) / size)
-    total = tf.add_n(losses)
-    return tf.fill([x.shape[0], 1], 1.0) * total
+      loss = tf.reshape(loss, [-1, words])
+      losses.append(tf.reduce_sum(loss, axis=1, keepdims=True) / size)
+    return tf.add_n(losses)
 
 
 def transformer(

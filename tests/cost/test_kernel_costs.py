@@ -158,3 +158,30 @@ def test_the_documented_card_has_costs(tmp_path):
   times, _ = _times(tfplace.load_cluster(path))
   # Not faster than its 35.6 TFLOPS, and more than a third of them.
   assert 1 <= 35.6e6 * times["product"] / (2 * SIDE**3) < 3
+
+
+@pytest.mark.parametrize(
+  ("dtype", "tensor_float_32", "gflops"),
+  [
+    (tf.float16, True, 312e3),
+    (tf.float32, True, 156e3),
+    (tf.float32, False, 2e-3 * 6912 * 1410),
+  ],
+)
+def test_time_at_peak_follows_the_precision(dtype, tensor_float_32, gflops):
+  _, graph = _times(
+    cluster_preset("a100x1"), dtype, tensor_float_32=tensor_float_32
+  )
+  at_peak = graph.peak_us["GPU"]
+  # 2 * 1024**3 operations at the peak of the data sheet; the ReLU has none.
+  expected = 2 * SIDE**3 / (gflops * 1e3)
+  assert at_peak[graph.index["product"]] == pytest.approx(expected)
+  assert at_peak[graph.index["relu"]] == 0.0
+  assert at_peak[graph.index["product"]] <= graph.time_us["GPU"].max()
+
+
+def test_time_at_peak_survives_a_file(tmp_path):
+  _, graph = _times(cluster_preset("a100x1"))
+  tfplace.save_graph(graph, tmp_path / "g.json")
+  loaded = tfplace.load_graph(tmp_path / "g.json")
+  np.testing.assert_array_equal(loaded.peak_us["GPU"], graph.peak_us["GPU"])

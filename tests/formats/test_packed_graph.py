@@ -15,7 +15,16 @@ from tfplace.formats.packed_graph import pack_graph, unpack_graph
 def odd_graph():
   """Every field used: groups, two kinds, gaps in times, unknown keys."""
   ops = [
-    core.OpSpec("a/ä", "MatMul", {"GPU": 1.5, "CPU": 7}, [8, 16.0], 4, 2, "g"),
+    core.OpSpec(
+      "a/ä",
+      "MatMul",
+      {"GPU": 1.5, "CPU": 7},
+      [8, 16.0],
+      4,
+      2,
+      "g",
+      peak_us={"GPU": 1.25},
+    ),
     core.OpSpec("b", "While", {"CPU": 0.1}, [], 0, 0, "g", "m/b"),
     core.OpSpec("c", "MatMul", {"GPU": 3.0}, [0], layer="m/b", microbatch=1),
   ]

@@ -47,6 +47,9 @@ class OpGraph:
     edge_src: [num_edges] int32 producer.
     edge_output: [num_edges] int32 output of the producer, -1 for control.
     edge_dst: [num_edges] int32 consumer.
+    peak_us: device kind -> [num_ops] float64 microseconds that the floating-
+      point operations of each op take at the peak of the device's data sheet; 0
+      where they are not counted. Kinds without a known peak are absent.
     extra: unknown keys of the file, kept on a round trip.
     op_extra: position -> unknown keys of that op.
     edge_extra: edge -> unknown keys of that edge.
@@ -68,6 +71,7 @@ class OpGraph:
   edge_src: np.ndarray
   edge_output: np.ndarray
   edge_dst: np.ndarray
+  peak_us: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
   extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   op_extra: Mapping[int, Mapping[str, Any]] = dataclasses.field(
     default_factory=dict
@@ -85,7 +89,7 @@ class OpGraph:
   def _arrays(self) -> list[np.ndarray]:
     fields = (getattr(self, f.name) for f in dataclasses.fields(self))
     arrays = [f for f in fields if isinstance(f, np.ndarray)]
-    return arrays + list(self.time_us.values())
+    return [*arrays, *self.time_us.values(), *self.peak_us.values()]
 
   @property
   def num_ops(self) -> int:
@@ -199,6 +203,7 @@ class OpSpec:
   colocation: str | None = None
   layer: str | None = None
   microbatch: int | None = None
+  peak_us: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
 def build_graph(
@@ -249,6 +254,10 @@ def build_graph(
     edge_src=table[:, 0].copy(),
     edge_output=table[:, 1].copy(),
     edge_dst=table[:, 2].copy(),
+    peak_us={
+      kind: np.array([op.peak_us.get(kind, 0.0) for op in ops], np.float64)
+      for kind in dict.fromkeys(kind for op in ops for kind in op.peak_us)
+    },
     **extras,
   )
 
@@ -314,6 +323,7 @@ def subgraph(graph: OpGraph, ops: np.ndarray) -> OpGraph:
     edge_src=rank[graph.edge_src[edges]],
     edge_output=graph.edge_output[edges],
     edge_dst=rank[graph.edge_dst[edges]],
+    peak_us={kind: us[ops] for kind, us in graph.peak_us.items()},
     op_extra={
       int(rank[i]): extra for i, extra in graph.op_extra.items() if rank[i] >= 0
     },

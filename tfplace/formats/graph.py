@@ -24,6 +24,7 @@ _OP_KEYS = frozenset(
     "colocation",
     "layer",
     "microbatch",
+    "peak_us",
   ]
 )
 _EDGE_KEYS = frozenset({"src", "output", "dst"})
@@ -87,17 +88,20 @@ def _op(raw: Any, where: str) -> OpSpec:
   def optional_bytes(key: str) -> float:
     return as_number(op.get(key, 0), f"{where}: {key}")
 
-  times = json_file.as_object(required("time_us"), f"{where}: time_us")
+  def times(key: str, value: Any) -> dict[str, float]:
+    of_kind = json_file.as_object(value, f"{where}: {key}")
+    return {
+      as_name(kind, f"{where}: {key}"): as_number(
+        time, f"{where}: {key}[{kind!r}]"
+      )
+      for kind, time in of_kind.items()
+    }
+
   sizes = json_file.as_list(required("output_bytes"), f"{where}: output_bytes")
   return OpSpec(
     name=name,
     type=as_name(required("type"), f"{where}: type"),
-    time_us={
-      as_name(kind, f"{where}: time_us"): as_number(
-        time, f"{where}: time_us[{kind!r}]"
-      )
-      for kind, time in times.items()
-    },
+    time_us=times("time_us", required("time_us")),
     output_bytes=[
       as_number(size, f"{where}: output_bytes[{i}]")
       for i, size in enumerate(sizes)
@@ -107,6 +111,7 @@ def _op(raw: Any, where: str) -> OpSpec:
     colocation=optional_name("colocation"),
     layer=optional_name("layer"),
     microbatch=_microbatch(op, where),
+    peak_us=times("peak_us", op.get("peak_us") or {}),
   )
 
 
@@ -194,6 +199,7 @@ def _ops_to_json(graph: OpGraph) -> list[dict[str, Any]]:
   # Convert arrays to lists first; NumPy returns single elements slowly.
   number = json_file.plain_number
   times = [(kind, column.tolist()) for kind, column in graph.time_us.items()]
+  peaks = [(kind, column.tolist()) for kind, column in graph.peak_us.items()]
   sizes = [number(size) for size in graph.output_bytes.tolist()]
   bounds = graph.output_offsets.tolist()
   persistent = graph.persistent_bytes.tolist()
@@ -218,7 +224,14 @@ def _ops_to_json(graph: OpGraph) -> list[dict[str, Any]]:
       "colocation": groups[i],
       **({} if layers[i] is None else {"layer": layers[i]}),
       **({} if microbatches[i] < 0 else {"microbatch": microbatches[i]}),
+      **_peak_to_json(
+        {kind: number(column[i]) for kind, column in peaks if column[i]}
+      ),
       **graph.op_extra.get(i, {}),
     }
     for i, name in enumerate(graph.names)
   ]
+
+
+def _peak_to_json(peak_us: dict[str, Any]) -> dict[str, Any]:
+  return {"peak_us": peak_us} if peak_us else {}

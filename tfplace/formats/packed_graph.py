@@ -19,7 +19,7 @@ from tfplace.core.op_graph import CONTROL_OUTPUT, OpGraph
 from tfplace.errors import FormatError
 from tfplace.formats.graph import MAX_MICROBATCHES
 
-_MAGIC = b"tfplace.packed_graph.v2\n"
+_MAGIC = b"tfplace.packed_graph.v3\n"
 _DIGEST = hashlib.sha256
 _BODY = len(_MAGIC) + _DIGEST().digest_size
 _PER_OP = {
@@ -68,13 +68,18 @@ def pack_graph(graph: OpGraph) -> bytes:
     text=np.frombuffer(text.encode("utf-8"), np.uint8),
     type=np.array([types[name] for name in graph.types], np.int32),
     output_count=np.diff(graph.output_offsets).astype(np.int32),
-    time_us=np.array(list(graph.time_us.values()), np.float64).reshape(
-      len(graph.time_us), graph.num_ops
-    ),
+    time_us=_by_kind(graph.time_us, graph.num_ops),
+    peak_us=_by_kind(graph.peak_us, graph.num_ops),
     **arrays,
   )
   content = body.getvalue()
   return b"".join((_MAGIC, _DIGEST(content).digest(), content))
+
+
+def _by_kind(values: Mapping[str, np.ndarray], num_ops: int) -> np.ndarray:
+  """Returns [num_kinds, num_ops] float64."""
+  rows = np.array(list(values.values()), np.float64)
+  return rows.reshape(len(values), num_ops)
 
 
 def _text(graph: OpGraph, types: list[str]) -> dict[str, Any]:
@@ -84,6 +89,7 @@ def _text(graph: OpGraph, types: list[str]) -> dict[str, Any]:
     "names": graph.names,
     "types": types,
     "kinds": list(graph.time_us),
+    "peak_kinds": list(graph.peak_us),
     "colocation_names": graph.colocation_names,
     "layer_names": graph.layer_names,
     "extra": dict(graph.extra),
@@ -117,8 +123,10 @@ def _graph(arrays: Mapping[str, np.ndarray]) -> OpGraph:
   for wanted, length in ((_PER_OP, count), (_PER_EDGE, num_edges)):
     for name, dtype in wanted.items():
       _check_array(arrays[name], dtype, (length,), name)
-  kinds = _strings(text["kinds"])
+  kinds, peak_kinds = _strings(text["kinds"]), _strings(text["peak_kinds"])
   _check_array(arrays["time_us"], np.float64, (len(kinds), count), "time_us")
+  shape = len(peak_kinds), count
+  _check_array(arrays["peak_us"], np.float64, shape, "peak_us")
   _check_array(sizes, np.float64, sizes.shape[:1], "output_bytes")
   counts = arrays["output_count"]
   _check_range(counts, 0, len(sizes), "output_count")
@@ -145,6 +153,7 @@ def _graph(arrays: Mapping[str, np.ndarray]) -> OpGraph:
     layer_names=layers,
     microbatch=arrays["microbatch"],
     **{name: arrays[name] for name in _PER_EDGE},
+    peak_us=dict(zip(peak_kinds, arrays["peak_us"], strict=True)),
     extra=dict(text["extra"]),
     op_extra={int(i): dict(extra) for i, extra in text["op_extra"]},
     edge_extra={int(i): dict(extra) for i, extra in text["edge_extra"]},
@@ -161,7 +170,13 @@ def _check_edges(arrays: Mapping[str, np.ndarray], counts: np.ndarray) -> None:
 
 
 def _check_values(arrays: Mapping[str, np.ndarray]) -> None:
-  for name in ("output_bytes", "persistent_bytes", "temp_bytes", "time_us"):
+  for name in (
+    "output_bytes",
+    "persistent_bytes",
+    "temp_bytes",
+    "time_us",
+    "peak_us",
+  ):
     values = arrays[name]
     fine = np.isfinite(values) & (values >= 0)
     if name == "time_us":  # NaN marks kinds without a kernel.

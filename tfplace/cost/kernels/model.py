@@ -12,6 +12,7 @@ from tfplace.core.protocols import OpCosts
 from tfplace.cost import analytical, estimate
 from tfplace.cost.assemble import Step
 from tfplace.cost.kernels import ops, parameters
+from tfplace.cost.kernels.rates import peak_of
 from tfplace.cost.kernels.times import times_us
 
 
@@ -42,7 +43,15 @@ class KernelCosts:
       enabled = tf.config.experimental.tensor_float_32_execution_enabled()
     others = {k: p for k, p in step.hardware.items() if k not in step.gpus}
     timer = _Timer(others, step.gpus, parameters.load(), enabled)
-    return analytical.estimated_costs(step, timer)
+    costs = analytical.estimated_costs(step, timer)
+    time_us = dict(costs.time_us)
+    peak_us = {kind: time_us.pop(_at_peak(kind)) for kind in step.gpus}
+    return dataclasses.replace(costs, time_us=time_us, peak_us=peak_us)
+
+
+def _at_peak(kind: str) -> str:
+  """The kind under which `_Timer` gives times at the peak of the data sheet."""
+  return f"{kind} at peak"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,13 +83,18 @@ class _Timer:
     kernels = self._kernels(graph, specs, classes)
     times = {**found.time_us}
     for kind, gpu in self.gpus.items():
-      each = times_us([*kernels.values()], gpu, self.parameters)
-      of_class = dict(zip(kernels, each.tolist(), strict=True))
-      times[kind] = {
-        name: of_class[representative]
-        for name, representative in classes.of_op.items()
-        if representative in of_class
-      }
+      each = times_us([*kernels.values()], gpu, self.parameters).tolist()
+      at_peak = [
+        kernel.flops / peak_of(gpu, kernel.precision)[1]
+        for kernel in kernels.values()
+      ]
+      for name, values in ((kind, each), (_at_peak(kind), at_peak)):
+        of_class = dict(zip(kernels, values, strict=True))
+        times[name] = {
+          op: of_class[representative]
+          for op, representative in classes.of_op.items()
+          if representative in of_class
+        }
     return estimate.OpTimes(times, found.rejected)
 
   def _kernels(

@@ -94,6 +94,19 @@ class Kernel(NamedTuple):
   precision: str
   sizes: tuple[float, ...]
 
+  @property
+  def flops(self) -> float:
+    """Floating-point operations, a multiply-add as two.
+
+    Those of a direct convolution, whatever the algorithm; 0 where memory
+    limits the kernel.
+    """
+    if self.name in ("matmul", "batch_matmul"):
+      return 2 * math.prod(self.sizes)
+    if self.name in ("convolution", "filter_gradient"):
+      return 2 * math.prod(self.sizes[:7])
+    return 0.0
+
 
 def kernel_of(op: Op, tensor_float_32: bool) -> Kernel | None:
   """The kernel that takes an op's time; None where it launches none.

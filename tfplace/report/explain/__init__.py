@@ -8,6 +8,7 @@ import numpy as np
 from tfplace.core.order import RANK
 from tfplace.core.placement import Placement
 from tfplace.report.explain.bottleneck import Load, find_loads
+from tfplace.report.explain.efficiency import peak_shares, utilization
 from tfplace.report.explain.one_op import OpReport, report_op
 from tfplace.report.explain.path import PathSummary, summarize_path
 from tfplace.report.explain.split import SplitReport, report_split
@@ -44,12 +45,15 @@ class Explanation:
     what_if: the step on other hardware, starting with the given cluster.
     op: report on the requested op, if any.
     split: report on microbatches, if there are several.
+    peak_shares: [num_devices] share of each device's data-sheet peak, NaN where
+      it is unknown.
   """
 
   schedule: Schedule
   path: PathSummary
   loads: tuple[Load, ...]
   what_if: tuple[WhatIf, ...]
+  peak_shares: np.ndarray
   op: OpReport | None = None
   split: SplitReport | None = None
 
@@ -58,6 +62,11 @@ class Explanation:
     """Returns the step time divided by the lower bound; None if that is 0."""
     bound_us = self.schedule.placement.problem.lower_bound_us
     return self.schedule.step_time_us / bound_us if bound_us > 0 else None
+
+  @property
+  def utilization(self) -> float | None:
+    """Share of peak (MFU) of the devices in use; None if it is unknown."""
+    return utilization(self.peak_shares)
 
   @property
   def bottleneck(self) -> Load | None:
@@ -102,6 +111,7 @@ def explain(
     loads=find_loads(schedule),
     what_if=try_other_hardware(schedule, seconds, seed, on_progress),
     split=report_split(schedule),
+    peak_shares=peak_shares(schedule),
   )
 
 
@@ -109,6 +119,7 @@ def summary(explanation: Explanation) -> list[str]:
   """Summarizes an explanation, one sentence per item."""
   return [
     *_step(explanation),
+    *_utilization(explanation),
     *_order(explanation),
     *_split(explanation),
     *_path(explanation),
@@ -143,6 +154,17 @@ def _step(explanation: Explanation) -> Iterator[str]:
     yield (
       f"{text}: {ratio:.2f} times the lower bound of {bound}, so no placement"
       f" can shorten it by more than {format_share(gain, 1)}."
+    )
+
+
+def _utilization(explanation: Explanation) -> Iterator[str]:
+  share = explanation.utilization
+  if share is not None:
+    count = int(np.sum(~np.isnan(explanation.peak_shares)))
+    devices = "device" if count == 1 else f"{count} devices"
+    yield (
+      f"The step reaches {format_share(share, 1)} of the data-sheet peak of its"
+      f" {devices} (MFU)."
     )
 
 

@@ -33,6 +33,7 @@ def explanation_to_json(explanation: Explanation) -> dict[str, Any]:
     "step_time_us": schedule.step_time_us,
     "lower_bound_us": problem.lower_bound_us,
     "ratio_to_bound": explanation.ratio_to_bound,
+    "share_of_peak": explanation.utilization,
     "feasible": explanation.is_feasible,
     "devices": _devices(explanation),
     "links": _links(explanation),
@@ -63,13 +64,14 @@ def explanation_to_json(explanation: Explanation) -> dict[str, Any]:
 
 
 def _devices(explanation: Explanation) -> list[dict[str, Any]]:
-  schedule = explanation.schedule
+  schedule, shares = explanation.schedule, explanation.peak_shares
   devices = schedule.placement.problem.cluster.devices
   return [
     {
       "name": device.name,
       "kind": device.kind,
       "busy_us": float(schedule.busy_us[i]),
+      "share_of_peak": None if np.isnan(shares[i]) else float(shares[i]),
       "peak_memory_bytes": float(schedule.peak_memory_bytes[i]),
       "memory_bytes": None
       if math.isinf(device.memory_bytes)

@@ -165,6 +165,9 @@ def _tiles(
   if explanation.ratio_to_bound is not None:
     ratio = explanation.ratio_to_bound
     tiles.append((f"{ratio:.2f}x", "the proven lower bound"))
+  if explanation.utilization is not None:
+    share = format_share(explanation.utilization, 1)
+    tiles.append((share, "of the data-sheet peak (MFU)"))
   if explanation.split is not None:
     bubble = format_share(explanation.split.bubble, 1)
     what = f"bubble, {explanation.split.microbatches} microbatches"
