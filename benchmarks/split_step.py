@@ -34,7 +34,13 @@ from tfplace.core.order import ARRIVAL, AUTO, ORDERS
 from tfplace.core.presets import cluster_preset
 from tfplace.core.protocols import Result
 from tfplace.errors import InfeasibleError, TfplaceError
-from tfplace.plan import graph_cache, microbatches, planner, sources, variants
+from tfplace.plan import (
+  PlanConfig,
+  graph_cache,
+  microbatches,
+  sources,
+  variants,
+)
 
 if TYPE_CHECKING:
   import keras
@@ -354,13 +360,14 @@ def chosen(
   def open_variant(microbatches: MicrobatchConfig) -> variants.StepVariant:
     return variants.StepVariant(graphs.problem(microbatches, cluster))
 
-  config = planner.PlanConfig(
+  config = PlanConfig(
     budget_s=values.budget_s,
     seed=values.seed,
     baselines=(),
     order=values.order,
+    microbatches=graphs.allows,
   )
-  plan, _ = microbatches.make_auto_plan(open_variant, graphs.allows, config)
+  plan, _ = microbatches.choose_variant(open_variant, config)
   tried = plan.choice.trials
   return {
     **of_result(plan.best, cluster_preset(cluster)),

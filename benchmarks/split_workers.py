@@ -168,13 +168,12 @@ def placed(
 ) -> dict[str, Row]:
   """The best placement that search and measurement find; unsplit, one worker
   besides."""
-  from tfplace.plan import sources
-  from tfplace.plan.clusters import LiveStep
-  from tfplace.plan.measured import make_measured_plan
-  from tfplace.plan.planner import PlanConfig
+  from tfplace.plan import PlanConfig, sources
+  from tfplace.plan.live_step import LiveStep
+  from tfplace.plan.measured import search_measured
 
   problem = Problem(sources.op_graph(traced, live.cluster), live.cluster)
-  plan = make_measured_plan(
+  plan = search_measured(
     problem,
     PlanConfig("auto", values.budget_s, values.seed),
     LiveStep(live, traced, measure_s=values.measure_s),

@@ -85,11 +85,12 @@ def test_no_order_makes_a_cycle_or_another_result(name, seed, chained):
   model = build(name)
   tfplace.place_model(model, placement=by_rank(model, MicrobatchConfig(2)))
   controller = controller_of(model)
-  names = list(controller.plan.turns)
+  names = list(controller.plan.device_map.turns)
   turns = np.random.default_rng(seed).permutation(len(names)).tolist()
-  controller.plan = dataclasses.replace(
-    controller.plan, turns=dict(zip(names, turns, strict=True))
+  shuffled = dataclasses.replace(
+    controller.plan.device_map, turns=dict(zip(names, turns, strict=True))
   )
+  controller.plan = dataclasses.replace(controller.plan, device_map=shuffled)
   assert_same(fitted(model, name, epochs=1), expected)
   assert chained[0][2] > 50
 
@@ -119,7 +120,7 @@ def test_a_model_is_planned_by_rank_and_applied(chained):
   tfplace.place_model(
     model,
     at.local_cluster(),
-    "pipeline",
+    strategy="pipeline",
     batch_size=BATCH,
     order="rank",
     microbatches=2,
@@ -134,7 +135,7 @@ def test_a_plan_by_rank_is_applied_as_an_object_and_not_by_its_names(tmp_path):
   plan = tfplace.plan_model(
     model,
     at.local_cluster(),
-    "pipeline",
+    strategy="pipeline",
     batch_size=BATCH,
     order="rank",
     microbatches=2,
@@ -143,7 +144,7 @@ def test_a_plan_by_rank_is_applied_as_an_object_and_not_by_its_names(tmp_path):
   with pytest.raises(ApplyError, match="'rank', and names alone do not tell"):
     tfplace.place_model(model, placement=tmp_path / "p.json")
   tfplace.place_model(model, placement=plan)
-  assert controller_of(model).plan.turns
+  assert controller_of(model).plan.device_map.turns
 
 
 def test_a_bad_order_is_refused():

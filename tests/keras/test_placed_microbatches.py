@@ -193,7 +193,12 @@ def test_it_is_planned_in_microbatches_kept_edited_and_applied(tmp_path):
   expected = fitted(build(name), name, 1)
   cluster = at.local_cluster()
   plan = tfplace.plan_model(
-    build(name), cluster, "m_topo", BATCH, microbatches=3, max_in_flight=2
+    build(name),
+    cluster,
+    strategy="m_topo",
+    batch_size=BATCH,
+    microbatches=3,
+    max_in_flight=2,
   )
   assert (plan.microbatches, plan.max_in_flight) == (3, 2)
   assert "step in 3 microbatches of" in plan.message
@@ -295,7 +300,7 @@ def test_numbers_of_numpy_are_numbers():
     tfplace.plan_model(
       build(None, MODELS["dense"][0]),
       at.local_cluster(),
-      "cpu",
+      strategy="cpu",
       batch_size=kind(BATCH),
       **{name: kind(value) for name, value in options.items()},
     )
@@ -317,12 +322,16 @@ def test_what_cannot_be_split_says_why(case):
   options = {"microbatches": 2, **options}
   with pytest.raises(ExtractionError, match=said):
     tfplace.plan_model(
-      build(None, function), at.local_cluster(), "cpu", BATCH, **options
+      build(None, function),
+      at.local_cluster(),
+      strategy="cpu",
+      batch_size=BATCH,
+      **options,
     )
   model = build(None, function)
   with pytest.raises(ExtractionError, match=said):
     tfplace.place_model(
-      model, at.local_cluster(), "cpu", batch_size=BATCH, **options
+      model, at.local_cluster(), strategy="cpu", batch_size=BATCH, **options
     )
     model.fit(*at.batch("dense"), batch_size=BATCH, verbose=0)
 
@@ -370,7 +379,7 @@ def test_the_split_that_is_chosen_trains_as_the_whole_step():
   assert f"is split into {told.microbatches} microbatches" in told.message
   # One device runs the whole step, not its parts one after the other.
   whole = tfplace.plan_model(
-    build(name, much_work), fast_cluster(), "single", BATCH
+    build(name, much_work), fast_cluster(), strategy="single", batch_size=BATCH
   )
   alone = told.single_device.step_time_us
   assert alone == whole.evaluation.step_time_us
@@ -468,7 +477,7 @@ def test_statistics_over_the_batch_are_split_where_that_is_allowed():
   tfplace.place_model(
     model,
     at.local_cluster(),
-    "m_topo",
+    strategy="m_topo",
     batch_size=BATCH,
     microbatches=2,
     allow_batch_statistics=True,
@@ -485,7 +494,7 @@ def test_statistics_are_of_the_microbatches_that_have_examples():
   model = build(None, function)
   model.compile(keras.optimizers.SGD(0.0), "mse", jit_compile=False)
   tfplace.place_model(
-    model, at.local_cluster(), "m_topo", batch_size=7, microbatches=2,
+    model, at.local_cluster(), strategy="m_topo", batch_size=7, microbatches=2,
     allow_batch_statistics=True,
   )  # fmt: skip
   x = MODELS["dense"][1]

@@ -151,7 +151,7 @@ def test_unsplit_it_is_the_step_of_keras():
 def test_the_split_step_is_planned_at_the_first_fit():
   expected = fitted(build(Halved), 1)
   model = tfplace.place_model(
-    build(Halved), at.local_cluster(), "m_topo", microbatches=2
+    build(Halved), at.local_cluster(), strategy="m_topo", microbatches=2
   )
   assert_same(fitted(model, 1), expected)
   assert model.placement.microbatches == 2
@@ -208,7 +208,7 @@ def test_a_forward_that_gives_no_loss_is_refused(case, microbatches):
   model.forward = forward
   if microbatches > 1:
     tfplace.place_model(
-      model, at.local_cluster(), "cpu", microbatches=microbatches
+      model, at.local_cluster(), strategy="cpu", microbatches=microbatches
     )
   with pytest.raises(ExtractionError, match=f"^model 'net': .*{said}"):
     model.fit(X[:BATCH], Y[:BATCH], batch_size=BATCH, verbose=0)
@@ -219,7 +219,7 @@ def test_the_gradients_of_another_model_are_refused():
   other.name = "other"
   _ = model(X), other(X)  # the same numbers of weights
   object.__setattr__(model, "other", other)  # past Keras' tracking
-  tfplace.place_model(model, at.local_cluster(), "cpu", microbatches=2)
+  tfplace.place_model(model, at.local_cluster(), strategy="cpu", microbatches=2)
   said = r"'net' cannot be split: .* with another model, 'other'; give it"
   with pytest.raises(ExtractionError, match=said):
     fitted(model, 1)
@@ -242,7 +242,7 @@ REFUSED = {
 @pytest.mark.parametrize("kind", REFUSED)
 def test_what_cannot_be_split_says_why(kind):
   model = tfplace.place_model(
-    build(kind), at.local_cluster(), "cpu", microbatches=2
+    build(kind), at.local_cluster(), strategy="cpu", microbatches=2
   )
   with pytest.raises(ExtractionError, match=REFUSED[kind]):
     fitted(model, 1)
@@ -322,7 +322,7 @@ class Penalized(Forward):
 def test_forward_that_adds_to_the_loss_passes_the_check():
   batch = (X[:BATCH], Y[:BATCH], WEIGHTS[:BATCH])
   plan = tfplace.plan_model(
-    build(Penalized), "v100x2", "m_topo", sample=batch, microbatches=2
+    build(Penalized), "v100x2", strategy="m_topo", sample=batch, microbatches=2
   )
   assert "not checked" not in plan.message
   assert "2 microbatches" in plan.message

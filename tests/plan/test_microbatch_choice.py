@@ -17,9 +17,13 @@ from tfplace.errors import (
   MeasurementError,
   TfplaceError,
 )
-from tfplace.plan.measured import make_measured_auto_plan
-from tfplace.plan.microbatches import HintConfig, make_auto_plan, split_hint
-from tfplace.plan.planner import PlanConfig, Stages, make_plan
+from tfplace.plan import PlanConfig, Stages
+from tfplace.plan.microbatches import (
+  HintConfig,
+  choose_variant,
+  microbatch_hint,
+)
+from tfplace.plan.search import search
 from tfplace.plan.successive_halving import main_devices
 from tfplace.plan.variants import StepVariant
 from tfplace.simulate import Simulator
@@ -94,9 +98,10 @@ class Step:
     )
 
 
-def chosen(step, base=WHOLE, config=CONFIG, **more):
-  plan, _ = make_auto_plan(step, base, config, **more)
-  return plan
+def chosen(step, base=WHOLE, config=CONFIG):
+  config = dataclasses.replace(config, microbatches=base)
+  report, _ = choose_variant(step, config)
+  return report
 
 
 def test_a_step_of_much_work_is_split_for_the_devices():
@@ -305,9 +310,9 @@ LONG = PlanConfig(budget_s=20.0)
 
 def hint_of(step, config=LONG, **more):
   short = dataclasses.replace(config, budget_s=1.0)
-  plan = make_plan(step(WHOLE).problem, short)
+  plan = search(step(WHOLE).problem, short)
   hint = HintConfig(search_s=0.5, **more)
-  return split_hint(step, plan, config, Stages(), hint)
+  return microbatch_hint(step, plan, config, Stages(), hint)
 
 
 def test_a_step_that_gains_nothing_is_told_what_a_split_would_give():
@@ -384,7 +389,7 @@ def measured(slower, step=None, config=CONFIG, kind=Devices):
     devices = kind(opened.problem, slower)
     return dataclasses.replace(opened, live=devices)
 
-  return make_measured_auto_plan(open_variant, WHOLE, config)
+  return choose_variant(open_variant, dataclasses.replace(config, measure=True))
 
 
 @pytest.mark.parametrize("strategy", ["blocks", "expert"])

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from tfplace.core import Cluster, Device, Link, OpSpec, Problem, build_graph
-from tfplace.core.microbatches import WHOLE, MicrobatchConfig
+from tfplace.core.microbatches import MicrobatchConfig
 from tfplace.errors import ExtractionError
-from tfplace.plan.microbatches import make_auto_plan
-from tfplace.plan.planner import PlanConfig, make_plan
+from tfplace.plan import PlanConfig
+from tfplace.plan.microbatches import choose_variant
+from tfplace.plan.search import search
 from tfplace.plan.variants import StepVariant, order_reason
 
 
@@ -55,7 +56,7 @@ def two_stages(microbatches):
 @pytest.mark.parametrize("order", ["arrival", "rank", "auto"])
 def test_each_number_of_microbatches_has_its_order(strategy, order):
   config = PlanConfig(strategy, budget_s=1.0, order=order, baselines=())
-  plan, _ = make_auto_plan(two_stages, WHOLE, config)
+  plan, _ = choose_variant(two_stages, config)
   assert plan.choice.microbatches == MicrobatchConfig(2)
   taken = "arrival" if order == "arrival" else "rank"
   assert plan.best.order == plan.problem.order == taken
@@ -70,7 +71,7 @@ def test_each_number_of_microbatches_has_its_order(strategy, order):
 def test_baselines_are_in_the_order_of_the_plan():
   problem = two_stages(MicrobatchConfig(2)).problem
   config = PlanConfig("m_topo", 1.0, order="auto", baselines=("m_etf",))
-  plan = make_plan(problem, config)
+  plan = search(problem, config)
   assert [r.order for r in plan.results] == ["rank", "rank"]
   assert [r.evaluation.step_time_us for r in plan.results] == [11, 11]
 

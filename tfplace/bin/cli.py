@@ -278,7 +278,7 @@ class _Lines:
 def show_stage(
   stage: str, detail: str, seconds: float | None
 ) -> Iterator[stages.OnStage]:
-  """A bar for a stage of planning: a `ShowStage` of `plan.planner`."""
+  """A bar for a stage of planning: a `ShowStage` of `plan.config`."""
   what = f"{stage[0].upper()}{stage[1:]}{detail}"
   with showing_progress(what, seconds, stage in _IN_LINES) as on_stage:
     yield on_stage

@@ -11,24 +11,17 @@ from absl import flags
 from tfplace import core, formats, placers
 from tfplace.bin import cli, guarded, outputs, sources, splits
 from tfplace.core import constraints
+from tfplace.core import order as orders
 from tfplace.core.microbatches import MicrobatchConfig, microbatches_of
-from tfplace.core.order import ARRIVAL, AUTO, ORDERS, order_to_json
+from tfplace.core.order import ARRIVAL, ORDERS, order_to_json
+from tfplace.core.protocols import Result
 from tfplace.placers import registry
+from tfplace.plan import Plan, PlanConfig, Stages, StepVariant, make_plan
 from tfplace.plan import sources as plan_sources
-from tfplace.plan.clusters import LiveStep
-from tfplace.plan.measured import make_measured_auto_plan, make_measured_plan
-from tfplace.plan.microbatches import make_auto_plan, split_hint
-from tfplace.plan.planner import (
-  CHOOSING,
-  SINGLE,
-  PlanConfig,
-  PlanResult,
-  Stages,
-  against_single,
-  is_beaten,
-  make_plan,
-)
-from tfplace.plan.variants import StepVariant, VariantChoice
+from tfplace.plan.config import AUTO, SINGLE
+from tfplace.plan.live_step import LiveStep
+from tfplace.plan.search import PlanReport, against_single, is_beaten
+from tfplace.plan.variants import VariantChoice
 
 if TYPE_CHECKING:
   from tfplace.measure import OpenCluster
@@ -56,7 +49,7 @@ def _define(values: flags.FlagValues) -> None:
   flags.DEFINE_enum(
     "order",
     ARRIVAL,
-    (*ORDERS, AUTO),
+    (*ORDERS, orders.AUTO),
     "In which each device takes its ready ops: as they become ready, or by a"
     " rank of each op (one microbatch after another, the longest way to the end"
     " first), which the graph that is written keeps to by control edges. auto"
@@ -182,10 +175,10 @@ def _check(values: flags.FlagValues) -> None:
         "--init_placement is of one split of the step: give its number of"
         " microbatches instead of --microbatches=auto"
       )
-  if values["tolerance"].present and values.strategy != CHOOSING:
+  if values["tolerance"].present and values.strategy != AUTO:
     raise cli.UsageError(
       f"strategy {values.strategy!r} gives up no time for less traffic, yet"
-      f" --tolerance={values.tolerance:g} was given; {CHOOSING} may"
+      f" --tolerance={values.tolerance:g} was given; {AUTO} may"
     )
   kind = sources.chosen_source(values, may_choose=True)
   cluster = cli.required(values, "cluster")
@@ -208,37 +201,50 @@ def _check(values: flags.FlagValues) -> None:
 def _main(values: flags.FlagValues) -> None:
   _check(values)
   with sources.opened_cluster(values) as (described, devices):
-    cluster = _limited(values, described)
-    opened = _Opened(values, cluster, devices, Stages(cli.show_stage))
-    if splits.is_chosen(values):
-      plan, step = _auto(opened)
-    else:
-      plan, step = _whole(opened)
-    hint = _hint(opened, plan)
-  outputs.write_files(values, plan.best.placement, step.traced)
-  outputs.write_pictures(values, plan.best.placement, plan.results)
-  _print(values, plan, hint)
+    source = _FlagSource(values, _limited(values, described), devices)
+    plan = make_plan(source, _config(values), Stages(cli.show_stage))
+  report = plan.report
+  if report is None:
+    raise cli.UsageError("nothing was planned")
+  outputs.write_files(values, report.best.placement, plan.step)
+  outputs.write_pictures(values, report.best.placement, report.results)
+  _print(values, plan, report)
 
 
-# Steps that share the seconds of running where the split is chosen: at most as
-# many as are profiled, and two that run.
+# Number of step variants that share the measuring time if microbatches are
+# chosen: those that are profiled, and two that run.
 _RUNNING_STEPS = 4
 
 
 @dataclasses.dataclass(frozen=True)
-class _Opened:
-  """The source and the cluster of the flags: steps, split in any way."""
+class _FlagSource:
+  """Source and cluster of the flags; see `plan.planner.Source`."""
 
   values: flags.FlagValues
   cluster: core.Cluster
   devices: "OpenCluster | None"
-  show: Stages
 
-  def step(self, microbatches: MicrobatchConfig) -> StepVariant:
-    """The step with its costs: profiled, where devices are open.
+  @property
+  def training(self) -> bool:
+    """Whether the step is a training step."""
+    return bool(self.values.training)
+
+  @property
+  def suggests_microbatches(self) -> bool:
+    """Whether microbatches are possible; never on running devices."""
+    kind = sources.chosen_source(self.values, may_choose=True)
+    return (
+      self.devices is None
+      and self.training
+      and kind in plan_sources.MICROBATCH_KINDS
+    )
+
+  def open(self, microbatches: MicrobatchConfig, show: Stages) -> StepVariant:
+    """Extracts a step variant, and profiles it if devices are open.
 
     Raises:
-      TfplaceError: a bad source, a step that cannot be split so, or be run.
+      TfplaceError: the source is invalid, or the step cannot be extracted or
+        run in these microbatches.
     """
     values = self.values
     needs_trace = self.devices is not None or outputs.needs_trace(values)
@@ -247,7 +253,7 @@ class _Opened:
     )
     problem = core.Problem(_grouped(values, source.graph), self.cluster)
     if values.strategy in ("auto", *placers.LEARNED):
-      cli.load_tensorflow()  # for the learned policy; quiet, off the clock
+      cli.load_tensorflow()  # For the learned policy, outside the budget.
     if self.devices is None or source.traced is None:
       return StepVariant(problem, source.traced)
     options = {"allow_side_effects": values.allow_side_effects}
@@ -256,42 +262,16 @@ class _Opened:
     )
     if splits.is_chosen(values):
       live = live.shared(_RUNNING_STEPS)
-    with self.show("profiling", f" {problem.graph.name}") as on_stage:
+    with show("profiling", f" {problem.graph.name}") as on_stage:
       problem = live.profiled(problem, on_stage)
     return StepVariant(problem, source.traced, live)
 
-
-def _auto(opened: _Opened) -> tuple[PlanResult, StepVariant]:
-  """Chooses the split with the placement."""
-  values = opened.values
-  base, config = splits.config(values), _config(values)
-  if values.measure:
-    return make_measured_auto_plan(opened.step, base, config, opened.show)
-  return make_auto_plan(opened.step, base, config, opened.show)
-
-
-def _whole(opened: _Opened) -> tuple[PlanResult, StepVariant]:
-  """Places the step as it is split by the flags."""
-  values = opened.values
-  step = opened.step(splits.config(values))
-  config = _config(values)
-  if values.measure and step.live is not None:
-    plan = make_measured_plan(step.problem, config, step.live, show=opened.show)
-  else:
-    plan = make_plan(step.problem, config, opened.show)
-  return plan, step
-
-
-def _hint(opened: _Opened, plan: PlanResult) -> str:
-  """What a split would give, where none is asked for and no devices run."""
-  values = opened.values
-  asked = splits.is_chosen(values) or not splits.config(values).is_whole
-  kind = sources.chosen_source(values, may_choose=True)
-  if asked or opened.devices is not None or not values.training:
+  def compare(
+    self, variant: StepVariant, microbatches: MicrobatchConfig, show: Stages
+  ) -> str:
+    """Compares nothing; commands plan without a numeric check."""
+    del variant, microbatches, show
     return ""
-  if kind not in plan_sources.MICROBATCH_KINDS:
-    return ""
-  return split_hint(opened.step, plan, _config(values), opened.show)
 
 
 def _config(values: flags.FlagValues) -> PlanConfig:
@@ -299,40 +279,40 @@ def _config(values: flags.FlagValues) -> PlanConfig:
   if values.init_placement:
     init_placement = formats.load_assignments(values.init_placement)
   return PlanConfig(
-    values.strategy,
-    values.budget_s,
-    values.seed,
-    values.policy,
-    _BASELINES,
-    init_placement,
+    strategy=values.strategy,
+    budget_s=values.budget_s,
+    seed=values.seed,
+    policy=values.policy,
+    baselines=_BASELINES,
+    init_placement=init_placement,
     tolerance=values.tolerance,
     order=values.order,
+    microbatches=splits.config(values),
+    chooses_microbatches=splits.is_chosen(values),
+    measure=values.measure,
   )
 
 
-def _print(values: flags.FlagValues, plan: PlanResult, hint: str) -> None:
-  for strategy, error in plan.failures.items():
+def _print(values: flags.FlagValues, plan: Plan, report: PlanReport) -> None:
+  for strategy, error in report.failures.items():
     print(f"{strategy}: {error}")
-  best, single = plan.best, plan.single_device
-  if plan.choice is not None:
-    outputs.print_choice(plan.choice, single)
-  outputs.print_results(plan.results, best, plan.measured, single)
-  if plan.measured is None and single is not None and is_beaten(best, single):
-    if values.strategy == CHOOSING:
-      print("No placement that was found beats one device.")
-    elif best.strategy != SINGLE:
-      print(f"The step by {best.strategy} is {against_single(best, single)}.")
-  split_reason = plan.choice.reason if plan.choice else ""
-  for text in (split_reason, plan.order_reason, hint):
-    if text:
-      print(f"{text[0].upper()}{text[1:]}.")
-  for strategy, why in plan.results[0].skipped.items():
+  best, single = report.best, report.single_device
+  if report.choice is not None:
+    outputs.print_choice(report.choice, single)
+  outputs.print_results(report.results, best, report.measured, single)
+  if report.measured is None and single is not None:
+    _print_beaten(values.strategy, best, single)
+  for text in plan.notes:
+    print(f"{text[0].upper()}{text[1:]}.")
+  for strategy, why in report.results[0].skipped.items():
     print(f"{strategy} was skipped: {why}")
   if values.json:
-    microbatches = microbatches_of(plan.problem.graph.names)
-    tried = {} if plan.choice is None else {"splits": _as_json(plan.choice)}
+    microbatches = microbatches_of(report.problem.graph.names)
+    tried = {}
+    if report.choice is not None:
+      tried = {"splits": _as_json(report.choice)}
     outputs.print_evaluation(
-      plan.evaluation.with_extra(
+      report.evaluation.with_extra(
         strategy=best.strategy,
         seconds=best.seconds,
         evaluations=best.evaluations,
@@ -341,6 +321,17 @@ def _print(values: flags.FlagValues, plan: PlanResult, hint: str) -> None:
         **tried,
       )
     )
+
+
+def _print_beaten(strategy: str, best: Result, single: Result) -> None:
+  """Says so if one device is predicted to be as fast."""
+  if not is_beaten(best.evaluation, single.evaluation):
+    return
+  if strategy == AUTO:
+    print("No placement that was found beats one device.")
+  elif best.strategy != SINGLE:
+    ratio = against_single(best.evaluation, single.evaluation)
+    print(f"The step by {best.strategy} is {ratio}.")
 
 
 def _as_json(choice: VariantChoice) -> list[dict[str, Any]]:

@@ -17,11 +17,10 @@ from tfplace.core.microbatches import MicrobatchConfig, microbatches_of
 from tfplace.cost import registry
 from tfplace.errors import shown
 from tfplace.extraction.stages import OnStage
-from tfplace.plan import clusters, graph_cache
+from tfplace.plan import Stages, clusters, graph_cache
 from tfplace.plan import sources as plan_sources
 from tfplace.plan.clusters import find_cluster as load_cluster
 from tfplace.plan.clusters import is_live
-from tfplace.plan.planner import Stages
 
 if TYPE_CHECKING:
   from tfplace.extraction.traced import TracedStep

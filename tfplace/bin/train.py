@@ -17,8 +17,7 @@ from tfplace.bin import cli, sources, splits, training_graphs
 from tfplace.errors import shown
 from tfplace.learned import training_process
 from tfplace.placers import LEARNED
-from tfplace.plan import clusters
-from tfplace.plan.planner import Stages
+from tfplace.plan import Stages, live_step
 
 if TYPE_CHECKING:
   from tfplace.learned.train.trainer import Trainer
@@ -236,7 +235,7 @@ def _main(values: flags.FlagValues) -> None:
 def _run(values: flags.FlagValues) -> None:
   if values.reward == "measure":
     training_process.enter_training_process()
-    with clusters.measured_problems(
+    with live_step.measured_problems(
       values.models,
       values.cluster[0],
       os.path.join(values.checkpoint_dir, "graphs"),

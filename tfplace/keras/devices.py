@@ -21,7 +21,7 @@ from tfplace.errors import ApplyError
 from tfplace.extraction.layers import open_layers
 from tfplace.extraction.microbatches import is_template
 from tfplace.keras import state
-from tfplace.plan.plan import Plan, choices
+from tfplace.plan.device_map import DeviceMap, similar_names
 
 _GRADIENT_SCOPE = "gradient_tape/"
 # The bodies of these ops have their own devices and may take resources on
@@ -53,7 +53,7 @@ class DeviceFunction:
   Use one instance per trace of a function and its nested graphs.
   """
 
-  def __init__(self, plan: Plan) -> None:
+  def __init__(self, plan: DeviceMap) -> None:
     self._plan = plan
     self._placed: dict[str, str] = {}  # op name -> device, over all graphs
     self._copied: dict[str, str] = {}  # the same, of what microbatches copy
@@ -206,7 +206,7 @@ def on_each_call(model: Any, action: Callable[[], None]) -> Iterator[None]:
       vars(model)["call"] = before
 
 
-def named_devices(model: keras.Model, plan: Plan) -> dict[int, str]:
+def named_devices(model: keras.Model, plan: DeviceMap) -> dict[int, str]:
   """Returns the devices of the variables that the plan places by name.
 
   The plan names the layer of a variable, or its path. The path is the name of
@@ -227,7 +227,7 @@ def named_devices(model: keras.Model, plan: Plan) -> dict[int, str]:
 
 
 def traced_devices(
-  model: keras.Model, plan: Plan, step: Callable[..., Any], data: Any
+  model: keras.Model, plan: DeviceMap, step: Callable[..., Any], data: Any
 ) -> dict[int, str]:
   """Returns the devices of variables, also for plans without handles.
 
@@ -258,14 +258,14 @@ def _with_slots(model: keras.Model, found: dict[int, str]) -> dict[int, str]:
   return found
 
 
-def _from_layers(model: keras.Model, plan: Plan) -> dict[int, str]:
+def _from_layers(model: keras.Model, plan: DeviceMap) -> dict[int, str]:
   if not plan.layers:
     return {}
   return state.layer_devices(model, plan.layers)
 
 
 def _from_ops(
-  model: keras.Model, plan: Plan, step: Callable[..., Any], data: Any
+  model: keras.Model, plan: DeviceMap, step: Callable[..., Any], data: Any
 ) -> dict[int, str]:
   """Returns the device planned for the first op that uses each variable.
 
@@ -288,7 +288,7 @@ def _from_ops(
   return {id(keys[key]): device for key, device in votes.items() if key in keys}
 
 
-def check_layers(plan: Plan, model: keras.Model) -> None:
+def check_layers(plan: DeviceMap, model: keras.Model) -> None:
   """Checks that a built model has all layers that a plan names.
 
   Raises:
@@ -300,7 +300,7 @@ def check_layers(plan: Plan, model: keras.Model) -> None:
     if name not in known:
       raise ApplyError(
         f"the placement names {name!r}, which is no layer of model"
-        f" {model.name!r}; {choices(name, known)} (Keras numbers"
+        f" {model.name!r}; {similar_names(name, known)} (Keras numbers"
         " layers without a name of their own through a whole process)",
         op=name,
         device=device,

@@ -155,19 +155,6 @@ def _devices(cluster: Cluster) -> dict[str, Any]:
   }
 
 
-def without_values(traced: TracedStep) -> TracedStep:
-  """Returns a copy of the step without weights and inputs, for later runs."""
-  return dataclasses.replace(
-    traced,
-    variables={
-      n: dataclasses.replace(v, value=None) for n, v in traced.variables.items()
-    },
-    feeds={
-      n: dataclasses.replace(f, value=None) for n, f in traced.feeds.items()
-    },
-  )
-
-
 def measure(traced: TracedStep, placement: Placement, steps: int) -> Evaluation:
   """Measures a placed step with synthetic weights and inputs.
 

@@ -19,7 +19,8 @@ from tfplace.core.problem import Problem
 from tfplace.core.protocols import Result
 from tfplace.errors import InfeasibleError, TfplaceError
 from tfplace.placers import groups, registry
-from tfplace.plan.planner import SINGLE, PlanConfig, Stages, compile_placers
+from tfplace.plan.config import SINGLE, PlanConfig, Stages
+from tfplace.plan.search import compile_placers
 from tfplace.plan.variants import (
   OpenVariant,
   StepVariant,
@@ -113,25 +114,24 @@ class SuccessiveHalving:
   def __init__(
     self,
     open_variant: OpenVariant,
-    base: MicrobatchConfig,
     config: PlanConfig,
     show: Stages,
-    halving: HalvingConfig,
+    halving: HalvingConfig | None = None,
   ) -> None:
-    """Takes the arguments of `choose_variant`."""
+    """Takes the arguments of `plan.microbatches.choose_variant`."""
     self.arms: list[Arm] = []
     self._single: Result | None = None
     self._refused = ""
     self._allowed: VariantTrial | None = None
     self._whole_error: TfplaceError | None = None
     self._open = open_variant
-    self._base = base
+    self._base = config.microbatches
     self._config = config
     self._show = show
-    self._halving = halving
+    self._halving = halving or HalvingConfig()
     self._left_s = config.budget_s
     self._left_evaluations = config.max_evaluations
-    self._share = halving.rung_share
+    self._share = self._halving.rung_share
 
   def explore(self) -> None:
     """Runs the first rung: a short search per number of microbatches.
@@ -144,7 +144,7 @@ class SuccessiveHalving:
     whole.variant = self._open(whole.microbatches)
     self.arms.append(whole)
     problem = whole.variant.problem
-    compile_placers(problem, self._config, self._show, is_split=True)
+    compile_placers(problem, self._config, self._show, is_divided=True)
     self._single = _on_one_device(problem, self._config.seed)
     devices = main_devices(problem)
     counts = _counts(devices, halving)

@@ -1,47 +1,37 @@
-"""User-given placements and colocation groups of a model.
+"""Placements that users give: an object, a file or plain data.
 
-A given placement is an object, a file or plain data. It must name devices of
-this process and layers of the model. For a search, users may keep layers and
-ops together on one device. Optimizer slots always share the device of their
-variable.
+A given placement must name devices of this process and layers of the model.
 """
 
-import collections
 import dataclasses
-import fnmatch
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import keras
 
-from tfplace.core import constraints
 from tfplace.core.microbatches import (
   WHOLE,
   MicrobatchConfig,
   microbatches_of,
 )
-from tfplace.core.op_graph import OpGraph
 from tfplace.core.order import ARRIVAL, ORDERS
 from tfplace.core.placement import Placement
-from tfplace.errors import ApplyError, FormatError, shown
-from tfplace.extraction import TracedStep
+from tfplace.errors import ApplyError, shown
 from tfplace.formats import results
 from tfplace.keras import state
 from tfplace.keras.controller import Planner
 from tfplace.keras.devices import check_layers
 from tfplace.plan import local_devices
-from tfplace.plan import plan as plan_lib
-from tfplace.plan.plan import AppliedPlacement, Plan, choices
+from tfplace.plan.device_map import DeviceMap, from_placement
+from tfplace.plan.plan import GIVEN, Plan
 
 PlanLike: TypeAlias = (
-  AppliedPlacement | Placement | Mapping[str, Any] | str | os.PathLike[str]
+  Plan | Placement | Mapping[str, Any] | str | os.PathLike[str]
 )
-# A layer name, a pattern, or several of them that share one device.
-LayerGroup: TypeAlias = str | Sequence[str]
 
 
-def given(
+def given_planner(
   placement: PlanLike,
   model: keras.Model,
   microbatches: MicrobatchConfig = WHOLE,
@@ -51,32 +41,33 @@ def given(
   A placement with everything on the default device leaves the model unplaced.
 
   Args:
-    placement: placement in any form that `read_plan` accepts.
+    placement: placement in any form that `read_devices` accepts.
     model: model to place.
     microbatches: microbatches of the training step, used if the plan has none.
 
   Raises:
     ApplyError: the plan is for other microbatches.
-    TfplaceError: `read_plan` fails.
+    TfplaceError: `read_devices` fails.
   """
-  plan: Plan | None = None
-  if isinstance(placement, AppliedPlacement) and stays(placement):
-    applied = placement
-    joined = _joined(applied.microbatch_config, microbatches)
-    if joined != applied.microbatch_config:
-      applied = dataclasses.replace(applied, microbatch_config=joined)
+  if isinstance(placement, Plan) and stays(placement):
+    joined = _joined(placement.microbatch_config, microbatches)
+    plan = dataclasses.replace(placement, microbatch_config=joined)
   else:
-    plan = read_plan(placement, model)
-    plan = dataclasses.replace(
-      plan, microbatches=_joined(plan.microbatches, microbatches)
+    found = read_devices(placement, model)
+    found = dataclasses.replace(
+      found,
+      microbatches=_joined(found.microbatches, microbatches),
+      is_partial=_is_partial(found, model),
     )
-    applied = plan_lib.given(plan, model.name, _is_partial(plan, model))
-
-  def planner(kind: str, data: Any) -> tuple[Plan | None, AppliedPlacement]:
-    del kind, data
-    return plan, applied
-
-  return planner
+    whole = placement.placement if isinstance(placement, Plan) else placement
+    plan = Plan(
+      model.name,
+      GIVEN,
+      placement=whole if isinstance(whole, Placement) else None,
+      microbatch_config=found.microbatches,
+      device_map=found,
+    )
+  return lambda kind, data: plan
 
 
 def _joined(own: MicrobatchConfig, asked: MicrobatchConfig) -> MicrobatchConfig:
@@ -100,20 +91,20 @@ def _joined(own: MicrobatchConfig, asked: MicrobatchConfig) -> MicrobatchConfig:
   return dataclasses.replace(microbatches, allow_batch_statistics=allowed)
 
 
-def _is_partial(plan: Plan, model: keras.Model) -> bool:
-  """Returns whether a plan leaves parts of the model unplaced.
+def _is_partial(devices: DeviceMap, model: keras.Model) -> bool:
+  """Returns whether parts of the model have no device.
 
-  A plan of layers does not cover loss and metrics. A complete plan of ops
-  names all variables.
+  A map of layers does not cover loss and metrics. A complete map of ops names
+  all variables.
   """
-  return bool(plan.layers) or any(v.path not in plan.ops for v in model.weights)
-
-
-def stays(applied: AppliedPlacement) -> bool:
-  """Returns whether everything stays on TensorFlow's default device."""
-  return (
-    applied.one_device and local_devices.default_device() in applied.devices
+  return bool(devices.layers) or any(
+    v.path not in devices.ops for v in model.weights
   )
+
+
+def stays(plan: Plan) -> bool:
+  """Returns whether everything stays on TensorFlow's default device."""
+  return plan.one_device and local_devices.default_device() in plan.devices
 
 
 def check_order(order: Any) -> None:
@@ -134,11 +125,11 @@ def check_order(order: Any) -> None:
     )
 
 
-def read_plan(placement: PlanLike, model: keras.Model) -> Plan:
-  """Reads a plan from any supported form of a placement.
+def read_devices(placement: PlanLike, model: keras.Model) -> DeviceMap:
+  """Reads the devices of a placement in any supported form.
 
   Args:
-    placement: a `Placement` or `AppliedPlacement`, the path or content of a
+    placement: a `Placement` or `Plan`, the path or content of a
       placement file, or a mapping from op or layer names to device names
       (short names such as "CPU:1" are allowed).
     model: model whose layers a mapping may name.
@@ -148,13 +139,13 @@ def read_plan(placement: PlanLike, model: keras.Model) -> Plan:
     ApplyError: this process lacks a device, the model lacks a layer, the
       placement is empty, or a file or its content has order "rank".
   """
-  if isinstance(placement, AppliedPlacement):
-    plan = read_plan(placement.placement or placement.assignments, model)
-    return dataclasses.replace(plan, microbatches=placement.microbatch_config)
+  if isinstance(placement, Plan):
+    found = read_devices(placement.placement or placement.assignments, model)
+    return dataclasses.replace(found, microbatches=placement.microbatch_config)
   if isinstance(placement, Placement):
-    plan = plan_lib.from_placement(placement)
-    own = _of_variables(plan.ops, model)
-    return dataclasses.replace(plan, ops={**plan.ops, **own})
+    found = from_placement(placement)
+    own = _of_variables(found.ops, model)
+    return dataclasses.replace(found, ops={**found.ops, **own})
   assignments = dict(assignments_of(placement))
   if isinstance(placement, (str, os.PathLike)):
     assignments |= _of_variables(assignments, model)
@@ -168,7 +159,7 @@ def assignments_of(placement: PlanLike) -> Mapping[str, str]:
     FormatError: the file is not a placement file.
     ApplyError: the placement is empty.
   """
-  if isinstance(placement, AppliedPlacement):
+  if isinstance(placement, Plan):
     placement = placement.placement or placement.assignments
   if isinstance(placement, Placement):
     return placement.assignments
@@ -228,84 +219,17 @@ def _in_other_scopes(
   yield [path.removeprefix(scope) for path in paths]
 
 
-def _from_mapping(placement: Mapping[str, str], model: keras.Model) -> Plan:
+def _from_mapping(
+  placement: Mapping[str, str], model: keras.Model
+) -> DeviceMap:
   full = local_devices.canonical_devices(placement)
   known = state.layer_names(model)
-  # A plan of ops always has scoped names. A plan without them names layers.
+  # Op names have scopes. A mapping without scopes names layers.
   if not any("/" in name for name in full):
-    plan = Plan({}, {}, full)
+    found = DeviceMap({}, {}, full)
     if model.built:
-      check_layers(plan, model)
-    return plan
+      check_layers(found, model)
+    return found
   layers = {name: d for name, d in full.items() if name in known}
   ops = {name: d for name, d in full.items() if name not in known}
-  return Plan(ops, {}, layers, microbatches=microbatches_of(ops))
-
-
-def check_groups(groups: Iterable[LayerGroup]) -> tuple[tuple[str, ...], ...]:
-  """Returns the groups of `keep_together`, each as a tuple of names.
-
-  Raises:
-    ApplyError: an entry is not a name.
-  """
-  if isinstance(groups, str) or not isinstance(groups, Iterable):
-    groups = (groups,)
-  result = []
-  for group in groups:
-    names = group if isinstance(group, (list, tuple)) else (group,)
-    if not names or not all(isinstance(name, str) for name in names):
-      raise ApplyError(
-        "keep_together takes names of layers, patterns, and lists of them, not"
-        f" {group!r:.60}"
-      )
-    result.append(tuple(names))
-  return tuple(result)
-
-
-def grouped(
-  graph: OpGraph,
-  traced: TracedStep,
-  model: keras.Model,
-  keep_together: Iterable[Sequence[str]],
-) -> OpGraph:
-  """Adds the groups of optimizer slots and of the user to a graph.
-
-  Raises:
-    ApplyError: a name matches no layer and no op of the model.
-  """
-  groups = _slot_groups(graph, model)
-  for names in keep_together:
-    groups.append([op for name in names for op in _ops(graph, traced, name)])
-  return constraints.keep_together(graph, groups)
-
-
-def _slot_groups(graph: OpGraph, model: keras.Model) -> list[list[int]]:
-  """Returns the positions of the handles of slots and variables, by path.
-
-  Variables with the same path are omitted; the controller places their slots.
-  """
-  count = collections.Counter(v.path for v in state.variables(model))
-  return [
-    [graph.index[owner.path], graph.index[slot.path]]
-    for slot, owner in state.slots(model)
-    if all(p in graph.index and count[p] == 1 for p in (slot.path, owner.path))
-  ]
-
-
-def _ops(graph: OpGraph, traced: TracedStep, name: str) -> list[int]:
-  """Returns the ops of a named layer, of matching layers, or matching ops."""
-  known = {layer for layers in traced.layers.values() for layer in layers}
-  wanted = {name} & known or set(fnmatch.filter(known, name))
-  if not wanted:
-    try:
-      return constraints.matching(graph, name)
-    except FormatError:
-      raise ApplyError(
-        f"keep_together names {name!r}, which is no layer of model"
-        f" {traced.name!r} and like no op's name; {choices(name, known)}"
-      ) from None
-  return [
-    op
-    for op, node in enumerate(graph.names)
-    if not wanted.isdisjoint(traced.layers.get(node, ()))
-  ]
+  return DeviceMap(ops, {}, layers, microbatches=microbatches_of(ops))
