@@ -37,6 +37,7 @@ from tfplace.errors import InfeasibleError, TfplaceError
 from tfplace.plan import (
   PlanConfig,
   graph_cache,
+  graph_keys,
   microbatches,
   sources,
   variants,
@@ -225,7 +226,7 @@ class Graphs:
     began, traced = time.perf_counter(), None
     for preset in self.clusters:
       cluster = cluster_preset(preset)
-      key = cache and graph_cache.content_key(
+      key = cache and graph_keys.content_key(
         "module",
         str(HERE / f"{self.module}.py"),
         cluster,

@@ -79,10 +79,10 @@ def test_baselines_are_in_the_order_of_the_plan():
 def test_reasons():
   assert order_reason("rank", None) == ""
   assert order_reason("rank", np.inf) == (
-    "devices take their ops by rank, since as they become ready nothing was"
+    "devices run their ops by rank, since as they become ready nothing was"
     " found that fits in memory"
   )
   assert order_reason("arrival", 12000.0) == (
-    "devices take their ops as they become ready, since by rank nothing faster"
+    "devices run their ops as they become ready, since by rank nothing faster"
     " than 12 ms was found, and it must gain 3%"
   )

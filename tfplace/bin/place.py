@@ -1,4 +1,4 @@
-"""tfplace-place: proposes a placement and compares it with the baselines."""
+"""tfplace-place: finds a placement and compares it with baselines."""
 
 import dataclasses
 import math
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from absl import flags
 
 from tfplace import core, formats, placers
-from tfplace.bin import cli, guarded, outputs, sources, splits
+from tfplace.bin import cli, guarded, microbatch_flags, outputs, sources
 from tfplace.core import constraints
 from tfplace.core import order as orders
 from tfplace.core.microbatches import MicrobatchConfig, microbatches_of
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
   from tfplace.measure import OpenCluster
 
 _DESCRIPTION = (
-  "Finds a device for every op of a model's step, prints the predicted (with"
-  " --measure also the measured) step time beside the baselines, and writes"
-  " the placement and the rewritten graph."
+  "Finds a device for every op of a model's step, prints its predicted step"
+  " time (with --measure also the measured one) beside the baselines, and"
+  " writes the placement and the placed graph."
 )
 _BASELINES = ("single", "cpu", "expert")
 
@@ -41,28 +41,26 @@ def _define(values: flags.FlagValues) -> None:
   flags.DEFINE_string(
     "init_placement",
     None,
-    "tfplace.placement.v1 file to start the search from (strategies auto and"
-    " annealing), such as the plan before a device was lost: of another graph"
-    " or cluster, what is still there is kept.",
+    "tfplace.placement.v1 file from which the search starts (strategies auto"
+    " and annealing), for example the plan before a device was lost. If graph"
+    " or cluster have changed, ops and devices that still exist are kept.",
     flag_values=values,
   )
   flags.DEFINE_enum(
     "order",
     ARRIVAL,
     (*ORDERS, orders.AUTO),
-    "In which each device takes its ready ops: as they become ready, or by a"
-    " rank of each op (one microbatch after another, the longest way to the end"
-    " first), which the graph that is written keeps to by control edges. auto"
-    " tries both, and takes rank where it gains at least 3% or fits where"
-    " arrival does not.",
+    "Order in which a device runs its ready ops. arrival: as they become ready."
+    " rank: by microbatch, then by longest remaining path; control edges"
+    " enforce it in the written graph. auto tries both, and selects rank if it"
+    " gains at least 3% or if only rank fits in memory.",
     flag_values=values,
   )
   flags.DEFINE_float(
     "tolerance",
     None,
     "Share of the step time that --strategy=auto may give up for less traffic."
-    " Left out, it gives up nothing by described costs, and by measured ones"
-    " what the measurement is unsure by.",
+    " Default: the noise of measured costs, and 0 for described costs.",
     lower_bound=0.0,
     flag_values=values,
   )
@@ -71,12 +69,15 @@ def _define(values: flags.FlagValues) -> None:
   flags.DEFINE_bool(
     "measure",
     False,
-    "Also run the placements on the real devices of --cluster.",
+    "Also measure placements on the real devices of --cluster.",
     flag_values=values,
   )
   sources.define_measure_s_flag(values)
   flags.DEFINE_bool(
-    "json", False, "Print the evaluation as a last line.", flag_values=values
+    "json",
+    False,
+    "Print the evaluation as JSON in the last line.",
+    flag_values=values,
   )
   outputs.define_picture_flags(values)
 
@@ -87,24 +88,25 @@ def define_strategy_flags(values: flags.FlagValues) -> None:
     "strategy",
     "auto",
     sorted(placers.STRATEGIES),
-    "The placer.",
+    "Placer to use.",
     flag_values=values,
   )
   flags.DEFINE_float(
     "budget_s",
     60.0,
-    "Seconds to search, a quarter of them at most to prove how fast a step can"
-    " be at best. Extracting, and compiling once per installation, come first.",
+    "Time limit of the search in seconds. At most a quarter of it goes to the"
+    " proof of a lower bound. Extraction and the compilation once per"
+    " installation do not count.",
     lower_bound=0.0,
     flag_values=values,
   )
   flags.DEFINE_integer(
-    "seed", 0, "Fixes every random choice.", lower_bound=0, flag_values=values
+    "seed", 0, "Seed of all random choices.", lower_bound=0, flag_values=values
   )
   flags.DEFINE_string(
     "policy",
     None,
-    "Exported policy of a learned strategy; the shipped one where left out.",
+    "Exported policy of a learned strategy. Default: the shipped policy.",
     flag_values=values,
   )
 
@@ -114,26 +116,25 @@ def _define_constraint_flags(values: flags.FlagValues) -> None:
   flags.DEFINE_list(
     "max_memory",
     [],
-    "Memory that devices may fill, in place of what --cluster says, such as"
-    " GPU:0=10GiB,GPU:1=8GiB.",
+    "Memory limits of devices, such as GPU:0=10GiB,GPU:1=8GiB. They replace"
+    " those of --cluster.",
     flag_values=values,
   )
   flags.DEFINE_list(
     "keep_together",
     [],
-    "Patterns of op names such as encoder/* or */lstm_1/*: the ops that are"
-    " like one of them share a device.",
+    "Patterns of op names such as encoder/* or */lstm_1/*. The ops that match"
+    " one pattern share a device.",
     flag_values=values,
   )
 
 
 def _limited(values: flags.FlagValues, cluster: core.Cluster) -> core.Cluster:
-  """The cluster with the memory of `--max_memory`.
+  """Returns the cluster with the memory limits of `--max_memory`.
 
   Raises:
-    UsageError: an item that is not device=size, or a device that is named
-      twice.
-    FormatError: no such device, no size, or two names of one device.
+    UsageError: an item is not of the form device=size, or a device is repeated.
+    FormatError: a device does not exist, has two names, or has an invalid size.
   """
   sizes: dict[str, str] = {}
   for item in values.max_memory:
@@ -152,10 +153,10 @@ def _limited(values: flags.FlagValues, cluster: core.Cluster) -> core.Cluster:
 
 
 def _grouped(values: flags.FlagValues, graph: core.OpGraph) -> core.OpGraph:
-  """The graph with the groups of `--keep_together`.
+  """Returns the graph with the groups of `--keep_together`.
 
   Raises:
-    FormatError: a pattern that no op's name is like.
+    FormatError: a pattern matches no op.
   """
   if not values.keep_together:
     return graph
@@ -165,26 +166,26 @@ def _grouped(values: flags.FlagValues, graph: core.OpGraph) -> core.OpGraph:
 
 
 def _check(values: flags.FlagValues) -> None:
-  """Refuses what cannot work before anything is computed."""
+  """Checks the flags before anything is computed."""
   outputs.check_files(values)
   outputs.check_pictures(values)
   if values.init_placement:
     registry.check_searches(values.strategy)
-    if splits.is_chosen(values):
+    if microbatch_flags.is_chosen(values):
       raise cli.UsageError(
-        "--init_placement is of one split of the step: give its number of"
-        " microbatches instead of --microbatches=auto"
+        "--init_placement has a fixed number of microbatches: give that number"
+        " instead of --microbatches=auto"
       )
   if values["tolerance"].present and values.strategy != AUTO:
     raise cli.UsageError(
-      f"strategy {values.strategy!r} gives up no time for less traffic, yet"
-      f" --tolerance={values.tolerance:g} was given; {AUTO} may"
+      f"--tolerance={values.tolerance:g} is for --strategy={AUTO}; strategy"
+      f" {values.strategy!r} gives up no time for less traffic"
     )
   kind = sources.chosen_source(values, may_choose=True)
   cluster = cli.required(values, "cluster")
   if values.measure_s and not sources.is_live(cluster):
     raise cli.UsageError(
-      f"--measure_s={values.measure_s:g} bounds steps on real devices, and"
+      f"--measure_s={values.measure_s:g} limits steps on real devices, and"
       f" {cluster!r} has none: leave it out"
     )
   if not values.measure:
@@ -226,12 +227,12 @@ class _FlagSource:
 
   @property
   def training(self) -> bool:
-    """Whether the step is a training step."""
+    """Returns whether the step is a training step."""
     return bool(self.values.training)
 
   @property
   def suggests_microbatches(self) -> bool:
-    """Whether microbatches are possible; never on running devices."""
+    """Returns whether microbatches are possible; never on running devices."""
     kind = sources.chosen_source(self.values, may_choose=True)
     return (
       self.devices is None
@@ -260,7 +261,7 @@ class _FlagSource:
     live = LiveStep(
       self.devices, source.traced, options, values.measure_s or math.inf
     )
-    if splits.is_chosen(values):
+    if microbatch_flags.is_chosen(values):
       live = live.shared(_RUNNING_STEPS)
     with show("profiling", f" {problem.graph.name}") as on_stage:
       problem = live.profiled(problem, on_stage)
@@ -287,8 +288,8 @@ def _config(values: flags.FlagValues) -> PlanConfig:
     init_placement=init_placement,
     tolerance=values.tolerance,
     order=values.order,
-    microbatches=splits.config(values),
-    chooses_microbatches=splits.is_chosen(values),
+    microbatches=microbatch_flags.config(values),
+    chooses_microbatches=microbatch_flags.is_chosen(values),
     measure=values.measure,
   )
 
@@ -324,7 +325,7 @@ def _print(values: flags.FlagValues, plan: Plan, report: PlanReport) -> None:
 
 
 def _print_beaten(strategy: str, best: Result, single: Result) -> None:
-  """Says so if one device is predicted to be as fast."""
+  """Prints a remark if one device is predicted to be as fast."""
   if not is_beaten(best.evaluation, single.evaluation):
     return
   if strategy == AUTO:
@@ -335,7 +336,7 @@ def _print_beaten(strategy: str, best: Result, single: Result) -> None:
 
 
 def _as_json(choice: VariantChoice) -> list[dict[str, Any]]:
-  """What was tried, each with its best step; none where nothing fits."""
+  """Returns the trials with their best step times, None if nothing fits."""
   return [
     {
       "microbatches": trial.microbatches.count,
@@ -349,7 +350,7 @@ def _as_json(choice: VariantChoice) -> list[dict[str, Any]]:
 
 
 def run(argv: Sequence[str] | None = None) -> int:
-  """The console script; returns its exit code."""
+  """Runs the console script and returns its exit code."""
   return guarded.run_command(
     "tfplace-place", _DESCRIPTION, _define, _main, argv
   )

@@ -50,8 +50,10 @@ def given_planner(
     TfplaceError: `read_devices` fails.
   """
   if isinstance(placement, Plan) and stays(placement):
-    joined = _joined(placement.microbatch_config, microbatches)
-    plan = dataclasses.replace(placement, microbatch_config=joined)
+    plan = placement
+    joined = _joined(plan.microbatch_config, microbatches)
+    if joined != plan.microbatch_config:
+      plan = dataclasses.replace(plan, microbatch_config=joined)
   else:
     found = read_devices(placement, model)
     found = dataclasses.replace(

@@ -208,8 +208,8 @@ def plan_model(
   if init_placement is not None:
     if is_auto(microbatches):
       raise ApplyError(
-        "init_placement is of one split of the step: give its number of"
-        " microbatches instead of microbatches='auto'"
+        "init_placement has a fixed number of microbatches: give that number"
+        " instead of microbatches='auto'"
       )
     start = assignments_of(init_placement)
   config = PlanConfig(

@@ -17,8 +17,8 @@ from tfplace.extraction import keras_inputs as inputs
 from tfplace.extraction.traced import DEFAULT_BATCH_SIZE
 from tfplace.keras import layer_groups
 from tfplace.plan import Stages, StepVariant, local_devices, local_step
+from tfplace.plan.numeric_check import check_equal, skip_reason
 from tfplace.plan.sources import DEFAULT_COSTS, op_graph
-from tfplace.plan.split_check import check_split, why_not
 from tfplace.plan.variants import in_words
 
 _logger = logging.getLogger("tfplace")
@@ -63,12 +63,12 @@ class KerasSource:
 
   @property
   def training(self) -> bool:
-    """Whether the step is a training step."""
+    """Returns whether the step is a training step."""
     return self._kind == "train"
 
   @property
   def suggests_microbatches(self) -> bool:
-    """Whether microbatches may gain speed.
+    """Returns whether microbatches may gain speed.
 
     Devices that share one physical device gain nothing.
     """
@@ -130,11 +130,11 @@ class KerasSource:
     if microbatches.allow_batch_statistics and _has_statistics(self._model):
       why = "statistics of microbatches are allowed to differ"
     else:
-      why = why_not(graph, traced, microbatches.max_in_flight)
+      why = skip_reason(graph, traced, microbatches.max_in_flight)
     if why:
       return f"not checked by numbers: {why}"
     with show("checking", f" the step {in_words(microbatches)} by numbers"):
-      check_split(self._whole or self._trace(), traced)
+      check_equal(self._whole or self._trace(), traced)
     return ""
 
   def _with_measured_costs(

@@ -18,11 +18,11 @@ class Source(Protocol):
 
   @property
   def training(self) -> bool:
-    """Whether the step is a training step."""
+    """Returns whether the step is a training step."""
 
   @property
   def suggests_microbatches(self) -> bool:
-    """Whether microbatches are possible and may gain speed."""
+    """Returns whether microbatches are possible and may gain speed."""
 
   def open(self, microbatches: MicrobatchConfig, show: Stages) -> StepVariant:
     """Extracts a step variant with the costs of its ops.

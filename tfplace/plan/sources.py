@@ -17,7 +17,8 @@ from tfplace.cost import registry
 from tfplace.errors import ExtractionError, TfplaceError
 from tfplace.extraction import stages
 from tfplace.plan.clusters import ClusterLike, find_cluster
-from tfplace.plan.graph_cache import GraphCache, content_key
+from tfplace.plan.graph_cache import GraphCache
+from tfplace.plan.graph_keys import content_key
 
 if TYPE_CHECKING:
   import keras

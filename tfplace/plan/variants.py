@@ -112,13 +112,6 @@ class VariantChoice:
   refused: str = ""
   allowed: VariantTrial | None = None
 
-  @property
-  def chosen(self) -> VariantTrial:
-    """Trial of the chosen step variant."""
-    return next(
-      trial for trial in self.trials if trial.microbatches == self.microbatches
-    )
-
   def with_measured(
     self, microbatches: MicrobatchConfig, measured_us: float
   ) -> "VariantChoice":
@@ -165,7 +158,7 @@ def _found(trial: VariantTrial) -> str:
 
 
 def would_take(trial: VariantTrial, whole_us: float) -> str:
-  """Describes the estimate of an unused split, as part of a sentence."""
+  """Describes the estimate of another variant, as part of a sentence."""
   instead = (
     "" if whole_us == float("inf") else f" instead of {shown_us(whole_us)}"
   )
@@ -185,15 +178,15 @@ def order_reason(order: str, other_us: float | None) -> str:
   """
   if other_us is None:
     return ""
-  ways = {ARRIVAL: "as they become ready", RANK: "by rank"}
-  (other,) = (way for name, way in ways.items() if name != order)
+  texts = {ARRIVAL: "as they become ready", RANK: "by rank"}
+  (other,) = (text for name, text in texts.items() if name != order)
   found = f"nothing faster than {shown_us(other_us)} was found"
   if math.isinf(other_us):
     found = "nothing was found that fits in memory"
   enough = ""
   if order == ARRIVAL and math.isfinite(other_us):
     enough = f", and it must gain {LEAST_GAIN:.0%}"
-  return f"devices take their ops {ways[order]}, since {other} {found}{enough}"
+  return f"devices run their ops {texts[order]}, since {other} {found}{enough}"
 
 
 def in_words(microbatches: MicrobatchConfig) -> str:

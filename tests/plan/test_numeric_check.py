@@ -14,7 +14,7 @@ from tfplace.errors import ExtractionError
 from tfplace.extraction import trace_keras
 from tfplace.extraction.microbatches import microbatch
 from tfplace.extraction.microbatches.examine import Findings
-from tfplace.plan import sources, split_check
+from tfplace.plan import numeric_check, sources
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(8, 6)).astype("float32")
@@ -70,7 +70,7 @@ def checked(model, x, microbatches=4):
   divided = trace_keras(
     model, sample=(x, Y), microbatches=MicrobatchConfig(microbatches)
   )
-  return split_check.check_split(whole, divided)
+  return numeric_check.check_equal(whole, divided)
 
 
 class All(dict):
@@ -163,11 +163,13 @@ def test_step_that_is_too_large_for_this_host_is_not_run():
   model = dense()
   divided = trace_keras(model, sample=(X, Y), microbatches=MicrobatchConfig(2))
   graph = sources.op_graph(divided, tfplace.cluster_preset("v100x2"))
-  assert split_check.why_not(graph, divided) == ""
-  slow = split_check.CheckConfig(most_seconds=0.0)
-  assert "would take about" in split_check.why_not(graph, divided, config=slow)
-  large = split_check.CheckConfig(memory_share=0.0)
-  assert "GiB" in split_check.why_not(graph, divided, config=large)
+  assert numeric_check.skip_reason(graph, divided) == ""
+  slow = numeric_check.CheckConfig(most_seconds=0.0)
+  assert "would take about" in numeric_check.skip_reason(
+    graph, divided, config=slow
+  )
+  large = numeric_check.CheckConfig(memory_share=0.0)
+  assert "GiB" in numeric_check.skip_reason(graph, divided, config=large)
 
 
 def test_step_with_a_lookup_table_is_planned_unchecked():
