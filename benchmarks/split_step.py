@@ -29,10 +29,10 @@ import split_step_report
 from tfplace import placers
 from tfplace.bin import cli
 from tfplace.core import Cluster, OpGraph, Problem
+from tfplace.core.evaluation import Result
 from tfplace.core.microbatches import MicrobatchConfig
 from tfplace.core.order import ARRIVAL, AUTO, ORDERS
 from tfplace.core.presets import cluster_preset
-from tfplace.core.protocols import Result
 from tfplace.errors import InfeasibleError, TfplaceError
 from tfplace.plan import (
   PlanConfig,

@@ -10,11 +10,12 @@ from absl import flags
 
 from tfplace import core, formats, placers
 from tfplace.bin import cli, guarded, microbatch_flags, outputs, sources
-from tfplace.core import constraints
+from tfplace.core import colocation
 from tfplace.core import order as orders
+from tfplace.core.cluster import with_max_memory
+from tfplace.core.evaluation import Result
 from tfplace.core.microbatches import MicrobatchConfig, microbatches_of
 from tfplace.core.order import ARRIVAL, ORDERS, order_to_json
-from tfplace.core.protocols import Result
 from tfplace.placers import registry
 from tfplace.plan import Plan, PlanConfig, Stages, StepVariant, make_plan
 from tfplace.plan import sources as plan_sources
@@ -149,7 +150,7 @@ def _limited(values: flags.FlagValues, cluster: core.Cluster) -> core.Cluster:
         f" {size!r}; give it one"
       )
     sizes[device] = size
-  return constraints.with_max_memory(cluster, sizes)
+  return with_max_memory(cluster, sizes)
 
 
 def _grouped(values: flags.FlagValues, graph: core.OpGraph) -> core.OpGraph:
@@ -161,8 +162,8 @@ def _grouped(values: flags.FlagValues, graph: core.OpGraph) -> core.OpGraph:
   if not values.keep_together:
     return graph
   patterns = values.keep_together
-  groups = [constraints.matching(graph, pattern) for pattern in patterns]
-  return constraints.keep_together(graph, groups)
+  groups = [colocation.matching(graph, pattern) for pattern in patterns]
+  return colocation.keep_together(graph, groups)
 
 
 def _check(values: flags.FlagValues) -> None:
@@ -170,7 +171,7 @@ def _check(values: flags.FlagValues) -> None:
   outputs.check_files(values)
   outputs.check_pictures(values)
   if values.init_placement:
-    registry.check_searches(values.strategy)
+    registry.check_accepts_start(values.strategy)
     if microbatch_flags.is_chosen(values):
       raise cli.UsageError(
         "--init_placement has a fixed number of microbatches: give that number"

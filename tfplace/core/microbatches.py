@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tfplace.core.protocols import whole_number
+from tfplace.core.argument_checks import whole_number
 from tfplace.errors import ExtractionError
 
 AUTO = "auto"  # A number that is chosen together with the placement.

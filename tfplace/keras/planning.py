@@ -12,7 +12,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from tfplace.core import constraints, protocols
+from tfplace.core.argument_checks import check_count
+from tfplace.core.cluster import with_max_memory
 from tfplace.core.microbatches import WHOLE
 from tfplace.errors import TfplaceError
 from tfplace.keras import progress
@@ -77,7 +78,7 @@ def make_request(
     local_devices.check_cluster(described)
   config.check()
   if batch_size is not None:
-    batch_size = protocols.check_count("batch_size", batch_size, 1)
+    batch_size = check_count("batch_size", batch_size, 1)
   model = DEFAULT_COSTS if costs in (_MEASURED, _ESTIMATED) else costs
   check_costs(model)
   if not isinstance(max_memory or {}, Mapping):
@@ -90,7 +91,7 @@ def make_request(
       f"check is {config.compare!r:.60}; it must be True or False"
     )
   step = StepConfig(
-    constraints.with_max_memory(described, max_memory or {}),
+    with_max_memory(described, max_memory or {}),
     batch_size,
     check_groups(keep_together),
     model,

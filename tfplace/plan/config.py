@@ -8,7 +8,8 @@ from typing import Protocol
 
 from tfplace import placers
 from tfplace.core import order as orders
-from tfplace.core import protocols
+from tfplace.core.argument_checks import check_count
+from tfplace.core.budget import check_budget
 from tfplace.core.microbatches import WHOLE, MicrobatchConfig
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
@@ -68,6 +69,11 @@ class PlanConfig:
   compare: bool = False
   most_noise: float = 0.02
 
+  @property
+  def searches(self) -> bool:
+    """Returns whether the strategy can start from a given placement."""
+    return registry.STRATEGIES[self.strategy].accepts_start
+
   def tolerance_of(self, problem: Problem) -> float:
     """Returns the tolerance for the costs of a problem."""
     if self.tolerance is not None:
@@ -87,9 +93,9 @@ class PlanConfig:
         f" {', '.join(placers.STRATEGIES)}"
       )
     if self.init_placement is not None:
-      registry.check_searches(self.strategy)
-    protocols.check_budget(self.budget_s)
-    protocols.check_count("seed", self.seed, 0)
+      registry.check_accepts_start(self.strategy)
+    check_budget(self.budget_s)
+    check_count("seed", self.seed, 0)
     orders.check_order(self.order, (*orders.ORDERS, orders.AUTO))
     self.microbatches.check()
 

@@ -13,12 +13,11 @@ import statistics
 import time
 from collections.abc import Sequence
 
+from tfplace.core.evaluation import Evaluation, Result
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
-from tfplace.core.protocols import Evaluation, Result
 from tfplace.errors import MeasurementError
 from tfplace.extraction import stages
-from tfplace.placers import registry
 from tfplace.plan.config import PlanConfig, Stages
 from tfplace.plan.search import PlanReport, search
 from tfplace.plan.variants import LiveDevices, StepVariant
@@ -109,7 +108,7 @@ def search_measured(
   """
   limits = limits or MeasuredConfig()
   stage = Stages() if show is None else show
-  searches = config.strategy in registry.SEARCHES
+  searches = config.searches
   runs, reason = Runs(live, limits), ""
   for number in range(limits.max_rounds if searches else 1):
     is_last = not searches or number == limits.max_rounds - 1

@@ -9,7 +9,6 @@ from typing import cast
 from tfplace import placers
 from tfplace.core.microbatches import MicrobatchConfig
 from tfplace.errors import MeasurementError, TfplaceError
-from tfplace.placers import registry
 from tfplace.plan.config import AUTO, PlanConfig, Stages
 from tfplace.plan.measured import (
   MeasuredConfig,
@@ -80,7 +79,7 @@ def choose_variant(
   if not others:
     return report, variant
   rival = min(others, key=lambda trial: trial.step_time_us)
-  searches = config.strategy in registry.SEARCHES
+  searches = config.searches
   other = opened[rival.microbatches]
   return _faster(report, variant, rival, other, searches, stage)
 

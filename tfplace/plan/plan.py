@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tfplace.core.argument_checks import check_count
+from tfplace.core.evaluation import Evaluation
 from tfplace.core.microbatches import WHOLE, MicrobatchConfig
 from tfplace.core.order import ARRIVAL, order_to_json
 from tfplace.core.placement import Placement
-from tfplace.core.protocols import Evaluation, check_count
+from tfplace.core.units import format_us
 from tfplace.errors import ApplyError
 from tfplace.formats import json_file
 from tfplace.formats.results import PLACEMENT
 from tfplace.plan.search import PlanReport, against_single
-from tfplace.plan.variants import shown_us
 
 if TYPE_CHECKING:
   from tfplace.extraction.traced import TracedStep
@@ -209,7 +210,7 @@ class Plan:
     kind = "step" if self.training else "inference step"
     if self.microbatches > 1:
       kind += f" in {self.microbatches} microbatches"
-    time = shown_us(evaluation.step_time_us)
+    time = format_us(evaluation.step_time_us)
     step = f"a predicted {kind} of {time} by {self.costs} costs"
     left = _headroom(evaluation)
     if self.one_device and evaluation is single:
@@ -261,5 +262,5 @@ def _headroom(evaluation: Evaluation) -> str:
   proven = "; for these costs it is proven that no placement"
   if percent < _LEAST_PERCENT:
     return f"{proven} is faster"
-  least = f"{shown_us(evaluation.lower_bound_us)} ({percent:.2g}% less)"
+  least = f"{format_us(evaluation.lower_bound_us)} ({percent:.2g}% less)"
   return f"{proven} takes less than {least}"

@@ -4,11 +4,12 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from tfplace import bounds, placers
+from tfplace.core.evaluation import Evaluation, Result
 from tfplace.core.problem import Problem
-from tfplace.core.protocols import Evaluation, Result
+from tfplace.core.units import format_us
 from tfplace.errors import TfplaceError
 from tfplace.plan.config import SINGLE, PlanConfig, Stages
-from tfplace.plan.variants import VariantChoice, order_reason, shown_us
+from tfplace.plan.variants import VariantChoice, order_reason
 
 _SAME = 1.005  # Step times with a smaller ratio are reported as equal.
 _BASELINE_BUDGET_S = 5.0  # No baseline searches.
@@ -69,7 +70,7 @@ def is_beaten(found: Evaluation, single: Evaluation | None) -> bool:
 def against_single(found: Evaluation, single: Evaluation) -> str:
   """Compares the step with that of one device, as part of a sentence."""
   alone_us = single.step_time_us
-  alone = f"{shown_us(alone_us)} on one device"
+  alone = f"{format_us(alone_us)} on one device"
   if not is_beaten(found, single):
     return f"against {alone}"
   ratio = found.step_time_us / alone_us if alone_us else 1.0

@@ -13,12 +13,13 @@ import time
 from collections.abc import Sequence
 
 from tfplace import placers
+from tfplace.core.evaluation import Result
 from tfplace.core.microbatches import MicrobatchConfig
 from tfplace.core.order import AUTO, LEAST_GAIN, RANK
 from tfplace.core.problem import Problem
-from tfplace.core.protocols import Result
+from tfplace.core.units import format_us
 from tfplace.errors import InfeasibleError, TfplaceError
-from tfplace.placers import groups, registry
+from tfplace.placers import groups
 from tfplace.plan.config import SINGLE, PlanConfig, Stages
 from tfplace.plan.search import compile_placers
 from tfplace.plan.variants import (
@@ -27,7 +28,6 @@ from tfplace.plan.variants import (
   VariantChoice,
   VariantTrial,
   in_words,
-  shown_us,
 )
 
 _TOO_LARGE = "does not fit in memory"
@@ -237,7 +237,7 @@ class SuccessiveHalving:
       if self._whole_error and self._refused:
         raise TfplaceError(self._refused)
       raise self._whole_error or self._none_fits()
-    searches = self._config.strategy in registry.SEARCHES
+    searches = self._config.searches
     for _ in range(1, self._halving.rungs if searches else 1):
       alive = self._kept(alive)
       if len(alive) == 1:
@@ -273,7 +273,7 @@ class SuccessiveHalving:
   def final_config(self, winner: Arm) -> PlanConfig:
     """Returns the settings of the final search from the best placement."""
     config, start = self._config, None
-    if winner.best is not None and config.strategy in registry.SEARCHES:
+    if winner.best is not None and config.searches:
       start = winner.best.placement
     evaluations = self._left_evaluations
     least_s = self._halving.least_share * config.budget_s
@@ -319,7 +319,7 @@ class SuccessiveHalving:
         self._search(arm, self._share)
       else:
         arm.variant = None
-        arm.why = f"takes at least {shown_us(arm.bound_us)}"
+        arm.why = f"takes at least {format_us(arm.bound_us)}"
     except TfplaceError as error:  # Some strategies reject large graphs.
       arm.variant, arm.why = None, str(error)
     return arm

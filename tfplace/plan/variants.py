@@ -8,11 +8,13 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
+from tfplace.core.evaluation import Evaluation, Result
 from tfplace.core.microbatches import MicrobatchConfig
 from tfplace.core.order import ARRIVAL, LEAST_GAIN, RANK
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
-from tfplace.core.protocols import Evaluation, Evaluator, Result
+from tfplace.core.protocols import Evaluator
+from tfplace.core.units import format_us
 from tfplace.extraction import stages
 
 if TYPE_CHECKING:
@@ -154,17 +156,17 @@ class VariantChoice:
 def _found(trial: VariantTrial) -> str:
   if trial.best is None:
     return f"it {trial.why}"
-  return f"nothing faster than {shown_us(trial.step_time_us)} was found"
+  return f"nothing faster than {format_us(trial.step_time_us)} was found"
 
 
 def would_take(trial: VariantTrial, whole_us: float) -> str:
   """Describes the estimate of another variant, as part of a sentence."""
   instead = (
-    "" if whole_us == float("inf") else f" instead of {shown_us(whole_us)}"
+    "" if whole_us == float("inf") else f" instead of {format_us(whole_us)}"
   )
   return (
     f"{in_words(trial.microbatches)} it would take about"
-    f" {shown_us(trial.step_time_us)}{instead}"
+    f" {format_us(trial.step_time_us)}{instead}"
   )
 
 
@@ -180,7 +182,7 @@ def order_reason(order: str, other_us: float | None) -> str:
     return ""
   texts = {ARRIVAL: "as they become ready", RANK: "by rank"}
   (other,) = (text for name, text in texts.items() if name != order)
-  found = f"nothing faster than {shown_us(other_us)} was found"
+  found = f"nothing faster than {format_us(other_us)} was found"
   if math.isinf(other_us):
     found = "nothing was found that fits in memory"
   enough = ""
@@ -198,10 +200,3 @@ def _counted(microbatches: MicrobatchConfig) -> str:
   flight = microbatches.max_in_flight
   held = "" if flight is None else f" with {flight} in flight"
   return f"{microbatches.count} microbatches{held}"
-
-
-def shown_us(time_us: float) -> str:
-  """Formats a time with three digits for a message."""
-  if time_us < 1e6:
-    return f"{time_us / 1e3:.3g} ms"
-  return f"{time_us / 1e6:.3g} s"

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from tfplace.core.evaluation import Evaluation
 from tfplace.core.problem import Problem
-from tfplace.core.protocols import Evaluation
 from tfplace.cost.profile import STEP_NOISE, step_noise, with_measured_times
 from tfplace.errors import MeasurementError
 from tfplace.extraction.traced import TracedStep

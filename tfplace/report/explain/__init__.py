@@ -7,6 +7,7 @@ import numpy as np
 
 from tfplace.core.order import RANK
 from tfplace.core.placement import Placement
+from tfplace.core.units import format_bytes, format_share, format_us
 from tfplace.report.explain.bottleneck import Load, find_loads
 from tfplace.report.explain.efficiency import peak_shares, utilization
 from tfplace.report.explain.one_op import OpReport, report_op
@@ -19,13 +20,8 @@ from tfplace.report.explain.what_if import (
   WhatIf,
   try_other_hardware,
 )
+from tfplace.report.names import listed
 from tfplace.report.rows import device_names
-from tfplace.report.units import (
-  format_bytes,
-  format_share,
-  format_us,
-  listed,
-)
 from tfplace.simulate import Schedule, Simulator
 
 # A bottleneck shortens the step by at least this fraction if twice as fast.

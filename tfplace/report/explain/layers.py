@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tfplace.report.phases import forward_name
+from tfplace.core.op_names import forward_name, without_microbatch
 
 _CALL = re.compile(r"_\d+$")
 _STEP = re.compile(r"(?:step|encode|encode_back|decode|segment)_\d+")
@@ -84,7 +84,7 @@ def forward_starts(
 
 def _scopes(name: str) -> Scope:
   """Maps `gradient_tape/model/step_3/lstm/MatMul` to ("model", "lstm")."""
-  parts = forward_name(name).split("/")[:-1]
+  parts = forward_name(without_microbatch(name)).split("/")[:-1]
   return tuple(part for part in parts if not _STEP.fullmatch(part))
 
 

@@ -6,9 +6,9 @@ import difflib
 import numpy as np
 
 from tfplace.core.placement import Placement
+from tfplace.core.units import format_bytes, format_share, format_us
 from tfplace.errors import PlacementError, TfplaceError
 from tfplace.report.rows import device_names
-from tfplace.report.units import format_bytes, format_share, format_us
 from tfplace.simulate import Schedule, Simulator
 
 _SHOWN_NAMES = 3

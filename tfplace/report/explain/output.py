@@ -10,11 +10,11 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from tfplace.core.units import format_change_us, format_share, format_us
 from tfplace.report.explain import Explanation, summary
 from tfplace.report.explain.one_op import OpReport, op_summary
 from tfplace.report.explain.split import SplitReport
 from tfplace.report.rows import channel_busy_us, channel_names
-from tfplace.report.units import format_change_us, format_share, format_us
 
 FORMAT = "tfplace.explanation.v1"
 MAX_ROWS = 12

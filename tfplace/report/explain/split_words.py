@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from tfplace.core.units import format_share
 from tfplace.report.explain import spread as spread_lib
 from tfplace.report.explain.path import PathSummary
 from tfplace.report.explain.split import (
@@ -13,7 +14,7 @@ from tfplace.report.explain.split import (
   SplitReport,
 )
 from tfplace.report.explain.spread import Group, Spread
-from tfplace.report.units import format_share, listed
+from tfplace.report.names import listed
 
 MIN_GAIN = 0.01  # fraction of the step; smaller limits are not reported
 _NAMED = 4  # devices, groups or stages to name in a sentence
