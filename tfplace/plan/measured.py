@@ -276,14 +276,12 @@ class Runs:
 
   def error(self, result: Result) -> float:
     """Returns |predicted - measured| / measured of a measured placement."""
-    index = [placement_key(each) for each in self.results].index(
-      placement_key(result)
-    )
-    took_us = self.measured[index].step_time_us
+    keys = [placement_key(each) for each in self.results]
+    took_us = self.measured[keys.index(placement_key(result))].step_time_us
     return abs(result.evaluation.step_time_us / took_us - 1.0)
 
   def predicted(self, problem: Problem) -> list[Result]:
-    """Measured placements as predicted by the costs of `problem`."""
+    """Returns the measured placements with the costs of `problem`."""
     rows = [Placement(problem, r.placement.devices) for r in self.results]
     evaluations = Simulator(problem).evaluate(rows)
     return [

@@ -25,10 +25,7 @@ if TYPE_CHECKING:
 
   from tfplace.extraction.traced import TracedStep
 
-MICROBATCH_KINDS = (
-  "model",
-  "keras_model",
-)  # The sources that support microbatches.
+MICROBATCH_KINDS = ("model", "keras_model")  # Sources with microbatches.
 KINDS = ("model", "saved_model", "keras_model", "graph_def")
 DEFAULT_CLUSTER = "v100x1"
 DEFAULT_COSTS = registry.DEFAULT

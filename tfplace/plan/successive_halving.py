@@ -30,8 +30,6 @@ from tfplace.plan.variants import (
   in_words,
 )
 
-_TOO_LARGE = "does not fit in memory"
-
 
 @dataclasses.dataclass(frozen=True)
 class HalvingConfig:
@@ -221,9 +219,9 @@ class SuccessiveHalving:
     microbatches = dataclasses.replace(
       self._microbatches(max(2, devices)), allow_batch_statistics=True
     )
-    found = self._attempt(microbatches)
-    self.arms.remove(found)
-    return None if found.best is None else found.trial
+    arm = self._attempt(microbatches)
+    self.arms.remove(arm)
+    return None if arm.best is None else arm.trial
 
   def halve(self) -> Arm:
     """Runs the remaining rungs and returns the winner.
@@ -275,19 +273,14 @@ class SuccessiveHalving:
     config, start = self._config, None
     if winner.best is not None and config.searches:
       start = winner.best.placement
-    evaluations = self._left_evaluations
-    least_s = self._halving.least_share * config.budget_s
+    evaluations, share = self._left_evaluations, self._halving.least_share
     return dataclasses.replace(
       config,
-      budget_s=max(self._left_s, least_s),
+      budget_s=max(self._left_s, share * config.budget_s),
       max_evaluations=None if evaluations is None else max(1, evaluations),
       init_placement=start,
-      order=self._order(winner),
+      order=winner.trial.order or config.order,
     )
-
-  def _order(self, arm: Arm) -> str:
-    """Returns the order of the first search, which later ones keep."""
-    return arm.trial.order or self._config.order
 
   def choice(self, winner: Arm) -> VariantChoice:
     """Describes the variants tried and the choice."""
@@ -341,12 +334,12 @@ class SuccessiveHalving:
           policy=config.policy,
           max_evaluations=self._spend_evaluations(share),
           init_placement=start,
-          order=self._order(arm),
+          order=arm.trial.order or config.order,
         )
         if start is None:
           arm.other_order_us = arm.best.other_order_us
       except InfeasibleError as error:
-        arm.why, arm.failure = _TOO_LARGE, error
+        arm.why, arm.failure = "does not fit in memory", error
       took_s = time.perf_counter() - began
     arm.seconds += took_s
     self._left_s -= took_s
