@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     split_gradients,
   )
   from tfplace.placers import Result, place
+  from tfplace.plan.plan import Plan
   from tfplace.plan.sources import extract
   from tfplace.simulate import Simulator
 
@@ -65,6 +66,7 @@ _HOMES = {
     "TfplaceError",
     "TrainingError",
   ),
+  "tfplace.plan.plan": ("Plan",),
   "tfplace.plan.sources": ("extract",),
   "tfplace.core": (
     "Cluster",
