@@ -37,8 +37,8 @@ import saved_rows
 
 import tfplace
 from tfplace.core import Problem, symmetry
+from tfplace.core.budget import Budget
 from tfplace.core.presets import cluster_preset
-from tfplace.core.protocols import Budget
 from tfplace.errors import TfplaceError
 from tfplace.learned import policies, training_process
 from tfplace.learned.decisions import Decisions, decisions_at
@@ -48,7 +48,7 @@ from tfplace.simulate import Simulator
 
 STRATEGY = "ordered"
 # Placers whose two best placements are changed, and how long each may take.
-RULES = (*registry.GRIDS, "expert", "axes", "metis", "heft")
+RULES = (*registry.MICROBATCHED, "expert", "axes", "metis", "heft")
 RULE_S = 5.0
 SHORT = 150  # evaluations of the search that makes the third
 ARMS = ("policy", "untrained", "random")

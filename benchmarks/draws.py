@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tfplace.core import Problem
-from tfplace.core.protocols import Budget
+from tfplace.core.budget import Budget
 from tfplace.errors import TfplaceError
 from tfplace.learned.decisions import Decisions, group_decisions
 from tfplace.learned.encoder import features

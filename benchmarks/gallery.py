@@ -21,13 +21,13 @@ from camera import only, photograph
 from tfplace import bounds, placers
 from tfplace.core import Problem
 from tfplace.core.presets import cluster_preset
+from tfplace.core.units import format_us, time_scale
 from tfplace.formats import load_graph, load_placement
 from tfplace.formats.files import write_bytes
 from tfplace.plan import graph_cache, sources
 from tfplace.report import page
 from tfplace.report.page import figures
 from tfplace.report.page.timeline_plot import timeline_plot
-from tfplace.report.units import format_us, time_scale
 from tfplace.simulate import Schedule, Simulator
 
 HERE = pathlib.Path(__file__).resolve().parent

@@ -10,7 +10,7 @@ from rich.text import Text
 from scipy import stats
 
 from tfplace.core import Cluster
-from tfplace.report.units import format_bytes, format_us
+from tfplace.core.units import format_bytes, format_us
 
 
 def about(cluster: Cluster) -> dict[str, Any]:

@@ -43,7 +43,7 @@ _DESCRIPTION = (
   "Places a split step of 400,000 ops on 8 devices and a million synthetic ops"
   " on 64: seconds, memory, evaluations per second."
 )
-PLACERS = (*registry.CLASSICAL, *registry.GRIDS, "annealing", "auto")
+PLACERS = (*registry.CLASSICAL, *registry.MICROBATCHED, "annealing", "auto")
 BUILD, SIMULATE = "build", "simulate"  # rows beside those of placers
 _LEAST_S = 2.0  # of simulations
 

@@ -107,7 +107,7 @@ def _runner(strategy: str) -> Callable[[dict, Any, dict], dict]:
 def anneal(job: dict[str, Any], decisions: Any, settings: dict) -> dict:
   """The placer `annealing` at every group, from the classical placements or
   from one device."""
-  from tfplace.core.protocols import Budget
+  from tfplace.core.budget import Budget
   from tfplace.placers.search.annealing import AnnealingPlacer
   from tfplace.placers.search.search import SearchConfig
   from tfplace.simulate import Simulator
@@ -123,7 +123,7 @@ def anneal(job: dict[str, Any], decisions: Any, settings: dict) -> dict:
 
 def shoot(job: dict[str, Any], decisions: Any, settings: dict) -> dict:
   """A learned placer as anybody has it; `gdp` decides how many it tries."""
-  from tfplace.core.protocols import Budget
+  from tfplace.core.budget import Budget
   from tfplace.placers import registry
   from tfplace.simulate import Simulator
 

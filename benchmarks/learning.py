@@ -96,7 +96,7 @@ def train(task: Any, seed: int, evaluations: int, work: pathlib.Path) -> dict:
 
 def anneal(task: Any, seed: int, evaluations: int) -> dict:
   """The same start and number of evaluations, spent by annealing."""
-  from tfplace.core.protocols import Budget
+  from tfplace.core.budget import Budget
   from tfplace.placers.groups import GroupGraph
   from tfplace.placers.search.annealing import improve
   from tfplace.placers.search.search import SearchConfig

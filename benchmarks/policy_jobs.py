@@ -19,7 +19,7 @@ import published
 import saved_rows
 
 from tfplace import bounds, core
-from tfplace.core.protocols import Budget
+from tfplace.core.budget import Budget
 from tfplace.learned import training_process
 from tfplace.placers.registry import get_placer
 from tfplace.simulate import Simulator

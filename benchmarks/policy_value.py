@@ -23,15 +23,15 @@ import published
 import saved_rows
 
 from tfplace.core import Problem
-from tfplace.core.protocols import Budget
+from tfplace.core.budget import Budget
 from tfplace.models.families import TRAINING_SPLIT
 from tfplace.placers.auto import AutoPlacer
 from tfplace.placers.place import warm_up
-from tfplace.placers.registry import ASKED
+from tfplace.placers.registry import LEARNED_IN_AUTO
 from tfplace.simulate import Simulator
 
 HERE = pathlib.Path(__file__).parent
-ARMS = {"with": ASKED, "without": ()}
+ARMS = {"with": LEARNED_IN_AUTO, "without": ()}
 # Zoo names of what the shipped policy was trained on other sizes or members of.
 TRAINED = {name for name, _ in TRAINING_SPLIT} | {"nmt_family", "ptb"}
 _BUDGETS_S = flags.DEFINE_list("budgets_s", ["10", "60", "300"], "Seconds.")

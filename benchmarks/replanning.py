@@ -35,12 +35,12 @@ import trained_models
 from tfplace import bounds, placers
 from tfplace.bin import cli
 from tfplace.core import Cluster, Evaluation, OpGraph, Placement, Problem
+from tfplace.core.budget import Budget
 from tfplace.core.presets import cluster_preset
-from tfplace.core.protocols import Budget
 from tfplace.extraction.microbatches import SplitConfig
 from tfplace.formats import load_graph
 from tfplace.placers.auto import AutoPlacer
-from tfplace.placers.registry import ASKED
+from tfplace.placers.registry import LEARNED_IN_AUTO
 from tfplace.placers.replan import carried_over
 from tfplace.plan import graph_cache
 from tfplace.simulate import Simulator
@@ -249,7 +249,7 @@ def measured(
   """All arms, with each seed."""
   arms: dict[str, tuple[Placement | None, Sequence[str]]] = {
     "old": (step.old, ()),
-    "policy": (step.old, ASKED),
+    "policy": (step.old, LEARNED_IN_AUTO),
     "nothing": (None, ()),
   }
   problem = CHANGES[change](step.graph, step.cluster)

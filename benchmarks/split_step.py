@@ -29,9 +29,9 @@ import split_step_report
 from tfplace import placers
 from tfplace.bin import cli
 from tfplace.core import Cluster, OpGraph, Problem
+from tfplace.core.evaluation import Result
 from tfplace.core.order import ARRIVAL, AUTO, ORDERS
 from tfplace.core.presets import cluster_preset
-from tfplace.core.protocols import Result
 from tfplace.errors import InfeasibleError, TfplaceError
 from tfplace.extraction.microbatches import SplitConfig
 from tfplace.plan import graph_cache, microbatches, planner, race, sources

@@ -37,19 +37,20 @@ import saved_rows
 
 from tfplace.bin import cli
 from tfplace.core import Problem
-from tfplace.core.protocols import Budget, Result
+from tfplace.core.budget import Budget
+from tfplace.core.evaluation import Result
 from tfplace.errors import TfplaceError
 from tfplace.learned.decisions import group_decisions, sample
 from tfplace.learned.ordered.placer import OrderedPlacer
 from tfplace.placers.auto import AutoPlacer
 from tfplace.placers.place import warm_up
-from tfplace.placers.registry import ASKED, classical, get_placer
+from tfplace.placers.registry import LEARNED_IN_AUTO, classical, get_placer
 from tfplace.plan import graph_cache
 from tfplace.simulate import Simulator
 
 HERE = pathlib.Path(__file__).parent
 _DESCRIPTION = "Compares auto and one-shot placers with and without the policy."
-ARMS: Mapping[str, Sequence[str]] = {"with": ASKED, "without": ()}
+ARMS: Mapping[str, Sequence[str]] = {"with": LEARNED_IN_AUTO, "without": ()}
 ALONE_S = 3.0  # of the policy's draws
 ONE_SHOT_S = 60.0  # that a one-shot placer may take
 # Clusters that random draws take in turn: those that the policy is asked at.

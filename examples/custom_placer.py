@@ -7,8 +7,10 @@ import budget
 import numpy as np
 
 import tfplace
+from tfplace.core.budget import Budget
+from tfplace.core.evaluation import Result
 from tfplace.core.problem import Problem
-from tfplace.core.protocols import Budget, Evaluator, Result
+from tfplace.core.protocols import Evaluator
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.tracker import Tracker
 

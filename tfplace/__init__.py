@@ -1,6 +1,6 @@
 """tfplace: device placement for TensorFlow.
 
-Which op goes where, so that a training step is as fast as the hardware
+Assigns each op to a device, so that a training step is as fast as the hardware
 allows, fits in memory, and computes the same numbers. `__all__` lists the
 public names; everything else is private. Names are imported when first used,
 so that work without TensorFlow starts fast.
@@ -94,7 +94,10 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = sorted(_HOME_OF)
 __version__ = "0.1.0"
 
-
+# `Placement.save` and `Evaluation.save` call these.
+lazy.provide(
+  dict.fromkeys(("save_evaluation", "save_placement"), "tfplace.formats")
+)
 __getattr__ = lazy.exporter(__name__, _HOME_OF)
 
 

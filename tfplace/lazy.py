@@ -1,16 +1,19 @@
-"""Names of a package that are imported when first used.
+"""Names that are imported when first used.
 
-For packages whose modules import TensorFlow, so that importing the package
-does not.
+A package whose modules import TensorFlow exports its names this way, so that
+importing the package does not import TensorFlow. A method of a lower layer that
+a higher one implements calls a function that `tfplace/__init__.py` provides.
 """
 
 import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+_provided: dict[str, str] = {}  # Function name -> dotted name of its module.
+
 
 def exporter(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-  """The `__getattr__` of a package.
+  """Returns the `__getattr__` of a package.
 
   Args:
     package: its dotted name.
@@ -23,3 +26,13 @@ def exporter(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
     return getattr(importlib.import_module(homes[name]), name)
 
   return get
+
+
+def provide(homes: Mapping[str, str]) -> None:
+  """Provides functions by name to the layers below their modules."""
+  _provided.update(homes)
+
+
+def call(name: str, *args: Any) -> Any:
+  """Calls a provided function."""
+  return getattr(importlib.import_module(_provided[name]), name)(*args)

@@ -1,11 +1,12 @@
 """Fits the parameters of the cost model `kernels` to measured kernels.
 
-Reads the measurements of `--data`, fits by SciPy, writes the package's JSON
-file, and prints the mean absolute percentage error of each class: on test rows
-(in distribution), and on each GPU in turn with that GPU left out of the fit.
-The small kernels of the data have the time of a launch, which is no kernel
-time: every class gets one such floor, and one time that the events around a
-kernel add to it. Both stay in this file.
+Reads the measurements of `--data`, fits by SciPy and, for the thresholds at
+which libraries change kernels, by LightGBM (the extra `fit`). Writes the
+package's JSON file and prints the mean absolute percentage error of each class:
+on test rows (in distribution), and on each GPU in turn with that GPU left out
+of the fit. The small kernels of the data have the time of a launch, which is no
+kernel time: every class gets one such floor, and one time that the events
+around a kernel add to it. Both stay in this file.
 
   python benchmarks/gpu/fit_kernel_costs.py --data=gpu_kernels.csv.gz --write
 """
@@ -13,11 +14,13 @@ kernel add to it. Both stay in this file.
 import dataclasses
 import json
 import pathlib
+import re
 import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import kernel_data
+import lightgbm
 import numpy as np
 from absl import app, flags
 from kernel_data import NAMES, Rows
@@ -27,6 +30,7 @@ from scipy.optimize import least_squares
 from tfplace.cost.kernels import convolution, gemm, memory_bound, parameters
 from tfplace.cost.kernels.convolution import ConvolutionParameters
 from tfplace.cost.kernels.correction import Correction
+from tfplace.cost.kernels.forest import Forest
 from tfplace.cost.kernels.gemm import GemmParameters
 from tfplace.cost.kernels.memory_bound import MemoryParameters
 from tfplace.cost.kernels.rates import Limits
@@ -44,8 +48,22 @@ _OUT = flags.DEFINE_string(
 
 _LEAST_US = 60.0  # of a row that is fitted: below, it is a launch
 _SCALE = 0.08  # of log errors: larger ones count less than their square
-# Per row; of three values each, the one with the least error on left-out GPUs.
-_RIDGE, _RIDGE_OF_ROWS = 1e-2, 1e-1
+# Per row; of three values, the one with the least error on left-out GPUs.
+_RIDGE = 1e-1
+# Chosen by cross-validation on rows that may be fitted.
+_FOREST = {
+  "num_iterations": 200,
+  "num_leaves": 31,
+  "learning_rate": 0.08,
+  "objective": "l1",
+  "min_data_in_leaf": 50,
+  "bagging_fraction": 0.8,
+  "bagging_freq": 1,
+  "feature_fraction": 0.5,
+  "max_bin": 127,
+  "num_threads": 1,
+  "verbosity": -1,
+}
 # No kernel of the data determines these; docs/costs.md says how each was
 # chosen.
 CHOSEN = {
@@ -140,7 +158,6 @@ def correct(
   features: np.ndarray,
   time_us: np.ndarray,
   measured_us: np.ndarray,
-  per_row: float = _RIDGE,
 ) -> Correction:
   """Coefficients that make the mean absolute percentage error small.
 
@@ -148,13 +165,50 @@ def correct(
   """
   target = np.log(measured_us / time_us)
   weights = np.ones(len(target))
-  ridge = per_row * len(target) * np.eye(features.shape[1])
+  ridge = _RIDGE * len(target) * np.eye(features.shape[1])
   for _ in range(15):
     weighted = features * weights[:, None]
     found = np.linalg.solve(weighted.T @ features + ridge, weighted.T @ target)
     error = features @ found - target
     weights = np.exp(np.clip(error, -1, 1) / 2) / np.maximum(abs(error), 0.03)
   return Correction([round(float(value), 5) for value in found])
+
+
+def refine(
+  quadratic: Correction,
+  features: np.ndarray,
+  details: np.ndarray,
+  time_us: np.ndarray,
+  measured_us: np.ndarray,
+) -> Correction:
+  """Adds a forest for what the quadratic form leaves of the log errors."""
+  target = np.log(measured_us / time_us / quadratic.factor(features))
+  settings = {**_FOREST, "seed": _SEED.value}
+  model = lightgbm.train(settings, lightgbm.Dataset(details, target))
+  trees = model.dump_model()["tree_info"]
+  columns = zip(*(_tree(tree["tree_structure"]) for tree in trees), strict=True)
+  return dataclasses.replace(quadratic, forest=Forest(*map(list, columns)))
+
+
+def _tree(root: dict[str, Any]) -> tuple[list, list, list, list, list]:
+  """Features, thresholds, children and values of one tree of LightGBM."""
+  inner = [root]
+  leaves: list[float] = []
+  feature, threshold, left, right = [], [], [], []
+
+  def number(child: dict[str, Any]) -> int:
+    if "leaf_value" in child:
+      leaves.append(float(f"{child['leaf_value']:.4g}"))
+      return -len(leaves)
+    inner.append(child)
+    return len(inner) - 1
+
+  for node in inner:  # grows as children are found
+    feature.append(node["split_feature"])
+    threshold.append(float(f"{node['threshold']:.6g}"))
+    left.append(number(node["left_child"]))
+    right.append(number(node["right_child"]))
+  return feature, threshold, left, right, leaves
 
 
 def fit_gemm(
@@ -180,11 +234,13 @@ def fit_gemm(
   bounds += [] if limits else [(62.0, 40.0, 90.0)]
   found, tiles, clock = parts(solve(residuals, bounds))
   rates = kernel_data.rates_of(rows.gpu, found)
-  correction = correct(
-    gemm.features(rows.dims.T, rates),
+  features = gemm.features(rows.dims.T, rates)
+  times = (
     gemm.analytic_us(rows.dims.T, rates, tiles),
     clock.kernel(rows.latency_us),
   )
+  details = gemm.details(rows.dims.T, rates)
+  correction = refine(correct(features, *times), features, details, *times)
   fitted = GemmParameters(tiles, correction)
 
   def predict(of: Rows) -> np.ndarray:
@@ -237,11 +293,13 @@ def fit_convolution(rows: Rows, limits: Limits) -> Fit:
     kernel_data.convolutions(rows.dims),
     kernel_data.rates_of(rows.gpu, limits),
   )
-  correction = correct(
-    convolution.features(every, rates),
+  features = convolution.features(every, rates)
+  times = (
     convolution.analytic_us(every, rates, fitted),
     clock.kernel(rows.latency_us),
   )
+  details = convolution.details(every, rates)
+  correction = refine(correct(features, *times), features, details, *times)
   fitted = dataclasses.replace(fitted, correction=correction)
 
   def predict(of: Rows) -> np.ndarray:
@@ -295,7 +353,6 @@ def fit_rows(rows: Rows, limits: Limits) -> Fit:
     memory_bound.features(large.dims.T, rates),
     analytic(large, memory),
     clock.kernel(large.latency_us),
-    _RIDGE_OF_ROWS,
   )
   fitted = dataclasses.replace(memory, correction=correction)
 
@@ -407,6 +464,13 @@ def package(fits: dict[str, Fit], limits: Limits) -> dict[str, Any]:
   return {"origin": origin, **_rounded(fitted.to_json())}
 
 
+def _compact(text: str) -> str:
+  """Puts each list of numbers on one line."""
+  return re.sub(
+    r"\[[-+.\de,\s]+\]", lambda found: re.sub(r"\s+", "", found[0]), text
+  )
+
+
 def _rounded(value: Any) -> Any:
   if isinstance(value, dict):
     return {key: _rounded(v) for key, v in value.items()}
@@ -452,7 +516,7 @@ def main(_: list[str]) -> None:
   fits, limits = fit_all({n: r.part(~r.is_test) for n, r in data.items()})
   content = package(fits, limits)
   if _WRITE.value:
-    text = json.dumps(content, indent=1) + "\n"
+    text = _compact(json.dumps(content, indent=1)) + "\n"
     parameters.PATH.write_text(text, encoding="utf-8")
   clocks = {name: fit.clock._asdict() for name, fit in fits.items()}
   result = {

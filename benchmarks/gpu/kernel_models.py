@@ -25,20 +25,20 @@ class FusedBatchNormalization(keras.layers.BatchNormalization):
   """Batch normalization by TensorFlow's fused kernel."""
 
   def call(self, x, training=False):
-    values = (self.gamma, self.beta, self.moving_mean, self.moving_variance)
-    scale, offset, *moving = (tf.cast(v, "float32") for v in values)
+    channels = x.shape[-1]
+    moving = (self.moving_mean, self.moving_variance)
+    gamma = tf.ones([channels]) if self.gamma is None else self.gamma
+    beta = tf.zeros([channels]) if self.beta is None else self.beta
     y, *batch = tf.compat.v1.nn.fused_batch_norm(
       x,
-      scale,
-      offset,
-      *((None, None) if training else moving),
+      tf.cast(gamma, "float32"),
+      tf.cast(beta, "float32"),
+      *(None if training else tf.cast(value, "float32") for value in moving),
       epsilon=self.epsilon,
       is_training=bool(training),
     )
     if training:
-      for old, new in zip(
-        (self.moving_mean, self.moving_variance), batch, strict=True
-      ):
+      for old, new in zip(moving, batch, strict=True):
         old.assign(old * self.momentum + new * (1 - self.momentum))
     return y
 

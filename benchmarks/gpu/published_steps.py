@@ -115,9 +115,20 @@ class Row:
     )
 
   @property
+  def key(self) -> tuple[Any, ...]:
+    """What tells the row from all others."""
+    kind = "pipeline" if self.is_pipeline else "data parallel"
+    return (*self.on_one[:3], self.gpus, self.batch, self.precision, kind)
+
+  @property
+  def is_weak_scaling(self) -> bool:
+    """Whether the batch grows with the number of GPUs."""
+    return "strong scaling" not in self.note
+
+  @property
   def on_one(self) -> tuple[Any, ...]:
     """Key of the row of one GPU that this one is scaled from."""
-    batch = self.global_batch if "strong scaling" in self.note else self.batch
+    batch = self.batch if self.is_weak_scaling else self.global_batch
     return self.model, self.mode, self.gpu, batch, self.precision
 
   @property

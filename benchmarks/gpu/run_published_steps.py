@@ -56,9 +56,15 @@ def chosen_rows() -> list[Row]:
 
 
 def predictions(rows: list[Row]) -> list[Result]:
-  """One result per row; each step is traced by a process of its own."""
-  results = []
-  by_step = sorted(rows, key=lambda row: row.step_key)
+  """One result per row; each step is traced by a process of its own.
+
+  Rows that the file of `--out` holds are not predicted again.
+  """
+  results = known_results()
+  known = {tuple(r["key"]) for r in results}
+  by_step = sorted(
+    (row for row in rows if row.key not in known), key=lambda row: row.step_key
+  )
   for key, each in itertools.groupby(by_step, lambda row: row.step_key):
     print(*key, file=sys.stderr, flush=True)
     group = [*each]
@@ -73,42 +79,66 @@ def predictions(rows: list[Row]) -> list[Result]:
         print("  killed: not enough memory", file=sys.stderr, flush=True)
         continue
     results += [_merged(*pair) for pair in zip(group, found, strict=True)]
-  return _scaled(rows, results)
+    save(results)
+  wanted = {row.key for row in rows}
+  return [r for r in results if tuple(r["key"]) in wanted]
+
+
+def known_results() -> list[Result]:
+  """Results of an earlier run with the same costs."""
+  path = pathlib.Path(_OUT.value)
+  if not path.exists():
+    return []
+  found = json.loads(path.read_text(encoding="utf-8"))
+  same = (found["costs"], found["fused"]) == (_COSTS.value, _FUSED.value)
+  return found["rows"] if same else []
+
+
+def save(results: list[Result], **others: Any) -> None:
+  """Writes the file of `--out`."""
+  found = {"costs": _COSTS.value, "fused": _FUSED.value, **others}
+  text = json.dumps({**found, "rows": results}, indent=1) + "\n"
+  pathlib.Path(_OUT.value).write_text(text, encoding="utf-8")
 
 
 def _merged(row: Row, found: Result) -> Result:
   """A published row with its prediction."""
   names = ("model", "mode", "gpu", "gpus", "batch", "precision", "xla", "note")
   return {
+    "key": row.key,
     **{name: getattr(row, name) for name in names},
     "development": row.is_development,
     "published_ms": row.step_ms,
     **found,
     "ratio": found["predicted_ms"] / row.step_ms,
-    "steps_per_update": row.steps_per_update,
-    "on_one": row.on_one,
   }
 
 
-def _scaled(rows: list[Row], results: list[Result]) -> list[Result]:
+def scaled(rows: list[Row], results: list[Result]) -> list[Result]:
   """Adds the scaling to rows of several GPUs: time over that on one GPU.
 
   An update after several micro-steps counts with its share.
   """
-  published = {row.on_one: row.step_ms for row in rows if row.gpus == 1}
-  alone = {r["on_one"]: r["predicted_ms"] for r in results if r["gpus"] == 1}
+  of_row = {row.key: row for row in rows}
+  alone = {of_row[tuple(r["key"])].on_one: r for r in results if r["gpus"] == 1}
+  found = []
   for result in results:
-    key = result.pop("on_one")
-    steps = result.pop("steps_per_update")
-    if result["gpus"] == 1 or key not in alone:
+    row = of_row[tuple(result["key"])]
+    one = alone.get(row.on_one)
+    if row.gpus == 1 or one is None:
+      found.append(result)
       continue
-    if "strong scaling" not in result["note"]:
-      sent_ms = result["predicted_ms"] - alone[key]
-      result["predicted_ms"] = alone[key] + sent_ms / steps
-      result["ratio"] = result["predicted_ms"] / result["published_ms"]
-    result["published_scaling"] = result["published_ms"] / published[key]
-    result["predicted_scaling"] = result["predicted_ms"] / alone[key]
-  return results
+    one_ms, step_ms = one["predicted_ms"], result["predicted_ms"]
+    if row.is_weak_scaling:
+      step_ms = one_ms + (step_ms - one_ms) / row.steps_per_update
+    scaling = {
+      "predicted_ms": step_ms,
+      "ratio": step_ms / row.step_ms,
+      "published_scaling": row.step_ms / one["published_ms"],
+      "predicted_scaling": step_ms / one_ms,
+    }
+    found.append({**result, **scaling})
+  return found
 
 
 def _errors(ratios: Sequence[float]) -> Result:
@@ -173,13 +203,12 @@ def shown(results: list[Result]) -> table.Table:
 
 
 def main(_: list[str]) -> None:
-  results = predictions(chosen_rows())
-  found = {"costs": _COSTS.value, "fused": _FUSED.value}
-  found |= {"summary": summary(results), "rows": results}
-  text = json.dumps(found, indent=1) + "\n"
-  pathlib.Path(_OUT.value).write_text(text, encoding="utf-8")
-  console.Console(width=140).print(shown(results))
-  print(json.dumps(found["summary"], indent=1))
+  rows = chosen_rows()
+  results = predictions(rows)
+  of_rows = scaled(rows, results)
+  save(results, summary=summary(of_rows))
+  console.Console(width=140).print(shown(of_rows))
+  print(json.dumps(summary(of_rows), indent=1))
 
 
 if __name__ == "__main__":

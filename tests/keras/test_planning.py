@@ -9,6 +9,7 @@ import tensorflow as tf
 
 import tfplace
 from tfplace.bounds import lower_bound
+from tfplace.core.units import format_us
 from tfplace.errors import ApplyError, TfplaceError
 from tfplace.keras import planning
 from tfplace.plan import planner
@@ -50,7 +51,7 @@ def test_a_batch_size_lets_it_plan_at_once():
   bound_us = lower_bound(told.placement.problem).us
   assert told.evaluation.lower_bound_us == bound_us
   percent = 100 - 100 * bound_us / told.evaluation.step_time_us
-  proof = f"less than {bound_us / 1e3:.3g} ms ({percent:.2g}% less)"
+  proof = f"less than {format_us(bound_us)} ({percent:.2g}% less)"
   assert f"; for these costs it is proven that no placement takes {proof};" in (
     told.message
   )

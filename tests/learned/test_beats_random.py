@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import tfplace
-from tfplace.core.protocols import Budget
+from tfplace.core.budget import Budget
 from tfplace.learned.decisions import group_decisions, sample
 from tfplace.placers import get_placer, registry
 
@@ -44,7 +44,9 @@ def problems():
 def best_of_policy(problem, seed):
   simulator = tfplace.Simulator(problem)
   budget = Budget(60.0, max_evaluations=DRAWS)
-  found = get_placer(registry.ASKED[0]).place(problem, simulator, budget, seed)
+  found = get_placer(registry.LEARNED_IN_AUTO[0]).place(
+    problem, simulator, budget, seed
+  )
   assert found.evaluations <= DRAWS
   return found.evaluation.step_time_us
 

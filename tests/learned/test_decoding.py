@@ -7,7 +7,7 @@ import pytest
 from policies_testing import gpus, problem_of, random_graph
 
 from tfplace import Simulator, core
-from tfplace.core.protocols import Budget
+from tfplace.core.budget import Budget
 from tfplace.learned.decisions import group_decisions
 from tfplace.learned.ordered.decoding import BASE, SEEN, Head, decode
 from tfplace.learned.ordered.placer import OrderedPlacer, uniform_head

@@ -13,7 +13,7 @@ from policies_testing import gpus, problem_of, random_graph
 
 import tfplace
 from tfplace import Simulator, errors
-from tfplace.core.protocols import Budget
+from tfplace.core.budget import Budget
 from tfplace.learned import policies
 from tfplace.learned.decisions import sample
 from tfplace.learned.gdp import placer as gdp_placer

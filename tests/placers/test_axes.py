@@ -5,9 +5,10 @@ import problems
 import pytest
 
 from tfplace.core import OpSpec, Problem, build_graph
+from tfplace.core.op_names import UNKNOWN
 from tfplace.placers import place
 from tfplace.placers.groups import GroupGraph
-from tfplace.placers.rules.axes import UNKNOWN, read_scopes, splits
+from tfplace.placers.rules.axes import read_scopes, splits
 
 
 def problem_of(names, edges, num_devices=2, times=None):

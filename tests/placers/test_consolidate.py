@@ -5,8 +5,8 @@ import problems
 import pytest
 
 from tfplace.core import Problem
+from tfplace.core.budget import Budget
 from tfplace.core.paths import transfers
-from tfplace.core.protocols import Budget
 from tfplace.errors import TfplaceError
 from tfplace.placers import auto, place, registry
 from tfplace.placers.auto import AutoPlacer

@@ -21,7 +21,7 @@ from tfplace.placers import (
 )
 from tfplace.placers.auto import AutoPlacer
 from tfplace.placers.partition.scotch import PROGRAMS
-from tfplace.placers.registry import CLASSICAL
+from tfplace.placers.registry import CLASSICAL, MICROBATCHED
 from tfplace.placers.search import annealing
 from tfplace.placers.search.annealing import AnnealingPlacer
 from tfplace.simulate import Simulator
@@ -245,7 +245,7 @@ def test_graph_that_links_forbid_to_place_is_refused():
     problems.cluster([np.inf] * 2, kinds=["CPU", "GPU"], links=[]),
   )
   for strategy in STRATEGIES:
-    if strategy not in (*LEARNED, *registry.GRIDS, "scotch", "exact"):
+    if strategy not in (*LEARNED, *MICROBATCHED, "scotch", "exact"):
       with pytest.raises(InfeasibleError, match=r"'o0' on d0 .* no link from"):
         run(problem, strategy)
 
@@ -298,7 +298,7 @@ def test_auto_asks_the_policy_that_it_was_given_where_tensorflow_is_loaded(
     asked.append((strategy, policy))
     if strategy == "ordered":
       assert start.shape == (1, problem.graph.num_ops)  # the best so far
-    return known("single" if strategy in registry.OWN else strategy)
+    return known("single" if strategy in ("ordered", "gdp") else strategy)
 
   monkeypatch.setitem(sys.modules, "tensorflow", types.ModuleType("tf"))
   monkeypatch.setattr(registry, "get_placer", placer)

@@ -7,7 +7,7 @@ import problems
 import pytest
 
 from tfplace.core import Placement, Problem
-from tfplace.core.protocols import Budget
+from tfplace.core.budget import Budget
 from tfplace.errors import InfeasibleError, TfplaceError
 from tfplace.placers import place, registry
 from tfplace.placers.auto import AutoPlacer

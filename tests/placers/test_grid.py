@@ -11,7 +11,7 @@ import split_steps
 from tfplace.core import Placement, Problem
 from tfplace.errors import InfeasibleError, TfplaceError
 from tfplace.placers import place
-from tfplace.placers.registry import GRIDS, READY, classical
+from tfplace.placers.registry import MICROBATCHED, READY, classical
 from tfplace.placers.rules.stages import balanced_stages
 
 
@@ -101,7 +101,7 @@ def test_the_product_has_replicas_of_stages():
   assert not replicas[0] & replicas[1]
 
 
-@pytest.mark.parametrize("strategy", GRIDS)
+@pytest.mark.parametrize("strategy", MICROBATCHED)
 def test_memory_limits_hold(strategy):
   graph, _ = split_steps.split_graph(layers=8, microbatches=4)
   peaks = placed(strategy, graph, devices(4)).evaluation.peak_memory_bytes
@@ -142,7 +142,7 @@ def test_any_graph_may_say_which_microbatch_its_ops_are_of(seed):
   number = rng.integers(-1, 4, problem.graph.num_ops).astype(np.int32)
   number[0] = 3
   graph = dataclasses.replace(problem.graph, microbatch=number)
-  for strategy in GRIDS:
+  for strategy in MICROBATCHED:
     try:
       result = placed(strategy, graph, problem.cluster)
     except InfeasibleError:
@@ -159,13 +159,13 @@ def test_a_graph_without_ops_is_a_pipeline():
 
 
 def test_they_compete_where_a_step_is_split_and_only_there():
-  for microbatches, names in ((1, set()), (2, set(GRIDS))):
+  for microbatches, names in ((1, set()), (2, set(MICROBATCHED))):
     graph, _ = split_steps.split_graph(microbatches=microbatches)
     problem = Problem(graph, devices(4))
-    assert set(classical(problem)) & set(GRIDS) == names
+    assert set(classical(problem)) & set(MICROBATCHED) == names
     result = place(problem, "auto", budget_s=20, max_evaluations=400)
-    assert {r.strategy for r in result.tried} & set(GRIDS) == names
-  assert not set(READY) & set(GRIDS)
+    assert {r.strategy for r in result.tried} & set(MICROBATCHED) == names
+  assert not set(READY) & set(MICROBATCHED)
 
 
 def cuts(count, stages):

@@ -8,8 +8,8 @@ import pytest
 import split_steps
 
 from tfplace.core import OpSpec, Problem, build_graph
+from tfplace.core.budget import Budget
 from tfplace.core.op_graph import subgraph
-from tfplace.core.protocols import Budget
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.search import halves
 from tfplace.placers.search.annealing import AnnealingPlacer

@@ -41,7 +41,7 @@ def test_auto_says_what_the_start_took():
 def test_who_does_not_search_from_a_start_refuses_one(strategy):
   problem = problems.random_problem(1)
   start = placers.place(problem, "single").placement
-  with pytest.raises(TfplaceError, match="annealing, auto and ordered can"):
+  with pytest.raises(TfplaceError, match="annealing, ordered and auto can"):
     placers.place(problem, strategy, init_placement=start)
 
 

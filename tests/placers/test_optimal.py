@@ -9,7 +9,8 @@ import pytest
 
 from tfplace.bounds import tightened
 from tfplace.core import Problem
-from tfplace.core.protocols import ROUNDING, Budget, is_optimal
+from tfplace.core.budget import Budget
+from tfplace.core.evaluation import ROUNDING, is_optimal
 from tfplace.placers import place, registry, warm_up
 from tfplace.placers.search.annealing import AnnealingPlacer
 from tfplace.placers.search.config import SearchConfig
@@ -82,7 +83,7 @@ def test_auto_tries_nothing_after_an_optimum():
   result = place(problem, "auto", budget_s=60)
   assert [tried.strategy for tried in result.tried] == ["single"]
   assert not {*result.skipped} & {*registry.CLASSICAL}
-  for name in (*registry.ASKED, "annealing"):
+  for name in (*registry.LEARNED_IN_AUTO, "annealing"):
     assert "proven to be optimal" in result.skipped[name]
 
 

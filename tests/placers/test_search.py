@@ -6,7 +6,7 @@ import problems
 import pytest
 
 from tfplace.core import Problem
-from tfplace.core.protocols import Budget
+from tfplace.core.budget import Budget
 from tfplace.placers.coarsen import (
   Coarsening,
   coarsen_by_edges,

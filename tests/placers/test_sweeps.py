@@ -5,7 +5,7 @@ import problems
 import pytest
 
 from tfplace.core import Problem
-from tfplace.core.protocols import Budget
+from tfplace.core.budget import Budget
 from tfplace.placers.coarsen import merged
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.search.config import SearchConfig

@@ -165,7 +165,7 @@ def test_a_split_whose_bound_is_above_the_whole_step_is_not_searched():
   assert whole.step_time_us == 31.0
   assert [trial.split.microbatches for trial in others] == [2]
   assert others[0].best is None and others[0].seconds == 0.0
-  assert others[0].why == "takes at least 0.046 ms"
+  assert others[0].why == "takes at least 46 us"
   told = "the step is left whole, since in 2 microbatches it takes at least"
   assert plan.choice.reason.startswith(told)
 
@@ -224,7 +224,7 @@ def test_statistics_over_the_batch_leave_the_step_whole_and_say_the_gain():
   assert plan.choice.reason.startswith(
     "the step is left whole, since layer 'norm' computes statistics"
   )
-  assert "would take about 0.502 ms instead of 1 ms" in plan.choice.reason
+  assert "would take about 502 us instead of 1 ms" in plan.choice.reason
   allowed = SplitConfig(1, allow_batch_statistics=True)
   assert chosen(Step(statistics=True), allowed).choice.split.microbatches == 2
 
@@ -308,7 +308,7 @@ def hint_of(step, config=LONG, **more):
 
 def test_a_step_that_gains_nothing_is_told_what_a_split_would_give():
   assert hint_of(Step()) == (
-    "in 2 microbatches it would take about 0.502 ms instead of 1 ms (a quick"
+    "in 2 microbatches it would take about 502 us instead of 1 ms (a quick"
     " estimate): ask for microbatches=auto"
   )
   told = hint_of(Step(statistics=True))

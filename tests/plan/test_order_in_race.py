@@ -64,7 +64,7 @@ def test_each_number_of_microbatches_has_its_order(strategy, order):
   trials = {t.split.microbatches: t.order for t in plan.choice.trials}
   # The whole step is a chain: rank gains nothing there.
   assert trials[1] == ("rank" if order == "rank" else "arrival")
-  said = "by rank, since as they become ready nothing faster than 0.013 ms"
+  said = "by rank, since as they become ready nothing faster than 13 us"
   assert (said in plan.order_reason) == (order == "auto")
 
 

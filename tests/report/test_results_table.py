@@ -8,12 +8,12 @@ import pytest
 from rich.console import Console
 
 from tfplace.core.cluster import Cluster, Device
+from tfplace.core.evaluation import Evaluation, Result
 from tfplace.core.op_graph import OpSpec, build_graph
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
-from tfplace.core.protocols import Evaluation, Result
+from tfplace.report.names import short_names
 from tfplace.report.table import results_table
-from tfplace.report.units import format_bytes, format_us, short_names
 
 
 def result(strategy, step_time_us, feasible=True, num_devices=2):
@@ -92,31 +92,6 @@ def test_names_that_look_like_markup_stay_as_they_are():
   assert rows_of(results_table([result("[red]x[/red]", 1.0)]))[1][0] == (
     "[red]x[/red]"
   )
-
-
-@pytest.mark.parametrize(
-  "value, text",
-  [
-    (0.0, "0 us"),
-    (0.25, "0.25 us"),
-    (12.0, "12 us"),
-    (999.9, "1 ms"),
-    (12345.6, "12.3 ms"),
-    (2.5e6, "2.5 s"),
-    (1.2345e9, "1230 s"),
-    (np.inf, "failed"),
-  ],
-)
-def test_times_have_three_digits(value, text):
-  assert format_us(value) == text
-
-
-@pytest.mark.parametrize(
-  "value, text",
-  [(0.0, "0 B"), (1000.0, "1000 B"), (1536.0, "1.5 KiB"), (2.0**34, "16 GiB")],
-)
-def test_sizes_have_three_digits(value, text):
-  assert format_bytes(value) == text
 
 
 @pytest.mark.parametrize(

@@ -12,13 +12,13 @@ from rich.text import Text
 
 from tfplace import core
 from tfplace.bin import cli
+from tfplace.core.evaluation import Result
 from tfplace.core.order import ARRIVAL, RANK
 from tfplace.core.placement import Placement
-from tfplace.core.protocols import Result
+from tfplace.core.units import format_bytes, format_us
 from tfplace.formats.results import evaluation_to_json
 from tfplace.plan.choice import SplitChoice, SplitTrial
 from tfplace.report import page, table, timeline, trace
-from tfplace.report.units import format_bytes, format_us
 from tfplace.simulate import Simulator
 
 if TYPE_CHECKING:

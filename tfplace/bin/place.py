@@ -10,7 +10,8 @@ from absl import flags
 
 from tfplace import core, formats, placers
 from tfplace.bin import cli, guarded, outputs, sources, splits
-from tfplace.core import constraints
+from tfplace.core import colocation
+from tfplace.core.cluster import with_max_memory
 from tfplace.core.order import ARRIVAL, AUTO, ORDERS, order_to_json
 from tfplace.extraction.microbatches import SplitConfig, split_of
 from tfplace.placers import registry
@@ -156,7 +157,7 @@ def _limited(values: flags.FlagValues, cluster: core.Cluster) -> core.Cluster:
         f" {size!r}; give it one"
       )
     sizes[device] = size
-  return constraints.with_max_memory(cluster, sizes)
+  return with_max_memory(cluster, sizes)
 
 
 def _grouped(values: flags.FlagValues, graph: core.OpGraph) -> core.OpGraph:
@@ -168,8 +169,8 @@ def _grouped(values: flags.FlagValues, graph: core.OpGraph) -> core.OpGraph:
   if not values.keep_together:
     return graph
   patterns = values.keep_together
-  groups = [constraints.matching(graph, pattern) for pattern in patterns]
-  return constraints.keep_together(graph, groups)
+  groups = [colocation.matching(graph, pattern) for pattern in patterns]
+  return colocation.keep_together(graph, groups)
 
 
 def _check(values: flags.FlagValues) -> None:
@@ -177,7 +178,7 @@ def _check(values: flags.FlagValues) -> None:
   outputs.check_files(values)
   outputs.check_pictures(values)
   if values.init_placement:
-    registry.check_searches(values.strategy)
+    registry.check_accepts_start(values.strategy)
     if splits.is_chosen(values):
       raise cli.UsageError(
         "--init_placement is of one split of the step: give its number of"

@@ -17,9 +17,9 @@ from tfplace.bounds.work import (
   work_prices,
 )
 from tfplace.core.cluster import Cluster, Device
+from tfplace.core.evaluation import ROUNDING
 from tfplace.core.op_graph import OpSpec, build_graph
 from tfplace.core.problem import Problem
-from tfplace.core.protocols import ROUNDING
 
 SIMPLE, WORK, GROUP, PATH, WINDOW = "simple", "work", "group", "path", "window"
 # Numbers of ops to look back for serial work. The first is always tried. Each

@@ -8,8 +8,8 @@ other memory is ignored.
 
 import numpy as np
 
-from tfplace.core.constraints import exact_bytes, format_bytes
 from tfplace.core.problem import Problem
+from tfplace.core.units import exact_bytes, format_bytes
 from tfplace.errors import InfeasibleError
 from tfplace.simulate.links import serial_us
 

@@ -1,10 +1,10 @@
 """Core types: graphs, clusters, problems, placements and evaluations."""
 
 from tfplace.core.cluster import Cluster, Device, Link
+from tfplace.core.evaluation import Evaluation
 from tfplace.core.op_graph import OpGraph, OpSpec, build_graph
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
-from tfplace.core.protocols import Evaluation
 
 __all__ = [
   "Cluster",

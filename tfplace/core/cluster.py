@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from tfplace.errors import FormatError
+from tfplace.core.units import num_bytes
+from tfplace.errors import FormatError, shown
 
 NO_CHANNEL = -1  # Entry of `Cluster.channel` for a missing link.
 # Fields of `Link` with the communication overhead on the endpoint devices.
@@ -198,3 +199,52 @@ class Cluster:
       at = self.index[link.src], self.index[link.dst]
       result[at] = getattr(link, field)
     return result
+
+
+def with_max_memory(
+  cluster: Cluster, limits: Mapping[str, str | float]
+) -> Cluster:
+  """Returns a copy of the cluster with other memory sizes.
+
+  Args:
+    cluster: devices that `limits` does not name keep their size.
+    limits: device -> bytes, or a size with a unit: "10GiB" is 10 * 2**30 bytes,
+      "10GB" is 10**10. A device of size 0 holds nothing. A device is named in
+      full, or by a suffix that only it has, such as "GPU:0".
+
+  Raises:
+    FormatError: a device is unknown, ambiguous or named twice, or a size is
+      invalid; names it.
+  """
+  memory: dict[str, float] = {}
+  for name, size in limits.items():
+    device = find_device(cluster, name)
+    if device in memory:
+      raise FormatError(
+        f"device {device!r} is given two memory sizes, one of them by the name"
+        f" {shown(name)}; give it one",
+        device=device,
+      )
+    memory[device] = num_bytes(size)
+  devices = tuple(
+    dataclasses.replace(d, memory_bytes=memory.get(d.name, d.memory_bytes))
+    for d in cluster.devices
+  )
+  return dataclasses.replace(cluster, devices=devices)
+
+
+def find_device(cluster: Cluster, name: str) -> str:
+  """Resolves a device name or unique suffix; raises FormatError otherwise."""
+  names = [device.name for device in cluster.devices]
+  if name in names:
+    return name
+  end = name if str(name).startswith("/") else f"/device:{name}"
+  found = [full for full in names if full.endswith(end)]
+  if len(found) != 1:
+    raise FormatError(
+      f"{shown(name)} names {len(found) or 'no'}"
+      f" device{'s' * (len(found) != 1)} of cluster {cluster.name!r}; it has"
+      f" {', '.join(names)}",
+      device=str(name),
+    )
+  return found[0]

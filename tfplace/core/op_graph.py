@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tfplace.core import paths
+from tfplace.core.csr import csr, offsets_of
 from tfplace.errors import FormatError, shown
 
 CONTROL_OUTPUT = -1  # Output index of a control edge, a message of 0 bytes.
@@ -126,14 +127,16 @@ class OpGraph:
 
     The edges of a producer are ordered by (output, consumer).
     """
-    order = np.lexsort((self.edge_dst, self.edge_output, self.edge_src))
-    return _offsets(self.edge_src, self.num_ops), order.astype(np.int32)
+    return self._csr(self.edge_src, self.edge_output, self.edge_dst)
 
   @functools.cached_property
   def in_csr(self) -> tuple[np.ndarray, np.ndarray]:
     """Edges by consumer: offsets [num_ops + 1], edge numbers [num_edges]."""
-    order = np.lexsort((self.edge_output, self.edge_src, self.edge_dst))
-    return _offsets(self.edge_dst, self.num_ops), order.astype(np.int32)
+    return self._csr(self.edge_dst, self.edge_src, self.edge_output)
+
+  def _csr(self, *keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    offsets, edges = csr(keys[0], self.num_ops, *keys[1:])
+    return offsets, edges.astype(np.int32)
 
   @functools.cached_property
   def edge_bytes(self) -> np.ndarray:
@@ -185,11 +188,6 @@ class OpGraph:
     )
 
 
-def _offsets(keys: np.ndarray, num_ops: int) -> np.ndarray:
-  counts = np.bincount(keys, minlength=num_ops)
-  return np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
-
-
 @dataclasses.dataclass(frozen=True)
 class OpSpec:
   """One op for `build_graph`; the fields correspond to those of `OpGraph`."""
@@ -238,7 +236,7 @@ def build_graph(
       kind: np.array([op.time_us.get(kind, nan) for op in ops], np.float64)
       for kind in kinds
     },
-    output_offsets=np.concatenate(([0], np.cumsum(counts))).astype(np.int64),
+    output_offsets=offsets_of(counts),
     output_bytes=np.array(
       [size for op in ops for size in op.output_bytes], np.float64
     ),
@@ -304,7 +302,7 @@ def subgraph(graph: OpGraph, ops: np.ndarray) -> OpGraph:
     (rank[graph.edge_src] >= 0) & (rank[graph.edge_dst] >= 0)
   )
   counts = np.diff(graph.output_offsets)[ops]
-  offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
+  offsets = offsets_of(counts)
   # The old index of each output: its op's first output plus its offset there.
   within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], counts)
   was = np.repeat(graph.output_offsets[:-1][ops], counts) + within

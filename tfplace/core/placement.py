@@ -1,13 +1,13 @@
 """Placements: a device for each op, checked against a problem."""
 
 import dataclasses
-import importlib
 import os
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from tfplace import lazy
 from tfplace.core.problem import Problem
 from tfplace.errors import PlacementError, shown
 
@@ -78,9 +78,7 @@ class Placement:
 
   def save(self, path: str | os.PathLike[str]) -> None:
     """Writes `tfplace.placement.v1` atomically."""
-    results = importlib.import_module("tfplace.formats.results")
-
-    results.save_placement(self, path)
+    lazy.call("save_placement", self, path)
 
 
 def check_devices(problem: Problem, devices: np.ndarray) -> None:

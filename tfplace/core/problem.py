@@ -8,6 +8,7 @@ import numpy as np
 from tfplace.core import order as orders
 from tfplace.core import paths
 from tfplace.core.cluster import Cluster
+from tfplace.core.csr import csr
 from tfplace.core.op_graph import OpGraph
 from tfplace.errors import ProblemError
 
@@ -135,9 +136,8 @@ class Problem:
   @functools.cached_property
   def group_ops(self) -> tuple[np.ndarray, np.ndarray]:
     """Ops by group: [num_groups + 1] int64 offsets, [num_ops] int32 ops."""
-    counts = np.bincount(self.group_of, minlength=self.num_groups)
-    offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
-    return offsets, np.argsort(self.group_of, kind="stable").astype(np.int32)
+    offsets, ops = csr(self.group_of, self.num_groups)
+    return offsets, ops.astype(np.int32)
 
   @functools.cached_property
   def fastest_us(self) -> np.ndarray:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tfplace.core.protocols import OpCosts
+from tfplace.core.op_costs import OpCosts
 from tfplace.cost import calls, estimate
 from tfplace.cost.assemble import Step, by_op
 

@@ -13,11 +13,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfplace.core.op_names import GRADIENT_SCOPE, with_scopes
 from tfplace.extraction import microbatches
 from tfplace.extraction import nodes as node_lib
 
 Layers = tuple[str, ...]
-_GRADIENT_SCOPE = "gradient_tape/"
 _PASS_ON = frozenset(("Identity", "Switch", "Enter"))
 
 
@@ -56,11 +56,8 @@ class LayerRecorder:
 
 
 def _candidates(name: str) -> Iterator[str]:
-  """Yields the op, the op it is a gradient of, and their enclosing scopes."""
-  forward = name.rpartition(_GRADIENT_SCOPE)[2]
-  while forward:
-    yield forward
-    forward = forward.rpartition("/")[0]
+  """Returns the op, the op it is a gradient of, and their enclosing scopes."""
+  return with_scopes(name.rpartition(GRADIENT_SCOPE)[2])
 
 
 def layers_of_variables(model: keras.Model) -> dict[str, Layers]:
@@ -149,7 +146,7 @@ def _walk_back(
   needing: dict[str, set[Layers]] = collections.defaultdict(set)
   found: dict[str, Layers] = {}
   for node in reversed(nodes):
-    name, is_gradient = node.name, _GRADIENT_SCOPE in node.name
+    name, is_gradient = node.name, GRADIENT_SCOPE in node.name
     if name in given:
       for source in sources[name] if is_gradient else ():
         needing[source].add(given[name])

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import tensor_shape
 
-from tfplace.core.protocols import whole_number
+from tfplace.core.argument_checks import whole_number
 from tfplace.errors import ExtractionError
 from tfplace.extraction import nodes as node_lib
 

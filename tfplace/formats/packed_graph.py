@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from tfplace.core.csr import offsets_of
 from tfplace.core.op_graph import CONTROL_OUTPUT, OpGraph
 from tfplace.errors import FormatError
 from tfplace.formats.graph import MAX_MICROBATCHES
@@ -130,7 +131,7 @@ def _graph(arrays: Mapping[str, np.ndarray]) -> OpGraph:
   _check_array(sizes, np.float64, sizes.shape[:1], "output_bytes")
   counts = arrays["output_count"]
   _check_range(counts, 0, len(sizes), "output_count")
-  offsets = np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
+  offsets = offsets_of(counts)
   _check(int(offsets[-1]) == len(sizes), "outputs do not add up")
   _check_range(arrays["type"], 0, len(types) - 1, "type")
   _check_range(arrays["colocation"], -1, len(groups) - 1, "colocation")

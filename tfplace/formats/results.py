@@ -4,10 +4,10 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from tfplace.core.evaluation import Evaluation
 from tfplace.core.order import ARRIVAL, ORDERS, order_to_json
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
-from tfplace.core.protocols import Evaluation
 from tfplace.errors import FormatError, shown
 from tfplace.formats import json_file
 

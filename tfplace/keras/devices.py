@@ -16,13 +16,13 @@ import keras
 import tensorflow as tf
 from tensorflow.python import pywrap_tfe
 
+from tfplace.core.op_names import GRADIENT_SCOPE, with_scopes
 from tfplace.errors import ApplyError
 from tfplace.extraction import microbatches
 from tfplace.extraction.layers import open_layers
 from tfplace.keras import state
 from tfplace.plan.plan import Plan, choices
 
-_GRADIENT_SCOPE = "gradient_tape/"
 # The bodies of these ops have their own devices and may take resources on
 # several devices, so a resource does not determine the device of the call.
 _CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
@@ -98,14 +98,13 @@ class DeviceFunction:
 
   def _forward_device(self, name: str) -> str | None:
     """Returns the device of a/MatMul for gradient_tape/a/MatMul/Mul_1."""
-    _, found, forward = name.rpartition(_GRADIENT_SCOPE)
+    _, found, forward = name.rpartition(GRADIENT_SCOPE)
     microbatch = name.removesuffix(microbatches.name_in_whole(name))
-    while found and forward:
-      same = microbatch + forward
+    for scope in with_scopes(forward) if found else ():
+      same = microbatch + scope
       device = self._plan.ops.get(same) or self._placed.get(same)
       if device:
         return device
-      forward = forward.rpartition("/")[0]
     return None
 
   def _input_device(self, op: tf.Operation) -> str | None:

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import keras
 
-from tfplace.core import constraints
+from tfplace.core import colocation
 from tfplace.core.op_graph import OpGraph
 from tfplace.core.order import ARRIVAL, ORDERS
 from tfplace.core.placement import Placement
@@ -268,7 +268,7 @@ def grouped(
   groups = _slot_groups(graph, model)
   for names in keep_together:
     groups.append([op for name in names for op in _ops(graph, traced, name)])
-  return constraints.keep_together(graph, groups)
+  return colocation.keep_together(graph, groups)
 
 
 def _slot_groups(graph: OpGraph, model: keras.Model) -> list[list[int]]:
@@ -290,7 +290,7 @@ def _ops(graph: OpGraph, traced: TracedStep, name: str) -> list[int]:
   wanted = {name} & known or set(fnmatch.filter(known, name))
   if not wanted:
     try:
-      return constraints.matching(graph, name)
+      return colocation.matching(graph, name)
     except FormatError:
       raise ApplyError(
         f"keep_together names {name!r}, which is no layer of model"

@@ -16,8 +16,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfplace.core import constraints, protocols
-from tfplace.core.cluster import Cluster
+from tfplace.core.argument_checks import check_count
+from tfplace.core.cluster import Cluster, with_max_memory
 from tfplace.core.order import ARRIVAL
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
@@ -128,7 +128,7 @@ def make_request(
   config.check()
   split.check()
   if batch_size is not None:
-    batch_size = protocols.check_count("batch_size", batch_size, 1)
+    batch_size = check_count("batch_size", batch_size, 1)
   model = DEFAULT_COSTS if costs in (_MEASURED, _ESTIMATED) else costs
   check_costs(model)
   if not isinstance(max_memory or {}, Mapping):
@@ -139,7 +139,7 @@ def make_request(
   if not isinstance(check, bool | np.bool_):
     raise TfplaceError(f"check is {check!r:.60}; it must be True or False")
   return Request(
-    constraints.with_max_memory(described, max_memory or {}),
+    with_max_memory(described, max_memory or {}),
     config,
     batch_size,
     given.check_groups(keep_together),

@@ -1,7 +1,7 @@
 """Learned placers and their training, one folder per method.
 
 The `__init__.py` of a method describes its strategies in `METHODS`.
-`tfplace.placers.registry.LEARNED` maps each strategy to its folder.
+`tfplace.placers.registry` names the folder of each strategy.
 """
 
 import dataclasses
@@ -44,12 +44,13 @@ def find_method(strategy: str) -> Method:
   Raises:
     TrainingError: The strategy is unknown (the message lists the choices).
   """
-  if strategy not in registry.LEARNED:
+  known = registry.STRATEGIES.get(strategy)
+  if known is None or known.family != "learned":
     raise TrainingError(
       f"unknown strategy {strategy!r}; choose one of"
       f" {', '.join(registry.LEARNED)}"
     )
-  package = importlib.import_module(registry.LEARNED[strategy])
+  package = importlib.import_module(known.path)
   return package.METHODS[strategy]
 
 

@@ -11,10 +11,11 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
+from tfplace.core.op_names import UNKNOWN
 from tfplace.core.problem import Problem
 from tfplace.placers.coarsen import merged
 from tfplace.placers.groups import GroupGraph
-from tfplace.placers.rules.axes import UNKNOWN, Scopes, find_axes, read_scopes
+from tfplace.placers.rules.axes import Scopes, find_axes, read_scopes
 from tfplace.simulate.links import mean_transfer
 
 NEVER = np.float32(-1e9)  # logit of a device that cannot run the decision

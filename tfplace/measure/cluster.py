@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from tfplace.core.cluster import Cluster
+from tfplace.core.evaluation import Evaluation
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
-from tfplace.core.protocols import Evaluation
 from tfplace.errors import MeasurementError, shown
 from tfplace.extraction import stages
 from tfplace.extraction.traced import TracedStep

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from tfplace.core.evaluation import Evaluation
 from tfplace.core.order import ARRIVAL
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
-from tfplace.core.protocols import Evaluation
 from tfplace.errors import MeasurementError
 from tfplace.extraction import stages
 from tfplace.extraction.safety import side_effects

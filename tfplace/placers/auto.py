@@ -15,9 +15,11 @@ from typing import ClassVar
 
 import numpy as np
 
+from tfplace.core.budget import Budget
+from tfplace.core.evaluation import Result
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
-from tfplace.core.protocols import Budget, Evaluator, Result
+from tfplace.core.protocols import Evaluator
 from tfplace.errors import InfeasibleError, TfplaceError
 from tfplace.placers import registry
 from tfplace.placers.consolidate import consolidate
@@ -62,8 +64,8 @@ class AutoPlacer:
 
   Attributes:
     learned: learned placers to run; () for none.
-    policy: directory of a policy for a placer in `registry.OWN`, independent of
-      `learned`; None means the shipped policy.
+    policy: directory of a policy for a strategy that takes a user's policy,
+      independent of `learned`; None means the shipped policy.
     loaded_min_s: minimum remaining seconds for the learned policy if TensorFlow
       is loaded, whatever the graph's size.
     start: [num_starts, num_ops] devices of further placements to start from, or
@@ -75,7 +77,7 @@ class AutoPlacer:
       proven optimum or `start`.
   """
 
-  learned: Sequence[str] = registry.ASKED
+  learned: Sequence[str] = registry.LEARNED_IN_AUTO
   policy: str | None = None
   loaded_min_s: float = 0.5
   start: np.ndarray | None = None
@@ -102,7 +104,8 @@ class AutoPlacer:
     """Learned placers, including those that a given policy may belong to."""
     if self.policy is None or not self.learned:
       return self.learned
-    return tuple(dict.fromkeys((*self.learned, *registry.OWN)))
+    others = registry.named(takes_users_policy=True)
+    return tuple(dict.fromkeys((*self.learned, *others)))
 
 
 class _Run:
@@ -160,22 +163,19 @@ class _Run:
     if self.placer.policy is None and not self._is_split:
       self.skipped[strategy] = "its policy is for steps in microbatches"
       return
-    left_s, least_s = self.budget.left_s, _LEARNED_MIN_S
+    left, least_s = self.tracker.left, _LEARNED_MIN_S
     begins_s = _LEARNED_S + _LEARNED_S_PER_OP * self.problem.graph.num_ops
     # With an evaluation budget, results must not depend on loaded modules.
-    if "tensorflow" in sys.modules and self.budget.max_evaluations is None:
+    if "tensorflow" in sys.modules and self.budget.is_timed:
       least_s = max(self.placer.loaded_min_s, _LEARNED_TIMES * begins_s)
-    if left_s < least_s:
+    if left.seconds < least_s:
       self.skipped[strategy] = (
-        f"{max(left_s, 0):.1f} s were left, and it is not loaded with fewer"
+        f"{left.seconds:.1f} s were left, and it is not loaded with fewer"
         f" than {least_s:.1f} s"
       )
       return
-    left = self._left_evaluations
-    budget = Budget(
-      begins_s + left_s * _LEARNED_SHARE,
-      None if left is None else max(1, int(left * _LEARNED_SHARE)),
-    )
+    share = left.fraction(_LEARNED_SHARE)
+    budget = dataclasses.replace(share, seconds=begins_s + share.seconds)
     policy = self.placer.policy
     self._attempt(strategy, lambda: self._place(strategy, policy, budget))
 
@@ -186,7 +186,7 @@ class _Run:
     starts = [result.placement.devices for result in self._starts()]
     left = self._before_consolidation
     # Without any placement, annealing runs even if the budget is spent.
-    if self.tried and (left.left_s <= 0 or left.max_evaluations == 0):
+    if self.tried and left.is_over:
       self.skipped["annealing"] = "nothing of the budget was left"
       return
     tracker = Tracker("annealing", self.problem, self.evaluator, left)
@@ -227,9 +227,7 @@ class _Run:
       # The result must not be slower than the start.
       if tried.strategy == _START:
         limit_us = min(limit_us, tried.evaluation.step_time_us)
-    left = dataclasses.replace(
-      self.budget, max_evaluations=self._left_evaluations
-    )
+    left = self.tracker.left
     if left.left_s <= self._consolidation_s or left.max_evaluations == 0:
       return result
     tracker = Tracker("auto", self.problem, self.evaluator, left)
@@ -246,17 +244,13 @@ class _Run:
 
   @property
   def _before_consolidation(self) -> Budget:
-    budget, left = self.budget, self._left_evaluations
     if self.placer.tolerance is None:
-      return dataclasses.replace(budget, max_evaluations=left)
-    if left is not None and budget.max_evaluations is not None:
-      kept = int(_CONSOLIDATION_SHARE * budget.max_evaluations)
-      left = max(0, left - kept)
-    kept_s = _CONSOLIDATION_SHARE * budget.seconds
+      return self.tracker.left
+    kept = int(_CONSOLIDATION_SHARE * (self.budget.max_evaluations or 0))
+    kept_s = _CONSOLIDATION_SHARE * self.budget.seconds
     if kept_s < self._consolidation_s:
       kept_s = 0.0
-    seconds = budget.seconds - kept_s
-    return dataclasses.replace(budget, seconds=seconds, max_evaluations=left)
+    return self.tracker.left.minus(kept, kept_s)
 
   @property
   def _consolidation_s(self) -> float:
@@ -267,11 +261,6 @@ class _Run:
   def _is_split(self) -> bool:
     return self.problem.graph.num_microbatches > 1
 
-  @property
-  def _left_evaluations(self) -> int | None:
-    limit = self.budget.max_evaluations
-    return None if limit is None else max(0, limit - self.tracker.evaluations)
-
   def _starts(self) -> list[Result]:
     """Returns the starts of the search: the given one, then the best."""
     given = [r for r in self.tried if r.strategy == _START]
@@ -280,7 +269,8 @@ class _Run:
 
   def _place(self, strategy: str, policy: str | None, budget: Budget) -> Result:
     start = None
-    if self.tried and strategy in set(registry.LEARNED) & {*registry.SEARCHES}:
+    known = registry.STRATEGIES[strategy]
+    if self.tried and known.accepts_start and known.family == "learned":
       start = best_first(self.tried)[0].placement.devices[None]
     placer = registry.get_placer(strategy, policy, start)
     return placer.place(self.problem, self.evaluator, budget, self.seed)

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tfplace.core.csr import csr
 from tfplace.core.problem import Problem
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.list_scheduling import kernels
@@ -316,9 +317,7 @@ def _links(problem: Problem) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   ends = np.concatenate((src[apart], dst[apart]))
   other = np.concatenate((dst[apart], src[apart]))
   num_bytes = np.tile(graph.edge_bytes[apart].astype(np.float64), 2)
-  order = np.argsort(ends, kind="stable")
-  counts = np.bincount(ends, minlength=problem.num_groups)
-  offsets = np.concatenate(([0], np.cumsum(counts)))
+  offsets, order = csr(ends, problem.num_groups)
   return offsets, other[order].astype(np.int64), num_bytes[order]
 
 

@@ -15,8 +15,8 @@ import numpy as np
 import scipy.sparse
 from scipy.sparse import csgraph
 
+from tfplace.core.evaluation import Evaluation
 from tfplace.core.paths import transfers
-from tfplace.core.protocols import Evaluation
 from tfplace.placers.coarsen import coarsen_by_work
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.tracker import Tracker
@@ -141,9 +141,7 @@ class _Pass:
 
   @property
   def _is_spent(self) -> bool:
-    budget, most = self.tracker.budget, self.tracker.budget.max_evaluations
-    is_counted = most is not None and self.tracker.evaluations >= most
-    return is_counted or budget.left_s <= 0
+    return self.tracker.left.is_over
 
   def _try(self, row: np.ndarray) -> None:
     """Evaluates [num_groups] devices and keeps them if they are worth it."""

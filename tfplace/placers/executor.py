@@ -5,9 +5,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tfplace.core.evaluation import Evaluation
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
-from tfplace.core.protocols import Evaluation, Evaluator
+from tfplace.core.protocols import Evaluator
 
 
 class ExecutorEvaluator:

@@ -10,6 +10,7 @@ import functools
 
 import numpy as np
 
+from tfplace.core.csr import csr
 from tfplace.core.paths import transfers
 from tfplace.core.problem import Problem
 
@@ -95,9 +96,7 @@ class GroupGraph:
     src, dst, size = self.edges
     ends = np.concatenate((src, dst))
     entry = np.concatenate((dst, -1 - src))
-    order = np.argsort(ends, kind="stable")
-    counts = np.bincount(ends, minlength=self.num_groups)
-    offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
+    offsets, order = csr(ends, self.num_groups)
     return (
       offsets,
       entry[order].astype(np.int32),

@@ -9,9 +9,10 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping
 
+from tfplace.core.budget import Budget
+from tfplace.core.evaluation import Result
 from tfplace.core.order import ARRIVAL, LEAST_GAIN, ORDERS, RANK
 from tfplace.core.problem import Problem
-from tfplace.core.protocols import Budget, Result
 from tfplace.errors import InfeasibleError
 from tfplace.placers.replan import Start
 
@@ -47,7 +48,7 @@ def place_in_best_order(
   found: dict[str, Result] = {}
   failure: InfeasibleError | None = None
   for order in ORDERS:
-    share = _share(budget, _TRIAL if searches else 1 / len(ORDERS))
+    share = budget.fraction(_TRIAL if searches else 1 / len(ORDERS))
     try:
       found[order] = place(problem.in_order(order), share, start)
     except InfeasibleError as error:
@@ -58,8 +59,8 @@ def place_in_best_order(
     raise failure or InfeasibleError("nothing fits")
   order = _better(found)
   best, others = found[order], [r for o, r in found.items() if o != order]
-  left = _left(budget, found)
-  if searches and left.left_s > 0 and left.max_evaluations != 0:
+  left = budget.minus(sum(result.evaluations for result in found.values()))
+  if searches and not left.is_over:
     ordered = problem.in_order(order)
     best = _followed(best, place(ordered, left, best.placement))
   other_us = others[0].evaluation.step_time_us if others else math.inf
@@ -76,20 +77,6 @@ def _better(found: Mapping[str, Result]) -> str:
     return next(iter(found))
   us = {order: found[order].evaluation.step_time_us for order in ORDERS}
   return RANK if us[RANK] <= (1 - LEAST_GAIN) * us[ARRIVAL] else ARRIVAL
-
-
-def _share(budget: Budget, share: float) -> Budget:
-  most = budget.max_evaluations
-  if most is not None:
-    most = max(1, int(share * most))
-  return Budget(share * budget.seconds, most)
-
-
-def _left(budget: Budget, found: Mapping[str, Result]) -> Budget:
-  most = budget.max_evaluations
-  if most is not None:
-    most = max(0, most - sum(r.evaluations for r in found.values()))
-  return Budget(max(0.0, budget.left_s), most)
 
 
 def _followed(first: Result, last: Result) -> Result:

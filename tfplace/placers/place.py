@@ -15,19 +15,15 @@ from collections.abc import Mapping
 import numpy as np
 
 from tfplace.bounds import check_memory
+from tfplace.core.argument_checks import check_count, check_number
+from tfplace.core.budget import Budget, check_budget
 from tfplace.core.cluster import Cluster, Device, Link
+from tfplace.core.evaluation import Result
 from tfplace.core.op_graph import OpSpec, build_graph
 from tfplace.core.order import AUTO, ORDERS, check_order
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
-from tfplace.core.protocols import (
-  Budget,
-  Evaluator,
-  Result,
-  check_budget,
-  check_count,
-  check_number,
-)
+from tfplace.core.protocols import Evaluator
 from tfplace.errors import TfplaceError
 from tfplace.placers import registry
 from tfplace.placers.order_choice import place_in_best_order
@@ -62,7 +58,7 @@ def place(
     max_evaluations: limits the search by placements instead of seconds, which
       makes results for a seed equal on all machines.
     init_placement: a placement or op -> device mapping to start from, for
-      strategies in `registry.SEARCHES`. If it has the same ops and devices and
+      strategies that accept a start. If it has the same ops and devices and
       fits in memory, the result is never worse. From another graph or cluster,
       the common part is kept (see `replan`).
     tolerance: share of the step time that `auto` may give up for less traffic,
@@ -82,7 +78,7 @@ def place(
     check_order(order, (*ORDERS, AUTO))
     _check_judged(problem, order, evaluator)
   if init_placement is not None:
-    registry.check_searches(strategy)
+    registry.check_accepts_start(strategy)
 
   def place_from(
     ordered: Problem, budget: Budget, start: Start | None
@@ -99,7 +95,7 @@ def place(
   warm_up(strategy, problem.cluster.has_message_costs, is_split)
   budget = Budget(budget_s, max_evaluations)
   if order == AUTO:
-    searches = strategy in registry.SEARCHES
+    searches = registry.STRATEGIES[strategy].accepts_start
     return place_in_best_order(
       problem, budget, init_placement, place_from, searches
     )
@@ -193,7 +189,9 @@ def warm_up(
   problem = _diamond(message_costs)
   simulator = Simulator(problem)
   parts: tuple[str, ...] = (strategy,)
-  asked = registry.ASKED if is_split and "tensorflow" in sys.modules else ()
+  asked = (
+    registry.LEARNED_IN_AUTO if is_split and "tensorflow" in sys.modules else ()
+  )
   if strategy == "auto":
     parts = (*registry.CLASSICAL, "pipeline", "annealing", *asked)
   elif strategy in registry.LEARNED:

@@ -1,12 +1,8 @@
-"""The registry of strategies; placers are imported on first use.
+"""The table of strategies; a placer is imported when it first runs."""
 
-A strategy takes one line: the "module:class" of its placer or, for a learned
-strategy, the package with its `tfplace.learned.Method`. Strings avoid importing
-these packages and TensorFlow here.
-"""
-
+import dataclasses
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,79 +11,151 @@ from tfplace.core.problem import Problem
 from tfplace.core.protocols import Placer
 from tfplace.errors import TfplaceError
 
-_PLACERS: Mapping[str, str] = {
-  "single": "tfplace.placers.rules.single:SinglePlacer",
-  "cpu": "tfplace.placers.rules.single:CpuPlacer",
-  "blocks": "tfplace.placers.rules.single:BlocksPlacer",
-  "expert": "tfplace.placers.rules.expert:ExpertPlacer",
-  "axes": "tfplace.placers.rules.axes:AxesPlacer",
-  "data_parallel": "tfplace.placers.rules.grid:DataParallelPlacer",
-  "pipeline": "tfplace.placers.rules.grid:PipelinePlacer",
-  "hybrid": "tfplace.placers.rules.grid:HybridPlacer",
-  "m_topo": "tfplace.placers.list_scheduling.placers:MTopoPlacer",
-  "m_etf": "tfplace.placers.list_scheduling.placers:MEtfPlacer",
-  "m_sct": "tfplace.placers.list_scheduling.placers:MSctPlacer",
-  "heft": "tfplace.placers.list_scheduling.placers:HeftPlacer",
-  "metis": "tfplace.placers.partition.metis:MetisPlacer",
-  "scotch": "tfplace.placers.partition.scotch:ScotchPlacer",
-  "annealing": "tfplace.placers.search.annealing:AnnealingPlacer",
-  "brkga": "tfplace.placers.search.brkga:BrkgaPlacer",
-  "exact": "tfplace.placers.exact.placer:ExactPlacer",
+
+@dataclasses.dataclass(frozen=True)
+class Strategy:
+  """A strategy, one line of the table.
+
+  Attributes:
+    name: name that users give.
+    path: "module:class" of its placer; of a learned strategy, the package with
+      its `tfplace.learned.Method`.
+    family: folder of its placer, "learned" or "auto".
+    in_auto: True if `auto` runs it by default.
+    needs_microbatches: True if it places only microbatched steps.
+    accepts_start: True if it can start from given placements.
+    takes_users_policy: True if `auto` runs it on a policy that a user gives.
+  """
+
+  name: str
+  path: str
+  family: str
+  in_auto: bool = True
+  needs_microbatches: bool = False
+  accepts_start: bool = False
+  takes_users_policy: bool = False
+
+  @property
+  def is_classical(self) -> bool:
+    """True if it neither searches nor uses a policy."""
+    return self.family in ("rules", "list_scheduling", "partition")
+
+
+_RULES, _LISTS = "tfplace.placers.rules", "tfplace.placers.list_scheduling"
+# `auto` and annealing run the classical strategies, and reports list all, in
+# this order, roughly by speed.
+STRATEGIES = {
+  strategy.name: strategy
+  for strategy in (
+    Strategy("single", f"{_RULES}.single:SinglePlacer", "rules"),
+    Strategy("cpu", f"{_RULES}.single:CpuPlacer", "rules"),
+    Strategy("blocks", f"{_RULES}.single:BlocksPlacer", "rules"),
+    Strategy("expert", f"{_RULES}.expert:ExpertPlacer", "rules"),
+    Strategy("axes", f"{_RULES}.axes:AxesPlacer", "rules"),
+    Strategy(
+      "data_parallel",
+      f"{_RULES}.grid:DataParallelPlacer",
+      "rules",
+      needs_microbatches=True,
+    ),
+    Strategy(
+      "pipeline",
+      f"{_RULES}.grid:PipelinePlacer",
+      "rules",
+      needs_microbatches=True,
+    ),
+    Strategy(
+      "hybrid",
+      f"{_RULES}.grid:HybridPlacer",
+      "rules",
+      needs_microbatches=True,
+    ),
+    Strategy(
+      "metis", "tfplace.placers.partition.metis:MetisPlacer", "partition"
+    ),
+    Strategy(
+      "scotch", "tfplace.placers.partition.scotch:ScotchPlacer", "partition"
+    ),
+    Strategy("m_topo", f"{_LISTS}.placers:MTopoPlacer", "list_scheduling"),
+    Strategy("heft", f"{_LISTS}.placers:HeftPlacer", "list_scheduling"),
+    Strategy("m_etf", f"{_LISTS}.placers:MEtfPlacer", "list_scheduling"),
+    Strategy("m_sct", f"{_LISTS}.placers:MSctPlacer", "list_scheduling"),
+    Strategy(
+      "annealing",
+      "tfplace.placers.search.annealing:AnnealingPlacer",
+      "search",
+      accepts_start=True,
+    ),
+    Strategy(
+      "brkga",
+      "tfplace.placers.search.brkga:BrkgaPlacer",
+      "search",
+      in_auto=False,
+    ),
+    Strategy(
+      "exact", "tfplace.placers.exact.placer:ExactPlacer", "exact", False
+    ),
+    Strategy(
+      "ordered",
+      "tfplace.learned.ordered",
+      "learned",
+      accepts_start=True,
+      takes_users_policy=True,
+    ),
+    Strategy(
+      "gdp",
+      "tfplace.learned.gdp",
+      "learned",
+      in_auto=False,
+      takes_users_policy=True,
+    ),
+    Strategy("placeto", "tfplace.learned.placeto", "learned", in_auto=False),
+    Strategy(
+      "hierarchical", "tfplace.learned.sequence", "learned", in_auto=False
+    ),
+    Strategy("rnn", "tfplace.learned.sequence", "learned", in_auto=False),
+    Strategy(
+      "auto",
+      "tfplace.placers.auto:AutoPlacer",
+      "auto",
+      in_auto=False,
+      accepts_start=True,
+    ),
+  )
 }
-# Learned strategies: packages with a table `METHODS`.
-LEARNED: Mapping[str, str] = {
-  "gdp": "tfplace.learned.gdp",
-  "placeto": "tfplace.learned.placeto",
-  "hierarchical": "tfplace.learned.sequence",
-  "rnn": "tfplace.learned.sequence",
-  "ordered": "tfplace.learned.ordered",
-}
-_AUTO = "tfplace.placers.auto:AutoPlacer"
-STRATEGIES = (*_PLACERS, *LEARNED, "auto")
-# Strategies without search or policy, roughly by speed. `auto` and annealing
-# run them, and reports list them, in this order.
-CLASSICAL = (
-  "single",
-  "cpu",
-  "blocks",
-  "expert",
-  "axes",
-  "metis",
-  "scotch",
-  "m_topo",
-  "heft",
-  "m_etf",
-  "m_sct",
-)
-# Strategy to start with on a graph with at least this many ops, where the
-# others take seconds and a search may not get far.
-PARTITION, LARGE = "metis", 200_000
-# Further strategies for microbatched steps.
-GRIDS = ("data_parallel", "pipeline", "hybrid")
-# Learned strategies that `auto` runs; the others serve for comparison.
-ASKED = ("ordered",)
-# Learned strategies that `auto` tries with a user's own policy.
-OWN = ("ordered", "gdp")
-# Strategies that can start from a given placement.
-SEARCHES = ("annealing", "auto", "ordered")
-# Default strategies.
-READY = tuple(
-  name
-  for name in STRATEGIES
-  if name not in ("exact", *GRIDS) and (name not in LEARNED or name in ASKED)
-)
+
+
+def named(**fields: Any) -> tuple[str, ...]:
+  """Returns the strategies whose fields have these values, in order."""
+  return tuple(
+    name
+    for name, strategy in STRATEGIES.items()
+    if all(getattr(strategy, key) == value for key, value in fields.items())
+  )
+
+
+LEARNED = named(family="learned")
+LEARNED_IN_AUTO = named(family="learned", in_auto=True)
+CLASSICAL = named(is_classical=True, needs_microbatches=False)
+MICROBATCHED = named(needs_microbatches=True)
+# Strategies that run on every step with the base install alone, and in
+# reasonable time.
+READY = (*CLASSICAL, "annealing", "brkga", *LEARNED_IN_AUTO, "auto")
+# The first strategy on graphs with at least `_LARGE` ops, on which the others
+# take seconds and a search may not get far.
+_PARTITION, _LARGE = "metis", 200_000
 
 
 def classical(problem: Problem) -> tuple[str, ...]:
-  """Returns the strategies without search or policy for a problem, in order.
+  """Returns the classical strategies for a problem, in order.
 
   Even the shortest search runs the first one.
   """
-  if problem.graph.num_microbatches < 2:
-    if problem.graph.num_ops < LARGE:
-      return CLASSICAL
-    return (PARTITION, *(name for name in CLASSICAL if name != PARTITION))
-  return (GRIDS[0], CLASSICAL[0], *GRIDS[1:], *CLASSICAL[1:])
+  if problem.graph.num_microbatches > 1:
+    return (MICROBATCHED[0], CLASSICAL[0], *MICROBATCHED[1:], *CLASSICAL[1:])
+  if problem.graph.num_ops < _LARGE:
+    return CLASSICAL
+  return (_PARTITION, *(name for name in CLASSICAL if name != _PARTITION))
 
 
 def get_placer(
@@ -99,11 +167,11 @@ def get_placer(
   """Creates the placer of a strategy.
 
   Args:
-    strategy: one of `STRATEGIES`.
+    strategy: name of a strategy in `STRATEGIES`.
     policy: directory of an exported policy, for a learned strategy or `auto`;
       None means the policy that ships with the package.
-    start: [num_starts, num_ops] devices of placements; a strategy in `SEARCHES`
-      starts from the best.
+    start: [num_starts, num_ops] devices of placements; a strategy that accepts
+      starts begins with the best.
     tolerance: see `AutoPlacer`; other strategies ignore it.
 
   Raises:
@@ -111,41 +179,39 @@ def get_placer(
       start from a placement.
   """
   placer = _placer_type(strategy)
+  family = STRATEGIES[strategy].family
   options: dict[str, Any] = {}
   if policy is not None:
-    if strategy != "auto" and strategy not in LEARNED:
+    if family not in ("auto", "learned"):
       raise TfplaceError(
         f"strategy {strategy!r} uses no policy, yet {policy!r} was given"
       )
     options["policy"] = policy
   if start is not None:
-    check_searches(strategy)
+    check_accepts_start(strategy)
     options["start"] = start
-  if tolerance is not None and strategy == "auto":
+  if tolerance is not None and family == "auto":
     options["tolerance"] = tolerance
   return placer(**options)
 
 
-def check_searches(strategy: str) -> None:
+def check_accepts_start(strategy: str) -> None:
   """Raises TfplaceError unless a strategy can start from a given placement."""
-  if strategy not in SEARCHES:
+  accept = named(accepts_start=True)
+  if strategy not in accept:
     raise TfplaceError(
       f"strategy {strategy!r} cannot begin from a placement;"
-      f" {', '.join(SEARCHES[:-1])} and {SEARCHES[-1]} can"
+      f" {', '.join(accept[:-1])} and {accept[-1]} can"
     )
 
 
 def _placer_type(strategy: str) -> Callable[..., Placer]:
-  if strategy in LEARNED:
-    package = importlib.import_module(LEARNED[strategy])
-    place = package.METHODS[strategy].placer
-  elif strategy == "auto":
-    place = _AUTO
-  elif strategy in _PLACERS:
-    place = _PLACERS[strategy]
-  else:
+  if strategy not in STRATEGIES:
     raise TfplaceError(
       f"unknown strategy {strategy!r}; choose one of {', '.join(STRATEGIES)}"
     )
-  module, name = place.split(":")
+  path = STRATEGIES[strategy].path
+  if STRATEGIES[strategy].family == "learned":
+    path = importlib.import_module(path).METHODS[strategy].placer
+  module, name = path.split(":")
   return getattr(importlib.import_module(module), name)

@@ -15,7 +15,7 @@ import time
 
 import numpy as np
 
-from tfplace.core.protocols import Evaluation
+from tfplace.core.evaluation import Evaluation
 from tfplace.placers.groups import GroupGraph, equal_blocks
 from tfplace.placers.tracker import Tracker
 
@@ -166,7 +166,7 @@ class _Allowance:
 
   def __init__(self, tracker: Tracker, limit_s: float) -> None:
     self._left = _ALL
-    self._is_timed = tracker.budget.max_evaluations is None
+    self._is_timed = tracker.budget.is_timed
     self._ends = time.perf_counter() + limit_s
 
   def take(self) -> bool:

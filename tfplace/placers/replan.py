@@ -11,8 +11,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tfplace.core.cluster import Cluster
-from tfplace.core.constraints import find_device
+from tfplace.core.cluster import Cluster, find_device
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.errors import FormatError, TfplaceError, shown

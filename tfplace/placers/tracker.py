@@ -5,16 +5,12 @@ import time
 
 import numpy as np
 
-from tfplace.core.constraints import exact_bytes, format_bytes
+from tfplace.core.budget import Budget
+from tfplace.core.evaluation import Evaluation, HistoryPoint, Result
 from tfplace.core.placement import Placement, check_links
 from tfplace.core.problem import Problem
-from tfplace.core.protocols import (
-  Budget,
-  Evaluation,
-  Evaluator,
-  HistoryPoint,
-  Result,
-)
+from tfplace.core.protocols import Evaluator
+from tfplace.core.units import exact_bytes, format_bytes
 from tfplace.errors import InfeasibleError, PlacementError
 
 _TOLD = 4  # Maximum number of devices listed in an error.
@@ -113,12 +109,12 @@ class Tracker:
   @property
   def is_done(self) -> bool:
     """True if the budget is spent or the best placement is proven optimal."""
-    limit = self.budget.max_evaluations
-    return (
-      self.is_optimal
-      or self.budget.left_s <= 0
-      or (limit is not None and self.evaluations >= limit)
-    )
+    return self.is_optimal or self.left.is_over
+
+  @property
+  def left(self) -> Budget:
+    """The rest of the budget."""
+    return self.budget.minus(self.evaluations)
 
   @property
   def seconds(self) -> float:

@@ -7,8 +7,9 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
+from tfplace.core.evaluation import Result
 from tfplace.core.order import ARRIVAL, LEAST_GAIN, RANK
-from tfplace.core.protocols import Result
+from tfplace.core.units import format_us
 from tfplace.extraction.microbatches import SplitConfig
 
 
@@ -112,17 +113,17 @@ class SplitChoice:
 def _found(trial: SplitTrial) -> str:
   if trial.best is None:
     return f"it {trial.why}"
-  return f"nothing faster than {shown_us(trial.step_time_us)} was found"
+  return f"nothing faster than {format_us(trial.step_time_us)} was found"
 
 
 def would_take(trial: SplitTrial, whole_us: float) -> str:
   """Describes the estimate of an unused split, as part of a sentence."""
   instead = (
-    "" if whole_us == float("inf") else f" instead of {shown_us(whole_us)}"
+    "" if whole_us == float("inf") else f" instead of {format_us(whole_us)}"
   )
   return (
     f"{in_words(trial.split)} it would take about"
-    f" {shown_us(trial.step_time_us)}{instead}"
+    f" {format_us(trial.step_time_us)}{instead}"
   )
 
 
@@ -138,7 +139,7 @@ def order_reason(order: str, other_us: float | None) -> str:
     return ""
   ways = {ARRIVAL: "as they become ready", RANK: "by rank"}
   (other,) = (way for name, way in ways.items() if name != order)
-  found = f"nothing faster than {shown_us(other_us)} was found"
+  found = f"nothing faster than {format_us(other_us)} was found"
   if math.isinf(other_us):
     found = "nothing was found that fits in memory"
   enough = ""
@@ -156,10 +157,3 @@ def _counted(split: SplitConfig) -> str:
   flight = split.max_in_flight
   held = "" if flight is None else f" with {flight} in flight"
   return f"{split.microbatches} microbatches{held}"
-
-
-def shown_us(time_us: float) -> str:
-  """Formats a time with three digits for a message."""
-  if time_us < 1e6:
-    return f"{time_us / 1e3:.3g} ms"
-  return f"{time_us / 1e6:.3g} s"

@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from tfplace import formats
+from tfplace.core.budget import Budget
 from tfplace.core.cluster import Cluster
+from tfplace.core.evaluation import Evaluation
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
-from tfplace.core.protocols import Budget, Evaluation, Evaluator
+from tfplace.core.protocols import Evaluator
 from tfplace.errors import MeasurementError, TfplaceError
 from tfplace.extraction import stages
 from tfplace.formats import cluster as cluster_format

@@ -19,10 +19,10 @@ from google.protobuf import text_format
 from tensorflow.python.eager import context
 
 from tfplace.core.cluster import Cluster
+from tfplace.core.evaluation import Evaluation
 from tfplace.core.op_graph import OpGraph
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
-from tfplace.core.protocols import Evaluation
 from tfplace.cost import measured_costs
 from tfplace.errors import MeasurementError
 from tfplace.extraction.safety import side_effects

@@ -15,9 +15,10 @@ import time
 from collections.abc import Sequence
 from typing import Protocol, cast
 
+from tfplace.core.evaluation import Evaluation, Result
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
-from tfplace.core.protocols import Evaluation, Evaluator, Result
+from tfplace.core.protocols import Evaluator
 from tfplace.errors import MeasurementError
 from tfplace.extraction import stages
 from tfplace.extraction.microbatches import SplitConfig
@@ -107,7 +108,7 @@ def make_measured_plan(
   """
   limits = limits or MeasuredConfig()
   stage = Stages() if show is None else show
-  searches = config.strategy in registry.SEARCHES
+  searches = registry.STRATEGIES[config.strategy].accepts_start
   runs, reason = _Runs(live, limits), ""
   for number in range(limits.max_rounds if searches else 1):
     is_last = not searches or number == limits.max_rounds - 1
@@ -190,7 +191,7 @@ def make_measured_auto_plan(
   if not others:
     return plan, step
   rival = min(others, key=lambda trial: trial.step_time_us)
-  searches = config.strategy in registry.SEARCHES
+  searches = registry.STRATEGIES[config.strategy].accepts_start
   return _faster(plan, step, rival, opened[rival.split], searches, stage)
 
 

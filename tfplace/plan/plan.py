@@ -10,16 +10,17 @@ import difflib
 import os
 from collections.abc import Iterable, Mapping
 
+from tfplace.core.argument_checks import check_count
+from tfplace.core.evaluation import Evaluation, Result
 from tfplace.core.order import ARRIVAL, order_to_json
 from tfplace.core.placement import Placement
-from tfplace.core.protocols import Evaluation, Result, check_count
+from tfplace.core.units import format_us
 from tfplace.errors import ApplyError
 from tfplace.extraction import TracedStep
 from tfplace.extraction.microbatches import SCOPE, WHOLE, SplitConfig, split_of
 from tfplace.formats import json_file
 from tfplace.formats.results import PLACEMENT
 from tfplace.plan import local_devices, local_step
-from tfplace.plan.choice import shown_us
 from tfplace.plan.planner import against_single
 from tfplace.simulate import control_edges
 
@@ -350,7 +351,7 @@ def _message(
   count = split_of(result.placement.problem.graph.names).microbatches
   if count > 1:
     kind += f" in {count} microbatches"
-  step = f"{kind} of {shown_us(result.evaluation.step_time_us)}"
+  step = f"{kind} of {format_us(result.evaluation.step_time_us)}"
   left = _left_to_gain(result.evaluation)
   shared = local_devices.shared_phrase(used)
   if single is None:
@@ -359,7 +360,7 @@ def _message(
       f" costs; no single device has the memory{left}{shared}"
     )
   if one_device and result.evaluation is single.evaluation:
-    alone = shown_us(single.evaluation.step_time_us)
+    alone = format_us(single.evaluation.step_time_us)
     left = _left_to_gain(single.evaluation)
     return (
       f"stays on one device, {where}: a predicted {kind} of {alone} by {costs}"
@@ -380,5 +381,5 @@ def _left_to_gain(evaluation: Evaluation) -> str:
   proven = "; for these costs it is proven that no placement"
   if percent < _LEAST_PERCENT:
     return f"{proven} is faster"
-  least = f"{shown_us(evaluation.lower_bound_us)} ({percent:.2g}% less)"
+  least = f"{format_us(evaluation.lower_bound_us)} ({percent:.2g}% less)"
   return f"{proven} takes less than {least}"

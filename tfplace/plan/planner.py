@@ -13,15 +13,17 @@ from typing import Protocol
 
 from tfplace import bounds, placers
 from tfplace.core import order as orders
-from tfplace.core import protocols
+from tfplace.core.argument_checks import check_count
+from tfplace.core.budget import check_budget
+from tfplace.core.evaluation import Evaluation, Result
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
-from tfplace.core.protocols import Evaluation, Result
+from tfplace.core.units import format_us
 from tfplace.cost.measured_costs import noise_of
 from tfplace.errors import TfplaceError
 from tfplace.extraction import stages
 from tfplace.placers import registry
-from tfplace.plan.choice import SplitChoice, order_reason, shown_us
+from tfplace.plan.choice import SplitChoice, order_reason
 
 SINGLE = "single"
 CHOOSING = "auto"  # The strategy that chooses among the others.
@@ -83,9 +85,9 @@ class PlanConfig:
         f" {', '.join(placers.STRATEGIES)}"
       )
     if self.init_placement is not None:
-      registry.check_searches(self.strategy)
-    protocols.check_budget(self.budget_s)
-    protocols.check_count("seed", self.seed, 0)
+      registry.check_accepts_start(self.strategy)
+    check_budget(self.budget_s)
+    check_count("seed", self.seed, 0)
     orders.check_order(self.order, (*orders.ORDERS, orders.AUTO))
 
 
@@ -191,7 +193,7 @@ def is_beaten(result: Result, single: Result | None) -> bool:
 def against_single(result: Result, single: Result) -> str:
   """Compares the step with that of one device, as part of a sentence."""
   alone_us = single.evaluation.step_time_us
-  alone = f"{shown_us(alone_us)} on one device"
+  alone = f"{format_us(alone_us)} on one device"
   if not is_beaten(result, single):
     return f"against {alone}"
   ratio = result.evaluation.step_time_us / alone_us if alone_us else 1.0

@@ -15,13 +15,14 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from tfplace import placers
+from tfplace.core.evaluation import Result
 from tfplace.core.order import AUTO, LEAST_GAIN, RANK
 from tfplace.core.problem import Problem
-from tfplace.core.protocols import Result
+from tfplace.core.units import format_us
 from tfplace.errors import InfeasibleError, TfplaceError
 from tfplace.extraction.microbatches import SplitConfig
 from tfplace.placers import groups, registry
-from tfplace.plan.choice import SplitChoice, SplitTrial, in_words, shown_us
+from tfplace.plan.choice import SplitChoice, SplitTrial, in_words
 from tfplace.plan.planner import SINGLE, PlanConfig, Stages, compile_placers
 
 if TYPE_CHECKING:
@@ -238,7 +239,7 @@ class Race:
       if self._whole_error and self.refused:
         raise TfplaceError(self.refused)  # why the step is not split, either
       raise self._whole_error or self._none_fits()
-    searches = self._config.strategy in registry.SEARCHES
+    searches = registry.STRATEGIES[self._config.strategy].accepts_start
     for _ in range(1, self._halving.rounds if searches else 1):
       alive = self._kept(alive)
       if len(alive) == 1:
@@ -281,7 +282,10 @@ class Race:
   def final_config(self, winner: Candidate) -> PlanConfig:
     """Returns the settings of the final search from the best placement."""
     config, start = self._config, None
-    if winner.best is not None and config.strategy in registry.SEARCHES:
+    if (
+      winner.best is not None
+      and registry.STRATEGIES[config.strategy].accepts_start
+    ):
       start = winner.best.placement
     evaluations = self._left_evaluations
     return dataclasses.replace(
@@ -326,7 +330,7 @@ class Race:
         self._search(candidate, self._share)
       else:
         candidate.step = None
-        candidate.why = f"takes at least {shown_us(candidate.bound_us)}"
+        candidate.why = f"takes at least {format_us(candidate.bound_us)}"
     except TfplaceError as error:  # a strategy may refuse a large graph
       candidate.step, candidate.why = None, str(error)
     return candidate

@@ -9,9 +9,9 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from tfplace.core.argument_checks import check_count
 from tfplace.core.cluster import Cluster
 from tfplace.core.op_graph import OpGraph
-from tfplace.core.protocols import check_count
 from tfplace.cost import registry
 from tfplace.errors import ExtractionError, TfplaceError
 from tfplace.extraction import stages

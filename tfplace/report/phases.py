@@ -4,30 +4,15 @@ Phases follow from edges where possible, and otherwise from names: gradient ops
 are in TensorFlow's gradient scope.
 """
 
-import re
-
 import numpy as np
 import scipy.sparse
 from scipy.sparse import csgraph
 
 from tfplace.core.op_graph import OpGraph
+from tfplace.core.op_names import is_gradient, without_microbatch
 
 FORWARD, BACKWARD, UPDATE, SHARED = range(4)
 NAMES = ("forward", "backward", "update", "shared")
-_SCOPES = re.compile(
-  r"(?:microbatch_\d+/)?((?:gradient_tape|gradients|Gradients)/)?"
-)
-
-
-def is_gradient(name: str) -> bool:
-  """Returns whether an op's name is that of a gradient op."""
-  found = _SCOPES.match(name)
-  return found is not None and found[1] is not None
-
-
-def forward_name(name: str) -> str:
-  """Maps `microbatch_1/gradient_tape/dense/MatMul` to `dense/MatMul`."""
-  return _SCOPES.sub("", name, count=1)
 
 
 def is_split(graph: OpGraph) -> bool:
@@ -66,7 +51,8 @@ def is_forward(graph: OpGraph) -> np.ndarray:
 
 
 def _gradients(graph: OpGraph) -> np.ndarray:
-  return np.fromiter(map(is_gradient, graph.names), bool, graph.num_ops)
+  found = (is_gradient(without_microbatch(name)) for name in graph.names)
+  return np.fromiter(found, bool, graph.num_ops)
 
 
 def _reached(start: np.ndarray, src: np.ndarray, dst: np.ndarray) -> np.ndarray:

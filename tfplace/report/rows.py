@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from tfplace.core.placement import Placement
-from tfplace.report.units import short_names
+from tfplace.report.names import short_names
 from tfplace.simulate import Schedule, Segment, Simulator
 from tfplace.simulate.critical_path import OP as OP_SEGMENT
 from tfplace.simulate.critical_path import TRANSFER as TRANSFER_SEGMENT

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
-from tfplace.core.protocols import Evaluation, Result
-from tfplace.report.units import format_bytes, format_us, short_names
+from tfplace.core.evaluation import Evaluation, Result
+from tfplace.core.units import format_bytes, format_us
+from tfplace.report.names import short_names
 
 MAX_DEVICE_COLUMNS = 6  # with more devices, only the fullest is shown
 BASELINE = "single"

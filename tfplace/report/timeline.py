@@ -16,6 +16,7 @@ from matplotlib.legend_handler import HandlerTuple
 from matplotlib.patches import Patch
 
 from tfplace.core.placement import Placement
+from tfplace.core.units import format_share, format_us, size_scale, time_scale
 from tfplace.errors import FormatError
 from tfplace.formats.files import write_bytes
 from tfplace.report.op_colors import OpColors, op_colors
@@ -26,12 +27,6 @@ from tfplace.report.rows import (
   device_names,
   row_kinds,
   step_rows,
-)
-from tfplace.report.units import (
-  format_share,
-  format_us,
-  size_scale,
-  time_scale,
 )
 from tfplace.simulate import Schedule
 

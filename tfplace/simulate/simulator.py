@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tfplace.core.evaluation import Evaluation
 from tfplace.core.order import order_to_json
 from tfplace.core.placement import Placement, check_devices
 from tfplace.core.problem import Problem
-from tfplace.core.protocols import Evaluation
 from tfplace.errors import PlacementError, shown
 from tfplace.simulate import engine
 from tfplace.simulate import tables as tables_lib

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from tfplace.core.cluster import Cluster, Device, Link
+from tfplace.core.evaluation import Result
 from tfplace.core.op_graph import OpSpec, build_graph
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
-from tfplace.core.protocols import Result
 from tfplace.report import op_colors
 from tfplace.report.page import figures, save_report
 from tfplace.simulate import Simulator

@@ -5,7 +5,7 @@ import pytest
 from policies_testing import gpus, problem_of, random_graph
 
 from tfplace import Simulator, core
-from tfplace.core.protocols import Budget
+from tfplace.core.budget import Budget
 from tfplace.learned.train import demonstrations
 from tfplace.placers.registry import get_placer
 

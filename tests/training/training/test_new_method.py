@@ -1,4 +1,4 @@
-"""A learned method is one folder and one line of `registry.LEARNED`."""
+"""A learned method is one folder and one line of `registry.STRATEGIES`."""
 
 import os
 import subprocess
@@ -8,7 +8,7 @@ import pytest
 from policies_testing import gpus, problem_of, random_graph
 
 from tfplace import Simulator
-from tfplace.core.protocols import Budget
+from tfplace.core.budget import Budget
 from tfplace.errors import TrainingError
 from tfplace.learned import policies
 from tfplace.learned.train.config import Request
@@ -30,7 +30,8 @@ for name in names:
 
 @pytest.fixture
 def toy(monkeypatch):
-  monkeypatch.setitem(registry.LEARNED, "toy", "toy")  # the line
+  line = registry.Strategy("toy", "toy", "learned")
+  monkeypatch.setitem(registry.STRATEGIES, "toy", line)
 
 
 @pytest.mark.usefixtures("toy")

@@ -9,7 +9,7 @@ import tensorflow as tf
 from policies_testing import gpus, problem_of, random_graph
 
 from tfplace import Simulator, core
-from tfplace.core.protocols import Budget
+from tfplace.core.budget import Budget
 from tfplace.learned import export, policies
 from tfplace.learned.decisions import group_decisions
 from tfplace.learned.ordered.decoding import decode

@@ -22,7 +22,7 @@ from tf_agents.specs import tensor_spec
 
 import tfplace
 from tfplace import Simulator
-from tfplace.core.protocols import Budget
+from tfplace.core.budget import Budget
 from tfplace.errors import TrainingError
 from tfplace.learned import export
 from tfplace.learned.placeto.agents import PlacetoConfig, discounted_returns
@@ -342,7 +342,7 @@ def test_an_exported_policy_places_without_keras_2(tmp_path):
     "p = tfplace.Problem(tfplace.load_graph(sys.argv[1]),"
     " tfplace.load_cluster(sys.argv[2]))\n"
     "from tfplace.learned.placeto.placer import PlacetoPlacer\n"
-    "from tfplace.core.protocols import Budget\n"
+    "from tfplace.core.budget import Budget\n"
     "r = PlacetoPlacer(sys.argv[3], samples=4).place("
     "p, tfplace.Simulator(p), Budget(1e6, 150), 5)\n"
     "assert 'tf_keras' not in sys.modules and 'tf_agents' not in sys.modules\n"

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tfplace.cost.kernels import gemm, tiles
+from tfplace.cost.kernels import correction, gemm, tiles
 from tfplace.cost.kernels.correction import Correction, fullness, quadratic
 from tfplace.cost.kernels.rates import Rates
 
@@ -113,7 +113,9 @@ def three_by_three_us(
   shapes: Shapes, rates: Rates, parameters: ConvolutionParameters
 ) -> np.ndarray:
   """[n] microseconds of 3x3 convolutions of stride 1."""
-  factor = parameters.correction.factor(features(shapes, rates))
+  factor = parameters.correction.factor(
+    features(shapes, rates), details(shapes, rates)
+  )
   return analytic_us(shapes, rates, parameters) * factor
 
 
@@ -206,16 +208,37 @@ def _as_products(shapes: Shapes, is_filter_gradient: np.ndarray) -> np.ndarray:
   return np.where(is_filter_gradient, gradient, forward)
 
 
-def features(shapes: Shapes, rates: Rates) -> np.ndarray:
-  """[n, num_features] of the correction."""
+def _load(
+  shapes: Shapes, rates: Rates
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """Returns [n] intensity over the GPU's, waves of tiles, and bytes."""
   pixels = shapes.batch * shapes.height * shapes.width
   channels, filters = shapes.channels, shapes.filters
   area = shapes.filter_height * shapes.filter_width
   size = (shapes.elements + channels * filters * area) * rates.element_bytes
-  machine = rates.fp32_flops_per_us / rates.peak_bytes_per_us
-  intensity = 2 * pixels * filters * channels * area / size / machine
+  balance = rates.fp32_flops_per_us / rates.peak_bytes_per_us
+  intensity = 2 * pixels * filters * channels * area / size / balance
   waves = np.ceil(pixels / 128) * np.ceil(filters / 128)
-  waves = waves / rates.multiprocessors
+  return intensity, waves / rates.multiprocessors, size
+
+
+def details(shapes: Shapes, rates: Rates) -> np.ndarray:
+  """[n, num_details] of the correction's forest."""
+  batch, height, width, channels, filters, *_ = shapes
+  side = np.sqrt(height * width)
+  sizes = (batch, side, channels, filters, batch * height * width)
+  blocks = np.ceil(height / 4) * np.ceil(width / 4) * batch
+  columns = correction.details(sizes, (channels, filters, side, blocks))
+  columns += [fullness(side, 2), fullness(side, 4)]
+  columns += correction.machine(*_load(shapes, rates), rates)
+  return np.stack(columns, axis=-1)
+
+
+def features(shapes: Shapes, rates: Rates) -> np.ndarray:
+  """[n, num_features] of the correction."""
+  pixels = shapes.batch * shapes.height * shapes.width
+  channels, filters = shapes.channels, shapes.filters
+  intensity, waves, size = _load(shapes, rates)
   side = np.sqrt(shapes.height * shapes.width)
   centered = [
     (np.log2(pixels) - 13) / 3,
@@ -226,12 +249,8 @@ def features(shapes: Shapes, rates: Rates) -> np.ndarray:
     (np.log2(side) - 4) / 1.5,
     (np.log2(waves) - 2) / 3,
   ]
-  ones = np.ones_like(pixels)
-  z = [np.clip(feature, -2.5, 2.5) for feature in centered]
   columns = [
     *quadratic(centered),
-    rates.power_ratio * ones,
-    *(rates.is_old * x for x in (ones, z[1], z[2], z[3])),
     fullness(filters, 64),
     fullness(channels, 8),
     fullness(side, 2),

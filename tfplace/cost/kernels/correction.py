@@ -1,9 +1,11 @@
-"""A quadratic correction of an analytic time, in dimensionless features.
+"""Correction of an analytic time, in dimensionless features.
 
 The analytic time of a class has the right shape; what is left depends on the
 library's choice of kernels, which shows in ratios: waves per multiprocessor,
 arithmetic intensity over that of the GPU, size over L2. The logarithm of the
-correction is a quadratic form of those. No feature names a GPU or a model.
+correction is a quadratic form of those, which holds on GPUs that were not
+measured, plus a forest for the thresholds at which libraries change kernels. No
+feature names a GPU or a model.
 """
 
 import dataclasses
@@ -11,24 +13,39 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tfplace.cost.kernels.forest import Forest
+from tfplace.cost.kernels.rates import Rates
+
 MOST = 1.0  # of the logarithm: beyond the measured range nothing runs away
 RANGE = 2.5  # of a feature, in about standard deviations
 
 
 @dataclasses.dataclass(frozen=True)
 class Correction:
-  """Fitted coefficients, in the order of a class's features."""
+  """Fitted correction of a class.
+
+  Attributes:
+    coefficients: of the quadratic form, in the order of the class's features.
+    forest: takes the features of `details`; None without one.
+  """
 
   coefficients: Sequence[float]
+  forest: Forest | None = None
 
-  def factor(self, features: np.ndarray) -> np.ndarray:
-    """[n] what the analytic time is multiplied by.
+  def factor(
+    self, features: np.ndarray, details: np.ndarray | None = None
+  ) -> np.ndarray:
+    """Returns the [n] factors of the analytic time.
 
     Args:
       features: [n, num_features] of the class.
+      details: [n, num_details] of the class; required with a forest.
     """
     logarithm = features @ np.asarray(self.coefficients)
-    return np.exp(np.clip(logarithm, -MOST, MOST))
+    logarithm = np.clip(logarithm, -MOST, MOST)
+    if self.forest is not None and details is not None:
+      logarithm += np.clip(self.forest.predict(details), -MOST, MOST)
+    return np.exp(logarithm)
 
 
 def quadratic(centered: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -45,3 +62,41 @@ def quadratic(centered: Sequence[np.ndarray]) -> list[np.ndarray]:
 def fullness(sizes: np.ndarray, tile: int) -> np.ndarray:
   """Logarithm of the share of whole tiles that a dimension fills."""
   return np.log(sizes / (np.ceil(sizes / tile) * tile))
+
+
+def details(
+  sizes: Sequence[np.ndarray], tiled: Sequence[np.ndarray]
+) -> list[np.ndarray]:
+  """Columns that tell kernels of a library apart.
+
+  Args:
+    sizes: dimensions; each adds its logarithm.
+    tiled: dimensions that are cut into tiles or read in vectors; each adds how
+      full its tiles are and the power of two, up to 32, that divides it.
+  """
+  columns = [np.log2(size) for size in sizes]
+  for size in tiled:
+    columns += [fullness(size, tile) for tile in (8, 32, 64, 128)]
+    columns.append(np.gcd(size.astype(np.int64), 32).astype(float))
+  return columns
+
+
+def machine(
+  intensity: np.ndarray, waves: np.ndarray, size: np.ndarray, rates: Rates
+) -> list[np.ndarray]:
+  """Columns that relate a kernel to its GPU.
+
+  Args:
+    intensity: [n] operations per byte over those of the GPU.
+    waves: [n] tiles of 128 x 128 per multiprocessor.
+    size: [n] bytes of all operands.
+    rates: of the GPU.
+  """
+  kinds = (rates.is_old, rates.is_modern_memory, rates.power_ratio)
+  return [
+    np.log2(intensity),
+    np.log2(waves),
+    np.ceil(waves) / waves,
+    np.log2(size / rates.l2_bytes),
+    *(np.broadcast_to(kind, size.shape) for kind in kinds),
+  ]

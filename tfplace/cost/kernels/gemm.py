@@ -8,7 +8,7 @@ import dataclasses
 
 import numpy as np
 
-from tfplace.cost.kernels import tiles
+from tfplace.cost.kernels import correction, tiles
 from tfplace.cost.kernels.correction import Correction, fullness, quadratic
 from tfplace.cost.kernels.rates import Rates
 
@@ -36,7 +36,9 @@ def times_us(
   Returns:
     [n] microseconds.
   """
-  factor = parameters.correction.factor(features(shapes, rates))
+  factor = parameters.correction.factor(
+    features(shapes, rates), details(shapes, rates)
+  )
   time_us = analytic_us(shapes, rates, parameters.tiles) * factor
   return np.maximum(time_us, 2 * shapes.prod(axis=0) / rates.peak_flops_per_us)
 
@@ -56,13 +58,31 @@ def is_unaligned(shapes: np.ndarray, rates: Rates) -> np.ndarray:
   return ((k % elements != 0) | (n % elements != 0)).astype(float)
 
 
-def features(shapes: np.ndarray, rates: Rates) -> np.ndarray:
-  """[n, num_features] of the correction."""
+def _load(
+  shapes: np.ndarray, rates: Rates
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """Returns [n] intensity over the GPU's, waves of tiles, and bytes."""
   batch, m, n, k = shapes
   size = batch * (m * k + n * k + m * n) * rates.element_bytes
-  machine = rates.fp32_flops_per_us / rates.peak_bytes_per_us
-  intensity = 2 * batch * m * n * k / size / machine
+  balance = rates.fp32_flops_per_us / rates.peak_bytes_per_us
+  intensity = 2 * batch * m * n * k / size / balance
   waves = np.ceil(m / 128) * np.ceil(n / 128) * batch / rates.multiprocessors
+  return intensity, waves, size
+
+
+def details(shapes: np.ndarray, rates: Rates) -> np.ndarray:
+  """[n, num_details] of the correction's forest."""
+  batch, m, n, k = shapes
+  sizes = (batch, m, n, k, np.minimum(m, n), m / n)
+  columns = correction.details(sizes, (m, n, k))
+  columns += correction.machine(*_load(shapes, rates), rates)
+  return np.stack(columns, axis=-1)
+
+
+def features(shapes: np.ndarray, rates: Rates) -> np.ndarray:
+  """[n, num_features] of the correction."""
+  _, m, n, k = shapes
+  intensity, waves, size = _load(shapes, rates)
   narrow = np.minimum(np.minimum(m, n), 1024)
   centered = [
     np.log2(waves) / 4,
@@ -73,7 +93,6 @@ def features(shapes: np.ndarray, rates: Rates) -> np.ndarray:
     np.log2(m / n) / 4,
   ]
   z = [np.clip(feature, -2.5, 2.5) for feature in centered]
-  ones = np.ones_like(m)
   is_short = (k <= 128).astype(float)
   columns = [
     *quadratic(centered),
@@ -87,7 +106,5 @@ def features(shapes: np.ndarray, rates: Rates) -> np.ndarray:
     fullness(n, 128),
     np.minimum(m, 128) / 128,
     np.minimum(n, 128) / 128,
-    rates.power_ratio * ones,
-    *(rates.is_old * x for x in (ones, z[1], z[3], z[4])),
   ]
   return np.stack(columns, axis=-1)

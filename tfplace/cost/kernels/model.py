@@ -8,7 +8,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf.device_properties_pb2 import DeviceProperties
 
 from tfplace.core.gpu_hardware import GpuHardware
-from tfplace.core.protocols import OpCosts
+from tfplace.core.op_costs import OpCosts
 from tfplace.cost import estimate, step_costs
 from tfplace.cost.assemble import Step
 from tfplace.cost.kernels import ops, parameters

@@ -14,6 +14,7 @@ from typing import Any
 
 from tfplace.cost.kernels.convolution import ConvolutionParameters
 from tfplace.cost.kernels.correction import Correction
+from tfplace.cost.kernels.forest import Forest
 from tfplace.cost.kernels.gemm import GemmParameters
 from tfplace.cost.kernels.memory_bound import MemoryParameters
 from tfplace.cost.kernels.rates import Limits
@@ -49,14 +50,16 @@ def from_json(data: Mapping[str, Any]) -> KernelParameters:
   """The parameters of plain data."""
   memory = {
     name: MemoryParameters(
-      **{**values, "correction": _correction(values.get("correction"))}
+      values["share"],
+      values["latency_us"],
+      _correction(values["correction"]) if values["correction"] else None,
     )
     for name, values in data["memory"].items()
   }
   convolution = {**data["convolution"]}
   convolution["tiles"] = TileParameters(**convolution["tiles"])
   convolution["winograd_share"] = tuple(convolution["winograd_share"])
-  convolution["correction"] = Correction(**convolution["correction"])
+  convolution["correction"] = _correction(convolution["correction"])
   return KernelParameters(
     Limits(**data["limits"]),
     _gemm(data["matmul"]),
@@ -80,9 +83,12 @@ def version() -> str:
 
 def _gemm(data: Mapping[str, Any]) -> GemmParameters:
   return GemmParameters(
-    TileParameters(**data["tiles"]), Correction(**data["correction"])
+    TileParameters(**data["tiles"]), _correction(data["correction"])
   )
 
 
-def _correction(data: Mapping[str, Any] | None) -> Correction | None:
-  return None if data is None else Correction(**data)
+def _correction(data: Mapping[str, Any]) -> Correction:
+  forest = data.get("forest")
+  return Correction(
+    data["coefficients"], None if forest is None else Forest(**forest)
+  )

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tfplace.core.protocols import whole_number
+from tfplace.core.argument_checks import whole_number
 from tfplace.errors import ExtractionError
 
 AUTO = "auto"  # instead of a number: chosen together with the placement

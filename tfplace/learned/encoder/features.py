@@ -13,11 +13,11 @@ import zlib
 import numpy as np
 
 from tfplace.core import paths
+from tfplace.core.op_names import UNKNOWN
 from tfplace.core.problem import Problem
 from tfplace.learned import Tensor
 from tfplace.learned.decisions import Decisions
 from tfplace.learned.policy_format import PolicyInputs
-from tfplace.placers.rules.axes import UNKNOWN
 
 VERSION = 1  # Incremented when policies must be retrained.
 TYPE_VOCABULARY = 512  # buckets of op types, by a stable hash of the name

@@ -8,8 +8,10 @@ from typing import ClassVar
 
 import numpy as np
 
+from tfplace.core.budget import Budget
+from tfplace.core.evaluation import Result
 from tfplace.core.problem import Problem
-from tfplace.core.protocols import Budget, Evaluator, Result
+from tfplace.core.protocols import Evaluator
 from tfplace.errors import PlacementError, TfplaceError
 from tfplace.learned import policies
 from tfplace.learned.decisions import Decisions, decisions_at
@@ -47,7 +49,7 @@ class OrderedPlacer:
       samples. The bonus reduces the changes of an overconfident policy.
     turns: The same of the other samples, in turn.
     rules: Strategies whose placements are starts, for steps without
-      microbatches. Microbatched steps start from `registry.GRIDS`.
+      microbatches. Microbatched steps start from `registry.MICROBATCHED`.
   """
 
   policy: str | None = None
@@ -116,7 +118,7 @@ def ruled(tracker: Tracker, rules: Sequence[str]) -> Iterator[np.ndarray]:
   problem, evaluator = tracker.problem, tracker.evaluator
   is_split = problem.graph.num_microbatches > 1
   found = 0
-  for name in registry.GRIDS if is_split else rules:
+  for name in registry.MICROBATCHED if is_split else rules:
     placer = registry.get_placer(name)
     # A rule may need more devices, or find nothing that fits.
     with contextlib.suppress(TfplaceError):

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tfplace.core.csr import csr
 from tfplace.learned.decisions import Decisions
 from tfplace.placers.groups import GroupGraph, main_devices
 from tfplace.placers.list_scheduling.costs import list_tables
@@ -161,9 +162,7 @@ def _neighbours(
   src, dst = number[src], number[dst]
   ends = np.concatenate((src, dst))
   entry = np.concatenate((dst, -1 - src))
-  order = np.argsort(ends, kind="stable")
-  counts = np.bincount(ends, minlength=len(group))
-  offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
+  offsets, order = csr(ends, len(group))
   us = fixed_us + np.concatenate((size, size)) * us_per_byte
   return offsets, entry[order], us[order]
 

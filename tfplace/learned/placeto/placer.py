@@ -12,8 +12,10 @@ from typing import ClassVar
 
 import numpy as np
 
+from tfplace.core.budget import Budget
+from tfplace.core.evaluation import Result
 from tfplace.core.problem import Problem
-from tfplace.core.protocols import Budget, Evaluator, Result
+from tfplace.core.protocols import Evaluator
 from tfplace.learned import policies
 from tfplace.learned.decisions import Decisions, decisions_at
 from tfplace.learned.placeto import features
@@ -93,12 +95,10 @@ class _Rollouts:
 
     One evaluation is reserved, because the best placement is evaluated again.
     """
-    budget = self._tracker.budget
     if self._tracker.is_done:
       return 0
-    if budget.max_evaluations is None:
-      return sys.maxsize
-    return max(0, budget.max_evaluations - self._tracker.evaluations - 1)
+    left = self._tracker.left.max_evaluations
+    return sys.maxsize if left is None else max(0, left - 1)
 
   def fastest(self) -> np.ndarray:
     """Returns [N] the first fastest device of each group."""

@@ -10,8 +10,10 @@ from typing import ClassVar
 
 import numpy as np
 
+from tfplace.core.budget import Budget
+from tfplace.core.evaluation import Result
 from tfplace.core.problem import Problem
-from tfplace.core.protocols import Budget, Evaluator, Result
+from tfplace.core.protocols import Evaluator
 from tfplace.errors import PlacementError
 from tfplace.learned import policies
 from tfplace.learned.decisions import (
@@ -97,9 +99,9 @@ class RnnPlacer:
     for turn, draws in enumerate(itertools.cycle(every)):
       if turn and tracker.is_done:
         break
-      limit, samples = budget.max_evaluations, self.samples
-      if limit is not None:
-        samples = min(limit - tracker.evaluations, samples)
+      left, samples = tracker.left.max_evaluations, self.samples
+      if left is not None:
+        samples = min(left, samples)
       rows = draws(rng, 0) if turn < len(every) else draws(rng, samples)[1:]
       _offer_all(tracker, draws.decisions.to_devices(rows))
     if tracker.best is None:

@@ -16,8 +16,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from tfplace.core import symmetry
+from tfplace.core.budget import Budget
+from tfplace.core.evaluation import Result
 from tfplace.core.problem import Problem
-from tfplace.core.protocols import Budget, Result
 from tfplace.errors import FormatError, InfeasibleError, TrainingError
 from tfplace.formats import files
 from tfplace.learned.decisions import Decisions

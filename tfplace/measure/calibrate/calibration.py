@@ -15,8 +15,8 @@ from typing import TypeAlias
 
 import numpy as np
 
+from tfplace.core.evaluation import Evaluation
 from tfplace.core.problem import Problem
-from tfplace.core.protocols import Evaluation
 from tfplace.measure import harness
 from tfplace.measure.calibrate import fit, placements
 from tfplace.simulate import Simulator

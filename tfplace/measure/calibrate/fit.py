@@ -17,8 +17,8 @@ import numpy as np
 from scipy import optimize
 
 from tfplace.core.cluster import Cluster, Link
+from tfplace.core.evaluation import Evaluation
 from tfplace.core.problem import Problem
-from tfplace.core.protocols import Evaluation
 from tfplace.errors import MeasurementError
 from tfplace.simulate import Simulator
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from tfplace.core.evaluation import Evaluation
 from tfplace.core.problem import Problem
-from tfplace.core.protocols import Evaluation
 from tfplace.cost.measured_costs import (
   STEP_NOISE,
   step_noise,

@@ -23,9 +23,11 @@ import numpy as np
 
 import tfplace
 from tfplace.bounds import lower_bound
+from tfplace.core.budget import Budget
+from tfplace.core.evaluation import ROUNDING, Result
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
-from tfplace.core.protocols import ROUNDING, Budget, Evaluator, Result
+from tfplace.core.protocols import Evaluator
 from tfplace.errors import InfeasibleError, TfplaceError
 from tfplace.placers.exact import cp_sat
 from tfplace.placers.exact.cp_sat import Schedule, solve
@@ -134,9 +136,8 @@ def _offer_starts(tracker: Tracker, seed: int) -> None:
   for start in _STARTS:
     if tracker.best and tracker.is_done:
       break
-    evaluations = _START_EVALUATIONS
-    if budget.max_evaluations is not None:
-      left = budget.max_evaluations - tracker.evaluations
+    evaluations, left = _START_EVALUATIONS, tracker.left.max_evaluations
+    if left is not None:
       evaluations = max(1, min(evaluations, left))
     limit = Budget(_START_SHARE * budget.seconds, evaluations)
     placer = get_placer(start)

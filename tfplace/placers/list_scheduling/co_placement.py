@@ -6,12 +6,13 @@ be a whole layer. They extend the graph's own colocation.
 """
 
 import dataclasses
-import re
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from tfplace.core.op_graph import OpGraph
+from tfplace.core.op_names import forward_name, is_gradient, with_scopes
 from tfplace.core.paths import DisjointSets
 from tfplace.core.problem import Problem
 from tfplace.placers.groups import GroupGraph
@@ -25,10 +26,6 @@ GROUPINGS: Mapping[str, tuple[bool, bool]] = {
   "consumers": (True, False),
   "both": (True, True),
 }
-
-# TensorFlow 2 usually writes `gradient_tape/<forward op>/...`, TensorFlow 1
-# `gradients/<forward op>_grad/...`.
-_GRADIENT = re.compile(r"^(?:gradient_tape|gradients)/(.+)$")
 
 
 def offer_groupings(
@@ -107,11 +104,11 @@ def forward_ops(graph: OpGraph) -> np.ndarray:
   result = np.full(graph.num_ops, -1, np.int64)
   index = graph.index
   for op, name in enumerate(graph.names):
-    match = _GRADIENT.match(name)
-    scope = match.group(1) if match else ""
-    while "/" in scope and result[op] < 0:
-      scope = scope.rpartition("/")[0]
+    scopes = with_scopes(forward_name(name)) if is_gradient(name) else iter(())
+    for scope in itertools.islice(scopes, 1, None):
       result[op] = index.get(scope, index.get(scope.removesuffix("_grad"), -1))
+      if result[op] >= 0:
+        break
   by_type = np.array([kind.endswith("Grad") for kind in graph.types], bool)
   for edge in np.flatnonzero(by_type[graph.edge_dst]):
     src, dst = graph.edge_src[edge], graph.edge_dst[edge]

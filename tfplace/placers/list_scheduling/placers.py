@@ -12,9 +12,11 @@ from typing import ClassVar
 
 import numpy as np
 
+from tfplace.core.budget import Budget
+from tfplace.core.evaluation import Result
 from tfplace.core.paths import upward_ranks
 from tfplace.core.problem import Problem
-from tfplace.core.protocols import Budget, Evaluator, Result
+from tfplace.core.protocols import Evaluator
 from tfplace.placers.groups import GroupGraph, main_devices
 from tfplace.placers.list_scheduling.co_placement import (
   GROUPINGS,
@@ -169,7 +171,7 @@ class MSctPlacer:
     """Finds the favorite children once, then schedules for each grouping."""
     tracker = Tracker(self.name, problem, evaluator, budget)
     limit_s = min(self.time_limit_s, max(0.1, budget.left_s / 8))
-    if budget.max_evaluations is not None:
+    if not budget.is_timed:
       limit_s = np.inf  # Makes results for a seed equal on all machines.
     tables = list_tables(GroupGraph(problem))
     favorites = favorite_children(problem, tables, limit_s)

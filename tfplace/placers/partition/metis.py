@@ -17,8 +17,11 @@ from typing import ClassVar
 
 import numpy as np
 
+from tfplace.core.budget import Budget
+from tfplace.core.csr import csr
+from tfplace.core.evaluation import Result
 from tfplace.core.problem import Problem
-from tfplace.core.protocols import Budget, Evaluator, Result
+from tfplace.core.protocols import Evaluator
 from tfplace.errors import TfplaceError
 from tfplace.placers.groups import GroupGraph, main_devices
 from tfplace.placers.repair import offer_repaired
@@ -87,10 +90,9 @@ def weighted_graph(
   size = _scaled(np.bincount(inverse, size, len(pairs)), total)
   low, high = pairs // groups.num_groups, pairs % groups.num_groups
   ends, others = np.concatenate((low, high)), np.concatenate((high, low))
-  order = np.lexsort((others, ends))
-  counts = np.bincount(ends, minlength=groups.num_groups)
+  offsets, order = csr(ends, groups.num_groups, others)
   return WeightedGraph(
-    offsets=np.concatenate(([0], np.cumsum(counts))).astype(np.int64),
+    offsets=offsets,
     adjacent=others[order].astype(np.int64),
     # An edge without bytes is still a dependency, and METIS needs weights above
     # 0.

@@ -19,8 +19,10 @@ from typing import ClassVar
 
 import numpy as np
 
+from tfplace.core.budget import Budget
+from tfplace.core.evaluation import Result
 from tfplace.core.problem import Problem
-from tfplace.core.protocols import Budget, Evaluator, Result
+from tfplace.core.protocols import Evaluator
 from tfplace.errors import TfplaceError
 from tfplace.placers.groups import GroupGraph, main_devices
 from tfplace.placers.partition.metis import (

@@ -1,38 +1,29 @@
 """Axis splits: layers, time steps, segments or stacks, from op names.
 
-TensorFlow names an op after its layers and a gradient after its op.
-`gradient_tape/model/decode_37/lstm_layer_1/MatMul/MatMul_1` is a gradient in
-the scope `model/decode_37/lstm_layer_1`, whose parts `decode` and `lstm_layer`
-have the numbers 37 and 1. Each family of numbers is an axis to split along, as
-pipelines split layers and data parallelism splits examples. Two axes form a
-grid of devices, or the second splits the ops that the first leaves. The placer
-simulates all of these splits and keeps the best. The method is specific to
-tfplace.
+The parts `decode` and `lstm_layer` of the scope `model/decode_37/lstm_layer_1`
+have the numbers 37 and 1 (see `core.op_names`). Each family of numbers is an
+axis to split along, as pipelines split layers and data parallelism splits
+examples. Two axes form a grid of devices, or the second splits the ops that the
+first leaves. The placer simulates all of these splits and keeps the best. The
+method is specific to tfplace.
 """
 
 import dataclasses
 import itertools
-import re
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 import numpy as np
 
+from tfplace.core.budget import Budget
+from tfplace.core.evaluation import Result
+from tfplace.core.op_names import UNKNOWN, Part, numbered_parts, scope_of
 from tfplace.core.problem import Problem
-from tfplace.core.protocols import Budget, Evaluator, Result
+from tfplace.core.protocols import Evaluator
 from tfplace.placers.groups import GroupGraph, main_devices
 from tfplace.placers.repair import offer_repaired
 from tfplace.placers.tracker import Tracker
 from tfplace.simulate.jit import allocating
-
-UNKNOWN = -1
-Part = tuple[str, int]  # A component of a name, and its number or UNKNOWN.
-
-_GRADIENT = re.compile(r"^(gradient_tape|gradients|Gradients)/")
-# A longer number is a hash.
-_NUMBERED = re.compile(r"^(.*?)_?(?<!\d)(\d{1,9})$")
-# Names of fewer parts (`AddN_3`, `adam/Mul_2`) have no scope.
-_LEAST_PARTS = 3
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -47,11 +38,6 @@ class Scopes:
 
   of: np.ndarray
   paths: tuple[tuple[Part, ...], ...]
-
-
-def forward_name(name: str) -> str:
-  """Returns the name of a gradient's forward op; other names unchanged."""
-  return _GRADIENT.sub("", name)
 
 
 def read_scopes(
@@ -70,13 +56,13 @@ def read_scopes(
   known: dict[str, int] = {}
   of = np.full(groups.num_groups, UNKNOWN)
   for group, op in enumerate(longest_ops(groups).tolist()):
-    scope = _scope(names[op])
+    scope = scope_of(names[op])
     if scope is not None:
       of[group] = known.setdefault(scope, len(known))
   of = spread(groups, of)
   if (of == UNKNOWN).any():
     of[of == UNKNOWN] = known.setdefault("", len(known))
-  return Scopes(of, tuple(_parts(path) for path in known))
+  return Scopes(of, tuple(map(numbered_parts, known)))
 
 
 def spread(groups: GroupGraph, wanted: np.ndarray) -> np.ndarray:
@@ -118,26 +104,6 @@ def longest_ops(groups: GroupGraph) -> np.ndarray:
   order = np.lexsort((-problem.fastest_us, problem.group_of))
   offsets, _ = problem.group_ops
   return order[offsets[:-1]]
-
-
-def _scope(name: str) -> str | None:
-  """Returns the scope of a name or of its forward op, or None."""
-  forward = forward_name(name)
-  parts = forward.split("/")
-  if len(parts) < _LEAST_PARTS:
-    return None
-  # A gradient's name ends with the forward op's name and its own.
-  own = 2 if forward != name and len(parts) > _LEAST_PARTS else 1
-  return "/".join(parts[:-own])
-
-
-def _parts(path: str) -> tuple[Part, ...]:
-  return tuple(_part(text) for text in path.split("/")) if path else ()
-
-
-def _part(text: str) -> Part:
-  match = _NUMBERED.match(text)
-  return (match[1], int(match[2])) if match else (text, UNKNOWN)
 
 
 _LEAST_SHARE = 0.02  # Minimum share of the work that an axis must number.

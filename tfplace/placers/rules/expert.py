@@ -16,11 +16,14 @@ from typing import ClassVar
 
 import numpy as np
 
+from tfplace.core.budget import Budget
+from tfplace.core.evaluation import Result
+from tfplace.core.op_names import UNKNOWN, forward_name
 from tfplace.core.problem import Problem
-from tfplace.core.protocols import Budget, Evaluator, Result
+from tfplace.core.protocols import Evaluator
 from tfplace.placers.groups import GroupGraph, equal_blocks, main_devices
 from tfplace.placers.repair import offer_repaired
-from tfplace.placers.rules.axes import UNKNOWN, forward_name, spread
+from tfplace.placers.rules.axes import spread
 from tfplace.placers.tracker import Tracker
 
 _NUMBERED = re.compile(

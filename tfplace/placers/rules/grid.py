@@ -17,14 +17,17 @@ from typing import ClassVar
 
 import numpy as np
 
+from tfplace.core.budget import Budget
+from tfplace.core.evaluation import Result
+from tfplace.core.op_names import UNKNOWN
 from tfplace.core.paths import transfers, upward_ranks
 from tfplace.core.problem import Problem
-from tfplace.core.protocols import Budget, Evaluator, Result
+from tfplace.core.protocols import Evaluator
 from tfplace.errors import TfplaceError
 from tfplace.placers.groups import GroupGraph, main_devices
 from tfplace.placers.list_scheduling.placers import held_bytes
 from tfplace.placers.repair import offer_repaired
-from tfplace.placers.rules.axes import UNKNOWN, longest_ops, read_scopes, spread
+from tfplace.placers.rules.axes import longest_ops, read_scopes, spread
 from tfplace.placers.rules.stages import balanced_stages, merged_units
 from tfplace.placers.tracker import Tracker
 from tfplace.simulate.links import mean_transfer

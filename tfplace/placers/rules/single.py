@@ -10,9 +10,11 @@ from typing import ClassVar
 
 import numpy as np
 
+from tfplace.core.budget import Budget
 from tfplace.core.cluster import MESSAGE_COSTS, Cluster
+from tfplace.core.evaluation import Result
 from tfplace.core.problem import Problem
-from tfplace.core.protocols import Budget, Evaluator, Result
+from tfplace.core.protocols import Evaluator
 from tfplace.errors import ProblemError
 from tfplace.placers.groups import GroupGraph, equal_blocks
 from tfplace.placers.repair import offer_repaired

@@ -14,8 +14,10 @@ from typing import ClassVar
 
 import numpy as np
 
+from tfplace.core.budget import Budget
+from tfplace.core.evaluation import HistoryPoint, Result
 from tfplace.core.problem import Problem
-from tfplace.core.protocols import Budget, Evaluator, HistoryPoint, Result
+from tfplace.core.protocols import Evaluator
 from tfplace.errors import TfplaceError
 from tfplace.placers import registry
 from tfplace.placers.groups import GroupGraph
@@ -132,9 +134,7 @@ def improve(
     if halved is not None:
       tracker.offer(groups.expand(halved))
       first.insert(0, halved)
-    if budget.max_evaluations is not None:
-      left = budget.max_evaluations - (tracker.evaluations - before)
-      budget = dataclasses.replace(budget, max_evaluations=max(0, left))
+    budget = budget.minus(tracker.evaluations - before)
   search = Search(groups, seed, config, first[0])
   simulated: list[HistoryPoint] = []
 
@@ -164,7 +164,7 @@ def _is_short(tracker: Tracker, groups: GroupGraph, group_s: float) -> bool:
   Evaluation budgets ignore time, so that results do not depend on the machine.
   """
   budget = tracker.budget
-  if tracker.best is None or budget.max_evaluations is not None:
+  if tracker.best is None or not budget.is_timed:
     return False
   return budget.left_s < group_s * groups.num_groups
 

@@ -16,8 +16,10 @@ from typing import ClassVar
 
 import numpy as np
 
+from tfplace.core.budget import Budget
+from tfplace.core.evaluation import Evaluation, Result
 from tfplace.core.problem import Problem
-from tfplace.core.protocols import Budget, Evaluation, Evaluator, Result
+from tfplace.core.protocols import Evaluator
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.list_scheduling.co_placement import GROUPINGS, co_placed
 from tfplace.placers.list_scheduling.placers import held_bytes, preferred
@@ -165,11 +167,11 @@ def evaluate(
   is evaluated regardless of the budget. Returns False if the budget ended early
   or an optimum was found.
   """
-  budget = tracker.budget
   for first in range(0, len(keys), _BATCH):
     count = min(_BATCH, len(keys) - first)
-    if budget.max_evaluations is not None:
-      count = min(count, budget.max_evaluations - tracker.evaluations)
+    left = tracker.left.max_evaluations
+    if left is not None:
+      count = min(count, left)
     if tracker.evaluations and tracker.is_done:
       return False
     chosen = slice(first, first + max(count, 1))

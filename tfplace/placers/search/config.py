@@ -3,7 +3,7 @@
 import dataclasses
 import time
 
-from tfplace.core.protocols import is_optimal
+from tfplace.core.evaluation import is_optimal
 from tfplace.placers.groups import GroupGraph
 
 # All values were chosen by trial.

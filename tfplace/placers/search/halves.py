@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from tfplace.core.budget import Budget
 from tfplace.core.cluster import Cluster
+from tfplace.core.evaluation import Result
 from tfplace.core.op_graph import subgraph
 from tfplace.core.problem import Problem
-from tfplace.core.protocols import Budget, Result
 from tfplace.errors import TfplaceError
 from tfplace.placers.groups import GroupGraph, main_devices
 from tfplace.placers.partition import metis
@@ -62,27 +63,18 @@ def search_halves(
     _part(groups, half == side, devices.reshape(2, -1)[side]) for side in (0, 1)
   ]
   twins = _are_twins(parts[0][0], parts[1][0])
-  budget = _share(tracker, 1 if twins else 2)
+  budget = tracker.left.fraction(SHARE if twins else SHARE / 2)
   found, own = np.full(groups.num_groups, -1), None
   for side, (problem, numbers) in enumerate(parts):
     if own is None or not twins:
       try:
-        result = place(problem, Budget(*budget))
+        result = place(problem, budget.fraction(1.0))
       except TfplaceError:
         return None
       tracker.evaluations += result.evaluations
       own = GroupGraph(problem).contract(result.placement.devices)
     found[half == side] = numbers[own]
   return groups.nearest(found)
-
-
-def _share(tracker: Tracker, searches: int) -> tuple[float, int | None]:
-  seconds = SHARE / searches * tracker.budget.left_s
-  most = tracker.budget.max_evaluations
-  if most is not None:
-    left = max(0, most - tracker.evaluations)
-    most = max(1, int(SHARE / searches * left))
-  return seconds, most
 
 
 def _are_twins(one: Problem, other: Problem) -> bool:

@@ -11,7 +11,6 @@ the budget, and also on the machine if seconds are.
 """
 
 import concurrent.futures
-import dataclasses
 import math
 import threading
 import time
@@ -19,7 +18,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from tfplace.core.protocols import Budget
+from tfplace.core.budget import Budget
 from tfplace.placers.coarsen import coarsen_by_edges, coarsen_by_work
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.search import config as settings
@@ -110,8 +109,8 @@ class Search:
     near_us = NEAR * min(found_us)
     near = [s for s, us in zip(starts, found_us, strict=True) if us <= near_us]
     with concurrent.futures.ThreadPoolExecutor(len(self._chains)) as pool:
-      self._sweep(pool, near, self._left(budget, before))
-      rounds = self._rounds(self._left(budget, before))
+      self._sweep(pool, near, budget.minus(self.evaluations - before))
+      rounds = self._rounds(budget.minus(self.evaluations - before))
       fruitless = 0
       for number in range(rounds.count):
         before_us = self.best_us
@@ -134,14 +133,6 @@ class Search:
       chain.rate = rate
     return found_us
 
-  def _left(self, budget: Budget, before: int) -> Budget:
-    if budget.max_evaluations is None:
-      return budget
-    used = self.evaluations - before
-    return dataclasses.replace(
-      budget, max_evaluations=max(0, budget.max_evaluations - used)
-    )
-
   def _sweep(
     self,
     pool: concurrent.futures.Executor,
@@ -149,7 +140,7 @@ class Search:
     budget: Budget,
   ) -> None:
     self._swept = None
-    is_done = self._done(budget.max_evaluations is None)
+    is_done = self._done(budget.is_timed)
     share = settings.SWEEP_SHARE
     allowance = Allowance(budget, share, self._chains, is_done)
     groups = self._order.groups
@@ -162,7 +153,7 @@ class Search:
     self._swept = [chain.best.copy() for chain in self._chains]
 
   def _rounds(self, budget: Budget) -> Rounds:
-    quota, left_s = None, max(0.0, budget.left_s)
+    quota, left_s = None, budget.left_s
     if budget.max_evaluations is not None:
       quota = budget.max_evaluations // len(self._chains)
     expected = self._chains[0].rate * left_s if quota is None else quota

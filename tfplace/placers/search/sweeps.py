@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from tfplace.core.protocols import Budget
+from tfplace.core.budget import Budget
 from tfplace.placers.coarsen import coarsen_by_merging
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.search.chain import Chain

@@ -7,6 +7,7 @@ import numpy as np
 
 from tfplace.core.order import RANK
 from tfplace.core.placement import Placement
+from tfplace.core.units import format_bytes, format_share, format_us
 from tfplace.report.explain.bottleneck import Load, find_loads
 from tfplace.report.explain.config import CONFIG
 from tfplace.report.explain.efficiency import peak_shares, utilization
@@ -23,13 +24,8 @@ from tfplace.report.explain.what_if import (
   WhatIf,
   try_other_hardware,
 )
+from tfplace.report.names import listed
 from tfplace.report.rows import device_names
-from tfplace.report.units import (
-  format_bytes,
-  format_share,
-  format_us,
-  listed,
-)
 from tfplace.simulate import Schedule, Simulator
 
 

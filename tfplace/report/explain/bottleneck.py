@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tfplace.core.csr import csr
 from tfplace.core.paths import topological_order
 from tfplace.core.problem import Problem
 from tfplace.report.rows import DEVICE, step_rows
@@ -93,8 +94,10 @@ def fixed_order(schedule: Schedule) -> FixedOrder:
   out_of = np.concatenate(
     (source, sent.src_op, transfers[received], ahead + num_nodes)
   )
-  in_offsets, in_nodes = _by_node(into, out_of, num_nodes)
-  order = topological_order(*_by_node(out_of % num_nodes, into, num_nodes))
+  in_offsets, order = csr(into, num_nodes)
+  in_nodes = out_of[order]
+  out_offsets, order = csr(out_of % num_nodes, num_nodes)
+  order = topological_order(out_offsets, into[order])
   return FixedOrder(order, in_offsets, in_nodes)
 
 
@@ -114,14 +117,6 @@ def _neighbours(schedule: Schedule) -> tuple[np.ndarray, np.ndarray]:
   of = keys[-1][in_turn]
   same = of[1:] == of[:-1]
   return in_turn[1:][same], in_turn[:-1][same]
-
-
-def _by_node(
-  node: np.ndarray, value: np.ndarray, num_nodes: int
-) -> tuple[np.ndarray, np.ndarray]:
-  counts = np.bincount(node, minlength=num_nodes)
-  offsets = np.concatenate(([0], np.cumsum(counts)))
-  return offsets, value[np.argsort(node, kind="stable")]
 
 
 @kernel

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tfplace.core.op_names import forward_name, without_microbatch
 from tfplace.report.explain.config import CONFIG
-from tfplace.report.phases import forward_name
 
 _CALL = re.compile(r"_\d+$")
 _STEP = re.compile(r"(?:step|encode|encode_back|decode|segment)_\d+")
@@ -82,7 +82,7 @@ def forward_starts(
 
 def _scopes(name: str) -> Scope:
   """Maps `gradient_tape/model/step_3/lstm/MatMul` to ("model", "lstm")."""
-  parts = forward_name(name).split("/")[:-1]
+  parts = forward_name(without_microbatch(name)).split("/")[:-1]
   return tuple(part for part in parts if not _STEP.fullmatch(part))
 
 

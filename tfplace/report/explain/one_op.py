@@ -6,10 +6,10 @@ import difflib
 import numpy as np
 
 from tfplace.core.placement import Placement
+from tfplace.core.units import format_bytes, format_share, format_us
 from tfplace.errors import PlacementError, TfplaceError
 from tfplace.report.explain.config import CONFIG
 from tfplace.report.rows import device_names
-from tfplace.report.units import format_bytes, format_share, format_us
 from tfplace.simulate import Schedule, Simulator
 
 

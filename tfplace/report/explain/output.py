@@ -10,12 +10,12 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from tfplace.core.units import format_change_us, format_share, format_us
 from tfplace.report.explain import Explanation, summary
 from tfplace.report.explain.config import CONFIG
 from tfplace.report.explain.microbatches import MicrobatchReport
 from tfplace.report.explain.one_op import OpReport, op_summary
 from tfplace.report.rows import channel_busy_us, channel_names
-from tfplace.report.units import format_change_us, format_share, format_us
 
 FORMAT = "tfplace.explanation.v1"
 

@@ -15,20 +15,15 @@ from typing import Any
 
 import numpy as np
 
+from tfplace.core.evaluation import Result
 from tfplace.core.placement import Placement
-from tfplace.core.protocols import Result
+from tfplace.core.units import format_bytes, format_share, format_us, time_scale
 from tfplace.errors import TfplaceError
 from tfplace.formats.files import write_bytes
 from tfplace.report.explain import Explanation, explain, summary
 from tfplace.report.page.config import CONFIG
 from tfplace.report.rows import device_names
 from tfplace.report.table import BASELINE, rank
-from tfplace.report.units import (
-  format_bytes,
-  format_share,
-  format_us,
-  time_scale,
-)
 from tfplace.simulate import Schedule
 
 SUFFIX = ".html"

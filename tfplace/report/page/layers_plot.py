@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from bokeh.models import ColumnDataSource
 
+from tfplace.core.units import format_bytes, format_us
 from tfplace.report import phases
 from tfplace.report.explain.layers import (
   OTHER,
@@ -12,10 +13,10 @@ from tfplace.report.explain.layers import (
   find_layers,
   forward_starts,
 )
+from tfplace.report.names import shorten
 from tfplace.report.page import figures
 from tfplace.report.page.config import CONFIG
 from tfplace.report.rows import compute_end_us, device_names
-from tfplace.report.units import format_bytes, format_us, shorten
 from tfplace.simulate import Schedule
 
 BETWEEN = " \N{HORIZONTAL ELLIPSIS} "  # joins first and last layer of a block

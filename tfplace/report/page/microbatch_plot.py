@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 from bokeh.models import ColumnDataSource
 
+from tfplace.core.units import format_share, format_us
+from tfplace.report.names import shorten
 from tfplace.report.page import figures, layers_plot
 from tfplace.report.page.config import CONFIG
 from tfplace.report.rows import compute_end_us, device_names
-from tfplace.report.units import format_share, format_us, shorten
 from tfplace.simulate import Schedule
 
 

@@ -6,18 +6,18 @@ from typing import Any
 import numpy as np
 from bokeh.models import ColumnDataSource, Range1d
 
-from tfplace.report.explain import Explanation
-from tfplace.report.page import figures
-from tfplace.report.page.config import CONFIG
-from tfplace.report.rows import device_names, thin_steps
-from tfplace.report.units import (
+from tfplace.core.units import (
   format_bytes,
   format_share,
   format_us,
-  shorten,
   size_scale,
   time_scale,
 )
+from tfplace.report.explain import Explanation
+from tfplace.report.names import shorten
+from tfplace.report.page import figures
+from tfplace.report.page.config import CONFIG
+from tfplace.report.rows import device_names, thin_steps
 from tfplace.simulate import Schedule
 
 _KINDS = (

@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 from bokeh.models import ColumnDataSource, Range1d
 
+from tfplace.core.units import format_bytes, format_share, format_us
+from tfplace.report.names import shorten
 from tfplace.report.op_colors import op_colors
 from tfplace.report.page import figures
 from tfplace.report.page.config import CONFIG
@@ -19,12 +21,6 @@ from tfplace.report.rows import (
   make_bars,
   row_kinds,
   step_rows,
-)
-from tfplace.report.units import (
-  format_bytes,
-  format_share,
-  format_us,
-  shorten,
 )
 from tfplace.simulate import Schedule
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from tfplace.core.units import format_share
 from tfplace.report.explain.config import CONFIG
 from tfplace.report.explain.microbatches import parallelism as patterns
 from tfplace.report.explain.microbatches.bubble import (
@@ -17,7 +18,7 @@ from tfplace.report.explain.microbatches.parallelism import (
   Parallelism,
 )
 from tfplace.report.explain.path import PathSummary
-from tfplace.report.units import format_share, listed
+from tfplace.report.names import listed
 
 
 def microbatch_sentences(

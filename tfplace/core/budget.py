@@ -1,0 +1,63 @@
+"""The time and the number of evaluations of a search."""
+
+import dataclasses
+import math
+import time
+
+from tfplace.core.argument_checks import check_number
+from tfplace.errors import TfplaceError
+
+
+@dataclasses.dataclass(frozen=True)
+class Budget:
+  """The time and number of evaluations that a placer may use.
+
+  Attributes:
+    seconds: wall-clock seconds; one-shot placers may ignore it.
+    max_evaluations: maximum number of evaluated placements, or None.
+    started: `time.perf_counter()` at the start of the clock.
+  """
+
+  seconds: float
+  max_evaluations: int | None = None
+  started: float = dataclasses.field(default_factory=time.perf_counter)
+
+  @property
+  def left_s(self) -> float:
+    return self.seconds - (time.perf_counter() - self.started)
+
+  @property
+  def is_timed(self) -> bool:
+    """True if only time limits it; results then depend on the machine."""
+    return self.max_evaluations is None
+
+  @property
+  def is_over(self) -> bool:
+    return self.left_s <= 0 or self.max_evaluations == 0
+
+  @property
+  def spent(self) -> float:
+    """Elapsed fraction of `seconds`; above 1 when they are over."""
+    return (time.perf_counter() - self.started) / max(self.seconds, 1e-9)
+
+  def fraction(self, share: float) -> "Budget":
+    """Returns a share of the whole budget, of at least one evaluation."""
+    most = self.max_evaluations
+    most = None if most is None else max(1, int(share * most))
+    return Budget(share * self.seconds, most)
+
+  def minus(self, evaluations: int, seconds: float = 0.0) -> "Budget":
+    """Returns the rest after evaluations, elapsed time and further seconds."""
+    most = self.max_evaluations
+    most = None if most is None else max(0, most - evaluations)
+    return Budget(max(0.0, self.left_s - seconds), most)
+
+
+def check_budget(budget_s: float) -> None:
+  """Raises TfplaceError unless a budget in seconds is finite and above 0."""
+  check_number("budget_s", budget_s)
+  if not 0 < budget_s < math.inf:
+    raise TfplaceError(
+      f"budget_s is {budget_s}; it must be above 0"
+      f"{' and finite' if budget_s > 0 else ''}"
+    )
