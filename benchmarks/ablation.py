@@ -68,7 +68,7 @@ def main(argv: list[str]) -> None:
     check=True,
     env={**os.environ, training_process.SWITCH: "1"},
   )
-  policies = {
+  loaded = {
     f"{arm}/{seed}": policies.load_policy(policy_dir(_WORK.value, arm, seed))
     for arm in _ARMS.value
     for seed in _SEEDS.value
@@ -76,7 +76,7 @@ def main(argv: list[str]) -> None:
   rows = {
     row.label: saved.row(
       f"{row.label}/{one_gpu.cluster_of(row)}",
-      lambda row=row: measure(one_gpu.problem_of(row), policies),
+      lambda row=row: measure(one_gpu.problem_of(row), loaded),
     )
     for row in one_gpu.rows()
   }

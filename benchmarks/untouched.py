@@ -45,6 +45,7 @@ from tfplace.learned.ordered.placer import OrderedPlacer
 from tfplace.placers.auto import AutoPlacer
 from tfplace.placers.place import warm_up
 from tfplace.placers.registry import LEARNED_IN_AUTO, classical, get_placer
+from tfplace.placers.tracker import Tracker
 from tfplace.plan import graph_cache
 from tfplace.simulate import Simulator
 
@@ -210,8 +211,9 @@ def alone(problem: Problem, policy: str | None) -> dict[str, Any]:
   drawn = placer.place(problem, simulator, Budget(ALONE_S), 0)
   found["policy"] = _kept(drawn)
   budget = Budget(ONE_SHOT_S, drawn.evaluations)
-  changed = placer.search(problem, simulator, budget, 0, None, placer.sizes)
-  found["changes"] = _kept(changed)
+  tracker = Tracker(placer.name, problem, simulator, budget)
+  placer.search(tracker, np.random.default_rng(0), None, placer.sizes)
+  found["changes"] = _kept(tracker.result())
   found["random"] = random_draws(problem, simulator, drawn.evaluations)
   return found
 

@@ -12,6 +12,7 @@ from tfplace.learned.decisions import group_decisions
 from tfplace.learned.ordered.decoding import BASE, SEEN, Head, decode
 from tfplace.learned.ordered.placer import OrderedPlacer, uniform_head
 from tfplace.learned.ordered.tables import partial_tables
+from tfplace.placers.tracker import Tracker
 
 LOAD, END, CUT = 2, 6, 8  # relative to the least
 
@@ -136,9 +137,13 @@ def test_missing_links_are_seen_as_far():
 
 
 def best_of(problem, seed, start=None, samples=60):
-  placer = OrderedPlacer(samples=samples, start=start)
-  budget = Budget(60.0)
-  return placer.search(problem, Simulator(problem), budget, seed, None, [16])
+  return searched(OrderedPlacer(samples=samples, start=start), problem, seed)
+
+
+def searched(placer, problem, seed):
+  tracker = Tracker("ordered", problem, Simulator(problem), Budget(60.0))
+  placer.search(tracker, np.random.default_rng(seed), None, [16])
+  return tracker.result()
 
 
 def test_a_seed_decides_the_draws():
@@ -173,9 +178,7 @@ def test_it_begins_where_a_rule_has_no_placement():
 def test_it_ends_where_draws_find_nothing_better():
   problem = problem_of(random_graph(50, 4), gpus(3))
   placer = OrderedPlacer(samples=5000, patience=5)
-  found = placer.search(
-    problem, Simulator(problem), Budget(60.0), 0, None, [16]
-  )
+  found = searched(placer, problem, 0)
   last = found.history[-1].evaluations
   assert found.evaluations - last == 5
 

@@ -1,7 +1,6 @@
-"""Costs of each op on each kind of device.
+"""Cost models: the time of each op on each kind of device.
 
-`op_graph` and `Step` are resolved when first used, so that importing this
-package does not import TensorFlow.
+`op_graph` and `Step` are imported on first use, because they need TensorFlow.
 """
 
 from typing import TYPE_CHECKING

@@ -1,8 +1,4 @@
-"""Op times of a run in place of estimates. NumPy only.
-
-`with_measured_times` refines a graph, `MeasuredCosts` is the same as a cost
-model. `step_noise` says how sure the step is that they add up to.
-"""
+"""Measured op times in place of estimates, and their noise (NumPy only)."""
 
 import dataclasses
 import math
@@ -17,22 +13,20 @@ from tfplace.cost import registry
 from tfplace.errors import MeasurementError
 
 STEP_NOISE = "step_noise"  # key of `OpGraph.extra`
-# Of normal samples: the quartiles are so many standard deviations apart, and
-# the median varies by so much more than the mean.
+# Of normal samples: distance of the quartiles in standard deviations, and
+# standard error of the median relative to that of the mean.
 _QUARTILES_APART, _MEDIAN_TO_MEAN = 1.349, math.sqrt(math.pi / 2)
 
 
 def step_noise(step_us: Sequence[float]) -> float:
-  """Relative standard error of the median of repeated steps.
+  """Returns the relative standard error of the median of repeated steps.
 
-  Measured costs add up to that median, so predictions by them are no surer.
-  The deviation comes from the quartiles, which single slow steps do not move.
+  Measured costs add up to that median, so predictions are no more accurate. The
+  deviation comes from the quartiles, which single slow steps do not affect. The
+  error of fewer than two steps is unknown and returned as 0.
 
   Args:
-    step_us: [num_steps] what each took.
-
-  Returns:
-    Share of the median; 0 of fewer than two steps, which tell nothing.
+    step_us: [num_steps] step times.
   """
   if len(step_us) < 2:
     return 0.0
@@ -44,17 +38,17 @@ def step_noise(step_us: Sequence[float]) -> float:
 
 
 def noise_of(graph: OpGraph) -> float:
-  """The noise of a graph's costs, as a share of the step; 0 of estimates."""
+  """Returns the relative noise of a graph's costs; 0 for estimates."""
   noise = graph.extra.get(STEP_NOISE, 0.0)
   known = isinstance(noise, int | float) and not isinstance(noise, bool)
   return float(noise) if known and 0 <= noise < math.inf else 0.0
 
 
 class MeasuredCosts:
-  """A cost model of op times from a run; estimates scaled for the others.
+  """Cost model of measured op times, see `with_measured_times`.
 
   Args:
-    times_us: device kind -> op name -> microseconds, as of `measure.Profile`.
+    times_us: device kind -> op name -> microseconds, see `measure.Profile`.
     base: cost model of the estimates.
   """
 
@@ -69,11 +63,7 @@ class MeasuredCosts:
     self._base = registry.get_cost_model(base)
 
   def op_costs(self, step: Any) -> OpCosts:
-    """The base's costs with measured times in place of estimates.
-
-    Raises:
-      MeasurementError: as of `with_measured_times`.
-    """
+    """See `CostModel`; raises as `with_measured_times`."""
     costs = self._base.op_costs(step)
     graph = costs.fill(step.graph)
     for kind, times in self._times_us.items():
@@ -84,22 +74,20 @@ class MeasuredCosts:
 def with_measured_times(
   graph: OpGraph, kind: str, times_us: Mapping[str, float]
 ) -> OpGraph:
-  """A copy of the graph with measured times in place of estimates.
+  """Replaces a graph's estimated times by measured ones.
 
-  Ops that the run did not time keep their estimate, scaled by the median
-  ratio of measured to estimated time of those that it did: an estimate of
-  Grappler's is proportional to the time at best. Ops that the kind cannot run,
-  or that take no time, stay as they are; names that the graph lacks (TensorFlow
-  rewrites graphs before it runs them) are ignored.
+  Ops without a measurement keep their estimate, scaled by the median ratio of
+  measured to estimated time, because estimates are proportional to times at
+  best. Ops that the kind cannot run or that take no time are unchanged. Names
+  that the graph lacks are ignored, because TensorFlow rewrites graphs.
 
   Args:
-    graph: with estimated times.
+    graph: graph with estimated times.
     kind: device kind that was measured.
     times_us: op name -> microseconds.
 
   Raises:
-    MeasurementError: a time is negative or not finite, or no op of the graph
-      was timed.
+    MeasurementError: a time is negative or not finite, or no op was timed.
   """
   for name, time_us in times_us.items():
     if not (np.isfinite(time_us) and time_us >= 0):

@@ -1,7 +1,7 @@
-"""The cost model of Grappler's estimator on described hardware.
+"""Costs of the ops of a step, and the cost model of Grappler's estimates.
 
-No device and no run is needed. `estimate` times single ops, `calls` what
-functions take that could not be inlined.
+`estimate` times single ops. `calls` adds up the functions that could not be
+inlined.
 """
 
 import logging
@@ -19,31 +19,30 @@ _LISTED = 3  # rejected ops in a warning
 
 
 class GrapplerCosts:
-  """Estimates by `Device.extra["hardware"]`, or the default of the kind.
+  """Cost model of Grappler's estimates; see `estimated_costs`.
 
-  An op that Grappler leaves out takes 0. Temporary bytes are what the body of a
-  call holds at once; Grappler estimates none for other ops. Loops of unknown
-  length count one iteration and are listed in `extra["unknown_trip_counts"]`.
-  An op that Grappler rejects takes its bytes over the memory bandwidth; such
-  ops, and calls of such ops, are listed in `extra["rejected_by_grappler"]`.
+  The hardware is `Device.extra["hardware"]`, or the default of the kind. Ops
+  that Grappler omits take no time.
   """
 
   name = "grappler"
 
   def op_costs(self, step: Step) -> OpCosts:
-    """Times per kind, and temporary bytes of calls; warns of rejected ops.
-
-    Raises:
-      ExtractionError: TensorFlow rejects a function.
-    """
+    """See `CostModel` and `estimated_costs`."""
     return estimated_costs(step, estimate.GrapplerTimer(step.hardware))
 
 
 def estimated_costs(step: Step, op_times: estimate.OpTimer) -> OpCosts:
-  """Costs of a step's ops, of which calls cost what their bodies do.
+  """Estimates the costs of a step's ops; a call costs what its body does.
+
+  Only calls have temporary bytes: the most that their body holds at once. Loops
+  of unknown length count one iteration and are listed in
+  `extra["unknown_trip_counts"]`. An op that Grappler rejects takes its bytes
+  over the memory bandwidth. Such ops, and calls of such ops, are listed in
+  `extra["rejected_by_grappler"]` and in a warning.
 
   Args:
-    step: whose ops have no costs.
+    step: a step without costs.
     op_times: times ops that call no function.
 
   Raises:
@@ -81,13 +80,7 @@ def estimated_costs(step: Step, op_times: estimate.OpTimer) -> OpCosts:
 def _warn(
   step: Step, rejected: Mapping[str, list[str]], reasons: Mapping[str, str]
 ) -> None:
-  """Names the first rejected ops, with their layers.
-
-  Args:
-    step: of whose ops some are rejected.
-    rejected: op of the step -> itself, or the ops that it calls.
-    reasons: rejected op -> why.
-  """
+  """Warns of rejected ops: op of the step -> itself or the ops it calls."""
   layers = step.graph.layer_paths
   shown = []
   for name, inner in rejected.items():

@@ -217,7 +217,7 @@ def test_a_layer_divided_within_a_microbatch_is_neither():
   assert found.pattern == parallelism.MIXTURE
 
 
-def test_stages_are_blocks_of_neighbouring_layers():
+def test_stages_are_blocks_of_neighboring_layers():
   def device_of(microbatch, layer):
     return (0, 0, 1, 1, 0)[layer]
 

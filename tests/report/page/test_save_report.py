@@ -139,7 +139,7 @@ def test_an_empty_graph_has_a_report(tmp_path):
   assert (tmp_path / "r.html").exists()
 
 
-def test_neighbouring_devices_differ_in_colour_and_all_in_colour_or_dash():
+def test_neighboring_devices_differ_in_colour_and_all_in_colour_or_dash():
   looks = [(figures.device_color(i), figures.device_dash(i)) for i in range(16)]
   assert len(set(looks)) == 16
   assert len({color for color, _ in looks[:8]}) == 8
@@ -162,7 +162,7 @@ def test_a_legend_is_no_wider_than_its_plot(devices, length):
   assert plot.height == 300 + 28 * (rows - 1)
 
 
-def test_neighbours_merge_into_blocks_of_like_weight():
+def test_neighbors_merge_into_blocks_of_like_weight():
   layers = find_layers(["a", "b", "c", "d"], np.ones(4))
   # In order of position: b, a, d, c; their weights 3 | 1 + 1 + 1.
   merged = layers_plot.merge_in_order(

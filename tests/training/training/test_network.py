@@ -99,7 +99,7 @@ def test_no_gradient_flows_into_the_cached_segment():
   assert (gradient[:2] == 0).all() and (gradient[2:] != 0).any()
 
 
-def test_message_is_the_maximum_over_neighbours_and_zero_without():
+def test_message_is_the_maximum_over_neighbors_and_zero_without():
   conv = MaxPoolConv(3)
   state = tf.constant(np.random.default_rng(2).normal(size=(4, 2)), tf.float32)
   edge = tf.constant(np.random.default_rng(3).normal(size=(3, 1)), tf.float32)

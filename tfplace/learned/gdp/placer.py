@@ -8,10 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from tfplace.core.budget import Budget
-from tfplace.core.evaluation import Result
 from tfplace.core.problem import Problem
-from tfplace.core.protocols import Evaluator
 from tfplace.errors import PlacementError
 from tfplace.learned import policies
 from tfplace.learned.decisions import (
@@ -20,17 +17,17 @@ from tfplace.learned.decisions import (
   sample,
 )
 from tfplace.learned.encoder import features
+from tfplace.learned.placer import PolicyPlacer
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.repair import offer_like
 from tfplace.placers.tracker import Tracker
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class GdpPlacer:
+class GdpPlacer(PolicyPlacer):
   """Zero-shot placement by one pass of a GDP policy per size.
 
   Attributes:
-    policy: Directory of an exported policy; None selects the shipped one.
     samples: Samples per size, besides the most probable placement.
     sizes: Numbers of decisions to try besides those used in training. Few
       decisions make few transfers; many balance the load better.
@@ -39,25 +36,19 @@ class GdpPlacer:
       very confident.
   """
 
-  policy: str | None = None
   samples: int = 16
   sizes: tuple[int, ...] = (12, 16, 24, 32, 48, 64)
   temperatures: tuple[float, ...] = (1.0, 5.0)
   name: ClassVar[str] = "gdp"
 
-  def place(
-    self, problem: Problem, evaluator: Evaluator, budget: Budget, seed: int
-  ) -> Result:
-    """Returns the best of the most probable placements and samples.
-
-    Raises:
-      TrainingError: There is no policy, or it cannot be loaded.
-      InfeasibleError: No tried placement fits in memory.
-    """
-    policy = policies.load_placers_policy(self.name, self.policy)
-    tracker = Tracker(self.name, problem, evaluator, budget)
+  def _propose(
+    self,
+    policy: policies.Policy,
+    tracker: Tracker,
+    rng: np.random.Generator,
+  ) -> None:
+    problem = tracker.problem
     groups = GroupGraph(problem)
-    rng = np.random.default_rng(seed)
     for decisions in self._passes(problem, policy):
       seen = features.extract(decisions, policy.axes)
       logits = policy.logits(seen)
@@ -72,7 +63,6 @@ class GdpPlacer:
           tracker.offer(devices)
       if tracker.is_done:
         break
-    return tracker.result()
 
   def _passes(
     self, problem: Problem, policy: policies.Policy

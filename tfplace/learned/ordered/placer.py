@@ -9,9 +9,6 @@ from typing import ClassVar
 import numpy as np
 
 from tfplace.core.budget import Budget
-from tfplace.core.evaluation import Result
-from tfplace.core.problem import Problem
-from tfplace.core.protocols import Evaluator
 from tfplace.errors import PlacementError, TfplaceError
 from tfplace.learned import policies
 from tfplace.learned.decisions import Decisions, decisions_at
@@ -22,6 +19,7 @@ from tfplace.learned.ordered.tables import (
   changed,
   partial_tables,
 )
+from tfplace.learned.placer import PolicyPlacer
 from tfplace.placers import registry
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.repair import offer_starts
@@ -31,7 +29,7 @@ Turn = tuple[float, float]  # temperature, bonus in nats for no change
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class OrderedPlacer:
+class OrderedPlacer(PolicyPlacer):
   """Improves a placement decision by decision.
 
   Each sample modifies the best placement so far. This is a learned
@@ -39,7 +37,6 @@ class OrderedPlacer:
   decides both what changes and how.
 
   Attributes:
-    policy: Directory of an exported policy; None selects the shipped one.
     samples: Maximum number of samples per size.
     patience: Samples without improvement after which the search ends.
     start: [num_starts, num_ops] devices of starts, of which the best is
@@ -52,7 +49,6 @@ class OrderedPlacer:
       microbatches. Microbatched steps start from `registry.MICROBATCHED`.
   """
 
-  policy: str | None = None
   samples: int = 4096
   patience: int = 32
   start: np.ndarray | None = None
@@ -62,45 +58,36 @@ class OrderedPlacer:
   rules: tuple[str, ...] = ("expert", "axes", "single")
   name: ClassVar[str] = "ordered"
 
-  def place(
-    self, problem: Problem, evaluator: Evaluator, budget: Budget, seed: int
-  ) -> Result:
-    """Returns the best of the start and the samples at each size.
-
-    Raises:
-      TrainingError: There is no policy, or it cannot be loaded.
-      InfeasibleError: No tried placement fits in memory.
-    """
-    policy = policies.load_placers_policy(self.name, self.policy)
+  def _propose(
+    self,
+    policy: policies.Policy,
+    tracker: Tracker,
+    rng: np.random.Generator,
+  ) -> None:
     sizes = [n for n in policy.decisions() if n is not None] or self.sizes
-    return self.search(problem, evaluator, budget, seed, policy, sizes)
+    self.search(tracker, rng, policy, sizes)
 
   def search(
     self,
-    problem: Problem,
-    evaluator: Evaluator,
-    budget: Budget,
-    seed: int,
+    tracker: Tracker,
+    rng: np.random.Generator,
     policy: policies.Policy | None,
     sizes: Sequence[int],
-  ) -> Result:
-    """Runs `place` at given sizes; without a policy, changes are random."""
-    tracker = Tracker(self.name, problem, evaluator, budget)
-    rng = np.random.default_rng(seed)
+  ) -> None:
+    """Offers samples at the given sizes; without a policy, random changes."""
     base = self._begin(tracker)
     passes = [
       Pass(dataclasses.replace(decisions, base=base), policy)
-      for decisions in decisions_at(problem, sizes)
+      for decisions in decisions_at(tracker.problem, sizes)
     ]
     better = 0  # index of the sample that found the best placement
     turns = itertools.chain(self.first, itertools.cycle(self.turns))
     for number, turn in zip(range(self.samples), turns, strict=False):
       for one in passes:
         if tracker.is_done or number - better > self.patience:
-          return tracker.result()
+          return
         if one.offer_sample(tracker, rng, *turn):
           better = number
-    return tracker.result()
 
   def _begin(self, tracker: Tracker) -> np.ndarray:
     """Offers all starts; returns [num_ops] devices of the best or first."""

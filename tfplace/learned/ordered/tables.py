@@ -89,7 +89,7 @@ def partial_tables(decisions: Decisions) -> PartialTables:
   group[decisions.decision_of] = problem.group_of
   tables = list_tables(groups)
   work_us = np.where(groups.allowed, groups.time_us, 0.0)[group]
-  near_offsets, near, near_us = _neighbours(groups, group)
+  near_offsets, near, near_us = _neighbors(groups, group)
   order = np.lexsort(
     (problem.graph.topological_position, groups.op_start_us)
   ).astype(np.int64)
@@ -152,7 +152,7 @@ def _base_loads(
   return (decisions.base_shares * work_us).sum(axis=0) / ideal_us - 1.0
 
 
-def _neighbours(
+def _neighbors(
   groups: GroupGraph, group: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   number = np.empty(len(group), np.int64)

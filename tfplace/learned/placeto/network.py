@@ -190,7 +190,7 @@ class PlacetoNetwork(tf.keras.layers.Layer):
     ):
       weights = self._weights(adjacency)
 
-      def over_neighbours(
+      def over_neighbors(
         rows: tf.Tensor, weights: tf.Tensor = weights
       ) -> tf.Tensor:
         wide = tf.matmul(weights, tf.reshape(rows, [count, -1]))
@@ -200,7 +200,7 @@ class PlacetoNetwork(tf.keras.layers.Layer):
       has_any = tf.repeat(has_any, tf.shape(first)[0] // count)[:, None]
       state = first
       for _ in range(self.config.rounds):
-        state = message(state, over_neighbours) * has_any + first
+        state = message(state, over_neighbors) * has_any + first
       found.append(state)
     return tf.concat(found, axis=-1)
 

@@ -19,7 +19,7 @@ from tfplace.learned.policy_format import Exportable
 from tfplace.learned.sequence import METHODS, features
 from tfplace.learned.sequence.seq2seq import Seq2Seq
 
-_INPUTS = features.OUTPUTS + 2 * features.NEIGHBOURS
+_INPUTS = features.OUTPUTS + 2 * features.NEIGHBORS
 
 
 @dataclasses.dataclass(frozen=True)
