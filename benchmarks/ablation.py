@@ -26,8 +26,8 @@ import saved_rows
 from ablation_run import ARMS, policy_dir
 
 from tfplace.core import Problem
-from tfplace.learned import exported, training_process
-from tfplace.learned.exported import Policy
+from tfplace.learned import policies, training_process
+from tfplace.learned.policies import Policy
 from tfplace.simulate import Simulator
 
 HERE = pathlib.Path(__file__).parent
@@ -69,7 +69,7 @@ def main(argv: list[str]) -> None:
     env={**os.environ, training_process.SWITCH: "1"},
   )
   policies = {
-    f"{arm}/{seed}": exported.load_policy(policy_dir(_WORK.value, arm, seed))
+    f"{arm}/{seed}": policies.load_policy(policy_dir(_WORK.value, arm, seed))
     for arm in _ARMS.value
     for seed in _SEEDS.value
   }

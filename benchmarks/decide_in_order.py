@@ -40,7 +40,7 @@ from tfplace.core import Problem, symmetry
 from tfplace.core.budget import Budget
 from tfplace.core.presets import cluster_preset
 from tfplace.errors import TfplaceError
-from tfplace.learned import exported, training_process
+from tfplace.learned import policies, training_process
 from tfplace.learned.decisions import Decisions, decisions_at
 from tfplace.placers import registry
 from tfplace.placers.search.annealing import best_first
@@ -245,11 +245,11 @@ class _Printer:
 
 def compare() -> None:
   """One row per problem; then the geometric means."""
-  from tfplace.learned.gdp import ordered_placer
+  from tfplace.learned.ordered import placer as ordered_placer
 
   work = pathlib.Path(_WORK_DIR.value)
   policies = {
-    name: exported.load_policy(work / folder, STRATEGY)
+    name: policies.load_policy(work / folder, STRATEGY)
     for name, folder in (("policy", "policy"), ("untrained", "untrained"))
   }
   saved = saved_rows.SavedRows(
@@ -265,7 +265,7 @@ def compare() -> None:
       policy = policies.get(arm)
       placer = ordered_placer.OrderedPlacer(patience=NEVER)
       began = time.perf_counter()
-      found = placer.draws(
+      found = placer.search(
         problem,
         Simulator(problem),
         Budget(_SECONDS.value),
@@ -287,7 +287,7 @@ def compare() -> None:
       *policies.values(),
       None,
     ):  # compiled before the clock starts
-      ordered_placer.OrderedPlacer(samples=1).draws(
+      ordered_placer.OrderedPlacer(samples=1).search(
         problem, Simulator(problem), Budget(60.0), 0, policy, sizes
       )
     key = f"{problem.graph.name}/{problem.cluster.name}"

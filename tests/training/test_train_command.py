@@ -65,7 +65,7 @@ def newest_checkpoint(folder):
 def exported_weights(folder):
   code = (
     "import sys, numpy as np\n"
-    "from tfplace.learned.exported import load_policy\n"
+    "from tfplace.learned.policies import load_policy\n"
     "weights = load_policy(sys.argv[1]).weights\n"
     "np.savez(sys.argv[2], *[w.numpy() for w in weights])"
   )

@@ -7,7 +7,7 @@ package does not import TensorFlow.
 from typing import TYPE_CHECKING
 
 from tfplace import lazy
-from tfplace.cost.profile import MeasuredCosts, with_measured_times
+from tfplace.cost.measured_costs import MeasuredCosts, with_measured_times
 from tfplace.cost.registry import COST_MODELS, get_cost_model
 
 if TYPE_CHECKING:

@@ -31,21 +31,21 @@ class CallCost:
   Attributes:
     time_us: device kind -> microseconds.
     temp_bytes: most memory that its body holds at once.
-    is_sure: False where some loop's number of iterations is unknown and it
+    is_exact: False where some loop's number of iterations is unknown and it
       was counted once.
     rejected: op of the body that Grappler rejects -> why.
   """
 
   time_us: Mapping[str, float]
   temp_bytes: float
-  is_sure: bool
+  is_exact: bool
   rejected: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
   def scaled(self, times: int | None) -> "CallCost":
     """Returns the cost of `times` runs in sequence; None is one, uncertain."""
     scaled = {kind: t * (times or 1) for kind, t in self.time_us.items()}
-    is_sure = self.is_sure and times is not None
-    return dataclasses.replace(self, time_us=scaled, is_sure=is_sure)
+    is_exact = self.is_exact and times is not None
+    return dataclasses.replace(self, time_us=scaled, is_exact=is_exact)
 
 
 class Body(NamedTuple):
@@ -152,10 +152,10 @@ class CallCosts:
       )
       for kind, times in own.time_us.items()
     }
-    sure = all(call.is_sure for call in calls.values())
+    exact = all(call.is_exact for call in calls.values())
     rejected = {**own.rejected, **rejected_in(calls.values())}
     peak = _peak_bytes(body.graph, specs, calls)
-    return CallCost(total, peak, sure, rejected)
+    return CallCost(total, peak, exact, rejected)
 
 
 def _combined(costs: list[CallCost], combine: Any) -> CallCost:
@@ -163,7 +163,7 @@ def _combined(costs: list[CallCost], combine: Any) -> CallCost:
   return CallCost(
     {kind: combine(cost.time_us[kind] for cost in costs) for kind in kinds},
     max(cost.temp_bytes for cost in costs),
-    all(cost.is_sure for cost in costs),
+    all(cost.is_exact for cost in costs),
     rejected_in(costs),
   )
 

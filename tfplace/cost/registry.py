@@ -14,9 +14,9 @@ from tfplace.errors import TfplaceError
 # Name -> "module:class"; the class is called with the options of
 # `get_cost_model`.
 COST_MODELS: Mapping[str, str] = {
-  "grappler": "tfplace.cost.analytical:GrapplerCosts",
+  "grappler": "tfplace.cost.step_costs:GrapplerCosts",
   "kernels": "tfplace.cost.kernels.model:KernelCosts",
-  "measured": "tfplace.cost.profile:MeasuredCosts",
+  "measured": "tfplace.cost.measured_costs:MeasuredCosts",
 }
 DEFAULT = "kernels"
 

@@ -13,7 +13,7 @@ from tfplace.core.budget import check_budget
 from tfplace.core.microbatches import WHOLE, MicrobatchConfig
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
-from tfplace.cost.profile import noise_of
+from tfplace.cost.measured_costs import noise_of
 from tfplace.errors import TfplaceError
 from tfplace.extraction import stages
 from tfplace.placers import registry
@@ -36,7 +36,7 @@ class PlanConfig:
     init_placement: placement from which the search starts, see
       `tfplace.place`, or None.
     tolerance: share of the step time that `auto` may give up for less traffic.
-      None selects the noise of measured costs (`cost.profile.step_noise`), or
+      None selects the noise of measured costs (`measured_costs.step_noise`), or
       0 for estimated costs.
     max_evaluations: limit of the number of evaluations, so that a seed gives
       the same plan on every machine. None means a time limit only.

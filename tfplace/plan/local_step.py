@@ -23,12 +23,12 @@ from tfplace.core.evaluation import Evaluation
 from tfplace.core.op_graph import OpGraph
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
-from tfplace.cost import profile
+from tfplace.cost import measured_costs
 from tfplace.errors import MeasurementError
 from tfplace.extraction.safety import side_effects
 from tfplace.extraction.traced import TracedStep
 from tfplace.measure import evaluations, placed_step
-from tfplace.measure.calibrate import profiling, splits
+from tfplace.measure.calibrate import placements, profiling
 from tfplace.measure.local import host
 from tfplace.measure.session import messages, session
 from tfplace.plan import graph_cache, graph_keys
@@ -73,7 +73,7 @@ def measured_problem(problem: Problem, traced: TracedStep) -> Problem:
     **problem.graph.extra,
     "costs": "measured",
     _STEP: graph.extra[_STEP],
-    profile.STEP_NOISE: profile.noise_of(graph),
+    measured_costs.STEP_NOISE: measured_costs.noise_of(graph),
   }
   own = dataclasses.replace(problem.graph, time_us=times, extra=extra)
   cluster = _with_overhead(problem.cluster, graph.extra[_OVERHEAD])
@@ -93,14 +93,14 @@ def _with_overhead(cluster: Cluster, overhead_us: dict[str, float]) -> Cluster:
 def _measured(problem: Problem, traced: TracedStep) -> OpGraph:
   """Returns the graph with measured times; `extra` has overhead and step."""
   graph, home = problem.graph, problem.cluster.devices[0]
-  row = splits.home(problem)[problem.group_of].astype(np.int32)
+  row = placements.home_devices(problem)[problem.group_of].astype(np.int32)
   reply = _run(traced, Placement(problem, row), optimized=False, **_COUNTS)
   found = profiling.op_times_us(reply.traces)
   step_us = statistics.median(reply.step_us)
   fitted, overhead_us = profiling.fitted(found, step_us, not row.any())
   here = [graph.names[op] for op in np.flatnonzero(row == 0)]
   times = {name: fitted.get(name, 0.0) for name in here}
-  graph = profile.with_measured_times(graph, home.kind, times)
+  graph = measured_costs.with_measured_times(graph, home.kind, times)
   time_us = {kind: times.copy() for kind, times in graph.time_us.items()}
   for op in np.flatnonzero(row).tolist():  # Ops without a kernel on `home`.
     kind = problem.cluster.devices[row[op]].kind
@@ -108,7 +108,7 @@ def _measured(problem: Problem, traced: TracedStep) -> OpGraph:
   measured = {
     _OVERHEAD: {home.kind: overhead_us},
     _STEP: step_us,
-    profile.STEP_NOISE: profile.step_noise(reply.step_us),
+    measured_costs.STEP_NOISE: measured_costs.step_noise(reply.step_us),
   }
   return dataclasses.replace(
     graph, time_us=time_us, extra={**graph.extra, **measured}

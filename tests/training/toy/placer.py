@@ -4,8 +4,9 @@ import dataclasses
 
 import numpy as np
 
-from tfplace.learned import exported
+from tfplace.learned import policies
 from tfplace.learned.decisions import group_decisions
+from tfplace.learned.policy_format import PolicyInputs
 from tfplace.placers.tracker import Tracker
 
 SIGNATURE = {
@@ -15,7 +16,7 @@ SIGNATURE = {
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class ToyInputs(exported.PolicyInputs):
+class ToyInputs(PolicyInputs):
   """[N, D] times, as a share of the longest, and which devices are allowed."""
 
   time: np.ndarray
@@ -34,7 +35,7 @@ class ToyPlacer:
   policy: str | None = None
 
   def place(self, problem, evaluator, budget, seed):
-    policy = exported.load_placers_policy("toy", self.policy)
+    policy = policies.load_placers_policy("toy", self.policy)
     tracker = Tracker("toy", problem, evaluator, budget)
     decisions = group_decisions(problem)
     logits = policy.logits(extract(decisions))

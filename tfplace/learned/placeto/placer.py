@@ -16,7 +16,7 @@ from tfplace.core.budget import Budget
 from tfplace.core.evaluation import Result
 from tfplace.core.problem import Problem
 from tfplace.core.protocols import Evaluator
-from tfplace.learned import exported
+from tfplace.learned import policies
 from tfplace.learned.decisions import Decisions, decisions_at
 from tfplace.learned.placeto import features
 from tfplace.learned.placeto.features import (
@@ -54,7 +54,7 @@ class PlacetoPlacer:
       TrainingError: There is no policy, or it cannot be loaded.
       InfeasibleError: No tried placement fits in memory.
     """
-    policy = exported.load_placers_policy(self.name, self.policy)
+    policy = policies.load_placers_policy(self.name, self.policy)
     tracker = Tracker(self.name, problem, evaluator, budget)
     every = [
       _Rollouts(policy, decisions, tracker)
@@ -80,7 +80,7 @@ class PlacetoPlacer:
 
 class _Rollouts:
   def __init__(
-    self, policy: exported.Policy, decisions: Decisions, tracker: Tracker
+    self, policy: policies.Policy, decisions: Decisions, tracker: Tracker
   ) -> None:
     self.decisions = decisions
     self._policy = policy

@@ -16,8 +16,8 @@ import numpy as np
 from tfplace.core.problem import Problem
 from tfplace.learned import Tensor
 from tfplace.learned.decisions import Decisions
-from tfplace.learned.exported import PolicyInputs
-from tfplace.learned.gdp import features
+from tfplace.learned.encoder import features
+from tfplace.learned.policy_format import PolicyInputs
 
 VERSION = 1  # Incremented when policies must be retrained.
 TYPES = 200  # HDP: number of most common types with their own embedding

@@ -15,7 +15,7 @@ from tfplace.core.evaluation import Result
 from tfplace.core.problem import Problem
 from tfplace.core.protocols import Evaluator
 from tfplace.errors import PlacementError
-from tfplace.learned import exported
+from tfplace.learned import policies
 from tfplace.learned.decisions import (
   Decisions,
   decisions_at,
@@ -31,7 +31,7 @@ from tfplace.placers.tracker import Tracker
 class _RnnDraws:
   """Samples of an RNN policy, after the most probable placement."""
 
-  def __init__(self, policy: exported.Policy, decisions: Decisions) -> None:
+  def __init__(self, policy: policies.Policy, decisions: Decisions) -> None:
     self.decisions = decisions
     self._policy = policy
     self._seen = features.extract(decisions, policy.info["network"]["types"])
@@ -40,12 +40,12 @@ class _RnnDraws:
   def __call__(self, rng: np.random.Generator, samples: int) -> np.ndarray:
     """Returns [1 + samples, N] devices."""
     shape = self._seen.num_decisions, self._seen.num_devices
-    noise = decoding_noise(rng, samples, *shape, self.decisions.clusterings)
+    noise = decoding_noise(rng, samples, *shape, self.decisions.groupings)
     return self._policy.run("decode", [*self._tensors, noise])
 
 
 class _HierarchicalDraws(_RnnDraws):
-  def __init__(self, policy: exported.Policy, decisions: Decisions) -> None:
+  def __init__(self, policy: policies.Policy, decisions: Decisions) -> None:
     super().__init__(policy, decisions)
     self._fallback = features.fallback_devices(decisions)
     self._logits = policy.run("group_logits", self._tensors)
@@ -85,7 +85,7 @@ class RnnPlacer:
       TrainingError: There is no policy, or it cannot be loaded.
       InfeasibleError: No tried placement fits in memory.
     """
-    policy = exported.load_placers_policy(self.name, self.policy)
+    policy = policies.load_placers_policy(self.name, self.policy)
     every = [
       self._draws(policy, decisions)
       for decisions in decisions_at(problem, policy.decisions(self._most))

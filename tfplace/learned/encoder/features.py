@@ -1,4 +1,4 @@
-"""Features of the GDP policies (scaled NumPy arrays).
+"""Features of graphs and clusters (scaled NumPy arrays).
 
 All numbers are relative to the graph and the cluster, so that one policy serves
 graphs and clusters of any size. GDP's features are op type, output shape and
@@ -17,7 +17,7 @@ from tfplace.core.op_names import UNKNOWN
 from tfplace.core.problem import Problem
 from tfplace.learned import Tensor
 from tfplace.learned.decisions import Decisions
-from tfplace.learned.exported import PolicyInputs
+from tfplace.learned.policy_format import PolicyInputs
 
 VERSION = 1  # Incremented when policies must be retrained.
 TYPE_VOCABULARY = 512  # buckets of op types, by a stable hash of the name

@@ -12,7 +12,8 @@ from tfplace.core.cluster import Cluster, Device, Link
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.report import phases
-from tfplace.report.explain import explain, split, spread, summary
+from tfplace.report.explain import explain, summary
+from tfplace.report.explain.microbatches import bubble, parallelism
 from tfplace.report.explain.output import (
   explanation_tables,
   explanation_to_json,
@@ -50,7 +51,7 @@ def gains(report):
 
 def report_of(*args, **kwargs):
   explanation = explain(placed_graphs.split_step(*args, **kwargs))
-  return explanation, explanation.split, " ".join(summary(explanation))
+  return explanation, explanation.microbatches, " ".join(summary(explanation))
 
 
 def test_a_long_stage_limits_a_pipeline():
@@ -58,9 +59,9 @@ def test_a_long_stage_limits_a_pipeline():
   # times 9 + 9 us; g0 ends 1 later. Spread evenly, stages of 5: 5 + 40 + 5.
   explanation, report, words = report_of([1.0, 9.0], 4, by_stage)
   assert explanation.schedule.step_time_us == 74
-  assert report.limits[0] == split.Limit(split.BALANCE, 24)
+  assert report.limits[0] == bubble.Limit(bubble.BALANCE, 24)
   # Then each of the two waits for 10: to fill it, or to drain it.
-  assert gains(report)[split.FILL] == 10
+  assert gains(report)[bubble.FILL] == 10
   assert report.bubble == pytest.approx(1 - (8 + 72) / 148)
   assert "pipeline of 2 stages: g0 has layer_0; g1 has layer_1" in words
   assert "limits it most is stage balance: g1 computes microbatches" in words
@@ -72,7 +73,7 @@ def test_a_short_pipeline_is_limited_by_its_fill_and_drain():
   # g1: 5-25, waiting for 5 before and after; g0: 0-10 and 15-20, 25-30.
   explanation, report, words = report_of([5.0, 5.0], 2, by_stage)
   assert explanation.schedule.step_time_us == 30
-  assert report.limits[0] == split.Limit(split.FILL, 10)
+  assert report.limits[0] == bubble.Limit(bubble.FILL, 10)
   assert set(gains(report).values()) == {0.0, 10.0}
   assert "The 2 devices idle for 33% of the step (the bubble)" in words
   assert "most is fill and drain" in words and "for 33% of the step" in words
@@ -84,7 +85,7 @@ def test_a_variable_that_is_sent_late_makes_the_link_the_limit():
     [10.0], 2, by_microbatch, read_bytes=100.0
   )
   assert explanation.schedule.step_time_us == 70
-  assert report.limits[0] == split.Limit(split.LINKS, 50)
+  assert report.limits[0] == bubble.Limit(bubble.LINKS, 50)
   assert set(gains(report).values()) == {0.0, 50.0}
   assert "data parallelism: 0 on g0; 1 on g1." in words
   assert "most is links: transfers are 71% of the critical path" in words
@@ -96,7 +97,7 @@ def test_an_update_that_all_wait_for_is_the_limit():
     [10.0], 2, by_microbatch, update_us=30.0
   )
   assert explanation.schedule.step_time_us == 50
-  assert report.limits[0] == split.Limit(split.THE_UPDATE, 30)
+  assert report.limits[0] == bubble.Limit(bubble.THE_UPDATE, 30)
   assert set(gains(report).values()) == {0.0, 30.0}
   assert report.tail_us == 30
   assert "the update: 60% of the step comes after the last" in words
@@ -108,7 +109,7 @@ def test_overhead_of_small_ops_is_the_limit():
     [1.0], 2, by_microbatch, overhead_us=5.0
   )
   assert explanation.schedule.step_time_us == 12
-  assert report.limits[0] == split.Limit(split.OVERHEAD, 10)
+  assert report.limits[0] == bubble.Limit(bubble.OVERHEAD, 10)
   assert "is overhead of ops" in words
 
 
@@ -122,9 +123,9 @@ def test_devices_without_microbatches_count_in_the_bubble():
   # Three devices of one kind; only g0 works.
   placement = placed_graphs.split_step([5.0, 5.0, 5.0], 2, by_stage)
   alone = Placement(placement.problem, np.zeros(len(placement.devices), int))
-  report = explain(alone).split
+  report = explain(alone).microbatches
   assert report.bubble == pytest.approx(2 / 3)
-  assert report.limits[0] == split.Limit(split.BALANCE, 40)  # of 60
+  assert report.limits[0] == bubble.Limit(bubble.BALANCE, 40)  # of 60
 
 
 def test_a_host_with_an_odd_op_does_not_count_as_idle():
@@ -146,24 +147,30 @@ def test_a_host_with_an_odd_op_does_not_count_as_idle():
   devices = placement.devices.copy()
   devices[graph.index["microbatch_0/net/layer_1/MatMul"]] = 2
   problem = Problem(dataclasses.replace(graph, time_us=us), cluster)
-  report = explain(Placement(problem, devices)).split
+  report = explain(Placement(problem, devices)).microbatches
   assert report.workers == (0, 1)
   # They compute 20.1 and 20.2 of 20.2, and only the first waits, for 0.1.
-  assert gains(report)[split.FILL] <= 0.1
+  assert gains(report)[bubble.FILL] <= 0.1
   assert report.bubble == pytest.approx(0.1 / 40.4)
 
 
 @pytest.mark.parametrize(
   "device_of, layers, microbatches, pattern, words",
   [
-    (on_one, 2, 3, spread.ONE_DEVICE, "run one after the other on g0"),
-    (by_microbatch, 2, 3, spread.DATA_PARALLEL, "0 on g0; 1 on g1; 2 on g2"),
-    (by_stage, 3, 2, spread.PIPELINE, "a pipeline of 3 stages"),
+    (on_one, 2, 3, parallelism.ONE_DEVICE, "run one after the other on g0"),
+    (
+      by_microbatch,
+      2,
+      3,
+      parallelism.DATA_PARALLEL,
+      "0 on g0; 1 on g1; 2 on g2",
+    ),
+    (by_stage, 3, 2, parallelism.PIPELINE, "a pipeline of 3 stages"),
     (
       two_by_two,
       2,
       4,
-      spread.PIPELINES,
+      parallelism.PIPELINES,
       "2 pipelines side by side (data and pipeline parallelism): 0 and 1 on g0"
       " and g1; 2 and 3 on g2 and g3.",
     ),
@@ -171,7 +178,7 @@ def test_a_host_with_an_odd_op_does_not_count_as_idle():
       tensor_like,
       4,
       2,
-      spread.MIXTURE,
+      parallelism.MIXTURE,
       "50% of the work is in layers with one device for each microbatch",
     ),
   ],
@@ -180,7 +187,7 @@ def test_the_use_of_the_split_is_found_in_the_placement(
   device_of, layers, microbatches, pattern, words
 ):
   _, report, said = report_of([4.0] * layers, microbatches, device_of)
-  assert report.spread.pattern == pattern
+  assert report.parallelism.pattern == pattern
   assert words in said
 
 
@@ -190,8 +197,8 @@ def test_odd_ops_do_not_hide_a_pattern():
   moved = np.flatnonzero(placement.problem.graph.microbatch == 1)[:3]
   devices[moved] = 2
   explanation = explain(Placement(placement.problem, devices))
-  found = explanation.split.spread
-  assert found.pattern == spread.DATA_PARALLEL
+  found = explanation.microbatches.parallelism
+  assert found.pattern == parallelism.DATA_PARALLEL
   words = " ".join(summary(explanation))
   assert "data parallelism, with 98% of their work: 0 on g0; 1 on" in words
   # 3 of the 40 ops of microbatch 1, 4 us each, are elsewhere.
@@ -203,9 +210,11 @@ def test_a_layer_divided_within_a_microbatch_is_neither():
   graph = placement.problem.graph
   backward = phases.phases(graph) == phases.BACKWARD
   devices = (placement.devices + backward) % 4
-  found = explain(Placement(placement.problem, devices)).split.spread
+  found = explain(
+    Placement(placement.problem, devices)
+  ).microbatches.parallelism
   assert (found.together, found.apart, found.divided) == (0, 0, 1)
-  assert found.pattern == spread.MIXTURE
+  assert found.pattern == parallelism.MIXTURE
 
 
 def test_stages_are_blocks_of_neighbouring_layers():
@@ -213,7 +222,7 @@ def test_stages_are_blocks_of_neighbouring_layers():
     return (0, 0, 1, 1, 0)[layer]
 
   _, report, words = report_of([4.0] * 5, 2, device_of)
-  assert report.spread.stages == {
+  assert report.parallelism.stages == {
     0: (("layer_0", "layer_1"), ("layer_4", "layer_4")),
     1: (("layer_2", "layer_3"),),
   }
@@ -230,8 +239,8 @@ def test_a_pipeline_of_which_every_layer_lends_an_op_is_one():
       own = (graph.microbatch >= 0) & (graph.layer == layer)
       devices[np.flatnonzero(own)[:count]] = 1 - layer
     explanation = explain(Placement(placement.problem, devices))
-    found = explanation.split.spread
-    assert (found.pattern, found.followed) == (spread.PIPELINE, followed)
+    found = explanation.microbatches.parallelism
+    assert (found.pattern, found.followed) == (parallelism.PIPELINE, followed)
     assert f"a pipeline of 2 stages, with {100 * followed:.0f}% of" in " ".join(
       summary(explanation)
     )
@@ -239,7 +248,7 @@ def test_a_pipeline_of_which_every_layer_lends_an_op_is_one():
 
 def test_microbatches_without_work_are_no_pattern():
   _, report, words = report_of([0.0], 2, by_microbatch)
-  assert report.spread.groups == ()
+  assert report.parallelism.groups == ()
   assert "The 2 microbatches take no time." in words
 
 
@@ -280,7 +289,7 @@ def test_what_a_device_does_adds_up_to_the_step(seed, case):
     graph = dataclasses.replace(problem.graph, microbatch=number)
     placement = Placement(Problem(graph, problem.cluster), devices)
     schedule = Simulator(placement.problem).schedule(placement)
-    report = split.report_split(schedule)
+    report = bubble.report_microbatches(schedule)
     if report is None:
       assert not (number > 0).any()
       continue
@@ -312,4 +321,6 @@ def test_json_and_tables_have_the_split_only_where_there_is_one():
     "0 (90%), 1 (90%), 2 (90%), 3 (90%)",
   ]
   whole = explain(placed_graphs.chain())
-  assert whole.split is None and "split" not in explanation_to_json(whole)
+  assert whole.microbatches is None and "split" not in explanation_to_json(
+    whole
+  )

@@ -5,7 +5,7 @@ import pytest
 
 from tfplace.core.op_graph import OpSpec, build_graph
 from tfplace.cost import with_measured_times
-from tfplace.cost.profile import STEP_NOISE, noise_of, step_noise
+from tfplace.cost.measured_costs import STEP_NOISE, noise_of, step_noise
 from tfplace.errors import MeasurementError
 
 NAN = float("nan")

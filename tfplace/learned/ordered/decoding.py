@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tfplace.learned.gdp.partial import PartialTables
-from tfplace.learned.gdp.schedule import (
+from tfplace.learned.decisions import NEVER
+from tfplace.learned.ordered.schedule import (
   SEEN,
   State,
   arrival,
@@ -25,9 +25,9 @@ from tfplace.learned.gdp.schedule import (
   run,
   take,
 )
+from tfplace.learned.ordered.tables import PartialTables
 from tfplace.simulate.jit import Index, helper, inlined, kernel
 
-NEVER = np.float32(-1e9)  # Logit of a device that cannot run the decision.
 SLOWER = 24  # index of the log slowdown of the device on the work
 BASE = 26  # index of the flag for the device of the base
 _MOST = 4.0  # bound on the features
@@ -53,7 +53,7 @@ class Head(NamedTuple):
   last: np.ndarray
 
 
-class Draws(NamedTuple):
+class Samples(NamedTuple):
   """Sampled placements and what their decisions observed.
 
   Attributes:
@@ -74,7 +74,7 @@ def decode(
   noise: np.ndarray,
   forced: np.ndarray,
   keeps: bool,
-) -> Draws:
+) -> Samples:
   """Decodes placements one after the other.
 
   Args:
@@ -86,7 +86,7 @@ def decode(
   """
   number, count, devices = noise.shape
   rows = count if keeps else 0
-  draws = Draws(
+  samples = Samples(
     np.full((number, count), -1, np.int32),
     np.zeros((number, rows, devices, SEEN), np.float32),
     np.zeros((number, rows, devices), np.bool_),
@@ -96,10 +96,10 @@ def decode(
     head,
     noise,
     forced,
-    draws,
+    samples,
     make_state(tables, head.first.shape[1], len(head.bias)),
   )
-  return draws
+  return samples
 
 
 @kernel
@@ -108,11 +108,11 @@ def _decode(
   head: Head,
   noise: np.ndarray,
   forced: np.ndarray,
-  draws: Draws,
+  samples: Samples,
   state: State,
 ) -> None:
   for row in range(len(noise)):
-    device_of = draws.choices[row]
+    device_of = samples.choices[row]
     reset(state)
     for op in tables.order:
       decision = np.int64(tables.decision_of[op])
@@ -124,10 +124,10 @@ def _decode(
         _look(tables, state, device_of, decision, op)
         if best < 0:
           best = _score(head, state, decision, noise[row, decision])
-        if draws.seen.shape[1] > 0:
+        if samples.seen.shape[1] > 0:
           for device in range(len(state.may)):
-            copy(draws.seen[row, decision, device], state.seen[device])
-          copy(draws.may[row, decision], state.may)
+            copy(samples.seen[row, decision, device], state.seen[device])
+          copy(samples.may[row, decision], state.may)
         take(tables, state, device_of, decision, best)
       run(tables, state, device_of, op, np.int64(device_of[decision]))
 

@@ -7,7 +7,7 @@ import numpy as np
 from tfplace.core.problem import Problem
 
 
-def home(problem: Problem) -> np.ndarray:
+def home_devices(problem: Problem) -> np.ndarray:
   """Returns [num_groups] the first device that each group may use."""
   return problem.group_allowed.argmax(axis=1)
 
@@ -20,7 +20,7 @@ def peers(problem: Problem) -> list[int]:
   would only show the CPU's speed.)
   """
   kinds = np.array([d.kind for d in problem.cluster.devices])
-  common = np.bincount(home(problem), minlength=len(kinds)).argmax()
+  common = np.bincount(home_devices(problem), minlength=len(kinds)).argmax()
   alike = np.flatnonzero(kinds == kinds[common])
   return alike.tolist() if len(alike) > 1 else list(range(len(kinds)))
 
@@ -44,13 +44,17 @@ def scattered(
   allowed[:, devices] = problem.group_allowed[:, devices]
   # The largest random key selects a random allowed device.
   keys = np.where(allowed, rng.random(allowed.shape), -1.0)
-  away = np.where(allowed.any(axis=1), keys.argmax(axis=1), home(problem))
+  away = np.where(
+    allowed.any(axis=1), keys.argmax(axis=1), home_devices(problem)
+  )
   moved = rng.random(problem.num_groups)
   rows = [np.where(moved < share, away, stay) for share in shares]
   return np.stack(rows)[:, problem.group_of].astype(np.int32)
 
 
-def turns(problem: Problem, devices: Sequence[int], runs: int) -> np.ndarray:
+def round_robin(
+  problem: Problem, devices: Sequence[int], runs: int
+) -> np.ndarray:
   """Places runs of consecutive groups on devices in turn: [num_ops].
 
   The `runs` runs have equally many groups, and few tensors are transferred. A
@@ -63,7 +67,7 @@ def turns(problem: Problem, devices: Sequence[int], runs: int) -> np.ndarray:
   rank[np.argsort(first, kind="stable")] = np.arange(problem.num_groups)
   turn = np.array(devices)[rank * runs // problem.num_groups % len(devices)]
   may = problem.group_allowed[np.arange(len(turn)), turn]
-  row = np.where(may, turn, home(problem))
+  row = np.where(may, turn, home_devices(problem))
   return row[problem.group_of].astype(np.int32)
 
 
@@ -78,7 +82,7 @@ def balanced(
   """
   graph, group_of = problem.graph, problem.group_of
   offsets, edges = graph.in_csr
-  at_home, allowed = home(problem), problem.group_allowed
+  at_home, allowed = home_devices(problem), problem.group_allowed
   where = np.full(problem.num_groups, -1)
   ends = np.zeros(graph.num_ops)
   free = np.zeros(problem.cluster.num_devices)

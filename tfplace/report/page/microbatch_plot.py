@@ -12,19 +12,16 @@ from bokeh.models import ColumnDataSource
 from tfplace.core.units import format_share, format_us
 from tfplace.report.names import shorten
 from tfplace.report.page import figures, layers_plot
+from tfplace.report.page.config import CONFIG
 from tfplace.report.rows import compute_end_us, device_names
 from tfplace.simulate import Schedule
 
-MAX_ROWS = 32  # further microbatches are not drawn
-_LEAST = 0.02  # smallest fraction of a cell that is drawn
-_CELL = 0.88  # fraction of a column and a row
 
-
-def split_plot(schedule: Schedule) -> Any:
+def microbatch_plot(schedule: Schedule) -> Any:
   """Draws a cell per layer and microbatch."""
   graph, at = schedule.placement.problem.graph, schedule.placement.devices
   layers = layers_plot.columns(schedule)
-  count = min(int(graph.microbatch.max()) + 1, MAX_ROWS)
+  count = min(int(graph.microbatch.max()) + 1, CONFIG.max_microbatches)
   columns, devices = len(layers.names), len(schedule.memory)
   own = np.flatnonzero((graph.microbatch >= 0) & (graph.microbatch < count))
   shape = (columns, count, devices)
@@ -63,15 +60,17 @@ def _draw_cells(
   share = time_us / np.maximum(time_us.sum(axis=2, keepdims=True), 1e-300)
   left = np.cumsum(share, axis=2) - share
   drawn = []
-  for device in np.flatnonzero(share.max(axis=(0, 1), initial=0.0) >= _LEAST):
-    x, y = np.nonzero(share[:, :, device] >= _LEAST)
+  for device in np.flatnonzero(
+    share.max(axis=(0, 1), initial=0.0) >= CONFIG.min_cell_share
+  ):
+    x, y = np.nonzero(share[:, :, device] >= CONFIG.min_cell_share)
     begin, part = left[x, y, device], share[x, y, device]
-    edge = x - _CELL / 2
+    edge = x - CONFIG.cell / 2
     data = {
-      "left": (edge + _CELL * begin).round(4).tolist(),
-      "right": (edge + _CELL * (begin + part)).round(4).tolist(),
-      "top": (y - _CELL / 2).tolist(),
-      "bottom": (y + _CELL / 2).tolist(),
+      "left": (edge + CONFIG.cell * begin).round(4).tolist(),
+      "right": (edge + CONFIG.cell * (begin + part)).round(4).tolist(),
+      "top": (y - CONFIG.cell / 2).tolist(),
+      "bottom": (y + CONFIG.cell / 2).tolist(),
       "what": [
         f"{names[a]}, microbatch {b}" for a, b in zip(x, y, strict=True)
       ],

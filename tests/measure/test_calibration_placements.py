@@ -6,7 +6,7 @@ import pytest
 from tfplace.core.cluster import Cluster, Device, Link
 from tfplace.core.op_graph import OpSpec, build_graph
 from tfplace.core.problem import Problem
-from tfplace.measure.calibrate import splits
+from tfplace.measure.calibrate import placements
 from tfplace.simulate import Simulator
 
 DEPTH, WIDTH = 30, 4
@@ -38,7 +38,7 @@ def problem():
 
 def test_scattered_placements_move_less_and_less(problem):
   start = np.zeros(problem.graph.num_ops, int)
-  rows = splits.scattered(problem, start, (0, 1), (1.0, 0.5, 0.1), seed=0)
+  rows = placements.scattered(problem, start, (0, 1), (1.0, 0.5, 0.1), seed=0)
   moved = (rows != 0).sum(axis=1)
   assert rows.shape == (3, problem.graph.num_ops)
   # Half of what is scattered lands at home again.
@@ -48,49 +48,54 @@ def test_scattered_placements_move_less_and_less(problem):
 
 def test_devices_take_turns_in_the_order_of_the_graph(problem):
   # 30 steps of 4 chains: the second device has the last 15 steps.
-  assert splits.turns(problem, (0, 1), 2).tolist() == [0] * 60 + [1] * 60
+  assert (
+    placements.round_robin(problem, (0, 1), 2).tolist() == [0] * 60 + [1] * 60
+  )
   # Eight runs of 15 ops, on the devices in turn.
-  eight = splits.turns(problem, (0, 1), 8)
+  eight = placements.round_robin(problem, (0, 1), 8)
   assert eight.tolist() == ([0] * 15 + [1] * 15) * 4
-  assert splits.turns(problem, (1,), 3).tolist() == [1] * 120
+  assert placements.round_robin(problem, (1,), 3).tolist() == [1] * 120
 
 
 def test_every_op_is_allowed_where_it_is():
   mixed = chains("GPU", "CPU")
-  at_home = splits.home(mixed)[mixed.group_of]
+  at_home = placements.home_devices(mixed)[mixed.group_of]
   rows = [
-    *splits.scattered(mixed, at_home, (0, 1), (1.0,), seed=1),
-    *splits.scattered(mixed, at_home, (0,), (1.0,), seed=1),
-    splits.turns(mixed, (0, 1), 4),
+    *placements.scattered(mixed, at_home, (0, 1), (1.0,), seed=1),
+    *placements.scattered(mixed, at_home, (0,), (1.0,), seed=1),
+    placements.round_robin(mixed, (0, 1), 4),
     at_home,
   ]
   Simulator(mixed).evaluate(np.stack(rows))  # refuses what is not allowed
-  assert splits.home(mixed)[mixed.group_of].tolist() == [0] * 20 + [1] * 100
+  assert (
+    placements.home_devices(mixed)[mixed.group_of].tolist()
+    == [0] * 20 + [1] * 100
+  )
 
 
 def test_peers_are_the_devices_of_the_kind_that_does_the_work():
   # All ops can run on the CPUs, 20 of 120 on the GPU, which comes first.
-  assert splits.peers(chains("GPU", "CPU", "CPU")) == [1, 2]
-  assert splits.peers(chains("GPU", "CPU")) == [0, 1]  # of one, all
+  assert placements.peers(chains("GPU", "CPU", "CPU")) == [1, 2]
+  assert placements.peers(chains("GPU", "CPU")) == [0, 1]  # of one, all
   everywhere = Problem(
     chains("CPU").graph,
     Cluster("c", (Device("a", "CPU"), Device("b", "CPU"))),
   )
-  assert splits.peers(everywhere) == [0, 1]
+  assert placements.peers(everywhere) == [0, 1]
 
 
 def test_balanced_devices_are_all_at_work(problem):
   # Four chains: two on each device as soon as a message takes as much as an op.
-  row = splits.balanced(problem, (0, 1), message_us=2.0)
+  row = placements.balanced(problem, (0, 1), message_us=2.0)
   chains_of = [set(row[chain::WIDTH].tolist()) for chain in range(WIDTH)]
   assert sorted(map(tuple, chains_of)) == [(0,), (0,), (1,), (1,)]
-  free = splits.balanced(problem, (0, 1), message_us=0.0)
+  free = placements.balanced(problem, (0, 1), message_us=0.0)
   assert np.bincount(free).tolist() == [DEPTH * WIDTH // 2] * 2
 
 
 def test_balanced_ops_are_where_they_may_be_and_groups_stay_together():
   mixed = chains("GPU", "CPU")
-  row = splits.balanced(mixed, (0, 1), message_us=0.0)
+  row = placements.balanced(mixed, (0, 1), message_us=0.0)
   assert mixed.allowed[np.arange(len(row)), row].all()
   ops = [
     OpSpec(
@@ -100,5 +105,5 @@ def test_balanced_ops_are_where_they_may_be_and_groups_stay_together():
   ]
   devices = (Device("d0", "CPU"), Device("d1", "CPU"))
   together = Problem(build_graph("g", ops, []), Cluster("two", devices))
-  row = splits.balanced(together, (0, 1), message_us=0.0)
+  row = placements.balanced(together, (0, 1), message_us=0.0)
   assert len({row[i] for i in range(12) if i % 3}) == 1

@@ -1,4 +1,4 @@
-"""Layers of the GDP networks: GraphSAGE, segment attention, blocks.
+"""Layers of the encoder: GraphSAGE, segment attention, blocks.
 
 A graph of 50,000 ops has gigabytes of intermediate values. Layers that need few
 rows at once therefore run on one block of rows at a time, and gradients

@@ -1,11 +1,11 @@
-"""Graph encoder of the GDP networks (training process only)."""
+"""Graph encoder (training process only)."""
 
 import dataclasses
 from typing import Any
 
 import tensorflow as tf
 
-from tfplace.learned.gdp import features, layers
+from tfplace.learned.encoder import features, layers
 from tfplace.learned.train import tfgnn
 
 

@@ -13,25 +13,21 @@ from tfplace.core.evaluation import Result
 from tfplace.core.problem import Problem
 from tfplace.core.protocols import Evaluator
 from tfplace.errors import PlacementError, TfplaceError
-from tfplace.learned import exported
+from tfplace.learned import policies
 from tfplace.learned.decisions import Decisions, decisions_at
-from tfplace.learned.gdp import features
-from tfplace.learned.gdp.decoding import BASE, SEEN, SLOWER, Head, decode
-from tfplace.learned.gdp.partial import PartialTables, changed, partial_tables
+from tfplace.learned.encoder import features
+from tfplace.learned.ordered.decoding import BASE, SEEN, SLOWER, Head, decode
+from tfplace.learned.ordered.tables import (
+  PartialTables,
+  changed,
+  partial_tables,
+)
 from tfplace.placers import registry
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.repair import offer_starts
 from tfplace.placers.tracker import Tracker
 
-SIZES = (512,)  # numbers of decisions, unless the policy has its own
-# (temperature, bonus in nats for keeping a decision) of the first samples, and
-# of the others in turn. The bonus reduces the changes of an overconfident
-# policy.
-FIRST = ((0.0, 0.0), (0.0, 1.0), (0.0, 2.0))
-TURNS = ((0.5, 0.0), (0.5, 1.0), (0.25, 0.0), (0.5, 2.0))
-RULES = ("expert", "axes", "single")  # for steps without microbatches
-_KEEPS = 1.5  # bonus in nats for keeping a decision in random changes
-_NEVER_SLOW = 100.0  # penalty in nats for a device that is e times slower
+Turn = tuple[float, float]  # temperature, bonus in nats for no change
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -48,12 +44,22 @@ class OrderedPlacer:
     patience: Samples without improvement after which the search ends.
     start: [num_starts, num_ops] devices of starts, of which the best is
       modified first. None uses the best placement of the rules.
+    sizes: Numbers of decisions of a policy that names none.
+    first: (temperature, bonus in nats for keeping a decision) of the first
+      samples. The bonus reduces the changes of an overconfident policy.
+    turns: The same of the other samples, in turn.
+    rules: Strategies whose placements are starts, for steps without
+      microbatches. Microbatched steps start from `registry.MICROBATCHED`.
   """
 
   policy: str | None = None
   samples: int = 4096
   patience: int = 32
   start: np.ndarray | None = None
+  sizes: tuple[int, ...] = (512,)
+  first: tuple[Turn, ...] = ((0.0, 0.0), (0.0, 1.0), (0.0, 2.0))
+  turns: tuple[Turn, ...] = ((0.5, 0.0), (0.5, 1.0), (0.25, 0.0), (0.5, 2.0))
+  rules: tuple[str, ...] = ("expert", "axes", "single")
   name: ClassVar[str] = "ordered"
 
   def place(
@@ -65,17 +71,17 @@ class OrderedPlacer:
       TrainingError: There is no policy, or it cannot be loaded.
       InfeasibleError: No tried placement fits in memory.
     """
-    policy = exported.load_placers_policy(self.name, self.policy)
-    sizes = [n for n in policy.decisions() if n is not None] or SIZES
-    return self.draws(problem, evaluator, budget, seed, policy, sizes)
+    policy = policies.load_placers_policy(self.name, self.policy)
+    sizes = [n for n in policy.decisions() if n is not None] or self.sizes
+    return self.search(problem, evaluator, budget, seed, policy, sizes)
 
-  def draws(
+  def search(
     self,
     problem: Problem,
     evaluator: Evaluator,
     budget: Budget,
     seed: int,
-    policy: exported.Policy | None,
+    policy: policies.Policy | None,
     sizes: Sequence[int],
   ) -> Result:
     """Runs `place` at given sizes; without a policy, changes are random."""
@@ -87,32 +93,32 @@ class OrderedPlacer:
       for decisions in decisions_at(problem, sizes)
     ]
     better = 0  # index of the sample that found the best placement
-    turns = itertools.chain(FIRST, itertools.cycle(TURNS))
-    for draw, turn in zip(range(self.samples), turns, strict=False):
+    turns = itertools.chain(self.first, itertools.cycle(self.turns))
+    for number, turn in zip(range(self.samples), turns, strict=False):
       for one in passes:
-        if tracker.is_done or draw - better > self.patience:
+        if tracker.is_done or number - better > self.patience:
           return tracker.result()
-        if one.draw(tracker, rng, *turn):
-          better = draw
+        if one.offer_sample(tracker, rng, *turn):
+          better = number
     return tracker.result()
 
   def _begin(self, tracker: Tracker) -> np.ndarray:
     """Offers all starts; returns [num_ops] devices of the best or first."""
     starts = self.start
     if starts is None:
-      starts = np.stack(list(ruled(tracker)))
+      starts = np.stack(list(ruled(tracker, self.rules)))
     return offer_starts(tracker, GroupGraph(tracker.problem), starts)
 
 
-def ruled(tracker: Tracker) -> Iterator[np.ndarray]:
-  """Yields [num_ops] devices of each fast rule that succeeds.
+def ruled(tracker: Tracker, rules: Sequence[str]) -> Iterator[np.ndarray]:
+  """Yields [num_ops] devices of each rule that succeeds.
 
   If none does, each op goes to the first device that can run it.
   """
   problem, evaluator = tracker.problem, tracker.evaluator
   is_split = problem.graph.num_microbatches > 1
   found = 0
-  for name in registry.MICROBATCHED if is_split else RULES:
+  for name in registry.MICROBATCHED if is_split else rules:
     placer = registry.get_placer(name)
     # A rule may need more devices, or find nothing that fits.
     with contextlib.suppress(TfplaceError):
@@ -124,7 +130,7 @@ def ruled(tracker: Tracker) -> Iterator[np.ndarray]:
     yield groups.expand(groups.nearest(np.zeros(groups.num_groups, int)))
 
 
-def policy_head(policy: exported.Policy | None, decisions: Decisions) -> Head:
+def policy_head(policy: policies.Policy | None, decisions: Decisions) -> Head:
   """Computes a policy's head for a problem; uniform without a policy."""
   if policy is None:
     return uniform_head(decisions.num_decisions)
@@ -137,20 +143,20 @@ class Pass:
   """Samples of a policy, or random changes, at one number of decisions."""
 
   def __init__(
-    self, decisions: Decisions, policy: exported.Policy | None
+    self, decisions: Decisions, policy: policies.Policy | None
   ) -> None:
     self.decisions = decisions
     self.tables: PartialTables = partial_tables(decisions)
     self.head = policy_head(policy, decisions)
 
-  def draw(
+  def offer_sample(
     self,
     tracker: Tracker,
     rng: np.random.Generator,
     temperature: float,
     keeping: float,
   ) -> bool:
-    """Offers a sample, see `TURNS`; returns True if it becomes the base."""
+    """Offers a sample; returns True if it becomes the base."""
     shape = self.tables.allowed.shape
     noise = rng.gumbel(size=shape) * temperature
     noise[np.arange(shape[0]), self.decisions.base_choices] += keeping
@@ -168,10 +174,18 @@ class Pass:
     return True
 
 
-def uniform_head(num_decisions: int) -> Head:
-  """Returns a head that only avoids slow devices."""
+def uniform_head(
+  num_decisions: int, keeping: float = 1.5, avoids_slow: float = 100.0
+) -> Head:
+  """Returns a head of random changes that avoids slow devices.
+
+  Args:
+    num_decisions: N.
+    keeping: Bonus in nats for keeping a decision.
+    avoids_slow: Penalty in nats for a device that is e times slower.
+  """
   shapes = ((num_decisions, 1), (num_decisions, SEEN), (SEEN, 1), (1, 1))
   weights = [np.zeros(shape, np.float32) for shape in (*shapes, (1,), (1,))]
-  weights[1][:, SLOWER] = -_NEVER_SLOW
-  weights[1][:, BASE] = _KEEPS
+  weights[1][:, SLOWER] = -avoids_slow
+  weights[1][:, BASE] = keeping
   return Head(*weights)

@@ -63,7 +63,7 @@ def estimated_costs(step: Step, op_times: estimate.OpTimer) -> OpCosts:
     }
     time_us[kind] = by_op(step.graph, {**of_op, **of_calls})
   temp_bytes = {name: call.temp_bytes for name, call in called.items()}
-  guessed = [name for name, call in called.items() if not call.is_sure]
+  guessed = [name for name, call in called.items() if not call.is_exact]
   extra: dict[str, Any] = {}
   if guessed:
     extra["unknown_trip_counts"] = guessed

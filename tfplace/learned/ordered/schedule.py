@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tfplace.learned.gdp.partial import PartialTables
+from tfplace.learned.ordered.tables import PartialTables
 from tfplace.simulate.jit import Index, helper, inlined
 from tfplace.simulate.links import arrival_us, free_us
 

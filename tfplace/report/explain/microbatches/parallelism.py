@@ -11,6 +11,7 @@ import numpy as np
 
 from tfplace.core.paths import DisjointSets
 from tfplace.report import phases
+from tfplace.report.explain.config import CONFIG
 from tfplace.report.explain.layers import (
   OTHER,
   Layers,
@@ -25,13 +26,10 @@ DATA_PARALLEL = "data parallel"
 PIPELINE = "pipeline"
 PIPELINES = "pipelines side by side"
 MIXTURE = "mixture"
-FOLLOWED = 0.8  # fraction of the work that defines a pattern
-PURE = 0.9  # fraction of a layer's work, tolerating odd ops
-_USED = 0.1  # minimum use of a device by a microbatch, in equal shares
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Group:
+class MicrobatchGroup:
   """A group of microbatches, and the devices that work only on these.
 
   Attributes:
@@ -44,7 +42,7 @@ class Group:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Spread:
+class Parallelism:
   """Distribution of the microbatches' work over devices.
 
   Attributes:
@@ -64,12 +62,12 @@ class Spread:
   time_us: np.ndarray
   together: float
   apart: float
-  groups: tuple[Group, ...]
+  groups: tuple[MicrobatchGroup, ...]
   stages: dict[int, tuple[tuple[str, str], ...]]
 
   @property
   def divided(self) -> float:
-    """Returns the fraction of time in layers divided within a microbatch."""
+    """Fraction of time in layers divided within a microbatch."""
     return max(0.0, 1.0 - self.together - self.apart)
 
 
@@ -110,7 +108,7 @@ class _Sums:
     return float(self.main_us.sum() / max(self.whole_us.sum(), 1e-300))
 
 
-def find_spread(schedule: Schedule) -> Spread:
+def find_parallelism(schedule: Schedule) -> Parallelism:
   """Analyzes the microbatches of a step."""
   placement = schedule.placement
   graph, num_devices = placement.problem.graph, len(schedule.memory)
@@ -131,7 +129,7 @@ def find_spread(schedule: Schedule) -> Spread:
   time_us = np.bincount(cell, work.time_us, count * num_devices)
   time_us = time_us.reshape(count, num_devices)
   groups, (together, apart) = _groups(time_us), _shares(work, count)
-  return Spread(
+  return Parallelism(
     *_pattern(work, time_us, groups),
     time_us,
     together,
@@ -145,10 +143,10 @@ def _shares(work: _Work, count: int) -> tuple[float, float]:
   """Returns the fractions with one device, and with one per microbatch."""
   layers, parts = work.by(work.layer), work.by(_pair(work, count))
   whole_us = max(layers.whole_us.sum(), 1e-300)
-  is_one = layers.main_us >= PURE * layers.whole_us
+  is_one = layers.main_us >= CONFIG.layer_share * layers.whole_us
   at = np.searchsorted(layers.key, parts.key // count)
   each_us = np.bincount(at, parts.main_us, len(layers.key))
-  is_each = ~is_one & (each_us >= PURE * layers.whole_us)
+  is_each = ~is_one & (each_us >= CONFIG.layer_share * layers.whole_us)
   return (
     float(layers.whole_us[is_one].sum() / whole_us),
     float(layers.whole_us[is_each].sum() / whole_us),
@@ -159,17 +157,17 @@ def _pair(work: _Work, count: int) -> np.ndarray:
   return work.layer * count + work.microbatch
 
 
-def _groups(time_us: np.ndarray) -> tuple[Group, ...]:
+def _groups(time_us: np.ndarray) -> tuple[MicrobatchGroup, ...]:
   """Finds connected groups in time_us [num_microbatches, num_devices]."""
   count, num_devices = time_us.shape
-  least_us = _USED / num_devices * time_us.sum(axis=1, keepdims=True)
+  least_us = CONFIG.used / num_devices * time_us.sum(axis=1, keepdims=True)
   pairs = np.argwhere((time_us >= least_us) & (time_us > 0)).tolist()
   sets = DisjointSets(count + num_devices)
   for microbatch, device in pairs:
     sets.union(microbatch, count + device)
   roots = sets.roots()
   return tuple(
-    Group(
+    MicrobatchGroup(
       tuple(np.flatnonzero(roots[:count] == root).tolist()),
       tuple(np.flatnonzero(roots[count:] == root).tolist()),
     )
@@ -178,7 +176,7 @@ def _groups(time_us: np.ndarray) -> tuple[Group, ...]:
 
 
 def _pattern(
-  work: _Work, time_us: np.ndarray, groups: tuple[Group, ...]
+  work: _Work, time_us: np.ndarray, groups: tuple[MicrobatchGroup, ...]
 ) -> tuple[str, float]:
   """Returns the first pattern that most work follows, and its fraction."""
   if sum(len(group.devices) for group in groups) < 2:
@@ -194,7 +192,7 @@ def _pattern(
     (PIPELINE, layers, len(np.unique(layers.device)) > 1),
     (PIPELINES, in_groups, len(groups) > 1),
   ):
-    if is_possible and sums.share >= FOLLOWED:
+    if is_possible and sums.share >= CONFIG.pattern_share:
       return pattern, sums.share
   return MIXTURE, 1.0
 

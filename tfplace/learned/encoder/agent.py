@@ -1,17 +1,16 @@
-"""GDP by PPO: actor, and agent with an importance ratio per decision.
+"""PPO for whole placements, with an importance ratio per decision.
 
 An action consists of thousands of device choices. The joint importance ratio, a
 product of thousands of ratios, is clipped or explodes at the first update.
 Ratios are therefore clipped per decision.
 """
 
+import abc
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
-from tfplace.learned.gdp.network import NEVER, PlacementNetwork
 from tfplace.learned.train import (
   network,
   ppo_clip_agent,
@@ -25,54 +24,38 @@ from tfplace.learned.train.config import PPOConfig
 from tfplace.learned.train.objectives import margins
 from tfplace.learned.train.ppo import PPO, GraphBank
 
-LARGE = 8192  # decisions above which gradients trade time for memory
+GRAPH = "graph"  # part of every observation: the index of the graph
 
 
-class ActorNetwork(network.Network):
-  """Network from graph indices to distributions over placements.
+class PlacementActor(network.Network):
+  """Network from observations to distributions over placements.
 
-  A batch contains one graph; the policy runs once and its logits are broadcast.
-  Padding decisions choose the first device with probability 1, so that their
-  log-probability, ratio and entropy are always 0, 1 and 0.
+  A batch contains one graph. Padding decisions choose the first device with
+  probability 1, so that their log-probability, ratio and entropy are always 0,
+  1 and 0.
   """
 
-  def __init__(self, bank: GraphBank, policy: PlacementNetwork) -> None:
-    super().__init__(input_tensor_spec=bank.graph_spec(), name="actor")
-    self._bank = bank
-    self._policy = policy
+  def __init__(self, bank: GraphBank, observation_spec: dict[str, Any]) -> None:
+    super().__init__(input_tensor_spec=observation_spec, name="actor")
+    self.bank = bank
+
+  @abc.abstractmethod
+  def logits(self, observation: dict[str, tf.Tensor]) -> tf.Tensor:
+    """Maps [...] observations to [..., max_decisions, max_devices] logits."""
 
   def call(
     self,
-    observation: tf.Tensor,
+    observation: dict[str, tf.Tensor],
     step_type: tf.Tensor | None = None,
     network_state: Any = (),
     training: bool = False,
   ) -> tuple[tfp.distributions.Distribution, Any]:
-    """Maps [...] equal indices to a distribution over [..., max_decisions]."""
-    logits = self.padded_logits(tf.reshape(observation, [-1])[0])
-    outer = tf.shape(observation)
-    logits = tf.broadcast_to(logits, tf.concat([outer, tf.shape(logits)], 0))
-    logits.set_shape(
-      [*observation.shape, self._bank.max_decisions, self._bank.max_devices]
-    )
+    """Maps [...] observations to a distribution over [..., max_decisions]."""
+    logits = self.logits(observation)
+    shape = self.bank.max_decisions, self.bank.max_devices
+    logits.set_shape([*observation[GRAPH].shape, *shape])
     choices = tfp.distributions.Categorical(logits=logits, dtype=tf.int32)
     return tfp.distributions.Independent(choices, 1), network_state
-
-  def padded_logits(self, graph: tf.Tensor) -> tf.Tensor:
-    """Maps a scalar graph index to [max_decisions, max_devices] logits."""
-    bank = self._bank
-    logits = self._policy(bank.get(graph), recomputes=is_large(bank))
-    decisions, devices = tf.shape(logits)[0], tf.shape(logits)[1]
-    more = bank.max_decisions - decisions
-    logits = tf.pad(
-      logits, [[0, 0], [0, bank.max_devices - devices]], constant_values=NEVER
-    )
-    padding = tf.where(tf.range(bank.max_devices) == 0, 0.0, NEVER)
-    padding = tf.repeat(padding[None], more, axis=0)
-    return tf.ensure_shape(
-      tf.concat([logits, padding], axis=0),
-      [bank.max_decisions, bank.max_devices],
-    )
 
 
 class NoValue(network.Network):
@@ -82,22 +65,18 @@ class NoValue(network.Network):
   for all placements of the graph, and the mean reward of the batch is better.
   """
 
-  def __init__(
-    self, spec: Any, graph_of: Callable[[Any], tf.Tensor] = lambda graph: graph
-  ) -> None:
-    super().__init__(input_tensor_spec=spec, name="no_value")
-    self._graph_of = graph_of
+  def __init__(self, observation_spec: dict[str, Any]) -> None:
+    super().__init__(input_tensor_spec=observation_spec, name="no_value")
 
   def call(
     self,
-    observation: Any,
+    observation: dict[str, tf.Tensor],
     step_type: tf.Tensor | None = None,
     network_state: Any = (),
     training: bool = False,
   ) -> tuple[tf.Tensor, Any]:
     """Maps [...] observations to [...] zeros."""
-    graph = self._graph_of(observation)
-    return tf.zeros_like(graph, tf.float32), network_state
+    return tf.zeros_like(observation[GRAPH], tf.float32), network_state
 
 
 class PerDecisionPPOAgent(ppo_clip_agent.PPOClipAgent):
@@ -186,7 +165,8 @@ class PerDecisionPPOAgent(ppo_clip_agent.PPOClipAgent):
     bounded = tf.clip_by_value(ratio, 1.0 - clip, 1.0 + clip)
     advantages = advantages[..., None]
     objective = tf.minimum(ratio * advantages, bounded * advantages)
-    mask = weights[..., None] * self._decision_mask(time_steps.observation)
+    mask = self._decision_mask(time_steps.observation[GRAPH])
+    mask *= weights[..., None]
     count = tf.maximum(tf.reduce_sum(mask), 1.0)
     outside = tf.cast(tf.abs(ratio - 1.0) > clip, tf.float32)
     self._clip_fraction = tf.reduce_sum(outside * mask) / count
@@ -200,7 +180,7 @@ class PerDecisionPPOAgent(ppo_clip_agent.PPOClipAgent):
     debug_summaries: bool = False,
   ) -> tf.Tensor:
     """Returns the entropy loss per decision; `entropy` is a [B, T] sum."""
-    count = tf.gather(self._num_decisions, time_steps.observation)
+    count = tf.gather(self._num_decisions, time_steps.observation[GRAPH])
     each = entropy / tf.cast(count, tf.float32)
     total = tf.maximum(tf.reduce_sum(weights), 1.0)
     return -self._entropy_regularization * tf.reduce_sum(each * weights) / total
@@ -217,23 +197,16 @@ def decision_log_prob(
   return distribution.distribution.log_prob(actions)
 
 
-def is_large(bank: GraphBank) -> bool:
-  """Returns True if gradients should recompute (`layers.recomputed`)."""
-  return bank.max_decisions > LARGE
-
-
-def make_ppo(
-  bank: GraphBank, policy: PlacementNetwork, config: PPOConfig
-) -> PPO:
+def make_ppo(actor: PlacementActor, config: PPOConfig) -> PPO:
   """Builds PPO for one-step episodes, without a value network."""
-  actor = ActorNetwork(bank, policy)
+  bank = actor.bank
   # [max_decisions] devices, padded beyond the decisions of the graph.
   action_spec = tensor_spec.BoundedTensorSpec(
     (bank.max_decisions,), tf.int32, 0, bank.max_devices - 1, "devices"
   )
   return PPO(
     actor,
-    NoValue(bank.graph_spec()),
+    NoValue(actor.input_tensor_spec),
     action_spec,
     config,
     functools.partial(PerDecisionPPOAgent, bank, config.elite),

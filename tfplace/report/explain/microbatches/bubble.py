@@ -17,7 +17,11 @@ from tfplace.report.explain.bottleneck import (
   fixed_order,
   times_on,
 )
-from tfplace.report.explain.spread import Spread, find_spread
+from tfplace.report.explain.config import CONFIG
+from tfplace.report.explain.microbatches.parallelism import (
+  Parallelism,
+  find_parallelism,
+)
 from tfplace.report.rows import device_names
 from tfplace.simulate import Schedule
 
@@ -26,7 +30,6 @@ LINKS = "links"
 THE_UPDATE = "the update"
 FILL = "fill and drain"
 OVERHEAD = "overhead of ops"
-_LEAST_WORK = 0.05  # minimum fraction of microbatch time of a worker's kind
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,12 +56,12 @@ class DeviceShare:
 
   @property
   def own_us(self) -> float:
-    """Returns the computation time of microbatches."""
+    """Computation time of microbatches."""
     return self.forward_us + self.backward_us
 
   @property
   def busy_us(self) -> float:
-    """Returns the computation time."""
+    """Computation time."""
     return self.own_us + self.shared_us
 
 
@@ -77,12 +80,12 @@ class Limit:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class SplitReport:
+class MicrobatchReport:
   """Report on a microbatched step.
 
   Attributes:
     step_time_us: the step time.
-    spread: distribution of the microbatches over devices.
+    parallelism: distribution of the microbatches over devices.
     devices: time of each device.
     workers: devices of the kinds that run microbatches.
     limits: limits on the step time, largest first.
@@ -90,36 +93,35 @@ class SplitReport:
   """
 
   step_time_us: float
-  spread: Spread
+  parallelism: Parallelism
   devices: tuple[DeviceShare, ...]
   workers: tuple[int, ...]
   limits: tuple[Limit, ...]
   tail_us: float
 
   @property
-  def microbatches(self) -> int:
-    """Returns the number of microbatches."""
-    return len(self.spread.time_us)
+  def num_microbatches(self) -> int:
+    return len(self.parallelism.time_us)
 
   @property
   def bubble(self) -> float:
-    """Returns the mean idle fraction of the step over the workers."""
+    """Mean idle fraction of the step over the workers."""
     whole_us = self.step_time_us * len(self.workers)
     busy_us = sum(self.devices[i].busy_us for i in self.workers)
     return 1.0 - busy_us / whole_us if whole_us > 0 else 0.0
 
 
-def report_split(schedule: Schedule) -> SplitReport | None:
+def report_microbatches(schedule: Schedule) -> MicrobatchReport | None:
   """Analyzes a microbatched step; returns None for a single microbatch."""
   graph = schedule.placement.problem.graph
   if not phases.is_split(graph):
     return None
-  phase, spread = phases.phases(graph), find_spread(schedule)
-  workers = _workers(schedule, spread)
+  phase, parallelism = phases.phases(graph), find_parallelism(schedule)
+  workers = _workers(schedule, parallelism)
   own = schedule.op_end_us[graph.microbatch >= 0]
-  return SplitReport(
+  return MicrobatchReport(
     schedule.step_time_us,
-    spread,
+    parallelism,
     _device_shares(schedule, phase),
     tuple(workers.tolist()),
     _limits(schedule, phase, workers),
@@ -127,13 +129,13 @@ def report_split(schedule: Schedule) -> SplitReport | None:
   )
 
 
-def _workers(schedule: Schedule, spread: Spread) -> np.ndarray:
+def _workers(schedule: Schedule, parallelism: Parallelism) -> np.ndarray:
   devices = schedule.placement.problem.cluster.devices
-  us = spread.time_us.sum(axis=0)
+  us = parallelism.time_us.sum(axis=0)
   of_kind: dict[str, float] = {}
   for device, own_us in zip(devices, us.tolist(), strict=True):
     of_kind[device.kind] = of_kind.get(device.kind, 0.0) + own_us
-  least_us = _LEAST_WORK * float(us.sum())
+  least_us = CONFIG.worker_share * float(us.sum())
   is_worker = [of_kind[device.kind] >= least_us for device in devices]
   return np.flatnonzero(is_worker)
 

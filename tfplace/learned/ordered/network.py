@@ -4,11 +4,12 @@ import dataclasses
 
 import tensorflow as tf
 
+from tfplace.learned.decisions import NEVER
+from tfplace.learned.encoder import features
+from tfplace.learned.encoder.network import Encoder, EncoderConfig
 from tfplace.learned.export import as_function
-from tfplace.learned.exported import Exportable
-from tfplace.learned.gdp import features
-from tfplace.learned.gdp.decoding import NEVER, SEEN
-from tfplace.learned.gdp.encoder import Encoder, EncoderConfig
+from tfplace.learned.ordered.decoding import SEEN
+from tfplace.learned.policy_format import Exportable
 
 
 @dataclasses.dataclass(frozen=True)
