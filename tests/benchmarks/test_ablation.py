@@ -11,7 +11,7 @@ import ablation_run
 from extra_train import needs_extra_train
 
 from tfplace import core, formats
-from tfplace.learned import exported, training_process
+from tfplace.learned import policies, training_process
 
 SCRIPT = pathlib.Path(ablation_run.__file__).with_name("ablation.py")
 _RUN = """
@@ -60,7 +60,7 @@ def test_every_arm_is_trained_once_and_leaves_a_policy(tmp_path):
     "shipped, seed 0: trained",
   ]
   for arm in (*arms, ablation_run.SHIPPED):
-    exported.load_policy(ablation_run.policy_dir(str(tmp_path), arm, "0"))
+    policies.load_policy(ablation_run.policy_dir(str(tmp_path), arm, "0"))
   assert train_tiny(tmp_path, arms=arms) == ""
 
 

@@ -6,22 +6,32 @@ import itertools
 import numpy as np
 import pytest
 import tensorflow as tf
+from eager import run_eagerly
 from policies_testing import gpus, problem_of, random_graph
 
 from tfplace import Simulator, core
 from tfplace.core.budget import Budget
-from tfplace.learned import export, exported
+from tfplace.learned import export, policies
 from tfplace.learned.decisions import group_decisions
-from tfplace.learned.gdp.decoding import decode
-from tfplace.learned.gdp.ordered_learner import OrderedLearner, shared_loss
-from tfplace.learned.gdp.ordered_placer import Pass
+from tfplace.learned.ordered.decoding import decode
+from tfplace.learned.ordered.learner import (
+  OrderedLearner,
+  OrderedPPOConfig,
+  shared_loss,
+)
+from tfplace.learned.ordered.network import OrderedConfig
+from tfplace.learned.ordered.placer import Pass
 from tfplace.learned.train.config import (
   ImitationConfig,
-  PPOConfig,
   TrainConfig,
 )
 from tfplace.learned.train.tasks import Task
 from tfplace.placers.tracker import Tracker
+
+# Tracing a deeper network takes longer than its training here.
+SMALL = OrderedConfig(
+  units=32, type_units=4, sage_layers=2, attention_layers=1, heads=2
+)
 
 
 def task_of(problem, target=None):
@@ -35,7 +45,8 @@ def task_of(problem, target=None):
 def learner_of(tasks, seed=0, **method):
   config = TrainConfig(
     seed=seed,
-    method=PPOConfig(**method),
+    network=SMALL,
+    method=OrderedPPOConfig(**method),
     imitation=ImitationConfig(learning_rate=5e-3),
     strategy="ordered",
   )
@@ -62,12 +73,12 @@ def test_the_decoder_takes_what_the_network_says_is_most_probable():
   shape = learner._tables[0].allowed.shape
   free = np.full((1, shape[0]), -1, np.int32)
   zero = np.zeros((1, *shape), np.float32)
-  draws = decode(learner._tables[0], learner._told(0), zero, free, True)
+  samples = decode(learner._tables[0], learner._head(0), zero, free, True)
   told = learner.policy(learner._bank.get(tf.constant(0)))
-  logits = learner.policy.logits(told, draws.seen, draws.may).numpy()[0]
-  chosen = logits[np.arange(shape[0]), draws.choices[0]]
+  logits = learner.policy.logits(told, samples.seen, samples.may).numpy()[0]
+  chosen = logits[np.arange(shape[0]), samples.choices[0]]
   np.testing.assert_allclose(chosen, logits.max(axis=1), atol=1e-3)
-  assert len(set(draws.choices[0].tolist())) > 1
+  assert len(set(samples.choices[0].tolist())) > 1
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
@@ -105,9 +116,10 @@ def test_imitation_of_fifty_decisions_learns_the_optimum_and_generalizes():
 
 def greedy_us(learner, problem):
   task = task_of(problem)
-  fresh = learner_of([task])
+  fresh = learner_of([task], samples=2)
   fresh.set_weights(learner.policy.variables)
-  return fresh.improve(0, np.random.default_rng(0)).greedy_us
+  with run_eagerly():
+    return fresh.improve(0, np.random.default_rng(0)).greedy_us
 
 
 def test_ppo_learns_what_to_change():
@@ -140,12 +152,14 @@ def test_an_exported_policy_places_as_it_did_in_training(tmp_path):
   task, start = task_of(problem), np.zeros((1, problem.graph.num_ops), np.int32)
   task.decisions = dataclasses.replace(task.decisions, base=start[0])
   learner = learner_of([task])
-  learner.imitate(0)
+  with run_eagerly():
+    learner.imitate(0)
   learner._average.restart()
   export.export_policy(learner.exportable(), tmp_path / "policy")
-  policy = exported.load_policy(tmp_path / "policy", "ordered")
+  policy = policies.load_policy(tmp_path / "policy", "ordered")
   one = Pass(task.decisions, policy)
   tracker = Tracker("ordered", problem, Simulator(problem), Budget(60.0))
-  one.draw(tracker, np.random.default_rng(0), 0.0, 0.0)
-  step = learner.improve(0, np.random.default_rng(0))
+  one.offer_sample(tracker, np.random.default_rng(0), 0.0, 0.0)
+  with run_eagerly():
+    step = learner.improve(0, np.random.default_rng(0))
   assert tracker.best[1].step_time_us == step.greedy_us

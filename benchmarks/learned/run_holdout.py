@@ -1,0 +1,336 @@
+"""Whether the policy earns its place, on graphs that nobody tuned on.
+
+Of each row of a set of `graph_sets.py`: `auto` with the policy against without
+it, same seeds and seconds, on one core; and what the policy does alone, as the
+best of all that it draws in 3 s (its network, and the rules whose best
+placement it changes, included), beside the best of all one-shot placers, as
+many random changes of the same placement, and as many random draws, each
+cluster on any accelerator.
+Seconds stand beside evaluations. TensorFlow is loaded before any clock starts,
+and kernels are compiled. Each result is saved as soon as it is there.
+
+The test set is looked at once, when nothing will be chosen any more. Its graphs
+can be counted before (`--count`): that places nothing.
+
+  python benchmarks/untouched.py                       # the development set
+  python benchmarks/untouched.py --set=test --count
+  python benchmarks/untouched.py --set=test            # once, at the end
+"""
+
+import dataclasses
+import math
+import pathlib
+import re
+import statistics
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from absl import flags
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+import draws
+import graph_sets
+import saved_rows
+
+from tfplace.bin import cli
+from tfplace.core import Problem
+from tfplace.core.budget import Budget
+from tfplace.core.evaluation import Result
+from tfplace.errors import TfplaceError
+from tfplace.learned.decisions import group_decisions, sample
+from tfplace.learned.ordered.placer import OrderedPlacer
+from tfplace.placers.auto import AutoPlacer
+from tfplace.placers.place import warm_up
+from tfplace.placers.registry import LEARNED_IN_AUTO, classical, get_placer
+from tfplace.placers.tracker import Tracker
+from tfplace.plan import graph_cache
+from tfplace.simulate import Simulator
+
+HERE = pathlib.Path(__file__).parent
+_DESCRIPTION = "Compares auto and one-shot placers with and without the policy."
+ARMS: Mapping[str, Sequence[str]] = {"with": LEARNED_IN_AUTO, "without": ()}
+ALONE_S = 3.0  # of the policy's draws
+ONE_SHOT_S = 60.0  # that a one-shot placer may take
+# Clusters that random draws take in turn: those that the policy is asked at.
+RANDOM_SIZES = (12, 16, 24, 32, 48, 64)
+_AT_ONCE = 16  # random draws of one size
+_NEVER = 1_000_000_000  # draws without a better one, after which it ends
+
+
+def define(values: flags.FlagValues) -> None:
+  """Adds the flags."""
+  flags.DEFINE_enum(
+    *("set", "development", list(graph_sets.SETS), "Of graphs."),
+    flag_values=values,
+  )
+  for name, default, text in (
+    ("rows", "", "Pattern of the rows' labels; all where left out."),
+    ("graph_cache_dir", graph_cache.default_directory(), "Extracted graphs."),
+    ("out", None, "JSON file; by default results/untouched_SET.json."),
+    ("policy", None, "Exported policy; the shipped one where left out."),
+  ):
+    flags.DEFINE_string(name, default, text, flag_values=values)
+  for name, numbers, text in (
+    ("budgets_s", ["3", "10", "60"], "Seconds of auto."),
+    ("seeds", ["0", "1"], "Seeds of the searches."),
+  ):
+    flags.DEFINE_list(name, numbers, text, flag_values=values)
+  flags.DEFINE_bool(
+    *("count", False, "Extracts and counts ops only: places nothing."),
+    flag_values=values,
+  )
+
+
+def main(values: flags.FlagValues) -> None:
+  """Measures what is missing; saves after each part of a row."""
+  rows = wanted(values)
+  _check_numbers(values)
+  cli.load_tensorflow()
+  if values.count:
+    for row in rows:
+      graph = row.problem(values.graph_cache_dir).graph
+      print(f"{row.label}: {graph.num_ops:,} ops", flush=True)
+    return
+  saved_rows.pin_to_cores(1)
+  out = values.out or str(HERE / "results" / f"untouched_{values.set}.json")
+  cli.check_writable(out)
+  settings = {"set": values.set, "policy": values.policy or "shipped"}
+  saved = saved_rows.of_command(out, settings)
+  found = {row.label: measured(values, row, saved) for row in rows}
+  text = "\n".join([*auto_table(found), "", *alone_table(found)]) + "\n"
+  pathlib.Path(out).with_suffix(".md").write_text(text, encoding="utf-8")
+  print(text)
+
+
+def wanted(values: flags.FlagValues) -> list[graph_sets.SetRow]:
+  """The rows that the flags name.
+
+  Raises:
+    UsageError: there is none.
+  """
+  rows = graph_sets.SETS[values.set]
+  found = [row for row in rows if re.search(values.rows, row.label)]
+  if not found:
+    raise cli.UsageError(
+      f"--rows={values.rows!r} names no row of --set={values.set}: its rows"
+      f" are {', '.join(row.label for row in rows)}"
+    )
+  return found
+
+
+def _check_numbers(values: flags.FlagValues) -> None:
+  for flag, texts in (
+    ("budgets_s", values.budgets_s),
+    ("seeds", values.seeds),
+  ):
+    for text in texts:
+      if not cli.is_count(text):
+        raise cli.UsageError(f"--{flag}: {text!r} is no whole number")
+
+
+class _Opened:
+  """A row's problem, extracted when a part of the row is missing."""
+
+  def __init__(self, row: graph_sets.SetRow, cache_dir: str) -> None:
+    self._row, self._cache_dir = row, cache_dir
+    self._problem: Problem | None = None
+
+  @property
+  def problem(self) -> Problem:
+    if self._problem is None:
+      self._problem = self._row.problem(self._cache_dir)
+      message_costs = self._problem.cluster.has_message_costs
+      is_split = self._problem.graph.num_microbatches > 1
+      for strategy in ("auto", *classical(self._problem)):
+        warm_up(strategy, message_costs, is_split)
+    return self._problem
+
+
+def measured(
+  values: flags.FlagValues,
+  row: graph_sets.SetRow,
+  saved: saved_rows.SavedRows,
+) -> dict[str, Any]:
+  """`alone`, and by budget the results of `auto`, one for each seed."""
+  opened = _Opened(row, values.graph_cache_dir)
+  policy = values.policy
+  found: dict[str, Any] = {
+    "alone": saved.row(
+      f"{row.label}/alone", lambda: alone(opened.problem, policy)
+    )
+  }
+  for budget in values.budgets_s:
+    found[budget] = [
+      saved.row(
+        f"{row.label}/{budget}/{seed}",
+        lambda b=budget, s=seed: autos(
+          opened.problem, policy, float(b), int(s)
+        ),
+      )
+      for seed in values.seeds
+    ]
+  return found
+
+
+def autos(
+  problem: Problem, policy: str | None, budget_s: float, seed: int
+) -> dict[str, Any]:
+  """`auto` with the policy, and without it."""
+  found: dict[str, Any] = {}
+  for arm, learned in ARMS.items():
+    placer = AutoPlacer(learned, policy if learned else None)
+    # A new one: what an arm has computed of it is not the next one's to use.
+    fresh = Problem(dataclasses.replace(problem.graph), problem.cluster)
+    result = placer.place(fresh, Simulator(fresh), Budget(budget_s), seed)
+    by = {tried.strategy: tried for tried in result.tried}
+    found[arm] = {
+      **_kept(result),
+      "policy_s": sum(by[name].seconds for name in learned if name in by),
+      "search_s": by["annealing"].seconds if "annealing" in by else 0.0,
+      "skipped": dict(result.skipped),
+    }
+  return found
+
+
+def alone(problem: Problem, policy: str | None) -> dict[str, Any]:
+  """The policy's draws, random ones and every one-shot placer."""
+  simulator = Simulator(problem)
+  found: dict[str, Any] = {"ops": problem.graph.num_ops, "one_shot": {}}
+  for strategy in classical(problem):
+    try:
+      placer = get_placer(strategy)
+      result = placer.place(problem, simulator, Budget(ONE_SHOT_S), 0)
+    except TfplaceError as error:
+      found["one_shot"][strategy] = {"error": str(error)}
+    else:
+      found["one_shot"][strategy] = _kept(result)
+  placer = OrderedPlacer(policy, patience=_NEVER)
+  drawn = placer.place(problem, simulator, Budget(ALONE_S), 0)
+  found["policy"] = _kept(drawn)
+  budget = Budget(ONE_SHOT_S, drawn.evaluations)
+  tracker = Tracker(placer.name, problem, simulator, budget)
+  placer.search(tracker, np.random.default_rng(0), None, placer.sizes)
+  found["changes"] = _kept(tracker.result())
+  found["random"] = random_draws(problem, simulator, drawn.evaluations)
+  return found
+
+
+def _kept(result: Result) -> dict[str, Any]:
+  return {
+    "step_time_us": result.evaluation.step_time_us,
+    "seconds": result.seconds,
+    "evaluations": result.evaluations,
+  }
+
+
+def random_draws(
+  problem: Problem, simulator: Simulator, count: int
+) -> dict[str, Any]:
+  """The best of `count` random draws that fit, None where none does."""
+  began, rng, best = time.perf_counter(), np.random.default_rng(0), math.inf
+  by_size = [group_decisions(problem, size) for size in RANDOM_SIZES]
+  left, turn = count, 0
+  while left > 0:
+    decisions = by_size[turn % len(by_size)]
+    logits = draws.uniform(problem, decisions)
+    some = sample(logits, min(left, _AT_ONCE), rng, decisions.groupings)
+    batch = simulator.run(decisions.to_devices(some))
+    times = np.where(batch.feasible, batch.step_time_us, math.inf)
+    best = min(best, float(times.min()))
+    left, turn = left - len(some), turn + 1
+  return {
+    "step_time_us": draws.known(best),
+    "seconds": time.perf_counter() - began,
+    "evaluations": count,
+  }
+
+
+def auto_table(found: Mapping[str, dict]) -> list[str]:
+  """Markdown: by row and budget, medians of the seeds."""
+  lines = [
+    "| graph | ops | s | without, ms | with | without / with | evaluations"
+    " without | with | policy, s | search, s |",
+    "| --- " * 10 + "|",
+  ]
+  gains: dict[str, list[float]] = {}
+  for label, row in found.items():
+    for budget, results in row.items():
+      if budget == "alone":
+        continue
+      ms = {a: _median(results, a, "step_time_us") / 1e3 for a in ARMS}
+      gain = ms["without"] / ms["with"]
+      gains.setdefault(budget, []).append(gain)
+      count = {a: _median(results, a, "evaluations") for a in ARMS}
+      cells = [label, f"{row['alone']['ops']:,}", budget]
+      cells += [f"{ms['without']:.1f}", f"{ms['with']:.1f}", f"{gain:.3f}"]
+      cells += [f"{count['without']:,.0f}", f"{count['with']:,.0f}"]
+      for key in ("policy_s", "search_s"):
+        cells.append(f"{_median(results, 'with', key):.2f}")
+      lines.append("| " + " | ".join(cells) + " |")
+  for budget, all_gains in gains.items():
+    mean, least = _mean(all_gains), min(all_gains)
+    lines.append(
+      f"| *geometric mean, and least* |  | {budget} |  |  | {mean:.3f},"
+      f" {least:.3f} |  |  |  |  |"
+    )
+  return lines
+
+
+def _median(results: list[dict], arm: str, key: str) -> float:
+  return statistics.median(result[arm][key] for result in results)
+
+
+def _mean(ratios: Iterable[float]) -> float:
+  logs = [math.log(ratio) for ratio in ratios]
+  return math.exp(statistics.fmean(logs)) if logs else math.nan
+
+
+def alone_table(found: Mapping[str, dict]) -> list[str]:
+  """Markdown: the policy's draws over one-shot placers and random draws."""
+  lines = [
+    "| graph | best one-shot, ms | policy, ms | policy / one-shot | random"
+    " changes, ms | policy / changes | random, ms | policy / random | draws"
+    " | policy, s | random, s |",
+    "| --- " * 11 + "|",
+  ]
+  over_shot, over_random, over_changes = [], [], []
+  for label, row in found.items():
+    each = row["alone"]
+    known = {
+      name: shot["step_time_us"] / 1e3
+      for name, shot in each["one_shot"].items()
+      if "step_time_us" in shot
+    }
+    name = min(known, key=lambda n: known[n])
+    mine, random = each["policy"], each["random"]
+    mine_ms, random_us = mine["step_time_us"] / 1e3, random["step_time_us"]
+    over_shot.append(mine_ms / known[name])
+    cells = [label, f"{known[name]:.1f} {name}", f"{mine_ms:.1f}"]
+    cells.append(f"{over_shot[-1]:.3f}")
+    changes_ms = each["changes"]["step_time_us"] / 1e3
+    over_changes.append(mine_ms / changes_ms)
+    cells += [f"{changes_ms:.1f}", f"{over_changes[-1]:.3f}"]
+    if random_us is None:
+      cells += ["OOM", "-"]
+    else:
+      over_random.append(1e3 * mine_ms / random_us)
+      cells += [f"{random_us / 1e3:.1f}", f"{over_random[-1]:.3f}"]
+    cells += [f"{mine['evaluations']:,}", f"{mine['seconds']:.2f}"]
+    lines.append("| " + " | ".join([*cells, f"{random['seconds']:.2f}"]) + " |")
+  lines.append(
+    f"| *geometric mean* |  |  | {_mean(over_shot):.3f} |  |"
+    f" {_mean(over_changes):.3f} |  | {_mean(over_random):.3f} |  |  |  |"
+  )
+  return lines
+
+
+def start(argv: Sequence[str] | None = None) -> int:
+  """The program; returns its exit code."""
+  return cli.run_command("untouched", _DESCRIPTION, define, main, argv)
+
+
+if __name__ == "__main__":
+  sys.exit(start())

@@ -1,0 +1,95 @@
+"""What draws of a policy are worth, beside random ones and one-shot placers."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from tfplace.core import Problem
+from tfplace.core.budget import Budget
+from tfplace.errors import TfplaceError
+from tfplace.learned.decisions import Decisions, group_decisions
+from tfplace.learned.encoder import features
+from tfplace.learned.gdp import placer
+from tfplace.learned.policies import Policy
+from tfplace.placers.registry import get_placer
+from tfplace.simulate import Simulator
+
+ONE_SHOT = ("expert", "axes", "blocks", "m_topo", "m_etf", "heft")
+DRAWS = 16
+
+
+def at_each_size(
+  problem: Problem,
+  simulator: Simulator,
+  policies: Sequence[Policy],
+  temperatures: Sequence[Sequence[float]] = ((1.0,),),
+) -> list[dict]:
+  """Step times in us by size and arm: of the most probable placement (None
+  where it does not fit), of the best, and of the best of as many random ones.
+
+  Args:
+    problem: what is placed and on what.
+    simulator: of the problem.
+    policies: whose draws are compared.
+    temperatures: of the draws, see `decisions.shared_noise`; each policy is an
+      arm with each of these, in order.
+  """
+  found = []
+  for size in placer.GdpPlacer.sizes:
+    decisions = group_decisions(problem, size)
+    seen = {p.axes: features.extract(decisions, axes=p.axes) for p in policies}
+    logits = [policy.logits(seen[policy.axes]) for policy in policies]
+    mine = [
+      step_times(simulator, decisions, scores, share)
+      for scores in logits
+      for share in temperatures
+    ]
+    random = step_times(simulator, decisions, uniform(problem, decisions))
+    found.append(
+      {
+        "size": size,
+        "first_us": [known(times[0]) for times in mine],
+        "policy_us": [known(times.min()) for times in mine],
+        "random_us": known(random.min()),
+      }
+    )
+  return found
+
+
+def uniform(problem: Problem, decisions: Decisions) -> np.ndarray:
+  """[N, D] logits: any GPU, and a CPU where no GPU can run the cluster."""
+  is_gpu = np.array([d.kind != "CPU" for d in problem.cluster.devices])
+  some = decisions.allowed & is_gpu
+  may = np.where(some.any(axis=1, keepdims=True), some, decisions.allowed)
+  return np.where(may, 0.0, -1e9).astype(np.float32)
+
+
+def step_times(
+  simulator: Simulator,
+  decisions: Decisions,
+  logits: np.ndarray,
+  temperatures: Sequence[float] = (1.0,),
+) -> np.ndarray:
+  """[1 + DRAWS] step times, infinite where a placement does not fit."""
+  rng = np.random.default_rng(0)
+  devices = placer.candidates(decisions, logits, DRAWS, rng, temperatures)
+  batch = simulator.run(np.stack(devices))
+  return np.where(batch.feasible, batch.step_time_us, np.inf)
+
+
+def one_shot(problem: Problem, simulator: Simulator) -> float:
+  """Of the best one-shot placer; None fits nowhere on a published row."""
+  found = []
+  for name in ONE_SHOT:
+    try:
+      result = get_placer(name).place(problem, simulator, Budget(60.0), 0)
+    except TfplaceError:
+      continue
+    found.append(result.evaluation.step_time_us)
+  return min(found)
+
+
+def known(step_us: float) -> float | None:
+  """JSON has no infinity."""
+  return float(step_us) if math.isfinite(step_us) else None

@@ -1,0 +1,222 @@
+"""What `auto` makes of eight models on running devices, predicted and measured.
+
+Each model is profiled on local workers; `auto` searches and measures in turns,
+as `tfplace-place --measure` does. Its placement is then run beside METIS, the
+expert, one worker and, where the zoo has no expert's rules, a split by hand, in
+rounds, so that a busy moment of the host hits all of them. For each model: how
+far the prediction of `auto`'s placement is off, how it compares with one
+worker, and the rank correlation of all that ran. Writes JSON after each model,
+and a table in Markdown.
+
+  python benchmarks/live_devices.py
+  python benchmarks/live_devices.py --models=two_towers
+
+It needs a core for each worker and nothing else running.
+"""
+
+import json
+import pathlib
+import statistics
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import fidelity
+import numpy as np
+from absl import flags
+from scipy import stats
+
+from tfplace import placers
+from tfplace.bin import cli
+from tfplace.core import Problem
+from tfplace.errors import TfplaceError
+from tfplace.formats.json_file import write_json
+from tfplace.simulate import Simulator
+
+if TYPE_CHECKING:
+  from tfplace import measure
+  from tfplace.extraction.traced import TracedStep
+  from tfplace.plan.search import PlanReport
+
+_DESCRIPTION = (
+  "Places models on running devices by auto, and compares predicted and"
+  " measured steps with METIS, the expert, one worker and a split by hand."
+)
+NAMES = (
+  *fidelity.MODELS,
+  "gpt",
+  "gpt_2_microbatches",
+  "two_towers",
+  "convolutional",
+)
+COLUMNS = ("one worker", "auto", "metis", "expert", "by hand")
+
+
+def define(values: flags.FlagValues) -> None:
+  """Adds the flags."""
+  fidelity.define_runs(values, list(NAMES), 60.0, "live_devices.json")
+  flags.DEFINE_float(
+    "measure_s",
+    120.0,
+    "Seconds of running steps before the comparison, profile included.",
+    lower_bound=0,
+    flag_values=values,
+  )
+
+
+def main(values: flags.FlagValues) -> None:
+  """Runs every model; saves after each."""
+  cli.check_writable(values.out)
+  cli.load_tensorflow()
+  from tfplace import measure
+
+  out = pathlib.Path(values.out)
+  found: dict[str, Any] = {"host": fidelity.host(), "models": {}}
+  if out.exists():
+    found["models"] = json.loads(out.read_text())["models"]
+  with measure.open_cluster(values.cluster) as live:
+    fidelity.print_needs(found["host"], len(live.cluster.devices))
+    for name in values.models:
+      found["models"][name] = compare(values, live, name)
+      write_json(out, found)
+      print(json.dumps({name: found["models"][name]["summary"]}), flush=True)
+  text = markdown(found["models"])
+  out.with_suffix(".md").write_text(text)
+  print(text)
+
+
+def compare(
+  values: flags.FlagValues, live: "measure.OpenCluster", name: str
+) -> dict[str, Any]:
+  """One model: placements, predicted steps, measured steps."""
+  from tfplace.plan import sources
+
+  traced, mark = trace(name)
+  problem = Problem(sources.op_graph(traced, live.cluster), live.cluster)
+  plan = search(values, live, problem, traced)
+  rows = placements(values, plan, mark)
+  predicted = Simulator(plan.problem).evaluate(np.stack(list(rows.values())))
+  times = fidelity.measured(values, live, plan.problem, traced, rows)
+  result = {
+    label: {
+      "predicted_us": evaluation.step_time_us,
+      "measured_us": statistics.median(times[label]),
+      "quartiles_us": [float(q) for q in np.percentile(times[label], [25, 75])],
+      "bytes_moved": evaluation.bytes_moved,
+    }
+    for label, evaluation in zip(rows, predicted, strict=True)
+    if times[label]
+  }
+  return {
+    "ops": problem.graph.num_ops,
+    "searches": [r.strategy for r in plan.results].count("auto"),
+    "chosen": plan.best.strategy,
+    "devices_of_auto": len(set(rows["auto"].tolist())),
+    "placements": result,
+    "summary": summary(result),
+  }
+
+
+def trace(name: str) -> "tuple[TracedStep, str | None]":
+  """The step of a model, and what marks its halves where the split is ours."""
+  from tfplace.extraction import trace_keras
+  from tfplace.plan import sources
+
+  if name in fidelity.MODELS:
+    batch_size, sizes = fidelity.MODELS[name]
+    step = sources.trace("model", name, batch_size=batch_size, sizes=sizes)
+    return step, None
+  import live_models
+
+  if name not in live_models.KERAS:
+    raise cli.UsageError(
+      f"--models: unknown {name!r}; choose from {', '.join(NAMES)}"
+    )
+  build, batch_size, mark = live_models.KERAS[name]
+  return trace_keras(build(), batch_size=batch_size), mark
+
+
+def search(
+  values: flags.FlagValues,
+  live: "measure.OpenCluster",
+  problem: Problem,
+  traced: "TracedStep",
+) -> "PlanReport":
+  """What `auto` ends with after search and measurement in turns."""
+  from tfplace.plan import PlanConfig
+  from tfplace.plan.live_step import LiveStep
+  from tfplace.plan.measured import search_measured
+
+  config = PlanConfig("auto", values.budget_s, values.seed)
+  step = LiveStep(live, traced, measure_s=values.measure_s)
+  return search_measured(step.profiled(problem), config, step)
+
+
+def placements(
+  values: flags.FlagValues, plan: "PlanReport", mark: str | None
+) -> dict[str, np.ndarray]:
+  """Label -> [num_ops] devices."""
+  problem = plan.problem
+  rows = {
+    "one worker": np.zeros(problem.graph.num_ops, np.int32),
+    "auto": plan.best.placement.devices,
+  }
+  for strategy in ("metis", "expert"):
+    try:
+      result = placers.place(problem, strategy, seed=values.seed)
+    except TfplaceError as error:  # the expert has no rules for this model
+      print(f"{strategy}: {error}")
+      continue
+    rows[strategy] = result.placement.devices
+  if mark is not None:
+    import live_models
+
+    rows["by hand"] = live_models.by_hand(problem, mark)
+  return rows
+
+
+def summary(result: dict[str, dict[str, Any]]) -> dict[str, float]:
+  """What counts: ratios of steps, and how true `auto`'s prediction is."""
+  took = {label: row["measured_us"] for label, row in result.items()}
+  predicted = [row["predicted_us"] for row in result.values()]
+  best = min(us for label, us in took.items() if label != "auto")
+  return {
+    "auto_error": result["auto"]["predicted_us"] / took["auto"] - 1,
+    "speedup_over_one_worker": took["one worker"] / took["auto"],
+    "speedup_over_best_other": best / took["auto"],
+    "rank_correlation": float(
+      stats.spearmanr(predicted, list(took.values())).statistic
+    ),
+  }
+
+
+def markdown(models: dict[str, Any]) -> str:
+  """A row for each model: predicted / measured milliseconds."""
+  heads = ("model", *COLUMNS, "auto's error", "one worker / auto", "rank")
+  lines = ["| " + " | ".join(heads) + " |", "| --- " * len(heads) + "|"]
+  for name, model in models.items():
+    cells = [name]
+    for label in COLUMNS:
+      row = model["placements"].get(label)
+      cells.append(
+        "-"
+        if row is None
+        else f"{row['predicted_us'] / 1e3:.0f} / {row['measured_us'] / 1e3:.0f}"
+      )
+    short = model["summary"]
+    cells += [
+      f"{100 * short['auto_error']:+.1f}%",
+      f"{short['speedup_over_one_worker']:.2f}",
+      f"{short['rank_correlation']:.2f}",
+    ]
+    lines.append("| " + " | ".join(cells) + " |")
+  return "\n".join(lines) + "\n"
+
+
+def start(argv: Sequence[str] | None = None) -> int:
+  """The program; returns its exit code."""
+  return cli.run_command("live_devices", _DESCRIPTION, define, main, argv)
+
+
+if __name__ == "__main__":
+  sys.exit(start())

@@ -1,0 +1,392 @@
+"""What splitting the step gives, on models that people train.
+
+For each model of `trained_models.py` and each cluster: one device, the best
+unsplit placement (`auto`), data parallelism, a pipeline and their product (each
+with the number of microbatches and the order of ops that suit it best), and
+`auto` with both chosen. All searches get the same seconds. Step times are
+simulated, with Grappler's costs. Each row is saved as soon as it is there, and
+a run that was cut off goes on. Writes JSON, and a table in Markdown.
+
+  python benchmarks/split_step.py
+  python benchmarks/split_step.py --models=bert_small --clusters=v100x4
+"""
+
+import dataclasses
+import importlib
+import math
+import pathlib
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from absl import flags
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+import saved_rows
+import split_step_report
+
+from tfplace import placers
+from tfplace.bin import cli
+from tfplace.core import Cluster, OpGraph, Problem
+from tfplace.core.evaluation import Result
+from tfplace.core.microbatches import MicrobatchConfig
+from tfplace.core.order import ARRIVAL, AUTO, ORDERS
+from tfplace.core.presets import cluster_preset
+from tfplace.errors import InfeasibleError, TfplaceError
+from tfplace.plan import (
+  PlanConfig,
+  graph_cache,
+  graph_keys,
+  microbatches,
+  sources,
+  variants,
+)
+
+if TYPE_CHECKING:
+  import keras
+  from trained_models import Trained
+
+  from tfplace.extraction.traced import TracedStep
+
+HERE = pathlib.Path(__file__).parent
+_DESCRIPTION = (
+  "Compares one device, the best unsplit placement, data parallelism,"
+  " pipelines and auto with microbatches on models that people train."
+)
+
+
+def define(values: flags.FlagValues) -> None:
+  """Adds the flags."""
+  for name, default, text in (
+    ("models", [], "Models of trained_models.py; all where left out."),
+    ("clusters", ["v100x4", "p100x4", "a100x8"], "Cluster presets."),
+    ("microbatches", ["1", "2", "4", "8"], "Numbers that are tried."),
+  ):
+    flags.DEFINE_list(name, default, text, flag_values=values)
+  define_search(values, "split_step.json")
+
+
+def define_search(values: flags.FlagValues, out: str) -> None:
+  """Adds the flags of a benchmark of searches; `out` is its file's name."""
+  flags.DEFINE_float(
+    "budget_s",
+    60.0,
+    "Seconds of each search, of all numbers of microbatches together.",
+    lower_bound=0,
+    flag_values=values,
+  )
+  flags.DEFINE_integer(
+    "seed", 0, "Of the searches.", lower_bound=0, flag_values=values
+  )
+  flags.DEFINE_enum(
+    "order",
+    AUTO,
+    (*ORDERS, AUTO),
+    "In which devices take their ready ops: of `auto`; placements by hand are"
+    " in the better one always.",
+    flag_values=values,
+  )
+  flags.DEFINE_string(
+    "graph_cache_dir",
+    graph_cache.default_directory(),
+    "Where extracted graphs are kept between runs; empty: nowhere.",
+    flag_values=values,
+  )
+  flags.DEFINE_string(
+    "out",
+    str(HERE / "results" / out),
+    "JSON file to write; the table lies beside it.",
+    flag_values=values,
+  )
+
+
+def main(values: flags.FlagValues) -> None:
+  """Runs what is missing of each row; saves after each."""
+  cli.check_writable(values.out)
+  for name in values.clusters:
+    cluster_preset(name)
+  counts = wanted_counts(values)
+  cli.load_tensorflow()
+  import trained_models
+
+  known = trained_models.MODELS
+  for name in values.models:
+    if name not in known:
+      raise cli.UsageError(
+        f"--models: unknown {name!r}; choose from {', '.join(known)}"
+      )
+  rows = open_rows(values, counts)
+  found = {}
+  for name in values.models or known:
+    graphs = Graphs(name, values.clusters, values.graph_cache_dir)
+    for cluster in values.clusters:
+      found[name, cluster] = rows.row(
+        f"{name}/{cluster}",
+        lambda g=graphs, c=cluster: measure(values, g, c, counts),
+      )
+  text = split_step_report.markdown(found, values.budget_s)
+  pathlib.Path(values.out).with_suffix(".md").write_text(text)
+  print(text)
+
+
+def wanted_counts(values: flags.FlagValues) -> list[int]:
+  """The numbers of `--microbatches`.
+
+  Raises:
+    UsageError: one is no whole number of at least 1, or 1 is not among them.
+  """
+  for text in values.microbatches:
+    if not cli.is_count(text) or int(text) < 1:
+      raise cli.UsageError(
+        f"--microbatches: {text!r} is no whole number of at least 1"
+      )
+  counts = sorted({int(text) for text in values.microbatches})
+  if 1 not in counts:
+    raise cli.UsageError(
+      "--microbatches: 1, the unsplit step, must be among them"
+    )
+  return counts
+
+
+def open_rows(
+  values: flags.FlagValues, counts: list[int]
+) -> saved_rows.SavedRows:
+  """The rows that are there.
+
+  Raises:
+    UsageError: they are of other settings.
+  """
+  settings = {
+    "budget_s": values.budget_s,
+    "seed": values.seed,
+    "microbatches": counts,
+    "order": values.order,
+  }
+  return saved_rows.of_command(values.out, settings)
+
+
+class StepGraphs(Protocol):
+  """The graphs of one model's step."""
+
+  @property
+  def allows(self) -> MicrobatchConfig:
+    """The whole step, with what splits of it may do."""
+
+  def problem(self, microbatches: MicrobatchConfig, cluster: str) -> Problem:
+    """The step split so, with the cluster's costs."""
+
+
+@dataclasses.dataclass
+class Graphs:
+  """The graphs of a model, by microbatches and cluster.
+
+  A step is traced once for all clusters. What lies in the cache is known by
+  the bytes of the module that has the models.
+
+  Attributes:
+    name: of the model.
+    clusters: presets, whose devices are costed.
+    cache_dir: where graphs are kept between runs, or nothing.
+    module: of this folder; its `MODELS` has the model.
+  """
+
+  name: str
+  clusters: Sequence[str]
+  cache_dir: str | None
+  module: str = "trained_models"
+  _found: dict[tuple[MicrobatchConfig, str], OpGraph] = dataclasses.field(
+    default_factory=dict
+  )
+
+  def problem(self, microbatches: MicrobatchConfig, cluster: str) -> Problem:
+    """The step split so, with the cluster's costs.
+
+    Raises:
+      ExtractionError: it cannot be split.
+    """
+    if (microbatches, cluster) not in self._found:
+      self._load(microbatches)
+    return Problem(self._found[microbatches, cluster], cluster_preset(cluster))
+
+  @property
+  def allows(self) -> MicrobatchConfig:
+    """The whole step, with what splits of it may do."""
+    return MicrobatchConfig(
+      allow_batch_statistics=self._trained.has_batch_statistics
+    )
+
+  @property
+  def _trained(self) -> "Trained":
+    return importlib.import_module(self.module).MODELS[self.name]
+
+  def _load(self, microbatches: MicrobatchConfig) -> None:
+    trained = self._trained
+    cache = graph_cache.GraphCache(self.cache_dir) if self.cache_dir else None
+    began, traced = time.perf_counter(), None
+    for preset in self.clusters:
+      cluster = cluster_preset(preset)
+      key = cache and graph_keys.content_key(
+        "module",
+        str(HERE / f"{self.module}.py"),
+        cluster,
+        batch_size=trained.batch_size,
+        sizes={self.name: 1},
+        microbatches=microbatches,
+      )
+      graph = cache.load(key) if cache and key else None
+      if graph is None:
+        traced = traced or trace(
+          trained.build, trained.batch_size, microbatches
+        )
+        graph = sources.op_graph(traced, cluster)
+        if cache and key:
+          cache.store(key, graph)
+      self._found[microbatches, preset] = graph
+    taken = time.perf_counter() - began
+    print(
+      f"{self.name}, {microbatches.count} microbatches: {graph.num_ops:,} ops"
+      f" in {taken:.0f} s",
+      flush=True,
+    )
+
+
+def trace(
+  build: Callable[[], "keras.Model"],
+  batch_size: int,
+  microbatches: MicrobatchConfig,
+) -> "TracedStep":
+  """The step of a model that is made for it, and then let go."""
+  from tfplace.extraction import keras_step
+
+  with keras_step.fresh_names():
+    return keras_step.trace_keras(
+      build(), batch_size, microbatches=microbatches
+    )
+
+
+def measure(
+  values: flags.FlagValues, graphs: Graphs, cluster: str, counts: list[int]
+) -> dict:
+  """The columns of one model on one cluster."""
+  problems = {
+    count: graphs.problem(
+      dataclasses.replace(graphs.allows, count=count), cluster
+    )
+    for count in counts
+  }
+  return {
+    "ops": {count: p.graph.num_ops for count, p in problems.items()},
+    "one device": one_device(problems[1]),
+    "unsplit": placed(problems[1], "auto", values.budget_s, values.seed),
+    **{
+      strategy: best_of(
+        {
+          count: in_best_order(problem, strategy, values.budget_s, values.seed)
+          for count, problem in problems.items()
+        }
+      )
+      for strategy in split_step_report.BY_HAND
+    },
+    "auto": chosen(graphs, cluster, values),
+  }
+
+
+def one_device(problem: Problem) -> dict:
+  """The whole step on one accelerator, where it fits."""
+  found = placed(problem, "single", 10.0, 0)
+  if found.get("main_kind") == "CPU":
+    return {"oom": "no accelerator holds the step"}
+  return found
+
+
+def in_best_order(
+  problem: Problem, strategy: str, budget_s: float, seed: int
+) -> dict:
+  """The better result of one placer in each order of ops."""
+  found = [placed(problem, strategy, budget_s, seed, o) for o in ORDERS]
+  return min(found, key=lambda f: f.get("step_time_us", math.inf))
+
+
+def placed(
+  problem: Problem,
+  strategy: str,
+  budget_s: float,
+  seed: int,
+  order: str = ARRIVAL,
+) -> dict:
+  """One placer's result; `oom` where nothing that it tried fits."""
+  try:
+    found = placers.place(problem, strategy, budget_s, seed, order=order)
+  except InfeasibleError as error:
+    return {"oom": str(error)}
+  except TfplaceError as error:  # a placer of split steps only
+    return {"error": str(error)}
+  return of_result(found, problem.cluster)
+
+
+def of_result(found: Result, cluster: Cluster) -> dict[str, Any]:
+  """What is kept of a placer's result."""
+  busy = found.evaluation.busy_us
+  kinds = {device.name: device.kind for device in cluster.devices}
+  return {
+    "step_time_us": found.evaluation.step_time_us,
+    "order": found.order,
+    "seconds": found.seconds,
+    "evaluations": found.evaluations,
+    "peak_memory_bytes": max(found.evaluation.peak_memory_bytes.values()),
+    "bytes_moved": found.evaluation.bytes_moved,
+    "main_kind": kinds[max(busy, key=lambda name: busy[name])],
+  }
+
+
+def best_of(by_count: Mapping[int, dict]) -> dict:
+  """The fastest of several numbers of microbatches, and what each took."""
+  times = {
+    count: found["step_time_us"]
+    for count, found in by_count.items()
+    if "step_time_us" in found
+  }
+  if not times:
+    return by_count[max(by_count)]
+  count = min(times, key=lambda c: times[c])
+  return {**by_count[count], "microbatches": count, "step_times_us": times}
+
+
+def chosen(
+  graphs: StepGraphs, cluster: str, values: flags.FlagValues
+) -> dict[str, Any]:
+  """`auto`, which also chooses the microbatches, as the commands do."""
+
+  def open_variant(microbatches: MicrobatchConfig) -> variants.StepVariant:
+    return variants.StepVariant(graphs.problem(microbatches, cluster))
+
+  config = PlanConfig(
+    budget_s=values.budget_s,
+    seed=values.seed,
+    baselines=(),
+    order=values.order,
+    microbatches=graphs.allows,
+  )
+  plan, _ = microbatches.choose_variant(open_variant, config)
+  tried = plan.choice.trials
+  return {
+    **of_result(plan.best, cluster_preset(cluster)),
+    "microbatches": plan.choice.microbatches.count,
+    "max_in_flight": plan.choice.microbatches.max_in_flight,
+    "seconds": sum(trial.seconds for trial in tried),
+    "step_times_us": {
+      f"{t.microbatches.count} ({t.microbatches.in_flight})": t.step_time_us
+      for t in tried
+      if t.best is not None
+    },
+  }
+
+
+def start(argv: Sequence[str] | None = None) -> int:
+  """The program; returns its exit code."""
+  return cli.run_command("split_step", _DESCRIPTION, define, main, argv)
+
+
+if __name__ == "__main__":
+  sys.exit(start())

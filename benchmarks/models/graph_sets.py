@@ -1,0 +1,143 @@
+"""The development set and the test set of graphs: which is which, once.
+
+Development rows are all on which anything was ever chosen: the rows of the
+published tables (GO's on P100s), the test members of the synthetic families,
+five models of `split_step.py`, split, and the eight rows of the first test set,
+which were looked at with the first policy `ordered`, at 3 and 10 s.
+
+Test rows are models and splits on which nothing was chosen, of 30,000 ops and
+more, on 2 to 16 devices. They are placed by `untouched.py --set=test` alone,
+once, at the end; what was looked at is a development row from then on.
+
+The other five models of `split_step.py` are in neither set: their results stand
+in the README.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import one_gpu
+import published
+import split_step
+
+from tfplace.core import Problem
+from tfplace.core.presets import cluster_preset
+from tfplace.models import families
+from tfplace.plan import sources
+
+LEAST_TEST_OPS = 30_000
+_GPU = "p100"  # of the rows that have no cluster of their own
+
+
+@dataclasses.dataclass(frozen=True)
+class PublishedRow:
+  """A published row, or a member of a family.
+
+  Attributes:
+    row: of `published.py`.
+  """
+
+  row: published.Row
+
+  @property
+  def label(self) -> str:
+    return f"{self.row.label} ({self.row.cluster(_GPU)})"
+
+  def problem(self, cache_dir: str | None) -> Problem:
+    """The training step on its devices; from the cache if it is there."""
+    cluster = self.row.cluster(_GPU)
+    graph = sources.extract(
+      self.row.model,
+      cluster,
+      batch_size=self.row.batch_size,
+      sizes=self.row.sizes,
+      cache_dir=cache_dir,
+    )
+    return Problem(graph, cluster_preset(cluster))
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainedRow:
+  """A model that people train, in microbatches.
+
+  Attributes:
+    module: of this folder, whose `MODELS` has the model.
+    model: its name there.
+    microbatches: 1 leaves the step whole.
+    cluster: name of a preset.
+  """
+
+  module: str
+  model: str
+  microbatches: int
+  cluster: str
+
+  @property
+  def label(self) -> str:
+    return f"{self.model} in {self.microbatches} ({self.cluster})"
+
+  def problem(self, cache_dir: str | None) -> Problem:
+    """The training step on its devices; from the cache if it is there."""
+    graphs = split_step.Graphs(
+      self.model, [self.cluster], cache_dir, self.module
+    )
+    split = dataclasses.replace(graphs.allows, count=self.microbatches)
+    return graphs.problem(split, self.cluster)
+
+
+SetRow = PublishedRow | TrainedRow
+
+
+def _trained(*rows: tuple[str, int, str]) -> list[SetRow]:
+  return [TrainedRow("trained_models", *row) for row in rows]
+
+
+def _untouched(module: str, *rows: tuple[str, int, str]) -> list[TrainedRow]:
+  return [TrainedRow(module, *row) for row in rows]
+
+
+# The first test set.
+LOOKED_AT: Sequence[SetRow] = _untouched(
+  "untouched_models",
+  ("llama", 8, "v100x4"),
+  ("mixer", 8, "a100x8"),
+  ("conformer", 4, "p100x4"),
+  ("diffusion", 4, "h100x8"),
+  ("weather", 1, "p100x2"),
+  ("convnext", 8, "v100x8"),
+  ("densenet", 2, "k80x2"),
+  ("efficientnet", 4, "2*a100x8"),
+)
+
+
+DEVELOPMENT: Sequence[SetRow] = (
+  *(PublishedRow(row) for row in published.GO_ROWS),
+  *(
+    PublishedRow(row)
+    for family in families.FAMILIES
+    for row in one_gpu.members_of(family)
+  ),
+  *_trained(
+    ("gpt_small", 4, "v100x4"),
+    ("gpt_medium", 4, "v100x4"),
+    ("gpt_medium", 8, "v100x4"),
+    ("unet", 4, "v100x4"),
+    ("resnet50_gn", 4, "v100x4"),
+    ("resnet50_gn", 8, "v100x4"),
+    ("bert_base", 4, "v100x4"),
+    ("bert_base", 8, "v100x4"),
+  ),
+  *LOOKED_AT,
+)
+TEST: Sequence[SetRow] = _untouched(
+  "unseen_models",
+  ("palm", 8, "a100x8"),
+  ("gmlp", 8, "2*v100x4"),
+  ("wav2vec", 8, "v100x4"),
+  ("perceiver", 4, "p100x4"),
+  ("swin", 8, "v100x8"),
+  ("inception_resnet", 2, "k80x4"),
+  ("xception", 8, "h100x8"),
+  ("resnet152", 4, "p100x2"),
+)
+SETS = {"development": DEVELOPMENT, "test": TEST}
