@@ -6,8 +6,8 @@ import pytest
 
 from tfplace.core import Problem
 from tfplace.core.budget import Budget
-from tfplace.placers.coarsen import merged
 from tfplace.placers.groups import GroupGraph
+from tfplace.placers.merge import merged
 from tfplace.placers.search.config import SearchConfig
 from tfplace.placers.search.search import Search
 from tfplace.simulate import Simulator

@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from tfplace.core.budget import Budget
-from tfplace.placers.coarsen import coarsen_by_merging
 from tfplace.placers.groups import GroupGraph
+from tfplace.placers.merge import coarsen_by_merging
 from tfplace.placers.search.chain import Chain
 from tfplace.placers.search.config import SearchConfig
 from tfplace.placers.search.state import SearchTables, search_tables
