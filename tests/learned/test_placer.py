@@ -152,7 +152,7 @@ def test_ten_thousand_decisions_take_seconds():
   began = time.perf_counter()
   place(problem, samples=4)
   # About 1.5 s on an idle core; each with all others would be hours.
-  assert time.perf_counter() - began < 120
+  assert time.perf_counter() - began < 600
 
 
 @pytest.mark.parametrize("strategy", LEARNED)

@@ -154,6 +154,6 @@ def test_one_placement_is_tried_no_longer_than_needed():
     ),
     problems.cluster([np.inf] * 2, kinds=["GPU", "CPU"]),
   )
-  result = place(problem, "brkga", budget_s=60)
+  result = place(problem, "brkga", budget_s=600)
   assert result.evaluations == 100
-  assert result.seconds < 60
+  assert result.seconds < 600

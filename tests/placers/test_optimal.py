@@ -53,8 +53,8 @@ def test_a_search_stops_at_what_is_proven_optimal(name, strategy):
   warm_up(strategy)
   problem = tightened(PROBLEMS[name]())
   began = time.perf_counter()
-  result = place(problem, strategy, budget_s=60)
-  assert time.perf_counter() - began < 60  # the seconds do not end it
+  result = place(problem, strategy, budget_s=600)
+  assert time.perf_counter() - began < 600  # the seconds do not end it
   assert result.evaluation.is_optimal
   assert result.evaluations < 5_000
 
@@ -73,9 +73,9 @@ def test_a_large_search_stops_at_what_is_proven_optimal():
   )
   placer = AnnealingPlacer(SearchConfig(), ("single",))
   began = time.perf_counter()
-  result = placer.place(problem, Simulator(problem), Budget(60), 0)
+  result = placer.place(problem, Simulator(problem), Budget(600), 0)
   assert result.evaluation.is_optimal
-  assert time.perf_counter() - began < 60
+  assert time.perf_counter() - began < 600
 
 
 def test_auto_tries_nothing_after_an_optimum():

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 
 import tensorflow as tf
 
+from tfplace.core.microbatches import microbatch_of, name_in_whole
 from tfplace.cost import sizes
 from tfplace.extraction import nodes
-from tfplace.extraction.microbatches import microbatch_of, name_in_whole
 
 Specs = Mapping[str, tuple[sizes.TensorSpec, ...]]
 

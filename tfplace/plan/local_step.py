@@ -31,10 +31,9 @@ from tfplace.measure import evaluations, placed_step
 from tfplace.measure.calibrate import placements, profiling
 from tfplace.measure.local import host
 from tfplace.measure.session import messages, session
-from tfplace.plan import graph_cache
+from tfplace.plan import graph_cache, graph_keys
 
-# Of steps, each kind for a second at most where they are quick; the whole ends
-# with the step that runs after so many seconds.
+# Numbers of steps, with time limits per phase and in total.
 _COUNTS = {
   "warmup": 3,
   "steps": 20,
@@ -42,8 +41,8 @@ _COUNTS = {
   "phase_s": 1.0,
   "seconds": 10.0,
 }
-_OVERHEAD = "op_overhead_us"  # keys of `OpGraph.extra`
-_STEP = "step_time_us"
+_OVERHEAD = "op_overhead_us"  # Key of `OpGraph.extra`.
+_STEP = "step_time_us"  # Key of `OpGraph.extra`.
 
 
 def measured_problem(problem: Problem, traced: TracedStep) -> Problem:
@@ -62,7 +61,7 @@ def measured_problem(problem: Problem, traced: TracedStep) -> Problem:
       side effects, reads a table of the model, or does not fit in memory.
   """
   folder = graph_cache.default_directory()
-  key = graph_cache.measured_key(_content(traced), _devices(problem.cluster))
+  key = graph_keys.measured_key(_content(traced), _devices(problem.cluster))
   cache = graph_cache.GraphCache(folder) if folder and key else None
   graph = cache.load(key) if cache and key else None
   if graph is None or graph.names != problem.graph.names:
@@ -103,7 +102,7 @@ def _measured(problem: Problem, traced: TracedStep) -> OpGraph:
   times = {name: fitted.get(name, 0.0) for name in here}
   graph = measured_costs.with_measured_times(graph, home.kind, times)
   time_us = {kind: times.copy() for kind, times in graph.time_us.items()}
-  for op in np.flatnonzero(row).tolist():  # without a kernel for that kind
+  for op in np.flatnonzero(row).tolist():  # Ops without a kernel on `home`.
     kind = problem.cluster.devices[row[op]].kind
     time_us[kind][op] = found.get(graph.names[op], time_us[kind][op])
   measured = {
@@ -130,7 +129,7 @@ def _content(traced: TracedStep) -> bytes:
   graph = graph_def.SerializeToString(deterministic=True)
   names = " ".join(f.signature.name for f in graph_def.library.function)
   numbers = sorted(set(re.findall(r"_(\d+)", names)))
-  if numbers:  # as text, where no lengths depend on them
+  if numbers:  # Lengths in the binary format depend on them.
     text = text_format.MessageToString(graph_def)
     pattern = rf"_(?:{'|'.join(numbers)})(?!\d)"
     graph = re.sub(pattern, "", text).encode()
@@ -153,19 +152,6 @@ def _devices(cluster: Cluster) -> dict[str, Any]:
       threading.get_intra_op_parallelism_threads(),
     ],
   }
-
-
-def without_values(traced: TracedStep) -> TracedStep:
-  """Returns a copy of the step without weights and inputs, for later runs."""
-  return dataclasses.replace(
-    traced,
-    variables={
-      n: dataclasses.replace(v, value=None) for n, v in traced.variables.items()
-    },
-    feeds={
-      n: dataclasses.replace(f, value=None) for n, f in traced.feeds.items()
-    },
-  )
 
 
 def measure(traced: TracedStep, placement: Placement, steps: int) -> Evaluation:

@@ -1,6 +1,7 @@
 """The moving average of weights, after few steps and after many."""
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from policies_testing import gpus, problem_of, random_graph
 
@@ -11,6 +12,10 @@ from tfplace.learned.gdp.network import NetworkConfig
 from tfplace.learned.train.config import TrainConfig
 from tfplace.learned.train.tasks import make_task
 from tfplace.simulate import Simulator
+
+SMALL = NetworkConfig(
+  units=8, type_units=4, sage_layers=1, attention_layers=1, heads=2
+)
 
 
 def test_the_average_of_few_steps_follows_quickly():
@@ -38,10 +43,11 @@ def test_many_steps_keep_the_decay():
   np.testing.assert_allclose(average, 1.0)
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_what_is_exported_is_the_average():
   problem = problem_of(random_graph(12, 3), gpus(2))
   task = make_task(group_decisions(problem), Simulator(problem))
-  config = TrainConfig(network=NetworkConfig(units=16, type_units=4))
+  config = TrainConfig(network=SMALL)
   learner = GdpLearner([task], config)
   expected = [v.numpy() for v in learner.policy.variables]
   for step in range(3):

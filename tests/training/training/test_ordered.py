@@ -6,6 +6,7 @@ import itertools
 import numpy as np
 import pytest
 import tensorflow as tf
+from eager import run_eagerly
 from policies_testing import gpus, problem_of, random_graph
 
 from tfplace import Simulator, core
@@ -18,6 +19,7 @@ from tfplace.learned.ordered.learner import (
   OrderedPPOConfig,
   shared_loss,
 )
+from tfplace.learned.ordered.network import OrderedConfig
 from tfplace.learned.ordered.placer import Pass
 from tfplace.learned.train.config import (
   ImitationConfig,
@@ -25,6 +27,11 @@ from tfplace.learned.train.config import (
 )
 from tfplace.learned.train.tasks import Task
 from tfplace.placers.tracker import Tracker
+
+# Tracing a deeper network takes longer than its training here.
+SMALL = OrderedConfig(
+  units=32, type_units=4, sage_layers=2, attention_layers=1, heads=2
+)
 
 
 def task_of(problem, target=None):
@@ -38,6 +45,7 @@ def task_of(problem, target=None):
 def learner_of(tasks, seed=0, **method):
   config = TrainConfig(
     seed=seed,
+    network=SMALL,
     method=OrderedPPOConfig(**method),
     imitation=ImitationConfig(learning_rate=5e-3),
     strategy="ordered",
@@ -109,9 +117,10 @@ def test_imitation_of_fifty_decisions_learns_the_optimum_and_generalizes():
 
 def greedy_us(learner, problem):
   task = task_of(problem)
-  fresh = learner_of([task])
+  fresh = learner_of([task], samples=2)
   fresh.set_weights(learner.policy.variables)
-  return fresh.improve(0, np.random.default_rng(0)).greedy_us
+  with run_eagerly():
+    return fresh.improve(0, np.random.default_rng(0)).greedy_us
 
 
 def test_ppo_learns_what_to_change():
@@ -145,12 +154,14 @@ def test_an_exported_policy_places_as_it_did_in_training(tmp_path):
   task, start = task_of(problem), np.zeros((1, problem.graph.num_ops), np.int32)
   task.decisions = dataclasses.replace(task.decisions, base=start[0])
   learner = learner_of([task])
-  learner.imitate(0)
+  with run_eagerly():
+    learner.imitate(0)
   learner._average.restart()
   export.export_policy(learner.exportable(), tmp_path / "policy")
   policy = policies.load_policy(tmp_path / "policy", "ordered")
   one = Pass(task.decisions, policy)
   tracker = Tracker("ordered", problem, Simulator(problem), Budget(60.0))
   one.offer_sample(tracker, np.random.default_rng(0), 0.0, 0.0)
-  step = learner.improve(0, np.random.default_rng(0))
+  with run_eagerly():
+    step = learner.improve(0, np.random.default_rng(0))
   assert tracker.best[1].step_time_us == step.greedy_us

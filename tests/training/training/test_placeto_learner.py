@@ -36,14 +36,6 @@ from tfplace.learned.train.trainer import Trainer
 MAX_ITERATIONS = 60
 
 
-@pytest.fixture
-def eagerly():
-  """Functions run as they are: a few steps take less than their tracing."""
-  tf.config.run_functions_eagerly(True)
-  yield
-  tf.config.run_functions_eagerly(False)
-
-
 @pytest.fixture(scope="module")
 def ten_ops():
   return problem_of(random_graph(10, seed=3), gpus(3))
@@ -117,6 +109,7 @@ def test_rewards_add_up_to_the_ratio_of_first_and_last_step_time():
   assert task.evaluations == 3 * 13
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_an_episode_of_two_visits_passes_over_all_groups_twice():
   (task,) = tasks_of(6)
   rewards, *_ = play(task, PlacetoConfig(visits=2))
@@ -127,6 +120,7 @@ def test_an_episode_of_two_visits_passes_over_all_groups_twice():
   assert task.evaluations == 4 * 13  # a look first, then one for each step
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_the_policy_sees_the_group_of_the_visit_not_the_number_of_the_step():
   (task,) = tasks_of(6)
   learner = learner_of([task], visits=2)

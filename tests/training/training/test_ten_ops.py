@@ -9,10 +9,15 @@ from policies_testing import gpus, problem_of, random_graph
 from tfplace import Simulator
 from tfplace.learned.decisions import group_decisions
 from tfplace.learned.gdp.learner import GdpLearner
+from tfplace.learned.gdp.network import NetworkConfig
 from tfplace.learned.train.config import PPOConfig, TrainConfig
 from tfplace.learned.train.tasks import Task
 
 MAX_ITERATIONS = 150
+# Tracing a deeper network takes longer than its training here.
+SMALL = NetworkConfig(
+  units=32, type_units=4, sage_layers=2, attention_layers=1, heads=2
+)
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +40,7 @@ def test_the_most_probable_placement_becomes_the_optimum(
   one_device = problem.time_us[:, 0].sum()
   assert optimum_us < 0.75 * one_device  # there is something to find
   task = Task(decisions, Simulator(problem), one_device, np.zeros(10, np.int32))
-  config = TrainConfig(seed=seed, method=PPOConfig(samples=32))
+  config = TrainConfig(seed=seed, network=SMALL, method=PPOConfig(samples=32))
   learner = GdpLearner([task], config)
   for iteration in range(MAX_ITERATIONS):
     step = learner.improve(0, np.random.default_rng([seed, iteration]))

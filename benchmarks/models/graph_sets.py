@@ -81,7 +81,7 @@ class TrainedRow:
     graphs = split_step.Graphs(
       self.model, [self.cluster], cache_dir, self.module
     )
-    split = dataclasses.replace(graphs.allows, microbatches=self.microbatches)
+    split = dataclasses.replace(graphs.allows, count=self.microbatches)
     return graphs.problem(split, self.cluster)
 
 

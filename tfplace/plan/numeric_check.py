@@ -5,11 +5,10 @@ Loss, metrics and updated variables must agree to 1e-4. Random ops return a
 constant, because the two steps draw in different orders. The steps run in
 sessions of their own with copies of the variables; the model is unchanged.
 
-Rounding moves some updates by more than that (Adam divides gradients that are
-zero but for rounding by their own size). The check measures by how much: the
-whole step runs again from weights that differ in their last digits, and what
-that moves is allowed for. A difference is an error only if it exceeds the
-largest of several such runs.
+Rounding changes some updates by more than that (Adam divides gradients that
+are zero up to rounding by their own size). The check measures this noise: the
+whole step runs again from weights that differ in their last digits. A
+difference is an error only if it exceeds the noise of several such runs.
 """
 
 import contextlib
@@ -37,7 +36,7 @@ from tfplace.measure.local import host
 from tfplace.simulate import Simulator
 
 _CPU = "CPU"
-_SEED = "seed_generator_state"  # each microbatch draws from it
+_SEED = "seed_generator_state"  # Every microbatch draws from it.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,15 +44,14 @@ class CheckConfig:
   """Tolerances and limits of the check; the values are our choice.
 
   Attributes:
-    tolerance: of a relative difference.
-    noise: times what rounding alone moves, which is allowed besides.
-    uninformative: share of an update that rounding moves, from which on the
-      update tells nothing.
-    perturbation: relative change of the weights that stands for rounding.
-    most_runs: perturbed runs before a difference counts as an error.
-    most_seconds: estimated for one step, above which nothing is run.
-    memory_share: of the host's free memory that a step may need.
-    seed: of made-up data.
+    tolerance: largest relative difference.
+    noise: multiple of the rounding noise that is allowed in addition.
+    uninformative: relative rounding noise from which an update is ignored.
+    perturbation: relative change of the weights that simulates rounding.
+    most_runs: number of perturbed runs before a difference is an error.
+    most_seconds: largest estimated step time of a check, in seconds.
+    memory_share: share of the host's free memory that a step may need.
+    seed: seed of synthetic data and perturbations.
   """
 
   tolerance: float = 1e-4
@@ -71,9 +69,9 @@ class _Outcome:
   """Result of one step.
 
   Attributes:
-    loss: of the batch.
-    before: variable -> value before the step.
-    after: variable -> value after it.
+    loss: loss of the batch.
+    before: value before the step by variable name.
+    after: value after the step by variable name.
   """
 
   loss: float
@@ -85,36 +83,36 @@ class _Outcome:
     return self.after[name] - self.before[name]
 
 
-def why_not(
+def skip_reason(
   graph: OpGraph,
-  split: TracedStep,
+  divided: TracedStep,
   max_in_flight: int | None = None,
   config: CheckConfig | None = None,
 ) -> str:
-  """Why the check is not run on this host; "" where it can be.
+  """Returns the reason why this host cannot run the check, or "".
 
-  The whole step takes about as long as its microbatches one after another, and
-  holds what all of them hold.
+  The whole step takes about as long as its microbatches in sequence, and needs
+  the memory of all of them.
 
   Args:
-    graph: the microbatched step, with estimated costs.
-    split: the same as it is run.
-    max_in_flight: microbatches that may be in flight; None: all.
-    config: what the check may cost.
+    graph: op graph of the microbatched step, with estimated costs.
+    divided: the microbatched step.
+    max_in_flight: maximum number of microbatches in flight; None means all.
+    config: limits of the check.
   """
   config = config or CheckConfig()
-  if side_effects.when_run(split.graph_def):
+  if side_effects.when_run(divided.graph_def):
     return "the step has side effects"
   try:
-    check_runs_alone(split)
+    check_runs_alone(divided)
   except ExtractionError as error:
     return str(error)
-  if others := _other_random_ops(split.graph_def):
+  if others := _other_random_ops(divided.graph_def):
     return f"the step has random ops of type {others[0]}"
   cluster = Cluster("host", (Device("CPU:0", _CPU, np.inf),), ())
   try:
     problem = Problem(graph, cluster)
-  except TfplaceError:  # some op has no kernel there
+  except TfplaceError:  # An op has no CPU kernel.
     return "the step cannot run on this host's CPU"
   row = np.zeros((1, graph.num_ops), np.int32)
   (found,) = Simulator(problem).evaluate(row)
@@ -123,7 +121,7 @@ def why_not(
     return f"one step would take about {seconds:.0f} s on this host"
   kept = float(np.sum(graph.persistent_bytes))
   in_flight = max(found.peak_memory_bytes.values()) - kept
-  share = (max_in_flight or split.microbatches) / split.microbatches
+  share = (max_in_flight or divided.microbatches) / divided.microbatches
   needed = kept + in_flight / min(share, 1.0)
   free = config.memory_share * host.free_bytes()
   if needed > free:
@@ -134,28 +132,28 @@ def why_not(
   return ""
 
 
-def check_split(
-  whole: TracedStep, split: TracedStep, config: CheckConfig | None = None
+def check_equal(
+  whole: TracedStep, divided: TracedStep, config: CheckConfig | None = None
 ) -> float:
-  """Compares one microbatched step with the whole one.
+  """Compares a microbatched step with the whole step.
 
   Args:
-    whole: the step as it is.
-    split: the same in microbatches.
-    config: what may differ.
+    whole: the whole step.
+    divided: the microbatched step.
+    config: tolerances of the check.
 
   Returns:
-    Seconds that it took.
+    Duration in seconds.
 
   Raises:
-    ExtractionError: they differ; names the loss or the variable and by how
-      much.
+    ExtractionError: the steps differ. The message names the loss or the
+      variable and the difference.
   """
   config = config or CheckConfig()
   began = time.monotonic()
   feeds = _batch(whole, config.seed)
   rng = np.random.default_rng(config.seed)
-  with _runner(split, feeds) as run:
+  with _runner(divided, feeds) as run:
     found = run()
   with _runner(whole, feeds) as run:
     reference, rounded = run(), list[_Outcome]()
@@ -165,7 +163,7 @@ def check_split(
       what = _difference(reference, rounded, found, config)
   if what:
     raise ExtractionError(
-      f"the step of model {whole.name!r} in {split.microbatches} microbatches"
+      f"the step of model {whole.name!r} in {divided.microbatches} microbatches"
       f" does not compute what the whole step does: {what}; plan the whole step"
       " (microbatches=1), or pass check=False if that is meant"
     )
@@ -173,9 +171,9 @@ def check_split(
 
 
 def _batch(traced: TracedStep, seed: int) -> dict[str, np.ndarray]:
-  """Tensor name -> value: of the sample, or made up where it says nothing.
+  """Returns the sample by tensor name, with synthetic data for constants.
 
-  Made-up integers are 0 and 1, which are valid tokens, classes and masks of
+  Synthetic integers are 0 and 1, which are valid tokens, classes and masks of
   nearly every model.
   """
   rng = np.random.default_rng(seed)
@@ -200,9 +198,10 @@ def _batch(traced: TracedStep, seed: int) -> dict[str, np.ndarray]:
 def _runner(
   traced: TracedStep, feeds: Mapping[str, np.ndarray]
 ) -> Iterator[Callable[..., _Outcome]]:
-  """Gives a function that runs a step from the state of the model.
+  """Yields a function that runs a step from the state of the model.
 
-  It takes the relative perturbation of the weights, and what draws its signs.
+  Its arguments are the relative perturbation of the weights and the generator
+  of its signs.
   """
   prepared = with_initializers(traced)
   _fix_random(prepared.graph_def)
@@ -237,7 +236,7 @@ def _runner(
 
 
 def _unoptimized() -> tf.compat.v1.ConfigProto:
-  """Sessions without Grappler, which takes longer than a step or two."""
+  """Returns a config without Grappler, which takes longer than the steps."""
   proto = tf.compat.v1.ConfigProto()
   options = proto.graph_options.optimizer_options
   options.opt_level = tf.compat.v1.OptimizerOptions.L0
@@ -283,7 +282,7 @@ def _difference(
   return ""
 
 
-# Random op -> the index of the input that takes its place; None: a constant.
+# Index of the input that replaces a random op, or None for a constant.
 _RANDOM: dict[str, int | None] = {
   "RandomUniform": None,
   "RandomStandardNormal": None,
@@ -298,12 +297,12 @@ _RANDOM: dict[str, int | None] = {
   "StatelessRandomUniformInt": 2,
   "StatelessRandomUniformIntV2": 4,
 }
-# Of random numbers in [0, 1): with it, no dropout drops anything.
+# Replaces random numbers in [0, 1), so that dropout drops nothing.
 _CONSTANT = 0.999
 
 
 def _other_random_ops(graph_def: tf.compat.v1.GraphDef) -> list[str]:
-  """Types of random ops that no constant can take the place of."""
+  """Returns the types of random ops that no constant can replace."""
   nodes = itertools.chain(
     graph_def.node, *(f.node_def for f in graph_def.library.function)
   )
@@ -356,5 +355,5 @@ def _fix_nodes(nodes: Any, reference: str) -> None:
 
 
 def _first(node: Any, names: Sequence[str]) -> int:
-  """The dtype of the first of the attributes that the node has."""
+  """Returns the dtype of the first attribute that the node has."""
   return next((node.attr[n].type for n in names if n in node.attr), 0)

@@ -93,7 +93,7 @@ def write_placed_graph_def(
     if graph_def.ByteSize() >= 2**31:
       raise ApplyError(
         f"{os.fspath(path)!r}: a GraphDef of {graph_def.ByteSize()} bytes"
-        " passes the 2 GiB of its format"
+        " exceeds the limit of 2 GiB of the format"
       )
     data = graph_def.SerializeToString()
   files.write_bytes(path, data)
@@ -134,9 +134,9 @@ def write_placed_saved_model(
   _check_output(output)
   if placement.problem.order != ARRIVAL:
     raise ApplyError(
-      f"{os.fspath(output)!r}: the placement has devices take their ops in the"
-      f" order {placement.problem.order!r}, and the functions of a SavedModel"
-      " cannot be held to an order; place it in that of arrival"
+      f"{os.fspath(output)!r}: the placement has order"
+      f" {placement.problem.order!r}, and the functions of a SavedModel cannot"
+      " enforce an order; plan with order 'arrival'"
     )
   flat = flatten_signature(source, batch_size, signature, allow_side_effects)
   placed = placed_graph_def(flat.traced, placement)
@@ -149,7 +149,7 @@ def _check_output(output: str | os.PathLike[str]) -> None:
   """Raises `ApplyError` if `output` exists or cannot be created."""
   path = os.path.abspath(output)
   if os.path.lexists(path):
-    raise ApplyError(f"{os.fspath(output)!r} is there already")
+    raise ApplyError(f"{os.fspath(output)!r} already exists")
   if not os.path.isdir(os.path.dirname(path)):
     raise ApplyError(
       f"{os.fspath(output)!r}: there is no directory {os.path.dirname(path)!r}"
@@ -217,8 +217,8 @@ def _place_nodes(
     name = path[0] if path[0] in nodes else path[0].rpartition("_")[0]
     if len(path) > 1 or name not in nodes:
       raise ApplyError(
-        f"the SavedModel's graph has no node {'/'.join(path)!r}, which is to be"
-        f" on {device}",
+        f"the SavedModel's graph has no node {'/'.join(path)!r}, which is"
+        f" placed on {device}",
         op=path[0],
         device=device,
       )
@@ -379,7 +379,7 @@ class FunctionPlacer:
       if path[0] not in names:
         raise ApplyError(
           f"function {function.signature.name!r} has no node {path[0]!r}, which"
-          f" is to be on {device}",
+          f" is placed on {device}",
           op=path[0],
           device=device,
         )

@@ -1,53 +1,54 @@
-"""The flags that say how a training step is split into microbatches."""
+"""Flags for the microbatches of a training step."""
 
 from absl import flags
 
 from tfplace.bin import cli
+from tfplace.core.microbatches import AUTO, MicrobatchConfig
 from tfplace.errors import shown
-from tfplace.extraction.microbatches import AUTO, SplitConfig
 
 
 def define_flags(values: flags.FlagValues) -> None:
-  """Adds what splits the training step of a Keras model."""
+  """Adds `--microbatches` and the flags that refine it."""
   flags.DEFINE_string(
     "microbatches",
     "1",
-    "Parts into which the training step splits the batch, each with a forward"
-    " and a backward pass of its own; the step computes what the whole one"
-    " does. 1 leaves it whole; auto (of tfplace-place) chooses their number and"
-    " how many are in flight with the placement. Where a placement is given,"
-    " it says how its step is split.",
+    "Number of microbatches of the training step, each with its own forward and"
+    " backward pass. The step computes the same result as the whole step. 1"
+    " leaves the step whole. auto (tfplace-place only) chooses this number and"
+    " --max_in_flight together with the placement. A given placement determines"
+    " its number.",
     flag_values=values,
   )
   flags.DEFINE_string(
     "max_in_flight",
     None,
-    "Microbatches that may be under way at once: the forward pass of another"
-    " starts only when a backward pass has ended. All where left out.",
+    "Maximum number of microbatches in flight: another forward pass starts only"
+    " after a backward pass has ended. Default: all.",
     flag_values=values,
   )
   flags.DEFINE_bool(
     "allow_batch_statistics",
     False,
     "Let BatchNormalization compute its statistics for each microbatch, as"
-    " replicated training does; else a step that has it is not split.",
+    " replicated training does. Otherwise, a step with BatchNormalization"
+    " cannot be split.",
     flag_values=values,
   )
 
 
 def is_chosen(values: flags.FlagValues) -> bool:
-  """Whether the number of microbatches is chosen with the placement."""
+  """Returns whether microbatches are chosen together with the placement."""
   return bool(values.microbatches == AUTO)
 
 
-def config(values: flags.FlagValues) -> SplitConfig:
-  """What the flags say of microbatches; what is to be chosen is left whole.
+def config(values: flags.FlagValues) -> MicrobatchConfig:
+  """Returns the requested microbatches, or the whole step for "auto".
 
   Raises:
-    UsageError: no whole number of at least 1.
+    UsageError: a value is not a whole number of at least 1.
   """
   count = None if is_chosen(values) else _count(values, "microbatches")
-  return SplitConfig(
+  return MicrobatchConfig(
     count or 1,
     _count(values, "max_in_flight"),
     values.allow_batch_statistics,
@@ -55,21 +56,21 @@ def config(values: flags.FlagValues) -> SplitConfig:
 
 
 def arguments(values: flags.FlagValues) -> list[str]:
-  """The flags that are given, for the command line of another command."""
+  """Returns the given flags, for the command line of another command."""
   names = ("microbatches", "max_in_flight", "allow_batch_statistics")
   return [f"--{n}={values[n].value}" for n in names if values[n].present]
 
 
 def check_given(values: flags.FlagValues) -> None:
-  """Refuses `--max_in_flight` where nothing says into what a step is split.
+  """Checks that `--max_in_flight` has `--microbatches` beside it.
 
   Raises:
-    UsageError: it would be ignored.
+    UsageError: the flag would be ignored.
   """
   if values["max_in_flight"].present and not values["microbatches"].present:
     raise cli.UsageError(
-      f"--max_in_flight={values.max_in_flight} is of a step in microbatches:"
-      " give --microbatches, too"
+      f"--max_in_flight={values.max_in_flight} has no effect without"
+      " --microbatches; give both"
     )
 
 
@@ -84,21 +85,23 @@ def _count(values: flags.FlagValues, flag: str) -> int | None:
   return int(text)
 
 
-def check_says(values: flags.FlagValues, found: SplitConfig, path: str) -> None:
-  """Checks that the flags, where they are given, say what a placement does.
+def check_agrees(
+  values: flags.FlagValues, found: MicrobatchConfig, path: str
+) -> None:
+  """Checks that the given flags agree with the microbatches of a placement.
 
   Raises:
-    UsageError: they say something else.
+    UsageError: a flag contradicts the placement.
   """
   asked = config(values)
   pairs = {
-    "microbatches": (asked.microbatches, found.microbatches),
+    "microbatches": (asked.count, found.count),
     "max_in_flight": (asked.in_flight, found.in_flight),
   }
   for flag, (wanted, there) in pairs.items():
     if values[flag].present and wanted != there:
       raise cli.UsageError(
         f"--{flag}={values[flag].value}, and placement {path!r} is of"
-        f" {found.microbatches} microbatches with {found.in_flight} in flight:"
+        f" {found.count} microbatches with {found.in_flight} in flight:"
         " leave the flag out"
       )

@@ -1,31 +1,79 @@
-"""Record of the tried numbers of microbatches and of the choice among them.
+"""Step variants, the record of their trials, and the choice among them.
 
-This module holds data and messages only. `plan.microbatches` runs the trials.
+A step variant is the step with one choice of microbatches.
 """
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from tfplace.core.evaluation import Result
+from tfplace.core.evaluation import Evaluation, Result
+from tfplace.core.microbatches import MicrobatchConfig
 from tfplace.core.order import ARRIVAL, LEAST_GAIN, RANK
+from tfplace.core.placement import Placement
+from tfplace.core.problem import Problem
+from tfplace.core.protocols import Evaluator
 from tfplace.core.units import format_us
-from tfplace.extraction.microbatches import SplitConfig
+from tfplace.extraction import stages
+
+if TYPE_CHECKING:
+  from tfplace.extraction.traced import TracedStep
+
+
+class LiveDevices(Protocol):
+  """Devices that run placements of one step, see `plan.live_step`."""
+
+  @property
+  def run_s(self) -> float:
+    """Time limit for running placements, in seconds."""
+
+  def harness(
+    self, problem: Problem, *, on_stage: stages.OnStage, measure_s: float
+  ) -> Evaluator:
+    """Opens a harness that measures placements."""
+
+  def refitted(
+    self,
+    problem: Problem,
+    placements: Sequence[Placement],
+    measured: Sequence[Evaluation],
+  ) -> Problem:
+    """Returns the problem with costs fitted to measured placements."""
 
 
 @dataclasses.dataclass(frozen=True)
-class SplitTrial:
+class StepVariant:
+  """Step with one choice of microbatches.
+
+  Attributes:
+    problem: graph and cluster, with the costs for the search.
+    traced: the traced step, or None if it is not needed.
+    live: open devices, whose measured costs `problem` has, or None.
+  """
+
+  problem: Problem
+  traced: "TracedStep | None" = None
+  live: LiveDevices | None = None
+
+
+# Extracts a step variant. Raises `TfplaceError` if it is impossible.
+OpenVariant: TypeAlias = Callable[[MicrobatchConfig], StepVariant]
+
+
+@dataclasses.dataclass(frozen=True)
+class VariantTrial:
   """Trial of one step variant.
 
   Attributes:
-    split: number of microbatches, and how many are in flight.
+    microbatches: number of microbatches, and how many are in flight.
     best: best placement found, or None.
     seconds: search time in seconds.
     why: reason why there is no placement; "" if there is one.
     measured_us: step time of the fastest measured placement, or None.
   """
 
-  split: SplitConfig
+  microbatches: MicrobatchConfig
   best: Result | None
   seconds: float = 0.0
   why: str = ""
@@ -47,12 +95,12 @@ class SplitTrial:
 
 
 @dataclasses.dataclass(frozen=True)
-class SplitChoice:
+class VariantChoice:
   """Choice of one step variant among all trials.
 
   Attributes:
     trials: trials in order of execution; the first is the whole step.
-    split: chosen microbatches.
+    microbatches: chosen microbatches.
     single: the whole step on the best single device, or None if no device has
       enough memory.
     refused: reason why the step cannot be split; "" if it can.
@@ -60,24 +108,19 @@ class SplitChoice:
       statistics. None unless these statistics are the only obstacle.
   """
 
-  trials: Sequence[SplitTrial]
-  split: SplitConfig
+  trials: Sequence[VariantTrial]
+  microbatches: MicrobatchConfig
   single: Result | None = None
   refused: str = ""
-  allowed: SplitTrial | None = None
-
-  @property
-  def chosen(self) -> SplitTrial:
-    """Trial of the chosen step variant."""
-    return next(trial for trial in self.trials if trial.split == self.split)
+  allowed: VariantTrial | None = None
 
   def with_measured(
-    self, split: SplitConfig, measured_us: float
-  ) -> "SplitChoice":
+    self, microbatches: MicrobatchConfig, measured_us: float
+  ) -> "VariantChoice":
     """Returns a copy with the measured step time of a step variant."""
     trials = [
       dataclasses.replace(trial, measured_us=measured_us)
-      if trial.split == split
+      if trial.microbatches == microbatches
       else trial
       for trial in self.trials
     ]
@@ -86,20 +129,20 @@ class SplitChoice:
   @property
   def reason(self) -> str:
     """Reason for the choice, as part of a sentence."""
-    if not self.split.is_whole:
+    if not self.microbatches.is_whole:
       return self._against_whole()
     whole = "the step is left whole"
     if self.refused:
       return f"{whole}, since {self.refused}{self._if_allowed()}"
-    others = [trial for trial in self.trials if not trial.split.is_whole]
+    others = [trial for trial in self.trials if not trial.microbatches.is_whole]
     if not others:
       return f"{whole}, since there is one device for it"
     best = min(others, key=lambda t: (t.measured_us is None, t.step_time_us))
-    return f"{whole}, since {in_words(best.split)} {_found(best)}"
+    return f"{whole}, since {in_words(best.microbatches)} {_found(best)}"
 
   def _against_whole(self) -> str:
     whole = self.trials[0]
-    how = f"the step is split into {_counted(self.split)}, since whole"
+    how = f"the step is split into {_counted(self.microbatches)}, since whole"
     return f"{how} {_found(whole)}"
 
   def _if_allowed(self) -> str:
@@ -110,19 +153,19 @@ class SplitChoice:
     return f"; {would_take(self.allowed, whole_us)} with allow_batch_statistics"
 
 
-def _found(trial: SplitTrial) -> str:
+def _found(trial: VariantTrial) -> str:
   if trial.best is None:
     return f"it {trial.why}"
   return f"nothing faster than {format_us(trial.step_time_us)} was found"
 
 
-def would_take(trial: SplitTrial, whole_us: float) -> str:
-  """Describes the estimate of an unused split, as part of a sentence."""
+def would_take(trial: VariantTrial, whole_us: float) -> str:
+  """Describes the estimate of another variant, as part of a sentence."""
   instead = (
     "" if whole_us == float("inf") else f" instead of {format_us(whole_us)}"
   )
   return (
-    f"{in_words(trial.split)} it would take about"
+    f"{in_words(trial.microbatches)} it would take about"
     f" {format_us(trial.step_time_us)}{instead}"
   )
 
@@ -137,23 +180,23 @@ def order_reason(order: str, other_us: float | None) -> str:
   """
   if other_us is None:
     return ""
-  ways = {ARRIVAL: "as they become ready", RANK: "by rank"}
-  (other,) = (way for name, way in ways.items() if name != order)
+  texts = {ARRIVAL: "as they become ready", RANK: "by rank"}
+  (other,) = (text for name, text in texts.items() if name != order)
   found = f"nothing faster than {format_us(other_us)} was found"
   if math.isinf(other_us):
     found = "nothing was found that fits in memory"
   enough = ""
   if order == ARRIVAL and math.isfinite(other_us):
     enough = f", and it must gain {LEAST_GAIN:.0%}"
-  return f"devices take their ops {ways[order]}, since {other} {found}{enough}"
+  return f"devices run their ops {texts[order]}, since {other} {found}{enough}"
 
 
-def in_words(split: SplitConfig) -> str:
+def in_words(microbatches: MicrobatchConfig) -> str:
   """Returns, for example, "in 4 microbatches with 2 in flight" or "whole"."""
-  return "whole" if split.is_whole else f"in {_counted(split)}"
+  return "whole" if microbatches.is_whole else f"in {_counted(microbatches)}"
 
 
-def _counted(split: SplitConfig) -> str:
-  flight = split.max_in_flight
+def _counted(microbatches: MicrobatchConfig) -> str:
+  flight = microbatches.max_in_flight
   held = "" if flight is None else f" with {flight} in flight"
-  return f"{split.microbatches} microbatches{held}"
+  return f"{microbatches.count} microbatches{held}"

@@ -19,9 +19,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfplace.core.microbatches import MicrobatchConfig
 from tfplace.errors import ExtractionError
 from tfplace.extraction import keras_inputs
-from tfplace.extraction.microbatches import SplitConfig
 from tfplace.extraction.microbatches.forward import Forward, Gradient
 from tfplace.extraction.microbatches.microbatch import Copy, microbatches
 from tfplace.extraction.microbatches.parts import Parts
@@ -33,10 +33,10 @@ from tfplace.extraction.microbatches.whole_batch import check_losses
 _TRACING = threading.RLock()
 
 
-def split_train_step(
+def microbatched_train_step(
   model: keras.Model,
   data: Any,
-  config: SplitConfig,
+  config: MicrobatchConfig,
   own_step: Callable[[Any], Any] | None = None,
 ) -> tuple[Any, tf.Tensor]:
   """Builds one microbatched training step; call it inside a `tf.function`.
@@ -55,7 +55,7 @@ def split_train_step(
     ExtractionError: microbatches would change the result of the step; gives the
       reason.
   """
-  check_splits(model, config)
+  check_microbatches(model, config)
   if keras_inputs.has_own_step(model):
     return _own(Active(model, config), own_step or model.train_step, data)
   loss, found = gradients(model, data, config)
@@ -68,12 +68,12 @@ def split_train_step(
 def gradients(
   model: keras.Model,
   data: Any,
-  config: SplitConfig,
+  config: MicrobatchConfig,
   forward: Forward | None = None,
 ) -> tuple[tf.Tensor, list[Gradient]]:
   """Computes loss and gradients in microbatches, and updates the metrics.
 
-  Arguments and errors are those of `split_train_step`, except:
+  Arguments and errors are those of `microbatched_train_step`, except:
 
   Args:
     forward: `x, y, sample_weight` of a microbatch -> its loss; None for Keras'
@@ -82,7 +82,7 @@ def gradients(
   Returns:
     The loss, and the gradients by trainable weight, scaled for the optimizer.
   """
-  parts = Parts(data, config.microbatches)
+  parts = Parts(data, config.count)
   with _TRACING:
     copies = microbatches(model, parts, config, forward)
   found = [
@@ -110,7 +110,7 @@ class Active:
   """
 
   model: keras.Model
-  config: SplitConfig
+  config: MicrobatchConfig
   losses: list[tf.Tensor] = dataclasses.field(default_factory=list)
 
   def gradients(
@@ -123,11 +123,11 @@ class Active:
 
 
 _active: contextvars.ContextVar[Active | None] = contextvars.ContextVar(
-  "tfplace_split_step", default=None
+  "tfplace_microbatched_step", default=None
 )
 
 
-def active_split(model: keras.Model) -> Active | None:
+def active_step(model: keras.Model) -> Active | None:
   """Returns the microbatched step of `model` that is being traced, if any.
 
   Raises:
@@ -160,7 +160,7 @@ def _own(
   return logs, active.losses[0]
 
 
-def check_splits(model: keras.Model, config: SplitConfig) -> None:
+def check_microbatches(model: keras.Model, config: MicrobatchConfig) -> None:
   """Raises ExtractionError if microbatches would change the step's result."""
   config.check()
   why = None

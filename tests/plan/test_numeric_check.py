@@ -9,11 +9,12 @@ import tensorflow as tf
 from keras import layers, ops
 
 import tfplace
+from tfplace.core.microbatches import MicrobatchConfig
 from tfplace.errors import ExtractionError
 from tfplace.extraction import trace_keras
-from tfplace.extraction.microbatches import SplitConfig, microbatch
+from tfplace.extraction.microbatches import microbatch
 from tfplace.extraction.microbatches.examine import Findings
-from tfplace.plan import sources, split_check
+from tfplace.plan import numeric_check, sources
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(8, 6)).astype("float32")
@@ -66,8 +67,10 @@ def transformer(optimizer="adam"):
 
 def checked(model, x, microbatches=4):
   whole = trace_keras(model, sample=(x, Y))
-  split = trace_keras(model, sample=(x, Y), split=SplitConfig(microbatches))
-  return split_check.check_split(whole, split)
+  divided = trace_keras(
+    model, sample=(x, Y), microbatches=MicrobatchConfig(microbatches)
+  )
+  return numeric_check.check_equal(whole, divided)
 
 
 class All(dict):
@@ -158,13 +161,15 @@ def test_plan_says_the_seconds_of_the_check():
 
 def test_step_that_is_too_large_for_this_host_is_not_run():
   model = dense()
-  split = trace_keras(model, sample=(X, Y), split=SplitConfig(2))
-  graph = sources.op_graph(split, tfplace.cluster_preset("v100x2"))
-  assert split_check.why_not(graph, split) == ""
-  slow = split_check.CheckConfig(most_seconds=0.0)
-  assert "would take about" in split_check.why_not(graph, split, config=slow)
-  large = split_check.CheckConfig(memory_share=0.0)
-  assert "GiB" in split_check.why_not(graph, split, config=large)
+  divided = trace_keras(model, sample=(X, Y), microbatches=MicrobatchConfig(2))
+  graph = sources.op_graph(divided, tfplace.cluster_preset("v100x2"))
+  assert numeric_check.skip_reason(graph, divided) == ""
+  slow = numeric_check.CheckConfig(most_seconds=0.0)
+  assert "would take about" in numeric_check.skip_reason(
+    graph, divided, config=slow
+  )
+  large = numeric_check.CheckConfig(memory_share=0.0)
+  assert "GiB" in numeric_check.skip_reason(graph, divided, config=large)
 
 
 def test_step_with_a_lookup_table_is_planned_unchecked():

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from tfplace.core import Cluster, Device, Link, OpSpec, Problem, build_graph
+from tfplace.core.microbatches import MicrobatchConfig
 from tfplace.errors import ExtractionError
-from tfplace.extraction.microbatches import WHOLE, SplitConfig
-from tfplace.plan.choice import order_reason
-from tfplace.plan.microbatches import make_auto_plan
-from tfplace.plan.planner import PlanConfig, make_plan
-from tfplace.plan.race import SplitStep
+from tfplace.plan import PlanConfig
+from tfplace.plan.microbatches import choose_variant
+from tfplace.plan.search import search
+from tfplace.plan.variants import StepVariant, order_reason
 
 
-def two_stages(split):
+def two_stages(microbatches):
   """Two stages, each on a device of its own: what the second GPU's memory holds
   is none of it. 14 us of work and an update.
 
@@ -22,7 +22,7 @@ def two_stages(split):
   ready, for the second forward pass (2 us) of the second stage goes before the
   first backward pass there, and 11 by rank.
   """
-  k = split.microbatches
+  k = microbatches.count
   if k > 2:
     raise ExtractionError("the batch has 2 examples")
   ops, edges = [], []
@@ -49,19 +49,19 @@ def two_stages(split):
   names = [device.name for device in devices]
   links = [Link(a, b, 1.0) for a, b in itertools.permutations(names, 2)]
   cluster = Cluster("c", devices, tuple(links))
-  return SplitStep(Problem(build_graph("g", ops, edges), cluster))
+  return StepVariant(Problem(build_graph("g", ops, edges), cluster))
 
 
 @pytest.mark.parametrize("strategy", ["m_topo", "annealing"])
 @pytest.mark.parametrize("order", ["arrival", "rank", "auto"])
 def test_each_number_of_microbatches_has_its_order(strategy, order):
   config = PlanConfig(strategy, budget_s=1.0, order=order, baselines=())
-  plan, _ = make_auto_plan(two_stages, WHOLE, config)
-  assert plan.choice.split == SplitConfig(2)
+  plan, _ = choose_variant(two_stages, config)
+  assert plan.choice.microbatches == MicrobatchConfig(2)
   taken = "arrival" if order == "arrival" else "rank"
   assert plan.best.order == plan.problem.order == taken
   assert plan.best.evaluation.step_time_us == (13 if taken == "arrival" else 11)
-  trials = {t.split.microbatches: t.order for t in plan.choice.trials}
+  trials = {t.microbatches.count: t.order for t in plan.choice.trials}
   # The whole step is a chain: rank gains nothing there.
   assert trials[1] == ("rank" if order == "rank" else "arrival")
   said = "by rank, since as they become ready nothing faster than 13 us"
@@ -69,9 +69,9 @@ def test_each_number_of_microbatches_has_its_order(strategy, order):
 
 
 def test_baselines_are_in_the_order_of_the_plan():
-  problem = two_stages(SplitConfig(2)).problem
+  problem = two_stages(MicrobatchConfig(2)).problem
   config = PlanConfig("m_topo", 1.0, order="auto", baselines=("m_etf",))
-  plan = make_plan(problem, config)
+  plan = search(problem, config)
   assert [r.order for r in plan.results] == ["rank", "rank"]
   assert [r.evaluation.step_time_us for r in plan.results] == [11, 11]
 
@@ -79,10 +79,10 @@ def test_baselines_are_in_the_order_of_the_plan():
 def test_reasons():
   assert order_reason("rank", None) == ""
   assert order_reason("rank", np.inf) == (
-    "devices take their ops by rank, since as they become ready nothing was"
+    "devices run their ops by rank, since as they become ready nothing was"
     " found that fits in memory"
   )
   assert order_reason("arrival", 12000.0) == (
-    "devices take their ops as they become ready, since by rank nothing faster"
+    "devices run their ops as they become ready, since by rank nothing faster"
     " than 12 ms was found, and it must gain 3%"
   )
