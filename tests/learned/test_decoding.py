@@ -9,7 +9,7 @@ from policies_testing import gpus, problem_of, random_graph
 from tfplace import Simulator, core
 from tfplace.core.budget import Budget
 from tfplace.learned.decisions import group_decisions
-from tfplace.learned.ordered.decoding import BASE, SEEN, Head, decode
+from tfplace.learned.ordered.decoding import BASE, FEATURES, Head, decode
 from tfplace.learned.ordered.placer import OrderedPlacer, uniform_head
 from tfplace.learned.ordered.tables import partial_tables
 from tfplace.placers.tracker import Tracker
@@ -75,7 +75,7 @@ def test_transfers_and_clocks_are_as_simulated_on_a_chain_across_devices():
   zero = np.zeros((1, 3, 2), np.float32)
   samples = decode(tables, uniform_head(3), zero, forced, True)
   ideal = tables.ideal_us
-  end = samples.seen[0, 2, :, END] * ideal
+  end = samples.observed[0, 2, :, END] * ideal
   # An op's launch gap keeps device 1 until 34: ends at 36 + 6, or at 34 + 6.
   np.testing.assert_allclose(end, [2.0, 0.0], atol=1e-4)
   simulated = Simulator(problem_of(graph, gpus(2))).run(forced)
@@ -88,16 +88,23 @@ def test_what_is_forced_is_taken_and_seen():
   forced = (np.arange(count, dtype=np.int32) % 4)[None]
   samples = decode(tables, uniform_head(count), noise_of(tables), forced, True)
   assert (samples.choices == forced).all()
-  assert samples.seen.shape == (1, count, 4, SEEN)
-  assert np.isfinite(samples.seen).all()
-  assert np.abs(samples.seen).max() <= 4.0
+  assert samples.observed.shape == (1, count, 4, FEATURES)
+  assert np.isfinite(samples.observed).all()
+  assert np.abs(samples.observed).max() <= 4.0
 
 
 def test_devices_are_interchangeable():
   tables = tables_of(random_graph(60, seed=2), gpus(4), 20)
   rng = np.random.default_rng(0)
   count = len(tables.allowed)
-  shapes = ((count, 8), (count, SEEN), (SEEN, 8), (8, 4), (4,), (4,))
+  shapes = (
+    (count, 8),
+    (count, FEATURES),
+    (FEATURES, 8),
+    (8, 4),
+    (4,),
+    (4,),
+  )
   head = Head(*(rng.normal(size=s).astype(np.float32) for s in shapes))
   noise, rename = noise_of(tables, 5), np.array([2, 0, 3, 1])
   first = decode_all(tables, head, noise)
@@ -132,7 +139,7 @@ def test_missing_links_are_seen_as_far():
   forced = np.full((1, 2), -1, np.int32)
   noise = np.zeros((1, 2, 2), np.float32)
   samples = decode(tables, linear(2, f6=-1.0), noise, forced, True)
-  assert np.isfinite(samples.seen).all()
+  assert np.isfinite(samples.observed).all()
   assert samples.choices[0, 0] == samples.choices[0, 1]
 
 

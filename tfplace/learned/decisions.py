@@ -304,8 +304,8 @@ def decoding_noise(
   are `shared_noise`.
   """
   noise = np.zeros((samples + 1, steps, devices), np.float32)
-  drawn = shared_noise(rng, samples, steps, devices, groupings)
-  for row, mine in zip(noise[1:], drawn, strict=True):
+  noises = shared_noise(rng, samples, steps, devices, groupings)
+  for row, mine in zip(noise[1:], noises, strict=True):
     row[:] = mine
   return noise
 
@@ -328,7 +328,7 @@ def greedy_and_samples(
   edges = (bound + row[:, None]).ravel()
   result = np.empty((samples + 1, count), np.int64)
   result[0] = logits.argmax(axis=1)
-  for draw in result[1:]:
+  for row_choices in result[1:]:
     at = np.searchsorted(edges, rng.random(count) + row, side="right")
-    draw[:] = np.minimum(at - row * choices, choices - 1)
+    row_choices[:] = np.minimum(at - row * choices, choices - 1)
   return result.astype(np.int32)

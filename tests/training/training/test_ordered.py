@@ -74,8 +74,9 @@ def test_the_decoder_takes_what_the_network_says_is_most_probable():
   free = np.full((1, shape[0]), -1, np.int32)
   zero = np.zeros((1, *shape), np.float32)
   samples = decode(learner._tables[0], learner._head(0), zero, free, True)
-  told = learner.policy(learner._bank.get(tf.constant(0)))
-  logits = learner.policy.logits(told, samples.seen, samples.may).numpy()[0]
+  contexts = learner.policy(learner._bank.get(tf.constant(0)))
+  observed, candidates = samples.observed, samples.candidates
+  logits = learner.policy.logits(contexts, observed, candidates).numpy()[0]
   chosen = logits[np.arange(shape[0]), samples.choices[0]]
   np.testing.assert_allclose(chosen, logits.max(axis=1), atol=1e-3)
   assert len(set(samples.choices[0].tolist())) > 1
@@ -138,12 +139,13 @@ def test_ppo_learns_what_to_change():
 
 def test_devices_that_look_the_same_share_the_probability():
   log_probs = tf.math.log([[1 / 3, 1 / 3, 1 / 3], [0.5, 0.25, 0.25]])
-  may = tf.ones((2, 3), tf.bool)
+  candidates = tf.ones((2, 3), tf.bool)
   same = tf.constant([[True, True, True], [False, True, False]])
   known = tf.constant([True, True])
-  loss = float(shared_loss(log_probs, may, same, known, 0.0))
+  loss = float(shared_loss(log_probs, candidates, same, known, 0.0))
   assert loss == pytest.approx(np.log(4) / 2, abs=1e-5)  # 0, and log 4
-  only = float(shared_loss(log_probs, may, same, tf.constant([True, False]), 0))
+  one = tf.constant([True, False])
+  only = float(shared_loss(log_probs, candidates, same, one, 0.0))
   assert only == pytest.approx(0.0, abs=1e-5)
 
 

@@ -95,9 +95,9 @@ class GdpLearner(EncoderLearner):
     first, info = self._look({GRAPH: np.full(number, graph, np.int32)})
     count = task.decisions.num_decisions
     logits = logits_of(info)[0, :count, : len(task.classes)]
-    drawn = sample(logits, number, rng, task.groupings)
+    sampled = sample(logits, number, rng, task.groupings)
     if task.best is not None:
-      drawn[-1] = task.best
-    drawn = symmetry.likeliest(drawn, logits, task.classes)
+      sampled[-1] = task.best
+    sampled = symmetry.likeliest(sampled, logits, task.classes)
     greedy = logits.argmax(axis=1).astype(np.int32)
-    return np.concatenate((greedy[None], drawn)), first, info
+    return np.concatenate((greedy[None], sampled)), first, info

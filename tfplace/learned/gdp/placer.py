@@ -85,6 +85,6 @@ def candidates(
   temperatures: Sequence[float],
 ) -> list[np.ndarray]:
   """Returns the most probable placement and samples, [num_ops] each."""
-  drawn = sample(logits, samples, rng, decisions.groupings, temperatures)
+  sampled = sample(logits, samples, rng, decisions.groupings, temperatures)
   first = logits.argmax(axis=1).astype(np.int32)
-  return [decisions.to_devices(choices) for choices in (first, *drawn)]
+  return [decisions.to_devices(choices) for choices in (first, *sampled)]

@@ -6,12 +6,13 @@ import numpy as np
 import tensorflow as tf
 
 from tfplace.learned.encoder.agent import GRAPH, PlacementActor
-from tfplace.learned.ordered.decoding import SEEN, Samples
+from tfplace.learned.ordered.decoding import FEATURES, Samples
 from tfplace.learned.ordered.network import OrderedNetwork
 from tfplace.learned.train import tensor_spec
 from tfplace.learned.train.ppo import GraphBank
 
-SEES, MAY = "seen", "may"  # parts of an observation besides the graph
+# Parts of an observation besides the graph.
+OBSERVED, CANDIDATES = "observed", "candidates"
 
 
 class OrderedActor(PlacementActor):
@@ -29,9 +30,11 @@ class OrderedActor(PlacementActor):
     graph = tf.reshape(observation[GRAPH], [-1])[0]
     context, slope = self._policy(self.bank.get(graph))
     more = [[0, self.bank.max_decisions - tf.shape(context)[0]], [0, 0]]
-    told = tf.pad(context, more), tf.pad(slope, more)
-    may = observation[MAY] > 0
-    return self._policy.logits(told, observation[SEES], may) / self._temperature
+    contexts = tf.pad(context, more), tf.pad(slope, more)
+    candidates = observation[CANDIDATES] > 0
+    observed = observation[OBSERVED]
+    logits = self._policy.logits(contexts, observed, candidates)
+    return logits / self._temperature
 
 
 def observation_spec(bank: GraphBank) -> dict[str, Any]:
@@ -39,20 +42,26 @@ def observation_spec(bank: GraphBank) -> dict[str, Any]:
   shape = (bank.max_decisions, bank.max_devices)
   return {
     GRAPH: bank.graph_spec(),
-    SEES: tf.TensorSpec((*shape, SEEN), tf.float32, SEES),
-    MAY: tensor_spec.BoundedTensorSpec(shape, tf.int32, 0, 1, MAY),
+    OBSERVED: tf.TensorSpec((*shape, FEATURES), tf.float32, OBSERVED),
+    CANDIDATES: tensor_spec.BoundedTensorSpec(
+      shape, tf.int32, 0, 1, CANDIDATES
+    ),
   }
 
 
-def observed(
+def observations(
   bank: GraphBank, graph: int, samples: Samples
 ) -> dict[str, np.ndarray]:
   """Converts samples of a graph to [B] padded observations."""
-  number, count, devices, _ = samples.seen.shape
+  number, count, devices, _ = samples.observed.shape
   shape = (number, bank.max_decisions, bank.max_devices)
-  seen = np.zeros((*shape, SEEN), np.float32)
-  seen[:, :count, :devices] = samples.seen
-  may = np.zeros(shape, np.int32)
-  may[:, :count, :devices] = samples.may
-  may[:, count:, 0] = 1
-  return {GRAPH: np.full(number, graph, np.int32), SEES: seen, MAY: may}
+  observed = np.zeros((*shape, FEATURES), np.float32)
+  observed[:, :count, :devices] = samples.observed
+  candidates = np.zeros(shape, np.int32)
+  candidates[:, :count, :devices] = samples.candidates
+  candidates[:, count:, 0] = 1
+  return {
+    GRAPH: np.full(number, graph, np.int32),
+    OBSERVED: observed,
+    CANDIDATES: candidates,
+  }

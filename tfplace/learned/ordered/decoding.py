@@ -2,8 +2,8 @@
 
 When the first op of a decision is reached, a small MLP scores each device that
 can run it. All devices share the MLP, so that devices are interchangeable and
-any number works. Its inputs are `SEEN` features of the decision on the device
-and the decision's context from the graph network. The op is then scheduled
+any number works. Its inputs are features of the decision on the device and the
+decision's context from the graph network. The op is then scheduled
 after its inputs have arrived (transfers queue on their channels) and the device
 is free. Doppler (ICLR 2026) decides op by op in the same way; decisions on
 coarse groups are ours.
@@ -15,7 +15,7 @@ import numpy as np
 
 from tfplace.learned.decisions import NEVER
 from tfplace.learned.ordered.schedule import (
-  SEEN,
+  FEATURES,
   State,
   arrival,
   copy,
@@ -38,8 +38,8 @@ class Head(NamedTuple):
 
   Attributes:
     context: [N, H] float32, added to the first layer.
-    slope: [N, SEEN] float32, linear part of the logit.
-    first: [SEEN, H] float32.
+    slope: [N, FEATURES] float32, linear part of the logit.
+    first: [FEATURES, H] float32.
     second: [H, K] float32.
     bias: [K] float32.
     last: [K] float32.
@@ -58,14 +58,15 @@ class Samples(NamedTuple):
 
   Attributes:
     choices: [B, N] int32 devices.
-    seen: [B, N, D, SEEN] float32 features, or [B, 0, D, SEEN] if not kept.
-    may: [B, N, D] bool devices to choose from, empty like `seen`. These are the
-      allowed devices with free memory, or all allowed ones if there are none.
+    observed: [B, N, D, FEATURES] float32; [B, 0, D, FEATURES] if not kept.
+    candidates: [B, N, D] bool devices to choose from, empty like `observed`.
+      These are the allowed devices with free memory, or all allowed ones if
+      there are none.
   """
 
   choices: np.ndarray
-  seen: np.ndarray
-  may: np.ndarray
+  observed: np.ndarray
+  candidates: np.ndarray
 
 
 def decode(
@@ -88,7 +89,7 @@ def decode(
   rows = count if keeps else 0
   samples = Samples(
     np.full((number, count), -1, np.int32),
-    np.zeros((number, rows, devices, SEEN), np.float32),
+    np.zeros((number, rows, devices, FEATURES), np.float32),
     np.zeros((number, rows, devices), np.bool_),
   )
   _decode(
@@ -120,14 +121,16 @@ def _decode(
         best: Index = np.int64(forced[row, decision])
         open_devices(tables, state, decision)
         if best >= 0:
-          state.may[best] = True
+          state.candidates[best] = True
         _look(tables, state, device_of, decision, op)
         if best < 0:
           best = _score(head, state, decision, noise[row, decision])
-        if samples.seen.shape[1] > 0:
-          for device in range(len(state.may)):
-            copy(samples.seen[row, decision, device], state.seen[device])
-          copy(samples.may[row, decision], state.may)
+        if samples.observed.shape[1] > 0:
+          for device in range(len(state.candidates)):
+            copy(
+              samples.observed[row, decision, device], state.observed[device]
+            )
+          copy(samples.candidates[row, decision], state.candidates)
         take(tables, state, device_of, decision, best)
       run(tables, state, device_of, op, np.int64(device_of[decision]))
 
@@ -140,16 +143,16 @@ def _look(
   decision: Index,
   op: Index,
 ) -> None:
-  """Fills in [D, SEEN] features, relative to the best device."""
-  seen, may, least = state.seen, state.may, state.least
+  """Fills in [D, FEATURES] features, relative to the best device."""
+  observed, candidates, least = state.observed, state.candidates, state.least
   start, end, cut = state.start, state.finish, state.cut
-  devices = len(may)
-  seen[:] = 0.0
+  devices = len(candidates)
+  observed[:] = 0.0
   least[:] = np.inf
   here_us = max(tables.fastest_us[decision], 0.01 * tables.mean_us)
   _traffic(tables, state, device_of, decision)
   for device in range(devices):
-    if not may[device]:
+    if not candidates[device]:
       continue
     ready = arrival(tables, state, device_of, op, device)
     start[device] = max(ready, state.clock[device])
@@ -159,9 +162,9 @@ def _look(
     least[2] = min(least[2], end[device])
     least[3] = min(least[3], cut[device])
     wait = ready - state.clock[device]
-    seen[device, 0] = np.tanh(wait / here_us)
+    observed[device, 0] = np.tanh(wait / here_us)
   for device in range(devices):
-    if may[device]:
+    if candidates[device]:
       _relate(tables, state, decision, device, here_us)
 
 
@@ -175,7 +178,7 @@ def _relate(
 ) -> None:
   start, end, cut = state.start, state.finish, state.cut
   least, ideal = state.least, tables.ideal_us
-  row = state.seen[device]
+  row = state.observed[device]
   load = state.load[device]
   work_us = tables.work_us[decision, device]
   row[1] = (load + work_us) / ideal
@@ -205,7 +208,7 @@ def _relate(
     row[27] = tables.base_shares[decision, device]
     row[28] = tables.base_loads[device]
     row[29] = tables.base_loads[device] - tables.base_loads[base]
-  for i in range(SEEN):
+  for i in range(FEATURES):
     row[i] = min(max(row[i], -_MOST), _MOST)
 
 
@@ -214,7 +217,7 @@ def _traffic(
   tables: PartialTables, state: State, device_of: np.ndarray, decision: Index
 ) -> None:
   """Fills in traffic with earlier decisions, per device."""
-  near, cut, seen = state.near, state.cut, state.seen
+  near, cut, observed = state.near, state.cut, state.observed
   near[:] = 0.0
   inputs = outputs = 1e-9
   decided = most = 0.0
@@ -237,9 +240,9 @@ def _traffic(
         largest, most = where, us
   for device in range(len(cut)):
     cut[device] = decided - near[0, device] - near[1, device]
-    seen[device, 17] = near[0, device] / outputs
-    seen[device, 18] = near[1, device] / inputs
-    seen[device, 19] = device == largest
+    observed[device, 17] = near[0, device] / outputs
+    observed[device, 18] = near[1, device] / inputs
+    observed[device, 19] = device == largest
 
 
 @inlined
@@ -280,12 +283,12 @@ def _score(
   best: Index = np.int64(0)
   for device in range(len(noise)):
     logits[device] = NEVER
-    if state.may[device]:
+    if state.candidates[device]:
       copy(hidden, head.context[decision])
       copy(narrow, head.bias)
       logits[device] = noise[device]
-      for i in range(SEEN):
-        value = state.seen[device, i]
+      for i in range(FEATURES):
+        value = state.observed[device, i]
         logits[device] += value * head.slope[decision, i]
         for j in range(len(hidden)):
           hidden[j] += value * head.first[i, j]

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfplace.learned.encoder.learner import EncoderLearner
-from tfplace.learned.ordered.agent import OrderedActor, observed
+from tfplace.learned.ordered.agent import OrderedActor, observations
 from tfplace.learned.ordered.decoding import Head, Samples, decode
 from tfplace.learned.ordered.network import (
   OrderedConfig,
@@ -79,24 +79,25 @@ class OrderedLearner(EncoderLearner):
     if step % 2:
       forced[rng.random(len(target)) < self._method.own_choices] = -1
     samples = self._decode(graph, noise[None], forced[None])
-    seen, may = samples.seen[0], samples.may[0]
+    observed, candidates = samples.observed[0], samples.candidates[0]
     at = np.arange(len(target))
-    wanted = seen[at, target][:, None]
-    off = np.abs(seen - wanted).max(axis=-1)
-    same = may & (off <= self._method.same_features)
+    wanted = observed[at, target][:, None]
+    off = np.abs(observed - wanted).max(axis=-1)
+    same = candidates & (off <= self._method.same_features)
     known = same.any(axis=1)  # Off its path, the target may have no room.
     loss = self._imitate(
-      tf.constant(graph), *map(tf.constant, (seen, may, same, known))
+      tf.constant(graph), *map(tf.constant, (observed, candidates, same, known))
     )
     self._average.step()
     return float(loss)
 
   def _imitation_loss(self, graph: tf.Tensor, *given: tf.Tensor) -> tf.Tensor:
-    seen, may, same, known = given
-    told = self.policy(self._bank.get(graph))
-    log_probs = tf.nn.log_softmax(self.policy.logits(told, seen, may))
+    observed, candidates, same, known = given
+    contexts = self.policy(self._bank.get(graph))
+    logits = self.policy.logits(contexts, observed, candidates)
+    log_probs = tf.nn.log_softmax(logits)
     smoothing = self._config.imitation.smoothing
-    return shared_loss(log_probs, may, same, known, smoothing)
+    return shared_loss(log_probs, candidates, same, known, smoothing)
 
   def _sample(
     self, graph: int, rng: np.random.Generator
@@ -111,7 +112,7 @@ class OrderedLearner(EncoderLearner):
       forced[-1] = best
     samples = self._decode(graph, noise, forced)
     others = Samples(*(part[1:] for part in samples))
-    first, info = self._look(observed(self._bank, graph, others))
+    first, info = self._look(observations(self._bank, graph, others))
     return samples.choices, first, info
 
   def _head(self, graph: int) -> Head:
@@ -129,7 +130,7 @@ class OrderedLearner(EncoderLearner):
 
 def shared_loss(
   log_probs: tf.Tensor,
-  may: tf.Tensor,
+  candidates: tf.Tensor,
   same: tf.Tensor,
   known: tf.Tensor,
   smoothing: float,
@@ -138,15 +139,15 @@ def shared_loss(
 
   Args:
     log_probs: [N, D].
-    may: [N, D] bool devices to choose from.
+    candidates: [N, D] bool devices to choose from.
     same: [N, D] bool target and its equivalents.
     known: [N] bool decisions with a target.
     smoothing: Weight of the mean over all devices to choose from.
   """
   log_probs = tf.maximum(log_probs, -30.0)
   wanted = tf.reduce_logsumexp(tf.where(same, log_probs, -1e9), axis=1)
-  number = tf.reduce_sum(tf.cast(may, tf.float32), axis=1)
-  every = tf.reduce_sum(tf.where(may, log_probs, 0.0), axis=1)
+  number = tf.reduce_sum(tf.cast(candidates, tf.float32), axis=1)
+  every = tf.reduce_sum(tf.where(candidates, log_probs, 0.0), axis=1)
   every /= tf.maximum(number, 1.0)
   mixed = (1.0 - smoothing) * wanted + smoothing * every
   weight = tf.cast(known, tf.float32)

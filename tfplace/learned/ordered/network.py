@@ -8,7 +8,7 @@ from tfplace.learned.decisions import NEVER
 from tfplace.learned.encoder import features
 from tfplace.learned.encoder.network import Encoder, EncoderConfig
 from tfplace.learned.export import as_function
-from tfplace.learned.ordered.decoding import SEEN
+from tfplace.learned.ordered.decoding import FEATURES
 from tfplace.learned.policy_format import Exportable
 
 
@@ -33,8 +33,8 @@ class OrderedNetwork(Encoder):
     super().__init__(config, "ordered_network")
     dense = tf.keras.layers.Dense
     self._context = dense(config.wide)
-    self._slope = dense(SEEN, kernel_initializer="zeros")
-    self._first = self._head("first", (SEEN, config.wide))
+    self._slope = dense(FEATURES, kernel_initializer="zeros")
+    self._first = self._head("first", (FEATURES, config.wide))
     self._second = self._head("second", (config.wide, config.narrow))
     self._bias = self._head("bias", (config.narrow,), "zeros")
     self._last = self._head("last", (config.narrow, 1))
@@ -47,33 +47,33 @@ class OrderedNetwork(Encoder):
   def call(
     self, inputs: dict[str, tf.Tensor], recomputes: bool = False
   ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Maps `Features.tensors()` to [N, wide] contexts, [N, SEEN] slopes."""
+    """Maps `Features.tensors()` to [N, wide] contexts, [N, FEATURES] slopes."""
     state, graph = self.encode(inputs, recomputes)
     devices = tf.reduce_mean(inputs["device"], axis=0, keepdims=True)
-    told = tf.concat([graph, devices], axis=1)
-    told = tf.repeat(told, tf.shape(state)[0], axis=0)
-    joined = tf.concat([state, told], axis=1)
+    contexts = tf.concat([graph, devices], axis=1)
+    contexts = tf.repeat(contexts, tf.shape(state)[0], axis=0)
+    joined = tf.concat([state, contexts], axis=1)
     return self._context(joined), self._slope(joined)
 
   def logits(
     self,
-    told: tuple[tf.Tensor, tf.Tensor],
-    seen: tf.Tensor,
-    may: tf.Tensor,
+    contexts: tuple[tf.Tensor, tf.Tensor],
+    observed: tf.Tensor,
+    candidates: tf.Tensor,
   ) -> tf.Tensor:
     """Computes [..., N, D] logits like `decoding.decode`.
 
     Args:
-      told: Result of `call`.
-      seen: [..., N, D, SEEN].
-      may: [..., N, D] bool.
+      contexts: Result of `call`.
+      observed: [..., N, D, FEATURES].
+      candidates: [..., N, D] bool.
     """
-    context, slope = told
-    hidden = tf.tensordot(seen, self._first, 1) + context[:, None]
+    context, slope = contexts
+    hidden = tf.tensordot(observed, self._first, 1) + context[:, None]
     hidden = tf.tensordot(tf.nn.relu(hidden), self._second, 1) + self._bias
     score = tf.tensordot(tf.nn.relu(hidden), self._last, 1)[..., 0]
-    score += tf.reduce_sum(seen * slope[:, None], axis=-1)
-    return tf.where(may, score, NEVER)
+    score += tf.reduce_sum(observed * slope[:, None], axis=-1)
+    return tf.where(candidates, score, NEVER)
 
   def head(self) -> tuple[tf.Tensor, ...]:
     """Returns the weights of `decoding.Head` after the slope."""
@@ -89,7 +89,7 @@ def exportable(network: OrderedNetwork) -> Exportable:
     network=dataclasses.asdict(network.config),
     variables=list(network.variables),
     functions={
-      "contexts": as_function(lambda **seen: network(seen), signature),
+      "contexts": as_function(lambda **observed: network(observed), signature),
       "head": as_function(network.head, {}),
     },
   )

@@ -13,7 +13,13 @@ from tfplace.errors import PlacementError, TfplaceError
 from tfplace.learned import policies
 from tfplace.learned.decisions import Decisions, decisions_at
 from tfplace.learned.encoder import features
-from tfplace.learned.ordered.decoding import BASE, SEEN, SLOWER, Head, decode
+from tfplace.learned.ordered.decoding import (
+  BASE,
+  FEATURES,
+  SLOWER,
+  Head,
+  decode,
+)
 from tfplace.learned.ordered.tables import (
   PartialTables,
   changed,
@@ -122,8 +128,8 @@ def policy_head(policy: policies.Policy | None, decisions: Decisions) -> Head:
   if policy is None:
     return uniform_head(decisions.num_decisions)
   seen = features.extract(decisions, policy.axes)
-  told = policy.run("contexts", seen.tensors().values())
-  return Head(*told, *policy.run("head", ()))
+  contexts = policy.run("contexts", seen.tensors().values())
+  return Head(*contexts, *policy.run("head", ()))
 
 
 class Pass:
@@ -171,7 +177,12 @@ def uniform_head(
     keeping: Bonus in nats for keeping a decision.
     avoids_slow: Penalty in nats for a device that is e times slower.
   """
-  shapes = ((num_decisions, 1), (num_decisions, SEEN), (SEEN, 1), (1, 1))
+  shapes = (
+    (num_decisions, 1),
+    (num_decisions, FEATURES),
+    (FEATURES, 1),
+    (1, 1),
+  )
   weights = [np.zeros(shape, np.float32) for shape in (*shapes, (1,), (1,))]
   weights[1][:, SLOWER] = -avoids_slow
   weights[1][:, BASE] = keeping

@@ -13,7 +13,7 @@ from tfplace.learned.ordered.tables import PartialTables
 from tfplace.simulate.jit import Index, helper, inlined
 from tfplace.simulate.links import arrival_us, free_us
 
-SEEN = 30  # features of a decision on a device
+FEATURES = 30  # features of a decision on a device
 
 
 class State(NamedTuple):
@@ -30,7 +30,8 @@ class State(NamedTuple):
     layer, micro, pair: [groups, D] assigned work in microseconds.
     last: [1 + microbatches] device of the last decision of each microbatch;
       index 0 is that of any decision.
-    seen, may, logits: [D, SEEN], [D], [D] of the current decision.
+    observed, candidates, logits: [D, FEATURES], [D], [D] of the current
+      decision.
     start, finish, cut: Times of the current decision, in microseconds.
     near: [2, D] transfer times of its outputs and inputs.
     least: [4] minima of load, start, finish and cut.
@@ -49,8 +50,8 @@ class State(NamedTuple):
   micro: np.ndarray
   pair: np.ndarray
   last: np.ndarray
-  seen: np.ndarray
-  may: np.ndarray
+  observed: np.ndarray
+  candidates: np.ndarray
   logits: np.ndarray
   start: np.ndarray
   finish: np.ndarray
@@ -79,7 +80,7 @@ def make_state(tables: PartialTables, wide: int, narrow: int) -> State:
     np.zeros((micros, devices)),
     np.zeros((pairs, devices)),
     np.zeros(1 + micros, np.int64),
-    np.zeros((devices, SEEN), np.float32),
+    np.zeros((devices, FEATURES), np.float32),
     np.zeros(devices, np.bool_),
     np.zeros(devices, np.float32),
     each[5],
@@ -118,14 +119,14 @@ def reset(state: State) -> None:
 @helper
 def open_devices(tables: PartialTables, state: State, decision: Index) -> None:
   """Fills in the devices to choose from."""
-  some, may = False, state.may
-  for device in range(len(may)):
+  some, candidates = False, state.candidates
+  for device in range(len(candidates)):
     needs = state.persistent[device] + tables.persistent_bytes[decision]
     fits = needs <= tables.memory_bytes[device]
-    may[device] = tables.allowed[decision, device] and fits
-    some = some or may[device]
+    candidates[device] = tables.allowed[decision, device] and fits
+    some = some or candidates[device]
   if not some:
-    copy(may, tables.allowed[decision])
+    copy(candidates, tables.allowed[decision])
 
 
 @helper

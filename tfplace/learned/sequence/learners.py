@@ -73,7 +73,7 @@ class SequenceLearner(Learner):
     """Builds the network of complete sizes."""
 
   @abc.abstractmethod
-  def _draw(
+  def _sample(
     self, graph: int, rng: np.random.Generator, samples: int
   ) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
     """Returns logit noise and, per kind, [1 + samples, K] choices.
@@ -137,13 +137,13 @@ class SequenceLearner(Learner):
   def improve(self, graph: int, rng: np.random.Generator) -> Step:
     """Runs one iteration: samples and evaluates placements, updates."""
     task, config = self._tasks[graph], self._method
-    noise, drawn = self._draw(graph, rng, config.samples)
-    every_us = task.evaluate(self._to_choices(graph, drawn))
+    noise, sampled = self._sample(graph, rng, config.samples)
+    every_us = task.evaluate(self._to_choices(graph, sampled))
     step_us = every_us[1:]
     reward = root_rewards(step_us, task.baseline_us, config.infeasible_reward)
     taught = margins(tf.constant(reward), config.elite).numpy()
     advantages = self._baseline.advantages(graph, step_us, taught)
-    chosen = [tf.constant(c[1:]) for c in drawn]
+    chosen = [tf.constant(c[1:]) for c in sampled]
     loss, entropy = self._learn(
       self._inputs[graph],
       tf.constant(noise),
@@ -206,13 +206,13 @@ class RnnLearner(SequenceLearner):
     )
     return network
 
-  def _draw(
+  def _sample(
     self, graph: int, rng: np.random.Generator, samples: int
   ) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
     seen = self.inputs[graph]
     noise = decoding_noise(rng, samples, seen.num_decisions, seen.num_devices)
-    drawn = self._decode(self._inputs[graph], tf.constant(noise)).numpy()
-    return np.zeros((1, 1), np.float32), (drawn,)
+    sampled = self._decode(self._inputs[graph], tf.constant(noise)).numpy()
+    return np.zeros((1, 1), np.float32), (sampled,)
 
   def _to_choices(
     self, graph: int, chosen: tuple[np.ndarray, ...]
@@ -253,7 +253,7 @@ class HierarchicalLearner(SequenceLearner):
     self._decode = self._function(network.decode, *more.values())
     return network
 
-  def _draw(
+  def _sample(
     self, graph: int, rng: np.random.Generator, samples: int
   ) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
     config, inputs = self._method, self._inputs[graph]
@@ -267,8 +267,8 @@ class HierarchicalLearner(SequenceLearner):
     devices = decoding_noise(
       rng, samples, logits.shape[1], self.inputs[graph].num_devices
     )
-    drawn = self._decode(inputs, tf.constant(grouping), tf.constant(devices))
-    return noise, (grouping, drawn.numpy())
+    sampled = self._decode(inputs, tf.constant(grouping), tf.constant(devices))
+    return noise, (grouping, sampled.numpy())
 
   def _to_choices(
     self, graph: int, chosen: tuple[np.ndarray, ...]

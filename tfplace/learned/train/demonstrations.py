@@ -192,10 +192,10 @@ def simplified(
   )
   spent = 1
   for label in _levels(groups):
-    for cluster in np.unique(label[now != goal]):
+    for coarse_group in np.unique(label[now != goal]):
       if spent >= config.max_evaluations:
         return groups.expand(now), spent
-      trial = np.where(label == cluster, goal, now)
+      trial = np.where(label == coarse_group, goal, now)
       spent += 1
       step_us = engine.simulate(tables, groups.expand(trial), work, limit)
       if step_us <= limit and (work.peak_bytes <= memory).all():
