@@ -47,6 +47,7 @@ WITHOUT_TENSORFLOW = (
   "core",
   "formats",
   "plan.planner",
+  "plan.live_step",
   "plan.sources",
   "simulate",
   "bounds",

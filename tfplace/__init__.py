@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     Problem,
     build_graph,
   )
+  from tfplace.core.evaluation import Result
   from tfplace.core.presets import cluster_preset
   from tfplace.errors import (
     ApplyError,
@@ -48,7 +49,8 @@ if TYPE_CHECKING:
     plan_model,
     split_gradients,
   )
-  from tfplace.placers import Result, place
+  from tfplace.placers.place import place
+  from tfplace.plan.plan import Plan
   from tfplace.plan.sources import extract
   from tfplace.simulate import Simulator
 
@@ -65,6 +67,7 @@ _HOMES = {
     "TfplaceError",
     "TrainingError",
   ),
+  "tfplace.plan.plan": ("Plan",),
   "tfplace.plan.sources": ("extract",),
   "tfplace.core": (
     "Cluster",

@@ -12,7 +12,7 @@ from tfplace.core import Evaluation, Placement, Problem
 from tfplace.errors import TfplaceError
 from tfplace.extraction.traced import TracedStep
 from tfplace.formats.json_file import write_json
-from tfplace.plan import clusters, sources
+from tfplace.plan import live_step, sources
 from tfplace.report.trace import make_trace
 from tfplace.simulate import Simulator
 
@@ -57,7 +57,7 @@ def profiled(
     )
     graph = sources.op_graph(traced, live.cluster)
   with cli.showing_progress(f"Profiling {name}"):
-    step = clusters.LiveStep(live, traced, _counts(values))
+    step = live_step.LiveStep(live, traced, _counts(values))
     problem = step.profiled(Problem(graph, live.cluster))
   with cli.showing_progress("Proving a lower bound"):
     return bounds.tightened(problem), traced

@@ -24,11 +24,11 @@ import numpy as np
 from tfplace import cost, placers
 from tfplace.core import Problem
 from tfplace.core.cluster import Cluster
+from tfplace.core.microbatches import MicrobatchConfig
 from tfplace.core.op_graph import OpGraph
 from tfplace.core.presets import cluster_preset
 from tfplace.cost.kernels.model import KernelCosts
 from tfplace.extraction import trace_keras
-from tfplace.extraction.microbatches import SplitConfig
 from tfplace.extraction.traced import TracedStep
 from tfplace.simulate import Simulator
 
@@ -187,7 +187,9 @@ def traced(key: StepKey, fused: bool) -> TracedStep:
     key.batch,
     sample=sample,
     kind="train" if key.mode == "train" else "predict",
-    split=SplitConfig(key.microbatches, allow_batch_statistics=True),
+    microbatches=MicrobatchConfig(
+      key.microbatches, allow_batch_statistics=True
+    ),
   )
 
 

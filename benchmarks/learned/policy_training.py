@@ -85,7 +85,7 @@ def train_on_all(
 def _trainer(
   job: dict[str, Any], every: Sequence[Any], settings: dict[str, Any]
 ) -> Any:
-  from tfplace.learned.exported import SHIPPED
+  from tfplace.learned.policies import SHIPPED
   from tfplace.learned.train.trainer import Trainer
 
   init_from = job.get("init_from")

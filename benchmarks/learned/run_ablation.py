@@ -23,8 +23,8 @@ from benchmarks.learned import ablation_report, samples
 from benchmarks.learned.ablation_training import ARMS, policy_dir
 from benchmarks.lib import gpu_flags, saved_rows
 from tfplace.core import Problem
-from tfplace.learned import exported, training_process
-from tfplace.learned.exported import Policy
+from tfplace.learned import policies, training_process
+from tfplace.learned.policies import Policy
 from tfplace.simulate import Simulator
 
 HERE = pathlib.Path(__file__).parents[1]
@@ -67,15 +67,15 @@ def main(argv: list[str]) -> None:
     check=True,
     env={**os.environ, training_process.SWITCH: "1"},
   )
-  policies = {
-    f"{arm}/{seed}": exported.load_policy(policy_dir(_WORK.value, arm, seed))
+  loaded = {
+    f"{arm}/{seed}": policies.load_policy(policy_dir(_WORK.value, arm, seed))
     for arm in _ARMS.value
     for seed in _SEEDS.value
   }
   rows = {
     row.label: saved.row(
       f"{row.label}/{gpu_flags.cluster_of(row)}",
-      lambda row=row: measure(gpu_flags.problem_of(row), policies),
+      lambda row=row: measure(gpu_flags.problem_of(row), loaded),
     )
     for row in gpu_flags.rows()
   }

@@ -39,10 +39,11 @@ from tfplace.core.budget import Budget
 from tfplace.core.evaluation import Result
 from tfplace.errors import TfplaceError
 from tfplace.learned.decisions import group_decisions, sample
-from tfplace.learned.gdp.ordered_placer import SIZES, OrderedPlacer
+from tfplace.learned.ordered.placer import OrderedPlacer
 from tfplace.placers.auto import AutoPlacer
 from tfplace.placers.place import warm_up
 from tfplace.placers.registry import LEARNED_IN_AUTO, classical, get_placer
+from tfplace.placers.tracker import Tracker
 from tfplace.plan import graph_cache
 from tfplace.simulate import Simulator
 
@@ -208,8 +209,9 @@ def alone(problem: Problem, policy: str | None) -> dict[str, Any]:
   drawn = placer.place(problem, simulator, Budget(ALONE_S), 0)
   found["policy"] = _kept(drawn)
   budget = Budget(ONE_SHOT_S, drawn.evaluations)
-  changed = placer.draws(problem, simulator, budget, 0, None, SIZES)
-  found["changes"] = _kept(changed)
+  tracker = Tracker(placer.name, problem, simulator, budget)
+  placer.search(tracker, np.random.default_rng(0), None, placer.sizes)
+  found["changes"] = _kept(tracker.result())
   found["random"] = random_draws(problem, simulator, drawn.evaluations)
   return found
 
@@ -232,7 +234,7 @@ def random_draws(
   while left > 0:
     decisions = by_size[turn % len(by_size)]
     logits = samples.uniform(problem, decisions)
-    some = sample(logits, min(left, _AT_ONCE), rng, decisions.clusterings)
+    some = sample(logits, min(left, _AT_ONCE), rng, decisions.groupings)
     batch = simulator.run(decisions.to_devices(some))
     times = np.where(batch.feasible, batch.step_time_us, math.inf)
     best = min(best, float(times.min()))

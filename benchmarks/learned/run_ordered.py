@@ -37,12 +37,14 @@ import tfplace
 from benchmarks.lib import saved_rows
 from tfplace.core import Problem, symmetry
 from tfplace.core.budget import Budget
+from tfplace.core.evaluation import Result
 from tfplace.core.presets import cluster_preset
 from tfplace.errors import TfplaceError
-from tfplace.learned import exported, training_process
+from tfplace.learned import policies, training_process
 from tfplace.learned.decisions import Decisions, decisions_at
 from tfplace.placers import registry
 from tfplace.placers.search.annealing import best_first
+from tfplace.placers.tracker import Tracker
 from tfplace.simulate import Simulator
 
 STRATEGY = "ordered"
@@ -242,13 +244,24 @@ class _Printer:
     self._seen = []
 
 
+def search(
+  placer: Any, problem: Problem, seconds: float, policy: Any, sizes: list[int]
+) -> Result:
+  """Searches by a policy, or by random changes for None."""
+  budget = Budget(seconds)
+  tracker = Tracker(STRATEGY, problem, Simulator(problem), budget)
+  rng = np.random.default_rng(_SEED.value)
+  placer.search(tracker, rng, policy, sizes)
+  return tracker.result()
+
+
 def compare() -> None:
   """One row per problem; then the geometric means."""
-  from tfplace.learned.gdp import ordered_placer
+  from tfplace.learned.ordered import placer as ordered_placer
 
   work = pathlib.Path(_WORK_DIR.value)
-  policies = {
-    name: exported.load_policy(work / folder, STRATEGY)
+  arms = {
+    name: policies.load_policy(work / folder, STRATEGY)
     for name, folder in (("policy", "policy"), ("untrained", "untrained"))
   }
   saved = saved_rows.SavedRows(
@@ -261,17 +274,10 @@ def compare() -> None:
   def measure(problem: Problem) -> dict:
     row = one_shots(problem)
     for arm in ARMS:
-      policy = policies.get(arm)
+      policy = arms.get(arm)
       placer = ordered_placer.OrderedPlacer(patience=NEVER)
       began = time.perf_counter()
-      found = placer.draws(
-        problem,
-        Simulator(problem),
-        Budget(_SECONDS.value),
-        _SEED.value,
-        policy,
-        sizes,
-      )
+      found = search(placer, problem, _SECONDS.value, policy, sizes)
       row[arm] = {
         "step_time_us": found.evaluation.step_time_us,
         "seconds": time.perf_counter() - began,
@@ -282,13 +288,9 @@ def compare() -> None:
 
   rows = {}
   for problem in problems():
-    for policy in (
-      *policies.values(),
-      None,
-    ):  # compiled before the clock starts
-      ordered_placer.OrderedPlacer(samples=1).draws(
-        problem, Simulator(problem), Budget(60.0), 0, policy, sizes
-      )
+    for policy in (*arms.values(), None):  # compiled before the clock starts
+      placer = ordered_placer.OrderedPlacer(samples=1)
+      search(placer, problem, 60.0, policy, sizes)
     key = f"{problem.graph.name}/{problem.cluster.name}"
     key += f"/{problem.graph.num_microbatches}"
     rows[key] = saved.row(key, lambda problem=problem: measure(problem))

@@ -53,12 +53,12 @@ _OUT = flags.DEFINE_string(
 
 def placing(problem: Problem) -> Callable[[], Any]:
   """One zero-shot placement of every group."""
-  from tfplace.learned import exported
+  from tfplace.learned import policies
   from tfplace.learned.decisions import group_decisions
-  from tfplace.learned.gdp import features
+  from tfplace.learned.encoder import features
   from tfplace.simulate import Simulator
 
-  policy = exported.load_placers_policy("gdp", None)
+  policy = policies.load_placers_policy("gdp", None)
 
   def place() -> float:
     fresh = Problem(problem.graph, problem.cluster)  # nothing kept from before

@@ -19,9 +19,9 @@ from absl import app, flags
 from benchmarks.learned import samples
 from benchmarks.lib import gpu_flags, saved_rows
 from tfplace.core import Problem
-from tfplace.learned import exported
-from tfplace.learned.decisions import TEMPERATURES
-from tfplace.learned.exported import Policy
+from tfplace.learned import policies
+from tfplace.learned.gdp.placer import GdpPlacer
+from tfplace.learned.policies import Policy
 from tfplace.simulate import Simulator
 
 HERE = pathlib.Path(__file__).parents[1]
@@ -42,7 +42,7 @@ def main(argv: list[str]) -> None:
     _RESULT.value,
     {"gpu": gpu_flags.GPU.value, "policy": _POLICY.value or "shipped"},
   )
-  policy = exported.load_placers_policy("gdp", _POLICY.value)
+  policy = policies.load_placers_policy("gdp", _POLICY.value)
   found = {}
   for row in rows:
     cluster = gpu_flags.cluster_of(row)
@@ -59,7 +59,7 @@ def main(argv: list[str]) -> None:
 def measure(problem: Problem, policy: Policy) -> dict:
   """Of one row: by size, step times of the policy's draws and random ones."""
   simulator = Simulator(problem)
-  arms = (1.0,), TEMPERATURES
+  arms = (1.0,), GdpPlacer.temperatures
   return {
     "ops": problem.graph.num_ops,
     "one_shot_us": samples.one_shot(problem, simulator),

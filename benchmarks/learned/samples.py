@@ -9,8 +9,9 @@ from tfplace.core import Problem
 from tfplace.core.budget import Budget
 from tfplace.errors import TfplaceError
 from tfplace.learned.decisions import Decisions, group_decisions
-from tfplace.learned.exported import Policy
-from tfplace.learned.gdp import features, placer
+from tfplace.learned.encoder import features
+from tfplace.learned.gdp import placer
+from tfplace.learned.policies import Policy
 from tfplace.placers.registry import get_placer
 from tfplace.simulate import Simulator
 
@@ -35,7 +36,7 @@ def at_each_size(
       arm with each of these, in order.
   """
   found = []
-  for size in placer.SIZES:
+  for size in placer.GdpPlacer.sizes:
     decisions = group_decisions(problem, size)
     seen = {p.axes: features.extract(decisions, axes=p.axes) for p in policies}
     logits = [policy.logits(seen[policy.axes]) for policy in policies]

@@ -200,14 +200,14 @@ def profiled(
   live: "measure.OpenCluster", name: str
 ) -> "tuple[Problem, TracedStep]":
   """The problem with measured op times and calibrated links."""
-  from tfplace.plan import clusters, sources
+  from tfplace.plan import live_step, sources
 
   batch_size, sizes = MODELS[name]
   with cli.showing_progress(f"Extracting {name}"):
     traced = sources.trace("model", name, batch_size=batch_size, sizes=sizes)
     graph = sources.op_graph(traced, live.cluster)
   with cli.showing_progress(f"Profiling {name}"):
-    step = clusters.LiveStep(live, traced)
+    step = live_step.LiveStep(live, traced)
     return step.profiled(Problem(graph, live.cluster)), traced
 
 

@@ -36,7 +36,7 @@ from tfplace.simulate import Simulator
 if TYPE_CHECKING:
   from tfplace import measure
   from tfplace.extraction.traced import TracedStep
-  from tfplace.plan.planner import PlanResult
+  from tfplace.plan.search import PlanReport
 
 _DESCRIPTION = (
   "Places models on running devices by auto, and compares predicted and"
@@ -141,19 +141,19 @@ def search(
   live: "measure.OpenCluster",
   problem: Problem,
   traced: "TracedStep",
-) -> "PlanResult":
+) -> "PlanReport":
   """What `auto` ends with after search and measurement in turns."""
-  from tfplace.plan.clusters import LiveStep
-  from tfplace.plan.measured import make_measured_plan
-  from tfplace.plan.planner import PlanConfig
+  from tfplace.plan import PlanConfig
+  from tfplace.plan.live_step import LiveStep
+  from tfplace.plan.measured import search_measured
 
   config = PlanConfig("auto", values.budget_s, values.seed)
   step = LiveStep(live, traced, measure_s=values.measure_s)
-  return make_measured_plan(step.profiled(problem), config, step)
+  return search_measured(step.profiled(problem), config, step)
 
 
 def placements(
-  values: flags.FlagValues, plan: "PlanResult", mark: str | None
+  values: flags.FlagValues, plan: "PlanReport", mark: str | None
 ) -> dict[str, np.ndarray]:
   """Label -> [num_ops] devices."""
   problem = plan.problem

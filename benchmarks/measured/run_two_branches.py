@@ -26,7 +26,7 @@ from tfplace.errors import MeasurementError
 from tfplace.extraction import TracedStep, trace_keras
 from tfplace.formats.cluster import cluster_to_json
 from tfplace.formats.json_file import write_json
-from tfplace.plan import clusters, sources
+from tfplace.plan import live_step, sources
 from tfplace.simulate import Simulator
 
 HERE = pathlib.Path(__file__).parents[1]
@@ -111,7 +111,7 @@ def profiled(live: measure.OpenCluster, traced: TracedStep) -> Problem:
   """The problem with measured op times, overheads and links."""
   graph = sources.op_graph(traced, live.cluster)
   estimated = Problem(graph, live.cluster)
-  return clusters.LiveStep(live, traced).profiled(estimated)
+  return live_step.LiveStep(live, traced).profiled(estimated)
 
 
 def measured(

@@ -29,11 +29,18 @@ from tfplace import placers
 from tfplace.bin import cli
 from tfplace.core import Cluster, OpGraph, Problem
 from tfplace.core.evaluation import Result
+from tfplace.core.microbatches import MicrobatchConfig
 from tfplace.core.order import ARRIVAL, AUTO, ORDERS
 from tfplace.core.presets import cluster_preset
 from tfplace.errors import InfeasibleError, TfplaceError
-from tfplace.extraction.microbatches import SplitConfig
-from tfplace.plan import graph_cache, microbatches, planner, race, sources
+from tfplace.plan import (
+  PlanConfig,
+  graph_cache,
+  graph_keys,
+  microbatches,
+  sources,
+  variants,
+)
 
 if TYPE_CHECKING:
   import keras
@@ -162,10 +169,10 @@ class StepGraphs(Protocol):
   """The graphs of one model's step."""
 
   @property
-  def allows(self) -> SplitConfig:
+  def allows(self) -> MicrobatchConfig:
     """The whole step, with what splits of it may do."""
 
-  def problem(self, split: SplitConfig, cluster: str) -> Problem:
+  def problem(self, microbatches: MicrobatchConfig, cluster: str) -> Problem:
     """The step split so, with the cluster's costs."""
 
 
@@ -187,24 +194,24 @@ class Graphs:
   clusters: Sequence[str]
   cache_dir: str | None
   module: str = "reference"
-  _found: dict[tuple[SplitConfig, str], OpGraph] = dataclasses.field(
+  _found: dict[tuple[MicrobatchConfig, str], OpGraph] = dataclasses.field(
     default_factory=dict
   )
 
-  def problem(self, split: SplitConfig, cluster: str) -> Problem:
+  def problem(self, microbatches: MicrobatchConfig, cluster: str) -> Problem:
     """The step split so, with the cluster's costs.
 
     Raises:
       ExtractionError: it cannot be split.
     """
-    if (split, cluster) not in self._found:
-      self._load(split)
-    return Problem(self._found[split, cluster], cluster_preset(cluster))
+    if (microbatches, cluster) not in self._found:
+      self._load(microbatches)
+    return Problem(self._found[microbatches, cluster], cluster_preset(cluster))
 
   @property
-  def allows(self) -> SplitConfig:
+  def allows(self) -> MicrobatchConfig:
     """The whole step, with what splits of it may do."""
-    return SplitConfig(
+    return MicrobatchConfig(
       allow_batch_statistics=self._trained.has_batch_statistics
     )
 
@@ -213,43 +220,49 @@ class Graphs:
     module = importlib.import_module(f"benchmarks.models.{self.module}")
     return module.MODELS[self.name]
 
-  def _load(self, split: SplitConfig) -> None:
+  def _load(self, microbatches: MicrobatchConfig) -> None:
     trained = self._trained
     cache = graph_cache.GraphCache(self.cache_dir) if self.cache_dir else None
     began, traced = time.perf_counter(), None
     for preset in self.clusters:
       cluster = cluster_preset(preset)
-      key = cache and graph_cache.content_key(
+      key = cache and graph_keys.content_key(
         "module",
         str(HERE / "models" / f"{self.module}.py"),
         cluster,
         batch_size=trained.batch_size,
         sizes={self.name: 1},
-        split=split,
+        microbatches=microbatches,
       )
       graph = cache.load(key) if cache and key else None
       if graph is None:
-        traced = traced or trace(trained.build, trained.batch_size, split)
+        traced = traced or trace(
+          trained.build, trained.batch_size, microbatches
+        )
         graph = sources.op_graph(traced, cluster)
         if cache and key:
           cache.store(key, graph)
-      self._found[split, preset] = graph
+      self._found[microbatches, preset] = graph
     taken = time.perf_counter() - began
     print(
-      f"{self.name}, {split.microbatches} microbatches: {graph.num_ops:,} ops"
+      f"{self.name}, {microbatches.count} microbatches: {graph.num_ops:,} ops"
       f" in {taken:.0f} s",
       flush=True,
     )
 
 
 def trace(
-  build: Callable[[], "keras.Model"], batch_size: int, split: SplitConfig
+  build: Callable[[], "keras.Model"],
+  batch_size: int,
+  microbatches: MicrobatchConfig,
 ) -> "TracedStep":
   """The step of a model that is made for it, and then let go."""
   from tfplace.extraction import keras_step
 
   with keras_step.fresh_names():
-    return keras_step.trace_keras(build(), batch_size, split=split)
+    return keras_step.trace_keras(
+      build(), batch_size, microbatches=microbatches
+    )
 
 
 def measure(
@@ -258,7 +271,7 @@ def measure(
   """The columns of one model on one cluster."""
   problems = {
     count: graphs.problem(
-      dataclasses.replace(graphs.allows, microbatches=count), cluster
+      dataclasses.replace(graphs.allows, count=count), cluster
     )
     for count in counts
   }
@@ -345,24 +358,25 @@ def chosen(
 ) -> dict[str, Any]:
   """`auto`, which also chooses the microbatches, as the commands do."""
 
-  def open_split(split: SplitConfig) -> race.SplitStep:
-    return race.SplitStep(graphs.problem(split, cluster))
+  def open_variant(microbatches: MicrobatchConfig) -> variants.StepVariant:
+    return variants.StepVariant(graphs.problem(microbatches, cluster))
 
-  config = planner.PlanConfig(
+  config = PlanConfig(
     budget_s=values.budget_s,
     seed=values.seed,
     baselines=(),
     order=values.order,
+    microbatches=graphs.allows,
   )
-  plan, _ = microbatches.make_auto_plan(open_split, graphs.allows, config)
+  plan, _ = microbatches.choose_variant(open_variant, config)
   tried = plan.choice.trials
   return {
     **of_result(plan.best, cluster_preset(cluster)),
-    "microbatches": plan.choice.split.microbatches,
-    "max_in_flight": plan.choice.split.max_in_flight,
+    "microbatches": plan.choice.microbatches.count,
+    "max_in_flight": plan.choice.microbatches.max_in_flight,
     "seconds": sum(trial.seconds for trial in tried),
     "step_times_us": {
-      f"{t.split.microbatches} ({t.split.in_flight})": t.step_time_us
+      f"{t.microbatches.count} ({t.microbatches.in_flight})": t.step_time_us
       for t in tried
       if t.best is not None
     },

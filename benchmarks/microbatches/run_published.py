@@ -24,8 +24,8 @@ from benchmarks.lib import published, saved_rows
 from benchmarks.microbatches import models_report, run_models
 from tfplace.bin import cli
 from tfplace.core import Problem
+from tfplace.core.microbatches import MicrobatchConfig
 from tfplace.core.presets import cluster_preset
-from tfplace.extraction.microbatches import SplitConfig
 from tfplace.plan import sources
 
 HERE = pathlib.Path(__file__).parents[1]
@@ -98,21 +98,21 @@ class RowGraphs:
     allows: the whole step, with what splits of it may do.
   """
 
-  allows = SplitConfig(allow_batch_statistics=True)
+  allows = MicrobatchConfig(allow_batch_statistics=True)
 
   def __init__(
     self, row: published.Row, cluster: str, cache_dir: str | None
   ) -> None:
     self._row, self._cluster, self._cache_dir = row, cluster, cache_dir
-    self._found: dict[SplitConfig, Problem] = {}
+    self._found: dict[MicrobatchConfig, Problem] = {}
 
-  def problem(self, split: SplitConfig, cluster: str) -> Problem:
+  def problem(self, microbatches: MicrobatchConfig, cluster: str) -> Problem:
     """The step split so.
 
     Raises:
       ExtractionError: it cannot be split.
     """
-    if split not in self._found:
+    if microbatches not in self._found:
       began = time.perf_counter()
       (graph,) = sources.extract_each(
         self._row.model,
@@ -120,15 +120,15 @@ class RowGraphs:
         batch_size=self._row.batch_size,
         sizes=self._row.sizes,
         cache_dir=self._cache_dir,
-        split=split,
+        microbatches=microbatches,
       )
-      self._found[split] = Problem(graph, cluster_preset(cluster))
+      self._found[microbatches] = Problem(graph, cluster_preset(cluster))
       print(
-        f"{self._row.label}, {split.microbatches} microbatches:"
+        f"{self._row.label}, {microbatches.count} microbatches:"
         f" {graph.num_ops:,} ops in {time.perf_counter() - began:.0f} s",
         flush=True,
       )
-    return self._found[split]
+    return self._found[microbatches]
 
 
 def measure(values: flags.FlagValues, row: published.Row, cluster: str) -> dict:

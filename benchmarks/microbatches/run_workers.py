@@ -29,8 +29,8 @@ from absl import flags
 from benchmarks.measured import run_fidelity
 from tfplace.bin import cli
 from tfplace.core import Evaluation, Placement, Problem
+from tfplace.core.microbatches import MicrobatchConfig
 from tfplace.errors import MeasurementError
-from tfplace.extraction.microbatches import SplitConfig
 from tfplace.formats.json_file import write_json
 from tfplace.simulate import Simulator
 
@@ -156,7 +156,7 @@ def trace(
 
   model.set_weights(weights)
   return trace_keras(
-    model, sample=(data["x"], data["y"]), split=SplitConfig(count)
+    model, sample=(data["x"], data["y"]), microbatches=MicrobatchConfig(count)
   )
 
 
@@ -168,13 +168,12 @@ def placed(
 ) -> dict[str, Row]:
   """The best placement that search and measurement find; unsplit, one worker
   besides."""
-  from tfplace.plan import sources
-  from tfplace.plan.clusters import LiveStep
-  from tfplace.plan.measured import make_measured_plan
-  from tfplace.plan.planner import PlanConfig
+  from tfplace.plan import PlanConfig, sources
+  from tfplace.plan.live_step import LiveStep
+  from tfplace.plan.measured import search_measured
 
   problem = Problem(sources.op_graph(traced, live.cluster), live.cluster)
-  plan = make_measured_plan(
+  plan = search_measured(
     problem,
     PlanConfig("auto", values.budget_s, values.seed),
     LiveStep(live, traced, measure_s=values.measure_s),
@@ -247,8 +246,8 @@ def run(
 def summary(result: dict[str, dict[str, Any]]) -> dict[str, Any]:
   """Ratios of measured steps to the best split one, and of losses."""
   took = {label: row["measured_us"] for label, row in result.items()}
-  split = [label for label in took if label.endswith("microbatches")]
-  best = min(split, key=lambda label: took[label])
+  divided = [label for label in took if label.endswith("microbatches")]
+  best = min(divided, key=lambda label: took[label])
   expected = np.array(result[ONE]["losses"])
   errors = {
     label: float(np.abs(np.array(row["losses"]) / expected - 1).max())

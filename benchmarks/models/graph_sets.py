@@ -80,7 +80,7 @@ class TrainedRow:
     graphs = run_models.Graphs(
       self.model, [self.cluster], cache_dir, self.module
     )
-    split = dataclasses.replace(graphs.allows, microbatches=self.microbatches)
+    split = dataclasses.replace(graphs.allows, count=self.microbatches)
     return graphs.problem(split, self.cluster)
 
 

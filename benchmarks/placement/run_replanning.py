@@ -34,8 +34,8 @@ from tfplace import bounds, placers
 from tfplace.bin import cli
 from tfplace.core import Cluster, Evaluation, OpGraph, Placement, Problem
 from tfplace.core.budget import Budget
+from tfplace.core.microbatches import MicrobatchConfig
 from tfplace.core.presets import cluster_preset
-from tfplace.extraction.microbatches import SplitConfig
 from tfplace.formats import load_graph
 from tfplace.placers.auto import AutoPlacer
 from tfplace.placers.registry import LEARNED_IN_AUTO
@@ -119,7 +119,7 @@ def reader(name: str, on: str) -> Callable[[], OpGraph]:
     return lambda: synthetic.synthetic_graph(int(count), seed=0)
   if kind in reference.MODELS and count.isdigit():
     graphs = run_models.Graphs(kind, [on], graph_cache.default_directory())
-    return lambda: graphs.problem(SplitConfig(int(count)), on).graph
+    return lambda: graphs.problem(MicrobatchConfig(int(count)), on).graph
   raise cli.UsageError(
     f"--graphs: {name!r} is no file, nor synthetic/OPS, nor"
     f" MODEL/MICROBATCHES with a model of {', '.join(reference.MODELS)}"

@@ -30,9 +30,9 @@ from benchmarks.lib import saved_rows
 from benchmarks.models import synthetic
 from tfplace.bin import cli
 from tfplace.core import OpGraph, Problem
+from tfplace.core.microbatches import MicrobatchConfig
 from tfplace.core.presets import cluster_preset
 from tfplace.errors import TfplaceError
-from tfplace.extraction.microbatches import SplitConfig
 from tfplace.formats.packed_graph import pack_graph, unpack_graph
 from tfplace.placers import registry
 
@@ -125,7 +125,7 @@ def extracted(model: str, cluster: str, microbatches: int) -> OpGraph:
   from tfplace.plan import sources
 
   (graph,) = sources.extract_each(
-    model, [cluster], split=SplitConfig(microbatches)
+    model, [cluster], microbatches=MicrobatchConfig(microbatches)
   )
   return graph
 

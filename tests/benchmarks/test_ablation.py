@@ -9,7 +9,7 @@ from extra_train import needs_extra_train
 
 from benchmarks.learned import ablation_report, ablation_training
 from tfplace import core, formats
-from tfplace.learned import exported, training_process
+from tfplace.learned import policies, training_process
 
 _RUN = """
 import sys
@@ -55,7 +55,7 @@ def test_every_arm_is_trained_once_and_leaves_a_policy(tmp_path):
     "shipped, seed 0: trained",
   ]
   for arm in (*arms, ablation_training.SHIPPED):
-    exported.load_policy(ablation_training.policy_dir(str(tmp_path), arm, "0"))
+    policies.load_policy(ablation_training.policy_dir(str(tmp_path), arm, "0"))
   assert train_tiny(tmp_path, arms=arms) == ""
 
 

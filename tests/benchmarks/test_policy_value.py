@@ -5,7 +5,7 @@ import json
 import tiny_row
 
 from tfplace.bounds import lower_bound
-from tfplace.learned import exported
+from tfplace.learned import policies
 
 
 def test_both_arms_run_and_only_one_asks_the_policy(tmp_path):
@@ -13,7 +13,7 @@ def test_both_arms_run_and_only_one_asks_the_policy(tmp_path):
   tiny_row.run(
     "learned.run_policy_value",
     *(f"--result={result}", "--budgets_s=4", "--seeds=0"),
-    f"--policy={exported.SHIPPED / 'ordered'}",  # asked whatever the step
+    f"--policy={policies.SHIPPED / 'ordered'}",  # asked whatever the step
     f"--graph_cache_dir={tmp_path}",
   )
   (row,) = json.loads(result.read_text())["rows"].values()

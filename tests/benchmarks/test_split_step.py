@@ -9,7 +9,7 @@ import pytest
 from benchmarks.microbatches import models_report, run_models
 from benchmarks.models import reference
 from tfplace import placers
-from tfplace.extraction.microbatches import WHOLE
+from tfplace.core.microbatches import WHOLE
 
 
 def tiny():

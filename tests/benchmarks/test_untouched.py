@@ -16,7 +16,7 @@ from benchmarks.models import (
 from tfplace.bounds import lower_bound
 from tfplace.core import Problem
 from tfplace.core.presets import cluster_preset
-from tfplace.learned import exported
+from tfplace.learned import policies
 
 
 class Tiny:
@@ -32,7 +32,7 @@ def run(monkeypatch, tmp_path):
   monkeypatch.setattr(saved_rows, "pin_to_cores", lambda count: None)
   monkeypatch.setitem(graph_sets.SETS, "development", [Tiny()])
   out = tmp_path / "rows.json"
-  policy = exported.SHIPPED / "ordered"  # given: asked whatever the step
+  policy = policies.SHIPPED / "ordered"  # given: asked whatever the step
   common = [f"--out={out}", "--budgets_s=2", "--seeds=0", f"--policy={policy}"]
   return lambda *more: run_holdout.start([*common, *more])
 

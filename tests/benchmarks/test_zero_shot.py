@@ -10,9 +10,10 @@ from benchmarks.learned import run_zero_shot, samples
 from tfplace import core
 from tfplace.bounds import lower_bound
 from tfplace.core.presets import cluster_preset
-from tfplace.learned import exported
+from tfplace.learned import policies
 from tfplace.learned.decisions import group_decisions
-from tfplace.learned.gdp import features, placer
+from tfplace.learned.encoder import features
+from tfplace.learned.gdp import placer
 from tfplace.simulate import Simulator
 
 
@@ -24,9 +25,9 @@ def test_a_row_is_measured_at_every_size(tmp_path):
     f"--graph_cache_dir={tmp_path}",
   )
   (row,) = json.loads(result.read_text())["rows"].values()
-  assert list(row["sizes"]) == [str(size) for size in placer.SIZES]
+  assert list(row["sizes"]) == [str(size) for size in placer.GdpPlacer.sizes]
   problem = tiny_row.problem(tmp_path)
-  policy = exported.load_placers_policy("gdp", None)
+  policy = policies.load_placers_policy("gdp", None)
   for size, found in row["sizes"].items():
     first_us = most_probable_us(problem, policy, int(size))
     assert found["first_us"] == pytest.approx(first_us, rel=1e-6)

@@ -11,7 +11,7 @@ from tfplace.extraction import (
   trace_keras_file,
   trace_saved_model,
 )
-from tfplace.learned import exported
+from tfplace.learned import policies
 
 SCHEMES = ("gs", "s3", "http", "https", "hdfs", "ram", "hf", "file")
 FLAGS = {
@@ -46,7 +46,7 @@ def test_a_flag_takes_no_address(command, flag, capsys):
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize(
   "load",
-  [trace_saved_model, trace_keras_file, trace_graph_def, exported.load_policy],
+  [trace_saved_model, trace_keras_file, trace_graph_def, policies.load_policy],
 )
 def test_a_function_takes_no_address(load, scheme):
   with pytest.raises(TfplaceError, match=f"{scheme}:/"):

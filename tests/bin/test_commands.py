@@ -300,7 +300,7 @@ def test_auto_of_what_cannot_be_split_says_why(
   assert place.run(arguments) == 0
   assert "(graph) is a graph that was traced already" in capsys.readouterr().out
   assert place.run([*arguments, "--init_placement=p.json"]) == 1
-  assert "--init_placement is of one split" in capsys.readouterr().err
+  assert "--init_placement has a fixed number" in capsys.readouterr().err
 
 
 def test_measured_placement_on_a_real_worker(keras_file, tmp_path, capsys):
@@ -395,7 +395,7 @@ BAD_FLAGS = {
   "seconds of running on described devices": (
     place,
     ["--graph=G", "--cluster=C", "--measure_s=3"],
-    ["--measure_s=3 bounds steps on real devices"],
+    ["--measure_s=3 limits steps on real devices"],
   ),
   "negative budget": (place, ["--graph=G", "--budget_s=-1"], ["-1"]),
   "stray argument": (extract, ["stray"], ["unexpected argument 'stray'"]),
@@ -447,7 +447,7 @@ BAD_SPLITS = {
   ),
   "in flight of a whole step": (
     ["--keras_model=K", "--max_in_flight=2"],
-    "--max_in_flight=2 is of a step in microbatches: give --microbatches, too",
+    "--max_in_flight=2 has no effect without --microbatches; give both",
   ),
   "more than examples": (
     ["--keras_model=K", "--microbatches=9"],

@@ -39,7 +39,7 @@ def test_auto_says_the_order_and_why(stages, tmp_path, capsys):
   flags = [*stages, "--strategy=m_topo", "--json", "--order=auto"]
   assert place.run([*flags, f"--output={plan}"]) == 0
   out = capsys.readouterr().out
-  said = "Devices take their ops by rank, since as they become ready nothing"
+  said = "Devices run their ops by rank, since as they become ready nothing"
   assert f"{said} faster than 13 us was found." in " ".join(out.split())
   placed = json.loads(out.splitlines()[-1])
   assert (placed["step_time_us"], placed["order"]) == (11, "rank")

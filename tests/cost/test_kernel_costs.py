@@ -17,7 +17,7 @@ from tfplace.cost.kernels.ops import Kernel
 from tfplace.cost.kernels.times import times_us
 from tfplace.errors import ProblemError
 from tfplace.extraction.traced import TracedStep
-from tfplace.plan import graph_cache
+from tfplace.plan import graph_keys
 
 SIDE = 1024
 # A GPU from its data sheet, without what Grappler derives a peak from.
@@ -111,7 +111,7 @@ def test_halves_take_tensor_cores_and_half_the_traffic():
 def test_the_cache_keeps_costs_and_tf32_apart():
   def key(costs):
     cluster = cluster_preset("a100x1")
-    return graph_cache.content_key("model", "nmt", cluster, costs=costs)
+    return graph_keys.content_key("model", "nmt", cluster, costs=costs)
 
   assert key("kernels") != key("grappler")
   before = key("kernels")

@@ -6,9 +6,9 @@ import pytest
 from keras import layers
 
 import tfplace
+from tfplace.core.microbatches import MicrobatchConfig
 from tfplace.cost import estimate, op_graph
 from tfplace.extraction import trace_keras
-from tfplace.extraction.microbatches import SplitConfig
 
 CLUSTER = tfplace.cluster_preset("v100x2")
 
@@ -42,7 +42,7 @@ def test_each_microbatch_costs_what_it_costs_alone(
 ):
   model = build()
   model.compile("adam", "mse", jit_compile=False)
-  traced = trace_keras(model, 8, split=SplitConfig(microbatches))
+  traced = trace_keras(model, 8, microbatches=MicrobatchConfig(microbatches))
   find, found = estimate.repeated_in, {}
 
   def recorded(*args):

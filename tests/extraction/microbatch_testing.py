@@ -5,8 +5,10 @@ import functools
 import keras
 import numpy as np
 
-from tfplace.extraction.microbatches import SplitConfig
-from tfplace.extraction.microbatches.split_step import split_train_step
+from tfplace.core.microbatches import MicrobatchConfig
+from tfplace.extraction.microbatches.microbatched_step import (
+  microbatched_train_step,
+)
 
 RNG = np.random.default_rng(0)
 _FIRST = RNG.bit_generator.state
@@ -21,12 +23,14 @@ def classes(count, *shape):
   return RNG.integers(0, count, size=(EXAMPLES, *shape))
 
 
-def split(model, *numbers, **options):
+def in_microbatches(model, *numbers, **options):
   """The model, with its step in microbatches."""
 
   @functools.wraps(model.train_step)  # it is Keras' step in all that it does
   def train_step(data):
-    return split_train_step(model, data, SplitConfig(*numbers, **options))[0]
+    return microbatched_train_step(
+      model, data, MicrobatchConfig(*numbers, **options)
+    )[0]
 
   object.__setattr__(model, "train_step", train_step)
   return model
@@ -70,6 +74,6 @@ def both(build, make, *numbers, options=None, **fit):
     if not models[-1].built:
       models[-1].build((None, 8))
     if is_split:
-      split(models[-1], *numbers, **(options or {}))
+      in_microbatches(models[-1], *numbers, **(options or {}))
     runs.append(trained(models[-1], data, **fit))
   return models, runs

@@ -4,9 +4,9 @@ import keras
 import pytest
 import tensorflow as tf
 
+from tfplace.core.microbatches import MicrobatchConfig
 from tfplace.extraction import trace_keras
 from tfplace.extraction.layers import with_updates
-from tfplace.extraction.microbatches import SplitConfig
 from tfplace.keras import state
 
 LAYERS = keras.layers
@@ -31,8 +31,8 @@ def step_of(optimizer, microbatches=1):
   x = LAYERS.BatchNormalization(name="normalized")(x)
   model = keras.Model(inputs, LAYERS.Dense(2, name="last")(x), name="net")
   model.compile(OPTIMIZERS[optimizer](), "mse", jit_compile=False)
-  split = SplitConfig(microbatches, allow_batch_statistics=True)
-  return model, trace_keras(model, 6, split=split)
+  config = MicrobatchConfig(microbatches, allow_batch_statistics=True)
+  return model, trace_keras(model, 6, microbatches=config)
 
 
 def layer_of(path):

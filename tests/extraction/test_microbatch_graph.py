@@ -10,13 +10,13 @@ from keras import layers, ops
 from microbatch_testing import assert_equal, both, compiled, normal
 
 import tfplace
-from tfplace.extraction import trace_keras
-from tfplace.extraction.microbatches import (
+from tfplace.core.microbatches import (
   BATCH_SCOPE,
   WHOLE,
-  SplitConfig,
+  MicrobatchConfig,
   microbatch_of,
 )
+from tfplace.extraction import trace_keras
 
 BATCH = 8
 ROWS, WIDTH = 5000, 8  # of the table of embeddings
@@ -41,8 +41,9 @@ def graph_of():
 
   def graph(*numbers):
     if numbers not in known:
-      split = SplitConfig(*numbers, allow_batch_statistics=True)
-      known[numbers] = trace_keras(tokens(), BATCH, split=split).graph_def
+      config = MicrobatchConfig(*numbers, allow_batch_statistics=True)
+      traced = trace_keras(tokens(), BATCH, microbatches=config)
+      known[numbers] = traced.graph_def
     return known[numbers]
 
   return graph
@@ -125,7 +126,7 @@ def test_in_flight_are_no_more_than_that(graph_of, in_flight):
 
 
 def test_one_microbatch_is_the_step_as_it_was_op_for_op(graph_of):
-  plain = trace_keras(tokens(), BATCH, split=WHOLE).graph_def
+  plain = trace_keras(tokens(), BATCH, microbatches=WHOLE).graph_def
   one = graph_of(1, 1)
   assert [n.op for n in one.node] == [n.op for n in plain.node]
   assert not any(microbatch_of(node.name) for node in one.node)
@@ -173,9 +174,9 @@ def blocks(is_recomputed=False):
   return compiled(model, optimizer=keras.optimizers.SGD(0.01))
 
 
-def simulated(model, batch_size=64, **split):
+def simulated(model, batch_size=64, **options):
   """The graph of its step, and the evaluation on one device."""
-  graph = tfplace.extract(model, CLUSTER, batch_size=batch_size, **split)
+  graph = tfplace.extract(model, CLUSTER, batch_size=batch_size, **options)
   problem = tfplace.Problem(graph, CLUSTER)
   devices = np.zeros((1, graph.num_ops), int)
   return graph, tfplace.Simulator(problem).evaluate(devices)[0]

@@ -12,8 +12,8 @@ from microbatch_testing import (
   both,
   classes,
   compiled,
+  in_microbatches,
   normal,
-  split,
 )
 
 from tfplace.errors import ExtractionError
@@ -121,4 +121,6 @@ def test_what_the_whole_batch_updates_is_refused_by_name():
   inputs = keras.Input((4,), batch_size=BATCH)
   model = compiled(keras.Model(inputs, Codebook()(inputs)))
   with pytest.raises(ExtractionError, match=r"'functional.*' cannot be split"):
-    split(model, 2).fit(normal(4), normal(4), batch_size=BATCH, verbose=0)
+    in_microbatches(model, 2).fit(
+      normal(4), normal(4), batch_size=BATCH, verbose=0
+    )

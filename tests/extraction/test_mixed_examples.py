@@ -7,9 +7,9 @@ import tensorflow as tf
 from keras import layers, ops
 from microbatch_testing import assert_equal, both, compiled, normal
 
+from tfplace.core.microbatches import MicrobatchConfig
 from tfplace.errors import ExtractionError
 from tfplace.extraction import trace_keras
-from tfplace.extraction.microbatches import SplitConfig
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(8, 6)).astype("float32")
@@ -35,8 +35,8 @@ def with_layer(function):
 
 
 def trace(model, *data, microbatches=4, **options):
-  split = SplitConfig(microbatches, **options)
-  return trace_keras(model, sample=data, split=split)
+  config = MicrobatchConfig(microbatches, **options)
+  return trace_keras(model, sample=data, microbatches=config)
 
 
 def static(function, otherwise=lambda h: h):

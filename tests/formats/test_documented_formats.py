@@ -15,7 +15,7 @@ from tfplace.errors import FormatError, TfplaceError
 from tfplace.formats import cluster as cluster_format
 from tfplace.formats import graph as graph_format
 from tfplace.formats import results
-from tfplace.learned import exported
+from tfplace.learned import policies
 from tfplace.measure.remote.workers import load_hosts
 from tfplace.report.explain import explain
 from tfplace.report.explain.output import explanation_to_json
@@ -80,7 +80,7 @@ def load(name, data, folder):
     cluster = cluster_format.cluster_from_json(example("cluster"))
     return formats.load_placement(path, Problem(graph, cluster))
   if name == "policy":
-    return exported.load_policy(folder)
+    return policies.load_policy(folder)
   loaders = {
     "graph": formats.load_graph,
     "cluster": formats.load_cluster,
@@ -100,7 +100,7 @@ def saved(name, loaded, folder):
 @pytest.fixture(autouse=True)
 def no_saved_model(monkeypatch):
   """Only the description of a policy is looked at, not its network."""
-  monkeypatch.setattr(exported, "Policy", lambda path, info: info)
+  monkeypatch.setattr(policies, "Policy", lambda path, info: info)
 
 
 @pytest.mark.parametrize("name", LOADED)

@@ -17,9 +17,9 @@ from test_placed_microbatches import (
 
 import tfplace
 from tfplace.core import Placement
+from tfplace.core.microbatches import MicrobatchConfig
 from tfplace.core.order import RANK
 from tfplace.errors import ApplyError, TfplaceError
-from tfplace.extraction.microbatches import SplitConfig
 from tfplace.keras import op_order
 from tfplace.keras.controller import controller_of
 
@@ -38,8 +38,8 @@ def chained(monkeypatch):
   return found
 
 
-def by_rank(model, split):
-  placement = placement_of(model, split)
+def by_rank(model, microbatches):
+  placement = placement_of(model, microbatches)
   return Placement(placement.problem.in_order(RANK), placement.devices)
 
 
@@ -59,7 +59,7 @@ def in_turn(graph, turns):
 def test_a_split_model_by_rank_trains_as_the_unplaced_one(name, chained):
   expected = fitted(build(name), name)
   model = build(name)
-  placement = by_rank(model, SplitConfig(2))
+  placement = by_rank(model, MicrobatchConfig(2))
   tfplace.place_model(model, placement=placement)
   assert model.placement.order == "rank"
   with at.recorded() as ran:
@@ -83,13 +83,14 @@ def test_a_split_model_by_rank_trains_as_the_unplaced_one(name, chained):
 def test_no_order_makes_a_cycle_or_another_result(name, seed, chained):
   expected = fitted(build(name), name, epochs=1)
   model = build(name)
-  tfplace.place_model(model, placement=by_rank(model, SplitConfig(2)))
+  tfplace.place_model(model, placement=by_rank(model, MicrobatchConfig(2)))
   controller = controller_of(model)
-  names = list(controller.plan.turns)
+  names = list(controller.plan.device_map.turns)
   turns = np.random.default_rng(seed).permutation(len(names)).tolist()
-  controller.plan = dataclasses.replace(
-    controller.plan, turns=dict(zip(names, turns, strict=True))
+  shuffled = dataclasses.replace(
+    controller.plan.device_map, turns=dict(zip(names, turns, strict=True))
   )
+  controller.plan = dataclasses.replace(controller.plan, device_map=shuffled)
   assert_same(fitted(model, name, epochs=1), expected)
   assert chained[0][2] > 50
 
@@ -107,7 +108,7 @@ def test_unsplit_models_keep_an_order_too(kind, chained):
 
 def test_by_arrival_nothing_is_chained(chained):
   model = build("dense")
-  placement = placement_of(model, SplitConfig(2))
+  placement = placement_of(model, MicrobatchConfig(2))
   tfplace.place_model(model, placement=placement)
   fitted(model, "dense", epochs=1)
   assert not chained
@@ -119,7 +120,7 @@ def test_a_model_is_planned_by_rank_and_applied(chained):
   tfplace.place_model(
     model,
     at.local_cluster(),
-    "pipeline",
+    strategy="pipeline",
     batch_size=BATCH,
     order="rank",
     microbatches=2,
@@ -134,7 +135,7 @@ def test_a_plan_by_rank_is_applied_as_an_object_and_not_by_its_names(tmp_path):
   plan = tfplace.plan_model(
     model,
     at.local_cluster(),
-    "pipeline",
+    strategy="pipeline",
     batch_size=BATCH,
     order="rank",
     microbatches=2,
@@ -143,14 +144,14 @@ def test_a_plan_by_rank_is_applied_as_an_object_and_not_by_its_names(tmp_path):
   with pytest.raises(ApplyError, match="'rank', and names alone do not tell"):
     tfplace.place_model(model, placement=tmp_path / "p.json")
   tfplace.place_model(model, placement=plan)
-  assert controller_of(model).plan.turns
+  assert controller_of(model).plan.device_map.turns
 
 
 def test_a_bad_order_is_refused():
   with pytest.raises(TfplaceError, match=r"'fifo'.*arrival, rank, auto"):
     tfplace.place_model(build("dense"), at.local_cluster(), order="fifo")
   model = build("dense")
-  placement = placement_of(model, SplitConfig(2))
+  placement = placement_of(model, MicrobatchConfig(2))
   with pytest.raises(ApplyError, match="order='rank' is for planning"):
     tfplace.place_model(model, placement=placement, order="rank")
 

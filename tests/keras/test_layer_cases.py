@@ -45,7 +45,7 @@ def _losses(model, batch):
 def test_a_planned_model_trains_as_the_unplaced_one(kind):
   expected = _losses(*layer_cases.build(kind))
   model, batch = layer_cases.build(kind)
-  tfplace.place_model(model, _cluster(), "m_etf")
+  tfplace.place_model(model, _cluster(), strategy="m_etf")
   with at.recorded() as ran:
     got = _losses(model, batch)
   np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 import tfplace
-from tfplace.cost.profile import STEP_NOISE
+from tfplace.cost.measured_costs import STEP_NOISE
 from tfplace.errors import ApplyError, MeasurementError, TfplaceError
 from tfplace.keras import state
 from tfplace.plan import graph_cache, local_step

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tfplace
-from tfplace.extraction.microbatches import SplitConfig
+from tfplace.core.microbatches import MicrobatchConfig
 from tfplace.plan import sources
 from tfplace.plan.clusters import find_cluster
 
@@ -142,7 +142,7 @@ def test_extractions_leave_no_weights(files):
       files[kind],
       find_cluster("v100x2"),
       batch_size=BATCH,
-      split=SplitConfig(microbatches),
+      microbatches=MicrobatchConfig(microbatches),
       needs_trace=True,
     )
     return [spec.value for spec in traced.variables.values()]

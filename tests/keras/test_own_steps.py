@@ -266,7 +266,7 @@ def _flat(numbers):
 @pytest.mark.parametrize("kind", CASES)
 def test_all_numbers_equal_the_unplaced_models(kind, order):
   expected = _flat(_numbers(_built(kind), kind, order))
-  model = tfplace.place_model(_built(kind), _cluster(), "m_etf")
+  model = tfplace.place_model(_built(kind), _cluster(), strategy="m_etf")
   with at.recorded() as ran:
     got = _flat(_numbers(model, kind, order))
   assert len(got) == len(expected) > 2

@@ -11,13 +11,10 @@ import tensorflow as tf
 from keras import layers
 
 import tfplace
+from tfplace.core.microbatches import MicrobatchConfig, microbatch_of
 from tfplace.errors import ApplyError, ExtractionError, InfeasibleError
 from tfplace.extraction import trace_keras
-from tfplace.extraction.microbatches import (
-  SplitConfig,
-  microbatch_of,
-  split_step,
-)
+from tfplace.extraction.microbatches import microbatched_step
 
 EXAMPLES, BATCH = 22, 8  # the third batch has 6 examples
 EPOCHS = 3
@@ -89,9 +86,9 @@ def assert_same(found, expected, share=1e-5):
     np.testing.assert_allclose(mine, theirs, rtol=0, atol=atol)
 
 
-def placement_of(model, split, seed=0):
+def placement_of(model, microbatches, seed=0):
   """A random placement of the split step on all devices."""
-  traced = trace_keras(model, BATCH, split=split)
+  traced = trace_keras(model, BATCH, microbatches=microbatches)
   return at.random_placement(traced, seed)
 
 
@@ -99,7 +96,7 @@ def placement_of(model, split, seed=0):
 def test_fit_of_the_split_step_equals_the_unplaced_unsplit_model(name):
   expected = fitted(build(name), name)
   model = build(name)
-  placement = placement_of(model, SplitConfig(2))
+  placement = placement_of(model, MicrobatchConfig(2))
   tfplace.place_model(model, placement=placement)
   assert (model.placement.microbatches, model.placement.max_in_flight) == (
     2,
@@ -115,9 +112,9 @@ def test_fit_of_the_split_step_equals_the_unplaced_unsplit_model(name):
   assert len(same) > 0.3 * placement.problem.graph.num_ops
 
 
-def halves(model, split):
+def halves(model, microbatches):
   """Microbatch i on device i + 1, what all share on device 0."""
-  graph = placement_of(model, split).problem.graph
+  graph = placement_of(model, microbatches).problem.graph
   devices = {0: "CPU:1", 1: "CPU:2"}
   return {
     name: devices.get(microbatch_of(name), "CPU:0") for name in graph.names
@@ -127,7 +124,7 @@ def halves(model, split):
 def test_each_microbatch_runs_on_its_device():
   expected = fitted(build("dense"), "dense")
   model = build("dense")
-  plan = halves(model, SplitConfig(2))
+  plan = halves(model, MicrobatchConfig(2))
   tfplace.place_model(model, placement=plan)
   with at.recorded() as ran:
     assert_same(fitted(model, "dense"), expected)
@@ -138,17 +135,17 @@ def test_each_microbatch_runs_on_its_device():
 
 
 def test_loops_outlive_the_graph_that_microbatches_are_copies_of(monkeypatch):
-  step = split_step.split_train_step
+  step = microbatched_step.microbatched_train_step
 
   def collecting(*args):
     result = step(*args)
     gc.collect()
     return result
 
-  monkeypatch.setattr(split_step, "split_train_step", collecting)
+  monkeypatch.setattr(microbatched_step, "microbatched_train_step", collecting)
   name = "masked_lstm"
   model = build(name)
-  tfplace.place_model(model, placement=placement_of(model, SplitConfig(2)))
+  tfplace.place_model(model, placement=placement_of(model, MicrobatchConfig(2)))
   assert_same(fitted(model, name, 1), fitted(build(name), name, 1))
 
 
@@ -156,7 +153,7 @@ def test_a_batch_of_less_examples_than_microbatches_trains_the_same():
   # The last batch has one example: two of three microbatches are empty.
   expected = fitted(build("dense"), "dense", 1, batch_size=7)
   model = build("dense")
-  placement = placement_of(model, SplitConfig(3, 1))
+  placement = placement_of(model, MicrobatchConfig(3, 1))
   tfplace.place_model(model, placement=placement)
   assert model.placement.max_in_flight == 1
   assert_same(fitted(model, "dense", 1, batch_size=7), expected)
@@ -196,7 +193,12 @@ def test_it_is_planned_in_microbatches_kept_edited_and_applied(tmp_path):
   expected = fitted(build(name), name, 1)
   cluster = at.local_cluster()
   plan = tfplace.plan_model(
-    build(name), cluster, "m_topo", BATCH, microbatches=3, max_in_flight=2
+    build(name),
+    cluster,
+    strategy="m_topo",
+    batch_size=BATCH,
+    microbatches=3,
+    max_in_flight=2,
   )
   assert (plan.microbatches, plan.max_in_flight) == (3, 2)
   assert "step in 3 microbatches of" in plan.message
@@ -298,13 +300,17 @@ def test_numbers_of_numpy_are_numbers():
     tfplace.plan_model(
       build(None, MODELS["dense"][0]),
       at.local_cluster(),
-      "cpu",
+      strategy="cpu",
       batch_size=kind(BATCH),
       **{name: kind(value) for name, value in options.items()},
     )
     for kind in (int, np.int64)
   ]
-  assert plans[0].split == plans[1].split == SplitConfig(2, 1)
+  assert (
+    plans[0].microbatch_config
+    == plans[1].microbatch_config
+    == MicrobatchConfig(2, 1)
+  )
   assert type(plans[1].microbatches) is type(plans[1].max_in_flight) is int
   times = {plan.evaluation.step_time_us for plan in plans}
   assert len(times) == 1
@@ -316,12 +322,16 @@ def test_what_cannot_be_split_says_why(case):
   options = {"microbatches": 2, **options}
   with pytest.raises(ExtractionError, match=said):
     tfplace.plan_model(
-      build(None, function), at.local_cluster(), "cpu", BATCH, **options
+      build(None, function),
+      at.local_cluster(),
+      strategy="cpu",
+      batch_size=BATCH,
+      **options,
     )
   model = build(None, function)
   with pytest.raises(ExtractionError, match=said):
     tfplace.place_model(
-      model, at.local_cluster(), "cpu", batch_size=BATCH, **options
+      model, at.local_cluster(), strategy="cpu", batch_size=BATCH, **options
     )
     model.fit(*at.batch("dense"), batch_size=BATCH, verbose=0)
 
@@ -369,7 +379,7 @@ def test_the_split_that_is_chosen_trains_as_the_whole_step():
   assert f"is split into {told.microbatches} microbatches" in told.message
   # One device runs the whole step, not its parts one after the other.
   whole = tfplace.plan_model(
-    build(name, much_work), fast_cluster(), "single", BATCH
+    build(name, much_work), fast_cluster(), strategy="single", batch_size=BATCH
   )
   alone = told.single_device.step_time_us
   assert alone == whole.evaluation.step_time_us
@@ -467,7 +477,7 @@ def test_statistics_over_the_batch_are_split_where_that_is_allowed():
   tfplace.place_model(
     model,
     at.local_cluster(),
-    "m_topo",
+    strategy="m_topo",
     batch_size=BATCH,
     microbatches=2,
     allow_batch_statistics=True,
@@ -484,7 +494,7 @@ def test_statistics_are_of_the_microbatches_that_have_examples():
   model = build(None, function)
   model.compile(keras.optimizers.SGD(0.0), "mse", jit_compile=False)
   tfplace.place_model(
-    model, at.local_cluster(), "m_topo", batch_size=7, microbatches=2,
+    model, at.local_cluster(), strategy="m_topo", batch_size=7, microbatches=2,
     allow_batch_statistics=True,
   )  # fmt: skip
   x = MODELS["dense"][1]
@@ -507,10 +517,10 @@ def test_statistics_are_of_the_microbatches_that_have_examples():
 def test_statistics_of_microbatches_equal_those_of_mirrored_replicas():
   def of_microbatches():
     model = build(None, two_norms)
-    split = SplitConfig(2, allow_batch_statistics=True)
+    microbatches = MicrobatchConfig(2, allow_batch_statistics=True)
     tfplace.place_model(
       model,
-      placement=placement_of(model, split),
+      placement=placement_of(model, microbatches),
       allow_batch_statistics=True,
     )
     return model

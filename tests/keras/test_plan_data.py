@@ -19,8 +19,7 @@ from tfplace.errors import (
   TfplaceError,
 )
 from tfplace.extraction import trace_keras
-from tfplace.keras import given as given_lib
-from tfplace.keras import state
+from tfplace.keras import layer_groups, state
 from tfplace.report.explain.layers import find_layers
 
 CPUS = tuple(f"{at.LOCAL}CPU:{i}" for i in range(3))
@@ -107,7 +106,7 @@ def _twins():
 def test_a_plan_and_its_explanation_have_the_users_names_of_layers(kind):
   model = _twins() if kind == "twins" else at.build(kind)
   sample = None if kind == "twins" else at.batch(kind)
-  plan = tfplace.plan_model(model, _cluster(), "m_etf", sample=sample)
+  plan = tfplace.plan_model(model, _cluster(), strategy="m_etf", sample=sample)
   parts = list(model._flatten_layers(include_self=False))
   known = {layer.name for layer in parts}
   assert set(plan.layers) - {model.name} <= known
@@ -166,7 +165,7 @@ def test_slots_are_planned_beside_their_variables():
   # Free in the graph as TensorFlow has it, of one group in what is planned.
   for problem, beside in (
     (Problem(graph, _cluster()), False),
-    (Problem(given_lib.grouped(graph, traced, model, ()), _cluster()), True),
+    (Problem(layer_groups.grouped(graph, traced, model, ()), _cluster()), True),
   ):
     group = dict(zip(graph.names, problem.group_of, strict=True))
     for slot, owner in pairs:
@@ -310,12 +309,12 @@ def test_sequences_of_any_length_are_planned_with_a_sample():
     return tf.data.Dataset.from_generator(lambda: rows, output_signature=shapes)
 
   expected = build().fit(batches(), verbose=0).history["loss"]
-  model = tfplace.place_model(build(), _cluster(), "m_etf")
+  model = tfplace.place_model(build(), _cluster(), strategy="m_etf")
   with pytest.raises(ExtractionError, match=r"plan_model\(model, sample"):
     model.fit(batches(), verbose=0)
   sample = np.ones((2, 4), "int32"), np.ones((2, 1), "float32")
   model = build()
-  plan = tfplace.plan_model(model, _cluster(), "m_etf", sample=sample)
+  plan = tfplace.plan_model(model, _cluster(), strategy="m_etf", sample=sample)
   got = tfplace.place_model(model, placement=plan).fit(batches(), verbose=0)
   np.testing.assert_allclose(got.history["loss"], expected, atol=1e-5)
   assert {v.value.device for v in model.variables} & set(CPUS[1:])
@@ -338,7 +337,7 @@ def test_xla_is_kept_where_the_model_stays_and_off_where_it_is_placed(early):
     (fast, "m_etf", False),
   ):
     model = _jit_model(True)
-    tfplace.place_model(model, cluster, strategy)
+    tfplace.place_model(model, cluster, strategy=strategy)
     if not early:
       model.compile(at.sgd(), "mse", jit_compile=True)
     losses = model.fit(x, y, epochs=4, verbose=0, shuffle=False).history["loss"]
@@ -368,7 +367,7 @@ def test_a_start_is_for_searches_and_one_split():
   model = at.build("two_inputs")
   for options, text in (
     ({"strategy": "heft"}, "annealing, ordered and auto can"),
-    ({"microbatches": "auto"}, "init_placement is of one split"),
+    ({"microbatches": "auto"}, "init_placement has a fixed number"),
     ({"init_placement": {}}, "a placement is a Placement"),
     (
       {"init_placement": {"order": "zz", "assignments": {"x": CPUS[0]}}},

@@ -11,8 +11,8 @@ import tfplace
 from tfplace.bounds import lower_bound
 from tfplace.core.units import format_us
 from tfplace.errors import ApplyError, TfplaceError
-from tfplace.keras import planning
-from tfplace.plan import planner
+from tfplace.keras import progress, step_source
+from tfplace.plan import search
 from tfplace.plan.local_devices import local_cluster
 
 CPUS = tuple(f"{at.LOCAL}CPU:{i}" for i in range(3))
@@ -42,7 +42,7 @@ def test_the_local_cluster_is_the_logical_devices_all_linked():
 
 def test_a_batch_size_lets_it_plan_at_once():
   model = at.build("two_inputs")
-  tfplace.place_model(model, FAST, "m_etf", batch_size=at.BATCH)
+  tfplace.place_model(model, FAST, strategy="m_etf", batch_size=at.BATCH)
   told = model.placement
   assert told.strategy == "m_etf" and told.training and not told.one_device
   assert len(told.devices) > 1
@@ -56,7 +56,7 @@ def test_a_batch_size_lets_it_plan_at_once():
     told.message
   )
   # Its devices are parts of one processor.
-  assert told.message.endswith("shows the mechanism and gains no speed")
+  assert told.message.endswith("so placement gains no speed")
   assert told.evaluation.step_time_us < told.single_device.step_time_us
   assert set(told.assignments) == set(told.placement.problem.graph.names)
 
@@ -65,7 +65,7 @@ def test_a_batch_size_lets_it_plan_at_once():
 def test_a_plan_of_its_own_trains_as_the_unplaced_model(kind):
   expected = at.losses(at.build(kind), kind)
   model = at.build(kind)
-  tfplace.place_model(model, FAST, "m_etf", batch_size=at.BATCH)
+  tfplace.place_model(model, FAST, strategy="m_etf", batch_size=at.BATCH)
   with at.recorded() as ran:
     got = at.losses(model, kind)
   np.testing.assert_allclose(got, expected, atol=1e-5)
@@ -75,7 +75,7 @@ def test_a_plan_of_its_own_trains_as_the_unplaced_model(kind):
 
 def test_without_shapes_it_plans_at_the_first_fit():
   expected = at.losses(at.build("subclassed"), "subclassed")
-  model = tfplace.place_model(at.build("subclassed"), FAST, "m_etf")
+  model = tfplace.place_model(at.build("subclassed"), FAST, strategy="m_etf")
   assert model.placement is None
   got = at.losses(model, "subclassed")
   np.testing.assert_allclose(got, expected, atol=1e-5)
@@ -89,7 +89,7 @@ def test_without_shapes_it_plans_at_the_first_fit():
 
 def test_without_a_loss_it_plans_at_the_fit_after_compile():
   model = at.build("dense", compiled=False)
-  tfplace.place_model(model, FAST, "m_etf", batch_size=at.BATCH)
+  tfplace.place_model(model, FAST, strategy="m_etf", batch_size=at.BATCH)
   assert model.placement is None
   model.compile(at.sgd(), "mse")
   model.fit(*at.batch("dense"), batch_size=at.BATCH, verbose=0)
@@ -98,7 +98,7 @@ def test_without_a_loss_it_plans_at_the_fit_after_compile():
 
 def test_a_plan_outlives_another_loss_optimizer_and_frozen_layers():
   model = at.build("dense")
-  tfplace.place_model(model, FAST, "m_etf", batch_size=at.BATCH)
+  tfplace.place_model(model, FAST, strategy="m_etf", batch_size=at.BATCH)
   assert len(model.placement.devices) > 1
   at.losses(model, "dense", 1)
   plan, before = model.placement, model.get_layer("first").get_weights()[0]
@@ -115,7 +115,9 @@ def test_a_plan_outlives_another_loss_optimizer_and_frozen_layers():
 
 
 def test_prediction_before_compile_plans_again_for_training():
-  model = tfplace.place_model(at.build("dense", compiled=False), FAST, "m_etf")
+  model = tfplace.place_model(
+    at.build("dense", compiled=False), FAST, strategy="m_etf"
+  )
   x, y = at.batch("dense")
   before = model.predict(x, verbose=0)
   assert not model.placement.training
@@ -128,7 +130,7 @@ def test_prediction_before_compile_plans_again_for_training():
 
 
 def test_evaluation_first_plans_the_training_step():
-  model = tfplace.place_model(at.build("dense"), FAST, "m_etf")
+  model = tfplace.place_model(at.build("dense"), FAST, strategy="m_etf")
   model.evaluate(*at.batch("dense"), verbose=0)
   assert model.placement.training
 
@@ -154,7 +156,9 @@ NAMED = ("blocks", "expert", "metis", "m_topo", "heft")
 def test_a_named_strategy_is_applied_whatever_it_costs(strategy, caplog):
   model = at.build("dense")
   with caplog.at_level(logging.WARNING, "tfplace"):
-    tfplace.place_model(model, SLOW, strategy, batch_size=at.BATCH, budget_s=1)
+    tfplace.place_model(
+      model, SLOW, strategy=strategy, batch_size=at.BATCH, budget_s=1
+    )
   told = model.placement
   ratio = told.evaluation.step_time_us / told.single_device.step_time_us
   assert ratio > 100  # a transfer takes a second, a step on one device less
@@ -168,7 +172,9 @@ def test_a_named_strategy_is_applied_whatever_it_costs(strategy, caplog):
 
 
 def test_a_plan_by_a_named_strategy_is_applied_whatever_it_costs():
-  plan = tfplace.plan_model(at.build("dense"), SLOW, "blocks", budget_s=1)
+  plan = tfplace.plan_model(
+    at.build("dense"), SLOW, strategy="blocks", budget_s=1
+  )
   assert not plan.one_device and "times as long as " in plan.message
   model = tfplace.place_model(at.build("dense"), placement=plan)
   assert set(model.placement.devices) == set(plan.devices) > {CPUS[0]}
@@ -196,7 +202,7 @@ def test_one_device_is_nothing_to_choose_from():
 def test_a_cluster_of_another_single_device_is_obeyed():
   cluster = tfplace.Cluster("one", (tfplace.Device(CPUS[2], "CPU"),))
   model = tfplace.place_model(
-    at.build("dense"), cluster, "single", batch_size=at.BATCH
+    at.build("dense"), cluster, strategy="single", batch_size=at.BATCH
   )
   assert model.placement.one_device and model.placement.devices == CPUS[2:]
   with at.recorded() as ran:
@@ -210,7 +216,7 @@ def test_string_inputs_are_planned_with():
   x = keras.layers.Embedding(4, 3)(ids)
   model = keras.Model(words, keras.layers.Dense(1)(x))
   model.compile("sgd", "mse")
-  tfplace.place_model(model, FAST, "m_etf")
+  tfplace.place_model(model, FAST, strategy="m_etf")
   batch = tf.constant(["a", "b", "c", "a"])
   model.fit(batch, np.ones((4, 1)), verbose=0)
   assert model.placement.training
@@ -226,7 +232,7 @@ def test_a_what_if_plan_needs_no_devices_and_takes_any_cluster(tmp_path):
   named = tfplace.Cluster("named", devices, links)
   model = at.build("two_inputs")
   plans = [
-    tfplace.plan_model(model, cluster, "m_etf", batch_size=8)
+    tfplace.plan_model(model, cluster, strategy="m_etf", batch_size=8)
     for cluster in ("v100x2", str(path), path, preset, named)
   ]
   for plan in plans[:4]:
@@ -298,10 +304,10 @@ def test_a_model_without_layers_is_refused_by_name(function):
 
 STAGES = ("tracing", "costs", "compiling the placers", "proof")
 SLOW_PARTS = {
-  "tracing": (planning, "trace"),
-  "costs": (planning, "op_graph"),
-  "compiling the placers": (planner.placers, "warm_up"),
-  "proof": (planner.bounds, "tightened_within"),
+  "tracing": (step_source, "trace_keras"),
+  "costs": (step_source, "op_graph"),
+  "compiling the placers": (search.placers, "warm_up"),
+  "proof": (search.bounds, "tightened_within"),
 }
 
 
@@ -316,22 +322,24 @@ def test_who_waits_for_a_stage_is_told(stage, monkeypatch, caplog, capsys):
       time.sleep(0.01)
     return function(*args, **options)
 
-  monkeypatch.setattr(planning, "_SILENCE_S", 0.05)
+  monkeypatch.setattr(progress, "_SILENCE_S", 0.05)
   monkeypatch.setattr(module, name, slow)
-  plan = tfplace.plan_model(at.build("dense"), FAST, "m_etf")
+  plan = tfplace.plan_model(at.build("dense"), FAST, strategy="m_etf")
   assert plan.seconds[stage] > 0.04  # 0.05, but for the clock's rounding
   assert capsys.readouterr().out == ""
 
 
 def test_nobody_is_told_of_what_is_quick(caplog, capsys):
   with caplog.at_level(logging.WARNING, "tfplace"):
-    tfplace.plan_model(at.build("dense"), FAST, "m_etf")
+    tfplace.plan_model(at.build("dense"), FAST, strategy="m_etf")
   assert "planning" not in caplog.text
   assert capsys.readouterr().out == ""
 
 
 def test_verbose_prints_every_stage_and_what_it_took(capsys):
-  plan = tfplace.plan_model(at.build("dense"), FAST, "m_etf", verbose=1)
+  plan = tfplace.plan_model(
+    at.build("dense"), FAST, strategy="m_etf", verbose=1
+  )
   lines = capsys.readouterr().out.splitlines()
   for stage, line in zip((*STAGES, "search"), lines, strict=False):
     assert line.startswith(f"planning model 'net': {stage}")
@@ -342,13 +350,13 @@ def test_verbose_prints_every_stage_and_what_it_took(capsys):
 
 @pytest.mark.parametrize("interactive", [True, False])
 def test_auto_prints_on_a_terminal_unless_keras_logs(interactive, monkeypatch):
-  assert planning.check_verbose("auto") == 0
-  monkeypatch.setattr(planning, "_is_watched", lambda: True)
+  assert progress.check_verbose("auto") == 0
+  monkeypatch.setattr(progress, "_is_watched", lambda: True)
   monkeypatch.setattr(
     keras.config, "is_interactive_logging_enabled", lambda: interactive
   )
-  assert planning.check_verbose("auto") == interactive
-  assert [planning.check_verbose(v) for v in (0, 1, 2)] == [0, 1, 1]
+  assert progress.check_verbose("auto") == interactive
+  assert [progress.check_verbose(v) for v in (0, 1, 2)] == [0, 1, 1]
 
 
 def test_proof_and_search_share_the_budget(monkeypatch):
@@ -358,9 +366,11 @@ def test_proof_and_search_share_the_budget(monkeypatch):
     given.append(budget_s)
     return real(problem, strategy, budget_s=budget_s, **options)
 
-  real = planner.placers.place
-  monkeypatch.setattr(planner.placers, "place", place)
-  plan = tfplace.plan_model(at.build("dense"), FAST, "m_etf", budget_s=2)
+  real = search.placers.place
+  monkeypatch.setattr(search.placers, "place", place)
+  plan = tfplace.plan_model(
+    at.build("dense"), FAST, strategy="m_etf", budget_s=2
+  )
   # The stage is a bit longer than the proof, which leaves half at least.
   least_s = max(1.0, 2.0 - plan.seconds["proof"])
   assert least_s - 1e-3 <= given[0] < 2
@@ -386,7 +396,7 @@ def test_a_custom_train_step_is_planned_and_placed():
   x, y = at.batch("dense")
   options = {"epochs": 5, "verbose": 0, "shuffle": False}
   expected = build().fit(x, y, **options).history["loss"]
-  model = tfplace.place_model(build(), FAST, "m_etf")
+  model = tfplace.place_model(build(), FAST, strategy="m_etf")
   with at.recorded() as ran:
     got = model.fit(x, y, **options).history["loss"]
   np.testing.assert_allclose(got, expected, atol=1e-5)

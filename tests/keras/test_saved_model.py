@@ -231,7 +231,7 @@ def test_a_failure_leaves_nothing_behind(tmp_path, monkeypatch):
 def test_what_is_there_is_not_overwritten(tmp_path):
   source = _export("dense", tmp_path)
   (tmp_path / "out").mkdir()
-  with pytest.raises(ApplyError, match="is there already"):
+  with pytest.raises(ApplyError, match="already exists"):
     _place(source)
   assert os.listdir(tmp_path / "out") == []
 

@@ -8,9 +8,9 @@ import tensorflow as tf
 from keras import layers, ops
 
 import tfplace
+from tfplace.core.microbatches import MicrobatchConfig
 from tfplace.errors import ExtractionError
 from tfplace.extraction import trace_keras
-from tfplace.extraction.microbatches import SplitConfig
 
 EXAMPLES, BATCH = 22, 8  # the third batch has 6 examples
 RNG = np.random.default_rng(0)
@@ -137,7 +137,7 @@ def test_it_equals_the_unplaced_unsplit_model(kind, optimizer):
   expected = fitted(build(kind, optimizer))
   model = build(kind, optimizer)
   batch = (X[:BATCH], Y[:BATCH], WEIGHTS[:BATCH])
-  traced = trace_keras(model, sample=batch, split=SplitConfig(3, 1))
+  traced = trace_keras(model, sample=batch, microbatches=MicrobatchConfig(3, 1))
   tfplace.place_model(model, placement=at.random_placement(traced, 0))
   with at.recorded() as ran:
     assert_same(fitted(model), expected)
@@ -151,7 +151,7 @@ def test_unsplit_it_is_the_step_of_keras():
 def test_the_split_step_is_planned_at_the_first_fit():
   expected = fitted(build(Halved), 1)
   model = tfplace.place_model(
-    build(Halved), at.local_cluster(), "m_topo", microbatches=2
+    build(Halved), at.local_cluster(), strategy="m_topo", microbatches=2
   )
   assert_same(fitted(model, 1), expected)
   assert model.placement.microbatches == 2
@@ -208,7 +208,7 @@ def test_a_forward_that_gives_no_loss_is_refused(case, microbatches):
   model.forward = forward
   if microbatches > 1:
     tfplace.place_model(
-      model, at.local_cluster(), "cpu", microbatches=microbatches
+      model, at.local_cluster(), strategy="cpu", microbatches=microbatches
     )
   with pytest.raises(ExtractionError, match=f"^model 'net': .*{said}"):
     model.fit(X[:BATCH], Y[:BATCH], batch_size=BATCH, verbose=0)
@@ -219,7 +219,7 @@ def test_the_gradients_of_another_model_are_refused():
   other.name = "other"
   _ = model(X), other(X)  # the same numbers of weights
   object.__setattr__(model, "other", other)  # past Keras' tracking
-  tfplace.place_model(model, at.local_cluster(), "cpu", microbatches=2)
+  tfplace.place_model(model, at.local_cluster(), strategy="cpu", microbatches=2)
   said = r"'net' cannot be split: .* with another model, 'other'; give it"
   with pytest.raises(ExtractionError, match=said):
     fitted(model, 1)
@@ -242,7 +242,7 @@ REFUSED = {
 @pytest.mark.parametrize("kind", REFUSED)
 def test_what_cannot_be_split_says_why(kind):
   model = tfplace.place_model(
-    build(kind), at.local_cluster(), "cpu", microbatches=2
+    build(kind), at.local_cluster(), strategy="cpu", microbatches=2
   )
   with pytest.raises(ExtractionError, match=REFUSED[kind]):
     fitted(model, 1)
@@ -322,7 +322,7 @@ class Penalized(Forward):
 def test_forward_that_adds_to_the_loss_passes_the_check():
   batch = (X[:BATCH], Y[:BATCH], WEIGHTS[:BATCH])
   plan = tfplace.plan_model(
-    build(Penalized), "v100x2", "m_topo", sample=batch, microbatches=2
+    build(Penalized), "v100x2", strategy="m_topo", sample=batch, microbatches=2
   )
   assert "not checked" not in plan.message
   assert "2 microbatches" in plan.message
@@ -330,7 +330,9 @@ def test_forward_that_adds_to_the_loss_passes_the_check():
 
 def split_trace(kind):
   batch = (X[:BATCH], Y[:BATCH], WEIGHTS[:BATCH])
-  return trace_keras(build(kind), sample=batch, split=SplitConfig(3))
+  return trace_keras(
+    build(kind), sample=batch, microbatches=MicrobatchConfig(3)
+  )
 
 
 def test_forward_that_compares_examples_is_refused():
@@ -348,6 +350,6 @@ def test_loss_shown_by_a_metric_of_the_model_is_that_of_the_batch():
   expected = fitted(build(Shown))
   model = build(Shown)
   batch = (X[:BATCH], Y[:BATCH], WEIGHTS[:BATCH])
-  traced = trace_keras(model, sample=batch, split=SplitConfig(3, 1))
+  traced = trace_keras(model, sample=batch, microbatches=MicrobatchConfig(3, 1))
   tfplace.place_model(model, placement=at.random_placement(traced, 0))
   assert_same(fitted(model), expected)

@@ -9,9 +9,10 @@ from policies_testing import gpus, problem_of, random_graph
 from tfplace import Simulator, core
 from tfplace.core.budget import Budget
 from tfplace.learned.decisions import group_decisions
-from tfplace.learned.gdp.decoding import BASE, SEEN, Head, decode
-from tfplace.learned.gdp.ordered_placer import OrderedPlacer, uniform_head
-from tfplace.learned.gdp.partial import partial_tables
+from tfplace.learned.ordered.decoding import BASE, SEEN, Head, decode
+from tfplace.learned.ordered.placer import OrderedPlacer, uniform_head
+from tfplace.learned.ordered.tables import partial_tables
+from tfplace.placers.tracker import Tracker
 
 LOAD, END, CUT = 2, 6, 8  # relative to the least
 
@@ -72,9 +73,9 @@ def test_transfers_and_clocks_are_as_simulated_on_a_chain_across_devices():
   tables = tables_of(graph, gpus(2))
   forced = np.array([[0, 1, 0]], np.int32)
   zero = np.zeros((1, 3, 2), np.float32)
-  draws = decode(tables, uniform_head(3), zero, forced, True)
+  samples = decode(tables, uniform_head(3), zero, forced, True)
   ideal = tables.ideal_us
-  end = draws.seen[0, 2, :, END] * ideal
+  end = samples.seen[0, 2, :, END] * ideal
   # An op's launch gap keeps device 1 until 34: ends at 36 + 6, or at 34 + 6.
   np.testing.assert_allclose(end, [2.0, 0.0], atol=1e-4)
   simulated = Simulator(problem_of(graph, gpus(2))).run(forced)
@@ -85,11 +86,11 @@ def test_what_is_forced_is_taken_and_seen():
   tables = tables_of(random_graph(40, seed=1), gpus(4), 12)
   count = len(tables.allowed)
   forced = (np.arange(count, dtype=np.int32) % 4)[None]
-  draws = decode(tables, uniform_head(count), noise_of(tables), forced, True)
-  assert (draws.choices == forced).all()
-  assert draws.seen.shape == (1, count, 4, SEEN)
-  assert np.isfinite(draws.seen).all()
-  assert np.abs(draws.seen).max() <= 4.0
+  samples = decode(tables, uniform_head(count), noise_of(tables), forced, True)
+  assert (samples.choices == forced).all()
+  assert samples.seen.shape == (1, count, 4, SEEN)
+  assert np.isfinite(samples.seen).all()
+  assert np.abs(samples.seen).max() <= 4.0
 
 
 def test_devices_are_interchangeable():
@@ -130,15 +131,19 @@ def test_missing_links_are_seen_as_far():
   tables = tables_of(ops([1.0, 1.0], [(0, 1)], 8.0), cluster)
   forced = np.full((1, 2), -1, np.int32)
   noise = np.zeros((1, 2, 2), np.float32)
-  draws = decode(tables, linear(2, f6=-1.0), noise, forced, True)
-  assert np.isfinite(draws.seen).all()
-  assert draws.choices[0, 0] == draws.choices[0, 1]
+  samples = decode(tables, linear(2, f6=-1.0), noise, forced, True)
+  assert np.isfinite(samples.seen).all()
+  assert samples.choices[0, 0] == samples.choices[0, 1]
 
 
 def best_of(problem, seed, start=None, samples=60):
-  placer = OrderedPlacer(samples=samples, start=start)
-  budget = Budget(60.0)
-  return placer.draws(problem, Simulator(problem), budget, seed, None, [16])
+  return searched(OrderedPlacer(samples=samples, start=start), problem, seed)
+
+
+def searched(placer, problem, seed):
+  tracker = Tracker("ordered", problem, Simulator(problem), Budget(60.0))
+  placer.search(tracker, np.random.default_rng(seed), None, [16])
+  return tracker.result()
 
 
 def test_a_seed_decides_the_draws():
@@ -173,7 +178,7 @@ def test_it_begins_where_a_rule_has_no_placement():
 def test_it_ends_where_draws_find_nothing_better():
   problem = problem_of(random_graph(50, 4), gpus(3))
   placer = OrderedPlacer(samples=5000, patience=5)
-  found = placer.draws(problem, Simulator(problem), Budget(60.0), 0, None, [16])
+  found = searched(placer, problem, 0)
   last = found.history[-1].evaluations
   assert found.evaluations - last == 5
 

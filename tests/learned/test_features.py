@@ -8,7 +8,7 @@ from policies_testing import gpus, problem_of, random_graph
 
 from tfplace import core
 from tfplace.learned.decisions import group_decisions
-from tfplace.learned.gdp import features
+from tfplace.learned.encoder import features
 
 
 def extracted(graph, cluster, max_decisions=None):

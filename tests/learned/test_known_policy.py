@@ -10,16 +10,17 @@ from tensorflow.core.protobuf import saved_model_pb2
 from tfplace.bin import place
 from tfplace.errors import TrainingError
 from tfplace.formats import save_cluster, save_graph
-from tfplace.learned import exported
+from tfplace.learned import policies
+from tfplace.learned.policy_format import INFO_FILE
 
-SHIPPED = sorted(p.name for p in exported.SHIPPED.iterdir())
+SHIPPED = sorted(p.name for p in policies.SHIPPED.iterdir())
 tf1 = tf.compat.v1
 
 
 @pytest.mark.parametrize("strategy", SHIPPED)
 def test_a_shipped_policy_is_one(strategy):
-  folder = exported.SHIPPED / strategy
-  policy = exported.load_policy(folder, strategy)
+  folder = policies.SHIPPED / strategy
+  policy = policies.load_policy(folder, strategy)
   assert len(policy.weights) == policy.info["weights"]
 
 
@@ -46,7 +47,7 @@ def _another_model(folder, path):
 def _of_tensorflow_1(folder, path):
   shutil.rmtree(folder / "variables")
   (folder / "saved_model.pb").unlink()
-  info = (folder / exported.INFO_FILE).read_text()
+  info = (folder / INFO_FILE).read_text()
   shutil.rmtree(folder)
   with tf.Graph().as_default(), tf1.Session() as session:
     w = tf1.get_variable("w", (2,), use_resource=True)
@@ -55,7 +56,7 @@ def _of_tensorflow_1(folder, path):
     save = tf.raw_ops.Save(filename=str(path), tensor_names=["x"], data=[1.0])
     builder.add_meta_graph_and_variables(session, ["serve"], main_op=save)
     builder.save()
-  (folder / exported.INFO_FILE).write_text(info)
+  (folder / INFO_FILE).write_text(info)
 
 
 def _edit(folder, edit):
@@ -137,7 +138,7 @@ ATTACKS = {
 @pytest.fixture
 def policy(tmp_path):
   folder = tmp_path / "policy"
-  shutil.copytree(exported.SHIPPED / "gdp", folder)
+  shutil.copytree(policies.SHIPPED / "gdp", folder)
   return folder
 
 
@@ -150,16 +151,16 @@ def test_anything_else_is_refused_before_it_is_loaded(
   canary.unlink(missing_ok=True)
   monkeypatch.setattr(tf.saved_model, "load", None)
   with pytest.raises(TrainingError, match="no policy of strategy 'gdp'"):
-    exported.load_policy(policy)
+    policies.load_policy(policy)
   assert not canary.exists()
 
 
 def test_a_policy_of_another_strategy_is_none(policy):
-  shutil.copytree(exported.SHIPPED / "rnn", policy, dirs_exist_ok=True)
-  gdp = exported.SHIPPED / "gdp" / exported.INFO_FILE
-  shutil.copy(gdp, policy / exported.INFO_FILE)
+  shutil.copytree(policies.SHIPPED / "rnn", policy, dirs_exist_ok=True)
+  gdp = policies.SHIPPED / "gdp" / INFO_FILE
+  shutil.copy(gdp, policy / INFO_FILE)
   with pytest.raises(TrainingError, match="it has 'decode, logits"):
-    exported.load_policy(policy)
+    policies.load_policy(policy)
 
 
 def test_the_command_refuses_it_in_one_line(policy, tmp_path, capsys):

@@ -55,7 +55,7 @@ def test_embedding_of_a_small_graph():
   assert features.fallback_devices(decisions).tolist() == [0, 0, 2]
 
 
-def test_at_most_six_neighbours_count():
+def test_at_most_six_neighbors_count():
   ops = [
     core.OpSpec(f"op{i}", "Relu", {"GPU": 1.0}, [100.0 * (i + 1)])
     for i in range(9)
@@ -69,7 +69,7 @@ def test_at_most_six_neighbours_count():
   np.testing.assert_allclose(seen.adjacency[last], expected, rtol=1e-6)
 
 
-def test_an_empty_cluster_of_neighbours_is_zeros():
+def test_an_empty_cluster_of_neighbors_is_zeros():
   decisions = group_decisions(problem_of(random_graph(1, 0), gpus(2)))
   seen = features.extract(decisions, ())
   assert seen.adjacency.tolist() == [[0] * 12]

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from tfplace.learned.decisions import (
-  TEMPERATURES,
   decoding_noise,
   greedy_and_samples,
   sample,
@@ -43,7 +42,7 @@ def test_draws_are_divided_among_temperatures():
       np.testing.assert_allclose(found, row, atol=0.015)
 
 
-@pytest.mark.parametrize("temperatures", [(1.0,), TEMPERATURES])
+@pytest.mark.parametrize("temperatures", [(1.0,), (1.0, 5.0)])
 def test_a_device_that_is_ruled_out_is_never_drawn(temperatures):
   logits = LOGITS.copy()
   logits[:, 0] = -1e9

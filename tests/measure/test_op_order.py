@@ -41,7 +41,7 @@ def test_ops_of_a_device_follow_their_simulated_starts():
   assert second.tolist() == [3]
 
 
-def test_control_edges_join_neighbours_and_make_no_cycle():
+def test_control_edges_join_neighbors_and_make_no_cycle():
   edges = [(0, 0, 1), (0, 0, 2), (1, 0, 3), (2, 0, 3)]
   placement = placed(["Const"] + ["Relu"] * 3, edges, [0] * 4)
   graph_def = nodes(placement)

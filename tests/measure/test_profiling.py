@@ -8,7 +8,7 @@ from small_steps import Step, as_graph
 from tfplace.core.cluster import Cluster, Device, Link
 from tfplace.core.op_graph import OpSpec, build_graph
 from tfplace.core.problem import Problem
-from tfplace.cost.profile import noise_of
+from tfplace.cost.measured_costs import noise_of
 from tfplace.extraction.traced import TracedStep
 from tfplace.measure import ChildError, Profile, WorkerCluster, profile
 from tfplace.measure.calibrate import profiling

@@ -117,7 +117,7 @@ def test_beyond_loopback_it_warns_first(capsys):
   # An address for documentation (RFC 5737), which no host has.
   assert worker.run(["--bind=198.51.100.7:2222"]) == 1
   warning, error = capsys.readouterr().err.splitlines()
-  assert "whoever reaches 198.51.100.7:2222 runs TensorFlow ops" in warning
+  assert "anyone who reaches 198.51.100.7:2222 can run" in warning
   assert "198.51.100.7 port 2222: this host has no such address" in error
 
 

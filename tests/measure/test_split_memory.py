@@ -6,8 +6,8 @@ import pytest
 
 from tfplace import extraction
 from tfplace.core import Problem
+from tfplace.core.microbatches import MicrobatchConfig
 from tfplace.errors import InfeasibleError
-from tfplace.extraction.microbatches import SplitConfig
 from tfplace.measure.harness import MeasurementHarness
 from tfplace.measure.local.devices import WorkerCluster
 from tfplace.placers import place
@@ -29,8 +29,8 @@ def deep_model():
   return model
 
 
-def traced_problem(model, cluster, split):
-  traced = extraction.trace_keras(model, 16, split=split)
+def traced_problem(model, cluster, microbatches):
+  traced = extraction.trace_keras(model, 16, microbatches=microbatches)
   return Problem(sources.op_graph(traced, cluster), cluster), traced
 
 
@@ -38,11 +38,11 @@ def test_a_step_that_is_too_large_runs_with_one_microbatch_in_flight():
   model = deep_model()
   with WorkerCluster(1, memory_limit_bytes=MEMORY_BYTES) as workers:
     cluster = workers.cluster()
-    whole, traced_whole = traced_problem(model, cluster, SplitConfig())
-    split, traced = traced_problem(model, cluster, SplitConfig(8, 1))
+    whole, traced_whole = traced_problem(model, cluster, MicrobatchConfig())
+    divided, traced = traced_problem(model, cluster, MicrobatchConfig(8, 1))
     with pytest.raises(InfeasibleError, match="too few"):
       place(whole, "single", budget_s=5)
-    result = place(split, "single", budget_s=5)
+    result = place(divided, "single", budget_s=5)
     alone = np.zeros((1, whole.graph.num_ops), np.int32)
     (held,) = Simulator(whole).evaluate(alone)
     peaks = [
@@ -53,7 +53,7 @@ def test_a_step_that_is_too_large_runs_with_one_microbatch_in_flight():
     harness = MeasurementHarness(whole, traced_whole, workers, **counts)
     (failed,) = harness.evaluate(alone)
     assert failed.extra["error_kind"] in ("out_of_memory", "died"), failed.extra
-    harness = MeasurementHarness(split, traced, workers, **counts)
+    harness = MeasurementHarness(divided, traced, workers, **counts)
     (ran,) = harness.evaluate([result.placement])
     assert ran.feasible, ran.extra
     # Buffers that TensorFlow uses again in place, the simulator counts twice.

@@ -16,7 +16,8 @@ from tfplace.core.presets import cluster_preset
 from tfplace.cost import registry
 from tfplace.formats.graph import graph_to_json
 from tfplace.plan import sources
-from tfplace.plan.graph_cache import GraphCache, content_key
+from tfplace.plan.graph_cache import GraphCache
+from tfplace.plan.graph_keys import content_key
 
 SIZES = {"layers": 1, "units": 8, "vocabulary": 20, "length": 2}
 ASKED = {"batch_size": 2, "sizes": SIZES}

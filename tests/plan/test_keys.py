@@ -9,10 +9,10 @@ from importlib import metadata
 
 import pytest
 
+from tfplace.core.microbatches import MicrobatchConfig
 from tfplace.core.presets import cluster_preset
-from tfplace.extraction.microbatches import SplitConfig
-from tfplace.plan import graph_cache
-from tfplace.plan.graph_cache import content_key
+from tfplace.plan import graph_keys
+from tfplace.plan.graph_keys import content_key
 
 
 @pytest.fixture(scope="module")
@@ -37,9 +37,9 @@ CHANGES = {
   "inference": {"training": False},
   "size": {"sizes": {"length": 4}},
   "another size": {"sizes": {"length": 3, "layers": 1}},
-  "microbatches": {"split": SplitConfig(2)},
-  "in flight": {"split": SplitConfig(1, 1)},
-  "batch statistics": {"split": SplitConfig(1, None, True)},
+  "microbatches": {"microbatches": MicrobatchConfig(2)},
+  "in flight": {"microbatches": MicrobatchConfig(1, 1)},
+  "batch statistics": {"microbatches": MicrobatchConfig(1, None, True)},
 }
 
 
@@ -85,14 +85,14 @@ def test_another_version_changes_the_key(k80, monkeypatch, package):
     return version(name) + (".post1" if name == package else "")
 
   monkeypatch.setattr(metadata, "version", newer)
-  graph_cache._version.cache_clear()
-  graph_cache._tensorflow_version.cache_clear()
+  graph_keys._version.cache_clear()
+  graph_keys._tensorflow_version.cache_clear()
   try:
     assert zoo(k80) != before
   finally:
     monkeypatch.undo()
-    graph_cache._version.cache_clear()
-    graph_cache._tensorflow_version.cache_clear()
+    graph_keys._version.cache_clear()
+    graph_keys._tensorflow_version.cache_clear()
   assert zoo(k80) == before
 
 
@@ -101,7 +101,7 @@ def test_a_gpu_of_this_host_changes_the_key(k80, monkeypatch, tmp_path):
   monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
   chosen = zoo(k80)
   (tmp_path / "nvidiactl").write_text("")
-  monkeypatch.setattr(graph_cache, "_GPU_FILES", (str(tmp_path / "nvidiactl"),))
+  monkeypatch.setattr(graph_keys, "_GPU_FILES", (str(tmp_path / "nvidiactl"),))
   there = zoo(k80)
   assert len({before, chosen, there, None}) == 4
 
@@ -110,19 +110,19 @@ def test_gpus_hidden_by_a_call_have_no_key(k80, monkeypatch, tmp_path):
   import tensorflow as tf
 
   (tmp_path / "nvidiactl").write_text("")
-  monkeypatch.setattr(graph_cache, "_GPU_FILES", (str(tmp_path / "nvidiactl"),))
+  monkeypatch.setattr(graph_keys, "_GPU_FILES", (str(tmp_path / "nvidiactl"),))
   monkeypatch.setattr(tf.config, "list_physical_devices", lambda _: ["gpu"])
   monkeypatch.setattr(tf.config, "get_visible_devices", lambda _: [])
   assert zoo(k80) is None
 
 
 def test_an_unknown_tensorflow_has_no_key(k80, monkeypatch):
-  monkeypatch.setattr(graph_cache, "_TENSORFLOWS", ("no-such-tensorflow",))
-  graph_cache._tensorflow_version.cache_clear()
+  monkeypatch.setattr(graph_keys, "_TENSORFLOWS", ("no-such-tensorflow",))
+  graph_keys._tensorflow_version.cache_clear()
   try:
     assert zoo(k80) is None
   finally:
-    graph_cache._tensorflow_version.cache_clear()
+    graph_keys._tensorflow_version.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -133,10 +133,10 @@ def test_a_changed_line_of_code_changes_the_key(
 ):
   copy = tmp_path / "tfplace"
   shutil.copytree(
-    graph_cache._PACKAGE, copy, ignore=shutil.ignore_patterns("learned")
+    graph_keys._PACKAGE, copy, ignore=shutil.ignore_patterns("learned")
   )
-  monkeypatch.setattr(graph_cache, "_PACKAGE", copy)
-  graph_cache._first_code.cache_clear()
+  monkeypatch.setattr(graph_keys, "_PACKAGE", copy)
+  graph_keys._first_code.cache_clear()
   before = zoo(k80)
   (copy / "models" / "notes.txt").write_text("no code")
   (copy / "placers" / "heft.py").write_text("decides no graph")
@@ -144,13 +144,13 @@ def test_a_changed_line_of_code_changes_the_key(
   with open(copy / path, "a") as file:
     file.write("\n")
   assert zoo(k80) is None  # this process runs the code as it was
-  graph_cache._first_code.cache_clear()
+  graph_keys._first_code.cache_clear()
   assert zoo(k80) not in (before, None)
-  graph_cache._first_code.cache_clear()
+  graph_keys._first_code.cache_clear()
 
 
 def test_code_that_cannot_be_read_has_no_key(k80, monkeypatch, tmp_path):
-  monkeypatch.setattr(graph_cache, "_PACKAGE", tmp_path / "tfplace.zip")
+  monkeypatch.setattr(graph_keys, "_PACKAGE", tmp_path / "tfplace.zip")
   assert zoo(k80) is None
 
 
@@ -167,11 +167,11 @@ def test_keras_settings_are_the_same_read_or_imported(monkeypatch, tmp_path):
     )
   )
   monkeypatch.setenv("KERAS_HOME", str(tmp_path))
-  imported = graph_cache._keras_settings()
+  imported = graph_keys._keras_settings()
   monkeypatch.delitem(sys.modules, "keras")
-  assert graph_cache._keras_settings() == imported
+  assert graph_keys._keras_settings() == imported
   (tmp_path / "keras.json").write_text('{"floatx": "float16"}')
-  assert graph_cache._keras_settings() != imported
+  assert graph_keys._keras_settings() != imported
 
 
 def test_a_dtype_policy_changes_the_key(k80):

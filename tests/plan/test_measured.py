@@ -9,8 +9,8 @@ import pytest
 
 from tfplace.core import Cluster, Device, Link, OpSpec, Problem, build_graph
 from tfplace.errors import MeasurementError
-from tfplace.plan.measured import MeasuredConfig, make_measured_plan
-from tfplace.plan.planner import PlanConfig
+from tfplace.plan import PlanConfig
+from tfplace.plan.measured import MeasuredConfig, search_measured
 from tfplace.simulate import Simulator
 
 
@@ -66,7 +66,7 @@ CONFIG = PlanConfig("annealing", budget_s=1.0)
 def test_what_is_slower_than_one_device_when_it_runs_is_not_chosen():
   """The costs that the search knows leave out what a message takes."""
   devices = Devices(problem(send_us=500.0))
-  plan = make_measured_plan(problem(), CONFIG, devices)
+  plan = search_measured(problem(), CONFIG, devices)
   assert plan.results[0].evaluation.step_time_us < 1200.0  # as predicted
   assert plan.measured[0].step_time_us > 1200.0
   assert plan.evaluation.step_time_us <= 1200.0
@@ -79,9 +79,9 @@ def test_costs_that_were_fitted_lead_the_next_search():
     assert len(placements) == len(measured)
     return Problem(known.graph, true.cluster)
 
-  plan = make_measured_plan(problem(), CONFIG, Devices(true, refit=refit))
+  plan = search_measured(problem(), CONFIG, Devices(true, refit=refit))
   assert plan.evaluation.step_time_us == plan.best.evaluation.step_time_us
-  once = make_measured_plan(
+  once = search_measured(
     problem(), CONFIG, Devices(true), MeasuredConfig(max_rounds=1)
   )
   assert plan.evaluation.step_time_us <= once.evaluation.step_time_us
@@ -89,26 +89,26 @@ def test_costs_that_were_fitted_lead_the_next_search():
 
 def test_one_round_where_prediction_and_measurement_agree():
   devices = Devices(problem())
-  plan = make_measured_plan(problem(), CONFIG, devices)
+  plan = search_measured(problem(), CONFIG, devices)
   assert [r.strategy for r in plan.results].count("annealing") == 1
 
 
 def test_nothing_runs_twice():
   devices = Devices(problem(send_us=30.0))
-  make_measured_plan(problem(), CONFIG, devices)
+  search_measured(problem(), CONFIG, devices)
   assert len(devices.ran) == len(set(devices.ran))
 
 
 def test_no_round_begins_after_the_seconds():
   devices = Devices(problem(send_us=500.0), run_s=0.0)
-  plan = make_measured_plan(problem(), CONFIG, devices)
+  plan = search_measured(problem(), CONFIG, devices)
   assert [r.strategy for r in plan.results].count("annealing") == 1
 
 
 def test_a_strategy_without_a_choice_keeps_its_placement():
   devices = Devices(problem(send_us=500.0))
   config = dataclasses.replace(CONFIG, strategy="blocks")
-  plan = make_measured_plan(problem(), config, devices)
+  plan = search_measured(problem(), config, devices)
   assert plan.best.strategy == "blocks"
   assert "single" in [result.strategy for result in plan.results]
 
@@ -127,7 +127,7 @@ def test_nothing_that_could_be_run_is_an_error_that_says_why():
       ]
 
   with pytest.raises(MeasurementError, match="worker died"):
-    make_measured_plan(problem(), CONFIG, Broken(problem()))
+    search_measured(problem(), CONFIG, Broken(problem()))
 
 
 class Noisy(Devices):
@@ -151,7 +151,7 @@ def test_what_only_seemed_faster_is_not_chosen():
   rows = np.zeros((1, 12), np.int32)
   alone_us = Simulator(true).evaluate(rows)[0].step_time_us
   devices = Noisy(true)
-  plan = make_measured_plan(problem(), CONFIG, devices)
+  plan = search_measured(problem(), CONFIG, devices)
   truth = Simulator(true).evaluate([plan.best.placement])[0]
   best_us = min(alone_us, *(devices.true_us(row) for row in devices.ran))
   assert truth.step_time_us == best_us
@@ -177,7 +177,7 @@ class Drifting(Devices):
 def test_one_device_runs_again_before_another_placement_is_chosen():
   true = problem(send_us=125.0)
   devices = Drifting(true)
-  plan = make_measured_plan(problem(), CONFIG, devices)
+  plan = search_measured(problem(), CONFIG, devices)
   assert set(plan.best.placement.devices.tolist()) == {0}
 
 
@@ -185,11 +185,11 @@ def test_of_steps_that_take_nearly_the_same_the_one_that_moves_less_is_chosen():
   # Two devices take some 1% less than one.
   true = problem(send_us=118.0)
   devices = Devices(true)
-  plan = make_measured_plan(problem(), CONFIG, devices)
+  plan = search_measured(problem(), CONFIG, devices)
   alone_us = devices.true_us([0] * 12)
   best_us = min(devices.true_us(row) for row in devices.ran)
   assert 0.98 * alone_us < best_us < alone_us
   assert plan.evaluation.step_time_us == alone_us
   config = MeasuredConfig(gain=0.0)
-  plan = make_measured_plan(problem(), CONFIG, devices, config)
+  plan = search_measured(problem(), CONFIG, devices, config)
   assert plan.evaluation.step_time_us == best_us

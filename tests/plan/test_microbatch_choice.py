@@ -10,17 +10,22 @@ import pytest
 
 from tfplace import placers
 from tfplace.core import Cluster, Device, Link, OpSpec, Problem, build_graph
+from tfplace.core.microbatches import WHOLE, MicrobatchConfig
 from tfplace.errors import (
   ExtractionError,
   InfeasibleError,
   MeasurementError,
   TfplaceError,
 )
-from tfplace.extraction.microbatches import WHOLE, SplitConfig
-from tfplace.plan.measured import make_measured_auto_plan
-from tfplace.plan.microbatches import HintConfig, make_auto_plan, split_hint
-from tfplace.plan.planner import PlanConfig, Stages, make_plan
-from tfplace.plan.race import SplitStep, main_devices
+from tfplace.plan import PlanConfig, Stages
+from tfplace.plan.microbatches import (
+  HintConfig,
+  choose_variant,
+  microbatch_hint,
+)
+from tfplace.plan.search import search
+from tfplace.plan.successive_halving import main_devices
+from tfplace.plan.variants import StepVariant
 from tfplace.simulate import Simulator
 
 CONFIG = PlanConfig(budget_s=2.0)
@@ -49,17 +54,17 @@ class Step:
   def __post_init__(self):
     self.opened = []
 
-  def __call__(self, split):
-    k = split.microbatches
+  def __call__(self, microbatches):
+    k = microbatches.count
     if k > self.examples:
       raise ExtractionError(f"the batch has {self.examples} examples")
-    if self.statistics and k > 1 and not split.allow_batch_statistics:
+    if self.statistics and k > 1 and not microbatches.allow_batch_statistics:
       raise ExtractionError("layer 'norm' computes statistics")
-    self.opened.append((k, split.max_in_flight))
-    return SplitStep(Problem(self.graph(split), self.cluster()))
+    self.opened.append((k, microbatches.max_in_flight))
+    return StepVariant(Problem(self.graph(microbatches), self.cluster()))
 
-  def graph(self, split):
-    k, names = split.microbatches, []
+  def graph(self, microbatches):
+    k, names = microbatches.count, []
     part_us = self.work_us / (2 * k * self.layers)
     ops, edges = [], []
     for i in range(k):
@@ -75,8 +80,11 @@ class Step:
       first = i * len(row)
       edges += [(first + n, 0, first + n + 1) for n in range(len(row) - 1)]
       edges.append((first + len(row) - 1, 0, k * len(row)))
-      if split.max_in_flight is not None and i >= split.max_in_flight:
-        before = first - (split.max_in_flight - 1) * len(row) - 1
+      if (
+        microbatches.max_in_flight is not None
+        and i >= microbatches.max_in_flight
+      ):
+        before = first - (microbatches.max_in_flight - 1) * len(row) - 1
         edges.append((before, -1, first))
     update = OpSpec("update", "X", {"GPU": 1.0}, [0.0], self.variable)
     return build_graph("step", [*ops, update], edges)
@@ -90,16 +98,17 @@ class Step:
     )
 
 
-def chosen(step, base=WHOLE, config=CONFIG, **more):
-  plan, _ = make_auto_plan(step, base, config, **more)
-  return plan
+def chosen(step, base=WHOLE, config=CONFIG):
+  config = dataclasses.replace(config, microbatches=base)
+  report, _ = choose_variant(step, config)
+  return report
 
 
 def test_a_step_of_much_work_is_split_for_the_devices():
   # Two devices: 1000 us whole, 500 in 2 parts, and no less in more of them.
   step = Step()
   plan = chosen(step)
-  assert plan.choice.split == SplitConfig(2)
+  assert plan.choice.microbatches == MicrobatchConfig(2)
   assert plan.single_device.evaluation.step_time_us == 1001.0  # of the whole
   # Half of the work, a transfer of 1 us, the update.
   assert plan.best.evaluation.step_time_us == 502.0
@@ -111,7 +120,7 @@ def test_a_strategy_of_split_steps_alone_splits_the_step():
   # A microbatch of 500 us for each of two devices.
   config = dataclasses.replace(CONFIG, strategy="data_parallel")
   plan = chosen(Step(), config=config)
-  assert plan.choice.split == SplitConfig(2)
+  assert plan.choice.microbatches == MicrobatchConfig(2)
   reason = "since whole it is not placed by data_parallel"
   assert reason in plan.choice.reason
 
@@ -135,7 +144,7 @@ def test_what_split_steps_need_is_compiled_before_the_seconds_count(
   monkeypatch.setattr(placers, "warm_up", lambda *given: calls.append(given))
   step = Step()
   opened = []
-  chosen(lambda split: opened.append(len(calls)) or step(split))
+  chosen(lambda microbatches: opened.append(len(calls)) or step(microbatches))
   # Nothing is split before the policy of split steps is there.
   assert calls[0] == ("auto", False, True)
   assert opened[:2] == [0, 1]
@@ -145,7 +154,7 @@ def test_a_step_of_short_ops_is_left_whole_and_not_split_further():
   # 10 us of work and 200 us of gaps; in 2 parts each device has as many gaps.
   step = Step(work_us=10.0, overhead_us=100.0)
   plan = chosen(step)
-  assert plan.choice.split.is_whole
+  assert plan.choice.microbatches.is_whole
   assert [k for k, _ in step.opened] == [1, 2]
   assert (
     "whole, since in 2 microbatches it takes at least" in plan.choice.reason
@@ -155,15 +164,15 @@ def test_a_step_of_short_ops_is_left_whole_and_not_split_further():
 def test_a_split_whose_bound_is_above_the_whole_step_is_not_searched():
   step = Step(work_us=1.0)
 
-  def slower(split):  # each part reads all weights
-    k = split.microbatches
-    return dataclasses.replace(step, work_us=10.0 * 3**k)(split)
+  def slower(microbatches):  # each part reads all weights
+    k = microbatches.count
+    return dataclasses.replace(step, work_us=10.0 * 3**k)(microbatches)
 
   plan = chosen(slower)
-  assert plan.choice.split.is_whole
+  assert plan.choice.microbatches.is_whole
   whole, *others = plan.choice.trials
   assert whole.step_time_us == 31.0
-  assert [trial.split.microbatches for trial in others] == [2]
+  assert [trial.microbatches.count for trial in others] == [2]
   assert others[0].best is None and others[0].seconds == 0.0
   assert others[0].why == "takes at least 46 us"
   told = "the step is left whole, since in 2 microbatches it takes at least"
@@ -175,7 +184,7 @@ def test_memory_decides_with():
   # of them in flight, 2 x 50, one at a time 50.
   step = Step(activation=100.0, memory=60.0, devices=1)
   plan = chosen(step)
-  assert plan.choice.split == SplitConfig(2, 1)
+  assert plan.choice.microbatches == MicrobatchConfig(2, 1)
   assert plan.best.evaluation.feasible
   assert plan.single_device is None
   assert plan.choice.trials[0].why == "does not fit in memory"
@@ -204,29 +213,29 @@ def test_what_fits_in_no_split_says_what_was_tried():
 
 def test_the_number_in_flight_stays_as_it_was_asked_for():
   step = Step()
-  plan = chosen(step, SplitConfig(1, max_in_flight=1))
+  plan = chosen(step, MicrobatchConfig(1, max_in_flight=1))
   assert {(k, m) for k, m in step.opened if k > 1} >= {(2, 1)}
   assert all(m == 1 for k, m in step.opened if k > 1)
   # One after the other, two microbatches take what the whole step does.
-  assert plan.choice.split.is_whole
+  assert plan.choice.microbatches.is_whole
 
 
 def test_no_more_microbatches_than_examples():
   step = Step(devices=4, examples=2)
   plan = chosen(step)
-  assert plan.choice.split == SplitConfig(2)
+  assert plan.choice.microbatches == MicrobatchConfig(2)
   assert plan.choice.trials[-1].why == "the batch has 2 examples"
 
 
 def test_statistics_over_the_batch_leave_the_step_whole_and_say_the_gain():
   plan = chosen(Step(statistics=True))
-  assert plan.choice.split.is_whole
+  assert plan.choice.microbatches.is_whole
   assert plan.choice.reason.startswith(
     "the step is left whole, since layer 'norm' computes statistics"
   )
   assert "would take about 502 us instead of 1 ms" in plan.choice.reason
-  allowed = SplitConfig(1, allow_batch_statistics=True)
-  assert chosen(Step(statistics=True), allowed).choice.split.microbatches == 2
+  allowed = MicrobatchConfig(1, allow_batch_statistics=True)
+  assert chosen(Step(statistics=True), allowed).choice.microbatches.count == 2
 
 
 def test_where_allowing_statistics_gains_nothing_it_is_not_said():
@@ -240,7 +249,7 @@ def test_under_a_budget_of_evaluations_the_same_seed_gives_the_same_plan():
     chosen(Step(layers=6, overhead_us=9.0), config=config) for _ in range(2)
   ]
   first, second = found
-  assert first.choice.split == second.choice.split
+  assert first.choice.microbatches == second.choice.microbatches
   times = [[t.step_time_us for t in p.choice.trials] for p in found]
   assert times[0] == times[1]
   rows = [p.best.placement.devices for p in found]
@@ -271,7 +280,7 @@ def test_all_searches_together_keep_the_seconds(monkeypatch):
 def test_a_strategy_that_does_not_search_is_run_for_each_split():
   plan = chosen(Step(), config=dataclasses.replace(CONFIG, strategy="m_etf"))
   assert plan.best.strategy == "m_etf"
-  assert plan.choice.split == SplitConfig(2)
+  assert plan.choice.microbatches == MicrobatchConfig(2)
 
 
 def test_a_strategy_that_refuses_the_split_step_leaves_it_whole(monkeypatch):
@@ -284,7 +293,7 @@ def test_a_strategy_that_refuses_the_split_step_leaves_it_whole(monkeypatch):
 
   monkeypatch.setattr(placers, "place", small_only)
   plan = chosen(Step())
-  assert plan.choice.split.is_whole
+  assert plan.choice.microbatches.is_whole
   assert "since too many ops" in plan.choice.reason
 
 
@@ -301,9 +310,9 @@ LONG = PlanConfig(budget_s=20.0)
 
 def hint_of(step, config=LONG, **more):
   short = dataclasses.replace(config, budget_s=1.0)
-  plan = make_plan(step(WHOLE).problem, short)
+  plan = search(step(WHOLE).problem, short)
   hint = HintConfig(search_s=0.5, **more)
-  return split_hint(step, plan, config, Stages(), hint)
+  return microbatch_hint(step, plan, config, Stages(), hint)
 
 
 def test_a_step_that_gains_nothing_is_told_what_a_split_would_give():
@@ -375,12 +384,12 @@ class DevicesApart(Devices):
 def measured(slower, step=None, config=CONFIG, kind=Devices):
   step = step or Step()
 
-  def open_split(split):
-    opened = step(split)
+  def open_variant(microbatches):
+    opened = step(microbatches)
     devices = kind(opened.problem, slower)
     return dataclasses.replace(opened, live=devices)
 
-  return make_measured_auto_plan(open_split, WHOLE, config)
+  return choose_variant(open_variant, dataclasses.replace(config, measure=True))
 
 
 @pytest.mark.parametrize("strategy", ["blocks", "expert"])
@@ -390,22 +399,22 @@ def test_a_named_strategy_keeps_its_placement_beside_the_whole_step(strategy):
   plan, _ = measured(3.0, config=config, kind=DevicesApart)
   alone_us = plan.single_device.evaluation.step_time_us
   assert plan.best.strategy == strategy
-  assert plan.choice.split.is_whole
+  assert plan.choice.microbatches.is_whole
   assert plan.evaluation.step_time_us > alone_us
 
 
 def test_the_split_that_runs_faster_than_the_whole_step_is_taken():
   plan, step = measured(slower=1.1)
-  assert plan.choice.split == SplitConfig(2)
+  assert plan.choice.microbatches == MicrobatchConfig(2)
   assert plan.evaluation.step_time_us == pytest.approx(1.1 * 502.0)
   assert plan.problem.graph.names == step.problem.graph.names
-  whole, split = plan.choice.trials[:2]
-  assert (whole.measured_us, split.measured_us) == (1001.0, 1.1 * 502.0)
+  whole, divided = plan.choice.trials[:2]
+  assert (whole.measured_us, divided.measured_us) == (1001.0, 1.1 * 502.0)
 
 
 def test_a_split_that_runs_slower_than_the_whole_step_is_not_taken():
   plan, step = measured(slower=3.0)
-  assert plan.choice.split.is_whole
+  assert plan.choice.microbatches.is_whole
   assert plan.evaluation.step_time_us == 1001.0
   assert "microbatch_0/f0" not in step.problem.graph.names
   assert "in 2 microbatches nothing faster than 1.51 ms" in plan.choice.reason
@@ -414,20 +423,20 @@ def test_a_split_that_runs_slower_than_the_whole_step_is_not_taken():
 def test_a_split_that_runs_faster_than_predicted_is_taken():
   # Predicted 212 us whole, and 314 in two parts.
   plan, step = measured(0.5, Step(work_us=10.0, overhead_us=100.0))
-  assert plan.choice.split == SplitConfig(2)
+  assert plan.choice.microbatches == MicrobatchConfig(2)
   assert "microbatch_0/f0" in step.problem.graph.names
-  whole, split = plan.choice.trials[:2]
-  assert plan.evaluation.step_time_us == split.measured_us < whole.measured_us
+  whole, divided = plan.choice.trials[:2]
+  assert plan.evaluation.step_time_us == divided.measured_us < whole.measured_us
 
 
 def test_a_split_that_cannot_be_run_leaves_the_step_whole():
   step = Step()
 
-  def open_split(split):
-    if not split.is_whole:
+  def open_variant(microbatches):
+    if not microbatches.is_whole:
       raise MeasurementError("worker died")
-    return step(split)
+    return step(microbatches)
 
-  plan = chosen(open_split)
-  assert plan.choice.split.is_whole
+  plan = chosen(open_variant)
+  assert plan.choice.microbatches.is_whole
   assert "since worker died" in plan.choice.reason

@@ -148,7 +148,7 @@ def test_a_directory_that_cannot_be_written_costs_one_warning(
       assert cache.load(KEY) is None
       cache.store(KEY, chain())
   assert len(caplog.records) == 1
-  assert "not kept" in caplog.text
+  assert "not cached" in caplog.text
 
 
 def test_a_full_disk_leaves_the_old_entry_whole(cache, monkeypatch, caplog):

@@ -6,9 +6,10 @@ import pytest
 
 from tfplace.core import OpSpec, Problem, build_graph
 from tfplace.core.presets import cluster_preset
-from tfplace.cost.profile import STEP_NOISE
+from tfplace.cost.measured_costs import STEP_NOISE
 from tfplace.learned.synthetic import training_step
-from tfplace.plan.planner import PlanConfig, make_plan
+from tfplace.plan import PlanConfig
+from tfplace.plan.search import search
 
 
 def chain(noise):
@@ -40,7 +41,7 @@ def test_the_tolerance_is_what_is_asked_for_or_the_noise(
 def test_auto_gives_up_no_time_by_described_costs(seed):
   problem = Problem(training_step(seed), cluster_preset("v100x2"))
   config = PlanConfig(max_evaluations=500, seed=seed)
-  result = make_plan(problem, config).results[0]
+  result = search(problem, config).results[0]
   best_us = min(tried.evaluation.step_time_us for tried in result.tried)
   assert result.evaluation.step_time_us <= best_us
 
@@ -52,7 +53,7 @@ def test_measured_costs_give_up_what_they_are_unsure_by():
   for noise in (0.0, 0.01):
     noisy = dataclasses.replace(graph, extra={STEP_NOISE: noise})
     config = PlanConfig(max_evaluations=2000)
-    found[noise] = make_plan(Problem(noisy, cluster), config).results[0]
+    found[noise] = search(Problem(noisy, cluster), config).results[0]
   exact, noisy = (found[noise].evaluation for noise in (0.0, 0.01))
   best_us = min(t.evaluation.step_time_us for t in found[0.01].tried)
   assert noisy.bytes_moved < exact.bytes_moved

@@ -290,7 +290,7 @@ def test_a_timeline_of_a_split_step_has_a_colour_for_each_microbatch():
   ]
 
 
-def test_of_many_microbatches_neighbours_share_a_colour():
+def test_of_many_microbatches_neighbors_share_a_colour():
   ops = [OpSpec(f"x{i}", "X", {"GPU": 1.0}, microbatch=i) for i in range(30)]
   cluster = Cluster("c", (Device("d", "GPU"),))
   problem = Problem(build_graph("g", ops, []), cluster)

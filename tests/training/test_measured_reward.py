@@ -9,7 +9,7 @@ import rl_testing
 
 from tfplace import core, formats
 from tfplace.bin import train
-from tfplace.learned.exported import load_policy
+from tfplace.learned.policies import load_policy
 from tfplace.simulate import Simulator
 
 

@@ -65,7 +65,7 @@ def newest_checkpoint(folder):
 def exported_weights(folder):
   code = (
     "import sys, numpy as np\n"
-    "from tfplace.learned.exported import load_policy\n"
+    "from tfplace.learned.policies import load_policy\n"
     "weights = load_policy(sys.argv[1]).weights\n"
     "np.savez(sys.argv[2], *[w.numpy() for w in weights])"
   )
@@ -91,7 +91,7 @@ def test_a_killed_run_goes_on_and_ends_as_if_it_had_not_been_killed(tiny):
   assert killed.returncode == -signal.SIGKILL  # it was not done yet
   assert not os.path.exists(tiny / "killed_policy")
   out = finish(start(tiny, "killed"))
-  assert "going on after step" in out
+  assert "continuing after step" in out
   finish(whole)
   expected = exported_weights(str(tiny / "whole_policy"))
   found = exported_weights(str(tiny / "killed_policy"))
@@ -163,9 +163,9 @@ def check_scalars(scalars, tiny):
     (["--strategy=placeto", "--elite=0.5"], ["--elite=0.5", "not placeto"]),
     (["--algorithm=reinforce"], ["--algorithm=reinforce", "placeto, not gdp"]),
     (["--visits=2"], ["--visits=2", "placeto, not gdp"]),
-    (["--microbatches=2"], ["--microbatches=2", "split it with tfplace-ext"]),
+    (["--microbatches=2"], ["--microbatches=2", "split them with tfplace-ext"]),
     (["--microbatches=auto"], ["--microbatches=auto", "give a number"]),
-    (["--max_in_flight=2"], ["--max_in_flight=2", "was traced already"]),
+    (["--max_in_flight=2"], ["--max_in_flight=2", "traced already"]),
     (["--microbatches=0"], ["--microbatches='0'", "at least 1"]),
     (
       [

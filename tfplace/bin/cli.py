@@ -1,7 +1,7 @@
-"""What all commands share: flag parsing, help, errors, progress, exit codes.
+"""Flag parsing, help, errors, progress and exit codes of all commands.
 
-A command owns a `FlagValues` of its own, so that several can live in one
-process; there are no global flags.
+Each command has its own `FlagValues`, so that several can run in one process;
+there are no global flags.
 """
 
 import contextlib
@@ -27,16 +27,19 @@ from tfplace.formats import files
 
 PROGRESS_AFTER_S = 2.0
 _SECONDS_PER_LINE = 5.0
-_IN_LINES = ("profiling", "measuring")  # what takes minutes, also in a log
+_IN_LINES = (
+  "profiling",
+  "measuring",
+)  # Stages that take minutes and are logged.
 
 
 class ClockBar(progress.Progress):
-  """A bar that follows the clock; a pulse where the seconds are unknown."""
+  """Progress bar that follows the clock, or pulses without a time limit."""
 
   def __init__(
     self, screen: console.Console, what: str, seconds: float | None = None
   ) -> None:
-    # Before the base class, which draws once while it is made.
+    # The constructor of the base class already draws the bar.
     self._what = what
     self._seconds = seconds
     self._stage = ""
@@ -54,7 +57,7 @@ class ClockBar(progress.Progress):
   def show_stage(
     self, what: str, count: Callable[[], int] | None = None
   ) -> None:
-    """Names the stage, and counts its ops where that is possible."""
+    """Displays a stage, with its number of ops if `count` is given."""
     self._stage, self._count = what, count
 
   def get_renderables(self) -> Iterator[console.RenderableType]:
@@ -75,13 +78,13 @@ class ClockBar(progress.Progress):
     return "".join(parts)
 
 
-_MOST_CHARACTERS = 2000  # of an error's line
+_MOST_CHARACTERS = 2000  # Length of an error message.
 _HELP = frozenset({"--help", "-h", "--helpfull", "--helpshort"})
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 class UsageError(TfplaceError):
-  """Flags that do not make sense together."""
+  """Error of invalid flags or combinations of flags."""
 
 
 def run_command(
@@ -91,18 +94,18 @@ def run_command(
   main: Callable[[flags.FlagValues], None],
   argv: Sequence[str] | None = None,
 ) -> int:
-  """Parses flags, runs a command, and turns errors into one line.
+  """Parses flags, runs a command, and reports errors in one line.
 
   Args:
-    name: the console script's name.
+    name: name of the console script.
     description: first paragraph of `--help`.
-    define: adds the command's flags.
-    main: the command; raises `TfplaceError` for what a user can cause.
-    argv: arguments without the program's name; None takes the process's own.
+    define: adds the flags of the command.
+    main: the command; raises `TfplaceError` for errors of the user.
+    argv: arguments without the program's name. None takes those of the process.
 
   Returns:
-    The exit code: 0 done, 1 an error (one line on stderr), 130 interrupted,
-    143 terminated.
+    The exit code: 0 for success, 1 for an error (one line on stderr), 130 if
+    interrupted, 143 if terminated.
   """
   values = flags.FlagValues()
   define(values)
@@ -123,7 +126,7 @@ def run_command(
     return signals.end(name, signals.received() or signal.SIGINT)
   except Exception as error:
     number = signals.received()
-    if number is not None:  # what it met turned it into an error of its own
+    if number is not None:  # A signal may surface as another error.
       return signals.end(name, number)
     if "--debug" in arguments:
       traceback.print_exc()
@@ -133,7 +136,7 @@ def run_command(
 
 
 def _parse(arguments: list[str], values: flags.FlagValues) -> None:
-  """Raises `TfplaceError` or `flags.Error` for what no command takes."""
+  """Parses flags; raises `TfplaceError` or `flags.Error` for invalid ones."""
   rest = values(arguments)[1:]
   _check_local(values)
   if rest:
@@ -142,7 +145,7 @@ def _parse(arguments: list[str], values: flags.FlagValues) -> None:
 
 
 class _Output:
-  """Standard output whose errors say so; what it does not take is dropped."""
+  """Standard output that reports its errors and drops the rest."""
 
   def __init__(self, stream: TextIO) -> None:
     self._stream = stream
@@ -174,7 +177,7 @@ class _Output:
 
 
 def _check_local(values: flags.FlagValues) -> None:
-  """Refuses addresses, which TensorFlow would go to by itself."""
+  """Rejects addresses, which TensorFlow would open by itself."""
   for flag in values:
     value = values[flag].value
     for text in value if isinstance(value, list | tuple) else [value]:
@@ -186,7 +189,7 @@ def _check_local(values: flags.FlagValues) -> None:
 
 
 def _check_numbers(values: flags.FlagValues) -> None:
-  """Refuses "nan", which passes every bound that a flag may have."""
+  """Rejects "nan", which passes the bounds of every flag."""
   for flag in values:
     value = values[flag].value
     if isinstance(value, float) and math.isnan(value):
@@ -215,10 +218,10 @@ def _help_text(name: str, description: str, values: flags.FlagValues) -> str:
 
 
 def required(values: flags.FlagValues, flag: str) -> str:
-  """The value of a flag that must be given.
+  """Returns the value of a required flag.
 
   Raises:
-    UsageError: it was not.
+    UsageError: the flag is missing.
   """
   value = values[flag].value
   if not value:
@@ -227,12 +230,12 @@ def required(values: flags.FlagValues, flag: str) -> str:
 
 
 def is_count(text: str) -> bool:
-  """Whether a text is a whole number from 0 on that fits in 64 bits."""
+  """Returns whether a text is a whole number of at least 0 in 64 bits."""
   return text.isdecimal() and len(text) <= 18
 
 
 def check_writable(path: str | None) -> None:
-  """Fails, where a file is to be written, before the work is done.
+  """Checks that an output file can be written, before any work is done.
 
   Raises:
     FormatError: `path` cannot be written.
@@ -245,11 +248,10 @@ def check_writable(path: str | None) -> None:
 def showing_progress(
   what: str, seconds: float | None = None, in_lines: bool = False
 ) -> Iterator[stages.OnStage]:
-  """Shows a bar on stderr (a pulse where `seconds` is unknown).
+  """Shows a progress bar on stderr after the first two seconds.
 
-  Nothing is shown in the first two seconds, nor where stderr is no terminal;
-  `in_lines` prints a line every few seconds there. Yields a callback to call as
-  each stage of the work begins.
+  If stderr is not a terminal, `in_lines` prints a line every few seconds
+  instead. Yields a callback for the start of each stage.
   """
   screen = console.Console(stderr=True)
   if not screen.is_terminal:
@@ -261,7 +263,7 @@ def showing_progress(
 
 
 class _Lines:
-  """Prints the stage to stderr, seldom enough for a log."""
+  """Progress display that prints a line to stderr every few seconds."""
 
   def __init__(self, work: str) -> None:
     self._work = work
@@ -278,7 +280,7 @@ class _Lines:
 def show_stage(
   stage: str, detail: str, seconds: float | None
 ) -> Iterator[stages.OnStage]:
-  """A bar for a stage of planning: a `ShowStage` of `plan.planner`."""
+  """Shows a progress bar for a stage; a `ShowStage` of `plan.config`."""
   what = f"{stage[0].upper()}{stage[1:]}{detail}"
   with showing_progress(what, seconds, stage in _IN_LINES) as on_stage:
     yield on_stage
@@ -287,8 +289,8 @@ def show_stage(
 def load_tensorflow() -> None:
   """Imports TensorFlow without its start-up notices on stderr.
 
-  They come from C++ before any setting is read, so the file descriptor itself
-  is turned away meanwhile; if the import fails, what was written is shown.
+  C++ prints them before it reads any setting, so this function redirects the
+  file descriptor. If the import fails, it prints the notices.
   """
   if "tensorflow" in sys.modules:
     return

@@ -1,4 +1,4 @@
-"""tfplace-explain: why a placement takes as long as it does."""
+"""tfplace-explain: explains the step time of a placement."""
 
 import json
 import sys
@@ -15,10 +15,10 @@ from tfplace.report.explain.output import (
 )
 
 _DESCRIPTION = (
-  "Says why a placement takes as long as it does: its critical path, its"
-  " bottleneck, what one more device or faster links would give, how far it is"
-  " from the proven bound; of a step in microbatches how they are used, how"
-  " long devices idle and what limits it; with --op, why an op is where it is."
+  "Explains the step time of a placement: its critical path, its bottleneck,"
+  " the effect of one more device or of faster links, and its ratio to the"
+  " proven bound. For a microbatched step it also explains the use of"
+  " microbatches, idle devices and limits. --op explains the device of an op."
 )
 
 
@@ -27,19 +27,19 @@ def _define(values: flags.FlagValues) -> None:
   flags.DEFINE_string(
     "op",
     None,
-    "Op to look at: what moving it to each other device would do.",
+    "Op to explain: the effect of moving it to each other device.",
     flag_values=values,
   )
   flags.DEFINE_float(
     "seconds",
     0.0,
-    "Seconds to search a new placement for each change of the hardware; 0"
-    " simulates the placement as it is.",
+    "Time limit in seconds of the search of a new placement for each change of"
+    " the hardware. 0 keeps the placement.",
     lower_bound=0.0,
     flag_values=values,
   )
   flags.DEFINE_integer(
-    "seed", 0, "Fixes every random choice.", lower_bound=0, flag_values=values
+    "seed", 0, "Seed of all random choices.", lower_bound=0, flag_values=values
   )
   flags.DEFINE_bool(
     "json", False, "Print JSON instead of tables.", flag_values=values
@@ -49,7 +49,7 @@ def _define(values: flags.FlagValues) -> None:
 def _main(values: flags.FlagValues) -> None:
   placement = sources.load(values)
   if values.seconds:
-    cli.load_tensorflow()  # for the learned policy; quiet, off the clock
+    cli.load_tensorflow()  # For the learned policy, outside the time limit.
   name = placement.problem.graph.name
   with cli.showing_progress(f"Explaining {name}") as on_stage:
     on_stage("proving a lower bound")
@@ -74,7 +74,7 @@ def _print(explanation: Explanation, as_json: bool) -> None:
 
 
 def run(argv: Sequence[str] | None = None) -> int:
-  """The console script; returns its exit code."""
+  """Runs the console script and returns its exit code."""
   return guarded.run_command(
     "tfplace-explain", _DESCRIPTION, _define, _main, argv
   )

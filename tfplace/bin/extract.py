@@ -1,4 +1,4 @@
-"""tfplace-extract: a model's dataflow graph with its costs, as a file."""
+"""tfplace-extract: writes a model's dataflow graph with its costs."""
 
 import sys
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ def _main(values: flags.FlagValues) -> None:
 
 
 def run(argv: Sequence[str] | None = None) -> int:
-  """The console script; returns its exit code."""
+  """Runs the console script and returns its exit code."""
   return guarded.run_command(
     "tfplace-extract", _DESCRIPTION, _define, _main, argv
   )

@@ -1,10 +1,9 @@
-"""Runs a command in a child process, so that its death has an exit code.
+"""Commands in a child process, so that a crash has an exit code.
 
-An untrusted graph can end the process that loads it: by a check in TensorFlow's
-C++ that aborts, by running out of stack or memory, or by an op that exits. No
-`except` sees that. So the commands that take such files fork before TensorFlow
-is imported. The parent passes signals on, waits, and where the child ended
-without saying how the command went, says so in one line.
+An untrusted graph can end the process that loads it: a check in TensorFlow's
+C++ aborts, stack or memory runs out, or an op exits. No `except` catches that.
+So the commands that read such files fork before they import TensorFlow. The
+parent forwards signals, waits, and reports a crash of the child in one line.
 """
 
 import contextlib
@@ -21,23 +20,23 @@ from absl import flags
 from tfplace.bin import cli, signals
 
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-_SI_KERNEL = 128  # of a signal from the terminal, which the child got, too
+_SI_KERNEL = 128  # Signals from the terminal reach the child, too.
 _PR_SET_PDEATHSIG = 1
 _REASON = re.compile(
   rb"^F\d{4} .*?\] (.*)$", re.MULTILINE
 )  # of TensorFlow's C++
-_MOST_BYTES = 1 << 20  # of held notices
-_notices: list[int] = []  # the file that holds them, in a guarded child
+_MOST_BYTES = 1 << 20  # Of held notices.
+_notices: list[int] = []  # The file of held notices in the child.
 
 
 def run(
   name: str, work: Callable[[], int], argv: Sequence[str] | None = None
 ) -> int:
-  """Runs `work` in a child process; the parent exits with what it returns.
+  """Runs `work` in a child process and exits with its exit code.
 
-  Where the child ends without returning, that is 1, with one line on stderr.
-  Where a caller gave `argv`, and on other systems than Linux, `work` runs in
-  this process and its exit code is returned.
+  If the child crashes, the exit code is 1, with one line on stderr. If `argv`
+  is given, or on systems other than Linux, `work` runs in this process and its
+  exit code is returned.
   """
   if argv is not None or sys.platform != "linux":
     return work()
@@ -66,11 +65,11 @@ def run(
     if reported:
       code = reported[0]
     elif signalled and os.waitstatus_to_exitcode(status) == 128 + signalled:
-      code = 128 + signalled  # the child has said so
+      code = 128 + signalled  # The child has reported it.
     else:
       print(f"{name}: error: {_how(status, notices.fileno())}", file=sys.stderr)
       sys.stderr.flush()
-    # Nothing is this process's own, and to unload its modules takes a while.
+    # Unloading modules would take a while.
     os._exit(code)
 
 
@@ -81,7 +80,7 @@ def run_command(
   main: Callable[[flags.FlagValues], None],
   argv: Sequence[str] | None = None,
 ) -> int:
-  """As `cli.run_command`, in a child process."""
+  """Runs `cli.run_command` in a child process."""
   return run(
     name, lambda: cli.run_command(name, description, define, main, argv), argv
   )
@@ -89,10 +88,11 @@ def run_command(
 
 @contextlib.contextmanager
 def holding_notices() -> Iterator[None]:
-  """Holds back what C++ writes to stderr; Python's own output is shown.
+  """Holds back what C++ writes to stderr, but not Python's output.
 
-  It is shown afterwards, unless there is an error; if the process dies, its
-  parent takes the reason from it. Does nothing where `run` did not fork.
+  The notices are printed afterwards unless there is an error. If the process
+  crashes, its parent finds the reason in them. Does nothing if `run` did not
+  fork.
   """
   if not _notices:
     yield
@@ -116,17 +116,17 @@ def holding_notices() -> Iterator[None]:
 
 
 def _die_with(parent: int) -> None:
-  """Has the kernel kill this process when its parent is killed."""
+  """Asks the kernel to kill this process when its parent is killed."""
   ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
   if os.getppid() != parent:
     os._exit(1)
 
 
 def _wait(child: int, waited: set[signal.Signals]) -> tuple[int, int]:
-  """Passes signals on until the child ends.
+  """Forwards signals until the child ends.
 
   Returns:
-    Its wait status, and the first signal that came, or 0.
+    The wait status of the child, and the first signal, or 0.
   """
   signalled = 0
   while True:
@@ -144,12 +144,12 @@ def _wait(child: int, waited: set[signal.Signals]) -> tuple[int, int]:
 def _read(result: int) -> bytes:
   try:
     return os.read(result, 1)
-  except BlockingIOError:  # a process of the child's holds the other end
+  except BlockingIOError:  # A descendant holds the other end of the pipe.
     return b""
 
 
 def _how(status: int, notices: int) -> str:
-  """One sentence on how a process ended that did not say so itself."""
+  """Describes the end of a process that crashed."""
   code = os.waitstatus_to_exitcode(status)
   if code >= 0:
     return f"the process ended with code {code} in the middle of its work"

@@ -26,21 +26,28 @@ def _define(values: flags.FlagValues) -> None:
   ):
     flags.DEFINE_string(name, None, text, flag_values=values)
   flags.DEFINE_integer(
-    "steps", 10, "Steps to time.", lower_bound=1, flag_values=values
+    "steps", 10, "Number of timed steps.", lower_bound=1, flag_values=values
   )
   flags.DEFINE_integer(
-    "warmup", 3, "Steps before the clock.", lower_bound=0, flag_values=values
+    "warmup",
+    3,
+    "Number of steps before the timed ones.",
+    lower_bound=0,
+    flag_values=values,
   )
   sources.define_measure_s_flag(values)
   flags.DEFINE_float(
     "timeout_s",
     120.0,
-    "Seconds after which a measurement counts as hanging.",
+    "Time limit of one measurement in seconds.",
     lower_bound=1.0,
     flag_values=values,
   )
   flags.DEFINE_bool(
-    "json", False, "Print the evaluation as a last line.", flag_values=values
+    "json",
+    False,
+    "Print the evaluation as JSON in the last line.",
+    flag_values=values,
   )
 
 
@@ -48,7 +55,7 @@ def _check(values: flags.FlagValues) -> None:
   cli.check_writable(values.output)
   if sources.chosen_source(values) == "graph":
     raise cli.UsageError(
-      "--graph has only costs; name the TensorFlow model that is to run"
+      "--graph has only costs; name the TensorFlow model to run"
     )
   cluster = cli.required(values, "cluster")
   if not sources.is_live(cluster):
@@ -63,13 +70,13 @@ def _main(values: flags.FlagValues) -> None:
   _check(values)
   began = time.perf_counter()
   with sources.opened_cluster(values) as (cluster, live):
-    split = sources.split_of_placement(values, values.placement)
-    source = sources.load_source(values, cluster, True, split)
+    microbatches = sources.microbatches_of_placement(values, values.placement)
+    source = sources.load_source(values, cluster, True, microbatches)
     problem = bounds.tightened(core.Problem(source.graph, cluster))
     placement = formats.load_placement(values.placement, problem)
-    problem = placement.problem  # in the placement's order
+    problem = placement.problem  # In the placement's order.
     if live is None or source.traced is None:
-      raise cli.UsageError("nothing to run")  # `_check` saw to both
+      raise cli.UsageError("nothing to run")  # Excluded by `_check`.
     what = f"Measuring {problem.graph.name}"
     with cli.showing_progress(what, in_lines=True) as on_stage:
       harness = live.harness(
@@ -105,7 +112,7 @@ def _report(
 
 
 def _beside_bound(evaluation: core.Evaluation) -> str:
-  """How far from the best possible; costs are estimated, the step is real."""
+  """Compares the measured step with the bound for estimated costs."""
   bound, ratio = evaluation.lower_bound_us, evaluation.ratio_to_bound
   if ratio is None:
     return "no lower bound is known"
@@ -116,7 +123,7 @@ def _beside_bound(evaluation: core.Evaluation) -> str:
 
 
 def run(argv: Sequence[str] | None = None) -> int:
-  """The console script; returns its exit code."""
+  """Runs the console script and returns its exit code."""
   return guarded.run_command(
     "tfplace-measure", _DESCRIPTION, _define, _main, argv
   )

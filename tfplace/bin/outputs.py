@@ -1,4 +1,4 @@
-"""What the commands print, draw and write, the same for every command."""
+"""Output of all commands: tables, pictures and files."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from tfplace.core.order import ARRIVAL, RANK
 from tfplace.core.placement import Placement
 from tfplace.core.units import format_bytes, format_us
 from tfplace.formats.results import evaluation_to_json
-from tfplace.plan.choice import SplitChoice, SplitTrial
+from tfplace.plan.variants import VariantChoice, VariantTrial
 from tfplace.report import page, table, timeline, trace
 from tfplace.simulate import Simulator
 
@@ -32,7 +32,7 @@ def define_picture_flags(values: flags.FlagValues) -> None:
   flags.DEFINE_string(
     "trace",
     None,
-    "Trace of the simulated step to write; opens in Perfetto.",
+    "Trace of the simulated step to write, for Perfetto.",
     flag_values=values,
   )
   flags.DEFINE_string(
@@ -44,17 +44,17 @@ def define_picture_flags(values: flags.FlagValues) -> None:
   flags.DEFINE_string(
     "report",
     None,
-    "Report to write, one .html file with all pictures and tables; needs the"
+    "Report to write: one .html file with all pictures and tables. Requires the"
     " extra 'report'.",
     flag_values=values,
   )
 
 
 def check_pictures(values: flags.FlagValues) -> None:
-  """Fails before the work is done rather than after it.
+  """Checks the picture flags before any work is done.
 
   Raises:
-    TfplaceError: a file could not be written, or what draws it is missing.
+    TfplaceError: a file cannot be written, or a package is missing.
   """
   for flag in PICTURES:
     cli.check_writable(values[flag].value)
@@ -70,7 +70,12 @@ def write_pictures(
   placement: core.Placement,
   results: Sequence[Result] = (),
 ) -> None:
-  """Writes what `define_picture_flags` asked for; `results` are a table's.
+  """Writes the requested pictures.
+
+  Args:
+    values: the flags.
+    placement: placement to draw.
+    results: results for the table of the report.
 
   Raises:
     TfplaceError: a file cannot be written.
@@ -88,7 +93,7 @@ def write_pictures(
 
 
 def print_evaluation(evaluation: core.Evaluation) -> None:
-  """Prints one evaluation as JSON, on one line."""
+  """Prints an evaluation as one line of JSON."""
   print(json.dumps(evaluation_to_json(evaluation)))
 
 
@@ -98,21 +103,25 @@ def print_results(
   measured: Sequence[core.Evaluation] | None = None,
   single: Result | None = None,
 ) -> None:
-  """Prints the table of placers, the best bold, with measured steps if any.
+  """Prints the table of placers, with the best one in bold.
 
-  They are compared with `single`, where it is not among them.
+  Args:
+    results: results of the placers.
+    best: selected result.
+    measured: measured evaluations of the results, if any.
+    single: result on one device to compare with, if `results` lacks it.
   """
   open_console().print(
     table.results_table(results, best=best, measured=measured, single=single)
   )
 
 
-def print_choice(choice: SplitChoice, single: Result | None) -> None:
-  """Prints each way to split the step that was tried; the one chosen is bold.
+def print_choice(choice: VariantChoice, single: Result | None) -> None:
+  """Prints the table of step variants, with the chosen one in bold.
 
   Args:
-    choice: of the split.
-    single: the whole step on one device; None where none has the memory.
+    choice: choice of microbatches.
+    single: whole step on one device, or None if no device has the memory.
   """
   rows = Table()
   rows.add_column("microbatches")
@@ -123,15 +132,15 @@ def print_choice(choice: SplitChoice, single: Result | None) -> None:
   if shows_order:
     rows.add_column("order of ops")
   for trial in choice.trials:
-    style = "bold" if trial.split == choice.split else ""
+    style = "bold" if trial.microbatches == choice.microbatches else ""
     cells = _cells(trial, single) + [trial.order] * shows_order
     rows.add_row(*map(Text, cells), style=style)
   open_console().print(rows)
 
 
-def _cells(trial: SplitTrial, single: Result | None) -> list[str]:
-  count, flight = trial.split.microbatches, trial.split.max_in_flight
-  name = "1 (whole)" if trial.split.is_whole else str(count)
+def _cells(trial: VariantTrial, single: Result | None) -> list[str]:
+  count, flight = trial.microbatches.count, trial.microbatches.max_in_flight
+  name = "1 (whole)" if trial.microbatches.is_whole else str(count)
   held = "all" if flight is None else str(flight)
   if trial.best is None:
     return [name, held, trial.why, "-", "-", f"{trial.seconds:.2f}"]
@@ -150,7 +159,7 @@ def _cells(trial: SplitTrial, single: Result | None) -> list[str]:
 
 
 def open_console() -> console.Console:
-  """Standard output for Rich; a log has no width of its own, so it gets one."""
+  """Opens standard output for Rich, with a fixed width for logs."""
   screen = console.Console()
   if not screen.is_terminal:
     screen.width = 120
@@ -168,22 +177,22 @@ def define_file_flags(values: flags.FlagValues) -> None:
   flags.DEFINE_string(
     "output_graph_def",
     None,
-    "GraphDef to write (.pb or .pbtxt), every node with its device.",
+    "GraphDef to write (.pb or .pbtxt), with the device of every node.",
     flag_values=values,
   )
   flags.DEFINE_string(
     "output_saved_model",
     None,
-    "Directory to write, a copy of --saved_model that serves as placed.",
+    "Directory to write: a placed copy of --saved_model.",
     flag_values=values,
   )
 
 
 def check_files(values: flags.FlagValues) -> None:
-  """Refuses, before the work, what could not be written after it.
+  """Checks the output flags before any work is done.
 
   Raises:
-    UsageError: names the flag or the path.
+    UsageError: a file cannot be written. The message names the flag or path.
   """
   for flag in _FILES:
     cli.check_writable(values[flag].value)
@@ -195,34 +204,34 @@ def check_files(values: flags.FlagValues) -> None:
     return
   if values.order != ARRIVAL:
     raise cli.UsageError(
-      f"--order={values.order}: the functions of --output_saved_model cannot be"
-      " held to an order"
+      f"--order={values.order}: the functions of --output_saved_model cannot"
+      " enforce an order"
     )
   if not values.saved_model:
     raise cli.UsageError("--output_saved_model is a copy of --saved_model")
   if os.path.lexists(values.output_saved_model):
-    raise cli.UsageError(f"{values.output_saved_model!r} is there already")
+    raise cli.UsageError(f"{values.output_saved_model!r} already exists")
 
 
 def needs_trace(values: flags.FlagValues) -> bool:
-  """Whether the op graph alone will not do."""
+  """Returns whether the output requires the traced step."""
   return bool(values.output_graph_def)
 
 
 def write_files(
   values: flags.FlagValues, placement: Placement, traced: "TracedStep | None"
 ) -> None:
-  """Writes what was asked for, each file whole or not at all.
+  """Writes the requested files, each atomically.
 
   Args:
     values: the flags.
-    placement: of the step.
-    traced: the step; None where nothing needs it.
+    placement: placement of the step.
+    traced: the traced step, or None if no file requires it.
   """
   if values.output:
     placement.save(values.output)
   if values.output_graph_def and traced is not None:
-    from tfplace.keras import write_placed_graph_def  # imports TensorFlow
+    from tfplace.keras import write_placed_graph_def  # Imports TensorFlow.
 
     write_placed_graph_def(traced, placement, values.output_graph_def)
   if values.output_saved_model:

@@ -1,4 +1,4 @@
-"""tfplace-place: proposes a placement and compares it with the baselines."""
+"""tfplace-place: finds a placement and compares it with baselines."""
 
 import dataclasses
 import math
@@ -9,36 +9,28 @@ from typing import TYPE_CHECKING, Any
 from absl import flags
 
 from tfplace import core, formats, placers
-from tfplace.bin import cli, guarded, outputs, sources, splits
+from tfplace.bin import cli, guarded, microbatch_flags, outputs, sources
 from tfplace.core import colocation
+from tfplace.core import order as orders
 from tfplace.core.cluster import with_max_memory
-from tfplace.core.order import ARRIVAL, AUTO, ORDERS, order_to_json
-from tfplace.extraction.microbatches import SplitConfig, split_of
+from tfplace.core.evaluation import Result
+from tfplace.core.microbatches import MicrobatchConfig, microbatches_of
+from tfplace.core.order import ARRIVAL, ORDERS, order_to_json
 from tfplace.placers import registry
+from tfplace.plan import Plan, PlanConfig, Stages, StepVariant, make_plan
 from tfplace.plan import sources as plan_sources
-from tfplace.plan.choice import SplitChoice
-from tfplace.plan.clusters import LiveStep
-from tfplace.plan.measured import make_measured_auto_plan, make_measured_plan
-from tfplace.plan.microbatches import make_auto_plan, split_hint
-from tfplace.plan.planner import (
-  CHOOSING,
-  SINGLE,
-  PlanConfig,
-  PlanResult,
-  Stages,
-  against_single,
-  is_beaten,
-  make_plan,
-)
-from tfplace.plan.race import SplitStep
+from tfplace.plan.config import AUTO, SINGLE
+from tfplace.plan.live_step import LiveStep
+from tfplace.plan.search import PlanReport, against_single, is_beaten
+from tfplace.plan.variants import VariantChoice
 
 if TYPE_CHECKING:
   from tfplace.measure import OpenCluster
 
 _DESCRIPTION = (
-  "Finds a device for every op of a model's step, prints the predicted (with"
-  " --measure also the measured) step time beside the baselines, and writes"
-  " the placement and the rewritten graph."
+  "Finds a device for every op of a model's step, prints its predicted step"
+  " time (with --measure also the measured one) beside the baselines, and"
+  " writes the placement and the placed graph."
 )
 _BASELINES = ("single", "cpu", "expert")
 
@@ -50,28 +42,26 @@ def _define(values: flags.FlagValues) -> None:
   flags.DEFINE_string(
     "init_placement",
     None,
-    "tfplace.placement.v1 file to start the search from (strategies auto and"
-    " annealing), such as the plan before a device was lost: of another graph"
-    " or cluster, what is still there is kept.",
+    "tfplace.placement.v1 file from which the search starts (strategies auto"
+    " and annealing), for example the plan before a device was lost. If graph"
+    " or cluster have changed, ops and devices that still exist are kept.",
     flag_values=values,
   )
   flags.DEFINE_enum(
     "order",
     ARRIVAL,
-    (*ORDERS, AUTO),
-    "In which each device takes its ready ops: as they become ready, or by a"
-    " rank of each op (one microbatch after another, the longest way to the end"
-    " first), which the graph that is written keeps to by control edges. auto"
-    " tries both, and takes rank where it gains at least 3% or fits where"
-    " arrival does not.",
+    (*ORDERS, orders.AUTO),
+    "Order in which a device runs its ready ops. arrival: as they become ready."
+    " rank: by microbatch, then by longest remaining path; control edges"
+    " enforce it in the written graph. auto tries both, and selects rank if it"
+    " gains at least 3% or if only rank fits in memory.",
     flag_values=values,
   )
   flags.DEFINE_float(
     "tolerance",
     None,
     "Share of the step time that --strategy=auto may give up for less traffic."
-    " Left out, it gives up nothing by described costs, and by measured ones"
-    " what the measurement is unsure by.",
+    " Default: the noise of measured costs, and 0 for described costs.",
     lower_bound=0.0,
     flag_values=values,
   )
@@ -80,12 +70,15 @@ def _define(values: flags.FlagValues) -> None:
   flags.DEFINE_bool(
     "measure",
     False,
-    "Also run the placements on the real devices of --cluster.",
+    "Also measure placements on the real devices of --cluster.",
     flag_values=values,
   )
   sources.define_measure_s_flag(values)
   flags.DEFINE_bool(
-    "json", False, "Print the evaluation as a last line.", flag_values=values
+    "json",
+    False,
+    "Print the evaluation as JSON in the last line.",
+    flag_values=values,
   )
   outputs.define_picture_flags(values)
 
@@ -96,24 +89,25 @@ def define_strategy_flags(values: flags.FlagValues) -> None:
     "strategy",
     "auto",
     sorted(placers.STRATEGIES),
-    "The placer.",
+    "Placer to use.",
     flag_values=values,
   )
   flags.DEFINE_float(
     "budget_s",
     60.0,
-    "Seconds to search, a quarter of them at most to prove how fast a step can"
-    " be at best. Extracting, and compiling once per installation, come first.",
+    "Time limit of the search in seconds. At most a quarter of it goes to the"
+    " proof of a lower bound. Extraction and the compilation once per"
+    " installation do not count.",
     lower_bound=0.0,
     flag_values=values,
   )
   flags.DEFINE_integer(
-    "seed", 0, "Fixes every random choice.", lower_bound=0, flag_values=values
+    "seed", 0, "Seed of all random choices.", lower_bound=0, flag_values=values
   )
   flags.DEFINE_string(
     "policy",
     None,
-    "Exported policy of a learned strategy; the shipped one where left out.",
+    "Exported policy of a learned strategy. Default: the shipped policy.",
     flag_values=values,
   )
 
@@ -123,26 +117,25 @@ def _define_constraint_flags(values: flags.FlagValues) -> None:
   flags.DEFINE_list(
     "max_memory",
     [],
-    "Memory that devices may fill, in place of what --cluster says, such as"
-    " GPU:0=10GiB,GPU:1=8GiB.",
+    "Memory limits of devices, such as GPU:0=10GiB,GPU:1=8GiB. They replace"
+    " those of --cluster.",
     flag_values=values,
   )
   flags.DEFINE_list(
     "keep_together",
     [],
-    "Patterns of op names such as encoder/* or */lstm_1/*: the ops that are"
-    " like one of them share a device.",
+    "Patterns of op names such as encoder/* or */lstm_1/*. The ops that match"
+    " one pattern share a device.",
     flag_values=values,
   )
 
 
 def _limited(values: flags.FlagValues, cluster: core.Cluster) -> core.Cluster:
-  """The cluster with the memory of `--max_memory`.
+  """Returns the cluster with the memory limits of `--max_memory`.
 
   Raises:
-    UsageError: an item that is not device=size, or a device that is named
-      twice.
-    FormatError: no such device, no size, or two names of one device.
+    UsageError: an item is not of the form device=size, or a device is repeated.
+    FormatError: a device does not exist, has two names, or has an invalid size.
   """
   sizes: dict[str, str] = {}
   for item in values.max_memory:
@@ -161,10 +154,10 @@ def _limited(values: flags.FlagValues, cluster: core.Cluster) -> core.Cluster:
 
 
 def _grouped(values: flags.FlagValues, graph: core.OpGraph) -> core.OpGraph:
-  """The graph with the groups of `--keep_together`.
+  """Returns the graph with the groups of `--keep_together`.
 
   Raises:
-    FormatError: a pattern that no op's name is like.
+    FormatError: a pattern matches no op.
   """
   if not values.keep_together:
     return graph
@@ -174,26 +167,26 @@ def _grouped(values: flags.FlagValues, graph: core.OpGraph) -> core.OpGraph:
 
 
 def _check(values: flags.FlagValues) -> None:
-  """Refuses what cannot work before anything is computed."""
+  """Checks the flags before anything is computed."""
   outputs.check_files(values)
   outputs.check_pictures(values)
   if values.init_placement:
     registry.check_accepts_start(values.strategy)
-    if splits.is_chosen(values):
+    if microbatch_flags.is_chosen(values):
       raise cli.UsageError(
-        "--init_placement is of one split of the step: give its number of"
-        " microbatches instead of --microbatches=auto"
+        "--init_placement has a fixed number of microbatches: give that number"
+        " instead of --microbatches=auto"
       )
-  if values["tolerance"].present and values.strategy != CHOOSING:
+  if values["tolerance"].present and values.strategy != AUTO:
     raise cli.UsageError(
-      f"strategy {values.strategy!r} gives up no time for less traffic, yet"
-      f" --tolerance={values.tolerance:g} was given; {CHOOSING} may"
+      f"--tolerance={values.tolerance:g} is for --strategy={AUTO}; strategy"
+      f" {values.strategy!r} gives up no time for less traffic"
     )
   kind = sources.chosen_source(values, may_choose=True)
   cluster = cli.required(values, "cluster")
   if values.measure_s and not sources.is_live(cluster):
     raise cli.UsageError(
-      f"--measure_s={values.measure_s:g} bounds steps on real devices, and"
+      f"--measure_s={values.measure_s:g} limits steps on real devices, and"
       f" {cluster!r} has none: leave it out"
     )
   if not values.measure:
@@ -210,88 +203,77 @@ def _check(values: flags.FlagValues) -> None:
 def _main(values: flags.FlagValues) -> None:
   _check(values)
   with sources.opened_cluster(values) as (described, devices):
-    cluster = _limited(values, described)
-    opened = _Opened(values, cluster, devices, Stages(cli.show_stage))
-    if splits.is_chosen(values):
-      plan, step = _auto(opened)
-    else:
-      plan, step = _whole(opened)
-    hint = _hint(opened, plan)
-  outputs.write_files(values, plan.best.placement, step.traced)
-  outputs.write_pictures(values, plan.best.placement, plan.results)
-  _print(values, plan, hint)
+    source = _FlagSource(values, _limited(values, described), devices)
+    plan = make_plan(source, _config(values), Stages(cli.show_stage))
+  report = plan.report
+  if report is None:
+    raise cli.UsageError("nothing was planned")
+  outputs.write_files(values, report.best.placement, plan.step)
+  outputs.write_pictures(values, report.best.placement, report.results)
+  _print(values, plan, report)
 
 
-# Steps that share the seconds of running where the split is chosen: at most as
-# many as are profiled, and two that run.
+# Number of step variants that share the measuring time if microbatches are
+# chosen: those that are profiled, and two that run.
 _RUNNING_STEPS = 4
 
 
 @dataclasses.dataclass(frozen=True)
-class _Opened:
-  """The source and the cluster of the flags: steps, split in any way."""
+class _FlagSource:
+  """Source and cluster of the flags; see `plan.planner.Source`."""
 
   values: flags.FlagValues
   cluster: core.Cluster
   devices: "OpenCluster | None"
-  show: Stages
 
-  def step(self, split: SplitConfig) -> SplitStep:
-    """The step with its costs: profiled, where devices are open.
+  @property
+  def training(self) -> bool:
+    """Returns whether the step is a training step."""
+    return bool(self.values.training)
+
+  @property
+  def suggests_microbatches(self) -> bool:
+    """Returns whether microbatches are possible; never on running devices."""
+    kind = sources.chosen_source(self.values, may_choose=True)
+    return (
+      self.devices is None
+      and self.training
+      and kind in plan_sources.MICROBATCH_KINDS
+    )
+
+  def open(self, microbatches: MicrobatchConfig, show: Stages) -> StepVariant:
+    """Extracts a step variant, and profiles it if devices are open.
 
     Raises:
-      TfplaceError: a bad source, a step that cannot be split so, or be run.
+      TfplaceError: the source is invalid, or the step cannot be extracted or
+        run in these microbatches.
     """
     values = self.values
     needs_trace = self.devices is not None or outputs.needs_trace(values)
-    source = sources.load_source(values, self.cluster, needs_trace, split)
+    source = sources.load_source(
+      values, self.cluster, needs_trace, microbatches
+    )
     problem = core.Problem(_grouped(values, source.graph), self.cluster)
     if values.strategy in ("auto", *placers.LEARNED):
-      cli.load_tensorflow()  # for the learned policy; quiet, off the clock
+      cli.load_tensorflow()  # For the learned policy, outside the budget.
     if self.devices is None or source.traced is None:
-      return SplitStep(problem, source.traced)
+      return StepVariant(problem, source.traced)
     options = {"allow_side_effects": values.allow_side_effects}
     live = LiveStep(
       self.devices, source.traced, options, values.measure_s or math.inf
     )
-    if splits.is_chosen(values):
+    if microbatch_flags.is_chosen(values):
       live = live.shared(_RUNNING_STEPS)
-    with self.show("profiling", f" {problem.graph.name}") as on_stage:
+    with show("profiling", f" {problem.graph.name}") as on_stage:
       problem = live.profiled(problem, on_stage)
-    return SplitStep(problem, source.traced, live)
+    return StepVariant(problem, source.traced, live)
 
-
-def _auto(opened: _Opened) -> tuple[PlanResult, SplitStep]:
-  """Chooses the split with the placement."""
-  values = opened.values
-  base, config = splits.config(values), _config(values)
-  if values.measure:
-    return make_measured_auto_plan(opened.step, base, config, opened.show)
-  return make_auto_plan(opened.step, base, config, opened.show)
-
-
-def _whole(opened: _Opened) -> tuple[PlanResult, SplitStep]:
-  """Places the step as it is split by the flags."""
-  values = opened.values
-  step = opened.step(splits.config(values))
-  config = _config(values)
-  if values.measure and step.live is not None:
-    plan = make_measured_plan(step.problem, config, step.live, show=opened.show)
-  else:
-    plan = make_plan(step.problem, config, opened.show)
-  return plan, step
-
-
-def _hint(opened: _Opened, plan: PlanResult) -> str:
-  """What a split would give, where none is asked for and no devices run."""
-  values = opened.values
-  asked = splits.is_chosen(values) or not splits.config(values).is_whole
-  kind = sources.chosen_source(values, may_choose=True)
-  if asked or opened.devices is not None or not values.training:
+  def compare(
+    self, variant: StepVariant, microbatches: MicrobatchConfig, show: Stages
+  ) -> str:
+    """Compares nothing; commands plan without a numeric check."""
+    del variant, microbatches, show
     return ""
-  if kind not in plan_sources.SPLIT_KINDS:
-    return ""
-  return split_hint(opened.step, plan, _config(values), opened.show)
 
 
 def _config(values: flags.FlagValues) -> PlanConfig:
@@ -299,56 +281,67 @@ def _config(values: flags.FlagValues) -> PlanConfig:
   if values.init_placement:
     init_placement = formats.load_assignments(values.init_placement)
   return PlanConfig(
-    values.strategy,
-    values.budget_s,
-    values.seed,
-    values.policy,
-    _BASELINES,
-    init_placement,
+    strategy=values.strategy,
+    budget_s=values.budget_s,
+    seed=values.seed,
+    policy=values.policy,
+    baselines=_BASELINES,
+    init_placement=init_placement,
     tolerance=values.tolerance,
     order=values.order,
+    microbatches=microbatch_flags.config(values),
+    chooses_microbatches=microbatch_flags.is_chosen(values),
+    measure=values.measure,
   )
 
 
-def _print(values: flags.FlagValues, plan: PlanResult, hint: str) -> None:
-  for strategy, error in plan.failures.items():
+def _print(values: flags.FlagValues, plan: Plan, report: PlanReport) -> None:
+  for strategy, error in report.failures.items():
     print(f"{strategy}: {error}")
-  best, single = plan.best, plan.single_device
-  if plan.choice is not None:
-    outputs.print_choice(plan.choice, single)
-  outputs.print_results(plan.results, best, plan.measured, single)
-  if plan.measured is None and single is not None and is_beaten(best, single):
-    if values.strategy == CHOOSING:
-      print("No placement that was found beats one device.")
-    elif best.strategy != SINGLE:
-      print(f"The step by {best.strategy} is {against_single(best, single)}.")
-  split_reason = plan.choice.reason if plan.choice else ""
-  for text in (split_reason, plan.order_reason, hint):
-    if text:
-      print(f"{text[0].upper()}{text[1:]}.")
-  for strategy, why in plan.results[0].skipped.items():
+  best, single = report.best, report.single_device
+  if report.choice is not None:
+    outputs.print_choice(report.choice, single)
+  outputs.print_results(report.results, best, report.measured, single)
+  if report.measured is None and single is not None:
+    _print_beaten(values.strategy, best, single)
+  for text in plan.notes:
+    print(f"{text[0].upper()}{text[1:]}.")
+  for strategy, why in report.results[0].skipped.items():
     print(f"{strategy} was skipped: {why}")
   if values.json:
-    split = split_of(plan.problem.graph.names)
-    tried = {} if plan.choice is None else {"splits": _as_json(plan.choice)}
+    microbatches = microbatches_of(report.problem.graph.names)
+    tried = {}
+    if report.choice is not None:
+      tried = {"splits": _as_json(report.choice)}
     outputs.print_evaluation(
-      plan.evaluation.with_extra(
+      report.evaluation.with_extra(
         strategy=best.strategy,
         seconds=best.seconds,
         evaluations=best.evaluations,
-        microbatches=split.microbatches,
-        max_in_flight=split.max_in_flight,
+        microbatches=microbatches.count,
+        max_in_flight=microbatches.max_in_flight,
         **tried,
       )
     )
 
 
-def _as_json(choice: SplitChoice) -> list[dict[str, Any]]:
-  """What was tried, each with its best step; none where nothing fits."""
+def _print_beaten(strategy: str, best: Result, single: Result) -> None:
+  """Prints a remark if one device is predicted to be as fast."""
+  if not is_beaten(best.evaluation, single.evaluation):
+    return
+  if strategy == AUTO:
+    print("No placement that was found beats one device.")
+  elif best.strategy != SINGLE:
+    ratio = against_single(best.evaluation, single.evaluation)
+    print(f"The step by {best.strategy} is {ratio}.")
+
+
+def _as_json(choice: VariantChoice) -> list[dict[str, Any]]:
+  """Returns the trials with their best step times, None if nothing fits."""
   return [
     {
-      "microbatches": trial.split.microbatches,
-      "max_in_flight": trial.split.max_in_flight,
+      "microbatches": trial.microbatches.count,
+      "max_in_flight": trial.microbatches.max_in_flight,
       **order_to_json(trial.order or ARRIVAL),
       "step_time_us": None if trial.best is None else trial.step_time_us,
       "seconds": trial.seconds,
@@ -358,7 +351,7 @@ def _as_json(choice: SplitChoice) -> list[dict[str, Any]]:
 
 
 def run(argv: Sequence[str] | None = None) -> int:
-  """The console script; returns its exit code."""
+  """Runs the console script and returns its exit code."""
   return guarded.run_command(
     "tfplace-place", _DESCRIPTION, _define, _main, argv
   )

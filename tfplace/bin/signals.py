@@ -1,8 +1,8 @@
-"""Ctrl-C and SIGTERM in a command: it ends soon, with one line.
+"""Prompt end of a command after Ctrl-C or SIGTERM, with one line.
 
-A signal is an exception in the main thread, so that everything is cleaned up
-on the way out. Where that takes too long, a thread removes what is half-written
-and ends the process. This module is imported first and imports next to nothing.
+A signal raises an exception in the main thread, so that everything is cleaned
+up. If that takes too long, a thread removes incomplete files and ends the
+process. This module is imported first and imports next to nothing.
 """
 
 import contextlib
@@ -16,25 +16,25 @@ from collections.abc import Iterator
 from types import FrameType
 
 _GRACE_S = 1.5
-_STOP = 0  # in the pipe of signals: no signal has this number
+_STOP = 0  # Ends the thread; no signal has this number.
 _WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
-_SHOW_CURSOR = "\x1b[?25h"  # a progress bar hides it
+_SHOW_CURSOR = "\x1b[?25h"  # A progress bar hides it.
 
 
 class Ended(BaseException):
-  """SIGTERM has asked for the end."""
+  """Exception that SIGTERM raises."""
 
 
 class _Watched:
-  """What is known of this process.
+  """State of this process.
 
   Attributes:
-    name: of the command.
-    is_running: it is; else a signal just ends the process.
+    name: name of the command; "" for another program.
+    is_running: whether the command runs; otherwise a signal ends the process.
     received: the first signal, or None.
-    has_said: why it ends.
-    stderr: a descriptor; number 2 itself is turned away at times.
-    watcher: the thread that watches, or None.
+    has_said: whether the reason of the end was printed.
+    stderr: descriptor of standard error; number 2 is redirected at times.
+    watcher: thread that ends the process, or None.
   """
 
   def __init__(self) -> None:
@@ -51,16 +51,16 @@ _saying = threading.Lock()
 
 
 def install_in_command() -> None:
-  """Takes over both signals where this process is one of the commands.
+  """Installs handlers of both signals if this process is a command.
 
-  A process that only imports one (a test, a notebook) keeps its own, and a
-  signal that the parent chose to have ignored remains so.
+  A process that only imports a command (a test, a notebook) keeps its handlers,
+  and signals that the parent ignores stay ignored.
   """
   _watched.name = _command()
   if not _watched.name:
     return
   _open_closed()
-  with contextlib.suppress(OSError):  # closed
+  with contextlib.suppress(OSError):  # It may be closed.
     _watched.stderr = os.dup(2)
   if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, _handle)
@@ -70,9 +70,9 @@ def install_in_command() -> None:
 
 
 def watch() -> None:
-  """Starts the thread that ends the process where the main one is too slow.
+  """Starts the thread that ends the process if the main thread is too slow.
 
-  A fork has no threads but the main one: its child calls this again.
+  A forked child has only the main thread, so it calls this function again.
   """
   if not _watched.name:
     return
@@ -84,7 +84,7 @@ def watch() -> None:
 
 
 def stop_watching() -> None:
-  """Ends that thread, which would take signals that this process waits for."""
+  """Ends the thread, which would take signals that this process awaits."""
   if _watched.watcher is not None:
     told = signal.set_wakeup_fd(-1)
     os.write(told, bytes([_STOP]))
@@ -94,9 +94,9 @@ def stop_watching() -> None:
 
 
 def _command() -> str:
-  """The name of the command that this process is, or nothing."""
+  """Returns the name of the command that this process runs, or ""."""
   program = os.path.basename(sys.argv[0]) if sys.argv else ""
-  if program == "-m":  # Python is still looking for the module
+  if program == "-m":  # Python has not found the module yet.
     program = " ".join(sys.orig_argv)
     found = re.search(r"-m ?tfplace\.bin\.([a-z]+)", program)
   else:
@@ -105,21 +105,21 @@ def _command() -> str:
 
 
 def _open_closed() -> None:
-  """Opens the null device in the place of standard files that are closed.
+  """Opens the null device in place of closed standard streams.
 
-  Else the next file that is opened, such as an output, takes their number, and
-  what C++ or a child process prints goes there.
+  Otherwise the next opened file, such as an output, gets their number, and C++
+  or a child process prints into it.
   """
   for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
     if getattr(sys, name) is None:
-      number = os.open(os.devnull, os.O_RDWR)  # the lowest that is free
+      number = os.open(os.devnull, os.O_RDWR)  # The lowest free number.
       os.set_inheritable(number, True)
       setattr(sys, name, os.fdopen(number, mode))
 
 
 @contextlib.contextmanager
 def raising() -> Iterator[None]:
-  """Inside, a signal is `KeyboardInterrupt` or `Ended` in the main thread."""
+  """Makes signals raise `KeyboardInterrupt` or `Ended` in the main thread."""
   _watched.is_running = True
   try:
     yield
@@ -128,15 +128,15 @@ def raising() -> Iterator[None]:
 
 
 def received() -> int | None:
-  """The signal that asked for the end, or None."""
+  """Returns the first signal, or None."""
   return _watched.received
 
 
 def end(name: str, number: int) -> int:
-  """Says why a command ended; its exit code, where the process goes on.
+  """Prints why a command ended, and returns its exit code.
 
-  A process of the command's own ends here: what is left to be unwound, such
-  as threads that still compute, could take long.
+  If this process runs the command, it ends here, because threads that still
+  compute could take long.
   """
   if number != _watched.received:
     print(f"{name}: {_WORDS[signal.Signals(number)]}", file=sys.stderr)
@@ -151,7 +151,7 @@ def _handle(number: int, frame: FrameType | None) -> None:
   if _watched.received is not None or not _watched.is_running:
     _end_now(number)
   _watched.received = number
-  # Raised in a finalizer it goes nowhere, and Python would print that.
+  # Python would print an exception that is raised in a finalizer.
   sys.unraisablehook = lambda _: None
   raise KeyboardInterrupt if number == signal.SIGINT else Ended
 
@@ -172,7 +172,7 @@ def _end_now(number: int) -> None:
   for child in _children():
     with contextlib.suppress(OSError):
       os.kill(child, signal.SIGTERM)
-  # Half imported, it has begun no file.
+  # A partly imported module has written no file.
   staging = sys.modules.get("tfplace.formats.files")
   remove_all = getattr(staging, "remove_all", None)
   if remove_all is not None:
@@ -182,7 +182,7 @@ def _end_now(number: int) -> None:
 
 
 def _say(number: int) -> None:
-  """Says it once, past `sys.stderr`, which another thread may hold."""
+  """Prints the reason once, without `sys.stderr`, which may be locked."""
   if not _saying.acquire(timeout=0.2):
     return
   if not _watched.has_said:

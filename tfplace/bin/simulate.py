@@ -1,4 +1,4 @@
-"""tfplace-simulate: one placement of a graph, evaluated exactly."""
+"""tfplace-simulate: simulates one placement of a graph."""
 
 import sys
 from collections.abc import Sequence
@@ -26,8 +26,8 @@ def _define(values: flags.FlagValues) -> None:
   flags.DEFINE_bool(
     "prove",
     False,
-    "Prove a tighter lower bound of the step time than the formats' simple one;"
-    " takes seconds.",
+    "Prove a tighter lower bound of the step time than the simple one. Takes"
+    " seconds.",
     flag_values=values,
   )
   outputs.define_picture_flags(values)
@@ -49,7 +49,7 @@ def _main(values: flags.FlagValues) -> None:
 
 
 def run(argv: Sequence[str] | None = None) -> int:
-  """The console script; returns its exit code."""
+  """Runs the console script and returns its exit code."""
   return cli.run_command("tfplace-simulate", _DESCRIPTION, _define, _main, argv)
 
 

@@ -1,4 +1,4 @@
-"""The flags that name a graph, a cluster and a placement, for every command."""
+"""Flags of all commands that name a graph, a cluster and a placement."""
 
 import contextlib
 import dataclasses
@@ -12,16 +12,15 @@ from typing import TYPE_CHECKING, Any
 from absl import flags
 
 from tfplace import core, formats
-from tfplace.bin import cli, guarded, splits
+from tfplace.bin import cli, guarded, microbatch_flags
+from tfplace.core.microbatches import MicrobatchConfig, microbatches_of
 from tfplace.cost import registry
 from tfplace.errors import shown
-from tfplace.extraction.microbatches import SplitConfig, split_of
 from tfplace.extraction.stages import OnStage
-from tfplace.plan import clusters, graph_cache
+from tfplace.plan import Stages, clusters, graph_cache
 from tfplace.plan import sources as plan_sources
 from tfplace.plan.clusters import find_cluster as load_cluster
 from tfplace.plan.clusters import is_live
-from tfplace.plan.planner import Stages
 
 if TYPE_CHECKING:
   from tfplace.extraction.traced import TracedStep
@@ -38,16 +37,16 @@ def define_flags(values: flags.FlagValues) -> None:
 
 
 def load(values: flags.FlagValues) -> core.Placement:
-  """The placement that the flags name.
+  """Loads the placement that the flags name.
 
   Raises:
-    TfplaceError: a flag is missing, or a file is broken or of another graph.
+    TfplaceError: a flag is missing, or a file is invalid or of another graph.
   """
   chosen_source(values)
   cluster = load_cluster(cli.required(values, "cluster"))
   path = cli.required(values, "placement")
-  split = split_of_placement(values, path)
-  graph = load_source(values, cluster, split=split).graph
+  microbatches = microbatches_of_placement(values, path)
+  graph = load_source(values, cluster, microbatches=microbatches).graph
   return formats.load_placement(path, core.Problem(graph, cluster))
 
 
@@ -56,12 +55,11 @@ _SOURCES = ("model", "saved_model", "keras_model", "graph_def", "graph")
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-  """What is to be placed.
+  """Step to place.
 
   Attributes:
-    graph: the op graph, with costs for the cluster's device kinds.
-    traced: the step as a session runs it; None for `--graph`, and where
-      nobody needs it.
+    graph: op graph with costs for the cluster's device kinds.
+    traced: the traced step, or None for `--graph` or if it is not needed.
   """
 
   graph: core.OpGraph
@@ -83,64 +81,69 @@ def define_source_flags(values: flags.FlagValues) -> None:
     "import",
     [],
     "Python modules that define the custom classes and functions of"
-    " --keras_model, such as my.module; also found in the working directory.",
+    " --keras_model, such as my.module. They may be in the working directory.",
     flag_values=values,
   )
   flags.DEFINE_integer(
     "batch_size",
     None,
-    "Examples per step; the model's own default where left out.",
+    "Examples per step. Default: the model's own.",
     lower_bound=1,
     flag_values=values,
   )
   flags.DEFINE_list(
     "model_sizes",
     [],
-    "Further sizes of a zoo model, such as length=20,vocabulary=5000.",
+    "Additional sizes of a zoo model, such as length=20,vocabulary=5000.",
     flag_values=values,
   )
   flags.DEFINE_bool(
-    "training", True, "The training step, or inference.", flag_values=values
+    "training",
+    True,
+    "Use the training step rather than inference.",
+    flag_values=values,
   )
-  splits.define_flags(values)
+  microbatch_flags.define_flags(values)
   flags.DEFINE_string(
     "costs",
     registry.DEFAULT,
-    "The cost model that estimates what each op takes; on real devices, which"
-    " are measured, of ops that a run does not time.",
+    "Cost model that estimates op times. On real devices it only covers ops"
+    " that a measured step does not time.",
     flag_values=values,
   )
   flags.DEFINE_string(
     "graph_cache_dir",
     None,
-    "Where extracted graphs are kept by a hash of all that decides them; the"
-    " user's cache directory where left out, empty for nowhere.",
+    "Directory that caches extracted graphs. Default: tfplace in the user's"
+    " cache directory. An empty value disables the cache.",
     flag_values=values,
   )
   flags.DEFINE_bool(
     "allow_side_effects",
     False,
-    "Load and run a graph even if its ops may touch files, processes, Python"
-    " or the network: only for graphs from people you trust.",
+    "Load and run a graph even if its ops may access files, processes, Python"
+    " or the network. Use it only for trusted graphs.",
     flag_values=values,
   )
 
 
-def split_of_placement(values: flags.FlagValues, path: str) -> SplitConfig:
-  """How the step is split that a placement is of, by the names of its ops.
+def microbatches_of_placement(
+  values: flags.FlagValues, path: str
+) -> MicrobatchConfig:
+  """Returns the microbatches of a placement, by the names of its ops.
 
   Raises:
-    UsageError: the flags say something else.
-    FormatError: the file is no placement file.
+    UsageError: the flags contradict the placement.
+    FormatError: the file is not a placement file.
   """
-  asked = splits.config(values)
-  if chosen_source(values) not in plan_sources.SPLIT_KINDS:
+  asked = microbatch_flags.config(values)
+  if chosen_source(values) not in plan_sources.MICROBATCH_KINDS:
     return asked
-  found = split_of(formats.load_assignments(path))
+  found = microbatches_of(formats.load_assignments(path))
   found = dataclasses.replace(
     found, allow_batch_statistics=asked.allow_batch_statistics
   )
-  splits.check_says(values, found, path)
+  microbatch_flags.check_agrees(values, found, path)
   return found
 
 
@@ -151,10 +154,11 @@ def define_cluster_flag(
   flags.DEFINE_string(
     "cluster",
     default,
-    "Devices: a preset such as k80x2 or 2*v100x8 (two hosts), workers:N for N"
-    " local TensorFlow processes, gpus for this host's own (gpus:N splits its"
-    " first into N logical ones), a tfplace.hosts.v1 file (workers on several"
-    " machines, each started by tfplace-worker), or a tfplace.cluster.v1 file.",
+    "Devices: a preset such as k80x2 or 2*v100x8 (two hosts); workers:N for N"
+    " local TensorFlow processes; gpus for the GPUs of this host; gpus:N for N"
+    " logical GPUs of its first GPU; a tfplace.hosts.v1 file (workers on"
+    " several machines, each started by tfplace-worker); or a"
+    " tfplace.cluster.v1 file.",
     flag_values=values,
   )
 
@@ -164,23 +168,23 @@ def define_measure_s_flag(values: flags.FlagValues) -> None:
   flags.DEFINE_float(
     "measure_s",
     0.0,
-    "Seconds of running steps on the devices, profile and calibration included;"
-    " slow steps are run less often. 0 sets no bound.",
+    "Time limit for running steps on the devices, in seconds, including profile"
+    " and calibration. Slow steps run less often. 0 means no limit.",
     lower_bound=0.0,
     flag_values=values,
   )
 
 
 def chosen_source(values: flags.FlagValues, may_choose: bool = False) -> str:
-  """The one source flag that was given.
+  """Returns the name of the given source flag.
 
   Args:
     values: the flags.
-    may_choose: the command can choose the number of microbatches.
+    may_choose: whether the command can choose the number of microbatches.
 
   Raises:
-    UsageError: none, or more than one.
-    TfplaceError: it cannot be split as the flags want.
+    UsageError: no source flag is given, or more than one.
+    TfplaceError: the source does not support the requested microbatches.
   """
   given = [name for name in _SOURCES if values[name].value]
   if len(given) != 1:
@@ -188,16 +192,15 @@ def chosen_source(values: flags.FlagValues, may_choose: bool = False) -> str:
     found = " and ".join(f"--{name}" for name in given) or "none"
     raise cli.UsageError(f"give exactly one of {choices}; found {found}")
   source = str(values[given[0]].value)
-  if splits.is_chosen(values) and not may_choose:
+  if microbatch_flags.is_chosen(values) and not may_choose:
     raise cli.UsageError(
-      "--microbatches=auto: only tfplace-place chooses it, with the placement,"
-      " which then says how its step is split; give a number, or leave it out"
-      " where a placement is given"
+      "--microbatches=auto: only tfplace-place chooses it, together with the"
+      " placement; give a number, or leave it out where a placement is given"
     )
-  plan_sources.check_split(
-    splits.config(values), given[0], source, values.training
+  plan_sources.check_microbatches(
+    microbatch_flags.config(values), given[0], source, values.training
   )
-  splits.check_given(values)
+  microbatch_flags.check_given(values)
   return given[0]
 
 
@@ -205,27 +208,28 @@ def load_source(
   values: flags.FlagValues,
   cluster: core.Cluster,
   needs_trace: bool = False,
-  split: SplitConfig | None = None,
+  microbatches: MicrobatchConfig | None = None,
 ) -> Source:
-  """The graph that the flags name, and the step itself where it is needed.
+  """Loads the graph that the flags name, and the traced step if required.
 
   Args:
     values: the flags.
-    cluster: whose device kinds are costed.
-    needs_trace: the step is wanted, too.
-    split: how the step is split; None is as the flags say.
+    cluster: cluster whose device kinds get costs.
+    needs_trace: whether the traced step is required.
+    microbatches: microbatches of the step; None takes those of the flags.
 
   Raises:
-    TfplaceError: a bad flag, file or model, or the step cannot be split so.
+    TfplaceError: a flag, file or model is invalid, or the step cannot be split
+      into these microbatches.
   """
-  kind = chosen_source(values, may_choose=split is not None)
-  if split is None:
-    split = splits.config(values)
+  kind = chosen_source(values, may_choose=microbatches is not None)
+  if microbatches is None:
+    microbatches = microbatch_flags.config(values)
   if values["import"].value and kind != "keras_model":
     raise cli.UsageError("--import is for the classes of --keras_model")
   name = str(values[kind].value)
   if kind == "graph":
-    plan_sources.check_split(split, kind, name, values.training)
+    plan_sources.check_microbatches(microbatches, kind, name, values.training)
     return Source(formats.load_graph(name), None)
   with (
     imported(values["import"].value or ()),
@@ -240,8 +244,8 @@ def load_source(
       training=values.training,
       sizes=model_sizes(values),
       costs=values.costs,
-      split=split,
-      # What their own modules hold decides custom classes, and no hash has it.
+      microbatches=microbatches,
+      # No hash covers the modules of custom classes.
       cache=None if values["import"].value else _graph_cache(values),
       needs_trace=needs_trace,
       allow_side_effects=values.allow_side_effects,
@@ -251,7 +255,7 @@ def load_source(
 
 
 def _loading_tensorflow(on_stage: OnStage) -> OnStage:
-  """Has TensorFlow loaded before the first stage, which needs it."""
+  """Loads TensorFlow before the first stage, which requires it."""
 
   def loading(what: str, count: Callable[[], int] | None = None) -> None:
     on_stage("starting TensorFlow")
@@ -269,7 +273,7 @@ def _graph_cache(values: flags.FlagValues) -> graph_cache.GraphCache | None:
 
 
 def model_sizes(values: flags.FlagValues) -> dict[str, int]:
-  """What `--model_sizes` says.
+  """Returns the value of `--model_sizes`.
 
   Raises:
     UsageError: an item is not of the form name=number.
@@ -289,10 +293,10 @@ def model_sizes(values: flags.FlagValues) -> dict[str, int]:
 def opened_cluster(
   values: flags.FlagValues,
 ) -> "Iterator[tuple[core.Cluster, OpenCluster | None]]":
-  """The cluster of `--cluster`, and its running devices if it has any.
+  """Opens the cluster of `--cluster`, and its running devices if any.
 
   Raises:
-    TfplaceError: a bad name or file, or devices that do not start.
+    TfplaceError: the name or file is invalid, or devices do not start.
   """
   name = cli.required(values, "cluster")
   if is_live(name):
@@ -303,10 +307,10 @@ def opened_cluster(
 
 @contextlib.contextmanager
 def imported(modules: Sequence[str]) -> Iterator[None]:
-  """Inside, Keras knows what the modules define, registered or not.
+  """Makes the classes and functions of modules known to Keras.
 
   Raises:
-    UsageError: a module is missing, or fails as it is imported.
+    UsageError: a module is missing, or its import fails.
   """
   if not modules:
     yield
@@ -336,7 +340,7 @@ def _import(name: str) -> ModuleType:
 
 
 def _defined_in(module: ModuleType) -> dict[str, Any]:
-  """Its public classes and functions, those that it only imports aside."""
+  """Returns the public classes and functions that a module defines."""
   return {
     name: value
     for name, value in vars(module).items()

@@ -1,7 +1,7 @@
 """tfplace-train: trains or fine-tunes a learned policy.
 
-A process of its own: TF-GNN and tf-agents need Keras 2, which is chosen for a
-whole process before TensorFlow is imported.
+Training runs in its own process: TF-GNN and tf-agents need Keras 2, which is
+selected for a whole process before TensorFlow is imported.
 """
 
 import os
@@ -13,23 +13,22 @@ from absl import flags
 from rich import console, progress, table
 
 from tfplace import bounds, core
-from tfplace.bin import cli, sources, splits, training_graphs
+from tfplace.bin import cli, microbatch_flags, sources, training_graphs
 from tfplace.errors import shown
 from tfplace.learned import training_process
 from tfplace.placers import LEARNED
-from tfplace.plan import clusters
-from tfplace.plan.planner import Stages
+from tfplace.plan import Stages, live_step
 
 if TYPE_CHECKING:
   from tfplace.learned.train.trainer import Trainer
 
 _DESCRIPTION = (
   "Trains a policy by imitation of the best classical placements, then by"
-  " reinforcement learning. Started again with the same --checkpoint_dir, it"
-  " goes on where it was stopped."
+  " reinforcement learning. A run with the same --checkpoint_dir continues from"
+  " the last checkpoint."
 )
 _REWARDS = ("simulate", "measure")
-# Flags that mean nothing to the other strategies.
+# Strategies that a flag applies to.
 _STRATEGIES_OF = {
   "algorithm": ("placeto",),
   "visits": ("placeto",),
@@ -55,35 +54,34 @@ _REQUESTED = (
 
 
 def _define(values: flags.FlagValues) -> None:
-  """Adds the flags."""
   training_graphs.define(values)
   flags.DEFINE_list(
     "max_decisions",
     ["0"],
-    "Merge groups down to so many decisions per graph; 0 keeps all. Several:"
-    " every graph is trained on at each.",
+    "Maximum number of decisions per graph; groups are merged until it is met."
+    " 0 merges nothing. With several values, each graph is trained with each.",
     flag_values=values,
   )
   flags.DEFINE_enum(
     "strategy",
     "gdp",
     list(LEARNED),
-    "The policy.",
+    "Learned strategy to train.",
     flag_values=values,
   )
   flags.DEFINE_enum(
     "algorithm",
     "ppo",
     ["ppo", "reinforce"],
-    "What trains Placeto; reinforce is the paper's.",
+    "Algorithm that trains Placeto; reinforce is that of the paper.",
     flag_values=values,
   )
   flags.DEFINE_enum(
     "reward",
     "simulate",
     list(_REWARDS),
-    "What judges the policy's placements: the simulator or the real devices of"
-    " --cluster. Imitation learns from the simulator either way.",
+    "Evaluation of the policy's placements: the simulator or the real devices"
+    " of --cluster. Imitation always uses the simulator.",
     flag_values=values,
   )
   _define_directories(values)
@@ -92,9 +90,9 @@ def _define(values: flags.FlagValues) -> None:
 
 def _define_directories(values: flags.FlagValues) -> None:
   text = {
-    "checkpoint_dir": "Where the run's checkpoints and TensorBoard logs are.",
-    "export_dir": "Where to write the trained policy and the placements found.",
-    "init_from": "Exported policy to start from; 'shipped' is the package's.",
+    "checkpoint_dir": "Directory of checkpoints and TensorBoard logs.",
+    "export_dir": "Directory to write the policy and the best placements to.",
+    "init_from": "Exported policy to start from; 'shipped' is the shipped one.",
   }
   for name, help_text in text.items():
     flags.DEFINE_string(name, None, help_text, flag_values=values)
@@ -102,18 +100,18 @@ def _define_directories(values: flags.FlagValues) -> None:
 
 def _define_numbers(values: flags.FlagValues) -> None:
   numbers = {
-    "iterations": (200, 0, "PPO iterations, each on one graph, in turn."),
+    "iterations": (200, 0, "PPO iterations, each on the next graph."),
     "imitation_steps": (100, 0, "Imitation steps per graph, before PPO."),
-    "samples": (16, 2, "Placements tried per iteration."),
+    "samples": (16, 2, "Placements sampled per iteration."),
     "search_evaluations": (
       0,
       0,
-      "Placements that annealing may try to give imitation a better target.",
+      "Evaluations of annealing to improve the target of imitation.",
     ),
-    "visits": (1, 1, "Of placeto: times that an episode visits each group."),
+    "visits": (1, 1, "For placeto: visits of each group per episode."),
     "checkpoint_every": (10, 1, "Iterations between checkpoints."),
-    "seed": (0, 0, "Fixes every random choice."),
-    "measured_steps": (5, 1, "Steps timed per placement that is measured."),
+    "seed": (0, 0, "Seed of all random choices."),
+    "measured_steps": (5, 1, "Timed steps per measured placement."),
   }
   for name, (default, least, help_text) in numbers.items():
     flags.DEFINE_integer(
@@ -122,15 +120,15 @@ def _define_numbers(values: flags.FlagValues) -> None:
   flags.DEFINE_float(
     "timeout_s",
     60.0,
-    "Seconds after which a measurement counts as hanging.",
+    "Time limit of one measurement in seconds.",
     lower_bound=1.0,
     flag_values=values,
   )
   flags.DEFINE_float(
     "elite",
     1.0,
-    "Of all but placeto: share of an iteration's placements, the best, that"
-    " teach; 1 is plain PPO or REINFORCE.",
+    "For all but placeto: best share of an iteration's samples that is used for"
+    " training. 1 is plain PPO or REINFORCE.",
     lower_bound=0.01,
     upper_bound=1.0,
     flag_values=values,
@@ -138,26 +136,26 @@ def _define_numbers(values: flags.FlagValues) -> None:
   flags.DEFINE_float(
     "learning_rate",
     None,
-    "Of the strategy's Adam; by default the strategy's own.",
+    "Learning rate of Adam. Default: that of the strategy.",
     lower_bound=0.0,
     flag_values=values,
   )
   flags.DEFINE_float(
     "entropy",
     None,
-    "Weight of the entropy; by default the strategy's own. More keeps draws"
-    " apart, so that the best of many is better.",
+    "Weight of the entropy. Default: that of the strategy. A larger weight"
+    " keeps samples diverse, which improves the best of many.",
     lower_bound=0.0,
     flag_values=values,
   )
 
 
 def _check(values: flags.FlagValues) -> None:
-  """Refuses what cannot work before anything is computed.
+  """Checks the flags before anything is computed.
 
   Raises:
-    UsageError: a flag that is missing, or does not go with the others.
-    TrainingError: the training packages are not there.
+    UsageError: a flag is missing or contradicts another flag.
+    TrainingError: the training packages are not installed.
   """
   training_process.check_packages()
   for flag in ("cluster", "checkpoint_dir", "export_dir"):
@@ -166,7 +164,7 @@ def _check(values: flags.FlagValues) -> None:
   if not any(values[name].value for name in training_graphs.SOURCES):
     choices = ", ".join(f"--{name}" for name in training_graphs.SOURCES)
     raise cli.UsageError(f"give at least one of {choices}")
-  training_graphs.check_split(values)
+  training_graphs.check_microbatches(values)
   _check_strategy(values)
   live = [name for name in values.cluster if sources.is_live(name)]
   if values.reward == "measure":
@@ -201,7 +199,7 @@ def _check_measured(values: flags.FlagValues, live: Sequence[str]) -> None:
       " costs, and --families and --training_split are for pre-training in the"
       " simulator"
     )
-  if not splits.config(values).is_whole:
+  if not microbatch_flags.config(values).is_whole:
     raise cli.UsageError(
       f"--microbatches={values.microbatches} needs --reward=simulate:"
       " --reward=measure runs whole steps"
@@ -209,10 +207,10 @@ def _check_measured(values: flags.FlagValues, live: Sequence[str]) -> None:
 
 
 def _requested(values: flags.FlagValues) -> dict[str, Any]:
-  """What they ask of a run: keywords of `config.Request`.
+  """Returns the keyword arguments of `config.Request`.
 
   Raises:
-    UsageError: a number of decisions that is none.
+    UsageError: a value of `--max_decisions` is not a number.
   """
   given = {name: values[name].value for name in _REQUESTED}
   return {**given, "max_decisions": _levels(values)}
@@ -236,7 +234,7 @@ def _main(values: flags.FlagValues) -> None:
 def _run(values: flags.FlagValues) -> None:
   if values.reward == "measure":
     training_process.enter_training_process()
-    with clusters.measured_problems(
+    with live_step.measured_problems(
       values.models,
       values.cluster[0],
       os.path.join(values.checkpoint_dir, "graphs"),
@@ -247,7 +245,7 @@ def _run(values: flags.FlagValues) -> None:
       _train(values, problems, make_evaluator=make_evaluator)
     return
   if values.families or values.training_split:
-    training_process.enter_training_process()  # their lists import TensorFlow
+    training_process.enter_training_process()  # Their lists load TensorFlow.
   problems = list(training_graphs.problems(values))
   training_process.enter_training_process()
   _train(values, problems)
@@ -258,12 +256,12 @@ def _train(
   problems: Sequence[core.Problem],
   **options: Any,
 ) -> None:
-  from tfplace.learned.train import config, trainer  # imports TensorFlow
+  from tfplace.learned.train import config, trainer  # Imports TensorFlow.
 
   request = config.Request(**_requested(values))
   run = trainer.open_trainer(problems, request, **options)
   if run.done:
-    print(f"going on after step {run.done} of {run.total}")
+    print(f"continuing after step {run.done} of {run.total}")
   screen = console.Console(stderr=True)
   with progress.Progress(
     progress.TextColumn("{task.description}"),
@@ -288,12 +286,15 @@ def _train(
 
 
 def _print_table(trainer: "Trainer", is_simulated: bool) -> None:
-  """Per graph: the start, the best found, and, of what is simulated, the bound
-  (that of measured costs holds for no measured step)."""
+  """Prints the first and the best step time of each graph.
+
+  The ratio to the bound is printed for simulated rewards only, because no bound
+  holds for measured steps.
+  """
   rows = table.Table("graph", "cluster", "decisions", "start", "best")
   if is_simulated:
     rows.add_column("best / bound")
-  bound_us: dict[int, float] = {}  # by problem, which has several tasks
+  bound_us: dict[int, float] = {}  # By problem, which has several tasks.
   for task in trainer.tasks:
     problem = task.decisions.problem
     cells = [
@@ -313,7 +314,7 @@ def _print_table(trainer: "Trainer", is_simulated: bool) -> None:
 
 
 def run(argv: Sequence[str] | None = None) -> int:
-  """The console script; returns its exit code."""
+  """Runs the console script and returns its exit code."""
   return cli.run_command("tfplace-train", _DESCRIPTION, _define, _main, argv)
 
 

@@ -1,4 +1,4 @@
-"""What tfplace-train trains on: its flags, and the problems that they name."""
+"""Flags and problems of the training graphs of tfplace-train."""
 
 import dataclasses
 import functools
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from absl import flags
 
 from tfplace import core, formats
-from tfplace.bin import cli, sources, splits
+from tfplace.bin import cli, microbatch_flags, sources
 from tfplace.errors import TrainingError
 from tfplace.learned import synthetic, training_process
 
@@ -22,7 +22,7 @@ SOURCES = ("models", "families", "training_split", "graphs", "synthetic")
 
 
 def define(values: flags.FlagValues) -> None:
-  """Adds the flags."""
+  """Adds the flags that name training graphs."""
   flags.DEFINE_list(
     "models",
     [],
@@ -32,13 +32,13 @@ def define(values: flags.FlagValues) -> None:
   flags.DEFINE_list(
     "families",
     [],
-    "Synthetic families (cifar10, ptb, nmt): the members of each that train.",
+    "Synthetic families (cifar10, ptb, nmt); their training members are used.",
     flag_values=values,
   )
   flags.DEFINE_bool(
     "training_split",
     False,
-    "Train on models of the published tables in other sizes, too.",
+    "Add models of the published tables in other sizes.",
     flag_values=values,
   )
   flags.DEFINE_list(
@@ -50,66 +50,64 @@ def define(values: flags.FlagValues) -> None:
   flags.DEFINE_list(
     "cluster",
     [],
-    "Devices: a preset such as k80x2, or a tfplace.cluster.v1 file. Several:"
-    " every graph is placed on each.",
+    "Devices: a preset such as k80x2, or a tfplace.cluster.v1 file. With"
+    " several values, each graph is placed on each cluster.",
     flag_values=values,
   )
   flags.DEFINE_bool(
     "clusters_in_turn",
     False,
-    "Each graph is placed on those of --cluster with one kind of GPU, in turn,"
-    " not on every one: it is extracted once.",
+    "Place each graph only on the clusters with one kind of GPU, in turn. Each"
+    " graph is then extracted once.",
     flag_values=values,
   )
   flags.DEFINE_integer(
     "members",
     24,
-    "Training members of each of --families.",
+    "Number of training members of each family.",
     lower_bound=1,
     flag_values=values,
   )
   flags.DEFINE_integer(
     "synthetic",
     0,
-    "Random training steps to train on, too.",
+    "Number of additional random training steps.",
     lower_bound=0,
     flag_values=values,
   )
-  splits.define_flags(values)
+  microbatch_flags.define_flags(values)
 
 
-def check_split(values: flags.FlagValues) -> None:
-  """Refuses to split what is not extracted here.
+def check_microbatches(values: flags.FlagValues) -> None:
+  """Checks that microbatches are only requested for extracted models.
 
   Raises:
-    UsageError: names the flag.
-    ExtractionError: names the number that makes no sense.
+    UsageError: no flag names a model to extract.
+    ExtractionError: a number is invalid.
   """
-  if splits.is_chosen(values):
+  if microbatch_flags.is_chosen(values):
     raise cli.UsageError(
       "--microbatches=auto: only tfplace-place chooses it; give a number"
     )
-  split = splits.config(values)
-  split.check()
-  if split.is_whole and split.max_in_flight is None:
+  microbatches = microbatch_flags.config(values)
+  microbatches.check()
+  if microbatches.is_whole and microbatches.max_in_flight is None:
     return
-  flag = f"--microbatches={split.microbatches}"
-  if split.is_whole:
-    flag = f"--max_in_flight={split.max_in_flight}"
+  flag = f"--microbatches={microbatches.count}"
+  if microbatches.is_whole:
+    flag = f"--max_in_flight={microbatches.max_in_flight}"
   extracted = ("models", "families", "training_split")
   if not any(values[name].value for name in extracted):
     raise cli.UsageError(
       f"{flag} is for the steps of"
-      f" {', '.join(f'--{name}' for name in extracted)}; what --graphs names"
-      " was traced already: split it with tfplace-extract"
+      f" {', '.join(f'--{name}' for name in extracted)}; the graphs of"
+      " --graphs were traced already: split them with tfplace-extract"
     )
-  splits.check_given(values)
+  microbatch_flags.check_given(values)
 
 
-def problems(
-  values: flags.FlagValues,
-) -> Iterator[core.Problem]:
-  """Every graph on every cluster, or on those of one hardware, in turn."""
+def problems(values: flags.FlagValues) -> Iterator[core.Problem]:
+  """Yields each graph on each cluster, or with `--clusters_in_turn` on some."""
   clusters = [(name, sources.load_cluster(name)) for name in values.cluster]
   turns = [clusters]
   if values.clusters_in_turn:
@@ -123,7 +121,7 @@ def problems(
 
 
 def _hardware(cluster: core.Cluster) -> str:
-  """Digits that are those of every cluster on which ops cost the same."""
+  """Returns a digest that is equal for clusters with equal op costs."""
   models = {
     json.dumps([d.kind, d.extra.get("hardware")], sort_keys=True)
     for d in cluster.devices
@@ -135,7 +133,7 @@ _Loader = Callable[[str, core.Cluster], core.OpGraph]
 
 
 def _loaders(values: flags.FlagValues) -> Iterator[_Loader]:
-  """Per graph, what gives it with the costs of a cluster."""
+  """Yields a function per graph that loads it with the costs of a cluster."""
   for path in _graph_files(values.graphs):
     yield functools.partial(_loaded, path)
   models = [(model, "") for model in values.models]
@@ -147,7 +145,7 @@ def _loaders(values: flags.FlagValues) -> Iterator[_Loader]:
     yield functools.partial(
       _extracted,
       values.checkpoint_dir,
-      splits.arguments(values),
+      microbatch_flags.arguments(values),
       model,
       sizes,
     )
@@ -168,10 +166,10 @@ def _synthetic(
 
 
 def _members(names: Sequence[str], number: int) -> list[tuple[str, str]]:
-  """Names in the zoo and sizes of the families' members that train."""
+  """Returns names and sizes of the families' training members."""
   if not names:
     return []
-  from tfplace.models import families  # imports TensorFlow
+  from tfplace.models import families  # Imports TensorFlow.
 
   for name in names:
     if name not in families.FAMILIES:
@@ -186,10 +184,10 @@ def _members(names: Sequence[str], number: int) -> list[tuple[str, str]]:
 
 
 def _split(is_wanted: bool) -> list[tuple[str, str]]:
-  """Names in the zoo and sizes of the models' training split."""
+  """Returns names and sizes of the models of the training split."""
   if not is_wanted:
     return []
-  from tfplace.models import families  # imports TensorFlow
+  from tfplace.models import families  # Imports TensorFlow.
 
   return [
     (model, ",".join(f"{name}={size}" for name, size in sizes.items()))
@@ -209,17 +207,18 @@ def _graph_files(patterns: Sequence[str]) -> list[str]:
 
 def _extracted(
   folder: str,
-  split: Sequence[str],
+  arguments: Sequence[str],
   model: str,
   sizes: str,
   cluster_name: str,
   cluster: core.Cluster,
 ) -> core.OpGraph:
-  """The model's graph, kept beside the checkpoints so that a run that goes on
-  sees the same one. One file serves clusters of the same hardware. A process of
-  its own extracts it: models are Keras 3's.
+  """Extracts a model's graph in another process, because it needs Keras 3.
+
+  The graph is stored beside the checkpoints, so that a resumed run uses the
+  same one. Clusters with the same hardware share a file.
   """
-  parts = [os.path.basename(model), sizes, *(flag[2:] for flag in split)]
+  parts = [os.path.basename(model), sizes, *(flag[2:] for flag in arguments)]
   name = ".".join(part for part in parts if part)
   path = os.path.join(folder, "graphs", f"{name}.{_hardware(cluster)}.json.gz")
   if not os.path.exists(path):
@@ -228,7 +227,7 @@ def _extracted(
     command = [sys.executable, "-m", "tfplace.bin.extract", f"--{kind}={model}"]
     command += [f"--cluster={cluster_name}", f"--output={path}"]
     command += [f"--model_sizes={sizes}"] if sizes else []
-    command += split
+    command += arguments
     with cli.showing_progress(f"Extracting {name}"):
       done = subprocess.run(
         command,

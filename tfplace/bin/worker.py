@@ -1,4 +1,4 @@
-"""tfplace-worker: serves this machine's devices to a harness elsewhere."""
+"""tfplace-worker: serves this machine's devices to other machines."""
 
 import sys
 from collections.abc import Sequence
@@ -12,12 +12,12 @@ from tfplace.measure.remote import serving, workers
 _DESCRIPTION = (
   "Starts one TensorFlow worker, prints its address in one line, and serves"
   " until SIGTERM or SIGINT. Name the addresses of all workers in a"
-  " tfplace.hosts.v1 file and give that to tfplace-place or tfplace-measure as"
+  " tfplace.hosts.v1 file, and pass it to tfplace-place or tfplace-measure as"
   " --cluster. WARNING: TensorFlow's protocol has no authentication and no"
-  " encryption. Whoever reaches the port runs any TensorFlow op as this user,"
-  " those that read and write files included. Bind to loopback (and join"
-  " machines by SSH tunnels), or to an address of a network where every host"
-  " is trusted; never to one that the Internet reaches."
+  " encryption. Anyone who reaches the port can run any TensorFlow op as this"
+  " user, including ops that read and write files. Bind to loopback (and"
+  " connect machines by SSH tunnels), or to a network in which every host is"
+  " trusted, but never to an address that the Internet can reach."
 )
 
 
@@ -25,18 +25,18 @@ def _define(values: flags.FlagValues) -> None:
   flags.DEFINE_string(
     "bind",
     "127.0.0.1:2222",
-    "host:port whose connections are taken; port 0 is any that is free.",
+    "host:port to listen on; port 0 selects a free port.",
     flag_values=values,
   )
   flags.DEFINE_integer(
     "threads",
     0,
-    "Threads that one op may use; 0: as many as there are cores.",
+    "Number of threads that one op may use; 0 means one per core.",
     lower_bound=0,
     flag_values=values,
   )
   flags.DEFINE_bool(
-    "gpus", False, "Serve this machine's GPUs too.", flag_values=values
+    "gpus", False, "Also serve the GPUs of this machine.", flag_values=values
   )
 
 
@@ -44,8 +44,8 @@ def _main(values: flags.FlagValues) -> None:
   name, port = workers.split_address(values.bind, any_port=True)
   if not host.resolve(name).is_loopback:
     print(
-      f"tfplace-worker: whoever reaches {values.bind} runs TensorFlow ops as"
-      " this user, without a password",
+      f"tfplace-worker: anyone who reaches {values.bind} can run TensorFlow"
+      " ops as this user, without a password",
       file=sys.stderr,
       flush=True,
     )
@@ -66,7 +66,7 @@ def _say_dead(how: str) -> None:
 
 
 def run(argv: Sequence[str] | None = None) -> int:
-  """The console script; returns its exit code."""
+  """Runs the console script and returns its exit code."""
   return cli.run_command("tfplace-worker", _DESCRIPTION, _define, _main, argv)
 
 

@@ -236,7 +236,7 @@ def build_graph(
       kind: np.array([op.time_us.get(kind, nan) for op in ops], np.float64)
       for kind in kinds
     },
-    output_offsets=offsets_of(counts),
+    output_offsets=offsets_of(np.array(counts, np.int64)),
     output_bytes=np.array(
       [size for op in ops for size in op.output_bytes], np.float64
     ),

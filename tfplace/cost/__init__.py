@@ -1,13 +1,12 @@
-"""Costs of each op on each kind of device.
+"""Cost models: the time of each op on each kind of device.
 
-`op_graph` and `Step` are resolved when first used, so that importing this
-package does not import TensorFlow.
+`op_graph` and `Step` are imported on first use, because they need TensorFlow.
 """
 
 from typing import TYPE_CHECKING
 
 from tfplace import lazy
-from tfplace.cost.profile import MeasuredCosts, with_measured_times
+from tfplace.cost.measured_costs import MeasuredCosts, with_measured_times
 from tfplace.cost.registry import COST_MODELS, get_cost_model
 
 if TYPE_CHECKING:

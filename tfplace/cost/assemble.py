@@ -1,7 +1,6 @@
-"""From a traced step to an `OpGraph` with the costs of a cost model.
+"""Conversion of a traced step to an `OpGraph` with costs.
 
-Structure, bytes of outputs and bytes of variables come from the step itself;
-the times come from a `CostModel` of the registry.
+Structure and bytes come from the step; times come from a cost model.
 """
 
 import dataclasses
@@ -24,18 +23,17 @@ from tfplace.extraction.traced import TracedStep
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-  """Input of a cost model: a step whose ops have no costs yet.
+  """Input of a cost model: a step without costs.
 
   Attributes:
-    graph: its ops, edges and bytes; `time_us` is 0 for each kind that has a
-      kernel for an op and NaN for the others, `temp_bytes` is 0.
-    graph_def: its nodes, one for each op and in the same order, with the
-      shapes of feeds and variables made explicit.
+    graph: ops, edges and bytes. `time_us` is 0 for kinds with a kernel for the
+      op and NaN for others; `temp_bytes` is 0.
+    graph_def: a node per op, in the order of `graph`, with explicit shapes of
+      feeds and variables.
     tf_graph: `graph_def`, imported, with the shapes that TensorFlow infers.
-    outputs: op name -> shape and type of each of its outputs.
-    hardware: device kind -> what a device of that kind is made of.
-    gpus: device kind -> the fields that its kernel times depend on; only of
-      kinds that are GPUs.
+    outputs: op name -> shape and type of each output.
+    hardware: device kind -> hardware as Grappler takes it.
+    gpus: kind of GPU -> fields that its kernel times depend on.
   """
 
   graph: OpGraph
@@ -53,29 +51,28 @@ def op_graph(
   on_stage: stages.OnStage = stages.ignore,
   cost_model: str | CostModel = registry.DEFAULT,
 ) -> OpGraph:
-  """The step's dataflow graph with a time per op and device kind.
+  """Returns the step's dataflow graph with a time per op and device kind.
 
-  - Times and temporary bytes: what the cost model says. An op without a kernel
-    for a kind has no time there.
-  - Output bytes: from static shapes. Resource handles are 0. An unknown size
-    counts as 1, as in Grappler, and such ops are listed in
+  - The cost model gives times and temporary bytes. An op without a kernel for a
+    kind has no time there.
+  - Output bytes follow from static shapes. Resource handles have 0. An unknown
+    size counts as 1, as in Grappler, and such ops are listed in
     `extra["unknown_shapes"]`.
-  - Persistent bytes: of variables, at their handle. What `ReadVariableOp`
-    returns is counted once more while it is in use: TensorFlow shares the
-    buffer, but the tensor must have its size to be sent to other devices, so
-    peak memory errs on the safe side.
+  - Persistent bytes are those of variables, at their handle. The result of
+    `ReadVariableOp` counts again while it is in use. TensorFlow shares the
+    buffer, but a transfer needs the size, so peak memory is an upper bound.
 
   Args:
     traced: the step; its placeholders must have static shapes.
-    cluster: whose kinds get times.
-    on_stage: is told each stage.
+    cluster: cluster whose device kinds get times.
+    on_stage: called at the start of each stage.
     cost_model: a name of the registry, or a cost model.
 
   Raises:
     ExtractionError: shapes of inputs are unknown, or TensorFlow or the cost
       model rejects the graph.
     ProblemError: the cluster's hardware is not understood.
-    TfplaceError: no such cost model.
+    TfplaceError: there is no such cost model.
   """
   if isinstance(cost_model, str):
     cost_model = registry.get_cost_model(cost_model)
@@ -134,6 +131,6 @@ def _step(
 
 
 def by_op(graph: OpGraph, values: Mapping[str, float]) -> np.ndarray:
-  """[num_ops] the value of each op by its name, 0 where there is none."""
+  """Returns [num_ops] values of ops by name, 0 for missing ones."""
   found = (values.get(name, 0.0) for name in graph.names)
   return np.fromiter(found, np.float64, graph.num_ops)

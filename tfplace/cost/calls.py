@@ -1,9 +1,9 @@
 """Costs of ops that call functions: loops, branches and plain calls.
 
-Grappler sees one op and no body, so the body is estimated as a graph of its
-own: a call takes the sum of its body's ops, a branch its slowest branch, a
-loop its body times the number of iterations where that can be told. Launching
-the ops of a body is not counted; the call is one op.
+Grappler sees one op without its body, so the body is estimated as a separate
+graph. A call takes the sum of its ops, a conditional its slowest branch, and a
+loop its body times the number of iterations, if that is known. The overhead of
+launching ops counts once per call.
 """
 
 import dataclasses
@@ -30,32 +30,31 @@ class CallCost:
 
   Attributes:
     time_us: device kind -> microseconds.
-    temp_bytes: most memory that its body holds at once.
-    is_sure: False where some loop's number of iterations is unknown and it
-      was counted once.
-    rejected: op of the body that Grappler rejects -> why.
+    temp_bytes: peak memory of the body.
+    is_exact: False if a loop of unknown length was counted once.
+    rejected: op of the body that Grappler rejects -> reason.
   """
 
   time_us: Mapping[str, float]
   temp_bytes: float
-  is_sure: bool
+  is_exact: bool
   rejected: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
   def scaled(self, times: int | None) -> "CallCost":
-    """Returns the cost of `times` runs in sequence; None is one, uncertain."""
+    """Returns the cost of `times` runs; None is one inexact run."""
     scaled = {kind: t * (times or 1) for kind, t in self.time_us.items()}
-    is_sure = self.is_sure and times is not None
-    return dataclasses.replace(self, time_us=scaled, is_sure=is_sure)
+    is_exact = self.is_exact and times is not None
+    return dataclasses.replace(self, time_us=scaled, is_exact=is_exact)
 
 
 class Body(NamedTuple):
-  """A function's body for inputs of given shapes.
+  """Body of a function for inputs of given shapes.
 
   Attributes:
-    graph_def: flat but for calls, with the library they need.
+    graph_def: graph that is flat except for calls, with their library.
     graph: the same, imported.
-    inputs: a placeholder, or the handle of a variable, per argument.
-    outputs: what the function returns.
+    inputs: a placeholder or variable handle per argument.
+    outputs: results of the function.
   """
 
   graph_def: tf.compat.v1.GraphDef
@@ -65,7 +64,7 @@ class Body(NamedTuple):
 
 
 class CallCosts:
-  """Estimates the calls of one graph, its functions' own calls included."""
+  """Estimates the calls of one graph, including nested calls."""
 
   def __init__(
     self,
@@ -82,11 +81,11 @@ class CallCosts:
     graph: tf.Graph,
     repeated: Mapping[str, str] = MappingProxyType({}),
   ) -> dict[str, CallCost]:
-    """Op name -> cost of each op of `graph` that calls functions.
+    """Maps the names of ops that call functions to their costs.
 
     Args:
-      graph: imported.
-      repeated: op -> another one that costs the same.
+      graph: imported graph.
+      repeated: op -> another op of the same cost.
 
     Raises:
       ExtractionError: a function is missing, calls itself or is rejected.
@@ -152,10 +151,10 @@ class CallCosts:
       )
       for kind, times in own.time_us.items()
     }
-    sure = all(call.is_sure for call in calls.values())
+    exact = all(call.is_exact for call in calls.values())
     rejected = {**own.rejected, **rejected_in(calls.values())}
     peak = _peak_bytes(body.graph, specs, calls)
-    return CallCost(total, peak, sure, rejected)
+    return CallCost(total, peak, exact, rejected)
 
 
 def _combined(costs: list[CallCost], combine: Any) -> CallCost:
@@ -163,20 +162,20 @@ def _combined(costs: list[CallCost], combine: Any) -> CallCost:
   return CallCost(
     {kind: combine(cost.time_us[kind] for cost in costs) for kind in kinds},
     max(cost.temp_bytes for cost in costs),
-    all(cost.is_sure for cost in costs),
+    all(cost.is_exact for cost in costs),
     rejected_in(costs),
   )
 
 
 def rejected_in(costs: Iterable[CallCost]) -> dict[str, str]:
-  """Op that Grappler rejects in the bodies of any of the calls -> why."""
+  """Maps rejected ops in the bodies of the calls to reasons."""
   return {op: why for cost in costs for op, why in cost.rejected.items()}
 
 
 def _peak_bytes(
   body: tf.Graph, specs: estimate.Specs, calls: Mapping[str, CallCost]
 ) -> float:
-  """Most bytes alive at once, in the order of ops; inputs are the caller's."""
+  """Returns the peak bytes in the order of ops, without the inputs."""
   ops = [op for op in body.get_operations() if op.type != "Placeholder"]
   last = {t.ref(): op for op in ops for t in op.inputs}
   alive = peak = 0.0
@@ -193,7 +192,7 @@ def _freed_bytes(
   last: Mapping[Any, tf.Operation],
   specs: Mapping[str, tuple[sizes.TensorSpec, ...]],
 ) -> float:
-  """Bytes that nobody reads after the op; the body's outputs as well."""
+  """Returns the bytes that no later op reads, including outputs."""
   read: Iterable[tf.Tensor] = {t.ref(): t for t in op.inputs}.values()
   freed = sum(
     specs[t.op.name][t.value_index].num_bytes
@@ -212,9 +211,9 @@ def function_body(
   """Instantiates a `FunctionDef`.
 
   Args:
-    function: what is called.
-    arguments: what the call passes; None: unknown, as the signature says.
-    functions: name -> `FunctionDef` of all that it may call.
+    function: the function.
+    arguments: arguments of the call; None uses the types of the signature.
+    functions: name -> `FunctionDef` of the functions that it may call.
 
   Raises:
     ExtractionError: TensorFlow rejects the function.
@@ -246,8 +245,8 @@ def function_body(
 def _flat(
   function: Any, functions: Mapping[str, Any]
 ) -> tuple[tf.compat.v1.GraphDef, dict[str, str]]:
-  # Only what it reaches: with the whole library in every body, a graph of
-  # many loops would take quadratic time.
+  # With the whole library in every body, a graph of many loops would take
+  # quadratic time.
   reached = nodes.reached_functions(function.node_def, functions)
   library = tf.compat.v1.GraphDef()
   library.library.function.extend(reached)
@@ -260,7 +259,7 @@ def _flat(
 
 
 def _pass(argument: tf.Tensor, node: tf.compat.v1.NodeDef) -> None:
-  """Makes a parameter's placeholder what the call passes for it."""
+  """Gives a parameter's placeholder the shape or variable of the argument."""
   while argument.dtype == tf.resource and argument.op.type in sizes.HANDING_ON:
     argument = argument.op.inputs[argument.value_index]
   producer = argument.op
@@ -277,10 +276,10 @@ Conditions: TypeAlias = Callable[[tf.Operation], Body]  # of a loop
 
 
 def trip_count(loop: tf.Operation, condition_of: Conditions) -> int | None:
-  """Iterations of a loop that counts up to a static limit, else None.
+  """Returns the iterations of a loop that counts to a static limit, or None.
 
-  It is taken to count by one and to run to the end; of several limits joined
-  by "and", the smallest counts.
+  Assumes that the loop counts by one and does not end early. Of several limits
+  joined by "and", the smallest counts.
   """
   condition = condition_of(loop)
 
@@ -310,13 +309,13 @@ def _comparisons(tensor: tf.Tensor) -> Iterator[tf.Operation]:
 
 
 def _value(tensor: tf.Tensor, condition_of: Conditions) -> float | None:
-  """A scalar that is static, or counts the iterations of another loop."""
+  """Returns a scalar that is static or the counter of another loop."""
   tensor = _source(tensor)
   value = tensor_util.constant_value(tensor)
   if value is not None:
     return float(value) if np.size(value) == 1 else None
-  # TensorFlow's loops carry a counter from 0 first, and a gradient's loop runs
-  # as often as the loop that it belongs to did.
+  # The first loop variable is a counter from 0, and the loop of a gradient runs
+  # as often as that of the forward pass.
   if tensor.op.type in _LOOPS and tensor.value_index == 0:
     return trip_count(tensor.op, condition_of)
   return None

@@ -1,11 +1,10 @@
-"""Times of a graph's ops on every kind of hardware, calls aside.
+"""Grappler's times of the ops of a graph, without calls.
 
-Grappler's estimate of an op depends on its type, its attributes and its
-inputs' types, shapes and (of shapes, axes and the like) values. A step has
-thousands of ops and a few hundred such classes: the estimator is given one op
-of each, with stand-ins for its inputs of the shapes that TensorFlow inferred.
-An op that it rejects takes its bytes over the memory bandwidth, as Grappler
-has it for an op that it does not know.
+The estimate of an op depends on its type, attributes, and the types, shapes and
+(for shapes and axes) values of its inputs. A step has thousands of ops but only
+hundreds of such classes. One op per class is estimated, with stand-ins for its
+inputs. An op that Grappler rejects takes its bytes over the memory bandwidth,
+which is Grappler's estimate for unknown ops.
 """
 
 import dataclasses
@@ -25,10 +24,10 @@ from tfplace.extraction import nodes
 NodeDef: TypeAlias = tf.compat.v1.NodeDef
 Specs: TypeAlias = Mapping[str, tuple[sizes.TensorSpec, ...]]
 
-_MOST_ELEMENTS = 64  # of a tensor that may be a shape, axes or a permutation
-# Axes, no more than a tensor has, though their number is not static.
+_MOST_ELEMENTS = 64  # a larger tensor is no shape, axes or permutation
+# Ops that return axes, whose number is not static but small.
 _AXES = ("BroadcastGradientArgs",)
-# What tells ops apart and costs nothing.
+# Attributes without effect on the cost.
 _NAMES = ("_class", "shared_name", "container", "_output_shapes")
 _FREE = ("Const", "NoOp", "Placeholder", "VarHandleOp")
 
@@ -39,7 +38,7 @@ class OpTimes:
 
   Attributes:
     time_us: device kind -> node -> microseconds; nodes without cost are absent.
-    rejected: node that Grappler rejects -> why; its time is of its bytes.
+    rejected: node that Grappler rejects -> reason.
   """
 
   time_us: Mapping[str, Mapping[str, float]]
@@ -59,10 +58,10 @@ class OpTimer(Protocol):
     """Times each op that calls no function.
 
     Args:
-      graph_def: flat graph with the shapes of its placeholders.
+      graph_def: flat graph with shapes of placeholders.
       graph: the same, imported.
-      specs: op name -> its outputs, as `sizes.output_specs` gives them.
-      repeated: op -> one that costs the same, as `repeated_in` gives them.
+      specs: result of `sizes.output_specs`.
+      repeated: result of `repeated_in`.
     """
 
 
@@ -83,7 +82,7 @@ class GrapplerTimer:
     specs: Specs,
     repeated: Mapping[str, str] = MappingProxyType({}),
   ) -> OpTimes:
-    """Implements `OpTimer`."""
+    """See `OpTimer`."""
     classes = OpClasses(graph_def, graph, specs, repeated)
     return class_times(graph_def, specs, self.hardware, classes)
 
@@ -94,14 +93,7 @@ def class_times(
   hardware: Mapping[str, DeviceProperties],
   classes: "OpClasses",
 ) -> OpTimes:
-  """Grappler's time of each op, estimated once for each class.
-
-  Args:
-    graph_def: flat graph with the shapes of its placeholders.
-    specs: op name -> its outputs.
-    hardware: device kind -> its hardware.
-    classes: of the ops.
-  """
+  """Estimates each class of ops once, and returns the time of each op."""
   if not hardware:
     return OpTimes({}, {})
   found = rejections.estimates(
@@ -130,7 +122,7 @@ def class_times(
 def _bytes_of(
   graph_def: tf.compat.v1.GraphDef, specs: Specs, names: Container[str]
 ) -> dict[str, float]:
-  """Bytes that each of the named ops reads and writes."""
+  """Sums the bytes that each named op reads and writes."""
   result = {}
   for node in graph_def.node:
     if node.name in names:
@@ -144,22 +136,22 @@ def _bytes_of(
 def repeated_in(
   graph_def: tf.compat.v1.GraphDef, graph: tf.Graph, specs: Specs
 ) -> dict[str, str]:
-  """Op of a microbatch -> an op of another one that costs the same."""
+  """Maps ops of microbatches to ops of another one of the same cost."""
   return repeated_ops(
     graph_def, graph, specs, _NAMES, lambda t: _static_value(t) is not None
   )
 
 
 def _valid(time_us: float) -> float:
-  """Absurd sizes overflow; a time is finite and not negative."""
+  """Replaces infinite and negative times, from overflows, by 0."""
   return time_us if math.isfinite(time_us) and time_us > 0 else 0.0
 
 
 class OpClasses:
-  """One op of each class, with stand-ins for what it reads.
+  """Classes of ops of the same cost, and one representative of each.
 
   Attributes:
-    graph_def: the representatives and the stand-ins.
+    graph_def: representatives, and stand-ins for their inputs.
     of_op: name of an op -> name of its representative.
   """
 
@@ -192,7 +184,6 @@ class OpClasses:
 
   @property
   def representatives(self) -> Sequence[str]:
-    """Names of the representatives, each once."""
     return list(dict.fromkeys(self.of_op.values()))
 
   def _representative(self, node: NodeDef) -> str:
@@ -208,7 +199,7 @@ class OpClasses:
     return self._add(copy)
 
   def _add(self, node: NodeDef) -> str:
-    """The name of the node of this content, which is added if it is new."""
+    """Adds a node unless there is an equal one; returns the name."""
     key = node.SerializeToString(deterministic=True)
     name = self._known.get(key)
     if name is None:
@@ -218,7 +209,7 @@ class OpClasses:
     return name
 
   def _stand_in(self, text: str) -> NodeDef:
-    """A constant, a variable or a placeholder of the same type and shape."""
+    """Returns a constant, variable or placeholder like the tensor."""
     source, output = nodes.split_tensor(text)
     if source in self._repeated:
       source = self._repeated[source]
@@ -244,10 +235,9 @@ class OpClasses:
 def _static_values(
   graph: tf.Graph, repeated: Mapping[str, str]
 ) -> dict[str, NodeDef]:
-  """Tensor, as inputs name it -> a constant of its value, where it is static.
+  """Maps tensor names to constants of static values.
 
-  Only of what may decide a shape: small integers, and any input of a `Range`.
-  Those of repeated ops are left out.
+  Covers values that may decide a shape: small integers and inputs of `Range`.
   """
   values: dict[str, NodeDef] = {}
 
@@ -281,6 +271,6 @@ def _static_value(tensor: tf.Tensor) -> object:
     shape = tensor.op.inputs[tensor.value_index].shape
     return shape.as_list() if shape.is_fully_defined() else None
   value = tensor_util.constant_value(tensor)
-  if value is None and tensor.op.inputs:  # that knows few ops
+  if value is None and tensor.op.inputs:  # `constant_value` knows few ops
     value = tensor_util.try_evaluate_constant(tensor)
   return value

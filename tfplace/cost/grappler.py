@@ -1,13 +1,12 @@
-"""Times of ops on described hardware, by TensorFlow's analytical estimator.
+"""Hardware of devices, and times of ops by Grappler's analytical estimator.
 
-Grappler adds an op's multiply-adds over the peak and its bytes over the memory
-bandwidth (`tensorflow/core/grappler/costs/op_level_cost_estimator.cc`).
-Constants, reads and reshapes take no time.
-
-A device may describe its hardware in `extra["hardware"]`, as the presets do:
-the fields of TensorFlow's `DeviceProperties` (frequency in MHz, bandwidth in
-KB/s, memory in bytes). Devices of one kind share their times, so they must
-share the description.
+Grappler adds the time of an op's multiply-adds at peak rate and of its bytes at
+the memory bandwidth
+(`tensorflow/core/grappler/costs/op_level_cost_estimator.cc`). Constants, reads
+and reshapes take no time. A device can describe its hardware in
+`extra["hardware"]`, as presets do, by fields of TensorFlow's `DeviceProperties`
+(frequency in MHz, bandwidth in KB/s, memory in bytes). Devices of one kind
+share times, so they need equal descriptions.
 """
 
 import contextlib
@@ -29,7 +28,7 @@ from tfplace.core.cluster import Cluster
 from tfplace.core.gpu_hardware import GpuHardware
 from tfplace.errors import ExtractionError, ProblemError, shown
 
-# By type, for a device without a description: the presets' host, and its V100.
+# Hardware of devices without a description, by type: a DGX-1 and its V100.
 DEFAULTS: Mapping[str, Mapping[str, Any]] = {
   "CPU": presets.cpu_hardware(presets.HOSTS["dgx-1"]),
   "GPU": gpus.gpu_description(gpus.GPUS["v100"]),
@@ -40,8 +39,8 @@ class Hardware(NamedTuple):
   """Hardware of the devices of one kind.
 
   Attributes:
-    properties: as Grappler takes it.
-    gpu: the fields that kernel times depend on; None of a CPU.
+    properties: hardware as Grappler takes it.
+    gpu: fields that kernel times depend on; None for a CPU.
   """
 
   properties: DeviceProperties
@@ -49,22 +48,18 @@ class Hardware(NamedTuple):
 
 
 def hardware_by_kind(cluster: Cluster) -> dict[str, DeviceProperties]:
-  """Device kind -> its hardware as Grappler takes it.
-
-  Raises:
-    ProblemError: as of `described_by_kind`.
-  """
+  """Maps device kinds to hardware; raises as `described_by_kind`."""
   described = described_by_kind(cluster)
   return {kind: found.properties for kind, found in described.items()}
 
 
 def described_by_kind(cluster: Cluster) -> dict[str, Hardware]:
-  """Device kind -> its hardware, in order of the devices.
+  """Maps device kinds, in order of the devices, to hardware.
 
   Raises:
-    ProblemError: two devices of a kind differ, a description is not of known
-      fields, lacks type, frequency, cores or bandwidth, or a kind without one
-      is neither "CPU" nor "GPU".
+    ProblemError: two devices of a kind differ; a description has unknown fields
+      or lacks type, frequency, cores or bandwidth; or a device without one is
+      of another kind than "CPU" and "GPU".
   """
   result: dict[str, Hardware] = {}
   described_by: dict[str, str] = {}
@@ -123,7 +118,6 @@ def _parse(name: str, described: Any) -> Hardware:
 
 
 def _check_fields(name: str, described: Any) -> None:
-  """Refuses what is no object, and fields that nothing reads."""
   if not isinstance(described, Mapping):
     raise ProblemError(
       f"device {name!r}: its hardware {shown(described)} is not understood: it"
@@ -142,10 +136,10 @@ def _check_fields(name: str, described: Any) -> None:
 
 
 def _with_cores(name: str, described: Mapping[str, Any]) -> dict[str, Any]:
-  """The description with the cores and the clock that Grappler wants.
+  """Adds the cores and clock that Grappler takes, if both are missing.
 
-  A data sheet gives the peak and the multiprocessors; Grappler takes cores of
-  a fixed number of lanes. Where both are left out, they follow.
+  They follow from the peak and the multiprocessors of a data sheet, because
+  Grappler assumes a fixed number of lanes per core.
   """
   result = dict(described)
   if result.get("type") != "GPU" or "peak_gflops" not in result:
@@ -160,23 +154,20 @@ def _with_cores(name: str, described: Mapping[str, Any]) -> dict[str, Any]:
   return {**result, "num_cores": gpu.multiprocessors, "frequency": round(clock)}
 
 
-# The name only serves to place the ops; what counts are the properties. A
-# name of a GPU would have Grappler look for a driver.
+# Only the properties matter; for a GPU's name, Grappler looks for a driver.
 _DEVICE = "/job:localhost/replica:0/task:0/device:CPU:0"
-
-# Grappler refuses a graph that one device cannot hold, though only times are
-# asked for here.
+# Grappler rejects graphs that exceed the device's memory.
 _NO_LIMIT = 2**62
 
 
 def op_times_us(
   item: grappler_item.Item, hardware: DeviceProperties
 ) -> dict[str, float]:
-  """Node name -> microseconds on the hardware; nodes without cost are absent.
+  """Maps node names to microseconds; nodes without cost are absent.
 
   Args:
-    item: of `make_item`, from a flat graph of known shapes (see `estimate`).
-    hardware: the device that all ops run on.
+    item: result of `make_item` for a flat graph of known shapes.
+    hardware: device that all ops run on.
 
   Raises:
     ExtractionError: Grappler rejects the graph.
@@ -189,7 +180,7 @@ def op_times_us(
 
 
 def make_item(graph_def: tf.compat.v1.GraphDef) -> grappler_item.Item:
-  """The graph as Grappler takes it: on one device, every node fetched.
+  """Converts a graph for Grappler: on one device, with every node fetched.
 
   Raises:
     ExtractionError: Grappler rejects the graph.
@@ -216,9 +207,9 @@ def _rejections() -> Iterator[None]:
 def _slowed(
   hardware: DeviceProperties,
 ) -> tuple[DeviceProperties, float]:
-  """Hardware slower by a known factor, for finer times.
+  """Returns slower hardware and the factor.
 
-  Grappler rounds down to whole microseconds: ops on scalars would seem free.
+  Grappler rounds down to whole microseconds, so small ops would take no time.
   """
   lanes = 1.0
   slow = DeviceProperties()
@@ -238,6 +229,6 @@ def _lanes(hardware: DeviceProperties) -> int:
 
 
 def _lanes_of(architecture: str) -> int:
-  """Lanes per multiprocessor as Grappler has them; strings compare as there."""
+  """Returns Grappler's lanes per multiprocessor; it compares strings."""
   limits = {"3": 32, "4": 192, "6": 128}
   return next((n for end, n in limits.items() if architecture < end), 64)

@@ -1,7 +1,6 @@
-"""Cost models by name, loaded only when asked for.
+"""The registry of cost models; models are imported on first use.
 
-A new one is a module with a class that fills in `core.protocols.CostModel`,
-and one line here.
+A cost model takes one line: the "module:class" of a `CostModel`.
 """
 
 import importlib
@@ -11,25 +10,23 @@ from typing import Any
 from tfplace.core.protocols import CostModel
 from tfplace.errors import TfplaceError
 
-# Name -> "module:class"; the class is called with the options of
-# `get_cost_model`.
 COST_MODELS: Mapping[str, str] = {
-  "grappler": "tfplace.cost.analytical:GrapplerCosts",
+  "grappler": "tfplace.cost.step_costs:GrapplerCosts",
   "kernels": "tfplace.cost.kernels.model:KernelCosts",
-  "measured": "tfplace.cost.profile:MeasuredCosts",
+  "measured": "tfplace.cost.measured_costs:MeasuredCosts",
 }
 DEFAULT = "kernels"
 
 
 def get_cost_model(name: str, **options: Any) -> CostModel:
-  """The cost model of a name.
+  """Creates a cost model.
 
   Args:
     name: one of `COST_MODELS`.
-    **options: of the model's own, such as `tensor_float_32` of "kernels".
+    **options: options of the model, such as `tensor_float_32` of "kernels".
 
   Raises:
-    TfplaceError: unknown name.
+    TfplaceError: the name is unknown.
   """
   if name not in COST_MODELS:
     raise TfplaceError(

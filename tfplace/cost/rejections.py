@@ -1,8 +1,7 @@
-"""Times of independent ops, of which Grappler may reject some.
+"""Times of independent ops, some of which Grappler may reject.
 
-Grappler takes a graph as a whole: one op that it rejects would leave all of
-them without a time. The ops are halved until those that it rejects are found;
-the others are estimated as ever.
+Grappler rejects a whole graph for one op. The ops are halved until the rejected
+ones are found.
 """
 
 import dataclasses
@@ -17,11 +16,11 @@ from tfplace.errors import ExtractionError
 
 @dataclasses.dataclass(frozen=True)
 class Estimates:
-  """Grappler's verdict on a graph.
+  """Estimates of a graph.
 
   Attributes:
     time_us: device kind -> node -> microseconds; nodes without cost are absent.
-    rejected: node that Grappler rejects -> why.
+    rejected: node that Grappler rejects -> reason.
   """
 
   time_us: Mapping[str, Mapping[str, float]]
@@ -33,12 +32,12 @@ def estimates(
   ops: Sequence[str],
   hardware: Mapping[str, DeviceProperties],
 ) -> Estimates:
-  """Estimates each op, or says why it cannot be.
+  """Estimates each op.
 
   Args:
-    graph_def: the ops and what they read, which are no ops of these.
-    ops: names of the nodes that are wanted.
-    hardware: device kind -> its hardware.
+    graph_def: the ops and their inputs, which are no ops themselves.
+    ops: names of the nodes to estimate.
+    hardware: device kind -> hardware.
   """
   if not ops:  # Grappler wants a node to fetch
     return Estimates({kind: {} for kind in hardware}, {})
@@ -66,7 +65,6 @@ def estimates(
 def _part(
   graph_def: tf.compat.v1.GraphDef, ops: Sequence[str]
 ) -> tf.compat.v1.GraphDef:
-  """The graph of these ops and what they read."""
   own = set(ops)
   wanted = own.union(*(n.input for n in graph_def.node if n.name in own))
   part = tf.compat.v1.GraphDef(versions=graph_def.versions)

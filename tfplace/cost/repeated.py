@@ -1,16 +1,15 @@
-"""Ops of a split step that cost what an op of another microbatch does.
+"""Ops of microbatches that cost the same as an op of another microbatch.
 
-Microbatches of one size are copies of one graph. What their ops cost depends
-on type, attributes and inputs, so it is estimated for one of them.
+Microbatches of one size are copies of one graph, so only one is estimated.
 """
 
 from collections.abc import Callable, Mapping
 
 import tensorflow as tf
 
+from tfplace.core.microbatches import microbatch_of, name_in_whole
 from tfplace.cost import sizes
 from tfplace.extraction import nodes
-from tfplace.extraction.microbatches import microbatch_of, name_in_whole
 
 Specs = Mapping[str, tuple[sizes.TensorSpec, ...]]
 
@@ -22,18 +21,18 @@ def repeated_ops(
   unpriced: tuple[str, ...],
   is_static: Callable[[tf.Tensor], bool],
 ) -> dict[str, str]:
-  """Op of a microbatch -> the op of another one that is the same.
+  """Maps ops of microbatches to the equal op of another microbatch.
 
-  The same are ops of one name but for the microbatch, one type, one set of
-  attributes and one of outputs, whose inputs are the same tensors or outputs of
-  ops that are the same; or, at the edge, of the same shapes without a value.
+  Equal ops have the same name except for the microbatch, type, attributes and
+  outputs. Their inputs are the same tensors, outputs of equal ops, or tensors
+  of the same shapes without a static value.
 
   Args:
     graph_def: flat graph.
-    graph: the same, imported: producers come first.
-    specs: op name -> its outputs.
-    unpriced: attributes that cost nothing.
-    is_static: whether a tensor's value is known, and may decide a cost.
+    graph: the same, imported, with producers first.
+    specs: op name -> outputs.
+    unpriced: attributes without effect on the cost.
+    is_static: whether a tensor has a static value, which may decide a cost.
   """
   by_name = nodes.by_name(graph_def)
   first: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Static shapes of a traced step, and the bytes that follow from them."""
+"""Static shapes and bytes of the tensors of a traced step."""
 
 import dataclasses
 import math
@@ -10,18 +10,18 @@ from tfplace.errors import ExtractionError
 from tfplace.extraction.traced import TracedStep
 
 _HANDLES = (tf.resource, tf.variant)
-_STRING_BYTES = 24  # of a tstring, its heap not counted
-# Ops whose output i is a resource only if input i is, and then the same.
+_STRING_BYTES = 24  # of a tstring, without its heap
+# Ops that return a resource at the output of the same index as the input.
 HANDING_ON = ("Identity", "While", "StatelessWhile")
 _VARIABLES = ("VarHandleOp", "VariableV2", "Variable")
 
 
 @dataclasses.dataclass(frozen=True)
 class TensorSpec:
-  """An output of an op.
+  """Output of an op.
 
   Attributes:
-    shape: static; unknown sizes are None, of unknown rank all is None.
+    shape: static shape with None for unknown sizes; None for unknown rank.
     dtype: element type.
   """
 
@@ -34,7 +34,7 @@ class TensorSpec:
 
   @property
   def num_bytes(self) -> float:
-    """Size; handles are free, and an unknown size counts as 1."""
+    """Number of bytes; 0 for handles. An unknown size counts as 1."""
     if self.dtype in _HANDLES:
       return 0.0
     each = _STRING_BYTES if self.dtype == tf.string else self.dtype.size
@@ -43,7 +43,7 @@ class TensorSpec:
 
 
 def import_step(graph_def: tf.compat.v1.GraphDef, name: str) -> tf.Graph:
-  """The graph with TensorFlow's own shape inference done.
+  """Imports a graph, for which TensorFlow infers the shapes.
 
   Raises:
     ExtractionError: TensorFlow rejects the graph.
@@ -63,10 +63,10 @@ def import_step(graph_def: tf.compat.v1.GraphDef, name: str) -> tf.Graph:
 def output_specs(
   graph: tf.Graph, check_placeholders: bool = True
 ) -> dict[str, tuple[TensorSpec, ...]]:
-  """Op name -> its outputs.
+  """Maps op names to outputs.
 
   Raises:
-    ExtractionError: a placeholder's shape is unknown, and that is checked.
+    ExtractionError: `check_placeholders` finds one of unknown shape.
   """
   result = {}
   for op in graph.get_operations():
@@ -77,7 +77,7 @@ def output_specs(
 
 
 def with_feed_shapes(traced: TracedStep) -> tf.compat.v1.GraphDef:
-  """The step's graph with the shapes of feeds and variables made explicit."""
+  """Returns the step's graph with explicit shapes of feeds and variables."""
   graph_def = with_known_shapes(traced.graph_def)
   for node in graph_def.node:
     feed = traced.feeds.get(node.name)
@@ -90,8 +90,10 @@ def with_feed_shapes(traced: TracedStep) -> tf.compat.v1.GraphDef:
 def with_known_shapes(
   graph_def: tf.compat.v1.GraphDef,
 ) -> tf.compat.v1.GraphDef:
-  """A copy where the `VariableShape` of a known variable is a constant,
-  which TensorFlow's shape inference does not find."""
+  """Replaces the `VariableShape` of known variables by constants.
+
+  TensorFlow's shape inference does not evaluate these ops.
+  """
   result = tf.compat.v1.GraphDef()
   result.CopyFrom(graph_def)
   nodes = {node.name: node for node in result.node}
@@ -110,8 +112,8 @@ def with_known_shapes(
 def variable_of(
   text: str, nodes: dict[str, tf.compat.v1.NodeDef]
 ) -> tf.compat.v1.NodeDef | None:
-  """The variable of a handle; loops hand handles through unchanged."""
-  for _ in nodes:  # a graph from a file may go in circles
+  """Finds the variable of a handle, also through loops."""
+  for _ in nodes:  # a graph from a file may have cycles
     name, _, output = text.partition(":")
     node = nodes.get(name)
     if node is None or node.op == "VarHandleOp":
@@ -137,10 +139,10 @@ def _make_constant(node: tf.compat.v1.NodeDef, value: Any) -> None:
 
 
 def persistent_bytes(node: tf.compat.v1.NodeDef) -> float:
-  """Bytes that a node holds for the whole step: its variable.
+  """Returns the bytes of a variable, or 0 for another node.
 
   Raises:
-    ExtractionError: a variable of unknown shape.
+    ExtractionError: the shape of the variable is unknown.
   """
   if node.op not in _VARIABLES:
     return 0.0

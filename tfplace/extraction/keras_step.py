@@ -19,16 +19,16 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfplace.core.microbatches import WHOLE, MicrobatchConfig
 from tfplace.errors import ExtractionError
 from tfplace.extraction import (
   custom_gradients,
   functions,
   keras_inputs,
-  microbatches,
   stages,
 )
 from tfplace.extraction.layers import LayerRecorder, layers_of_variables
-from tfplace.extraction.microbatches import split_step
+from tfplace.extraction.microbatches import microbatched_step
 from tfplace.extraction.safety import limits
 from tfplace.extraction.traced import TracedStep
 
@@ -45,7 +45,7 @@ def trace_keras(
   sample: Any = None,
   on_stage: stages.OnStage = stages.ignore,
   kind: str | None = None,
-  split: microbatches.SplitConfig = microbatches.WHOLE,
+  microbatches: MicrobatchConfig = WHOLE,
 ) -> TracedStep:
   """Traces one step of a Keras model into a flat graph.
 
@@ -63,7 +63,7 @@ def trace_keras(
       not define its inputs, or the loss its targets.
     on_stage: called at the start of each stage.
     kind: "train", "test" or "predict"; follows `training` by default.
-    split: microbatches of the training step; one by default.
+    microbatches: microbatches of the training step; one by default.
 
   Returns:
     The traced step. `fetches[0]` is the loss of the batch if the step has one,
@@ -81,8 +81,10 @@ def trace_keras(
   if training:
     on_stage("building the optimizer")
     _build(model, batch.structure)
-  _check_split(split, training, batch.batch_size)
-  concrete, losses, recorder = _trace_step(model, batch, kind, on_stage, split)
+  _check_microbatches(microbatches, training, batch.batch_size)
+  concrete, losses, recorder = _trace_step(
+    model, batch, kind, on_stage, microbatches
+  )
   on_stage("inlining")
   samples = zip(concrete.inputs, batch.values, strict=False)  # in flat order
   traced = functions.trace_function(
@@ -95,7 +97,7 @@ def trace_keras(
   )
   layers = recorder.of_nodes(traced.graph_def, layers_of_variables(model))
   return dataclasses.replace(
-    traced, layers=layers, microbatches=split.microbatches
+    traced, layers=layers, microbatches=microbatches.count
   )
 
 
@@ -105,7 +107,7 @@ def trace_keras_file(
   training: bool = True,
   sample: Any = None,
   on_stage: stages.OnStage = stages.ignore,
-  split: microbatches.SplitConfig = microbatches.WHOLE,
+  microbatches: MicrobatchConfig = WHOLE,
 ) -> TracedStep:
   """Traces one step of a `.keras` or `.h5` model file; see `trace_keras`.
 
@@ -133,7 +135,9 @@ def trace_keras_file(
     ) from error
   if training:
     _renew_optimizer(model)
-  return trace_keras(model, batch_size, training, sample, on_stage, split=split)
+  return trace_keras(
+    model, batch_size, training, sample, on_stage, microbatches=microbatches
+  )
 
 
 def _renew_optimizer(model: keras.Model) -> None:
@@ -173,7 +177,7 @@ def _trace_step(
   batch: keras_inputs.BatchSpec,
   kind: str,
   on_stage: stages.OnStage,
-  split: microbatches.SplitConfig,
+  microbatches: MicrobatchConfig,
 ) -> tuple[Any, list[tf.Tensor], LayerRecorder]:
   losses: list[tf.Tensor] = []
   recorders: list[LayerRecorder] = []
@@ -183,9 +187,11 @@ def _trace_step(
     on_stage("tracing", lambda: int(graph.version))
     recorders.append(LayerRecorder(graph, model))
     with graph.device(recorders[-1]), _recorded_loss(model, losses):
-      if split.is_whole:
+      if microbatches.is_whole:
         return getattr(model, f"{kind}_step")(data)
-      logs, loss = split_step.split_train_step(model, data, split)
+      logs, loss = microbatched_step.microbatched_train_step(
+        model, data, microbatches
+      )
       losses.append(loss)
       return logs
 
@@ -196,8 +202,8 @@ def _trace_step(
     raise
   except Exception as error:
     parts = ""
-    if not split.is_whole:
-      parts = f" in {split.microbatches} microbatches"
+    if not microbatches.is_whole:
+      parts = f" in {microbatches.count} microbatches"
     raise ExtractionError(
       f"model {model.name!r} cannot be traced at batch size"
       f" {batch.batch_size}{parts}: {_cause(error)}"
@@ -205,17 +211,17 @@ def _trace_step(
   return concrete, losses, recorders[-1]
 
 
-def _check_split(
-  split: microbatches.SplitConfig, training: bool, batch_size: int
+def _check_microbatches(
+  microbatches: MicrobatchConfig, training: bool, batch_size: int
 ) -> None:
-  split.check()
-  if not training and split.microbatches > 1:
+  microbatches.check()
+  if not training and microbatches.count > 1:
     raise ExtractionError(
-      f"microbatches is {split.microbatches}: only a training step is split"
+      f"microbatches is {microbatches.count}: only a training step is split"
     )
-  if split.microbatches > batch_size:
+  if microbatches.count > batch_size:
     raise ExtractionError(
-      f"microbatches is {split.microbatches}, and the batch has {batch_size}"
+      f"microbatches is {microbatches.count}, and the batch has {batch_size}"
       " examples"
     )
 

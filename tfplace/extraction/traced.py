@@ -81,6 +81,18 @@ class TracedStep:
   )
   microbatches: int = 1
 
+  def without_values(self) -> "TracedStep":
+    """Returns a copy without the values of variables and inputs."""
+    return dataclasses.replace(
+      self,
+      variables={
+        n: dataclasses.replace(v, value=None) for n, v in self.variables.items()
+      },
+      feeds={
+        n: dataclasses.replace(f, value=None) for n, f in self.feeds.items()
+      },
+    )
+
 
 def checked_batch_size(batch_size: int | None, model: str) -> int:
   """Returns the batch size as an int, or the default for None.

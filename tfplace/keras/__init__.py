@@ -1,12 +1,12 @@
 """Placement of Keras models, graphs and SavedModels by a plan."""
 
 from tfplace.keras.custom_step import split_gradients
-from tfplace.keras.exported import (
+from tfplace.keras.model import place_model, placed, plan_model
+from tfplace.keras.placed_files import (
   placed_graph_def,
   write_placed_graph_def,
   write_placed_saved_model,
 )
-from tfplace.keras.model import place_model, placed, plan_model
 
 __all__ = [
   "place_model",

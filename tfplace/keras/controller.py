@@ -6,6 +6,7 @@ variables on their devices and a device function on the graph.
 """
 
 import contextlib
+import dataclasses
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Set
@@ -14,15 +15,16 @@ from typing import Any, Protocol
 import keras
 import tensorflow as tf
 
+from tfplace.core.microbatches import WHOLE
 from tfplace.errors import ApplyError, ExtractionError
 from tfplace.extraction import custom_gradients
 from tfplace.extraction import keras_inputs as inputs
-from tfplace.extraction.microbatches import WHOLE, split_step
+from tfplace.extraction.microbatches import microbatched_step
 from tfplace.keras import devices, op_order, state
 from tfplace.keras.devices import DeviceFunction, check_layers
 from tfplace.keras.state import KINDS
-from tfplace.plan import plan as plan_lib
-from tfplace.plan.plan import AppliedPlacement, Plan
+from tfplace.plan.device_map import DeviceMap
+from tfplace.plan.plan import GIVEN, Plan
 
 _logger = logging.getLogger("tfplace")
 
@@ -31,14 +33,13 @@ _ATTRIBUTE = "_tfplace_controller"
 # The least share of the ops of a plan's layers that the traced step must
 # contain, called functions excluded. Another model shares only its loss ops.
 _LEAST_FOUND = 1 / 3
+_WITHOUT_JIT = "jit_compile is off, since XLA would put all ops on one device"
 
 
 class Planner(Protocol):
   """Callable that plans one step of a model."""
 
-  def __call__(
-    self, kind: str, data: Any
-  ) -> tuple[Plan | None, AppliedPlacement]:
+  def __call__(self, kind: str, data: Any) -> Plan:
     """Plans a step.
 
     Args:
@@ -46,7 +47,7 @@ class Planner(Protocol):
       data: one batch in the form that the step takes, or None.
 
     Returns:
-      The plan, or None if the model stays unplaced, and its description.
+      The plan, without a device map if the model stays unplaced.
     """
 
 
@@ -54,15 +55,12 @@ class Controller:
   """Controller that keeps a model placed through compile, fit and save.
 
   Attributes:
-    plan: the plan in force. None before planning, and if the model stays on
-      one device.
-    applied: description of the plan, `model.placement`. None before planning.
+    plan: the plan in force, `model.placement`. None before planning.
   """
 
   def __init__(self, model: keras.Model, planner: Planner) -> None:
     """Attaches to `model` without planning."""
     self.plan: Plan | None = None
-    self.applied: AppliedPlacement | None = None
     self._model = model
     self._planner = planner
     self._settled: dict[int, Any] = {}  # The variables in their final place.
@@ -71,6 +69,11 @@ class Controller:
     self._own = {n: v for n, v in vars(model).items() if n in _STEPS}
     self._jit = state.JitSwitch(model)
     self._attach()
+
+  @property
+  def _devices(self) -> DeviceMap | None:
+    """Devices in force, or None if the model stays on one device."""
+    return None if self.plan is None else self.plan.device_map
 
   def _attach(self) -> None:
     model = self._model
@@ -102,9 +105,13 @@ class Controller:
   def _run(self, kind: str, data: Any) -> Any:
     if self._busy:  # The planner traces the model's own step.
       return self._steps[kind](data)
-    is_own = self.applied and not self.plan and self.applied.split.is_whole
+    is_own = (
+      self.plan is not None
+      and self._devices is None
+      and self.plan.microbatch_config.is_whole
+    )
     if tf.executing_eagerly() and not is_own:
-      state.check_not_eager(self._model, self.applied is not None)
+      state.check_not_eager(self._model, self.plan is not None)
     with tf.init_scope():
       self._prepare(kind, data)
     with self._device_scope() as device_function:
@@ -118,24 +125,25 @@ class Controller:
 
   def _keep_order(self) -> None:
     """Imposes the plan's op order on the traced training step."""
-    if self.plan is None or not self.plan.turns:
+    planned = self._devices
+    if planned is None or not planned.turns:
       return
     graph = tf.compat.v1.get_default_graph()
     turns = {
       op.name: turn
       for op in graph.get_operations()
-      if (turn := self.plan.turn_of_op(op.name, op.type)) is not None
+      if (turn := planned.turn_of_op(op.name, op.type)) is not None
     }
     op_order.chain_ops(graph, turns)
 
   def _step(self, kind: str) -> Callable[[Any], Any]:
     """Returns the step to run, microbatched if the plan says so."""
-    split = WHOLE if self.applied is None else self.applied.split
-    if kind != "train" or split.is_whole:
+    microbatches = WHOLE if self.plan is None else self.plan.microbatch_config
+    if kind != "train" or microbatches.is_whole:
       return self._steps[kind]
     own = self._steps[kind]
-    return lambda data: split_step.split_train_step(
-      self._model, data, split, own
+    return lambda data: microbatched_step.microbatched_train_step(
+      self._model, data, microbatches, own
     )[0]
 
   def plan_now(self, kind: str, data: Any = None) -> None:
@@ -146,35 +154,35 @@ class Controller:
       TfplaceError: the planner fails.
     """
     with self._own_steps():
-      self.plan, self.applied = self._planner(kind, data)
-    if self.plan is not None and self._jit.is_dropped():
-      self.applied = plan_lib.without_jit(self.applied)
-      _logger.warning("model %r: %s", self._model.name, plan_lib.WITHOUT_JIT)
-    self._model.placement = self.applied
+      plan = self._planner(kind, data)
+    if plan.device_map is not None and self._jit.is_dropped():
+      plan = dataclasses.replace(plan, notes=(*plan.notes, _WITHOUT_JIT))
+      _logger.warning("model %r: %s", self._model.name, _WITHOUT_JIT)
+    self._model.placement = self.plan = plan
     self._settled.clear()
-    if self.plan is None:
+    if plan.device_map is None:
       self._jit.allow()
     else:
       self._jit.forbid()
-      self._move(devices.named_devices(self._model, self.plan))
+      self._move(devices.named_devices(self._model, plan.device_map))
 
   def _prepare(self, kind: str, data: Any) -> None:
     """Builds and places the model before a trace of step `kind` on `data`."""
     with self._own_steps():
       state.build(self._model, kind, self._steps[kind], data)
-    if self.plan is not None:
-      check_layers(self.plan, self._model)
-    if self.applied is None:
+    if self._devices is not None:
+      check_layers(self._devices, self._model)
+    if self.plan is None:
       self._plan_first(kind, data)
-    elif kind == "train" and not self.applied.training:
+    elif kind == "train" and not self.plan.training:
       self.plan_now(kind, data)
       # Functions traced for the previous plan hold variables that have moved.
       state.reset_functions(self._model, besides=kind)
-    if self.plan is None or self._is_settled():
+    if self._devices is None or self._is_settled():
       return
     with self._own_steps():
       found = devices.traced_devices(
-        self._model, self.plan, self._steps[kind], data
+        self._model, self._devices, self._steps[kind], data
       )
     self._move(found)
     self._settle()
@@ -229,8 +237,8 @@ class Controller:
 
     The step that `fit` traces contains nearly all ops of a matching plan.
     """
-    planned_here = self.applied is not None and self.applied.strategy != "given"
-    if self.plan is None or planned_here:
+    planned = self._devices
+    if self.plan is None or self.plan.strategy != GIVEN or planned is None:
       return
     graph = tf.compat.v1.get_default_graph()
     there = {operation.name for operation in graph.get_operations()}
@@ -240,7 +248,7 @@ class Controller:
       for operation in graph.get_operations()
       if operation.type in devices.LOOPS_AND_CALLS
     }
-    judged = _judged(self.plan.ops, calls, self._model.name)
+    judged = _judged(planned.ops, calls, self._model.name)
     lacking = [name for name in judged if name not in there]
     found = len(judged) - len(lacking)
     if lacking and (not used.planned or found < _LEAST_FOUND * len(judged)):
@@ -255,10 +263,10 @@ class Controller:
 
   @contextlib.contextmanager
   def _device_scope(self) -> Iterator[DeviceFunction | None]:
-    if self.plan is None or tf.executing_eagerly():
+    if self._devices is None or tf.executing_eagerly():
       yield None
       return
-    device_function = DeviceFunction(self.plan)
+    device_function = DeviceFunction(self._devices)
     with tf.compat.v1.get_default_graph().device(device_function):
       yield device_function
 
@@ -276,12 +284,12 @@ class Controller:
         Build the model first.
     """
     with tf.init_scope():
-      if self.applied is None:
+      if self.plan is None:
         self.plan_now("train" if self._model.compiled else "predict")
-      elif self.plan is not None and self._model.built:
-        check_layers(self.plan, self._model)
+      elif self._devices is not None and self._model.built:
+        check_layers(self._devices, self._model)
       self._settle()
-    if self.plan is None:
+    if self._devices is None:
       yield
     elif tf.executing_eagerly():
       with devices.on_each_call(self._model, self._place_rest_of_trace):
@@ -291,8 +299,8 @@ class Controller:
         yield
 
   def _place_rest_of_trace(self) -> None:
-    if self.plan is not None:
-      devices.place_rest_of_trace(DeviceFunction(self.plan))
+    if self._devices is not None:
+      devices.place_rest_of_trace(DeviceFunction(self._devices))
 
 
 def _judged(ops: Iterable[str], calls: Set[str], model: str) -> list[str]:

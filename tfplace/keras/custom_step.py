@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from tfplace.errors import ExtractionError
-from tfplace.extraction.microbatches import split_step
+from tfplace.extraction.microbatches import microbatched_step
 from tfplace.extraction.microbatches.forward import forward_and_backward
 
 
@@ -53,7 +53,7 @@ def split_gradients(
       "split_gradients takes the model whose train_step calls it, self, not"
       f" {model!r:.60}"
     )
-  active = split_step.active_split(model)
+  active = microbatched_step.active_step(model)
   _check_compiled(model)
   if forward is not None:
     forward = _checked(forward, model.name)

@@ -16,12 +16,13 @@ import keras
 import tensorflow as tf
 from tensorflow.python import pywrap_tfe
 
+from tfplace.core.microbatches import microbatch_of, name_in_whole
 from tfplace.core.op_names import GRADIENT_SCOPE, with_scopes
 from tfplace.errors import ApplyError
-from tfplace.extraction import microbatches
 from tfplace.extraction.layers import open_layers
+from tfplace.extraction.microbatches import is_template
 from tfplace.keras import state
-from tfplace.plan.plan import Plan, choices
+from tfplace.plan.device_map import DeviceMap, similar_names
 
 # The bodies of these ops have their own devices and may take resources on
 # several devices, so a resource does not determine the device of the call.
@@ -52,7 +53,7 @@ class DeviceFunction:
   Use one instance per trace of a function and its nested graphs.
   """
 
-  def __init__(self, plan: Plan) -> None:
+  def __init__(self, plan: DeviceMap) -> None:
     self._plan = plan
     self._placed: dict[str, str] = {}  # op name -> device, over all graphs
     self._copied: dict[str, str] = {}  # the same, of what microbatches copy
@@ -61,7 +62,7 @@ class DeviceFunction:
 
   def __call__(self, op: tf.Operation) -> str:
     """Returns the device of `op` or "", as `tf.Graph.device` requires."""
-    if microbatches.is_template(op.graph):
+    if is_template(op.graph):
       # The template never runs. Functions that its ops call run on the devices
       # of these ops.
       self._copied[op.name] = self._layer_device() or op.device
@@ -74,8 +75,8 @@ class DeviceFunction:
   def _decide(self, op: tf.Operation) -> str:
     resource = None if op.type in _CALLS else self._resource_device(op)
     planned = self._plan.device_of_op(op.name, op.type) or self._layer_device()
-    if microbatches.microbatch_of(op.name) is not None:
-      copied = self._copied.get(microbatches.name_in_whole(op.name))
+    if microbatch_of(op.name) is not None:
+      copied = self._copied.get(name_in_whole(op.name))
       planned = planned or copied or None
     if planned is not None:
       self.planned.add(op.name)
@@ -99,7 +100,7 @@ class DeviceFunction:
   def _forward_device(self, name: str) -> str | None:
     """Returns the device of a/MatMul for gradient_tape/a/MatMul/Mul_1."""
     _, found, forward = name.rpartition(GRADIENT_SCOPE)
-    microbatch = name.removesuffix(microbatches.name_in_whole(name))
+    microbatch = name.removesuffix(name_in_whole(name))
     for scope in with_scopes(forward) if found else ():
       same = microbatch + scope
       device = self._plan.ops.get(same) or self._placed.get(same)
@@ -204,7 +205,7 @@ def on_each_call(model: Any, action: Callable[[], None]) -> Iterator[None]:
       vars(model)["call"] = before
 
 
-def named_devices(model: keras.Model, plan: Plan) -> dict[int, str]:
+def named_devices(model: keras.Model, plan: DeviceMap) -> dict[int, str]:
   """Returns the devices of the variables that the plan places by name.
 
   The plan names the layer of a variable, or its path. The path is the name of
@@ -225,7 +226,7 @@ def named_devices(model: keras.Model, plan: Plan) -> dict[int, str]:
 
 
 def traced_devices(
-  model: keras.Model, plan: Plan, step: Callable[..., Any], data: Any
+  model: keras.Model, plan: DeviceMap, step: Callable[..., Any], data: Any
 ) -> dict[int, str]:
   """Returns the devices of variables, also for plans without handles.
 
@@ -256,14 +257,14 @@ def _with_slots(model: keras.Model, found: dict[int, str]) -> dict[int, str]:
   return found
 
 
-def _from_layers(model: keras.Model, plan: Plan) -> dict[int, str]:
+def _from_layers(model: keras.Model, plan: DeviceMap) -> dict[int, str]:
   if not plan.layers:
     return {}
   return state.layer_devices(model, plan.layers)
 
 
 def _from_ops(
-  model: keras.Model, plan: Plan, step: Callable[..., Any], data: Any
+  model: keras.Model, plan: DeviceMap, step: Callable[..., Any], data: Any
 ) -> dict[int, str]:
   """Returns the device planned for the first op that uses each variable.
 
@@ -286,7 +287,7 @@ def _from_ops(
   return {id(keys[key]): device for key, device in votes.items() if key in keys}
 
 
-def check_layers(plan: Plan, model: keras.Model) -> None:
+def check_layers(plan: DeviceMap, model: keras.Model) -> None:
   """Checks that a built model has all layers that a plan names.
 
   Raises:
@@ -298,7 +299,7 @@ def check_layers(plan: Plan, model: keras.Model) -> None:
     if name not in known:
       raise ApplyError(
         f"the placement names {name!r}, which is no layer of model"
-        f" {model.name!r}; {choices(name, known)} (Keras numbers"
+        f" {model.name!r}; {similar_names(name, known)} (Keras numbers"
         " layers without a name of their own through a whole process)",
         op=name,
         device=device,

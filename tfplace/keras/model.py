@@ -12,15 +12,20 @@ from typing import Any, ParamSpec, TypeVar, overload
 
 import keras
 
+from tfplace.core.microbatches import MicrobatchConfig, is_auto
 from tfplace.core.order import ARRIVAL
 from tfplace.errors import ApplyError, ExtractionError
 from tfplace.extraction import keras_inputs as inputs
-from tfplace.extraction.microbatches import SplitConfig, is_auto, split_step
-from tfplace.keras import given, planning, state
+from tfplace.extraction.microbatches import microbatched_step
+from tfplace.keras import planning, state
 from tfplace.keras.controller import Controller, Planner, controller_of
-from tfplace.keras.given import PlanLike
+from tfplace.keras.given_placement import (
+  PlanLike,
+  assignments_of,
+  given_planner,
+)
+from tfplace.plan import Plan, PlanConfig
 from tfplace.plan.clusters import ClusterLike
-from tfplace.plan.plan import AppliedPlacement
 
 _logger = logging.getLogger("tfplace")
 
@@ -31,6 +36,7 @@ ModelT = TypeVar("ModelT", bound=keras.Model)
 def place_model(
   model: ModelT,
   cluster: ClusterLike | None = None,
+  *,
   strategy: str = "auto",
   batch_size: int | None = None,
   budget_s: float = 30.0,
@@ -49,9 +55,9 @@ def place_model(
   """Places a Keras 3 model's ops and variables on devices.
 
   Modifies the model in place and returns it. The model keeps its weights,
-  optimizer state and `compile`. It gains `model.placement` (an
-  `AppliedPlacement`, None until the plan is made) and
-  `model.placement_scope()` for a GradientTape loop. If the loss, optimizer or
+  optimizer state and `compile`. It gains `model.placement` (a `Plan`, None
+  until the plan is made) and `model.placement_scope()` for a GradientTape
+  loop. If the loss, optimizer or
   shapes are unknown, planning waits for the first fit. If strategy "auto"
   finds nothing faster than one device, the model stays unchanged. A strategy
   given by name is always applied; the message reports a slowdown.
@@ -97,28 +103,44 @@ def place_model(
   """
   _check_model(model)
   state.check_not_eager(model)
-  split = _split(model, microbatches, max_in_flight, allow_batch_statistics)
+  config = PlanConfig(
+    strategy=strategy,
+    budget_s=budget_s,
+    seed=seed,
+    order=order,
+    microbatches=_microbatches(
+      model, microbatches, max_in_flight, allow_batch_statistics
+    ),
+    chooses_microbatches=is_auto(microbatches),
+    compare=check,
+  )
   if placement is None:
     request = planning.make_request(
-      cluster, strategy, batch_size, budget_s, seed, max_memory, keep_together,
-      verbose, costs, split=split, chooses_split=is_auto(microbatches),
-      order=order, check=check,
-    )  # fmt: skip
-    planner = planning.searching(model, request)
+      cluster,
+      config,
+      batch_size=batch_size,
+      max_memory=max_memory,
+      keep_together=keep_together,
+      verbose=verbose,
+      costs=costs,
+    )
+    planner = planning.planner(model, request)
   else:
     _check_nothing_to_plan(
-      max_memory=max_memory, keep_together=keep_together, costs=costs
+      max_memory=max_memory,
+      keep_together=keep_together,
+      costs=costs,
+      **{"microbatches='auto'": is_auto(microbatches)},
+      **{f"order={order!r:.60}": order != ARRIVAL},
     )
-    chooses = is_auto(microbatches)
-    _check_nothing_to_plan(**{"microbatches='auto'": chooses})
-    _check_nothing_to_plan(**{f"order={order!r:.60}": order != ARRIVAL})
-    planner = given.given(placement, model, split)
-  return _planned(model, planner, placement is not None, batch_size)
+    planner = given_planner(placement, model, config.microbatches)
+  return _placed(model, planner, placement is not None, batch_size)
 
 
 def plan_model(
   model: keras.Model,
   cluster: ClusterLike | None = None,
+  *,
   strategy: str = "auto",
   batch_size: int | None = None,
   budget_s: float = 30.0,
@@ -134,7 +156,7 @@ def plan_model(
   order: str = ARRIVAL,
   init_placement: PlanLike | None = None,
   check: bool = True,
-) -> AppliedPlacement:
+) -> Plan:
   """Plans a placement of a Keras 3 model without applying it.
 
   Args:
@@ -174,44 +196,63 @@ def plan_model(
     TfplaceError: see `place_model`.
   """
   _check_model(model)
-  split = _split(model, microbatches, max_in_flight, allow_batch_statistics)
-  if not (model.compiled or split.is_whole):
+  divided = _microbatches(
+    model, microbatches, max_in_flight, allow_batch_statistics
+  )
+  if not (model.compiled or divided.is_whole):
     raise ExtractionError(
       f"microbatches is {microbatches}, and model {model.name!r} is not"
       " compiled: only a training step is split"
     )
-  if init_placement is not None and is_auto(microbatches):
-    raise ApplyError(
-      "init_placement is of one split of the step: give its number of"
-      " microbatches instead of microbatches='auto'"
-    )
+  start = None
+  if init_placement is not None:
+    if is_auto(microbatches):
+      raise ApplyError(
+        "init_placement has a fixed number of microbatches: give that number"
+        " instead of microbatches='auto'"
+      )
+    start = assignments_of(init_placement)
+  config = PlanConfig(
+    strategy=strategy,
+    budget_s=budget_s,
+    seed=seed,
+    init_placement=start,
+    order=order,
+    microbatches=divided,
+    chooses_microbatches=is_auto(microbatches),
+    compare=check,
+  )
   request = planning.make_request(
-    cluster, strategy, batch_size, budget_s, seed, max_memory, keep_together,
-    verbose, costs, is_what_if=True, split=split,
-    chooses_split=is_auto(microbatches), order=order,
-    init_placement=init_placement, check=check,
-  )  # fmt: skip
-  planner = planning.searching(model, request)
-  return planner("train" if model.compiled else "predict", sample)[1]
+    cluster,
+    config,
+    batch_size=batch_size,
+    max_memory=max_memory,
+    keep_together=keep_together,
+    verbose=verbose,
+    costs=costs,
+    is_what_if=True,
+  )
+  planner = planning.planner(model, request)
+  return planner("train" if model.compiled else "predict", sample)
 
 
-def _split(
+def _microbatches(
   model: keras.Model,
   microbatches: int | str,
   max_in_flight: int | None,
   allow_batch_statistics: bool,
-) -> SplitConfig:
+) -> MicrobatchConfig:
   """Returns the requested microbatches, or the whole step for "auto".
 
   Raises:
     ExtractionError: the step is known to be impossible to split.
   """
   count: Any = 1 if is_auto(microbatches) else microbatches
-  split = SplitConfig(count, max_in_flight, allow_batch_statistics)
-  split.check()
-  if model.compiled and not split.is_whole:
-    split_step.check_splits(model, split)
-  return split
+  config = MicrobatchConfig(count, max_in_flight, allow_batch_statistics)
+  config.check()
+  if model.compiled and not config.is_whole:
+    microbatched_step.check_microbatches(model, config)
+  return config
 
 
 def _check_nothing_to_plan(**options: Any) -> None:
@@ -240,7 +281,7 @@ def _check_model(model: Any) -> None:
     )
 
 
-def _planned(
+def _placed(
   model: ModelT, planner: Planner, is_given: bool, batch_size: int | None
 ) -> ModelT:
   """Attaches a new controller, which plans at once if all is known."""

@@ -18,16 +18,24 @@ from tfplace.placers.groups import GroupGraph
 from tfplace.placers.rules.axes import Scopes, find_axes, read_scopes
 from tfplace.simulate.links import mean_transfer
 
-# Numbers of coarse groups that share exploration noise, if there are more
-# decisions. With few coarse groups some samples are good at once, even from
-# random weights.
-EXPLORATION = (4, 16, 64, 256)
-# Temperatures of the samples of `gdp`, half each. A policy can be confident and
-# wrong; high-temperature samples follow it only where it is very confident.
-TEMPERATURES = (1.0, 5.0)
-# Transfers of each variable, including optimizer state, that count as work in
-# coarsening (chosen from 0, 1 and 4 on a 12-layer GPT in four microbatches).
-_SENDS = 4.0
+NEVER = np.float32(-1e9)  # logit of a device that cannot run the decision
+
+
+@dataclasses.dataclass(frozen=True)
+class DecisionConfig:
+  """Coarsening to decisions, and noise that decisions share.
+
+  Attributes:
+    variable_sends: Transfers of each variable, including optimizer state, that
+      count as work in coarsening (chosen from 0, 1 and 4 on a 12-layer GPT in
+      four microbatches).
+    exploration: Numbers of coarse groups that share exploration noise, if there
+      are more decisions. With few coarse groups some samples are good at once,
+      even from random weights.
+  """
+
+  variable_sends: float = 4.0
+  exploration: tuple[int, ...] = (4, 16, 64, 256)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -43,11 +51,13 @@ class Decisions:
     base: [num_ops] devices of a placement to modify. If the choice of a
       decision is the device of most of its work in the base, its ops keep their
       devices. None if choices define the whole placement.
+    config: See `DecisionConfig`.
   """
 
   problem: Problem
   decision_of: np.ndarray
   base: np.ndarray | None = None
+  config: DecisionConfig = DecisionConfig()
 
   @property
   def num_decisions(self) -> int:
@@ -82,12 +92,10 @@ class Decisions:
     )
     return dataclasses.replace(problem, graph=graph)
 
-  def clusters(self, max_clusters: int) -> np.ndarray:
-    """Merges decisions to about `max_clusters`; returns their labels.
-
-    The labels are [num_decisions] int32.
-    """
-    coarse = group_decisions(self.problem, max_clusters).decision_of
+  def coarse_groups(self, max_groups: int) -> np.ndarray:
+    """Merges decisions to about `max_groups`; returns [N] int32 labels."""
+    made = group_decisions(self.problem, max_groups, self.config)
+    coarse = made.decision_of
     result = np.zeros(self.num_decisions, np.int32)
     # Takes the group of the first op.
     result[self.decision_of[::-1]] = coarse[::-1]
@@ -97,13 +105,13 @@ class Decisions:
   def explorations(self) -> tuple[np.ndarray, ...]:
     """Groupings for exploration, each [num_decisions], used in turn."""
     return tuple(
-      self.clusters(size)
-      for size in EXPLORATION
+      self.coarse_groups(size)
+      for size in self.config.exploration
       if 2 * size < self.num_decisions
     )
 
   @functools.cached_property
-  def clusterings(self) -> list[np.ndarray]:
+  def groupings(self) -> list[np.ndarray]:
     """`explorations` and `scopes`; empty if decisions are few."""
     found = list(self.explorations)
     return [*found, self.scopes] if found else found
@@ -174,7 +182,9 @@ class Decisions:
 
 
 def group_decisions(
-  problem: Problem, max_decisions: int | None = None
+  problem: Problem,
+  max_decisions: int | None = None,
+  config: DecisionConfig = DecisionConfig(),
 ) -> Decisions:
   """Makes one decision per group, or at most about `max_decisions`.
 
@@ -188,9 +198,12 @@ def group_decisions(
   if max_decisions is not None and problem.num_groups > max_decisions:
     split: tuple[np.ndarray, ...] = ()
     if problem.graph.num_microbatches > 1:
-      split = _microbatches(problem), _variables_us(problem)
+      split = (
+        _microbatches(problem),
+        _variables_us(problem, config.variable_sends),
+      )
     (parent,) = merged(problem, [max_decisions], *split)
-  return Decisions(problem, _in_order(problem, parent))
+  return Decisions(problem, _in_order(problem, parent), config=config)
 
 
 def _microbatches(problem: Problem) -> np.ndarray:
@@ -203,8 +216,8 @@ def _microbatches(problem: Problem) -> np.ndarray:
   return np.where(low == high, high, -1)
 
 
-def _variables_us(problem: Problem) -> np.ndarray:
-  num_bytes = problem.graph.persistent_bytes * _SENDS
+def _variables_us(problem: Problem, sends: float) -> np.ndarray:
+  num_bytes = problem.graph.persistent_bytes * sends
   total = np.bincount(problem.group_of, num_bytes, problem.num_groups)
   return total * mean_transfer(problem.cluster)[0]
 
@@ -235,16 +248,16 @@ def sample(
   logits: np.ndarray,
   number: int,
   rng: np.random.Generator,
-  clusterings: Sequence[np.ndarray] = (),
+  groupings: Sequence[np.ndarray] = (),
   temperatures: Sequence[float] = (1.0,),
 ) -> np.ndarray:
   """Samples [number, N] int32 choices from [N, D] logits (Gumbel trick).
 
   Args:
-    clusterings, temperatures: See `shared_noise`.
+    groupings, temperatures: See `shared_noise`.
   """
   count, devices = logits.shape
-  noise = shared_noise(rng, number, count, devices, clusterings, temperatures)
+  noise = shared_noise(rng, number, count, devices, groupings, temperatures)
   result = np.empty((number, count), np.int32)
   for row, mine in zip(result, noise, strict=True):
     row[:] = (logits + mine).argmax(axis=-1)
@@ -256,7 +269,7 @@ def shared_noise(
   number: int,
   count: int,
   devices: int,
-  clusterings: Sequence[np.ndarray] = (),
+  groupings: Sequence[np.ndarray] = (),
   temperatures: Sequence[float] = (1.0,),
 ) -> Iterator[np.ndarray]:
   """Yields `number` arrays [count, devices] of float32 Gumbel noise.
@@ -264,14 +277,14 @@ def shared_noise(
   Args:
     count: Decisions per placement, N.
     devices: Devices per decision.
-    clusterings: Groupings, each [N], which placements use in turn. Decisions of
+    groupings: Groupings, each [N], which placements use in turn. Decisions of
       one group get the same noise. They move together, yet each follows the
       distribution of the policy.
     temperatures: Temperatures of equal consecutive shares of the placements.
       Above 1, samples are closer to uniform.
   """
   for row in range(number):
-    of = clusterings[row % len(clusterings)] if clusterings else None
+    of = groupings[row % len(groupings)] if groupings else None
     size = count if of is None else int(of.max(initial=0)) + 1
     noise = rng.gumbel(size=(size, devices)).astype(np.float32)
     noise *= np.float32(temperatures[row * len(temperatures) // number])
@@ -283,7 +296,7 @@ def decoding_noise(
   samples: int,
   steps: int,
   devices: int,
-  clusterings: Sequence[np.ndarray] = (),
+  groupings: Sequence[np.ndarray] = (),
 ) -> np.ndarray:
   """Samples [1 + samples, steps, devices] float32 decoding noise.
 
@@ -291,7 +304,7 @@ def decoding_noise(
   are `shared_noise`.
   """
   noise = np.zeros((samples + 1, steps, devices), np.float32)
-  drawn = shared_noise(rng, samples, steps, devices, clusterings)
+  drawn = shared_noise(rng, samples, steps, devices, groupings)
   for row, mine in zip(noise[1:], drawn, strict=True):
     row[:] = mine
   return noise

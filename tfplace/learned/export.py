@@ -1,6 +1,6 @@
 """Export of policies as SavedModels, and checks of untrusted policies.
 
-A policy file is a program. Before `tfplace.learned.exported` loads one, its
+A policy file is a program. Before `tfplace.learned.policies` loads one, its
 functions, their arguments, its objects and all ops must be those that
 `export_policy` writes: computation on arguments and variables, and nothing that
 runs during loading.
@@ -19,7 +19,7 @@ from tfplace.errors import FormatError, TrainingError
 from tfplace.extraction.safety import side_effects
 from tfplace.formats import files
 from tfplace.learned import Signature, find_method
-from tfplace.learned.exported import FORMAT, INFO_FILE, Exportable
+from tfplace.learned.policy_format import INFO_FILE, Exportable
 
 # All ops of the networks of all strategies, for all options.
 _OPS = re.compile(
@@ -59,20 +59,12 @@ def export_policy(
   module.weights = list(policy.variables)
   for name, function in policy.functions.items():
     setattr(module, name, function)
-  info = {
-    "format": FORMAT,
-    "strategy": policy.strategy,
-    "features": find_method(policy.strategy).version,
-    "network": dict(policy.network),
-    "weights": len(module.weights),
-    "decisions": list(policy.decisions),
-  }
   try:
     target.parent.mkdir(parents=True, exist_ok=True)
     with files.new_folder(str(target.parent)) as made:
       tf.saved_model.save(module, made)
       (pathlib.Path(made) / INFO_FILE).write_text(
-        json.dumps(info, indent=2) + "\n", encoding="utf-8"
+        json.dumps(policy.info(), indent=2) + "\n", encoding="utf-8"
       )
       if add is not None:
         add(pathlib.Path(made))

@@ -20,7 +20,7 @@ from tfplace.extraction import stages
 from tfplace.extraction.safety import side_effects
 from tfplace.extraction.traced import TracedStep
 from tfplace.measure import evaluations, placed_step
-from tfplace.measure.calibrate import splits
+from tfplace.measure.calibrate.placements import home_devices
 from tfplace.measure.local import runtime
 from tfplace.measure.session import messages
 
@@ -234,7 +234,7 @@ class _Reference:
     broken = evaluations.non_finite(reply)
     if not broken:
       return
-    row = splits.home(self._problem)[self._problem.group_of]
+    row = home_devices(self._problem)[self._problem.group_of]
     home = Placement(self._problem, row.astype(np.int32))
     if (placement.devices == home.devices).all():
       self._broken = frozenset(broken)

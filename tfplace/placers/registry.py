@@ -97,7 +97,7 @@ STRATEGIES = {
     ),
     Strategy(
       "ordered",
-      "tfplace.learned.gdp",
+      "tfplace.learned.ordered",
       "learned",
       accepts_start=True,
       takes_users_policy=True,

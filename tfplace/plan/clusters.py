@@ -1,46 +1,23 @@
-"""Clusters by user-given name, and steps on running devices.
+"""Clusters by user-given name.
 
 Presets and cluster files require no device. `local_devices` describes this
 process's logical devices. "workers:N", "gpus" and host files name devices that
-`tfplace.measure` starts. A `LiveStep` is the step of one model on them.
+`tfplace.measure` starts.
 """
 
 import contextlib
-import dataclasses
-import math
 import os
-import pathlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, TypeAlias
 
-import numpy as np
-
-from tfplace import formats
-from tfplace.core.budget import Budget
 from tfplace.core.cluster import Cluster
-from tfplace.core.evaluation import Evaluation
-from tfplace.core.placement import Placement
-from tfplace.core.problem import Problem
-from tfplace.core.protocols import Evaluator
-from tfplace.errors import MeasurementError, TfplaceError
-from tfplace.extraction import stages
 from tfplace.formats import cluster as cluster_format
-from tfplace.placers import registry
-from tfplace.simulate import Simulator
 
 if TYPE_CHECKING:
-  from tfplace.extraction.traced import TracedStep
-  from tfplace.measure import MeasurementHarness, OpenCluster
-  from tfplace.plan.planner import Stages
+  from tfplace.measure import OpenCluster
+  from tfplace.plan.config import Stages
 
-# Of each short search for placements to calibrate with.
-_GUESS_S, _GUESS_EVALUATIONS = 5.0, 500
-_DEARER = 4.0  # The guessed ratio of link times in a step to isolated ones.
 ClusterLike: TypeAlias = Cluster | str | os.PathLike[str]
-# Problems, each with the harness that measures its placements.
-MeasuredProblems: TypeAlias = tuple[
-  list[Problem], Callable[[Problem], Evaluator]
-]
 
 
 def find_cluster(cluster: ClusterLike | None) -> Cluster:
@@ -93,149 +70,3 @@ def opened(
     with show("starting", f" {name}"):
       live = stack.enter_context(measure.open_cluster(name))
     yield live.cluster, live
-
-
-@dataclasses.dataclass(frozen=True)
-class LiveStep:
-  """Step that runs on open devices.
-
-  Attributes:
-    devices: the open devices.
-    traced: the traced step.
-    options: options of `MeasurementHarness`.
-    measure_s: time limit for running steps, in seconds. Half of it is for
-      profiling and calibration.
-  """
-
-  devices: "OpenCluster"
-  traced: "TracedStep"
-  options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-  measure_s: float = math.inf
-
-  def shared(self, count: int) -> "LiveStep":
-    """Returns a copy with an equal share of the seconds for each step."""
-    return dataclasses.replace(self, measure_s=self.measure_s / count)
-
-  @property
-  def run_s(self) -> float:
-    """Time limit for running placements, in seconds."""
-    return self.measure_s / 2
-
-  def profiled(
-    self, problem: Problem, on_stage: stages.OnStage = stages.ignore
-  ) -> Problem:
-    """Returns the problem with measured op times, overheads and links.
-
-    Raises:
-      MeasurementError: the step could not be run.
-    """
-    return self.devices.profiled(
-      problem,
-      self.traced,
-      measure_s=self.measure_s / 2,
-      on_stage=on_stage,
-      guesses=guesses,
-      **self.options,
-    )
-
-  def harness(self, problem: Problem, **more: Any) -> "MeasurementHarness":
-    """Opens a harness for the problem, with `more` options."""
-    options = {"measure_s": self.run_s, **self.options, **more}
-    return self.devices.harness(problem, self.traced, **options)
-
-  def refitted(
-    self,
-    problem: Problem,
-    placements: Sequence[Placement],
-    measured: Sequence[Evaluation],
-  ) -> Problem:
-    """Returns the problem with costs fitted to measured placements."""
-    return self.devices.refitted(problem, placements, measured)
-
-
-def guesses(problem: Problem) -> np.ndarray:
-  """Returns placements for calibration, `[3, num_ops]`.
-
-  The placements resemble results of a search. One comes from METIS. Two come
-  from short searches: one with link times from isolated measurements, and one
-  with several times longer ones, as links in a step are slower. The result has
-  fewer rows if a placer finds no feasible placement.
-  """
-  from tfplace.measure.calibrate.fit import Factors
-
-  budget = Budget(_GUESS_S, _GUESS_EVALUATIONS)
-  dearer = Factors(_DEARER, _DEARER, _DEARER).of(problem)
-  rows = []
-  for strategy, on in (
-    ("metis", problem),
-    ("annealing", problem),
-    ("annealing", dearer),
-  ):
-    placer = registry.get_placer(strategy)
-    with contextlib.suppress(TfplaceError):
-      found = placer.place(on, Simulator(on), budget, seed=0)
-      rows.append(found.placement.devices)
-  return np.array(rows, np.int32).reshape(-1, problem.graph.num_ops)
-
-
-@contextlib.contextmanager
-def measured_problems(
-  models: Sequence[str],
-  cluster: str,
-  folder: str | os.PathLike[str],
-  show: "Stages",
-  **options: Any,
-) -> Iterator[MeasuredProblems]:
-  """Opens problems with measured costs and a harness for each.
-
-  Each model is profiled once. Its graph and cluster files stay in `folder`, so
-  that a resumed training run uses the same problem.
-
-  Args:
-    models: names of zoo models, or Keras files.
-    cluster: name of running devices.
-    folder: directory for the problems.
-    show: reports the stages.
-    **options: options of `MeasurementHarness`.
-
-  Raises:
-    TfplaceError: a model or device does not work.
-  """
-  from tfplace.plan import sources
-
-  with opened(cluster, show) as (described, devices):
-    if devices is None:
-      raise MeasurementError(f"cluster {cluster!r} has no real devices")
-    problems, evaluators = [], {}
-    for model in models:
-      with show("profiling", f" {model}") as on_stage:
-        kind = "keras_model" if model.endswith(".keras") else "model"
-        traced = sources.trace(kind, model)
-        problem = Problem(sources.op_graph(traced, described), described)
-        live = LiveStep(devices, traced, options)
-        problem = _kept(problem, live, pathlib.Path(folder), on_stage)
-      problems.append(problem)
-      evaluators[id(problem)] = live.harness(problem, traced_steps=0)
-    yield problems, lambda problem: evaluators[id(problem)]
-
-
-def _kept(
-  problem: Problem,
-  live: LiveStep,
-  folder: pathlib.Path,
-  on_stage: stages.OnStage,
-) -> Problem:
-  """Loads the stored problem, or measures its costs."""
-  names = f"{problem.graph.name}.{problem.cluster.name}"
-  graph_file, cluster_file = (
-    folder / f"{names}.{part}".replace("/", "_")
-    for part in ("json.gz", "cluster.json")
-  )
-  if not cluster_file.exists():
-    problem = live.profiled(problem, on_stage)
-    os.makedirs(folder, exist_ok=True)
-    formats.save_graph(problem.graph, graph_file)
-    formats.save_cluster(problem.cluster, cluster_file)
-  return Problem(
-    formats.load_graph(graph_file), formats.load_cluster(cluster_file)
-  )

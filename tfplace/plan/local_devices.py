@@ -95,8 +95,7 @@ def shared_phrase(names: Iterable[str]) -> str:
     return ""
   what = "cores" if used.count("machine") > 1 else "GPU"
   return (
-    f"; these devices share this machine's {what}, so that dividing the step"
-    " shows the mechanism and gains no speed"
+    f"; these devices share this machine's {what}, so placement gains no speed"
   )
 
 
@@ -106,13 +105,13 @@ def default_device() -> str:
   return f"{_LOCAL}/device:{kind}:0"
 
 
-# Logical devices of one GPU copy within its memory, logical CPU devices hand
-# over a pointer; chosen to cost little beside the latency.
+# Logical devices of one GPU copy within its memory, and logical CPU devices
+# pass a pointer. Our choice, small compared with the latency.
 _SHARED_BYTES_PER_US = 200_000.0
 _SHARED_LATENCY_US = 5.0
-_UNKNOWN_GPU = "v100"  # as `tfplace.cost` takes it, too
+_UNKNOWN_GPU = "v100"  # The same as in `tfplace.cost`.
 _CPU_MHZ = 2500
-_CPU_KB_PER_S = 20_000_000  # about one channel of DDR4
+_CPU_KB_PER_S = 20_000_000  # About one channel of DDR4.
 
 
 def local_cluster() -> Cluster:

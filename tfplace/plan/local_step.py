@@ -23,18 +23,17 @@ from tfplace.core.evaluation import Evaluation
 from tfplace.core.op_graph import OpGraph
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
-from tfplace.cost import profile
+from tfplace.cost import measured_costs
 from tfplace.errors import MeasurementError
 from tfplace.extraction.safety import side_effects
 from tfplace.extraction.traced import TracedStep
 from tfplace.measure import evaluations, placed_step
-from tfplace.measure.calibrate import profiling, splits
+from tfplace.measure.calibrate import placements, profiling
 from tfplace.measure.local import host
 from tfplace.measure.session import messages, session
-from tfplace.plan import graph_cache
+from tfplace.plan import graph_cache, graph_keys
 
-# Of steps, each kind for a second at most where they are quick; the whole ends
-# with the step that runs after so many seconds.
+# Numbers of steps, with time limits per phase and in total.
 _COUNTS = {
   "warmup": 3,
   "steps": 20,
@@ -42,8 +41,8 @@ _COUNTS = {
   "phase_s": 1.0,
   "seconds": 10.0,
 }
-_OVERHEAD = "op_overhead_us"  # keys of `OpGraph.extra`
-_STEP = "step_time_us"
+_OVERHEAD = "op_overhead_us"  # Key of `OpGraph.extra`.
+_STEP = "step_time_us"  # Key of `OpGraph.extra`.
 
 
 def measured_problem(problem: Problem, traced: TracedStep) -> Problem:
@@ -62,7 +61,7 @@ def measured_problem(problem: Problem, traced: TracedStep) -> Problem:
       side effects, reads a table of the model, or does not fit in memory.
   """
   folder = graph_cache.default_directory()
-  key = graph_cache.measured_key(_content(traced), _devices(problem.cluster))
+  key = graph_keys.measured_key(_content(traced), _devices(problem.cluster))
   cache = graph_cache.GraphCache(folder) if folder and key else None
   graph = cache.load(key) if cache and key else None
   if graph is None or graph.names != problem.graph.names:
@@ -74,7 +73,7 @@ def measured_problem(problem: Problem, traced: TracedStep) -> Problem:
     **problem.graph.extra,
     "costs": "measured",
     _STEP: graph.extra[_STEP],
-    profile.STEP_NOISE: profile.noise_of(graph),
+    measured_costs.STEP_NOISE: measured_costs.noise_of(graph),
   }
   own = dataclasses.replace(problem.graph, time_us=times, extra=extra)
   cluster = _with_overhead(problem.cluster, graph.extra[_OVERHEAD])
@@ -94,22 +93,22 @@ def _with_overhead(cluster: Cluster, overhead_us: dict[str, float]) -> Cluster:
 def _measured(problem: Problem, traced: TracedStep) -> OpGraph:
   """Returns the graph with measured times; `extra` has overhead and step."""
   graph, home = problem.graph, problem.cluster.devices[0]
-  row = splits.home(problem)[problem.group_of].astype(np.int32)
+  row = placements.home_devices(problem)[problem.group_of].astype(np.int32)
   reply = _run(traced, Placement(problem, row), optimized=False, **_COUNTS)
   found = profiling.op_times_us(reply.traces)
   step_us = statistics.median(reply.step_us)
   fitted, overhead_us = profiling.fitted(found, step_us, not row.any())
   here = [graph.names[op] for op in np.flatnonzero(row == 0)]
   times = {name: fitted.get(name, 0.0) for name in here}
-  graph = profile.with_measured_times(graph, home.kind, times)
+  graph = measured_costs.with_measured_times(graph, home.kind, times)
   time_us = {kind: times.copy() for kind, times in graph.time_us.items()}
-  for op in np.flatnonzero(row).tolist():  # without a kernel for that kind
+  for op in np.flatnonzero(row).tolist():  # Ops without a kernel on `home`.
     kind = problem.cluster.devices[row[op]].kind
     time_us[kind][op] = found.get(graph.names[op], time_us[kind][op])
   measured = {
     _OVERHEAD: {home.kind: overhead_us},
     _STEP: step_us,
-    profile.STEP_NOISE: profile.step_noise(reply.step_us),
+    measured_costs.STEP_NOISE: measured_costs.step_noise(reply.step_us),
   }
   return dataclasses.replace(
     graph, time_us=time_us, extra={**graph.extra, **measured}
@@ -130,7 +129,7 @@ def _content(traced: TracedStep) -> bytes:
   graph = graph_def.SerializeToString(deterministic=True)
   names = " ".join(f.signature.name for f in graph_def.library.function)
   numbers = sorted(set(re.findall(r"_(\d+)", names)))
-  if numbers:  # as text, where no lengths depend on them
+  if numbers:  # Lengths in the binary format depend on them.
     text = text_format.MessageToString(graph_def)
     pattern = rf"_(?:{'|'.join(numbers)})(?!\d)"
     graph = re.sub(pattern, "", text).encode()
@@ -153,19 +152,6 @@ def _devices(cluster: Cluster) -> dict[str, Any]:
       threading.get_intra_op_parallelism_threads(),
     ],
   }
-
-
-def without_values(traced: TracedStep) -> TracedStep:
-  """Returns a copy of the step without weights and inputs, for later runs."""
-  return dataclasses.replace(
-    traced,
-    variables={
-      n: dataclasses.replace(v, value=None) for n, v in traced.variables.items()
-    },
-    feeds={
-      n: dataclasses.replace(f, value=None) for n, f in traced.feeds.items()
-    },
-  )
 
 
 def measure(traced: TracedStep, placement: Placement, steps: int) -> Evaluation:

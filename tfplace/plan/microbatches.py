@@ -4,75 +4,140 @@ If the user does not request microbatches, a quick estimate reports their gain.
 """
 
 import dataclasses
-from collections.abc import Callable
+from typing import cast
 
 from tfplace import placers
-from tfplace.errors import TfplaceError
-from tfplace.extraction.microbatches import AUTO, SplitConfig
-from tfplace.plan.choice import (
-  SplitTrial,
+from tfplace.core.microbatches import MicrobatchConfig
+from tfplace.errors import MeasurementError, TfplaceError
+from tfplace.plan.config import AUTO, PlanConfig, Stages
+from tfplace.plan.measured import (
+  MeasuredConfig,
+  Runs,
+  live_of,
+  placement_key,
+  search_variant,
+)
+from tfplace.plan.search import PlanReport
+from tfplace.plan.successive_halving import SuccessiveHalving, main_devices
+from tfplace.plan.variants import (
+  OpenVariant,
+  StepVariant,
+  VariantChoice,
+  VariantTrial,
   in_words,
   order_reason,
   would_take,
 )
-from tfplace.plan.planner import PlanConfig, PlanResult, Stages, make_plan
-from tfplace.plan.race import (
-  HalvingConfig,
-  OpenSplit,
-  Race,
-  SplitStep,
-  main_devices,
-)
-
-Finish = Callable[[SplitStep, PlanConfig, Stages], PlanResult]
 
 
-def make_auto_plan(
-  open_split: OpenSplit,
-  base: SplitConfig,
-  config: PlanConfig,
-  show: Stages | None = None,
-  finish: Finish | None = None,
-  halving: HalvingConfig | None = None,
-) -> tuple[PlanResult, SplitStep]:
+def choose_variant(
+  open_variant: OpenVariant, config: PlanConfig, show: Stages | None = None
+) -> tuple[PlanReport, StepVariant]:
   """Chooses microbatches and the number in flight, and places the step.
 
+  With `config.measure`, the variant with the best prediction is measured, and
+  so is its best rival: the whole step, or the best microbatched step if the
+  whole step has the best prediction. The faster one is chosen.
+
   Args:
-    open_split: function that extracts a step variant.
-    base: fixed settings of all step variants. They state whether a microbatch
-      may use its own statistics, and may fix the number in flight. The number
-      of microbatches in `base` is ignored.
-    config: settings of the planner. The budget is shared by all step variants.
-      `init_placement` must be None.
+    open_variant: function that extracts a step variant.
+    config: settings. The budget is shared by all step variants, and
+      `config.microbatches` holds what they have in common. `init_placement`
+      must be None.
     show: reports and times the stages.
-    finish: last search, of the chosen step variant; `make_plan` by default.
-    halving: settings of successive halving.
 
   Returns:
-    The plan with its `choice`, and the planned step variant.
+    The report with its `choice`, and the chosen step variant.
 
   Raises:
     InfeasibleError: no step variant fits in memory.
+    MeasurementError: `config.measure` is set, and no placement could be run.
     TfplaceError: extraction of the whole step fails, or the placer fails.
   """
   stage = Stages() if show is None else show
-  race = Race(open_split, base, config, stage, halving or HalvingConfig())
-  race.explore()
-  winner = race.halve()
-  step = race.step_of(winner)
-  final = race.final_config(winner)
-  if finish is None:
-    plan = make_plan(step.problem, final, stage)
-  else:
-    plan = finish(step, final, stage)
-  winner.best = plan.best
-  winner.seconds += plan.results[0].seconds
-  plan = dataclasses.replace(
-    plan,
-    choice=race.choice(winner),
-    order_reason=order_reason(plan.best.order, winner.other_order_us),
+  opened: dict[MicrobatchConfig, StepVariant] = {}
+
+  def opening(microbatches: MicrobatchConfig) -> StepVariant:
+    variant = open_variant(microbatches)
+    if config.measure:
+      opened[microbatches] = variant
+    return variant
+
+  report, variant = _halved(opening, config, stage)
+  if not config.measure:
+    return report, variant
+  choice = cast(VariantChoice, report.choice)
+  choice = choice.with_measured(
+    choice.microbatches, report.evaluation.step_time_us
   )
-  return plan, step
+  report = dataclasses.replace(report, choice=choice)
+  others = [
+    t for t in choice.trials if t.best and t.microbatches != choice.microbatches
+  ]
+  if not choice.microbatches.is_whole:
+    others = [trial for trial in others if trial.microbatches.is_whole]
+  if not others:
+    return report, variant
+  rival = min(others, key=lambda trial: trial.step_time_us)
+  searches = config.searches
+  other = opened[rival.microbatches]
+  return _faster(report, variant, rival, other, searches, stage)
+
+
+def _halved(
+  open_variant: OpenVariant, config: PlanConfig, stage: Stages
+) -> tuple[PlanReport, StepVariant]:
+  """Chooses a step variant by successive halving and places it."""
+  halving = SuccessiveHalving(open_variant, config, stage)
+  halving.explore()
+  winner = halving.halve()
+  variant = winner.opened
+  report = search_variant(variant, halving.final_config(winner), stage)
+  winner.best = report.best
+  winner.seconds += report.results[0].seconds
+  report = dataclasses.replace(
+    report,
+    choice=halving.choice(winner),
+    order_reason=order_reason(report.best.order, winner.other_order_us),
+  )
+  return report, variant
+
+
+def _faster(
+  report: PlanReport,
+  variant: StepVariant,
+  rival: VariantTrial,
+  other: StepVariant,
+  searches: bool,
+  show: Stages,
+) -> tuple[PlanReport, StepVariant]:
+  """Measures the rival and returns the faster one of the two variants.
+
+  Unless the strategy `searches`, the rival keeps its own placement.
+  """
+  choice = cast(VariantChoice, report.choice)
+  is_whole = rival.microbatches.is_whole
+  wanted = [rival.best, choice.single if is_whole else None]
+  results = {placement_key(r): r for r in wanted if r is not None}
+  runs = Runs(live_of(other), MeasuredConfig(repeat_share=0.0))
+  problem = other.problem.in_order(rival.order)
+  what = f" the step {in_words(rival.microbatches)}"
+  try:
+    with show("measuring", what) as on_stage:
+      runs.add(problem, list(results.values()), on_stage)
+  except MeasurementError:
+    return report, variant
+  chosen = runs.chosen() if searches else 0
+  ran, own = runs.measured[chosen], report.evaluation
+  choice = choice.with_measured(rival.microbatches, ran.step_time_us)
+  own_order = (not own.feasible, own.step_time_us)
+  if (not ran.feasible, ran.step_time_us) >= own_order:
+    return dataclasses.replace(report, choice=choice), variant
+  choice = dataclasses.replace(choice, microbatches=rival.microbatches)
+  found = runs.predicted(problem)
+  best = found[chosen]
+  report = PlanReport(problem, found, best, {}, runs.measured, choice)
+  return report, other
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,20 +151,19 @@ class HintConfig:
       take long to extract.
     gain: speedup of the placement over one device from which no suggestion is
       made. Models of consecutive layers reach 1.3 to 1.6 on four devices.
-    split_gain: least speedup of microbatches over the placement for a
-      suggestion.
+    least_gain: least speedup by microbatches for a suggestion.
   """
 
   least_budget_s: float = 20.0
   search_s: float = 2.0
   most_ops: int = 4_000
   gain: float = 1.6
-  split_gain: float = 1.1
+  least_gain: float = 1.1
 
 
-def split_hint(
-  open_split: OpenSplit,
-  plan: PlanResult,
+def microbatch_hint(
+  open_variant: OpenVariant,
+  report: PlanReport,
   config: PlanConfig,
   show: Stages,
   hint: HintConfig | None = None,
@@ -109,8 +173,8 @@ def split_hint(
   The estimate is a short search with as many microbatches as devices.
 
   Args:
-    open_split: function that extracts a step variant.
-    plan: plan of the whole step.
+    open_variant: function that extracts a step variant.
+    report: report of planning the whole step.
     config: settings of that plan.
     show: reports and times the stages.
     hint: conditions for the estimate.
@@ -119,9 +183,9 @@ def split_hint(
     Part of a sentence; "" if there is nothing to suggest.
   """
   hint = hint or HintConfig()
-  single, best_us = plan.single_device, plan.best.evaluation.step_time_us
-  devices = main_devices(plan.problem)
-  small = plan.problem.graph.num_ops <= hint.most_ops
+  single, best_us = report.single_device, report.best.evaluation.step_time_us
+  devices = main_devices(report.problem)
+  small = report.problem.graph.num_ops <= hint.most_ops
   gains = single is None or (
     single.evaluation.step_time_us >= hint.gain * best_us
   )
@@ -130,18 +194,19 @@ def split_hint(
   if config.budget_s < hint.least_budget_s:
     return ""
   for allowed in (False, True):
-    split = SplitConfig(devices, allow_batch_statistics=allowed)
+    microbatches = MicrobatchConfig(devices, allow_batch_statistics=allowed)
+    what = f" of the step {in_words(microbatches)}"
     try:
-      with show("estimate", f" of the step {in_words(split)}", hint.search_s):
-        problem = open_split(split).problem
+      with show("estimate", what, hint.search_s):
+        problem = open_variant(microbatches).problem
         found = placers.place(
           problem, AUTO, budget_s=hint.search_s, seed=config.seed
         )
     except TfplaceError:
       continue
-    if found.evaluation.step_time_us * hint.split_gain > best_us:
+    if found.evaluation.step_time_us * hint.least_gain > best_us:
       return ""
-    told = would_take(SplitTrial(split, found), best_us)
+    told = would_take(VariantTrial(microbatches, found), best_us)
     with_what = " and allow_batch_statistics" if allowed else ""
     return f"{told} (a quick estimate): ask for microbatches={AUTO}{with_what}"
   return ""

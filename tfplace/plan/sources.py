@@ -11,20 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 from tfplace.core.argument_checks import check_count
 from tfplace.core.cluster import Cluster
+from tfplace.core.microbatches import WHOLE, MicrobatchConfig
 from tfplace.core.op_graph import OpGraph
 from tfplace.cost import registry
 from tfplace.errors import ExtractionError, TfplaceError
 from tfplace.extraction import stages
-from tfplace.extraction.microbatches import WHOLE, SplitConfig
 from tfplace.plan.clusters import ClusterLike, find_cluster
-from tfplace.plan.graph_cache import GraphCache, content_key
+from tfplace.plan.graph_cache import GraphCache
+from tfplace.plan.graph_keys import content_key
 
 if TYPE_CHECKING:
   import keras
 
   from tfplace.extraction.traced import TracedStep
 
-SPLIT_KINDS = ("model", "keras_model")  # The sources that support microbatches.
+MICROBATCH_KINDS = ("model", "keras_model")  # Sources with microbatches.
 KINDS = ("model", "saved_model", "keras_model", "graph_def")
 DEFAULT_CLUSTER = "v100x1"
 DEFAULT_COSTS = registry.DEFAULT
@@ -37,7 +38,7 @@ def trace(
   batch_size: int | None = None,
   training: bool = True,
   sizes: Mapping[str, int] | None = None,
-  split: SplitConfig = WHOLE,
+  microbatches: MicrobatchConfig = WHOLE,
   allow_side_effects: bool = False,
   on_stage: stages.OnStage = stages.ignore,
 ) -> "TracedStep":
@@ -51,7 +52,7 @@ def trace(
     training: whether to trace the training step or inference. Ignored for a
       SavedModel and a GraphDef.
     sizes: additional sizes of a zoo model, such as {"length": 20}.
-    split: microbatches of the training step; see `check_split`.
+    microbatches: microbatches of the training step; see `check_microbatches`.
     allow_side_effects: whether a SavedModel or GraphDef may contain ops that
       access files, processes or Python. TensorFlow may run them on loading.
     on_stage: called at the start of each stage.
@@ -67,7 +68,7 @@ def trace(
     raise ExtractionError(
       f"sizes {sorted(sizes)} are given for {source!r}, which is no zoo model"
     )
-  check_split(split, kind, source, training)
+  check_microbatches(microbatches, kind, source, training)
   on_stage(f"building {source}" if kind == "model" else f"loading {source}")
   if kind == "saved_model":
     return tracing.trace_saved_model(
@@ -80,30 +81,39 @@ def trace(
   with fresh_names():
     if kind == "model":
       return _trace_zoo(
-        source, batch_size, training, sizes or {}, split, on_stage
+        source, batch_size, training, sizes or {}, microbatches, on_stage
       )
     if kind == "keras_model":
       return tracing.trace_keras_file(
-        source, batch_size, training, on_stage=on_stage, split=split
+        source,
+        batch_size,
+        training,
+        on_stage=on_stage,
+        microbatches=microbatches,
       )
   raise ExtractionError(f"unknown kind of source {kind!r}: one of {KINDS}")
 
 
-def check_split(
-  split: SplitConfig, kind: str, source: str, training: bool
+def check_microbatches(
+  microbatches: MicrobatchConfig, kind: str, source: str, training: bool
 ) -> None:
-  """Checks that a split applies to the training step of a Keras model.
+  """Checks that the step can be divided into microbatches.
 
   Raises:
     ExtractionError: the source cannot be split, or a number is invalid.
   """
-  split.check()
-  if split.is_whole and split.max_in_flight is None:
+  microbatches.check()
+  if microbatches.is_whole and microbatches.max_in_flight is None:
     return
-  if kind not in SPLIT_KINDS:
-    name = "max_in_flight" if split.is_whole else "microbatches"
+  if kind not in MICROBATCH_KINDS:
+    name = "max_in_flight" if microbatches.is_whole else "microbatches"
+    value = (
+      microbatches.max_in_flight
+      if microbatches.is_whole
+      else microbatches.count
+    )
     raise ExtractionError(
-      f"{name} is {getattr(split, name)}, and {source!r} ({kind}) is a graph"
+      f"{name} is {value}, and {source!r} ({kind}) is a graph"
       " that was traced already: only steps of Keras models and of the zoo can"
       f" be split into microbatches; leave {name} out"
     )
@@ -119,7 +129,7 @@ def _trace_zoo(
   batch_size: int | None,
   training: bool,
   sizes: Mapping[str, int],
-  split: SplitConfig,
+  microbatches: MicrobatchConfig,
   on_stage: stages.OnStage,
 ) -> "TracedStep":
   import dataclasses
@@ -139,7 +149,7 @@ def _trace_zoo(
     training,
     zoo.sample(seed=0),
     on_stage=on_stage,
-    split=split,
+    microbatches=microbatches,
   )
   return dataclasses.replace(traced, name=name)
 
@@ -178,7 +188,7 @@ def load_or_extract(
   training: bool = True,
   sizes: Mapping[str, int] | None = None,
   costs: str = DEFAULT_COSTS,
-  split: SplitConfig = WHOLE,
+  microbatches: MicrobatchConfig = WHOLE,
   cache: GraphCache | None = None,
   needs_trace: bool = False,
   traced: "TracedStep | None" = None,
@@ -188,7 +198,7 @@ def load_or_extract(
   """Loads the op graph from the cache, or extracts it.
 
   Args:
-    kind, source, batch_size, training, sizes, split: see `trace`.
+    kind, source, batch_size, training, sizes, microbatches: see `trace`.
     cluster: cluster whose device kinds get costs.
     costs: name of a cost model.
     cache: graph cache. None always extracts.
@@ -206,12 +216,12 @@ def load_or_extract(
       the problem.
   """
   check_costs(costs)
-  check_split(split, kind, source, training)
+  check_microbatches(microbatches, kind, source, training)
   asked: dict[str, Any] = {
     "batch_size": batch_size,
     "training": training,
     "sizes": sizes,
-    "split": split,
+    "microbatches": microbatches,
   }
   find_key = functools.partial(
     content_key, kind, source, cluster, **asked, costs=costs
@@ -282,7 +292,7 @@ def extract(
     FormatError: the preset is unknown, or the file is invalid.
     TfplaceError: the cost model is unknown.
   """
-  split = SplitConfig(microbatches, max_in_flight, allow_batch_statistics)
+  config = MicrobatchConfig(microbatches, max_in_flight, allow_batch_statistics)
   if batch_size is not None:
     batch_size = check_count("batch_size", batch_size, 1)
   if isinstance(model, str | os.PathLike):
@@ -294,7 +304,7 @@ def extract(
       sizes=sizes,
       cache_dir=cache_dir,
       costs=costs,
-      split=split,
+      microbatches=config,
     )
     return graph
   cluster = find_cluster(cluster)
@@ -305,7 +315,7 @@ def extract(
       f"sizes {sorted(sizes)} are given for a model that is built already"
     )
   check_costs(costs)
-  traced = tracing.trace_keras(model, batch_size, training, split=split)
+  traced = tracing.trace_keras(model, batch_size, training, microbatches=config)
   return op_graph(traced, cluster, costs=costs)
 
 
@@ -318,7 +328,7 @@ def extract_each(
   sizes: Mapping[str, int] | None = None,
   cache_dir: str | os.PathLike[str] | None = None,
   costs: str = DEFAULT_COSTS,
-  split: SplitConfig = WHOLE,
+  microbatches: MicrobatchConfig = WHOLE,
 ) -> list[OpGraph]:
   """Extracts the op graph for several clusters with at most one trace.
 
@@ -330,7 +340,7 @@ def extract_each(
     sizes: additional sizes of a zoo model.
     cache_dir: directory of the graph cache.
     costs: name of the cost model.
-    split: microbatches of the training step.
+    microbatches: microbatches of the training step.
 
   Returns:
     One op graph per cluster, in order.
@@ -352,7 +362,7 @@ def extract_each(
       training=training,
       sizes=sizes,
       costs=costs,
-      split=split,
+      microbatches=microbatches,
       cache=GraphCache(cache_dir) if cache_dir else None,
       traced=traced,
     )

@@ -139,7 +139,7 @@ def test_an_empty_graph_has_a_report(tmp_path):
   assert (tmp_path / "r.html").exists()
 
 
-def test_neighbouring_devices_differ_in_colour_and_all_in_colour_or_dash():
+def test_neighboring_devices_differ_in_colour_and_all_in_colour_or_dash():
   looks = [(figures.device_color(i), figures.device_dash(i)) for i in range(16)]
   assert len(set(looks)) == 16
   assert len({color for color, _ in looks[:8]}) == 8
@@ -162,7 +162,7 @@ def test_a_legend_is_no_wider_than_its_plot(devices, length):
   assert plot.height == 300 + 28 * (rows - 1)
 
 
-def test_neighbours_merge_into_blocks_of_like_weight():
+def test_neighbors_merge_into_blocks_of_like_weight():
   layers = find_layers(["a", "b", "c", "d"], np.ones(4))
   # In order of position: b, a, d, c; their weights 3 | 1 + 1 + 1.
   merged = layers_plot.merge_in_order(
@@ -235,12 +235,12 @@ def test_the_timeline_of_a_split_step_has_the_colours_of_microbatches(split):
 
 def test_the_cells_of_a_split_step_have_the_colours_of_their_devices(split):
   pytest.importorskip("bokeh", reason="the extra 'report' is not installed")
-  from tfplace.report.page.split_plot import split_plot  # needs Bokeh
+  from tfplace.report.page.microbatch_plot import microbatch_plot  # needs Bokeh
 
   devices = split.devices.copy()
   devices[2] = 1  # of layer 1 in microbatch 0: 3 us on g0, 1 us on g1
   moved = core.Placement(split.problem, devices)
-  plot = split_plot(Simulator(moved.problem).schedule(moved))
+  plot = microbatch_plot(Simulator(moved.problem).schedule(moved))
   found = {
     (what, device, round((right - left) / 0.88, 3))
     for renderer in plot.renderers

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tfplace.learned.decisions import sample
 from tfplace.learned.export import as_function
-from tfplace.learned.exported import Exportable
+from tfplace.learned.policy_format import Exportable
 from tfplace.learned.train.learner import Learner, Step
 from tfplace.learned.train.objectives import imitation_loss, mean_entropy
 from tfplace.learned.train.tasks import log_rewards

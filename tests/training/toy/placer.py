@@ -4,9 +4,9 @@ import dataclasses
 
 import numpy as np
 
-from tfplace.learned import exported
 from tfplace.learned.decisions import group_decisions
-from tfplace.placers.tracker import Tracker
+from tfplace.learned.placer import PolicyPlacer
+from tfplace.learned.policy_format import PolicyInputs
 
 SIGNATURE = {
   "time": ((None, None), "float32"),
@@ -15,7 +15,7 @@ SIGNATURE = {
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class ToyInputs(exported.PolicyInputs):
+class ToyInputs(PolicyInputs):
   """[N, D] times, as a share of the longest, and which devices are allowed."""
 
   time: np.ndarray
@@ -29,14 +29,11 @@ def extract(decisions):
   return ToyInputs(time_us / time_us.max(), decisions.allowed)
 
 
-@dataclasses.dataclass(frozen=True)
-class ToyPlacer:
-  policy: str | None = None
+@dataclasses.dataclass(frozen=True, eq=False)
+class ToyPlacer(PolicyPlacer):
+  name = "toy"
 
-  def place(self, problem, evaluator, budget, seed):
-    policy = exported.load_placers_policy("toy", self.policy)
-    tracker = Tracker("toy", problem, evaluator, budget)
-    decisions = group_decisions(problem)
+  def _propose(self, policy, tracker, rng):
+    decisions = group_decisions(tracker.problem)
     logits = policy.logits(extract(decisions))
     tracker.offer(decisions.to_devices(logits.argmax(axis=1)))
-    return tracker.result()

@@ -8,8 +8,9 @@ from policies_testing import gpus, problem_of, random_graph
 from tf_agents.trajectories import time_step as ts
 
 from tfplace.learned.decisions import group_decisions
-from tfplace.learned.gdp import features
-from tfplace.learned.gdp.agent import make_ppo
+from tfplace.learned.encoder import features
+from tfplace.learned.encoder.agent import GRAPH, make_ppo
+from tfplace.learned.gdp.learner import GdpActor
 from tfplace.learned.gdp.network import NetworkConfig, PlacementNetwork
 from tfplace.learned.train.config import PPOConfig
 from tfplace.learned.train.ppo import GraphBank
@@ -24,11 +25,12 @@ def agent_of(*sizes, **config):
   ]
   bank = GraphBank(graphs, features.signature(axes=0))
   policy = PlacementNetwork(SMALL)
-  return make_ppo(bank, policy, PPOConfig(**config)).agent
+  return make_ppo(GdpActor(bank, policy), PPOConfig(**config)).agent
 
 
 def time_steps(batch, graph):
-  return ts.restart(tf.fill([batch, 1], graph), batch_size=batch)._replace(
+  observation = {GRAPH: tf.fill([batch, 1], graph)}
+  return ts.restart(observation, batch_size=batch)._replace(
     step_type=tf.zeros([batch, 1], tf.int32),
     reward=tf.zeros([batch, 1]),
     discount=tf.ones([batch, 1]),

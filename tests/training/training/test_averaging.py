@@ -6,7 +6,8 @@ import tensorflow as tf
 from policies_testing import gpus, problem_of, random_graph
 
 from tfplace.learned.decisions import group_decisions
-from tfplace.learned.gdp.learner import GdpLearner, MovingAverage
+from tfplace.learned.encoder.learner import MovingAverage
+from tfplace.learned.gdp.learner import GdpLearner
 from tfplace.learned.gdp.network import NetworkConfig
 from tfplace.learned.train.config import TrainConfig
 from tfplace.learned.train.tasks import make_task

@@ -41,7 +41,7 @@ def test_what_shortens_the_step_stays_and_the_rest_goes_back():
   chains = found[:4].tolist(), found[4:8].tolist()
   assert sorted(chains) == [[0] * 4, [1] * 4]
   assert (found[8:] == 0).all()
-  assert 0 < spent < demonstrations.MAX_EVALUATIONS
+  assert 0 < spent < demonstrations.DemonstrationConfig.max_evaluations
 
 
 def test_what_only_memory_asks_for_stays():

@@ -11,9 +11,9 @@ from policies_testing import gpus, problem_of, random_graph
 from sequence_testing import chains_task, config_of
 
 from tfplace.errors import TrainingError
-from tfplace.learned import export, exported, find_method, gdp, learner_type
+from tfplace.learned import export, find_method, gdp, learner_type, policies
 from tfplace.learned.decisions import group_decisions
-from tfplace.learned.gdp import features
+from tfplace.learned.encoder import features
 from tfplace.learned.gdp.network import (
   NetworkConfig,
   PlacementNetwork,
@@ -21,6 +21,7 @@ from tfplace.learned.gdp.network import (
 )
 from tfplace.learned.placeto.learner import PlacetoLearner
 from tfplace.learned.placeto.network import PlacetoNetworkConfig
+from tfplace.learned.policy_format import INFO_FILE
 from tfplace.learned.train.checkpoints import restore_network
 from tfplace.learned.train.config import TrainConfig
 from tfplace.placers import LEARNED
@@ -42,7 +43,7 @@ def network():
 
 def test_logits_are_the_networks_for_any_size(network, tmp_path):
   export.export_policy(exportable(network), tmp_path / "policy")
-  policy = exported.load_policy(tmp_path / "policy")
+  policy = policies.load_policy(tmp_path / "policy")
   for num_ops, devices in [(1, 1), (7, 3), (100, 5)]:
     given = extracted(num_ops, devices)
     np.testing.assert_allclose(
@@ -64,17 +65,17 @@ def test_weights_and_sizes_come_back(network, tmp_path):
 def test_a_policy_says_how_it_was_trained(network, tmp_path):
   trained = dataclasses.replace(exportable(network), decisions=(5, None))
   export.export_policy(trained, tmp_path / "policy")
-  policy = exported.load_policy(tmp_path / "policy")
+  policy = policies.load_policy(tmp_path / "policy")
   assert policy.decisions() == (5, None) and policy.decisions(40) == (5, 40)
 
 
 def test_a_policy_that_does_not_say_how_it_was_trained(network, tmp_path):
   export.export_policy(exportable(network), tmp_path / "policy")
-  path = tmp_path / "policy" / exported.INFO_FILE
+  path = tmp_path / "policy" / INFO_FILE
   info = json.loads(path.read_text())
   del info["decisions"]
   path.write_text(json.dumps(info))
-  policy = exported.load_policy(tmp_path / "policy")
+  policy = policies.load_policy(tmp_path / "policy")
   assert policy.decisions() == (None,) and policy.decisions(40) == (40,)
 
 
@@ -95,11 +96,11 @@ def test_a_policy_of_another_strategy_or_version_is_refused(
 ):
   export.export_policy(exportable(network), tmp_path / "policy")
   with pytest.raises(TrainingError, match="'gdp', not 'rnn'"):
-    exported.load_policy(tmp_path / "policy", "rnn")
+    policies.load_policy(tmp_path / "policy", "rnn")
   newer = dataclasses.replace(find_method("gdp"), version=2)
   monkeypatch.setitem(gdp.METHODS, "gdp", newer)
   with pytest.raises(TrainingError, match="features of version"):
-    exported.load_policy(tmp_path / "policy", "gdp")
+    policies.load_policy(tmp_path / "policy", "gdp")
 
 
 def sequence_export_of(strategy, **sizes):
@@ -116,7 +117,7 @@ def test_a_fresh_export_of_gdp_is_a_policy(sizes, tmp_path):
   decisions = group_decisions(problem_of(random_graph(5, 5), gpus(2)))
   network(features.extract(decisions, axes=config.axes).tensors())
   export.export_policy(exportable(network), tmp_path / "policy")
-  assert exported.load_policy(tmp_path / "policy").weights
+  assert policies.load_policy(tmp_path / "policy").weights
 
 
 @pytest.mark.parametrize("strategy", ["rnn", "hierarchical"])
@@ -127,7 +128,7 @@ def test_a_fresh_export_of_gdp_is_a_policy(sizes, tmp_path):
 def test_a_fresh_export_of_a_recurrent_policy_is_one(strategy, sizes, tmp_path):
   made = sequence_export_of(strategy, **sizes)
   export.export_policy(made, tmp_path / "policy")
-  policy = exported.load_policy(tmp_path / "policy", strategy)
+  policy = policies.load_policy(tmp_path / "policy", strategy)
   assert len(policy.weights) == len(made.variables)
 
 
@@ -137,7 +138,7 @@ def test_a_fresh_export_of_placeto_is_a_policy(tmp_path):
   )
   made = PlacetoLearner(tasks_of(5), config).exportable()
   export.export_policy(made, tmp_path / "policy")
-  policy = exported.load_policy(tmp_path / "policy", "placeto")
+  policy = policies.load_policy(tmp_path / "policy", "placeto")
   assert len(policy.weights) == len(made.variables)
 
 
@@ -160,7 +161,7 @@ def test_training_starts_from_no_other_saved_model(network, tmp_path):
 @pytest.mark.parametrize("strategy", LEARNED)
 def test_the_policy_that_ships_can_be_trained_further(strategy):
   network_type = learner_type(strategy).network_type
-  folder = exported.SHIPPED / strategy
+  folder = policies.SHIPPED / strategy
   sizes, weights = restore_network(folder, strategy, network_type)
   (task,) = tasks_of(5)
   config = TrainConfig(strategy=strategy, network=sizes)
@@ -172,24 +173,14 @@ def test_the_policy_that_ships_can_be_trained_further(strategy):
     made.set_weights(weights[1:])
 
 
-def test_options_that_there_were_once_are_read_at_their_only_value(
-  network, tmp_path
-):
+def test_network_of_unknown_sizes_cannot_be_trained(network, tmp_path):
   export.export_policy(exportable(network), tmp_path / "policy")
-  path = tmp_path / "policy" / exported.INFO_FILE
+  path = tmp_path / "policy" / INFO_FILE
   info = json.loads(path.read_text())
-  info["network"]["means"], info["hints"] = True, [False]
-  path.write_text(json.dumps(info))
-  sizes, _ = restore_network(tmp_path / "policy", "gdp", NetworkConfig)
-  assert sizes == SMALL
   info["network"]["means"] = False
   path.write_text(json.dumps(info))
   with pytest.raises(TrainingError, match="means=False"):
     restore_network(tmp_path / "policy", "gdp", NetworkConfig)
-  info["hints"] = [True]
-  path.write_text(json.dumps(info))
-  with pytest.raises(TrainingError, match="placement to start from"):
-    exported.load_policy(tmp_path / "policy")
 
 
 def test_an_unknown_strategy_is_refused():

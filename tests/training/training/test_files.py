@@ -16,14 +16,15 @@ from policies_testing import gpus, problem_of, random_graph
 
 from tfplace.errors import TrainingError
 from tfplace.formats import files
-from tfplace.learned import export, exported
+from tfplace.learned import export
 from tfplace.learned.decisions import group_decisions
-from tfplace.learned.gdp import features
+from tfplace.learned.encoder import features
 from tfplace.learned.gdp.network import (
   NetworkConfig,
   PlacementNetwork,
   exportable,
 )
+from tfplace.learned.policy_format import INFO_FILE
 from tfplace.learned.train import demonstrations
 from tfplace.learned.train.checkpoints import Checkpoints, JsonState
 from tfplace.learned.train.config import ImitationConfig, TrainConfig
@@ -105,46 +106,18 @@ def test_a_run_that_died_before_its_first_checkpoint_was_whole_begins_anew(
   assert not run_of(tmp_path)[0].restore()
 
 
-OLD = {
-  "seed": 1,
-  "strategy": "rnn",
-  "network": {"units": 64, "sees_own": True},
-  "ppo": {"samples": 16, "credit": "shared"},
-  "placeto": {"log_reward": True},
-  "reinforce": {"samples": 8, "epochs": 1},
-}
-NOW = {
-  "seed": 1,
-  "strategy": "rnn",
-  "network": {"units": 64},
-  "method": {"samples": 8},
-}
-
-
-@pytest.mark.parametrize(
-  "change, is_same",
-  [
-    ({}, True),
-    ({"network": {"units": 64, "sees_own": False}}, False),
-    ({"reinforce": {"samples": 8, "epochs": 2}}, False),
-    ({"reinforce": {"samples": 9, "epochs": 1}}, False),
-    ({"reinforce": {"epochs": 1}}, False),
-    ({"reinforce": {"samples": 8, "epochs": 1, "more": 0}}, False),
-  ],
-)
-def test_a_run_of_an_earlier_version_goes_on_if_its_settings_are_those_of_now(
-  tmp_path, change, is_same
-):
+def test_checkpoint_of_other_settings_is_rejected(tmp_path):
   def kept(settings):
-    told = {"settings": settings}
-    return Checkpoints(tmp_path, {}, JsonState({"done": 0}), told)
+    return Checkpoints(
+      tmp_path, {}, JsonState({"done": 0}), {"settings": settings}
+    )
 
-  kept({**OLD, **change}).save(1)
-  if is_same:
-    assert kept(NOW).restore()
-    return
-  with pytest.raises(TrainingError, match="its settings is"):
-    kept(NOW).restore()
+  settings = {"network": {"units": 64, "types": ("MatMul",)}}
+  kept(settings).save(1)
+  assert kept(settings).restore()
+  for other in ({"network": {"units": 64}}, {**settings, "seed": 1}):
+    with pytest.raises(TrainingError, match="its settings is"):
+      kept(other).restore()
 
 
 @pytest.fixture
@@ -266,7 +239,7 @@ def test_a_link_to_a_policy_stays_one(tmp_path, policy):
   os.symlink(tmp_path / "there", tmp_path / "policy")
   export.export_policy(policy, tmp_path / "policy")
   assert os.path.islink(tmp_path / "policy")
-  assert json.loads((tmp_path / "there" / exported.INFO_FILE).read_text())
+  assert json.loads((tmp_path / "there" / INFO_FILE).read_text())
 
 
 @pytest.mark.parametrize("where", ["in a file", "of the kernel"])

@@ -7,13 +7,14 @@ import tensorflow as tf
 from policies_testing import gpus, problem_of, random_graph
 
 from tfplace.learned.decisions import group_decisions
-from tfplace.learned.gdp import features, layers
-from tfplace.learned.gdp.agent import ActorNetwork
-from tfplace.learned.gdp.layers import (
+from tfplace.learned.encoder import features, layers
+from tfplace.learned.encoder.agent import GRAPH
+from tfplace.learned.encoder.layers import (
   MaxPoolConv,
   SegmentAttention,
   graph_tensor,
 )
+from tfplace.learned.gdp.learner import GdpActor
 from tfplace.learned.gdp.network import NetworkConfig, PlacementNetwork
 from tfplace.learned.train.ppo import GraphBank
 
@@ -50,12 +51,12 @@ def test_padding_changes_nothing():
   policy = PlacementNetwork(SMALL)
   alone = policy(small.tensors()).numpy()
   bank = GraphBank([large, small], features.signature(SMALL.axes))
-  actor = ActorNetwork(bank, policy)
+  actor = GdpActor(bank, policy)
   padded = actor.padded_logits(tf.constant(1)).numpy()
   assert padded.shape == (25, 4)
   np.testing.assert_allclose(padded[:6, :2], alone, atol=1e-6)
   # Padding decisions are certain, so that they cost and gain nothing.
-  distribution, _ = actor(tf.constant([1, 1]))
+  distribution, _ = actor({GRAPH: tf.constant([1, 1])})
   entropy = distribution.distribution.entropy().numpy()
   assert entropy.shape == (2, 25)
   assert (entropy[:, 6:] == 0).all() and (entropy[:, :6] > 0).all()
@@ -98,7 +99,7 @@ def test_no_gradient_flows_into_the_cached_segment():
   assert (gradient[:2] == 0).all() and (gradient[2:] != 0).any()
 
 
-def test_message_is_the_maximum_over_neighbours_and_zero_without():
+def test_message_is_the_maximum_over_neighbors_and_zero_without():
   conv = MaxPoolConv(3)
   state = tf.constant(np.random.default_rng(2).normal(size=(4, 2)), tf.float32)
   edge = tf.constant(np.random.default_rng(3).normal(size=(3, 1)), tf.float32)

@@ -10,7 +10,7 @@ from policies_testing import gpus, problem_of, random_graph
 from tfplace import Simulator
 from tfplace.core.budget import Budget
 from tfplace.errors import TrainingError
-from tfplace.learned import exported
+from tfplace.learned import policies
 from tfplace.learned.train.config import Request
 from tfplace.learned.train.trainer import finish, open_trainer
 from tfplace.placers import registry
@@ -55,7 +55,7 @@ def test_a_new_method_is_trained_resumed_exported_and_places(tmp_path):
   # A CPU takes four times as long, and one device saves all transfers.
   assert not result.placement.devices.any()
   with pytest.raises(TrainingError, match="'toy', not 'rnn'"):
-    exported.load_policy(tmp_path / "policy", "rnn")
+    policies.load_policy(tmp_path / "policy", "rnn")
   with pytest.raises(TrainingError, match="no policy of strategy 'toy' ships"):
     registry.get_placer("toy").place(problem, Simulator(problem), Budget(9), 0)
 

@@ -11,15 +11,18 @@ from policies_testing import gpus, problem_of, random_graph
 
 from tfplace import Simulator, core
 from tfplace.core.budget import Budget
-from tfplace.learned import export, exported
+from tfplace.learned import export, policies
 from tfplace.learned.decisions import group_decisions
-from tfplace.learned.gdp.decoding import decode
-from tfplace.learned.gdp.ordered import OrderedConfig
-from tfplace.learned.gdp.ordered_learner import OrderedLearner, shared_loss
-from tfplace.learned.gdp.ordered_placer import Pass
+from tfplace.learned.ordered.decoding import decode
+from tfplace.learned.ordered.learner import (
+  OrderedLearner,
+  OrderedPPOConfig,
+  shared_loss,
+)
+from tfplace.learned.ordered.network import OrderedConfig
+from tfplace.learned.ordered.placer import Pass
 from tfplace.learned.train.config import (
   ImitationConfig,
-  PPOConfig,
   TrainConfig,
 )
 from tfplace.learned.train.tasks import Task
@@ -43,7 +46,7 @@ def learner_of(tasks, seed=0, **method):
   config = TrainConfig(
     seed=seed,
     network=SMALL,
-    method=PPOConfig(**method),
+    method=OrderedPPOConfig(**method),
     imitation=ImitationConfig(learning_rate=5e-3),
     strategy="ordered",
   )
@@ -70,12 +73,12 @@ def test_the_decoder_takes_what_the_network_says_is_most_probable():
   shape = learner._tables[0].allowed.shape
   free = np.full((1, shape[0]), -1, np.int32)
   zero = np.zeros((1, *shape), np.float32)
-  draws = decode(learner._tables[0], learner._told(0), zero, free, True)
+  samples = decode(learner._tables[0], learner._head(0), zero, free, True)
   told = learner.policy(learner._bank.get(tf.constant(0)))
-  logits = learner.policy.logits(told, draws.seen, draws.may).numpy()[0]
-  chosen = logits[np.arange(shape[0]), draws.choices[0]]
+  logits = learner.policy.logits(told, samples.seen, samples.may).numpy()[0]
+  chosen = logits[np.arange(shape[0]), samples.choices[0]]
   np.testing.assert_allclose(chosen, logits.max(axis=1), atol=1e-3)
-  assert len(set(draws.choices[0].tolist())) > 1
+  assert len(set(samples.choices[0].tolist())) > 1
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
@@ -153,10 +156,10 @@ def test_an_exported_policy_places_as_it_did_in_training(tmp_path):
     learner.imitate(0)
   learner._average.restart()
   export.export_policy(learner.exportable(), tmp_path / "policy")
-  policy = exported.load_policy(tmp_path / "policy", "ordered")
+  policy = policies.load_policy(tmp_path / "policy", "ordered")
   one = Pass(task.decisions, policy)
   tracker = Tracker("ordered", problem, Simulator(problem), Budget(60.0))
-  one.draw(tracker, np.random.default_rng(0), 0.0, 0.0)
+  one.offer_sample(tracker, np.random.default_rng(0), 0.0, 0.0)
   with run_eagerly():
     step = learner.improve(0, np.random.default_rng(0))
   assert tracker.best[1].step_time_us == step.greedy_us

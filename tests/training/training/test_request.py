@@ -6,7 +6,7 @@ import pytest
 
 from tfplace.errors import TrainingError
 from tfplace.learned import learner_type
-from tfplace.learned.exported import Exportable
+from tfplace.learned.policy_format import Exportable
 from tfplace.learned.train import trainer
 from tfplace.learned.train.config import Request
 from tfplace.placers import LEARNED

@@ -11,7 +11,7 @@ from sequence_testing import NETWORKS, chains_task, config_of
 
 from tfplace import Simulator
 from tfplace.errors import TrainingError
-from tfplace.learned import export, exported, learner_type
+from tfplace.learned import export, learner_type, policies
 from tfplace.learned.decisions import group_decisions
 from tfplace.learned.sequence import features
 from tfplace.learned.sequence.learners import HierarchicalLearner, target_groups
@@ -107,7 +107,7 @@ def tensors(learner):
 def test_an_exported_rnn_says_what_its_network_says(tmp_path):
   learner, _ = learner_of("rnn")
   export.export_policy(learner.exportable(), tmp_path / "policy")
-  policy = exported.load_policy(tmp_path / "policy", "rnn")
+  policy = policies.load_policy(tmp_path / "policy", "rnn")
   rng = np.random.default_rng(0)
   choices = rng.integers(0, 2, (3, 10)).astype(np.int32)
   noise = rng.gumbel(size=(3, 10, 2)).astype(np.float32)
@@ -132,7 +132,7 @@ def test_an_exported_rnn_says_what_its_network_says(tmp_path):
 def test_an_exported_hierarchy_says_what_its_network_says(tmp_path):
   learner, _ = learner_of("hierarchical")
   export.export_policy(learner.exportable(), tmp_path / "policy")
-  policy = exported.load_policy(tmp_path / "policy", "hierarchical")
+  policy = policies.load_policy(tmp_path / "policy", "hierarchical")
   rng = np.random.default_rng(0)
   grouping = rng.integers(0, 10, (3, 10)).astype(np.int32)
   choices = rng.integers(0, 2, (3, 10)).astype(np.int32)

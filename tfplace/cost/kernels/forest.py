@@ -65,7 +65,7 @@ class Forest:
 
 def _padded(rows: Sequence[Sequence[float]], dtype: type) -> np.ndarray:
   most = max(map(len, rows), default=0)
-  table = np.zeros((len(rows), most), dtype)
+  table: np.ndarray = np.zeros((len(rows), most), dtype)
   for i, row in enumerate(rows):
     table[i, : len(row)] = row
   return table

@@ -9,7 +9,7 @@ from tensorflow.core.protobuf.device_properties_pb2 import DeviceProperties
 
 from tfplace.core.gpu_hardware import GpuHardware
 from tfplace.core.op_costs import OpCosts
-from tfplace.cost import analytical, estimate
+from tfplace.cost import estimate, step_costs
 from tfplace.cost.assemble import Step
 from tfplace.cost.kernels import ops, parameters
 from tfplace.cost.kernels.rates import peak_of
@@ -43,7 +43,7 @@ class KernelCosts:
       enabled = tf.config.experimental.tensor_float_32_execution_enabled()
     others = {k: p for k, p in step.hardware.items() if k not in step.gpus}
     timer = _Timer(others, step.gpus, parameters.load(), enabled)
-    costs = analytical.estimated_costs(step, timer)
+    costs = step_costs.estimated_costs(step, timer)
     time_us = dict(costs.time_us)
     peak_us = {kind: time_us.pop(_at_peak(kind)) for kind in step.gpus}
     return dataclasses.replace(costs, time_us=time_us, peak_us=peak_us)

@@ -1,42 +1,12 @@
 """Microbatched training steps that compute the same result as the whole step.
 
-This module holds the configuration of microbatches and the names of their ops,
-and does not need TensorFlow. `split_step` builds the step itself.
+`microbatched_step` builds the step. Its configuration and the names of its ops
+are in `core.microbatches`.
 """
 
-import dataclasses
-import re
-from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
-
-from tfplace.core.argument_checks import whole_number
-from tfplace.errors import ExtractionError
-
-AUTO = "auto"  # instead of a number: chosen together with the placement
-SCOPE = "microbatch_"
-FUNCTION = "microbatch_step"  # name of the traced graph that microbatches copy
-BATCH_SCOPE = "part_of_batch"  # in SCOPE: ops that slice the batch
-BEGIN = "begin"  # in BATCH_SCOPE: waits for an earlier microbatch
-_SCOPED = re.compile(rf"{SCOPE}(\d+)/(.*)", re.DOTALL)
-
-
-def is_auto(microbatches: Any) -> bool:
-  """Returns whether the number is chosen together with the placement."""
-  return isinstance(microbatches, str) and microbatches == AUTO
-
-
-def microbatch_of(op: str) -> int | None:
-  """Returns the microbatch of an op, or None if all microbatches share it."""
-  found = _SCOPED.match(op)
-  return int(found[1]) if found else None
-
-
-def name_in_whole(op: str) -> str:
-  """Returns the name of an op without its microbatch scope."""
-  found = _SCOPED.match(op)
-  return found[2] if found else op
+FUNCTION = "microbatch_step"  # Name of the traced graph that is copied.
 
 
 def is_template(graph: Any) -> bool:
@@ -46,79 +16,3 @@ def is_template(graph: Any) -> bool:
       return True
     graph = getattr(graph, "outer_graph", None)
   return False
-
-
-@dataclasses.dataclass(frozen=True)
-class SplitConfig:
-  """Division of a training step into microbatches.
-
-  Attributes:
-    microbatches: number k of microbatches; n examples are divided into
-      microbatches of n // k or n // k + 1 examples.
-    max_in_flight: m: the forward pass of microbatch i + m waits for the
-      backward pass of microbatch i; None means k.
-    allow_batch_statistics: lets statistics over the batch (BatchNormalization)
-      be computed for each microbatch, as replicated training does.
-  """
-
-  microbatches: int = 1
-  max_in_flight: int | None = None
-  allow_batch_statistics: bool = False
-
-  def __post_init__(self) -> None:
-    for name in ("microbatches", "max_in_flight"):
-      number = whole_number(getattr(self, name))
-      if number is not None:
-        object.__setattr__(self, name, number)
-
-  def check(self) -> None:
-    """Raises ExtractionError for a number below 1 or a wrong type."""
-    if not isinstance(self.allow_batch_statistics, bool | np.bool_):
-      raise ExtractionError(
-        f"allow_batch_statistics is {self.allow_batch_statistics!r:.60}; it"
-        " must be True or False"
-      )
-    for name in ("microbatches", "max_in_flight"):
-      value = getattr(self, name)
-      if name == "max_in_flight" and value is None:
-        continue
-      if is_auto(value):
-        raise ExtractionError(
-          f"{name} is 'auto', which place_model, plan_model and tfplace-place"
-          " choose with the placement: give a number"
-        )
-      number = whole_number(value)
-      if number is None or number < 1:
-        raise ExtractionError(
-          f"{name} is {value!r:.60}; it must be an integer of at least 1"
-        )
-
-  @property
-  def is_whole(self) -> bool:
-    """Returns whether the step has a single microbatch."""
-    return self.microbatches == 1
-
-  @property
-  def in_flight(self) -> int:
-    """Returns the largest number of microbatches in flight at once."""
-    return min(self.max_in_flight or self.microbatches, self.microbatches)
-
-
-WHOLE = SplitConfig()
-
-
-def split_of(ops: Iterable[str]) -> SplitConfig:
-  """Infers the microbatches of a step from the names of its ops.
-
-  Names do not record `allow_batch_statistics`; it is False in the result.
-  """
-  found, held = -1, []
-  for op in ops:
-    index = microbatch_of(op)
-    if index is not None:
-      found = max(found, index)
-      if name_in_whole(op) == f"{BATCH_SCOPE}/{BEGIN}":
-        held.append(index)
-  if found < 1:
-    return WHOLE
-  return SplitConfig(found + 1, min(held, default=None))

@@ -16,11 +16,11 @@ import keras
 import tensorflow as tf
 from tensorflow.python.framework import func_graph
 
+from tfplace.core.microbatches import MicrobatchConfig
 from tfplace.errors import ExtractionError
 from tfplace.extraction.layers import LayerRecorder
 from tfplace.extraction.microbatches import (
   FUNCTION,
-  SplitConfig,
   batch_axis,
   states,
 )
@@ -74,7 +74,7 @@ class Findings:
 def examine(
   model: keras.Model,
   parts: Parts,
-  config: SplitConfig,
+  config: MicrobatchConfig,
   forward: Forward | None = None,
 ) -> Findings:
   """Examines the step of a model.
@@ -185,7 +185,7 @@ class _Checked:
   """Two traces of a step, and the abstract values of their tensors."""
 
   def __init__(
-    self, model: keras.Model, config: SplitConfig, traces: Sequence[_Trace]
+    self, model: keras.Model, config: MicrobatchConfig, traces: Sequence[_Trace]
   ) -> None:
     self._model = model
     self._trace = traces[0]

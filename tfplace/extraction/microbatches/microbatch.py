@@ -1,7 +1,7 @@
 """One microbatch of a training step: traced once per size, then copied.
 
 The losses and gradients of a microbatch are shares of those of the whole batch
-(`whole_batch`). `split_step` combines the shares into one step.
+(`whole_batch`). `microbatched_step` combines the shares into one step.
 """
 
 import dataclasses
@@ -11,16 +11,15 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfplace.errors import ExtractionError
-from tfplace.extraction import keras_inputs
-from tfplace.extraction.microbatches import (
+from tfplace.core.microbatches import (
   BATCH_SCOPE,
   BEGIN,
   SCOPE,
-  SplitConfig,
-  graph_copies,
-  states,
+  MicrobatchConfig,
 )
+from tfplace.errors import ExtractionError
+from tfplace.extraction import keras_inputs
+from tfplace.extraction.microbatches import graph_copies, states
 from tfplace.extraction.microbatches.examine import (
   Findings,
   assigned_states,
@@ -236,7 +235,7 @@ def _statistics(model: keras.Model, graph: Any) -> list[tf.Operation]:
 def microbatches(
   model: keras.Model,
   parts: Parts,
-  config: SplitConfig,
+  config: MicrobatchConfig,
   forward: Forward | None = None,
 ) -> list[Copy]:
   """Builds the microbatches in the current graph, each in its own scope."""
@@ -291,7 +290,7 @@ def _keep_states(parts: Parts, copies: Sequence[Copy]) -> None:
 def _traced(
   model: keras.Model,
   parts: Parts,
-  config: SplitConfig,
+  config: MicrobatchConfig,
   forward: Forward | None,
 ) -> tuple[Parts, list[Traced]]:
   """Traces the microbatches; slices states only if data is not enough."""
@@ -317,7 +316,7 @@ def _with_states(
   model: keras.Model,
   parts: Parts,
   variables: Sequence[keras.Variable],
-  config: SplitConfig,
+  config: MicrobatchConfig,
   forward: Forward | None,
 ) -> tuple[Parts, list[Traced]]:
   """Traces as `_traced`, also slicing those variables that the step assigns."""
@@ -333,7 +332,7 @@ def _with_states(
 def _by_size(
   model: keras.Model,
   parts: Parts,
-  config: SplitConfig,
+  config: MicrobatchConfig,
   forward: Forward | None,
 ) -> list[Traced]:
   """Traces each microbatch; microbatches of one size share a trace."""

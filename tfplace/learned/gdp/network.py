@@ -5,12 +5,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfplace.learned.decisions import NEVER
+from tfplace.learned.encoder import features, layers
+from tfplace.learned.encoder.network import Encoder, EncoderConfig
 from tfplace.learned.export import as_function
-from tfplace.learned.exported import Exportable
-from tfplace.learned.gdp import features, layers
-from tfplace.learned.gdp.encoder import Encoder, EncoderConfig
-
-NEVER = -1e9  # Logit of a device that cannot run the decision.
+from tfplace.learned.policy_format import Exportable
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,58 +8,53 @@ from typing import ClassVar
 
 import numpy as np
 
-from tfplace.core.budget import Budget
-from tfplace.core.evaluation import Result
 from tfplace.core.problem import Problem
-from tfplace.core.protocols import Evaluator
 from tfplace.errors import PlacementError
-from tfplace.learned import exported
+from tfplace.learned import policies
 from tfplace.learned.decisions import (
-  TEMPERATURES,
   Decisions,
   group_decisions,
   sample,
 )
-from tfplace.learned.gdp import features
+from tfplace.learned.encoder import features
+from tfplace.learned.placer import PolicyPlacer
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.repair import offer_like
 from tfplace.placers.tracker import Tracker
 
-# Numbers of decisions to try besides those used in training. Few decisions make
-# few transfers; many balance the load better.
-SIZES = (12, 16, 24, 32, 48, 64)
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class GdpPlacer:
+class GdpPlacer(PolicyPlacer):
   """Zero-shot placement by one pass of a GDP policy per size.
 
   Attributes:
-    policy: Directory of an exported policy; None selects the shipped one.
     samples: Samples per size, besides the most probable placement.
+    sizes: Numbers of decisions to try besides those used in training. Few
+      decisions make few transfers; many balance the load better.
+    temperatures: Temperatures of equal shares of the samples. A policy can be
+      confident and wrong; high-temperature samples follow it only where it is
+      very confident.
   """
 
-  policy: str | None = None
   samples: int = 16
+  sizes: tuple[int, ...] = (12, 16, 24, 32, 48, 64)
+  temperatures: tuple[float, ...] = (1.0, 5.0)
   name: ClassVar[str] = "gdp"
 
-  def place(
-    self, problem: Problem, evaluator: Evaluator, budget: Budget, seed: int
-  ) -> Result:
-    """Returns the best of the most probable placements and samples.
-
-    Raises:
-      TrainingError: There is no policy, or it cannot be loaded.
-      InfeasibleError: No tried placement fits in memory.
-    """
-    policy = exported.load_placers_policy(self.name, self.policy)
-    tracker = Tracker(self.name, problem, evaluator, budget)
+  def _propose(
+    self,
+    policy: policies.Policy,
+    tracker: Tracker,
+    rng: np.random.Generator,
+  ) -> None:
+    problem = tracker.problem
     groups = GroupGraph(problem)
-    rng = np.random.default_rng(seed)
-    for decisions in _passes(problem, policy):
+    for decisions in self._passes(problem, policy):
       seen = features.extract(decisions, policy.axes)
       logits = policy.logits(seen)
-      first, *others = candidates(decisions, logits, self.samples, rng)
+      first, *others = candidates(
+        decisions, logits, self.samples, rng, self.temperatures
+      )
       offer_like(tracker, groups, first)
       for devices in others:
         if tracker.is_done:
@@ -68,18 +63,18 @@ class GdpPlacer:
           tracker.offer(devices)
       if tracker.is_done:
         break
-    return tracker.result()
 
+  def _passes(
+    self, problem: Problem, policy: policies.Policy
+  ) -> Iterator[Decisions]:
+    """Yields the decisions of each pass, smallest sizes first.
 
-def _passes(problem: Problem, policy: exported.Policy) -> Iterator[Decisions]:
-  """Yields the decisions of each pass, smallest sizes first.
-
-  A long pass over many decisions is not interrupted, so it comes last. Sizes
-  that merge nothing are separate passes with new samples.
-  """
-  sizes = {*policy.decisions(), *SIZES}
-  for size in sorted(sizes, key=lambda n: math.inf if n is None else n):
-    yield group_decisions(problem, size)
+    A long pass over many decisions is not interrupted, so it comes last. Sizes
+    that merge nothing are separate passes with new samples.
+    """
+    sizes = {*policy.decisions(), *self.sizes}
+    for size in sorted(sizes, key=lambda n: math.inf if n is None else n):
+      yield group_decisions(problem, size)
 
 
 def candidates(
@@ -87,9 +82,9 @@ def candidates(
   logits: np.ndarray,
   samples: int,
   rng: np.random.Generator,
-  temperatures: Sequence[float] = TEMPERATURES,
+  temperatures: Sequence[float],
 ) -> list[np.ndarray]:
   """Returns the most probable placement and samples, [num_ops] each."""
-  drawn = sample(logits, samples, rng, decisions.clusterings, temperatures)
+  drawn = sample(logits, samples, rng, decisions.groupings, temperatures)
   first = logits.argmax(axis=1).astype(np.int32)
   return [decisions.to_devices(choices) for choices in (first, *drawn)]

@@ -11,7 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 from tfplace.errors import TrainingError
-from tfplace.learned.placeto.network import NEVER, STATE, PlacetoNetwork
+from tfplace.learned.decisions import NEVER
+from tfplace.learned.placeto.network import STATE, PlacetoNetwork
 from tfplace.learned.train import (
   BatchSquash,
   network,

@@ -16,8 +16,8 @@ import numpy as np
 from tfplace.core.protocols import Evaluator
 from tfplace.learned import Tensor
 from tfplace.learned.decisions import Decisions
-from tfplace.learned.exported import PolicyInputs
-from tfplace.learned.gdp import features
+from tfplace.learned.encoder import features
+from tfplace.learned.policy_format import PolicyInputs
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.tracker import overflow
 

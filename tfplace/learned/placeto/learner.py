@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 import numpy as np
 import tensorflow as tf
 
-from tfplace.learned.exported import Exportable
 from tfplace.learned.placeto import features
 from tfplace.learned.placeto.agents import (
   PlacetoConfig,
@@ -29,6 +28,7 @@ from tfplace.learned.placeto.network import (
   PlacetoNetworkConfig,
   exportable,
 )
+from tfplace.learned.policy_format import Exportable
 from tfplace.learned.train import policy_step, trajectory
 from tfplace.learned.train import time_step as ts
 from tfplace.learned.train.config import PPOConfig, TrainConfig

@@ -9,14 +9,11 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from tfplace.learned.decisions import NEVER
 from tfplace.learned.export import as_function
-from tfplace.learned.exported import Exportable
 from tfplace.learned.placeto import features
+from tfplace.learned.policy_format import Exportable
 
-NEVER = -1e9  # Logit of a device that cannot run the group.
-# Initially the odds of a device fall with the square of a group's time on it.
-# This rules out slow CPUs, which the paper's equal GPUs do not need.
-SPEED_WEIGHT = 2.0
 STATE = ("placement", "start", "step")
 
 
@@ -28,10 +25,14 @@ class PlacetoNetworkConfig:
     units: Width of all embeddings (the paper's code: the number of features,
       here 7).
     rounds: Rounds of message passing per direction (the paper's code: 8).
+    speed_weight: Initially the odds of a device fall with this power of a
+      group's time on it. 2 rules out slow CPUs, which the paper's equal GPUs do
+      not need.
   """
 
   units: int = 8
   rounds: int = 8
+  speed_weight: float = 2.0
 
 
 class Mlp(tf.keras.layers.Layer):
@@ -116,7 +117,7 @@ class PlacetoNetwork(tf.keras.layers.Layer):
     self._speed = self.add_weight(
       "speed",
       shape=(),
-      initializer=tf.keras.initializers.Constant(SPEED_WEIGHT),
+      initializer=tf.keras.initializers.Constant(config.speed_weight),
     )
 
   def call(
@@ -189,7 +190,7 @@ class PlacetoNetwork(tf.keras.layers.Layer):
     ):
       weights = self._weights(adjacency)
 
-      def over_neighbours(
+      def over_neighbors(
         rows: tf.Tensor, weights: tf.Tensor = weights
       ) -> tf.Tensor:
         wide = tf.matmul(weights, tf.reshape(rows, [count, -1]))
@@ -199,7 +200,7 @@ class PlacetoNetwork(tf.keras.layers.Layer):
       has_any = tf.repeat(has_any, tf.shape(first)[0] // count)[:, None]
       state = first
       for _ in range(self.config.rounds):
-        state = message(state, over_neighbours) * has_any + first
+        state = message(state, over_neighbors) * has_any + first
       found.append(state)
     return tf.concat(found, axis=-1)
 

@@ -12,12 +12,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from tfplace.core.budget import Budget
-from tfplace.core.evaluation import Result
-from tfplace.core.problem import Problem
-from tfplace.core.protocols import Evaluator
-from tfplace.learned import exported
+from tfplace.learned import policies
 from tfplace.learned.decisions import Decisions, decisions_at
+from tfplace.learned.placer import PolicyPlacer
 from tfplace.learned.placeto import features
 from tfplace.learned.placeto.features import (
   Look,
@@ -30,32 +27,26 @@ from tfplace.placers.repair import offer_like
 from tfplace.placers.tracker import Tracker
 
 
-@dataclasses.dataclass(frozen=True)
-class PlacetoPlacer:
+@dataclasses.dataclass(frozen=True, eq=False)
+class PlacetoPlacer(PolicyPlacer):
   """Zero-shot placement that re-places groups one at a time.
 
   Attributes:
-    policy: Directory of an exported policy; None selects the shipped one.
     samples: Parallel rollouts after the first.
     max_decisions: Number of coarse groups, or that used in training if smaller.
   """
 
-  policy: str | None = None
   samples: int = 8
   max_decisions: int = 256
   name: ClassVar[str] = "placeto"
 
-  def place(
-    self, problem: Problem, evaluator: Evaluator, budget: Budget, seed: int
-  ) -> Result:
-    """Returns the best placement of all rollouts.
-
-    Raises:
-      TrainingError: There is no policy, or it cannot be loaded.
-      InfeasibleError: No tried placement fits in memory.
-    """
-    policy = exported.load_placers_policy(self.name, self.policy)
-    tracker = Tracker(self.name, problem, evaluator, budget)
+  def _propose(
+    self,
+    policy: policies.Policy,
+    tracker: Tracker,
+    rng: np.random.Generator,
+  ) -> None:
+    problem = tracker.problem
     every = [
       _Rollouts(policy, decisions, tracker)
       for decisions in decisions_at(
@@ -69,18 +60,16 @@ class PlacetoPlacer:
       if tracker.best is None:
         devices = rollouts.decisions.to_devices(last[0])
         offer_like(tracker, GroupGraph(problem), devices)
-    rng = np.random.default_rng(seed)
     for rollouts in itertools.cycle(every):
       if not rollouts.room or not problem.num_groups:
         break
       number = min(self.samples, rollouts.room)
       rollouts.run(rollouts.starts(number, rng), rng)
-    return tracker.result()
 
 
 class _Rollouts:
   def __init__(
-    self, policy: exported.Policy, decisions: Decisions, tracker: Tracker
+    self, policy: policies.Policy, decisions: Decisions, tracker: Tracker
   ) -> None:
     self.decisions = decisions
     self._policy = policy

@@ -16,13 +16,13 @@ import numpy as np
 from tfplace.core.problem import Problem
 from tfplace.learned import Tensor
 from tfplace.learned.decisions import Decisions
-from tfplace.learned.exported import PolicyInputs
-from tfplace.learned.gdp import features
+from tfplace.learned.encoder import features
+from tfplace.learned.policy_format import PolicyInputs
 
 VERSION = 1  # Incremented when policies must be retrained.
 TYPES = 200  # HDP: number of most common types with their own embedding
 OUTPUTS = 5  # number of outputs used by TensorFlow's hierarchical_controller
-NEIGHBOURS = 6  # HDP: maximum number of producers, and of consumers
+NEIGHBORS = 6  # HDP: maximum number of producers, and of consumers
 # Scales sizes to about [0, 1]: log(1 + bytes) of half a gigabyte.
 _LOG_BYTES = 20.0
 
@@ -38,7 +38,7 @@ def signature(types: int) -> dict[str, Tensor]:
   return {
     "types": ((None, types + 1), "float32"),
     "sizes": ((None, OUTPUTS), "float32"),
-    "adjacency": ((None, 2 * NEIGHBOURS), "float32"),
+    "adjacency": ((None, 2 * NEIGHBORS), "float32"),
     "edge_src": ((None,), "int32"),
     "edge_dst": ((None,), "int32"),
     "device": ((None, features.DEVICE_FEATURES), "float32"),
@@ -54,7 +54,7 @@ class OpEmbedding(PolicyInputs):
     types: [N, T + 1] float32 fraction of the ops of each type. The last column
       contains all types without their own embedding.
     sizes: [N, OUTPUTS] float32 log bytes of the largest outputs.
-    adjacency: [N, 2 * NEIGHBOURS] float32 (number + 1) / N of the producers,
+    adjacency: [N, 2 * NEIGHBORS] float32 (number + 1) / N of the producers,
       then of the consumers, with the most traffic; 0 pads.
     edge_src: [E] int32 sending decision.
     edge_dst: [E] int32 receiving decision.
@@ -153,11 +153,11 @@ def _sizes(decisions: Decisions) -> np.ndarray:
 def _adjacency(
   count: int, src: np.ndarray, dst: np.ndarray, weight: np.ndarray
 ) -> np.ndarray:
-  result = np.zeros((count, 2 * NEIGHBOURS), np.float32)
-  for own, other, first in ((dst, src, 0), (src, dst, NEIGHBOURS)):
+  result = np.zeros((count, 2 * NEIGHBORS), np.float32)
+  for own, other, first in ((dst, src, 0), (src, dst, NEIGHBORS)):
     order = np.lexsort((other, -weight, own))
     row, rank = _ranked(own[order])
-    kept = rank < NEIGHBOURS
+    kept = rank < NEIGHBORS
     number = other[order][kept]
     result[row[kept], first + rank[kept]] = (number + 1.0) / count
   return result

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from tfplace.learned import Tensor
 from tfplace.learned.decisions import decoding_noise, greedy_and_samples
-from tfplace.learned.exported import Exportable
+from tfplace.learned.policy_format import Exportable
 from tfplace.learned.sequence import features
 from tfplace.learned.sequence.networks import (
   HierarchicalConfig,

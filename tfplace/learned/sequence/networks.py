@@ -13,13 +13,13 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from tfplace.learned import Signature
+from tfplace.learned.encoder import features as gdp_features
 from tfplace.learned.export import as_function
-from tfplace.learned.exported import Exportable
-from tfplace.learned.gdp import features as gdp_features
+from tfplace.learned.policy_format import Exportable
 from tfplace.learned.sequence import METHODS, features
 from tfplace.learned.sequence.seq2seq import Seq2Seq
 
-_INPUTS = features.OUTPUTS + 2 * features.NEIGHBOURS
+_INPUTS = features.OUTPUTS + 2 * features.NEIGHBORS
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,28 +10,25 @@ from typing import ClassVar
 
 import numpy as np
 
-from tfplace.core.budget import Budget
-from tfplace.core.evaluation import Result
-from tfplace.core.problem import Problem
-from tfplace.core.protocols import Evaluator
 from tfplace.errors import PlacementError
-from tfplace.learned import exported
+from tfplace.learned import policies
 from tfplace.learned.decisions import (
   Decisions,
   decisions_at,
   decoding_noise,
   greedy_and_samples,
 )
+from tfplace.learned.placer import PolicyPlacer
 from tfplace.learned.sequence import features
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.repair import offer_like
 from tfplace.placers.tracker import Tracker
 
 
-class _RnnDraws:
+class _RnnSampler:
   """Samples of an RNN policy, after the most probable placement."""
 
-  def __init__(self, policy: exported.Policy, decisions: Decisions) -> None:
+  def __init__(self, policy: policies.Policy, decisions: Decisions) -> None:
     self.decisions = decisions
     self._policy = policy
     self._seen = features.extract(decisions, policy.info["network"]["types"])
@@ -40,12 +37,12 @@ class _RnnDraws:
   def __call__(self, rng: np.random.Generator, samples: int) -> np.ndarray:
     """Returns [1 + samples, N] devices."""
     shape = self._seen.num_decisions, self._seen.num_devices
-    noise = decoding_noise(rng, samples, *shape, self.decisions.clusterings)
+    noise = decoding_noise(rng, samples, *shape, self.decisions.groupings)
     return self._policy.run("decode", [*self._tensors, noise])
 
 
-class _HierarchicalDraws(_RnnDraws):
-  def __init__(self, policy: exported.Policy, decisions: Decisions) -> None:
+class _HierarchicalSampler(_RnnSampler):
+  def __init__(self, policy: policies.Policy, decisions: Decisions) -> None:
     super().__init__(policy, decisions)
     self._fallback = features.fallback_devices(decisions)
     self._logits = policy.run("group_logits", self._tensors)
@@ -61,61 +58,53 @@ class _HierarchicalDraws(_RnnDraws):
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class RnnPlacer:
+@dataclasses.dataclass(frozen=True, eq=False)
+class RnnPlacer(PolicyPlacer):
   """Zero-shot placement by a policy of the RNN-based placer.
 
   Attributes:
-    policy: Directory of an exported policy; None selects the shipped one.
     samples: Placements per batch.
   """
 
-  policy: str | None = None
   samples: int = 16
   name: ClassVar[str] = "rnn"
-  _draws: ClassVar[type[_RnnDraws]] = _RnnDraws
+  _sampler: ClassVar[type[_RnnSampler]] = _RnnSampler
   _most: ClassVar[int | None] = 256  # Longer sequences take too long.
 
-  def place(
-    self, problem: Problem, evaluator: Evaluator, budget: Budget, seed: int
-  ) -> Result:
-    """Returns the best of the most probable placements and samples.
-
-    Raises:
-      TrainingError: There is no policy, or it cannot be loaded.
-      InfeasibleError: No tried placement fits in memory.
-    """
-    policy = exported.load_placers_policy(self.name, self.policy)
+  def _propose(
+    self,
+    policy: policies.Policy,
+    tracker: Tracker,
+    rng: np.random.Generator,
+  ) -> None:
+    problem = tracker.problem
     every = [
-      self._draws(policy, decisions)
+      self._sampler(policy, decisions)
       for decisions in decisions_at(problem, policy.decisions(self._most))
     ]
-    tracker = Tracker(self.name, problem, evaluator, budget)
     # The policies cannot decode an empty sequence.
     if not problem.graph.num_ops:
       tracker.offer(np.zeros(0, np.int32))
-      return tracker.result()
-    rng = np.random.default_rng(seed)
-    for turn, draws in enumerate(itertools.cycle(every)):
+      return
+    for turn, sampler in enumerate(itertools.cycle(every)):
       if turn and tracker.is_done:
         break
       left, samples = tracker.left.max_evaluations, self.samples
       if left is not None:
         samples = min(left, samples)
-      rows = draws(rng, 0) if turn < len(every) else draws(rng, samples)[1:]
-      _offer_all(tracker, draws.decisions.to_devices(rows))
+      rows = sampler(rng, 0) if turn < len(every) else sampler(rng, samples)[1:]
+      _offer_all(tracker, sampler.decisions.to_devices(rows))
     if tracker.best is None:
       devices = every[0].decisions.to_devices(every[0](rng, 0))[0]
       offer_like(tracker, GroupGraph(problem), devices)
-    return tracker.result()
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class HierarchicalPlacer(RnnPlacer):
   """Zero-shot placement by a hierarchical policy, a grouping per sample."""
 
   name: ClassVar[str] = "hierarchical"
-  _draws: ClassVar[type[_RnnDraws]] = _HierarchicalDraws
+  _sampler: ClassVar[type[_RnnSampler]] = _HierarchicalSampler
   _most: ClassVar[int | None] = None
 
 

@@ -7,7 +7,7 @@ kernel. Training process only.
 
 import tensorflow as tf
 
-NEVER = -1e9  # Logit of a device that cannot run the decision.
+from tfplace.learned.decisions import NEVER
 
 
 class Lstm(tf.Module):

@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfplace.errors import TrainingError, shown
-from tfplace.learned.exported import load_policy
+from tfplace.learned.policies import load_policy
 
 
 class JsonState(tf.train.experimental.PythonState):
@@ -26,20 +26,6 @@ class JsonState(tf.train.experimental.PythonState):
     self.value = json.loads(string_value)
 
 
-# Removed options, with the only value that is still supported.
-_FORMER = {
-  "credit": "shared",
-  "credit_weight": 0.5,
-  "epochs": 1,
-  "clip": 0.2,
-  "replays_best": True,
-  "log_reward": True,
-  "means": True,
-  "sees_own": True,
-  "logit_bound": 0.0,
-}
-
-
 def restore_network(
   directory: str | os.PathLike[str], strategy: str, network_type: type
 ) -> tuple[Any, list[tf.Variable]]:
@@ -50,44 +36,14 @@ def restore_network(
       its network has unsupported options.
   """
   policy = load_policy(directory, strategy)
-  sizes = dict(policy.info["network"])
-  if strategy == "gdp":
-    sizes["axes"] = policy.axes
+  sizes = policy.info["network"]
   fields = {field.name for field in dataclasses.fields(network_type)}
-  for name, value in list(sizes.items()):
-    if name not in fields and _FORMER.get(name) == value:
-      del sizes[name]
-  unknown = sorted(set(sizes) - fields)
-  if unknown:
+  for name in sorted(set(sizes) - fields):
     raise TrainingError(
       f"policy {os.fspath(directory)!r} has a network with"
-      f" {unknown[0]}={shown(sizes[unknown[0]])}, which cannot be trained"
+      f" {name}={shown(sizes[name])}, which cannot be trained"
     )
-  # Older GDP policies have a scalar first weight, which is not used.
-  is_old = strategy == "gdp" and not policy.weights[0].shape.rank
-  return network_type(**sizes), policy.weights[is_old:]
-
-
-def _current(settings: Any) -> Any:
-  """Converts settings of earlier versions to the current format."""
-  if not isinstance(settings, dict) or "ppo" not in settings:
-    return settings
-  rest = dict(settings)
-  ppo, reinforce, placeto = map(rest.pop, ("ppo", "reinforce", "placeto"))
-  methods = {"gdp": ppo, "placeto": {**placeto, "ppo": ppo}}
-  return {**rest, "method": methods.get(rest["strategy"], reinforce)}
-
-
-def _agree(theirs: Any, mine: Any) -> bool:
-  """Compares settings; ignores removed options of supported value."""
-  if not isinstance(theirs, dict) or not isinstance(mine, dict):
-    return theirs == mine
-  return set(mine) <= set(theirs) and all(
-    _agree(value, mine[name])
-    if name in mine
-    else name in _FORMER and _FORMER[name] == value
-    for name, value in theirs.items()
-  )
+  return network_type(**sizes), policy.weights
 
 
 class Checkpoints:
@@ -157,7 +113,7 @@ class Checkpoints:
       probe.restore(newest).expect_partial()
     theirs = found.value.get("fingerprint", {})
     for key, value in self._fingerprint.items():
-      if not _agree(_current(theirs.get(key)), value):
+      if theirs.get(key) != value:
         raise TrainingError(
           f"checkpoint {newest!r} is of another run: its {key} is"
           f" {shown(theirs.get(key))}, not {shown(value)}; use another"

@@ -36,7 +36,8 @@ class PPOConfig:
     averaging: Decay of the exported moving average (`MovingAverage`).
     elite: Fraction of the samples to learn from, see `objectives.margins`; 1
       uses all rewards.
-    temperature: Temperature of the logits in training of `ordered`.
+    recompute_above: Decisions of a graph above which gradients of `gdp`
+      recompute activations, which trades time for memory.
   """
 
   samples: int = 16
@@ -50,7 +51,7 @@ class PPOConfig:
   infeasible_reward: float = -2.0
   averaging: float = 0.999
   elite: float = 1.0
-  temperature: float = 1.0
+  recompute_above: int = 8192
 
   def __post_init__(self) -> None:
     check_elite(self.elite)
@@ -110,12 +111,14 @@ class ImitationConfig:
     rehearsals: Gradient steps toward the best placement before each iteration
       of a run that began with imitation. They prevent a collapse to a single
       GPU.
+    checkpoint_every: Gradient steps between checkpoints.
   """
 
   steps: int = 100
   learning_rate: float = 2e-3
   smoothing: float = 0.01
   rehearsals: int = 1
+  checkpoint_every: int = 50
 
 
 @dataclasses.dataclass(frozen=True)

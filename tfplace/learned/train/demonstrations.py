@@ -27,14 +27,7 @@ from tfplace.placers.groups import GroupGraph
 from tfplace.placers.registry import get_placer
 from tfplace.simulate import Simulator, engine
 
-# Fast deterministic placers.
-DEMONSTRATORS = (
-  *("single", "blocks", "expert", "axes"),
-  *("m_topo", "m_etf", "heft"),
-)
 SEARCH = "annealing"
-MAX_LOSS = 0.01  # maximum relative increase of the step time by simplification
-MAX_EVALUATIONS = 8000  # limit on the evaluations of the simplification
 _NO_LIMIT_S = 1e9
 _BROKEN_FILE = (
   *(OSError, EOFError, ValueError, TypeError, KeyError, NotImplementedError),
@@ -47,15 +40,23 @@ class DemonstrationConfig:
   """Classical placers that provide imitation targets.
 
   Attributes:
-    strategies: One-shot placers; the best placement is the target.
+    strategies: One-shot placers, fast and deterministic; the best placement is
+      the target.
     search_evaluations: Evaluations of annealing; 0 disables it.
     seed: Seed of the annealing.
+    max_loss: Maximum relative increase of the step time by simplification.
+    max_evaluations: Limit on the evaluations of the simplification.
     folder: Cache directory; None disables the cache.
   """
 
-  strategies: Sequence[str] = DEMONSTRATORS
+  strategies: Sequence[str] = (
+    *("single", "blocks", "expert", "axes"),
+    *("m_topo", "m_etf", "heft"),
+  )
   search_evaluations: int = 0
   seed: int = 0
+  max_loss: float = 0.01
+  max_evaluations: int = 8000
   folder: str | None = None
 
 
@@ -105,11 +106,7 @@ def find(decisions: Decisions, config: DemonstrationConfig) -> Demonstration:
 def _file_name(decisions: Decisions, config: DemonstrationConfig) -> str:
   problem = decisions.problem
   graph, cluster = problem.graph, problem.cluster
-  about = (  # This format keeps the names of existing files valid.
-    f"Teaching(strategies={config.strategies},"
-    f" search_evaluations={config.search_evaluations}, seed={config.seed},"
-    " folder=None)"
-  )
+  about = dataclasses.replace(config, folder=None)
   digest = zlib.crc32(f"{about}{cluster}{graph.names}".encode())
   for array in (
     decisions.decision_of,
@@ -158,7 +155,7 @@ def search(decisions: Decisions, config: DemonstrationConfig) -> Demonstration:
     return Demonstration(best.placement.devices, spent)
   others = [result for result in found if result.strategy != SEARCH]
   quick = _best(others or found).placement.devices
-  devices, more = simplified(problem, best.placement.devices, quick)
+  devices, more = simplified(problem, best.placement.devices, quick, config)
   return Demonstration(devices, spent + more)
 
 
@@ -167,7 +164,10 @@ def _best(results: Sequence[Result]) -> Result:
 
 
 def simplified(
-  problem: Problem, searched: np.ndarray, simple: np.ndarray
+  problem: Problem,
+  searched: np.ndarray,
+  simple: np.ndarray,
+  config: DemonstrationConfig = DemonstrationConfig(),
 ) -> tuple[np.ndarray, int]:
   """Simplifies a searched placement where its choices gain nothing.
 
@@ -178,7 +178,7 @@ def simplified(
 
   Returns:
     [num_ops] devices, named as in `simple`, of a feasible placement that takes
-    at most `MAX_LOSS` longer; and the number of simulated placements.
+    at most `max_loss` longer; and the number of simulated placements.
   """
   groups = GroupGraph(problem)
   classes = symmetry.device_classes(problem.cluster)
@@ -187,13 +187,13 @@ def simplified(
   tables = engine.pack(problem)
   work = engine.workspace(tables)
   memory = problem.cluster.memory_bytes
-  limit = (1 + MAX_LOSS) * engine.simulate(
+  limit = (1 + config.max_loss) * engine.simulate(
     tables, groups.expand(now), work, np.inf
   )
   spent = 1
   for label in _levels(groups):
     for cluster in np.unique(label[now != goal]):
-      if spent >= MAX_EVALUATIONS:
+      if spent >= config.max_evaluations:
         return groups.expand(now), spent
       trial = np.where(label == cluster, goal, now)
       spent += 1

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfplace.errors import TrainingError
-from tfplace.learned.exported import Exportable, PolicyInputs
+from tfplace.learned.policy_format import Exportable, PolicyInputs
 from tfplace.learned.train.config import TrainConfig
 from tfplace.learned.train.objectives import clipped
 from tfplace.learned.train.tasks import Task

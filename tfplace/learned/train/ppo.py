@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfplace.learned import Signature
-from tfplace.learned.exported import PolicyInputs
+from tfplace.learned.policy_format import PolicyInputs
 from tfplace.learned.train import network, ppo_clip_agent, tensor_spec
 from tfplace.learned.train import time_step as ts
 from tfplace.learned.train.config import PPOConfig

@@ -28,7 +28,7 @@ class Task:
     evaluator: Evaluates placements of the problem.
     baseline_us: Step time that rewards are relative to.
     target: [num_decisions] placement to imitate.
-    clusterings: See `decisions.shared_noise`.
+    groupings: See `decisions.shared_noise`.
     best_us: Best feasible step time so far; infinite if there is none.
     best: [num_decisions] placement of `best_us`, or None.
     evaluations: Number of placements evaluated so far.
@@ -38,7 +38,7 @@ class Task:
   evaluator: Evaluator
   baseline_us: float
   target: np.ndarray
-  clusterings: tuple[np.ndarray, ...] = ()
+  groupings: tuple[np.ndarray, ...] = ()
   best_us: float = math.inf
   best: np.ndarray | None = None
   evaluations: int = 0
@@ -120,7 +120,7 @@ def make_task(
     evaluator,
     float(step_us if known else baseline),
     choices,
-    clusterings=decisions.explorations,
+    groupings=decisions.explorations,
     evaluations=found.evaluations,
   )
   if known:

@@ -20,7 +20,7 @@ from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.core.protocols import Evaluator
 from tfplace.errors import TrainingError
-from tfplace.learned import export, exported, learner_type
+from tfplace.learned import export, learner_type, policies
 from tfplace.learned.decisions import decisions_at
 from tfplace.learned.train.checkpoints import (
   Checkpoints,
@@ -33,8 +33,6 @@ from tfplace.learned.train.demonstrations import DemonstrationConfig
 from tfplace.learned.train.learner import Step
 from tfplace.learned.train.tasks import Task, make_task
 from tfplace.simulate import Simulator
-
-IMITATION_CHECKPOINT = 50  # imitation steps between checkpoints
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,7 +147,7 @@ class Trainer:
   def _is_checkpoint(self, done: int) -> bool:
     every = self.config.checkpoint_every
     if done < self._imitation_steps:
-      every = IMITATION_CHECKPOINT
+      every = self.config.imitation.checkpoint_every
     return done % every == 0 or done in (self._imitation_steps, self.total)
 
   def _graph(self, number: int) -> int:
@@ -274,7 +272,7 @@ def open_trainer(
   ]
   start = request.init_from
   if start == "shipped":
-    start = os.fspath(exported.SHIPPED / request.strategy)
+    start = os.fspath(policies.SHIPPED / request.strategy)
   return Trainer(
     tasks,
     request.config(),

@@ -9,6 +9,7 @@ and under many messages, the slowdown of ops while other devices compute does
 not show.
 """
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
@@ -17,12 +18,29 @@ import numpy as np
 from tfplace.core.evaluation import Evaluation
 from tfplace.core.problem import Problem
 from tfplace.measure import harness
-from tfplace.measure.calibrate import fit, splits
+from tfplace.measure.calibrate import fit, placements
 from tfplace.simulate import Simulator
 
-_SHARES = (1.0, 0.5, 0.25, 0.1)  # fractions of the groups that are scattered
-_RUNS = (2, 8)  # numbers of runs of consecutive groups
-_SURE_STEPS = 3
+
+@dataclasses.dataclass(frozen=True)
+class CalibrationConfig:
+  """Placements of a calibration, and settings of a refit.
+
+  Attributes:
+    scattered: Fractions of the groups on random devices, per placement.
+    runs: Numbers of runs of consecutive groups, per placement.
+    min_steps: Timed steps of a placement to fit to; first steps are slower.
+    refit: Settings of the fit to placements that ran. The links were fitted
+      before to more diverse placements, and results of a search may have few
+      messages, so a change of a cost needs more evidence.
+  """
+
+  scattered: tuple[float, ...] = (1.0, 0.5, 0.25, 0.1)
+  runs: tuple[int, ...] = (2, 8)
+  min_steps: int = 3
+  refit: fit.RunFitConfig = dataclasses.field(
+    default_factory=lambda: fit.RunFitConfig(per_doubling=0.03)
+  )
 
 
 # Maps a problem to placements for its calibration: [placements, num_ops]
@@ -57,6 +75,7 @@ def refitted(
   rows: np.ndarray,
   measured: Sequence[Evaluation],
   starting_us: float = 0.0,
+  config: CalibrationConfig = CalibrationConfig(),
 ) -> Problem:
   """Fits op times and link costs to placements that ran.
 
@@ -70,13 +89,14 @@ def refitted(
     rows: [placements, num_ops] placements that ran.
     measured: their evaluations; not finite for failed runs.
     starting_us: time in each measured step before its devices start.
+    config: settings of the fit.
   """
   ran = [
     (row, evaluation)
     for row, evaluation in zip(rows, measured, strict=True)
     if 0 < evaluation.step_time_us < np.inf
   ]
-  ran = [pair for pair in ran if is_sure(pair[1])] or ran
+  ran = [pair for pair in ran if has_steps(pair[1], config.min_steps)] or ran
   alone = [(row, e) for row, e in ran if (row == row[0]).all()]
   if alone:
     steps = Simulator(problem).run(np.stack([row for row, _ in alone]))
@@ -86,25 +106,32 @@ def refitted(
   if not problem.cluster.links or len(alone) == len(ran):
     return problem
   rows = np.stack([row for row, _ in ran])
-  known = fit.KNOWN_PER_DOUBLING
-  return fit.fit_runs(problem, rows, [e for _, e in ran], known).of(problem)
+  evaluations = [e for _, e in ran]
+  return fit.fit_runs(problem, rows, evaluations, config.refit).of(problem)
 
 
-def is_sure(measured: Evaluation) -> bool:
-  """Returns whether enough steps were timed; the first steps are slower."""
+def has_steps(measured: Evaluation, least: int) -> bool:
+  """Returns whether enough steps were timed; True if that is unknown."""
   times = measured.extra.get("step_times_us")
-  return times is None or len(times) >= _SURE_STEPS
+  return times is None or len(times) >= least
 
 
 def samples(
-  problem: Problem, seed: int, guesses: Guesses | None = None
+  problem: Problem,
+  seed: int,
+  guesses: Guesses | None = None,
+  config: CalibrationConfig = CalibrationConfig(),
 ) -> np.ndarray:
   """Returns [placements, num_ops] guesses, scattered ones and halves."""
-  devices = splits.peers(problem)
+  devices = placements.peers(problem)
   guessed = guesses(problem) if guesses else ()
   rows = np.asarray(guessed) if len(guessed) else _busy(problem, devices)
-  scattered = splits.scattered(problem, rows[-1], devices, _SHARES, seed)
-  halves = [splits.turns(problem, devices, runs) for runs in _RUNS]
+  scattered = placements.scattered(
+    problem, rows[-1], devices, config.scattered, seed
+  )
+  halves = [
+    placements.round_robin(problem, devices, runs) for runs in config.runs
+  ]
   return np.concatenate([rows, scattered, np.stack(halves)])
 
 
@@ -114,5 +141,5 @@ def _busy(problem: Problem, devices: Sequence[int]) -> np.ndarray:
     link.send_us + link.latency_us + link.recv_us
     for link in problem.cluster.links
   )
-  rows = [splits.balanced(problem, devices, us) for us in (0.0, message_us)]
+  rows = [placements.balanced(problem, devices, us) for us in (0.0, message_us)]
   return np.stack(rows)

@@ -23,15 +23,63 @@ from tfplace.errors import MeasurementError
 from tfplace.simulate import Simulator
 
 _LEAST_US_PER_BYTE = 1e-6  # 1 TB/s, faster than any copy
-_OUTLIER = 0.1  # relative error above which the loss becomes linear
-_PULL = 1e-4  # weight that pulls a cost to 0 if the steps do not determine it
-# Between idle devices, receiving overlaps with sending. Round trips are shorter
-# than the simulation rules say and must not dominate the estimates of either.
-_TRIP_WEIGHT = 0.25
-# A message that takes this long crosses a network, whose latency hides the
-# overhead on the devices. Between processes of a host, a message takes some 0.1
-# ms.
-NETWORK_US = 1e3
+
+
+@dataclasses.dataclass(frozen=True)
+class LinkFitConfig:
+  """Settings of `fit_link`.
+
+  Attributes:
+    network_us: A message that takes this long crosses a network, whose latency
+      hides the overhead on the devices. Between processes of a host, a message
+      takes some 0.1 ms.
+    outlier: Relative error above which the loss becomes linear.
+    pull: Weight that pulls a cost to 0 if the steps do not determine it.
+    noise: Relative noise of a step. Added times within it get little weight.
+    trip_weight: Weight of round trips. Between idle devices, receiving overlaps
+      with sending, so round trips are shorter than the simulation rules say.
+  """
+
+  network_us: float = 1e3
+  outlier: float = 0.1
+  pull: float = 1e-4
+  noise: float = 0.01
+  trip_weight: float = 0.25
+
+
+@dataclasses.dataclass(frozen=True)
+class RunFitConfig:
+  """Settings of `fit_runs`.
+
+  Attributes:
+    per_doubling: Relative error that must justify doubling a cost. Among
+      equally good fits, the one closest to the timed links wins.
+    outlier: Relative error above which the loss becomes linear.
+    doublings: Bounds of a factor, in doublings.
+    work_doublings: Bound of the factor of work within one host: ops take 1.1 to
+      1.3 times as long while other devices compute.
+    work_doublings_apart: The same on separate hosts, where they do not.
+    starts: Doublings of messages, bytes and latency that the fit starts from.
+      Latency and work on devices are easily confused, so some starts have much
+      of either.
+    step: Doublings for finite differences, since step times have kinks.
+    network_us: Latency of links between separate hosts.
+  """
+
+  per_doubling: float = 0.002
+  outlier: float = 0.1
+  doublings: tuple[float, float] = (-2.0, 8.0)
+  work_doublings: float = 0.6
+  work_doublings_apart: float = 1e-6
+  starts: tuple[tuple[float, float, float], ...] = (
+    (0, 0, 0),
+    (0, 0, 3),
+    (3, 0, 0),
+    (3, 3, 0),
+    (3, 0, 3),
+  )
+  step: float = 0.1
+  network_us: float = 1e3
 
 
 class Costs(NamedTuple):
@@ -96,7 +144,9 @@ class Timed:
     return max(self.alone_us + self.count * busy, stream + told)
 
 
-def fit_link(timed: Sequence[Timed]) -> Costs:
+def fit_link(
+  timed: Sequence[Timed], config: LinkFitConfig = LinkFitConfig()
+) -> Costs:
   """Fits link costs to timed steps.
 
   Minimizes the squared relative errors of the time that messages add to a step,
@@ -109,7 +159,7 @@ def fit_link(timed: Sequence[Timed]) -> Costs:
   if not trips:
     raise MeasurementError("no round trip of a message was timed")
   each_us = {t.size: t.each_us for t in trips}
-  if min(each_us.values()) > NETWORK_US:
+  if min(each_us.values()) > config.network_us:
     return _fit_network(each_us)
   largest = max(each_us)
   message_us = max(each_us[min(each_us)], 1e-3)
@@ -117,23 +167,23 @@ def fit_link(timed: Sequence[Timed]) -> Costs:
   is_bytes = np.array(["byte" in field for field in Costs._fields])
   scale = np.where(is_bytes, byte_us, message_us)
   added = np.array([t.step_us - t.alone_us for t in timed])
-  # Added times within the noise of the step, one percent, get little weight.
-  noise = np.abs(added) + 0.01 * np.array([t.alone_us for t in timed]) + 1e-3
+  alone = np.array([t.alone_us for t in timed])
+  noise = np.abs(added) + config.noise * alone + 1e-3
   is_trip = np.array([t.pattern == "trip" for t in timed])
-  weights = np.where(is_trip, _TRIP_WEIGHT, 1.0) / noise
+  weights = np.where(is_trip, config.trip_weight, 1.0) / noise
 
   def errors(shares: np.ndarray) -> np.ndarray:
     costs = Costs(*(shares * scale).tolist())
     expected = np.array([t.expected_us(costs) for t in timed])
     off = (expected - [t.step_us for t in timed]) * weights
-    return np.concatenate([off, _PULL * shares])
+    return np.concatenate([off, config.pull * shares])
 
   starts = [  # costs on the devices, on the link, or both
     np.array([0.4, 0.4, 0.4, 0.4, 0.2, 0.0, 0.2]),
     np.array([0.0, 0.0, 0.0, 0.0, 0.5, 0.5, 1.0]),
     np.full(7, 0.3),
   ]
-  shares = _least(errors, starts, (0.0, np.inf))
+  shares = _least(errors, starts, (0.0, np.inf), config.outlier)
   return Costs(*(shares * scale).tolist())
 
 
@@ -194,27 +244,13 @@ class Factors:
 # A latency or gap below this, including a noisy 0, grows as if it had this
 # value, which is below the time of a message between two processes.
 _LEAST_US = 1.0
-_DOUBLINGS = (-2.0, 8.0)  # bounds of a factor, in doublings
-# Doublings of `work`: ops take 1.1 to 1.3 times as long while other devices of
-# their host compute, but not on separate hosts.
-_MOST_WORK, _NEARLY_0 = 0.6, 1e-6
-# Latency and work on devices are easily confused, so some starts have much of
-# either.
-_STARTS = ((0, 0, 0), (0, 0, 3), (3, 0, 0), (3, 3, 0), (3, 0, 3))
-# Penalty that prefers, among equally good fits, the one closest to the timed
-# links.
-_PER_DOUBLING = 0.002
-# Penalty for links that were fitted before to more diverse placements. Results
-# of a search may have few messages and say little about links.
-KNOWN_PER_DOUBLING = 0.03
-_STEP = 0.1  # doublings for finite differences, since step times have kinks
 
 
 def fit_runs(
   problem: Problem,
   rows: np.ndarray,
   measured: Sequence[Evaluation],
-  per_doubling: float = _PER_DOUBLING,
+  config: RunFitConfig = RunFitConfig(),
 ) -> Factors:
   """Fits the factors with which simulated steps match measured ones.
 
@@ -225,7 +261,7 @@ def fit_runs(
     problem: a problem with measured op times and timed links.
     rows: [placements, num_ops] placements that ran.
     measured: their evaluations; not finite for failed runs.
-    per_doubling: relative error that must justify doubling a cost.
+    config: settings of the fit.
   """
   times = np.array([e.step_time_us for e in measured])
   ran = np.isfinite(times) & (times > 0)  # 0: lost in the round trip to a host
@@ -240,17 +276,21 @@ def fit_runs(
     scaled = Problem(problem.graph, cluster, order=problem.order)
     steps = Simulator(scaled).run(rows[ran])
     off = np.log(steps.step_time_us / times[ran]) + work * np.log(2.0)
-    return np.concatenate([off, per_doubling * doublings])
+    return np.concatenate([off, config.per_doubling * doublings])
 
   def slopes(doublings: np.ndarray) -> np.ndarray:
-    moved = [errors(doublings + row) for row in _STEP * np.eye(len(doublings))]
-    return (np.stack(moved, axis=1) - errors(doublings)[:, None]) / _STEP
+    rows = config.step * np.eye(len(doublings))
+    moved = [errors(doublings + row) for row in rows]
+    return (np.stack(moved, axis=1) - errors(doublings)[:, None]) / config.step
 
-  starts = np.array([(*start, 0.0) for start in _STARTS])
-  least, most = ([bound] * 3 for bound in _DOUBLINGS)
-  shares = min(link.latency_us for link in problem.cluster.links) < NETWORK_US
-  bounds = [*least, 0.0], [*most, _MOST_WORK if shares else _NEARLY_0]
-  best = _least(errors, starts, bounds, slopes)
+  starts = np.array([(*start, 0.0) for start in config.starts])
+  least, most = ([bound] * 3 for bound in config.doublings)
+  latency_us = min(link.latency_us for link in problem.cluster.links)
+  most_work = config.work_doublings_apart
+  if latency_us < config.network_us:
+    most_work = config.work_doublings
+  bounds = [*least, 0.0], [*most, most_work]
+  best = _least(errors, starts, bounds, config.outlier, slopes)
   return Factors(*(2.0**best).tolist())
 
 
@@ -258,6 +298,7 @@ def _least(
   errors: Callable[[np.ndarray], np.ndarray],
   starts: Iterable[np.ndarray],
   bounds: tuple[Any, Any],
+  outlier: float,
   slopes: Any = "2-point",
 ) -> np.ndarray:
   found = [
@@ -267,7 +308,7 @@ def _least(
       slopes,
       bounds,
       loss="soft_l1",
-      f_scale=_OUTLIER,
+      f_scale=outlier,
       max_nfev=100,
     )
     for start in starts

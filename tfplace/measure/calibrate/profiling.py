@@ -17,11 +17,15 @@ import numpy as np
 
 from tfplace.core.evaluation import Evaluation
 from tfplace.core.problem import Problem
-from tfplace.cost.profile import STEP_NOISE, step_noise, with_measured_times
+from tfplace.cost.measured_costs import (
+  STEP_NOISE,
+  step_noise,
+  with_measured_times,
+)
 from tfplace.errors import MeasurementError
 from tfplace.extraction.traced import TracedStep
 from tfplace.measure import harness
-from tfplace.measure.calibrate import splits
+from tfplace.measure.calibrate import placements
 from tfplace.measure.local import runtime
 from tfplace.measure.session import messages
 
@@ -92,11 +96,11 @@ def profile(
     devices = [
       i for i, d in enumerate(problem.cluster.devices) if d.kind == kind
     ]
-    row = splits.turns(problem, devices[:1], 1)
+    row = placements.round_robin(problem, devices[:1], 1)
     evaluation = measuring.evaluate(row[None])[0]
     shared = _lacks_memory(evaluation) and len(devices) > 1
     if shared:
-      row = splits.turns(problem, devices, len(devices))
+      row = placements.round_robin(problem, devices, len(devices))
       evaluation = measuring.evaluate(row[None])[0]
     _raise_failed(evaluation)
     here = np.flatnonzero(np.isin(row, devices))

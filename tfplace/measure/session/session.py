@@ -99,7 +99,7 @@ def run_steps(
   with tf1.Session(target, graph=graph, config=proto) as session:
     before_init()
     report("initialising the variables")
-    _initialise(session, request)
+    _initialize(session, request)
     setup_us = _since_us(started)
     return _timed(session, request, report, setup_us)
 
@@ -189,7 +189,7 @@ def _trace(
   return step_stats.parse(metadata.step_stats, known)
 
 
-def _initialise(session: tf1.Session, request: messages.StepRequest) -> None:
+def _initialize(session: tf1.Session, request: messages.StepRequest) -> None:
   """Runs the initializers in batches that fit into a message."""
   batch: list[str] = []
   feeds: dict[str, np.ndarray] = {}

@@ -9,11 +9,15 @@ from tfplace.core.order import RANK
 from tfplace.core.placement import Placement
 from tfplace.core.units import format_bytes, format_share, format_us
 from tfplace.report.explain.bottleneck import Load, find_loads
+from tfplace.report.explain.config import CONFIG
 from tfplace.report.explain.efficiency import peak_shares, utilization
+from tfplace.report.explain.microbatches import (
+  MicrobatchReport,
+  microbatch_sentences,
+  report_microbatches,
+)
 from tfplace.report.explain.one_op import OpReport, report_op
 from tfplace.report.explain.path import PathSummary, summarize_path
-from tfplace.report.explain.split import SplitReport, report_split
-from tfplace.report.explain.split_words import split_summary
 from tfplace.report.explain.what_if import (
   ONE_MORE,
   Progress,
@@ -23,11 +27,6 @@ from tfplace.report.explain.what_if import (
 from tfplace.report.names import listed
 from tfplace.report.rows import device_names
 from tfplace.simulate import Schedule, Simulator
-
-# A bottleneck shortens the step by at least this fraction if twice as fast.
-MIN_GAIN = 0.01
-_SHOWN = 3
-_NOTICED = 1.005  # ratio above which step times count as different
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -40,7 +39,7 @@ class Explanation:
     loads: devices and links, sorted by the gain from doubling their speed.
     what_if: the step on other hardware, starting with the given cluster.
     op: report on the requested op, if any.
-    split: report on microbatches, if there are several.
+    microbatches: report on microbatches, if there are several.
     peak_shares: [num_devices] share of each device's data-sheet peak, NaN where
       it is unknown.
   """
@@ -51,7 +50,7 @@ class Explanation:
   what_if: tuple[WhatIf, ...]
   peak_shares: np.ndarray
   op: OpReport | None = None
-  split: SplitReport | None = None
+  microbatches: MicrobatchReport | None = None
 
   @property
   def ratio_to_bound(self) -> float | None:
@@ -66,8 +65,8 @@ class Explanation:
 
   @property
   def bottleneck(self) -> Load | None:
-    """Returns the load with the largest gain, if it exceeds `MIN_GAIN`."""
-    least_us = MIN_GAIN * self.schedule.step_time_us
+    """Load with the largest gain, if that is worth reporting."""
+    least_us = CONFIG.min_gain * self.schedule.step_time_us
     best = self.loads[0] if self.loads else None
     return best if best is not None and best.gain_us > least_us else None
 
@@ -106,7 +105,7 @@ def explain(
     path=summarize_path(schedule),
     loads=find_loads(schedule),
     what_if=try_other_hardware(schedule, seconds, seed, on_progress),
-    split=report_split(schedule),
+    microbatches=report_microbatches(schedule),
     peak_shares=peak_shares(schedule),
   )
 
@@ -117,7 +116,7 @@ def summary(explanation: Explanation) -> list[str]:
     *_step(explanation),
     *_utilization(explanation),
     *_order(explanation),
-    *_split(explanation),
+    *_microbatches(explanation),
     *_path(explanation),
     *_bottleneck(explanation),
     *_layers(explanation),
@@ -172,9 +171,9 @@ def _order(explanation: Explanation) -> Iterator[str]:
     )
 
 
-def _split(explanation: Explanation) -> Iterator[str]:
-  if explanation.split is not None:
-    yield from split_summary(explanation.split, explanation.path)
+def _microbatches(explanation: Explanation) -> Iterator[str]:
+  if explanation.microbatches is not None:
+    yield from microbatch_sentences(explanation.microbatches, explanation.path)
 
 
 def _path(explanation: Explanation) -> Iterator[str]:
@@ -211,7 +210,8 @@ def _bottleneck(explanation: Explanation) -> Iterator[str]:
   elif explanation.loads:
     yield (
       "There is no single bottleneck: no device or link, made twice as fast,"
-      f" would shorten the step by more than {format_share(MIN_GAIN, 1)}."
+      " would shorten the step by more than"
+      f" {format_share(CONFIG.min_gain, 1)}."
     )
   names = device_names(schedule)
   idle = [n for n, us in zip(names, schedule.busy_us, strict=True) if us == 0]
@@ -222,11 +222,13 @@ def _bottleneck(explanation: Explanation) -> Iterator[str]:
 
 def _layers(explanation: Explanation) -> Iterator[str]:
   step_us = explanation.schedule.step_time_us
-  top = [x for x in explanation.path.layers if x.compute_us > 0][:_SHOWN]
+  top = [x for x in explanation.path.layers if x.compute_us > 0][
+    : CONFIG.max_layers
+  ]
   if top and step_us > 0:
     parts = [
       f"{x.name} ({format_share(x.compute_us, step_us)}, on"
-      f" {listed(x.devices[:_SHOWN])})"
+      f" {listed(x.devices[: CONFIG.max_layers])})"
       for x in top
     ]
     yield f"The layers that take longest on it are {listed(parts)}."
@@ -252,7 +254,7 @@ def _what_if(explanation: Explanation) -> Iterator[str]:
       f"With {other.name}, this placement would take"
       f" {format_us(other.same_order_us)} in the same order"
     )
-    if other.step_time_us > _NOTICED * other.same_order_us:
+    if other.step_time_us > CONFIG.noticed * other.same_order_us:
       text += f", {format_us(other.step_time_us)} simulated anew"
     if other.replaced_us is not None:
       text += f"; the best one found for it, {format_us(other.replaced_us)}"

@@ -89,7 +89,7 @@ def fixed_order(schedule: Schedule) -> FixedOrder:
   brings[received] = receives
   at = schedule.transfer_of_edge
   source = np.where(at < 0, graph.edge_src, np.append(brings, -1)[at])
-  behind, ahead = _neighbours(schedule)
+  behind, ahead = _neighbors(schedule)
   into = np.concatenate((graph.edge_dst, transfers, receives, behind))
   out_of = np.concatenate(
     (source, sent.src_op, transfers[received], ahead + num_nodes)
@@ -101,7 +101,7 @@ def fixed_order(schedule: Schedule) -> FixedOrder:
   return FixedOrder(order, in_offsets, in_nodes)
 
 
-def _neighbours(schedule: Schedule) -> tuple[np.ndarray, np.ndarray]:
+def _neighbors(schedule: Schedule) -> tuple[np.ndarray, np.ndarray]:
   """Pairs each node with the node before it on its device or channel."""
   sent, problem = schedule.transfers, schedule.placement.problem
   received = np.flatnonzero(sent.is_received)

@@ -11,13 +11,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from tfplace.core.op_names import forward_name, without_microbatch
+from tfplace.report.explain.config import CONFIG
 
 _CALL = re.compile(r"_\d+$")
 _STEP = re.compile(r"(?:step|encode|encode_back|decode|segment)_\d+")
 OTHER = "(outside of layers)"
-# A scope with this fraction of the work is the model, not a layer.
-_MODEL_SHARE = 0.6
-_MAX_MODEL_DEPTH = 4
 
 Scope = tuple[str, ...]
 
@@ -114,8 +112,8 @@ def _model_scope(scopes: Sequence[Scope], weight: np.ndarray) -> Scope:
   """Finds the leading scopes that belong to the model as a whole."""
   head: Scope = ()
   inside = list(zip(scopes, weight.tolist(), strict=True))
-  least = _MODEL_SHARE * float(weight.sum())
-  while least > 0 and len(head) < _MAX_MODEL_DEPTH:
+  least = CONFIG.model_share * float(weight.sum())
+  while least > 0 and len(head) < CONFIG.max_model_depth:
     sums: dict[str, float] = {}
     for scope, weighs in inside:
       # A scope without inner scopes is a layer, not the model.

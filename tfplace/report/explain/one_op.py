@@ -8,11 +8,9 @@ import numpy as np
 from tfplace.core.placement import Placement
 from tfplace.core.units import format_bytes, format_share, format_us
 from tfplace.errors import PlacementError, TfplaceError
+from tfplace.report.explain.config import CONFIG
 from tfplace.report.rows import device_names
 from tfplace.simulate import Schedule, Simulator
-
-_SHOWN_NAMES = 3
-_SAME = 1e-9  # relative to the step; smaller changes count as none
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,8 +103,10 @@ def _unknown_op(graph: str, names: tuple[str, ...], name: str) -> str:
   hint = ""
   if near:
     which = "ops below that name" if inside else "near names"
-    shown = ", ".join(map(repr, near[:_SHOWN_NAMES]))
-    hint = f"; {which}: {shown}{', ...' if len(near) > _SHOWN_NAMES else ''}"
+    shown = ", ".join(map(repr, near[: CONFIG.max_names]))
+    hint = (
+      f"; {which}: {shown}{', ...' if len(near) > CONFIG.max_names else ''}"
+    )
   return f"graph {graph!r} has no op {name!r}{hint}"
 
 
@@ -137,8 +137,12 @@ def op_summary(op: OpReport, step_time_us: float) -> list[str]:
   ]
   if op.colocation:
     count = len(op.colocation)
-    shown = ", ".join(op.colocation[:_SHOWN_NAMES])
-    more = f" and {count - _SHOWN_NAMES} more" if count > _SHOWN_NAMES else ""
+    shown = ", ".join(op.colocation[: CONFIG.max_names])
+    more = (
+      f" and {count - CONFIG.max_names} more"
+      if count > CONFIG.max_names
+      else ""
+    )
     sentences.append(f"It is colocated with {shown}{more}, which move with it.")
   if op.received_bytes or op.sent_bytes:
     sentences.append(
@@ -160,12 +164,12 @@ def _verdict(op: OpReport, step_us: float) -> str:
   if not possible:
     return f"It is on {op.device} because no other device is possible."
   change_us, device = min(possible)
-  if change_us < -_SAME * step_us:
+  if change_us < -CONFIG.same * step_us:
     return (
       f"Moving it to {device} would shorten the step by {format_us(-change_us)}"
       f" ({format_share(-change_us, step_us)})."
     )
-  if change_us <= _SAME * step_us:
+  if change_us <= CONFIG.same * step_us:
     return f"The step would be the same with it on {device}."
   return (
     f"It is on {op.device} because the step would be {format_us(change_us)}"

@@ -12,12 +12,12 @@ from rich.text import Text
 
 from tfplace.core.units import format_change_us, format_share, format_us
 from tfplace.report.explain import Explanation, summary
+from tfplace.report.explain.config import CONFIG
+from tfplace.report.explain.microbatches import MicrobatchReport
 from tfplace.report.explain.one_op import OpReport, op_summary
-from tfplace.report.explain.split import SplitReport
 from tfplace.report.rows import channel_busy_us, channel_names
 
 FORMAT = "tfplace.explanation.v1"
-MAX_ROWS = 12
 
 
 def explanation_to_json(explanation: Explanation) -> dict[str, Any]:
@@ -53,8 +53,8 @@ def explanation_to_json(explanation: Explanation) -> dict[str, Any]:
     "what_if": [dataclasses.asdict(x) for x in explanation.what_if],
     "summary": summary(explanation),
   }
-  if explanation.split is not None:
-    data["split"] = _split(explanation.split)
+  if explanation.microbatches is not None:
+    data["split"] = _microbatches(explanation.microbatches)
   if explanation.op is not None:
     data["op"] = {
       **dataclasses.asdict(explanation.op),
@@ -90,20 +90,20 @@ def _links(explanation: Explanation) -> list[dict[str, Any]]:
   ]
 
 
-def _split(split: SplitReport) -> dict[str, Any]:
-  spread = split.spread
+def _microbatches(report: MicrobatchReport) -> dict[str, Any]:
+  parallelism = report.parallelism
   return {
-    "microbatches": split.microbatches,
-    "pattern": spread.pattern,
-    "followed": spread.followed,
-    "together": spread.together,
-    "apart": spread.apart,
-    "divided": spread.divided,
-    "microbatch_us": spread.time_us.tolist(),
-    "bubble": split.bubble,
-    "devices": [dataclasses.asdict(device) for device in split.devices],
-    "tail_us": split.tail_us,
-    "limits": [dataclasses.asdict(limit) for limit in split.limits],
+    "microbatches": report.num_microbatches,
+    "pattern": parallelism.pattern,
+    "followed": parallelism.followed,
+    "together": parallelism.together,
+    "apart": parallelism.apart,
+    "divided": parallelism.divided,
+    "microbatch_us": parallelism.time_us.tolist(),
+    "bubble": report.bubble,
+    "devices": [dataclasses.asdict(device) for device in report.devices],
+    "tail_us": report.tail_us,
+    "limits": [dataclasses.asdict(limit) for limit in report.limits],
   }
 
 
@@ -114,8 +114,8 @@ def explanation_tables(explanation: Explanation) -> Iterator[RenderableType]:
     yield _sentences(op_summary(explanation.op, step_us))
     yield _moves_table(explanation.op)
   yield _sentences(summary(explanation))
-  if explanation.split is not None:
-    yield _shares_table(explanation.split)
+  if explanation.microbatches is not None:
+    yield _shares_table(explanation.microbatches)
   yield _path_table(explanation)
   yield _layers_table(explanation)
   yield _loads_table(explanation)
@@ -151,29 +151,29 @@ def _moves_table(op: OpReport) -> Table:
   return table
 
 
-def _shares_table(split: SplitReport) -> Table:
-  has_messages = any(device.message_us for device in split.devices)
+def _shares_table(report: MicrobatchReport) -> Table:
+  has_messages = any(device.message_us for device in report.devices)
   table = _table(
     "Devices in the split step",
     "device",
     *("microbatches", "forward", "backward", "update, shared"),
     *("overhead", *(("sends, receives",) if has_messages else ()), "waiting"),
   )
-  for i, device in enumerate(split.devices):
+  for i, device in enumerate(report.devices):
     times = [device.forward_us, device.backward_us, device.shared_us]
     times += [device.overhead_us]
     times += [device.message_us] if has_messages else []
     times.append(device.waiting_us)
-    shares = [format_share(us, split.step_time_us) for us in times]
-    _add(table, device.name, _microbatches_of(split, i), *shares)
+    shares = [format_share(us, report.step_time_us) for us in times]
+    _add(table, device.name, _microbatches_of(report, i), *shares)
   return table
 
 
-def _microbatches_of(split: SplitReport, device: int) -> str:
+def _microbatches_of(report: MicrobatchReport, device: int) -> str:
   """Lists a device's microbatches, with shares of partial ones: "2 (48%)"."""
-  time_us = split.spread.time_us
+  time_us = report.parallelism.time_us
   shares = time_us[:, device] / np.maximum(time_us.sum(axis=1), 1e-300)
-  most = np.argsort(-shares, kind="stable")[:MAX_ROWS]
+  most = np.argsort(-shares, kind="stable")[: CONFIG.max_rows]
   cells = [
     f"{i}" if shares[i] == 1 else f"{i} ({format_share(shares[i], 1)})"
     for i in sorted(most.tolist())
@@ -193,7 +193,7 @@ def _path_table(explanation: Explanation) -> Table:
     *("idle", "share"),
   )
   step_us = explanation.schedule.step_time_us
-  for part in explanation.path.parts[:MAX_ROWS]:
+  for part in explanation.path.parts[: CONFIG.max_rows]:
     times = [part.needed_us, part.queue_us]
     times += [part.message_us] if has_messages else []
     times.append(part.idle_us)
@@ -208,7 +208,7 @@ def _layers_table(explanation: Explanation) -> Table:
   table.add_column("devices")
   step_us = explanation.schedule.step_time_us
   layers = [x for x in explanation.path.layers if x.compute_us > 0]
-  for layer in layers[:MAX_ROWS]:
+  for layer in layers[: CONFIG.max_rows]:
     _add(
       table,
       layer.name,
@@ -227,7 +227,7 @@ def _loads_table(explanation: Explanation) -> Table:
     *("busy", "of the step", "step time", "change"),
   )
   step_us = explanation.schedule.step_time_us
-  for load in explanation.loads[:MAX_ROWS]:
+  for load in explanation.loads[: CONFIG.max_rows]:
     _add(
       table,
       f"{load.kind} {load.name}",

@@ -21,6 +21,7 @@ from tfplace.core.units import format_bytes, format_share, format_us, time_scale
 from tfplace.errors import TfplaceError
 from tfplace.formats.files import write_bytes
 from tfplace.report.explain import Explanation, explain, summary
+from tfplace.report.page.config import CONFIG
 from tfplace.report.rows import device_names
 from tfplace.report.table import BASELINE, rank
 from tfplace.simulate import Schedule
@@ -75,7 +76,7 @@ def _render(explanation: Explanation, results: Sequence[Result]) -> str:
   from bokeh.embed import components
   from bokeh.resources import Resources
 
-  from tfplace.report.page import layers_plot, plots, timeline_plot
+  from tfplace.report.page import plots, timeline_plot
 
   schedule = explanation.schedule
   problem = schedule.placement.problem
@@ -96,9 +97,9 @@ def _render(explanation: Explanation, results: Sequence[Result]) -> str:
     placers=_placers(results, schedule.placement),
     figures={name: markupsafe.Markup(div) for name, div in divs.items()},
     hidden_links=timeline_plot.num_hidden_links(schedule),
-    split=explanation.split,
+    split=explanation.microbatches,
     capacities=plots.capacity_text(schedule),
-    max_arcs=layers_plot.MAX_ARCS,
+    max_arcs=CONFIG.max_arcs,
     hardware=[
       (x.name, format_us(x.same_order_us), format_us(x.step_time_us))
       for x in explanation.what_if
@@ -112,8 +113,8 @@ def _figures(explanation: Explanation) -> dict[str, Any]:
   from tfplace.report.page import (
     figures,
     layers_plot,
+    microbatch_plot,
     plots,
-    split_plot,
     timeline_plot,
   )
 
@@ -125,8 +126,8 @@ def _figures(explanation: Explanation) -> dict[str, Any]:
   for plot in (timeline, memory):
     plot.xaxis.axis_label = f"time, {unit}"
   split = {}
-  if explanation.split is not None:
-    split["split"] = split_plot.split_plot(schedule)
+  if explanation.microbatches is not None:
+    split["split"] = microbatch_plot.microbatch_plot(schedule)
   return {
     **split,
     "timeline": timeline,
@@ -163,9 +164,9 @@ def _tiles(
   if explanation.utilization is not None:
     share = format_share(explanation.utilization, 1)
     tiles.append((share, "of the data-sheet peak (MFU)"))
-  if explanation.split is not None:
-    bubble = format_share(explanation.split.bubble, 1)
-    what = f"bubble, {explanation.split.microbatches} microbatches"
+  if explanation.microbatches is not None:
+    bubble = format_share(explanation.microbatches.bubble, 1)
+    what = f"bubble, {explanation.microbatches.num_microbatches} microbatches"
     tiles.append((bubble, what))
   busiest = int(schedule.busy_us.argmax())
   busy = format_share(schedule.busy_us[busiest], step_us)

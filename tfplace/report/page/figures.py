@@ -22,11 +22,9 @@ from bokeh.models import (
 )
 from bokeh.plotting import figure
 
+from tfplace.report.page.config import CONFIG
+
 FONT = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif"
-_WIDE, _NARROW = 940, 430  # pixels; the page scrolls if it is narrower
-# Pixels in a legend: width of a character, of a glyph with margins, height of a
-# row.
-_LABEL_WIDTH, _GLYPH_WIDTH, _LEGEND_ROW = 7.0, 37.0, 28
 INK, LIGHT, GRID = "#2B2F36", "#6B7280", "#E5E7EB"
 BLUE, ORANGE, GREEN, PINK = "#0072B2", "#E69F00", "#009E73", "#CC79A7"
 SKY, VERMILLION, YELLOW, BLACK = "#56B4E9", "#D55E00", "#C9B800", "#1A1A1A"
@@ -80,7 +78,7 @@ def new_figure(
     name=name,
     height=height,
     sizing_mode="stretch_width",
-    min_width=_WIDE if zooms else _NARROW,
+    min_width=CONFIG.width if zooms else CONFIG.narrow_width,
     x_range=x_range,
     y_range=y_range,
     tools=tools,
@@ -132,9 +130,9 @@ def style_legend(plot: Any) -> None:
     return
   labels = [item.label.value for item in legend[0].items]
   room = plot.min_width - plot.min_border_left - plot.min_border_right
-  widest = max(map(len, labels)) * _LABEL_WIDTH + _GLYPH_WIDTH
+  widest = max(map(len, labels)) * CONFIG.label_width + CONFIG.glyph_width
   columns = max(1, min(len(labels), int(room / widest)))
-  plot.height += _LEGEND_ROW * (math.ceil(len(labels) / columns) - 1)
+  plot.height += CONFIG.legend_row * (math.ceil(len(labels) / columns) - 1)
   plot.add_layout(legend[0], "above")
   legend.location = "top_left"  # narrow windows hide the right end
   legend.orientation = "horizontal"

@@ -15,16 +15,11 @@ from tfplace.report.explain.layers import (
 )
 from tfplace.report.names import shorten
 from tfplace.report.page import figures
+from tfplace.report.page.config import CONFIG
 from tfplace.report.rows import compute_end_us, device_names
 from tfplace.simulate import Schedule
 
-MAX_LAYERS = 28
-MAX_ARCS = 120
-LEAST_SHARE = 0.002  # fraction of op time that deserves a column
 BETWEEN = " \N{HORIZONTAL ELLIPSIS} "  # joins first and last layer of a block
-_POINTS = 20  # points of an arc
-_LARGEST = 38.0  # diameter of the largest disc, pixels
-_ROW = 58  # pixels
 
 
 def layers_plot(schedule: Schedule) -> Any:
@@ -33,7 +28,7 @@ def layers_plot(schedule: Schedule) -> Any:
   devices = len(schedule.memory)
   plot = figures.new_figure(
     "layers",
-    190 + _ROW * devices,
+    190 + CONFIG.layer_row * devices,
     figures.between(-0.7, len(layers.names) - 0.3),
     figures.between(devices - 0.35, -0.65),
     zooms=False,
@@ -67,7 +62,8 @@ def columns(schedule: Schedule) -> Layers:
     graph.names, schedule.placement.problem.fastest_us, graph.layer_paths
   )
   total = np.bincount(layers.layer_of, time_us, len(layers.names))
-  if len(layers.names) <= MAX_LAYERS:  # else `merge_in_order` merges them
+  # Otherwise `merge_in_order` merges them.
+  if len(layers.names) <= CONFIG.max_layers:
     layers = _fold_small(layers, total)
   total = np.bincount(layers.layer_of, time_us, len(layers.names))
   # Layers are ordered by their forward pass, if any. Ops outside layers come
@@ -76,11 +72,11 @@ def columns(schedule: Schedule) -> Layers:
     layers, schedule.op_start_us, time_us, phases.is_forward(graph)
   )
   position[[name == OTHER for name in layers.names]] = np.inf
-  return merge_in_order(layers, position, total, MAX_LAYERS)
+  return merge_in_order(layers, position, total, CONFIG.max_layers)
 
 
 def _fold_small(layers: Layers, weight: np.ndarray) -> Layers:
-  is_small = weight < LEAST_SHARE * float(weight.sum())
+  is_small = weight < CONFIG.min_layer_share * float(weight.sum())
   if not is_small.any() or is_small.all():
     return layers
   names = [
@@ -133,7 +129,7 @@ def _draw_discs(plot: Any, schedule: Schedule, layers: Layers) -> Any:
   if not len(shown):
     return None
   layer, device = np.divmod(shown, len(short))
-  size = _LARGEST * np.sqrt(total[shown] / total.max())
+  size = CONFIG.disc * np.sqrt(total[shown] / total.max())
   source = ColumnDataSource(
     {
       "x": layer.tolist(),
@@ -174,11 +170,11 @@ def _draw_arcs(plot: Any, schedule: Schedule, layers: Layers) -> Any:
   )
   pairs, inverse = np.unique(ends, axis=1, return_inverse=True)
   size = np.bincount(inverse.reshape(-1), sent.num_bytes)
-  heaviest = np.argsort(-size, kind="stable")[:MAX_ARCS]
+  heaviest = np.argsort(-size, kind="stable")[: CONFIG.max_arcs]
   heaviest = heaviest[size[heaviest] > 0][::-1]
   x, y, source, target = [], [], [], []
   for a, src, b, dst in pairs[:, heaviest].T.tolist():
-    arc = _arc(a, src, b, dst, 0.4 * columns / MAX_LAYERS)
+    arc = _arc(a, src, b, dst, 0.4 * columns / CONFIG.max_layers)
     x.append(arc[0].round(3).tolist())
     y.append(arc[1].round(3).tolist())
     source.append(f"{layers.names[a]} on {short[src]}")
@@ -218,7 +214,7 @@ def _first_readers(schedule: Schedule) -> np.ndarray:
 def _arc(
   a: int, src: int, b: int, dst: int, bulge: float
 ) -> tuple[np.ndarray, np.ndarray]:
-  t = np.linspace(0, 1, _POINTS)
+  t = np.linspace(0, 1, CONFIG.arc_points)
   lean = (dst - src) * 0.5
   control = np.array(
     [

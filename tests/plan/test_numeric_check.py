@@ -1,0 +1,219 @@
+"""Comparing a microbatched step with the whole one by numbers."""
+
+import threading
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers, ops
+
+import tfplace
+from tfplace.core.microbatches import MicrobatchConfig
+from tfplace.errors import ExtractionError
+from tfplace.extraction import trace_keras
+from tfplace.extraction.microbatches import microbatch
+from tfplace.extraction.microbatches.examine import Findings
+from tfplace.plan import numeric_check, sources
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(8, 6)).astype("float32")
+Y = RNG.normal(size=(8, 3)).astype("float32")
+TOKENS = RNG.integers(0, 11, size=(8, 5)).astype("int32")
+
+
+class Own(layers.Layer):
+  def __init__(self, function):
+    super().__init__(name="own")
+    self.function = function
+
+  def call(self, x):
+    return self.function(x)
+
+
+def dense(function=lambda h: h, loss="mse", metrics=(), optimizer="sgd"):
+  keras.utils.set_random_seed(0)
+  model = keras.Sequential(
+    [keras.Input((6,)), layers.Dense(8), Own(function), layers.Dense(3)]
+  )
+  model.compile(optimizer, loss, metrics=list(metrics), jit_compile=False)
+  return model
+
+
+class Positions(layers.Layer):
+  def __init__(self):
+    super().__init__()
+    self.table = layers.Embedding(5, 8)
+
+  def build(self, shape):
+    self.table.build((None,))
+    self.built = True
+
+  def call(self, x):
+    return x + self.table(ops.arange(5))
+
+
+def transformer(optimizer="adam"):
+  """Dropout, and keys whose biases have gradients that are rounding alone."""
+  keras.utils.set_random_seed(0)
+  tokens = keras.Input((5,), dtype="int32")
+  x = Positions()(layers.Embedding(11, 8)(tokens))
+  x = x + layers.MultiHeadAttention(2, 4, dropout=0.1)(x, x)
+  x = layers.Dropout(0.6)(layers.LayerNormalization()(x))
+  model = keras.Model(tokens, layers.Dense(3)(layers.Flatten()(x)))
+  model.compile(optimizer, "mse", metrics=["mae"], jit_compile=False)
+  return model
+
+
+def checked(model, x, microbatches=4):
+  whole = trace_keras(model, sample=(x, Y))
+  divided = trace_keras(
+    model, sample=(x, Y), microbatches=MicrobatchConfig(microbatches)
+  )
+  return numeric_check.check_equal(whole, divided)
+
+
+class All(dict):
+  """All lookups are of the batch."""
+
+  def __contains__(self, name):
+    return True
+
+  def __getitem__(self, name):
+    return True
+
+
+@pytest.fixture
+def unexamined(monkeypatch):
+  """Splits whatever is asked for, as if the analysis knew nothing."""
+
+  def examine(*_):
+    return Findings(("mean",) * 9, frozenset(), All())
+
+  monkeypatch.setattr(microbatch, "examine", examine)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "rmsprop", "adagrad"])
+@pytest.mark.parametrize("microbatches", [2, 3])
+def test_exact_split_passes(optimizer, microbatches):
+  assert checked(transformer(optimizer), TOKENS, microbatches) > 0
+
+
+def test_weights_of_the_model_are_not_touched():
+  model = transformer()
+  before = model.get_weights()
+  checked(model, TOKENS)
+  for found, expected in zip(model.get_weights(), before, strict=True):
+    np.testing.assert_array_equal(found, expected)
+
+
+def contrastive(y, predicted):
+  logits = ops.matmul(predicted, ops.transpose(predicted))
+  numbers = ops.arange(ops.shape(predicted)[0])
+  return ops.sparse_categorical_crossentropy(numbers, logits, from_logits=True)
+
+
+WRONG = {
+  "mean": lambda: dense(lambda h: h - ops.mean(h, axis=0)),
+  "softmax": lambda: dense(lambda h: ops.softmax(h, axis=0)),
+  "first": lambda: dense(lambda h: h + h[:1]),
+  "shape": lambda: dense(lambda h: h * tf.cast(tf.shape(h)[0], h.dtype)),
+  "contrastive": lambda: dense(loss=contrastive),
+  "adam": lambda: dense(lambda h: ops.cumsum(h, axis=0), optimizer="adam"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_mixed_examples_are_found(name, unexamined):
+  with pytest.raises(ExtractionError, match="does not compute what the whole"):
+    checked(WRONG[name](), X)
+
+
+def test_slices_of_positions_side_by_side_are_found(unexamined):
+  with pytest.raises(ExtractionError, match=r"the update of '.*embedding"):
+    checked(transformer("rmsprop"), TOKENS)
+
+
+def root(y, predicted):
+  return ops.sqrt(ops.mean(ops.square(y - predicted)))
+
+
+def test_metric_of_the_parts_is_found(unexamined):
+  with pytest.raises(ExtractionError, match=r"the update of '.*(total|count)"):
+    checked(dense(metrics=[root]), X)
+
+
+def test_plan_that_fails_the_check_is_refused(unexamined):
+  model = WRONG["mean"]()
+  options = {"microbatches": 2, "budget_s": 0.5, "sample": (X, Y)}
+  with pytest.raises(ExtractionError, match="check=False"):
+    tfplace.plan_model(model, "v100x2", **options)
+  plan = tfplace.plan_model(model, "v100x2", check=False, **options)
+  assert "checking" not in plan.seconds
+
+
+def test_plan_says_the_seconds_of_the_check():
+  plan = tfplace.plan_model(
+    dense(), "v100x2", microbatches=2, budget_s=0.5, sample=(X, Y)
+  )
+  assert plan.seconds["checking"] > 0
+
+
+def test_step_that_is_too_large_for_this_host_is_not_run():
+  model = dense()
+  divided = trace_keras(model, sample=(X, Y), microbatches=MicrobatchConfig(2))
+  graph = sources.op_graph(divided, tfplace.cluster_preset("v100x2"))
+  assert numeric_check.skip_reason(graph, divided) == ""
+  slow = numeric_check.CheckConfig(most_seconds=0.0)
+  assert "would take about" in numeric_check.skip_reason(
+    graph, divided, config=slow
+  )
+  large = numeric_check.CheckConfig(memory_share=0.0)
+  assert "GiB" in numeric_check.skip_reason(graph, divided, config=large)
+
+
+def test_step_with_a_lookup_table_is_planned_unchecked():
+  model = keras.Sequential(
+    [
+      keras.Input((5,), dtype="int32"),
+      layers.IntegerLookup(vocabulary=[1, 2, 3]),
+      layers.Embedding(5, 3),
+      layers.Flatten(),
+      layers.Dense(3),
+    ]
+  )
+  model.compile("adam", "mse", jit_compile=False)
+  plan = tfplace.plan_model(
+    model, "v100x2", strategy="m_topo", batch_size=8, microbatches=2
+  )
+  assert "not checked by numbers" in plan.message
+  assert "lookup table" in plan.message
+
+
+def test_threads_leave_losses_of_keras_as_they_were():
+  kept = keras.src.losses.loss.reduce_values, keras.src.losses.loss.apply_mask
+  expected = [dense().fit(X, Y, batch_size=4, verbose=0, shuffle=False)]
+  results, models = {}, [dense() for _ in range(4)]
+
+  def fit(number):
+    model = tfplace.place_model(models[number], microbatches=2, budget_s=0.5)
+    history = model.fit(X, Y, batch_size=4, verbose=0, shuffle=False)
+    results[number] = history.history["loss"]
+
+  threads = [threading.Thread(target=fit, args=(n,)) for n in range(4)]
+  for thread in threads:
+    thread.start()
+  for thread in threads:
+    thread.join()
+  for number in range(4):
+    np.testing.assert_allclose(
+      results[number], expected[0].history["loss"], rtol=1e-5
+    )
+  assert kept == (
+    keras.src.losses.loss.reduce_values,
+    keras.src.losses.loss.apply_mask,
+  )
+  after = dense().fit(X, Y, batch_size=4, verbose=0, shuffle=False)
+  np.testing.assert_allclose(
+    after.history["loss"], expected[0].history["loss"], rtol=1e-6
+  )

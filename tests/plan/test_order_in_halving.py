@@ -1,0 +1,88 @@
+"""The order of ops is chosen with the number of microbatches."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from tfplace.core import Cluster, Device, Link, OpSpec, Problem, build_graph
+from tfplace.core.microbatches import MicrobatchConfig
+from tfplace.errors import ExtractionError
+from tfplace.plan import PlanConfig
+from tfplace.plan.microbatches import choose_variant
+from tfplace.plan.search import search
+from tfplace.plan.variants import StepVariant, order_reason
+
+
+def two_stages(microbatches):
+  """Two stages, each on a device of its own: what the second GPU's memory holds
+  is none of it. 14 us of work and an update.
+
+  Whole 2 + 4 + 2 + 6 and the update. In two parts, by hand, 13 us as ops become
+  ready, for the second forward pass (2 us) of the second stage goes before the
+  first backward pass there, and 11 by rank.
+  """
+  k = microbatches.count
+  if k > 2:
+    raise ExtractionError("the batch has 2 examples")
+  ops, edges = [], []
+  for m in range(k):
+    scope, first = f"microbatch_{m}/" if k > 1 else "", len(ops)
+    number = m if k > 1 else None
+    for name, kind, us in (
+      ("f0", "GPU", 2.0),
+      ("f1", "TPU", 4.0),
+      ("b1", "TPU", 2.0),
+      ("b0", "GPU", 6.0),
+    ):
+      time_us = {kind: us / k}
+      spec = OpSpec(scope + name, "X", time_us, (0.0,), 1.0, microbatch=number)
+      ops.append(spec)
+    edges += [(first + i, 0, first + i + 1) for i in range(3)]
+    edges.append((first + 3, 0, 4 * k))
+  ops.append(OpSpec("update", "X", {"GPU": 1.0}, (), 1.0))
+  devices = (
+    Device("GPU:0", "GPU"),
+    Device("TPU:0", "TPU"),
+    Device("GPU:1", "GPU", 0.5),  # one GPU would not be split for
+  )
+  names = [device.name for device in devices]
+  links = [Link(a, b, 1.0) for a, b in itertools.permutations(names, 2)]
+  cluster = Cluster("c", devices, tuple(links))
+  return StepVariant(Problem(build_graph("g", ops, edges), cluster))
+
+
+@pytest.mark.parametrize("strategy", ["m_topo", "annealing"])
+@pytest.mark.parametrize("order", ["arrival", "rank", "auto"])
+def test_each_number_of_microbatches_has_its_order(strategy, order):
+  config = PlanConfig(strategy, budget_s=1.0, order=order, baselines=())
+  plan, _ = choose_variant(two_stages, config)
+  assert plan.choice.microbatches == MicrobatchConfig(2)
+  taken = "arrival" if order == "arrival" else "rank"
+  assert plan.best.order == plan.problem.order == taken
+  assert plan.best.evaluation.step_time_us == (13 if taken == "arrival" else 11)
+  trials = {t.microbatches.count: t.order for t in plan.choice.trials}
+  # The whole step is a chain: rank gains nothing there.
+  assert trials[1] == ("rank" if order == "rank" else "arrival")
+  said = "by rank, since as they become ready nothing faster than 13 us"
+  assert (said in plan.order_reason) == (order == "auto")
+
+
+def test_baselines_are_in_the_order_of_the_plan():
+  problem = two_stages(MicrobatchConfig(2)).problem
+  config = PlanConfig("m_topo", 1.0, order="auto", baselines=("m_etf",))
+  plan = search(problem, config)
+  assert [r.order for r in plan.results] == ["rank", "rank"]
+  assert [r.evaluation.step_time_us for r in plan.results] == [11, 11]
+
+
+def test_reasons():
+  assert order_reason("rank", None) == ""
+  assert order_reason("rank", np.inf) == (
+    "devices run their ops by rank, since as they become ready nothing was"
+    " found that fits in memory"
+  )
+  assert order_reason("arrival", 12000.0) == (
+    "devices run their ops as they become ready, since by rank nothing faster"
+    " than 12 ms was found, and it must gain 3%"
+  )

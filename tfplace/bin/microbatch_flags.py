@@ -1,0 +1,107 @@
+"""Flags for the microbatches of a training step."""
+
+from absl import flags
+
+from tfplace.bin import cli
+from tfplace.core.microbatches import AUTO, MicrobatchConfig
+from tfplace.errors import shown
+
+
+def define_flags(values: flags.FlagValues) -> None:
+  """Adds `--microbatches` and the flags that refine it."""
+  flags.DEFINE_string(
+    "microbatches",
+    "1",
+    "Number of microbatches of the training step, each with its own forward and"
+    " backward pass. The step computes the same result as the whole step. 1"
+    " leaves the step whole. auto (tfplace-place only) chooses this number and"
+    " --max_in_flight together with the placement. A given placement determines"
+    " its number.",
+    flag_values=values,
+  )
+  flags.DEFINE_string(
+    "max_in_flight",
+    None,
+    "Maximum number of microbatches in flight: another forward pass starts only"
+    " after a backward pass has ended. Default: all.",
+    flag_values=values,
+  )
+  flags.DEFINE_bool(
+    "allow_batch_statistics",
+    False,
+    "Let BatchNormalization compute its statistics for each microbatch, as"
+    " replicated training does. Otherwise, a step with BatchNormalization"
+    " cannot be split.",
+    flag_values=values,
+  )
+
+
+def is_chosen(values: flags.FlagValues) -> bool:
+  """Returns whether microbatches are chosen together with the placement."""
+  return bool(values.microbatches == AUTO)
+
+
+def config(values: flags.FlagValues) -> MicrobatchConfig:
+  """Returns the requested microbatches, or the whole step for "auto".
+
+  Raises:
+    UsageError: a value is not a whole number of at least 1.
+  """
+  count = None if is_chosen(values) else _count(values, "microbatches")
+  return MicrobatchConfig(
+    count or 1,
+    _count(values, "max_in_flight"),
+    values.allow_batch_statistics,
+  )
+
+
+def arguments(values: flags.FlagValues) -> list[str]:
+  """Returns the given flags, for the command line of another command."""
+  names = ("microbatches", "max_in_flight", "allow_batch_statistics")
+  return [f"--{n}={values[n].value}" for n in names if values[n].present]
+
+
+def check_given(values: flags.FlagValues) -> None:
+  """Checks that `--max_in_flight` has `--microbatches` beside it.
+
+  Raises:
+    UsageError: the flag would be ignored.
+  """
+  if values["max_in_flight"].present and not values["microbatches"].present:
+    raise cli.UsageError(
+      f"--max_in_flight={values.max_in_flight} has no effect without"
+      " --microbatches; give both"
+    )
+
+
+def _count(values: flags.FlagValues, flag: str) -> int | None:
+  text = values[flag].value
+  if text is None:
+    return None
+  if not cli.is_count(text) or int(text) < 1:
+    raise cli.UsageError(
+      f"--{flag}={shown(text)}: it must be a whole number of at least 1"
+    )
+  return int(text)
+
+
+def check_agrees(
+  values: flags.FlagValues, found: MicrobatchConfig, path: str
+) -> None:
+  """Checks that the given flags agree with the microbatches of a placement.
+
+  Raises:
+    UsageError: a flag contradicts the placement.
+  """
+  asked = config(values)
+  pairs = {
+    "microbatches": (asked.count, found.count),
+    "max_in_flight": (asked.in_flight, found.in_flight),
+  }
+  for flag, (wanted, there) in pairs.items():
+    if values[flag].present and wanted != there:
+      raise cli.UsageError(
+        f"--{flag}={values[flag].value}, and placement {path!r} is of"
+        f" {found.count} microbatches with {found.in_flight} in flight:"
+        " leave the flag out"
+      )

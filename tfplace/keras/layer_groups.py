@@ -1,0 +1,87 @@
+"""Colocation groups of layers, ops and optimizer slots."""
+
+import collections
+import fnmatch
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
+
+import keras
+
+from tfplace.core import colocation
+from tfplace.core.op_graph import OpGraph
+from tfplace.errors import ApplyError, FormatError
+from tfplace.extraction import TracedStep
+from tfplace.keras import state
+from tfplace.plan.device_map import similar_names
+
+# A layer name, a pattern, or several of them that share one device.
+LayerGroup: TypeAlias = str | Sequence[str]
+
+
+def check_groups(groups: Iterable[LayerGroup]) -> tuple[tuple[str, ...], ...]:
+  """Returns the groups of `keep_together`, each as a tuple of names.
+
+  Raises:
+    ApplyError: an entry is not a name.
+  """
+  if isinstance(groups, str) or not isinstance(groups, Iterable):
+    groups = (groups,)
+  result = []
+  for group in groups:
+    names = group if isinstance(group, (list, tuple)) else (group,)
+    if not names or not all(isinstance(name, str) for name in names):
+      raise ApplyError(
+        "keep_together takes names of layers, patterns, and lists of them, not"
+        f" {group!r:.60}"
+      )
+    result.append(tuple(names))
+  return tuple(result)
+
+
+def grouped(
+  graph: OpGraph,
+  traced: TracedStep,
+  model: keras.Model,
+  keep_together: Iterable[Sequence[str]],
+) -> OpGraph:
+  """Adds the groups of optimizer slots and of the user to a graph.
+
+  Raises:
+    ApplyError: a name matches no layer and no op of the model.
+  """
+  groups = _slot_groups(graph, model)
+  for names in keep_together:
+    groups.append([op for name in names for op in _ops(graph, traced, name)])
+  return colocation.keep_together(graph, groups)
+
+
+def _slot_groups(graph: OpGraph, model: keras.Model) -> list[list[int]]:
+  """Returns the positions of the handles of slots and variables, by path.
+
+  Variables with the same path are omitted; the controller places their slots.
+  """
+  count = collections.Counter(v.path for v in state.variables(model))
+  return [
+    [graph.index[owner.path], graph.index[slot.path]]
+    for slot, owner in state.slots(model)
+    if all(p in graph.index and count[p] == 1 for p in (slot.path, owner.path))
+  ]
+
+
+def _ops(graph: OpGraph, traced: TracedStep, name: str) -> list[int]:
+  """Returns the ops of a named layer, of matching layers, or matching ops."""
+  known = {layer for layers in traced.layers.values() for layer in layers}
+  wanted = {name} & known or set(fnmatch.filter(known, name))
+  if not wanted:
+    try:
+      return colocation.matching(graph, name)
+    except FormatError:
+      raise ApplyError(
+        f"keep_together names {name!r}, which is no layer of model"
+        f" {traced.name!r} and like no op's name; {similar_names(name, known)}"
+      ) from None
+  return [
+    op
+    for op, node in enumerate(graph.names)
+    if not wanted.isdisjoint(traced.layers.get(node, ()))
+  ]

@@ -1,0 +1,198 @@
+"""Source of a Keras model's steps for planning."""
+
+import dataclasses
+import logging
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfplace.core.cluster import Cluster
+from tfplace.core.microbatches import WHOLE, MicrobatchConfig
+from tfplace.core.problem import Problem
+from tfplace.errors import ExtractionError, TfplaceError
+from tfplace.extraction import TracedStep, trace_keras
+from tfplace.extraction import keras_inputs as inputs
+from tfplace.extraction.traced import DEFAULT_BATCH_SIZE
+from tfplace.keras import layer_groups
+from tfplace.plan import Stages, StepVariant, local_devices, local_step
+from tfplace.plan.numeric_check import check_equal, skip_reason
+from tfplace.plan.sources import DEFAULT_COSTS, op_graph
+from tfplace.plan.variants import in_words
+
+_logger = logging.getLogger("tfplace")
+
+
+@dataclasses.dataclass(frozen=True)
+class StepConfig:
+  """Step of a Keras model, and the devices and costs to plan it for.
+
+  Attributes:
+    cluster: cluster to plan for.
+    batch_size: batch size to plan for. None takes the size of the batch, or
+      Keras' default of 32.
+    keep_together: names of layers or patterns; each tuple shares one device.
+    costs: name of the cost model for estimated costs.
+    measured: whether the step is run to measure its costs.
+  """
+
+  cluster: Cluster
+  batch_size: int | None = None
+  keep_together: tuple[tuple[str, ...], ...] = ()
+  costs: str = DEFAULT_COSTS
+  measured: bool = False
+
+
+class KerasSource:
+  """Source of the step variants of one model; see `plan.planner.Source`.
+
+  Optimizer slots share the device of their variables.
+  """
+
+  def __init__(
+    self, model: keras.Model, config: StepConfig, kind: str, data: Any = None
+  ) -> None:
+    """Takes the kind of the step, and one batch if it is known."""
+    self._model = model
+    self._config = config
+    self._kind = kind
+    self._data = data
+    self._measured: bool | None = None  # None until the first costs are known.
+    self._whole: TracedStep | None = None  # None until it is traced.
+
+  @property
+  def training(self) -> bool:
+    """Returns whether the step is a training step."""
+    return self._kind == "train"
+
+  @property
+  def suggests_microbatches(self) -> bool:
+    """Returns whether microbatches may gain speed.
+
+    Devices that share one physical device gain nothing.
+    """
+    names = [device.name for device in self._config.cluster.devices]
+    return self.training and not local_devices.shared_phrase(names)
+
+  def open(self, microbatches: MicrobatchConfig, show: Stages) -> StepVariant:
+    """Traces a step variant and computes the costs of its ops.
+
+    Raises:
+      ApplyError: a name in `keep_together` matches nothing.
+      TfplaceError: the step cannot be divided this way, or it cannot be run
+        although other variants have measured costs.
+    """
+    config = self._config
+    how = "" if microbatches.is_whole else f" {in_words(microbatches)}"
+    with show("tracing", f" its {self._kind} step{how}"):
+      traced = self._trace(microbatches)
+    with show("costs", f" of {len(traced.graph_def.node):,} ops"):
+      graph = op_graph(traced, config.cluster, costs=config.costs)
+      graph = layer_groups.grouped(
+        graph, traced, self._model, config.keep_together
+      )
+    problem = Problem(graph, config.cluster)
+    if config.measured and self._measured is not False:
+      with show("measuring", " its step on one device, for a few seconds"):
+        problem = self._with_measured_costs(problem, traced)
+    if microbatches.is_whole:
+      self._whole = traced
+    return StepVariant(problem, traced)
+
+  def _trace(self, microbatches: MicrobatchConfig = WHOLE) -> TracedStep:
+    sample, batch_size = None, self._config.batch_size
+    if self._data is not None:
+      sample = _sample(self._model, self._data, batch_size, self._kind)
+    return trace_keras(
+      self._model,
+      batch_size,
+      sample=sample,
+      kind=self._kind,
+      microbatches=microbatches,
+    )
+
+  def compare(
+    self, variant: StepVariant, microbatches: MicrobatchConfig, show: Stages
+  ) -> str:
+    """Compares a microbatched step numerically with the whole step.
+
+    Returns:
+      The reason if the steps were not compared, or "".
+
+    Raises:
+      ExtractionError: the steps differ.
+    """
+    traced = variant.traced
+    if traced is None:
+      raise ExtractionError(f"model {self._model.name!r} was not traced")
+    graph = variant.problem.graph
+    if microbatches.allow_batch_statistics and _has_statistics(self._model):
+      why = "statistics of microbatches are allowed to differ"
+    else:
+      why = skip_reason(graph, traced, microbatches.max_in_flight)
+    if why:
+      return f"not checked by numbers: {why}"
+    with show("checking", f" the step {in_words(microbatches)} by numbers"):
+      check_equal(self._whole or self._trace(), traced)
+    return ""
+
+  def _with_measured_costs(
+    self, problem: Problem, traced: TracedStep
+  ) -> Problem:
+    """Replaces estimated costs by measured costs if the step can be run.
+
+    All step variants use the kind of costs of the first one, so that they are
+    comparable.
+    """
+    try:
+      problem = local_step.measured_problem(problem, traced)
+    except TfplaceError as error:
+      if self._measured:
+        raise
+      self._measured = False
+      _logger.warning(
+        "model %r is placed by estimated costs: %s", traced.name, error
+      )
+    else:
+      self._measured = True
+    return problem
+
+
+def _has_statistics(model: keras.Model) -> bool:
+  return any(
+    isinstance(layer, keras.layers.BatchNormalization) and layer.trainable
+    for layer in model._flatten_layers()
+  )
+
+
+def _sample(
+  model: keras.Model, data: Any, batch_size: int | None, kind: str
+) -> Any:
+  """Returns zeros shaped like `data`, since a traced batch has only shapes."""
+  own_size = inputs.static_batch_size(model)
+
+  def zeros(tensor: Any) -> Any:
+    if tensor is None:
+      return None
+    shape = list(tensor.shape)
+    if shape and (shape[0] is None or batch_size):
+      shape[0] = batch_size or own_size or DEFAULT_BATCH_SIZE
+    if None in shape:
+      raise ExtractionError(
+        f"a batch of model {model.name!r} has shape {tuple(tensor.shape)}, and"
+        " planning must know all but the first dimension: plan with"
+        " plan_model(model, sample=...) and give place_model that plan"
+      )
+    dtype = tf.as_dtype(tensor.dtype)
+    if dtype == tf.string:
+      return np.full(shape, b"", object)
+    return np.zeros(shape, dtype.as_numpy_dtype)
+
+  if inputs.has_own_step(model, kind):
+    return keras.tree.map_structure(zeros, data)
+  x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
+  x, y, weight = keras.tree.map_structure(zeros, (x, y, weight))
+  if weight is not None:
+    return x, y, weight
+  return (x,) if y is None else (x, y)

@@ -1,0 +1,18 @@
+"""Graph network that modifies a placement one decision after the other.
+
+A decision sees the partial schedule and the placement to modify. `auto` runs
+this policy on microbatched steps.
+"""
+
+from tfplace.learned import Method
+from tfplace.learned.encoder import features
+
+METHODS = {
+  "ordered": Method(
+    placer="tfplace.learned.ordered.placer:OrderedPlacer",
+    learner="tfplace.learned.ordered.learner:OrderedLearner",
+    # The last digit is incremented when the inputs of a decision change.
+    version=100 * features.VERSION + 2,
+    functions={"contexts": features.signature(axes=0), "head": {}},
+  )
+}

@@ -1,0 +1,300 @@
+"""Compiled decoder that makes decisions in order.
+
+When the first op of a decision is reached, a small MLP scores each device that
+can run it. All devices share the MLP, so that devices are interchangeable and
+any number works. Its inputs are `SEEN` features of the decision on the device
+and the decision's context from the graph network. The op is then scheduled
+after its inputs have arrived (transfers queue on their channels) and the device
+is free. Doppler (ICLR 2026) decides op by op in the same way; decisions on
+coarse groups are ours.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from tfplace.learned.decisions import NEVER
+from tfplace.learned.ordered.schedule import (
+  SEEN,
+  State,
+  arrival,
+  copy,
+  make_state,
+  open_devices,
+  reset,
+  run,
+  take,
+)
+from tfplace.learned.ordered.tables import PartialTables
+from tfplace.simulate.jit import Index, helper, inlined, kernel
+
+SLOWER = 24  # index of the log slowdown of the device on the work
+BASE = 26  # index of the flag for the device of the base
+_MOST = 4.0  # bound on the features
+
+
+class Head(NamedTuple):
+  """Weights of the MLP and its inputs for each decision.
+
+  Attributes:
+    context: [N, H] float32, added to the first layer.
+    slope: [N, SEEN] float32, linear part of the logit.
+    first: [SEEN, H] float32.
+    second: [H, K] float32.
+    bias: [K] float32.
+    last: [K] float32.
+  """
+
+  context: np.ndarray
+  slope: np.ndarray
+  first: np.ndarray
+  second: np.ndarray
+  bias: np.ndarray
+  last: np.ndarray
+
+
+class Samples(NamedTuple):
+  """Sampled placements and what their decisions observed.
+
+  Attributes:
+    choices: [B, N] int32 devices.
+    seen: [B, N, D, SEEN] float32 features, or [B, 0, D, SEEN] if not kept.
+    may: [B, N, D] bool devices to choose from, empty like `seen`. These are the
+      allowed devices with free memory, or all allowed ones if there are none.
+  """
+
+  choices: np.ndarray
+  seen: np.ndarray
+  may: np.ndarray
+
+
+def decode(
+  tables: PartialTables,
+  head: Head,
+  noise: np.ndarray,
+  forced: np.ndarray,
+  keeps: bool,
+) -> Samples:
+  """Decodes placements one after the other.
+
+  Args:
+    noise: [B, N, D] float32 added to the logits: Gumbel noise to sample, 0 for
+      the most probable choices.
+    forced: [B, N] int32 devices to choose regardless of the logits, -1 for
+      none.
+    keeps: True to return what the decisions observed.
+  """
+  number, count, devices = noise.shape
+  rows = count if keeps else 0
+  samples = Samples(
+    np.full((number, count), -1, np.int32),
+    np.zeros((number, rows, devices, SEEN), np.float32),
+    np.zeros((number, rows, devices), np.bool_),
+  )
+  _decode(
+    tables,
+    head,
+    noise,
+    forced,
+    samples,
+    make_state(tables, head.first.shape[1], len(head.bias)),
+  )
+  return samples
+
+
+@kernel
+def _decode(
+  tables: PartialTables,
+  head: Head,
+  noise: np.ndarray,
+  forced: np.ndarray,
+  samples: Samples,
+  state: State,
+) -> None:
+  for row in range(len(noise)):
+    device_of = samples.choices[row]
+    reset(state)
+    for op in tables.order:
+      decision = np.int64(tables.decision_of[op])
+      if device_of[decision] < 0:
+        best: Index = np.int64(forced[row, decision])
+        open_devices(tables, state, decision)
+        if best >= 0:
+          state.may[best] = True
+        _look(tables, state, device_of, decision, op)
+        if best < 0:
+          best = _score(head, state, decision, noise[row, decision])
+        if samples.seen.shape[1] > 0:
+          for device in range(len(state.may)):
+            copy(samples.seen[row, decision, device], state.seen[device])
+          copy(samples.may[row, decision], state.may)
+        take(tables, state, device_of, decision, best)
+      run(tables, state, device_of, op, np.int64(device_of[decision]))
+
+
+@helper
+def _look(
+  tables: PartialTables,
+  state: State,
+  device_of: np.ndarray,
+  decision: Index,
+  op: Index,
+) -> None:
+  """Fills in [D, SEEN] features, relative to the best device."""
+  seen, may, least = state.seen, state.may, state.least
+  start, end, cut = state.start, state.finish, state.cut
+  devices = len(may)
+  seen[:] = 0.0
+  least[:] = np.inf
+  here_us = max(tables.fastest_us[decision], 0.01 * tables.mean_us)
+  _traffic(tables, state, device_of, decision)
+  for device in range(devices):
+    if not may[device]:
+      continue
+    ready = arrival(tables, state, device_of, op, device)
+    start[device] = max(ready, state.clock[device])
+    end[device] = start[device] + tables.work_us[decision, device]
+    least[0] = min(least[0], state.load[device])
+    least[1] = min(least[1], start[device])
+    least[2] = min(least[2], end[device])
+    least[3] = min(least[3], cut[device])
+    wait = ready - state.clock[device]
+    seen[device, 0] = np.tanh(wait / here_us)
+  for device in range(devices):
+    if may[device]:
+      _relate(tables, state, decision, device, here_us)
+
+
+@helper
+def _relate(
+  tables: PartialTables,
+  state: State,
+  decision: Index,
+  device: Index,
+  here_us: float,
+) -> None:
+  start, end, cut = state.start, state.finish, state.cut
+  least, ideal = state.least, tables.ideal_us
+  row = state.seen[device]
+  load = state.load[device]
+  work_us = tables.work_us[decision, device]
+  row[1] = (load + work_us) / ideal
+  row[2] = (load - least[0]) / ideal
+  row[3] = np.tanh((load - least[0]) / here_us)
+  row[4] = (start[device] - least[1]) / ideal
+  row[5] = np.tanh((start[device] - least[1]) / here_us)
+  row[6] = (end[device] - least[2]) / ideal
+  row[7] = np.tanh((end[device] - least[2]) / here_us)
+  row[8] = (cut[device] - least[3]) / ideal
+  row[9] = np.log1p(cut[device] / here_us) - np.log1p(least[3] / here_us)
+  row[10] = np.log1p(cut[device] / here_us)
+  _kin(tables, state, decision, device, row)
+  row[20] = load <= 0.0
+  memory = max(tables.memory_bytes[device], 1.0)
+  persistent = state.persistent[device] + tables.persistent_bytes[decision]
+  row[21] = persistent / memory
+  row[22] = (state.held[device] + tables.held_bytes[decision]) / memory
+  row[23] = np.log(max(work_us, 1e-9) / max(tables.fastest_us[decision], 1e-9))
+  row[SLOWER] = tables.slower[device]
+  row[25] = 1.0
+  if state.latest[device] >= 0.0:
+    row[25] = tables.position[decision] - state.latest[device]
+  base = tables.base[decision]
+  if base >= 0:
+    row[BASE] = base == device
+    row[27] = tables.base_shares[decision, device]
+    row[28] = tables.base_loads[device]
+    row[29] = tables.base_loads[device] - tables.base_loads[base]
+  for i in range(SEEN):
+    row[i] = min(max(row[i], -_MOST), _MOST)
+
+
+@helper
+def _traffic(
+  tables: PartialTables, state: State, device_of: np.ndarray, decision: Index
+) -> None:
+  """Fills in traffic with earlier decisions, per device."""
+  near, cut, seen = state.near, state.cut, state.seen
+  near[:] = 0.0
+  inputs = outputs = 1e-9
+  decided = most = 0.0
+  largest = np.int64(-1)
+  offsets = tables.near_offsets
+  for i in range(offsets[decision], offsets[decision + 1]):
+    other, us = tables.near[i], tables.near_us[i]
+    sends = other >= 0
+    if not sends:
+      other = -1 - other
+    if sends:
+      outputs += us
+    else:
+      inputs += us
+    where = np.int64(device_of[other])
+    if where >= 0:
+      near[0 if sends else 1, where] += us
+      decided += us
+      if us > most:
+        largest, most = where, us
+  for device in range(len(cut)):
+    cut[device] = decided - near[0, device] - near[1, device]
+    seen[device, 17] = near[0, device] / outputs
+    seen[device, 18] = near[1, device] / inputs
+    seen[device, 19] = device == largest
+
+
+@inlined
+def _total(values: np.ndarray) -> float:
+  """Returns the sum, slightly above 0."""
+  result = 1e-9
+  for value in values:
+    result += value
+  return result
+
+
+@inlined
+def _kin(
+  tables: PartialTables,
+  state: State,
+  decision: Index,
+  device: Index,
+  row: np.ndarray,
+) -> None:
+  """Fills in the devices of the decision's layer and microbatch."""
+  micro = tables.micro[decision]
+  layers = state.layer[tables.layer[decision]]
+  micros = state.micro[micro]
+  pairs = state.pair[tables.pair[decision]]
+  row[11] = layers[device] / _total(layers)
+  row[12] = micros[device] / _total(micros)
+  row[13] = pairs[device] / _total(pairs)
+  row[14] = micros[device] / max(state.load[device], 1e-9)
+  row[15] = state.last[1 + micro] == device
+  row[16] = state.last[0] == device
+
+
+@helper
+def _score(
+  head: Head, state: State, decision: Index, noise: np.ndarray
+) -> Index:
+  hidden, narrow, logits = state.hidden, state.narrow, state.logits
+  best: Index = np.int64(0)
+  for device in range(len(noise)):
+    logits[device] = NEVER
+    if state.may[device]:
+      copy(hidden, head.context[decision])
+      copy(narrow, head.bias)
+      logits[device] = noise[device]
+      for i in range(SEEN):
+        value = state.seen[device, i]
+        logits[device] += value * head.slope[decision, i]
+        for j in range(len(hidden)):
+          hidden[j] += value * head.first[i, j]
+      for i in range(len(hidden)):
+        value = max(hidden[i], np.float32(0.0))
+        for j in range(len(narrow)):
+          narrow[j] += value * head.second[i, j]
+      for j in range(len(narrow)):
+        logits[device] += max(narrow[j], np.float32(0.0)) * head.last[j]
+    if logits[device] > logits[best]:
+      best = np.int64(device)
+  return best

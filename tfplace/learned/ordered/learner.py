@@ -1,0 +1,154 @@
+"""Learner of policies that decide in order: imitation, then PPO."""
+
+import dataclasses
+from typing import Any, ClassVar
+
+import numpy as np
+import tensorflow as tf
+
+from tfplace.learned.encoder.learner import EncoderLearner
+from tfplace.learned.ordered.agent import OrderedActor, observed
+from tfplace.learned.ordered.decoding import Head, Samples, decode
+from tfplace.learned.ordered.network import (
+  OrderedConfig,
+  OrderedNetwork,
+  exportable,
+)
+from tfplace.learned.ordered.tables import partial_tables
+from tfplace.learned.policy_format import Exportable
+from tfplace.learned.train import time_step as ts
+from tfplace.learned.train.config import PPOConfig, TrainConfig
+from tfplace.learned.train.tasks import Task
+
+
+@dataclasses.dataclass(frozen=True)
+class OrderedPPOConfig(PPOConfig):
+  """Settings in addition to `PPOConfig`.
+
+  Attributes:
+    temperature: Temperature of the logits in training.
+    own_choices: Fraction of the decisions on an imitated path that the policy
+      makes itself, in every second pass. The policy thus learns how to continue
+      after a mistake.
+    same_features: Devices whose features differ less are equivalent imitation
+      targets.
+  """
+
+  temperature: float = 1.0
+  own_choices: float = 0.1
+  same_features: float = 1e-5
+
+
+class OrderedLearner(EncoderLearner):
+  """Learner of a policy that modifies a placement in order.
+
+  Imitation is teacher-forced: decisions follow the target. The loss accepts the
+  target device or any device with the same features, because the order of equal
+  empty devices has no meaning. PPO uses the best placement so far as in SLIM
+  (self-labeling, arXiv 2401.11849).
+  """
+
+  network_type: ClassVar[type] = OrderedConfig
+  method_type: ClassVar[type] = OrderedPPOConfig
+  network_class: ClassVar[type] = OrderedNetwork
+  changes: ClassVar[bool] = True
+
+  def __init__(self, tasks: list[Task], config: TrainConfig) -> None:
+    super().__init__(tasks, config)
+    self._tables = [partial_tables(task.decisions) for task in tasks]
+    self._tell = tf.function(
+      lambda graph: (*self.policy(self._bank.get(graph)), *self.policy.head()),
+      autograph=False,
+    )
+
+  def _make_actor(self) -> OrderedActor:
+    temperature = self._method.temperature
+    return OrderedActor(self._bank, self.policy, temperature)
+
+  def exportable(self) -> Exportable:
+    """Returns the averaged network and its head."""
+    return exportable(self._averaged)
+
+  def imitate(self, graph: int) -> float:
+    """See `Learner`; samples depend on the number of completed steps."""
+    step = int(self.imitation_optimizer.iterations)
+    rng = np.random.default_rng([self._config.seed, step])
+    target = self._tasks[graph].target
+    forced = target.copy()
+    noise = rng.gumbel(size=self._shape(graph)).astype(np.float32)
+    if step % 2:
+      forced[rng.random(len(target)) < self._method.own_choices] = -1
+    samples = self._decode(graph, noise[None], forced[None])
+    seen, may = samples.seen[0], samples.may[0]
+    at = np.arange(len(target))
+    wanted = seen[at, target][:, None]
+    off = np.abs(seen - wanted).max(axis=-1)
+    same = may & (off <= self._method.same_features)
+    known = same.any(axis=1)  # Off its path, the target may have no room.
+    loss = self._imitate(
+      tf.constant(graph), *map(tf.constant, (seen, may, same, known))
+    )
+    self._average.step()
+    return float(loss)
+
+  def _imitation_loss(self, graph: tf.Tensor, *given: tf.Tensor) -> tf.Tensor:
+    seen, may, same, known = given
+    told = self.policy(self._bank.get(graph))
+    log_probs = tf.nn.log_softmax(self.policy.logits(told, seen, may))
+    smoothing = self._config.imitation.smoothing
+    return shared_loss(log_probs, may, same, known, smoothing)
+
+  def _sample(
+    self, graph: int, rng: np.random.Generator
+  ) -> tuple[np.ndarray, ts.TimeStep, dict[str, Any]]:
+    shape = 1 + self._method.samples, *self._shape(graph)
+    noise = rng.gumbel(size=shape).astype(np.float32)
+    noise *= np.float32(self._method.temperature)
+    noise[0] = 0.0
+    forced = np.full(shape[:2], -1, np.int32)
+    best = self._tasks[graph].best
+    if best is not None:
+      forced[-1] = best
+    samples = self._decode(graph, noise, forced)
+    others = Samples(*(part[1:] for part in samples))
+    first, info = self._look(observed(self._bank, graph, others))
+    return samples.choices, first, info
+
+  def _head(self, graph: int) -> Head:
+    return Head(*(part.numpy() for part in self._tell(tf.constant(graph))))
+
+  def _shape(self, graph: int) -> tuple[int, ...]:
+    return self._tables[graph].allowed.shape
+
+  def _decode(
+    self, graph: int, noise: np.ndarray, forced: np.ndarray
+  ) -> Samples:
+    tables = self._tables[graph]
+    return decode(tables, self._head(graph), noise, forced, True)
+
+
+def shared_loss(
+  log_probs: tf.Tensor,
+  may: tf.Tensor,
+  same: tf.Tensor,
+  known: tf.Tensor,
+  smoothing: float,
+) -> tf.Tensor:
+  """Computes the cross-entropy with a set of equivalent targets.
+
+  Args:
+    log_probs: [N, D].
+    may: [N, D] bool devices to choose from.
+    same: [N, D] bool target and its equivalents.
+    known: [N] bool decisions with a target.
+    smoothing: Weight of the mean over all devices to choose from.
+  """
+  log_probs = tf.maximum(log_probs, -30.0)
+  wanted = tf.reduce_logsumexp(tf.where(same, log_probs, -1e9), axis=1)
+  number = tf.reduce_sum(tf.cast(may, tf.float32), axis=1)
+  every = tf.reduce_sum(tf.where(may, log_probs, 0.0), axis=1)
+  every /= tf.maximum(number, 1.0)
+  mixed = (1.0 - smoothing) * wanted + smoothing * every
+  weight = tf.cast(known, tf.float32)
+  total = tf.maximum(tf.reduce_sum(weight), 1.0)
+  return -tf.reduce_sum(tf.where(known, mixed, 0.0)) / total

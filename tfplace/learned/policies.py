@@ -1,0 +1,109 @@
+"""Exported policies: loading and inference with the base install."""
+
+import functools
+import os
+import pathlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from tfplace.errors import ExtractionError, TrainingError
+from tfplace.learned import policy_format
+from tfplace.learned.policy_format import PolicyInputs
+
+SHIPPED = pathlib.Path(__file__).parent / "pretrained"
+
+
+class Policy:
+  """Loaded policy.
+
+  Attributes:
+    info: Content of its `policy.json`.
+
+  Raises:
+    TrainingError: The policy cannot be loaded or was not exported by tfplace.
+      In the latter case none of its code has run.
+  """
+
+  def __init__(self, directory: pathlib.Path, info: Mapping[str, Any]) -> None:
+    # TensorFlow takes seconds to import, so it is imported only to run a
+    # policy.
+    from tfplace.extraction.safety import safe_loading
+    from tfplace.learned import export
+
+    self.info = info
+    path = str(directory)
+    try:
+      self._module = safe_loading.load(
+        path, lambda graph: export.check_policy(graph, info["strategy"], path)
+      )
+    except ExtractionError as error:
+      raise TrainingError(
+        f"policy {path!r} cannot be loaded: {error}"
+      ) from error
+
+  @property
+  def weights(self) -> list[Any]:
+    """Variables in the order of the network."""
+    return list(self._module.weights)
+
+  @property
+  def axes(self) -> int:
+    """Number of op-name axes that the encoder observes; 0 for none."""
+    return int(self.info.get("network", {}).get("axes", 0))
+
+  def decisions(self, most: int | None = None) -> tuple[int | None, ...]:
+    """Returns the numbers of decisions to place at; None is every group.
+
+    These are the numbers used in training up to `most`, or `most` if unknown.
+    """
+    trained = self.info.get("decisions") or [most]
+    if most is None:
+      return tuple(dict.fromkeys(trained))
+    return tuple(dict.fromkeys(min(n or most, most) for n in trained))
+
+  def run(self, function: str, arrays: Iterable[np.ndarray]) -> Any:
+    """Calls an exported function and returns its result as arrays."""
+    import tensorflow as tf
+
+    result = getattr(self._module, function)(*map(tf.constant, arrays))
+    return tf.nest.map_structure(lambda tensor: tensor.numpy(), result)
+
+  def logits(self, inputs: PolicyInputs) -> np.ndarray:
+    """Computes [N, D] float32 logits, about -1e9 where not allowed."""
+    return self.run("logits", inputs.tensors().values())
+
+
+def load_policy(
+  directory: str | os.PathLike[str], strategy: str = "gdp"
+) -> Policy:
+  """Loads an exported policy.
+
+  Raises:
+    TrainingError: The directory contains no policy, or one of another strategy
+      or feature version.
+  """
+  info = policy_format.read_info(directory, strategy)
+  return Policy(pathlib.Path(directory), info)
+
+
+def load_placers_policy(strategy: str, directory: str | None) -> Policy:
+  """Loads the given policy, or the shipped one for None.
+
+  Raises:
+    TrainingError: No policy of the strategy ships; see also `load_policy`.
+  """
+  if directory is None:
+    shipped = SHIPPED / strategy
+    if not (shipped / policy_format.INFO_FILE).exists():
+      raise TrainingError(
+        f"no policy of strategy {strategy!r} ships with tfplace; train one"
+        " with tfplace-train and name its directory"
+      )
+    # Shipped policies never change, so they are cached.
+    return _shipped(shipped, strategy)
+  return load_policy(directory, strategy)
+
+
+_shipped = functools.lru_cache(maxsize=4)(load_policy)

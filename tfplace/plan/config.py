@@ -1,0 +1,145 @@
+"""Settings of planning, and the display of its stages."""
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Iterator, Mapping
+from typing import Protocol
+
+from tfplace import placers
+from tfplace.core import order as orders
+from tfplace.core.argument_checks import check_count
+from tfplace.core.budget import check_budget
+from tfplace.core.microbatches import WHOLE, MicrobatchConfig
+from tfplace.core.placement import Placement
+from tfplace.core.problem import Problem
+from tfplace.cost.measured_costs import noise_of
+from tfplace.errors import TfplaceError
+from tfplace.extraction import stages
+from tfplace.placers import registry
+
+SINGLE = "single"
+AUTO = "auto"  # The strategy that chooses among the others.
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanConfig:
+  """Settings of the planner.
+
+  Attributes:
+    strategy: name of a placer.
+    budget_s: time limit of the lower-bound proof and the placer, in seconds.
+    seed: seed of the placer's random choices.
+    policy: exported policy of a learned strategy. None selects the shipped
+      policy.
+    baselines: strategies to compare the placement with.
+    init_placement: placement from which the search starts, see
+      `tfplace.place`, or None.
+    tolerance: share of the step time that `auto` may give up for less traffic.
+      None selects the noise of measured costs (`measured_costs.step_noise`), or
+      0 for estimated costs.
+    max_evaluations: limit of the number of evaluations, so that a seed gives
+      the same plan on every machine. None means a time limit only.
+    order: order in which a device runs its ready ops, see `tfplace.place`.
+      "auto" chooses it together with the placement.
+    microbatches: microbatches of the step. If they are chosen, the count is
+      ignored, and the other fields apply to all step variants.
+    chooses_microbatches: whether the number of microbatches and the number in
+      flight are chosen together with the placement.
+    measure: whether placements run on the devices of the source, if it has any,
+      and the measured step times decide.
+    compare: whether a microbatched step is compared numerically with the whole
+      step, if the source can run it.
+    most_noise: upper limit of the tolerance that follows from the noise of
+      measured costs; our choice.
+  """
+
+  strategy: str = "auto"
+  budget_s: float = 30.0
+  seed: int = 0
+  policy: str | None = None
+  baselines: tuple[str, ...] = (SINGLE,)
+  init_placement: Placement | Mapping[str, str] | None = None
+  tolerance: float | None = None
+  max_evaluations: int | None = None
+  order: str = orders.ARRIVAL
+  microbatches: MicrobatchConfig = WHOLE
+  chooses_microbatches: bool = False
+  measure: bool = False
+  compare: bool = False
+  most_noise: float = 0.02
+
+  @property
+  def searches(self) -> bool:
+    """Returns whether the strategy can start from a given placement."""
+    return registry.STRATEGIES[self.strategy].accepts_start
+
+  def tolerance_of(self, problem: Problem) -> float:
+    """Returns the tolerance for the costs of a problem."""
+    if self.tolerance is not None:
+      return self.tolerance
+    return min(noise_of(problem.graph), self.most_noise)
+
+  def check(self) -> None:
+    """Checks the values.
+
+    Raises:
+      TfplaceError: a strategy or order is unknown (the message lists the
+        choices), or a number is invalid.
+    """
+    if self.strategy not in placers.STRATEGIES:
+      raise TfplaceError(
+        f"unknown strategy {self.strategy!r}; choose one of"
+        f" {', '.join(placers.STRATEGIES)}"
+      )
+    if self.init_placement is not None:
+      registry.check_accepts_start(self.strategy)
+    check_budget(self.budget_s)
+    check_count("seed", self.seed, 0)
+    orders.check_order(self.order, (*orders.ORDERS, orders.AUTO))
+    self.microbatches.check()
+
+
+class ShowStage(Protocol):
+  """Callable that displays a stage of planning while it runs."""
+
+  def __call__(
+    self, stage: str, detail: str, seconds: float | None
+  ) -> contextlib.AbstractContextManager[stages.OnStage]:
+    """Returns a context for the stage, which yields a progress callback.
+
+    Args:
+      stage: name of the stage, such as "search".
+      detail: text after the name, such as " by auto, for up to 30 s".
+      seconds: time limit of the stage in seconds, or None.
+    """
+
+
+class Stages:
+  """Display and timer of the stages of planning.
+
+  Attributes:
+    seconds: duration in seconds by stage.
+  """
+
+  def __init__(self, show: ShowStage | None = None) -> None:
+    """Takes the display of stages; without `show`, stages are only timed."""
+    self.seconds: dict[str, float] = {}
+    self._show = show
+
+  @contextlib.contextmanager
+  def __call__(
+    self, stage: str, detail: str = "", seconds: float | None = None
+  ) -> Iterator[stages.OnStage]:
+    """Displays and times a stage; see `ShowStage`."""
+    began = time.monotonic()
+    try:
+      with (
+        self._show(stage, detail, seconds)
+        if self._show
+        else contextlib.nullcontext(stages.ignore)
+      ) as on_stage:
+        yield on_stage
+    finally:
+      took_s = time.monotonic() - began
+      self.seconds[stage] = self.seconds.get(stage, 0.0) + took_s

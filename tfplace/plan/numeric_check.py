@@ -1,0 +1,359 @@
+"""Numeric check that a microbatched step equals the whole step.
+
+Both steps run once on this host, from the same state and on the same batch.
+Loss, metrics and updated variables must agree to 1e-4. Random ops return a
+constant, because the two steps draw in different orders. The steps run in
+sessions of their own with copies of the variables; the model is unchanged.
+
+Rounding changes some updates by more than that (Adam divides gradients that
+are zero up to rounding by their own size). The check measures this noise: the
+whole step runs again from weights that differ in their last digits. A
+difference is an error only if it exceeds the noise of several such runs.
+"""
+
+import contextlib
+import dataclasses
+import itertools
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfplace.core.cluster import Cluster, Device
+from tfplace.core.op_graph import OpGraph
+from tfplace.core.problem import Problem
+from tfplace.errors import ExtractionError, TfplaceError
+from tfplace.extraction.safety import side_effects
+from tfplace.extraction.traced import (
+  TracedStep,
+  check_runs_alone,
+  with_initializers,
+)
+from tfplace.measure.local import host
+from tfplace.simulate import Simulator
+
+_CPU = "CPU"
+_SEED = "seed_generator_state"  # Every microbatch draws from it.
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckConfig:
+  """Tolerances and limits of the check; the values are our choice.
+
+  Attributes:
+    tolerance: largest relative difference.
+    noise: multiple of the rounding noise that is allowed in addition.
+    uninformative: relative rounding noise from which an update is ignored.
+    perturbation: relative change of the weights that simulates rounding.
+    most_runs: number of perturbed runs before a difference is an error.
+    most_seconds: largest estimated step time of a check, in seconds.
+    memory_share: share of the host's free memory that a step may need.
+    seed: seed of synthetic data and perturbations.
+  """
+
+  tolerance: float = 1e-4
+  noise: float = 10.0
+  uninformative: float = 0.02
+  perturbation: float = 3e-7
+  most_runs: int = 4
+  most_seconds: float = 10.0
+  memory_share: float = 0.5
+  seed: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class _Outcome:
+  """Result of one step.
+
+  Attributes:
+    loss: loss of the batch.
+    before: value before the step by variable name.
+    after: value after the step by variable name.
+  """
+
+  loss: float
+  before: Mapping[str, np.ndarray]
+  after: Mapping[str, np.ndarray]
+
+  def update(self, name: str) -> np.ndarray:
+    """Returns the change of a variable."""
+    return self.after[name] - self.before[name]
+
+
+def skip_reason(
+  graph: OpGraph,
+  divided: TracedStep,
+  max_in_flight: int | None = None,
+  config: CheckConfig | None = None,
+) -> str:
+  """Returns the reason why this host cannot run the check, or "".
+
+  The whole step takes about as long as its microbatches in sequence, and needs
+  the memory of all of them.
+
+  Args:
+    graph: op graph of the microbatched step, with estimated costs.
+    divided: the microbatched step.
+    max_in_flight: maximum number of microbatches in flight; None means all.
+    config: limits of the check.
+  """
+  config = config or CheckConfig()
+  if side_effects.when_run(divided.graph_def):
+    return "the step has side effects"
+  try:
+    check_runs_alone(divided)
+  except ExtractionError as error:
+    return str(error)
+  if others := _other_random_ops(divided.graph_def):
+    return f"the step has random ops of type {others[0]}"
+  cluster = Cluster("host", (Device("CPU:0", _CPU, np.inf),), ())
+  try:
+    problem = Problem(graph, cluster)
+  except TfplaceError:  # An op has no CPU kernel.
+    return "the step cannot run on this host's CPU"
+  row = np.zeros((1, graph.num_ops), np.int32)
+  (found,) = Simulator(problem).evaluate(row)
+  seconds = found.step_time_us / 1e6
+  if seconds > config.most_seconds:
+    return f"one step would take about {seconds:.0f} s on this host"
+  kept = float(np.sum(graph.persistent_bytes))
+  in_flight = max(found.peak_memory_bytes.values()) - kept
+  share = (max_in_flight or divided.microbatches) / divided.microbatches
+  needed = kept + in_flight / min(share, 1.0)
+  free = config.memory_share * host.free_bytes()
+  if needed > free:
+    return (
+      f"one step needs about {needed / 2**30:.1f} GiB, and this host has"
+      f" {free / 2**30:.1f} GiB to spare"
+    )
+  return ""
+
+
+def check_equal(
+  whole: TracedStep, divided: TracedStep, config: CheckConfig | None = None
+) -> float:
+  """Compares a microbatched step with the whole step.
+
+  Args:
+    whole: the whole step.
+    divided: the microbatched step.
+    config: tolerances of the check.
+
+  Returns:
+    Duration in seconds.
+
+  Raises:
+    ExtractionError: the steps differ. The message names the loss or the
+      variable and the difference.
+  """
+  config = config or CheckConfig()
+  began = time.monotonic()
+  feeds = _batch(whole, config.seed)
+  rng = np.random.default_rng(config.seed)
+  with _runner(divided, feeds) as run:
+    found = run()
+  with _runner(whole, feeds) as run:
+    reference, rounded = run(), list[_Outcome]()
+    what = _difference(reference, rounded, found, config)
+    while what and len(rounded) < config.most_runs:
+      rounded.append(run(config.perturbation, rng))
+      what = _difference(reference, rounded, found, config)
+  if what:
+    raise ExtractionError(
+      f"the step of model {whole.name!r} in {divided.microbatches} microbatches"
+      f" does not compute what the whole step does: {what}; plan the whole step"
+      " (microbatches=1), or pass check=False if that is meant"
+    )
+  return time.monotonic() - began
+
+
+def _batch(traced: TracedStep, seed: int) -> dict[str, np.ndarray]:
+  """Returns the sample by tensor name, with synthetic data for constants.
+
+  Synthetic integers are 0 and 1, which are valid tokens, classes and masks of
+  nearly every model.
+  """
+  rng = np.random.default_rng(seed)
+  feeds = {}
+  for feed in traced.feeds.values():
+    value = feed.value
+    if value is None or (value.size > 1 and (value == value.flat[0]).all()):
+      if feed.dtype.is_floating:
+        value = rng.random(feed.shape).astype(feed.dtype.as_numpy_dtype)
+      elif feed.dtype == tf.string:
+        value = np.full(feed.shape, b"", object)
+      elif feed.dtype == tf.bool:
+        value = rng.integers(0, 2, feed.shape).astype(bool)
+      else:
+        kind = feed.dtype.as_numpy_dtype
+        value = rng.integers(0, 2, feed.shape).astype(kind)
+    feeds[feed.tensor] = value
+  return feeds
+
+
+@contextlib.contextmanager
+def _runner(
+  traced: TracedStep, feeds: Mapping[str, np.ndarray]
+) -> Iterator[Callable[..., _Outcome]]:
+  """Yields a function that runs a step from the state of the model.
+
+  Its arguments are the relative perturbation of the weights and the generator
+  of its signs.
+  """
+  prepared = with_initializers(traced)
+  _fix_random(prepared.graph_def)
+  with tf.Graph().as_default() as graph:
+    tf.import_graph_def(prepared.graph_def, name="")
+    reads = {
+      name: tf.raw_ops.ReadVariableOp(
+        resource=graph.get_tensor_by_name(f"{name}:0"), dtype=spec.dtype
+      )
+      for name, spec in traced.variables.items()
+      if graph.get_operation_by_name(name).type == "VarHandleOp"
+    }
+    reads = {n: r for n, r in reads.items() if not n.endswith(_SEED)}
+    with tf.compat.v1.Session(graph=graph, config=_unoptimized()) as session:
+
+      def run(
+        perturbation: float = 0.0, rng: np.random.Generator | None = None
+      ) -> _Outcome:
+        initial = prepared.feeds
+        if rng is not None:
+          initial = {
+            name: _perturbed(value, perturbation, rng)
+            for name, value in initial.items()
+          }
+        session.run(list(prepared.assignments), initial)
+        before = session.run(reads)
+        step = [traced.fetches[0], list(traced.targets)]
+        loss, _ = session.run(step, dict(feeds))
+        return _Outcome(float(np.sum(loss)), before, session.run(reads))
+
+      yield run
+
+
+def _unoptimized() -> tf.compat.v1.ConfigProto:
+  """Returns a config without Grappler, which takes longer than the steps."""
+  proto = tf.compat.v1.ConfigProto()
+  options = proto.graph_options.optimizer_options
+  options.opt_level = tf.compat.v1.OptimizerOptions.L0
+  proto.graph_options.rewrite_options.disable_meta_optimizer = True
+  return proto
+
+
+def _perturbed(
+  value: np.ndarray, perturbation: float, rng: np.random.Generator
+) -> np.ndarray:
+  """Returns the value with entries slightly changed at random."""
+  if value.dtype.kind != "f":
+    return value
+  signs = rng.integers(0, 2, value.shape, np.int8) * 2 - 1
+  return (value * (1.0 + perturbation * signs)).astype(value.dtype)
+
+
+def _difference(
+  reference: _Outcome,
+  rounded: Sequence[_Outcome],
+  found: _Outcome,
+  config: CheckConfig,
+) -> str:
+  """Describes a difference beyond rounding; "" if there is none."""
+  noise = max((abs(r.loss - reference.loss) for r in rounded), default=0.0)
+  allowed = config.tolerance * max(abs(reference.loss), 1e-6)
+  if not abs(found.loss - reference.loss) <= allowed + config.noise * noise:
+    return f"its loss is {found.loss:.7g}, not {reference.loss:.7g}"
+  for name in reference.after:
+    if name not in found.after:
+      continue
+    expected = reference.update(name)
+    size = np.linalg.norm(expected) or np.linalg.norm(reference.before[name])
+    if not size or not np.isfinite(size):
+      continue
+    moved = (np.linalg.norm(r.update(name) - expected) for r in rounded)
+    noise = float(max(moved, default=0.0) / size)
+    if noise > config.uninformative:
+      continue
+    off = np.linalg.norm(found.update(name) - expected) / size
+    if not off <= config.tolerance + config.noise * noise:
+      return f"the update of {name!r} is {off:.2g} of its size off"
+  return ""
+
+
+# Index of the input that replaces a random op, or None for a constant.
+_RANDOM: dict[str, int | None] = {
+  "RandomUniform": None,
+  "RandomStandardNormal": None,
+  "TruncatedNormal": None,
+  "StatelessRandomUniform": None,
+  "StatelessRandomUniformV2": None,
+  "StatelessRandomNormal": None,
+  "StatelessRandomNormalV2": None,
+  "StatelessTruncatedNormal": None,
+  "StatelessTruncatedNormalV2": None,
+  "RandomUniformInt": 1,
+  "StatelessRandomUniformInt": 2,
+  "StatelessRandomUniformIntV2": 4,
+}
+# Replaces random numbers in [0, 1), so that dropout drops nothing.
+_CONSTANT = 0.999
+
+
+def _other_random_ops(graph_def: tf.compat.v1.GraphDef) -> list[str]:
+  """Returns the types of random ops that no constant can replace."""
+  nodes = itertools.chain(
+    graph_def.node, *(f.node_def for f in graph_def.library.function)
+  )
+  return sorted(
+    {
+      node.op
+      for node in nodes
+      if re.search("Random|Multinomial|Poisson|ParameterizedTruncated", node.op)
+      and node.op not in (*_RANDOM, *_SEEDS)
+    }
+  )
+
+
+_SEEDS = ("StatelessRandomGetKeyCounter", "StatelessRandomGetAlg",
+          "StatelessRandomGetKeyCounterAlg")  # fmt: skip
+
+
+def _fix_random(graph_def: tf.compat.v1.GraphDef) -> None:
+  """Replaces random ops by constants of their shape."""
+  _fix_nodes(graph_def.node, "{}")
+  for function in graph_def.library.function:
+    _fix_nodes(function.node_def, "{}:output:0")
+
+
+def _fix_nodes(nodes: Any, reference: str) -> None:
+  for node in [node for node in nodes if node.op in _RANDOM]:
+    data = [name for name in node.input if not name.startswith("^")]
+    controls = [name for name in node.input if name.startswith("^")]
+    dtype = _first(node, ("dtype", "Tout"))
+    index = _first(node, ("Tshape", "T"))
+    value = _RANDOM[node.op]
+    if value is None:
+      fixed = nodes.add(name=f"{node.name}/fixed", op="Const")
+      fixed.device = node.device
+      fixed.attr["dtype"].type = dtype
+      fixed.attr["value"].tensor.CopyFrom(
+        tf.make_tensor_proto(_CONSTANT, tf.DType(dtype), ())
+      )
+      data = [data[0], reference.format(fixed.name)]
+    else:
+      data = [data[0], data[value]]
+    if node.op == "RandomUniformInt":
+      dtype, index = node.attr["Tout"].type, node.attr["T"].type
+    node.op = "Fill"
+    del node.input[:]
+    node.input.extend([*data, *controls])
+    node.attr.clear()
+    node.attr["T"].type = dtype
+    node.attr["index_type"].type = index
+
+
+def _first(node: Any, names: Sequence[str]) -> int:
+  """Returns the dtype of the first attribute that the node has."""
+  return next((node.attr[n].type for n in names if n in node.attr), 0)

@@ -1,0 +1,153 @@
+"""Search of a placement for one problem, with baselines."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from tfplace import bounds, placers
+from tfplace.core.evaluation import Evaluation, Result
+from tfplace.core.problem import Problem
+from tfplace.core.units import format_us
+from tfplace.errors import TfplaceError
+from tfplace.plan.config import SINGLE, PlanConfig, Stages
+from tfplace.plan.variants import VariantChoice, order_reason
+
+_SAME = 1.005  # Step times with a smaller ratio are reported as equal.
+_BASELINE_BUDGET_S = 5.0  # No baseline searches.
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanReport:
+  """Report of planning: the best placement and what it is compared with.
+
+  Attributes:
+    problem: the given problem with the proven lower bound and the order of the
+      plan. Its costs are measured if devices are open.
+    results: results of the strategy, of the placers that `auto` tried, and of
+      the remaining baselines.
+    best: selected result.
+    failures: reason by baseline without a result.
+    measured: measured evaluations of `results`, if requested.
+    choice: choice of microbatches, if they were chosen with the placement.
+    order_reason: reason for the order, as part of a sentence; "" if the order
+      was not chosen.
+  """
+
+  problem: Problem
+  results: Sequence[Result]
+  best: Result
+  failures: Mapping[str, TfplaceError]
+  measured: Sequence[Evaluation] | None = None
+  choice: VariantChoice | None = None
+  order_reason: str = ""
+
+  @property
+  def single_device(self) -> Result | None:
+    """Result on the best single device, or None if no device has the memory.
+
+    If microbatches were chosen, the result is of the whole step.
+    """
+    if self.choice is not None and not self.choice.microbatches.is_whole:
+      return self.choice.single
+    return next((r for r in self.results if r.strategy == SINGLE), None)
+
+  @property
+  def evaluation(self) -> Evaluation:
+    """Evaluation of `best`, measured and with the prediction if available."""
+    predicted = self.best.evaluation
+    if self.measured is None:
+      return predicted
+    number = next(i for i, r in enumerate(self.results) if r is self.best)
+    return self.measured[number].with_extra(
+      predicted_step_time_us=predicted.step_time_us
+    )
+
+
+def is_beaten(found: Evaluation, single: Evaluation | None) -> bool:
+  """Returns whether one device is predicted to be as fast."""
+  return single is not None and found.step_time_us >= single.step_time_us
+
+
+def against_single(found: Evaluation, single: Evaluation) -> str:
+  """Compares the step with that of one device, as part of a sentence."""
+  alone_us = single.step_time_us
+  alone = f"{format_us(alone_us)} on one device"
+  if not is_beaten(found, single):
+    return f"against {alone}"
+  ratio = found.step_time_us / alone_us if alone_us else 1.0
+  if ratio < _SAME:
+    return f"no better than {alone}"
+  digits = f"{ratio:.3g}" if ratio < 100 else f"{ratio:,.0f}"
+  return f"{digits} times as long as {alone}"
+
+
+def search(
+  problem: Problem, config: PlanConfig, show: Stages | None = None
+) -> PlanReport:
+  """Places a problem and compares the placement with the baselines.
+
+  Args:
+    problem: problem to place.
+    config: settings that pass `PlanConfig.check`.
+    show: reports and times the stages.
+
+  Raises:
+    InfeasibleError: no placement fits in memory.
+    TfplaceError: the placer fails.
+  """
+  stage = Stages() if show is None else show
+  is_divided = problem.graph.num_microbatches > 1
+  compile_placers(problem, config, stage, is_divided)
+  with stage("proof", " of how fast a step can be at best"):
+    problem, left_s = bounds.tightened_within(problem, config.budget_s)
+  detail = f" by {config.strategy}, for up to {left_s:.0f} s"
+  with stage("search", detail, left_s):
+    best = placers.place(
+      problem,
+      strategy=config.strategy,
+      budget_s=left_s,
+      seed=config.seed,
+      policy=config.policy,
+      init_placement=config.init_placement,
+      tolerance=config.tolerance_of(problem),
+      max_evaluations=config.max_evaluations,
+      order=config.order,
+    )
+  problem = best.placement.problem  # The baselines use its order, too.
+  with stage("comparison", f" with {', '.join(config.baselines)}"):
+    baselines, failures = _baselines(problem, best, config)
+  results = [best, *best.tried, *baselines]
+  reason = order_reason(best.order, best.other_order_us)
+  return PlanReport(problem, results, best, failures, order_reason=reason)
+
+
+def compile_placers(
+  problem: Problem, config: PlanConfig, stage: Stages, is_divided: bool
+) -> None:
+  """Compiles and loads the placers of a strategy outside its budget.
+
+  With `is_divided`, the code for microbatched steps is compiled, too.
+  """
+  with stage("compiling the placers", ", once per installation"):
+    placers.warm_up(
+      config.strategy, problem.cluster.has_message_costs, is_divided
+    )
+
+
+def _baselines(
+  problem: Problem, best: Result, config: PlanConfig
+) -> tuple[list[Result], dict[str, TfplaceError]]:
+  """Runs the baselines without a result; also returns reasons of failures."""
+  tried = {best.strategy, *best.skipped, *(r.strategy for r in best.tried)}
+  results: list[Result] = []
+  failures: dict[str, TfplaceError] = {}
+  for strategy in config.baselines:
+    if strategy not in tried:
+      try:
+        results.append(
+          placers.place(
+            problem, strategy, budget_s=_BASELINE_BUDGET_S, seed=config.seed
+          )
+        )
+      except TfplaceError as error:
+        failures[strategy] = error
+  return results, failures

@@ -1,0 +1,202 @@
+"""Step variants, the record of their trials, and the choice among them.
+
+A step variant is the step with one choice of microbatches.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from tfplace.core.evaluation import Evaluation, Result
+from tfplace.core.microbatches import MicrobatchConfig
+from tfplace.core.order import ARRIVAL, LEAST_GAIN, RANK
+from tfplace.core.placement import Placement
+from tfplace.core.problem import Problem
+from tfplace.core.protocols import Evaluator
+from tfplace.core.units import format_us
+from tfplace.extraction import stages
+
+if TYPE_CHECKING:
+  from tfplace.extraction.traced import TracedStep
+
+
+class LiveDevices(Protocol):
+  """Devices that run placements of one step, see `plan.live_step`."""
+
+  @property
+  def run_s(self) -> float:
+    """Time limit for running placements, in seconds."""
+
+  def harness(
+    self, problem: Problem, *, on_stage: stages.OnStage, measure_s: float
+  ) -> Evaluator:
+    """Opens a harness that measures placements."""
+
+  def refitted(
+    self,
+    problem: Problem,
+    placements: Sequence[Placement],
+    measured: Sequence[Evaluation],
+  ) -> Problem:
+    """Returns the problem with costs fitted to measured placements."""
+
+
+@dataclasses.dataclass(frozen=True)
+class StepVariant:
+  """Step with one choice of microbatches.
+
+  Attributes:
+    problem: graph and cluster, with the costs for the search.
+    traced: the traced step, or None if it is not needed.
+    live: open devices, whose measured costs `problem` has, or None.
+  """
+
+  problem: Problem
+  traced: "TracedStep | None" = None
+  live: LiveDevices | None = None
+
+
+# Extracts a step variant. Raises `TfplaceError` if it is impossible.
+OpenVariant: TypeAlias = Callable[[MicrobatchConfig], StepVariant]
+
+
+@dataclasses.dataclass(frozen=True)
+class VariantTrial:
+  """Trial of one step variant.
+
+  Attributes:
+    microbatches: number of microbatches, and how many are in flight.
+    best: best placement found, or None.
+    seconds: search time in seconds.
+    why: reason why there is no placement; "" if there is one.
+    measured_us: step time of the fastest measured placement, or None.
+  """
+
+  microbatches: MicrobatchConfig
+  best: Result | None
+  seconds: float = 0.0
+  why: str = ""
+  measured_us: float | None = None
+
+  @property
+  def order(self) -> str:
+    """Order of the best placement; "" if there is no placement."""
+    return "" if self.best is None else self.best.order
+
+  @property
+  def step_time_us(self) -> float:
+    """Step time of the best placement, measured if available, or infinity."""
+    if self.measured_us is not None:
+      return self.measured_us
+    if self.best is None:
+      return float("inf")
+    return self.best.evaluation.step_time_us
+
+
+@dataclasses.dataclass(frozen=True)
+class VariantChoice:
+  """Choice of one step variant among all trials.
+
+  Attributes:
+    trials: trials in order of execution; the first is the whole step.
+    microbatches: chosen microbatches.
+    single: the whole step on the best single device, or None if no device has
+      enough memory.
+    refused: reason why the step cannot be split; "" if it can.
+    allowed: estimate of a step whose microbatches may use their own batch
+      statistics. None unless these statistics are the only obstacle.
+  """
+
+  trials: Sequence[VariantTrial]
+  microbatches: MicrobatchConfig
+  single: Result | None = None
+  refused: str = ""
+  allowed: VariantTrial | None = None
+
+  def with_measured(
+    self, microbatches: MicrobatchConfig, measured_us: float
+  ) -> "VariantChoice":
+    """Returns a copy with the measured step time of a step variant."""
+    trials = [
+      dataclasses.replace(trial, measured_us=measured_us)
+      if trial.microbatches == microbatches
+      else trial
+      for trial in self.trials
+    ]
+    return dataclasses.replace(self, trials=trials)
+
+  @property
+  def reason(self) -> str:
+    """Reason for the choice, as part of a sentence."""
+    if not self.microbatches.is_whole:
+      return self._against_whole()
+    whole = "the step is left whole"
+    if self.refused:
+      return f"{whole}, since {self.refused}{self._if_allowed()}"
+    others = [trial for trial in self.trials if not trial.microbatches.is_whole]
+    if not others:
+      return f"{whole}, since there is one device for it"
+    best = min(others, key=lambda t: (t.measured_us is None, t.step_time_us))
+    return f"{whole}, since {in_words(best.microbatches)} {_found(best)}"
+
+  def _against_whole(self) -> str:
+    whole = self.trials[0]
+    how = f"the step is split into {_counted(self.microbatches)}, since whole"
+    return f"{how} {_found(whole)}"
+
+  def _if_allowed(self) -> str:
+    """Describes the gain from allowing statistics of a microbatch."""
+    whole_us = self.trials[0].step_time_us
+    if self.allowed is None or self.allowed.step_time_us >= whole_us:
+      return ""
+    return f"; {would_take(self.allowed, whole_us)} with allow_batch_statistics"
+
+
+def _found(trial: VariantTrial) -> str:
+  if trial.best is None:
+    return f"it {trial.why}"
+  return f"nothing faster than {format_us(trial.step_time_us)} was found"
+
+
+def would_take(trial: VariantTrial, whole_us: float) -> str:
+  """Describes the estimate of another variant, as part of a sentence."""
+  instead = (
+    "" if whole_us == float("inf") else f" instead of {format_us(whole_us)}"
+  )
+  return (
+    f"{in_words(trial.microbatches)} it would take about"
+    f" {format_us(trial.step_time_us)}{instead}"
+  )
+
+
+def order_reason(order: str, other_us: float | None) -> str:
+  """Describes the reason for an order, as part of a sentence.
+
+  Args:
+    order: order of the plan.
+    other_us: best step time in the other order, infinite if nothing fits. None
+      if the order was not chosen.
+  """
+  if other_us is None:
+    return ""
+  texts = {ARRIVAL: "as they become ready", RANK: "by rank"}
+  (other,) = (text for name, text in texts.items() if name != order)
+  found = f"nothing faster than {format_us(other_us)} was found"
+  if math.isinf(other_us):
+    found = "nothing was found that fits in memory"
+  enough = ""
+  if order == ARRIVAL and math.isfinite(other_us):
+    enough = f", and it must gain {LEAST_GAIN:.0%}"
+  return f"devices run their ops {texts[order]}, since {other} {found}{enough}"
+
+
+def in_words(microbatches: MicrobatchConfig) -> str:
+  """Returns, for example, "in 4 microbatches with 2 in flight" or "whole"."""
+  return "whole" if microbatches.is_whole else f"in {_counted(microbatches)}"
+
+
+def _counted(microbatches: MicrobatchConfig) -> str:
+  flight = microbatches.max_in_flight
+  held = "" if flight is None else f" with {flight} in flight"
+  return f"{microbatches.count} microbatches{held}"
