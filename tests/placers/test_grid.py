@@ -8,7 +8,7 @@ import problems
 import pytest
 import split_steps
 
-from tfplace.core import Placement, Problem
+from tfplace.core import OpSpec, Placement, Problem, build_graph
 from tfplace.errors import InfeasibleError, TfplaceError
 from tfplace.placers import place
 from tfplace.placers.registry import MICROBATCHED, READY, classical
@@ -67,6 +67,26 @@ def test_gradients_are_added_where_it_is_faster(along):
     assert adds == [i // 2 for i in range(1, 8)]
   else:
     assert set(adds) == {int(where[at["var", 0]])}
+
+
+@pytest.mark.parametrize("strategy", ["data_parallel", "pipeline"])
+def test_rows_of_the_batch_are_taken_where_the_batch_is(strategy):
+  # A fed batch of 4000 bytes, of which each of 4 microbatches takes 1000.
+  kinds = {"GPU": 1.0}
+  ops = [OpSpec("data", "Placeholder", kinds, [4000.0])]
+  edges = []
+  for i in range(4):
+    ops.append(OpSpec(f"rows_{i}", "Slice", kinds, [1000.0], microbatch=i))
+    ops.append(
+      OpSpec(f"use_{i}", "Op", {k: 100.0 for k in kinds}, [8.0], microbatch=i)
+    )
+    edges += [(0, 0, 1 + 2 * i), (1 + 2 * i, 0, 2 + 2 * i)]
+  result = placed(strategy, build_graph("fed", ops, edges), devices(4))
+  where = result.placement.devices
+  assert {int(where[1 + 2 * i]) for i in range(4)} == {int(where[0])}
+  if strategy == "data_parallel":
+    assert {int(where[2 + 2 * i]) for i in range(4)} == {0, 1, 2, 3}
+    assert result.evaluation.bytes_moved == 3 * 1000.0
 
 
 @pytest.mark.parametrize("layer", [True, False])

@@ -185,6 +185,8 @@ class DeviceGrid:
     """
     replica = self._replicas(stage, len(grid), grid.shape[1], along)
     wanted = grid[np.maximum(replica, 0), np.maximum(stage, 0)]
+    batch, rows = self._slices
+    wanted[rows] = wanted[batch]
     return self.groups.nearest(wanted)
 
   def replicas(self, count: int) -> np.ndarray:
@@ -206,6 +208,22 @@ class DeviceGrid:
     if along:
       self._add_along(replica)
     return self._follow(replica)
+
+  @functools.cached_property
+  def _slices(self) -> tuple[np.ndarray, np.ndarray]:
+    """Groups of the fed batch, and groups that take a microbatch's rows of it.
+
+    The rows are taken where the batch is: only they are sent.
+    """
+    src, dst, size = self.groups.edges
+    is_fed = self.groups.persistent_bytes == 0
+    is_fed[dst] = False
+    is_fed &= self.microbatch == UNKNOWN
+    graph = self.groups.problem.graph
+    output = np.bincount(self.groups.problem.group_of, graph.op_output_bytes)
+    takes = is_fed[src] & (self.microbatch[dst] != UNKNOWN)
+    takes &= size > output[dst]
+    return src[takes], dst[takes]
 
   def _spread_variables(
     self, replica: np.ndarray, here: np.ndarray, count: int
