@@ -33,7 +33,7 @@ def on_files(files: Files, *, config: Any) -> Files:
     **PAGES,
     "LICENSE": "LICENSE.txt",
     **{_name(path): f"results/{path.name}" for path in shown},
-    "benchmarks/graph_sets.py": "benchmarks/graph_sets.py",
+    "benchmarks/models/graph_sets.py": "benchmarks/models/graph_sets.py",
     **{_name(path): _name(path) for path in (ROOT / "examples").glob("*.py")},
   }
   for source, target in extra.items():

@@ -75,6 +75,8 @@ def test_links_lead_to_files_and_headings_that_exist(page):
 def test_programs_and_modules_that_are_named_exist(page):
   text = text_of(page)
   programs = re.findall(r"python3? ((?:benchmarks|examples)/[\w/]+\.py)", text)
+  for name in re.findall(r"python3? -m (benchmarks\.[\w.]+)", text):
+    programs.append(name.replace(".", "/") + ".py")
   modules = re.findall(r"`(tfplace/[\w/]+(?:\.py)?)", text)
   for path in programs + modules:
     assert (ROOT / path).exists(), f"{page} names {path}"
@@ -108,6 +110,36 @@ def test_command_line_parses(page, words):
   values = flags.FlagValues()
   module._define(values)
   assert values(words) == words[:1], f"{page}: {shlex.join(words)}"
+
+
+def benchmark_lines():
+  """(page, file, flags) of every command that runs a benchmark."""
+  pattern = r"python -m (benchmarks[\w.]+)([^`\n]*)"
+  for page in PAGES:
+    for name, rest in re.findall(pattern, text_of(page)):
+      path = f"{name.replace('.', '/')}.py"
+      yield page, path, tuple(re.findall(r"--(?:no)?(\w+)", rest))
+
+
+def with_imports(path):
+  """The source of a benchmark and of all benchmarks that it imports."""
+  text = text_of(path)
+  for folder, names in re.findall(
+    r"^from (benchmarks\S+) import (\(.*?\)|.*?)$", text, re.M | re.S
+  ):
+    modules = [folder, *(f"{folder}.{n}" for n in re.findall(r"\w+", names))]
+    files = [f"{module.replace('.', '/')}.py" for module in modules]
+    for file in files:
+      if (ROOT / file).is_file():
+        text += with_imports(file)
+  return text
+
+
+@pytest.mark.parametrize(("page", "path", "names"), benchmark_lines())
+def test_flags_of_a_benchmark_command_exist(page, path, names):
+  text = with_imports(path)
+  missing = [name for name in names if f'"{name}"' not in text]
+  assert not missing, f"{page}: {path} has no flag {missing}"
 
 
 @pytest.mark.parametrize("name", commands())

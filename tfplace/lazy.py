@@ -33,6 +33,6 @@ def provide(homes: Mapping[str, str]) -> None:
   _provided.update(homes)
 
 
-def call(name: str, *args: Any) -> Any:
+def call_provided(name: str, *args: Any) -> Any:
   """Calls a provided function."""
   return getattr(importlib.import_module(_provided[name]), name)(*args)

@@ -1,4 +1,4 @@
-"""What `gpu_host.py` found: tables, pictures, and the head of its JSON."""
+"""What `run_host.py` found: tables, pictures, and the head of its JSON."""
 
 import pathlib
 from importlib import metadata

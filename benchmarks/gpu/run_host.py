@@ -9,8 +9,8 @@ the same runs on local worker processes. Writes JSON, pictures, and for each
 model a trace of its fastest placement, simulated and measured, for
 https://ui.perfetto.dev.
 
-  python benchmarks/gpu_host.py --models=inception_v3,nmt
-  python benchmarks/gpu_host.py --logical_gpus=4 --budget_s=10
+  python -m benchmarks.gpu.run_host --models=inception_v3,nmt
+  python -m benchmarks.gpu.run_host --logical_gpus=4 --budget_s=10
 """
 
 import pathlib
@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from tfplace import placers
 from tfplace.bin import cli, sources
 from tfplace.errors import TfplaceError
@@ -34,7 +33,7 @@ _DESCRIPTION = (
   " zoo with each placer, runs every placement for real, and compares measured"
   " with predicted step times."
 )
-HERE = pathlib.Path(__file__).parent
+HERE = pathlib.Path(__file__).parents[1]
 
 
 def define(values: flags.FlagValues) -> None:

@@ -1,10 +1,10 @@
-"""Sums up what `ablation.py` has measured."""
+"""Sums up what `run_ablation.py` has measured."""
 
 import math
 import statistics
 from collections.abc import Mapping
 
-from ablation_run import SHIPPED
+from benchmarks.learned.ablation_training import SHIPPED
 
 
 def table(

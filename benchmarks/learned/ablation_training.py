@@ -1,4 +1,4 @@
-"""Trains the policies of `ablation.py`; a process of its own, with Keras 2.
+"""Trains the policies of `run_ablation.py`; a process of its own, with Keras 2.
 
 Its one argument is the job, as JSON. Each policy is trained from checkpoints,
 and exported when it is done: what was cut off goes on.

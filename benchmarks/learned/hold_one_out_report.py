@@ -1,12 +1,13 @@
-"""Tables and the picture of what `hold_one_out.py` found."""
+"""Tables and the picture of what `run_hold_one_out.py` found."""
 
 import math
 import pathlib
 import statistics
 from collections.abc import Mapping, Sequence
 
-import learned_report
 from matplotlib.figure import Figure
+
+from benchmarks.learned import methods_report
 
 DEFAULT = "as it is"
 TUNED, SCRATCH, BATCH, HDP = "fine-tuned", "from scratch", "batch", "HDP"
@@ -48,7 +49,7 @@ def every_row(found: Found) -> list[str]:
     for at, name in enumerate(found)
   ]
   lines.append(["*geometric mean*", *(mean(c) for c in columns.values())])
-  return learned_report.markdown(["held out", *columns], lines).splitlines()
+  return methods_report.markdown(["held out", *columns], lines).splitlines()
 
 
 def ratio(member: dict, way: str) -> float:
@@ -62,7 +63,7 @@ def ratio(member: dict, way: str) -> float:
   runs = member["runs"].get(arm(variant or DEFAULT, _FIRST_OF.get(how, how)))
   if not runs:
     return math.nan
-  best = [learned_report.best_us(run, most) for run in runs]
+  best = [methods_report.best_us(run, most) for run in runs]
   return statistics.median(best) / graph["lower_bound_us"]
 
 
@@ -88,7 +89,7 @@ def ablations(found: Found) -> list[str]:
       for how in (SHOT, TUNED)
     ]
     lines.append([variant, *map(mean, columns)])
-  return learned_report.markdown(["network", SHOT, TUNED], lines).splitlines()
+  return methods_report.markdown(["network", SHOT, TUNED], lines).splitlines()
 
 
 def shown(value: float) -> str:
@@ -101,7 +102,7 @@ def mean(values: Sequence[float]) -> str:
   """The geometric mean of all; nothing where one is missing."""
   if not values or not all(map(math.isfinite, values)):
     return "-"
-  return shown(learned_report.geometric_mean(values))
+  return shown(methods_report.geometric_mean(values))
 
 
 def draw(found: Found, path: pathlib.Path) -> None:

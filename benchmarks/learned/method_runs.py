@@ -1,4 +1,4 @@
-"""Runs of `learned.py`: a strategy on a graph, to so many evaluations.
+"""Runs of `run_methods.py`: a strategy on a graph, to so many evaluations.
 
 A process of its own, with Keras 2. Its one argument is a list of jobs, as JSON;
 the result of each is `result.json` in the job's folder. A job with `graphs`,
@@ -14,7 +14,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from learned_train import PRETRAINED, known, train, train_on_all
+from benchmarks.learned.policy_training import (
+  PRETRAINED,
+  known,
+  train,
+  train_on_all,
+)
 
 ZERO_SHOT = "_zero_shot"  # after a strategy's name: its shipped policy
 # Per strategy the settings that may be tried, in this order.

@@ -1,4 +1,4 @@
-"""Curves of what `learned.py` found, a pair of panels for each graph."""
+"""Curves of what `run_methods.py` found, a pair of panels for each graph."""
 
 import pathlib
 from collections.abc import Mapping, Sequence

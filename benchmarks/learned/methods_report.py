@@ -1,12 +1,13 @@
-"""Tables and curves of what `learned.py` found."""
+"""Tables and curves of what `run_methods.py` found."""
 
 import math
 import pathlib
 import statistics
 from collections.abc import Sequence
 
-import learned_plot
 from rich import console, table
+
+from benchmarks.learned import methods_plot
 
 # What the papers claim of two strategies: a step time ratio, and how many times
 # fewer placements the first needs to reach the second's best.
@@ -54,7 +55,7 @@ def write(results: dict, out: pathlib.Path) -> None:
     lines += equal_seconds(results, [n for n in names if n in strategies])
   out.with_suffix(".md").write_text("\n".join(lines) + "\n", encoding="utf-8")
   if results["runs"]:
-    learned_plot.draw(
+    methods_plot.draw(
       results["graphs"],
       {
         (label, name): runs_of(results, label, name)

@@ -1,12 +1,13 @@
-"""Tables and the CDFs of what `placeto.py` found."""
+"""Tables and the CDFs of what `run_placeto.py` found."""
 
 import math
 import pathlib
 import statistics
 from collections.abc import Mapping, Sequence
 
-import learned_report
 from matplotlib.figure import Figure
+
+from benchmarks.learned import methods_report
 
 PLACETO, RNN, RANDOM = "placeto", "rnn", "random"
 TRAINED, ZERO_SHOT = "trained on the graph", "zero-shot"
@@ -62,7 +63,7 @@ def step_times(found: Mapping[str, Family], few: int) -> list[str]:
   )
   for name in ("single", "expert"):
     lines.append([name, *(cell(known_us(found[f], name)) for f in families)])
-  return learned_report.markdown(["placed by", *sizes], lines).splitlines()
+  return methods_report.markdown(["placed by", *sizes], lines).splitlines()
 
 
 def ratios(family: Family, name: str, most: int | None = None) -> list[float]:
@@ -74,7 +75,7 @@ def ratios(family: Family, name: str, most: int | None = None) -> list[float]:
     runs = member["runs"].get(name)
     if not runs:
       return []
-    best = statistics.median(learned_report.best_us(run, most) for run in runs)
+    best = statistics.median(methods_report.best_us(run, most) for run in runs)
     result.append(best / member["graph"]["lower_bound_us"])
   return result
 
@@ -93,7 +94,7 @@ def cell(values: Sequence[float]) -> str:
     return "-"
   if math.inf in values:
     return "OOM"
-  return f"{learned_report.geometric_mean(values):.3f}"
+  return f"{methods_report.geometric_mean(values):.3f}"
 
 
 def samples(found: Mapping[str, Family]) -> list[str]:
@@ -105,10 +106,10 @@ def samples(found: Mapping[str, Family]) -> list[str]:
     for member in family.values():
       runs = member["runs"]
       goal = statistics.median(
-        learned_report.best_us(run, None) for run in runs[rnn]
+        methods_report.best_us(run, None) for run in runs[rnn]
       )
       for mine, counts in needed.items():
-        counts.append(learned_report.evaluations_to(runs[mine], goal))
+        counts.append(methods_report.evaluations_to(runs[mine], goal))
     lines.append([name, *map(count, needed.values())])
   head = [
     "placements to the best of rnn",
@@ -116,7 +117,7 @@ def samples(found: Mapping[str, Family]) -> list[str]:
     "placeto",
     "placeto zero-shot",
   ]
-  return learned_report.markdown(head, lines).splitlines()
+  return methods_report.markdown(head, lines).splitlines()
 
 
 def count(needed: Sequence[float]) -> str:
@@ -145,7 +146,7 @@ def ablations(found: Mapping[str, Family]) -> list[str]:
     for variant in dict.fromkeys(variants)
   ]
   head = [f"{f}, {how}" for f in found for how in (ZERO_SHOT, TRAINED)]
-  return learned_report.markdown(["placeto", *head], lines).splitlines()
+  return methods_report.markdown(["placeto", *head], lines).splitlines()
 
 
 def draw(found: Mapping[str, Family], path: pathlib.Path) -> None:

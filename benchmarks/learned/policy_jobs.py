@@ -1,6 +1,6 @@
 """Trainings and placements of the papers' experiments, kept as saved rows.
 
-A job is what `learned_run.py` is given. Those of one call share one process,
+A job is what `method_runs.py` is given. Those of one call share one process,
 with Keras 2; each leaves its result in a folder of its own as soon as it is
 done, so that what was cut off goes on, inside a training from its checkpoint.
 """
@@ -14,17 +14,14 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-import one_gpu
-import published
-import saved_rows
-
+from benchmarks.lib import gpu_flags, published, saved_rows
 from tfplace import bounds, core
 from tfplace.core.budget import Budget
 from tfplace.learned import training_process
 from tfplace.placers.registry import get_placer
 from tfplace.simulate import Simulator
 
-HERE = pathlib.Path(__file__).parent
+RUNS = "benchmarks.learned.method_runs"
 
 
 class Jobs:
@@ -70,9 +67,9 @@ class Jobs:
 
   def graph(self, row: published.Row, key: str) -> tuple[str, dict]:
     """A row's graph as a file, and what placements of it are compared with."""
-    path = one_gpu.graph_file(row, self._work / "graphs")
+    path = gpu_flags.graph_file(row, self._work / "graphs")
     return str(path), self._saved.row(
-      f"{key}/graph", lambda: graph_facts(one_gpu.problem_of(row))
+      f"{key}/graph", lambda: graph_facts(gpu_flags.problem_of(row))
     )
 
 
@@ -90,7 +87,7 @@ def by_arm(
 def start(jobs: list[dict[str, Any]]) -> None:
   """Runs jobs one after the other, in a process that may train."""
   subprocess.run(
-    [sys.executable, str(HERE / "learned_run.py"), json.dumps(jobs)],
+    [sys.executable, "-m", RUNS, json.dumps(jobs)],
     check=True,
     env={**os.environ, training_process.SWITCH: "1"},
   )

@@ -1,4 +1,4 @@
-"""Training one policy, for `learned.py` and the papers' experiments: on one
+"""Training one policy, for `run_methods.py` and the papers' experiments: on one
 graph to so many evaluations or seconds, or on several.
 
 Imports the training packages where they are needed: a process must have chosen

@@ -5,8 +5,9 @@ same graphs; what counts is how good its draws are on the published rows, none
 of which it trains on: the best at six sizes of merged clusters, over the best
 one-shot placer. Writes JSON and a table in Markdown. Needs the extra `train`.
 
-  python benchmarks/ablation.py            # an hour of a core
-  python benchmarks/ablation.py --arms='shipped,all draws teach' --seeds=0
+  python -m benchmarks.learned.run_ablation            # an hour of a core
+  python -m benchmarks.learned.run_ablation --arms='shipped,all draws teach' \\
+      --seeds=0
 """
 
 import json
@@ -18,19 +19,15 @@ from collections.abc import Mapping
 
 from absl import app, flags
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
-import ablation_report
-import draws
-import one_gpu
-import saved_rows
-from ablation_run import ARMS, policy_dir
-
+from benchmarks.learned import ablation_report, samples
+from benchmarks.learned.ablation_training import ARMS, policy_dir
+from benchmarks.lib import gpu_flags, saved_rows
 from tfplace.core import Problem
 from tfplace.learned import policies, training_process
 from tfplace.learned.policies import Policy
 from tfplace.simulate import Simulator
 
-HERE = pathlib.Path(__file__).parent
+HERE = pathlib.Path(__file__).parents[1]
 _ARMS = flags.DEFINE_list("arms", list(ARMS), "What to train.")
 _SEEDS = flags.DEFINE_list("seeds", ["0", "1", "2"], "Seeds.")
 _ITERATIONS = flags.DEFINE_integer("iterations", 2500, "Of each policy.", 1)
@@ -57,12 +54,14 @@ def main(argv: list[str]) -> None:
     "seeds": _SEEDS.value,
     "iterations": _ITERATIONS.value,
     "members": _MEMBERS.value,
-    "clusters": [f"{one_gpu.GPU.value}x{number}" for number in _DEVICES.value],
+    "clusters": [
+      f"{gpu_flags.GPU.value}x{number}" for number in _DEVICES.value
+    ],
   }
   saved = saved_rows.SavedRows(_RESULT.value, about)
   subprocess.run(
     [
-      *(sys.executable, str(HERE / "ablation_run.py")),
+      *(sys.executable, "-m", "benchmarks.learned.ablation_training"),
       json.dumps({**about, "work_dir": _WORK.value}),
     ],
     check=True,
@@ -75,10 +74,10 @@ def main(argv: list[str]) -> None:
   }
   rows = {
     row.label: saved.row(
-      f"{row.label}/{one_gpu.cluster_of(row)}",
-      lambda row=row: measure(one_gpu.problem_of(row), loaded),
+      f"{row.label}/{gpu_flags.cluster_of(row)}",
+      lambda row=row: measure(gpu_flags.problem_of(row), loaded),
     )
-    for row in one_gpu.rows()
+    for row in gpu_flags.rows()
   }
   report = (
     "\n".join(ablation_report.table(rows, _ARMS.value, _SEEDS.value)) + "\n"
@@ -92,11 +91,11 @@ def measure(problem: Problem, policies: Mapping[str, Policy]) -> dict:
   """Of one row: the best step time of each policy's draws over all sizes, of
   random ones, and of the one-shot placers, us; None where nothing fits."""
   simulator = Simulator(problem)
-  found = draws.at_each_size(problem, simulator, list(policies.values()))
+  found = samples.at_each_size(problem, simulator, list(policies.values()))
   each = zip(*(size["policy_us"] for size in found), strict=True)
   return {
     "ops": problem.graph.num_ops,
-    "one_shot_us": draws.one_shot(problem, simulator),
+    "one_shot_us": samples.one_shot(problem, simulator),
     "random_us": least([size["random_us"] for size in found]),
     "policy_us": dict(zip(policies, map(least, each), strict=True)),
   }

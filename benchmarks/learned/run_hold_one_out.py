@@ -9,28 +9,30 @@ graph against batch training. `--variants` are SGDP's ablations: the same with
 parts of the network left out. Writes JSON, a picture, and tables in Markdown.
 What was cut off goes on. Needs the extra `train`.
 
-  python benchmarks/hold_one_out.py --rows='2-layer|b32' --pretraining=100
-  python benchmarks/hold_one_out.py                # nights
+  python -m benchmarks.learned.run_hold_one_out --rows='2-layer|b32' \\
+      --pretraining=100
+  python -m benchmarks.learned.run_hold_one_out                # nights
 """
 
 import pathlib
-import sys
 from collections.abc import Sequence
 from typing import Any
 
 from absl import app, flags
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
-import hold_one_out_report
-import one_gpu
-import policy_jobs
-import published
-import saved_rows
-from hold_one_out_report import BATCH, DEFAULT, HDP, SAMPLES, SCRATCH, TUNED
-
+from benchmarks.learned import hold_one_out_report, policy_jobs
+from benchmarks.learned.hold_one_out_report import (
+  BATCH,
+  DEFAULT,
+  HDP,
+  SAMPLES,
+  SCRATCH,
+  TUNED,
+)
+from benchmarks.lib import gpu_flags, published, saved_rows
 from tfplace.learned import training_process
 
-HERE = pathlib.Path(__file__).parent
+HERE = pathlib.Path(__file__).parents[1]
 TUNING = 50  # iterations of fine-tuning: GDP claims fewer
 # What differs of the network. One without attention is without superposition,
 # too: what is multiplied are the inputs of its dense layers.
@@ -66,16 +68,16 @@ def main(argv: list[str]) -> None:
     raise app.UsageError(
       f"--variants: {unknown[0]!r} is none of {', '.join(VARIANTS)}"
     )
-  rows = one_gpu.rows()
+  rows = gpu_flags.rows()
   families = {row.model for row in rows}
   if len(families) < 2:
     raise app.UsageError(
-      f"--rows={one_gpu.ROWS.value!r} leaves no family to train on:"
+      f"--rows={gpu_flags.ROWS.value!r} leaves no family to train on:"
       f" {', '.join(families)} is the only one"
     )
   about = {
-    "gpu": one_gpu.GPU.value,
-    "pattern": one_gpu.ROWS.value,
+    "gpu": gpu_flags.GPU.value,
+    "pattern": gpu_flags.ROWS.value,
     "decisions": _DECISIONS.value,
     "pretraining": _PRETRAINING.value,
   }
@@ -91,7 +93,7 @@ def main(argv: list[str]) -> None:
 
 
 def label(row: published.Row) -> str:
-  return f"{row.label}/{one_gpu.cluster_of(row)}"
+  return f"{row.label}/{gpu_flags.cluster_of(row)}"
 
 
 def run_rows(
@@ -164,14 +166,14 @@ def graphs(
 ) -> list[tuple[str, str]]:
   """(File, cluster) of each row."""
   return [
-    (jobs.graph(row, label(row))[0], one_gpu.cluster_of(row)) for row in rows
+    (jobs.graph(row, label(row))[0], gpu_flags.cluster_of(row)) for row in rows
   ]
 
 
 def common(row: published.Row, seed: str) -> dict[str, Any]:
   """What all jobs have in common."""
   return {
-    "cluster": one_gpu.cluster_of(row),
+    "cluster": gpu_flags.cluster_of(row),
     "strategy": "gdp_merged",
     "decisions": _DECISIONS.value,
     "evaluations": TUNING * SAMPLES,

@@ -1,10 +1,10 @@
 """Whether the policy earns its place, on graphs that nobody tuned on.
 
-Of each row of a set of `graph_sets.py`: `auto` with the policy against without
-it, same seeds and seconds, on one core; and what the policy does alone, as the
-best of all that it draws in 3 s (its network, and the rules whose best
+Of each row of a set of `models/graph_sets.py`: `auto` with the policy against
+without it, same seeds and seconds, on one core; and what the policy does alone,
+as the best of all that it draws in 3 s (its network, and the rules whose best
 placement it changes, included), beside the best of all one-shot placers, as
-many random changes of the same placement, and as many random draws, each
+many random changes of the same placement, and as many random samples, each
 cluster on any accelerator.
 Seconds stand beside evaluations. TensorFlow is loaded before any clock starts,
 and kernels are compiled. Each result is saved as soon as it is there.
@@ -12,9 +12,9 @@ and kernels are compiled. Each result is saved as soon as it is there.
 The test set is looked at once, when nothing will be chosen any more. Its graphs
 can be counted before (`--count`): that places nothing.
 
-  python benchmarks/untouched.py                       # the development set
-  python benchmarks/untouched.py --set=test --count
-  python benchmarks/untouched.py --set=test            # once, at the end
+  python -m benchmarks.learned.run_holdout  # the development set
+  python -m benchmarks.learned.run_holdout --set=test --count
+  python -m benchmarks.learned.run_holdout --set=test  # once, at the end
 """
 
 import dataclasses
@@ -30,11 +30,9 @@ from typing import Any
 import numpy as np
 from absl import flags
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
-import draws
-import graph_sets
-import saved_rows
-
+from benchmarks.learned import samples
+from benchmarks.lib import saved_rows
+from benchmarks.models import graph_sets
 from tfplace.bin import cli
 from tfplace.core import Problem
 from tfplace.core.budget import Budget
@@ -49,7 +47,7 @@ from tfplace.placers.tracker import Tracker
 from tfplace.plan import graph_cache
 from tfplace.simulate import Simulator
 
-HERE = pathlib.Path(__file__).parent
+HERE = pathlib.Path(__file__).parents[1]
 _DESCRIPTION = "Compares auto and one-shot placers with and without the policy."
 ARMS: Mapping[str, Sequence[str]] = {"with": LEARNED_IN_AUTO, "without": ()}
 ALONE_S = 3.0  # of the policy's draws
@@ -196,7 +194,7 @@ def autos(
 
 
 def alone(problem: Problem, policy: str | None) -> dict[str, Any]:
-  """The policy's draws, random ones and every one-shot placer."""
+  """The policy's samples, random ones and every one-shot placer."""
   simulator = Simulator(problem)
   found: dict[str, Any] = {"ops": problem.graph.num_ops, "one_shot": {}}
   for strategy in classical(problem):
@@ -235,14 +233,14 @@ def random_draws(
   left, turn = count, 0
   while left > 0:
     decisions = by_size[turn % len(by_size)]
-    logits = draws.uniform(problem, decisions)
+    logits = samples.uniform(problem, decisions)
     some = sample(logits, min(left, _AT_ONCE), rng, decisions.groupings)
     batch = simulator.run(decisions.to_devices(some))
     times = np.where(batch.feasible, batch.step_time_us, math.inf)
     best = min(best, float(times.min()))
     left, turn = left - len(some), turn + 1
   return {
-    "step_time_us": draws.known(best),
+    "step_time_us": samples.known(best),
     "seconds": time.perf_counter() - began,
     "evaluations": count,
   }
@@ -289,7 +287,7 @@ def _mean(ratios: Iterable[float]) -> float:
 
 
 def alone_table(found: Mapping[str, dict]) -> list[str]:
-  """Markdown: the policy's draws over one-shot placers and random draws."""
+  """Markdown: the policy's draws over one-shot placers and random samples."""
   lines = [
     "| graph | best one-shot, ms | policy, ms | policy / one-shot | random"
     " changes, ms | policy / changes | random, ms | policy / random | draws"

@@ -7,7 +7,7 @@ the same number of evaluations. Writes JSON and learning curves. What is in the
 JSON already is kept, and a run that was cut off goes on from its checkpoint;
 `--fresh` starts again. Needs the extra `train`.
 
-  python benchmarks/learning.py
+  python -m benchmarks.learned.run_learning
 """
 
 import json
@@ -30,7 +30,7 @@ from tfplace.formats import load_graph
 from tfplace.formats.json_file import write_json
 from tfplace.learned import training_process
 
-HERE = pathlib.Path(__file__).parent
+HERE = pathlib.Path(__file__).parents[1]
 _MODELS = flags.DEFINE_list("models", ["inception_v3", "nmt"], "Zoo models.")
 _CLUSTER = flags.DEFINE_string("cluster", "k80x2", "Cluster preset.")
 _DECISIONS = flags.DEFINE_integer("decisions", 256, "Decisions per graph.")

@@ -9,8 +9,9 @@ own that goes on from its checkpoint where it was cut off; what is in the JSON
 is kept. Writes JSON, tables in Markdown, at equal evaluations and at equal
 seconds, and curves of the best step time against both. Needs the extra `train`.
 
-  python benchmarks/learned.py --rows='2-layer' --evaluations=2000 --trials=1
-  python benchmarks/learned.py                     # nights
+  python -m benchmarks.learned.run_methods --rows='2-layer' \\
+      --evaluations=2000 --trials=1
+  python -m benchmarks.learned.run_methods                     # nights
 """
 
 import json
@@ -22,17 +23,16 @@ import sys
 
 from absl import app, flags
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
-import learned_report
-import one_gpu
-from learned_run import SETTINGS
-
+from benchmarks.learned import methods_report
+from benchmarks.learned.method_runs import SETTINGS
+from benchmarks.lib import gpu_flags
 from tfplace import bounds, core, formats
 from tfplace.bin import sources
 from tfplace.formats.json_file import write_json
 from tfplace.learned import training_process
 
-HERE = pathlib.Path(__file__).parent
+HERE = pathlib.Path(__file__).parents[1]
+_RUNS = "benchmarks.learned.method_runs"
 _GRAPHS = flags.DEFINE_list(
   "graphs", [], "tfplace.graph.v1 files instead of rows, on --cluster."
 )
@@ -86,7 +86,7 @@ def main(argv: list[str]) -> None:
     os.makedirs(out.parent, exist_ok=True)
     for label, path, cluster in cases():
       run_case(label, path, cluster, results, out)
-  learned_report.write(results, out)
+  methods_report.write(results, out)
 
 
 def load(out: pathlib.Path) -> dict:
@@ -124,11 +124,11 @@ def cases() -> list[tuple[str, pathlib.Path, str]]:
     ]
   return [
     (
-      f"{row.label}/{one_gpu.cluster_of(row)}",
-      one_gpu.graph_file(row, pathlib.Path(_WORK.value) / "graphs"),
-      one_gpu.cluster_of(row),
+      f"{row.label}/{gpu_flags.cluster_of(row)}",
+      gpu_flags.graph_file(row, pathlib.Path(_WORK.value) / "graphs"),
+      gpu_flags.cluster_of(row),
     )
-    for row in one_gpu.rows()
+    for row in gpu_flags.rows()
   ]
 
 
@@ -155,7 +155,7 @@ def run_case(
     settings = range(min(_TRIALS.value, len(SETTINGS[strategy])))
     for trial in settings:
       run(label, path, cluster, strategy, trial, seeds[0], results, out)
-    best = learned_report.best_trial(results, label, strategy, seeds[0])
+    best = methods_report.best_trial(results, label, strategy, seeds[0])
     for seed in seeds[1:]:
       run(label, path, cluster, strategy, best, seed, results, out)
 
@@ -189,14 +189,14 @@ def run(
     "work_dir": str(work),
   }
   subprocess.run(
-    [sys.executable, str(HERE / "learned_run.py"), json.dumps([job])],
+    [sys.executable, "-m", _RUNS, json.dumps([job])],
     check=True,
     env={**os.environ, training_process.SWITCH: "1"},
   )
   result = json.loads((work / "result.json").read_text(encoding="utf-8"))
   results["runs"][key] = result
   write_json(out, results)
-  print(key, learned_report.shown(result), flush=True)
+  print(key, methods_report.shown(result), flush=True)
 
 
 if __name__ == "__main__":

@@ -10,11 +10,13 @@ simulations; TensorFlow is loaded before) beside every one-shot placer, random
 weights and random changes. `ceiling` shows what a search finds in so many
 seconds over the best one-shot placer: what a policy could win.
 
-  python benchmarks/decide_in_order.py train --graphs='graphs/*.json.gz' \\
+  python -m benchmarks.learned.run_ordered train --graphs='graphs/*.json.gz' \\
     --on=v100x4,p100x8 --work_dir=ordered
-  python benchmarks/decide_in_order.py compare --graphs='others/*.json.gz' \\
+  python -m benchmarks.learned.run_ordered compare \\
+      --graphs='others/*.json.gz' \\
     --on=v100x4 --work_dir=ordered
-  python benchmarks/decide_in_order.py ceiling --graphs='graphs/*.json.gz' \\
+  python -m benchmarks.learned.run_ordered ceiling \\
+      --graphs='graphs/*.json.gz' \\
     --on=v100x4 --searches_s=3,10,60
 """
 
@@ -24,7 +26,6 @@ import glob
 import math
 import pathlib
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -32,10 +33,8 @@ from typing import Any
 import numpy as np
 from absl import app, flags
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
-import saved_rows
-
 import tfplace
+from benchmarks.lib import saved_rows
 from tfplace.core import Problem, symmetry
 from tfplace.core.budget import Budget
 from tfplace.core.evaluation import Result

@@ -8,29 +8,31 @@ picture, and tables in Markdown: the step times, the placements needed, and
 Placeto without parts of it (`--variants`). What was cut off goes on. Needs the
 extra `train`.
 
-  python benchmarks/placeto.py --members=3 --tests=2 --pretraining=30 --seeds=0
-  python benchmarks/placeto.py                     # nights
+  python -m benchmarks.learned.run_placeto --members=3 --tests=2 \\
+      --pretraining=30 --seeds=0
+  python -m benchmarks.learned.run_placeto                     # nights
 """
 
 import pathlib
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from absl import app, flags
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
-import one_gpu
-import placeto_report
-import policy_jobs
-import published
-import saved_rows
-from placeto_report import DEFAULT, PLACETO, RANDOM, RNN, TRAINED, ZERO_SHOT
-
+from benchmarks.learned import placeto_report, policy_jobs
+from benchmarks.learned.placeto_report import (
+  DEFAULT,
+  PLACETO,
+  RANDOM,
+  RNN,
+  TRAINED,
+  ZERO_SHOT,
+)
+from benchmarks.lib import gpu_flags, published, saved_rows
 from tfplace.learned import training_process
 from tfplace.models import families
 
-HERE = pathlib.Path(__file__).parent
+HERE = pathlib.Path(__file__).parents[1]
 # What differs from Placeto as it is here: of its method, and its network.
 VARIANTS: dict[str, dict[str, Any]] = {
   DEFAULT: {},
@@ -78,7 +80,7 @@ def main(argv: list[str]) -> None:
       f"--variants: {unknown[0]!r} is none of {', '.join(VARIANTS)}"
     )
   about = {
-    "gpu": one_gpu.GPU.value,
+    "gpu": gpu_flags.GPU.value,
     "members": _MEMBERS.value,
     "decisions": _DECISIONS.value,
     "pretraining": _PRETRAINING.value,
@@ -98,8 +100,8 @@ def main(argv: list[str]) -> None:
 def run_family(family: str, jobs: policy_jobs.Jobs) -> dict[str, dict]:
   """Label of a test member -> its facts, and the runs by arm."""
   train, test = (
-    one_gpu.members_of(family, indices)
-    for indices in one_gpu.unseen_split(family)
+    gpu_flags.members_of(family, indices)
+    for indices in gpu_flags.unseen_split(family)
   )
   train_policies(family, train[: _MEMBERS.value], jobs)
   test = test[: _TESTS.value]
@@ -120,7 +122,7 @@ def train_policies(
 ) -> None:
   """Trains each policy of a family on all the members that it may see."""
   graphs = [
-    (jobs.graph(row, row.label)[0], one_gpu.cluster_of(row)) for row in seen
+    (jobs.graph(row, row.label)[0], gpu_flags.cluster_of(row)) for row in seen
   ]
   jobs.run(
     {
@@ -182,7 +184,7 @@ def common(
 ) -> dict[str, Any]:
   """What the jobs of a policy have in common."""
   return {
-    "cluster": one_gpu.cluster_of(row),
+    "cluster": gpu_flags.cluster_of(row),
     "strategy": strategy,
     "settings": VARIANTS[variant],
     "decisions": _DECISIONS.value,

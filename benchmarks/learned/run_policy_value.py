@@ -5,32 +5,29 @@ test members of synthetic families. TensorFlow is loaded before the clock
 starts, for both, as it is where a model was just extracted. Each result is
 saved as soon as it is there. Writes JSON and a table in Markdown.
 
-  python benchmarks/policy_value.py                      # hours
-  python benchmarks/policy_value.py --budgets_s=10 --rows='2-layer' --seeds=0
-  python benchmarks/policy_value.py --budgets_s=10 --test_members=cifar10,ptb
+  python -m benchmarks.learned.run_policy_value                      # hours
+  python -m benchmarks.learned.run_policy_value --budgets_s=10 \\
+      --rows='2-layer' --seeds=0
+  python -m benchmarks.learned.run_policy_value --budgets_s=10 \\
+      --test_members=cifar10,ptb
 """
 
 import math
 import pathlib
 import statistics
-import sys
 
 from absl import app, flags
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
-import one_gpu
-import published
-import saved_rows
-
+from benchmarks.lib import gpu_flags, published, saved_rows
 from tfplace.core import Problem
 from tfplace.core.budget import Budget
 from tfplace.models.families import TRAINING_SPLIT
-from tfplace.placers.auto import AutoPlacer
+from tfplace.placers.auto import AutoConfig, AutoPlacer
 from tfplace.placers.place import warm_up
 from tfplace.placers.registry import LEARNED_IN_AUTO
 from tfplace.simulate import Simulator
 
-HERE = pathlib.Path(__file__).parent
+HERE = pathlib.Path(__file__).parents[1]
 ARMS = {"with": LEARNED_IN_AUTO, "without": ()}
 # Zoo names of what the shipped policy was trained on other sizes or members of.
 TRAINED = {name for name, _ in TRAINING_SPLIT} | {"nmt_family", "ptb"}
@@ -47,10 +44,10 @@ _RESULT = flags.DEFINE_string(
 def main(argv: list[str]) -> None:
   del argv
   saved_rows.pin_to_cores(1)
-  rows = one_gpu.rows()
+  rows = gpu_flags.rows()
   saved = saved_rows.SavedRows(
     _RESULT.value,
-    {"gpu": one_gpu.GPU.value, "policy": _POLICY.value or "shipped"},
+    {"gpu": gpu_flags.GPU.value, "policy": _POLICY.value or "shipped"},
   )
   measured = {row.label: measure_row(row, saved) for row in rows}
   report = "\n".join(table(measured)) + "\n"
@@ -64,11 +61,11 @@ def measure_row(
   row: published.Row, saved: saved_rows.SavedRows
 ) -> dict[str, list[dict]]:
   """Budget -> one result per seed, of both arms."""
-  problem = one_gpu.problem_of(row)
+  problem = gpu_flags.problem_of(row)
   return {
     budget: [
       saved.row(
-        f"{row.label}/{one_gpu.cluster_of(row)}/{budget}/{seed}",
+        f"{row.label}/{gpu_flags.cluster_of(row)}/{budget}/{seed}",
         lambda budget=budget, seed=seed: measure(
           problem, row, float(budget), int(seed)
         ),
@@ -92,7 +89,9 @@ def measure(
   }
   for arm, learned in ARMS.items():
     # Asked however little time is left, which is not the default.
-    placer = AutoPlacer(learned, _POLICY.value, loaded_min_s=0.0)
+    placer = AutoPlacer(
+      learned, _POLICY.value, config=AutoConfig(learned_least_s=0.0)
+    )
     found = placer.place(problem, Simulator(problem), Budget(budget_s), seed)
     result[arm] = {
       "step_time_us": found.evaluation.step_time_us,

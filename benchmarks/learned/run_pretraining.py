@@ -4,7 +4,7 @@ The step time of what the policy draws over that of the best one-shot placement,
 geometric mean over graphs and draws, in bins of iterations. Writes JSON and a
 picture. Placements that do not fit count as the run's rewards have them.
 
-  python benchmarks/pretraining.py --checkpoint_dir=C
+  python -m benchmarks.learned.run_pretraining --checkpoint_dir=C
 """
 
 import glob
@@ -23,7 +23,7 @@ _CHECKPOINTS = flags.DEFINE_string(
 _BIN = flags.DEFINE_integer("bin", 500, "Iterations per point.", 1)
 _OUT = flags.DEFINE_string(
   "out",
-  str(pathlib.Path(__file__).parent / "results" / "pretraining.json"),
+  str(pathlib.Path(__file__).parents[1] / "results" / "pretraining.json"),
   "JSON file to write; the picture goes beside it.",
 )
 

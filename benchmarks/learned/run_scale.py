@@ -10,7 +10,7 @@ functions are traced anew. Memory is the peak resident size, everything
 included. Prints a table and writes JSON; the graphs come from tfplace-extract.
 Training needs the extra `train`.
 
-  python benchmarks/learning_scale.py --graphs=gnmt_8.json.gz,rnnlm_8.json.gz
+  python -m benchmarks.learned.run_scale --graphs=gnmt_8.json.gz,rnnlm_8.json.gz
 """
 
 import cProfile
@@ -35,7 +35,7 @@ from tfplace.formats import load_graph
 from tfplace.formats.json_file import write_json
 from tfplace.learned import training_process
 
-HERE = pathlib.Path(__file__).parent
+HERE = pathlib.Path(__file__).parents[1]
 PARTS = ("place", "imitate", "improve")
 # (file, function) -> what the profile calls it.
 PARTS_OF_A_STEP = {

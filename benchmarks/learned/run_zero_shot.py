@@ -3,32 +3,28 @@
 The most probable placement and 16 draws at each of several sizes of merged
 clusters, the best of them over the best one-shot placer's step time; the same
 with half of the draws hot, as the placer `gdp` draws them; and as many random
-draws, each cluster on any GPU: what the clusters alone are worth. On the
+samples, each cluster on any GPU: what the clusters alone are worth. On the
 published rows; writes JSON and a table in Markdown.
 
-  python benchmarks/zero_shot.py                        # five minutes of a core
-  python benchmarks/zero_shot.py --gpu=h100 --rows='2-layer'
+  python -m benchmarks.learned.run_zero_shot  # five minutes of a core
+  python -m benchmarks.learned.run_zero_shot --gpu=h100 --rows='2-layer'
 """
 
 import math
 import pathlib
-import sys
 
 import numpy as np
 from absl import app, flags
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
-import draws
-import one_gpu
-import saved_rows
-
+from benchmarks.learned import samples
+from benchmarks.lib import gpu_flags, saved_rows
 from tfplace.core import Problem
 from tfplace.learned import policies
 from tfplace.learned.gdp.placer import GdpPlacer
 from tfplace.learned.policies import Policy
 from tfplace.simulate import Simulator
 
-HERE = pathlib.Path(__file__).parent
+HERE = pathlib.Path(__file__).parents[1]
 SHOWN = 24  # the size whose most probable placement the table has
 ARMS = ("policy_us", "half_hot_us", "random_us")
 _POLICY = flags.DEFINE_string(
@@ -41,18 +37,18 @@ _RESULT = flags.DEFINE_string(
 
 def main(argv: list[str]) -> None:
   del argv
-  rows = one_gpu.rows()
+  rows = gpu_flags.rows()
   saved = saved_rows.SavedRows(
     _RESULT.value,
-    {"gpu": one_gpu.GPU.value, "policy": _POLICY.value or "shipped"},
+    {"gpu": gpu_flags.GPU.value, "policy": _POLICY.value or "shipped"},
   )
   policy = policies.load_placers_policy("gdp", _POLICY.value)
   found = {}
   for row in rows:
-    cluster = one_gpu.cluster_of(row)
+    cluster = gpu_flags.cluster_of(row)
     found[f"{row.label} ({cluster})"] = saved.row(
       f"{row.label}/{cluster}",
-      lambda row=row: measure(one_gpu.problem_of(row), policy),
+      lambda row=row: measure(gpu_flags.problem_of(row), policy),
     )
   report = "\n".join(table(found)) + "\n"
   path = pathlib.Path(_RESULT.value).with_suffix(".md")
@@ -66,10 +62,10 @@ def measure(problem: Problem, policy: Policy) -> dict:
   arms = (1.0,), GdpPlacer.temperatures
   return {
     "ops": problem.graph.num_ops,
-    "one_shot_us": draws.one_shot(problem, simulator),
+    "one_shot_us": samples.one_shot(problem, simulator),
     "sizes": {
       str(found["size"]): of_size(found)
-      for found in draws.at_each_size(problem, simulator, [policy], arms)
+      for found in samples.at_each_size(problem, simulator, [policy], arms)
     },
   }
 

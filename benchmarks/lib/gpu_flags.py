@@ -7,9 +7,9 @@ import pathlib
 import re
 from collections.abc import Iterable
 
-import published
 from absl import app, flags
 
+from benchmarks.lib import published
 from tfplace import formats
 from tfplace.core import Problem
 from tfplace.core.presets import cluster_preset

@@ -6,9 +6,11 @@ for real, in rounds, so that a busy moment of the host hits all of them. For
 each model: the median relative error of the simulated step time, and the rank
 correlation with the measured one. Writes JSON and a scatter plot.
 
-  python benchmarks/fidelity.py
-  python benchmarks/fidelity.py --models=nmt   # anew, beside the others
-  python benchmarks/fidelity.py --models=nmt --delay_s=0.001 --out=apart.json
+  python -m benchmarks.measured.run_fidelity
+  python -m benchmarks.measured.run_fidelity --models=nmt  # anew, beside \\
+      the others
+  python -m benchmarks.measured.run_fidelity --models=nmt --delay_s=0.001 \\
+      --out=apart.json
 
 It needs a core for each worker and nothing else running: the program says so
 where that is not given, and its figures then tell more of the host than of
@@ -24,12 +26,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import two_hosts
 from absl import flags
 from matplotlib.figure import Figure
 from rich import console, table
 from scipy import stats
 
+from benchmarks.measured import two_hosts
 from tfplace import placers
 from tfplace.bin import cli
 from tfplace.core import Problem
@@ -47,7 +49,7 @@ _DESCRIPTION = (
   "Simulates placements of several models and runs them for real: how far off"
   " is the simulator, and does it rank them right?"
 )
-HERE = pathlib.Path(__file__).parent
+HERE = pathlib.Path(__file__).parents[1]
 # Model -> batch size and sizes: steps of a fraction of a second on one core,
 # beside which the millisecond that a session takes to start one is little.
 MODELS: dict[str, tuple[int, dict[str, int]]] = {

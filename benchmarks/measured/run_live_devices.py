@@ -8,8 +8,8 @@ far the prediction of `auto`'s placement is off, how it compares with one
 worker, and the rank correlation of all that ran. Writes JSON after each model,
 and a table in Markdown.
 
-  python benchmarks/live_devices.py
-  python benchmarks/live_devices.py --models=two_towers
+  python -m benchmarks.measured.run_live_devices
+  python -m benchmarks.measured.run_live_devices --models=two_towers
 
 It needs a core for each worker and nothing else running.
 """
@@ -21,11 +21,11 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import fidelity
 import numpy as np
 from absl import flags
 from scipy import stats
 
+from benchmarks.measured import run_fidelity
 from tfplace import placers
 from tfplace.bin import cli
 from tfplace.core import Problem
@@ -43,7 +43,7 @@ _DESCRIPTION = (
   " measured steps with METIS, the expert, one worker and a split by hand."
 )
 NAMES = (
-  *fidelity.MODELS,
+  *run_fidelity.MODELS,
   "gpt",
   "gpt_2_microbatches",
   "two_towers",
@@ -54,7 +54,7 @@ COLUMNS = ("one worker", "auto", "metis", "expert", "by hand")
 
 def define(values: flags.FlagValues) -> None:
   """Adds the flags."""
-  fidelity.define_runs(values, list(NAMES), 60.0, "live_devices.json")
+  run_fidelity.define_runs(values, list(NAMES), 60.0, "live_devices.json")
   flags.DEFINE_float(
     "measure_s",
     120.0,
@@ -71,11 +71,11 @@ def main(values: flags.FlagValues) -> None:
   from tfplace import measure
 
   out = pathlib.Path(values.out)
-  found: dict[str, Any] = {"host": fidelity.host(), "models": {}}
+  found: dict[str, Any] = {"host": run_fidelity.host(), "models": {}}
   if out.exists():
     found["models"] = json.loads(out.read_text())["models"]
   with measure.open_cluster(values.cluster) as live:
-    fidelity.print_needs(found["host"], len(live.cluster.devices))
+    run_fidelity.print_needs(found["host"], len(live.cluster.devices))
     for name in values.models:
       found["models"][name] = compare(values, live, name)
       write_json(out, found)
@@ -96,7 +96,7 @@ def compare(
   plan = search(values, live, problem, traced)
   rows = placements(values, plan, mark)
   predicted = Simulator(plan.problem).evaluate(np.stack(list(rows.values())))
-  times = fidelity.measured(values, live, plan.problem, traced, rows)
+  times = run_fidelity.measured(values, live, plan.problem, traced, rows)
   result = {
     label: {
       "predicted_us": evaluation.step_time_us,
@@ -122,17 +122,17 @@ def trace(name: str) -> "tuple[TracedStep, str | None]":
   from tfplace.extraction import trace_keras
   from tfplace.plan import sources
 
-  if name in fidelity.MODELS:
-    batch_size, sizes = fidelity.MODELS[name]
+  if name in run_fidelity.MODELS:
+    batch_size, sizes = run_fidelity.MODELS[name]
     step = sources.trace("model", name, batch_size=batch_size, sizes=sizes)
     return step, None
-  import live_models
+  from benchmarks.models import live
 
-  if name not in live_models.KERAS:
+  if name not in live.KERAS:
     raise cli.UsageError(
       f"--models: unknown {name!r}; choose from {', '.join(NAMES)}"
     )
-  build, batch_size, mark = live_models.KERAS[name]
+  build, batch_size, mark = live.KERAS[name]
   return trace_keras(build(), batch_size=batch_size), mark
 
 
@@ -169,9 +169,9 @@ def placements(
       continue
     rows[strategy] = result.placement.devices
   if mark is not None:
-    import live_models
+    from benchmarks.models import live
 
-    rows["by hand"] = live_models.by_hand(problem, mark)
+    rows["by hand"] = live.by_hand(problem, mark)
   return rows
 
 

@@ -6,7 +6,7 @@ the simulator and run for real, in rounds, so that a busy moment of the host
 hits them all. Prints a table, the rank correlation, and the speed-up of the
 best placement over one worker; writes JSON and a plot.
 
-  python benchmarks/two_branches.py
+  python -m benchmarks.measured.run_two_branches
 """
 
 import math
@@ -29,7 +29,7 @@ from tfplace.formats.json_file import write_json
 from tfplace.plan import live_step, sources
 from tfplace.simulate import Simulator
 
-HERE = pathlib.Path(__file__).parent
+HERE = pathlib.Path(__file__).parents[1]
 _KIND = flags.DEFINE_enum("towers", "conv", ["conv", "dense"], "Layers.")
 _DEPTH = flags.DEFINE_integer("depth", 4, "Layers of each tower.")
 _WIDTH = flags.DEFINE_integer("width", 0, "Units or filters; 0: 768 or 32.")

@@ -17,7 +17,7 @@ from tfplace.errors import MeasurementError
 if TYPE_CHECKING:
   from tfplace.measure import OpenCluster
 
-_TESTS = pathlib.Path(__file__).parent.parent / "tests" / "measure"
+_TESTS = pathlib.Path(__file__).parents[2] / "tests" / "measure"
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""The table of `split_step.py`: milliseconds, and ratios to `auto`."""
+"""The table of `run_models.py`: milliseconds, and ratios to `auto`."""
 
 import math
 import statistics

@@ -49,7 +49,7 @@ def run(
   warmup: int,
   steps: int,
 ) -> Steps:
-  """Times steps of a model of `live_models.KERAS`.
+  """Times steps of a model of `live.KERAS`.
 
   Args:
     model: its name.
@@ -134,12 +134,12 @@ def main(arguments: list[str]) -> None:
   own = json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"][int(task)]
   port = int(own.rpartition(":")[2])
   host.restrict(port, ipaddress.ip_address(host.LOOPBACK))
-  import live_models
+  from benchmarks.models import live
 
   given = np.load(pathlib.Path(folder) / "given.npz")
   count = sum(name.startswith("weight_") for name in given)
   with strategy.scope():
-    model = live_models.KERAS[model_name][0]()
+    model = live.KERAS[model_name][0]()
     model.set_weights([given[f"weight_{i}"] for i in range(count)])
   part = np.array_split(np.arange(len(given["x"])), WORKERS)[int(task)]
   x, y = (tf.constant(given[name][part]) for name in ("x", "y"))

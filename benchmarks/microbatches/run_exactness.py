@@ -1,11 +1,11 @@
 """Models that can be split, and the seconds of the proof and of the check.
 
 Plans a step of two microbatches for models of `keras.applications`, of
-keras-hub (where it is installed) and of `trained_models.py`. Each is examined
+keras-hub (where it is installed) and of `models/reference.py`. Each is examined
 op by op, and compared with the whole step by numbers. Prints a table and writes
 JSON; rows that the file holds are not made again.
 
-  python benchmarks/exactness.py
+  python -m benchmarks.microbatches.run_exactness
 """
 
 import contextlib
@@ -17,19 +17,18 @@ import time
 from collections.abc import Callable, Iterator
 from unittest import mock
 
-import exactness_models
 import keras
 import numpy as np
-import saved_rows
-import trained_models
 from absl import app, flags
 from rich import console, table
 
 import tfplace
+from benchmarks.lib import saved_rows
+from benchmarks.models import others, reference
 from tfplace.errors import ExtractionError
 from tfplace.extraction.microbatches import microbatch
 
-HERE = pathlib.Path(__file__).parent
+HERE = pathlib.Path(__file__).parents[1]
 _OUT = flags.DEFINE_string(
   "out", str(HERE / "results" / "exactness.json"), "JSON file to write."
 )
@@ -54,7 +53,7 @@ def _timed_examination() -> Iterator[list[float]]:
     yield seconds
 
 
-def planned(build: Callable[[], exactness_models.Foreign]) -> dict:
+def planned(build: Callable[[], others.Foreign]) -> dict:
   """Plans one model and returns its row of the table."""
   keras.utils.clear_session()
   keras.utils.set_random_seed(1)
@@ -83,17 +82,17 @@ def planned(build: Callable[[], exactness_models.Foreign]) -> dict:
   }
 
 
-def trained(name: str) -> exactness_models.Foreign:
-  """A model of `trained_models.py`, with eight examples."""
-  model = trained_models.MODELS[name].build()
-  return exactness_models.with_data(model)
+def trained(name: str) -> others.Foreign:
+  """A model of `models/reference.py`, with eight examples."""
+  model = reference.MODELS[name].build()
+  return others.with_data(model)
 
 
-def _builders() -> dict[str, Callable[[], exactness_models.Foreign]]:
-  found = exactness_models.builders()
+def _builders() -> dict[str, Callable[[], others.Foreign]]:
+  found = others.builders()
   if importlib.util.find_spec("keras_hub") is None:
     found = {k: v for k, v in found.items() if not k.startswith("keras_hub/")}
-  for name in trained_models.MODELS:
+  for name in reference.MODELS:
     found[f"trained/{name}"] = lambda name=name: trained(name)
   return found
 

@@ -1,14 +1,15 @@
 """What splitting the step gives, on models that people train.
 
-For each model of `trained_models.py` and each cluster: one device, the best
+For each model of `models/reference.py` and each cluster: one device, the best
 unsplit placement (`auto`), data parallelism, a pipeline and their product (each
 with the number of microbatches and the order of ops that suit it best), and
 `auto` with both chosen. All searches get the same seconds. Step times are
 simulated, with Grappler's costs. Each row is saved as soon as it is there, and
 a run that was cut off goes on. Writes JSON, and a table in Markdown.
 
-  python benchmarks/split_step.py
-  python benchmarks/split_step.py --models=bert_small --clusters=v100x4
+  python -m benchmarks.microbatches.run_models
+  python -m benchmarks.microbatches.run_models --models=bert_small \\
+      --clusters=v100x4
 """
 
 import dataclasses
@@ -22,10 +23,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from absl import flags
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
-import saved_rows
-import split_step_report
-
+from benchmarks.lib import saved_rows
+from benchmarks.microbatches import models_report
 from tfplace import placers
 from tfplace.bin import cli
 from tfplace.core import Cluster, OpGraph, Problem
@@ -45,11 +44,11 @@ from tfplace.plan import (
 
 if TYPE_CHECKING:
   import keras
-  from trained_models import Trained
 
+  from benchmarks.models.reference import Trained
   from tfplace.extraction.traced import TracedStep
 
-HERE = pathlib.Path(__file__).parent
+HERE = pathlib.Path(__file__).parents[1]
 _DESCRIPTION = (
   "Compares one device, the best unsplit placement, data parallelism,"
   " pipelines and auto with microbatches on models that people train."
@@ -59,7 +58,7 @@ _DESCRIPTION = (
 def define(values: flags.FlagValues) -> None:
   """Adds the flags."""
   for name, default, text in (
-    ("models", [], "Models of trained_models.py; all where left out."),
+    ("models", [], "Models of models/reference.py; all where left out."),
     ("clusters", ["v100x4", "p100x4", "a100x8"], "Cluster presets."),
     ("microbatches", ["1", "2", "4", "8"], "Numbers that are tried."),
   ):
@@ -108,9 +107,9 @@ def main(values: flags.FlagValues) -> None:
     cluster_preset(name)
   counts = wanted_counts(values)
   cli.load_tensorflow()
-  import trained_models
+  from benchmarks.models import reference
 
-  known = trained_models.MODELS
+  known = reference.MODELS
   for name in values.models:
     if name not in known:
       raise cli.UsageError(
@@ -125,7 +124,7 @@ def main(values: flags.FlagValues) -> None:
         f"{name}/{cluster}",
         lambda g=graphs, c=cluster: measure(values, g, c, counts),
       )
-  text = split_step_report.markdown(found, values.budget_s)
+  text = models_report.markdown(found, values.budget_s)
   pathlib.Path(values.out).with_suffix(".md").write_text(text)
   print(text)
 
@@ -188,13 +187,13 @@ class Graphs:
     name: of the model.
     clusters: presets, whose devices are costed.
     cache_dir: where graphs are kept between runs, or nothing.
-    module: of this folder; its `MODELS` has the model.
+    module: of `benchmarks/models`; its `MODELS` has the model.
   """
 
   name: str
   clusters: Sequence[str]
   cache_dir: str | None
-  module: str = "trained_models"
+  module: str = "reference"
   _found: dict[tuple[MicrobatchConfig, str], OpGraph] = dataclasses.field(
     default_factory=dict
   )
@@ -218,7 +217,8 @@ class Graphs:
 
   @property
   def _trained(self) -> "Trained":
-    return importlib.import_module(self.module).MODELS[self.name]
+    module = importlib.import_module(f"benchmarks.models.{self.module}")
+    return module.MODELS[self.name]
 
   def _load(self, microbatches: MicrobatchConfig) -> None:
     trained = self._trained
@@ -228,7 +228,7 @@ class Graphs:
       cluster = cluster_preset(preset)
       key = cache and graph_keys.content_key(
         "module",
-        str(HERE / f"{self.module}.py"),
+        str(HERE / "models" / f"{self.module}.py"),
         cluster,
         batch_size=trained.batch_size,
         sizes={self.name: 1},
@@ -286,7 +286,7 @@ def measure(
           for count, problem in problems.items()
         }
       )
-      for strategy in split_step_report.BY_HAND
+      for strategy in models_report.BY_HAND
     },
     "auto": chosen(graphs, cluster, values),
   }
@@ -385,7 +385,7 @@ def chosen(
 
 def start(argv: Sequence[str] | None = None) -> int:
   """The program; returns its exit code."""
-  return cli.run_command("split_step", _DESCRIPTION, define, main, argv)
+  return cli.run_command("run_models", _DESCRIPTION, define, main, argv)
 
 
 if __name__ == "__main__":

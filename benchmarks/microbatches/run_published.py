@@ -6,8 +6,8 @@ do. Batch statistics are per microbatch where the model has them. Step times are
 simulated, with Grappler's costs. Each row is saved as soon as it is there, and
 a run that was cut off goes on. Writes JSON and a table in Markdown.
 
-  python benchmarks/split_published.py
-  python benchmarks/split_published.py --rows=RNNLM --gpus=v100
+  python -m benchmarks.microbatches.run_published
+  python -m benchmarks.microbatches.run_published --rows=RNNLM --gpus=v100
 """
 
 import functools
@@ -20,19 +20,15 @@ from collections.abc import Sequence
 
 from absl import flags
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
-import published
-import saved_rows
-import split_step
-import split_step_report
-
+from benchmarks.lib import published, saved_rows
+from benchmarks.microbatches import models_report, run_models
 from tfplace.bin import cli
 from tfplace.core import Problem
 from tfplace.core.microbatches import MicrobatchConfig
 from tfplace.core.presets import cluster_preset
 from tfplace.plan import sources
 
-HERE = pathlib.Path(__file__).parent
+HERE = pathlib.Path(__file__).parents[1]
 _DESCRIPTION = (
   "Compares the expert's placement of the whole step with auto, which chooses"
   " the number of microbatches, on the rows of the published tables."
@@ -54,7 +50,7 @@ def define(values: flags.FlagValues) -> None:
     "GPUs, of those of each row; left out: p100, or else the row's first.",
     flag_values=values,
   )
-  split_step.define_search(values, "split_published.json")
+  run_models.define_search(values, "split_published.json")
 
 
 def main(values: flags.FlagValues) -> None:
@@ -139,8 +135,8 @@ def measure(values: flags.FlagValues, row: published.Row, cluster: str) -> dict:
   """The columns of one row."""
   graphs = RowGraphs(row, cluster, values.graph_cache_dir)
   whole = graphs.problem(graphs.allows, cluster)
-  expert = split_step.placed(whole, "expert", values.budget_s, values.seed)
-  auto = split_step.chosen(graphs, cluster, values)
+  expert = run_models.placed(whole, "expert", values.budget_s, values.seed)
+  auto = run_models.chosen(graphs, cluster, values)
   return {"ops": whole.graph.num_ops, "expert": expert, "auto": auto}
 
 
@@ -158,7 +154,7 @@ def markdown(rows: dict[tuple[str, str], dict]) -> str:
     count = str(row["auto"]["microbatches"])
     cells = [label, cluster, f"{row['ops']:,}", _ms(expert_us), _ms(auto_us)]
     lines.append(_line([*cells, count, _ms(whole_us), _ratio(ratio)]))
-  mean = split_step_report.geometric_mean(ratios)
+  mean = models_report.geometric_mean(ratios)
   ends = ["*geometric mean*", *[""] * (len(_HEADS) - 2), _ratio(mean)]
   return "\n".join([*lines, _line(ends)]) + "\n"
 

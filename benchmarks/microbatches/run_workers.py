@@ -9,8 +9,8 @@ rounds, so that a busy moment of the host hits all of them. Losses of the first
 and the last step show that all compute the same. Writes JSON after each model,
 and a table in Markdown.
 
-  python benchmarks/split_workers.py
-  python benchmarks/split_workers.py --models=convolutional
+  python -m benchmarks.microbatches.run_workers
+  python -m benchmarks.microbatches.run_workers --models=convolutional
 
 It needs a core for each worker and nothing else running.
 """
@@ -23,10 +23,10 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import fidelity
 import numpy as np
 from absl import flags
 
+from benchmarks.measured import run_fidelity
 from tfplace.bin import cli
 from tfplace.core import Evaluation, Placement, Problem
 from tfplace.core.microbatches import MicrobatchConfig
@@ -67,7 +67,7 @@ class Row:
 
 def define(values: flags.FlagValues) -> None:
   """Adds the flags."""
-  fidelity.define_runs(values, list(MODELS), 60.0, "split_workers.json")
+  run_fidelity.define_runs(values, list(MODELS), 60.0, "split_workers.json")
   flags.DEFINE_float(
     "measure_s",
     120.0,
@@ -90,11 +90,11 @@ def main(values: flags.FlagValues) -> None:
   from tfplace import measure
 
   out = pathlib.Path(values.out)
-  found: dict[str, Any] = {"host": fidelity.host(), "models": {}}
+  found: dict[str, Any] = {"host": run_fidelity.host(), "models": {}}
   if out.exists():
     found["models"] = json.loads(out.read_text())["models"]  # of the others
   with measure.open_cluster(values.cluster) as live:
-    fidelity.print_needs(found["host"], len(live.cluster.devices))
+    run_fidelity.print_needs(found["host"], len(live.cluster.devices))
     for name in values.models:
       found["models"][name] = compare(values, live, name)
       write_json(out, found)
@@ -108,9 +108,9 @@ def compare(
   values: flags.FlagValues, live: "measure.OpenCluster", name: str
 ) -> dict[str, Any]:
   """One model: what is placed, what it is predicted to take, and takes."""
-  import live_models
+  from benchmarks.models import live
 
-  build, batch_size, _ = live_models.KERAS[name]
+  build, batch_size, _ = live.KERAS[name]
   model = build()
   data = batch(model, batch_size, values.seed)
   weights = model.get_weights()
@@ -203,7 +203,7 @@ def run_rounds(
   Raises:
     MeasurementError: one of them could not be run.
   """
-  import multi_worker
+  from benchmarks.microbatches import multi_worker
 
   times: dict[str, list[float]] = {label: [] for label in (*rows, MIRRORED)}
   losses: dict[str, list[float]] = {}

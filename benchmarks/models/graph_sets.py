@@ -2,24 +2,23 @@
 
 Development rows are all on which anything was ever chosen: the rows of the
 published tables (GO's on P100s), the test members of the synthetic families,
-five models of `split_step.py`, split, and the eight rows of the first test set,
-which were looked at with the first policy `ordered`, at 3 and 10 s.
+five models of `microbatches/run_models.py`, split, and the eight rows of the
+first test set, which were looked at with the first policy `ordered`, at 3 and
+10 s.
 
 Test rows are models and splits on which nothing was chosen, of 30,000 ops and
-more, on 2 to 16 devices. They are placed by `untouched.py --set=test` alone,
-once, at the end; what was looked at is a development row from then on.
+more, on 2 to 16 devices. They are placed by `learned/run_holdout.py --set=test`
+alone, once, at the end; what was looked at is a development row from then on.
 
-The other five models of `split_step.py` are in neither set: their results stand
-in the README.
+The other five models of `microbatches/run_models.py` are in neither set: their
+results stand in the README.
 """
 
 import dataclasses
 from collections.abc import Sequence
 
-import one_gpu
-import published
-import split_step
-
+from benchmarks.lib import gpu_flags, published
+from benchmarks.microbatches import run_models
 from tfplace.core import Problem
 from tfplace.core.presets import cluster_preset
 from tfplace.models import families
@@ -34,7 +33,7 @@ class PublishedRow:
   """A published row, or a member of a family.
 
   Attributes:
-    row: of `published.py`.
+    row: of `lib/published.py`.
   """
 
   row: published.Row
@@ -78,7 +77,7 @@ class TrainedRow:
 
   def problem(self, cache_dir: str | None) -> Problem:
     """The training step on its devices; from the cache if it is there."""
-    graphs = split_step.Graphs(
+    graphs = run_models.Graphs(
       self.model, [self.cluster], cache_dir, self.module
     )
     split = dataclasses.replace(graphs.allows, count=self.microbatches)
@@ -89,16 +88,16 @@ SetRow = PublishedRow | TrainedRow
 
 
 def _trained(*rows: tuple[str, int, str]) -> list[SetRow]:
-  return [TrainedRow("trained_models", *row) for row in rows]
+  return [TrainedRow("reference", *row) for row in rows]
 
 
-def _untouched(module: str, *rows: tuple[str, int, str]) -> list[TrainedRow]:
+def _holdout(module: str, *rows: tuple[str, int, str]) -> list[TrainedRow]:
   return [TrainedRow(module, *row) for row in rows]
 
 
 # The first test set.
-LOOKED_AT: Sequence[SetRow] = _untouched(
-  "untouched_models",
+LOOKED_AT: Sequence[SetRow] = _holdout(
+  "holdout",
   ("llama", 8, "v100x4"),
   ("mixer", 8, "a100x8"),
   ("conformer", 4, "p100x4"),
@@ -115,7 +114,7 @@ DEVELOPMENT: Sequence[SetRow] = (
   *(
     PublishedRow(row)
     for family in families.FAMILIES
-    for row in one_gpu.members_of(family)
+    for row in gpu_flags.members_of(family)
   ),
   *_trained(
     ("gpt_small", 4, "v100x4"),
@@ -129,8 +128,8 @@ DEVELOPMENT: Sequence[SetRow] = (
   ),
   *LOOKED_AT,
 )
-TEST: Sequence[SetRow] = _untouched(
-  "unseen_models",
+TEST: Sequence[SetRow] = _holdout(
+  "second_holdout",
   ("palm", 8, "a100x8"),
   ("gmlp", 8, "2*v100x4"),
   ("wav2vec", 8, "v100x4"),

@@ -8,7 +8,8 @@ them. Nothing here knows of tfplace, of devices or of microbatches.
 
 import keras
 from keras import layers
-from trained_models import Positions, Trained
+
+from benchmarks.models.reference import Positions, Trained
 
 
 def llama(

@@ -1,4 +1,4 @@
-"""The models of `live_devices.py`, and splits of them by hand.
+"""The models of `measured/run_live_devices.py`, and splits of them by hand.
 
 Training steps of a fraction of a second on one core: a GPT-like model whole
 and in two microbatches, two equal towers, and a convolutional net. Splits by
@@ -12,8 +12,8 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-import trained_models
 
+from benchmarks.models import reference
 from tfplace.core import Problem
 
 
@@ -54,7 +54,7 @@ def gpt(
   length, vocabulary, heads = 64, 4000, 4
   tokens = keras.Input((length,), dtype="int32", name="tokens")
   x = keras.layers.Embedding(vocabulary, units, name="layer0_tokens")(tokens)
-  x = trained_models.Positions(name="layer0_positions")(x)
+  x = reference.Positions(name="layer0_positions")(x)
   for i in range(layers):
     name = f"layer{i}_"
     y = keras.layers.LayerNormalization(name=name + "norm1")(x)

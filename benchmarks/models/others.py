@@ -1,4 +1,4 @@
-"""Models of other people for `exactness.py`, small but complete.
+"""Models of other people for `run_exactness.py`, small but complete.
 
 Their layers, ops and losses are what counts there, not their sizes.
 """

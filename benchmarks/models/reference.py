@@ -1,4 +1,4 @@
-"""Models that people train, in plain Keras 3, for `split_step.py`.
+"""Models that people train, in plain Keras 3, for `microbatches/run_models.py`.
 
 Each as in its paper, in a size that one GPU trains; what differs is said
 beside it. Nothing here knows of tfplace, of devices or of microbatches.

@@ -1,14 +1,15 @@
 """Models of the second test set of `graph_sets.py`, in plain Keras 3.
 
-As for `untouched_models.py`: no choice in tfplace was made on a graph of
+As for `holdout.py`: no choice in tfplace was made on a graph of
 theirs, and none may be. As in their papers but for what stands beside them.
 Nothing here knows of tfplace, of devices or of microbatches.
 """
 
 import keras
 from keras import layers
-from trained_models import Positions, Trained
-from untouched_models import application, compiled
+
+from benchmarks.models.holdout import application, compiled
+from benchmarks.models.reference import Positions, Trained
 
 
 def palm(

@@ -5,7 +5,8 @@ report of each, and photographs them with Chromium, which must be installed
 (`apt-get install chromium`): the whole report, both timelines on one axis of
 time, memory, and the graph by layer and device, as PNGs.
 
-  python benchmarks/gallery.py --model=nmt --cluster=k80x4 --budget_s=120
+  python -m benchmarks.placement.run_gallery --model=nmt --cluster=k80x4 \\
+      --budget_s=120
 """
 
 import pathlib
@@ -16,8 +17,8 @@ from bokeh.embed import file_html
 from bokeh.layouts import column
 from bokeh.models import Div
 from bokeh.resources import INLINE
-from camera import only, photograph
 
+from benchmarks.lib.screenshots import only, photograph
 from tfplace import bounds, placers
 from tfplace.core import Problem
 from tfplace.core.presets import cluster_preset
@@ -30,7 +31,7 @@ from tfplace.report.page import figures
 from tfplace.report.page.timeline_plot import timeline_plot
 from tfplace.simulate import Schedule, Simulator
 
-HERE = pathlib.Path(__file__).resolve().parent
+HERE = pathlib.Path(__file__).resolve().parents[1]
 _ONE_RUNS = ("single", "expert", "m_topo", "m_etf", "heft")
 _MODEL = flags.DEFINE_string("model", "nmt", "Zoo model.")
 _GRAPH = flags.DEFINE_string("graph", None, "Its graph, where extracted.")

@@ -9,8 +9,9 @@ asked about steps in microbatches alone. A batch is doubled on paper: outputs
 of twice the bytes, and twice the time of each op that takes 20 us or more. Each
 row is saved as soon as it is there. Writes JSON and a table in Markdown.
 
-  python benchmarks/replanning.py
-  python benchmarks/replanning.py --graphs=g.json.gz --on=v100x4 --seconds=1 \\
+  python -m benchmarks.placement.run_replanning
+  python -m benchmarks.placement.run_replanning --graphs=g.json.gz \\
+      --on=v100x4 --seconds=1 \\
     --out=g_changed.json
 """
 
@@ -26,12 +27,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from absl import flags
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
-import saved_rows
-import split_step
-import synthetic
-import trained_models
-
+from benchmarks.lib import saved_rows
+from benchmarks.microbatches import run_models
+from benchmarks.models import reference, synthetic
 from tfplace import bounds, placers
 from tfplace.bin import cli
 from tfplace.core import Cluster, Evaluation, OpGraph, Placement, Problem
@@ -45,7 +43,7 @@ from tfplace.placers.replan import carried_over
 from tfplace.plan import graph_cache
 from tfplace.simulate import Simulator
 
-HERE = pathlib.Path(__file__).parent
+HERE = pathlib.Path(__file__).parents[1]
 SLOWER = 10.0
 LONG_US = 20.0  # of an op whose time grows with the batch
 LOST = 1  # of the devices of the first one's kind
@@ -63,7 +61,7 @@ def define(values: flags.FlagValues) -> None:
     (
       "graphs",
       ["synthetic/50000", "gpt_medium/8"],
-      "synthetic/OPS, MODEL/MICROBATCHES of trained_models.py, or graph files.",
+      "synthetic/OPS, MODEL/MICROBATCHES of models/reference.py, or files.",
     ),
     ("seconds", ["1", "3", "10"], "Of each search."),
     ("seeds", ["0", "1"], "Seeds of the searches."),
@@ -119,12 +117,12 @@ def reader(name: str, on: str) -> Callable[[], OpGraph]:
     return lambda: load_graph(name)
   if kind == "synthetic" and count.isdigit():
     return lambda: synthetic.synthetic_graph(int(count), seed=0)
-  if kind in trained_models.MODELS and count.isdigit():
-    graphs = split_step.Graphs(kind, [on], graph_cache.default_directory())
+  if kind in reference.MODELS and count.isdigit():
+    graphs = run_models.Graphs(kind, [on], graph_cache.default_directory())
     return lambda: graphs.problem(MicrobatchConfig(int(count)), on).graph
   raise cli.UsageError(
     f"--graphs: {name!r} is no file, nor synthetic/OPS, nor"
-    f" MODEL/MICROBATCHES with a model of {', '.join(trained_models.MODELS)}"
+    f" MODEL/MICROBATCHES with a model of {', '.join(reference.MODELS)}"
   )
 
 

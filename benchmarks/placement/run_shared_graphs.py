@@ -5,7 +5,8 @@ BERT (3 layers), GNMT and ResNet-50, each with its cluster, from a folder of
 simple lower bound, with the proven bound beside it, and writes JSON and a
 picture of how the searches converge.
 
-  python benchmarks/shared_graphs.py --data_dir=../shared/data --budget_s=60
+  python -m benchmarks.placement.run_shared_graphs --data_dir=../shared/data \\
+      --budget_s=60
 """
 
 import pathlib
@@ -21,7 +22,7 @@ from tfplace.errors import TfplaceError
 from tfplace.formats import load_cluster, load_graph
 from tfplace.formats.json_file import write_json
 
-HERE = pathlib.Path(__file__).resolve().parent
+HERE = pathlib.Path(__file__).resolve().parents[1]
 # What a search of 60 s should reach, as multiples of the simple lower bound.
 TARGETS = {
   "bert3_training_ops": 1.07,

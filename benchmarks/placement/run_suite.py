@@ -6,24 +6,21 @@ is there, so that a run that was cut off goes on; one of another budget needs
 another `--out`. Writes JSON, Markdown and a picture; `--quick` to files of its
 own, `suite_quick.*`.
 
-  python benchmarks/suite.py --quick            # three minutes of a core
-  python benchmarks/suite.py                    # a night
-  python benchmarks/suite.py --gpus=p100 --rows='GNMT|RNNLM'
+  python -m benchmarks.placement.run_suite --quick  # three minutes of a core
+  python -m benchmarks.placement.run_suite                    # a night
+  python -m benchmarks.placement.run_suite --gpus=p100 --rows='GNMT|RNNLM'
 """
 
 import json
 import math
 import pathlib
 import re
-import sys
 import time
 
 from absl import app, flags
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
-import published
-import suite_report
-
+from benchmarks.lib import published
+from benchmarks.placement import suite_report
 from tfplace import bounds, placers
 from tfplace.core import OpGraph, Problem
 from tfplace.core.presets import cluster_preset
@@ -31,7 +28,7 @@ from tfplace.errors import InfeasibleError, TfplaceError
 from tfplace.formats.json_file import write_json
 from tfplace.plan import graph_cache, sources
 
-HERE = pathlib.Path(__file__).parent
+HERE = pathlib.Path(__file__).parents[1]
 QUICK_ROWS = "^(2-layer .*|Inception b32|2-stack .*)$"
 QUICK_BUDGET_S = 5.0
 GPUS = ("k80", "p100", "v100", "h100")

@@ -6,8 +6,9 @@ import pathlib
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-import published
 from matplotlib.figure import Figure
+
+from benchmarks.lib import published
 
 BASELINES = ("single", "cpu", "auto")  # no competitors of `auto`
 SEARCHES = ("annealing", "brkga", "auto")  # the others are one-shot

@@ -3,7 +3,7 @@
 Every row is a process of its own, with an empty cache of its own. The second
 use is a new process, its imports included. Prints a table and writes JSON.
 
-  python benchmarks/extraction.py
+  python -m benchmarks.speed.run_extraction
 """
 
 import json
@@ -25,7 +25,7 @@ from tfplace.formats import load_graph, save_graph
 from tfplace.formats.json_file import write_json
 from tfplace.plan import graph_cache, sources
 
-HERE = pathlib.Path(__file__).parent
+HERE = pathlib.Path(__file__).parents[1]
 SMALL = "units=64,vocabulary=500"  # as many ops, less to allocate
 _MODELS = flags.DEFINE_multi_string(
   "model",

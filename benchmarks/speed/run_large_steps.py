@@ -7,8 +7,8 @@ placer that does not end in time is stopped. Each row is printed and saved as
 soon as it is there, and a run that was cut off goes on. Writes JSON, and a
 table in Markdown.
 
-  python benchmarks/large_steps.py
-  python benchmarks/large_steps.py --model=gnmt_4 --microbatches=2 \\
+  python -m benchmarks.speed.run_large_steps
+  python -m benchmarks.speed.run_large_steps --model=gnmt_4 --microbatches=2 \\
     --ops=100000 --limit_s=60 --out=/tmp/tenth.json
 """
 
@@ -26,10 +26,8 @@ from typing import Any
 import numpy as np
 from absl import flags
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
-import saved_rows
-import synthetic
-
+from benchmarks.lib import saved_rows
+from benchmarks.models import synthetic
 from tfplace.bin import cli
 from tfplace.core import OpGraph, Problem
 from tfplace.core.microbatches import MicrobatchConfig
@@ -38,7 +36,7 @@ from tfplace.errors import TfplaceError
 from tfplace.formats.packed_graph import pack_graph, unpack_graph
 from tfplace.placers import registry
 
-HERE = pathlib.Path(__file__).parent
+HERE = pathlib.Path(__file__).parents[1]
 _DESCRIPTION = (
   "Places a split step of 400,000 ops on 8 devices and a million synthetic ops"
   " on 64: seconds, memory, evaluations per second."

@@ -6,7 +6,7 @@ Inception-V3's proportions. Seconds are of one core, median of `--times`, from
 the graph in memory to the evaluated placement. Each row is printed and saved
 as soon as it is there; a run that was cut off goes on.
 
-  python benchmarks/placer_speed.py
+  python -m benchmarks.speed.run_placers
 """
 
 import os
@@ -17,16 +17,13 @@ import functools
 import pathlib
 import resource
 import statistics
-import sys
 from collections.abc import Callable
 
 from absl import app, flags
 from rich import console, table
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
-import saved_rows
-import synthetic
-
+from benchmarks.lib import saved_rows
+from benchmarks.models import synthetic
 from tfplace import placers
 from tfplace.core import OpGraph, Problem
 from tfplace.core.presets import cluster_preset
@@ -37,7 +34,7 @@ from tfplace.plan import graph_cache
 from tfplace.plan import sources as extraction
 from tfplace.simulate import Simulator
 
-HERE = pathlib.Path(__file__).parent
+HERE = pathlib.Path(__file__).parents[1]
 # What m-SCT's linear program may take is a share of this.
 BUDGET_S = 600.0
 _MODELS = flags.DEFINE_list("models", ["rnnlm_8", "gnmt_8"], "Zoo models.")

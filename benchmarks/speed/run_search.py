@@ -7,24 +7,21 @@ shares and of random placements. Each size runs in a process of its own for
 its peak memory. Each row is printed and saved as soon as it is there; a run
 that was cut off goes on.
 
-  python benchmarks/search_speed.py
+  python -m benchmarks.speed.run_search
 """
 
 import concurrent.futures
 import multiprocessing
 import pathlib
 import resource
-import sys
 import time
 
 import numpy as np
 from absl import app, flags
 from rich import console, table
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
-import saved_rows
-import synthetic
-
+from benchmarks.lib import saved_rows
+from benchmarks.models import synthetic
 from tfplace.core import Problem
 from tfplace.core.presets import cluster_preset
 from tfplace.placers import Budget
@@ -32,7 +29,7 @@ from tfplace.placers.groups import GroupGraph
 from tfplace.placers.search.search import Search, SearchConfig
 from tfplace.simulate import Simulator
 
-HERE = pathlib.Path(__file__).parent
+HERE = pathlib.Path(__file__).parents[1]
 BATCH = 16
 LEAST_S = 0.5
 WARM_OPS = 100

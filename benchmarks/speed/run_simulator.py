@@ -5,7 +5,7 @@ for a contiguous and a random placement; then on synthetic graphs of growing
 size; beside the plain-Python reference of the tests, which is quadratic and
 so is timed on a small graph. Prints tables, writes JSON and a plot.
 
-  python benchmarks/simulator_speed.py
+  python -m benchmarks.speed.run_simulator
 """
 
 import pathlib
@@ -15,11 +15,11 @@ import time
 from collections.abc import Callable
 
 import numpy as np
-import synthetic
 from absl import app, flags
 from matplotlib.figure import Figure
 from rich import console, table
 
+from benchmarks.models import synthetic
 from tfplace.core import OpGraph, Problem
 from tfplace.core.presets import cluster_preset
 from tfplace.formats import load_graph
@@ -27,7 +27,7 @@ from tfplace.formats.json_file import write_json
 from tfplace.plan import graph_cache, sources
 from tfplace.simulate import Simulator
 
-HERE = pathlib.Path(__file__).parent
+HERE = pathlib.Path(__file__).parents[1]
 _MODEL = flags.DEFINE_string("model", "inception_v3", "Zoo model.")
 _GRAPH = flags.DEFINE_string("graph", None, "Graph file, in place of a model.")
 _CLUSTER = flags.DEFINE_string("cluster", "p100x4", "Cluster preset.")

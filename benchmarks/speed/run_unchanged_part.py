@@ -7,20 +7,17 @@ found: the mean share of the ops that start before that, which is what a
 simulation from there on would not repeat, and the share of the moves that
 change the step from its beginning.
 
-  python benchmarks/unchanged_part.py
+  python -m benchmarks.speed.run_unchanged_part
 """
 
 import pathlib
-import sys
 
 import numba
 import numpy as np
 from absl import app, flags
 from rich import console, table
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
-import published
-
+from benchmarks.lib import published
 from tfplace.core import Problem
 from tfplace.core.presets import cluster_preset
 from tfplace.formats.json_file import write_json
@@ -34,7 +31,7 @@ from tfplace.placers.search.state import MOVED, search_state, search_tables
 from tfplace.plan import graph_cache, sources
 from tfplace.simulate import Simulator, engine
 
-HERE = pathlib.Path(__file__).parent
+HERE = pathlib.Path(__file__).parents[1]
 STAGES = 12  # shares of a round at which moves are drawn
 _ROWS = flags.DEFINE_list(
   "rows",

@@ -2,28 +2,24 @@
 
 import json
 import os
-import pathlib
 import subprocess
 import sys
 
-import ablation_report
-import ablation_run
 from extra_train import needs_extra_train
 
+from benchmarks.learned import ablation_report, ablation_training
 from tfplace import core, formats
 from tfplace.learned import policies, training_process
 
-SCRIPT = pathlib.Path(ablation_run.__file__).with_name("ablation.py")
 _RUN = """
 import sys
-sys.path.insert(0, sys.argv.pop(1))
-import ablation_run
+from benchmarks.learned import ablation_training
 from tfplace import Problem, load_graph
 from tfplace.core.presets import cluster_preset
 graph = load_graph(sys.argv.pop(1))
 problem = Problem(graph, cluster_preset("k80x2"))
-ablation_run.load_problems = lambda job: [problem]
-ablation_run.main()
+ablation_training.load_problems = lambda job: [problem]
+ablation_training.main()
 """
 
 
@@ -39,7 +35,6 @@ def train_tiny(folder, **job):
   done = subprocess.run(
     [
       *(sys.executable, "-c", _RUN),
-      str(pathlib.Path(ablation_run.__file__).parent),
       *(str(folder / "tiny.json"), json.dumps({**about, **job})),
     ],
     capture_output=True,
@@ -53,14 +48,14 @@ def train_tiny(folder, **job):
 
 @needs_extra_train
 def test_every_arm_is_trained_once_and_leaves_a_policy(tmp_path):
-  arms = ["tasks in one order", ablation_run.LAST]
+  arms = ["tasks in one order", ablation_training.LAST]
   printed = train_tiny(tmp_path, arms=arms)
   assert printed.splitlines() == [
     "tasks in one order, seed 0: trained",
     "shipped, seed 0: trained",
   ]
-  for arm in (*arms, ablation_run.SHIPPED):
-    policies.load_policy(ablation_run.policy_dir(str(tmp_path), arm, "0"))
+  for arm in (*arms, ablation_training.SHIPPED):
+    policies.load_policy(ablation_training.policy_dir(str(tmp_path), arm, "0"))
   assert train_tiny(tmp_path, arms=arms) == ""
 
 
@@ -87,7 +82,10 @@ def test_the_table_compares_means_over_the_rows_seed_by_seed():
 @needs_extra_train
 def test_an_unknown_arm_is_named():
   done = subprocess.run(
-    [sys.executable, str(SCRIPT), "--arms=none of them"],
+    [
+      *(sys.executable, "-m", "benchmarks.learned.run_ablation"),
+      "--arms=none of them",
+    ],
     capture_output=True,
     text=True,
     check=False,

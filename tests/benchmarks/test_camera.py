@@ -1,8 +1,9 @@
 """The camera takes what is there, and no more."""
 
-import camera
 import pytest
 from PIL import Image
+
+from benchmarks.lib import screenshots
 
 PAGE = (
   "<html><head></head><body style='margin:0'><main><section id='a'"
@@ -12,17 +13,19 @@ PAGE = (
 
 
 def test_one_section_is_photographed_without_the_empty_rest(tmp_path):
-  if not any(map(camera.shutil.which, camera.BROWSERS)):
-    pytest.skip(f"no browser: none of {', '.join(camera.BROWSERS)} is there")
-  (tmp_path / "page.html").write_text(camera.only(PAGE, "b"))
-  camera.photograph(tmp_path / "page.html", tmp_path / "b.png", 600)
+  if not any(map(screenshots.shutil.which, screenshots.BROWSERS)):
+    pytest.skip(
+      f"no browser: none of {', '.join(screenshots.BROWSERS)} is there"
+    )
+  (tmp_path / "page.html").write_text(screenshots.only(PAGE, "b"))
+  screenshots.photograph(tmp_path / "page.html", tmp_path / "b.png", 600)
   picture = Image.open(tmp_path / "b.png").convert("RGB")
-  assert picture.size == (camera.WIDTH, 90 + 16)
+  assert picture.size == (screenshots.WIDTH, 90 + 16)
   assert picture.getpixel((9, 9)) == (0, 0x72, 0xB2)
   assert (tmp_path / "b.png").stat().st_size < 2000
 
 
 def test_without_a_browser_the_reason_is_said(tmp_path, monkeypatch):
-  monkeypatch.setattr(camera.shutil, "which", lambda name: None)
+  monkeypatch.setattr(screenshots.shutil, "which", lambda name: None)
   with pytest.raises(SystemExit, match="no browser: none of chromium"):
-    camera.photograph(tmp_path / "page.html", tmp_path / "b.png", 600)
+    screenshots.photograph(tmp_path / "page.html", tmp_path / "b.png", 600)

@@ -3,10 +3,10 @@
 import json
 import os
 
-import fidelity
 import numpy as np
 import pytest
 
+from benchmarks.measured import run_fidelity
 from tfplace.core import Cluster, Device, Link, Problem
 from tfplace.core.op_graph import OpSpec, build_graph
 from tfplace.simulate import Simulator
@@ -32,7 +32,7 @@ def problem():
 
 def test_placements_go_from_good_to_random(problem):
   evaluator = Simulator(problem)
-  rows = fidelity.placements(evaluator, 12, budget_s=0.1, seed=0)
+  rows = run_fidelity.placements(evaluator, 12, budget_s=0.1, seed=0)
   assert len(rows) == 12
   steps = evaluator.evaluate(np.stack(list(rows.values())))
   start = rows[
@@ -47,14 +47,14 @@ def test_placements_go_from_good_to_random(problem):
   # the ops elsewhere, for a random device may be the same one.
   assert len(set(start.tolist())) == 1
   assert min(moved) <= 2 < 10 <= max(moved)
-  again = fidelity.placements(evaluator, 12, budget_s=0.1, seed=0)
+  again = run_fidelity.placements(evaluator, 12, budget_s=0.1, seed=0)
   for label, row in rows.items():
     np.testing.assert_array_equal(again[label], row)
 
 
 def test_figures_are_relative_to_what_was_measured():
   pairs = [(90.0, 100.0), (220.0, 200.0), (450.0, 300.0)]
-  found = fidelity.figures(
+  found = run_fidelity.figures(
     {
       str(i): {"predicted_us": p, "measured_us": m}
       for i, (p, m) in enumerate(pairs)
@@ -68,20 +68,24 @@ def test_figures_are_relative_to_what_was_measured():
 
 def test_equal_steps_have_no_rank_correlation():
   same = {"predicted_us": 1.0, "measured_us": 2.0}
-  assert fidelity.figures({"a": same, "b": same})["rank_correlation"] is None
+  assert (
+    run_fidelity.figures({"a": same, "b": same})["rank_correlation"] is None
+  )
 
 
 def test_a_tiny_run_writes_its_figures(
   tmp_path, monkeypatch, capsys, quick_links
 ):
   sizes = {"layers": 1, "units": 4, "vocabulary": 9, "length": 2}
-  monkeypatch.setattr(fidelity, "MODELS", {"nmt": (2, sizes)})
+  monkeypatch.setattr(run_fidelity, "MODELS", {"nmt": (2, sizes)})
   out = tmp_path / "fidelity.json"
   other = {**TOLD, "placements": {"a": {"predicted_us": 1, "measured_us": 2}}}
   out.write_text(json.dumps({"models": {"other": other}}))
-  monkeypatch.setattr(fidelity, "MODELS", {**fidelity.MODELS, "other": (1, {})})
+  monkeypatch.setattr(
+    run_fidelity, "MODELS", {**run_fidelity.MODELS, "other": (1, {})}
+  )
   with quick_links():
-    code = fidelity.start(
+    code = run_fidelity.start(
       [
         *("--models=nmt", "--placements=4", "--rounds=1", "--steps=2"),
         *("--budget_s=0.5", f"--out={out}"),
@@ -108,10 +112,10 @@ def test_workers_may_be_some_delay_apart(
   tmp_path, monkeypatch, capsys, quick_links
 ):
   sizes = {"layers": 1, "units": 4, "vocabulary": 9, "length": 2}
-  monkeypatch.setattr(fidelity, "MODELS", {"nmt": (2, sizes)})
+  monkeypatch.setattr(run_fidelity, "MODELS", {"nmt": (2, sizes)})
   out = tmp_path / "apart.json"
   with quick_links():
-    code = fidelity.start(
+    code = run_fidelity.start(
       [
         *("--models=nmt", "--placements=2", "--rounds=1", "--steps=2"),
         *("--budget_s=0.5", f"--out={out}", "--delay_s=0.002"),
@@ -126,16 +130,16 @@ def test_workers_may_be_some_delay_apart(
 
 
 def test_a_host_that_is_busy_or_has_too_few_cores_is_told(capsys):
-  fidelity.print_needs({"cores": 2, "load_before": 0.1}, devices=2)
+  run_fidelity.print_needs({"cores": 2, "load_before": 0.1}, devices=2)
   assert capsys.readouterr().out == ""
-  fidelity.print_needs({"cores": 2, "load_before": 7.25}, devices=3)
+  run_fidelity.print_needs({"cores": 2, "load_before": 7.25}, devices=3)
   said = capsys.readouterr().out
   assert "3 workers on 2 cores" in said
   assert "the load is 7.2" in said
 
 
 def test_unknown_model_is_one_sentence(capsys):
-  assert fidelity.start(["--models=nosuch"]) == 1
+  assert run_fidelity.start(["--models=nosuch"]) == 1
   said = capsys.readouterr().err
   assert "unknown 'nosuch'; choose from inception_v3" in said
   assert len(said.strip().splitlines()) == 1

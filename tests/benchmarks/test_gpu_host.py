@@ -2,9 +2,9 @@
 
 import json
 
-import gpu_host
-import gpu_host_report
 import pytest
+
+from benchmarks.gpu import host_report, run_host
 
 SIZES = "layers=1,units=4,vocabulary=9,length=2"
 
@@ -14,7 +14,7 @@ def test_a_tiny_model_is_measured_beside_its_prediction(
 ):
   out = tmp_path / "host.json"
   with quick_links():
-    code = gpu_host.start(
+    code = run_host.start(
       [
         *("--cluster=workers:2", "--models=nmt", f"--model_sizes={SIZES}"),
         *("--batch_size=2", "--strategies=single,cpu,m_topo", "--steps=3"),
@@ -64,7 +64,7 @@ def test_a_tiny_model_is_measured_beside_its_prediction(
   ],
 )
 def test_bad_flags_are_one_clear_sentence(flags, message, capsys):
-  assert gpu_host.start(flags) == 1
+  assert run_host.start(flags) == 1
   said = capsys.readouterr().err
   assert message in said
   assert len(said.strip().splitlines()) == 1
@@ -72,7 +72,7 @@ def test_bad_flags_are_one_clear_sentence(flags, message, capsys):
 
 def test_logical_gpus_without_a_gpu_say_what_to_choose(monkeypatch, capsys):
   monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
-  assert gpu_host.start(["--logical_gpus=2"]) == 1
+  assert run_host.start(["--logical_gpus=2"]) == 1
   assert "no GPU that TensorFlow can use" in capsys.readouterr().err
 
 
@@ -97,6 +97,6 @@ def test_fidelity_counts_each_placement_that_ran_once():
     },
     "unplaced": {"error": "does not fit"},
   }
-  found = gpu_host_report.summary({"rows": rows})
+  found = host_report.summary({"rows": rows})
   assert found["median_error"] == pytest.approx(0.1)
-  assert gpu_host_report.summary({"rows": {}}) == {}
+  assert host_report.summary({"rows": {}}) == {}

@@ -3,14 +3,14 @@
 import json
 import time
 
-import large_steps
+from benchmarks.speed import run_large_steps
 
 SETTINGS = ("--model=", "--ops=300", "--synthetic_on=2*v100x2")
 
 
 def run(tmp_path, *flags):
   out = tmp_path / "large.json"
-  code = large_steps.start([*SETTINGS, f"--out={out}", *flags])
+  code = run_large_steps.start([*SETTINGS, f"--out={out}", *flags])
   return code, json.loads(out.read_text())["rows"] if out.exists() else None
 
 
@@ -35,12 +35,12 @@ def test_each_placer_has_a_row_with_its_memory(tmp_path):
 
 
 def test_a_placer_that_does_not_end_is_stopped():
-  found = large_steps.in_a_process(3.0, time.sleep, 60)
+  found = run_large_steps.in_a_process(3.0, time.sleep, 60)
   assert found == {"error": "did not end within 3 s"}
 
 
 def test_a_process_that_dies_says_how():
-  found = large_steps.in_a_process(60.0, die)
+  found = run_large_steps.in_a_process(60.0, die)
   assert found == {"error": "its process ended with code 3"}
 
 

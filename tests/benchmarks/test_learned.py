@@ -2,16 +2,15 @@
 
 import json
 import math
-import pathlib
 import subprocess
 import sys
 
-import learned_report
 from extra_train import needs_extra_train
 
+from benchmarks.learned import methods_report
 from tfplace import core, formats
 
-SCRIPT = pathlib.Path(learned_report.__file__).with_name("learned.py")
+PROGRAM = "benchmarks.learned.run_methods"
 
 
 def save_chains(folder):
@@ -28,7 +27,7 @@ def save_chains(folder):
 def run_tiny(folder, *more):
   done = subprocess.run(
     [
-      *(sys.executable, str(SCRIPT), f"--graphs={folder / 'tiny.json'}"),
+      *(sys.executable, "-m", PROGRAM, f"--graphs={folder / 'tiny.json'}"),
       *(f"--work_dir={folder / 'work'}", f"--out={folder / 'l.json'}"),
       *("--evaluations=40", "--trials=1", "--graph_cache_dir=", *more),
     ],
@@ -89,10 +88,10 @@ def test_other_seeds_run_with_the_setting_that_was_best_with_the_first():
     gdp__1__1=run_of((10, 60.0)),
     gdp__1__2=run_of((10, 70.0)),
   )
-  assert learned_report.best_trial(found, "g/k80x2", "gdp", 0) == 1
+  assert methods_report.best_trial(found, "g/k80x2", "gdp", 0) == 1
   # Median of 80, 60 and 70, of a bound of 50.
-  assert learned_report.cell(found, "g/k80x2", "gdp") == "1.400"
-  assert learned_report.cell(found, "g/k80x2", "rnn") == "-"
+  assert methods_report.cell(found, "g/k80x2", "gdp") == "1.400"
+  assert methods_report.cell(found, "g/k80x2", "rnn") == "-"
 
 
 def test_the_claim_counts_evaluations_to_the_rivals_best():
@@ -100,14 +99,14 @@ def test_the_claim_counts_evaluations_to_the_rivals_best():
     gdp__0__0=run_of((10, 100.0), (20, 75.0), (90, 60.0)),
     hierarchical__0__0=run_of((50, 90.0), (80, 75.0)),
   )
-  (sentence,) = learned_report.claim(found, "gdp", "hierarchical")
+  (sentence,) = methods_report.claim(found, "gdp", "hierarchical")
   # 75 / 60, and 80 evaluations against 20.
   assert "1.250 times" in sentence and "4.0 times fewer" in sentence
   assert "on 1 of 1" in sentence
-  (sentence,) = learned_report.claim(found, "hierarchical", "gdp")
+  (sentence,) = methods_report.claim(found, "hierarchical", "gdp")
   assert "0.800 times" in sentence and "on 0 of 1" in sentence
   assert "fewer" not in sentence
-  assert learned_report.claim(found, "placeto", "rnn") == []
+  assert methods_report.claim(found, "placeto", "rnn") == []
 
 
 def test_transfer_compares_with_training_on_the_graph_itself():
@@ -116,10 +115,10 @@ def test_transfer_compares_with_training_on_the_graph_itself():
     gdp_merged__0__0=run_of((10, 100.0), (20, 75.0)),
     gdp_pretrained__0__0={**tuned, "greedy_us": [150.0, 80.0]},
   )
-  (sentence,) = learned_report.transfer(found)
+  (sentence,) = methods_report.transfer(found)
   # 150 / 75 at first, and 60 / 75 after the fiftieth iteration.
   assert "2.000 times" in sentence and "0.800 times" in sentence
-  assert learned_report.transfer(results(gdp__0__0=run_of((10, 9.0)))) == []
+  assert methods_report.transfer(results(gdp__0__0=run_of((10, 9.0)))) == []
 
 
 def test_zero_shot_is_the_best_of_the_policys_draws():
@@ -127,9 +126,9 @@ def test_zero_shot_is_the_best_of_the_policys_draws():
     gdp_merged__0__0=run_of((10, 100.0), (20, 75.0)),
     gdp_zero_shot__0__0=run_of((1, 100.0), (17, 90.0)),
   )
-  (sentence,) = learned_report.zero_shot(found)
+  (sentence,) = methods_report.zero_shot(found)
   assert "1.200 times" in sentence and "of 1 graphs" in sentence
-  assert learned_report.zero_shot(results(gdp__0__0=run_of((1, 9.0)))) == []
+  assert methods_report.zero_shot(results(gdp__0__0=run_of((1, 9.0)))) == []
 
 
 def test_at_equal_seconds_only_what_was_found_by_then_counts():
@@ -139,15 +138,15 @@ def test_at_equal_seconds_only_what_was_found_by_then_counts():
     hierarchical__0__0={**run_of((20, 80.0), (30, 70.0)), "seconds": 30.0},
     rnn__0__0={**run_of((40, 80.0)), "seconds": 40.0},
   )
-  *_, table = learned_report.equal_seconds(found, ["gdp", "hierarchical"])
+  *_, table = methods_report.equal_seconds(found, ["gdp", "hierarchical"])
   assert table.splitlines()[2:] == [
     "| g/k80x2 | 30.0 | 1.500 | 1.400 |",
     "| *geometric mean of 1 graphs* |  | 1.500 | 1.400 |",
   ]
   # The RNN's first iteration took longer: it has nothing by then.
-  *_, table = learned_report.equal_seconds(found, ["hierarchical", "rnn"])
+  *_, table = methods_report.equal_seconds(found, ["hierarchical", "rnn"])
   assert table.splitlines()[2:] == ["| g/k80x2 | 30.0 | 1.400 | - |"]
-  assert learned_report.equal_seconds(found, ["gdp"]) == []
+  assert methods_report.equal_seconds(found, ["gdp"]) == []
 
 
 @needs_extra_train
@@ -169,7 +168,7 @@ def test_seconds_end_a_run_in_place_of_evaluations(tmp_path):
 
 def test_a_run_in_which_nothing_fits_is_out_of_memory():
   found = results(rnn__0__0=run_of((10, None)))
-  assert learned_report.cell(found, "g/k80x2", "rnn") == "OOM"
+  assert methods_report.cell(found, "g/k80x2", "rnn") == "OOM"
   assert math.isinf(
-    learned_report.evaluations_to([found["runs"]["g/k80x2/rnn/0/0"]], 1.0)
+    methods_report.evaluations_to([found["runs"]["g/k80x2/rnn/0/0"]], 1.0)
   )

@@ -1,20 +1,15 @@
 """The papers' own experiments run, go on, and sum up."""
 
 import json
-import pathlib
 import subprocess
 import sys
 
-import hold_one_out_report
-import one_gpu
-import placeto_report
-import policy_jobs
 import pytest
 from extra_train import needs_extra_train
 
+from benchmarks.learned import hold_one_out_report, placeto_report, policy_jobs
+from benchmarks.lib import gpu_flags
 from tfplace.models import families
-
-BENCHMARKS = pathlib.Path(policy_jobs.__file__).parent
 
 
 def run_of(*points, **more):
@@ -29,7 +24,7 @@ def member(bound_us, **runs):
 
 @pytest.mark.parametrize("family", families.FAMILIES)
 def test_no_member_both_trains_and_tests(family):
-  train, test = one_gpu.unseen_split(family)
+  train, test = gpu_flags.unseen_split(family)
   assert not set(train) & set(test) and len(test) == 8
   assert sorted([*train, *test]) == list(range(families.MEMBERS))
 
@@ -37,7 +32,7 @@ def test_no_member_both_trains_and_tests(family):
 def test_members_of_nmt_that_test_share_no_length_with_those_that_train():
   lengths = [
     {families.sizes(index)["length"] for index in part}
-    for part in one_gpu.unseen_split("nmt")
+    for part in gpu_flags.unseen_split("nmt")
   ]
   assert not lengths[0] & lengths[1] and len(lengths[1]) == 2
 
@@ -157,7 +152,7 @@ def tiny_flags(folder):
 
 def run(program, *arguments):
   done = subprocess.run(
-    [sys.executable, str(BENCHMARKS / program), *arguments],
+    [sys.executable, "-m", f"benchmarks.learned.{program}", *arguments],
     capture_output=True,
     text=True,
     check=False,
@@ -170,9 +165,9 @@ def run(program, *arguments):
 def test_placeto_places_members_that_it_has_not_seen(tmp_path):
   flags = ["--families=ptb", "--members=1", "--tests=1", "--evaluations=30"]
   flags += ["--zero_shot=20", *tiny_flags(tmp_path)]
-  run("placeto.py", *flags)
+  run("run_placeto", *flags)
   rows = json.loads((tmp_path / "r.json").read_text())["rows"]
-  first = one_gpu.unseen_split("ptb")[1][0]
+  first = gpu_flags.unseen_split("ptb")[1][0]
   arms = [*placeto_report.ARMS]
   found = {key.split("/")[1] for key in rows if key.startswith(f"ptb {first}/")}
   assert found == {"graph", *arms}
@@ -182,7 +177,7 @@ def test_placeto_places_members_that_it_has_not_seen(tmp_path):
     assert row["curve"][-1][2] >= bound_us
     if placeto_report.ZERO_SHOT in arm:
       assert row["evaluations"] <= 20
-  again = run("placeto.py", *flags)  # only the report
+  again = run("run_placeto", *flags)  # only the report
   assert again.splitlines()[0].startswith("Trained on 1 members")
   assert (tmp_path / "r.png").stat().st_size > 1000
 
@@ -190,7 +185,10 @@ def test_placeto_places_members_that_it_has_not_seen(tmp_path):
 @needs_extra_train
 def test_a_family_that_is_alone_cannot_be_held_out(tmp_path):
   done = subprocess.run(
-    [sys.executable, str(BENCHMARKS / "hold_one_out.py"), "--rows=RNNLM"],
+    [
+      *(sys.executable, "-m", "benchmarks.learned.run_hold_one_out"),
+      "--rows=RNNLM",
+    ],
     capture_output=True,
     text=True,
     check=False,

@@ -4,10 +4,10 @@ import json
 
 import numpy as np
 import pytest
-import replanning
-import saved_rows
-import synthetic
 
+from benchmarks.lib import saved_rows
+from benchmarks.models import synthetic
+from benchmarks.placement import run_replanning
 from tfplace.core.presets import cluster_preset
 
 CLUSTER = cluster_preset("v100x2")
@@ -19,7 +19,7 @@ def graph():
 
 
 def test_a_lost_device_takes_its_links_along(graph):
-  left = replanning.device_lost(graph, CLUSTER).cluster
+  left = run_replanning.device_lost(graph, CLUSTER).cluster
   lost = {d.name for d in CLUSTER.devices} - {d.name for d in left.devices}
   assert len(lost) == 1
   assert len(left.links) < len(CLUSTER.links)
@@ -27,7 +27,7 @@ def test_a_lost_device_takes_its_links_along(graph):
 
 
 def test_one_link_is_slower_both_ways(graph):
-  changed = replanning.link_slower(graph, CLUSTER).cluster.links
+  changed = run_replanning.link_slower(graph, CLUSTER).cluster.links
   slower = [
     (new.src, new.dst)
     for old, new in zip(CLUSTER.links, changed, strict=True)
@@ -38,7 +38,7 @@ def test_one_link_is_slower_both_ways(graph):
 
 
 def test_a_doubled_batch_takes_long_ops_twice_the_time(graph):
-  changed = replanning.batch_doubled(graph, CLUSTER).graph
+  changed = run_replanning.batch_doubled(graph, CLUSTER).graph
   assert (changed.output_bytes == 2 * graph.output_bytes).all()
   for kind, us in graph.time_us.items():
     ratio = changed.time_us[kind][us > 0] / us[us > 0]
@@ -51,7 +51,7 @@ def run(tmp_path, monkeypatch):
   monkeypatch.setattr(saved_rows, "pin_to_cores", lambda count: None)
   out = tmp_path / "replanning.json"
   common = ("--on=v100x2", "--old_s=1", "--seeds=0", f"--out={out}")
-  return lambda *flags: (replanning.start([*common, *flags]), out)
+  return lambda *flags: (run_replanning.start([*common, *flags]), out)
 
 
 def test_each_change_has_a_row_and_no_plan_is_worse_than_the_old_one(
@@ -62,7 +62,7 @@ def test_each_change_has_a_row_and_no_plan_is_worse_than_the_old_one(
   assert code == 0
   rows = json.loads(out.read_text())["rows"]
   assert list(rows) == [
-    f"synthetic/300/{change}/0.5" for change in replanning.CHANGES
+    f"synthetic/300/{change}/0.5" for change in run_replanning.CHANGES
   ]
   for row in rows.values():
     assert set(row) == {"old", "policy", "nothing"}

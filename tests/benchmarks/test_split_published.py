@@ -4,8 +4,8 @@ import math
 import types
 
 import pytest
-import split_published
 
+from benchmarks.microbatches import run_published
 from tfplace.bin import cli
 
 
@@ -14,7 +14,7 @@ def flags(rows="", gpus=()):
 
 
 def test_rows_are_run_on_p100s_or_on_the_gpus_they_were_published_on():
-  jobs = split_published.wanted(flags("RNNLM|NMT"))
+  jobs = run_published.wanted(flags("RNNLM|NMT"))
   found = {(row.label, row.cluster(gpu)) for row, gpu in jobs}
   assert ("2-layer RNNLM", "p100x2") in found
   assert {("NMT", "k80x2"), ("NMT", "k80x4")} <= found
@@ -22,10 +22,10 @@ def test_rows_are_run_on_p100s_or_on_the_gpus_they_were_published_on():
 
 
 def test_only_gpus_of_a_row_are_run():
-  jobs = split_published.wanted(flags("^NMT", ["v100"]))
+  jobs = run_published.wanted(flags("^NMT", ["v100"]))
   assert [row.cluster(gpu) for row, gpu in jobs] == ["v100x4"]
   with pytest.raises(cli.UsageError, match="--rows='NoSuch' --gpus=v100"):
-    split_published.wanted(flags("NoSuch", ["v100"]))
+    run_published.wanted(flags("NoSuch", ["v100"]))
 
 
 def test_the_table_has_ratios_and_their_geometric_mean():
@@ -47,7 +47,7 @@ def test_the_table_has_ratios_and_their_geometric_mean():
     },
     ("c", "k80x2"): {"ops": 10, "expert": {"oom": "no"}, "auto": auto},
   }
-  lines = split_published.markdown(rows).splitlines()
+  lines = run_published.markdown(rows).splitlines()
   assert lines[2] == "| a | p100x2 | 1,200 | 2.0 | 1.0 | 4 | 2.0 | 2.00 |"
   assert "OOM" in lines[4]
   assert lines[-1].endswith(f"| {math.sqrt(2 * 8):.2f} |")

@@ -5,10 +5,9 @@ import json
 import keras
 import numpy as np
 import pytest
-import split_step
-import split_step_report
-import trained_models
 
+from benchmarks.microbatches import models_report, run_models
+from benchmarks.models import reference
 from tfplace import placers
 from tfplace.core.microbatches import WHOLE
 
@@ -25,11 +24,11 @@ def tiny():
 @pytest.fixture
 def run(monkeypatch, tmp_path):
   monkeypatch.setitem(
-    trained_models.MODELS, "tiny", trained_models.Trained(tiny, 8, "tiny")
+    reference.MODELS, "tiny", reference.Trained(tiny, 8, "tiny")
   )
 
   def call(*flags):
-    return split_step.start(
+    return run_models.start(
       [
         "--models=tiny",
         "--clusters=v100x2",
@@ -49,7 +48,7 @@ def test_a_row_has_every_column_and_is_kept(run, tmp_path, capsys):
   content = json.loads((tmp_path / "rows.json").read_text())
   row = content["rows"]["tiny/v100x2"]
   # Tiny ops take their launches: the fastest is to stay on one device.
-  graphs = split_step.Graphs("tiny", ["v100x2"], str(tmp_path))
+  graphs = run_models.Graphs("tiny", ["v100x2"], str(tmp_path))
   single = placers.place(graphs.problem(WHOLE, "v100x2"), "single")
   assert row["one device"]["step_time_us"] == single.evaluation.step_time_us
   assert row["auto"]["step_time_us"] <= single.evaluation.step_time_us
@@ -101,7 +100,7 @@ def test_the_table_has_ratios_and_their_means():
     "data_parallel": result(0.5e3, **split),
   }
   rows = {("a", "v100x4"): fast, ("b", "v100x4"): large}
-  text = split_step_report.markdown(rows, 60.0)
+  text = models_report.markdown(rows, 60.0)
   assert (
     "| a | v100x4 | 4.0 | 3.0 | 2.0 (4) | 2.5 (4) | - | 1.0 | 4 | 60 | 1,000"
     " | 3.00 | 4.00 | 2.00 |"
@@ -113,14 +112,14 @@ def test_the_table_has_ratios_and_their_means():
 
 
 def test_every_model_is_named_with_its_batch():
-  for name, trained in trained_models.MODELS.items():
+  for name, trained in reference.MODELS.items():
     if name != "tiny":
       assert f"batch {trained.batch_size} x" in trained.about
 
 
 def test_a_single_expert_is_a_feed_forward_layer():
   tokens = keras.Input((12, 64))
-  routed = trained_models._experts(tokens, 64, "a_", count=1)
+  routed = reference._experts(tokens, 64, "a_", count=1)
   model = keras.Model(tokens, routed)
   x = np.random.default_rng(0).normal(size=(2, 12, 64)).astype("float32")
   up, down = (model.get_layer(f"a_expert0_{n}") for n in ("up", "down"))
@@ -131,9 +130,7 @@ def test_an_expert_drops_tokens_beyond_its_share():
   # Four experts of 2 tokens each (8 * 5 // (4 * 4)); all eight tokens are
   # alike, so that one expert gets all of them, and takes the first two.
   tokens = keras.Input((8, 64))
-  model = keras.Model(
-    tokens, trained_models._experts(tokens, 64, "b_", count=4)
-  )
+  model = keras.Model(tokens, reference._experts(tokens, 64, "b_", count=4))
   found = np.abs(model(np.ones((1, 8, 64), "float32"))).sum(axis=-1)
   assert (found[0, :2] > 0).all()
   assert (found[0, 2:] == 0).all()

@@ -1,18 +1,19 @@
 """Split steps on workers: batches, and the ratios of what was measured."""
 
-import live_models
 import numpy as np
 import pytest
-import split_workers
+
+from benchmarks.microbatches import run_workers
+from benchmarks.models import live
 
 
-@pytest.mark.parametrize("name", split_workers.MODELS)
+@pytest.mark.parametrize("name", run_workers.MODELS)
 def test_the_batch_fits_the_model(name):
-  build, batch_size, _ = live_models.KERAS[name]
+  build, batch_size, _ = live.KERAS[name]
   model = build()
-  data = split_workers.batch(model, batch_size, seed=0)
+  data = run_workers.batch(model, batch_size, seed=0)
   assert model.loss(data["y"], model(data["x"])) > 0
-  again = split_workers.batch(model, batch_size, seed=0)
+  again = run_workers.batch(model, batch_size, seed=0)
   np.testing.assert_array_equal(data["x"], again["x"])
   assert (data["y"] < model.output_shape[-1]).all()
 
@@ -39,7 +40,7 @@ def rows(last_loss):
 
 
 def test_ratios_are_to_the_best_split_step():
-  found = split_workers.summary(rows(1.0001))
+  found = run_workers.summary(rows(1.0001))
   assert found["best split"] == "2 microbatches"  # measured, not predicted
   assert found["one worker / split"] == pytest.approx(1.6)
   assert found["MultiWorkerMirrored / split"] == pytest.approx(1.1)
@@ -48,20 +49,20 @@ def test_ratios_are_to_the_best_split_step():
 
 
 def test_another_loss_is_seen():
-  found = split_workers.summary(rows(1.01))
+  found = run_workers.summary(rows(1.01))
   assert found["loss difference"]["MultiWorkerMirrored"] == pytest.approx(0.01)
   assert not found["all compute the same"]
 
 
 def test_the_table_has_what_was_predicted_beside_what_was_measured():
   result = rows(1.0)
-  model = {"rows": result, "summary": split_workers.summary(result)}
-  text = split_workers.markdown({"gpt": model})
+  model = {"rows": result, "summary": run_workers.summary(result)}
+  text = run_workers.markdown({"gpt": model})
   assert "| gpt | unsplit | 110.0 | 120.0 (120.0 to 120.0) | 1.20 |" in text
   assert "| gpt | MultiWorkerMirrored | - | 110.0 (" in text
 
 
 def test_unknown_models_are_refused(tmp_path, capsys):
   flags = ["--models=vgg", f"--out={tmp_path / 'a.json'}"]
-  assert split_workers.start(flags) == 1
+  assert run_workers.start(flags) == 1
   assert "unknown 'vgg'; choose from gpt, convo" in capsys.readouterr().err

@@ -3,16 +3,17 @@
 import json
 import math
 
-import published
 import pytest
-import suite_report
 import tiny_row
+
+from benchmarks.lib import published
+from benchmarks.placement import suite_report
 
 
 def run_tiny(out, cache_dir, *more):
   """Runs the suite on one tiny row; what it printed."""
   return tiny_row.run(
-    "suite",
+    "placement.run_suite",
     *(f"--out={out}", "--strategies=single,heft,auto", "--seeds=0,1"),
     *("--budget_s=0.2", f"--graph_cache_dir={cache_dir}", *more),
   )

@@ -2,15 +2,17 @@
 
 import json
 
-import graph_sets
 import pytest
-import saved_rows
-import synthetic
-import trained_models
-import unseen_models
-import untouched
-import untouched_models
 
+from benchmarks.learned import run_holdout
+from benchmarks.lib import saved_rows
+from benchmarks.models import (
+  graph_sets,
+  holdout,
+  reference,
+  second_holdout,
+  synthetic,
+)
 from tfplace.bounds import lower_bound
 from tfplace.core import Problem
 from tfplace.core.presets import cluster_preset
@@ -32,7 +34,7 @@ def run(monkeypatch, tmp_path):
   out = tmp_path / "rows.json"
   policy = policies.SHIPPED / "ordered"  # given: asked whatever the step
   common = [f"--out={out}", "--budgets_s=2", "--seeds=0", f"--policy={policy}"]
-  return lambda *more: untouched.start([*common, *more])
+  return lambda *more: run_holdout.start([*common, *more])
 
 
 def test_a_row_has_both_arms_and_what_the_policy_does_alone(run, tmp_path):
@@ -85,9 +87,9 @@ def test_no_model_is_in_both_sets():
 
   untouched_rows = graph_sets.TEST
   assert not models(untouched_rows) & models(graph_sets.DEVELOPMENT)
-  assert not models(untouched_rows) & set(trained_models.MODELS)
-  assert models(untouched_rows) <= set(unseen_models.MODELS)
-  assert models(graph_sets.LOOKED_AT) == set(untouched_models.MODELS)
+  assert not models(untouched_rows) & set(reference.MODELS)
+  assert models(untouched_rows) <= set(second_holdout.MODELS)
+  assert models(graph_sets.LOOKED_AT) == set(holdout.MODELS)
 
 
 def test_the_test_set_is_of_many_sizes_of_clusters_and_has_splits():

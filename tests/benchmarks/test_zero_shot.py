@@ -2,12 +2,11 @@
 
 import json
 
-import draws
 import numpy as np
 import pytest
 import tiny_row
-import zero_shot
 
+from benchmarks.learned import run_zero_shot, samples
 from tfplace import core
 from tfplace.bounds import lower_bound
 from tfplace.core.presets import cluster_preset
@@ -21,7 +20,9 @@ from tfplace.simulate import Simulator
 def test_a_row_is_measured_at_every_size(tmp_path):
   result = tmp_path / "zero.json"
   tiny_row.run(
-    "zero_shot", f"--result={result}", f"--graph_cache_dir={tmp_path}"
+    "learned.run_zero_shot",
+    f"--result={result}",
+    f"--graph_cache_dir={tmp_path}",
   )
   (row,) = json.loads(result.read_text())["rows"].values()
   assert list(row["sizes"]) == [str(size) for size in placer.GdpPlacer.sizes]
@@ -30,7 +31,7 @@ def test_a_row_is_measured_at_every_size(tmp_path):
   for size, found in row["sizes"].items():
     first_us = most_probable_us(problem, policy, int(size))
     assert found["first_us"] == pytest.approx(first_us, rel=1e-6)
-    for arm in zero_shot.ARMS:
+    for arm in run_zero_shot.ARMS:
       assert found[arm] >= lower_bound(problem).us * (1 - 1e-9)
   assert "| tiny (p100x2) |" in result.with_suffix(".md").read_text()
 
@@ -51,13 +52,16 @@ def test_random_draws_leave_the_cpu_to_what_runs_nowhere_else():
   ]
   graph = core.build_graph("g", ops, [(0, 0, 1)])
   problem = core.Problem(graph, cluster_preset("k80x2"))
-  logits = draws.uniform(problem, group_decisions(problem))
+  logits = samples.uniform(problem, group_decisions(problem))
   np.testing.assert_array_equal(logits > -1, [[1, 1, 0], [0, 0, 1]])
 
 
 def test_the_table_has_ratios_to_the_best_one_shot_placer():
   def sizes(first, *best):
-    return {"first_us": first, **dict(zip(zero_shot.ARMS, best, strict=True))}
+    return {
+      "first_us": first,
+      **dict(zip(run_zero_shot.ARMS, best, strict=True)),
+    }
 
   tight = {
     "12": sizes(None, None, 70.0, 90.0),
@@ -68,7 +72,7 @@ def test_the_table_has_ratios_to_the_best_one_shot_placer():
     "a": {"ops": 1234, "one_shot_us": 100.0, "sizes": tight},
     "b": {"ops": 5, "one_shot_us": 2.0, "sizes": loose},
   }
-  *_, first, second, mean = zero_shot.table(found)
+  *_, first, second, mean = run_zero_shot.table(found)
   assert first == "| a | 1,234 | 0.1 | 0.800 | 0.700 | 0.900 | OOM |"
   assert second.endswith("| 1.000 | 2.000 | 2.000 | 1.500 |")
   expected = [0.8**0.5, 1.4**0.5, 1.8**0.5, 1.5]

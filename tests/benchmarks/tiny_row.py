@@ -4,18 +4,13 @@ import pathlib
 import subprocess
 import sys
 
-import published
-
 import tfplace
-
-BENCHMARKS = pathlib.Path(published.__file__).parent
 
 _SIZES = {"layers": 1, "units": 4, "vocabulary": 9, "length": 2}
 _RUN = """
 import importlib, sys
-sys.path.insert(0, sys.argv.pop(1))
-import published
-benchmark = importlib.import_module(sys.argv.pop(1))
+from benchmarks.lib import published
+benchmark = importlib.import_module("benchmarks." + sys.argv.pop(1))
 tiny = eval(sys.argv.pop(1))
 published.ROWS = (published.Row("tiny", "nmt", 2, {}, tiny, 2, ("p100",)),)
 benchmark.app.run(benchmark.main)
@@ -26,7 +21,7 @@ def run(benchmark: str, *arguments: str) -> str:
   """What the benchmark of that name prints; it must not fail."""
   done = subprocess.run(
     [
-      *(sys.executable, "-c", _RUN, str(BENCHMARKS), benchmark, repr(_SIZES)),
+      *(sys.executable, "-c", _RUN, benchmark, repr(_SIZES)),
       *arguments,
     ],
     capture_output=True,

@@ -43,8 +43,3 @@ def test_parts_of_a_scope_have_numbers():
   assert parts == (("net", -1), ("decode", 37), ("lstm", 1))
   # Ten digits are a hash.
   assert op_names.numbered_parts("v_1234567890") == (("v_1234567890", -1),)
-
-
-def test_microbatch_scope_is_removed():
-  assert op_names.without_microbatch("microbatch_12/a/b") == "a/b"
-  assert op_names.without_microbatch("a/microbatch_1/b") == "a/microbatch_1/b"

@@ -3,7 +3,7 @@
 Steps in microbatches of WaveNets, on which it was not trained. (With
 the unrolled LSTM `ptb` in four among them, the ratio was 0.889.) They are
 development graphs by now; what the policy is worth on others is for
-`benchmarks/untouched.py` to say.
+`benchmarks/learned/run_holdout.py` to say.
 """
 
 import math

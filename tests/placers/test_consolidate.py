@@ -164,9 +164,10 @@ def test_auto_leaves_it_out_where_it_would_not_end(
   monkeypatch, seconds, is_begun
 ):
   begun = []
-  monkeypatch.setattr(auto, "_CONSOLIDATION_S_PER_OP", seconds)
   monkeypatch.setattr(
     auto, "consolidate", lambda *a: begun.append(1) or consolidate(*a)
   )
-  place(towers(), "auto", budget_s=60, max_evaluations=200)
+  config = auto.AutoConfig(consolidation_s_per_op=seconds)
+  problem, budget = towers(), Budget(60, 200)
+  auto.AutoPlacer(config=config).place(problem, Simulator(problem), budget, 0)
   assert bool(begun) == is_begun

@@ -19,11 +19,12 @@ from tfplace.placers import (
   place,
   registry,
 )
-from tfplace.placers.auto import AutoPlacer
+from tfplace.placers.auto import AutoConfig, AutoPlacer
 from tfplace.placers.partition.scotch import PROGRAMS
 from tfplace.placers.registry import CLASSICAL, MICROBATCHED
 from tfplace.placers.search import annealing
 from tfplace.placers.search.annealing import AnnealingPlacer
+from tfplace.placers.search.config import SearchConfig
 from tfplace.simulate import Simulator
 
 EVALUATIONS = 120
@@ -258,21 +259,20 @@ def test_empty_and_single_op_graphs_are_placed():
       assert result.evaluation.step_time_us == sum(times)
 
 
-def test_budget_of_seconds_is_kept(monkeypatch):
-  monkeypatch.setattr("tfplace.placers.search.config.PATIENCE", 10**6)
-  problem = problems.random_problem(4)
+def test_budget_of_seconds_is_kept():
+  problem, patient = problems.random_problem(4), SearchConfig(patience=10**6)
   run(problem, "auto")  # compiles
-  for strategy in ("annealing", "brkga", "auto"):
+  auto = AutoPlacer(config=AutoConfig(search=patient))
+  for placer in (AnnealingPlacer(patient), get_placer("brkga"), auto):
     began = time.perf_counter()
-    place(problem, strategy, budget_s=1.0)
+    placer.place(problem, Simulator(problem), Budget(1.0), 0)
     # Nothing else ends them, within hours; a busy machine may be late.
     assert time.perf_counter() - began < 600.0
 
 
-def test_annealing_evaluates_as_many_as_it_may(monkeypatch):
-  monkeypatch.setattr("tfplace.placers.search.config.PATIENCE", 10**6)
+def test_annealing_evaluates_as_many_as_it_may():
   problem = problems.random_problem(2)
-  placer = AnnealingPlacer(starts=("single",))
+  placer = AnnealingPlacer(SearchConfig(patience=10**6), ("single",))
   result = placer.place(
     problem, Simulator(problem), Budget(20, max_evaluations=1000), seed=0
   )
@@ -303,7 +303,7 @@ def test_auto_asks_the_policy_that_it_was_given_where_tensorflow_is_loaded(
   monkeypatch.setitem(sys.modules, "tensorflow", types.ModuleType("tf"))
   monkeypatch.setattr(registry, "get_placer", placer)
   problem = problems.random_problem(4)
-  auto = AutoPlacer(policy="somewhere", loaded_min_s=0.1)
+  auto = AutoPlacer(policy="somewhere", config=AutoConfig(learned_least_s=0.1))
   auto.place(problem, Simulator(problem), Budget(60, 2000), seed=0)
   given = {name for name, policy in asked if policy == "somewhere"}
   assert given == {"ordered", "gdp"}  # it is of one of them
@@ -344,7 +344,7 @@ def test_autos_search_begins_from_a_policys_placement_where_it_is_the_best(
     problem = Problem(
       dataclasses.replace(graph, microbatch=half), problem.cluster
     )
-  auto = AutoPlacer(policy=policy, loaded_min_s=0.1)
+  auto = AutoPlacer(policy=policy, config=AutoConfig(learned_least_s=0.1))
   result = auto.place(problem, Simulator(problem), Budget(60, 20_000), seed=0)
   times = {t.strategy: t.evaluation.step_time_us for t in result.tried}
   others = [

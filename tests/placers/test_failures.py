@@ -90,7 +90,7 @@ def test_a_chain_that_no_move_changes_ends():
   chain.restart(state.devices)
   chain.rate = 100.0
   assert chain.cool(Cooling(7, 1.0, 0.1, 0, 0, 0.0)) == 0
-  rounds = Rounds(1, None, time.perf_counter(), 1200.0)
+  rounds = Rounds(1, None, time.perf_counter(), 1200.0, SearchConfig())
   chain.anneal(rounds, 0, 1.0, 1.0, lambda _: False, lambda _: None)
   assert time.perf_counter() - rounds.began < 600  # half of what it may take
   assert (chain.evaluations, chain.rate) == (1, 100.0)

@@ -169,7 +169,7 @@ def test_they_compete_where_a_step_is_split_and_only_there():
 
 
 def cuts(count, stages):
-  """Every way to cut so many units into so many stages: pairs of ends."""
+  """Every way to cut so many layers into so many stages: pairs of ends."""
   for borders in itertools.combinations(range(1, count), stages - 1):
     yield list(itertools.pairwise([0, *borders, count]))
 

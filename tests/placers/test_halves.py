@@ -13,7 +13,7 @@ from tfplace.core.op_graph import subgraph
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.search import halves
 from tfplace.placers.search.annealing import AnnealingPlacer
-from tfplace.placers.search.config import SearchConfig
+from tfplace.placers.search.config import HalvesConfig, SearchConfig
 from tfplace.placers.tracker import Tracker
 from tfplace.simulate import Simulator
 
@@ -57,7 +57,7 @@ def test_each_tower_gets_devices_of_its_own():
     searched.append(part)
     return AnnealingPlacer().place(part, Simulator(part), budget, 0)
 
-  found = halves.search_halves(tracker, groups, 0, place)
+  found = halves.search_halves(tracker, groups, 0, place, HalvesConfig())
   tower = [name.partition("/")[0] for name in graph.names]
   used = {
     t: {int(d) for d, own in zip(found, tower, strict=True) if own == t}
@@ -88,7 +88,10 @@ def test_a_chain_has_no_halves():
   def place(part, budget):
     raise AssertionError("nothing is to be searched")
 
-  assert halves.search_halves(tracker, GroupGraph(problem), 0, place) is None
+  assert (
+    halves.search_halves(tracker, GroupGraph(problem), 0, place, HalvesConfig())
+    is None
+  )
   assert tracker.evaluations == 0
 
 
@@ -96,7 +99,9 @@ def test_a_chain_has_no_halves():
 def test_three_devices_are_not_halved(count):
   problem = Problem(towers(), problems.cluster([np.inf] * count))
   tracker = Tracker("t", problem, Simulator(problem), Budget(60.0, 400))
-  found = halves.search_halves(tracker, GroupGraph(problem), 0, None)
+  found = halves.search_halves(
+    tracker, GroupGraph(problem), 0, None, HalvesConfig()
+  )
   assert found is None
 
 
@@ -108,7 +113,9 @@ def test_two_microbatches_on_four_devices_are_halves():
   def place(part, budget):
     return AnnealingPlacer().place(part, Simulator(part), budget, 0)
 
-  found = halves.search_halves(tracker, GroupGraph(problem), 0, place)
+  found = halves.search_halves(
+    tracker, GroupGraph(problem), 0, place, HalvesConfig()
+  )
   devices = GroupGraph(problem).expand(found)
   for i in range(2):
     used = {int(devices[at["forward", i, j]]) for j in range(6)}

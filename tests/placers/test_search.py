@@ -114,7 +114,7 @@ def current(problem, devices):
   return tables, state
 
 
-TOGETHER = Coarsening((np.zeros(2, int),))  # one unit of two groups
+TOGETHER = Coarsening((np.zeros(2, int),))  # one coarse group of two
 
 
 def odds_problem():
@@ -127,7 +127,7 @@ def odds_problem():
 def test_moves_go_to_devices_by_their_speed():
   groups = GroupGraph(odds_problem())
   odds = search_tables(groups, TOGETHER).odds
-  # Alone, and both as one unit: 40 us on a GPU, 1060 on the CPU.
+  # Alone, and both as one coarse group: 40 us on a GPU, 1060 on the CPU.
   np.testing.assert_allclose(odds[0], [1, 1, 0.01], rtol=1e-3)
   np.testing.assert_allclose(odds[1], [1, 1, 0.5], rtol=1e-3)
   np.testing.assert_allclose(odds[-1], [1, 1, 40 / 1060], rtol=1e-3)
@@ -217,11 +217,11 @@ def test_units_are_nested_and_keep_a_device_for_all_members(find):
     groups = GroupGraph(problems.random_problem(seed))
     labels = find(groups).labels
     for fine, coarse in itertools.pairwise(labels):
-      for unit in range(fine.max() + 1):
-        assert len(set(coarse[fine == unit])) == 1
+      for number in range(fine.max() + 1):
+        assert len(set(coarse[fine == number])) == 1
     for label in labels:
-      for unit in range(label.max() + 1):
-        assert groups.allowed[label == unit].all(axis=0).any()
+      for number in range(label.max() + 1):
+        assert groups.allowed[label == number].all(axis=0).any()
 
 
 def test_ties_between_chains_do_not_depend_on_threads():

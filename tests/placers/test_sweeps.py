@@ -1,4 +1,4 @@
-"""Merged units and the greedy sweeps over them."""
+"""Merged groups and the greedy sweeps over them."""
 
 import numpy as np
 import problems
@@ -6,8 +6,8 @@ import pytest
 
 from tfplace.core import Problem
 from tfplace.core.budget import Budget
-from tfplace.placers.coarsen import merged
 from tfplace.placers.groups import GroupGraph
+from tfplace.placers.merge import merged
 from tfplace.placers.search.config import SearchConfig
 from tfplace.placers.search.search import Search
 from tfplace.simulate import Simulator

@@ -21,8 +21,8 @@ from absl import flags
 from rich import console, progress
 
 from tfplace.bin import signals
+from tfplace.core.progress import Progress, silent
 from tfplace.errors import TfplaceError
-from tfplace.extraction import stages
 from tfplace.formats import files
 
 PROGRESS_AFTER_S = 2.0
@@ -247,7 +247,7 @@ def check_writable(path: str | None) -> None:
 @contextlib.contextmanager
 def showing_progress(
   what: str, seconds: float | None = None, in_lines: bool = False
-) -> Iterator[stages.OnStage]:
+) -> Iterator[Progress]:
   """Shows a progress bar on stderr after the first two seconds.
 
   If stderr is not a terminal, `in_lines` prints a line every few seconds
@@ -255,7 +255,7 @@ def showing_progress(
   """
   screen = console.Console(stderr=True)
   if not screen.is_terminal:
-    on_stage: stages.OnStage = _Lines(what) if in_lines else stages.ignore
+    on_stage: Progress = _Lines(what) if in_lines else silent
     yield on_stage
     return
   with ClockBar(screen, what, seconds) as bar:
@@ -279,7 +279,7 @@ class _Lines:
 @contextlib.contextmanager
 def show_stage(
   stage: str, detail: str, seconds: float | None
-) -> Iterator[stages.OnStage]:
+) -> Iterator[Progress]:
   """Shows a progress bar for a stage; a `ShowStage` of `plan.config`."""
   what = f"{stage[0].upper()}{stage[1:]}{detail}"
   with showing_progress(what, seconds, stage in _IN_LINES) as on_stage:

@@ -14,9 +14,9 @@ from absl import flags
 from tfplace import core, formats
 from tfplace.bin import cli, guarded, microbatch_flags
 from tfplace.core.microbatches import MicrobatchConfig, microbatches_of
+from tfplace.core.progress import Progress
 from tfplace.cost import registry
 from tfplace.errors import shown
-from tfplace.extraction.stages import OnStage
 from tfplace.plan import Stages, clusters, graph_cache
 from tfplace.plan import sources as plan_sources
 from tfplace.plan.clusters import find_cluster as load_cluster
@@ -254,7 +254,7 @@ def load_source(
   return Source(*loaded)
 
 
-def _loading_tensorflow(on_stage: OnStage) -> OnStage:
+def _loading_tensorflow(on_stage: Progress) -> Progress:
   """Loads TensorFlow before the first stage, which requires it."""
 
   def loading(what: str, count: Callable[[], int] | None = None) -> None:

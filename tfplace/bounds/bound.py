@@ -22,15 +22,25 @@ from tfplace.core.op_graph import OpSpec, build_graph
 from tfplace.core.problem import Problem
 
 SIMPLE, WORK, GROUP, PATH, WINDOW = "simple", "work", "group", "path", "window"
-# Numbers of ops to look back for serial work. The first is always tried. Each
-# further one takes several times as long and gains little more.
-_REACHES = (32, 128, 512)
-# Number of ops from which `_LARGE_REACHES` replaces `_REACHES`.
-_LARGE = 20_000
-_LARGE_REACHES = (8, 32, 128)
-# Number of ops from which a pilot run estimates the time of the first reach.
-_PILOT = 5_000
-_BUDGET_SHARE = 0.25  # Share of a search budget for the bound.
+
+
+@dataclasses.dataclass(frozen=True)
+class BoundConfig:
+  """Effort of a proof; all defaults were chosen by trial."""
+
+  # Numbers of ops to look back for serial work. The first is always tried. Each
+  # further one takes several times as long and gains little more.
+  reaches: tuple[int, ...] = (32, 128, 512)
+  # Number of ops from which `large_reaches` replaces `reaches`.
+  large_ops: int = 20_000
+  large_reaches: tuple[int, ...] = (8, 32, 128)
+  # Number of ops from which a pilot run estimates the time of the first reach.
+  pilot_ops: int = 5_000
+  # Share of a search budget for the bound.
+  budget_share: float = 0.25
+
+
+_CONFIG = BoundConfig()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,8 +81,9 @@ def lower_bound(
   if num_ops:
     relaxed = relax(problem)
     found[WORK], price = work_prices(relaxed, limit_s=at_most_s / 3)
-    reaches = _LARGE_REACHES if num_ops > _LARGE else _REACHES
-    pilot = (0,) if num_ops > _PILOT and at_most_s < math.inf else ()
+    is_large = num_ops > _CONFIG.large_ops
+    reaches = _CONFIG.large_reaches if is_large else _CONFIG.reaches
+    pilot = (0,) if num_ops > _CONFIG.pilot_ops and at_most_s < math.inf else ()
     before, took_s = 0, 0.0
     for reach in (*pilot, *reaches):
       left_s = at_most_s - (time.perf_counter() - began)
@@ -111,7 +122,7 @@ def tightened_within(
   """
   warm_up()
   began = time.perf_counter()
-  problem = tightened(problem, at_most_s=_BUDGET_SHARE * budget_s)
+  problem = tightened(problem, at_most_s=_CONFIG.budget_share * budget_s)
   took_s = time.perf_counter() - began
   return problem, max(budget_s - took_s, budget_s / 2)
 

@@ -1,9 +1,10 @@
 """Compressed sparse rows (CSR): entries sorted by row, with offsets."""
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 
-def offsets_of(counts: np.ndarray) -> np.ndarray:
+def offsets_of(counts: ArrayLike) -> np.ndarray:
   """Returns [num_rows + 1] int64 offsets of rows with [num_rows] counts."""
   return np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
 

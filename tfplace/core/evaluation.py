@@ -6,8 +6,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from tfplace import lazy
 from tfplace.core.placement import Placement
+from tfplace.lazy import call_provided
 
 # Maximum relative rounding error of the proven bounds.
 ROUNDING = 1e-9
@@ -65,7 +65,7 @@ class Evaluation:
 
   def save(self, path: str | os.PathLike[str]) -> None:
     """Writes `tfplace.evaluation.v1` atomically."""
-    lazy.call("save_evaluation", self, path)
+    call_provided("save_evaluation", self, path)
 
 
 @dataclasses.dataclass(frozen=True)

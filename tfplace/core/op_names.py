@@ -1,4 +1,4 @@
-"""What the name of an op says: its scopes, their numbers, and gradients.
+"""Names of ops: their scopes, numbers, and gradients.
 
 TensorFlow names an op after its layers and a gradient after its op:
 `gradient_tape/model/decode_37/lstm_layer_1/MatMul/MatMul_1` is a gradient of
@@ -14,16 +14,10 @@ UNKNOWN = -1  # The number of a component without one.
 Part = tuple[str, int]  # A component of a name, and its number or UNKNOWN.
 
 _GRADIENT = re.compile(r"(gradient_tape|gradients|Gradients)/")
-_MICROBATCH = re.compile(r"microbatch_\d+/")
 # A longer number is a hash.
 _NUMBERED = re.compile(r"^(.*?)_?(?<!\d)(\d{1,9})$")
 # Names of fewer parts (`AddN_3`, `adam/Mul_2`) have no scope.
 _LEAST_PARTS = 3
-
-
-def without_microbatch(name: str) -> str:
-  """Maps `microbatch_1/dense/MatMul` to `dense/MatMul`."""
-  return _after(_MICROBATCH, name)
 
 
 def is_gradient(name: str) -> bool:
@@ -33,11 +27,7 @@ def is_gradient(name: str) -> bool:
 
 def forward_name(name: str) -> str:
   """Removes a leading gradient scope."""
-  return _after(_GRADIENT, name)
-
-
-def _after(prefix: re.Pattern[str], name: str) -> str:
-  found = prefix.match(name)
+  found = _GRADIENT.match(name)
   return name[found.end() :] if found else name
 
 

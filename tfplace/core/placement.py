@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from tfplace import lazy
 from tfplace.core.problem import Problem
 from tfplace.errors import PlacementError, shown
+from tfplace.lazy import call_provided
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -78,7 +78,7 @@ class Placement:
 
   def save(self, path: str | os.PathLike[str]) -> None:
     """Writes `tfplace.placement.v1` atomically."""
-    lazy.call("save_placement", self, path)
+    call_provided("save_placement", self, path)
 
 
 def check_devices(problem: Problem, devices: np.ndarray) -> None:

@@ -14,6 +14,7 @@ from tensorflow.core.protobuf.device_properties_pb2 import DeviceProperties
 from tfplace.core.cluster import Cluster
 from tfplace.core.gpu_hardware import GpuHardware
 from tfplace.core.op_graph import OpGraph, OpSpec, build_graph
+from tfplace.core.progress import Progress, silent
 from tfplace.core.protocols import CostModel
 from tfplace.cost import grappler, registry, sizes
 from tfplace.extraction import stages
@@ -48,7 +49,7 @@ class Step:
 def op_graph(
   traced: TracedStep,
   cluster: Cluster,
-  on_stage: stages.OnStage = stages.ignore,
+  on_stage: Progress = silent,
   cost_model: str | CostModel = registry.DEFAULT,
 ) -> OpGraph:
   """Returns the step's dataflow graph with a time per op and device kind.

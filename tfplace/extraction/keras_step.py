@@ -20,6 +20,7 @@ import keras
 import tensorflow as tf
 
 from tfplace.core.microbatches import WHOLE, MicrobatchConfig
+from tfplace.core.progress import Progress, silent
 from tfplace.errors import ExtractionError
 from tfplace.extraction import (
   custom_gradients,
@@ -43,7 +44,7 @@ def trace_keras(
   batch_size: int | None = None,
   training: bool = True,
   sample: Any = None,
-  on_stage: stages.OnStage = stages.ignore,
+  on_stage: Progress = silent,
   kind: str | None = None,
   microbatches: MicrobatchConfig = WHOLE,
 ) -> TracedStep:
@@ -106,7 +107,7 @@ def trace_keras_file(
   batch_size: int | None = None,
   training: bool = True,
   sample: Any = None,
-  on_stage: stages.OnStage = stages.ignore,
+  on_stage: Progress = silent,
   microbatches: MicrobatchConfig = WHOLE,
 ) -> TracedStep:
   """Traces one step of a `.keras` or `.h5` model file; see `trace_keras`.
@@ -176,7 +177,7 @@ def _trace_step(
   model: keras.Model,
   batch: keras_inputs.BatchSpec,
   kind: str,
-  on_stage: stages.OnStage,
+  on_stage: Progress,
   microbatches: MicrobatchConfig,
 ) -> tuple[Any, list[tf.Tensor], LayerRecorder]:
   losses: list[tf.Tensor] = []

@@ -1,4 +1,4 @@
-"""Progress of an extraction, and a pause of the garbage collector during it.
+"""A pause of the garbage collector during an extraction.
 
 Extraction of large graphs takes a minute. Tracing and importing create millions
 of objects that stay alive. Python's cyclic garbage collector would traverse all
@@ -7,25 +7,7 @@ of them repeatedly, which takes a quarter of the time.
 
 import contextlib
 import gc
-from collections.abc import Callable, Iterator
-from typing import Protocol
-
-
-class OnStage(Protocol):
-  """Callback at the start of each stage of an extraction."""
-
-  def __call__(self, what: str, count: Callable[[], int] | None = None) -> None:
-    """Reports a stage.
-
-    Args:
-      what: the stage, such as "shapes of 11,898 ops".
-      count: number of ops so far, where ops are created one by one; may be
-        called from any thread.
-    """
-
-
-def ignore(what: str, count: Callable[[], int] | None = None) -> None:
-  """Ignores progress."""
+from collections.abc import Iterator
 
 
 @contextlib.contextmanager

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 
 import keras
 
+from tfplace.core.progress import Progress, silent
 from tfplace.errors import TfplaceError
-from tfplace.extraction import stages
 
 _logger = logging.getLogger("tfplace")
 _SILENCE_S = 10.0  # A silent stage is logged after so many seconds.
@@ -47,7 +47,7 @@ class StageDisplay:
   @contextlib.contextmanager
   def __call__(
     self, stage: str, detail: str, seconds: float | None
-  ) -> Iterator[stages.OnStage]:
+  ) -> Iterator[Progress]:
     """Prints the start of a stage, or logs a stage that takes too long."""
     text = f"planning model {self._model!r}: {stage}{detail}"
     timer = threading.Timer(_SILENCE_S, _logger.warning, ["%s", text])
@@ -57,7 +57,7 @@ class StageDisplay:
     elif seconds is None:
       timer.start()
     try:
-      yield stages.ignore
+      yield silent
     finally:
       timer.cancel()
 

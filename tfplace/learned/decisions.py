@@ -13,8 +13,8 @@ import numpy as np
 
 from tfplace.core.op_names import UNKNOWN
 from tfplace.core.problem import Problem
-from tfplace.placers.coarsen import merged
 from tfplace.placers.groups import GroupGraph
+from tfplace.placers.merge import merged
 from tfplace.placers.rules.axes import Scopes, find_axes, read_scopes
 from tfplace.simulate.links import mean_transfer
 
@@ -188,7 +188,7 @@ def group_decisions(
 ) -> Decisions:
   """Makes one decision per group, or at most about `max_decisions`.
 
-  Groups are merged as in `placers.coarsen`. In a microbatched step only groups
+  Groups are merged as in `placers.merge`. In a microbatched step only groups
   of the same microbatch are merged, because a coarse group of several
   microbatches could not follow each of them to its device. The transfers of
   variables count as work, so that shared variables are spread over several

@@ -3,7 +3,7 @@
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,8 @@ from tfplace.core.cluster import Cluster
 from tfplace.core.evaluation import Evaluation
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
+from tfplace.core.progress import Progress, silent
 from tfplace.errors import MeasurementError, shown
-from tfplace.extraction import stages
 from tfplace.extraction.traced import TracedStep
 from tfplace.measure import harness
 from tfplace.measure.calibrate import calibration, profiling
@@ -39,7 +39,7 @@ class OpenCluster:
     problem: Problem,
     traced: TracedStep,
     measure_s: float = math.inf,
-    on_stage: Callable[[str], None] = stages.ignore,
+    on_stage: Progress = silent,
     guesses: calibration.Guesses | None = None,
     **options: Any,
   ) -> Problem:

@@ -15,8 +15,8 @@ from tfplace.core.evaluation import Evaluation
 from tfplace.core.order import ARRIVAL
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
+from tfplace.core.progress import Progress, silent
 from tfplace.errors import MeasurementError
-from tfplace.extraction import stages
 from tfplace.extraction.safety import side_effects
 from tfplace.extraction.traced import TracedStep
 from tfplace.measure import evaluations, placed_step
@@ -77,7 +77,7 @@ class MeasurementHarness:
     seed: int = 0,
     allow_side_effects: bool = False,
     measure_s: float = math.inf,
-    on_stage: Callable[[str], None] = stages.ignore,
+    on_stage: Progress = silent,
   ) -> None:
     _check(problem, traced, workers)
     if not allow_side_effects:
@@ -171,11 +171,14 @@ class MeasurementHarness:
   def _sent(self, request: messages.StepRequest) -> messages.StepReply:
     self._start()
     timeout_s = min(self._timeout_s, self._left_s + _GRACE_S)
-    self._workers.on_stage = lambda s: self._on_stage(f"{self._doing}, {s}")
+    self._workers.on_stage = self._on_stage_of_run
     try:
       return self._workers.run(request, timeout_s)
     finally:
-      self._workers.on_stage = stages.ignore
+      self._workers.on_stage = silent
+
+  def _on_stage_of_run(self, what: str, count: object = None) -> None:
+    self._on_stage(f"{self._doing}, {what}")
 
   def _start(self) -> None:
     for left in reversed(range(_START_ATTEMPTS)):

@@ -26,7 +26,6 @@ from tfplace.placers.consolidate import consolidate
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.repair import offer_starts
 from tfplace.placers.search.annealing import (
-  CLASSICAL_TOTAL,
   best_first,
   improve,
   improvements,
@@ -36,23 +35,34 @@ from tfplace.placers.tracker import Tracker, infeasible
 
 _START = "init"  # Name of the given placements among the results.
 _OPTIMAL = "a placement is known that is proven to be optimal"
-# Share of the remaining seconds for a classical placer that limits itself (the
-# linear program of m-SCT, Scotch).
-_CLASSICAL_SHARE = 0.25
-# Share of the remaining seconds for the learned policy, in addition to its
-# setup time: a time per op plus a constant. The policy ends early once its
-# samples no longer improve.
-_LEARNED_SHARE = 0.15
-_LEARNED_S_PER_OP, _LEARNED_S = 1e-5, 0.3
-# Minimum remaining time for the learned policy: a multiple of its setup time,
-# and seconds if TensorFlow, which loads slowly, is not loaded yet.
-_LEARNED_TIMES = 1.5
-_LEARNED_MIN_S = 25.0
-_MAX_STARTS = 3  # Number of placements from which the search starts.
-# Share of the budget reserved for consolidation if it covers the setup time of
-# consolidation, and that setup time per op.
-_CONSOLIDATION_SHARE = 0.03
-_CONSOLIDATION_S_PER_OP = 6e-6
+
+
+@dataclasses.dataclass(frozen=True)
+class AutoConfig:
+  """Division of the budget; shares were chosen by trial, times measured."""
+
+  # Share of the remaining seconds for a classical placer that limits itself
+  # (the linear program of m-SCT, Scotch).
+  classical_share: float = 0.25
+  # Share of the remaining budget for the learned policy, besides its setup. The
+  # policy ends early once its samples no longer improve.
+  learned_share: float = 0.15
+  # Setup seconds of the policy, and further ones per op.
+  learned_setup_s: float = 0.3
+  learned_setup_s_per_op: float = 1e-5
+  # Remaining time without which the policy does not run: a multiple of its
+  # setup time, but at least this many seconds if TensorFlow is loaded.
+  learned_setups: float = 1.5
+  learned_least_s: float = 0.5
+  # The same if TensorFlow is not loaded yet, in seconds.
+  learned_load_s: float = 25.0
+  # Number of placements from which the search starts.
+  starts: int = 3
+  # Share of the budget reserved for consolidation if it covers its setup.
+  consolidation_share: float = 0.03
+  # Setup seconds of consolidation per op.
+  consolidation_s_per_op: float = 6e-6
+  search: SearchConfig = dataclasses.field(default_factory=SearchConfig)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,8 +76,6 @@ class AutoPlacer:
     learned: learned placers to run; () for none.
     policy: directory of a policy for a strategy that takes a user's policy,
       independent of `learned`; None means the shipped policy.
-    loaded_min_s: minimum remaining seconds for the learned policy if TensorFlow
-      is loaded, whatever the graph's size.
     start: [num_starts, num_ops] devices of further placements to start from, or
       None; the best of them counts.
     tolerance: share of the best step time that may be given up for less
@@ -75,13 +83,14 @@ class AutoPlacer:
       one with less traffic is the better guess. 0 undoes only moves without
       gain; None turns consolidation off. The result is never slower than a
       proven optimum or `start`.
+    config: division of the budget.
   """
 
   learned: Sequence[str] = registry.LEARNED_IN_AUTO
   policy: str | None = None
-  loaded_min_s: float = 0.5
   start: np.ndarray | None = None
   tolerance: float | None = 0.0
+  config: AutoConfig = dataclasses.field(default_factory=AutoConfig)
   name: ClassVar[str] = "auto"
 
   def place(
@@ -120,6 +129,7 @@ class _Run:
     seed: int,
   ) -> None:
     self.placer = placer
+    self.config = placer.config
     self.problem = problem
     self.evaluator = evaluator
     self.budget = budget
@@ -149,10 +159,10 @@ class _Run:
   def attempt_classical(self, strategy: str) -> None:
     if self.is_optimal:
       return
-    if self.tried and self.budget.spent > CLASSICAL_TOTAL:
+    if self.tried and self.budget.spent > self.config.search.classical_share:
       self.skipped[strategy] = "the time of the classical placers was over"
       return
-    left_s = self.budget.left_s * _CLASSICAL_SHARE
+    left_s = self.budget.left_s * self.config.classical_share
     budget = Budget(left_s, self.budget.max_evaluations)
     self._attempt(strategy, lambda: self._place(strategy, None, budget))
 
@@ -163,19 +173,21 @@ class _Run:
     if self.placer.policy is None and not self._is_split:
       self.skipped[strategy] = "its policy is for steps in microbatches"
       return
-    left, least_s = self.tracker.left, _LEARNED_MIN_S
-    begins_s = _LEARNED_S + _LEARNED_S_PER_OP * self.problem.graph.num_ops
+    left, config = self.tracker.left, self.config
+    per_op_s = config.learned_setup_s_per_op
+    setup_s = config.learned_setup_s + per_op_s * self.problem.graph.num_ops
+    least_s = config.learned_load_s
     # With an evaluation budget, results must not depend on loaded modules.
     if "tensorflow" in sys.modules and self.budget.is_timed:
-      least_s = max(self.placer.loaded_min_s, _LEARNED_TIMES * begins_s)
+      least_s = max(config.learned_least_s, config.learned_setups * setup_s)
     if left.seconds < least_s:
       self.skipped[strategy] = (
         f"{left.seconds:.1f} s were left, and it is not loaded with fewer"
         f" than {least_s:.1f} s"
       )
       return
-    share = left.fraction(_LEARNED_SHARE)
-    budget = dataclasses.replace(share, seconds=begins_s + share.seconds)
+    share = left.fraction(config.learned_share)
+    budget = dataclasses.replace(share, seconds=setup_s + share.seconds)
     policy = self.placer.policy
     self._attempt(strategy, lambda: self._place(strategy, policy, budget))
 
@@ -190,10 +202,11 @@ class _Run:
       self.skipped["annealing"] = "nothing of the budget was left"
       return
     tracker = Tracker("annealing", self.problem, self.evaluator, left)
-    config = SearchConfig()
     self._attempt(
       "annealing",
-      lambda: improve(tracker, self.groups, starts, self.seed, config),
+      lambda: improve(
+        tracker, self.groups, starts, self.seed, self.config.search
+      ),
     )
 
   def result(self) -> Result:
@@ -246,8 +259,10 @@ class _Run:
   def _before_consolidation(self) -> Budget:
     if self.placer.tolerance is None:
       return self.tracker.left
-    kept = int(_CONSOLIDATION_SHARE * (self.budget.max_evaluations or 0))
-    kept_s = _CONSOLIDATION_SHARE * self.budget.seconds
+    kept = int(
+      self.config.consolidation_share * (self.budget.max_evaluations or 0)
+    )
+    kept_s = self.config.consolidation_share * self.budget.seconds
     if kept_s < self._consolidation_s:
       kept_s = 0.0
     return self.tracker.left.minus(kept, kept_s)
@@ -255,7 +270,7 @@ class _Run:
   @property
   def _consolidation_s(self) -> float:
     """Seconds that consolidation takes before its first evaluation."""
-    return _CONSOLIDATION_S_PER_OP * self.problem.graph.num_ops
+    return self.config.consolidation_s_per_op * self.problem.graph.num_ops
 
   @property
   def _is_split(self) -> bool:
@@ -264,7 +279,7 @@ class _Run:
   def _starts(self) -> list[Result]:
     """Returns the starts of the search: the given one, then the best."""
     given = [r for r in self.tried if r.strategy == _START]
-    best = best_first(self.tried)[:_MAX_STARTS]
+    best = best_first(self.tried)[: self.config.starts]
     return [*given, *(r for r in best if r not in given)]
 
   def _place(self, strategy: str, policy: str | None, budget: Budget) -> Result:

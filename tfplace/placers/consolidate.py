@@ -22,19 +22,16 @@ from tfplace.placers.groups import GroupGraph
 from tfplace.placers.tracker import Tracker
 from tfplace.simulate.links import mean_transfer
 
-# Coarse groups to exchange one with, those of the most similar work.
-_PARTNERS = 3
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _Units:
+class _CoarseGroups:
   """A view of a placement: coarse groups, each on one device.
 
   Attributes:
     of: [num_groups] coarse group of each group.
-    home: [num_units] device.
-    work_us: [num_units, num_devices] total work; inf where not allowed.
-    gain_us: [num_units, num_devices] estimate of transfer time saved there.
+    home: [num_coarse] device.
+    work_us: [num_coarse, num_devices] total work; inf where not allowed.
+    gain_us: [num_coarse, num_devices] estimate of transfer time saved there.
   """
 
   of: np.ndarray
@@ -49,26 +46,29 @@ class _Moves:
 
   Attributes:
     views: views of the placement.
-    view, unit, target: [num_moves] view, coarse group and device of each move.
+    view, coarse, target: [num_moves] view, coarse group and device of a move.
     gain_us: [num_moves] transfer time saved.
     work_us: [num_moves] work of the coarse group on the target.
   """
 
-  views: Sequence[_Units]
+  views: Sequence[_CoarseGroups]
   view: np.ndarray
-  unit: np.ndarray
+  coarse: np.ndarray
   target: np.ndarray
   gain_us: np.ndarray
   work_us: np.ndarray
 
   @classmethod
-  def of(cls, views: Sequence[_Units]) -> "_Moves":
+  def of(cls, views: Sequence[_CoarseGroups]) -> "_Moves":
     found = [np.nonzero(view.gain_us > 0) for view in views]
-    unit, target = (np.concatenate(part) for part in zip(*found, strict=True))
+    coarse, target = (np.concatenate(part) for part in zip(*found, strict=True))
     return cls(
       views,
-      np.repeat(np.arange(len(views)), [len(units) for units, _ in found]),
-      unit,
+      np.repeat(
+        np.arange(len(views)),
+        [len(coarse_groups) for coarse_groups, _ in found],
+      ),
+      coarse,
       target,
       np.concatenate(
         [v.gain_us[at] for v, at in zip(views, found, strict=True)]
@@ -78,10 +78,12 @@ class _Moves:
       ),
     )
 
-  def ordered(self, score: np.ndarray) -> Iterator[tuple[_Units, int, int]]:
-    """Yields view, unit and target by decreasing [num_moves] score."""
+  def ordered(
+    self, score: np.ndarray
+  ) -> Iterator[tuple[_CoarseGroups, int, int]]:
+    """Yields view, coarse group and target by decreasing [num_moves] score."""
     for i in np.argsort(-score, kind="stable"):
-      yield self.views[self.view[i]], self.unit[i], self.target[i]
+      yield self.views[self.view[i]], self.coarse[i], self.target[i]
 
 
 def consolidate(
@@ -182,31 +184,41 @@ class _Pass:
 
     Moves are sorted by the time saved per work, exchanges by the time saved.
     """
-    views = [self._units(label) for label in [*self.partitions, self._islands]]
+    views = [
+      self._coarse_groups(label) for label in [*self.partitions, self._islands]
+    ]
     moves = _Moves.of(views)
-    for view, unit, target in moves.ordered(
+    for view, coarse, target in moves.ordered(
       moves.gain_us / (moves.work_us + 1e-3)
     ):
-      if view.work_us[unit, target] <= self.room_us[target]:
-        yield self._moved(view, (unit,), (target,))
-    for view, unit, target in moves.ordered(moves.gain_us):
-      for other in self._partners(view, unit, target):
-        yield self._moved(view, (unit, other), (target, view.home[unit]))
+      if view.work_us[coarse, target] <= self.room_us[target]:
+        yield self._moved(view, (coarse,), (target,))
+    for view, coarse, target in moves.ordered(moves.gain_us):
+      for other in self._partners(view, coarse, target):
+        yield self._moved(view, (coarse, other), (target, view.home[coarse]))
 
-  def _partners(self, view: _Units, unit: int, target: int) -> np.ndarray:
-    """Returns coarse groups on the target to exchange for `unit`."""
-    home = view.home[unit]
-    saved_us = view.gain_us[:, home] + view.gain_us[unit, target]
+  def _partners(
+    self, view: _CoarseGroups, coarse: int, target: int, count: int = 3
+  ) -> np.ndarray:
+    """Returns the `count` coarse groups of most similar work on the target.
+
+    They are exchanged for `coarse`. The count was chosen by trial.
+    """
+    home = view.home[coarse]
+    saved_us = view.gain_us[:, home] + view.gain_us[coarse, target]
     others = np.flatnonzero((view.home == target) & (saved_us > 0))
-    apart = np.abs(view.work_us[others, home] - view.work_us[unit, home])
-    return others[np.argsort(apart, kind="stable")[:_PARTNERS]]
+    apart = np.abs(view.work_us[others, home] - view.work_us[coarse, home])
+    return others[np.argsort(apart, kind="stable")[:count]]
 
   def _moved(
-    self, view: _Units, units: tuple[int, ...], targets: tuple[int, ...]
+    self,
+    view: _CoarseGroups,
+    coarse_groups: tuple[int, ...],
+    targets: tuple[int, ...],
   ) -> np.ndarray:
     row = self.current.copy()
-    for unit, target in zip(units, targets, strict=True):
-      row[view.of == unit] = target
+    for coarse, target in zip(coarse_groups, targets, strict=True):
+      row[view.of == coarse] = target
     return row
 
   @property
@@ -220,7 +232,7 @@ class _Pass:
     )
     return csgraph.connected_components(linked, directed=False)[1]
 
-  def _units(self, label: np.ndarray) -> _Units:
+  def _coarse_groups(self, label: np.ndarray) -> _CoarseGroups:
     """Splits the parts of a partition by device."""
     groups, num_devices = self.groups, self.groups.num_devices
     keys = label.astype(np.int64) * num_devices + self.current
@@ -237,4 +249,4 @@ class _Pass:
     np.add.at(near_us, (of[dst], self.current[src]), us)
     gain_us = near_us - near_us[np.arange(len(keys)), home][:, None]
     gain_us[np.isinf(work_us)] = -np.inf
-    return _Units(of, home, work_us, gain_us)
+    return _CoarseGroups(of, home, work_us, gain_us)

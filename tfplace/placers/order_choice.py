@@ -16,8 +16,6 @@ from tfplace.core.problem import Problem
 from tfplace.errors import InfeasibleError
 from tfplace.placers.replan import Start
 
-_TRIAL = 0.2  # Share of the budget for the short search in each order.
-
 # Function that places a problem within a budget, from a placement if given.
 Place = Callable[[Problem, Budget, Start | None], Result]
 
@@ -28,6 +26,7 @@ def place_in_best_order(
   start: Start | None,
   place: Place,
   searches: bool,
+  trial_share: float = 0.2,
 ) -> Result:
   """Finds the best placement in the best execution order.
 
@@ -41,6 +40,8 @@ def place_in_best_order(
     place: places a problem in one order.
     searches: True if `place` continues from a start for as long as allowed;
       otherwise it runs once per order.
+    trial_share: share of the budget for the short search in each order, chosen
+      by trial.
 
   Raises:
     InfeasibleError: nothing fits in either order.
@@ -48,7 +49,7 @@ def place_in_best_order(
   found: dict[str, Result] = {}
   failure: InfeasibleError | None = None
   for order in ORDERS:
-    share = budget.fraction(_TRIAL if searches else 1 / len(ORDERS))
+    share = budget.fraction(trial_share if searches else 1 / len(ORDERS))
     try:
       found[order] = place(problem.in_order(order), share, start)
     except InfeasibleError as error:

@@ -162,10 +162,6 @@ def _start(problem: Problem, placement: Start) -> np.ndarray:
   return carried_over(problem, placement)
 
 
-_EVALUATIONS = 8
-_LARGE_EVALUATIONS = 200
-
-
 @functools.cache
 def warm_up(
   strategy: str, message_costs: bool = False, is_split: bool = False
@@ -201,14 +197,14 @@ def warm_up(
     # Some placers reject problems this small; their kernels are compiled by
     # then.
     try:
-      placer.place(problem, simulator, Budget(1e6, _EVALUATIONS), 0)
+      placer.place(problem, simulator, Budget(1e6, 8), 0)
     except TfplaceError:
       continue
   if "annealing" in parts:
     # Search a small graph in the way that large graphs are searched.
     large = AnnealingPlacer(SearchConfig(coarse_groups=1), ("single",))
     ladder = _ladder(problem.cluster)
-    budget = Budget(1e6, _LARGE_EVALUATIONS)
+    budget = Budget(1e6, 200)
     large.place(ladder, Simulator(ladder), budget, 0)
 
 

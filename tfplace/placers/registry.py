@@ -141,21 +141,19 @@ MICROBATCHED = named(needs_microbatches=True)
 # Strategies that run on every step with the base install alone, and in
 # reasonable time.
 READY = (*CLASSICAL, "annealing", "brkga", *LEARNED_IN_AUTO, "auto")
-# The first strategy on graphs with at least `_LARGE` ops, on which the others
-# take seconds and a search may not get far.
-_PARTITION, _LARGE = "metis", 200_000
 
 
-def classical(problem: Problem) -> tuple[str, ...]:
+def classical(problem: Problem, large_ops: int = 200_000) -> tuple[str, ...]:
   """Returns the classical strategies for a problem, in order.
 
-  Even the shortest search runs the first one.
+  Even the shortest search runs the first one. On graphs with `large_ops` ops or
+  more, where the others take seconds and a search may not get far, it is METIS.
   """
   if problem.graph.num_microbatches > 1:
     return (MICROBATCHED[0], CLASSICAL[0], *MICROBATCHED[1:], *CLASSICAL[1:])
-  if problem.graph.num_ops < _LARGE:
+  if problem.graph.num_ops < large_ops:
     return CLASSICAL
-  return (_PARTITION, *(name for name in CLASSICAL if name != _PARTITION))
+  return ("metis", *(name for name in CLASSICAL if name != "metis"))
 
 
 def get_placer(

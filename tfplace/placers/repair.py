@@ -11,6 +11,7 @@ bytes on four devices with 20 bytes to spare take seconds, while HiGHS solved
 none of four such packings in 20 s.
 """
 
+import dataclasses
 import time
 
 import numpy as np
@@ -19,7 +20,24 @@ from tfplace.core.evaluation import Evaluation
 from tfplace.placers.groups import GroupGraph, equal_blocks
 from tfplace.placers.tracker import Tracker
 
-_MAX_ROUNDS = 40  # Each takes one evaluation; most repairs need fewer than ten.
+
+@dataclasses.dataclass(frozen=True)
+class RepairConfig:
+  """Limits of repairs and packings; all defaults were chosen by trial."""
+
+  # Rounds of a repair, one evaluation each; most need fewer than ten.
+  rounds: int = 40
+  # Packings to simulate.
+  packings: int = 100
+  # Exchanges per start of a packing.
+  exchanges_per_start: int = 300
+  # Exchanges of all packings if the budget counts evaluations.
+  exchanges: int = 30_000
+  # Groups per device that an exchange considers.
+  groups_per_device: int = 24
+
+
+_CONFIG = RepairConfig()
 
 
 def offer_repaired(
@@ -46,7 +64,7 @@ def offer_repaired(
       break
     current = groups.nearest(np.full(groups.num_groups, device))
     evaluation = tracker.offer(groups.expand(current))
-  for round_number in range(_MAX_ROUNDS):
+  for round_number in range(_CONFIG.rounds):
     if evaluation.feasible or not np.isfinite(evaluation.step_time_us):
       break
     # Outputs are freed during the step, so every other round ignores them.
@@ -155,17 +173,11 @@ def _target(
   return best
 
 
-_PER_START = 300  # Exchanges per start.
-_ALL = 30_000  # Maximum exchanges if the budget counts evaluations.
-_PACKINGS = 100  # Packings to simulate.
-_PER_DEVICE = 24  # Groups per device that an exchange considers.
-
-
 class _Allowance:
   """A limit of a packing in seconds, or in exchanges for evaluation budgets."""
 
   def __init__(self, tracker: Tracker, limit_s: float) -> None:
-    self._left = _ALL
+    self._left = _CONFIG.exchanges
     self._is_timed = tracker.budget.is_timed
     self._ends = time.perf_counter() + limit_s
 
@@ -192,7 +204,7 @@ def offer_packed(
   memory = groups.problem.cluster.memory_bytes
   wanted = equal_blocks(groups, groups.order)
   besides = np.zeros(groups.num_devices)
-  for _ in range(_PACKINGS):
+  for _ in range(_CONFIG.packings):
     found = pack(groups, wanted, memory - besides, rng, allowance)
     if found is None:
       if not besides.any():
@@ -237,7 +249,7 @@ def pack(
   devices = start.copy()
   while True:
     left = room - np.bincount(devices, held, len(room))
-    for _ in range(_PER_START):
+    for _ in range(_CONFIG.exchanges_per_start):
       if left.min() >= 0:
         return devices
       if not allowance.take():
@@ -311,8 +323,8 @@ def _choices(
   held = groups.persistent_bytes
   movable = (devices == source) & (held > 0) & groups.allowed[:, target]
   items = np.flatnonzero(movable)
-  if len(items) > _PER_DEVICE:
-    items = rng.choice(items, _PER_DEVICE, replace=False)
+  if len(items) > _CONFIG.groups_per_device:
+    items = rng.choice(items, _CONFIG.groups_per_device, replace=False)
   first, second = np.triu_indices(len(items), 1)
   single = np.stack((items, np.full(len(items), -1)), axis=1)
   pairs = np.stack((items[first], items[second]), axis=1)

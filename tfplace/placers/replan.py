@@ -21,7 +21,6 @@ from tfplace.placers.groups import GroupGraph, main_devices
 Start = Placement | Mapping[str, str]
 
 _NEW = -1  # An op or group without a device in the old placement.
-_ROUNDS = 100  # Maximum rounds in which new groups follow their neighbors.
 
 
 def carried_over(
@@ -170,7 +169,9 @@ def _cut(
   return devices
 
 
-def _followed(groups: GroupGraph, devices: np.ndarray) -> np.ndarray:
+def _followed(
+  groups: GroupGraph, devices: np.ndarray, most_rounds: int = 100
+) -> np.ndarray:
   """Assigns new groups to devices; returns [num_groups] allowed devices.
 
   A group follows most of the bytes that it exchanges. Groups without assigned
@@ -182,7 +183,7 @@ def _followed(groups: GroupGraph, devices: np.ndarray) -> np.ndarray:
   src, dst, size = groups.edges
   ends, others = np.concatenate((src, dst)), np.concatenate((dst, src))
   weight = np.concatenate((size, size)) + 1.0  # Empty messages count, too.
-  for _ in range(_ROUNDS):
+  for _ in range(most_rounds):
     open_edges = (devices[ends] < 0) & (devices[others] >= 0)
     if not open_edges.any():
       break

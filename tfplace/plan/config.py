@@ -13,9 +13,9 @@ from tfplace.core.budget import check_budget
 from tfplace.core.microbatches import WHOLE, MicrobatchConfig
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
+from tfplace.core.progress import Progress, silent
 from tfplace.cost.measured_costs import noise_of
 from tfplace.errors import TfplaceError
-from tfplace.extraction import stages
 from tfplace.placers import registry
 
 SINGLE = "single"
@@ -105,7 +105,7 @@ class ShowStage(Protocol):
 
   def __call__(
     self, stage: str, detail: str, seconds: float | None
-  ) -> contextlib.AbstractContextManager[stages.OnStage]:
+  ) -> contextlib.AbstractContextManager[Progress]:
     """Returns a context for the stage, which yields a progress callback.
 
     Args:
@@ -130,14 +130,14 @@ class Stages:
   @contextlib.contextmanager
   def __call__(
     self, stage: str, detail: str = "", seconds: float | None = None
-  ) -> Iterator[stages.OnStage]:
+  ) -> Iterator[Progress]:
     """Displays and times a stage; see `ShowStage`."""
     began = time.monotonic()
     try:
       with (
         self._show(stage, detail, seconds)
         if self._show
-        else contextlib.nullcontext(stages.ignore)
+        else contextlib.nullcontext(silent)
       ) as on_stage:
         yield on_stage
     finally:

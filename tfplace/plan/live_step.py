@@ -15,9 +15,9 @@ from tfplace.core.budget import Budget
 from tfplace.core.evaluation import Evaluation
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
+from tfplace.core.progress import Progress, silent
 from tfplace.core.protocols import Evaluator
 from tfplace.errors import MeasurementError, TfplaceError
-from tfplace.extraction import stages
 from tfplace.placers import registry
 from tfplace.plan import clusters, sources
 from tfplace.plan.config import Stages
@@ -62,9 +62,7 @@ class LiveStep:
     """Time limit for running placements, in seconds."""
     return self.measure_s / 2
 
-  def profiled(
-    self, problem: Problem, on_stage: stages.OnStage = stages.ignore
-  ) -> Problem:
+  def profiled(self, problem: Problem, on_stage: Progress = silent) -> Problem:
     """Returns the problem with measured op times, overheads and links.
 
     Raises:
@@ -162,7 +160,7 @@ def _kept(
   problem: Problem,
   live: LiveStep,
   folder: pathlib.Path,
-  on_stage: stages.OnStage,
+  on_stage: Progress,
 ) -> Problem:
   """Loads the stored problem, or measures its costs."""
   names = f"{problem.graph.name}.{problem.cluster.name}"

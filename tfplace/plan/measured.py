@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from tfplace.core.evaluation import Evaluation, Result
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
+from tfplace.core.progress import Progress
 from tfplace.errors import MeasurementError
-from tfplace.extraction import stages
 from tfplace.plan.config import PlanConfig, Stages
 from tfplace.plan.search import PlanReport, search
 from tfplace.plan.variants import LiveDevices, StepVariant
@@ -198,7 +198,7 @@ class Runs:
     return list(found.values())
 
   def add(
-    self, problem: Problem, results: Sequence[Result], on_stage: stages.OnStage
+    self, problem: Problem, results: Sequence[Result], on_stage: Progress
   ) -> None:
     """Measures placements.
 
@@ -217,7 +217,7 @@ class Runs:
       why = self.measured[0].extra.get("error", "for an unknown reason")
       raise MeasurementError(f"no placement could be run: {why}")
 
-  def repeat(self, problem: Problem, on_stage: stages.OnStage) -> None:
+  def repeat(self, problem: Problem, on_stage: Progress) -> None:
     """Measures placements close to the fastest again and keeps medians."""
     limits = self._limits
     fastest_us = self.measured[self.fastest()].step_time_us

@@ -13,9 +13,9 @@ from tfplace.core.argument_checks import check_count
 from tfplace.core.cluster import Cluster
 from tfplace.core.microbatches import WHOLE, MicrobatchConfig
 from tfplace.core.op_graph import OpGraph
+from tfplace.core.progress import Progress, silent
 from tfplace.cost import registry
 from tfplace.errors import ExtractionError, TfplaceError
-from tfplace.extraction import stages
 from tfplace.plan.clusters import ClusterLike, find_cluster
 from tfplace.plan.graph_cache import GraphCache
 from tfplace.plan.graph_keys import content_key
@@ -40,7 +40,7 @@ def trace(
   sizes: Mapping[str, int] | None = None,
   microbatches: MicrobatchConfig = WHOLE,
   allow_side_effects: bool = False,
-  on_stage: stages.OnStage = stages.ignore,
+  on_stage: Progress = silent,
 ) -> "TracedStep":
   """Traces one step of a zoo model or of a model file.
 
@@ -130,7 +130,7 @@ def _trace_zoo(
   training: bool,
   sizes: Mapping[str, int],
   microbatches: MicrobatchConfig,
-  on_stage: stages.OnStage,
+  on_stage: Progress,
 ) -> "TracedStep":
   import dataclasses
 
@@ -170,7 +170,7 @@ def check_costs(name: str) -> None:
 def op_graph(
   traced: "TracedStep",
   cluster: Cluster,
-  on_stage: stages.OnStage = stages.ignore,
+  on_stage: Progress = silent,
   costs: str = DEFAULT_COSTS,
 ) -> OpGraph:
   """Returns the op graph of a traced step with costs for a cluster's kinds."""
@@ -193,7 +193,7 @@ def load_or_extract(
   needs_trace: bool = False,
   traced: "TracedStep | None" = None,
   allow_side_effects: bool = False,
-  on_stage: stages.OnStage = stages.ignore,
+  on_stage: Progress = silent,
 ) -> "tuple[OpGraph, TracedStep | None]":
   """Loads the op graph from the cache, or extracts it.
 

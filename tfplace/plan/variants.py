@@ -13,9 +13,9 @@ from tfplace.core.microbatches import MicrobatchConfig
 from tfplace.core.order import ARRIVAL, LEAST_GAIN, RANK
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
+from tfplace.core.progress import Progress
 from tfplace.core.protocols import Evaluator
 from tfplace.core.units import format_us
-from tfplace.extraction import stages
 
 if TYPE_CHECKING:
   from tfplace.extraction.traced import TracedStep
@@ -29,7 +29,7 @@ class LiveDevices(Protocol):
     """Time limit for running placements, in seconds."""
 
   def harness(
-    self, problem: Problem, *, on_stage: stages.OnStage, measure_s: float
+    self, problem: Problem, *, on_stage: Progress, measure_s: float
   ) -> Evaluator:
     """Opens a harness that measures placements."""
 

@@ -8,8 +8,9 @@ import numpy as np
 import scipy.sparse
 from scipy.sparse import csgraph
 
+from tfplace.core.microbatches import name_in_whole
 from tfplace.core.op_graph import OpGraph
-from tfplace.core.op_names import is_gradient, without_microbatch
+from tfplace.core.op_names import is_gradient
 
 FORWARD, BACKWARD, UPDATE, SHARED = range(4)
 NAMES = ("forward", "backward", "update", "shared")
@@ -51,7 +52,7 @@ def is_forward(graph: OpGraph) -> np.ndarray:
 
 
 def _gradients(graph: OpGraph) -> np.ndarray:
-  found = (is_gradient(without_microbatch(name)) for name in graph.names)
+  found = (is_gradient(name_in_whole(name)) for name in graph.names)
   return np.fromiter(found, bool, graph.num_ops)
 
 

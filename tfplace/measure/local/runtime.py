@@ -16,15 +16,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from multiprocessing import connection
 from types import TracebackType
 from typing import IO, Any, TypeVar
 
 import tfplace
 from tfplace.core.cluster import Cluster
+from tfplace.core.progress import Progress, silent
 from tfplace.errors import MeasurementError
-from tfplace.extraction import stages
 from tfplace.measure.session import messages
 
 STARTUP_TIMEOUT_S = 90.0
@@ -169,7 +169,7 @@ def receive(
   watched: Sequence[Child],
   timeout_s: float,
   doing: str,
-  on_stage: Callable[[str], None] = stages.ignore,
+  on_stage: Progress = silent,
 ) -> Any:
   """Waits for the next answer of `sender` while all of `watched` live.
 
@@ -262,7 +262,7 @@ class Runtime(abc.ABC):
   """
 
   runs_in_order = False
-  on_stage: Callable[[str], None] = staticmethod(stages.ignore)
+  on_stage: Progress = staticmethod(silent)
 
   def __init__(self, startup_timeout_s: float = STARTUP_TIMEOUT_S) -> None:
     self._startup_timeout_s = startup_timeout_s

@@ -121,10 +121,19 @@ def solve(
   return max(0.0, solver.best_objective_bound) * schedule.tick_us, met
 
 
-# Ticks of the shortest known step, which limits the rounding error.
-_TICKS = 2**24
-_REACH = 256  # Reach of `heads`; the graphs are small.
-_MAX_CHOICES = 20_000  # Maximum ops x devices of a model.
+@dataclasses.dataclass(frozen=True)
+class ModelConfig:
+  """Size of a model; all defaults were chosen by trial."""
+
+  # Ticks of the shortest known step, which limits the rounding error.
+  ticks: int = 2**24
+  # Reach of `heads`; the graphs are small.
+  reach: int = 256
+  # Maximum ops x devices.
+  choices: int = 20_000
+
+
+_CONFIG = ModelConfig()
 
 
 def make_schedule(problem: Problem, most_us: float) -> Schedule:
@@ -136,9 +145,9 @@ def check(problem: Problem) -> None:
   """Raises TfplaceError if OR-tools is missing or the problem is too large."""
   cp_model()
   choices = problem.graph.num_ops * problem.cluster.num_devices
-  if choices > _MAX_CHOICES:
+  if choices > _CONFIG.choices:
     raise TfplaceError(
-      f"strategy 'exact' takes at most {_MAX_CHOICES} ops x devices; graph"
+      f"strategy 'exact' takes at most {_CONFIG.choices} ops x devices; graph"
       f" {problem.graph.name!r} on cluster {problem.cluster.name!r} has"
       f" {choices}"
     )
@@ -151,7 +160,7 @@ class _Builder:
     self.problem, self.graph = problem, problem.graph
     self.cluster, self.groups = problem.cluster, GroupGraph(problem)
     self.relaxed: Relaxed = relax(problem)
-    self.tick_us = most_us / _TICKS
+    self.tick_us = most_us / _CONFIG.ticks
     self.most = self.ticks(most_us) + 1
     self.model = cp_model().CpModel()
     self.step = self.model.new_int_var(0, self.most, "step")
@@ -201,7 +210,7 @@ class _Builder:
     """Adds proven bounds (`tfplace.bounds`) to guide the solver."""
     self.model.add(self.step >= self.ticks(self.problem.lower_bound_us))
     _, price = work_prices(self.relaxed)
-    head, tail = heads_and_tails(self.relaxed, price, _REACH)
+    head, tail = heads_and_tails(self.relaxed, price, _CONFIG.reach)
     for op in range(self.graph.num_ops):
       for device in range(self.cluster.num_devices):
         c, here = self._class(device), self._at(op, device)

@@ -38,12 +38,24 @@ from tfplace.placers.tracker import Tracker
 from tfplace.simulate import Simulator
 from tfplace.simulate.links import serial_us
 
-_STARTS = ("single", "heft", "annealing")
-# Share of the budget for each start; the solver gets the rest.
-_START_SHARE = 0.2
-_START_EVALUATIONS = 20_000
-_GRACE_S = 120.0  # Time to start, compile and stop.
-_LONGEST_S = 1e6
+
+@dataclasses.dataclass(frozen=True)
+class ExactConfig:
+  """Settings of the search; all defaults were chosen by trial."""
+
+  # Strategies whose placements the solver must beat.
+  starts: tuple[str, ...] = ("single", "heft", "annealing")
+  # Share of the seconds, and evaluations, of each start; the solver gets the
+  # rest.
+  start_share: float = 0.2
+  start_evaluations: int = 20_000
+  # Seconds in which the solver's process starts, compiles and stops.
+  grace_s: float = 120.0
+  # Seconds that any search may take.
+  longest_s: float = 1e6
+
+
+_CONFIG = ExactConfig()
 _LENGTH_BYTES = 8  # Length of the size prefix of a request.
 
 
@@ -133,13 +145,13 @@ def search(
 
 def _offer_starts(tracker: Tracker, seed: int) -> None:
   problem, budget = tracker.problem, tracker.budget
-  for start in _STARTS:
+  for start in _CONFIG.starts:
     if tracker.best and tracker.is_done:
       break
-    evaluations, left = _START_EVALUATIONS, tracker.left.max_evaluations
+    evaluations, left = _CONFIG.start_evaluations, tracker.left.max_evaluations
     if left is not None:
       evaluations = max(1, min(evaluations, left))
-    limit = Budget(_START_SHARE * budget.seconds, evaluations)
+    limit = Budget(_CONFIG.start_share * budget.seconds, evaluations)
     placer = get_placer(start)
     try:
       result = placer.place(problem, tracker.evaluator, limit, seed)
@@ -181,10 +193,10 @@ def search_apart(
   Returns the proven bound in microseconds, [num_ops] devices, and the number of
   evaluated placements. Raises TfplaceError if the search fails or hangs.
   """
-  limit_s = min(limit_s, _LONGEST_S)
+  limit_s = min(limit_s, _CONFIG.longest_s)
   request = pickle.dumps((problem, limit_s, max_evaluations, seed))
   with tempfile.TemporaryFile() as answers, tempfile.TemporaryFile() as log:
-    code = _run(request, limit_s + _GRACE_S, answers, log)
+    code = _run(request, limit_s + _CONFIG.grace_s, answers, log)
     answers.seek(0)
     log.seek(0)
     if code:

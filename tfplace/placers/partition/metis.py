@@ -46,7 +46,7 @@ class MetisPlacer:
     tracker = Tracker(self.name, problem, evaluator, budget)
     groups = GroupGraph(problem)
     devices = main_devices(groups)
-    graph = weighted_graph(groups, devices, _TOTAL)
+    graph = weighted_graph(groups, devices)
     offer_parts(tracker, groups, cut(graph, len(devices), seed))
     return tracker.result()
 
@@ -70,7 +70,7 @@ class WeightedGraph:
 
 
 def weighted_graph(
-  groups: GroupGraph, devices: np.ndarray, total: int
+  groups: GroupGraph, devices: np.ndarray, total: int = _TOTAL
 ) -> WeightedGraph:
   """Builds a graph weighted by microseconds and bytes, scaled to integers.
 

@@ -127,7 +127,6 @@ PROGRAMS = ("scotch_gmap",)
 _TOTAL = 2**24
 # Several threads give results that vary.
 _ENVIRONMENT = {"SCOTCH_PTHREAD_NUMBER": "1"}
-_LONGEST_S = 60.0  # Maximum time of the program, if the budget allows it.
 _NEAR, _FAR = 4, 64  # Distance of the fastest link and maximum distance.
 
 
@@ -135,6 +134,8 @@ _NEAR, _FAR = 4, 64  # Distance of the fastest link and maximum distance.
 class ScotchPlacer:
   """Maps with Scotch onto the devices of the fastest kind."""
 
+  # Seconds that the program may take, if the budget allows it.
+  longest_s: float = 60.0
   name: ClassVar[str] = "scotch"
 
   def place(
@@ -148,7 +149,7 @@ class ScotchPlacer:
     graph = weighted_graph(groups, devices, _TOTAL)
     parts = np.zeros(groups.num_groups, np.int64)
     if len(devices) > 1 and groups.num_groups:
-      timeout_s = min(_LONGEST_S, max(1.0, budget.left_s))
+      timeout_s = min(self.longest_s, max(1.0, budget.left_s))
       parts = run(program, graph, distances(groups, devices), timeout_s)
     offer_parts(tracker, groups, parts)
     return tracker.result()

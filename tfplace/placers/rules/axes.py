@@ -106,9 +106,6 @@ def longest_ops(groups: GroupGraph) -> np.ndarray:
   return order[offsets[:-1]]
 
 
-_LEAST_SHARE = 0.02  # Minimum share of the work that an axis must number.
-
-
 @dataclasses.dataclass(frozen=True)
 class AxesPlacer:
   """Places the best split along one or two axes."""
@@ -140,7 +137,10 @@ class AxesPlacer:
 
 
 def find_axes(
-  groups: GroupGraph, scopes: Scopes, max_axes: int = 4
+  groups: GroupGraph,
+  scopes: Scopes,
+  max_axes: int = 4,
+  least_share: float = 0.02,
 ) -> list[np.ndarray]:
   """Finds the axes of a model, ordered by decreasing work.
 
@@ -148,6 +148,7 @@ def find_axes(
     groups: groups of the problem.
     scopes: scopes of these groups.
     max_axes: maximum number of axes.
+    least_share: share of the work that an axis must number; both by trial.
 
   Returns:
     For each axis, the [num_scopes] rank of each scope's number, UNKNOWN without
@@ -167,7 +168,7 @@ def find_axes(
   ranked = [
     _ranks(families[base], len(scopes.paths))
     for base in sorted(families, key=lambda base: (-shares[base], base))
-    if shares[base] >= _LEAST_SHARE and len(families[base]) > 1
+    if shares[base] >= least_share and len(families[base]) > 1
   ]
   return [axis for axis in ranked if axis.max() > 0][:max_axes]
 

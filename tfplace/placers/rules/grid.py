@@ -28,13 +28,22 @@ from tfplace.placers.groups import GroupGraph, main_devices
 from tfplace.placers.list_scheduling.placers import held_bytes
 from tfplace.placers.repair import offer_repaired
 from tfplace.placers.rules.axes import longest_ops, read_scopes, spread
-from tfplace.placers.rules.stages import balanced_stages, merged_units
+from tfplace.placers.rules.stages import balanced_stages, merged_layers
 from tfplace.placers.tracker import Tracker
 from tfplace.simulate.links import mean_transfer
 
-_MAX_UNITS = 512  # Maximum number of units for the dynamic program.
-# Share of work that must have known layers; otherwise op names are used.
-_LEAST_KNOWN = 0.5
+
+@dataclasses.dataclass(frozen=True)
+class GridConfig:
+  """Settings of grids; all defaults were chosen by trial."""
+
+  # Maximum number of layers for the dynamic program, which is cubic.
+  most_layers: int = 512
+  # Share of work that must have known layers; otherwise op names are used.
+  least_known: float = 0.5
+
+
+_CONFIG = GridConfig()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +59,7 @@ class DataParallelPlacer:
 
     Raises TfplaceError if the step is not microbatched.
     """
-    step = SplitStep(_split(self.name, problem))
+    step = DeviceGrid(_split(self.name, problem))
     tracker = Tracker(self.name, problem, evaluator, budget)
     return _best(tracker, step, [(step.most_replicas, 1)])
 
@@ -65,7 +74,7 @@ class PipelinePlacer:
     self, problem: Problem, evaluator: Evaluator, budget: Budget, seed: int
   ) -> Result:
     """Uses one replica and as many stages as there are devices."""
-    step = SplitStep(GroupGraph(problem))
+    step = DeviceGrid(GroupGraph(problem))
     tracker = Tracker(self.name, problem, evaluator, budget)
     return _best(tracker, step, [(1, len(step.devices))])
 
@@ -83,7 +92,7 @@ class HybridPlacer:
 
     Raises TfplaceError without microbatches or with fewer than four devices.
     """
-    step = SplitStep(_split(self.name, problem))
+    step = DeviceGrid(_split(self.name, problem))
     grids = list(step.grids())
     if not grids:
       raise TfplaceError(
@@ -105,7 +114,7 @@ def _split(strategy: str, problem: Problem) -> GroupGraph:
 
 
 def _best(
-  tracker: Tracker, step: "SplitStep", grids: list[tuple[int, int]]
+  tracker: Tracker, step: "DeviceGrid", grids: list[tuple[int, int]]
 ) -> Result:
   first, least = None, np.inf
   for row in step.placements(grids):
@@ -119,7 +128,7 @@ def _best(
   return tracker.result()
 
 
-class SplitStep:
+class DeviceGrid:
   """The groups of a step, arranged for grids of replicas and stages.
 
   Attributes:
@@ -240,33 +249,35 @@ class SplitStep:
     If these exceed the memory of the devices, stages balanced within memory are
     returned as well.
     """
-    unit, groups = self._units, self.groups
-    work_us = np.bincount(unit, groups.fastest_us)
-    held = np.bincount(unit, held_bytes(groups)) / replicas
+    layer, groups = self._layer_of_groups, self.groups
+    work_us = np.bincount(layer, groups.fastest_us)
+    held = np.bincount(layer, held_bytes(groups)) / replicas
     memory = groups.problem.cluster.memory_bytes[self.devices].min()
-    of_unit = balanced_stages(work_us, self._cut_us, stages)
-    found = [of_unit[unit]]
-    if np.bincount(of_unit, held).max(initial=0.0) > memory:
+    of_layer = balanced_stages(work_us, self._cut_us, stages)
+    found = [of_layer[layer]]
+    if np.bincount(of_layer, held).max(initial=0.0) > memory:
       within = (held, float(memory))
-      found.append(balanced_stages(work_us, self._cut_us, stages, within)[unit])
+      found.append(
+        balanced_stages(work_us, self._cut_us, stages, within)[layer]
+      )
     return found
 
   @functools.cached_property
-  def _units(self) -> np.ndarray:
+  def _layer_of_groups(self) -> np.ndarray:
     """[num_groups] layer of each group, numbered in forward order."""
     groups = self.groups
-    unit = self._follow(self._layers())
-    unit = np.unique(unit, return_inverse=True)[1].reshape(-1)
+    layer = self._follow(self._layers())
+    layer = np.unique(layer, return_inverse=True)[1].reshape(-1)
     # Sort layers by the time from their first op to the end of the step. By
     # earliest start, a layer's reshaped weight would count as its input.
     after_us = upward_ranks(groups.problem.graph, groups.problem.fastest_us)
     of_group = np.zeros(groups.num_groups)
     np.maximum.at(of_group, groups.problem.group_of, after_us)
     of_group[self.microbatch != (0 if self.count > 1 else UNKNOWN)] = 0.0
-    most = np.zeros(unit.max(initial=0) + 1)
-    np.maximum.at(most, unit, of_group)
+    most = np.zeros(layer.max(initial=0) + 1)
+    np.maximum.at(most, layer, of_group)
     rank = np.argsort(np.argsort(-most, kind="stable"), kind="stable")
-    return merged_units(rank[unit], groups.fastest_us, _MAX_UNITS)
+    return merged_layers(rank[layer], groups.fastest_us, _CONFIG.most_layers)
 
   def _layers(self) -> np.ndarray:
     """Returns [num_groups] layer of each group's longest op, or UNKNOWN."""
@@ -275,7 +286,9 @@ class SplitStep:
     work = self.groups.fastest_us
     in_passes = (self.microbatch != UNKNOWN) | (self.count == 1)
     total = work[in_passes].sum()
-    if work[in_passes & (layer != UNKNOWN)].sum() >= _LEAST_KNOWN * total:
+    if (
+      work[in_passes & (layer != UNKNOWN)].sum() >= _CONFIG.least_known * total
+    ):
       return layer
     names = [
       name.removeprefix(f"microbatch_{number}/")
@@ -288,15 +301,15 @@ class SplitStep:
 
   @functools.cached_property
   def _cut_us(self) -> np.ndarray:
-    """[num_units - 1] microseconds of the transfers across each border."""
-    problem, unit = self.groups.problem, self._units
+    """[num_layers - 1] microseconds of the transfers across each border."""
+    problem, layer = self.groups.problem, self._layer_of_groups
     graph, cluster = problem.graph, problem.cluster
-    of_op = unit[problem.group_of]
+    of_op = layer[problem.group_of]
     across, _ = transfers(graph, of_op)
     us_per_byte, fixed_us = mean_transfer(cluster, with_gap=True)
     us = graph.edge_bytes[across] * us_per_byte + fixed_us
     ends = of_op[graph.edge_src[across]], of_op[graph.edge_dst[across]]
-    change = np.zeros(unit.max(initial=0) + 1)
+    change = np.zeros(layer.max(initial=0) + 1)
     np.add.at(change, np.minimum(*ends), us)
     np.subtract.at(change, np.maximum(*ends), us)
     return np.cumsum(change)[:-1]

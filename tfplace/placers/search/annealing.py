@@ -28,20 +28,6 @@ from tfplace.placers.search.search import Search
 from tfplace.placers.tracker import Tracker
 from tfplace.simulate import Simulator
 
-# Fraction of the budget after which no further classical placer is started. The
-# fastest placers run first, and the search compensates for the others. (With 10
-# s, five graphs of 19,000 to 54,000 ops were 1.3% faster at 0.15 than at 0.4.)
-CLASSICAL_TOTAL = 0.15
-# Fraction of the remaining seconds for a first packing if nothing fits yet.
-# Annealing, which adds a penalty for excess bytes, is better where activations
-# decide.
-_PACKING_SHARE = 0.2
-_LEAST_PACKING_S = 0.5  # minimum, whatever time is left
-# Setup time of the search per group, and per group and device; and the seconds
-# per group below which halves are not searched separately.
-_SETUP_S, _SETUP_DEVICE_S = 8e-6, 0.6e-6
-_HALVES_S = 60e-6
-
 
 @dataclasses.dataclass(frozen=True)
 class AnnealingPlacer:
@@ -69,7 +55,7 @@ class AnnealingPlacer:
     failed: dict[str, str] = {}
     wanted = self.starts
     for strategy in registry.classical(problem) if wanted is None else wanted:
-      if found and budget.spent > CLASSICAL_TOTAL:
+      if found and budget.spent > self.config.classical_share:
         break
       if any(result.evaluation.is_optimal for result in found):
         break
@@ -119,18 +105,20 @@ def improve(
     evaluator. The search itself always simulates.
   """
   if not starts:
-    starts = [_start(tracker, groups, seed)]
+    starts = [_start(tracker, groups, seed, config)]
   for start in starts:
     tracker.offer(start)
-  setup_s = _SETUP_S + _SETUP_DEVICE_S * groups.num_devices
+  setup_s = config.setup_s + config.setup_device_s * groups.num_devices
   if tracker.is_optimal or _is_short(tracker, groups, setup_s):
     return tracker.result()
   first = [groups.contract(start) for start in starts]
   budget = tracker.budget
   is_large = groups.num_groups >= config.coarse_groups
-  if is_large and not _is_short(tracker, groups, _HALVES_S):
+  if is_large and not _is_short(tracker, groups, config.halves_s):
     before = tracker.evaluations
-    halved = search_halves(tracker, groups, seed, _searching(config, seed))
+    halved = search_halves(
+      tracker, groups, seed, _searching(config, seed), config.halves
+    )
     if halved is not None:
       tracker.offer(groups.expand(halved))
       first.insert(0, halved)
@@ -149,7 +137,7 @@ def improve(
   if search.best is not None:
     tracker.offer(groups.expand(search.best))
   if tracker.best is None:
-    left_s = max(tracker.budget.left_s, _LEAST_PACKING_S)
+    left_s = max(tracker.budget.left_s, config.least_packing_s)
     offer_packed(tracker, groups, seed + 1, left_s)
   result = tracker.result()
   if result.evaluation.source == "simulated":
@@ -177,9 +165,11 @@ def _searching(config: SearchConfig, seed: int) -> Place:
   return place
 
 
-def _start(tracker: Tracker, groups: GroupGraph, seed: int) -> np.ndarray:
-  limit_s = _PACKING_SHARE * tracker.budget.left_s
-  offer_packed(tracker, groups, seed, max(limit_s, _LEAST_PACKING_S))
+def _start(
+  tracker: Tracker, groups: GroupGraph, seed: int, config: SearchConfig
+) -> np.ndarray:
+  limit_s = config.packing_share * tracker.budget.left_s
+  offer_packed(tracker, groups, seed, max(limit_s, config.least_packing_s))
   if tracker.best is not None:
     return tracker.best[0]
   return groups.expand(groups.time_us.argmin(axis=1))

@@ -27,7 +27,6 @@ from tfplace.placers.repair import offer_repaired
 from tfplace.placers.tracker import Tracker, overflow
 from tfplace.simulate.jit import allocating
 
-_BATCH = 20  # evaluations between two checks of the budget
 _UNFIT = 1e30  # more than any step time of a placement that fits
 
 
@@ -44,6 +43,7 @@ class BrkgaConfig:
     bias: Probability that a child takes a key from its elite parent.
     max_groups: Number of groups above which groups are co-placed, by the first
       rules that reach it, else by all rules.
+    batch: Number of evaluations between two checks of the budget.
   """
 
   population: int = 100
@@ -51,6 +51,7 @@ class BrkgaConfig:
   mutants: float = 0.15
   bias: float = 0.7
   max_groups: int = 1500
+  batch: int = 20
 
   @property
   def num_elite(self) -> int:
@@ -83,7 +84,7 @@ class BrkgaPlacer:
     keys = rng.random((config.population, *decoder.shape), np.float32)
     cost = np.full(config.population, np.inf)
     first = 0  # Vectors before `first` have been evaluated.
-    while evaluate(tracker, decoder, keys[first:], cost[first:]):
+    while evaluate(tracker, decoder, keys[first:], cost[first:], config.batch):
       if not decoder.has_choice:
         break
       order = np.argsort(cost, kind="stable")
@@ -159,7 +160,11 @@ def _decode(
 
 
 def evaluate(
-  tracker: Tracker, decoder: Decoder, keys: np.ndarray, cost: np.ndarray
+  tracker: Tracker,
+  decoder: Decoder,
+  keys: np.ndarray,
+  cost: np.ndarray,
+  batch: int,
 ) -> bool:
   """Evaluates [count, *shape] key vectors and fills [count] costs.
 
@@ -167,8 +172,8 @@ def evaluate(
   is evaluated regardless of the budget. Returns False if the budget ended early
   or an optimum was found.
   """
-  for first in range(0, len(keys), _BATCH):
-    count = min(_BATCH, len(keys) - first)
+  for first in range(0, len(keys), batch):
+    count = min(batch, len(keys) - first)
     left = tracker.left.max_evaluations
     if left is not None:
       count = min(count, left)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tfplace.placers.search.config import Rounds, Scale
-from tfplace.placers.search.moves import move_unit, propose, uniform
+from tfplace.placers.search.moves import move_coarse, propose, uniform
 from tfplace.placers.search.state import (
   BEST,
   CURRENT,
@@ -37,8 +37,8 @@ class Cooling(NamedTuple):
     evaluations: Number of placements to simulate.
     hot_us: First temperature, in microseconds of step time.
     cold_us: Last temperature; the schedule is geometric.
-    lowest: Lowest level of units to move.
-    highest: Highest level of units to move.
+    lowest: Lowest level of coarse groups to move.
+    highest: Highest level of coarse groups to move.
     part_share: See `propose`.
   """
 
@@ -52,7 +52,7 @@ class Cooling(NamedTuple):
 
 _RESTART, _ANNEAL, _SWEEP = 0, 1, 2
 _NO_COOLING = Cooling(0, 1.0, 1.0, 0, 0, 0.0)
-_NO_UNITS = np.empty(0, np.int64)
+_NO_COARSE_GROUPS = np.empty(0, np.int64)
 
 
 class Chain:
@@ -60,7 +60,7 @@ class Chain:
 
   Args:
     state: State of the chain; modified in place.
-    tables: Tables of the problem, including the units that this chain moves.
+    tables: Tables of the problem, including the coarse groups of this chain.
 
   Attributes:
     tables: Tables of the problem.
@@ -118,16 +118,16 @@ class Chain:
     self._state.devices[:] = devices
     self._run(self.tables, _RESTART)
 
-  def sweep(self, tables: SearchTables, units: np.ndarray) -> None:
-    """Tries each unit on a neighbor's device and on one more device.
+  def sweep(self, tables: SearchTables, coarse_groups: np.ndarray) -> None:
+    """Tries each coarse group on a neighbor's device and on one more device.
 
     Keeps moves that shorten the step.
 
     Args:
-      tables: Tables of the problem with these units.
-      units: [?] int64 units in order.
+      tables: Tables of the problem with these coarse groups.
+      coarse_groups: [?] int64 coarse groups in order.
     """
-    self._run(tables, _SWEEP, units=units)
+    self._run(tables, _SWEEP, coarse_groups=coarse_groups)
 
   def cool(self, cooling: Cooling) -> int:
     """Anneals; returns the evaluations, fewer if no move has an effect."""
@@ -138,11 +138,11 @@ class Chain:
     tables: SearchTables,
     task: int,
     cooling: Cooling = _NO_COOLING,
-    units: np.ndarray = _NO_UNITS,
+    coarse_groups: np.ndarray = _NO_COARSE_GROUPS,
   ) -> int:
     penalty_us = self._scale.penalty_us
     chain = self._step, self._work, tables, self._state, penalty_us
-    return _run(*chain, task, cooling, units)
+    return _run(*chain, task, cooling, coarse_groups)
 
   def anneal(
     self,
@@ -201,7 +201,7 @@ def _run(
   penalty_us: float,
   task: int,
   cooling: Cooling,
-  units: np.ndarray,
+  coarse_groups: np.ndarray,
 ) -> int:
   """Runs a task; the only entry point from Python.
 
@@ -214,9 +214,9 @@ def _run(
     return 1
   done = idle = 0
   if task == _SWEEP:
-    for unit in units:
+    for coarse in coarse_groups:
       for number in range(2):
-        move_unit(tables, state, unit, number == 0)
+        move_coarse(tables, state, coarse, number == 0)
         if not _apply(tables, state):
           continue
         limit = state.numbers[CURRENT] * (1 - 1e-9)

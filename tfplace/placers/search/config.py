@@ -6,45 +6,98 @@ import time
 from tfplace.core.evaluation import is_optimal
 from tfplace.placers.groups import GroupGraph
 
-# All values were chosen by trial.
-SWEEP_SHARE = 0.5  # fraction of the budget for the sweeps of a large graph
-SWEPT = 0.1  # factor on the first temperature after the sweeps of a large graph
-WARM = 0.4  # the same factor where a round continues from the best placement
-EVALUATIONS_PER_GROUP = 400.0  # evaluations per round, group and chain
-PATIENCE = 40  # rounds without improvement before the search ends
-CHUNK_EVALUATIONS = 500  # evaluations between two checks of the budget
-_CHUNK_S = 0.1  # seconds between two checks of the clock
-_LARGE_HOT = 0.006  # `SearchConfig.hot` for large graphs
-_COLD = 3e-5  # last temperature of a round, relative to the lower bound
-# Penalty, in lower bounds, for exceeding the memory of a device by 100%.
-_PENALTY = 5.0
-# Fraction of the levels that a round from the best starts with.
-_WARM_LEVELS = 0.5
-_COARSE_SHARE = 0.8  # fraction of a round before single groups can move
-# Fraction of a large graph's moves that move only those groups of a coarse
-# group that are on one device.
-_PART_SHARE = 0.5
-_WINDOW = 3  # levels above the lowest that also move
-# Fractions of a large graph's round at which the worst chain continues from the
-# placement of the best chain.
-_MEETINGS = (0.3, 0.6)
+
+@dataclasses.dataclass(frozen=True)
+class HalvesConfig:
+  """Settings of the search of halves; all defaults were chosen by trial."""
+
+  # Share of the remaining budget for both halves.
+  share: float = 0.7
+  # Maximum traffic between halves relative to the work of one.
+  traffic: float = 0.5
+  # Maximum longest path relative to all work.
+  longest_path: float = 0.6
+  # Maximum step on two devices relative to half of the step on one.
+  together: float = 1.2
 
 
 @dataclasses.dataclass(frozen=True)
 class SearchConfig:
-  """Settings of the search; defaults were chosen by trial.
+  """Settings of the search; all defaults were chosen by trial.
 
-  Attributes:
-    chains: Number of chains and threads. The result depends on it.
-    hot: First temperature relative to the lower bound; at least the mean work
-      of a group, so that every move has a chance at first.
-    coarse_groups: Number of groups from which a graph is large. A round of a
-      large graph first moves coarse groups only.
+  A graph is large if `coarse_groups` or more of its groups can move.
   """
 
+  # Chains and threads. The result depends on it.
   chains: int = 2
+  # First temperature relative to the lower bound; at least the mean work of a
+  # group, so that every move has a chance at first.
   hot: float = 0.01
+  # The same for large graphs.
+  large_hot: float = 0.006
+  # Last temperature of a round, relative to the lower bound.
+  cold: float = 3e-5
+  # Penalty, in lower bounds, for exceeding the memory of a device by 100%.
+  penalty: float = 5.0
+
+  # Share of the budget after which no further classical placer starts. The
+  # fastest run first, and the search compensates for the others.
+  classical_share: float = 0.15
+  # Share of the remaining seconds for a first packing if nothing fits yet.
+  packing_share: float = 0.2
+  # Seconds for a packing, whatever time is left.
+  least_packing_s: float = 0.5
+  # Setup seconds of the search per group, measured; without them it is skipped.
+  setup_s: float = 8e-6
+  # Further setup seconds per group and device, measured.
+  setup_device_s: float = 0.6e-6
+  # Seconds per group below which halves are not searched separately.
+  halves_s: float = 60e-6
+  halves: HalvesConfig = dataclasses.field(default_factory=HalvesConfig)
+
+  # Evaluations per round, group and chain.
+  evaluations_per_group: float = 400.0
+  # Rounds without improvement before the search ends.
+  patience: int = 40
+  # Evaluations between two checks of a budget of evaluations.
+  chunk_evaluations: int = 500
+  # Seconds between two checks of the clock.
+  chunk_s: float = 0.1
+  # Factor on the first temperature of a round from the best placement.
+  warm: float = 0.4
+
+  # Number of groups from which a graph is large. A round of a large graph first
+  # moves coarse groups only.
   coarse_groups: int = 1000
+  # Fraction of a large graph's round before single groups can move.
+  coarse_share: float = 0.8
+  # Fraction of the levels that a large graph's round from the best starts with.
+  warm_levels: float = 0.5
+  # Levels above the lowest that also move.
+  window: int = 3
+  # Fraction of a large graph's moves that move only those groups of a coarse
+  # group that are on one device.
+  part_share: float = 0.5
+  # Fractions of a large graph's round at which the worst chain continues from
+  # the placement of the best chain.
+  meetings: tuple[float, ...] = (0.3, 0.6)
+
+  # Fraction of the budget for the sweeps of a large graph.
+  sweep_share: float = 0.5
+  # Factor on the first temperature after the sweeps.
+  swept: float = 0.1
+  # Step time, relative to the best start, up to which a start is swept.
+  near: float = 1.1
+  # Numbers of coarse groups to merge down to for sweeps.
+  sweep_sizes: tuple[int, ...] = (1024, 256, 96, 32, 8, 3)
+  # Number of the first levels that are swept repeatedly.
+  repeated_levels: int = 4
+  # Fraction of the sweep budget for the repeated levels.
+  repeated_share: float = 0.4
+  # Coarse groups swept between two checks of the budget, at most.
+  sweep_at_once: int = 8
+  # Seconds between two checks of the clock, if one coarse group takes less.
+  sweep_check_s: float = 0.2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,31 +109,33 @@ class Scale:
     hot_us: First temperature.
     bound_us: Lower bound on the step time.
     is_large: True if single groups move only after coarse groups.
+    config: Settings of the search.
   """
 
   unit_us: float
   hot_us: float
   bound_us: float
   is_large: bool
+  config: SearchConfig
 
   @property
   def cold_us(self) -> float:
     """Last temperature of a round."""
-    return _COLD * self.unit_us
+    return self.config.cold * self.unit_us
 
   @property
   def penalty_us(self) -> float:
     """Penalty for exceeding the memory of a device by 100%."""
-    return _PENALTY * self.unit_us
+    return self.config.penalty * self.unit_us
 
   @property
   def part_share(self) -> float:
-    return _PART_SHARE if self.is_large else 0.0
+    return self.config.part_share if self.is_large else 0.0
 
   @property
   def stages(self) -> tuple[float, ...]:
     """Fractions of a round at which chains exchange placements, and 1."""
-    return (*_MEETINGS, 1.0) if self.is_large else (1.0,)
+    return (*self.config.meetings, 1.0) if self.is_large else (1.0,)
 
   def is_optimal(self, step_time_us: float) -> bool:
     return is_optimal(step_time_us, self.bound_us)
@@ -98,11 +153,12 @@ class Scale:
     """
     if not self.is_large:
       return 0, top
-    coarse = max(0.0, 1.0 - progress / _COARSE_SHARE)
+    config = self.config
+    coarse = max(0.0, 1.0 - progress / config.coarse_share)
     if hot_us < self.hot_us:
-      coarse *= _WARM_LEVELS
-    lowest = round(max(0, top - _WINDOW) * coarse)
-    return lowest, min(top, lowest + _WINDOW)
+      coarse *= config.warm_levels
+    lowest = round(max(0, top - config.window) * coarse)
+    return lowest, min(top, lowest + config.window)
 
 
 def scale_of(
@@ -122,12 +178,13 @@ def scale_of(
   unit_us = max(problem.simple_bound_us, 1e-9)
   work_us = float(groups.fastest_us.sum()) / max(groups.num_groups, 1)
   is_large = num_movable >= config.coarse_groups
-  hot = _LARGE_HOT if is_large else config.hot
+  hot = config.large_hot if is_large else config.hot
   return Scale(
     unit_us,
     max(hot * unit_us, work_us),
     max(problem.lower_bound_us, longest_us),
     is_large,
+    config,
   )
 
 
@@ -141,21 +198,23 @@ class Rounds:
       budget.
     began: `time.perf_counter()` at the start of the first round.
     seconds: Time for all rounds.
+    config: Settings of the search.
   """
 
   count: int
   quota: int | None
   began: float
   seconds: float
+  config: SearchConfig
 
   def chunk(self, number: int, done: int, rate: float) -> int:
     """Returns the evaluations until the next check; 0 ends the round."""
     if self.quota is not None:
-      return min(CHUNK_EVALUATIONS, self._share(number) - done)
+      return min(self.config.chunk_evaluations, self._share(number) - done)
     left_s = self._ends(number) - time.perf_counter()
     if left_s <= 0:
       return 0
-    return max(1, int(rate * min(_CHUNK_S, left_s)))
+    return max(1, int(rate * min(self.config.chunk_s, left_s)))
 
   def progress(self, number: int, done: int, rate: float, ahead: int) -> float:
     """Returns the completed fraction after `ahead` more evaluations."""

@@ -20,16 +20,10 @@ from tfplace.core.problem import Problem
 from tfplace.errors import TfplaceError
 from tfplace.placers.groups import GroupGraph, main_devices
 from tfplace.placers.partition import metis
-from tfplace.placers.rules.grid import SplitStep
+from tfplace.placers.rules.grid import DeviceGrid
+from tfplace.placers.search.config import HalvesConfig
 from tfplace.placers.tracker import Tracker
 from tfplace.simulate.links import mean_transfer
-
-SHARE = 0.7  # fraction of the remaining seconds for both halves
-_TRAFFIC = 0.5  # maximum traffic between halves relative to the work of one
-_LONGEST = 0.6  # maximum longest path relative to all work
-# Maximum step on two devices relative to half of the step on one.
-_TOGETHER = 1.2
-_TOTAL = 2**28  # total of METIS weights
 
 _COSTS = (
   *("output_offsets", "output_bytes", "persistent_bytes", "temp_bytes"),
@@ -40,7 +34,11 @@ Place = Callable[[Problem, Budget], Result]
 
 
 def search_halves(
-  tracker: Tracker, groups: GroupGraph, seed: int, place: Place
+  tracker: Tracker,
+  groups: GroupGraph,
+  seed: int,
+  place: Place,
+  config: HalvesConfig,
 ) -> np.ndarray | None:
   """Searches two halves separately and joins their placements.
 
@@ -48,6 +46,7 @@ def search_halves(
     tracker: Evaluates whether the halves run in parallel.
     seed: Seed of METIS.
     place: Searches a half.
+    config: Settings.
 
   Returns:
     [num_groups] devices. None if the devices do not form two equal halves, the
@@ -56,14 +55,14 @@ def search_halves(
   devices = main_devices(groups)
   if len(devices) < 4 or len(devices) % 2:
     return None
-  half = next(_independent(tracker, groups, devices, seed), None)
+  half = next(_independent(tracker, groups, devices, seed, config), None)
   if half is None:
     return None
   parts = [
     _part(groups, half == side, devices.reshape(2, -1)[side]) for side in (0, 1)
   ]
   twins = _are_twins(parts[0][0], parts[1][0])
-  budget = tracker.left.fraction(SHARE if twins else SHARE / 2)
+  budget = tracker.left.fraction(config.share if twins else config.share / 2)
   found, own = np.full(groups.num_groups, -1), None
   for side, (problem, numbers) in enumerate(parts):
     if own is None or not twins:
@@ -101,21 +100,25 @@ def _links(cluster: Cluster) -> list[object]:
 
 
 def _independent(
-  tracker: Tracker, groups: GroupGraph, devices: np.ndarray, seed: int
+  tracker: Tracker,
+  groups: GroupGraph,
+  devices: np.ndarray,
+  seed: int,
+  config: HalvesConfig,
 ) -> Iterator[np.ndarray]:
   """Yields [num_groups] 0 or 1 for each suitable division."""
-  if not _may_run_at_once(groups):
+  if not _may_run_at_once(groups, config.longest_path):
     return
   alone_us = None
   for half in _ways(groups, devices, seed):
-    if not _are_apart(groups, half):
+    if not _are_apart(groups, half, config.traffic):
       continue
     if alone_us is None:
       one = groups.nearest(np.full(groups.num_groups, devices[0]))
       alone_us = tracker.offer(groups.expand(one)).step_time_us
     row = groups.nearest(devices[[0, -1]][half])
     step_us = tracker.offer(groups.expand(row)).step_time_us
-    if step_us <= _TOGETHER * alone_us / 2:
+    if step_us <= config.together * alone_us / 2:
       yield half
 
 
@@ -123,28 +126,30 @@ def _ways(
   groups: GroupGraph, devices: np.ndarray, seed: int
 ) -> Iterator[np.ndarray]:
   if 2 <= groups.problem.graph.num_microbatches < len(devices):
-    yield SplitStep(groups).replicas(2)
+    yield DeviceGrid(groups).replicas(2)
   try:
-    graph = metis.weighted_graph(groups, devices, _TOTAL)
+    graph = metis.weighted_graph(groups, devices)
     yield metis.cut(graph, 2, seed)
   except TfplaceError:  # METIS is not installed.
     return
 
 
-def _may_run_at_once(groups: GroupGraph) -> bool:
+def _may_run_at_once(groups: GroupGraph, longest_path: float) -> bool:
   problem = groups.problem
   ends_us = problem.earliest_start_us + problem.fastest_us
-  return bool(ends_us.max(initial=0.0) <= _LONGEST * problem.fastest_us.sum())
+  return bool(
+    ends_us.max(initial=0.0) <= longest_path * problem.fastest_us.sum()
+  )
 
 
-def _are_apart(groups: GroupGraph, half: np.ndarray) -> bool:
+def _are_apart(groups: GroupGraph, half: np.ndarray, traffic: float) -> bool:
   work = np.bincount(half, groups.fastest_us, 2)
   src, dst, size = groups.edges
   across = half[src] != half[dst]
   us_per_byte, _ = mean_transfer(groups.problem.cluster)
   passed_us = us_per_byte * size[across].sum()
   return bool(
-    work.min() >= work.sum() / 4 and passed_us <= _TRAFFIC * work.sum() / 2
+    work.min() >= work.sum() / 4 and passed_us <= traffic * work.sum() / 2
   )
 
 

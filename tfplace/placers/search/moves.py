@@ -145,10 +145,10 @@ def propose(
   """Fills `moved` and `targets` with one random move.
 
   Args:
-    lowest: Lowest level of units to move; 0 is single groups.
-    highest: Highest level of units to move.
-    part_share: Fraction of the moves that move only those groups of a unit that
-      are on one device, which preserves decisions made at a finer level.
+    lowest: Lowest level of coarse groups to move; 0 is single groups.
+    highest: Highest level of coarse groups to move.
+    part_share: Fraction of the moves that move only those groups of a coarse
+      group that are on one device, which preserves choices at a finer level.
   """
   state.counts[MOVED] = 0
   state.counts[IS_PART] = part_share > 0 and uniform(state) < part_share
@@ -177,10 +177,10 @@ def _add(
   device: Index,
 ) -> None:
   own = state.devices[group]
-  unit = tables.unit_of[level, group]
-  first, last = tables.unit_offsets[unit], tables.unit_offsets[unit + 1]
+  coarse = tables.coarse_of[level, group]
+  first, last = tables.coarse_offsets[coarse], tables.coarse_offsets[coarse + 1]
   for i in range(first, last):
-    member = tables.unit_groups[i]
+    member = tables.coarse_members[i]
     if state.counts[IS_PART] and state.devices[member] != own:
       continue
     if not state.is_marked[member]:
@@ -197,9 +197,9 @@ def _random_group(
   if level == 0:
     return np.int64(tables.movable[below(state, len(tables.movable))])
   first, last = tables.level_offsets[level], tables.level_offsets[level + 1]
-  unit = first + below(state, last - first)
-  first, last = tables.unit_offsets[unit], tables.unit_offsets[unit + 1]
-  return np.int64(tables.unit_groups[first + below(state, last - first)])
+  coarse = first + below(state, last - first)
+  first, last = tables.coarse_offsets[coarse], tables.coarse_offsets[coarse + 1]
+  return np.int64(tables.coarse_members[first + below(state, last - first)])
 
 
 @helper
@@ -209,7 +209,7 @@ def _other_device(
   """Samples another allowed device, or else the current one."""
   own: Index = np.int64(state.devices[group])
   total = 0.0
-  odds = tables.odds[tables.unit_of[level, group]]
+  odds = tables.odds[tables.coarse_of[level, group]]
   for device in range(len(odds)):
     if device != own and tables.allowed[group, device]:
       total += odds[device]
@@ -238,21 +238,21 @@ def _near_device(
 
 
 @helper
-def move_unit(
-  tables: SearchTables, state: SearchState, unit: int, is_near: bool
+def move_coarse(
+  tables: SearchTables, state: SearchState, coarse: int, is_near: bool
 ) -> None:
-  """Moves a whole unit to the device of a neighbor or to any other."""
-  first, last = tables.unit_offsets[unit], tables.unit_offsets[unit + 1]
-  group = np.int64(tables.unit_groups[first + below(state, last - first)])
+  """Moves a whole coarse group to the device of a neighbor or to any other."""
+  first, last = tables.coarse_offsets[coarse], tables.coarse_offsets[coarse + 1]
+  group = np.int64(tables.coarse_members[first + below(state, last - first)])
   level = 0
-  while unit >= tables.level_offsets[level + 1]:
+  while coarse >= tables.level_offsets[level + 1]:
     level += 1
   if is_near:
     target = _near_device(tables, state, level, group)
   else:
     target = _other_device(tables, state, level, group)
   for i in range(first, last):
-    state.moved[i - first] = tables.unit_groups[i]
+    state.moved[i - first] = tables.coarse_members[i]
     state.targets[i - first] = target
   state.counts[MOVED] = last - first
 
@@ -277,7 +277,7 @@ def _swap(tables: SearchTables, state: SearchState, level: int) -> None:
 
 @helper
 def _block(tables: SearchTables, state: SearchState, level: int) -> None:
-  """Moves units of one device that are consecutive in time."""
+  """Moves coarse groups of one device that are consecutive in time."""
   first = _random_group(tables, state, level)
   own = state.devices[first]
   target = _other_device(tables, state, level, first)
@@ -300,12 +300,12 @@ def _pull(
   group: Index,
   target: Index,
 ) -> None:
-  """Moves a unit and a random neighborhood to one device."""
+  """Moves a coarse group and a random neighborhood to one device."""
   if target < 0:
     target = _other_device(tables, state, level, group)
   at = state.counts[MOVED]
   _add(tables, state, level, group, target)
-  # The neighbors of a unit have about its size.
+  # The neighbors of a coarse group have about its size.
   size = state.counts[MOVED] - at
   limit = min(int(2.0 / uniform(state)) * size, len(state.moved))
   keep = uniform(state)

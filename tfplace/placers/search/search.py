@@ -21,15 +21,13 @@ import numpy as np
 from tfplace.core.budget import Budget
 from tfplace.placers.coarsen import coarsen_by_edges, coarsen_by_work
 from tfplace.placers.groups import GroupGraph
-from tfplace.placers.search import config as settings
 from tfplace.placers.search.chain import Chain
 from tfplace.placers.search.config import Rounds, SearchConfig, scale_of
 from tfplace.placers.search.state import search_state, search_tables, time_order
-from tfplace.placers.search.sweeps import SIZES, Allowance, sweep_all
+from tfplace.placers.search.sweeps import Allowance, sweep_all
 from tfplace.simulate import engine
 
 Improved = Callable[[float, int], None]
-NEAR = 1.1  # maximum step time of a start for sweeps, relative to the best
 
 
 class Search:
@@ -46,7 +44,7 @@ class Search:
     config: SearchConfig | None = None,
     like: np.ndarray | None = None,
   ) -> None:
-    config = config or SearchConfig()
+    self._config = config = config or SearchConfig()
     self._order = time_order(groups, like)
     groups = self._order.groups
     # Different coarsenings make the chains fail in different ways.
@@ -106,7 +104,7 @@ class Search:
     before, found_us = self.evaluations, self._evaluate(starts)
     if self._scale.is_optimal(self.best_us):
       return
-    near_us = NEAR * min(found_us)
+    near_us = self._config.near * min(found_us)
     near = [s for s, us in zip(starts, found_us, strict=True) if us <= near_us]
     with concurrent.futures.ThreadPoolExecutor(len(self._chains)) as pool:
       self._sweep(pool, near, budget.minus(self.evaluations - before))
@@ -117,7 +115,8 @@ class Search:
         self._round(pool, rounds, number, starts)
         fruitless = 0 if self.best_us < before_us else fruitless + 1
         if (
-          self._scale.is_optimal(self.best_us) or fruitless >= settings.PATIENCE
+          self._scale.is_optimal(self.best_us)
+          or fruitless >= self._config.patience
         ):
           break
 
@@ -141,10 +140,9 @@ class Search:
   ) -> None:
     self._swept = None
     is_done = self._done(budget.is_timed)
-    share = settings.SWEEP_SHARE
-    allowance = Allowance(budget, share, self._chains, is_done)
+    allowance = Allowance(budget, self._config, self._chains, is_done)
     groups = self._order.groups
-    can_merge = groups.num_groups > min(SIZES)
+    can_merge = groups.num_groups > min(self._config.sweep_sizes)
     if not self._scale.is_large or not can_merge or allowance.is_nothing:
       return
     told = self._tell, self._rngs, pool
@@ -157,9 +155,9 @@ class Search:
     if budget.max_evaluations is not None:
       quota = budget.max_evaluations // len(self._chains)
     expected = self._chains[0].rate * left_s if quota is None else quota
-    wanted = settings.EVALUATIONS_PER_GROUP * self._num_movable
+    wanted = self._config.evaluations_per_group * self._num_movable
     count = max(1, round(expected / wanted))
-    return Rounds(count, quota, time.perf_counter(), left_s)
+    return Rounds(count, quota, time.perf_counter(), left_s, self._config)
 
   def _begin(
     self, index: int, number: int, starts: Sequence[np.ndarray]
@@ -171,11 +169,11 @@ class Search:
     if self._scale.is_large and number == 0:
       # Slow cooling separates the chains even if they share a start.
       chain.restart(starts[0] if self._swept is None else self._swept[index])
-      warmth = 1.0 if self._swept is None else settings.SWEPT
+      warmth = 1.0 if self._swept is None else self._config.swept
       return warmth * self._scale.hot_us
     if turn % 2 == 0 and number > 0 and self._best is not None:
       chain.restart(self._best)
-      return settings.WARM * self._scale.hot_us
+      return self._config.warm * self._scale.hot_us
     chain.restart(starts[turn % len(starts)])
     return self._scale.hot_us
 

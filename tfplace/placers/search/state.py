@@ -1,7 +1,7 @@
 """Tables and chain state of the compiled search.
 
-This module also renumbers ops by start time, which speeds up simulations. A
-unit in the code is a coarse group of `coarsen`; level 0 contains the groups.
+This module also renumbers ops by start time, which speeds up simulations. Level
+0 of the coarse groups contains the groups.
 """
 
 import dataclasses
@@ -27,12 +27,12 @@ class SearchTables(NamedTuple):
     movable: [?] groups that can be on more than one device.
     order: [num_groups] groups in time order.
     position: [num_groups] inverse of `order`.
-    level_offsets: [num_levels + 1] offsets into the units.
-    unit_offsets: [num_units + 1] offsets into `unit_groups`.
-    unit_groups: [?] groups of each unit, level after level.
-    unit_of: [num_levels, num_groups] unit of each group per level.
-    odds: [num_units, num_devices] float64 weights of the target devices of a
-      unit; see `_odds`.
+    level_offsets: [num_levels + 1] offsets into the coarse groups.
+    coarse_offsets: [num_coarse + 1] offsets into `coarse_members`.
+    coarse_members: [?] groups of each coarse group, level after level.
+    coarse_of: [num_levels, num_groups] coarse group of each group per level.
+    odds: [num_coarse, num_devices] float64 weights of the target devices of a
+      coarse group; see `_odds`.
     memory_bytes: [num_devices] capacities.
   """
 
@@ -44,15 +44,15 @@ class SearchTables(NamedTuple):
   order: np.ndarray
   position: np.ndarray
   level_offsets: np.ndarray
-  unit_offsets: np.ndarray
-  unit_groups: np.ndarray
-  unit_of: np.ndarray
+  coarse_offsets: np.ndarray
+  coarse_members: np.ndarray
+  coarse_of: np.ndarray
   odds: np.ndarray
   memory_bytes: np.ndarray
 
   @property
   def top_level(self) -> int:
-    """Level of the largest units; 0 if there are only groups."""
+    """Level of the largest coarse groups; 0 if there are only groups."""
     return len(self.level_offsets) - 2
 
 
@@ -102,13 +102,13 @@ MOVED = 0  # in `counts`: entries of `moved`
 EVALUATIONS = 1
 PATH = 2  # entries of `path`
 IS_STALE = 3  # the path belongs to an earlier placement
-IS_PART = 4  # only those groups of a unit that are on one device move
+IS_PART = 4  # only those groups of a coarse group that are on one device move
 
 
 def search_tables(groups: GroupGraph, found: Coarsening) -> SearchTables:
   """Packs a problem and its coarse groups."""
   group_offsets, group_ops = groups.problem.group_ops
-  levels, unit_offsets, unit_groups = found.members()
+  levels, coarse_offsets, coarse_members = found.members()
   labels = [np.arange(groups.num_groups), *found.labels]
   position = np.empty(groups.num_groups, np.int32)
   position[groups.order] = np.arange(groups.num_groups)
@@ -121,12 +121,12 @@ def search_tables(groups: GroupGraph, found: Coarsening) -> SearchTables:
     order=groups.order,
     position=position,
     level_offsets=levels,
-    unit_offsets=unit_offsets,
-    unit_groups=unit_groups,
-    unit_of=np.stack(
+    coarse_offsets=coarse_offsets,
+    coarse_members=coarse_members,
+    coarse_of=np.stack(
       [label + first for label, first in zip(labels, levels, strict=False)]
     ).astype(np.int32),
-    odds=_odds(groups, unit_offsets, unit_groups),
+    odds=_odds(groups, coarse_offsets, coarse_members),
     memory_bytes=groups.problem.cluster.memory_bytes.astype(np.float64),
   )
 
@@ -134,7 +134,7 @@ def search_tables(groups: GroupGraph, found: Coarsening) -> SearchTables:
 def _odds(
   groups: GroupGraph, offsets: np.ndarray, members: np.ndarray
 ) -> np.ndarray:
-  """Returns [num_units, num_devices] weights, proportional to speed."""
+  """Returns [num_coarse, num_devices] weights, proportional to speed."""
 
   def sums(per_group: np.ndarray) -> np.ndarray:
     return np.add.reduceat(per_group[members], offsets[:-1], axis=0)

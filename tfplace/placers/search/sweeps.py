@@ -1,11 +1,11 @@
 """Greedy sweeps over coarse groups, from large to small.
 
-Each unit (coarse group) is tried on other devices and moves if the exact step
-gets shorter. A few hundred such moves on merged groups (`coarsen`) achieve what
+Each coarse group is tried on other devices and moves if the exact step gets
+shorter. A few hundred such moves of merged groups (`coarsen`) achieve what
 annealing a large graph takes tens of thousands of simulations for, or never
-achieves, as on the 4-layer RNNLM. The first sweeps cover few units, decide much
-and depend on their order, so they are repeated and the best result is kept. The
-method is ours; it is coarse-to-fine like multilevel partitioning.
+achieves, as on the 4-layer RNNLM. The first sweeps cover few coarse groups,
+decide much and depend on their order, so they are repeated and the best result
+is kept. The method is ours; it is coarse-to-fine like multilevel partitioning.
 """
 
 import concurrent.futures
@@ -15,16 +15,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from tfplace.core.budget import Budget
-from tfplace.placers.coarsen import coarsen_by_merging
 from tfplace.placers.groups import GroupGraph
+from tfplace.placers.merge import coarsen_by_merging
 from tfplace.placers.search.chain import Chain
+from tfplace.placers.search.config import SearchConfig
 from tfplace.placers.search.state import SearchTables, search_tables
-
-SIZES = (1024, 256, 96, 32, 8, 3)  # units to merge down to
-COARSE = 4  # number of the first levels that are swept repeatedly
-RESTARTS = 0.4  # fraction of the sweep budget for the repeated levels
-_AT_ONCE = 8  # maximum number of units between checks of the budget
-_LOOK_S = 0.2  # seconds between checks of the clock, if one unit takes less
 
 
 class Allowance:
@@ -32,7 +27,7 @@ class Allowance:
 
   Args:
     budget: Budget of the whole search.
-    share: Fraction of the budget for sweeps.
+    config: Settings of the search.
     chains: Chains that sweep.
     is_done: Returns True for a chain that has nothing to gain.
   """
@@ -40,22 +35,25 @@ class Allowance:
   def __init__(
     self,
     budget: Budget,
-    share: float,
+    config: SearchConfig,
     chains: Sequence[Chain],
     is_done: Callable[[Chain], bool],
   ) -> None:
+    self.config = config
     self._is_done = is_done
     self._began = time.perf_counter()
-    self._seconds = share * budget.left_s
+    self._seconds = config.sweep_share * budget.left_s
     self._evaluations: float | None = None
     if budget.max_evaluations is not None:
-      self._evaluations = share * budget.max_evaluations / len(chains)
+      self._evaluations = (
+        config.sweep_share * budget.max_evaluations / len(chains)
+      )
     self._before = {id(chain): chain.evaluations for chain in chains}
 
   @property
   def is_nothing(self) -> bool:
     """True if the allowance is too small for any sweep."""
-    few = 4 * _AT_ONCE
+    few = 4 * self.config.sweep_at_once
     return self._seconds <= 0 or (
       self._evaluations is not None and self._evaluations < few
     )
@@ -69,11 +67,12 @@ class Allowance:
       return used / self._evaluations
     return (time.perf_counter() - self._began) / self._seconds
 
-  def units(self, chain: Chain) -> int:
-    """Returns the number of units to sweep before the next check."""
+  def coarse_groups(self, chain: Chain) -> int:
+    """Returns the number of coarse groups to sweep before the next check."""
     if self._evaluations is not None:
-      return _AT_ONCE
-    return max(1, min(_AT_ONCE, int(_LOOK_S * chain.rate / 2)))
+      return self.config.sweep_at_once
+    in_time = int(self.config.sweep_check_s * chain.rate / 2)
+    return max(1, min(self.config.sweep_at_once, in_time))
 
 
 def sweep_all(
@@ -93,10 +92,11 @@ def sweep_all(
     starts: Placements as [num_groups] devices, used in turn.
     allowance: Budget of each chain.
     after: Called with a chain after each level.
-    rngs: One generator per chain, for the order of the units.
+    rngs: One generator per chain, for the order of the coarse groups.
     pool: Runs the chains.
   """
-  tables = search_tables(groups, coarsen_by_merging(groups, SIZES))
+  merged = coarsen_by_merging(groups, allowance.config.sweep_sizes)
+  tables = search_tables(groups, merged)
   jobs = [
     pool.submit(
       _sweep, chain, tables, [*starts[i:], *starts[:i]], allowance, after, rng
@@ -115,18 +115,18 @@ def _sweep(
   after: Callable[[Chain], None],
   rng: np.random.Generator,
 ) -> None:
-  """Sweeps one chain over merged units, then over its own units."""
-  top = merged_tables.top_level
-  coarse = range(top, max(0, top - COARSE), -1)
+  """Sweeps one chain over merged groups, then over its own coarse groups."""
+  top, repeated = merged_tables.top_level, allowance.config.repeated_levels
+  coarse = range(top, max(0, top - repeated), -1)
   number = 0
-  while number == 0 or allowance.spent(chain) < RESTARTS:
+  while number == 0 or allowance.spent(chain) < allowance.config.repeated_share:
     chain.restart(starts[number % len(starts)])
     for level in coarse:
       _sweep_level(chain, merged_tables, level, allowance, rng)
       after(chain)
     number += 1
   chain.restart(chain.best)
-  fine = [(merged_tables, level) for level in range(top - COARSE, 0, -1)]
+  fine = [(merged_tables, level) for level in range(top - repeated, 0, -1)]
   others = range(chain.tables.top_level, 0, -1)
   for tables, level in [*fine, *((chain.tables, level) for level in others)]:
     _sweep_level(chain, tables, level, allowance, rng)
@@ -140,9 +140,11 @@ def _sweep_level(
   allowance: Allowance,
   rng: np.random.Generator,
 ) -> None:
-  units = rng.permutation(np.arange(*tables.level_offsets[level : level + 2]))
+  coarse_groups = rng.permutation(
+    np.arange(*tables.level_offsets[level : level + 2])
+  )
   at = 0
-  while at < len(units) and allowance.spent(chain) < 1.0:
-    count = allowance.units(chain)
-    chain.sweep(tables, units[at : at + count])
+  while at < len(coarse_groups) and allowance.spent(chain) < 1.0:
+    count = allowance.coarse_groups(chain)
+    chain.sweep(tables, coarse_groups[at : at + count])
     at += count

@@ -7,6 +7,7 @@ import numpy as np
 
 from tfplace.core.order import RANK
 from tfplace.core.placement import Placement
+from tfplace.core.progress import Progress, silent
 from tfplace.core.units import format_bytes, format_share, format_us
 from tfplace.report.explain.bottleneck import Load, find_loads
 from tfplace.report.explain.config import CONFIG
@@ -20,7 +21,6 @@ from tfplace.report.explain.one_op import OpReport, report_op
 from tfplace.report.explain.path import PathSummary, summarize_path
 from tfplace.report.explain.what_if import (
   ONE_MORE,
-  Progress,
   WhatIf,
   try_other_hardware,
 )
@@ -82,7 +82,7 @@ def explain(
   op: str | None = None,
   seconds: float = 0.0,
   seed: int = 0,
-  on_progress: Progress | None = None,
+  on_progress: Progress = silent,
 ) -> Explanation:
   """Explains a placement by simulating it and modified hardware.
 

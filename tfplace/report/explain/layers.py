@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tfplace.core.op_names import forward_name, without_microbatch
+from tfplace.core.microbatches import name_in_whole
+from tfplace.core.op_names import forward_name
 from tfplace.report.explain.config import CONFIG
 
 _CALL = re.compile(r"_\d+$")
@@ -82,7 +83,7 @@ def forward_starts(
 
 def _scopes(name: str) -> Scope:
   """Maps `gradient_tape/model/step_3/lstm/MatMul` to ("model", "lstm")."""
-  parts = forward_name(without_microbatch(name)).split("/")[:-1]
+  parts = forward_name(name_in_whole(name)).split("/")[:-1]
   return tuple(part for part in parts if not _STEP.fullmatch(part))
 
 

@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from tfplace import bounds, placers
 from tfplace.core.cluster import MESSAGE_COSTS, Cluster, Device, Link
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
+from tfplace.core.progress import Progress, silent
 from tfplace.errors import InfeasibleError
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.search.annealing import improve
@@ -32,8 +33,6 @@ ONE_MORE = "one more"  # followed by the kind of the device
 SAME_PLACEMENT = "the same placement"
 FROM_HERE = "search from here"
 _NUMBER = re.compile(r"\d+(?!.*\d)")  # the last number in a name
-
-Progress = Callable[[str], None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +64,7 @@ def try_other_hardware(
   schedule: Schedule,
   seconds: float = 0.0,
   seed: int = 0,
-  on_progress: Progress | None = None,
+  on_progress: Progress = silent,
 ) -> tuple[WhatIf, ...]:
   """Simulates a placement on other hardware.
 
@@ -78,8 +77,7 @@ def try_other_hardware(
   found = []
   now, order = schedule.placement.problem, fixed_order(schedule)
   for name, cluster, is_searched in _clusters(schedule):
-    if on_progress is not None:
-      on_progress(name)
+    on_progress(name)
     problem = now
     if cluster is not now.cluster:
       problem = Problem(now.graph, cluster, order=now.order)

@@ -1,0 +1,1 @@
+"""Programs that make the figures of the documents; run them with -m."""

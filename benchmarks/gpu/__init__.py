@@ -1,0 +1,1 @@
+"""Costs of GPUs, and runs on a host's GPUs."""

@@ -1,0 +1,1 @@
+"""Saved rows, published tables, flags and screenshots."""

@@ -1,0 +1,1 @@
+"""Models and graphs that benchmarks place."""

@@ -1,0 +1,1 @@
+"""Every placer on published and other rows."""

@@ -1,0 +1,1 @@
+"""Speed of simulator, placers, search and extraction."""
