@@ -82,7 +82,6 @@ class GrapplerTimer:
     specs: Specs,
     repeated: Mapping[str, str] = MappingProxyType({}),
   ) -> OpTimes:
-    """See `OpTimer`."""
     classes = OpClasses(graph_def, graph, specs, repeated)
     return class_times(graph_def, specs, self.hardware, classes)
 

@@ -184,5 +184,5 @@ def test_network_of_unknown_sizes_cannot_be_trained(network, tmp_path):
 
 
 def test_an_unknown_strategy_is_refused():
-  with pytest.raises(TrainingError, match="'gpd'; choose one of gdp, placeto"):
+  with pytest.raises(TrainingError, match="'gpd'; choose one of ordered, gdp"):
     learner_type("gpd")

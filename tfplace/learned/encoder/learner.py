@@ -74,7 +74,6 @@ class EncoderLearner(Learner):
     return features.extract(task.decisions, self.sizes.axes)
 
   def tracked(self) -> dict[str, Any]:
-    """See `Learner`."""
     return {
       **super().tracked(),
       **self._ppo.tracked(),

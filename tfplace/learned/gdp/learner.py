@@ -31,7 +31,6 @@ class GdpActor(PlacementActor):
     self._recomputes = recomputes
 
   def logits(self, observation: dict[str, tf.Tensor]) -> tf.Tensor:
-    """See `PlacementActor`."""
     graph = observation[GRAPH]
     logits = self.padded_logits(tf.reshape(graph, [-1])[0])
     shape = tf.concat([tf.shape(graph), tf.shape(logits)], axis=0)
@@ -69,7 +68,6 @@ class GdpLearner(EncoderLearner):
     return exportable(self._averaged)
 
   def imitate(self, graph: int) -> float:
-    """See `Learner`."""
     target = np.zeros(self._bank.max_decisions, np.int32)
     task = self._tasks[graph]
     target[: len(task.target)] = task.target

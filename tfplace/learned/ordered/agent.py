@@ -26,7 +26,6 @@ class OrderedActor(PlacementActor):
     self._policy = policy
 
   def logits(self, observation: dict[str, tf.Tensor]) -> tf.Tensor:
-    """See `PlacementActor`."""
     graph = tf.reshape(observation[GRAPH], [-1])[0]
     context, slope = self._policy(self.bank.get(graph))
     more = [[0, self.bank.max_decisions - tf.shape(context)[0]], [0, 0]]

@@ -66,30 +66,32 @@ def make_state(tables: PartialTables, wide: int, narrow: int) -> State:
   """Allocates a schedule and the layers of the MLP."""
   count, devices = tables.op_us.shape
   layers, micros, pairs = tables.groups
-  each = [np.zeros(devices) for _ in range(8)]
+  clock, load, persistent, held, latest, start, finish, cut = np.zeros(
+    (8, devices)
+  )
   return State(
-    each[0],
-    each[1],
-    each[2],
-    each[3],
-    each[4],
-    np.zeros(count),
-    np.zeros((count, devices)),
-    np.zeros(devices * devices),
-    np.zeros((layers, devices)),
-    np.zeros((micros, devices)),
-    np.zeros((pairs, devices)),
-    np.zeros(1 + micros, np.int64),
-    np.zeros((devices, FEATURES), np.float32),
-    np.zeros(devices, np.bool_),
-    np.zeros(devices, np.float32),
-    each[5],
-    each[6],
-    each[7],
-    np.zeros((2, devices)),
-    np.zeros(4),
-    np.zeros(wide, np.float32),
-    np.zeros(narrow, np.float32),
+    clock=clock,
+    load=load,
+    persistent=persistent,
+    held=held,
+    latest=latest,
+    end=np.zeros(count),
+    arrived=np.zeros((count, devices)),
+    channel=np.zeros(devices * devices),
+    layer=np.zeros((layers, devices)),
+    micro=np.zeros((micros, devices)),
+    pair=np.zeros((pairs, devices)),
+    last=np.zeros(1 + micros, np.int64),
+    observed=np.zeros((devices, FEATURES), np.float32),
+    candidates=np.zeros(devices, np.bool_),
+    logits=np.zeros(devices, np.float32),
+    start=start,
+    finish=finish,
+    cut=cut,
+    near=np.zeros((2, devices)),
+    least=np.zeros(4),
+    hidden=np.zeros(wide, np.float32),
+    narrow=np.zeros(narrow, np.float32),
   )
 
 

@@ -143,7 +143,6 @@ class PlacetoLearner(Learner):
     return PlacetoConfig(PPOConfig(**given), **mine, **first)
 
   def tracked(self) -> dict[str, Any]:
-    """See `Learner`."""
     return {**super().tracked(), **self._update.tracked()}
 
   def exportable(self) -> Exportable:

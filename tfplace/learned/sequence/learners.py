@@ -113,7 +113,6 @@ class SequenceLearner(Learner):
     return features.extract(task.decisions, self.sizes.types)
 
   def tracked(self) -> dict[str, Any]:
-    """See `Learner`."""
     return {
       **super().tracked(),
       "optimizer": self._optimizer,
@@ -121,7 +120,6 @@ class SequenceLearner(Learner):
     }
 
   def fingerprint(self) -> dict[str, Any]:
-    """See `Learner`."""
     return {**super().fingerprint(), "types": list(self.sizes.types)}
 
   def exportable(self) -> Exportable:
@@ -129,7 +127,6 @@ class SequenceLearner(Learner):
     return exportable(self._config.strategy, self.policy)
 
   def imitate(self, graph: int) -> float:
-    """See `Learner`."""
     chosen = [tf.constant(c) for c in self._target(graph)]
     none = tf.zeros([1, 1])
     return float(self._imitate(self._inputs[graph], none, chosen))
