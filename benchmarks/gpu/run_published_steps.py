@@ -177,29 +177,36 @@ def summary(results: list[Result]) -> Result:
   return found
 
 
-def shown(results: list[Result]) -> table.Table:
-  """A table of all rows."""
-  columns = ("model", "GPU", "batch", "precision", "XLA", "subset")
-  result = table.Table(*columns, "published", "predicted", "ratio", "scaling")
-  for r in results:
-    subset = "development" if r["development"] else "holdout"
-    model = r["model"] if r["mode"] == "train" else f"{r['model']}, inference"
-    gpu = r["gpu"] if r["gpus"] == 1 else f"{r['gpus']} x {r['gpu']}"
-    scaling = ""
-    if "predicted_scaling" in r:
-      scaling = f"{r['predicted_scaling']:.3f} / {r['published_scaling']:.3f}"
-    result.add_row(
-      model,
-      gpu,
-      str(r["batch"]),
-      r["precision"],
-      "yes" if r["xla"] else "no",
-      subset,
-      *(f"{r[k]:.1f} ms" for k in ("published_ms", "predicted_ms")),
-      f"{r['ratio']:.2f}",
-      scaling,
-    )
-  return result
+COLUMNS = (
+  *("model", "GPU", "batch", "precision", "XLA", "rows"),
+  *("published", "predicted", "ratio", "time over one GPU"),
+)
+
+
+def cells(r: Result) -> tuple[str, ...]:
+  """One row of the table; scaling is predicted / published."""
+  scaling = ""
+  if "predicted_scaling" in r:
+    scaling = f"{r['predicted_scaling']:.3f} / {r['published_scaling']:.3f}"
+  return (
+    r["model"] if r["mode"] == "train" else f"{r['model']}, inference",
+    r["gpu"] if r["gpus"] == 1 else f"{r['gpus']} x {r['gpu']}",
+    str(r["batch"]),
+    r["precision"],
+    "yes" if r["xla"] else "no",
+    "development" if r["development"] else "holdout",
+    *(f"{r[key]:.1f} ms" for key in ("published_ms", "predicted_ms")),
+    f"{r['ratio']:.2f}",
+    scaling,
+  )
+
+
+def write_table(rows: list[tuple[str, ...]]) -> None:
+  """Writes the table in Markdown beside the file of `--out`."""
+  lines = [COLUMNS, ("---",) * len(COLUMNS), *rows]
+  text = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+  path = pathlib.Path(_OUT.value).with_suffix(".md")
+  path.write_text(f"# Published steps\n\n{text}", encoding="utf-8")
 
 
 def main(_: list[str]) -> None:
@@ -207,7 +214,13 @@ def main(_: list[str]) -> None:
   results = predictions(rows)
   of_rows = scaled(rows, results)
   save(results, summary=summary(of_rows))
-  console.Console(width=140).print(shown(of_rows))
+  of_rows.sort(key=lambda r: (r["gpus"] > 1, r["model"], r["gpu"], r["batch"]))
+  of_table = [cells(r) for r in of_rows]
+  write_table(of_table)
+  shown = table.Table(*COLUMNS)
+  for row in of_table:
+    shown.add_row(*row)
+  console.Console(width=140).print(shown)
   print(json.dumps(summary(of_rows), indent=1))
 
 
