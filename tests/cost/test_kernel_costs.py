@@ -185,3 +185,17 @@ def test_time_at_peak_survives_a_file(tmp_path):
   tfplace.save_graph(graph, tmp_path / "g.json")
   loaded = tfplace.load_graph(tmp_path / "g.json")
   np.testing.assert_array_equal(loaded.peak_us["GPU"], graph.peak_us["GPU"])
+
+
+@pytest.mark.parametrize("costs", ["kernels", "grappler"])
+def test_costs_of_a_huge_step_take_no_memory_of_its_size(costs):
+  side = 1 << 20  # 4 TiB of float32
+  with tf.Graph().as_default() as graph:
+    x = tf.compat.v1.placeholder(tf.float32, [side, side], name="x")
+    tf.sigmoid(x, name="y")
+  step = TracedStep("g", graph.as_graph_def(), {}, ("y:0",), (), {}, False)
+  found = cost.op_graph(step, cluster_preset("v100x1"), cost_model=costs)
+  # 8 TiB at no more than 900 GB/s; the CPU has 136.5 GB/s.
+  for kind, bandwidth in (("GPU", 900e3), ("CPU", 136.5e3)):
+    least_us = 2 * 4 * side**2 / bandwidth
+    assert found.time_us[kind][found.index["y"]] >= 0.99 * least_us
