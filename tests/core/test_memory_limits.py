@@ -38,6 +38,13 @@ def test_a_name_of_devices_of_two_hosts_is_refused():
   assert limited.memory_bytes.tolist() == [np.inf, 1]
 
 
+def test_invalid_size_is_named_with_its_device():
+  with pytest.raises(
+    FormatError, match="limit of 'CPU:0': 'lots' is no memory"
+  ):
+    with_max_memory(_cluster(), {"CPU:0": "lots"})
+
+
 def test_two_sizes_of_one_device_are_refused():
   with pytest.raises(FormatError, match=r"two memory sizes, .*'GPU:0'"):
     with_max_memory(_cluster(), {LOCAL + "GPU:0": 1, "GPU:0": 2})

@@ -146,3 +146,9 @@ def test_allowed_sets_are_the_distinct_rows_in_ascending_order():
   )
   np.testing.assert_array_equal(sets, expected)
   np.testing.assert_array_equal(of_group, inverse.reshape(-1))
+
+
+def test_printed_result_has_a_summary_of_its_graph():
+  problem = make([op("a", gpu=1.0), op("b", gpu=1.0)], [(0, 0, 1)])
+  assert repr(problem.graph) == "OpGraph('g', 2 ops, 1 edges)"
+  assert "OpGraph" not in repr(Placement(problem, [0, 0]))

@@ -176,6 +176,8 @@ GRAPH_ERRORS = {
     "ops[0] 'a': output_bytes[1]",
     "-4",
   ),
+  "peak not an object": (("ops", 0, "peak_us", []), "peak_us", "an object"),
+  "peak negative": (("ops", 0, "peak_us", {"GPU": -1}), "peak_us['GPU']", "-1"),
   "ops not a list": (("ops", {"a": 1}), "ops", "expected an array"),
   "op not an object": (("ops", 0, "a"), "ops[0]", "expected an object"),
   "control character": (("ops", 1, "name", "b\n"), "ops[1]", "control"),

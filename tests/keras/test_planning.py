@@ -266,6 +266,8 @@ def test_a_preset_of_absent_gpus_names_the_first():
     ({"batch_size": True}, "batch_size is True; it must be a whole number"),
     ({"seed": True}, "seed is True; it must be a whole number"),
     ({"microbatches": True}, "microbatches is True; it must be an integer"),
+    ({"microbatches": "all"}, "microbatches is 'all'; .* or 'auto' for place_"),
+    ({"costs": "low"}, "'low'; choose one of measured, estimated, grappler"),
     ({"microbatches": np.float32(2)}, "microbatches is .*2.0.*; it must be an"),
     (
       {"microbatches": 2, "max_in_flight": np.True_},

@@ -25,6 +25,7 @@ from tfplace.placers.registry import CLASSICAL, MICROBATCHED
 from tfplace.placers.search import annealing
 from tfplace.placers.search.annealing import AnnealingPlacer
 from tfplace.placers.search.config import SearchConfig
+from tfplace.placers.tracker import Tracker
 from tfplace.simulate import Simulator
 
 EVALUATIONS = 120
@@ -114,6 +115,21 @@ def test_auto_says_why_a_strategy_gave_nothing(monkeypatch):
   result = run(problems.two_halves(), "auto")
   assert "no device of kind 'CPU'" in result.skipped["cpu"]
   assert "microbatches" in result.skipped["ordered"]
+
+
+def test_auto_leaves_out_strategies_that_are_not_in_auto(monkeypatch):
+  line = dataclasses.replace(STRATEGIES["heft"], in_auto=False)
+  monkeypatch.setitem(registry.STRATEGIES, "heft", line)
+  result = run(problems.random_problem(0), "auto")
+  assert "heft" not in {tried.strategy for tried in result.tried}
+  assert "heft" not in result.skipped
+
+
+def test_placer_that_offers_nothing_is_named():
+  problem = problems.random_problem(0)
+  tracker = Tracker("lazy", problem, Simulator(problem), Budget(1.0))
+  with pytest.raises(InfeasibleError, match="'lazy' offered no placement"):
+    tracker.result()
 
 
 def test_unknown_strategy_lists_the_choices():

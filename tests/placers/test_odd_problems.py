@@ -12,12 +12,14 @@ from tfplace.bin import place as place_command
 from tfplace.bin import simulate as simulate_command
 from tfplace.bounds import lower_bound
 from tfplace.errors import ProblemError
+from tfplace.learned.policies import SHIPPED
 from tfplace.placers import place
 from tfplace.placers.partition.scotch import PROGRAMS
 from tfplace.placers.registry import CLASSICAL, LEARNED
 from tfplace.simulate import Simulator
 
-ALL = [*CLASSICAL, "annealing", "brkga", "auto", *LEARNED]
+SHIPPED_POLICIES = [name for name in LEARNED if (SHIPPED / name).is_dir()]
+ALL = [*CLASSICAL, "annealing", "brkga", "auto", *SHIPPED_POLICIES]
 # Of the optimum, a bound may be over by rounding.
 ROUNDING = 1e-9
 

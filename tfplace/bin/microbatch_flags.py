@@ -79,8 +79,9 @@ def _count(values: flags.FlagValues, flag: str) -> int | None:
   if text is None:
     return None
   if not cli.is_count(text) or int(text) < 1:
+    choice = ", or auto (tfplace-place only)" if flag == "microbatches" else ""
     raise cli.UsageError(
-      f"--{flag}={shown(text)}: it must be a whole number of at least 1"
+      f"--{flag}={shown(text)}: it must be a whole number of at least 1{choice}"
     )
   return int(text)
 

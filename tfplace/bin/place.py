@@ -42,9 +42,10 @@ def _define(values: flags.FlagValues) -> None:
   flags.DEFINE_string(
     "init_placement",
     None,
-    "tfplace.placement.v1 file from which the search starts (strategies auto"
-    " and annealing), for example the plan before a device was lost. If graph"
-    " or cluster have changed, ops and devices that still exist are kept.",
+    "tfplace.placement.v1 file from which the search starts (strategies auto,"
+    " annealing and ordered), for example the plan before a device was lost. If"
+    " graph or cluster have changed, ops and devices that still exist are"
+    " kept.",
     flag_values=values,
   )
   flags.DEFINE_enum(

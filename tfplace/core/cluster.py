@@ -225,7 +225,12 @@ def with_max_memory(
         f" {shown(name)}; give it one",
         device=device,
       )
-    memory[device] = num_bytes(size)
+    try:
+      memory[device] = num_bytes(size)
+    except FormatError as error:
+      raise FormatError(
+        f"memory limit of {shown(name)}: {error}", device=device
+      ) from error
   devices = tuple(
     dataclasses.replace(d, memory_bytes=memory.get(d.name, d.memory_bytes))
     for d in cluster.devices

@@ -87,9 +87,10 @@ def _check_number(name: str, value: Any) -> None:
     )
   number = whole_number(value)
   if number is None or number < 1:
-    raise ExtractionError(
-      f"{name} is {value!r:.60}; it must be an integer of at least 1"
-    )
+    told = f"{name} is {value!r:.60}; it must be an integer of at least 1"
+    if name == "microbatches":
+      told += ", or 'auto' for place_model and plan_model"
+    raise ExtractionError(told)
 
 
 WHOLE = MicrobatchConfig()

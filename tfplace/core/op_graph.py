@@ -18,7 +18,7 @@ from tfplace.errors import FormatError, shown
 CONTROL_OUTPUT = -1  # Output index of a control edge, a message of 0 bytes.
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class OpGraph:
   """An immutable dataflow graph with costs.
 
@@ -86,6 +86,9 @@ class OpGraph:
       value.setflags(write=False)
     # Sort once, so that construction fails on a cycle.
     _ = self.topological_order
+
+  def __repr__(self) -> str:
+    return f"OpGraph({self.name!r}, {self.num_ops} ops, {self.num_edges} edges)"
 
   def _arrays(self) -> list[np.ndarray]:
     fields = (getattr(self, f.name) for f in dataclasses.fields(self))

@@ -22,7 +22,7 @@ class Placement:
     extra: unknown keys of the file.
   """
 
-  problem: Problem
+  problem: Problem = dataclasses.field(repr=False)
   devices: np.ndarray
   extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 

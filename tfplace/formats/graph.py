@@ -111,7 +111,7 @@ def _op(raw: Any, where: str) -> OpSpec:
     colocation=optional_name("colocation"),
     layer=optional_name("layer"),
     microbatch=_microbatch(op, where),
-    peak_us=times("peak_us", op.get("peak_us") or {}),
+    peak_us=times("peak_us", op.get("peak_us", {})),
   )
 
 

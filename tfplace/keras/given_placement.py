@@ -87,7 +87,7 @@ def _joined(own: MicrobatchConfig, asked: MicrobatchConfig) -> MicrobatchConfig:
     raise ApplyError(
       f"the placement is of {own.count} microbatches with"
       f" {own.in_flight} in flight, and {asked.count} with"
-      f" {asked.in_flight} are asked for: plan anew, or ask for none"
+      f" {asked.in_flight} are asked for: plan anew, or leave microbatches out"
     )
   microbatches = asked if own.is_whole else own
   return dataclasses.replace(microbatches, allow_batch_statistics=allowed)

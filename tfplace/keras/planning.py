@@ -80,7 +80,7 @@ def make_request(
   if batch_size is not None:
     batch_size = check_count("batch_size", batch_size, 1)
   model = DEFAULT_COSTS if costs in (_MEASURED, _ESTIMATED) else costs
-  check_costs(model)
+  check_costs(costs, also=(_MEASURED, _ESTIMATED))
   if not isinstance(max_memory or {}, Mapping):
     raise TfplaceError(
       "max_memory is a mapping from devices to sizes, such as"

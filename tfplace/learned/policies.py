@@ -99,7 +99,7 @@ def load_placers_policy(strategy: str, directory: str | None) -> Policy:
     if not (shipped / policy_format.INFO_FILE).exists():
       raise TrainingError(
         f"no policy of strategy {strategy!r} ships with tfplace; train one"
-        " with tfplace-train and name its directory"
+        " with tfplace-train and give its directory (--policy)"
       )
     # Shipped policies never change, so they are cached.
     return _shipped(shipped, strategy)

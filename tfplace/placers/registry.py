@@ -21,7 +21,8 @@ class Strategy:
     path: "module:class" of its placer; of a learned strategy, the package with
       its `tfplace.learned.Method`.
     family: folder of its placer, "learned" or "auto".
-    in_auto: True if `auto` runs it by default.
+    in_auto: True if `auto` runs it by default (classical and learned
+      strategies, and annealing).
     needs_microbatches: True if it places only microbatched steps.
     accepts_start: True if it can start from given placements.
     takes_users_policy: True if `auto` runs it on a policy that a user gives.
@@ -93,7 +94,10 @@ STRATEGIES = {
       in_auto=False,
     ),
     Strategy(
-      "exact", "tfplace.placers.exact.placer:ExactPlacer", "exact", False
+      "exact",
+      "tfplace.placers.exact.placer:ExactPlacer",
+      "exact",
+      in_auto=False,
     ),
     Strategy(
       "ordered",
@@ -144,16 +148,17 @@ READY = (*CLASSICAL, "annealing", "brkga", *LEARNED_IN_AUTO, "auto")
 
 
 def classical(problem: Problem, large_ops: int = 200_000) -> tuple[str, ...]:
-  """Returns the classical strategies for a problem, in order.
+  """Returns the classical strategies of `auto` for a problem, in order.
 
   Even the shortest search runs the first one. On graphs with `large_ops` ops or
   more, where the others take seconds and a search may not get far, it is METIS.
   """
+  names = CLASSICAL
   if problem.graph.num_microbatches > 1:
-    return (MICROBATCHED[0], CLASSICAL[0], *MICROBATCHED[1:], *CLASSICAL[1:])
-  if problem.graph.num_ops < large_ops:
-    return CLASSICAL
-  return ("metis", *(name for name in CLASSICAL if name != "metis"))
+    names = (MICROBATCHED[0], CLASSICAL[0], *MICROBATCHED[1:], *CLASSICAL[1:])
+  elif problem.graph.num_ops >= large_ops:
+    names = ("metis", *(name for name in CLASSICAL if name != "metis"))
+  return tuple(name for name in names if STRATEGIES[name].in_auto)
 
 
 def get_placer(

@@ -162,6 +162,8 @@ class Tracker:
     """Returns the best placement; raises InfeasibleError if there is none."""
     if self.best is None:
       who = f"strategy {self.name!r}"
+      if self.evaluations == 0:
+        raise InfeasibleError(f"{who} offered no placement")
       if self.nearest is None:
         raise InfeasibleError(
           f"{who}: no placement could be run: {self._error}"

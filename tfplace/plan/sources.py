@@ -154,13 +154,18 @@ def _trace_zoo(
   return dataclasses.replace(traced, name=name)
 
 
-def check_costs(name: str) -> None:
+def check_costs(name: str, also: Sequence[str] = ()) -> None:
   """Checks that a cost model exists and requires no measurement.
+
+  Args:
+    name: name of a cost model, or one of `also`.
+    also: further choices of the caller.
 
   Raises:
     TfplaceError: the name is unknown. The message lists the choices.
   """
-  names = [model for model in registry.COST_MODELS if model != "measured"]
+  models = [model for model in registry.COST_MODELS if model != "measured"]
+  names = [*also, *models]
   if name not in names:
     raise TfplaceError(
       f"unknown cost model {name!r:.60}; choose one of {', '.join(names)}"

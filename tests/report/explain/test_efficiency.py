@@ -42,8 +42,17 @@ def test_share_is_the_mean_over_devices_in_use():
   assert explanation.utilization == pytest.approx(0.25, rel=1e-6)
 
 
+def test_summary_counts_the_devices_with_a_peak():
+  problem = chain([{"X": 4.0}, {"X": 6.0}])
+  for devices, told in (([0, 1], "its 2 devices"), ([0, 2], "the device that")):
+    sentences = summary(explain(Placement(problem, np.array(devices))))
+    assert any(f"peak of {told}" in sentence for sentence in sentences)
+
+
 def test_share_is_unknown_without_peaks():
   problem = chain([{}, {}])
   explanation = explain(Placement(problem, np.array([0, 2])))
   assert explanation.utilization is None
-  assert not any("peak of its" in sentence for sentence in summary(explanation))
+  assert not any(
+    "data-sheet peak" in sentence for sentence in summary(explanation)
+  )

@@ -156,10 +156,14 @@ def _utilization(explanation: Explanation) -> Iterator[str]:
   share = explanation.utilization
   if share is not None:
     count = int(np.sum(~np.isnan(explanation.peak_shares)))
+    used = int(np.sum(explanation.schedule.busy_us > 0))
     devices = "device" if count == 1 else f"{count} devices"
+    whose = (
+      f"its {devices}" if count == used else f"the {devices} that have one"
+    )
     yield (
-      f"The step reaches {format_share(share, 1)} of the data-sheet peak of its"
-      f" {devices} (MFU)."
+      f"The step reaches {format_share(share, 1)} of the data-sheet peak of"
+      f" {whose} (MFU)."
     )
 
 
