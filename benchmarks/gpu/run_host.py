@@ -138,8 +138,8 @@ def run(
   values: flags.FlagValues, live: "measure.OpenCluster", sizes: dict[str, int]
 ) -> None:
   """Runs the models one after the other; saves after each placement."""
-  import gpu_host_report as report
-  import gpu_host_run as running
+  from benchmarks.gpu import host_report as report
+  from benchmarks.gpu import host_runs as running
 
   found = report.about(live.cluster)
   out = pathlib.Path(values.out)

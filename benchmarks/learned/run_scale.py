@@ -130,7 +130,7 @@ def profiled(run: Callable[[], Any]) -> dict[str, float]:
 def in_child(path: str, part: str) -> dict[str, float]:
   flags_given = [f"--graphs={path}", f"--cluster={_CLUSTER.value}"]
   done = subprocess.run(
-    [sys.executable, __file__, *flags_given, f"--part={part}"],
+    [sys.executable, "-m", __spec__.name, *flags_given, f"--part={part}"],
     check=True,
     stdout=subprocess.PIPE,
     text=True,

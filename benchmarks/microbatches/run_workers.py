@@ -108,9 +108,9 @@ def compare(
   values: flags.FlagValues, live: "measure.OpenCluster", name: str
 ) -> dict[str, Any]:
   """One model: what is placed, what it is predicted to take, and takes."""
-  from benchmarks.models import live
+  from benchmarks.models.live import KERAS
 
-  build, batch_size, _ = live.KERAS[name]
+  build, batch_size, _ = KERAS[name]
   model = build()
   data = batch(model, batch_size, values.seed)
   weights = model.get_weights()

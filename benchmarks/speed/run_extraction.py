@@ -119,10 +119,10 @@ def use(model: str, folder: str) -> dict:
 
 
 def in_a_process(model: str, folder: str) -> dict:
-  command = [sys.executable, __file__, f"--model={model}", f"--child={folder}"]
+  command = [sys.executable, "-m", __spec__.name, f"--model={model}"]
   began = time.perf_counter()
   done = subprocess.run(
-    [*command, f"--cluster={_CLUSTER.value}"],
+    [*command, f"--child={folder}", f"--cluster={_CLUSTER.value}"],
     check=True,
     stdout=subprocess.PIPE,
     text=True,
