@@ -16,10 +16,10 @@ from typing import Any
 
 from benchmarks.learned.policy_training import (
   PRETRAINED,
-  known,
   train,
   train_on_all,
 )
+from benchmarks.lib import report
 
 ZERO_SHOT = "_zero_shot"  # after a strategy's name: its shipped policy
 # Per strategy the settings that may be tried, in this order.
@@ -171,7 +171,7 @@ def draw(job: dict[str, Any], decisions: Any, settings: dict) -> dict:
     choices = random_choices(may, batch, rng)
     step_us = step_times(simulator, decisions.to_devices(choices))
     best, done = min(best, float(step_us.min())), done + batch
-    curve.append([done, time.process_time() - began, known(best)])
+    curve.append([done, time.process_time() - began, report.known(best)])
   return {"curve": curve}
 
 

@@ -19,9 +19,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from absl import app, flags
+from absl import flags
 
 import tfplace
+from benchmarks.lib.command import Options
+from tfplace.bin import cli
 from tfplace.core import Problem, symmetry
 from tfplace.core.budget import Budget
 from tfplace.core.presets import cluster_preset
@@ -37,26 +39,27 @@ STRATEGY = "ordered"
 RULES = (*registry.MICROBATCHED, "expert", "axes", "metis", "heft")
 RULE_S = 5.0
 SHORT = 150  # evaluations of the search that makes the third
-_GRAPHS = flags.DEFINE_list(
+OPTIONS = Options("run_ordered", __doc__)
+_GRAPHS = OPTIONS.add(
   "graphs",
   [],
   "Graph files, or globs of them; FILE@CLUSTER+CLUSTER names their clusters.",
 )
-_ON = flags.DEFINE_list("on", ["v100x4"], "Clusters of all other files.")
-_WORK_DIR = flags.DEFINE_string("work_dir", None, "Checkpoints and policies.")
-_SEED = flags.DEFINE_integer("seed", 0, "Of weights, samples and searches.")
-_SIZES = flags.DEFINE_list("sizes", ["512"], "Coarse groups of each task.")
-_INIT_FROM = flags.DEFINE_string("init_from", None, "Policy to go on from.")
-_ELITE = flags.DEFINE_float("elite", 0.25, "Share of the samples that teach.")
-_AVERAGING = flags.DEFINE_float("averaging", 0.998, "See `PPOConfig`.")
-_ENTROPY = flags.DEFINE_float("entropy", 0.0, "Weight, see `PPOConfig`.")
-_TEMPERATURE = flags.DEFINE_float("temperature", 0.5, "See `PPOConfig`.")
-_RATE = flags.DEFINE_float("learning_rate", 1e-3, "Of Adam, for PPO.")
-_EXPORT_EVERY = flags.DEFINE_integer("export_every", 500, "Steps.")
-_STEPS = flags.DEFINE_integer("imitation_steps", 25, "Per task.")
-_ITERATIONS = flags.DEFINE_integer("iterations", 0, "Of PPO, in all.")
-_SEARCHED = flags.DEFINE_integer("search_evaluations", 5000, "Per target.")
-_SEARCH_MS = flags.DEFINE_float(
+_ON = OPTIONS.add("on", ["v100x4"], "Clusters of all other files.")
+_WORK_DIR = OPTIONS.add("work_dir", None, "Checkpoints and policies.")
+_SEED = OPTIONS.add("seed", 0, "Of weights, samples and searches.")
+_SIZES = OPTIONS.add("sizes", ["512"], "Coarse groups of each task.")
+_INIT_FROM = OPTIONS.add("init_from", None, "Policy to go on from.")
+_ELITE = OPTIONS.add("elite", 0.25, "Share of the samples that teach.")
+_AVERAGING = OPTIONS.add("averaging", 0.998, "See `PPOConfig`.")
+_ENTROPY = OPTIONS.add("entropy", 0.0, "Weight, see `PPOConfig`.")
+_TEMPERATURE = OPTIONS.add("temperature", 0.5, "See `PPOConfig`.")
+_RATE = OPTIONS.add("learning_rate", 1e-3, "Of Adam, for PPO.")
+_EXPORT_EVERY = OPTIONS.add("export_every", 500, "Steps.")
+_STEPS = OPTIONS.add("imitation_steps", 25, "Per task.")
+_ITERATIONS = OPTIONS.add("iterations", 0, "Of PPO, in all.")
+_SEARCHED = OPTIONS.add("search_evaluations", 5000, "Per target.")
+_SEARCH_MS = OPTIONS.add(
   "search_ms_per_op", 0.4, "Of a target, at most; at least 10 s."
 )
 
@@ -67,17 +70,15 @@ def problems() -> Iterator[Problem]:
     wild, _, on = named.partition("@")
     paths = sorted(glob.glob(wild))
     if not paths:
-      raise app.UsageError(f"--graphs: {wild!r} names no file")
+      raise cli.UsageError(f"--graphs: {wild!r} names no file")
     for path in paths:
       graph = tfplace.load_graph(path)
       for cluster in on.split("+") if on else _ON.value:
         yield Problem(graph, cluster_preset(cluster))
 
 
-def main(argv: list[str]) -> None:
+def main(_: flags.FlagValues) -> None:
   """Imitation and PPO; progress is printed, checkpoints are kept."""
-  if len(argv) > 1:
-    raise app.UsageError(f"unexpected argument {argv[1]!r}")
   training_process.enter_training_process()
   from tfplace.learned.train import trainer as training
   from tfplace.learned.train.config import Request
@@ -217,4 +218,4 @@ class _Printer:
 
 
 if __name__ == "__main__":
-  app.run(main)
+  OPTIONS.run(main)

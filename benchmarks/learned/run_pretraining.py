@@ -12,20 +12,17 @@ import os
 import pathlib
 
 import numpy as np
-from absl import app, flags
+from absl import flags
 from matplotlib.figure import Figure
 
+from benchmarks.lib.command import Options
+from tfplace.bin import cli
 from tfplace.formats.json_file import write_json
 
-_CHECKPOINTS = flags.DEFINE_string(
-  "checkpoint_dir", None, "That of the run.", required=True
-)
-_BIN = flags.DEFINE_integer("bin", 500, "Iterations per point.", 1)
-_OUT = flags.DEFINE_string(
-  "out",
-  str(pathlib.Path(__file__).parents[1] / "results" / "pretraining.json"),
-  "JSON file to write; the picture goes beside it.",
-)
+OPTIONS = Options("run_pretraining", __doc__)
+_CHECKPOINTS = OPTIONS.add("checkpoint_dir", None, "That of the run.")
+_BIN = OPTIONS.add("bin", 500, "Iterations per point.", 1)
+_OUT = OPTIONS.out("pretraining.json")
 
 
 def rewards(folder: str) -> dict[int, float]:
@@ -71,11 +68,10 @@ def draw(points: list[tuple[int, float]], path: pathlib.Path) -> None:
   figure.savefig(path, dpi=100)
 
 
-def main(argv: list[str]) -> None:
-  del argv
-  found = rewards(_CHECKPOINTS.value)
+def main(values: flags.FlagValues) -> None:
+  found = rewards(cli.required(values, "checkpoint_dir"))
   if not found:
-    raise app.UsageError(
+    raise cli.UsageError(
       f"--checkpoint_dir={_CHECKPOINTS.value} has no log of PPO iterations"
     )
   points = curve(found, _BIN.value)
@@ -87,4 +83,4 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-  app.run(main)
+  OPTIONS.run(main)

@@ -1,10 +1,10 @@
 """What draws of a policy are worth, beside random ones and one-shot placers."""
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
 
+from benchmarks.lib import report
 from tfplace.core import Problem
 from tfplace.core.budget import Budget
 from tfplace.errors import TfplaceError
@@ -49,9 +49,9 @@ def at_each_size(
     found.append(
       {
         "size": size,
-        "first_us": [known(times[0]) for times in mine],
-        "policy_us": [known(times.min()) for times in mine],
-        "random_us": known(random.min()),
+        "first_us": [report.known(times[0]) for times in mine],
+        "policy_us": [report.known(times.min()) for times in mine],
+        "random_us": report.known(random.min()),
       }
     )
   return found
@@ -88,8 +88,3 @@ def one_shot(problem: Problem, simulator: Simulator) -> float:
       continue
     found.append(result.evaluation.step_time_us)
   return min(found)
-
-
-def known(step_us: float) -> float | None:
-  """JSON has no infinity."""
-  return float(step_us) if math.isfinite(step_us) else None

@@ -21,8 +21,6 @@ import json
 import os
 import pathlib
 import statistics
-import sys
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,6 +29,7 @@ from matplotlib.figure import Figure
 from rich import console, table
 from scipy import stats
 
+from benchmarks.lib.command import Options
 from benchmarks.measured import two_hosts
 from tfplace import placers
 from tfplace.bin import cli
@@ -45,11 +44,6 @@ if TYPE_CHECKING:
   from tfplace import measure
   from tfplace.extraction.traced import TracedStep
 
-_DESCRIPTION = (
-  "Simulates placements of several models and runs them for real: how far off"
-  " is the simulator, and does it rank them right?"
-)
-HERE = pathlib.Path(__file__).parents[1]
 # Model -> batch size and sizes: steps of a fraction of a second on one core,
 # beside which the millisecond that a session takes to start one is little.
 MODELS: dict[str, tuple[int, dict[str, int]]] = {
@@ -64,53 +58,30 @@ MODELS: dict[str, tuple[int, dict[str, int]]] = {
 ONE_SHOT = ("single", "expert", "m_topo", "m_etf", "heft", "metis")
 
 
-def define(values: flags.FlagValues) -> None:
-  """Adds the flags."""
-  flags.DEFINE_integer(
-    "placements",
-    30,
-    "Placements of each model.",
-    lower_bound=1,
-    flag_values=values,
-  )
-  flags.DEFINE_float(
-    "delay_s",
-    None,
-    "Runs on two network namespaces, which messages take so many seconds"
-    " between, instead of on --cluster.",
-    lower_bound=0,
-    flag_values=values,
-  )
-  define_runs(values, list(MODELS), 20.0, "fidelity.json")
-
-
 def define_runs(
-  values: flags.FlagValues, models: list[str], budget_s: float, out: str
+  options: Options, models: list[str], budget_s: float, out: str
 ) -> None:
   """Adds the flags of a benchmark that runs placements of models."""
-  flags.DEFINE_list("models", models, "Models.", flag_values=values)
-  flags.DEFINE_string("cluster", "workers:2", "Devices.", flag_values=values)
-  for name, default, text in (
-    ("rounds", 3, "Times each placement is run."),
-    ("steps", 5, "Timed steps of each run."),
-  ):
-    flags.DEFINE_integer(name, default, text, lower_bound=1, flag_values=values)
-  flags.DEFINE_integer(
-    "seed", 0, "Of all choices.", lower_bound=0, flag_values=values
-  )
-  flags.DEFINE_float(
-    "budget_s",
-    budget_s,
-    "Seconds of the search.",
-    lower_bound=0,
-    flag_values=values,
-  )
-  flags.DEFINE_string(
-    "out",
-    str(HERE / "results" / out),
-    "JSON file to write; a plot or table lies beside it.",
-    flag_values=values,
-  )
+  options.add("models", models, "Models.")
+  options.add("cluster", "workers:2", "Devices.")
+  options.add("rounds", 3, "Times each placement is run.", least=1)
+  options.add("steps", 5, "Timed steps of each run.", least=1)
+  options.add("seed", 0, "Of all choices.", least=0)
+  options.add("budget_s", budget_s, "Seconds of the search.", least=0)
+  options.out(out)
+
+
+OPTIONS = Options("run_fidelity", __doc__)
+OPTIONS.add("placements", 30, "Placements of each model.", least=1)
+OPTIONS.add(
+  "delay_s",
+  None,
+  "Runs on two network namespaces, which messages take so many seconds"
+  " between, instead of on --cluster.",
+  least=0,
+  kind=float,
+)
+define_runs(OPTIONS, list(MODELS), 20.0, "fidelity.json")
 
 
 def main(values: flags.FlagValues) -> None:
@@ -356,10 +327,5 @@ def draw(models: dict[str, Any], path: pathlib.Path) -> None:
   figure.savefig(path, dpi=150)
 
 
-def start(argv: Sequence[str] | None = None) -> int:
-  """The program; returns its exit code."""
-  return cli.run_command("fidelity", _DESCRIPTION, define, main, argv)
-
-
 if __name__ == "__main__":
-  sys.exit(start())
+  OPTIONS.run(main)

@@ -17,14 +17,14 @@ It needs a core for each worker and nothing else running.
 import json
 import pathlib
 import statistics
-import sys
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from absl import flags
 from scipy import stats
 
+from benchmarks.lib import report
+from benchmarks.lib.command import Options
 from benchmarks.measured import run_fidelity
 from tfplace import placers
 from tfplace.bin import cli
@@ -38,10 +38,6 @@ if TYPE_CHECKING:
   from tfplace.extraction.traced import TracedStep
   from tfplace.plan.search import PlanReport
 
-_DESCRIPTION = (
-  "Places models on running devices by auto, and compares predicted and"
-  " measured steps with METIS, the expert, one worker and a split by hand."
-)
 NAMES = (
   *run_fidelity.MODELS,
   "gpt",
@@ -52,16 +48,14 @@ NAMES = (
 COLUMNS = ("one worker", "auto", "metis", "expert", "by hand")
 
 
-def define(values: flags.FlagValues) -> None:
-  """Adds the flags."""
-  run_fidelity.define_runs(values, list(NAMES), 60.0, "live_devices.json")
-  flags.DEFINE_float(
-    "measure_s",
-    120.0,
-    "Seconds of running steps before the comparison, profile included.",
-    lower_bound=0,
-    flag_values=values,
-  )
+OPTIONS = Options("run_live_devices", __doc__)
+run_fidelity.define_runs(OPTIONS, list(NAMES), 60.0, "live_devices.json")
+OPTIONS.add(
+  "measure_s",
+  120.0,
+  "Seconds of running steps before the comparison, profile included.",
+  least=0,
+)
 
 
 def main(values: flags.FlagValues) -> None:
@@ -80,9 +74,7 @@ def main(values: flags.FlagValues) -> None:
       found["models"][name] = compare(values, live, name)
       write_json(out, found)
       print(json.dumps({name: found["models"][name]["summary"]}), flush=True)
-  text = markdown(found["models"])
-  out.with_suffix(".md").write_text(text)
-  print(text)
+  report.write(out, markdown(found["models"]))
 
 
 def compare(
@@ -193,7 +185,7 @@ def summary(result: dict[str, dict[str, Any]]) -> dict[str, float]:
 def markdown(models: dict[str, Any]) -> str:
   """A row for each model: predicted / measured milliseconds."""
   heads = ("model", *COLUMNS, "auto's error", "one worker / auto", "rank")
-  lines = ["| " + " | ".join(heads) + " |", "| --- " * len(heads) + "|"]
+  lines = []
   for name, model in models.items():
     cells = [name]
     for label in COLUMNS:
@@ -209,14 +201,9 @@ def markdown(models: dict[str, Any]) -> str:
       f"{short['speedup_over_one_worker']:.2f}",
       f"{short['rank_correlation']:.2f}",
     ]
-    lines.append("| " + " | ".join(cells) + " |")
-  return "\n".join(lines) + "\n"
-
-
-def start(argv: Sequence[str] | None = None) -> int:
-  """The program; returns its exit code."""
-  return cli.run_command("live_devices", _DESCRIPTION, define, main, argv)
+    lines.append(cells)
+  return report.markdown(heads, lines)
 
 
 if __name__ == "__main__":
-  sys.exit(start())
+  OPTIONS.run(main)

@@ -19,13 +19,13 @@ import dataclasses
 import json
 import pathlib
 import statistics
-import sys
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from absl import flags
 
+from benchmarks.lib import report
+from benchmarks.lib.command import Options
 from benchmarks.measured import run_fidelity
 from tfplace.bin import cli
 from tfplace.core import Evaluation, Placement, Problem
@@ -38,10 +38,6 @@ if TYPE_CHECKING:
   from tfplace import measure
   from tfplace.extraction.traced import TracedStep
 
-_DESCRIPTION = (
-  "Runs models unsplit and in microbatches on two workers, beside"
-  " MultiWorkerMirroredStrategy."
-)
 MODELS = ("gpt", "convolutional")
 MICROBATCHES = (2, 4)
 ONE, UNSPLIT = "one worker", "unsplit"
@@ -65,17 +61,15 @@ class Row:
   predicted_us: float
 
 
-def define(values: flags.FlagValues) -> None:
-  """Adds the flags."""
-  run_fidelity.define_runs(values, list(MODELS), 60.0, "split_workers.json")
-  flags.DEFINE_float(
-    "measure_s",
-    120.0,
-    "Seconds of running steps of each number of microbatches, before the"
-    " comparison.",
-    lower_bound=0,
-    flag_values=values,
-  )
+OPTIONS = Options("run_workers", __doc__)
+run_fidelity.define_runs(OPTIONS, list(MODELS), 60.0, "split_workers.json")
+OPTIONS.add(
+  "measure_s",
+  120.0,
+  "Seconds of running steps of each number of microbatches, before the"
+  " comparison.",
+  least=0,
+)
 
 
 def main(values: flags.FlagValues) -> None:
@@ -99,9 +93,7 @@ def main(values: flags.FlagValues) -> None:
       found["models"][name] = compare(values, live, name)
       write_json(out, found)
       print(json.dumps({name: found["models"][name]["summary"]}), flush=True)
-  text = markdown(found["models"])
-  out.with_suffix(".md").write_text(text)
-  print(text)
+  report.write(out, markdown(found["models"]))
 
 
 def compare(
@@ -268,7 +260,7 @@ def markdown(models: dict[str, Any]) -> str:
     *("model", "step", "predicted ms", "measured ms (quartiles)"),
     *("over the best split", "first and last loss"),
   )
-  lines = ["| " + " | ".join(heads) + " |", "| --- " * len(heads) + "|"]
+  lines = []
   for name, model in models.items():
     for label, row in model["rows"].items():
       predicted = row.get("predicted_us")
@@ -282,14 +274,9 @@ def markdown(models: dict[str, Any]) -> str:
         f"{ratio:.2f}",
         f"{first:.5f}, {last:.5f}",
       ]
-      lines.append(f"| {' | '.join(cells)} |")
-  return "\n".join(lines) + "\n"
-
-
-def start(argv: Sequence[str] | None = None) -> int:
-  """The program; returns its exit code."""
-  return cli.run_command("split_workers", _DESCRIPTION, define, main, argv)
+      lines.append(cells)
+  return report.markdown(heads, lines)
 
 
 if __name__ == "__main__":
-  sys.exit(start())
+  OPTIONS.run(main)

@@ -12,11 +12,13 @@ picture of how the searches converge.
 import pathlib
 import statistics
 
-from absl import app, flags
+from absl import flags
 from matplotlib.figure import Figure
 from rich import console, table
 
+from benchmarks.lib.command import Options
 from tfplace import bounds, placers
+from tfplace.bin import cli
 from tfplace.core import Problem
 from tfplace.errors import TfplaceError
 from tfplace.formats import load_cluster, load_graph
@@ -30,21 +32,20 @@ TARGETS = {
   "resnet50_training_ops": 1.05,
 }
 SEARCHES = ("annealing", "auto")
-_DATA = flags.DEFINE_string(
+OPTIONS = Options("run_shared_graphs", __doc__)
+_DATA = OPTIONS.add(
   "data_dir",
   str(HERE.parent.parent / "shared" / "data"),
   "Folder of the graphs and their clusters.",
 )
-_BUDGET_S = flags.DEFINE_float("budget_s", 60.0, "Seconds for each search.")
-_SEEDS = flags.DEFINE_list("seeds", ["0"], "Seeds of the searches.")
-_STRATEGIES = flags.DEFINE_list(
+_BUDGET_S = OPTIONS.add("budget_s", 60.0, "Seconds for each search.")
+_SEEDS = OPTIONS.add("seeds", ["0"], "Seeds of the searches.")
+_STRATEGIES = OPTIONS.add(
   "strategies",
   ["single", "blocks", "expert", "m_topo", "m_etf", "heft", *SEARCHES],
   "Placers.",
 )
-_OUT = flags.DEFINE_string(
-  "out", str(HERE / "results" / "shared_graphs.json"), "JSON file to write."
-)
+_OUT = OPTIONS.out("shared_graphs.json")
 
 
 def load_problems(folder: pathlib.Path) -> dict[str, Problem]:
@@ -156,15 +157,15 @@ def save_picture(rows: dict[str, dict]) -> None:
   figure.savefig(pathlib.Path(_OUT.value).with_suffix(".png"), dpi=100)
 
 
-def main(_: list[str]) -> None:
+def main(_: flags.FlagValues) -> None:
   folder = pathlib.Path(_DATA.value)
   problems = load_problems(folder)
   if not problems:
-    raise app.UsageError(f"--data_dir: no graph with a cluster in {folder}")
+    raise cli.UsageError(f"--data_dir: no graph with a cluster in {folder}")
   rows = measure_all(problems)
   print_table(rows)
   save_picture(rows)
 
 
 if __name__ == "__main__":
-  app.run(main)
+  OPTIONS.run(main)

@@ -21,7 +21,7 @@ def test_a_row_is_measured_at_every_size(tmp_path):
   result = tmp_path / "zero.json"
   tiny_row.run(
     "learned.run_zero_shot",
-    f"--result={result}",
+    f"--out={result}",
     f"--graph_cache_dir={tmp_path}",
   )
   (row,) = json.loads(result.read_text())["rows"].values()
