@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
+from benchmarks.lib import command
 from benchmarks.lib.command import Options
 from tfplace import placers
 from tfplace.bin import cli, sources
@@ -106,11 +107,7 @@ def check_names(values: flags.FlagValues) -> None:
   for flag, choices in known.items():
     if not values[flag].value:
       raise cli.UsageError(f"--{flag} names none")
-    for name in values[flag].value:
-      if name not in choices:
-        raise cli.UsageError(
-          f"--{flag}: unknown {name!r}; choose from {', '.join(choices)}"
-        )
+    command.check_names(flag, values[flag].value, choices)
 
 
 def run(

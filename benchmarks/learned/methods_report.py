@@ -217,7 +217,7 @@ def transfer(results: dict) -> list[str]:
 
 
 def zero_shot(results: dict) -> list[str]:
-  """The same of the placer, which keeps the best of its draws."""
+  """The same of the placer, which keeps the best of its samples."""
   medians = [
     [median_us(results, label, name) for name in (ZERO_SHOT, TRAINED)]
     for label in results["graphs"]

@@ -29,7 +29,7 @@ from benchmarks.learned.hold_one_out_report import (
   SCRATCH,
   TUNED,
 )
-from benchmarks.lib import one_gpu, published, report, saved_rows
+from benchmarks.lib import command, one_gpu, published, report, saved_rows
 from benchmarks.lib.command import Options
 from tfplace.bin import cli
 from tfplace.learned import training_process
@@ -63,11 +63,7 @@ _OUT = OPTIONS.out("hold_one_out.json")
 
 def main(_: flags.FlagValues) -> None:
   training_process.check_packages()
-  unknown = sorted(set(_VARIANTS.value) - set(VARIANTS))
-  if unknown:
-    raise cli.UsageError(
-      f"--variants: {unknown[0]!r} is none of {', '.join(VARIANTS)}"
-    )
+  command.check_names("variants", _VARIANTS.value, VARIANTS)
   rows = one_gpu.rows()
   families = {row.model for row in rows}
   if len(families) < 2:

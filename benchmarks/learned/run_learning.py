@@ -1,4 +1,4 @@
-"""Does PPO improve on its imitation start, and by more than annealing does?
+"""Compares PPO and annealing from the same imitation start.
 
 For Inception-V3 and NMT merged to 256 decisions, for NMT at every one of its
 10,000 groups, and for each seed: a policy imitates the best one-shot

@@ -25,7 +25,7 @@ from absl import flags
 
 from benchmarks.learned import methods_report
 from benchmarks.learned.method_runs import SETTINGS
-from benchmarks.lib import one_gpu
+from benchmarks.lib import command, one_gpu
 from benchmarks.lib.command import Options
 from tfplace import bounds, core, formats
 from tfplace.bin import cli, sources
@@ -75,11 +75,7 @@ _REPORT_ONLY = OPTIONS.add("report_only", False, "Run nothing.")
 
 def main(_: flags.FlagValues) -> None:
   training_process.check_packages()
-  unknown = sorted(set(_STRATEGIES.value) - set(SETTINGS))
-  if unknown:
-    raise cli.UsageError(
-      f"--strategies: {unknown[0]!r} is none of {', '.join(SETTINGS)}"
-    )
+  command.check_names("strategies", _STRATEGIES.value, SETTINGS)
   out = pathlib.Path(_OUT.value)
   results = load(out)
   if not _REPORT_ONLY.value:

@@ -28,9 +28,8 @@ from benchmarks.learned.placeto_report import (
   TRAINED,
   ZERO_SHOT,
 )
-from benchmarks.lib import one_gpu, published, report, saved_rows
+from benchmarks.lib import command, one_gpu, published, report, saved_rows
 from benchmarks.lib.command import Options
-from tfplace.bin import cli
 from tfplace.learned import training_process
 from tfplace.models import families
 
@@ -74,11 +73,7 @@ _OUT = OPTIONS.out("placeto.json")
 
 def main(_: flags.FlagValues) -> None:
   training_process.check_packages()
-  unknown = sorted(set(_VARIANTS.value) - set(VARIANTS))
-  if unknown:
-    raise cli.UsageError(
-      f"--variants: {unknown[0]!r} is none of {', '.join(VARIANTS)}"
-    )
+  command.check_names("variants", _VARIANTS.value, VARIANTS)
   about = {
     "gpu": one_gpu.GPU.value,
     "members": _MEMBERS.value,

@@ -1,4 +1,4 @@
-"""Whether the policy earns its place: `auto` with it and without it.
+"""Compares `auto` with and without learned placers.
 
 The same searches, seeds and seconds on one core, on the published rows or the
 test members of synthetic families. TensorFlow is loaded before the clock

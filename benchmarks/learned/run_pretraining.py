@@ -1,8 +1,9 @@
 """The curve of a run of tfplace-train, from the scalars that it has logged.
 
-The step time of what the policy draws over that of the best one-shot placement,
-geometric mean over graphs and draws, in bins of iterations. Writes JSON and a
-picture. Placements that do not fit count as the run's rewards have them.
+Plots the step time of the policy's samples over that of the best one-shot
+placement, geometric means over graphs and samples, in bins of iterations.
+Placements that do not fit count as in the run's rewards. Writes JSON and a
+picture.
 
   python -m benchmarks.learned.run_pretraining --checkpoint_dir=C
 """
@@ -62,7 +63,7 @@ def draw(points: list[tuple[int, float]], path: pathlib.Path) -> None:
   panel.axhline(1.0, color="gray", linewidth=0.8)
   panel.set(
     xlabel="PPO iterations",
-    ylabel="draws / best one-shot placement",
+    ylabel="samples / best one-shot placement",
     title="Step times on the training graphs",
   )
   figure.savefig(path, dpi=100)

@@ -1,10 +1,9 @@
-"""What a policy's draws are worth on graphs that it was not trained on.
+"""Compares samples of `gdp` with one-shot placers on graphs it does not know.
 
-The most probable placement and 16 draws at each of several sizes of merged
-clusters, the best of them over the best one-shot placer's step time; the same
-with half of the draws hot, as the placer `gdp` draws them; and as many random
-samples, each cluster on any GPU: what the clusters alone are worth. On the
-published rows; writes JSON and a table in Markdown.
+At each of several numbers of coarse groups: the most probable placement and 16
+samples, the same with half of them at high temperature, as the placer `gdp`
+takes them, and as many random placements on GPUs, each over the best one-shot
+placer's step time. Writes JSON and a table in Markdown.
 
   python -m benchmarks.learned.run_zero_shot  # five minutes of a core
   python -m benchmarks.learned.run_zero_shot --gpu=h100 --rows='2-layer'
@@ -51,7 +50,7 @@ def main(_: flags.FlagValues) -> None:
 
 
 def measure(problem: Problem, policy: Policy) -> dict:
-  """Of one row: by size, step times of the policy's draws and random ones."""
+  """Of one row: by size, step times of the policy's samples and random ones."""
   simulator = Simulator(problem)
   arms = (1.0,), GdpPlacer.temperatures
   return {

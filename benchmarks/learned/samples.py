@@ -1,4 +1,4 @@
-"""What draws of a policy are worth, beside random ones and one-shot placers."""
+"""Samples of a policy beside random placements and one-shot placers."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,7 @@ from tfplace.placers.registry import get_placer
 from tfplace.simulate import Simulator
 
 ONE_SHOT = ("expert", "axes", "blocks", "m_topo", "m_etf", "heft")
-DRAWS = 16
+SAMPLES = 16
 
 
 def at_each_size(
@@ -31,9 +31,9 @@ def at_each_size(
   Args:
     problem: what is placed and on what.
     simulator: of the problem.
-    policies: whose draws are compared.
-    temperatures: of the draws, see `decisions.shared_noise`; each policy is an
-      arm with each of these, in order.
+    policies: whose samples are compared.
+    temperatures: of the samples, see `decisions.shared_noise`; each policy is
+      an arm with each of these, in order.
   """
   found = []
   for size in placer.GdpPlacer.sizes:
@@ -58,7 +58,7 @@ def at_each_size(
 
 
 def uniform(problem: Problem, decisions: Decisions) -> np.ndarray:
-  """[N, D] logits: any GPU, and a CPU where no GPU can run the cluster."""
+  """[N, D] logits: any GPU, or a CPU where no GPU can run the coarse group."""
   is_gpu = np.array([d.kind != "CPU" for d in problem.cluster.devices])
   some = decisions.allowed & is_gpu
   may = np.where(some.any(axis=1, keepdims=True), some, decisions.allowed)
@@ -71,9 +71,9 @@ def step_times(
   logits: np.ndarray,
   temperatures: Sequence[float] = (1.0,),
 ) -> np.ndarray:
-  """[1 + DRAWS] step times, infinite where a placement does not fit."""
+  """[1 + SAMPLES] step times, infinite where a placement does not fit."""
   rng = np.random.default_rng(0)
-  devices = placer.candidates(decisions, logits, DRAWS, rng, temperatures)
+  devices = placer.candidates(decisions, logits, SAMPLES, rng, temperatures)
   batch = simulator.run(np.stack(devices))
   return np.where(batch.feasible, batch.step_time_us, np.inf)
 

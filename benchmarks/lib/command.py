@@ -2,7 +2,7 @@
 
 import pathlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from absl import flags
@@ -58,6 +58,21 @@ class Options:
   def run(self, main: Main) -> None:
     """Ends the process after the benchmark."""
     sys.exit(self.call(main))
+
+
+def check_names(
+  flag: str, names: Iterable[str], known: Collection[str]
+) -> None:
+  """Checks the names that a flag gives.
+
+  Raises:
+    UsageError: one is not known.
+  """
+  for name in names:
+    if name not in known:
+      raise cli.UsageError(
+        f"--{flag}: unknown {name!r}; choose from {', '.join(known)}"
+      )
 
 
 def add_flag(

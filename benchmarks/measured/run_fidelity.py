@@ -1,4 +1,4 @@
-"""How true the simulator is: predicted and measured steps of many placements.
+"""Simulation error: predicted and measured steps of many placements.
 
 Models of the zoo, small enough for worker processes, are profiled and their
 links calibrated; then placements from random to good are simulated and run
@@ -21,6 +21,7 @@ import json
 import os
 import pathlib
 import statistics
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,11 +30,12 @@ from matplotlib.figure import Figure
 from rich import console, table
 from scipy import stats
 
+from benchmarks.lib import command, report
 from benchmarks.lib.command import Options
 from benchmarks.measured import two_hosts
 from tfplace import placers
 from tfplace.bin import cli
-from tfplace.core import Problem
+from tfplace.core import Evaluation, Problem
 from tfplace.core.protocols import Evaluator
 from tfplace.errors import MeasurementError, TfplaceError
 from tfplace.formats.cluster import cluster_to_json
@@ -87,11 +89,7 @@ define_runs(OPTIONS, list(MODELS), 20.0, "fidelity.json")
 def main(values: flags.FlagValues) -> None:
   """Runs every model; saves after each."""
   cli.check_writable(values.out)
-  for name in values.models:
-    if name not in MODELS:
-      raise cli.UsageError(
-        f"--models: unknown {name!r}; choose from {', '.join(MODELS)}"
-      )
+  command.check_names("models", values.models, MODELS)
   cli.load_tensorflow()
   from tfplace import measure
 
@@ -114,6 +112,35 @@ def main(values: flags.FlagValues) -> None:
   print_table(found["models"])
   draw(found["models"], out.with_suffix(".png"))
   print(f"wrote {out} and {out.with_suffix('.png').name}")
+
+
+def run_models(
+  values: flags.FlagValues,
+  compare: Callable[[flags.FlagValues, "measure.OpenCluster", str], dict],
+  markdown: Callable[[dict[str, dict]], str],
+) -> None:
+  """Compares every model on running devices; saves after each.
+
+  Args:
+    values: of the flags.
+    compare: returns what is kept of one model, with its "summary".
+    markdown: makes the table of all models, those of the file included.
+  """
+  cli.check_writable(values.out)
+  cli.load_tensorflow()
+  from tfplace import measure
+
+  out = pathlib.Path(values.out)
+  found: dict[str, Any] = {"host": host(), "models": {}}
+  if out.exists():
+    found["models"] = json.loads(out.read_text())["models"]
+  with measure.open_cluster(values.cluster) as live:
+    print_needs(found["host"], len(live.cluster.devices))
+    for name in values.models:
+      found["models"][name] = compare(values, live, name)
+      write_json(out, found)
+      print(json.dumps({name: found["models"][name]["summary"]}), flush=True)
+  report.write(out, markdown(found["models"]))
 
 
 def host() -> dict[str, Any]:
@@ -145,16 +172,7 @@ def compare(
   rows = placements(simulator, values.placements, values.budget_s, values.seed)
   predicted = simulator.evaluate(np.stack(list(rows.values())))
   times = measured(values, live, problem, traced, rows)
-  result = {
-    label: {
-      "predicted_us": evaluation.step_time_us,
-      "measured_us": statistics.median(times[label]),
-      "quartiles_us": [float(q) for q in np.percentile(times[label], [25, 75])],
-      "bytes_moved": evaluation.bytes_moved,
-    }
-    for label, evaluation in zip(rows, predicted, strict=True)
-    if times[label]
-  }
+  result = results(dict(zip(rows, predicted, strict=True)), times)
   if not result:
     raise MeasurementError(f"none of the placements of {name} could be run")
   return {
@@ -164,6 +182,22 @@ def compare(
     "failed": [label for label in rows if not times[label]],
     "placements": result,
     **figures(result),
+  }
+
+
+def results(
+  predicted: Mapping[str, Evaluation], times: Mapping[str, list[float]]
+) -> dict[str, dict[str, Any]]:
+  """Placement -> predicted and measured step, of those that could be run."""
+  return {
+    label: {
+      "predicted_us": evaluation.step_time_us,
+      "measured_us": statistics.median(times[label]),
+      "quartiles_us": [float(q) for q in np.percentile(times[label], [25, 75])],
+      "bytes_moved": evaluation.bytes_moved,
+    }
+    for label, evaluation in predicted.items()
+    if times[label]
   }
 
 

@@ -1,4 +1,4 @@
-"""What `auto` makes of eight models on running devices, predicted and measured.
+"""Places eight models on running devices by `auto`, and measures their steps.
 
 Each model is profiled on local workers; `auto` searches and measures in turns,
 as `tfplace-place --measure` does. Its placement is then run beside METIS, the
@@ -14,9 +14,6 @@ and a table in Markdown.
 It needs a core for each worker and nothing else running.
 """
 
-import json
-import pathlib
-import statistics
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,7 +27,6 @@ from tfplace import placers
 from tfplace.bin import cli
 from tfplace.core import Problem
 from tfplace.errors import TfplaceError
-from tfplace.formats.json_file import write_json
 from tfplace.simulate import Simulator
 
 if TYPE_CHECKING:
@@ -60,21 +56,7 @@ OPTIONS.add(
 
 def main(values: flags.FlagValues) -> None:
   """Runs every model; saves after each."""
-  cli.check_writable(values.out)
-  cli.load_tensorflow()
-  from tfplace import measure
-
-  out = pathlib.Path(values.out)
-  found: dict[str, Any] = {"host": run_fidelity.host(), "models": {}}
-  if out.exists():
-    found["models"] = json.loads(out.read_text())["models"]
-  with measure.open_cluster(values.cluster) as live:
-    run_fidelity.print_needs(found["host"], len(live.cluster.devices))
-    for name in values.models:
-      found["models"][name] = compare(values, live, name)
-      write_json(out, found)
-      print(json.dumps({name: found["models"][name]["summary"]}), flush=True)
-  report.write(out, markdown(found["models"]))
+  run_fidelity.run_models(values, compare, markdown)
 
 
 def compare(
@@ -89,16 +71,7 @@ def compare(
   rows = placements(values, plan, mark)
   predicted = Simulator(plan.problem).evaluate(np.stack(list(rows.values())))
   times = run_fidelity.measured(values, live, plan.problem, traced, rows)
-  result = {
-    label: {
-      "predicted_us": evaluation.step_time_us,
-      "measured_us": statistics.median(times[label]),
-      "quartiles_us": [float(q) for q in np.percentile(times[label], [25, 75])],
-      "bytes_moved": evaluation.bytes_moved,
-    }
-    for label, evaluation in zip(rows, predicted, strict=True)
-    if times[label]
-  }
+  result = run_fidelity.results(dict(zip(rows, predicted, strict=True)), times)
   return {
     "ops": problem.graph.num_ops,
     "searches": [r.strategy for r in plan.results].count("auto"),
@@ -168,7 +141,7 @@ def placements(
 
 
 def summary(result: dict[str, dict[str, Any]]) -> dict[str, float]:
-  """What counts: ratios of steps, and how true `auto`'s prediction is."""
+  """Ratios of steps, and the error of `auto`'s prediction."""
   took = {label: row["measured_us"] for label, row in result.items()}
   predicted = [row["predicted_us"] for row in result.values()]
   best = min(us for label, us in took.items() if label != "auto")

@@ -1,4 +1,4 @@
-"""What splitting the step gives, on models that people train.
+"""Speedup of microbatched steps, on models that people train.
 
 For each model of `models/reference.py` and each cluster: one device, the best
 unsplit placement (`auto`), data parallelism, a pipeline and their product (each
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from absl import flags
 
-from benchmarks.lib import report, saved_rows
+from benchmarks.lib import command, report, saved_rows
 from benchmarks.lib.command import Options
 from benchmarks.microbatches import models_report
 from tfplace import placers
@@ -92,11 +92,7 @@ def main(values: flags.FlagValues) -> None:
   from benchmarks.models import reference
 
   known = reference.MODELS
-  for name in values.models:
-    if name not in known:
-      raise cli.UsageError(
-        f"--models: unknown {name!r}; choose from {', '.join(known)}"
-      )
+  command.check_names("models", values.models, known)
   rows = open_rows(values, counts)
   found = {}
   for name in values.models or known:

@@ -16,22 +16,19 @@ It needs a core for each worker and nothing else running.
 """
 
 import dataclasses
-import json
-import pathlib
 import statistics
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from absl import flags
 
-from benchmarks.lib import report
+from benchmarks.lib import command, report
 from benchmarks.lib.command import Options
 from benchmarks.measured import run_fidelity
 from tfplace.bin import cli
 from tfplace.core import Evaluation, Placement, Problem
 from tfplace.core.microbatches import MicrobatchConfig
 from tfplace.errors import MeasurementError
-from tfplace.formats.json_file import write_json
 from tfplace.simulate import Simulator
 
 if TYPE_CHECKING:
@@ -74,26 +71,8 @@ OPTIONS.add(
 
 def main(values: flags.FlagValues) -> None:
   """Runs every model; saves after each."""
-  cli.check_writable(values.out)
-  for name in values.models:
-    if name not in MODELS:
-      raise cli.UsageError(
-        f"--models: unknown {name!r}; choose from {', '.join(MODELS)}"
-      )
-  cli.load_tensorflow()
-  from tfplace import measure
-
-  out = pathlib.Path(values.out)
-  found: dict[str, Any] = {"host": run_fidelity.host(), "models": {}}
-  if out.exists():
-    found["models"] = json.loads(out.read_text())["models"]  # of the others
-  with measure.open_cluster(values.cluster) as live:
-    run_fidelity.print_needs(found["host"], len(live.cluster.devices))
-    for name in values.models:
-      found["models"][name] = compare(values, live, name)
-      write_json(out, found)
-      print(json.dumps({name: found["models"][name]["summary"]}), flush=True)
-  report.write(out, markdown(found["models"]))
+  command.check_names("models", values.models, MODELS)
+  run_fidelity.run_models(values, compare, markdown)
 
 
 def compare(

@@ -1,6 +1,6 @@
-"""A step has changed: how fast is there a new placement, and how good is it?
+"""Places changed steps anew, from the old plan and from nothing.
 
-Of each graph an old plan is made by `auto`. Then a device is lost, a link gets
+`auto` makes an old plan of each graph. Then a device is lost, a link gets
 ten times slower, or the batch is doubled, and `auto` searches for some seconds
 from the old plan (as `init_placement` does), with the learned policy and
 without it, and from nothing, without it. Seconds are of everything from the

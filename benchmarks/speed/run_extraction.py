@@ -1,4 +1,4 @@
-"""What extraction costs: the first time by stage, the second, and as a file.
+"""Seconds of extraction: the first by stage, the second, and as a file.
 
 Every row is a process of its own, with an empty cache of its own. The second
 use is a new process, its imports included. Prints a table and writes JSON.

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from absl import flags
 
-from benchmarks.lib import report, saved_rows
+from benchmarks.lib import command, report, saved_rows
 from benchmarks.lib.command import Options
 from benchmarks.models import synthetic
 from tfplace.bin import cli
@@ -62,12 +62,7 @@ OPTIONS.out("large_steps.json")
 def main(values: flags.FlagValues) -> None:
   """Runs what is missing; saves after each row."""
   cli.check_writable(values.out)
-  for name in values.placers:
-    if name not in registry.STRATEGIES:
-      raise cli.UsageError(
-        f"--placers: unknown {name!r}; choose from"
-        f" {', '.join(registry.STRATEGIES)}"
-      )
+  command.check_names("placers", values.placers, registry.STRATEGIES)
   settings = {"budget_s": values.budget_s, "limit_s": values.limit_s}
   rows = saved_rows.SavedRows(values.out, settings)
   found = {}

@@ -1,7 +1,7 @@
-"""How long the one-shot placers take on one core, by size of the graph.
+"""Seconds of the one-shot placers on one core, by size of the graph.
 
-On training graphs of the zoo's models (from the cache of extracted graphs, if
-they are there), on `--graphs` of your own, and on synthetic graphs with
+Runs on training graphs of the zoo's models (from the cache of extracted graphs,
+if they are there), on `--graphs` of your own, and on synthetic graphs with
 Inception-V3's proportions. Seconds are of one core, median of `--times`, from
 the graph in memory to the evaluated placement. Each row is printed and saved
 as soon as it is there; a run that was cut off goes on.

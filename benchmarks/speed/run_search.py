@@ -1,4 +1,4 @@
-"""How many placements a second the search evaluates, by size of the graph.
+"""Placements a second that the search evaluates, by size of the graph.
 
 For synthetic graphs with Inception-V3's proportions, per second of one core:
 the search from equal shares of the work (it stops a simulation once the
