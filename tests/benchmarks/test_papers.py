@@ -117,7 +117,7 @@ def held_out():
   }
 
 
-def test_zero_shot_is_what_the_first_iteration_drew():
+def test_zero_shot_is_the_sample_of_the_first_iteration():
   line = hold_one_out_report.every_row(held_out())[2]
   # Zero-shot, untrained, tuned, scratch, batch, HDP, human, most probable.
   times = "2.000 | 3.000 | 1.200 | 1.500 | 1.400 | 1.800 | 3.000 | 5.000"
