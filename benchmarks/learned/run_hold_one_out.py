@@ -34,7 +34,6 @@ from benchmarks.lib.command import Options
 from tfplace.bin import cli
 from tfplace.learned import training_process
 
-HERE = pathlib.Path(__file__).parents[1]
 TUNING = 50  # iterations of fine-tuning: GDP claims fewer
 # What differs of the network. One without attention is without superposition,
 # too: what is multiplied are the inputs of its dense layers.

@@ -31,7 +31,6 @@ from tfplace.formats import load_graph
 from tfplace.formats.json_file import write_json
 from tfplace.learned import training_process
 
-HERE = pathlib.Path(__file__).parents[1]
 OPTIONS = Options("run_learning", __doc__)
 _MODELS = OPTIONS.add("models", ["inception_v3", "nmt"], "Zoo models.")
 _CLUSTER = OPTIONS.add("cluster", "k80x2", "Cluster preset.")

@@ -32,7 +32,6 @@ from tfplace.bin import cli, sources
 from tfplace.formats.json_file import write_json
 from tfplace.learned import training_process
 
-HERE = pathlib.Path(__file__).parents[1]
 _RUNS = "benchmarks.learned.method_runs"
 OPTIONS = Options("run_methods", __doc__, one_gpu.VALUES)
 _GRAPHS = OPTIONS.add(

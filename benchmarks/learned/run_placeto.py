@@ -33,7 +33,6 @@ from benchmarks.lib.command import Options
 from tfplace.learned import training_process
 from tfplace.models import families
 
-HERE = pathlib.Path(__file__).parents[1]
 # What differs from Placeto as it is here: of its method, and its network.
 VARIANTS: dict[str, dict[str, Any]] = {
   DEFAULT: {},

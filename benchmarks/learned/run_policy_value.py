@@ -12,7 +12,6 @@ saved as soon as it is there. Writes JSON and a table in Markdown.
       --test_members=cifar10,ptb
 """
 
-import pathlib
 import statistics
 
 from absl import flags
@@ -27,7 +26,6 @@ from tfplace.placers.place import warm_up
 from tfplace.placers.registry import LEARNED_IN_AUTO
 from tfplace.simulate import Simulator
 
-HERE = pathlib.Path(__file__).parents[1]
 ARMS = {"with": LEARNED_IN_AUTO, "without": ()}
 # Zoo names of what the shipped policy was trained on other sizes or members of.
 TRAINED = {name for name, _ in TRAINING_SPLIT} | {"nmt_family", "ptb"}

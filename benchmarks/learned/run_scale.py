@@ -36,7 +36,6 @@ from tfplace.formats import load_graph
 from tfplace.formats.json_file import write_json
 from tfplace.learned import training_process
 
-HERE = pathlib.Path(__file__).parents[1]
 PARTS = ("place", "imitate", "improve")
 # (file, function) -> what the profile calls it.
 PARTS_OF_A_STEP = {

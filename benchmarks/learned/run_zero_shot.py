@@ -9,8 +9,6 @@ placer's step time. Writes JSON and a table in Markdown.
   python -m benchmarks.learned.run_zero_shot --gpu=h100 --rows='2-layer'
 """
 
-import pathlib
-
 from absl import flags
 
 from benchmarks.learned import samples
@@ -22,7 +20,6 @@ from tfplace.learned.gdp.placer import GdpPlacer
 from tfplace.learned.policies import Policy
 from tfplace.simulate import Simulator
 
-HERE = pathlib.Path(__file__).parents[1]
 SHOWN = 24  # the size whose most probable placement the table has
 ARMS = ("policy_us", "half_hot_us", "random_us")
 OPTIONS = Options("run_zero_shot", __doc__, one_gpu.VALUES)

@@ -12,7 +12,6 @@ import contextlib
 import gc
 import importlib.util
 import logging
-import pathlib
 import time
 from collections.abc import Callable, Iterator
 from unittest import mock
@@ -29,7 +28,6 @@ from benchmarks.models import others, reference
 from tfplace.errors import ExtractionError
 from tfplace.extraction.microbatches import microbatch
 
-HERE = pathlib.Path(__file__).parents[1]
 OPTIONS = Options("run_exactness", __doc__)
 _OUT = OPTIONS.out("exactness.json")
 _ONLY = OPTIONS.add("only", [], "Parts of the names to plan.")

@@ -18,6 +18,7 @@ from bokeh.layouts import column
 from bokeh.models import Div
 from bokeh.resources import INLINE
 
+from benchmarks.lib import command
 from benchmarks.lib.command import Options
 from benchmarks.lib.screenshots import only, photograph
 from tfplace import bounds, placers
@@ -32,7 +33,6 @@ from tfplace.report.page import figures
 from tfplace.report.page.timeline_plot import timeline_plot
 from tfplace.simulate import Schedule, Simulator
 
-HERE = pathlib.Path(__file__).resolve().parents[1]
 _ONE_RUNS = ("single", "expert", "m_topo", "m_etf", "heft")
 OPTIONS = Options("run_gallery", __doc__)
 _MODEL = OPTIONS.add("model", "nmt", "Zoo model.")
@@ -47,7 +47,7 @@ _CACHE = OPTIONS.add(
   graph_cache.default_directory(),
   "Where extracted graphs are kept; empty for nowhere.",
 )
-_OUT = OPTIONS.add("out_dir", str(HERE / "results"), "Folder of the pictures.")
+_OUT = OPTIONS.add("out_dir", str(command.RESULTS), "Folder of the pictures.")
 
 
 def load_problem() -> Problem:

@@ -5,7 +5,7 @@ BERT (3 layers), GNMT and ResNet-50, each with its cluster, from a folder of
 simple lower bound, with the proven bound beside it, and writes JSON and a
 picture of how the searches converge.
 
-  python -m benchmarks.placement.run_shared_graphs --data_dir=../shared/data \\
+  python -m benchmarks.placement.run_shared_graphs --data_dir=DATA \\
       --budget_s=60
 """
 
@@ -24,7 +24,6 @@ from tfplace.errors import TfplaceError
 from tfplace.formats import load_cluster, load_graph
 from tfplace.formats.json_file import write_json
 
-HERE = pathlib.Path(__file__).resolve().parents[1]
 # What a search of 60 s should reach, as multiples of the simple lower bound.
 TARGETS = {
   "bert3_training_ops": 1.07,
@@ -33,11 +32,7 @@ TARGETS = {
 }
 SEARCHES = ("annealing", "auto")
 OPTIONS = Options("run_shared_graphs", __doc__)
-_DATA = OPTIONS.add(
-  "data_dir",
-  str(HERE.parent.parent / "shared" / "data"),
-  "Folder of the graphs and their clusters.",
-)
+OPTIONS.add("data_dir", None, "Folder of the graphs and their clusters.")
 _BUDGET_S = OPTIONS.add("budget_s", 60.0, "Seconds for each search.")
 _SEEDS = OPTIONS.add("seeds", ["0"], "Seeds of the searches.")
 _STRATEGIES = OPTIONS.add(
@@ -157,8 +152,8 @@ def save_picture(rows: dict[str, dict]) -> None:
   figure.savefig(pathlib.Path(_OUT.value).with_suffix(".png"), dpi=100)
 
 
-def main(_: flags.FlagValues) -> None:
-  folder = pathlib.Path(_DATA.value)
+def main(values: flags.FlagValues) -> None:
+  folder = pathlib.Path(cli.required(values, "data_dir"))
   problems = load_problems(folder)
   if not problems:
     raise cli.UsageError(f"--data_dir: no graph with a cluster in {folder}")

@@ -30,7 +30,6 @@ from tfplace.errors import InfeasibleError, TfplaceError
 from tfplace.formats.json_file import write_json
 from tfplace.plan import graph_cache, sources
 
-HERE = pathlib.Path(__file__).parents[1]
 QUICK_ROWS = "^(2-layer .*|Inception b32|2-stack .*)$"
 QUICK_BUDGET_S = 5.0
 GPUS = ("k80", "p100", "v100", "h100")

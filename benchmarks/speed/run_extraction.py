@@ -8,7 +8,6 @@ use is a new process, its imports included. Prints a table and writes JSON.
 
 import json
 import os
-import pathlib
 import resource
 import subprocess
 import sys
@@ -26,7 +25,6 @@ from tfplace.formats import load_graph, save_graph
 from tfplace.formats.json_file import write_json
 from tfplace.plan import graph_cache, sources
 
-HERE = pathlib.Path(__file__).parents[1]
 SMALL = "units=64,vocabulary=500"  # as many ops, less to allocate
 OPTIONS = Options("run_extraction", __doc__)
 _MODELS = flags.DEFINE_multi_string(

@@ -35,7 +35,6 @@ from tfplace.plan import graph_cache
 from tfplace.plan import sources as extraction
 from tfplace.simulate import Simulator
 
-HERE = pathlib.Path(__file__).parents[1]
 # What m-SCT's linear program may take is a share of this.
 BUDGET_S = 600.0
 OPTIONS = Options("run_placers", __doc__)

@@ -12,7 +12,6 @@ that was cut off goes on.
 
 import concurrent.futures
 import multiprocessing
-import pathlib
 import resource
 import time
 
@@ -30,7 +29,6 @@ from tfplace.placers.groups import GroupGraph
 from tfplace.placers.search.search import Search, SearchConfig
 from tfplace.simulate import Simulator
 
-HERE = pathlib.Path(__file__).parents[1]
 BATCH = 16
 LEAST_S = 0.5
 WARM_OPS = 100
