@@ -224,10 +224,15 @@ class OpClasses:
       for name in _NAMES:
         node.attr.pop(name, None)
       return node
-    node = NodeDef(op="Placeholder")
+    # Grappler feeds a placeholder with zeros of its shape, which for a large
+    # batch do not fit in memory; it only infers the shape of this op.
+    is_plain = spec.is_known and spec.num_bytes > 0 and spec.dtype != tf.string
+    node = NodeDef(op="ImmutableConst" if is_plain else "Placeholder")
     node.attr["dtype"].type = spec.dtype.as_datatype_enum
     shape = tf.TensorShape(spec.shape).as_proto()
     node.attr["shape"].shape.CopyFrom(shape)
+    if is_plain:
+      node.attr["memory_region_name"].s = b"stand_in"
     return node
 
 
