@@ -8,7 +8,7 @@ of the fit. The small kernels of the data have the time of a launch, which is no
 kernel time: every class gets one such floor, and one time that the events
 around a kernel add to it. Both stay in this file.
 
-  python benchmarks/gpu/fit_kernel_costs.py --data=gpu_kernels.csv.gz --write
+  python -m benchmarks.gpu.fit_kernel_costs --data=gpu_kernels.csv.gz --write
 """
 
 import dataclasses
@@ -19,14 +19,14 @@ import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import kernel_data
 import lightgbm
 import numpy as np
 from absl import app, flags
-from kernel_data import NAMES, Rows
 from rich import console, table
 from scipy.optimize import least_squares
 
+from benchmarks.gpu import kernel_data
+from benchmarks.gpu.kernel_data import NAMES, Rows
 from tfplace.cost.kernels import convolution, gemm, memory_bound, parameters
 from tfplace.cost.kernels.convolution import ConvolutionParameters
 from tfplace.cost.kernels.correction import Correction
@@ -459,7 +459,7 @@ def package(fits: dict[str, Fit], limits: Limits) -> dict[str, Any]:
     " limits.newer_tensor_gain, limits.kepler_share, limits.tensor_share and"
     " memory.depthwise: no kernel of the data has them; docs/costs.md says what"
     " they were chosen by",
-    "command": "python benchmarks/gpu/fit_kernel_costs.py --data=... --write",
+    "command": "python -m benchmarks.gpu.fit_kernel_costs --data=... --write",
   }
   return {"origin": origin, **_rounded(fitted.to_json())}
 

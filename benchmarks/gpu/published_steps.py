@@ -17,10 +17,9 @@ import re
 from typing import Any, NamedTuple
 
 import keras
-import kernel_data
-import kernel_models
 import numpy as np
 
+from benchmarks.gpu import kernel_data, kernel_models
 from tfplace import cost, placers
 from tfplace.core import Problem
 from tfplace.core.cluster import Cluster

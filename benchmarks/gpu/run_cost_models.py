@@ -4,7 +4,7 @@ Places each step twice by `auto`: with Grappler's costs and with kernel times.
 Both placements are simulated with kernel times, which are nearer to measured
 GPUs, at equal seconds of search and over several seeds.
 
-  python benchmarks/gpu/run_cost_models.py --budget_s=30 --seeds=0,1
+  python -m benchmarks.gpu.run_cost_models --budget_s=30 --seeds=0,1
 """
 
 import dataclasses
@@ -15,11 +15,11 @@ import sys
 from collections.abc import Callable
 
 import keras
-import kernel_models
 from absl import app, flags
 from rich import console, table
 
 import tfplace
+from benchmarks.gpu import kernel_models
 from tfplace.models import zoo
 
 RESULTS = pathlib.Path(__file__).parents[1] / "results"

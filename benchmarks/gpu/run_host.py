@@ -14,12 +14,12 @@ https://ui.perfetto.dev.
 """
 
 import pathlib
-import sys
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
+from benchmarks.lib import command
+from benchmarks.lib.command import Options
 from tfplace import placers
 from tfplace.bin import cli, sources
 from tfplace.errors import TfplaceError
@@ -28,51 +28,31 @@ from tfplace.formats.json_file import write_json
 if TYPE_CHECKING:
   from tfplace import measure
 
-_DESCRIPTION = (
-  "Measures op costs and links of this host's devices, places models of the"
-  " zoo with each placer, runs every placement for real, and compares measured"
-  " with predicted step times."
+
+OPTIONS = Options("run_host", __doc__)
+OPTIONS.add("models", ["inception_v3", "nmt"], "Models of the zoo.")
+OPTIONS.add("model_sizes", [], "Sizes of them all, such as length=20.")
+OPTIONS.add("strategies", list(placers.READY), "Placers.")
+for _name, _default, _least, _text in (
+  ("batch_size", None, 1, "Examples per step; the model's own by default."),
+  ("logical_gpus", None, 1, "Split the first GPU into so many."),
+  ("logical_gpu_mib", None, 1, "Memory of each; an equal share by default."),
+  ("steps", 10, 1, "Timed steps of each placement; the median counts."),
+  ("warmup", 3, 0, "Steps before the clock."),
+  ("seed", 0, 0, "Fixes every random choice."),
+):
+  OPTIONS.add(_name, _default, _text, least=_least, kind=int)
+OPTIONS.add("budget_s", 20.0, "Seconds for each search.", least=0)
+OPTIONS.add(
+  "timeout_s", 300.0, "Seconds until a placement counts as hanging.", least=0
 )
-HERE = pathlib.Path(__file__).parents[1]
-
-
-def define(values: flags.FlagValues) -> None:
-  """Adds the flags."""
-  for name, default, text in (
-    ("models", ["inception_v3", "nmt"], "Models of the zoo."),
-    ("model_sizes", [], "Sizes of them all, such as length=20."),
-    ("strategies", list(placers.READY), "Placers."),
-  ):
-    flags.DEFINE_list(name, default, text, flag_values=values)
-  for name, default, low, text in (
-    ("batch_size", None, 1, "Examples per step; the model's own by default."),
-    ("logical_gpus", None, 1, "Split the first GPU into so many."),
-    ("logical_gpu_mib", None, 1, "Memory of each; an equal share by default."),
-    ("steps", 10, 1, "Timed steps of each placement; the median counts."),
-    ("warmup", 3, 0, "Steps before the clock."),
-    ("seed", 0, 0, "Fixes every random choice."),
-  ):
-    flags.DEFINE_integer(
-      name, default, text, lower_bound=low, flag_values=values
-    )
-  for name, default, text in (
-    ("budget_s", 20.0, "Seconds for each search."),
-    ("timeout_s", 300.0, "Seconds until a placement counts as hanging."),
-  ):
-    flags.DEFINE_float(name, default, text, lower_bound=0, flag_values=values)
-  flags.DEFINE_string(
-    "cluster",
-    None,
-    "gpus, gpus:N or workers:N; this host's GPUs by default, or workers:2"
-    " where it has none.",
-    flag_values=values,
-  )
-  flags.DEFINE_string(
-    "out",
-    str(HERE / "results" / "gpu_host.json"),
-    "JSON file to write; pictures and traces lie beside it.",
-    flag_values=values,
-  )
+OPTIONS.add(
+  "cluster",
+  None,
+  "gpus, gpus:N or workers:N; this host's GPUs by default, or workers:2 where"
+  " it has none.",
+)
+OPTIONS.out("gpu_host.json")
 
 
 def main(values: flags.FlagValues) -> None:
@@ -127,19 +107,15 @@ def check_names(values: flags.FlagValues) -> None:
   for flag, choices in known.items():
     if not values[flag].value:
       raise cli.UsageError(f"--{flag} names none")
-    for name in values[flag].value:
-      if name not in choices:
-        raise cli.UsageError(
-          f"--{flag}: unknown {name!r}; choose from {', '.join(choices)}"
-        )
+    command.check_names(flag, values[flag].value, choices)
 
 
 def run(
   values: flags.FlagValues, live: "measure.OpenCluster", sizes: dict[str, int]
 ) -> None:
   """Runs the models one after the other; saves after each placement."""
-  import gpu_host_report as report
-  import gpu_host_run as running
+  from benchmarks.gpu import host_report as report
+  from benchmarks.gpu import host_runs as running
 
   found = report.about(live.cluster)
   out = pathlib.Path(values.out)
@@ -156,10 +132,5 @@ def run(
   print(f"wrote {out} and its pictures and traces beside it")
 
 
-def start(argv: Sequence[str] | None = None) -> int:
-  """The program; returns its exit code."""
-  return cli.run_command("gpu_host", _DESCRIPTION, define, main, argv)
-
-
 if __name__ == "__main__":
-  sys.exit(start())
+  OPTIONS.run(main)

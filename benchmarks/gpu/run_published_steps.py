@@ -5,7 +5,7 @@ model, costs it with the cost model `kernels`, and simulates the step on the
 GPUs of the row. Of rows on several GPUs the time over that on one GPU is
 compared, too.
 
-  python benchmarks/gpu/run_published_steps.py --data=gpu_steps.csv
+  python -m benchmarks.gpu.run_published_steps --data=gpu_steps.csv
 """
 
 import itertools
@@ -19,10 +19,11 @@ from concurrent import futures
 from typing import Any, TypeAlias
 
 import numpy as np
-import published_steps
 from absl import app, flags
-from published_steps import Row
 from rich import console, table
+
+from benchmarks.gpu import published_steps
+from benchmarks.gpu.published_steps import Row
 
 RESULTS = pathlib.Path(__file__).parents[1] / "results"
 _DATA = flags.DEFINE_string("data", None, "gpu_steps.csv of published steps.")

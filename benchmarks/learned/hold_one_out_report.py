@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from matplotlib.figure import Figure
 
 from benchmarks.learned import methods_report
+from benchmarks.lib import report
 
 DEFAULT = "as it is"
 TUNED, SCRATCH, BATCH, HDP = "fine-tuned", "from scratch", "batch", "HDP"
@@ -49,7 +50,7 @@ def every_row(found: Found) -> list[str]:
     for at, name in enumerate(found)
   ]
   lines.append(["*geometric mean*", *(mean(c) for c in columns.values())])
-  return methods_report.markdown(["held out", *columns], lines).splitlines()
+  return report.markdown(["held out", *columns], lines).splitlines()
 
 
 def ratio(member: dict, way: str) -> float:
@@ -89,7 +90,7 @@ def ablations(found: Found) -> list[str]:
       for how in (SHOT, TUNED)
     ]
     lines.append([variant, *map(mean, columns)])
-  return methods_report.markdown(["network", SHOT, TUNED], lines).splitlines()
+  return report.markdown(["network", SHOT, TUNED], lines).splitlines()
 
 
 def shown(value: float) -> str:
@@ -102,7 +103,7 @@ def mean(values: Sequence[float]) -> str:
   """The geometric mean of all; nothing where one is missing."""
   if not values or not all(map(math.isfinite, values)):
     return "-"
-  return shown(methods_report.geometric_mean(values))
+  return shown(report.geometric_mean(values))
 
 
 def draw(found: Found, path: pathlib.Path) -> None:

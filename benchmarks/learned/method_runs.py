@@ -16,10 +16,10 @@ from typing import Any
 
 from benchmarks.learned.policy_training import (
   PRETRAINED,
-  known,
   train,
   train_on_all,
 )
+from benchmarks.lib import report
 
 ZERO_SHOT = "_zero_shot"  # after a strategy's name: its shipped policy
 # Per strategy the settings that may be tried, in this order.
@@ -28,7 +28,7 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
   "gdp_merged": [{"learning_rate": r} for r in (1e-3, 3e-3, 3e-4)],
   # The shipped policy, which sees the best one-shot placement, fine-tuned.
   PRETRAINED: [{"learning_rate": r} for r in (1e-3, 3e-3, 3e-4)],
-  # The shipped policies as placers: draws and most probable placements.
+  # The shipped policies as placers: samples and most probable placements.
   **{
     name + ZERO_SHOT: [{}] for name in ("gdp", "placeto", "hierarchical", "rnn")
   },
@@ -43,7 +43,7 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
   "random": [{}],  # nothing to tune
   "random_gpus": [{}],  # on each group's fastest devices only
 }
-_DRAWS = 10  # random placements per point of a curve
+_SAMPLES = 10  # random placements per point of a curve
 # These place at most `decisions` groups.
 MERGED = (
   *("gdp_merged", PRETRAINED, "placeto"),
@@ -101,9 +101,9 @@ def _is_within(point: list[Any], job: dict[str, Any]) -> bool:
 def _runner(strategy: str) -> Callable[[dict, Any, dict], dict]:
   """What runs a strategy."""
   if strategy.startswith("random"):
-    return draw
+    return sample
   if strategy.endswith(ZERO_SHOT):
-    return shoot
+    return zero_shot
   if strategy.startswith("annealing"):
     return anneal
   return train
@@ -126,7 +126,7 @@ def anneal(job: dict[str, Any], decisions: Any, settings: dict) -> dict:
   return {"curve": _curve(found)}
 
 
-def shoot(job: dict[str, Any], decisions: Any, settings: dict) -> dict:
+def zero_shot(job: dict[str, Any], decisions: Any, settings: dict) -> dict:
   """A learned placer as anybody has it; `gdp` decides how many it tries."""
   from tfplace.core.budget import Budget
   from tfplace.placers import registry
@@ -151,7 +151,7 @@ def _curve(found: Any) -> list[list[float]]:
   ]
 
 
-def draw(job: dict[str, Any], decisions: Any, settings: dict) -> dict:
+def sample(job: dict[str, Any], decisions: Any, settings: dict) -> dict:
   """Uniformly random placements of the groups."""
   import numpy as np
 
@@ -167,11 +167,11 @@ def draw(job: dict[str, Any], decisions: Any, settings: dict) -> dict:
   began, best, done, curve = time.process_time(), math.inf, 0, []
   end = began + (job.get("seconds") or math.inf)
   while done < job["evaluations"] and time.process_time() < end:
-    batch = min(_DRAWS, job["evaluations"] - done)
+    batch = min(_SAMPLES, job["evaluations"] - done)
     choices = random_choices(may, batch, rng)
     step_us = step_times(simulator, decisions.to_devices(choices))
     best, done = min(best, float(step_us.min())), done + batch
-    curve.append([done, time.process_time() - began, known(best)])
+    curve.append([done, time.process_time() - began, report.known(best)])
   return {"curve": curve}
 
 

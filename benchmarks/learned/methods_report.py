@@ -3,11 +3,13 @@
 import math
 import pathlib
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from rich import console, table
 
-from benchmarks.learned import methods_plot
+from benchmarks.lib import report
 
 # What the papers claim of two strategies: a step time ratio, and how many times
 # fewer placements the first needs to reach the second's best.
@@ -24,6 +26,8 @@ AT_SECONDS = (
 )
 PRETRAINED, TRAINED = "gdp_pretrained", "gdp_merged"
 ZERO_SHOT = "gdp_zero_shot"
+COLUMNS = 5  # graphs side by side in the picture
+Runs = Mapping[tuple[str, str], Sequence[dict]]
 TUNING = 50  # iterations of fine-tuning; GDP claims fewer
 
 
@@ -48,14 +52,14 @@ def write(results: dict, out: pathlib.Path) -> None:
   for line in cells:
     shown_table.add_row(*line)
   console.Console(width=120).print(shown_table)
-  lines = [title, "", markdown(["graph", *strategies], cells), ""]
+  lines = [title, "", report.markdown(["graph", *strategies], cells), ""]
   lines += [sentence for pair in CLAIMS for sentence in claim(results, *pair)]
   lines += transfer(results) + zero_shot(results)
   for names in AT_SECONDS:
     lines += equal_seconds(results, [n for n in names if n in strategies])
   out.with_suffix(".md").write_text("\n".join(lines) + "\n", encoding="utf-8")
   if results["runs"]:
-    methods_plot.draw(
+    draw(
       results["graphs"],
       {
         (label, name): runs_of(results, label, name)
@@ -128,13 +132,13 @@ def claim(results: dict, first: str, second: str) -> list[str]:
   if not ratios:
     return []
   sentence = (
-    f"- {second} / {first}: {geometric_mean(ratios):.3f} times the step time"
-    f" (geometric mean of {len(ratios)} graphs); {first} reaches {second}'s"
-    f" median on {len(fewer)} of {len(ratios)}"
+    f"- {second} / {first}: {report.geometric_mean(ratios):.3f} times the step"
+    f" time (geometric mean of {len(ratios)} graphs); {first} reaches"
+    f" {second}'s median on {len(fewer)} of {len(ratios)}"
   )
   if fewer:
     sentence += (
-      f", there with {geometric_mean(fewer):.1f} times fewer evaluations"
+      f", there with {report.geometric_mean(fewer):.1f} times fewer evaluations"
       " (geometric mean)"
     )
   return [sentence + "."]
@@ -157,11 +161,16 @@ def equal_seconds(results: dict, strategies: Sequence[str]) -> list[str]:
     return []
   whole = [row for row in ratios if all(map(math.isfinite, row))]
   if whole:
-    means = map(geometric_mean, zip(*whole, strict=True))
+    means = map(report.geometric_mean, zip(*whole, strict=True))
     name = f"*geometric mean of {len(whole)} graphs*"
     cells.append([name, "", *map(ratio_cell, means)])
   text = "At equal seconds, when the first had ended; step time / bound:"
-  return ["", text, "", markdown(["graph", "seconds", *strategies], cells)]
+  return [
+    "",
+    text,
+    "",
+    report.markdown(["graph", "seconds", *strategies], cells),
+  ]
 
 
 def at_seconds(runs: Sequence[dict], seconds: float) -> float:
@@ -198,17 +207,17 @@ def transfer(results: dict) -> list[str]:
   sentence = f"- Beside {TRAINED}, {PRETRAINED} takes"
   if shot:
     sentence += (
-      f" {geometric_mean(shot):.3f} times the step time zero-shot (geometric"
-      f" mean of the {len(shot)} graphs where that fits), and"
+      f" {report.geometric_mean(shot):.3f} times the step time zero-shot"
+      f" (geometric mean of the {len(shot)} graphs where that fits), and"
     )
   return [
-    f"{sentence} {geometric_mean(tuned):.3f} times the step time after"
+    f"{sentence} {report.geometric_mean(tuned):.3f} times the step time after"
     f" {TUNING} iterations (of {len(tuned)})."
   ]
 
 
 def zero_shot(results: dict) -> list[str]:
-  """The same of the placer, which keeps the best of its draws."""
+  """The same of the placer, which keeps the best of its samples."""
   medians = [
     [median_us(results, label, name) for name in (ZERO_SHOT, TRAINED)]
     for label in results["graphs"]
@@ -218,8 +227,8 @@ def zero_shot(results: dict) -> list[str]:
     return []
   return [
     f"- Beside {TRAINED}, the best of {ZERO_SHOT} takes"
-    f" {geometric_mean(ratios):.3f} times the step time (geometric mean of"
-    f" {len(ratios)} graphs)."
+    f" {report.geometric_mean(ratios):.3f} times the step time (geometric mean"
+    f" of {len(ratios)} graphs)."
   ]
 
 
@@ -242,12 +251,50 @@ def best_us(run: dict, most: int | None) -> float:
   return min(reached, default=math.inf)
 
 
-def geometric_mean(values: Sequence[float]) -> float:
-  """Of positive values."""
-  return math.exp(sum(map(math.log, values)) / len(values))
+def draw(graphs: Mapping[str, dict], runs: Runs, path: pathlib.Path) -> None:
+  """Best step time over the bound against evaluations, and against seconds.
+
+  Args:
+    graphs: by label, with their bounds.
+    runs: by label and strategy.
+    path: picture to write.
+  """
+  columns = min(len(graphs), COLUMNS)
+  bands = -(-len(graphs) // columns)  # each of two rows of panels
+  figure = Figure(figsize=(3.6 * columns, 6 * bands), layout="constrained")
+  axes = figure.subplots(2 * bands, columns, squeeze=False)
+  for panel in axes.flat:
+    panel.set_visible(False)
+  for number, (label, graph) in enumerate(graphs.items()):
+    band, column = divmod(number, columns)
+    pair = axes[2 * band : 2 * band + 2, column]
+    mine = {name: found for (of, name), found in runs.items() if of == label}
+    draw_graph(label, graph["lower_bound_us"], mine, pair)
+  axes[0, 0].legend()
+  figure.savefig(path, dpi=100)
 
 
-def markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-  """A table in Markdown."""
-  every = [head, ["---"] * len(head), *lines]
-  return "\n".join(f"| {' | '.join(line)} |" for line in every)
+def draw_graph(
+  label: str,
+  bound_us: float,
+  runs: Mapping[str, Sequence[dict]],
+  pair: Sequence[Axes],
+) -> None:
+  """One graph's two panels: against evaluations, and against seconds."""
+  for at, (panel, name) in enumerate(
+    zip(pair, ("evaluations", "seconds"), strict=True)
+  ):
+    for color, (strategy, found) in enumerate(runs.items()):
+      for number, run in enumerate(found):
+        points = [p for p in run["curve"] if p[2] is not None]
+        panel.step(
+          [point[at] for point in points],
+          [point[2] / bound_us for point in points],
+          where="post",
+          color=f"C{color}",
+          label=None if number else strategy,
+        )
+    panel.set(title=label, xlabel=name, ylabel="best step time / bound")
+    panel.set_xscale("log")
+    panel.set_yscale("log")
+    panel.set_visible(True)

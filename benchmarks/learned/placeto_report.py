@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from matplotlib.figure import Figure
 
 from benchmarks.learned import methods_report
+from benchmarks.lib import report
 
 PLACETO, RNN, RANDOM = "placeto", "rnn", "random"
 TRAINED, ZERO_SHOT = "trained on the graph", "zero-shot"
@@ -63,7 +64,7 @@ def step_times(found: Mapping[str, Family], few: int) -> list[str]:
   )
   for name in ("single", "expert"):
     lines.append([name, *(cell(known_us(found[f], name)) for f in families)])
-  return methods_report.markdown(["placed by", *sizes], lines).splitlines()
+  return report.markdown(["placed by", *sizes], lines).splitlines()
 
 
 def ratios(family: Family, name: str, most: int | None = None) -> list[float]:
@@ -94,7 +95,7 @@ def cell(values: Sequence[float]) -> str:
     return "-"
   if math.inf in values:
     return "OOM"
-  return f"{methods_report.geometric_mean(values):.3f}"
+  return f"{report.geometric_mean(values):.3f}"
 
 
 def samples(found: Mapping[str, Family]) -> list[str]:
@@ -117,7 +118,7 @@ def samples(found: Mapping[str, Family]) -> list[str]:
     "placeto",
     "placeto zero-shot",
   ]
-  return methods_report.markdown(head, lines).splitlines()
+  return report.markdown(head, lines).splitlines()
 
 
 def count(needed: Sequence[float]) -> str:
@@ -146,7 +147,7 @@ def ablations(found: Mapping[str, Family]) -> list[str]:
     for variant in dict.fromkeys(variants)
   ]
   head = [f"{f}, {how}" for f in found for how in (ZERO_SHOT, TRAINED)]
-  return methods_report.markdown(["placeto", *head], lines).splitlines()
+  return report.markdown(["placeto", *head], lines).splitlines()
 
 
 def draw(found: Mapping[str, Family], path: pathlib.Path) -> None:

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.lib import gpu_flags, published, saved_rows
+from benchmarks.lib import one_gpu, published, saved_rows
 from tfplace import bounds, core
 from tfplace.core.budget import Budget
 from tfplace.learned import training_process
@@ -67,9 +67,9 @@ class Jobs:
 
   def graph(self, row: published.Row, key: str) -> tuple[str, dict]:
     """A row's graph as a file, and what placements of it are compared with."""
-    path = gpu_flags.graph_file(row, self._work / "graphs")
+    path = one_gpu.graph_file(row, self._work / "graphs")
     return str(path), self._saved.row(
-      f"{key}/graph", lambda: graph_facts(gpu_flags.problem_of(row))
+      f"{key}/graph", lambda: graph_facts(one_gpu.problem_of(row))
     )
 
 
@@ -115,10 +115,3 @@ def improvements(curve: list[list]) -> list[list]:
     if point[2] is not None and (not kept or point[2] < kept[-1][2]):
       kept.append(point)
   return [*kept, curve[-1]]
-
-
-def write_report(path: str, lines: list[str]) -> None:
-  """Prints a report, and writes it as Markdown beside the rows."""
-  text = "\n".join(lines) + "\n"
-  pathlib.Path(path).with_suffix(".md").write_text(text, encoding="utf-8")
-  print(text)

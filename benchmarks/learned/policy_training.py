@@ -12,6 +12,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from benchmarks.lib import report
+
 PRETRAINED = "gdp_pretrained"  # the shipped policy, fine-tuned
 
 
@@ -34,8 +36,8 @@ def train(job: dict[str, Any], decisions: Any, settings: dict) -> dict:
   def is_enough() -> bool:
     return task.evaluations >= job["evaluations"] or timed.now >= most_s
 
-  def on_step(report: Any) -> None:
-    if report.step is not None:
+  def on_step(progress: Any) -> None:
+    if progress.step is not None:
       timed.tick()
     if is_enough():
       raise _Enough
@@ -48,7 +50,7 @@ def train(job: dict[str, Any], decisions: Any, settings: dict) -> dict:
   history = trainer.history[0]
   return {
     "curve": _curve(history, timed.seconds),
-    "greedy_us": [known(greedy) for _, _, greedy, _ in history],
+    "greedy_us": [report.known(greedy) for _, _, greedy, _ in history],
   }
 
 
@@ -104,7 +106,7 @@ def _curve(
 ) -> list[list[float | None]]:
   """[evaluations, seconds, best step time] after each iteration."""
   return [
-    [evaluations, spent, known(best)]
+    [evaluations, spent, report.known(best)]
     for (evaluations, best, *_), spent in zip(history, seconds, strict=True)
   ]
 
@@ -162,8 +164,3 @@ class _Clock:
     """Notes the end of an iteration, on disk before a checkpoint needs it."""
     self.seconds.append(self.now)
     self._path.write_text(json.dumps(self.seconds), encoding="utf-8")
-
-
-def known(step_us: float) -> float | None:
-  """None for infinite: JSON has no infinity."""
-  return step_us if math.isfinite(step_us) else None

@@ -18,7 +18,7 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-from absl import app, flags
+from absl import flags
 
 from benchmarks.learned import hold_one_out_report, policy_jobs
 from benchmarks.learned.hold_one_out_report import (
@@ -29,10 +29,11 @@ from benchmarks.learned.hold_one_out_report import (
   SCRATCH,
   TUNED,
 )
-from benchmarks.lib import gpu_flags, published, saved_rows
+from benchmarks.lib import command, one_gpu, published, report, saved_rows
+from benchmarks.lib.command import Options
+from tfplace.bin import cli
 from tfplace.learned import training_process
 
-HERE = pathlib.Path(__file__).parents[1]
 TUNING = 50  # iterations of fine-tuning: GDP claims fewer
 # What differs of the network. One without attention is without superposition,
 # too: what is multiplied are the inputs of its dense layers.
@@ -46,54 +47,44 @@ VARIANTS: dict[str, dict[str, int]] = {
 }
 # For a policy of many graphs, as the one that ships was trained.
 PRETRAINING = {"elite": 0.25, "learning_rate": 5e-4}
-_VARIANTS = flags.DEFINE_list("variants", list(VARIANTS), "Of the network.")
-_DECISIONS = flags.DEFINE_integer("decisions", 48, "Groups per graph.", 2)
-_PRETRAINING = flags.DEFINE_integer(
+OPTIONS = Options("run_hold_one_out", __doc__, one_gpu.VALUES)
+_VARIANTS = OPTIONS.add("variants", list(VARIANTS), "Of the network.")
+_DECISIONS = OPTIONS.add("decisions", 48, "Groups per graph.", 2)
+_PRETRAINING = OPTIONS.add(
   "pretraining", 5000, "Iterations on the other families.", 1
 )
-_SEEDS = flags.DEFINE_list("seeds", ["0", "1", "2"], "Seeds.")
-_WORK = flags.DEFINE_string(
+_SEEDS = OPTIONS.add("seeds", ["0", "1", "2"], "Seeds.")
+_WORK = OPTIONS.add(
   "work_dir", ".papers", "Where graphs, checkpoints and policies are."
 )
-_RESULT = flags.DEFINE_string(
-  "result", str(HERE / "results" / "hold_one_out.json"), "JSON file to write."
-)
+_OUT = OPTIONS.out("hold_one_out.json")
 
 
-def main(argv: list[str]) -> None:
-  del argv
+def main(_: flags.FlagValues) -> None:
   training_process.check_packages()
-  unknown = sorted(set(_VARIANTS.value) - set(VARIANTS))
-  if unknown:
-    raise app.UsageError(
-      f"--variants: {unknown[0]!r} is none of {', '.join(VARIANTS)}"
-    )
-  rows = gpu_flags.rows()
+  command.check_names("variants", _VARIANTS.value, VARIANTS)
+  rows = one_gpu.rows()
   families = {row.model for row in rows}
   if len(families) < 2:
-    raise app.UsageError(
-      f"--rows={gpu_flags.ROWS.value!r} leaves no family to train on:"
+    raise cli.UsageError(
+      f"--rows={one_gpu.ROWS.value!r} leaves no family to train on:"
       f" {', '.join(families)} is the only one"
     )
   about = {
-    "gpu": gpu_flags.GPU.value,
-    "pattern": gpu_flags.ROWS.value,
+    "gpu": one_gpu.GPU.value,
+    "pattern": one_gpu.ROWS.value,
     "decisions": _DECISIONS.value,
     "pretraining": _PRETRAINING.value,
   }
-  saved = saved_rows.SavedRows(_RESULT.value, about)
+  saved = saved_rows.SavedRows(_OUT.value, about)
   jobs = policy_jobs.Jobs(_WORK.value, saved)
   found = run_rows(rows, jobs)
-  policy_jobs.write_report(
-    _RESULT.value, hold_one_out_report.tables(found, about)
-  )
-  hold_one_out_report.draw(
-    found, pathlib.Path(_RESULT.value).with_suffix(".png")
-  )
+  report.write(_OUT.value, "\n".join(hold_one_out_report.tables(found, about)))
+  hold_one_out_report.draw(found, pathlib.Path(_OUT.value).with_suffix(".png"))
 
 
 def label(row: published.Row) -> str:
-  return f"{row.label}/{gpu_flags.cluster_of(row)}"
+  return f"{row.label}/{one_gpu.cluster_of(row)}"
 
 
 def run_rows(
@@ -166,14 +157,14 @@ def graphs(
 ) -> list[tuple[str, str]]:
   """(File, cluster) of each row."""
   return [
-    (jobs.graph(row, label(row))[0], gpu_flags.cluster_of(row)) for row in rows
+    (jobs.graph(row, label(row))[0], one_gpu.cluster_of(row)) for row in rows
   ]
 
 
 def common(row: published.Row, seed: str) -> dict[str, Any]:
   """What all jobs have in common."""
   return {
-    "cluster": gpu_flags.cluster_of(row),
+    "cluster": one_gpu.cluster_of(row),
     "strategy": "gdp_merged",
     "decisions": _DECISIONS.value,
     "evaluations": TUNING * SAMPLES,
@@ -182,4 +173,4 @@ def common(row: published.Row, seed: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-  app.run(main)
+  OPTIONS.run(main)

@@ -1,16 +1,14 @@
-"""Whether the policy earns its place, on graphs that nobody tuned on.
+"""Compares `auto` with and without the policy `ordered` on a set of graphs.
 
-Of each row of a set of `models/graph_sets.py`: `auto` with the policy against
-without it, same seeds and seconds, on one core; and what the policy does alone,
-as the best of all that it draws in 3 s (its network, and the rules whose best
-placement it changes, included), beside the best of all one-shot placers, as
-many random changes of the same placement, and as many random samples, each
-cluster on any accelerator.
-Seconds stand beside evaluations. TensorFlow is loaded before any clock starts,
-and kernels are compiled. Each result is saved as soon as it is there.
+For each row of a set of `models/graph_sets.py`, with the same seeds and seconds
+on one core: `auto` with the policy and without it; and the best of the policy's
+samples of 3 s, beside the best one-shot placer, as many random changes of the
+same placement, and as many random placements of coarse groups on accelerators.
+TensorFlow is loaded and kernels are compiled before any clock starts. Each
+result is saved as soon as it is there.
 
-The test set is looked at once, when nothing will be chosen any more. Its graphs
-can be counted before (`--count`): that places nothing.
+The test set is looked at once, when nothing will be chosen any more. `--count`
+counts its ops and places nothing.
 
   python -m benchmarks.learned.run_holdout  # the development set
   python -m benchmarks.learned.run_holdout --set=test --count
@@ -19,19 +17,18 @@ can be counted before (`--count`): that places nothing.
 
 import dataclasses
 import math
-import pathlib
 import re
 import statistics
-import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from absl import flags
 
 from benchmarks.learned import samples
-from benchmarks.lib import saved_rows
+from benchmarks.lib import command, report, saved_rows
+from benchmarks.lib.command import Options
 from benchmarks.models import graph_sets
 from tfplace.bin import cli
 from tfplace.core import Problem
@@ -47,39 +44,26 @@ from tfplace.placers.tracker import Tracker
 from tfplace.plan import graph_cache
 from tfplace.simulate import Simulator
 
-HERE = pathlib.Path(__file__).parents[1]
-_DESCRIPTION = "Compares auto and one-shot placers with and without the policy."
 ARMS: Mapping[str, Sequence[str]] = {"with": LEARNED_IN_AUTO, "without": ()}
-ALONE_S = 3.0  # of the policy's draws
+ALONE_S = 3.0  # of the policy's samples
 ONE_SHOT_S = 60.0  # that a one-shot placer may take
-# Clusters that random draws take in turn: those that the policy is asked at.
+# Coarse groups that random placements take in turn, as the policy does.
 RANDOM_SIZES = (12, 16, 24, 32, 48, 64)
-_AT_ONCE = 16  # random draws of one size
-_NEVER = 1_000_000_000  # draws without a better one, after which it ends
+_AT_ONCE = 16  # random placements of one size
+_NEVER = 1_000_000_000  # samples without a better one, after which it ends
 
 
-def define(values: flags.FlagValues) -> None:
-  """Adds the flags."""
-  flags.DEFINE_enum(
-    *("set", "development", list(graph_sets.SETS), "Of graphs."),
-    flag_values=values,
-  )
-  for name, default, text in (
-    ("rows", "", "Pattern of the rows' labels; all where left out."),
-    ("graph_cache_dir", graph_cache.default_directory(), "Extracted graphs."),
-    ("out", None, "JSON file; by default results/untouched_SET.json."),
-    ("policy", None, "Exported policy; the shipped one where left out."),
-  ):
-    flags.DEFINE_string(name, default, text, flag_values=values)
-  for name, numbers, text in (
-    ("budgets_s", ["3", "10", "60"], "Seconds of auto."),
-    ("seeds", ["0", "1"], "Seeds of the searches."),
-  ):
-    flags.DEFINE_list(name, numbers, text, flag_values=values)
-  flags.DEFINE_bool(
-    *("count", False, "Extracts and counts ops only: places nothing."),
-    flag_values=values,
-  )
+OPTIONS = Options("run_holdout", __doc__)
+OPTIONS.add("set", "development", "Of graphs.", choices=list(graph_sets.SETS))
+OPTIONS.add("rows", "", "Pattern of the rows' labels; all where left out.")
+OPTIONS.add(
+  "graph_cache_dir", graph_cache.default_directory(), "Extracted graphs."
+)
+OPTIONS.add("out", None, "JSON file; by default results/holdout_SET.json.")
+OPTIONS.add("policy", None, "Exported policy; the shipped one where left out.")
+OPTIONS.add("budgets_s", ["3", "10", "60"], "Seconds of auto.")
+OPTIONS.add("seeds", ["0", "1"], "Seeds of the searches.")
+OPTIONS.add("count", False, "Extracts and counts ops only: places nothing.")
 
 
 def main(values: flags.FlagValues) -> None:
@@ -93,14 +77,12 @@ def main(values: flags.FlagValues) -> None:
       print(f"{row.label}: {graph.num_ops:,} ops", flush=True)
     return
   saved_rows.pin_to_cores(1)
-  out = values.out or str(HERE / "results" / f"untouched_{values.set}.json")
+  out = values.out or str(command.RESULTS / f"holdout_{values.set}.json")
   cli.check_writable(out)
   settings = {"set": values.set, "policy": values.policy or "shipped"}
-  saved = saved_rows.of_command(out, settings)
+  saved = saved_rows.SavedRows(out, settings)
   found = {row.label: measured(values, row, saved) for row in rows}
-  text = "\n".join([*auto_table(found), "", *alone_table(found)]) + "\n"
-  pathlib.Path(out).with_suffix(".md").write_text(text, encoding="utf-8")
-  print(text)
+  report.write(out, f"{auto_table(found)}\n\n{alone_table(found)}")
 
 
 def wanted(values: flags.FlagValues) -> list[graph_sets.SetRow]:
@@ -206,13 +188,13 @@ def alone(problem: Problem, policy: str | None) -> dict[str, Any]:
     else:
       found["one_shot"][strategy] = _kept(result)
   placer = OrderedPlacer(policy, patience=_NEVER)
-  drawn = placer.place(problem, simulator, Budget(ALONE_S), 0)
-  found["policy"] = _kept(drawn)
-  budget = Budget(ONE_SHOT_S, drawn.evaluations)
+  sampled = placer.place(problem, simulator, Budget(ALONE_S), 0)
+  found["policy"] = _kept(sampled)
+  budget = Budget(ONE_SHOT_S, sampled.evaluations)
   tracker = Tracker(placer.name, problem, simulator, budget)
   placer.search(tracker, np.random.default_rng(0), None, placer.sizes)
   found["changes"] = _kept(tracker.result())
-  found["random"] = random_draws(problem, simulator, drawn.evaluations)
+  found["random"] = random_samples(problem, simulator, sampled.evaluations)
   return found
 
 
@@ -224,10 +206,10 @@ def _kept(result: Result) -> dict[str, Any]:
   }
 
 
-def random_draws(
+def random_samples(
   problem: Problem, simulator: Simulator, count: int
 ) -> dict[str, Any]:
-  """The best of `count` random draws that fit, None where none does."""
+  """The best of `count` random placements that fit; None where none does."""
   began, rng, best = time.perf_counter(), np.random.default_rng(0), math.inf
   by_size = [group_decisions(problem, size) for size in RANDOM_SIZES]
   left, turn = count, 0
@@ -240,19 +222,17 @@ def random_draws(
     best = min(best, float(times.min()))
     left, turn = left - len(some), turn + 1
   return {
-    "step_time_us": samples.known(best),
+    "step_time_us": report.known(best),
     "seconds": time.perf_counter() - began,
     "evaluations": count,
   }
 
 
-def auto_table(found: Mapping[str, dict]) -> list[str]:
+def auto_table(found: Mapping[str, dict]) -> str:
   """Markdown: by row and budget, medians of the seeds."""
-  lines = [
-    "| graph | ops | s | without, ms | with | without / with | evaluations"
-    " without | with | policy, s | search, s |",
-    "| --- " * 10 + "|",
-  ]
+  heads = ["graph", "ops", "s", "without, ms", "with", "without / with"]
+  heads += ["evaluations without", "with", "policy, s", "search, s"]
+  lines = []
   gains: dict[str, list[float]] = {}
   for label, row in found.items():
     for budget, results in row.items():
@@ -267,68 +247,54 @@ def auto_table(found: Mapping[str, dict]) -> list[str]:
       cells += [f"{count['without']:,.0f}", f"{count['with']:,.0f}"]
       for key in ("policy_s", "search_s"):
         cells.append(f"{_median(results, 'with', key):.2f}")
-      lines.append("| " + " | ".join(cells) + " |")
+      lines.append(cells)
   for budget, all_gains in gains.items():
-    mean, least = _mean(all_gains), min(all_gains)
-    lines.append(
-      f"| *geometric mean, and least* |  | {budget} |  |  | {mean:.3f},"
-      f" {least:.3f} |  |  |  |  |"
-    )
-  return lines
+    mean = f"{report.geometric_mean(all_gains):.3f}, {min(all_gains):.3f}"
+    name = "*geometric mean, and least*"
+    lines.append([name, "", budget, "", "", mean, *[""] * 4])
+  return report.markdown(heads, lines)
 
 
 def _median(results: list[dict], arm: str, key: str) -> float:
   return statistics.median(result[arm][key] for result in results)
 
 
-def _mean(ratios: Iterable[float]) -> float:
-  logs = [math.log(ratio) for ratio in ratios]
-  return math.exp(statistics.fmean(logs)) if logs else math.nan
-
-
-def alone_table(found: Mapping[str, dict]) -> list[str]:
-  """Markdown: the policy's draws over one-shot placers and random samples."""
-  lines = [
-    "| graph | best one-shot, ms | policy, ms | policy / one-shot | random"
-    " changes, ms | policy / changes | random, ms | policy / random | draws"
-    " | policy, s | random, s |",
-    "| --- " * 11 + "|",
-  ]
-  over_shot, over_random, over_changes = [], [], []
+def alone_table(found: Mapping[str, dict]) -> str:
+  """Markdown: the policy's samples over one-shot placers and random ones."""
+  heads = ["graph", "best one-shot, ms", "policy, ms", "policy / one-shot"]
+  heads += ["random changes, ms", "policy / changes", "random, ms"]
+  heads += ["policy / random", "samples", "policy, s", "random, s"]
+  lines = []
+  over: dict[str, list[float]] = {"shot": [], "changes": [], "random": []}
   for label, row in found.items():
     each = row["alone"]
-    known = {
+    times_ms = {
       name: shot["step_time_us"] / 1e3
       for name, shot in each["one_shot"].items()
       if "step_time_us" in shot
     }
-    name = min(known, key=lambda n: known[n])
+    name = min(times_ms, key=lambda n: times_ms[n])
     mine, random = each["policy"], each["random"]
     mine_ms, random_us = mine["step_time_us"] / 1e3, random["step_time_us"]
-    over_shot.append(mine_ms / known[name])
-    cells = [label, f"{known[name]:.1f} {name}", f"{mine_ms:.1f}"]
-    cells.append(f"{over_shot[-1]:.3f}")
     changes_ms = each["changes"]["step_time_us"] / 1e3
-    over_changes.append(mine_ms / changes_ms)
-    cells += [f"{changes_ms:.1f}", f"{over_changes[-1]:.3f}"]
+    over["shot"].append(mine_ms / times_ms[name])
+    over["changes"].append(mine_ms / changes_ms)
+    cells = [label, f"{times_ms[name]:.1f} {name}", f"{mine_ms:.1f}"]
+    cells += [f"{over['shot'][-1]:.3f}", f"{changes_ms:.1f}"]
+    cells.append(f"{over['changes'][-1]:.3f}")
     if random_us is None:
       cells += ["OOM", "-"]
     else:
-      over_random.append(1e3 * mine_ms / random_us)
-      cells += [f"{random_us / 1e3:.1f}", f"{over_random[-1]:.3f}"]
+      over["random"].append(1e3 * mine_ms / random_us)
+      cells += [f"{random_us / 1e3:.1f}", f"{over['random'][-1]:.3f}"]
     cells += [f"{mine['evaluations']:,}", f"{mine['seconds']:.2f}"]
-    lines.append("| " + " | ".join([*cells, f"{random['seconds']:.2f}"]) + " |")
-  lines.append(
-    f"| *geometric mean* |  |  | {_mean(over_shot):.3f} |  |"
-    f" {_mean(over_changes):.3f} |  | {_mean(over_random):.3f} |  |  |  |"
+    lines.append([*cells, f"{random['seconds']:.2f}"])
+  shot, changes, random_mean = (
+    f"{report.geometric_mean(ratios):.3f}" for ratios in over.values()
   )
-  return lines
-
-
-def start(argv: Sequence[str] | None = None) -> int:
-  """The program; returns its exit code."""
-  return cli.run_command("untouched", _DESCRIPTION, define, main, argv)
+  means = ["*geometric mean*", "", "", shot, "", changes, "", random_mean]
+  return report.markdown(heads, [*lines, [*means, "", "", ""]])
 
 
 if __name__ == "__main__":
-  sys.exit(start())
+  OPTIONS.run(main)

@@ -1,4 +1,4 @@
-"""Does PPO improve on its imitation start, and by more than annealing does?
+"""Compares PPO and annealing from the same imitation start.
 
 For Inception-V3 and NMT merged to 256 decisions, for NMT at every one of its
 10,000 groups, and for each seed: a policy imitates the best one-shot
@@ -19,10 +19,11 @@ import sys
 import tempfile
 from typing import Any
 
-from absl import app, flags
+from absl import flags
 from matplotlib.figure import Figure
 from rich import console, table
 
+from benchmarks.lib.command import Options
 from tfplace import bounds
 from tfplace.core import Problem
 from tfplace.core.presets import cluster_preset
@@ -30,25 +31,23 @@ from tfplace.formats import load_graph
 from tfplace.formats.json_file import write_json
 from tfplace.learned import training_process
 
-HERE = pathlib.Path(__file__).parents[1]
-_MODELS = flags.DEFINE_list("models", ["inception_v3", "nmt"], "Zoo models.")
-_CLUSTER = flags.DEFINE_string("cluster", "k80x2", "Cluster preset.")
-_DECISIONS = flags.DEFINE_integer("decisions", 256, "Decisions per graph.")
-_WHOLE = flags.DEFINE_list(
+OPTIONS = Options("run_learning", __doc__)
+_MODELS = OPTIONS.add("models", ["inception_v3", "nmt"], "Zoo models.")
+_CLUSTER = OPTIONS.add("cluster", "k80x2", "Cluster preset.")
+_DECISIONS = OPTIONS.add("decisions", 256, "Decisions per graph.")
+_WHOLE = OPTIONS.add(
   "whole", ["nmt"], "Models of which every group is a decision, too."
 )
-_SEEDS = flags.DEFINE_list("seeds", ["0", "1", "2"], "Seeds.")
-_EVALUATIONS = flags.DEFINE_integer(
+_SEEDS = OPTIONS.add("seeds", ["0", "1", "2"], "Seeds.")
+_EVALUATIONS = OPTIONS.add(
   "evaluations", 1000, "Placements that PPO and annealing may try, about."
 )
-_WORK = flags.DEFINE_string(
+_WORK = OPTIONS.add(
   "work_dir", ".learning", "Where runs keep their checkpoints."
 )
-_OUT = flags.DEFINE_string(
-  "out", str(HERE / "results" / "learning.json"), "JSON file to write."
-)
-_QUICK = flags.DEFINE_bool("quick", False, "A minute: 64 decisions, one seed.")
-_FRESH = flags.DEFINE_bool("fresh", False, "Train every policy again.")
+_OUT = OPTIONS.out("learning.json")
+_QUICK = OPTIONS.add("quick", False, "A minute: 64 decisions, one seed.")
+_FRESH = OPTIONS.add("fresh", False, "Train every policy again.")
 
 
 def load_problem(model: str, cluster: str) -> Problem:
@@ -208,13 +207,12 @@ def draw(rows: dict[str, dict], path: pathlib.Path) -> None:
   figure.savefig(path, dpi=120)
 
 
-def main(argv: list[str]) -> None:
-  del argv
+def main(_: flags.FlagValues) -> None:
   training_process.enter_training_process()
   out = pathlib.Path(_OUT.value)
-  if _QUICK.value and not flags.FLAGS["out"].present:
+  if _QUICK.value and not OPTIONS.values["out"].present:
     out = out.with_name("learning_quick.json")
-    flags.FLAGS.out = str(out)
+    OPTIONS.values.out = str(out)
   rows = {}
   if out.exists() and not _FRESH.value:
     rows = json.loads(out.read_text())["rows"]
@@ -227,4 +225,4 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-  app.run(main)
+  OPTIONS.run(main)

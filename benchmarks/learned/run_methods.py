@@ -21,65 +21,60 @@ import re
 import subprocess
 import sys
 
-from absl import app, flags
+from absl import flags
 
 from benchmarks.learned import methods_report
 from benchmarks.learned.method_runs import SETTINGS
-from benchmarks.lib import gpu_flags
+from benchmarks.lib import command, one_gpu
+from benchmarks.lib.command import Options
 from tfplace import bounds, core, formats
-from tfplace.bin import sources
+from tfplace.bin import cli, sources
 from tfplace.formats.json_file import write_json
 from tfplace.learned import training_process
 
-HERE = pathlib.Path(__file__).parents[1]
 _RUNS = "benchmarks.learned.method_runs"
-_GRAPHS = flags.DEFINE_list(
+OPTIONS = Options("run_methods", __doc__, one_gpu.VALUES)
+_GRAPHS = OPTIONS.add(
   "graphs", [], "tfplace.graph.v1 files instead of rows, on --cluster."
 )
-_CLUSTER = flags.DEFINE_string(
+_CLUSTER = OPTIONS.add(
   "cluster", "k80x2", "Devices for --graphs: a preset or a cluster file."
 )
-_STRATEGIES = flags.DEFINE_list("strategies", list(SETTINGS), "What to run.")
-_SEEDS = flags.DEFINE_list("seeds", ["0", "1", "2"], "Seeds.")
-_LARGE_OPS = flags.DEFINE_integer(
+_STRATEGIES = OPTIONS.add("strategies", list(SETTINGS), "What to run.")
+_SEEDS = OPTIONS.add("seeds", ["0", "1", "2"], "Seeds.")
+_LARGE_OPS = OPTIONS.add(
   "large_ops", 10_000, "Graphs of at least so many ops get the first seed only."
 )
-_EVALUATIONS = flags.DEFINE_integer(
+_EVALUATIONS = OPTIONS.add(
   "evaluations", 10_000, "Simulator evaluations of each run."
 )
-_SECONDS = flags.DEFINE_float(
+_SECONDS = OPTIONS.add(
   "seconds",
   None,
   "Of each run, in place of --evaluations: of the processor; of the clock where"
   " nothing is trained.",
-  lower_bound=1.0,
+  least=1.0,
+  kind=float,
 )
-_TRIALS = flags.DEFINE_integer(
+_TRIALS = OPTIONS.add(
   "trials", 2, "Settings tried per strategy, on each row.", 1, 3
 )
-_DECISIONS = flags.DEFINE_integer(
+_DECISIONS = OPTIONS.add(
   "decisions", 256, "Groups that Placeto, RNN and the merged ones place."
 )
-_IMITATION = flags.DEFINE_integer(
+_IMITATION = OPTIONS.add(
   "imitation_steps", 0, "Imitation of the best one-shot placement, before."
 )
-_WORK = flags.DEFINE_string(
+_WORK = OPTIONS.add(
   "work_dir", ".learned", "Where runs keep graphs and checkpoints."
 )
-_OUT = flags.DEFINE_string(
-  "out", str(HERE / "results" / "learned.json"), "JSON file to write."
-)
-_REPORT_ONLY = flags.DEFINE_bool("report_only", False, "Run nothing.")
+_OUT = OPTIONS.out("learned.json")
+_REPORT_ONLY = OPTIONS.add("report_only", False, "Run nothing.")
 
 
-def main(argv: list[str]) -> None:
-  del argv
+def main(_: flags.FlagValues) -> None:
   training_process.check_packages()
-  unknown = sorted(set(_STRATEGIES.value) - set(SETTINGS))
-  if unknown:
-    raise app.UsageError(
-      f"--strategies: {unknown[0]!r} is none of {', '.join(SETTINGS)}"
-    )
+  command.check_names("strategies", _STRATEGIES.value, SETTINGS)
   out = pathlib.Path(_OUT.value)
   results = load(out)
   if not _REPORT_ONLY.value:
@@ -103,7 +98,7 @@ def load(out: pathlib.Path) -> dict:
     return {"about": about, "graphs": {}, "runs": {}}
   found = json.loads(out.read_text(encoding="utf-8"))
   if found["about"] != about and not _REPORT_ONLY.value:
-    raise app.UsageError(
+    raise cli.UsageError(
       f"{out} holds runs of {found['about']}, not {about}: choose another --out"
     )
   return found
@@ -124,11 +119,11 @@ def cases() -> list[tuple[str, pathlib.Path, str]]:
     ]
   return [
     (
-      f"{row.label}/{gpu_flags.cluster_of(row)}",
-      gpu_flags.graph_file(row, pathlib.Path(_WORK.value) / "graphs"),
-      gpu_flags.cluster_of(row),
+      f"{row.label}/{one_gpu.cluster_of(row)}",
+      one_gpu.graph_file(row, pathlib.Path(_WORK.value) / "graphs"),
+      one_gpu.cluster_of(row),
     )
-    for row in gpu_flags.rows()
+    for row in one_gpu.rows()
   ]
 
 
@@ -200,4 +195,4 @@ def run(
 
 
 if __name__ == "__main__":
-  app.run(main)
+  OPTIONS.run(main)

@@ -1,29 +1,17 @@
-"""The policy that changes placements in order: trained, and compared.
+"""Trains the policy `ordered`, which changes placements in order.
 
-Development graphs only; the test set of the README is not looked at here.
-`train` has three tasks of each graph on each cluster: to change the two best
-placements by rules, and what a short search makes of the best. It imitates a
-longer search of the clusters, then goes on by PPO, resumes where it was cut
-off, and exports the policy and one of random weights. `compare` sets the best
-that the policy draws in some seconds (features, network, decoding and
-simulations; TensorFlow is loaded before) beside every one-shot placer, random
-weights and random changes. `ceiling` shows what a search finds in so many
-seconds over the best one-shot placer: what a policy could win.
+Each graph on each cluster gives three tasks: to change the two best placements
+by rules, and what a short search makes of the best. Training imitates a longer
+search of the coarse groups, goes on by PPO, resumes where it was cut off, and
+exports the policy. Needs the extra `train`.
 
-  python -m benchmarks.learned.run_ordered train --graphs='graphs/*.json.gz' \\
-    --on=v100x4,p100x8 --work_dir=ordered
-  python -m benchmarks.learned.run_ordered compare \\
-      --graphs='others/*.json.gz' \\
-    --on=v100x4 --work_dir=ordered
-  python -m benchmarks.learned.run_ordered ceiling \\
-      --graphs='graphs/*.json.gz' \\
-    --on=v100x4 --searches_s=3,10,60
+  python -m benchmarks.learned.run_ordered --graphs='graphs/*.json.gz' \\
+      --on=v100x4,p100x8 --work_dir=ordered
 """
 
 import contextlib
 import dataclasses
 import glob
-import math
 import pathlib
 import statistics
 import time
@@ -31,20 +19,19 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from absl import app, flags
+from absl import flags
 
 import tfplace
-from benchmarks.lib import saved_rows
+from benchmarks.lib.command import Options
+from tfplace.bin import cli
 from tfplace.core import Problem, symmetry
 from tfplace.core.budget import Budget
-from tfplace.core.evaluation import Result
 from tfplace.core.presets import cluster_preset
 from tfplace.errors import TfplaceError
-from tfplace.learned import policies, training_process
+from tfplace.learned import training_process
 from tfplace.learned.decisions import Decisions, decisions_at
 from tfplace.placers import registry
 from tfplace.placers.search.annealing import best_first
-from tfplace.placers.tracker import Tracker
 from tfplace.simulate import Simulator
 
 STRATEGY = "ordered"
@@ -52,40 +39,29 @@ STRATEGY = "ordered"
 RULES = (*registry.MICROBATCHED, "expert", "axes", "metis", "heft")
 RULE_S = 5.0
 SHORT = 150  # evaluations of the search that makes the third
-ARMS = ("policy", "untrained", "random")
-NEVER = 1_000_000_000  # draws without a better one, after which it ends
-_GRAPHS = flags.DEFINE_list(
+OPTIONS = Options("run_ordered", __doc__)
+_GRAPHS = OPTIONS.add(
   "graphs",
   [],
   "Graph files, or globs of them; FILE@CLUSTER+CLUSTER names their clusters.",
 )
-_ON = flags.DEFINE_list("on", ["v100x4"], "Clusters of all other files.")
-_WORK_DIR = flags.DEFINE_string("work_dir", None, "Checkpoints and policies.")
-_OUT = flags.DEFINE_string("out", None, "JSON file of rows that are known.")
-_SEED = flags.DEFINE_integer("seed", 0, "Of weights, draws and searches.")
-_SECONDS = flags.DEFINE_float("seconds", 3.0, "Of each arm's draws.")
-_SEARCHES_S = flags.DEFINE_list("searches_s", ["3", "10", "60"], "Of `auto`.")
-_SIZES = flags.DEFINE_list("sizes", ["512"], "Decisions of each task.")
-_INIT_FROM = flags.DEFINE_string("init_from", None, "Policy to go on from.")
-_ELITE = flags.DEFINE_float("elite", 0.25, "Share of the draws that teach.")
-_AVERAGING = flags.DEFINE_float("averaging", 0.998, "See `PPOConfig`.")
-_ENTROPY = flags.DEFINE_float("entropy", 0.0, "Weight, see `PPOConfig`.")
-_TEMPERATURE = flags.DEFINE_float("temperature", 0.5, "See `PPOConfig`.")
-_RATE = flags.DEFINE_float("learning_rate", 1e-3, "Of Adam, for PPO.")
-_EXPORT_EVERY = flags.DEFINE_integer("export_every", 500, "Steps.")
-_STEPS = flags.DEFINE_integer("imitation_steps", 25, "Per task.")
-_ITERATIONS = flags.DEFINE_integer("iterations", 0, "Of PPO, in all.")
-_SEARCHED = flags.DEFINE_integer("search_evaluations", 5000, "Per target.")
-_SEARCH_MS = flags.DEFINE_float(
+_ON = OPTIONS.add("on", ["v100x4"], "Clusters of all other files.")
+_WORK_DIR = OPTIONS.add("work_dir", None, "Checkpoints and policies.")
+_SEED = OPTIONS.add("seed", 0, "Of weights, samples and searches.")
+_SIZES = OPTIONS.add("sizes", ["512"], "Coarse groups of each task.")
+_INIT_FROM = OPTIONS.add("init_from", None, "Policy to go on from.")
+_ELITE = OPTIONS.add("elite", 0.25, "Share of the samples that teach.")
+_AVERAGING = OPTIONS.add("averaging", 0.998, "See `PPOConfig`.")
+_ENTROPY = OPTIONS.add("entropy", 0.0, "Weight, see `PPOConfig`.")
+_TEMPERATURE = OPTIONS.add("temperature", 0.5, "See `PPOConfig`.")
+_RATE = OPTIONS.add("learning_rate", 1e-3, "Of Adam, for PPO.")
+_EXPORT_EVERY = OPTIONS.add("export_every", 500, "Steps.")
+_STEPS = OPTIONS.add("imitation_steps", 25, "Per task.")
+_ITERATIONS = OPTIONS.add("iterations", 0, "Of PPO, in all.")
+_SEARCHED = OPTIONS.add("search_evaluations", 5000, "Per target.")
+_SEARCH_MS = OPTIONS.add(
   "search_ms_per_op", 0.4, "Of a target, at most; at least 10 s."
 )
-
-
-def main(argv: list[str]) -> None:
-  actions = {"train": train, "compare": compare, "ceiling": ceiling}
-  if len(argv) != 2 or argv[1] not in actions:
-    raise app.UsageError(f"say what to do: {', '.join(actions)}")
-  actions[argv[1]]()
 
 
 def problems() -> Iterator[Problem]:
@@ -94,17 +70,16 @@ def problems() -> Iterator[Problem]:
     wild, _, on = named.partition("@")
     paths = sorted(glob.glob(wild))
     if not paths:
-      raise app.UsageError(f"--graphs: {wild!r} names no file")
+      raise cli.UsageError(f"--graphs: {wild!r} names no file")
     for path in paths:
       graph = tfplace.load_graph(path)
       for cluster in on.split("+") if on else _ON.value:
         yield Problem(graph, cluster_preset(cluster))
 
 
-def train() -> None:
+def main(_: flags.FlagValues) -> None:
   """Imitation and PPO; progress is printed, checkpoints are kept."""
   training_process.enter_training_process()
-  from tfplace.learned import export
   from tfplace.learned.train import trainer as training
   from tfplace.learned.train.config import Request
   from tfplace.learned.train.tasks import Task
@@ -142,8 +117,6 @@ def train() -> None:
       tasks, config, request.checkpoint_dir, init_from=_INIT_FROM.value
     )
     print(f"{len(run.tasks)} tasks, {run.done} of {run.total} done", flush=True)
-    if not run.done:
-      export.export_policy(run.learner.exportable(), work / "untrained")
     told = _Printer(len(run.tasks))
 
     def on_step(report: Any) -> None:
@@ -244,114 +217,5 @@ class _Printer:
     self._seen = []
 
 
-def search(
-  placer: Any, problem: Problem, seconds: float, policy: Any, sizes: list[int]
-) -> Result:
-  """Searches by a policy, or by random changes for None."""
-  budget = Budget(seconds)
-  tracker = Tracker(STRATEGY, problem, Simulator(problem), budget)
-  rng = np.random.default_rng(_SEED.value)
-  placer.search(tracker, rng, policy, sizes)
-  return tracker.result()
-
-
-def compare() -> None:
-  """One row per problem; then the geometric means."""
-  from tfplace.learned.ordered import placer as ordered_placer
-
-  work = pathlib.Path(_WORK_DIR.value)
-  arms = {
-    name: policies.load_policy(work / folder, STRATEGY)
-    for name, folder in (("policy", "policy"), ("untrained", "untrained"))
-  }
-  saved = saved_rows.SavedRows(
-    _OUT.value or str(work / "compare.json"),
-    {"seconds": _SECONDS.value, "seed": _SEED.value},
-    "--out",
-  )
-  sizes = [int(size) for size in _SIZES.value]
-
-  def measure(problem: Problem) -> dict:
-    row = one_shots(problem)
-    for arm in ARMS:
-      policy = arms.get(arm)
-      placer = ordered_placer.OrderedPlacer(patience=NEVER)
-      began = time.perf_counter()
-      found = search(placer, problem, _SECONDS.value, policy, sizes)
-      row[arm] = {
-        "step_time_us": found.evaluation.step_time_us,
-        "seconds": time.perf_counter() - began,
-        "evaluations": found.evaluations,
-        "first_us": found.history[0].step_time_us,
-      }
-    return row
-
-  rows = {}
-  for problem in problems():
-    for policy in (*arms.values(), None):  # compiled before the clock starts
-      placer = ordered_placer.OrderedPlacer(samples=1)
-      search(placer, problem, 60.0, policy, sizes)
-    key = f"{problem.graph.name}/{problem.cluster.name}"
-    key += f"/{problem.graph.num_microbatches}"
-    rows[key] = saved.row(key, lambda problem=problem: measure(problem))
-  heads = ["graph", "ops", "best one-shot (ms)", "by", *ARMS]
-  print("| " + " | ".join(heads) + " |\n" + "| --- " * len(heads) + "|")
-  for key, row in rows.items():
-    cells = [key, f"{row['ops']:,}", f"{row['one_shot_us'] / 1e3:.1f}"]
-    cells += [row["by"], *(f"{_ratio(row, arm):.3f}" for arm in ARMS)]
-    print("| " + " | ".join(cells) + " |")
-  means = [
-    math.exp(statistics.fmean(math.log(_ratio(r, arm)) for r in rows.values()))
-    for arm in ARMS
-  ]
-  print("geometric means", dict(zip(ARMS, np.round(means, 4), strict=True)))
-
-
-def _ratio(row: dict, arm: str) -> float:
-  """Step time over that of the best one-shot placer."""
-  return row[arm]["step_time_us"] / row["one_shot_us"]
-
-
-def one_shots(problem: Problem) -> dict:
-  """The best of all placers that neither search nor learn."""
-  simulator = Simulator(problem)
-  found = {}
-  for name in registry.classical(problem):
-    try:
-      placer = registry.get_placer(name)
-      result = placer.place(problem, simulator, Budget(60.0), _SEED.value)
-    except TfplaceError:
-      continue
-    found[name] = result.evaluation.step_time_us
-  best = min(found, key=found.__getitem__)
-  return {
-    "ops": problem.graph.num_ops,
-    "one_shot_us": found[best],
-    "by": best,
-    "one_shots": found,
-  }
-
-
-def ceiling() -> None:
-  """`auto` without a policy at each of so many seconds."""
-  from tfplace.placers.auto import AutoPlacer
-
-  saved = saved_rows.SavedRows(_OUT.value, {"seed": _SEED.value}, "--out")
-
-  def measure(problem: Problem) -> dict:
-    row = one_shots(problem)
-    for seconds in _SEARCHES_S.value:
-      found = AutoPlacer(learned=()).place(
-        problem, Simulator(problem), Budget(float(seconds)), _SEED.value
-      )
-      row[f"auto_{seconds}_s"] = found.evaluation.step_time_us
-    return row
-
-  for problem in problems():
-    key = f"{problem.graph.name}/{problem.cluster.name}"
-    key += f"/{problem.graph.num_microbatches}"
-    saved.row(key, lambda problem=problem: measure(problem))
-
-
 if __name__ == "__main__":
-  app.run(main)
+  OPTIONS.run(main)

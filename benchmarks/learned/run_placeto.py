@@ -17,7 +17,7 @@ import pathlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from absl import app, flags
+from absl import flags
 
 from benchmarks.learned import placeto_report, policy_jobs
 from benchmarks.learned.placeto_report import (
@@ -28,11 +28,11 @@ from benchmarks.learned.placeto_report import (
   TRAINED,
   ZERO_SHOT,
 )
-from benchmarks.lib import gpu_flags, published, saved_rows
+from benchmarks.lib import command, one_gpu, published, report, saved_rows
+from benchmarks.lib.command import Options
 from tfplace.learned import training_process
 from tfplace.models import families
 
-HERE = pathlib.Path(__file__).parents[1]
 # What differs from Placeto as it is here: of its method, and its network.
 VARIANTS: dict[str, dict[str, Any]] = {
   DEFAULT: {},
@@ -46,62 +46,55 @@ PRETRAINING = {
   PLACETO: {"entropy": 0.1, "learning_rate": 5e-4},
   RNN: {"elite": 0.25, "entropy": 0.03, "learning_rate": 1e-3},
 }
-_FAMILIES = flags.DEFINE_list("families", list(families.FAMILIES), "Families.")
-_VARIANTS = flags.DEFINE_list("variants", list(VARIANTS), "Of Placeto.")
-_MEMBERS = flags.DEFINE_integer(
+OPTIONS = Options("run_placeto", __doc__, one_gpu.VALUES)
+_FAMILIES = OPTIONS.add("families", list(families.FAMILIES), "Families.")
+_VARIANTS = OPTIONS.add("variants", list(VARIANTS), "Of Placeto.")
+_MEMBERS = OPTIONS.add(
   "members", 24, "Of a family that train its policies, at most.", 1
 )
-_TESTS = flags.DEFINE_integer("tests", 8, "Of a family that test.", 1, 8)
-_DECISIONS = flags.DEFINE_integer("decisions", 24, "Groups per graph.", 2)
-_PRETRAINING = flags.DEFINE_integer(
+_TESTS = OPTIONS.add("tests", 8, "Of a family that test.", 1, 8)
+_DECISIONS = OPTIONS.add("decisions", 24, "Groups per graph.", 2)
+_PRETRAINING = OPTIONS.add(
   "pretraining", 5000, "Iterations of a family's policies.", 1
 )
-_EVALUATIONS = flags.DEFINE_integer(
+_EVALUATIONS = OPTIONS.add(
   "evaluations", 5000, "Placements for training on a graph itself.", 1
 )
-_ZERO_SHOT = flags.DEFINE_integer(
+_ZERO_SHOT = OPTIONS.add(
   "zero_shot", 300, "Placements for a policy that is not trained further.", 1
 )
-_SEEDS = flags.DEFINE_list("seeds", ["0", "1", "2"], "Seeds.")
-_WORK = flags.DEFINE_string(
+_SEEDS = OPTIONS.add("seeds", ["0", "1", "2"], "Seeds.")
+_WORK = OPTIONS.add(
   "work_dir", ".papers", "Where graphs, checkpoints and policies are."
 )
-_RESULT = flags.DEFINE_string(
-  "result", str(HERE / "results" / "placeto.json"), "JSON file to write."
-)
+_OUT = OPTIONS.out("placeto.json")
 
 
-def main(argv: list[str]) -> None:
-  del argv
+def main(_: flags.FlagValues) -> None:
   training_process.check_packages()
-  unknown = sorted(set(_VARIANTS.value) - set(VARIANTS))
-  if unknown:
-    raise app.UsageError(
-      f"--variants: {unknown[0]!r} is none of {', '.join(VARIANTS)}"
-    )
+  command.check_names("variants", _VARIANTS.value, VARIANTS)
   about = {
-    "gpu": gpu_flags.GPU.value,
+    "gpu": one_gpu.GPU.value,
     "members": _MEMBERS.value,
     "decisions": _DECISIONS.value,
     "pretraining": _PRETRAINING.value,
     "evaluations": _EVALUATIONS.value,
     "zero_shot": _ZERO_SHOT.value,
   }
-  saved = saved_rows.SavedRows(_RESULT.value, about)
+  saved = saved_rows.SavedRows(_OUT.value, about)
   jobs = policy_jobs.Jobs(_WORK.value, saved)
   found = {}
   for family in _FAMILIES.value:
     found[family] = run_family(family, jobs)
-    report = placeto_report.tables(found, about)
-  policy_jobs.write_report(_RESULT.value, report)
-  placeto_report.draw(found, pathlib.Path(_RESULT.value).with_suffix(".png"))
+  report.write(_OUT.value, "\n".join(placeto_report.tables(found, about)))
+  placeto_report.draw(found, pathlib.Path(_OUT.value).with_suffix(".png"))
 
 
 def run_family(family: str, jobs: policy_jobs.Jobs) -> dict[str, dict]:
   """Label of a test member -> its facts, and the runs by arm."""
   train, test = (
-    gpu_flags.members_of(family, indices)
-    for indices in gpu_flags.unseen_split(family)
+    one_gpu.members_of(family, indices)
+    for indices in one_gpu.unseen_split(family)
   )
   train_policies(family, train[: _MEMBERS.value], jobs)
   test = test[: _TESTS.value]
@@ -122,7 +115,7 @@ def train_policies(
 ) -> None:
   """Trains each policy of a family on all the members that it may see."""
   graphs = [
-    (jobs.graph(row, row.label)[0], gpu_flags.cluster_of(row)) for row in seen
+    (jobs.graph(row, row.label)[0], one_gpu.cluster_of(row)) for row in seen
   ]
   jobs.run(
     {
@@ -184,7 +177,7 @@ def common(
 ) -> dict[str, Any]:
   """What the jobs of a policy have in common."""
   return {
-    "cluster": gpu_flags.cluster_of(row),
+    "cluster": one_gpu.cluster_of(row),
     "strategy": strategy,
     "settings": VARIANTS[variant],
     "decisions": _DECISIONS.value,
@@ -193,4 +186,4 @@ def common(
 
 
 if __name__ == "__main__":
-  app.run(main)
+  OPTIONS.run(main)

@@ -1,4 +1,4 @@
-"""Whether the policy earns its place: `auto` with it and without it.
+"""Compares `auto` with and without learned placers.
 
 The same searches, seeds and seconds on one core, on the published rows or the
 test members of synthetic families. TensorFlow is loaded before the clock
@@ -12,13 +12,12 @@ saved as soon as it is there. Writes JSON and a table in Markdown.
       --test_members=cifar10,ptb
 """
 
-import math
-import pathlib
 import statistics
 
-from absl import app, flags
+from absl import flags
 
-from benchmarks.lib import gpu_flags, published, saved_rows
+from benchmarks.lib import one_gpu, published, report, saved_rows
+from benchmarks.lib.command import Options
 from tfplace.core import Problem
 from tfplace.core.budget import Budget
 from tfplace.models.families import TRAINING_SPLIT
@@ -27,45 +26,38 @@ from tfplace.placers.place import warm_up
 from tfplace.placers.registry import LEARNED_IN_AUTO
 from tfplace.simulate import Simulator
 
-HERE = pathlib.Path(__file__).parents[1]
 ARMS = {"with": LEARNED_IN_AUTO, "without": ()}
 # Zoo names of what the shipped policy was trained on other sizes or members of.
 TRAINED = {name for name, _ in TRAINING_SPLIT} | {"nmt_family", "ptb"}
-_BUDGETS_S = flags.DEFINE_list("budgets_s", ["10", "60", "300"], "Seconds.")
-_SEEDS = flags.DEFINE_list("seeds", ["0", "1", "2"], "Seeds of the searches.")
-_POLICY = flags.DEFINE_string(
+OPTIONS = Options("run_policy_value", __doc__, one_gpu.VALUES)
+_BUDGETS_S = OPTIONS.add("budgets_s", ["10", "60", "300"], "Seconds.")
+_SEEDS = OPTIONS.add("seeds", ["0", "1", "2"], "Seeds of the searches.")
+_POLICY = OPTIONS.add(
   "policy", None, "Directory of an exported policy; the shipped one if none."
 )
-_RESULT = flags.DEFINE_string(
-  "result", str(HERE / "results" / "policy_value.json"), "JSON file to write."
-)
+_OUT = OPTIONS.out("policy_value.json")
 
 
-def main(argv: list[str]) -> None:
-  del argv
+def main(_: flags.FlagValues) -> None:
   saved_rows.pin_to_cores(1)
-  rows = gpu_flags.rows()
+  rows = one_gpu.rows()
   saved = saved_rows.SavedRows(
-    _RESULT.value,
-    {"gpu": gpu_flags.GPU.value, "policy": _POLICY.value or "shipped"},
+    _OUT.value,
+    {"gpu": one_gpu.GPU.value, "policy": _POLICY.value or "shipped"},
   )
   measured = {row.label: measure_row(row, saved) for row in rows}
-  report = "\n".join(table(measured)) + "\n"
-  pathlib.Path(_RESULT.value).with_suffix(".md").write_text(
-    report, encoding="utf-8"
-  )
-  print(report)
+  report.write(_OUT.value, table(measured))
 
 
 def measure_row(
   row: published.Row, saved: saved_rows.SavedRows
 ) -> dict[str, list[dict]]:
   """Budget -> one result per seed, of both arms."""
-  problem = gpu_flags.problem_of(row)
+  problem = one_gpu.problem_of(row)
   return {
     budget: [
       saved.row(
-        f"{row.label}/{gpu_flags.cluster_of(row)}/{budget}/{seed}",
+        f"{row.label}/{one_gpu.cluster_of(row)}/{budget}/{seed}",
         lambda budget=budget, seed=seed: measure(
           problem, row, float(budget), int(seed)
         ),
@@ -103,13 +95,13 @@ def measure(
   return result
 
 
-def table(measured: dict[str, dict[str, list[dict]]]) -> list[str]:
+def table(measured: dict[str, dict[str, list[dict]]]) -> str:
   """Markdown: per row and budget, ms without and with the policy."""
   budgets = _BUDGETS_S.value
   heads = ["model", "ops", "family trained on"]
   for budget in budgets:
     heads += [f"{budget} s: without", "with", "without / with"]
-  lines = ["| " + " | ".join(heads) + " |", "| --- " * len(heads) + "|"]
+  lines = []
   for label, by_budget in measured.items():
     first = by_budget[budgets[0]][0]
     cells = [label, f"{first['ops']:,}"]
@@ -118,19 +110,18 @@ def table(measured: dict[str, dict[str, list[dict]]]) -> list[str]:
       found = by_budget[budget]
       cells += [f"{median(found, a) / 1e3:.1f}" for a in ("without", "with")]
       cells.append(f"{gain(found):.3f}")
-    lines.append("| " + " | ".join(cells) + " |")
+    lines.append(cells)
   for name, least in (("all", 0), ("over 5,000 ops", 5000)):
     cells = [f"*geometric mean, {name}*", "", ""]
     for budget in budgets:
-      logs = [
-        math.log(gain(found[budget]))
+      mean = report.geometric_mean(
+        gain(found[budget])
         for found in measured.values()
         if found[budget][0]["ops"] > least
-      ]
-      mean = math.exp(statistics.fmean(logs)) if logs else math.nan
+      )
       cells += ["", "", f"{mean:.3f}"]
-    lines.append("| " + " | ".join(cells) + " |")
-  return lines
+    lines.append(cells)
+  return report.markdown(heads, lines)
 
 
 def median(found: list[dict], arm: str) -> float:
@@ -144,4 +135,4 @@ def gain(found: list[dict]) -> float:
 
 
 if __name__ == "__main__":
-  app.run(main)
+  OPTIONS.run(main)

@@ -1,8 +1,9 @@
 """The curve of a run of tfplace-train, from the scalars that it has logged.
 
-The step time of what the policy draws over that of the best one-shot placement,
-geometric mean over graphs and draws, in bins of iterations. Writes JSON and a
-picture. Placements that do not fit count as the run's rewards have them.
+Plots the step time of the policy's samples over that of the best one-shot
+placement, geometric means over graphs and samples, in bins of iterations.
+Placements that do not fit count as in the run's rewards. Writes JSON and a
+picture.
 
   python -m benchmarks.learned.run_pretraining --checkpoint_dir=C
 """
@@ -12,20 +13,17 @@ import os
 import pathlib
 
 import numpy as np
-from absl import app, flags
+from absl import flags
 from matplotlib.figure import Figure
 
+from benchmarks.lib.command import Options
+from tfplace.bin import cli
 from tfplace.formats.json_file import write_json
 
-_CHECKPOINTS = flags.DEFINE_string(
-  "checkpoint_dir", None, "That of the run.", required=True
-)
-_BIN = flags.DEFINE_integer("bin", 500, "Iterations per point.", 1)
-_OUT = flags.DEFINE_string(
-  "out",
-  str(pathlib.Path(__file__).parents[1] / "results" / "pretraining.json"),
-  "JSON file to write; the picture goes beside it.",
-)
+OPTIONS = Options("run_pretraining", __doc__)
+_CHECKPOINTS = OPTIONS.add("checkpoint_dir", None, "That of the run.")
+_BIN = OPTIONS.add("bin", 500, "Iterations per point.", 1)
+_OUT = OPTIONS.out("pretraining.json")
 
 
 def rewards(folder: str) -> dict[int, float]:
@@ -65,17 +63,16 @@ def draw(points: list[tuple[int, float]], path: pathlib.Path) -> None:
   panel.axhline(1.0, color="gray", linewidth=0.8)
   panel.set(
     xlabel="PPO iterations",
-    ylabel="draws / best one-shot placement",
+    ylabel="samples / best one-shot placement",
     title="Step times on the training graphs",
   )
   figure.savefig(path, dpi=100)
 
 
-def main(argv: list[str]) -> None:
-  del argv
-  found = rewards(_CHECKPOINTS.value)
+def main(values: flags.FlagValues) -> None:
+  found = rewards(cli.required(values, "checkpoint_dir"))
   if not found:
-    raise app.UsageError(
+    raise cli.UsageError(
       f"--checkpoint_dir={_CHECKPOINTS.value} has no log of PPO iterations"
     )
   points = curve(found, _BIN.value)
@@ -87,4 +84,4 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-  app.run(main)
+  OPTIONS.run(main)

@@ -26,16 +26,16 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from absl import app, flags
+from absl import flags
 from rich import console, table
 
+from benchmarks.lib.command import Options
 from tfplace.core import Problem
 from tfplace.core.presets import cluster_preset
 from tfplace.formats import load_graph
 from tfplace.formats.json_file import write_json
 from tfplace.learned import training_process
 
-HERE = pathlib.Path(__file__).parents[1]
 PARTS = ("place", "imitate", "improve")
 # (file, function) -> what the profile calls it.
 PARTS_OF_A_STEP = {
@@ -43,12 +43,11 @@ PARTS_OF_A_STEP = {
   ("simulator.py", "run"): "simulator",
   ("func_graph.py", "func_graph_from_py_func"): "traced",
 }
-_GRAPHS = flags.DEFINE_list("graphs", [], "tfplace.graph.v1 files.")
-_CLUSTER = flags.DEFINE_string("cluster", "p100x8", "Cluster preset.")
-_PART = flags.DEFINE_enum("part", None, PARTS, "In a child: what to time.")
-_OUT = flags.DEFINE_string(
-  "out", str(HERE / "results" / "learning_scale.json"), "JSON file to write."
-)
+OPTIONS = Options("run_scale", __doc__)
+_GRAPHS = OPTIONS.add("graphs", [], "tfplace.graph.v1 files.")
+_CLUSTER = OPTIONS.add("cluster", "p100x8", "Cluster preset.")
+_PART = OPTIONS.add("part", None, "In a child: what to time.", choices=PARTS)
+_OUT = OPTIONS.out("learning_scale.json")
 
 
 def placing(problem: Problem) -> Callable[[], Any]:
@@ -130,7 +129,7 @@ def profiled(run: Callable[[], Any]) -> dict[str, float]:
 def in_child(path: str, part: str) -> dict[str, float]:
   flags_given = [f"--graphs={path}", f"--cluster={_CLUSTER.value}"]
   done = subprocess.run(
-    [sys.executable, __file__, *flags_given, f"--part={part}"],
+    [sys.executable, "-m", __spec__.name, *flags_given, f"--part={part}"],
     check=True,
     stdout=subprocess.PIPE,
     text=True,
@@ -139,9 +138,7 @@ def in_child(path: str, part: str) -> dict[str, float]:
   return json.loads(done.stdout.splitlines()[-1])
 
 
-def main(argv: list[str]) -> None:
-  if len(argv) > 1:
-    raise app.UsageError(f"unexpected argument {argv[1]!r}")
+def main(_: flags.FlagValues) -> None:
   if _PART.value:
     print(json.dumps(measure(_GRAPHS.value[0], _PART.value)))
     return
@@ -163,4 +160,4 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-  app.run(main)
+  OPTIONS.run(main)

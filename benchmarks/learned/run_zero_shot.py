@@ -1,63 +1,53 @@
-"""What a policy's draws are worth on graphs that it was not trained on.
+"""Compares samples of `gdp` with one-shot placers on graphs it does not know.
 
-The most probable placement and 16 draws at each of several sizes of merged
-clusters, the best of them over the best one-shot placer's step time; the same
-with half of the draws hot, as the placer `gdp` draws them; and as many random
-samples, each cluster on any GPU: what the clusters alone are worth. On the
-published rows; writes JSON and a table in Markdown.
+At each of several numbers of coarse groups: the most probable placement and 16
+samples, the same with half of them at high temperature, as the placer `gdp`
+takes them, and as many random placements on GPUs, each over the best one-shot
+placer's step time. Writes JSON and a table in Markdown.
 
   python -m benchmarks.learned.run_zero_shot  # five minutes of a core
   python -m benchmarks.learned.run_zero_shot --gpu=h100 --rows='2-layer'
 """
 
-import math
-import pathlib
-
-import numpy as np
-from absl import app, flags
+from absl import flags
 
 from benchmarks.learned import samples
-from benchmarks.lib import gpu_flags, saved_rows
+from benchmarks.lib import one_gpu, report, saved_rows
+from benchmarks.lib.command import Options
 from tfplace.core import Problem
 from tfplace.learned import policies
 from tfplace.learned.gdp.placer import GdpPlacer
 from tfplace.learned.policies import Policy
 from tfplace.simulate import Simulator
 
-HERE = pathlib.Path(__file__).parents[1]
 SHOWN = 24  # the size whose most probable placement the table has
 ARMS = ("policy_us", "half_hot_us", "random_us")
-_POLICY = flags.DEFINE_string(
+OPTIONS = Options("run_zero_shot", __doc__, one_gpu.VALUES)
+_POLICY = OPTIONS.add(
   "policy", None, "Directory of an exported policy; the shipped one if none."
 )
-_RESULT = flags.DEFINE_string(
-  "result", str(HERE / "results" / "zero_shot.json"), "JSON file to write."
-)
+_OUT = OPTIONS.out("zero_shot.json")
 
 
-def main(argv: list[str]) -> None:
-  del argv
-  rows = gpu_flags.rows()
+def main(_: flags.FlagValues) -> None:
+  rows = one_gpu.rows()
   saved = saved_rows.SavedRows(
-    _RESULT.value,
-    {"gpu": gpu_flags.GPU.value, "policy": _POLICY.value or "shipped"},
+    _OUT.value,
+    {"gpu": one_gpu.GPU.value, "policy": _POLICY.value or "shipped"},
   )
   policy = policies.load_placers_policy("gdp", _POLICY.value)
   found = {}
   for row in rows:
-    cluster = gpu_flags.cluster_of(row)
+    cluster = one_gpu.cluster_of(row)
     found[f"{row.label} ({cluster})"] = saved.row(
       f"{row.label}/{cluster}",
-      lambda row=row: measure(gpu_flags.problem_of(row), policy),
+      lambda row=row: measure(one_gpu.problem_of(row), policy),
     )
-  report = "\n".join(table(found)) + "\n"
-  path = pathlib.Path(_RESULT.value).with_suffix(".md")
-  path.write_text(report, encoding="utf-8")
-  print(report)
+  report.write(_OUT.value, table(found))
 
 
 def measure(problem: Problem, policy: Policy) -> dict:
-  """Of one row: by size, step times of the policy's draws and random ones."""
+  """Of one row: by size, step times of the policy's samples and random ones."""
   simulator = Simulator(problem)
   arms = (1.0,), GdpPlacer.temperatures
   return {
@@ -79,13 +69,11 @@ def of_size(found: dict) -> dict:
   }
 
 
-def table(found: dict[str, dict]) -> list[str]:
+def table(found: dict[str, dict]) -> str:
   """Markdown: ms, and ratios to the best one-shot placer."""
-  lines = [
-    "| model | ops | one-shot ms | best of the policy's draws | half of them"
-    f" hot | of random draws | most probable at {SHOWN} |",
-    "| --- | --- | --- | --- | --- | --- | --- |",
-  ]
+  heads = ["model", "ops", "one-shot ms", "best of the policy's samples"]
+  heads += ["half of them hot", "of random samples"]
+  lines = []
   ratios: list[list[float | None]] = []
   for label, row in found.items():
     best = [
@@ -94,16 +82,16 @@ def table(found: dict[str, dict]) -> list[str]:
     ]
     values = [*best, row["sizes"][str(SHOWN)]["first_us"]]
     ratios.append([v and v / row["one_shot_us"] for v in values])
-    shown = " | ".join("OOM" if r is None else f"{r:.3f}" for r in ratios[-1])
-    one_shot_ms = row["one_shot_us"] / 1e3
-    lines.append(f"| {label} | {row['ops']:,} | {one_shot_ms:.1f} | {shown} |")
+    cells = ["OOM" if r is None else f"{r:.3f}" for r in ratios[-1]]
+    one_shot_ms = f"{row['one_shot_us'] / 1e3:.1f}"
+    lines.append([label, f"{row['ops']:,}", one_shot_ms, *cells])
   means = [
-    math.exp(np.mean([math.log(r) for r in column if r]))
+    f"{report.geometric_mean(filter(None, column)):.3f}"
     for column in zip(*ratios, strict=True)
   ]
-  shown = " | ".join(f"{mean:.3f}" for mean in means)
-  return [*lines, f"| *geometric mean* |  |  | {shown} |"]
+  lines.append(["*geometric mean*", "", "", *means])
+  return report.markdown([*heads, f"most probable at {SHOWN}"], lines)
 
 
 if __name__ == "__main__":
-  app.run(main)
+  OPTIONS.run(main)

@@ -1,10 +1,10 @@
-"""What draws of a policy are worth, beside random ones and one-shot placers."""
+"""Samples of a policy beside random placements and one-shot placers."""
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
 
+from benchmarks.lib import report
 from tfplace.core import Problem
 from tfplace.core.budget import Budget
 from tfplace.errors import TfplaceError
@@ -16,7 +16,7 @@ from tfplace.placers.registry import get_placer
 from tfplace.simulate import Simulator
 
 ONE_SHOT = ("expert", "axes", "blocks", "m_topo", "m_etf", "heft")
-DRAWS = 16
+SAMPLES = 16
 
 
 def at_each_size(
@@ -31,9 +31,9 @@ def at_each_size(
   Args:
     problem: what is placed and on what.
     simulator: of the problem.
-    policies: whose draws are compared.
-    temperatures: of the draws, see `decisions.shared_noise`; each policy is an
-      arm with each of these, in order.
+    policies: whose samples are compared.
+    temperatures: of the samples, see `decisions.shared_noise`; each policy is
+      an arm with each of these, in order.
   """
   found = []
   for size in placer.GdpPlacer.sizes:
@@ -49,16 +49,16 @@ def at_each_size(
     found.append(
       {
         "size": size,
-        "first_us": [known(times[0]) for times in mine],
-        "policy_us": [known(times.min()) for times in mine],
-        "random_us": known(random.min()),
+        "first_us": [report.known(times[0]) for times in mine],
+        "policy_us": [report.known(times.min()) for times in mine],
+        "random_us": report.known(random.min()),
       }
     )
   return found
 
 
 def uniform(problem: Problem, decisions: Decisions) -> np.ndarray:
-  """[N, D] logits: any GPU, and a CPU where no GPU can run the cluster."""
+  """[N, D] logits: any GPU, or a CPU where no GPU can run the coarse group."""
   is_gpu = np.array([d.kind != "CPU" for d in problem.cluster.devices])
   some = decisions.allowed & is_gpu
   may = np.where(some.any(axis=1, keepdims=True), some, decisions.allowed)
@@ -71,9 +71,9 @@ def step_times(
   logits: np.ndarray,
   temperatures: Sequence[float] = (1.0,),
 ) -> np.ndarray:
-  """[1 + DRAWS] step times, infinite where a placement does not fit."""
+  """[1 + SAMPLES] step times, infinite where a placement does not fit."""
   rng = np.random.default_rng(0)
-  devices = placer.candidates(decisions, logits, DRAWS, rng, temperatures)
+  devices = placer.candidates(decisions, logits, SAMPLES, rng, temperatures)
   batch = simulator.run(np.stack(devices))
   return np.where(batch.feasible, batch.step_time_us, np.inf)
 
@@ -88,8 +88,3 @@ def one_shot(problem: Problem, simulator: Simulator) -> float:
       continue
     found.append(result.evaluation.step_time_us)
   return min(found)
-
-
-def known(step_us: float) -> float | None:
-  """JSON has no infinity."""
-  return float(step_us) if math.isfinite(step_us) else None

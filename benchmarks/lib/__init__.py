@@ -1,1 +1,1 @@
-"""Saved rows, published tables, flags and screenshots."""
+"""Flags, saved rows, reports, published tables and screenshots."""

@@ -1,16 +1,13 @@
-"""The rows of a benchmark, kept in a JSON file as soon as they are there.
+"""Rows of a benchmark in a JSON file, saved as soon as they are measured.
 
 A run that was cut off goes on where it was: a row that the file holds is not
-measured again. Also what such runs have in common: they pin themselves to
-cores, so that their seconds are of so many.
+measured again.
 """
 
 import json
 import os
 import pathlib
 from collections.abc import Callable, Mapping
-
-from absl import app
 
 from tfplace.bin import cli
 from tfplace.formats.json_file import write_json
@@ -23,15 +20,12 @@ class SavedRows:
     path: JSON file; made where there is none.
     settings: what all rows have in common; those of another run must not
       stand in the same file.
-    flag: the flag that names the file, for the error.
 
   Raises:
     UsageError: the file holds rows of other settings.
   """
 
-  def __init__(
-    self, path: str, settings: Mapping[str, object], flag: str = "--result"
-  ) -> None:
+  def __init__(self, path: str, settings: Mapping[str, object]) -> None:
     self._path = pathlib.Path(path)
     self._settings = dict(settings)
     self._rows: dict[str, dict] = {}
@@ -39,9 +33,9 @@ class SavedRows:
       found = json.loads(self._path.read_text(encoding="utf-8"))
       self._rows = found.pop("rows")
       if found != self._settings:
-        raise app.UsageError(
+        raise cli.UsageError(
           f"{path} holds rows of {found}, not of {self._settings}: choose"
-          f" another {flag}"
+          " another --out"
         )
 
   def __contains__(self, key: str) -> bool:
@@ -57,22 +51,7 @@ class SavedRows:
     return self._rows[key]
 
 
-def of_command(path: str, settings: Mapping[str, object]) -> SavedRows:
-  """The rows of `--out` of a program that `cli.run_command` runs.
-
-  Raises:
-    UsageError: of `cli`; as of `SavedRows`.
-  """
-  try:
-    return SavedRows(path, settings, flag="--out")
-  except app.UsageError as error:
-    raise cli.UsageError(str(error)) from error
-
-
 def pin_to_cores(count: int) -> None:
-  """Keeps this process, and its children, on the first `count` of its cores.
-
-  Where the system cannot do that, its seconds are not of so many cores.
-  """
+  """Keeps this process and its children on `count` cores, where that works."""
   if hasattr(os, "sched_setaffinity"):
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:count])

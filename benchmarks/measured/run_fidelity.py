@@ -1,4 +1,4 @@
-"""How true the simulator is: predicted and measured steps of many placements.
+"""Simulation error: predicted and measured steps of many placements.
 
 Models of the zoo, small enough for worker processes, are profiled and their
 links calibrated; then placements from random to good are simulated and run
@@ -21,8 +21,7 @@ import json
 import os
 import pathlib
 import statistics
-import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,10 +30,12 @@ from matplotlib.figure import Figure
 from rich import console, table
 from scipy import stats
 
+from benchmarks.lib import command, report
+from benchmarks.lib.command import Options
 from benchmarks.measured import two_hosts
 from tfplace import placers
 from tfplace.bin import cli
-from tfplace.core import Problem
+from tfplace.core import Evaluation, Problem
 from tfplace.core.protocols import Evaluator
 from tfplace.errors import MeasurementError, TfplaceError
 from tfplace.formats.cluster import cluster_to_json
@@ -45,11 +46,6 @@ if TYPE_CHECKING:
   from tfplace import measure
   from tfplace.extraction.traced import TracedStep
 
-_DESCRIPTION = (
-  "Simulates placements of several models and runs them for real: how far off"
-  " is the simulator, and does it rank them right?"
-)
-HERE = pathlib.Path(__file__).parents[1]
 # Model -> batch size and sizes: steps of a fraction of a second on one core,
 # beside which the millisecond that a session takes to start one is little.
 MODELS: dict[str, tuple[int, dict[str, int]]] = {
@@ -64,63 +60,36 @@ MODELS: dict[str, tuple[int, dict[str, int]]] = {
 ONE_SHOT = ("single", "expert", "m_topo", "m_etf", "heft", "metis")
 
 
-def define(values: flags.FlagValues) -> None:
-  """Adds the flags."""
-  flags.DEFINE_integer(
-    "placements",
-    30,
-    "Placements of each model.",
-    lower_bound=1,
-    flag_values=values,
-  )
-  flags.DEFINE_float(
-    "delay_s",
-    None,
-    "Runs on two network namespaces, which messages take so many seconds"
-    " between, instead of on --cluster.",
-    lower_bound=0,
-    flag_values=values,
-  )
-  define_runs(values, list(MODELS), 20.0, "fidelity.json")
-
-
 def define_runs(
-  values: flags.FlagValues, models: list[str], budget_s: float, out: str
+  options: Options, models: list[str], budget_s: float, out: str
 ) -> None:
   """Adds the flags of a benchmark that runs placements of models."""
-  flags.DEFINE_list("models", models, "Models.", flag_values=values)
-  flags.DEFINE_string("cluster", "workers:2", "Devices.", flag_values=values)
-  for name, default, text in (
-    ("rounds", 3, "Times each placement is run."),
-    ("steps", 5, "Timed steps of each run."),
-  ):
-    flags.DEFINE_integer(name, default, text, lower_bound=1, flag_values=values)
-  flags.DEFINE_integer(
-    "seed", 0, "Of all choices.", lower_bound=0, flag_values=values
-  )
-  flags.DEFINE_float(
-    "budget_s",
-    budget_s,
-    "Seconds of the search.",
-    lower_bound=0,
-    flag_values=values,
-  )
-  flags.DEFINE_string(
-    "out",
-    str(HERE / "results" / out),
-    "JSON file to write; a plot or table lies beside it.",
-    flag_values=values,
-  )
+  options.add("models", models, "Models.")
+  options.add("cluster", "workers:2", "Devices.")
+  options.add("rounds", 3, "Times each placement is run.", least=1)
+  options.add("steps", 5, "Timed steps of each run.", least=1)
+  options.add("seed", 0, "Of all choices.", least=0)
+  options.add("budget_s", budget_s, "Seconds of the search.", least=0)
+  options.out(out)
+
+
+OPTIONS = Options("run_fidelity", __doc__)
+OPTIONS.add("placements", 30, "Placements of each model.", least=1)
+OPTIONS.add(
+  "delay_s",
+  None,
+  "Runs on two network namespaces, which messages take so many seconds"
+  " between, instead of on --cluster.",
+  least=0,
+  kind=float,
+)
+define_runs(OPTIONS, list(MODELS), 20.0, "fidelity.json")
 
 
 def main(values: flags.FlagValues) -> None:
   """Runs every model; saves after each."""
   cli.check_writable(values.out)
-  for name in values.models:
-    if name not in MODELS:
-      raise cli.UsageError(
-        f"--models: unknown {name!r}; choose from {', '.join(MODELS)}"
-      )
+  command.check_names("models", values.models, MODELS)
   cli.load_tensorflow()
   from tfplace import measure
 
@@ -143,6 +112,35 @@ def main(values: flags.FlagValues) -> None:
   print_table(found["models"])
   draw(found["models"], out.with_suffix(".png"))
   print(f"wrote {out} and {out.with_suffix('.png').name}")
+
+
+def run_models(
+  values: flags.FlagValues,
+  compare: Callable[[flags.FlagValues, "measure.OpenCluster", str], dict],
+  markdown: Callable[[dict[str, dict]], str],
+) -> None:
+  """Compares every model on running devices; saves after each.
+
+  Args:
+    values: of the flags.
+    compare: returns what is kept of one model, with its "summary".
+    markdown: makes the table of all models, those of the file included.
+  """
+  cli.check_writable(values.out)
+  cli.load_tensorflow()
+  from tfplace import measure
+
+  out = pathlib.Path(values.out)
+  found: dict[str, Any] = {"host": host(), "models": {}}
+  if out.exists():
+    found["models"] = json.loads(out.read_text())["models"]
+  with measure.open_cluster(values.cluster) as live:
+    print_needs(found["host"], len(live.cluster.devices))
+    for name in values.models:
+      found["models"][name] = compare(values, live, name)
+      write_json(out, found)
+      print(json.dumps({name: found["models"][name]["summary"]}), flush=True)
+  report.write(out, markdown(found["models"]))
 
 
 def host() -> dict[str, Any]:
@@ -174,16 +172,7 @@ def compare(
   rows = placements(simulator, values.placements, values.budget_s, values.seed)
   predicted = simulator.evaluate(np.stack(list(rows.values())))
   times = measured(values, live, problem, traced, rows)
-  result = {
-    label: {
-      "predicted_us": evaluation.step_time_us,
-      "measured_us": statistics.median(times[label]),
-      "quartiles_us": [float(q) for q in np.percentile(times[label], [25, 75])],
-      "bytes_moved": evaluation.bytes_moved,
-    }
-    for label, evaluation in zip(rows, predicted, strict=True)
-    if times[label]
-  }
+  result = results(dict(zip(rows, predicted, strict=True)), times)
   if not result:
     raise MeasurementError(f"none of the placements of {name} could be run")
   return {
@@ -193,6 +182,22 @@ def compare(
     "failed": [label for label in rows if not times[label]],
     "placements": result,
     **figures(result),
+  }
+
+
+def results(
+  predicted: Mapping[str, Evaluation], times: Mapping[str, list[float]]
+) -> dict[str, dict[str, Any]]:
+  """Placement -> predicted and measured step, of those that could be run."""
+  return {
+    label: {
+      "predicted_us": evaluation.step_time_us,
+      "measured_us": statistics.median(times[label]),
+      "quartiles_us": [float(q) for q in np.percentile(times[label], [25, 75])],
+      "bytes_moved": evaluation.bytes_moved,
+    }
+    for label, evaluation in predicted.items()
+    if times[label]
   }
 
 
@@ -356,10 +361,5 @@ def draw(models: dict[str, Any], path: pathlib.Path) -> None:
   figure.savefig(path, dpi=150)
 
 
-def start(argv: Sequence[str] | None = None) -> int:
-  """The program; returns its exit code."""
-  return cli.run_command("fidelity", _DESCRIPTION, define, main, argv)
-
-
 if __name__ == "__main__":
-  sys.exit(start())
+  OPTIONS.run(main)

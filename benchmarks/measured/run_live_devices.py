@@ -1,4 +1,4 @@
-"""What `auto` makes of eight models on running devices, predicted and measured.
+"""Places eight models on running devices by `auto`, and measures their steps.
 
 Each model is profiled on local workers; `auto` searches and measures in turns,
 as `tfplace-place --measure` does. Its placement is then run beside METIS, the
@@ -14,23 +14,19 @@ and a table in Markdown.
 It needs a core for each worker and nothing else running.
 """
 
-import json
-import pathlib
-import statistics
-import sys
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from absl import flags
 from scipy import stats
 
+from benchmarks.lib import report
+from benchmarks.lib.command import Options
 from benchmarks.measured import run_fidelity
 from tfplace import placers
 from tfplace.bin import cli
 from tfplace.core import Problem
 from tfplace.errors import TfplaceError
-from tfplace.formats.json_file import write_json
 from tfplace.simulate import Simulator
 
 if TYPE_CHECKING:
@@ -38,10 +34,6 @@ if TYPE_CHECKING:
   from tfplace.extraction.traced import TracedStep
   from tfplace.plan.search import PlanReport
 
-_DESCRIPTION = (
-  "Places models on running devices by auto, and compares predicted and"
-  " measured steps with METIS, the expert, one worker and a split by hand."
-)
 NAMES = (
   *run_fidelity.MODELS,
   "gpt",
@@ -52,37 +44,19 @@ NAMES = (
 COLUMNS = ("one worker", "auto", "metis", "expert", "by hand")
 
 
-def define(values: flags.FlagValues) -> None:
-  """Adds the flags."""
-  run_fidelity.define_runs(values, list(NAMES), 60.0, "live_devices.json")
-  flags.DEFINE_float(
-    "measure_s",
-    120.0,
-    "Seconds of running steps before the comparison, profile included.",
-    lower_bound=0,
-    flag_values=values,
-  )
+OPTIONS = Options("run_live_devices", __doc__)
+run_fidelity.define_runs(OPTIONS, list(NAMES), 60.0, "live_devices.json")
+OPTIONS.add(
+  "measure_s",
+  120.0,
+  "Seconds of running steps before the comparison, profile included.",
+  least=0,
+)
 
 
 def main(values: flags.FlagValues) -> None:
   """Runs every model; saves after each."""
-  cli.check_writable(values.out)
-  cli.load_tensorflow()
-  from tfplace import measure
-
-  out = pathlib.Path(values.out)
-  found: dict[str, Any] = {"host": run_fidelity.host(), "models": {}}
-  if out.exists():
-    found["models"] = json.loads(out.read_text())["models"]
-  with measure.open_cluster(values.cluster) as live:
-    run_fidelity.print_needs(found["host"], len(live.cluster.devices))
-    for name in values.models:
-      found["models"][name] = compare(values, live, name)
-      write_json(out, found)
-      print(json.dumps({name: found["models"][name]["summary"]}), flush=True)
-  text = markdown(found["models"])
-  out.with_suffix(".md").write_text(text)
-  print(text)
+  run_fidelity.run_models(values, compare, markdown)
 
 
 def compare(
@@ -97,16 +71,7 @@ def compare(
   rows = placements(values, plan, mark)
   predicted = Simulator(plan.problem).evaluate(np.stack(list(rows.values())))
   times = run_fidelity.measured(values, live, plan.problem, traced, rows)
-  result = {
-    label: {
-      "predicted_us": evaluation.step_time_us,
-      "measured_us": statistics.median(times[label]),
-      "quartiles_us": [float(q) for q in np.percentile(times[label], [25, 75])],
-      "bytes_moved": evaluation.bytes_moved,
-    }
-    for label, evaluation in zip(rows, predicted, strict=True)
-    if times[label]
-  }
+  result = run_fidelity.results(dict(zip(rows, predicted, strict=True)), times)
   return {
     "ops": problem.graph.num_ops,
     "searches": [r.strategy for r in plan.results].count("auto"),
@@ -176,7 +141,7 @@ def placements(
 
 
 def summary(result: dict[str, dict[str, Any]]) -> dict[str, float]:
-  """What counts: ratios of steps, and how true `auto`'s prediction is."""
+  """Ratios of steps, and the error of `auto`'s prediction."""
   took = {label: row["measured_us"] for label, row in result.items()}
   predicted = [row["predicted_us"] for row in result.values()]
   best = min(us for label, us in took.items() if label != "auto")
@@ -193,7 +158,7 @@ def summary(result: dict[str, dict[str, Any]]) -> dict[str, float]:
 def markdown(models: dict[str, Any]) -> str:
   """A row for each model: predicted / measured milliseconds."""
   heads = ("model", *COLUMNS, "auto's error", "one worker / auto", "rank")
-  lines = ["| " + " | ".join(heads) + " |", "| --- " * len(heads) + "|"]
+  lines = []
   for name, model in models.items():
     cells = [name]
     for label in COLUMNS:
@@ -209,14 +174,9 @@ def markdown(models: dict[str, Any]) -> str:
       f"{short['speedup_over_one_worker']:.2f}",
       f"{short['rank_correlation']:.2f}",
     ]
-    lines.append("| " + " | ".join(cells) + " |")
-  return "\n".join(lines) + "\n"
-
-
-def start(argv: Sequence[str] | None = None) -> int:
-  """The program; returns its exit code."""
-  return cli.run_command("live_devices", _DESCRIPTION, define, main, argv)
+    lines.append(cells)
+  return report.markdown(heads, lines)
 
 
 if __name__ == "__main__":
-  sys.exit(start())
+  OPTIONS.run(main)

@@ -1,8 +1,9 @@
 """The table of `run_models.py`: milliseconds, and ratios to `auto`."""
 
 import math
-import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+
+from benchmarks.lib import report
 
 BY_HAND = ("data_parallel", "pipeline", "hybrid")
 HEADS = (
@@ -36,12 +37,6 @@ def ratios(row: Mapping[str, dict]) -> dict[str, float]:
   }
 
 
-def geometric_mean(values: Iterable[float]) -> float:
-  """NaN without values."""
-  logs = [math.log(value) for value in values]
-  return math.exp(statistics.fmean(logs)) if logs else math.nan
-
-
 def markdown(rows: Rows, budget_s: float) -> str:
   """A line for each row, then geometric means of each cluster and of all.
 
@@ -49,9 +44,7 @@ def markdown(rows: Rows, budget_s: float) -> str:
     rows: (model, cluster) -> column -> its result.
     budget_s: seconds of each search.
   """
-  lines = [_line(HEADS), _line(["---"] * len(HEADS))]
-  for (model, cluster), row in rows.items():
-    lines.append(_line([model, cluster, *_cells(row)]))
+  lines = [[*key, *_cells(row)] for key, row in rows.items()]
   clusters = list(dict.fromkeys(cluster for _, cluster in rows))
   for name in clusters:
     own = [row for (_, cluster), row in rows.items() if cluster == name]
@@ -61,7 +54,7 @@ def markdown(rows: Rows, budget_s: float) -> str:
   return (
     f"Simulated ms per step (microbatches), searches of {budget_s:g} s; devices"
     " take ops as they become ready, or by rank where that is said.\n\n"
-    + "\n".join(lines)
+    + report.markdown(HEADS, lines)
     + f"\n\nLeast *best by hand / auto* of a row: {_number(_least(rows))}.\n"
   )
 
@@ -108,19 +101,15 @@ def _split(found: dict) -> str:
   return ", ".join(parts)
 
 
-def _means(name: str, rows: list[Mapping[str, dict]]) -> str:
+def _means(name: str, rows: list[Mapping[str, dict]]) -> list[str]:
   found = [ratios(row) for row in rows]
   means = [
-    geometric_mean(rated[ratio] for rated in found if ratio in rated)
+    report.geometric_mean(rated[ratio] for rated in found if ratio in rated)
     for ratio in RATIOS
   ]
   blank = [""] * (len(HEADS) - 2 - len(RATIOS))
-  return _line(["*geometric mean*", f"*{name}*", *blank, *map(_number, means)])
+  return ["*geometric mean*", f"*{name}*", *blank, *map(_number, means)]
 
 
 def _number(value: float) -> str:
   return "-" if math.isnan(value) else f"{value:.2f}"
-
-
-def _line(cells: Iterable[str]) -> str:
-  return f"| {' | '.join(cells)} |"

@@ -92,7 +92,7 @@ def _start(
   config = {"cluster": {"worker": addresses}, "task": place}
   arguments = [folder, model, str(warmup), str(steps), str(task)]
   return subprocess.Popen(
-    [sys.executable, __file__, *arguments],
+    [sys.executable, "-m", __spec__.name, *arguments],
     env={
       **os.environ,
       "TF_CONFIG": json.dumps(config),

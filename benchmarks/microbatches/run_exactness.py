@@ -12,27 +12,25 @@ import contextlib
 import gc
 import importlib.util
 import logging
-import pathlib
 import time
 from collections.abc import Callable, Iterator
 from unittest import mock
 
 import keras
 import numpy as np
-from absl import app, flags
+from absl import flags
 from rich import console, table
 
 import tfplace
 from benchmarks.lib import saved_rows
+from benchmarks.lib.command import Options
 from benchmarks.models import others, reference
 from tfplace.errors import ExtractionError
 from tfplace.extraction.microbatches import microbatch
 
-HERE = pathlib.Path(__file__).parents[1]
-_OUT = flags.DEFINE_string(
-  "out", str(HERE / "results" / "exactness.json"), "JSON file to write."
-)
-_ONLY = flags.DEFINE_list("only", None, "Parts of the names to plan.")
+OPTIONS = Options("run_exactness", __doc__)
+_OUT = OPTIONS.out("exactness.json")
+_ONLY = OPTIONS.add("only", [], "Parts of the names to plan.")
 _UNCHECKED = "not checked by numbers: "
 
 
@@ -115,7 +113,7 @@ def show(rows: dict[str, dict]) -> None:
     print(f"{part} / tracing_s: median {np.median(shares):.3f}")
 
 
-def main(_: list[str]) -> None:
+def main(_: flags.FlagValues) -> None:
   """Plans every model."""
   logging.getLogger("tfplace").setLevel(logging.ERROR)
   saved = saved_rows.SavedRows(
@@ -131,4 +129,4 @@ def main(_: list[str]) -> None:
 
 
 if __name__ == "__main__":
-  app.run(main)
+  OPTIONS.run(main)

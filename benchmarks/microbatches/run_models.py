@@ -1,4 +1,4 @@
-"""What splitting the step gives, on models that people train.
+"""Speedup of microbatched steps, on models that people train.
 
 For each model of `models/reference.py` and each cluster: one device, the best
 unsplit placement (`auto`), data parallelism, a pipeline and their product (each
@@ -16,14 +16,14 @@ import dataclasses
 import importlib
 import math
 import pathlib
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from absl import flags
 
-from benchmarks.lib import saved_rows
+from benchmarks.lib import command, report, saved_rows
+from benchmarks.lib.command import Options
 from benchmarks.microbatches import models_report
 from tfplace import placers
 from tfplace.bin import cli
@@ -48,56 +48,38 @@ if TYPE_CHECKING:
   from benchmarks.models.reference import Trained
   from tfplace.extraction.traced import TracedStep
 
-HERE = pathlib.Path(__file__).parents[1]
-_DESCRIPTION = (
-  "Compares one device, the best unsplit placement, data parallelism,"
-  " pipelines and auto with microbatches on models that people train."
-)
+MODELS = pathlib.Path(__file__).parents[1] / "models"
 
 
-def define(values: flags.FlagValues) -> None:
-  """Adds the flags."""
-  for name, default, text in (
-    ("models", [], "Models of models/reference.py; all where left out."),
-    ("clusters", ["v100x4", "p100x4", "a100x8"], "Cluster presets."),
-    ("microbatches", ["1", "2", "4", "8"], "Numbers that are tried."),
-  ):
-    flags.DEFINE_list(name, default, text, flag_values=values)
-  define_search(values, "split_step.json")
-
-
-def define_search(values: flags.FlagValues, out: str) -> None:
+def define_search(options: Options, out: str) -> None:
   """Adds the flags of a benchmark of searches; `out` is its file's name."""
-  flags.DEFINE_float(
+  options.add(
     "budget_s",
     60.0,
     "Seconds of each search, of all numbers of microbatches together.",
-    lower_bound=0,
-    flag_values=values,
+    least=0,
   )
-  flags.DEFINE_integer(
-    "seed", 0, "Of the searches.", lower_bound=0, flag_values=values
-  )
-  flags.DEFINE_enum(
+  options.add("seed", 0, "Of the searches.", least=0)
+  options.add(
     "order",
     AUTO,
-    (*ORDERS, AUTO),
     "In which devices take their ready ops: of `auto`; placements by hand are"
     " in the better one always.",
-    flag_values=values,
+    choices=(*ORDERS, AUTO),
   )
-  flags.DEFINE_string(
+  options.add(
     "graph_cache_dir",
     graph_cache.default_directory(),
     "Where extracted graphs are kept between runs; empty: nowhere.",
-    flag_values=values,
   )
-  flags.DEFINE_string(
-    "out",
-    str(HERE / "results" / out),
-    "JSON file to write; the table lies beside it.",
-    flag_values=values,
-  )
+  options.out(out)
+
+
+OPTIONS = Options("run_models", __doc__)
+OPTIONS.add("models", [], "Models of models/reference.py; all where left out.")
+OPTIONS.add("clusters", ["v100x4", "p100x4", "a100x8"], "Cluster presets.")
+OPTIONS.add("microbatches", ["1", "2", "4", "8"], "Numbers that are tried.")
+define_search(OPTIONS, "split_step.json")
 
 
 def main(values: flags.FlagValues) -> None:
@@ -110,11 +92,7 @@ def main(values: flags.FlagValues) -> None:
   from benchmarks.models import reference
 
   known = reference.MODELS
-  for name in values.models:
-    if name not in known:
-      raise cli.UsageError(
-        f"--models: unknown {name!r}; choose from {', '.join(known)}"
-      )
+  command.check_names("models", values.models, known)
   rows = open_rows(values, counts)
   found = {}
   for name in values.models or known:
@@ -124,9 +102,7 @@ def main(values: flags.FlagValues) -> None:
         f"{name}/{cluster}",
         lambda g=graphs, c=cluster: measure(values, g, c, counts),
       )
-  text = models_report.markdown(found, values.budget_s)
-  pathlib.Path(values.out).with_suffix(".md").write_text(text)
-  print(text)
+  report.write(values.out, models_report.markdown(found, values.budget_s))
 
 
 def wanted_counts(values: flags.FlagValues) -> list[int]:
@@ -162,7 +138,7 @@ def open_rows(
     "microbatches": counts,
     "order": values.order,
   }
-  return saved_rows.of_command(values.out, settings)
+  return saved_rows.SavedRows(values.out, settings)
 
 
 class StepGraphs(Protocol):
@@ -228,7 +204,7 @@ class Graphs:
       cluster = cluster_preset(preset)
       key = cache and graph_keys.content_key(
         "module",
-        str(HERE / "models" / f"{self.module}.py"),
+        str(MODELS / f"{self.module}.py"),
         cluster,
         batch_size=trained.batch_size,
         sizes={self.name: 1},
@@ -383,10 +359,5 @@ def chosen(
   }
 
 
-def start(argv: Sequence[str] | None = None) -> int:
-  """The program; returns its exit code."""
-  return cli.run_command("run_models", _DESCRIPTION, define, main, argv)
-
-
 if __name__ == "__main__":
-  sys.exit(start())
+  OPTIONS.run(main)

@@ -12,45 +12,34 @@ a run that was cut off goes on. Writes JSON and a table in Markdown.
 
 import functools
 import math
-import pathlib
 import re
-import sys
 import time
-from collections.abc import Sequence
 
 from absl import flags
 
-from benchmarks.lib import published, saved_rows
-from benchmarks.microbatches import models_report, run_models
+from benchmarks.lib import published, report, saved_rows
+from benchmarks.lib.command import Options
+from benchmarks.microbatches import run_models
 from tfplace.bin import cli
 from tfplace.core import Problem
 from tfplace.core.microbatches import MicrobatchConfig
 from tfplace.core.presets import cluster_preset
 from tfplace.plan import sources
 
-HERE = pathlib.Path(__file__).parents[1]
-_DESCRIPTION = (
-  "Compares the expert's placement of the whole step with auto, which chooses"
-  " the number of microbatches, on the rows of the published tables."
-)
 _HEADS = (
   *("row", "cluster", "ops", "expert", "auto", "microbatches", "whole step"),
   "expert / auto",
 )
 
 
-def define(values: flags.FlagValues) -> None:
-  """Adds the flags."""
-  flags.DEFINE_string(
-    "rows", "", "Pattern of the rows' labels.", flag_values=values
-  )
-  flags.DEFINE_list(
-    "gpus",
-    [],
-    "GPUs, of those of each row; left out: p100, or else the row's first.",
-    flag_values=values,
-  )
-  run_models.define_search(values, "split_published.json")
+OPTIONS = Options("run_published", __doc__)
+OPTIONS.add("rows", "", "Pattern of the rows' labels.")
+OPTIONS.add(
+  "gpus",
+  [],
+  "GPUs, of those of each row; left out: p100, or else the row's first.",
+)
+run_models.define_search(OPTIONS, "split_published.json")
 
 
 def main(values: flags.FlagValues) -> None:
@@ -59,16 +48,14 @@ def main(values: flags.FlagValues) -> None:
   jobs = wanted(values)
   cli.load_tensorflow()
   settings = {n: values[n].value for n in ("budget_s", "seed", "order")}
-  rows = saved_rows.of_command(values.out, settings)
+  rows = saved_rows.SavedRows(values.out, settings)
   found = {}
   for row, gpu in jobs:
     cluster = row.cluster(gpu)
     found[row.label, cluster] = rows.row(
       f"{row.label}/{cluster}", functools.partial(measure, values, row, cluster)
     )
-    text = markdown(found)
-    pathlib.Path(values.out).with_suffix(".md").write_text(text)
-  print(text)
+  report.write(values.out, markdown(found))
 
 
 def wanted(values: flags.FlagValues) -> list[tuple[published.Row, str]]:
@@ -142,7 +129,7 @@ def measure(values: flags.FlagValues, row: published.Row, cluster: str) -> dict:
 
 def markdown(rows: dict[tuple[str, str], dict]) -> str:
   """A line for each row, in milliseconds, then the geometric mean."""
-  lines = [_line(_HEADS), _line(["---"] * len(_HEADS))]
+  lines = []
   ratios = []
   for (label, cluster), row in rows.items():
     auto_us = row["auto"]["step_time_us"]
@@ -153,14 +140,10 @@ def markdown(rows: dict[tuple[str, str], dict]) -> str:
       ratios.append(ratio)
     count = str(row["auto"]["microbatches"])
     cells = [label, cluster, f"{row['ops']:,}", _ms(expert_us), _ms(auto_us)]
-    lines.append(_line([*cells, count, _ms(whole_us), _ratio(ratio)]))
-  mean = models_report.geometric_mean(ratios)
-  ends = ["*geometric mean*", *[""] * (len(_HEADS) - 2), _ratio(mean)]
-  return "\n".join([*lines, _line(ends)]) + "\n"
-
-
-def _line(cells: Sequence[str]) -> str:
-  return "| " + " | ".join(cells) + " |"
+    lines.append([*cells, count, _ms(whole_us), _ratio(ratio)])
+  mean = _ratio(report.geometric_mean(ratios))
+  ends = ["*geometric mean*", *[""] * (len(_HEADS) - 2), mean]
+  return report.markdown(_HEADS, [*lines, ends])
 
 
 def _ms(time_us: float) -> str:
@@ -171,10 +154,5 @@ def _ratio(ratio: float) -> str:
   return f"{ratio:.2f}" if math.isfinite(ratio) else ""
 
 
-def start(argv: Sequence[str] | None = None) -> int:
-  """The program; returns its exit code."""
-  return cli.run_command("split_published", _DESCRIPTION, define, main, argv)
-
-
 if __name__ == "__main__":
-  sys.exit(start())
+  OPTIONS.run(main)

@@ -16,32 +16,25 @@ It needs a core for each worker and nothing else running.
 """
 
 import dataclasses
-import json
-import pathlib
 import statistics
-import sys
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from absl import flags
 
+from benchmarks.lib import command, report
+from benchmarks.lib.command import Options
 from benchmarks.measured import run_fidelity
 from tfplace.bin import cli
 from tfplace.core import Evaluation, Placement, Problem
 from tfplace.core.microbatches import MicrobatchConfig
 from tfplace.errors import MeasurementError
-from tfplace.formats.json_file import write_json
 from tfplace.simulate import Simulator
 
 if TYPE_CHECKING:
   from tfplace import measure
   from tfplace.extraction.traced import TracedStep
 
-_DESCRIPTION = (
-  "Runs models unsplit and in microbatches on two workers, beside"
-  " MultiWorkerMirroredStrategy."
-)
 MODELS = ("gpt", "convolutional")
 MICROBATCHES = (2, 4)
 ONE, UNSPLIT = "one worker", "unsplit"
@@ -65,52 +58,30 @@ class Row:
   predicted_us: float
 
 
-def define(values: flags.FlagValues) -> None:
-  """Adds the flags."""
-  run_fidelity.define_runs(values, list(MODELS), 60.0, "split_workers.json")
-  flags.DEFINE_float(
-    "measure_s",
-    120.0,
-    "Seconds of running steps of each number of microbatches, before the"
-    " comparison.",
-    lower_bound=0,
-    flag_values=values,
-  )
+OPTIONS = Options("run_workers", __doc__)
+run_fidelity.define_runs(OPTIONS, list(MODELS), 60.0, "split_workers.json")
+OPTIONS.add(
+  "measure_s",
+  120.0,
+  "Seconds of running steps of each number of microbatches, before the"
+  " comparison.",
+  least=0,
+)
 
 
 def main(values: flags.FlagValues) -> None:
   """Runs every model; saves after each."""
-  cli.check_writable(values.out)
-  for name in values.models:
-    if name not in MODELS:
-      raise cli.UsageError(
-        f"--models: unknown {name!r}; choose from {', '.join(MODELS)}"
-      )
-  cli.load_tensorflow()
-  from tfplace import measure
-
-  out = pathlib.Path(values.out)
-  found: dict[str, Any] = {"host": run_fidelity.host(), "models": {}}
-  if out.exists():
-    found["models"] = json.loads(out.read_text())["models"]  # of the others
-  with measure.open_cluster(values.cluster) as live:
-    run_fidelity.print_needs(found["host"], len(live.cluster.devices))
-    for name in values.models:
-      found["models"][name] = compare(values, live, name)
-      write_json(out, found)
-      print(json.dumps({name: found["models"][name]["summary"]}), flush=True)
-  text = markdown(found["models"])
-  out.with_suffix(".md").write_text(text)
-  print(text)
+  command.check_names("models", values.models, MODELS)
+  run_fidelity.run_models(values, compare, markdown)
 
 
 def compare(
   values: flags.FlagValues, live: "measure.OpenCluster", name: str
 ) -> dict[str, Any]:
   """One model: what is placed, what it is predicted to take, and takes."""
-  from benchmarks.models import live
+  from benchmarks.models.live import KERAS
 
-  build, batch_size, _ = live.KERAS[name]
+  build, batch_size, _ = KERAS[name]
   model = build()
   data = batch(model, batch_size, values.seed)
   weights = model.get_weights()
@@ -268,7 +239,7 @@ def markdown(models: dict[str, Any]) -> str:
     *("model", "step", "predicted ms", "measured ms (quartiles)"),
     *("over the best split", "first and last loss"),
   )
-  lines = ["| " + " | ".join(heads) + " |", "| --- " * len(heads) + "|"]
+  lines = []
   for name, model in models.items():
     for label, row in model["rows"].items():
       predicted = row.get("predicted_us")
@@ -282,14 +253,9 @@ def markdown(models: dict[str, Any]) -> str:
         f"{ratio:.2f}",
         f"{first:.5f}, {last:.5f}",
       ]
-      lines.append(f"| {' | '.join(cells)} |")
-  return "\n".join(lines) + "\n"
-
-
-def start(argv: Sequence[str] | None = None) -> int:
-  """The program; returns its exit code."""
-  return cli.run_command("split_workers", _DESCRIPTION, define, main, argv)
+      lines.append(cells)
+  return report.markdown(heads, lines)
 
 
 if __name__ == "__main__":
-  sys.exit(start())
+  OPTIONS.run(main)

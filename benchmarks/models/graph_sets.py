@@ -1,23 +1,19 @@
-"""The development set and the test set of graphs: which is which, once.
+"""The development set and the test set of graphs.
 
-Development rows are all on which anything was ever chosen: the rows of the
-published tables (GO's on P100s), the test members of the synthetic families,
-five models of `microbatches/run_models.py`, split, and the eight rows of the
-first test set, which were looked at with the first policy `ordered`, at 3 and
-10 s.
+Anything may be chosen on development rows: the rows of the published tables
+(GO's on P100s), the test members of the synthetic families, five models of
+`reference.py` in microbatches, and the models of `development.py`.
 
-Test rows are models and splits on which nothing was chosen, of 30,000 ops and
-more, on 2 to 16 devices. They are placed by `learned/run_holdout.py --set=test`
-alone, once, at the end; what was looked at is a development row from then on.
-
-The other five models of `microbatches/run_models.py` are in neither set: their
-results stand in the README.
+Nothing was chosen on test rows, the models of `holdout.py` with 30,000 ops and
+more on 2 to 16 devices. `learned/run_holdout.py --set=test` places them once,
+at the end; a row that was looked at belongs to the development set from then
+on. The other five models of `reference.py` are in neither set.
 """
 
 import dataclasses
 from collections.abc import Sequence
 
-from benchmarks.lib import gpu_flags, published
+from benchmarks.lib import one_gpu, published
 from benchmarks.microbatches import run_models
 from tfplace.core import Problem
 from tfplace.core.presets import cluster_preset
@@ -87,17 +83,13 @@ class TrainedRow:
 SetRow = PublishedRow | TrainedRow
 
 
-def _trained(*rows: tuple[str, int, str]) -> list[SetRow]:
-  return [TrainedRow("reference", *row) for row in rows]
-
-
-def _holdout(module: str, *rows: tuple[str, int, str]) -> list[TrainedRow]:
+def _rows(module: str, *rows: tuple[str, int, str]) -> list[TrainedRow]:
   return [TrainedRow(module, *row) for row in rows]
 
 
 # The first test set.
-LOOKED_AT: Sequence[SetRow] = _holdout(
-  "holdout",
+LOOKED_AT: Sequence[SetRow] = _rows(
+  "development",
   ("llama", 8, "v100x4"),
   ("mixer", 8, "a100x8"),
   ("conformer", 4, "p100x4"),
@@ -114,9 +106,10 @@ DEVELOPMENT: Sequence[SetRow] = (
   *(
     PublishedRow(row)
     for family in families.FAMILIES
-    for row in gpu_flags.members_of(family)
+    for row in one_gpu.members_of(family)
   ),
-  *_trained(
+  *_rows(
+    "reference",
     ("gpt_small", 4, "v100x4"),
     ("gpt_medium", 4, "v100x4"),
     ("gpt_medium", 8, "v100x4"),
@@ -128,8 +121,8 @@ DEVELOPMENT: Sequence[SetRow] = (
   ),
   *LOOKED_AT,
 )
-TEST: Sequence[SetRow] = _holdout(
-  "second_holdout",
+TEST: Sequence[SetRow] = _rows(
+  "holdout",
   ("palm", 8, "a100x8"),
   ("gmlp", 8, "2*v100x4"),
   ("wav2vec", 8, "v100x4"),

@@ -12,12 +12,14 @@ time, memory, and the graph by layer and device, as PNGs.
 import pathlib
 import tempfile
 
-from absl import app, flags
+from absl import flags
 from bokeh.embed import file_html
 from bokeh.layouts import column
 from bokeh.models import Div
 from bokeh.resources import INLINE
 
+from benchmarks.lib import command
+from benchmarks.lib.command import Options
 from benchmarks.lib.screenshots import only, photograph
 from tfplace import bounds, placers
 from tfplace.core import Problem
@@ -31,23 +33,21 @@ from tfplace.report.page import figures
 from tfplace.report.page.timeline_plot import timeline_plot
 from tfplace.simulate import Schedule, Simulator
 
-HERE = pathlib.Path(__file__).resolve().parents[1]
 _ONE_RUNS = ("single", "expert", "m_topo", "m_etf", "heft")
-_MODEL = flags.DEFINE_string("model", "nmt", "Zoo model.")
-_GRAPH = flags.DEFINE_string("graph", None, "Its graph, where extracted.")
-_CLUSTER = flags.DEFINE_string("cluster", "k80x4", "Cluster preset.")
-_PLACEMENT = flags.DEFINE_string(
+OPTIONS = Options("run_gallery", __doc__)
+_MODEL = OPTIONS.add("model", "nmt", "Zoo model.")
+_GRAPH = OPTIONS.add("graph", None, "Its graph, where extracted.")
+_CLUSTER = OPTIONS.add("cluster", "k80x4", "Cluster preset.")
+_PLACEMENT = OPTIONS.add(
   "placement", None, "Placement to show, instead of searching one."
 )
-_BUDGET_S = flags.DEFINE_float("budget_s", 120.0, "Seconds for `auto`.")
-_CACHE = flags.DEFINE_string(
+_BUDGET_S = OPTIONS.add("budget_s", 120.0, "Seconds for `auto`.")
+_CACHE = OPTIONS.add(
   "graph_cache_dir",
   graph_cache.default_directory(),
   "Where extracted graphs are kept; empty for nowhere.",
 )
-_OUT = flags.DEFINE_string(
-  "out_dir", str(HERE / "results"), "Folder of the pictures."
-)
+_OUT = OPTIONS.add("out_dir", str(command.RESULTS), "Folder of the pictures.")
 
 
 def load_problem() -> Problem:
@@ -93,7 +93,7 @@ def both_timelines(schedules: dict[str, Schedule]) -> str:
   )
 
 
-def main(_: list[str]) -> None:
+def main(_: flags.FlagValues) -> None:
   """Places, writes the reports, photographs them."""
   out = pathlib.Path(_OUT.value)
   problem = load_problem()
@@ -123,4 +123,4 @@ def main(_: list[str]) -> None:
 
 
 if __name__ == "__main__":
-  app.run(main)
+  OPTIONS.run(main)

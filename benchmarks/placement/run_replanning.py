@@ -1,6 +1,6 @@
-"""A step has changed: how fast is there a new placement, and how good is it?
+"""Places changed steps anew, from the old plan and from nothing.
 
-Of each graph an old plan is made by `auto`. Then a device is lost, a link gets
+`auto` makes an old plan of each graph. Then a device is lost, a link gets
 ten times slower, or the batch is doubled, and `auto` searches for some seconds
 from the old plan (as `init_placement` does), with the learned policy and
 without it, and from nothing, without it. Seconds are of everything from the
@@ -20,14 +20,14 @@ import functools
 import math
 import pathlib
 import statistics
-import sys
 import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
 from absl import flags
 
-from benchmarks.lib import saved_rows
+from benchmarks.lib import report, saved_rows
+from benchmarks.lib.command import Options
 from benchmarks.microbatches import run_models
 from benchmarks.models import reference, synthetic
 from tfplace import bounds, placers
@@ -43,39 +43,22 @@ from tfplace.placers.replan import carried_over
 from tfplace.plan import graph_cache
 from tfplace.simulate import Simulator
 
-HERE = pathlib.Path(__file__).parents[1]
 SLOWER = 10.0
 LONG_US = 20.0  # of an op whose time grows with the batch
 LOST = 1  # of the devices of the first one's kind
-_DESCRIPTION = (
-  "Places steps anew that have changed: from the old plan and from nothing."
+
+
+OPTIONS = Options("run_replanning", __doc__)
+OPTIONS.add("old_s", 60.0, "Seconds for the old plan.", least=0)
+OPTIONS.add(
+  "graphs",
+  ["synthetic/50000", "gpt_medium/8"],
+  "synthetic/OPS, MODEL/MICROBATCHES of models/reference.py, or files.",
 )
-
-
-def define(values: flags.FlagValues) -> None:
-  """Adds the flags."""
-  flags.DEFINE_float(
-    "old_s", 60.0, "Seconds for the old plan.", 0, flag_values=values
-  )
-  for name, defaults, text in (
-    (
-      "graphs",
-      ["synthetic/50000", "gpt_medium/8"],
-      "synthetic/OPS, MODEL/MICROBATCHES of models/reference.py, or files.",
-    ),
-    ("seconds", ["1", "3", "10"], "Of each search."),
-    ("seeds", ["0", "1"], "Seeds of the searches."),
-  ):
-    flags.DEFINE_list(name, defaults, text, flag_values=values)
-  for name, default, text in (
-    ("on", "v100x4", "Cluster preset."),
-    (
-      "out",
-      str(HERE / "results" / "replanning.json"),
-      "JSON file to write; the table lies beside it.",
-    ),
-  ):
-    flags.DEFINE_string(name, default, text, flag_values=values)
+OPTIONS.add("seconds", ["1", "3", "10"], "Of each search.")
+OPTIONS.add("seeds", ["0", "1"], "Seeds of the searches.")
+OPTIONS.add("on", "v100x4", "Cluster preset.")
+OPTIONS.out("replanning.json")
 
 
 def main(values: flags.FlagValues) -> None:
@@ -85,7 +68,7 @@ def main(values: flags.FlagValues) -> None:
   graphs = [(name, reader(name, values.on)) for name in values.graphs]
   saved_rows.pin_to_cores(1)
   settings = {name: values[name].value for name in ("on", "old_s", "seeds")}
-  saved = saved_rows.of_command(values.out, settings)
+  saved = saved_rows.SavedRows(values.out, settings)
   cli.load_tensorflow()
   placers.warm_up("auto", cluster.has_message_costs, True)
   rows: dict[tuple[str, str], dict[str, dict]] = {}
@@ -101,9 +84,7 @@ def main(values: flags.FlagValues) -> None:
         )
         for seconds in values.seconds
       }
-  report = "\n".join(table(rows)) + "\n"
-  pathlib.Path(values.out).with_suffix(".md").write_text(report)
-  print(report)
+  report.write(values.out, table(rows))
 
 
 def reader(name: str, on: str) -> Callable[[], OpGraph]:
@@ -262,13 +243,13 @@ def median(found: list[dict], key: str) -> float:
   return statistics.median(row[key] for row in found)
 
 
-def table(rows: dict[tuple[str, str], dict[str, dict]]) -> list[str]:
+def table(rows: dict[tuple[str, str], dict[str, dict]]) -> str:
   """Markdown: per graph and change, ms after each number of seconds."""
   heads = ["graph", "change", "first placement, s", "ms"]
   for seconds in next(iter(rows.values())):
     heads += [f"{seconds} s: nothing", "old plan", "and policy"]
     heads += ["nothing / old", "old / policy"]
-  lines = ["| " + " | ".join(heads) + " |", "| --- " * len(heads) + "|"]
+  lines = []
   for (graph, change), by_seconds in rows.items():
     # Seeds and seconds do not matter for what is evaluated first.
     first = [row for found in by_seconds.values() for row in found["old"]]
@@ -281,14 +262,9 @@ def table(rows: dict[tuple[str, str], dict[str, dict]]) -> list[str]:
       )
       cells += [f"{us / 1e3:.1f}" for us in (nothing, old, policy)]
       cells += [f"{nothing / old:.2f}", f"{old / policy:.3f}"]
-    lines.append("| " + " | ".join(cells) + " |")
-  return lines
-
-
-def start(argv: Sequence[str] | None = None) -> int:
-  """The program; returns its exit code."""
-  return cli.run_command("replanning", _DESCRIPTION, define, main, argv)
+    lines.append(cells)
+  return report.markdown(heads, lines)
 
 
 if __name__ == "__main__":
-  sys.exit(start())
+  OPTIONS.run(main)

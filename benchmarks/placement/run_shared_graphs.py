@@ -5,24 +5,25 @@ BERT (3 layers), GNMT and ResNet-50, each with its cluster, from a folder of
 simple lower bound, with the proven bound beside it, and writes JSON and a
 picture of how the searches converge.
 
-  python -m benchmarks.placement.run_shared_graphs --data_dir=../shared/data \\
+  python -m benchmarks.placement.run_shared_graphs --data_dir=DATA \\
       --budget_s=60
 """
 
 import pathlib
 import statistics
 
-from absl import app, flags
+from absl import flags
 from matplotlib.figure import Figure
 from rich import console, table
 
+from benchmarks.lib.command import Options
 from tfplace import bounds, placers
+from tfplace.bin import cli
 from tfplace.core import Problem
 from tfplace.errors import TfplaceError
 from tfplace.formats import load_cluster, load_graph
 from tfplace.formats.json_file import write_json
 
-HERE = pathlib.Path(__file__).resolve().parents[1]
 # What a search of 60 s should reach, as multiples of the simple lower bound.
 TARGETS = {
   "bert3_training_ops": 1.07,
@@ -30,21 +31,16 @@ TARGETS = {
   "resnet50_training_ops": 1.05,
 }
 SEARCHES = ("annealing", "auto")
-_DATA = flags.DEFINE_string(
-  "data_dir",
-  str(HERE.parent.parent / "shared" / "data"),
-  "Folder of the graphs and their clusters.",
-)
-_BUDGET_S = flags.DEFINE_float("budget_s", 60.0, "Seconds for each search.")
-_SEEDS = flags.DEFINE_list("seeds", ["0"], "Seeds of the searches.")
-_STRATEGIES = flags.DEFINE_list(
+OPTIONS = Options("run_shared_graphs", __doc__)
+OPTIONS.add("data_dir", None, "Folder of the graphs and their clusters.")
+_BUDGET_S = OPTIONS.add("budget_s", 60.0, "Seconds for each search.")
+_SEEDS = OPTIONS.add("seeds", ["0"], "Seeds of the searches.")
+_STRATEGIES = OPTIONS.add(
   "strategies",
   ["single", "blocks", "expert", "m_topo", "m_etf", "heft", *SEARCHES],
   "Placers.",
 )
-_OUT = flags.DEFINE_string(
-  "out", str(HERE / "results" / "shared_graphs.json"), "JSON file to write."
-)
+_OUT = OPTIONS.out("shared_graphs.json")
 
 
 def load_problems(folder: pathlib.Path) -> dict[str, Problem]:
@@ -156,15 +152,15 @@ def save_picture(rows: dict[str, dict]) -> None:
   figure.savefig(pathlib.Path(_OUT.value).with_suffix(".png"), dpi=100)
 
 
-def main(_: list[str]) -> None:
-  folder = pathlib.Path(_DATA.value)
+def main(values: flags.FlagValues) -> None:
+  folder = pathlib.Path(cli.required(values, "data_dir"))
   problems = load_problems(folder)
   if not problems:
-    raise app.UsageError(f"--data_dir: no graph with a cluster in {folder}")
+    raise cli.UsageError(f"--data_dir: no graph with a cluster in {folder}")
   rows = measure_all(problems)
   print_table(rows)
   save_picture(rows)
 
 
 if __name__ == "__main__":
-  app.run(main)
+  OPTIONS.run(main)

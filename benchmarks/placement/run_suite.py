@@ -17,53 +17,54 @@ import pathlib
 import re
 import time
 
-from absl import app, flags
+from absl import flags
 
-from benchmarks.lib import published
+from benchmarks.lib import command, published
+from benchmarks.lib.command import Options
 from benchmarks.placement import suite_report
 from tfplace import bounds, placers
+from tfplace.bin import cli
 from tfplace.core import OpGraph, Problem
 from tfplace.core.presets import cluster_preset
 from tfplace.errors import InfeasibleError, TfplaceError
 from tfplace.formats.json_file import write_json
 from tfplace.plan import graph_cache, sources
 
-HERE = pathlib.Path(__file__).parents[1]
 QUICK_ROWS = "^(2-layer .*|Inception b32|2-stack .*)$"
 QUICK_BUDGET_S = 5.0
 GPUS = ("k80", "p100", "v100", "h100")
 # Of the search, and of the simulator it runs: counted on where either changes
 # what is found within seconds. Results without it are of version 1.
 SEARCH_VERSION = 3
-_QUICK = flags.DEFINE_bool(
+OPTIONS = Options("run_suite", __doc__)
+_QUICK = OPTIONS.add(
   "quick", False, "Small rows on P100s, with searches of 5 s."
 )
-_GPUS = flags.DEFINE_list("gpus", list(GPUS), "GPUs of the presets.")
-_ROWS = flags.DEFINE_string("rows", "", "Pattern of the rows' labels.")
-_STRATEGIES = flags.DEFINE_list(
+_GPUS = OPTIONS.add("gpus", list(GPUS), "GPUs of the presets.")
+_ROWS = OPTIONS.add("rows", "", "Pattern of the rows' labels.")
+_STRATEGIES = OPTIONS.add(
   "strategies",
   list(placers.READY),
   "Placers.",
 )
-_BUDGET_S = flags.DEFINE_float("budget_s", 60.0, "Seconds for each search.")
-_SEEDS = flags.DEFINE_list("seeds", ["0", "1", "2"], "Seeds of the searches.")
-_CACHE = flags.DEFINE_string(
+_BUDGET_S = OPTIONS.add("budget_s", 60.0, "Seconds for each search.")
+_SEEDS = OPTIONS.add("seeds", ["0", "1", "2"], "Seeds of the searches.")
+_CACHE = OPTIONS.add(
   "graph_cache_dir",
   graph_cache.default_directory(),
   "Where extracted graphs are kept between runs; empty: nowhere.",
 )
-_OUT = flags.DEFINE_string(
+_OUT = OPTIONS.add(
   "out", None, "JSON file to write; by default results/suite.json beside this."
 )
-_REPORT_ONLY = flags.DEFINE_bool("report_only", False, "Run nothing.")
+_REPORT_ONLY = OPTIONS.add("report_only", False, "Run nothing.")
 # Their result depends on the seed; the others run once.
 SEEDED = ("metis", "annealing", "brkga", "gdp", "auto")
 
 
-def main(argv: list[str]) -> None:
-  del argv
+def main(_: flags.FlagValues) -> None:
   name = "suite_quick.json" if _QUICK.value else "suite.json"
-  out = pathlib.Path(_OUT.value or HERE / "results" / name)
+  out = pathlib.Path(_OUT.value or command.RESULTS / name)
   budget_s = QUICK_BUDGET_S if _QUICK.value else _BUDGET_S.value
   results = load(out, budget_s)
   if not _REPORT_ONLY.value:
@@ -78,7 +79,7 @@ def load(out: pathlib.Path, budget_s: float) -> dict:
     return {"budget_s": budget_s, "graphs": {}, "results": {}}
   found = json.loads(out.read_text(encoding="utf-8"))
   if found["budget_s"] != budget_s:
-    raise app.UsageError(
+    raise cli.UsageError(
       f"{out} holds searches of {found['budget_s']:g} s, not {budget_s:g} s:"
       " choose another --out"
     )
@@ -90,7 +91,7 @@ def chosen_rows() -> list[published.Row]:
   pattern = QUICK_ROWS if _QUICK.value else _ROWS.value
   rows = [row for row in published.ROWS if re.search(pattern, row.label)]
   if not rows:
-    raise app.UsageError(f"--rows={pattern!r} names no row")
+    raise cli.UsageError(f"--rows={pattern!r} names no row")
   return rows
 
 
@@ -179,4 +180,4 @@ def measure(
 
 
 if __name__ == "__main__":
-  app.run(main)
+  OPTIONS.run(main)

@@ -4,11 +4,11 @@ import dataclasses
 import math
 import pathlib
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from matplotlib.figure import Figure
 
-from benchmarks.lib import published
+from benchmarks.lib import published, report
 
 BASELINES = ("single", "cpu", "auto")  # no competitors of `auto`
 SEARCHES = ("annealing", "brkga", "auto")  # the others are one-shot
@@ -108,12 +108,6 @@ def _rivals(found: dict[str, dict]) -> dict[str, float]:
   }
 
 
-def geometric_mean(values: Iterable[float]) -> float:
-  """NaN without values."""
-  logs = [math.log(value) for value in values]
-  return math.exp(statistics.fmean(logs)) if logs else math.nan
-
-
 def write(results: dict, out: pathlib.Path) -> None:
   """Writes `out` as .md and .png."""
   by_gpu = {gpu: cases_of(results, gpu) for gpu in _gpus(results)}
@@ -123,8 +117,7 @@ def write(results: dict, out: pathlib.Path) -> None:
   if len({_version(r) for r in results["results"].values()}) > 1:
     tables.append("\\* by an earlier version of the search")
   text = "\n\n".join(tables)
-  out.with_suffix(".md").write_text(text + "\n", encoding="utf-8")
-  print(text)
+  report.write(out, text)
   _picture(by_gpu).savefig(out.with_suffix(".png"), dpi=100)
 
 
@@ -163,7 +156,7 @@ def summary(cases: list[Case]) -> str:
   """A line per row, beside the published figures, and geometric means."""
   lines = [[case.label, f"{case.ops:,}", *_cells(case)] for case in cases]
   lines.append(["*geometric mean*", *[""] * 6, *_means(cases), ""])
-  return _markdown(SUMMARY_HEADS, lines)
+  return report.markdown(SUMMARY_HEADS, lines)
 
 
 def _cells(case: Case) -> list[str]:
@@ -194,13 +187,13 @@ def _means(cases: Sequence[Case]) -> list[str]:
   """Geometric means of our ratios and of the published, of what is there."""
   ours = [[c.rated[s] for c in cases if s in c.rated] for s in RATIOS]
   human = [r for c in cases if (r := _published_ratio(c.row)) is not None]
-  return [_number(geometric_mean(values)) for values in (*ours, human)]
+  return [_number(report.geometric_mean(values)) for values in (*ours, human)]
 
 
 def _everyone(cases: list[Case], cell: Callable[[dict], str]) -> str:
   """A line per row, a column per strategy."""
   strategies = list(dict.fromkeys(s for case in cases for s in case.found))
-  return _markdown(
+  return report.markdown(
     ("model", *strategies),
     [[c.label, *(cell(c.found.get(s, {})) for s in strategies)] for c in cases],
   )
@@ -212,7 +205,7 @@ def glance(by_gpu: Mapping[str, list[Case]]) -> str:
   for gpu, cases in by_gpu.items():
     lines += [_glance_cells(case) for case in cases]
     lines.append(["*geometric mean*", f"*{gpu}*", *[""] * 4, *_means(cases)])
-  return _markdown(GLANCE_HEADS, lines)
+  return report.markdown(GLANCE_HEADS, lines)
 
 
 def _glance_cells(case: Case) -> list[str]:
@@ -234,11 +227,6 @@ def _effort(result: dict) -> str:
     return shown(result)
   seconds = result["seconds_to_best"]
   return f"{seconds:.1f} ({result['evaluations_to_best']:,})"
-
-
-def _markdown(heads: Sequence[str], rows: list[list[str]]) -> str:
-  lines = [heads, ["---"] * len(heads), *rows]
-  return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def _number(value: float | None) -> str:

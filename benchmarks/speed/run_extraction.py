@@ -1,4 +1,4 @@
-"""What extraction costs: the first time by stage, the second, and as a file.
+"""Seconds of extraction: the first by stage, the second, and as a file.
 
 Every row is a process of its own, with an empty cache of its own. The second
 use is a new process, its imports included. Prints a table and writes JSON.
@@ -8,7 +8,6 @@ use is a new process, its imports included. Prints a table and writes JSON.
 
 import json
 import os
-import pathlib
 import resource
 import subprocess
 import sys
@@ -16,17 +15,18 @@ import tempfile
 import time
 from collections.abc import Callable
 
-from absl import app, flags
+from absl import flags
 from rich import console, table
 
+from benchmarks.lib.command import Options
 from tfplace.bin import cli
 from tfplace.core.presets import cluster_preset
 from tfplace.formats import load_graph, save_graph
 from tfplace.formats.json_file import write_json
 from tfplace.plan import graph_cache, sources
 
-HERE = pathlib.Path(__file__).parents[1]
 SMALL = "units=64,vocabulary=500"  # as many ops, less to allocate
+OPTIONS = Options("run_extraction", __doc__)
 _MODELS = flags.DEFINE_multi_string(
   "model",
   [
@@ -38,12 +38,11 @@ _MODELS = flags.DEFINE_multi_string(
     "gnmt_8",
   ],
   "Zoo model, with sizes after a colon; may be repeated.",
+  flag_values=OPTIONS.values,
 )
-_CLUSTER = flags.DEFINE_string("cluster", "p100x8", "Whose kinds are costed.")
-_OUT = flags.DEFINE_string(
-  "out", str(HERE / "results" / "extraction.json"), "JSON file to write."
-)
-_CHILD = flags.DEFINE_string("child", None, "Cache of one use, for a process.")
+_CLUSTER = OPTIONS.add("cluster", "p100x8", "Whose kinds are costed.")
+_OUT = OPTIONS.out("extraction.json")
+_CHILD = OPTIONS.add("child", None, "Cache of one use, for a process.")
 # Stage as it is told -> column.
 COLUMNS = {
   "starting": "TensorFlow",
@@ -119,10 +118,10 @@ def use(model: str, folder: str) -> dict:
 
 
 def in_a_process(model: str, folder: str) -> dict:
-  command = [sys.executable, __file__, f"--model={model}", f"--child={folder}"]
+  command = [sys.executable, "-m", __spec__.name, f"--model={model}"]
   began = time.perf_counter()
   done = subprocess.run(
-    [*command, f"--cluster={_CLUSTER.value}"],
+    [*command, f"--child={folder}", f"--cluster={_CLUSTER.value}"],
     check=True,
     stdout=subprocess.PIPE,
     text=True,
@@ -160,7 +159,7 @@ def print_table(rows: list[dict]) -> None:
   screen.print(grid)
 
 
-def main(_: list[str]) -> None:
+def main(_: flags.FlagValues) -> None:
   if _CHILD.value is not None:
     print(json.dumps(use(_MODELS.value[0], _CHILD.value)))
     return
@@ -173,4 +172,4 @@ def main(_: list[str]) -> None:
 
 
 if __name__ == "__main__":
-  app.run(main)
+  OPTIONS.run(main)

@@ -16,7 +16,6 @@ import functools
 import multiprocessing
 import pathlib
 import resource
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +25,8 @@ from typing import Any
 import numpy as np
 from absl import flags
 
-from benchmarks.lib import saved_rows
+from benchmarks.lib import command, report, saved_rows
+from benchmarks.lib.command import Options
 from benchmarks.models import synthetic
 from tfplace.bin import cli
 from tfplace.core import OpGraph, Problem
@@ -36,56 +36,35 @@ from tfplace.errors import TfplaceError
 from tfplace.formats.packed_graph import pack_graph, unpack_graph
 from tfplace.placers import registry
 
-HERE = pathlib.Path(__file__).parents[1]
-_DESCRIPTION = (
-  "Places a split step of 400,000 ops on 8 devices and a million synthetic ops"
-  " on 64: seconds, memory, evaluations per second."
-)
 PLACERS = (*registry.CLASSICAL, *registry.MICROBATCHED, "annealing", "auto")
 BUILD, SIMULATE = "build", "simulate"  # rows beside those of placers
 _LEAST_S = 2.0  # of simulations
+_HEADS = (
+  *("placer", "seconds", "step ms", "evaluations", "per second", "peak MiB"),
+)
 
 
-def define(values: flags.FlagValues) -> None:
-  """Adds the flags."""
-  for name, default, text in (
-    ("model", "gnmt_8", "Model of the zoo; empty: none."),
-    ("on", "p100x8", "Its cluster."),
-    ("synthetic_on", "8*a100x8", "Cluster of the synthetic graph."),
-    (
-      "out",
-      str(HERE / "results" / "large_steps.json"),
-      "JSON file to write; the table lies beside it.",
-    ),
-  ):
-    flags.DEFINE_string(name, default, text, flag_values=values)
-  for name, number, least, text in (
-    ("microbatches", 8, 1, "Of the model's step."),
-    ("ops", 1_000_000, 0, "Of the synthetic graph; 0: none."),
-    ("seed", 0, 0, "Of the synthetic graph and the searches."),
-  ):
-    flags.DEFINE_integer(
-      name, number, text, lower_bound=least, flag_values=values
-    )
-  for name, seconds, text in (
-    ("budget_s", 300.0, "Seconds of each search."),
-    ("limit_s", 1200.0, "Seconds after which anything is stopped."),
-  ):
-    flags.DEFINE_float(name, seconds, text, lower_bound=0, flag_values=values)
-  flags.DEFINE_list("placers", list(PLACERS), "Strategies.", flag_values=values)
+OPTIONS = Options("run_large_steps", __doc__)
+OPTIONS.add("model", "gnmt_8", "Model of the zoo; empty: none.")
+OPTIONS.add("on", "p100x8", "Its cluster.")
+OPTIONS.add("synthetic_on", "8*a100x8", "Cluster of the synthetic graph.")
+OPTIONS.add("microbatches", 8, "Of the model's step.", least=1)
+OPTIONS.add("ops", 1_000_000, "Of the synthetic graph; 0: none.", least=0)
+OPTIONS.add("seed", 0, "Of the synthetic graph and the searches.", least=0)
+OPTIONS.add("budget_s", 300.0, "Seconds of each search.", least=0)
+OPTIONS.add(
+  "limit_s", 1200.0, "Seconds after which anything is stopped.", least=0
+)
+OPTIONS.add("placers", list(PLACERS), "Strategies.")
+OPTIONS.out("large_steps.json")
 
 
 def main(values: flags.FlagValues) -> None:
   """Runs what is missing; saves after each row."""
   cli.check_writable(values.out)
-  for name in values.placers:
-    if name not in registry.STRATEGIES:
-      raise cli.UsageError(
-        f"--placers: unknown {name!r}; choose from"
-        f" {', '.join(registry.STRATEGIES)}"
-      )
+  command.check_names("placers", values.placers, registry.STRATEGIES)
   settings = {"budget_s": values.budget_s, "limit_s": values.limit_s}
-  rows = saved_rows.of_command(values.out, settings)
+  rows = saved_rows.SavedRows(values.out, settings)
   found = {}
   with tempfile.TemporaryDirectory() as folder:
     for label, cluster, make in cases(values):
@@ -96,9 +75,7 @@ def main(values: flags.FlagValues) -> None:
         found[label, row] = rows.row(f"{label}/{cluster}/{row}", run)
         if row == BUILD and "error" in found[label, row]:
           break
-  text = markdown(found, values.budget_s)
-  pathlib.Path(values.out).with_suffix(".md").write_text(text)
-  print(text)
+  report.write(values.out, markdown(found, values.budget_s))
 
 
 Make = Callable[[], OpGraph]
@@ -252,15 +229,11 @@ def markdown(found: Mapping[tuple[str, str], dict], budget_s: float) -> str:
     built = found[label, BUILD]
     parts.append(_about(label, built, found.get((label, SIMULATE), {})))
     lines = [
-      "| placer | seconds | step ms | evaluations | per second | peak MiB |",
-      "| --- | --- | --- | --- | --- | --- |",
-    ]
-    lines += [
-      _line(row, result)
+      _cells(row, result)
       for (of, row), result in found.items()
       if of == label and row not in (BUILD, SIMULATE)
     ]
-    parts.append("\n".join(lines) + "\n")
+    parts.append(report.markdown(_HEADS, lines) + "\n")
   return "\n".join(parts)
 
 
@@ -279,11 +252,11 @@ def _about(label: str, built: dict, simulated: dict) -> str:
   )
 
 
-def _line(placer: str, result: dict) -> str:
+def _cells(placer: str, result: dict) -> list[str]:
   if "error" in result:
-    return f"| {placer} | - | {result['error'][:80]} | - | - | - |"
+    return [placer, "-", result["error"][:80], "-", "-", "-"]
   rate = result["evaluations"] / max(result["seconds"], 1e-9)
-  cells = [
+  return [
     placer,
     f"{result['seconds']:.1f}",
     f"{result['step_time_us'] / 1e3:.1f}",
@@ -291,13 +264,7 @@ def _line(placer: str, result: dict) -> str:
     f"{rate:.2f}",
     f"{result['peak_mib']:,.0f}",
   ]
-  return f"| {' | '.join(cells)} |"
-
-
-def start(argv: Sequence[str] | None = None) -> int:
-  """The program; returns its exit code."""
-  return cli.run_command("large_steps", _DESCRIPTION, define, main, argv)
 
 
 if __name__ == "__main__":
-  sys.exit(start())
+  OPTIONS.run(main)

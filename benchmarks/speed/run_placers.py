@@ -1,7 +1,7 @@
-"""How long the one-shot placers take on one core, by size of the graph.
+"""Seconds of the one-shot placers on one core, by size of the graph.
 
-On training graphs of the zoo's models (from the cache of extracted graphs, if
-they are there), on `--graphs` of your own, and on synthetic graphs with
+Runs on training graphs of the zoo's models (from the cache of extracted graphs,
+if they are there), on `--graphs` of your own, and on synthetic graphs with
 Inception-V3's proportions. Seconds are of one core, median of `--times`, from
 the graph in memory to the evaluated placement. Each row is printed and saved
 as soon as it is there; a run that was cut off goes on.
@@ -19,10 +19,11 @@ import resource
 import statistics
 from collections.abc import Callable
 
-from absl import app, flags
+from absl import flags
 from rich import console, table
 
 from benchmarks.lib import saved_rows
+from benchmarks.lib.command import Options
 from benchmarks.models import synthetic
 from tfplace import placers
 from tfplace.core import OpGraph, Problem
@@ -34,20 +35,18 @@ from tfplace.plan import graph_cache
 from tfplace.plan import sources as extraction
 from tfplace.simulate import Simulator
 
-HERE = pathlib.Path(__file__).parents[1]
 # What m-SCT's linear program may take is a share of this.
 BUDGET_S = 600.0
-_MODELS = flags.DEFINE_list("models", ["rnnlm_8", "gnmt_8"], "Zoo models.")
-_GRAPHS = flags.DEFINE_list("graphs", [], "Graph files, besides.")
-_OPS = flags.DEFINE_list(
+OPTIONS = Options("run_placers", __doc__)
+_MODELS = OPTIONS.add("models", ["rnnlm_8", "gnmt_8"], "Zoo models.")
+_GRAPHS = OPTIONS.add("graphs", [], "Graph files, besides.")
+_OPS = OPTIONS.add(
   "ops", [1000, 10000, 50000, 100000], "Sizes of synthetic graphs."
 )
-_ON = flags.DEFINE_string("on", "p100x8", "Cluster preset.")
-_PLACERS = flags.DEFINE_list("placers", list(CLASSICAL), "Strategies.")
-_TIMES = flags.DEFINE_integer("times", 3, "Timings, of which the median.")
-_RESULT = flags.DEFINE_string(
-  "result", str(HERE / "results" / "placer_speed.json"), "JSON file to write."
-)
+_ON = OPTIONS.add("on", "p100x8", "Cluster preset.")
+_PLACERS = OPTIONS.add("placers", list(CLASSICAL), "Strategies.")
+_TIMES = OPTIONS.add("times", 3, "Timings, of which the median.")
+_OUT = OPTIONS.out("placer_speed.json")
 
 
 def core_s() -> float:
@@ -117,11 +116,10 @@ def print_table(rows: dict[tuple[str, str], dict]) -> None:
   console.Console().print(shown)
 
 
-def main(argv: list[str]) -> None:
-  del argv
+def main(_: flags.FlagValues) -> None:
   saved_rows.pin_to_cores(1)
   rows = saved_rows.SavedRows(
-    _RESULT.value, {"cluster": _ON.value, "times": _TIMES.value}
+    _OUT.value, {"cluster": _ON.value, "times": _TIMES.value}
   )
   # The first call compiles, once per installation.
   warm = synthetic.synthetic_graph(100, 0)
@@ -138,4 +136,4 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-  app.run(main)
+  OPTIONS.run(main)

@@ -1,4 +1,4 @@
-"""How many placements a second the search evaluates, by size of the graph.
+"""Placements a second that the search evaluates, by size of the graph.
 
 For synthetic graphs with Inception-V3's proportions, per second of one core:
 the search from equal shares of the work (it stops a simulation once the
@@ -12,15 +12,15 @@ that was cut off goes on.
 
 import concurrent.futures
 import multiprocessing
-import pathlib
 import resource
 import time
 
 import numpy as np
-from absl import app, flags
+from absl import flags
 from rich import console, table
 
 from benchmarks.lib import saved_rows
+from benchmarks.lib.command import Options
 from benchmarks.models import synthetic
 from tfplace.core import Problem
 from tfplace.core.presets import cluster_preset
@@ -29,16 +29,14 @@ from tfplace.placers.groups import GroupGraph
 from tfplace.placers.search.search import Search, SearchConfig
 from tfplace.simulate import Simulator
 
-HERE = pathlib.Path(__file__).parents[1]
 BATCH = 16
 LEAST_S = 0.5
 WARM_OPS = 100
-_OPS = flags.DEFINE_list("ops", [1000, 10000, 50000, 100000], "Graph sizes.")
-_ON = flags.DEFINE_string("on", "p100x8", "Cluster preset.")
-_SECONDS = flags.DEFINE_float("seconds", 30.0, "Of each search.")
-_RESULT = flags.DEFINE_string(
-  "result", str(HERE / "results" / "search_speed.json"), "JSON file to write."
-)
+OPTIONS = Options("run_search", __doc__)
+_OPS = OPTIONS.add("ops", [1000, 10000, 50000, 100000], "Graph sizes.")
+_ON = OPTIONS.add("on", "p100x8", "Cluster preset.")
+_SECONDS = OPTIONS.add("seconds", 30.0, "Of each search.")
+_OUT = OPTIONS.out("search_speed.json")
 
 
 def measured(num_ops: int, on: str, seconds: float) -> dict:
@@ -120,10 +118,9 @@ def print_table(rows: list[dict]) -> None:
   console.Console().print(shown)
 
 
-def main(argv: list[str]) -> None:
-  del argv
+def main(_: flags.FlagValues) -> None:
   rows = saved_rows.SavedRows(
-    _RESULT.value,
+    _OUT.value,
     {
       "cluster": _ON.value,
       "seconds": _SECONDS.value,
@@ -138,4 +135,4 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-  app.run(main)
+  OPTIONS.run(main)

@@ -15,10 +15,11 @@ import time
 from collections.abc import Callable
 
 import numpy as np
-from absl import app, flags
+from absl import flags
 from matplotlib.figure import Figure
 from rich import console, table
 
+from benchmarks.lib.command import Options
 from benchmarks.models import synthetic
 from tfplace.core import OpGraph, Problem
 from tfplace.core.presets import cluster_preset
@@ -28,20 +29,19 @@ from tfplace.plan import graph_cache, sources
 from tfplace.simulate import Simulator
 
 HERE = pathlib.Path(__file__).parents[1]
-_MODEL = flags.DEFINE_string("model", "inception_v3", "Zoo model.")
-_GRAPH = flags.DEFINE_string("graph", None, "Graph file, in place of a model.")
-_CLUSTER = flags.DEFINE_string("cluster", "p100x4", "Cluster preset.")
-_SIZES = flags.DEFINE_list(
+OPTIONS = Options("run_simulator", __doc__)
+_MODEL = OPTIONS.add("model", "inception_v3", "Zoo model.")
+_GRAPH = OPTIONS.add("graph", None, "Graph file, in place of a model.")
+_CLUSTER = OPTIONS.add("cluster", "p100x4", "Cluster preset.")
+_SIZES = OPTIONS.add(
   "sizes", [1000, 3000, 10000, 30000, 100000], "Ops of synthetic graphs."
 )
-_REFERENCE_OPS = flags.DEFINE_integer(
+_REFERENCE_OPS = OPTIONS.add(
   "reference_ops", 300, "Ops of the graph that the reference is timed on."
 )
-_REPEATS = flags.DEFINE_integer("repeats", 15, "Timings, of which the median.")
-_SEED = flags.DEFINE_integer("seed", 0, "Of random graphs and placements.")
-_OUT = flags.DEFINE_string(
-  "out", str(HERE / "results" / "simulator_speed.json"), "JSON file to write."
-)
+_REPEATS = OPTIONS.add("repeats", 15, "Timings, of which the median.")
+_SEED = OPTIONS.add("seed", 0, "Of random graphs and placements.")
+_OUT = OPTIONS.out("simulator_speed.json")
 MIN_TIMING_S = 0.05  # repeats a simulation until a timing takes so long
 
 
@@ -149,8 +149,7 @@ def model_graph() -> OpGraph:
   )
 
 
-def main(argv: list[str]) -> None:
-  del argv
+def main(_: flags.FlagValues) -> None:
   model = engine_rows(model_graph())
   print_rows(f"{_CLUSTER.value}, one core, ops + edges per second", model)
   growth: list[dict] = []
@@ -171,4 +170,4 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-  app.run(main)
+  OPTIONS.run(main)

@@ -85,11 +85,12 @@ def test_a_tiny_run_writes_its_figures(
     run_fidelity, "MODELS", {**run_fidelity.MODELS, "other": (1, {})}
   )
   with quick_links():
-    code = run_fidelity.start(
+    code = run_fidelity.OPTIONS.call(
+      run_fidelity.main,
       [
         *("--models=nmt", "--placements=4", "--rounds=1", "--steps=2"),
         *("--budget_s=0.5", f"--out={out}"),
-      ]
+      ],
     )
   assert code == 0, capsys.readouterr().err
   models = json.loads(out.read_text())["models"]
@@ -115,11 +116,12 @@ def test_workers_may_be_some_delay_apart(
   monkeypatch.setattr(run_fidelity, "MODELS", {"nmt": (2, sizes)})
   out = tmp_path / "apart.json"
   with quick_links():
-    code = run_fidelity.start(
+    code = run_fidelity.OPTIONS.call(
+      run_fidelity.main,
       [
         *("--models=nmt", "--placements=2", "--rounds=1", "--steps=2"),
         *("--budget_s=0.5", f"--out={out}", "--delay_s=0.002"),
-      ]
+      ],
     )
   said = capsys.readouterr().err
   if "--delay_s=" in said:
@@ -139,7 +141,7 @@ def test_a_host_that_is_busy_or_has_too_few_cores_is_told(capsys):
 
 
 def test_unknown_model_is_one_sentence(capsys):
-  assert run_fidelity.start(["--models=nosuch"]) == 1
+  assert run_fidelity.OPTIONS.call(run_fidelity.main, ["--models=nosuch"]) == 1
   said = capsys.readouterr().err
   assert "unknown 'nosuch'; choose from inception_v3" in said
   assert len(said.strip().splitlines()) == 1

@@ -14,12 +14,13 @@ def test_a_tiny_model_is_measured_beside_its_prediction(
 ):
   out = tmp_path / "host.json"
   with quick_links():
-    code = run_host.start(
+    code = run_host.OPTIONS.call(
+      run_host.main,
       [
         *("--cluster=workers:2", "--models=nmt", f"--model_sizes={SIZES}"),
         *("--batch_size=2", "--strategies=single,cpu,m_topo", "--steps=3"),
         f"--out={out}",
-      ]
+      ],
     )
   said = capsys.readouterr()
   assert code == 0, said.err
@@ -64,7 +65,7 @@ def test_a_tiny_model_is_measured_beside_its_prediction(
   ],
 )
 def test_bad_flags_are_one_clear_sentence(flags, message, capsys):
-  assert run_host.start(flags) == 1
+  assert run_host.OPTIONS.call(run_host.main, flags) == 1
   said = capsys.readouterr().err
   assert message in said
   assert len(said.strip().splitlines()) == 1
@@ -72,7 +73,7 @@ def test_bad_flags_are_one_clear_sentence(flags, message, capsys):
 
 def test_logical_gpus_without_a_gpu_say_what_to_choose(monkeypatch, capsys):
   monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
-  assert run_host.start(["--logical_gpus=2"]) == 1
+  assert run_host.OPTIONS.call(run_host.main, ["--logical_gpus=2"]) == 1
   assert "no GPU that TensorFlow can use" in capsys.readouterr().err
 
 

@@ -10,7 +10,9 @@ SETTINGS = ("--model=", "--ops=300", "--synthetic_on=2*v100x2")
 
 def run(tmp_path, *flags):
   out = tmp_path / "large.json"
-  code = run_large_steps.start([*SETTINGS, f"--out={out}", *flags])
+  code = run_large_steps.OPTIONS.call(
+    run_large_steps.main, [*SETTINGS, f"--out={out}", *flags]
+  )
   return code, json.loads(out.read_text())["rows"] if out.exists() else None
 
 

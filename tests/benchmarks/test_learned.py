@@ -121,7 +121,7 @@ def test_transfer_compares_with_training_on_the_graph_itself():
   assert methods_report.transfer(results(gdp__0__0=run_of((10, 9.0)))) == []
 
 
-def test_zero_shot_is_the_best_of_the_policys_draws():
+def test_zero_shot_is_the_best_of_the_policys_samples():
   found = results(
     gdp_merged__0__0=run_of((10, 100.0), (20, 75.0)),
     gdp_zero_shot__0__0=run_of((1, 100.0), (17, 90.0)),

@@ -8,7 +8,7 @@ import pytest
 from extra_train import needs_extra_train
 
 from benchmarks.learned import hold_one_out_report, placeto_report, policy_jobs
-from benchmarks.lib import gpu_flags
+from benchmarks.lib import one_gpu
 from tfplace.models import families
 
 
@@ -24,7 +24,7 @@ def member(bound_us, **runs):
 
 @pytest.mark.parametrize("family", families.FAMILIES)
 def test_no_member_both_trains_and_tests(family):
-  train, test = gpu_flags.unseen_split(family)
+  train, test = one_gpu.unseen_split(family)
   assert not set(train) & set(test) and len(test) == 8
   assert sorted([*train, *test]) == list(range(families.MEMBERS))
 
@@ -32,7 +32,7 @@ def test_no_member_both_trains_and_tests(family):
 def test_members_of_nmt_that_test_share_no_length_with_those_that_train():
   lengths = [
     {families.sizes(index)["length"] for index in part}
-    for part in gpu_flags.unseen_split("nmt")
+    for part in one_gpu.unseen_split("nmt")
   ]
   assert not lengths[0] & lengths[1] and len(lengths[1]) == 2
 
@@ -117,7 +117,7 @@ def held_out():
   }
 
 
-def test_zero_shot_is_what_the_first_iteration_drew():
+def test_zero_shot_is_the_sample_of_the_first_iteration():
   line = hold_one_out_report.every_row(held_out())[2]
   # Zero-shot, untrained, tuned, scratch, batch, HDP, human, most probable.
   times = "2.000 | 3.000 | 1.200 | 1.500 | 1.400 | 1.800 | 3.000 | 5.000"
@@ -145,7 +145,7 @@ def test_a_curve_keeps_its_improvements_and_its_end():
 def tiny_flags(folder):
   return [
     *(f"--graph_cache_dir={folder / 'cache'}", "--seeds=0", "--decisions=4"),
-    *(f"--work_dir={folder / 'work'}", f"--result={folder / 'r.json'}"),
+    *(f"--work_dir={folder / 'work'}", f"--out={folder / 'r.json'}"),
     *("--pretraining=2", "--variants=as it is"),
   ]
 
@@ -167,7 +167,7 @@ def test_placeto_places_members_that_it_has_not_seen(tmp_path):
   flags += ["--zero_shot=20", *tiny_flags(tmp_path)]
   run("run_placeto", *flags)
   rows = json.loads((tmp_path / "r.json").read_text())["rows"]
-  first = gpu_flags.unseen_split("ptb")[1][0]
+  first = one_gpu.unseen_split("ptb")[1][0]
   arms = [*placeto_report.ARMS]
   found = {key.split("/")[1] for key in rows if key.startswith(f"ptb {first}/")}
   assert found == {"graph", *arms}

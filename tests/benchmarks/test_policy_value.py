@@ -12,7 +12,7 @@ def test_both_arms_run_and_only_one_asks_the_policy(tmp_path):
   result = tmp_path / "value.json"
   tiny_row.run(
     "learned.run_policy_value",
-    *(f"--result={result}", "--budgets_s=4", "--seeds=0"),
+    *(f"--out={result}", "--budgets_s=4", "--seeds=0"),
     f"--policy={policies.SHIPPED / 'ordered'}",  # asked whatever the step
     f"--graph_cache_dir={tmp_path}",
   )

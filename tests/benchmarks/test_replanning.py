@@ -51,7 +51,10 @@ def run(tmp_path, monkeypatch):
   monkeypatch.setattr(saved_rows, "pin_to_cores", lambda count: None)
   out = tmp_path / "replanning.json"
   common = ("--on=v100x2", "--old_s=1", "--seeds=0", f"--out={out}")
-  return lambda *flags: (run_replanning.start([*common, *flags]), out)
+  return lambda *flags: (
+    run_replanning.OPTIONS.call(run_replanning.main, [*common, *flags]),
+    out,
+  )
 
 
 def test_each_change_has_a_row_and_no_plan_is_worse_than_the_old_one(

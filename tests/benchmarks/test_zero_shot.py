@@ -1,4 +1,4 @@
-"""A policy's draws beside random ones: on a tiny row, and the table."""
+"""A policy's samples beside random ones: on a tiny row, and the table."""
 
 import json
 
@@ -21,7 +21,7 @@ def test_a_row_is_measured_at_every_size(tmp_path):
   result = tmp_path / "zero.json"
   tiny_row.run(
     "learned.run_zero_shot",
-    f"--result={result}",
+    f"--out={result}",
     f"--graph_cache_dir={tmp_path}",
   )
   (row,) = json.loads(result.read_text())["rows"].values()
@@ -45,7 +45,7 @@ def most_probable_us(problem, policy, size):
   return evaluation.step_time_us
 
 
-def test_random_draws_leave_the_cpu_to_what_runs_nowhere_else():
+def test_random_samples_leave_the_cpu_to_what_runs_nowhere_else():
   ops = [
     core.OpSpec("on both", "Relu", {"GPU": 5.0, "CPU": 50.0}, [1]),
     core.OpSpec("on the CPU", "Print", {"CPU": 5.0}, [1]),
@@ -72,7 +72,7 @@ def test_the_table_has_ratios_to_the_best_one_shot_placer():
     "a": {"ops": 1234, "one_shot_us": 100.0, "sizes": tight},
     "b": {"ops": 5, "one_shot_us": 2.0, "sizes": loose},
   }
-  *_, first, second, mean = run_zero_shot.table(found)
+  *_, first, second, mean = run_zero_shot.table(found).splitlines()
   assert first == "| a | 1,234 | 0.1 | 0.800 | 0.700 | 0.900 | OOM |"
   assert second.endswith("| 1.000 | 2.000 | 2.000 | 1.500 |")
   expected = [0.8**0.5, 1.4**0.5, 1.8**0.5, 1.5]

@@ -13,7 +13,7 @@ from benchmarks.lib import published
 benchmark = importlib.import_module("benchmarks." + sys.argv.pop(1))
 tiny = eval(sys.argv.pop(1))
 published.ROWS = (published.Row("tiny", "nmt", 2, {}, tiny, 2, ("p100",)),)
-benchmark.app.run(benchmark.main)
+benchmark.OPTIONS.run(benchmark.main)
 """
 
 

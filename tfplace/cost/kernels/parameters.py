@@ -1,7 +1,7 @@
 """Fitted parameters of the kernel classes: one JSON file of the package.
 
-`benchmarks/gpu/fit_kernel_costs.py` writes it. Its key "origin" says which data
-each part was fitted to.
+`python -m benchmarks.gpu.fit_kernel_costs` writes it. Its key "origin" says
+which data each part was fitted to.
 """
 
 import dataclasses

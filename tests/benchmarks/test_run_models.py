@@ -28,7 +28,8 @@ def run(monkeypatch, tmp_path):
   )
 
   def call(*flags):
-    return run_models.start(
+    return run_models.OPTIONS.call(
+      run_models.main,
       [
         "--models=tiny",
         "--clusters=v100x2",
@@ -37,7 +38,7 @@ def run(monkeypatch, tmp_path):
         f"--out={tmp_path / 'rows.json'}",
         f"--graph_cache_dir={tmp_path}",
         *flags,
-      ]
+      ],
     )
 
   return call

@@ -7,10 +7,10 @@ import pytest
 from benchmarks.learned import run_holdout
 from benchmarks.lib import saved_rows
 from benchmarks.models import (
+  development,
   graph_sets,
   holdout,
   reference,
-  second_holdout,
   synthetic,
 )
 from tfplace.bounds import lower_bound
@@ -34,7 +34,9 @@ def run(monkeypatch, tmp_path):
   out = tmp_path / "rows.json"
   policy = policies.SHIPPED / "ordered"  # given: asked whatever the step
   common = [f"--out={out}", "--budgets_s=2", "--seeds=0", f"--policy={policy}"]
-  return lambda *more: run_holdout.start([*common, *more])
+  return lambda *more: run_holdout.OPTIONS.call(
+    run_holdout.main, [*common, *more]
+  )
 
 
 def test_a_row_has_both_arms_and_what_the_policy_does_alone(run, tmp_path):
@@ -85,11 +87,11 @@ def test_no_model_is_in_both_sets():
       for row in rows
     }
 
-  untouched_rows = graph_sets.TEST
-  assert not models(untouched_rows) & models(graph_sets.DEVELOPMENT)
-  assert not models(untouched_rows) & set(reference.MODELS)
-  assert models(untouched_rows) <= set(second_holdout.MODELS)
-  assert models(graph_sets.LOOKED_AT) == set(holdout.MODELS)
+  test_rows = graph_sets.TEST
+  assert not models(test_rows) & models(graph_sets.DEVELOPMENT)
+  assert not models(test_rows) & set(reference.MODELS)
+  assert models(test_rows) <= set(holdout.MODELS)
+  assert models(graph_sets.LOOKED_AT) == set(development.MODELS)
 
 
 def test_the_test_set_is_of_many_sizes_of_clusters_and_has_splits():

@@ -1,4 +1,4 @@
-"""Flags of the benchmarks that run their rows on one kind of GPU.
+"""Rows and flags of the benchmarks that run on one kind of GPU.
 
 The rows are the published ones, or the test members of synthetic families.
 """
@@ -7,10 +7,12 @@ import pathlib
 import re
 from collections.abc import Iterable
 
-from absl import app, flags
+from absl import flags
 
 from benchmarks.lib import published
+from benchmarks.lib.command import add_flag
 from tfplace import formats
+from tfplace.bin import cli
 from tfplace.core import Problem
 from tfplace.core.presets import cluster_preset
 from tfplace.models import families
@@ -20,16 +22,19 @@ from tfplace.plan import graph_cache, sources
 HELD_OUT_LENGTHS = (8, 14)
 MEMBERS_DEVICES = 4  # GPUs for a member of a synthetic family
 
-ROWS = flags.DEFINE_string("rows", "", "Pattern of the rows' labels.")
-TEST_MEMBERS = flags.DEFINE_list(
+VALUES = flags.FlagValues()
+ROWS = add_flag(VALUES, "rows", "", "Pattern of the rows' labels.")
+TEST_MEMBERS = add_flag(
+  VALUES,
   "test_members",
   [],
   "Synthetic families whose test members are the rows, on"
   f" {MEMBERS_DEVICES} GPUs each, instead of the published rows:"
   f" {', '.join(families.FAMILIES)}.",
 )
-GPU = flags.DEFINE_string("gpu", "p100", "GPU of the presets.")
-CACHE = flags.DEFINE_string(
+GPU = add_flag(VALUES, "gpu", "p100", "GPU of the presets.")
+CACHE = add_flag(
+  VALUES,
   "graph_cache_dir",
   graph_cache.default_directory(),
   "Extracted graphs, or empty.",
@@ -49,7 +54,7 @@ def rows() -> list[published.Row]:
     if re.search(ROWS.value, row.label) and GPU.value in row.gpus
   ]
   if not found:
-    raise app.UsageError(
+    raise cli.UsageError(
       f"--rows={ROWS.value!r} names no row of --gpu={GPU.value}"
     )
   return found
@@ -64,7 +69,7 @@ def members_of(
     UsageError: there is no such family.
   """
   if family not in families.FAMILIES:
-    raise app.UsageError(
+    raise cli.UsageError(
       f"--test_members names the unknown family {family!r}: choose from"
       f" {', '.join(families.FAMILIES)}"
     )
@@ -81,8 +86,10 @@ def members_of(
 
 
 def unseen_split(family: str) -> tuple[list[int], list[int]]:
-  """Indices of the members that train, and of those that neither trained nor,
-  of `nmt`, share their length with one that did."""
+  """Indices of the members that train, and of those that test.
+
+  No test member of `nmt` has the length of one that trains.
+  """
   if family != "nmt":
     return list(families.split("train")), list(families.split("test"))
   parts: tuple[list[int], list[int]] = ([], [])

@@ -64,5 +64,5 @@ def test_the_table_has_what_was_predicted_beside_what_was_measured():
 
 def test_unknown_models_are_refused(tmp_path, capsys):
   flags = ["--models=vgg", f"--out={tmp_path / 'a.json'}"]
-  assert run_workers.start(flags) == 1
+  assert run_workers.OPTIONS.call(run_workers.main, flags) == 1
   assert "unknown 'vgg'; choose from gpt, convo" in capsys.readouterr().err
