@@ -4,7 +4,7 @@ For each model of `models/reference.py` and each cluster: one device, the best
 unsplit placement (`auto`), data parallelism, a pipeline and their product (each
 with the number of microbatches and the order of ops that suit it best), and
 `auto` with both chosen. All searches get the same seconds. Step times are
-simulated, with Grappler's costs. Each row is saved as soon as it is there, and
+simulated, with kernel costs. Each row is saved as soon as it is there, and
 a run that was cut off goes on. Writes JSON, and a table in Markdown.
 
   python -m benchmarks.microbatches.run_models
