@@ -3,7 +3,7 @@
 For each row of the published tables: the human expert's rules on the whole
 step, and `auto`, which also chooses the number of microbatches, as the commands
 do. Batch statistics are per microbatch where the model has them. Step times are
-simulated, with Grappler's costs. Each row is saved as soon as it is there, and
+simulated, with kernel costs. Each row is saved as soon as it is there, and
 a run that was cut off goes on. Writes JSON and a table in Markdown.
 
   python -m benchmarks.microbatches.run_published
