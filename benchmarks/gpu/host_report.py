@@ -1,4 +1,4 @@
-"""What `run_host.py` found: tables, pictures, and the head of its JSON."""
+"""Tables, pictures and the head of the JSON of `run_host.py`."""
 
 import pathlib
 from importlib import metadata
@@ -122,7 +122,7 @@ def _cells(row: dict[str, Any], single_us: float | None) -> list[str]:
 
 
 def _device_peaks(measured: dict[str, Any]) -> dict[str, float]:
-  """What the allocators saw; from traces where they do not count."""
+  """Peak memory by the allocators, or by traces where they do not count."""
   return {
     **measured["peak_memory_bytes"],
     **measured.get("high_water_bytes", {}),

@@ -89,7 +89,7 @@ class Runner:
     self._fastest: tuple[float, Placement, measure.Trace] | None = None
 
   def row(self, strategy: str) -> dict[str, Any]:
-    """What one placer predicted, and what its placement took."""
+    """Predicted and measured step of one placer."""
     values = self._values
     try:
       with cli.showing_progress(f"Placing by {strategy}", values.budget_s):
@@ -133,7 +133,7 @@ class Runner:
 
 
 def _figures(evaluation: Evaluation) -> dict[str, Any]:
-  """What JSON can hold: no infinite step time."""
+  """JSON data, without infinite step times."""
   extra = evaluation.extra
   if "error" in extra:
     return {"error": extra["error"], "error_kind": extra["error_kind"]}

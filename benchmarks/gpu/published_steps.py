@@ -45,7 +45,7 @@ _ACCUMULATED = {"128": 65536, "512": 32768}
 
 
 class StepKey(NamedTuple):
-  """What decides a traced step.
+  """Key of a traced step.
 
   Attributes:
     model: name of the data.
@@ -115,13 +115,13 @@ class Row:
 
   @property
   def key(self) -> tuple[Any, ...]:
-    """What tells the row from all others."""
+    """Identity of the row."""
     kind = "pipeline" if self.is_pipeline else "data parallel"
     return (*self.on_one[:3], self.gpus, self.batch, self.precision, kind)
 
   @property
   def is_weak_scaling(self) -> bool:
-    """Whether the batch grows with the number of GPUs."""
+    """True if the batch grows with the number of GPUs."""
     return "strong scaling" not in self.note
 
   @property

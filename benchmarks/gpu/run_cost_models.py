@@ -1,4 +1,4 @@
-"""What a wrong cost model loses.
+"""Loss from a wrong cost model.
 
 Places each step twice by `auto`: with Grappler's costs and with kernel times.
 Both placements are simulated with kernel times, which are nearer to measured
