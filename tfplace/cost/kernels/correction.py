@@ -43,7 +43,9 @@ class Correction:
     """
     logarithm = features @ np.asarray(self.coefficients)
     logarithm = np.clip(logarithm, -MOST, MOST)
-    if self.forest is not None and details is not None:
+    if self.forest is not None:
+      if details is None:
+        raise ValueError("the forest of a correction needs its details")
       logarithm += np.clip(self.forest.predict(details), -MOST, MOST)
     return np.exp(logarithm)
 
