@@ -58,7 +58,7 @@ def test_nothing_is_left_to_compile_after_warming_up(links):
   wanted = (
     "chain._run",
     "earliest_start.earliest_start",
-    "coarsen._merge",
+    "coarsen._join_by_edges",
   )
   for kernel in (*wanted, "engine.simulate", "simulator._simulate_rows"):
     assert before[kernel] == 1  # for one type of each argument

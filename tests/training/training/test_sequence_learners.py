@@ -252,7 +252,7 @@ def test_an_op_without_a_kernel_on_its_groups_device_goes_elsewhere():
   assert found[1].tolist() == [2] * 12
 
 
-def test_every_draw_is_allowed():
+def test_every_sample_is_allowed():
   problem = problem_of(
     random_graph(40, seed=4, cpu_only=True), gpus(2, cpu=True)
   )
@@ -260,8 +260,8 @@ def test_every_draw_is_allowed():
     decisions = group_decisions(problem)
     task = Task(decisions, Simulator(problem), 1000.0, np.zeros(40, np.int32))
     learner, _ = learner_of(strategy, task=task)
-    _, drawn = learner._draw(0, np.random.default_rng(0), 50)
-    choices = learner._to_choices(0, drawn)
+    _, sampled = learner._sample(0, np.random.default_rng(0), 50)
+    choices = learner._to_choices(0, sampled)
     assert choices.shape == (51, 40)
     assert decisions.allowed[np.arange(40), choices].all()
 
