@@ -1,4 +1,4 @@
-"""Microbatches of a training step, and the names of their ops."""
+"""Variants of a training step: microbatches, recomputation, names of their ops."""
 
 import dataclasses
 import re
@@ -8,6 +8,11 @@ from typing import Any
 import numpy as np
 
 from tfplace.core.argument_checks import whole_number
+from tfplace.core.recompute import (
+  NO_RECOMPUTATION,
+  RecomputeConfig,
+  recompute_of,
+)
 from tfplace.errors import ExtractionError
 
 AUTO = "auto"  # A number that is chosen together with the placement.
@@ -36,7 +41,7 @@ def name_in_whole(op: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class MicrobatchConfig:
-  """Division of a training step into microbatches.
+  """Division of a training step into microbatches, and what they recompute.
 
   Attributes:
     count: number k of microbatches; n examples are divided into microbatches of
@@ -45,11 +50,13 @@ class MicrobatchConfig:
       backward pass of microbatch i; None means k.
     allow_batch_statistics: lets statistics over the batch (BatchNormalization)
       be computed for each microbatch, as replicated training does.
+    recompute: activations that the backward pass computes again.
   """
 
   count: int = 1
   max_in_flight: int | None = None
   allow_batch_statistics: bool = False
+  recompute: RecomputeConfig = NO_RECOMPUTATION
 
   def __post_init__(self) -> None:
     for name in ("count", "max_in_flight"):
@@ -97,17 +104,20 @@ WHOLE = MicrobatchConfig()
 
 
 def microbatches_of(ops: Iterable[str]) -> MicrobatchConfig:
-  """Infers the microbatches of a step from the names of its ops.
+  """Infers microbatches and recomputation of a step from names of its ops.
 
   Names do not record `allow_batch_statistics`; it is False in the result.
   """
-  found, held = -1, []
-  for op in ops:
+  found, held, names = -1, [], list(ops)
+  recompute = recompute_of(names)
+  for op in names:
     index = microbatch_of(op)
     if index is not None:
       found = max(found, index)
       if name_in_whole(op) == f"{BATCH_SCOPE}/{BEGIN}":
         held.append(index)
   if found < 1:
-    return WHOLE
-  return MicrobatchConfig(found + 1, min(held, default=None))
+    return MicrobatchConfig(recompute=recompute)
+  return MicrobatchConfig(
+    found + 1, min(held, default=None), recompute=recompute
+  )

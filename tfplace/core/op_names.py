@@ -3,7 +3,8 @@
 TensorFlow names an op after its layers and a gradient after its op:
 `gradient_tape/model/decode_37/lstm_layer_1/MatMul/MatMul_1` is a gradient of
 `model/decode_37/lstm_layer_1/MatMul`. TensorFlow 1 writes
-`gradients/<op>_grad/...`.
+`gradients/<op>_grad/...`. A clone that the backward pass computes again is
+`recompute_3/model/decode_37/lstm_layer_1/MatMul` (`core.recompute`).
 """
 
 import re
@@ -13,7 +14,7 @@ GRADIENT_SCOPE = "gradient_tape/"  # TensorFlow 2 nests it in other scopes, too.
 UNKNOWN = -1  # The number of a component without one.
 Part = tuple[str, int]  # A component of a name, and its number or UNKNOWN.
 
-_GRADIENT = re.compile(r"(gradient_tape|gradients|Gradients)/")
+_BACKWARD = re.compile(r"(gradient_tape|gradients|Gradients|recompute_\d+)/")
 # A longer number is a hash.
 _NUMBERED = re.compile(r"^(.*?)_?(?<!\d)(\d{1,9})$")
 # Names of fewer parts (`AddN_3`, `adam/Mul_2`) have no scope.
@@ -21,13 +22,13 @@ _LEAST_PARTS = 3
 
 
 def is_gradient(name: str) -> bool:
-  """Returns True if a name begins with a gradient scope."""
-  return _GRADIENT.match(name) is not None
+  """Returns whether an op of the backward pass has this name."""
+  return _BACKWARD.match(name) is not None
 
 
 def forward_name(name: str) -> str:
-  """Removes a leading gradient scope."""
-  found = _GRADIENT.match(name)
+  """Removes a leading scope of the backward pass."""
+  found = _BACKWARD.match(name)
   return name[found.end() :] if found else name
 
 

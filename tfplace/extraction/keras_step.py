@@ -30,6 +30,7 @@ from tfplace.extraction import (
 )
 from tfplace.extraction.layers import LayerRecorder, layers_of_variables
 from tfplace.extraction.microbatches import microbatched_step
+from tfplace.extraction.recompute import rewrite
 from tfplace.extraction.safety import limits
 from tfplace.extraction.traced import TracedStep
 
@@ -189,7 +190,8 @@ def _trace_step(
     recorders.append(LayerRecorder(graph, model))
     with graph.device(recorders[-1]), _recorded_loss(model, losses):
       if microbatches.is_whole:
-        return getattr(model, f"{kind}_step")(data)
+        with rewrite.applied(model, microbatches.recompute):
+          return getattr(model, f"{kind}_step")(data)
       logs, loss = microbatched_step.microbatched_train_step(
         model, data, microbatches
       )
@@ -219,6 +221,10 @@ def _check_microbatches(
   if not training and microbatches.count > 1:
     raise ExtractionError(
       f"microbatches is {microbatches.count}: only a training step is split"
+    )
+  if not (training or microbatches.recompute.is_none):
+    raise ExtractionError(
+      f"recompute is {microbatches.recompute}: only a training step recomputes"
     )
   if microbatches.count > batch_size:
     raise ExtractionError(

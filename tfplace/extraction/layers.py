@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from tfplace.core.microbatches import name_in_whole
 from tfplace.core.op_names import GRADIENT_SCOPE, with_scopes
+from tfplace.core.recompute import original_name
 from tfplace.extraction import microbatches
 from tfplace.extraction import nodes as node_lib
 
@@ -49,7 +50,7 @@ class LayerRecorder:
     """
     found = dict(variables)
     for node in graph_def.node:
-      for name in _candidates(name_in_whole(node.name)):
+      for name in _candidates(original_name(name_in_whole(node.name))):
         if name in self.layers:
           found.setdefault(node.name, self.layers[name])
           break

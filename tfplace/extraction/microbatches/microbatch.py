@@ -17,6 +17,7 @@ from tfplace.core.microbatches import (
   SCOPE,
   MicrobatchConfig,
 )
+from tfplace.core.recompute import RecomputeConfig
 from tfplace.errors import ExtractionError
 from tfplace.extraction import keras_inputs
 from tfplace.extraction.microbatches import graph_copies, states
@@ -33,6 +34,7 @@ from tfplace.extraction.microbatches.forward import (
 from tfplace.extraction.microbatches.parts import Parts
 from tfplace.extraction.microbatches.sparse import SparseGradient, followed
 from tfplace.extraction.microbatches.whole_batch import Deferred, WholeBatch
+from tfplace.extraction.recompute import rewrite
 
 
 @dataclasses.dataclass
@@ -145,6 +147,7 @@ def _trace(
   index: int,
   forward: Forward | None,
   findings: Findings,
+  recompute: RecomputeConfig,
 ) -> Traced:
   inputs = parts.inputs(index)
   results: list[Traced] = []
@@ -164,7 +167,8 @@ def _trace(
       findings.deferred,
     )
     cut = states.cut(model, parts.states, rows)
-    with whole.metrics_kept(), cut as assigned:
+    recomputing = rewrite.applied(model, recompute)
+    with whole.metrics_kept(), cut as assigned, recomputing:
       results.append(_microbatch(whole, x, y, weight, forward))
     results[-1].states = assigned
 
@@ -343,6 +347,8 @@ def _by_size(
     size = parts.size(index)
     key = size if isinstance(size, int) else None
     if key not in known:
-      known[key] = _trace(model, parts, index, forward, findings)
+      known[key] = _trace(
+        model, parts, index, forward, findings, config.recompute
+      )
     steps.append(known[key])
   return steps

@@ -1,0 +1,104 @@
+"""Recomputation of activations in a training step, and the names of its ops.
+
+Recomputation (gradient checkpointing; Chen et al., 2016) drops activations
+after the forward pass. The backward pass reads clones of the forward ops, which
+run when the gradient arrives. A segment is a set of forward ops that are
+cloned together; tensors between segments are kept.
+"""
+
+import dataclasses
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from tfplace.errors import ExtractionError
+
+ALL, KEEP = "all", "none"
+SCOPE = "recompute_"
+_SCOPED = re.compile(rf"((?:microbatch_\d+/)?){SCOPE}(\d+)/(.*)", re.DOTALL)
+
+
+def is_clone(op: str) -> bool:
+  """Returns whether an op recomputes a forward op, by its name."""
+  return _SCOPED.match(op) is not None
+
+
+def original_name(op: str) -> str:
+  """Returns the name of the forward op that a clone repeats, or the name."""
+  found = _SCOPED.match(op)
+  return found[1] + found[3] if found else op
+
+
+@dataclasses.dataclass(frozen=True)
+class RecomputeConfig:
+  """What a training step recomputes; nothing by default.
+
+  Attributes:
+    everything: whether all layers are recomputed, in segments of consecutive
+      ops that need the least memory.
+    layers: names of layers, or patterns such as "block_*". Each layer that a
+      name matches is a segment; the layers that one tuple matches are one.
+    ops: names of the ops of each segment, without microbatch, as a planned
+      step has them.
+  """
+
+  everything: bool = False
+  layers: tuple[tuple[str, ...], ...] = ()
+  ops: tuple[tuple[str, ...], ...] = ()
+
+  @property
+  def is_none(self) -> bool:
+    """Returns whether the step keeps all activations."""
+    return not (self.everything or self.layers or self.ops)
+
+  def __str__(self) -> str:
+    """Returns the request in words, for messages."""
+    if self.everything:
+      return ALL
+    if self.layers:
+      return ", ".join("+".join(names) for names in self.layers)
+    return KEEP if self.is_none else f"{len(self.ops)} segments"
+
+
+NO_RECOMPUTATION = RecomputeConfig()
+
+
+def recompute_config(request: Any) -> RecomputeConfig:
+  """Returns the config that a user asks for.
+
+  Args:
+    request: "none", "all", or a sequence of names of layers and patterns; a
+      nested sequence makes one segment of several layers.
+
+  Raises:
+    ExtractionError: the request has another form.
+  """
+  if isinstance(request, RecomputeConfig):
+    return request
+  if request == KEEP:
+    return NO_RECOMPUTATION
+  if request == ALL:
+    return RecomputeConfig(everything=True)
+  wrong = ExtractionError(
+    f"recompute is {request!r:.60}; it must be 'none', 'all', or a list of"
+    " layer names and patterns such as ['block_*']"
+  )
+  if isinstance(request, str) or not isinstance(request, Sequence):
+    raise wrong
+  segments = [(s,) if isinstance(s, str) else tuple(s) for s in request]
+  names = [name for segment in segments for name in segment]
+  if not names or not all(isinstance(name, str) and name for name in names):
+    raise wrong
+  return RecomputeConfig(layers=tuple(s for s in segments if s))
+
+
+def recompute_of(ops: Iterable[str]) -> RecomputeConfig:
+  """Infers what a step recomputes from the names of its ops."""
+  segments: dict[int, dict[str, None]] = {}
+  for op in ops:
+    found = _SCOPED.match(op)
+    if found:
+      segments.setdefault(int(found[2]), {})[found[3]] = None
+  return RecomputeConfig(
+    ops=tuple(tuple(segments[number]) for number in sorted(segments))
+  )

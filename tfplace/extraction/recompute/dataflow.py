@@ -1,0 +1,97 @@
+"""Dataflow of a graph under construction: forward ops and gradients."""
+
+import functools
+from collections.abc import Iterable
+from typing import Any
+
+import tensorflow as tf
+
+from tfplace.core.op_names import GRADIENT_SCOPE
+
+_SEED = ("Const", "Fill", "OnesLike")  # Types of the loss's own gradient.
+_SHAPE_ONLY = frozenset(("Shape", "ShapeN", "Size", "Rank"))
+_NEVER_CLONED = frozenset(("Const", "NoOp", "Placeholder"))
+
+
+class Dataflow:
+  """Ops of a graph by position, in order of creation.
+
+  Attributes:
+    ops: all ops.
+    index: position by op name.
+    first_backward: position of the first op of the backward pass, or the number
+      of ops.
+    readers: positions of the ops that read an output of each op, or wait for
+      it. The clones of a segment are one further node.
+  """
+
+  def __init__(self, graph: Any) -> None:
+    """Takes a `FuncGraph` at the end of its trace."""
+    self.ops: list[tf.Operation] = graph.get_operations()
+    self.index = {op.name: i for i, op in enumerate(self.ops)}
+    self.first_backward = next(
+      (i for i, op in enumerate(self.ops) if GRADIENT_SCOPE in op.name),
+      len(self.ops),
+    )
+    self.readers: list[set[int]] = [set() for _ in self.ops]
+    for i, op in enumerate(self.ops):
+      for before in (*(t.op for t in op.inputs), *op.control_inputs):
+        self.readers[self.index[before.name]].add(i)
+
+  def add_node(
+    self, names: Iterable[str], before: Iterable[int], after: set[int]
+  ) -> None:
+    """Adds new ops of the graph as one node between others."""
+    node = len(self.readers)
+    self.readers.append(set(after))
+    for position in before:
+      self.readers[position].add(node)
+    self.index.update(dict.fromkeys(names, node))
+
+  def producer(self, tensor: tf.Tensor) -> int:
+    """Returns the position of the op that produces a tensor."""
+    return self.index[tensor.op.name]
+
+  def consumers(self, tensor: tf.Tensor) -> list[int]:
+    """Returns the positions of the ops that read a tensor."""
+    return [self.index[op.name] for op in tensor.consumers()]
+
+  def can_clone(self, position: int) -> bool:
+    """Returns whether a forward op can run twice with the same result."""
+    op = self.ops[position]
+    return (
+      position < self.first_backward
+      and not op.op_def.is_stateful
+      and op.type not in _NEVER_CLONED
+      and bool(op.inputs)
+      and all(t.dtype != tf.resource for t in (*op.inputs, *op.outputs))
+    )
+
+  def reads_backward(self, tensor: tf.Tensor) -> list[int]:
+    """Returns the ops of the backward pass that need the values of a tensor."""
+    return [
+      i
+      for i in self.consumers(tensor)
+      if self.first_backward <= i < len(self.ops)
+      and self.ops[i].type not in _SHAPE_ONLY
+    ]
+
+  def reachable(self, starts: Iterable[int], least: int = 0) -> set[int]:
+    """Returns the ops from position `least` on that depend on the starts."""
+    found: set[int] = set()
+    stack = list(starts)
+    while stack:
+      for reader in self.readers[stack.pop()]:
+        if reader >= least and reader not in found:
+          found.add(reader)
+          stack.append(reader)
+    return found
+
+  @functools.cached_property
+  def gradients(self) -> set[int]:
+    """Positions of the ops that depend on the gradient of the loss."""
+    seed = self.first_backward - 1
+    is_seed = seed >= 0 and self.ops[seed].type in _SEED
+    if is_seed and not any(r < seed for r in self.readers[seed]):
+      return self.reachable([seed])
+    return set(range(self.first_backward, len(self.ops)))
