@@ -1,9 +1,10 @@
-"""Flags for the microbatches of a training step."""
+"""Flags for the variants of a training step: microbatches, recomputation."""
 
 from absl import flags
 
 from tfplace.bin import cli
 from tfplace.core.microbatches import AUTO, MicrobatchConfig
+from tfplace.core.recompute import ALL, NONE, recompute_config
 from tfplace.errors import shown
 
 
@@ -34,6 +35,20 @@ def define_flags(values: flags.FlagValues) -> None:
     " cannot be split.",
     flag_values=values,
   )
+  flags.DEFINE_list(
+    "recompute",
+    [NONE],
+    "Activations that the backward pass computes again instead of keeping them:"
+    " none, all, auto (tfplace-place only: all where the step does not fit in"
+    " memory otherwise), or layers and patterns such as block_*, separated by"
+    " commas. A given placement determines them.",
+    flag_values=values,
+  )
+
+
+def chooses_recomputation(values: flags.FlagValues) -> bool:
+  """Returns whether recomputation is chosen together with the placement."""
+  return list(values.recompute) == [AUTO]
 
 
 def is_chosen(values: flags.FlagValues) -> bool:
@@ -52,13 +67,22 @@ def config(values: flags.FlagValues) -> MicrobatchConfig:
     count or 1,
     _count(values, "max_in_flight"),
     values.allow_batch_statistics,
+    recompute_config(_recompute(values)),
   )
+
+
+def _recompute(values: flags.FlagValues) -> str | list[str]:
+  names = list(values.recompute)
+  return names[0] if names in ([NONE], [ALL], [AUTO]) else names
 
 
 def arguments(values: flags.FlagValues) -> list[str]:
   """Returns the given flags, for the command line of another command."""
   names = ("microbatches", "max_in_flight", "allow_batch_statistics")
-  return [f"--{n}={values[n].value}" for n in names if values[n].present]
+  found = [f"--{n}={values[n].value}" for n in names if values[n].present]
+  if values["recompute"].present:
+    found.append(f"--recompute={','.join(values.recompute)}")
+  return found
 
 
 def check_given(values: flags.FlagValues) -> None:

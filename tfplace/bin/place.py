@@ -292,6 +292,7 @@ def _config(values: flags.FlagValues) -> PlanConfig:
     order=values.order,
     microbatches=microbatch_flags.config(values),
     chooses_microbatches=microbatch_flags.is_chosen(values),
+    chooses_recomputation=microbatch_flags.chooses_recomputation(values),
     measure=values.measure,
   )
 

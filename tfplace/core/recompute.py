@@ -13,7 +13,7 @@ from typing import Any
 
 from tfplace.errors import ExtractionError
 
-ALL, KEEP = "all", "none"
+ALL, NONE, AUTO = "all", "none", "auto"
 SCOPE = "recompute_"
 _SCOPED = re.compile(rf"((?:microbatch_\d+/)?){SCOPE}(\d+)/(.*)", re.DOTALL)
 
@@ -57,7 +57,7 @@ class RecomputeConfig:
       return ALL
     if self.layers:
       return ", ".join("+".join(names) for names in self.layers)
-    return KEEP if self.is_none else f"{len(self.ops)} segments"
+    return NONE if self.is_none else f"{len(self.ops)} segments"
 
 
 NO_RECOMPUTATION = RecomputeConfig()
@@ -67,21 +67,22 @@ def recompute_config(request: Any) -> RecomputeConfig:
   """Returns the config that a user asks for.
 
   Args:
-    request: "none", "all", or a sequence of names of layers and patterns; a
-      nested sequence makes one segment of several layers.
+    request: "none", "all", "auto" (nothing, until planning needs it), or a
+      sequence of names of layers and patterns; a nested sequence makes one
+      segment of several layers.
 
   Raises:
     ExtractionError: the request has another form.
   """
   if isinstance(request, RecomputeConfig):
     return request
-  if request == KEEP:
+  if isinstance(request, str) and request in (NONE, AUTO):
     return NO_RECOMPUTATION
-  if request == ALL:
+  if isinstance(request, str) and request == ALL:
     return RecomputeConfig(everything=True)
   wrong = ExtractionError(
-    f"recompute is {request!r:.60}; it must be 'none', 'all', or a list of"
-    " layer names and patterns such as ['block_*']"
+    f"recompute is {request!r:.60}; it must be 'none', 'all', 'auto', or a"
+    " list of layer names and patterns such as ['block_*']"
   )
   if isinstance(request, str) or not isinstance(request, Sequence):
     raise wrong

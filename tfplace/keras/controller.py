@@ -20,6 +20,7 @@ from tfplace.errors import ApplyError, ExtractionError
 from tfplace.extraction import custom_gradients
 from tfplace.extraction import keras_inputs as inputs
 from tfplace.extraction.microbatches import microbatched_step
+from tfplace.extraction.recompute import rewrite
 from tfplace.keras import devices, op_order, state
 from tfplace.keras.devices import DeviceFunction, check_layers
 from tfplace.keras.state import KINDS
@@ -109,6 +110,7 @@ class Controller:
       self.plan is not None
       and self._devices is None
       and self.plan.microbatch_config.is_whole
+      and self.plan.microbatch_config.recompute.is_none
     )
     if tf.executing_eagerly() and not is_own:
       state.check_not_eager(self._model, self.plan is not None)
@@ -139,9 +141,11 @@ class Controller:
   def _step(self, kind: str) -> Callable[[Any], Any]:
     """Returns the step to run, microbatched if the plan says so."""
     microbatches = WHOLE if self.plan is None else self.plan.microbatch_config
-    if kind != "train" or microbatches.is_whole:
-      return self._steps[kind]
     own = self._steps[kind]
+    if kind != "train" or microbatches == WHOLE:
+      return own
+    if microbatches.is_whole:
+      return rewrite.recomputing(self._model, microbatches.recompute, own)
     return lambda data: microbatched_step.microbatched_train_step(
       self._model, data, microbatches, own
     )[0]

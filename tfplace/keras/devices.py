@@ -17,6 +17,7 @@ import tensorflow as tf
 from tensorflow.python import pywrap_tfe
 
 from tfplace.core.microbatches import microbatch_of, name_in_whole
+from tfplace.core.recompute import SCOPE, original_name
 from tfplace.core.op_names import GRADIENT_SCOPE, with_scopes
 from tfplace.errors import ApplyError
 from tfplace.extraction.layers import open_layers
@@ -98,9 +99,12 @@ class DeviceFunction:
     return None
 
   def _forward_device(self, name: str) -> str | None:
-    """Returns the device of a/MatMul for gradient_tape/a/MatMul/Mul_1."""
-    _, found, forward = name.rpartition(GRADIENT_SCOPE)
+    """Returns the device of a/MatMul for its gradients and its clone."""
+    original = original_name(name)
+    _, found, forward = original.rpartition(GRADIENT_SCOPE)
     microbatch = name.removesuffix(name_in_whole(name))
+    if original != name:
+      found, forward = SCOPE, name_in_whole(original)
     for scope in with_scopes(forward) if found else ():
       same = microbatch + scope
       device = self._plan.ops.get(same) or self._placed.get(same)

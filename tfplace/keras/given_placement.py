@@ -90,7 +90,10 @@ def _joined(own: MicrobatchConfig, asked: MicrobatchConfig) -> MicrobatchConfig:
       f" {asked.in_flight} are asked for: plan anew, or leave microbatches out"
     )
   microbatches = asked if own.is_whole else own
-  return dataclasses.replace(microbatches, allow_batch_statistics=allowed)
+  recompute = asked.recompute if own.recompute.is_none else own.recompute
+  return dataclasses.replace(
+    microbatches, allow_batch_statistics=allowed, recompute=recompute
+  )
 
 
 def _is_partial(devices: DeviceMap, model: keras.Model) -> bool:

@@ -14,6 +14,7 @@ import keras
 
 from tfplace.core.microbatches import MicrobatchConfig, is_auto
 from tfplace.core.order import ARRIVAL
+from tfplace.core.recompute import AUTO, NONE, recompute_config
 from tfplace.errors import ApplyError, ExtractionError
 from tfplace.extraction import keras_inputs as inputs
 from tfplace.extraction.microbatches import microbatched_step
@@ -49,6 +50,7 @@ def place_model(
   microbatches: int | str = 1,
   max_in_flight: int | None = None,
   allow_batch_statistics: bool = False,
+  recompute: str | Sequence[str | Sequence[str]] = NONE,
   order: str = ARRIVAL,
   check: bool = True,
 ) -> ModelT:
@@ -87,6 +89,12 @@ def place_model(
     max_in_flight: maximum number of microbatches in flight; None means all.
     allow_batch_statistics: whether BatchNormalization may use the statistics
       of a microbatch.
+    recompute: activations that the backward pass of a training step computes
+      again instead of keeping them. "none"; "all" layers, in segments that need
+      the least memory; "auto", which is "all" if the step does not fit in
+      memory otherwise or is faster so; or a list of layer names and patterns
+      such as ["block_*"], of which each layer is a segment (a nested list is
+      one segment). Numbers stay the same, dropout included.
     order: order in which a device runs its ready ops: "arrival", "rank" or
       "auto". "auto" selects rank if it gains at least 3%, or if the step fits
       in memory only by rank.
@@ -109,9 +117,10 @@ def place_model(
     seed=seed,
     order=order,
     microbatches=_microbatches(
-      model, microbatches, max_in_flight, allow_batch_statistics
+      model, microbatches, max_in_flight, allow_batch_statistics, recompute
     ),
     chooses_microbatches=is_auto(microbatches),
+    chooses_recomputation=recompute == AUTO,
     compare=check,
   )
   if placement is None:
@@ -131,6 +140,7 @@ def place_model(
       keep_together=keep_together,
       costs=costs,
       **{"microbatches='auto'": is_auto(microbatches)},
+      **{"recompute='auto'": recompute == AUTO},
       **{f"order={order!r:.60}": order != ARRIVAL},
     )
     planner = given_planner(placement, model, config.microbatches)
@@ -153,6 +163,7 @@ def plan_model(
   microbatches: int | str = 1,
   max_in_flight: int | None = None,
   allow_batch_statistics: bool = False,
+  recompute: str | Sequence[str | Sequence[str]] = NONE,
   order: str = ARRIVAL,
   init_placement: PlanLike | None = None,
   check: bool = True,
@@ -180,6 +191,7 @@ def plan_model(
     microbatches: see `place_model`.
     max_in_flight: see `place_model`.
     allow_batch_statistics: see `place_model`.
+    recompute: see `place_model`.
     order: see `place_model`.
     init_placement: earlier plan from which the search starts, in any form that
       `place_model` accepts as `placement`. Missing devices and ops are
@@ -197,7 +209,7 @@ def plan_model(
   """
   _check_model(model)
   divided = _microbatches(
-    model, microbatches, max_in_flight, allow_batch_statistics
+    model, microbatches, max_in_flight, allow_batch_statistics, recompute
   )
   if not (model.compiled or divided.is_whole):
     raise ExtractionError(
@@ -220,6 +232,7 @@ def plan_model(
     order=order,
     microbatches=divided,
     chooses_microbatches=is_auto(microbatches),
+    chooses_recomputation=recompute == AUTO,
     compare=check,
   )
   request = planning.make_request(
@@ -241,14 +254,17 @@ def _microbatches(
   microbatches: int | str,
   max_in_flight: int | None,
   allow_batch_statistics: bool,
+  recompute: Any,
 ) -> MicrobatchConfig:
-  """Returns the requested microbatches, or the whole step for "auto".
+  """Returns the requested step variant; "auto" starts as the whole step.
 
   Raises:
     ExtractionError: the step is known to be impossible to split.
   """
   count: Any = 1 if is_auto(microbatches) else microbatches
-  config = MicrobatchConfig(count, max_in_flight, allow_batch_statistics)
+  config = MicrobatchConfig(
+    count, max_in_flight, allow_batch_statistics, recompute_config(recompute)
+  )
   config.check()
   if model.compiled and not config.is_whole:
     microbatched_step.check_microbatches(model, config)

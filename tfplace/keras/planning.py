@@ -124,11 +124,19 @@ def _plan(model: keras.Model, request: Request, kind: str, data: Any) -> Plan:
   config = request.config
   if kind != "train":
     config = dataclasses.replace(
-      config, microbatches=WHOLE, chooses_microbatches=False
+      config,
+      microbatches=WHOLE,
+      chooses_microbatches=False,
+      chooses_recomputation=False,
     )
   default = local_devices.default_device()
   names = [device.name for device in request.step.cluster.devices]
-  is_free = request.limited or config.chooses_microbatches
+  is_free = (
+    request.limited
+    or config.chooses_microbatches
+    or config.chooses_recomputation
+    or not config.microbatches.recompute.is_none
+  )
   if names == [default] and not is_free:
     return Plan(
       model.name,

@@ -46,6 +46,8 @@ class PlanConfig:
       ignored, and the other fields apply to all step variants.
     chooses_microbatches: whether the number of microbatches and the number in
       flight are chosen together with the placement.
+    chooses_recomputation: whether activations may be recomputed where the step
+      does not fit in memory otherwise.
     measure: whether placements run on the devices of the source, if it has any,
       and the measured step times decide.
     compare: whether a microbatched step is compared numerically with the whole
@@ -65,6 +67,7 @@ class PlanConfig:
   order: str = orders.ARRIVAL
   microbatches: MicrobatchConfig = WHOLE
   chooses_microbatches: bool = False
+  chooses_recomputation: bool = False
   measure: bool = False
   compare: bool = False
   most_noise: float = 0.02

@@ -30,6 +30,19 @@ from tfplace.plan.variants import (
 )
 
 
+def choose_placement(
+  open_variant: OpenVariant, config: PlanConfig, show: Stages
+) -> tuple[PlanReport, StepVariant]:
+  """Places the configured step, or chooses its microbatches beside it.
+
+  The arguments and errors are those of `choose_variant`.
+  """
+  if config.chooses_microbatches:
+    return choose_variant(open_variant, config, show)
+  variant = open_variant(config.microbatches)
+  return search_variant(variant, config, show), variant
+
+
 def choose_variant(
   open_variant: OpenVariant, config: PlanConfig, show: Stages | None = None
 ) -> tuple[PlanReport, StepVariant]:

@@ -3,11 +3,16 @@
 import dataclasses
 from typing import Protocol
 
-from tfplace.core.microbatches import WHOLE, MicrobatchConfig
+from tfplace.core.microbatches import (
+  WHOLE,
+  MicrobatchConfig,
+  microbatches_of,
+)
 from tfplace.errors import ExtractionError
+from tfplace.plan import recomputation
 from tfplace.plan.config import AUTO, PlanConfig, Stages
 from tfplace.plan.measured import search_variant
-from tfplace.plan.microbatches import choose_variant, microbatch_hint
+from tfplace.plan.microbatches import choose_placement, microbatch_hint
 from tfplace.plan.plan import Plan
 from tfplace.plan.search import PlanReport, is_beaten
 from tfplace.plan.variants import StepVariant
@@ -69,15 +74,19 @@ def make_plan(
   def open_variant(microbatches: MicrobatchConfig) -> StepVariant:
     return source.open(microbatches, stage)
 
-  # Phase 1: choose microbatches and placement.
-  microbatches, unchecked, hint = config.microbatches, "", ""
-  if config.chooses_microbatches:
-    report, variant = choose_variant(open_variant, config, stage)
-    if report.choice is not None:
-      microbatches = report.choice.microbatches
+  # Phase 1: choose microbatches, recomputation and placement.
+  unchecked, hint, recomputed = "", "", ""
+  if config.chooses_recomputation:
+    report, variant, recomputed = recomputation.choose(
+      open_variant, config, stage
+    )
   else:
-    variant = open_variant(microbatches)
-    report = search_variant(variant, config, stage)
+    report, variant = choose_placement(open_variant, config, stage)
+  microbatches = config.microbatches
+  if report.choice is not None:
+    microbatches = report.choice.microbatches
+  found = microbatches_of(report.problem.graph.names).recompute
+  microbatches = dataclasses.replace(microbatches, recompute=found)
   # Phase 2: check that microbatches do not change the result.
   if config.compare and not microbatches.is_whole:
     try:
@@ -89,11 +98,11 @@ def make_plan(
       variant = open_variant(WHOLE)
       report = search_variant(variant, config, stage)
   # Phase 3: suggest microbatches if none were requested.
-  is_open = microbatches.is_whole and not config.chooses_microbatches
+  is_open = microbatches == WHOLE and not config.chooses_microbatches
   if is_open and source.suggests_microbatches:
     hint = microbatch_hint(open_variant, report, config, stage)
   choice = "" if report.choice is None else report.choice.reason
-  notes = (choice, report.order_reason, hint, unchecked)
+  notes = (choice, recomputed, report.order_reason, hint, unchecked)
   return dataclasses.replace(
     _plan(source, variant, report, config),
     microbatch_config=microbatches,

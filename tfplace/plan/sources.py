@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tfplace.core.argument_checks import check_count
 from tfplace.core.cluster import Cluster
 from tfplace.core.microbatches import WHOLE, MicrobatchConfig
+from tfplace.core.recompute import AUTO, NONE, recompute_config
 from tfplace.core.op_graph import OpGraph
 from tfplace.core.progress import Progress, silent
 from tfplace.cost import registry
@@ -103,6 +104,13 @@ def check_microbatches(
     ExtractionError: the source cannot be split, or a number is invalid.
   """
   microbatches.check()
+  recompute = microbatches.recompute
+  if not recompute.is_none and (kind not in MICROBATCH_KINDS or not training):
+    what = f"a traced graph ({kind})" if training else "inference"
+    raise ExtractionError(
+      f"recompute is {recompute}, and {source!r} is {what}: only training steps"
+      " of Keras models and of the zoo recompute; leave recompute out"
+    )
   if microbatches.is_whole and microbatches.max_in_flight is None:
     return
   if kind not in MICROBATCH_KINDS:
@@ -270,6 +278,7 @@ def extract(
   microbatches: int = 1,
   max_in_flight: int | None = None,
   allow_batch_statistics: bool = False,
+  recompute: str | Sequence[str | Sequence[str]] = NONE,
 ) -> OpGraph:
   """Extracts the op graph of a model's step, with the cost of every op.
 
@@ -290,6 +299,8 @@ def extract(
     max_in_flight: maximum number of microbatches in flight; None means all.
     allow_batch_statistics: whether BatchNormalization may use the statistics
       of a microbatch.
+    recompute: activations that the backward pass computes again: "none", "all",
+      or a list of layers and patterns, see `tfplace.place_model`.
 
   Raises:
     ExtractionError: the model cannot be traced or its step cannot be split.
@@ -297,7 +308,17 @@ def extract(
     FormatError: the preset is unknown, or the file is invalid.
     TfplaceError: the cost model is unknown.
   """
-  config = MicrobatchConfig(microbatches, max_in_flight, allow_batch_statistics)
+  if isinstance(recompute, str) and recompute == AUTO:
+    raise ExtractionError(
+      "recompute is 'auto', which planning chooses: give 'none', 'all' or a list"
+      " of layers"
+    )
+  config = MicrobatchConfig(
+    microbatches,
+    max_in_flight,
+    allow_batch_statistics,
+    recompute_config(recompute),
+  )
   if batch_size is not None:
     batch_size = check_count("batch_size", batch_size, 1)
   if isinstance(model, str | os.PathLike):

@@ -8,7 +8,7 @@ read, not cloned, so the step computes the same numbers.
 """
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -43,6 +43,18 @@ def applied(model: Any, config: RecomputeConfig) -> Iterator[None]:
   recompute(graph, flow, segments)
 
 
+def recomputing(
+  model: Any, config: RecomputeConfig, step: Callable[[Any], Any]
+) -> Callable[[Any], Any]:
+  """Returns a training step that recomputes; its arguments are `applied`'s."""
+
+  def recomputing_step(data: Any) -> Any:
+    with applied(model, config):
+      return step(data)
+
+  return recomputing_step
+
+
 def recompute(graph: Any, flow: Dataflow, segments: Sequence[Segment]) -> int:
   """Clones segments, and makes the backward pass read the clones.
 
@@ -65,14 +77,10 @@ def recompute(graph: Any, flow: Dataflow, segments: Sequence[Segment]) -> int:
   return count
 
 
-def _is_kept(
-  flow: Dataflow, tensor: tf.Tensor, owner: dict[int, int]
-) -> bool:
+def _is_kept(flow: Dataflow, tensor: tf.Tensor, owner: dict[int, int]) -> bool:
   """Returns whether another segment starts from the tensor."""
   own = owner[flow.producer(tensor)]
-  return any(
-    owner.get(reader, own) != own for reader in flow.consumers(tensor)
-  )
+  return any(owner.get(reader, own) != own for reader in flow.consumers(tensor))
 
 
 def _needed(
@@ -152,9 +160,7 @@ def _import(
       node.input.append(tensor.name)
       if before not in inside or _is_kept(flow, tensor, owner):
         outside[tensor.name] = tensor
-  tf.graph_util.import_graph_def(
-    graph_def, input_map=outside, name=f"{scope}/"
-  )
+  tf.graph_util.import_graph_def(graph_def, input_map=outside, name=f"{scope}/")
   return {
     tensor.name: graph.get_tensor_by_name(f"{scope}/{tensor.name}")
     for position in ops

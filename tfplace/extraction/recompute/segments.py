@@ -97,9 +97,7 @@ def _key(
 
   The outermost layer that matches is recomputed.
   """
-  for number, (names, request) in enumerate(
-    zip(wanted, requests, strict=True)
-  ):
+  for number, (names, request) in enumerate(zip(wanted, requests, strict=True)):
     for depth in reversed(range(len(mine))):
       if mine[depth] in names:
         return number if len(request) > 1 else tuple(mine[depth:])
@@ -178,9 +176,7 @@ def _spans(
   return spans, saved
 
 
-def _cuts(
-  saved: np.ndarray, crossing: np.ndarray, limit: float
-) -> list[int]:
+def _cuts(saved: np.ndarray, crossing: np.ndarray, limit: float) -> list[int]:
   """Cuts when a segment exceeds the limit, where the fewest bytes cross."""
   cuts: list[int] = []
   start, held = 0, 0.0
