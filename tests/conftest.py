@@ -7,7 +7,15 @@ from collections.abc import Callable, Iterator
 import pytest
 
 # Of these folders a file can take minutes.
-_LONG = ("training", "keras", "extraction", "models", "measure", "benchmarks")
+_LONG = (
+  "training",
+  "keras",
+  "security",
+  "extraction",
+  "models",
+  "measure",
+  "benchmarks",
+)
 
 
 def pytest_configure(config):

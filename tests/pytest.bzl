@@ -18,8 +18,10 @@ def pytest_folder(name, deps, tensorflow = [], without = [], **kwargs):
         name = "support",
         testonly = True,
         srcs = native.glob(["**/*.py"], exclude = ["**/test_*.py"]),
-        imports = ["."],
-        deps = deps + ["//tests:support"],
+        deps = deps + [
+            "//tests:support",
+            "//tests/testing",
+        ],
     )
     if tests:
         args = ["-k", "'%s'" % " and ".join(["not " + w for w in without])]

@@ -4,7 +4,8 @@ import ast
 import pathlib
 
 import pytest
-from test_layers import ALLOWED
+
+from tests.testing.layers import ALLOWED
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -52,7 +53,9 @@ def test_the_package_is_all_layers():
 
 def test_every_folder_of_tests_has_its_target():
   for folder in (ROOT / "tests").iterdir():
-    if any(folder.glob("*.py")):
+    if folder.name == "testing":
+      assert library(folder / "BUILD", "testing")["rule"] == "py_library"
+    elif any(folder.glob("*.py")):
       target = library(folder / "BUILD", folder.name)
       assert target["rule"] == "pytest_folder"
 
@@ -60,6 +63,8 @@ def test_every_folder_of_tests_has_its_target():
 def test_bazel_runs_every_file_that_does_not_import_tensorflow():
   for build_file in (ROOT / "tests").glob("*/BUILD"):
     folder = build_file.parent
+    if folder.name == "testing":
+      continue
     target = library(build_file, folder.name)
     if "manual" in target.get("tags", ()):
       assert any(map(imports_tensorflow, folder.rglob("*.py")))

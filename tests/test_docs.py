@@ -10,8 +10,8 @@ import sys
 
 import pytest
 from absl import flags
-from test_layers import ALLOWED
 
+from tests.testing.layers import ALLOWED
 from tfplace.core import OpSpec, build_graph
 from tfplace.formats import save_graph
 from tfplace.placers import STRATEGIES

@@ -9,35 +9,9 @@ import sys
 import pytest
 
 import tfplace
+from tests.testing.layers import ALLOWED
 
 PACKAGE = pathlib.Path(tfplace.__file__).parent
-# What each folder imports of tfplace, besides itself, `errors` and `lazy`: the
-# table of docs/architecture.md. A permission that nobody uses is refused, too.
-ALLOWED = {
-  "core": set(),
-  "formats": {"core"},
-  "extraction": {"core", "formats"},
-  "cost": {"core", "extraction"},
-  "simulate": {"core"},
-  "bounds": {"core", "simulate"},
-  "placers": {"core", "simulate", "bounds"},
-  "learned": {"core", "formats", "extraction", "simulate", "placers"},
-  "models": set(),
-  "plan": {
-    "core",
-    "formats",
-    "extraction",
-    "cost",
-    "bounds",
-    "placers",
-    "models",
-    "measure",
-    "simulate",
-  },
-  "measure": {"core", "formats", "extraction", "cost", "simulate"},
-  "keras": {"core", "formats", "extraction", "plan", "simulate"},
-  "report": {"core", "formats", "simulate", "bounds", "placers"},
-}
 # The registry names the methods of a higher layer; it imports them on use.
 NAMED_BY_STRING = {"placers/registry.py": {"learned"}}
 # "tfplace.folder.module" or "tfplace.folder.module:Name", and not the name of a

@@ -7,7 +7,6 @@ takes the delay each way, as the tests of several hosts do it. It needs root,
 
 import contextlib
 import pathlib
-import sys
 import tempfile
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -16,8 +15,6 @@ from tfplace.errors import MeasurementError
 
 if TYPE_CHECKING:
   from tfplace.measure import OpenCluster
-
-_TESTS = pathlib.Path(__file__).parents[2] / "tests" / "measure"
 
 
 @contextlib.contextmanager
@@ -31,10 +28,8 @@ def opened(delay_s: float) -> "Iterator[OpenCluster]":
     MeasurementError: this machine cannot pretend to be two, or the workers
       cannot be used.
   """
-  sys.path.insert(0, str(_TESTS))
-  from served_workers import serving, write_hosts
-  from two_machines import ADDRESSES, Unavailable, two_machines
-
+  from tests.testing.served_workers import serving, write_hosts
+  from tests.testing.two_machines import ADDRESSES, Unavailable, two_machines
   from tfplace.measure import open_cluster
 
   with contextlib.ExitStack() as stack:

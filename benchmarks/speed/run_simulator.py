@@ -10,7 +10,6 @@ so is timed on a small graph. Prints tables, writes JSON and a plot.
 
 import pathlib
 import statistics
-import sys
 import time
 from collections.abc import Callable
 
@@ -72,8 +71,7 @@ def engine_row(problem: Problem, name: str, devices: np.ndarray) -> dict:
 
 
 def reference_row(problem: Problem, name: str, devices: np.ndarray) -> dict:
-  sys.path.insert(0, str(HERE.parent / "tests" / "simulate"))
-  from reference import reference_step
+  from tests.testing.reference import reference_step
 
   start = time.thread_time()
   step = reference_step(problem, devices)

@@ -5,9 +5,8 @@ import math
 import subprocess
 import sys
 
-from extra_train import needs_extra_train
-
 from benchmarks.learned import methods_report
+from tests.testing.extra_train import needs_extra_train
 from tfplace import core, formats
 
 PROGRAM = "benchmarks.learned.run_methods"

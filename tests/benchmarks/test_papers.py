@@ -5,10 +5,10 @@ import subprocess
 import sys
 
 import pytest
-from extra_train import needs_extra_train
 
 from benchmarks.learned import hold_one_out_report, placeto_report, policy_jobs
 from benchmarks.lib import one_gpu
+from tests.testing.extra_train import needs_extra_train
 from tfplace.models import families
 
 

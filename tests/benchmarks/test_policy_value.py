@@ -2,8 +2,7 @@
 
 import json
 
-import tiny_row
-
+from tests.testing import tiny_row
 from tfplace.bounds import lower_bound
 from tfplace.learned import policies
 

@@ -4,10 +4,10 @@ import json
 import math
 
 import pytest
-import tiny_row
 
 from benchmarks.lib import published, report
 from benchmarks.placement import suite_report
+from tests.testing import tiny_row
 
 
 def run_tiny(out, cache_dir, *more):

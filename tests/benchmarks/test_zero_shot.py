@@ -4,9 +4,9 @@ import json
 
 import numpy as np
 import pytest
-import tiny_row
 
 from benchmarks.learned import run_zero_shot, samples
+from tests.testing import tiny_row
 from tfplace import core
 from tfplace.bounds import lower_bound
 from tfplace.core.presets import cluster_preset

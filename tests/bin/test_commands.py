@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from tests.testing.command_output import last_json
 from tfplace import core, formats
 from tfplace.bin import explain, extract, measure, place, simulate
 from tfplace.bounds import lower_bound
@@ -53,10 +54,6 @@ def cluster_file(tmp_path):
   path = tmp_path / "pair.json"
   formats.save_cluster(core.Cluster("pair", devices, links), path)
   return str(path)
-
-
-def last_json(capsys):
-  return json.loads(capsys.readouterr().out.splitlines()[-1])
 
 
 @pytest.mark.parametrize("command", COMMANDS)

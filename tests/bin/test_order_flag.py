@@ -3,8 +3,8 @@
 import json
 
 import pytest
-from test_commands import last_json
 
+from tests.testing.command_output import last_json
 from tfplace import core, formats
 from tfplace.bin import explain, place, simulate
 

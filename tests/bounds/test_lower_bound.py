@@ -2,12 +2,10 @@ import dataclasses
 import time
 import types
 
-import exact
 import numpy as np
-import problems
 import pytest
-import tiny_problems
 
+from tests.testing import exact, problems, tiny_problems
 from tfplace.bounds import lower_bound, tightened, tightened_within
 from tfplace.core import OpSpec, Problem, build_graph
 from tfplace.placers import place

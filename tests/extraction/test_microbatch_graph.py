@@ -7,9 +7,9 @@ import keras
 import numpy as np
 import pytest
 from keras import layers, ops
-from microbatch_testing import assert_equal, both, compiled, normal
 
 import tfplace
+from tests.testing.microbatched import assert_equal, both, compiled, normal
 from tfplace.core.microbatches import (
   BATCH_SCOPE,
   WHOLE,

@@ -10,7 +10,14 @@ import keras
 import numpy as np
 import pytest
 from keras import layers, ops, optimizers
-from microbatch_testing import assert_equal, both, classes, compiled, normal
+
+from tests.testing.microbatched import (
+  assert_equal,
+  both,
+  classes,
+  compiled,
+  normal,
+)
 
 LENGTH, TOKENS, WIDTH = 7, 11, 6
 

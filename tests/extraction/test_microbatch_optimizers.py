@@ -8,7 +8,14 @@ import os
 import keras
 import numpy as np
 import pytest
-from microbatch_testing import assert_equal, both, classes, compiled, normal
+
+from tests.testing.microbatched import (
+  assert_equal,
+  both,
+  classes,
+  compiled,
+  normal,
+)
 
 layers, optimizers = keras.layers, keras.optimizers
 

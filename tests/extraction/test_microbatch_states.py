@@ -6,7 +6,8 @@ The reference is Keras itself: the same model, seed and data, not split.
 import keras
 import numpy as np
 import pytest
-from microbatch_testing import (
+
+from tests.testing.microbatched import (
   EXAMPLES,
   assert_equal,
   both,
@@ -15,7 +16,6 @@ from microbatch_testing import (
   in_microbatches,
   normal,
 )
-
 from tfplace.errors import ExtractionError
 from tfplace.models.transformer_xl import transformer_xl
 

@@ -7,7 +7,8 @@ import os
 
 import keras
 import pytest
-from microbatch_testing import (
+
+from tests.testing.microbatched import (
   EXAMPLES,
   RNG,
   assert_equal,

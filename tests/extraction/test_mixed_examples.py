@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from keras import layers, ops
-from microbatch_testing import assert_equal, both, compiled, normal
 
+from tests.testing.microbatched import assert_equal, both, compiled, normal
 from tfplace.core.microbatches import MicrobatchConfig
 from tfplace.errors import ExtractionError
 from tfplace.extraction import trace_keras

@@ -8,8 +8,9 @@ import os
 import pathlib
 import sys
 
-import child_pytest
 import pytest
+
+from tests.testing import child_pytest
 
 _CHILD = "TFPLACE_APPLY_TESTS"
 _TIMEOUT_S = 3600 if "TFPLACE_ALL_MODELS" in os.environ else 900

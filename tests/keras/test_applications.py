@@ -5,12 +5,12 @@ sees one pixel of each: it would amplify the rounding of one fused kernel until
 nothing could be told apart.
 """
 
-import apply_testing as at
 import keras
 import numpy as np
 import pytest
 
 import tfplace
+from tests.testing import placed_models as at
 from tfplace.extraction import keras_step, trace_keras
 
 STEPS = 20

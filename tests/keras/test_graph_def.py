@@ -2,12 +2,12 @@ import dataclasses
 import itertools
 import os
 
-import apply_testing as at
 import numpy as np
 import pytest
 import tensorflow as tf
 from google.protobuf import text_format
 
+from tests.testing import placed_models as at
 from tfplace.core import Placement
 from tfplace.core.microbatches import MicrobatchConfig, microbatch_of
 from tfplace.errors import ApplyError, FormatError

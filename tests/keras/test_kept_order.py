@@ -2,11 +2,13 @@
 
 import dataclasses
 
-import apply_testing as at
 import numpy as np
 import pytest
 import tensorflow as tf
-from test_placed_microbatches import (
+
+import tfplace
+from tests.testing import placed_models as at
+from tests.testing.microbatched_fits import (
   BATCH,
   MODELS,
   assert_same,
@@ -14,8 +16,6 @@ from test_placed_microbatches import (
   fitted,
   placement_of,
 )
-
-import tfplace
 from tfplace.core import Placement
 from tfplace.core.microbatches import MicrobatchConfig
 from tfplace.core.order import RANK

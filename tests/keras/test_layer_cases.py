@@ -1,11 +1,11 @@
 """What Keras offers, planned at the first fit: losses equal the unplaced."""
 
-import apply_testing as at
-import layer_cases
 import numpy as np
 import pytest
 
 import tfplace
+from tests.testing import layer_cases
+from tests.testing import placed_models as at
 from tfplace.keras import state
 
 STEPS = 20

@@ -4,13 +4,13 @@ import random
 import statistics
 import time
 
-import apply_testing as at
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import tfplace
+from tests.testing import placed_models as at
 from tfplace.cost.measured_costs import STEP_NOISE
 from tfplace.errors import ApplyError, MeasurementError, TfplaceError
 from tfplace.keras import state

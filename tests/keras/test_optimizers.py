@@ -2,12 +2,12 @@
 
 import inspect
 
-import apply_testing as at
 import keras
 import numpy as np
 import pytest
 
 import tfplace
+from tests.testing import placed_models as at
 from tfplace.keras import state
 
 _WRAPPERS = ("LossScaleOptimizer", "MultiOptimizer", "Optimizer")

@@ -2,15 +2,15 @@
 every number equals the unplaced model's, in whatever order it is used.
 """
 
-import apply_testing as at
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from case_register import floats
 from keras import layers, ops
 
 import tfplace
+from tests.testing import placed_models as at
+from tests.testing.layer_cases.register import floats
 from tfplace.extraction import keras_step
 
 BATCH = 4

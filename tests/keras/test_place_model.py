@@ -1,9 +1,9 @@
-import apply_testing as at
 import keras
 import numpy as np
 import pytest
 
 import tfplace
+from tests.testing import placed_models as at
 from tfplace.errors import ApplyError, FormatError
 
 FULL = at.LOCAL + "CPU:"

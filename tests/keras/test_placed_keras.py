@@ -1,12 +1,12 @@
 import contextlib
 
-import apply_testing as at
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import tfplace
+from tests.testing import placed_models as at
 from tfplace.errors import ApplyError
 
 FULL = at.LOCAL + "CPU:"

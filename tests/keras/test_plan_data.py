@@ -3,13 +3,13 @@
 import json
 import re
 
-import apply_testing as at
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import tfplace
+from tests.testing import placed_models as at
 from tfplace.core import Problem
 from tfplace.cost import op_graph
 from tfplace.errors import (

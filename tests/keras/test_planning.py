@@ -1,13 +1,13 @@
 import logging
 import time
 
-import apply_testing as at
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import tfplace
+from tests.testing import placed_models as at
 from tfplace.bounds import lower_bound
 from tfplace.core.units import format_us
 from tfplace.errors import ApplyError, TfplaceError

@@ -3,13 +3,13 @@
 import dataclasses
 import os
 
-import apply_testing as at
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import tfplace
+from tests.testing import placed_models as at
 from tfplace.bin import place
 from tfplace.core import Cluster, Device, Link, Placement
 from tfplace.errors import ApplyError

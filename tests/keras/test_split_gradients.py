@@ -1,6 +1,5 @@
 """A `train_step` of a model's own is split through `split_gradients`."""
 
-import apply_testing as at
 import keras
 import numpy as np
 import pytest
@@ -8,6 +7,7 @@ import tensorflow as tf
 from keras import layers, ops
 
 import tfplace
+from tests.testing import placed_models as at
 from tfplace.core.microbatches import MicrobatchConfig
 from tfplace.errors import ExtractionError
 from tfplace.extraction import trace_keras

@@ -3,8 +3,8 @@
 import dataclasses
 
 import numpy as np
-from policies_testing import gpus, problem_of, random_graph
 
+from tests.testing.policy_problems import gpus, problem_of, random_graph
 from tfplace import core
 from tfplace.learned.decisions import decisions_at, group_decisions
 

@@ -4,9 +4,9 @@ import shutil
 
 import pytest
 import tensorflow as tf
-from policies_testing import gpus, random_graph
 from tensorflow.core.protobuf import saved_model_pb2
 
+from tests.testing.policy_problems import gpus, random_graph
 from tfplace.bin import place
 from tfplace.errors import TrainingError
 from tfplace.formats import save_cluster, save_graph

@@ -1,8 +1,8 @@
 """What the recurrent policies see, by hand."""
 
 import numpy as np
-from policies_testing import gpus, problem_of, random_graph
 
+from tests.testing.policy_problems import gpus, problem_of, random_graph
 from tfplace import core
 from tfplace.learned.decisions import group_decisions
 from tfplace.learned.sequence import features

@@ -9,9 +9,9 @@ import time
 
 import numpy as np
 import pytest
-from policies_testing import gpus, problem_of, random_graph
 
 import tfplace
+from tests.testing.policy_problems import gpus, problem_of, random_graph
 from tfplace import Simulator, errors
 from tfplace.core.budget import Budget
 from tfplace.learned import policies

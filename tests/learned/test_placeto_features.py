@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from policies_testing import gpus, problem_of, random_graph
 
 import tfplace
+from tests.testing.policy_problems import gpus, problem_of, random_graph
 from tfplace import Simulator
 from tfplace.learned.decisions import Decisions, group_decisions
 from tfplace.learned.placeto import features

@@ -7,10 +7,10 @@ import sys
 
 import numpy as np
 import pytest
-from extra_train import needs_extra_train
-from policies_testing import gpus, problem_of, random_graph
 
 import tfplace
+from tests.testing.extra_train import needs_extra_train
+from tests.testing.policy_problems import gpus, problem_of, random_graph
 from tfplace import Simulator, errors
 from tfplace.learned.decisions import decisions_at
 from tfplace.learned.sequence import placer as sequence_placer

@@ -4,8 +4,8 @@ import dataclasses
 
 import numpy as np
 import pytest
-from policies_testing import gpus, problem_of, random_graph
 
+from tests.testing.policy_problems import gpus, problem_of, random_graph
 from tfplace import Simulator, core
 from tfplace.core import symmetry
 

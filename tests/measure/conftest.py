@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 import pytest
-from small_steps import Step, trained_step
 
+from tests.testing.small_steps import Step, trained_step
 from tfplace.measure import WorkerCluster
 
 

@@ -4,8 +4,8 @@ import dataclasses
 
 import numpy as np
 import pytest
-from four_chains import four_chains
 
+from tests.testing.four_chains import four_chains
 from tfplace.core.cluster import Cluster, Device, Link
 from tfplace.core.problem import Problem
 from tfplace.measure import evaluations

@@ -11,8 +11,8 @@ import time
 
 import numpy as np
 import pytest
-from small_steps import Step, faulty_step
 
+from tests.testing.small_steps import Step, faulty_step
 from tfplace.core.cluster import Cluster, Device, Link
 from tfplace.core.problem import Problem
 from tfplace.measure import MeasurementHarness, WorkerCluster

@@ -1,8 +1,8 @@
 """Devices of one process; logical CPUs stand in for GPUs."""
 
 import pytest
-from small_steps import Step
 
+from tests.testing.small_steps import Step
 from tfplace.core.problem import Problem
 from tfplace.errors import MeasurementError
 from tfplace.measure import (

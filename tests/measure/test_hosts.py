@@ -11,10 +11,10 @@ import time
 import numpy as np
 import pytest
 import tensorflow as tf
-from patience import patiently
-from served_workers import await_true, serving, write_hosts
-from test_harness import harness_of, when_stepping
 
+from tests.testing.harnesses import harness_of, when_stepping
+from tests.testing.patience import patiently
+from tests.testing.served_workers import await_true, serving, write_hosts
 from tfplace.bin import place
 from tfplace.core.problem import Problem
 from tfplace.cost import op_graph

@@ -10,11 +10,11 @@ import dataclasses
 import numpy as np
 import pytest
 import tensorflow as tf
-from patience import patiently
-from served_workers import serving, write_hosts
-from test_serving import reaches
-from two_machines import ADDRESSES, Unavailable, two_machines
 
+from tests.testing.patience import patiently
+from tests.testing.ports import reaches
+from tests.testing.served_workers import serving, write_hosts
+from tests.testing.two_machines import ADDRESSES, Unavailable, two_machines
 from tfplace import placers
 from tfplace.core.cluster import Link
 from tfplace.core.problem import Problem

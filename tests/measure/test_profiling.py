@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from small_steps import Step, as_graph
 
+from tests.testing.small_steps import Step, as_graph
 from tfplace.core.cluster import Cluster, Device, Link
 from tfplace.core.op_graph import OpSpec, build_graph
 from tfplace.core.problem import Problem

@@ -7,8 +7,9 @@ import socket
 import subprocess
 
 import pytest
-from served_workers import Served, await_true, children, serving
 
+from tests.testing.ports import reaches
+from tests.testing.served_workers import Served, await_true, children, serving
 from tfplace.bin import worker
 from tfplace.measure.local import runtime
 from tfplace.measure.remote import serving as serving_lib
@@ -16,14 +17,6 @@ from tfplace.measure.remote import serving as serving_lib
 
 def is_alive(pid):
   return os.path.exists(f"/proc/{pid}")
-
-
-def reaches(host, port):
-  try:
-    with socket.create_connection((host, port), timeout=0.5):
-      return True
-  except OSError:
-    return False
 
 
 def listeners(pid):

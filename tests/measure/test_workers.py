@@ -9,8 +9,8 @@ import time
 
 import numpy as np
 import pytest
-from patience import patiently
 
+from tests.testing.patience import patiently
 from tfplace.core.cluster import Cluster, Device
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem

@@ -1,9 +1,9 @@
 import itertools
 
 import numpy as np
-import problems
 import pytest
 
+from tests.testing import problems
 from tfplace.core import OpSpec, Problem, build_graph
 from tfplace.core.op_names import UNKNOWN
 from tfplace.placers import place

@@ -1,7 +1,7 @@
 import numpy as np
-import problems
 import pytest
 
+from tests.testing import problems
 from tfplace.core import OpSpec, Placement, Problem, build_graph
 from tfplace.placers.list_scheduling.co_placement import (
   GROUPINGS,

@@ -1,9 +1,9 @@
 """Moves that gain less than the model errs by are undone."""
 
 import numpy as np
-import problems
 import pytest
 
+from tests.testing import problems
 from tfplace.core import Problem
 from tfplace.core.budget import Budget
 from tfplace.core.paths import transfers

@@ -5,9 +5,9 @@ import time
 import types
 
 import numpy as np
-import problems
 import pytest
 
+from tests.testing import problems
 from tfplace.core import OpSpec, Placement, Problem, build_graph
 from tfplace.core.presets import cluster_preset
 from tfplace.errors import InfeasibleError, ProblemError, TfplaceError

@@ -5,11 +5,11 @@ import subprocess
 import sys
 import time
 
-import exact as enumeration
 import numpy as np
-import problems
 import pytest
 
+from tests.testing import exact as enumeration
+from tests.testing import problems
 from tfplace.bounds import lower_bound
 from tfplace.core import Problem
 from tfplace.core.symmetry import alike_devices

@@ -3,9 +3,9 @@
 import time
 
 import numpy as np
-import problems
 import pytest
 
+from tests.testing import problems
 from tfplace.core import Placement, Problem
 from tfplace.core.budget import Budget
 from tfplace.errors import InfeasibleError, TfplaceError

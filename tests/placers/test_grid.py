@@ -4,10 +4,9 @@ import dataclasses
 import itertools
 
 import numpy as np
-import problems
 import pytest
-import split_steps
 
+from tests.testing import problems, split_steps
 from tfplace.core import OpSpec, Placement, Problem, build_graph
 from tfplace.errors import InfeasibleError, TfplaceError
 from tfplace.placers import place

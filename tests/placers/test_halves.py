@@ -3,10 +3,9 @@
 import itertools
 
 import numpy as np
-import problems
 import pytest
-import split_steps
 
+from tests.testing import problems, split_steps
 from tfplace.core import OpSpec, Problem, build_graph
 from tfplace.core.budget import Budget
 from tfplace.core.op_graph import subgraph

@@ -1,9 +1,9 @@
 """A placement to start from: kept if nothing better is found, else improved."""
 
 import numpy as np
-import problems
 import pytest
 
+from tests.testing import problems
 from tfplace import placers
 from tfplace.core import Placement, Problem
 from tfplace.errors import TfplaceError

@@ -1,9 +1,9 @@
 import dataclasses
 
 import numpy as np
-import problems
 import pytest
 
+from tests.testing import problems
 from tfplace.core import Problem
 from tfplace.core.cluster import MESSAGE_COSTS
 from tfplace.core.paths import upward_ranks

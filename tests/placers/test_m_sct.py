@@ -1,7 +1,7 @@
 import numpy as np
-import problems
 import pytest
 
+from tests.testing import problems
 from tfplace.core import OpSpec, Problem, build_graph
 from tfplace.placers import place
 from tfplace.placers.groups import GroupGraph

@@ -1,9 +1,9 @@
 import sys
 
 import numpy as np
-import problems
 import pytest
 
+from tests.testing import problems
 from tfplace.core import Placement, Problem
 from tfplace.errors import TfplaceError
 from tfplace.placers import place

@@ -4,9 +4,9 @@ import json
 import math
 import shutil
 
-import odd_problems
 import pytest
 
+from tests.testing import odd_problems
 from tfplace import core, formats
 from tfplace.bin import place as place_command
 from tfplace.bin import simulate as simulate_command

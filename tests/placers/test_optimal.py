@@ -4,9 +4,9 @@ import importlib.util
 import time
 
 import numpy as np
-import problems
 import pytest
 
+from tests.testing import problems
 from tfplace.bounds import tightened
 from tfplace.core import Problem
 from tfplace.core.budget import Budget

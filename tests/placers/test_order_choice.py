@@ -4,9 +4,9 @@ import dataclasses
 
 import numpy as np
 import pytest
-from split_steps import split_graph
 
 import tfplace
+from tests.testing.split_steps import split_graph
 from tfplace.core import Cluster, Device, Link, OpSpec, Problem, build_graph
 from tfplace.errors import InfeasibleError, TfplaceError
 from tfplace.simulate import Simulator

@@ -3,9 +3,9 @@
 import math
 
 import numpy as np
-import problems
 import pytest
 
+from tests.testing import problems
 from tfplace.bounds import check_memory
 from tfplace.core import Problem
 from tfplace.errors import InfeasibleError

@@ -1,6 +1,6 @@
 import numpy as np
-import problems
 
+from tests.testing import problems
 from tfplace.core import Problem
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.partition.metis import weighted_graph

@@ -4,9 +4,9 @@ import dataclasses
 import itertools
 
 import numpy as np
-import problems
 import pytest
 
+from tests.testing import problems
 from tfplace import placers
 from tfplace.core import Link, Placement, Problem
 from tfplace.core.placement import check_devices

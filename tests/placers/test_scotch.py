@@ -2,9 +2,9 @@ import shutil
 import tempfile
 
 import numpy as np
-import problems
 import pytest
 
+from tests.testing import problems
 from tfplace.core import Cluster, Device, Link, Problem
 from tfplace.errors import TfplaceError
 from tfplace.placers import place

@@ -2,9 +2,9 @@ import itertools
 
 import numba
 import numpy as np
-import problems
 import pytest
 
+from tests.testing import problems
 from tfplace.core import Problem
 from tfplace.core.budget import Budget
 from tfplace.placers.coarsen import (

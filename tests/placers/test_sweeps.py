@@ -1,9 +1,9 @@
 """Merged groups and the greedy sweeps over them."""
 
 import numpy as np
-import problems
 import pytest
 
+from tests.testing import problems
 from tfplace.core import Problem
 from tfplace.core.budget import Budget
 from tfplace.placers.groups import GroupGraph

@@ -13,7 +13,7 @@ from tfplace.errors import TfplaceError
 # In a process of its own: other tests call kernels with other types.
 _COUNTING = """
 import dataclasses, json, sys
-import problems
+from tests.testing import problems
 from tfplace.core import Problem
 from tfplace import placers
 

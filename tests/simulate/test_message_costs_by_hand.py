@@ -1,6 +1,6 @@
 """What a message takes of the devices (rule 3), by hand."""
 
-from small_steps_by_hand import cluster_of, op, simulate, starts
+from tests.testing.small_steps_by_hand import cluster_of, op, simulate, starts
 
 
 class TestSendsAndReceives:

@@ -9,11 +9,11 @@ import pickle
 
 import numpy as np
 import pytest
-import random_problems as cases
-from reference import Reference
-from small_steps_by_hand import cluster_of, op
-from test_equals_reference import assert_equal
 
+from tests.testing import random_problems as cases
+from tests.testing.equals_reference import assert_equal
+from tests.testing.reference import Reference
+from tests.testing.small_steps_by_hand import cluster_of, op
 from tfplace.bounds import lower_bound
 from tfplace.core.op_graph import build_graph, subgraph
 from tfplace.core.order import RANK, ranks

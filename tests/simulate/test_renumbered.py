@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from random_problems import costly_case, random_case
 
+from tests.testing.random_problems import costly_case, random_case
 from tfplace.core.op_graph import subgraph
 from tfplace.core.problem import Problem
 from tfplace.simulate import engine

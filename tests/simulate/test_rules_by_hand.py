@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from small_steps_by_hand import cluster_of, op, simulate, starts
 
+from tests.testing.small_steps_by_hand import cluster_of, op, simulate, starts
 from tfplace.core.cluster import Cluster, Device, Link
 from tfplace.core.op_graph import build_graph
 from tfplace.core.problem import Problem

@@ -4,9 +4,9 @@ import itertools
 
 import numpy as np
 import pytest
-import random_problems as cases
-from reference import Reference
 
+from tests.testing import random_problems as cases
+from tests.testing.reference import Reference
 from tfplace.core.cluster import Cluster, Device, Link
 from tfplace.core.op_graph import OpSpec, build_graph
 from tfplace.core.problem import Problem

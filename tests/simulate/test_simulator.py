@@ -10,8 +10,8 @@ import tempfile
 
 import numpy as np
 import pytest
-import random_problems as cases
 
+from tests.testing import random_problems as cases
 from tfplace.core.cluster import Cluster, Device, Link
 from tfplace.core.op_graph import OpSpec, build_graph
 from tfplace.core.placement import Placement

@@ -5,8 +5,8 @@ import sys
 
 import keras
 import pytest
-import rl_testing
 
+from tests.testing import train_commands
 from tfplace import core, formats
 from tfplace.bin import train
 from tfplace.learned.policies import load_policy
@@ -32,7 +32,7 @@ def command(tmp_path, *more):
   ]
 
 
-@rl_testing.needs_extra_train
+@train_commands.needs_extra_train
 @pytest.mark.timeout(600)
 def test_what_is_found_has_a_measured_time_and_not_the_simulated_one(tmp_path):
   save_model(tmp_path / "towers.keras")
@@ -47,7 +47,7 @@ def test_what_is_found_has_a_measured_time_and_not_the_simulated_one(tmp_path):
   )
   done = subprocess.run(
     [sys.executable, "-m", "tfplace.bin.train", *flags],
-    env=rl_testing.environment(COLUMNS="120"),
+    env=train_commands.environment(COLUMNS="120"),
     capture_output=True,
     text=True,
     check=False,
@@ -80,7 +80,7 @@ def test_what_is_found_has_a_measured_time_and_not_the_simulated_one(tmp_path):
     (["--cluster=workers:2", "--synthetic=3"], ["only costs"]),
   ],
 )
-@rl_testing.needs_extra_train
+@train_commands.needs_extra_train
 def test_what_cannot_be_measured_is_refused(tmp_path, capsys, flags, words):
   assert train.run(command(tmp_path, *flags)) == 1
   error = capsys.readouterr().err

@@ -6,8 +6,8 @@ import subprocess
 import sys
 
 import pytest
-import rl_testing
 
+from tests.testing import train_commands
 from tfplace import core, formats
 from tfplace.errors import TrainingError
 from tfplace.learned.training_process import only_run_in
@@ -22,7 +22,7 @@ HOLD = (
 def holding(folder):
   process = subprocess.Popen(
     [sys.executable, "-c", HOLD, str(folder)],
-    env=rl_testing.environment(),
+    env=train_commands.environment(),
     stdin=subprocess.PIPE,
     stdout=subprocess.PIPE,
   )
@@ -72,7 +72,7 @@ def test_a_directory_that_cannot_be_made_is_named(tmp_path, where):
     pass
 
 
-@rl_testing.needs_extra_train
+@train_commands.needs_extra_train
 def test_the_command_is_refused_in_one_line(tmp_path):
   ops = [core.OpSpec("a", "X", {"GPU": 1.0})]
   formats.save_graph(core.build_graph("tiny", ops, []), tmp_path / "tiny.json")
@@ -80,12 +80,12 @@ def test_the_command_is_refused_in_one_line(tmp_path):
   formats.save_cluster(cluster, tmp_path / "cluster.json")
   folder = tmp_path / "run"
   with holding(folder) as first:
-    command = rl_testing.train_command(
+    command = train_commands.train_command(
       tmp_path, f"--checkpoint_dir={folder}", f"--export_dir={tmp_path}/out"
     )
     done = subprocess.run(
       command,
-      env=rl_testing.environment(),
+      env=train_commands.environment(),
       capture_output=True,
       text=True,
       check=False,

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from policies_testing import gpus
 
+from tests.testing.policy_problems import gpus
 from tfplace import Problem, Simulator
 from tfplace.learned.synthetic import training_step
 

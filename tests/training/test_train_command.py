@@ -10,9 +10,9 @@ import time
 
 import numpy as np
 import pytest
-import rl_testing
-from policies_testing import gpus, random_graph
 
+from tests.testing import train_commands
+from tests.testing.policy_problems import gpus, random_graph
 from tfplace import core, formats
 from tfplace.bin import train
 from tfplace.simulate import Simulator
@@ -28,7 +28,7 @@ def tiny(tmp_path):
 
 
 def start(tiny, name, **popen):
-  command = rl_testing.train_command(
+  command = train_commands.train_command(
     tiny,
     f"--checkpoint_dir={tiny / name}",
     f"--export_dir={tiny / name}_policy",
@@ -39,7 +39,7 @@ def start(tiny, name, **popen):
   )
   return subprocess.Popen(
     command,
-    env=rl_testing.environment(),
+    env=train_commands.environment(),
     stdout=subprocess.PIPE,
     stderr=subprocess.PIPE,
     text=True,
@@ -73,13 +73,13 @@ def exported_weights(folder):
   subprocess.run(
     [sys.executable, "-c", code, folder, file],
     check=True,
-    env=rl_testing.environment(),
+    env=train_commands.environment(),
   )
   with np.load(file) as data:
     return [data[key] for key in data]
 
 
-@rl_testing.needs_extra_train
+@train_commands.needs_extra_train
 @pytest.mark.timeout(600)
 def test_a_killed_run_goes_on_and_ends_as_if_it_had_not_been_killed(tiny):
   whole = start(tiny, "whole")
@@ -179,9 +179,9 @@ def check_scalars(scalars, tiny):
     ),
   ],
 )
-@rl_testing.needs_extra_train
+@train_commands.needs_extra_train
 def test_bad_flag_is_one_line_and_exit_code_1(tiny, capsys, flags, words):
-  arguments = rl_testing.train_command(
+  arguments = train_commands.train_command(
     tiny, f"--checkpoint_dir={tiny / 'c'}", f"--export_dir={tiny / 'e'}"
   )[3:]
   names = {flag.split("=")[0] for flag in flags}
@@ -200,7 +200,7 @@ def test_a_missing_extra_is_named_with_what_to_install(
   monkeypatch.setattr(
     "tfplace.learned.training_process.PACKAGES", ("no_such_package",)
   )
-  arguments = rl_testing.train_command(
+  arguments = train_commands.train_command(
     tiny, f"--checkpoint_dir={tiny / 'c'}", f"--export_dir={tiny / 'e'}"
   )[3:]
   assert train.run(arguments) == 1

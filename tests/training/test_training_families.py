@@ -66,8 +66,7 @@ def test_a_member_is_extracted_once_and_has_a_name_of_its_own(
   tmp_path, monkeypatch
 ):
   """The command that extracts is replaced: it copies a tiny graph."""
-  import policies_testing
-
+  from tests.testing import policy_problems
   from tfplace import formats
 
   commands = []
@@ -76,12 +75,12 @@ def test_a_member_is_extracted_once_and_has_a_name_of_its_own(
     commands.append(command)
     output = next(c for c in command if c.startswith("--output="))
     formats.save_graph(
-      policies_testing.random_graph(5, 0, name="ptb"), output.split("=", 1)[1]
+      policy_problems.random_graph(5, 0, name="ptb"), output.split("=", 1)[1]
     )
     return training_graphs.subprocess.CompletedProcess(command, 0, "", "")
 
   monkeypatch.setattr(training_graphs.subprocess, "run", run)
-  cluster = ("k80x2", policies_testing.gpus(2))
+  cluster = ("k80x2", policy_problems.gpus(2))
   given = (str(tmp_path), [], "ptb", "index=3", *cluster)
   names = [training_graphs._extracted(*given).name for _ in range(2)]
   assert names == ["ptb.index=3"] * 2

@@ -1,10 +1,10 @@
 """Runs the tests that need Keras 2, in a process that has it."""
 
-import child_pytest
 import pytest
-import rl_testing
 
-FOLDER = rl_testing.HERE / "training"
+from tests.testing import child_pytest, train_commands
+
+FOLDER = train_commands.ROOT / "tests" / "training" / "training"
 MODULES = sorted(path.stem for path in FOLDER.glob("test_*.py"))
 _TIMEOUT_S = 1800
 
@@ -12,13 +12,13 @@ _TIMEOUT_S = 1800
 @pytest.fixture(scope="module")
 def results():
   """By "module::test", what failed."""
-  environment = rl_testing.environment(TF_USE_LEGACY_KERAS="1")
+  environment = train_commands.environment(TF_USE_LEGACY_KERAS="1")
   return child_pytest.run_child(
-    rl_testing.ROOT, [str(FOLDER)], environment, _TIMEOUT_S
+    train_commands.ROOT, [str(FOLDER)], environment, _TIMEOUT_S
   )
 
 
-@rl_testing.needs_extra_train
+@train_commands.needs_extra_train
 @pytest.mark.parametrize("module", MODULES)
 def test_in_a_training_process(results, module):
   crash = results[child_pytest.CRASH]

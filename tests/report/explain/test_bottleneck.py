@@ -1,10 +1,10 @@
 """Steps with their order held fixed, and what gains by being faster."""
 
 import numpy as np
-import placed_graphs
 import pytest
-from random_problems import costly_case, random_case
 
+from tests.testing import placed_graphs
+from tests.testing.random_problems import costly_case, random_case
 from tfplace.core.placement import Placement
 from tfplace.report.explain.bottleneck import find_loads, fixed_order, times_on
 from tfplace.simulate import Simulator

@@ -4,9 +4,9 @@ import json
 import math
 
 import numpy as np
-import placed_graphs
 import pytest
 
+from tests.testing import placed_graphs
 from tfplace.core.cluster import Cluster, Device, Link
 from tfplace.core.op_graph import OpSpec, build_graph
 from tfplace.core.placement import Placement

@@ -4,10 +4,10 @@ import dataclasses
 import json
 
 import numpy as np
-import placed_graphs
 import pytest
-from random_problems import costly_case, random_case
 
+from tests.testing import placed_graphs
+from tests.testing.random_problems import costly_case, random_case
 from tfplace.core.cluster import Cluster, Device, Link
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem

@@ -1,10 +1,10 @@
 """The critical path, added up."""
 
 import numpy as np
-import placed_graphs
 import pytest
-from random_problems import costly_case, random_case
 
+from tests.testing import placed_graphs
+from tests.testing.random_problems import costly_case, random_case
 from tfplace.core.placement import Placement
 from tfplace.report.explain.path import Part, summarize_path
 from tfplace.simulate import Simulator

@@ -2,10 +2,10 @@
 
 import re
 
-import browser
 import numpy as np
 import pytest
 
+from tests.testing import browser
 from tfplace.core.cluster import Cluster, Device, Link
 from tfplace.core.evaluation import Result
 from tfplace.core.op_graph import OpSpec, build_graph

@@ -4,13 +4,13 @@ Decisions go to the device on which they are fastest or slowest, whichever the
 one weight of the policy says.
 """
 
+from tests.training.toy import placer
 from tfplace.learned import Method
-from toy import placer
 
 METHODS = {
   "toy": Method(
-    placer="toy.placer:ToyPlacer",
-    learner="toy.learner:ToyLearner",
+    placer="tests.training.toy.placer:ToyPlacer",
+    learner="tests.training.toy.learner:ToyLearner",
     version=1,
     functions={"logits": placer.SIGNATURE},
   )

@@ -5,13 +5,13 @@ import dataclasses
 import numpy as np
 import tensorflow as tf
 
+from tests.training.toy.placer import SIGNATURE, extract
 from tfplace.learned.decisions import sample
 from tfplace.learned.export import as_function
 from tfplace.learned.policy_format import Exportable
 from tfplace.learned.train.learner import Learner, Step
 from tfplace.learned.train.objectives import imitation_loss, mean_entropy
 from tfplace.learned.train.tasks import log_rewards
-from toy.placer import SIGNATURE, extract
 
 
 @dataclasses.dataclass(frozen=True)

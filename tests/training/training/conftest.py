@@ -2,7 +2,8 @@
 
 import pytest
 import tensorflow as tf
-from eager import run_eagerly
+
+from tests.testing.eager import run_eagerly
 
 
 @pytest.fixture(autouse=True)

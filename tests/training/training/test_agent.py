@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_probability as tfp
-from policies_testing import gpus, problem_of, random_graph
 from tf_agents.trajectories import time_step as ts
 
+from tests.testing.policy_problems import gpus, problem_of, random_graph
 from tfplace.learned.decisions import group_decisions
 from tfplace.learned.encoder import features
 from tfplace.learned.encoder.agent import GRAPH, make_ppo

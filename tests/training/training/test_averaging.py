@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from policies_testing import gpus, problem_of, random_graph
 
+from tests.testing.policy_problems import gpus, problem_of, random_graph
 from tfplace.learned.decisions import group_decisions
 from tfplace.learned.encoder.learner import MovingAverage
 from tfplace.learned.gdp.learner import GdpLearner

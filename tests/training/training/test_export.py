@@ -6,10 +6,10 @@ import json
 import numpy as np
 import pytest
 import tensorflow as tf
-from placeto_testing import tasks_of
-from policies_testing import gpus, problem_of, random_graph
-from sequence_testing import chains_task, config_of
 
+from tests.testing.placeto_tasks import tasks_of
+from tests.testing.policy_problems import gpus, problem_of, random_graph
+from tests.testing.sequence_tasks import chains_task, config_of
 from tfplace.errors import TrainingError
 from tfplace.learned import export, find_method, gdp, learner_type, policies
 from tfplace.learned.decisions import group_decisions

@@ -12,8 +12,8 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
-from policies_testing import gpus, problem_of, random_graph
 
+from tests.testing.policy_problems import gpus, problem_of, random_graph
 from tfplace.errors import TrainingError
 from tfplace.formats import files
 from tfplace.learned import export

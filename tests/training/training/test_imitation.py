@@ -4,9 +4,9 @@ import dataclasses
 
 import numpy as np
 import pytest
-from policies_testing import gpus, problem_of, random_graph
-from sequence_testing import chains_task, config_of
 
+from tests.testing.policy_problems import gpus, problem_of, random_graph
+from tests.testing.sequence_tasks import chains_task, config_of
 from tfplace import Simulator
 from tfplace.learned.decisions import group_decisions
 from tfplace.learned.train import demonstrations

@@ -4,8 +4,8 @@ import dataclasses
 
 import numpy as np
 import tensorflow as tf
-from policies_testing import gpus, problem_of, random_graph
 
+from tests.testing.policy_problems import gpus, problem_of, random_graph
 from tfplace.learned.decisions import group_decisions
 from tfplace.learned.encoder import features, layers
 from tfplace.learned.encoder.agent import GRAPH

@@ -5,8 +5,8 @@ import subprocess
 import sys
 
 import pytest
-from policies_testing import gpus, problem_of, random_graph
 
+from tests.testing.policy_problems import gpus, problem_of, random_graph
 from tfplace import Simulator
 from tfplace.core.budget import Budget
 from tfplace.errors import TrainingError

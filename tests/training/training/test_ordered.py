@@ -6,9 +6,9 @@ import itertools
 import numpy as np
 import pytest
 import tensorflow as tf
-from eager import run_eagerly
-from policies_testing import gpus, problem_of, random_graph
 
+from tests.testing.eager import run_eagerly
+from tests.testing.policy_problems import gpus, problem_of, random_graph
 from tfplace import Simulator, core
 from tfplace.core.budget import Budget
 from tfplace.learned import export, policies

@@ -9,18 +9,18 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
-from placeto_testing import (
+from tf_agents.agents.reinforce import reinforce_agent
+from tf_agents.specs import tensor_spec
+
+import tfplace
+from tests.testing.placeto_tasks import (
   SMALL,
   learner_of,
   task_of,
   tasks_of,
   weights_of,
 )
-from policies_testing import gpus, problem_of, random_graph
-from tf_agents.agents.reinforce import reinforce_agent
-from tf_agents.specs import tensor_spec
-
-import tfplace
+from tests.testing.policy_problems import gpus, problem_of, random_graph
 from tfplace import Simulator
 from tfplace.core.budget import Budget
 from tfplace.errors import TrainingError

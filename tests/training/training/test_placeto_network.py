@@ -1,8 +1,8 @@
 """Placeto's network against NumPy written the slow way."""
 
 import numpy as np
-from policies_testing import gpus, problem_of, random_graph
 
+from tests.testing.policy_problems import gpus, problem_of, random_graph
 from tfplace.learned.decisions import group_decisions
 from tfplace.learned.placeto import features
 from tfplace.learned.placeto.features import random_choices

@@ -6,9 +6,9 @@ import itertools
 import numpy as np
 import pytest
 import tensorflow as tf
-from policies_testing import gpus, problem_of, random_graph
-from sequence_testing import NETWORKS, chains_task, config_of
 
+from tests.testing.policy_problems import gpus, problem_of, random_graph
+from tests.testing.sequence_tasks import NETWORKS, chains_task, config_of
 from tfplace import Simulator
 from tfplace.errors import TrainingError
 from tfplace.learned import export, learner_type, policies

@@ -4,8 +4,8 @@ import itertools
 
 import numpy as np
 import pytest
-from policies_testing import gpus, problem_of, random_graph
 
+from tests.testing.policy_problems import gpus, problem_of, random_graph
 from tfplace import Simulator
 from tfplace.learned.decisions import group_decisions
 from tfplace.learned.gdp.learner import GdpLearner

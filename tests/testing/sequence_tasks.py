@@ -3,8 +3,8 @@
 import dataclasses
 
 import numpy as np
-from policies_testing import gpus, problem_of
 
+from tests.testing.policy_problems import gpus, problem_of
 from tfplace import Simulator, core
 from tfplace.learned.decisions import group_decisions
 from tfplace.learned.sequence.networks import HierarchicalConfig, RnnConfig

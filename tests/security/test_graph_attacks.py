@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 import tensorflow as tf
-from hostile_models import edited, export, of_one
 
+from tests.testing.hostile_models import edited, export, of_one
 from tfplace.errors import ExtractionError, MeasurementError
 from tfplace.extraction import trace_graph_def, trace_saved_model
 from tfplace.extraction.safety import limits, side_effects

@@ -1,10 +1,9 @@
 """Models that between them use what Keras offers, with a batch for each."""
 
-import cases_of_layers  # noqa: F401 (registers its cases)
-import cases_of_models  # noqa: F401
 import keras
-from case_register import CASES
 
+from tests.testing.layer_cases import layers, models  # registers the cases
+from tests.testing.layer_cases.register import CASES
 from tfplace.extraction import keras_step
 
 

@@ -1,8 +1,8 @@
 """Odd problems that have a placement: what placers must not stumble over."""
 
 import numpy as np
-import problems
 
+from tests.testing import problems
 from tfplace.core import OpSpec, Problem, build_graph
 
 INF = np.inf

@@ -2,8 +2,9 @@
 
 import keras
 import numpy as np
-from case_register import case, chain, floats, ints
 from keras import layers
+
+from tests.testing.layer_cases.register import case, chain, floats, ints
 
 
 @case

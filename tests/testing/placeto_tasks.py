@@ -1,8 +1,8 @@
 """Small Placeto learners for the tests of this folder."""
 
 import numpy as np
-from policies_testing import gpus, problem_of, random_graph
 
+from tests.testing.policy_problems import gpus, problem_of, random_graph
 from tfplace import Simulator
 from tfplace.learned.decisions import group_decisions
 from tfplace.learned.placeto.agents import PlacetoConfig

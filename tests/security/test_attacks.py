@@ -11,7 +11,9 @@ import time
 
 import pytest
 import tensorflow as tf
-from hostile_models import (
+from tensorflow.core.protobuf import meta_graph_pb2
+
+from tests.testing.hostile_models import (
   DEEDS,
   edited,
   export,
@@ -22,8 +24,6 @@ from hostile_models import (
   vocabulary,
   with_vocabulary,
 )
-from tensorflow.core.protobuf import meta_graph_pb2
-
 from tfplace.errors import ExtractionError
 from tfplace.extraction import trace_saved_model
 

@@ -4,11 +4,10 @@ import os
 import pathlib
 import sys
 
-from extra_train import needs_extra_train
+from tests.testing.extra_train import needs_extra_train
 
 __all__ = ["environment", "needs_extra_train", "train_command"]
-HERE = pathlib.Path(__file__).parent
-ROOT = HERE.parent.parent
+ROOT = pathlib.Path(__file__).parents[2]
 
 
 def environment(**more):

@@ -1,6 +1,0 @@
-"""The page's tests share a browser."""
-
-import pathlib
-import sys
-
-sys.path.insert(0, str(pathlib.Path(__file__).parent))

@@ -1,0 +1,35 @@
+"""Measurement harnesses on the tests' workers."""
+
+import threading
+import time
+
+from tfplace.core.cluster import Cluster, Device, Link
+from tfplace.core.problem import Problem
+from tfplace.measure import MeasurementHarness
+
+
+def problem_on(workers, graph):
+  """The workers with made-up links, for tests that need no times."""
+  names = workers.device_names
+  links = [Link(a, b, 1e3) for a in names for b in names if a != b]
+  devices = [Device(name, "CPU") for name in names]
+  return Problem(graph, Cluster("test", tuple(devices), tuple(links)))
+
+
+def harness_of(workers, step, **options):
+  problem = problem_on(workers, step.graph)
+  return MeasurementHarness(problem, step.traced, workers, **options)
+
+
+def when_stepping(workers, then):
+  """Calls `then` from a thread once the timed steps have begun."""
+
+  def wait():
+    while workers.stage != "the timed steps":
+      time.sleep(0.01)
+    time.sleep(0.05)
+    then()
+
+  thread = threading.Thread(target=wait, daemon=True)
+  thread.start()
+  return thread

@@ -1,0 +1,29 @@
+"""Imports that are allowed between packages."""
+
+# What each folder imports of tfplace, besides itself, `errors` and `lazy`: the
+# table of docs/architecture.md. A permission that nobody uses is refused, too.
+ALLOWED = {
+  "core": set(),
+  "formats": {"core"},
+  "extraction": {"core", "formats"},
+  "cost": {"core", "extraction"},
+  "simulate": {"core"},
+  "bounds": {"core", "simulate"},
+  "placers": {"core", "simulate", "bounds"},
+  "learned": {"core", "formats", "extraction", "simulate", "placers"},
+  "models": set(),
+  "plan": {
+    "core",
+    "formats",
+    "extraction",
+    "cost",
+    "bounds",
+    "placers",
+    "models",
+    "measure",
+    "simulate",
+  },
+  "measure": {"core", "formats", "extraction", "cost", "simulate"},
+  "keras": {"core", "formats", "extraction", "plan", "simulate"},
+  "report": {"core", "formats", "simulate", "bounds", "placers"},
+}

@@ -1,0 +1,29 @@
+"""A graph that uses every field of the packed format."""
+
+from tfplace import core
+
+
+def odd_graph():
+  """Every field used: groups, two kinds, gaps in times, unknown keys."""
+  ops = [
+    core.OpSpec(
+      "a/ä",
+      "MatMul",
+      {"GPU": 1.5, "CPU": 7},
+      [8, 16.0],
+      4,
+      2,
+      "g",
+      peak_us={"GPU": 1.25},
+    ),
+    core.OpSpec("b", "While", {"CPU": 0.1}, [], 0, 0, "g", "m/b"),
+    core.OpSpec("c", "MatMul", {"GPU": 3.0}, [0], layer="m/b", microbatch=1),
+  ]
+  return core.build_graph(
+    "odd",
+    ops,
+    [(0, 1, 1), (0, -1, 2), (0, 0, 2)],
+    extra={"costs": "grappler", "unknown_shapes": ["c"]},
+    op_extra={1: {"note": [1, None]}},
+    edge_extra={2: {"why": "kept"}},
+  )
