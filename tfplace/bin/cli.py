@@ -97,9 +97,7 @@ def run_command(
   """Parses flags, runs a command, and reports errors in one line.
 
   Args:
-    name: name of the console script.
     description: first paragraph of `--help`.
-    define: adds the flags of the command.
     main: the command; raises `TfplaceError` for errors of the user.
     argv: arguments without the program's name. None takes those of the process.
 

@@ -72,11 +72,6 @@ def write_pictures(
 ) -> None:
   """Writes the requested pictures.
 
-  Args:
-    values: the flags.
-    placement: placement to draw.
-    results: results for the table of the report.
-
   Raises:
     TfplaceError: a file cannot be written.
   """
@@ -106,8 +101,6 @@ def print_results(
   """Prints the table of placers, with the best one in bold.
 
   Args:
-    results: results of the placers.
-    best: selected result.
     measured: measured evaluations of the results, if any.
     single: result on one device to compare with, if `results` lacks it.
   """
@@ -120,7 +113,6 @@ def print_choice(choice: VariantChoice, single: Result | None) -> None:
   """Prints the table of step variants, with the chosen one in bold.
 
   Args:
-    choice: choice of microbatches.
     single: whole step on one device, or None if no device has the memory.
   """
   rows = Table()
@@ -224,8 +216,6 @@ def write_files(
   """Writes the requested files, each atomically.
 
   Args:
-    values: the flags.
-    placement: placement of the step.
     traced: the traced step, or None if no file requires it.
   """
   if values.output:

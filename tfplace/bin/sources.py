@@ -179,7 +179,6 @@ def chosen_source(values: flags.FlagValues, may_choose: bool = False) -> str:
   """Returns the name of the given source flag.
 
   Args:
-    values: the flags.
     may_choose: whether the command can choose the number of microbatches.
 
   Raises:
@@ -218,9 +217,6 @@ def load_source(
   """Loads the graph that the flags name, and the traced step if required.
 
   Args:
-    values: the flags.
-    cluster: cluster whose device kinds get costs.
-    needs_trace: whether the traced step is required.
     microbatches: microbatches of the step; None takes those of the flags.
 
   Raises:

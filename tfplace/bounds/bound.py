@@ -69,7 +69,6 @@ def lower_bound(
   """Proves a lower bound of the step time of every feasible placement.
 
   Args:
-    problem: the graph and the cluster.
     limit_s: seconds to spend on further improvement. 0 means a fixed effort,
       equal on all machines, of one to two seconds at 10,000 ops.
     at_most_s: estimated limit of the fixed effort in seconds. If it does not

@@ -32,7 +32,6 @@ def heads_and_tails(
   runs on that class.
 
   Args:
-    relaxed: relaxed problem.
     price: [num_classes] price of one device, from `work_prices`.
     reach: as in `heads`.
   """
@@ -194,9 +193,6 @@ def raise_by_series(
   Args:
     flow: the problem, in either direction.
     head: [num_ops, num_classes], final for all ops before the root.
-    root: position of the op.
-    c: class of its device.
-    reach: number of working ops to look back.
     near: [num_ops] scratch.
     far: [num_ops, num_classes] scratch.
     place: [num_ops] scratch, all -1 before and after.

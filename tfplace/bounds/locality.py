@@ -84,13 +84,10 @@ def latest_impossible(
   Args:
     flow: the problem, in either direction.
     head: [num_ops, num_classes], final for `ops`.
-    root: position of the op.
-    c: class of its device.
     ops: ops before the root, each after all that it feeds.
     place: [num_ops] index in `ops`, negative for others.
     near: [num_ops] scratch.
     far: [num_ops, num_classes] scratch.
-    least: a proven start.
     most: time from which nothing can be proven.
   """
   size, num_classes = len(ops), head.shape[1]

@@ -34,7 +34,6 @@ def work_prices(
   likewise adds m times the group's persistent bytes minus m times the memory.
 
   Args:
-    relaxed: relaxed problem.
     ops: [num_chosen] positions of the ops; None means all.
     limit_s: time limit of the solver in seconds; prices found without it prove
       less.
@@ -308,7 +307,6 @@ def busiest_group(
   ops with head >= h and tail >= t, T >= h + times and gaps - overhead + t.
 
   Args:
-    relaxed: relaxed problem.
     head: [num_ops, num_classes] proven heads.
     tail: [num_ops, num_classes] proven tails.
   """

@@ -28,11 +28,6 @@ def whole_number(value: Any) -> int | None:
 def check_count(name: str, value: Any, least: int) -> int:
   """Returns an integer argument of at least `least` as an int.
 
-  Args:
-    name: name of the argument, for the error message.
-    value: value to check.
-    least: smallest allowed value.
-
   Raises:
     TfplaceError: the value is not such an integer.
   """

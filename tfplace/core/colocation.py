@@ -41,7 +41,6 @@ def matching(graph: OpGraph, pattern: str) -> list[int]:
   """Returns the positions of ops whose name or scope matches a pattern.
 
   Args:
-    graph: graph to search.
     pattern: shell-style pattern: `*` matches any text, `?` one character.
       "encoder" and "encoder/*" both match all ops in that scope.
 

@@ -16,7 +16,6 @@ def csr(
 
   Args:
     rows: [num_entries] row of each entry.
-    num_rows: number of rows.
     *ties: [num_entries] keys of entries in one row, the most significant first.
       Further ties keep the order of the entries.
 

@@ -62,7 +62,6 @@ def gpu_hardware(device: str, described: Mapping[str, Any]) -> GpuHardware:
   """Reads the description of a GPU.
 
   Args:
-    device: its name, for messages.
     described: `hardware` of the device: MHz, KB/s, bytes, GFLOP/s, watts.
 
   Raises:

@@ -77,8 +77,6 @@ def repeated(
 
   Args:
     host: devices of one task with all pairs linked; GPUs first, then a CPU.
-    count: number of hosts.
-    network: network between the hosts.
     pcie_bytes_per_us: bandwidth of an adapter's PCIe slot, which may limit it.
     latency_us: latency of a transfer inside a host.
   """

@@ -216,7 +216,6 @@ def build_graph(
   """Builds an `OpGraph` from op specs and edges.
 
   Args:
-    name: name of the graph.
     ops: the ops, in position order.
     edges: (producer, output or -1, consumer) by position, in file order,
       without repeated edges.
@@ -295,7 +294,6 @@ def subgraph(graph: OpGraph, ops: np.ndarray) -> OpGraph:
   """Returns the graph of the given ops, renumbered; edges keep their order.
 
   Args:
-    graph: any graph.
     ops: [new_num_ops] distinct positions in any order. Op i of the result is op
       `ops[i]` of `graph`; other ops and their edges are dropped.
   """

@@ -51,7 +51,6 @@ def ranks(
   2019).
 
   Args:
-    graph: the step.
     op_us: [num_ops] weight of each op in microseconds.
     position: [num_ops] position of each op if the ops have been renumbered;
       None means 0, 1, ...

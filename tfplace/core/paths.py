@@ -38,7 +38,6 @@ def longest_paths(
   """Returns the longest path to (or from) each op, [num_ops] float64.
 
   Args:
-    graph: any graph.
     *edge_us: [num_edges] microseconds each. The length of an edge is their sum,
       added to the path one term after another.
     backward: measure paths from each op to the end of the step.
@@ -81,7 +80,6 @@ def upward_ranks(
   The upward rank is the longest path from an op's start to the end of the step.
 
   Args:
-    graph: any graph.
     op_us: [num_ops] weight of each op in microseconds.
     us_per_byte: weight of each byte on an edge in microseconds.
     latency_us: fixed weight of each edge in microseconds.
@@ -99,7 +97,6 @@ def transfers(
   """Lists the transfers of a placement: one per output and destination.
 
   Args:
-    graph: any graph.
     where: [num_ops] device of each op, or the index of any other set it is in.
     among: edges to consider; None means those between different sets.
 

@@ -92,7 +92,6 @@ def _in_units(value: float, units: Sequence[tuple[float, str]]) -> str:
   """Formats a finite value with three digits in the largest fitting unit.
 
   Args:
-    value: a finite number.
     units: (size, name) of each unit, largest first; the last size is 1.
   """
   for scale, unit in units:

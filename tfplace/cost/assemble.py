@@ -65,7 +65,6 @@ def op_graph(
 
   Args:
     traced: the step; its placeholders must have static shapes.
-    cluster: cluster whose device kinds get times.
     on_stage: called at the start of each stage.
     cost_model: a name of the registry, or a cost model.
 

@@ -84,7 +84,6 @@ class CallCosts:
     """Maps the names of ops that call functions to their costs.
 
     Args:
-      graph: imported graph.
       repeated: op -> another op of the same cost.
 
     Raises:
@@ -211,7 +210,6 @@ def function_body(
   """Instantiates a `FunctionDef`.
 
   Args:
-    function: the function.
     arguments: arguments of the call; None uses the types of the signature.
     functions: name -> `FunctionDef` of the functions that it may call.
 

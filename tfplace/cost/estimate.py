@@ -58,8 +58,6 @@ class OpTimer(Protocol):
     """Times each op that calls no function.
 
     Args:
-      graph_def: flat graph with shapes of placeholders.
-      graph: the same, imported.
       specs: result of `sizes.output_specs`.
       repeated: result of `repeated_in`.
     """

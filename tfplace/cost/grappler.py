@@ -167,7 +167,6 @@ def op_times_us(
 
   Args:
     item: result of `make_item` for a flat graph of known shapes.
-    hardware: device that all ops run on.
 
   Raises:
     ExtractionError: Grappler rejects the graph.

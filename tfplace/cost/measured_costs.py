@@ -49,7 +49,6 @@ class MeasuredCosts:
 
   Args:
     times_us: device kind -> op name -> microseconds, see `measure.Profile`.
-    base: cost model of the estimates.
   """
 
   name = "measured"
@@ -82,8 +81,6 @@ def with_measured_times(
   that the graph lacks are ignored, because TensorFlow rewrites graphs.
 
   Args:
-    graph: graph with estimated times.
-    kind: device kind that was measured.
     times_us: op name -> microseconds.
 
   Raises:

@@ -36,7 +36,6 @@ def estimates(
 
   Args:
     graph_def: the ops and their inputs, which are no ops themselves.
-    ops: names of the nodes to estimate.
     hardware: device kind -> hardware.
   """
   if not ops:  # Grappler wants a node to fetch

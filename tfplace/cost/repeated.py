@@ -28,7 +28,6 @@ def repeated_ops(
   of the same shapes without a static value.
 
   Args:
-    graph_def: flat graph.
     graph: the same, imported, with producers first.
     specs: op name -> outputs.
     unpriced: attributes without effect on the cost.

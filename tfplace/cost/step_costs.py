@@ -43,7 +43,6 @@ def estimated_costs(step: Step, op_times: estimate.OpTimer) -> OpCosts:
 
   Args:
     step: a step without costs.
-    op_times: times ops that call no function.
 
   Raises:
     ExtractionError: TensorFlow rejects a function.

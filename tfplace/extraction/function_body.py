@@ -82,7 +82,6 @@ class FunctionBody:
     """Creates the nodes of the instance, in the order of the body.
 
     Args:
-      inputs: data inputs of the call.
       controls: control inputs ("^node") that the body waits for.
       gated: whether every input already waits for `controls`.
       conditional: whether inputs may be dead; if so, no op runs without them.

@@ -36,7 +36,6 @@ def batch_spec(
   Args:
     model: its inputs and targets define the batch if there is no sample.
     batch_size: first dimension; None takes the sample's or the model's own.
-    kind: "train", "test" or "predict".
     sample: arrays in the structure that the step takes; Keras' own step also
       accepts `x` alone.
 

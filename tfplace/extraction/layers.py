@@ -96,7 +96,6 @@ def with_updates(
   layer: the learning rate, the global gradient norm, the loss.
 
   Args:
-    graph_def: a flat graph.
     layers: layers, innermost first, of each variable and each recorded node.
   """
   nodes = node_lib.producers_first(graph_def)

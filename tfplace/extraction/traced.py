@@ -173,7 +173,6 @@ def with_initializers(
   """Adds an initialization of every variable; unknown values become zero.
 
   Args:
-    traced: the step.
     graph_def: its graph with devices set; `traced.graph_def` by default. An
       assignment runs on the device of its variable.
 

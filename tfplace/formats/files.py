@@ -54,8 +54,6 @@ def new_file(
 
   Args:
     folder: parent folder; leftovers of ended processes in it are removed.
-    mode: permissions before the process's umask.
-    is_folder: create a folder instead of a file.
 
   Yields:
     Path and locked file descriptor.

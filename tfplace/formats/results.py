@@ -63,7 +63,6 @@ def load_placement(path: json_file.Path, problem: Problem) -> Placement:
   """Reads a placement of `problem`.
 
   Args:
-    path: file to read.
     problem: problem of the placement. The result's problem has the execution
       order of the file instead of its own.
 

@@ -46,8 +46,6 @@ class OpenCluster:
     """Replaces op times, overheads and links by measurements on this cluster.
 
     Args:
-      problem: the problem, with estimated costs.
-      traced: its step.
       measure_s: seconds to run steps; the profile takes at most half of them.
       on_stage: called at the start of each stage.
       guesses: placements for the calibration; see `calibration.calibrated`.
@@ -78,7 +76,6 @@ class OpenCluster:
 
     Args:
       problem: result of `profiled` or of an earlier call.
-      placements: the placements that ran.
       measured: their evaluations; not finite for failed runs.
     """
     starting_us = max(map(self.runtime.starting_us, self.runtime.device_names))

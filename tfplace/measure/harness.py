@@ -36,10 +36,8 @@ class MeasurementHarness:
 
   Args:
     problem: a problem with the graph of `traced` and the cluster of `workers`.
-    traced: the step to run.
     workers: a `WorkerCluster`, `LocalDevices` or `HostCluster`; started on
       demand.
-    warmup: number of steps before timing.
     steps: number of timed steps; the step time is their median.
     timeout_s: seconds after which a placement counts as hung.
     traced_steps: number of further steps with step stats; 0 gives no profile

@@ -32,7 +32,6 @@ def step_request(
   """Builds the request that runs `traced` under `placement`.
 
   Args:
-    traced: the step.
     placement: a placement of its nodes; see `MeasurementHarness`.
     seed: seed of inputs without a sample value.
     in_order: whether each device follows the simulated order.

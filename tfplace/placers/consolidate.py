@@ -93,9 +93,7 @@ def consolidate(
 
   Args:
     tracker: evaluates placements, the given one first; limits the work.
-    groups: groups of the problem.
     devices: [num_ops] feasible placement to start from.
-    limit_us: maximum step time.
 
   Returns:
     [num_ops] devices of a feasible placement, and its evaluation.

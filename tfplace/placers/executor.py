@@ -20,7 +20,6 @@ class ExecutorEvaluator:
   from a few hundred placements.
 
   Args:
-    evaluator: evaluates one part.
     executor: runs the parts; the caller shuts it down.
     num_parts: tasks per batch, such as the number of workers.
   """

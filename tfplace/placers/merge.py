@@ -36,7 +36,6 @@ def merged(
   """Merges to each target size, each time from all groups.
 
   Args:
-    problem: problem whose groups are merged.
     targets: numbers of coarse groups; a group that cannot merge remains, so the
       result may have more.
     label: [num_groups] labels; only groups of equal labels merge. None allows

@@ -48,11 +48,9 @@ def place(
   """Places `problem` by a strategy.
 
   Args:
-    problem: the graph and the cluster.
     strategy: one of `registry.STRATEGIES`.
     budget_s: seconds that the strategy may take; one-shot placers take less.
       Compilation, once per installation, is not counted (see `warm_up`).
-    seed: seed of all random choices.
     evaluator: evaluates placements; None means the simulator.
     policy: directory of an exported policy, for a learned strategy or `auto`.
     max_evaluations: limits the search by placements instead of seconds, which

@@ -48,8 +48,6 @@ def offer_repaired(
   If it needs a missing link, placements on single devices are offered instead.
 
   Args:
-    tracker: receives every version.
-    groups: groups of the problem.
     group_devices: [num_groups] int32 allowed devices.
 
   Returns:
@@ -194,9 +192,6 @@ def offer_packed(
   """Offers packings until one fits or the limit is reached.
 
   Args:
-    tracker: receives the packings.
-    groups: groups of the problem.
-    seed: seed of random choices.
     limit_s: time limit in seconds; replaced by a fixed effort if the budget
       counts evaluations.
   """
@@ -232,11 +227,8 @@ def pack(
   """Packs the groups' persistent bytes into the devices' room.
 
   Args:
-    groups: groups of the problem.
     start: [num_groups] devices to start from; other starts follow.
     room: [num_devices] bytes.
-    rng: random generator.
-    allowance: limit of exchanges.
 
   Returns:
     [num_groups] int32 devices, or None.

@@ -34,7 +34,6 @@ def carried_over(
   the work of all devices, by time or by microbatch.
 
   Args:
-    problem: problem to place.
     assignments: op -> device, by full name or by a suffix such as "GPU:0".
 
   Returns:

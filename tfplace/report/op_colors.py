@@ -47,7 +47,6 @@ def op_colors(
   """Assigns kinds and colors to the ops of a step.
 
   Args:
-    schedule: the step.
     type_colors: colors of the longest-running op types, used for a step without
       microbatches.
     other: color of other types, or of ops that microbatches share.

@@ -209,7 +209,6 @@ def make_bars(
     end_us: [n] float64 ends; empty intervals are dropped.
     kind: [n] small integers.
     limit: maximum number of bars, at least 3.
-    span_us: length of the row.
   """
   items = np.flatnonzero(end_us > start_us)
   items = items[np.argsort(start_us[items], kind="stable")]
@@ -267,7 +266,6 @@ def thin_steps(
     time: [n] ascending times.
     value: [n] values from `time[i]` on.
     limit: maximum number of steps, at least 3.
-    span: total length.
 
   Returns:
     Times and values. Each cell of about `2 * span / limit` has its largest

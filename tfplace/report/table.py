@@ -27,7 +27,6 @@ def results_table(
   row is bold.
 
   Args:
-    results: results for one problem.
     best: result to mark; by default the fastest that fits in memory.
     measured: measured evaluation of each result's placement.
     single: reference of "vs single"; by default `single` of the results.

@@ -49,10 +49,6 @@ def save_timeline(
 ) -> None:
   """Draws a step into a .png, .svg or .pdf file, atomically.
 
-  Args:
-    step: a schedule, or a placement to simulate.
-    path: the file to write.
-
   Raises:
     FormatError: the suffix is not supported, or the file cannot be written.
   """

@@ -35,10 +35,6 @@ def save_trace(
 ) -> None:
   """Writes the trace atomically, with gzip if the name ends in .gz.
 
-  Args:
-    step: a schedule, or a placement to simulate.
-    path: the file to write.
-
   Raises:
     FormatError: the file cannot be written.
   """

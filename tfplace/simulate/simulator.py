@@ -96,7 +96,6 @@ def simulate_batch(
     devices: [batch, num_ops] int32, contiguous and writable.
     workspaces: spare workspaces, shared between threads; missing ones are
       created and added.
-    num_threads: maximum number of threads.
     cutoff: as in `engine.simulate`.
     starts: [batch, num_ops] float64 output for the start of each op in
       microseconds, or None. Rows of infinite step time are undefined.

@@ -127,7 +127,6 @@ def pack(problem: Problem, position: np.ndarray | None = None) -> Tables:
   """Packs a problem once for many simulations.
 
   Args:
-    problem: problem to simulate.
     position: [num_ops] position of each op for breaking ties if the ops have
       been renumbered; None means 0, 1, ...
   """

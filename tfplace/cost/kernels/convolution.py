@@ -84,9 +84,6 @@ def times_us(
   Args:
     shapes: of the convolutions; a gradient has the shape of the forward one.
     is_filter_gradient: [n] whether it is the gradient of the filter.
-    rates: of the GPU.
-    parameters: fitted.
-    product: parameters of matrix products, for the other filters.
 
   Returns:
     [n] microseconds.

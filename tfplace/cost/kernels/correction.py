@@ -92,7 +92,6 @@ def machine(
     intensity: [n] operations per byte over those of the GPU.
     waves: [n] tiles of 128 x 128 per multiprocessor.
     size: [n] bytes of all operands.
-    rates: of the GPU.
   """
   kinds = (rates.is_old, rates.is_modern_memory, rates.power_ratio)
   return [

@@ -30,8 +30,6 @@ def times_us(
 
   Args:
     shapes: [4, n] batch, M, N and K of [M, K] times [K, N].
-    rates: of the GPU.
-    parameters: fitted.
 
   Returns:
     [n] microseconds.

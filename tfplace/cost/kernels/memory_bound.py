@@ -40,8 +40,6 @@ def times_us(
   Args:
     num_bytes: [n] bytes that it reads and writes.
     rows: [2, n] number of rows, and elements of each.
-    rates: of the GPU.
-    parameters: fitted.
 
   Returns:
     [n] microseconds.

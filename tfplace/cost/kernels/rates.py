@@ -102,7 +102,6 @@ def rates(gpu: GpuHardware, precision: str, limits: Limits) -> Rates:
   """Returns the sustained rates of a GPU for one precision.
 
   Args:
-    gpu: its data sheet.
     precision: one of `gpu_hardware.PRECISIONS`.
     limits: fitted shares.
   """

@@ -60,8 +60,6 @@ def product_us(
   Args:
     shapes: [4, n] batch, M, N and K of [M, K] times [K, N].
     unaligned: [n] 1 where rows are not aligned, else 0.
-    rates: of the GPU.
-    parameters: fitted.
 
   Returns:
     [n] microseconds.
@@ -124,10 +122,7 @@ def compute_us(
 
   Args:
     waves: [n] number of waves.
-    tile: rows and columns.
     k: [n] length of the sums.
-    rates: of the GPU.
-    parameters: fitted.
   """
   tile_m, tile_n = tile
   # A tensor core needs its operands faster, in smaller elements. What that

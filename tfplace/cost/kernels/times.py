@@ -18,11 +18,6 @@ def times_us(
 ) -> np.ndarray:
   """Time of each kernel.
 
-  Args:
-    kernels: of any classes.
-    gpu: that all run on.
-    parameters: fitted.
-
   Returns:
     [num_kernels] microseconds, without launching them.
   """

@@ -45,7 +45,6 @@ def load(path: str, check: Check | None = None) -> Any:
   """Loads the model.
 
   Args:
-    path: folder of the model.
     check: called first with the MetaGraph; for TensorFlow 2, after parts that
       are not loaded have been removed.
 

@@ -49,7 +49,6 @@ def forward(
     function: Applied to each block. Gradients flow only into its arguments, not
       into other tensors that it reads.
     rows: At least one tensor [N, ...] to divide into blocks.
-    shared: Tensors that every block receives as a whole.
     size: Rows per block; the last block can be smaller.
     width: Width of the result, if known.
   """

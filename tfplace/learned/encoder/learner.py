@@ -137,7 +137,6 @@ class MovingAverage(tf.Module):
   better on all graphs, including holdout graphs (Polyak and Juditsky 1992).
 
   Args:
-    weights: Variables to average.
     average: Variables of the same shapes; they are initialized to `weights`.
     decay: Decay per step. After n steps it is at most (1 + n) / (10 + n), as in
       `tf.train.ExponentialMovingAverage`.

@@ -223,7 +223,6 @@ class PPOUpdate(PPO):
 
     Args:
       episodes: Complete episodes of one graph; the last step is a boundary.
-      rng: Samples the minibatches.
     """
     ready = self.agent.preprocess_sequence(episodes)
     states = tf.nest.map_structure(_flat, ready)

@@ -84,7 +84,6 @@ class Seq2Seq(tf.Module):
       units: See above. A bidirectional encoder has half of them per direction.
       inputs: Features per step.
       device_features: Features per device.
-      is_bidirectional: Makes the encoder bidirectional.
     """
     super().__init__(name="seq2seq")
     self.units = units

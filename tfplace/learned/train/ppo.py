@@ -70,7 +70,6 @@ class ValueNetwork(network.Network):
   It shares nothing with the policy.
 
   Args:
-    observation_spec: Spec of the observations.
     see: Maps [...] observations to [..., F] inputs of the MLP.
   """
 
@@ -100,7 +99,6 @@ class PPO:
   Args:
     actor: Network from observations to action distributions.
     value: Network from observations to expected rewards.
-    action_spec: Spec of an action.
     agent_type: Constructor of the agent, such as `PPOClipAgent`.
     **differs: Settings in which the methods differ.
   """

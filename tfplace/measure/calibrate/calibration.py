@@ -59,8 +59,6 @@ def calibrated(
   Args:
     problem: a problem with measured op times and timed links. It is returned
       unchanged if it has one device or if no placement can be run.
-    harness: runs placements of the problem.
-    seed: seed of the placements.
     guesses: placements that resemble those to predict; by default, all devices
       are kept busy regardless of transfers.
   """
@@ -85,11 +83,9 @@ def refitted(
   ignored if others have enough, because first steps are slower.
 
   Args:
-    problem: a problem with costs of an earlier fit.
     rows: [placements, num_ops] placements that ran.
     measured: their evaluations; not finite for failed runs.
     starting_us: time in each measured step before its devices start.
-    config: settings of the fit.
   """
   ran = [
     (row, evaluation)

@@ -261,7 +261,6 @@ def fit_runs(
     problem: a problem with measured op times and timed links.
     rows: [placements, num_ops] placements that ran.
     measured: their evaluations; not finite for failed runs.
-    config: settings of the fit.
   """
   times = np.array([e.step_time_us for e in measured])
   ran = np.isfinite(times) & (times > 0)  # 0: lost in the round trip to a host

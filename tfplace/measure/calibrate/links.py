@@ -85,11 +85,8 @@ def stream(
   """Builds a step of independent tensors, made at `src` and read at `dst`.
 
   Args:
-    src: device that makes the tensors.
-    dst: device that reads as many tensors.
     busy: device that computes matrix products at the same time.
     size: bytes of a tensor.
-    count: number of tensors.
     crosses: whether the tensors made are those read; if not, the ops are the
       same but no tensor is transferred.
   """

@@ -77,9 +77,6 @@ def profile(
   If the device lacks the memory, all devices of the kind share the ops.
 
   Args:
-    problem: the problem, with estimated costs.
-    traced: its step.
-    workers: the devices.
     **options: options of `MeasurementHarness`; the default of `traced_steps` is
       9.
 

@@ -30,7 +30,6 @@ class WorkerCluster(runtime.Runtime):
   """Cluster of `count` worker processes.
 
   Args:
-    count: number of workers.
     memory_limit_bytes: memory of each device. The kernel (RLIMIT_DATA) ends a
       worker that uses over 256 MiB (threads of the runtime) more than this in
       addition to its empty runtime. None sets no limit, and the cluster reports

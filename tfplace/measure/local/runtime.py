@@ -174,10 +174,8 @@ def receive(
   """Waits for the next answer of `sender` while all of `watched` live.
 
   Args:
-    sender: the answering process.
     watched: all processes of the measurement, including `sender`.
     timeout_s: timeout of the answer.
-    doing: start of error messages.
     on_stage: called with each stage that `sender` reports.
 
   Raises:

@@ -51,7 +51,6 @@ def serve(
   """Serves until SIGTERM or SIGINT; leaves no process behind.
 
   Args:
-    server: the configuration.
     on_ready: called with host:port each time the server is up.
     on_death: called with the cause of death before each restart.
 

@@ -83,9 +83,6 @@ def run_steps(
   """Initializes, warms up, times and traces the steps of `request`.
 
   Args:
-    request: the steps to run.
-    target: target of the session.
-    proto: options of the session.
     report: called with each stage before it starts.
     before_init: called after the graph is built, before anything runs.
   """

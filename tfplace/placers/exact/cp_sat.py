@@ -92,7 +92,6 @@ def solve(
   Args:
     schedule: model from `make_schedule`.
     limit_s: time limit in seconds.
-    seed: seed of the solver.
 
   Returns:
     A proven lower bound in microseconds of the remaining placements, infinite

@@ -89,9 +89,7 @@ def prove(
   """Proves a lower bound of the step time and finds the best placement.
 
   Args:
-    problem: a small problem.
     limit_s: time limit in seconds.
-    seed: seed of the solver.
 
   Returns:
     The bound in microseconds, at least that of `tfplace.bounds`, and the

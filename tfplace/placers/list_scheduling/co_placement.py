@@ -59,9 +59,7 @@ def co_placed(
   the largest such device. The paper gives no rule for either.
 
   Args:
-    problem: any problem.
     consumers: merge an op with its only consumer.
-    gradients: merge a gradient op with its forward op.
   """
   sets = _Groups(problem)
   graph = problem.graph

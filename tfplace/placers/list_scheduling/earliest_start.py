@@ -95,7 +95,6 @@ def earliest_start(
   """Schedules the op and device that can start first, until all are done.
 
   Args:
-    tables: packed problem.
     position: [num_ops] priority for ties, the lowest first; further ties go to
       the first device.
     free: [num_groups, num_devices] bool possible devices; modified in place.

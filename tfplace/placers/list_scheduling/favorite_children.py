@@ -62,7 +62,6 @@ def favorite_children(
   greedily by decreasing transfer time, so only a timeout makes runs differ.
 
   Args:
-    problem: problem to place.
     tables: tables of the same problem; its sources follow their first consumer
       and are excluded.
     time_limit_s: time limit of the solver in seconds.

@@ -110,7 +110,6 @@ def earliest_finish(
   """Schedules each op in turn where it finishes first (HEFT, phase 2).
 
   Args:
-    tables: packed problem.
     order: [num_ops] ops, producers before consumers.
     free: [num_groups, num_devices] bool possible devices; modified in place.
     held: [num_groups] bytes that each group counts.

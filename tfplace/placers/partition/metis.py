@@ -75,7 +75,6 @@ def weighted_graph(
   """Builds a graph weighted by microseconds and bytes, scaled to integers.
 
   Args:
-    groups: groups of the problem.
     devices: [num_parts] devices that share the work. A group that none of them
       can run has weight 0, because it runs elsewhere.
     total: approximate sum of all vertex weights and of all edge weights;
@@ -112,8 +111,6 @@ def offer_parts(
   """Offers a partition as a placement, repaired if it does not fit.
 
   Args:
-    tracker: receives every version.
-    groups: groups of the problem.
     parts: [num_groups] index of each group's device in `main_devices`. A group
       that cannot run there goes to its fastest allowed device.
   """

@@ -48,7 +48,6 @@ def read_scopes(
   A group without a scope takes the scope of a neighbor.
 
   Args:
-    groups: groups of the problem.
     names: [num_ops] names to read; by default the names of the ops.
   """
   if names is None:
@@ -145,9 +144,6 @@ def find_axes(
   """Finds the axes of a model, ordered by decreasing work.
 
   Args:
-    groups: groups of the problem.
-    scopes: scopes of these groups.
-    max_axes: maximum number of axes.
     least_share: share of the work that an axis must number; both by trial.
 
   Returns:

@@ -30,7 +30,6 @@ def balanced_stages(
   Args:
     work_us: [num_layers] microseconds of each layer.
     cut_us: [num_layers - 1] microseconds of the transfers across each border.
-    stages: maximum number of stages.
     within: [num_layers] bytes that each layer holds, and the maximum per stage.
       If no cut satisfies it, the excess is minimized.
 

@@ -124,7 +124,6 @@ class Chain:
     Keeps moves that shorten the step.
 
     Args:
-      tables: Tables of the problem with these coarse groups.
       coarse_groups: [?] int64 coarse groups in order.
     """
     self._run(tables, _SWEEP, coarse_groups=coarse_groups)
@@ -158,8 +157,6 @@ class Chain:
     Stops early if there is nothing to gain or no move has an effect.
 
     Args:
-      number: Index of the round.
-      hot_us: First temperature of the round.
       until: Fraction of the round at which to stop.
       is_done: Returns True for a chain that has nothing to gain.
       after_chunk: Called with this chain after each chunk.

@@ -145,11 +145,6 @@ class Scale:
 
     A small graph uses all levels. A large graph starts with a few large coarse
     groups, because single groups would scatter at high temperature.
-
-    Args:
-      top: The highest level.
-      progress: Completed fraction of the round.
-      hot_us: First temperature of the round.
     """
     if not self.is_large:
       return 0, top

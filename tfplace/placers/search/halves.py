@@ -44,9 +44,6 @@ def search_halves(
 
   Args:
     tracker: Evaluates whether the halves run in parallel.
-    seed: Seed of METIS.
-    place: Searches a half.
-    config: Settings.
 
   Returns:
     [num_groups] devices. None if the devices do not form two equal halves, the

@@ -146,7 +146,6 @@ def propose(
 
   Args:
     lowest: Lowest level of coarse groups to move; 0 is single groups.
-    highest: Highest level of coarse groups to move.
     part_share: Fraction of the moves that move only those groups of a coarse
       group that are on one device, which preserves choices at a finer level.
   """

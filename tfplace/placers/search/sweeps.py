@@ -26,9 +26,6 @@ class Allowance:
   """Budget of each chain for sweeps, in seconds or evaluations.
 
   Args:
-    budget: Budget of the whole search.
-    config: Settings of the search.
-    chains: Chains that sweep.
     is_done: Returns True for a chain that has nothing to gain.
   """
 
@@ -93,7 +90,6 @@ def sweep_all(
     allowance: Budget of each chain.
     after: Called with a chain after each level.
     rngs: One generator per chain, for the order of the coarse groups.
-    pool: Runs the chains.
   """
   merged = coarsen_by_merging(groups, allowance.config.sweep_sizes)
   tables = search_tables(groups, merged)

@@ -89,10 +89,8 @@ def explain(
   Args:
     placement: the placement. Its problem's bound is the proven one after
       `bounds.tightened`, else that of rule 7 (bound) of docs/simulation.md.
-    op: name of an op to report on.
     seconds: search time for a new placement on each modified hardware; 0 for no
       search.
-    seed: seed of the searches.
     on_progress: called with a description of the next step.
 
   Raises:

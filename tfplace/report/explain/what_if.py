@@ -69,9 +69,7 @@ def try_other_hardware(
   """Simulates a placement on other hardware.
 
   Args:
-    schedule: schedule of the placement.
     seconds: search time for each hardware; 0 for no search.
-    seed: seed of the searches.
     on_progress: called with the name of each change before it is tried.
   """
   found = []
@@ -167,10 +165,6 @@ def one_more_device(cluster: Cluster, like: int) -> Cluster:
   Channels shared with others (such as a switch) also carry the copy's
   transfers. Links between the two devices are like those to another device of
   their kind, or else like the device's fastest link.
-
-  Args:
-    cluster: the cluster.
-    like: index of the device to copy.
   """
   old = cluster.devices[like]
   new = dataclasses.replace(old, name=_free_name(cluster, old.name))

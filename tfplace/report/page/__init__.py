@@ -55,8 +55,6 @@ def save_report(
   """Writes a report of a placement, atomically.
 
   Args:
-    placement: the placement to report.
-    path: the .html file to write.
     results: results of placers on the same problem, for the table of placers;
       the result with this placement is marked.
 

@@ -59,10 +59,7 @@ def new_figure(
   """Creates an empty figure with the page's style.
 
   Args:
-    name: identifier for tests and scripts.
     height: height in pixels.
-    x_range: range of the x axis.
-    y_range: range of the y axis.
     zooms: whether the time axis can be zoomed; otherwise the figure is static.
   """
   tools: list[Any] = [SaveTool()]
