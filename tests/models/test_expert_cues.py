@@ -32,9 +32,7 @@ def test_layers_or_cells_are_whole_and_contiguous(name):
   """
   sizes, pattern, parts = CASES[name]
   zoo = models.build(name, batch_size=2, **sizes)
-  graph = sources.extract(
-    zoo.model, "p100x2", batch_size=2, costs="grappler"
-  )
+  graph = sources.extract(zoo.model, "p100x2", batch_size=2, costs="grappler")
   problem = Problem(graph, cluster_preset("p100x2"))
   devices = place(problem, "expert", budget_s=5).placement.devices
   found: dict[tuple[int, ...], set[int]] = {}

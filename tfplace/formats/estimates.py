@@ -109,9 +109,7 @@ class _Reader:
   def flag(self, key: str) -> bool:
     value = self._get(key)
     if not isinstance(value, bool):
-      raise FormatError(
-        f"{self.at(key)}: {shown(value)} is not true or false"
-      )
+      raise FormatError(f"{self.at(key)}: {shown(value)} is not true or false")
     return value
 
   def optional(self, key: str) -> "_Reader | None":

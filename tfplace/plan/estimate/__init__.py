@@ -18,6 +18,7 @@ from tfplace.core.estimate import (
   StepEstimate,
 )
 from tfplace.core.microbatches import WHOLE, MicrobatchConfig
+from tfplace.core.placement import Placement
 from tfplace.core.progress import Progress, silent
 from tfplace.errors import ExtractionError, TfplaceError, shown
 from tfplace.plan import sources
@@ -82,9 +83,7 @@ def estimate(
   sources.check_costs(costs)
   rows = cards_of(cluster)
   source = open_steps(model, training=training, sizes=sizes, sample=sample)
-  microbatches = MicrobatchConfig(
-    allow_batch_statistics=allow_batch_statistics
-  )
+  microbatches = MicrobatchConfig(allow_batch_statistics=allow_batch_statistics)
   return estimate_steps(
     source,
     rows,
@@ -205,8 +204,9 @@ def estimate_steps(
     TfplaceError: a precision is unknown, or the step cannot be traced.
   """
   check_precisions(precisions or [])
+  names: Sequence[str | None] = precisions or [None]
   found = []
-  for name in precisions or [None]:
+  for name in names:
     traced = source.trace(batch_size, microbatches, name, on_stage)
     found.append(
       _Step(
@@ -226,6 +226,14 @@ def estimate_steps(
     steps=tuple(found),
     notes=source.notes,
   )
+
+
+def one_device_placement(
+  traced: "TracedStep", card: Card, costs: str = sources.DEFAULT_COSTS
+) -> Placement:
+  """Returns the placement that an estimate simulates on one device."""
+  (graph,) = cards.graphs_of(traced, [card], costs)
+  return fits.on_one_device(graph, card).schedule.placement
 
 
 @dataclasses.dataclass(frozen=True)
@@ -360,9 +368,7 @@ class _Step:
     """
     found: list[SmallestFit | None] = [None] * len(ones)
     first = 1
-    for i in sorted(
-      range(len(ones)), key=lambda i: (-ones[i].memory_bytes, i)
-    ):
+    for i in sorted(range(len(ones)), key=lambda i: (-ones[i].memory_bytes, i)):
       self.on_stage(f"devices of {self.rows[i].name}")
       fit = fits.smallest_fit(
         graphs[i],
@@ -382,10 +388,10 @@ def _card_estimate(
 ) -> CardEstimate:
   device = one.schedule.placement.problem.cluster.devices[one.device]
   hardware = device.extra.get("hardware")
-  known = isinstance(hardware, Mapping)
+  known = hardware if isinstance(hardware, Mapping) else {}
   return CardEstimate(
     name=card.name,
-    model=str(hardware.get("model", "")) if known else "",
+    model=str(known.get("model", "")),
     memory_bytes=one.memory_bytes,
     peak_memory_bytes=one.peak_memory_bytes,
     fits=one.fits,
@@ -397,6 +403,7 @@ def _card_estimate(
 
 __all__ = [
   "CONFIG",
+  "PRECISIONS",
   "Card",
   "StepSource",
   "cards_of",
@@ -405,5 +412,6 @@ __all__ = [
   "estimate_steps",
   "find_largest_batch",
   "largest_batch",
+  "one_device_placement",
   "open_steps",
 ]

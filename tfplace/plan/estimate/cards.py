@@ -128,7 +128,7 @@ def on_cards_only(graph: OpGraph, cluster: Cluster, kind: str) -> Problem:
   Otherwise a step would "fit" on any card, with its weights in host memory.
   """
   problem = Problem(graph, cluster)
-  is_card = np.array([device.kind == kind for device in cluster.devices])
+  is_card = [i for i, d in enumerate(cluster.devices) if d.kind == kind]
   runs_here = problem.group_allowed[:, is_card].any(axis=1)
   stays = runs_here[problem.group_of]
   time_us = {
