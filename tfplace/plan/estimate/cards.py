@@ -129,8 +129,8 @@ def on_cards_only(graph: OpGraph, cluster: Cluster, kind: str) -> Problem:
   """
   problem = Problem(graph, cluster)
   is_card = [i for i, d in enumerate(cluster.devices) if d.kind == kind]
-  runs_here = problem.group_allowed[:, is_card].any(axis=1)
-  stays = runs_here[problem.group_of]
+  runs_here = np.any(problem.group_allowed[:, is_card], axis=1)
+  stays = np.asarray(runs_here)[problem.group_of]
   time_us = {
     name: us if name == kind else np.where(stays, np.nan, us)
     for name, us in graph.time_us.items()
