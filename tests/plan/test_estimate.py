@@ -224,3 +224,10 @@ def test_error_names_value_and_choices(arguments, words):
   given = {"model": dense(), **arguments}
   with pytest.raises(TfplaceError, match=words):
     tfplace.estimate(given.pop("model"), **given)
+
+
+def test_card_is_the_gpu_even_if_the_host_is_faster():
+  graph = core.build_graph(
+    "g", [core.OpSpec("a", "X", {"GPU": 9.0, "CPU": 1.0})], []
+  )
+  assert cards.main_kind(graph, cluster_preset("v100x1")) == "GPU"

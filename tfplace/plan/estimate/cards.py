@@ -17,7 +17,6 @@ from tfplace.core.op_graph import OpGraph
 from tfplace.core.presets import cluster_preset
 from tfplace.core.problem import Problem
 from tfplace.core.progress import Progress, silent
-from tfplace.placers.groups import GroupGraph, main_devices
 from tfplace.plan import sources
 from tfplace.plan.estimate.config import CONFIG
 
@@ -117,9 +116,20 @@ def _columns(graph: OpGraph, kinds: dict[str, str]) -> OpGraph:
 
 
 def main_kind(graph: OpGraph, cluster: Cluster) -> str:
-  """Returns the device kind that would finish the step first."""
-  groups = GroupGraph(Problem(graph, cluster))
-  return cluster.devices[int(main_devices(groups)[0])].kind
+  """Returns the device kind that would finish the step first.
+
+  A CPU counts only in a cluster without other devices.
+  """
+  problem = Problem(graph, cluster)
+  first = {d.kind: i for i, d in reversed([*enumerate(cluster.devices)])}
+  kinds = [kind for kind in first if kind != "CPU"] or [*first]
+  fastest = problem.fastest_us
+
+  def work_us(kind: str) -> float:
+    us = problem.time_us[:, first[kind]]
+    return float(np.where(np.isnan(us), fastest, us).sum())
+
+  return min(kinds, key=work_us)
 
 
 def on_cards_only(graph: OpGraph, cluster: Cluster, kind: str) -> Problem:
