@@ -77,9 +77,14 @@ def find_largest_batch(
       " memory, and no placement on all devices was found that fits; use more"
       " devices or more memory"
     )
+  weak = 0  # Predictions that left more than half of the bracket.
   while high - low > 1:
-    middle = _predicted(trials, low, high)
+    middle = (low + high) // 2
+    if weak < CONFIG.max_weak_predictions:
+      middle = _predicted(trials, low, high)
+    width = high - low
     low, high = (middle, high) if tried(middle).found else (low, middle)
+    weak += high - low > width / 2
   found = trials[low].found
   if found is None:
     raise AssertionError("the lower end of the bracket fits")

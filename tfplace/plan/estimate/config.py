@@ -16,6 +16,8 @@ class EstimateConfig:
     budget_s: time limit of a placer, in seconds.
     max_layers: layers that are listed at the peak.
     max_batch: largest batch that is tried.
+    max_weak_predictions: predictions of the largest batch that leave more than
+      half of the candidates; after that many, candidates are halved.
     max_traces: batches that a search for the largest batch traces.
   """
 
@@ -25,6 +27,7 @@ class EstimateConfig:
   budget_s: float = 5.0
   max_layers: int = 8
   max_batch: int = 1 << 20
+  max_weak_predictions: int = 3
   max_traces: int = 40
 
 
