@@ -8,7 +8,7 @@ import setuptools
 ROOT = pathlib.Path(__file__).parent
 
 COMMANDS = (
-  *("extract", "place", "simulate", "explain", "measure", "train"),
+  *("extract", "estimate", "place", "simulate", "explain", "measure", "train"),
   "worker",
 )
 

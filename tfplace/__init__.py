@@ -37,10 +37,12 @@ if TYPE_CHECKING:
   )
   from tfplace.formats import (
     load_cluster,
+    load_estimate,
     load_evaluation,
     load_graph,
     load_placement,
     save_cluster,
+    save_estimate,
     save_graph,
   )
   from tfplace.keras import (
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
     split_gradients,
   )
   from tfplace.placers.place import place
+  from tfplace.plan.estimate import estimate, largest_batch
   from tfplace.plan.plan import Plan
   from tfplace.plan.sources import extract
   from tfplace.simulate import Simulator
@@ -67,6 +70,7 @@ _HOMES = {
     "TfplaceError",
     "TrainingError",
   ),
+  "tfplace.plan.estimate": ("estimate", "largest_batch"),
   "tfplace.plan.plan": ("Plan",),
   "tfplace.plan.sources": ("extract",),
   "tfplace.core": (
@@ -83,10 +87,12 @@ _HOMES = {
   "tfplace.core.presets": ("cluster_preset",),
   "tfplace.formats": (
     "load_cluster",
+    "load_estimate",
     "load_evaluation",
     "load_graph",
     "load_placement",
     "save_cluster",
+    "save_estimate",
     "save_graph",
   ),
   "tfplace.placers": ("Result", "place"),

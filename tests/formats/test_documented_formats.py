@@ -13,6 +13,7 @@ from tfplace.core import Problem
 from tfplace.core.placement import Placement
 from tfplace.errors import FormatError, TfplaceError
 from tfplace.formats import cluster as cluster_format
+from tfplace.formats import estimates as estimate_format
 from tfplace.formats import graph as graph_format
 from tfplace.formats import results
 from tfplace.learned import policies
@@ -24,7 +25,7 @@ DOCS = pathlib.Path(__file__).parents[2] / "docs"
 TEXT = (DOCS / "formats.md").read_text(encoding="utf-8")
 TABLE = re.compile(r"<!-- fields: (.*?) -->\n\n((?:\|.*\n)+)")
 EXAMPLE = r"<!-- example: {} -->\n```json\n(.*?)^```$"
-SAVED = ("graph", "cluster", "placement", "evaluation")
+SAVED = ("graph", "cluster", "placement", "evaluation", "estimate")
 LOADED = (*SAVED, "hosts", "policy")
 READ_KEYS = {  # what the loaders know; they keep or ignore all else
   "graph": graph_format._GRAPH_KEYS,
@@ -35,6 +36,9 @@ READ_KEYS = {  # what the loaders know; they keep or ignore all else
   "cluster links[]": cluster_format._LINK_KEYS,
   "placement": results._PLACEMENT_KEYS,
   "evaluation": results._EVALUATION_KEYS,
+  "estimate": estimate_format._ESTIMATE_KEYS,
+  "estimate steps[]": estimate_format._STEP_KEYS,
+  "estimate steps[].cards[]": estimate_format._CARD_KEYS,
 }
 
 
@@ -68,7 +72,10 @@ def example(name, page=TEXT):
 def elements(data, table):
   """The objects of `data` that a table describes."""
   _, _, path = table.partition(" ")
-  return data[path.removesuffix("[]")] if path else [data]
+  found = [data]
+  for key in path.split(".") if path else ():
+    found = [x for item in found for x in item[key.removesuffix("[]")]]
+  return found
 
 
 def load(name, data, folder):
@@ -85,6 +92,7 @@ def load(name, data, folder):
     "graph": formats.load_graph,
     "cluster": formats.load_cluster,
     "evaluation": formats.load_evaluation,
+    "estimate": formats.load_estimate,
     "hosts": load_hosts,
   }
   return loaders[name](path)

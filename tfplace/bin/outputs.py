@@ -60,6 +60,16 @@ def check_pictures(values: flags.FlagValues) -> None:
     cli.check_writable(values[flag].value)
   if values.timeline:
     timeline.picture_kind(values.timeline)
+  check_report(values)
+
+
+def check_report(values: flags.FlagValues) -> None:
+  """Checks `--report` before any work is done.
+
+  Raises:
+    TfplaceError: the file cannot be written, or a package is missing.
+  """
+  cli.check_writable(values.report)
   if values.report:
     page.check_suffix(values.report)
     page.check_installed()

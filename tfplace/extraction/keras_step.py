@@ -27,6 +27,7 @@ from tfplace.extraction import (
   functions,
   keras_inputs,
   stages,
+  variable_sizes,
 )
 from tfplace.extraction.layers import LayerRecorder, layers_of_variables
 from tfplace.extraction.microbatches import microbatched_step
@@ -99,7 +100,12 @@ def trace_keras(
   )
   layers = recorder.of_nodes(traced.graph_def, layers_of_variables(model))
   return dataclasses.replace(
-    traced, layers=layers, microbatches=microbatches.count
+    traced,
+    layers=layers,
+    microbatches=microbatches.count,
+    variables=variable_sizes.with_roles(traced.variables, model),
+    weights=variable_sizes.weight_sizes(model),
+    batch_size=batch.batch_size,
   )
 
 
@@ -111,14 +117,28 @@ def trace_keras_file(
   on_stage: Progress = silent,
   microbatches: MicrobatchConfig = WHOLE,
 ) -> TracedStep:
-  """Traces one step of a `.keras` or `.h5` model file; see `trace_keras`.
+  """Traces one step of a `.keras` or `.h5` model file.
+
+  Raises:
+    ExtractionError: as `trace_keras` and `load_keras_file`.
+  """
+  model = load_keras_file(path, training)
+  return trace_keras(
+    model, batch_size, training, sample, on_stage, microbatches=microbatches
+  )
+
+
+def load_keras_file(
+  path: str | os.PathLike[str], training: bool = True
+) -> keras.Model:
+  """Loads a `.keras` or `.h5` model file, compiled if it is for training.
 
   Python code in the file is not run (Keras' safe mode), and no other file is
   read.
 
   Raises:
-    ExtractionError: as `trace_keras`, and if the file is missing or damaged,
-      unpacks to too many bytes, or needs classes unknown to Keras.
+    ExtractionError: the file is missing or damaged, unpacks to too many bytes,
+      or needs classes unknown to Keras.
   """
   name = os.fspath(path)
   if not os.path.isfile(name):
@@ -137,9 +157,7 @@ def trace_keras_file(
     ) from error
   if training:
     _renew_optimizer(model)
-  return trace_keras(
-    model, batch_size, training, sample, on_stage, microbatches=microbatches
-  )
+  return model
 
 
 def _renew_optimizer(model: keras.Model) -> None:

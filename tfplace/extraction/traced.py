@@ -12,6 +12,7 @@ import tensorflow as tf
 from tensorflow.python.framework import tensor_shape
 
 from tfplace.core.argument_checks import whole_number
+from tfplace.core.estimate import OTHER, WeightSizes
 from tfplace.errors import ExtractionError
 from tfplace.extraction import nodes as node_lib
 
@@ -29,12 +30,14 @@ class VariableSpec:
     shape: static shape.
     dtype: element type.
     value: initial value, or None if unknown (zeros are used).
+    role: one of `tfplace.core.estimate.ROLES`.
   """
 
   node: str
   shape: tuple[int, ...]
   dtype: tf.DType
   value: np.ndarray | None = None
+  role: str = OTHER
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +70,8 @@ class TracedStep:
     layers: op name -> names of the Keras layers, innermost first, that the op,
       gradient, variable or update belongs to; ops of no layer are absent.
     microbatches: number of microbatches.
+    weights: sizes of the variables of the Keras model, or None without one.
+    batch_size: examples per step, or 0 if unknown.
   """
 
   name: str
@@ -80,6 +85,8 @@ class TracedStep:
     default_factory=dict
   )
   microbatches: int = 1
+  weights: WeightSizes | None = None
+  batch_size: int = 0
 
   def without_values(self) -> "TracedStep":
     """Returns a copy without the values of variables and inputs."""

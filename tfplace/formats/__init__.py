@@ -1,6 +1,7 @@
-"""JSON file formats of graphs, clusters, placements and evaluations."""
+"""JSON file formats: graphs, clusters, placements, evaluations, estimates."""
 
 from tfplace.formats.cluster import load_cluster, save_cluster
+from tfplace.formats.estimates import load_estimate, save_estimate
 from tfplace.formats.graph import load_graph, save_graph
 from tfplace.formats.results import (
   load_assignments,
@@ -13,10 +14,12 @@ from tfplace.formats.results import (
 __all__ = [
   "load_assignments",
   "load_cluster",
+  "load_estimate",
   "load_evaluation",
   "load_graph",
   "load_placement",
   "save_cluster",
+  "save_estimate",
   "save_evaluation",
   "save_graph",
   "save_placement",

@@ -381,7 +381,7 @@ def extract_each(
   graphs = []
   for cluster in clusters:
     graph, traced = load_or_extract(
-      _kind_of(source),
+      kind_of(source),
       source,
       find_cluster(cluster),
       batch_size=batch_size,
@@ -396,7 +396,8 @@ def extract_each(
   return graphs
 
 
-def _kind_of(source: str) -> str:
+def kind_of(source: str) -> str:
+  """Returns the kind of a source, one of `KINDS`, by its name or path."""
   if source.endswith((".keras", ".h5")):
     return "keras_model"
   if source.endswith((".pb", ".pbtxt")):

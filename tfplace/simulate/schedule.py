@@ -32,25 +32,48 @@ class MemoryCurve(NamedTuple):
   num_bytes: np.ndarray
 
 
-def memory_curves(
+class MemoryBlocks(NamedTuple):
+  """What devices hold for a part of the step, besides persistent bytes.
+
+  Each array is [num_blocks]: outputs, copies of them on other devices, and
+  temporary memory.
+
+  Attributes:
+    op: int64 op that allocates the block; of a copy, its producer.
+    device: int64 device that holds it.
+    num_bytes: float64.
+    start_us: float64 allocation.
+    end_us: float64 release.
+    is_temporary: bool; True for temporary memory of the op.
+  """
+
+  op: np.ndarray
+  device: np.ndarray
+  num_bytes: np.ndarray
+  start_us: np.ndarray
+  end_us: np.ndarray
+  is_temporary: np.ndarray
+
+
+def memory_blocks(
   tables: Tables,
   devices: np.ndarray,
   op_start_us: np.ndarray,
   op_end_us: np.ndarray,
+  sent: "Transfers",
   transfer_key: np.ndarray,
-  transfer_start_us: np.ndarray,
-  transfer_arrival_us: np.ndarray,
-) -> list[MemoryCurve]:
-  """Computes each device's memory by rule 6 (memory) of docs/simulation.md.
+  temp_bytes: np.ndarray,
+) -> MemoryBlocks:
+  """Lists what each device holds by rule 6 (memory) of docs/simulation.md.
 
   Args:
     tables: packed problem from `pack`.
     devices: [num_ops] int32.
     op_start_us: [num_ops] float64.
     op_end_us: [num_ops] float64.
+    sent: the transfers.
     transfer_key: [num_transfers] slot * num_devices + destination.
-    transfer_start_us: [num_transfers] float64.
-    transfer_arrival_us: [num_transfers] float64.
+    temp_bytes: [num_ops] float64.
   """
   slots, num_slots = tables.slots, len(tables.slots)
   source = devices[slots["src"]]
@@ -64,25 +87,52 @@ def memory_curves(
   reader_key = reader_slot * tables.num_devices + devices[tables.readers]
   np.maximum.at(until, reader_key, op_end_us[tables.readers])
   np.maximum.at(until, home, op_end_us[slots["src"]])
-  np.maximum.at(until, home[slot], transfer_arrival_us)
+  np.maximum.at(until, home[slot], sent.arrival_us)
 
   read = np.bincount(slots["src"], slots["bytes"], tables.num_ops)
-  groups = (  # The columns are device, bytes, start and end.
-    (devices, tables.ops["start_bytes"] - read, op_start_us, op_end_us),
-    (source, slots["bytes"], op_start_us[slots["src"]], until[home]),
+  unread = tables.ops["start_bytes"] - read - temp_bytes
+  ops = np.arange(tables.num_ops)
+  groups = (  # The columns are op, device, bytes, start and end.
+    (ops, devices, temp_bytes, op_start_us, op_end_us),
+    (ops, devices, unread, op_start_us, op_end_us),
     (
+      slots["src"],
+      source,
+      slots["bytes"],
+      op_start_us[slots["src"]],
+      until[home],
+    ),
+    (
+      slots["src"][slot],
       transfer_key % tables.num_devices,
       slots["bytes"][slot],
-      transfer_start_us,
+      sent.start_us,
       until[transfer_key],
     ),
   )
-  device, size, start, end = map(np.concatenate, zip(*groups, strict=True))
+  columns = list(map(np.concatenate, zip(*groups, strict=True)))
+  is_temporary = np.arange(len(columns[0])) < tables.num_ops
+  some = columns[2] > 0
+  return MemoryBlocks(*(c[some] for c in (*columns, is_temporary)))
+
+
+def memory_curves(
+  tables: Tables, devices: np.ndarray, blocks: MemoryBlocks
+) -> list[MemoryCurve]:
+  """Sums each device's persistent bytes and blocks over time.
+
+  Args:
+    tables: packed problem from `pack`.
+    devices: [num_ops] int32.
+    blocks: result of `memory_blocks`.
+  """
   always = np.bincount(devices, tables.persistent_bytes, tables.num_devices)
-  return [
-    _curve(always[d], size[device == d], start[device == d], end[device == d])
-    for d in range(tables.num_devices)
-  ]
+  curves = []
+  for d in range(tables.num_devices):
+    here = blocks.device == d
+    parts = (blocks.num_bytes, blocks.start_us, blocks.end_us)
+    curves.append(_curve(always[d], *(part[here] for part in parts)))
+  return curves
 
 
 def _curve(
@@ -158,6 +208,7 @@ class Schedule:
     peak_memory_bytes: [num_devices] float64.
     busy_us: [num_devices] float64 op time without overhead.
     memory: one curve per device.
+    blocks: what the curves sum up, besides persistent bytes.
   """
 
   placement: Placement
@@ -168,6 +219,7 @@ class Schedule:
   peak_memory_bytes: np.ndarray
   busy_us: np.ndarray
   memory: tuple[MemoryCurve, ...]
+  blocks: MemoryBlocks
 
   @functools.cached_property
   def transfer_of_edge(self) -> np.ndarray:
@@ -196,7 +248,15 @@ def make_schedule(
   start = work.ops.time[: tables.num_ops].copy()
   computed = start + placement.problem.time_us[np.arange(len(devices)), devices]
   sent, end = _transfers(placement, tables, work, computed)
-  key = work.transfers.key[: len(sent)]
+  blocks = memory_blocks(
+    tables,
+    devices,
+    start,
+    end,
+    sent,
+    work.transfers.key[: len(sent)],
+    placement.problem.graph.temp_bytes,
+  )
   return Schedule(
     placement=placement,
     step_time_us=float(step_time_us),
@@ -205,11 +265,8 @@ def make_schedule(
     transfers=sent,
     peak_memory_bytes=work.peak_bytes.copy(),
     busy_us=work.busy_us.copy(),
-    memory=tuple(
-      memory_curves(
-        tables, devices, start, end, key, sent.start_us, sent.arrival_us
-      )
-    ),
+    memory=tuple(memory_curves(tables, devices, blocks)),
+    blocks=blocks,
   )
 
 

@@ -1,0 +1,76 @@
+"""tfplace-estimate: tables, files, and one line for bad input."""
+
+import json
+
+import keras
+import pytest
+
+from tfplace import formats
+from tfplace.bin import estimate
+
+
+@pytest.fixture(scope="module")
+def model_file(tmp_path_factory):
+  model = keras.Sequential(
+    [keras.Input((4,)), keras.layers.Dense(2, name="head")], name="net"
+  )
+  model.compile("sgd", "mse", jit_compile=False)
+  path = tmp_path_factory.mktemp("model") / "net.keras"
+  model.save(path)
+  return f"--keras_model={path}"
+
+
+def test_help(capsys):
+  assert estimate.run(["--help"]) == 0
+  assert "usage: tfplace-estimate" in capsys.readouterr().out
+
+
+def test_tables_json_file_and_report(model_file, tmp_path, capsys):
+  output, report = tmp_path / "e.json", tmp_path / "r.html"
+  flags = ["--batch_size=8", "--json", f"--output={output}"]
+  assert estimate.run([model_file, *flags, f"--report={report}"]) == 0
+  lines = capsys.readouterr().out.splitlines()
+  text = "\n".join(lines)
+  # A kernel of 4 * 2 and a bias of 2, in float32.
+  for words in ("net: training step of 8", "10 (40 B)", "h100", "v100-32gb"):
+    assert words in text
+  data = json.loads(lines[-1])
+  assert data == json.loads(output.read_text())
+  found = formats.load_estimate(output)
+  assert found.steps[0].weights.trainable_bytes == 40
+  assert "Memory over the step" in report.read_text()
+
+
+def test_largest_batch_of_a_cluster(model_file, tmp_path, capsys):
+  from tfplace.core.cluster import with_max_memory
+  from tfplace.core.presets import cluster_preset
+
+  path = tmp_path / "c.json"
+  small = with_max_memory(cluster_preset("v100x1"), {"GPU:0": 20_000})
+  formats.save_cluster(small, path)
+  flags = [f"--cluster={path}", "--largest_batch", "--json"]
+  assert estimate.run([model_file, *flags]) == 0
+  out = capsys.readouterr().out
+  data = json.loads(out.splitlines()[-1])
+  assert data["largest_batch"]["peak_memory_bytes"] <= 20_000
+  assert "The largest batch on" in out
+
+
+@pytest.mark.parametrize(
+  "flags, words",
+  [
+    ([], "give exactly one of --model"),
+    (["--model=nmt", "--batch_size=0"], "batch_size"),
+    (["--model=nmt", "--cluster=v9x1"], "unknown cluster preset 'v9x1'"),
+    (["--model=nmt", "--cluster=workers:2"], "names running devices"),
+    (["--model=nmt", "--precision=half"], "unknown precision 'half'"),
+    (["--model=nmt", "--largest_batch"], "give --cluster"),
+    (["--graph=g.json"], "costs of one cluster only"),
+    (["--model=nmt", "--costs=magic"], "unknown cost model 'magic'"),
+    (["--model=nmt", "--report=r.txt"], "ends in .html"),
+  ],
+)
+def test_error_is_one_line_with_a_way_out(flags, words, capsys):
+  assert estimate.run(flags) == 1
+  error = capsys.readouterr().err
+  assert words in error and len(error.splitlines()) == 1

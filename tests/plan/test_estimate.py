@@ -1,0 +1,233 @@
+"""Estimates: sizes, peaks, smallest fits and the largest batch."""
+
+import dataclasses
+import json
+
+import keras
+import numpy as np
+import pytest
+
+import tfplace
+from tfplace import core, formats
+from tfplace.core import estimate as estimates
+from tfplace.core.gpus import GPUS
+from tfplace.core.presets import cluster_preset
+from tfplace.errors import FormatError, InfeasibleError, TfplaceError
+from tfplace.plan.estimate import batch, cards, fits
+
+
+def dense(compiled=True, dtype=None):
+  """A model of 8 * 4 + 4 trainable and 2 * 4 + 2 frozen parameters."""
+  model = keras.Sequential(
+    [
+      keras.Input((8,)),
+      keras.layers.Dense(4, activation="relu", name="a", dtype=dtype),
+      keras.layers.Dense(2, name="b", trainable=False, dtype=dtype),
+    ],
+    name="small",
+  )
+  if compiled:
+    model.compile("adam", "mse", jit_compile=False)
+  return model
+
+
+def cluster(memory_bytes, count=1):
+  """One or several GPUs of a V100's speed, with little memory."""
+  whole = cluster_preset(f"v100x{count}")
+  devices = tuple(
+    dataclasses.replace(d, memory_bytes=float(memory_bytes))
+    if d.kind == "GPU"
+    else d
+    for d in whole.devices
+  )
+  return dataclasses.replace(whole, name="small", devices=devices)
+
+
+@pytest.fixture(scope="module")
+def found():
+  return tfplace.estimate(dense(), batch_size=4)
+
+
+def test_parameters_are_those_of_the_summary(found):
+  # Adam: two slots of 36 scalars, a rate (float32) and a counter (int64 or 32).
+  weights = found.steps[0].weights
+  assert (weights.trainable_count, weights.non_trainable_count) == (36, 10)
+  assert (weights.trainable_bytes, weights.non_trainable_bytes) == (144, 40)
+  assert weights.optimizer_count == 2 * 36 + 2
+  assert found.steps[0].gradient_bytes == 144
+  lines = []
+  dense().summary(print_fn=lambda text, **_: lines.append(text))
+  assert "Total params: 46 (184.00 B)" in "".join(lines)
+
+
+def test_every_preset_has_a_row(found):
+  assert [card.name for card in found.steps[0].cards] == list(GPUS)
+
+
+def test_row_is_the_simulation_of_one_device(found):
+  own = cluster_preset("p100x1")
+  graph = tfplace.extract(dense(), own, batch_size=4)
+  result = tfplace.place(tfplace.Problem(graph, own), "single")
+  rows = {card.name: card for card in found.steps[0].cards}
+  assert rows["p100"].step_time_us == result.evaluation.step_time_us
+  peaks = result.evaluation.peak_memory_bytes.values()
+  assert rows["p100"].peak_memory_bytes == max(peaks)
+  assert 0 < rows["p100"].share_of_peak < 1
+
+
+def test_parts_sum_to_the_peak_of_the_simulator(found):
+  peak = found.steps[0].peak
+  rows = {card.name: card for card in found.steps[0].cards}
+  assert sum(peak.parts.values()) == peak.num_bytes
+  assert peak.num_bytes == rows[peak.device].peak_memory_bytes
+  assert peak.parts["trainable"] == 144
+  assert peak.parts["non_trainable"] == 40
+
+
+def test_file_survives_a_round_trip(found, tmp_path):
+  path = tmp_path / "e.json"
+  found = dataclasses.replace(
+    found,
+    notes=("a note",),
+    largest_batch=estimates.LargestBatch("c", 3, "single", 1.5, 8.0, (2, 4)),
+    extra={"kept": [1]},
+  )
+  formats.save_estimate(found, path)
+  assert formats.load_estimate(path) == found
+
+
+def test_file_error_names_element_and_value(found, tmp_path):
+  path = tmp_path / "e.json"
+  formats.save_estimate(found, path)
+  data = json.loads(path.read_text())
+  data["steps"][0]["cards"][1]["fits"] = "maybe"
+  path.write_text(json.dumps(data))
+  with pytest.raises(FormatError, match=r"steps\[0\]: cards\[1\].*maybe"):
+    formats.load_estimate(path)
+
+
+def test_step_that_does_not_fit_gets_more_devices_or_microbatches():
+  model = keras.Sequential(
+    [keras.Input((64,))]
+    + [keras.layers.Dense(64, name=f"layer_{i}") for i in range(6)]
+  )
+  model.compile("sgd", "mse", jit_compile=False)
+  whole = tfplace.estimate(model, cluster(1e9), batch_size=512)
+  need = whole.steps[0].peak.num_bytes
+  assert whole.steps[0].variants == ("whole",)
+  small = cluster(0.7 * need, count=4)
+  step = tfplace.estimate(model, small, batch_size=512).steps[0]
+  (card,) = step.cards
+  assert not card.fits
+  several, split = card.smallest_of("whole"), card.smallest_of("microbatches")
+  assert several.num_devices > 1
+  assert several.peak_memory_bytes <= 0.7 * need
+  assert (split.num_devices, split.max_in_flight) == (1, 1)
+  assert split.microbatches > 1
+  assert split.peak_memory_bytes <= 0.7 * need
+
+
+def test_host_memory_does_not_make_a_step_fit():
+  graph = core.build_graph(
+    "g",
+    [core.OpSpec("a", "X", {"GPU": 1.0, "CPU": 1.0}, persistent_bytes=100.0)],
+    [],
+  )
+  card = cards.cluster_card(cluster(50))
+  one = fits.on_one_device(graph, card)
+  assert not one.fits
+  assert fits.placed(graph, card.cluster, "GPU") is None
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_largest_batch_fits_and_the_next_does_not(count):
+  devices = cluster(40_000, count)
+  found = tfplace.largest_batch(dense(), devices)
+  assert found.peak_memory_bytes <= 40_000
+  card = cards.cluster_card(devices)
+  for size, fits_there in ((found.batch_size, True), (found.batch_size + 1, 0)):
+    graph = tfplace.extract(dense(), devices, batch_size=size)
+    one = fits.on_one_device(graph, card)
+    several = count > 1 and fits.placed(graph, devices, "GPU")
+    assert bool(one.fits or several) == bool(fits_there)
+
+
+def test_largest_batch_names_what_is_missing():
+  with pytest.raises(InfeasibleError, match="batch of 1 of 'small' does not"):
+    tfplace.largest_batch(dense(), cluster(100))
+
+
+def test_refuted_prediction_is_narrowed_down():
+  # Loads are affine up to a jump at 100; 119 is the last that fits.
+  def tried(size):
+    load = size / 200 + (0.4 if size > 100 else 0.0)
+    return batch._Trial(load, ("single", 1.0, load) if size < 120 else None)
+
+  low, high = batch._bracket(tried, 10, 1)
+  assert tried(low).found and not tried(high).found
+  assert batch._bracket(lambda _: batch._Trial(2.0, None), 9, 2) == (1, 2)
+
+
+def test_mixed_precision_keeps_weights_and_shrinks_activations():
+  model = keras.Sequential(
+    [keras.Input((64,))]
+    + [keras.layers.Dense(64, activation="relu") for _ in range(4)]
+  )
+  model.compile("sgd", "mse", jit_compile=False)
+  both = tfplace.estimate(
+    model, "v100x1", batch_size=256, precisions=["float32", "mixed_float16"]
+  )
+  full, mixed = both.steps
+  assert (full.precision, mixed.precision) == ("float32", "mixed_float16")
+  assert full.weights.trainable_bytes == mixed.weights.trainable_bytes
+  assert mixed.peak.parts["activations"] < full.peak.parts["activations"]
+  assert model.dtype_policy.name == "float32"
+
+
+def test_uncompiled_model_is_estimated_for_inference():
+  found = tfplace.estimate(dense(compiled=False), "v100x1", batch_size=2)
+  assert not found.training
+  assert "compile it with loss and optimizer" in found.notes[0]
+  assert found.steps[0].gradient_bytes == 0
+
+
+def test_subclass_without_configuration_is_refused_in_another_precision():
+  class Odd(keras.Model):
+    def __init__(self, units):
+      super().__init__()
+      self.dense = keras.layers.Dense(units)
+
+    def get_config(self):
+      raise NotImplementedError("no configuration")
+
+  model = Odd(3)
+  model.compile("sgd", "mse", jit_compile=False)
+  sample = np.ones((2, 3)), np.ones((2, 3))
+  with pytest.raises(TfplaceError, match="cannot be rebuilt in mixed_float16"):
+    tfplace.estimate(
+      model, "v100x1", sample=sample, precisions=["mixed_float16"]
+    )
+
+
+@pytest.mark.parametrize(
+  "arguments, words",
+  [
+    ({"batch_size": 0}, "batch_size is 0"),
+    ({"cluster": "v101x2"}, "unknown cluster preset 'v101x2'"),
+    ({"precisions": ["half"]}, "unknown precision 'half'; choose from float32"),
+    ({"costs": "magic"}, "unknown cost model 'magic'"),
+    ({"sizes": {"x": 1}}, "sizes"),
+    ({"model": 3}, "model is a int"),
+  ],
+)
+def test_error_names_value_and_choices(arguments, words):
+  given = {"model": dense(), **arguments}
+  with pytest.raises(TfplaceError, match=words):
+    tfplace.estimate(given.pop("model"), **given)
+
+
+def test_card_is_the_gpu_even_if_the_host_is_faster():
+  graph = core.build_graph(
+    "g", [core.OpSpec("a", "X", {"GPU": 9.0, "CPU": 1.0})], []
+  )
+  assert cards.main_kind(graph, cluster_preset("v100x1")) == "GPU"

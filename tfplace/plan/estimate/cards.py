@@ -1,0 +1,148 @@
+"""The cards of an estimate, and the costs of a step on all of them at once.
+
+Costs of all cards come from one pass over one trace: the step gets a time per
+card, and the graph of one card takes its own column. So a graph equals the one
+that `tfplace.extract` gives for that card.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tfplace.core.cluster import Cluster, Device
+from tfplace.core.gpus import GPUS
+from tfplace.core.op_graph import OpGraph
+from tfplace.core.presets import cluster_preset
+from tfplace.core.problem import Problem
+from tfplace.core.progress import Progress, silent
+from tfplace.plan import sources
+from tfplace.plan.estimate.config import CONFIG
+
+if TYPE_CHECKING:
+  from tfplace.extraction.traced import TracedStep
+
+
+@dataclasses.dataclass(frozen=True)
+class Card:
+  """One kind of device, alone or several of them in a host.
+
+  Attributes:
+    name: GPU of a preset, or the name of a cluster.
+    cluster: all of its devices; those of other kinds serve ops that a card
+      cannot run.
+    is_preset: whether smaller presets replace a part of the cluster.
+  """
+
+  name: str
+  cluster: Cluster
+  is_preset: bool
+
+  def with_devices(self, count: int, kind: str) -> Cluster:
+    """Returns the cluster with `count` devices of a kind, and all others."""
+    if self.is_preset:
+      return cluster_preset(f"{self.name}x{count}")
+    mine = [d for d in self.cluster.devices if d.kind == kind]
+    left_out = {device.name for device in mine[count:]}
+    return dataclasses.replace(
+      self.cluster,
+      devices=tuple(d for d in self.cluster.devices if d.name not in left_out),
+      links=tuple(
+        link
+        for link in self.cluster.links
+        if not {link.src, link.dst} & left_out
+      ),
+    )
+
+
+def preset_cards() -> list[Card]:
+  """Returns a card per GPU of the presets."""
+  most = CONFIG.max_devices
+  return [Card(gpu, cluster_preset(f"{gpu}x{most}"), True) for gpu in GPUS]
+
+
+def cluster_card(cluster: Cluster) -> Card:
+  """Returns the card of a given cluster."""
+  return Card(cluster.name, cluster, False)
+
+
+def graphs_of(
+  traced: "TracedStep",
+  cards: Sequence[Card],
+  costs: str = sources.DEFAULT_COSTS,
+  on_stage: Progress = silent,
+) -> list[OpGraph]:
+  """Returns the op graph of a step for each card, from one pass of costs.
+
+  Raises:
+    TfplaceError: the cost model or the hardware of a card is unknown.
+  """
+  if len(cards) == 1:
+    return [sources.op_graph(traced, cards[0].cluster, on_stage, costs)]
+  # Equal hardware, such as the host of several presets, is one kind here.
+  kinds: dict[str, str] = {}
+  devices: list[Device] = []
+  columns: list[dict[str, str]] = []
+  for card in cards:
+    columns.append({})
+    for device in card.cluster.devices:
+      if device.kind in columns[-1]:
+        continue
+      hardware = repr((device.kind, device.extra.get("hardware")))
+      if hardware not in kinds:
+        kinds[hardware] = f"{card.name} {device.kind}"
+        name = f"/device:{device.kind}:{len(devices)}"
+        devices.append(
+          dataclasses.replace(device, name=name, kind=kinds[hardware])
+        )
+      columns[-1][device.kind] = kinds[hardware]
+  everything = Cluster("all cards", tuple(devices))
+  graph = sources.op_graph(traced, everything, on_stage, costs)
+  return [_columns(graph, kinds_of) for kinds_of in columns]
+
+
+def _columns(graph: OpGraph, kinds: dict[str, str]) -> OpGraph:
+  """Returns the graph with the times of some kinds under other names."""
+  return dataclasses.replace(
+    graph,
+    time_us={kind: graph.time_us[name] for kind, name in kinds.items()},
+    peak_us={
+      kind: graph.peak_us[name]
+      for kind, name in kinds.items()
+      if name in graph.peak_us
+    },
+  )
+
+
+def main_kind(graph: OpGraph, cluster: Cluster) -> str:
+  """Returns the device kind that would finish the step first.
+
+  A CPU counts only in a cluster without other devices.
+  """
+  problem = Problem(graph, cluster)
+  first = {d.kind: i for i, d in reversed([*enumerate(cluster.devices)])}
+  kinds = [kind for kind in first if kind != "CPU"] or [*first]
+  fastest = problem.fastest_us
+
+  def work_us(kind: str) -> float:
+    us = problem.time_us[:, first[kind]]
+    return float(np.where(np.isnan(us), fastest, us).sum())
+
+  return min(kinds, key=work_us)
+
+
+def on_cards_only(graph: OpGraph, cluster: Cluster, kind: str) -> Problem:
+  """Returns a problem whose other devices run only what a card cannot.
+
+  Otherwise a step would "fit" on any card, with its weights in host memory.
+  """
+  problem = Problem(graph, cluster)
+  is_card = [i for i, d in enumerate(cluster.devices) if d.kind == kind]
+  runs_here = np.any(problem.group_allowed[:, is_card], axis=1)
+  stays = np.asarray(runs_here)[problem.group_of]
+  time_us = {
+    name: us if name == kind else np.where(stays, np.nan, us)
+    for name, us in graph.time_us.items()
+  }
+  return Problem(dataclasses.replace(graph, time_us=time_us), cluster)

@@ -1,0 +1,34 @@
+"""Settings of estimates."""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class EstimateConfig:
+  """What an estimate tries; all defaults are our choice.
+
+  Attributes:
+    microbatches: numbers of microbatches that are tried, in order, while some
+      card does not hold the whole step on one device. One is in flight.
+    max_devices: largest number of devices, as many as a preset has in one host.
+    strategies: placers of a step on several devices, tried in order. Each
+      takes about a second at most.
+    budget_s: time limit of a placer, in seconds.
+    max_layers: layers that are listed at the peak.
+    max_batch: largest batch that is tried.
+    max_weak_predictions: predictions of the largest batch that leave more than
+      half of the candidates; after that many, candidates are halved.
+    max_traces: batches that a search for the largest batch traces.
+  """
+
+  microbatches: tuple[int, ...] = (2, 4, 8)
+  max_devices: int = 8
+  strategies: tuple[str, ...] = ("pipeline", "m_topo")
+  budget_s: float = 5.0
+  max_layers: int = 8
+  max_batch: int = 1 << 20
+  max_weak_predictions: int = 3
+  max_traces: int = 40
+
+
+CONFIG = EstimateConfig()

@@ -1,0 +1,93 @@
+"""Contents of a device's memory at its peak, by part and by layer."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from tfplace.core import estimate as parts
+from tfplace.core.estimate import LayerBytes, PeakMemory
+from tfplace.core.microbatches import name_in_whole
+from tfplace.core.op_graph import OpGraph
+from tfplace.core.op_names import GRADIENT_SCOPE, scope_of
+from tfplace.plan.estimate.config import CONFIG
+from tfplace.simulate import Schedule
+
+_READS = frozenset(("ReadVariableOp",))
+OUTSIDE = "(outside of layers)"
+
+
+def peak_memory(
+  schedule: Schedule, device: int, card: str, roles: Mapping[str, str]
+) -> PeakMemory:
+  """Divides a device's memory at the first instant of its peak.
+
+  Args:
+    schedule: the simulated step.
+    device: index of the device.
+    card: name of the device in the result.
+    roles: node of a variable -> its role, one of `core.estimate.ROLES`.
+
+  Returns:
+    The parts, whose sum is the peak. Activations are outputs of forward ops.
+    Gradients are outputs of ops that depend on a gradient, so updates count
+    among them, and so do gradients of activations.
+  """
+  graph = schedule.placement.problem.graph
+  curve, blocks = schedule.memory[device], schedule.blocks
+  at_us = float(curve.time_us[int(curve.num_bytes.argmax())])
+  sums = dict.fromkeys(parts.PARTS, 0.0)
+  here = schedule.placement.devices == device
+  for op in np.flatnonzero(here & (graph.persistent_bytes > 0)).tolist():
+    role = roles.get(graph.names[op], parts.OTHER)
+    sums[role] += float(graph.persistent_bytes[op])
+  # A block counts from its start on, and no longer at its end.
+  held = (blocks.device == device) & (blocks.start_us <= at_us)
+  held &= blocks.end_us > at_us
+  op_part = np.array(_parts(graph), object)
+  part = np.where(blocks.is_temporary, parts.TEMPORARY, op_part[blocks.op])
+  for name in set(part[held].tolist()):
+    sums[name] += float(blocks.num_bytes[held & (part == name)].sum())
+  forward = np.flatnonzero(held & (part == parts.ACTIVATIONS))
+  layers: dict[str, float] = {}
+  paths = graph.layer_paths
+  for block in forward.tolist():
+    op = int(blocks.op[block])
+    name = paths[op] or scope_of(name_in_whole(graph.names[op])) or OUTSIDE
+    layers[name] = layers.get(name, 0.0) + float(blocks.num_bytes[block])
+  largest = sorted(layers.items(), key=lambda item: (-item[1], item[0]))
+  return PeakMemory(
+    device=card,
+    at_us=at_us,
+    num_bytes=sum(sums.values()),
+    parts=sums,
+    layers=tuple(LayerBytes(*x) for x in largest[: CONFIG.max_layers]),
+  )
+
+
+def _parts(graph: OpGraph) -> list[str]:
+  """Returns [num_ops] the part that the outputs of each op belong to."""
+  backward = _is_backward(graph)
+  return [
+    parts.GRADIENTS
+    if is_backward
+    else parts.READS
+    if type_ in _READS
+    else parts.ACTIVATIONS
+    for type_, is_backward in zip(graph.types, backward.tolist(), strict=True)
+  ]
+
+
+def _is_backward(graph: OpGraph) -> np.ndarray:
+  """Returns [num_ops] bool; True for gradients and what is computed of them.
+
+  Control edges do not count: a clone that recomputes a forward op waits for a
+  gradient, but is none.
+  """
+  result = np.array([GRADIENT_SCOPE in name for name in graph.names], bool)
+  offsets, edges = graph.out_csr
+  is_data = graph.edge_output >= 0
+  for op in graph.topological_order.tolist():
+    if result[op]:
+      out = edges[offsets[op] : offsets[op + 1]]
+      result[graph.edge_dst[out[is_data[out]]]] = True
+  return result
