@@ -1,4 +1,4 @@
-"""Variants of a training step: microbatches, recomputation, names of their ops."""
+"""Variants of a training step: microbatches and recomputation, by op names."""
 
 import dataclasses
 import re

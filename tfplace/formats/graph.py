@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tfplace.core.op_graph import CONTROL_OUTPUT, OpGraph, OpSpec, build_graph
+from tfplace.core.recompute import is_clone
 from tfplace.errors import FormatError, shown
 from tfplace.formats import json_file
 
@@ -224,6 +225,7 @@ def _ops_to_json(graph: OpGraph) -> list[dict[str, Any]]:
       "colocation": groups[i],
       **({} if layers[i] is None else {"layer": layers[i]}),
       **({} if microbatches[i] < 0 else {"microbatch": microbatches[i]}),
+      **({"recompute": True} if is_clone(name) else {}),
       **_peak_to_json(
         {kind: number(column[i]) for kind, column in peaks if column[i]}
       ),

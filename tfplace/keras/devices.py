@@ -17,8 +17,8 @@ import tensorflow as tf
 from tensorflow.python import pywrap_tfe
 
 from tfplace.core.microbatches import microbatch_of, name_in_whole
-from tfplace.core.recompute import SCOPE, original_name
 from tfplace.core.op_names import GRADIENT_SCOPE, with_scopes
+from tfplace.core.recompute import SCOPE, original_name
 from tfplace.errors import ApplyError
 from tfplace.extraction.layers import open_layers
 from tfplace.extraction.microbatches import is_template

@@ -55,10 +55,12 @@ def choose(
         evaluation=error.evaluation,
       ) from failure
     return *kept, ""
-  kept_us = None if kept is None else kept[0].evaluation.step_time_us
-  if kept is not None and kept_us <= recomputed[0].evaluation.step_time_us:
+  if kept is None:
+    return *recomputed, _reason(recomputed[0], "does not fit in memory")
+  kept_us = kept[0].evaluation.step_time_us
+  if kept_us <= recomputed[0].evaluation.step_time_us:
     return *kept, ""
-  return *recomputed, _reason(recomputed[0], kept_us)
+  return *recomputed, _reason(recomputed[0], f"takes {format_us(kept_us)}")
 
 
 def _fits_whole(report: PlanReport) -> bool:
@@ -67,13 +69,8 @@ def _fits_whole(report: PlanReport) -> bool:
   return choice is None or choice.trials[0].best is not None
 
 
-def _reason(report: PlanReport, kept_us: float | None) -> str:
+def _reason(report: PlanReport, without: str) -> str:
   segments = len(recompute_of(report.problem.graph.names).ops)
-  without = (
-    "does not fit in memory"
-    if kept_us is None
-    else f"takes {format_us(kept_us)}"
-  )
   return (
     f"activations are recomputed in {segments} segments, since the step that"
     f" keeps them {without}"

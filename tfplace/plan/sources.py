@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from tfplace.core.argument_checks import check_count
 from tfplace.core.cluster import Cluster
 from tfplace.core.microbatches import WHOLE, MicrobatchConfig
-from tfplace.core.recompute import AUTO, NONE, recompute_config
 from tfplace.core.op_graph import OpGraph
 from tfplace.core.progress import Progress, silent
+from tfplace.core.recompute import AUTO, NONE, recompute_config
 from tfplace.cost import registry
 from tfplace.errors import ExtractionError, TfplaceError
 from tfplace.plan.clusters import ClusterLike, find_cluster
@@ -310,8 +310,8 @@ def extract(
   """
   if isinstance(recompute, str) and recompute == AUTO:
     raise ExtractionError(
-      "recompute is 'auto', which planning chooses: give 'none', 'all' or a list"
-      " of layers"
+      "recompute is 'auto', which planning chooses: give 'none', 'all' or a"
+      " list of layers"
     )
   config = MicrobatchConfig(
     microbatches,

@@ -147,11 +147,8 @@ def _balanced(flow: Dataflow, inside: Sequence[int]) -> list[Segment]:
     )
     if inner + kept < least:
       least, best = inner + kept, bounds
-  return [
-    set(inside[a:b])
-    for a, b in zip(best[:-2], best[1:-1], strict=True)
-    if b > a
-  ]
+  pairs = list(itertools.pairwise(best))[:-1]
+  return [set(inside[a:b]) for a, b in pairs if b > a]
 
 
 def _spans(
