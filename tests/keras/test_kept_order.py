@@ -15,6 +15,7 @@ from tests.testing.microbatched_fits import (
   build,
   fitted,
   placement_of,
+  unplaced,
 )
 from tfplace.core import Placement
 from tfplace.core.microbatches import MicrobatchConfig
@@ -57,7 +58,7 @@ def in_turn(graph, turns):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_split_model_by_rank_trains_as_the_unplaced_one(name, chained):
-  expected = fitted(build(name), name)
+  expected = unplaced(name)
   model = build(name)
   placement = by_rank(model, MicrobatchConfig(2))
   tfplace.place_model(model, placement=placement)
@@ -81,7 +82,7 @@ def test_a_split_model_by_rank_trains_as_the_unplaced_one(name, chained):
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("seed", range(3))
 def test_no_order_makes_a_cycle_or_another_result(name, seed, chained):
-  expected = fitted(build(name), name, epochs=1)
+  expected = unplaced(name, epochs=1)
   model = build(name)
   tfplace.place_model(model, placement=by_rank(model, MicrobatchConfig(2)))
   controller = controller_of(model)
@@ -115,7 +116,7 @@ def test_by_arrival_nothing_is_chained(chained):
 
 
 def test_a_model_is_planned_by_rank_and_applied(chained):
-  expected = fitted(build("dense"), "dense")
+  expected = unplaced("dense")
   model = build("dense")
   tfplace.place_model(
     model,

@@ -1,5 +1,7 @@
 """Models whose microbatched fit is compared with the unplaced one."""
 
+import functools
+
 import keras
 import numpy as np
 from keras import layers
@@ -70,6 +72,12 @@ def fitted(model, name, epochs=EPOCHS, batch_size=BATCH):
     x, y, batch_size=batch_size, epochs=epochs, shuffle=False, verbose=0
   )
   return history.history, model.get_weights()
+
+
+@functools.cache
+def unplaced(name, epochs=EPOCHS):
+  """`fitted` of the model of that name, on which nothing is placed."""
+  return fitted(build(name), name, epochs)
 
 
 def assert_same(found, expected, share=1e-5):

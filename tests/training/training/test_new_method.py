@@ -30,7 +30,7 @@ for name in names:
 
 @pytest.fixture
 def toy(monkeypatch):
-  line = registry.Strategy("toy", "toy", "learned")
+  line = registry.Strategy("toy", "tests.training.toy", "learned")
   monkeypatch.setitem(registry.STRATEGIES, "toy", line)
 
 
