@@ -1,9 +1,7 @@
 """Costs of ops that call functions: loops, branches and plain calls.
 
-Grappler sees one op without its body, so the body is estimated as a separate
-graph. A call takes the sum of its ops, a conditional its slowest branch, and a
-loop its body times the number of iterations, if that is known. The overhead of
-launching ops counts once per call.
+Grappler sees no bodies. A call takes the sum of its ops, a conditional its
+slowest branch, and a loop its body times its iterations, if known.
 """
 
 import dataclasses

@@ -1,10 +1,7 @@
 """Grappler's times of the ops of a graph, without calls.
 
-The estimate of an op depends on its type, attributes, and the types, shapes and
-(for shapes and axes) values of its inputs. A step has thousands of ops but only
-hundreds of such classes. One op per class is estimated, with stand-ins for its
-inputs. An op that Grappler rejects takes its bytes over the memory bandwidth,
-which is Grappler's estimate for unknown ops.
+One op per class (type, attributes, input types and shapes) is estimated. A
+rejected op takes its bytes over the memory bandwidth.
 """
 
 import dataclasses

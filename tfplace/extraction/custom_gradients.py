@@ -1,10 +1,7 @@
 """Releases the graphs of finished traces despite their custom gradients.
 
-TensorFlow registers the gradient function of every traced `tf.custom_gradient`
-forever. The function holds tensors, and thereby their graph and all variables
-that the graph captured: the weights of the model. Custom gradients are traced
-by Keras' optimizers in each step (`ReplicaContext.all_reduce`) and by
-activations such as `silu`, and loaded with SavedModels.
+TensorFlow registers each `tf.custom_gradient` forever, and with it the graph
+and the model's weights.
 """
 
 import contextlib

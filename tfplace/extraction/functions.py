@@ -1,7 +1,6 @@
 """Flattens traced `tf.function`s and SavedModel signatures into `TracedStep`s.
 
-Captured variables become `VarHandleOp` nodes, each with its own `shared_name`.
-Captured constants become `Const` nodes, and calls are inlined.
+Captured variables become `VarHandleOp` nodes with their own `shared_name`.
 """
 
 import dataclasses

@@ -1,14 +1,8 @@
 """Inlines the function calls of a GraphDef, exactly and without dropping ops.
 
-A call is replaced by the nodes of its function body, scoped by the call's name,
-as in TensorFlow's own inliner. Readers of the call wait for its control
-outputs, and its control inputs hold back the body. A `While` stays one op,
-because a loop is not a directed acyclic graph. An `If` with a constant
-predicate is replaced by the branch taken. An `If` that TensorFlow itself would
-lower becomes `Switch` and `Merge`, as in `lower_if_op.cc`: each input passes a
-`Switch` into one branch, the ops of the other branch are dead, and ops without
-inputs wait for the pivot of their branch. A simulated step counts both
-branches, an upper bound.
+A call becomes the nodes of its body, as in TensorFlow's inliner; a `While`
+stays one op; an `If` becomes `Switch` and `Merge` as in `lower_if_op.cc`, and a
+simulated step counts both branches.
 """
 
 import dataclasses

@@ -1,9 +1,7 @@
 """Traces the training or inference step of a Keras 3 model.
 
-The step is the model's own `train_step`, including metrics, traced without XLA
-as `fit` does, so op names agree with those that `fit` runs. The data pipeline
-and callbacks are not part of it. The layer of each op is recorded during
-tracing (`layers`).
+Traced without XLA like `fit`, so op names agree; the data pipeline and
+callbacks are excluded.
 """
 
 import collections

@@ -1,11 +1,8 @@
 """Device kinds with a kernel for an op, from TensorFlow's kernel registry.
 
-A `DEFAULT` kernel serves every kind. A GPU kernel for int32 that keeps its
-tensors in host memory counts as a GPU kernel. XLA's pseudo devices are ignored.
-Only TensorFlow's pip build for Linux registers GPU kernels on every host, but
-users of other builds may also plan for GPUs. Therefore `gpu_kernels.json` holds
-the result of `collect` for the Linux x86-64 build that it names. To renew it,
-run `python -c "from tfplace.extraction import kernels; kernels.write()"`.
+Only the Linux pip build registers GPU kernels on every host, so
+`gpu_kernels.json` holds its result. Renew it by `python -c "from
+tfplace.extraction import kernels; kernels.write()"`.
 """
 
 import collections

@@ -1,9 +1,7 @@
 """Maps each op of a step to its Keras layers.
 
-Layers are recorded during tracing, because names alone are ambiguous: the
-second call of layer "dense" and the first call of "dense_1" both have the scope
-"dense_1". Ops that serve one layer but are created outside its call are found
-in the graph: the updates of its variables and the sums of its gradients.
+Recorded during tracing, because op names are ambiguous; the graph tells the
+rest.
 """
 
 import collections

@@ -1,7 +1,6 @@
 """Node names, tensor names, op definitions and attributes of a GraphDef.
 
-Works without building a `tf.Graph`, so a file can be checked before it is
-imported.
+Needs no `tf.Graph`, so a file can be checked before it is imported.
 """
 
 import re

@@ -1,8 +1,6 @@
 """A pause of the garbage collector during an extraction.
 
-Extraction of large graphs takes a minute. Tracing and importing create millions
-of objects that stay alive. Python's cyclic garbage collector would traverse all
-of them repeatedly, which takes a quarter of the time.
+It would traverse millions of live objects, a quarter of the time.
 """
 
 import contextlib

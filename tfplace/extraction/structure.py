@@ -1,11 +1,8 @@
 """Structure of a traced step: ops, edges, device kinds and colocation.
 
-Some ops must share a device: producers, forwarders and users of a resource
-handle or a reference; both ends of a variant edge, because a TensorList has no
-known size; both ends of the back edge of a TensorFlow 1 loop; handles with the
-same `shared_name`; and ops joined by `_class: loc:@op` constraints. Overlapping
-colocation groups are merged. Constraints that name absent nodes are repaired,
-because TensorFlow's importer rejects them.
+Ops that share a device: users of one resource handle or reference, both ends of
+a variant edge or of a TensorFlow 1 back edge, equal `shared_name`s, and
+`_class: loc:@op`.
 """
 
 import collections

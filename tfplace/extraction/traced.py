@@ -1,7 +1,6 @@
 """One step of a model as a flat GraphDef, and its execution in a session.
 
-Values of variables are fed through placeholders, so a graph never contains its
-weights (a GraphDef is limited to 2 GiB).
+Variables are fed by placeholders, so graphs stay below the 2 GiB of a GraphDef.
 """
 
 import dataclasses

@@ -1,9 +1,7 @@
 """Validation of a GraphDef, with errors that name the node.
 
-`validate` runs first and locates the error. TensorFlow's importer would reject
-most of these graphs, too, but some of them by ending the process. Afterwards
-`import_check` lets the importer check attributes, types and shapes, and finds
-the node that it rejects.
+`validate` runs first, because TensorFlow's importer rejects some graphs by
+ending the process.
 """
 
 import contextlib

@@ -1,8 +1,4 @@
-"""Learned placers and their training, one folder per method.
-
-The `__init__.py` of a method describes its strategies in `METHODS`.
-`tfplace.placers.registry` names the folder of each strategy.
-"""
+"""One folder per learned method, whose `METHODS` describes its strategies."""
 
 import dataclasses
 import importlib

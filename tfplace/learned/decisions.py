@@ -1,8 +1,7 @@
 """Decisions of a policy and samples of their devices (NumPy only).
 
-A policy makes one decision per colocation group, or per coarse group if a graph
-has more groups than the policy should decide on. The simulator always runs the
-full graph.
+A policy makes one decision per colocation group, or per coarse group of a large
+graph.
 """
 
 import dataclasses

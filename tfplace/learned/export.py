@@ -1,9 +1,7 @@
 """Export of policies as SavedModels, and checks of untrusted policies.
 
-A policy file is a program. Before `tfplace.learned.policies` loads one, its
-functions, their arguments, its objects and all ops must be those that
-`export_policy` writes: computation on arguments and variables, and nothing that
-runs during loading.
+A policy file is a program. `check_policy` allows only what `export_policy`
+writes: computation, and nothing that runs during loading.
 """
 
 import json

@@ -1,8 +1,4 @@
-"""Format of exported policies, without TensorFlow.
-
-A policy is a SavedModel with a description, `policy.json`. `export` writes
-policies and `policies` loads them.
-"""
+"""Format of exported policies, without TensorFlow."""
 
 import dataclasses
 import json

@@ -1,8 +1,7 @@
 """Evaluator that runs placements on real devices.
 
-It implements the same `Evaluator` protocol as the simulator. A placement that
-kills its process, hangs, runs out of memory or changes the numbers gets an
-evaluation that says so, and the next placement runs on fresh processes.
+A placement that crashes, hangs, runs out of memory or changes the numbers gets
+an evaluation that says so; the next one runs on fresh processes.
 """
 
 import math

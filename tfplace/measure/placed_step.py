@@ -1,7 +1,6 @@
 """Traced steps with the devices of a placement, ready to run.
 
-Inputs become constants on the devices of their placeholders, because a feed
-would be sent from the session's process in every step.
+Inputs are constants on their devices: feeds would be sent in every step.
 """
 
 from collections.abc import Mapping

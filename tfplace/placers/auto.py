@@ -1,10 +1,7 @@
 """The `auto` strategy: divides its budget among all strategies.
 
-It runs the fast classical placers, then the learned policy if there is time to
-load it, and then the search from the best placements. Finally, `consolidate`
-undoes moves that cause traffic and gain nothing, or less than `tolerance` in
-total. A failure of one strategy does not affect the others. Once a placement is
-proven optimal, no further strategy runs.
+Fast classical placers, then the learned policy, then search and `consolidate`.
+It stops once a placement is proven optimal.
 """
 
 import dataclasses

@@ -1,10 +1,7 @@
 """Coarsening of groups into coarse groups that move together.
 
-No single method suits all graphs, so there are three, all of which limit the
-work of a coarse group. By edges (METIS, Karypis and Kumar, 1998): the two ends
-of an edge merge, from the edge with the highest cut cost to the cheapest. By
-work: each coarse group, from the one with the least work up, merges with the
-neighbor with the highest cut cost. `merge` has the third, by bytes.
+Three methods limit the work of a coarse group: by edges (METIS, Karypis and
+Kumar, 1998), by work (the lightest merges first), and by bytes (`merge`).
 """
 
 import dataclasses

@@ -1,11 +1,7 @@
 """Consolidation: undoes moves that cost traffic and gain almost nothing.
 
-A search leaves odd moves, such as a single gradient on the host, that shorten
-the simulated step slightly but a real one rarely, because each transfer
-occupies both devices. So coarse groups move to devices with which they exchange
-tensors, alone or in exchange for one of similar work. A move is kept if the
-step grows by at most the transfer time that it saves and stays below a limit.
-The method is specific to tfplace.
+Such moves rarely shorten a real step, because each transfer occupies both
+devices. The method is specific to tfplace.
 """
 
 import dataclasses

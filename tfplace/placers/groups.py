@@ -1,9 +1,4 @@
-"""The graph of groups, which placers assign to devices.
-
-It provides costs summed by group, the edges between groups, and the orders in
-which placers visit them. Placements in this module are [num_groups] device
-indices.
-"""
+"""The graph of groups, which placers assign to devices."""
 
 import dataclasses
 import functools

@@ -1,8 +1,7 @@
 """Merging of groups to a given number of coarse groups.
 
-As in Placeto (arXiv 1906.08879), the coarse group with the least work merges
-with the neighbor with which it exchanges most bytes, among those that run on
-the same devices, until some dozens are left.
+As in Placeto (arXiv 1906.08879), the coarse group of least work merges with the
+neighbor with which it exchanges most bytes.
 """
 
 from collections.abc import Sequence

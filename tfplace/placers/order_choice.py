@@ -1,8 +1,6 @@
 """Joint choice of execution order and placement.
 
-Each order gets a short search, the second one from the result of the first. The
-better order gets the rest of the budget. This is the first rung of successive
-halving, as used for microbatches.
+Each order gets a short search, and the better one the rest of the budget.
 """
 
 import dataclasses

@@ -1,9 +1,7 @@
 """`place`: finds a placement by any strategy in one call.
 
-`warm_up` compiles the kernels of a strategy before its clock starts, so that no
-search pays for it. Numba compiles on first use, once per installation: about 27
-s for all of `auto` on one core. Later processes load the machine code from disk
-in under a second.
+`warm_up` compiles a strategy before its clock starts; Numba keeps the machine
+code on disk.
 """
 
 import functools

@@ -1,14 +1,7 @@
 """Repairs of placements that do not fit in memory.
 
-One-shot placers count memory by sums, but only a schedule shows the memory in
-use at once. `offer_repaired` evaluates a placement, moves the groups that hold
-most to devices with room, and repeats. `offer_packed` is for problems where no
-placer finds a feasible placement. It solves bin packing by exchanges: up to two
-groups of an overfull device trade places with up to two of another one such
-that both come closest to equal room, with restarts. Memory besides persistent
-bytes is reserved in the next attempt. Thirty sizes between 100,000 and 200,000
-bytes on four devices with 20 bytes to spare take seconds, while HiGHS solved
-none of four such packings in 20 s.
+One-shot placers only sum memory. `offer_repaired` moves groups off full
+devices; `offer_packed` solves bin packing by exchanges where nothing fits.
 """
 
 import dataclasses

@@ -1,10 +1,6 @@
 """Replanning: adapts a placement to a changed problem.
 
-After a lost device, a slower link, a larger batch or changed ops, the old
-placement is the best start for a new one. The module keeps the assignments of
-ops and devices that still exist and assigns the rest by fast rules. It neither
-evaluates placements nor repairs memory; the placers compare the guesses and
-search from them.
+Keeps the devices of ops that still exist and guesses the rest by fast rules.
 """
 
 from collections.abc import Mapping

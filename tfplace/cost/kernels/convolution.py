@@ -1,11 +1,8 @@
 """Times of convolutions: the fastest of implicit GEMM and Winograd.
 
-Winograd's F(2x2, 3x3) needs 2.25 times fewer multiplications than a direct
-3x3 convolution of stride 1, F(4x4, 3x3) 4 times fewer (Lavin and Gray, CVPR
-2016), and transforms images, filters and results for it. Fitted to forward 3x3
-convolutions of stride 1 in fp32 on P4, P100, V100, T4 and A100. Other filters
-and strides take the implicit GEMM of the matrix products' parameters, and
-gradients the time of a convolution of their shape; both are extrapolated.
+Winograd needs 2.25 (F(2x2, 3x3)) or 4 times (F(4x4, 3x3)) fewer multiplications
+(Lavin and Gray, CVPR 2016). Fitted to forward fp32 3x3 of stride 1; the rest is
+extrapolated.
 """
 
 import dataclasses

@@ -1,11 +1,7 @@
 """Correction of an analytic time, in dimensionless features.
 
-The analytic time of a class has the right shape; what is left depends on the
-library's choice of kernels, which shows in ratios: waves per multiprocessor,
-arithmetic intensity over that of the GPU, size over L2. The logarithm of the
-correction is a quadratic form of those, which holds on GPUs that were not
-measured, plus a forest for the thresholds at which libraries change kernels. No
-feature names a GPU or a model.
+A quadratic form holds on GPUs that were not measured, and a forest follows the
+thresholds of libraries. No feature names a GPU or a model.
 """
 
 import dataclasses

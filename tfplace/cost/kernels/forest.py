@@ -1,8 +1,6 @@
 """Boosted regression trees (Friedman, 2001) that refine a kernel's time.
 
-Libraries choose among kernels by thresholds of sizes, which leave steps in the
-times that no smooth correction follows. The trees are fitted by LightGBM; here
-they are only evaluated.
+Fitted by LightGBM, only evaluated here.
 """
 
 import dataclasses

@@ -1,9 +1,6 @@
 """Times of kernels that memory limits: elementwise, softmax, normalization.
 
-The time is bytes over the bandwidth that the class reaches. Softmax and layer
-normalization depend on the length of a row, too. Reads that hit the L2 cache
-are not modeled: a kernel that small takes as long as its launch,
-which is the `op_overhead_us` of its device.
+Bytes over the bandwidth that the class reaches. Reads from L2 are not modeled.
 """
 
 import dataclasses

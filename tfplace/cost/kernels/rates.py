@@ -1,9 +1,7 @@
 """Sustained rates of a GPU for one precision, as the kernel classes take them.
 
-A GPU computes no faster than its power limit allows. In the measured kernels
-that is one number of floating-point operations per joule for P4, T4 and A100
-(see `Limits`). It reaches only a share of the memory bandwidth of its data
-sheet: less with GDDR memory and before Volta than with HBM2.
+The power limit bounds FLOPs per joule (see `Limits`), and memory gives a share
+of its data-sheet bandwidth.
 """
 
 import dataclasses

@@ -1,10 +1,8 @@
 """Time of a matrix product computed in tiles, one wave after another.
 
-A library splits the product into tiles of a fixed size, and K among several
-blocks where there are too few tiles. As many blocks run at once as there are
-multiprocessors, and the last, partial wave takes as long as a whole one
-(Habitat, USENIX ATC 2021; NeuSight, ASPLOS 2025). The library is taken to
-choose the tile that is fastest.
+A wave has one block per multiprocessor, and the last takes as long as a full
+one (Habitat, USENIX ATC 2021; NeuSight, ASPLOS 2025). The fastest tile is
+taken.
 """
 
 import dataclasses

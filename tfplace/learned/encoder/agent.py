@@ -1,8 +1,7 @@
 """PPO for whole placements, with an importance ratio per decision.
 
-An action consists of thousands of device choices. The joint importance ratio, a
-product of thousands of ratios, is clipped or explodes at the first update.
-Ratios are therefore clipped per decision.
+The joint ratio of thousands of choices would be clipped or explode at the first
+update.
 """
 
 import abc

@@ -1,10 +1,8 @@
 """Features of graphs and clusters (scaled NumPy arrays).
 
-All numbers are relative to the graph and the cluster, so that one policy serves
-graphs and clusters of any size. GDP's features are op type, output shape and
-adjacency (arXiv 1910.01578); the others are ours. The axes of the placer `axes`
-add what op names tell (layers, time steps), because structure alone hardly
-distinguishes unrolled steps.
+All numbers are relative to graph and cluster, so one policy serves any. Op
+type, output size and adjacency are GDP's (arXiv 1910.01578). The axes of op
+names tell unrolled steps apart.
 """
 
 import dataclasses

@@ -1,8 +1,7 @@
 """Layers of the encoder: GraphSAGE, segment attention, blocks.
 
-A graph of 50,000 ops has gigabytes of intermediate values. Layers that need few
-rows at once therefore run on one block of rows at a time, and gradients
-recompute the blocks (Chen et al. 2016, arXiv 1604.06174). Training process
+To save memory, layers run on one block of rows at a time, and gradients
+recompute the blocks (Chen et al., 2016, arXiv 1604.06174). Training process
 only.
 """
 

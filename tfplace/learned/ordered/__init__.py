@@ -1,8 +1,4 @@
-"""Graph network that modifies a placement one decision after the other.
-
-A decision sees the partial schedule and the placement to modify. `auto` runs
-this policy on microbatched steps.
-"""
+"""Graph network that modifies a placement one decision after the other."""
 
 from tfplace.learned import Method
 from tfplace.learned.encoder import features

@@ -1,12 +1,7 @@
 """Compiled decoder that makes decisions in order.
 
-When the first op of a decision is reached, a small MLP scores each device that
-can run it. All devices share the MLP, so that devices are interchangeable and
-any number works. Its inputs are features of the decision on the device and the
-decision's context from the graph network. The op is then scheduled
-after its inputs have arrived (transfers queue on their channels) and the device
-is free. Doppler (ICLR 2026) decides op by op in the same way; decisions on
-coarse groups are ours.
+An MLP shared by all devices scores each device for the next decision, from its
+features in the partial schedule. Doppler (ICLR 2026) does so op by op.
 """
 
 from typing import NamedTuple

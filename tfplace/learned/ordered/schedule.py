@@ -1,8 +1,6 @@
 """Compiled partial schedule for decisions in order.
 
-An op runs on the device of its decision once its inputs have arrived, in
-transfers that queue on their channels, and the device is free. The schedule is
-an estimate: the simulator runs ready ops in another order.
+It is an estimate: the simulator runs ready ops in another order.
 """
 
 from typing import NamedTuple

@@ -1,9 +1,4 @@
-"""Problem tables for decisions in order (NumPy only).
-
-Ops are scheduled in the order of their earliest starts without communication. A
-decision is made when its first op is reached. At that time, device clocks,
-available outputs and occupied memory determine what each device offers.
-"""
+"""Problem tables for decisions in order of earliest starts (NumPy only)."""
 
 from typing import NamedTuple
 

@@ -1,8 +1,4 @@
-"""Policy updates of Placeto: PPO, or REINFORCE as in the paper.
-
-A trajectory stores the index of its graph. A batch contains states of one
-graph.
-"""
+"""Policy updates of Placeto: PPO, or REINFORCE as in the paper."""
 
 import dataclasses
 from typing import Any, NamedTuple

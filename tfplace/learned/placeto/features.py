@@ -1,11 +1,8 @@
 """Features of Placeto's policy (NumPy only).
 
-The features are those of the paper (arXiv 1906.08879): cost and output bytes of
-each group, visited flag, current flag, start time relative to the current
-group, and device. The paper's one-hot device ties a policy to a number of
-devices. Here the network scores one device at a time, so the one-hot becomes a
-flag for the scored device, together with the group's cost there. Device
-features are those of GDP.
+Features are those of the paper (arXiv 1906.08879). Its one-hot device is a flag
+for the scored device, so that any number of devices works; device features are
+GDP's.
 """
 
 import dataclasses

@@ -1,8 +1,4 @@
-"""Network of Placeto (arXiv 1906.08879) in plain matrix products.
-
-It consists of message passing along and against the edges, poolings relative to
-the current group, and a classifier. Training process only (Keras 2).
-"""
+"""Network of Placeto (arXiv 1906.08879). Training process only (Keras 2)."""
 
 import dataclasses
 from collections.abc import Callable

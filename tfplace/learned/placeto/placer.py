@@ -1,9 +1,4 @@
-"""Placer `placeto`: a trained Placeto policy (base install).
-
-The first rollout takes the most probable device of each group. Further rollouts
-sample devices in parallel until the budget ends, at each number of groups used
-in training in turn. The best intermediate placement is returned.
-"""
+"""Placer `placeto`: rollouts of a trained Placeto policy (base install)."""
 
 import dataclasses
 import itertools

@@ -1,10 +1,8 @@
 """Features of the recurrent policies (NumPy only).
 
-Types, output sizes and neighbors of ops are the features of the RNN-based
-placer (Mirhoseini et al. 2017) and of HDP (Mirhoseini et al. 2018). An op is a
-decision of `tfplace.learned.decisions`, that is, a group or coarse group.
-Output sizes are bytes, because graphs do not contain shapes. Device features
-are added, so that one policy serves any cluster.
+Features of the RNN-based placer (Mirhoseini et al., 2017) and HDP (2018), with
+bytes for shapes, and with device features, so that one policy serves any
+cluster.
 """
 
 import collections

@@ -1,9 +1,4 @@
-"""Learners of the RNN-based and the hierarchical policy.
-
-They sample placements with NumPy noise, evaluate them in one batch, and take
-gradient steps of REINFORCE or imitation. In the hierarchical policy, grouper
-and placer share the advantage of their placement.
-"""
+"""Learners of the RNN-based and the hierarchical policy (REINFORCE)."""
 
 import abc
 import dataclasses

@@ -1,10 +1,7 @@
 """Networks of the recurrent placers (training process only).
 
-The RNN-based network (Mirhoseini et al. 2017) reads the embeddings of groups in
-order and outputs a device for each, given its previous choices. The
-hierarchical network (HDP, Mirhoseini et al. 2018) assigns ops to groups by a
-feed-forward grouper, and groups to devices by the same method. Sizes and
-embeddings follow the paper and TensorFlow's `hierarchical_controller`.
+The RNN-based network is from Mirhoseini et al. (2017), the hierarchical one
+from HDP (2018), with the sizes of TensorFlow's `hierarchical_controller`.
 """
 
 import dataclasses

@@ -1,8 +1,4 @@
-"""Placers `rnn` and `hierarchical`: recurrent policies (base install).
-
-They try the most probable placement at each number of decisions used in
-training, then samples at each in turn until the budget ends.
-"""
+"""Placers `rnn` and `hierarchical`: recurrent policies (base install)."""
 
 import dataclasses
 import itertools

@@ -1,9 +1,4 @@
-"""Sequence-to-sequence LSTM with content attention.
-
-It maps a sequence of ops to devices, as in the RNN-based placer (Mirhoseini et
-al. 2017) and HDP (Mirhoseini et al. 2018). LSTMs run as one `BlockLSTMV2`
-kernel. Training process only.
-"""
+"""Sequence-to-sequence LSTM with content attention. Training process only."""
 
 import tensorflow as tf
 

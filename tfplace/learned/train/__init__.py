@@ -1,8 +1,7 @@
 """Training of learned placers by imitation and reinforcement learning.
 
-The import checks that this is a training process before it imports the
-libraries that need Keras 2: TF-GNN, tf-agents and TensorFlow Probability.
-Networks and learners import these libraries from here.
+Import libraries that need Keras 2 from here: it checks first that this is a
+training process.
 """
 
 from tfplace.learned import training_process

@@ -1,9 +1,7 @@
 """Imitation targets: the best placements of classical placers and search.
 
-Targets are cached in files, so that a resumed run does not search again. In a
-searched placement, annealing leaves thousands of small ops in arbitrary places,
-which is noise to a policy. Coarse groups, from large to single groups, are
-therefore moved back to a simple placement where that costs almost nothing.
+Cached in files for resumed runs. Annealing's arbitrary choices are noise to a
+policy, so they are simplified.
 """
 
 import dataclasses

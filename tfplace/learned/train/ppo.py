@@ -1,7 +1,6 @@
 """Shared parts of the methods that use tf-agents' PPO.
 
-Observations contain the index of a graph in a `GraphBank`, so that trajectories
-do not store copies of graphs. A batch contains one graph.
+Observations index a `GraphBank`, so trajectories store no copies of graphs.
 """
 
 from collections.abc import Callable, Sequence

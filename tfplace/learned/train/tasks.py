@@ -1,8 +1,7 @@
 """Training tasks: graphs to place and the rewards of placements.
 
-Rewards are relative to a step time of the graph: the logarithm for PPO, the
-negative square root of the papers for REINFORCE. They are not clipped from
-below, because a random policy would get the same clipped reward everywhere.
+Rewards are not clipped from below: a random policy would get the same
+everywhere.
 """
 
 import dataclasses

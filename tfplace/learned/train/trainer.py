@@ -1,8 +1,7 @@
 """Training runs: tasks, imitation, reinforcement learning and export.
 
-A step depends only on the weights, the optimizer slots and its number, which
-seeds its samples. Checkpoints contain exactly this state, so a resumed run
-gives the same result as an uninterrupted one.
+Checkpoints hold all state of a step, so a resumed run equals an uninterrupted
+one.
 """
 
 import dataclasses

@@ -1,12 +1,7 @@
 """Calibration of timed links with runs of a real step.
 
-Transfers timed in isolation find warm caches and running threads; those of a
-step do not. A few placements, from two halves to randomly scattered ones, are
-run, and the link costs are fitted until the simulated step times match. Most of
-these placements resemble results of a search, because other steps mislead the
-fit: on almost a single device, communication overhead is mistaken for latency,
-and under many messages, the slowdown of ops while other devices compute does
-not show.
+Transfers timed alone find warm caches, so link costs are fitted to a few
+placements, most of them like results of a search.
 """
 
 import dataclasses

@@ -1,12 +1,8 @@
 """Least-squares fits of transfer costs to timed steps, with SciPy.
 
-`fit_link` finds the fields of a `Link` from its microbenchmark. `fit_runs`
-corrects the links of a cluster with placements of a real step. Both model a
-step by the rules of the simulator, so predictions use the simulator with the
-fitted cluster. Each cost is visible in one pattern (LogGP: Alexandrov et al.,
-SPAA 1995): time on the sending device next to a busy producer, time on the
-receiving device next to a busy destination, latency and time per byte in round
-trips between idle devices, and occupancy of the link in a burst of messages.
+`fit_link` fits a link to its microbenchmark, `fit_runs` a cluster's links to
+placements of a step. Each cost shows in one pattern (LogGP: Alexandrov et al.,
+SPAA 1995).
 """
 
 import dataclasses

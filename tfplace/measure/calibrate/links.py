@@ -1,11 +1,7 @@
 """Microbenchmark of messages between two devices.
 
-Four patterns separate the costs of a transfer (`fit.Timed`): messages from a
-busy source to an idle destination, messages from an idle source to a busy
-destination, a burst between idle devices, and single round trips. Each pattern
-alternates with steps of the same ops without messages, so load on the host
-affects both. All graphs end in the node "last". `fit` turns the times into a
-`Link`.
+Four patterns separate the costs of a transfer (`fit.Timed`), each alternating
+with the same ops without messages. All graphs end in the node "last".
 """
 
 import dataclasses

@@ -1,10 +1,7 @@
 """Profile of a step: the time of each op, and the overhead between ops.
 
-A profile replaces the estimated costs of a problem, so that the simulator
-predicts the measured devices. Tracing slows ops down, because it tracks
-allocations and writes records. The kernels of a traced step may take longer
-than the whole step without tracing. Op times and overheads of one device are
-therefore scaled to add up to the time of an untraced step.
+Tracing slows ops, so times and overheads of a device are scaled to add up to an
+untraced step.
 """
 
 import dataclasses

@@ -1,7 +1,6 @@
 """Devices of workers on several machines, started by `tfplace-worker`.
 
-The sessions run on the first worker, as for local workers. This process only
-requests steps; the time of the request is not counted.
+Sessions run on the first worker; the time of the request is not counted.
 """
 
 import contextlib

@@ -1,8 +1,6 @@
 """Server of one TensorFlow worker, for `tfplace-worker`.
 
-The server is a child process with the settings of a local worker. If it dies,
-for example because a measured placement used all its memory, it is restarted on
-the same port, so other placements can still be measured.
+The server is a child process, restarted on the same port if it dies.
 """
 
 import contextlib

@@ -1,8 +1,4 @@
-"""Messages between a measuring process and its parent.
-
-Plain data, pickled over a private socket pair. This module does not import
-TensorFlow, which a child loads later.
-"""
+"""Messages between a measuring process and its parent, without TensorFlow."""
 
 import dataclasses
 import math

@@ -1,9 +1,4 @@
-"""Devices, memory and step stats inside a measuring process.
-
-Sessions share their GPU allocators with TensorFlow's eager context, whose API
-reads the allocators' peaks. Step stats provide op times, transfers and memory
-allocations.
-"""
+"""Devices, memory and step stats inside a measuring process."""
 
 import dataclasses
 from collections.abc import Container, Iterable, Iterator

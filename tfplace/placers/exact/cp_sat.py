@@ -1,10 +1,8 @@
 """A constraint model (CP-SAT) of placement and scheduling.
 
-The model follows rules 1-3 (ready, device, channel) of docs/simulation.md, but
-lets the solver choose the order of ops and transfers as well as the devices.
-Every simulated step is a solution of the model, so bounds of the model hold for
-the simulator. The model suits a few dozen groups and needs the extra `exact`
-(OR-tools).
+The solver chooses devices and orders under rules 1-3 (ready, device, channel)
+of docs/simulation.md, so its bounds hold for the simulator. Needs the extra
+`exact`.
 """
 
 import dataclasses

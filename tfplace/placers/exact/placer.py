@@ -1,10 +1,7 @@
 """The `exact` placer: optimal placements of small problems, with proof.
 
-CP-SAT searches devices and orders together (see `cp_sat`). The simulator
-evaluates every placement found, and the evaluator the best one. The placer
-needs the extra `exact` (OR-tools). OR-tools and TensorFlow bundle their own
-copies of the same libraries, and the solver crashes in a process that has
-loaded both, so the search runs in a fresh Python process without TensorFlow.
+Needs the extra `exact`. OR-tools crashes in a process that has loaded
+TensorFlow, so the search runs in a fresh process.
 """
 
 import contextlib

@@ -1,8 +1,7 @@
 """Baechi's co-placement: merges ops that belong together into groups.
 
-All placers of Baechi (Jeon et al., SoCC 2020) place an op with its only
-consumer and a gradient op with its forward op. The rules chain, so a group may
-be a whole layer. They extend the graph's own colocation.
+Baechi (Jeon et al., SoCC 2020) places an op with its only consumer and a
+gradient op with its forward op. The rules chain.
 """
 
 import dataclasses

@@ -1,12 +1,8 @@
 """Compiled ETF and SCT.
 
-ETF schedules the pair of a ready op and a device that can start first. In SCT,
-a device may also wait for the favorite child of its last op. Each device has
-two queues: ops whose inputs arrive after the device is idle, by arrival, and
-ops that only wait for the device, by rank. An op moves from the first queue to
-the second as the device gets busy, and arrivals only get later. So only the
-head of a queue must be checked. The total time is n log n, while a single queue
-of pairs takes quadratic time in the ready ops.
+Each device has two heaps: ops whose inputs arrive after it is idle, by arrival,
+and other ready ops, by rank. Only their heads are compared, so the time is n
+log n.
 """
 
 from typing import NamedTuple

@@ -1,12 +1,8 @@
 """Favorite children of SCT, by a linear program.
 
-SCT (Hanen and Munier, 1995, "An approximation algorithm for scheduling
-dependent tasks on m processors with small communication delays") gives each op
-at most one favorite child that should follow it on its device, without a
-transfer. The program relaxes the shortest schedule on unlimited devices with
-one transfer time per edge, as in Baechi (Jeon et al., SoCC 2020), and its
-solution is rounded. Baechi used a commercial solver; tfplace uses HiGHS through
-SciPy.
+SCT: Hanen and Munier, "An approximation algorithm for scheduling dependent
+tasks on m processors with small communication delays" (1995), with the program
+of Baechi (Jeon et al., SoCC 2020), solved by HiGHS.
 """
 
 import dataclasses

@@ -1,8 +1,6 @@
 """Compiled HEFT, and the kernels that it shares with ETF (`earliest_start`).
 
-Both schedulers assign a group at its first op that is not a source (see
-`ListTables`) and count memory by sums of bytes where possible. A transfer waits
-for those scheduled before it on its channel.
+A group is assigned at its first op that is not a source (see `ListTables`).
 """
 
 from typing import NamedTuple

@@ -1,11 +1,8 @@
 """METIS: parts of equal work with few bytes between them.
 
-METIS is from Karypis and Kumar, "A fast and high quality multilevel scheme for
-partitioning irregular graphs" (1998), and is called through pymetis. The
-weights are those of the placement papers: op times on vertices, bytes on edges.
-METIS ignores the order of ops and memory, and the papers report OOM for many of
-its placements. tfplace repairs placements that do not fit, so its results are
-better than published ones.
+Karypis and Kumar, "A fast and high quality multilevel scheme for partitioning
+irregular graphs" (1998), through pymetis. METIS ignores order and memory;
+placements that do not fit are repaired.
 """
 
 import contextlib

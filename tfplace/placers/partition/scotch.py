@@ -1,12 +1,8 @@
 """Scotch: maps the graph onto devices and the links between them.
 
-Scotch is from Pellegrini and Roman, "Scotch: a software package for static
-mapping by dual recursive bipartitioning" (1996). tfplace runs its program
-`gmap` (Debian package `scotch`, not bundled) with three text formats: graph
-(`.grf`), target (`deco 0`) and mapping. Unlike METIS, Scotch knows the
-distances between devices, so a byte costs more on a slow link. Like METIS, it
-ignores the order of ops and memory, and placements that do not fit are
-repaired. The program takes no seed and is deterministic on one thread.
+Pellegrini and Roman, "Scotch: a software package for static mapping by dual
+recursive bipartitioning" (1996), by its program `gmap` (Debian's `scotch`). It
+ignores order and memory; placements are repaired.
 """
 
 import dataclasses

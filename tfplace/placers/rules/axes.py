@@ -1,11 +1,7 @@
 """Axis splits: layers, time steps, segments or stacks, from op names.
 
-The parts `decode` and `lstm_layer` of the scope `model/decode_37/lstm_layer_1`
-have the numbers 37 and 1 (see `core.op_names`). Each family of numbers is an
-axis to split along, as pipelines split layers and data parallelism splits
-examples. Two axes form a grid of devices, or the second splits the ops that the
-first leaves. The placer simulates all of these splits and keeps the best. The
-method is specific to tfplace.
+`decode_37/lstm_layer_1` is number 37 and 1 of two axes (see `core.op_names`).
+Devices split one or two axes, and the best split is kept. Specific to tfplace.
 """
 
 import dataclasses

@@ -1,12 +1,8 @@
 """Expert rules: layers in contiguous blocks, one block per device.
 
-The rules follow the baselines of placement papers (Mirhoseini et al., 2017; GO,
-arXiv 2010.12438). Blocks of consecutive layers have equal time. Sequence models
-divide layers by number, so encoder and decoder layers of one depth share a
-device; embeddings join the first layer, attention and softmax the last device.
-Inception-like models are only cut between cells. Layers are recognized by the
-scopes in op names. Gradients stay with their forward ops, and optimizers with
-the variables. A graph without scopes is cut along its topological order.
+After the baselines of placement papers (Mirhoseini et al., 2017; GO, arXiv
+2010.12438): sequence models are divided by layer number, Inception between
+cells. Gradients stay with forward ops, optimizers with variables.
 """
 
 import collections

@@ -1,12 +1,8 @@
 """Data parallelism, pipelines and hybrids of microbatched steps.
 
-Devices form a grid of replicas by stages. A microbatch belongs to a replica, a
-layer to a stage. One stage is data parallelism and one replica is a pipeline
-(GPipe, Huang et al., 2019; with `max_in_flight` equal to the number of stages,
-PipeDream's 1F1B). Each variable lies on one device of its stage, balanced by
-bytes. Its gradients are added there or on the way from replica to replica,
-whichever simulates faster. Stages are balanced by dynamic programming over
-layers (PipeDream, Harlap et al., arXiv 1806.03377).
+Devices are a grid of replicas by stages (GPipe, Huang et al., 2019). Stages are
+balanced by dynamic programming over layers (PipeDream, Harlap et al., arXiv
+1806.03377), variables by bytes.
 """
 
 import dataclasses

@@ -1,8 +1,4 @@
-"""Baseline placers: one device for everything, or contiguous blocks.
-
-`single` and `cpu` are the "1 GPU" and "CPU only" columns of the Placeto and GO
-papers. Ops without a kernel on the device go to another one.
-"""
+"""Baseline placers: one device for everything, or contiguous blocks."""
 
 import dataclasses
 from collections.abc import Sequence

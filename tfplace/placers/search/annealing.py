@@ -1,10 +1,7 @@
 """Simulated annealing over placements with the exact simulator.
 
-Follows Kirkpatrick, Gelatt and Vecchi (1983). The search starts from the best
-placements of the classical placers; on a large graph, `sweeps` improves them
-first. Moves use the graph: single groups, swaps, blocks in time, neighborhoods,
-coarse groups at several levels (`coarsen`) and waits on the critical path.
-`search` contains the schedule, `chain` the compiled loop.
+Kirkpatrick, Gelatt and Vecchi (1983), with moves that follow the graph.
+`search` has the schedule, `chain` the compiled loop.
 """
 
 import dataclasses

@@ -1,14 +1,8 @@
 """BRKGA: a biased random-key genetic algorithm.
 
-Vectors of keys in [0, 1) evolve by elitism, random mutants and biased crossover
-(Goncalves and Resende, "Biased random-key genetic algorithms for combinatorial
-optimization", 2011). BRKGA is the baseline of REGAL (Paliwal et al., ICLR 2020,
-arXiv 1905.02494), with 10,000 evaluations. Here each group has one key per
-device, its preference, and one key for its turn. The decoder visits groups by
-turn and assigns each to its preferred device among those with enough memory.
-Slower kinds of device are used only for groups that nothing else can run. Large
-graphs are co-placed first (`co_placement`), because independent random keys for
-10,000 groups scatter every layer.
+Goncalves and Resende, "Biased random-key genetic algorithms for combinatorial
+optimization" (2011); the baseline of REGAL (arXiv 1905.02494). A group has one
+key per device, its preference, and one for its turn.
 """
 
 import dataclasses

@@ -1,9 +1,7 @@
 """Simulated annealing chain: proposes, simulates, accepts or reverts moves.
 
-The acceptance threshold of a move is sampled before the simulation, which stops
-as soon as it exceeds the threshold. The objective is the step time plus a
-penalty that grows with the bytes over capacity. A placement that needs a
-missing link takes infinitely long and is never accepted.
+The objective is the step time plus a penalty for bytes over capacity. The
+threshold is sampled before the simulation, which stops when it exceeds it.
 """
 
 import time

@@ -1,10 +1,8 @@
 """Separate search of two nearly independent halves of a graph.
 
-Towers, and microbatches that share only variables, are problems of half the
-size on half the devices. Searching each half separately finds better placements
-than searching the whole: for two copies of Inception-V3 on four V100s the whole
-search took 1.13 times the step of one copy on two. A half can be divided again.
-The method is ours; METIS or the microbatches define the halves.
+Towers and microbatches are two problems of half the size; solving each finds
+better placements. METIS or the microbatches define the halves. Specific to
+tfplace.
 """
 
 import dataclasses

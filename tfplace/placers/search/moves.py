@@ -1,10 +1,7 @@
 """Compiled moves of the search.
 
-A move only fills `moved` and `targets` of the state of a chain; `chain` applies
-and evaluates it. Some moves remove a wait on the critical path, which is traced
-back from the op that ends last. Each op on the path waited for an input from
-its own device, for an input from another device, or for the previous op on its
-device.
+A move fills `moved` and `targets` of a chain's state. Some remove a wait on the
+critical path, traced back from the last op.
 """
 
 import numpy as np

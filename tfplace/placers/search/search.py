@@ -1,13 +1,9 @@
 """Parallel search: anneals several chains in rounds.
 
-Each round anneals every chain from the first to the last temperature. Even
-turns continue from the best placement, odd turns from one of the starts. Small
-graphs have short rounds and thus many starts. On a large graph each chain
-begins with greedy sweeps (`sweeps`) and then cools once, slowly, from large
-coarse groups to single groups. Chains use different coarsenings; which one
-suits a graph shows only as it cools, so the worst chain twice takes over the
-placement of the best. The result depends only on the seed if evaluations are
-the budget, and also on the machine if seconds are.
+Even rounds continue from the best placement, odd ones from a start. On a large
+graph each chain sweeps, then cools once from coarse groups to single groups;
+the worst chain twice takes over the best placement. Deterministic if
+evaluations are the budget.
 """
 
 import concurrent.futures

@@ -1,8 +1,4 @@
-"""Tables and chain state of the compiled search.
-
-This module also renumbers ops by start time, which speeds up simulations. Level
-0 of the coarse groups contains the groups.
-"""
+"""Tables and chain state of the compiled search; level 0 is single groups."""
 
 import dataclasses
 from typing import NamedTuple

@@ -1,11 +1,7 @@
 """Greedy sweeps over coarse groups, from large to small.
 
-Each coarse group is tried on other devices and moves if the exact step gets
-shorter. A few hundred such moves of merged groups (`coarsen`) achieve what
-annealing a large graph takes tens of thousands of simulations for, or never
-achieves, as on the 4-layer RNNLM. The first sweeps cover few coarse groups,
-decide much and depend on their order, so they are repeated and the best result
-is kept. The method is ours; it is coarse-to-fine like multilevel partitioning.
+A few hundred exact moves of coarse groups do what annealing needs tens of
+thousands of simulations for. Specific to tfplace, like multilevel partitioning.
 """
 
 import concurrent.futures
