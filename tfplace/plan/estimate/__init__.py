@@ -340,20 +340,29 @@ class _Step:
     config: MicrobatchConfig,
     graphs: "Sequence[OpGraph]",
   ) -> None:
-    """Replaces fits, in place, by fits on fewer devices."""
-    for i, (graph, card) in enumerate(zip(graphs, self.rows, strict=True)):
+    """Replaces fits, in place, by fits on fewer devices.
+
+    Cards of most memory come first. One with less memory begins with the number
+    of the one before it, as in `_fewest`.
+    """
+    first = 1
+    for i in _by_memory(self.rows):
       known = best[i]
-      if known is not None and known.num_devices == 1:
+      below = CONFIG.max_devices + 1 if known is None else known.num_devices
+      if first >= below:
         continue
       found = fits.smallest_fit(
-        graph,
-        card,
-        fits.on_one_device(graph, card),
+        graphs[i],
+        self.rows[i],
+        fits.on_one_device(graphs[i], self.rows[i]),
         microbatches=config,
         variant=_MICROBATCHES,
-        below=None if known is None else known.num_devices,
+        first=first,
+        below=below,
       )
       best[i] = found or known
+      if found is not None:
+        first = found.num_devices
 
   def _fewest(
     self,
@@ -368,7 +377,7 @@ class _Step:
     """
     found: list[SmallestFit | None] = [None] * len(ones)
     first = 1
-    for i in sorted(range(len(ones)), key=lambda i: (-ones[i].memory_bytes, i)):
+    for i in _by_memory(self.rows):
       self.on_stage(f"devices of {self.rows[i].name}")
       fit = fits.smallest_fit(
         graphs[i],
@@ -381,6 +390,12 @@ class _Step:
       found[i] = fit
       first = CONFIG.max_devices + 1 if fit is None else fit.num_devices
     return found
+
+
+def _by_memory(rows: Sequence[Card]) -> list[int]:
+  """Returns the indices of cards by the memory of a device, largest first."""
+  memory = [card.cluster.memory_bytes[0] for card in rows]
+  return sorted(range(len(rows)), key=lambda i: (-memory[i], i))
 
 
 def _card_estimate(
