@@ -86,7 +86,9 @@ def recompute_config(request: Any) -> RecomputeConfig:
   )
   if isinstance(request, str) or not isinstance(request, Sequence):
     raise wrong
-  segments = [(s,) if isinstance(s, str) else tuple(s) for s in request]
+  segments = [
+    tuple(s) if isinstance(s, list | tuple) else (s,) for s in request
+  ]
   names = [name for segment in segments for name in segment]
   if not names or not all(isinstance(name, str) and name for name in names):
     raise wrong
@@ -94,12 +96,18 @@ def recompute_config(request: Any) -> RecomputeConfig:
 
 
 def recompute_of(ops: Iterable[str]) -> RecomputeConfig:
-  """Infers what a step recomputes from the names of its ops."""
+  """Infers what a step recomputes from the names of its ops.
+
+  A segment keeps its number, so the same names come out again.
+  """
   segments: dict[int, dict[str, None]] = {}
   for op in ops:
     found = _SCOPED.match(op)
     if found:
       segments.setdefault(int(found[2]), {})[found[3]] = None
   return RecomputeConfig(
-    ops=tuple(tuple(segments[number]) for number in sorted(segments))
+    ops=tuple(
+      tuple(segments.get(number, ()))
+      for number in range(1 + max(segments, default=-1))
+    )
   )

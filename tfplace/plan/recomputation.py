@@ -70,7 +70,8 @@ def _fits_whole(report: PlanReport) -> bool:
 
 
 def _reason(report: PlanReport, without: str) -> str:
-  segments = len(recompute_of(report.problem.graph.names).ops)
+  ops = recompute_of(report.problem.graph.names).ops
+  segments = sum(map(bool, ops))
   return (
     f"activations are recomputed in {segments} segments, since the step that"
     f" keeps them {without}"
