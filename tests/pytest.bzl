@@ -38,8 +38,8 @@ def pytest_folder(name, deps, tensorflow = [], without = [], **kwargs):
 def _pytest(name, files, args, **kwargs):
     native.py_test(
         name = name,
-        srcs = files + ["//tests:run_pytest.py"],
-        main = "//tests:run_pytest.py",
+        srcs = files + ["//tests/testing:run_pytest.py"],
+        main = "//tests/testing:run_pytest.py",
         args = [native.package_name()] + args,
         deps = [":support"],
         **kwargs

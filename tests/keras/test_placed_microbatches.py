@@ -19,6 +19,7 @@ from tests.testing.microbatched_fits import (
   fitted,
   normal,
   placement_of,
+  unplaced,
 )
 from tfplace.core.microbatches import MicrobatchConfig, microbatch_of
 from tfplace.errors import ApplyError, ExtractionError, InfeasibleError
@@ -27,7 +28,7 @@ from tfplace.extraction.microbatches import microbatched_step
 
 @pytest.mark.parametrize("name", MODELS)
 def test_fit_of_the_split_step_equals_the_unplaced_unsplit_model(name):
-  expected = fitted(build(name), name)
+  expected = unplaced(name)
   model = build(name)
   placement = placement_of(model, MicrobatchConfig(2))
   tfplace.place_model(model, placement=placement)
@@ -55,7 +56,7 @@ def halves(model, microbatches):
 
 
 def test_each_microbatch_runs_on_its_device():
-  expected = fitted(build("dense"), "dense")
+  expected = unplaced("dense")
   model = build("dense")
   plan = halves(model, MicrobatchConfig(2))
   tfplace.place_model(model, placement=plan)
@@ -109,7 +110,7 @@ def test_a_batch_without_examples_trains_as_unplaced():
 
 def test_a_plan_of_layers_places_each_microbatch():
   model = build("dense")
-  expected = fitted(build("dense"), "dense", 1)
+  expected = unplaced("dense", epochs=1)
   tfplace.place_model(model, placement=at.SPLIT, microbatches=2)
   assert model.placement.microbatches == 2
   with at.recorded() as ran:
@@ -123,7 +124,7 @@ def test_a_plan_of_layers_places_each_microbatch():
 
 def test_it_is_planned_in_microbatches_kept_edited_and_applied(tmp_path):
   name = "masked_lstm"
-  expected = fitted(build(name), name, 1)
+  expected = unplaced(name, epochs=1)
   cluster = at.local_cluster()
   plan = tfplace.plan_model(
     build(name),
@@ -155,7 +156,7 @@ def test_place_model_plans_the_split_step_at_the_first_fit():
   model = tfplace.placed(
     strategy="m_topo", microbatches=2, costs="estimated", verbose=0
   )(lambda: build("dense"))()
-  expected = fitted(build("dense"), "dense", 1)
+  expected = unplaced("dense", epochs=1)
   with at.recorded() as ran:
     assert_same(fitted(model, "dense", 1), expected)
   assert model.placement.microbatches == 2
@@ -168,7 +169,7 @@ def test_place_model_plans_the_split_step_at_the_first_fit():
 
 def test_on_one_device_the_step_is_split_all_the_same():
   model = build("dense")
-  expected = fitted(build("dense"), "dense", 1)
+  expected = unplaced("dense", epochs=1)
   one = at.local_cluster()
   one = tfplace.Cluster("one", one.devices[:1], ())
   tfplace.place_model(model, one, batch_size=BATCH, microbatches=2)
