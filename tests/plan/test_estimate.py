@@ -125,6 +125,22 @@ def test_step_that_does_not_fit_gets_more_devices_or_microbatches():
   assert (split.num_devices, split.max_in_flight) == (1, 1)
   assert split.microbatches > 1
   assert split.peak_memory_bytes <= 0.7 * need
+  assert step.variants == ("whole", "recomputation", "microbatches")
+  assert card.smallest_of("recomputation").num_devices <= several.num_devices
+
+
+def test_recomputation_lets_one_device_hold_a_deep_step():
+  model = keras.Sequential(
+    [keras.Input((64,))]
+    + [keras.layers.Dense(64, activation="gelu") for _ in range(8)]
+  )
+  model.compile("sgd", "mse", jit_compile=False)
+  whole = tfplace.estimate(model, cluster(1e9), batch_size=2048).steps[0]
+  small = cluster(0.7 * whole.peak.num_bytes, count=2)
+  (card,) = tfplace.estimate(model, small, batch_size=2048).steps[0].cards
+  found = card.smallest_of("recomputation")
+  assert (found.num_devices, found.microbatches) == (1, 1)
+  assert found.step_time_us > card.step_time_us
 
 
 def test_host_memory_does_not_make_a_step_fit():

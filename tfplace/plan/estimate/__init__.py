@@ -1,12 +1,12 @@
 """Estimates: memory, step time and the devices a step needs, without a search.
 
 One trace serves all cards. A further step variant, such as microbatches, is
-another traced graph; `_variants` is where it is added.
+another traced graph; `_Step._smallest` lists them.
 """
 
 import dataclasses
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tfplace.core.argument_checks import check_count
@@ -20,6 +20,7 @@ from tfplace.core.estimate import (
 from tfplace.core.microbatches import WHOLE, MicrobatchConfig
 from tfplace.core.placement import Placement
 from tfplace.core.progress import Progress, silent
+from tfplace.core.recompute import NONE, RecomputeConfig, recompute_config
 from tfplace.errors import ExtractionError, TfplaceError, shown
 from tfplace.plan import sources
 from tfplace.plan.clusters import ClusterLike, find_cluster
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
   from tfplace.extraction.traced import TracedStep
 
 _WHOLE, _MICROBATCHES = "whole", "microbatches"
+_RECOMPUTED = "recomputation"
 
 
 def estimate(
@@ -104,6 +106,7 @@ def largest_batch(
   sample: Any = None,
   precision: str | None = None,
   microbatches: int = 1,
+  recompute: str | Sequence[str | Sequence[str]] = NONE,
   costs: str = sources.DEFAULT_COSTS,
   allow_batch_statistics: bool = False,
 ) -> LargestBatch:
@@ -120,6 +123,7 @@ def largest_batch(
     batch_size: batch to begin with. None selects the model's default.
     precision: dtype policy; None is the model's own.
     microbatches: number of microbatches, one of them in flight.
+    recompute: see `tfplace.extract`.
 
   Raises:
     InfeasibleError: not even the smallest batch fits.
@@ -131,7 +135,10 @@ def largest_batch(
   sources.check_costs(costs)
   card = cards.cluster_card(find_cluster(cluster))
   config = MicrobatchConfig(
-    microbatches, 1 if microbatches != 1 else None, allow_batch_statistics
+    microbatches,
+    1 if microbatches != 1 else None,
+    allow_batch_statistics,
+    recompute_config(recompute),
   )
   config.check()
   check_precisions([] if precision is None else [precision])
@@ -292,15 +299,17 @@ class _Step:
     whole = self._fewest(graphs, ones, first, self.microbatches)
     found = {first: whole}
     notes: list[str] = []
-    if self._tries_microbatches(ones, traced):
-      found[_MICROBATCHES] = list(whole)
-      try:
-        for config, variant_graphs in self._variants():
-          self._improve(found[_MICROBATCHES], config, variant_graphs)
-          if all(fit and fit.num_devices == 1 for fit in found[_MICROBATCHES]):
-            break
-      except ExtractionError as error:
-        notes.append(f"the step is not split into microbatches: {error}")
+    if self._tries_variants(ones, traced):
+      recomputed = dataclasses.replace(
+        self.microbatches, recompute=RecomputeConfig(everything=True)
+      )
+      tried = {_RECOMPUTED: [recomputed], _MICROBATCHES: self._microbatched()}
+      for variant, configs in tried.items():
+        found[variant] = list(whole)
+        try:
+          self._try(found[variant], configs, variant)
+        except ExtractionError as error:
+          notes.append(f"the step has no variant with {variant}: {error}")
     rows = [
       tuple(
         dataclasses.replace(fit, variant=variant)
@@ -311,7 +320,7 @@ class _Step:
     ]
     return rows, tuple(found), tuple(notes)
 
-  def _tries_microbatches(
+  def _tries_variants(
     self, ones: Sequence[fits.OneDevice], traced: "TracedStep"
   ) -> bool:
     return (
@@ -321,24 +330,34 @@ class _Step:
       and not all(one.fits for one in ones)
     )
 
-  def _variants(self) -> "Iterator[tuple[MicrobatchConfig, list[OpGraph]]]":
-    """Yields further step variants with their graphs, one per card."""
+  def _microbatched(self) -> Iterator[MicrobatchConfig]:
     for count in CONFIG.microbatches:
-      if self.batch_size is not None and count > self.batch_size:
+      if self.batch_size is None or count <= self.batch_size:
+        yield dataclasses.replace(
+          self.microbatches, count=count, max_in_flight=1
+        )
+
+  def _try(
+    self,
+    best: list[SmallestFit | None],
+    configs: Iterable[MicrobatchConfig],
+    variant: str,
+  ) -> None:
+    """Traces step variants until one device of each card holds the step."""
+    for config in configs:
+      if all(fit and fit.num_devices == 1 for fit in best):
         return
-      config = dataclasses.replace(
-        self.microbatches, count=count, max_in_flight=1
-      )
       traced = self.source.trace(
         self.batch_size, config, self.precision, self.on_stage
       )
-      yield config, self._graphs(traced)
+      self._improve(best, config, self._graphs(traced), variant)
 
   def _improve(
     self,
     best: list[SmallestFit | None],
     config: MicrobatchConfig,
     graphs: "Sequence[OpGraph]",
+    variant: str,
   ) -> None:
     """Replaces fits, in place, by fits on fewer devices.
 
@@ -356,7 +375,7 @@ class _Step:
         self.rows[i],
         fits.on_one_device(graphs[i], self.rows[i]),
         microbatches=config,
-        variant=_MICROBATCHES,
+        variant=variant,
         first=first,
         below=below,
       )
