@@ -3,7 +3,8 @@
 For each model of `models/reference.py` and each cluster: the largest batch B
 that fits as it is, and then the step of `--times` B in each variant. `ratio` is
 time per example over that of the step of B. On one GPU the placement is that
-GPU, and one microbatch is in flight; on several, `--strategy` searches. Prints a table and writes JSON.
+GPU, and one microbatch is in flight; on several, `--strategy` searches. Prints
+a table and writes JSON.
 
   python -m benchmarks.placement.run_recomputation
 """

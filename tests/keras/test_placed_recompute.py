@@ -116,6 +116,12 @@ def test_auto_recomputes_only_where_memory_demands_it():
   saved = tfplace.plan_model(model, small, **found)
   assert "activations are recomputed in" in saved.message
   assert "since the step that keeps them does not fit" in saved.message
+  some, every = (
+    [name for name in p.assignments if is_clone(name)]
+    for p in (saved, with_all)
+  )
+  assert 0 < len(some) <= len(every)
+  assert saved.evaluation.step_time_us <= with_all.evaluation.step_time_us
   with pytest.raises(InfeasibleError, match="if all layers are recomputed"):
     tfplace.plan_model(model, pair(least / 2), **found)
 
@@ -125,3 +131,16 @@ def test_auto_has_no_effect_on_a_given_placement():
     tfplace.place_model(
       build(), placement={"dense_0": "CPU:1"}, recompute="auto"
     )
+
+
+def test_xla_is_off_where_it_would_merge_the_clones():
+  expected = fitted(build())
+  model = build()
+  model.jit_compile = True
+  model = tfplace.place_model(
+    model, pair(), **options(strategy="single", recompute="all")
+  )
+  found = fitted(model)
+  assert not model.jit_compile
+  assert "XLA would" in model.placement.message
+  np.testing.assert_allclose(found[0]["loss"], expected[0]["loss"], rtol=1e-6)

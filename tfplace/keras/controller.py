@@ -34,7 +34,10 @@ _ATTRIBUTE = "_tfplace_controller"
 # The least share of the ops of a plan's layers that the traced step must
 # contain, called functions excluded. Another model shares only its loss ops.
 _LEAST_FOUND = 1 / 3
-_WITHOUT_JIT = "jit_compile is off, since XLA would put all ops on one device"
+_ONE_DEVICE = "jit_compile is off, since XLA would put all ops on one device"
+_MERGED = (
+  "jit_compile is off, since XLA would merge activations with their clones"
+)
 
 
 class Planner(Protocol):
@@ -159,15 +162,20 @@ class Controller:
     """
     with self._own_steps():
       plan = self._planner(kind, data)
-    if plan.device_map is not None and self._jit.is_dropped():
-      plan = dataclasses.replace(plan, notes=(*plan.notes, _WITHOUT_JIT))
-      _logger.warning("model %r: %s", self._model.name, _WITHOUT_JIT)
+    recomputes = not plan.microbatch_config.recompute.is_none
+    why_no_jit = _MERGED if recomputes else ""
+    if plan.device_map is not None:
+      why_no_jit = _ONE_DEVICE
+    if why_no_jit and self._jit.is_dropped():
+      plan = dataclasses.replace(plan, notes=(*plan.notes, why_no_jit))
+      _logger.warning("model %r: %s", self._model.name, why_no_jit)
     self._model.placement = self.plan = plan
     self._settled.clear()
-    if plan.device_map is None:
-      self._jit.allow()
-    else:
+    if why_no_jit:
       self._jit.forbid()
+    else:
+      self._jit.allow()
+    if plan.device_map is not None:
       self._move(devices.named_devices(self._model, plan.device_map))
 
   def _prepare(self, kind: str, data: Any) -> None:
