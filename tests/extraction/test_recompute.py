@@ -208,6 +208,21 @@ def test_clones_belong_to_the_layer_of_the_op_they_repeat():
     assert step.layers[node.name][0] == "wide_1"
 
 
+def test_metrics_read_the_prediction_and_not_its_clone():
+  x = start = keras.Input((WIDTH,))
+  for i in range(3):
+    x = layers.Dense(8 * WIDTH, activation="tanh", name=f"wide_{i}")(x)
+  model = keras.Model(start, x)
+  model.compile("sgd", "mse", metrics=["mae"])
+  step = traced(model, ["wide_2"])
+  readers = [
+    node.name
+    for node in step.graph_def.node
+    if any(is_clone(text) for text in node.input) and not is_clone(node.name)
+  ]
+  assert readers and all("gradient_tape/" in name for name in readers)
+
+
 def test_loops_are_cloned_whole_or_not_at_all():
   model = recurrent()
   model.compile("sgd", "mse")

@@ -72,8 +72,7 @@ class Dataflow:
     return [
       i
       for i in self.consumers(tensor)
-      if self.first_backward <= i < len(self.ops)
-      and self.ops[i].type not in _SHAPE_ONLY
+      if i in self._backward and self.ops[i].type not in _SHAPE_ONLY
     ]
 
   def reachable(self, starts: Iterable[int], least: int = 0) -> set[int]:
@@ -85,6 +84,15 @@ class Dataflow:
         if reader >= least and reader not in found:
           found.add(reader)
           stack.append(reader)
+    return found
+
+  @functools.cached_property
+  def _backward(self) -> set[int]:
+    """Ops that compute gradients or what gradients need; no metrics."""
+    found = set(self.gradients)
+    for i in reversed(range(self.first_backward, len(self.ops))):
+      if not found.isdisjoint(self.readers[i]):
+        found.add(i)
     return found
 
   @functools.cached_property
