@@ -48,6 +48,7 @@ def placed(
 ) -> dict[str, Any]:
   """Places one variant; `step_time_us` is None where nothing fits."""
   import tfplace
+  from tfplace.plan.estimate import cards, fits
 
   count, recompute = VARIANTS[variant]
   gpus = sum(device.kind != "CPU" for device in cluster.devices)
@@ -61,12 +62,17 @@ def placed(
     allow_batch_statistics=allowed,
     recompute=recompute,
   )
-  problem = tfplace.Problem(graph, cluster)
   row: dict[str, Any] = {"ops": graph.num_ops, "step_time_us": None}
+  if gpus == 1:  # The host, which has the memory, must not take the step.
+    one = fits.on_one_device(graph, cards.cluster_card(cluster))
+    row["peak_memory_bytes"] = one.peak_memory_bytes
+    if one.fits:
+      row["step_time_us"] = one.schedule.step_time_us
+    return {**row, "seconds": time.perf_counter() - began}
   try:
     found = tfplace.place(
-      problem,
-      "single" if gpus == 1 else _STRATEGY.value,
+      tfplace.Problem(graph, cluster),
+      _STRATEGY.value,
       budget_s=_BUDGET_S.value,
       seed=0,
     )
