@@ -49,9 +49,9 @@ def documented():
     fields = tables.setdefault(name, {})
     for row in rows.splitlines()[2:]:
       cells = [cell.strip() for cell in row.strip("|").split("|")]
-      assert len(cells) == 5, row
+      assert len(cells) == 4, row
       for field in re.findall(r"`(\w+)`", cells[0]):
-        fields[field] = cells[3]
+        fields[field] = cells[2]
   return tables
 
 
