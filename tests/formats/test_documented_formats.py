@@ -23,7 +23,8 @@ from tfplace.report.explain.output import explanation_to_json
 
 DOCS = pathlib.Path(__file__).parents[2] / "docs"
 TEXT = (DOCS / "formats.md").read_text(encoding="utf-8")
-TABLE = re.compile(r"<!-- fields: (.*?) -->\n\n((?:\|.*\n)+)")
+TABLE = re.compile(r"<!-- fields: (.*?) -->\n\n((?:(?:-| ) .*\n)+)")
+ROW = re.compile(r"((?:`\w+`, )*`\w+`) \((.*?), ([^,]*?)\): \S")
 EXAMPLE = r"<!-- example: {} -->\n```json\n(.*?)^```$"
 SAVED = ("graph", "cluster", "placement", "evaluation", "estimate")
 LOADED = (*SAVED, "hosts", "policy")
@@ -43,15 +44,15 @@ READ_KEYS = {  # what the loaders know; they keep or ignore all else
 
 
 def documented():
-  """Table -> field -> default, both as the page has them."""
+  """List of fields -> field -> default, as the page has them."""
   tables = {}
   for name, rows in TABLE.findall(TEXT):
     fields = tables.setdefault(name, {})
-    for row in rows.splitlines()[2:]:
-      cells = [cell.strip() for cell in row.strip("|").split("|")]
-      assert len(cells) == 5, row
-      for field in re.findall(r"`(\w+)`", cells[0]):
-        fields[field] = cells[3]
+    for row in rows.removeprefix("- ").split("\n- "):
+      found = ROW.match(" ".join(row.split()))
+      assert found, row
+      for field in re.findall(r"`(\w+)`", found[1]):
+        fields[field] = found[3]
   return tables
 
 
