@@ -65,6 +65,7 @@ def test_largest_batch_of_a_cluster(model_file, tmp_path, capsys):
     (["--model=nmt", "--cluster=workers:2"], "names running devices"),
     (["--model=nmt", "--precision=half"], "unknown precision 'half'"),
     (["--model=nmt", "--largest_batch"], "give --cluster"),
+    (["--model=nmt", "--recompute=auto"], "only tfplace-place chooses it"),
     (["--graph=g.json"], "costs of one cluster only"),
     (["--model=nmt", "--costs=magic"], "unknown cost model 'magic'"),
     (["--model=nmt", "--report=r.txt"], "ends in .html"),

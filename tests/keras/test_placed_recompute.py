@@ -8,7 +8,7 @@ from keras import layers
 import tfplace
 from tests.testing import placed_models as at
 from tfplace.core.recompute import is_clone
-from tfplace.errors import ApplyError, InfeasibleError
+from tfplace.errors import ApplyError, ExtractionError, InfeasibleError
 from tfplace.extraction.recompute import rewrite
 
 RNG = np.random.default_rng(0)
@@ -144,3 +144,34 @@ def test_xla_is_off_where_it_would_merge_the_clones():
   assert not model.jit_compile
   assert "XLA would" in model.placement.message
   np.testing.assert_allclose(found[0]["loss"], expected[0]["loss"], rtol=1e-6)
+
+
+class OwnStep(keras.Model):
+  def train_step(self, data):
+    loss, gradients = tfplace.split_gradients(self, data)
+    pairs = zip(gradients, self.trainable_weights, strict=True)
+    self.optimizer.apply_gradients(pairs)
+    return {"loss": loss}
+
+
+@pytest.mark.parametrize("order", ["arrival", "rank"])
+def test_own_step_recomputes_in_both_orders(order):
+  def own():
+    model = build()
+    found = OwnStep(model.inputs, model.outputs)
+    found.compile(keras.optimizers.SGD(0.1), "mse")
+    return found
+
+  expected = fitted(own())
+  model = tfplace.place_model(
+    own(), pair(), **options(recompute="all", order=order)
+  )
+  found = fitted(model)
+  assert clones_that_run(model)
+  np.testing.assert_allclose(found[0]["loss"], expected[0]["loss"], rtol=1e-6)
+
+
+def test_inference_does_not_recompute():
+  model = keras.Sequential([keras.Input((4,)), layers.Dense(2)])
+  with pytest.raises(ExtractionError, match="only a training step recomputes"):
+    tfplace.plan_model(model, pair(), **options(recompute="all"))

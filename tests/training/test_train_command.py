@@ -177,6 +177,8 @@ def check_scalars(scalars, tiny):
       ],
       ["--microbatches=2", "needs --reward=simulate"],
     ),
+    (["--recompute=all"], ["--recompute=all is for the steps of"]),
+    (["--recompute=auto"], ["only tfplace-place chooses it"]),
   ],
 )
 @train_commands.needs_extra_train

@@ -69,6 +69,7 @@ def _define(values: flags.FlagValues) -> None:
 
 def _check(values: flags.FlagValues) -> str:
   """Checks the flags before anything is computed; returns the source flag."""
+  microbatch_flags.check_not_chosen(values)
   kind = sources.chosen_source(values, may_choose=True)
   if kind == "graph":
     raise cli.UsageError(

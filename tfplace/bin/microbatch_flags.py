@@ -39,9 +39,9 @@ def define_flags(values: flags.FlagValues) -> None:
     "recompute",
     [NONE],
     "Activations that the backward pass computes again instead of keeping them:"
-    " none, all, auto (tfplace-place only: all where the step does not fit in"
-    " memory otherwise), or layers and patterns such as block_*, separated by"
-    " commas. A given placement determines them.",
+    " none, all, auto (tfplace-place only: as few as fit, where the step does"
+    " not fit in memory otherwise), or layers and patterns such as block_*,"
+    " separated by commas. A given placement determines them.",
     flag_values=values,
   )
 
@@ -67,7 +67,7 @@ def config(values: flags.FlagValues) -> MicrobatchConfig:
     count or 1,
     _count(values, "max_in_flight"),
     values.allow_batch_statistics,
-    recompute_config(_recompute(values)),
+    recompute_config(_recompute(values), may_choose=True),
   )
 
 
@@ -83,6 +83,19 @@ def arguments(values: flags.FlagValues) -> list[str]:
   if values["recompute"].present:
     found.append(f"--recompute={','.join(values.recompute)}")
   return found
+
+
+def check_not_chosen(values: flags.FlagValues) -> None:
+  """Checks that the command need not choose what is recomputed.
+
+  Raises:
+    UsageError: `--recompute=auto` is given.
+  """
+  if chooses_recomputation(values):
+    raise cli.UsageError(
+      "--recompute=auto: only tfplace-place chooses it, together with the"
+      " placement; give all, layers or none"
+    )
 
 
 def check_given(values: flags.FlagValues) -> None:
@@ -119,6 +132,14 @@ def check_agrees(
     UsageError: a flag contradicts the placement.
   """
   asked = config(values)
+  if values["recompute"].present and (
+    asked.recompute.is_none != found.recompute.is_none
+  ):
+    what = "nothing" if found.recompute.is_none else "activations"
+    raise cli.UsageError(
+      f"--recompute={','.join(values.recompute)}, and placement {path!r}"
+      f" recomputes {what}: leave the flag out"
+    )
   pairs = {
     "microbatches": (asked.count, found.count),
     "max_in_flight": (asked.in_flight, found.in_flight),

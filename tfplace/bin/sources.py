@@ -196,11 +196,8 @@ def chosen_source(values: flags.FlagValues, may_choose: bool = False) -> str:
       "--microbatches=auto: only tfplace-place chooses it, together with the"
       " placement; give a number, or leave it out where a placement is given"
     )
-  if microbatch_flags.chooses_recomputation(values) and not may_choose:
-    raise cli.UsageError(
-      "--recompute=auto: only tfplace-place chooses it, together with the"
-      " placement; give all, layers or none"
-    )
+  if not may_choose:
+    microbatch_flags.check_not_chosen(values)
   plan_sources.check_microbatches(
     microbatch_flags.config(values), given[0], source, values.training
   )

@@ -199,10 +199,12 @@ def _check_measured(values: flags.FlagValues, live: Sequence[str]) -> None:
       " costs, and --families and --training_split are for pre-training in the"
       " simulator"
     )
-  if not microbatch_flags.config(values).is_whole:
+  step = microbatch_flags.config(values)
+  if not (step.is_whole and step.recompute.is_none):
+    given = " ".join(microbatch_flags.arguments(values))
     raise cli.UsageError(
-      f"--microbatches={values.microbatches} needs --reward=simulate:"
-      " --reward=measure runs whole steps"
+      f"{given} needs --reward=simulate: --reward=measure runs whole steps as"
+      " they are"
     )
 
 

@@ -89,13 +89,17 @@ def check_microbatches(values: flags.FlagValues) -> None:
     raise cli.UsageError(
       "--microbatches=auto: only tfplace-place chooses it; give a number"
     )
+  microbatch_flags.check_not_chosen(values)
   microbatches = microbatch_flags.config(values)
   microbatches.check()
-  if microbatches.is_whole and microbatches.max_in_flight is None:
-    return
-  flag = f"--microbatches={microbatches.count}"
-  if microbatches.is_whole:
+  if not microbatches.recompute.is_none:
+    flag = f"--recompute={','.join(values.recompute)}"
+  elif not microbatches.is_whole:
+    flag = f"--microbatches={microbatches.count}"
+  elif microbatches.max_in_flight is not None:
     flag = f"--max_in_flight={microbatches.max_in_flight}"
+  else:
+    return
   extracted = ("models", "families", "training_split")
   if not any(values[name].value for name in extracted):
     raise cli.UsageError(

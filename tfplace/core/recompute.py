@@ -63,19 +63,24 @@ class RecomputeConfig:
 NO_RECOMPUTATION = RecomputeConfig()
 
 
-def recompute_config(request: Any) -> RecomputeConfig:
+def recompute_config(request: Any, may_choose: bool = False) -> RecomputeConfig:
   """Returns the config that a user asks for.
 
   Args:
-    request: "none", "all", "auto" (nothing, until planning needs it), or a
-      sequence of names of layers and patterns; a nested sequence makes one
-      segment of several layers.
+    request: "none", "all", "auto", or a sequence of names of layers and
+      patterns; a nested sequence makes one segment of several layers.
+    may_choose: whether the caller chooses for "auto", which is nothing here.
 
   Raises:
     ExtractionError: the request has another form.
   """
   if isinstance(request, RecomputeConfig):
     return request
+  if isinstance(request, str) and request == AUTO and not may_choose:
+    raise ExtractionError(
+      "recompute is 'auto', which planning chooses: give 'none', 'all' or a"
+      " list of layers"
+    )
   if isinstance(request, str) and request in (NONE, AUTO):
     return NO_RECOMPUTATION
   if isinstance(request, str) and request == ALL:

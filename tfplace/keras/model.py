@@ -91,8 +91,8 @@ def place_model(
       of a microbatch.
     recompute: activations that the backward pass of a training step computes
       again instead of keeping them. "none"; "all" layers, in segments that need
-      the least memory; "auto", which is "all" if the step does not fit in
-      memory otherwise or is faster so; or a list of layer names and patterns
+      the least memory; "auto", which is as few of them as fit if the step does
+      not fit in memory otherwise; or a list of layer names and patterns
       such as ["block_*"], of which each layer is a segment (a nested list is
       one segment). Numbers stay the same, dropout included.
     order: order in which a device runs its ready ops: "arrival", "rank" or
@@ -216,6 +216,11 @@ def plan_model(
       f"microbatches is {microbatches}, and model {model.name!r} is not"
       " compiled: only a training step is split"
     )
+  if not (model.compiled or recompute == NONE):
+    raise ExtractionError(
+      f"recompute is {recompute!r:.60}, and model {model.name!r} is not"
+      " compiled: only a training step recomputes"
+    )
   start = None
   if init_placement is not None:
     if is_auto(microbatches):
@@ -263,7 +268,10 @@ def _microbatches(
   """
   count: Any = 1 if is_auto(microbatches) else microbatches
   config = MicrobatchConfig(
-    count, max_in_flight, allow_batch_statistics, recompute_config(recompute)
+    count,
+    max_in_flight,
+    allow_batch_statistics,
+    recompute_config(recompute, may_choose=True),
   )
   config.check()
   if model.compiled and not config.is_whole:

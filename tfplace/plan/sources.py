@@ -14,7 +14,7 @@ from tfplace.core.cluster import Cluster
 from tfplace.core.microbatches import WHOLE, MicrobatchConfig
 from tfplace.core.op_graph import OpGraph
 from tfplace.core.progress import Progress, silent
-from tfplace.core.recompute import AUTO, NONE, recompute_config
+from tfplace.core.recompute import NONE, recompute_config
 from tfplace.cost import registry
 from tfplace.errors import ExtractionError, TfplaceError
 from tfplace.plan.clusters import ClusterLike, find_cluster
@@ -308,11 +308,6 @@ def extract(
     FormatError: the preset is unknown, or the file is invalid.
     TfplaceError: the cost model is unknown.
   """
-  if isinstance(recompute, str) and recompute == AUTO:
-    raise ExtractionError(
-      "recompute is 'auto', which planning chooses: give 'none', 'all' or a"
-      " list of layers"
-    )
   config = MicrobatchConfig(
     microbatches,
     max_in_flight,
